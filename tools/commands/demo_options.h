@@ -1,0 +1,43 @@
+// What `kvevict demo` was asked for.
+#ifndef KVEVICT_TOOLS_COMMANDS_DEMO_OPTIONS_H_
+#define KVEVICT_TOOLS_COMMANDS_DEMO_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvevict/kvevict.h"
+
+namespace kvevict::tools {
+
+// A row of the demo's table.
+struct DemoPolicy {
+  std::string label;
+  std::string text;  // for ParsePolicy()
+};
+
+// Policies of the demo unless --policy names others.
+inline const std::vector<DemoPolicy> kDefaultDemoPolicies = {
+    {"none", "none"},
+    {"streaming-llm", "streaming-llm"},
+    {"snapkv", "snapkv"},
+    {"pyramidkv", "pyramidkv"},
+    {"random", "random:recent=32"},
+};
+
+struct DemoOptions {
+  std::optional<uint32_t> tokens;  // of the prompt; the default is the demo's own
+  std::optional<double> budget;    // for policies whose text names none
+  std::vector<DemoPolicy> policies = kDefaultDemoPolicies;
+  uint64_t seed = 1;
+  kvevict_dtype dtype = KVEVICT_DTYPE_F32;  // of the cache
+  uint32_t threads = 0;                     // 0: one per CPU
+  bool json = false;
+  std::string model;  // file; empty: the recall model
+  std::string text;   // file with the prompt, for `model`
+};
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_COMMANDS_DEMO_OPTIONS_H_

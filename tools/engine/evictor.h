@@ -1,0 +1,94 @@
+// Everything an engine does to evict: a guide to the public C API.
+//
+//   1. create    context -> policy -> plan -> sequence, and one workspace
+//   2. prefill   show every layer's query rows, chunk by chunk: Capture();
+//                note the tokens stored: Append()
+//   3. evict     one call for the whole model: Evict()
+//   4. decode    the next row goes to slot stored_length(layer) of each layer and
+//                is rotated for position logical_length()
+#ifndef KVEVICT_TOOLS_ENGINE_EVICTOR_H_
+#define KVEVICT_TOOLS_ENGINE_EVICTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "kvevict/kvevict.h"
+#include "tools/engine/kv_cache.h"
+#include "tools/engine/thread_pool.h"
+
+namespace kvevict::tools {
+
+// A kvevict call that failed; what() is the library's sentence.
+class KvevictError : public std::runtime_error {
+ public:
+  KvevictError(kvevict_status status, const std::string& message)
+      : std::runtime_error(message), status(status) {}
+  kvevict_status status;
+};
+
+// Reads the text form of a policy. Where the text leaves the budget open (and is
+// not a StreamingLLM window), default_budget applies.
+kvevict_policy ParsePolicy(const std::string& text, double default_budget);
+
+// Query heads and, where it is not 1/sqrt(head_dim), the scale of the logits.
+struct QueryShape {
+  uint32_t n_q_heads = 0;
+  float softmax_scale = 0.0f;
+};
+
+// The eviction state of one sequence under one policy.
+class Evictor {
+ public:
+  // `pool` must outlive the evictor.
+  Evictor(const KvShape& cache, const QueryShape& queries,
+          const kvevict_policy& policy, ThreadPool& pool);
+
+  // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, f32 after RoPE, for
+  // positions first_position, first_position + 1, ...
+  void Capture(uint32_t layer, const float* queries, uint32_t n_rows,
+               uint32_t first_position);
+
+  // The engine stored n_tokens more rows in every layer.
+  void Append(uint32_t n_tokens);
+
+  struct Report {
+    uint64_t bytes_before = 0;
+    uint64_t bytes_after = 0;
+    bool evicted = false;
+    double milliseconds = 0;  // wall time of the library call
+  };
+
+  // Shrinks the cache in place and sets its new lengths.
+  Report Evict(KvCache& cache);
+
+  uint32_t stored_length(uint32_t layer) const;
+  uint32_t logical_length() const;
+
+ private:
+  template <auto Destroy>
+  struct Deleter {
+    template <typename T>
+    void operator()(T* handle) const {
+      Destroy(handle);
+    }
+  };
+  struct AlignedFree {
+    void operator()(void* memory) const;
+  };
+
+  uint32_t n_layers_;
+  uint32_t n_q_heads_;
+  uint32_t head_dim_;
+  std::unique_ptr<kvevict_context, Deleter<kvevict_context_destroy>> context_;
+  std::unique_ptr<kvevict_plan, Deleter<kvevict_plan_destroy>> plan_;
+  std::unique_ptr<kvevict_sequence, Deleter<kvevict_sequence_destroy>> sequence_;
+  std::unique_ptr<void, AlignedFree> workspace_;
+  size_t workspace_bytes_ = 0;
+};
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_ENGINE_EVICTOR_H_

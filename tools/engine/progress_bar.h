@@ -1,0 +1,34 @@
+// A progress bar on stderr.
+#ifndef KVEVICT_TOOLS_ENGINE_PROGRESS_BAR_H_
+#define KVEVICT_TOOLS_ENGINE_PROGRESS_BAR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace kvevict::tools {
+
+// Drawn only when stderr is a terminal, so logs and pipes stay clean; erased when it
+// is destroyed.
+class ProgressBar {
+ public:
+  ProgressBar(std::string label, uint64_t total);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void Update(uint64_t done);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string label_;
+  uint64_t total_;
+  bool visible_;
+  Clock::time_point start_;
+  Clock::time_point drawn_;
+};
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_ENGINE_PROGRESS_BAR_H_
