@@ -1,0 +1,55 @@
+#ifndef KVEVICT_TOOLS_LLAMA_WEIGHTS_H_
+#define KVEVICT_TOOLS_LLAMA_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvevict::tools {
+
+// y = W x: row r of `elems` makes y[r].
+struct Matrix {
+  size_t n_rows = 0;
+  size_t n_cols = 0;
+  std::vector<float> elems;  // [n_rows, n_cols]
+};
+
+struct LlamaConfig {
+  uint32_t n_layers = 0;
+  uint32_t d_model = 0;
+  uint32_t d_ff = 0;
+  uint32_t n_q_heads = 0;
+  uint32_t n_kv_heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t vocab_size = 0;
+  uint32_t context_length = 0;  // Training length, as the file states it.
+  float norm_eps = 1e-5f;
+
+  // RoPE turns pair i, dims (2i, 2i+1), by position * inv_freq[i]; dims beyond
+  // the pairs are left alone. llama2.c files are in this order, and GGUF
+  // converters permute the rows of Wq and Wk of half-split models into it.
+  std::vector<double> inv_freq;
+};
+
+struct LlamaLayer {
+  std::vector<float> attention_norm;
+  Matrix wq, wk, wv, wo;
+  std::vector<float> ffn_norm;
+  Matrix w_gate, w_up, w_down;
+};
+
+// A whole model in f32, whatever the file stored.
+struct LlamaWeights {
+  LlamaConfig config;
+  Matrix token_embedding;  // [vocab_size, d_model]
+  std::vector<LlamaLayer> layers;
+  std::vector<float> final_norm;
+  Matrix output;  // No rows: the token embedding serves as output as well.
+};
+
+// The usual frequencies base^(-2i / n_dims), i = 0 .. n_dims / 2 - 1.
+std::vector<double> RopeInvFreq(uint32_t n_dims, double base);
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_LLAMA_WEIGHTS_H_
