@@ -1,3 +1,4 @@
+// Bounds-checked reading of a file's bytes.
 #ifndef KVEVICT_TOOLS_LLAMA_BYTE_READER_H_
 #define KVEVICT_TOOLS_LLAMA_BYTE_READER_H_
 

@@ -1,3 +1,4 @@
+// Element types of GGUF tensors.
 #ifndef KVEVICT_TOOLS_LLAMA_GGML_TYPE_H_
 #define KVEVICT_TOOLS_LLAMA_GGML_TYPE_H_
 

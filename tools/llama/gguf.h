@@ -1,3 +1,4 @@
+// The GGUF container: metadata and tensors.
 #ifndef KVEVICT_TOOLS_LLAMA_GGUF_H_
 #define KVEVICT_TOOLS_LLAMA_GGUF_H_
 

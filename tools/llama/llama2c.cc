@@ -91,8 +91,9 @@ std::vector<float> ReadFloats(ByteReader& in, size_t n) {
   return values;
 }
 
-Matrix ReadMatrix(ByteReader& in, size_t n_rows, size_t n_cols) {
-  return {n_rows, n_cols, ReadFloats(in, n_rows * n_cols)};
+Matrix ReadMatrix(ByteReader& in, size_t n_outputs, size_t n_inputs) {
+  return Matrix::FromFile(n_outputs, n_inputs,
+                          ReadFloats(in, n_outputs * n_inputs));
 }
 
 }  // namespace
@@ -114,7 +115,7 @@ LlamaWeights ReadLlama2cModel(const std::string& path) {
   LlamaWeights weights;
   weights.config = config;
   weights.layers.resize(config.n_layers);
-  weights.token_embedding = ReadMatrix(in, config.vocab_size, d);
+  weights.token_embedding = ReadFloats(in, config.vocab_size * d);
   // Every kind of weight lies together for all layers.
   auto& layers = weights.layers;
   for (auto& layer : layers) layer.attention_norm = ReadFloats(in, d);
@@ -130,7 +131,9 @@ LlamaWeights ReadLlama2cModel(const std::string& path) {
   // Two RoPE tables from older days; the angles are computed instead.
   in.Take(uint64_t{config.context_length} * config.head_dim * sizeof(float),
           "the RoPE tables");
-  if (!header.tied) weights.output = ReadMatrix(in, config.vocab_size, d);
+  weights.output = header.tied ? Matrix::FromFile(config.vocab_size, d,
+                                                  weights.token_embedding)
+                               : ReadMatrix(in, config.vocab_size, d);
   return weights;
 }
 

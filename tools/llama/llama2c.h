@@ -1,3 +1,4 @@
+// The files of llama2.c.
 #ifndef KVEVICT_TOOLS_LLAMA_LLAMA2C_H_
 #define KVEVICT_TOOLS_LLAMA_LLAMA2C_H_
 

@@ -43,8 +43,16 @@ class TensorReader {
     return Read(name, {n});
   }
 
-  Matrix ReadMatrix(const std::string& name, size_t n_rows, size_t n_cols) {
-    return {n_rows, n_cols, Read(name, {n_cols, n_rows})};
+  // The rows as the file has them, [n_rows, n_cols].
+  std::vector<float> Rows(const std::string& name, size_t n_rows,
+                          size_t n_cols) {
+    return Read(name, {n_cols, n_rows});
+  }
+
+  Matrix Projection(const std::string& name, size_t n_outputs,
+                    size_t n_inputs) {
+    return Matrix::FromFile(n_outputs, n_inputs,
+                            Rows(name, n_outputs, n_inputs));
   }
 
   // A forgotten tensor would mean a model computed wrongly without a word.
@@ -162,8 +170,8 @@ LlamaLayer ReadLayer(const LlamaConfig& config, uint32_t index,
   const size_t d = config.d_model;
   const size_t kv_dim = size_t{config.n_kv_heads} * config.head_dim;
   const std::string prefix = "blk." + std::to_string(index) + ".";
-  const auto matrix = [&](const char* name, size_t n_rows, size_t n_cols) {
-    return tensors.ReadMatrix(prefix + name + ".weight", n_rows, n_cols);
+  const auto matrix = [&](const char* name, size_t n_out, size_t n_in) {
+    return tensors.Projection(prefix + name + ".weight", n_out, n_in);
   };
   LlamaLayer layer;
   layer.attention_norm = tensors.Vector(prefix + "attn_norm.weight", d);
@@ -222,14 +230,15 @@ LlamaWeights ReadGgufModel(const GgufFile& file) {
   const LlamaConfig& config = weights.config;
   const size_t d = config.d_model;
   weights.token_embedding =
-      tensors.ReadMatrix("token_embd.weight", config.vocab_size, d);
+      tensors.Rows("token_embd.weight", config.vocab_size, d);
   for (uint32_t i = 0; i < config.n_layers; ++i) {
     weights.layers.push_back(ReadLayer(config, i, tensors));
   }
   weights.final_norm = tensors.Vector("output_norm.weight", d);
-  if (tensors.Has("output.weight")) {
-    weights.output = tensors.ReadMatrix("output.weight", config.vocab_size, d);
-  }
+  weights.output =
+      tensors.Has("output.weight")
+          ? tensors.Projection("output.weight", config.vocab_size, d)
+          : Matrix::FromFile(config.vocab_size, d, weights.token_embedding);
   tensors.CheckAllUsed();
   return weights;
 }

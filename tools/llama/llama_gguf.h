@@ -1,3 +1,4 @@
+// LLaMA models in GGUF files.
 #ifndef KVEVICT_TOOLS_LLAMA_LLAMA_GGUF_H_
 #define KVEVICT_TOOLS_LLAMA_LLAMA_GGUF_H_
 

@@ -1,3 +1,4 @@
+// A file in memory.
 #ifndef KVEVICT_TOOLS_LLAMA_MAPPED_FILE_H_
 #define KVEVICT_TOOLS_LLAMA_MAPPED_FILE_H_
 

@@ -1,3 +1,4 @@
+// Opens a model, whatever its format.
 #ifndef KVEVICT_TOOLS_LLAMA_MODEL_FILE_H_
 #define KVEVICT_TOOLS_LLAMA_MODEL_FILE_H_
 

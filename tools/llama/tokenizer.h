@@ -1,3 +1,4 @@
+// Text to token ids and back.
 #ifndef KVEVICT_TOOLS_LLAMA_TOKENIZER_H_
 #define KVEVICT_TOOLS_LLAMA_TOKENIZER_H_
 

@@ -1,3 +1,4 @@
+// A LLaMA-architecture model in memory.
 #ifndef KVEVICT_TOOLS_LLAMA_WEIGHTS_H_
 #define KVEVICT_TOOLS_LLAMA_WEIGHTS_H_
 
@@ -7,11 +8,16 @@
 
 namespace kvevict::tools {
 
-// y = W x: row r of `elems` makes y[r].
+// A projection y = x W. Files store one row per output; here one row per input,
+// as the matrix product wants it.
 struct Matrix {
-  size_t n_rows = 0;
-  size_t n_cols = 0;
-  std::vector<float> elems;  // [n_rows, n_cols]
+  size_t n_inputs = 0;
+  size_t n_outputs = 0;
+  std::vector<float> elems;  // [n_inputs, n_outputs]
+
+  // From a file's [n_outputs, n_inputs].
+  static Matrix FromFile(size_t n_outputs, size_t n_inputs,
+                         const std::vector<float>& rows);
 };
 
 struct LlamaConfig {
@@ -41,10 +47,10 @@ struct LlamaLayer {
 // A whole model in f32, whatever the file stored.
 struct LlamaWeights {
   LlamaConfig config;
-  Matrix token_embedding;  // [vocab_size, d_model]
+  std::vector<float> token_embedding;  // [vocab_size, d_model]
   std::vector<LlamaLayer> layers;
   std::vector<float> final_norm;
-  Matrix output;  // No rows: the token embedding serves as output as well.
+  Matrix output;  // To logits; often the token embedding once more.
 };
 
 // The usual frequencies base^(-2i / n_dims), i = 0 .. n_dims / 2 - 1.

@@ -1,0 +1,15 @@
+// Shows allocations that a test would not expect.
+#ifndef KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
+#define KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
+
+#include <cstddef>
+
+namespace kvevict::tools {
+
+// From now on every operator new of this program that asks for more throws
+// std::bad_alloc.
+void LimitAllocations(size_t n_bytes);
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_

@@ -1,0 +1,109 @@
+// What the tests of tools/llama share.
+#ifndef KVEVICT_TESTS_TOOLS_LLAMA_TEST_UTIL_H_
+#define KVEVICT_TESTS_TOOLS_LLAMA_TEST_UTIL_H_
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace kvevict::tools {
+
+// A file of the data that is not part of the repository; the test is skipped,
+// with the reason, where it is absent.
+#define KV_SHARED_FILE(variable, name)                                       \
+  const std::string variable = std::string(KVEVICT_SHARED_DIR) + "/" + name; \
+  if (!std::filesystem::exists(variable)) {                                  \
+    cr_skip_test("%s is absent", variable.c_str());                          \
+  }
+
+inline std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Decimal ids, separated by anything blank.
+inline std::vector<int32_t> ParseIds(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<int32_t>(in), {}};
+}
+
+// A file that lives as long as the object.
+class TempFile {
+ public:
+  explicit TempFile(std::span<const uint8_t> bytes,
+                    const std::string& suffix = "") {
+    path_ =
+        std::filesystem::temp_directory_path() / ("kvevict-XXXXXX" + suffix);
+    const int fd = mkstemps(path_.data(), static_cast<int>(suffix.size()));
+    cr_assert(fd >= 0);
+    close(fd);
+    Write(bytes);
+  }
+  ~TempFile() { std::filesystem::remove(path_); }
+  TempFile(const TempFile&) = delete;
+  TempFile& operator=(const TempFile&) = delete;
+
+  void Write(std::span<const uint8_t> bytes) {
+    std::ofstream(path_, std::ios::binary | std::ios::trunc)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The message of the std::runtime_error that `action` throws; "" if it throws
+// nothing. Anything else that is thrown fails the test.
+template <typename Action>
+std::string ErrorOf(Action&& action) {
+  try {
+    action();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// SplitMix64.
+class TestRandom {
+ public:
+  explicit TestRandom(uint64_t seed) : state_(seed) {}
+
+  uint64_t Next() {
+    uint64_t z = state_ += 0x9E3779B97F4A7C15;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
+    return z ^ z >> 31;
+  }
+  uint64_t Below(uint64_t n) { return Next() % n; }
+
+ private:
+  uint64_t state_;
+};
+
+// KVEVICT_TEST_SEED or 1, printed so that a failure can be repeated.
+inline uint64_t TestSeed() {
+  const char* text = getenv("KVEVICT_TEST_SEED");
+  const uint64_t seed = text == nullptr ? 1 : strtoull(text, nullptr, 0);
+  fprintf(stderr, "KVEVICT_TEST_SEED=%llu\n",
+          static_cast<unsigned long long>(seed));
+  return seed;
+}
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TESTS_TOOLS_LLAMA_TEST_UTIL_H_

@@ -1,0 +1,185 @@
+#include "tools/llama/text_demo.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/engine/progress_bar.h"
+#include "tools/engine/text_table.h"
+#include "tools/engine/thread_pool.h"
+#include "tools/llama/model.h"
+#include "tools/llama/model_file.h"
+#include "tools/llama/text_evaluation.h"
+
+namespace kvevict::tools {
+namespace {
+
+constexpr uint32_t kMaxPredictions = 64;
+constexpr uint32_t kGreedyTokens = 48;
+
+// The observation window (32), the sinks (4) and some tokens to choose: with
+// less, the default policies would not fit a short prompt.
+constexpr uint32_t kMinDefaultBudget = 48;
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (!file) throw std::runtime_error(path + ": cannot be read");
+  return text;
+}
+
+// Positions that prompt and predictions need together must fit the context,
+// unless the user names a longer prompt: some files state less than is true.
+TextTask CutText(const std::vector<int32_t>& ids, const DemoOptions& options,
+                 uint32_t context_length) {
+  const uint32_t n_ids = static_cast<uint32_t>(ids.size());
+  const uint32_t n_predictions = std::min(kMaxPredictions, context_length / 2);
+  uint32_t n_prompt = options.tokens.value_or(
+      std::min(context_length, n_ids) - std::min(n_predictions + 1, n_ids));
+  if (n_prompt == 0 || n_ids < 2 || n_prompt > n_ids - 2) {
+    throw std::runtime_error(fmt::format(
+        "{}: {} tokens are too few for a prompt of {} and two more to predict",
+        options.text, n_ids, std::max(n_prompt, 1u)));
+  }
+  const uint32_t n_following = std::min(n_ids - n_prompt, n_predictions + 1);
+  if (uint64_t{n_prompt} + n_following > context_length) {
+    fmt::print(stderr,
+               "warning: {} tokens go beyond the context length {} that {} "
+               "states\n",
+               n_prompt + n_following, context_length, options.model);
+  }
+  const auto cut = ids.begin() + n_prompt;
+  return {{ids.begin(), cut}, {cut, cut + n_following}};
+}
+
+uint32_t BudgetTokens(const DemoOptions& options, uint32_t n_prompt) {
+  if (!options.budget) {
+    return std::min(std::max(n_prompt / 4, kMinDefaultBudget), n_prompt);
+  }
+  const double budget = *options.budget;
+  if (!(budget > 0)) throw std::runtime_error("the budget must be positive");
+  const double n_tokens = budget <= 1 ? budget * n_prompt : budget;
+  return static_cast<uint32_t>(std::clamp<double>(n_tokens, 1, n_prompt));
+}
+
+double Shrink(const Evictor::Report& report) {
+  return static_cast<double>(report.bytes_before) /
+         static_cast<double>(report.bytes_after);
+}
+
+// Line breaks and other control characters would tear the listing.
+std::string OneLine(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  return text;
+}
+
+void PrintTable(const DemoOptions& options,
+                const std::vector<TextResult>& results,
+                const Tokenizer& tokenizer) {
+  using Align = TextTable::Align;
+  TextTable table({{"policy", Align::kLeft},
+                   {"KV MiB"},
+                   {"after"},
+                   {"shrink"},
+                   {"evict ms"},
+                   {"KL nats"},
+                   {"agree %"},
+                   {"NLL nats"},
+                   {"tokens/s"}});
+  constexpr double kMiB = 1 << 20;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const TextResult& r = results[i];
+    const Evictor::Report& e = r.eviction;
+    table.AddRow(
+        {options.policies[i].label,
+         fmt::format("{:.3f}", static_cast<double>(e.bytes_before) / kMiB),
+         fmt::format("{:.3f}", static_cast<double>(e.bytes_after) / kMiB),
+         fmt::format("{:.1f}", Shrink(e)),
+         fmt::format("{:.2f}", e.milliseconds), fmt::format("{:.4f}", r.kl),
+         fmt::format("{:.1f}", 100 * r.agreement), fmt::format("{:.3f}", r.nll),
+         fmt::format("{:.0f}", r.decode_tokens_per_s)});
+  }
+  fmt::print("{}\nThe prompt continued greedily:\n", table.ToString());
+  for (size_t i = 0; i < results.size(); ++i) {
+    fmt::print("  {:<14} {}\n", options.policies[i].label,
+               OneLine(tokenizer.Decode(results[i].greedy)));
+  }
+}
+
+void PrintJson(const DemoOptions& options,
+               const std::vector<TextResult>& results,
+               const Tokenizer& tokenizer, const TextTask& task,
+               uint32_t budget) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < results.size(); ++i) {
+    const TextResult& r = results[i];
+    rows.push_back({{"policy", options.policies[i].label},
+                    {"kv_bytes_before", r.eviction.bytes_before},
+                    {"kv_bytes_after", r.eviction.bytes_after},
+                    {"shrink", Shrink(r.eviction)},
+                    {"evict_ms", r.eviction.milliseconds},
+                    {"recall_asked", nullptr},
+                    {"recall_unasked", nullptr},
+                    {"decode_tokens_per_s", r.decode_tokens_per_s},
+                    {"kl", r.kl},
+                    {"agreement", r.agreement},
+                    {"nll", r.nll},
+                    {"text", tokenizer.Decode(r.greedy)}});
+  }
+  const nlohmann::ordered_json document = {
+      {"n_tokens", task.prompt.size()},
+      {"n_predictions", task.following.size() - 1},
+      {"budget", budget},
+      {"results", rows}};
+  // Byte pieces can spell text that is no UTF-8.
+  fmt::print("{}\n",
+             document.dump(2, ' ', false,
+                           nlohmann::ordered_json::error_handler_t::replace));
+}
+
+}  // namespace
+
+int RunTextDemo(const DemoOptions& options) {
+  ThreadPool pool(options.threads);
+  ModelFile file = ReadModelFile(options.model, options.tokenizer);
+  LlamaModel model(std::move(file.weights), pool);
+  const TextTask task = CutText(file.tokenizer.Encode(ReadText(options.text)),
+                                options, model.config().context_length);
+  const uint32_t n_prompt = static_cast<uint32_t>(task.prompt.size());
+  const uint32_t budget = BudgetTokens(options, n_prompt);
+
+  std::vector<kvevict_policy> policies;
+  for (const DemoPolicy& policy : options.policies) {
+    policies.push_back(ParsePolicy(policy.text, budget));
+  }
+  TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,
+                            pool);
+  {
+    ProgressBar bar("prefill", n_prompt);
+    evaluation.Prefill([&](uint32_t n_done) { bar.Update(n_done); });
+  }
+  std::vector<TextResult> results;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    results.push_back(evaluation.Evaluate(i));
+  }
+
+  if (options.json) {
+    PrintJson(options, results, file.tokenizer, task, budget);
+    return 0;
+  }
+  fmt::print("{}: {} tokens, then {} predictions; budget {} tokens\n\n",
+             options.model, n_prompt, task.following.size() - 1, budget);
+  PrintTable(options, results, file.tokenizer);
+  return 0;
+}
+
+}  // namespace kvevict::tools

@@ -1,0 +1,139 @@
+#include "tools/llama/text_evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "tools/llama/log_softmax.h"
+
+namespace kvevict::tools {
+namespace {
+
+std::vector<uint32_t> Lengths(const KvCache& cache) {
+  std::vector<uint32_t> lengths(cache.shape().n_layers);
+  for (uint32_t l = 0; l < lengths.size(); ++l) lengths[l] = cache.length(l);
+  return lengths;
+}
+
+// Forgets the rows appended since; those below were not touched.
+void Rewind(KvCache& cache, const std::vector<uint32_t>& lengths) {
+  for (uint32_t l = 0; l < lengths.size(); ++l) {
+    cache.set_length(l, lengths[l]);
+  }
+}
+
+uint32_t Capacity(const TextTask& task, uint32_t n_greedy) {
+  const size_t n_decoded = std::max<size_t>(task.following.size(), n_greedy);
+  return static_cast<uint32_t>(task.prompt.size() + n_decoded);
+}
+
+}  // namespace
+
+TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
+                               kvevict_dtype dtype,
+                               const std::vector<kvevict_policy>& policies,
+                               uint32_t n_greedy, ThreadPool& pool)
+    : model_(model),
+      task_(std::move(task)),
+      n_greedy_(n_greedy),
+      full_cache_(model.CacheShape(dtype, Capacity(task_, n_greedy))),
+      evicted_cache_(full_cache_.shape()) {
+  const QueryShape queries{.n_q_heads = model.config().n_q_heads};
+  for (const kvevict_policy& policy : policies) {
+    evictors_.push_back(
+        std::make_unique<Evictor>(full_cache_.shape(), queries, policy, pool));
+  }
+}
+
+void TextEvaluation::Prefill(const Progress& progress) {
+  const QueryObserver observe = [this](uint32_t layer, const float* queries,
+                                       uint32_t n_rows,
+                                       uint32_t first_position) {
+    for (auto& evictor : evictors_) {
+      evictor->Capture(layer, queries, n_rows, first_position);
+    }
+  };
+  prompt_logits_.resize(model_.config().vocab_size);
+  const std::span<const int32_t> prompt = task_.prompt;
+  for (size_t done = 0; done < prompt.size();) {
+    const size_t n =
+        std::min<size_t>(LlamaModel::kMaxChunk, prompt.size() - done);
+    const bool last = done + n == prompt.size();
+    model_.Forward(
+        prompt.subspan(done, n), static_cast<uint32_t>(done), full_cache_,
+        last ? std::span(prompt_logits_) : std::span<float>(), observe);
+    for (auto& evictor : evictors_) {
+      evictor->Append(static_cast<uint32_t>(n));
+    }
+    done += n;
+    if (progress) progress(static_cast<uint32_t>(done));
+  }
+  const std::vector<uint32_t> lengths = Lengths(full_cache_);
+  full_ = Predict(full_cache_);
+  Rewind(full_cache_, lengths);
+}
+
+TextResult TextEvaluation::Evaluate(size_t index) {
+  evicted_cache_.CopyFrom(full_cache_);
+  TextResult result;
+  result.eviction = evictors_[index]->Evict(evicted_cache_);
+
+  const std::vector<uint32_t> lengths = Lengths(evicted_cache_);
+  const Predictions predictions = Predict(evicted_cache_);
+  result.decode_tokens_per_s = n_predictions() / predictions.seconds;
+  Compare(predictions.logits, result);
+  Rewind(evicted_cache_, lengths);
+  result.greedy = ContinueGreedily(evicted_cache_);
+  return result;
+}
+
+// Decoding after an eviction: the position goes on from the prompt's length,
+// the slot is whatever comes next in the layer.
+TextEvaluation::Predictions TextEvaluation::Predict(KvCache& cache) {
+  const size_t vocab_size = model_.config().vocab_size;
+  Predictions predictions;
+  predictions.logits.resize(n_predictions() * vocab_size);
+  const std::span<float> logits = predictions.logits;
+  uint32_t position = static_cast<uint32_t>(task_.prompt.size());
+
+  const auto start = std::chrono::steady_clock::now();
+  for (uint32_t i = 0; i < n_predictions(); ++i) {
+    model_.Forward({&task_.following[i], 1}, position++, cache,
+                   logits.subspan(i * vocab_size, vocab_size));
+  }
+  const std::chrono::duration<double> elapsed =
+      std::chrono::steady_clock::now() - start;
+  predictions.seconds = elapsed.count();
+  return predictions;
+}
+
+std::vector<int32_t> TextEvaluation::ContinueGreedily(KvCache& cache) {
+  std::vector<float> logits = prompt_logits_;
+  std::vector<int32_t> ids;
+  uint32_t position = static_cast<uint32_t>(task_.prompt.size());
+  while (ids.size() < n_greedy_) {
+    ids.push_back(ArgMax(logits));
+    if (ids.size() == n_greedy_) break;
+    model_.Forward({&ids.back(), 1}, position++, cache, logits);
+  }
+  return ids;
+}
+
+void TextEvaluation::Compare(const std::vector<float>& logits,
+                             TextResult& result) const {
+  const size_t vocab_size = model_.config().vocab_size;
+  for (size_t i = 0; i < n_predictions(); ++i) {
+    const auto full =
+        std::span(full_.logits).subspan(i * vocab_size, vocab_size);
+    const auto evicted = std::span(logits).subspan(i * vocab_size, vocab_size);
+    result.kl += KlDivergence(full, evicted);
+    result.agreement += ArgMax(full) == ArgMax(evicted) ? 1 : 0;
+    result.nll -= LogSoftmax(evicted, task_.following[i + 1]);
+  }
+  result.kl /= n_predictions();
+  result.agreement /= n_predictions();
+  result.nll /= n_predictions();
+}
+
+}  // namespace kvevict::tools

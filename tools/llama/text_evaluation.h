@@ -1,0 +1,79 @@
+// How much a model changes when its cache is evicted, measured on a text.
+#ifndef KVEVICT_TOOLS_LLAMA_TEXT_EVALUATION_H_
+#define KVEVICT_TOOLS_LLAMA_TEXT_EVALUATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvevict/kvevict.h"
+#include "tools/engine/evictor.h"
+#include "tools/engine/kv_cache.h"
+#include "tools/engine/thread_pool.h"
+#include "tools/llama/model.h"
+
+namespace kvevict::tools {
+
+// A text cut in two: the prompt that is prefilled and evicted, and what
+// follows.
+struct TextTask {
+  std::vector<int32_t> prompt;
+  // Fed one by one after the eviction; each predicts the next, so n + 1 tokens
+  // make n predictions. At least two.
+  std::vector<int32_t> following;
+};
+
+struct TextResult {
+  Evictor::Report eviction;
+  double kl = 0;         // mean KL(full || evicted) per prediction, in nats
+  double agreement = 0;  // share of predictions with the full cache's argmax
+  double nll = 0;        // mean -log p(following token), in nats
+  double decode_tokens_per_s = 0;
+  std::vector<int32_t> greedy;  // continuation of the prompt
+};
+
+// Prefills once, then tries each policy on a copy of that cache.
+class TextEvaluation {
+ public:
+  using Progress = std::function<void(uint32_t n_done)>;
+
+  // `model` and `pool` must outlive this. Throws KvevictError for a policy that
+  // does not fit the model.
+  TextEvaluation(LlamaModel& model, TextTask task, kvevict_dtype dtype,
+                 const std::vector<kvevict_policy>& policies, uint32_t n_greedy,
+                 ThreadPool& pool);
+
+  // Feeds the prompt and predicts with the full cache; `progress` may be null.
+  void Prefill(const Progress& progress);
+
+  // Evicts by policies[index] and predicts again. Once per policy.
+  TextResult Evaluate(size_t index);
+
+ private:
+  struct Predictions {
+    std::vector<float> logits;  // [n, vocab_size]
+    double seconds = 0;
+  };
+
+  uint32_t n_predictions() const {
+    return static_cast<uint32_t>(task_.following.size()) - 1;
+  }
+  Predictions Predict(KvCache& cache);
+  std::vector<int32_t> ContinueGreedily(KvCache& cache);
+  void Compare(const std::vector<float>& logits, TextResult& result) const;
+
+  LlamaModel& model_;
+  TextTask task_;
+  uint32_t n_greedy_;
+  std::vector<std::unique_ptr<Evictor>> evictors_;
+  KvCache full_cache_;     // after the prompt
+  KvCache evicted_cache_;  // the copy under test
+  std::vector<float> prompt_logits_;
+  Predictions full_;
+};
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_LLAMA_TEXT_EVALUATION_H_
