@@ -5,35 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "core/kernels/row_source.h"
 
 namespace kvevict {
-
-// Strided rows of f32, f16 or bf16. Row r, element e is at
-// base + r * row_stride + e * element_stride; paged where block_size > 0:
-// base + block_table[r / block_size] * block_stride + (r % block_size) * ...
-struct RowSource {
-  const uint8_t* base = nullptr;
-  int64_t row_stride = 0;
-  int64_t element_stride = 0;
-  int64_t block_stride = 0;
-  const int32_t* block_table = nullptr;
-  uint32_t block_size = 0;
-  DType dtype = DType::kF32;
-
-  const uint8_t* Row(uint32_t r) const {
-    if (block_size == 0) return base + int64_t{r} * row_stride;
-    return base + block_table[r / block_size] * block_stride +
-           int64_t{r % block_size} * row_stride;
-  }
-};
 
 struct WindowAttention {
   // Queries of the group: head g of the group, window row w is
   // queries.Row(w) + g * query_head_stride.
   RowSource queries;
   int64_t query_head_stride = 0;
-  RowSource keys;        // n_tokens rows
+  RowSource keys;  // n_tokens rows
   uint32_t n_tokens = 0;  // >= window
   uint32_t window = 0;    // >= 1; row w is the query of token n_tokens - window + w
   uint32_t group = 0;     // query heads that read this KV head

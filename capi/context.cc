@@ -1,0 +1,82 @@
+#include "capi/guard.h"
+#include "core/backend.h"
+#include "core/dtype.h"
+#include "core/simd.h"
+
+namespace kvevict::capi {
+
+// The public enumerator is written by hand; these fail until it and the list agree.
+#define KV_SAME(Name, NAME) \
+  static_assert(static_cast<int>(DType::k##Name) == KVEVICT_DTYPE_##NAME)
+KV_SAME(Opaque, OPAQUE);
+KV_SAME(F32, F32);
+KV_SAME(F16, F16);
+KV_SAME(BF16, BF16);
+#undef KV_SAME
+static_assert(std::size(kDTypes) == KVEVICT_DTYPE_BF16 + 1);
+
+}  // namespace kvevict::capi
+
+using namespace kvevict;        // NOLINT: entry points live outside namespaces
+using namespace kvevict::capi;  // NOLINT
+
+extern "C" {
+
+kvevict_status kvevict_device_check(kvevict_device device) noexcept {
+  return Guard([&] {
+    const Backend* backend;
+    return FindBackend(device, &backend);
+  });
+}
+
+kvevict_status kvevict_dtype_at(uint32_t index,
+                                kvevict_dtype_info* out) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    if (index >= std::size(kDTypes)) {
+      return InvalidArgument("index %u >= %zu dtypes", index,
+                             std::size(kDTypes));
+    }
+    const DTypeInfo& info = kDTypes[index];
+    kvevict_dtype_info row{};
+    row.dtype = static_cast<kvevict_dtype>(info.dtype);
+    row.name = info.name;
+    row.element_bytes = info.element_bytes;
+    row.can_move = info.can_move;
+    row.can_score = info.can_score;
+    row.can_rotate = info.can_rotate;
+    CopyOut(row, out);
+    return Status();
+  });
+}
+
+const char* kvevict_simd_target_at(uint32_t index) noexcept {
+  return SimdTargetAt(index);
+}
+
+kvevict_status kvevict_context_options_init(kvevict_context_options* out,
+                                            size_t struct_size) noexcept {
+  return Guard([&] {
+    const kvevict_context_options defaults = KVEVICT_CONTEXT_OPTIONS_INIT;
+    return InitStruct(defaults, out, struct_size);
+  });
+}
+
+kvevict_status kvevict_context_create(const kvevict_context_options* options,
+                                      kvevict_context** out_context) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("out_context", out_context));
+    kvevict_context_options o = KVEVICT_CONTEXT_OPTIONS_INIT;
+    if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
+    Context* context = nullptr;
+    KV_RETURN_IF_ERROR(Context::Create(o, &context));
+    *out_context = reinterpret_cast<kvevict_context*>(context);
+    return Status();
+  });
+}
+
+void kvevict_context_destroy(kvevict_context* context) noexcept {
+  if (context != nullptr) Core(context).Unref();
+}
+
+}  // extern "C"

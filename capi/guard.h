@@ -1,0 +1,125 @@
+// The border between C callers and the C++ core: outcomes become status codes,
+// versioned structs become whole ones, handles become objects.
+#ifndef KVEVICT_CAPI_GUARD_H_
+#define KVEVICT_CAPI_GUARD_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/context.h"
+#include "core/plan.h"
+#include "core/sequence.h"
+#include "core/status.h"
+
+namespace kvevict::capi {
+
+// Runs the body of an entry point. The only catch (...) in the library.
+template <typename Body>
+kvevict_status Guard(const Body& body) noexcept {
+  try {
+    const Status status = body();
+    return status.code();
+  } catch (...) {
+    return Internal("an exception reached the C interface").code();
+  }
+}
+
+// ---- Pointers ----
+
+inline Status CheckNotNull(const char* name, const void* pointer) {
+  if (pointer != nullptr) return Status();
+  return InvalidArgument("%s is NULL", name);
+}
+
+// An array given as pointer and length.
+inline Status CheckArray(const char* name, const void* pointer, size_t length) {
+  if (pointer != nullptr || length == 0) return Status();
+  return InvalidArgument("%s is NULL, but %s_len is %zu", name, name, length);
+}
+
+// ---- Versioned structs ----
+
+// Every struct has grown only at its end since its first release; its first size is
+// the least a caller may pass.
+template <typename T>
+Status CheckStructSize(const char* name, size_t struct_size) {
+  if (struct_size >= sizeof(T)) return Status();
+  return InvalidArgument("%s.struct_size %zu < %zu", name, struct_size,
+                         sizeof(T));
+}
+
+// Checks a struct from a caller that may know more fields than this library: those
+// must be zero.
+template <typename T>
+Status CheckStruct(const char* name, const T* in) {
+  KV_RETURN_IF_ERROR(CheckNotNull(name, in));
+  KV_RETURN_IF_ERROR(CheckStructSize<T>(name, in->struct_size));
+  const auto* bytes = reinterpret_cast<const uint8_t*>(in);
+  for (size_t i = sizeof(T); i < in->struct_size; ++i) {
+    if (bytes[i] == 0) continue;
+    return InvalidArgument(
+        "%s.struct_size %u: byte %zu, beyond the %zu this library knows, is "
+        "not 0",
+        name, in->struct_size, i, sizeof(T));
+  }
+  return Status();
+}
+
+// Copies what the caller gave into a struct of this library's size.
+template <typename T>
+Status CopyIn(const char* name, const T* in, T* out) {
+  KV_RETURN_IF_ERROR(CheckStruct(name, in));
+  std::memcpy(out, in, sizeof(T));
+  out->struct_size = sizeof(T);
+  return Status();
+}
+
+template <typename T>
+Status CheckOut(const char* name, const T* out) {
+  KV_RETURN_IF_ERROR(CheckNotNull(name, out));
+  return CheckStructSize<T>(name, out->struct_size);
+}
+
+// Fills a checked output struct; its struct_size stays, and so do fields that this
+// library does not know.
+template <typename T>
+void CopyOut(const T& value, T* out) {
+  const uint32_t struct_size = out->struct_size;
+  std::memcpy(out, &value, sizeof(T));
+  out->struct_size = struct_size;
+}
+
+// The *_init functions: defaults into a struct of the caller's size.
+template <typename T>
+Status InitStruct(const T& defaults, T* out, size_t struct_size) {
+  KV_RETURN_IF_ERROR(CheckNotNull("out", out));
+  KV_RETURN_IF_ERROR(CheckStructSize<T>("out", struct_size));
+  if (struct_size > UINT32_MAX) {
+    return InvalidArgument("struct_size %zu > %u", struct_size, UINT32_MAX);
+  }
+  std::memset(out, 0, struct_size);
+  std::memcpy(out, &defaults, sizeof(T));
+  out->struct_size = static_cast<uint32_t>(struct_size);
+  return Status();
+}
+
+// ---- Handles ----
+
+inline const Context& Core(const kvevict_context* handle) {
+  return *reinterpret_cast<const Context*>(handle);
+}
+inline const Plan& Core(const kvevict_plan* handle) {
+  return *reinterpret_cast<const Plan*>(handle);
+}
+inline Sequence& Core(kvevict_sequence* handle) {
+  return *reinterpret_cast<Sequence*>(handle);
+}
+inline const Sequence& Core(const kvevict_sequence* handle) {
+  return *reinterpret_cast<const Sequence*>(handle);
+}
+
+}  // namespace kvevict::capi
+
+#endif  // KVEVICT_CAPI_GUARD_H_

@@ -1,0 +1,111 @@
+#include "core/plan.h"
+
+#include "capi/guard.h"
+#include "core/budgets/budgets.h"
+#include "core/dtype.h"
+
+using namespace kvevict;        // NOLINT: entry points live outside namespaces
+using namespace kvevict::capi;  // NOLINT
+
+extern "C" {
+
+kvevict_status kvevict_geometry_init(kvevict_geometry* out,
+                                     size_t struct_size) noexcept {
+  return Guard([&] {
+    const kvevict_geometry defaults = KVEVICT_GEOMETRY_INIT;
+    return InitStruct(defaults, out, struct_size);
+  });
+}
+
+kvevict_status kvevict_plan_create(const kvevict_context* context,
+                                   const kvevict_geometry* geometry,
+                                   const kvevict_policy* policy,
+                                   kvevict_plan** out_plan) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_plan", out_plan));
+    kvevict_geometry g;
+    kvevict_policy p;
+    KV_RETURN_IF_ERROR(CopyIn("geometry", geometry, &g));
+    KV_RETURN_IF_ERROR(CopyIn("policy", policy, &p));
+    Plan* plan = nullptr;
+    KV_RETURN_IF_ERROR(Plan::Create(Core(context), g, p, &plan));
+    *out_plan = reinterpret_cast<kvevict_plan*>(plan);
+    return Status();
+  });
+}
+
+void kvevict_plan_destroy(kvevict_plan* plan) noexcept {
+  if (plan != nullptr) Core(plan).Unref();
+}
+
+kvevict_status kvevict_plan_workspace_bytes(const kvevict_plan* plan,
+                                            kvevict_operation operation,
+                                            size_t* out_bytes) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+    switch (operation) {
+      case KVEVICT_OPERATION_EVICT:
+        *out_bytes = Core(plan).evict_workspace().bytes;
+        return Status();
+      case KVEVICT_OPERATION_SCORE_WINDOW:
+        *out_bytes = Core(plan).score_workspace_bytes();
+        return Status();
+      case KVEVICT_OPERATION_SELECT:
+        *out_bytes = Core(plan).select_workspace().bytes;
+        return Status();
+    }
+    return InvalidArgument("operation %d is no operation",
+                           static_cast<int>(operation));
+  });
+}
+
+kvevict_status kvevict_plan_layer_budgets(const kvevict_plan* plan,
+                                          uint32_t n_tokens, uint32_t* budgets,
+                                          size_t budgets_len) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    const uint32_t n_layers = Core(plan).geometry().n_layers;
+    if (budgets_len != n_layers) {
+      return InvalidArgument("budgets_len %zu is not n_layers %u", budgets_len,
+                             n_layers);
+    }
+    KV_RETURN_IF_ERROR(CheckNotNull("budgets", budgets));
+    if (n_tokens < 1 || n_tokens > INT32_MAX) {
+      return InvalidArgument("n_tokens %u is not in [1, %d]", n_tokens,
+                             INT32_MAX);
+    }
+    return LayerBudgets(Core(plan).policy(), n_tokens, {budgets, budgets_len});
+  });
+}
+
+kvevict_status kvevict_plan_capabilities(const kvevict_plan* plan,
+                                         uint32_t layer,
+                                         kvevict_capabilities* out) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    const Plan& p = Core(plan);
+    if (layer >= p.geometry().n_layers) {
+      return InvalidArgument("layer %u >= n_layers %u", layer,
+                             p.geometry().n_layers);
+    }
+    kvevict_capabilities c{};
+    c.can_move = 1;
+    c.move_reason = KVEVICT_REASON_NONE;
+    c.score_reason = p.ScoreReason();
+    c.can_score = c.score_reason == KVEVICT_REASON_NONE;
+    c.rotate_reason = p.RotateReason();
+    c.can_rotate = c.rotate_reason == KVEVICT_REASON_NONE;
+    c.needs_score = p.CapturesQueries();
+    CopyOut(c, out);
+    return Status();
+  });
+}
+
+const char* kvevict_reason_text(kvevict_reason reason) noexcept {
+  return ReasonText(reason);
+}
+
+}  // extern "C"

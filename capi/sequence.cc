@@ -1,0 +1,201 @@
+#include "core/sequence.h"
+
+#include "capi/guard.h"
+#include "core/evict.h"
+
+using namespace kvevict;        // NOLINT: entry points live outside namespaces
+using namespace kvevict::capi;  // NOLINT
+
+namespace {
+
+Status CheckLayer(const Sequence& sequence, uint32_t layer) {
+  const uint32_t n_layers = sequence.plan().geometry().n_layers;
+  if (layer < n_layers) return Status();
+  return InvalidArgument("layer %u >= n_layers %u", layer, n_layers);
+}
+
+// A question about a layer and KV head of a sequence.
+Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
+                     uint32_t kv_head, const char* out_name, const void* out) {
+  KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+  KV_RETURN_IF_ERROR(CheckNotNull(out_name, out));
+  KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
+  const uint32_t n_kv_heads = Core(sequence).plan().geometry().n_kv_heads;
+  if (kv_head < n_kv_heads) return Status();
+  return InvalidArgument("kv_head %u >= n_kv_heads %u", kv_head, n_kv_heads);
+}
+
+Status CheckViews(const Sequence& sequence, const kvevict_view* views,
+                  size_t views_len) {
+  const uint32_t n_layers = sequence.plan().geometry().n_layers;
+  if (views_len != n_layers) {
+    return InvalidArgument("views_len %zu is not n_layers %u", views_len,
+                           n_layers);
+  }
+  KV_RETURN_IF_ERROR(CheckNotNull("views", views));
+  KV_RETURN_IF_ERROR(CheckStruct("views[0]", views));
+  const ViewList list(views, views_len);
+  for (size_t l = 1; l < views_len; ++l) {
+    if (list[l].struct_size != views->struct_size) {
+      return InvalidArgument("views[%zu].struct_size %u is not views[0]'s %u",
+                             l, list[l].struct_size, views->struct_size);
+    }
+    if (Status status = CheckStruct("view", &list[l]); !status.ok()) {
+      return Prefixed(status, "views[%zu]: ", l);
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+extern "C" {
+
+kvevict_status kvevict_sequence_create(
+    const kvevict_plan* plan, kvevict_sequence** out_sequence) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_sequence", out_sequence));
+    Sequence* sequence = nullptr;
+    KV_RETURN_IF_ERROR(Sequence::Create(Core(plan), &sequence));
+    *out_sequence = reinterpret_cast<kvevict_sequence*>(sequence);
+    return Status();
+  });
+}
+
+void kvevict_sequence_destroy(kvevict_sequence* sequence) noexcept {
+  if (sequence != nullptr) Core(sequence).Destroy();
+}
+
+kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    Core(sequence).Reset();
+    return Status();
+  });
+}
+
+kvevict_status kvevict_sequence_capture(kvevict_sequence* sequence,
+                                        uint32_t layer,
+                                        const kvevict_plane* queries,
+                                        uint32_t n_rows,
+                                        uint32_t first_position) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
+    KV_RETURN_IF_ERROR(CheckNotNull("queries", queries));
+    return Core(sequence).Capture(layer, *queries, n_rows, first_position);
+  });
+}
+
+kvevict_status kvevict_sequence_append(kvevict_sequence* sequence,
+                                       uint32_t n_tokens) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    return Core(sequence).Append(n_tokens);
+  });
+}
+
+kvevict_status kvevict_evict_options_init(kvevict_evict_options* out,
+                                          size_t struct_size) noexcept {
+  return Guard([&] {
+    const kvevict_evict_options defaults = KVEVICT_EVICT_OPTIONS_INIT;
+    return InitStruct(defaults, out, struct_size);
+  });
+}
+
+kvevict_status kvevict_sequence_evict(
+    kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
+    const kvevict_evict_options* options, void* workspace,
+    size_t workspace_bytes, kvevict_evict_report* report) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CheckViews(Core(sequence), views, views_len));
+    kvevict_evict_options o = KVEVICT_EVICT_OPTIONS_INIT;
+    if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
+    if (report != nullptr) KV_RETURN_IF_ERROR(CheckOut("report", report));
+    kvevict_evict_report filled{};
+    KV_RETURN_IF_ERROR(Evict(&Core(sequence), ViewList(views, views_len), o,
+                             workspace, workspace_bytes, &filled));
+    if (report != nullptr) CopyOut(filled, report);
+    return Status();
+  });
+}
+
+kvevict_status kvevict_sequence_stored_length(const kvevict_sequence* sequence,
+                                              uint32_t layer,
+                                              uint32_t* out_length) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(
+        CheckQuestion(sequence, layer, 0, "out_length", out_length));
+    *out_length = Core(sequence).slots(layer).stored;
+    return Status();
+  });
+}
+
+kvevict_status kvevict_sequence_logical_length(
+    const kvevict_sequence* sequence, uint32_t* out_length) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(
+        CheckQuestion(sequence, 0, 0, "out_length", out_length));
+    *out_length = Core(sequence).logical_length();
+    return Status();
+  });
+}
+
+kvevict_status kvevict_sequence_position_of_slot(
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    uint32_t slot, int32_t* out_position) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, kv_head, "out_position",
+                                     out_position));
+    const Sequence& s = Core(sequence);
+    if (slot >= s.slots(layer).stored) {
+      return InvalidArgument("slot %u >= stored length %u", slot,
+                             s.slots(layer).stored);
+    }
+    *out_position = s.PositionOf(layer, s.ListOf(kv_head), slot);
+    return Status();
+  });
+}
+
+kvevict_status kvevict_sequence_slot_of_position(
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    uint32_t position, int32_t* out_slot) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(
+        CheckQuestion(sequence, layer, kv_head, "out_slot", out_slot));
+    const Sequence& s = Core(sequence);
+    if (position >= s.logical_length()) {
+      return InvalidArgument("position %u >= logical length %u", position,
+                             s.logical_length());
+    }
+    *out_slot = static_cast<int32_t>(
+        s.SlotOf(layer, s.ListOf(kv_head), static_cast<int32_t>(position)));
+    return Status();
+  });
+}
+
+kvevict_status kvevict_sequence_keep_positions(
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    int32_t* positions, size_t positions_capacity,
+    size_t* out_positions_len) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, kv_head,
+                                     "out_positions_len", out_positions_len));
+    const Sequence& s = Core(sequence);
+    const uint32_t stored = s.slots(layer).stored;
+    if (positions_capacity < stored) {
+      return InvalidArgument("positions_capacity %zu < stored length %u",
+                             positions_capacity, stored);
+    }
+    if (stored > 0) KV_RETURN_IF_ERROR(CheckNotNull("positions", positions));
+    for (uint32_t slot = 0; slot < stored; ++slot) {
+      positions[slot] = s.PositionOf(layer, s.ListOf(kv_head), slot);
+    }
+    *out_positions_len = stored;
+    return Status();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,29 @@
+#include "core/view.h"
+
+#include "capi/guard.h"
+
+using namespace kvevict;        // NOLINT: entry points live outside namespaces
+using namespace kvevict::capi;  // NOLINT
+
+extern "C" {
+
+kvevict_status kvevict_view_init(kvevict_view* out,
+                                 size_t struct_size) noexcept {
+  return Guard([&] {
+    const kvevict_view defaults = KVEVICT_VIEW_INIT;
+    return InitStruct(defaults, out, struct_size);
+  });
+}
+
+kvevict_status kvevict_view_validate(const kvevict_view* view,
+                                     uint32_t n_tokens) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    if (n_tokens > INT32_MAX) {
+      return InvalidArgument("n_tokens %u > %d", n_tokens, INT32_MAX);
+    }
+    return ValidateView(*view, n_tokens);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,238 @@
+// The CPU filling of the table: work items over layers and heads, fixed by shape.
+#include <algorithm>
+#include <limits>
+
+#include "core/backend.h"
+#include "core/context.h"
+#include "core/kernels/gather_rows.h"
+#include "core/kernels/pool1d.h"
+#include "core/kernels/topk.h"
+#include "core/kernels/window_attention.h"
+#include "core/policy.h"
+#include "core/view.h"
+
+namespace kvevict {
+namespace {
+
+Reduce ToReduce(kvevict_reduce reduce) {
+  switch (reduce) {
+    case KVEVICT_REDUCE_MAX:
+      return Reduce::kMax;
+    case KVEVICT_REDUCE_SUM:
+      return Reduce::kSum;
+    default:
+      return Reduce::kMean;
+  }
+}
+
+// ---- score_window: an item is a layer and KV head ----
+
+size_t GroupSize(const kvevict_geometry& g) {
+  return g.n_q_heads / g.n_kv_heads;
+}
+
+// Rows [n_q_heads of the group + 1, max_tokens]: the group's weights, and one more to
+// pool into.
+size_t GroupRowsBytes(const kvevict_geometry& g) {
+  return (CheckedSize(GroupSize(g) + 1) * CheckedSize(g.max_tokens) *
+          CheckedSize(sizeof(float)))
+      .AlignUp(64)
+      .value();
+}
+
+// Tokens before the window are pooled; a kept window is not ranked at all.
+uint32_t PooledTokens(const kvevict_policy& policy, uint32_t n_tokens) {
+  return policy.keep_window != 0 ? n_tokens - policy.obs_window : n_tokens;
+}
+
+// [group, n_tokens] weights to one row of scores. `rows` has one spare row at the end.
+void ShapeScores(const kvevict_policy& policy, float* rows, uint32_t group,
+                 uint32_t n_tokens, float* scores) {
+  const uint32_t n = PooledTokens(policy, n_tokens);
+  float* spare = rows + uint64_t{group} * n_tokens;
+  const Reduce reduce = ToReduce(policy.group_reduce);
+  const auto pool = [&](const float* in, float* out) {
+    Pool1d(in, n, policy.pool_kernel,
+           policy.pool == KVEVICT_POOL_MAX ? Pool::kMax : Pool::kAvg,
+           policy.pool_edge == KVEVICT_POOL_EDGE_PAD ? PoolEdge::kPad
+                                                     : PoolEdge::kShrink,
+           out);
+  };
+  if (policy.pool == KVEVICT_POOL_NONE) {
+    ReduceRows(rows, group, n_tokens, n, reduce, scores);
+  } else if (policy.shaping_order == KVEVICT_SHAPING_REDUCE_THEN_POOL) {
+    ReduceRows(rows, group, n_tokens, n, reduce, spare);
+    pool(spare, scores);
+  } else {
+    // Each row is pooled into the place after it, last one first.
+    for (uint32_t g = group; g-- > 0;) {
+      pool(rows + uint64_t{g} * n_tokens, rows + uint64_t{g + 1} * n_tokens);
+    }
+    ReduceRows(rows + n_tokens, group, n_tokens, n, reduce, scores);
+  }
+  std::fill(scores + n, scores + n_tokens,
+            std::numeric_limits<float>::infinity());
+}
+
+void CpuScoreWindow(const Context& context, const ScoreWindowArgs& args) {
+  const kvevict_geometry& g = args.geometry;
+  const uint32_t group = static_cast<uint32_t>(GroupSize(g));
+  const uint32_t n_items =
+      static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
+  context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
+    const LayerJob& job = args.jobs[item / g.n_kv_heads];
+    const uint32_t head = item % g.n_kv_heads;
+    uint8_t* scratch = args.scratch.Of(worker);
+    float* rows = reinterpret_cast<float*>(scratch);
+
+    WindowAttention attention;
+    attention.queries = job.queries;
+    attention.queries.base += int64_t{head} * group * job.query_head_stride;
+    attention.query_head_stride = job.query_head_stride;
+    attention.keys = HeadRows(*job.view, job.view->k, head);
+    attention.n_tokens = job.n_tokens;
+    attention.window = args.policy.obs_window;
+    attention.group = group;
+    attention.head_dim = g.k_head_dim;
+    attention.scale = args.softmax_scale;
+    attention.out = rows;
+    attention.scratch = scratch + GroupRowsBytes(g);
+    ComputeWindowAttention(attention);
+
+    if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
+      const float scale = 1.0f / static_cast<float>(args.policy.obs_window);
+      const uint64_t n = uint64_t{group} * job.n_tokens;
+      for (uint64_t i = 0; i < n; ++i) rows[i] *= scale;
+    }
+    ShapeScores(args.policy, rows, group, job.n_tokens,
+                job.scores + uint64_t{head} * job.n_tokens);
+  });
+}
+
+// ---- select: an item is a keep list ----
+
+// Gives what must stay the key that no score has.
+void ForceKeys(const SelectArgs& args, const LayerJob& job, uint32_t list,
+               uint32_t* keys) {
+  std::fill_n(keys, args.forced.n_sink, kForcedKey);
+  std::fill_n(keys + job.n_tokens - args.forced.n_recent, args.forced.n_recent,
+              kForcedKey);
+  for (int32_t position : args.forced.protect) {
+    const int64_t slot = args.slot_map == nullptr
+                             ? position
+                             : args.slot_map->SlotOf(job.layer, list, position);
+    if (slot >= 0) keys[slot] = kForcedKey;
+  }
+}
+
+// Reduces [n_rows, n_tokens] scores that share a list into the first row of keys; by
+// columns, so that the order of additions does not depend on the workers.
+void ReduceShared(const Context& context, const SelectArgs& args,
+                  const LayerJob& job, uint64_t n_rows) {
+  constexpr uint32_t kColumns = 4096;
+  const uint32_t n = job.n_tokens;
+  float* out = reinterpret_cast<float*>(job.keys);
+  context.ParallelFor((n + kColumns - 1) / kColumns, [&](uint32_t i, uint32_t) {
+    const uint32_t begin = i * kColumns;
+    ReduceRows(job.scores + begin, n_rows, n, std::min(kColumns, n - begin),
+               ToReduce(args.policy.scope_reduce), out + begin);
+  });
+}
+
+void CpuSelect(const Context& context, const SelectArgs& args) {
+  const kvevict_scope scope = EffectiveScope(args.policy);
+  const bool ranked = RanksTokens(SignalOf(args.policy));
+  const uint32_t n_lists = ListsPerLayer(args.geometry, args.policy);
+  const Tie tie = args.policy.tie == KVEVICT_TIE_LOWER_POSITION ? Tie::kLower
+                                                                : Tie::kHigher;
+  const std::span<const LayerJob> jobs =
+      scope == KVEVICT_SCOPE_MODEL ? args.jobs.first(1) : args.jobs;
+  const uint64_t n_rows =
+      uint64_t{args.geometry.n_kv_heads} * args.n_shared_layers;
+  const bool shared = ranked && scope != KVEVICT_SCOPE_KV_HEAD;
+  if (shared) {
+    for (const LayerJob& job : jobs) ReduceShared(context, args, job, n_rows);
+  }
+  const uint32_t n_items = static_cast<uint32_t>(jobs.size() * n_lists);
+  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
+    const LayerJob& job = jobs[item / n_lists];
+    const uint32_t list = item % n_lists;
+    const uint64_t row = uint64_t{list} * job.n_tokens;
+    uint32_t* keys = job.keys + row;
+    if (ranked) {
+      ScoresToKeys(shared ? reinterpret_cast<const float*>(keys)
+                          : job.scores + row,
+                   job.n_tokens, keys);
+    } else {
+      std::fill_n(keys, job.n_tokens, kNanKey);
+    }
+    ForceKeys(args, job, list, keys);
+    SelectTopK(keys, job.n_tokens, job.n_keep, tie,
+               job.keep + uint64_t{list} * job.n_keep);
+  });
+}
+
+// ---- compact: an item is a layer and head; it moves all planes ----
+
+bool IsPacked(const kvevict_plane& plane) {
+  return plane.dtype == KVEVICT_DTYPE_OPAQUE ||
+         ElementStride(plane) ==
+             int64_t{ElementBytes(static_cast<DType>(plane.dtype))};
+}
+
+// Heads that share a list and lie side by side move as one wide row.
+bool HeadsAreOneRow(const kvevict_view& view, const kvevict_plane& plane) {
+  return IsPacked(plane) &&
+         plane.head_stride_bytes == int64_t{RowBytes(plane)} &&
+         uint64_t{view.n_kv_heads} * RowBytes(plane) <= UINT32_MAX;
+}
+
+void CompactPlane(const LayerJob& job, const kvevict_plane& plane,
+                  uint32_t head, uint32_t n_lists) {
+  GatherRowsArgs rows;
+  rows.row_bytes = RowBytes(plane);
+  if (n_lists == 1 && HeadsAreOneRow(*job.view, plane)) {
+    if (head != 0) return;
+    rows.row_bytes *= job.view->n_kv_heads;
+  } else if (!IsPacked(plane)) {
+    rows.n_elements = plane.head_dim;
+    rows.row_bytes /= plane.head_dim;
+    rows.element_stride_bytes = ElementStride(plane);
+  }
+  rows.rows = HeadRows(*job.view, plane, head);
+  rows.keep = job.keep + (n_lists == 1 ? 0 : uint64_t{head} * job.n_keep);
+  rows.n_keep = job.n_keep;
+  GatherRowsInPlace(rows);
+}
+
+void CpuCompact(const Context& context, const CompactArgs& args) {
+  if (args.jobs.empty()) return;
+  const uint32_t n_heads = args.jobs[0].view->n_kv_heads;
+  const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_heads);
+  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
+    const LayerJob& job = args.jobs[item / n_heads];
+    ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
+      CompactPlane(job, plane, item % n_heads, args.n_lists);
+    });
+  });
+}
+
+}  // namespace
+
+size_t ScoreWindowScratchBytes(const kvevict_geometry& g,
+                               const kvevict_policy& policy) {
+  return GroupRowsBytes(g) +
+         WindowAttentionScratchBytes(g.max_tokens,
+                                     std::min(policy.obs_window, g.max_tokens),
+                                     static_cast<uint32_t>(GroupSize(g)),
+                                     g.k_head_dim);
+}
+
+const Backend kCpuBackend = {
+    .name = "cpu",
+    .score_window = CpuScoreWindow,
+    .select = CpuSelect,
+    .compact = CpuCompact,
+};
+
+}  // namespace kvevict

@@ -1,0 +1,56 @@
+// PyramidKV with budgets that fall by a constant step, in the two published forms.
+// c = budget - window past tokens; layer 0 gets 2c - c/beta, the last one c/beta.
+#include <algorithm>
+#include <cmath>
+
+#include "core/budgets/budgets.h"
+
+namespace kvevict {
+
+// KVCache-Factory: integers. The floor in the step makes the sum run over.
+void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets) {
+  const int64_t n = static_cast<int64_t>(budgets.size());
+  const int64_t window = in.n_recent;
+  const int64_t c = int64_t{in.budget} - window;
+  const int64_t past = int64_t{in.n_context} - window;
+  if (n == 1 || in.n_context < 2 * c) return SplitUniform(in, budgets);
+
+  int64_t lowest = c / in.policy.pyramid_beta;
+  int64_t highest = 2 * c - lowest;
+  if (highest >= past) {
+    highest = past;
+    lowest = 2 * c - highest;
+  }
+  const int64_t step = (highest - lowest) / (n - 1);
+  const int64_t forced = int64_t{in.n_sink} + window;
+  for (int64_t l = 0; l < n; ++l) {
+    budgets[l] = static_cast<uint32_t>(std::clamp<int64_t>(
+        highest - l * step + window, forced, in.n_context));
+  }
+}
+
+// kvpress: floating point, the window inside a layer's number but on top of the
+// budget, and uniform where the schedule does not fit.
+void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets) {
+  const size_t n = budgets.size();
+  const double window = in.n_recent;
+  const double c = in.exact_budget;
+  double lowest = c / in.policy.pyramid_beta;
+  double highest = 2.0 * c - lowest;
+  if (highest > in.n_context - window) {
+    highest = in.n_context - window;
+    lowest = 2.0 * c - highest;
+  }
+  // nearbyint rounds halves to even, as the original does.
+  const double forced = double{1} * in.n_sink + window;
+  const bool fits = in.n_context >= highest && highest >= lowest &&
+                    lowest >= window;
+  const double step = n > 1 ? (highest - lowest) / (n - 1) : 0.0;
+  for (size_t l = 0; l < n; ++l) {
+    const double exact = fits && n > 1 ? highest - l * step : c;
+    budgets[l] = static_cast<uint32_t>(std::clamp(
+        std::nearbyint(exact), forced, static_cast<double>(in.n_context)));
+  }
+}
+
+}  // namespace kvevict

@@ -1,0 +1,75 @@
+// PyramidKV with geometric weights: layer l gets alpha^l of the selected tokens.
+#include <algorithm>
+#include <cmath>
+
+#include "core/budgets/budgets.h"
+
+namespace kvevict {
+namespace {
+
+// The exact share of layer l when `total` is spread over layers first .. n - 1.
+// Written as a product first, so that equal weights divide exactly.
+double Share(double alpha, size_t first, size_t n_layers, size_t l,
+             double total) {
+  double sum = 0.0;
+  double weight = 1.0;
+  double mine = 0.0;
+  for (size_t i = first; i < n_layers; ++i) {
+    if (i == l) mine = weight;
+    sum += weight;
+    weight *= alpha;
+  }
+  return mine * total / sum;
+}
+
+}  // namespace
+
+// Layers that would get more than there is take what there is, and the rest goes to
+// the others by their weights, so that the sum stays exact. Largest-remainder
+// rounding, ties to the lower layer.
+void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
+  const size_t n = budgets.size();
+  const uint32_t forced = in.n_sink + in.n_recent;
+  const uint32_t available = in.n_context - forced;
+  const double alpha = in.policy.pyramid_alpha;
+
+  // Weights fall with the layer, so the full layers come first.
+  size_t first = 0;
+  uint64_t total = uint64_t{in.n_selected} * n;
+  while (first < n &&
+         Share(alpha, first, n, first, static_cast<double>(total)) >
+             available) {
+    budgets[first++] = in.n_context;
+    total -= available;
+  }
+  if (first == n) return;
+
+  const double scale =
+      Share(alpha, first, n, first, static_cast<double>(total));
+  const auto share = [&](size_t l) {
+    return alpha == 1.0 ? scale
+                        : scale * std::pow(alpha, static_cast<double>(l - first));
+  };
+  uint64_t given = 0;
+  for (size_t l = first; l < n; ++l) {
+    budgets[l] = static_cast<uint32_t>(
+        std::min<double>(std::floor(share(l)), available));
+    given += budgets[l];
+  }
+  while (given < total) {  // fewer than n rounds
+    size_t best = n;
+    double best_remainder = -1.0;
+    for (size_t l = first; l < n; ++l) {
+      const double remainder = share(l) - budgets[l];
+      if (budgets[l] < available && remainder > best_remainder) {
+        best = l;
+        best_remainder = remainder;
+      }
+    }
+    ++budgets[best];
+    ++given;
+  }
+  for (size_t l = first; l < n; ++l) budgets[l] += forced;
+}
+
+}  // namespace kvevict

@@ -1,0 +1,132 @@
+// Hooks of the host: memory, parallel work, log. Shared, reference-counted.
+#ifndef KVEVICT_CORE_CONTEXT_H_
+#define KVEVICT_CORE_CONTEXT_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+#include "core/checked_math.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+struct Backend;
+
+class Context {
+ public:
+  static Status Create(const kvevict_context_options& options, Context** out);
+
+  void Ref() const { n_refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref() const;
+
+  const Backend& backend() const { return backend_; }
+  uint32_t n_workers() const { return options_.n_threads; }
+
+  void* Allocate(size_t n_bytes, size_t alignment) const;
+  void Free(void* memory, size_t n_bytes, size_t alignment) const;
+
+  [[gnu::format(printf, 3, 4)]] void Log(kvevict_log_level level,
+                                         const char* format, ...) const;
+
+  // Runs body(item, worker) for every item in [0, n_items), in any order.
+  template <typename Body>
+  void ParallelFor(uint32_t n_items, const Body& body) const {
+    if (options_.parallel == nullptr || n_items <= 1) {
+      for (uint32_t i = 0; i < n_items; ++i) body(i, 0u);
+      return;
+    }
+    options_.parallel(
+        n_items,
+        [](void* task, uint32_t item, uint32_t worker) {
+          (*static_cast<const Body*>(task))(item, worker);
+        },
+        const_cast<Body*>(&body), options_.parallel_user_data);
+  }
+
+ private:
+  Context(const kvevict_context_options& options, const Backend& backend)
+      : options_(options), backend_(backend) {}
+
+  const kvevict_context_options options_;
+  const Backend& backend_;
+  mutable std::atomic<uint32_t> n_refs_{1};
+};
+
+// Keeps an object with Ref() and Unref() alive.
+template <typename T>
+class Retained {
+ public:
+  explicit Retained(const T& object) : object_(&object) { object_->Ref(); }
+  Retained(const Retained&) = delete;
+  Retained& operator=(const Retained&) = delete;
+  ~Retained() { object_->Unref(); }
+
+  const T& operator*() const { return *object_; }
+  const T* operator->() const { return object_; }
+
+ private:
+  const T* object_;
+};
+
+// An array from a context's allocator; zero-filled.
+template <typename T>
+class Array {
+ public:
+  explicit Array(const Context& context) : context_(context) {}
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array() {
+    if (data_ != nullptr) context_.Free(data_, n_ * sizeof(T), kAlignment);
+  }
+
+  Status Allocate(const char* what, CheckedSize n) {
+    const CheckedSize n_bytes = n * CheckedSize(sizeof(T));
+    if (!n_bytes.ok()) {
+      return InvalidArgument("%s: more bytes than size_t holds", what);
+    }
+    if (n_bytes.value() == 0) return Status();
+    void* memory = context_.Allocate(n_bytes.value(), kAlignment);
+    if (memory == nullptr) {
+      return OutOfMemory("%s: no %zu bytes", what, n_bytes.value());
+    }
+    data_ = static_cast<T*>(memory);
+    n_ = n.value();
+    for (size_t i = 0; i < n_; ++i) new (&data_[i]) T();
+    return Status();
+  }
+
+  T* data() const { return data_; }
+  size_t size() const { return n_; }
+  T& operator[](size_t i) const { return data_[i]; }
+  T* begin() const { return data_; }
+  T* end() const { return data_ + n_; }
+
+ private:
+  static constexpr size_t kAlignment = 64;
+
+  const Context& context_;
+  T* data_ = nullptr;
+  size_t n_ = 0;
+};
+
+// Makes and unmakes an object in memory of a context's allocator.
+template <typename T, typename... Args>
+T* NewObject(const Context& context, Args&&... args) {
+  void* memory = context.Allocate(sizeof(T), alignof(T));
+  if (memory == nullptr) return nullptr;
+  return new (memory) T(std::forward<Args>(args)...);
+}
+
+template <typename T>
+void DeleteObject(const Context& context, T* object) {
+  const Retained<Context> alive(context);  // the object may hold the last reference
+  object->~T();
+  context.Free(object, sizeof(T), alignof(T));
+}
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_CONTEXT_H_

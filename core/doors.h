@@ -1,0 +1,32 @@
+// The three doors for one layer: checks, then one call into the backend table.
+#ifndef KVEVICT_CORE_DOORS_H_
+#define KVEVICT_CORE_DOORS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "core/plan.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+// See kvevict_score_window().
+Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
+                   const kvevict_view& view, uint32_t n_tokens,
+                   std::span<float> scores, void* workspace,
+                   size_t workspace_bytes);
+
+// See kvevict_select().
+Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
+              uint32_t n_tokens, std::span<const int32_t> protected_slots,
+              std::span<int32_t> keep, void* workspace, size_t workspace_bytes,
+              uint32_t* out_n_keep);
+
+// See kvevict_compact().
+Status Compact(const Context& context, const kvevict_view& view,
+               uint32_t n_tokens, std::span<const int32_t> keep,
+               uint32_t n_keep_lists);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_DOORS_H_

@@ -1,0 +1,383 @@
+#include "core/evict.h"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+
+#include "core/budgets/budgets.h"
+#include "core/policy.h"
+#include "core/signals/signals.h"
+#include "core/view.h"
+
+namespace kvevict {
+namespace {
+
+// One call of Evict(): its parts read each other's results in order.
+class Eviction {
+ public:
+  Eviction(Sequence* sequence, const ViewList& views,
+           const kvevict_evict_options& options, void* workspace)
+      : sequence_(*sequence),
+        plan_(sequence->plan()),
+        g_(plan_.geometry()),
+        policy_(plan_.policy()),
+        signal_(SignalOf(policy_)),
+        views_(views),
+        options_(options),
+        layout_(plan_.evict_workspace()),
+        workspace_(static_cast<uint8_t*>(workspace)) {}
+
+  Status Check();
+  bool HasWork() const { return !active_.empty(); }
+  void Run();
+  void FillReport(kvevict_evict_report* report) const;
+
+ private:
+  template <typename T>
+  T* Part(size_t offset) const {
+    return reinterpret_cast<T*>(workspace_ + offset);
+  }
+
+  Status CheckViews();
+  Status FindOwner(LayerJob* job) const;
+  Status CheckBudgets();
+  Status CheckProtected() const;
+  Status FindForced(uint32_t n_context);
+  Status CheckForcedFit(const LayerJob& job) const;
+  Status CheckSignal();
+  Status CheckCallerScores() const;
+  void LayOutScoresAndLists();
+  void Score();
+  void ScoreAtRandom();
+
+  Sequence& sequence_;
+  const Plan& plan_;
+  const kvevict_geometry& g_;
+  const kvevict_policy& policy_;
+  const Signal signal_;
+  const ViewList& views_;
+  const kvevict_evict_options& options_;
+  const EvictWorkspace& layout_;
+  uint8_t* const workspace_;
+
+  std::span<LayerJob> jobs_;    // one per layer
+  std::span<LayerJob> active_;  // of the layers that lose tokens, shared ones once
+  Forced forced_;
+};
+
+// ---- Checks, before the first byte moves ----
+
+Status Eviction::Check() {
+  KV_RETURN_IF_ERROR(CheckProtected());
+  LayerJob* jobs = Part<LayerJob>(layout_.jobs);
+  for (uint32_t l = 0; l < 2 * g_.n_layers; ++l) new (&jobs[l]) LayerJob();
+  jobs_ = {jobs, g_.n_layers};
+  active_ = {jobs + g_.n_layers, 0};
+  KV_RETURN_IF_ERROR(CheckViews());
+  KV_RETURN_IF_ERROR(CheckBudgets());
+  return CheckSignal();
+}
+
+Status Eviction::CheckViews() {
+  for (uint32_t l = 0; l < g_.n_layers; ++l) {
+    LayerJob& job = jobs_[l];
+    job.view = &views_[l];
+    job.layer = l;
+    job.owner = l;
+    job.n_tokens = sequence_.slots(l).stored;
+    Status status = ValidateView(*job.view, job.n_tokens);
+    if (status.ok()) status = MatchGeometry(*job.view, g_);
+    if (!status.ok()) return Prefixed(status, "views[%u]: ", l);
+    KV_RETURN_IF_ERROR(FindOwner(&job));
+  }
+  return Status();
+}
+
+// Layers that use one cache are compacted once.
+Status Eviction::FindOwner(LayerJob* job) const {
+  for (uint32_t l = 0; l < job->layer; ++l) {
+    switch (CompareViews(*jobs_[l].view, *job->view, job->n_tokens)) {
+      case Sharing::kNone:
+        continue;
+      case Sharing::kEqual:
+        if (jobs_[l].n_tokens != job->n_tokens) break;
+        job->owner = jobs_[l].owner;
+        return Status();
+      case Sharing::kClash:
+        break;
+    }
+    return InvalidArgument(
+        "views[%u] and views[%u] start at the same address, but are not equal",
+        l, job->layer);
+  }
+  return Status();
+}
+
+Status Eviction::CheckProtected() const {
+  if (options_.protected_positions_len > 0 &&
+      options_.protected_positions == nullptr) {
+    return InvalidArgument(
+        "protected_positions is NULL, but protected_positions_len is %zu",
+        options_.protected_positions_len);
+  }
+  int32_t least = 0;
+  for (size_t i = 0; i < options_.protected_positions_len; ++i) {
+    const int32_t position = options_.protected_positions[i];
+    if (position < least ||
+        static_cast<uint32_t>(position) >= sequence_.logical_length()) {
+      return InvalidArgument(
+          "protected_positions[%zu] %d: ascending positions in [%d, %u) are "
+          "wanted",
+          i, position, least, sequence_.logical_length());
+    }
+    least = position + 1;
+  }
+  return Status();
+}
+
+Status Eviction::CheckBudgets() {
+  // A ratio is one of the context, which never exceeds what the plan is for.
+  const uint32_t n_context =
+      std::min(sequence_.logical_length(), g_.max_tokens);
+  const std::span<uint32_t> budgets(Part<uint32_t>(layout_.budgets),
+                                    g_.n_layers);
+  if (n_context == 0) {
+    std::fill(budgets.begin(), budgets.end(), 0);
+  } else {
+    KV_RETURN_IF_ERROR(LayerBudgets(policy_, n_context, budgets));
+  }
+  for (LayerJob& job : jobs_) {
+    job.n_keep = std::min(budgets[job.owner], job.n_tokens);
+    if (job.n_keep == job.n_tokens || job.owner != job.layer) continue;
+    if (!HasWork()) KV_RETURN_IF_ERROR(FindForced(n_context));
+    KV_RETURN_IF_ERROR(CheckForcedFit(job));
+    active_ = {active_.data(), active_.size() + 1};
+    active_.back() = job;
+  }
+  if (EffectiveScope(policy_) != KVEVICT_SCOPE_MODEL) return Status();
+  for (const LayerJob& job : jobs_) {
+    if (job.n_tokens != jobs_[0].n_tokens) {
+      return InvalidArgument(
+          "scope model: layer %u holds %u tokens, layer 0 %u", job.layer,
+          job.n_tokens, jobs_[0].n_tokens);
+    }
+  }
+  return Status();
+}
+
+Status Eviction::FindForced(uint32_t n_context) {
+  kvevict_resolved_policy resolved;
+  KV_RETURN_IF_ERROR(ResolvePolicy(policy_, n_context, &resolved));
+  forced_.n_sink = resolved.n_sink;
+  forced_.n_recent = resolved.n_recent;
+  forced_.protect = {options_.protected_positions,
+                     options_.protected_positions_len};
+  return Status();
+}
+
+// What must stay has to fit the layer's budget, in every list.
+Status Eviction::CheckForcedFit(const LayerJob& job) const {
+  const uint64_t ends = uint64_t{forced_.n_sink} + forced_.n_recent;
+  const uint32_t n_lists = plan_.n_lists();
+  for (uint32_t list = 0; list < n_lists; ++list) {
+    uint64_t n_protected = 0;
+    for (int32_t position : forced_.protect) {
+      const int64_t slot = sequence_.SlotOf(job.layer, list, position);
+      n_protected += slot >= forced_.n_sink &&
+                     slot < int64_t{job.n_tokens} - forced_.n_recent;
+    }
+    if (ends + n_protected > job.n_keep) {
+      return InvalidArgument(
+          "layer %u: budget %u < n_sink %u + n_recent %u + %llu protected "
+          "positions",
+          job.layer, job.n_keep, forced_.n_sink, forced_.n_recent,
+          static_cast<unsigned long long>(n_protected));
+    }
+    if (forced_.protect.empty()) break;
+  }
+  return Status();
+}
+
+Status Eviction::CheckSignal() {
+  const bool wants_scores = signal_ == Signal::kCaller;
+  if (!wants_scores && options_.scores != nullptr) {
+    return InvalidArgument("scores given, but the policy is not custom");
+  }
+  if (!HasWork()) return Status();
+  if (wants_scores) return CheckCallerScores();
+  if (signal_ != Signal::kWindowAttention) return Status();
+  KV_RETURN_IF_ERROR(plan_.CheckCanScore());
+  for (const LayerJob& job : active_) {
+    if (!IsPresent(job.view->k)) {
+      return InvalidArgument("views[%u].k.data is 0: no keys to score",
+                             job.layer);
+    }
+    KV_RETURN_IF_ERROR(sequence_.CheckWindow(job.layer));
+  }
+  return Status();
+}
+
+Status Eviction::CheckCallerScores() const {
+  if (options_.scores == nullptr) {
+    return InvalidArgument("scores is NULL, but the policy is custom");
+  }
+  for (const LayerJob& job : active_) {
+    const CheckedSize end =
+        CheckedSize(job.layer) * CheckedSize(options_.scores_layer_stride) +
+        CheckedSize(g_.n_kv_heads - 1) *
+            CheckedSize(options_.scores_head_stride) +
+        CheckedSize(job.n_tokens);
+    if (!end.ok() || end.value() > options_.scores_len) {
+      return InvalidArgument(
+          "scores_len %zu: layer %u of %u tokens ends beyond it with "
+          "scores_layer_stride %llu, scores_head_stride %llu",
+          options_.scores_len, job.layer, job.n_tokens,
+          static_cast<unsigned long long>(options_.scores_layer_stride),
+          static_cast<unsigned long long>(options_.scores_head_stride));
+    }
+  }
+  return Status();
+}
+
+// ---- Work ----
+
+void Eviction::Run() {
+  LayOutScoresAndLists();
+  Score();
+  const Context& context = plan_.context();
+  const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
+  const uint32_t n_shared =
+      model ? static_cast<uint32_t>(active_.size()) : 1;
+  context.backend().select(
+      context, {g_, policy_, active_, n_shared, forced_, &sequence_});
+  context.backend().compact(context, {active_, plan_.n_lists()});
+  sequence_.Commit(jobs_);
+}
+
+void Eviction::LayOutScoresAndLists() {
+  const uint64_t rows = RanksTokens(signal_) ? g_.n_kv_heads : 1;
+  const bool one_list = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
+  float* scores = Part<float>(layout_.scores);
+  int32_t* keep = Part<int32_t>(layout_.keep);
+  const std::span<int32_t> window_table(Part<int32_t>(layout_.window_table),
+                                        policy_.obs_window);
+  if (signal_ == Signal::kWindowAttention) {
+    sequence_.FillWindowTable(window_table);
+  }
+  for (LayerJob& job : active_) {
+    job.scores = scores;
+    job.keys = reinterpret_cast<uint32_t*>(scores);
+    job.keep = keep;
+    scores += rows * job.n_tokens;
+    if (!one_list) keep += uint64_t{plan_.n_lists()} * job.n_keep;
+    if (signal_ == Signal::kWindowAttention) {
+      job.queries = sequence_.Window(job.layer, window_table.data());
+      job.query_head_stride = sequence_.query_head_stride();
+    }
+    jobs_[job.layer] = job;
+  }
+}
+
+void Eviction::Score() {
+  const Context& context = plan_.context();
+  switch (signal_) {
+    case Signal::kNone:
+    case Signal::kPosition:
+      return;
+    case Signal::kWindowAttention:
+      context.backend().score_window(
+          context, {g_,
+                    policy_,
+                    plan_.softmax_scale(),
+                    active_,
+                    {workspace_ + layout_.worker, layout_.worker_bytes}});
+      return;
+    case Signal::kRandom:
+      return ScoreAtRandom();
+    case Signal::kCaller:
+      for (const LayerJob& job : active_) {
+        CopyCallerScores({options_.scores, options_.scores_layer_stride,
+                          options_.scores_head_stride},
+                         g_.n_kv_heads, job);
+      }
+      return;
+  }
+}
+
+void Eviction::ScoreAtRandom() {
+  const uint32_t n_items =
+      static_cast<uint32_t>(active_.size() * g_.n_kv_heads);
+  plan_.context().ParallelFor(n_items, [&](uint32_t item, uint32_t) {
+    const LayerJob& job = active_[item / g_.n_kv_heads];
+    const uint32_t head = item % g_.n_kv_heads;
+    float* scores = job.scores + uint64_t{head} * job.n_tokens;
+    for (uint32_t slot = 0; slot < job.n_tokens; ++slot) {
+      const int32_t position =
+          sequence_.PositionOf(job.layer, sequence_.ListOf(head), slot);
+      scores[slot] = RandomScore(policy_.seed, job.layer, head,
+                                 static_cast<uint32_t>(position));
+    }
+  });
+}
+
+// ---- Report ----
+
+void AddLayer(const LayerJob& job, kvevict_evict_report* report) {
+  const uint64_t token_bytes = TokenBytes(*job.view);
+  report->tokens_before += job.n_tokens;
+  report->tokens_after += job.n_keep;
+  report->bytes_before += job.n_tokens * token_bytes;
+  report->bytes_after += job.n_keep * token_bytes;
+  if (const uint64_t block = job.view->block_size; block > 0) {
+    report->blocks_freed += (job.n_tokens + block - 1) / block -
+                            (job.n_keep + block - 1) / block;
+  }
+}
+
+void Eviction::FillReport(kvevict_evict_report* report) const {
+  for (const LayerJob& job : jobs_) {
+    if (job.owner == job.layer) AddLayer(job, report);
+  }
+  report->evicted = HasWork();
+}
+
+// Policy none keeps no workspace; it only looks.
+Status CheckAndReportNone(const Sequence& sequence, const ViewList& views,
+                          kvevict_evict_report* report) {
+  for (uint32_t l = 0; l < views.size(); ++l) {
+    LayerJob job;
+    job.view = &views[l];
+    job.n_tokens = job.n_keep = sequence.slots(l).stored;
+    Status status = ValidateView(views[l], job.n_tokens);
+    if (status.ok()) {
+      status = MatchGeometry(views[l], sequence.plan().geometry());
+    }
+    if (!status.ok()) return Prefixed(status, "views[%u]: ", l);
+    AddLayer(job, report);
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status Evict(Sequence* sequence, const ViewList& views,
+             const kvevict_evict_options& options, void* workspace,
+             size_t workspace_bytes, kvevict_evict_report* report) {
+  const Plan& plan = sequence->plan();
+  KV_RETURN_IF_ERROR(CheckWorkspace(workspace, workspace_bytes,
+                                    plan.evict_workspace().bytes));
+  kvevict_evict_report filled{};
+  filled.struct_size = sizeof(filled);
+  if (SignalOf(plan.policy()) == Signal::kNone) {
+    KV_RETURN_IF_ERROR(CheckAndReportNone(*sequence, views, &filled));
+  } else {
+    Eviction eviction(sequence, views, options, workspace);
+    KV_RETURN_IF_ERROR(eviction.Check());
+    if (eviction.HasWork()) eviction.Run();
+    eviction.FillReport(&filled);
+  }
+  *report = filled;
+  return Status();
+}
+
+}  // namespace kvevict

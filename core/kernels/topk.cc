@@ -1,0 +1,158 @@
+#include "core/kernels/topk.h"
+
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/topk.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D32 = hn::ScalableTag<uint32_t>;
+
+// Positive floats get the sign bit set, negative ones are inverted.
+template <class V>
+HWY_INLINE V KeyOf(V bits) {
+  const hn::DFromV<V> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::RebindToFloat<decltype(d)> df;
+  // -0 becomes +0; other values are unchanged.
+  bits = hn::BitCast(d, hn::Add(hn::BitCast(df, bits), hn::Zero(df)));
+  const auto sign = hn::BitCast(
+      d, hn::ShiftRight<31>(hn::BitCast(di, bits)));  // all ones if negative
+  const auto flip = hn::Or(sign, hn::Set(d, 0x80000000u));
+  const auto nan = hn::IsNaN(hn::BitCast(df, bits));
+  return hn::IfThenZeroElse(hn::RebindMask(d, nan), hn::Xor(bits, flip));
+}
+
+void ScoresToKeys(const float* scores, size_t n, uint32_t* keys) {
+  const D32 d;
+  const hn::RebindToFloat<D32> df;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    hn::StoreU(KeyOf(hn::BitCast(d, hn::LoadU(df, scores + i))), d, keys + i);
+  }
+  if (i < n) {
+    const auto v = hn::LoadN(df, scores + i, n - i);
+    hn::StoreN(KeyOf(hn::BitCast(d, v)), d, keys + i, n - i);
+  }
+}
+
+// Appends to `out` the places i in [0, n) with keys[i] > cut, and of those with
+// keys[i] == cut the ones whose rank among equals is in [first, last).
+void Emit(const uint32_t* keys, size_t n, uint32_t cut, size_t first,
+          size_t last, int32_t* out) {
+  const D32 d;
+  const hn::RebindToSigned<D32> di;
+  const size_t lanes = hn::Lanes(d);
+  const auto vcut = hn::Set(d, cut);
+  size_t rank = 0;  // of the next key equal to the cut
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto v = hn::LoadU(d, keys + i);
+    const auto equal = hn::Eq(v, vcut);
+    const size_t n_equal = hn::CountTrue(d, equal);
+    auto take = hn::Gt(v, vcut);
+    if (HWY_UNLIKELY(n_equal != 0)) {
+      if (rank >= first && rank + n_equal <= last) {
+        take = hn::Or(take, equal);
+      } else if (rank < last && rank + n_equal > first) {
+        break;  // the cut runs through this vector
+      }
+      rank += n_equal;
+    }
+    // Blended, since a plain compress-store may write past out's end.
+    if (hn::AllFalse(d, take)) continue;
+    out += hn::CompressBlendedStore(
+        hn::Iota(di, static_cast<int32_t>(i)), hn::RebindMask(di, take), di, out);
+  }
+  // The rest, and vectors through which the cut runs, key by key.
+  for (; i < n; ++i) {
+    const bool equal = keys[i] == cut;
+    if (keys[i] > cut || (equal && rank >= first && rank < last)) {
+      *out++ = static_cast<int32_t>(i);
+    }
+    rank += equal;
+  }
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvevict {
+namespace {
+
+HWY_EXPORT(ScoresToKeys);
+HWY_EXPORT(Emit);
+
+constexpr size_t kMaxBins = 2048;
+constexpr size_t kCopies = 4;
+
+// The bits of a key, highest first: 11 + 11 + 10.
+struct Digit {
+  uint32_t shift;
+  uint32_t n_bins;
+};
+constexpr Digit kDigits[] = {{21, 2048}, {10, 2048}, {0, 1024}};
+
+// Counts, per value of a digit, the keys whose higher bits equal `prefix`. Several
+// copies, so that equal neighbours do not wait for each other's increment.
+void Histogram(const uint32_t* keys, size_t n, Digit digit, uint32_t prefix,
+               uint32_t* bins) {
+  uint32_t copies[kCopies][kMaxBins];
+  std::memset(copies, 0, sizeof(copies));
+  const uint32_t mask = digit.n_bins - 1;
+  const uint64_t prefix_shift =
+      digit.shift + (digit.n_bins == 1024 ? 10 : 11);
+  if (prefix_shift == 32) {
+    size_t i = 0;
+    for (; i + kCopies <= n; i += kCopies) {
+      for (size_t c = 0; c < kCopies; ++c) {
+        ++copies[c][keys[i + c] >> digit.shift];
+      }
+    }
+    for (; i < n; ++i) ++copies[0][keys[i] >> digit.shift];
+  } else {
+    for (size_t i = 0; i < n; ++i) {
+      if (keys[i] >> prefix_shift == prefix) {
+        ++copies[0][(keys[i] >> digit.shift) & mask];
+      }
+    }
+  }
+  for (size_t b = 0; b < digit.n_bins; ++b) {
+    bins[b] = copies[0][b] + copies[1][b] + copies[2][b] + copies[3][b];
+  }
+}
+
+}  // namespace
+
+void ScoresToKeys(const float* scores, size_t n, uint32_t* keys) {
+  HWY_DYNAMIC_DISPATCH(ScoresToKeys)(scores, n, keys);
+}
+
+void SelectTopK(const uint32_t* keys, size_t n, size_t k, Tie tie,
+                int32_t* out) {
+  if (k == 0) return;
+  // Narrow the k-th largest key down digit by digit.
+  uint32_t bins[kMaxBins];
+  uint32_t cut = 0;
+  size_t needed = k;  // among keys that share the digits of `cut` so far
+  size_t n_equal = n;
+  for (const Digit digit : kDigits) {
+    Histogram(keys, n, digit, cut, bins);
+    uint32_t b = digit.n_bins - 1;
+    while (bins[b] < needed) needed -= bins[b--];
+    cut = cut * digit.n_bins + b;
+    n_equal = bins[b];
+  }
+  const size_t first = tie == Tie::kLower ? 0 : n_equal - needed;
+  HWY_DYNAMIC_DISPATCH(Emit)(keys, n, cut, first, first + needed, out);
+}
+
+}  // namespace kvevict
+#endif  // HWY_ONCE

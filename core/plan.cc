@@ -1,0 +1,224 @@
+#include "core/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/budgets/budgets.h"
+#include "core/dtype.h"
+#include "core/policy.h"
+#include "core/policy_text.h"
+
+namespace kvevict {
+namespace {
+
+constexpr uint32_t kMaxHeads = 65536;
+constexpr uint32_t kMaxHeadDim = 65536;
+constexpr size_t kWorkspaceAlignment = 64;
+
+Status CheckRange(const char* name, uint32_t value, uint32_t low,
+                  uint32_t high) {
+  if (value >= low && value <= high) return Status();
+  return InvalidArgument("%s %u is not in [%u, %u]", name, value, low, high);
+}
+
+// A tensor of the cache: rows with elements, or opaque ones without.
+Status CheckTensor(const char* name, kvevict_dtype dtype, const char* dim_name,
+                   uint32_t head_dim, bool may_be_absent) {
+  const DTypeInfo* info = FindDType(static_cast<int32_t>(dtype));
+  if (info == nullptr) {
+    return InvalidArgument("%s %d is no dtype", name, static_cast<int>(dtype));
+  }
+  if (info->dtype == DType::kOpaque && head_dim != 0) {
+    return InvalidArgument("%s %u is not 0, but %s is opaque", dim_name,
+                           head_dim, name);
+  }
+  const bool may_be_zero = may_be_absent || info->dtype == DType::kOpaque;
+  return CheckRange(dim_name, head_dim, may_be_zero ? 0 : 1, kMaxHeadDim);
+}
+
+Status CheckGeometry(const kvevict_geometry& g) {
+  KV_RETURN_IF_ERROR(CheckRange("n_layers", g.n_layers, 1, kMaxLayers));
+  KV_RETURN_IF_ERROR(CheckRange("n_kv_heads", g.n_kv_heads, 1, kMaxHeads));
+  KV_RETURN_IF_ERROR(CheckRange("n_q_heads", g.n_q_heads, 1, kMaxHeads));
+  if (g.n_q_heads % g.n_kv_heads != 0) {
+    return InvalidArgument("n_q_heads %u is not a multiple of n_kv_heads %u",
+                           g.n_q_heads, g.n_kv_heads);
+  }
+  KV_RETURN_IF_ERROR(
+      CheckTensor("k_dtype", g.k_dtype, "k_head_dim", g.k_head_dim, false));
+  KV_RETURN_IF_ERROR(
+      CheckTensor("v_dtype", g.v_dtype, "v_head_dim", g.v_head_dim, true));
+  if (FindDType(static_cast<int32_t>(g.q_dtype)) == nullptr) {
+    return InvalidArgument("q_dtype %d is no dtype",
+                           static_cast<int>(g.q_dtype));
+  }
+  KV_RETURN_IF_ERROR(CheckRange("max_tokens", g.max_tokens, 1, INT32_MAX));
+  if (!(g.softmax_scale >= 0.0f && std::isfinite(g.softmax_scale))) {
+    return InvalidArgument("softmax_scale %g is not a finite number >= 0",
+                           double{g.softmax_scale});
+  }
+  if (g.reserved != 0) {
+    return InvalidArgument("reserved %u is not 0", g.reserved);
+  }
+  return Status();
+}
+
+// Whether the scratch of the scoring kernel can be computed without overflow; an
+// upper bound of what it needs.
+bool ScoreScratchFits(const kvevict_geometry& g, const kvevict_policy& p,
+                      uint32_t n_workers) {
+  const CheckedSize rows = CheckedSize(g.n_q_heads / g.n_kv_heads) *
+                           CheckedSize(std::min(p.obs_window, g.max_tokens));
+  const CheckedSize columns = CheckedSize(g.max_tokens) + CheckedSize(1024) +
+                              CheckedSize(g.k_head_dim);
+  return ((rows + CheckedSize(1024)) * columns * CheckedSize(16) *
+          CheckedSize(n_workers))
+      .ok();
+}
+
+// Hands out aligned parts of a workspace.
+class Layout {
+ public:
+  size_t Add(CheckedSize n, size_t element_bytes) {
+    const size_t offset = end_.value();
+    end_ = (end_ + n * CheckedSize(element_bytes)).AlignUp(kWorkspaceAlignment);
+    return offset;
+  }
+  CheckedSize end() const { return end_; }
+
+ private:
+  CheckedSize end_{0};
+};
+
+}  // namespace
+
+Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
+                    const kvevict_policy& policy, Plan** out) {
+  if (Status status = CheckGeometry(geometry); !status.ok()) {
+    return Prefixed(status, "geometry: ");
+  }
+  if (Status status = ValidatePolicy(policy); !status.ok()) {
+    return Prefixed(status, "policy: ");
+  }
+  Plan* plan = NewObject<Plan>(context, context, geometry, policy);
+  if (plan == nullptr) return OutOfMemory("plan: no %zu bytes", sizeof(Plan));
+  if (Status status = plan->LayOutWorkspaces(); !status.ok()) {
+    plan->Unref();
+    return status;
+  }
+  char text[kMaxPolicyText];
+  FormatPolicy(policy, text);
+  context.Log(KVEVICT_LOG_DEBUG, "plan %s, %u layers, evict workspace %zu bytes",
+              text, geometry.n_layers, plan->evict_.bytes);
+  *out = plan;
+  return Status();
+}
+
+void Plan::Unref() const {
+  if (n_refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  DeleteObject(context(), const_cast<Plan*>(this));
+}
+
+float Plan::softmax_scale() const {
+  if (geometry_.softmax_scale != 0.0f) return geometry_.softmax_scale;
+  return 1.0f / std::sqrt(static_cast<float>(geometry_.k_head_dim));
+}
+
+bool Plan::CapturesQueries() const {
+  return SignalOf(policy_) == Signal::kWindowAttention;
+}
+
+Status Plan::LayOutWorkspaces() {
+  const kvevict_geometry& g = geometry_;
+  const uint32_t n_workers = context().n_workers();
+  const bool can_score = ScoreReason() == KVEVICT_REASON_NONE;
+  if (can_score && !ScoreScratchFits(g, policy_, n_workers)) {
+    return InvalidArgument(
+        "max_tokens %u and obs_window %u: a workspace over size_t",
+        g.max_tokens, policy_.obs_window);
+  }
+  const bool ranked = RanksTokens(SignalOf(policy_));
+  const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
+  const CheckedSize n_layers(g.n_layers);
+  const CheckedSize tokens(g.max_tokens);
+  if (can_score) score_worker_bytes_ = ScoreWindowScratchBytes(g, policy_);
+
+  Layout evict;
+  evict_.jobs = evict.Add(n_layers * CheckedSize(2), sizeof(LayerJob));
+  evict_.budgets = evict.Add(n_layers, sizeof(uint32_t));
+  if (CapturesQueries()) {
+    evict_.window_table = evict.Add(policy_.obs_window, sizeof(int32_t));
+  }
+  const CheckedSize rows = n_layers * CheckedSize(ranked ? g.n_kv_heads : 1);
+  evict_.scores = evict.Add(rows * tokens, sizeof(float));
+  const CheckedSize keep =
+      CheckedSize(n_lists()) *
+      CheckedSize(MaxTotalBudget(policy_, g.max_tokens, model ? 1 : g.n_layers));
+  evict_.keep_capacity = keep.value();
+  evict_.keep = evict.Add(keep, sizeof(int32_t));
+  if (CapturesQueries()) evict_.worker_bytes = score_worker_bytes_;
+  evict_.worker = evict.Add(CheckedSize(evict_.worker_bytes), n_workers);
+
+  Layout select;
+  select_.budgets = select.Add(n_layers, sizeof(uint32_t));
+  select_.keys =
+      select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));
+  if (!keep.ok() || !evict.end().ok() || !select.end().ok()) {
+    return InvalidArgument(
+        "n_layers %u, n_kv_heads %u, max_tokens %u: a workspace over size_t",
+        g.n_layers, g.n_kv_heads, g.max_tokens);
+  }
+  evict_.bytes =
+      SignalOf(policy_) == Signal::kNone ? 0 : evict.end().value();
+  select_.bytes = select.end().value();
+  return Status();
+}
+
+kvevict_reason Plan::ScoreReason() const {
+  const auto readable = [](kvevict_dtype dtype) {
+    return FindDType(static_cast<int32_t>(dtype))->can_score;
+  };
+  if (!readable(geometry_.k_dtype)) return KVEVICT_REASON_OPAQUE_KEYS;
+  if (!readable(geometry_.q_dtype)) return KVEVICT_REASON_OPAQUE_QUERIES;
+  return KVEVICT_REASON_NONE;
+}
+
+Status Plan::CheckCanScore() const {
+  const kvevict_reason reason = ScoreReason();
+  if (reason == KVEVICT_REASON_NONE) return Status();
+  return Unsupported("cannot score: %s", ReasonText(reason));
+}
+
+const char* ReasonText(kvevict_reason reason) {
+  switch (reason) {
+    case KVEVICT_REASON_NONE:
+      return "";
+    case KVEVICT_REASON_OPAQUE_KEYS:
+      return "k_dtype is opaque: keys can be moved, not read";
+    case KVEVICT_REASON_OPAQUE_QUERIES:
+      return "q_dtype is opaque: queries cannot be read";
+    case KVEVICT_REASON_NO_ROTATION:
+      return "this release does not re-rotate keys to new positions";
+  }
+  return "";
+}
+
+Status CheckWorkspace(const void* workspace, size_t workspace_bytes,
+                      size_t needed_bytes) {
+  if (workspace_bytes < needed_bytes) {
+    return InvalidArgument("workspace_bytes %zu < %zu", workspace_bytes,
+                           needed_bytes);
+  }
+  if (needed_bytes > 0 && workspace == nullptr) {
+    return InvalidArgument("workspace is NULL, but %zu bytes are needed",
+                           needed_bytes);
+  }
+  if (reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0 &&
+      needed_bytes > 0) {
+    return InvalidArgument("workspace %p is not %zu-byte aligned", workspace,
+                           kWorkspaceAlignment);
+  }
+  return Status();
+}
+
+}  // namespace kvevict

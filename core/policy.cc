@@ -1,0 +1,246 @@
+#include "core/policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvevict {
+namespace {
+
+constexpr uint32_t kMaxPoolKernel = 1023;
+constexpr uint32_t kMaxTokens = INT32_MAX;
+
+constexpr const char* kSignalTexts[] = {
+#define KVEVICT_SIGNAL(Name, text) text,
+#include "core/signals.inc"
+#undef KVEVICT_SIGNAL
+};
+
+constexpr struct {
+  kvevict_layer_split value;
+  const char* name;
+} kSplits[] = {
+#define KVEVICT_LAYER_SPLIT(Name, id, text, function) \
+  {static_cast<kvevict_layer_split>(id), text},
+#include "core/layer_splits.inc"
+#undef KVEVICT_LAYER_SPLIT
+};
+
+enum SplitIndex {
+#define KVEVICT_LAYER_SPLIT(Name, id, text, function) kSplit##Name,
+#include "core/layer_splits.inc"
+#undef KVEVICT_LAYER_SPLIT
+};
+
+constexpr PolicyInfo kPolicies[] = {
+#define KVEVICT_POLICY(Name, id, text, signal, shaping, budget, trigger, paper) \
+  {static_cast<kvevict_policy_kind>(id),                                        \
+   text,                                                                        \
+   Signal::k##signal,                                                           \
+   kSignalTexts[static_cast<int>(Signal::k##signal)],                           \
+   shaping,                                                                     \
+   kSplits[kSplit##budget].value,                                                  \
+   kSplits[kSplit##budget].name,                                                \
+   trigger,                                                                     \
+   paper},
+#include "core/policies.inc"
+#undef KVEVICT_POLICY
+};
+
+// The public enumerators are written by hand; these fail until they agree.
+#define KVEVICT_LAYER_SPLIT(Name, id, text, function) +1
+static_assert(0
+#include "core/layer_splits.inc"
+              == KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS + 1);
+#undef KVEVICT_LAYER_SPLIT
+static_assert(std::size(kPolicies) == KVEVICT_POLICY_CUSTOM + 1);
+static_assert(kPolicies[1].kind == KVEVICT_POLICY_STREAMING_LLM);
+static_assert(kPolicies[2].kind == KVEVICT_POLICY_SNAPKV);
+static_assert(kPolicies[3].kind == KVEVICT_POLICY_PYRAMIDKV);
+static_assert(kPolicies[4].kind == KVEVICT_POLICY_RANDOM);
+
+template <typename Enum>
+Status CheckEnum(const char* name, Enum value, int last) {
+  const int number = static_cast<int>(value);
+  if (number >= 0 && number <= last) return Status();
+  return InvalidArgument("%s %d is not in [0, %d]", name, number, last);
+}
+
+Status CheckEnums(const kvevict_policy& p) {
+  KV_RETURN_IF_ERROR(CheckEnum("pool", p.pool, KVEVICT_POOL_MAX));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("pool_edge", p.pool_edge, KVEVICT_POOL_EDGE_SHRINK));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("window_reduce", p.window_reduce, KVEVICT_REDUCE_SUM));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("group_reduce", p.group_reduce, KVEVICT_REDUCE_SUM));
+  KV_RETURN_IF_ERROR(CheckEnum("shaping_order", p.shaping_order,
+                               KVEVICT_SHAPING_POOL_THEN_REDUCE));
+  KV_RETURN_IF_ERROR(CheckEnum("scope", p.scope, KVEVICT_SCOPE_MODEL));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("scope_reduce", p.scope_reduce, KVEVICT_REDUCE_SUM));
+  KV_RETURN_IF_ERROR(CheckEnum("tie", p.tie, KVEVICT_TIE_HIGHER_POSITION));
+  return CheckEnum("layer_split", p.layer_split,
+                   KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS);
+}
+
+Status CheckNumbers(const kvevict_policy& p) {
+  // Written so that NaN fails.
+  if (!(p.budget > 0.0 && std::isfinite(p.budget))) {
+    return InvalidArgument("budget %g is not a finite number > 0", p.budget);
+  }
+  if (p.n_sink > kMaxTokens) {
+    return InvalidArgument("n_sink %u > %u", p.n_sink, kMaxTokens);
+  }
+  if (p.n_recent > kMaxTokens) {
+    return InvalidArgument("n_recent %u > %u", p.n_recent, kMaxTokens);
+  }
+  if (p.obs_window < 1 || p.obs_window > kMaxTokens) {
+    return InvalidArgument("obs_window %u is not in [1, %u]", p.obs_window,
+                           kMaxTokens);
+  }
+  if (p.keep_window > 1) {
+    return InvalidArgument("keep_window %u is not 0 or 1", p.keep_window);
+  }
+  if (p.pool_kernel % 2 == 0 || p.pool_kernel > kMaxPoolKernel) {
+    return InvalidArgument("pool_kernel %u is not an odd number in [1, %u]",
+                           p.pool_kernel, kMaxPoolKernel);
+  }
+  if (p.window_reduce == KVEVICT_REDUCE_MAX) {
+    return InvalidArgument("window_reduce max is not mean or sum");
+  }
+  if (!(p.pyramid_alpha > 0.0 && p.pyramid_alpha <= 1.0)) {
+    return InvalidArgument("pyramid_alpha %g is not in (0, 1]",
+                           p.pyramid_alpha);
+  }
+  if (p.pyramid_beta < 1) {
+    return InvalidArgument("pyramid_beta %u < 1", p.pyramid_beta);
+  }
+  if (p.reserved != 0) {
+    return InvalidArgument("reserved %u is not 0", p.reserved);
+  }
+  return Status();
+}
+
+// What must stay has to fit into `budget` tokens.
+Status CheckForced(const kvevict_policy& p, uint64_t budget) {
+  const uint64_t sink = p.n_sink;
+  const uint64_t recent = RecentTokens(p);
+  switch (SignalOf(p)) {
+    case Signal::kNone:
+      return Status();
+    case Signal::kPosition:
+      // A given window makes the budget; it cannot be too small.
+      if (p.n_recent == 0 && sink >= budget) {
+        return InvalidArgument("n_sink %u >= budget %llu", p.n_sink,
+                               static_cast<unsigned long long>(budget));
+      }
+      return Status();
+    case Signal::kWindowAttention:
+      if (sink + recent >= budget) {
+        return InvalidArgument(
+            "n_sink %u + %s %llu >= budget %llu", p.n_sink,
+            p.keep_window != 0 && p.obs_window >= p.n_recent ? "obs_window"
+                                                             : "n_recent",
+            static_cast<unsigned long long>(recent),
+            static_cast<unsigned long long>(budget));
+      }
+      return Status();
+    case Signal::kRandom:
+    case Signal::kCaller:
+      if (sink + recent > budget) {
+        return InvalidArgument("n_sink %u + n_recent %llu > budget %llu",
+                               p.n_sink,
+                               static_cast<unsigned long long>(recent),
+                               static_cast<unsigned long long>(budget));
+      }
+      return Status();
+  }
+  return Internal("signal without a budget rule");
+}
+
+}  // namespace
+
+std::span<const PolicyInfo> Policies() { return kPolicies; }
+
+const PolicyInfo* FindPolicy(kvevict_policy_kind kind) {
+  for (const PolicyInfo& info : kPolicies) {
+    if (info.kind == kind) return &info;
+  }
+  return nullptr;
+}
+
+Signal SignalOf(const kvevict_policy& policy) {
+  return FindPolicy(policy.kind)->signal;
+}
+
+bool RanksTokens(Signal signal) {
+  return signal != Signal::kNone && signal != Signal::kPosition;
+}
+
+kvevict_policy DefaultPolicy(const PolicyInfo& info) {
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  policy.kind = info.kind;
+  policy.layer_split = info.split;
+  return policy;
+}
+
+Status ValidatePolicy(const kvevict_policy& p) {
+  if (FindPolicy(p.kind) == nullptr) {
+    return InvalidArgument("kind %d is no policy", static_cast<int>(p.kind));
+  }
+  KV_RETURN_IF_ERROR(CheckEnums(p));
+  KV_RETURN_IF_ERROR(CheckNumbers(p));
+  if (p.scope == KVEVICT_SCOPE_MODEL &&
+      p.layer_split != KVEVICT_LAYER_SPLIT_UNIFORM) {
+    return InvalidArgument(
+        "layer_split %d with scope model: one keep list needs the same budget "
+        "in every layer",
+        static_cast<int>(p.layer_split));
+  }
+  // A ratio can be judged only against a context; a token count already here.
+  return CheckForced(p, p.budget > 1.0 ? BudgetTokens(p, kMaxTokens)
+                                       : uint64_t{UINT64_MAX});
+}
+
+double ExactBudget(const kvevict_policy& p, uint32_t n_context) {
+  const Signal signal = SignalOf(p);
+  if (signal == Signal::kNone) return n_context;
+  if (signal == Signal::kPosition && p.n_recent > 0) {
+    return double{1} * p.n_sink + p.n_recent;
+  }
+  return p.budget <= 1.0 ? p.budget * n_context : p.budget;
+}
+
+uint32_t BudgetTokens(const kvevict_policy& p, uint32_t n_context) {
+  const double exact = std::floor(ExactBudget(p, n_context));
+  return static_cast<uint32_t>(
+      std::clamp(exact, 1.0, static_cast<double>(n_context)));
+}
+
+uint32_t RecentTokens(const kvevict_policy& p) {
+  const bool window =
+      SignalOf(p) == Signal::kWindowAttention && p.keep_window != 0;
+  return window ? std::max(p.n_recent, p.obs_window) : p.n_recent;
+}
+
+Status ResolvePolicy(const kvevict_policy& p, uint32_t n_context,
+                     kvevict_resolved_policy* out) {
+  const Signal signal = SignalOf(p);
+  const uint32_t budget = BudgetTokens(p, n_context);
+  KV_RETURN_IF_ERROR(CheckForced(p, budget));
+  out->budget = budget;
+  out->n_sink = 0;
+  out->n_recent = 0;
+  if (signal == Signal::kPosition) {
+    out->n_sink = std::min(p.n_sink, budget);
+    out->n_recent = budget - out->n_sink;
+  } else if (signal != Signal::kNone) {
+    out->n_sink = p.n_sink;
+    out->n_recent = RecentTokens(p);
+  }
+  out->n_selected = budget - out->n_sink - out->n_recent;
+  out->obs_window = signal == Signal::kWindowAttention ? p.obs_window : 0;
+  return Status();
+}
+
+}  // namespace kvevict

@@ -1,0 +1,337 @@
+#include "core/policy_text.h"
+
+#include <charconv>
+#include <cstring>
+#include <type_traits>
+
+#include "core/policy.h"
+
+namespace kvevict {
+namespace {
+
+constexpr Preset kPresets[] = {
+#define KVEVICT_PRESET(name, text, reproduces) {name, text, reproduces},
+#include "core/presets.inc"
+#undef KVEVICT_PRESET
+};
+
+// ---- The keys: one row each, read and written alike ----
+
+enum class FieldType { kDouble, kU32, kU64, kWord, kPool };
+
+struct Field {
+  const char* key;
+  FieldType type;
+  size_t offset;
+  // kWord: the words of values 0, 1, ... separated by '|'; otherwise what to expect.
+  const char* words;
+};
+
+static_assert(sizeof(kvevict_pool) == sizeof(uint32_t));
+
+constexpr Field kFields[] = {
+    {"budget", FieldType::kDouble, offsetof(kvevict_policy, budget), "a number"},
+    {"sink", FieldType::kU32, offsetof(kvevict_policy, n_sink), "a count"},
+    {"recent", FieldType::kU32, offsetof(kvevict_policy, n_recent), "a count"},
+    {"window", FieldType::kU32, offsetof(kvevict_policy, obs_window),
+     "a count"},
+    {"keep_window", FieldType::kWord, offsetof(kvevict_policy, keep_window),
+     "no|yes"},
+    {"pool", FieldType::kPool, offsetof(kvevict_policy, pool),
+     "none, avgN or maxN"},
+    {"edge", FieldType::kWord, offsetof(kvevict_policy, pool_edge),
+     "pad|shrink"},
+    {"rows", FieldType::kWord, offsetof(kvevict_policy, window_reduce),
+     "mean|max|sum"},
+    {"group", FieldType::kWord, offsetof(kvevict_policy, group_reduce),
+     "mean|max|sum"},
+    {"order", FieldType::kWord, offsetof(kvevict_policy, shaping_order),
+     "reduce-pool|pool-reduce"},
+    {"scope", FieldType::kWord, offsetof(kvevict_policy, scope),
+     "head|layer|model"},
+    {"over", FieldType::kWord, offsetof(kvevict_policy, scope_reduce),
+     "mean|max|sum"},
+    {"tie", FieldType::kWord, offsetof(kvevict_policy, tie), "lower|higher"},
+    {"split", FieldType::kWord, offsetof(kvevict_policy, layer_split),
+#define KVEVICT_LAYER_SPLIT(Name, id, text, function) "|" text
+     &
+#include "core/layer_splits.inc"
+     [1]},
+#undef KVEVICT_LAYER_SPLIT
+    {"alpha", FieldType::kDouble, offsetof(kvevict_policy, pyramid_alpha),
+     "a number"},
+    {"beta", FieldType::kU32, offsetof(kvevict_policy, pyramid_beta),
+     "a count"},
+    {"seed", FieldType::kU64, offsetof(kvevict_policy, seed), "a number"},
+};
+
+constexpr const char* kPoolWords[] = {"none", "avg", "max"};
+
+template <typename T>
+T Get(const kvevict_policy& policy, size_t offset) {
+  T value;
+  std::memcpy(&value, reinterpret_cast<const char*>(&policy) + offset,
+              sizeof(T));
+  return value;
+}
+
+template <typename T>
+void Set(kvevict_policy* policy, size_t offset, T value) {
+  std::memcpy(reinterpret_cast<char*>(policy) + offset, &value, sizeof(T));
+}
+
+// Word number `index` of "a|b|c"; empty past the end.
+std::string_view Word(std::string_view words, uint32_t index) {
+  for (; index > 0; --index) {
+    const size_t bar = words.find('|');
+    if (bar == words.npos) return {};
+    words.remove_prefix(bar + 1);
+  }
+  return words.substr(0, words.find('|'));
+}
+
+// ---- Reading ----
+
+std::string_view Trim(std::string_view s) {
+  while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
+  while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
+  return s;
+}
+
+template <typename T>
+bool ReadNumber(std::string_view text, T* out) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *out);
+  return error == std::errc() && stop == end;
+}
+
+template <typename T>
+bool ReadField(std::string_view value, size_t offset, kvevict_policy* policy) {
+  T number{};
+  if (!ReadNumber(value, &number)) return false;
+  Set(policy, offset, number);
+  return true;
+}
+
+bool ReadPool(std::string_view value, kvevict_policy* policy) {
+  for (uint32_t i = 0; i < std::size(kPoolWords); ++i) {
+    const std::string_view word = kPoolWords[i];
+    if (!value.starts_with(word)) continue;
+    const std::string_view width = value.substr(word.size());
+    if (width.empty() ? i != KVEVICT_POOL_NONE
+                      : !ReadNumber(width, &policy->pool_kernel)) {
+      return false;
+    }
+    policy->pool = static_cast<kvevict_pool>(i);
+    return true;
+  }
+  return false;
+}
+
+bool ReadWord(const Field& field, std::string_view value,
+              kvevict_policy* policy) {
+  for (uint32_t i = 0;; ++i) {
+    const std::string_view word = Word(field.words, i);
+    if (word.empty()) return false;
+    if (word != value) continue;
+    Set(policy, field.offset, i);
+    return true;
+  }
+}
+
+bool ReadValue(const Field& field, std::string_view value,
+               kvevict_policy* policy) {
+  switch (field.type) {
+    case FieldType::kDouble:
+      return ReadField<double>(value, field.offset, policy);
+    case FieldType::kU32:
+      return ReadField<uint32_t>(value, field.offset, policy);
+    case FieldType::kU64:
+      return ReadField<uint64_t>(value, field.offset, policy);
+    case FieldType::kWord:
+      return ReadWord(field, value, policy);
+    case FieldType::kPool:
+      return ReadPool(value, policy);
+  }
+  return false;
+}
+
+const Field* FindField(std::string_view key) {
+  for (const Field& field : kFields) {
+    if (key == field.key) return &field;
+  }
+  return nullptr;
+}
+
+// The text being read, for columns in messages; columns count from 1.
+struct Reader {
+  std::string_view text;
+
+  int Column(std::string_view part) const {
+    return static_cast<int>(part.data() - text.data()) + 1;
+  }
+};
+
+#define KV_SV(s) static_cast<int>((s).size() > 40 ? 40 : (s).size()), (s).data()
+
+Status ReadPair(const Reader& reader, std::string_view pair,
+                kvevict_policy* policy) {
+  const size_t equals = pair.find('=');
+  const std::string_view key = Trim(pair.substr(0, equals));
+  const Field* field = FindField(key);
+  if (field == nullptr) {
+    return InvalidArgument(
+        "policy text, column %d: unknown key \"%.*s\"; keys are budget, sink, "
+        "recent, window, keep_window, pool, edge, rows, group, order, scope, "
+        "over, tie, split, alpha, beta, seed",
+        reader.Column(key), KV_SV(key));
+  }
+  if (equals == pair.npos) {
+    return InvalidArgument("policy text, column %d: \"%s\" without a value",
+                           reader.Column(key), field->key);
+  }
+  const std::string_view value = Trim(pair.substr(equals + 1));
+  if (!ReadValue(*field, value, policy)) {
+    return InvalidArgument(
+        "policy text, column %d: %s=\"%.*s\" is not %s%s",
+        reader.Column(value), field->key, KV_SV(value),
+        field->type == FieldType::kWord ? "one of " : "", field->words);
+  }
+  return Status();
+}
+
+Status ReadPairs(const Reader& reader, std::string_view rest,
+                 kvevict_policy* policy) {
+  while (true) {
+    const size_t comma = rest.find(',');
+    KV_RETURN_IF_ERROR(ReadPair(reader, rest.substr(0, comma), policy));
+    if (comma == rest.npos) return Status();
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+// The policy a name stands for, before any key.
+bool ReadName(std::string_view name, kvevict_policy* policy) {
+  for (const PolicyInfo& info : Policies()) {
+    if (name != info.name) continue;
+    *policy = DefaultPolicy(info);
+    return true;
+  }
+  for (const Preset& preset : kPresets) {
+    if (name == preset.name) return ParsePolicy(preset.policy_text, policy).ok();
+  }
+  return false;
+}
+
+}  // namespace
+
+std::span<const Preset> Presets() { return kPresets; }
+
+Status ParsePolicy(std::string_view text, kvevict_policy* out) {
+  const Reader reader{text};
+  const size_t colon = text.find(':');
+  const std::string_view name = Trim(text.substr(0, colon));
+  kvevict_policy policy;
+  if (!ReadName(name, &policy)) {
+    return InvalidArgument(
+        "policy text, column %d: \"%.*s\" is no policy or preset",
+        reader.Column(name), KV_SV(name));
+  }
+  if (colon != text.npos) {
+    KV_RETURN_IF_ERROR(ReadPairs(reader, text.substr(colon + 1), &policy));
+  }
+  if (Status status = ValidatePolicy(policy); !status.ok()) {
+    return Prefixed(status, "policy text: ");
+  }
+  *out = policy;
+  return Status();
+}
+
+// ---- Writing ----
+
+namespace {
+
+// Appends to a buffer that is large enough.
+class Writer {
+ public:
+  explicit Writer(std::span<char> buffer)
+      : begin_(buffer.data()), at_(begin_), end_(begin_ + buffer.size()) {}
+
+  void Text(std::string_view s) {
+    std::memcpy(at_, s.data(), s.size());
+    at_ += s.size();
+  }
+  template <typename T>
+  void Number(T value) {
+    at_ = std::to_chars(at_, end_, value).ptr;
+  }
+  size_t Finish() {
+    *at_ = '\0';
+    return static_cast<size_t>(at_ - begin_);
+  }
+
+ private:
+  char* begin_;
+  char* at_;
+  char* end_;
+};
+
+void WriteValue(const Field& field, const kvevict_policy& policy,
+                const kvevict_policy& defaults, Writer* out) {
+  switch (field.type) {
+    case FieldType::kDouble:
+      return out->Number(Get<double>(policy, field.offset));
+    case FieldType::kU32:
+      return out->Number(Get<uint32_t>(policy, field.offset));
+    case FieldType::kU64:
+      return out->Number(Get<uint64_t>(policy, field.offset));
+    case FieldType::kWord:
+      return out->Text(Word(field.words, Get<uint32_t>(policy, field.offset)));
+    case FieldType::kPool:
+      out->Text(kPoolWords[policy.pool]);
+      // "none" has no width to speak of; one that differs is written all the same,
+      // so that reading gives the same policy back.
+      if (policy.pool != KVEVICT_POOL_NONE ||
+          policy.pool_kernel != defaults.pool_kernel) {
+        out->Number(policy.pool_kernel);
+      }
+  }
+}
+
+bool Differs(const Field& field, const kvevict_policy& a,
+             const kvevict_policy& b) {
+  switch (field.type) {
+    case FieldType::kDouble:
+      return Get<double>(a, field.offset) != Get<double>(b, field.offset);
+    case FieldType::kU64:
+      return Get<uint64_t>(a, field.offset) != Get<uint64_t>(b, field.offset);
+    case FieldType::kU32:
+    case FieldType::kWord:
+      return Get<uint32_t>(a, field.offset) != Get<uint32_t>(b, field.offset);
+    case FieldType::kPool:
+      return a.pool != b.pool || a.pool_kernel != b.pool_kernel;
+  }
+  return true;
+}
+
+}  // namespace
+
+size_t FormatPolicy(const kvevict_policy& policy,
+                    std::span<char, kMaxPolicyText> text) {
+  const PolicyInfo& info = *FindPolicy(policy.kind);
+  const kvevict_policy defaults = DefaultPolicy(info);
+  Writer out(text);
+  out.Text(info.name);
+  char separator = ':';
+  for (const Field& field : kFields) {
+    if (!Differs(field, policy, defaults)) continue;
+    out.Text({&separator, 1});
+    out.Text(field.key);
+    out.Text("=");
+    WriteValue(field, policy, defaults, &out);
+    separator = ',';
+  }
+  return out.Finish();
+}
+
+}  // namespace kvevict

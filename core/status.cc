@@ -1,0 +1,53 @@
+#include "core/status.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace kvevict {
+namespace {
+
+constexpr size_t kMessageBytes = 512;
+
+thread_local char last_error_message[kMessageBytes] = "";
+
+Status Fail(kvevict_status code, const char* format, va_list args) {
+  std::vsnprintf(last_error_message, kMessageBytes, format, args);
+  return Status(code);
+}
+
+}  // namespace
+
+#define KV_DEFINE_FAILURE(Name, code)     \
+  Status Name(const char* format, ...) {  \
+    va_list args;                         \
+    va_start(args, format);               \
+    Status status = Fail(code, format, args); \
+    va_end(args);                         \
+    return status;                        \
+  }
+
+KV_DEFINE_FAILURE(InvalidArgument, KVEVICT_ERROR_INVALID_ARGUMENT)
+KV_DEFINE_FAILURE(Unsupported, KVEVICT_ERROR_UNSUPPORTED)
+KV_DEFINE_FAILURE(Unavailable, KVEVICT_ERROR_UNAVAILABLE)
+KV_DEFINE_FAILURE(OutOfMemory, KVEVICT_ERROR_OUT_OF_MEMORY)
+KV_DEFINE_FAILURE(Internal, KVEVICT_ERROR_INTERNAL)
+
+#undef KV_DEFINE_FAILURE
+
+Status Prefixed(Status status, const char* format, ...) {
+  char sentence[kMessageBytes];
+  std::memcpy(sentence, last_error_message, kMessageBytes);
+  va_list args;
+  va_start(args, format);
+  const int n = std::vsnprintf(last_error_message, kMessageBytes, format, args);
+  va_end(args);
+  if (n >= 0 && static_cast<size_t>(n) < kMessageBytes) {
+    std::snprintf(last_error_message + n, kMessageBytes - n, "%s", sentence);
+  }
+  return status;
+}
+
+const char* LastErrorMessage() { return last_error_message; }
+
+}  // namespace kvevict

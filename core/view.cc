@@ -1,0 +1,299 @@
+#include "core/view.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/dtype.h"
+
+namespace kvevict {
+namespace {
+
+using Wide = __int128;  // holds any product of a count and a stride
+
+// One axis of a plane: how many steps, how far apart.
+struct Axis {
+  uint64_t n;
+  int64_t stride;
+};
+
+constexpr size_t kMaxAxes = 4;  // element, head, token, block
+
+Wide Magnitude(int64_t stride) { return stride < 0 ? -Wide{stride} : stride; }
+
+// Axes nest when each step of one clears all that the finer ones reach; then no two
+// rows overlap.
+bool AxesNest(Axis* axes, size_t n_axes, Wide unit) {
+  std::sort(axes, axes + n_axes, [](const Axis& a, const Axis& b) {
+    return Magnitude(a.stride) < Magnitude(b.stride);
+  });
+  Wide reach = unit;
+  for (size_t i = 0; i < n_axes; ++i) {
+    if (Magnitude(axes[i].stride) < reach) return false;
+    reach += Magnitude(axes[i].stride) * (axes[i].n - 1);
+  }
+  return true;
+}
+
+bool FitsAddressSpace(uint64_t data, const Axis* axes, size_t n_axes,
+                      Wide unit) {
+  Wide low = data;
+  Wide high = Wide{data} + unit - 1;
+  for (size_t i = 0; i < n_axes; ++i) {
+    const Wide span = Wide{axes[i].stride} * (axes[i].n - 1);
+    (span < 0 ? low : high) += span;
+  }
+  return low >= 0 && high <= Wide{UINT64_MAX};
+}
+
+Status CheckElements(const char* name, const kvevict_plane& plane) {
+  const DTypeInfo* info = FindDType(static_cast<int32_t>(plane.dtype));
+  if (info == nullptr) {
+    return InvalidArgument("%s.dtype %d is no dtype", name,
+                           static_cast<int>(plane.dtype));
+  }
+  if (info->dtype == DType::kOpaque) {
+    if (plane.row_bytes == 0) {
+      return InvalidArgument("%s.row_bytes 0 < 1 of an opaque plane", name);
+    }
+    if (plane.head_dim != 0 || plane.element_stride_bytes != 0) {
+      return InvalidArgument(
+          "%s.head_dim %u, element_stride_bytes %lld: 0 in an opaque plane",
+          name, plane.head_dim,
+          static_cast<long long>(plane.element_stride_bytes));
+    }
+  } else if (plane.head_dim == 0) {
+    return InvalidArgument("%s.head_dim 0 < 1", name);
+  } else if (plane.row_bytes != 0) {
+    return InvalidArgument("%s.row_bytes %u is not 0, but dtype is %s", name,
+                           plane.row_bytes, info->name);
+  }
+  for (uint32_t reserved : plane.reserved) {
+    if (reserved != 0) {
+      return InvalidArgument("%s.reserved %u is not 0", name, reserved);
+    }
+  }
+  if (Wide{plane.head_dim} * info->element_bytes > UINT32_MAX) {
+    return InvalidArgument("%s.head_dim %u: a row over %u bytes", name,
+                           plane.head_dim, UINT32_MAX);
+  }
+  return Status();
+}
+
+// A plane whose tokens and blocks make the given axes.
+Status CheckPlane(const char* name, const kvevict_plane& plane,
+                  uint32_t n_heads, Axis tokens, Axis blocks) {
+  KV_RETURN_IF_ERROR(CheckElements(name, plane));
+  Axis axes[kMaxAxes];
+  size_t n_axes = 0;
+  const auto add = [&](Axis axis) {
+    if (axis.n > 1) axes[n_axes++] = axis;
+  };
+  Wide unit = RowBytes(plane);
+  if (plane.dtype != KVEVICT_DTYPE_OPAQUE &&
+      ElementStride(plane) != unit / plane.head_dim) {
+    unit /= plane.head_dim;
+    add({plane.head_dim, ElementStride(plane)});
+  }
+  add({n_heads, plane.head_stride_bytes});
+  if (tokens.n == 0) return Status();
+  add(tokens);
+  add(blocks);
+  if (!FitsAddressSpace(plane.data, axes, n_axes, unit)) {
+    return InvalidArgument("%s: data 0x%llx and strides leave the 64-bit range",
+                           name, static_cast<unsigned long long>(plane.data));
+  }
+  if (!AxesNest(axes, n_axes, unit)) {
+    return InvalidArgument(
+        "%s: rows of %u bytes overlap with token_stride_bytes %lld, "
+        "head_stride_bytes %lld, element_stride_bytes %lld, "
+        "block_stride_bytes %lld",
+        name, RowBytes(plane), static_cast<long long>(tokens.stride),
+        static_cast<long long>(plane.head_stride_bytes),
+        static_cast<long long>(plane.element_stride_bytes),
+        static_cast<long long>(plane.block_stride_bytes));
+  }
+  return Status();
+}
+
+// Checks the block table; `out_n_blocks` becomes the highest id used, plus one.
+Status CheckBlockTable(const kvevict_view& view, uint32_t n_tokens,
+                       uint64_t* out_n_blocks) {
+  *out_n_blocks = 1;
+  if (view.block_size == 0) {
+    if (view.block_table != nullptr || view.block_table_len != 0) {
+      return InvalidArgument("block_table given, but block_size is 0");
+    }
+    return Status();
+  }
+  const uint64_t used =
+      (uint64_t{n_tokens} + view.block_size - 1) / view.block_size;
+  if (used > view.block_table_len) {
+    return InvalidArgument(
+        "block_table_len %zu < %llu blocks of %u for %u tokens",
+        view.block_table_len, static_cast<unsigned long long>(used),
+        view.block_size, n_tokens);
+  }
+  if (used > 0 && view.block_table == nullptr) {
+    return InvalidArgument("block_table is NULL, but block_size is %u",
+                           view.block_size);
+  }
+  for (uint64_t i = 0; i < used; ++i) {
+    const int32_t id = view.block_table[i];
+    if (id < 0) {
+      return InvalidArgument("block_table[%llu] %d < 0",
+                             static_cast<unsigned long long>(i), id);
+    }
+    *out_n_blocks = std::max<uint64_t>(*out_n_blocks, uint64_t{1} + id);
+  }
+  return Status();
+}
+
+}  // namespace
+
+uint32_t RowBytes(const kvevict_plane& plane) {
+  if (plane.dtype == KVEVICT_DTYPE_OPAQUE) return plane.row_bytes;
+  return plane.head_dim * ElementBytes(static_cast<DType>(plane.dtype));
+}
+
+int64_t ElementStride(const kvevict_plane& plane) {
+  if (plane.element_stride_bytes != 0) return plane.element_stride_bytes;
+  return ElementBytes(static_cast<DType>(plane.dtype));
+}
+
+Status ValidateView(const kvevict_view& view, uint32_t n_tokens) {
+  if (view.n_kv_heads == 0) return InvalidArgument("n_kv_heads 0 < 1");
+  if (!IsPresent(view.k) && !IsPresent(view.v)) {
+    return InvalidArgument("k.data and v.data are both 0: no rows");
+  }
+  if (view.n_companions > 0 && view.companions == nullptr) {
+    return InvalidArgument("companions is NULL, but n_companions is %u",
+                           view.n_companions);
+  }
+  uint64_t n_blocks;
+  KV_RETURN_IF_ERROR(CheckBlockTable(view, n_tokens, &n_blocks));
+
+  const auto check = [&](const char* name, const kvevict_plane& plane) {
+    const uint64_t tokens = view.block_size == 0
+                                ? n_tokens
+                                : std::min(n_tokens, view.block_size);
+    return CheckPlane(name, plane, view.n_kv_heads,
+                      {tokens, plane.token_stride_bytes},
+                      {n_blocks, plane.block_stride_bytes});
+  };
+  if (IsPresent(view.k)) KV_RETURN_IF_ERROR(check("k", view.k));
+  if (IsPresent(view.v)) KV_RETURN_IF_ERROR(check("v", view.v));
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if (!IsPresent(view.companions[i])) {
+      return InvalidArgument("companions[%u].data is 0", i);
+    }
+    if (Status status = check("companion", view.companions[i]); !status.ok()) {
+      return Prefixed(status, "companions[%u]: ", i);
+    }
+  }
+  return Status();
+}
+
+Status ValidateQueries(const kvevict_plane& queries, kvevict_dtype dtype,
+                       uint32_t head_dim, uint32_t n_heads, uint32_t n_rows) {
+  if (!IsPresent(queries)) return InvalidArgument("queries.data is 0");
+  if (queries.dtype != dtype) {
+    return InvalidArgument("queries.dtype %d is not the geometry's q_dtype %d",
+                           static_cast<int>(queries.dtype),
+                           static_cast<int>(dtype));
+  }
+  if (queries.head_dim != head_dim) {
+    return InvalidArgument(
+        "queries.head_dim %u is not the geometry's k_head_dim %u",
+        queries.head_dim, head_dim);
+  }
+  KV_RETURN_IF_ERROR(CheckElements("queries", queries));
+  // Rows are read only, so they may overlap (broadcast); they must be addressable.
+  const Axis axes[] = {{queries.head_dim, ElementStride(queries)},
+                       {n_heads, queries.head_stride_bytes},
+                       {n_rows, queries.token_stride_bytes}};
+  if (n_rows > 0 &&
+      !FitsAddressSpace(queries.data, axes, std::size(axes),
+                        ElementBytes(static_cast<DType>(dtype)))) {
+    return InvalidArgument(
+        "queries: data 0x%llx and strides leave the 64-bit range",
+        static_cast<unsigned long long>(queries.data));
+  }
+  return Status();
+}
+
+Status MatchGeometry(const kvevict_view& view, const kvevict_geometry& g) {
+  if (view.n_kv_heads != g.n_kv_heads) {
+    return InvalidArgument("n_kv_heads %u is not the geometry's %u",
+                           view.n_kv_heads, g.n_kv_heads);
+  }
+  const auto match = [](const char* name, const kvevict_plane& plane,
+                        kvevict_dtype dtype, uint32_t head_dim) {
+    if (!IsPresent(plane)) return Status();
+    if (plane.dtype != dtype) {
+      return InvalidArgument("%s.dtype %d is not the geometry's %d", name,
+                             static_cast<int>(plane.dtype),
+                             static_cast<int>(dtype));
+    }
+    if (plane.head_dim != head_dim) {
+      return InvalidArgument("%s.head_dim %u is not the geometry's %u", name,
+                             plane.head_dim, head_dim);
+    }
+    return Status();
+  };
+  KV_RETURN_IF_ERROR(match("k", view.k, g.k_dtype, g.k_head_dim));
+  return match("v", view.v, g.v_dtype, g.v_head_dim);
+}
+
+RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
+                   uint32_t head) {
+  RowSource rows;
+  rows.base = reinterpret_cast<const uint8_t*>(plane.data) +
+              int64_t{head} * plane.head_stride_bytes;
+  rows.row_stride = plane.token_stride_bytes;
+  rows.dtype = static_cast<DType>(plane.dtype);
+  if (rows.dtype != DType::kOpaque) rows.element_stride = ElementStride(plane);
+  rows.block_stride = plane.block_stride_bytes;
+  rows.block_table = view.block_table;
+  rows.block_size = view.block_size;
+  return rows;
+}
+
+uint64_t TokenBytes(const kvevict_view& view) {
+  uint64_t bytes = 0;
+  ForEachPlane(view, [&](const kvevict_plane& plane) {
+    bytes += uint64_t{view.n_kv_heads} * RowBytes(plane);
+  });
+  return bytes;
+}
+
+Sharing CompareViews(const kvevict_view& a, const kvevict_view& b,
+                     uint32_t n_tokens) {
+  // Pools keep many layers at one base and tell them apart by block ids.
+  const auto first_row = [&](const kvevict_view& view,
+                             const kvevict_plane& plane) {
+    return n_tokens > 0 ? HeadRows(view, plane, 0).Row(0) : nullptr;
+  };
+  const auto same_start = [&](const kvevict_plane& p, const kvevict_plane& q) {
+    return IsPresent(p) && IsPresent(q) && first_row(a, p) == first_row(b, q);
+  };
+  if (n_tokens == 0 || !(same_start(a.k, b.k) || same_start(a.v, b.v))) {
+    return Sharing::kNone;
+  }
+  const uint64_t blocks =
+      a.block_size == 0
+          ? 0
+          : (uint64_t{n_tokens} + a.block_size - 1) / a.block_size;
+  const bool equal =
+      a.n_kv_heads == b.n_kv_heads && a.block_size == b.block_size &&
+      a.n_companions == b.n_companions &&
+      std::memcmp(&a.k, &b.k, sizeof(a.k)) == 0 &&
+      std::memcmp(&a.v, &b.v, sizeof(a.v)) == 0 &&
+      std::equal(a.block_table, a.block_table + blocks, b.block_table) &&
+      (a.n_companions == 0 ||
+       std::memcmp(a.companions, b.companions,
+                   a.n_companions * sizeof(kvevict_plane)) == 0);
+  return equal ? Sharing::kEqual : Sharing::kClash;
+}
+
+}  // namespace kvevict

@@ -1,0 +1,54 @@
+// Checks of views, and the rows a kernel sees of them.
+#ifndef KVEVICT_CORE_VIEW_H_
+#define KVEVICT_CORE_VIEW_H_
+
+#include <cstdint>
+
+#include "core/kernels/row_source.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+inline bool IsPresent(const kvevict_plane& plane) { return plane.data != 0; }
+
+// Bytes of one row of a valid plane.
+uint32_t RowBytes(const kvevict_plane& plane);
+
+// Bytes from one element to the next in a valid plane that is not opaque.
+int64_t ElementStride(const kvevict_plane& plane);
+
+// See kvevict_view_validate().
+Status ValidateView(const kvevict_view& view, uint32_t n_tokens);
+
+// Checks a plane of queries, [n_heads, n_rows, head_dim] of a dtype.
+Status ValidateQueries(const kvevict_plane& queries, kvevict_dtype dtype,
+                       uint32_t head_dim, uint32_t n_heads, uint32_t n_rows);
+
+// Checks that a valid view has the shapes and dtypes of a geometry.
+Status MatchGeometry(const kvevict_view& view,
+                     const kvevict_geometry& geometry);
+
+// The rows of a valid, present plane of `view` for one head.
+RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
+                   uint32_t head);
+
+// Calls visit(plane) for K, V and companions, as far as present.
+template <typename Visit>
+void ForEachPlane(const kvevict_view& view, const Visit& visit) {
+  if (IsPresent(view.k)) visit(view.k);
+  if (IsPresent(view.v)) visit(view.v);
+  for (uint32_t i = 0; i < view.n_companions; ++i) visit(view.companions[i]);
+}
+
+// Bytes one token takes in all planes and heads of a valid view.
+uint64_t TokenBytes(const kvevict_view& view);
+
+// Whether two valid views of `n_tokens` slots address the same rows (equal) or
+// different rows that start at the same address (clash).
+enum class Sharing { kNone, kEqual, kClash };
+Sharing CompareViews(const kvevict_view& a, const kvevict_view& b,
+                     uint32_t n_tokens);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_VIEW_H_
