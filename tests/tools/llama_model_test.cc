@@ -1,0 +1,275 @@
+// The forward pass against a double-precision oracle and llama.cpp's outputs.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/llama_oracle.h"
+#include "tests/tools/llama_synthetic.h"
+#include "tests/tools/llama_test_util.h"
+#include "tools/llama/llama_gguf.h"
+#include "tools/llama/log_softmax.h"
+#include "tools/llama/model.h"
+#include "tools/llama/model_file.h"
+
+namespace kvevict::tools {
+namespace {
+
+std::string Shared(const std::string& name) {
+  return std::string(KVEVICT_SHARED_DIR) + "/models/" + name;
+}
+
+// Logits of all tokens, [n, vocab_size], fed in chunks of at most `chunk`.
+std::vector<float> AllLogits(LlamaModel& model, const std::vector<int32_t>& ids,
+                             kvevict_dtype dtype, size_t chunk) {
+  const size_t n_vocab = model.config().vocab_size;
+  std::vector<float> logits(ids.size() * n_vocab);
+  KvCache cache(model.CacheShape(dtype, static_cast<uint32_t>(ids.size())));
+  for (size_t at = 0; at < ids.size(); at += chunk) {
+    const size_t n = std::min(chunk, ids.size() - at);
+    model.Forward(std::span(ids).subspan(at, n), static_cast<uint32_t>(at),
+                  cache, std::span(logits).subspan(at * n_vocab, n * n_vocab));
+  }
+  return logits;
+}
+
+double MaxDifference(std::span<const float> a, std::span<const float> b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    worst = std::max(worst, std::abs(double{a[i]} - b[i]));
+  }
+  return worst;
+}
+
+LlamaWeights Synthetic(const SyntheticShape& shape) {
+  const TempFile temp(SyntheticModel(GgmlType::kF32, shape).Build());
+  return ReadGgufModel(GgufFile(temp.path()));
+}
+
+std::vector<int32_t> RandomIds(size_t n, uint64_t n_vocab) {
+  TestRandom random(7);
+  std::vector<int32_t> ids(n);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random.Below(n_vocab));
+  return ids;
+}
+
+// Relative to the logits' size. A logit passes through some 10 products of at
+// most 96 terms; 64 * 2^-24 leaves room for their rounding, not for a wrong
+// term.
+constexpr double kOracleTolerance = 64 * 0x1p-24;
+
+Test(llama_model, equals_the_oracle) {
+  ThreadPool pool(2);
+  const SyntheticShape shapes[] = {
+      {},
+      {.n_kv_heads = 4},                                // No grouping.
+      {.n_kv_heads = 1, .rope_dims = 8, .tied = true},  // Partial RoPE.
+      {.n_layers = 1,
+       .d_model = 32,
+       .d_ff = 32,
+       .n_q_heads = 1,
+       .n_kv_heads = 1,
+       .rope_dims = 32},
+  };
+  for (const SyntheticShape& shape : shapes) {
+    LlamaModel model(Synthetic(shape), pool);
+    const LlamaWeights weights = Synthetic(shape);
+    const std::vector<int32_t> ids = RandomIds(40, shape.vocab_size);
+    const std::vector<float> logits =
+        AllLogits(model, ids, KVEVICT_DTYPE_F32, 16);
+    LlamaOracle oracle(weights);
+    double worst = 0;
+    double largest = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const LlamaOracle::Row expected = oracle.Step(ids[i]);
+      for (size_t t = 0; t < expected.size(); ++t) {
+        worst = std::max(
+            worst, std::abs(logits[i * expected.size() + t] - expected[t]));
+        largest = std::max(largest, std::abs(expected[t]));
+      }
+    }
+    cr_expect(worst <= kOracleTolerance * largest,
+              "logits up to %g are off by up to %g", largest, worst);
+  }
+}
+
+Test(llama_model, chunks_and_threads_do_not_change_a_bit) {
+  const std::vector<int32_t> ids = RandomIds(300, 300);
+  std::vector<float> expected;
+  for (const uint32_t n_threads : {1, 3}) {
+    ThreadPool pool(n_threads);
+    LlamaModel model(Synthetic({}), pool);
+    for (const size_t chunk : {256, 64, 7}) {
+      const std::vector<float> logits =
+          AllLogits(model, ids, KVEVICT_DTYPE_F32, chunk);
+      if (expected.empty()) expected = logits;
+      cr_expect(logits == expected, "threads %u, chunk %zu: off by %g",
+                n_threads, chunk, MaxDifference(logits, expected));
+    }
+  }
+}
+
+// Both files hold the same weights.
+void CheckFormatsAgree(const std::string& name) {
+  ThreadPool pool(2);
+  const std::vector<int32_t> ids = RandomIds(100, 512);
+  std::vector<float> logits[2];
+  for (const int i : {0, 1}) {
+    ModelFile file = ReadModelFile(Shared(name + (i ? ".gguf" : ".bin")), "");
+    LlamaModel model(std::move(file.weights), pool);
+    logits[i] = AllLogits(model, ids, KVEVICT_DTYPE_F32, 100);
+  }
+  cr_expect(logits[0] == logits[1], "%s: off by %g", name.c_str(),
+            MaxDifference(logits[0], logits[1]));
+}
+
+Test(llama_model, formats_agree) {
+  KV_SHARED_FILE(path, "models/stories260K.gguf");
+  CheckFormatsAgree("stories260K");
+  CheckFormatsAgree("english800k");
+}
+
+Test(llama_model, logits_match_llama_cpp) {
+  KV_SHARED_FILE(path, "models/reference/stories260k_logits_chunk0.f32");
+  const std::string bytes = ReadFile(path);
+  std::vector<float> expected(bytes.size() / sizeof(float));
+  std::memcpy(expected.data(), bytes.data(), bytes.size());
+  const auto chunks = nlohmann::json::parse(
+      ReadFile(Shared("reference/stories260k_chunks.json")));
+  const std::vector<int32_t> ids = chunks["chunks"][0]["ids"];
+  cr_assert(expected.size() == ids.size() * 512);
+
+  ThreadPool pool(2);
+  ModelFile file = ReadModelFile(Shared("stories260K.gguf"), "");
+  LlamaModel model(std::move(file.weights), pool);
+  const std::vector<float> logits =
+      AllLogits(model, ids, KVEVICT_DTYPE_F32, LlamaModel::kMaxChunk);
+  // Two f32 implementations; another pair was 8.4e-5 apart.
+  const double worst = MaxDifference(logits, expected);
+  printf("stories260K: logits within %.1e of llama.cpp's\n", worst);
+  cr_expect(worst < 2e-4, "off by %g", worst);
+}
+
+// -log p of every id after the first.
+std::vector<double> Nll(LlamaModel& model, const std::vector<int32_t>& ids,
+                        kvevict_dtype dtype) {
+  const std::vector<float> logits =
+      AllLogits(model, ids, dtype, LlamaModel::kMaxChunk);
+  const size_t n_vocab = model.config().vocab_size;
+  std::vector<double> nll;
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
+    nll.push_back(-LogSoftmax(std::span(logits).subspan(i * n_vocab, n_vocab),
+                              ids[i + 1]));
+  }
+  return nll;
+}
+
+// llama.cpp rounds the queries to the cache's type as well, this engine does
+// not. So a 16-bit cache is compared with the f32 figures, and may miss them by
+// no more than llama.cpp's own 16-bit run does: rounding less must not cost
+// more.
+void CheckNll(const std::string& name, const std::string& reference,
+              double f32_tolerance) {
+  ThreadPool pool(2);
+  ModelFile file = ReadModelFile(Shared(name + ".gguf"), "");
+  LlamaModel model(std::move(file.weights), pool);
+  const auto json =
+      nlohmann::json::parse(ReadFile(Shared("reference/" + reference)));
+  struct Kind {
+    const char* key;
+    kvevict_dtype dtype;
+  };
+  for (const auto& chunk : json["chunks"]) {
+    const std::vector<int32_t> ids = chunk["ids"];
+    const std::vector<double> exact = chunk["kv_f32"]["nll"];
+    for (const Kind& kind :
+         {Kind{"kv_f32", KVEVICT_DTYPE_F32}, Kind{"kv_f16", KVEVICT_DTYPE_F16},
+          Kind{"kv_bf16", KVEVICT_DTYPE_BF16}}) {
+      const std::vector<double> theirs = chunk[kind.key]["nll"];
+      const std::vector<double> ours = Nll(model, ids, kind.dtype);
+      cr_assert(ours.size() == exact.size());
+      double worst = 0;
+      double bound = 0;
+      double ours_sum = 0;
+      double theirs_sum = 0;
+      for (size_t i = 0; i < ours.size(); ++i) {
+        worst = std::max(worst, std::abs(ours[i] - exact[i]));
+        bound = std::max(bound, std::abs(theirs[i] - exact[i]));
+        ours_sum += ours[i];
+        theirs_sum += theirs[i];
+      }
+      const auto n = static_cast<double>(ours.size());
+      printf(
+          "%s %s: NLL within %.1e of f32 (llama.cpp: %.1e), mean %.5f (%.5f)\n",
+          name.c_str(), kind.key, worst, bound, ours_sum / n, theirs_sum / n);
+      cr_expect(worst < bound + f32_tolerance, "%s %s: %g", name.c_str(),
+                kind.key, worst);
+      cr_expect(kind.dtype == KVEVICT_DTYPE_F32 || worst > f32_tolerance,
+                "%s %s: nothing was rounded", name.c_str(), kind.key);
+      // A systematic loss would show in the mean; rounding cancels.
+      cr_expect(std::abs(ours_sum - theirs_sum) / n < 2e-3, "%s %s",
+                name.c_str(), kind.key);
+    }
+  }
+}
+
+Test(llama_model, stories_nll_matches_llama_cpp) {
+  KV_SHARED_FILE(path, "models/reference/stories260k_chunks.json");
+  CheckNll("stories260K", "stories260k_chunks.json", 1e-4);
+}
+
+// Its logits are less certain; another f32 implementation agreed to 4e-4.
+Test(llama_model, english_nll_matches_llama_cpp) {
+  KV_SHARED_FILE(path, "models/reference/english800k_chunks.json");
+  CheckNll("english800k", "english800k_chunks.json", 6e-4);
+}
+
+// Top-20 logits after each prompt, then greedy decoding one token at a time.
+void CheckGreedy(const std::string& name, const std::string& reference,
+                 double tolerance) {
+  ThreadPool pool(2);
+  ModelFile file = ReadModelFile(Shared(name + ".gguf"), "");
+  LlamaModel model(std::move(file.weights), pool);
+  std::vector<float> logits(model.config().vocab_size);
+  const auto json =
+      nlohmann::json::parse(ReadFile(Shared("reference/" + reference)));
+  for (const auto& prompt : json["prompts"]) {
+    const std::vector<int32_t> ids = prompt["prompt_ids"];
+    const std::vector<int32_t> greedy = prompt["greedy_ids"];
+    KvCache cache(model.CacheShape(
+        KVEVICT_DTYPE_F32, static_cast<uint32_t>(ids.size() + greedy.size())));
+    uint32_t position = 0;
+    for (size_t at = 0; at < ids.size(); at += LlamaModel::kMaxChunk) {
+      const size_t n = std::min<size_t>(LlamaModel::kMaxChunk, ids.size() - at);
+      model.Forward(std::span(ids).subspan(at, n), position, cache, logits);
+      position += static_cast<uint32_t>(n);
+    }
+    for (const auto& entry : prompt["top20"]) {
+      const double expected = entry[1];
+      const double actual = logits[entry[0].get<size_t>()];
+      cr_expect(std::abs(actual - expected) < tolerance, "%s: id %d %g %g",
+                name.c_str(), entry[0].get<int>(), actual, expected);
+    }
+    cr_expect(std::abs(LogSumExp(logits) -
+                       prompt["logits_logsumexp"].get<double>()) < tolerance);
+    // Where the winner's lead is within the tolerance the ids prove nothing.
+    if (prompt["greedy_min_top2_gap"].get<double>() < 2 * tolerance) continue;
+    for (size_t i = 0; i < greedy.size(); ++i) {
+      cr_assert(ArgMax(logits) == greedy[i], "%s: '%s' at %zu", name.c_str(),
+                prompt["prompt"].get<std::string>().c_str(), i);
+      model.Forward({&greedy[i], 1}, position++, cache, logits);
+    }
+  }
+}
+
+Test(llama_model, stories_continue_as_in_llama_cpp) {
+  KV_SHARED_FILE(path, "models/reference/stories260k_greedy.json");
+  CheckGreedy("stories260K", "stories260k_greedy.json", 2e-4);
+}
+
+Test(llama_model, english_continues_as_in_llama_cpp) {
+  KV_SHARED_FILE(path, "models/reference/english800k_greedy.json");
+  CheckGreedy("english800k", "english800k_greedy.json", 5e-4);
+}
+
+}  // namespace
+}  // namespace kvevict::tools
