@@ -1,0 +1,59 @@
+# Provides the target `hwy`, Highway 1.2 or later, static and hidden, from the first of
+#   1. -DKVEVICT_HIGHWAY_SOURCE=dir, an unpacked source tree (./run fetches Debian's);
+#   2. find_package(hwy 1.2);
+#   3. the 1.2.0 release, downloaded and checked by hash.
+# and kvevict_embed_highway(target), which puts its objects into a static library.
+set(KVEVICT_HIGHWAY_SOURCE "" CACHE PATH "Highway source tree, 1.2 or later")
+
+if(NOT KVEVICT_HIGHWAY_SOURCE)
+  find_package(hwy 1.2 QUIET)
+endif()
+
+if(hwy_FOUND)
+  add_library(hwy ALIAS hwy::hwy)
+  message(STATUS "Highway ${hwy_VERSION}: installed")
+else()
+  foreach(part TESTS CONTRIB EXAMPLES INSTALL)
+    set(HWY_ENABLE_${part} OFF CACHE BOOL "")
+  endforeach()
+  set(HWY_FORCE_STATIC_LIBS ON CACHE BOOL "")
+  if(KVEVICT_HIGHWAY_SOURCE)
+    get_filename_component(KVEVICT_HIGHWAY_SOURCE "${KVEVICT_HIGHWAY_SOURCE}"
+                           ABSOLUTE BASE_DIR "${CMAKE_BINARY_DIR}")
+    add_subdirectory("${KVEVICT_HIGHWAY_SOURCE}" highway EXCLUDE_FROM_ALL)
+    message(STATUS "Highway: source in ${KVEVICT_HIGHWAY_SOURCE}")
+  else()
+    include(FetchContent)
+    FetchContent_Declare(
+      highway
+      URL https://github.com/google/highway/archive/refs/tags/1.2.0.tar.gz
+      URL_HASH
+        SHA256=7e0be78b8318e8bdbf6fa545d2ecb4c90f947df03f7aadc42c1967f019e63343)
+    FetchContent_GetProperties(highway)
+    if(NOT highway_POPULATED)
+      FetchContent_Populate(highway)
+      add_subdirectory(${highway_SOURCE_DIR} ${highway_BINARY_DIR}
+                       EXCLUDE_FROM_ALL)
+    endif()
+    message(STATUS "Highway 1.2.0: downloaded")
+  endif()
+  # Its headers are not ours to warn about.
+  get_target_property(highway_includes hwy INTERFACE_INCLUDE_DIRECTORIES)
+  set_target_properties(hwy PROPERTIES INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
+                                       "${highway_includes}")
+endif()
+
+function(kvevict_embed_highway target)
+  if(NOT hwy_FOUND)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:hwy>)
+    return()
+  endif()
+  # An installed Highway is an archive: append its members after ours.
+  add_custom_command(
+    TARGET ${target}
+    POST_BUILD
+    COMMAND
+      ${CMAKE_COMMAND} -DAR=${CMAKE_AR} -DARCHIVE=$<TARGET_FILE:${target}>
+      -DADD=$<TARGET_FILE:hwy> -P ${PROJECT_SOURCE_DIR}/pkg/merge_archive.cmake
+    VERBATIM)
+endfunction()
