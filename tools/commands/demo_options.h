@@ -27,15 +27,17 @@ inline const std::vector<DemoPolicy> kDefaultDemoPolicies = {
 };
 
 struct DemoOptions {
-  std::optional<uint32_t> tokens;  // of the prompt; the default is the demo's own
-  std::optional<double> budget;    // for policies whose text names none
+  std::optional<uint32_t>
+      tokens;                    // of the prompt; the default is the demo's own
+  std::optional<double> budget;  // for policies whose text names none
   std::vector<DemoPolicy> policies = kDefaultDemoPolicies;
   uint64_t seed = 1;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;  // of the cache
   uint32_t threads = 0;                     // 0: one per CPU
   bool json = false;
-  std::string model;  // file; empty: the recall model
-  std::string text;   // file with the prompt, for `model`
+  std::string model;      // file; empty: the recall model
+  std::string tokenizer;  // file, for `model`; empty: found beside it
+  std::string text;       // file with the prompt, for `model`
 };
 
 }  // namespace kvevict::tools
