@@ -433,16 +433,18 @@ typedef struct kvevict_policy {
   uint32_t struct_size;
   kvevict_policy_kind kind;
   /** Tokens kept per KV head and layer (on average over the layers), everything
-   *  included. (0, 1]: ratio of the tokens seen so far; above 1: a token count. Both
-   *  are rounded down and clamped to [1, context]. Default 1.0: everything. 0,
-   *  negative, NaN and infinity are errors. */
+   *  included. (0, 1]: ratio of the context, which is the tokens seen so far, but at
+   *  most a plan's max_tokens; above 1: a token count. Both are rounded down and
+   *  clamped to [1, context]. Default 1.0: everything. 0, negative, NaN and infinity
+   *  are errors. */
   double budget;
   uint32_t n_sink; /**< First tokens, always kept. Default 4. */
   /** Last tokens, always kept. Default 0. StreamingLLM: its window; 0 means
    *  budget - n_sink, otherwise the budget is n_sink + n_recent. */
   uint32_t n_recent;
   uint32_t obs_window;      /**< Last queries that score. Default 32. */
-  uint32_t keep_window;     /**< 1: the window's own tokens are kept. Default 1. */
+  uint32_t keep_window;     /**< 1: the window's own tokens are kept; 0: they are
+                                 ranked like others. Default 1. */
   kvevict_pool pool;        /**< Default average. */
   uint32_t pool_kernel;     /**< Odd width. Default 7. */
   kvevict_pool_edge pool_edge;    /**< Default pad. */
@@ -646,7 +648,8 @@ typedef struct kvevict_view {
   const kvevict_plane *companions;
   uint32_t n_companions;
   uint32_t block_size; /**< Tokens per block; 0: contiguous. */
-  /** Paged: block ids, i32, non-negative, in token order; borrowed. */
+  /** Paged: block ids, i32, non-negative, all different, in token order;
+   *  borrowed. That they differ is not checked. */
   const int32_t *block_table;
   size_t block_table_len;
 } kvevict_view;
