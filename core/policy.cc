@@ -129,8 +129,7 @@ Status CheckForced(const kvevict_policy& p, uint64_t budget) {
     case Signal::kNone:
       return Status();
     case Signal::kPosition:
-      // A given window makes the budget; it cannot be too small.
-      if (p.n_recent == 0 && sink >= budget) {
+      if (sink >= budget) {
         return InvalidArgument("n_sink %u >= budget %llu", p.n_sink,
                                static_cast<unsigned long long>(budget));
       }

@@ -13,6 +13,10 @@ thread_local char last_error_message[kMessageBytes] = "";
 
 Status Fail(kvevict_status code, const char* format, va_list args) {
   std::vsnprintf(last_error_message, kMessageBytes, format, args);
+  // Texts of the caller may be quoted; messages are ASCII.
+  for (char* c = last_error_message; *c != '\0'; ++c) {
+    if (*c < ' ' || *c > '~') *c = '?';
+  }
   return Status(code);
 }
 

@@ -1,0 +1,139 @@
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/policies.h"
+#include "tests/oracle/policy.h"
+
+typedef struct resolve_row {
+  const char* policy;
+  uint32_t n_context;
+  uint32_t budget, n_sink, n_recent, n_selected, obs_window;
+} resolve_row;
+
+static const resolve_row kRows[] = {
+    /* none keeps everything, whatever else is set */
+    {"none", 1, 1, 0, 0, 1, 0},
+    {"none", 16384, 16384, 0, 0, 16384, 0},
+    {"none:budget=0.5,sink=9", 16384, 16384, 0, 0, 16384, 0},
+    /* unset means the full context; at most 1 is a ratio, above 1 a count */
+    {"snapkv", 16384, 16384, 4, 32, 16348, 32},
+    {"snapkv:budget=1", 16384, 16384, 4, 32, 16348, 32},
+    {"snapkv:budget=2048", 16384, 2048, 4, 32, 2012, 32},
+    {"snapkv:budget=0.125", 16384, 2048, 4, 32, 2012, 32},
+    {"custom:budget=0.3,sink=0", 9, 2, 0, 0, 2, 0},
+    {"custom:budget=3.99,sink=0", 100, 3, 0, 0, 3, 0},
+    {"custom:budget=1.5,sink=0", 100, 1, 0, 0, 1, 0},
+    {"custom:budget=0.001,sink=0", 100, 1, 0, 0, 1, 0},
+    {"custom:budget=1e300,sink=0", 100, 100, 0, 0, 100, 0},
+    {"custom:budget=1e-300,sink=0", 2147483647, 1, 0, 0, 1, 0},
+    {"random:budget=101", 100, 100, 4, 0, 96, 0},
+    /* snapkv: sink + window < budget; what they leave is selected */
+    {"snapkv:budget=37", 100, 37, 4, 32, 1, 32},
+    {"snapkv:budget=100,recent=64", 200, 100, 4, 64, 32, 32},
+    {"snapkv:budget=100,recent=8", 200, 100, 4, 32, 64, 32},
+    {"snapkv:budget=100,recent=8,keep_window=no", 200, 100, 4, 8, 88, 32},
+    {"pyramidkv:budget=2048", 16384, 2048, 4, 32, 2012, 32},
+    /* streaming: its window is what the sinks leave, or gives the budget */
+    {"streaming-llm:budget=2048", 16384, 2048, 4, 2044, 0, 0},
+    {"streaming-llm:budget=5", 16384, 5, 4, 1, 0, 0},
+    {"streaming-llm:budget=0.5,sink=0", 10, 5, 0, 5, 0, 0},
+    {"streaming-llm:recent=508", 16384, 512, 4, 508, 0, 0},
+    {"streaming-llm:budget=64,recent=508", 16384, 512, 4, 508, 0, 0},
+    {"streaming-llm:recent=508", 100, 100, 4, 96, 0, 0},
+};
+
+Test(policy_resolve, token_counts_are_those_of_the_configuration_layer) {
+  for (size_t i = 0; i < sizeof kRows / sizeof kRows[0]; ++i) {
+    const resolve_row* row = &kRows[i];
+    const kvevict_policy policy = test_policy(row->policy);
+    kvevict_resolved_policy r = {.struct_size = sizeof r};
+    EXPECT_OK(kvevict_policy_resolve(&policy, row->n_context, &r));
+    EXPECT(r.budget == row->budget && r.n_sink == row->n_sink &&
+               r.n_recent == row->n_recent && r.n_selected == row->n_selected &&
+               r.obs_window == row->obs_window,
+           "%s of %u: budget %u sink %u recent %u selected %u window %u",
+           row->policy, row->n_context, r.budget, r.n_sink, r.n_recent,
+           r.n_selected, r.obs_window);
+  }
+}
+
+/* A policy, a context too short for it, and the numbers the message names. */
+static const struct {
+  const char* policy;
+  uint32_t n_context;
+  const char* numbers[3];
+} kTooShort[] = {
+    {"snapkv:budget=2048", 36, {"4", "32", "36"}},
+    {"snapkv:budget=2048", 1, {"4", "32", "1"}},
+    {"snapkv:budget=0.01", 3600, {"4", "32", "36"}},
+    {"snapkv:budget=0.5,recent=60", 128, {"4", "60", "64"}},
+    {"pyramidkv:budget=0.01", 3600, {"4", "32", "36"}},
+    {"streaming-llm:budget=0.01", 400, {"4", "4", NULL}},
+    {"streaming-llm:budget=100", 4, {"4", "4", NULL}},
+    {"streaming-llm:recent=10", 3, {"4", "3", NULL}},
+    {"random:budget=0.01,recent=6", 900, {"4", "6", "9"}},
+    {"custom:budget=0.01,recent=6", 900, {"4", "6", "9"}},
+};
+
+Test(policy_resolve, too_small_a_budget_is_an_error_that_names_the_numbers) {
+  for (size_t i = 0; i < sizeof kTooShort / sizeof kTooShort[0]; ++i) {
+    const kvevict_policy policy = test_policy(kTooShort[i].policy);
+    kvevict_resolved_policy r;
+    GUARD(r);
+    r.struct_size = sizeof r;
+    const kvevict_resolved_policy before = r;
+    EXPECT_INVALID(kvevict_policy_resolve(&policy, kTooShort[i].n_context, &r),
+                   "budget", kTooShort[i].numbers[0], kTooShort[i].numbers[1],
+                   kTooShort[i].numbers[2]);
+    EXPECT(memcmp(&r, &before, sizeof r) == 0, "%s: out was written",
+           kTooShort[i].policy);
+  }
+}
+
+Test(policy_resolve, bad_arguments_are_errors) {
+  const kvevict_policy policy = test_policy("snapkv:budget=2048");
+  kvevict_resolved_policy r;
+  GUARD(r);
+  r.struct_size = sizeof r;
+  const kvevict_resolved_policy before = r;
+  EXPECT_INVALID(kvevict_policy_resolve(NULL, 4096, &r), "policy", "NULL");
+  EXPECT_INVALID(kvevict_policy_resolve(&policy, 4096, NULL), "out", "NULL");
+  EXPECT_INVALID(kvevict_policy_resolve(&policy, 0, &r), "n_context", "0");
+  EXPECT_INVALID(kvevict_policy_resolve(&policy, 2147483648u, &r), "n_context",
+                 "2147483648", "2147483647");
+  kvevict_policy bad = policy;
+  bad.pool_kernel = 2;
+  EXPECT_INVALID(kvevict_policy_resolve(&bad, 4096, &r), "pool_kernel");
+  cr_assert(memcmp(&r, &before, sizeof r) == 0, "out was written");
+}
+
+Test(policy_resolve, struct_sizes_are_checked) {
+  GROWN(kvevict_policy) policy = {KVEVICT_POLICY_INIT};
+  GROWN(kvevict_resolved_policy) r = {{.struct_size = sizeof r.value}};
+  EXPECT_CHECKS_STRUCT_SIZE(
+      policy, kvevict_policy_resolve(&policy.value, 100, &r.value));
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(
+      r, kvevict_policy_resolve(&policy.value, 100, &r.value));
+}
+
+Test(policy_resolve, agrees_with_the_oracle) {
+  test_random random = test_random_start("policy_resolve oracle");
+  for (int i = 0; i < 20000; ++i) {
+    const kvevict_policy policy = test_random_policy(&random);
+    const uint32_t n_context =
+        1 + test_random_below(&random, 1u << test_random_below(&random, 20));
+    kvevict_resolved_policy expected = {.struct_size = sizeof expected};
+    kvevict_resolved_policy r = {.struct_size = sizeof r};
+    char text[512];
+    EXPECT_OK(kvevict_policy_format(&policy, text, sizeof text, NULL));
+    if (!oracle_resolve(&policy, n_context, &expected)) {
+      EXPECT(kvevict_policy_resolve(&policy, n_context, &r) ==
+                 KVEVICT_ERROR_INVALID_ARGUMENT,
+             "%s of %u is no error", text, n_context);
+      continue;
+    }
+    EXPECT_OK(kvevict_policy_resolve(&policy, n_context, &r));
+    EXPECT(memcmp(&r, &expected, sizeof r) == 0,
+           "%s of %u: budget %u sink %u recent %u selected %u", text, n_context,
+           r.budget, r.n_sink, r.n_recent, r.n_selected);
+    EXPECT(r.budget == r.n_sink + r.n_recent + r.n_selected, "%s: sum", text);
+  }
+}

@@ -1,0 +1,178 @@
+#include <math.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/policies.h"
+
+Test(policy, struct_has_no_padding) {
+  /* test_same_policy() compares bytes. */
+  cr_assert_eq(sizeof(kvevict_policy), 18 * 4 + 3 * 8);
+}
+
+Test(policy, init_macro_equals_init_function) {
+  const kvevict_policy macro = KVEVICT_POLICY_INIT;
+  kvevict_policy policy;
+  GUARD(policy);
+  EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, KVEVICT_POLICY_NONE));
+  cr_assert(test_same_policy(&policy, &macro));
+}
+
+Test(policy, init_differs_from_the_macro_in_kind_and_pyramid_split_only) {
+  for (kvevict_policy_kind kind = KVEVICT_POLICY_NONE;
+       kind <= KVEVICT_POLICY_CUSTOM; ++kind) {
+    kvevict_policy expected = KVEVICT_POLICY_INIT;
+    expected.kind = kind;
+    if (kind == KVEVICT_POLICY_PYRAMIDKV) {
+      expected.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC;
+    }
+    kvevict_policy policy;
+    EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, kind));
+    cr_assert(test_same_policy(&policy, &expected), "kind %d", (int)kind);
+  }
+}
+
+Test(policy, init_refuses_null_small_structs_and_unknown_kinds) {
+  kvevict_policy p;
+  GUARD(p);
+  EXPECT_INVALID(kvevict_policy_init(NULL, sizeof p, KVEVICT_POLICY_NONE),
+                 "out", "NULL");
+  EXPECT_INVALID(kvevict_policy_init(&p, sizeof p - 1, KVEVICT_POLICY_NONE),
+                 "struct_size");
+  EXPECT_INVALID(kvevict_policy_init(&p, sizeof p, 6), "kind", "6");
+  EXPECT_INVALID(kvevict_policy_init(&p, sizeof p, -1), "kind", "-1");
+  EXPECT_UNTOUCHED(p);
+}
+
+Test(policy, init_of_a_grown_struct_gives_one_that_is_accepted) {
+  GROWN(kvevict_policy) grown;
+  GUARD(grown);
+  EXPECT_OK(kvevict_policy_init(&grown.value, sizeof grown.bytes,
+                                KVEVICT_POLICY_SNAPKV));
+  EXPECT_OK(kvevict_policy_validate(&grown.value));
+}
+
+Test(policy, validate_accepts_the_defaults_of_every_kind) {
+  for (kvevict_policy_kind kind = 0; kind <= KVEVICT_POLICY_CUSTOM; ++kind) {
+    kvevict_policy policy;
+    EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, kind));
+    EXPECT_OK(kvevict_policy_validate(&policy));
+  }
+}
+
+Test(policy, validate_refuses_null_and_wrong_struct_sizes) {
+  EXPECT_INVALID(kvevict_policy_validate(NULL), "policy", "NULL");
+  GROWN(kvevict_policy) grown = {KVEVICT_POLICY_INIT};
+  EXPECT_CHECKS_STRUCT_SIZE(grown, kvevict_policy_validate(&grown.value));
+}
+
+/* `change` to a valid SnapKV policy p makes it invalid, and the message says
+ * why. */
+#define EXPECT_BREAKS(change, ...)                            \
+  do {                                                        \
+    kvevict_policy p = test_policy("snapkv:budget=2048");     \
+    change;                                                   \
+    EXPECT_INVALID(kvevict_policy_validate(&p), __VA_ARGS__); \
+  } while (0)
+
+Test(policy, budget_must_be_a_positive_finite_number) {
+  EXPECT_BREAKS(p.budget = 0.0, "budget", "0");
+  EXPECT_BREAKS(p.budget = -0.0, "budget", "0");
+  EXPECT_BREAKS(p.budget = -1.0, "budget", "-1");
+  EXPECT_BREAKS(p.budget = -0.5, "budget", "-0.5");
+  EXPECT_BREAKS(p.budget = (double)NAN, "budget", "nan");
+  EXPECT_BREAKS(p.budget = (double)INFINITY, "budget", "inf");
+  EXPECT_BREAKS(p.budget = (double)-INFINITY, "budget", "-inf");
+}
+
+Test(policy, enumerators_must_exist) {
+  EXPECT_BREAKS(p.kind = 6, "kind", "6");
+  EXPECT_BREAKS(p.kind = -1, "kind", "-1");
+  EXPECT_BREAKS(p.pool = 3, "pool", "3");
+  EXPECT_BREAKS(p.pool_edge = 2, "pool_edge", "2");
+  EXPECT_BREAKS(p.window_reduce = 3, "window_reduce", "3");
+  EXPECT_BREAKS(p.group_reduce = 3, "group_reduce", "3");
+  EXPECT_BREAKS(p.group_reduce = -7, "group_reduce", "-7");
+  EXPECT_BREAKS(p.shaping_order = 2, "shaping_order", "2");
+  EXPECT_BREAKS(p.scope = 3, "scope", "3");
+  EXPECT_BREAKS(p.scope_reduce = 3, "scope_reduce", "3");
+  EXPECT_BREAKS(p.tie = 2, "tie", "2");
+  EXPECT_BREAKS(p.layer_split = 4, "layer_split", "4");
+}
+
+Test(policy, numbers_must_be_in_range) {
+  EXPECT_BREAKS(p.pool_kernel = 0, "pool_kernel", "0", "odd");
+  EXPECT_BREAKS(p.pool_kernel = 4, "pool_kernel", "4", "odd");
+  EXPECT_BREAKS(p.pool_kernel = UINT32_MAX - 1, "pool_kernel", "odd");
+  EXPECT_BREAKS(p.window_reduce = KVEVICT_REDUCE_MAX, "window_reduce", "max");
+  EXPECT_BREAKS(p.keep_window = 2, "keep_window", "2");
+  EXPECT_BREAKS(p.obs_window = 0, "obs_window", "0");
+  EXPECT_BREAKS(p.pyramid_alpha = 0.0, "pyramid_alpha", "0");
+  EXPECT_BREAKS(p.pyramid_alpha = -0.7, "pyramid_alpha", "-0.7");
+  EXPECT_BREAKS(p.pyramid_alpha = 1.5, "pyramid_alpha", "1.5");
+  EXPECT_BREAKS(p.pyramid_alpha = (double)NAN, "pyramid_alpha", "nan");
+  EXPECT_BREAKS(p.pyramid_beta = 0, "pyramid_beta", "0");
+  EXPECT_BREAKS(p.reserved = 1, "reserved", "1");
+  EXPECT_BREAKS(p.n_sink = UINT32_MAX, "n_sink");
+  EXPECT_BREAKS(p.n_recent = UINT32_MAX, "n_recent");
+}
+
+Test(policy, alpha_one_and_pool_width_one_are_valid) {
+  kvevict_policy p = test_policy("pyramidkv:budget=2048");
+  p.pyramid_alpha = 1.0;
+  p.pool_kernel = 1;
+  EXPECT_OK(kvevict_policy_validate(&p));
+}
+
+Test(policy, token_budget_must_hold_what_must_stay) {
+  EXPECT_BREAKS(p.budget = 36, "4", "32", "36");
+  EXPECT_BREAKS(p.budget = 36.9, "4", "32", "36");
+  EXPECT_BREAKS(p.n_recent = 2044, "4", "2044", "2048");
+  EXPECT_BREAKS((p.kind = KVEVICT_POLICY_PYRAMIDKV, p.budget = 10), "4", "32",
+                "10");
+  EXPECT_BREAKS((p.kind = KVEVICT_POLICY_STREAMING_LLM, p.budget = 4),
+                "n_sink 4", "budget 4");
+  kvevict_policy p = test_policy("snapkv:budget=2048");
+  p.budget = 37;
+  EXPECT_OK(kvevict_policy_validate(&p));
+  p.keep_window = 0;
+  p.budget = 5;
+  EXPECT_OK(kvevict_policy_validate(&p));
+}
+
+Test(policy, one_list_for_the_model_needs_one_budget) {
+  EXPECT_BREAKS((p.scope = KVEVICT_SCOPE_MODEL,
+                 p.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC),
+                "scope", "layer_split");
+}
+
+Test(policy, enumeration_names_every_kind) {
+  const char* const kNames[] = {"none",      "streaming-llm", "snapkv",
+                                "pyramidkv", "random",        "custom"};
+  const char* const kPapers[] = {
+      "", "arXiv:2309.17453", "arXiv:2404.14469", "arXiv:2406.02069", "", ""};
+  for (uint32_t i = 0; i < 6; ++i) {
+    kvevict_policy_info info = {.struct_size = sizeof info};
+    EXPECT_OK(kvevict_policy_at(i, &info));
+    cr_expect_eq(info.struct_size, sizeof info);
+    cr_expect_eq(info.kind, (kvevict_policy_kind)i);
+    cr_expect_str_eq(info.name, kNames[i]);
+    cr_expect_str_eq(info.paper, kPapers[i]);
+    cr_expect_not_null(info.signal);
+    cr_expect_not_null(info.shaping);
+    cr_expect_not_null(info.budget);
+    cr_expect_not_null(info.trigger);
+    cr_expect_eq(test_policy(info.name).kind, info.kind);
+  }
+}
+
+Test(policy, enumeration_ends_with_an_error_and_untouched_output) {
+  kvevict_policy_info info;
+  GUARD(info);
+  info.struct_size = sizeof info;
+  const kvevict_policy_info before = info;
+  EXPECT_INVALID(kvevict_policy_at(6, &info), "index", "6");
+  EXPECT_INVALID(kvevict_policy_at(UINT32_MAX, &info), "index");
+  cr_assert(memcmp(&info, &before, sizeof info) == 0);
+  EXPECT_INVALID(kvevict_policy_at(0, NULL), "out", "NULL");
+  GROWN(kvevict_policy_info) grown = {{.struct_size = 0}};
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(grown, kvevict_policy_at(2, &grown.value));
+}

@@ -1,0 +1,82 @@
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/policies.h"
+
+Test(preset, every_preset_is_its_policy_text) {
+  uint32_t n = 0;
+  for (;; ++n) {
+    kvevict_preset_info info = {.struct_size = sizeof info};
+    if (kvevict_preset_at(n, &info) != KVEVICT_OK) break;
+    cr_expect_eq(info.struct_size, sizeof info);
+    cr_expect_eq(info.reserved, 0);
+    cr_expect(strlen(info.reproduces) > 0);
+    const kvevict_policy by_name = test_policy(info.name);
+    const kvevict_policy by_text = test_policy(info.policy_text);
+    cr_assert(test_same_policy(&by_name, &by_text), "%s", info.name);
+  }
+  cr_assert_geq(n, 4);
+}
+
+Test(preset, keys_after_a_preset_change_it) {
+  kvevict_policy expected = test_policy("snapkv-kvpress");
+  expected.budget = 0.25;
+  expected.obs_window = 16;
+  const kvevict_policy policy =
+      test_policy("snapkv-kvpress:budget=0.25,window=16");
+  cr_assert(test_same_policy(&policy, &expected));
+}
+
+Test(preset, original_snapkv_has_the_published_numbers) {
+  const kvevict_policy p = test_policy("snapkv-original");
+  cr_expect_eq(p.kind, KVEVICT_POLICY_SNAPKV);
+  cr_expect_eq(p.n_sink, 0);
+  cr_expect_eq(p.obs_window, 32);
+  cr_expect_eq(p.keep_window, 1);
+  cr_expect_eq(p.pool, KVEVICT_POOL_AVG);
+  cr_expect_eq(p.pool_kernel, 5);
+  cr_expect_eq(p.pool_edge, KVEVICT_POOL_EDGE_PAD);
+  cr_expect_eq(p.window_reduce, KVEVICT_REDUCE_SUM);
+  cr_expect_eq(p.budget, 2048.0);
+}
+
+Test(preset, kvpress_pools_each_query_head_before_the_group_mean) {
+  const kvevict_policy p = test_policy("snapkv-kvpress");
+  cr_expect_eq(p.kind, KVEVICT_POLICY_SNAPKV);
+  cr_expect_eq(p.n_sink, 0);
+  cr_expect_eq(p.obs_window, 64);
+  cr_expect_eq(p.pool, KVEVICT_POOL_AVG);
+  cr_expect_eq(p.pool_kernel, 5);
+  cr_expect_eq(p.window_reduce, KVEVICT_REDUCE_MEAN);
+  cr_expect_eq(p.group_reduce, KVEVICT_REDUCE_MEAN);
+  cr_expect_eq(p.shaping_order, KVEVICT_SHAPING_POOL_THEN_REDUCE);
+}
+
+Test(preset, sharpinference_sums_everything_into_one_list) {
+  const kvevict_policy p = test_policy("snapkv-sharpinference");
+  cr_expect_eq(p.n_recent, 64);
+  cr_expect_eq(p.pool, KVEVICT_POOL_NONE);
+  cr_expect_eq(p.group_reduce, KVEVICT_REDUCE_SUM);
+  cr_expect_eq(p.scope, KVEVICT_SCOPE_MODEL);
+  cr_expect_eq(p.scope_reduce, KVEVICT_REDUCE_SUM);
+}
+
+Test(preset, web_llm_has_its_configuration_layers_numbers) {
+  const kvevict_policy p = test_policy("snapkv-web-llm");
+  cr_expect_eq(p.n_sink, 4);
+  cr_expect_eq(p.obs_window, 32);
+  cr_expect_eq(p.pool_kernel, 7);
+}
+
+Test(preset, enumeration_ends_with_an_error_and_untouched_output) {
+  uint32_t n = 0;
+  kvevict_preset_info info = {.struct_size = sizeof info};
+  while (kvevict_preset_at(n, &info) == KVEVICT_OK) ++n;
+  GUARD(info);
+  info.struct_size = sizeof info;
+  const kvevict_preset_info before = info;
+  EXPECT_INVALID(kvevict_preset_at(n, &info), "index");
+  EXPECT_INVALID(kvevict_preset_at(UINT32_MAX, &info), "index");
+  cr_assert(memcmp(&info, &before, sizeof info) == 0);
+  EXPECT_INVALID(kvevict_preset_at(0, NULL), "out", "NULL");
+  GROWN(kvevict_preset_info) grown = {{.struct_size = 0}};
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(grown, kvevict_preset_at(0, &grown.value));
+}

@@ -1,0 +1,91 @@
+/* One layer's cache in any of the layouts the header can describe, with guard
+ * bytes around and between its rows. */
+#ifndef KVEVICT_TESTS_CAPI_SUPPORT_CACHE_H_
+#define KVEVICT_TESTS_CAPI_SUPPORT_CACHE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+#include "tests/capi/support/random.h"
+
+typedef enum test_layout {
+  TEST_TOKEN_MAJOR,   /* [S, H, D] */
+  TEST_HEAD_MAJOR,    /* [H, S, D] */
+  TEST_TRANSPOSED,    /* [H, D, S]; opaque rows: head-major */
+  TEST_NEGATIVE,      /* token-major with every stride negative */
+  TEST_KV_IN_ONE_ROW, /* [S, K heads then V heads, D] */
+  TEST_PADDED,        /* token-major, rows 3 bytes apart, odd address */
+  TEST_PAGED_1, /* block tables are permuted, with unused blocks between */
+  TEST_PAGED_3,
+  TEST_PAGED_16,         /* tokens, then heads inside a block */
+  TEST_PAGED_16_BY_HEAD, /* heads, then tokens inside a block */
+  TEST_N_LAYOUTS
+} test_layout;
+
+const char* test_layout_name(test_layout layout);
+
+typedef struct test_cache_spec {
+  test_layout layout;
+  uint32_t n_kv_heads;
+  uint32_t capacity; /* tokens */
+  kvevict_dtype k_dtype;
+  uint32_t k_head_dim; /* opaque: bytes per row */
+  kvevict_dtype v_dtype;
+  uint32_t v_head_dim; /* opaque: bytes per row; 0: no V */
+  uint32_t
+      n_companions; /* at most 2: f32 scales, then opaque rows of 5 bytes */
+} test_cache_spec;
+
+typedef struct test_cache {
+  test_cache_spec spec;
+  kvevict_view view;
+  kvevict_plane companions[2];
+  uint8_t* memory;
+  size_t n_bytes;
+  int32_t* block_table;
+} test_cache;
+
+/* Memory filled with random bytes, rows of readable dtypes with finite numbers.
+ */
+test_cache* test_cache_create(const test_cache_spec* spec, test_random* random);
+
+/* The same bytes at another address. */
+test_cache* test_cache_clone(const test_cache* cache);
+
+void test_cache_destroy(test_cache* cache);
+
+/* The element of a plane of this cache. */
+float test_cache_get(const test_cache* cache, const kvevict_plane* plane,
+                     uint32_t token, uint32_t head, uint32_t element);
+void test_cache_set(test_cache* cache, const kvevict_plane* plane,
+                    uint32_t token, uint32_t head, uint32_t element,
+                    float value);
+
+/* Gives the first n_tokens rows the content of another cache's rows; the specs
+ * may differ in layout only. */
+void test_cache_copy_rows(test_cache* to, const test_cache* from,
+                          uint32_t n_tokens);
+
+/* Fills rows [first, first + n) with new random content. */
+void test_cache_append(test_cache* cache, test_random* random, uint32_t first,
+                       uint32_t n);
+
+/* Keys as f32, [n_kv_heads, n_tokens, k_head_dim]. */
+void test_cache_keys(const test_cache* cache, uint32_t n_tokens, float* out);
+
+/* Fails the test unless the first n_tokens rows are alike. Layouts may differ.
+ */
+void test_expect_same_rows(const test_cache* a, const test_cache* b,
+                           uint32_t n_tokens, const char* what);
+
+/* Fails the test unless all bytes outside of rows [first, end) equal those of
+ * `before`, which is a clone. */
+void test_expect_same_outside(const test_cache* a, const test_cache* before,
+                              uint32_t first, uint32_t end, const char* what);
+
+/* Fails the test unless every byte equals that of `before`. */
+void test_expect_same_bytes(const test_cache* a, const test_cache* before,
+                            const char* what);
+
+#endif /* KVEVICT_TESTS_CAPI_SUPPORT_CACHE_H_ */

@@ -1,0 +1,72 @@
+#include "tests/capi/support/floats.h"
+
+#include <math.h>
+#include <string.h>
+
+uint32_t test_element_bytes(kvevict_dtype dtype) {
+  switch (dtype) {
+    case KVEVICT_DTYPE_F32:
+      return 4;
+    case KVEVICT_DTYPE_F16:
+    case KVEVICT_DTYPE_BF16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+static float LoadF16(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const int fraction = bits & 1023;
+  double value;
+  if (exponent == 31) {
+    value = fraction == 0 ? INFINITY : NAN;
+  } else if (exponent == 0) {
+    value = ldexp(fraction, -24);
+  } else {
+    value = ldexp(1024 + fraction, exponent - 25);
+  }
+  return (float)((bits & 0x8000) != 0 ? -value : value);
+}
+
+static uint16_t StoreF16(float value) {
+  const uint16_t sign = signbit(value) ? 0x8000 : 0;
+  if (isnan(value)) return 0x7E00;
+  if (isinf(value)) return sign | 0x7C00;
+  int exponent;
+  const double fraction = frexp(fabs((double)value), &exponent);
+  if (value == 0.0f || exponent < -23) return sign;
+  if (exponent > 16) return sign | 0x7BFF;
+  if (exponent < -13) { /* subnormal: multiples of 2^-24 */
+    return sign | (uint16_t)ldexp(fraction, exponent + 24);
+  }
+  return sign |
+         (uint16_t)((exponent + 14) << 10 | ((int)ldexp(fraction, 11) - 1024));
+}
+
+void test_store(kvevict_dtype dtype, float value, void* element) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  uint16_t half = (uint16_t)(bits >> 16);
+  if (dtype == KVEVICT_DTYPE_F16) half = StoreF16(value);
+  if (dtype == KVEVICT_DTYPE_F32) {
+    memcpy(element, &value, sizeof value);
+  } else {
+    memcpy(element, &half, sizeof half);
+  }
+}
+
+float test_load(kvevict_dtype dtype, const void* element) {
+  uint16_t half;
+  uint32_t bits;
+  float value;
+  if (dtype == KVEVICT_DTYPE_F32) {
+    memcpy(&value, element, sizeof value);
+    return value;
+  }
+  memcpy(&half, element, sizeof half);
+  if (dtype == KVEVICT_DTYPE_F16) return LoadF16(half);
+  bits = (uint32_t)half << 16;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}

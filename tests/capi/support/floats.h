@@ -1,0 +1,16 @@
+/* Element types as the tests write and read them. */
+#ifndef KVEVICT_TESTS_CAPI_SUPPORT_FLOATS_H_
+#define KVEVICT_TESTS_CAPI_SUPPORT_FLOATS_H_
+
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+uint32_t test_element_bytes(kvevict_dtype dtype); /* 1 for opaque */
+
+/* Writes the nearest value towards zero that the dtype has. */
+void test_store(kvevict_dtype dtype, float value, void* element);
+
+float test_load(kvevict_dtype dtype, const void* element);
+
+#endif /* KVEVICT_TESTS_CAPI_SUPPORT_FLOATS_H_ */

@@ -1,0 +1,317 @@
+#include "tests/capi/support/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+#include "tests/capi/support/policies.h"
+#include "tests/oracle/compact.h"
+#include "tests/oracle/policy.h"
+#include "tests/oracle/scores.h"
+
+enum { kGuardBytes = 4096, kAlignment = 64 };
+
+static test_cache* NewCache(const test_model_spec* spec, test_layout layout,
+                            uint32_t capacity, uint32_t seed) {
+  const test_cache_spec cache = {
+      layout,           spec->n_kv_heads, capacity,         spec->k_dtype,
+      spec->k_head_dim, spec->k_dtype,    spec->v_head_dim, spec->n_companions};
+  test_random random = {seed};
+  return test_cache_create(&cache, &random);
+}
+
+static void FillQueries(test_model* model, uint32_t layer,
+                        test_random* random) {
+  const test_model_spec* s = &model->spec;
+  const uint32_t size = test_element_bytes(s->q_dtype);
+  const size_t n = (size_t)s->max_positions * s->n_q_heads * s->k_head_dim;
+  model->queries[layer] = malloc(n * size);
+  for (size_t i = 0; i < n; ++i) {
+    /* Twice the usual spread makes peaks that a selection can find. */
+    test_store(s->q_dtype, 2.0f * test_random_normal(random),
+               model->queries[layer] + i * size);
+  }
+}
+
+static void CreateHandles(test_model* model) {
+  const test_model_spec* s = &model->spec;
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  test_allocator_install(&model->allocator, &options);
+  test_runner_install(&model->runner, s->n_threads == 0 ? 1 : s->n_threads,
+                      &options);
+  EXPECT_OK(kvevict_context_create(&options, &model->context));
+  const bool opaque = s->k_dtype == KVEVICT_DTYPE_OPAQUE;
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = s->n_layers;
+  geometry.n_q_heads = s->n_q_heads;
+  geometry.n_kv_heads = s->n_kv_heads;
+  geometry.k_head_dim = opaque ? 0 : s->k_head_dim;
+  geometry.v_head_dim = opaque ? 0 : s->v_head_dim;
+  geometry.q_dtype = s->q_dtype;
+  geometry.k_dtype = s->k_dtype;
+  geometry.v_dtype = s->k_dtype;
+  geometry.max_tokens = s->max_tokens;
+  model->geometry = geometry;
+  model->policy = test_policy(s->policy);
+  EXPECT_OK(kvevict_plan_create(model->context, &geometry, &model->policy,
+                                &model->plan));
+  EXPECT_OK(kvevict_sequence_create(model->plan, &model->sequence));
+  EXPECT_OK(kvevict_plan_workspace_bytes(model->plan, KVEVICT_OPERATION_EVICT,
+                                         &model->workspace_bytes));
+  const size_t rounded = (model->workspace_bytes + kGuardBytes + kAlignment) /
+                         kAlignment * kAlignment;
+  model->workspace = aligned_alloc(kAlignment, rounded);
+}
+
+test_model* test_model_create(const test_model_spec* spec, test_random random) {
+  test_model* model = calloc(1, sizeof(*model));
+  model->spec = *spec;
+  for (uint32_t l = 0; l < spec->n_layers; ++l) {
+    const uint32_t seed = (uint32_t)test_random_u64(&random);
+    model->archive[l] =
+        NewCache(spec, TEST_TOKEN_MAJOR, spec->max_positions, seed);
+    model->live[l] = NewCache(spec, spec->layout, spec->max_tokens, seed + 1);
+    model->views[l] = model->live[l]->view;
+    FillQueries(model, l, &random);
+  }
+  CreateHandles(model);
+  return model;
+}
+
+void test_model_destroy(test_model* model) {
+  kvevict_sequence_destroy(model->sequence);
+  kvevict_plan_destroy(model->plan);
+  kvevict_context_destroy(model->context);
+  EXPECT(model->allocator.n_live == 0, "%u allocations leaked",
+         model->allocator.n_live);
+  EXPECT(model->allocator.n_complaints == 0, "misused allocator hooks");
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    test_cache_destroy(model->archive[l]);
+    test_cache_destroy(model->live[l]);
+    free(model->queries[l]);
+  }
+  free(model->workspace);
+  free(model);
+}
+
+kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
+                                 uint32_t first_position) {
+  const test_model_spec* s = &model->spec;
+  const int64_t row = (int64_t)s->k_head_dim * test_element_bytes(s->q_dtype);
+  kvevict_plane plane;
+  memset(&plane, 0, sizeof plane);
+  plane.head_stride_bytes = row;
+  plane.token_stride_bytes = row * s->n_q_heads;
+  plane.data = (uint64_t)(uintptr_t)model->queries[layer] +
+               (uint64_t)(first_position * plane.token_stride_bytes);
+  plane.dtype = s->q_dtype;
+  plane.head_dim = s->k_head_dim;
+  return plane;
+}
+
+static void CopyToken(test_cache* to, uint32_t slot, const test_cache* from,
+                      uint32_t position) {
+  const kvevict_plane* to_planes[4] = {&to->view.k, &to->view.v,
+                                       &to->companions[0], &to->companions[1]};
+  const kvevict_plane* from_planes[4] = {
+      &from->view.k, &from->view.v, &from->companions[0], &from->companions[1]};
+  for (uint32_t p = 0; p < 2 + to->view.n_companions; ++p) {
+    if (to_planes[p]->data == 0) continue;
+    for (uint32_t h = 0; h < to->spec.n_kv_heads; ++h) {
+      for (uint32_t b = 0; b < oracle_row_bytes(to_planes[p]); ++b) {
+        *oracle_row_byte(&to->view, to_planes[p], slot, h, b) =
+            *oracle_row_byte(&from->view, from_planes[p], position, h, b);
+      }
+    }
+  }
+}
+
+void test_model_append(test_model* model, uint32_t n) {
+  EXPECT(model->n_seen + n <= model->spec.max_positions, "archive too small");
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    const uint32_t stored = test_model_stored(model, l);
+    for (uint32_t i = 0; i < n && stored + i < model->spec.max_tokens; ++i) {
+      CopyToken(model->live[l], stored + i, model->archive[l],
+                model->n_seen + i);
+    }
+  }
+  EXPECT_OK(kvevict_sequence_append(model->sequence, n));
+  model->n_seen += n;
+}
+
+void test_model_capture(test_model* model, uint32_t first, uint32_t n) {
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    const kvevict_plane queries = test_model_queries(model, l, first);
+    EXPECT_OK(kvevict_sequence_capture(model->sequence, l, &queries, n, first));
+  }
+}
+
+void test_model_step(test_model* model, uint32_t n) {
+  test_model_capture(model, model->n_seen, n);
+  test_model_append(model, n);
+}
+
+kvevict_status test_model_evict(test_model* model,
+                                const kvevict_evict_options* options,
+                                kvevict_evict_report* report) {
+  memset(model->workspace, TEST_GUARD, model->workspace_bytes + kGuardBytes);
+  const kvevict_status status = kvevict_sequence_evict(
+      model->sequence, model->views, model->spec.n_layers, options,
+      model->workspace_bytes == 0 ? NULL : model->workspace,
+      model->workspace_bytes, report);
+  EXPECT(test_is_filled(model->workspace + model->workspace_bytes, kGuardBytes),
+         "the eviction wrote beyond its workspace of %zu bytes",
+         model->workspace_bytes);
+  return status;
+}
+
+uint32_t test_model_stored(const test_model* model, uint32_t layer) {
+  uint32_t stored = 0;
+  EXPECT_OK(kvevict_sequence_stored_length(model->sequence, layer, &stored));
+  return stored;
+}
+
+void test_model_positions(const test_model* model, uint32_t layer,
+                          uint32_t head, int32_t* positions) {
+  const uint32_t stored = test_model_stored(model, layer);
+  size_t n = 0;
+  EXPECT_OK(kvevict_sequence_keep_positions(model->sequence, layer, head,
+                                            positions, stored, &n));
+  EXPECT(n == stored, "layer %u: %zu positions of %u slots", layer, n, stored);
+}
+
+static void CheckRows(const test_model* model, uint32_t layer, uint32_t head,
+                      const int32_t* positions, uint32_t n, const char* what) {
+  const test_cache* live = model->live[layer];
+  const test_cache* archive = model->archive[layer];
+  const kvevict_plane* live_planes[4] = {
+      &live->view.k, &live->view.v, &live->companions[0], &live->companions[1]};
+  const kvevict_plane* archive_planes[4] = {&archive->view.k, &archive->view.v,
+                                            &archive->companions[0],
+                                            &archive->companions[1]};
+  for (uint32_t p = 0; p < 2 + live->view.n_companions; ++p) {
+    if (live_planes[p]->data == 0) continue;
+    for (uint32_t slot = 0; slot < n; ++slot) {
+      for (uint32_t b = 0; b < oracle_row_bytes(live_planes[p]); ++b) {
+        EXPECT(*oracle_row_byte(&live->view, live_planes[p], slot, head, b) ==
+                   *oracle_row_byte(&archive->view, archive_planes[p],
+                                    (uint32_t)positions[slot], head, b),
+               "%s: layer %u, head %u, plane %u: slot %u is not token %d", what,
+               layer, head, p, slot, positions[slot]);
+      }
+    }
+  }
+}
+
+void test_model_check(const test_model* model, const char* what) {
+  uint32_t logical = 0;
+  EXPECT_OK(kvevict_sequence_logical_length(model->sequence, &logical));
+  EXPECT(logical == model->n_seen, "%s: logical length %u, not %u", what,
+         logical, model->n_seen);
+  int32_t* positions = malloc((logical + 1) * sizeof(int32_t));
+  int32_t* slot_of = malloc((logical + 1) * sizeof(int32_t));
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    const uint32_t stored = test_model_stored(model, l);
+    for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
+      test_model_positions(model, l, h, positions);
+      for (uint32_t p = 0; p < logical; ++p) slot_of[p] = -1;
+      for (uint32_t slot = 0; slot < stored; ++slot) {
+        const int32_t p = positions[slot];
+        EXPECT(p >= 0 && (uint32_t)p < logical &&
+                   (slot == 0 || p > positions[slot - 1]),
+               "%s: layer %u, head %u, slot %u: position %d", what, l, h, slot,
+               p);
+        slot_of[p] = (int32_t)slot;
+        int32_t answer = -2;
+        EXPECT_OK(kvevict_sequence_position_of_slot(model->sequence, l, h, slot,
+                                                    &answer));
+        EXPECT(answer == p, "%s: slot %u: position %d, not %d", what, slot,
+               answer, p);
+      }
+      for (uint32_t p = 0; p < logical; ++p) {
+        int32_t answer = -2;
+        EXPECT_OK(kvevict_sequence_slot_of_position(model->sequence, l, h, p,
+                                                    &answer));
+        EXPECT(answer == slot_of[p], "%s: position %u: slot %d, not %d", what,
+               p, answer, slot_of[p]);
+      }
+      CheckRows(model, l, h, positions, stored, what);
+    }
+  }
+  free(positions);
+  free(slot_of);
+}
+
+void test_model_oracle_scores(const test_model* model, uint32_t layer,
+                              double* scores) {
+  const test_model_spec* s = &model->spec;
+  const uint32_t window = model->policy.obs_window;
+  const uint32_t n = test_model_stored(model, layer);
+  const uint32_t size = test_element_bytes(s->q_dtype);
+  float* queries =
+      malloc(sizeof(float) * s->n_q_heads * window * s->k_head_dim);
+  float* keys = malloc(sizeof(float) * s->n_kv_heads * n * s->k_head_dim);
+  double* weights = malloc(sizeof(double) * s->n_q_heads * n);
+  float* q = queries;
+  for (uint32_t h = 0; h < s->n_q_heads; ++h) {
+    for (uint32_t w = 0; w < window; ++w) {
+      const size_t row =
+          (size_t)(model->n_seen - window + w) * s->n_q_heads + h;
+      for (uint32_t e = 0; e < s->k_head_dim; ++e) {
+        *q++ = test_load(s->q_dtype, model->queries[layer] +
+                                         (row * s->k_head_dim + e) * size);
+      }
+    }
+  }
+  test_cache_keys(model->live[layer], n, keys);
+  const oracle_attention attention = {
+      s->n_q_heads, s->n_kv_heads, n,
+      window,       s->k_head_dim, 1.0 / sqrt((double)s->k_head_dim),
+      queries,      keys};
+  oracle_window_weights(&attention, weights);
+  oracle_shape_scores(&model->policy, &attention, weights, scores);
+  free(queries);
+  free(keys);
+  free(weights);
+}
+
+void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
+                       const kvevict_evict_options* options, uint8_t* forced) {
+  const uint32_t n = test_model_stored(model, layer);
+  kvevict_resolved_policy r = {.struct_size = sizeof r};
+  EXPECT(oracle_resolve(&model->policy, model->n_seen, &r), "no such budget");
+  for (uint32_t slot = 0; slot < n; ++slot) {
+    int32_t position = -1;
+    EXPECT_OK(kvevict_sequence_position_of_slot(model->sequence, layer, head,
+                                                slot, &position));
+    forced[slot] = slot < r.n_sink || slot + r.n_recent >= n;
+    if (options == NULL) continue;
+    for (size_t i = 0; i < options->protected_positions_len; ++i) {
+      if (options->protected_positions[i] == position) forced[slot] = 1;
+    }
+  }
+}
+
+void test_expect_same_tokens(const test_model* a, const test_model* b,
+                             const char* what) {
+  for (uint32_t l = 0; l < a->spec.n_layers; ++l) {
+    const uint32_t n = test_model_stored(a, l);
+    EXPECT(n == test_model_stored(b, l), "%s: layer %u: %u and %u slots", what,
+           l, n, test_model_stored(b, l));
+    int32_t* pa = malloc((n + 1) * sizeof(int32_t));
+    int32_t* pb = malloc((n + 1) * sizeof(int32_t));
+    for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
+      test_model_positions(a, l, h, pa);
+      test_model_positions(b, l, h, pb);
+      for (uint32_t i = 0; i < n; ++i) {
+        EXPECT(pa[i] == pb[i],
+               "%s: layer %u, head %u, slot %u: token %d and %d", what, l, h, i,
+               pa[i], pb[i]);
+      }
+    }
+    free(pa);
+    free(pb);
+  }
+}

@@ -1,0 +1,100 @@
+/* A model in miniature: caches, queries and a sequence, with an archive of
+ * every token's rows, so that after any evictions each slot can be held against
+ * the token it should have. */
+#ifndef KVEVICT_TESTS_CAPI_SUPPORT_MODEL_H_
+#define KVEVICT_TESTS_CAPI_SUPPORT_MODEL_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+#include "tests/capi/support/cache.h"
+#include "tests/capi/support/hooks.h"
+#include "tests/capi/support/random.h"
+
+enum { TEST_MAX_LAYERS = 8 };
+
+typedef struct test_model_spec {
+  const char* policy;
+  uint32_t n_layers;
+  uint32_t n_q_heads;
+  uint32_t n_kv_heads;
+  uint32_t max_tokens;    /* slots */
+  uint32_t max_positions; /* tokens the archive holds */
+  uint32_t k_head_dim;
+  uint32_t v_head_dim;
+  kvevict_dtype q_dtype;
+  kvevict_dtype k_dtype; /* also of V */
+  test_layout layout;
+  uint32_t n_companions;
+  uint32_t n_threads; /* more than 1: the shuffling runner */
+} test_model_spec;
+
+typedef struct test_model {
+  test_model_spec spec;
+  kvevict_policy policy;
+  kvevict_geometry geometry;
+  test_allocator allocator;
+  test_runner runner;
+  kvevict_context* context;
+  kvevict_plan* plan;
+  kvevict_sequence* sequence;
+  test_cache* archive[TEST_MAX_LAYERS]; /* slot = position */
+  test_cache* live[TEST_MAX_LAYERS];
+  kvevict_view views[TEST_MAX_LAYERS];
+  /* [n_layers][max_positions, n_q_heads, k_head_dim] of q_dtype */
+  uint8_t* queries[TEST_MAX_LAYERS];
+  uint8_t* workspace; /* as many bytes as the plan says, then guard bytes */
+  size_t workspace_bytes;
+  uint32_t n_seen;
+} test_model;
+
+/* Contents depend on the random state alone, not on layout, threads or policy.
+ */
+test_model* test_model_create(const test_model_spec* spec, test_random random);
+void test_model_destroy(test_model* model);
+
+/* The query rows of a layer from a position on. */
+kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
+                                 uint32_t first_position);
+
+/* Stores the rows of the next n tokens in every layer and notes them. */
+void test_model_append(test_model* model, uint32_t n);
+
+/* Captures the query rows of [first, first + n) in every layer. */
+void test_model_capture(test_model* model, uint32_t first, uint32_t n);
+
+/* Capture and append of the next n tokens. */
+void test_model_step(test_model* model, uint32_t n);
+
+/* Evicts, in a workspace full of guard bytes, and checks its end afterwards. */
+kvevict_status test_model_evict(test_model* model,
+                                const kvevict_evict_options* options,
+                                kvevict_evict_report* report);
+
+uint32_t test_model_stored(const test_model* model, uint32_t layer);
+
+/* positions[stored] of a layer and head. */
+void test_model_positions(const test_model* model, uint32_t layer,
+                          uint32_t head, int32_t* positions);
+
+/* Every answer about positions and slots fits every other one, and every slot
+ * holds the rows of its position. */
+void test_model_check(const test_model* model, const char* what);
+
+/* Raw weights as scores of a layer's live cache by the oracle:
+ * [n_kv_heads, stored] doubles. */
+void test_model_oracle_scores(const test_model* model, uint32_t layer,
+                              double* scores);
+
+/* What must stay of a layer and head: forced[stored] of 0 and 1; protected
+ * positions as in the options. */
+void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
+                       const kvevict_evict_options* options, uint8_t* forced);
+
+/* Fails unless both models hold the same tokens in every layer and head. */
+void test_expect_same_tokens(const test_model* a, const test_model* b,
+                             const char* what);
+
+#endif /* KVEVICT_TESTS_CAPI_SUPPORT_MODEL_H_ */

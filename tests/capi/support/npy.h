@@ -1,0 +1,24 @@
+/* Arrays in NumPy's .npy format, version 1, C order. */
+#ifndef KVEVICT_TESTS_CAPI_SUPPORT_NPY_H_
+#define KVEVICT_TESTS_CAPI_SUPPORT_NPY_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TEST_NPY_MAX_AXES = 4 };
+
+typedef struct test_npy {
+  char type[8]; /* "<f2", "<f4", "<i4", "|b1" */
+  uint32_t n_axes;
+  uint32_t shape[TEST_NPY_MAX_AXES];
+  uint8_t* bytes; /* NULL: no such file */
+} test_npy;
+
+/* Reads folder/name.npy; fails the test if the file is damaged, of another type
+ * or has another number of axes. */
+test_npy test_npy_read(const char* folder, const char* name, const char* type,
+                       uint32_t n_axes);
+
+void test_npy_free(test_npy* array);
+
+#endif /* KVEVICT_TESTS_CAPI_SUPPORT_NPY_H_ */

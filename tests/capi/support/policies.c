@@ -1,0 +1,62 @@
+#include "tests/capi/support/policies.h"
+
+#include <math.h>
+
+#include "tests/capi/support/expect.h"
+
+kvevict_policy test_policy(const char* text) {
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  EXPECT_OK(kvevict_policy_parse(text, &policy));
+  return policy;
+}
+
+static double RandomBudget(test_random* random) {
+  switch (test_random_below(random, 4)) {
+    case 0:
+      return 1.0 - test_random_unit(random);
+    case 1:
+      return test_random_between(random, 2, 100);
+    case 2:
+      return test_random_between(random, 100, 100000);
+    default:
+      return 1.0 + exp(20.0 * test_random_unit(random));
+  }
+}
+
+/* Every field takes its default half the time, so that combinations get
+ * through. */
+#define MAYBE(field, value) \
+  if (test_random_coin(random)) policy.field = (value)
+
+kvevict_policy test_random_policy(test_random* random) {
+  for (;;) {
+    kvevict_policy policy;
+    EXPECT_OK(
+        kvevict_policy_init(&policy, sizeof policy,
+                            (kvevict_policy_kind)test_random_below(random, 6)));
+    policy.budget = RandomBudget(random);
+    MAYBE(n_sink, test_random_below(random, 20));
+    MAYBE(n_recent, test_random_below(random, 80));
+    MAYBE(obs_window, test_random_between(random, 1, 70));
+    MAYBE(keep_window, test_random_below(random, 2));
+    MAYBE(pool, (kvevict_pool)test_random_below(random, 3));
+    MAYBE(pool_kernel, 2 * test_random_below(random, 20) + 1);
+    MAYBE(pool_edge, (kvevict_pool_edge)test_random_below(random, 2));
+    MAYBE(window_reduce,
+          test_random_coin(random) ? KVEVICT_REDUCE_SUM : KVEVICT_REDUCE_MEAN);
+    MAYBE(group_reduce, (kvevict_reduce)test_random_below(random, 3));
+    MAYBE(shaping_order, (kvevict_shaping_order)test_random_below(random, 2));
+    MAYBE(scope, (kvevict_scope)test_random_below(random, 3));
+    MAYBE(scope_reduce, (kvevict_reduce)test_random_below(random, 3));
+    MAYBE(tie, (kvevict_tie)test_random_below(random, 2));
+    MAYBE(layer_split, (kvevict_layer_split)test_random_below(random, 4));
+    MAYBE(pyramid_alpha, 1.0 - test_random_unit(random));
+    MAYBE(pyramid_beta, test_random_between(random, 1, 64));
+    MAYBE(seed, test_random_u64(random));
+    if (kvevict_policy_validate(&policy) == KVEVICT_OK) return policy;
+  }
+}
+
+bool test_same_policy(const kvevict_policy* a, const kvevict_policy* b) {
+  return memcmp(a, b, sizeof(*a)) == 0; /* the struct has no padding */
+}

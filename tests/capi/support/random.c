@@ -1,0 +1,70 @@
+#include "tests/capi/support/random.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+test_random test_random_start(const char* test_name) {
+  const char* text = getenv("KVEVICT_TEST_SEED");
+  test_random random = {text != NULL ? strtoull(text, NULL, 10) : 1};
+  fprintf(stderr, "%s: KVEVICT_TEST_SEED=%llu\n", test_name,
+          (unsigned long long)random.state);
+  return random;
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014). */
+uint64_t test_random_u64(test_random* random) {
+  uint64_t z = random->state += 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+uint32_t test_random_below(test_random* random, uint32_t bound) {
+  return (uint32_t)(((test_random_u64(random) >> 32) * bound) >> 32);
+}
+
+uint32_t test_random_between(test_random* random, uint32_t low, uint32_t high) {
+  return low + test_random_below(random, high - low + 1);
+}
+
+bool test_random_coin(test_random* random) {
+  return test_random_below(random, 2) != 0;
+}
+
+double test_random_unit(test_random* random) {
+  return (double)(test_random_u64(random) >> 11) * 0x1p-53;
+}
+
+float test_random_normal(test_random* random) {
+  double sum = 0.0;
+  for (int i = 0; i < 12; ++i) sum += test_random_unit(random);
+  return (float)(sum - 6.0);
+}
+
+void test_random_bytes(test_random* random, void* memory, uint64_t n_bytes) {
+  uint8_t* bytes = memory;
+  for (uint64_t i = 0; i < n_bytes; i += 8) {
+    const uint64_t word = test_random_u64(random);
+    memcpy(bytes + i, &word, n_bytes - i < 8 ? (size_t)(n_bytes - i) : 8);
+  }
+}
+
+void test_random_permutation(test_random* random, int32_t* out, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t j = test_random_below(random, i + 1);
+    out[i] = out[j];
+    out[j] = (int32_t)i;
+  }
+}
+
+void test_random_ascending(test_random* random, int32_t* out, uint32_t n,
+                           uint32_t bound) {
+  uint32_t taken = 0;
+  for (uint32_t i = 0; i < bound; ++i) {
+    /* i is taken with the chance that makes every set equally likely. */
+    if (test_random_below(random, bound - i) < n - taken)
+      out[taken++] = (int32_t)i;
+  }
+}

@@ -1,0 +1,265 @@
+#include <stdlib.h>
+
+#include "tests/capi/support/cache.h"
+#include "tests/capi/support/expect.h"
+
+Test(view, init_macro_equals_init_function) {
+  const kvevict_view macro = KVEVICT_VIEW_INIT;
+  kvevict_view made;
+  GUARD(made);
+  EXPECT_OK(kvevict_view_init(&made, sizeof made));
+  cr_assert(memcmp(&made, &macro, sizeof made) == 0);
+}
+
+Test(view, init_refuses_null_and_small_structs) {
+  kvevict_view view;
+  GUARD(view);
+  EXPECT_INVALID(kvevict_view_init(NULL, sizeof view), "out", "NULL");
+  EXPECT_INVALID(kvevict_view_init(&view, sizeof view - 1), "struct_size");
+  EXPECT_UNTOUCHED(view);
+}
+
+Test(view, every_layout_is_valid_for_as_many_tokens_as_it_holds) {
+  const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_OPAQUE, KVEVICT_DTYPE_F32,
+                                  KVEVICT_DTYPE_BF16};
+  for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+    for (int type = 0; type < 3; ++type) {
+      for (uint32_t heads = 1; heads <= 3; ++heads) {
+        const test_cache_spec spec = {
+            (test_layout)layout, heads, 37, kTypes[type], 5,
+            kTypes[type],        7,     2};
+        test_random random = {1};
+        test_cache* cache = test_cache_create(&spec, &random);
+        for (uint32_t n = 0; n <= 37; ++n) {
+          const kvevict_status status = kvevict_view_validate(&cache->view, n);
+          EXPECT(status == KVEVICT_OK, "%s, %u tokens: %s",
+                 test_layout_name(layout), n, kvevict_last_error_message());
+        }
+        test_cache_destroy(cache);
+      }
+    }
+  }
+}
+
+/* A token-major f32 cache of 2 heads of 4 elements; nothing is dereferenced. */
+static kvevict_view Contiguous(void) {
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 2;
+  view.k.data = 0x10000;
+  view.k.dtype = KVEVICT_DTYPE_F32;
+  view.k.head_dim = 4;
+  view.k.head_stride_bytes = 16;
+  view.k.token_stride_bytes = 32;
+  view.v = view.k;
+  view.v.data = 0x90000;
+  return view;
+}
+
+static kvevict_view Paged(const int32_t* table, size_t table_len) {
+  kvevict_view view = Contiguous();
+  view.block_size = 4;
+  view.k.block_stride_bytes = view.v.block_stride_bytes = 128;
+  view.block_table = table;
+  view.block_table_len = table_len;
+  return view;
+}
+
+Test(view, null_and_wrong_struct_sizes_are_errors) {
+  EXPECT_INVALID(kvevict_view_validate(NULL, 4), "view", "NULL");
+  GROWN(kvevict_view) grown = {Contiguous()};
+  EXPECT_CHECKS_STRUCT_SIZE(grown, kvevict_view_validate(&grown.value, 4));
+}
+
+Test(view, token_counts_beyond_31_bits_are_errors) {
+  kvevict_view view = Contiguous();
+  EXPECT_OK(kvevict_view_validate(&view, 2147483647));
+  EXPECT_INVALID(kvevict_view_validate(&view, 2147483648u), "n_tokens",
+                 "2147483648");
+}
+
+/* `change` to a valid view makes it invalid for 10 tokens, and the message says
+ * why. */
+#define EXPECT_BREAKS(change, ...)                                 \
+  do {                                                             \
+    kvevict_view view = Contiguous();                              \
+    EXPECT_OK(kvevict_view_validate(&view, 10));                   \
+    change;                                                        \
+    EXPECT_INVALID(kvevict_view_validate(&view, 10), __VA_ARGS__); \
+  } while (0)
+
+Test(view, missing_rows_are_errors) {
+  EXPECT_BREAKS(view.n_kv_heads = 0, "n_kv_heads", "0");
+  EXPECT_BREAKS((view.k.data = 0, view.v.data = 0), "k.data", "0");
+  EXPECT_BREAKS(view.k.head_dim = 0, "k.head_dim", "0");
+  EXPECT_BREAKS(view.v.head_dim = 0, "v.head_dim", "0");
+  EXPECT_BREAKS((view.k.dtype = KVEVICT_DTYPE_OPAQUE, view.k.head_dim = 0),
+                "k.row_bytes", "0");
+}
+
+Test(view, contradictory_planes_are_errors) {
+  EXPECT_BREAKS(view.k.dtype = 4, "k.dtype", "4");
+  EXPECT_BREAKS(view.v.dtype = -1, "v.dtype", "-1");
+  EXPECT_BREAKS(view.k.row_bytes = 16, "k.row_bytes", "16");
+  EXPECT_BREAKS((view.k.dtype = KVEVICT_DTYPE_OPAQUE, view.k.row_bytes = 16),
+                "k.head_dim", "4");
+  EXPECT_BREAKS((view.k.dtype = KVEVICT_DTYPE_OPAQUE, view.k.row_bytes = 16,
+                 view.k.head_dim = 0, view.k.element_stride_bytes = 8),
+                "element_stride_bytes", "8");
+  EXPECT_BREAKS(view.k.reserved[0] = 1, "k.reserved", "1");
+  EXPECT_BREAKS(view.v.reserved[2] = 2, "v.reserved", "2");
+}
+
+Test(view, absent_v_is_valid) {
+  kvevict_view view = Contiguous();
+  memset(&view.v, 0, sizeof view.v);
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+}
+
+Test(view, rows_that_overlap_are_errors) {
+  EXPECT_BREAKS(view.k.token_stride_bytes = 31, "k", "overlap", "31");
+  EXPECT_BREAKS(view.k.token_stride_bytes = -31, "k", "overlap", "-31");
+  EXPECT_BREAKS(view.v.token_stride_bytes = 0, "v", "overlap", "0");
+  EXPECT_BREAKS(view.k.head_stride_bytes = 0, "k", "overlap", "0");
+  EXPECT_BREAKS(view.k.head_stride_bytes = 15, "k", "overlap", "15");
+  EXPECT_BREAKS(view.k.element_stride_bytes = 3, "k", "overlap", "3");
+  EXPECT_BREAKS(view.k.element_stride_bytes = 8, "k", "overlap", "8");
+  EXPECT_BREAKS(view.k.head_stride_bytes = 32, "k", "overlap", "32");
+}
+
+Test(view, zero_strides_are_valid_where_there_is_one_row) {
+  kvevict_view view = Contiguous();
+  view.n_kv_heads = 1;
+  view.k.head_stride_bytes = view.v.head_stride_bytes = 0;
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+  view.k.token_stride_bytes = view.v.token_stride_bytes = 0;
+  EXPECT_OK(kvevict_view_validate(&view, 1));
+  EXPECT_OK(kvevict_view_validate(&view, 0));
+  EXPECT_INVALID(kvevict_view_validate(&view, 2), "overlap");
+}
+
+Test(view, negative_strides_are_valid) {
+  kvevict_view view = Contiguous();
+  view.k.token_stride_bytes = -32;
+  view.v.head_stride_bytes = -16;
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+}
+
+Test(view, addresses_beyond_64_bits_are_errors) {
+  EXPECT_BREAKS(view.k.data = UINT64_MAX - 300, "k", "64");
+  EXPECT_BREAKS(view.v.token_stride_bytes = INT64_MAX, "v", "64");
+  EXPECT_BREAKS(view.v.token_stride_bytes = INT64_MIN, "v", "64");
+  EXPECT_BREAKS((view.k.token_stride_bytes = -32, view.k.data = 200), "k",
+                "64");
+}
+
+Test(view, last_row_may_end_where_the_address_space_does) {
+  kvevict_view view = Contiguous();
+  view.k.data =
+      UINT64_MAX - 319; /* 10 tokens of 32 bytes, the last byte is 2^64-1 */
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+  view.k.data += 1;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "k");
+}
+
+Test(view, companions_are_checked_like_k_and_v) {
+  kvevict_view view = Contiguous();
+  kvevict_plane companions[2] = {view.k, view.k};
+  view.n_companions = 2;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions", "NULL", "2");
+  view.companions = companions;
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+  companions[1].token_stride_bytes = 8;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[1]", "overlap");
+  companions[1] = view.k;
+  companions[0].data = 0;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[0]", "data");
+  companions[0] = view.k;
+  companions[0].dtype = 99;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[0]", "99");
+}
+
+Test(view, block_tables_must_cover_the_tokens) {
+  const int32_t table[3] = {5, 0, 9};
+  kvevict_view view = Paged(table, 3);
+  EXPECT_OK(kvevict_view_validate(&view, 12));
+  EXPECT_INVALID(kvevict_view_validate(&view, 13), "block_table_len", "3");
+  view = Paged(table, 2);
+  EXPECT_OK(kvevict_view_validate(&view, 8));
+  EXPECT_INVALID(kvevict_view_validate(&view, 9), "block_table_len", "2");
+  view = Paged(NULL, 3);
+  EXPECT_INVALID(kvevict_view_validate(&view, 9), "block_table", "NULL");
+  view = Paged(NULL, 0);
+  EXPECT_OK(kvevict_view_validate(&view, 0));
+}
+
+Test(view, block_ids_must_not_be_negative_where_they_are_used) {
+  const int32_t table[3] = {5, 0, -1};
+  kvevict_view view = Paged(table, 3);
+  EXPECT_OK(kvevict_view_validate(&view, 8));
+  EXPECT_INVALID(kvevict_view_validate(&view, 9), "block_table[2]", "-1");
+}
+
+Test(view, blocks_that_overlap_are_errors) {
+  const int32_t table[3] = {5, 0, 9};
+  kvevict_view view = Paged(table, 3);
+  view.k.block_stride_bytes = 127;
+  EXPECT_INVALID(kvevict_view_validate(&view, 12), "k", "overlap", "127");
+  view = Paged(table, 3);
+  view.v.block_stride_bytes = 0;
+  EXPECT_INVALID(kvevict_view_validate(&view, 12), "v", "overlap");
+}
+
+Test(view, far_blocks_are_reached_in_64_bits) {
+  const int32_t table[2] = {INT32_MAX, 0};
+  kvevict_view view = Paged(table, 2);
+  view.k.block_stride_bytes = view.v.block_stride_bytes = INT64_C(1) << 30;
+  EXPECT_OK(kvevict_view_validate(&view, 8));
+  view.k.block_stride_bytes = INT64_C(1) << 34;
+  EXPECT_INVALID(kvevict_view_validate(&view, 8), "k", "64");
+}
+
+Test(view, random_views_never_crash) {
+  test_random random = test_random_start("view random");
+  uint32_t n_valid = 0;
+  for (int i = 0; i < 20000; ++i) {
+    int32_t table[4];
+    for (int b = 0; b < 4; ++b)
+      table[b] = (int32_t)test_random_below(&random, 9) - 1;
+    kvevict_view view =
+        test_random_coin(&random) ? Contiguous() : Paged(table, 4);
+    for (int n = 0; n < 2; ++n) {
+      kvevict_plane* plane = test_random_coin(&random) ? &view.k : &view.v;
+      const uint64_t any =
+          test_random_u64(&random) >> test_random_below(&random, 64);
+      switch (test_random_below(&random, 8)) {
+        case 0:
+          plane->data = any;
+          break;
+        case 1:
+          plane->token_stride_bytes = (int64_t)any;
+          break;
+        case 2:
+          plane->head_stride_bytes = -(int64_t)any;
+          break;
+        case 3:
+          plane->block_stride_bytes = (int64_t)any;
+          break;
+        case 4:
+          plane->head_dim = (uint32_t)any;
+          break;
+        case 5:
+          plane->dtype = (kvevict_dtype)(any & 7);
+          break;
+        case 6:
+          view.n_kv_heads = (uint32_t)any;
+          break;
+        default:
+          view.block_size = (uint32_t)any;
+          break;
+      }
+    }
+    n_valid += kvevict_view_validate(&view, test_random_below(&random, 20)) ==
+               KVEVICT_OK;
+  }
+  cr_assert(n_valid > 100 && n_valid < 19900, "%u valid views", n_valid);
+}

@@ -1,0 +1,73 @@
+#include "tests/oracle/compact.h"
+
+#include <vector>
+
+namespace {
+
+uint32_t ElementBytes(const kvevict_plane& plane) {
+  switch (plane.dtype) {
+    case KVEVICT_DTYPE_OPAQUE:
+      return 1;
+    case KVEVICT_DTYPE_F32:
+      return 4;
+    case KVEVICT_DTYPE_F16:
+    case KVEVICT_DTYPE_BF16:
+      return 2;
+  }
+  return 0;
+}
+
+void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
+                  const int32_t* keep, uint32_t n_keep, uint32_t n_lists) {
+  if (plane.data == 0) return;
+  const uint32_t row_bytes = oracle_row_bytes(&plane);
+  for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
+    const int32_t* list = keep + (n_lists == 1 ? 0 : size_t{h} * n_keep);
+    std::vector<uint8_t> kept;
+    for (uint32_t i = 0; i < n_keep; ++i) {
+      for (uint32_t b = 0; b < row_bytes; ++b) {
+        kept.push_back(*oracle_row_byte(&view, &plane, list[i], h, b));
+      }
+    }
+    for (uint32_t i = 0; i < n_keep; ++i) {
+      for (uint32_t b = 0; b < row_bytes; ++b) {
+        *oracle_row_byte(&view, &plane, i, h, b) =
+            kept[size_t{i} * row_bytes + b];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+uint32_t oracle_row_bytes(const kvevict_plane* plane) {
+  if (plane->dtype == KVEVICT_DTYPE_OPAQUE) return plane->row_bytes;
+  return plane->head_dim * ElementBytes(*plane);
+}
+
+uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
+                         uint32_t token, uint32_t head, uint32_t byte) {
+  const uint32_t size = ElementBytes(*plane);
+  const int64_t element_stride =
+      plane->element_stride_bytes == 0 ? size : plane->element_stride_bytes;
+  int64_t offset = 0;
+  if (view->block_size == 0) {
+    offset += int64_t{token} * plane->token_stride_bytes;
+  } else {
+    const int64_t block = view->block_table[token / view->block_size];
+    offset += block * plane->block_stride_bytes;
+    offset += int64_t{token % view->block_size} * plane->token_stride_bytes;
+  }
+  offset += int64_t{head} * plane->head_stride_bytes;
+  offset += int64_t{byte / size} * element_stride + byte % size;
+  return reinterpret_cast<uint8_t*>(plane->data) + offset;
+}
+
+void oracle_compact(const kvevict_view* view, const int32_t* keep,
+                    uint32_t n_keep, uint32_t n_keep_lists) {
+  CompactPlane(*view, view->k, keep, n_keep, n_keep_lists);
+  CompactPlane(*view, view->v, keep, n_keep, n_keep_lists);
+  for (uint32_t i = 0; i < view->n_companions; ++i) {
+    CompactPlane(*view, view->companions[i], keep, n_keep, n_keep_lists);
+  }
+}

@@ -1,0 +1,28 @@
+// Rows of a view, byte by byte through the address formula of the header.
+#ifndef KVEVICT_TESTS_ORACLE_COMPACT_H_
+#define KVEVICT_TESTS_ORACLE_COMPACT_H_
+
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Bytes of one row of a plane.
+uint32_t oracle_row_bytes(const kvevict_plane* plane);
+
+// The address of byte `byte` of the row of a token and head.
+uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
+                         uint32_t token, uint32_t head, uint32_t byte);
+
+// What kvevict_compact() must do, with all the staging memory it may not have.
+void oracle_compact(const kvevict_view* view, const int32_t* keep,
+                    uint32_t n_keep, uint32_t n_keep_lists);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_COMPACT_H_

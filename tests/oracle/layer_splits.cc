@@ -1,0 +1,102 @@
+#include "tests/oracle/layer_splits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace kvevict::oracle {
+
+// Layer l's share of all selected tokens is alpha^l / sum. Who would get more
+// tokens than there are gets all, and the others share what that leaves. Then
+// largest remainders round up, the lower layer first.
+void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
+  const uint32_t forced = in.resolved.n_sink + in.resolved.n_recent;
+  const long double room = in.n_context - forced;
+  std::vector<long double> share(n_layers);
+  std::vector<bool> full(n_layers, false);
+  long double total = static_cast<long double>(in.resolved.n_selected) *
+                      static_cast<long double>(n_layers);
+  for (bool again = true; again;) {
+    again = false;
+    long double sum = 0, weight = 1;
+    for (uint32_t l = 0; l < n_layers; ++l) {
+      share[l] = full[l] ? 0 : weight;
+      sum += share[l];
+      if (!full[l]) weight *= in.policy.pyramid_alpha;
+    }
+    for (long double& s : share) s = s * total / sum;
+    for (uint32_t l = 0; l < n_layers; ++l) {
+      if (share[l] <= room) continue;
+      full[l] = again = true;
+      total -= room;
+    }
+  }
+  long double rest = total;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    const long double floor = full[l] ? room : std::floor(share[l]);
+    budgets[l] = forced + static_cast<uint32_t>(floor);
+    if (!full[l]) rest -= floor;
+    share[l] -= std::floor(share[l]);
+  }
+  std::vector<uint32_t> order(n_layers);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return share[a] > share[b]; });
+  for (uint32_t i = 0; i < static_cast<uint32_t>(rest); ++i) {
+    budgets[order[i]] += 1;
+  }
+}
+
+namespace {
+
+uint32_t Clamp(double tokens, const Split& in) {
+  const double lowest = in.resolved.n_sink + in.resolved.n_recent;
+  return static_cast<uint32_t>(
+      std::clamp(tokens, lowest, static_cast<double>(in.n_context)));
+}
+
+}  // namespace
+
+// KVCache-Factory. // is Python's: all operands here are >= 0.
+void SplitKvf(const Split& in, uint32_t* budgets, uint32_t n_layers) {
+  const int64_t window = in.resolved.n_recent;
+  const int64_t cap = in.resolved.budget;
+  const int64_t c = cap - window;
+  const int64_t seen = in.n_context;
+  if (n_layers == 1 || seen < 2 * c) return;  // uniform
+  int64_t lowest = c / in.policy.pyramid_beta;
+  int64_t highest = 2 * c - lowest;
+  if (highest >= seen - window) {
+    highest = seen - window;
+    lowest = 2 * c - highest;
+  }
+  const int64_t step = (highest - lowest) / (n_layers - 1);
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    budgets[l] = Clamp(static_cast<double>(highest - l * step + window), in);
+  }
+}
+
+// kvpress: S(1 - r) is the budget; the window rides on top of it while the
+// schedule is made and is inside the number that comes out. round() is to even.
+void SplitKvpress(const Split& in, uint32_t* budgets, uint32_t n_layers) {
+  const double window = in.resolved.n_recent;
+  const double seen = in.n_context;
+  const double capacity = window + in.real_budget;
+  double lowest = (capacity - window) / in.policy.pyramid_beta;
+  double highest = (capacity - window) * 2 - lowest;
+  if (highest >= seen - window) {
+    highest = seen - window;
+    lowest = (capacity - window) * 2 - highest;
+  }
+  const bool fits = seen >= highest && highest >= lowest && lowest >= window;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    double tokens = in.real_budget;
+    if (fits && n_layers > 1) {
+      tokens = highest - l * ((highest - lowest) / (n_layers - 1));
+    }
+    budgets[l] = Clamp(std::nearbyint(tokens), in);
+  }
+}
+
+}  // namespace kvevict::oracle

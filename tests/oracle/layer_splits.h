@@ -1,0 +1,27 @@
+// The schedules that spread a budget over the layers, each as its source has
+// it.
+#ifndef KVEVICT_TESTS_ORACLE_LAYER_SPLITS_H_
+#define KVEVICT_TESTS_ORACLE_LAYER_SPLITS_H_
+
+#include <cstdint>
+
+#include "kvevict/kvevict.h"
+
+namespace kvevict::oracle {
+
+struct Split {
+  const kvevict_policy& policy;
+  uint32_t n_context;  // more than the budget
+  double real_budget;  // before rounding
+  const kvevict_resolved_policy& resolved;
+};
+
+// budgets[n_layers]: the uniform budget on entry, each layer's tokens on
+// return.
+void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers);
+void SplitKvf(const Split& in, uint32_t* budgets, uint32_t n_layers);
+void SplitKvpress(const Split& in, uint32_t* budgets, uint32_t n_layers);
+
+}  // namespace kvevict::oracle
+
+#endif  // KVEVICT_TESTS_ORACLE_LAYER_SPLITS_H_

@@ -1,0 +1,28 @@
+// Policies in tokens, written from the words of the header and the papers.
+// Slow, plain, and sharing no code with core.
+#ifndef KVEVICT_TESTS_ORACLE_POLICY_H_
+#define KVEVICT_TESTS_ORACLE_POLICY_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What kvevict_policy_resolve() must say of a valid policy; false: an error.
+bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
+                    kvevict_resolved_policy* out);
+
+// What kvevict_policy_layer_budgets() must say of a valid policy; false: an
+// error.
+bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
+                          uint32_t* budgets, uint32_t n_layers);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_POLICY_H_

@@ -1,0 +1,44 @@
+// Scores of the observation window in double precision, step by step as
+// published.
+#ifndef KVEVICT_TESTS_ORACLE_SCORES_H_
+#define KVEVICT_TESTS_ORACLE_SCORES_H_
+
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct oracle_attention {
+  uint32_t n_q_heads;
+  uint32_t n_kv_heads;
+  uint32_t n_tokens;
+  uint32_t window;
+  uint32_t head_dim;
+  double scale;
+  const float* queries;  // [n_q_heads, window, head_dim]
+  const float* keys;     // [n_kv_heads, n_tokens, head_dim]
+} oracle_attention;
+
+// weights[n_q_heads, n_tokens]: causal softmax weights, summed over the
+// window's rows.
+void oracle_window_weights(const oracle_attention* in, double* weights);
+
+// One row of n values pooled; out is not in.
+void oracle_pool(const double* in, uint32_t n, const kvevict_policy* policy,
+                 double* out);
+
+// scores[n_kv_heads, n_tokens] from the weights, as the policy shapes them. A
+// kept window is +infinity and outside the pooling; one that is not kept is
+// like the rest.
+void oracle_shape_scores(const kvevict_policy* policy,
+                         const oracle_attention* in, const double* weights,
+                         double* scores);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_SCORES_H_

@@ -1,0 +1,33 @@
+// Which slots survive, by sorting everything.
+#ifndef KVEVICT_TESTS_ORACLE_SELECT_H_
+#define KVEVICT_TESTS_ORACLE_SELECT_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// out[n_tokens] = rows[n_rows, n_tokens] reduced over the rows.
+void oracle_combine(const float* rows, uint32_t n_rows, uint32_t n_tokens,
+                    kvevict_reduce reduce, float* out);
+
+// keep[n_keep], ascending: the forced slots and the best of the others.
+// Descending score, NaN last, ties by the rule. forced[n_tokens] is 0 or 1.
+void oracle_select(const float* scores, uint32_t n_tokens, uint32_t n_keep,
+                   const uint8_t* forced, kvevict_tie tie, int32_t* keep);
+
+// Whether keep[n_keep] is ascending, holds every forced slot, and leaves out no
+// slot that beats a kept one by more than `tolerance`.
+bool oracle_selection_is_right(const double* scores, uint32_t n_tokens,
+                               const int32_t* keep, uint32_t n_keep,
+                               const uint8_t* forced, double tolerance);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_SELECT_H_
