@@ -3,93 +3,120 @@
 #include <algorithm>
 #include <cstring>
 
-namespace kvevict {
-namespace {
+#include "hwy/cache_control.h"
 
-// Far enough ahead that a scattered row has come from memory when it is its turn.
-constexpr uint32_t kPrefetchBytes = 8192;
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/gather_rows.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Far enough ahead that a scattered row has come from memory when it is its turn, and
+// no more lines on their way than the core can track (8 KiB ahead is slower on Zen 4).
+constexpr uint32_t kPrefetchBytes = 3072;
 constexpr uint32_t kCacheLine = 64;
+// Rows from here on pay for the search for runs; shorter ones move one by one.
+constexpr uint32_t kRunRowBytes = 2048;
 
 // The cache is the caller's and writable; kernels that only read see it const.
-uint8_t* Writable(const uint8_t* p) { return const_cast<uint8_t*>(p); }
-
-// The length of the run of adjacent survivors that starts at place i.
-uint32_t RunLength(const int32_t* keep, uint32_t i, uint32_t n_keep) {
-  uint32_t n = 1;
-  while (i + n < n_keep && keep[i + n] == keep[i] + static_cast<int32_t>(n)) {
-    ++n;
-  }
-  return n;
+HWY_INLINE uint8_t* Writable(const uint8_t* p) {
+  return const_cast<uint8_t*>(p);
 }
 
-// Rows that lie end to end: a run of survivors moves as one block.
+HWY_INLINE void PrefetchRow(const uint8_t* row, uint32_t n_bytes) {
+  for (uint32_t b = 0; b < n_bytes; b += kCacheLine) {
+    hwy::Prefetch(row + b);
+  }
+}
+
+// Copies n bytes that do not overlap, the last vector over part of the one before.
+HWY_INLINE void CopyRow(uint8_t* to, const uint8_t* from, size_t n) {
+  const hn::ScalableTag<uint8_t> d;
+  const size_t lanes = hn::Lanes(d);
+  if (HWY_UNLIKELY(n < lanes)) {
+    std::memcpy(to, from, n);
+    return;
+  }
+  size_t b = 0;
+  for (; b + 2 * lanes <= n; b += 2 * lanes) {
+    const auto v0 = hn::LoadU(d, from + b);
+    const auto v1 = hn::LoadU(d, from + b + lanes);
+    hn::StoreU(v0, d, to + b);
+    hn::StoreU(v1, d, to + b + lanes);
+  }
+  if (b + lanes <= n) {
+    hn::StoreU(hn::LoadU(d, from + b), d, to + b);
+    b += lanes;
+  }
+  if (b < n) hn::StoreU(hn::LoadU(d, from + n - lanes), d, to + n - lanes);
+}
+
+// Rows [begin, end) of the keep list, one by one.
+void GatherEach(const GatherRowsArgs& a, uint32_t begin, uint32_t end) {
+  const uint32_t ahead =
+      std::max(1u, kPrefetchBytes / std::max(a.row_bytes, kCacheLine));
+  for (uint32_t i = begin; i < end; ++i) {
+    if (i + ahead < a.n_keep) {
+      PrefetchRow(a.rows.Row(a.keep[i + ahead]), a.row_bytes);
+    }
+    CopyRow(Writable(a.rows.Row(i)), a.rows.Row(a.keep[i]), a.row_bytes);
+  }
+}
+
+// Long rows that lie end to end: a run of adjacent survivors moves as one block.
 void GatherRuns(const GatherRowsArgs& a, uint32_t begin) {
   const size_t bytes = a.row_bytes;
   uint8_t* base = Writable(a.rows.base);
   for (uint32_t i = begin; i < a.n_keep;) {
-    const uint32_t run = RunLength(a.keep, i, a.n_keep);
+    uint32_t run = 1;
+    while (i + run < a.n_keep &&
+           a.keep[i + run] == a.keep[i] + static_cast<int32_t>(run)) {
+      ++run;
+    }
+    // The next run starts coming while this one is copied; the hardware follows it.
     if (i + run < a.n_keep) {
-      // The head of the next run; the hardware follows it from there.
-      const uint8_t* next = base + a.keep[i + run] * bytes;
-      for (uint32_t b = 0; b < std::min<size_t>(bytes, 4 * kCacheLine);
-           b += kCacheLine) {
-        __builtin_prefetch(next + b);
-      }
+      PrefetchRow(base + a.keep[i + run] * bytes, 4 * kCacheLine);
     }
     std::memmove(base + i * bytes, base + a.keep[i] * bytes, run * bytes);
     i += run;
   }
 }
 
-
-// Copies n bytes that do not overlap; n >= 64 takes whole and one overlapping last
-// chunk, which the compiler turns into vector moves.
-inline void CopyRow(uint8_t* to, const uint8_t* from, uint32_t n) {
-  if (n < kCacheLine) {
-    std::memcpy(to, from, n);
-    return;
-  }
-  uint32_t b = 0;
-  for (; b + kCacheLine <= n; b += kCacheLine) {
-    std::memcpy(to + b, from + b, kCacheLine);
-  }
-  std::memcpy(to + n - kCacheLine, from + n - kCacheLine, kCacheLine);
-}
-
-// Rows with anything between them.
-void GatherSpread(const GatherRowsArgs& a, uint32_t begin) {
-  const uint32_t ahead =
-      std::max(1u, kPrefetchBytes / std::max(a.row_bytes, kCacheLine));
-  for (uint32_t i = begin; i < a.n_keep; ++i) {
-    if (i + ahead < a.n_keep) {
-      const uint8_t* next = a.rows.Row(a.keep[i + ahead]);
-      for (uint32_t b = 0; b < a.row_bytes; b += kCacheLine) {
-        __builtin_prefetch(next + b);
-      }
-    }
-    CopyRow(Writable(a.rows.Row(i)), a.rows.Row(a.keep[i]), a.row_bytes);
-  }
-}
-
-}  // namespace
-
-void GatherRowsInPlace(const GatherRowsArgs& args) {
-  // What is in place already stays untouched.
-  uint32_t begin = 0;
-  while (begin < args.n_keep &&
-         args.keep[begin] == static_cast<int32_t>(begin)) {
-    ++begin;
-  }
+// What is in place already, [0, begin), stays untouched.
+void GatherRowsInPlace(const GatherRowsArgs& args, uint32_t begin) {
   GatherRowsArgs piece = args;
   for (uint32_t e = 0; e < args.n_elements; ++e) {
-    if (args.rows.block_size == 0 &&
-        args.rows.row_stride == int64_t{args.row_bytes}) {
+    const bool end_to_end = args.rows.block_size == 0 &&
+                            args.rows.row_stride == int64_t{args.row_bytes};
+    if (end_to_end && args.row_bytes >= kRunRowBytes) {
       GatherRuns(piece, begin);
     } else {
-      GatherSpread(piece, begin);
+      GatherEach(piece, begin, args.n_keep);
     }
     piece.rows.base += args.element_stride_bytes;
   }
 }
 
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvevict {
+
+HWY_EXPORT(GatherRowsInPlace);
+
+void GatherRowsInPlace(const GatherRowsArgs& args) {
+  uint32_t begin = 0;
+  while (begin < args.n_keep &&
+         args.keep[begin] == static_cast<int32_t>(begin)) {
+    ++begin;
+  }
+  HWY_DYNAMIC_DISPATCH(GatherRowsInPlace)(args, begin);
+}
+
 }  // namespace kvevict
+#endif  // HWY_ONCE

@@ -51,33 +51,58 @@ void Emit(const uint32_t* keys, size_t n, uint32_t cut, size_t first,
   const size_t lanes = hn::Lanes(d);
   const auto vcut = hn::Set(d, cut);
   size_t rank = 0;  // of the next key equal to the cut
+  const auto emit_each = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const bool equal = keys[i] == cut;
+      if (keys[i] > cut || (equal && rank >= first && rank < last)) {
+        *out++ = static_cast<int32_t>(i);
+      }
+      rank += equal;
+    }
+  };
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     const auto v = hn::LoadU(d, keys + i);
     const auto equal = hn::Eq(v, vcut);
-    const size_t n_equal = hn::CountTrue(d, equal);
     auto take = hn::Gt(v, vcut);
-    if (HWY_UNLIKELY(n_equal != 0)) {
-      if (rank >= first && rank + n_equal <= last) {
-        take = hn::Or(take, equal);
-      } else if (rank < last && rank + n_equal > first) {
-        break;  // the cut runs through this vector
+    if (const size_t n_equal = hn::CountTrue(d, equal); n_equal != 0) {
+      const bool all = rank >= first && rank + n_equal <= last;
+      const bool none = rank >= last || rank + n_equal <= first;
+      if (!all && !none) {  // the cut runs through this vector
+        emit_each(i, i + lanes);
+        continue;
       }
+      if (all) take = hn::Or(take, equal);
       rank += n_equal;
     }
     // Blended, since a plain compress-store may write past out's end.
     if (hn::AllFalse(d, take)) continue;
-    out += hn::CompressBlendedStore(
-        hn::Iota(di, static_cast<int32_t>(i)), hn::RebindMask(di, take), di, out);
+    out += hn::CompressBlendedStore(hn::Iota(di, static_cast<int32_t>(i)),
+                                    hn::RebindMask(di, take), di, out);
   }
-  // The rest, and vectors through which the cut runs, key by key.
-  for (; i < n; ++i) {
-    const bool equal = keys[i] == cut;
-    if (keys[i] > cut || (equal && rank >= first && rank < last)) {
-      *out++ = static_cast<int32_t>(i);
+  emit_each(i, n);
+}
+
+// Counts, per value of the digit at `shift`, the keys whose bits from `prefix_shift`
+// on equal `prefix`. After the first digit few do, so whole vectors are skipped.
+void CountDigit(const uint32_t* keys, size_t n, uint32_t shift,
+                uint32_t prefix_shift, uint32_t prefix, uint32_t* bins) {
+  const D32 d;
+  const size_t lanes = hn::Lanes(d);
+  const uint32_t mask = (1u << (prefix_shift - shift)) - 1;
+  const auto low = hn::Set(d, prefix << prefix_shift);
+  const auto span = hn::Set(d, (1u << prefix_shift) - 1);
+  const auto count_each = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (keys[i] >> prefix_shift == prefix) ++bins[(keys[i] >> shift) & mask];
     }
-    rank += equal;
+  };
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto inside = hn::Le(hn::Sub(hn::LoadU(d, keys + i), low), span);
+    if (!hn::AllFalse(d, inside)) count_each(i, i + lanes);
   }
+  count_each(i, n);
 }
 
 }  // namespace kvevict::HWY_NAMESPACE
@@ -89,42 +114,30 @@ namespace {
 
 HWY_EXPORT(ScoresToKeys);
 HWY_EXPORT(Emit);
-
-constexpr size_t kMaxBins = 2048;
-constexpr size_t kCopies = 4;
+HWY_EXPORT(CountDigit);
 
 // The bits of a key, highest first: 11 + 11 + 10.
 struct Digit {
   uint32_t shift;
-  uint32_t n_bins;
+  uint32_t n_bits;
 };
-constexpr Digit kDigits[] = {{21, 2048}, {10, 2048}, {0, 1024}};
+constexpr Digit kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
+constexpr size_t kMaxBins = 2048;
 
-// Counts, per value of a digit, the keys whose higher bits equal `prefix`. Several
-// copies, so that equal neighbours do not wait for each other's increment.
-void Histogram(const uint32_t* keys, size_t n, Digit digit, uint32_t prefix,
-               uint32_t* bins) {
+// The first digit of all keys. Several copies, so that equal neighbours do not wait
+// for each other's increment.
+void CountFirstDigit(const uint32_t* keys, size_t n, uint32_t* bins) {
+  constexpr size_t kCopies = 4;
   uint32_t copies[kCopies][kMaxBins];
   std::memset(copies, 0, sizeof(copies));
-  const uint32_t mask = digit.n_bins - 1;
-  const uint64_t prefix_shift =
-      digit.shift + (digit.n_bins == 1024 ? 10 : 11);
-  if (prefix_shift == 32) {
-    size_t i = 0;
-    for (; i + kCopies <= n; i += kCopies) {
-      for (size_t c = 0; c < kCopies; ++c) {
-        ++copies[c][keys[i + c] >> digit.shift];
-      }
-    }
-    for (; i < n; ++i) ++copies[0][keys[i] >> digit.shift];
-  } else {
-    for (size_t i = 0; i < n; ++i) {
-      if (keys[i] >> prefix_shift == prefix) {
-        ++copies[0][(keys[i] >> digit.shift) & mask];
-      }
+  size_t i = 0;
+  for (; i + kCopies <= n; i += kCopies) {
+    for (size_t c = 0; c < kCopies; ++c) {
+      ++copies[c][keys[i + c] >> kDigits[0].shift];
     }
   }
-  for (size_t b = 0; b < digit.n_bins; ++b) {
+  for (; i < n; ++i) ++copies[0][keys[i] >> kDigits[0].shift];
+  for (size_t b = 0; b < kMaxBins; ++b) {
     bins[b] = copies[0][b] + copies[1][b] + copies[2][b] + copies[3][b];
   }
 }
@@ -144,10 +157,16 @@ void SelectTopK(const uint32_t* keys, size_t n, size_t k, Tie tie,
   size_t needed = k;  // among keys that share the digits of `cut` so far
   size_t n_equal = n;
   for (const Digit digit : kDigits) {
-    Histogram(keys, n, digit, cut, bins);
-    uint32_t b = digit.n_bins - 1;
+    if (digit.shift == kDigits[0].shift) {
+      CountFirstDigit(keys, n, bins);
+    } else {
+      std::memset(bins, 0, sizeof(bins));
+      HWY_DYNAMIC_DISPATCH(CountDigit)
+      (keys, n, digit.shift, digit.shift + digit.n_bits, cut, bins);
+    }
+    uint32_t b = (1u << digit.n_bits) - 1;
     while (bins[b] < needed) needed -= bins[b--];
-    cut = cut * digit.n_bins + b;
+    cut = (cut << digit.n_bits) + b;
     n_equal = bins[b];
   }
   const size_t first = tie == Tie::kLower ? 0 : n_equal - needed;
