@@ -14,25 +14,33 @@ struct WindowAttention {
   // queries.Row(w) + g * query_head_stride.
   RowSource queries;
   int64_t query_head_stride = 0;
-  RowSource keys;  // n_tokens rows
+  RowSource keys;         // n_tokens rows
   uint32_t n_tokens = 0;  // >= window
-  uint32_t window = 0;    // >= 1; row w is the query of token n_tokens - window + w
+  uint32_t window = 0;    // >= 1; row w is token n_tokens - window + w
   uint32_t group = 0;     // query heads that read this KV head
   uint32_t head_dim = 0;
   float scale = 0.0f;  // of the logits
-  // [group, n_tokens]: for each query head and key, the sum over the window's rows
-  // of the causal softmax weights.
+  // [group, n_tokens]: for each query head and key, the sum over the window's
+  // rows of the causal softmax weights.
   float* out = nullptr;
   // WindowAttentionScratchBytes() bytes, 64-byte aligned.
   void* scratch = nullptr;
 };
 
-// Scratch for one call; independent of the CPU target.
+// Scratch for one call; independent of the CPU target. SIZE_MAX if it does not
+// fit in size_t. Mostly the exponentials: n_tokens * window * group floats.
 size_t WindowAttentionScratchBytes(uint32_t n_tokens, uint32_t window,
                                    uint32_t group, uint32_t head_dim);
 
-// Exact two-pass softmax over tiles of keys; reads every key row once. NaN in a
-// row of queries or in a key makes that row's or key's weights NaN. Deterministic.
+// Exact two-pass softmax over tiles of keys, in f32; reads every key row once.
+// Deterministic on one CPU target; targets differ by rounding.
+//
+// NaN and infinity do what the formula says. A row that sees a logit of NaN or
+// +infinity, or nothing but -infinity, weighs every key that it sees by NaN. So
+// one NaN in a key makes all rows that see it NaN, and with them out for all
+// keys these rows see; one NaN in a query does so for its query head. Otherwise
+// a logit of -infinity weighs 0, as does one more than 126 (base 2) below the
+// row's highest. Keys that a row does not see never matter to it.
 void ComputeWindowAttention(const WindowAttention& args);
 
 }  // namespace kvevict

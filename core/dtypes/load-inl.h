@@ -1,0 +1,118 @@
+// Rows of f32, f16 and bf16 as f32. A new dtype that can be scored is one more
+// decoder below and one more case of LoadRow().
+#if defined(KVEVICT_CORE_DTYPES_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVEVICT_CORE_DTYPES_LOAD_INL_H_
+#undef KVEVICT_CORE_DTYPES_LOAD_INL_H_
+#else
+#define KVEVICT_CORE_DTYPES_LOAD_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/dtype.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows are written in whole groups of this many floats; also the most lanes
+// used, so that every vector length divides a group.
+inline constexpr size_t kRowPad = 16;
+using RowTag = hn::CappedTag<float, kRowPad>;
+
+constexpr size_t PaddedRow(size_t n) {
+  return (n + kRowPad - 1) / kRowPad * kRowPad;
+}
+
+// Loads from an address of any alignment.
+template <class D>
+HWY_INLINE hn::VFromD<D> LoadBytes(D d, const uint8_t* from) {
+#if HWY_TARGET == HWY_SCALAR
+  hn::TFromD<D> lane;
+  std::memcpy(&lane, from, sizeof(lane));
+  return hn::Set(d, lane);
+#else
+  return hn::BitCast(d, hn::LoadU(hn::Repartition<uint8_t, D>(), from));
+#endif
+}
+
+// A decoder turns Lanes(df) packed elements into f32. All conversions are
+// exact, and NaN stays NaN.
+struct DecodeF32 {
+  using Bits = uint32_t;
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* from) {
+    return LoadBytes(df, from);
+  }
+};
+
+struct DecodeF16 {
+  using Bits = uint16_t;
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* from) {
+    const hn::Rebind<hwy::float16_t, DF> df16;
+    const hn::Rebind<uint16_t, DF> du16;
+    return hn::PromoteTo(df, hn::BitCast(df16, LoadBytes(du16, from)));
+  }
+};
+
+struct DecodeBF16 {
+  using Bits = uint16_t;
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* from) {
+    const hn::Rebind<uint16_t, DF> du16;
+    const hn::RebindToUnsigned<DF> du32;
+    const auto bits = hn::PromoteTo(du32, LoadBytes(du16, from));
+    return hn::BitCast(df, hn::ShiftLeft<16>(bits));
+  }
+};
+
+template <class Decode>
+HWY_INLINE void LoadRowOf(const uint8_t* from, int64_t element_stride, size_t n,
+                          float* HWY_RESTRICT out) {
+  using Bits = typename Decode::Bits;
+  const RowTag df;
+  const size_t lanes = hn::Lanes(df);
+  size_t i = 0;
+  if (element_stride == int64_t{sizeof(Bits)}) {
+    for (; i + lanes <= n; i += lanes) {
+      hn::StoreU(Decode::Load(df, from + i * sizeof(Bits)), df, out + i);
+    }
+  }
+  // The end of the row, and elements that lie apart: through a packed copy, so
+  // that nothing past the row is read.
+  for (; i < PaddedRow(n); i += lanes) {
+    Bits packed[kRowPad] = {};
+    for (size_t j = 0; j < lanes && i + j < n; ++j) {
+      std::memcpy(&packed[j],
+                  from + static_cast<int64_t>(i + j) * element_stride,
+                  sizeof(Bits));
+    }
+    hn::StoreU(Decode::Load(df, reinterpret_cast<const uint8_t*>(packed)), df,
+               out + i);
+  }
+}
+
+// out[0, n) = the row's elements; out[n, PaddedRow(n)) = 0. Strides may have
+// any sign and addresses any alignment. dtype must be one that can be scored.
+HWY_INLINE void LoadRow(const uint8_t* from, DType dtype,
+                        int64_t element_stride, size_t n,
+                        float* HWY_RESTRICT out) {
+  switch (dtype) {
+    case DType::kF16:
+      return LoadRowOf<DecodeF16>(from, element_stride, n, out);
+    case DType::kBF16:
+      return LoadRowOf<DecodeBF16>(from, element_stride, n, out);
+    default:
+      return LoadRowOf<DecodeF32>(from, element_stride, n, out);
+  }
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

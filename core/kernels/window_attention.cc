@@ -1,0 +1,286 @@
+#include "core/kernels/window_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/kernels/window_attention_layout.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/window_attention.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h, which includes this file once per target.
+#include "core/kernels/exp2-inl.h"
+#include "core/kernels/window_attention_pack-inl.h"
+#include "core/kernels/window_attention_product-inl.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A row's exponents are relative to a reference near its maximum so far. It is
+// raised only when a logit exceeds it by this much (base 2): rarely, and far
+// from overflow.
+constexpr float kReferenceMargin = 8.0f;
+
+// Rows whose weighted sum is formed before it is added to the rest, so that
+// rounding errors do not grow with the window.
+constexpr size_t kRowsPerSum = 64;
+
+// Keys of a tile that row `w` of the window sees: its own token and those
+// before it.
+HWY_INLINE size_t VisibleKeys(const WindowAttention& args, size_t tile,
+                              size_t w) {
+  const size_t n = size_t{args.n_tokens} - args.window + w + 1;
+  const size_t first = tile * kTileKeys;
+  return n <= first ? 0 : std::min(n - first, kTileKeys);
+}
+
+// Whether every row of the window sees the whole tile.
+HWY_INLINE bool IsUnmasked(const WindowAttention& args, size_t tile) {
+  return VisibleKeys(args, tile, 0) == kTileKeys;
+}
+
+// Asks for the rows of the next tile, a few with every block, since they are
+// too far apart for the hardware to guess.
+class KeyPrefetcher {
+ public:
+  KeyPrefetcher(const WindowAttention& args, size_t tile, size_t n_calls)
+      : args_(args),
+        row_(std::min<size_t>(tile * kTileKeys, args.n_tokens)),
+        end_(std::min<size_t>(row_ + kTileKeys, args.n_tokens)),
+        rows_per_call_((kTileKeys + n_calls - 1) / n_calls) {
+    const int64_t bytes = ElementBytes(args.keys.dtype);
+    // Elements far apart are on lines of their own, too many to ask for.
+    if (args.keys.element_stride != bytes) row_ = end_;
+    row_bytes_ = bytes * args.head_dim;
+  }
+
+  HWY_INLINE void Next() {
+    const size_t end = std::min(end_, row_ + rows_per_call_);
+    for (; row_ < end; ++row_) {
+      const uint8_t* row = args_.keys.Row(static_cast<uint32_t>(row_));
+      for (int64_t i = 0; i < row_bytes_; i += 64) {
+        hwy::Prefetch(row + i);
+      }
+    }
+  }
+
+ private:
+  const WindowAttention& args_;
+  size_t row_;
+  size_t end_;
+  size_t rows_per_call_;
+  int64_t row_bytes_;
+};
+
+// Logits, in base 2, of all rows and one tile of packed keys. Panel by panel,
+// so that a panel stays in the L1 cache while the queries stream by.
+HWY_NOINLINE void MultiplyTile(const WindowAttention& args, size_t tile,
+                               const WindowAttentionScratch& s) {
+  const size_t panel_keys = KeysPerPanel();
+  const size_t dim = args.head_dim;
+  const size_t n_blocks = (s.n_rows + kRowsPerBlock - 1) / kRowsPerBlock;
+  KeyPrefetcher prefetch(args, tile + 1, n_blocks * (kTileKeys / panel_keys));
+  const float* panel = s.panels;
+  for (size_t key = 0; key < kTileKeys; key += panel_keys) {
+    for (size_t block = 0; block < n_blocks; ++block) {
+      prefetch.Next();
+      MultiplyBlock(s.queries + block * dim * kRowsPerBlock, panel, dim,
+                    s.logits + block * kRowsPerBlock * kTileKeys + key,
+                    kTileKeys);
+    }
+    panel += PaddedRow(dim) * panel_keys;
+  }
+}
+
+// exps = 2^(logits - reference) of one row and tile, 0 from n_visible on;
+// raises the row's reference if needed and adds to its sum. NaN and +infinity
+// make the sum NaN.
+template <bool kMasked>
+HWY_INLINE void ExpRow(const float* HWY_RESTRICT logits, size_t n_visible,
+                       float* HWY_RESTRICT reference, double* HWY_RESTRICT sum,
+                       float* HWY_RESTRICT exps) {
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto minus_infinity = hn::Neg(hn::Inf(d));
+  const auto load = [&](size_t i) HWY_ATTR {
+    const auto x = hn::LoadU(d, logits + i);
+    if constexpr (!kMasked) return x;
+    const auto visible = hn::FirstN(d, n_visible - std::min(n_visible, i));
+    return hn::IfThenElse(visible, x, minus_infinity);
+  };
+
+  auto highest = load(0);
+  for (size_t i = lanes; i < kTileKeys; i += lanes) {
+    highest = hn::Max(highest, load(i));
+  }
+  const auto limit = hn::Set(d, *reference + kReferenceMargin);
+  if (HWY_UNLIKELY(!hn::AllFalse(d, hn::Gt(highest, limit)))) {
+    const float raised = hn::ReduceMax(d, highest);
+    *sum *= std::exp2(static_cast<double>(*reference) - raised);
+    *reference = raised;
+  }
+
+  const auto base = hn::Set(d, *reference);
+  auto tile_sum = hn::Zero(d);
+  for (size_t i = 0; i < kTileKeys; i += lanes) {
+    const auto e = Exp2(d, hn::Sub(load(i), base));
+    tile_sum = hn::Add(tile_sum, e);
+    hn::StoreU(e, d, exps + i);
+  }
+  *sum += hn::ReduceSum(d, tile_sum);
+}
+
+HWY_NOINLINE void ExpTile(const WindowAttention& args, size_t tile,
+                          const WindowAttentionScratch& s) {
+  float* exps = s.TileExps(tile);
+  const bool unmasked = IsUnmasked(args, tile);
+  for (size_t r = 0; r < s.n_rows; ++r) {
+    const float* logits = s.logits + r * kTileKeys;
+    float* row_exps = exps + r * kTileKeys;
+    if (unmasked) {
+      ExpRow<false>(logits, kTileKeys, s.references + r, s.sums + r, row_exps);
+    } else {
+      ExpRow<true>(logits, VisibleKeys(args, tile, r % args.window),
+                   s.references + r, s.sums + r, row_exps);
+    }
+  }
+  std::memcpy(s.TileReferences(tile), s.references,
+              s.n_padded_rows * sizeof(float));
+}
+
+// Turns the references of a tile into the weights of its exps:
+// 2^(reference of the tile - final reference) / sum of the row.
+HWY_INLINE void WeighTile(size_t tile, const WindowAttentionScratch& s) {
+  const RowTag d;
+  float* weights = s.TileReferences(tile);
+  for (size_t r = 0; r < s.n_padded_rows; r += hn::Lanes(d)) {
+    const auto below =
+        hn::Sub(hn::Load(d, weights + r), hn::Load(d, s.references + r));
+    hn::Store(hn::Mul(Exp2(d, below), hn::Load(d, s.inverse_sums + r)), d,
+              weights + r);
+  }
+}
+
+// out[0, min(kTileKeys, n_tokens - first)) = weighted sum over the window's
+// rows of one query head. What a row does not see is left out even if its
+// weight is NaN.
+template <bool kMasked>
+HWY_INLINE void SumRows(const WindowAttention& args, size_t tile,
+                        const float* HWY_RESTRICT exps,
+                        const float* HWY_RESTRICT weights,
+                        float* HWY_RESTRICT out) {
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t n_keys =
+      std::min(kTileKeys, size_t{args.n_tokens} - tile * kTileKeys);
+  // Four vectors side by side hide the latency of the additions.
+  for (size_t key = 0; key < n_keys; key += 4 * lanes) {
+    auto total0 = hn::Zero(d), total1 = total0, total2 = total0,
+         total3 = total0;
+    for (size_t begin = 0; begin < args.window; begin += kRowsPerSum) {
+      const size_t end = std::min<size_t>(begin + kRowsPerSum, args.window);
+      auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+      for (size_t w = begin; w < end; ++w) {
+        const auto weight = hn::Set(d, weights[w]);
+        const float* e = exps + w * kTileKeys + key;
+        const size_t n_visible = kMasked ? VisibleKeys(args, tile, w) : 0;
+        const auto add = [&](size_t i, auto sum) HWY_ATTR {
+          const auto more = hn::MulAdd(hn::LoadU(d, e + i), weight, sum);
+          if constexpr (!kMasked) return more;
+          const size_t before = std::min(n_visible, key + i);
+          return hn::IfThenElse(hn::FirstN(d, n_visible - before), more, sum);
+        };
+        sum0 = add(0, sum0);
+        sum1 = add(lanes, sum1);
+        sum2 = add(2 * lanes, sum2);
+        sum3 = add(3 * lanes, sum3);
+      }
+      total0 = hn::Add(total0, sum0);
+      total1 = hn::Add(total1, sum1);
+      total2 = hn::Add(total2, sum2);
+      total3 = hn::Add(total3, sum3);
+    }
+    const auto store = [&](size_t i, auto total) HWY_ATTR {
+      const size_t at = std::min(n_keys, key + i);
+      hn::StoreN(total, d, out + at, std::min(lanes, n_keys - at));
+    };
+    store(0, total0);
+    store(lanes, total1);
+    store(2 * lanes, total2);
+    store(3 * lanes, total3);
+  }
+}
+
+HWY_NOINLINE void SumTile(const WindowAttention& args, size_t tile,
+                          const WindowAttentionScratch& s) {
+  const bool unmasked = IsUnmasked(args, tile);
+  for (size_t g = 0; g < args.group; ++g) {
+    const size_t row = g * args.window;
+    const float* exps = s.TileExps(tile) + row * kTileKeys;
+    const float* weights = s.TileReferences(tile) + row;
+    float* out = args.out + g * args.n_tokens + tile * kTileKeys;
+    if (unmasked) {
+      SumRows<false>(args, tile, exps, weights, out);
+    } else {
+      SumRows<true>(args, tile, exps, weights, out);
+    }
+  }
+}
+
+void Compute(const WindowAttention& args, const WindowAttentionScratch& s) {
+  // Logits in base 2 turn e^x into 2^x.
+  const float factor =
+      static_cast<float>(args.scale * 1.4426950408889634073599246810);
+  PackQueries(args, factor, s.staged, s.queries);
+  std::fill_n(s.references, s.n_padded_rows,
+              std::numeric_limits<float>::lowest());
+  std::fill_n(s.sums, s.n_padded_rows, 0.0);
+
+  for (size_t tile = 0; tile < s.n_tiles; ++tile) {
+    PackKeys(args.keys, static_cast<uint32_t>(tile * kTileKeys), args.n_tokens,
+             args.head_dim, s.staged, s.panels);
+    MultiplyTile(args, tile, s);
+    ExpTile(args, tile, s);
+  }
+
+  for (size_t r = 0; r < s.n_padded_rows; ++r) {
+    s.inverse_sums[r] = static_cast<float>(1.0 / s.sums[r]);
+  }
+  for (size_t tile = 0; tile < s.n_tiles; ++tile) {
+    WeighTile(tile, s);
+    SumTile(args, tile, s);
+  }
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvevict {
+namespace {
+
+HWY_EXPORT(Compute);
+
+}  // namespace
+
+size_t WindowAttentionScratchBytes(uint32_t n_tokens, uint32_t window,
+                                   uint32_t group, uint32_t head_dim) {
+  return WindowAttentionLayout(n_tokens, window, group, head_dim).bytes();
+}
+
+void ComputeWindowAttention(const WindowAttention& args) {
+  const WindowAttentionLayout layout(args.n_tokens, args.window, args.group,
+                                     args.head_dim);
+  HWY_DYNAMIC_DISPATCH(Compute)
+  (args, WindowAttentionScratch(layout, args.scratch));
+}
+
+}  // namespace kvevict
+#endif  // HWY_ONCE
