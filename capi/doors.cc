@@ -9,9 +9,9 @@ extern "C" {
 
 kvevict_status kvevict_score_window(const kvevict_plan* plan,
                                     const kvevict_plane* queries,
-                                    const kvevict_view* view,
-                                    uint32_t n_tokens, float* scores,
-                                    size_t scores_len, void* workspace,
+                                    const kvevict_view* view, uint32_t n_tokens,
+                                    float* scores, size_t scores_len,
+                                    void* workspace,
                                     size_t workspace_bytes) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
@@ -25,8 +25,7 @@ kvevict_status kvevict_score_window(const kvevict_plan* plan,
 
 kvevict_status kvevict_select(const kvevict_plan* plan, uint32_t layer,
                               const float* scores, size_t scores_len,
-                              uint32_t n_tokens,
-                              const int32_t* protected_slots,
+                              uint32_t n_tokens, const int32_t* protected_slots,
                               size_t protected_slots_len, int32_t* keep,
                               size_t keep_capacity, void* workspace,
                               size_t workspace_bytes,
@@ -39,9 +38,8 @@ kvevict_status kvevict_select(const kvevict_plan* plan, uint32_t layer,
     KV_RETURN_IF_ERROR(CheckNotNull("keep", keep));
     KV_RETURN_IF_ERROR(CheckNotNull("out_n_keep", out_n_keep));
     return Select(Core(plan), layer, {scores, scores_len}, n_tokens,
-                  {protected_slots, protected_slots_len},
-                  {keep, keep_capacity}, workspace, workspace_bytes,
-                  out_n_keep);
+                  {protected_slots, protected_slots_len}, {keep, keep_capacity},
+                  workspace, workspace_bytes, out_n_keep);
   });
 }
 

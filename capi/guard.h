@@ -41,8 +41,8 @@ inline Status CheckArray(const char* name, const void* pointer, size_t length) {
 
 // ---- Versioned structs ----
 
-// Every struct has grown only at its end since its first release; its first size is
-// the least a caller may pass.
+// Every struct has grown only at its end since its first release; its first
+// size is the least a caller may pass.
 template <typename T>
 Status CheckStructSize(const char* name, size_t struct_size) {
   if (struct_size >= sizeof(T)) return Status();
@@ -50,8 +50,8 @@ Status CheckStructSize(const char* name, size_t struct_size) {
                          sizeof(T));
 }
 
-// Checks a struct from a caller that may know more fields than this library: those
-// must be zero.
+// Checks a struct from a caller that may know more fields than this library:
+// those must be zero.
 template <typename T>
 Status CheckStruct(const char* name, const T* in) {
   KV_RETURN_IF_ERROR(CheckNotNull(name, in));
@@ -82,8 +82,8 @@ Status CheckOut(const char* name, const T* out) {
   return CheckStructSize<T>(name, out->struct_size);
 }
 
-// Fills a checked output struct; its struct_size stays, and so do fields that this
-// library does not know.
+// Fills a checked output struct; its struct_size stays, and so do fields that
+// this library does not know.
 template <typename T>
 void CopyOut(const T& value, T* out) {
   const uint32_t struct_size = out->struct_size;

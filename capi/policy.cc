@@ -57,8 +57,8 @@ kvevict_status kvevict_policy_format(const kvevict_policy* in, char* text,
     if (text_capacity > 0) {
       KV_RETURN_IF_ERROR(CheckNotNull("text", text));
       if (text_capacity <= length) {
-        return InvalidArgument("text_capacity %zu <= length %zu",
-                               text_capacity, length);
+        return InvalidArgument("text_capacity %zu <= length %zu", text_capacity,
+                               length);
       }
       std::memcpy(text, buffer, length + 1);
     }

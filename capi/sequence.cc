@@ -104,10 +104,12 @@ kvevict_status kvevict_evict_options_init(kvevict_evict_options* out,
   });
 }
 
-kvevict_status kvevict_sequence_evict(
-    kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
-    const kvevict_evict_options* options, void* workspace,
-    size_t workspace_bytes, kvevict_evict_report* report) noexcept {
+kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
+                                      const kvevict_view* views,
+                                      size_t views_len,
+                                      const kvevict_evict_options* options,
+                                      void* workspace, size_t workspace_bytes,
+                                      kvevict_evict_report* report) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     KV_RETURN_IF_ERROR(CheckViews(Core(sequence), views, views_len));
@@ -133,11 +135,10 @@ kvevict_status kvevict_sequence_stored_length(const kvevict_sequence* sequence,
   });
 }
 
-kvevict_status kvevict_sequence_logical_length(
-    const kvevict_sequence* sequence, uint32_t* out_length) noexcept {
+kvevict_status kvevict_sequence_logical_length(const kvevict_sequence* sequence,
+                                               uint32_t* out_length) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(
-        CheckQuestion(sequence, 0, 0, "out_length", out_length));
+    KV_RETURN_IF_ERROR(CheckQuestion(sequence, 0, 0, "out_length", out_length));
     *out_length = Core(sequence).logical_length();
     return Status();
   });
@@ -147,8 +148,8 @@ kvevict_status kvevict_sequence_position_of_slot(
     const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
     uint32_t slot, int32_t* out_position) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, kv_head, "out_position",
-                                     out_position));
+    KV_RETURN_IF_ERROR(
+        CheckQuestion(sequence, layer, kv_head, "out_position", out_position));
     const Sequence& s = Core(sequence);
     if (slot >= s.slots(layer).stored) {
       return InvalidArgument("slot %u >= stored length %u", slot,

@@ -1,5 +1,5 @@
-// The table of operations that each device fills in: core/backend_cpu.cc with Highway
-// kernels. Policies, plans and sequences do not know which one runs.
+// The table of operations that each device fills in: core/backend_cpu.cc with
+// Highway kernels. Policies, plans and sequences do not know which one runs.
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
@@ -24,7 +24,8 @@ struct LayerJob {
   uint32_t n_tokens = 0;  // slots held
   uint32_t n_keep = 0;    // slots that survive, <= n_tokens
   float* scores = nullptr;  // [n_kv_heads, n_tokens]
-  uint32_t* keys = nullptr;  // select's scratch, [n_lists, n_tokens]; may be scores
+  uint32_t* keys =
+      nullptr;  // select's scratch, [n_lists, n_tokens]; may be scores
   int32_t* keep = nullptr;  // [n_lists, n_keep]; n_lists is 1 or n_kv_heads
 };
 
@@ -55,7 +56,8 @@ size_t ScoreWindowScratchBytes(const kvevict_geometry& geometry,
 struct Forced {
   uint32_t n_sink = 0;
   uint32_t n_recent = 0;
-  // Ascending positions (SlotMap) or slots (no map); those not held are ignored.
+  // Ascending positions (SlotMap) or slots (no map); those not held are
+  // ignored.
   std::span<const int32_t> protect;
 };
 
@@ -69,14 +71,14 @@ struct SlotMap {
   ~SlotMap() = default;
 };
 
-// Scores to ascending keep lists, as scope and tie rule say. Reads no scores where the
-// policy ranks no tokens.
+// Scores to ascending keep lists, as scope and tie rule say. Reads no scores
+// where the policy ranks no tokens.
 struct SelectArgs {
   const kvevict_geometry& geometry;
   const kvevict_policy& policy;
   std::span<const LayerJob> jobs;
-  // Scope model: layers whose scores, [n_layers, n_kv_heads, n_tokens], lie end to
-  // end from jobs[0].scores on. Otherwise 1.
+  // Scope model: layers whose scores, [n_layers, n_kv_heads, n_tokens], lie end
+  // to end from jobs[0].scores on. Otherwise 1.
   uint32_t n_shared_layers = 1;
   Forced forced;
   const SlotMap* slot_map = nullptr;

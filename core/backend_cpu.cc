@@ -1,4 +1,5 @@
-// The CPU filling of the table: work items over layers and heads, fixed by shape.
+// The CPU filling of the table: work items over layers and heads, fixed by
+// shape.
 #include <algorithm>
 #include <limits>
 
@@ -31,8 +32,8 @@ size_t GroupSize(const kvevict_geometry& g) {
   return g.n_q_heads / g.n_kv_heads;
 }
 
-// Rows [n_q_heads of the group + 1, max_tokens]: the group's weights, and one more to
-// pool into.
+// Rows [n_q_heads of the group + 1, max_tokens]: the group's weights, and one
+// more to pool into.
 size_t GroupRowsBytes(const kvevict_geometry& g) {
   return (CheckedSize(GroupSize(g) + 1) * CheckedSize(g.max_tokens) *
           CheckedSize(sizeof(float)))
@@ -45,7 +46,8 @@ uint32_t PooledTokens(const kvevict_policy& policy, uint32_t n_tokens) {
   return policy.keep_window != 0 ? n_tokens - policy.obs_window : n_tokens;
 }
 
-// [group, n_tokens] weights to one row of scores. `rows` has one spare row at the end.
+// [group, n_tokens] weights to one row of scores. `rows` has one spare row at
+// the end.
 void ShapeScores(const kvevict_policy& policy, float* rows, uint32_t group,
                  uint32_t n_tokens, float* scores) {
   const uint32_t n = PooledTokens(policy, n_tokens);
@@ -125,8 +127,9 @@ void ForceKeys(const SelectArgs& args, const LayerJob& job, uint32_t list,
   }
 }
 
-// Reduces [n_rows, n_tokens] scores that share a list into the first row of keys; by
-// columns, so that the order of additions does not depend on the workers.
+// Reduces [n_rows, n_tokens] scores that share a list into the first row of
+// keys; by columns, so that the order of additions does not depend on the
+// workers.
 void ReduceShared(const Context& context, const SelectArgs& args,
                   const LayerJob& job, uint64_t n_rows) {
   constexpr uint32_t kColumns = 4096;
@@ -160,9 +163,9 @@ void CpuSelect(const Context& context, const SelectArgs& args) {
     const uint64_t row = uint64_t{list} * job.n_tokens;
     uint32_t* keys = job.keys + row;
     if (ranked) {
-      ScoresToKeys(shared ? reinterpret_cast<const float*>(keys)
-                          : job.scores + row,
-                   job.n_tokens, keys);
+      ScoresToKeys(
+          shared ? reinterpret_cast<const float*>(keys) : job.scores + row,
+          job.n_tokens, keys);
     } else {
       std::fill_n(keys, job.n_tokens, kNanKey);
     }
@@ -222,10 +225,9 @@ void CpuCompact(const Context& context, const CompactArgs& args) {
 size_t ScoreWindowScratchBytes(const kvevict_geometry& g,
                                const kvevict_policy& policy) {
   return GroupRowsBytes(g) +
-         WindowAttentionScratchBytes(g.max_tokens,
-                                     std::min(policy.obs_window, g.max_tokens),
-                                     static_cast<uint32_t>(GroupSize(g)),
-                                     g.k_head_dim);
+         WindowAttentionScratchBytes(
+             g.max_tokens, std::min(policy.obs_window, g.max_tokens),
+             static_cast<uint32_t>(GroupSize(g)), g.k_head_dim);
 }
 
 const Backend kCpuBackend = {

@@ -60,8 +60,7 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
     o.free = DefaultFree;
   }
   if (o.n_threads == 0) o.n_threads = 1;
-  void* memory =
-      o.alloc(sizeof(Context), alignof(Context), o.alloc_user_data);
+  void* memory = o.alloc(sizeof(Context), alignof(Context), o.alloc_user_data);
   if (memory == nullptr) {
     return OutOfMemory("context: no %zu bytes", sizeof(Context));
   }

@@ -122,7 +122,8 @@ T* NewObject(const Context& context, Args&&... args) {
 
 template <typename T>
 void DeleteObject(const Context& context, T* object) {
-  const Retained<Context> alive(context);  // the object may hold the last reference
+  const Retained<Context> alive(
+      context);  // the object may hold the last reference
   object->~T();
   context.Free(object, sizeof(T), alignof(T));
 }

@@ -17,14 +17,15 @@ Status CheckTokenCount(uint32_t n_tokens, uint32_t least, const Plan& plan) {
                          least, max_tokens);
 }
 
+// `first` is the place of slots[0] in the caller's array.
 Status CheckAscending(const char* name, std::span<const int32_t> slots,
-                      uint32_t n_tokens) {
+                      size_t first, uint32_t n_tokens) {
   int64_t least = 0;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < least || slots[i] >= int64_t{n_tokens}) {
       return InvalidArgument(
           "%s[%zu] %d: ascending slots in [%lld, n_tokens %u) are wanted", name,
-          i, slots[i], static_cast<long long>(least), n_tokens);
+          first + i, slots[i], static_cast<long long>(least), n_tokens);
     }
     least = int64_t{slots[i]} + 1;
   }
@@ -33,7 +34,8 @@ Status CheckAscending(const char* name, std::span<const int32_t> slots,
 
 // ---- select ----
 
-// Scores the policy wants for `n_tokens` slots: one row per list's worth of heads.
+// Scores the policy wants for `n_tokens` slots: one row per list's worth of
+// heads.
 Status CheckScores(const Plan& plan, std::span<const float> scores,
                    uint32_t n_tokens) {
   const kvevict_geometry& g = plan.geometry();
@@ -54,8 +56,8 @@ Status CheckForced(const kvevict_resolved_policy& resolved,
     return slot >= int64_t{resolved.n_sink} &&
            slot < int64_t{n_tokens} - resolved.n_recent;
   };
-  const uint64_t n_protected = std::count_if(
-      protected_slots.begin(), protected_slots.end(), in_between);
+  const uint64_t n_protected =
+      std::count_if(protected_slots.begin(), protected_slots.end(), in_between);
   if (uint64_t{resolved.n_sink} + resolved.n_recent + n_protected <= n_keep) {
     return Status();
   }
@@ -90,8 +92,8 @@ Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
     return InvalidArgument("scores_len %zu is not n_kv_heads %u * n_tokens %u",
                            scores.size(), g.n_kv_heads, n_tokens);
   }
-  KV_RETURN_IF_ERROR(CheckWorkspace(workspace, workspace_bytes,
-                                    plan.score_workspace_bytes()));
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(workspace, workspace_bytes, plan.score_workspace_bytes()));
 
   LayerJob job;
   job.view = &view;
@@ -104,12 +106,11 @@ Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
   job.scores = scores.data();
   const Context& context = plan.context();
   context.backend().score_window(
-      context,
-      {g,
-       policy,
-       plan.softmax_scale(),
-       {&job, 1},
-       {static_cast<uint8_t*>(workspace), plan.score_worker_bytes()}});
+      context, {g,
+                policy,
+                plan.softmax_scale(),
+                {&job, 1},
+                {static_cast<uint8_t*>(workspace), plan.score_worker_bytes()}});
   return Status();
 }
 
@@ -129,7 +130,7 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   KV_RETURN_IF_ERROR(CheckTokenCount(n_tokens, 1, plan));
   KV_RETURN_IF_ERROR(CheckScores(plan, scores, n_tokens));
   KV_RETURN_IF_ERROR(
-      CheckAscending("protected_slots", protected_slots, n_tokens));
+      CheckAscending("protected_slots", protected_slots, 0, n_tokens));
   KV_RETURN_IF_ERROR(CheckWorkspace(workspace, workspace_bytes,
                                     plan.select_workspace().bytes));
   uint8_t* const scratch = static_cast<uint8_t*>(workspace);
@@ -139,7 +140,10 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   KV_RETURN_IF_ERROR(LayerBudgets(policy, n_tokens, budgets));
 
   const uint32_t n_keep = budgets[layer];
-  const uint32_t n_lists = plan.n_lists();
+  // Heads of a policy that ranks nothing are alike, but the caller still gets a list
+  // for each.
+  const uint32_t n_lists =
+      policy.scope == KVEVICT_SCOPE_KV_HEAD ? g.n_kv_heads : 1;
   if (uint64_t{n_lists} * n_keep > keep.size()) {
     return InvalidArgument("keep_capacity %zu < %u lists * %u tokens",
                            keep.size(), n_lists, n_keep);
@@ -166,12 +170,14 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   job.keep = keep.data();
   const Context& context = plan.context();
   context.backend().select(
-      context,
-      {g,
-       policy,
-       {&job, 1},
-       model ? g.n_layers : 1,
-       {resolved.n_sink, resolved.n_recent, protected_slots}});
+      context, {g,
+                policy,
+                {&job, 1},
+                model ? g.n_layers : 1,
+                {resolved.n_sink, resolved.n_recent, protected_slots}});
+  for (uint32_t list = plan.n_lists(); list < n_lists; ++list) {
+    std::copy_n(keep.begin(), n_keep, keep.begin() + uint64_t{list} * n_keep);
+  }
   *out_n_keep = n_keep;
   return Status();
 }
@@ -199,8 +205,8 @@ Status Compact(const Context& context, const kvevict_view& view,
                            keep.size(), n_keep_lists, n_tokens);
   }
   for (uint32_t list = 0; list < n_keep_lists; ++list) {
-    KV_RETURN_IF_ERROR(
-        CheckAscending("keep", keep.subspan(list * n_keep, n_keep), n_tokens));
+    KV_RETURN_IF_ERROR(CheckAscending(
+        "keep", keep.subspan(list * n_keep, n_keep), list * n_keep, n_tokens));
   }
   LayerJob job;
   job.view = &view;

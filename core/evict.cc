@@ -60,8 +60,9 @@ class Eviction {
   const EvictWorkspace& layout_;
   uint8_t* const workspace_;
 
-  std::span<LayerJob> jobs_;    // one per layer
-  std::span<LayerJob> active_;  // of the layers that lose tokens, shared ones once
+  std::span<LayerJob> jobs_;  // one per layer
+  std::span<LayerJob>
+      active_;  // of the layers that lose tokens, shared ones once
   Forced forced_;
 };
 
@@ -246,8 +247,7 @@ void Eviction::Run() {
   Score();
   const Context& context = plan_.context();
   const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
-  const uint32_t n_shared =
-      model ? static_cast<uint32_t>(active_.size()) : 1;
+  const uint32_t n_shared = model ? static_cast<uint32_t>(active_.size()) : 1;
   context.backend().select(
       context, {g_, policy_, active_, n_shared, forced_, &sequence_});
   context.backend().compact(context, {active_, plan_.n_lists()});
@@ -329,8 +329,8 @@ void AddLayer(const LayerJob& job, kvevict_evict_report* report) {
   report->bytes_before += job.n_tokens * token_bytes;
   report->bytes_after += job.n_keep * token_bytes;
   if (const uint64_t block = job.view->block_size; block > 0) {
-    report->blocks_freed += (job.n_tokens + block - 1) / block -
-                            (job.n_keep + block - 1) / block;
+    report->blocks_freed +=
+        (job.n_tokens + block - 1) / block - (job.n_keep + block - 1) / block;
   }
 }
 
@@ -364,8 +364,8 @@ Status Evict(Sequence* sequence, const ViewList& views,
              const kvevict_evict_options& options, void* workspace,
              size_t workspace_bytes, kvevict_evict_report* report) {
   const Plan& plan = sequence->plan();
-  KV_RETURN_IF_ERROR(CheckWorkspace(workspace, workspace_bytes,
-                                    plan.evict_workspace().bytes));
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(workspace, workspace_bytes, plan.evict_workspace().bytes));
   kvevict_evict_report filled{};
   filled.struct_size = sizeof(filled);
   if (SignalOf(plan.policy()) == Signal::kNone) {

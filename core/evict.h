@@ -28,8 +28,8 @@ class ViewList {
   size_t stride_;
 };
 
-// See kvevict_sequence_evict(). struct_size fields have been checked, and there is a
-// view per layer. `report` is written on success.
+// See kvevict_sequence_evict(). struct_size fields have been checked, and there
+// is a view per layer. `report` is written on success.
 Status Evict(Sequence* sequence, const ViewList& views,
              const kvevict_evict_options& options, void* workspace,
              size_t workspace_bytes, kvevict_evict_report* report);

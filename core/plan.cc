@@ -63,14 +63,14 @@ Status CheckGeometry(const kvevict_geometry& g) {
   return Status();
 }
 
-// Whether the scratch of the scoring kernel can be computed without overflow; an
-// upper bound of what it needs.
+// Whether the scratch of the scoring kernel can be computed without overflow;
+// an upper bound of what it needs.
 bool ScoreScratchFits(const kvevict_geometry& g, const kvevict_policy& p,
                       uint32_t n_workers) {
   const CheckedSize rows = CheckedSize(g.n_q_heads / g.n_kv_heads) *
                            CheckedSize(std::min(p.obs_window, g.max_tokens));
-  const CheckedSize columns = CheckedSize(g.max_tokens) + CheckedSize(1024) +
-                              CheckedSize(g.k_head_dim);
+  const CheckedSize columns =
+      CheckedSize(g.max_tokens) + CheckedSize(1024) + CheckedSize(g.k_head_dim);
   return ((rows + CheckedSize(1024)) * columns * CheckedSize(16) *
           CheckedSize(n_workers))
       .ok();
@@ -108,8 +108,9 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   }
   char text[kMaxPolicyText];
   FormatPolicy(policy, text);
-  context.Log(KVEVICT_LOG_DEBUG, "plan %s, %u layers, evict workspace %zu bytes",
-              text, geometry.n_layers, plan->evict_.bytes);
+  context.Log(KVEVICT_LOG_DEBUG,
+              "plan %s, %u layers, evict workspace %zu bytes", text,
+              geometry.n_layers, plan->evict_.bytes);
   *out = plan;
   return Status();
 }
@@ -151,9 +152,9 @@ Status Plan::LayOutWorkspaces() {
   }
   const CheckedSize rows = n_layers * CheckedSize(ranked ? g.n_kv_heads : 1);
   evict_.scores = evict.Add(rows * tokens, sizeof(float));
-  const CheckedSize keep =
-      CheckedSize(n_lists()) *
-      CheckedSize(MaxTotalBudget(policy_, g.max_tokens, model ? 1 : g.n_layers));
+  const CheckedSize keep = CheckedSize(n_lists()) *
+                           CheckedSize(MaxTotalBudget(policy_, g.max_tokens,
+                                                      model ? 1 : g.n_layers));
   evict_.keep_capacity = keep.value();
   evict_.keep = evict.Add(keep, sizeof(int32_t));
   if (CapturesQueries()) evict_.worker_bytes = score_worker_bytes_;
@@ -161,15 +162,13 @@ Status Plan::LayOutWorkspaces() {
 
   Layout select;
   select_.budgets = select.Add(n_layers, sizeof(uint32_t));
-  select_.keys =
-      select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));
+  select_.keys = select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));
   if (!keep.ok() || !evict.end().ok() || !select.end().ok()) {
     return InvalidArgument(
         "n_layers %u, n_kv_heads %u, max_tokens %u: a workspace over size_t",
         g.n_layers, g.n_kv_heads, g.max_tokens);
   }
-  evict_.bytes =
-      SignalOf(policy_) == Signal::kNone ? 0 : evict.end().value();
+  evict_.bytes = SignalOf(policy_) == Signal::kNone ? 0 : evict.end().value();
   select_.bytes = select.end().value();
   return Status();
 }

@@ -14,11 +14,14 @@ namespace kvevict {
 
 // The parts of an eviction's workspace, as offsets.
 struct EvictWorkspace {
-  size_t jobs = 0;  // LayerJob [2, n_layers]: all layers, those that lose tokens
-  size_t budgets = 0;       // u32 [n_layers]
-  size_t window_table = 0;  // i32 [obs_window]: place in the ring of window row w
-  size_t scores = 0;  // f32 [n_layers, n_kv_heads or 1, max_tokens], become keys
-  size_t keep = 0;    // i32 keep lists of all layers, end to end
+  size_t jobs =
+      0;  // LayerJob [2, n_layers]: all layers, those that lose tokens
+  size_t budgets = 0;  // u32 [n_layers]
+  size_t window_table =
+      0;  // i32 [obs_window]: place in the ring of window row w
+  size_t scores =
+      0;            // f32 [n_layers, n_kv_heads or 1, max_tokens], become keys
+  size_t keep = 0;  // i32 keep lists of all layers, end to end
   size_t keep_capacity = 0;  // elements
   size_t worker = 0;
   size_t worker_bytes = 0;  // per worker

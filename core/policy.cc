@@ -32,15 +32,16 @@ enum SplitIndex {
 };
 
 constexpr PolicyInfo kPolicies[] = {
-#define KVEVICT_POLICY(Name, id, text, signal, shaping, budget, trigger, paper) \
-  {static_cast<kvevict_policy_kind>(id),                                        \
-   text,                                                                        \
-   Signal::k##signal,                                                           \
-   kSignalTexts[static_cast<int>(Signal::k##signal)],                           \
-   shaping,                                                                     \
-   kSplits[kSplit##budget].value,                                                  \
-   kSplits[kSplit##budget].name,                                                \
-   trigger,                                                                     \
+#define KVEVICT_POLICY(Name, id, text, signal, shaping, budget, trigger, \
+                       paper)                                            \
+  {static_cast<kvevict_policy_kind>(id),                                 \
+   text,                                                                 \
+   Signal::k##signal,                                                    \
+   kSignalTexts[static_cast<int>(Signal::k##signal)],                    \
+   shaping,                                                              \
+   kSplits[kSplit##budget].value,                                        \
+   kSplits[kSplit##budget].name,                                         \
+   trigger,                                                              \
    paper},
 #include "core/policies.inc"
 #undef KVEVICT_POLICY
@@ -136,12 +137,12 @@ Status CheckForced(const kvevict_policy& p, uint64_t budget) {
       return Status();
     case Signal::kWindowAttention:
       if (sink + recent >= budget) {
-        return InvalidArgument(
-            "n_sink %u + %s %llu >= budget %llu", p.n_sink,
-            p.keep_window != 0 && p.obs_window >= p.n_recent ? "obs_window"
-                                                             : "n_recent",
-            static_cast<unsigned long long>(recent),
-            static_cast<unsigned long long>(budget));
+        return InvalidArgument("n_sink %u + %s %llu >= budget %llu", p.n_sink,
+                               p.keep_window != 0 && p.obs_window >= p.n_recent
+                                   ? "obs_window"
+                                   : "n_recent",
+                               static_cast<unsigned long long>(recent),
+                               static_cast<unsigned long long>(budget));
       }
       return Status();
     case Signal::kRandom:
@@ -197,8 +198,8 @@ Status ValidatePolicy(const kvevict_policy& p) {
         static_cast<int>(p.layer_split));
   }
   // A ratio can be judged only against a context; a token count already here.
-  return CheckForced(p, p.budget > 1.0 ? BudgetTokens(p, kMaxTokens)
-                                       : uint64_t{UINT64_MAX});
+  return CheckForced(
+      p, p.budget > 1.0 ? BudgetTokens(p, kMaxTokens) : uint64_t{UINT64_MAX});
 }
 
 double ExactBudget(const kvevict_policy& p, uint32_t n_context) {

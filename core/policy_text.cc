@@ -23,14 +23,16 @@ struct Field {
   const char* key;
   FieldType type;
   size_t offset;
-  // kWord: the words of values 0, 1, ... separated by '|'; otherwise what to expect.
+  // kWord: the words of values 0, 1, ... separated by '|'; otherwise what to
+  // expect.
   const char* words;
 };
 
 static_assert(sizeof(kvevict_pool) == sizeof(uint32_t));
 
 constexpr Field kFields[] = {
-    {"budget", FieldType::kDouble, offsetof(kvevict_policy, budget), "a number"},
+    {"budget", FieldType::kDouble, offsetof(kvevict_policy, budget),
+     "a number"},
     {"sink", FieldType::kU32, offsetof(kvevict_policy, n_sink), "a count"},
     {"recent", FieldType::kU32, offsetof(kvevict_policy, n_recent), "a count"},
     {"window", FieldType::kU32, offsetof(kvevict_policy, obs_window),
@@ -192,10 +194,10 @@ Status ReadPair(const Reader& reader, std::string_view pair,
   }
   const std::string_view value = Trim(pair.substr(equals + 1));
   if (!ReadValue(*field, value, policy)) {
-    return InvalidArgument(
-        "policy text, column %d: %s=\"%.*s\" is not %s%s",
-        reader.Column(value), field->key, KV_SV(value),
-        field->type == FieldType::kWord ? "one of " : "", field->words);
+    return InvalidArgument("policy text, column %d: %s=\"%.*s\" is not %s%s",
+                           reader.Column(value), field->key, KV_SV(value),
+                           field->type == FieldType::kWord ? "one of " : "",
+                           field->words);
   }
   return Status();
 }
@@ -218,7 +220,8 @@ bool ReadName(std::string_view name, kvevict_policy* policy) {
     return true;
   }
   for (const Preset& preset : kPresets) {
-    if (name == preset.name) return ParsePolicy(preset.policy_text, policy).ok();
+    if (name == preset.name)
+      return ParsePolicy(preset.policy_text, policy).ok();
   }
   return false;
 }
@@ -289,8 +292,8 @@ void WriteValue(const Field& field, const kvevict_policy& policy,
       return out->Text(Word(field.words, Get<uint32_t>(policy, field.offset)));
     case FieldType::kPool:
       out->Text(kPoolWords[policy.pool]);
-      // "none" has no width to speak of; one that differs is written all the same,
-      // so that reading gives the same policy back.
+      // "none" has no width to speak of; one that differs is written all the
+      // same, so that reading gives the same policy back.
       if (policy.pool != KVEVICT_POOL_NONE ||
           policy.pool_kernel != defaults.pool_kernel) {
         out->Number(policy.pool_kernel);

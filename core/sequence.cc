@@ -105,11 +105,11 @@ Status Sequence::Capture(uint32_t layer, const kvevict_plane& queries,
   if (!plan().CapturesQueries()) return Status();
   const kvevict_geometry& g = plan().geometry();
   KV_RETURN_IF_ERROR(plan().CheckCanScore());
-  KV_RETURN_IF_ERROR(ValidateQueries(queries, g.q_dtype, g.k_head_dim,
-                                     g.n_q_heads, n_rows));
+  KV_RETURN_IF_ERROR(
+      ValidateQueries(queries, g.q_dtype, g.k_head_dim, g.n_q_heads, n_rows));
   if (n_rows > INT32_MAX || first_position > INT32_MAX - n_rows) {
-    return InvalidArgument("first_position %u + n_rows %u > %d",
-                           first_position, n_rows, INT32_MAX);
+    return InvalidArgument("first_position %u + n_rows %u > %d", first_position,
+                           n_rows, INT32_MAX);
   }
   if (n_rows == 0) return Status();
   const uint32_t end = first_position + n_rows;
@@ -122,8 +122,8 @@ Status Sequence::Capture(uint32_t layer, const kvevict_plane& queries,
     uint8_t* to = RingRow(layer, position);
     for (uint32_t h = 0; h < g.n_q_heads; ++h) {
       const uint8_t* from =
-          base + int64_t{position - first_position} *
-                     queries.token_stride_bytes +
+          base +
+          int64_t{position - first_position} * queries.token_stride_bytes +
           int64_t{h} * queries.head_stride_bytes;
       if (stride == element) {
         std::memcpy(to, from, uint64_t{g.k_head_dim} * element);
@@ -135,8 +135,8 @@ Status Sequence::Capture(uint32_t layer, const kvevict_plane& queries,
       to += uint64_t{g.k_head_dim} * element;
     }
   }
-  // Rows that follow on, or replace known ones, extend what is known; others start
-  // afresh.
+  // Rows that follow on, or replace known ones, extend what is known; others
+  // start afresh.
   CapturedRange& known = captured_[layer];
   if (first_position > known.end || first_position < known.begin) {
     known.begin = first_position;
@@ -220,8 +220,7 @@ int64_t Sequence::SlotOf(uint32_t layer, uint32_t list,
 void Sequence::Commit(std::span<const LayerJob> jobs) {
   int32_t* next = kept_ == kept_a_.data() ? kept_b_.data() : kept_a_.data();
   const uint32_t n_lists = plan().n_lists();
-  const bool one_list =
-      EffectiveScope(plan().policy()) == KVEVICT_SCOPE_MODEL;
+  const bool one_list = EffectiveScope(plan().policy()) == KVEVICT_SCOPE_MODEL;
   size_t offset = 0;
   for (uint32_t l = 0; l < layers_.size(); ++l) {
     const LayerJob& job = jobs[l];

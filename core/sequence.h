@@ -11,8 +11,8 @@
 
 namespace kvevict {
 
-// The slots of one layer: `n_kept` survivors of the last eviction, whose positions
-// are listed, then tokens appended since, whose positions count up.
+// The slots of one layer: `n_kept` survivors of the last eviction, whose
+// positions are listed, then tokens appended since, whose positions count up.
 struct LayerSlots {
   uint32_t stored = 0;         // slots in use
   uint32_t n_kept = 0;         // of them listed
@@ -43,7 +43,8 @@ class Sequence final : public SlotMap {
   Status Capture(uint32_t layer, const kvevict_plane& queries, uint32_t n_rows,
                  uint32_t first_position);
 
-  // Lists per layer are told apart by `list`; KV heads that share one have list 0.
+  // Lists per layer are told apart by `list`; KV heads that share one have list
+  // 0.
   uint32_t ListOf(uint32_t kv_head) const {
     return plan().n_lists() == 1 ? 0 : kv_head;
   }
@@ -58,8 +59,8 @@ class Sequence final : public SlotMap {
   int64_t query_head_stride() const;
   void FillWindowTable(std::span<int32_t> table) const;
 
-  // Records an eviction: a job per layer, in order. Jobs with n_keep == n_tokens lost
-  // nothing.
+  // Records an eviction: a job per layer, in order. Jobs with n_keep ==
+  // n_tokens lost nothing.
   void Commit(std::span<const LayerJob> jobs);
 
  private:
@@ -71,7 +72,8 @@ class Sequence final : public SlotMap {
   uint32_t logical_length_ = 0;
   Array<LayerSlots> layers_;
   Array<CapturedRange> captured_;
-  Array<uint8_t> ring_;  // [n_layers, obs_window, n_q_heads, k_head_dim] of q_dtype
+  Array<uint8_t>
+      ring_;  // [n_layers, obs_window, n_q_heads, k_head_dim] of q_dtype
   // Positions of survivors. An eviction reads one array and writes the other.
   Array<int32_t> kept_a_;
   Array<int32_t> kept_b_;

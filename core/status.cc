@@ -22,13 +22,13 @@ Status Fail(kvevict_status code, const char* format, va_list args) {
 
 }  // namespace
 
-#define KV_DEFINE_FAILURE(Name, code)     \
-  Status Name(const char* format, ...) {  \
-    va_list args;                         \
-    va_start(args, format);               \
+#define KV_DEFINE_FAILURE(Name, code)         \
+  Status Name(const char* format, ...) {      \
+    va_list args;                             \
+    va_start(args, format);                   \
     Status status = Fail(code, format, args); \
-    va_end(args);                         \
-    return status;                        \
+    va_end(args);                             \
+    return status;                            \
   }
 
 KV_DEFINE_FAILURE(InvalidArgument, KVEVICT_ERROR_INVALID_ARGUMENT)

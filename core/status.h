@@ -1,4 +1,5 @@
-// How functions of the core report failure: a code, and a sentence for the caller.
+// How functions of the core report failure: a code, and a sentence for the
+// caller.
 #ifndef KVEVICT_CORE_STATUS_H_
 #define KVEVICT_CORE_STATUS_H_
 
@@ -29,17 +30,17 @@ class [[nodiscard]] Status {
 [[gnu::format(printf, 1, 2)]] Status Internal(const char* format, ...);
 
 // Puts "view 3: " or the like in front of the last error message.
-[[gnu::format(printf, 2, 3)]] Status Prefixed(Status status,
-                                              const char* format, ...);
+[[gnu::format(printf, 2, 3)]] Status Prefixed(Status status, const char* format,
+                                              ...);
 
 const char* LastErrorMessage();
 
 }  // namespace kvevict
 
-#define KV_RETURN_IF_ERROR(expression)                       \
-  do {                                                       \
+#define KV_RETURN_IF_ERROR(expression)                               \
+  do {                                                               \
     if (::kvevict::Status kv_status = (expression); !kv_status.ok()) \
-      return kv_status;                                      \
+      return kv_status;                                              \
   } while (false)
 
 #endif  // KVEVICT_CORE_STATUS_H_

@@ -21,8 +21,8 @@ constexpr size_t kMaxAxes = 4;  // element, head, token, block
 
 Wide Magnitude(int64_t stride) { return stride < 0 ? -Wide{stride} : stride; }
 
-// Axes nest when each step of one clears all that the finer ones reach; then no two
-// rows overlap.
+// Axes nest when each step of one clears all that the finer ones reach; then no
+// two rows overlap.
 bool AxesNest(Axis* axes, size_t n_axes, Wide unit) {
   std::sort(axes, axes + n_axes, [](const Axis& a, const Axis& b) {
     return Magnitude(a.stride) < Magnitude(b.stride);
@@ -174,9 +174,8 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens) {
   KV_RETURN_IF_ERROR(CheckBlockTable(view, n_tokens, &n_blocks));
 
   const auto check = [&](const char* name, const kvevict_plane& plane) {
-    const uint64_t tokens = view.block_size == 0
-                                ? n_tokens
-                                : std::min(n_tokens, view.block_size);
+    const uint64_t tokens =
+        view.block_size == 0 ? n_tokens : std::min(n_tokens, view.block_size);
     return CheckPlane(name, plane, view.n_kv_heads,
                       {tokens, plane.token_stride_bytes},
                       {n_blocks, plane.block_stride_bytes});
@@ -208,7 +207,8 @@ Status ValidateQueries(const kvevict_plane& queries, kvevict_dtype dtype,
         queries.head_dim, head_dim);
   }
   KV_RETURN_IF_ERROR(CheckElements("queries", queries));
-  // Rows are read only, so they may overlap (broadcast); they must be addressable.
+  // Rows are read only, so they may overlap (broadcast); they must be
+  // addressable.
   const Axis axes[] = {{queries.head_dim, ElementStride(queries)},
                        {n_heads, queries.head_stride_bytes},
                        {n_rows, queries.token_stride_bytes}};

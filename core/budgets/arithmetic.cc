@@ -1,5 +1,6 @@
-// PyramidKV with budgets that fall by a constant step, in the two published forms.
-// c = budget - window past tokens; layer 0 gets 2c - c/beta, the last one c/beta.
+// PyramidKV with budgets that fall by a constant step, in the two published
+// forms. c = budget - window past tokens; layer 0 gets 2c - c/beta, the last
+// one c/beta.
 #include <algorithm>
 #include <cmath>
 
@@ -24,8 +25,8 @@ void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets) {
   const int64_t step = (highest - lowest) / (n - 1);
   const int64_t forced = int64_t{in.n_sink} + window;
   for (int64_t l = 0; l < n; ++l) {
-    budgets[l] = static_cast<uint32_t>(std::clamp<int64_t>(
-        highest - l * step + window, forced, in.n_context));
+    budgets[l] = static_cast<uint32_t>(
+        std::clamp<int64_t>(highest - l * step + window, forced, in.n_context));
   }
 }
 
@@ -43,8 +44,8 @@ void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets) {
   }
   // nearbyint rounds halves to even, as the original does.
   const double forced = double{1} * in.n_sink + window;
-  const bool fits = in.n_context >= highest && highest >= lowest &&
-                    lowest >= window;
+  const bool fits =
+      in.n_context >= highest && highest >= lowest && lowest >= window;
   const double step = n > 1 ? (highest - lowest) / (n - 1) : 0.0;
   for (size_t l = 0; l < n; ++l) {
     const double exact = fits && n > 1 ? highest - l * step : c;

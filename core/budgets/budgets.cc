@@ -25,9 +25,13 @@ Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
   }
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_context, &resolved));
-  const SplitInput in{policy,          n_context,         resolved.budget,
-                      ExactBudget(policy, n_context),     resolved.n_sink,
-                      resolved.n_recent, resolved.n_selected};
+  const SplitInput in{policy,
+                      n_context,
+                      resolved.budget,
+                      ExactBudget(policy, n_context),
+                      resolved.n_sink,
+                      resolved.n_recent,
+                      resolved.n_selected};
   kSplits[policy.layer_split](in, budgets);
   return Status();
 }
@@ -36,11 +40,13 @@ size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
                       uint32_t n_layers) {
   const size_t budget = BudgetTokens(policy, max_tokens);
   // Uniform and geometric sums are exact. The integer steps of the arithmetic
-  // splits lose less than one token per layer and step, and sinks may lift a layer, so
-  // a layer keeps on average fewer than n_layers + n_sink more than it should.
+  // splits lose less than one token per layer and step, and sinks may lift a
+  // layer, so a layer keeps on average fewer than n_layers + n_sink more than
+  // it should.
   const bool exact = policy.layer_split == KVEVICT_LAYER_SPLIT_UNIFORM ||
                      policy.layer_split == KVEVICT_LAYER_SPLIT_GEOMETRIC;
-  const size_t per_layer = budget + (exact ? 0 : size_t{n_layers} + policy.n_sink);
+  const size_t per_layer =
+      budget + (exact ? 0 : size_t{n_layers} + policy.n_sink);
   return n_layers * std::min<size_t>(per_layer, max_tokens);
 }
 

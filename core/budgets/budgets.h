@@ -13,7 +13,8 @@ namespace kvevict {
 // The splits take time quadratic in the layers, so there is a most of them.
 inline constexpr uint32_t kMaxLayers = 4096;
 
-// What a split starts from. n_sink + n_recent + n_selected = budget < n_context.
+// What a split starts from. n_sink + n_recent + n_selected = budget <
+// n_context.
 struct SplitInput {
   const kvevict_policy& policy;
   uint32_t n_context;
@@ -24,20 +25,21 @@ struct SplitInput {
   uint32_t n_selected;
 };
 
-// Each writes, per layer, the tokens it keeps, in [n_sink + n_recent, n_context].
+// Each writes, per layer, the tokens it keeps, in [n_sink + n_recent,
+// n_context].
 void SplitUniform(const SplitInput& in, std::span<uint32_t> budgets);
 void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets);
 void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets);
 void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets);
 
-// Tokens each layer keeps of a context; n_context where the budget covers it. The
-// policy is valid. Fails where kvevict_policy_resolve() does, except that a covered
-// context is no error.
+// Tokens each layer keeps of a context; n_context where the budget covers it.
+// The policy is valid. Fails where kvevict_policy_resolve() does, except that a
+// covered context is no error.
 Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
                     std::span<uint32_t> budgets);
 
-// No context of up to max_tokens tokens makes LayerBudgets() sum up to more than
-// this, counting only layers that keep less than they hold.
+// No context of up to max_tokens tokens makes LayerBudgets() sum up to more
+// than this, counting only layers that keep less than they hold.
 size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
                       uint32_t n_layers);
 

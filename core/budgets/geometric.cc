@@ -1,4 +1,5 @@
-// PyramidKV with geometric weights: layer l gets alpha^l of the selected tokens.
+// PyramidKV with geometric weights: layer l gets alpha^l of the selected
+// tokens.
 #include <algorithm>
 #include <cmath>
 
@@ -24,9 +25,9 @@ double Share(double alpha, size_t first, size_t n_layers, size_t l,
 
 }  // namespace
 
-// Layers that would get more than there is take what there is, and the rest goes to
-// the others by their weights, so that the sum stays exact. Largest-remainder
-// rounding, ties to the lower layer.
+// Layers that would get more than there is take what there is, and the rest
+// goes to the others by their weights, so that the sum stays exact.
+// Largest-remainder rounding, ties to the lower layer.
 void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
   const size_t n = budgets.size();
   const uint32_t forced = in.n_sink + in.n_recent;
@@ -36,9 +37,8 @@ void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
   // Weights fall with the layer, so the full layers come first.
   size_t first = 0;
   uint64_t total = uint64_t{in.n_selected} * n;
-  while (first < n &&
-         Share(alpha, first, n, first, static_cast<double>(total)) >
-             available) {
+  while (first < n && Share(alpha, first, n, first,
+                            static_cast<double>(total)) > available) {
     budgets[first++] = in.n_context;
     total -= available;
   }
@@ -47,8 +47,9 @@ void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
   const double scale =
       Share(alpha, first, n, first, static_cast<double>(total));
   const auto share = [&](size_t l) {
-    return alpha == 1.0 ? scale
-                        : scale * std::pow(alpha, static_cast<double>(l - first));
+    return alpha == 1.0
+               ? scale
+               : scale * std::pow(alpha, static_cast<double>(l - first));
   };
   uint64_t given = 0;
   for (size_t l = first; l < n; ++l) {

@@ -15,8 +15,9 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Far enough ahead that a scattered row has come from memory when it is its turn, and
-// no more lines on their way than the core can track (8 KiB ahead is slower on Zen 4).
+// Far enough ahead that a scattered row has come from memory when it is its
+// turn, and no more lines on their way than the core can track (8 KiB ahead is
+// slower on Zen 4).
 constexpr uint32_t kPrefetchBytes = 3072;
 constexpr uint32_t kCacheLine = 64;
 // Rows from here on pay for the search for runs; shorter ones move one by one.
@@ -33,7 +34,8 @@ HWY_INLINE void PrefetchRow(const uint8_t* row, uint32_t n_bytes) {
   }
 }
 
-// Copies n bytes that do not overlap, the last vector over part of the one before.
+// Copies n bytes that do not overlap, the last vector over part of the one
+// before.
 HWY_INLINE void CopyRow(uint8_t* to, const uint8_t* from, size_t n) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d);
@@ -67,7 +69,8 @@ void GatherEach(const GatherRowsArgs& a, uint32_t begin, uint32_t end) {
   }
 }
 
-// Long rows that lie end to end: a run of adjacent survivors moves as one block.
+// Long rows that lie end to end: a run of adjacent survivors moves as one
+// block.
 void GatherRuns(const GatherRowsArgs& a, uint32_t begin) {
   const size_t bytes = a.row_bytes;
   uint8_t* base = Writable(a.rows.base);
@@ -77,7 +80,8 @@ void GatherRuns(const GatherRowsArgs& a, uint32_t begin) {
            a.keep[i + run] == a.keep[i] + static_cast<int32_t>(run)) {
       ++run;
     }
-    // The next run starts coming while this one is copied; the hardware follows it.
+    // The next run starts coming while this one is copied; the hardware follows
+    // it.
     if (i + run < a.n_keep) {
       PrefetchRow(base + a.keep[i + run] * bytes, 4 * kCacheLine);
     }

@@ -28,7 +28,8 @@ HWY_INLINE V Combine(V a, V b) {
   return hn::Add(a, b);
 }
 
-// out[i], i in [0, n): terms in[i .. i + width), combined left to right, times scale.
+// out[i], i in [0, n): terms in[i .. i + width), combined left to right, times
+// scale.
 template <bool kIsMax>
 void PoolInside(const float* in, size_t n, uint32_t width, float scale,
                 float* out) {
@@ -70,7 +71,8 @@ void Reduce(const float* rows, size_t n_rows, size_t row_stride, size_t n,
     const size_t lanes = std::min(hn::Lanes(d), n - i);
     auto sum = hn::LoadN(d, rows + i, lanes);
     for (size_t r = 1; r < n_rows; ++r) {
-      sum = Combine<kIsMax>(sum, hn::LoadN(d, rows + r * row_stride + i, lanes));
+      sum =
+          Combine<kIsMax>(sum, hn::LoadN(d, rows + r * row_stride + i, lanes));
     }
     hn::StoreN(kIsMax ? sum : hn::Mul(sum, vscale), d, out + i, lanes);
   }
@@ -116,8 +118,8 @@ float PoolAtEdge(const float* in, size_t begin, size_t end, uint32_t width,
 
 }  // namespace
 
-void Pool1d(const float* in, size_t n, uint32_t width, Pool pool,
-            PoolEdge edge, float* out) {
+void Pool1d(const float* in, size_t n, uint32_t width, Pool pool, PoolEdge edge,
+            float* out) {
   const size_t half = width / 2;
   const size_t n_inside = n > 2 * half ? n - 2 * half : 0;
   const auto at_edges = [&](size_t begin, size_t end) {
@@ -131,9 +133,11 @@ void Pool1d(const float* in, size_t n, uint32_t width, Pool pool,
   const float scale = 1.0f / static_cast<float>(width);
   if (n_inside > 0) {
     if (pool == Pool::kMax) {
-      HWY_DYNAMIC_DISPATCH(MaxPoolInside)(in, n_inside, width, scale, out + half);
+      HWY_DYNAMIC_DISPATCH(MaxPoolInside)
+      (in, n_inside, width, scale, out + half);
     } else {
-      HWY_DYNAMIC_DISPATCH(AvgPoolInside)(in, n_inside, width, scale, out + half);
+      HWY_DYNAMIC_DISPATCH(AvgPoolInside)
+      (in, n_inside, width, scale, out + half);
     }
   }
   at_edges(left + n_inside, n);

@@ -1,4 +1,5 @@
-// Pooling of scores along the tokens, and reduction of several rows of scores to one.
+// Pooling of scores along the tokens, and reduction of several rows of scores
+// to one.
 #ifndef KVEVICT_CORE_KERNELS_POOL1D_H_
 #define KVEVICT_CORE_KERNELS_POOL1D_H_
 
@@ -9,18 +10,19 @@ namespace kvevict {
 
 enum class Pool { kAvg, kMax };
 
-// Average pooling divides by the full width (kPad) or by the terms inside (kShrink).
+// Average pooling divides by the full width (kPad) or by the terms inside
+// (kShrink).
 enum class PoolEdge { kPad, kShrink };
 
-// out[i] = average or maximum of in[i - width/2 .. i + width/2], as far as inside
-// [0, n). width is odd. in and out do not overlap. NaN in, NaN out.
-void Pool1d(const float* in, size_t n, uint32_t width, Pool pool,
-            PoolEdge edge, float* out);
+// out[i] = average or maximum of in[i - width/2 .. i + width/2], as far as
+// inside [0, n). width is odd. in and out do not overlap. NaN in, NaN out.
+void Pool1d(const float* in, size_t n, uint32_t width, Pool pool, PoolEdge edge,
+            float* out);
 
 enum class Reduce { kMean, kMax, kSum };
 
-// out[i] = mean, maximum or sum over r of rows[r * row_stride + i], added in order of
-// r. out may be the first row. NaN in, NaN out.
+// out[i] = mean, maximum or sum over r of rows[r * row_stride + i], added in
+// order of r. out may be the first row. NaN in, NaN out.
 void ReduceRows(const float* rows, size_t n_rows, size_t row_stride, size_t n,
                 Reduce reduce, float* out);
 

@@ -83,8 +83,9 @@ void Emit(const uint32_t* keys, size_t n, uint32_t cut, size_t first,
   emit_each(i, n);
 }
 
-// Counts, per value of the digit at `shift`, the keys whose bits from `prefix_shift`
-// on equal `prefix`. After the first digit few do, so whole vectors are skipped.
+// Counts, per value of the digit at `shift`, the keys whose bits from
+// `prefix_shift` on equal `prefix`. After the first digit few do, so whole
+// vectors are skipped.
 void CountDigit(const uint32_t* keys, size_t n, uint32_t shift,
                 uint32_t prefix_shift, uint32_t prefix, uint32_t* bins) {
   const D32 d;
@@ -124,8 +125,8 @@ struct Digit {
 constexpr Digit kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
 constexpr size_t kMaxBins = 2048;
 
-// The first digit of all keys. Several copies, so that equal neighbours do not wait
-// for each other's increment.
+// The first digit of all keys. Several copies, so that equal neighbours do not
+// wait for each other's increment.
 void CountFirstDigit(const uint32_t* keys, size_t n, uint32_t* bins) {
   constexpr size_t kCopies = 4;
   uint32_t copies[kCopies][kMaxBins];

@@ -7,8 +7,8 @@
 
 namespace kvevict {
 
-// Order-preserving keys: larger score, larger key; -0 equals +0; NaN is kNanKey, the
-// lowest. No score has kForcedKey, which is above +infinity.
+// Order-preserving keys: larger score, larger key; -0 equals +0; NaN is
+// kNanKey, the lowest. No score has kForcedKey, which is above +infinity.
 inline constexpr uint32_t kNanKey = 0;
 inline constexpr uint32_t kForcedKey = UINT32_MAX;
 
@@ -17,9 +17,9 @@ void ScoresToKeys(const float* scores, size_t n, uint32_t* keys);
 
 enum class Tie { kLower, kHigher };
 
-// Writes the places of the k largest keys to out[0, k), ascending; of equal keys at
-// the cut the lower or the higher places. k <= n < 2^31. Three passes over the keys,
-// whatever their values.
+// Writes the places of the k largest keys to out[0, k), ascending; of equal
+// keys at the cut the lower or the higher places. k <= n < 2^31. Three passes
+// over the keys, whatever their values.
 void SelectTopK(const uint32_t* keys, size_t n, size_t k, Tie tie,
                 int32_t* out);
 

@@ -1,5 +1,6 @@
-// What ranks a token. Each signal fills f32 scores [n_kv_heads, n_tokens] of its jobs;
-// higher keeps. Window attention runs on the device (Backend::score_window).
+// What ranks a token. Each signal fills f32 scores [n_kv_heads, n_tokens] of
+// its jobs; higher keeps. Window attention runs on the device
+// (Backend::score_window).
 #ifndef KVEVICT_CORE_SIGNALS_SIGNALS_H_
 #define KVEVICT_CORE_SIGNALS_SIGNALS_H_
 
@@ -9,8 +10,8 @@
 
 namespace kvevict {
 
-// Numbers in [0, 1) that depend on seed, layer, head and position alone, so that a
-// token draws the same number at every eviction.
+// Numbers in [0, 1) that depend on seed, layer, head and position alone, so
+// that a token draws the same number at every eviction.
 float RandomScore(uint64_t seed, uint32_t layer, uint32_t head,
                   uint32_t position);
 

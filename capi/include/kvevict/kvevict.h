@@ -6,11 +6,11 @@
  * kvevict_score_window(), kvevict_select() and kvevict_compact(), or let
  * kvevict_sequence_evict() walk through all three for a whole model.
  *
- *     context   device, allocator, parallel runner          share between threads
- *     policy    what survives: a plain struct or a text     value
- *     plan      geometry + policy, checked once             immutable, share
- *     sequence  what one request carries between steps      one thread at a time
- *     view      where one layer's K and V lie, no copy      value
+ *     context   device, allocator, parallel runner   share between threads
+ *     policy    what survives: a struct or a text    value
+ *     plan      geometry + policy, checked once      immutable, share
+ *     sequence  what one request carries along       one thread at a time
+ *     view      where one layer's K and V lie        value
  *
  * Rules that hold for every function below
  *
@@ -18,25 +18,26 @@
  *   than KVEVICT_OK no output has been written, no cache byte has moved, and
  *   kvevict_last_error_message() names the parameter, its value and the bound.
  * - Ownership: pointers are borrowed until the call returns, unless stated
- *   otherwise. A handle keeps what it was made from alive: a plan its context, a
- *   sequence its plan. So handles may be destroyed in any order, and NULL may be
- *   destroyed.
- * - Memory: create functions allocate through the context's hooks. Executing calls
- *   (score, select, compact, capture, append, evict) allocate nothing, take no
- *   lock, print nothing and read no environment; their scratch is the caller's
- *   workspace.
+ *   otherwise. A handle keeps what it was made from alive: a plan its context,
+ *   a sequence its plan. So handles may be destroyed in any order, and NULL may
+ *   be destroyed.
+ * - Memory: create functions allocate through the context's hooks. Executing
+ *   calls (score, select, compact, capture, append, evict) allocate nothing,
+ *   take no lock, print nothing and read no environment; their scratch is the
+ *   caller's workspace.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
- *   A size smaller than the first release's is an error; a larger one is accepted
- *   when the bytes this library does not know are zero.
- * - Sizes in bytes end in _bytes, counts start with n_, lengths of arrays end in
- *   _len and count elements. Layouts are written outermost first. Positions, slots
- *   and lengths are at most 2^31 - 1; offsets are 64-bit throughout.
- * - slot: row of the cache, 0 .. stored length - 1. position: place of the token in
- *   the sequence, what RoPE saw, 0 .. logical length - 1. Before the first eviction
- *   they are equal.
- * - Determinism: equal inputs give equal bytes on every run and for every thread
- *   count. Equal scores give equal keep lists on every CPU target and device.
+ *   A size smaller than the first release's is an error; a larger one is
+ *   accepted when the bytes this library does not know are zero.
+ * - Sizes in bytes end in _bytes, counts start with n_, lengths of arrays end
+ *   in _len and count elements. Layouts are written outermost first. Positions,
+ *   slots and lengths are at most 2^31 - 1; offsets are 64-bit throughout.
+ * - slot: row of the cache, 0 .. stored length - 1. position: place of the
+ *   token in the sequence, what RoPE saw, 0 .. logical length - 1. Before the
+ *   first eviction they are equal.
+ * - Determinism: equal inputs give equal bytes on every run and for every
+ *   thread count. Equal scores give equal keep lists on every CPU target and
+ *   device.
  */
 #ifndef KVEVICT_KVEVICT_H_
 #define KVEVICT_KVEVICT_H_
@@ -73,15 +74,15 @@
 extern "C" {
 #endif
 
-/* ---- Version ---------------------------------------------------------------- */
+/* ---- Version ------------------------------------------------------------- */
 
 /** @return "MAJOR.MINOR.PATCH" of the library in use; static. Since: 0.1 */
-KVEVICT_API const char *kvevict_version(void) KVEVICT_NOEXCEPT;
+KVEVICT_API const char* kvevict_version(void) KVEVICT_NOEXCEPT;
 
 /** @return KVEVICT_ABI_VERSION of the library in use. Since: 0.1 */
 KVEVICT_API uint32_t kvevict_abi_version(void) KVEVICT_NOEXCEPT;
 
-/* ---- Status and errors ------------------------------------------------------ */
+/* ---- Status and errors --------------------------------------------------- */
 
 /** What a call came to. One value per reaction a caller could have. */
 enum kvevict_status
@@ -108,18 +109,19 @@ typedef int32_t kvevict_status;
 /**
  * The sentence that explains the calling thread's last failed call.
  *
- * @return ASCII, never NULL, "" if no call of this thread has failed yet. Static
- *         thread-local storage, overwritten by the thread's next failure; a
- *         successful call leaves it alone. Needs no memory. Since: 0.1
+ * @return ASCII, never NULL, "" if no call of this thread has failed yet.
+ *         Static thread-local storage, overwritten by the thread's next
+ *         failure; a successful call leaves it alone. Needs no memory. Since:
+ *         0.1
  */
-KVEVICT_API const char *kvevict_last_error_message(void) KVEVICT_NOEXCEPT;
+KVEVICT_API const char* kvevict_last_error_message(void) KVEVICT_NOEXCEPT;
 
-/** @return The name of a status, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for a number
- *          that is none. Static. Since: 0.1 */
-KVEVICT_API const char *kvevict_status_name(kvevict_status status)
+/** @return The name of a status, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for a
+ *          number that is none. Static. Since: 0.1 */
+KVEVICT_API const char* kvevict_status_name(kvevict_status status)
     KVEVICT_NOEXCEPT;
 
-/* ---- Devices, element types, SIMD ------------------------------------------- */
+/* ---- Devices, element types, SIMD ---------------------------------------- */
 
 /** Where the cache lies and the work is done. */
 enum kvevict_device
@@ -137,8 +139,8 @@ typedef int32_t kvevict_device;
 /**
  * Asks whether contexts can be created on a device here.
  *
- * @return KVEVICT_OK, or KVEVICT_ERROR_UNAVAILABLE with the reason as message, or
- *         KVEVICT_ERROR_INVALID_ARGUMENT for a number that is no device.
+ * @return KVEVICT_OK, or KVEVICT_ERROR_UNAVAILABLE with the reason as message,
+ *         or KVEVICT_ERROR_INVALID_ARGUMENT for a number that is no device.
  *         Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_device_check(kvevict_device device)
@@ -165,7 +167,7 @@ typedef int32_t kvevict_dtype;
 typedef struct kvevict_dtype_info {
   uint32_t struct_size;
   kvevict_dtype dtype;
-  const char *name;       /**< "f32"; static. */
+  const char* name;       /**< "f32"; static. */
   uint32_t element_bytes; /**< 0 for opaque. */
   uint32_t can_move;      /**< 1 if compaction moves it. */
   uint32_t can_score;     /**< 1 if a signal can read keys of it. */
@@ -180,8 +182,8 @@ typedef struct kvevict_dtype_info {
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end. Thread-safe.
  *         Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_dtype_at(
-    uint32_t index, kvevict_dtype_info *out) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_dtype_at(uint32_t index, kvevict_dtype_info* out) KVEVICT_NOEXCEPT;
 
 /**
  * Enumerates the SIMD targets that this build holds and this CPU can run.
@@ -190,37 +192,36 @@ KVEVICT_API kvevict_status kvevict_dtype_at(
  * @return A name such as "AVX3_ZEN4", static; NULL past the end. Thread-safe.
  *         Since: 0.1
  */
-KVEVICT_API const char *kvevict_simd_target_at(uint32_t index)
-    KVEVICT_NOEXCEPT;
+KVEVICT_API const char* kvevict_simd_target_at(uint32_t index) KVEVICT_NOEXCEPT;
 
-/* ---- Context ---------------------------------------------------------------- */
+/* ---- Context ------------------------------------------------------------- */
 
 /** Device, allocator, parallel runner and log sink. Opaque. */
 typedef struct kvevict_context kvevict_context;
 
 /**
  * Allocates n_bytes (> 0) aligned to `alignment` (a power of two <= 256).
- * NULL means out of memory. Called only by functions whose name ends in _create.
- * Must be thread-safe if contexts are shared.
+ * NULL means out of memory. Called only by functions whose name ends in
+ * _create. Must be thread-safe if contexts are shared.
  */
-typedef void *(*kvevict_alloc_fn)(size_t n_bytes, size_t alignment,
-                                  void *user_data);
+typedef void* (*kvevict_alloc_fn)(size_t n_bytes, size_t alignment,
+                                  void* user_data);
 
 /** Frees what kvevict_alloc_fn returned; n_bytes and alignment as then. */
-typedef void (*kvevict_free_fn)(void *memory, size_t n_bytes,
-                                size_t alignment, void *user_data);
+typedef void (*kvevict_free_fn)(void* memory, size_t n_bytes, size_t alignment,
+                                void* user_data);
 
-/** Does item number `item` of a task on worker number `worker`. Never throws. */
-typedef void (*kvevict_task_fn)(void *task, uint32_t item, uint32_t worker);
+/** Does item `item` of a task on worker number `worker`. Never throws. */
+typedef void (*kvevict_task_fn)(void* task, uint32_t item, uint32_t worker);
 
 /**
- * Runs run(task, i, w) once for every i in [0, n_items) and returns when all are
- * done. w < n_threads of the context; no two calls with the same w at the same
- * time. Any order, any distribution: results do not depend on it. If the context
- * is used by several threads at once, so is this.
+ * Runs run(task, i, w) once for every i in [0, n_items) and returns when all
+ * are done. w < n_threads of the context; no two calls with the same w at the
+ * same time. Any order, any distribution: results do not depend on it. If the
+ * context is used by several threads at once, so is this.
  */
 typedef void (*kvevict_parallel_fn)(uint32_t n_items, kvevict_task_fn run,
-                                    void *task, void *user_data);
+                                    void* task, void* user_data);
 
 /** How important a log line is. */
 enum kvevict_log_level
@@ -238,59 +239,59 @@ typedef int32_t kvevict_log_level;
 
 /** Receives one line without newline, borrowed. Called only on the thread of a
  *  create function, never from executing calls. */
-typedef void (*kvevict_log_fn)(kvevict_log_level level, const char *message,
-                               void *user_data);
+typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
+                               void* user_data);
 
 /** How to make a context. */
 typedef struct kvevict_context_options {
   uint32_t struct_size;
   kvevict_device device;  /**< KVEVICT_DEVICE_CPU. */
   int32_t device_ordinal; /**< GPU number; must be 0 on the CPU. */
-  /** Workers of `parallel`, 1 .. 1024; 0 means 1. More than 1 needs `parallel`. */
+  /** Workers of `parallel`, 1 .. 1024; 0 means 1. Over 1 needs `parallel`. */
   uint32_t n_threads;
   kvevict_alloc_fn alloc; /**< NULL, together with free: aligned malloc. */
   kvevict_free_fn free;
-  void *alloc_user_data;        /**< Passed to alloc and free. */
+  void* alloc_user_data;        /**< Passed to alloc and free. */
   kvevict_parallel_fn parallel; /**< NULL: the calling thread does the work. */
-  void *parallel_user_data;
+  void* parallel_user_data;
   kvevict_log_fn log; /**< NULL: silence. */
-  void *log_user_data;
+  void* log_user_data;
   kvevict_log_level log_level; /**< Lines above this level are not sent. */
   uint32_t reserved;           /**< 0. */
 } kvevict_context_options;
 
-#define KVEVICT_CONTEXT_OPTIONS_INIT                                        \
-  {                                                                         \
-    (uint32_t)sizeof(kvevict_context_options), KVEVICT_DEVICE_CPU, 0, 0, 0, \
-        0, 0, 0, 0, 0, 0, KVEVICT_LOG_WARNING, 0                            \
+#define KVEVICT_CONTEXT_OPTIONS_INIT                                           \
+  {                                                                            \
+    (uint32_t)sizeof(kvevict_context_options), KVEVICT_DEVICE_CPU, 0, 0, 0, 0, \
+        0, 0, 0, 0, 0, KVEVICT_LOG_WARNING, 0                                  \
   }
 
-/** Writes KVEVICT_CONTEXT_OPTIONS_INIT. struct_size = sizeof(*out) of the caller;
- *  fails on a smaller one than the first release's. Since: 0.1 */
+/** Writes KVEVICT_CONTEXT_OPTIONS_INIT. struct_size = sizeof(*out) of the
+ *  caller; fails on a smaller one than the first release's. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_context_options_init(
-    kvevict_context_options *out, size_t struct_size) KVEVICT_NOEXCEPT;
+    kvevict_context_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Creates a context.
  *
- * @param[in]  options      NULL for the defaults (CPU, one thread). Hooks and their
- *                          user_data must stay valid until every handle made from
- *                          the context is destroyed.
+ * @param[in]  options      NULL for the defaults (CPU, one thread). Hooks and
+ *                          their user_data must stay valid until every handle
+ *                          made from the context is destroyed.
  * @param[out] out_context  Non-NULL. Destroy with kvevict_context_destroy().
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT, KVEVICT_ERROR_UNAVAILABLE
  *         (no such device, with the reason), KVEVICT_ERROR_OUT_OF_MEMORY.
  *         Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_context_create(const kvevict_context_options *options,
-                       kvevict_context **out_context) KVEVICT_NOEXCEPT;
+kvevict_context_create(const kvevict_context_options* options,
+                       kvevict_context** out_context) KVEVICT_NOEXCEPT;
 
 /** Destroys a context; NULL is ignored. Plans and sequences made from it stay
  *  usable and release it with the last of them. Since: 0.1 */
-KVEVICT_API void kvevict_context_destroy(kvevict_context *context)
+KVEVICT_API void kvevict_context_destroy(kvevict_context* context)
     KVEVICT_NOEXCEPT;
 
-/* ---- Policy ----------------------------------------------------------------- */
+/* ---- Policy -------------------------------------------------------------- */
 
 /** The named policies. Values are ABI and never reused. */
 enum kvevict_policy_kind
@@ -411,7 +412,8 @@ enum kvevict_layer_split
   /** Weights alpha^layer, largest-remainder rounding, the sum is exact. */
   KVEVICT_LAYER_SPLIT_GEOMETRIC = 1,
   /** Integer steps down from 2c - c/beta to c/beta past tokens, as
-   *  KVCache-Factory computes them; the floor division makes the sum run over. */
+   *  KVCache-Factory computes them; the floor in the step makes the sum run
+   *  over. */
   KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF = 2,
   /** The same in floating point with the window on top, falling back to uniform
    *  where the schedule does not fit, as kvpress computes it. */
@@ -424,82 +426,82 @@ typedef int32_t kvevict_layer_split;
 /**
  * What survives an eviction: signal, shaping, budget.
  *
- * Always kept: the first n_sink tokens, the last n_recent, the observation window
- * (unless keep_window is 0) and protected positions; they count inside the budget.
- * The rest of the budget goes to the highest scores: descending, ties by `tie`, NaN
- * last, +infinity first.
+ * Always kept: the first n_sink tokens, the last n_recent, the observation
+ * window (unless keep_window is 0) and protected positions; they count inside
+ * the budget. The rest of the budget goes to the highest scores: descending,
+ * ties by `tie`, NaN last, +infinity first.
  */
 typedef struct kvevict_policy {
   uint32_t struct_size;
   kvevict_policy_kind kind;
   /** Tokens kept per KV head and layer (on average over the layers), everything
-   *  included. (0, 1]: ratio of the context, which is the tokens seen so far, but at
-   *  most a plan's max_tokens; above 1: a token count. Both are rounded down and
-   *  clamped to [1, context]. Default 1.0: everything. 0, negative, NaN and infinity
-   *  are errors. */
+   *  included. (0, 1]: ratio of the context, which is the tokens seen so far,
+   *  but at most a plan's max_tokens; above 1: a token count. Both are rounded
+   *  down and clamped to [1, context]. Default 1.0: everything. 0, negative,
+   *  NaN and infinity are errors. */
   double budget;
   uint32_t n_sink; /**< First tokens, always kept. Default 4. */
   /** Last tokens, always kept. Default 0. StreamingLLM: its window; 0 means
    *  budget - n_sink, otherwise the budget is n_sink + n_recent. */
   uint32_t n_recent;
-  uint32_t obs_window;      /**< Last queries that score. Default 32. */
-  uint32_t keep_window;     /**< 1: the window's own tokens are kept; 0: they are
+  uint32_t obs_window;  /**< Last queries that score. Default 32. */
+  uint32_t keep_window; /**< 1: the window's own tokens are kept; 0: they are
                                  ranked like others. Default 1. */
-  kvevict_pool pool;        /**< Default average. */
-  uint32_t pool_kernel;     /**< Odd width. Default 7. */
-  kvevict_pool_edge pool_edge;    /**< Default pad. */
-  kvevict_reduce window_reduce;   /**< Over the window's rows; mean or sum. */
-  kvevict_reduce group_reduce;    /**< Over the query heads of a KV head. */
+  kvevict_pool pool;    /**< Default average. */
+  uint32_t pool_kernel; /**< Odd width. Default 7. */
+  kvevict_pool_edge pool_edge;  /**< Default pad. */
+  kvevict_reduce window_reduce; /**< Over the window's rows; mean or sum. */
+  kvevict_reduce group_reduce;  /**< Over the query heads of a KV head. */
   kvevict_shaping_order shaping_order;
-  kvevict_scope scope;            /**< Default: a keep list per KV head. */
-  kvevict_reduce scope_reduce;    /**< Over heads (and layers) sharing a list. */
-  kvevict_tie tie;                /**< Default: the lower position survives. */
-  kvevict_layer_split layer_split;  /**< pyramidkv: geometric, else uniform. */
-  double pyramid_alpha; /**< Geometric ratio in (0, 1]. Default 0.7. */
+  kvevict_scope scope;         /**< Default: a keep list per KV head. */
+  kvevict_reduce scope_reduce; /**< Over heads (and layers) sharing a list. */
+  kvevict_tie tie;             /**< Default: the lower position survives. */
+  kvevict_layer_split layer_split; /**< pyramidkv: geometric, else uniform. */
+  double pyramid_alpha;  /**< Geometric ratio in (0, 1]. Default 0.7. */
   uint32_t pyramid_beta; /**< Steepness of the arithmetic splits, >= 1; 20. */
-  uint32_t reserved;    /**< 0. */
-  uint64_t seed;        /**< Of the random policy. Default 0. */
+  uint32_t reserved;     /**< 0. */
+  uint64_t seed;         /**< Of the random policy. Default 0. */
 } kvevict_policy;
 
-#define KVEVICT_POLICY_INIT                                                 \
-  {                                                                         \
-    (uint32_t)sizeof(kvevict_policy), KVEVICT_POLICY_NONE, 1.0, 4, 0, 32, 1, \
-        KVEVICT_POOL_AVG, 7, KVEVICT_POOL_EDGE_PAD, KVEVICT_REDUCE_MEAN,    \
-        KVEVICT_REDUCE_MEAN, KVEVICT_SHAPING_REDUCE_THEN_POOL,              \
-        KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                         \
-        KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 0, \
-        0                                                                   \
+#define KVEVICT_POLICY_INIT                                                    \
+  {                                                                            \
+    (uint32_t)sizeof(kvevict_policy), KVEVICT_POLICY_NONE, 1.0, 4, 0, 32, 1,   \
+        KVEVICT_POOL_AVG, 7, KVEVICT_POOL_EDGE_PAD, KVEVICT_REDUCE_MEAN,       \
+        KVEVICT_REDUCE_MEAN, KVEVICT_SHAPING_REDUCE_THEN_POOL,                 \
+        KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                            \
+        KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 0, 0 \
   }
 
 /**
- * Writes the defaults of a policy kind (KVEVICT_POLICY_INIT with that kind, and for
- * pyramidkv the geometric split).
+ * Writes the defaults of a policy kind (KVEVICT_POLICY_INIT with that kind, and
+ * for pyramidkv the geometric split).
  *
  * @param[in] struct_size  sizeof(*out) of the caller.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_policy_init(
-    kvevict_policy *out, size_t struct_size,
-    kvevict_policy_kind kind) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_policy_init(kvevict_policy* out, size_t struct_size,
+                    kvevict_policy_kind kind) KVEVICT_NOEXCEPT;
 
 /**
  * Reads a policy from its text form: `name` or `name:key=value,key=value`.
  *
  * name: a policy ("snapkv") or a preset ("snapkv-kvpress"). Keys: budget, sink,
- * recent, window, keep_window (yes|no), pool (none|avgN|maxN), edge (pad|shrink),
- * rows (mean|sum), group (mean|max|sum), order (reduce-pool|pool-reduce),
- * scope (head|layer|model), over (mean|max|sum: scope_reduce), tie (lower|higher),
- * split (uniform|geometric|arithmetic-kvf|arithmetic-kvpress), alpha, beta, seed.
- * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around tokens
- * are ignored. The result is validated.
+ * recent, window, keep_window (yes|no), pool (none|avgN|maxN), edge
+ * (pad|shrink), rows (mean|sum), group (mean|max|sum), order
+ * (reduce-pool|pool-reduce), scope (head|layer|model), over (mean|max|sum:
+ * scope_reduce), tie (lower|higher), split
+ * (uniform|geometric|arithmetic-kvf|arithmetic-kvpress), alpha, beta, seed.
+ * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
+ * tokens are ignored. The result is validated.
  *
  * @param[in]  text  Zero-terminated, non-NULL.
  * @param[out] out   Non-NULL, out->struct_size set; unchanged on error.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT with the column and what was
- *         expected there. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT with the column and what
+ *         was expected there. Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_policy_parse(
-    const char *text, kvevict_policy *out) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
 
 /**
  * Writes the text form: the policy's name and every key that differs from that
@@ -508,27 +510,30 @@ KVEVICT_API kvevict_status kvevict_policy_parse(
  * @param[out] text           At least text_capacity bytes; zero-terminated on
  *                            success, untouched on error. May be NULL if
  *                            text_capacity is 0.
- * @param[out] out_text_len   NULL, or receives the length without the terminator,
- *                            also when text_capacity is 0 (a size query, OK).
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy is invalid or
- *         0 < text_capacity <= length. Thread-safe. Since: 0.1
+ * @param[out] out_text_len   NULL, or receives the length without the
+ *                            terminator, also when text_capacity is 0 (a size
+ *                            query, OK).
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy is invalid
+ *         or 0 < text_capacity <= length. Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status
-kvevict_policy_format(const kvevict_policy *policy, char *text,
-                      size_t text_capacity,
-                      size_t *out_text_len) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_policy_format(
+    const kvevict_policy* policy, char* text, size_t text_capacity,
+    size_t* out_text_len) KVEVICT_NOEXCEPT;
 
-/** Checks every field and their combination, for any context length.
- *  @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
-KVEVICT_API kvevict_status
-kvevict_policy_validate(const kvevict_policy *policy) KVEVICT_NOEXCEPT;
+/**
+ * Checks every field and their combination, for any context length.
+ *
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_policy_validate(const kvevict_policy* policy)
+    KVEVICT_NOEXCEPT;
 
 /** A policy in tokens, for one context length. */
 typedef struct kvevict_resolved_policy {
   uint32_t struct_size;
-  uint32_t budget;     /**< Tokens kept in all; n_sink + n_recent + n_selected. */
-  uint32_t n_sink;     /**< First tokens kept. */
-  uint32_t n_recent;   /**< Last tokens kept, the observation window included. */
+  uint32_t budget;   /**< Tokens kept in all; n_sink + n_recent + n_selected. */
+  uint32_t n_sink;   /**< First tokens kept. */
+  uint32_t n_recent; /**< Last tokens kept, the observation window included. */
   uint32_t n_selected; /**< Tokens chosen by score. */
   uint32_t obs_window; /**< Last queries that score; 0 if none do. */
 } kvevict_resolved_policy;
@@ -536,10 +541,10 @@ typedef struct kvevict_resolved_policy {
 /**
  * Turns a policy into token counts for a context length, strictly.
  *
- * none: budget = n_selected = n_context. StreamingLLM: n_sink < budget. SnapKV and
- * PyramidKV: n_sink + n_recent < budget after clamping to the context, so a
- * context too short for the policy is an error here; evicting calls instead leave
- * a cache alone that is within its budget.
+ * none: budget = n_selected = n_context. StreamingLLM: n_sink < budget. SnapKV
+ * and PyramidKV: n_sink + n_recent < budget after clamping to the context, so a
+ * context too short for the policy is an error here; evicting calls instead
+ * leave a cache alone that is within its budget.
  *
  * @param[in]  n_context  Tokens, 1 .. 2^31 - 1.
  * @param[out] out        Non-NULL, out->struct_size set.
@@ -547,25 +552,25 @@ typedef struct kvevict_resolved_policy {
  *         Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_policy_resolve(const kvevict_policy *policy, uint32_t n_context,
-                       kvevict_resolved_policy *out) KVEVICT_NOEXCEPT;
+kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
+                       kvevict_resolved_policy* out) KVEVICT_NOEXCEPT;
 
 /**
  * Tokens each layer keeps of a context: the budget spread by layer_split.
  *
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
- * @param[out] budgets      [n_layers] tokens, at most n_context each; n_context if
- *                          the budget covers the context.
+ * @param[out] budgets      [n_layers] tokens, at most n_context each; n_context
+ *                          if the budget covers the context.
  * @param[in]  budgets_len  = n_layers, at least 1.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
-    const kvevict_policy *policy, uint32_t n_context, uint32_t *budgets,
+    const kvevict_policy* policy, uint32_t n_context, uint32_t* budgets,
     size_t budgets_len) KVEVICT_NOEXCEPT;
 
 /**
- * Suggests a budget for a model: min(max_tokens / 4, 4096), at least 1024, at most
- * max_tokens; 0, do not evict, while the full cache is under 256 MiB.
+ * Suggests a budget for a model: min(max_tokens / 4, 4096), at least 1024, at
+ * most max_tokens; 0, do not evict, while the full cache is under 256 MiB.
  *
  * @param[in]  max_tokens        The model's context length, 1 .. 2^31 - 1.
  * @param[in]  full_cache_bytes  K and V of all layers at max_tokens.
@@ -574,38 +579,39 @@ KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
  */
 KVEVICT_API kvevict_status
 kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
-                    uint32_t *out_budget) KVEVICT_NOEXCEPT;
+                    uint32_t* out_budget) KVEVICT_NOEXCEPT;
 
 /** One row of the table of policies; every text is static. */
 typedef struct kvevict_policy_info {
   uint32_t struct_size;
   kvevict_policy_kind kind;
-  const char *name;    /**< As in the text form. */
-  const char *signal;  /**< What ranks a token. */
-  const char *shaping; /**< What happens to the numbers. */
-  const char *budget;  /**< How many survive, where. */
-  const char *trigger; /**< When it runs. */
-  const char *paper;   /**< Source, e.g. "arXiv:2404.14469"; "" if none. */
+  const char* name;    /**< As in the text form. */
+  const char* signal;  /**< What ranks a token. */
+  const char* shaping; /**< What happens to the numbers. */
+  const char* budget;  /**< How many survive, where. */
+  const char* trigger; /**< When it runs. */
+  const char* paper;   /**< Source, e.g. "arXiv:2404.14469"; "" if none. */
 } kvevict_policy_info;
 
 /** Enumerates the policies: index 0, 1, ... until it fails. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_policy_at(
-    uint32_t index, kvevict_policy_info *out) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_policy_at(uint32_t index, kvevict_policy_info* out) KVEVICT_NOEXCEPT;
 
-/** A preset: the options under which another implementation's keep sets come out. */
+/** A preset: the options under which another implementation's keep sets come
+ *  out. */
 typedef struct kvevict_preset_info {
   uint32_t struct_size;
   uint32_t reserved;       /**< 0. */
-  const char *name;        /**< As in the text form; static. */
-  const char *policy_text; /**< The same policy spelled out; static. */
-  const char *reproduces;  /**< Whose behaviour this is; static. */
+  const char* name;        /**< As in the text form; static. */
+  const char* policy_text; /**< The same policy spelled out; static. */
+  const char* reproduces;  /**< Whose behaviour this is; static. */
 } kvevict_preset_info;
 
 /** Enumerates the presets: index 0, 1, ... until it fails. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_preset_at(
-    uint32_t index, kvevict_preset_info *out) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
 
-/* ---- View ------------------------------------------------------------------- */
+/* ---- View ---------------------------------------------------------------- */
 
 /**
  * Rows of one tensor, one per token and head, in any layout.
@@ -635,77 +641,77 @@ typedef struct kvevict_plane {
  * strides. Nothing is copied or owned.
  *
  * More examples of layouts: token-major [S, H, D] has strides {H*D*b, D*b};
- * head-major [H, S, D] {D*b, S*D*b}; transposed V [H*D, S] {b, D*S*b, S*b} with b
- * bytes per element.
+ * head-major [H, S, D] {D*b, S*D*b}; transposed V [H*D, S] {b, D*S*b, S*b} with
+ * b bytes per element.
  */
 typedef struct kvevict_view {
   uint32_t struct_size;
   uint32_t n_kv_heads;
   kvevict_plane k;
   kvevict_plane v; /**< Absent for caches with one row per token (MLA). */
-  /** What else has a row per token and head and must move along: scales, position
-   *  arrays. n_companions planes, borrowed; NULL if 0. */
-  const kvevict_plane *companions;
+  /** What else has a row per token and head and must move along: scales,
+   *  position arrays. n_companions planes, borrowed; NULL if 0. */
+  const kvevict_plane* companions;
   uint32_t n_companions;
   uint32_t block_size; /**< Tokens per block; 0: contiguous. */
   /** Paged: block ids, i32, non-negative, all different, in token order;
    *  borrowed. That they differ is not checked. */
-  const int32_t *block_table;
+  const int32_t* block_table;
   size_t block_table_len;
 } kvevict_view;
 
-#define KVEVICT_VIEW_INIT                                          \
-  {                                                                \
-    (uint32_t)sizeof(kvevict_view), 0,                             \
-        {0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, {0, 0, 0}},    \
-        {0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, {0, 0, 0}}, 0, \
-        0, 0, 0, 0                                                 \
+#define KVEVICT_VIEW_INIT                                                     \
+  {                                                                           \
+    (uint32_t)sizeof(kvevict_view), 0,                                        \
+        {0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, {0, 0, 0}},               \
+        {0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, {0, 0, 0}}, 0, 0, 0, 0, 0 \
   }
 
-/** Writes KVEVICT_VIEW_INIT. struct_size = sizeof(*out) of the caller. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_view_init(kvevict_view *out,
-                                             size_t struct_size)
-    KVEVICT_NOEXCEPT;
+/** Writes KVEVICT_VIEW_INIT. struct_size = sizeof(*out) of the caller. Since:
+ *  0.1 */
+KVEVICT_API kvevict_status
+kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Checks a view as executing calls do.
  *
  * @param[in] n_tokens  Slots that will be addressed; 0 is valid.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows, rows
- *         that overlap, a block table too short or with a negative id, an offset
- *         beyond 64 bits). Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,
+ *         rows that overlap, a block table too short or with a negative id, an
+ *         offset beyond 64 bits). Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_view_validate(
-    const kvevict_view *view, uint32_t n_tokens) KVEVICT_NOEXCEPT;
+    const kvevict_view* view, uint32_t n_tokens) KVEVICT_NOEXCEPT;
 
-/* ---- Plan ------------------------------------------------------------------- */
+/* ---- Plan ---------------------------------------------------------------- */
 
 /** The attention geometry of a model whose layers are alike. */
 typedef struct kvevict_geometry {
   uint32_t struct_size;
   uint32_t n_layers;
-  uint32_t n_q_heads;  /**< A multiple of n_kv_heads. */
-  uint32_t n_kv_heads; /**< q head h reads KV head h / (n_q_heads/n_kv_heads). */
-  uint32_t k_head_dim; /**< Elements of a key row; 0 if k_dtype is opaque. */
-  uint32_t v_head_dim; /**< Elements of a value row; 0 if opaque or no V. */
+  uint32_t n_q_heads; /**< A multiple of n_kv_heads. */
+  uint32_t
+      n_kv_heads; /**< q head h reads KV head h / (n_q_heads/n_kv_heads). */
+  uint32_t k_head_dim;   /**< Elements of a key row; 0 if k_dtype is opaque. */
+  uint32_t v_head_dim;   /**< Elements of a value row; 0 if opaque or no V. */
   kvevict_dtype q_dtype; /**< Of the queries handed to capture and score. */
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
-  uint32_t max_tokens;  /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
-  float softmax_scale;  /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
-  uint32_t reserved;    /**< 0. */
+  uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
+  float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
+  uint32_t reserved;   /**< 0. */
 } kvevict_geometry;
 
-#define KVEVICT_GEOMETRY_INIT                                              \
-  {                                                                        \
-    (uint32_t)sizeof(kvevict_geometry), 0, 0, 0, 0, 0, KVEVICT_DTYPE_F32,  \
-        KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, 0, 0.0f, 0                   \
+#define KVEVICT_GEOMETRY_INIT                                             \
+  {                                                                       \
+    (uint32_t)sizeof(kvevict_geometry), 0, 0, 0, 0, 0, KVEVICT_DTYPE_F32, \
+        KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, 0, 0.0f, 0                  \
   }
 
 /** Writes KVEVICT_GEOMETRY_INIT. struct_size = sizeof(*out) of the caller.
  *  Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_geometry_init(
-    kvevict_geometry *out, size_t struct_size) KVEVICT_NOEXCEPT;
+    kvevict_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /** Geometry + policy + context, checked once. Immutable, opaque. */
 typedef struct kvevict_plan kvevict_plan;
@@ -713,23 +719,25 @@ typedef struct kvevict_plan kvevict_plan;
 /**
  * Checks a geometry and a policy against each other and lays out the workspace.
  *
- * A plan whose policy must score keys of a dtype that cannot be scored is created
- * all the same, since its other doors work; see kvevict_plan_capabilities().
+ * A plan whose policy must score keys of a dtype that cannot be scored is
+ * created all the same, since its other doors work; see
+ * kvevict_plan_capabilities().
  *
  * @param[in]  context   Non-NULL; kept alive by the plan.
  * @param[in]  geometry  Non-NULL; copied.
  * @param[in]  policy    Non-NULL; copied.
  * @param[out] out_plan  Non-NULL. Destroy with kvevict_plan_destroy().
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a workspace size
- *         would not fit in size_t); KVEVICT_ERROR_OUT_OF_MEMORY. Thread-safe.
- *         Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a workspace
+ *         size would not fit in size_t); KVEVICT_ERROR_OUT_OF_MEMORY.
+ *         Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_create(
-    const kvevict_context *context, const kvevict_geometry *geometry,
-    const kvevict_policy *policy, kvevict_plan **out_plan) KVEVICT_NOEXCEPT;
+    const kvevict_context* context, const kvevict_geometry* geometry,
+    const kvevict_policy* policy, kvevict_plan** out_plan) KVEVICT_NOEXCEPT;
 
-/** Destroys a plan; NULL is ignored. Sequences made from it stay usable. Since: 0.1 */
-KVEVICT_API void kvevict_plan_destroy(kvevict_plan *plan) KVEVICT_NOEXCEPT;
+/** Destroys a plan; NULL is ignored. Sequences made from it stay usable. Since:
+ *  0.1 */
+KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
 
 /** The executing calls that take a workspace. */
 enum kvevict_operation
@@ -746,18 +754,18 @@ typedef int32_t kvevict_operation;
 #endif
 
 /**
- * Scratch an operation needs at max_tokens, on any machine and for any contents.
+ * Scratch an operation needs at max_tokens, on any machine and for any
+ * contents.
  *
- * The workspace itself must be 64-byte aligned, may hold anything before and after
- * the call, and must not be shared by calls that run at the same time.
+ * The workspace itself must be 64-byte aligned, may hold anything before and
+ * after the call, and must not be shared by calls that run at the same time.
  *
  * @param[out] out_bytes  Bytes; 0 means that NULL may be passed as workspace.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status
-kvevict_plan_workspace_bytes(const kvevict_plan *plan,
-                             kvevict_operation operation,
-                             size_t *out_bytes) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_plan_workspace_bytes(
+    const kvevict_plan* plan, kvevict_operation operation,
+    size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /**
  * kvevict_policy_layer_budgets() for the plan's policy and layers.
@@ -767,10 +775,9 @@ kvevict_plan_workspace_bytes(const kvevict_plan *plan,
  * @param[in]  budgets_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status
-kvevict_plan_layer_budgets(const kvevict_plan *plan, uint32_t n_tokens,
-                           uint32_t *budgets,
-                           size_t budgets_len) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_plan_layer_budgets(
+    const kvevict_plan* plan, uint32_t n_tokens, uint32_t* budgets,
+    size_t budgets_len) KVEVICT_NOEXCEPT;
 
 /** Why a plan cannot do something. */
 enum kvevict_reason
@@ -810,76 +817,78 @@ typedef struct kvevict_capabilities {
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_plan_capabilities(const kvevict_plan *plan, uint32_t layer,
-                          kvevict_capabilities *out) KVEVICT_NOEXCEPT;
+kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
+                          kvevict_capabilities* out) KVEVICT_NOEXCEPT;
 
 /** @return A sentence for a reason; "" for NONE and unknown numbers. Static.
  *          Since: 0.1 */
-KVEVICT_API const char *kvevict_reason_text(kvevict_reason reason)
+KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
     KVEVICT_NOEXCEPT;
 
-/* ---- The three doors -------------------------------------------------------- */
+/* ---- The three doors ----------------------------------------------------- */
 
 /**
  * Scores one layer's cached tokens by the attention of the last queries.
  *
- * Weights are the exact causal softmax over all n_tokens keys; they are reduced over
- * the window's rows and the query heads of each KV head and pooled over the tokens
- * before the window, as the plan's policy says. Accumulated in f32 whatever the
- * dtypes. Method: SnapKV, arXiv:2404.14469.
- * Cost: reads K once; n_q_heads * obs_window * n_tokens * head_dim multiply-adds.
+ * Weights are the exact causal softmax over all n_tokens keys; they are reduced
+ * over the window's rows and the query heads of each KV head and pooled over
+ * the tokens before the window, as the plan's policy says. Accumulated in f32
+ * whatever the dtypes. Method: SnapKV, arXiv:2404.14469.
+ * Cost: reads K once; n_q_heads * obs_window * n_tokens * head_dim
+ * multiply-adds.
  *
- * @param[in]  plan      Non-NULL; its policy's obs_window, pooling and reductions
- *                       apply, whatever its kind.
- * @param[in]  queries   [n_q_heads, obs_window, k_head_dim] rows in any strides,
- *                       after RoPE; "token" w is the query of token
+ * @param[in]  plan      Non-NULL; its policy's obs_window, pooling and
+ *                       reductions apply, whatever its kind.
+ * @param[in]  queries   [n_q_heads, obs_window, k_head_dim] rows in any
+ *                       strides, after RoPE; "token" w is the query of token
  *                       n_tokens - obs_window + w. dtype = geometry's q_dtype.
  * @param[in]  view      The layer's cache; k must match the geometry.
  * @param[in]  n_tokens  obs_window .. max_tokens.
- * @param[out] scores    [n_kv_heads, n_tokens] f32; higher keeps. Tokens of a kept
- *                       window get +infinity.
+ * @param[out] scores    [n_kv_heads, n_tokens] f32; higher keeps. Tokens of a
+ *                       kept window get +infinity.
  * @param[in]  scores_len  = n_kv_heads * n_tokens.
  * @param[in]  workspace   kvevict_plan_workspace_bytes() for SCORE_WINDOW.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read).
  *         Threads: safe for distinct workspaces. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_score_window(
-    const kvevict_plan *plan, const kvevict_plane *queries,
-    const kvevict_view *view, uint32_t n_tokens, float *scores,
-    size_t scores_len, void *workspace,
-    size_t workspace_bytes) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_score_window(const kvevict_plan* plan, const kvevict_plane* queries,
+                     const kvevict_view* view, uint32_t n_tokens, float* scores,
+                     size_t scores_len, void* workspace,
+                     size_t workspace_bytes) KVEVICT_NOEXCEPT;
 
 /**
  * Chooses the slots of a layer that survive under the policy's budget.
  *
- * Sinks, recents, the window (as the policy says) and protected slots are always
- * kept; the rest is filled by descending score, ties by the policy's rule, NaN last.
- * If the layer's budget covers n_tokens, every slot is kept.
+ * Sinks, recents, the window (as the policy says) and protected slots are
+ * always kept; the rest is filled by descending score, ties by the policy's
+ * rule, NaN last. If the layer's budget covers n_tokens, every slot is kept.
  * Cost: three passes over the scores, independent of their values.
  *
  * @param[in]  layer       < n_layers; decides the budget. Scope MODEL: 0.
  * @param[in]  scores      f32 [n_kv_heads, n_tokens]; scope MODEL: [n_layers,
- *                         n_kv_heads, n_tokens]. Any values. NULL, with length 0,
- *                         if the policy chooses nothing by score.
- * @param[in]  n_tokens    Slots held, 1 .. max_tokens; for a budget that is a ratio
- *                         also the tokens seen so far.
- * @param[in]  protected_slots  Strictly ascending slots < n_tokens that must stay;
- *                         NULL with length 0 for none.
- * @param[out] keep        [n_kv_heads, n_keep] i32 slots, ascending per head; scopes
- *                         LAYER and MODEL: [1, n_keep].
+ *                         n_kv_heads, n_tokens]. Any values. NULL, with length
+ *                         0, if the policy chooses nothing by score.
+ * @param[in]  n_tokens    Slots held, 1 .. max_tokens; for a budget that is a
+ *                         ratio also the tokens seen so far.
+ * @param[in]  protected_slots  Strictly ascending slots < n_tokens that must
+ *                         stay; NULL with length 0 for none.
+ * @param[out] keep        [n_kv_heads, n_keep] i32 slots, ascending per head;
+ *                         scopes LAYER and MODEL: [1, n_keep].
  * @param[in]  keep_capacity  Elements of keep; at least lists * n_keep.
  * @param[in]  workspace   kvevict_plan_workspace_bytes() for SELECT.
  * @param[out] out_n_keep  Tokens kept per list.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. when the budget is less
- *         than what must stay. Threads: safe for distinct workspaces. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. when the budget is
+ *         less than what must stay. Threads: safe for distinct workspaces.
+ *         Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_select(
-    const kvevict_plan *plan, uint32_t layer, const float *scores,
-    size_t scores_len, uint32_t n_tokens, const int32_t *protected_slots,
-    size_t protected_slots_len, int32_t *keep, size_t keep_capacity,
-    void *workspace, size_t workspace_bytes,
-    uint32_t *out_n_keep) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_select(const kvevict_plan* plan, uint32_t layer, const float* scores,
+               size_t scores_len, uint32_t n_tokens,
+               const int32_t* protected_slots, size_t protected_slots_len,
+               int32_t* keep, size_t keep_capacity, void* workspace,
+               size_t workspace_bytes, uint32_t* out_n_keep) KVEVICT_NOEXCEPT;
 
 /**
  * Moves one layer's surviving rows to slots [0, n_keep), in place.
@@ -895,19 +904,20 @@ KVEVICT_API kvevict_status kvevict_select(
  *                      list, each < n_tokens.
  * @param[in] keep_len  = n_keep_lists * n_keep; 0 is valid.
  * @param[in] n_keep_lists  1 (all heads alike) or view->n_kv_heads.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for distinct
- *         caches. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
+ *         distinct caches. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_compact(const kvevict_context *context, const kvevict_view *view,
-                uint32_t n_tokens, const int32_t *keep, size_t keep_len,
+kvevict_compact(const kvevict_context* context, const kvevict_view* view,
+                uint32_t n_tokens, const int32_t* keep, size_t keep_len,
                 uint32_t n_keep_lists) KVEVICT_NOEXCEPT;
 
-/* ---- Sequence --------------------------------------------------------------- */
+/* ---- Sequence ------------------------------------------------------------ */
 
 /**
  * What one request carries between steps: the last queries of every layer, the
- * position of every slot, stored and logical length. Opaque. One thread at a time.
+ * position of every slot, stored and logical length. Opaque. One thread at a
+ * time.
  */
 typedef struct kvevict_sequence kvevict_sequence;
 
@@ -916,50 +926,50 @@ typedef struct kvevict_sequence kvevict_sequence;
  *
  * @param[in]  plan          Non-NULL; kept alive by the sequence.
  * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_OUT_OF_MEMORY.
- *         Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status
-kvevict_sequence_create(const kvevict_plan *plan,
-                        kvevict_sequence **out_sequence) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_sequence_create(
+    const kvevict_plan* plan, kvevict_sequence** out_sequence) KVEVICT_NOEXCEPT;
 
 /** Destroys a sequence; NULL is ignored. Since: 0.1 */
-KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence *sequence)
+KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
 
 /** Forgets everything, as if newly created; allocates nothing. Since: 0.1 */
-KVEVICT_API kvevict_status
-kvevict_sequence_reset(kvevict_sequence *sequence) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
+    KVEVICT_NOEXCEPT;
 
 /**
  * Shows a layer's query rows of one chunk; the last obs_window are remembered.
  *
- * Any split of a prompt into chunks leaves the same rows behind, and a chunk may
- * leave out rows that later ones push out anyway. Showing earlier positions again
- * replaces them and forgets what came after (rollback). Does nothing for policies
- * that do not score by attention.
+ * Any split of a prompt into chunks leaves the same rows behind, and a chunk
+ * may leave out rows that later ones push out anyway. Showing earlier positions
+ * again replaces them and forgets what came after (rollback). Does nothing for
+ * policies that do not score by attention.
  *
  * @param[in] layer           < n_layers.
- * @param[in] queries         [n_q_heads, n_rows, k_head_dim] rows in any strides,
- *                            after RoPE, dtype = geometry's q_dtype; copied.
+ * @param[in] queries         [n_q_heads, n_rows, k_head_dim] rows in any
+ *                            strides, after RoPE, dtype = geometry's q_dtype;
+ *                            copied.
  * @param[in] n_rows          0 is valid and does nothing.
  * @param[in] first_position  Position of row 0.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         (opaque queries). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_capture(
-    kvevict_sequence *sequence, uint32_t layer, const kvevict_plane *queries,
+    kvevict_sequence* sequence, uint32_t layer, const kvevict_plane* queries,
     uint32_t n_rows, uint32_t first_position) KVEVICT_NOEXCEPT;
 
 /**
  * Notes that the engine stored n_tokens more rows in every layer, each at the
  * layer's next slot and with the next positions.
  *
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if a layer would hold more than
- *         max_tokens or the sequence more than 2^31 - 1. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if a layer would hold more
+ *         than max_tokens or the sequence more than 2^31 - 1. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_append(
-    kvevict_sequence *sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
+    kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
 
 /** What an eviction may be told beside the policy. */
 typedef struct kvevict_evict_options {
@@ -967,11 +977,11 @@ typedef struct kvevict_evict_options {
   uint32_t reserved; /**< 0. */
   /** Strictly ascending positions that must stay; those already evicted are
    *  ignored. NULL with length 0 for none. */
-  const int32_t *protected_positions;
+  const int32_t* protected_positions;
   size_t protected_positions_len;
   /** Policy custom: f32 scores of every layer's slots, [n_layers, n_kv_heads,
    *  stored length] with the strides below; otherwise NULL. */
-  const float *scores;
+  const float* scores;
   size_t scores_len; /**< Elements; must cover the last row. */
   /** Elements from one layer's scores to the next's. */
   uint64_t scores_layer_stride;
@@ -985,7 +995,7 @@ typedef struct kvevict_evict_options {
 /** Writes KVEVICT_EVICT_OPTIONS_INIT. struct_size = sizeof(*out) of the caller.
  *  Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_evict_options_init(
-    kvevict_evict_options *out, size_t struct_size) KVEVICT_NOEXCEPT;
+    kvevict_evict_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /** What an eviction did. Bytes count K, V and companions of all layers. */
 typedef struct kvevict_evict_report {
@@ -995,18 +1005,18 @@ typedef struct kvevict_evict_report {
   uint64_t bytes_after;   /**< In use now. */
   uint64_t tokens_before; /**< Slots in use before, summed over the layers. */
   uint64_t tokens_after;
-  /** Paged: blocks, summed over the layers, that hold nothing any more: the entries
-   *  of each block table from ceil(stored length / block_size) on. */
+  /** Paged: blocks, summed over the layers, that hold nothing any more: the
+   *  entries of each block table from ceil(stored length / block_size) on. */
   uint64_t blocks_freed;
 } kvevict_evict_report;
 
 /**
  * Scores, selects and compacts the cache of a whole model in place.
  *
- * A layer within its budget is left alone; with policy none, or when every layer is
- * within its budget, no byte changes. Every check is made before the first byte
- * moves. Two layers that share one cache (equal views) are compacted once, by
- * the first one's queries. Afterwards the next token goes to slot
+ * A layer within its budget is left alone; with policy none, or when every
+ * layer is within its budget, no byte changes. Every check is made before the
+ * first byte moves. Two layers that share one cache (equal views) are compacted
+ * once, by the first one's queries. Afterwards the next token goes to slot
  * kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
  *
@@ -1015,24 +1025,24 @@ typedef struct kvevict_evict_report {
  * @param[in]  options    NULL for none.
  * @param[in]  workspace  kvevict_plan_workspace_bytes() for EVICT.
  * @param[out] report     NULL, or report->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, too few captured
- *         queries, a budget smaller than what must stay, layers of unequal length
- *         under scope MODEL); KVEVICT_ERROR_UNSUPPORTED (the policy must score keys
- *         that cannot be read). Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, too few
+ *         captured queries, a budget smaller than what must stay, layers of
+ *         unequal length under scope MODEL); KVEVICT_ERROR_UNSUPPORTED (the
+ *         policy must score keys that cannot be read). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
-    kvevict_sequence *sequence, const kvevict_view *views, size_t views_len,
-    const kvevict_evict_options *options, void *workspace,
-    size_t workspace_bytes, kvevict_evict_report *report) KVEVICT_NOEXCEPT;
+    kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
+    const kvevict_evict_options* options, void* workspace,
+    size_t workspace_bytes, kvevict_evict_report* report) KVEVICT_NOEXCEPT;
 
 /** Slots in use in a layer: where its next row goes. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_stored_length(
-    const kvevict_sequence *sequence, uint32_t layer,
-    uint32_t *out_length) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_sequence_stored_length(const kvevict_sequence* sequence, uint32_t layer,
+                               uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /** Tokens seen so far: the position (for RoPE) of the next one. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_sequence_logical_length(
-    const kvevict_sequence *sequence, uint32_t *out_length) KVEVICT_NOEXCEPT;
+    const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
  * The position of the token in a slot.
@@ -1042,8 +1052,8 @@ KVEVICT_API kvevict_status kvevict_sequence_logical_length(
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_position_of_slot(
-    const kvevict_sequence *sequence, uint32_t layer, uint32_t kv_head,
-    uint32_t slot, int32_t *out_position) KVEVICT_NOEXCEPT;
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    uint32_t slot, int32_t* out_position) KVEVICT_NOEXCEPT;
 
 /**
  * The slot that holds the token of a position; -1 if it was evicted.
@@ -1052,8 +1062,8 @@ KVEVICT_API kvevict_status kvevict_sequence_position_of_slot(
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
-    const kvevict_sequence *sequence, uint32_t layer, uint32_t kv_head,
-    uint32_t position, int32_t *out_slot) KVEVICT_NOEXCEPT;
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    uint32_t position, int32_t* out_slot) KVEVICT_NOEXCEPT;
 
 /**
  * The positions of all slots of a layer and KV head, ascending.
@@ -1061,13 +1071,13 @@ KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
  * @param[out] positions  The layer's stored length in elements.
  * @param[in]  positions_capacity  Elements of positions.
  * @param[out] out_positions_len   Elements written.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. a capacity that is too
- *         small, with both numbers. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. a capacity that is
+ *         too small, with both numbers. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_keep_positions(
-    const kvevict_sequence *sequence, uint32_t layer, uint32_t kv_head,
-    int32_t *positions, size_t positions_capacity,
-    size_t *out_positions_len) KVEVICT_NOEXCEPT;
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    int32_t* positions, size_t positions_capacity,
+    size_t* out_positions_len) KVEVICT_NOEXCEPT;
 
 #ifdef __cplusplus
 } /* extern "C" */
