@@ -1,0 +1,263 @@
+#include <stdlib.h>
+
+#include "tests/capi/support/cache.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/hooks.h"
+#include "tests/oracle/compact.h"
+
+enum { kMaxKeep = 4096 };
+
+static kvevict_context* context;
+
+static void CreateContext(void) {
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+}
+static void DestroyContext(void) { kvevict_context_destroy(context); }
+TestSuite(compact, .init = CreateContext, .fini = DestroyContext);
+
+/* Compacts the cache and a clone of it, the latter by the oracle; they must hold the
+ * same rows, and nothing but rows may have changed. */
+static void ExpectAsOracle(const kvevict_context* with, const test_cache* cache,
+                           uint32_t n_tokens, const int32_t* keep,
+                           uint32_t n_keep, uint32_t n_lists,
+                           const char* what) {
+  test_cache* ours = test_cache_clone(cache);
+  test_cache* theirs = test_cache_clone(cache);
+  oracle_compact(&theirs->view, keep, n_keep, n_lists);
+  EXPECT_OK(kvevict_compact(with, &ours->view, n_tokens, keep,
+                            (size_t)n_keep * n_lists, n_lists));
+  test_expect_same_rows(ours, theirs, n_keep, what);
+  test_expect_same_outside(ours, cache, 0, n_tokens, what);
+  test_cache_destroy(ours);
+  test_cache_destroy(theirs);
+}
+
+static void RandomLists(test_random* random, int32_t* keep, uint32_t n_keep,
+                        uint32_t n_lists, uint32_t n_tokens) {
+  for (uint32_t list = 0; list < n_lists; ++list) {
+    test_random_ascending(random, keep + (size_t)list * n_keep, n_keep,
+                          n_tokens);
+  }
+}
+
+static void TryLayout(const test_cache_spec* spec, test_random* random,
+                      const kvevict_context* with) {
+  static int32_t keep[kMaxKeep];
+  test_cache* cache = test_cache_create(spec, random);
+  char what[128];
+  snprintf(what, sizeof what, "%s, %u heads, k %d x %u, v %d x %u",
+           test_layout_name(spec->layout), spec->n_kv_heads, (int)spec->k_dtype,
+           spec->k_head_dim, (int)spec->v_dtype, spec->v_head_dim);
+  const uint32_t n_tokens = test_random_between(random, 1, spec->capacity);
+  const uint32_t n_keep = test_random_below(random, n_tokens + 1);
+  const uint32_t n_lists = test_random_coin(random) ? 1 : spec->n_kv_heads;
+  RandomLists(random, keep, n_keep, n_lists, n_tokens);
+  ExpectAsOracle(with, cache, n_tokens, keep, n_keep, n_lists, what);
+  test_cache_destroy(cache);
+}
+
+Test(compact, every_layout_and_dtype_moves_as_the_oracle_says) {
+  test_random random = test_random_start("compact layouts");
+  for (int round = 0; round < 12; ++round) {
+    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+      for (kvevict_dtype k = KVEVICT_DTYPE_OPAQUE; k <= KVEVICT_DTYPE_BF16;
+           ++k) {
+        const test_cache_spec spec = {
+            (test_layout)layout,
+            test_random_between(&random, 1, 4),
+            test_random_between(&random, 1, 90),
+            k,
+            test_random_between(&random, 1, 40),
+            (kvevict_dtype)test_random_below(&random, 4),
+            test_random_below(&random, 40),
+            test_random_below(&random, 3)};
+        TryLayout(&spec, &random, context);
+      }
+    }
+  }
+}
+
+Test(compact, opaque_rows_of_any_size_move) {
+  test_random random = test_random_start("compact rows");
+  for (uint32_t bytes = 1; bytes <= 600; ++bytes) {
+    const test_cache_spec spec = {(test_layout)(bytes % TEST_N_LAYOUTS),
+                                  1 + bytes % 3,
+                                  21,
+                                  KVEVICT_DTYPE_OPAQUE,
+                                  bytes,
+                                  KVEVICT_DTYPE_OPAQUE,
+                                  601 - bytes,
+                                  0};
+    TryLayout(&spec, &random, context);
+  }
+}
+
+Test(compact, usual_head_sizes_move) {
+  test_random random = test_random_start("compact head sizes");
+  const uint32_t kDims[] = {64, 80, 96, 112, 128, 192, 256, 576};
+  for (int d = 0; d < 8; ++d) {
+    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+      const test_cache_spec spec = {
+          (test_layout)layout, 2,        35,
+          KVEVICT_DTYPE_F16,   kDims[d], KVEVICT_DTYPE_F32,
+          kDims[7 - d],        1};
+      TryLayout(&spec, &random, context);
+    }
+  }
+}
+
+Test(compact, shapes_of_keep_lists) {
+  test_random random = {3};
+  const test_cache_spec spec = {TEST_HEAD_MAJOR,   2, 100, KVEVICT_DTYPE_F32, 6,
+                                KVEVICT_DTYPE_F32, 6, 1};
+  test_cache* cache = test_cache_create(&spec, &random);
+  int32_t keep[100];
+  for (uint32_t first = 0; first < 100; first += 9) { /* one run anywhere */
+    for (uint32_t i = 0; i < 100 - first; ++i) keep[i] = (int32_t)(first + i);
+    ExpectAsOracle(context, cache, 100, keep, 100 - first, 1, "one run");
+    ExpectAsOracle(context, cache, 100, keep, 1, 1, "one row");
+  }
+  for (uint32_t step = 1; step < 12; ++step) { /* evenly spread */
+    uint32_t n = 0;
+    for (uint32_t t = step / 2; t < 100; t += step) keep[n++] = (int32_t)t;
+    ExpectAsOracle(context, cache, 100, keep, n, 1, "spread");
+  }
+  for (uint32_t hole = 0; hole < 100; hole += 11) { /* all but one */
+    for (uint32_t i = 0; i < 99; ++i) keep[i] = (int32_t)(i + (i >= hole));
+    ExpectAsOracle(context, cache, 100, keep, 99, 1, "all but one");
+  }
+  test_cache_destroy(cache);
+}
+
+Test(compact, keeping_all_or_none_changes_no_byte) {
+  test_random random = {4};
+  for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+    const test_cache_spec spec = {
+        (test_layout)layout, 3, 40, KVEVICT_DTYPE_F32, 5,
+        KVEVICT_DTYPE_F16,   7, 2};
+    test_cache* cache = test_cache_create(&spec, &random);
+    test_cache* before = test_cache_clone(cache);
+    int32_t keep[3 * 40];
+    for (int i = 0; i < 3 * 40; ++i) keep[i] = i % 40;
+    EXPECT_OK(kvevict_compact(context, &cache->view, 40, keep, 40, 1));
+    EXPECT_OK(kvevict_compact(context, &cache->view, 40, keep, 3 * 40, 3));
+    EXPECT_OK(kvevict_compact(context, &cache->view, 40, keep, 17, 1));
+    EXPECT_OK(kvevict_compact(context, &cache->view, 40, NULL, 0, 1));
+    EXPECT_OK(kvevict_compact(context, &cache->view, 40, NULL, 0, 3));
+    EXPECT_OK(kvevict_compact(context, &cache->view, 0, NULL, 0, 1));
+    test_expect_same_bytes(cache, before, test_layout_name(layout));
+    test_cache_destroy(cache);
+    test_cache_destroy(before);
+  }
+}
+
+Test(compact, paged_and_contiguous_caches_end_up_alike) {
+  test_random random = test_random_start("compact paged");
+  const test_layout kPaged[] = {TEST_PAGED_1, TEST_PAGED_3, TEST_PAGED_16,
+                                TEST_PAGED_16_BY_HEAD};
+  for (int i = 0; i < 40; ++i) {
+    test_cache_spec spec = {TEST_TOKEN_MAJOR,     2,  70, KVEVICT_DTYPE_BF16, 9,
+                            KVEVICT_DTYPE_OPAQUE, 13, 2};
+    test_cache* flat = test_cache_create(&spec, &random);
+    spec.layout = kPaged[i % 4];
+    test_cache* paged = test_cache_create(&spec, &random);
+    test_cache_copy_rows(paged, flat, 70);
+    const uint32_t n_keep = test_random_below(&random, 71);
+    int32_t keep[2 * 70];
+    RandomLists(&random, keep, n_keep, 2, 70);
+    EXPECT_OK(kvevict_compact(context, &flat->view, 70, keep, 2 * n_keep, 2));
+    EXPECT_OK(kvevict_compact(context, &paged->view, 70, keep, 2 * n_keep, 2));
+    test_expect_same_rows(flat, paged, n_keep, test_layout_name(spec.layout));
+    test_cache_destroy(flat);
+    test_cache_destroy(paged);
+  }
+}
+
+Test(compact, any_number_of_threads_gives_the_same_bytes) {
+  test_random random = test_random_start("compact threads");
+  for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
+    test_runner runner;
+    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+    test_runner_install(&runner, n_threads, &options);
+    kvevict_context* threaded = NULL;
+    EXPECT_OK(kvevict_context_create(&options, &threaded));
+    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+      const test_cache_spec spec = {
+          (test_layout)layout, 4, 66, KVEVICT_DTYPE_F32, 8,
+          KVEVICT_DTYPE_F16,   8, 1};
+      TryLayout(&spec, &random, threaded);
+    }
+    kvevict_context_destroy(threaded);
+  }
+}
+
+Test(compact, absent_v_moves_keys_alone) {
+  test_random random = {5};
+  const test_cache_spec spec = {
+      TEST_TOKEN_MAJOR,  1, 30, KVEVICT_DTYPE_BF16, 576,
+      KVEVICT_DTYPE_F32, 0, 0};
+  TryLayout(&spec, &random, context);
+}
+
+/* ---- Errors ---- */
+
+/* `change` to a valid call makes it fail; no byte moves. */
+#define EXPECT_BREAKS(change, ...)                                            \
+  do {                                                                        \
+    test_random random = {6};                                                 \
+    const test_cache_spec spec = {                                            \
+        TEST_PAGED_16, 2, 40, KVEVICT_DTYPE_F32, 4, KVEVICT_DTYPE_F32, 4, 0}; \
+    test_cache* cache = test_cache_create(&spec, &random);                    \
+    test_cache* before = test_cache_clone(cache);                             \
+    int32_t keep_array[8] = {1, 3, 20, 39, 0, 2, 25, 38};                     \
+    kvevict_view view = cache->view;                                          \
+    const kvevict_context* with = context;                                    \
+    const kvevict_view* at = &view;                                           \
+    const int32_t* keep = keep_array;                                         \
+    uint32_t n_tokens = 40, n_lists = 2;                                      \
+    size_t keep_len = 8;                                                      \
+    change;                                                                   \
+    EXPECT_INVALID(                                                           \
+        kvevict_compact(with, at, n_tokens, keep, keep_len, n_lists),         \
+        __VA_ARGS__);                                                         \
+    test_expect_same_bytes(cache, before, #change);                           \
+    (void)keep_array, (void)view;                                             \
+    test_cache_destroy(cache);                                                \
+    test_cache_destroy(before);                                               \
+  } while (0)
+
+Test(compact, null_pointers_are_errors) {
+  EXPECT_BREAKS(with = NULL, "context", "NULL");
+  EXPECT_BREAKS(at = NULL, "view", "NULL");
+  EXPECT_BREAKS(keep = NULL, "keep", "NULL", "8");
+}
+
+Test(compact, wrong_lengths_are_errors) {
+  EXPECT_BREAKS(n_lists = 0, "n_keep_lists 0");
+  EXPECT_BREAKS(n_lists = 3, "n_keep_lists 3", "n_kv_heads 2");
+  EXPECT_BREAKS(keep_len = 7, "keep_len 7", "2");
+  EXPECT_BREAKS((n_tokens = 3, keep_len = 8), "3");
+  EXPECT_BREAKS(n_tokens = 2147483648u, "n_tokens", "2147483648");
+  EXPECT_BREAKS(n_tokens = 49, "block_table_len", "49");
+}
+
+Test(compact, lists_that_do_not_ascend_are_errors) {
+  EXPECT_BREAKS((keep_array[0] = 3, keep_array[1] = 1), "keep[1] 1");
+  EXPECT_BREAKS(keep_array[1] = 1, "keep[1] 1");
+  EXPECT_BREAKS(keep_array[0] = -1, "keep[0] -1");
+  EXPECT_BREAKS(keep_array[3] = 40, "keep[3] 40", "40");
+  EXPECT_BREAKS(keep_array[3] = INT32_MAX, "keep[3]");
+  EXPECT_BREAKS(n_tokens = 39, "39");
+}
+
+/* The place in the array of the caller, not in the second list. */
+Test(compact, mistakes_in_the_second_list_are_found) {
+  EXPECT_BREAKS(keep_array[6] = 2, "keep[6] 2");
+}
+
+Test(compact, bad_views_are_errors) {
+  EXPECT_BREAKS(view.struct_size = 8, "struct_size", "8");
+  EXPECT_BREAKS(view.k.dtype = 77, "k.dtype", "77");
+  EXPECT_BREAKS(view.v.token_stride_bytes = 3, "v", "overlap");
+  EXPECT_BREAKS(view.block_table_len = 1, "block_table_len", "1");
+}

@@ -1,0 +1,51 @@
+#include "tests/capi/support/plan.h"
+
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/policies.h"
+
+enum { kGuardBytes = 1024, kAlignment = 64 };
+
+test_plan* test_plan_create(const char* policy,
+                            const kvevict_geometry* geometry,
+                            kvevict_operation operation, uint32_t n_threads) {
+  test_plan* p = calloc(1, sizeof(*p));
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  test_runner_install(&p->runner, n_threads, &options);
+  p->policy = test_policy(policy);
+  p->geometry = *geometry;
+  EXPECT_OK(kvevict_context_create(&options, &p->context));
+  EXPECT_OK(kvevict_plan_create(p->context, geometry, &p->policy, &p->plan));
+  EXPECT_OK(
+      kvevict_plan_workspace_bytes(p->plan, operation, &p->workspace_bytes));
+  if (p->workspace_bytes > 0) {
+    p->workspace = aligned_alloc(
+        kAlignment, (p->workspace_bytes + kGuardBytes + kAlignment - 1) /
+                        kAlignment * kAlignment);
+    memset((char*)p->workspace + p->workspace_bytes, TEST_GUARD, kGuardBytes);
+    test_plan_poison(p, 0xFF); /* every float a NaN */
+  }
+  return p;
+}
+
+void test_plan_poison(test_plan* plan, int byte) {
+  if (plan->workspace == NULL) return;
+  memset(plan->workspace, byte, plan->workspace_bytes);
+}
+
+void test_plan_check(const test_plan* plan) {
+  EXPECT(plan->workspace == NULL ||
+             test_is_filled((char*)plan->workspace + plan->workspace_bytes,
+                            kGuardBytes),
+         "a call wrote beyond its workspace of %zu bytes",
+         plan->workspace_bytes);
+}
+
+void test_plan_destroy(test_plan* plan) {
+  test_plan_check(plan);
+  kvevict_plan_destroy(plan->plan);
+  kvevict_context_destroy(plan->context);
+  free(plan->workspace);
+  free(plan);
+}

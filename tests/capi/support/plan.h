@@ -1,0 +1,32 @@
+/* A plan with a workspace of exactly the size it asks for, guard bytes behind it. */
+#ifndef KVEVICT_TESTS_CAPI_SUPPORT_PLAN_H_
+#define KVEVICT_TESTS_CAPI_SUPPORT_PLAN_H_
+
+#include "kvevict/kvevict.h"
+#include "tests/capi/support/hooks.h"
+
+typedef struct test_plan {
+  kvevict_context* context;
+  kvevict_plan* plan;
+  kvevict_policy policy;
+  kvevict_geometry geometry;
+  test_runner runner;
+  void* workspace; /* NULL if none is needed */
+  size_t workspace_bytes;
+} test_plan;
+
+/* n_threads > 1: with the shuffling runner. */
+test_plan* test_plan_create(const char* policy,
+                            const kvevict_geometry* geometry,
+                            kvevict_operation operation, uint32_t n_threads);
+
+/* Fills the workspace with a byte. */
+void test_plan_poison(test_plan* plan, int byte);
+
+/* Fails the test if a byte behind the workspace was written. */
+void test_plan_check(const test_plan* plan);
+
+/* Checks, then frees. */
+void test_plan_destroy(test_plan* plan);
+
+#endif /* KVEVICT_TESTS_CAPI_SUPPORT_PLAN_H_ */
