@@ -1,0 +1,60 @@
+# Sourced by ./run: what `./run check` does beyond the tests. Every step is a function
+# check_NAME; all steps run, and the last line says which of them failed.
+
+readonly check_steps=(format tests tidy asan tsan)
+
+check_format() { sources | xargs clang-format --dry-run --Werror; }
+
+# The tests include exported symbols, layout table and the header in every standard.
+check_tests() {
+  build_release
+  run_tests "$release_dir"
+}
+
+# What is compiled, not every header by itself; tests are held to the compiler's
+# warnings only. A kernel is one unit to clang-tidy, not one per target.
+check_tidy() {
+  configure "$release_dir"
+  sources | grep -E '^(capi|core|tools)/.*\.cc$' |
+    xargs -P "$jobs" -n 2 clang-tidy -p "$release_dir" --quiet
+}
+
+# A sanitizer's report ends the program with an error: -fno-sanitize-recover.
+check_asan() {
+  configure build/asan -DKVEVICT_SANITIZE=address,undefined
+  build build/asan
+  run_tests build/asan -LE slow
+}
+
+# Criterion cannot start under TSan; tests/thread are plain programs.
+check_tsan() {
+  configure build/tsan -DKVEVICT_SANITIZE=thread -DKVEVICT_BUILD_TOOLS=OFF
+  build build/tsan
+  run_tests build/tsan
+}
+
+# Not a step of its own: takes the present interface as the golden one.
+check_abi-update() {
+  build_release
+  KVEVICT_UPDATE_GOLDEN=1 ctest --test-dir "$release_dir" -R '^abi_(layout|symbols)$'
+  git diff --stat -- pkg/abi
+}
+
+check() {
+  local step failed=()
+  [[ $# -gt 0 ]] || set -- "${check_steps[@]}"
+  for step in "$@"; do
+    declare -F "check_$step" >/dev/null || fail "no check '$step': ${check_steps[*]}"
+  done
+  mkdir -p build
+  for step in "$@"; do
+    say "check $step"
+    # In a shell of its own, since `set -e` is off in a condition.
+    if ! ./run check-step "$step"; then failed+=("$step"); fi
+  done
+  if [[ ${#failed[@]} -gt 0 ]]; then
+    say "check FAILED: ${failed[*]}"
+    return 1
+  fi
+  say "check passed: $*"
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Reads ctest's JUnit file; says why tests were skipped and ends with one line:
+# "N passed, N failed, N skipped". Fails if a test failed or could not be started.
+set -euo pipefail
+
+[[ -s $1 ]] || {
+  echo "no test ran"
+  echo "0 passed, 0 failed, 0 skipped"
+  exit 1
+}
+# One <testcase> per test, its status on the same line, its output in <system-out>.
+# "notrun" is a skip only if the test itself asked for it (exit code 77); otherwise the
+# program is missing or a fixture failed.
+awk '
+  function value(key) {
+    if (!match($0, key "=\"[^\"]*\"")) return ""
+    return substr($0, RSTART + length(key) + 2, RLENGTH - length(key) - 3)
+  }
+  /<testcase / { name = value("name"); status = value("status"); reason = ""
+                 if (status == "run") passed++
+                 else if (status == "fail") failed++ }
+  /<skipped message=/ && status == "notrun" {
+    asked = value("message") ~ /SKIP_RETURN_CODE/
+    if (asked) skipped++
+    else { failed++; print "not run: " name ": " value("message") }
+  }
+  { line = $0; sub(/^[ \t]*<system-out>/, "", line); sub(/<\/system-out>.*/, "", line) }
+  /<system-out>/ { inside = 1 }
+  inside && line != "" { reason = line }
+  /<\/system-out>/ { inside = 0 }
+  /<\/testcase>/ && status == "notrun" && asked {
+    gsub(/&quot;/, "\"", reason); gsub(/&lt;/, "<", reason)
+    gsub(/&gt;/, ">", reason); gsub(/&amp;/, "\\&", reason)
+    print "skipped: " name ": " reason
+  }
+  END {
+    printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
+    exit failed > 0 || passed == 0
+  }' "$1"

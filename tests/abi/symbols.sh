@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# symbols.sh LIBRARY HEADER: prints the exported symbols with their version node; fails
+# unless they are exactly the functions that the header declares.
+set -euo pipefail
+export LC_ALL=C
+
+exported() {
+  nm -D --defined-only --with-symbol-versions "$1" | awk '$2 != "A" { print $3 }' | sort
+}
+# The word before the first parenthesis after KVEVICT_API, perhaps a line further on.
+declared() {
+  awk '/^KVEVICT_API/ { open = 1 }
+    open && match($0, /kvevict_[a-z0-9_]+\(/) {
+      print substr($0, RSTART, RLENGTH - 1); open = 0
+    }' "$1" | sort
+}
+
+exported "$1"
+diff -u --label exported --label declared \
+  <(exported "$1" | sed 's/@.*//') <(declared "$2") >&2

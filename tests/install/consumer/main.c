@@ -1,0 +1,77 @@
+/* A program outside the tree: evicts a small cache and looks at what is left. */
+#include <kvevict/kvevict.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { N_TOKENS = 6, N_KEEP = 4, HEAD_DIM = 8 };
+
+static int fail(const char *what) {
+  fprintf(stderr, "%s: %s\n", what, kvevict_last_error_message());
+  return 1;
+}
+
+int main(void) {
+  static float k[N_TOKENS][HEAD_DIM], v[N_TOKENS][HEAD_DIM];
+  static const float scores[N_TOKENS] = {0, 5, 1, 4, 3, 2};
+  static const int32_t expected[N_KEEP] = {0, 1, 3, 5};
+  /* 6 slots of one head; SELECT's scratch for so few fits easily. */
+  static union {
+    double align[8192];
+    char bytes[65536];
+  } memory;
+  kvevict_context *context = NULL;
+  kvevict_plan *plan = NULL;
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_view view;
+  int32_t keep[N_KEEP];
+  uint32_t n_keep = 0;
+  size_t workspace_bytes = 0;
+  char *workspace = memory.bytes + (64 - (uintptr_t)memory.bytes % 64) % 64;
+  int t;
+
+  if (kvevict_abi_version() != KVEVICT_ABI_VERSION) return fail("abi version");
+  for (t = 0; t < N_TOKENS; ++t) k[t][0] = v[t][HEAD_DIM - 1] = (float)t;
+
+  geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
+  geometry.k_head_dim = geometry.v_head_dim = HEAD_DIM;
+  geometry.max_tokens = N_TOKENS;
+  if (kvevict_context_create(NULL, &context) ||
+      kvevict_policy_parse(
+          "custom:budget=4,sink=1,recent=1,keep_window=no", &policy) ||
+      kvevict_plan_create(context, &geometry, &policy, &plan) ||
+      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT,
+                                   &workspace_bytes)) {
+    return fail("setting up");
+  }
+  if (workspace_bytes > sizeof memory - 64) return fail("workspace size");
+  if (kvevict_select(plan, 0, scores, N_TOKENS, N_TOKENS, NULL, 0, keep, N_KEEP,
+                     workspace, workspace_bytes, &n_keep)) {
+    return fail("select");
+  }
+  if (n_keep != N_KEEP || memcmp(keep, expected, sizeof keep) != 0) {
+    return fail("keep list");
+  }
+
+  memset(&view, 0, sizeof view);
+  view.struct_size = sizeof view;
+  view.n_kv_heads = 1;
+  view.k.data = (uintptr_t)k;
+  view.k.token_stride_bytes = view.k.head_stride_bytes = sizeof k[0];
+  view.k.dtype = KVEVICT_DTYPE_F32;
+  view.k.head_dim = HEAD_DIM;
+  view.v = view.k;
+  view.v.data = (uintptr_t)v;
+  if (kvevict_compact(context, &view, N_TOKENS, keep, n_keep, 1)) {
+    return fail("compact");
+  }
+  for (t = 0; t < N_KEEP; ++t) {
+    if (k[t][0] != (float)expected[t] || v[t][HEAD_DIM - 1] != k[t][0]) {
+      return fail("compacted rows");
+    }
+  }
+  kvevict_plan_destroy(plan);
+  kvevict_context_destroy(context);
+  printf("kvevict %s: kept slots 0 1 3 5\n", kvevict_version());
+  return 0;
+}
