@@ -5,6 +5,7 @@
 #include <new>
 
 #include "core/budgets/budgets.h"
+#include "core/overlap.h"
 #include "core/policy.h"
 #include "core/signals/signals.h"
 #include "core/view.h"
@@ -104,11 +105,11 @@ Status Eviction::FindOwner(LayerJob* job) const {
         if (jobs_[l].n_tokens != job->n_tokens) break;
         job->owner = jobs_[l].owner;
         return Status();
-      case Sharing::kClash:
+      case Sharing::kOverlap:
         break;
     }
     return InvalidArgument(
-        "views[%u] and views[%u] start at the same address, but are not equal",
+        "views[%u] and views[%u] overlap, but are not equal",
         l, job->layer);
   }
   return Status();

@@ -1,10 +1,10 @@
 #include "core/view.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/dtype.h"
+#include "core/overlap.h"
 
 namespace kvevict {
 namespace {
@@ -190,7 +190,7 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens) {
       return Prefixed(status, "companions[%u]: ", i);
     }
   }
-  return Status();
+  return CheckPlanesApart(view, n_tokens);
 }
 
 Status ValidateQueries(const kvevict_plane& queries, kvevict_dtype dtype,
@@ -265,35 +265,6 @@ uint64_t TokenBytes(const kvevict_view& view) {
     bytes += uint64_t{view.n_kv_heads} * RowBytes(plane);
   });
   return bytes;
-}
-
-Sharing CompareViews(const kvevict_view& a, const kvevict_view& b,
-                     uint32_t n_tokens) {
-  // Pools keep many layers at one base and tell them apart by block ids.
-  const auto first_row = [&](const kvevict_view& view,
-                             const kvevict_plane& plane) {
-    return n_tokens > 0 ? HeadRows(view, plane, 0).Row(0) : nullptr;
-  };
-  const auto same_start = [&](const kvevict_plane& p, const kvevict_plane& q) {
-    return IsPresent(p) && IsPresent(q) && first_row(a, p) == first_row(b, q);
-  };
-  if (n_tokens == 0 || !(same_start(a.k, b.k) || same_start(a.v, b.v))) {
-    return Sharing::kNone;
-  }
-  const uint64_t blocks =
-      a.block_size == 0
-          ? 0
-          : (uint64_t{n_tokens} + a.block_size - 1) / a.block_size;
-  const bool equal =
-      a.n_kv_heads == b.n_kv_heads && a.block_size == b.block_size &&
-      a.n_companions == b.n_companions &&
-      std::memcmp(&a.k, &b.k, sizeof(a.k)) == 0 &&
-      std::memcmp(&a.v, &b.v, sizeof(a.v)) == 0 &&
-      std::equal(a.block_table, a.block_table + blocks, b.block_table) &&
-      (a.n_companions == 0 ||
-       std::memcmp(a.companions, b.companions,
-                   a.n_companions * sizeof(kvevict_plane)) == 0);
-  return equal ? Sharing::kEqual : Sharing::kClash;
 }
 
 }  // namespace kvevict

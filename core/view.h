@@ -43,12 +43,6 @@ void ForEachPlane(const kvevict_view& view, const Visit& visit) {
 // Bytes one token takes in all planes and heads of a valid view.
 uint64_t TokenBytes(const kvevict_view& view);
 
-// Whether two valid views of `n_tokens` slots address the same rows (equal) or
-// different rows that start at the same address (clash).
-enum class Sharing { kNone, kEqual, kClash };
-Sharing CompareViews(const kvevict_view& a, const kvevict_view& b,
-                     uint32_t n_tokens);
-
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_VIEW_H_

@@ -677,8 +677,8 @@ kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *
  * @param[in] n_tokens  Slots that will be addressed; 0 is valid.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,
- *         rows that overlap, a block table too short or with a negative id, an
- *         offset beyond 64 bits). Thread-safe. Since: 0.1
+ *         rows or planes that overlap, a block table too short or with a
+ *         negative id, an offset beyond 64 bits). Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_view_validate(
     const kvevict_view* view, uint32_t n_tokens) KVEVICT_NOEXCEPT;
@@ -1016,8 +1016,9 @@ typedef struct kvevict_evict_report {
  * A layer within its budget is left alone; with policy none, or when every
  * layer is within its budget, no byte changes. Every check is made before the
  * first byte moves. Two layers that share one cache (equal views) are compacted
- * once, by the first one's queries. Afterwards the next token goes to slot
- * kvevict_sequence_stored_length() with position
+ * once, by the first one's queries; layers that overlap otherwise are an error
+ * (of paged caches only those whose first rows coincide are found). Afterwards
+ * the next token goes to slot kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
  *
  * @param[in]  views      [n_layers] views, all with the same struct_size.
