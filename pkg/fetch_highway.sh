@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the folder of a Highway 1.2 source tree, or nothing where CMake has to find
-# or download one itself. Debian 12 has Highway 1.0, so the source package of the next
+# or download one itself. KVEVICT_HIGHWAY_SOURCE=dir names one. Debian 12 has Highway 1.0, so the source package of the next
 # release is fetched from the machine's own Debian mirror, its signature checked, with
 # lists, state and cache of our own: apt's setup and the installed packages stay as
 # they are.
@@ -13,6 +13,10 @@ readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 say() { printf '== %s\n' "$*" >&2; }
 
+if [[ -n ${KVEVICT_HIGHWAY_SOURCE:-} ]]; then
+  realpath "$KVEVICT_HIGHWAY_SOURCE"
+  exit
+fi
 if [[ -f $tree/CMakeLists.txt ]]; then
   echo "$tree"
   exit
@@ -69,4 +73,5 @@ if apt-get -qq update >&2 &&
   echo "$tree"
 else
   say "could not fetch it (network? keyring older than $suite?); left to CMake"
+  say "offline: KVEVICT_HIGHWAY_SOURCE=dir ./run ..., or put a 1.2 tree at $tree"
 fi
