@@ -13,6 +13,62 @@
 namespace kvevict {
 namespace {
 
+// ---- Checks that every policy shares ----
+
+Status CheckOptions(const Sequence& sequence,
+                    const kvevict_evict_options& options) {
+  if (options.reserved != 0) {
+    return InvalidArgument("options.reserved %u is not 0", options.reserved);
+  }
+  if (options.scores != nullptr &&
+      SignalOf(sequence.plan().policy()) != Signal::kCaller) {
+    return InvalidArgument("scores given, but the policy is not custom");
+  }
+  if (options.protected_positions_len > 0 &&
+      options.protected_positions == nullptr) {
+    return InvalidArgument(
+        "protected_positions is NULL, but protected_positions_len is %zu",
+        options.protected_positions_len);
+  }
+  int32_t least = 0;
+  for (size_t i = 0; i < options.protected_positions_len; ++i) {
+    const int32_t position = options.protected_positions[i];
+    if (position < least ||
+        static_cast<uint32_t>(position) >= sequence.logical_length()) {
+      return InvalidArgument(
+          "protected_positions[%zu] %d: ascending positions in [%d, %u) are "
+          "wanted",
+          i, position, least, sequence.logical_length());
+    }
+    least = position + 1;
+  }
+  return Status();
+}
+
+// Checks a layer's view and finds the first layer that uses the same cache, which may
+// be itself: layers that share one are counted and compacted once.
+Status CheckView(const Sequence& sequence, const ViewList& views,
+                 uint32_t layer, uint32_t* owner) {
+  const uint32_t n_tokens = sequence.slots(layer).stored;
+  Status status = ValidateView(views[layer], n_tokens);
+  if (status.ok()) {
+    status = MatchGeometry(views[layer], sequence.plan().geometry());
+  }
+  if (!status.ok()) return Prefixed(status, "views[%u]: ", layer);
+  *owner = layer;
+  for (uint32_t l = 0; l < layer; ++l) {
+    const Sharing sharing = CompareViews(views[l], views[layer], n_tokens);
+    if (sharing == Sharing::kNone) continue;
+    if (sharing == Sharing::kOverlap || sequence.slots(l).stored != n_tokens) {
+      return InvalidArgument(
+          "views[%u] and views[%u] overlap, but are not equal", l, layer);
+    }
+    *owner = l;
+    return Status();
+  }
+  return Status();
+}
+
 // One call of Evict(): its parts read each other's results in order.
 class Eviction {
  public:
@@ -40,9 +96,7 @@ class Eviction {
   }
 
   Status CheckViews();
-  Status FindOwner(LayerJob* job) const;
   Status CheckBudgets();
-  Status CheckProtected() const;
   Status FindForced(uint32_t n_context);
   Status CheckForcedFit(const LayerJob& job) const;
   Status CheckSignal();
@@ -70,7 +124,6 @@ class Eviction {
 // ---- Checks, before the first byte moves ----
 
 Status Eviction::Check() {
-  KV_RETURN_IF_ERROR(CheckProtected());
   LayerJob* jobs = Part<LayerJob>(layout_.jobs);
   for (uint32_t l = 0; l < 2 * g_.n_layers; ++l) new (&jobs[l]) LayerJob();
   jobs_ = {jobs, g_.n_layers};
@@ -85,54 +138,8 @@ Status Eviction::CheckViews() {
     LayerJob& job = jobs_[l];
     job.view = &views_[l];
     job.layer = l;
-    job.owner = l;
     job.n_tokens = sequence_.slots(l).stored;
-    Status status = ValidateView(*job.view, job.n_tokens);
-    if (status.ok()) status = MatchGeometry(*job.view, g_);
-    if (!status.ok()) return Prefixed(status, "views[%u]: ", l);
-    KV_RETURN_IF_ERROR(FindOwner(&job));
-  }
-  return Status();
-}
-
-// Layers that use one cache are compacted once.
-Status Eviction::FindOwner(LayerJob* job) const {
-  for (uint32_t l = 0; l < job->layer; ++l) {
-    switch (CompareViews(*jobs_[l].view, *job->view, job->n_tokens)) {
-      case Sharing::kNone:
-        continue;
-      case Sharing::kEqual:
-        if (jobs_[l].n_tokens != job->n_tokens) break;
-        job->owner = jobs_[l].owner;
-        return Status();
-      case Sharing::kOverlap:
-        break;
-    }
-    return InvalidArgument(
-        "views[%u] and views[%u] overlap, but are not equal",
-        l, job->layer);
-  }
-  return Status();
-}
-
-Status Eviction::CheckProtected() const {
-  if (options_.protected_positions_len > 0 &&
-      options_.protected_positions == nullptr) {
-    return InvalidArgument(
-        "protected_positions is NULL, but protected_positions_len is %zu",
-        options_.protected_positions_len);
-  }
-  int32_t least = 0;
-  for (size_t i = 0; i < options_.protected_positions_len; ++i) {
-    const int32_t position = options_.protected_positions[i];
-    if (position < least ||
-        static_cast<uint32_t>(position) >= sequence_.logical_length()) {
-      return InvalidArgument(
-          "protected_positions[%zu] %d: ascending positions in [%d, %u) are "
-          "wanted",
-          i, position, least, sequence_.logical_length());
-    }
-    least = position + 1;
+    KV_RETURN_IF_ERROR(CheckView(sequence_, views_, l, &job.owner));
   }
   return Status();
 }
@@ -201,12 +208,8 @@ Status Eviction::CheckForcedFit(const LayerJob& job) const {
 }
 
 Status Eviction::CheckSignal() {
-  const bool wants_scores = signal_ == Signal::kCaller;
-  if (!wants_scores && options_.scores != nullptr) {
-    return InvalidArgument("scores given, but the policy is not custom");
-  }
   if (!HasWork()) return Status();
-  if (wants_scores) return CheckCallerScores();
+  if (signal_ == Signal::kCaller) return CheckCallerScores();
   if (signal_ != Signal::kWindowAttention) return Status();
   KV_RETURN_IF_ERROR(plan_.CheckCanScore());
   for (const LayerJob& job : active_) {
@@ -349,11 +352,8 @@ Status CheckAndReportNone(const Sequence& sequence, const ViewList& views,
     LayerJob job;
     job.view = &views[l];
     job.n_tokens = job.n_keep = sequence.slots(l).stored;
-    Status status = ValidateView(views[l], job.n_tokens);
-    if (status.ok()) {
-      status = MatchGeometry(views[l], sequence.plan().geometry());
-    }
-    if (!status.ok()) return Prefixed(status, "views[%u]: ", l);
+    KV_RETURN_IF_ERROR(CheckView(sequence, views, l, &job.owner));
+    if (job.owner != l) continue;
     AddLayer(job, report);
   }
   return Status();
@@ -367,6 +367,7 @@ Status Evict(Sequence* sequence, const ViewList& views,
   const Plan& plan = sequence->plan();
   KV_RETURN_IF_ERROR(
       CheckWorkspace(workspace, workspace_bytes, plan.evict_workspace().bytes));
+  KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
   kvevict_evict_report filled{};
   filled.struct_size = sizeof(filled);
   if (SignalOf(plan.policy()) == Signal::kNone) {

@@ -72,6 +72,7 @@ Test(view, null_and_wrong_struct_sizes_are_errors) {
 
 Test(view, token_counts_beyond_31_bits_are_errors) {
   kvevict_view view = Contiguous();
+  view.v.data = UINT64_C(1) << 40;
   EXPECT_OK(kvevict_view_validate(&view, 2147483647));
   EXPECT_INVALID(kvevict_view_validate(&view, 2147483648u), "n_tokens",
                  "2147483648");
@@ -163,19 +164,116 @@ Test(view, last_row_may_end_where_the_address_space_does) {
 
 Test(view, companions_are_checked_like_k_and_v) {
   kvevict_view view = Contiguous();
-  kvevict_plane companions[2] = {view.k, view.k};
+  kvevict_plane good[2] = {view.k, view.k};
+  good[0].data = 0x20000;
+  good[1].data = 0x30000;
+  kvevict_plane companions[2] = {good[0], good[1]};
   view.n_companions = 2;
   EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions", "NULL", "2");
   view.companions = companions;
   EXPECT_OK(kvevict_view_validate(&view, 10));
   companions[1].token_stride_bytes = 8;
   EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[1]", "overlap");
-  companions[1] = view.k;
+  companions[1] = good[1];
   companions[0].data = 0;
   EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[0]", "data");
-  companions[0] = view.k;
+  companions[0] = good[0];
   companions[0].dtype = 99;
   EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[0]", "99");
+}
+
+Test(view, planes_that_overlap_are_errors) {
+  EXPECT_BREAKS(view.v.data = view.k.data, "k", "v", "overlap");
+  EXPECT_BREAKS(view.v.data = view.k.data + 9 * 32 + 16 + 15, "overlap");
+  EXPECT_BREAKS(view.v.data = view.k.data - 9 * 32 - 16 - 15, "overlap");
+  kvevict_view view = Contiguous();
+  kvevict_plane companion = view.k;
+  view.n_companions = 1;
+  view.companions = &companion;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[0]", "overlap");
+  companion = view.v;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[0]", "overlap");
+  companion.data = 0x20000;
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+}
+
+Test(view, planes_side_by_side_are_valid) {
+  kvevict_view view = Contiguous();
+  view.v.data = view.k.data + 10 * 32; /* behind */
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+  view.v.data = view.k.data - 10 * 32; /* before */
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+  view.k.token_stride_bytes = view.v.token_stride_bytes = 64;
+  view.v.data = view.k.data + 32; /* in one row */
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+  view.k.head_stride_bytes = view.v.head_stride_bytes = 32;
+  view.v.data = view.k.data + 16; /* head by head */
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+  view.v.data = view.k.data + 15;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "overlap");
+}
+
+/* Against a count of every byte, for random small strides of either sign. */
+Test(view, overlap_is_found_exactly_in_plain_strides) {
+  test_random random = test_random_start("view overlap");
+  uint32_t n_apart = 0, n_overlap = 0;
+  for (int i = 0; i < 20000; ++i) {
+    kvevict_view view = Contiguous();
+    view.n_kv_heads = test_random_between(&random, 1, 3);
+    const uint32_t n_tokens = test_random_between(&random, 1, 4);
+    view.k.dtype = KVEVICT_DTYPE_F16;
+    view.k.head_dim = test_random_between(&random, 1, 3);
+    int64_t* strides[] = {&view.k.token_stride_bytes, &view.k.head_stride_bytes,
+                          &view.k.element_stride_bytes};
+    for (int s = 0; s < 3; ++s) {
+      *strides[s] = (int64_t)test_random_below(&random, 60) - 30;
+    }
+    view.v = view.k;
+    for (int s = 0; s < 3; ++s) { /* the same axes, perhaps backwards */
+      int64_t* of_v[] = {&view.v.token_stride_bytes, &view.v.head_stride_bytes,
+                         &view.v.element_stride_bytes};
+      if (test_random_coin(&random)) *of_v[s] = -*of_v[s];
+    }
+    view.v.data += (uint64_t)test_random_below(&random, 300) - 150;
+    uint8_t n_uses[2][2048] = {{0}};
+    for (int p = 0; p < 2; ++p) {
+      const kvevict_plane* plane = p == 0 ? &view.k : &view.v;
+      const int64_t element =
+          plane->element_stride_bytes != 0 ? plane->element_stride_bytes : 2;
+      for (uint32_t t = 0; t < n_tokens; ++t) {
+        for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
+          for (uint32_t e = 0; e < plane->head_dim; ++e) {
+            for (int b = 0; b < 2; ++b) {
+              n_uses[p][1024 + (int64_t)(plane->data - view.k.data) +
+                        t * plane->token_stride_bytes +
+                        h * plane->head_stride_bytes + e * element + b] += 1;
+            }
+          }
+        }
+      }
+    }
+    bool self = false, shared = false;
+    for (int b = 0; b < 2048; ++b) {
+      self = self || n_uses[0][b] > 1 || n_uses[1][b] > 1;
+      shared = shared || (n_uses[0][b] > 0 && n_uses[1][b] > 0);
+    }
+    const kvevict_status status = kvevict_view_validate(&view, n_tokens);
+    if (self) {
+      EXPECT(status == KVEVICT_ERROR_INVALID_ARGUMENT,
+             "rows overlap, and it is no error");
+    } else if (status != KVEVICT_OK && !shared) {
+      /* Axes that interleave without nesting are refused although no two rows
+       * overlap; that is all that may be. */
+      EXPECT(strstr(kvevict_last_error_message(), "rows of") != NULL,
+             "planes apart: %s", kvevict_last_error_message());
+    } else {
+      EXPECT((status != KVEVICT_OK) == shared, "planes overlap: %d", shared);
+      n_overlap += shared;
+      n_apart += !shared;
+    }
+  }
+  cr_assert(n_apart > 300 && n_overlap > 300, "%u apart, %u overlap", n_apart,
+            n_overlap);
 }
 
 Test(view, block_tables_must_cover_the_tokens) {

@@ -43,11 +43,17 @@ static void Free(void* memory, size_t n_bytes, size_t alignment,
   a->n_complaints += 1;
 }
 
+void test_allocator_init(test_allocator* allocator) {
+  memset(allocator, 0, sizeof(*allocator));
+  allocator->hooks.alloc = Alloc;
+  allocator->hooks.free = Free;
+}
+
 void test_allocator_install(test_allocator* allocator,
                             kvevict_context_options* options) {
-  memset(allocator, 0, sizeof(*allocator));
-  options->alloc = Alloc;
-  options->free = Free;
+  test_allocator_init(allocator);
+  options->alloc = allocator->hooks.alloc;
+  options->free = allocator->hooks.free;
   options->alloc_user_data = allocator;
 }
 

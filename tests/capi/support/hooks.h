@@ -13,6 +13,10 @@ enum { TEST_MAX_LIVE = 256 };
 
 typedef struct test_allocator {
   struct {
+    kvevict_alloc_fn alloc;
+    kvevict_free_fn free;
+  } hooks;
+  struct {
     void* memory;
     size_t n_bytes;
     size_t alignment;
@@ -24,7 +28,9 @@ typedef struct test_allocator {
   uint32_t n_complaints; /* wrong sizes, alignments, pointers */
 } test_allocator;
 
-/* Sets alloc, free and alloc_user_data. */
+void test_allocator_init(test_allocator* allocator);
+
+/* Initialises the allocator; sets alloc, free and alloc_user_data. */
 void test_allocator_install(test_allocator* allocator,
                             kvevict_context_options* options);
 

@@ -1,0 +1,535 @@
+/* Evicting a model's cache: what stays, what moves, what is reported, what is
+ * refused. Random models are in sequence_property_test.c. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+
+static test_model_spec Spec(const char* policy) {
+  return (test_model_spec){
+      .policy = policy,
+      .n_layers = 3,
+      .n_q_heads = 4,
+      .n_kv_heads = 2,
+      .max_tokens = 100,
+      .max_positions = 300,
+      .k_head_dim = 16,
+      .v_head_dim = 8,
+      .q_dtype = KVEVICT_DTYPE_F32,
+      .k_dtype = KVEVICT_DTYPE_F32,
+      .layout = TEST_HEAD_MAJOR,
+      .n_companions = 1,
+  };
+}
+
+static test_model* Model(const char* policy) {
+  const test_model_spec spec = Spec(policy);
+  return test_model_create(&spec, (test_random){1});
+}
+
+/* Bytes of a token in all heads of K, V and the f32 companion. */
+enum { kTokenBytes = 2 * (16 * 4 + 8 * 4 + 4) };
+
+Test(evict, options_init_macro_equals_init_function) {
+  const kvevict_evict_options macro = KVEVICT_EVICT_OPTIONS_INIT;
+  kvevict_evict_options made;
+  GUARD(made);
+  EXPECT_OK(kvevict_evict_options_init(&made, sizeof made));
+  cr_assert(memcmp(&made, &macro, sizeof made) == 0);
+  GUARD(made);
+  EXPECT_INVALID(kvevict_evict_options_init(NULL, sizeof made), "out", "NULL");
+  EXPECT_INVALID(kvevict_evict_options_init(&made, sizeof made - 1),
+                 "struct_size");
+  EXPECT_UNTOUCHED(made);
+}
+
+/* A policy that leaves caches of 60 tokens alone. */
+static const char* const kIdle[] = {
+    "none",
+    "none:budget=0.1",
+    "snapkv",
+    "snapkv:budget=60",
+    "snapkv:budget=2048",
+    "streaming-llm:budget=60",
+    "streaming-llm:recent=56",
+    "pyramidkv:budget=61",
+    "random:budget=1.0",
+    "custom:budget=100",
+    "snapkv:budget=60,scope=model",
+};
+
+Test(evict, layers_within_their_budget_change_no_byte) {
+  for (size_t i = 0; i < sizeof kIdle / sizeof kIdle[0]; ++i) {
+    test_model* m = Model(kIdle[i]);
+    test_model_step(m, 60);
+    test_cache* before[3];
+    for (int l = 0; l < 3; ++l) before[l] = test_cache_clone(m->live[l]);
+    kvevict_evict_report report = {.struct_size = sizeof report};
+    EXPECT_OK(test_model_evict(m, NULL, &report));
+    for (int l = 0; l < 3; ++l) {
+      test_expect_same_bytes(m->live[l], before[l], kIdle[i]);
+      test_cache_destroy(before[l]);
+    }
+    test_model_check(m, kIdle[i]);
+    EXPECT(report.evicted == 0 && report.tokens_before == 180 &&
+               report.tokens_after == 180 &&
+               report.bytes_before == 180 * kTokenBytes &&
+               report.bytes_after == 180 * kTokenBytes &&
+               report.blocks_freed == 0,
+           "%s: report of %llu bytes", kIdle[i],
+           (unsigned long long)report.bytes_before);
+    test_model_destroy(m);
+  }
+}
+
+Test(evict, an_empty_sequence_is_left_alone) {
+  for (size_t i = 0; i < sizeof kIdle / sizeof kIdle[0]; ++i) {
+    test_model* m = Model(kIdle[i]);
+    kvevict_evict_report report = {.struct_size = sizeof report};
+    EXPECT_OK(test_model_evict(m, NULL, &report));
+    EXPECT(report.evicted == 0 && report.bytes_before == 0, "%s", kIdle[i]);
+    test_model_destroy(m);
+  }
+}
+
+Test(evict, reports_what_it_did) {
+  test_model* m = Model("streaming-llm:budget=20");
+  test_model_append(m, 90);
+  kvevict_evict_report report = {.struct_size = sizeof report};
+  EXPECT_OK(test_model_evict(m, NULL, &report));
+  cr_expect_eq(report.struct_size, sizeof report);
+  cr_expect_eq(report.evicted, 1);
+  cr_expect_eq(report.tokens_before, 270);
+  cr_expect_eq(report.tokens_after, 60);
+  cr_expect_eq(report.bytes_before, 270 * kTokenBytes);
+  cr_expect_eq(report.bytes_after, 60 * kTokenBytes);
+  cr_expect_eq(report.blocks_freed, 0);
+  test_model_destroy(m);
+}
+
+Test(evict, reports_freed_blocks) {
+  test_model_spec spec = Spec("streaming-llm:budget=17");
+  spec.layout = TEST_PAGED_16;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 81); /* 6 blocks of 16; 17 slots need 2 */
+  kvevict_evict_report report = {.struct_size = sizeof report};
+  EXPECT_OK(test_model_evict(m, NULL, &report));
+  cr_expect_eq(report.blocks_freed, 3 * 4);
+  test_model_destroy(m);
+}
+
+Test(evict, streaming_llm_keeps_both_ends_every_time) {
+  test_model* m = Model("streaming-llm:budget=20");
+  test_model_append(m, 100);
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    test_model_check(m, "streaming-llm");
+    int32_t positions[20];
+    for (uint32_t l = 0; l < 3; ++l) {
+      EXPECT(test_model_stored(m, l) == 20, "layer %u", l);
+      test_model_positions(m, l, 1, positions);
+      for (int i = 0; i < 20; ++i) {
+        const int32_t want = i < 4 ? i : (int32_t)m->n_seen - 20 + i;
+        EXPECT(positions[i] == want, "round %d: slot %d holds %d, not %d",
+               round, i, positions[i], want);
+      }
+    }
+    test_model_append(m, 1 + (uint32_t)round % 15);
+  }
+  test_model_destroy(m);
+}
+
+/* A ratio counts the tokens seen, not those that are left. */
+Test(evict, ratio_is_of_all_tokens_seen) {
+  test_model* m = Model("streaming-llm:budget=0.25");
+  test_model_append(m, 80);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  cr_expect_eq(test_model_stored(m, 0), 20);
+  test_model_append(m, 16); /* 36 held, 96 seen */
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  cr_expect_eq(test_model_stored(m, 0), 24);
+  test_model_append(m, 4); /* 28 held, 100 seen */
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  cr_expect_eq(test_model_stored(m, 0), 25);
+  test_model_check(m, "ratio");
+  test_model_destroy(m);
+}
+
+Test(evict, twice_in_a_row_does_nothing_the_second_time) {
+  test_model* m = Model("snapkv:budget=50");
+  test_model_step(m, 100);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_cache* before = test_cache_clone(m->live[1]);
+  kvevict_evict_report report = {.struct_size = sizeof report};
+  EXPECT_OK(test_model_evict(m, NULL, &report));
+  cr_expect_eq(report.evicted, 0);
+  test_expect_same_bytes(m->live[1], before, "second eviction");
+  test_cache_destroy(before);
+  test_model_destroy(m);
+}
+
+Test(evict, one_list_serves_the_scope) {
+  const char* const kScopes[] = {"head", "layer", "model"};
+  for (int scope = 0; scope < 3; ++scope) {
+    char policy[64];
+    snprintf(policy, sizeof policy, "snapkv:budget=50,scope=%s",
+             kScopes[scope]);
+    test_model* m = Model(policy);
+    test_model_step(m, 100);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    test_model_check(m, policy);
+    int32_t lists[3][2][50];
+    for (uint32_t l = 0; l < 3; ++l) {
+      for (uint32_t h = 0; h < 2; ++h)
+        test_model_positions(m, l, h, lists[l][h]);
+    }
+    const size_t n = sizeof lists[0][0];
+    const bool heads_alike = memcmp(lists[0][0], lists[0][1], n) == 0 &&
+                             memcmp(lists[1][0], lists[1][1], n) == 0;
+    const bool layers_alike = memcmp(lists[0][0], lists[1][0], n) == 0 &&
+                              memcmp(lists[0][1], lists[2][1], n) == 0;
+    cr_expect_eq(heads_alike, scope >= 1, "scope %s", kScopes[scope]);
+    cr_expect_eq(layers_alike, scope == 2, "scope %s", kScopes[scope]);
+    test_model_destroy(m);
+  }
+}
+
+Test(evict, random_is_reproducible_and_depends_on_the_seed) {
+  const char* const kPolicies[] = {"random:budget=30", "random:budget=30",
+                                   "random:budget=30,seed=1"};
+  int32_t lists[3][2][30];
+  for (int i = 0; i < 3; ++i) {
+    test_model* m = Model(kPolicies[i]);
+    test_model_append(m, 100);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    test_model_check(m, kPolicies[i]);
+    test_model_positions(m, 0, 0, lists[i][0]);
+    test_model_positions(m, 0, 1, lists[i][1]);
+    for (int s = 0; s < 4; ++s) cr_expect_eq(lists[i][0][s], s, "a sink");
+    test_model_destroy(m);
+  }
+  cr_expect(memcmp(lists[0], lists[1], sizeof lists[0]) == 0);
+  cr_expect(memcmp(lists[0], lists[2], sizeof lists[0]) != 0);
+  cr_expect(memcmp(lists[0][0], lists[0][1], sizeof lists[0][0]) != 0,
+            "both heads drew the same numbers");
+}
+
+/* Every one of 64 tokens outside the sinks should survive about equally often. */
+Test(evict, random_favours_no_token) {
+  uint32_t n_kept[68] = {0};
+  enum { kSeeds = 400 };
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    char policy[64];
+    snprintf(policy, sizeof policy, "random:budget=36,seed=%d", seed);
+    test_model_spec spec = Spec(policy);
+    spec.n_layers = 1;
+    spec.n_kv_heads = spec.n_q_heads = 1;
+    spec.k_head_dim = spec.v_head_dim = 1;
+    spec.max_positions = 68;
+    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model_append(m, 68);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    int32_t positions[36];
+    test_model_positions(m, 0, 0, positions);
+    for (int i = 0; i < 36; ++i) n_kept[positions[i]] += 1;
+    test_model_destroy(m);
+  }
+  for (int p = 4; p < 68; ++p) { /* 200 expected, deviation 10 */
+    EXPECT(n_kept[p] > 150 && n_kept[p] < 250, "token %d survived %u of %d", p,
+           n_kept[p], kSeeds);
+  }
+}
+
+Test(evict, protected_positions_stay_while_they_are_held) {
+  test_model* m = Model("streaming-llm:budget=20");
+  test_model_append(m, 100);
+  const int32_t protect[] = {0, 10, 50, 99};
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions = protect;
+  options.protected_positions_len = 4;
+  /* Sinks and window fill the budget; two more do not fit. */
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 0", "20",
+                 "2 protected");
+  test_model_check(m, "refused");
+  test_model_destroy(m);
+
+  m = Model("random:budget=20,recent=2");
+  test_model_append(m, 100);
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_check(m, "protected");
+  for (uint32_t l = 0; l < 3; ++l) {
+    for (int i = 0; i < 4; ++i) {
+      int32_t slot = -1;
+      EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, l, 1,
+                                                  (uint32_t)protect[i], &slot));
+      EXPECT(slot >= 0, "layer %u lost position %d", l, protect[i]);
+    }
+  }
+  /* Find one that is gone: protecting it is ignored, and it stays gone. */
+  int32_t gone = 4, slot = 0;
+  for (; gone < 98; ++gone) {
+    EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, 0, 0,
+                                                (uint32_t)gone, &slot));
+    if (slot < 0) break;
+  }
+  test_model_append(m, 30);
+  options.protected_positions = &gone;
+  options.protected_positions_len = 1;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, 0, 0, (uint32_t)gone,
+                                              &slot));
+  cr_expect_eq(slot, -1);
+  test_model_check(m, "protected and gone");
+  test_model_destroy(m);
+}
+
+Test(evict, custom_scores_are_read_with_their_strides) {
+  test_model* m = Model("custom:budget=10,sink=0");
+  test_model_append(m, 100);
+  enum { kLayerStride = 700, kHeadStride = 230, kLen = 2 * 700 + 230 + 100 };
+  float* scores = malloc(kLen * sizeof(float));
+  for (int i = 0; i < kLen; ++i) scores[i] = INFINITY; /* gaps: never read */
+  for (int l = 0; l < 3; ++l) {
+    for (int h = 0; h < 2; ++h) {
+      for (int t = 0; t < 100; ++t) {
+        scores[l * kLayerStride + h * kHeadStride + t] =
+            (float)((t * 7 + l * 31 + h * 13) % 100);
+      }
+    }
+  }
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.scores = scores;
+  options.scores_len = kLen;
+  options.scores_layer_stride = kLayerStride;
+  options.scores_head_stride = kHeadStride;
+  options.scores_len = kLen - 1;
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "scores_len 1729");
+  options.scores_len = kLen;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_check(m, "custom");
+  for (uint32_t l = 0; l < 3; ++l) {
+    for (uint32_t h = 0; h < 2; ++h) {
+      int32_t positions[10];
+      test_model_positions(m, l, h, positions);
+      for (int i = 0; i < 10; ++i) {
+        EXPECT((positions[i] * 7 + (int)l * 31 + (int)h * 13) % 100 >= 90,
+               "layer %u, head %u kept %d", l, h, positions[i]);
+      }
+    }
+  }
+  free(scores);
+  test_model_destroy(m);
+}
+
+/* ---- Shared caches ---- */
+
+Test(evict, a_cache_shared_by_two_layers_is_compacted_once) {
+  const char* const kPolicies[] = {
+      "snapkv:budget=50", "streaming-llm:budget=50",
+      "pyramidkv:budget=50,alpha=0.9", "snapkv:budget=50,scope=model"};
+  for (int p = 0; p < 4; ++p) {
+    test_model* m = Model(kPolicies[p]);
+    test_model* alone = Model(kPolicies[p]);
+    test_model_step(m, 100);
+    test_model_step(alone, 100);
+    m->views[2] = m->views[0]; /* layer 2 attends to layer 0's cache */
+    kvevict_evict_report report = {.struct_size = sizeof report};
+    EXPECT_OK(test_model_evict(m, NULL, &report));
+    cr_expect_eq(report.tokens_before, 200, "%s", kPolicies[p]);
+    cr_expect_eq(report.bytes_before, 200 * kTokenBytes);
+    const uint32_t n = test_model_stored(m, 0);
+    cr_expect_eq(test_model_stored(m, 2), n, "%s", kPolicies[p]);
+    int32_t own[100], other[100];
+    for (uint32_t h = 0; h < 2; ++h) {
+      test_model_positions(m, 0, h, own);
+      test_model_positions(m, 2, h, other);
+      EXPECT(memcmp(own, other, n * sizeof(int32_t)) == 0,
+             "%s: other positions than the shared cache's", kPolicies[p]);
+      for (uint32_t slot = 0; slot < n; ++slot) {
+        for (uint32_t e = 0; e < 16; ++e) {
+          EXPECT(test_cache_get(m->live[0], &m->live[0]->view.k, slot, h, e) ==
+                     test_cache_get(m->archive[0], &m->archive[0]->view.k,
+                                    (uint32_t)own[slot], h, e),
+                 "%s: slot %u was moved twice", kPolicies[p], slot);
+        }
+      }
+    }
+    if (p < 3) { /* by the first one's queries */
+      EXPECT_OK(test_model_evict(alone, NULL, NULL));
+      test_model_positions(alone, 0, 1, other);
+      EXPECT(memcmp(own, other, n * sizeof(int32_t)) == 0,
+             "%s: not chosen by layer 0's queries", kPolicies[p]);
+    }
+    test_model_destroy(alone);
+    test_model_destroy(m);
+  }
+}
+
+Test(evict, the_report_counts_a_shared_cache_once_whatever_the_policy) {
+  const char* const kPolicies[] = {"none", "snapkv", "streaming-llm:budget=50"};
+  for (int p = 0; p < 3; ++p) {
+    test_model* m = Model(kPolicies[p]);
+    test_model_append(m, 30);
+    m->views[2] = m->views[0];
+    kvevict_evict_report report = {.struct_size = sizeof report};
+    EXPECT_OK(test_model_evict(m, NULL, &report));
+    cr_expect_eq(report.tokens_before, 60, "%s: %llu", kPolicies[p],
+                 (unsigned long long)report.tokens_before);
+    test_model_destroy(m);
+  }
+}
+
+Test(evict, caches_that_overlap_without_being_equal_are_errors) {
+  test_model* m = Model("streaming-llm:budget=20");
+  test_model_append(m, 100);
+  test_cache* before = test_cache_clone(m->live[0]);
+  m->views[2].k = m->views[0].k; /* K shared, V not */
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[0]", "views[2]");
+  test_expect_same_bytes(m->live[0], before, "overlapping views");
+  test_model_check(m, "overlapping views");
+  test_cache_destroy(before);
+  test_model_destroy(m);
+}
+
+/* ---- Errors ---- */
+
+/* `change` to a valid call makes it fail with `code`; no byte and no answer of the
+ * sequence changes. The policy is `text`; the model holds 100 tokens. */
+#define EXPECT_BREAKS_WITH(text, code, change, ...)                            \
+  do {                                                                         \
+    test_model* m = Model(text);                                               \
+    test_model_step(m, 100);                                                   \
+    test_cache* before[3];                                                     \
+    for (int l = 0; l < 3; ++l) before[l] = test_cache_clone(m->live[l]);      \
+    static float zeros[600];                                                   \
+    int32_t slots[2] = {30, 60};                                               \
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT, *o = &options; \
+    options.protected_positions = slots;                                       \
+    options.protected_positions_len = 2;                                       \
+    options.scores_layer_stride = 200;                                         \
+    options.scores_head_stride = 100;                                          \
+    options.scores_len = 600;                                                  \
+    kvevict_evict_report report_struct, *report = &report_struct;              \
+    GUARD(report_struct);                                                      \
+    report->struct_size = sizeof report_struct;                                \
+    kvevict_sequence* sequence = m->sequence;                                  \
+    kvevict_view* views = m->views;                                            \
+    size_t views_len = 3, bytes = m->workspace_bytes;                          \
+    uint8_t* workspace = m->workspace;                                         \
+    change;                                                                    \
+    const kvevict_evict_report report_before = report_struct;                  \
+    EXPECT_FAILS(kvevict_sequence_evict(sequence, views, views_len, o,         \
+                                        workspace, bytes, report),             \
+                 code, __VA_ARGS__);                                           \
+    EXPECT(memcmp(&report_before, &report_struct, sizeof report_struct) == 0,  \
+           "the report was written");                                          \
+    test_model_check(m, #change);                                              \
+    for (int l = 0; l < 3; ++l) {                                              \
+      test_expect_same_bytes(m->live[l], before[l], #change);                  \
+      test_cache_destroy(before[l]);                                           \
+    }                                                                          \
+    (void)zeros, (void)slots, (void)options;                                   \
+    test_model_destroy(m);                                                     \
+  } while (0)
+#define EXPECT_BREAKS(change, ...)                                       \
+  EXPECT_BREAKS_WITH("snapkv:budget=50", KVEVICT_ERROR_INVALID_ARGUMENT, \
+                     change, __VA_ARGS__)
+
+Test(evict, null_pointers_are_errors) {
+  EXPECT_BREAKS(sequence = NULL, "sequence", "NULL");
+  EXPECT_BREAKS(views = NULL, "views", "NULL");
+  EXPECT_BREAKS(workspace = NULL, "workspace", "NULL");
+  EXPECT_BREAKS(options.protected_positions = NULL, "protected_positions",
+                "NULL");
+}
+
+Test(evict, wrong_sizes_are_errors) {
+  EXPECT_BREAKS(views_len = 2, "views_len 2", "3");
+  EXPECT_BREAKS(views_len = 0, "views_len 0", "3");
+  EXPECT_BREAKS(bytes -= 1, "workspace_bytes");
+  EXPECT_BREAKS(bytes = 0, "workspace_bytes 0");
+  EXPECT_BREAKS(workspace += 8, "workspace", "64");
+}
+
+Test(evict, wrong_struct_sizes_are_errors) {
+  EXPECT_BREAKS(views[0].struct_size = 0, "views[0]", "struct_size 0");
+  EXPECT_BREAKS(views[2].struct_size = 8, "views[2]", "struct_size 8");
+  EXPECT_BREAKS(options.struct_size = 8, "options.struct_size 8");
+  EXPECT_BREAKS(report->struct_size = 8, "report.struct_size 8");
+}
+
+Test(evict, bad_options_are_errors) {
+  EXPECT_BREAKS(options.reserved = 1, "reserved", "1");
+  EXPECT_BREAKS((slots[0] = 60, slots[1] = 30), "protected_positions[1] 30");
+  EXPECT_BREAKS(slots[0] = 60, "protected_positions[1] 60");
+  EXPECT_BREAKS(slots[0] = -1, "protected_positions[0] -1");
+  EXPECT_BREAKS(slots[1] = 100, "protected_positions[1] 100", "100");
+  EXPECT_BREAKS(options.scores = zeros, "scores", "custom");
+}
+
+Test(evict, bad_views_are_errors) {
+  EXPECT_BREAKS(views[1].n_kv_heads = 1, "views[1]", "n_kv_heads 1", "2");
+  EXPECT_BREAKS(views[1].k.dtype = KVEVICT_DTYPE_F16, "views[1]", "k.dtype");
+  EXPECT_BREAKS(views[1].v.head_dim = 9, "views[1]", "v");
+  EXPECT_BREAKS(views[2].k.token_stride_bytes = 1, "views[2]", "overlap");
+  EXPECT_BREAKS(views[2].k.data = 0, "views[2]", "k");
+  EXPECT_BREAKS(views[2].n_companions = 5, "views[2]");
+}
+
+Test(evict, bad_views_are_errors_with_every_policy) {
+  const char* const kPolicies[] = {"none", "streaming-llm:budget=20", "snapkv",
+                                   "random:budget=20"};
+  for (int p = 0; p < 4; ++p) {
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       views[2].k.token_stride_bytes = 1, "views[2]",
+                       "overlap");
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       options.struct_size = 8, "options.struct_size 8");
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       options.reserved = 8, "reserved", "8");
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       slots[1] = 3, "protected_positions[1] 3");
+  }
+}
+
+Test(evict, custom_scores_must_be_there) {
+#define EXPECT_CUSTOM_BREAKS(change, ...)                                \
+  EXPECT_BREAKS_WITH("custom:budget=50", KVEVICT_ERROR_INVALID_ARGUMENT, \
+                     (options.scores = zeros, change), __VA_ARGS__)
+  EXPECT_CUSTOM_BREAKS(options.scores = NULL, "scores", "NULL");
+  EXPECT_CUSTOM_BREAKS(options.scores_len = 599, "scores_len 599");
+  EXPECT_CUSTOM_BREAKS(options.scores_layer_stride = UINT64_MAX, "scores");
+  EXPECT_CUSTOM_BREAKS(options.scores_head_stride = UINT64_MAX, "scores");
+  EXPECT_CUSTOM_BREAKS(options.scores_layer_stride = UINT64_MAX / 2 + 1,
+                       "scores");
+}
+
+Test(evict, budgets_below_what_must_stay_are_errors) {
+  EXPECT_BREAKS_WITH("snapkv:budget=0.3", KVEVICT_ERROR_INVALID_ARGUMENT,
+                     (void)0, "budget 30", "4", "32");
+  EXPECT_BREAKS_WITH("random:budget=6,sink=2,recent=3",
+                     KVEVICT_ERROR_INVALID_ARGUMENT, (void)0, "budget 6",
+                     "n_sink 2", "n_recent 3", "2 protected");
+  EXPECT_BREAKS_WITH("pyramidkv:budget=37,alpha=0.5",
+                     KVEVICT_ERROR_INVALID_ARGUMENT, (void)0, "budget",
+                     "2 protected");
+}
+
+Test(evict, keys_that_cannot_be_read_are_unsupported) {
+  test_model_spec spec = Spec("snapkv:budget=50");
+  spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 100);
+  EXPECT_FAILS(test_model_evict(m, NULL, NULL), KVEVICT_ERROR_UNSUPPORTED,
+               "opaque");
+  test_model_check(m, "opaque keys");
+  test_model_destroy(m);
+  /* Other policies move them without reading them. */
+  spec.policy = "streaming-llm:budget=20";
+  m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 100);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_check(m, "opaque rows");
+  test_model_destroy(m);
+}
