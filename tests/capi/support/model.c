@@ -167,6 +167,11 @@ kvevict_status test_model_evict(test_model* model,
   return status;
 }
 
+uint32_t test_model_context(const test_model* model) {
+  return model->n_seen < model->spec.max_tokens ? model->n_seen
+                                                : model->spec.max_tokens;
+}
+
 uint32_t test_model_stored(const test_model* model, uint32_t layer) {
   uint32_t stored = 0;
   EXPECT_OK(kvevict_sequence_stored_length(model->sequence, layer, &stored));
@@ -281,7 +286,8 @@ void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
                        const kvevict_evict_options* options, uint8_t* forced) {
   const uint32_t n = test_model_stored(model, layer);
   kvevict_resolved_policy r = {.struct_size = sizeof r};
-  EXPECT(oracle_resolve(&model->policy, model->n_seen, &r), "no such budget");
+  EXPECT(oracle_resolve(&model->policy, test_model_context(model), &r),
+         "no such budget");
   for (uint32_t slot = 0; slot < n; ++slot) {
     int32_t position = -1;
     EXPECT_OK(kvevict_sequence_position_of_slot(model->sequence, layer, head,

@@ -73,6 +73,9 @@ kvevict_status test_model_evict(test_model* model,
                                 const kvevict_evict_options* options,
                                 kvevict_evict_report* report);
 
+/* The context length that budgets are of: tokens seen, at most max_tokens. */
+uint32_t test_model_context(const test_model* model);
+
 uint32_t test_model_stored(const test_model* model, uint32_t layer);
 
 /* positions[stored] of a layer and head. */
