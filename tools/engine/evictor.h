@@ -84,7 +84,8 @@ class Evictor {
   uint32_t head_dim_;
   std::unique_ptr<kvevict_context, Deleter<kvevict_context_destroy>> context_;
   std::unique_ptr<kvevict_plan, Deleter<kvevict_plan_destroy>> plan_;
-  std::unique_ptr<kvevict_sequence, Deleter<kvevict_sequence_destroy>> sequence_;
+  std::unique_ptr<kvevict_sequence, Deleter<kvevict_sequence_destroy>>
+      sequence_;
   std::unique_ptr<void, AlignedFree> workspace_;
   size_t workspace_bytes_ = 0;
 };

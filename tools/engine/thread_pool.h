@@ -61,12 +61,13 @@ class ThreadPool {
   bool WaitForJob(uint64_t last_seen);
 
   std::mutex loop_mutex_;  // one loop at a time
-  std::mutex mutex_;       // guards job_, open_, n_active_, n_sleeping_
+  std::mutex mutex_;       // guards what follows up to n_sleeping_
   std::condition_variable wake_;
   std::condition_variable idle_;
   Job job_;
   bool open_ = false;  // workers may still join job_
   uint32_t n_active_ = 0;
+  uint32_t n_sleeping_ = 0;
   std::atomic<uint64_t> n_jobs_ = 0;  // spinning workers watch it
   std::atomic<uint32_t> next_item_ = 0;
   std::atomic<bool> stop_ = false;

@@ -1,0 +1,146 @@
+// `kvevict inspect`: what this library is and can do on this machine.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvevict/kvevict.h"
+#include "tools/commands/commands.h"
+#include "tools/engine/text_table.h"
+
+namespace kvevict::tools {
+namespace {
+
+// The rows of one of the library's tables: at(0), at(1), ... until it fails.
+template <typename Info>
+std::vector<Info> Enumerate(kvevict_status (*at)(uint32_t, Info*)) {
+  std::vector<Info> rows;
+  while (true) {
+    Info info = {};
+    info.struct_size = sizeof(info);
+    if (at(static_cast<uint32_t>(rows.size()), &info) != KVEVICT_OK) break;
+    rows.push_back(info);
+  }
+  return rows;
+}
+
+struct Inspection {
+  std::vector<std::string> simd_targets;  // the first one is active
+  std::string cuda_problem;               // empty: available
+  std::vector<kvevict_policy_info> policies;
+  std::vector<kvevict_preset_info> presets;
+  std::vector<kvevict_dtype_info> dtypes;
+};
+
+Inspection Inspect() {
+  Inspection found;
+  for (uint32_t i = 0; const char* name = kvevict_simd_target_at(i); ++i) {
+    found.simd_targets.emplace_back(name);
+  }
+  if (kvevict_device_check(KVEVICT_DEVICE_CUDA) != KVEVICT_OK) {
+    found.cuda_problem = kvevict_last_error_message();
+  }
+  found.policies = Enumerate(kvevict_policy_at);
+  found.presets = Enumerate(kvevict_preset_at);
+  found.dtypes = Enumerate(kvevict_dtype_at);
+  return found;
+}
+
+nlohmann::ordered_json ToJson(const Inspection& found) {
+  using Json = nlohmann::ordered_json;
+  Json cuda = {{"available", found.cuda_problem.empty()}};
+  if (!found.cuda_problem.empty()) cuda["reason"] = found.cuda_problem;
+  Json policies = Json::array();
+  for (const kvevict_policy_info& p : found.policies) {
+    policies.push_back({{"name", p.name},
+                        {"signal", p.signal},
+                        {"shaping", p.shaping},
+                        {"budget", p.budget},
+                        {"trigger", p.trigger},
+                        {"paper", p.paper}});
+  }
+  Json presets = Json::array();
+  for (const kvevict_preset_info& p : found.presets) {
+    presets.push_back({{"name", p.name},
+                       {"policy", p.policy_text},
+                       {"reproduces", p.reproduces}});
+  }
+  Json dtypes = Json::array();
+  for (const kvevict_dtype_info& d : found.dtypes) {
+    dtypes.push_back({{"name", d.name},
+                      {"element_bytes", d.element_bytes},
+                      {"can_move", d.can_move != 0},
+                      {"can_score", d.can_score != 0},
+                      {"can_rotate", d.can_rotate != 0}});
+  }
+  return {{"version", kvevict_version()},
+          {"abi_version", kvevict_abi_version()},
+          {"simd",
+           {{"active", found.simd_targets.front()},
+            {"targets", found.simd_targets}}},
+          {"cuda", cuda},
+          {"policies", policies},
+          {"presets", presets},
+          {"dtypes", dtypes}};
+}
+
+void Print(const Inspection& found) {
+  fmt::print("kvevict {}, ABI {}\n", kvevict_version(), kvevict_abi_version());
+  fmt::print("SIMD: {} (of {})\n", found.simd_targets.front(),
+             fmt::join(found.simd_targets, ", "));
+  fmt::print("CUDA: {}\n",
+             found.cuda_problem.empty() ? "available" : found.cuda_problem);
+
+  constexpr auto kLeft = TextTable::Align::kLeft;
+  TextTable policies({{"policy", kLeft},
+                      {"signal", kLeft},
+                      {"shaping", kLeft},
+                      {"budget", kLeft},
+                      {"trigger", kLeft},
+                      {"paper", kLeft}});
+  for (const kvevict_policy_info& p : found.policies) {
+    policies.AddRow(
+        {p.name, p.signal, p.shaping, p.budget, p.trigger, p.paper});
+  }
+  TextTable presets(
+      {{"preset", kLeft}, {"policy", kLeft}, {"reproduces", kLeft}});
+  for (const kvevict_preset_info& p : found.presets) {
+    presets.AddRow({p.name, p.policy_text, p.reproduces});
+  }
+  const auto yes_no = [](uint32_t flag) { return flag != 0 ? "yes" : "no"; };
+  TextTable dtypes({{"dtype", kLeft},
+                    {"bytes"},
+                    {"move", kLeft},
+                    {"score", kLeft},
+                    {"rotate", kLeft}});
+  for (const kvevict_dtype_info& d : found.dtypes) {
+    dtypes.AddRow(
+        {d.name, d.element_bytes != 0 ? std::to_string(d.element_bytes) : "-",
+         yes_no(d.can_move), yes_no(d.can_score), yes_no(d.can_rotate)});
+  }
+  fmt::print("\n{}\n{}\n{}", policies.ToString(), presets.ToString(),
+             dtypes.ToString());
+}
+
+}  // namespace
+
+void AddInspectCommand(CLI::App& app, Action& action) {
+  CLI::App* inspect = app.add_subcommand(
+      "inspect", "Lists devices, SIMD targets, policies, presets and dtypes");
+  const CLI::Option* json = inspect->add_flag("--json")->description(
+      "One JSON document instead of tables");
+  inspect->callback([json, &action] {
+    action = [as_json = json->count() > 0] {
+      const Inspection found = Inspect();
+      if (as_json) {
+        fmt::print("{}\n", ToJson(found).dump(2));
+      } else {
+        Print(found);
+      }
+      return 0;
+    };
+  });
+}
+
+}  // namespace kvevict::tools

@@ -1,0 +1,42 @@
+#include "tools/engine/progress_bar.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace kvevict::tools {
+namespace {
+
+constexpr int kWidth = 30;
+constexpr std::chrono::milliseconds kRedraw{50};
+
+}  // namespace
+
+ProgressBar::ProgressBar(std::string label, uint64_t total)
+    : label_(std::move(label)),
+      total_(std::max<uint64_t>(total, 1)),
+      visible_(isatty(STDERR_FILENO) == 1),
+      start_(Clock::now()),
+      drawn_(start_ - kRedraw) {}
+
+ProgressBar::~ProgressBar() {
+  if (visible_) fmt::print(stderr, "\r\x1b[K");
+}
+
+void ProgressBar::Update(uint64_t done) {
+  const Clock::time_point now = Clock::now();
+  if (!visible_ || now - drawn_ < kRedraw) return;
+  drawn_ = now;
+  const double share =
+      std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
+  const int filled = static_cast<int>(share * kWidth);
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  fmt::print(stderr, "\r{} [{:=<{}}{: <{}}] {:3.0f} % {:.1f} s\x1b[K", label_,
+             "", filled, "", kWidth - filled, 100 * share, seconds);
+  std::fflush(stderr);
+}
+
+}  // namespace kvevict::tools

@@ -1,0 +1,54 @@
+// Prefill once; then, for each policy, evict a copy of the cache and ask for every
+// needle.
+#ifndef KVEVICT_TOOLS_RECALL_EXPERIMENT_H_
+#define KVEVICT_TOOLS_RECALL_EXPERIMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "tools/engine/evictor.h"
+#include "tools/engine/kv_cache.h"
+#include "tools/engine/thread_pool.h"
+#include "tools/recall/model.h"
+#include "tools/recall/workload.h"
+
+namespace kvevict::tools {
+
+struct RecallResult {
+  Evictor::Report eviction;
+  double asked = 0;    // share of the needles the prompt asks for, found
+  double unasked = 0;  // share of the others
+  double decode_tokens_per_s = 0;
+};
+
+class RecallExperiment {
+ public:
+  // `pool` must outlive the experiment.
+  RecallExperiment(const Workload& workload, kvevict_dtype dtype,
+                   std::span<const kvevict_policy> policies, ThreadPool& pool);
+
+  // Runs the prompt in chunks and shows every policy the queries; `progress` hears
+  // how many tokens are done. Throws std::runtime_error if the model does not
+  // answer the prompt's questions: then nothing after it would mean anything.
+  void Prefill(const std::function<void(uint32_t)>& progress = nullptr);
+
+  // Evicts by policy i, once, and asks.
+  RecallResult Evaluate(size_t i);
+
+ private:
+  void CheckAnswers(std::span<const int32_t> predictions) const;
+  int32_t Ask(int32_t key);
+
+  Workload workload_;
+  RecallModel model_;
+  KvCache full_;
+  KvCache evicted_;
+  std::vector<Evictor> evictors_;
+};
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_RECALL_EXPERIMENT_H_

@@ -1,0 +1,49 @@
+// The recall model's forward pass.
+#ifndef KVEVICT_TOOLS_RECALL_MODEL_H_
+#define KVEVICT_TOOLS_RECALL_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "tools/engine/kv_cache.h"
+#include "tools/engine/thread_pool.h"
+#include "tools/recall/weights.h"
+
+namespace kvevict::tools {
+
+class RecallModel {
+ public:
+  // Positions below n_positions. `pool` must outlive the model.
+  RecallModel(uint32_t n_positions, ThreadPool& pool);
+
+  // The cache for n_slots tokens.
+  static KvShape CacheShape(kvevict_dtype dtype, uint32_t n_slots);
+
+  // Sees a layer's queries [n_rows, kQHeads, kHeadDim] after RoPE.
+  using QueryObserver = std::function<void(uint32_t layer, const float* queries,
+                                           uint32_t n_rows)>;
+
+  // Runs tokens of positions first_position, .. against what the cache holds and
+  // appends their keys and values. Each token sees the slots before it and itself.
+  // Returns the most likely next token after each.
+  std::vector<int32_t> Forward(std::span<const int32_t> tokens,
+                               uint32_t first_position, KvCache& cache,
+                               const QueryObserver& observe = nullptr);
+
+ private:
+  // Turns rows [n_rows, n_heads, kHeadDim] to their positions.
+  void Rotate(std::vector<float>& rows, uint32_t n_heads,
+              uint32_t first_position) const;
+  std::vector<int32_t> Predict(const std::vector<float>& x, uint32_t n_rows);
+
+  ThreadPool& pool_;
+  Weights weights_;
+  std::vector<float> cos_;  // [n_positions, kRopePairs]
+  std::vector<float> sin_;
+};
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_RECALL_MODEL_H_

@@ -1,0 +1,133 @@
+#include "tools/recall/recall_demo.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tools/engine/progress_bar.h"
+#include "tools/engine/text_table.h"
+#include "tools/recall/experiment.h"
+
+namespace kvevict::tools {
+namespace {
+
+constexpr uint32_t kDefaultTokens = 16384;
+
+// Sinks, observation window and something to choose.
+constexpr uint32_t kMinDefaultBudget = 64;
+
+double Budget(const DemoOptions& options, uint32_t n_tokens) {
+  return options.budget.value_or(std::max(n_tokens / 8, kMinDefaultBudget));
+}
+
+// As the library counts them.
+uint32_t BudgetTokens(double budget, uint32_t n_tokens) {
+  const double n = budget <= 1 ? budget * n_tokens : budget;
+  return static_cast<uint32_t>(std::clamp<double>(n, 1, n_tokens));
+}
+
+double Shrink(const Evictor::Report& report) {
+  return static_cast<double>(report.bytes_before) /
+         static_cast<double>(report.bytes_after);
+}
+
+void PrintTable(const std::vector<DemoPolicy>& policies,
+                const std::vector<RecallResult>& results) {
+  using Align = TextTable::Align;
+  TextTable table({{"policy", Align::kLeft},
+                   {"KV MiB"},
+                   {"after"},
+                   {"shrink"},
+                   {"evict ms"},
+                   {"asked"},
+                   {"unasked"},
+                   {"tokens/s"}});
+  constexpr double kMiB = 1 << 20;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const RecallResult& r = results[i];
+    const Evictor::Report& e = r.eviction;
+    table.AddRow(
+        {policies[i].label,
+         fmt::format("{:.2f}", static_cast<double>(e.bytes_before) / kMiB),
+         fmt::format("{:.2f}", static_cast<double>(e.bytes_after) / kMiB),
+         fmt::format("{:.1f}", Shrink(e)),
+         fmt::format("{:.2f}", e.milliseconds), fmt::format("{:.2f}", r.asked),
+         fmt::format("{:.2f}", r.unasked),
+         fmt::format("{:.0f}", r.decode_tokens_per_s)});
+  }
+  fmt::print(
+      "{}\nasked:   recall of the {} needles that the end of the prompt asks "
+      "for\nunasked: recall of the other {}\n",
+      table.ToString(), kQuestions, kNeedles - kQuestions);
+}
+
+void PrintJson(const std::vector<DemoPolicy>& policies,
+               const std::vector<RecallResult>& results, uint32_t n_tokens,
+               uint32_t budget) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < results.size(); ++i) {
+    const RecallResult& r = results[i];
+    rows.push_back({{"policy", policies[i].label},
+                    {"kv_bytes_before", r.eviction.bytes_before},
+                    {"kv_bytes_after", r.eviction.bytes_after},
+                    {"shrink", Shrink(r.eviction)},
+                    {"evict_ms", r.eviction.milliseconds},
+                    {"recall_asked", r.asked},
+                    {"recall_unasked", r.unasked},
+                    {"decode_tokens_per_s", r.decode_tokens_per_s}});
+  }
+  const nlohmann::ordered_json document = {
+      {"n_tokens", n_tokens}, {"budget", budget}, {"results", rows}};
+  fmt::print("{}\n", document.dump(2));
+}
+
+}  // namespace
+
+int RunRecallDemo(const DemoOptions& options) {
+  const uint32_t n_tokens = options.tokens.value_or(kDefaultTokens);
+  if (n_tokens < kMinTokens || n_tokens > kMaxTokens) {
+    throw std::invalid_argument(
+        fmt::format("--tokens {}: the recall model reads {} to {} tokens",
+                    n_tokens, kMinTokens, kMaxTokens));
+  }
+  const double budget = Budget(options, n_tokens);
+  std::vector<kvevict_policy> policies;
+  for (const DemoPolicy& policy : options.policies) {
+    policies.push_back(ParsePolicy(policy.text, budget));
+  }
+
+  ThreadPool pool(options.threads);
+  RecallExperiment experiment(MakeWorkload(n_tokens, options.seed),
+                              options.dtype, policies, pool);
+  const auto start = std::chrono::steady_clock::now();
+  {
+    ProgressBar bar("prefill", n_tokens);
+    experiment.Prefill([&](uint32_t n_done) { bar.Update(n_done); });
+  }
+  const std::chrono::duration<double> prefill =
+      std::chrono::steady_clock::now() - start;
+  std::vector<RecallResult> results;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    results.push_back(experiment.Evaluate(i));
+  }
+
+  const uint32_t budget_tokens = BudgetTokens(budget, n_tokens);
+  if (options.json) {
+    PrintJson(options.policies, results, n_tokens, budget_tokens);
+    return 0;
+  }
+  fmt::print(
+      "recall model: {} tokens prefilled in {:.1f} s, {} thread{}; "
+      "budget {} tokens\n\n",
+      n_tokens, prefill.count(), pool.n_threads(),
+      pool.n_threads() == 1 ? "" : "s", budget_tokens);
+  PrintTable(options.policies, results);
+  return 0;
+}
+
+}  // namespace kvevict::tools
