@@ -1,0 +1,333 @@
+/* What published implementations computed, reproduced through presets: scores within
+ * f32 rounding, keep sets wherever the scores decide, rows bit for bit. */
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+#include "tests/capi/support/npy.h"
+#include "tests/capi/support/plan.h"
+
+typedef struct vector_case {
+  char folder[64];
+  char policy[128];
+  uint32_t n_layers;
+  uint32_t layers[3]; /* for which there is a keep set */
+  uint32_t n_keep_sets;
+  uint32_t past_only; /* scores and sets leave out the window */
+} vector_case;
+
+static vector_case kCases[] = {
+    {"snapkv_kvpress__gqa8x2_D64_S512_W32",
+     "snapkv-kvpress:budget=0.5,window=32",
+     1,
+     {0},
+     1,
+     0},
+    {"snapkv_kvpress__mha4x4_D64_S96_W8",
+     "snapkv-kvpress:budget=0.6,window=8,pool=avg3",
+     1,
+     {0},
+     1,
+     0},
+    {"snapkv_official__mha4_D64_S512_W32_avg",
+     "snapkv-original:budget=128",
+     1,
+     {0},
+     1,
+     1},
+    {"snapkv_official__mha4_D64_S96_W8_max",
+     "snapkv-original:budget=40,window=8,pool=max5",
+     1,
+     {0},
+     1,
+     1},
+    {"snapkv_kvf_kvhead__max_maxpool_gqa8x2_D64_S512_W32",
+     "snapkv:budget=160,sink=0,window=32,pool=max7,rows=sum,group=max",
+     1,
+     {0},
+     1,
+     1},
+    {"pyramidkv_kvpress__gqa8x2_D64_S512_W32",
+     "pyramidkv:budget=0.25,sink=0,window=32,pool=avg5,order=pool-reduce,"
+     "split=arithmetic-kvpress",
+     32,
+     {0, 15, 31},
+     3,
+     0},
+};
+
+typedef struct vector_files {
+  char folder[1200];
+  test_npy k, q, scores;
+  uint32_t n_tokens, n_kv_heads, n_q_heads, head_dim, window;
+} vector_files;
+
+static vector_files Load(const vector_case* c) {
+  vector_files v;
+  memset(&v, 0, sizeof v);
+  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", KVEVICT_SHARED_DIR,
+           c->folder);
+  v.k = test_npy_read(v.folder, "K", "<f2", 3);
+  if (v.k.bytes == NULL) {
+    cr_skip_test("no reference vectors in %s", v.folder);
+  }
+  v.q = test_npy_read(v.folder, "Q", "<f2", 3);
+  v.scores = test_npy_read(v.folder, c->past_only ? "scores_past" : "scores",
+                           "<f4", 2);
+  EXPECT(v.q.bytes != NULL && v.scores.bytes != NULL, "%s is incomplete",
+         v.folder);
+  v.n_kv_heads = v.k.shape[0];
+  v.n_tokens = v.k.shape[1];
+  v.head_dim = v.k.shape[2];
+  v.n_q_heads = v.q.shape[0];
+  v.window = v.q.shape[1];
+  return v;
+}
+
+static void Free(vector_files* v) {
+  test_npy_free(&v->k);
+  test_npy_free(&v->q);
+  test_npy_free(&v->scores);
+}
+
+/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim]. */
+static kvevict_plane Plane(const test_npy* array, kvevict_dtype dtype) {
+  kvevict_plane plane;
+  memset(&plane, 0, sizeof plane);
+  const uint32_t size = test_element_bytes(dtype);
+  const size_t n = (size_t)array->shape[0] * array->shape[1] * array->shape[2];
+  uint8_t* bytes = malloc(n * size);
+  for (size_t i = 0; i < n; ++i) {
+    const float value = test_load(KVEVICT_DTYPE_F16, array->bytes + 2 * i);
+    test_store(dtype, value, bytes + i * size);
+    EXPECT(test_load(dtype, bytes + i * size) == value, "%g is not exact",
+           (double)value);
+  }
+  plane.data = (uint64_t)(uintptr_t)bytes;
+  plane.dtype = dtype;
+  plane.head_dim = array->shape[2];
+  plane.token_stride_bytes = (int64_t)array->shape[2] * size;
+  plane.head_stride_bytes = plane.token_stride_bytes * array->shape[1];
+  return plane;
+}
+
+static void FreePlane(kvevict_plane* plane) {
+  free((void*)(uintptr_t)plane->data);
+  plane->data = 0;
+}
+
+static kvevict_geometry Geometry(const vector_case* c, const vector_files* v,
+                                 kvevict_dtype dtype) {
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = c->n_layers;
+  geometry.n_q_heads = v->n_q_heads;
+  geometry.n_kv_heads = v->n_kv_heads;
+  geometry.k_head_dim = v->head_dim;
+  geometry.q_dtype = geometry.k_dtype = geometry.v_dtype = dtype;
+  geometry.max_tokens = v->n_tokens;
+  return geometry;
+}
+
+static void ExpectScores(const vector_files* v, const float* scores) {
+  const uint32_t n_past = v->n_tokens - v->window;
+  for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+    const float* ours = scores + (size_t)h * v->n_tokens;
+    const float* theirs =
+        (const float*)v->scores.bytes + (size_t)h * v->scores.shape[1];
+    float largest = 0.0f;
+    for (uint32_t t = 0; t < n_past; ++t) largest = fmaxf(largest, theirs[t]);
+    for (uint32_t t = 0; t < n_past; ++t) {
+      EXPECT(fabsf(ours[t] - theirs[t]) <= 2e-5f * theirs[t] + 1e-6f * largest,
+             "head %u, token %u: score %.9g, not %.9g", h, t, (double)ours[t],
+             (double)theirs[t]);
+    }
+    for (uint32_t t = n_past; t < v->n_tokens; ++t) {
+      EXPECT(ours[t] == INFINITY, "head %u: token %u of the window", h, t);
+    }
+  }
+}
+
+/* must <= keep <= must + may, and as many as theirs. */
+static void ExpectKeepSet(const vector_case* c, const vector_files* v, uint32_t set,
+                          const int32_t* keep, uint32_t n_keep) {
+  char name[64], suffix[16] = "";
+  if (c->n_keep_sets > 1) {
+    snprintf(suffix, sizeof suffix, "_l%u", c->layers[set]);
+  } else if (c->past_only) {
+    snprintf(suffix, sizeof suffix, "_past");
+  }
+  snprintf(name, sizeof name, "must_keep%s", suffix);
+  test_npy must = test_npy_read(v->folder, name, "|b1", 2);
+  snprintf(name, sizeof name, "may_keep%s", suffix);
+  test_npy may = test_npy_read(v->folder, name, "|b1", 2);
+  snprintf(name, sizeof name, "keep%s", c->n_keep_sets > 1 ? suffix : "");
+  test_npy theirs = test_npy_read(v->folder, name, "<i4", 2);
+  EXPECT(must.bytes != NULL && may.bytes != NULL && theirs.bytes != NULL,
+         "%s is incomplete", v->folder);
+  EXPECT(n_keep == theirs.shape[1], "%u kept, not %u", n_keep, theirs.shape[1]);
+  const uint32_t n = must.shape[1];
+  for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+    uint8_t kept[4096] = {0};
+    for (uint32_t i = 0; i < n_keep; ++i) kept[keep[h * n_keep + i]] = 1;
+    for (uint32_t t = 0; t < v->n_tokens; ++t) {
+      /* What the sets leave out is the window, which stays. */
+      const bool must_stay = t >= n || must.bytes[h * n + t] != 0;
+      const bool may_stay = must_stay || may.bytes[h * n + t] != 0;
+      EXPECT(!must_stay || kept[t], "head %u lost token %u", h, t);
+      EXPECT(may_stay || !kept[t], "head %u kept token %u", h, t);
+    }
+  }
+  test_npy_free(&must);
+  test_npy_free(&may);
+  test_npy_free(&theirs);
+}
+
+static void RunCase(const vector_case* c, const vector_files* v,
+                    kvevict_dtype dtype) {
+  const kvevict_geometry geometry = Geometry(c, v, dtype);
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = v->n_kv_heads;
+  view.k = Plane(&v->k, dtype);
+  kvevict_plane queries = Plane(&v->q, dtype);
+  const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
+  float* scores = malloc(n_scores * sizeof(float));
+  int32_t* keep = malloc(n_scores * sizeof(int32_t));
+
+  test_plan* p =
+      test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_SCORE_WINDOW, 1);
+  EXPECT_OK(kvevict_score_window(p->plan, &queries, &view, v->n_tokens, scores,
+                                 n_scores, p->workspace, p->workspace_bytes));
+  ExpectScores(v, scores);
+  test_plan_destroy(p);
+
+  p = test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_SELECT, 1);
+  for (uint32_t set = 0; set < c->n_keep_sets; ++set) {
+    uint32_t n_keep = 0;
+    EXPECT_OK(kvevict_select(p->plan, c->layers[set], scores, n_scores,
+                             v->n_tokens, NULL, 0, keep, n_scores, p->workspace,
+                             p->workspace_bytes, &n_keep));
+    ExpectKeepSet(c, v, set, keep, n_keep);
+  }
+  test_plan_destroy(p);
+  free(scores);
+  free(keep);
+  FreePlane(&view.k);
+  FreePlane(&queries);
+}
+
+ParameterizedTestParameters(vectors,
+                            presets_reproduce_published_scores_and_sets) {
+  return cr_make_param_array(vector_case, kCases,
+                             sizeof kCases / sizeof kCases[0]);
+}
+
+ParameterizedTest(vector_case* c, vectors,
+                  presets_reproduce_published_scores_and_sets) {
+  vector_files v = Load(c);
+  RunCase(c, &v, KVEVICT_DTYPE_F32);
+  RunCase(c, &v, KVEVICT_DTYPE_F16);
+  RunCase(c, &v, KVEVICT_DTYPE_BF16);
+  Free(&v);
+}
+
+/* The whole way, in one call for all layers: the same sets, and K's rows moved. */
+static void EvictCase(const vector_case* c, const vector_files* v) {
+  const kvevict_geometry geometry = Geometry(c, v, KVEVICT_DTYPE_F16);
+  test_plan* p =
+      test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_EVICT, 1);
+  kvevict_sequence* sequence = NULL;
+  EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
+  kvevict_plane queries = Plane(&v->q, KVEVICT_DTYPE_F16);
+  kvevict_view views[32];
+  for (uint32_t l = 0; l < c->n_layers; ++l) {
+    views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
+    views[l].n_kv_heads = v->n_kv_heads;
+    views[l].k = Plane(&v->k, KVEVICT_DTYPE_F16);
+    EXPECT_OK(kvevict_sequence_capture(sequence, l, &queries, v->window,
+                                       v->n_tokens - v->window));
+  }
+  EXPECT_OK(kvevict_sequence_append(sequence, v->n_tokens));
+  EXPECT_OK(kvevict_sequence_evict(sequence, views, c->n_layers, NULL,
+                                   p->workspace, p->workspace_bytes, NULL));
+  int32_t* keep = malloc((size_t)v->n_kv_heads * v->n_tokens * sizeof(int32_t));
+  const size_t row = 2 * (size_t)v->head_dim;
+  for (uint32_t set = 0; set < c->n_keep_sets; ++set) {
+    const uint32_t layer = c->layers[set];
+    uint32_t n = 0;
+    EXPECT_OK(kvevict_sequence_stored_length(sequence, layer, &n));
+    for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+      size_t n_written = 0;
+      EXPECT_OK(kvevict_sequence_keep_positions(
+          sequence, layer, h, keep + (size_t)h * n, n, &n_written));
+      const uint8_t* head = (const uint8_t*)(uintptr_t)views[layer].k.data +
+                            h * views[layer].k.head_stride_bytes;
+      for (uint32_t i = 0; i < n; ++i) {
+        const size_t from = (size_t)h * v->n_tokens + (size_t)keep[h * n + i];
+        EXPECT(memcmp(head + i * row, v->k.bytes + from * row, row) == 0,
+               "layer %u, head %u: slot %u is not token %d", layer, h, i,
+               keep[h * n + i]);
+      }
+    }
+    ExpectKeepSet(c, v, set, keep, n);
+  }
+  free(keep);
+  for (uint32_t l = 0; l < c->n_layers; ++l) FreePlane(&views[l].k);
+  FreePlane(&queries);
+  kvevict_sequence_destroy(sequence);
+  test_plan_destroy(p);
+}
+
+ParameterizedTestParameters(vectors, one_eviction_reproduces_published_sets) {
+  return cr_make_param_array(vector_case, kCases,
+                             sizeof kCases / sizeof kCases[0]);
+}
+
+ParameterizedTest(vector_case* c, vectors,
+                  one_eviction_reproduces_published_sets) {
+  vector_files v = Load(c);
+  EvictCase(c, &v);
+  Free(&v);
+}
+
+Test(vectors, compaction_reproduces_published_rows) {
+  const vector_case* c = &kCases[1];
+  vector_files v = Load(c);
+  test_npy values = test_npy_read(v.folder, "V", "<f2", 3);
+  test_npy keep = test_npy_read(v.folder, "keep", "<i4", 2);
+  test_npy k_out = test_npy_read(v.folder, "K_out", "<f2", 3);
+  test_npy v_out = test_npy_read(v.folder, "V_out", "<f2", 3);
+  EXPECT(values.bytes != NULL && keep.bytes != NULL && k_out.bytes != NULL &&
+             v_out.bytes != NULL,
+         "%s is incomplete", v.folder);
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = v.n_kv_heads;
+  view.k = Plane(&v.k, KVEVICT_DTYPE_F16);
+  view.v = Plane(&values, KVEVICT_DTYPE_F16);
+  kvevict_context* context = NULL;
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+  EXPECT_OK(
+      kvevict_compact(context, &view, v.n_tokens, (const int32_t*)keep.bytes,
+                      (size_t)keep.shape[0] * keep.shape[1], keep.shape[0]));
+  const size_t head_bytes = (size_t)k_out.shape[1] * v.head_dim * 2;
+  for (uint32_t h = 0; h < v.n_kv_heads; ++h) {
+    cr_expect(
+        memcmp((uint8_t*)(uintptr_t)view.k.data + h * view.k.head_stride_bytes,
+               k_out.bytes + h * head_bytes, head_bytes) == 0,
+        "K of head %u", h);
+    cr_expect(
+        memcmp((uint8_t*)(uintptr_t)view.v.data + h * view.v.head_stride_bytes,
+               v_out.bytes + h * head_bytes, head_bytes) == 0,
+        "V of head %u", h);
+  }
+  kvevict_context_destroy(context);
+  FreePlane(&view.k);
+  FreePlane(&view.v);
+  test_npy_free(&values);
+  test_npy_free(&keep);
+  test_npy_free(&k_out);
+  test_npy_free(&v_out);
+  Free(&v);
+}
