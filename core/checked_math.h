@@ -9,7 +9,9 @@ namespace kvevict {
 
 class CheckedSize {
  public:
-  constexpr CheckedSize(size_t value) : value_(value) {}
+  // Implicit, so that plain sizes mix in.
+  constexpr CheckedSize(size_t value)  // NOLINT(google-explicit-constructor)
+      : value_(value) {}
 
   constexpr bool ok() const { return ok_; }
   constexpr size_t value() const { return value_; }

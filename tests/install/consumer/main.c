@@ -5,7 +5,7 @@
 
 enum { N_TOKENS = 6, N_KEEP = 4, HEAD_DIM = 8 };
 
-static int fail(const char *what) {
+static int fail(const char* what) {
   fprintf(stderr, "%s: %s\n", what, kvevict_last_error_message());
   return 1;
 }
@@ -19,15 +19,15 @@ int main(void) {
     double align[8192];
     char bytes[65536];
   } memory;
-  kvevict_context *context = NULL;
-  kvevict_plan *plan = NULL;
+  kvevict_context* context = NULL;
+  kvevict_plan* plan = NULL;
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   kvevict_view view;
   int32_t keep[N_KEEP];
   uint32_t n_keep = 0;
   size_t workspace_bytes = 0;
-  char *workspace = memory.bytes + (64 - (uintptr_t)memory.bytes % 64) % 64;
+  char* workspace = memory.bytes + (64 - (uintptr_t)memory.bytes % 64) % 64;
   int t;
 
   if (kvevict_abi_version() != KVEVICT_ABI_VERSION) return fail("abi version");
@@ -37,8 +37,8 @@ int main(void) {
   geometry.k_head_dim = geometry.v_head_dim = HEAD_DIM;
   geometry.max_tokens = N_TOKENS;
   if (kvevict_context_create(NULL, &context) ||
-      kvevict_policy_parse(
-          "custom:budget=4,sink=1,recent=1,keep_window=no", &policy) ||
+      kvevict_policy_parse("custom:budget=4,sink=1,recent=1,keep_window=no",
+                           &policy) ||
       kvevict_plan_create(context, &geometry, &policy, &plan) ||
       kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT,
                                    &workspace_bytes)) {
