@@ -9,9 +9,9 @@
 #include "tests/tools/llama_test_util.h"
 #include "tools/engine/evictor.h"
 #include "tools/llama/llama_gguf.h"
+#include "tools/llama/log_softmax.h"
 #include "tools/llama/model.h"
 #include "tools/llama/model_file.h"
-#include "tools/llama/text_evaluation.h"
 
 namespace kvevict::tools {
 namespace {
@@ -129,7 +129,7 @@ double Error(std::span<const float> logits, const LlamaOracle::Row& expected) {
 }
 
 // As in llama_model_test.cc.
-constexpr double kTolerance = 64 * 0x1p-24;
+constexpr double kTolerance = 32 * 0x1p-24;
 
 Test(llama_evict, a_budget_for_all_changes_no_byte) {
   ThreadPool pool(2);
@@ -255,6 +255,65 @@ Test(llama_evict, a_second_eviction_works_on_the_first) {
       cr_assert(error <= kTolerance, "%s, position %u: off by %g", policy, i,
                 error);
     }
+  }
+}
+
+// How much a policy changes what a real model predicts.
+struct Change {
+  double kl = 0;
+  double agreement = 0;
+};
+
+// Sampled stories: 320 tokens of prompt, a quarter of it kept, 64 predictions each.
+// `skew` is added to the positions after the eviction; 0 is right.
+Change MeasureOnStories(LlamaModel& model, const std::string& policy,
+                        size_t n_stories, uint32_t skew, ThreadPool& pool) {
+  std::istringstream stories(ReadFile(std::string(KVEVICT_SHARED_DIR) +
+                                      "/texts/stories260k_sampled.tok512.ids"));
+  constexpr uint32_t kPrompt = 320;
+  constexpr uint32_t kPredictions = 64;
+  const size_t n_vocab = model.config().vocab_size;
+  Change change;
+  for (size_t i = 0; i < n_stories; ++i) {
+    std::string line;
+    std::getline(stories, line);
+    const std::vector<int32_t> ids = ParseIds(line);
+    Request full(model, "none", 1.0, 384, KVEVICT_DTYPE_F32, pool);
+    Request evicted(model, policy, kPrompt / 4, 384, KVEVICT_DTYPE_F32, pool);
+    for (Request* request : {&full, &evicted}) {
+      request->Feed(std::span(ids).first(160));
+      request->Feed(std::span(ids).subspan(160, 160));
+      request->Evict();
+    }
+    for (uint32_t at = kPrompt; at < kPrompt + kPredictions; ++at) {
+      const std::vector<float> expected = full.Feed({&ids[at], 1});
+      std::vector<float> logits(n_vocab);
+      model.Forward({&ids[at], 1}, at + skew, evicted.cache(), logits);
+      change.kl += KlDivergence(expected, logits);
+      change.agreement += ArgMax(expected) == ArgMax(logits) ? 1 : 0;
+    }
+  }
+  const auto n = static_cast<double>(n_stories * kPredictions);
+  return {change.kl / n, change.agreement / n};
+}
+
+Test(llama_evict, stories_survive_a_quarter_of_the_cache) {
+  KV_SHARED_FILE(path, "models/stories260K.gguf");
+  ThreadPool pool(2);
+  ModelFile file = ReadModelFile(path, "");
+  LlamaModel model(std::move(file.weights), pool);
+  // Over all 64 stories: KL 0.016, 0.028, 0.022, 0.036 nats, agreement 92 to 96 %; with
+  // positions that lag by one KL rises by 0.025, with slots for positions it is 4.5.
+  for (const char* policy :
+       {"snapkv", "pyramidkv", "streaming-llm", "random:recent=32"}) {
+    const Change right = MeasureOnStories(model, policy, 10, 0, pool);
+    const Change late = MeasureOnStories(model, policy, 10, -1u, pool);
+    printf("%s: KL %.4f nats, argmax agreement %.1f %%; a position off: %.4f\n",
+           policy, right.kl, 100 * right.agreement, late.kl);
+    cr_expect(right.kl < 0.05, "%s: %g", policy, right.kl);
+    cr_expect(right.agreement > 0.88, "%s: %g", policy, right.agreement);
+    cr_expect(late.kl > right.kl + 0.01, "%s: %g, %g", policy, late.kl,
+              right.kl);
   }
 }
 

@@ -35,28 +35,32 @@ std::string ReadText(const std::string& path) {
   return text;
 }
 
-// Positions that prompt and predictions need together must fit the context,
-// unless the user names a longer prompt: some files state less than is true.
+// Prompt and predictions fit the context together, unless the user names a longer
+// prompt: some files state less than is true.
 TextTask CutText(const std::vector<int32_t>& ids, const DemoOptions& options,
                  uint32_t context_length) {
-  const uint32_t n_ids = static_cast<uint32_t>(ids.size());
-  const uint32_t n_predictions = std::min(kMaxPredictions, context_length / 2);
-  uint32_t n_prompt = options.tokens.value_or(
-      std::min(context_length, n_ids) - std::min(n_predictions + 1, n_ids));
-  if (n_prompt == 0 || n_ids < 2 || n_prompt > n_ids - 2) {
+  const size_t n_predictions = std::min(kMaxPredictions, context_length / 2);
+  const size_t n_fitting = std::min<size_t>(ids.size(), context_length);
+  const size_t n_prompt =
+      options.tokens.value_or(n_fitting - std::min(n_fitting, n_predictions));
+  // A prediction takes a token to feed and one to compare with.
+  if (n_prompt == 0 || n_prompt + 2 > ids.size()) {
     throw std::runtime_error(fmt::format(
-        "{}: {} tokens are too few for a prompt of {} and two more to predict",
-        options.text, n_ids, std::max(n_prompt, 1u)));
+        "{}: {} tokens are too few for a prompt of {} and a prediction",
+        options.text, ids.size(), n_prompt));
   }
-  const uint32_t n_following = std::min(n_ids - n_prompt, n_predictions + 1);
-  if (uint64_t{n_prompt} + n_following > context_length) {
+  const auto end = ids.begin() + n_prompt;
+  TextTask task{{ids.begin(), end}, {end, ids.end()}};
+  if (task.following.size() > n_predictions + 1) {
+    task.following.resize(n_predictions + 1);
+  }
+  const size_t n_positions = n_prompt + task.following.size() - 1;
+  if (n_positions > context_length) {
     fmt::print(stderr,
-               "warning: {} tokens go beyond the context length {} that {} "
-               "states\n",
-               n_prompt + n_following, context_length, options.model);
+               "warning: {} positions, but {} states a context length of {}\n",
+               n_positions, options.model, context_length);
   }
-  const auto cut = ids.begin() + n_prompt;
-  return {{ids.begin(), cut}, {cut, cut + n_following}};
+  return task;
 }
 
 uint32_t BudgetTokens(const DemoOptions& options, uint32_t n_prompt) {
@@ -69,17 +73,39 @@ uint32_t BudgetTokens(const DemoOptions& options, uint32_t n_prompt) {
   return static_cast<uint32_t>(std::clamp<double>(n_tokens, 1, n_prompt));
 }
 
+// Says which policy an error is about.
+template <typename Action>
+auto Named(const DemoPolicy& policy, Action&& action) {
+  try {
+    return action();
+  } catch (const KvevictError& error) {
+    throw std::runtime_error(policy.label + ": " + error.what());
+  }
+}
+
 double Shrink(const Evictor::Report& report) {
   return static_cast<double>(report.bytes_before) /
          static_cast<double>(report.bytes_after);
 }
 
-// Line breaks and other control characters would tear the listing.
-std::string OneLine(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+// What the model said until it ended the text.
+std::string GreedyText(const TextResult& result, const Tokenizer& tokenizer) {
+  const auto ends = [&](int32_t id) {
+    return id == tokenizer.options().bos_id || id == tokenizer.options().eos_id;
+  };
+  const auto end =
+      std::find_if(result.greedy.begin(), result.greedy.end(), ends);
+  return tokenizer.Decode({result.greedy.begin(), end});
+}
+
+// Line breaks would tear the listing.
+std::string OneLine(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const bool blank = static_cast<unsigned char>(c) <= ' ';
+    if (!blank || !line.ends_with(' ')) line += blank ? ' ' : c;
   }
-  return text;
+  return line;
 }
 
 void PrintTable(const DemoOptions& options,
@@ -111,7 +137,7 @@ void PrintTable(const DemoOptions& options,
   fmt::print("{}\nThe prompt continued greedily:\n", table.ToString());
   for (size_t i = 0; i < results.size(); ++i) {
     fmt::print("  {:<14} {}\n", options.policies[i].label,
-               OneLine(tokenizer.Decode(results[i].greedy)));
+               OneLine(GreedyText(results[i], tokenizer)));
   }
 }
 
@@ -133,7 +159,7 @@ void PrintJson(const DemoOptions& options,
                     {"kl", r.kl},
                     {"agreement", r.agreement},
                     {"nll", r.nll},
-                    {"text", tokenizer.Decode(r.greedy)}});
+                    {"text", GreedyText(r, tokenizer)}});
   }
   const nlohmann::ordered_json document = {
       {"n_tokens", task.prompt.size()},
@@ -159,7 +185,8 @@ int RunTextDemo(const DemoOptions& options) {
 
   std::vector<kvevict_policy> policies;
   for (const DemoPolicy& policy : options.policies) {
-    policies.push_back(ParsePolicy(policy.text, budget));
+    policies.push_back(
+        Named(policy, [&] { return ParsePolicy(policy.text, budget); }));
   }
   TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,
                             pool);
@@ -169,7 +196,8 @@ int RunTextDemo(const DemoOptions& options) {
   }
   std::vector<TextResult> results;
   for (size_t i = 0; i < policies.size(); ++i) {
-    results.push_back(evaluation.Evaluate(i));
+    results.push_back(
+        Named(options.policies[i], [&] { return evaluation.Evaluate(i); }));
   }
 
   if (options.json) {

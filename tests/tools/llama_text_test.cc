@@ -1,0 +1,118 @@
+// `kvevict demo --model FILE --text FILE`.
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/llama_synthetic.h"
+#include "tests/tools/llama_test_util.h"
+#include "tools/llama/text_demo.h"
+
+namespace kvevict::tools {
+namespace {
+
+// Standard output of a demo that must succeed.
+std::string OutputOf(const DemoOptions& options) {
+  cr_redirect_stdout();
+  cr_assert(RunTextDemo(options) == 0);
+  fflush(stdout);
+  std::FILE* out = cr_get_redirected_stdout();
+  std::string text;
+  for (int c; (c = std::fgetc(out)) != EOF;) text += static_cast<char>(c);
+  return text;
+}
+
+// A model and a text of `n_letters` + 2 tokens: BOS, the leading space, letters.
+struct Files {
+  explicit Files(size_t n_letters)
+      : model(SyntheticModel(GgmlType::kF16).Build()),
+        text(std::vector<uint8_t>(n_letters, 'b')) {
+    options.model = model.path();
+    options.text = text.path();
+    options.threads = 2;
+    options.json = true;
+  }
+  TempFile model, text;
+  DemoOptions options;
+};
+
+Test(llama_text, json_has_every_field) {
+  Files files(200);
+  const auto json = nlohmann::json::parse(OutputOf(files.options));
+  // The context is 128: 64 of it are the prompt.
+  cr_assert(json["n_tokens"] == 64 && json["n_predictions"] == 64);
+  cr_assert(json["budget"] == 48);
+  cr_assert(json["results"].size() == 5);
+  for (const auto& row : json["results"]) {
+    const bool none = row["policy"] == "none";
+    cr_expect(row["kv_bytes_before"] == 2 * 2 * 64 * 2 * 16 * 4);
+    cr_expect(row["shrink"].get<double>() == (none ? 1.0 : 64.0 / 48));
+    cr_expect(row["recall_asked"].is_null() && row["recall_unasked"].is_null());
+    cr_expect(row["evict_ms"].get<double>() >= 0);
+    cr_expect(row["decode_tokens_per_s"].get<double>() > 0);
+    cr_expect(row["nll"].get<double>() > 0 && row["text"].is_string());
+    const double kl = row["kl"];
+    const double agreement = row["agreement"];
+    cr_expect(none ? kl == 0 && agreement == 1 : kl > 0 && agreement <= 1);
+  }
+}
+
+Test(llama_text, a_budget_for_all_changes_nothing) {
+  Files files(200);
+  files.options.tokens = 100;
+  files.options.budget = 100;
+  const auto json = nlohmann::json::parse(OutputOf(files.options));
+  const auto& none = json["results"][0];
+  for (const auto& row : json["results"]) {
+    cr_expect(row["kl"] == 0.0 && row["agreement"] == 1.0);
+    cr_expect(row["nll"] == none["nll"] && row["text"] == none["text"]);
+    cr_expect(row["kv_bytes_after"] == none["kv_bytes_before"]);
+  }
+}
+
+Test(llama_text, a_short_text_leaves_fewer_predictions) {
+  Files files(20);
+  files.options.tokens = 12;
+  files.options.policies = {{"none", "none"}};
+  const auto json = nlohmann::json::parse(OutputOf(files.options));
+  cr_assert(json["n_tokens"] == 12 && json["n_predictions"] == 9);
+}
+
+Test(llama_text, the_table_names_every_policy) {
+  Files files(200);
+  files.options.json = false;
+  const std::string text = OutputOf(files.options);
+  for (const DemoPolicy& policy : files.options.policies) {
+    cr_expect(text.find("\n" + policy.label + " ") != std::string::npos, "%s",
+              policy.label.c_str());
+  }
+}
+
+Test(llama_text, errors_say_what_is_wrong) {
+  const auto expect = [](const DemoOptions& options, const char* part) {
+    const std::string error = ErrorOf([&] { RunTextDemo(options); });
+    cr_expect(error.find(part) != std::string::npos, "'%s' lacks '%s'",
+              error.c_str(), part);
+  };
+  Files files(200);
+  DemoOptions options = files.options;
+  options.text = "/nonexistent/text";
+  expect(options, "/nonexistent/text");
+  options = files.options;
+  options.model = "/nonexistent/model";
+  expect(options, "/nonexistent/model");
+  options = files.options;
+  options.tokens = 201;
+  expect(options, "202 tokens are too few for a prompt of 201");
+  options = files.options;
+  options.budget = 20;
+  expect(options, "snapkv: ");
+  options.budget = -1;
+  expect(options, "budget");
+  options.budget = std::nan("");
+  expect(options, "budget");
+}
+
+}  // namespace
+}  // namespace kvevict::tools
