@@ -1,0 +1,151 @@
+#include "tests/thread/scenario.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "tests/thread/check.h"
+
+namespace kvevict {
+
+kvevict_plan* NewPlan(const kvevict_context* context, const char* policy_text) {
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = kLayers;
+  geometry.n_q_heads = kQHeads;
+  geometry.n_kv_heads = kKvHeads;
+  geometry.k_head_dim = geometry.v_head_dim = kHeadDim;
+  geometry.max_tokens = kMaxTokens;
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  CHECK_OK(kvevict_policy_parse(policy_text, &policy));
+  kvevict_plan* plan = nullptr;
+  CHECK_OK(kvevict_plan_create(context, &geometry, &policy, &plan));
+  return plan;
+}
+
+std::vector<float> RandomFloats(uint64_t seed, size_t n) {
+  std::vector<float> floats(n);
+  uint64_t state = seed * 2654435761u + 1;
+  for (float& f : floats) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    f = static_cast<float>(static_cast<int32_t>(state >> 32)) * 0x1p-30f;
+  }
+  return floats;
+}
+
+kvevict_plane RowsOf(const float* data, uint32_t n_heads) {
+  kvevict_plane plane{};
+  plane.data = reinterpret_cast<uint64_t>(data);
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = kHeadDim;
+  plane.head_stride_bytes = kHeadDim * sizeof(float);
+  plane.token_stride_bytes = n_heads * plane.head_stride_bytes;
+  return plane;
+}
+
+namespace {
+
+constexpr size_t kKvRow = kKvHeads * kHeadDim;
+constexpr size_t kQRow = kQHeads * kHeadDim;
+
+class Request {
+ public:
+  Request(const kvevict_plan* plan, kvevict_sequence* sequence, uint64_t seed)
+      : sequence_(sequence), seed_(seed) {
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      k_[l].resize(kMaxTokens * kKvRow);
+      v_[l].resize(kMaxTokens * kKvRow);
+    }
+    CHECK_OK(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT,
+                                          &workspace_bytes_));
+    workspace_.reset(
+        std::aligned_alloc(64, (workspace_bytes_ + 127) / 64 * 64));
+  }
+
+  void Step(uint32_t n) {
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      uint32_t stored = 0;
+      CHECK_OK(kvevict_sequence_stored_length(sequence_, l, &stored));
+      const uint64_t seed = seed_ * 1000003 + position_ * 31 + l;
+      const std::vector<float> q = RandomFloats(seed, n * kQRow);
+      const std::vector<float> k = RandomFloats(seed + 7, n * kKvRow);
+      const std::vector<float> v = RandomFloats(seed + 13, n * kKvRow);
+      std::copy(k.begin(), k.end(), k_[l].begin() + stored * kKvRow);
+      std::copy(v.begin(), v.end(), v_[l].begin() + stored * kKvRow);
+      const kvevict_plane rows = RowsOf(q.data(), kQHeads);
+      CHECK_OK(kvevict_sequence_capture(sequence_, l, &rows, n, position_));
+    }
+    CHECK_OK(kvevict_sequence_append(sequence_, n));
+    position_ += n;
+  }
+
+  void Evict() {
+    kvevict_view views[kLayers];
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      views[l] = KVEVICT_VIEW_INIT;
+      views[l].n_kv_heads = kKvHeads;
+      views[l].k = RowsOf(k_[l].data(), kKvHeads);
+      views[l].v = RowsOf(v_[l].data(), kKvHeads);
+    }
+    CHECK_OK(kvevict_sequence_evict(sequence_, views, kLayers, nullptr,
+                                    workspace_.get(), workspace_bytes_,
+                                    nullptr));
+  }
+
+  Outcome Take() const {
+    Outcome outcome;
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      uint32_t stored = 0;
+      CHECK_OK(kvevict_sequence_stored_length(sequence_, l, &stored));
+      for (uint32_t h = 0; h < kKvHeads; ++h) {
+        std::vector<int32_t> positions(stored);
+        size_t n = 0;
+        CHECK_OK(kvevict_sequence_keep_positions(
+            sequence_, l, h, positions.data(), positions.size(), &n));
+        outcome.positions.insert(outcome.positions.end(), positions.begin(),
+                                 positions.end());
+      }
+      for (const auto* rows : {&k_[l], &v_[l]}) {
+        outcome.rows.insert(outcome.rows.end(), rows->begin(),
+                            rows->begin() + stored * kKvRow);
+      }
+    }
+    return outcome;
+  }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  kvevict_sequence* const sequence_;
+  const uint64_t seed_;
+  std::vector<float> k_[kLayers];
+  std::vector<float> v_[kLayers];
+  std::unique_ptr<void, Free> workspace_;
+  size_t workspace_bytes_ = 0;
+  uint32_t position_ = 0;
+};
+
+}  // namespace
+
+Outcome Live(const kvevict_plan* plan, kvevict_sequence* sequence,
+             uint64_t seed) {
+  Request request(plan, sequence, seed);
+  for (uint32_t chunk : {90u, 1u, 60u}) request.Step(chunk);
+  request.Evict();
+  for (int round = 0; round < 3; ++round) {
+    for (int token = 0; token < 20; ++token) request.Step(1);
+    request.Evict();
+  }
+  return request.Take();
+}
+
+Outcome Live(const kvevict_plan* plan, uint64_t seed) {
+  kvevict_sequence* sequence = nullptr;
+  CHECK_OK(kvevict_sequence_create(plan, &sequence));
+  Outcome outcome = Live(plan, sequence, seed);
+  kvevict_sequence_destroy(sequence);
+  return outcome;
+}
+
+}  // namespace kvevict

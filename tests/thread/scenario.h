@@ -1,0 +1,43 @@
+// One request's life: prefill in chunks, evict, decode, evict again.
+#ifndef KVEVICT_TESTS_THREAD_SCENARIO_H_
+#define KVEVICT_TESTS_THREAD_SCENARIO_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kvevict/kvevict.h"
+
+namespace kvevict {
+
+inline constexpr uint32_t kLayers = 3;
+inline constexpr uint32_t kQHeads = 4;
+inline constexpr uint32_t kKvHeads = 2;
+inline constexpr uint32_t kHeadDim = 24;
+inline constexpr uint32_t kMaxTokens = 220;
+
+kvevict_plan* NewPlan(const kvevict_context* context, const char* policy);
+
+// Numbers that depend on the seed alone.
+std::vector<float> RandomFloats(uint64_t seed, size_t n);
+
+// [token, head, dim] rows of f32.
+kvevict_plane RowsOf(const float* data, uint32_t n_heads);
+
+// What is left at the end: positions of all layers and heads, then all K and V.
+struct Outcome {
+  std::vector<int32_t> positions;
+  std::vector<float> rows;
+
+  bool operator==(const Outcome&) const = default;
+};
+
+// Runs the life of request `seed` in `sequence`, which must be new.
+Outcome Live(const kvevict_plan* plan, kvevict_sequence* sequence,
+             uint64_t seed);
+
+// The same in a sequence of its own.
+Outcome Live(const kvevict_plan* plan, uint64_t seed);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_TESTS_THREAD_SCENARIO_H_
