@@ -54,9 +54,32 @@ struct DecodeF16 {
   using Bits = uint16_t;
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* from) {
-    const hn::Rebind<hwy::float16_t, DF> df16;
     const hn::Rebind<uint16_t, DF> du16;
-    return hn::PromoteTo(df, hn::BitCast(df16, LoadBytes(du16, from)));
+    const auto half = LoadBytes(du16, from);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+    const hn::Rebind<hwy::float16_t, DF> df16;
+    return hn::PromoteTo(df, hn::BitCast(df16, half));
+#else
+    // Highway's emulation knows no infinity and no NaN. None of the arithmetic here
+    // sees a subnormal f32, so that flushing those to zero changes nothing.
+    const hn::RebindToUnsigned<DF> du32;
+    const auto bits = hn::PromoteTo(du32, half);
+    const auto size = hn::And(bits, hn::Set(du32, 0x7FFFu));
+    const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, size));
+    const auto rebias = hn::Set(du32, (127u - 15u) << 23);
+    const auto normal = hn::Add(hn::ShiftLeft<13>(size), rebias);
+    // Infinity and NaN: the largest exponent there, the largest exponent here.
+    const auto special = hn::IfThenElse(hn::Gt(size, hn::Set(du32, 0x7BFFu)),
+                                        hn::Add(normal, rebias), normal);
+    // Subnormal: 2^-14 (1 + fraction) - 2^-14.
+    const auto one = hn::Set(du32, 1u << 23);
+    const auto least = hn::BitCast(df, hn::Add(rebias, one));
+    const auto subnormal = hn::BitCast(
+        du32, hn::Sub(hn::BitCast(df, hn::Add(normal, one)), least));
+    const auto result = hn::IfThenElse(hn::Lt(size, hn::Set(du32, 0x0400u)),
+                                       subnormal, special);
+    return hn::BitCast(df, hn::Or(result, sign));
+#endif
   }
 };
 

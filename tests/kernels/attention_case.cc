@@ -1,0 +1,98 @@
+#include "tests/kernels/attention_case.h"
+
+#include <criterion/criterion.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/kernels/window_attention.h"
+
+namespace kvevict {
+
+oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
+                                         uint32_t group, uint32_t head_dim,
+                                         Random& random, DType queries,
+                                         DType keys) {
+  oracle::WindowAttentionInput in;
+  in.n_tokens = n_tokens;
+  in.window = window;
+  in.group = group;
+  in.head_dim = head_dim;
+  in.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  in.queries.resize(size_t{group} * window * head_dim);
+  in.keys.resize(size_t{n_tokens} * head_dim);
+  for (float& q : in.queries) q = random.Gaussian();
+  for (float& k : in.keys) k = random.Gaussian();
+  for (uint32_t j = 0; j < n_tokens; ++j) {
+    if (random.Below(50) != 0) continue;
+    const size_t row = random.Below(group * window);
+    for (uint32_t d = 0; d < head_dim; ++d) {
+      in.keys[size_t{j} * head_dim + d] +=
+          0.5f * in.queries[row * head_dim + d];
+    }
+  }
+  in.queries = RoundTo(queries, std::move(in.queries));
+  in.keys = RoundTo(keys, std::move(in.keys));
+  return in;
+}
+
+std::vector<float> RunKernel(const oracle::WindowAttentionInput& in,
+                             const RowLayout& query_layout,
+                             const RowLayout& key_layout) {
+  // Query row w of all heads of the group is one row of the store.
+  std::vector<float> query_rows(in.queries.size());
+  for (uint32_t g = 0; g < in.group; ++g) {
+    for (uint32_t w = 0; w < in.window; ++w) {
+      std::memcpy(&query_rows[(size_t{w} * in.group + g) * in.head_dim],
+                  &in.queries[(size_t{g} * in.window + w) * in.head_dim],
+                  in.head_dim * sizeof(float));
+    }
+  }
+  const RowStore queries(query_rows, in.group * in.head_dim, query_layout);
+  const RowStore keys(in.keys, in.head_dim, key_layout);
+
+  const size_t scratch_bytes = WindowAttentionScratchBytes(
+      in.n_tokens, in.window, in.group, in.head_dim);
+  cr_assert(scratch_bytes % 64 == 0);
+  const GuardedPages scratch(scratch_bytes);
+  std::memset(scratch.data(), 0xFF, scratch_bytes);
+  std::vector<float> weights(size_t{in.group} * in.n_tokens);
+  const GuardedPages out(weights.size() * sizeof(float));
+
+  WindowAttention args;
+  args.queries = queries.source();
+  args.query_head_stride =
+      int64_t{in.head_dim} * queries.source().element_stride;
+  args.keys = keys.source();
+  args.n_tokens = in.n_tokens;
+  args.window = in.window;
+  args.group = in.group;
+  args.head_dim = in.head_dim;
+  args.scale = in.scale;
+  args.out = reinterpret_cast<float*>(out.data());
+  args.scratch = scratch.data();
+  ComputeWindowAttention(args);
+  std::memcpy(weights.data(), out.data(), weights.size() * sizeof(float));
+  return weights;
+}
+
+void ExpectWeights(const oracle::WindowAttentionInput& in,
+                   const oracle::WindowAttentionResult& expected,
+                   const std::vector<float>& weights, const char* target) {
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double error = std::abs(weights[i] - expected.weights[i]);
+    cr_assert(error <= expected.tolerance[i],
+              "%s: %u tokens, window %u, group %u, head_dim %u: head %zu key "
+              "%zu is %.9g, expected %.9g, tolerance %.3g",
+              target, in.n_tokens, in.window, in.group, in.head_dim,
+              i / in.n_tokens, i % in.n_tokens, static_cast<double>(weights[i]),
+              expected.weights[i], expected.tolerance[i]);
+  }
+}
+
+bool SameBytes(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace kvevict

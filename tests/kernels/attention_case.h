@@ -1,0 +1,37 @@
+// One call of the window attention kernel, watched from all sides.
+#ifndef KVEVICT_TESTS_KERNELS_ATTENTION_CASE_H_
+#define KVEVICT_TESTS_KERNELS_ATTENTION_CASE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/kernels/random.h"
+#include "tests/kernels/row_store.h"
+#include "tests/oracle/window_attention.h"
+
+namespace kvevict {
+
+// Gaussian queries and keys, scale 1 / sqrt(head_dim), rounded to the dtypes. One key
+// in 50 points the way of a query, so that the softmax is not flat.
+oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
+                                         uint32_t group, uint32_t head_dim,
+                                         Random& random,
+                                         DType queries = DType::kF32,
+                                         DType keys = DType::kF32);
+
+// Runs the kernel on the current target with inputs laid out as told. Scratch is of
+// the size asked for and full of NaN; scratch and output touch inaccessible pages.
+std::vector<float> RunKernel(const oracle::WindowAttentionInput& in,
+                             const RowLayout& queries = {},
+                             const RowLayout& keys = {});
+
+// Fails the test if a weight is further from the oracle's than its tolerance.
+void ExpectWeights(const oracle::WindowAttentionInput& in,
+                   const oracle::WindowAttentionResult& expected,
+                   const std::vector<float>& weights, const char* target);
+
+bool SameBytes(const std::vector<float>& a, const std::vector<float>& b);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_TESTS_KERNELS_ATTENTION_CASE_H_

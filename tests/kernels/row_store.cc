@@ -1,0 +1,121 @@
+#include "tests/kernels/row_store.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "hwy/base.h"
+
+namespace kvevict {
+namespace {
+
+uint16_t Bits16(DType dtype, float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (dtype == DType::kBF16) return static_cast<uint16_t>(bits >> 16);
+  const hwy::float16_t half = hwy::F16FromF32(value);
+  uint16_t result;
+  std::memcpy(&result, &half, sizeof(result));
+  return result;
+}
+
+void StoreElement(DType dtype, float value, uint8_t* to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to, &value, sizeof(value));
+  } else {
+    const uint16_t bits = Bits16(dtype, value);
+    std::memcpy(to, &bits, sizeof(bits));
+  }
+}
+
+struct Shape {
+  int64_t element_stride;
+  int64_t row_stride;
+  int64_t block_stride;
+  size_t n_blocks;
+  size_t bytes;
+};
+
+Shape ShapeOf(size_t n_rows, size_t dim, const RowLayout& layout) {
+  const int64_t size = ElementBytes(layout.dtype);
+  Shape s;
+  if (layout.transposed) {
+    s.row_stride = size;
+    s.element_stride = static_cast<int64_t>(n_rows) * size;
+  } else {
+    s.element_stride = size * layout.element_step;
+    s.row_stride = static_cast<int64_t>(dim - 1) * s.element_stride + size +
+                   layout.row_gap_bytes;
+  }
+  const size_t rows_per_block =
+      layout.block_size == 0 ? n_rows : layout.block_size;
+  s.n_blocks = (n_rows + rows_per_block - 1) / rows_per_block;
+  const int64_t block_bytes =
+      static_cast<int64_t>(rows_per_block - 1) * s.row_stride +
+      static_cast<int64_t>(dim - 1) * s.element_stride + size;
+  s.block_stride = block_bytes + layout.row_gap_bytes;
+  s.bytes = static_cast<size_t>(
+      static_cast<int64_t>(s.n_blocks - 1) * s.block_stride + block_bytes);
+  return s;
+}
+
+}  // namespace
+
+std::vector<float> RoundTo(DType dtype, std::vector<float> values) {
+  for (float& value : values) {
+    if (dtype == DType::kBF16) {
+      uint32_t bits;
+      std::memcpy(&bits, &value, sizeof(bits));
+      bits &= 0xFFFF0000u;
+      std::memcpy(&value, &bits, sizeof(bits));
+    } else if (dtype == DType::kF16) {
+      value = hwy::F32FromF16(hwy::F16FromF32(value));
+    }
+  }
+  return values;
+}
+
+RowStore::RowStore(const std::vector<float>& rows, uint32_t dim,
+                   const RowLayout& layout)
+    : memory_(ShapeOf(rows.size() / dim, dim, layout).bytes, layout.guard) {
+  const size_t n_rows = rows.size() / dim;
+  Shape shape = ShapeOf(n_rows, dim, layout);
+  std::memset(memory_.data(), 0xFF, shape.bytes);
+
+  source_.base = memory_.data();
+  source_.dtype = layout.dtype;
+  const int64_t last_row = static_cast<int64_t>(
+      (layout.block_size == 0 ? n_rows : layout.block_size) - 1);
+  if (layout.reversed_rows) {
+    source_.base += last_row * shape.row_stride;
+    shape.row_stride = -shape.row_stride;
+  }
+  if (layout.reversed_elements) {
+    source_.base += int64_t{dim - 1} * shape.element_stride;
+    shape.element_stride = -shape.element_stride;
+  }
+  source_.row_stride = shape.row_stride;
+  source_.element_stride = shape.element_stride;
+  if (layout.block_size > 0) {
+    // Odd blocks, descending, then even ones, ascending.
+    for (size_t b = shape.n_blocks; b-- > 0;) {
+      if (b % 2 == 1) block_table_.push_back(static_cast<int32_t>(b));
+    }
+    for (size_t b = 0; b < shape.n_blocks; b += 2) {
+      block_table_.push_back(static_cast<int32_t>(b));
+    }
+    source_.block_size = layout.block_size;
+    source_.block_stride = shape.block_stride;
+    source_.block_table = block_table_.data();
+  }
+  for (size_t r = 0; r < n_rows; ++r) {
+    const uint8_t* row = source_.Row(static_cast<uint32_t>(r));
+    for (size_t i = 0; i < dim; ++i) {
+      StoreElement(layout.dtype, rows[r * dim + i],
+                   const_cast<uint8_t*>(row) +
+                       static_cast<int64_t>(i) * source_.element_stride);
+    }
+  }
+}
+
+}  // namespace kvevict

@@ -1,0 +1,45 @@
+// Rows of numbers laid out in memory in any way a RowSource can describe.
+#ifndef KVEVICT_TESTS_KERNELS_ROW_STORE_H_
+#define KVEVICT_TESTS_KERNELS_ROW_STORE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "core/kernels/row_source.h"
+#include "tests/kernels/guarded_pages.h"
+
+namespace kvevict {
+
+struct RowLayout {
+  const char* name = "packed";
+  DType dtype = DType::kF32;
+  uint32_t element_step = 1;   // elements from one to the next
+  bool reversed_rows = false;  // negative row stride
+  bool reversed_elements = false;
+  uint32_t row_gap_bytes = 0;  // odd: every address is misaligned
+  uint32_t block_size = 0;     // > 0: paged, blocks in an odd order
+  bool transposed = false;     // element-major, [dim, n_rows]
+  GuardedPages::Against guard = GuardedPages::Against::kEnd;
+};
+
+// The nearest (f16: one of the two nearest) numbers that a dtype can hold.
+std::vector<float> RoundTo(DType dtype, std::vector<float> values);
+
+// Holds rows[n_rows, dim], whose values the dtype can hold. One end of the memory
+// touches an inaccessible page, and bytes between the elements are NaN patterns.
+class RowStore {
+ public:
+  RowStore(const std::vector<float>& rows, uint32_t dim,
+           const RowLayout& layout);
+
+  const RowSource& source() const { return source_; }
+
+ private:
+  GuardedPages memory_;
+  std::vector<int32_t> block_table_;
+  RowSource source_;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_TESTS_KERNELS_ROW_STORE_H_

@@ -1,0 +1,178 @@
+// Window attention against double precision, over shapes around tiles and vectors.
+#include <criterion/criterion.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/kernels/window_attention.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/kernels/targets.h"
+
+namespace kvevict {
+namespace {
+
+void ExpectOracle(const oracle::WindowAttentionInput& in) {
+  const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
+  ForEachTarget([&](const char* target) {
+    ExpectWeights(in, expected, RunKernel(in), target);
+  });
+}
+
+TestSuite(window_attention);
+
+Test(window_attention, matches_the_oracle_around_tiles) {
+  Random random(TestSeed("window_attention/matches_the_oracle_around_tiles"));
+  for (uint32_t n_tokens :
+       {1u, 2u, 15u, 16u, 17u, 63u, 64u, 65u, 127u, 128u, 129u, 259u}) {
+    const std::set<uint32_t> windows = {1u, std::min(n_tokens, 3u),
+                                        std::min(n_tokens, 33u), n_tokens};
+    for (uint32_t window : windows) {
+      for (uint32_t group : {1u, 3u}) {
+        ExpectOracle(RandomInput(n_tokens, window, group, 8, random));
+      }
+    }
+  }
+}
+
+Test(window_attention, matches_the_oracle_for_any_head_dim) {
+  Random random(
+      TestSeed("window_attention/matches_the_oracle_for_any_head_dim"));
+  for (uint32_t head_dim :
+       {1u,  2u,  3u,  4u,  5u,   7u,   8u,   15u,  16u,  17u,
+        31u, 64u, 80u, 96u, 127u, 128u, 129u, 256u, 576u, 1024u}) {
+    ExpectOracle(RandomInput(131, 9, 2, head_dim, random));
+  }
+}
+
+Test(window_attention, matches_the_oracle_for_any_number_of_query_rows) {
+  Random random(TestSeed(
+      "window_attention/matches_the_oracle_for_any_number_of_query_rows"));
+  for (uint32_t group : {1u, 2u, 3u, 4u, 7u, 8u}) {
+    for (uint32_t window = 1; window <= 17; ++window) {
+      ExpectOracle(RandomInput(70, window, group, 16, random));
+    }
+  }
+}
+
+Test(window_attention, matches_the_oracle_on_random_shapes) {
+  Random random(
+      TestSeed("window_attention/matches_the_oracle_on_random_shapes"));
+  for (int i = 0; i < 150; ++i) {
+    const uint32_t n_tokens = 1 + random.Below(400);
+    const uint32_t window = 1 + random.Below(std::min(n_tokens, 80u));
+    ExpectOracle(RandomInput(n_tokens, window, 1 + random.Below(8),
+                             1 + random.Below(140), random));
+  }
+}
+
+// PERFORMANCE: 2e-5 relative, whatever the tolerance of the oracle would allow.
+Test(window_attention, is_within_2e_5_on_realistic_data) {
+  Random random(TestSeed("window_attention/is_within_2e_5_on_realistic_data"));
+  const oracle::WindowAttentionInput in = RandomInput(4096, 64, 4, 128, random);
+  const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
+  ForEachTarget([&](const char* target) {
+    const std::vector<float> weights = RunKernel(in);
+    double worst = 0.0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      worst = std::max(worst, std::abs(weights[i] / expected.weights[i] - 1.0));
+    }
+    std::fprintf(stderr, "%s: largest relative error %.2g\n", target, worst);
+    cr_assert(worst <= 2e-5, "%s: %g", target, worst);
+    ExpectWeights(in, expected, weights, target);
+  });
+}
+
+Test(window_attention, of_equal_keys_is_uniform) {
+  Random random(TestSeed("window_attention/of_equal_keys_is_uniform"));
+  oracle::WindowAttentionInput in = RandomInput(200, 5, 2, 24, random);
+  for (size_t i = 0; i < in.keys.size(); ++i) in.keys[i] = in.keys[i % 24];
+  ExpectOracle(in);
+}
+
+// Logits of several hundred: most exponentials are 0, and references rise often.
+Test(window_attention, survives_peaked_softmax) {
+  Random random(TestSeed("window_attention/survives_peaked_softmax"));
+  for (float factor : {10.0f, 1e3f, 1e6f, -1e3f}) {
+    oracle::WindowAttentionInput in = RandomInput(300, 7, 3, 32, random);
+    in.scale *= factor;
+    // Powers of two: products and sums are exact, so that tolerances, which grow
+    // with the logits, stay meaningful.
+    for (float& q : in.queries) q = std::exp2(std::round(q)) / 64.0f;
+    for (float& k : in.keys) k = std::round(k);
+    in.scale = std::exp2(std::round(std::log2(std::abs(in.scale)))) *
+               (factor < 0 ? -1.0f : 1.0f);
+    ExpectOracle(in);
+  }
+}
+
+// Every tile outdoes the one before by far more than the margin of the reference.
+Test(window_attention, follows_a_rising_maximum) {
+  oracle::WindowAttentionInput in;
+  in.n_tokens = 640;
+  in.window = 2;
+  in.group = 1;
+  in.head_dim = 1;
+  in.scale = 1.0f;
+  in.queries = {1.0f, -1.0f};
+  for (uint32_t j = 0; j < in.n_tokens; ++j) {
+    in.keys.push_back(0.5f * static_cast<float>(j) - 100.0f);
+  }
+  ExpectOracle(in);
+}
+
+Test(window_attention, rows_sum_to_one) {
+  Random random(TestSeed("window_attention/rows_sum_to_one"));
+  const oracle::WindowAttentionInput in = RandomInput(1000, 40, 4, 64, random);
+  ForEachTarget([&](const char* target) {
+    const std::vector<float> weights = RunKernel(in);
+    for (uint32_t g = 0; g < in.group; ++g) {
+      double sum = 0.0;
+      for (uint32_t j = 0; j < in.n_tokens; ++j) {
+        sum += weights[size_t{g} * in.n_tokens + j];
+      }
+      cr_assert(std::abs(sum / in.window - 1.0) < 2e-6, "%s: head %u: %.9g",
+                target, g, sum);
+    }
+  });
+}
+
+Test(window_attention, gives_the_same_bytes_twice) {
+  Random random(TestSeed("window_attention/gives_the_same_bytes_twice"));
+  const oracle::WindowAttentionInput in = RandomInput(333, 21, 3, 72, random);
+  ForEachTarget([&](const char* target) {
+    cr_assert(SameBytes(RunKernel(in), RunKernel(in)), "%s", target);
+  });
+}
+
+// The heads of a group do not know of each other.
+Test(window_attention, of_a_group_equals_its_heads_alone) {
+  Random random(TestSeed("window_attention/of_a_group_equals_its_heads_alone"));
+  const oracle::WindowAttentionInput in = RandomInput(150, 11, 4, 40, random);
+  ForEachTarget([&](const char* target) {
+    const std::vector<float> together = RunKernel(in);
+    for (uint32_t g = 0; g < in.group; ++g) {
+      oracle::WindowAttentionInput alone = in;
+      alone.group = 1;
+      const size_t n = size_t{in.window} * in.head_dim;
+      alone.queries.assign(in.queries.begin() + g * n,
+                           in.queries.begin() + (g + 1) * n);
+      const std::vector<float> expected(
+          together.begin() + g * in.n_tokens,
+          together.begin() + (g + 1) * in.n_tokens);
+      cr_assert(SameBytes(RunKernel(alone), expected), "%s: head %u", target,
+                g);
+    }
+  });
+}
+
+Test(window_attention, scratch_that_does_not_fit_is_size_max) {
+  cr_assert(WindowAttentionScratchBytes(INT32_MAX, INT32_MAX, 64, 128) ==
+            SIZE_MAX);
+  const size_t bytes = WindowAttentionScratchBytes(16384, 64, 4, 128);
+  const size_t exps = size_t{16384} * 64 * 4 * sizeof(float);
+  cr_assert(bytes >= exps && bytes < exps + exps / 16);
+}
+
+}  // namespace
+}  // namespace kvevict

@@ -1,0 +1,70 @@
+#include "tests/oracle/window_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace kvevict::oracle {
+namespace {
+
+// Relative error of one row's weights when computed in f32 with unit roundoff u.
+// `magnitude` is the largest sum of |q k scale| of the row.
+// - A logit: 2 u from scaling the query, and the rounding of head_dim products and
+//   sums, whose errors have random signs: (2 + 2 sqrt(head_dim)) u magnitude.
+//   It enters twice, through the exponential and through the sum of the row.
+// - Differences to the reference of a tile and of the row: 4 u magnitude.
+// - Two exponentials (3.4 u each), the sum of a tile (up to 64 additions), 1 / sum, the
+//   product of the two: 64 u together.
+// - The sum over the window, of positive terms: sqrt(window) u.
+double RowError(double magnitude, double head_dim, double window) {
+  const double u = std::ldexp(1.0, -24);
+  return u * (magnitude * (8.0 + 4.0 * std::sqrt(head_dim)) + 64.0 +
+              std::sqrt(window));
+}
+
+}  // namespace
+
+WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
+  const size_t n = in.n_tokens;
+  WindowAttentionResult out;
+  // Exponentials under 2^-126 may become 0.
+  out.weights.assign(in.group * n, 0.0);
+  out.tolerance.assign(in.group * n, in.window * std::ldexp(1.0, -116));
+  std::vector<double> e(n);
+  for (uint32_t row = 0; row < in.group * in.window; ++row) {
+    const uint32_t g = row / in.window;
+    const uint32_t w = row % in.window;
+    const float* q = &in.queries[size_t{row} * in.head_dim];
+    const size_t n_visible = n - in.window + w + 1;
+    double highest = -std::numeric_limits<double>::infinity();
+    double magnitude = 0.0;
+    for (size_t j = 0; j < n_visible; ++j) {
+      const float* k = &in.keys[j * in.head_dim];
+      double dot = 0.0;
+      double size = 0.0;
+      for (uint32_t d = 0; d < in.head_dim; ++d) {
+        const double term = static_cast<double>(q[d]) * k[d];
+        dot += term;
+        size += std::abs(term);
+      }
+      e[j] = dot * in.scale;
+      highest = std::max(highest, e[j]);
+      // Infinite terms make exactly 0 or NaN of a weight.
+      if (std::isfinite(size)) {
+        magnitude = std::max(magnitude, size * std::abs(in.scale));
+      }
+    }
+    double sum = 0.0;
+    for (size_t j = 0; j < n_visible; ++j) {
+      sum += e[j] = std::exp(e[j] - highest);
+    }
+    const double error = RowError(magnitude, in.head_dim, in.window);
+    for (size_t j = 0; j < n_visible; ++j) {
+      out.weights[g * n + j] += e[j] / sum;
+      out.tolerance[g * n + j] += e[j] / sum * error;
+    }
+  }
+  return out;
+}
+
+}  // namespace kvevict::oracle
