@@ -1,0 +1,181 @@
+// Selection against sorting, on every target.
+#include "core/kernels/topk.h"
+
+#include <criterion/criterion.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "tests/kernels/guarded_pages.h"
+#include "tests/kernels/random.h"
+#include "tests/kernels/targets.h"
+
+namespace kvevict {
+namespace {
+
+constexpr size_t kSizes[] = {1,   2,   3,   4,   5,   7,   8,    9,   15,  16,
+                             17,  31,  32,  33,  63,  64,  65,   127, 128, 129,
+                             255, 256, 257, 259, 511, 515, 1024, 2051};
+
+// Copies into memory that ends at a page nobody may touch.
+class Guarded {
+ public:
+  explicit Guarded(const std::vector<uint32_t>& words)
+      : pages_(words.size() * sizeof(uint32_t)) {
+    std::memcpy(pages_.data(), words.data(), words.size() * sizeof(uint32_t));
+  }
+  uint32_t* data() { return reinterpret_cast<uint32_t*>(pages_.data()); }
+
+ private:
+  GuardedPages pages_;
+};
+
+std::vector<int32_t> SelectBySorting(const std::vector<uint32_t>& keys,
+                                     size_t k, Tie tie) {
+  std::vector<int32_t> order(keys.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    if (keys[a] != keys[b]) return keys[a] > keys[b];
+    return tie == Tie::kLower ? a < b : a > b;
+  });
+  order.resize(k);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+void ExpectAsSorting(const std::vector<uint32_t>& keys, size_t k,
+                     const char* target) {
+  Guarded in(keys);
+  for (Tie tie : {Tie::kLower, Tie::kHigher}) {
+    const std::vector<int32_t> expected = SelectBySorting(keys, k, tie);
+    GuardedPages out(k * sizeof(int32_t));
+    SelectTopK(in.data(), keys.size(), k, tie,
+               reinterpret_cast<int32_t*>(out.data()));
+    if (std::memcmp(out.data(), expected.data(), k * sizeof(int32_t)) != 0) {
+      cr_assert_fail(
+          "%s: %zu of %zu keys, ties to the %s: not what sorting says", target,
+          k, keys.size(), tie == Tie::kLower ? "lower" : "higher");
+    }
+  }
+}
+
+// How keys are made: spread over all bits, few values, close neighbours, all equal.
+std::vector<uint32_t> RandomKeys(size_t n, int kind, Random& random) {
+  std::vector<uint32_t> keys(n);
+  const uint32_t any = static_cast<uint32_t>(random.Next());
+  for (uint32_t& key : keys) {
+    const uint32_t bits = static_cast<uint32_t>(random.Next());
+    if (kind == 0) key = bits;
+    if (kind == 1) key = random.Below(4) * 0x40000000u;
+    if (kind == 2) key = any + random.Below(5);  // may wrap around
+    if (kind == 3) key = any;
+    if (kind == 4) key = random.Below(3) == 0 ? kForcedKey : bits >> 21;
+  }
+  return keys;
+}
+
+TestSuite(topk);
+
+Test(topk, selects_what_sorting_selects) {
+  Random random(TestSeed("topk/selects_what_sorting_selects"));
+  ForEachTarget([&](const char* target) {
+    for (size_t n : kSizes) {
+      for (int kind = 0; kind < 5; ++kind) {
+        const std::vector<uint32_t> keys = RandomKeys(n, kind, random);
+        for (size_t k : {size_t{0}, size_t{1}, n / 3, n / 2, n - 1, n}) {
+          ExpectAsSorting(keys, k, target);
+        }
+      }
+    }
+  });
+}
+
+Test(topk, selects_the_same_places_on_every_target) {
+  Random random(TestSeed("topk/selects_the_same_places_on_every_target"));
+  const std::vector<uint32_t> keys = RandomKeys(20000, 1, random);
+  std::vector<int32_t> first;
+  ForEachTarget([&](const char* target) {
+    std::vector<int32_t> out(3000);
+    SelectTopK(keys.data(), keys.size(), out.size(), Tie::kHigher, out.data());
+    if (first.empty()) first = out;
+    cr_assert(out == first, "%s differs", target);
+  });
+}
+
+std::vector<float> SpecialScores() {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kTiny = std::numeric_limits<float>::denorm_min();
+  constexpr float kMax = std::numeric_limits<float>::max();
+  constexpr float kMin = std::numeric_limits<float>::min();
+  return {-kInfinity, -kMax, -1.0f, -kMin,      -kTiny, 0.0f,
+          kTiny,      kMin,  1.0f,  1.0000001f, kMax,   kInfinity};
+}
+
+Test(topk, keys_are_ordered_as_scores) {
+  Random random(TestSeed("topk/keys_are_ordered_as_scores"));
+  ForEachTarget([&](const char* target) {
+    for (size_t n : kSizes) {
+      std::vector<float> scores = SpecialScores();  // ascending
+      scores.resize(std::max(n, scores.size()));
+      for (size_t i = SpecialScores().size(); i < scores.size(); ++i) {
+        scores[i] = std::bit_cast<float>(static_cast<uint32_t>(random.Next()));
+      }
+      std::vector<uint32_t> keys(scores.size());
+      ScoresToKeys(scores.data(), scores.size(), keys.data());
+      for (size_t i = 0; i < scores.size(); ++i) {
+        cr_assert_lt(keys[i], kForcedKey);
+        if (std::isnan(scores[i])) {
+          if (keys[i] != kNanKey) cr_assert_fail("%s: NaN", target);
+          continue;
+        }
+        if (keys[i] <= kNanKey) cr_assert_fail("%s: %g", target, scores[i]);
+        for (size_t j = 0; j < i; ++j) {
+          if (std::isnan(scores[j])) continue;
+          if ((scores[i] < scores[j]) != (keys[i] < keys[j]) ||
+              (scores[i] == scores[j]) != (keys[i] == keys[j])) {
+            cr_assert_fail("%s: %g and %g", target, scores[i], scores[j]);
+          }
+        }
+      }
+    }
+  });
+}
+
+Test(topk, zeros_are_equal_and_nans_are_last) {
+  ForEachTarget([&](const char* target) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> scores = {0.0f, -0.0f, nan, -nan, -1e30f};
+    std::vector<uint32_t> keys(scores.size());
+    ScoresToKeys(scores.data(), scores.size(), keys.data());
+    cr_expect_eq(keys[0], keys[1], "%s", target);
+    cr_expect_eq(keys[2], kNanKey, "%s", target);
+    cr_expect_eq(keys[3], kNanKey, "%s", target);
+    cr_expect_gt(keys[4], kNanKey, "%s", target);
+  });
+}
+
+Test(topk, keys_may_replace_the_scores) {
+  Random random(TestSeed("topk/keys_may_replace_the_scores"));
+  ForEachTarget([&](const char* target) {
+    for (size_t n : kSizes) {
+      std::vector<float> scores(n);
+      for (float& score : scores) score = random.Gaussian();
+      std::vector<uint32_t> apart(n);
+      ScoresToKeys(scores.data(), n, apart.data());
+      GuardedPages pages(n * sizeof(float));
+      std::memcpy(pages.data(), scores.data(), n * sizeof(float));
+      ScoresToKeys(reinterpret_cast<const float*>(pages.data()), n,
+                   reinterpret_cast<uint32_t*>(pages.data()));
+      cr_assert(std::memcmp(pages.data(), apart.data(), n * 4) == 0,
+                "%s: %zu scores", target, n);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace kvevict
