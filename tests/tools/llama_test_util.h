@@ -55,10 +55,14 @@ class TempFile {
   TempFile(const TempFile&) = delete;
   TempFile& operator=(const TempFile&) = delete;
 
+  // In place: some file systems write through at once what was emptied before.
   void Write(std::span<const uint8_t> bytes) {
-    std::ofstream(path_, std::ios::binary | std::ios::trunc)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
+    std::FILE* file = fopen(path_.c_str(), "r+b");
+    cr_assert(file != nullptr);
+    cr_assert(fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size());
+    cr_assert(fflush(file) == 0);
+    cr_assert(ftruncate(fileno(file), static_cast<off_t>(bytes.size())) == 0);
+    fclose(file);
   }
   const std::string& path() const { return path_; }
 
