@@ -51,6 +51,8 @@ void test_store(kvevict_dtype dtype, float value, void* element) {
   if (dtype == KVEVICT_DTYPE_F16) half = StoreF16(value);
   if (dtype == KVEVICT_DTYPE_F32) {
     memcpy(element, &value, sizeof value);
+  } else if (dtype == KVEVICT_DTYPE_OPAQUE) {
+    memcpy(element, &bits, 1); /* any byte will do */
   } else {
     memcpy(element, &half, sizeof half);
   }
