@@ -16,7 +16,6 @@ namespace {
 int Main(int argc, char** argv) {
   CLI::App app("Shrinks the KV cache of LLM inference engines.", "kvevict");
   app.set_version_flag("--version", kvevict_version());
-  app.require_subcommand(1);
   Action action;
   AddDemoCommand(app, action);
   AddInspectCommand(app, action);
@@ -25,6 +24,10 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsageError;
+  }
+  if (!action) {
+    fmt::print(stderr, "{}", app.help());
+    return kUsageError;
   }
   try {
     return action();

@@ -64,6 +64,7 @@ void AddDemoCommand(CLI::App& app, Action& action) {
       ->take_all()
       ->allow_extra_args(false);
   demo->add_option("--seed", options.seed, "Seed of the prompt")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   demo->add_option("--dtype", args->dtype, "Element type of the cache")
       ->check(CLI::IsMember(kDtypes))

@@ -1,0 +1,102 @@
+// Rows land where the view says, lengths are the layers' own.
+#include <criterion/criterion.h>
+
+#include <cstring>
+
+#include "tests/tools/engine_test_util.h"
+#include "tools/engine/float_bits.h"
+#include "tools/engine/kv_cache.h"
+
+namespace kvevict::tools {
+namespace {
+
+constexpr kvevict_dtype kDtypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
+                                     KVEVICT_DTYPE_BF16};
+
+KvShape Shape(kvevict_dtype dtype) {
+  return {.n_layers = 3,
+          .n_kv_heads = 2,
+          .k_head_dim = 5,
+          .v_head_dim = 3,
+          .dtype = dtype,
+          .capacity = 11};
+}
+
+// What a view's reader finds.
+float Element(const kvevict_plane& plane, uint32_t slot, uint32_t head,
+              uint32_t e) {
+  const char* at = reinterpret_cast<const char*>(plane.data) +
+                   slot * plane.token_stride_bytes +
+                   head * plane.head_stride_bytes +
+                   e * ElementBytes(plane.dtype);
+  if (plane.dtype == KVEVICT_DTYPE_F32) {
+    float value;
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof(bits));
+  return plane.dtype == KVEVICT_DTYPE_F16 ? F16ToF32(bits) : Bf16ToF32(bits);
+}
+
+float Rounded(kvevict_dtype dtype, float value) {
+  if (dtype == KVEVICT_DTYPE_F16) return F16ToF32(F32ToF16(value));
+  if (dtype == KVEVICT_DTYPE_BF16) return Bf16ToF32(F32ToBf16(value));
+  return value;
+}
+
+// Rows that are wider than the cache's, in two steps.
+Test(engine_kv_cache, append_writes_what_the_view_describes) {
+  for (kvevict_dtype dtype : kDtypes) {
+    KvCache cache(Shape(dtype));
+    constexpr size_t kKStride = 13;
+    constexpr size_t kVStride = 7;
+    const std::vector<float> k = RandomFloats(11 * kKStride, 1);
+    const std::vector<float> v = RandomFloats(11 * kVStride, 2);
+    cache.Append(1, 4, k.data(), kKStride, v.data(), kVStride);
+    cache.Append(1, 7, k.data() + 4 * kKStride, kKStride,
+                 v.data() + 4 * kVStride, kVStride);
+    cr_assert(cache.length(0) == 0);
+    cr_assert(cache.length(1) == 11);
+
+    const kvevict_view view = cache.View(1);
+    cr_assert(kvevict_view_validate(&view, 11) == KVEVICT_OK, "%s",
+              kvevict_last_error_message());
+    cr_assert(view.n_kv_heads == 2);
+    cr_assert(view.k.head_dim == 5 && view.v.head_dim == 3);
+    for (uint32_t slot = 0; slot < 11; ++slot) {
+      for (uint32_t i = 0; i < 10; ++i) {
+        const float expected = Rounded(dtype, k[slot * kKStride + i]);
+        cr_expect(Element(view.k, slot, i / 5, i % 5) == expected);
+      }
+      for (uint32_t i = 0; i < 6; ++i) {
+        const float expected = Rounded(dtype, v[slot * kVStride + i]);
+        cr_expect(Element(view.v, slot, i / 3, i % 3) == expected);
+      }
+    }
+  }
+}
+
+Test(engine_kv_cache, counts_and_copies_the_slots_in_use) {
+  const std::vector<float> rows = RandomFloats(110, 3);
+  KvCache from(Shape(KVEVICT_DTYPE_F16));
+  for (uint32_t layer = 0; layer < 3; ++layer) {
+    from.Append(layer, 8 + layer, rows.data(), 10, rows.data() + layer, 6);
+  }
+  from.set_length(2, 4);
+  // (8 + 9 + 4) slots of 2 heads with 5 + 3 elements of 2 bytes.
+  cr_expect(from.bytes_in_use() == 21 * 2 * 8 * 2);
+
+  KvCache to(Shape(KVEVICT_DTYPE_F16));
+  to.CopyFrom(from);
+  cr_expect(to.bytes_in_use() == from.bytes_in_use());
+  for (uint32_t layer = 0; layer < 3; ++layer) {
+    const uint32_t n = from.length(layer);
+    cr_expect(to.length(layer) == n);
+    cr_expect(std::memcmp(to.k(layer), from.k(layer), n * 20) == 0);
+    cr_expect(std::memcmp(to.v(layer), from.v(layer), n * 12) == 0);
+  }
+}
+
+}  // namespace
+}  // namespace kvevict::tools

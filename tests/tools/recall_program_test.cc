@@ -1,0 +1,237 @@
+// `kvevict demo` and `kvevict inspect` as their user sees them.
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvevict/kvevict.h"
+
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int status;
+  std::string out;
+  std::string err;
+};
+
+std::string ReadAndRemove(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  unlink(path.c_str());
+  return text;
+}
+
+std::string TemporaryFile() {
+  char path[] = "/tmp/kvevict-test-XXXXXX";
+  close(mkstemp(path));
+  return path;
+}
+
+Outcome Run(const std::string& arguments) {
+  const std::string out = TemporaryFile();
+  const std::string err = TemporaryFile();
+  const std::string command =
+      KVEVICT_PROGRAM " " + arguments + " >" + out + " 2>" + err;
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadAndRemove(out),
+          ReadAndRemove(err)};
+}
+
+Test(recall_program, demo_prints_a_table_and_nothing_else) {
+  const Outcome run = Run("demo --tokens 512 --budget 128 --threads 2");
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  for (const char* policy :
+       {"none", "streaming-llm", "snapkv", "pyramidkv", "random"}) {
+    cr_expect(
+        run.out.find(std::string("\n") + policy + " ") != std::string::npos,
+        "no row %s in\n%s", policy, run.out.c_str());
+  }
+  // stderr is no terminal here: no progress bar.
+  cr_expect(run.err.empty(), "%s", run.err.c_str());
+}
+
+Test(recall_program, demo_json_is_one_document_with_the_documented_keys) {
+  const Outcome run = Run("demo --json --tokens 1024 --budget 256");
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  const json document = json::parse(run.out);
+  cr_expect(document.size() == 3);
+  cr_expect(document.at("n_tokens") == 1024);
+  cr_expect(document.at("budget") == 256);
+  const json& results = document.at("results");
+  cr_assert(results.size() == 5);
+  for (const json& result : results) {
+    cr_expect(result.size() == 8);
+    const bool none = result.at("policy") == "none";
+    // 1024 tokens, 2 layers, K and V, 2 heads, 128 elements of 4 bytes.
+    cr_expect(result.at("kv_bytes_before") == 1024 * 2 * 2 * 2 * 128 * 4);
+    cr_expect(result.at("shrink") == (none ? 1.0 : 4.0));
+    cr_expect(result.at("kv_bytes_after").get<double>() *
+                  result.at("shrink").get<double>() ==
+              result.at("kv_bytes_before").get<double>());
+    cr_expect(result.at("evict_ms") >= 0.0);
+    cr_expect(result.at("recall_asked") >= 0.0);
+    cr_expect(result.at("recall_unasked") <= 1.0);
+    cr_expect(result.at("decode_tokens_per_s") > 0.0);
+  }
+  cr_expect(results[0].at("recall_unasked") == 1.0);
+  cr_expect(results[2].at("policy") == "snapkv");
+  cr_expect(results[2].at("recall_asked") == 1.0);
+}
+
+Test(recall_program, demo_takes_policies_dtypes_and_ratios) {
+  const Outcome run =
+      Run("demo --json --tokens 512 --budget 0.25 --seed 3 --dtype bf16 "
+          "--threads 1 --policy snapkv:window=24,pool=max5 "
+          "--policy streaming-llm:budget=64");
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  const json document = json::parse(run.out);
+  cr_expect(document.at("budget") == 128);
+  const json& results = document.at("results");
+  cr_assert(results.size() == 2);
+  cr_expect(results[0].at("policy") == "snapkv:window=24,pool=max5");
+  cr_expect(results[0].at("kv_bytes_before") == 512 * 2 * 2 * 2 * 128 * 2);
+  cr_expect(results[0].at("shrink") == 4.0);
+  cr_expect(results[1].at("shrink") == 8.0);
+}
+
+// Same seed, same recall; another seed, another prompt.
+Test(recall_program, demo_is_repeatable_for_every_number_of_threads) {
+  const auto recalls = [](const std::string& arguments) {
+    const Outcome run =
+        Run("demo --json --tokens 1024 --budget 256 " + arguments);
+    cr_assert(run.status == 0, "%s", run.err.c_str());
+    const json document = json::parse(run.out);
+    std::vector<double> found;
+    for (const json& result : document.at("results")) {
+      found.push_back(result.at("recall_asked"));
+      found.push_back(result.at("recall_unasked"));
+    }
+    return found;
+  };
+  const std::vector<double> once = recalls("--threads 1");
+  cr_assert(once.size() == 10);
+  cr_expect(recalls("--threads 1") == once);
+  cr_expect(recalls("--threads 3") == once);
+  cr_expect(recalls("--seed 2") != once);
+}
+
+Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
+  const struct {
+    const char* arguments;
+    const char* reason;  // part of the message
+  } cases[] = {
+      {"", "Subcommands"},
+      {"no-such-command", "no-such-command"},
+      {"demo --no-such-option", "--no-such-option"},
+      {"demo --tokens 0", "--tokens"},
+      {"demo --tokens -5", "--tokens"},
+      {"demo --tokens many", "--tokens"},
+      {"demo --tokens 100", "256 to 32768"},
+      {"demo --tokens 40000", "256 to 32768"},
+      {"demo --budget 0", "--budget"},
+      {"demo --budget -1", "--budget"},
+      {"demo --budget nan", "--budget"},
+      {"demo --budget inf", "--budget"},
+      {"demo --budget 12x", "--budget"},
+      {"demo --seed -1", "--seed"},
+      {"demo --dtype f64", "--dtype"},
+      {"demo --threads 0", "--threads"},
+      {"demo --threads 5000", "--threads"},
+      {"demo --policy no-such-policy", "no-such-policy"},
+      {"demo --policy snapkv:pool=avg8", "8 is not an odd number"},
+      {"demo --policy", "policy"},
+      {"demo --budget 20", "20"},  // less than sinks and window
+      {"demo --model /no/such/file --text /no/such/file", "/no/such/file"},
+      {"demo --text /dev/null", "--model"},
+      {"demo --model /dev/null", "--text"},
+      {"inspect --no-such-option", "--no-such-option"},
+  };
+  for (const auto& c : cases) {
+    for (const char* json_flag : {"", " --json"}) {
+      if (c.arguments[0] == '\0' && json_flag[0] != '\0') continue;
+      const Outcome run = Run(std::string(c.arguments) + json_flag);
+      cr_expect(run.status == 2, "`%s` ended with %d", c.arguments, run.status);
+      cr_expect(run.out.empty(), "`%s` printed %s", c.arguments,
+                run.out.c_str());
+      cr_expect(run.err.find(c.reason) != std::string::npos,
+                "`%s` explained: %s", c.arguments, run.err.c_str());
+    }
+  }
+}
+
+Test(recall_program, help_and_version_succeed) {
+  cr_expect(Run("--help").status == 0);
+  cr_expect(Run("demo --help").out.find("--budget") != std::string::npos);
+  const Outcome version = Run("--version");
+  cr_expect(version.status == 0);
+  cr_expect(version.out == std::string(kvevict_version()) + "\n");
+}
+
+Test(recall_program, inspect_lists_what_the_library_enumerates) {
+  const Outcome run = Run("inspect --json");
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  const json document = json::parse(run.out);
+  cr_expect(document.at("version") == kvevict_version());
+  cr_expect(document.at("abi_version") == kvevict_abi_version());
+  cr_expect(document.at("simd").at("active") == kvevict_simd_target_at(0));
+  for (size_t i = 0; i < document.at("simd").at("targets").size(); ++i) {
+    const char* name = kvevict_simd_target_at(static_cast<uint32_t>(i));
+    cr_expect(document.at("simd").at("targets")[i] == name);
+  }
+  const bool cuda = kvevict_device_check(KVEVICT_DEVICE_CUDA) == KVEVICT_OK;
+  cr_expect(document.at("cuda").at("available") == cuda);
+  if (!cuda) {
+    cr_expect(document.at("cuda").at("reason") == kvevict_last_error_message());
+  }
+
+  kvevict_policy_info policy = {};
+  policy.struct_size = sizeof(policy);
+  uint32_t n = 0;
+  for (; kvevict_policy_at(n, &policy) == KVEVICT_OK; ++n) {
+    const json& row = document.at("policies").at(n);
+    cr_expect(row.at("name") == policy.name);
+    cr_expect(row.at("signal") == policy.signal);
+    cr_expect(row.at("shaping") == policy.shaping);
+    cr_expect(row.at("budget") == policy.budget);
+    cr_expect(row.at("trigger") == policy.trigger);
+    cr_expect(row.at("paper") == policy.paper);
+  }
+  cr_expect(n == document.at("policies").size() && n >= 6);
+
+  kvevict_preset_info preset = {};
+  preset.struct_size = sizeof(preset);
+  for (n = 0; kvevict_preset_at(n, &preset) == KVEVICT_OK; ++n) {
+    cr_expect(document.at("presets").at(n).at("name") == preset.name);
+  }
+  cr_expect(n == document.at("presets").size() && n >= 4);
+
+  kvevict_dtype_info dtype = {};
+  dtype.struct_size = sizeof(dtype);
+  for (n = 0; kvevict_dtype_at(n, &dtype) == KVEVICT_OK; ++n) {
+    const json& row = document.at("dtypes").at(n);
+    cr_expect(row.at("name") == dtype.name);
+    cr_expect(row.at("can_move") == (dtype.can_move == 1));
+    cr_expect(row.at("can_score") == (dtype.can_score == 1));
+    cr_expect(row.at("can_rotate") == (dtype.can_rotate == 1));
+  }
+  cr_expect(n == document.at("dtypes").size() && n >= 4);
+}
+
+Test(recall_program, inspect_prints_tables) {
+  const Outcome run = Run("inspect");
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  for (const char* word : {"kvevict ", "SIMD: ", "CUDA: ", "snapkv", "bf16"}) {
+    cr_expect(run.out.find(word) != std::string::npos, "%s", word);
+  }
+}
+
+}  // namespace
