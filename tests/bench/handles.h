@@ -1,0 +1,33 @@
+// Handles of the C API that destroy themselves; a failure is an exception.
+#ifndef KVEVICT_TESTS_BENCH_HANDLES_H_
+#define KVEVICT_TESTS_BENCH_HANDLES_H_
+
+#include <memory>
+#include <stdexcept>
+
+#include "kvevict/kvevict.h"
+
+namespace kvevict::bench {
+
+inline void Check(kvevict_status status) {
+  if (status != KVEVICT_OK) {
+    throw std::runtime_error(kvevict_last_error_message());
+  }
+}
+
+struct Destroy {
+  void operator()(kvevict_context* p) const { kvevict_context_destroy(p); }
+  void operator()(kvevict_plan* p) const { kvevict_plan_destroy(p); }
+};
+using ContextHandle = std::unique_ptr<kvevict_context, Destroy>;
+using PlanHandle = std::unique_ptr<kvevict_plan, Destroy>;
+
+inline ContextHandle CreateContext() {
+  kvevict_context* context = nullptr;
+  Check(kvevict_context_create(nullptr, &context));
+  return ContextHandle(context);
+}
+
+}  // namespace kvevict::bench
+
+#endif  // KVEVICT_TESTS_BENCH_HANDLES_H_

@@ -1,0 +1,40 @@
+// What this machine can do at best, measured in this process, on the target that
+// Highway has chosen.
+#ifndef KVEVICT_TESTS_BENCH_LIMITS_H_
+#define KVEVICT_TESTS_BENCH_LIMITS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tests/bench/huge_buffer.h"
+#include "tests/bench/samples.h"
+
+namespace kvevict::bench {
+
+class Limits {
+ public:
+  // Each measures anew, keeps the sample for the report and returns it, per thread
+  // and second of CPU time.
+  double FmaFlops(uint32_t n_threads);  // f32, widest vector, 12 accumulators
+  double Exponentials(uint32_t n_threads);  // of the kernels' own 2^x, in L1
+  double MemcpyBytes(uint32_t n_threads);   // payload, in memory
+  double ReadBytes(uint32_t n_threads);     // in memory
+
+  // Drops what the caches hold.
+  void EvictCaches();
+
+  using Key = std::pair<std::string, uint32_t>;  // name, threads
+  const std::map<Key, Samples>& samples() const { return samples_; }
+
+ private:
+  double Note(const std::string& name, uint32_t n_threads, double value);
+
+  std::map<Key, Samples> samples_;
+  HugeBuffer<uint8_t> memory_{size_t{128} << 20};
+};
+
+}  // namespace kvevict::bench
+
+#endif  // KVEVICT_TESTS_BENCH_LIMITS_H_

@@ -1,0 +1,22 @@
+// What the figures were taken on.
+#ifndef KVEVICT_TESTS_BENCH_MACHINE_H_
+#define KVEVICT_TESTS_BENCH_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvevict::bench {
+
+struct Machine {
+  std::string cpu;
+  uint32_t n_cpus;
+  std::vector<std::string> targets;  // Highway's, the one in use first
+  bool has_bf16_dot;                 // the CPU's; no kernel uses it so far
+};
+
+Machine DescribeMachine();
+
+}  // namespace kvevict::bench
+
+#endif  // KVEVICT_TESTS_BENCH_MACHINE_H_

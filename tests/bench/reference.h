@@ -1,0 +1,28 @@
+// Short and obvious implementations, to compare speed and results with.
+#ifndef KVEVICT_TESTS_BENCH_REFERENCE_H_
+#define KVEVICT_TESTS_BENCH_REFERENCE_H_
+
+#include <cstdint>
+
+#include "tests/bench/workload.h"
+
+namespace kvevict::bench {
+
+// Weights [n_tokens] of one query head of f32 data, summed over the window's rows: a
+// row at a time, scalar, expf.
+void NaiveScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
+                 float* weights);
+
+// The same loops with a 256-bit dot of four accumulators and a vector softmax, as many
+// engines have it.
+void RowDotScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
+                  float* weights);
+
+// Places of the k highest scores, ascending; ties to the lower place.
+void SortSelect(const float* scores, uint32_t n, uint32_t k, int32_t* places);
+void NthElementSelect(const float* scores, uint32_t n, uint32_t k,
+                      int32_t* places);
+
+}  // namespace kvevict::bench
+
+#endif  // KVEVICT_TESTS_BENCH_REFERENCE_H_

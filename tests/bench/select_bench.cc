@@ -1,0 +1,151 @@
+// Pooling and selection beside scoring; selection beside other ways to select.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "core/kernels/pool1d.h"
+#include "tests/bench/handles.h"
+#include "tests/bench/huge_buffer.h"
+#include "tests/bench/reference.h"
+#include "tests/bench/suites.h"
+#include "tests/bench/workload.h"
+
+namespace kvevict::bench {
+namespace {
+
+// kvevict_select() of one layer under a policy.
+class Selector {
+ public:
+  Selector(const std::string& policy_text, uint32_t n_kv_heads,
+           uint32_t n_tokens, uint32_t budget)
+      : n_tokens_(n_tokens), keep_(size_t{n_kv_heads} * budget) {
+    kvevict_policy policy = KVEVICT_POLICY_INIT;
+    Check(kvevict_policy_parse(policy_text.c_str(), &policy));
+    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+    geometry.n_layers = 1;
+    geometry.n_q_heads = n_kv_heads;
+    geometry.n_kv_heads = n_kv_heads;
+    geometry.k_head_dim = 1;
+    geometry.k_dtype = KVEVICT_DTYPE_F32;
+    geometry.max_tokens = n_tokens;
+    kvevict_plan* plan = nullptr;
+    Check(kvevict_plan_create(context_.get(), &geometry, &policy, &plan));
+    plan_.reset(plan);
+    size_t bytes;
+    Check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT, &bytes));
+    workspace_.emplace(bytes);
+  }
+
+  const std::vector<int32_t>& Select(const float* scores, size_t scores_len) {
+    uint32_t n_keep;
+    Check(kvevict_select(plan_.get(), 0, scores, scores_len, n_tokens_, nullptr,
+                         0, keep_.data(), keep_.size(), workspace_->data(),
+                         workspace_->size(), &n_keep));
+    return keep_;
+  }
+
+ private:
+  const uint32_t n_tokens_;
+  ContextHandle context_ = CreateContext();
+  PlanHandle plan_;
+  std::optional<HugeBuffer<uint8_t>> workspace_;
+  std::vector<int32_t> keep_;
+};
+
+constexpr double kMinSeconds = 3e-3;
+
+// From the weights of the query heads to keep lists, all KV heads of a layer.
+void BenchPoolAndSelect(Session& session, const Workload& w,
+                        std::optional<Goal> goal) {
+  const std::string name = fmt::format("pool + select {}", w.name);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  AttentionData data(w, DType::kF32);
+  Selector selector(fmt::format("snapkv:budget={},sink=4,window={},pool=avg7",
+                                w.budget, w.window),
+                    w.n_kv_heads, w.n_tokens, w.budget);
+  HugeBuffer<float> mean(w.n_tokens);
+  HugeBuffer<float> scores(size_t{w.n_kv_heads} * w.n_tokens);
+  const uint32_t n_pooled = w.n_tokens - w.window;
+  const auto pool_and_select = [&] {
+    for (uint32_t head = 0; head < w.n_kv_heads; ++head) {
+      float* head_scores = scores.data() + size_t{head} * w.n_tokens;
+      ReduceRows(data.weights() + size_t{head} * w.group() * w.n_tokens,
+                 w.group(), w.n_tokens, n_pooled, Reduce::kMean, mean.data());
+      Pool1d(mean.data(), n_pooled, 7, Pool::kAvg, PoolEdge::kPad, head_scores);
+      std::fill(head_scores + n_pooled, head_scores + w.n_tokens,
+                std::numeric_limits<float>::infinity());
+    }
+    selector.Select(scores.data(), scores.size());
+  };
+
+  Row& row = session.report.AddRow(name, 1, "score/s");
+  Comparison& share = row.Against("time of scoring f32, 1 thread", goal);
+  Repeat(session, [&](bool measured) {
+    const Timing scoring = data.Score(KeyLayout::kTokenMajor, 1);
+    const Timing timing = TimeCalls(pool_and_select, kMinSeconds);
+    if (!measured) return;
+    row.Add(timing, static_cast<double>(scores.size()));
+    share.ratio.Add(timing.cpu / scoring.cpu);
+  });
+}
+
+void BenchSelectAlone(Session& session, uint32_t n_tokens, uint32_t budget,
+                      std::optional<Goal> goal) {
+  const std::string name =
+      fmt::format("select {} of {}, random scores", budget, n_tokens);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  std::mt19937_64 engine(2);
+  std::vector<float> scores(n_tokens);
+  for (float& score : scores) score = static_cast<float>(engine() >> 40);
+  Selector selector(fmt::format("custom:budget={},sink=0", budget), 1, n_tokens,
+                    budget);
+  std::vector<int32_t> expected(budget);
+
+  Row& row = session.report.AddRow(name, 1, "score/s");
+  Comparison& nth = row.Against("nth_element select", goal);
+  Comparison& sort = row.Against("sort select");
+  Repeat(session, [&](bool measured) {
+    const Timing timing = TimeCalls(
+        [&] { selector.Select(scores.data(), scores.size()); }, kMinSeconds);
+    const auto time_reference = [&](auto select) {
+      const Timing reference = TimeCalls(
+          [&] { select(scores.data(), n_tokens, budget, expected.data()); },
+          kMinSeconds);
+      if (selector.Select(scores.data(), scores.size()) != expected) {
+        throw std::runtime_error(name + ": not what the reference selects");
+      }
+      return reference.cpu / timing.cpu;
+    };
+    const double nth_ratio = time_reference(NthElementSelect);
+    const double sort_ratio = time_reference(SortSelect);
+    if (!measured) return;
+    row.Add(timing, n_tokens);
+    nth.ratio.Add(nth_ratio);
+    sort.ratio.Add(sort_ratio);
+  });
+}
+
+}  // namespace
+
+void BenchSelect(Session& session) {
+  if (session.smoke) {
+    BenchPoolAndSelect(session, kSmoke, std::nullopt);
+    BenchSelectAlone(session, 500, 50, std::nullopt);
+    return;
+  }
+  BenchPoolAndSelect(session, kA, Goal{0.01, 0.003, true});
+  BenchPoolAndSelect(session, kC, Goal{0.03, 0.02, true});
+  BenchPoolAndSelect(session, kOdd, std::nullopt);
+  for (const Workload& w : {kA, kB}) {
+    BenchSelectAlone(session, w.n_tokens, w.budget, Goal{8, 17});
+  }
+  BenchSelectAlone(session, kC.n_tokens, kC.budget, std::nullopt);
+}
+
+}  // namespace kvevict::bench

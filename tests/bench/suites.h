@@ -1,0 +1,39 @@
+// The groups of rows.
+#ifndef KVEVICT_TESTS_BENCH_SUITES_H_
+#define KVEVICT_TESTS_BENCH_SUITES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tests/bench/limits.h"
+#include "tests/bench/report.h"
+
+namespace kvevict::bench {
+
+struct Session {
+  uint32_t repetitions = 5;  // after one that warms up
+  bool smoke = false;        // small shapes, no goals
+  // Whether the group of rows of this name is wanted.
+  std::function<bool(const std::string&)> wants;
+  // Says on stderr what is being measured.
+  std::function<void(const std::string&)> announce;
+  Limits limits;
+  Report report;
+};
+
+// Calls repetition(measured) once to warm up, with false, and then with true.
+template <class Repetition>
+void Repeat(const Session& session, const Repetition& repetition) {
+  for (uint32_t i = 0; i <= session.repetitions; ++i) repetition(i > 0);
+}
+
+// They throw std::runtime_error if a kernel's result is wrong.
+void BenchLimits(Session& session);
+void BenchScoring(Session& session);
+void BenchSelect(Session& session);
+void BenchCompact(Session& session);
+
+}  // namespace kvevict::bench
+
+#endif  // KVEVICT_TESTS_BENCH_SUITES_H_
