@@ -271,6 +271,7 @@ Change MeasureOnStories(LlamaModel& model, const std::string& policy,
   std::istringstream stories(ReadFile(std::string(KVEVICT_SHARED_DIR) +
                                       "/texts/stories260k_sampled.tok512.ids"));
   constexpr uint32_t kPrompt = 320;
+  constexpr double kBudget = 80;
   constexpr uint32_t kPredictions = 64;
   const size_t n_vocab = model.config().vocab_size;
   Change change;
@@ -279,7 +280,7 @@ Change MeasureOnStories(LlamaModel& model, const std::string& policy,
     std::getline(stories, line);
     const std::vector<int32_t> ids = ParseIds(line);
     Request full(model, "none", 1.0, 384, KVEVICT_DTYPE_F32, pool);
-    Request evicted(model, policy, kPrompt / 4, 384, KVEVICT_DTYPE_F32, pool);
+    Request evicted(model, policy, kBudget, 384, KVEVICT_DTYPE_F32, pool);
     for (Request* request : {&full, &evicted}) {
       request->Feed(std::span(ids).first(160));
       request->Feed(std::span(ids).subspan(160, 160));

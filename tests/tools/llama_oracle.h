@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -119,15 +120,11 @@ class LlamaOracle {
     return out;
   }
 
-  struct Place {
-    size_t layer, kv_head, position;
-    auto operator<=>(const Place&) const = default;
-  };
-
   const LlamaWeights& w_;
   size_t n_seen_ = 0;
   std::vector<std::vector<Row>> keys_, values_;  // [layer][position]
-  std::set<Place> hidden_;
+  // {layer, KV head, position}
+  std::set<std::tuple<size_t, size_t, size_t>> hidden_;
 };
 
 }  // namespace kvevict::tools
