@@ -461,6 +461,25 @@ Test(select, more_to_keep_than_the_budget_is_an_error) {
   test_plan_destroy(p);
 }
 
+/* 4 of 5 slots are sinks and recents: one more fits, wherever it lies. */
+Test(select, one_protected_slot_too_many_is_found_at_either_end) {
+  const int32_t kPairs[][2] = {{2, 50}, {50, 97}, {2, 97}, {2, 3}, {96, 97}};
+  test_plan* p = Plan("custom:budget=5,sink=2,recent=2", 1, 1, 1);
+  static const float scores[100];
+  for (int i = 0; i < 5; ++i) {
+    int32_t keep[5];
+    uint32_t n_keep = 0;
+    EXPECT_INVALID(
+        kvevict_select(p->plan, 0, scores, 100, 100, kPairs[i], 2, keep, 5,
+                       p->workspace, p->workspace_bytes, &n_keep),
+        "2 protected");
+    EXPECT_OK(kvevict_select(p->plan, 0, scores, 100, 100, kPairs[i], 1, keep,
+                             5, p->workspace, p->workspace_bytes, &n_keep));
+    EXPECT(keep[2] == kPairs[i][0], "keep[2] is %d", keep[2]);
+  }
+  test_plan_destroy(p);
+}
+
 Test(select, scores_nobody_asked_for_are_an_error) {
   test_plan* p = Plan("streaming-llm:budget=10", 1, 1, 1);
   static const float scores[100];

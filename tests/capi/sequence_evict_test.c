@@ -284,6 +284,27 @@ Test(evict, protected_positions_stay_while_they_are_held) {
   test_model_destroy(m);
 }
 
+/* 5 of 6 slots are sinks and recents: one more fits, wherever it lies. */
+Test(evict, one_protected_position_too_many_is_found_at_either_end) {
+  const int32_t kPairs[][2] = {{2, 50}, {50, 96}, {2, 96}, {2, 3}, {95, 96}};
+  for (int i = 0; i < 5; ++i) {
+    test_model* m = Model("random:budget=6,sink=2,recent=3");
+    test_model_append(m, 100);
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.protected_positions = kPairs[i];
+    options.protected_positions_len = 2;
+    EXPECT_INVALID(test_model_evict(m, &options, NULL), "2 protected");
+    options.protected_positions_len = 1;
+    EXPECT_OK(test_model_evict(m, &options, NULL));
+    int32_t slot = -1;
+    EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, 2, 1,
+                                                (uint32_t)kPairs[i][0], &slot));
+    EXPECT(slot == 2, "position %d is in slot %d", kPairs[i][0], slot);
+    test_model_check(m, "one protected");
+    test_model_destroy(m);
+  }
+}
+
 Test(evict, custom_scores_are_read_with_their_strides) {
   test_model* m = Model("custom:budget=10,sink=0");
   test_model_append(m, 100);
