@@ -25,6 +25,7 @@ namespace kvevict::tools {
 #define KV_SHARED_FILE(variable, name)                                       \
   const std::string variable = std::string(KVEVICT_SHARED_DIR) + "/" + name; \
   if (!std::filesystem::exists(variable)) {                                  \
+    fprintf(stderr, "skipped: %s is absent\n", variable.c_str());            \
     cr_skip_test("%s is absent", variable.c_str());                          \
   }
 
