@@ -99,6 +99,8 @@ void BenchRows(Session& session, size_t cache_bytes, uint32_t row_bytes,
                   session.smoke ? std::nullopt : GoalOf(row_bytes, clustered));
   Comparison& row_copy = row.Against("row-by-row memcpy, cold");
   Repeat(session, [&](bool measured) {
+    session.limits.MemcpyBytes(1);
+    session.limits.ReadBytes(1);
     session.limits.EvictCaches();
     const Timing memcpy_timing =
         TimeCalls([&] { std::memcpy(to.data(), from.data(), kept_bytes); });
