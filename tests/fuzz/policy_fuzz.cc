@@ -1,0 +1,103 @@
+// Any text is a policy or an error; a policy prints, reads back and resolves as the
+// oracle says.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/fuzz/fuzz.h"
+#include "tests/oracle/policy.h"
+
+namespace kvevict {
+namespace {
+
+constexpr const char* kNames[] = {"none",           "streaming-llm",  "snapkv",
+                                  "pyramidkv",      "random",         "custom",
+                                  "snapkv-kvpress", "snapkv-original"};
+constexpr const char* kPairs[] = {"budget=64",
+                                  "budget=0.5",
+                                  "budget=1e9",
+                                  "budget=777.7",
+                                  "sink=0",
+                                  "sink=7",
+                                  "recent=0",
+                                  "recent=31",
+                                  "window=1",
+                                  "window=64",
+                                  "pool=avg3",
+                                  "pool=max63",
+                                  "pool=none",
+                                  "rows=sum",
+                                  "group=max",
+                                  "group=sum",
+                                  "scope=model",
+                                  "scope=layer",
+                                  "over=sum",
+                                  "tie=higher",
+                                  "order=pool-reduce",
+                                  "edge=shrink",
+                                  "alpha=0.3",
+                                  "alpha=1",
+                                  "beta=1",
+                                  "beta=9",
+                                  "split=geometric",
+                                  "split=uniform",
+                                  "seed=5",
+                                  "split=arithmetic-kvf",
+                                  "keep_window=no",
+                                  "split=arithmetic-kvpress"};
+
+// A text as a person would write it, with a slip now and then, or any bytes.
+std::string DrawText(Draw& draw) {
+  std::string text;
+  if (draw.Below(8) == 0) {
+    while (!draw.empty()) text += static_cast<char>(draw.Byte());
+    return text;
+  }
+  text = kNames[draw.Below(std::size(kNames))];
+  for (uint32_t n = draw.Below(8); n > 0; --n) {
+    text += text.find(':') == text.npos ? ':' : ',';
+    text += kPairs[draw.Below(std::size(kPairs))];
+  }
+  if (draw.Below(4) == 0) {
+    text[draw.Below(static_cast<uint32_t>(text.size()))] =
+        static_cast<char>(draw.Byte());
+  }
+  return text;
+}
+
+void CheckPolicy(const kvevict_policy& policy, Draw& draw) {
+  char printed[512];
+  size_t length = 0;
+  FUZZ_CHECK(kvevict_policy_format(&policy, printed, sizeof(printed),
+                                   &length) == KVEVICT_OK);
+  FUZZ_CHECK(length == std::strlen(printed));
+  kvevict_policy again = KVEVICT_POLICY_INIT;
+  FUZZ_CHECK(kvevict_policy_parse(printed, &again) == KVEVICT_OK);
+  FUZZ_CHECK(std::memcmp(&policy, &again, sizeof(policy)) == 0);
+
+  const uint32_t n_context = 1 + draw.Below(5000);
+  const uint32_t n_layers = 1 + draw.Below(20);
+  std::vector<uint32_t> ours(n_layers), theirs(n_layers);
+  const bool fits =
+      oracle_layer_budgets(&policy, n_context, theirs.data(), n_layers);
+  const kvevict_status status =
+      kvevict_policy_layer_budgets(&policy, n_context, ours.data(), n_layers);
+  FUZZ_CHECK((status == KVEVICT_OK) == fits);
+  FUZZ_CHECK(!fits || ours == theirs);
+}
+
+}  // namespace
+}  // namespace kvevict
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  kvevict::Draw draw(data, size);
+  const std::string text = kvevict::DrawText(draw);
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  const kvevict_policy before = policy;
+  if (kvevict_policy_parse(text.c_str(), &policy) != KVEVICT_OK) {
+    FUZZ_CHECK(std::memcmp(&policy, &before, sizeof(policy)) == 0);
+    return 0;
+  }
+  kvevict::CheckPolicy(policy, draw);
+  return 0;
+}

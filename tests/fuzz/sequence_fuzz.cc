@@ -1,0 +1,257 @@
+// Any order of appends, captures, evictions and resets is refused or done as a model
+// made of plain vectors does it.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "tests/fuzz/fuzz.h"
+#include "tests/oracle/policy.h"
+#include "tests/oracle/select.h"
+
+namespace kvevict {
+namespace {
+
+constexpr uint32_t kLayers = 2;
+constexpr uint32_t kHeads = 2;
+constexpr uint32_t kMaxTokens = 48;
+
+constexpr const char* kPolicies[] = {
+    "custom:budget=12,sink=2,recent=2",
+    "custom:budget=0.3,sink=1,scope=layer,over=sum,tie=higher",
+    "custom:budget=20,sink=3,split=geometric,alpha=0.6",
+    "custom:budget=10,sink=0,scope=model,over=max",
+    "streaming-llm:budget=9",
+    "streaming-llm:budget=0.5,sink=1",
+    "none",
+};
+
+class Fuzz {
+ public:
+  explicit Fuzz(Draw& draw) : draw_(draw) {
+    FUZZ_CHECK(kvevict_context_create(nullptr, &context_) == KVEVICT_OK);
+    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+    geometry.n_layers = kLayers;
+    geometry.n_q_heads = geometry.n_kv_heads = kHeads;
+    geometry.k_head_dim = 1;
+    geometry.max_tokens = kMaxTokens;
+    FUZZ_CHECK(kvevict_policy_parse(kPolicies[draw.Below(std::size(kPolicies))],
+                                    &policy_) == KVEVICT_OK);
+    FUZZ_CHECK(kvevict_plan_create(context_, &geometry, &policy_, &plan_) ==
+               KVEVICT_OK);
+    FUZZ_CHECK(kvevict_sequence_create(plan_, &sequence_) == KVEVICT_OK);
+    FUZZ_CHECK(kvevict_plan_workspace_bytes(plan_, KVEVICT_OPERATION_EVICT,
+                                            &workspace_bytes_) == KVEVICT_OK);
+    // malloc'd apart and of just the right size, so that a sanitizer sees all.
+    workspace_ = workspace_bytes_ == 0
+                     ? nullptr
+                     : std::aligned_alloc(64, workspace_bytes_);
+    FUZZ_CHECK(workspace_bytes_ % 64 == 0);
+  }
+  ~Fuzz() {
+    kvevict_sequence_destroy(sequence_);
+    kvevict_plan_destroy(plan_);
+    kvevict_context_destroy(context_);
+    std::free(workspace_);
+  }
+
+  void Step() {
+    switch (draw_.Below(16)) {
+      case 0:
+        FUZZ_CHECK(kvevict_sequence_reset(sequence_) == KVEVICT_OK);
+        for (auto& layer : held_) {
+          for (auto& head : layer) head.clear();
+        }
+        n_seen_ = 0;
+        break;
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+      case 5:
+      case 6:
+        Append(draw_.Below(30));
+        break;
+      default:
+        Evict();
+    }
+    Check();
+  }
+
+ private:
+  uint32_t Stored(uint32_t layer) const {
+    return static_cast<uint32_t>(held_[layer][0].size());
+  }
+
+  void Append(uint32_t n) {
+    const bool fits = std::max(Stored(0), Stored(1)) + n <= kMaxTokens;
+    FUZZ_CHECK((kvevict_sequence_append(sequence_, n) == KVEVICT_OK) == fits);
+    if (!fits) return;
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        for (uint32_t i = 0; i < n; ++i) {
+          const auto position = static_cast<int32_t>(n_seen_ + i);
+          // A key is its token's name.
+          keys_[l][held_[l][h].size()][h] = Name(l, h, position);
+          held_[l][h].push_back(position);
+        }
+      }
+    }
+    n_seen_ += n;
+  }
+
+  static float Name(uint32_t layer, uint32_t head, int32_t position) {
+    return static_cast<float>(position * 8 +
+                              static_cast<int>(layer * 2 + head));
+  }
+
+  void Evict() {
+    kvevict_view views[kLayers];
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      views[l] = KVEVICT_VIEW_INIT;
+      views[l].n_kv_heads = kHeads;
+      views[l].k.data = reinterpret_cast<uint64_t>(&keys_[l][0][0]);
+      views[l].k.dtype = KVEVICT_DTYPE_F32;
+      views[l].k.head_dim = 1;
+      views[l].k.token_stride_bytes = kHeads * sizeof(float);
+      views[l].k.head_stride_bytes = sizeof(float);
+    }
+    // A few bytes make all scores: few values, so that they tie.
+    uint32_t state = draw_.Below(65536);
+    float scores[kLayers][kHeads][kMaxTokens];
+    for (auto& layer : scores) {
+      for (auto& head : layer) {
+        for (float& score : head) {
+          state = state * 1103515245 + 12345;
+          score = static_cast<float>((state >> 16) % 9);
+        }
+      }
+    }
+    std::vector<int32_t> protect;
+    for (uint32_t n = draw_.Below(6); n > 2 && n_seen_ > 0; --n) {
+      protect.push_back(static_cast<int32_t>(draw_.Below(n_seen_)));
+    }
+    std::sort(protect.begin(), protect.end());
+    protect.erase(std::unique(protect.begin(), protect.end()), protect.end());
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.protected_positions = protect.data();
+    options.protected_positions_len = protect.size();
+    if (policy_.kind == KVEVICT_POLICY_CUSTOM) {
+      options.scores = &scores[0][0][0];
+      options.scores_len = kLayers * kHeads * kMaxTokens;
+      options.scores_layer_stride = kHeads * kMaxTokens;
+      options.scores_head_stride = kMaxTokens;
+    }
+    std::vector<int32_t> expected[kLayers][kHeads];
+    const bool fits = Expect(scores, protect, expected);
+    const kvevict_status status =
+        kvevict_sequence_evict(sequence_, views, kLayers, &options, workspace_,
+                               workspace_bytes_, nullptr);
+    FUZZ_CHECK((status == KVEVICT_OK) == fits);
+    if (!fits) return;
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      for (uint32_t h = 0; h < kHeads; ++h) held_[l][h] = expected[l][h];
+    }
+  }
+
+  // Positions that should be left; false: the call should fail.
+  bool Expect(const float (*scores)[kHeads][kMaxTokens],
+              const std::vector<int32_t>& protect,
+              std::vector<int32_t> (*left)[kHeads]) const {
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      for (uint32_t h = 0; h < kHeads; ++h) left[l][h] = held_[l][h];
+    }
+    if (n_seen_ == 0) return true;
+    const uint32_t n_context = std::min(n_seen_, kMaxTokens);
+    uint32_t budgets[kLayers];
+    if (!oracle_layer_budgets(&policy_, n_context, budgets, kLayers)) {
+      return false;
+    }
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      const uint32_t n = Stored(l);
+      if (budgets[l] >= n) continue;
+      kvevict_resolved_policy r;
+      if (!oracle_resolve(&policy_, n_context, &r)) return false;
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        std::vector<uint8_t> forced(n);
+        uint32_t n_forced = 0;
+        for (uint32_t slot = 0; slot < n; ++slot) {
+          forced[slot] = slot < r.n_sink || slot + r.n_recent >= n ||
+                         std::binary_search(protect.begin(), protect.end(),
+                                            held_[l][h][slot]);
+          n_forced += forced[slot];
+        }
+        if (n_forced > budgets[l]) return false;
+        std::vector<float> rows;
+        uint32_t n_rows = 0;
+        for (uint32_t l2 = 0; l2 < kLayers; ++l2) {
+          if (l2 != l && policy_.scope != KVEVICT_SCOPE_MODEL) continue;
+          for (uint32_t h2 = 0; h2 < kHeads; ++h2) {
+            if (h2 != h && policy_.scope == KVEVICT_SCOPE_KV_HEAD) continue;
+            rows.insert(rows.end(), scores[l2][h2], scores[l2][h2] + n);
+            ++n_rows;
+          }
+        }
+        std::vector<float> combined(n);
+        oracle_combine(rows.data(), n_rows, n, policy_.scope_reduce,
+                       combined.data());
+        std::vector<int32_t> keep(budgets[l]);
+        oracle_select(combined.data(), n, budgets[l], forced.data(),
+                      policy_.tie, keep.data());
+        left[l][h].clear();
+        for (int32_t slot : keep) left[l][h].push_back(held_[l][h][slot]);
+      }
+    }
+    return true;
+  }
+
+  void Check() const {
+    uint32_t length = 0;
+    FUZZ_CHECK(kvevict_sequence_logical_length(sequence_, &length) ==
+               KVEVICT_OK);
+    FUZZ_CHECK(length == n_seen_);
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      FUZZ_CHECK(kvevict_sequence_stored_length(sequence_, l, &length) ==
+                 KVEVICT_OK);
+      FUZZ_CHECK(length == Stored(l));
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        std::vector<int32_t> positions(length);
+        size_t n = 0;
+        FUZZ_CHECK(kvevict_sequence_keep_positions(sequence_, l, h,
+                                                   positions.data(), length,
+                                                   &n) == KVEVICT_OK);
+        FUZZ_CHECK(positions == held_[l][h]);
+        for (uint32_t slot = 0; slot < length; ++slot) {
+          FUZZ_CHECK(keys_[l][slot][h] == Name(l, h, positions[slot]));
+          int32_t found = -2;
+          FUZZ_CHECK(kvevict_sequence_slot_of_position(
+                         sequence_, l, h,
+                         static_cast<uint32_t>(positions[slot]),
+                         &found) == KVEVICT_OK);
+          FUZZ_CHECK(found == static_cast<int32_t>(slot));
+        }
+      }
+    }
+  }
+
+  Draw& draw_;
+  kvevict_context* context_ = nullptr;
+  kvevict_plan* plan_ = nullptr;
+  kvevict_sequence* sequence_ = nullptr;
+  kvevict_policy policy_ = KVEVICT_POLICY_INIT;
+  void* workspace_ = nullptr;
+  size_t workspace_bytes_ = 0;
+  std::vector<int32_t> held_[kLayers][kHeads];
+  float keys_[kLayers][kMaxTokens][kHeads] = {};
+  uint32_t n_seen_ = 0;
+};
+
+}  // namespace
+}  // namespace kvevict
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  kvevict::Draw draw(data, size);
+  kvevict::Fuzz fuzz(draw);
+  for (int i = 0; i < 40 && !draw.empty(); ++i) fuzz.Step();
+  return 0;
+}
