@@ -13,13 +13,12 @@
 namespace kvevict::tools {
 namespace {
 
-int Main(int argc, char** argv) {
+int Run(int argc, char** argv) {
   CLI::App app("Shrinks the KV cache of LLM inference engines.", "kvevict");
   app.set_version_flag("--version", kvevict_version());
   Action action;
   AddDemoCommand(app, action);
   AddInspectCommand(app, action);
-
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -29,22 +28,29 @@ int Main(int argc, char** argv) {
     fmt::print(stderr, "{}", app.help());
     return kUsageError;
   }
-  try {
-    return action();
-  } catch (const KvevictError& error) {
-    fmt::print(stderr, "kvevict: {}\n", error.what());
-    // What the library finds wrong came from the command line.
-    return error.status == KVEVICT_ERROR_INVALID_ARGUMENT ? kUsageError : 1;
-  } catch (const std::invalid_argument& error) {
-    fmt::print(stderr, "kvevict: {}\n", error.what());
-    return kUsageError;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "kvevict: {}\n", error.what());
-    return 1;
-  }
+  return action();
+}
+
+int Fail(const std::exception& error, int status) {
+  std::fprintf(stderr, "kvevict: %s\n", error.what());
+  return status;
 }
 
 }  // namespace
 }  // namespace kvevict::tools
 
-int main(int argc, char** argv) { return kvevict::tools::Main(argc, argv); }
+int main(int argc, char** argv) {
+  using namespace kvevict::tools;
+  try {
+    return Run(argc, argv);
+  } catch (const KvevictError& error) {
+    // What the library finds wrong came from the command line.
+    return Fail(error, error.status == KVEVICT_ERROR_INVALID_ARGUMENT
+                           ? kUsageError
+                           : 1);
+  } catch (const std::invalid_argument& error) {
+    return Fail(error, kUsageError);
+  } catch (const std::exception& error) {
+    return Fail(error, 1);
+  }
+}
