@@ -122,6 +122,7 @@ Test(context, thread_counts_up_to_1024_are_accepted) {
 
 Test(context, missing_device_is_unavailable_with_a_reason) {
   if (kvevict_device_check(KVEVICT_DEVICE_CUDA) == KVEVICT_OK) {
+    fprintf(stderr, "skipped: a CUDA device is there\n");
     cr_skip_test("a CUDA device is there");
   }
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;

@@ -1,100 +1,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "tests/capi/support/cache.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
-#include "tests/capi/support/plan.h"
+#include "tests/capi/support/scene.h"
 #include "tests/oracle/scores.h"
 
-/* One layer and its queries. */
-typedef struct scene {
-  test_plan* plan;
-  test_cache* cache;
-  uint8_t* query_bytes;
-  kvevict_plane queries; /* [n_q_heads, obs_window, k_head_dim] */
-  uint32_t n_tokens;
-} scene;
-
-typedef struct scene_spec {
-  const char* policy;
-  uint32_t n_q_heads, n_kv_heads, head_dim, n_tokens;
-  kvevict_dtype q_dtype, k_dtype;
-  test_layout layout;
-  uint32_t n_threads;
-  float softmax_scale;
-} scene_spec;
-
-static scene* NewScene(const scene_spec* spec, uint64_t seed) {
-  scene* s = calloc(1, sizeof *s);
-  test_random random = {seed};
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = 1;
-  geometry.n_q_heads = spec->n_q_heads;
-  geometry.n_kv_heads = spec->n_kv_heads;
-  geometry.k_head_dim = spec->head_dim;
-  geometry.q_dtype = spec->q_dtype;
-  geometry.k_dtype = spec->k_dtype;
-  geometry.max_tokens = spec->n_tokens + 3;
-  geometry.softmax_scale = spec->softmax_scale;
-  s->plan = test_plan_create(spec->policy, &geometry,
-                             KVEVICT_OPERATION_SCORE_WINDOW, spec->n_threads);
-  s->n_tokens = spec->n_tokens;
-
-  const uint32_t window = s->plan->policy.obs_window;
-  const uint32_t size = test_element_bytes(spec->q_dtype);
-  const size_t n = (size_t)spec->n_q_heads * window * spec->head_dim;
-  s->query_bytes = malloc(n * size);
-  for (size_t i = 0; i < n; ++i) {
-    test_store(spec->q_dtype, 2.0f * test_random_normal(&random),
-               s->query_bytes + i * size);
-  }
-  s->queries.data = (uint64_t)(uintptr_t)s->query_bytes;
-  s->queries.dtype = spec->q_dtype;
-  s->queries.head_dim = spec->head_dim;
-  s->queries.token_stride_bytes = (int64_t)spec->head_dim * size;
-  s->queries.head_stride_bytes = s->queries.token_stride_bytes * window;
-
-  /* The keys do not depend on the layout. */
-  test_cache_spec cache = {TEST_TOKEN_MAJOR,
-                           spec->n_kv_heads,
-                           spec->n_tokens,
-                           spec->k_dtype,
-                           spec->head_dim,
-                           KVEVICT_DTYPE_F32,
-                           0,
-                           0};
-  test_cache* plain = test_cache_create(&cache, &random);
-  cache.layout = spec->layout;
-  s->cache = test_cache_create(&cache, &random);
-  test_cache_copy_rows(s->cache, plain, spec->n_tokens);
-  test_cache_destroy(plain);
-  return s;
-}
-
-static void FreeScene(scene* s) {
-  test_plan_destroy(s->plan);
-  test_cache_destroy(s->cache);
-  free(s->query_bytes);
-  free(s);
-}
-
-static size_t ScoresLen(const scene* s) {
-  return (size_t)s->plan->geometry.n_kv_heads * s->n_tokens;
-}
-
-static float* Score(const scene* s) {
-  float* scores = malloc((ScoresLen(s) + 4) * sizeof(float));
-  memset(scores, TEST_GUARD, (ScoresLen(s) + 4) * sizeof(float));
-  EXPECT_OK(kvevict_score_window(s->plan->plan, &s->queries, &s->cache->view,
-                                 s->n_tokens, scores, ScoresLen(s),
-                                 s->plan->workspace, s->plan->workspace_bytes));
-  EXPECT(test_is_filled(scores + ScoresLen(s), 4 * sizeof(float)),
-         "wrote beyond the scores");
-  return scores;
-}
-
-static float Query(const scene* s, uint32_t head, uint32_t row, uint32_t e) {
+static float Query(const test_scene* s, uint32_t head, uint32_t row,
+                   uint32_t e) {
   return test_load(s->queries.dtype,
                    s->query_bytes + head * s->queries.head_stride_bytes +
                        row * s->queries.token_stride_bytes +
@@ -105,7 +18,7 @@ static float Query(const scene* s, uint32_t head, uint32_t row, uint32_t e) {
  * a weight's error is the error of its logit and of the row's sum, each a sum of
  * head_dim products of f32 rounding (in random directions: times sqrt(head_dim)),
  * and some units for exp, the sums over tokens and rows, and the pooling. */
-static double* OracleScores(const scene* s, double* tolerance) {
+static double* OracleScores(const test_scene* s, double* tolerance) {
   const kvevict_geometry* g = &s->plan->geometry;
   const uint32_t window = s->plan->policy.obs_window;
   float* queries =
@@ -113,7 +26,7 @@ static double* OracleScores(const scene* s, double* tolerance) {
   float* keys =
       malloc(sizeof(float) * g->n_kv_heads * s->n_tokens * g->k_head_dim);
   double* weights = malloc(sizeof(double) * g->n_q_heads * s->n_tokens);
-  double* scores = malloc(sizeof(double) * ScoresLen(s));
+  double* scores = malloc(sizeof(double) * test_scene_scores_len(s));
   double q_max = 0.0, k_max = 0.0;
   float* q = queries;
   for (uint32_t h = 0; h < g->n_q_heads; ++h) {
@@ -152,12 +65,12 @@ static double* OracleScores(const scene* s, double* tolerance) {
   return scores;
 }
 
-static void ExpectOracle(const scene_spec* spec, uint64_t seed) {
-  scene* s = NewScene(spec, seed);
+static void ExpectOracle(const test_scene_spec* spec, uint64_t seed) {
+  test_scene* s = test_scene_create(spec, seed);
   double tolerance;
   double* expected = OracleScores(s, &tolerance);
-  float* scores = Score(s);
-  for (size_t i = 0; i < ScoresLen(s); ++i) {
+  float* scores = test_scene_score(s);
+  for (size_t i = 0; i < test_scene_scores_len(s); ++i) {
     if (isinf(expected[i])) {
       EXPECT(scores[i] == INFINITY, "%s: score %zu of the window is %g",
              spec->policy, i, (double)scores[i]);
@@ -176,7 +89,7 @@ static void ExpectOracle(const scene_spec* spec, uint64_t seed) {
   }
   free(scores);
   free(expected);
-  FreeScene(s);
+  test_scene_destroy(s);
 }
 
 static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
@@ -202,7 +115,7 @@ Test(score, agrees_with_the_oracle_at_odd_sizes) {
              kReduces[test_random_below(&random, 3)],
              test_random_coin(&random) ? "reduce-pool" : "pool-reduce",
              test_random_coin(&random) ? "yes" : "no");
-    const scene_spec spec = {
+    const test_scene_spec spec = {
         policy,
         kv_heads * kGroups[test_random_below(&random, 4)],
         kv_heads,
@@ -219,56 +132,57 @@ Test(score, agrees_with_the_oracle_at_odd_sizes) {
 
 Test(score, agrees_with_the_oracle_around_the_window_length) {
   for (uint32_t extra = 0; extra <= 70; ++extra) {
-    const scene_spec spec = {"snapkv:window=32",
-                             4,
-                             2,
-                             64,
-                             32 + extra,
-                             KVEVICT_DTYPE_F32,
-                             KVEVICT_DTYPE_BF16,
-                             TEST_TOKEN_MAJOR,
-                             1,
-                             0.0f};
+    const test_scene_spec spec = {"snapkv:window=32",
+                                  4,
+                                  2,
+                                  64,
+                                  32 + extra,
+                                  KVEVICT_DTYPE_F32,
+                                  KVEVICT_DTYPE_BF16,
+                                  TEST_TOKEN_MAJOR,
+                                  1,
+                                  0.0f};
     ExpectOracle(&spec, extra);
   }
 }
 
 /* By hand: one query of 1, keys 0 and ln 3, scale 1: weights 1/4 and 3/4. */
 Test(score, two_keys_by_hand) {
-  const scene_spec spec = {"snapkv:window=1,pool=none,keep_window=no",
-                           1,
-                           1,
-                           1,
-                           2,
-                           KVEVICT_DTYPE_F32,
-                           KVEVICT_DTYPE_F32,
-                           TEST_HEAD_MAJOR,
-                           1,
-                           1.0f};
-  scene* s = NewScene(&spec, 1);
+  const test_scene_spec spec = {"snapkv:window=1,pool=none,keep_window=no",
+                                1,
+                                1,
+                                1,
+                                2,
+                                KVEVICT_DTYPE_F32,
+                                KVEVICT_DTYPE_F32,
+                                TEST_HEAD_MAJOR,
+                                1,
+                                1.0f};
+  test_scene* s = test_scene_create(&spec, 1);
   test_store(KVEVICT_DTYPE_F32, 1.0f, s->query_bytes);
   test_cache_set(s->cache, &s->cache->view.k, 0, 0, 0, 0.0f);
   test_cache_set(s->cache, &s->cache->view.k, 1, 0, 0, logf(3.0f));
-  float* scores = Score(s);
+  float* scores = test_scene_score(s);
   cr_expect_float_eq(scores[0], 0.25f, 1e-6f);
   cr_expect_float_eq(scores[1], 0.75f, 1e-6f);
   free(scores);
-  FreeScene(s);
+  test_scene_destroy(s);
 }
 
 Test(score, queries_do_not_see_later_keys) {
-  const scene_spec spec = {"snapkv:window=3,pool=none,keep_window=no,rows=sum",
-                           1,
-                           1,
-                           4,
-                           9,
-                           KVEVICT_DTYPE_F32,
-                           KVEVICT_DTYPE_F32,
-                           TEST_TOKEN_MAJOR,
-                           1,
-                           0.0f};
-  scene* s = NewScene(&spec, 2);
-  float* before = Score(s);
+  const test_scene_spec spec = {
+      "snapkv:window=3,pool=none,keep_window=no,rows=sum",
+      1,
+      1,
+      4,
+      9,
+      KVEVICT_DTYPE_F32,
+      KVEVICT_DTYPE_F32,
+      TEST_TOKEN_MAJOR,
+      1,
+      0.0f};
+  test_scene* s = test_scene_create(&spec, 2);
+  float* before = test_scene_score(s);
   double sum = 0.0;
   for (int i = 0; i < 9; ++i) sum += (double)before[i];
   cr_expect_float_eq((float)sum, 3.0f, 1e-5f, "three rows of weights");
@@ -279,46 +193,46 @@ Test(score, queries_do_not_see_later_keys) {
     test_cache_set(s->cache, &s->cache->view.k, 8, 0, e,
                    100.0f * Query(s, 0, 2, e));
   }
-  float* after = Score(s);
+  float* after = test_scene_score(s);
   cr_expect_float_eq(after[8], 1.0f, 1e-6f);
   sum = 0.0;
   for (int i = 0; i < 8; ++i) sum += (double)after[i];
   cr_expect_float_eq((float)sum, 2.0f, 1e-5f);
   free(before);
   free(after);
-  FreeScene(s);
+  test_scene_destroy(s);
 }
 
 Test(score, only_a_kept_window_is_infinite) {
-  scene_spec spec = {
+  test_scene_spec spec = {
       "snapkv:window=8", 2, 1,   16, 40, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
       TEST_TOKEN_MAJOR,  1, 0.0f};
   for (int kept = 0; kept <= 1; ++kept) {
     spec.policy = kept ? "snapkv:window=8" : "snapkv:window=8,keep_window=no";
-    scene* s = NewScene(&spec, 3);
-    float* scores = Score(s);
+    test_scene* s = test_scene_create(&spec, 3);
+    float* scores = test_scene_score(s);
     for (int i = 0; i < 40; ++i) {
       EXPECT(!!isinf(scores[i]) == (kept && i >= 32), "score %d is %g", i,
              (double)scores[i]);
     }
     free(scores);
-    FreeScene(s);
+    test_scene_destroy(s);
   }
 }
 
 Test(score, huge_logits_neither_overflow_nor_vanish) {
-  const scene_spec spec = {"snapkv:window=4,pool=none,keep_window=no",
-                           1,
-                           1,
-                           8,
-                           50,
-                           KVEVICT_DTYPE_F32,
-                           KVEVICT_DTYPE_F32,
-                           TEST_TOKEN_MAJOR,
-                           1,
-                           1e4f};
-  scene* s = NewScene(&spec, 4);
-  float* scores = Score(s);
+  const test_scene_spec spec = {"snapkv:window=4,pool=none,keep_window=no",
+                                1,
+                                1,
+                                8,
+                                50,
+                                KVEVICT_DTYPE_F32,
+                                KVEVICT_DTYPE_F32,
+                                TEST_TOKEN_MAJOR,
+                                1,
+                                1e4f};
+  test_scene* s = test_scene_create(&spec, 4);
+  float* scores = test_scene_score(s);
   double sum = 0.0;
   for (int i = 0; i < 50; ++i) {
     EXPECT(scores[i] >= 0.0f && scores[i] <= 1.0f, "score %d is %g", i,
@@ -327,38 +241,39 @@ Test(score, huge_logits_neither_overflow_nor_vanish) {
   }
   cr_expect_float_eq((float)sum, 1.0f, 1e-5f);
   free(scores);
-  FreeScene(s);
+  test_scene_destroy(s);
 }
 
 Test(score, layouts_give_the_same_bytes) {
   for (int type = 0; type < 3; ++type) {
     float* first = NULL;
     for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-      const scene_spec spec = {
+      const test_scene_spec spec = {
           "snapkv:window=16",  8, 2,   48, 203, kTypes[type], kTypes[type],
           (test_layout)layout, 1, 0.0f};
-      scene* s = NewScene(&spec, 5);
-      float* scores = Score(s);
+      test_scene* s = test_scene_create(&spec, 5);
+      float* scores = test_scene_score(s);
       if (first == NULL) {
         first = scores;
       } else {
-        EXPECT(memcmp(first, scores, ScoresLen(s) * sizeof(float)) == 0,
+        EXPECT(memcmp(first, scores,
+                      test_scene_scores_len(s) * sizeof(float)) == 0,
                "%s, dtype %d: other scores", test_layout_name(layout),
                (int)kTypes[type]);
         free(scores);
       }
-      FreeScene(s);
+      test_scene_destroy(s);
     }
     free(first);
   }
 }
 
 Test(score, query_strides_do_not_matter) {
-  const scene_spec spec = {
+  const test_scene_spec spec = {
       "snapkv:window=6", 6, 2,   24, 77, KVEVICT_DTYPE_F16, KVEVICT_DTYPE_F32,
       TEST_TOKEN_MAJOR,  1, 0.0f};
-  scene* s = NewScene(&spec, 6);
-  float* expected = Score(s);
+  test_scene* s = test_scene_create(&spec, 6);
+  float* expected = test_scene_score(s);
   const uint8_t* packed = s->query_bytes;
   for (int way = 0; way < 3; ++way) {
     /* [row, head, element] with gaps; elements outermost; everything backwards */
@@ -380,45 +295,48 @@ Test(score, query_strides_do_not_matter) {
         }
       }
     }
-    float* scores = malloc(ScoresLen(s) * sizeof(float));
+    float* scores = malloc(test_scene_scores_len(s) * sizeof(float));
     EXPECT_OK(kvevict_score_window(s->plan->plan, &queries, &s->cache->view, 77,
-                                   scores, ScoresLen(s), s->plan->workspace,
+                                   scores, test_scene_scores_len(s),
+                                   s->plan->workspace,
                                    s->plan->workspace_bytes));
-    EXPECT(memcmp(scores, expected, ScoresLen(s) * sizeof(float)) == 0,
-           "query layout %d: other scores", way);
+    EXPECT(
+        memcmp(scores, expected, test_scene_scores_len(s) * sizeof(float)) == 0,
+        "query layout %d: other scores", way);
     free(scores);
     free(bytes);
   }
   free(expected);
-  FreeScene(s);
+  test_scene_destroy(s);
 }
 
 Test(score, runs_threads_and_workspace_contents_do_not_matter) {
   float* first = NULL;
   for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
-    const scene_spec spec = {"snapkv:window=16",
-                             12,
-                             3,
-                             40,
-                             301,
-                             KVEVICT_DTYPE_F32,
-                             KVEVICT_DTYPE_F16,
-                             TEST_PAGED_16,
-                             n_threads,
-                             0.0f};
-    scene* s = NewScene(&spec, 7);
+    const test_scene_spec spec = {"snapkv:window=16",
+                                  12,
+                                  3,
+                                  40,
+                                  301,
+                                  KVEVICT_DTYPE_F32,
+                                  KVEVICT_DTYPE_F16,
+                                  TEST_PAGED_16,
+                                  n_threads,
+                                  0.0f};
+    test_scene* s = test_scene_create(&spec, 7);
     for (int run = 0; run < 3; ++run) {
       test_plan_poison(s->plan, run * 0x7F);
-      float* scores = Score(s);
+      float* scores = test_scene_score(s);
       if (first == NULL) {
         first = scores;
         continue;
       }
-      EXPECT(memcmp(first, scores, ScoresLen(s) * sizeof(float)) == 0,
-             "%u threads, run %d: other scores", n_threads, run);
+      EXPECT(
+          memcmp(first, scores, test_scene_scores_len(s) * sizeof(float)) == 0,
+          "%u threads, run %d: other scores", n_threads, run);
       free(scores);
     }
-    FreeScene(s);
+    test_scene_destroy(s);
   }
   free(first);
 }
@@ -428,142 +346,44 @@ Test(score, the_policys_kind_does_not_matter) {
                                    "custom:window=8", "pyramidkv:window=8"};
   float* first = NULL;
   for (int i = 0; i < 4; ++i) {
-    const scene_spec spec = {
+    const test_scene_spec spec = {
         kPolicies[i],     4, 2,   32, 60, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
         TEST_TOKEN_MAJOR, 1, 0.0f};
-    scene* s = NewScene(&spec, 8);
-    float* scores = Score(s);
+    test_scene* s = test_scene_create(&spec, 8);
+    float* scores = test_scene_score(s);
     if (first == NULL) {
       first = scores;
     } else {
-      EXPECT(memcmp(first, scores, ScoresLen(s) * sizeof(float)) == 0,
-             "%s: other scores", kPolicies[i]);
+      EXPECT(
+          memcmp(first, scores, test_scene_scores_len(s) * sizeof(float)) == 0,
+          "%s: other scores", kPolicies[i]);
       free(scores);
     }
-    FreeScene(s);
+    test_scene_destroy(s);
   }
   free(first);
 }
 
 Test(score, nan_stays_in_its_head) {
-  const scene_spec spec = {"snapkv:window=4,pool=none",
-                           4,
-                           2,
-                           16,
-                           40,
-                           KVEVICT_DTYPE_F32,
-                           KVEVICT_DTYPE_F32,
-                           TEST_HEAD_MAJOR,
-                           1,
-                           0.0f};
-  scene* s = NewScene(&spec, 9);
-  float* clean = Score(s);
+  const test_scene_spec spec = {"snapkv:window=4,pool=none",
+                                4,
+                                2,
+                                16,
+                                40,
+                                KVEVICT_DTYPE_F32,
+                                KVEVICT_DTYPE_F32,
+                                TEST_HEAD_MAJOR,
+                                1,
+                                0.0f};
+  test_scene* s = test_scene_create(&spec, 9);
+  float* clean = test_scene_score(s);
   test_cache_set(s->cache, &s->cache->view.k, 5, 0, 3, NAN);
-  float* scores = Score(s);
+  float* scores = test_scene_score(s);
   cr_expect(isnan(scores[5]), "the token with NaN has score %g",
             (double)scores[5]);
   cr_expect(memcmp(scores + 40, clean + 40, 40 * sizeof(float)) == 0,
             "NaN in head 0 changed head 1");
   free(clean);
   free(scores);
-  FreeScene(s);
-}
-
-/* ---- Errors ---- */
-
-/* `change` to a valid call makes it fail with `code`; nothing is written. */
-#define EXPECT_BREAKS_WITH(code, change, ...)                        \
-  do {                                                               \
-    const scene_spec spec = {"snapkv:window=8",                      \
-                             4,                                      \
-                             2,                                      \
-                             16,                                     \
-                             40,                                     \
-                             KVEVICT_DTYPE_F16,                      \
-                             KVEVICT_DTYPE_F32,                      \
-                             TEST_PAGED_3,                           \
-                             1,                                      \
-                             0.0f};                                  \
-    scene* s = NewScene(&spec, 10);                                  \
-    float scores_array[80], *scores = scores_array;                  \
-    GUARD(scores_array);                                             \
-    const kvevict_plan* plan = s->plan->plan;                        \
-    kvevict_plane queries = s->queries, *q = &queries;               \
-    kvevict_view view = s->cache->view, *v = &view;                  \
-    uint32_t n_tokens = 40;                                          \
-    size_t scores_len = 80, bytes = s->plan->workspace_bytes;        \
-    char* workspace = s->plan->workspace;                            \
-    change;                                                          \
-    EXPECT_FAILS(kvevict_score_window(plan, q, v, n_tokens, scores,  \
-                                      scores_len, workspace, bytes), \
-                 code, __VA_ARGS__);                                 \
-    EXPECT_UNTOUCHED(scores_array);                                  \
-    (void)queries, (void)view;                                       \
-    FreeScene(s);                                                    \
-  } while (0)
-#define EXPECT_BREAKS(change, ...) \
-  EXPECT_BREAKS_WITH(KVEVICT_ERROR_INVALID_ARGUMENT, change, __VA_ARGS__)
-
-Test(score, null_pointers_are_errors) {
-  EXPECT_BREAKS(plan = NULL, "plan", "NULL");
-  EXPECT_BREAKS(q = NULL, "queries", "NULL");
-  EXPECT_BREAKS(v = NULL, "view", "NULL");
-  EXPECT_BREAKS(scores = NULL, "scores", "NULL");
-  EXPECT_BREAKS(workspace = NULL, "workspace", "NULL");
-}
-
-Test(score, wrong_sizes_are_errors) {
-  EXPECT_BREAKS((n_tokens = 7, scores_len = 14), "n_tokens 7", "8");
-  EXPECT_BREAKS((n_tokens = 0, scores_len = 0), "n_tokens 0", "8");
-  EXPECT_BREAKS((n_tokens = 44, scores_len = 88), "n_tokens 44",
-                "max_tokens 43");
-  EXPECT_BREAKS(scores_len = 79, "scores_len 79", "40");
-  EXPECT_BREAKS(scores_len = 81, "scores_len 81", "40");
-  EXPECT_BREAKS(bytes -= 1, "workspace_bytes");
-  EXPECT_BREAKS(workspace += 32, "workspace", "64");
-}
-
-Test(score, queries_that_do_not_match_are_errors) {
-  EXPECT_BREAKS(queries.data = 0, "queries.data", "0");
-  EXPECT_BREAKS(queries.dtype = KVEVICT_DTYPE_F32, "queries.dtype", "1", "2");
-  EXPECT_BREAKS(queries.head_dim = 15, "queries.head_dim 15", "16");
-  EXPECT_BREAKS(queries.row_bytes = 3, "queries.row_bytes", "3");
-  EXPECT_BREAKS(queries.reserved[1] = 3, "queries.reserved", "3");
-}
-
-Test(score, views_that_do_not_match_are_errors) {
-  EXPECT_BREAKS(view.n_kv_heads = 1, "n_kv_heads 1", "2");
-  EXPECT_BREAKS(
-      (view.k.dtype = KVEVICT_DTYPE_BF16, view.k.element_stride_bytes = 0),
-      "k.dtype", "3", "1");
-  EXPECT_BREAKS(view.k.head_dim = 8, "k.head_dim 8", "16");
-  EXPECT_BREAKS(view.k.data = 0, "k.data");
-  EXPECT_BREAKS(view.block_table_len = 13, "block_table_len 13");
-  EXPECT_BREAKS(view.struct_size = 4, "struct_size", "4");
-}
-
-Test(score, unreadable_keys_and_queries_are_unsupported) {
-  for (int which = 0; which < 2; ++which) {
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
-    geometry.k_head_dim = which == 0 ? 0 : 4;
-    geometry.max_tokens = 10;
-    geometry.k_dtype = which == 0 ? KVEVICT_DTYPE_OPAQUE : KVEVICT_DTYPE_F32;
-    geometry.q_dtype = which == 0 ? KVEVICT_DTYPE_F32 : KVEVICT_DTYPE_OPAQUE;
-    test_plan* p = test_plan_create("snapkv:window=2", &geometry,
-                                    KVEVICT_OPERATION_SCORE_WINDOW, 1);
-    test_random random = {1};
-    const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 10, geometry.k_dtype, 4,
-                                  KVEVICT_DTYPE_F32, 0, 0};
-    test_cache* cache = test_cache_create(&spec, &random);
-    float scores[10];
-    GUARD(scores);
-    EXPECT_FAILS(
-        kvevict_score_window(p->plan, &cache->view.k, &cache->view, 10, scores,
-                             10, p->workspace, p->workspace_bytes),
-        KVEVICT_ERROR_UNSUPPORTED, "opaque");
-    EXPECT_UNTOUCHED(scores);
-    test_cache_destroy(cache);
-    test_plan_destroy(p);
-  }
+  test_scene_destroy(s);
 }

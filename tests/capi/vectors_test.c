@@ -72,6 +72,7 @@ static vector_files Load(const vector_case* c) {
            c->folder);
   v.k = test_npy_read(v.folder, "K", "<f2", 3);
   if (v.k.bytes == NULL) {
+    fprintf(stderr, "skipped: no reference vectors in %s\n", v.folder);
     cr_skip_test("no reference vectors in %s", v.folder);
   }
   v.q = test_npy_read(v.folder, "Q", "<f2", 3);
@@ -151,8 +152,8 @@ static void ExpectScores(const vector_files* v, const float* scores) {
 }
 
 /* must <= keep <= must + may, and as many as theirs. */
-static void ExpectKeepSet(const vector_case* c, const vector_files* v, uint32_t set,
-                          const int32_t* keep, uint32_t n_keep) {
+static void ExpectKeepSet(const vector_case* c, const vector_files* v,
+                          uint32_t set, const int32_t* keep, uint32_t n_keep) {
   char name[64], suffix[16] = "";
   if (c->n_keep_sets > 1) {
     snprintf(suffix, sizeof suffix, "_l%u", c->layers[set]);

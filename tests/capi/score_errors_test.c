@@ -1,0 +1,100 @@
+/* What kvevict_score_window() refuses. */
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/scene.h"
+
+/* `change` to a valid call makes it fail with `code`; nothing is written. */
+#define EXPECT_BREAKS_WITH(code, change, ...)                        \
+  do {                                                               \
+    const test_scene_spec spec = {"snapkv:window=8",                 \
+                                  4,                                 \
+                                  2,                                 \
+                                  16,                                \
+                                  40,                                \
+                                  KVEVICT_DTYPE_F16,                 \
+                                  KVEVICT_DTYPE_F32,                 \
+                                  TEST_PAGED_3,                      \
+                                  1,                                 \
+                                  0.0f};                             \
+    test_scene* s = test_scene_create(&spec, 10);                    \
+    float scores_array[80], *scores = scores_array;                  \
+    GUARD(scores_array);                                             \
+    const kvevict_plan* plan = s->plan->plan;                        \
+    kvevict_plane queries = s->queries, *q = &queries;               \
+    kvevict_view view = s->cache->view, *v = &view;                  \
+    uint32_t n_tokens = 40;                                          \
+    size_t scores_len = 80, bytes = s->plan->workspace_bytes;        \
+    char* workspace = s->plan->workspace;                            \
+    change;                                                          \
+    EXPECT_FAILS(kvevict_score_window(plan, q, v, n_tokens, scores,  \
+                                      scores_len, workspace, bytes), \
+                 code, __VA_ARGS__);                                 \
+    EXPECT_UNTOUCHED(scores_array);                                  \
+    (void)queries, (void)view;                                       \
+    test_scene_destroy(s);                                           \
+  } while (0)
+#define EXPECT_BREAKS(change, ...) \
+  EXPECT_BREAKS_WITH(KVEVICT_ERROR_INVALID_ARGUMENT, change, __VA_ARGS__)
+
+Test(score, null_pointers_are_errors) {
+  EXPECT_BREAKS(plan = NULL, "plan", "NULL");
+  EXPECT_BREAKS(q = NULL, "queries", "NULL");
+  EXPECT_BREAKS(v = NULL, "view", "NULL");
+  EXPECT_BREAKS(scores = NULL, "scores", "NULL");
+  EXPECT_BREAKS(workspace = NULL, "workspace", "NULL");
+}
+
+Test(score, wrong_sizes_are_errors) {
+  EXPECT_BREAKS((n_tokens = 7, scores_len = 14), "n_tokens 7", "8");
+  EXPECT_BREAKS((n_tokens = 0, scores_len = 0), "n_tokens 0", "8");
+  EXPECT_BREAKS((n_tokens = 44, scores_len = 88), "n_tokens 44",
+                "max_tokens 43");
+  EXPECT_BREAKS(scores_len = 79, "scores_len 79", "40");
+  EXPECT_BREAKS(scores_len = 81, "scores_len 81", "40");
+  EXPECT_BREAKS(bytes -= 1, "workspace_bytes");
+  EXPECT_BREAKS(workspace += 32, "workspace", "64");
+}
+
+Test(score, queries_that_do_not_match_are_errors) {
+  EXPECT_BREAKS(queries.data = 0, "queries.data", "0");
+  EXPECT_BREAKS(queries.dtype = KVEVICT_DTYPE_F32, "queries.dtype", "1", "2");
+  EXPECT_BREAKS(queries.head_dim = 15, "queries.head_dim 15", "16");
+  EXPECT_BREAKS(queries.row_bytes = 3, "queries.row_bytes", "3");
+  EXPECT_BREAKS(queries.reserved[1] = 3, "queries.reserved", "3");
+}
+
+Test(score, views_that_do_not_match_are_errors) {
+  EXPECT_BREAKS(view.n_kv_heads = 1, "n_kv_heads 1", "2");
+  EXPECT_BREAKS(
+      (view.k.dtype = KVEVICT_DTYPE_BF16, view.k.element_stride_bytes = 0),
+      "k.dtype", "3", "1");
+  EXPECT_BREAKS(view.k.head_dim = 8, "k.head_dim 8", "16");
+  EXPECT_BREAKS(view.k.data = 0, "k.data");
+  EXPECT_BREAKS(view.block_table_len = 13, "block_table_len 13");
+  EXPECT_BREAKS(view.struct_size = 4, "struct_size", "4");
+}
+
+Test(score, unreadable_keys_and_queries_are_unsupported) {
+  for (int which = 0; which < 2; ++which) {
+    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+    geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
+    geometry.k_head_dim = which == 0 ? 0 : 4;
+    geometry.max_tokens = 10;
+    geometry.k_dtype = which == 0 ? KVEVICT_DTYPE_OPAQUE : KVEVICT_DTYPE_F32;
+    geometry.q_dtype = which == 0 ? KVEVICT_DTYPE_F32 : KVEVICT_DTYPE_OPAQUE;
+    test_plan* p = test_plan_create("snapkv:window=2", &geometry,
+                                    KVEVICT_OPERATION_SCORE_WINDOW, 1);
+    test_random random = {1};
+    const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 10, geometry.k_dtype, 4,
+                                  KVEVICT_DTYPE_F32, 0, 0};
+    test_cache* cache = test_cache_create(&spec, &random);
+    float scores[10];
+    GUARD(scores);
+    EXPECT_FAILS(
+        kvevict_score_window(p->plan, &cache->view.k, &cache->view, 10, scores,
+                             10, p->workspace, p->workspace_bytes),
+        KVEVICT_ERROR_UNSUPPORTED, "opaque");
+    EXPECT_UNTOUCHED(scores);
+    test_cache_destroy(cache);
+    test_plan_destroy(p);
+  }
+}

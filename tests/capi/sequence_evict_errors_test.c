@@ -1,0 +1,165 @@
+/* What kvevict_sequence_evict() refuses, and that it then changes nothing. */
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+
+static test_model_spec Spec(const char* policy) {
+  return (test_model_spec){
+      .policy = policy,
+      .n_layers = 3,
+      .n_q_heads = 4,
+      .n_kv_heads = 2,
+      .max_tokens = 100,
+      .max_positions = 300,
+      .k_head_dim = 16,
+      .v_head_dim = 8,
+      .q_dtype = KVEVICT_DTYPE_F32,
+      .k_dtype = KVEVICT_DTYPE_F32,
+      .layout = TEST_HEAD_MAJOR,
+      .n_companions = 1,
+  };
+}
+
+static test_model* Model(const char* policy) {
+  const test_model_spec spec = Spec(policy);
+  return test_model_create(&spec, (test_random){1});
+}
+
+/* `change` to a valid call makes it fail with `code`; no byte and no answer of the
+ * sequence changes. The policy is `text`; the model holds 100 tokens. */
+#define EXPECT_BREAKS_WITH(text, code, change, ...)                            \
+  do {                                                                         \
+    test_model* m = Model(text);                                               \
+    test_model_step(m, 100);                                                   \
+    test_cache* before[3];                                                     \
+    for (int l = 0; l < 3; ++l) before[l] = test_cache_clone(m->live[l]);      \
+    static float zeros[600];                                                   \
+    int32_t slots[2] = {30, 60};                                               \
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT, *o = &options; \
+    options.protected_positions = slots;                                       \
+    options.protected_positions_len = 2;                                       \
+    options.scores_layer_stride = 200;                                         \
+    options.scores_head_stride = 100;                                          \
+    options.scores_len = 600;                                                  \
+    kvevict_evict_report report_struct, *report = &report_struct;              \
+    GUARD(report_struct);                                                      \
+    report->struct_size = sizeof report_struct;                                \
+    kvevict_sequence* sequence = m->sequence;                                  \
+    kvevict_view* views = m->views;                                            \
+    size_t views_len = 3, bytes = m->workspace_bytes;                          \
+    uint8_t* workspace = m->workspace;                                         \
+    change;                                                                    \
+    const kvevict_evict_report report_before = report_struct;                  \
+    EXPECT_FAILS(kvevict_sequence_evict(sequence, views, views_len, o,         \
+                                        workspace, bytes, report),             \
+                 code, __VA_ARGS__);                                           \
+    EXPECT(memcmp(&report_before, &report_struct, sizeof report_struct) == 0,  \
+           "the report was written");                                          \
+    test_model_check(m, #change);                                              \
+    for (int l = 0; l < 3; ++l) {                                              \
+      test_expect_same_bytes(m->live[l], before[l], #change);                  \
+      test_cache_destroy(before[l]);                                           \
+    }                                                                          \
+    (void)zeros, (void)slots, (void)options;                                   \
+    test_model_destroy(m);                                                     \
+  } while (0)
+#define EXPECT_BREAKS(change, ...)                                       \
+  EXPECT_BREAKS_WITH("snapkv:budget=50", KVEVICT_ERROR_INVALID_ARGUMENT, \
+                     change, __VA_ARGS__)
+
+Test(evict, null_pointers_are_errors) {
+  EXPECT_BREAKS(sequence = NULL, "sequence", "NULL");
+  EXPECT_BREAKS(views = NULL, "views", "NULL");
+  EXPECT_BREAKS(workspace = NULL, "workspace", "NULL");
+  EXPECT_BREAKS(options.protected_positions = NULL, "protected_positions",
+                "NULL");
+}
+
+Test(evict, wrong_sizes_are_errors) {
+  EXPECT_BREAKS(views_len = 2, "views_len 2", "3");
+  EXPECT_BREAKS(views_len = 0, "views_len 0", "3");
+  EXPECT_BREAKS(bytes -= 1, "workspace_bytes");
+  EXPECT_BREAKS(bytes = 0, "workspace_bytes 0");
+  EXPECT_BREAKS(workspace += 8, "workspace", "64");
+}
+
+Test(evict, wrong_struct_sizes_are_errors) {
+  EXPECT_BREAKS(views[0].struct_size = 0, "views[0]", "struct_size 0");
+  EXPECT_BREAKS(views[2].struct_size = 8, "views[2]", "struct_size 8");
+  EXPECT_BREAKS(options.struct_size = 8, "options.struct_size 8");
+  EXPECT_BREAKS(report->struct_size = 8, "report.struct_size 8");
+}
+
+Test(evict, bad_options_are_errors) {
+  EXPECT_BREAKS(options.reserved = 1, "reserved", "1");
+  EXPECT_BREAKS((slots[0] = 60, slots[1] = 30), "protected_positions[1] 30");
+  EXPECT_BREAKS(slots[0] = 60, "protected_positions[1] 60");
+  EXPECT_BREAKS(slots[0] = -1, "protected_positions[0] -1");
+  EXPECT_BREAKS(slots[1] = 100, "protected_positions[1] 100", "100");
+  EXPECT_BREAKS(options.scores = zeros, "scores", "custom");
+}
+
+Test(evict, bad_views_are_errors) {
+  EXPECT_BREAKS(views[1].n_kv_heads = 1, "views[1]", "n_kv_heads 1", "2");
+  EXPECT_BREAKS(views[1].k.dtype = KVEVICT_DTYPE_F16, "views[1]", "k.dtype");
+  EXPECT_BREAKS(views[1].v.head_dim = 9, "views[1]", "v");
+  EXPECT_BREAKS(views[2].k.token_stride_bytes = 1, "views[2]", "overlap");
+  EXPECT_BREAKS(views[2].k.data = 0, "views[2]", "k");
+  EXPECT_BREAKS(views[2].n_companions = 5, "views[2]");
+}
+
+Test(evict, bad_views_are_errors_with_every_policy) {
+  const char* const kPolicies[] = {"none", "streaming-llm:budget=20", "snapkv",
+                                   "random:budget=20"};
+  for (int p = 0; p < 4; ++p) {
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       views[2].k.token_stride_bytes = 1, "views[2]",
+                       "overlap");
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       options.struct_size = 8, "options.struct_size 8");
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       options.reserved = 8, "reserved", "8");
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       slots[1] = 3, "protected_positions[1] 3");
+  }
+}
+
+Test(evict, custom_scores_must_be_there) {
+#define EXPECT_CUSTOM_BREAKS(change, ...)                                \
+  EXPECT_BREAKS_WITH("custom:budget=50", KVEVICT_ERROR_INVALID_ARGUMENT, \
+                     (options.scores = zeros, change), __VA_ARGS__)
+  EXPECT_CUSTOM_BREAKS(options.scores = NULL, "scores", "NULL");
+  EXPECT_CUSTOM_BREAKS(options.scores_len = 599, "scores_len 599");
+  EXPECT_CUSTOM_BREAKS(options.scores_layer_stride = UINT64_MAX, "scores");
+  EXPECT_CUSTOM_BREAKS(options.scores_head_stride = UINT64_MAX, "scores");
+  EXPECT_CUSTOM_BREAKS(options.scores_layer_stride = UINT64_MAX / 2 + 1,
+                       "scores");
+}
+
+Test(evict, budgets_below_what_must_stay_are_errors) {
+  EXPECT_BREAKS_WITH("snapkv:budget=0.3", KVEVICT_ERROR_INVALID_ARGUMENT,
+                     (void)0, "budget 30", "4", "32");
+  EXPECT_BREAKS_WITH("random:budget=6,sink=2,recent=3",
+                     KVEVICT_ERROR_INVALID_ARGUMENT, (void)0, "budget 6",
+                     "n_sink 2", "n_recent 3", "2 protected");
+  EXPECT_BREAKS_WITH("pyramidkv:budget=37,alpha=0.5",
+                     KVEVICT_ERROR_INVALID_ARGUMENT, (void)0, "budget",
+                     "2 protected");
+}
+
+Test(evict, keys_that_cannot_be_read_are_unsupported) {
+  test_model_spec spec = Spec("snapkv:budget=50");
+  spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 100);
+  EXPECT_FAILS(test_model_evict(m, NULL, NULL), KVEVICT_ERROR_UNSUPPORTED,
+               "opaque");
+  test_model_check(m, "opaque keys");
+  test_model_destroy(m);
+  /* Other policies move them without reading them. */
+  spec.policy = "streaming-llm:budget=20";
+  m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 100);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_check(m, "opaque rows");
+  test_model_destroy(m);
+}

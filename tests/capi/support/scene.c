@@ -1,0 +1,75 @@
+#include "tests/capi/support/scene.h"
+
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+
+test_scene* test_scene_create(const test_scene_spec* spec, uint64_t seed) {
+  test_scene* s = calloc(1, sizeof *s);
+  test_random random = {seed};
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = 1;
+  geometry.n_q_heads = spec->n_q_heads;
+  geometry.n_kv_heads = spec->n_kv_heads;
+  geometry.k_head_dim = spec->head_dim;
+  geometry.q_dtype = spec->q_dtype;
+  geometry.k_dtype = spec->k_dtype;
+  geometry.max_tokens = spec->n_tokens + 3;
+  geometry.softmax_scale = spec->softmax_scale;
+  s->plan = test_plan_create(spec->policy, &geometry,
+                             KVEVICT_OPERATION_SCORE_WINDOW, spec->n_threads);
+  s->n_tokens = spec->n_tokens;
+
+  const uint32_t window = s->plan->policy.obs_window;
+  const uint32_t size = test_element_bytes(spec->q_dtype);
+  const size_t n = (size_t)spec->n_q_heads * window * spec->head_dim;
+  s->query_bytes = malloc(n * size);
+  for (size_t i = 0; i < n; ++i) {
+    test_store(spec->q_dtype, 2.0f * test_random_normal(&random),
+               s->query_bytes + i * size);
+  }
+  s->queries.data = (uint64_t)(uintptr_t)s->query_bytes;
+  s->queries.dtype = spec->q_dtype;
+  s->queries.head_dim = spec->head_dim;
+  s->queries.token_stride_bytes = (int64_t)spec->head_dim * size;
+  s->queries.head_stride_bytes = s->queries.token_stride_bytes * window;
+
+  /* The keys do not depend on the layout. */
+  test_cache_spec cache = {TEST_TOKEN_MAJOR,
+                           spec->n_kv_heads,
+                           spec->n_tokens,
+                           spec->k_dtype,
+                           spec->head_dim,
+                           KVEVICT_DTYPE_F32,
+                           0,
+                           0};
+  test_cache* plain = test_cache_create(&cache, &random);
+  cache.layout = spec->layout;
+  s->cache = test_cache_create(&cache, &random);
+  test_cache_copy_rows(s->cache, plain, spec->n_tokens);
+  test_cache_destroy(plain);
+  return s;
+}
+
+void test_scene_destroy(test_scene* s) {
+  test_plan_destroy(s->plan);
+  test_cache_destroy(s->cache);
+  free(s->query_bytes);
+  free(s);
+}
+
+size_t test_scene_scores_len(const test_scene* s) {
+  return (size_t)s->plan->geometry.n_kv_heads * s->n_tokens;
+}
+
+float* test_scene_score(const test_scene* s) {
+  float* scores = malloc((test_scene_scores_len(s) + 4) * sizeof(float));
+  memset(scores, TEST_GUARD, (test_scene_scores_len(s) + 4) * sizeof(float));
+  EXPECT_OK(kvevict_score_window(s->plan->plan, &s->queries, &s->cache->view,
+                                 s->n_tokens, scores, test_scene_scores_len(s),
+                                 s->plan->workspace, s->plan->workspace_bytes));
+  EXPECT(test_is_filled(scores + test_scene_scores_len(s), 4 * sizeof(float)),
+         "wrote beyond the scores");
+  return scores;
+}

@@ -1,0 +1,38 @@
+/* One layer's cache, queries for it, and a plan that scores them. */
+#ifndef KVEVICT_TESTS_CAPI_SUPPORT_SCENE_H_
+#define KVEVICT_TESTS_CAPI_SUPPORT_SCENE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+#include "tests/capi/support/cache.h"
+#include "tests/capi/support/plan.h"
+
+typedef struct test_scene {
+  test_plan* plan;
+  test_cache* cache;
+  uint8_t* query_bytes;
+  kvevict_plane queries; /* [n_q_heads, obs_window, k_head_dim] */
+  uint32_t n_tokens;
+} test_scene;
+
+typedef struct test_scene_spec {
+  const char* policy;
+  uint32_t n_q_heads, n_kv_heads, head_dim, n_tokens;
+  kvevict_dtype q_dtype, k_dtype;
+  test_layout layout;
+  uint32_t n_threads;
+  float softmax_scale;
+} test_scene_spec;
+
+/* Keys and queries depend on the seed, shapes and dtypes alone, not on the layout. */
+test_scene* test_scene_create(const test_scene_spec* spec, uint64_t seed);
+void test_scene_destroy(test_scene* scene);
+
+size_t test_scene_scores_len(const test_scene* scene);
+
+/* [n_kv_heads, n_tokens] scores, malloc'd; checks that nothing behind is written. */
+float* test_scene_score(const test_scene* scene);
+
+#endif /* KVEVICT_TESTS_CAPI_SUPPORT_SCENE_H_ */
