@@ -2,14 +2,23 @@
 #   1. -DKVEVICT_HIGHWAY_SOURCE=dir, an unpacked source tree (./run fetches Debian's);
 #   2. find_package(hwy 1.2);
 #   3. the 1.2.0 release, downloaded and checked by hash.
-# and kvevict_embed_highway(target), which puts its objects into a static library.
 set(KVEVICT_HIGHWAY_SOURCE "" CACHE PATH "Highway source tree, 1.2 or later")
 
 if(NOT KVEVICT_HIGHWAY_SOURCE)
   find_package(hwy 1.2 QUIET)
 endif()
 
+set(KVEVICT_HIGHWAY_INSTALLED OFF)
 if(hwy_FOUND)
+  get_target_property(hwy_type hwy::hwy TYPE)
+  if(hwy_type STREQUAL "STATIC_LIBRARY")
+    set(KVEVICT_HIGHWAY_INSTALLED ON)
+  else()
+    message(STATUS "Highway ${hwy_VERSION} is installed, but not as a static library")
+  endif()
+endif()
+
+if(KVEVICT_HIGHWAY_INSTALLED)
   add_library(hwy ALIAS hwy::hwy)
   message(STATUS "Highway ${hwy_VERSION}: installed")
 else()
@@ -42,18 +51,3 @@ else()
   set_target_properties(hwy PROPERTIES INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
                                        "${highway_includes}")
 endif()
-
-function(kvevict_embed_highway target)
-  if(NOT hwy_FOUND)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:hwy>)
-    return()
-  endif()
-  # An installed Highway is an archive: append its members after ours.
-  add_custom_command(
-    TARGET ${target}
-    POST_BUILD
-    COMMAND
-      ${CMAKE_COMMAND} -DAR=${CMAKE_AR} -DARCHIVE=$<TARGET_FILE:${target}>
-      -DADD=$<TARGET_FILE:hwy> -P ${PROJECT_SOURCE_DIR}/pkg/merge_archive.cmake
-    VERBATIM)
-endfunction()

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# symbols.sh LIBRARY HEADER: prints the exported symbols with their version node; fails
-# unless they are exactly the functions that the header declares.
+# symbols.sh LIBRARY HEADER: prints the names that a shared (with their version node) or
+# static library offers; fails unless they are exactly the functions that the header
+# declares.
 set -euo pipefail
 export LC_ALL=C
 
 exported() {
-  nm -D --defined-only --with-symbol-versions "$1" | awk '$2 != "A" { print $3 }' | sort
+  local dynamic=--extern-only
+  [[ $1 == *.a ]] || dynamic=--dynamic
+  nm $dynamic --defined-only --with-symbol-versions "$1" |
+    awk 'NF == 3 && $2 != "A" { print $3 }' | sort
 }
 # The word before the first parenthesis after KVEVICT_API, perhaps a line further on.
 declared() {
