@@ -76,7 +76,9 @@ kvevict_status kvevict_plan_layer_budgets(const kvevict_plan* plan,
       return InvalidArgument("n_tokens %u is not in [1, %d]", n_tokens,
                              INT32_MAX);
     }
-    return LayerBudgets(Core(plan).policy(), n_tokens, {budgets, budgets_len});
+    return LayerBudgets(Core(plan).policy(),
+                        std::min(n_tokens, Core(plan).geometry().max_tokens),
+                        {budgets, budgets_len});
   });
 }
 

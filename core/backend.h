@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/checked_math.h"
 #include "core/kernels/row_source.h"
 #include "core/status.h"
 
@@ -49,8 +50,8 @@ struct ScoreWindowArgs {
   WorkerScratch scratch;  // ScoreWindowScratchBytes() each
 };
 
-size_t ScoreWindowScratchBytes(const kvevict_geometry& geometry,
-                               const kvevict_policy& policy);
+CheckedSize ScoreWindowScratchBytes(const kvevict_geometry& geometry,
+                                    const kvevict_policy& policy);
 
 // Which slots must stay, per keep list.
 struct Forced {

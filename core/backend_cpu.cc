@@ -34,11 +34,10 @@ size_t GroupSize(const kvevict_geometry& g) {
 
 // Rows [n_q_heads of the group + 1, max_tokens]: the group's weights, and one
 // more to pool into.
-size_t GroupRowsBytes(const kvevict_geometry& g) {
+CheckedSize GroupRowsBytes(const kvevict_geometry& g) {
   return (CheckedSize(GroupSize(g) + 1) * CheckedSize(g.max_tokens) *
           CheckedSize(sizeof(float)))
-      .AlignUp(64)
-      .value();
+      .AlignUp(64);
 }
 
 // Tokens before the window are pooled; a kept window is not ranked at all.
@@ -98,7 +97,7 @@ void CpuScoreWindow(const Context& context, const ScoreWindowArgs& args) {
     attention.head_dim = g.k_head_dim;
     attention.scale = args.softmax_scale;
     attention.out = rows;
-    attention.scratch = scratch + GroupRowsBytes(g);
+    attention.scratch = scratch + GroupRowsBytes(g).value();
     ComputeWindowAttention(attention);
 
     if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
@@ -222,12 +221,13 @@ void CpuCompact(const Context& context, const CompactArgs& args) {
 
 }  // namespace
 
-size_t ScoreWindowScratchBytes(const kvevict_geometry& g,
-                               const kvevict_policy& policy) {
+CheckedSize ScoreWindowScratchBytes(const kvevict_geometry& g,
+                                    const kvevict_policy& policy) {
+  // SIZE_MAX, which says that it does not fit, overflows here.
   return GroupRowsBytes(g) +
-         WindowAttentionScratchBytes(
+         CheckedSize(WindowAttentionScratchBytes(
              g.max_tokens, std::min(policy.obs_window, g.max_tokens),
-             static_cast<uint32_t>(GroupSize(g)), g.k_head_dim);
+             static_cast<uint32_t>(GroupSize(g)), g.k_head_dim));
 }
 
 const Backend kCpuBackend = {

@@ -29,9 +29,8 @@ struct Axes {
     axes[0] = axis(n_tokens, plane.token_stride_bytes);
     axes[1] = axis(n_heads, plane.head_stride_bytes);
     axes[2] = opaque ? Axis{1, 0} : axis(plane.head_dim, ElementStride(plane));
-    std::sort(axes, axes + 3, [](const Axis& a, const Axis& b) {
-      return a.stride > b.stride;
-    });
+    std::sort(axes, axes + 3,
+              [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
   }
 
   // Whether two planes with these axes, `distance` bytes apart, share a byte: some
@@ -71,8 +70,7 @@ bool SameAxes(const Axes& a, const Axes& b) {
   const auto same = [](const Axis& x, const Axis& y) {
     return x.n == y.n && x.stride == y.stride;
   };
-  return a.unit == b.unit &&
-         std::equal(a.axes, a.axes + 3, b.axes, same);
+  return a.unit == b.unit && std::equal(a.axes, a.axes + 3, b.axes, same);
 }
 
 // Whether two planes provably share a byte of one block (or of a contiguous cache).
@@ -90,8 +88,7 @@ uint64_t UsedBlocks(const kvevict_view& view, uint32_t n_tokens) {
   return (uint64_t{n_tokens} + view.block_size - 1) / view.block_size;
 }
 
-bool AreEqual(const kvevict_view& a, const kvevict_view& b,
-              uint32_t n_tokens) {
+bool AreEqual(const kvevict_view& a, const kvevict_view& b, uint32_t n_tokens) {
   const uint64_t blocks = UsedBlocks(a, n_tokens);
   return a.n_kv_heads == b.n_kv_heads && a.block_size == b.block_size &&
          a.n_companions == b.n_companions &&
@@ -152,9 +149,9 @@ Status CheckPlanesApart(const kvevict_view& view, uint32_t n_tokens) {
       clash = clash || overlap(companion, view.companions[j]);
     }
     if (clash) {
-      return InvalidArgument("companions[%u].data 0x%llx overlaps another plane",
-                             i,
-                             static_cast<unsigned long long>(companion.data));
+      return InvalidArgument(
+          "companions[%u].data 0x%llx overlaps another plane", i,
+          static_cast<unsigned long long>(companion.data));
     }
   }
   return Status();

@@ -63,19 +63,6 @@ Status CheckGeometry(const kvevict_geometry& g) {
   return Status();
 }
 
-// Whether the scratch of the scoring kernel can be computed without overflow;
-// an upper bound of what it needs.
-bool ScoreScratchFits(const kvevict_geometry& g, const kvevict_policy& p,
-                      uint32_t n_workers) {
-  const CheckedSize rows = CheckedSize(g.n_q_heads / g.n_kv_heads) *
-                           CheckedSize(std::min(p.obs_window, g.max_tokens));
-  const CheckedSize columns =
-      CheckedSize(g.max_tokens) + CheckedSize(1024) + CheckedSize(g.k_head_dim);
-  return ((rows + CheckedSize(1024)) * columns * CheckedSize(16) *
-          CheckedSize(n_workers))
-      .ok();
-}
-
 // Hands out aligned parts of a workspace.
 class Layout {
  public:
@@ -133,16 +120,21 @@ Status Plan::LayOutWorkspaces() {
   const kvevict_geometry& g = geometry_;
   const uint32_t n_workers = context().n_workers();
   const bool can_score = ScoreReason() == KVEVICT_REASON_NONE;
-  if (can_score && !ScoreScratchFits(g, policy_, n_workers)) {
-    return InvalidArgument(
-        "max_tokens %u and obs_window %u: a workspace over size_t",
-        g.max_tokens, policy_.obs_window);
+  CheckedSize score_worker = 0;
+  if (can_score) {
+    score_worker =
+        ScoreWindowScratchBytes(g, policy_).AlignUp(kWorkspaceAlignment);
+    if (!(score_worker * CheckedSize(n_workers)).ok()) {
+      return InvalidArgument(
+          "max_tokens %u and obs_window %u: a workspace over size_t",
+          g.max_tokens, policy_.obs_window);
+    }
   }
+  score_worker_bytes_ = score_worker.value();
   const bool ranked = RanksTokens(SignalOf(policy_));
   const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
   const CheckedSize n_layers(g.n_layers);
   const CheckedSize tokens(g.max_tokens);
-  if (can_score) score_worker_bytes_ = ScoreWindowScratchBytes(g, policy_);
 
   Layout evict;
   evict_.jobs = evict.Add(n_layers * CheckedSize(2), sizeof(LayerJob));

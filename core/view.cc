@@ -24,9 +24,14 @@ Wide Magnitude(int64_t stride) { return stride < 0 ? -Wide{stride} : stride; }
 // Axes nest when each step of one clears all that the finer ones reach; then no
 // two rows overlap.
 bool AxesNest(Axis* axes, size_t n_axes, Wide unit) {
-  std::sort(axes, axes + n_axes, [](const Axis& a, const Axis& b) {
-    return Magnitude(a.stride) < Magnitude(b.stride);
-  });
+  // Finest first, by insertion: there are four at most.
+  for (size_t i = 1; i < n_axes; ++i) {
+    for (size_t j = i;
+         j > 0 && Magnitude(axes[j].stride) < Magnitude(axes[j - 1].stride);
+         --j) {
+      std::swap(axes[j], axes[j - 1]);
+    }
+  }
   Wide reach = unit;
   for (size_t i = 0; i < n_axes; ++i) {
     if (Magnitude(axes[i].stride) < reach) return false;

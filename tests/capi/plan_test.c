@@ -4,6 +4,8 @@
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/policies.h"
 
+enum { kMaxTokens = 1000 };
+
 static kvevict_geometry Geometry(void) {
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   geometry.n_layers = 4;
@@ -11,7 +13,7 @@ static kvevict_geometry Geometry(void) {
   geometry.n_kv_heads = 2;
   geometry.k_head_dim = 64;
   geometry.v_head_dim = 32;
-  geometry.max_tokens = 1000;
+  geometry.max_tokens = kMaxTokens;
   return geometry;
 }
 
@@ -182,8 +184,9 @@ Test(plan, layer_budgets_are_the_policys) {
   const kvevict_policy policy = test_policy("pyramidkv:budget=0.25");
   for (uint32_t n = 1; n < 5000; n = 2 * n + 1) {
     uint32_t expected[4], budgets[4];
+    const uint32_t n_context = n < kMaxTokens ? n : kMaxTokens;
     const kvevict_status want =
-        kvevict_policy_layer_budgets(&policy, n, expected, 4);
+        kvevict_policy_layer_budgets(&policy, n_context, expected, 4);
     EXPECT(kvevict_plan_layer_budgets(plan, n, budgets, 4) == want,
            "%u tokens: another status", n);
     if (want != KVEVICT_OK) continue;

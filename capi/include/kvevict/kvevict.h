@@ -28,7 +28,8 @@
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
  *   A size smaller than the first release's is an error; a larger one is
- *   accepted when the bytes this library does not know are zero.
+ *   accepted when the bytes this library does not know are zero; in output
+ *   structs those bytes stay as they are.
  * - Sizes in bytes end in _bytes, counts start with n_, lengths of arrays end
  *   in _len and count elements. Layouts are written outermost first. Positions,
  *   slots and lengths are at most 2^31 - 1; offsets are 64-bit throughout.
@@ -430,6 +431,10 @@ typedef int32_t kvevict_layer_split;
  * window (unless keep_window is 0) and protected positions; they count inside
  * the budget. The rest of the budget goes to the highest scores: descending,
  * ties by `tie`, NaN last, +infinity first.
+ *
+ * What must stay has to fit: n_sink < budget for streaming-llm,
+ * n_sink + max(n_recent, kept window) < budget for snapkv and pyramidkv,
+ * n_sink + n_recent <= budget for random and custom.
  */
 typedef struct kvevict_policy {
   uint32_t struct_size;
@@ -444,11 +449,11 @@ typedef struct kvevict_policy {
   /** Last tokens, always kept. Default 0. StreamingLLM: its window; 0 means
    *  budget - n_sink, otherwise the budget is n_sink + n_recent. */
   uint32_t n_recent;
-  uint32_t obs_window;  /**< Last queries that score. Default 32. */
+  uint32_t obs_window;  /**< Last queries that score, >= 1. Default 32. */
   uint32_t keep_window; /**< 1: the window's own tokens are kept; 0: they are
-                                 ranked like others. Default 1. */
+                                 ranked and pooled like others. Default 1. */
   kvevict_pool pool;    /**< Default average. */
-  uint32_t pool_kernel; /**< Odd width. Default 7. */
+  uint32_t pool_kernel; /**< Odd width up to 1023. Default 7. */
   kvevict_pool_edge pool_edge;  /**< Default pad. */
   kvevict_reduce window_reduce; /**< Over the window's rows; mean or sum. */
   kvevict_reduce group_reduce;  /**< Over the query heads of a KV head. */
@@ -456,7 +461,8 @@ typedef struct kvevict_policy {
   kvevict_scope scope;         /**< Default: a keep list per KV head. */
   kvevict_reduce scope_reduce; /**< Over heads (and layers) sharing a list. */
   kvevict_tie tie;             /**< Default: the lower position survives. */
-  kvevict_layer_split layer_split; /**< pyramidkv: geometric, else uniform. */
+  /** Default: pyramidkv geometric, else uniform, which scope MODEL needs. */
+  kvevict_layer_split layer_split;
   double pyramid_alpha;  /**< Geometric ratio in (0, 1]. Default 0.7. */
   uint32_t pyramid_beta; /**< Steepness of the arithmetic splits, >= 1; 20. */
   uint32_t reserved;     /**< 0. */
@@ -493,12 +499,14 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  * scope_reduce), tie (lower|higher), split
  * (uniform|geometric|arithmetic-kvf|arithmetic-kvpress), alpha, beta, seed.
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
- * tokens are ignored. The result is validated.
+ * tokens are ignored; of a key given twice the last value counts. The result
+ * is validated.
  *
  * @param[in]  text  Zero-terminated, non-NULL.
  * @param[out] out   Non-NULL, out->struct_size set; unchanged on error.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT with the column and what
- *         was expected there. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT: with the column and what
+ *         was expected there where the text cannot be read, with the numbers
+ *         where they do not go together. Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
@@ -688,12 +696,12 @@ KVEVICT_API kvevict_status kvevict_view_validate(
 /** The attention geometry of a model whose layers are alike. */
 typedef struct kvevict_geometry {
   uint32_t struct_size;
-  uint32_t n_layers;
-  uint32_t n_q_heads; /**< A multiple of n_kv_heads. */
+  uint32_t n_layers;  /**< 1 .. 4096. */
+  uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65536. */
   uint32_t
       n_kv_heads; /**< q head h reads KV head h / (n_q_heads/n_kv_heads). */
-  uint32_t k_head_dim;   /**< Elements of a key row; 0 if k_dtype is opaque. */
-  uint32_t v_head_dim;   /**< Elements of a value row; 0 if opaque or no V. */
+  uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
+  uint32_t v_head_dim; /**< Elements of a value row; 0 if opaque or no V. */
   kvevict_dtype q_dtype; /**< Of the queries handed to capture and score. */
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
@@ -770,7 +778,8 @@ KVEVICT_API kvevict_status kvevict_plan_workspace_bytes(
 /**
  * kvevict_policy_layer_budgets() for the plan's policy and layers.
  *
- * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1.
+ * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
+ *                          it counts as max_tokens.
  * @param[out] budgets      [n_layers] tokens.
  * @param[in]  budgets_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
@@ -832,8 +841,10 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
  *
  * Weights are the exact causal softmax over all n_tokens keys; they are reduced
  * over the window's rows and the query heads of each KV head and pooled over
- * the tokens before the window, as the plan's policy says. Accumulated in f32
- * whatever the dtypes. Method: SnapKV, arXiv:2404.14469.
+ * the tokens before the window (with keep_window 0 over all), as the plan's
+ * policy says. Accumulated in f32 whatever the dtypes. NaN in a key makes every
+ * weight of the rows that see it NaN, and so the head's other scores.
+ * Method: SnapKV, arXiv:2404.14469.
  * Cost: reads K once; n_q_heads * obs_window * n_tokens * head_dim
  * multiply-adds.
  *
@@ -863,7 +874,8 @@ kvevict_score_window(const kvevict_plan* plan, const kvevict_plane* queries,
  *
  * Sinks, recents, the window (as the policy says) and protected slots are
  * always kept; the rest is filled by descending score, ties by the policy's
- * rule, NaN last. If the layer's budget covers n_tokens, every slot is kept.
+ * rule, NaN last. These are the caller's scores, whatever the policy's own
+ * signal. If the layer's budget covers n_tokens, every slot is kept.
  * Cost: three passes over the scores, independent of their values.
  *
  * @param[in]  layer       < n_layers; decides the budget. Scope MODEL: 0.
@@ -1029,7 +1041,8 @@ typedef struct kvevict_evict_report {
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, too few
  *         captured queries, a budget smaller than what must stay, layers of
  *         unequal length under scope MODEL); KVEVICT_ERROR_UNSUPPORTED (the
- *         policy must score keys that cannot be read). Since: 0.1
+ *         policy must score keys that cannot be read, or tokens of the window
+ *         are gone already, which keep_window 0 allows). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
