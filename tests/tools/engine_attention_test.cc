@@ -25,7 +25,7 @@ struct Case {
   float scale = 0.0f;
 };
 
-// Around the tile of 64 slots, the spans of 2048 that decoding splits into, the
+// Around the tile of 64 slots, the spans of 512 that decoding splits into, the
 // blocks of 256 rows that prefill splits into, and vectors of 4 to 16.
 const Case kCases[] = {
     {1, 1, 1, 1, 8, 8},
@@ -33,9 +33,10 @@ const Case kCases[] = {
     {64, 1, 1, 4, 33, 17},
     {65, 1, 3, 1, 80, 80, KVEVICT_DTYPE_BF16},
     {200, 1, 2, 4, 128, 128, KVEVICT_DTYPE_F16},
-    {2048, 1, 1, 2, 16, 16},
-    {2049, 1, 1, 2, 16, 16},
+    {512, 1, 1, 2, 16, 16},
+    {513, 1, 1, 2, 16, 16},
     {5000, 1, 2, 2, 32, 40, KVEVICT_DTYPE_BF16, 0.3f},
+    {130, 1, 2, 20, 32, 24},
     {2, 2, 1, 1, 8, 8},
     {64, 64, 1, 2, 64, 64},
     {65, 65, 2, 1, 128, 128, KVEVICT_DTYPE_F16},

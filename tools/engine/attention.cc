@@ -14,28 +14,32 @@ namespace {
 // few enough that their scores stay in L2.
 constexpr uint32_t kBlockRows = 256;
 
-// Slots of one decode item: long enough to pay for the merge. A multiple of the
-// tile.
-constexpr uint32_t kSpanSlots = 32 * kTileSlots;
+// Slots of one decode item: long enough to pay for the merge, short enough that an
+// evicted cache keeps several threads busy. A multiple of the tile.
+constexpr uint32_t kSpanSlots = 8 * kTileSlots;
 
 uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-// What is common to all items of a KV head.
-AttentionSpan HeadSpan(const AttentionArgs& args, uint32_t kv_head) {
+// n_kv_heads heads from first_head on, all queries.
+AttentionSpan HeadSpan(const AttentionArgs& args, uint32_t first_head,
+                       uint32_t n_kv_heads) {
   const KvShape& shape = args.cache->shape();
   const size_t element_bytes = ElementBytes(shape.dtype);
-  const uint32_t group_size = args.n_q_heads / shape.n_kv_heads;
   AttentionSpan span;
-  span.queries = args.queries + size_t{kv_head} * group_size * shape.k_head_dim;
+  span.n_kv_heads = n_kv_heads;
+  span.n_queries = static_cast<uint32_t>(args.n_visible.size());
+  span.group_size = args.n_q_heads / shape.n_kv_heads;
+  span.queries =
+      args.queries + size_t{first_head} * span.group_size * shape.k_head_dim;
   span.query_stride = size_t{args.n_q_heads} * shape.k_head_dim;
-  span.group_size = group_size;
+  span.n_visible = args.n_visible.data();
   span.scale = args.scale != 0.0f
                    ? args.scale
                    : 1.0f / std::sqrt(static_cast<float>(shape.k_head_dim));
   span.k = static_cast<const uint8_t*>(args.cache->k(args.layer)) +
-           kv_head * shape.k_head_dim * element_bytes;
+           first_head * shape.k_head_dim * element_bytes;
   span.v = static_cast<const uint8_t*>(args.cache->v(args.layer)) +
-           kv_head * shape.v_head_dim * element_bytes;
+           first_head * shape.v_head_dim * element_bytes;
   span.k_stride_bytes = args.cache->k_row_bytes();
   span.v_stride_bytes = args.cache->v_row_bytes();
   span.k_head_dim = shape.k_head_dim;
@@ -73,14 +77,14 @@ void AttendPrefill(const AttentionArgs& args, ThreadPool& pool) {
     const uint32_t kv_head = item % shape.n_kv_heads;
     const uint32_t first = item / shape.n_kv_heads * block;
     const uint32_t n = std::min(block, n_queries - first);
-    AttentionSpan span = HeadSpan(args, kv_head);
+    AttentionSpan span = HeadSpan(args, kv_head, 1);
     span.queries += first * span.query_stride;
-    span.n_rows = n * group_size;
-    span.n_visible = args.n_visible.data() + first;
+    span.n_queries = n;
+    span.n_visible += first;
     span.last_slot = *std::max_element(span.n_visible, span.n_visible + n);
     states[worker].AttachTo(span);
     AttendSpan(span);
-    for (uint32_t row = 0; row < span.n_rows; ++row) {
+    for (uint32_t row = 0; row < span.n_rows(); ++row) {
       const size_t query = first + row / group_size;
       const size_t head = kv_head * group_size + row % group_size;
       const float* from = span.out + size_t{row} * dim;
@@ -106,29 +110,19 @@ void Merge(const std::vector<Partial>& spans, uint32_t row, uint32_t dim,
   for (uint32_t e = 0; e < dim; ++e) out[e] /= sum;
 }
 
+// All heads of a slot are read together: they are one piece of memory.
 void AttendDecode(const AttentionArgs& args, ThreadPool& pool) {
   const KvShape& shape = args.cache->shape();
-  const uint32_t group_size = args.n_q_heads / shape.n_kv_heads;
   const uint32_t dim = shape.v_head_dim;
   const uint32_t n_visible = args.n_visible[0];
-  // States of one span hold the rows of all heads: row = q head.
   std::vector<Partial> spans(CeilDiv(n_visible, kSpanSlots),
                              Partial(args.n_q_heads, dim));
-  const uint32_t n_items =
-      static_cast<uint32_t>(spans.size()) * shape.n_kv_heads;
-  pool.For(n_items, [&](uint32_t item, uint32_t) {
-    const uint32_t kv_head = item % shape.n_kv_heads;
-    const uint32_t index = item / shape.n_kv_heads;
-    const uint32_t first_row = kv_head * group_size;
-    AttentionSpan span = HeadSpan(args, kv_head);
-    span.n_rows = group_size;
-    span.n_visible = args.n_visible.data();
+  const uint32_t n_spans = static_cast<uint32_t>(spans.size());
+  pool.For(n_spans, [&](uint32_t index, uint32_t) {
+    AttentionSpan span = HeadSpan(args, 0, shape.n_kv_heads);
     span.first_slot = index * kSpanSlots;
     span.last_slot = std::min(n_visible, span.first_slot + kSpanSlots);
     spans[index].AttachTo(span);
-    span.max += first_row;
-    span.sum += first_row;
-    span.out += size_t{first_row} * dim;
     AttendSpan(span);
   });
   for (uint32_t head = 0; head < args.n_q_heads; ++head) {

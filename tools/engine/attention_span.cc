@@ -22,12 +22,17 @@ namespace kvevict::tools {
 // much as the arithmetic of a short span.
 struct SpanScratch {
   float* queries;  // [n_rows, k_head_dim], scaled
-  float* keys;     // [kTileSlots / panel, k_head_dim, panel]
-  float* values;   // [panels of v_head_dim, kTileSlots, panel]
+  float* keys;     // [kTileSlots / panel, k_head_dim, panel]; of one KV head
+  float* values;   // [n_kv_heads, panels of v_head_dim, kTileSlots, panel]
   float* weights;  // [n_rows, kTileSlots]
 };
 
 SpanScratch ThreadScratch(const AttentionSpan& span, size_t panel);
+
+// v_head_dim in whole panels.
+inline size_t PaddedCols(size_t v_head_dim, size_t panel) {
+  return (v_head_dim + panel - 1) / panel * panel;
+}
 
 }  // namespace kvevict::tools
 #endif
@@ -36,7 +41,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::tools {
 namespace HWY_NAMESPACE {
 
-// Rows the keys of a tile must meet to be worth transposing; fewer use dot products.
+// Rows of a head that make its keys worth transposing; fewer use dot products.
 constexpr uint32_t kRowsToTranspose = 16;
 
 // Turns a [4, 4] block around. 128-bit vectors, which every target has.
@@ -87,17 +92,23 @@ HWY_INLINE void TransposeRows(const T* const rows[4], size_t n, float* to,
   }
 }
 
+template <typename T>
+HWY_INLINE const T* Row(const uint8_t* rows, size_t stride_bytes, size_t slot) {
+  return reinterpret_cast<const T*>(rows + slot * stride_bytes);
+}
+
 // The tile's keys as panels [k_head_dim, panel]. Slots past the span repeat its last
 // one; their weights become 0.
 template <typename T>
-void PackKeys(const AttentionSpan& span, uint32_t slot, uint32_t n_slots,
-              float* keys) {
+void PackKeys(const AttentionSpan& span, uint32_t head, uint32_t slot,
+              uint32_t n_slots, float* keys) {
   const size_t panel = GemmCols();
   for (uint32_t j = 0; j < kTileSlots; j += 4) {
     const T* rows[4];
     for (uint32_t r = 0; r < 4; ++r) {
       const size_t row = slot + std::min(j + r, n_slots - 1);
-      rows[r] = reinterpret_cast<const T*>(span.k + row * span.k_stride_bytes);
+      rows[r] = Row<T>(span.k, span.k_stride_bytes, row) +
+                size_t{head} * span.k_head_dim;
     }
     float* to = keys + j / panel * panel * span.k_head_dim + j % panel;
     TransposeRows(rows, span.k_head_dim, to, panel);
@@ -111,26 +122,31 @@ void PackValues(const AttentionSpan& span, uint32_t slot, uint32_t n_slots,
   const DF d;
   const size_t lanes = hn::Lanes(d);
   const size_t panel = GemmCols();
+  const size_t head_values = PaddedCols(span.v_head_dim, panel) * kTileSlots;
   for (uint32_t j = 0; j < n_slots; ++j) {
-    const T* row = reinterpret_cast<const T*>(span.v + (slot + size_t{j}) *
-                                                           span.v_stride_bytes);
-    for (size_t e = 0; e < span.v_head_dim; e += lanes) {
-      const size_t valid = std::min<size_t>(lanes, span.v_head_dim - e);
-      const VF x =
-          valid == lanes ? LoadAsF32(d, row + e) : LoadAsF32(d, row + e, valid);
-      hn::Store(
-          x, d,
-          values + e / panel * panel * kTileSlots + j * panel + e % panel);
+    const T* row = Row<T>(span.v, span.v_stride_bytes, slot + j);
+    for (uint32_t head = 0; head < span.n_kv_heads; ++head) {
+      float* to = values + head * head_values + j * panel;
+      for (size_t e = 0; e < span.v_head_dim; e += lanes) {
+        const size_t valid = std::min<size_t>(lanes, span.v_head_dim - e);
+        const VF x = valid == lanes ? LoadAsF32(d, row + e)
+                                    : LoadAsF32(d, row + e, valid);
+        hn::Store(x, d, to + e / panel * panel * kTileSlots + e % panel);
+      }
+      row += span.v_head_dim;
     }
   }
 }
 
-// Logits of all rows from packed keys.
-void MultiplyKeys(const AttentionSpan& span, const SpanScratch& scratch) {
+// Logits of a head's rows from its packed keys.
+void MultiplyKeys(const AttentionSpan& span, uint32_t head,
+                  const SpanScratch& scratch) {
   const size_t panel = GemmCols();
   const size_t n_inner = span.k_head_dim;
+  const size_t begin = size_t{head} * span.rows_per_head();
+  const size_t end = begin + span.rows_per_head();
   for (size_t j = 0; j < kTileSlots; j += panel) {
-    for (size_t row = 0; row < span.n_rows; row += kGemmRows) {
+    for (size_t row = begin; row < end; row += kGemmRows) {
       Multiply({.a = scratch.queries + row * n_inner,
                 .a_stride = n_inner,
                 .b = scratch.keys + j * n_inner,
@@ -138,39 +154,46 @@ void MultiplyKeys(const AttentionSpan& span, const SpanScratch& scratch) {
                 .c = scratch.weights + row * kTileSlots + j,
                 .c_stride = kTileSlots,
                 .n_inner = n_inner,
-                .n_rows = std::min<size_t>(kGemmRows, span.n_rows - row),
+                .n_rows = std::min(kGemmRows, end - row),
                 .n_cols = panel,
                 .accumulate = false});
     }
   }
 }
 
-// Logits of a few rows, straight from the cache.
+template <typename T>
+HWY_INLINE float Dot(const T* key, const float* query, size_t n) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  VF s0 = hn::Zero(d), s1 = s0;
+  size_t e = 0;
+  for (; e + 2 * lanes <= n; e += 2 * lanes) {
+    s0 = hn::MulAdd(LoadAsF32(d, key + e), hn::LoadU(d, query + e), s0);
+    s1 = hn::MulAdd(LoadAsF32(d, key + e + lanes),
+                    hn::LoadU(d, query + e + lanes), s1);
+  }
+  for (; e < n; e += lanes) {
+    const size_t valid = std::min(lanes, n - e);
+    s0 = hn::MulAdd(LoadAsF32(d, key + e, valid),
+                    hn::LoadN(d, query + e, valid), s0);
+  }
+  return hn::ReduceSum(d, hn::Add(s0, s1));
+}
+
+// Logits of a few rows, straight from the cache, all heads of a slot in turn.
 template <typename T>
 void DotKeys(const AttentionSpan& span, uint32_t slot, uint32_t n_slots,
              const SpanScratch& scratch) {
-  const DF d;
-  const size_t lanes = hn::Lanes(d);
   const size_t n = span.k_head_dim;
-  const size_t whole = n / (2 * lanes) * (2 * lanes);
   for (uint32_t j = 0; j < n_slots; ++j) {
-    const T* key = reinterpret_cast<const T*>(span.k + (slot + size_t{j}) *
-                                                           span.k_stride_bytes);
-    for (uint32_t row = 0; row < span.n_rows; ++row) {
-      const float* q = scratch.queries + row * n;
-      VF s0 = hn::Zero(d), s1 = s0;
-      size_t e = 0;
-      for (; e < whole; e += 2 * lanes) {
-        s0 = hn::MulAdd(LoadAsF32(d, key + e), hn::LoadU(d, q + e), s0);
-        s1 = hn::MulAdd(LoadAsF32(d, key + e + lanes),
-                        hn::LoadU(d, q + e + lanes), s1);
+    const T* key = Row<T>(span.k, span.k_stride_bytes, slot + j);
+    size_t row = 0;
+    for (uint32_t head = 0; head < span.n_kv_heads; ++head) {
+      for (uint32_t i = 0; i < span.rows_per_head(); ++i, ++row) {
+        scratch.weights[row * kTileSlots + j] =
+            Dot(key, scratch.queries + row * n, n);
       }
-      for (; e < n; e += lanes) {
-        const size_t valid = std::min(lanes, n - e);
-        s0 = hn::MulAdd(LoadAsF32(d, key + e, valid),
-                        hn::LoadN(d, q + e, valid), s0);
-      }
-      scratch.weights[row * kTileSlots + j] = hn::ReduceSum(d, hn::Add(s0, s1));
+      key += n;
     }
   }
 }
@@ -213,18 +236,23 @@ HWY_INLINE void SoftmaxRow(const AttentionSpan& span, uint32_t row,
 void AddValues(const AttentionSpan& span, uint32_t n_slots,
                const SpanScratch& scratch) {
   const size_t panel = GemmCols();
-  for (size_t e = 0; e < span.v_head_dim; e += panel) {
-    for (size_t row = 0; row < span.n_rows; row += kGemmRows) {
-      Multiply({.a = scratch.weights + row * kTileSlots,
-                .a_stride = kTileSlots,
-                .b = scratch.values + e * kTileSlots,
-                .b_stride = panel,
-                .c = span.out + row * span.v_head_dim + e,
-                .c_stride = span.v_head_dim,
-                .n_inner = n_slots,
-                .n_rows = std::min<size_t>(kGemmRows, span.n_rows - row),
-                .n_cols = std::min<size_t>(panel, span.v_head_dim - e),
-                .accumulate = true});
+  const size_t head_values = PaddedCols(span.v_head_dim, panel) * kTileSlots;
+  for (size_t head = 0; head < span.n_kv_heads; ++head) {
+    const size_t begin = head * span.rows_per_head();
+    const size_t end = begin + span.rows_per_head();
+    for (size_t e = 0; e < span.v_head_dim; e += panel) {
+      for (size_t row = begin; row < end; row += kGemmRows) {
+        Multiply({.a = scratch.weights + row * kTileSlots,
+                  .a_stride = kTileSlots,
+                  .b = scratch.values + head * head_values + e * kTileSlots,
+                  .b_stride = panel,
+                  .c = span.out + row * span.v_head_dim + e,
+                  .c_stride = span.v_head_dim,
+                  .n_inner = n_slots,
+                  .n_rows = std::min(kGemmRows, end - row),
+                  .n_cols = std::min<size_t>(panel, span.v_head_dim - e),
+                  .accumulate = true});
+      }
     }
   }
 }
@@ -232,35 +260,39 @@ void AddValues(const AttentionSpan& span, uint32_t n_slots,
 // Weights get base-2 logits: exp2 is what the vector code computes.
 void PackQueries(const AttentionSpan& span, float* queries) {
   const float scale = span.scale * 1.44269504088896341f;
-  for (uint32_t row = 0; row < span.n_rows; ++row) {
-    const float* from = span.queries +
-                        row / span.group_size * span.query_stride +
-                        size_t{row % span.group_size} * span.k_head_dim;
-    for (uint32_t e = 0; e < span.k_head_dim; ++e) {
-      queries[size_t{row} * span.k_head_dim + e] = from[e] * scale;
+  // The heads of a group lie side by side.
+  const size_t n = size_t{span.group_size} * span.k_head_dim;
+  for (uint32_t head = 0; head < span.n_kv_heads; ++head) {
+    for (uint32_t query = 0; query < span.n_queries; ++query) {
+      const float* from = span.queries + query * span.query_stride + head * n;
+      for (size_t e = 0; e < n; ++e) *queries++ = from[e] * scale;
     }
   }
 }
 
 template <typename T>
 void AttendSpanOf(const AttentionSpan& span) {
+  const uint32_t n_rows = span.n_rows();
   const SpanScratch scratch = ThreadScratch(span, GemmCols());
   PackQueries(span, scratch.queries);
-  std::fill_n(span.max, span.n_rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(span.sum, span.n_rows, 0.0f);
-  std::fill_n(span.out, size_t{span.n_rows} * span.v_head_dim, 0.0f);
+  std::fill_n(span.max, n_rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(span.sum, n_rows, 0.0f);
+  std::fill_n(span.out, size_t{n_rows} * span.v_head_dim, 0.0f);
   for (uint32_t slot = span.first_slot; slot < span.last_slot;
        slot += kTileSlots) {
     const uint32_t n_slots = std::min(kTileSlots, span.last_slot - slot);
-    if (span.n_rows >= kRowsToTranspose) {
-      PackKeys<T>(span, slot, n_slots, scratch.keys);
-      MultiplyKeys(span, scratch);
+    if (span.rows_per_head() >= kRowsToTranspose) {
+      for (uint32_t head = 0; head < span.n_kv_heads; ++head) {
+        PackKeys<T>(span, head, slot, n_slots, scratch.keys);
+        MultiplyKeys(span, head, scratch);
+      }
     } else {
       DotKeys<T>(span, slot, n_slots, scratch);
     }
-    for (uint32_t row = 0; row < span.n_rows; ++row) {
-      const uint32_t end = span.n_visible[row / span.group_size];
-      const uint32_t n_visible = std::clamp(end, slot, slot + n_slots) - slot;
+    for (uint32_t row = 0; row < n_rows; ++row) {
+      const uint32_t query = row / span.group_size % span.n_queries;
+      const uint32_t n_visible =
+          std::clamp(span.n_visible[query], slot, slot + n_slots) - slot;
       float* weights = scratch.weights + size_t{row} * kTileSlots;
       if (n_visible == 0) {
         std::fill_n(weights, kTileSlots, 0.0f);
@@ -296,11 +328,11 @@ SpanScratch ThreadScratch(const AttentionSpan& span, size_t panel) {
   thread_local size_t capacity = 0;
   // Parts start on cache lines.
   const auto line = [](size_t n) { return (n + 15) / 16 * 16; };
-  const size_t queries = line(size_t{span.n_rows} * span.k_head_dim);
+  const size_t queries = line(size_t{span.n_rows()} * span.k_head_dim);
   const size_t keys = size_t{kTileSlots} * span.k_head_dim;
   const size_t values =
-      (span.v_head_dim + panel - 1) / panel * panel * kTileSlots;
-  const size_t weights = size_t{span.n_rows} * kTileSlots;
+      span.n_kv_heads * PaddedCols(span.v_head_dim, panel) * kTileSlots;
+  const size_t weights = size_t{span.n_rows()} * kTileSlots;
   const size_t needed = queries + keys + values + weights;
   if (needed > capacity) {
     memory = hwy::AllocateAligned<float>(needed);

@@ -1,4 +1,4 @@
-// A block of query rows against a span of one KV head's slots.
+// Query rows against a span of slots.
 #ifndef KVEVICT_TOOLS_ENGINE_ATTENTION_SPAN_H_
 #define KVEVICT_TOOLS_ENGINE_ATTENTION_SPAN_H_
 
@@ -10,28 +10,34 @@
 namespace kvevict::tools {
 
 struct AttentionSpan {
-  // Row r is head r % group_size of the group, query r / group_size.
+  // Some queries of one KV head, or of all of them: their rows lie side by side.
+  uint32_t n_kv_heads = 0;
+  uint32_t n_queries = 0;
+  uint32_t group_size = 0;  // q heads of a KV head
+  // Query i of q head h is at queries + i * query_stride + h * k_head_dim.
   const float* queries = nullptr;
-  size_t query_stride = 0;  // from one query to the next
-  uint32_t group_size = 0;  // rows of one query, head_dim floats apart
-  uint32_t n_rows = 0;
-  const uint32_t* n_visible = nullptr;  // [n_rows / group_size]
+  size_t query_stride = 0;
+  const uint32_t* n_visible = nullptr;  // [n_queries] slots, from 0
   float scale = 0.0f;
-  // This KV head's rows.
+  // The first head's rows.
   const uint8_t* k = nullptr;
   const uint8_t* v = nullptr;
-  size_t k_stride_bytes = 0;
+  size_t k_stride_bytes = 0;  // from slot to slot
   size_t v_stride_bytes = 0;
   uint32_t k_head_dim = 0;
   uint32_t v_head_dim = 0;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;
   uint32_t first_slot = 0;  // span [first_slot, last_slot)
   uint32_t last_slot = 0;
-  // Softmax state, as if the span were everything: with x = log2(e) * scale * q.k,
-  // max of x, sum of 2^(x - max), and values weighted by 2^(x - max).
-  float* max = nullptr;  // [n_rows]
-  float* sum = nullptr;  // [n_rows]
-  float* out = nullptr;  // [n_rows, v_head_dim]
+  // Softmax state of rows [n_kv_heads, n_queries, group_size], as if the span were
+  // everything: with x = log2(e) * scale * q.k, max of x, sum of 2^(x - max), and
+  // values weighted by 2^(x - max).
+  float* max = nullptr;  // [n_rows()]
+  float* sum = nullptr;  // [n_rows()]
+  float* out = nullptr;  // [n_rows(), v_head_dim]
+
+  uint32_t rows_per_head() const { return n_queries * group_size; }
+  uint32_t n_rows() const { return n_kv_heads * rows_per_head(); }
 };
 
 // Keys of a tile. Longer would push the tile out of L1, shorter would rescale more
