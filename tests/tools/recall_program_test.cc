@@ -149,7 +149,8 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"demo --policy no-such-policy", "no-such-policy"},
       {"demo --policy snapkv:pool=avg8", "8 is not an odd number"},
       {"demo --policy", "policy"},
-      {"demo --budget 20", "20"},  // less than sinks and window
+      {"demo --budget 20",
+       "policy snapkv: n_sink 4 + obs_window 32 >= budget 20"},
       {"demo --model /no/such/file --text /no/such/file", "/no/such/file"},
       {"demo --text /dev/null", "--model"},
       {"demo --model /dev/null", "--text"},

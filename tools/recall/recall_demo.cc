@@ -31,6 +31,15 @@ uint32_t BudgetTokens(double budget, uint32_t n_tokens) {
   return static_cast<uint32_t>(std::clamp<double>(n, 1, n_tokens));
 }
 
+kvevict_policy Parse(const DemoPolicy& policy, double budget) {
+  try {
+    return ParsePolicy(policy.text, budget);
+  } catch (const KvevictError& error) {
+    throw KvevictError(
+        error.status, fmt::format("policy {}: {}", policy.label, error.what()));
+  }
+}
+
 double Shrink(const Evictor::Report& report) {
   return static_cast<double>(report.bytes_before) /
          static_cast<double>(report.bytes_after);
@@ -98,7 +107,7 @@ int RunRecallDemo(const DemoOptions& options) {
   const double budget = Budget(options, n_tokens);
   std::vector<kvevict_policy> policies;
   for (const DemoPolicy& policy : options.policies) {
-    policies.push_back(ParsePolicy(policy.text, budget));
+    policies.push_back(Parse(policy, budget));
   }
 
   ThreadPool pool(options.threads);
