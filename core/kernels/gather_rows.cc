@@ -18,10 +18,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Far enough ahead that a scattered row has come from memory when it is its
 // turn, and no more lines on their way than the core can track (8 KiB ahead is
 // slower on Zen 4).
-constexpr uint32_t kPrefetchBytes = 3072;
+constexpr uint32_t kPrefetchBytes = 4096;
 constexpr uint32_t kCacheLine = 64;
 // Rows from here on pay for the search for runs; shorter ones move one by one.
 constexpr uint32_t kRunRowBytes = 2048;
+// Blocks from here on are worth a call of memmove; two long rows always are.
+constexpr size_t kBlockBytes = 2 * kRunRowBytes;
 
 // The cache is the caller's and writable; kernels that only read see it const.
 HWY_INLINE uint8_t* Writable(const uint8_t* p) {
@@ -80,12 +82,19 @@ void GatherRuns(const GatherRowsArgs& a, uint32_t begin) {
            a.keep[i + run] == a.keep[i] + static_cast<int32_t>(run)) {
       ++run;
     }
-    // The next run starts coming while this one is copied; the hardware follows
-    // it.
-    if (i + run < a.n_keep) {
-      PrefetchRow(base + a.keep[i + run] * bytes, 4 * kCacheLine);
+    const bool block = run * bytes >= kBlockBytes;
+    // What comes next starts coming while this is copied: the head of the next
+    // run, whose rest the hardware follows, or the single row after the next.
+    const uint32_t next = i + run + (block ? 0 : 1);
+    if (next < a.n_keep) {
+      PrefetchRow(base + a.keep[next] * bytes,
+                  block ? 4 * kCacheLine : a.row_bytes);
     }
-    std::memmove(base + i * bytes, base + a.keep[i] * bytes, run * bytes);
+    if (block) {
+      std::memmove(base + i * bytes, base + a.keep[i] * bytes, run * bytes);
+    } else {
+      CopyRow(base + i * bytes, base + a.keep[i] * bytes, bytes);
+    }
     i += run;
   }
 }
