@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/view.h"
 
@@ -29,8 +30,11 @@ struct Axes {
     axes[0] = axis(n_tokens, plane.token_stride_bytes);
     axes[1] = axis(n_heads, plane.head_stride_bytes);
     axes[2] = opaque ? Axis{1, 0} : axis(plane.head_dim, ElementStride(plane));
-    std::sort(axes, axes + 3,
-              [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
+    // Widest first, by exchanges.
+    const auto order = [this](int i, int j) {
+      if (axes[i].stride < axes[j].stride) std::swap(axes[i], axes[j]);
+    };
+    order(0, 1), order(1, 2), order(0, 1);
   }
 
   // Whether two planes with these axes, `distance` bytes apart, share a byte: some

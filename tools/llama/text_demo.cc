@@ -79,7 +79,7 @@ auto Named(const DemoPolicy& policy, Action&& action) {
   try {
     return action();
   } catch (const KvevictError& error) {
-    throw std::runtime_error(policy.label + ": " + error.what());
+    throw KvevictError(error.status, policy.label + ": " + error.what());
   }
 }
 
