@@ -9,6 +9,7 @@ set -euo pipefail
   exit 1
 }
 # One <testcase> per test, its status on the same line, its output in <system-out>.
+# A program may also skip single cases; each prints a line "skipped: reason".
 # "notrun" is a skip only if the test itself asked for it (exit code 77); otherwise the
 # program is missing or a fixture failed.
 awk '
@@ -16,7 +17,7 @@ awk '
     if (!match($0, key "=\"[^\"]*\"")) return ""
     return substr($0, RSTART + length(key) + 2, RLENGTH - length(key) - 3)
   }
-  /<testcase / { name = value("name"); status = value("status"); reason = ""
+  /<testcase / { name = value("name"); status = value("status"); reason = ""; cases = 0
                  if (status == "run") passed++
                  else if (status == "fail") failed++ }
   /<skipped message=/ && status == "notrun" {
@@ -27,7 +28,12 @@ awk '
   { line = $0; sub(/^[ \t]*<system-out>/, "", line); sub(/<\/system-out>.*/, "", line) }
   /<system-out>/ { inside = 1 }
   inside && line != "" { reason = line }
+  inside && line ~ /^skipped: / { cases++; why = substr(line, 10) }
   /<\/system-out>/ { inside = 0 }
+  /<\/testcase>/ && status == "run" && cases > 0 {
+    skipped += cases
+    print "skipped in " name ": " cases (cases > 1 ? " cases, the last: " : " case: ") why
+  }
   /<\/testcase>/ && status == "notrun" && asked {
     gsub(/&quot;/, "\"", reason); gsub(/&lt;/, "<", reason)
     gsub(/&gt;/, ">", reason); gsub(/&amp;/, "\\&", reason)
