@@ -20,7 +20,7 @@ check_tidy() {
   [[ $(clang-tidy --list-checks) == *bugprone-* ]] || fail ".clang-tidy is unreadable"
   sources | grep -E '^(capi|core|tools)/.*\.cc$' |
     xargs -P "$jobs" -n 2 clang-tidy -p build/tidy --quiet \
-      --extra-arg=-DHWY_COMPILE_ONLY_STATIC
+      --extra-arg=-DHWY_COMPILE_ONLY_STATIC 2> >(grep -v 'warnings generated' >&2)
 }
 
 # A sanitizer's report ends the program with an error: -fno-sanitize-recover.
