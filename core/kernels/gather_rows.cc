@@ -16,23 +16,27 @@ namespace kvevict::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Far enough ahead that a scattered row has come from memory when it is its
-// turn, and no more lines on their way than the core can track (8 KiB ahead is
-// slower on Zen 4).
+// turn.
 constexpr uint32_t kPrefetchBytes = 4096;
 constexpr uint32_t kCacheLine = 64;
-// Rows from here on pay for the search for runs; shorter ones move one by one.
-constexpr uint32_t kRunRowBytes = 2048;
-// Blocks from here on are worth a call of memmove; two long rows always are.
-constexpr size_t kBlockBytes = 2 * kRunRowBytes;
+// Rows from here on move as runs of adjacent survivors; shorter ones do not pay
+// for the search.
+constexpr uint32_t kRunRowBytes = 4096;
 
 // The cache is the caller's and writable; kernels that only read see it const.
 HWY_INLINE uint8_t* Writable(const uint8_t* p) {
   return const_cast<uint8_t*>(p);
 }
 
+// Into the second-level cache: many more lines can be on their way there than
+// to the first (1.3 times as fast as the latter on Zen 4).
 HWY_INLINE void PrefetchRow(const uint8_t* row, uint32_t n_bytes) {
   for (uint32_t b = 0; b < n_bytes; b += kCacheLine) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+    __builtin_prefetch(row + b, /*rw=*/0, /*locality=*/2);
+#else
     hwy::Prefetch(row + b);
+#endif
   }
 }
 
@@ -72,7 +76,7 @@ void GatherEach(const GatherRowsArgs& a, uint32_t begin, uint32_t end) {
 }
 
 // Long rows that lie end to end: a run of adjacent survivors moves as one
-// block.
+// block, while the head of the next one starts coming; the hardware follows it.
 void GatherRuns(const GatherRowsArgs& a, uint32_t begin) {
   const size_t bytes = a.row_bytes;
   uint8_t* base = Writable(a.rows.base);
@@ -82,20 +86,12 @@ void GatherRuns(const GatherRowsArgs& a, uint32_t begin) {
            a.keep[i + run] == a.keep[i] + static_cast<int32_t>(run)) {
       ++run;
     }
-    const bool block = run * bytes >= kBlockBytes;
-    // What comes next starts coming while this is copied: the head of the next
-    // run, whose rest the hardware follows, or the single row after the next.
-    const uint32_t next = i + run + (block ? 0 : 1);
+    const uint32_t next = i + run;
     if (next < a.n_keep) {
-      PrefetchRow(base + a.keep[next] * bytes,
-                  block ? 4 * kCacheLine : a.row_bytes);
+      PrefetchRow(base + a.keep[next] * bytes, 4 * kCacheLine);
     }
-    if (block) {
-      std::memmove(base + i * bytes, base + a.keep[i] * bytes, run * bytes);
-    } else {
-      CopyRow(base + i * bytes, base + a.keep[i] * bytes, bytes);
-    }
-    i += run;
+    std::memmove(base + i * bytes, base + a.keep[i] * bytes, run * bytes);
+    i = next;
   }
 }
 
