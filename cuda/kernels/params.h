@@ -1,0 +1,273 @@
+// Arguments of the kernels: one struct each, passed by value, at most 4,096
+// bytes. Read by the host compiler and by NVRTC; addresses are device addresses.
+//
+// Layers of a model go in one launch: what they have in common (strides, head
+// counts) stands once, what differs in an array with one entry per layer. More
+// layers than an array holds, or layers laid out differently, take one launch
+// more.
+#ifndef KVEVICT_CUDA_KERNELS_PARAMS_H_
+#define KVEVICT_CUDA_KERNELS_PARAMS_H_
+
+#ifdef __CUDACC_RTC__
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef int int32_t;
+typedef long long int64_t;
+#else
+#include <cstdint>
+#endif
+
+namespace kvevict::cuda {
+
+// How the rows of a plane lie. Slot s, head h, element e is at
+//   contiguous  base + s * row_stride + h * head_stride + e * element_stride
+//   paged       base + table[s / block_size] * block_stride
+//                    + (s % block_size) * row_stride + ...
+struct RowLayout {
+  int64_t row_stride;
+  int64_t head_stride;
+  int64_t element_stride;
+  int64_t block_stride;
+  uint32_t block_size;  // 0: contiguous
+  uint32_t reserved;
+};
+static_assert(sizeof(RowLayout) == 40);
+
+// Which positions the slots of a layer hold: the first n_kept are listed,
+// i32 [n_lists, n_kept] at `kept`, the rest count up from tail_position.
+struct SlotPositions {
+  uint64_t kept;
+  uint32_t n_kept;
+  uint32_t tail_position;
+};
+static_assert(sizeof(SlotPositions) == 16);
+
+// ---- capture: copies query rows into a layer's ring ----
+
+struct CaptureParams {
+  uint64_t from;  // row 0 of those to copy, head 0
+  uint64_t ring;  // [window, n_heads, row elements], packed
+  // u32 with the position of row 0, read when the kernel runs; 0: first_position
+  // below is it.
+  uint64_t position_address;
+  int64_t from_row_stride;
+  int64_t from_head_stride;
+  int64_t from_element_stride;
+  uint32_t first_position;  // added to what is read
+  uint32_t n_rows;          // <= window
+  uint32_t n_heads;
+  uint32_t n_elements;  // per row and head
+  uint32_t element_bytes;
+  uint32_t window;  // position p goes to ring row p % window
+};
+static_assert(sizeof(CaptureParams) == 72);
+
+// ---- window_attention ----
+
+struct ScoreLayer {
+  uint64_t queries;      // ring or caller's plane, head 0, row 0
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  // f32 natural log-sum-exps of the rows' scaled logits, [n_q_heads, window]
+  // with the strides below, rows in ring order; 0: the first pass computes them.
+  uint64_t row_lse;
+  uint64_t scores;  // out: f32 [n_kv_heads or n_q_heads, n_tokens]
+  uint32_t n_tokens;  // >= window
+  uint32_t first_row;  // window row w is stored row (first_row + w) % window
+};
+static_assert(sizeof(ScoreLayer) == 48);
+
+struct ScoreParams {
+  static constexpr uint32_t kMaxLayers = 80;
+  RowLayout keys;
+  int64_t query_row_stride;
+  int64_t query_head_stride;
+  int64_t query_element_stride;
+  int64_t lse_row_stride;  // bytes
+  int64_t lse_head_stride;
+  // f32 [n_layers, n_kv_heads, n_splits, rows]: base-2 log-sum-exp of a row over
+  // the keys of one split. Written by the first pass, read by the second.
+  uint64_t partial_lse;
+  float scale_log2e;      // softmax scale * log2(e)
+  float weight_scale;     // of the summed weights: 1 / window for a mean
+  uint32_t n_kv_heads;
+  uint32_t n_splits;      // the most of any layer; grid.x
+  uint32_t keys_per_split;  // a multiple of 64
+  uint32_t reserved;
+  ScoreLayer layers[kMaxLayers];
+};
+static_assert(sizeof(ScoreParams) <= 4096);
+
+// ---- pool1d: shapes the scores of a row in place ----
+
+struct PoolLayer {
+  uint64_t rows;      // f32 [n_rows, n_tokens]
+  uint32_t n_tokens;
+  uint32_t n_pooled;  // the first ones; the rest become +infinity
+};
+static_assert(sizeof(PoolLayer) == 16);
+
+struct PoolParams {
+  static constexpr uint32_t kMaxLayers = 240;
+  uint32_t n_rows;  // per layer; grid.x
+  uint32_t kernel;  // odd; 1: no pooling
+  uint32_t is_max;
+  uint32_t edge_shrinks;  // average: divide by the terms inside
+  PoolLayer layers[kMaxLayers];
+};
+static_assert(sizeof(PoolParams) <= 4096);
+
+// ---- reduce_rows: several rows of scores to one ----
+
+struct ReduceLayer {
+  uint64_t in;   // f32 [n_out_rows, n_terms, n_tokens]
+  uint64_t out;  // f32 [n_out_rows, n_tokens]; may be `in` if n_out_rows is 1
+  uint32_t n_tokens;
+  uint32_t n_reduced;  // the first ones; the rest of `out` becomes +infinity
+};
+static_assert(sizeof(ReduceLayer) == 24);
+
+struct ReduceParams {
+  static constexpr uint32_t kMaxLayers = 160;
+  uint32_t n_out_rows;
+  uint32_t n_terms;
+  uint32_t is_max;
+  float scale;  // of a sum: 1 / n_terms for a mean
+  ReduceLayer layers[kMaxLayers];
+};
+static_assert(sizeof(ReduceParams) <= 4096);
+
+// ---- topk: scores to ascending keep lists ----
+
+struct SelectLayer {
+  uint64_t scores;  // f32 [n_lists, n_tokens], or u32 keys; not read if neither
+  uint64_t keep;    // out: i32 [n_lists, n_keep]
+  uint32_t n_tokens;
+  uint32_t n_keep;
+};
+static_assert(sizeof(SelectLayer) == 24);
+
+enum SelectInput : uint32_t {
+  kSelectScores = 0,
+  kSelectKeys = 1,    // made by make_keys, pinned already
+  kSelectNothing = 2  // every token ranks alike
+};
+
+struct SelectParams {
+  static constexpr uint32_t kMaxLayers = 160;
+  uint32_t n_lists;
+  uint32_t input;         // SelectInput
+  uint32_t higher_wins;   // of equal keys at the cut
+  uint32_t n_sink;        // forced, at the ends; not for keys
+  uint32_t n_recent;
+  uint32_t n_chunks;      // long rows only: of kLongChunk keys each, the most
+  uint64_t scratch;       // long rows only: topk.cu says what
+  SelectLayer layers[kMaxLayers];
+};
+static_assert(sizeof(SelectParams) <= 4096);
+
+// make_keys: SelectParams; scores -> u32 keys at `keep`, [n_lists, n_tokens],
+// which may be where the scores are.
+
+// pin_positions: gives protected positions the forced key.
+struct PinLayer {
+  uint64_t keys;  // u32 [n_lists, n_tokens]
+  SlotPositions slots;
+  uint32_t n_tokens;
+  uint32_t reserved;
+};
+static_assert(sizeof(PinLayer) == 32);
+
+struct PinParams {
+  static constexpr uint32_t kMaxLayers = 64;
+  static constexpr uint32_t kMaxPositions = 500;
+  uint32_t n_lists;
+  uint32_t n_positions;
+  PinLayer layers[kMaxLayers];
+  int32_t positions[kMaxPositions];  // those not held are ignored
+};
+static_assert(sizeof(PinParams) <= 4096);
+
+// ---- signals/random and caller: other scores ----
+
+struct FillScoresLayer {
+  uint64_t scores;  // out: f32 [n_kv_heads, n_tokens]
+  uint64_t caller;  // caller: f32, head stride below
+  SlotPositions slots;
+  uint32_t n_tokens;
+  uint32_t layer;  // random: the layer that draws
+};
+static_assert(sizeof(FillScoresLayer) == 40);
+
+struct FillScoresParams {
+  static constexpr uint32_t kMaxLayers = 96;
+  uint64_t seed;
+  uint64_t caller_head_stride;  // elements
+  uint32_t n_kv_heads;
+  uint32_t n_lists;  // of positions: 1 or n_kv_heads
+  FillScoresLayer layers[kMaxLayers];
+};
+static_assert(sizeof(FillScoresParams) <= 4096);
+
+// ---- gather_rows: compaction in place ----
+
+struct GatherPlane {
+  uint64_t base;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged only
+  uint64_t keep;         // i32 [n_lists, n_keep], strictly ascending per list
+  uint32_t n_keep;
+  uint32_t reserved;
+};
+static_assert(sizeof(GatherPlane) == 32);
+
+struct GatherParams {
+  static constexpr uint32_t kMaxPlanes = 120;
+  RowLayout rows;       // row_bytes lie end to end in a row and head
+  uint32_t row_bytes;   // of one piece
+  uint32_t n_pieces;    // element_stride apart; 1 for packed rows
+  uint32_t n_heads;
+  uint32_t n_lists;  // 1 or n_heads
+  uint32_t rows_per_chunk;  // form B
+  uint32_t reserved;
+  uint64_t tickets;  // form B: u32, zero before; gather_rows.cu says how many
+  GatherPlane planes[kMaxPlanes];
+};
+static_assert(sizeof(GatherParams) <= 4096);
+
+// ---- positions: what the slots hold after an eviction ----
+
+struct PositionsLayer {
+  uint64_t keep;  // i32 [n_lists, n_keep] slots; 0: keep the first n_keep slots
+  uint64_t out;   // i32 [n_lists, n_keep]
+  SlotPositions slots;  // before
+  uint32_t n_keep;
+  uint32_t reserved;
+};
+static_assert(sizeof(PositionsLayer) == 40);
+
+struct PositionsParams {
+  static constexpr uint32_t kMaxLayers = 100;
+  uint32_t n_lists;
+  uint32_t reserved;
+  PositionsLayer layers[kMaxLayers];
+};
+static_assert(sizeof(PositionsParams) <= 4096);
+
+// ---- lengths: {stored, logical} of every layer in device memory ----
+
+struct LengthsParams {
+  static constexpr uint32_t kMaxLayers = 1000;
+  uint64_t lengths;  // u32 [n_layers, 2]
+  uint32_t first_layer;
+  uint32_t n_layers;
+  uint32_t logical;            // set_lengths
+  uint32_t n_tokens;           // advance_lengths: added to both
+  uint32_t stored[kMaxLayers];  // set_lengths
+};
+static_assert(sizeof(LengthsParams) <= 4096);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_PARAMS_H_
