@@ -26,7 +26,8 @@ extern "C" {
 kvevict_status kvevict_device_check(kvevict_device device) noexcept {
   return Guard([&] {
     const Backend* backend;
-    return FindBackend(device, &backend);
+    KV_RETURN_IF_ERROR(FindBackend(device, &backend));
+    return backend->check();
   });
 }
 
@@ -73,6 +74,19 @@ kvevict_status kvevict_context_create(const kvevict_context_options* options,
     KV_RETURN_IF_ERROR(Context::Create(o, &context));
     *out_context = reinterpret_cast<kvevict_context*>(context);
     return Status();
+  });
+}
+
+kvevict_status kvevict_context_prepare(const kvevict_context* context,
+                                       const kvevict_plan* plan) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    const Context& c = Core(context);
+    if (plan == nullptr) return c.backend().prepare(c, nullptr, nullptr);
+    if (&Core(plan).context() != &c) {
+      return InvalidArgument("plan was made from another context");
+    }
+    return c.backend().prepare(c, &Core(plan).geometry(), &Core(plan).policy());
   });
 }
 

@@ -9,17 +9,19 @@ extern "C" {
 
 kvevict_status kvevict_score_window(const kvevict_plan* plan,
                                     const kvevict_plane* queries,
+                                    const kvevict_plane* row_lse,
                                     const kvevict_view* view, uint32_t n_tokens,
                                     float* scores, size_t scores_len,
-                                    void* workspace,
-                                    size_t workspace_bytes) noexcept {
+                                    void* workspace, size_t workspace_bytes,
+                                    kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
     KV_RETURN_IF_ERROR(CheckNotNull("queries", queries));
     KV_RETURN_IF_ERROR(CheckStruct("view", view));
     KV_RETURN_IF_ERROR(CheckArray("scores", scores, scores_len));
-    return ScoreWindow(Core(plan), *queries, *view, n_tokens,
-                       {scores, scores_len}, workspace, workspace_bytes);
+    return ScoreWindow(Core(plan), *queries, row_lse, *view, n_tokens,
+                       {scores, scores_len}, workspace, workspace_bytes,
+                       stream);
   });
 }
 
@@ -28,8 +30,8 @@ kvevict_status kvevict_select(const kvevict_plan* plan, uint32_t layer,
                               uint32_t n_tokens, const int32_t* protected_slots,
                               size_t protected_slots_len, int32_t* keep,
                               size_t keep_capacity, void* workspace,
-                              size_t workspace_bytes,
-                              uint32_t* out_n_keep) noexcept {
+                              size_t workspace_bytes, uint32_t* out_n_keep,
+                              kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
     KV_RETURN_IF_ERROR(CheckArray("scores", scores, scores_len));
@@ -39,20 +41,21 @@ kvevict_status kvevict_select(const kvevict_plan* plan, uint32_t layer,
     KV_RETURN_IF_ERROR(CheckNotNull("out_n_keep", out_n_keep));
     return Select(Core(plan), layer, {scores, scores_len}, n_tokens,
                   {protected_slots, protected_slots_len}, {keep, keep_capacity},
-                  workspace, workspace_bytes, out_n_keep);
+                  workspace, workspace_bytes, out_n_keep, stream);
   });
 }
 
 kvevict_status kvevict_compact(const kvevict_context* context,
                                const kvevict_view* view, uint32_t n_tokens,
                                const int32_t* keep, size_t keep_len,
-                               uint32_t n_keep_lists) noexcept {
+                               uint32_t n_keep_lists,
+                               kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
     KV_RETURN_IF_ERROR(CheckStruct("view", view));
     KV_RETURN_IF_ERROR(CheckArray("keep", keep, keep_len));
     return Compact(Core(context), *view, n_tokens, {keep, keep_len},
-                   n_keep_lists);
+                   n_keep_lists, stream);
   });
 }
 

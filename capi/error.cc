@@ -30,6 +30,8 @@ const char* kvevict_status_name(kvevict_status status) noexcept {
       return "OUT_OF_MEMORY";
     case KVEVICT_ERROR_INTERNAL:
       return "INTERNAL";
+    case KVEVICT_ERROR_DEVICE:
+      return "DEVICE";
   }
   return "UNKNOWN";
 }

@@ -70,7 +70,15 @@ void kvevict_sequence_destroy(kvevict_sequence* sequence) noexcept {
 kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    Core(sequence).Reset();
+    return Core(sequence).Reset();
+  });
+}
+
+kvevict_status kvevict_sequence_set_stream(kvevict_sequence* sequence,
+                                           kvevict_stream stream) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    Core(sequence).set_stream(stream);
     return Status();
   });
 }
@@ -88,11 +96,32 @@ kvevict_status kvevict_sequence_capture(kvevict_sequence* sequence,
   });
 }
 
+kvevict_status kvevict_sequence_capture_lse(kvevict_sequence* sequence,
+                                            uint32_t layer,
+                                            const kvevict_plane* row_lse,
+                                            uint32_t n_rows,
+                                            uint32_t first_position) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
+    KV_RETURN_IF_ERROR(CheckNotNull("row_lse", row_lse));
+    return Core(sequence).CaptureLse(layer, *row_lse, n_rows, first_position);
+  });
+}
+
 kvevict_status kvevict_sequence_append(kvevict_sequence* sequence,
                                        uint32_t n_tokens) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     return Core(sequence).Append(n_tokens);
+  });
+}
+
+kvevict_status kvevict_sequence_replayed(kvevict_sequence* sequence,
+                                         uint32_t n_tokens) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    return Core(sequence).Replayed(n_tokens);
   });
 }
 
@@ -120,6 +149,24 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
     KV_RETURN_IF_ERROR(Evict(&Core(sequence), ViewList(views, views_len), o,
                              workspace, workspace_bytes, &filled));
     if (report != nullptr) CopyOut(filled, report);
+    return Status();
+  });
+}
+
+kvevict_status kvevict_sequence_memory_of(
+    const kvevict_sequence* sequence, uint32_t layer,
+    kvevict_sequence_memory* out) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, 0, "out", out));
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    const Sequence& s = Core(sequence);
+    const SlotPositions positions = s.DevicePositions(layer);
+    kvevict_sequence_memory memory{};
+    memory.lengths = reinterpret_cast<uintptr_t>(s.lengths());
+    memory.positions = reinterpret_cast<uintptr_t>(positions.kept);
+    memory.n_listed = positions.n_kept;
+    memory.n_lists = s.plan().n_lists();
+    CopyOut(memory, out);
     return Status();
   });
 }
@@ -155,7 +202,9 @@ kvevict_status kvevict_sequence_position_of_slot(
       return InvalidArgument("slot %u >= stored length %u", slot,
                              s.slots(layer).stored);
     }
-    *out_position = s.PositionOf(layer, s.ListOf(kv_head), slot);
+    SlotPositions positions;
+    KV_RETURN_IF_ERROR(s.HostPositions(layer, &positions));
+    *out_position = positions.PositionOf(s.ListOf(kv_head), slot);
     return Status();
   });
 }
@@ -171,8 +220,11 @@ kvevict_status kvevict_sequence_slot_of_position(
       return InvalidArgument("position %u >= logical length %u", position,
                              s.logical_length());
     }
+    SlotPositions positions;
+    KV_RETURN_IF_ERROR(s.HostPositions(layer, &positions));
     *out_slot = static_cast<int32_t>(
-        s.SlotOf(layer, s.ListOf(kv_head), static_cast<int32_t>(position)));
+        positions.SlotOf(s.ListOf(kv_head), static_cast<int32_t>(position),
+                         s.slots(layer).stored));
     return Status();
   });
 }
@@ -191,8 +243,10 @@ kvevict_status kvevict_sequence_keep_positions(
                              positions_capacity, stored);
     }
     if (stored > 0) KV_RETURN_IF_ERROR(CheckNotNull("positions", positions));
+    SlotPositions host;
+    KV_RETURN_IF_ERROR(s.HostPositions(layer, &host));
     for (uint32_t slot = 0; slot < stored; ++slot) {
-      positions[slot] = s.PositionOf(layer, s.ListOf(kv_head), slot);
+      positions[slot] = host.PositionOf(s.ListOf(kv_head), slot);
     }
     *out_positions_len = stored;
     return Status();

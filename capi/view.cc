@@ -22,7 +22,7 @@ kvevict_status kvevict_view_validate(const kvevict_view* view,
     if (n_tokens > INT32_MAX) {
       return InvalidArgument("n_tokens %u > %d", n_tokens, INT32_MAX);
     }
-    return ValidateView(*view, n_tokens);
+    return ValidateView(*view, n_tokens, /*on_host=*/true);
   });
 }
 

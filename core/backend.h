@@ -1,5 +1,6 @@
 // The table of operations that each device fills in: core/backend_cpu.cc with
-// Highway kernels. Policies, plans and sequences do not know which one runs.
+// Highway kernels, cuda/backend_cuda.cc with launches. Policies, plans and
+// sequences do not know which one runs.
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
@@ -15,29 +16,54 @@ namespace kvevict {
 
 class Context;
 
-// One layer's part in an operation. Everything has been checked.
+// Which positions a layer's slots hold: those of the first n_kept are listed,
+// the rest count up. By itself: slot and position are the same.
+struct SlotPositions {
+  const int32_t* kept = nullptr;  // [n_lists, n_kept], ascending per list
+  uint32_t n_kept = 0;
+  uint32_t tail_position = 0;  // of slot n_kept
+
+  int32_t PositionOf(uint32_t list, uint32_t slot) const;
+  // The slot of `position` among n_tokens, or -1.
+  int64_t SlotOf(uint32_t list, int32_t position, uint32_t n_tokens) const;
+};
+
+// One layer's part in an operation. Everything has been checked. Pointers but
+// for the view are to memory of the device.
 struct LayerJob {
   const kvevict_view* view = nullptr;
-  RowSource queries;  // row w: the query of token n_tokens - window + w
+  // Window row w, the query of token n_tokens - window + w, is row
+  // (first_row + w) % window.
+  RowSource queries;
   int64_t query_head_stride = 0;
+  uint32_t first_row = 0;
+  // Natural log-sum-exps of the query rows, in the same order; NULL if unknown.
+  const float* row_lse = nullptr;
+  int64_t lse_row_stride = 0;  // bytes
+  int64_t lse_head_stride = 0;
   uint32_t layer = 0;
   uint32_t owner = 0;     // the first layer with the same cache; mostly `layer`
   uint32_t n_tokens = 0;  // slots held
   uint32_t n_keep = 0;    // slots that survive, <= n_tokens
+  SlotPositions slots;    // before the eviction
   float* scores = nullptr;  // [n_kv_heads, n_tokens]
   uint32_t* keys =
       nullptr;  // select's scratch, [n_lists, n_tokens]; may be scores
   int32_t* keep = nullptr;  // [n_lists, n_keep]; n_lists is 1 or n_kv_heads
+  int32_t* new_positions = nullptr;  // [n_lists, n_keep], of the survivors
 };
 
-// Scratch that belongs to one worker at a time.
-struct WorkerScratch {
-  uint8_t* data = nullptr;
-  size_t bytes_per_worker = 0;
-
-  uint8_t* Of(uint32_t worker) const {
-    return data + worker * bytes_per_worker;
-  }
+// Rows of one chunk into a layer's ring.
+struct CaptureArgs {
+  const kvevict_plane* rows;  // of [n_heads, n_rows]; the chunk's first ones
+  uint32_t n_heads;           // are not among them if they would not stay
+  uint32_t n_rows;            // <= window
+  uint32_t first_position;
+  // Not NULL: first_position counts from the position that stands there when
+  // the work runs.
+  const uint32_t* position_address;
+  uint8_t* ring;  // [window, n_heads, packed row]; position p in row p % window
+  uint32_t window;
 };
 
 // Attention of the window, reduced and pooled, into each job's scores. A kept
@@ -47,29 +73,32 @@ struct ScoreWindowArgs {
   const kvevict_policy& policy;
   float softmax_scale;
   std::span<const LayerJob> jobs;
-  WorkerScratch scratch;  // ScoreWindowScratchBytes() each
+  std::span<uint8_t> scratch;  // Backend::score_scratch_bytes()
 };
 
-CheckedSize ScoreWindowScratchBytes(const kvevict_geometry& geometry,
-                                    const kvevict_policy& policy);
+// A number drawn for every token and KV head, into each job's scores.
+struct ScoreRandomArgs {
+  const kvevict_geometry& geometry;
+  const kvevict_policy& policy;
+  std::span<const LayerJob> jobs;
+};
+
+// The caller's scores, [n_layers, n_kv_heads, stored] with strides in elements,
+// into each job's.
+struct ScoreCallerArgs {
+  const kvevict_geometry& geometry;
+  const float* scores;
+  uint64_t layer_stride;
+  uint64_t head_stride;
+  std::span<const LayerJob> jobs;
+};
 
 // Which slots must stay, per keep list.
 struct Forced {
   uint32_t n_sink = 0;
   uint32_t n_recent = 0;
-  // Ascending positions (SlotMap) or slots (no map); those not held are
-  // ignored.
+  // Ascending positions, in host memory; those not held are ignored.
   std::span<const int32_t> protect;
-};
-
-// Where positions are, for lists whose slots and positions differ.
-struct SlotMap {
-  // The slot of `position` in a layer's list, or -1.
-  virtual int64_t SlotOf(uint32_t layer, uint32_t list,
-                         int32_t position) const = 0;
-
- protected:
-  ~SlotMap() = default;
 };
 
 // Scores to ascending keep lists, as scope and tie rule say. Reads no scores
@@ -82,13 +111,34 @@ struct SelectArgs {
   // to end from jobs[0].scores on. Otherwise 1.
   uint32_t n_shared_layers = 1;
   Forced forced;
-  const SlotMap* slot_map = nullptr;
+  std::span<uint8_t> scratch;  // Backend::select_scratch_bytes()
+  // Lists to write: ListsPerLayer(), or n_kv_heads alike where that is 1.
+  uint32_t n_lists;
 };
 
 // Moves the kept rows of each job's view down to slots [0, n_keep).
 struct CompactArgs {
   std::span<const LayerJob> jobs;
   uint32_t n_lists;
+};
+
+// Writes each job's new_positions: of slots `keep`, or of the first n_keep.
+struct MapPositionsArgs {
+  std::span<const LayerJob> jobs;
+  uint32_t n_lists;
+};
+
+// {stored, logical} of every layer, u32 [n_layers, 2].
+struct SetLengthsArgs {
+  uint32_t* lengths;
+  std::span<const uint32_t> stored;  // host memory
+  uint32_t logical;
+};
+
+struct AdvanceLengthsArgs {
+  uint32_t* lengths;
+  uint32_t n_layers;
+  uint32_t n_tokens;  // added to both
 };
 
 // What shares a keep list. Where nothing is ranked every head keeps the same.
@@ -98,17 +148,55 @@ kvevict_scope EffectiveScope(const kvevict_policy& policy);
 uint32_t ListsPerLayer(const kvevict_geometry& geometry,
                        const kvevict_policy& policy);
 
+// A CUstream; nothing on the CPU.
+using Stream = kvevict_stream;
+
+// What a context keeps for its backend.
+class DeviceState;
+
+// Operations are queued on a stream; a failure to queue is their Status.
 struct Backend {
   const char* name;
+  size_t workspace_alignment;
+  bool on_host;  // device memory can be read and written by this code
+
+  // UNAVAILABLE, with the reason, where no context can be made here.
+  Status (*check)();
+  Status (*open)(const kvevict_context_options& options, DeviceState** out);
+  void (*close)(DeviceState* state);
+  // Compiles what calls with this geometry and policy launch; NULL: what all do.
+  Status (*prepare)(const Context& context, const kvevict_geometry* geometry,
+                    const kvevict_policy* policy);
+
+  // Zero-filled, aligned to 256.
+  Status (*allocate)(const Context& context, const char* what, size_t n_bytes,
+                     void** out);
+  void (*free)(const Context& context, void* memory, size_t n_bytes);
+  // Both wait until `host` has been written or may be overwritten.
+  Status (*read)(const Context& context, Stream stream, const void* device,
+                 size_t n_bytes, void* host);
+  Status (*write)(const Context& context, Stream stream, const void* host,
+                  size_t n_bytes, void* device);
+
+  // For jobs of n_layers at max_tokens.
+  CheckedSize (*score_scratch_bytes)(const Context& context,
+                                     const kvevict_geometry& geometry,
+                                     const kvevict_policy& policy,
+                                     uint32_t n_layers);
+  CheckedSize (*select_scratch_bytes)(const Context& context,
+                                      const kvevict_geometry& geometry,
+                                      const kvevict_policy& policy,
+                                      uint32_t n_layers);
+
 #define KVEVICT_OP(name, Args) \
-  void (*name)(const Context& context, const Args& args);
+  Status (*name)(const Context& context, Stream stream, const Args& args);
 #include "core/ops.inc"
 #undef KVEVICT_OP
 };
 
 extern const Backend kCpuBackend;
+extern const Backend kCudaBackend;  // cuda/backend_cuda.cc
 
-// UNAVAILABLE, with the reason, where the device cannot be used here.
 Status FindBackend(kvevict_device device, const Backend** out);
 
 }  // namespace kvevict

@@ -1,6 +1,7 @@
 // The CPU filling of the table: work items over layers and heads, fixed by
 // shape.
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "core/backend.h"
@@ -10,10 +11,13 @@
 #include "core/kernels/topk.h"
 #include "core/kernels/window_attention.h"
 #include "core/policy.h"
+#include "core/signals/signals.h"
 #include "core/view.h"
 
 namespace kvevict {
 namespace {
+
+constexpr size_t kCacheLine = 64;
 
 Reduce ToReduce(kvevict_reduce reduce) {
   switch (reduce) {
@@ -24,6 +28,35 @@ Reduce ToReduce(kvevict_reduce reduce) {
     default:
       return Reduce::kMean;
   }
+}
+
+// ---- capture ----
+
+Status CpuCapture(const Context&, Stream, const CaptureArgs& args) {
+  const kvevict_plane& rows = *args.rows;
+  const uint32_t row_bytes = RowBytes(rows);
+  const uint32_t element = row_bytes / rows.head_dim;
+  const int64_t stride = ElementStride(rows);
+  const uint8_t* base = reinterpret_cast<const uint8_t*>(rows.data);
+  const uint32_t first =
+      args.first_position +
+      (args.position_address == nullptr ? 0 : *args.position_address);
+  for (uint32_t r = 0; r < args.n_rows; ++r) {
+    uint8_t* to = args.ring + uint64_t{(first + r) % args.window} *
+                                  args.n_heads * row_bytes;
+    for (uint32_t h = 0; h < args.n_heads; ++h, to += row_bytes) {
+      const uint8_t* from = base + int64_t{r} * rows.token_stride_bytes +
+                            int64_t{h} * rows.head_stride_bytes;
+      if (stride == element) {
+        std::memcpy(to, from, row_bytes);
+        continue;
+      }
+      for (uint32_t e = 0; e < rows.head_dim; ++e) {
+        std::memcpy(to + uint64_t{e} * element, from + e * stride, element);
+      }
+    }
+  }
+  return Status();
 }
 
 // ---- score_window: an item is a layer and KV head ----
@@ -37,7 +70,38 @@ size_t GroupSize(const kvevict_geometry& g) {
 CheckedSize GroupRowsBytes(const kvevict_geometry& g) {
   return (CheckedSize(GroupSize(g) + 1) * CheckedSize(g.max_tokens) *
           CheckedSize(sizeof(float)))
-      .AlignUp(64);
+      .AlignUp(kCacheLine);
+}
+
+// i32 [obs_window]: the stored row of window row w.
+CheckedSize WindowTableBytes(const kvevict_policy& policy) {
+  return (CheckedSize(policy.obs_window) * CheckedSize(sizeof(int32_t)))
+      .AlignUp(kCacheLine);
+}
+
+// Rows that begin with `first` and wrap around: a paged cache with one row per
+// block.
+RowSource Wrapped(const RowSource& rows, uint32_t first, uint32_t n_rows,
+                  int32_t* table) {
+  if (first == 0) return rows;
+  for (uint32_t w = 0; w < n_rows; ++w) {
+    table[w] = static_cast<int32_t>((first + w) % n_rows);
+  }
+  RowSource wrapped = rows;
+  wrapped.block_size = 1;
+  wrapped.block_table = table;
+  wrapped.block_stride = rows.row_stride;
+  return wrapped;
+}
+
+CheckedSize WorkerBytes(const kvevict_geometry& g,
+                        const kvevict_policy& policy) {
+  // SIZE_MAX, which says that it does not fit, overflows here.
+  return (GroupRowsBytes(g) + WindowTableBytes(policy) +
+          CheckedSize(WindowAttentionScratchBytes(
+              g.max_tokens, std::min(policy.obs_window, g.max_tokens),
+              static_cast<uint32_t>(GroupSize(g)), g.k_head_dim)))
+      .AlignUp(kCacheLine);
 }
 
 // Tokens before the window are pooled; a kept window is not ranked at all.
@@ -75,19 +139,25 @@ void ShapeScores(const kvevict_policy& policy, float* rows, uint32_t group,
             std::numeric_limits<float>::infinity());
 }
 
-void CpuScoreWindow(const Context& context, const ScoreWindowArgs& args) {
+Status CpuScoreWindow(const Context& context, Stream,
+                      const ScoreWindowArgs& args) {
   const kvevict_geometry& g = args.geometry;
   const uint32_t group = static_cast<uint32_t>(GroupSize(g));
   const uint32_t n_items =
       static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
+  const size_t worker_bytes = args.scratch.size() / context.n_workers();
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
     const LayerJob& job = args.jobs[item / g.n_kv_heads];
     const uint32_t head = item % g.n_kv_heads;
-    uint8_t* scratch = args.scratch.Of(worker);
+    uint8_t* scratch = args.scratch.data() + worker * worker_bytes;
     float* rows = reinterpret_cast<float*>(scratch);
+    scratch += GroupRowsBytes(g).value();
+    int32_t* table = reinterpret_cast<int32_t*>(scratch);
+    scratch += WindowTableBytes(args.policy).value();
 
     WindowAttention attention;
-    attention.queries = job.queries;
+    attention.queries =
+        Wrapped(job.queries, job.first_row, args.policy.obs_window, table);
     attention.queries.base += int64_t{head} * group * job.query_head_stride;
     attention.query_head_stride = job.query_head_stride;
     attention.keys = HeadRows(*job.view, job.view->k, head);
@@ -97,7 +167,7 @@ void CpuScoreWindow(const Context& context, const ScoreWindowArgs& args) {
     attention.head_dim = g.k_head_dim;
     attention.scale = args.softmax_scale;
     attention.out = rows;
-    attention.scratch = scratch + GroupRowsBytes(g).value();
+    attention.scratch = scratch;
     ComputeWindowAttention(attention);
 
     if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
@@ -108,6 +178,38 @@ void CpuScoreWindow(const Context& context, const ScoreWindowArgs& args) {
     ShapeScores(args.policy, rows, group, job.n_tokens,
                 job.scores + uint64_t{head} * job.n_tokens);
   });
+  return Status();
+}
+
+// ---- score_random, score_caller ----
+
+Status CpuScoreRandom(const Context& context, Stream,
+                      const ScoreRandomArgs& args) {
+  const uint32_t n_heads = args.geometry.n_kv_heads;
+  const bool one_list = ListsPerLayer(args.geometry, args.policy) == 1;
+  const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_heads);
+  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
+    const LayerJob& job = args.jobs[item / n_heads];
+    const uint32_t head = item % n_heads;
+    float* scores = job.scores + uint64_t{head} * job.n_tokens;
+    for (uint32_t slot = 0; slot < job.n_tokens; ++slot) {
+      scores[slot] = RandomScore(args.policy.seed, job.layer, head,
+                                 static_cast<uint32_t>(job.slots.PositionOf(
+                                     one_list ? 0 : head, slot)));
+    }
+  });
+  return Status();
+}
+
+Status CpuScoreCaller(const Context&, Stream, const ScoreCallerArgs& args) {
+  for (const LayerJob& job : args.jobs) {
+    const float* from = args.scores + job.layer * args.layer_stride;
+    for (uint32_t h = 0; h < args.geometry.n_kv_heads; ++h) {
+      std::memcpy(job.scores + uint64_t{h} * job.n_tokens,
+                  from + h * args.head_stride, job.n_tokens * sizeof(float));
+    }
+  }
+  return Status();
 }
 
 // ---- select: an item is a keep list ----
@@ -119,9 +221,7 @@ void ForceKeys(const SelectArgs& args, const LayerJob& job, uint32_t list,
   std::fill_n(keys + job.n_tokens - args.forced.n_recent, args.forced.n_recent,
               kForcedKey);
   for (int32_t position : args.forced.protect) {
-    const int64_t slot = args.slot_map == nullptr
-                             ? position
-                             : args.slot_map->SlotOf(job.layer, list, position);
+    const int64_t slot = job.slots.SlotOf(list, position, job.n_tokens);
     if (slot >= 0) keys[slot] = kForcedKey;
   }
 }
@@ -141,7 +241,7 @@ void ReduceShared(const Context& context, const SelectArgs& args,
   });
 }
 
-void CpuSelect(const Context& context, const SelectArgs& args) {
+Status CpuSelect(const Context& context, Stream, const SelectArgs& args) {
   const kvevict_scope scope = EffectiveScope(args.policy);
   const bool ranked = RanksTokens(SignalOf(args.policy));
   const uint32_t n_lists = ListsPerLayer(args.geometry, args.policy);
@@ -172,6 +272,12 @@ void CpuSelect(const Context& context, const SelectArgs& args) {
     SelectTopK(keys, job.n_tokens, job.n_keep, tie,
                job.keep + uint64_t{list} * job.n_keep);
   });
+  for (const LayerJob& job : jobs) {
+    for (uint32_t list = n_lists; list < args.n_lists; ++list) {
+      std::copy_n(job.keep, job.n_keep, job.keep + uint64_t{list} * job.n_keep);
+    }
+  }
+  return Status();
 }
 
 // ---- compact: an item is a layer and head; it moves all planes ----
@@ -207,8 +313,8 @@ void CompactPlane(const LayerJob& job, const kvevict_plane& plane,
   GatherRowsInPlace(rows);
 }
 
-void CpuCompact(const Context& context, const CompactArgs& args) {
-  if (args.jobs.empty()) return;
+Status CpuCompact(const Context& context, Stream, const CompactArgs& args) {
+  if (args.jobs.empty()) return Status();
   const uint32_t n_heads = args.jobs[0].view->n_kv_heads;
   const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_heads);
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
@@ -217,24 +323,120 @@ void CpuCompact(const Context& context, const CompactArgs& args) {
       CompactPlane(job, plane, item % n_heads, args.n_lists);
     });
   });
+  return Status();
+}
+
+// ---- Positions and lengths ----
+
+Status CpuMapPositions(const Context&, Stream, const MapPositionsArgs& args) {
+  for (const LayerJob& job : args.jobs) {
+    int32_t* out = job.new_positions;
+    for (uint32_t list = 0; list < args.n_lists; ++list) {
+      const int32_t* keep = job.keep == nullptr
+                                ? nullptr
+                                : job.keep + uint64_t{list} * job.n_keep;
+      for (uint32_t i = 0; i < job.n_keep; ++i) {
+        *out++ = job.slots.PositionOf(list, keep == nullptr ? i : keep[i]);
+      }
+    }
+  }
+  return Status();
+}
+
+Status CpuSetLengths(const Context&, Stream, const SetLengthsArgs& args) {
+  for (size_t l = 0; l < args.stored.size(); ++l) {
+    args.lengths[2 * l] = args.stored[l];
+    args.lengths[2 * l + 1] = args.logical;
+  }
+  return Status();
+}
+
+Status CpuAdvanceLengths(const Context&, Stream,
+                         const AdvanceLengthsArgs& args) {
+  for (uint32_t i = 0; i < 2 * args.n_layers; ++i) {
+    args.lengths[i] += args.n_tokens;
+  }
+  return Status();
+}
+
+// ---- The table ----
+
+Status CpuCheck() { return Status(); }
+
+Status CpuOpen(const kvevict_context_options&, DeviceState** out) {
+  *out = nullptr;
+  return Status();
+}
+
+void CpuClose(DeviceState*) {}
+
+Status CpuPrepare(const Context&, const kvevict_geometry*,
+                  const kvevict_policy*) {
+  return Status();
+}
+
+constexpr size_t kMemoryAlignment = 256;
+
+Status CpuAllocate(const Context& context, const char* what, size_t n_bytes,
+                   void** out) {
+  *out = context.Allocate(n_bytes, kMemoryAlignment);
+  if (*out == nullptr) return OutOfMemory("%s: no %zu bytes", what, n_bytes);
+  std::memset(*out, 0, n_bytes);
+  return Status();
+}
+
+void CpuFree(const Context& context, void* memory, size_t n_bytes) {
+  context.Free(memory, n_bytes, kMemoryAlignment);
+}
+
+Status CpuRead(const Context&, Stream, const void* device, size_t n_bytes,
+               void* host) {
+  std::memcpy(host, device, n_bytes);
+  return Status();
+}
+
+Status CpuWrite(const Context&, Stream, const void* host, size_t n_bytes,
+                void* device) {
+  std::memcpy(device, host, n_bytes);
+  return Status();
+}
+
+CheckedSize CpuScoreScratchBytes(const Context& context,
+                                 const kvevict_geometry& geometry,
+                                 const kvevict_policy& policy, uint32_t) {
+  return WorkerBytes(geometry, policy) * CheckedSize(context.n_workers());
+}
+
+CheckedSize CpuSelectScratchBytes(const Context&, const kvevict_geometry&,
+                                  const kvevict_policy&, uint32_t) {
+  return CheckedSize(0);
 }
 
 }  // namespace
 
-CheckedSize ScoreWindowScratchBytes(const kvevict_geometry& g,
-                                    const kvevict_policy& policy) {
-  // SIZE_MAX, which says that it does not fit, overflows here.
-  return GroupRowsBytes(g) +
-         CheckedSize(WindowAttentionScratchBytes(
-             g.max_tokens, std::min(policy.obs_window, g.max_tokens),
-             static_cast<uint32_t>(GroupSize(g)), g.k_head_dim));
-}
-
 const Backend kCpuBackend = {
     .name = "cpu",
+    .workspace_alignment = kCacheLine,
+    .on_host = true,
+    .check = CpuCheck,
+    .open = CpuOpen,
+    .close = CpuClose,
+    .prepare = CpuPrepare,
+    .allocate = CpuAllocate,
+    .free = CpuFree,
+    .read = CpuRead,
+    .write = CpuWrite,
+    .score_scratch_bytes = CpuScoreScratchBytes,
+    .select_scratch_bytes = CpuSelectScratchBytes,
+    .capture = CpuCapture,
     .score_window = CpuScoreWindow,
+    .score_random = CpuScoreRandom,
+    .score_caller = CpuScoreCaller,
     .select = CpuSelect,
     .compact = CpuCompact,
+    .map_positions = CpuMapPositions,
+    .set_lengths = CpuSetLengths,
+    .advance_lengths = CpuAdvanceLengths,
 };
 
 }  // namespace kvevict

@@ -3,6 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "core/backend.h"
 #include "core/simd.h"
@@ -21,11 +22,33 @@ void* DefaultAlloc(size_t n_bytes, size_t alignment, void*) {
 
 void DefaultFree(void* memory, size_t, size_t, void*) { std::free(memory); }
 
-Status CheckOptions(const kvevict_context_options& o) {
-  if (o.device == KVEVICT_DEVICE_CPU && o.device_ordinal != 0) {
-    return InvalidArgument("device_ordinal %d is not 0 on the CPU",
-                           o.device_ordinal);
+// What only CUDA reads.
+Status CheckDeviceOptions(const kvevict_context_options& o) {
+  if ((o.device_alloc == nullptr) != (o.device_free == nullptr)) {
+    return InvalidArgument(
+        "device_alloc and device_free must both be NULL or both be set");
   }
+  for (const auto& [name, value] :
+       {std::pair("select_on_host", o.select_on_host),
+        std::pair("debug", o.debug)}) {
+    if (value > 1) return InvalidArgument("%s %u is not 0 or 1", name, value);
+  }
+  if (o.device != KVEVICT_DEVICE_CPU) return Status();
+  const char* given = o.cuda_context != nullptr       ? "cuda_context"
+                      : o.libcuda_path != nullptr     ? "libcuda_path"
+                      : o.libnvrtc_path != nullptr    ? "libnvrtc_path"
+                      : o.kernel_cache_dir != nullptr ? "kernel_cache_dir"
+                      : o.device_alloc != nullptr     ? "device_alloc"
+                      : o.device_alloc_user_data      ? "device_alloc_user_data"
+                      : o.select_on_host != 0         ? "select_on_host"
+                      : o.debug != 0                  ? "debug"
+                                                      : nullptr;
+  if (given == nullptr) return Status();
+  return InvalidArgument("%s given, but the device is the CPU", given);
+}
+
+Status CheckOptions(const kvevict_context_options& o) {
+  KV_RETURN_IF_ERROR(CheckDeviceOptions(o));
   if (o.n_threads > kMaxThreads) {
     return InvalidArgument("n_threads %u > %u", o.n_threads, kMaxThreads);
   }
@@ -40,9 +63,6 @@ Status CheckOptions(const kvevict_context_options& o) {
     return InvalidArgument("log_level %d is not in [0, %d]",
                            static_cast<int>(o.log_level),
                            static_cast<int>(KVEVICT_LOG_DEBUG));
-  }
-  if (o.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", o.reserved);
   }
   return Status();
 }
@@ -60,16 +80,22 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
     o.free = DefaultFree;
   }
   if (o.n_threads == 0) o.n_threads = 1;
+  DeviceState* state = nullptr;
+  KV_RETURN_IF_ERROR(backend->open(o, &state));
+  o.libcuda_path = o.libnvrtc_path = o.kernel_cache_dir = nullptr;
   void* memory = o.alloc(sizeof(Context), alignof(Context), o.alloc_user_data);
   if (memory == nullptr) {
+    backend->close(state);
     return OutOfMemory("context: no %zu bytes", sizeof(Context));
   }
-  *out = new (memory) Context(o, *backend);
+  *out = new (memory) Context(o, *backend, state);
   (*out)->Log(KVEVICT_LOG_INFO, "context on %s, SIMD target %s, %u worker%s",
               backend->name, SimdTargetAt(0), o.n_threads,
               o.n_threads == 1 ? "" : "s");
   return Status();
 }
+
+Context::~Context() { backend_.close(device_state_); }
 
 void Context::Unref() const {
   if (n_refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

@@ -14,6 +14,7 @@
 namespace kvevict {
 
 struct Backend;
+class DeviceState;  // what a context keeps for its backend
 
 class Context {
  public:
@@ -23,6 +24,8 @@ class Context {
   void Unref() const;
 
   const Backend& backend() const { return backend_; }
+  DeviceState* device_state() const { return device_state_; }
+  const kvevict_context_options& options() const { return options_; }
   uint32_t n_workers() const { return options_.n_threads; }
 
   void* Allocate(size_t n_bytes, size_t alignment) const;
@@ -47,11 +50,14 @@ class Context {
   }
 
  private:
-  Context(const kvevict_context_options& options, const Backend& backend)
-      : options_(options), backend_(backend) {}
+  Context(const kvevict_context_options& options, const Backend& backend,
+          DeviceState* device_state)
+      : options_(options), backend_(backend), device_state_(device_state) {}
+  ~Context();
 
-  const kvevict_context_options options_;
+  const kvevict_context_options options_;  // but for the texts, not kept
   const Backend& backend_;
+  DeviceState* const device_state_;
   mutable std::atomic<uint32_t> n_refs_{1};
 };
 

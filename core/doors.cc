@@ -1,7 +1,7 @@
 #include "core/doors.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
 
 #include "core/budgets/budgets.h"
 #include "core/policy.h"
@@ -70,14 +70,16 @@ Status CheckForced(const kvevict_resolved_policy& resolved,
 }  // namespace
 
 Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
-                   const kvevict_view& view, uint32_t n_tokens,
-                   std::span<float> scores, void* workspace,
-                   size_t workspace_bytes) {
+                   const kvevict_plane* row_lse, const kvevict_view& view,
+                   uint32_t n_tokens, std::span<float> scores, void* workspace,
+                   size_t workspace_bytes, Stream stream) {
+  const Context& context = plan.context();
   const kvevict_geometry& g = plan.geometry();
   const kvevict_policy& policy = plan.policy();
   KV_RETURN_IF_ERROR(plan.CheckCanScore());
   KV_RETURN_IF_ERROR(CheckTokenCount(n_tokens, policy.obs_window, plan));
-  if (Status status = ValidateView(view, n_tokens); !status.ok()) {
+  if (Status status = ValidateView(view, n_tokens, context.backend().on_host);
+      !status.ok()) {
     return Prefixed(status, "view: ");
   }
   if (Status status = MatchGeometry(view, g); !status.ok()) {
@@ -86,14 +88,18 @@ Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
   if (!IsPresent(view.k)) {
     return InvalidArgument("view.k.data is 0: no keys to score");
   }
-  KV_RETURN_IF_ERROR(ValidateQueries(queries, g.q_dtype, g.k_head_dim,
-                                     g.n_q_heads, policy.obs_window));
+  KV_RETURN_IF_ERROR(ValidateRows("queries", queries, g.q_dtype, g.k_head_dim,
+                                  g.n_q_heads, policy.obs_window));
+  if (row_lse != nullptr) {
+    KV_RETURN_IF_ERROR(ValidateRows("row_lse", *row_lse, KVEVICT_DTYPE_F32, 1,
+                                    g.n_q_heads, policy.obs_window));
+  }
   if (scores.size() != uint64_t{g.n_kv_heads} * n_tokens) {
     return InvalidArgument("scores_len %zu is not n_kv_heads %u * n_tokens %u",
                            scores.size(), g.n_kv_heads, n_tokens);
   }
-  KV_RETURN_IF_ERROR(
-      CheckWorkspace(workspace, workspace_bytes, plan.score_workspace_bytes()));
+  KV_RETURN_IF_ERROR(CheckWorkspace(context, workspace, workspace_bytes,
+                                    plan.score_workspace_bytes()));
 
   LayerJob job;
   job.view = &view;
@@ -103,21 +109,26 @@ Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
   job.queries.element_stride = ElementStride(queries);
   job.queries.dtype = static_cast<DType>(queries.dtype);
   job.query_head_stride = queries.head_stride_bytes;
+  if (row_lse != nullptr) {
+    job.row_lse = reinterpret_cast<const float*>(row_lse->data);
+    job.lse_row_stride = row_lse->token_stride_bytes;
+    job.lse_head_stride = row_lse->head_stride_bytes;
+  }
   job.scores = scores.data();
-  const Context& context = plan.context();
-  context.backend().score_window(
-      context, {g,
-                policy,
-                plan.softmax_scale(),
-                {&job, 1},
-                {static_cast<uint8_t*>(workspace), plan.score_worker_bytes()}});
-  return Status();
+  return context.backend().score_window(
+      context, stream,
+      {g,
+       policy,
+       plan.softmax_scale(),
+       {&job, 1},
+       {static_cast<uint8_t*>(workspace), plan.score_workspace_bytes()}});
 }
 
 Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
               uint32_t n_tokens, std::span<const int32_t> protected_slots,
               std::span<int32_t> keep, void* workspace, size_t workspace_bytes,
-              uint32_t* out_n_keep) {
+              uint32_t* out_n_keep, Stream stream) {
+  const Context& context = plan.context();
   const kvevict_geometry& g = plan.geometry();
   const kvevict_policy& policy = plan.policy();
   const bool model = EffectiveScope(policy) == KVEVICT_SCOPE_MODEL;
@@ -131,13 +142,11 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   KV_RETURN_IF_ERROR(CheckScores(plan, scores, n_tokens));
   KV_RETURN_IF_ERROR(
       CheckAscending("protected_slots", protected_slots, 0, n_tokens));
-  KV_RETURN_IF_ERROR(CheckWorkspace(workspace, workspace_bytes,
+  KV_RETURN_IF_ERROR(CheckWorkspace(context, workspace, workspace_bytes,
                                     plan.select_workspace().bytes));
-  uint8_t* const scratch = static_cast<uint8_t*>(workspace);
-  const std::span<uint32_t> budgets(
-      reinterpret_cast<uint32_t*>(scratch + plan.select_workspace().budgets),
-      g.n_layers);
-  KV_RETURN_IF_ERROR(LayerBudgets(policy, n_tokens, budgets));
+  std::array<uint32_t, kMaxLayers> budgets;
+  KV_RETURN_IF_ERROR(
+      LayerBudgets(policy, n_tokens, std::span(budgets).first(g.n_layers)));
 
   const uint32_t n_keep = budgets[layer];
   // Heads of a policy that ranks nothing are alike, but the caller still gets a list
@@ -148,11 +157,16 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
     return InvalidArgument("keep_capacity %zu < %u lists * %u tokens",
                            keep.size(), n_lists, n_keep);
   }
+  LayerJob job;
+  job.layer = layer;
+  job.n_tokens = n_tokens;
+  job.n_keep = n_keep;
+  job.keep = keep.data();
   if (n_keep == n_tokens) {
-    for (uint32_t list = 0; list < n_lists; ++list) {
-      std::iota(keep.begin() + uint64_t{list} * n_keep,
-                keep.begin() + uint64_t{list + 1} * n_keep, 0);
-    }
+    job.new_positions = keep.data();  // positions are slots here
+    job.keep = nullptr;
+    KV_RETURN_IF_ERROR(
+        context.backend().map_positions(context, stream, {{&job, 1}, n_lists}));
     *out_n_keep = n_keep;
     return Status();
   }
@@ -160,35 +174,31 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_tokens, &resolved));
   KV_RETURN_IF_ERROR(CheckForced(resolved, protected_slots, n_tokens, n_keep));
 
-  LayerJob job;
-  job.layer = layer;
-  job.n_tokens = n_tokens;
-  job.n_keep = n_keep;
+  uint8_t* const scratch = static_cast<uint8_t*>(workspace);
+  const SelectWorkspace& layout = plan.select_workspace();
   job.scores = const_cast<float*>(scores.data());  // keys lie elsewhere
-  job.keys =
-      reinterpret_cast<uint32_t*>(scratch + plan.select_workspace().keys);
-  job.keep = keep.data();
-  const Context& context = plan.context();
-  context.backend().select(
-      context, {g,
-                policy,
-                {&job, 1},
-                model ? g.n_layers : 1,
-                {resolved.n_sink, resolved.n_recent, protected_slots}});
-  for (uint32_t list = plan.n_lists(); list < n_lists; ++list) {
-    std::copy_n(keep.begin(), n_keep, keep.begin() + uint64_t{list} * n_keep);
-  }
+  job.keys = reinterpret_cast<uint32_t*>(scratch + layout.keys);
+  KV_RETURN_IF_ERROR(context.backend().select(
+      context, stream,
+      {g,
+       policy,
+       {&job, 1},
+       model ? g.n_layers : 1,
+       {resolved.n_sink, resolved.n_recent, protected_slots},
+       {scratch + layout.scratch, layout.scratch_bytes},
+       n_lists}));
   *out_n_keep = n_keep;
   return Status();
 }
 
 Status Compact(const Context& context, const kvevict_view& view,
                uint32_t n_tokens, std::span<const int32_t> keep,
-               uint32_t n_keep_lists) {
+               uint32_t n_keep_lists, Stream stream) {
+  const bool on_host = context.backend().on_host;
   if (n_tokens > INT32_MAX) {
     return InvalidArgument("n_tokens %u > %d", n_tokens, INT32_MAX);
   }
-  if (Status status = ValidateView(view, n_tokens); !status.ok()) {
+  if (Status status = ValidateView(view, n_tokens, on_host); !status.ok()) {
     return Prefixed(status, "view: ");
   }
   if (n_keep_lists != 1 && n_keep_lists != view.n_kv_heads) {
@@ -204,7 +214,7 @@ Status Compact(const Context& context, const kvevict_view& view,
     return InvalidArgument("keep_len %zu > n_keep_lists %u * n_tokens %u",
                            keep.size(), n_keep_lists, n_tokens);
   }
-  for (uint32_t list = 0; list < n_keep_lists; ++list) {
+  for (uint32_t list = 0; on_host && list < n_keep_lists; ++list) {
     KV_RETURN_IF_ERROR(CheckAscending(
         "keep", keep.subspan(list * n_keep, n_keep), list * n_keep, n_tokens));
   }
@@ -213,8 +223,7 @@ Status Compact(const Context& context, const kvevict_view& view,
   job.n_tokens = n_tokens;
   job.n_keep = static_cast<uint32_t>(n_keep);
   job.keep = const_cast<int32_t*>(keep.data());  // compaction only reads it
-  context.backend().compact(context, {{&job, 1}, n_keep_lists});
-  return Status();
+  return context.backend().compact(context, stream, {{&job, 1}, n_keep_lists});
 }
 
 }  // namespace kvevict

@@ -12,20 +12,20 @@ namespace kvevict {
 
 // See kvevict_score_window().
 Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
-                   const kvevict_view& view, uint32_t n_tokens,
-                   std::span<float> scores, void* workspace,
-                   size_t workspace_bytes);
+                   const kvevict_plane* row_lse, const kvevict_view& view,
+                   uint32_t n_tokens, std::span<float> scores, void* workspace,
+                   size_t workspace_bytes, Stream stream);
 
 // See kvevict_select().
 Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
               uint32_t n_tokens, std::span<const int32_t> protected_slots,
               std::span<int32_t> keep, void* workspace, size_t workspace_bytes,
-              uint32_t* out_n_keep);
+              uint32_t* out_n_keep, Stream stream);
 
 // See kvevict_compact().
 Status Compact(const Context& context, const kvevict_view& view,
                uint32_t n_tokens, std::span<const int32_t> keep,
-               uint32_t n_keep_lists);
+               uint32_t n_keep_lists, Stream stream);
 
 }  // namespace kvevict
 

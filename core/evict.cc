@@ -7,7 +7,6 @@
 #include "core/budgets/budgets.h"
 #include "core/overlap.h"
 #include "core/policy.h"
-#include "core/signals/signals.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -50,14 +49,16 @@ Status CheckOptions(const Sequence& sequence,
 Status CheckView(const Sequence& sequence, const ViewList& views,
                  uint32_t layer, uint32_t* owner) {
   const uint32_t n_tokens = sequence.slots(layer).stored;
-  Status status = ValidateView(views[layer], n_tokens);
+  const bool on_host = sequence.plan().context().backend().on_host;
+  Status status = ValidateView(views[layer], n_tokens, on_host);
   if (status.ok()) {
     status = MatchGeometry(views[layer], sequence.plan().geometry());
   }
   if (!status.ok()) return Prefixed(status, "views[%u]: ", layer);
   *owner = layer;
   for (uint32_t l = 0; l < layer; ++l) {
-    const Sharing sharing = CompareViews(views[l], views[layer], n_tokens);
+    const Sharing sharing =
+        CompareViews(views[l], views[layer], n_tokens, on_host);
     if (sharing == Sharing::kNone) continue;
     if (sharing == Sharing::kOverlap || sequence.slots(l).stored != n_tokens) {
       return InvalidArgument(
@@ -76,6 +77,7 @@ class Eviction {
            const kvevict_evict_options& options, void* workspace)
       : sequence_(*sequence),
         plan_(sequence->plan()),
+        context_(plan_.context()),
         g_(plan_.geometry()),
         policy_(plan_.policy()),
         signal_(SignalOf(policy_)),
@@ -86,7 +88,7 @@ class Eviction {
 
   Status Check();
   bool HasWork() const { return !active_.empty(); }
-  void Run();
+  Status Run();
   void FillReport(kvevict_evict_report* report) const;
 
  private:
@@ -102,11 +104,13 @@ class Eviction {
   Status CheckSignal();
   Status CheckCallerScores() const;
   void LayOutScoresAndLists();
-  void Score();
-  void ScoreAtRandom();
+  Status Score();
+  Status Select(const Backend& backend, std::span<const LayerJob> jobs) const;
+  Status SelectOnHost() const;
 
   Sequence& sequence_;
   const Plan& plan_;
+  const Context& context_;
   const kvevict_geometry& g_;
   const kvevict_policy& policy_;
   const Signal signal_;
@@ -124,10 +128,9 @@ class Eviction {
 // ---- Checks, before the first byte moves ----
 
 Status Eviction::Check() {
-  LayerJob* jobs = Part<LayerJob>(layout_.jobs);
-  for (uint32_t l = 0; l < 2 * g_.n_layers; ++l) new (&jobs[l]) LayerJob();
-  jobs_ = {jobs, g_.n_layers};
-  active_ = {jobs + g_.n_layers, 0};
+  jobs_ = sequence_.jobs();
+  active_ = sequence_.active_jobs().first(0);
+  std::fill(jobs_.begin(), jobs_.end(), LayerJob());
   KV_RETURN_IF_ERROR(CheckViews());
   KV_RETURN_IF_ERROR(CheckBudgets());
   return CheckSignal();
@@ -139,6 +142,7 @@ Status Eviction::CheckViews() {
     job.view = &views_[l];
     job.layer = l;
     job.n_tokens = sequence_.slots(l).stored;
+    job.slots = sequence_.DevicePositions(l);
     KV_RETURN_IF_ERROR(CheckView(sequence_, views_, l, &job.owner));
   }
   return Status();
@@ -148,8 +152,7 @@ Status Eviction::CheckBudgets() {
   // A ratio is one of the context, which never exceeds what the plan is for.
   const uint32_t n_context =
       std::min(sequence_.logical_length(), g_.max_tokens);
-  const std::span<uint32_t> budgets(Part<uint32_t>(layout_.budgets),
-                                    g_.n_layers);
+  const std::span<uint32_t> budgets = sequence_.counts();
   if (n_context == 0) {
     std::fill(budgets.begin(), budgets.end(), 0);
   } else {
@@ -188,12 +191,21 @@ Status Eviction::FindForced(uint32_t n_context) {
 Status Eviction::CheckForcedFit(const LayerJob& job) const {
   const uint64_t ends = uint64_t{forced_.n_sink} + forced_.n_recent;
   const uint32_t n_lists = plan_.n_lists();
+  const bool known = sequence_.HostKnowsPositions(job.layer);
+  SlotPositions positions;
+  if (known) {
+    KV_RETURN_IF_ERROR(sequence_.HostPositions(job.layer, &positions));
+  }
   for (uint32_t list = 0; list < n_lists; ++list) {
-    uint64_t n_protected = 0;
-    for (int32_t position : forced_.protect) {
-      const int64_t slot = sequence_.SlotOf(job.layer, list, position);
-      n_protected += slot >= forced_.n_sink &&
-                     slot < int64_t{job.n_tokens} - forced_.n_recent;
+    uint64_t n_protected = forced_.protect.size();
+    if (known) {
+      n_protected = std::count_if(
+          forced_.protect.begin(), forced_.protect.end(),
+          [&](int32_t position) {
+            const int64_t slot = positions.SlotOf(list, position, job.n_tokens);
+            return slot >= forced_.n_sink &&
+                   slot < int64_t{job.n_tokens} - forced_.n_recent;
+          });
     }
     if (ends + n_protected > job.n_keep) {
       return InvalidArgument(
@@ -202,7 +214,7 @@ Status Eviction::CheckForcedFit(const LayerJob& job) const {
           job.layer, job.n_keep, forced_.n_sink, forced_.n_recent,
           static_cast<unsigned long long>(n_protected));
     }
-    if (forced_.protect.empty()) break;
+    if (forced_.protect.empty() || !known) break;
   }
   return Status();
 }
@@ -246,16 +258,15 @@ Status Eviction::CheckCallerScores() const {
 
 // ---- Work ----
 
-void Eviction::Run() {
+Status Eviction::Run() {
   LayOutScoresAndLists();
-  Score();
-  const Context& context = plan_.context();
-  const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
-  const uint32_t n_shared = model ? static_cast<uint32_t>(active_.size()) : 1;
-  context.backend().select(
-      context, {g_, policy_, active_, n_shared, forced_, &sequence_});
-  context.backend().compact(context, {active_, plan_.n_lists()});
-  sequence_.Commit(jobs_);
+  const Backend& backend = context_.backend();
+  KV_RETURN_IF_ERROR(Score());
+  KV_RETURN_IF_ERROR(sequence_.selects_on_host() ? SelectOnHost()
+                                                 : Select(backend, active_));
+  KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
+                                     {active_, plan_.n_lists()}));
+  return sequence_.Commit(jobs_, forced_.n_recent);
 }
 
 void Eviction::LayOutScoresAndLists() {
@@ -263,65 +274,85 @@ void Eviction::LayOutScoresAndLists() {
   const bool one_list = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
   float* scores = Part<float>(layout_.scores);
   int32_t* keep = Part<int32_t>(layout_.keep);
-  const std::span<int32_t> window_table(Part<int32_t>(layout_.window_table),
-                                        policy_.obs_window);
-  if (signal_ == Signal::kWindowAttention) {
-    sequence_.FillWindowTable(window_table);
-  }
   for (LayerJob& job : active_) {
     job.scores = scores;
     job.keys = reinterpret_cast<uint32_t*>(scores);
     job.keep = keep;
     scores += rows * job.n_tokens;
     if (!one_list) keep += uint64_t{plan_.n_lists()} * job.n_keep;
-    if (signal_ == Signal::kWindowAttention) {
-      job.queries = sequence_.Window(job.layer, window_table.data());
-      job.query_head_stride = sequence_.query_head_stride();
-    }
+    if (signal_ == Signal::kWindowAttention) sequence_.FillQueries(&job);
     jobs_[job.layer] = job;
   }
 }
 
-void Eviction::Score() {
-  const Context& context = plan_.context();
+Status Eviction::Score() {
+  const Backend& backend = context_.backend();
+  const Stream stream = sequence_.stream();
   switch (signal_) {
     case Signal::kNone:
     case Signal::kPosition:
-      return;
+      return Status();
     case Signal::kWindowAttention:
-      context.backend().score_window(
-          context, {g_,
-                    policy_,
-                    plan_.softmax_scale(),
-                    active_,
-                    {workspace_ + layout_.worker, layout_.worker_bytes}});
-      return;
+      return backend.score_window(context_, stream,
+                                  {g_,
+                                   policy_,
+                                   plan_.softmax_scale(),
+                                   active_,
+                                   {Part<uint8_t>(layout_.score_scratch),
+                                    layout_.score_scratch_bytes}});
     case Signal::kRandom:
-      return ScoreAtRandom();
+      return backend.score_random(context_, stream, {g_, policy_, active_});
     case Signal::kCaller:
-      for (const LayerJob& job : active_) {
-        CopyCallerScores({options_.scores, options_.scores_layer_stride,
-                          options_.scores_head_stride},
-                         g_.n_kv_heads, job);
-      }
-      return;
+      return backend.score_caller(
+          context_, stream,
+          {g_, options_.scores, options_.scores_layer_stride,
+           options_.scores_head_stride, active_});
   }
+  return Status();
 }
 
-void Eviction::ScoreAtRandom() {
-  const uint32_t n_items =
-      static_cast<uint32_t>(active_.size() * g_.n_kv_heads);
-  plan_.context().ParallelFor(n_items, [&](uint32_t item, uint32_t) {
-    const LayerJob& job = active_[item / g_.n_kv_heads];
-    const uint32_t head = item % g_.n_kv_heads;
-    float* scores = job.scores + uint64_t{head} * job.n_tokens;
-    for (uint32_t slot = 0; slot < job.n_tokens; ++slot) {
-      const int32_t position =
-          sequence_.PositionOf(job.layer, sequence_.ListOf(head), slot);
-      scores[slot] = RandomScore(policy_.seed, job.layer, head,
-                                 static_cast<uint32_t>(position));
-    }
-  });
+Status Eviction::Select(const Backend& backend,
+                        std::span<const LayerJob> jobs) const {
+  const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
+  return backend.select(
+      context_, sequence_.stream(),
+      {g_,
+       policy_,
+       jobs,
+       model ? static_cast<uint32_t>(active_.size()) : 1,
+       forced_,
+       {Part<uint8_t>(layout_.select_scratch), layout_.select_scratch_bytes},
+       plan_.n_lists()});
+}
+
+// Scores come down, keep lists go up; jobs of the same shape on the host.
+Status Eviction::SelectOnHost() const {
+  const Backend& device = context_.backend();
+  const Stream stream = sequence_.stream();
+  const HostCopy copy = sequence_.host_copy();
+  const float* scores = active_[0].scores;
+  const int32_t* keep = active_[0].keep;
+  const auto n_scores =
+      static_cast<size_t>(active_.back().scores - scores +
+                          uint64_t{RanksTokens(signal_) ? g_.n_kv_heads : 1} *
+                              active_.back().n_tokens);
+  if (RanksTokens(signal_)) {
+    KV_RETURN_IF_ERROR(device.read(context_, stream, scores,
+                                   n_scores * sizeof(float), copy.scores));
+  }
+  for (size_t i = 0; i < active_.size(); ++i) {
+    LayerJob& job = copy.jobs[i];
+    job = active_[i];
+    job.scores = copy.scores + (job.scores - scores);
+    job.keys = reinterpret_cast<uint32_t*>(job.scores);
+    job.keep = copy.keep + (job.keep - keep);
+    KV_RETURN_IF_ERROR(sequence_.HostPositions(job.layer, &job.slots));
+  }
+  KV_RETURN_IF_ERROR(Select(kCpuBackend, copy.jobs.first(active_.size())));
+  const size_t n_keep = active_.back().keep - keep +
+                        uint64_t{plan_.n_lists()} * active_.back().n_keep;
+  return device.write(context_, stream, copy.keep, n_keep * sizeof(int32_t),
+                      active_[0].keep);
 }
 
 // ---- Report ----
@@ -365,8 +396,8 @@ Status Evict(Sequence* sequence, const ViewList& views,
              const kvevict_evict_options& options, void* workspace,
              size_t workspace_bytes, kvevict_evict_report* report) {
   const Plan& plan = sequence->plan();
-  KV_RETURN_IF_ERROR(
-      CheckWorkspace(workspace, workspace_bytes, plan.evict_workspace().bytes));
+  KV_RETURN_IF_ERROR(CheckWorkspace(plan.context(), workspace, workspace_bytes,
+                                    plan.evict_workspace().bytes));
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
   kvevict_evict_report filled{};
   filled.struct_size = sizeof(filled);
@@ -375,8 +406,8 @@ Status Evict(Sequence* sequence, const ViewList& views,
   } else {
     Eviction eviction(sequence, views, options, workspace);
     KV_RETURN_IF_ERROR(eviction.Check());
-    if (eviction.HasWork()) eviction.Run();
     eviction.FillReport(&filled);
+    if (eviction.HasWork()) KV_RETURN_IF_ERROR(eviction.Run());
   }
   *report = filled;
   return Status();

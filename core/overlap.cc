@@ -92,13 +92,20 @@ uint64_t UsedBlocks(const kvevict_view& view, uint32_t n_tokens) {
   return (uint64_t{n_tokens} + view.block_size - 1) / view.block_size;
 }
 
-bool AreEqual(const kvevict_view& a, const kvevict_view& b, uint32_t n_tokens) {
+bool SameTables(const kvevict_view& a, const kvevict_view& b, uint32_t n_tokens,
+                bool on_host) {
+  if (!on_host) return a.block_table == b.block_table;
   const uint64_t blocks = UsedBlocks(a, n_tokens);
+  return std::equal(a.block_table, a.block_table + blocks, b.block_table);
+}
+
+bool AreEqual(const kvevict_view& a, const kvevict_view& b, uint32_t n_tokens,
+              bool on_host) {
   return a.n_kv_heads == b.n_kv_heads && a.block_size == b.block_size &&
          a.n_companions == b.n_companions &&
          std::memcmp(&a.k, &b.k, sizeof(a.k)) == 0 &&
          std::memcmp(&a.v, &b.v, sizeof(a.v)) == 0 &&
-         std::equal(a.block_table, a.block_table + blocks, b.block_table) &&
+         SameTables(a, b, n_tokens, on_host) &&
          (a.n_companions == 0 ||
           std::memcmp(a.companions, b.companions,
                       a.n_companions * sizeof(kvevict_plane)) == 0);
@@ -106,17 +113,18 @@ bool AreEqual(const kvevict_view& a, const kvevict_view& b, uint32_t n_tokens) {
 
 // Pools keep many layers at one base and tell them apart by block ids.
 bool SameFirstRow(const kvevict_view& a, const kvevict_plane& p,
-                  const kvevict_view& b, const kvevict_plane& q) {
-  return IsPresent(p) && IsPresent(q) &&
-         HeadRows(a, p, 0).Row(0) == HeadRows(b, q, 0).Row(0);
+                  const kvevict_view& b, const kvevict_plane& q, bool on_host) {
+  if (!IsPresent(p) || !IsPresent(q)) return false;
+  if (!on_host) return p.data == q.data && a.block_table == b.block_table;
+  return HeadRows(a, p, 0).Row(0) == HeadRows(b, q, 0).Row(0);
 }
 
 bool ViewsOverlap(const kvevict_view& a, const kvevict_view& b,
-                  uint32_t n_tokens) {
+                  uint32_t n_tokens, bool on_host) {
   const bool paged = a.block_size != 0 || b.block_size != 0;
   for (const kvevict_plane* p : {&a.k, &a.v}) {
     for (const kvevict_plane* q : {&b.k, &b.v}) {
-      if (paged ? SameFirstRow(a, *p, b, *q)
+      if (paged ? SameFirstRow(a, *p, b, *q, on_host)
                 : PlanesOverlap(*p, *q, n_tokens, a.n_kv_heads)) {
         return true;
       }
@@ -128,9 +136,12 @@ bool ViewsOverlap(const kvevict_view& a, const kvevict_view& b,
 }  // namespace
 
 Sharing CompareViews(const kvevict_view& a, const kvevict_view& b,
-                     uint32_t n_tokens) {
-  if (n_tokens == 0 || !ViewsOverlap(a, b, n_tokens)) return Sharing::kNone;
-  return AreEqual(a, b, n_tokens) ? Sharing::kEqual : Sharing::kOverlap;
+                     uint32_t n_tokens, bool on_host) {
+  if (n_tokens == 0 || !ViewsOverlap(a, b, n_tokens, on_host)) {
+    return Sharing::kNone;
+  }
+  return AreEqual(a, b, n_tokens, on_host) ? Sharing::kEqual
+                                           : Sharing::kOverlap;
 }
 
 Status CheckPlanesApart(const kvevict_view& view, uint32_t n_tokens) {

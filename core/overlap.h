@@ -16,9 +16,10 @@ enum class Sharing {
 
 // Compares two layers' views, each valid for `n_tokens` slots. Overlaps are found
 // where both lie in plain strides of the same size; of paged caches only those that
-// begin with the same row.
+// begin with the same row, and where the tables are not `on_host` those with one
+// table.
 Sharing CompareViews(const kvevict_view& a, const kvevict_view& b,
-                     uint32_t n_tokens);
+                     uint32_t n_tokens, bool on_host);
 
 // Checks that the planes of one valid view do not share bytes (of paged caches: in
 // the same block).

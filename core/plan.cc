@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kMaxHeads = 65536;
 constexpr uint32_t kMaxHeadDim = 65536;
-constexpr size_t kWorkspaceAlignment = 64;
+constexpr size_t kPartAlignment = 256;
 
 Status CheckRange(const char* name, uint32_t value, uint32_t low,
                   uint32_t high) {
@@ -68,7 +68,7 @@ class Layout {
  public:
   size_t Add(CheckedSize n, size_t element_bytes) {
     const size_t offset = end_.value();
-    end_ = (end_ + n * CheckedSize(element_bytes)).AlignUp(kWorkspaceAlignment);
+    end_ = (end_ + n * CheckedSize(element_bytes)).AlignUp(kPartAlignment);
     return offset;
   }
   CheckedSize end() const { return end_; }
@@ -118,43 +118,48 @@ bool Plan::CapturesQueries() const {
 
 Status Plan::LayOutWorkspaces() {
   const kvevict_geometry& g = geometry_;
-  const uint32_t n_workers = context().n_workers();
-  const bool can_score = ScoreReason() == KVEVICT_REASON_NONE;
-  CheckedSize score_worker = 0;
-  if (can_score) {
-    score_worker =
-        ScoreWindowScratchBytes(g, policy_).AlignUp(kWorkspaceAlignment);
-    if (!(score_worker * CheckedSize(n_workers)).ok()) {
+  const Backend& backend = context().backend();
+  CheckedSize score_all(0);  // layers
+  if (ScoreReason() == KVEVICT_REASON_NONE) {
+    const CheckedSize score_one =
+        backend.score_scratch_bytes(context(), g, policy_, 1);
+    score_all = backend.score_scratch_bytes(context(), g, policy_, g.n_layers);
+    if (!score_one.ok() || !score_all.ok()) {
       return InvalidArgument(
           "max_tokens %u and obs_window %u: a workspace over size_t",
           g.max_tokens, policy_.obs_window);
     }
+    score_workspace_bytes_ = score_one.value();
   }
-  score_worker_bytes_ = score_worker.value();
   const bool ranked = RanksTokens(SignalOf(policy_));
   const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
   const CheckedSize n_layers(g.n_layers);
   const CheckedSize tokens(g.max_tokens);
 
   Layout evict;
-  evict_.jobs = evict.Add(n_layers * CheckedSize(2), sizeof(LayerJob));
-  evict_.budgets = evict.Add(n_layers, sizeof(uint32_t));
-  if (CapturesQueries()) {
-    evict_.window_table = evict.Add(policy_.obs_window, sizeof(int32_t));
-  }
   const CheckedSize rows = n_layers * CheckedSize(ranked ? g.n_kv_heads : 1);
+  evict_.n_scores = (rows * tokens).value();
   evict_.scores = evict.Add(rows * tokens, sizeof(float));
   const CheckedSize keep = CheckedSize(n_lists()) *
                            CheckedSize(MaxTotalBudget(policy_, g.max_tokens,
                                                       model ? 1 : g.n_layers));
   evict_.keep_capacity = keep.value();
   evict_.keep = evict.Add(keep, sizeof(int32_t));
-  if (CapturesQueries()) evict_.worker_bytes = score_worker_bytes_;
-  evict_.worker = evict.Add(CheckedSize(evict_.worker_bytes), n_workers);
+  if (CapturesQueries()) {
+    evict_.score_scratch_bytes = score_all.value();
+    evict_.score_scratch = evict.Add(score_all, 1);
+  }
+  const CheckedSize select_all =
+      backend.select_scratch_bytes(context(), g, policy_, g.n_layers);
+  evict_.select_scratch_bytes = select_all.value();
+  evict_.select_scratch = evict.Add(select_all, 1);
 
   Layout select;
-  select_.budgets = select.Add(n_layers, sizeof(uint32_t));
   select_.keys = select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));
+  const CheckedSize select_one =
+      backend.select_scratch_bytes(context(), g, policy_, 1);
+  select_.scratch_bytes = select_one.value();
+  select_.scratch = select.Add(select_one, 1);
   if (!keep.ok() || !evict.end().ok() || !select.end().ok()) {
     return InvalidArgument(
         "n_layers %u, n_kv_heads %u, max_tokens %u: a workspace over size_t",
@@ -194,20 +199,21 @@ const char* ReasonText(kvevict_reason reason) {
   return "";
 }
 
-Status CheckWorkspace(const void* workspace, size_t workspace_bytes,
-                      size_t needed_bytes) {
+Status CheckWorkspace(const Context& context, const void* workspace,
+                      size_t workspace_bytes, size_t needed_bytes) {
   if (workspace_bytes < needed_bytes) {
     return InvalidArgument("workspace_bytes %zu < %zu", workspace_bytes,
                            needed_bytes);
   }
-  if (needed_bytes > 0 && workspace == nullptr) {
+  if (needed_bytes == 0) return Status();
+  if (workspace == nullptr) {
     return InvalidArgument("workspace is NULL, but %zu bytes are needed",
                            needed_bytes);
   }
-  if (reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0 &&
-      needed_bytes > 0) {
+  const size_t alignment = context.backend().workspace_alignment;
+  if (reinterpret_cast<uintptr_t>(workspace) % alignment != 0) {
     return InvalidArgument("workspace %p is not %zu-byte aligned", workspace,
-                           kWorkspaceAlignment);
+                           alignment);
   }
   return Status();
 }

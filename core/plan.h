@@ -14,24 +14,23 @@ namespace kvevict {
 
 // The parts of an eviction's workspace, as offsets.
 struct EvictWorkspace {
-  size_t jobs =
-      0;  // LayerJob [2, n_layers]: all layers, those that lose tokens
-  size_t budgets = 0;  // u32 [n_layers]
-  size_t window_table =
-      0;  // i32 [obs_window]: place in the ring of window row w
   size_t scores =
-      0;            // f32 [n_layers, n_kv_heads or 1, max_tokens], become keys
-  size_t keep = 0;  // i32 keep lists of all layers, end to end
+      0;  // f32 [n_layers, n_kv_heads or 1, max_tokens], become keys
+  size_t n_scores = 0;
+  size_t keep = 0;           // i32 keep lists of all layers, end to end
   size_t keep_capacity = 0;  // elements
-  size_t worker = 0;
-  size_t worker_bytes = 0;  // per worker
+  size_t score_scratch = 0;
+  size_t score_scratch_bytes = 0;
+  size_t select_scratch = 0;
+  size_t select_scratch_bytes = 0;
   size_t bytes = 0;
 };
 
 // The parts of a selection's workspace.
 struct SelectWorkspace {
-  size_t budgets = 0;  // u32 [n_layers]
-  size_t keys = 0;     // u32 [n_lists, max_tokens]
+  size_t keys = 0;  // u32 [n_lists, max_tokens]
+  size_t scratch = 0;
+  size_t scratch_bytes = 0;
   size_t bytes = 0;
 };
 
@@ -57,10 +56,7 @@ class Plan {
   size_t keep_capacity() const { return evict_.keep_capacity; }
 
   const EvictWorkspace& evict_workspace() const { return evict_; }
-  size_t score_workspace_bytes() const {
-    return score_worker_bytes_ * context().n_workers();
-  }
-  size_t score_worker_bytes() const { return score_worker_bytes_; }
+  size_t score_workspace_bytes() const { return score_workspace_bytes_; }
   const SelectWorkspace& select_workspace() const { return select_; }
 
   kvevict_reason ScoreReason() const;
@@ -75,16 +71,16 @@ class Plan {
   const kvevict_geometry geometry_;
   const kvevict_policy policy_;
   EvictWorkspace evict_;
-  size_t score_worker_bytes_ = 0;
   SelectWorkspace select_;
+  size_t score_workspace_bytes_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};
 };
 
 const char* ReasonText(kvevict_reason reason);
 
 // Checks that a workspace is there, large enough and aligned.
-Status CheckWorkspace(const void* workspace, size_t workspace_bytes,
-                      size_t needed_bytes);
+Status CheckWorkspace(const Context& context, const void* workspace,
+                      size_t workspace_bytes, size_t needed_bytes);
 
 }  // namespace kvevict
 

@@ -1,7 +1,6 @@
 #include "core/sequence.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/dtype.h"
 #include "core/policy.h"
@@ -26,48 +25,73 @@ Sequence::Sequence(const Plan& plan)
     : plan_(plan),
       layers_(plan.context()),
       captured_(plan.context()),
+      captured_lse_(plan.context()),
+      jobs_(plan.context()),
+      counts_(plan.context()),
       ring_(plan.context()),
+      lse_ring_(plan.context()),
+      lengths_(plan.context()),
       kept_a_(plan.context()),
-      kept_b_(plan.context()) {}
+      kept_b_(plan.context()),
+      host_kept_(plan.context()),
+      host_scores_(plan.context()),
+      host_keep_(plan.context()) {}
 
 void Sequence::Destroy() { DeleteObject(plan().context(), this); }
 
 Status Sequence::Allocate() {
   const kvevict_geometry& g = plan().geometry();
-  KV_RETURN_IF_ERROR(layers_.Allocate("slots of the layers", g.n_layers));
+  const bool on_host = plan().context().backend().on_host;
+  const CheckedSize n_layers(g.n_layers);
+  KV_RETURN_IF_ERROR(layers_.Allocate("slots of the layers", n_layers));
+  KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", n_layers * CheckedSize(2)));
+  KV_RETURN_IF_ERROR(counts_.Allocate("counts of the layers", n_layers));
   if (plan().CapturesQueries()) {
-    const CheckedSize rows =
-        CheckedSize(g.n_layers) * CheckedSize(plan().policy().obs_window);
-    KV_RETURN_IF_ERROR(captured_.Allocate("captured ranges", g.n_layers));
+    const CheckedSize rows = n_layers * CheckedSize(plan().policy().obs_window);
+    KV_RETURN_IF_ERROR(captured_.Allocate("captured ranges", n_layers));
     KV_RETURN_IF_ERROR(
-        ring_.Allocate("query ring", rows * CheckedSize(RingRowBytes())));
+        ring_.Allocate("query ring", rows * CheckedSize(QueryRowBytes())));
+    if (!on_host) {
+      KV_RETURN_IF_ERROR(captured_lse_.Allocate("captured ranges", n_layers));
+      KV_RETURN_IF_ERROR(lse_ring_.Allocate("log-sum-exp ring",
+                                            rows * CheckedSize(LseRowBytes())));
+    }
   }
   if (SignalOf(plan().policy()) != Signal::kNone) {
+    const CheckedSize n_kept(plan().keep_capacity());
     KV_RETURN_IF_ERROR(
-        kept_a_.Allocate("positions of the slots", plan().keep_capacity()));
-    KV_RETURN_IF_ERROR(
-        kept_b_.Allocate("positions of the slots", plan().keep_capacity()));
+        jobs_.Allocate("jobs of the layers", n_layers * CheckedSize(3)));
+    KV_RETURN_IF_ERROR(kept_a_.Allocate("positions of the slots", n_kept));
+    KV_RETURN_IF_ERROR(kept_b_.Allocate("positions of the slots", n_kept));
+    if (!on_host) {
+      KV_RETURN_IF_ERROR(host_kept_.Allocate("positions of the slots", n_kept));
+    }
+    if (plan().context().options().select_on_host != 0) {
+      KV_RETURN_IF_ERROR(host_scores_.Allocate(
+          "scores on the host", plan().evict_workspace().n_scores));
+      KV_RETURN_IF_ERROR(host_keep_.Allocate("keep lists on the host", n_kept));
+    }
   }
   kept_ = kept_a_.data();
   return Status();
 }
 
-uint32_t Sequence::LongestLayer() const {
+Status Sequence::Reset() {
+  logical_length_ = 0;
+  n_listed_ = 0;
+  std::fill(layers_.begin(), layers_.end(), LayerSlots());
+  std::fill(captured_.begin(), captured_.end(), CapturedRange());
+  std::fill(captured_lse_.begin(), captured_lse_.end(), CapturedRange());
+  return CopyLengthsToDevice();
+}
+
+// ---- Lengths ----
+
+Status Sequence::CheckAppend(uint32_t n_tokens) const {
   uint32_t longest = 0;
   for (const LayerSlots& layer : layers_) {
     longest = std::max(longest, layer.stored);
   }
-  return longest;
-}
-
-void Sequence::Reset() {
-  logical_length_ = 0;
-  std::fill(layers_.begin(), layers_.end(), LayerSlots());
-  std::fill(captured_.begin(), captured_.end(), CapturedRange());
-}
-
-Status Sequence::Append(uint32_t n_tokens) {
-  const uint32_t longest = LongestLayer();
   const uint32_t max_tokens = plan().geometry().max_tokens;
   if (n_tokens > max_tokens - longest) {
     return InvalidArgument("n_tokens %u + %u stored > max_tokens %u", n_tokens,
@@ -77,27 +101,104 @@ Status Sequence::Append(uint32_t n_tokens) {
     return InvalidArgument("n_tokens %u + logical length %u > %d", n_tokens,
                            logical_length_, INT32_MAX);
   }
+  return Status();
+}
+
+Status Sequence::Append(uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckAppend(n_tokens));
+  if (n_tokens == 0) return Status();
+  const Context& context = plan().context();
+  KV_RETURN_IF_ERROR(context.backend().advance_lengths(
+      context, stream_,
+      {lengths_.data(), plan().geometry().n_layers, n_tokens}));
   for (LayerSlots& layer : layers_) layer.stored += n_tokens;
   logical_length_ += n_tokens;
   return Status();
 }
 
+Status Sequence::Replayed(uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckAppend(n_tokens));
+  const uint32_t window = plan().policy().obs_window;
+  for (CapturedRange& range : captured_) {
+    range.Add(logical_length_, n_tokens, window);
+  }
+  for (LayerSlots& layer : layers_) layer.stored += n_tokens;
+  logical_length_ += n_tokens;
+  return Status();
+}
+
+Status Sequence::CopyLengthsToDevice() {
+  for (size_t l = 0; l < layers_.size(); ++l) counts_[l] = layers_[l].stored;
+  const Context& context = plan().context();
+  return context.backend().set_lengths(
+      context, stream_, {lengths_.data(), counts(), logical_length_});
+}
+
 // ---- Query ring ----
 
-uint64_t Sequence::RingRowBytes() const {
+void CapturedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
+  if (n_rows == 0) return;
+  if (first > end || first < begin) begin = first;
+  end = first + n_rows;
+  begin = std::max(begin, end - std::min(end, window));
+}
+
+uint64_t Sequence::QueryRowBytes() const {
   const kvevict_geometry& g = plan().geometry();
   return uint64_t{g.n_q_heads} * g.k_head_dim *
          ElementBytes(static_cast<DType>(g.q_dtype));
 }
 
-int64_t Sequence::query_head_stride() const {
-  const kvevict_geometry& g = plan().geometry();
-  return int64_t{g.k_head_dim} * ElementBytes(static_cast<DType>(g.q_dtype));
+uint64_t Sequence::LseRowBytes() const {
+  return plan().geometry().n_q_heads * uint64_t{sizeof(float)};
 }
 
-uint8_t* Sequence::RingRow(uint32_t layer, uint32_t position) const {
-  const uint64_t window = plan().policy().obs_window;
-  return ring_.data() + (layer * window + position % window) * RingRowBytes();
+uint8_t* Sequence::QueryRing(uint32_t layer) const {
+  return ring_.data() +
+         uint64_t{layer} * plan().policy().obs_window * QueryRowBytes();
+}
+
+uint8_t* Sequence::LseRing(uint32_t layer) const {
+  return lse_ring_.data() +
+         uint64_t{layer} * plan().policy().obs_window * LseRowBytes();
+}
+
+Status Sequence::CheckRows(const kvevict_plane& rows, const char* name,
+                           kvevict_dtype dtype, uint32_t n_elements,
+                           uint32_t n_rows, uint32_t* first_position) const {
+  KV_RETURN_IF_ERROR(ValidateRows(name, rows, dtype, n_elements,
+                                  plan().geometry().n_q_heads, n_rows));
+  if (*first_position == KVEVICT_POSITION_NEXT) {
+    *first_position = logical_length_;
+  }
+  if (n_rows > INT32_MAX || *first_position > INT32_MAX - n_rows) {
+    return InvalidArgument("first_position %u + n_rows %u > %d",
+                           *first_position, n_rows, INT32_MAX);
+  }
+  return Status();
+}
+
+Status Sequence::CaptureRows(const kvevict_plane& rows, uint32_t n_rows,
+                             uint32_t first_position, uint8_t* ring) {
+  const uint32_t window = plan().policy().obs_window;
+  const uint32_t n_skipped = n_rows - std::min(n_rows, window);
+  kvevict_plane last = rows;
+  last.data += uint64_t{n_skipped} * rows.token_stride_bytes;
+  CaptureArgs args;
+  args.rows = &last;
+  args.n_heads = plan().geometry().n_q_heads;
+  args.n_rows = n_rows - n_skipped;
+  args.first_position = n_skipped;
+  args.position_address = nullptr;
+  if (first_position == KVEVICT_POSITION_NEXT) {
+    args.position_address = lengths_.data() + 1;
+  } else {
+    args.first_position += first_position;
+  }
+  args.ring = ring;
+  args.window = window;
+  const Context& context = plan().context();
+  return context.backend().capture(context, stream_, args);
 }
 
 Status Sequence::Capture(uint32_t layer, const kvevict_plane& queries,
@@ -105,44 +206,31 @@ Status Sequence::Capture(uint32_t layer, const kvevict_plane& queries,
   if (!plan().CapturesQueries()) return Status();
   const kvevict_geometry& g = plan().geometry();
   KV_RETURN_IF_ERROR(plan().CheckCanScore());
+  uint32_t first = first_position;
   KV_RETURN_IF_ERROR(
-      ValidateQueries(queries, g.q_dtype, g.k_head_dim, g.n_q_heads, n_rows));
-  if (n_rows > INT32_MAX || first_position > INT32_MAX - n_rows) {
-    return InvalidArgument("first_position %u + n_rows %u > %d", first_position,
-                           n_rows, INT32_MAX);
-  }
+      CheckRows(queries, "queries", g.q_dtype, g.k_head_dim, n_rows, &first));
   if (n_rows == 0) return Status();
-  const uint32_t end = first_position + n_rows;
-  const uint32_t window = plan().policy().obs_window;
-  const uint32_t n_copied = std::min(n_rows, window);
-  const uint32_t element = ElementBytes(static_cast<DType>(g.q_dtype));
-  const int64_t stride = ElementStride(queries);
-  const uint8_t* base = reinterpret_cast<const uint8_t*>(queries.data);
-  for (uint32_t position = end - n_copied; position < end; ++position) {
-    uint8_t* to = RingRow(layer, position);
-    for (uint32_t h = 0; h < g.n_q_heads; ++h) {
-      const uint8_t* from =
-          base +
-          int64_t{position - first_position} * queries.token_stride_bytes +
-          int64_t{h} * queries.head_stride_bytes;
-      if (stride == element) {
-        std::memcpy(to, from, uint64_t{g.k_head_dim} * element);
-      } else {
-        for (uint32_t e = 0; e < g.k_head_dim; ++e) {
-          std::memcpy(to + uint64_t{e} * element, from + e * stride, element);
-        }
-      }
-      to += uint64_t{g.k_head_dim} * element;
-    }
+  KV_RETURN_IF_ERROR(
+      CaptureRows(queries, n_rows, first_position, QueryRing(layer)));
+  captured_[layer].Add(first, n_rows, plan().policy().obs_window);
+  if (captured_lse_.size() > 0) {  // those of replaced rows are old
+    CapturedRange& lse = captured_lse_[layer];
+    lse.end = std::min(lse.end, first);
+    lse.begin = std::min(lse.begin, lse.end);
   }
-  // Rows that follow on, or replace known ones, extend what is known; others
-  // start afresh.
-  CapturedRange& known = captured_[layer];
-  if (first_position > known.end || first_position < known.begin) {
-    known.begin = first_position;
-  }
-  known.end = end;
-  known.begin = std::max(known.begin, end - std::min(end, window));
+  return Status();
+}
+
+Status Sequence::CaptureLse(uint32_t layer, const kvevict_plane& row_lse,
+                            uint32_t n_rows, uint32_t first_position) {
+  if (!plan().CapturesQueries()) return Status();
+  uint32_t first = first_position;
+  KV_RETURN_IF_ERROR(
+      CheckRows(row_lse, "row_lse", KVEVICT_DTYPE_F32, 1, n_rows, &first));
+  if (n_rows == 0 || captured_lse_.size() == 0) return Status();
+  KV_RETURN_IF_ERROR(
+      CaptureRows(row_lse, n_rows, first_position, LseRing(layer)));
+  captured_lse_[layer].Add(first, n_rows, plan().policy().obs_window);
   return Status();
 }
 
@@ -154,99 +242,132 @@ Status Sequence::CheckWindow(uint32_t layer) const {
     return InvalidArgument("layer %u: obs_window %u > %u stored tokens", layer,
                            window, slots.stored);
   }
-  if (known.end != logical_length_ || known.end - known.begin < window) {
+  if (!known.Covers(logical_length_ - window, logical_length_)) {
     return InvalidArgument(
         "layer %u: captured queries are of positions [%u, %u), obs_window %u "
         "needs [%u, %u)",
         layer, known.begin, known.end, window, logical_length_ - window,
         logical_length_);
   }
-  for (uint32_t list = 0; list < plan().n_lists(); ++list) {
-    // Positions ascend, so this one in place means that all after it are.
-    if (PositionOf(layer, list, slots.stored - window) !=
-        static_cast<int32_t>(logical_length_ - window)) {
-      return Unsupported(
-          "layer %u: tokens of the last obs_window %u positions were evicted",
-          layer, window);
+  if (slots.stored - slots.n_kept + slots.n_kept_in_row >= window) {
+    return Status();
+  }
+  bool whole = HostKnowsPositions(layer);
+  if (whole) {
+    SlotPositions positions;
+    KV_RETURN_IF_ERROR(HostPositions(layer, &positions));
+    for (uint32_t list = 0; list < plan().n_lists(); ++list) {
+      // Positions ascend, so this one in place means that all after it are.
+      whole = whole && positions.PositionOf(list, slots.stored - window) ==
+                           static_cast<int32_t>(logical_length_ - window);
     }
   }
-  return Status();
+  if (whole) return Status();
+  return Unsupported(
+      "layer %u: tokens of the last obs_window %u positions were evicted",
+      layer, window);
 }
 
-void Sequence::FillWindowTable(std::span<int32_t> table) const {
+void Sequence::FillQueries(LayerJob* job) const {
+  const kvevict_geometry& g = plan().geometry();
   const uint32_t window = plan().policy().obs_window;
-  for (uint32_t w = 0; w < window; ++w) {
-    table[w] = static_cast<int32_t>((logical_length_ - window + w) % window);
+  const DType dtype = static_cast<DType>(g.q_dtype);
+  job->queries.base = QueryRing(job->layer);
+  job->queries.row_stride = static_cast<int64_t>(QueryRowBytes());
+  job->queries.element_stride = ElementBytes(dtype);
+  job->queries.dtype = dtype;
+  job->query_head_stride = int64_t{g.k_head_dim} * ElementBytes(dtype);
+  job->first_row = (logical_length_ - window) % window;
+  if (captured_lse_.size() > 0 &&
+      captured_lse_[job->layer].Covers(logical_length_ - window,
+                                       logical_length_)) {
+    job->row_lse = reinterpret_cast<const float*>(LseRing(job->layer));
+    job->lse_row_stride = static_cast<int64_t>(LseRowBytes());
+    job->lse_head_stride = sizeof(float);
   }
-}
-
-RowSource Sequence::Window(uint32_t layer, const int32_t* table) const {
-  RowSource rows;
-  rows.base = RingRow(layer, 0);
-  rows.element_stride =
-      ElementBytes(static_cast<DType>(plan().geometry().q_dtype));
-  rows.dtype = static_cast<DType>(plan().geometry().q_dtype);
-  // The ring is a paged cache with one row per block.
-  rows.block_size = 1;
-  rows.block_table = table;
-  rows.block_stride = static_cast<int64_t>(RingRowBytes());
-  return rows;
 }
 
 // ---- Slots and positions ----
 
-int32_t Sequence::PositionOf(uint32_t layer, uint32_t list,
-                             uint32_t slot) const {
+SlotPositions Sequence::DevicePositions(uint32_t layer) const {
   const LayerSlots& l = layers_[layer];
-  if (slot >= l.n_kept) {
-    return static_cast<int32_t>(l.tail_position + (slot - l.n_kept));
-  }
-  return kept_[l.kept_offset + uint64_t{list} * l.n_kept + slot];
+  return {l.n_kept == 0 ? nullptr : kept_ + l.kept_offset, l.n_kept,
+          l.tail_position};
 }
 
-int64_t Sequence::SlotOf(uint32_t layer, uint32_t list,
-                         int32_t position) const {
-  const LayerSlots& l = layers_[layer];
-  if (position >= static_cast<int64_t>(l.tail_position)) {
-    const int64_t slot = int64_t{position} - l.tail_position + l.n_kept;
-    return slot < l.stored ? slot : -1;
-  }
-  const int32_t* begin = kept_ + l.kept_offset + uint64_t{list} * l.n_kept;
-  const int32_t* end = begin + l.n_kept;
-  const int32_t* found = std::lower_bound(begin, end, position);
-  return found != end && *found == position ? found - begin : -1;
+bool Sequence::HostKnowsPositions(uint32_t layer) const {
+  return plan().context().backend().on_host || layers_[layer].n_kept == 0 ||
+         host_kept_is_current_;
 }
 
-void Sequence::Commit(std::span<const LayerJob> jobs) {
+Status Sequence::HostPositions(uint32_t layer, SlotPositions* out) const {
+  *out = DevicePositions(layer);
+  const Context& context = plan().context();
+  if (context.backend().on_host || out->n_kept == 0) return Status();
+  if (!host_kept_is_current_) {
+    KV_RETURN_IF_ERROR(context.backend().read(context, stream_, kept_,
+                                              n_listed_ * sizeof(int32_t),
+                                              host_kept_.data()));
+    host_kept_is_current_ = true;
+  }
+  out->kept = host_kept_.data() + layers_[layer].kept_offset;
+  return Status();
+}
+
+std::span<LayerJob> Sequence::jobs() const {
+  return {jobs_.data(), layers_.size()};
+}
+
+std::span<LayerJob> Sequence::active_jobs() const {
+  return {jobs_.data() + layers_.size(), layers_.size()};
+}
+
+std::span<uint32_t> Sequence::counts() const {
+  return {counts_.data(), counts_.size()};
+}
+
+HostCopy Sequence::host_copy() const {
+  return {host_scores_.data(),
+          host_keep_.data(),
+          {jobs_.data() + 2 * layers_.size(), layers_.size()}};
+}
+
+Status Sequence::Commit(std::span<LayerJob> jobs, uint32_t n_in_row) {
   int32_t* next = kept_ == kept_a_.data() ? kept_b_.data() : kept_a_.data();
+  const Context& context = plan().context();
   const uint32_t n_lists = plan().n_lists();
   const bool one_list = EffectiveScope(plan().policy()) == KVEVICT_SCOPE_MODEL;
   size_t offset = 0;
+  size_t n_mapped = 0;
   for (uint32_t l = 0; l < layers_.size(); ++l) {
-    const LayerJob& job = jobs[l];
+    LayerJob job = jobs[l];
+    LayerSlots& slots = layers_[l];
     const uint32_t owner = one_list ? 0 : job.owner;
     if (owner != l) {  // owners come first
-      layers_[l] = layers_[owner];
+      slots = layers_[owner];
       continue;
     }
     const bool evicted = job.n_keep < job.n_tokens;
-    const uint32_t n_kept = evicted ? job.n_keep : layers_[l].n_kept;
-    int32_t* positions = next + offset;
-    for (uint32_t list = 0; list < n_lists; ++list) {
-      const int32_t* keep = job.keep + uint64_t{list} * n_kept;
-      for (uint32_t i = 0; i < n_kept; ++i) {
-        *positions++ = PositionOf(l, list, evicted ? keep[i] : i);
-      }
-    }
-    layers_[l].kept_offset = offset;
-    offset += uint64_t{n_lists} * n_kept;
+    job.slots = DevicePositions(l);
+    job.new_positions = next + offset;
     if (evicted) {
-      layers_[l].stored = n_kept;
-      layers_[l].n_kept = n_kept;
-      layers_[l].tail_position = logical_length_;
+      slots.stored = slots.n_kept = job.n_keep;
+      slots.n_kept_in_row = std::min(n_in_row, job.n_keep);
+      slots.tail_position = logical_length_;
+    } else {
+      job.keep = nullptr;
+      job.n_keep = slots.n_kept;
     }
+    slots.kept_offset = offset;
+    offset += uint64_t{n_lists} * slots.n_kept;
+    jobs[n_mapped++] = job;
   }
   kept_ = next;
+  n_listed_ = offset;
+  host_kept_is_current_ = false;
+  KV_RETURN_IF_ERROR(context.backend().map_positions(
+      context, stream_, {jobs.first(n_mapped), n_lists}));
+  return CopyLengthsToDevice();
 }
 
 }  // namespace kvevict

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/backend.h"
+#include "core/device_array.h"
 #include "core/plan.h"
 #include "core/status.h"
 
@@ -16,17 +17,32 @@ namespace kvevict {
 struct LayerSlots {
   uint32_t stored = 0;         // slots in use
   uint32_t n_kept = 0;         // of them listed
+  uint32_t n_kept_in_row = 0;  // the last ones listed are without gaps
   uint32_t tail_position = 0;  // position of slot n_kept
-  size_t kept_offset = 0;      // of the lists, [n_lists, n_kept], in kept()
+  size_t kept_offset = 0;      // of the lists, [n_lists, n_kept]
 };
 
-// Positions whose query rows a layer's ring holds: [begin, end).
+// Positions whose rows a layer's ring holds: [begin, end).
 struct CapturedRange {
   uint32_t begin = 0;
   uint32_t end = 0;
+
+  // Rows that follow on, or replace known ones, extend what is known; others
+  // start afresh. The ring holds `window` rows.
+  void Add(uint32_t first, uint32_t n_rows, uint32_t window);
+  bool Covers(uint32_t first, uint32_t last) const {
+    return begin <= first && end == last;
+  }
 };
 
-class Sequence final : public SlotMap {
+// Where an eviction selects on the host while its cache is on the device.
+struct HostCopy {
+  float* scores;             // as many as the workspace holds
+  int32_t* keep;             // keep_capacity()
+  std::span<LayerJob> jobs;  // [n_layers]
+};
+
+class Sequence {
  public:
   static Status Create(const Plan& plan, Sequence** out);
 
@@ -34,50 +50,85 @@ class Sequence final : public SlotMap {
   void Destroy();
 
   const Plan& plan() const { return *plan_; }
+  Stream stream() const { return stream_; }
+  void set_stream(Stream stream) { stream_ = stream; }
   uint32_t logical_length() const { return logical_length_; }
   const LayerSlots& slots(uint32_t layer) const { return layers_[layer]; }
-  uint32_t LongestLayer() const;
+  const uint32_t* lengths() const { return lengths_.data(); }  // device
 
-  void Reset();
+  Status Reset();
   Status Append(uint32_t n_tokens);
+  Status Replayed(uint32_t n_tokens);
   Status Capture(uint32_t layer, const kvevict_plane& queries, uint32_t n_rows,
                  uint32_t first_position);
+  Status CaptureLse(uint32_t layer, const kvevict_plane& row_lse,
+                    uint32_t n_rows, uint32_t first_position);
 
   // Lists per layer are told apart by `list`; KV heads that share one have list
   // 0.
   uint32_t ListOf(uint32_t kv_head) const {
     return plan().n_lists() == 1 ? 0 : kv_head;
   }
-  int32_t PositionOf(uint32_t layer, uint32_t list, uint32_t slot) const;
-  int64_t SlotOf(uint32_t layer, uint32_t list,
-                 int32_t position) const override;
+  // Of a layer, in device memory.
+  SlotPositions DevicePositions(uint32_t layer) const;
+  // The same in host memory; waits for the device where it has them.
+  Status HostPositions(uint32_t layer, SlotPositions* out) const;
+  // Whether HostPositions() has nothing to wait for.
+  bool HostKnowsPositions(uint32_t layer) const;
 
-  // Whether the ring of a layer holds the last obs_window rows.
+  // Whether the rings hold what scoring a layer needs, and its window is whole.
   Status CheckWindow(uint32_t layer) const;
-  // The layer's last obs_window rows, by way of a table of obs_window places.
-  RowSource Window(uint32_t layer, const int32_t* table) const;
-  int64_t query_head_stride() const;
-  void FillWindowTable(std::span<int32_t> table) const;
+  // Sets the fields of a job that speak of queries.
+  void FillQueries(LayerJob* job) const;
 
-  // Records an eviction: a job per layer, in order. Jobs with n_keep ==
-  // n_tokens lost nothing.
-  void Commit(std::span<const LayerJob> jobs);
+  // Scratch of an eviction.
+  std::span<LayerJob> jobs() const;         // [n_layers]
+  std::span<LayerJob> active_jobs() const;  // [n_layers]
+  std::span<uint32_t> counts() const;       // [n_layers]
+  bool selects_on_host() const { return host_scores_.size() > 0; }
+  HostCopy host_copy() const;
+
+  // Records an eviction on device and host: a job per layer, in order. Jobs
+  // with n_keep == n_tokens lost nothing; of the others the last n_in_row stay.
+  Status Commit(std::span<LayerJob> jobs, uint32_t n_in_row);
 
  private:
   Status Allocate();
-  uint64_t RingRowBytes() const;
-  uint8_t* RingRow(uint32_t layer, uint32_t position) const;
+  Status CheckAppend(uint32_t n_tokens) const;
+  // The rows of a chunk that stay, into a layer's ring.
+  Status CaptureRows(const kvevict_plane& rows, uint32_t n_rows,
+                     uint32_t first_position, uint8_t* ring);
+  Status CheckRows(const kvevict_plane& rows, const char* name,
+                   kvevict_dtype dtype, uint32_t n_elements, uint32_t n_rows,
+                   uint32_t* first_position) const;
+  Status CopyLengthsToDevice();
+  uint64_t QueryRowBytes() const;  // all heads
+  uint64_t LseRowBytes() const;
+  uint8_t* QueryRing(uint32_t layer) const;
+  uint8_t* LseRing(uint32_t layer) const;
 
   const Retained<Plan> plan_;
+  Stream stream_ = nullptr;
   uint32_t logical_length_ = 0;
   Array<LayerSlots> layers_;
   Array<CapturedRange> captured_;
-  Array<uint8_t>
+  Array<CapturedRange> captured_lse_;
+  Array<LayerJob> jobs_;    // [3, n_layers]
+  Array<uint32_t> counts_;  // [n_layers]
+  DeviceArray<uint8_t>
       ring_;  // [n_layers, obs_window, n_q_heads, k_head_dim] of q_dtype
+  DeviceArray<uint8_t> lse_ring_;  // f32 [n_layers, obs_window, n_q_heads]
+  DeviceArray<uint32_t> lengths_;  // [n_layers, 2]
   // Positions of survivors. An eviction reads one array and writes the other.
-  Array<int32_t> kept_a_;
-  Array<int32_t> kept_b_;
+  DeviceArray<int32_t> kept_a_;
+  DeviceArray<int32_t> kept_b_;
   const int32_t* kept_ = nullptr;
+  // What the host has read of it.
+  mutable Array<int32_t> host_kept_;
+  Array<float> host_scores_;
+  Array<int32_t> host_keep_;
+  size_t n_listed_ = 0;  // elements of kept_ in use
+  mutable bool host_kept_is_current_ = true;
 };
 
 }  // namespace kvevict

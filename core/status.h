@@ -28,6 +28,7 @@ class [[nodiscard]] Status {
 [[gnu::format(printf, 1, 2)]] Status Unavailable(const char* format, ...);
 [[gnu::format(printf, 1, 2)]] Status OutOfMemory(const char* format, ...);
 [[gnu::format(printf, 1, 2)]] Status Internal(const char* format, ...);
+[[gnu::format(printf, 1, 2)]] Status DeviceError(const char* format, ...);
 
 // Puts "view 3: " or the like in front of the last error message.
 [[gnu::format(printf, 2, 3)]] Status Prefixed(Status status, const char* format,

@@ -121,9 +121,10 @@ Status CheckPlane(const char* name, const kvevict_plane& plane,
   return Status();
 }
 
-// Checks the block table; `out_n_blocks` becomes the highest id used, plus one.
+// Checks the block table; `out_n_blocks` becomes the highest id used, plus one,
+// or as much of that as is known.
 Status CheckBlockTable(const kvevict_view& view, uint32_t n_tokens,
-                       uint64_t* out_n_blocks) {
+                       bool on_host, uint64_t* out_n_blocks) {
   *out_n_blocks = 1;
   if (view.block_size == 0) {
     if (view.block_table != nullptr || view.block_table_len != 0) {
@@ -142,6 +143,10 @@ Status CheckBlockTable(const kvevict_view& view, uint32_t n_tokens,
   if (used > 0 && view.block_table == nullptr) {
     return InvalidArgument("block_table is NULL, but block_size is %u",
                            view.block_size);
+  }
+  if (!on_host) {
+    *out_n_blocks = std::max<uint64_t>(1, used);  // at least so many ids differ
+    return Status();
   }
   for (uint64_t i = 0; i < used; ++i) {
     const int32_t id = view.block_table[i];
@@ -166,7 +171,7 @@ int64_t ElementStride(const kvevict_plane& plane) {
   return ElementBytes(static_cast<DType>(plane.dtype));
 }
 
-Status ValidateView(const kvevict_view& view, uint32_t n_tokens) {
+Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
   if (view.n_kv_heads == 0) return InvalidArgument("n_kv_heads 0 < 1");
   if (!IsPresent(view.k) && !IsPresent(view.v)) {
     return InvalidArgument("k.data and v.data are both 0: no rows");
@@ -176,7 +181,7 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens) {
                            view.n_companions);
   }
   uint64_t n_blocks;
-  KV_RETURN_IF_ERROR(CheckBlockTable(view, n_tokens, &n_blocks));
+  KV_RETURN_IF_ERROR(CheckBlockTable(view, n_tokens, on_host, &n_blocks));
 
   const auto check = [&](const char* name, const kvevict_plane& plane) {
     const uint64_t tokens =
@@ -198,31 +203,30 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens) {
   return CheckPlanesApart(view, n_tokens);
 }
 
-Status ValidateQueries(const kvevict_plane& queries, kvevict_dtype dtype,
-                       uint32_t head_dim, uint32_t n_heads, uint32_t n_rows) {
-  if (!IsPresent(queries)) return InvalidArgument("queries.data is 0");
-  if (queries.dtype != dtype) {
-    return InvalidArgument("queries.dtype %d is not the geometry's q_dtype %d",
-                           static_cast<int>(queries.dtype),
+Status ValidateRows(const char* name, const kvevict_plane& rows,
+                    kvevict_dtype dtype, uint32_t head_dim, uint32_t n_heads,
+                    uint32_t n_rows) {
+  if (!IsPresent(rows)) return InvalidArgument("%s.data is 0", name);
+  if (rows.dtype != dtype) {
+    return InvalidArgument("%s.dtype %d is not %d", name,
+                           static_cast<int>(rows.dtype),
                            static_cast<int>(dtype));
   }
-  if (queries.head_dim != head_dim) {
-    return InvalidArgument(
-        "queries.head_dim %u is not the geometry's k_head_dim %u",
-        queries.head_dim, head_dim);
+  if (rows.head_dim != head_dim) {
+    return InvalidArgument("%s.head_dim %u is not %u", name, rows.head_dim,
+                           head_dim);
   }
-  KV_RETURN_IF_ERROR(CheckElements("queries", queries));
+  KV_RETURN_IF_ERROR(CheckElements(name, rows));
   // Rows are read only, so they may overlap (broadcast); they must be
   // addressable.
-  const Axis axes[] = {{queries.head_dim, ElementStride(queries)},
-                       {n_heads, queries.head_stride_bytes},
-                       {n_rows, queries.token_stride_bytes}};
+  const Axis axes[] = {{rows.head_dim, ElementStride(rows)},
+                       {n_heads, rows.head_stride_bytes},
+                       {n_rows, rows.token_stride_bytes}};
   if (n_rows > 0 &&
-      !FitsAddressSpace(queries.data, axes, std::size(axes),
+      !FitsAddressSpace(rows.data, axes, std::size(axes),
                         ElementBytes(static_cast<DType>(dtype)))) {
-    return InvalidArgument(
-        "queries: data 0x%llx and strides leave the 64-bit range",
-        static_cast<unsigned long long>(queries.data));
+    return InvalidArgument("%s: data 0x%llx and strides leave the 64-bit range",
+                           name, static_cast<unsigned long long>(rows.data));
   }
   return Status();
 }

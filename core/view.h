@@ -17,12 +17,13 @@ uint32_t RowBytes(const kvevict_plane& plane);
 // Bytes from one element to the next in a valid plane that is not opaque.
 int64_t ElementStride(const kvevict_plane& plane);
 
-// See kvevict_view_validate().
-Status ValidateView(const kvevict_view& view, uint32_t n_tokens);
+// See kvevict_view_validate(). Block tables of another device are not read.
+Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host);
 
-// Checks a plane of queries, [n_heads, n_rows, head_dim] of a dtype.
-Status ValidateQueries(const kvevict_plane& queries, kvevict_dtype dtype,
-                       uint32_t head_dim, uint32_t n_heads, uint32_t n_rows);
+// Checks a plane that is only read, [n_heads, n_rows, head_dim] of a dtype.
+Status ValidateRows(const char* name, const kvevict_plane& rows,
+                    kvevict_dtype dtype, uint32_t head_dim, uint32_t n_heads,
+                    uint32_t n_rows);
 
 // Checks that a valid view has the shapes and dtypes of a geometry.
 Status MatchGeometry(const kvevict_view& view,

@@ -44,7 +44,7 @@ class Selector {
     uint32_t n_keep;
     Check(kvevict_select(plan_.get(), 0, scores, scores_len, n_tokens_, nullptr,
                          0, keep_.data(), keep_.size(), workspace_->data(),
-                         workspace_->size(), &n_keep));
+                         workspace_->size(), &n_keep, nullptr));
     return keep_;
   }
 

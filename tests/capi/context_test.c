@@ -84,9 +84,6 @@ Test(context, bad_options_are_errors) {
   o.device = 7;
   ExpectRefused(&o, invalid, "device", "7");
   o = good;
-  o.device_ordinal = 1;
-  ExpectRefused(&o, invalid, "device_ordinal", "1");
-  o = good;
   o.n_threads = 2;
   ExpectRefused(&o, invalid, "n_threads", "2");
   o = good;
@@ -106,8 +103,44 @@ Test(context, bad_options_are_errors) {
   o.log_level = -1;
   ExpectRefused(&o, invalid, "log_level", "-1");
   o = good;
-  o.reserved = 9;
-  ExpectRefused(&o, invalid, "reserved", "9");
+  o.debug = 2;
+  ExpectRefused(&o, invalid, "debug", "2");
+  o = good;
+  o.select_on_host = 9;
+  ExpectRefused(&o, invalid, "select_on_host", "9");
+}
+
+static int something;
+
+Test(context, options_of_cuda_are_errors_on_the_cpu) {
+  const kvevict_context_options good = KVEVICT_CONTEXT_OPTIONS_INIT;
+  const kvevict_status invalid = KVEVICT_ERROR_INVALID_ARGUMENT;
+  kvevict_context_options o = good;
+  o.cuda_context = &something;
+  ExpectRefused(&o, invalid, "cuda_context", "CPU");
+  o = good;
+  o.libcuda_path = "libcuda.so.1";
+  ExpectRefused(&o, invalid, "libcuda_path", "CPU");
+  o = good;
+  o.libnvrtc_path = "libnvrtc.so.12";
+  ExpectRefused(&o, invalid, "libnvrtc_path", "CPU");
+  o = good;
+  o.kernel_cache_dir = "kernels";
+  ExpectRefused(&o, invalid, "kernel_cache_dir", "CPU");
+  o = good;
+  o.device_alloc = NoAlloc;
+  ExpectRefused(&o, invalid, "device_alloc", "device_free");
+  o.device_free = NoFree;
+  ExpectRefused(&o, invalid, "device_alloc", "CPU");
+  o = good;
+  o.device_alloc_user_data = &something;
+  ExpectRefused(&o, invalid, "device_alloc_user_data", "CPU");
+  o = good;
+  o.select_on_host = 1;
+  ExpectRefused(&o, invalid, "select_on_host", "CPU");
+  o = good;
+  o.debug = 1;
+  ExpectRefused(&o, invalid, "debug", "CPU");
 }
 
 Test(context, thread_counts_up_to_1024_are_accepted) {

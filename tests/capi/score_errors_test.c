@@ -3,34 +3,34 @@
 #include "tests/capi/support/scene.h"
 
 /* `change` to a valid call makes it fail with `code`; nothing is written. */
-#define EXPECT_BREAKS_WITH(code, change, ...)                        \
-  do {                                                               \
-    const test_scene_spec spec = {"snapkv:window=8",                 \
-                                  4,                                 \
-                                  2,                                 \
-                                  16,                                \
-                                  40,                                \
-                                  KVEVICT_DTYPE_F16,                 \
-                                  KVEVICT_DTYPE_F32,                 \
-                                  TEST_PAGED_3,                      \
-                                  1,                                 \
-                                  0.0f};                             \
-    test_scene* s = test_scene_create(&spec, 10);                    \
-    float scores_array[80], *scores = scores_array;                  \
-    GUARD(scores_array);                                             \
-    const kvevict_plan* plan = s->plan->plan;                        \
-    kvevict_plane queries = s->queries, *q = &queries;               \
-    kvevict_view view = s->cache->view, *v = &view;                  \
-    uint32_t n_tokens = 40;                                          \
-    size_t scores_len = 80, bytes = s->plan->workspace_bytes;        \
-    char* workspace = s->plan->workspace;                            \
-    change;                                                          \
-    EXPECT_FAILS(kvevict_score_window(plan, q, v, n_tokens, scores,  \
-                                      scores_len, workspace, bytes), \
-                 code, __VA_ARGS__);                                 \
-    EXPECT_UNTOUCHED(scores_array);                                  \
-    (void)queries, (void)view;                                       \
-    test_scene_destroy(s);                                           \
+#define EXPECT_BREAKS_WITH(code, change, ...)                              \
+  do {                                                                     \
+    const test_scene_spec spec = {"snapkv:window=8",                       \
+                                  4,                                       \
+                                  2,                                       \
+                                  16,                                      \
+                                  40,                                      \
+                                  KVEVICT_DTYPE_F16,                       \
+                                  KVEVICT_DTYPE_F32,                       \
+                                  TEST_PAGED_3,                            \
+                                  1,                                       \
+                                  0.0f};                                   \
+    test_scene* s = test_scene_create(&spec, 10);                          \
+    float scores_array[80], *scores = scores_array;                        \
+    GUARD(scores_array);                                                   \
+    const kvevict_plan* plan = s->plan->plan;                              \
+    kvevict_plane queries = s->queries, *q = &queries;                     \
+    kvevict_view view = s->cache->view, *v = &view;                        \
+    uint32_t n_tokens = 40;                                                \
+    size_t scores_len = 80, bytes = s->plan->workspace_bytes;              \
+    char* workspace = s->plan->workspace;                                  \
+    change;                                                                \
+    EXPECT_FAILS(kvevict_score_window(plan, q, NULL, v, n_tokens, scores,  \
+                                      scores_len, workspace, bytes, NULL), \
+                 code, __VA_ARGS__);                                       \
+    EXPECT_UNTOUCHED(scores_array);                                        \
+    (void)queries, (void)view;                                             \
+    test_scene_destroy(s);                                                 \
   } while (0)
 #define EXPECT_BREAKS(change, ...) \
   EXPECT_BREAKS_WITH(KVEVICT_ERROR_INVALID_ARGUMENT, change, __VA_ARGS__)
@@ -89,10 +89,10 @@ Test(score, unreadable_keys_and_queries_are_unsupported) {
     test_cache* cache = test_cache_create(&spec, &random);
     float scores[10];
     GUARD(scores);
-    EXPECT_FAILS(
-        kvevict_score_window(p->plan, &cache->view.k, &cache->view, 10, scores,
-                             10, p->workspace, p->workspace_bytes),
-        KVEVICT_ERROR_UNSUPPORTED, "opaque");
+    EXPECT_FAILS(kvevict_score_window(p->plan, &cache->view.k, NULL,
+                                      &cache->view, 10, scores, 10,
+                                      p->workspace, p->workspace_bytes, NULL),
+                 KVEVICT_ERROR_UNSUPPORTED, "opaque");
     EXPECT_UNTOUCHED(scores);
     test_cache_destroy(cache);
     test_plan_destroy(p);

@@ -296,10 +296,10 @@ Test(score, query_strides_do_not_matter) {
       }
     }
     float* scores = malloc(test_scene_scores_len(s) * sizeof(float));
-    EXPECT_OK(kvevict_score_window(s->plan->plan, &queries, &s->cache->view, 77,
-                                   scores, test_scene_scores_len(s),
-                                   s->plan->workspace,
-                                   s->plan->workspace_bytes));
+    EXPECT_OK(kvevict_score_window(s->plan->plan, &queries, NULL,
+                                   &s->cache->view, 77, scores,
+                                   test_scene_scores_len(s), s->plan->workspace,
+                                   s->plan->workspace_bytes, NULL));
     EXPECT(
         memcmp(scores, expected, test_scene_scores_len(s) * sizeof(float)) == 0,
         "query layout %d: other scores", way);

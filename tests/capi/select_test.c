@@ -31,7 +31,7 @@ static kvevict_status Select(test_plan* p, uint32_t layer, const float* scores,
                              uint32_t* n_keep) {
   return kvevict_select(p->plan, layer, scores, scores_len, n_tokens, NULL, 0,
                         keep, keep_capacity, p->workspace, p->workspace_bytes,
-                        n_keep);
+                        n_keep, NULL);
 }
 
 /* One KV head, one layer: which of n scores survive. */
@@ -180,7 +180,7 @@ Test(select, protected_slots_stay) {
   int32_t keep[8];
   uint32_t n_keep = 0;
   EXPECT_OK(kvevict_select(p->plan, 0, scores, 20, 10, slots, 3, keep, 8,
-                           p->workspace, p->workspace_bytes, &n_keep));
+                           p->workspace, p->workspace_bytes, &n_keep, NULL));
   const int32_t expected[] = {0, 1, 4, 9, 0, 4, 6, 9};
   cr_assert_eq(n_keep, 4);
   for (int i = 0; i < 8; ++i) {
@@ -255,7 +255,7 @@ static kvevict_status RunCase(const select_case* c, test_plan* p, int32_t* keep,
   return kvevict_select(p->plan, c->layer, c->scores, c->scores_len,
                         c->n_tokens, c->protect, c->n_protect, keep,
                         4 * kMaxTokens, p->workspace, p->workspace_bytes,
-                        n_keep);
+                        n_keep, NULL);
 }
 
 /* expected[n_lists, n_keep]; false where what must stay does not fit. */
@@ -399,7 +399,7 @@ Test(select, permuted_heads_give_permuted_lists) {
     change;                                                                  \
     EXPECT_INVALID(kvevict_select(plan, layer, scores, scores_len, n_tokens, \
                                   protect, protect_len, keep, keep_capacity, \
-                                  workspace, bytes, n_keep),                 \
+                                  workspace, bytes, n_keep, NULL),           \
                    __VA_ARGS__);                                             \
     EXPECT_UNTOUCHED(keep_array);                                            \
     EXPECT_UNTOUCHED(n_keep_value);                                          \
@@ -445,12 +445,13 @@ Test(select, more_to_keep_than_the_budget_is_an_error) {
   int32_t slots[7] = {10, 11, 12, 13, 14, 15, 16}, keep[10];
   uint32_t n_keep;
   EXPECT_OK(kvevict_select(p->plan, 0, scores, 100, 100, slots, 6, keep, 10,
-                           p->workspace, p->workspace_bytes, &n_keep));
+                           p->workspace, p->workspace_bytes, &n_keep, NULL));
   GUARD(keep);
   GUARD(n_keep);
-  EXPECT_INVALID(kvevict_select(p->plan, 0, scores, 100, 100, slots, 7, keep,
-                                10, p->workspace, p->workspace_bytes, &n_keep),
-                 "budget 10", "n_sink 2", "n_recent 2", "7 protected");
+  EXPECT_INVALID(
+      kvevict_select(p->plan, 0, scores, 100, 100, slots, 7, keep, 10,
+                     p->workspace, p->workspace_bytes, &n_keep, NULL),
+      "budget 10", "n_sink 2", "n_recent 2", "7 protected");
   EXPECT_UNTOUCHED(keep);
   EXPECT_UNTOUCHED(n_keep);
   test_plan_destroy(p);
@@ -471,10 +472,11 @@ Test(select, one_protected_slot_too_many_is_found_at_either_end) {
     uint32_t n_keep = 0;
     EXPECT_INVALID(
         kvevict_select(p->plan, 0, scores, 100, 100, kPairs[i], 2, keep, 5,
-                       p->workspace, p->workspace_bytes, &n_keep),
+                       p->workspace, p->workspace_bytes, &n_keep, NULL),
         "2 protected");
     EXPECT_OK(kvevict_select(p->plan, 0, scores, 100, 100, kPairs[i], 1, keep,
-                             5, p->workspace, p->workspace_bytes, &n_keep));
+                             5, p->workspace, p->workspace_bytes, &n_keep,
+                             NULL));
     EXPECT(keep[2] == kPairs[i][0], "keep[2] is %d", keep[2]);
   }
   test_plan_destroy(p);

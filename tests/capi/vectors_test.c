@@ -199,8 +199,9 @@ static void RunCase(const vector_case* c, const vector_files* v,
 
   test_plan* p =
       test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_SCORE_WINDOW, 1);
-  EXPECT_OK(kvevict_score_window(p->plan, &queries, &view, v->n_tokens, scores,
-                                 n_scores, p->workspace, p->workspace_bytes));
+  EXPECT_OK(kvevict_score_window(p->plan, &queries, NULL, &view, v->n_tokens,
+                                 scores, n_scores, p->workspace,
+                                 p->workspace_bytes, NULL));
   ExpectScores(v, scores);
   test_plan_destroy(p);
 
@@ -209,7 +210,7 @@ static void RunCase(const vector_case* c, const vector_files* v,
     uint32_t n_keep = 0;
     EXPECT_OK(kvevict_select(p->plan, c->layers[set], scores, n_scores,
                              v->n_tokens, NULL, 0, keep, n_scores, p->workspace,
-                             p->workspace_bytes, &n_keep));
+                             p->workspace_bytes, &n_keep, NULL));
     ExpectKeepSet(c, v, set, keep, n_keep);
   }
   test_plan_destroy(p);
@@ -309,9 +310,9 @@ Test(vectors, compaction_reproduces_published_rows) {
   view.v = Plane(&values, KVEVICT_DTYPE_F16);
   kvevict_context* context = NULL;
   EXPECT_OK(kvevict_context_create(NULL, &context));
-  EXPECT_OK(
-      kvevict_compact(context, &view, v.n_tokens, (const int32_t*)keep.bytes,
-                      (size_t)keep.shape[0] * keep.shape[1], keep.shape[0]));
+  EXPECT_OK(kvevict_compact(
+      context, &view, v.n_tokens, (const int32_t*)keep.bytes,
+      (size_t)keep.shape[0] * keep.shape[1], keep.shape[0], NULL));
   const size_t head_bytes = (size_t)k_out.shape[1] * v.head_dim * 2;
   for (uint32_t h = 0; h < v.n_kv_heads; ++h) {
     cr_expect(

@@ -47,18 +47,18 @@ std::vector<float> WalkThrough(const kvevict_context* context,
 
   std::vector<float> scores(kKvHeads * kTokens);
   const Workspace scoring(plan, KVEVICT_OPERATION_SCORE_WINDOW);
-  CHECK_OK(kvevict_score_window(plan, &queries, &view, kTokens, scores.data(),
-                                scores.size(), scoring.memory.get(),
-                                scoring.bytes));
+  CHECK_OK(kvevict_score_window(plan, &queries, nullptr, &view, kTokens,
+                                scores.data(), scores.size(),
+                                scoring.memory.get(), scoring.bytes, nullptr));
   std::vector<int32_t> keep(kKvHeads * kKeep);
   uint32_t n_keep = 0;
   const Workspace selecting(plan, KVEVICT_OPERATION_SELECT);
-  CHECK_OK(kvevict_select(plan, 0, scores.data(), scores.size(), kTokens,
-                          nullptr, 0, keep.data(), keep.size(),
-                          selecting.memory.get(), selecting.bytes, &n_keep));
+  CHECK_OK(kvevict_select(
+      plan, 0, scores.data(), scores.size(), kTokens, nullptr, 0, keep.data(),
+      keep.size(), selecting.memory.get(), selecting.bytes, &n_keep, nullptr));
   CHECK(n_keep == kKeep);
   CHECK_OK(kvevict_compact(context, &view, kTokens, keep.data(), keep.size(),
-                           kKvHeads));
+                           kKvHeads, nullptr));
   k.resize(kKeep * kRow);
   v.resize(kKeep * kRow);
   k.insert(k.end(), v.begin(), v.end());

@@ -25,6 +25,15 @@
  *   calls (score, select, compact, capture, append, evict) allocate nothing,
  *   take no lock, print nothing and read no environment; their scratch is the
  *   caller's workspace.
+ * - CUDA: the same calls with a context on CUDA. Caches, queries, block tables,
+ *   scores, keep lists and workspaces are then device addresses (a CUdeviceptr
+ *   where the type is a pointer), which the library does not read on the host;
+ *   policies, options, views themselves, protected positions and reports stay
+ *   host memory. Executing calls queue work on the given stream and return
+ *   without waiting; what they are given on the device must stay valid until
+ *   the stream has passed them. They push the context's CUcontext and pop it
+ *   again, so any thread may call. After kvevict_context_prepare() they compile
+ *   and load nothing and may be captured into a CUDA graph.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
  *   A size smaller than the first release's is an error; a larger one is
@@ -38,7 +47,7 @@
  *   first eviction they are equal.
  * - Determinism: equal inputs give equal bytes on every run and for every
  *   thread count. Equal scores give equal keep lists on every CPU target and
- *   device.
+ *   device; scores of the CPU and of CUDA differ by rounding.
  */
 #ifndef KVEVICT_KVEVICT_H_
 #define KVEVICT_KVEVICT_H_
@@ -101,7 +110,11 @@ enum kvevict_status
   /** The allocator hook returned NULL. */
   KVEVICT_ERROR_OUT_OF_MEMORY = 4,
   /** A bug in kvevict; please report the message. */
-  KVEVICT_ERROR_INTERNAL = 5
+  KVEVICT_ERROR_INTERNAL = 5,
+  /** The driver reported an error; the message has the call and its name. What
+   *  the call had queued may have run in part. "context lost" in the message
+   *  means that nothing more will run in this CUcontext. */
+  KVEVICT_ERROR_DEVICE = 6
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_status;
@@ -146,6 +159,10 @@ typedef int32_t kvevict_device;
  */
 KVEVICT_API kvevict_status kvevict_device_check(kvevict_device device)
     KVEVICT_NOEXCEPT;
+
+/** A CUstream; NULL is the legacy default stream, CU_STREAM_PER_THREAD and the
+ *  like pass through. Ignored on the CPU. */
+typedef void* kvevict_stream;
 
 /** Element types. Values are ABI and never reused. */
 enum kvevict_dtype
@@ -246,25 +263,45 @@ typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
 /** How to make a context. */
 typedef struct kvevict_context_options {
   uint32_t struct_size;
-  kvevict_device device;  /**< KVEVICT_DEVICE_CPU. */
-  int32_t device_ordinal; /**< GPU number; must be 0 on the CPU. */
+  kvevict_device device; /**< KVEVICT_DEVICE_CPU. */
   /** Workers of `parallel`, 1 .. 1024; 0 means 1. Over 1 needs `parallel`. */
   uint32_t n_threads;
-  kvevict_alloc_fn alloc; /**< NULL, together with free: aligned malloc. */
+  kvevict_log_level log_level; /**< Lines above this level are not sent. */
+  kvevict_alloc_fn alloc;      /**< NULL, together with free: aligned malloc. */
   kvevict_free_fn free;
   void* alloc_user_data;        /**< Passed to alloc and free. */
   kvevict_parallel_fn parallel; /**< NULL: the calling thread does the work. */
   void* parallel_user_data;
   kvevict_log_fn log; /**< NULL: silence. */
   void* log_user_data;
-  kvevict_log_level log_level; /**< Lines above this level are not sent. */
-  uint32_t reserved;           /**< 0. */
+  /* What follows concerns CUDA and must be 0 on the CPU. */
+  /** CUcontext to work in; NULL: the one current on the creating thread. The
+   *  library never makes or retains one. */
+  void* cuda_context;
+  const char* libcuda_path;  /**< NULL: libcuda.so.1 or nvcuda.dll. Copied. */
+  const char* libnvrtc_path; /**< NULL: by the driver's version. Copied. */
+  /** Directory in which compiled kernels are kept, created if need be; NULL:
+   *  none. It must belong to the user and be writable by nobody else: what
+   *  lies in it runs on the GPU. Copied. */
+  const char* kernel_cache_dir;
+  /** Device memory of sequences; NULL, together with device_free: cuMemAlloc.
+   *  Called with the CUcontext current. Returns a CUdeviceptr. */
+  kvevict_alloc_fn device_alloc;
+  kvevict_free_fn device_free;
+  void* device_alloc_user_data;
+  /** 1: an eviction scores on the GPU, copies the scores, selects on the host
+   *  and uploads the keep lists. It waits for the stream, and the host knows
+   *  the positions when it returns. */
+  uint32_t select_on_host;
+  /** 1: wait after every kernel, so that a fault names the kernel, and check
+   *  on the device that keep lists are strictly ascending. */
+  uint32_t debug;
 } kvevict_context_options;
 
-#define KVEVICT_CONTEXT_OPTIONS_INIT                                           \
-  {                                                                            \
-    (uint32_t)sizeof(kvevict_context_options), KVEVICT_DEVICE_CPU, 0, 0, 0, 0, \
-        0, 0, 0, 0, 0, KVEVICT_LOG_WARNING, 0                                  \
+#define KVEVICT_CONTEXT_OPTIONS_INIT                                        \
+  {                                                                         \
+    (uint32_t)sizeof(kvevict_context_options), KVEVICT_DEVICE_CPU, 0,       \
+        KVEVICT_LOG_WARNING, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
   }
 
 /** Writes KVEVICT_CONTEXT_OPTIONS_INIT. struct_size = sizeof(*out) of the
@@ -280,8 +317,8 @@ KVEVICT_API kvevict_status kvevict_context_options_init(
  *                          made from the context is destroyed.
  * @param[out] out_context  Non-NULL. Destroy with kvevict_context_destroy().
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT, KVEVICT_ERROR_UNAVAILABLE
- *         (no such device, with the reason), KVEVICT_ERROR_OUT_OF_MEMORY.
- *         Thread-safe. Since: 0.1
+ *         (no such device, no CUcontext, no compiler: with the reason),
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_context_create(const kvevict_context_options* options,
@@ -747,6 +784,25 @@ KVEVICT_API kvevict_status kvevict_plan_create(
  *  0.1 */
 KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
 
+/**
+ * Compiles and loads the kernels that a plan's calls may launch, now instead of
+ * at first use. On the CPU there is nothing to do.
+ *
+ * Scoring has one kernel per combination of dtypes, k_head_dim, obs_window and
+ * group size, which contiguous and paged keys share not; the others serve every
+ * plan. With a kernel_cache_dir compiled kernels are taken from there.
+ *
+ * @param[in] context  Non-NULL.
+ * @param[in] plan     Made from `context`; NULL: only the kernels that serve
+ *                     every plan.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_UNAVAILABLE (the compiler's log is in the message);
+ *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_DEVICE. Thread-safe; may
+ *         take seconds, waits for other threads that compile. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_context_prepare(
+    const kvevict_context* context, const kvevict_plan* plan) KVEVICT_NOEXCEPT;
+
 /** The executing calls that take a workspace. */
 enum kvevict_operation
 #ifdef __cplusplus
@@ -765,8 +821,9 @@ typedef int32_t kvevict_operation;
  * Scratch an operation needs at max_tokens, on any machine and for any
  * contents.
  *
- * The workspace itself must be 64-byte aligned, may hold anything before and
- * after the call, and must not be shared by calls that run at the same time.
+ * The workspace itself must be 64-byte aligned (on CUDA 256, in device memory),
+ * may hold anything before and after the call, and must not be shared by calls
+ * that run at the same time.
  *
  * @param[out] out_bytes  Bytes; 0 means that NULL may be passed as workspace.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
@@ -853,6 +910,11 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
  * @param[in]  queries   [n_q_heads, obs_window, k_head_dim] rows in any
  *                       strides, after RoPE; "token" w is the query of token
  *                       n_tokens - obs_window + w. dtype = geometry's q_dtype.
+ * @param[in]  row_lse   NULL, or f32 [n_q_heads, obs_window], head_dim 1: the
+ *                       natural log-sum-exp of each row's scaled logits over
+ *                       the keys that it sees, as flash attention leaves it
+ *                       behind. Saves CUDA the first of two passes over the
+ *                       keys; not read on the CPU.
  * @param[in]  view      The layer's cache; k must match the geometry.
  * @param[in]  n_tokens  obs_window .. max_tokens.
  * @param[out] scores    [n_kv_heads, n_tokens] f32; higher keeps. Tokens of a
@@ -863,11 +925,11 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
  *         KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read).
  *         Threads: safe for distinct workspaces. Since: 0.1
  */
-KVEVICT_API kvevict_status
-kvevict_score_window(const kvevict_plan* plan, const kvevict_plane* queries,
-                     const kvevict_view* view, uint32_t n_tokens, float* scores,
-                     size_t scores_len, void* workspace,
-                     size_t workspace_bytes) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_score_window(
+    const kvevict_plan* plan, const kvevict_plane* queries,
+    const kvevict_plane* row_lse, const kvevict_view* view, uint32_t n_tokens,
+    float* scores, size_t scores_len, void* workspace, size_t workspace_bytes,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * Chooses the slots of a layer that survive under the policy's budget.
@@ -885,22 +947,22 @@ kvevict_score_window(const kvevict_plan* plan, const kvevict_plane* queries,
  * @param[in]  n_tokens    Slots held, 1 .. max_tokens; for a budget that is a
  *                         ratio also the tokens seen so far.
  * @param[in]  protected_slots  Strictly ascending slots < n_tokens that must
- *                         stay; NULL with length 0 for none.
+ *                         stay, in host memory; NULL with length 0 for none.
  * @param[out] keep        [n_kv_heads, n_keep] i32 slots, ascending per head;
  *                         scopes LAYER and MODEL: [1, n_keep].
  * @param[in]  keep_capacity  Elements of keep; at least lists * n_keep.
  * @param[in]  workspace   kvevict_plan_workspace_bytes() for SELECT.
- * @param[out] out_n_keep  Tokens kept per list.
+ * @param[out] out_n_keep  Tokens kept per list; known at once on CUDA too.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. when the budget is
  *         less than what must stay. Threads: safe for distinct workspaces.
  *         Since: 0.1
  */
-KVEVICT_API kvevict_status
-kvevict_select(const kvevict_plan* plan, uint32_t layer, const float* scores,
-               size_t scores_len, uint32_t n_tokens,
-               const int32_t* protected_slots, size_t protected_slots_len,
-               int32_t* keep, size_t keep_capacity, void* workspace,
-               size_t workspace_bytes, uint32_t* out_n_keep) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_select(
+    const kvevict_plan* plan, uint32_t layer, const float* scores,
+    size_t scores_len, uint32_t n_tokens, const int32_t* protected_slots,
+    size_t protected_slots_len, int32_t* keep, size_t keep_capacity,
+    void* workspace, size_t workspace_bytes, uint32_t* out_n_keep,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * Moves one layer's surviving rows to slots [0, n_keep), in place.
@@ -913,7 +975,8 @@ kvevict_select(const kvevict_plan* plan, uint32_t layer, const float* scores,
  * @param[in] view      The layer's cache; passes kvevict_view_validate().
  * @param[in] n_tokens  Slots held before.
  * @param[in] keep      [n_keep_lists, n_keep] i32 slots, strictly ascending per
- *                      list, each < n_tokens.
+ *                      list, each < n_tokens. Checked on the CPU, on CUDA only
+ *                      by a context with debug set.
  * @param[in] keep_len  = n_keep_lists * n_keep; 0 is valid.
  * @param[in] n_keep_lists  1 (all heads alike) or view->n_kv_heads.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
@@ -922,7 +985,7 @@ kvevict_select(const kvevict_plan* plan, uint32_t layer, const float* scores,
 KVEVICT_API kvevict_status
 kvevict_compact(const kvevict_context* context, const kvevict_view* view,
                 uint32_t n_tokens, const int32_t* keep, size_t keep_len,
-                uint32_t n_keep_lists) KVEVICT_NOEXCEPT;
+                uint32_t n_keep_lists, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /* ---- Sequence ------------------------------------------------------------ */
 
@@ -930,8 +993,17 @@ kvevict_compact(const kvevict_context* context, const kvevict_view* view,
  * What one request carries between steps: the last queries of every layer, the
  * position of every slot, stored and logical length. Opaque. One thread at a
  * time.
+ *
+ * On CUDA queries, positions and lengths lie in device memory; the host follows
+ * the lengths by counting, so it never has to ask. Calls that a stream captures
+ * into a graph count as one run; see kvevict_sequence_replayed().
  */
 typedef struct kvevict_sequence kvevict_sequence;
+
+/** As first_position: the sequence's logical length. On CUDA it is then read
+ *  from device memory when the work runs, so that a captured graph goes on
+ *  where the sequence is. */
+#define KVEVICT_POSITION_NEXT UINT32_MAX
 
 /**
  * Creates an empty sequence.
@@ -944,7 +1016,13 @@ typedef struct kvevict_sequence kvevict_sequence;
 KVEVICT_API kvevict_status kvevict_sequence_create(
     const kvevict_plan* plan, kvevict_sequence** out_sequence) KVEVICT_NOEXCEPT;
 
-/** Destroys a sequence; NULL is ignored. Since: 0.1 */
+/** The stream of this sequence's next calls; NULL at first. The caller orders
+ *  the new stream after the old one. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_sequence_set_stream(
+    kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/** Destroys a sequence; NULL is ignored. On CUDA its work must have run: device
+ *  memory is freed. Since: 0.1 */
 KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
 
@@ -965,12 +1043,30 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
  *                            strides, after RoPE, dtype = geometry's q_dtype;
  *                            copied.
  * @param[in] n_rows          0 is valid and does nothing.
- * @param[in] first_position  Position of row 0.
+ * @param[in] first_position  Position of row 0, or KVEVICT_POSITION_NEXT.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         (opaque queries). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_capture(
     kvevict_sequence* sequence, uint32_t layer, const kvevict_plane* queries,
+    uint32_t n_rows, uint32_t first_position) KVEVICT_NOEXCEPT;
+
+/**
+ * Shows the log-sum-exps of query rows, as kvevict_score_window() takes them.
+ *
+ * Where a layer has them for its whole window, CUDA skips the first of two
+ * passes over the keys. Does nothing on the CPU and for policies that do not
+ * score by attention.
+ *
+ * @param[in] layer           < n_layers.
+ * @param[in] row_lse         f32 [n_q_heads, n_rows], head_dim 1; copied.
+ * @param[in] n_rows          0 is valid and does nothing.
+ * @param[in] first_position  As for kvevict_sequence_capture(): of rows that
+ *                            were captured before.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_capture_lse(
+    kvevict_sequence* sequence, uint32_t layer, const kvevict_plane* row_lse,
     uint32_t n_rows, uint32_t first_position) KVEVICT_NOEXCEPT;
 
 /**
@@ -983,12 +1079,24 @@ KVEVICT_API kvevict_status kvevict_sequence_capture(
 KVEVICT_API kvevict_status kvevict_sequence_append(
     kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
 
+/**
+ * Notes on the host that a graph ran once more which captured, with
+ * KVEVICT_POSITION_NEXT and in every layer, n_tokens query rows and appended
+ * n_tokens. The device has counted already.
+ *
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for
+ *         kvevict_sequence_append(). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_replayed(
+    kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
+
 /** What an eviction may be told beside the policy. */
 typedef struct kvevict_evict_options {
   uint32_t struct_size;
   uint32_t reserved; /**< 0. */
   /** Strictly ascending positions that must stay; those already evicted are
-   *  ignored. NULL with length 0 for none. */
+   *  ignored, but count against the budget on CUDA, where the host does not
+   *  know them. NULL with length 0 for none. */
   const int32_t* protected_positions;
   size_t protected_positions_len;
   /** Policy custom: f32 scores of every layer's slots, [n_layers, n_kv_heads,
@@ -1049,6 +1157,33 @@ KVEVICT_API kvevict_status kvevict_sequence_evict(
     const kvevict_evict_options* options, void* workspace,
     size_t workspace_bytes, kvevict_evict_report* report) KVEVICT_NOEXCEPT;
 
+/** Where a sequence keeps its state, on the device of its plan's context. */
+typedef struct kvevict_sequence_memory {
+  uint32_t struct_size;
+  uint32_t reserved; /**< 0. */
+  /** u32 [n_layers, 2]: stored and logical length, brought up to date by the
+   *  stream's work. For the engine's kernels: the next token goes to slot
+   *  `stored` with position `logical`. Fixed for the sequence's life. */
+  uint64_t lengths;
+  /** i32 [n_lists, n_listed] positions of a layer's first n_listed slots; those
+   *  after count up by one each to logical length - 1. n_lists is 1, or
+   *  n_kv_heads with scope KV_HEAD. Moves with every eviction. */
+  uint64_t positions;
+  uint32_t n_listed;
+  uint32_t n_lists;
+} kvevict_sequence_memory;
+
+/**
+ * Tells where the state of a layer lies.
+ *
+ * @param[in]  layer  < n_layers.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
+                           kvevict_sequence_memory* out) KVEVICT_NOEXCEPT;
+
 /** Slots in use in a layer: where its next row goes. Since: 0.1 */
 KVEVICT_API kvevict_status
 kvevict_sequence_stored_length(const kvevict_sequence* sequence, uint32_t layer,
@@ -1060,6 +1195,9 @@ KVEVICT_API kvevict_status kvevict_sequence_logical_length(
 
 /**
  * The position of the token in a slot.
+ *
+ * On CUDA this and the next two wait for the last eviction, once, and copy the
+ * positions to the host.
  *
  * @param[in] kv_head  < n_kv_heads; all alike unless the scope is KV_HEAD.
  * @param[in] slot     < the layer's stored length.

@@ -66,9 +66,10 @@ size_t test_scene_scores_len(const test_scene* s) {
 float* test_scene_score(const test_scene* s) {
   float* scores = malloc((test_scene_scores_len(s) + 4) * sizeof(float));
   memset(scores, TEST_GUARD, (test_scene_scores_len(s) + 4) * sizeof(float));
-  EXPECT_OK(kvevict_score_window(s->plan->plan, &s->queries, &s->cache->view,
-                                 s->n_tokens, scores, test_scene_scores_len(s),
-                                 s->plan->workspace, s->plan->workspace_bytes));
+  EXPECT_OK(kvevict_score_window(s->plan->plan, &s->queries, NULL,
+                                 &s->cache->view, s->n_tokens, scores,
+                                 test_scene_scores_len(s), s->plan->workspace,
+                                 s->plan->workspace_bytes, NULL));
   EXPECT(test_is_filled(scores + test_scene_scores_len(s), 4 * sizeof(float)),
          "wrote beyond the scores");
   return scores;

@@ -46,7 +46,7 @@ int main(void) {
   }
   if (workspace_bytes > sizeof memory - 64) return fail("workspace size");
   if (kvevict_select(plan, 0, scores, N_TOKENS, N_TOKENS, NULL, 0, keep, N_KEEP,
-                     workspace, workspace_bytes, &n_keep)) {
+                     workspace, workspace_bytes, &n_keep, NULL)) {
     return fail("select");
   }
   if (n_keep != N_KEEP || memcmp(keep, expected, sizeof keep) != 0) {
@@ -62,7 +62,7 @@ int main(void) {
   view.k.head_dim = HEAD_DIM;
   view.v = view.k;
   view.v.data = (uintptr_t)v;
-  if (kvevict_compact(context, &view, N_TOKENS, keep, n_keep, 1)) {
+  if (kvevict_compact(context, &view, N_TOKENS, keep, n_keep, 1, NULL)) {
     return fail("compact");
   }
   for (t = 0; t < N_KEEP; ++t) {

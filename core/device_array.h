@@ -1,0 +1,45 @@
+// Memory on a context's device.
+#ifndef KVEVICT_CORE_DEVICE_ARRAY_H_
+#define KVEVICT_CORE_DEVICE_ARRAY_H_
+
+#include "core/backend.h"
+#include "core/context.h"
+
+namespace kvevict {
+
+// Zero-filled. Only backends look into it.
+template <typename T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(const Context& context) : context_(context) {}
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  ~DeviceArray() {
+    if (data_ != nullptr) context_.backend().free(context_, data_, n_bytes_);
+  }
+
+  Status Allocate(const char* what, CheckedSize n) {
+    const CheckedSize n_bytes = n * CheckedSize(sizeof(T));
+    if (!n_bytes.ok()) {
+      return InvalidArgument("%s: more bytes than size_t holds", what);
+    }
+    if (n_bytes.value() == 0) return Status();
+    void* memory = nullptr;
+    KV_RETURN_IF_ERROR(
+        context_.backend().allocate(context_, what, n_bytes.value(), &memory));
+    data_ = static_cast<T*>(memory);
+    n_bytes_ = n_bytes.value();
+    return Status();
+  }
+
+  T* data() const { return data_; }
+
+ private:
+  const Context& context_;
+  T* data_ = nullptr;
+  size_t n_bytes_ = 0;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_DEVICE_ARRAY_H_

@@ -1,0 +1,162 @@
+/* The calls that matter most on CUDA, as the CPU answers them. */
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+
+static const test_model_spec kSpec = {
+    .policy = "snapkv:budget=60,window=8,scope=head",
+    .n_layers = 2,
+    .n_q_heads = 4,
+    .n_kv_heads = 2,
+    .max_tokens = 100,
+    .max_positions = 200,
+    .k_head_dim = 16,
+    .v_head_dim = 8,
+    .q_dtype = KVEVICT_DTYPE_F16,
+    .k_dtype = KVEVICT_DTYPE_F32,
+    .layout = TEST_TOKEN_MAJOR,
+};
+
+static test_model* Model(void) {
+  return test_model_create(&kSpec, (test_random){1});
+}
+
+static kvevict_sequence_memory MemoryOf(const test_model* m, uint32_t layer) {
+  kvevict_sequence_memory memory = {.struct_size = sizeof(memory)};
+  EXPECT_OK(kvevict_sequence_memory_of(m->sequence, layer, &memory));
+  return memory;
+}
+
+static void ExpectMemoryMatchesAnswers(const test_model* m) {
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    const kvevict_sequence_memory memory = MemoryOf(m, layer);
+    const uint32_t* lengths = (const uint32_t*)(uintptr_t)memory.lengths;
+    uint32_t logical = 0;
+    EXPECT_OK(kvevict_sequence_logical_length(m->sequence, &logical));
+    cr_expect_eq(lengths[2 * layer], test_model_stored(m, layer));
+    cr_expect_eq(lengths[2 * layer + 1], logical);
+    const int32_t* listed = (const int32_t*)(uintptr_t)memory.positions;
+    for (uint32_t i = 0; i < memory.n_lists * memory.n_listed; ++i) {
+      int32_t position = -1;
+      EXPECT_OK(kvevict_sequence_position_of_slot(
+          m->sequence, layer, i / memory.n_listed, i % memory.n_listed,
+          &position));
+      cr_expect_eq(listed[i], position, "layer %u, element %u", layer, i);
+    }
+  }
+}
+
+Test(sequence_device, memory_holds_lengths_and_positions) {
+  test_model* m = Model();
+  ExpectMemoryMatchesAnswers(m);
+  const uint64_t lengths = MemoryOf(m, 0).lengths;
+  test_model_step(m, 100);
+  ExpectMemoryMatchesAnswers(m);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  ExpectMemoryMatchesAnswers(m);
+  cr_expect_eq(MemoryOf(m, 1).n_listed, 60);
+  cr_expect_eq(MemoryOf(m, 1).n_lists, 2);
+  test_model_step(m, 30);
+  ExpectMemoryMatchesAnswers(m);
+  EXPECT_OK(kvevict_sequence_reset(m->sequence));
+  ExpectMemoryMatchesAnswers(m);
+  cr_expect_eq(MemoryOf(m, 1).lengths, lengths);
+  test_model_destroy(m);
+}
+
+Test(sequence_device, position_next_is_the_logical_length) {
+  test_model* a = Model();
+  test_model* b = Model();
+  test_model_step(a, 90);
+  for (uint32_t first = 0; first < 90; first += 45) {
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      const kvevict_plane queries = test_model_queries(b, layer, first);
+      EXPECT_OK(kvevict_sequence_capture(b->sequence, layer, &queries, 45,
+                                         KVEVICT_POSITION_NEXT));
+    }
+    test_model_append(b, 45);
+  }
+  EXPECT_OK(test_model_evict(a, NULL, NULL));
+  EXPECT_OK(test_model_evict(b, NULL, NULL));
+  test_expect_same_tokens(a, b, "captured at KVEVICT_POSITION_NEXT");
+  test_model_destroy(a);
+  test_model_destroy(b);
+}
+
+Test(sequence_device, replays_count_on_the_host_alone) {
+  test_model* m = Model();
+  test_model_step(m, 90);
+  EXPECT_OK(kvevict_sequence_replayed(m->sequence, 4));
+  cr_expect_eq(test_model_stored(m, 1), 94);
+  const kvevict_sequence_memory memory = MemoryOf(m, 0);
+  cr_expect_eq(((const uint32_t*)(uintptr_t)memory.lengths)[0], 90);
+  EXPECT_INVALID(kvevict_sequence_replayed(m->sequence, 7), "n_tokens 7",
+                 "max_tokens 100");
+  EXPECT_INVALID(kvevict_sequence_replayed(NULL, 1), "sequence", "NULL");
+  cr_expect_eq(test_model_stored(m, 1), 94);
+  test_model_destroy(m);
+}
+
+Test(sequence_device, log_sum_exps_are_checked_and_change_nothing_here) {
+  test_model* a = Model();
+  test_model* b = Model();
+  float lse[4 * 8];
+  for (int i = 0; i < 4 * 8; ++i) lse[i] = 1e9f;
+  kvevict_plane plane = {.data = (uint64_t)(uintptr_t)lse,
+                         .token_stride_bytes = 4 * sizeof(float),
+                         .head_stride_bytes = sizeof(float),
+                         .dtype = KVEVICT_DTYPE_F32,
+                         .head_dim = 1};
+  test_model_step(a, 90);
+  test_model_step(b, 90);
+  EXPECT_OK(kvevict_sequence_capture_lse(b->sequence, 1, &plane, 8, 82));
+  EXPECT_OK(test_model_evict(a, NULL, NULL));
+  EXPECT_OK(test_model_evict(b, NULL, NULL));
+  test_expect_same_tokens(a, b, "with log-sum-exps");
+  EXPECT_INVALID(kvevict_sequence_capture_lse(b->sequence, 2, &plane, 8, 82),
+                 "layer 2", "n_layers 2");
+  EXPECT_INVALID(kvevict_sequence_capture_lse(b->sequence, 0, NULL, 8, 82),
+                 "row_lse", "NULL");
+  EXPECT_INVALID(kvevict_sequence_capture_lse(NULL, 0, &plane, 8, 82),
+                 "sequence", "NULL");
+  plane.head_dim = 2;
+  EXPECT_INVALID(kvevict_sequence_capture_lse(b->sequence, 0, &plane, 8, 82),
+                 "row_lse.head_dim 2");
+  plane.head_dim = 1;
+  plane.dtype = KVEVICT_DTYPE_BF16;
+  EXPECT_INVALID(kvevict_sequence_capture_lse(b->sequence, 0, &plane, 8, 82),
+                 "row_lse.dtype 3");
+  test_model_destroy(a);
+  test_model_destroy(b);
+}
+
+Test(sequence_device, streams_and_preparing_are_nothing_here) {
+  test_model* m = Model();
+  EXPECT_OK(kvevict_sequence_set_stream(m->sequence, (kvevict_stream)m));
+  EXPECT_INVALID(kvevict_sequence_set_stream(NULL, NULL), "sequence", "NULL");
+  EXPECT_OK(kvevict_context_prepare(m->context, m->plan));
+  EXPECT_OK(kvevict_context_prepare(m->context, NULL));
+  EXPECT_INVALID(kvevict_context_prepare(NULL, m->plan), "context", "NULL");
+  test_model* other = Model();
+  EXPECT_INVALID(kvevict_context_prepare(other->context, m->plan), "plan",
+                 "another context");
+  test_model_destroy(other);
+  test_model_step(m, 90);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_check(m, "with a stream");
+  test_model_destroy(m);
+}
+
+Test(sequence_device, memory_of_refuses_bad_input) {
+  test_model* m = Model();
+  kvevict_sequence_memory memory = {.struct_size = sizeof(memory)};
+  EXPECT_INVALID(kvevict_sequence_memory_of(NULL, 0, &memory), "sequence",
+                 "NULL");
+  EXPECT_INVALID(kvevict_sequence_memory_of(m->sequence, 2, &memory), "layer 2",
+                 "n_layers 2");
+  EXPECT_INVALID(kvevict_sequence_memory_of(m->sequence, 0, NULL), "out",
+                 "NULL");
+  memory.struct_size = 4;
+  EXPECT_INVALID(kvevict_sequence_memory_of(m->sequence, 0, &memory),
+                 "out.struct_size 4");
+  test_model_destroy(m);
+}
