@@ -120,6 +120,8 @@ struct SelectArgs {
 struct CompactArgs {
   std::span<const LayerJob> jobs;
   uint32_t n_lists;
+  // Backend::compact_scratch_bytes(), or less: it works without, maybe slower.
+  std::span<uint8_t> scratch;
 };
 
 // Writes each job's new_positions: of slots `keep`, or of the first n_keep.
@@ -154,6 +156,12 @@ using Stream = kvevict_stream;
 // What a context keeps for its backend.
 class DeviceState;
 
+// Scratch for jobs of n_layers at max_tokens.
+using ScratchBytes = CheckedSize (*)(const Context& context,
+                                     const kvevict_geometry& geometry,
+                                     const kvevict_policy& policy,
+                                     uint32_t n_layers);
+
 // Operations are queued on a stream; a failure to queue is their Status.
 struct Backend {
   const char* name;
@@ -162,7 +170,8 @@ struct Backend {
 
   // UNAVAILABLE, with the reason, where no context can be made here.
   Status (*check)();
-  Status (*open)(const kvevict_context_options& options, DeviceState** out);
+  Status (*open)(const Context& context, const kvevict_context_options& options,
+                 DeviceState** out);
   void (*close)(DeviceState* state);
   // Compiles what calls with this geometry and policy launch; NULL: what all do.
   Status (*prepare)(const Context& context, const kvevict_geometry* geometry,
@@ -178,15 +187,9 @@ struct Backend {
   Status (*write)(const Context& context, Stream stream, const void* host,
                   size_t n_bytes, void* device);
 
-  // For jobs of n_layers at max_tokens.
-  CheckedSize (*score_scratch_bytes)(const Context& context,
-                                     const kvevict_geometry& geometry,
-                                     const kvevict_policy& policy,
-                                     uint32_t n_layers);
-  CheckedSize (*select_scratch_bytes)(const Context& context,
-                                      const kvevict_geometry& geometry,
-                                      const kvevict_policy& policy,
-                                      uint32_t n_layers);
+  ScratchBytes score_scratch_bytes;
+  ScratchBytes select_scratch_bytes;
+  ScratchBytes compact_scratch_bytes;
 
 #define KVEVICT_OP(name, Args) \
   Status (*name)(const Context& context, Stream stream, const Args& args);

@@ -363,7 +363,8 @@ Status CpuAdvanceLengths(const Context&, Stream,
 
 Status CpuCheck() { return Status(); }
 
-Status CpuOpen(const kvevict_context_options&, DeviceState** out) {
+Status CpuOpen(const Context&, const kvevict_context_options&,
+               DeviceState** out) {
   *out = nullptr;
   return Status();
 }
@@ -407,8 +408,8 @@ CheckedSize CpuScoreScratchBytes(const Context& context,
   return WorkerBytes(geometry, policy) * CheckedSize(context.n_workers());
 }
 
-CheckedSize CpuSelectScratchBytes(const Context&, const kvevict_geometry&,
-                                  const kvevict_policy&, uint32_t) {
+CheckedSize NoScratch(const Context&, const kvevict_geometry&,
+                      const kvevict_policy&, uint32_t) {
   return CheckedSize(0);
 }
 
@@ -427,7 +428,8 @@ const Backend kCpuBackend = {
     .read = CpuRead,
     .write = CpuWrite,
     .score_scratch_bytes = CpuScoreScratchBytes,
-    .select_scratch_bytes = CpuSelectScratchBytes,
+    .select_scratch_bytes = NoScratch,
+    .compact_scratch_bytes = NoScratch,
     .capture = CpuCapture,
     .score_window = CpuScoreWindow,
     .score_random = CpuScoreRandom,

@@ -80,15 +80,18 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
     o.free = DefaultFree;
   }
   if (o.n_threads == 0) o.n_threads = 1;
-  DeviceState* state = nullptr;
-  KV_RETURN_IF_ERROR(backend->open(o, &state));
   o.libcuda_path = o.libnvrtc_path = o.kernel_cache_dir = nullptr;
   void* memory = o.alloc(sizeof(Context), alignof(Context), o.alloc_user_data);
   if (memory == nullptr) {
-    backend->close(state);
     return OutOfMemory("context: no %zu bytes", sizeof(Context));
   }
-  *out = new (memory) Context(o, *backend, state);
+  Context* context = new (memory) Context(o, *backend);
+  if (Status status = backend->open(*context, options, &context->device_state_);
+      !status.ok()) {
+    context->Unref();
+    return status;
+  }
+  *out = context;
   (*out)->Log(KVEVICT_LOG_INFO, "context on %s, SIMD target %s, %u worker%s",
               backend->name, SimdTargetAt(0), o.n_threads,
               o.n_threads == 1 ? "" : "s");

@@ -50,14 +50,13 @@ class Context {
   }
 
  private:
-  Context(const kvevict_context_options& options, const Backend& backend,
-          DeviceState* device_state)
-      : options_(options), backend_(backend), device_state_(device_state) {}
+  Context(const kvevict_context_options& options, const Backend& backend)
+      : options_(options), backend_(backend) {}
   ~Context();
 
   const kvevict_context_options options_;  // but for the texts, not kept
   const Backend& backend_;
-  DeviceState* const device_state_;
+  DeviceState* device_state_ = nullptr;
   mutable std::atomic<uint32_t> n_refs_{1};
 };
 

@@ -265,7 +265,10 @@ Status Eviction::Run() {
   KV_RETURN_IF_ERROR(sequence_.selects_on_host() ? SelectOnHost()
                                                  : Select(backend, active_));
   KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
-                                     {active_, plan_.n_lists()}));
+                                     {active_,
+                                      plan_.n_lists(),
+                                      {Part<uint8_t>(layout_.compact_scratch),
+                                       layout_.compact_scratch_bytes}}));
   return sequence_.Commit(jobs_, forced_.n_recent);
 }
 

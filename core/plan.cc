@@ -153,6 +153,10 @@ Status Plan::LayOutWorkspaces() {
       backend.select_scratch_bytes(context(), g, policy_, g.n_layers);
   evict_.select_scratch_bytes = select_all.value();
   evict_.select_scratch = evict.Add(select_all, 1);
+  const CheckedSize compact_all =
+      backend.compact_scratch_bytes(context(), g, policy_, g.n_layers);
+  evict_.compact_scratch_bytes = compact_all.value();
+  evict_.compact_scratch = evict.Add(compact_all, 1);
 
   Layout select;
   select_.keys = select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));

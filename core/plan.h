@@ -23,6 +23,8 @@ struct EvictWorkspace {
   size_t score_scratch_bytes = 0;
   size_t select_scratch = 0;
   size_t select_scratch_bytes = 0;
+  size_t compact_scratch = 0;
+  size_t compact_scratch_bytes = 0;
   size_t bytes = 0;
 };
 

@@ -44,7 +44,9 @@ Status Sequence::Allocate() {
   const bool on_host = plan().context().backend().on_host;
   const CheckedSize n_layers(g.n_layers);
   KV_RETURN_IF_ERROR(layers_.Allocate("slots of the layers", n_layers));
-  KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", n_layers * CheckedSize(2)));
+  if (SignalOf(plan().policy()) != Signal::kNone) {
+    KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", n_layers * CheckedSize(2)));
+  }
   KV_RETURN_IF_ERROR(counts_.Allocate("counts of the layers", n_layers));
   if (plan().CapturesQueries()) {
     const CheckedSize rows = n_layers * CheckedSize(plan().policy().obs_window);
@@ -107,10 +109,12 @@ Status Sequence::CheckAppend(uint32_t n_tokens) const {
 Status Sequence::Append(uint32_t n_tokens) {
   KV_RETURN_IF_ERROR(CheckAppend(n_tokens));
   if (n_tokens == 0) return Status();
-  const Context& context = plan().context();
-  KV_RETURN_IF_ERROR(context.backend().advance_lengths(
-      context, stream_,
-      {lengths_.data(), plan().geometry().n_layers, n_tokens}));
+  if (lengths_.data() != nullptr) {
+    const Context& context = plan().context();
+    KV_RETURN_IF_ERROR(context.backend().advance_lengths(
+        context, stream_,
+        {lengths_.data(), plan().geometry().n_layers, n_tokens}));
+  }
   for (LayerSlots& layer : layers_) layer.stored += n_tokens;
   logical_length_ += n_tokens;
   return Status();
@@ -128,6 +132,7 @@ Status Sequence::Replayed(uint32_t n_tokens) {
 }
 
 Status Sequence::CopyLengthsToDevice() {
+  if (lengths_.data() == nullptr) return Status();
   for (size_t l = 0; l < layers_.size(); ++l) counts_[l] = layers_[l].stored;
   const Context& context = plan().context();
   return context.backend().set_lengths(

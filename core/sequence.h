@@ -118,7 +118,7 @@ class Sequence {
   DeviceArray<uint8_t>
       ring_;  // [n_layers, obs_window, n_q_heads, k_head_dim] of q_dtype
   DeviceArray<uint8_t> lse_ring_;  // f32 [n_layers, obs_window, n_q_heads]
-  DeviceArray<uint32_t> lengths_;  // [n_layers, 2]
+  DeviceArray<uint32_t> lengths_;  // [n_layers, 2]; none for policy none
   // Positions of survivors. An eviction reads one array and writes the other.
   DeviceArray<int32_t> kept_a_;
   DeviceArray<int32_t> kept_b_;

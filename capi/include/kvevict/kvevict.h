@@ -1163,7 +1163,8 @@ typedef struct kvevict_sequence_memory {
   uint32_t reserved; /**< 0. */
   /** u32 [n_layers, 2]: stored and logical length, brought up to date by the
    *  stream's work. For the engine's kernels: the next token goes to slot
-   *  `stored` with position `logical`. Fixed for the sequence's life. */
+   *  `stored` with position `logical`. Fixed for the sequence's life. 0 with
+   *  policy none, for which nothing is ever queued. */
   uint64_t lengths;
   /** i32 [n_lists, n_listed] positions of a layer's first n_listed slots; those
    *  after count up by one each to logical length - 1. n_lists is 1, or
