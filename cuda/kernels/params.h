@@ -1,5 +1,6 @@
 // Arguments of the kernels: one struct each, passed by value, at most 4,096
 // bytes. Read by the host compiler and by NVRTC; addresses are device addresses.
+// Functions for both are marked KV_HOST_DEVICE.
 //
 // Layers of a model go in one launch: what they have in common (strides, head
 // counts) stands once, what differs in an array with one entry per layer. More
@@ -15,8 +16,10 @@ typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef int int32_t;
 typedef long long int64_t;
+#define KV_HOST_DEVICE __host__ __device__
 #else
 #include <cstdint>
+#define KV_HOST_DEVICE
 #endif
 
 namespace kvevict::cuda {
@@ -61,8 +64,10 @@ struct CaptureParams {
   uint32_t n_elements;  // per row and head
   uint32_t element_bytes;
   uint32_t window;  // position p goes to ring row p % window
+  uint32_t unit;    // bytes moved at a time: CaptureUnit()
+  uint32_t reserved;
 };
-static_assert(sizeof(CaptureParams) == 72);
+static_assert(sizeof(CaptureParams) == 80);
 
 // ---- window_attention ----
 
@@ -73,8 +78,8 @@ struct ScoreLayer {
   // f32 natural log-sum-exps of the rows' scaled logits, [n_q_heads, window]
   // with the strides below, rows in ring order; 0: the first pass computes them.
   uint64_t row_lse;
-  uint64_t scores;  // out: f32 [n_kv_heads or n_q_heads, n_tokens]
-  uint32_t n_tokens;  // >= window
+  uint64_t scores;     // out: f32 [n_kv_heads or n_q_heads, n_tokens]
+  uint32_t n_tokens;   // >= window
   uint32_t first_row;  // window row w is stored row (first_row + w) % window
 };
 static_assert(sizeof(ScoreLayer) == 48);
@@ -90,10 +95,10 @@ struct ScoreParams {
   // f32 [n_layers, n_kv_heads, n_splits, rows]: base-2 log-sum-exp of a row over
   // the keys of one split. Written by the first pass, read by the second.
   uint64_t partial_lse;
-  float scale_log2e;      // softmax scale * log2(e)
-  float weight_scale;     // of the summed weights: 1 / window for a mean
+  float scale_log2e;   // softmax scale * log2(e)
+  float weight_scale;  // of the summed weights: 1 / window for a mean
   uint32_t n_kv_heads;
-  uint32_t n_splits;      // the most of any layer; grid.x
+  uint32_t n_splits;        // the most of any layer; grid.x
   uint32_t keys_per_split;  // a multiple of 64
   uint32_t reserved;
   ScoreLayer layers[kMaxLayers];
@@ -103,7 +108,7 @@ static_assert(sizeof(ScoreParams) <= 4096);
 // ---- pool1d: shapes the scores of a row in place ----
 
 struct PoolLayer {
-  uint64_t rows;      // f32 [n_rows, n_tokens]
+  uint64_t rows;  // f32 [n_rows, n_tokens]
   uint32_t n_tokens;
   uint32_t n_pooled;  // the first ones; the rest become +infinity
 };
@@ -112,7 +117,7 @@ static_assert(sizeof(PoolLayer) == 16);
 struct PoolParams {
   static constexpr uint32_t kMaxLayers = 240;
   uint32_t n_rows;  // per layer; grid.x
-  uint32_t kernel;  // odd; 1: no pooling
+  uint32_t kernel;  // odd, <= 1023; 1: no pooling
   uint32_t is_max;
   uint32_t edge_shrinks;  // average: divide by the terms inside
   PoolLayer layers[kMaxLayers];
@@ -158,12 +163,14 @@ enum SelectInput : uint32_t {
 struct SelectParams {
   static constexpr uint32_t kMaxLayers = 160;
   uint32_t n_lists;
-  uint32_t input;         // SelectInput
-  uint32_t higher_wins;   // of equal keys at the cut
-  uint32_t n_sink;        // forced, at the ends; not for keys
+  uint32_t input;        // SelectInput
+  uint32_t higher_wins;  // of equal keys at the cut
+  uint32_t n_sink;       // forced, at the ends; not for keys
   uint32_t n_recent;
-  uint32_t n_chunks;      // long rows only: of kLongChunk keys each, the most
-  uint64_t scratch;       // long rows only: topk.cu says what
+  uint32_t round;     // long lists only: the digit, 0 to 2
+  uint32_t n_chunks;  // long lists only: LongChunks() of the longest
+  uint32_t reserved;
+  uint64_t scratch;  // long lists only: see topk.h
   SelectLayer layers[kMaxLayers];
 };
 static_assert(sizeof(SelectParams) <= 4096);
@@ -224,14 +231,14 @@ static_assert(sizeof(GatherPlane) == 32);
 
 struct GatherParams {
   static constexpr uint32_t kMaxPlanes = 120;
-  RowLayout rows;       // row_bytes lie end to end in a row and head
-  uint32_t row_bytes;   // of one piece
-  uint32_t n_pieces;    // element_stride apart; 1 for packed rows
+  RowLayout rows;      // row_bytes lie end to end in a row and head
+  uint32_t row_bytes;  // of one piece
+  uint32_t n_pieces;   // element_stride apart; 1 for packed rows
   uint32_t n_heads;
   uint32_t n_lists;  // 1 or n_heads
-  uint32_t rows_per_chunk;  // form B
-  uint32_t reserved;
-  uint64_t tickets;  // form B: u32, zero before; gather_rows.cu says how many
+  uint32_t n_planes;
+  uint32_t columns_per_block;  // by chunks only: ChunkColumns()
+  uint64_t tickets;  // by chunks only: u32, zero before; ChunkTickets() of them
   GatherPlane planes[kMaxPlanes];
 };
 static_assert(sizeof(GatherParams) <= 4096);
@@ -255,6 +262,16 @@ struct PositionsParams {
 };
 static_assert(sizeof(PositionsParams) <= 4096);
 
+// ---- check_keep: counts the slots that do not ascend ----
+
+struct CheckKeepParams {
+  uint64_t keep;     // i32 [n_lists, n_keep]
+  uint64_t n_wrong;  // u32, zero before
+  uint32_t n_tokens;
+  uint32_t n_keep;
+};
+static_assert(sizeof(CheckKeepParams) == 24);
+
 // ---- lengths: {stored, logical} of every layer in device memory ----
 
 struct LengthsParams {
@@ -262,8 +279,8 @@ struct LengthsParams {
   uint64_t lengths;  // u32 [n_layers, 2]
   uint32_t first_layer;
   uint32_t n_layers;
-  uint32_t logical;            // set_lengths
-  uint32_t n_tokens;           // advance_lengths: added to both
+  uint32_t logical;             // set_lengths
+  uint32_t n_tokens;            // advance_lengths: added to both
   uint32_t stored[kMaxLayers];  // set_lengths
 };
 static_assert(sizeof(LengthsParams) <= 4096);

@@ -1,0 +1,302 @@
+// What the kernels know of the machine: every word that is not plain C++.
+//
+// The one file that asks which compiler reads it. NVRTC takes the second half:
+// inline PTX and intrinsics, sm_70 and later. A host compiler takes
+// tests/simt/device.h, which gives each word the same meaning on fibers.
+//
+//   KV_KERNEL(name, Params, threads, min_blocks) { ... p.n_rows ... }
+//       heads an entry point; its argument is called p
+//   KV_DEVICE                   marks a function of the device
+//   KV_SHARED(T, name, n)       T name[n] in shared memory, 16-byte aligned
+//   KV_DYNAMIC_SHARED(name)     uint8_t* name, as large as the launch says
+//   threadIdx blockIdx blockDim gridDim
+//
+// Collectives (BlockSync, WarpSync, shuffles, Ballot, LoadMatrix4 and the matrix
+// product) are for all threads of the block or warp: none may have returned.
+#ifndef KVEVICT_CUDA_KERNELS_DEVICE_CUH_
+#define KVEVICT_CUDA_KERNELS_DEVICE_CUH_
+
+#include "params.h"
+
+namespace kvevict::cuda {
+
+struct alignas(16) Bytes16 {
+  uint32_t x[4];
+};
+
+// The numbers of kvevict_dtype.
+constexpr int kF32 = 1;
+constexpr int kF16 = 2;
+constexpr int kBf16 = 3;
+
+}  // namespace kvevict::cuda
+
+#ifndef __CUDACC_RTC__
+#include "tests/simt/device.h"
+#else
+
+// NVRTC 11.7 learned to leave arguments in constant memory although their
+// address is taken.
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1107
+#define KV_PARAMETER const __grid_constant__
+#else
+#define KV_PARAMETER const
+#endif
+
+#define KV_KERNEL(name, Params, threads, min_blocks)                \
+  extern "C" __global__ void __launch_bounds__(threads, min_blocks) \
+      name(KV_PARAMETER Params p)
+#define KV_DEVICE __device__ __forceinline__
+#define KV_SHARED(T, name, n) __shared__ alignas(16) T name[n]
+#define KV_DYNAMIC_SHARED(name)                                      \
+  extern __shared__ __align__(16) unsigned char kv_dynamic_shared[]; \
+  unsigned char* const name = kv_dynamic_shared
+
+namespace kvevict::cuda {
+
+// ---- Threads of a block and of a warp ----
+
+KV_DEVICE void BlockSync() { __syncthreads(); }
+KV_DEVICE void WarpSync() { __syncwarp(); }
+
+constexpr unsigned kFullWarp = 0xffffffffu;
+
+template <class T>
+KV_DEVICE T ShuffleXor(T v, unsigned lane_mask) {
+  static_assert(sizeof(T) == 4);
+  return __shfl_xor_sync(kFullWarp, v, static_cast<int>(lane_mask));
+}
+// Lanes below `delta` keep their own value.
+template <class T>
+KV_DEVICE T ShuffleUp(T v, unsigned delta) {
+  static_assert(sizeof(T) == 4);
+  return __shfl_up_sync(kFullWarp, v, delta);
+}
+template <class T>
+KV_DEVICE T Shuffle(T v, unsigned lane) {
+  static_assert(sizeof(T) == 4);
+  return __shfl_sync(kFullWarp, v, static_cast<int>(lane));
+}
+// Bit i: what lane i passed.
+KV_DEVICE unsigned Ballot(bool v) { return __ballot_sync(kFullWarp, v); }
+
+KV_DEVICE int PopCount(unsigned v) { return __popc(v); }
+KV_DEVICE int CountLeadingZeros(unsigned v) {  // 32 for 0
+  return __clz(static_cast<int>(v));
+}
+
+// ---- Arithmetic ----
+
+// 2^v to 2 ulp; subnormal results are 0.
+KV_DEVICE float Exp2(float v) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+KV_DEVICE float Log2(float v) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+KV_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
+// An element as stored, in the low bits.
+template <int kDType>
+KV_DEVICE float ToFloat(uint32_t bits) {
+  static_assert(kDType == kF32 || kDType == kF16 || kDType == kBf16);
+  if constexpr (kDType == kF32) {
+    return __uint_as_float(bits);
+  } else if constexpr (kDType == kBf16) {
+    return __uint_as_float(bits << 16);
+  } else {
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(static_cast<uint16_t>(bits)));
+    return r;
+  }
+}
+
+// ---- Global memory, by address ----
+// Volatile and never through the read-only cache: kernels work in place.
+
+// T has 1, 2, 4, 8 or 16 bytes; the address is a multiple of that.
+template <class T>
+KV_DEVICE T LoadGlobal(uint64_t address) {
+  T v;
+  if constexpr (sizeof(T) == 16) {
+    Bytes16 b;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(b.x[0]), "=r"(b.x[1]), "=r"(b.x[2]), "=r"(b.x[3])
+                 : "l"(address)
+                 : "memory");
+    memcpy(&v, &b, 16);
+  } else if constexpr (sizeof(T) == 8) {
+    uint64_t b;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(b) : "l"(address) : "memory");
+    memcpy(&v, &b, 8);
+  } else if constexpr (sizeof(T) == 4) {
+    uint32_t b;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(b) : "l"(address) : "memory");
+    memcpy(&v, &b, 4);
+  } else if constexpr (sizeof(T) == 2) {
+    uint16_t b;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(b) : "l"(address) : "memory");
+    memcpy(&v, &b, 2);
+  } else {
+    static_assert(sizeof(T) == 1);
+    uint32_t b;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(b) : "l"(address) : "memory");
+    v = static_cast<T>(b);
+  }
+  return v;
+}
+
+template <class T>
+KV_DEVICE void StoreGlobal(uint64_t address, T v) {
+  if constexpr (sizeof(T) == 16) {
+    Bytes16 b;
+    memcpy(&b, &v, 16);
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address),
+                 "r"(b.x[0]), "r"(b.x[1]), "r"(b.x[2]), "r"(b.x[3])
+                 : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    uint64_t b;
+    memcpy(&b, &v, 8);
+    asm volatile("st.global.u64 [%0], %1;" ::"l"(address), "l"(b) : "memory");
+  } else if constexpr (sizeof(T) == 4) {
+    uint32_t b;
+    memcpy(&b, &v, 4);
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(b) : "memory");
+  } else if constexpr (sizeof(T) == 2) {
+    uint16_t b;
+    memcpy(&b, &v, 2);
+    asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(b) : "memory");
+  } else {
+    static_assert(sizeof(T) == 1);
+    asm volatile("st.global.u8 [%0], %1;" ::"l"(address),
+                 "r"(static_cast<uint32_t>(v))
+                 : "memory");
+  }
+}
+
+// ---- Copies from global to shared memory that run beside the arithmetic ----
+// A thread's copies are in shared memory after its CopyAsyncWait, for others
+// after a BlockSync more. Before sm_80 they are plain copies at once.
+
+KV_DEVICE uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes, both ends aligned to 16. Not valid: 16 zero bytes, and the address
+// is not read.
+KV_DEVICE void CopyAsync16(void* shared, uint64_t address, bool valid) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   SharedAddress(shared)),
+               "l"(address), "r"(valid ? 16 : 0)
+               : "memory");
+#else
+  Bytes16 v = {{0, 0, 0, 0}};
+  if (valid) v = LoadGlobal<Bytes16>(address);
+  *static_cast<Bytes16*>(shared) = v;
+#endif
+}
+
+// Closes a group of this thread's copies.
+KV_DEVICE void CopyAsyncCommit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// All groups but the last kGroups are there.
+template <int kGroups>
+KV_DEVICE void CopyAsyncWait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
+}
+
+// ---- Matrices of 16-bit elements over a warp ----
+
+// Four 8x8 matrices; lane l names row l % 8 of matrix l / 8, 16-byte aligned.
+// r[m] of lane l is elements 2 (l % 4) and the next of row l / 4 of matrix m.
+#if __CUDA_ARCH__ >= 750
+KV_DEVICE void LoadMatrix4(uint32_t (&r)[4], const void* shared_row) {
+  asm volatile(
+      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+      : "r"(SharedAddress(shared_row))
+      : "memory");
+}
+#endif
+
+// c += a b with a [16, 16], b [16, 8], c [16, 8] f32, laid out as PTX says of
+// mma.m16n8k16. With g = lane / 4 and t = lane % 4, low half first:
+//   a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2], a[3]: columns 8 on
+//   b[0] = B[2t..][g], b[1] = B[2t+8..][g]
+//   c[0], c[1] = C[g][2t..], c[2], c[3] = C[g+8][2t..]
+#if __CUDA_ARCH__ >= 800
+template <int kDType>
+KV_DEVICE void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],
+                                       const uint32_t (&b)[2]) {
+  static_assert(kDType == kF16 || kDType == kBf16);
+  if constexpr (kDType == kF16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+}
+#endif
+
+// ---- Atomics: integers only, floats would make the sum depend on the order ----
+
+// Relaxed; both return the old value.
+KV_DEVICE uint32_t AtomicAddShared(uint32_t* shared, uint32_t v) {
+  return atomicAdd(shared, v);
+}
+KV_DEVICE uint32_t AtomicAddGlobal(uint64_t address, uint32_t v) {
+  uint32_t old;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(address), "r"(v)
+               : "memory");
+  return old;
+}
+
+// Adds 1 and returns the old value; what earlier drawers did before is seen.
+KV_DEVICE uint32_t AtomicTicket(uint64_t address) {
+  uint32_t old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(old)
+               : "l"(address)
+               : "memory");
+  return old;
+}
+KV_DEVICE uint32_t LoadAcquire(uint64_t address) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+               : "=r"(v)
+               : "l"(address)
+               : "memory");
+  return v;
+}
+KV_DEVICE void StoreRelease(uint64_t address, uint32_t v) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(v)
+               : "memory");
+}
+
+// Between two looks at a flag: while (LoadAcquire(flag) == 0) SpinYield();
+KV_DEVICE void SpinYield() { __nanosleep(20); }
+
+}  // namespace kvevict::cuda
+
+#endif  // __CUDACC_RTC__
+#endif  // KVEVICT_CUDA_KERNELS_DEVICE_CUH_
