@@ -1,0 +1,57 @@
+// Keeps the queries of the last tokens: rows of any strides to a packed ring.
+#include "capture.h"
+
+#include "device.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+KV_DEVICE uint32_t RingRow(const CaptureParams& p, uint32_t row) {
+  uint32_t position = p.first_position + row;
+  if (p.position_address != 0) {
+    position += LoadGlobal<uint32_t>(p.position_address);
+  }
+  return position % p.window;
+}
+
+template <class Unit>
+KV_DEVICE void CopyUnit(uint64_t from, uint64_t to) {
+  StoreGlobal(to, LoadGlobal<Unit>(from));
+}
+
+}  // namespace
+
+// Grid (units of a row / 128, n_rows); a thread owns one unit. Rows are at most
+// `window`, so no two go to the same place.
+KV_KERNEL(capture_rows, CaptureParams, kCaptureThreads, 1) {
+  const uint64_t head_bytes = uint64_t{p.n_elements} * p.element_bytes;
+  const uint64_t row_bytes = p.n_heads * head_bytes;
+  const uint64_t byte =
+      (uint64_t{blockIdx.x} * kCaptureThreads + threadIdx.x) * p.unit;
+  if (byte >= row_bytes) return;
+  const uint32_t row = blockIdx.y;
+  const uint64_t in_head = byte % head_bytes;
+  const uint64_t from =
+      p.from + static_cast<uint64_t>(row * p.from_row_stride) +
+      static_cast<uint64_t>(static_cast<int64_t>(byte / head_bytes) *
+                            p.from_head_stride) +
+      static_cast<uint64_t>(static_cast<int64_t>(in_head / p.element_bytes) *
+                            p.from_element_stride) +
+      in_head % p.element_bytes;
+  const uint64_t to = p.ring + RingRow(p, row) * row_bytes + byte;
+  switch (p.unit) {
+    case 16:
+      return CopyUnit<Bytes16>(from, to);
+    case 8:
+      return CopyUnit<uint64_t>(from, to);
+    case 4:
+      return CopyUnit<uint32_t>(from, to);
+    case 2:
+      return CopyUnit<uint16_t>(from, to);
+    default:
+      return CopyUnit<uint8_t>(from, to);
+  }
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,36 @@
+// Launch shape of capture.cu.
+#ifndef KVEVICT_CUDA_KERNELS_CAPTURE_H_
+#define KVEVICT_CUDA_KERNELS_CAPTURE_H_
+
+#include "params.h"
+
+namespace kvevict::cuda {
+
+// Grid (CaptureBlocks(), n_rows).
+constexpr uint32_t kCaptureThreads = 128;
+
+KV_HOST_DEVICE constexpr bool CaptureIsPacked(const CaptureParams& p) {
+  return p.from_element_stride == static_cast<int64_t>(p.element_bytes);
+}
+
+// The most bytes, 16 at most, that every address and length is a multiple of.
+KV_HOST_DEVICE constexpr uint32_t CaptureUnit(const CaptureParams& p) {
+  const uint64_t run =
+      uint64_t{p.element_bytes} * (CaptureIsPacked(p) ? p.n_elements : 1);
+  const uint64_t all =
+      16 | p.from | p.ring | run | static_cast<uint64_t>(p.from_row_stride) |
+      static_cast<uint64_t>(p.from_head_stride) |
+      (CaptureIsPacked(p) ? 0 : static_cast<uint64_t>(p.from_element_stride));
+  return static_cast<uint32_t>(all & (~all + 1));
+}
+
+// A thread copies one unit of a row.
+KV_HOST_DEVICE constexpr uint32_t CaptureBlocks(const CaptureParams& p) {
+  const uint64_t units =
+      uint64_t{p.n_heads} * p.n_elements * p.element_bytes / p.unit;
+  return static_cast<uint32_t>((units + kCaptureThreads - 1) / kCaptureThreads);
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_CAPTURE_H_

@@ -1,0 +1,326 @@
+// Compaction in place: row keep[i] of a plane and head moves to row i.
+//
+// Keep lists are strictly ascending, so keep[i] >= i. Rows read for places from
+// i on are at i or above; rows written for places below i are below i. So what is
+// written never meets what a later place reads, and the one rule is: all reads of
+// some places before their writes. Lists in another order must not come here.
+#include "gather_rows.h"
+
+#include "device.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+// n / divisor for n < 2^31 by a product; the hardware has no division.
+struct Divider {
+  uint32_t divisor;
+  uint32_t factor;
+  uint32_t shift;
+
+  KV_DEVICE explicit Divider(uint32_t divisor) : divisor(divisor) {
+    shift = 31 + 32 - CountLeadingZeros(divisor - 1);
+    factor =
+        static_cast<uint32_t>(((uint64_t{1} << shift) + divisor - 1) / divisor);
+  }
+  KV_DEVICE uint32_t Divide(uint32_t n) const {
+    return static_cast<uint32_t>(uint64_t{n} * factor >> shift);
+  }
+};
+
+// The column of units that a thread moves. Finding a slot's place may take a
+// load, which is why it is apart from the address: many are looked up together.
+struct ContiguousColumn {
+  static constexpr bool kIsPaged = false;
+  using Place = uint32_t;
+
+  uint64_t base;
+  int64_t row_stride;
+
+  KV_DEVICE ContiguousColumn(const GatherParams& p, const GatherPlane& plane,
+                             uint64_t offset)
+      : base(plane.base + offset), row_stride(p.rows.row_stride) {}
+
+  KV_DEVICE Place Find(uint32_t slot) const { return slot; }
+  KV_DEVICE uint64_t Address(Place place) const {
+    return base + static_cast<uint64_t>(place * row_stride);
+  }
+};
+
+struct PagedColumn {
+  static constexpr bool kIsPaged = true;
+  struct Place {
+    int32_t block;
+    uint32_t row;
+  };
+
+  uint64_t base;
+  int64_t row_stride;
+  int64_t block_stride;
+  uint64_t table;
+  Divider block_size;
+
+  KV_DEVICE PagedColumn(const GatherParams& p, const GatherPlane& plane,
+                        uint64_t offset)
+      : base(plane.base + offset),
+        row_stride(p.rows.row_stride),
+        block_stride(p.rows.block_stride),
+        table(plane.block_table),
+        block_size(p.rows.block_size) {}
+
+  KV_DEVICE Place Find(uint32_t slot) const {
+    const uint32_t i = block_size.Divide(slot);
+    return {LoadGlobal<int32_t>(table + uint64_t{i} * sizeof(int32_t)),
+            slot - i * block_size.divisor};
+  }
+  KV_DEVICE uint64_t Address(Place place) const {
+    return base + static_cast<uint64_t>(place.block * block_stride +
+                                        place.row * row_stride);
+  }
+};
+
+// Where a column is in the row of slot 0.
+KV_DEVICE uint64_t ColumnOffset(const GatherParams& p, uint32_t unit,
+                                uint32_t head, uint32_t column) {
+  const uint32_t units = p.row_bytes / unit;
+  return static_cast<uint64_t>(head * p.rows.head_stride +
+                               column / units * p.rows.element_stride) +
+         uint64_t{column % units} * unit;
+}
+
+KV_DEVICE uint64_t KeepList(const GatherParams& p, const GatherPlane& plane,
+                            uint32_t head) {
+  const uint32_t list = p.n_lists == 1 ? 0 : head;
+  return plane.keep + uint64_t{list} * plane.n_keep * sizeof(int32_t);
+}
+
+// ---- By columns ----
+
+KV_DEVICE uint32_t AtMost(uint32_t i, uint32_t most) {
+  return i < most ? i : most;
+}
+
+// The places of the survivors from the i-th on; behind the last one, its again.
+template <class Column, uint32_t kRows>
+KV_DEVICE void FindSurvivors(const Column& column, uint64_t keep, uint32_t i,
+                             uint32_t last,
+                             typename Column::Place (&from)[kRows]) {
+  uint32_t slots[kRows];
+#pragma unroll
+  for (uint32_t r = 0; r < kRows; ++r) {
+    slots[r] = LoadGlobal<uint32_t>(keep + uint64_t{AtMost(i + r, last)} *
+                                               sizeof(int32_t));
+  }
+#pragma unroll
+  for (uint32_t r = 0; r < kRows; ++r) from[r] = column.Find(slots[r]);
+}
+
+// Walks a column upward, many rows at a time: their loads, then their stores,
+// and between them, while the loads are on their way, what the next rows need.
+template <class Unit, class Column>
+KV_DEVICE void WalkColumn(const Column& column, uint64_t keep,
+                          uint32_t n_keep) {
+  constexpr uint32_t kRows = ColumnRows(sizeof(Unit), Column::kIsPaged);
+  const uint32_t last = n_keep - 1;
+  typename Column::Place from[kRows], to[kRows];
+  FindSurvivors(column, keep, 0, last, from);
+  for (uint32_t i = 0; i < n_keep; i += kRows) {
+    Unit moved[kRows];
+#pragma unroll
+    for (uint32_t r = 0; r < kRows; ++r) {
+      moved[r] = LoadGlobal<Unit>(column.Address(from[r]));
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < kRows; ++r)
+      to[r] = column.Find(AtMost(i + r, last));
+    FindSurvivors(column, keep, i + kRows, last, from);
+#pragma unroll
+    for (uint32_t r = 0; r < kRows; ++r) {
+      StoreGlobal(column.Address(to[r]), moved[r]);
+    }
+  }
+}
+
+// Grid (columns of all heads / 32, n_planes); a thread owns a column, so nobody
+// waits for anybody. 9,216 threads with 32 rows of 16 bytes each have 4.7 MB on
+// their way. Reads and writes every kept row once.
+template <class Unit>
+KV_DEVICE void GatherColumns(const GatherParams& p) {
+  constexpr uint32_t kUnit = sizeof(Unit);
+  const GatherPlane& plane = p.planes[blockIdx.y];
+  const uint32_t n_columns = p.row_bytes / kUnit * p.n_pieces;
+  const uint32_t i = blockIdx.x * kColumnThreads + threadIdx.x;
+  const uint32_t head = i / n_columns;
+  if (head >= p.n_heads || plane.n_keep == 0) return;
+  const uint64_t offset = ColumnOffset(p, kUnit, head, i % n_columns);
+  const uint64_t keep = KeepList(p, plane, head);
+  if (p.rows.block_size == 0) {
+    WalkColumn<Unit>(ContiguousColumn(p, plane, offset), keep, plane.n_keep);
+  } else {
+    WalkColumn<Unit>(PagedColumn(p, plane, offset), keep, plane.n_keep);
+  }
+}
+
+// ---- By chunks ----
+
+// Some rows of some columns of a plane and head, by the number of a ticket. Who
+// draws a higher one has the same rows or later ones.
+struct Chunk {
+  uint32_t plane;
+  uint32_t head;
+  uint32_t first_column;
+  uint32_t n_rows;
+  uint32_t first_row;
+  uint32_t index;      // of its rows among those of the same columns
+  uint32_t n_streams;  // tickets between neighbours of the same columns
+
+  KV_DEVICE Chunk(const GatherParams& p, uint32_t n_columns, uint32_t ticket) {
+    const uint32_t n_groups =
+        (n_columns + p.columns_per_block - 1) / p.columns_per_block;
+    n_streams = p.n_planes * p.n_heads * n_groups;
+    const uint32_t stream = ticket % n_streams;
+    index = ticket / n_streams;
+    first_column = stream % n_groups * p.columns_per_block;
+    head = stream / n_groups % p.n_heads;
+    plane = stream / n_groups / p.n_heads;
+    n_rows = kChunkThreads / p.columns_per_block * kChunkLoads;
+    first_row = index * n_rows;
+  }
+};
+
+// Waits until the earlier chunks that read where this one writes have read. They
+// drew lower tickets, so they run already and wait for nobody before they say so:
+// however few blocks run together, none waits for ever.
+KV_DEVICE void WaitForReaders(const Chunk& chunk, uint64_t keep,
+                              uint64_t own_flag) {
+  const uint32_t end = chunk.first_row + chunk.n_rows;
+  for (uint32_t c = threadIdx.x; c < chunk.index; c += kChunkThreads) {
+    const uint64_t first = keep + uint64_t{c} * chunk.n_rows * sizeof(int32_t);
+    const uint64_t last = first + (chunk.n_rows - 1) * sizeof(int32_t);
+    if (LoadGlobal<uint32_t>(first) >= end ||
+        LoadGlobal<uint32_t>(last) < chunk.first_row) {
+      continue;
+    }
+    const uint64_t flag =
+        own_flag - uint64_t{chunk.index - c} * chunk.n_streams * 4;
+    while (LoadAcquire(flag) == 0) SpinYield();
+  }
+  BlockSync();
+}
+
+// A thread's rows of one column: every row_step-th from first_row on, none from
+// n_keep on.
+struct ThreadRows {
+  uint32_t first_row;
+  uint32_t row_step;
+  uint32_t n_keep;
+
+  // Calls visit(r, row) for the r-th row.
+  template <class Visit>
+  KV_DEVICE void ForEach(const Visit& visit) const {
+#pragma unroll
+    for (uint32_t r = 0; r < kChunkLoads; ++r) {
+      const uint32_t row = first_row + r * row_step;
+      if (row < n_keep) visit(r, row);
+    }
+  }
+};
+
+// Loads a thread's rows, says so, waits, stores them. A thread without rows takes
+// part in the barriers.
+template <class Unit, class Column>
+KV_DEVICE void MoveChunk(const Column& column, const Chunk& chunk,
+                         const ThreadRows& rows, uint64_t keep, uint64_t flag) {
+  Unit moved[kChunkLoads];
+  uint32_t slots[kChunkLoads];
+  typename Column::Place places[kChunkLoads];
+  rows.ForEach([&](uint32_t r, uint32_t i) {
+    slots[r] = LoadGlobal<uint32_t>(keep + uint64_t{i} * sizeof(int32_t));
+  });
+  rows.ForEach(
+      [&](uint32_t r, uint32_t) { places[r] = column.Find(slots[r]); });
+  rows.ForEach([&](uint32_t r, uint32_t) {
+    moved[r] = LoadGlobal<Unit>(column.Address(places[r]));
+  });
+  rows.ForEach([&](uint32_t r, uint32_t i) { places[r] = column.Find(i); });
+  BlockSync();
+  if (threadIdx.x == 0) StoreRelease(flag, 1);
+  WaitForReaders(chunk, keep, flag);
+  rows.ForEach([&](uint32_t r, uint32_t) {
+    StoreGlobal(column.Address(places[r]), moved[r]);
+  });
+}
+
+KV_DEVICE uint32_t DrawTicket(const GatherParams& p) {
+  KV_SHARED(uint32_t, ticket, 1);
+  if (threadIdx.x == 0) *ticket = AtomicAddGlobal(p.tickets, 1);
+  BlockSync();
+  return *ticket;
+}
+
+// Grid (ChunkBlocks()); a block owns the chunk of its ticket, a thread up to 8
+// rows of one column. 32 KB of rows per block in registers, no workspace but the
+// flags. Reads and writes every kept row once.
+template <class Unit>
+KV_DEVICE void GatherChunk(const GatherParams& p) {
+  constexpr uint32_t kUnit = sizeof(Unit);
+  const uint32_t n_columns = p.row_bytes / kUnit * p.n_pieces;
+  const uint32_t ticket = DrawTicket(p);
+  const Chunk chunk(p, n_columns, ticket);
+  const GatherPlane& plane = p.planes[chunk.plane];
+  if (chunk.first_row >= plane.n_keep) return;
+
+  const uint32_t row_step = kChunkThreads / p.columns_per_block;
+  const uint32_t thread_row = threadIdx.x / p.columns_per_block;
+  const uint32_t column =
+      chunk.first_column + threadIdx.x % p.columns_per_block;
+  const bool is_idle = thread_row >= row_step || column >= n_columns;
+  const ThreadRows rows = {chunk.first_row + thread_row, row_step,
+                           is_idle ? 0 : plane.n_keep};
+  const uint64_t offset = ColumnOffset(p, kUnit, chunk.head, column);
+  const uint64_t keep = KeepList(p, plane, chunk.head);
+  const uint64_t flag = p.tickets + (1 + uint64_t{ticket}) * sizeof(uint32_t);
+  if (p.rows.block_size == 0) {
+    MoveChunk<Unit>(ContiguousColumn(p, plane, offset), chunk, rows, keep,
+                    flag);
+  } else {
+    MoveChunk<Unit>(PagedColumn(p, plane, offset), chunk, rows, keep, flag);
+  }
+}
+
+}  // namespace
+
+// ---- Entries ----
+
+KV_KERNEL(gather_columns_16, GatherParams, kColumnThreads, 1) {
+  GatherColumns<Bytes16>(p);
+}
+KV_KERNEL(gather_columns_8, GatherParams, kColumnThreads, 1) {
+  GatherColumns<uint64_t>(p);
+}
+KV_KERNEL(gather_columns_4, GatherParams, kColumnThreads, 1) {
+  GatherColumns<uint32_t>(p);
+}
+KV_KERNEL(gather_columns_2, GatherParams, kColumnThreads, 1) {
+  GatherColumns<uint16_t>(p);
+}
+KV_KERNEL(gather_columns_1, GatherParams, kColumnThreads, 1) {
+  GatherColumns<uint8_t>(p);
+}
+KV_KERNEL(gather_chunks_16, GatherParams, kChunkThreads, 2) {
+  GatherChunk<Bytes16>(p);
+}
+KV_KERNEL(gather_chunks_8, GatherParams, kChunkThreads, 2) {
+  GatherChunk<uint64_t>(p);
+}
+KV_KERNEL(gather_chunks_4, GatherParams, kChunkThreads, 2) {
+  GatherChunk<uint32_t>(p);
+}
+KV_KERNEL(gather_chunks_2, GatherParams, kChunkThreads, 2) {
+  GatherChunk<uint16_t>(p);
+}
+KV_KERNEL(gather_chunks_1, GatherParams, kChunkThreads, 2) {
+  GatherChunk<uint8_t>(p);
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,181 @@
+// Pooling of scores along the tokens, in place, and reduction of several rows of
+// scores to one. The same operations in the same order as core/kernels/pool1d.cc:
+// the results have the same bits.
+#include "pool1d.h"
+
+#include "device.cuh"
+#include "quads.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+constexpr uint32_t kInfinityBits = 0x7f800000u;
+
+// The larger one, NaN if either is. Of equal ones, that is +0 and -0, the
+// second or the first.
+KV_DEVICE float Larger(float a, float b, bool second_of_equals) {
+  if (a != a) return a;
+  return b > a || b != b || (second_of_equals && b == a) ? b : a;
+}
+
+// Fills [begin, end) of a row with +infinity.
+KV_DEVICE void FillInfinity(uint64_t row, uint32_t begin, uint32_t end,
+                            uint32_t first, uint32_t step) {
+  for (uint32_t i = begin + first; i < end; i += step) {
+    StoreGlobal(row + uint64_t{i} * sizeof(float), kInfinityBits);
+  }
+}
+
+// ---- pool_rows ----
+
+constexpr uint32_t kTile = 4 * kPoolThreads;  // words; a thread loads a quad
+
+// The words of a row that outputs still need. A word lies at its place plus the
+// row's lead, so that quads stay whole. A tile is filled while the outputs of the
+// one before are computed, which read that and the one before it: three of four.
+constexpr uint32_t kRing = 4 * kTile;
+static_assert(kMaxPoolKernel <= kTile);
+
+struct Pooling {
+  const uint32_t* ring;
+  uint32_t lead;
+  uint32_t n;
+  uint32_t kernel;
+  bool is_max;
+  bool edge_shrinks;
+
+  KV_DEVICE float At(uint32_t i) const {
+    return ToFloat<kF32>(ring[(i + lead) % kRing]);
+  }
+
+  KV_DEVICE float Output(uint32_t i) const {
+    const uint32_t half = kernel / 2;
+    const uint32_t begin = i < half ? 0 : i - half;
+    const uint32_t end = n - i > half ? i + half + 1 : n;
+    const bool inside = end - begin == kernel;
+    float result = At(begin);
+    if (is_max) {
+      for (uint32_t j = begin + 1; j < end; ++j) {
+        result = Larger(result, At(j), inside);
+      }
+      return result;
+    }
+    for (uint32_t j = begin + 1; j < end; ++j) result += At(j);
+    const uint32_t terms = edge_shrinks ? end - begin : kernel;
+    return result * (1.0f / static_cast<float>(terms));
+  }
+};
+
+// Outputs trail the loads by half a kernel, so what they replace has been read;
+// the next tile is on its way from memory meanwhile.
+KV_DEVICE void PoolInPlace(const PoolParams& p, uint64_t row, uint32_t n,
+                           uint32_t* ring) {
+  const Quads in(row, n);
+  const Pooling pooling = {ring,     in.lead,       n,
+                           p.kernel, p.is_max != 0, p.edge_shrinks != 0};
+  const uint32_t behind = in.lead + p.kernel / 2;
+  const uint32_t n_quads = in.Size();
+  uint32_t quad = threadIdx.x;
+  Bytes16 words = {};
+  if (quad < n_quads) words = in.Load(quad);
+  for (uint32_t tile = 0; tile < n + behind; tile += kTile) {
+    *reinterpret_cast<Bytes16*>(&ring[quad * 4 % kRing]) = words;
+    quad += kPoolThreads;
+    if (quad < n_quads) words = in.Load(quad);
+    BlockSync();
+    for (uint32_t k = threadIdx.x; k < kTile; k += kPoolThreads) {
+      const uint32_t i = tile + k - behind;  // wraps around before the row
+      if (i >= n) continue;
+      StoreGlobal(row + uint64_t{i} * sizeof(float), pooling.Output(i));
+    }
+  }
+}
+
+}  // namespace
+
+// Grid (n_rows, n_layers); a block walks one row upward. 32 KiB shared. Reads and
+// writes every score once.
+KV_KERNEL(pool_rows, PoolParams, kPoolThreads, 2) {
+  KV_SHARED(uint32_t, ring, kRing);
+  const PoolLayer& layer = p.layers[blockIdx.y];
+  const uint64_t row =
+      layer.rows + uint64_t{blockIdx.x} * layer.n_tokens * sizeof(float);
+  if (p.kernel > 1) PoolInPlace(p, row, layer.n_pooled, ring);
+  FillInfinity(row, layer.n_pooled, layer.n_tokens, threadIdx.x, kPoolThreads);
+}
+
+// ---- reduce_rows ----
+
+namespace {
+
+KV_DEVICE float Combine(const ReduceParams& p, float a, float b) {
+  return p.is_max != 0 ? Larger(a, b, true) : a + b;
+}
+
+KV_DEVICE float Finish(const ReduceParams& p, float sum) {
+  return p.is_max != 0 ? sum : sum * p.scale;
+}
+
+// Four neighbouring columns, 16-byte aligned in every row.
+KV_DEVICE void ReduceQuad(const ReduceParams& p, uint64_t in, uint64_t stride,
+                          uint64_t out) {
+  Bytes16 words = LoadGlobal<Bytes16>(in);
+  float sum[4];
+  for (uint32_t j = 0; j < 4; ++j) sum[j] = ToFloat<kF32>(words.x[j]);
+#pragma unroll 4
+  for (uint32_t r = 1; r < p.n_terms; ++r) {
+    words = LoadGlobal<Bytes16>(in + r * stride);
+    for (uint32_t j = 0; j < 4; ++j) {
+      sum[j] = Combine(p, sum[j], ToFloat<kF32>(words.x[j]));
+    }
+  }
+  for (uint32_t j = 0; j < 4; ++j) sum[j] = Finish(p, sum[j]);
+  memcpy(&words, sum, sizeof(words));
+  StoreGlobal(out, words);
+}
+
+KV_DEVICE void ReduceColumn(const ReduceParams& p, uint64_t in, uint64_t stride,
+                            uint64_t out) {
+  float sum = LoadGlobal<float>(in);
+#pragma unroll 4
+  for (uint32_t r = 1; r < p.n_terms; ++r) {
+    sum = Combine(p, sum, LoadGlobal<float>(in + r * stride));
+  }
+  StoreGlobal(out, Finish(p, sum));
+}
+
+}  // namespace
+
+// Grid (tokens / 1024 of the longest layer, n_out_rows, n_layers); a thread owns
+// four columns and reads all their terms before it writes, so `out` may be the
+// first row.
+KV_KERNEL(reduce_rows, ReduceParams, kReduceThreads, 1) {
+  const ReduceLayer& layer = p.layers[blockIdx.z];
+  const uint64_t stride = uint64_t{layer.n_tokens} * sizeof(float);
+  const uint64_t in = layer.in + uint64_t{blockIdx.y} * p.n_terms * stride;
+  const uint64_t out = layer.out + uint64_t{blockIdx.y} * stride;
+  const uint32_t block = blockIdx.x * kReduceThreads * kReduceColumns;
+  if (block >= layer.n_tokens) return;
+
+  const uint32_t i = block + threadIdx.x * kReduceColumns;
+  const bool aligned = (layer.in | layer.out | stride) % 16 == 0;
+  const uint32_t n_quads = aligned ? layer.n_reduced / 4 * 4 : 0;
+  if (i < n_quads) {
+    const uint64_t offset = uint64_t{i} * sizeof(float);
+    ReduceQuad(p, in + offset, stride, out + offset);
+  }
+  for (uint32_t k = 0; k < kReduceColumns; ++k) {
+    const uint32_t column = block + threadIdx.x + k * kReduceThreads;
+    if (column < n_quads || column >= layer.n_reduced) continue;
+    const uint64_t offset = uint64_t{column} * sizeof(float);
+    ReduceColumn(p, in + offset, stride, out + offset);
+  }
+  const uint32_t end = layer.n_tokens - block < kReduceThreads * kReduceColumns
+                           ? layer.n_tokens
+                           : block + kReduceThreads * kReduceColumns;
+  FillInfinity(out, block > layer.n_reduced ? block : layer.n_reduced, end,
+               threadIdx.x, kReduceThreads);
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,48 @@
+// Which position a slot holds, and back: core/sequence.h on the device.
+#ifndef KVEVICT_CUDA_KERNELS_SLOTS_CUH_
+#define KVEVICT_CUDA_KERNELS_SLOTS_CUH_
+
+#include "device.cuh"
+
+namespace kvevict::cuda {
+
+KV_DEVICE uint64_t KeptList(const SlotPositions& slots, uint32_t list) {
+  return slots.kept + uint64_t{list} * slots.n_kept * sizeof(int32_t);
+}
+
+KV_DEVICE int32_t PositionOf(const SlotPositions& slots, uint32_t list,
+                             uint32_t slot) {
+  if (slot >= slots.n_kept) {
+    return static_cast<int32_t>(slots.tail_position + (slot - slots.n_kept));
+  }
+  return LoadGlobal<int32_t>(KeptList(slots, list) +
+                             uint64_t{slot} * sizeof(int32_t));
+}
+
+// The slot of `position` >= 0 among n_tokens, or n_tokens if none holds it.
+KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, uint32_t list,
+                          uint32_t n_tokens, int32_t position) {
+  const uint32_t p = static_cast<uint32_t>(position);
+  if (p >= slots.tail_position) {
+    const uint32_t behind = p - slots.tail_position;
+    return behind < n_tokens - slots.n_kept ? slots.n_kept + behind : n_tokens;
+  }
+  const uint64_t kept = KeptList(slots, list);
+  uint32_t begin = 0;  // the first listed position >= p is in [begin, end]
+  uint32_t end = slots.n_kept;
+  while (begin < end) {
+    const uint32_t middle = begin + (end - begin) / 2;
+    const int32_t at = LoadGlobal<int32_t>(kept + uint64_t{middle} * 4);
+    if (at == position) return middle;
+    if (at < position) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return n_tokens;
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_SLOTS_CUH_

@@ -1,0 +1,178 @@
+// Selection by radix: the n_keep largest keys of a list, ascending by place. The
+// same keys, cut and tie rule as core/kernels/topk.cc.
+#include "topk.h"
+
+#include "device.cuh"
+#include "slots.cuh"
+#include "topk.cuh"
+
+namespace kvevict::cuda {
+
+// Grid (n_lists, n_layers); a block selects one list. 8.4 KiB shared. Reads the
+// scores five times, the first time from memory.
+KV_KERNEL(select_topk, SelectParams, kSelectThreads, 2) {
+  KV_SHARED(SelectShared, shared, 1);
+  const SelectLayer& layer = p.layers[blockIdx.y];
+  if (layer.n_keep == 0) return;
+  const Keys keys(p, blockIdx.y, blockIdx.x);
+  const uint32_t end = keys.words.Size();
+  Cut cut = {0, layer.n_keep, layer.n_tokens};
+  ZeroBins(*shared);
+  BlockSync();
+  for (uint32_t round = 0; round < 3; ++round) {
+    CountDigits(keys, 0, end, round, cut, *shared);
+    BlockSync();
+    cut = PickDigit(round, cut, *shared);
+  }
+  BlockEmit(p, keys, 0, end, cut, {0, 0}, KeepList(layer, blockIdx.x), *shared);
+}
+
+// ---- Long lists: a block has one chunk ----
+
+namespace {
+
+struct LongList {
+  uint64_t bins;
+  uint64_t done;
+  uint64_t cut;
+  uint64_t tallies;
+  uint32_t n_chunks;
+  uint32_t begin;  // quads of this block's chunk; none beyond the list's end
+  uint32_t end;
+
+  KV_DEVICE LongList(const SelectParams& p, const Keys& keys) {
+    const uint64_t list = uint64_t{blockIdx.z} * p.n_lists + blockIdx.y;
+    bins = p.scratch + list * LongWords(p.n_chunks) * sizeof(uint32_t);
+    done = bins + kBins * sizeof(uint32_t);
+    cut = done + sizeof(uint32_t);
+    tallies = cut + 3 * sizeof(uint32_t);
+    const uint32_t n_quads = keys.words.Size();
+    n_chunks = (n_quads + kLongQuads - 1) / kLongQuads;
+    const uint32_t skip = blockIdx.x * kLongQuads;
+    begin = skip < n_quads ? skip : n_quads;
+    end = n_quads - begin < kLongQuads ? n_quads : begin + kLongQuads;
+  }
+
+  KV_DEVICE Cut LoadCut() const {
+    return {LoadGlobal<uint32_t>(cut), LoadGlobal<uint32_t>(cut + 4),
+            LoadGlobal<uint32_t>(cut + 8)};
+  }
+  KV_DEVICE void StoreCut(const Cut& c) const {
+    StoreGlobal(cut, c.low);
+    StoreGlobal(cut + 4, c.needed);
+    StoreGlobal(cut + 8, c.n_equal);
+  }
+};
+
+// Adds the block's bins to the list's. True for all threads of the block that
+// comes last: it sees what all have added.
+KV_DEVICE bool MergeBins(const LongList& list, SelectShared& shared) {
+  for (uint32_t b = threadIdx.x; b < kBins; b += kSelectThreads) {
+    if (shared.bins[b] == 0) continue;
+    AtomicAddGlobal(list.bins + uint64_t{b} * 4, shared.bins[b]);
+  }
+  BlockSync();
+  if (threadIdx.x == 0) {
+    shared.is_last = AtomicTicket(list.done) + 1 == list.n_chunks;
+  }
+  BlockSync();
+  return shared.is_last != 0;
+}
+
+}  // namespace
+
+// Counts one digit; the list's last block picks it and clears up for the next
+// round. Its own bins have been read by all before MergeBins() returned.
+KV_KERNEL(select_long_digit, SelectParams, kSelectThreads, 2) {
+  KV_SHARED(SelectShared, shared, 1);
+  const SelectLayer& layer = p.layers[blockIdx.z];
+  const Keys keys(p, blockIdx.z, blockIdx.y);
+  const LongList list(p, keys);
+  if (layer.n_keep == 0 || list.begin == list.end) return;
+  const Cut cut =
+      p.round == 0 ? Cut{0, layer.n_keep, layer.n_tokens} : list.LoadCut();
+  ZeroBins(*shared);
+  BlockSync();
+  CountDigits(keys, list.begin, list.end, p.round, cut, *shared);
+  BlockSync();
+  if (!MergeBins(list, *shared)) return;
+  for (uint32_t b = threadIdx.x; b < kBins; b += kSelectThreads) {
+    shared->bins[b] = LoadGlobal<uint32_t>(list.bins + uint64_t{b} * 4);
+    StoreGlobal(list.bins + uint64_t{b} * 4, 0u);
+  }
+  BlockSync();
+  const Cut next = PickDigit(p.round, cut, *shared);
+  if (threadIdx.x == 0) {
+    list.StoreCut(next);
+    StoreGlobal(list.done, 0u);
+  }
+}
+
+// The tally of each chunk against the cut.
+KV_KERNEL(select_long_count, SelectParams, kSelectThreads, 2) {
+  KV_SHARED(SelectShared, shared, 1);
+  const Keys keys(p, blockIdx.z, blockIdx.y);
+  const LongList list(p, keys);
+  if (p.layers[blockIdx.z].n_keep == 0 || list.begin == list.end) return;
+  TallyWarps(keys, WarpPart(list.begin, list.end), list.LoadCut().low, *shared);
+  if (threadIdx.x >= 32) return;
+  const Tally tally = SumTallies(*shared, kWarps);
+  if (threadIdx.x == 0) {
+    const uint64_t place = list.tallies + uint64_t{blockIdx.x} * 8;
+    StoreGlobal(place, tally.greater);
+    StoreGlobal(place + 4, tally.equal);
+  }
+}
+
+// Each chunk's places, behind those of the chunks before.
+KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 2) {
+  KV_SHARED(SelectShared, shared, 1);
+  const Keys keys(p, blockIdx.z, blockIdx.y);
+  const LongList list(p, keys);
+  const SelectLayer& layer = p.layers[blockIdx.z];
+  if (layer.n_keep == 0 || list.begin == list.end) return;
+  Tally before = {0, 0};  // of every warp's own account: no barrier needed
+  for (uint32_t c = threadIdx.x % 32; c < blockIdx.x; c += 32) {
+    before.greater += LoadGlobal<uint32_t>(list.tallies + uint64_t{c} * 8);
+    before.equal += LoadGlobal<uint32_t>(list.tallies + uint64_t{c} * 8 + 4);
+  }
+  before = {WarpSum(before.greater), WarpSum(before.equal)};
+  BlockEmit(p, keys, list.begin, list.end, list.LoadCut(), before,
+            KeepList(layer, blockIdx.y), *shared);
+}
+
+// ---- Keys in memory, where more than the ends of a list must stay ----
+
+// Scores, or nothing, to keys [n_lists, n_tokens] at `keep`, the ends forced.
+// They may lie where the scores are. Grid (n_tokens / 256 of the longest layer,
+// n_lists, n_layers); a thread makes one key.
+KV_KERNEL(make_keys, SelectParams, kKeysThreads, 1) {
+  const SelectLayer& layer = p.layers[blockIdx.z];
+  const uint32_t i = blockIdx.x * kKeysThreads + threadIdx.x;
+  if (i >= layer.n_tokens) return;
+  const Keys keys(p, blockIdx.z, blockIdx.y);
+  const uint64_t place = (uint64_t{blockIdx.y} * layer.n_tokens + i) * 4;
+  uint32_t bits = 0;
+  if (p.input != kSelectNothing) {
+    bits = LoadGlobal<uint32_t>(layer.scores + place);
+  }
+  StoreGlobal(layer.keep + place,
+              keys.IsForced(i) ? kForcedKey : keys.Key(bits));
+}
+
+// Grid (n_positions / 256, n_lists, n_layers); a thread pins one position in one
+// list.
+KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
+  const PinLayer& layer = p.layers[blockIdx.z];
+  const uint32_t i = blockIdx.x * kKeysThreads + threadIdx.x;
+  if (i >= p.n_positions) return;
+  const uint32_t list = blockIdx.y;
+  const uint32_t slot =
+      SlotOf(layer.slots, list, layer.n_tokens, p.positions[i]);
+  if (slot == layer.n_tokens) return;
+  StoreGlobal(
+      layer.keys + (uint64_t{list} * layer.n_tokens + slot) * sizeof(uint32_t),
+      kForcedKey);
+}
+
+}  // namespace kvevict::cuda

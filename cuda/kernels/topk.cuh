@@ -1,0 +1,349 @@
+// How a list is selected: its keys, the cut, the places. For topk.cu.
+//
+// The cut, the n_keep-th largest key, is found digit by digit: count the keys
+// per value of the digit, walk the counts from above. Then the places of larger
+// keys, and of as many equal ones as are needed, are written in order: every
+// warp counts what its part of the list will write, and writes behind the parts
+// before.
+#ifndef KVEVICT_CUDA_KERNELS_TOPK_CUH_
+#define KVEVICT_CUDA_KERNELS_TOPK_CUH_
+
+#include "device.cuh"
+#include "quads.cuh"
+#include "topk.h"
+
+namespace kvevict::cuda {
+
+// ---- Keys ----
+
+constexpr uint32_t kNanKey = 0;
+constexpr uint32_t kForcedKey = 0xffffffffu;  // above +infinity
+
+// Order-preserving: -0 is +0, NaN is below all.
+KV_DEVICE uint32_t KeyOfScore(uint32_t bits) {
+  constexpr uint32_t kSign = 0x80000000u;
+  if ((bits & ~kSign) > 0x7f800000u) return kNanKey;
+  if (bits == kSign) return kSign;
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
+
+// Four neighbouring keys. Those outside the list are not valid.
+struct KeyQuad {
+  uint32_t key[4];
+  bool valid[4];
+};
+
+// A list's keys, made of its scores where they are read.
+struct Keys {
+  Quads words;
+  uint32_t input;
+  uint32_t n_sink;
+  uint32_t recent_begin;
+
+  KV_DEVICE Keys(const SelectParams& p, uint32_t layer, uint32_t list)
+      : words(p.layers[layer].scores +
+                  uint64_t{list} * p.layers[layer].n_tokens * sizeof(uint32_t),
+              p.layers[layer].n_tokens),
+        input(p.input),
+        n_sink(p.input == kSelectKeys ? 0 : p.n_sink),
+        recent_begin(words.n - (p.input == kSelectKeys ? 0 : p.n_recent)) {}
+
+  KV_DEVICE Bytes16 Load(uint32_t quad) const {
+    return input == kSelectNothing ? Bytes16{} : words.Load(quad);
+  }
+
+  KV_DEVICE uint32_t Key(uint32_t bits) const {
+    return input == kSelectScores ? KeyOfScore(bits) : bits;
+  }
+
+  KV_DEVICE bool IsForced(uint32_t i) const {
+    return i < n_sink || i >= recent_begin;
+  }
+
+  KV_DEVICE KeyQuad Make(uint32_t quad, const Bytes16& bits) const {
+    KeyQuad out;
+    const uint32_t place = words.Place(quad);
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      const uint32_t i = place + j;
+      out.key[j] = IsForced(i) ? kForcedKey : Key(bits.x[j]);
+      out.valid[j] = i < words.n;
+    }
+    return out;
+  }
+};
+
+// Calls visit(KeyQuad) for quads first, first + step, ... below `end`. Lanes may
+// make different numbers of calls: no collective in `visit`.
+template <class Visit>
+KV_DEVICE void ForEachQuad(const Keys& keys, uint32_t first, uint32_t end,
+                           uint32_t step, const Visit& visit) {
+  constexpr uint32_t kLoads = 4;  // on their way together
+  for (uint32_t quad = first; quad < end; quad += kLoads * step) {
+    Bytes16 bits[kLoads];
+#pragma unroll
+    for (uint32_t k = 0; k < kLoads; ++k) {
+      if (quad + k * step < end) bits[k] = keys.Load(quad + k * step);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < kLoads; ++k) {
+      if (quad + k * step < end) visit(keys.Make(quad + k * step, bits[k]));
+    }
+  }
+}
+
+// ---- The cut, digit by digit: 11 + 11 + 10 bits, highest first ----
+
+KV_DEVICE uint32_t DigitShift(uint32_t round) {
+  return round == 0 ? 21 : round == 1 ? 10 : 0;
+}
+
+// What keys share with the low bound of the cut before a round.
+KV_DEVICE uint32_t SpanBefore(uint32_t round) {
+  return round == 0   ? 0xffffffffu
+         : round == 1 ? (1u << 21) - 1
+                      : (1u << 10) - 1;
+}
+
+struct Cut {
+  uint32_t low;      // the digits so far, then zeros; in the end the cut
+  uint32_t needed;   // places left for the keys that share them
+  uint32_t n_equal;  // keys that share them
+};
+
+// Of keys against the cut.
+struct Tally {
+  uint32_t greater;
+  uint32_t equal;
+};
+
+constexpr uint32_t kWarps = kSelectThreads / 32;
+
+struct SelectShared {
+  uint32_t bins[kBins];
+  uint32_t totals[kWarps];
+  Tally tallies[kWarps];
+  Cut cut;
+  uint32_t is_last;
+};
+
+constexpr uint32_t kBinsPerThread = kBins / kSelectThreads;
+static_assert(kBinsPerThread == 4);
+
+// A thread's bins are four neighbours, the highest ones of thread 0.
+KV_DEVICE uint32_t FirstBin() {
+  return kBins - kBinsPerThread * (threadIdx.x + 1);
+}
+
+KV_DEVICE void ZeroBins(SelectShared& shared) {
+  *reinterpret_cast<Bytes16*>(&shared.bins[FirstBin()]) = Bytes16{};
+}
+
+// Equal digits of a warp are merged by the hardware: adding 1 to shared memory
+// compiles to ATOMS.POPC.INC.
+KV_DEVICE void CountDigits(const Keys& keys, uint32_t begin, uint32_t end,
+                           uint32_t round, const Cut& cut,
+                           SelectShared& shared) {
+  const uint32_t shift = DigitShift(round);
+  const uint32_t span = SpanBefore(round);
+  ForEachQuad(keys, begin + threadIdx.x, end, kSelectThreads,
+              [&](const KeyQuad& quad) {
+#pragma unroll
+                for (uint32_t j = 0; j < 4; ++j) {
+                  const uint32_t above = quad.key[j] - cut.low;
+                  if (!quad.valid[j] || above > span) continue;
+                  AtomicAddShared(&shared.bins[above >> shift], 1);
+                }
+              });
+}
+
+// The sum of `v` over the lanes up to this one.
+KV_DEVICE uint32_t WarpPrefix(uint32_t v) {
+  const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (uint32_t delta = 1; delta < 32; delta *= 2) {
+    const uint32_t below = ShuffleUp(v, delta);
+    if (lane >= delta) v += below;
+  }
+  return v;
+}
+
+KV_DEVICE uint32_t WarpSum(uint32_t v) {
+#pragma unroll
+  for (uint32_t mask = 16; mask > 0; mask /= 2) v += ShuffleXor(v, mask);
+  return v;
+}
+
+// Keys in higher bins than this thread's, which have `own`.
+KV_DEVICE uint32_t CountAbove(uint32_t own, SelectShared& shared) {
+  const uint32_t prefix = WarpPrefix(own);
+  const uint32_t warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 31) shared.totals[warp] = prefix;
+  BlockSync();
+  const uint32_t lane = threadIdx.x % 32;
+  return WarpSum(lane < warp ? shared.totals[lane] : 0) + prefix - own;
+}
+
+// Takes the counted bins, which are zero afterwards, and returns the cut with
+// one digit more. All threads call it after BlockSync.
+KV_DEVICE Cut PickDigit(uint32_t round, const Cut& cut, SelectShared& shared) {
+  const uint32_t first = FirstBin();
+  const Bytes16 bins = *reinterpret_cast<const Bytes16*>(&shared.bins[first]);
+  ZeroBins(shared);
+  const uint32_t own = bins.x[0] + bins.x[1] + bins.x[2] + bins.x[3];
+  uint32_t above = CountAbove(own, shared);
+  if (above < cut.needed && cut.needed - above <= own) {
+#pragma unroll
+    for (uint32_t j = kBinsPerThread; j-- > 0; above += bins.x[j]) {
+      if (above < cut.needed && cut.needed - above <= bins.x[j]) {
+        shared.cut = {cut.low + ((first + j) << DigitShift(round)),
+                      cut.needed - above, bins.x[j]};
+      }
+    }
+  }
+  BlockSync();
+  return shared.cut;
+}
+
+// ---- Writing the places ----
+
+// Of keys equal to the cut, those with rank [first, last) are taken.
+struct EqualsTaken {
+  uint32_t first;
+  uint32_t last;
+
+  KV_DEVICE EqualsTaken(const SelectParams& p, const Cut& cut)
+      : first(p.higher_wins != 0 ? cut.n_equal - cut.needed : 0),
+        last(first + cut.needed) {}
+
+  // Among the first n equal ones.
+  KV_DEVICE uint32_t Among(uint32_t n) const {
+    return n <= first ? 0 : (n < last ? n : last) - first;
+  }
+};
+
+KV_DEVICE Tally WarpTally(const Keys& keys, uint32_t begin, uint32_t end,
+                          uint32_t cut) {
+  Tally tally = {0, 0};
+  ForEachQuad(keys, begin + threadIdx.x % 32, end, 32,
+              [&](const KeyQuad& quad) {
+#pragma unroll
+                for (uint32_t j = 0; j < 4; ++j) {
+                  tally.greater += quad.valid[j] && quad.key[j] > cut;
+                  tally.equal += quad.valid[j] && quad.key[j] == cut;
+                }
+              });
+  return {WarpSum(tally.greater), WarpSum(tally.equal)};
+}
+
+// Bits of a warp's 128 keys: word j has key 4 l + j at bit l.
+struct WarpBits {
+  uint32_t word[4];
+
+  KV_DEVICE explicit WarpBits(const bool (&v)[4]) {
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) word[j] = Ballot(v[j]);
+  }
+  KV_DEVICE bool Any() const {
+    return (word[0] | word[1] | word[2] | word[3]) != 0;
+  }
+  // Set bits of the keys of lower lanes (of all lanes: mask ~0).
+  KV_DEVICE uint32_t Count(uint32_t mask) const {
+    uint32_t n = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) n += PopCount(word[j] & mask);
+    return n;
+  }
+};
+
+// Writes the places of this warp's quads, `before` being the tally of the keys
+// before them.
+KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
+                        uint32_t cut, const EqualsTaken& taken, Tally before,
+                        uint64_t keep) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t lower_lanes = (1u << lane) - 1;
+  uint32_t n_out = before.greater + taken.Among(before.equal);
+  Bytes16 next = {};
+  if (begin + lane < end) next = keys.Load(begin + lane);
+  for (uint32_t first = begin; first < end; first += 32) {
+    const KeyQuad quad = keys.Make(first + lane, next);
+    const bool mine = first + lane < end;
+    if (first + 32 + lane < end) next = keys.Load(first + 32 + lane);
+    bool take[4], equal[4];
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      take[j] = mine && quad.valid[j] && quad.key[j] > cut;
+      equal[j] = mine && quad.valid[j] && quad.key[j] == cut;
+    }
+    const WarpBits equals(equal);
+    if (equals.Any()) {
+      uint32_t rank = before.equal + equals.Count(lower_lanes);
+#pragma unroll
+      for (uint32_t j = 0; j < 4; ++j) {
+        take[j] |= equal[j] && rank >= taken.first && rank < taken.last;
+        rank += equal[j];
+      }
+      before.equal += equals.Count(~0u);
+    }
+    const WarpBits takes(take);
+    uint32_t out = n_out + takes.Count(lower_lanes);
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      if (!take[j]) continue;
+      StoreGlobal(keep + uint64_t{out++} * sizeof(int32_t),
+                  keys.words.Place(first + lane) + j);
+    }
+    n_out += takes.Count(~0u);
+  }
+}
+
+// A warp's part of the quads [begin, end): whole 128 keys, in order of warps.
+struct WarpPart {
+  uint32_t begin;
+  uint32_t end;
+
+  KV_DEVICE WarpPart(uint32_t block_begin, uint32_t block_end) {
+    const uint32_t n = block_end - block_begin;
+    const uint32_t part = (n + kSelectThreads - 1) / kSelectThreads * 32;
+    const uint32_t skip = threadIdx.x / 32 * part;
+    begin = skip < n ? block_begin + skip : block_end;
+    end = block_end - begin < part ? block_end : begin + part;
+  }
+};
+
+// Sums the warps' tallies: of all warps, or of those before this one.
+KV_DEVICE Tally SumTallies(const SelectShared& shared, uint32_t n_warps) {
+  const uint32_t lane = threadIdx.x % 32;
+  Tally tally = {0, 0};
+  if (lane < n_warps) tally = shared.tallies[lane];
+  return {WarpSum(tally.greater), WarpSum(tally.equal)};
+}
+
+KV_DEVICE void TallyWarps(const Keys& keys, const WarpPart& part, uint32_t cut,
+                          SelectShared& shared) {
+  const Tally tally = WarpTally(keys, part.begin, part.end, cut);
+  if (threadIdx.x % 32 == 0) shared.tallies[threadIdx.x / 32] = tally;
+  BlockSync();
+}
+
+// `before` is the tally of the keys before `begin`.
+KV_DEVICE void BlockEmit(const SelectParams& p, const Keys& keys,
+                         uint32_t begin, uint32_t end, const Cut& cut,
+                         Tally before, uint64_t keep, SelectShared& shared) {
+  const WarpPart part(begin, end);
+  TallyWarps(keys, part, cut.low, shared);
+  const Tally warps = SumTallies(shared, threadIdx.x / 32);
+  before.greater += warps.greater;
+  before.equal += warps.equal;
+  WarpEmit(keys, part.begin, part.end, cut.low, EqualsTaken(p, cut), before,
+           keep);
+}
+
+KV_DEVICE uint64_t KeepList(const SelectLayer& layer, uint32_t list) {
+  return layer.keep + uint64_t{list} * layer.n_keep * sizeof(int32_t);
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_TOPK_CUH_

@@ -1,0 +1,131 @@
+// Attention of the observation window over the keys of every layer and KV head:
+// exact softmax in two passes, no attention matrix.
+//
+// Both kernels: grid (n_splits, n_kv_heads, n_layers), SplitKeys() and
+// ShapeWindowAttention() in window_attention.h. A block takes one split of the
+// keys of one KV head, in tiles of 64 keys, and all query rows of its group.
+// Splits that a layer is too short for do nothing.
+//
+// Causal: window row w is token n_tokens - KV_WINDOW + w. Keys beyond a row
+// never matter to it, whatever they hold.
+//
+// Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP,
+// KV_PAGED, KV_USE_MMA, and KV_OUT: 0 one row of scores per KV head, the sum over
+// the group; 1 the maximum of the group's sums; 2 one row per query head.
+#include "device.cuh"
+#include "window_attention.h"
+#include "window_attention_rows.cuh"
+#include "window_attention_softmax.cuh"
+#if KV_USE_MMA
+#include "window_attention_mma.cuh"
+#else
+#include "window_attention_fma.cuh"
+#endif
+#include "window_attention_scores.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+// Whether some row does not see all keys of a tile.
+KV_DEVICE bool TouchesWindow(const Work& work, uint32_t tile) {
+  return work.first_key + (tile + 1) * kTileKeys >
+         work.layer.n_tokens - kWindow + 1;
+}
+
+template <bool kMasked>
+KV_DEVICE void SumTile(const Work& work, const Products& products,
+                       const uint32_t* visible_keys, uint32_t tile,
+                       RowSum (&rows)[kLaneRows]) {
+#pragma unroll kUnrolledChunks
+  for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
+    const Chunk& chunk = products.Multiply(c);
+    const Mask<kMasked> mask(visible_keys,
+                             work.first_key + tile * kTileKeys + ChunkKey(c));
+    AddChunk(chunk, mask, work.p.scale_log2e, rows);
+  }
+}
+
+}  // namespace
+
+// Pass 1: partial_lse of the block's split, for layers without row_lse. Reads
+// the keys once per row block, writes 4 bytes per query row.
+KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
+  KV_SHARED(uint32_t, visible_keys, kBlockRows);
+  KV_SHARED(RowSum, group_sums, kShape.key_groups * kBlockRows);
+  const Work work = WorkOfBlock(p);
+  if (work.n_tiles == 0 || work.layer.row_lse != 0) return;
+  Products products(work);
+
+  for (uint32_t block = 0; block < kShape.n_blocks; ++block) {
+    products.Begin(block);
+    if (threadIdx.x < kBlockRows) {
+      visible_keys[threadIdx.x] = VisibleKeys(work, block, threadIdx.x);
+    }
+    RowSum rows[kLaneRows];
+    for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
+      products.NextTile(tile);
+      if (TouchesWindow(work, tile)) {
+        SumTile<true>(work, products, visible_keys, tile, rows);
+      } else {
+        SumTile<false>(work, products, visible_keys, tile, rows);
+      }
+    }
+
+    for (uint32_t i = 0; i < kLaneRows; ++i) {
+      const RowSum row = JoinLanes(rows[i]);
+      if (Lane() % 4 == 0) {
+        group_sums[KeyGroup() * kBlockRows + LaneRow(i)] = row;
+      }
+    }
+    BlockSync();
+    const QueryRow row = FindQueryRow(block, threadIdx.x);
+    if (threadIdx.x < kBlockRows && row.valid) {
+      RowSum sum = group_sums[threadIdx.x];
+      for (uint32_t g = 1; g < kShape.key_groups; ++g) {
+        sum = Join(sum, group_sums[g * kBlockRows + threadIdx.x]);
+      }
+      StoreGlobal(PartialAddress(work, blockIdx.x, row), LogSum(sum));
+    }
+  }
+}
+
+// Pass 2: the scores of the block's split. Reads the keys once per row block
+// and the row log-sum-exps of all splits.
+KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
+  KV_SHARED(uint32_t, visible_keys, kBlockRows);
+  KV_SHARED(float, row_lse, kBlockRows);
+  KV_SHARED(float, key_sums, 2 * kSlots * kTileKeys);
+  const Work work = WorkOfBlock(p);
+  if (work.n_tiles == 0) return;
+  Products products(work);
+
+  for (uint32_t block = 0; block < kShape.n_blocks; ++block) {
+    products.Begin(block);
+    if (threadIdx.x < kBlockRows) {
+      visible_keys[threadIdx.x] = VisibleKeys(work, block, threadIdx.x);
+      row_lse[threadIdx.x] = RowLogSum(work, block, threadIdx.x);
+    }
+    BlockSync();
+    float references[kLaneRows];
+    for (uint32_t i = 0; i < kLaneRows; ++i)
+      references[i] = row_lse[LaneRow(i)];
+
+    // The sums of a tile are in one buffer while the tile before is stored from
+    // the other: one barrier per tile does for both.
+    for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
+      products.NextTile(tile);
+      if (tile > 0) StoreScores(work, block, tile - 1, key_sums);
+      if (kPadded || TouchesWindow(work, tile)) {
+        SumKeys<true>(work, products, visible_keys, tile, references, key_sums);
+      } else {
+        SumKeys<false>(work, products, visible_keys, tile, references,
+                       key_sums);
+      }
+    }
+    BlockSync();
+    StoreScores(work, block, work.n_tiles - 1, key_sums);
+  }
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,112 @@
+// The launch of window_attention.cu: what its kernels and the host must agree on.
+#ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_H_
+#define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_H_
+
+#include "params.h"
+
+namespace kvevict::cuda {
+
+// Keys of a tile, the step of the loop over a split.
+constexpr uint32_t kTileKeys = 64;
+// Query rows of an m16 tile. Each query head's window is padded to whole tiles,
+// so that a tile belongs to one head.
+constexpr uint32_t kTileRows = 16;
+
+// How a thread block covers the query rows of a KV head. Warps stand in a grid:
+// one row of warps per tiles_per_warp tiles of query rows, and key_groups
+// columns that share the keys of a tile, so that few query rows keep as many
+// warps busy. Rows that do not fit in one block's warps follow in further row
+// blocks, which read the keys again.
+struct WindowAttentionShape {
+  uint32_t tiles_per_warp;
+  uint32_t tiles_per_head;
+  uint32_t heads_per_block;  // query heads in a row block
+  uint32_t blocks_per_head;  // row blocks of a head; 1, or heads_per_block is 1
+  uint32_t tiles_per_block;
+  uint32_t n_blocks;
+  uint32_t row_warps;
+  uint32_t key_groups;
+  uint32_t threads;
+  uint32_t blocks_per_sm;  // at 128 registers
+  // Dynamic shared memory of both kernels. Beside 13 KB that are static it can
+  // pass the 48 KB that need no attribute.
+  uint32_t dynamic_shared_bytes;
+};
+
+KV_HOST_DEVICE constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+KV_HOST_DEVICE constexpr WindowAttentionShape ShapeWindowAttention(
+    bool use_mma, uint32_t head_dim, uint32_t window, uint32_t group) {
+  WindowAttentionShape s = {};
+  // Two tiles of queries of more than 128 elements do not fit in the registers.
+  s.tiles_per_warp = use_mma && head_dim > 128 ? 1 : 2;
+  s.tiles_per_head = CeilDiv(window, kTileRows);
+  const uint32_t most_tiles = 8 * s.tiles_per_warp;
+  if (s.tiles_per_head <= most_tiles) {
+    const uint32_t most_heads = most_tiles / s.tiles_per_head;
+    s.heads_per_block = CeilDiv(group, CeilDiv(group, most_heads));
+    s.n_blocks = CeilDiv(group, s.heads_per_block);
+    s.blocks_per_head = 1;
+    s.tiles_per_block = s.heads_per_block * s.tiles_per_head;
+  } else {
+    s.heads_per_block = 1;
+    s.blocks_per_head = CeilDiv(s.tiles_per_head, most_tiles);
+    s.tiles_per_block = CeilDiv(s.tiles_per_head, s.blocks_per_head);
+    s.n_blocks = group * s.blocks_per_head;
+  }
+  s.row_warps = CeilDiv(s.tiles_per_block, s.tiles_per_warp);
+  s.key_groups = s.row_warps <= 2 ? 4 : s.row_warps <= 4 ? 2 : 1;
+  s.threads = 32 * s.row_warps * s.key_groups;
+  s.blocks_per_sm = 512 / s.threads;
+  // Two tiles of keys; 16 bytes more per row keep the 8 rows that ldmatrix reads
+  // at once in different banks.
+  s.dynamic_shared_bytes = use_mma ? 2 * kTileKeys * (2 * head_dim + 16) : 0;
+  return s;
+}
+
+// Whether the tensor cores can do it: sm is 80 for compute capability 8.0.
+// Besides, elements must be packed, key rows start at multiples of 16 bytes and
+// query rows at multiples of 4.
+KV_HOST_DEVICE constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype,
+                                        uint32_t head_dim, uint32_t window,
+                                        uint32_t sm) {
+  return sm >= 80 && q_dtype == k_dtype && (q_dtype == 2 || q_dtype == 3) &&
+         head_dim % 16 == 0 && head_dim <= 256 && head_dim > 0 &&
+         window <= (head_dim > 128 ? 128 : 256);
+}
+
+// KV_OUT 1, the maximum over the heads of a group, needs whole heads in a row
+// block. For longer windows: KV_OUT 2, then reduce_rows.
+KV_HOST_DEVICE constexpr bool CanReduceByMax(uint32_t window) {
+  return window <= 256;
+}
+
+// grid = (n_splits, n_kv_heads, n_layers). From the longest layer alone, never
+// from the machine, so that sums are the same everywhere.
+struct KeySplits {
+  uint32_t n_splits;
+  uint32_t keys_per_split;
+};
+
+KV_HOST_DEVICE constexpr KeySplits SplitKeys(uint32_t n_tokens) {
+  const uint32_t wanted = n_tokens < 2 * 1024    ? 1
+                          : n_tokens > 64 * 1024 ? 64
+                                                 : n_tokens / 1024;
+  const uint32_t keys = CeilDiv(CeilDiv(n_tokens, wanted), kTileKeys);
+  return {CeilDiv(n_tokens, keys * kTileKeys), keys * kTileKeys};
+}
+
+// At ScoreParams::partial_lse; none if every layer brings its row_lse.
+KV_HOST_DEVICE constexpr uint64_t PartialLseBytes(uint32_t n_layers,
+                                                  uint32_t n_kv_heads,
+                                                  uint32_t n_splits,
+                                                  uint32_t window,
+                                                  uint32_t group) {
+  return uint64_t{4} * n_layers * n_kv_heads * n_splits * window * group;
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_H_

@@ -1,0 +1,133 @@
+// Products of window_attention.cu in f32: any dtypes, strides and head_dim.
+//
+// Sixteen elements of all queries and keys of a tile at a time are converted to
+// f32 in shared memory; a lane multiplies 4 rows by 16 * kChunksPerWarp / 4 keys.
+#ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
+#define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
+
+#include "device.cuh"
+#include "window_attention_rows.cuh"
+#include "window_attention_softmax.cuh"
+
+namespace kvevict::cuda {
+namespace {
+
+constexpr uint32_t kSlice = 16;  // elements of a row in shared memory at once
+// Floats from row to row: 8 rows that are read at once lie in different banks.
+constexpr uint32_t kSlicePitch = kSlice + 4;
+
+struct alignas(16) Floats4 {
+  float x[4];
+};
+
+template <int kDType>
+KV_DEVICE float LoadElement(uint64_t address) {
+  if constexpr (kDType == kF32) {
+    return LoadGlobal<float>(address);
+  } else {
+    return ToFloat<kDType>(LoadGlobal<uint16_t>(address));
+  }
+}
+
+// All: a lane's chunks are registers, which have no index.
+constexpr uint32_t kUnrolledChunks = kChunksPerWarp;
+
+class Products {
+ public:
+  KV_DEVICE explicit Products(const Work& work) : work_(work) {
+    KV_SHARED(float, query_slices, kBlockRows* kSlicePitch);
+    KV_SHARED(float, key_slices, kTileKeys* kSlicePitch);
+    KV_SHARED(uint64_t, query_rows, kBlockRows);
+    KV_SHARED(uint64_t, key_rows, kTileKeys);
+    query_slices_ = query_slices;
+    key_slices_ = key_slices;
+    query_rows_ = query_rows;
+    key_rows_ = key_rows;
+  }
+
+  // Row block: to be followed by NextTile() for every tile of the split.
+  KV_DEVICE void Begin(uint32_t block) {
+    if (threadIdx.x < kBlockRows) {
+      query_rows_[threadIdx.x] = QueryAddress(work_, block, threadIdx.x);
+    }
+  }
+
+  // A barrier at least: what the block's threads wrote before is seen after.
+  KV_DEVICE void NextTile(uint32_t tile) {
+    if (threadIdx.x < kTileKeys) {
+      const uint32_t key = work_.first_key + tile * kTileKeys + threadIdx.x;
+      key_rows_[threadIdx.x] =
+          key < work_.layer.n_tokens ? KeyRow(work_, key) : 0;
+    }
+    for (Chunk& chunk : chunks_) chunk = {};
+#pragma unroll 1
+    for (uint32_t first = 0; first < kHeadDim; first += kSlice) {
+      // Addresses are there; the slice before has been used.
+      BlockSync();
+      LoadSlice<KV_Q_DTYPE, kBlockRows>(
+          query_rows_, work_.p.query_element_stride, first, query_slices_);
+      LoadSlice<KV_K_DTYPE, kTileKeys>(key_rows_, work_.p.keys.element_stride,
+                                       first, key_slices_);
+      BlockSync();
+      MultiplySlice();
+    }
+  }
+
+  KV_DEVICE const Chunk& Multiply(uint32_t c) const { return chunks_[c]; }
+
+ private:
+  // Zeros beyond the row's end and in rows that are none.
+  template <int kDType, uint32_t kRows>
+  KV_DEVICE void LoadSlice(const uint64_t* rows, int64_t stride, uint32_t first,
+                           float* slices) {
+    constexpr uint32_t kLoads = kRows * kSlice;
+    for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
+      const uint32_t i = n * kThreads + threadIdx.x;
+      if (kLoads % kThreads != 0 && i >= kLoads) break;
+      const uint32_t row = i / kSlice;
+      const uint32_t element = i % kSlice;
+      float v = 0.0f;
+      if (rows[row] != 0 && first + element < kHeadDim) {
+        v = LoadElement<kDType>(rows[row] + (first + element) * stride);
+      }
+      slices[row * kSlicePitch + element] = v;
+    }
+  }
+
+  KV_DEVICE Floats4 Load4(const float* slices, uint32_t row,
+                          uint32_t element) const {
+    return *reinterpret_cast<const Floats4*>(slices + row * kSlicePitch +
+                                             element);
+  }
+
+  KV_DEVICE void MultiplySlice() {
+#pragma unroll 1
+    for (uint32_t e = 0; e < kSlice; e += 4) {
+      Floats4 q[kLaneRows];
+      for (uint32_t i = 0; i < kLaneRows; ++i) {
+        q[i] = Load4(query_slices_, LaneRow(i), e);
+      }
+      for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
+        for (uint32_t j = 0; j < 4; ++j) {
+          const Floats4 k = Load4(key_slices_, ChunkKey(c) + LaneKey(j), e);
+          for (uint32_t i = 0; i < kLaneRows; ++i) {
+            float& x = chunks_[c].x[i / 2][j / 2][i % 2 * 2 + j % 2];
+            for (uint32_t n = 0; n < 4; ++n) x = Fma(q[i].x[n], k.x[n], x);
+          }
+        }
+      }
+    }
+  }
+
+  const Work& work_;
+  float* query_slices_;
+  float* key_slices_;
+  uint64_t* query_rows_;
+  uint64_t* key_rows_;
+  Chunk chunks_[kChunksPerWarp];
+};
+
+}  // namespace
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_

@@ -1,0 +1,125 @@
+// Where the rows of a block of window_attention.cu lie: keys of its split,
+// queries of its row blocks.
+#ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_
+#define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_
+
+#include "device.cuh"
+#include "window_attention.h"
+
+namespace kvevict::cuda {
+namespace {
+
+constexpr uint32_t kHeadDim = KV_HEAD_DIM;
+constexpr uint32_t kWindow = KV_WINDOW;
+constexpr uint32_t kGroup = KV_GROUP;
+
+constexpr WindowAttentionShape kShape =
+    ShapeWindowAttention(KV_USE_MMA != 0, kHeadDim, kWindow, kGroup);
+constexpr uint32_t kThreads = kShape.threads;
+constexpr uint32_t kBlockRows = kShape.row_warps * kShape.tiles_per_warp * 16;
+// 16 keys at a time are multiplied and weighed.
+constexpr uint32_t kChunksPerWarp = kTileKeys / 16 / kShape.key_groups;
+// Whether a row block has rows that are no query's.
+constexpr bool kPadded =
+    kWindow % kTileRows != 0 ||
+    kShape.row_warps * kShape.tiles_per_warp != kShape.tiles_per_block ||
+    kShape.n_blocks * kShape.heads_per_block !=
+        kGroup * kShape.blocks_per_head ||
+    kShape.blocks_per_head * kShape.tiles_per_block !=
+        kShape.heads_per_block * kShape.tiles_per_head;
+
+// One split of the keys of one KV head of a layer.
+struct Work {
+  const ScoreParams& p;
+  const ScoreLayer& layer;
+  uint32_t kv_head;
+  uint32_t first_key;
+  uint32_t n_tiles;
+};
+
+KV_DEVICE Work WorkOfBlock(const ScoreParams& p) {
+  const ScoreLayer& layer = p.layers[blockIdx.z];
+  const uint32_t first = blockIdx.x * p.keys_per_split;
+  uint32_t n_keys = first < layer.n_tokens ? layer.n_tokens - first : 0;
+  if (n_keys > p.keys_per_split) n_keys = p.keys_per_split;
+  return {p, layer, blockIdx.y, first, CeilDiv(n_keys, kTileKeys)};
+}
+
+// Splits of the block's layer: others of the launch may be longer.
+KV_DEVICE uint32_t SplitsOfLayer(const Work& work) {
+  return CeilDiv(work.layer.n_tokens, work.p.keys_per_split);
+}
+
+KV_DEVICE uint64_t KeyRow(const Work& work, uint32_t key) {
+  const RowLayout& keys = work.p.keys;
+  const uint64_t head = work.layer.keys + work.kv_head * keys.head_stride;
+#if KV_PAGED
+  const uint32_t page = key / keys.block_size;
+  const int64_t block =
+      LoadGlobal<int32_t>(work.layer.block_table + uint64_t{page} * 4);
+  return head + block * keys.block_stride +
+         (key - page * keys.block_size) * keys.row_stride;
+#else
+  return head + key * keys.row_stride;
+#endif
+}
+
+// Row r of a row block.
+struct QueryRow {
+  uint32_t head;    // of the group
+  uint32_t window;  // row of the observation window
+  bool valid;       // padding if not
+};
+
+KV_DEVICE QueryRow FindQueryRow(uint32_t block, uint32_t r) {
+  uint32_t tile = r / kTileRows;
+  const bool in_block = tile < kShape.tiles_per_block;
+  uint32_t head;
+  if constexpr (kShape.blocks_per_head == 1) {
+    head = block * kShape.heads_per_block + tile / kShape.tiles_per_head;
+    tile %= kShape.tiles_per_head;
+  } else {
+    head = block / kShape.blocks_per_head;
+    tile += block % kShape.blocks_per_head * kShape.tiles_per_block;
+  }
+  const uint32_t window = tile * kTileRows + r % kTileRows;
+  return {head, window, in_block && head < kGroup && window < kWindow};
+}
+
+// The ring may have wrapped.
+KV_DEVICE uint32_t StoredRow(const Work& work, uint32_t window_row) {
+  const uint32_t row = work.layer.first_row + window_row;
+  return row < kWindow ? row : row - kWindow;
+}
+
+// 0 for padding.
+KV_DEVICE uint64_t QueryAddress(const Work& work, uint32_t block, uint32_t r) {
+  const QueryRow row = FindQueryRow(block, r);
+  if (!row.valid) return 0;
+  return work.layer.queries +
+         (uint64_t{work.kv_head} * kGroup + row.head) *
+             work.p.query_head_stride +
+         StoredRow(work, row.window) * work.p.query_row_stride;
+}
+
+// The row sees the keys before this one; padding sees none.
+KV_DEVICE uint32_t VisibleKeys(const Work& work, uint32_t block, uint32_t r) {
+  const QueryRow row = FindQueryRow(block, r);
+  return row.valid ? work.layer.n_tokens - kWindow + row.window + 1 : 0;
+}
+
+// Of f32 [n_layers, n_kv_heads, n_splits, group, window].
+KV_DEVICE uint64_t PartialAddress(const Work& work, uint32_t split,
+                                  const QueryRow& row) {
+  const uint64_t list =
+      (uint64_t{blockIdx.z} * work.p.n_kv_heads + work.kv_head) *
+          work.p.n_splits +
+      split;
+  return work.p.partial_lse +
+         4 * (list * (kGroup * kWindow) + row.head * kWindow + row.window);
+}
+
+}  // namespace
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_

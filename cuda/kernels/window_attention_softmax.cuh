@@ -1,0 +1,207 @@
+// The softmax of window_attention.cu on what one lane holds of a product, in
+// base 2. NaN and infinity follow core/kernels/window_attention.h: a row's
+// log-sum-exp is NaN where all its weights have to be.
+#ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_SOFTMAX_CUH_
+#define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_SOFTMAX_CUH_
+
+#include "device.cuh"
+#include "window_attention_rows.cuh"
+
+namespace kvevict::cuda {
+namespace {
+
+constexpr uint32_t kTilesPerWarp = kShape.tiles_per_warp;
+// A lane holds four keys' products with each of its rows.
+constexpr uint32_t kLaneRows = 2 * kTilesPerWarp;
+
+// Products of 16 keys with the query rows of a warp, laid out as
+// mma.m16n8k16 gives them.
+struct Chunk {
+  float x[kTilesPerWarp][2][4] = {};
+
+  // Product of the lane's row i and its key j.
+  KV_DEVICE float At(uint32_t i, uint32_t j) const {
+    return x[i / 2][j / 2][2 * (i % 2) + j % 2];
+  }
+};
+
+KV_DEVICE uint32_t Lane() { return threadIdx.x % 32; }
+KV_DEVICE uint32_t RowWarp() { return threadIdx.x / 32 % kShape.row_warps; }
+KV_DEVICE uint32_t KeyGroup() { return threadIdx.x / 32 / kShape.row_warps; }
+
+// In the row block.
+KV_DEVICE uint32_t LaneRow(uint32_t i) {
+  return (RowWarp() * kTilesPerWarp + i / 2) * kTileRows + i % 2 * 8 +
+         Lane() / 4;
+}
+
+// In the tile: the first key of this warp's chunk c, and the lane's key j of 16.
+KV_DEVICE uint32_t ChunkKey(uint32_t c) {
+  return (KeyGroup() * kChunksPerWarp + c) * 16;
+}
+KV_DEVICE uint32_t LaneKey(uint32_t j) {
+  return j / 2 * 8 + Lane() % 4 * 2 + j % 2;
+}
+
+// Which keys of a chunk the lane's rows see. Not kMasked: all of them.
+template <bool kMasked>
+struct Mask {
+  int32_t n_visible[kLaneRows];  // from the chunk's first key on
+
+  // `visible_keys` in shared memory, of each row of the block.
+  KV_DEVICE Mask(const uint32_t* visible_keys, uint32_t first_key) {
+    if constexpr (kMasked) {
+      for (uint32_t i = 0; i < kLaneRows; ++i) {
+        n_visible[i] =
+            static_cast<int32_t>(visible_keys[LaneRow(i)] - first_key);
+      }
+    }
+  }
+  KV_DEVICE bool Sees(uint32_t i, uint32_t j) const {
+    return !kMasked || static_cast<int32_t>(LaneKey(j)) < n_visible[i];
+  }
+};
+
+// 2^(logit - reference); 0 if not seen, whatever the product is.
+template <bool kMasked>
+KV_DEVICE float Weight(const Chunk& c, const Mask<kMasked>& mask, uint32_t i,
+                       uint32_t j, float scale, float reference) {
+  const float weight = Exp2(Fma(c.At(i, j), scale, -reference));
+  return mask.Sees(i, j) ? weight : 0.0f;
+}
+
+// ---- First pass ----
+
+// Stands for no logit, and loses against all.
+constexpr float kNoReference = -1e30f;
+
+// Sum of 2^(logit - reference) over the keys seen so far. The reference is the
+// largest logit of the time it was set, so that sum >= 1 then, and is raised
+// only when a sum passes 2^64. Most keys cost no comparison that way, and no
+// term that counts is lost: the largest logit is at most 64 above.
+struct RowSum {
+  float reference = kNoReference;
+  float sum = 0.0f;
+};
+constexpr float kHighSum = 0x1p64f;
+
+template <bool kMasked>
+KV_DEVICE float SumWeights(const Chunk& c, const Mask<kMasked>& mask,
+                           uint32_t i, float scale, float reference) {
+  return (Weight(c, mask, i, 0, scale, reference) +
+          Weight(c, mask, i, 1, scale, reference)) +
+         (Weight(c, mask, i, 2, scale, reference) +
+          Weight(c, mask, i, 3, scale, reference));
+}
+
+// Makes the largest logit of the chunk the reference. One of +infinity makes the
+// sum infinite: the reference stays finite.
+template <bool kMasked>
+KV_DEVICE void RaiseReference(const Chunk& c, const Mask<kMasked>& mask,
+                              uint32_t i, float scale, RowSum& row) {
+  float highest = kNoReference;
+  for (uint32_t j = 0; j < 4; ++j) {
+    const float logit = c.At(i, j) * scale;
+    if (mask.Sees(i, j) && logit > highest) highest = logit;
+  }
+  if (highest > 3e38f) highest = 3e38f;
+  row.sum *= Exp2(row.reference - highest);
+  row.reference = highest;
+}
+
+template <bool kMasked>
+KV_DEVICE void AddChunk(const Chunk& c, const Mask<kMasked>& mask, float scale,
+                        RowSum (&rows)[kLaneRows]) {
+  float sums[kLaneRows];
+  bool high = false;
+  for (uint32_t i = 0; i < kLaneRows; ++i) {
+    sums[i] = SumWeights(c, mask, i, scale, rows[i].reference);
+    high = high || sums[i] > kHighSum;
+  }
+  if (high) {
+#pragma unroll
+    for (uint32_t i = 0; i < kLaneRows; ++i) {
+      if (!(sums[i] > kHighSum)) continue;
+      RaiseReference(c, mask, i, scale, rows[i]);
+      sums[i] = SumWeights(c, mask, i, scale, rows[i].reference);
+    }
+  }
+  for (uint32_t i = 0; i < kLaneRows; ++i) rows[i].sum += sums[i];
+}
+
+// Sums of disjoint keys.
+KV_DEVICE RowSum Join(const RowSum& a, const RowSum& b) {
+  const float reference = a.reference > b.reference ? a.reference : b.reference;
+  return {reference, a.sum * Exp2(a.reference - reference) +
+                         b.sum * Exp2(b.reference - reference)};
+}
+
+// Over the four lanes that share rows.
+KV_DEVICE RowSum JoinLanes(RowSum row) {
+  for (uint32_t lanes = 1; lanes < 4; lanes *= 2) {
+    row = Join(row,
+               {ShuffleXor(row.reference, lanes), ShuffleXor(row.sum, lanes)});
+  }
+  return row;
+}
+
+KV_DEVICE float Nan() { return ToFloat<kF32>(0x7fc00000u); }
+KV_DEVICE float Infinity() { return ToFloat<kF32>(0x7f800000u); }
+
+// -infinity if no key counted.
+KV_DEVICE float LogSum(const RowSum& row) {
+  return row.sum < Infinity() ? row.reference + Log2(row.sum) : Nan();
+}
+
+// ---- Second pass ----
+
+// NaN instead of what is no finite logarithm.
+KV_DEVICE float FiniteOrNan(float v) { return v - v == 0.0f ? v : Nan(); }
+
+// The log-sum-exp of a row over all splits, added in their order, or the one
+// that the caller has, a natural logarithm.
+KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
+  const QueryRow row = FindQueryRow(block, r);
+  if (!row.valid) return 0.0f;
+  if (work.layer.row_lse != 0) {
+    const float lse = LoadGlobal<float>(
+        work.layer.row_lse +
+        (uint64_t{work.kv_head} * kGroup + row.head) * work.p.lse_head_stride +
+        StoredRow(work, row.window) * work.p.lse_row_stride);
+    return FiniteOrNan(lse * 1.4426950408889634f);
+  }
+  const uint32_t n_splits = SplitsOfLayer(work);
+  RowSum all;
+  // Eight loads at a time wait for each other no more than one would.
+  for (uint32_t s = 0; s < n_splits; s += 8) {
+    float partial[8];
+    for (uint32_t i = 0; i < 8; ++i) {
+      partial[i] = s + i < n_splits
+                       ? LoadGlobal<float>(PartialAddress(work, s + i, row))
+                       : -Infinity();
+    }
+    for (float lse : partial) all = Join(all, {lse, 1.0f});
+  }
+  return FiniteOrNan(LogSum(all));
+}
+
+// The lanes of a warp hold parts of the sums of 16 keys: v[j] of this lane's key
+// j, over its rows. Returns the whole sum of the key ScatteredKey(). Each step
+// halves what a lane cares for: 4 shuffles instead of 12.
+KV_DEVICE float HalveSums(const float (&v)[4]) {
+  const bool high = (Lane() & 16) != 0;
+  const bool odd = (Lane() & 8) != 0;
+  float half[2];
+  for (uint32_t b = 0; b < 2; ++b) {
+    half[b] = (high ? v[2 + b] : v[b]) + ShuffleXor(high ? v[b] : v[2 + b], 16);
+  }
+  return (odd ? half[1] : half[0]) + ShuffleXor(odd ? half[0] : half[1], 8);
+}
+KV_DEVICE uint32_t ScatteredKey() {
+  return (Lane() & 16) / 2 + Lane() % 4 * 2 + (Lane() & 8) / 8;
+}
+
+}  // namespace
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_SOFTMAX_CUH_
