@@ -29,7 +29,8 @@ Status FindBackend(kvevict_device device, const Backend** out) {
       *out = &kCpuBackend;
       return Status();
     case KVEVICT_DEVICE_CUDA:
-      return Unavailable("device cuda: this release has no CUDA backend");
+      *out = &kCudaBackend;
+      return Status();
   }
   return InvalidArgument("device %d is no device", static_cast<int>(device));
 }

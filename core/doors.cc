@@ -223,7 +223,8 @@ Status Compact(const Context& context, const kvevict_view& view,
   job.n_tokens = n_tokens;
   job.n_keep = static_cast<uint32_t>(n_keep);
   job.keep = const_cast<int32_t*>(keep.data());  // compaction only reads it
-  return context.backend().compact(context, stream, {{&job, 1}, n_keep_lists, {}});
+  return context.backend().compact(context, stream,
+                                   {{&job, 1}, n_keep_lists, {}});
 }
 
 }  // namespace kvevict

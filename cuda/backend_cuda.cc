@@ -1,0 +1,126 @@
+// The CUDA filling of the table: memory here, launches in the files beside.
+#include "core/backend.h"
+#include "core/context.h"
+#include "cuda/device_state.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+
+namespace kvevict {
+namespace {
+
+using namespace cuda;  // NOLINT: this file is where both worlds meet
+
+constexpr size_t kMemoryAlignment = 256;
+
+Status Check() { return CheckAvailable({}); }
+
+void Close(DeviceState* state) { delete state; }
+
+Status Prepare(const Context& context, const kvevict_geometry* geometry,
+               const kvevict_policy* policy) {
+  ContextScope scope(DeviceOf(context).driver());
+  KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  for (size_t i = 0; i < kNModules; ++i) {
+    ModuleKey key;
+    key.module = static_cast<ModuleId>(i);
+    if (key.module == ModuleId::window_attention) continue;  // has variants
+    const Module* module = nullptr;
+    KV_RETURN_IF_ERROR(DeviceOf(context).modules().Find(key, nullptr, &module));
+  }
+  if (geometry == nullptr) return Status();
+  return PrepareScoring(context, *geometry, *policy);
+}
+
+// ---- Memory ----
+
+Status AllocateZeroed(const Context& context, const char* what, size_t n_bytes,
+                      void** out) {
+  const kvevict_context_options& o = context.options();
+  const Driver& driver = DeviceOf(context).driver();
+  ContextScope scope(DeviceOf(context).driver());
+  KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  CUdeviceptr memory = 0;
+  if (o.device_alloc != nullptr) {
+    *out = o.device_alloc(n_bytes, kMemoryAlignment, o.device_alloc_user_data);
+    memory = AddressOf(*out);
+  } else {
+    const CUresult result = driver.cuMemAlloc(&memory, n_bytes);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) {
+      return DriverStatus(driver, result, "cuMemAlloc of %zu bytes", n_bytes);
+    }
+    *out = reinterpret_cast<void*>(memory);
+  }
+  if (memory == 0) {
+    return OutOfMemory("%s: no %zu bytes on the device", what, n_bytes);
+  }
+  CUresult result = driver.cuMemsetD8Async(memory, 0, n_bytes, nullptr);
+  if (result == CUDA_SUCCESS) result = driver.cuStreamSynchronize(nullptr);
+  if (result == CUDA_SUCCESS) return Status();
+  context.backend().free(context, *out, n_bytes);
+  *out = nullptr;
+  return DriverStatus(driver, result, "clearing %zu bytes", n_bytes);
+}
+
+void Free(const Context& context, void* memory, size_t n_bytes) {
+  const kvevict_context_options& o = context.options();
+  ContextScope scope(DeviceOf(context).driver());
+  if (!DeviceOf(context).Enter(&scope).ok()) return;
+  if (o.device_free != nullptr) {
+    o.device_free(memory, n_bytes, kMemoryAlignment, o.device_alloc_user_data);
+  } else {
+    (void)DeviceOf(context).driver().cuMemFree(AddressOf(memory));
+  }
+}
+
+Status Read(const Context& context, Stream stream, const void* device,
+            size_t n_bytes, void* host) {
+  const Driver& driver = DeviceOf(context).driver();
+  const auto cu_stream = static_cast<CUstream>(stream);
+  ContextScope scope(DeviceOf(context).driver());
+  KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  KV_RETURN_IF_DRIVER_ERROR(
+      driver, cuMemcpyDtoHAsync(host, AddressOf(device), n_bytes, cu_stream),
+      "cuMemcpyDtoHAsync of %zu bytes", n_bytes);
+  KV_RETURN_IF_DRIVER_ERROR(driver, cuStreamSynchronize(cu_stream),
+                            "cuStreamSynchronize");
+  return Status();
+}
+
+Status Write(const Context& context, Stream stream, const void* host,
+             size_t n_bytes, void* device) {
+  const Driver& driver = DeviceOf(context).driver();
+  const auto cu_stream = static_cast<CUstream>(stream);
+  ContextScope scope(DeviceOf(context).driver());
+  KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  KV_RETURN_IF_DRIVER_ERROR(
+      driver, cuMemcpyHtoDAsync(AddressOf(device), host, n_bytes, cu_stream),
+      "cuMemcpyHtoDAsync of %zu bytes", n_bytes);
+  // The host's memory may be registered, and is then read later.
+  KV_RETURN_IF_DRIVER_ERROR(driver, cuStreamSynchronize(cu_stream),
+                            "cuStreamSynchronize");
+  return Status();
+}
+
+}  // namespace
+
+const Backend kCudaBackend = {
+    .name = "cuda",
+    .workspace_alignment = kMemoryAlignment,
+    .on_host = false,
+    .check = Check,
+    .open = DeviceState::Open,
+    .close = Close,
+    .prepare = Prepare,
+    .allocate = AllocateZeroed,
+    .free = Free,
+    .read = Read,
+    .write = Write,
+    .score_scratch_bytes = ScoreScratchBytes,
+    .select_scratch_bytes = SelectScratchBytes,
+    .compact_scratch_bytes = CompactScratchBytes,
+#define KVEVICT_OP(name, Args) .name = Run_##name,
+#include "core/ops.inc"
+#undef KVEVICT_OP
+};
+
+}  // namespace kvevict

@@ -1,0 +1,35 @@
+// Makes a CUDA context current, and leaves the thread as it was.
+#ifndef KVEVICT_CUDA_CONTEXT_SCOPE_H_
+#define KVEVICT_CUDA_CONTEXT_SCOPE_H_
+
+#include "core/status.h"
+#include "cuda/driver.h"
+
+namespace kvevict::cuda {
+
+class ContextScope {
+ public:
+  explicit ContextScope(const Driver& driver) : driver_(driver) {}
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+  ~ContextScope() {
+    CUcontext popped = nullptr;
+    if (is_pushed_) (void)driver_.cuCtxPopCurrent(&popped);
+  }
+
+  // Once per scope.
+  Status Enter(CUcontext context) {
+    KV_RETURN_IF_DRIVER_ERROR(driver_, cuCtxPushCurrent(context),
+                              "cuCtxPushCurrent");
+    is_pushed_ = true;
+    return Status();
+  }
+
+ private:
+  const Driver& driver_;
+  bool is_pushed_ = false;
+};
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_CONTEXT_SCOPE_H_

@@ -1,0 +1,42 @@
+// Compiled kernels on disk, so that a program's second start compiles nothing.
+// Code from here runs on the GPU: it is read only from a folder and from files
+// that nobody else can write, and only if its stored hash is right.
+#ifndef KVEVICT_CUDA_CUBIN_CACHE_H_
+#define KVEVICT_CUDA_CUBIN_CACHE_H_
+
+#include <string>
+
+#include "core/status.h"
+#include "cuda/sha256.h"
+
+namespace kvevict::cuda {
+
+class CubinCache {
+ public:
+  CubinCache() = default;  // holds nothing and keeps nothing
+  CubinCache(const CubinCache&) = delete;
+  CubinCache& operator=(const CubinCache&) = delete;
+  ~CubinCache();
+
+  // Keeps files in `folder`, which is made, with mode 0700, if its parent is
+  // there. INVALID_ARGUMENT for a folder of another user, or one that others
+  // may write to, or a symbolic link. NULL or "" leaves the cache off.
+  Status Open(const char* folder);
+
+  bool is_on() const { return folder_ >= 0; }
+
+  // False if there is no such entry, or none that can be trusted.
+  bool Load(const Digest& key, std::string* image) const;
+
+  // Replaces the entry at once: readers see the old or the new one. False, with
+  // the reason, if it cannot be written.
+  bool Store(const Digest& key, const std::string& image,
+             std::string* reason) const;
+
+ private:
+  int folder_ = -1;  // a file descriptor
+};
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_CUBIN_CACHE_H_

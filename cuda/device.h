@@ -1,0 +1,38 @@
+// Which GPUs are here, and why CUDA cannot be used if it cannot.
+#ifndef KVEVICT_CUDA_DEVICE_H_
+#define KVEVICT_CUDA_DEVICE_H_
+
+#include "core/status.h"
+#include "cuda/driver.h"
+
+namespace kvevict::cuda {
+
+// Where the libraries are; null or empty: where the system finds them.
+struct LibraryPaths {
+  const char* driver = nullptr;
+  const char* nvrtc = nullptr;
+};
+
+struct Device {
+  CUdevice handle = 0;
+  int sm = 0;  // 80 is compute capability 8.0
+  char name[96] = "";
+};
+
+// 7.0: earlier GPUs have no independent thread scheduling.
+inline constexpr int kOldestSm = 70;
+
+// The GPU with this number, whatever it is; INVALID_ARGUMENT if there is none.
+Status GetDevice(const Driver& driver, int ordinal, Device* out);
+
+// UNAVAILABLE if the GPU is too old.
+Status CheckDevice(const Device& device, int ordinal);
+
+// Whether contexts can be created on some GPU here: the driver, a GPU that is
+// new enough and a libnvrtc that compiles for it. UNAVAILABLE with the reason
+// otherwise.
+Status CheckAvailable(const LibraryPaths& paths);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_DEVICE_H_

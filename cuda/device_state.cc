@@ -1,0 +1,74 @@
+#include "cuda/device_state.h"
+
+#include <new>
+
+namespace kvevict {
+
+using cuda::ContextScope;
+using cuda::CUcontext;
+using cuda::CUdevice;
+using cuda::Driver;
+
+Status DeviceState::Open(const Context& context,
+                         const kvevict_context_options& options,
+                         DeviceState** out) {
+  std::unique_ptr<DeviceState> device(new (std::nothrow) DeviceState());
+  if (device == nullptr) {
+    return OutOfMemory("context: no %zu bytes", sizeof(DeviceState));
+  }
+  KV_RETURN_IF_ERROR(Driver::Open(options.libcuda_path, &device->driver_));
+  KV_RETURN_IF_ERROR(device->FindContext(options.cuda_context));
+  const cuda::Nvrtc* nvrtc = nullptr;
+  KV_RETURN_IF_ERROR(
+      cuda::Nvrtc::Open(options.libnvrtc_path,
+                        cuda::CudaMajor(device->driver_->version), &nvrtc));
+  device->modules_.reset(
+      new (std::nothrow) cuda::ModuleCache(context, *device->driver_, *nvrtc));
+  if (device->modules_ == nullptr) {
+    return OutOfMemory("context: no %zu bytes", sizeof(cuda::ModuleCache));
+  }
+  KV_RETURN_IF_ERROR(device->modules_->KeepCubinsIn(options.kernel_cache_dir));
+  if (options.debug != 0) KV_RETURN_IF_ERROR(device->EnterDebugMode());
+  *out = device.release();
+  return Status();
+}
+
+DeviceState::~DeviceState() {
+  if (cuda_context_ == nullptr) return;
+  ContextScope scope(*driver_);
+  if (!Enter(&scope).ok()) return;  // the CUcontext is gone, and all with it
+  modules_.reset();
+  if (debug_word_ != 0) (void)driver_->cuMemFree(debug_word_);
+}
+
+Status DeviceState::FindContext(void* given) {
+  cuda_context_ = static_cast<CUcontext>(given);
+  if (cuda_context_ == nullptr) {
+    KV_RETURN_IF_DRIVER_ERROR(*driver_, cuCtxGetCurrent(&cuda_context_),
+                              "cuCtxGetCurrent");
+  }
+  if (cuda_context_ == nullptr) {
+    return Unavailable(
+        "device cuda: cuda_context is NULL and no CUcontext is current on this "
+        "thread");
+  }
+  ContextScope scope(*driver_);
+  KV_RETURN_IF_ERROR(Enter(&scope));
+  CUdevice handle;
+  KV_RETURN_IF_DRIVER_ERROR(*driver_, cuCtxGetDevice(&handle),
+                            "cuCtxGetDevice");
+  KV_RETURN_IF_ERROR(cuda::GetDevice(*driver_, handle, &device_));
+  return cuda::CheckDevice(device_, handle);
+}
+
+Status DeviceState::EnterDebugMode() {
+  ContextScope scope(*driver_);
+  KV_RETURN_IF_ERROR(Enter(&scope));
+  KV_RETURN_IF_DRIVER_ERROR(*driver_,
+                            cuMemAlloc(&debug_word_, sizeof(uint32_t)),
+                            "cuMemAlloc of %zu bytes", sizeof(uint32_t));
+  debug_ = true;
+  return Status();
+}
+
+}  // namespace kvevict

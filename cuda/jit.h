@@ -1,0 +1,97 @@
+// Compiles kernels at run time with NVRTC, which is found like the driver: its
+// functions are declared here, no toolkit is needed to build.
+#ifndef KVEVICT_CUDA_JIT_H_
+#define KVEVICT_CUDA_JIT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+
+namespace kvevict::cuda {
+
+// NOLINTBEGIN(readability-identifier-naming): NVRTC's names
+enum nvrtcResult : int32_t {
+  NVRTC_SUCCESS = 0,
+  NVRTC_ERROR_OUT_OF_MEMORY = 1,
+  NVRTC_ERROR_COMPILATION = 6
+};
+
+using nvrtcProgram = struct NvrtcProgram_st*;
+
+// NOLINTEND(readability-identifier-naming)
+
+struct NvrtcFunctions {
+#define KVEVICT_NVRTC(name, ...) nvrtcResult (*name)(__VA_ARGS__) = nullptr;
+#include "cuda/nvrtc_functions.inc"
+#undef KVEVICT_NVRTC
+};
+
+// One file of source text.
+struct SourceText {
+  const char* name;
+  const char* text;
+};
+
+// What to compile for. A cubin runs on its architecture; PTX on every newer one
+// as well, after the driver has compiled it.
+struct Target {
+  int sm = 0;  // 80 is sm_80
+  bool ptx = false;
+
+  // "sm_80" or "compute_80"
+  std::string name() const {
+    return (ptx ? "compute_" : "sm_") + std::to_string(sm);
+  }
+};
+
+struct Compiled {
+  std::string image;  // cubin, or PTX with its terminating zero
+  std::string log;    // what NVRTC had to say
+};
+
+class Nvrtc {
+ public:
+  // The library at `path`, or, if that is null or empty, the newest one of the
+  // system that a driver of this CUDA major takes code from. Opened once per
+  // path and process, never closed. UNAVAILABLE, with what was tried, if there
+  // is none.
+  static Status Open(const char* path, int driver_major, const Nvrtc** out);
+
+  const std::string& name() const { return name_; }  // it was opened by
+  int version() const { return version_; }           // 12040 is CUDA 12.4
+
+  // Ascending: 70, 75, 80 ...
+  std::span<const int> architectures() const { return architectures_; }
+
+  // A cubin for exactly this GPU; where NVRTC does not know it, PTX of the
+  // newest architecture that is not newer than it.
+  Status FindTarget(int sm, Target* out) const;
+
+  // `options` go to NVRTC besides the language standard and the target.
+  Status Compile(const SourceText& program,
+                 std::span<const SourceText> includes,
+                 std::span<const std::string> options, const Target& target,
+                 Compiled* out) const;
+
+ private:
+  // False, with the reason, if the library cannot be used.
+  bool Load(const char* name, std::string* reason);
+  static Status OpenNew(const char* path, int driver_major, Nvrtc* nvrtc);
+
+  NvrtcFunctions call_;
+  std::string name_;
+  int version_ = 0;
+  std::vector<int> architectures_;
+};
+
+// The options that every compilation gets, for keys of caches too.
+std::vector<std::string> CompileOptions(std::span<const std::string> options,
+                                        const Target& target);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_JIT_H_

@@ -1,0 +1,46 @@
+#include "cuda/launch.h"
+
+#include "cuda/device_state.h"
+
+namespace kvevict::cuda {
+
+Status LaunchKernel(const Context& context, Stream stream,
+                    const ModuleKey& module_key, KernelId kernel,
+                    const LaunchShape& shape, const void* params) {
+  const DeviceState& device = DeviceOf(context);
+  const Driver& driver = device.driver();
+  ContextScope scope(device.driver());
+  KV_RETURN_IF_ERROR(device.Enter(&scope));
+  const auto cu_stream = static_cast<CUstream>(stream);
+  const Module* module = nullptr;
+  KV_RETURN_IF_ERROR(device.modules().Find(module_key, cu_stream, &module));
+  void* arguments[] = {const_cast<void*>(params)};
+  KV_RETURN_IF_DRIVER_ERROR(
+      driver,
+      cuLaunchKernel(module->function(kernel), shape.grid_x, shape.grid_y,
+                     shape.grid_z, shape.threads, 1, 1, shape.shared_bytes,
+                     cu_stream, arguments, nullptr),
+      "cuLaunchKernel of %s, grid %u x %u x %u, %u threads",
+      InfoOf(kernel).name, shape.grid_x, shape.grid_y, shape.grid_z,
+      shape.threads);
+  if (!device.debug()) return Status();
+  KV_RETURN_IF_DRIVER_ERROR(driver, cuStreamSynchronize(cu_stream),
+                            "running %s, grid %u x %u x %u, %u threads",
+                            InfoOf(kernel).name, shape.grid_x, shape.grid_y,
+                            shape.grid_z, shape.threads);
+  return Status();
+}
+
+Status Clear(const Context& context, Stream stream, uint64_t address,
+             size_t n_bytes) {
+  const DeviceState& device = DeviceOf(context);
+  ContextScope scope(device.driver());
+  KV_RETURN_IF_ERROR(device.Enter(&scope));
+  KV_RETURN_IF_DRIVER_ERROR(
+      device.driver(),
+      cuMemsetD8Async(address, 0, n_bytes, static_cast<CUstream>(stream)),
+      "cuMemsetD8Async of %zu bytes", n_bytes);
+  return Status();
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,57 @@
+// Launching a kernel of cuda/kernels.
+#ifndef KVEVICT_CUDA_LAUNCH_H_
+#define KVEVICT_CUDA_LAUNCH_H_
+
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/context.h"
+#include "core/status.h"
+#include "cuda/module_cache.h"
+
+namespace kvevict::cuda {
+
+struct LaunchShape {
+  uint32_t grid_x = 1;
+  uint32_t grid_y = 1;
+  uint32_t grid_z = 1;
+  uint32_t threads = 1;
+  uint32_t shared_bytes = 0;  // dynamic
+};
+
+// Queues a kernel whose argument is *params. With debug set also waits for it.
+Status LaunchKernel(const Context& context, Stream stream,
+                    const ModuleKey& module, KernelId kernel,
+                    const LaunchShape& shape, const void* params);
+
+template <typename Params>
+Status Launch(const Context& context, Stream stream, const ModuleKey& module,
+              KernelId kernel, const LaunchShape& shape, const Params& params) {
+  static_assert(sizeof(Params) <= 4096, "kernel arguments are this long");
+  return LaunchKernel(context, stream, module, kernel, shape, &params);
+}
+
+// The same for kernels without variants.
+template <typename Params>
+Status Launch(const Context& context, Stream stream, KernelId kernel,
+              const LaunchShape& shape, const Params& params) {
+  ModuleKey key;
+  key.module = InfoOf(kernel).module;
+  return Launch(context, stream, key, kernel, shape, params);
+}
+
+// Zeroes device memory in stream order.
+Status Clear(const Context& context, Stream stream, uint64_t address,
+             size_t n_bytes);
+
+constexpr uint32_t BlocksFor(uint64_t n, uint32_t per_block) {
+  return static_cast<uint32_t>((n + per_block - 1) / per_block);
+}
+
+inline uint64_t AddressOf(const void* device) {
+  return reinterpret_cast<uintptr_t>(device);
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_LAUNCH_H_

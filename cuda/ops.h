@@ -1,0 +1,33 @@
+// The operations of core/ops.inc as launches.
+#ifndef KVEVICT_CUDA_OPS_H_
+#define KVEVICT_CUDA_OPS_H_
+
+#include "core/backend.h"
+#include "core/checked_math.h"
+#include "core/status.h"
+
+namespace kvevict::cuda {
+
+#define KVEVICT_OP(name, Args) \
+  Status Run_##name(const Context& context, Stream stream, const Args& args);
+#include "core/ops.inc"
+#undef KVEVICT_OP
+
+CheckedSize ScoreScratchBytes(const Context& context,
+                              const kvevict_geometry& geometry,
+                              const kvevict_policy& policy, uint32_t n_layers);
+CheckedSize SelectScratchBytes(const Context& context,
+                               const kvevict_geometry& geometry,
+                               const kvevict_policy& policy, uint32_t n_layers);
+CheckedSize CompactScratchBytes(const Context& context,
+                                const kvevict_geometry& geometry,
+                                const kvevict_policy& policy,
+                                uint32_t n_layers);
+
+// Compiles every form of the scorer that calls may launch.
+Status PrepareScoring(const Context& context, const kvevict_geometry& geometry,
+                      const kvevict_policy& policy);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_OPS_H_

@@ -1,0 +1,159 @@
+// Why CUDA cannot be used, told exactly. The paths of the fakes come from CMake.
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/jit.h"
+
+namespace kvevict::cuda {
+namespace {
+
+const std::string kFakes = KVEVICT_FAKES_DIR "/";
+
+std::string Fake(const char* name) { return kFakes + "lib" + name + ".so"; }
+
+// CheckAvailable() is refused with a message that holds every one of `words`.
+void ExpectRefused(const std::string& driver, const std::string& nvrtc,
+                   std::initializer_list<const char*> words) {
+  const Status status =
+      CheckAvailable({.driver = driver.c_str(), .nvrtc = nvrtc.c_str()});
+  cr_assert_eq(status.code(), KVEVICT_ERROR_UNAVAILABLE);
+  for (const char* word : words) {
+    cr_expect(strstr(LastErrorMessage(), word) != nullptr, "'%s' is not in: %s",
+              word, LastErrorMessage());
+  }
+}
+
+TestSuite(available);
+
+Test(available, all_is_there) {
+  const Status status =
+      CheckAvailable({.driver = Fake("fake_driver").c_str(),
+                      .nvrtc = Fake("fake_nvrtc_12").c_str()});
+  cr_assert(status.ok(), "%s", LastErrorMessage());
+}
+
+Test(available, no_driver) {
+  ExpectRefused("/nowhere/libcuda.so.1", "",
+                {"no driver", "/nowhere/libcuda.so.1", "No such file"});
+}
+
+Test(available, no_driver_under_the_systems_name) {
+  const Driver* driver;
+  if (Driver::Open(nullptr, &driver).ok()) return;  // there is one
+  // Nothing is opened without being named in the message, and nothing twice.
+  const std::string first = LastErrorMessage();
+  cr_assert_not(Driver::Open("", &driver).ok());
+  cr_assert_str_eq(LastErrorMessage(), first.c_str());
+  cr_assert(strstr(first.c_str(), "device cuda: ") != nullptr);
+}
+
+Test(available, a_library_that_is_no_driver) {
+  ExpectRefused(Fake("fake_nvrtc_12"), "", {"has no cuInit"});
+}
+
+Test(available, driver_lacks_a_symbol) {
+  ExpectRefused(Fake("fake_driver_without_launch"), "", {"no cuLaunchKernel"});
+}
+
+Test(available, stub_of_the_toolkit) {
+  ExpectRefused(Fake("fake_driver_stub"), "", {"cuInit", "34", "stub"});
+}
+
+Test(available, driver_without_gpu) {
+  ExpectRefused(Fake("fake_driver_no_device"), "",
+                {"cuInit", "CUDA_ERROR_NO_DEVICE", "100", "no GPU"});
+  ExpectRefused(Fake("fake_driver_no_count"), "", {"sees no GPU"});
+}
+
+Test(available, driver_too_old) {
+  ExpectRefused(Fake("fake_driver_old"), "", {"CUDA 11.1", "11.2 or newer"});
+}
+
+Test(available, driver_too_old_to_have_all_symbols) {
+  ExpectRefused(Fake("fake_driver_old_and_short"), "",
+                {"CUDA 10.2", "11.2 or newer"});
+}
+
+Test(available, gpu_too_old) {
+  ExpectRefused(Fake("fake_driver_sm61"), Fake("fake_nvrtc_12"),
+                {"Fake GPU", "6.1", "7.0 or newer"});
+}
+
+Test(available, no_libnvrtc_at_the_path) {
+  ExpectRefused(Fake("fake_driver"), "/nowhere/libnvrtc.so.12",
+                {"no libnvrtc", "/nowhere/libnvrtc.so.12", "No such file"});
+}
+
+Test(available, libnvrtc_that_is_none) {
+  ExpectRefused(Fake("fake_driver"), Fake("fake_driver"),
+                {"libnvrtc", "no symbol nvrtcVersion"});
+}
+
+Test(available, libnvrtc_newer_than_the_driver) {
+  ExpectRefused(Fake("fake_driver"), Fake("fake_nvrtc_13"),
+                {"libnvrtc is of CUDA 13.4", "driver of CUDA 12"});
+}
+
+Test(available, libnvrtc_that_forgot_the_gpu) {
+  ExpectRefused(Fake("fake_driver_sm70"), Fake("fake_nvrtc_13"),
+                {"NVRTC 13.4", "sm_70", "older libnvrtc"});
+}
+
+// Only names that the driver takes code from are tried.
+Test(available, libnvrtc_of_the_drivers_major_or_older) {
+  const Nvrtc* nvrtc;
+  if (Nvrtc::Open(nullptr, 11, &nvrtc).ok()) {
+    cr_assert_eq(CudaMajor(nvrtc->version()), 11);
+    return;
+  }
+  const std::string message = LastErrorMessage();
+  cr_expect(message.find("libnvrtc.so.11.2") != std::string::npos);
+  cr_expect(message.find("driver of CUDA 11") != std::string::npos);
+  cr_expect(message.find("libnvrtc.so.12") == std::string::npos);
+}
+
+Test(available, a_path_is_opened_once) {
+  const std::string path = Fake("fake_driver");
+  std::vector<const Driver*> drivers(8);
+  std::vector<std::thread> threads;
+  for (const Driver*& driver : drivers) {
+    threads.emplace_back([&] { (void)Driver::Open(path.c_str(), &driver); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Driver* driver : drivers) {
+    cr_assert_not_null(driver);
+    cr_assert_eq(driver, drivers[0]);
+  }
+  cr_assert_eq(drivers[0]->version, 12040);
+}
+
+Test(available, errors_name_the_call_and_the_result) {
+  const Driver* driver;
+  cr_assert(Driver::Open(Fake("fake_driver").c_str(), &driver).ok());
+  const auto fail = [&](int result) {
+    return DriverStatus(*driver, static_cast<CUresult>(result),
+                        "cuLaunchKernel of topk.select_topk, grid %u", 3u);
+  };
+  cr_expect_eq(fail(1).code(), KVEVICT_ERROR_DEVICE);
+  cr_expect_str_eq(
+      LastErrorMessage(),
+      "cuLaunchKernel of topk.select_topk, grid 3: CUDA_OTHER (1)");
+  cr_expect_eq(fail(2).code(), KVEVICT_ERROR_OUT_OF_MEMORY);
+  for (const int lost : {214, 700, 702, 709, 714, 716, 719}) {
+    (void)fail(lost);
+    cr_expect(strstr(LastErrorMessage(), "context lost") != nullptr, "%d",
+              lost);
+  }
+  for (const int kept : {1, 2, 201, 400, 701, 720, 906}) {
+    (void)fail(kept);
+    cr_expect(strstr(LastErrorMessage(), "lost") == nullptr, "%d", kept);
+  }
+}
+
+}  // namespace
+}  // namespace kvevict::cuda

@@ -1,0 +1,367 @@
+// The cache over a driver made of the functions below, which note what is asked
+// of them, and a libnvrtc whose image is the text of its options.
+#include "cuda/module_cache.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace kvevict::cuda {
+namespace {
+
+// ---- The driver ----
+
+template <typename Handle>
+Handle MakeHandle(uintptr_t number) {
+  return reinterpret_cast<Handle>(number);
+}
+
+// What the driver knows; one per test, since each runs in a process of its own.
+struct {
+  int sm = 90;
+  bool is_capturing = false;
+  CUresult load_result = CUDA_SUCCESS;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  int n_loads = 0;
+  std::set<std::string> live_images;  // of libraries and modules
+  std::vector<std::string> images;    // by handle - 1
+  int max_shared = 0;
+  int n_functions_loaded = 0;
+} gpu;
+
+CUresult LoadImage(const void* image, uintptr_t* out) {
+  if (gpu.load_result != CUDA_SUCCESS) return gpu.load_result;
+  cr_assert_eq(gpu.mode, CU_STREAM_CAPTURE_MODE_RELAXED);
+  ++gpu.n_loads;
+  gpu.images.emplace_back(static_cast<const char*>(image));
+  cr_assert(gpu.live_images.insert(gpu.images.back()).second, "loaded twice");
+  *out = gpu.images.size();
+  return CUDA_SUCCESS;
+}
+
+CUresult UnloadImage(uintptr_t handle) {
+  cr_assert_eq(gpu.live_images.erase(gpu.images[handle - 1]), 1);
+  return CUDA_SUCCESS;
+}
+
+Driver MakeDriver(bool with_libraries) {
+  Driver d;
+  d.version = with_libraries ? 12040 : 11080;
+  d.cuGetErrorName = [](CUresult, const char** out) {
+    *out = "CUDA_ERROR_X";
+    return CUDA_SUCCESS;
+  };
+  d.cuDeviceGetCount = [](int* out) { return *out = 1, CUDA_SUCCESS; };
+  d.cuDeviceGet = [](CUdevice* out, int) { return *out = 0, CUDA_SUCCESS; };
+  d.cuDeviceGetName = [](char*, int, CUdevice) { return CUDA_SUCCESS; };
+  d.cuDeviceGetAttribute = [](int* out, CUdevice_attribute attribute,
+                              CUdevice) {
+    *out = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+               ? gpu.sm / 10
+               : gpu.sm % 10;
+    return CUDA_SUCCESS;
+  };
+  d.cuCtxGetDevice = [](CUdevice* out) { return *out = 0, CUDA_SUCCESS; };
+  d.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode* mode) {
+    std::swap(*mode, gpu.mode);
+    return CUDA_SUCCESS;
+  };
+  d.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* out) {
+    *out = gpu.is_capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                            : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  };
+  d.cuFuncSetAttribute = [](CUfunction, CUfunction_attribute attribute,
+                            int value) {
+    cr_assert_eq(attribute, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+    gpu.max_shared = value;
+    return CUDA_SUCCESS;
+  };
+  d.cuFuncGetAttribute = [](int* out, CUfunction_attribute, CUfunction) {
+    ++gpu.n_functions_loaded;
+    return *out = 32, CUDA_SUCCESS;
+  };
+  d.cuModuleLoadData = [](CUmodule* out, const void* image) {
+    return LoadImage(image, reinterpret_cast<uintptr_t*>(out));
+  };
+  d.cuModuleUnload = [](CUmodule module) {
+    return UnloadImage(reinterpret_cast<uintptr_t>(module));
+  };
+  // A function's handle tells its image and its name.
+  d.cuModuleGetFunction = [](CUfunction* out, CUmodule module,
+                             const char* name) {
+    *out = MakeHandle<CUfunction>(reinterpret_cast<uintptr_t>(module) * 1000 +
+                                  strlen(name));
+    return CUDA_SUCCESS;
+  };
+  if (!with_libraries) return d;
+  d.cuLibraryLoadData = [](CUlibrary* out, const void* image, const int*,
+                           void**, unsigned, const int*, void**, unsigned) {
+    return LoadImage(image, reinterpret_cast<uintptr_t*>(out));
+  };
+  d.cuLibraryUnload = [](CUlibrary library) {
+    return UnloadImage(reinterpret_cast<uintptr_t>(library));
+  };
+  d.cuLibraryGetKernel = [](CUkernel* out, CUlibrary library,
+                            const char* name) {
+    *out = MakeHandle<CUkernel>(reinterpret_cast<uintptr_t>(library) * 1000 +
+                                strlen(name));
+    return CUDA_SUCCESS;
+  };
+  d.cuKernelGetFunction = [](CUfunction* out, CUkernel kernel) {
+    *out = reinterpret_cast<CUfunction>(kernel);
+    return CUDA_SUCCESS;
+  };
+  return d;
+}
+
+// ---- NVRTC ----
+
+constexpr char kNvrtcPath[] = KVEVICT_FAKES_DIR "/libfake_nvrtc_12.so";
+
+const Nvrtc& OpenNvrtc() {
+  const Nvrtc* nvrtc = nullptr;
+  cr_assert(Nvrtc::Open(kNvrtcPath, 12, &nvrtc).ok(), "%s", LastErrorMessage());
+  return *nvrtc;
+}
+
+int NumCompiled() {
+  void* library = dlopen(kNvrtcPath, RTLD_NOW | RTLD_NOLOAD);
+  return static_cast<std::atomic<int>*>(dlsym(library, "fake_nvrtc_n_compiled"))
+      ->load();
+}
+
+// ---- The kvevict context ----
+
+int n_live_blocks = 0;
+int n_allocations = 0;
+std::string log_text;
+
+const Context& MakeContext() {
+  kvevict_context_options o = KVEVICT_CONTEXT_OPTIONS_INIT;
+  o.alloc = [](size_t n_bytes, size_t, void*) {
+    ++n_live_blocks;
+    ++n_allocations;
+    return malloc(n_bytes);
+  };
+  o.free = [](void* memory, size_t, size_t, void*) {
+    --n_live_blocks;
+    free(memory);
+  };
+  o.log = [](kvevict_log_level, const char* line, void*) {
+    log_text += line;
+    log_text += '\n';
+  };
+  o.log_level = KVEVICT_LOG_DEBUG;
+  Context* context = nullptr;
+  cr_assert(Context::Create(o, &context).ok());
+  return *context;
+}
+
+struct Scene {
+  explicit Scene(bool with_libraries = true)
+      : driver(MakeDriver(with_libraries)),
+        cache(std::make_unique<ModuleCache>(context, driver, nvrtc)) {}
+  ~Scene() {
+    cache.reset();
+    cr_expect(gpu.live_images.empty(), "images were left on the GPU");
+    context.Unref();
+    cr_expect_eq(n_live_blocks, 0);
+  }
+
+  const Module* Find(const ModuleKey& key) {
+    const Module* module = nullptr;
+    cr_assert(cache->Find(key, nullptr, &module).ok(), "%s",
+              LastErrorMessage());
+    cr_assert_not_null(module);
+    return module;
+  }
+
+  const Context& context = MakeContext();
+  const Driver driver;
+  const Nvrtc& nvrtc = OpenNvrtc();
+  std::unique_ptr<ModuleCache> cache;
+};
+
+ModuleKey Attention(int head_dim) {
+  ModuleKey key{.module = ModuleId::window_attention};
+  key.Add("KV_HEAD_DIM", head_dim);
+  key.Add("KV_PAGED", 0);
+  return key;
+}
+
+bool Says(const char* words) {
+  return strstr(LastErrorMessage(), words) != nullptr;
+}
+
+TestSuite(module_cache);
+
+Test(module_cache, compiles_each_variant_once) {
+  Scene s;
+  const Module* a = s.Find(Attention(128));
+  const Module* b = s.Find(Attention(64));
+  const Module* c = s.Find({.module = ModuleId::capture});
+  cr_assert(a != b && b != c && a != c);
+  cr_assert_eq(NumCompiled(), 3);
+  cr_assert_str_eq(gpu.images[0].c_str(),
+                   "window_attention.cu --std=c++17 --gpu-architecture=sm_90 "
+                   "-DKV_HEAD_DIM=128 -DKV_PAGED=0");
+  for (int i = 0; i < 2; ++i) {
+    cr_assert_eq(s.Find(Attention(128)), a);
+    cr_assert_eq(s.Find(Attention(64)), b);
+    cr_assert_eq(s.Find({.module = ModuleId::capture}), c);
+  }
+  cr_assert_eq(NumCompiled(), 3);
+  cr_assert_eq(gpu.n_loads, 3);
+  cr_assert_neq(log_text.find("window_attention for sm_90: compiled in"),
+                std::string::npos);
+}
+
+void ExpectFunctions(bool with_libraries) {
+  Scene s(with_libraries);
+  const Module* module = s.Find(Attention(128));
+  cr_assert_eq(module->function(KernelId::window_lse),
+               MakeHandle<CUfunction>(1000 + strlen("window_lse")));
+  cr_assert_eq(module->function(KernelId::window_scores),
+               MakeHandle<CUfunction>(1000 + strlen("window_scores")));
+  cr_assert_null(module->function(KernelId::select_topk));
+  cr_assert_eq(gpu.n_functions_loaded, 2, "a function would load lazily");
+  cr_assert_eq(gpu.max_shared, 0);
+  cr_assert_eq(gpu.mode, CU_STREAM_CAPTURE_MODE_GLOBAL, "left as it was");
+}
+
+Test(module_cache, gives_the_functions_of_a_library) { ExpectFunctions(true); }
+Test(module_cache, gives_the_functions_of_a_module) { ExpectFunctions(false); }
+
+Test(module_cache, asks_for_shared_memory) {
+  Scene s;
+  ModuleKey key = Attention(128);
+  key.dynamic_shared_bytes = 100000;
+  const Module* module = s.Find(key);
+  cr_assert_eq(gpu.max_shared, 100000);
+  cr_assert_eq(s.Find(key), module);
+}
+
+Test(module_cache, loads_nothing_within_a_capture) {
+  Scene s;
+  const Module* prepared = s.Find(Attention(128));
+  gpu.is_capturing = true;
+  cr_assert_eq(s.Find(Attention(128)), prepared);
+
+  const Module* module = nullptr;
+  const Status status = s.cache->Find(Attention(64), nullptr, &module);
+  cr_assert_eq(status.code(), KVEVICT_ERROR_UNSUPPORTED);
+  cr_assert(
+      Says("window_attention") && Says("not prepared") && Says("captured"),
+      "%s", LastErrorMessage());
+  cr_assert_null(module);
+  cr_assert_eq(NumCompiled(), 1);
+}
+
+Test(module_cache, prepared_kernels_need_no_memory) {
+  Scene s;
+  s.Find(Attention(128));
+  const int before = n_allocations;
+  for (int i = 0; i < 10; ++i) s.Find(Attention(128));
+  cr_assert_eq(n_allocations, before);
+}
+
+Test(module_cache, errors_of_the_compiler_show_its_log) {
+  Scene s;
+  ModuleKey bad = Attention(128);
+  bad.Add("KV_BAD", 1);
+  const Module* module = nullptr;
+  cr_assert_eq(s.cache->Find(bad, nullptr, &module).code(),
+               KVEVICT_ERROR_UNAVAILABLE);
+  cr_assert(Says("window_attention.cu for sm_90 by NVRTC 12.4") &&
+                Says("window_attention.cu(9): error: no such name | "),
+            "%s", LastErrorMessage());
+  cr_assert_not(Says("warning"));
+  s.Find(Attention(128));  // the cache still works
+}
+
+Test(module_cache, a_failed_load_leaves_nothing) {
+  Scene s;
+  gpu.load_result = static_cast<CUresult>(200);
+  const Module* module = nullptr;
+  cr_assert_eq(s.cache->Find(Attention(128), nullptr, &module).code(),
+               KVEVICT_ERROR_DEVICE);
+  cr_assert(Says("cuLibraryLoadData of window_attention") && Says("(200)"),
+            "%s", LastErrorMessage());
+  cr_assert_null(module);
+  gpu.load_result = CUDA_SUCCESS;
+  s.Find(Attention(128));
+}
+
+Test(module_cache, cubins_outlive_the_cache) {
+  char folder[] = "/tmp/kvevict-cubins-XXXXXX";
+  cr_assert_not_null(mkdtemp(folder));
+  for (int round = 0; round < 3; ++round) {
+    Scene s;
+    cr_assert(s.cache->KeepCubinsIn(folder).ok());
+    s.Find(Attention(128));
+    cr_assert_eq(NumCompiled(), round < 2 ? 1 : 2, "round %d", round);
+    if (round != 1) continue;
+    // A damaged entry is compiled anew, and replaced.
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      std::filesystem::resize_file(entry.path(), 100);
+    }
+  }
+  Scene s;
+  cr_assert(s.cache->KeepCubinsIn(folder).ok());
+  s.Find(Attention(128));
+  cr_assert_eq(NumCompiled(), 2);
+  s.Find(Attention(64));
+  cr_assert_eq(NumCompiled(), 3);
+  std::filesystem::remove_all(folder);
+}
+
+Test(module_cache, a_cubin_that_cannot_be_kept_is_used) {
+  char folder[] = "/tmp/kvevict-cubins-XXXXXX";
+  cr_assert_not_null(mkdtemp(folder));
+  Scene s;
+  cr_assert(s.cache->KeepCubinsIn(folder).ok());
+  std::filesystem::remove_all(folder);
+  s.Find(Attention(128));
+  cr_assert_neq(log_text.find("not kept in the cubin cache: No such file"),
+                std::string::npos);
+}
+
+// The fake knows 70, 75, 80 and 90.
+Test(module_cache, gives_newer_gpus_ptx) {
+  Scene s;
+  gpu.sm = 103;
+  s.Find(Attention(128));
+  gpu.sm = 81;
+  s.Find(Attention(64));
+  const std::string head = "ptx of window_attention.cu --std=c++17 ";
+  cr_assert_eq(gpu.images[0].find(head + "--gpu-architecture=compute_90"), 0);
+  cr_assert_eq(gpu.images[1].find(head + "--gpu-architecture=compute_80"), 0);
+}
+
+Test(module_cache, threads_compile_a_variant_once) {
+  Scene s;
+  std::vector<const Module*> found(8);
+  std::vector<std::thread> threads;
+  for (const Module*& module : found) {
+    threads.emplace_back(
+        [&] { (void)s.cache->Find(Attention(128), nullptr, &module); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Module* module : found) {
+    cr_assert_not_null(module);
+    cr_assert_eq(module, found[0]);
+  }
+  cr_assert_eq(NumCompiled(), 1);
+}
+
+}  // namespace
+}  // namespace kvevict::cuda

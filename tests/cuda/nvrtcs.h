@@ -1,0 +1,21 @@
+// The real libnvrtcs of this machine: those in the folder that the environment's
+// KVEVICT_NVRTC_DIR names (ctest sets it), and the system's.
+#ifndef KVEVICT_TESTS_CUDA_NVRTCS_H_
+#define KVEVICT_TESTS_CUDA_NVRTCS_H_
+
+#include <string>
+#include <vector>
+
+#include "cuda/jit.h"
+
+namespace kvevict::cuda {
+
+// One per version, the newest first.
+std::vector<const Nvrtc*> FindNvrtcs();
+
+// "11.8"
+std::string VersionOf(const Nvrtc& nvrtc);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_TESTS_CUDA_NVRTCS_H_
