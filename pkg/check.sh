@@ -18,7 +18,7 @@ check_tidy() {
   configure build/tidy -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
   # A configuration that does not parse is ignored by clang-tidy, not refused.
   [[ $(clang-tidy --list-checks) == *bugprone-* ]] || fail ".clang-tidy is unreadable"
-  sources | grep -E '^(capi|core|tools)/.*\.cc$' |
+  sources | grep -E '^(capi|core|cuda|tools)/.*\.cc$' |
     xargs -P "$jobs" -n 2 clang-tidy -p build/tidy --quiet \
       --extra-arg=-DHWY_COMPILE_ONLY_STATIC 2> >(grep -v 'warnings generated' >&2)
 }

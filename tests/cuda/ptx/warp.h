@@ -1,0 +1,29 @@
+// 32 lanes: what they do together.
+#ifndef KVEVICT_TESTS_CUDA_PTX_WARP_H_
+#define KVEVICT_TESTS_CUDA_PTX_WARP_H_
+
+#include <cstdint>
+
+#include "tests/cuda/ptx/lane.h"
+#include "tests/cuda/ptx/traffic.h"
+
+namespace kvevict::ptx {
+
+class Warp {
+ public:
+  Block* block = nullptr;
+  uint32_t first = 0;    // lane 0 is this lane of the block
+  uint32_t n_lanes = 0;  // 32, but for the last warp
+  Traffic traffic;
+
+  Lane& lane(uint32_t index) const;
+  uint32_t Alive() const;  // a bit per lane
+
+  // Executes the collective that `lane` stands at if nobody is missing. Throws
+  // Error if somebody who is asked for waits elsewhere.
+  void TryCollective(const Lane& lane);
+};
+
+}  // namespace kvevict::ptx
+
+#endif  // KVEVICT_TESTS_CUDA_PTX_WARP_H_

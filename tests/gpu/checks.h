@@ -1,0 +1,34 @@
+// Everything the library does on a GPU, held against what it does on the CPU.
+#ifndef KVEVICT_TESTS_GPU_CHECKS_H_
+#define KVEVICT_TESTS_GPU_CHECKS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/report.h"
+#include "tests/gpu/twin.h"
+
+namespace kvevict::gpu {
+
+// How much to try. Small is for an interpreter of kernels, full for a GPU.
+struct Effort {
+  bool full;
+  uint64_t seed;
+  uint32_t n_equal_runs;  // for determinism
+};
+
+// The doors and the eviction of a whole model, over dtypes, layouts, policies.
+void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report);
+void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
+// Several runs, the same bytes.
+void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
+// Decoding by graphs that were captured once, across an eviction.
+void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
+// The first user's prompt: token-major rings shrink by a factor of 8, decoding
+// goes on at the right slot and position, and policy none touches nothing.
+void CheckAcceptance(const Gpu& gpu, const Effort& effort, Report* report);
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_CHECKS_H_

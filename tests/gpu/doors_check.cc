@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/gpu/checks.h"
+#include "tests/gpu/model.h"
+
+namespace kvevict::gpu {
+namespace {
+
+// Against the CPU, which itself is within 2e-5: the GPU adds 2^x and log2 to a
+// few units in the last place, and sums in another order.
+constexpr double kRelativeError = 1e-4;
+
+void CompareScores(const std::vector<float>& got,
+                   const std::vector<float>& expected, Report* report) {
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == expected[i]) continue;  // +infinity of a kept window too
+    const double error =
+        std::abs(double{got[i]} - expected[i]) / std::abs(double{expected[i]});
+    if (!(error <= kRelativeError)) {
+      report->Fail(fmt::format("score {}: {} on the GPU, {} on the CPU", i,
+                               got[i], expected[i]));
+    }
+    worst = std::max(worst, error);
+  }
+  report->Note("worst relative error of a score", worst);
+}
+
+// Score, select and compact of a layer; each compared by itself.
+void CheckLayer(Side* gpu, Side* cpu, Twin* twin, uint32_t layer,
+                uint32_t n_tokens, Report* report) {
+  const std::vector<float> scores = gpu->Score(layer, n_tokens);
+  CompareScores(scores, cpu->Score(layer, n_tokens), report);
+  const std::vector<int32_t> protect = {5, 6, 40};
+  const std::vector<int32_t> keep =
+      gpu->Select(layer, scores, n_tokens, protect);
+  report->FailIf(keep != cpu->Select(layer, scores, n_tokens, protect),
+                 "keep lists of the same scores differ");
+  const std::vector<int32_t> plain = gpu->Select(layer, scores, n_tokens, {});
+  report->FailIf(plain != cpu->Select(layer, scores, n_tokens, {}),
+                 "keep lists of the same scores differ, nothing protected");
+  const uint32_t n_lists = gpu->policy().scope == KVEVICT_SCOPE_KV_HEAD
+                               ? twin->shape().n_kv_heads
+                               : 1;
+  gpu->Compact(layer, n_tokens, keep, n_lists);
+  cpu->Compact(layer, n_tokens, keep, n_lists);
+  twin->Fetch(layer);
+  report->Expect(twin->CompareWithHost(
+      layer, static_cast<uint32_t>(keep.size() / n_lists)));
+}
+
+struct Case {
+  Shape shape;
+  std::string policy;
+};
+
+std::vector<Case> Cases(const Effort& effort) {
+  const uint32_t n = effort.full ? 16384 : 331;
+  const std::string budget = effort.full ? "2048" : "60";
+  const auto shape = [&](const char* name, uint32_t q_heads, uint32_t kv_heads,
+                         uint32_t dim, kvevict_dtype q, kvevict_dtype kv,
+                         Layout layout) {
+    return Shape{name, 1, q_heads, kv_heads, dim, n, q, kv, layout};
+  };
+  const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
+  const kvevict_dtype f16 = KVEVICT_DTYPE_F16;
+  const kvevict_dtype bf16 = KVEVICT_DTYPE_BF16;
+  const uint32_t wide = effort.full ? 128 : 32;
+  const uint32_t heads = effort.full ? 32 : 4;
+  const uint32_t kv_heads = effort.full ? 8 : 2;
+  const std::string window = effort.full ? "64" : "16";
+  return {
+      {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
+             Layout::kTokenMajor),
+       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
+      {shape("bf16, head-major", heads, kv_heads, wide, bf16, bf16,
+             Layout::kHeadMajor),
+       "snapkv:budget=" + budget + ",scope=head,pool=max5,window=" + window},
+      {shape("f16, paged", heads, kv_heads, wide, f16, f16, Layout::kPaged),
+       "snapkv:budget=" + budget + ",scope=head,window=20"},
+      {shape("f32, token-major", heads, kv_heads, wide, f32, f32,
+             Layout::kTokenMajor),
+       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
+      {shape("f32 queries, bf16 keys, paged, head size 80", 6, 2, 80, f32, bf16,
+             Layout::kPaged),
+       "snapkv:budget=" + budget + ",scope=head,window=7,group=max"},
+      {shape("f16 queries, f32 keys, head-major", 8, 8, 40, f16, f32,
+             Layout::kHeadMajor),
+       "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
+  };
+}
+
+}  // namespace
+
+void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
+  for (const Case& c : Cases(effort)) {
+    report->Check("doors: " + c.shape.name + ", " + c.policy, [&] {
+      Twin twin(gpu, c.shape, effort.seed);
+      Side device(&gpu, &twin, c.policy);
+      Side host(nullptr, &twin, c.policy);
+      CheckLayer(&device, &host, &twin, 0, c.shape.n_tokens, report);
+    });
+  }
+}
+
+}  // namespace kvevict::gpu

@@ -1,0 +1,337 @@
+#include "tests/gpu/driver_use_check.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <thread>
+
+#include "tests/cuda/mock/mock.h"
+#include "tests/gpu/model.h"
+
+namespace kvevict::gpu {
+namespace {
+
+constexpr char kPolicy[] = "snapkv:budget=60,scope=head,window=16";
+
+constexpr Shape SmallShape() {
+  return {"",
+          2,
+          4,
+          2,
+          32,
+          120,
+          KVEVICT_DTYPE_BF16,
+          KVEVICT_DTYPE_BF16,
+          Layout::kTokenMajor};
+}
+
+// Calls that may come from making handles, never from using them.
+constexpr const char* kNotWhileExecuting[] = {
+    "cuMemAlloc_v2", "cuMemFree_v2", "cuModuleLoadData", "cuLibraryLoadData",
+    "cuFuncSetAttribute"};
+
+uint64_t CallsNotWhileExecuting() {
+  uint64_t n = mock::Waits();
+  for (const char* function : kNotWhileExecuting) n += mock::Calls(function);
+  return n;
+}
+
+// A sequence in mid-prompt, and what an eviction of it needs.
+struct Evictable {
+  Twin twin;
+  Side side;
+  Buffer workspace;
+
+  explicit Evictable(const Gpu& gpu,
+                     const kvevict_context_options* options = nullptr)
+      : twin(gpu, SmallShape(), 1),
+        side(&gpu, &twin, kPolicy, options),
+        workspace(gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT)) {}
+
+  kvevict_status Evict() const {
+    return kvevict_sequence_evict(
+        side.sequence(), twin.device_views().data(), twin.device_views().size(),
+        nullptr, workspace.pointer<void>(), workspace.n_bytes(), nullptr);
+  }
+};
+
+void ExpectFailure(kvevict_status status, kvevict_status expected,
+                   std::initializer_list<const char*> words, Report* report) {
+  const std::string_view message = kvevict_last_error_message();
+  if (status != expected) {
+    report->Fail(fmt::format("{} where {} was expected: {}",
+                             kvevict_status_name(status),
+                             kvevict_status_name(expected), message));
+    return;
+  }
+  for (const char* word : words) {
+    report->FailIf(message.find(word) == std::string_view::npos,
+                   fmt::format("\"{}\" does not say {}", message, word));
+  }
+}
+
+void CheckExecutionIsQuiet(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
+  const uint64_t before = CallsNotWhileExecuting();
+  e.side.Prefill(0, 120, 50);
+  Check(e.Evict());
+  e.side.Prefill(120, 3, 1);
+  Check(kvevict_sequence_reset(e.side.sequence()));
+  report->FailIf(CallsNotWhileExecuting() != before,
+                 "an executing call waited, allocated or loaded code");
+  gpu.Synchronize();
+}
+
+void CheckNothingForNone(const Gpu& gpu, Report* report) {
+  Twin twin(gpu, SmallShape(), 1);
+  Side side(&gpu, &twin, "none");
+  const uint64_t launches = mock::Calls("cuLaunchKernel");
+  side.Prefill(0, 120, 7);
+  const kvevict_evict_report evicted = side.Evict();
+  Check(kvevict_sequence_reset(side.sequence()));
+  report->FailIf(evicted.evicted != 0, "something was evicted");
+  report->FailIf(mock::Calls("cuLaunchKernel") != launches,
+                 "something was launched");
+}
+
+void CheckContextIsRestored(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  const auto current = [&] {
+    cuda::CUcontext context = nullptr;
+    Check(gpu.driver(), gpu.driver().cuCtxGetCurrent(&context),
+          "cuCtxGetCurrent");
+    return context;
+  };
+  const cuda::CUcontext before = current();
+  e.side.Prefill(0, 120, 50);
+  report->FailIf(current() != before, "another context is current");
+  // From a thread that has none.
+  kvevict_status status = KVEVICT_ERROR_INTERNAL;
+  bool none_before = false;
+  bool none_after = false;
+  std::thread([&] {
+    none_before = current() == nullptr;
+    status = e.Evict();
+    none_after = current() == nullptr;
+  }).join();
+  report->FailIf(status != KVEVICT_OK, "evicting on another thread fails");
+  report->FailIf(!none_before || !none_after,
+                 "a thread without a context has one now");
+  gpu.Synchronize();
+}
+
+void CheckCaptureWantsPreparing(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  const kvevict_plane queries = e.twin.DeviceQueries(0, 0);
+  kvevict_status status = KVEVICT_OK;
+  std::string message;
+  const auto capture = [&] {
+    const Graph graph(gpu, [&] {
+      status = kvevict_sequence_capture(e.side.sequence(), 0, &queries, 1,
+                                        KVEVICT_POSITION_NEXT);
+    });
+    gpu.Synchronize();
+  };
+  capture();
+  ExpectFailure(status, KVEVICT_ERROR_UNSUPPORTED, {"capture"}, report);
+  Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
+  capture();
+  report->FailIf(status != KVEVICT_OK, "capturing fails after preparing");
+}
+
+void CheckDebugFindsBadLists(const Gpu& gpu, Report* report) {
+  kvevict_context_options options = gpu.ContextOptions();
+  options.debug = 1;
+  Evictable e(gpu, &options);
+  for (const std::vector<int32_t>& keep : {std::vector<int32_t>{0, 5, 5, 7},
+                                           {0, 5, 4, 7},
+                                           {-1, 5, 6, 7},
+                                           {0, 5, 6, 120}}) {
+    const Buffer lists(gpu, keep.size() * sizeof(int32_t));
+    lists.Write(keep.data(), lists.n_bytes());
+    ExpectFailure(
+        kvevict_compact(e.side.context(), &e.twin.device_views()[0], 120,
+                        lists.pointer<int32_t>(), keep.size(), 1, gpu.stream()),
+        KVEVICT_ERROR_INVALID_ARGUMENT, {"keep", "n_tokens 120"}, report);
+  }
+  e.twin.Fetch(0);
+  report->FailIf(!e.twin.IsUntouched(0), "a byte moved");
+}
+
+// ---- Failures ----
+
+// Fails the n-th call of a function, for every n until nothing fails, while
+// handles are made; each time with the right status and without a leak.
+void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
+                           kvevict_status expected, const char* word,
+                           Report* report) {
+  Twin twin(gpu, SmallShape(), 1);
+  const kvevict_geometry geometry = GeometryOf(twin.shape());
+  const kvevict_policy policy = ParsePolicy(kPolicy);
+  const kvevict_context_options options = gpu.ContextOptions();
+  const auto n_allocations = [] {
+    std::string all;
+    for (const std::string& leak : mock::Leaks()) all += leak + "; ";
+    return all;
+  };
+  const std::string before = n_allocations();
+  constexpr uint64_t kEnough = 100;
+  for (uint64_t n = 1;; ++n) {
+    mock::FailCall(function, n, result);
+    kvevict_context* context = nullptr;
+    kvevict_plan* plan = nullptr;
+    kvevict_sequence* sequence = nullptr;
+    kvevict_status status = kvevict_context_create(&options, &context);
+    if (status == KVEVICT_OK) {
+      status = kvevict_plan_create(context, &geometry, &policy, &plan);
+    }
+    if (status == KVEVICT_OK) status = kvevict_context_prepare(context, plan);
+    if (status == KVEVICT_OK) status = kvevict_sequence_create(plan, &sequence);
+    const std::string message = kvevict_last_error_message();
+    const bool failed = status != KVEVICT_OK;
+    kvevict_sequence_destroy(sequence);
+    kvevict_plan_destroy(plan);
+    kvevict_context_destroy(context);
+    mock::ForgetFailures();
+    if (!failed) {
+      report->FailIf(n == 1, fmt::format("no {} fails", function));
+      report->Note(fmt::format("calls of {} that failed", function),
+                   static_cast<double>(n - 1));
+      return;
+    }
+    report->FailIf(
+        status != expected || message.find(word) == std::string::npos,
+        fmt::format("{} number {}: {}: {}", function, n,
+                    kvevict_status_name(status), message));
+    report->FailIf(n_allocations() != before,
+                   fmt::format("{} number {} leaves {}, before {}", function, n,
+                               n_allocations(), before));
+    if (n == kEnough) throw std::runtime_error("it never stops failing");
+  }
+}
+
+void CheckLaunchFailures(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
+  e.side.Prefill(0, 120, 50);
+  constexpr int kLaunchOutOfResources = 701;
+  mock::FailCall("cuLaunchKernel", 1, kLaunchOutOfResources);
+  ExpectFailure(e.Evict(), KVEVICT_ERROR_DEVICE,
+                {"cuLaunchKernel", "window_lse", "grid",
+                 "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
+                report);
+  report->FailIf(e.side.Stored(0) != 120, "the host counts an eviction");
+  Check(e.Evict());  // the next one goes well
+  gpu.Synchronize();
+  mock::ClearProblems();
+}
+
+void CheckDeviceMemoryHooks(const Gpu& gpu, Report* report) {
+  struct Count {
+    const Gpu* gpu;
+    int64_t n_bytes = 0;
+    int n_allocs = 0;
+  } count{&gpu};
+  kvevict_context_options options = gpu.ContextOptions();
+  options.device_alloc = [](size_t n_bytes, size_t, void* user_data) {
+    auto* c = static_cast<Count*>(user_data);
+    cuda::CUdeviceptr memory = 0;
+    Check(c->gpu->driver(), c->gpu->driver().cuMemAlloc(&memory, n_bytes),
+          "cuMemAlloc");
+    c->n_bytes += static_cast<int64_t>(n_bytes);
+    ++c->n_allocs;
+    return reinterpret_cast<void*>(memory);
+  };
+  options.device_free = [](void* memory, size_t n_bytes, size_t,
+                           void* user_data) {
+    auto* c = static_cast<Count*>(user_data);
+    c->n_bytes -= static_cast<int64_t>(n_bytes);
+    Check(c->gpu->driver(),
+          c->gpu->driver().cuMemFree(reinterpret_cast<uintptr_t>(memory)),
+          "cuMemFree");
+  };
+  options.device_alloc_user_data = &count;
+  {
+    Evictable e(gpu, &options);
+    report->FailIf(count.n_allocs == 0, "the hook was not called");
+    e.side.Prefill(0, 120, 50);
+    Check(e.Evict());
+    gpu.Synchronize();
+  }
+  report->FailIf(count.n_bytes != 0,
+                 fmt::format("{} bytes were not freed", count.n_bytes));
+  options.device_alloc = [](size_t, size_t, void*) -> void* { return nullptr; };
+  const ContextHandle context = CreateContext(options);
+  const PlanHandle plan =
+      CreatePlan(context.get(), GeometryOf(SmallShape()), ParsePolicy(kPolicy));
+  kvevict_sequence* sequence = nullptr;
+  ExpectFailure(kvevict_sequence_create(plan.get(), &sequence),
+                KVEVICT_ERROR_OUT_OF_MEMORY, {"bytes on the device"}, report);
+}
+
+void CheckNoCurrentContext(const Gpu& gpu, Report* report) {
+  kvevict_context_options options = gpu.ContextOptions();
+  options.cuda_context = nullptr;
+  std::thread([&] {
+    kvevict_context* context = nullptr;
+    ExpectFailure(kvevict_context_create(&options, &context),
+                  KVEVICT_ERROR_UNAVAILABLE, {"cuda_context", "current"},
+                  report);
+  }).join();
+}
+
+// Last, since nothing runs in this context any more.
+void CheckContextLost(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
+  e.side.Prefill(0, 120, 50);
+  gpu.Synchronize();
+  constexpr int kLaunchFailed = 719;
+  mock::FailKernel(1, kLaunchFailed);
+  Check(e.Evict());  // queued; nobody knows yet
+  std::vector<int32_t> positions(60);
+  size_t n = 0;
+  ExpectFailure(
+      kvevict_sequence_keep_positions(e.side.sequence(), 0, 0, positions.data(),
+                                      positions.size(), &n),
+      KVEVICT_ERROR_DEVICE, {"CUDA_ERROR_LAUNCH_FAILED", "context lost"},
+      report);
+  ExpectFailure(kvevict_sequence_append(e.side.sequence(), 1),
+                KVEVICT_ERROR_DEVICE, {"context lost"}, report);
+  mock::ClearProblems();
+}
+
+}  // namespace
+
+void CheckDriverUse(const Gpu& gpu, const Effort&, Report* report) {
+  report->Check("executing calls wait, allocate and load nothing",
+                [&] { CheckExecutionIsQuiet(gpu, report); });
+  report->Check("policy none queues nothing",
+                [&] { CheckNothingForNone(gpu, report); });
+  report->Check("contexts are left as they were",
+                [&] { CheckContextIsRestored(gpu, report); });
+  report->Check("captured calls must be prepared",
+                [&] { CheckCaptureWantsPreparing(gpu, report); });
+  report->Check("debug finds keep lists that do not ascend",
+                [&] { CheckDebugFindsBadLists(gpu, report); });
+  report->Check("device memory comes from the hooks",
+                [&] { CheckDeviceMemoryHooks(gpu, report); });
+}
+
+void CheckDriverFailures(const Gpu& gpu, const Effort&, Report* report) {
+  report->Check("no context is current",
+                [&] { CheckNoCurrentContext(gpu, report); });
+  report->Check("memory of the device runs out", [&] {
+    CheckCreationFailures(gpu, "cuMemAlloc_v2", 2, KVEVICT_ERROR_OUT_OF_MEMORY,
+                          "on the device", report);
+  });
+  report->Check("a module does not load", [&] {
+    CheckCreationFailures(gpu, "cuLibraryLoadData", 200, KVEVICT_ERROR_DEVICE,
+                          "CUDA_ERROR_INVALID_IMAGE", report);
+  });
+  report->Check("a launch fails", [&] { CheckLaunchFailures(gpu, report); });
+  report->Check("the context is lost", [&] { CheckContextLost(gpu, report); });
+}
+
+}  // namespace kvevict::gpu

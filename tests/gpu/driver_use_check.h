@@ -1,0 +1,19 @@
+// How the library uses the driver, which only the mock driver can tell.
+#ifndef KVEVICT_TESTS_GPU_DRIVER_USE_CHECK_H_
+#define KVEVICT_TESTS_GPU_DRIVER_USE_CHECK_H_
+
+#include "tests/gpu/checks.h"
+
+namespace kvevict::gpu {
+
+// Executing calls neither wait nor allocate nor load; contexts are left as they
+// were; policy none queues nothing; captured calls must be prepared.
+void CheckDriverUse(const Gpu& gpu, const Effort& effort, Report* report);
+
+// Every failure that the driver can answer with becomes a status and a sentence,
+// and leaks nothing.
+void CheckDriverFailures(const Gpu& gpu, const Effort& effort, Report* report);
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_DRIVER_USE_CHECK_H_

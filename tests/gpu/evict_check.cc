@@ -1,0 +1,242 @@
+#include <fmt/format.h>
+
+#include "tests/gpu/checks.h"
+#include "tests/gpu/model.h"
+
+namespace kvevict::gpu {
+namespace {
+
+// Every slot holds the rows of the position it says, in every layer and head.
+void ExpectRowsOfPositions(const Side& side, Twin* twin, Report* report) {
+  for (uint32_t l = 0; l < twin->shape().n_layers; ++l) {
+    twin->Fetch(l);
+    for (uint32_t h = 0; h < twin->shape().n_kv_heads; ++h) {
+      report->Expect(twin->CompareWithPositions(l, h, side.Positions(l, h)));
+    }
+  }
+}
+
+// What the device keeps of the lengths is what the host counted.
+void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
+                   Report* report) {
+  kvevict_sequence_memory memory{};
+  memory.struct_size = sizeof(memory);
+  Check(kvevict_sequence_memory_of(side.sequence(), 0, &memory));
+  std::vector<uint32_t> lengths(2 * twin.shape().n_layers);
+  gpu.Synchronize();
+  Check(gpu.driver(),
+        gpu.driver().cuMemcpyDtoH(lengths.data(), memory.lengths,
+                                  lengths.size() * sizeof(uint32_t)),
+        "cuMemcpyDtoH");
+  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
+    report->FailIf(lengths[2 * l] != side.Stored(l) ||
+                       lengths[2 * l + 1] != side.Logical(),
+                   fmt::format("layer {}: lengths on the device are {}, {}", l,
+                               lengths[2 * l], lengths[2 * l + 1]));
+  }
+}
+
+void ExpectSameReport(const kvevict_evict_report& a,
+                      const kvevict_evict_report& b, Report* report) {
+  report->FailIf(a.evicted != b.evicted || a.bytes_before != b.bytes_before ||
+                     a.bytes_after != b.bytes_after ||
+                     a.tokens_before != b.tokens_before ||
+                     a.tokens_after != b.tokens_after ||
+                     a.blocks_freed != b.blocks_freed,
+                 "the reports of GPU and CPU differ");
+}
+
+// Scope HEAD and LAYER: an eviction keeps what the doors choose, one after the
+// other.
+void ExpectWhatTheDoorsKeep(Side* gpu, Side* cpu, Twin* twin, uint32_t n_tokens,
+                            Report* report) {
+  for (uint32_t l = 0; l < twin->shape().n_layers; ++l) {
+    const std::vector<int32_t> keep =
+        cpu->Select(l, gpu->Score(l, n_tokens), n_tokens, {});
+    const uint32_t n_keep = gpu->Stored(l);
+    for (uint32_t h = 0; h < twin->shape().n_kv_heads; ++h) {
+      const uint64_t list =
+          gpu->policy().scope == KVEVICT_SCOPE_KV_HEAD ? h : 0;
+      const std::vector<int32_t> expected(keep.begin() + list * n_keep,
+                                          keep.begin() + (list + 1) * n_keep);
+      report->FailIf(gpu->Positions(l, h) != expected,
+                     fmt::format("layer {}, head {}: kept others than the "
+                                 "doors",
+                                 l, h));
+    }
+  }
+}
+
+void ExpectSamePositions(const Side& a, const Side& b, const Twin& twin,
+                         Report* report) {
+  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
+    for (uint32_t h = 0; h < twin.shape().n_kv_heads; ++h) {
+      report->FailIf(a.Positions(l, h) != b.Positions(l, h),
+                     fmt::format("layer {}, head {}: positions differ", l, h));
+    }
+  }
+}
+
+struct Case {
+  const char* policy;
+  kvevict_dtype q_dtype;
+  kvevict_dtype kv_dtype;
+  Layout layout;
+  uint32_t chunk;
+  bool by_attention;
+};
+
+Shape ShapeOf(const Case& c, const Effort& effort) {
+  return {"",
+          effort.full ? 4u : 2u,
+          effort.full ? 32u : 4u,
+          effort.full ? 8u : 2u,
+          effort.full ? 128u : 32u,
+          effort.full ? 8192u : 200u,
+          c.q_dtype,
+          c.kv_dtype,
+          c.layout};
+}
+
+void CheckEviction(const Gpu& gpu, const Case& c, const Effort& effort,
+                   const kvevict_context_options* options, Report* report) {
+  const Shape shape = ShapeOf(c, effort);
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, c.policy, options);
+  Side host(nullptr, &twin, c.policy);
+  Check(kvevict_context_prepare(device.context(), device.plan()));
+  device.Prefill(0, shape.n_tokens, c.chunk);
+  host.Prefill(0, shape.n_tokens, shape.n_tokens);
+  ExpectLengths(gpu, device, twin, report);
+
+  kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+  const std::vector<int32_t> protect = {9, 10, 77};
+  // Sinks and window of streaming-llm leave no room.
+  if (device.policy().kind == KVEVICT_POLICY_RANDOM) {
+    evict.protected_positions = protect.data();
+    evict.protected_positions_len = protect.size();
+  }
+  const kvevict_evict_report on_device = device.Evict(&evict);
+  ExpectSameReport(on_device, host.Evict(&evict), report);
+  ExpectLengths(gpu, device, twin, report);
+  ExpectRowsOfPositions(device, &twin, report);
+  if (!c.by_attention) {
+    ExpectSamePositions(device, host, twin, report);
+    // Once more, with positions that are listed, on tokens added since.
+    const uint32_t n_more = kRoomForDecoding / 2;
+    device.Prefill(shape.n_tokens, n_more, 1);
+    host.Prefill(shape.n_tokens, n_more, 1);
+    ExpectSameReport(device.Evict(&evict), host.Evict(&evict), report);
+    ExpectSamePositions(device, host, twin, report);
+    ExpectLengths(gpu, device, twin, report);
+  } else if (device.policy().scope != KVEVICT_SCOPE_MODEL) {
+    twin.Restore();
+    ExpectWhatTheDoorsKeep(&device, &host, &twin, shape.n_tokens, report);
+  }
+  Check(kvevict_sequence_reset(device.sequence()));
+  ExpectLengths(gpu, device, twin, report);
+}
+
+// Scores of the caller, with ties, NaN and infinities, in device memory.
+void CheckCallerScores(const Gpu& gpu, const Effort& effort, Report* report) {
+  const Case c = {"custom:budget=50,scope=head",
+                  KVEVICT_DTYPE_F32,
+                  KVEVICT_DTYPE_BF16,
+                  Layout::kTokenMajor,
+                  50,
+                  false};
+  const Shape shape = ShapeOf(c, effort);
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, c.policy);
+  Side host(nullptr, &twin, c.policy);
+  device.Prefill(0, shape.n_tokens, c.chunk);
+  host.Prefill(0, shape.n_tokens, c.chunk);
+  const uint64_t head_stride = shape.n_tokens + 3;
+  std::vector<float> scores(shape.n_layers * shape.n_kv_heads * head_stride);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = static_cast<float>(i * 7919 % 23);
+    if (i % 31 == 0) scores[i] = __builtin_nanf("");
+    if (i % 37 == 0) scores[i] = __builtin_inff();
+  }
+  const Buffer on_device(gpu, scores.size() * sizeof(float));
+  on_device.Write(scores.data(), on_device.n_bytes());
+  kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+  evict.scores_len = scores.size();
+  evict.scores_head_stride = head_stride;
+  evict.scores_layer_stride = head_stride * shape.n_kv_heads;
+  evict.scores = on_device.pointer<float>();
+  device.Evict(&evict);
+  evict.scores = scores.data();
+  host.Evict(&evict);
+  ExpectSamePositions(device, host, twin, report);
+  ExpectRowsOfPositions(device, &twin, report);
+}
+
+}  // namespace
+
+void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
+  const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
+  const kvevict_dtype f16 = KVEVICT_DTYPE_F16;
+  const kvevict_dtype bf16 = KVEVICT_DTYPE_BF16;
+  const Case cases[] = {
+      {"snapkv:budget=60,scope=head,window=16", bf16, bf16, Layout::kTokenMajor,
+       64, true},
+      {"snapkv:budget=60,scope=layer,window=16", f32, f32, Layout::kTokenMajor,
+       1000, true},
+      {"pyramidkv:budget=60,scope=head,window=16", f16, f16, Layout::kPaged, 33,
+       true},
+      {"snapkv:budget=60,scope=model,window=16", bf16, bf16, Layout::kHeadMajor,
+       64, true},
+      {"streaming-llm:budget=50", bf16, bf16, Layout::kPaged, 64, false},
+      {"random:budget=50,scope=head", f32, f16, Layout::kHeadMajor, 64, false},
+      {"random:budget=50,scope=layer", bf16, bf16, Layout::kTokenMajor, 64,
+       false},
+  };
+  for (const Case& c : cases) {
+    report->Check(std::string("evict: ") + c.policy,
+                  [&] { CheckEviction(gpu, c, effort, nullptr, report); });
+  }
+  kvevict_context_options options = gpu.ContextOptions();
+  options.select_on_host = 1;
+  for (const Case& c : {cases[0], cases[5]}) {
+    report->Check(std::string("evict, selecting on the host: ") + c.policy,
+                  [&] { CheckEviction(gpu, c, effort, &options, report); });
+  }
+  options.select_on_host = 0;
+  options.debug = 1;
+  report->Check(std::string("evict, debug: ") + cases[0].policy, [&] {
+    CheckEviction(gpu, cases[0], effort, &options, report);
+  });
+  report->Check("evict: custom scores",
+                [&] { CheckCallerScores(gpu, effort, report); });
+}
+
+void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report) {
+  report->Check("determinism", [&] {
+    const Case c = {"snapkv:budget=60,scope=head,window=16",
+                    KVEVICT_DTYPE_BF16,
+                    KVEVICT_DTYPE_BF16,
+                    Layout::kTokenMajor,
+                    64,
+                    true};
+    const Shape shape = ShapeOf(c, effort);
+    Twin twin(gpu, shape, effort.seed);
+    Side side(&gpu, &twin, c.policy);
+    const std::vector<float> scores = side.Score(0, shape.n_tokens);
+    std::vector<int32_t> positions;
+    for (uint32_t run = 0; run < effort.n_equal_runs; ++run) {
+      report->FailIf(side.Score(0, shape.n_tokens) != scores,
+                     fmt::format("run {}: other scores", run));
+      Check(kvevict_sequence_reset(side.sequence()));
+      side.Prefill(0, shape.n_tokens, 50 + run);
+      side.Evict();
+      if (run == 0) positions = side.Positions(0, 0);
+      report->FailIf(side.Positions(0, 0) != positions,
+                     fmt::format("run {}: other survivors", run));
+      twin.Restore();
+    }
+    report->Note("runs", effort.n_equal_runs);
+  });
+}
+
+}  // namespace kvevict::gpu

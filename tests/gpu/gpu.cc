@@ -1,0 +1,190 @@
+#include "tests/gpu/gpu.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "cuda/device.h"
+
+namespace kvevict::gpu {
+
+using cuda::CUresult;
+using cuda::Driver;
+
+void Check(kvevict_status status) {
+  if (status == KVEVICT_OK) return;
+  throw std::runtime_error(fmt::format("{}: {}", kvevict_status_name(status),
+                                       kvevict_last_error_message()));
+}
+
+void Check(const Driver& driver, CUresult result, const char* call) {
+  if (result == cuda::CUDA_SUCCESS) return;
+  throw std::runtime_error(
+      fmt::format("{}: {}", call, cuda::ErrorName(driver, result)));
+}
+
+// ---- Gpu ----
+
+Gpu::Gpu(const Libraries& libraries) : libraries_(libraries) {
+  Check(Driver::Open(libraries.libcuda.c_str(), &driver_).code());
+  Check(driver(), driver().cuDeviceGet(&device_, 0), "cuDeviceGet");
+  Check(driver(), driver().cuDevicePrimaryCtxRetain(&context_, device_),
+        "cuDevicePrimaryCtxRetain");
+  Check(driver(), driver().cuCtxPushCurrent(context_), "cuCtxPushCurrent");
+  Check(driver(),
+        driver().cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING),
+        "cuStreamCreate");
+}
+
+Gpu::~Gpu() {
+  cuda::CUcontext popped;
+  (void)driver().cuStreamDestroy(stream_);
+  (void)driver().cuCtxPopCurrent(&popped);
+  (void)driver().cuDevicePrimaryCtxRelease(device_);
+}
+
+std::string Gpu::name() const {
+  char name[96] = "";
+  Check(driver(), driver().cuDeviceGetName(name, sizeof(name), device_),
+        "cuDeviceGetName");
+  return name;
+}
+
+int Gpu::sm() const {
+  cuda::Device device;
+  Check(cuda::GetDevice(driver(), 0, &device).code());
+  return device.sm;
+}
+
+kvevict_context_options Gpu::ContextOptions() const {
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  options.device = KVEVICT_DEVICE_CUDA;
+  options.cuda_context = context_;
+  if (!libraries_.libcuda.empty()) {
+    options.libcuda_path = libraries_.libcuda.c_str();
+  }
+  if (!libraries_.libnvrtc.empty()) {
+    options.libnvrtc_path = libraries_.libnvrtc.c_str();
+  }
+  if (!libraries_.kernel_cache_dir.empty()) {
+    options.kernel_cache_dir = libraries_.kernel_cache_dir.c_str();
+  }
+  return options;
+}
+
+void Gpu::Synchronize() const {
+  Check(driver(), driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
+}
+
+double Gpu::Time(const std::function<void()>& work) const {
+  cuda::CUevent begin;
+  cuda::CUevent end;
+  Check(driver(), driver().cuEventCreate(&begin, 0), "cuEventCreate");
+  Check(driver(), driver().cuEventCreate(&end, 0), "cuEventCreate");
+  Check(driver(), driver().cuEventRecord(begin, stream_), "cuEventRecord");
+  work();
+  Check(driver(), driver().cuEventRecord(end, stream_), "cuEventRecord");
+  Check(driver(), driver().cuEventSynchronize(end), "cuEventSynchronize");
+  float ms = 0;
+  Check(driver(), driver().cuEventElapsedTime(&ms, begin, end),
+        "cuEventElapsedTime");
+  (void)driver().cuEventDestroy(begin);
+  (void)driver().cuEventDestroy(end);
+  return ms;
+}
+
+// ---- Buffer ----
+
+Buffer::Buffer(const Gpu& gpu, size_t n_bytes) : gpu_(&gpu), n_bytes_(n_bytes) {
+  if (n_bytes == 0) return;
+  Check(gpu.driver(), gpu.driver().cuMemAlloc(&address_, n_bytes),
+        "cuMemAlloc");
+}
+
+Buffer::~Buffer() {
+  if (address_ != 0) (void)gpu_->driver().cuMemFree(address_);
+}
+
+void Buffer::Write(const void* host, size_t n_bytes, size_t offset) const {
+  if (offset + n_bytes > n_bytes_) throw std::out_of_range("Buffer::Write");
+  gpu_->Synchronize();
+  if (n_bytes == 0) return;
+  Check(gpu_->driver(),
+        gpu_->driver().cuMemcpyHtoD(address_ + offset, host, n_bytes),
+        "cuMemcpyHtoD");
+}
+
+void Buffer::Read(void* host, size_t n_bytes, size_t offset) const {
+  if (offset + n_bytes > n_bytes_) throw std::out_of_range("Buffer::Read");
+  gpu_->Synchronize();
+  if (n_bytes == 0) return;
+  Check(gpu_->driver(),
+        gpu_->driver().cuMemcpyDtoH(host, address_ + offset, n_bytes),
+        "cuMemcpyDtoH");
+}
+
+// ---- Graph ----
+
+Graph::Graph(const Gpu& gpu, const std::function<void()>& queue) : gpu_(gpu) {
+  const Driver& driver = gpu.driver();
+  Check(driver,
+        driver.cuStreamBeginCapture(gpu.stream(),
+                                    cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+        "cuStreamBeginCapture");
+  try {
+    queue();
+  } catch (...) {
+    (void)driver.cuStreamEndCapture(gpu.stream(), &graph_);
+    throw;
+  }
+  Check(driver, driver.cuStreamEndCapture(gpu.stream(), &graph_),
+        "cuStreamEndCapture");
+  Check(driver, driver.cuGraphInstantiate(&exec_, graph_, 0),
+        "cuGraphInstantiate");
+}
+
+Graph::~Graph() {
+  if (exec_ != nullptr) (void)gpu_.driver().cuGraphExecDestroy(exec_);
+  if (graph_ != nullptr) (void)gpu_.driver().cuGraphDestroy(graph_);
+}
+
+void Graph::Launch() const {
+  Check(gpu_.driver(), gpu_.driver().cuGraphLaunch(exec_, gpu_.stream()),
+        "cuGraphLaunch");
+}
+
+// ---- kvevict ----
+
+ContextHandle CreateContext(const kvevict_context_options& options) {
+  kvevict_context* context = nullptr;
+  Check(kvevict_context_create(&options, &context));
+  return ContextHandle(context);
+}
+
+PlanHandle CreatePlan(const kvevict_context* context,
+                      const kvevict_geometry& geometry,
+                      const kvevict_policy& policy) {
+  kvevict_plan* plan = nullptr;
+  Check(kvevict_plan_create(context, &geometry, &policy, &plan));
+  return PlanHandle(plan);
+}
+
+SequenceHandle CreateSequence(const kvevict_plan* plan) {
+  kvevict_sequence* sequence = nullptr;
+  Check(kvevict_sequence_create(plan, &sequence));
+  return SequenceHandle(sequence);
+}
+
+kvevict_policy ParsePolicy(const std::string& text) {
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  Check(kvevict_policy_parse(text.c_str(), &policy));
+  return policy;
+}
+
+size_t WorkspaceBytes(const kvevict_plan* plan, kvevict_operation operation) {
+  size_t n_bytes = 0;
+  Check(kvevict_plan_workspace_bytes(plan, operation, &n_bytes));
+  return n_bytes;
+}
+
+}  // namespace kvevict::gpu

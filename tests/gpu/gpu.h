@@ -1,0 +1,144 @@
+// The GPU as the tests use it: the driver, a context, a stream, memory.
+#ifndef KVEVICT_TESTS_GPU_GPU_H_
+#define KVEVICT_TESTS_GPU_GPU_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "kvevict/kvevict.h"
+
+namespace kvevict::gpu {
+
+// Throws std::runtime_error with kvevict's message, or the driver's.
+void Check(kvevict_status status);
+void Check(const cuda::Driver& driver, cuda::CUresult result, const char* call);
+
+struct Libraries {
+  std::string libcuda;           // "": where the system finds it
+  std::string libnvrtc;          // "": by the driver's version
+  std::string kernel_cache_dir;  // "": none
+};
+
+class Gpu {
+ public:
+  explicit Gpu(const Libraries& libraries);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  const cuda::Driver& driver() const { return *driver_; }
+  cuda::CUstream stream() const { return stream_; }
+  const Libraries& libraries() const { return libraries_; }
+  std::string name() const;
+  int sm() const;
+
+  // Options of a kvevict context on this GPU.
+  kvevict_context_options ContextOptions() const;
+
+  void Synchronize() const;
+  // Milliseconds on the stream.
+  double Time(const std::function<void()>& work) const;
+
+ private:
+  Libraries libraries_;
+  const cuda::Driver* driver_ = nullptr;
+  cuda::CUdevice device_ = 0;
+  cuda::CUcontext context_ = nullptr;
+  cuda::CUstream stream_ = nullptr;
+};
+
+// Memory on the GPU.
+class Buffer {
+ public:
+  Buffer(const Gpu& gpu, size_t n_bytes);
+  Buffer(Buffer&& other) noexcept
+      : gpu_(other.gpu_),
+        address_(std::exchange(other.address_, 0)),
+        n_bytes_(other.n_bytes_) {}
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer();
+
+  uint64_t address() const { return address_; }
+  template <typename T>
+  T* pointer() const {  // for the C API; not to be read here
+    return reinterpret_cast<T*>(address_);
+  }
+  size_t n_bytes() const { return n_bytes_; }
+
+  void Write(const void* host, size_t n_bytes, size_t offset = 0) const;
+  void Read(void* host, size_t n_bytes, size_t offset = 0) const;
+  template <typename T>
+  std::vector<T> ReadAll() const {
+    std::vector<T> host(n_bytes_ / sizeof(T));
+    Read(host.data(), host.size() * sizeof(T));
+    return host;
+  }
+
+ private:
+  const Gpu* gpu_;
+  cuda::CUdeviceptr address_ = 0;
+  size_t n_bytes_;
+};
+
+// What a stream captured, to be run again and again.
+class Graph {
+ public:
+  // Work queued on the stream while `queue` runs is recorded, not run.
+  Graph(const Gpu& gpu, const std::function<void()>& queue);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void Launch() const;
+
+ private:
+  const Gpu& gpu_;
+  cuda::CUgraph graph_ = nullptr;
+  cuda::CUgraphExec exec_ = nullptr;
+};
+
+// Owners of kvevict's handles.
+template <typename T, void (*kDestroy)(T*)>
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(T* handle) : handle_(handle) {}
+  Handle(Handle&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Handle() { kDestroy(handle_); }
+
+  T* get() const { return handle_; }
+
+ private:
+  T* handle_ = nullptr;
+};
+
+inline void DestroyContext(kvevict_context* c) { kvevict_context_destroy(c); }
+inline void DestroyPlan(kvevict_plan* p) { kvevict_plan_destroy(p); }
+inline void DestroySequence(kvevict_sequence* s) {
+  kvevict_sequence_destroy(s);
+}
+using ContextHandle = Handle<kvevict_context, DestroyContext>;
+using PlanHandle = Handle<kvevict_plan, DestroyPlan>;
+using SequenceHandle = Handle<kvevict_sequence, DestroySequence>;
+
+ContextHandle CreateContext(const kvevict_context_options& options);
+PlanHandle CreatePlan(const kvevict_context* context,
+                      const kvevict_geometry& geometry,
+                      const kvevict_policy& policy);
+SequenceHandle CreateSequence(const kvevict_plan* plan);
+kvevict_policy ParsePolicy(const std::string& text);
+size_t WorkspaceBytes(const kvevict_plan* plan, kvevict_operation operation);
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_GPU_H_

@@ -1,0 +1,77 @@
+// The GPU test program: what kvevict does on a GPU against what it does on the
+// CPU, then how fast. Needs a driver and libnvrtc, nothing else; with an
+// interpreter in the driver's place (--small) it needs no GPU either.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/gpu/checks.h"
+#include "tests/gpu/timings.h"
+
+namespace {
+
+using namespace kvevict::gpu;  // NOLINT: a program
+
+struct Options {
+  Libraries libraries;
+  bool small = false;
+  bool no_checks = false;
+  bool no_timings = false;
+  uint64_t seed = 1;
+  std::string json;
+};
+
+int Run(const Options& options) {
+  const Gpu gpu(options.libraries);
+  fmt::print("{}, sm_{}, driver {}\nseed {}\n", gpu.name(), gpu.sm(),
+             gpu.driver().version, options.seed);
+  const Effort effort{!options.small, options.seed, options.small ? 3u : 20u};
+  Report report;
+  if (!options.no_checks) {
+    CheckDoors(gpu, effort, &report);
+    CheckEvictions(gpu, effort, &report);
+    CheckDeterminism(gpu, effort, &report);
+    CheckGraphs(gpu, effort, &report);
+    CheckAcceptance(gpu, effort, &report);
+  }
+  nlohmann::json document = {{"gpu", gpu.name()},
+                             {"sm", gpu.sm()},
+                             {"driver", gpu.driver().version},
+                             {"kvevict", kvevict_version()},
+                             {"seed", options.seed},
+                             {"checks", report.checks()}};
+  if (!options.no_timings) document["timings"] = TimeKernels(gpu, effort);
+  if (!options.json.empty()) {
+    std::ofstream(options.json) << document.dump(1) << '\n';
+  }
+  fmt::print("{} passed, {} failed, 0 skipped\n", report.n_passed(),
+             report.n_failed());
+  return report.n_failed() == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CLI::App app{"Tests and times kvevict on a GPU."};
+  app.add_option("--libcuda", o.libraries.libcuda, "the driver's library");
+  app.add_option("--libnvrtc", o.libraries.libnvrtc, "the compiler's library");
+  app.add_option("--kernel-cache", o.libraries.kernel_cache_dir,
+                 "folder for compiled kernels");
+  app.add_option("--seed", o.seed, "of all random data");
+  app.add_option("--json", o.json, "file for one JSON document");
+  app.add_flag("--small", o.small, "shapes for an interpreter of kernels");
+  app.add_flag("--no-checks", o.no_checks, "only timings");
+  app.add_flag("--no-timings", o.no_timings, "only checks");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return Run(o);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "kvevict_gpu_test: {}\n", e.what());
+    return 1;
+  }
+}

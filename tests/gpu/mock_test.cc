@@ -1,0 +1,88 @@
+// The checks of the GPU program without a GPU: the library's own loader, NVRTC,
+// launches and error paths, with the mock driver in the driver's place. It says
+// that it is newer than every NVRTC, so that the library hands it PTX.
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/cuda/mock/mock.h"
+#include "tests/cuda/nvrtcs.h"
+#include "tests/gpu/checks.h"
+#include "tests/gpu/driver_use_check.h"
+#include "tests/gpu/timings.h"
+
+namespace {
+
+using namespace kvevict;       // NOLINT: a program
+using namespace kvevict::gpu;  // NOLINT
+
+constexpr int kNewerThanAnyNvrtc = 999;
+
+using Part = void (*)(const Gpu&, const Effort&, Report*);
+
+struct NamedPart {
+  const char* name;
+  Part run;
+};
+
+constexpr NamedPart kParts[] = {
+    {"doors", CheckDoors},
+    {"evictions", CheckEvictions},
+    {"determinism", CheckDeterminism},
+    {"graphs", CheckGraphs},
+    {"acceptance", CheckAcceptance},
+    {"driver_use", CheckDriverUse},
+    {"driver_failures", CheckDriverFailures},
+    {"timings",
+     [](const Gpu& gpu, const Effort& effort, Report* report) {
+       report->Check("timings", [&] { TimeKernels(gpu, effort); });
+     }},
+};
+
+// What the mock noticed.
+void ExpectNoProblems(Report* report) {
+  report->Check("no misuse of the driver, no leak", [&] {
+    for (const std::string& problem : mock::Problems()) report->Fail(problem);
+    for (const std::string& leak : mock::Leaks()) report->Fail(leak);
+  });
+}
+
+int Run(const std::string& part) {
+  const std::vector<const cuda::Nvrtc*> nvrtcs = cuda::FindNvrtcs();
+  if (nvrtcs.empty()) {
+    fmt::print("skipped: no libnvrtc on this machine\n");
+    return 77;
+  }
+  mock::Settings settings;
+  settings.compute_capability = kNewerThanAnyNvrtc;
+  settings.count_traffic = false;
+  mock::Reset(settings);
+  Report report;
+  // Each check makes a context of its own; they compile once.
+  std::string cache = std::filesystem::temp_directory_path() / "kvevict-XXXXXX";
+  if (mkdtemp(cache.data()) == nullptr) return 1;
+  {
+    const Gpu gpu({KVEVICT_MOCK_LIBRARY, nvrtcs[0]->name(), cache});
+    for (const NamedPart& p : kParts) {
+      if (part == p.name) p.run(gpu, {false, 1, 3}, &report);
+    }
+  }
+  std::filesystem::remove_all(cache);
+  ExpectNoProblems(&report);
+  fmt::print("{} passed, {} failed\n", report.n_passed(), report.n_failed());
+  return report.n_failed() == 0 && report.n_passed() > 1 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "usage: {} PART\n", argv[0]);
+    return 2;
+  }
+  return Run(argv[1]);
+}

@@ -1,0 +1,179 @@
+#include "tests/gpu/model.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace kvevict::gpu {
+
+// Aligned to 256, as workspaces on the GPU are; filled with garbage.
+class Side::Memory {
+ public:
+  Memory(const Gpu* gpu, size_t n_bytes) : n_bytes_(n_bytes) {
+    const std::vector<uint8_t> garbage(n_bytes, 0xA5);
+    if (gpu != nullptr) {
+      device_ = std::make_unique<Buffer>(*gpu, n_bytes);
+      device_->Write(garbage.data(), n_bytes);
+    } else {
+      host_.reset(static_cast<uint8_t*>(
+          std::aligned_alloc(256, (n_bytes + 511) / 256 * 256)));
+      std::memcpy(host_.get(), garbage.data(), n_bytes);
+    }
+  }
+  template <typename T>
+  Memory(const Gpu* gpu, const std::vector<T>& values)
+      : Memory(gpu, values.size() * sizeof(T)) {
+    if (values.empty()) return;
+    if (device_ != nullptr) {
+      device_->Write(values.data(), n_bytes_);
+    } else {
+      std::memcpy(host_.get(), values.data(), n_bytes_);
+    }
+  }
+
+  template <typename T>
+  T* pointer() const {
+    if (n_bytes_ == 0) return nullptr;
+    return device_ != nullptr ? device_->pointer<T>()
+                              : reinterpret_cast<T*>(host_.get());
+  }
+  size_t n_bytes() const { return n_bytes_; }
+
+  template <typename T>
+  std::vector<T> Values(size_t n) const {
+    std::vector<T> values(n);
+    if (n == 0) return values;
+    if (device_ != nullptr) {
+      device_->Read(values.data(), n * sizeof(T));
+    } else {
+      std::memcpy(values.data(), host_.get(), n * sizeof(T));
+    }
+    return values;
+  }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  size_t n_bytes_;
+  std::unique_ptr<Buffer> device_;
+  std::unique_ptr<uint8_t, Free> host_;
+};
+
+Side::Side(const Gpu* gpu, Twin* twin, const std::string& policy,
+           const kvevict_context_options* options)
+    : gpu_(gpu),
+      twin_(twin),
+      policy_(ParsePolicy(policy)),
+      stream_(gpu == nullptr ? nullptr : gpu->stream()) {
+  kvevict_context_options o = KVEVICT_CONTEXT_OPTIONS_INIT;
+  if (options != nullptr) {
+    o = *options;
+  } else if (gpu != nullptr) {
+    o = gpu->ContextOptions();
+  }
+  context_ = CreateContext(o);
+  plan_ = CreatePlan(context(), GeometryOf(twin->shape()), policy_);
+  sequence_ = CreateSequence(plan());
+  Check(kvevict_sequence_set_stream(sequence(), stream_));
+}
+
+const kvevict_view& Side::View(uint32_t layer) const {
+  return gpu_ == nullptr ? twin_->host_views()[layer]
+                         : twin_->device_views()[layer];
+}
+
+std::vector<float> Side::Score(uint32_t layer, uint32_t n_tokens,
+                               const kvevict_plane* row_lse) {
+  const size_t n = size_t{twin_->shape().n_kv_heads} * n_tokens;
+  const uint32_t first = n_tokens - obs_window();
+  const kvevict_plane queries = gpu_ == nullptr
+                                    ? twin_->HostQueries(layer, first)
+                                    : twin_->DeviceQueries(layer, first);
+  const Memory scores(gpu_, n * sizeof(float));
+  const Memory workspace(
+      gpu_, WorkspaceBytes(plan(), KVEVICT_OPERATION_SCORE_WINDOW));
+  Check(kvevict_score_window(plan(), &queries, row_lse, &View(layer), n_tokens,
+                             scores.pointer<float>(), n,
+                             workspace.pointer<void>(), workspace.n_bytes(),
+                             stream_));
+  return scores.Values<float>(n);
+}
+
+std::vector<int32_t> Side::Select(uint32_t layer,
+                                  const std::vector<float>& scores,
+                                  uint32_t n_tokens,
+                                  const std::vector<int32_t>& protect) {
+  const size_t capacity = size_t{twin_->shape().n_kv_heads} * n_tokens;
+  const Memory in(gpu_, scores);
+  const Memory keep(gpu_, capacity * sizeof(int32_t));
+  const Memory workspace(gpu_,
+                         WorkspaceBytes(plan(), KVEVICT_OPERATION_SELECT));
+  uint32_t n_keep = 0;
+  Check(kvevict_select(plan(), layer, in.pointer<float>(), scores.size(),
+                       n_tokens, protect.empty() ? nullptr : protect.data(),
+                       protect.size(), keep.pointer<int32_t>(), capacity,
+                       workspace.pointer<void>(), workspace.n_bytes(), &n_keep,
+                       stream_));
+  const uint32_t n_lists =
+      policy_.scope == KVEVICT_SCOPE_KV_HEAD ? twin_->shape().n_kv_heads : 1;
+  return keep.Values<int32_t>(size_t{n_lists} * n_keep);
+}
+
+void Side::Compact(uint32_t layer, uint32_t n_tokens,
+                   const std::vector<int32_t>& keep, uint32_t n_lists) {
+  const Memory lists(gpu_, keep);
+  Check(kvevict_compact(context(), &View(layer), n_tokens,
+                        lists.pointer<int32_t>(), keep.size(), n_lists,
+                        stream_));
+  if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
+}
+
+void Side::Prefill(uint32_t first, uint32_t n, uint32_t chunk) {
+  for (uint32_t done = 0; done < n; done += chunk) {
+    const uint32_t rows = std::min(chunk, n - done);
+    for (uint32_t l = 0; l < twin_->shape().n_layers; ++l) {
+      const kvevict_plane queries = gpu_ == nullptr
+                                        ? twin_->HostQueries(l, first + done)
+                                        : twin_->DeviceQueries(l, first + done);
+      Check(kvevict_sequence_capture(sequence(), l, &queries, rows,
+                                     first + done));
+    }
+    Check(kvevict_sequence_append(sequence(), rows));
+  }
+}
+
+kvevict_evict_report Side::Evict(const kvevict_evict_options* options) {
+  const std::vector<kvevict_view>& views =
+      gpu_ == nullptr ? twin_->host_views() : twin_->device_views();
+  const Memory workspace(gpu_, WorkspaceBytes(plan(), KVEVICT_OPERATION_EVICT));
+  kvevict_evict_report report{};
+  report.struct_size = sizeof(report);
+  Check(kvevict_sequence_evict(sequence(), views.data(), views.size(), options,
+                               workspace.pointer<void>(), workspace.n_bytes(),
+                               &report));
+  if (gpu_ != nullptr) gpu_->Synchronize();  // the workspace goes
+  return report;
+}
+
+std::vector<int32_t> Side::Positions(uint32_t layer, uint32_t kv_head) const {
+  std::vector<int32_t> positions(Stored(layer));
+  size_t n = 0;
+  Check(kvevict_sequence_keep_positions(
+      sequence(), layer, kv_head, positions.data(), positions.size(), &n));
+  return positions;
+}
+
+uint32_t Side::Stored(uint32_t layer) const {
+  uint32_t n = 0;
+  Check(kvevict_sequence_stored_length(sequence(), layer, &n));
+  return n;
+}
+
+uint32_t Side::Logical() const {
+  uint32_t n = 0;
+  Check(kvevict_sequence_logical_length(sequence(), &n));
+  return n;
+}
+
+}  // namespace kvevict::gpu

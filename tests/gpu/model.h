@@ -1,0 +1,63 @@
+// A context, a plan and what the doors need, on the CPU and on the GPU alike.
+#ifndef KVEVICT_TESTS_GPU_MODEL_H_
+#define KVEVICT_TESTS_GPU_MODEL_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/twin.h"
+
+namespace kvevict::gpu {
+
+// One side: `gpu` or, if that is null, the CPU.
+class Side {
+ public:
+  Side(const Gpu* gpu, Twin* twin, const std::string& policy,
+       const kvevict_context_options* options = nullptr);
+
+  const kvevict_context* context() const { return context_.get(); }
+  const kvevict_plan* plan() const { return plan_.get(); }
+  kvevict_sequence* sequence() const { return sequence_.get(); }
+  uint32_t obs_window() const { return policy_.obs_window; }
+  const kvevict_policy& policy() const { return policy_; }
+
+  // ---- The doors, of one layer at n_tokens ----
+
+  std::vector<float> Score(uint32_t layer, uint32_t n_tokens,
+                           const kvevict_plane* row_lse = nullptr);
+  // Keep lists [n_lists, n_keep] of given scores.
+  std::vector<int32_t> Select(uint32_t layer, const std::vector<float>& scores,
+                              uint32_t n_tokens,
+                              const std::vector<int32_t>& protect);
+  void Compact(uint32_t layer, uint32_t n_tokens,
+               const std::vector<int32_t>& keep, uint32_t n_lists);
+
+  // ---- A sequence ----
+
+  // Captures and appends the tokens of [first, first + n), chunk by chunk.
+  void Prefill(uint32_t first, uint32_t n, uint32_t chunk);
+  kvevict_evict_report Evict(const kvevict_evict_options* options = nullptr);
+  std::vector<int32_t> Positions(uint32_t layer, uint32_t kv_head) const;
+  uint32_t Stored(uint32_t layer) const;
+  uint32_t Logical() const;
+
+ private:
+  // Memory of the side; what is written to it, and read back.
+  class Memory;
+
+  const kvevict_view& View(uint32_t layer) const;
+
+  const Gpu* gpu_;
+  Twin* twin_;
+  kvevict_policy policy_;
+  ContextHandle context_;
+  PlanHandle plan_;
+  SequenceHandle sequence_;
+  kvevict_stream stream_;
+};
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_MODEL_H_

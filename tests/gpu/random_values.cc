@@ -1,0 +1,63 @@
+#include "tests/gpu/random_values.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace kvevict::gpu {
+namespace {
+
+constexpr int kSteps = 128;  // to 1: seven bits, as many as bf16 has
+
+// xorshift64*: fast, and good enough to fill gigabytes.
+struct Random {
+  uint64_t state;
+
+  uint64_t operator()() {
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return state * 0x2545F4914F6CDD1Du;
+  }
+};
+
+// The upper half of an f16 or bf16 with the value of `f`, which it can hold.
+uint16_t ToHalf(float f, kvevict_dtype dtype) {
+  const auto bits = std::bit_cast<uint32_t>(f);
+  if (dtype == KVEVICT_DTYPE_BF16) return static_cast<uint16_t>(bits >> 16);
+  if (f == 0.0f) return 0;
+  const uint32_t exponent = ((bits >> 23) & 0xFF) - 127 + 15;
+  return static_cast<uint16_t>(((bits >> 16) & 0x8000) | exponent << 10 |
+                               ((bits >> 13) & 0x3FF));
+}
+
+template <typename T>
+void Fill(uint64_t seed, const std::array<T, 2 * kSteps>& values, uint64_t n,
+          void* out) {
+  Random random{seed * 0x9E3779B97F4A7C15u + 1};
+  auto* to = static_cast<T*>(out);
+  for (uint64_t i = 0; i < n;) {
+    uint64_t bits = random();
+    for (int byte = 0; byte < 8 && i < n; ++byte, bits >>= 8) {
+      std::memcpy(to + i++, &values[bits & 0xFF], sizeof(T));
+    }
+  }
+}
+
+}  // namespace
+
+void FillWithValues(uint64_t seed, kvevict_dtype dtype, uint64_t n, void* out) {
+  std::array<float, 2 * kSteps> floats;
+  std::array<uint16_t, 2 * kSteps> halves;
+  for (int i = 0; i < 2 * kSteps; ++i) {
+    floats[i] = static_cast<float>(i - kSteps) / kSteps;
+    halves[i] = ToHalf(floats[i], dtype);
+  }
+  if (dtype == KVEVICT_DTYPE_F32) {
+    Fill(seed, floats, n, out);
+  } else {
+    Fill(seed, halves, n, out);
+  }
+}
+
+}  // namespace kvevict::gpu

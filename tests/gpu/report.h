@@ -1,0 +1,42 @@
+// What was tried and what came of it.
+#ifndef KVEVICT_TESTS_GPU_REPORT_H_
+#define KVEVICT_TESTS_GPU_REPORT_H_
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace kvevict::gpu {
+
+class Report {
+ public:
+  // Runs a check, which throws or calls Fail() where something is wrong, and
+  // prints a line.
+  void Check(const std::string& name, const std::function<void()>& check);
+  // Notes a failure of the check that runs; it goes on.
+  void Fail(const std::string& what);
+  void FailIf(bool wrong, const std::string& what) {
+    if (wrong) Fail(what);
+  }
+  // A failure if not empty.
+  void Expect(const std::string& difference) {
+    if (!difference.empty()) Fail(difference);
+  }
+  // A figure of the check that runs.
+  void Note(const std::string& name, double value);
+
+  int n_passed() const { return n_passed_; }
+  int n_failed() const { return n_failed_; }
+  const nlohmann::json& checks() const { return checks_; }
+
+ private:
+  nlohmann::json checks_ = nlohmann::json::array();
+  nlohmann::json current_;
+  int n_failures_ = 0;  // of the check that runs
+  int n_passed_ = 0;
+  int n_failed_ = 0;
+};
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_REPORT_H_

@@ -1,0 +1,220 @@
+#include "tests/gpu/twin.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "tests/gpu/random_values.h"
+
+namespace kvevict::gpu {
+namespace {
+
+constexpr uint32_t kPlanes = 3;
+constexpr uint32_t kCompanionBytes = 12;
+
+uint32_t ElementBytes(kvevict_dtype dtype) {
+  return dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
+}
+
+uint32_t RoundUp(uint32_t n, uint32_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+kvevict_geometry GeometryOf(const Shape& shape) {
+  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
+  g.n_layers = shape.n_layers;
+  g.n_q_heads = shape.n_q_heads;
+  g.n_kv_heads = shape.n_kv_heads;
+  g.k_head_dim = g.v_head_dim = shape.head_dim;
+  g.q_dtype = shape.q_dtype;
+  g.k_dtype = g.v_dtype = shape.kv_dtype;
+  g.max_tokens = shape.n_tokens + kRoomForDecoding;
+  return g;
+}
+
+Twin::Twin(const Gpu& gpu, const Shape& shape, uint64_t seed)
+    : shape_(shape),
+      layers_(shape.n_layers),
+      host_views_(shape.n_layers, KVEVICT_VIEW_INIT),
+      device_views_(shape.n_layers, KVEVICT_VIEW_INIT) {
+  if (shape.layout == Layout::kPaged) {
+    block_table_.resize(RoundUp(max_tokens(), kBlockSize) / kBlockSize);
+    std::iota(block_table_.begin(), block_table_.end(), 0);
+    std::shuffle(block_table_.begin(), block_table_.end(),
+                 std::mt19937_64(seed));
+    device_block_table_ =
+        std::make_unique<Buffer>(gpu, block_table_.size() * sizeof(int32_t));
+    device_block_table_->Write(block_table_.data(),
+                               device_block_table_->n_bytes());
+  }
+  const uint64_t rows =
+      uint64_t{RoundUp(max_tokens(), kBlockSize)} * shape.n_kv_heads;
+  for (uint32_t l = 0; l < shape.n_layers; ++l) {
+    Layer& layer = layers_[l];
+    layer.original.resize(rows * (RowBytes(0) + RowBytes(1) + RowBytes(2)));
+    const uint64_t values = rows * 2 * shape.head_dim;
+    FillWithValues(seed + 2 * l, shape.kv_dtype, values, layer.original.data());
+    FillWithValues(seed + 3 * l, KVEVICT_DTYPE_F32, rows * kCompanionBytes / 4,
+                   layer.original.data() + rows * 2 * RowBytes(0));
+    layer.queries.resize(uint64_t{max_tokens()} * shape.n_q_heads *
+                         shape.head_dim * ElementBytes(shape.q_dtype));
+    FillWithValues(seed + 2 * l + 1, shape.q_dtype,
+                   layer.queries.size() / ElementBytes(shape.q_dtype),
+                   layer.queries.data());
+    layer.device = std::make_unique<Buffer>(gpu, layer.original.size());
+    layer.device_queries = std::make_unique<Buffer>(gpu, layer.queries.size());
+    layer.device_queries->Write(layer.queries.data(), layer.queries.size());
+    layer.host.resize(layer.original.size());
+    LayOut(l, reinterpret_cast<uintptr_t>(layer.host.data()), &host_views_[l],
+           &layer.host_companion);
+    LayOut(l, layer.device->address(), &device_views_[l],
+           &layer.device_companion);
+    host_views_[l].block_table =
+        block_table_.empty() ? nullptr : block_table_.data();
+    if (device_block_table_ != nullptr) {
+      device_views_[l].block_table = device_block_table_->pointer<int32_t>();
+    }
+  }
+  Restore();
+}
+
+uint32_t Twin::RowBytes(uint32_t plane) const {
+  return plane == 2 ? kCompanionBytes
+                    : shape_.head_dim * ElementBytes(shape_.kv_dtype);
+}
+
+void Twin::LayOut(uint32_t, uint64_t base, kvevict_view* view,
+                  kvevict_plane* companion) const {
+  const uint32_t slots = RoundUp(max_tokens(), kBlockSize);
+  view->n_kv_heads = shape_.n_kv_heads;
+  view->companions = companion;
+  view->n_companions = 1;
+  *companion = {};
+  if (shape_.layout == Layout::kPaged) {
+    view->block_size = kBlockSize;
+    view->block_table_len = block_table_.size();
+  }
+  for (uint32_t p = 0; p < kPlanes; ++p) {
+    kvevict_plane& plane = p == 0 ? view->k : p == 1 ? view->v : *companion;
+    const int64_t row = RowBytes(p);
+    plane.data = base + Offset(p, 0, 0);
+    if (shape_.layout == Layout::kHeadMajor) {
+      plane.token_stride_bytes = row;
+      plane.head_stride_bytes = row * slots;
+    } else {
+      plane.token_stride_bytes = row * shape_.n_kv_heads;
+      plane.head_stride_bytes = row;
+    }
+    if (shape_.layout == Layout::kPaged) {
+      plane.data = base + Offset(p, 0, 0) -
+                   uint64_t{static_cast<uint32_t>(block_table_[0])} *
+                       kBlockSize * row * shape_.n_kv_heads;
+      plane.block_stride_bytes = row * shape_.n_kv_heads * kBlockSize;
+    }
+    if (p == 2) {
+      plane.row_bytes = kCompanionBytes;
+    } else {
+      plane.dtype = shape_.kv_dtype;
+      plane.head_dim = shape_.head_dim;
+    }
+  }
+}
+
+uint64_t Twin::Offset(uint32_t plane, uint32_t slot, uint32_t kv_head) const {
+  const uint64_t slots = RoundUp(max_tokens(), kBlockSize);
+  uint64_t begin = 0;
+  for (uint32_t p = 0; p < plane; ++p) {
+    begin += slots * shape_.n_kv_heads * RowBytes(p);
+  }
+  uint64_t row = slot;
+  if (shape_.layout == Layout::kPaged) {
+    row = uint64_t{static_cast<uint32_t>(block_table_[slot / kBlockSize])} *
+              kBlockSize +
+          slot % kBlockSize;
+  }
+  const uint64_t place = shape_.layout == Layout::kHeadMajor
+                             ? kv_head * slots + row
+                             : row * shape_.n_kv_heads + kv_head;
+  return begin + place * RowBytes(plane);
+}
+
+kvevict_plane Twin::HostQueries(uint32_t layer, uint32_t first) const {
+  kvevict_plane plane{};
+  plane.head_stride_bytes = shape_.head_dim * ElementBytes(shape_.q_dtype);
+  plane.token_stride_bytes = plane.head_stride_bytes * shape_.n_q_heads;
+  plane.data = reinterpret_cast<uintptr_t>(layers_[layer].queries.data()) +
+               static_cast<uint64_t>(plane.token_stride_bytes) * first;
+  plane.dtype = shape_.q_dtype;
+  plane.head_dim = shape_.head_dim;
+  return plane;
+}
+
+kvevict_plane Twin::DeviceQueries(uint32_t layer, uint32_t first) const {
+  kvevict_plane plane = HostQueries(layer, first);
+  plane.data += layers_[layer].device_queries->address() -
+                reinterpret_cast<uintptr_t>(layers_[layer].queries.data());
+  return plane;
+}
+
+void Twin::Restore() {
+  for (Layer& layer : layers_) {
+    layer.host = layer.original;
+    layer.device->Write(layer.original.data(), layer.original.size());
+  }
+}
+
+void Twin::Fetch(uint32_t layer) {
+  layers_[layer].fetched = layers_[layer].device->ReadAll<uint8_t>();
+}
+
+std::string Twin::CompareWithHost(uint32_t layer, uint32_t n_tokens) const {
+  const Layer& l = layers_[layer];
+  for (uint32_t p = 0; p < kPlanes; ++p) {
+    for (uint32_t slot = 0; slot < n_tokens; ++slot) {
+      for (uint32_t h = 0; h < shape_.n_kv_heads; ++h) {
+        const uint64_t offset = Offset(p, slot, h);
+        if (std::memcmp(&l.fetched[offset], &l.host[offset], RowBytes(p)) !=
+            0) {
+          return fmt::format("layer {}, plane {}, slot {}, head {} differs",
+                             layer, p, slot, h);
+        }
+      }
+    }
+  }
+  return "";
+}
+
+std::string Twin::CompareWithPositions(
+    uint32_t layer, uint32_t kv_head,
+    const std::vector<int32_t>& positions) const {
+  const Layer& l = layers_[layer];
+  for (uint32_t p = 0; p < kPlanes; ++p) {
+    for (uint32_t slot = 0; slot < positions.size(); ++slot) {
+      const auto position = static_cast<uint32_t>(positions[slot]);
+      if (std::memcmp(&l.fetched[Offset(p, slot, kv_head)],
+                      &l.original[Offset(p, position, kv_head)],
+                      RowBytes(p)) != 0) {
+        return fmt::format(
+            "layer {}, plane {}, head {}: slot {} does not hold position {}",
+            layer, p, kv_head, slot, position);
+      }
+    }
+  }
+  return "";
+}
+
+bool Twin::IsUntouched(uint32_t layer) const {
+  return layers_[layer].fetched == layers_[layer].original;
+}
+
+uint64_t Twin::CacheBytes(uint64_t n_tokens) const {
+  return n_tokens * shape_.n_layers * shape_.n_kv_heads *
+         (RowBytes(0) + RowBytes(1) + RowBytes(2));
+}
+
+}  // namespace kvevict::gpu
