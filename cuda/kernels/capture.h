@@ -9,12 +9,12 @@ namespace kvevict::cuda {
 // Grid (CaptureBlocks(), n_rows).
 constexpr uint32_t kCaptureThreads = 128;
 
-KV_HOST_DEVICE constexpr bool CaptureIsPacked(const CaptureParams& p) {
+constexpr bool CaptureIsPacked(const CaptureParams& p) {
   return p.from_element_stride == static_cast<int64_t>(p.element_bytes);
 }
 
 // The most bytes, 16 at most, that every address and length is a multiple of.
-KV_HOST_DEVICE constexpr uint32_t CaptureUnit(const CaptureParams& p) {
+constexpr uint32_t CaptureUnit(const CaptureParams& p) {
   const uint64_t run =
       uint64_t{p.element_bytes} * (CaptureIsPacked(p) ? p.n_elements : 1);
   const uint64_t all =
@@ -25,7 +25,7 @@ KV_HOST_DEVICE constexpr uint32_t CaptureUnit(const CaptureParams& p) {
 }
 
 // A thread copies one unit of a row.
-KV_HOST_DEVICE constexpr uint32_t CaptureBlocks(const CaptureParams& p) {
+constexpr uint32_t CaptureBlocks(const CaptureParams& p) {
   const uint64_t units =
       uint64_t{p.n_heads} * p.n_elements * p.element_bytes / p.unit;
   return static_cast<uint32_t>((units + kCaptureThreads - 1) / kCaptureThreads);

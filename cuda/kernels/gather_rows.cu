@@ -1,9 +1,10 @@
 // Compaction in place: row keep[i] of a plane and head moves to row i.
 //
 // Keep lists are strictly ascending, so keep[i] >= i. Rows read for places from
-// i on are at i or above; rows written for places below i are below i. So what is
-// written never meets what a later place reads, and the one rule is: all reads of
-// some places before their writes. Lists in another order must not come here.
+// i on are at i or above; rows written for places below i are below i. So what
+// is written never meets what a later place reads, and the one rule is: all
+// reads of some places before their writes. Lists in another order must not
+// come here.
 #include "gather_rows.h"
 
 #include "device.cuh"
@@ -131,8 +132,9 @@ KV_DEVICE void WalkColumn(const Column& column, uint64_t keep,
       moved[r] = LoadGlobal<Unit>(column.Address(from[r]));
     }
 #pragma unroll
-    for (uint32_t r = 0; r < kRows; ++r)
+    for (uint32_t r = 0; r < kRows; ++r) {
       to[r] = column.Find(AtMost(i + r, last));
+    }
     FindSurvivors(column, keep, i + kRows, last, from);
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
@@ -141,11 +143,8 @@ KV_DEVICE void WalkColumn(const Column& column, uint64_t keep,
   }
 }
 
-// Grid (columns of all heads / 32, n_planes); a thread owns a column, so nobody
-// waits for anybody. 9,216 threads with 32 rows of 16 bytes each have 4.7 MB on
-// their way. Reads and writes every kept row once.
 template <class Unit>
-KV_DEVICE void GatherColumns(const GatherParams& p) {
+KV_DEVICE void GatherColumn(const GatherParams& p) {
   constexpr uint32_t kUnit = sizeof(Unit);
   const GatherPlane& plane = p.planes[blockIdx.y];
   const uint32_t n_columns = p.row_bytes / kUnit * p.n_pieces;
@@ -161,7 +160,24 @@ KV_DEVICE void GatherColumns(const GatherParams& p) {
   }
 }
 
+}  // namespace
+
+// Grid (columns of all heads / 32, n_planes); a thread owns a column, so nobody
+// waits for anybody. 9,216 threads with 32 rows of 16 bytes each have 4.7 MB on
+// their way. Reads and writes every kept row once.
+KV_KERNEL(gather_columns_16, GatherParams, kColumnThreads, 1) {
+  GatherColumn<Bytes16>(p);
+}
+KV_KERNEL(gather_columns_4, GatherParams, kColumnThreads, 1) {
+  GatherColumn<uint32_t>(p);
+}
+KV_KERNEL(gather_columns_1, GatherParams, kColumnThreads, 1) {
+  GatherColumn<uint8_t>(p);
+}
+
 // ---- By chunks ----
+
+namespace {
 
 // Some rows of some columns of a plane and head, by the number of a ticket. Who
 // draws a higher one has the same rows or later ones.
@@ -188,9 +204,9 @@ struct Chunk {
   }
 };
 
-// Waits until the earlier chunks that read where this one writes have read. They
-// drew lower tickets, so they run already and wait for nobody before they say so:
-// however few blocks run together, none waits for ever.
+// Waits until the earlier chunks that read where this one writes have read.
+// They drew lower tickets, so they run already and wait for nobody before they
+// say so: however few blocks run together, none waits for ever.
 KV_DEVICE void WaitForReaders(const Chunk& chunk, uint64_t keep,
                               uint64_t own_flag) {
   const uint32_t end = chunk.first_row + chunk.n_rows;
@@ -226,8 +242,8 @@ struct ThreadRows {
   }
 };
 
-// Loads a thread's rows, says so, waits, stores them. A thread without rows takes
-// part in the barriers.
+// Loads a thread's rows, says so, waits, stores them. A thread without rows
+// takes part in the barriers.
 template <class Unit, class Column>
 KV_DEVICE void MoveChunk(const Column& column, const Chunk& chunk,
                          const ThreadRows& rows, uint64_t keep, uint64_t flag) {
@@ -259,8 +275,8 @@ KV_DEVICE uint32_t DrawTicket(const GatherParams& p) {
 }
 
 // Grid (ChunkBlocks()); a block owns the chunk of its ticket, a thread up to 8
-// rows of one column. 32 KB of rows per block in registers, no workspace but the
-// flags. Reads and writes every kept row once.
+// rows of one column. 32 KB of rows per block in registers, no workspace but
+// the flags. Reads and writes every kept row once.
 template <class Unit>
 KV_DEVICE void GatherChunk(const GatherParams& p) {
   constexpr uint32_t kUnit = sizeof(Unit);
@@ -290,23 +306,6 @@ KV_DEVICE void GatherChunk(const GatherParams& p) {
 
 }  // namespace
 
-// ---- Entries ----
-
-KV_KERNEL(gather_columns_16, GatherParams, kColumnThreads, 1) {
-  GatherColumns<Bytes16>(p);
-}
-KV_KERNEL(gather_columns_8, GatherParams, kColumnThreads, 1) {
-  GatherColumns<uint64_t>(p);
-}
-KV_KERNEL(gather_columns_4, GatherParams, kColumnThreads, 1) {
-  GatherColumns<uint32_t>(p);
-}
-KV_KERNEL(gather_columns_2, GatherParams, kColumnThreads, 1) {
-  GatherColumns<uint16_t>(p);
-}
-KV_KERNEL(gather_columns_1, GatherParams, kColumnThreads, 1) {
-  GatherColumns<uint8_t>(p);
-}
 KV_KERNEL(gather_chunks_16, GatherParams, kChunkThreads, 2) {
   GatherChunk<Bytes16>(p);
 }

@@ -6,27 +6,26 @@
 
 namespace kvevict::cuda {
 
-// The entries are gather_columns_<unit> and gather_chunks_<unit>. A unit, of 1,
-// 2, 4, 8 or 16 bytes, moves at a time; a column is the same unit of every row
-// of a plane and head.
-
-// ---- By columns: a thread walks one column. Grid (ColumnBlocks(), n_planes).
-
+// A unit, of 1, 2, 4, 8 or 16 bytes, moves at a time; a column is the same unit
+// of every row of a plane and head.
+//
+// gather_columns_<unit>, for units of 16, 4 and 1: a thread walks one column.
+// Grid (ColumnBlocks(), n_planes).
 constexpr uint32_t kColumnThreads = 32;  // small blocks spread evenly
 
 // Rows of a column that are on their way together; more would not fit the
-// registers.
-KV_HOST_DEVICE constexpr uint32_t ColumnRows(uint32_t unit, bool is_paged) {
-  return unit == 16 && !is_paged ? 32 : 16;
+// registers. Smaller units come here only where there is no memory for tickets.
+constexpr uint32_t ColumnRows(uint32_t unit, bool is_paged) {
+  return unit < 16 ? 8 : is_paged ? 16 : 32;
 }
 
-// ---- By chunks: blocks have some rows each of some columns. Grid ChunkBlocks().
-
+// gather_chunks_<unit>: a block has some rows of some columns. Grid
+// (ChunkBlocks()); none, no launch.
 constexpr uint32_t kChunkThreads = 256;
 constexpr uint32_t kChunkLoads = 8;  // rows per thread
 
 // The largest unit that divides every address and length.
-KV_HOST_DEVICE constexpr uint32_t GatherUnit(const GatherParams& p) {
+constexpr uint32_t GatherUnit(const GatherParams& p) {
   uint64_t all = 16 | p.row_bytes;
   if (p.n_heads > 1) all |= static_cast<uint64_t>(p.rows.head_stride);
   if (p.n_pieces > 1) all |= static_cast<uint64_t>(p.rows.element_stride);
@@ -37,57 +36,54 @@ KV_HOST_DEVICE constexpr uint32_t GatherUnit(const GatherParams& p) {
 }
 
 // Of one plane and head.
-KV_HOST_DEVICE constexpr uint64_t ColumnsPerHead(const GatherParams& p,
-                                                 uint32_t unit) {
+constexpr uint64_t ColumnsPerHead(const GatherParams& p, uint32_t unit) {
   return uint64_t{p.row_bytes} / unit * p.n_pieces;
 }
 
-// Columns keep the memory busy by themselves if as many bytes are on their way
-// as it moves in its latency: 4 MiB for 4 TB/s and 1 us. Depends on the shape
-// only, so that a plan knows its workspace.
-KV_HOST_DEVICE constexpr bool GatherByColumns(const GatherParams& p,
-                                              uint32_t unit) {
+// Columns keep the memory busy by themselves, without tickets, if as many bytes
+// are on their way as it moves in its latency: 4 MiB for 4 TB/s and 1 us.
+// Depends on the shape only, so that results and workspace do.
+constexpr bool GatherByColumns(const GatherParams& p, uint32_t unit) {
   constexpr uint64_t kBytesOnTheirWay = uint64_t{4} << 20;
-  return p.n_planes * p.n_heads * ColumnsPerHead(p, unit) * unit *
-             ColumnRows(unit, p.rows.block_size > 0) >=
-         kBytesOnTheirWay;
+  return unit == 16 && p.n_planes * p.n_heads * ColumnsPerHead(p, 16) * 16 *
+                               ColumnRows(16, p.rows.block_size > 0) >=
+                           kBytesOnTheirWay;
 }
 
-KV_HOST_DEVICE constexpr uint32_t ColumnBlocks(const GatherParams& p,
-                                               uint32_t unit) {
+constexpr uint32_t ColumnUnit(uint32_t unit) {
+  return unit == 16 ? 16 : unit >= 4 ? 4 : 1;
+}
+
+constexpr uint32_t ColumnBlocks(const GatherParams& p, uint32_t unit) {
   return static_cast<uint32_t>(
       (p.n_heads * ColumnsPerHead(p, unit) + kColumnThreads - 1) /
       kColumnThreads);
 }
 
 // Columns are dealt evenly to as few blocks as can have them.
-KV_HOST_DEVICE constexpr uint32_t ChunkGroups(const GatherParams& p,
-                                              uint32_t unit) {
+constexpr uint32_t ChunkGroups(const GatherParams& p, uint32_t unit) {
   return static_cast<uint32_t>((ColumnsPerHead(p, unit) + kChunkThreads - 1) /
                                kChunkThreads);
 }
-KV_HOST_DEVICE constexpr uint32_t ChunkColumns(const GatherParams& p,
-                                               uint32_t unit) {
+constexpr uint32_t ChunkColumns(const GatherParams& p, uint32_t unit) {
   const uint32_t groups = ChunkGroups(p, unit);
   return static_cast<uint32_t>((ColumnsPerHead(p, unit) + groups - 1) / groups);
 }
 
-KV_HOST_DEVICE constexpr uint32_t ChunkRows(uint32_t columns_per_block) {
+constexpr uint32_t ChunkRows(uint32_t columns_per_block) {
   return kChunkThreads / columns_per_block * kChunkLoads;
 }
 
 // For n_keep of the longest list.
-KV_HOST_DEVICE constexpr uint64_t ChunkBlocks(const GatherParams& p,
-                                              uint32_t unit, uint32_t n_keep) {
+constexpr uint64_t ChunkBlocks(const GatherParams& p, uint32_t unit,
+                               uint32_t n_keep) {
   const uint32_t rows = ChunkRows(ChunkColumns(p, unit));
   const uint32_t n_chunks = (n_keep + rows - 1) / rows;
   return uint64_t{n_chunks} * p.n_planes * p.n_heads * ChunkGroups(p, unit);
 }
 
 // u32 words at `tickets`: the next ticket, and a flag per block.
-KV_HOST_DEVICE constexpr uint64_t ChunkTickets(uint64_t n_blocks) {
-  return 1 + n_blocks;
-}
+constexpr uint64_t ChunkTickets(uint64_t n_blocks) { return 1 + n_blocks; }
 
 }  // namespace kvevict::cuda
 

@@ -1,6 +1,5 @@
 // Arguments of the kernels: one struct each, passed by value, at most 4,096
 // bytes. Read by the host compiler and by NVRTC; addresses are device addresses.
-// Functions for both are marked KV_HOST_DEVICE.
 //
 // Layers of a model go in one launch: what they have in common (strides, head
 // counts) stands once, what differs in an array with one entry per layer. More
@@ -16,10 +15,8 @@ typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef int int32_t;
 typedef long long int64_t;
-#define KV_HOST_DEVICE __host__ __device__
 #else
 #include <cstdint>
-#define KV_HOST_DEVICE
 #endif
 
 namespace kvevict::cuda {

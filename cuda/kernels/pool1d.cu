@@ -1,6 +1,6 @@
-// Pooling of scores along the tokens, in place, and reduction of several rows of
-// scores to one. The same operations in the same order as core/kernels/pool1d.cc:
-// the results have the same bits.
+// Pooling of scores along the tokens, in place, and reduction of several rows
+// of scores to one. The same operations in the same order as
+// core/kernels/pool1d.cc: the results have the same bits.
 #include "pool1d.h"
 
 #include "device.cuh"
@@ -29,79 +29,119 @@ KV_DEVICE void FillInfinity(uint64_t row, uint32_t begin, uint32_t end,
 
 // ---- pool_rows ----
 
-constexpr uint32_t kTile = 4 * kPoolThreads;  // words; a thread loads a quad
+constexpr uint32_t kQuadsPerThread = 4;  // on their way together
+constexpr uint32_t kTile = 4 * kQuadsPerThread * kPoolThreads;  // words
 
-// The words of a row that outputs still need. A word lies at its place plus the
-// row's lead, so that quads stay whole. A tile is filled while the outputs of the
-// one before are computed, which read that and the one before it: three of four.
-constexpr uint32_t kRing = 4 * kTile;
-static_assert(kMaxPoolKernel <= kTile);
+// Shared words: the last ones of the tile before, then a tile. Outputs trail
+// the tile by half a kernel, so that output k of a tile is made of `kernel`
+// words from word k of those `kernel - 1` on, wherever the tile lies in the
+// row.
+constexpr uint32_t kMargin = 1024;
+static_assert(kMaxPoolKernel - 1 <= kMargin);
+static_assert(kMargin % kPoolThreads == 0 && kMargin <= kTile);
 
 struct Pooling {
-  const uint32_t* ring;
-  uint32_t lead;
   uint32_t n;
   uint32_t kernel;
   bool is_max;
   bool edge_shrinks;
+  float scale;
 
-  KV_DEVICE float At(uint32_t i) const {
-    return ToFloat<kF32>(ring[(i + lead) % kRing]);
-  }
+  KV_DEVICE Pooling(const PoolParams& p, uint32_t n)
+      : n(n),
+        kernel(p.kernel),
+        is_max(p.is_max != 0),
+        edge_shrinks(p.edge_shrinks != 0),
+        scale(1.0f / static_cast<float>(p.kernel)) {}
 
-  KV_DEVICE float Output(uint32_t i) const {
+  // Output i of the row; words of the window outside the row are not used.
+  KV_DEVICE float Output(const uint32_t* window, uint32_t i) const {
     const uint32_t half = kernel / 2;
-    const uint32_t begin = i < half ? 0 : i - half;
-    const uint32_t end = n - i > half ? i + half + 1 : n;
+    const uint32_t begin = i < half ? half - i : 0;
+    const uint32_t end = n - i > half ? kernel : half + (n - i);
     const bool inside = end - begin == kernel;
-    float result = At(begin);
+    float result = ToFloat<kF32>(window[begin]);
     if (is_max) {
       for (uint32_t j = begin + 1; j < end; ++j) {
-        result = Larger(result, At(j), inside);
+        result = Larger(result, ToFloat<kF32>(window[j]), inside);
       }
       return result;
     }
-    for (uint32_t j = begin + 1; j < end; ++j) result += At(j);
-    const uint32_t terms = edge_shrinks ? end - begin : kernel;
-    return result * (1.0f / static_cast<float>(terms));
+    for (uint32_t j = begin + 1; j < end; ++j) {
+      result += ToFloat<kF32>(window[j]);
+    }
+    if (inside || !edge_shrinks) return result * scale;
+    return result * (1.0f / static_cast<float>(end - begin));
   }
 };
 
-// Outputs trail the loads by half a kernel, so what they replace has been read;
-// the next tile is on its way from memory meanwhile.
+// What a thread brings to the shared words of a tile: its quads, and words of
+// the tile before.
+struct TileWords {
+  Bytes16 quads[kQuadsPerThread] = {};
+  uint32_t before[kMargin / kPoolThreads] = {};
+
+  KV_DEVICE void Load(const Quads& in, uint32_t first_quad) {
+#pragma unroll
+    for (uint32_t k = 0; k < kQuadsPerThread; ++k) {
+      const uint32_t quad = first_quad + threadIdx.x + k * kPoolThreads;
+      if (quad < in.Size()) quads[k] = in.Load(quad);
+    }
+  }
+  KV_DEVICE void TakeMargin(const uint32_t* words) {
+#pragma unroll
+    for (uint32_t k = 0; k < kMargin / kPoolThreads; ++k) {
+      before[k] = words[kTile + threadIdx.x + k * kPoolThreads];
+    }
+  }
+  KV_DEVICE void Store(uint32_t* words) const {
+#pragma unroll
+    for (uint32_t k = 0; k < kMargin / kPoolThreads; ++k) {
+      words[threadIdx.x + k * kPoolThreads] = before[k];
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < kQuadsPerThread; ++k) {
+      const uint32_t place = (threadIdx.x + k * kPoolThreads) * 4;
+      *reinterpret_cast<Bytes16*>(&words[kMargin + place]) = quads[k];
+    }
+  }
+};
+
+// What outputs replace has been read, as they trail the tile; the next tile is
+// on its way from memory meanwhile.
 KV_DEVICE void PoolInPlace(const PoolParams& p, uint64_t row, uint32_t n,
-                           uint32_t* ring) {
+                           uint32_t* words) {
   const Quads in(row, n);
-  const Pooling pooling = {ring,     in.lead,       n,
-                           p.kernel, p.is_max != 0, p.edge_shrinks != 0};
+  const Pooling pooling(p, n);
   const uint32_t behind = in.lead + p.kernel / 2;
-  const uint32_t n_quads = in.Size();
-  uint32_t quad = threadIdx.x;
-  Bytes16 words = {};
-  if (quad < n_quads) words = in.Load(quad);
+  const uint32_t* const windows = words + kMargin - (p.kernel - 1);
+  TileWords mine;
+  mine.Load(in, 0);
   for (uint32_t tile = 0; tile < n + behind; tile += kTile) {
-    *reinterpret_cast<Bytes16*>(&ring[quad * 4 % kRing]) = words;
-    quad += kPoolThreads;
-    if (quad < n_quads) words = in.Load(quad);
+    mine.Store(words);
+    mine.Load(in, (tile + kTile) / 4);
     BlockSync();
     for (uint32_t k = threadIdx.x; k < kTile; k += kPoolThreads) {
       const uint32_t i = tile + k - behind;  // wraps around before the row
       if (i >= n) continue;
-      StoreGlobal(row + uint64_t{i} * sizeof(float), pooling.Output(i));
+      StoreGlobal(row + uint64_t{i} * sizeof(float),
+                  pooling.Output(windows + k, i));
     }
+    mine.TakeMargin(words);
+    BlockSync();
   }
 }
 
 }  // namespace
 
-// Grid (n_rows, n_layers); a block walks one row upward. 32 KiB shared. Reads and
-// writes every score once.
-KV_KERNEL(pool_rows, PoolParams, kPoolThreads, 2) {
-  KV_SHARED(uint32_t, ring, kRing);
+// Grid (n_rows, n_layers); a block walks one row upward. 20 KiB shared. Reads
+// and writes every score once.
+KV_KERNEL(pool_rows, PoolParams, kPoolThreads, 4) {
+  KV_SHARED(uint32_t, words, kMargin + kTile);
   const PoolLayer& layer = p.layers[blockIdx.y];
   const uint64_t row =
       layer.rows + uint64_t{blockIdx.x} * layer.n_tokens * sizeof(float);
-  if (p.kernel > 1) PoolInPlace(p, row, layer.n_pooled, ring);
+  if (p.kernel > 1) PoolInPlace(p, row, layer.n_pooled, words);
   FillInfinity(row, layer.n_pooled, layer.n_tokens, threadIdx.x, kPoolThreads);
 }
 
@@ -147,9 +187,9 @@ KV_DEVICE void ReduceColumn(const ReduceParams& p, uint64_t in, uint64_t stride,
 
 }  // namespace
 
-// Grid (tokens / 1024 of the longest layer, n_out_rows, n_layers); a thread owns
-// four columns and reads all their terms before it writes, so `out` may be the
-// first row.
+// Grid (tokens / 1024 of the longest layer, n_out_rows, n_layers); a thread
+// owns four columns and reads all their terms before it writes, so `out` may be
+// the first row.
 KV_KERNEL(reduce_rows, ReduceParams, kReduceThreads, 1) {
   const ReduceLayer& layer = p.layers[blockIdx.z];
   const uint64_t stride = uint64_t{layer.n_tokens} * sizeof(float);

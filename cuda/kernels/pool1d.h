@@ -6,16 +6,16 @@
 
 namespace kvevict::cuda {
 
-// pool_rows: grid (n_rows, n_layers), a block per row. 512 threads: all 288 rows
-// of an 8-head, 36-layer model are on an H200 together.
-constexpr uint32_t kPoolThreads = 512;
+// pool_rows: grid (n_rows, n_layers), a block per row. 256 threads: all 288
+// rows of an 8-head, 36-layer model are on an H200 together.
+constexpr uint32_t kPoolThreads = 256;
 constexpr uint32_t kMaxPoolKernel = 1023;
 
 // reduce_rows: grid (ReduceBlocks() of the longest layer, n_out_rows,
 // n_layers).
 constexpr uint32_t kReduceThreads = 256;
 constexpr uint32_t kReduceColumns = 4;  // per thread
-KV_HOST_DEVICE constexpr uint32_t ReduceBlocks(uint32_t n_tokens) {
+constexpr uint32_t ReduceBlocks(uint32_t n_tokens) {
   constexpr uint32_t kColumns = kReduceThreads * kReduceColumns;
   return (n_tokens + kColumns - 1) / kColumns;
 }

@@ -1,5 +1,5 @@
-// Selection by radix: the n_keep largest keys of a list, ascending by place. The
-// same keys, cut and tie rule as core/kernels/topk.cc.
+// Selection by radix: the n_keep largest keys of a list, ascending by place.
+// The same keys, cut and tie rule as core/kernels/topk.cc.
 #include "topk.h"
 
 #include "device.cuh"
@@ -10,7 +10,7 @@ namespace kvevict::cuda {
 
 // Grid (n_lists, n_layers); a block selects one list. 8.4 KiB shared. Reads the
 // scores five times, the first time from memory.
-KV_KERNEL(select_topk, SelectParams, kSelectThreads, 2) {
+KV_KERNEL(select_topk, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const SelectLayer& layer = p.layers[blockIdx.y];
   if (layer.n_keep == 0) return;
@@ -83,7 +83,7 @@ KV_DEVICE bool MergeBins(const LongList& list, SelectShared& shared) {
 
 // Counts one digit; the list's last block picks it and clears up for the next
 // round. Its own bins have been read by all before MergeBins() returned.
-KV_KERNEL(select_long_digit, SelectParams, kSelectThreads, 2) {
+KV_KERNEL(select_long_digit, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const SelectLayer& layer = p.layers[blockIdx.z];
   const Keys keys(p, blockIdx.z, blockIdx.y);
@@ -109,7 +109,7 @@ KV_KERNEL(select_long_digit, SelectParams, kSelectThreads, 2) {
 }
 
 // The tally of each chunk against the cut.
-KV_KERNEL(select_long_count, SelectParams, kSelectThreads, 2) {
+KV_KERNEL(select_long_count, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const Keys keys(p, blockIdx.z, blockIdx.y);
   const LongList list(p, keys);
@@ -125,7 +125,7 @@ KV_KERNEL(select_long_count, SelectParams, kSelectThreads, 2) {
 }
 
 // Each chunk's places, behind those of the chunks before.
-KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 2) {
+KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const Keys keys(p, blockIdx.z, blockIdx.y);
   const LongList list(p, keys);
@@ -160,8 +160,8 @@ KV_KERNEL(make_keys, SelectParams, kKeysThreads, 1) {
               keys.IsForced(i) ? kForcedKey : keys.Key(bits));
 }
 
-// Grid (n_positions / 256, n_lists, n_layers); a thread pins one position in one
-// list.
+// Grid (n_positions / 256, n_lists, n_layers); a thread pins one position in
+// one list.
 KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
   const PinLayer& layer = p.layers[blockIdx.z];
   const uint32_t i = blockIdx.x * kKeysThreads + threadIdx.x;

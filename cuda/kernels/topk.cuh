@@ -73,8 +73,8 @@ struct Keys {
   }
 };
 
-// Calls visit(KeyQuad) for quads first, first + step, ... below `end`. Lanes may
-// make different numbers of calls: no collective in `visit`.
+// Calls visit(KeyQuad) for quads first, first + step, ... below `end`. Lanes
+// may make different numbers of calls: no collective in `visit`.
 template <class Visit>
 KV_DEVICE void ForEachQuad(const Keys& keys, uint32_t first, uint32_t end,
                            uint32_t step, const Visit& visit) {
@@ -128,15 +128,18 @@ struct SelectShared {
 };
 
 constexpr uint32_t kBinsPerThread = kBins / kSelectThreads;
-static_assert(kBinsPerThread == 4);
+static_assert(kBinsPerThread % 4 == 0);
 
-// A thread's bins are four neighbours, the highest ones of thread 0.
+// A thread's bins are neighbours, the highest ones of thread 0.
 KV_DEVICE uint32_t FirstBin() {
   return kBins - kBinsPerThread * (threadIdx.x + 1);
 }
 
 KV_DEVICE void ZeroBins(SelectShared& shared) {
-  *reinterpret_cast<Bytes16*>(&shared.bins[FirstBin()]) = Bytes16{};
+  const uint32_t first = FirstBin();
+  for (uint32_t j = 0; j < kBinsPerThread; j += 4) {
+    *reinterpret_cast<Bytes16*>(&shared.bins[first + j]) = Bytes16{};
+  }
 }
 
 // Equal digits of a warp are merged by the hardware: adding 1 to shared memory
@@ -188,17 +191,20 @@ KV_DEVICE uint32_t CountAbove(uint32_t own, SelectShared& shared) {
 // one digit more. All threads call it after BlockSync.
 KV_DEVICE Cut PickDigit(uint32_t round, const Cut& cut, SelectShared& shared) {
   const uint32_t first = FirstBin();
-  const Bytes16 bins = *reinterpret_cast<const Bytes16*>(&shared.bins[first]);
-  ZeroBins(shared);
-  const uint32_t own = bins.x[0] + bins.x[1] + bins.x[2] + bins.x[3];
-  uint32_t above = CountAbove(own, shared);
-  if (above < cut.needed && cut.needed - above <= own) {
+  uint32_t bins[kBinsPerThread];
+  uint32_t own = 0;
 #pragma unroll
-    for (uint32_t j = kBinsPerThread; j-- > 0; above += bins.x[j]) {
-      if (above < cut.needed && cut.needed - above <= bins.x[j]) {
-        shared.cut = {cut.low + ((first + j) << DigitShift(round)),
-                      cut.needed - above, bins.x[j]};
-      }
+  for (uint32_t j = 0; j < kBinsPerThread; ++j) {
+    bins[j] = shared.bins[first + j];
+    own += bins[j];
+  }
+  ZeroBins(shared);
+  uint32_t above = CountAbove(own, shared);
+#pragma unroll
+  for (uint32_t j = kBinsPerThread; j-- > 0; above += bins[j]) {
+    if (above < cut.needed && cut.needed - above <= bins[j]) {
+      shared.cut = {cut.low + ((first + j) << DigitShift(round)),
+                    cut.needed - above, bins[j]};
     }
   }
   BlockSync();

@@ -9,9 +9,9 @@
 // Causal: window row w is token n_tokens - KV_WINDOW + w. Keys beyond a row
 // never matter to it, whatever they hold.
 //
-// Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP,
-// KV_PAGED, KV_USE_MMA, and KV_OUT: 0 one row of scores per KV head, the sum over
-// the group; 1 the maximum of the group's sums; 2 one row per query head.
+// Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP
+// KV_PAGED KV_USE_MMA, and KV_OUT: 0 one row of scores per KV head, the sum
+// over the group; 1 the maximum of the group's sums; 2 one row per query head.
 #include "device.cuh"
 #include "window_attention.h"
 #include "window_attention_rows.cuh"
@@ -24,7 +24,6 @@
 #include "window_attention_scores.cuh"
 
 namespace kvevict::cuda {
-
 namespace {
 
 // Whether some row does not see all keys of a tile.
@@ -108,8 +107,9 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
     }
     BlockSync();
     float references[kLaneRows];
-    for (uint32_t i = 0; i < kLaneRows; ++i)
+    for (uint32_t i = 0; i < kLaneRows; ++i) {
       references[i] = row_lse[LaneRow(i)];
+    }
 
     // The sums of a tile are in one buffer while the tile before is stored from
     // the other: one barrier per tile does for both.

@@ -1,4 +1,4 @@
-// The launch of window_attention.cu: what its kernels and the host must agree on.
+// The launch of window_attention.cu: what its kernels and the host agree on.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_H_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_H_
 
@@ -28,17 +28,18 @@ struct WindowAttentionShape {
   uint32_t key_groups;
   uint32_t threads;
   uint32_t blocks_per_sm;  // at 128 registers
-  // Dynamic shared memory of both kernels. Beside 13 KB that are static it can
-  // pass the 48 KB that need no attribute.
+  // Of both kernels, which use up to 38 KB more that are static, 12 KB with
+  // tensor cores. Together they pass 48 KB from head_dim 144 on: set the
+  // attribute that allows it.
   uint32_t dynamic_shared_bytes;
 };
 
-KV_HOST_DEVICE constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) {
-  return (a + b - 1) / b;
-}
+constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-KV_HOST_DEVICE constexpr WindowAttentionShape ShapeWindowAttention(
-    bool use_mma, uint32_t head_dim, uint32_t window, uint32_t group) {
+constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
+                                                    uint32_t head_dim,
+                                                    uint32_t window,
+                                                    uint32_t group) {
   WindowAttentionShape s = {};
   // Two tiles of queries of more than 128 elements do not fit in the registers.
   s.tiles_per_warp = use_mma && head_dim > 128 ? 1 : 2;
@@ -60,8 +61,8 @@ KV_HOST_DEVICE constexpr WindowAttentionShape ShapeWindowAttention(
   s.key_groups = s.row_warps <= 2 ? 4 : s.row_warps <= 4 ? 2 : 1;
   s.threads = 32 * s.row_warps * s.key_groups;
   s.blocks_per_sm = 512 / s.threads;
-  // Two tiles of keys; 16 bytes more per row keep the 8 rows that ldmatrix reads
-  // at once in different banks.
+  // Two tiles of keys; 16 bytes more per row keep the 8 rows that ldmatrix
+  // reads at once in different banks.
   s.dynamic_shared_bytes = use_mma ? 2 * kTileKeys * (2 * head_dim + 16) : 0;
   return s;
 }
@@ -69,9 +70,8 @@ KV_HOST_DEVICE constexpr WindowAttentionShape ShapeWindowAttention(
 // Whether the tensor cores can do it: sm is 80 for compute capability 8.0.
 // Besides, elements must be packed, key rows start at multiples of 16 bytes and
 // query rows at multiples of 4.
-KV_HOST_DEVICE constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype,
-                                        uint32_t head_dim, uint32_t window,
-                                        uint32_t sm) {
+constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype, uint32_t head_dim,
+                         uint32_t window, uint32_t sm) {
   return sm >= 80 && q_dtype == k_dtype && (q_dtype == 2 || q_dtype == 3) &&
          head_dim % 16 == 0 && head_dim <= 256 && head_dim > 0 &&
          window <= (head_dim > 128 ? 128 : 256);
@@ -79,9 +79,7 @@ KV_HOST_DEVICE constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype,
 
 // KV_OUT 1, the maximum over the heads of a group, needs whole heads in a row
 // block. For longer windows: KV_OUT 2, then reduce_rows.
-KV_HOST_DEVICE constexpr bool CanReduceByMax(uint32_t window) {
-  return window <= 256;
-}
+constexpr bool CanReduceByMax(uint32_t window) { return window <= 256; }
 
 // grid = (n_splits, n_kv_heads, n_layers). From the longest layer alone, never
 // from the machine, so that sums are the same everywhere.
@@ -90,7 +88,7 @@ struct KeySplits {
   uint32_t keys_per_split;
 };
 
-KV_HOST_DEVICE constexpr KeySplits SplitKeys(uint32_t n_tokens) {
+constexpr KeySplits SplitKeys(uint32_t n_tokens) {
   const uint32_t wanted = n_tokens < 2 * 1024    ? 1
                           : n_tokens > 64 * 1024 ? 64
                                                  : n_tokens / 1024;
@@ -99,11 +97,9 @@ KV_HOST_DEVICE constexpr KeySplits SplitKeys(uint32_t n_tokens) {
 }
 
 // At ScoreParams::partial_lse; none if every layer brings its row_lse.
-KV_HOST_DEVICE constexpr uint64_t PartialLseBytes(uint32_t n_layers,
-                                                  uint32_t n_kv_heads,
-                                                  uint32_t n_splits,
-                                                  uint32_t window,
-                                                  uint32_t group) {
+constexpr uint64_t PartialLseBytes(uint32_t n_layers, uint32_t n_kv_heads,
+                                   uint32_t n_splits, uint32_t window,
+                                   uint32_t group) {
   return uint64_t{4} * n_layers * n_kv_heads * n_splits * window * group;
 }
 

@@ -1,7 +1,7 @@
 // Products of window_attention.cu in f32: any dtypes, strides and head_dim.
 //
 // Sixteen elements of all queries and keys of a tile at a time are converted to
-// f32 in shared memory; a lane multiplies 4 rows by 16 * kChunksPerWarp / 4 keys.
+// f32 in shared memory; a lane multiplies 4 rows by 4 keys of each chunk.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 
@@ -15,6 +15,8 @@ namespace {
 constexpr uint32_t kSlice = 16;  // elements of a row in shared memory at once
 // Floats from row to row: 8 rows that are read at once lie in different banks.
 constexpr uint32_t kSlicePitch = kSlice + 4;
+constexpr uint32_t kQueryFloats = kBlockRows * kSlicePitch;
+constexpr uint32_t kKeyFloats = kTileKeys * kSlicePitch;
 
 struct alignas(16) Floats4 {
   float x[4];
@@ -35,8 +37,8 @@ constexpr uint32_t kUnrolledChunks = kChunksPerWarp;
 class Products {
  public:
   KV_DEVICE explicit Products(const Work& work) : work_(work) {
-    KV_SHARED(float, query_slices, kBlockRows* kSlicePitch);
-    KV_SHARED(float, key_slices, kTileKeys* kSlicePitch);
+    KV_SHARED(float, query_slices, kQueryFloats);
+    KV_SHARED(float, key_slices, kKeyFloats);
     KV_SHARED(uint64_t, query_rows, kBlockRows);
     KV_SHARED(uint64_t, key_rows, kTileKeys);
     query_slices_ = query_slices;
@@ -45,7 +47,7 @@ class Products {
     key_rows_ = key_rows;
   }
 
-  // Row block: to be followed by NextTile() for every tile of the split.
+  // To be followed by NextTile() for every tile of the split.
   KV_DEVICE void Begin(uint32_t block) {
     if (threadIdx.x < kBlockRows) {
       query_rows_[threadIdx.x] = QueryAddress(work_, block, threadIdx.x);
@@ -81,6 +83,7 @@ class Products {
   KV_DEVICE void LoadSlice(const uint64_t* rows, int64_t stride, uint32_t first,
                            float* slices) {
     constexpr uint32_t kLoads = kRows * kSlice;
+#pragma unroll 4
     for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
       const uint32_t i = n * kThreads + threadIdx.x;
       if (kLoads % kThreads != 0 && i >= kLoads) break;
@@ -94,22 +97,20 @@ class Products {
     }
   }
 
-  KV_DEVICE Floats4 Load4(const float* slices, uint32_t row,
-                          uint32_t element) const {
-    return *reinterpret_cast<const Floats4*>(slices + row * kSlicePitch +
-                                             element);
-  }
-
   KV_DEVICE void MultiplySlice() {
+    // One address each, and offsets that are known now.
+    const float* queries = query_slices_ + LaneRow(0) * kSlicePitch;
+    const float* keys = key_slices_ + (ChunkKey(0) + LaneKey()) * kSlicePitch;
 #pragma unroll 1
     for (uint32_t e = 0; e < kSlice; e += 4) {
       Floats4 q[kLaneRows];
       for (uint32_t i = 0; i < kLaneRows; ++i) {
-        q[i] = Load4(query_slices_, LaneRow(i), e);
+        q[i] = Load4(queries + e + 8 * i * kSlicePitch);
       }
       for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
         for (uint32_t j = 0; j < 4; ++j) {
-          const Floats4 k = Load4(key_slices_, ChunkKey(c) + LaneKey(j), e);
+          const Floats4 k =
+              Load4(keys + e + (16 * c + kKeyStep[j]) * kSlicePitch);
           for (uint32_t i = 0; i < kLaneRows; ++i) {
             float& x = chunks_[c].x[i / 2][j / 2][i % 2 * 2 + j % 2];
             for (uint32_t n = 0; n < 4; ++n) x = Fma(q[i].x[n], k.x[n], x);
@@ -117,6 +118,10 @@ class Products {
         }
       }
     }
+  }
+
+  KV_DEVICE static Floats4 Load4(const float* shared) {
+    return *reinterpret_cast<const Floats4*>(shared);
   }
 
   const Work& work_;

@@ -26,10 +26,9 @@ class Products {
     key_rows_ = key_rows;
   }
 
-  // Row block: to be followed by NextTile() for every tile of the split.
+  // To be followed by NextTile() for every tile of the split. One barrier after
+  // the last Multiply() of the row block before.
   KV_DEVICE void Begin(uint32_t block) {
-    // All have left the tiles of the row block before.
-    if constexpr (kShape.n_blocks > 1) BlockSync();
     FindKeyRows(0);
     if constexpr (KV_PAGED) BlockSync();
     StartTile(0);

@@ -14,12 +14,14 @@ static_assert(KV_OUT != 1 || CanReduceByMax(kWindow));
 
 // Heads that a row block keeps apart.
 constexpr uint32_t kSums = KV_OUT == 0 ? 1 : kShape.heads_per_block;
-// Where a warp's two tiles belong to two heads it has a sum for each.
-constexpr uint32_t kSlotsPerWarp =
-    kSums > 1 && kShape.tiles_per_head % kTilesPerWarp != 0 ? kTilesPerWarp : 1;
+// Tiles of rows that a warp adds up: where its two may belong to two heads, it
+// has a sum of each.
+constexpr uint32_t kSlotTiles =
+    kSums > 1 && kShape.tiles_per_head % kTilesPerWarp != 0 ? 1 : kTilesPerWarp;
+constexpr uint32_t kSlotsPerWarp = kTilesPerWarp / kSlotTiles;
 constexpr uint32_t kSlots = kShape.row_warps * kSlotsPerWarp;
 constexpr uint32_t kSlotsPerSum =
-    kSums > 1 ? kShape.tiles_per_head* kSlotsPerWarp / kTilesPerWarp : kSlots;
+    kSums > 1 ? kShape.tiles_per_head / kSlotTiles : kSlots;
 // Row blocks that add to one score.
 constexpr uint32_t kBlocksPerScore =
     KV_OUT == 2 ? kShape.blocks_per_head : kShape.n_blocks;

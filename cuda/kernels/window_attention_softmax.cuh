@@ -29,36 +29,34 @@ KV_DEVICE uint32_t Lane() { return threadIdx.x % 32; }
 KV_DEVICE uint32_t RowWarp() { return threadIdx.x / 32 % kShape.row_warps; }
 KV_DEVICE uint32_t KeyGroup() { return threadIdx.x / 32 / kShape.row_warps; }
 
-// In the row block.
+// In the row block, of this lane's row i.
 KV_DEVICE uint32_t LaneRow(uint32_t i) {
-  return (RowWarp() * kTilesPerWarp + i / 2) * kTileRows + i % 2 * 8 +
-         Lane() / 4;
+  return RowWarp() * kTilesPerWarp * kTileRows + Lane() / 4 + 8 * i;
 }
-
-// In the tile: the first key of this warp's chunk c, and the lane's key j of 16.
+// In the tile, of the first key of this warp's chunk c.
 KV_DEVICE uint32_t ChunkKey(uint32_t c) {
   return (KeyGroup() * kChunksPerWarp + c) * 16;
 }
-KV_DEVICE uint32_t LaneKey(uint32_t j) {
-  return j / 2 * 8 + Lane() % 4 * 2 + j % 2;
-}
+// In the chunk: of this lane's first key, and from there to its key j.
+KV_DEVICE uint32_t LaneKey() { return Lane() % 4 * 2; }
+constexpr uint32_t kKeyStep[4] = {0, 1, 8, 9};
 
 // Which keys of a chunk the lane's rows see. Not kMasked: all of them.
 template <bool kMasked>
 struct Mask {
-  int32_t n_visible[kLaneRows];  // from the chunk's first key on
+  int32_t n_visible[kLaneRows];  // from the lane's first key on
 
   // `visible_keys` in shared memory, of each row of the block.
   KV_DEVICE Mask(const uint32_t* visible_keys, uint32_t first_key) {
     if constexpr (kMasked) {
       for (uint32_t i = 0; i < kLaneRows; ++i) {
-        n_visible[i] =
-            static_cast<int32_t>(visible_keys[LaneRow(i)] - first_key);
+        n_visible[i] = static_cast<int32_t>(visible_keys[LaneRow(i)] -
+                                            first_key - LaneKey());
       }
     }
   }
   KV_DEVICE bool Sees(uint32_t i, uint32_t j) const {
-    return !kMasked || static_cast<int32_t>(LaneKey(j)) < n_visible[i];
+    return !kMasked || static_cast<int32_t>(kKeyStep[j]) < n_visible[i];
   }
 };
 
@@ -94,8 +92,8 @@ KV_DEVICE float SumWeights(const Chunk& c, const Mask<kMasked>& mask,
           Weight(c, mask, i, 3, scale, reference));
 }
 
-// Makes the largest logit of the chunk the reference. One of +infinity makes the
-// sum infinite: the reference stays finite.
+// Makes the largest logit of the chunk the reference. One of +infinity leaves
+// NaN for a sum.
 template <bool kMasked>
 KV_DEVICE void RaiseReference(const Chunk& c, const Mask<kMasked>& mask,
                               uint32_t i, float scale, RowSum& row) {
@@ -104,7 +102,6 @@ KV_DEVICE void RaiseReference(const Chunk& c, const Mask<kMasked>& mask,
     const float logit = c.At(i, j) * scale;
     if (mask.Sees(i, j) && logit > highest) highest = logit;
   }
-  if (highest > 3e38f) highest = 3e38f;
   row.sum *= Exp2(row.reference - highest);
   row.reference = highest;
 }
@@ -145,18 +142,15 @@ KV_DEVICE RowSum JoinLanes(RowSum row) {
   return row;
 }
 
-KV_DEVICE float Nan() { return ToFloat<kF32>(0x7fc00000u); }
-KV_DEVICE float Infinity() { return ToFloat<kF32>(0x7f800000u); }
-
-// -infinity if no key counted.
+// -infinity if no key counted. +infinity and NaN make NaN of the row.
 KV_DEVICE float LogSum(const RowSum& row) {
-  return row.sum < Infinity() ? row.reference + Log2(row.sum) : Nan();
+  return row.reference + Log2(row.sum);
 }
 
 // ---- Second pass ----
 
-// NaN instead of what is no finite logarithm.
-KV_DEVICE float FiniteOrNan(float v) { return v - v == 0.0f ? v : Nan(); }
+// v - v is NaN for infinity, else 0.
+KV_DEVICE float FiniteOrNan(float v) { return v + (v - v); }
 
 // The log-sum-exp of a row over all splits, added in their order, or the one
 // that the caller has, a natural logarithm.
@@ -172,22 +166,25 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
   }
   const uint32_t n_splits = SplitsOfLayer(work);
   RowSum all;
-  // Eight loads at a time wait for each other no more than one would.
+  // Eight loads under way at a time.
   for (uint32_t s = 0; s < n_splits; s += 8) {
-    float partial[8];
+    float partial[8] = {};
     for (uint32_t i = 0; i < 8; ++i) {
-      partial[i] = s + i < n_splits
-                       ? LoadGlobal<float>(PartialAddress(work, s + i, row))
-                       : -Infinity();
+      if (s + i < n_splits) {
+        partial[i] = LoadGlobal<float>(PartialAddress(work, s + i, row));
+      }
     }
-    for (float lse : partial) all = Join(all, {lse, 1.0f});
+    for (uint32_t i = 0; i < 8; ++i) {
+      if (s + i < n_splits) all = Join(all, {partial[i], 1.0f});
+    }
   }
   return FiniteOrNan(LogSum(all));
 }
 
-// The lanes of a warp hold parts of the sums of 16 keys: v[j] of this lane's key
-// j, over its rows. Returns the whole sum of the key ScatteredKey(). Each step
-// halves what a lane cares for: 4 shuffles instead of 12.
+// Two of three steps to the sums of 16 keys over the rows of a warp, from v[j],
+// that of this lane's key j over its rows. Each step halves what a lane cares
+// for: with the last one, of lanes 4 apart, 4 shuffles instead of 12. In the
+// end a lane has the sum of the key ScatteredKey().
 KV_DEVICE float HalveSums(const float (&v)[4]) {
   const bool high = (Lane() & 16) != 0;
   const bool odd = (Lane() & 8) != 0;
@@ -198,7 +195,7 @@ KV_DEVICE float HalveSums(const float (&v)[4]) {
   return (odd ? half[1] : half[0]) + ShuffleXor(odd ? half[0] : half[1], 8);
 }
 KV_DEVICE uint32_t ScatteredKey() {
-  return (Lane() & 16) / 2 + Lane() % 4 * 2 + (Lane() & 8) / 8;
+  return LaneKey() + (Lane() & 16) / 2 + (Lane() & 8) / 8;
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ Machine::Machine(void (*call)(const void*), const void* context, Dim3 grid,
       block_(block),
       dynamic_shared_bytes_(dynamic_shared_bytes),
       options_(options),
-      random_(options.seed * 4 + static_cast<unsigned>(options.policy)),
+      random_{options.seed * 4 + static_cast<unsigned>(options.policy)},
       blocks_to_come_(Count(grid)),
       last_urgency_(kEager),
       last_patience_(kEager) {

@@ -83,6 +83,23 @@ struct ReadyThread {
   }
 };
 
+// Not one of <random>: the program under test may use the same, and the linker
+// would keep one copy of its functions, perhaps the one that a sanitizer watches.
+struct Generator {
+  using result_type = uint64_t;
+  static constexpr uint64_t min() { return 0; }
+  static constexpr uint64_t max() { return ~uint64_t{0}; }
+
+  uint64_t operator()() {  // splitmix64
+    uint64_t z = state += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+
+  uint64_t state;
+};
+
 class Machine {
  public:
   Machine(void (*call)(const void*), const void* context, Dim3 grid, Dim3 block,
@@ -130,7 +147,7 @@ class Machine {
   const Options options_;
 
   Fiber program_;
-  std::mt19937_64 random_;
+  Generator random_;
   std::vector<unsigned> blocks_to_come_;
   std::vector<std::unique_ptr<Block>> blocks_;  // resident
   std::priority_queue<ReadyThread> ready_;

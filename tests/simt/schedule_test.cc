@@ -67,9 +67,9 @@ void TheSeedDecides() {
   std::set<std::vector<uint32_t>> orders;
   for (const Policy policy : kAllPolicies) {
     const Options options = {.policy = policy, .seed = 5};
-    CHECK(Order(2, options) == Order(2, options));
-    orders.insert(Order(2, options));
-    orders.insert(Order(2, {.policy = policy, .seed = 6}));
+    CHECK(Order(6, options) == Order(6, options));
+    orders.insert(Order(6, options));
+    orders.insert(Order(6, {.policy = policy, .seed = 6}));
   }
   CHECK(orders.size() == 8);
 }

@@ -1,0 +1,129 @@
+// Captured query rows against copying byte by byte.
+#include "cuda/kernels/capture.cu"
+
+#include <cstring>
+
+#include "tests/cuda/kernels/launch.h"
+
+namespace kvevict {
+namespace {
+
+struct Source {
+  uint32_t n_rows;
+  uint32_t n_heads;
+  uint32_t n_elements;
+  uint32_t element_bytes;
+  int64_t row_stride;
+  int64_t head_stride;
+  int64_t element_stride;
+  size_t bytes;  // from the lowest address on
+  size_t first;  // where row 0, head 0, element 0 is
+};
+
+// Elements within heads within rows, or heads outermost; gaps between all, and
+// rows or elements from the end.
+Source RandomSource(Random& random) {
+  Source s = {};
+  s.n_rows = 1 + random.Below(5);
+  s.n_heads = 1 + random.Below(5);
+  s.n_elements =
+      random.Below(2) == 0 ? 8u << random.Below(4) : 1 + random.Below(70);
+  s.element_bytes = 1u << random.Below(3);
+  const auto gap = [&] {
+    return random.Below(3) == 0 ? int64_t{random.Below(20)} : 0;
+  };
+  s.element_stride = s.element_bytes;
+  if (random.Below(4) == 0) s.element_stride += gap();
+  const int64_t run = s.n_elements * s.element_stride;
+  const bool rows_inside = random.Below(3) == 0;
+  int64_t size;
+  if (rows_inside) {
+    s.row_stride = run + gap();
+    s.head_stride = s.n_rows * s.row_stride + gap();
+    size = s.n_heads * s.head_stride;
+  } else {
+    s.head_stride = run + gap();
+    s.row_stride = s.n_heads * s.head_stride + gap();
+    size = s.n_rows * s.row_stride;
+  }
+  if (random.Below(4) == 0) {
+    s.first += static_cast<size_t>((s.n_rows - 1) * s.row_stride);
+    s.row_stride = -s.row_stride;
+  }
+  if (random.Below(8) == 0) {
+    s.first += static_cast<size_t>((s.n_elements - 1) * s.element_stride);
+    s.element_stride = -s.element_stride;
+  }
+  s.bytes = static_cast<size_t>(size);
+  return s;
+}
+
+// Copies a source whose bytes begin at `from` to a ring of window rows.
+void CaptureByBytes(const Source& s, const uint8_t* from, uint32_t position,
+                    uint32_t window, uint8_t* ring) {
+  const size_t row_bytes = size_t{s.n_heads} * s.n_elements * s.element_bytes;
+  for (uint32_t r = 0; r < s.n_rows; ++r) {
+    uint8_t* to = ring + (position + r) % window * row_bytes;
+    for (uint32_t h = 0; h < s.n_heads; ++h) {
+      for (uint32_t e = 0; e < s.n_elements; ++e) {
+        for (uint32_t b = 0; b < s.element_bytes; ++b) {
+          *to++ = from[static_cast<int64_t>(s.first) + r * s.row_stride +
+                       h * s.head_stride + e * s.element_stride + b];
+        }
+      }
+    }
+  }
+}
+
+// Returns the unit that was used.
+uint32_t CaptureAndCompare(Random& random, uint32_t turn) {
+  const Source s = RandomSource(random);
+  const uint32_t window = s.n_rows + random.Below(4);
+  const uint32_t position = random.Below(1000);
+  const bool from_memory = random.Below(2) == 0;
+  const size_t from_offset = random.Below(4) == 0 ? random.Below(16) : 0;
+  const size_t ring_offset = random.Below(8) == 0 ? random.Below(16) : 0;
+
+  std::vector<uint8_t> from(from_offset + s.bytes);
+  for (uint8_t& b : from) b = static_cast<uint8_t>(random.Next());
+  std::vector<uint8_t> ring(
+      ring_offset + size_t{window} * s.n_heads * s.n_elements * s.element_bytes,
+      0xA5);
+  std::vector<uint8_t> expected = ring;
+  CaptureByBytes(s, from.data() + from_offset, position, window,
+                 expected.data() + ring_offset);
+
+  const uint32_t in_memory = position / 3;
+  cuda::CaptureParams p = {};
+  p.from = Address(from.data() + from_offset + s.first);
+  p.ring = Address(ring.data() + ring_offset);
+  p.position_address = from_memory ? Address(&in_memory) : 0;
+  p.from_row_stride = s.row_stride;
+  p.from_head_stride = s.head_stride;
+  p.from_element_stride = s.element_stride;
+  p.first_position = from_memory ? position - in_memory : position;
+  p.n_rows = s.n_rows;
+  p.n_heads = s.n_heads;
+  p.n_elements = s.n_elements;
+  p.element_bytes = s.element_bytes;
+  p.window = window;
+  p.unit = cuda::CaptureUnit(p);
+  Run(cuda::capture_rows, {cuda::CaptureBlocks(p), s.n_rows},
+      cuda::kCaptureThreads, p, Schedule(turn));
+  ExpectSame(ring, expected, "capture", turn);
+  return p.unit;
+}
+
+void TestCapture() {
+  Random random(TestSeed("capture"));
+  uint32_t units = 0;
+  for (uint32_t turn = 0; turn < 300; ++turn) {
+    units |= CaptureAndCompare(random, turn);
+  }
+  if (units != 31) Fail("units of 1 to 16 bytes were to be used: %u", units);
+}
+
+}  // namespace
+}  // namespace kvevict
+
+int main() { kvevict::TestCapture(); }

@@ -1,0 +1,301 @@
+// Selection against sorting, and against core/kernels/topk.
+#include "core/kernels/topk.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <set>
+
+#include "cuda/kernels/topk.cu"
+#include "tests/cuda/kernels/launch.h"
+#include "tests/oracle/select.h"
+
+namespace kvevict {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+enum Kind { kAny, kFew, kEqual, kSpecial, kClose, kKinds };
+
+std::vector<float> RandomScores(size_t n, uint32_t kind, Random& random) {
+  constexpr float kSpecials[] = {kNaN, -kNaN, kInfinity, -kInfinity,
+                                 0.0f, -0.0f, 1e-44f,    -1e-44f};
+  std::vector<float> scores(n);
+  for (float& s : scores) {
+    if (kind == kAny) s = random.Gaussian();
+    if (kind == kFew) s = static_cast<float>(random.Below(4));
+    if (kind == kEqual) s = -0.5f;
+    if (kind == kSpecial) s = kSpecials[random.Below(8)];
+    if (kind == kClose) {  // differ in the last digit only
+      s = std::bit_cast<float>(0x3F800000u + random.Below(700));
+    }
+  }
+  return scores;
+}
+
+// A layer of a launch and what must come out.
+struct Layer {
+  uint32_t n_tokens;
+  uint32_t n_keep;
+  std::vector<uint32_t> words;  // `lead` words, then scores or keys per list
+  std::vector<int32_t> keep;
+  std::vector<int32_t> expected;
+};
+
+struct Case {
+  cuda::SelectInput input;
+  uint32_t n_lists;
+  uint32_t n_sink;
+  uint32_t n_recent;
+  uint32_t kind;
+  uint32_t lead;
+  bool higher_wins;
+};
+
+// By the kernels of the CPU, which have to agree with sorting.
+void SelectOnHost(const std::vector<float>& scores, const Case& c,
+                  uint32_t n_keep, std::vector<int32_t>* keep,
+                  std::vector<uint32_t>* keys) {
+  const uint32_t n = static_cast<uint32_t>(scores.size());
+  std::vector<uint8_t> forced(n, 0);
+  keys->resize(n);
+  ScoresToKeys(scores.data(), n, keys->data());
+  for (uint32_t i = 0; i < n; ++i) {
+    if (i >= c.n_sink && i < n - c.n_recent) continue;
+    forced[i] = 1;
+    (*keys)[i] = kForcedKey;
+  }
+  std::vector<int32_t> sorted(n_keep);
+  keep->resize(n_keep);
+  SelectTopK(keys->data(), n, n_keep,
+             c.higher_wins ? Tie::kHigher : Tie::kLower, keep->data());
+  oracle_select(
+      scores.data(), n, n_keep, forced.data(),
+      c.higher_wins ? KVEVICT_TIE_HIGHER_POSITION : KVEVICT_TIE_LOWER_POSITION,
+      sorted.data());
+  ExpectSame(*keep, sorted, "the CPU", 0);
+}
+
+Layer MakeLayer(const Case& c, uint32_t n_tokens, uint32_t n_keep,
+                Random& random) {
+  Layer layer = {n_tokens, n_keep, {}, {}, {}};
+  layer.words.assign(c.lead, 0);
+  for (uint32_t list = 0; list < c.n_lists; ++list) {
+    std::vector<float> scores = RandomScores(n_tokens, c.kind, random);
+    if (c.input == cuda::kSelectNothing) {
+      std::fill(scores.begin(), scores.end(), kNaN);
+    }
+    std::vector<int32_t> keep;
+    std::vector<uint32_t> keys;
+    SelectOnHost(scores, c, n_keep, &keep, &keys);
+    for (uint32_t i = 0; i < n_tokens; ++i) {
+      layer.words.push_back(c.input == cuda::kSelectKeys
+                                ? keys[i]
+                                : std::bit_cast<uint32_t>(scores[i]));
+    }
+    layer.expected.insert(layer.expected.end(), keep.begin(), keep.end());
+  }
+  layer.keep.assign(layer.expected.size(), -1);
+  return layer;
+}
+
+cuda::SelectParams ParamsFor(const Case& c, const std::vector<Layer>& layers) {
+  cuda::SelectParams p = {};
+  p.n_lists = c.n_lists;
+  p.input = c.input;
+  p.higher_wins = c.higher_wins;
+  p.n_sink = c.n_sink;
+  p.n_recent = c.n_recent;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    // Nothing is read where nothing is ranked.
+    p.layers[l] = {c.input == cuda::kSelectNothing
+                       ? 0
+                       : Address(layers[l].words.data() + c.lead),
+                   Address(layers[l].keep.data()), layers[l].n_tokens,
+                   layers[l].n_keep};
+  }
+  return p;
+}
+
+void ExpectSelected(const std::vector<Layer>& layers, const char* what,
+                    uint32_t turn) {
+  for (const Layer& layer : layers) {
+    ExpectSame(layer.keep, layer.expected, what, turn);
+  }
+}
+
+void SelectShort(const Case& c, std::vector<Layer> layers, uint32_t turn) {
+  const cuda::SelectParams p = ParamsFor(c, layers);
+  Run(cuda::select_topk, {c.n_lists, static_cast<uint32_t>(layers.size())},
+      cuda::kSelectThreads, p, Schedule(turn));
+  ExpectSelected(layers, "select_topk", turn);
+}
+
+// The launches for longer lists, which work for short ones too.
+void SelectLong(const Case& c, std::vector<Layer> layers, uint32_t turn) {
+  cuda::SelectParams p = ParamsFor(c, layers);
+  for (const Layer& layer : layers) {
+    p.n_chunks = std::max(p.n_chunks, cuda::LongChunks(layer.n_tokens));
+  }
+  const uint32_t n_layers = static_cast<uint32_t>(layers.size());
+  std::vector<uint32_t> scratch(size_t{n_layers} * c.n_lists *
+                                cuda::LongWords(p.n_chunks));
+  p.scratch = Address(scratch.data());
+  const simt::Dim3 grid = {p.n_chunks, c.n_lists, n_layers};
+  const auto run = [&](void (*kernel)(const cuda::SelectParams&)) {
+    Run(kernel, grid, cuda::kSelectThreads, p, Schedule(turn, 1 + turn % 3));
+  };
+  for (p.round = 0; p.round < 3; ++p.round) run(cuda::select_long_digit);
+  run(cuda::select_long_count);
+  run(cuda::select_long_emit);
+  ExpectSelected(layers, "select_long", turn);
+  for (size_t i = 0; i < scratch.size(); ++i) {
+    const size_t word = i % cuda::LongWords(p.n_chunks);
+    if (word <= cuda::kBins && scratch[i] != 0) Fail("scratch is left dirty");
+  }
+}
+
+Case RandomCase(Random& random, uint32_t turn) {
+  Case c = {};
+  c.input = static_cast<cuda::SelectInput>(turn / 2 % 3);
+  c.n_lists = 1 + random.Below(2);
+  if (random.Below(2) == 0) c.n_sink = random.Below(6);
+  if (random.Below(2) == 0) c.n_recent = random.Below(40);
+  c.kind = turn % kKinds;
+  c.lead = random.Below(4);
+  c.higher_wins = random.Below(2) == 0;
+  return c;
+}
+
+// At least what is forced.
+uint32_t RandomKeep(const Case& c, uint32_t n_tokens, Random& random) {
+  const uint32_t least = c.n_sink + c.n_recent;
+  const uint32_t most = n_tokens;
+  const uint32_t choices[] = {least, least + (least < most), most,
+                              most - (least < most),
+                              least + random.Below(most - least + 1)};
+  return choices[random.Below(5)];
+}
+
+std::vector<Layer> RandomLayers(const Case& c, const uint32_t* sizes,
+                                uint32_t n_sizes, Random& random) {
+  std::vector<Layer> layers;
+  const uint32_t n_layers = 1 + random.Below(2);
+  while (layers.size() < n_layers) {
+    const uint32_t n =
+        std::max(sizes[random.Below(n_sizes)], c.n_sink + c.n_recent);
+    layers.push_back(MakeLayer(c, n, RandomKeep(c, n, random), random));
+  }
+  return layers;
+}
+
+void TestShortLists() {
+  constexpr uint32_t kSizes[] = {0,   1,   2,   3,    4,    5,    31,
+                                 127, 128, 129, 2047, 2048, 2050, 4099};
+  Random random(TestSeed("topk/short"));
+  for (uint32_t turn = 0; turn < Turns(60); ++turn) {
+    const Case c = RandomCase(random, turn);
+    SelectShort(c, RandomLayers(c, kSizes, std::size(kSizes), random), turn);
+  }
+}
+
+// Chunks have 8,192 keys, fewer where a list does not begin at 16 bytes.
+void TestLongLists() {
+  constexpr uint32_t kSizes[] = {5, 8188, 8189, 8192, 16384, 16387, 20001};
+  Random random(TestSeed("topk/long"));
+  for (uint32_t turn = 0; turn < Turns(16); ++turn) {
+    const Case c = RandomCase(random, turn);
+    SelectLong(c, RandomLayers(c, kSizes, std::size(kSizes), random), turn);
+  }
+}
+
+// ---- Protected positions ----
+
+// A layer's slots after an eviction.
+struct Slots {
+  uint32_t n_tokens;
+  uint32_t n_kept;
+  uint32_t tail;
+  std::vector<int32_t> kept;  // [n_lists, n_kept]
+};
+
+Slots RandomSlots(uint32_t n_lists, Random& random) {
+  Slots s = {};
+  s.n_tokens = 1 + random.Below(700);
+  s.n_kept = random.Below(3) == 0 ? 0 : random.Below(s.n_tokens + 1);
+  for (uint32_t list = 0; list < n_lists; ++list) {
+    int32_t position = 0;
+    for (uint32_t i = 0; i < s.n_kept; ++i) {
+      position += static_cast<int32_t>(random.Below(3));
+      s.kept.push_back(position++);
+    }
+  }
+  s.tail = 3 * s.n_kept + random.Below(50);
+  return s;
+}
+
+int64_t PositionOf(const Slots& s, uint32_t list, uint32_t slot) {
+  return slot < s.n_kept ? s.kept[size_t{list} * s.n_kept + slot]
+                         : int64_t{s.tail} + slot - s.n_kept;
+}
+
+// Makes keys where the scores are, pins, and compares with pinning by search.
+void TestPinnedKeys() {
+  Random random(TestSeed("topk/pinned"));
+  for (uint32_t turn = 0; turn < 40; ++turn) {
+    Case c = RandomCase(random, turn);
+    if (c.input == cuda::kSelectKeys) c.input = cuda::kSelectScores;
+    const Slots slots = RandomSlots(c.n_lists, random);
+    const uint32_t n = slots.n_tokens;
+    c.n_sink = std::min(c.n_sink, n);
+    c.n_recent = std::min(c.n_recent, n - c.n_sink);
+
+    cuda::PinParams pin = {};
+    pin.n_lists = c.n_lists;
+    int32_t position = static_cast<int32_t>(random.Below(5));
+    const uint32_t n_positions = turn % 4 == 0 ? 500 : random.Below(9);
+    for (; pin.n_positions < n_positions; ++pin.n_positions) {
+      pin.positions[pin.n_positions] = position;
+      position += 1 + static_cast<int32_t>(random.Below(5));
+    }
+
+    const Layer layer = MakeLayer(c, n, c.n_sink + c.n_recent, random);
+    std::vector<uint32_t> words = layer.words;
+    std::vector<uint32_t> expected = words;
+    uint32_t* const keys = expected.data() + c.lead;
+    const std::set<int64_t> pinned(pin.positions,
+                                   pin.positions + pin.n_positions);
+    for (uint32_t i = 0; i < c.n_lists * n; ++i) {
+      const float score = std::bit_cast<float>(keys[i]);
+      ScoresToKeys(&score, 1, &keys[i]);
+      const bool forced = i % n < c.n_sink || i % n >= n - c.n_recent;
+      if (forced || pinned.contains(PositionOf(slots, i / n, i % n))) {
+        keys[i] = kForcedKey;
+      }
+    }
+
+    cuda::SelectParams p = ParamsFor(c, {layer});
+    if (c.input == cuda::kSelectScores) {
+      p.layers[0].scores = Address(words.data() + c.lead);
+    }
+    p.layers[0].keep = Address(words.data() + c.lead);
+    Run(cuda::make_keys, {3, c.n_lists}, cuda::kKeysThreads, p, Schedule(turn));
+    pin.layers[0] = {Address(words.data() + c.lead),
+                     {Address(slots.kept.data()), slots.n_kept, slots.tail},
+                     n,
+                     0};
+    Run(cuda::pin_positions, {2, c.n_lists}, cuda::kKeysThreads, pin,
+        Schedule(turn));
+    ExpectSame(words, expected, "make_keys, pin_positions", turn);
+  }
+}
+
+}  // namespace
+}  // namespace kvevict
+
+int main() {
+  kvevict::TestShortLists();
+  kvevict::TestLongLists();
+  kvevict::TestPinnedKeys();
+}

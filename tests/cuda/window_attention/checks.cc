@@ -1,0 +1,94 @@
+#include "tests/cuda/window_attention/checks.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace kvevict::cuda {
+namespace {
+
+int failures = 0;
+
+using Scores = std::vector<std::vector<float>>;
+
+Scores ExpectOracle(const char* what, const AttentionVariant& variant,
+                    const std::vector<AttentionLayer>& layers,
+                    const AttentionLayout& layout,
+                    const simt::Options& options) {
+  Scores scores = RunAttention(variant, layers, layout, options);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    Expect(what, CompareWithOracle(variant, layers[i], scores[i]));
+  }
+  return scores;
+}
+
+bool SameBytes(const Scores& a, const Scores& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].size() != b[i].size() ||
+        std::memcmp(a[i].data(), b[i].data(), a[i].size() * 4) != 0) {
+      return false;
+    }
+  }
+  return a.size() == b.size();
+}
+
+// Two splits, of three and two tiles; a layer that ends in the first, with its
+// row log-sum-exps given; one of the window's length.
+std::vector<AttentionLayer> ThreeLayers(const AttentionVariant& v,
+                                        Random& random) {
+  const uint32_t shorter = std::max(v.window, 130 + random.Below(62));
+  return {RandomLayer(v, 1, shorter + 128, random),
+          RandomLayer(v, 1, shorter, random),
+          RandomLayer(v, 1, v.window, random)};
+}
+
+AttentionLayout RandomRing(const AttentionVariant& v, Random& random) {
+  return {.first_row = random.Below(v.window), .odd_layers_have_lse = true};
+}
+
+}  // namespace
+
+void Expect(const char* what, const std::string& error) {
+  if (error.empty()) return;
+  std::fprintf(stderr, "%s: %s\n", what, error.c_str());
+  ++failures;
+}
+
+int Failures() { return failures; }
+
+void MatchesTheOracle(const AttentionVariant& v, simt::Policy policy,
+                      Random& random) {
+  const std::vector<AttentionLayer> layers = ThreeLayers(v, random);
+  ExpectOracle("three layers", v, layers, RandomRing(v, random),
+               {.policy = policy, .seed = random.Next()});
+}
+
+void IsTheSameInAnyOrderOfThreads(const AttentionVariant& v, Random& random) {
+  const std::vector<AttentionLayer> layers = ThreeLayers(v, random);
+  const AttentionLayout layout = RandomRing(v, random);
+  const Scores first =
+      ExpectOracle("uniform order", v, layers, layout, {.seed = random.Next()});
+  for (simt::Policy policy : simt::kPolicies) {
+    const simt::Options options = {.policy = policy, .seed = random.Next()};
+    if (!SameBytes(RunAttention(v, layers, layout, options), first)) {
+      Expect(v.name, "scores depend on the order of the threads");
+    }
+  }
+}
+
+void TakesAnyLayout(const AttentionVariant& v, Random& random) {
+  for (RowOrder order :
+       {RowOrder::kHeadMajor, RowOrder::kElementMajor, RowOrder::kReversed}) {
+    if (v.use_mma && order == RowOrder::kElementMajor) continue;
+    AttentionLayout layout;
+    layout.queries = order;
+    layout.keys = order;
+    layout.block_size = 1 + random.Below(90);
+    layout.keys_per_split = 64;
+    ExpectOracle("another layout", v,
+                 {RandomLayer(v, 2, v.window + random.Below(80), random)},
+                 layout, {.seed = random.Next()});
+  }
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,32 @@
+// What window_attention.cu promises, of any variant. Failures go to stderr.
+#ifndef KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_
+#define KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_
+
+#include <string>
+
+#include "tests/cuda/window_attention/launch.h"
+
+namespace kvevict::cuda {
+
+// Prints `error` unless it is empty.
+void Expect(const char* what, const std::string& error);
+int Failures();
+
+// Layers of three lengths in one launch, one of them with its row log-sum-exps.
+void MatchesTheOracle(const AttentionVariant& variant, simt::Policy policy,
+                      Random& random);
+
+// The same bytes under all policies.
+void IsTheSameInAnyOrderOfThreads(const AttentionVariant& variant,
+                                  Random& random);
+
+// Other orders of rows than the token-major of the rest.
+void TakesAnyLayout(const AttentionVariant& variant, Random& random);
+
+// NaN, infinity and logits that f32 cannot exponentiate, as
+// core/kernels/window_attention.h says.
+void KeepsToTheFormula(const AttentionVariant& variant);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_

@@ -1,0 +1,27 @@
+// The plain form of window_attention.cu against double precision.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <vector>
+
+#include "tests/cuda/window_attention/checks.h"
+
+#define KV_USE_MMA 0
+#define KV_ATTENTION_LIST "tests/cuda/window_attention/fma_variants.inc"
+#include "tests/cuda/window_attention/variants-inl.h"
+
+int main() {
+  using namespace kvevict::cuda;
+  kvevict::Random random(kvevict::TestSeed("window_attention_fma"));
+  size_t n = 0;
+  for (const AttentionVariant& v : kVariants) {
+    const auto policy =
+        kvevict::simt::kPolicies[n++ % std::size(kvevict::simt::kPolicies)];
+    MatchesTheOracle(v, policy, random);
+    TakesAnyLayout(v, random);
+  }
+  IsTheSameInAnyOrderOfThreads(FindVariant("odd"), random);
+  for (const char* name : {"odd"}) KeepsToTheFormula(FindVariant(name));
+  return Failures() == 0 ? 0 : 1;
+}

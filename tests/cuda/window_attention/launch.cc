@@ -1,0 +1,360 @@
+#include "tests/cuda/window_attention/launch.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+
+#include "cuda/kernels/window_attention.h"
+
+namespace kvevict::cuda {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+// What a mean over the window needs, and not a power of two.
+float WeightScale(const AttentionVariant& v) {
+  return 1.0f / static_cast<float>(v.window);
+}
+
+// ---- Elements ----
+
+uint32_t ElementBytes(uint32_t dtype) { return dtype == 1 ? 4 : 2; }
+
+// The nearest number with as many digits as the dtype has, 0 for tiny ones; NaN
+// and infinity stay.
+float RoundTo(uint32_t dtype, float v) {
+  if (dtype == 1 || !std::isfinite(v)) return v;
+  if (std::abs(v) < 0x1p-14f) return 0.0f;
+  const int n_bits = dtype == 2 ? 11 : 8;
+  int exponent;
+  const float fraction = std::frexp(v, &exponent);
+  return std::ldexp(std::round(std::ldexp(fraction, n_bits)),
+                    exponent - n_bits);
+}
+
+// The stored form of a number that the dtype can hold.
+uint32_t Encode(uint32_t dtype, float v) {
+  const uint32_t bits = std::bit_cast<uint32_t>(v);
+  if (dtype == 1) return bits;
+  if (dtype == 3) return bits >> 16;
+  const uint32_t sign = bits >> 16 & 0x8000;
+  if (std::isnan(v)) return sign | 0x7e00;
+  if (std::isinf(v)) return sign | 0x7c00;
+  if (v == 0.0f) return sign;
+  return sign | (((bits & 0x7fffffffu) >> 13) - (112u << 10));
+}
+
+// ---- Rows in memory ----
+
+// Rows of several heads in memory of exactly their size; gaps are NaN patterns.
+struct Rows {
+  std::unique_ptr<uint8_t[]> memory;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+  int64_t element_stride = 0;
+  uint64_t base = 0;  // row 0, head 0
+
+  void Store(uint32_t dtype, uint64_t row_address, uint32_t element, float v) {
+    const uint32_t bits = Encode(dtype, v);
+    std::memcpy(reinterpret_cast<void*>(row_address + element * element_stride),
+                &bits, ElementBytes(dtype));
+  }
+};
+
+Rows MakeRows(RowOrder order, uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
+              uint32_t dim, uint32_t gap, uint32_t n_copies = 1) {
+  const int64_t e = ElementBytes(dtype);
+  Rows rows;
+  int64_t bytes = 0;
+  int64_t first = 0;
+  rows.element_stride = e;
+  if (order == RowOrder::kElementMajor) {
+    rows.row_stride = e;
+    rows.element_stride = n_rows * e;
+    rows.head_stride = dim * rows.element_stride + gap;
+    bytes = n_heads * rows.head_stride;
+  } else if (order == RowOrder::kHeadMajor) {
+    rows.row_stride = dim * e + gap;
+    rows.head_stride = n_rows * rows.row_stride;
+    bytes = n_heads * rows.head_stride;
+  } else {
+    rows.head_stride = dim * e + gap;
+    rows.row_stride = n_heads * rows.head_stride;
+    bytes = n_rows * rows.row_stride;
+    if (order == RowOrder::kReversed) {
+      first = (n_rows - 1) * rows.row_stride;
+      rows.row_stride = -rows.row_stride;
+    }
+  }
+  // The gap after the last row is not there.
+  const int64_t all = n_copies * bytes - gap;
+  rows.memory = std::make_unique<uint8_t[]>(static_cast<size_t>(all));
+  std::memset(rows.memory.get(), 0xff, static_cast<size_t>(all));
+  rows.base = reinterpret_cast<uint64_t>(rows.memory.get()) +
+              static_cast<uint64_t>(first);
+  return rows;
+}
+
+uint32_t Gap(const AttentionVariant& v, uint32_t dtype) {
+  return v.use_mma ? 16 : ElementBytes(dtype);
+}
+
+Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
+                  const AttentionLayout& layout) {
+  const auto n_kv_heads = static_cast<uint32_t>(layer.size());
+  Rows rows = MakeRows(layout.queries, v.q_dtype, n_kv_heads * v.group,
+                       v.window, v.head_dim, Gap(v, v.q_dtype));
+  for (uint32_t head = 0; head < n_kv_heads * v.group; ++head) {
+    const oracle::WindowAttentionInput& in = layer[head / v.group];
+    for (uint32_t w = 0; w < v.window; ++w) {
+      const uint32_t stored = (layout.first_row + w) % v.window;
+      for (uint32_t d = 0; d < v.head_dim; ++d) {
+        rows.Store(
+            v.q_dtype,
+            rows.base + head * rows.head_stride + stored * rows.row_stride, d,
+            in.queries[(head % v.group * v.window + w) * v.head_dim + d]);
+      }
+    }
+  }
+  return rows;
+}
+
+// Paged keys lie in blocks of block_size rows, one more than needed.
+struct Keys {
+  Rows rows;
+  std::vector<int32_t> table;
+  int64_t block_stride = 0;
+};
+
+Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
+               const AttentionLayout& layout) {
+  const auto n_heads = static_cast<uint32_t>(layer.size());
+  const uint32_t n_tokens = layer[0].n_tokens;
+  const uint32_t block = v.paged ? layout.block_size : n_tokens;
+  Keys keys;
+  const uint32_t n_blocks = v.paged ? (n_tokens + block - 1) / block + 1 : 1;
+  keys.rows = MakeRows(layout.keys, v.k_dtype, n_heads, block, v.head_dim,
+                       Gap(v, v.k_dtype), n_blocks);
+  const Rows& rows = keys.rows;
+  keys.block_stride =
+      layout.keys == RowOrder::kTokenMajor || layout.keys == RowOrder::kReversed
+          ? std::abs(rows.row_stride) * block
+          : rows.head_stride * n_heads;
+  keys.table.resize(n_blocks);
+  std::iota(keys.table.begin(), keys.table.end(), 0);
+  if (v.paged) {
+    Random random(n_tokens);
+    for (uint32_t i = n_blocks; i > 1; --i) {
+      std::swap(keys.table[i - 1], keys.table[random.Below(i)]);
+    }
+  }
+  for (uint32_t head = 0; head < n_heads; ++head) {
+    for (uint32_t j = 0; j < n_tokens; ++j) {
+      const uint64_t row = rows.base + head * rows.head_stride +
+                           keys.table[j / block] * keys.block_stride +
+                           j % block * rows.row_stride;
+      for (uint32_t d = 0; d < v.head_dim; ++d) {
+        keys.rows.Store(v.k_dtype, row, d,
+                        layer[head].keys[size_t{j} * v.head_dim + d]);
+      }
+    }
+  }
+  keys.table.resize((n_tokens + block - 1) / block);
+  return keys;
+}
+
+// Natural logarithms, [n_q_heads, window] with a gap, rows in ring order.
+constexpr uint32_t kLseGap = 1;
+std::vector<float> RowLse(const AttentionVariant& v,
+                          const AttentionLayer& layer, uint32_t first_row) {
+  const auto n_heads = static_cast<uint32_t>(layer.size()) * v.group;
+  std::vector<float> lse(n_heads * (v.window + kLseGap), kNan);
+  for (uint32_t head = 0; head < n_heads; ++head) {
+    const oracle::WindowAttentionInput& in = layer[head / v.group];
+    for (uint32_t w = 0; w < v.window; ++w) {
+      const float* q =
+          &in.queries[(head % v.group * v.window + w) * v.head_dim];
+      const uint32_t n_visible = in.n_tokens - v.window + w + 1;
+      std::vector<double> logits(n_visible);
+      for (uint32_t j = 0; j < n_visible; ++j) {
+        double dot = 0.0;
+        for (uint32_t d = 0; d < v.head_dim; ++d) {
+          dot +=
+              static_cast<double>(q[d]) * in.keys[size_t{j} * v.head_dim + d];
+        }
+        logits[j] = dot * in.scale;
+      }
+      const double highest = *std::max_element(logits.begin(), logits.end());
+      double sum = 0.0;
+      for (double logit : logits) sum += std::exp(logit - highest);
+      const uint32_t stored = (first_row + w) % v.window;
+      lse[head * (v.window + kLseGap) + stored] = static_cast<float>(
+          std::isinf(highest) ? highest : highest + std::log(sum));
+    }
+  }
+  return lse;
+}
+
+template <class T>
+uint64_t AddressOf(const std::vector<T>& v) {
+  return reinterpret_cast<uint64_t>(v.data());
+}
+
+void Check(const AttentionVariant& v, const char* pass,
+           const std::string& error) {
+  if (error.empty()) return;
+  std::fprintf(stderr, "%s, %s: %s\n", v.name, pass, error.c_str());
+  std::exit(1);
+}
+
+}  // namespace
+
+AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
+                           uint32_t n_tokens, Random& random) {
+  AttentionLayer layer(n_kv_heads);
+  for (oracle::WindowAttentionInput& in : layer) {
+    in.n_tokens = n_tokens;
+    in.window = v.window;
+    in.group = v.group;
+    in.head_dim = v.head_dim;
+    in.scale = 1.0f / std::sqrt(static_cast<float>(v.head_dim));
+    in.queries.resize(size_t{v.group} * v.window * v.head_dim);
+    in.keys.resize(size_t{n_tokens} * v.head_dim);
+    for (float& q : in.queries) q = RoundTo(v.q_dtype, random.Gaussian());
+    for (uint32_t j = 0; j < n_tokens; ++j) {
+      const bool like_a_query = random.Below(50) == 0;
+      const size_t row = random.Below(v.group * v.window);
+      for (uint32_t d = 0; d < v.head_dim; ++d) {
+        float k = random.Gaussian();
+        if (like_a_query) k += 0.5f * in.queries[row * v.head_dim + d];
+        in.keys[size_t{j} * v.head_dim + d] = RoundTo(v.k_dtype, k);
+      }
+    }
+  }
+  return layer;
+}
+
+std::vector<std::vector<float>> RunAttention(
+    const AttentionVariant& v, const std::vector<AttentionLayer>& layers,
+    const AttentionLayout& layout, const simt::Options& options) {
+  ScoreParams p = {};
+  const auto n_kv_heads = static_cast<uint32_t>(layers[0].size());
+  std::vector<Rows> queries;
+  std::vector<Keys> keys;
+  std::vector<std::vector<float>> lse;
+  std::vector<std::vector<float>> scores;
+  uint32_t longest = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    queries.push_back(StoreQueries(v, layers[i], layout));
+    keys.push_back(StoreKeys(v, layers[i], layout));
+    const bool has_lse = layout.odd_layers_have_lse && i % 2 == 1;
+    lse.push_back(has_lse ? RowLse(v, layers[i], layout.first_row)
+                          : std::vector<float>());
+    const uint32_t n_tokens = layers[i][0].n_tokens;
+    const size_t n_rows = n_kv_heads * (v.out == 2 ? v.group : 1);
+    scores.emplace_back(n_rows * n_tokens, kNan);
+    longest = std::max(longest, n_tokens);
+
+    ScoreLayer& layer = p.layers[i];
+    layer.queries = queries[i].base;
+    layer.keys = keys[i].rows.base;
+    layer.block_table = v.paged ? AddressOf(keys[i].table) : 0;
+    layer.row_lse = has_lse ? AddressOf(lse[i]) : 0;
+    layer.scores = AddressOf(scores[i]);
+    layer.n_tokens = n_tokens;
+    layer.first_row = layout.first_row;
+    // Strides are the launch's; these depend on the length.
+    if (i > 0 && !v.paged &&
+        (layout.keys == RowOrder::kHeadMajor ||
+         layout.keys == RowOrder::kElementMajor)) {
+      std::fprintf(stderr, "%s: one layer in this layout\n", v.name);
+      std::exit(1);
+    }
+  }
+  p.keys = {keys[0].rows.row_stride,         keys[0].rows.head_stride,
+            keys[0].rows.element_stride,     v.paged ? keys[0].block_stride : 0,
+            v.paged ? layout.block_size : 0, 0};
+  p.query_row_stride = queries[0].row_stride;
+  p.query_head_stride = queries[0].head_stride;
+  p.query_element_stride = queries[0].element_stride;
+  p.lse_row_stride = 4;
+  p.lse_head_stride = 4 * (v.window + kLseGap);
+  p.scale_log2e = layers[0][0].scale * 1.44269504f;
+  p.weight_scale = WeightScale(v);
+  p.n_kv_heads = n_kv_heads;
+  p.keys_per_split = layout.keys_per_split;
+  p.n_splits = CeilDiv(longest, p.keys_per_split);
+  const auto n_layers = static_cast<uint32_t>(layers.size());
+  const std::vector<float> partial_lse(
+      PartialLseBytes(n_layers, n_kv_heads, p.n_splits, v.window, v.group) / 4,
+      kNan);
+  p.partial_lse = AddressOf(partial_lse);
+
+  const WindowAttentionShape shape =
+      ShapeWindowAttention(v.use_mma, v.head_dim, v.window, v.group);
+  const simt::Dim3 grid = {p.n_splits, n_kv_heads, n_layers};
+  const auto launch = [&](const char* pass,
+                          void (*kernel)(const ScoreParams&)) {
+    Check(v, pass,
+          simt::Launch(kernel, grid, {shape.threads},
+                       shape.dynamic_shared_bytes, p, options));
+  };
+  launch("window_lse", v.window_lse);
+  launch("window_scores", v.window_scores);
+  return scores;
+}
+
+std::string CompareWithOracle(const AttentionVariant& v,
+                              const AttentionLayer& layer,
+                              const std::vector<float>& scores) {
+  const double scale = WeightScale(v);
+  const uint32_t n = layer[0].n_tokens;
+  for (size_t head = 0; head < layer.size(); ++head) {
+    const oracle::WindowAttentionResult r =
+        oracle::WindowAttention(layer[head]);
+    const uint32_t n_rows = v.out == 2 ? v.group : 1;
+    for (uint32_t row = 0; row < n_rows; ++row) {
+      for (uint32_t j = 0; j < n; ++j) {
+        double expected = 0.0;
+        // As the oracle says of one head's sum; for scale and the sum over the
+        // heads, half an ulp for each and a bit.
+        double tolerance = 0.0;
+        for (uint32_t g = 0; g < v.group; ++g) {
+          if (v.out == 2 && g != row) continue;
+          const double weight = r.weights[size_t{g} * n + j];
+          const double error = r.tolerance[size_t{g} * n + j];
+          if (v.out == 1) {
+            expected =
+                std::isnan(weight) || weight > expected ? weight : expected;
+            tolerance = std::max(tolerance, error);
+          } else {
+            expected += weight;
+            tolerance += error;
+          }
+        }
+        tolerance += expected * (v.group + 2) * std::ldexp(1.0, -24);
+        const double got = scores[(head * n_rows + row) * n + j];
+        const bool same =
+            std::isnan(expected)
+                ? std::isnan(got)
+                : std::abs(got - expected * scale) <= tolerance * scale;
+        if (same) continue;
+        char text[200];
+        std::snprintf(
+            text, sizeof(text),
+            "%s: %u tokens, KV head %zu row %u key %u: %.9g, expected "
+            "%.9g, tolerance %.3g",
+            v.name, n, head, row, j, got, expected * scale, tolerance * scale);
+        return text;
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace kvevict::cuda

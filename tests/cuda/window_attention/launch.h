@@ -1,0 +1,70 @@
+// Both passes of window_attention.cu on the SIMT shim, over inputs in any
+// layout, against the oracle.
+#ifndef KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_LAUNCH_H_
+#define KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_LAUNCH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/kernels/params.h"
+#include "tests/kernels/random.h"
+#include "tests/oracle/window_attention.h"
+#include "tests/simt/simt.h"
+
+namespace kvevict::cuda {
+
+// A row of mma_variants.inc or fma_variants.inc.
+struct AttentionVariant {
+  const char* name;
+  uint32_t q_dtype;
+  uint32_t k_dtype;
+  uint32_t head_dim;
+  uint32_t window;
+  uint32_t group;
+  bool paged;
+  uint32_t out;
+  bool use_mma;
+  void (*window_lse)(const ScoreParams&);
+  void (*window_scores)(const ScoreParams&);
+};
+// One layer: an input per KV head, all of one length.
+using AttentionLayer = std::vector<oracle::WindowAttentionInput>;
+
+// Gaussian numbers that the variant's dtypes can hold; one key in 50 points the
+// way of a query, so that the softmax is not flat.
+AttentionLayer RandomLayer(const AttentionVariant& variant, uint32_t n_kv_heads,
+                           uint32_t n_tokens, Random& random);
+
+enum class RowOrder {
+  kTokenMajor,    // [rows, heads, elements]
+  kHeadMajor,     // [heads, rows, elements]
+  kElementMajor,  // [heads, elements, rows]
+  kReversed       // kTokenMajor, the last row first
+};
+
+struct AttentionLayout {
+  RowOrder queries = RowOrder::kTokenMajor;
+  RowOrder keys = RowOrder::kTokenMajor;
+  uint32_t block_size = 24;  // paged variants: a shuffled table
+  uint32_t first_row = 0;    // of the query ring
+  uint32_t keys_per_split = 192;
+  // Odd layers come with row log-sum-exps, so only the others are summed.
+  bool odd_layers_have_lse = false;
+};
+
+// Scores of every layer. Memory is of the exact size, and NaN wherever nothing
+// was stored: between rows, in partial sums, in the scores before.
+std::vector<std::vector<float>> RunAttention(
+    const AttentionVariant& variant, const std::vector<AttentionLayer>& layers,
+    const AttentionLayout& layout, const simt::Options& options);
+
+// The first score that is further from the oracle's than the tolerance, or NaN
+// where the oracle's is not, or the other way round; empty if there is none.
+std::string CompareWithOracle(const AttentionVariant& variant,
+                              const AttentionLayer& layer,
+                              const std::vector<float>& scores);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_LAUNCH_H_

@@ -1,0 +1,105 @@
+// How window_attention.h cuts the work of a launch.
+#include <cstdio>
+#include <initializer_list>
+
+#include "cuda/kernels/window_attention.h"
+
+namespace kvevict::cuda {
+namespace {
+
+int failures = 0;
+
+#define KV_EXPECT(condition)                                                 \
+  do {                                                                       \
+    if (!(condition)) {                                                      \
+      std::fprintf(stderr, "%s, line %d: %s\n", what, __LINE__, #condition); \
+      ++failures;                                                            \
+    }                                                                        \
+  } while (false)
+
+// Every query row has its place, in blocks neither empty nor too large.
+void ShapeCoversTheRows(bool use_mma, uint32_t head_dim, uint32_t window,
+                        uint32_t group) {
+  char what[80];
+  std::snprintf(what, sizeof(what), "mma %d, head_dim %u, window %u, group %u",
+                use_mma, head_dim, window, group);
+  const WindowAttentionShape s =
+      ShapeWindowAttention(use_mma, head_dim, window, group);
+  KV_EXPECT(s.threads % 32 == 0 && s.threads >= kTileKeys && s.threads <= 256);
+  KV_EXPECT(s.threads * s.blocks_per_sm <= 512);  // 128 registers each
+  KV_EXPECT(s.row_warps * s.key_groups * 32 == s.threads);
+  KV_EXPECT(s.row_warps * s.tiles_per_warp * kTileRows <= s.threads);
+  KV_EXPECT(kTileKeys / 16 % s.key_groups == 0);
+  KV_EXPECT(s.row_warps * s.tiles_per_warp >= s.tiles_per_block);
+  KV_EXPECT(s.tiles_per_head * kTileRows >= window);
+  const uint32_t last = s.n_blocks - 1;
+  if (s.blocks_per_head == 1) {
+    KV_EXPECT(s.heads_per_block * s.tiles_per_head == s.tiles_per_block);
+    KV_EXPECT(last * s.heads_per_block < group);
+    KV_EXPECT(s.n_blocks * s.heads_per_block >= group);
+  } else {
+    KV_EXPECT(s.heads_per_block == 1);
+    KV_EXPECT(s.n_blocks == group * s.blocks_per_head);
+    KV_EXPECT(s.blocks_per_head * s.tiles_per_block >= s.tiles_per_head);
+    KV_EXPECT((s.blocks_per_head - 1) * s.tiles_per_block < s.tiles_per_head);
+    KV_EXPECT(!use_mma || !CanUseMma(3, 3, head_dim, window, 80));
+  }
+}
+
+void SplitsCoverTheKeys(uint32_t n_tokens) {
+  char what[32];
+  std::snprintf(what, sizeof(what), "%u tokens", n_tokens);
+  const KeySplits s = SplitKeys(n_tokens);
+  KV_EXPECT(s.n_splits >= 1 && s.n_splits <= 64);
+  KV_EXPECT(s.keys_per_split % kTileKeys == 0);
+  KV_EXPECT(uint64_t{s.n_splits} * s.keys_per_split >= n_tokens);
+  KV_EXPECT(uint64_t{s.n_splits - 1} * s.keys_per_split < n_tokens);
+  // A split is long enough to pay for its prologue.
+  KV_EXPECT(s.n_splits == 1 || s.keys_per_split >= 1024);
+}
+
+// Beside the scores themselves, 1 / 64 of the keys in bf16.
+void WorkspaceIsUnderTwoPercent() {
+  const char* what = "Qwen3-8B, 16384 tokens";
+  const uint64_t k_bytes = uint64_t{36} * 8 * 16384 * 128 * 2;
+  const uint64_t score_bytes = uint64_t{36} * 8 * 16384 * 4;
+  const uint64_t lse_bytes =
+      PartialLseBytes(36, 8, SplitKeys(16384).n_splits, 64, 4);
+  KV_EXPECT((score_bytes + lse_bytes) * 50 < k_bytes);
+}
+
+void TakesTheTensorCoresWhereTheyFit() {
+  const char* what = "CanUseMma";
+  KV_EXPECT(CanUseMma(3, 3, 128, 64, 80));
+  KV_EXPECT(CanUseMma(2, 2, 256, 128, 120));
+  KV_EXPECT(!CanUseMma(3, 3, 128, 64, 75));
+  KV_EXPECT(!CanUseMma(1, 1, 128, 64, 90));
+  KV_EXPECT(!CanUseMma(2, 3, 128, 64, 90));
+  KV_EXPECT(!CanUseMma(3, 3, 120, 64, 90));
+  KV_EXPECT(!CanUseMma(3, 3, 272, 64, 90));
+  KV_EXPECT(!CanUseMma(3, 3, 256, 129, 90));
+  KV_EXPECT(!CanUseMma(3, 3, 128, 257, 90));
+}
+
+}  // namespace
+}  // namespace kvevict::cuda
+
+int main() {
+  using namespace kvevict::cuda;
+  for (bool use_mma : {false, true}) {
+    for (uint32_t head_dim : {16u, 128u, 144u, 256u}) {
+      for (uint32_t window = 1; window < 600; ++window) {
+        for (uint32_t group = 1; group <= 40; ++group) {
+          ShapeCoversTheRows(use_mma, head_dim, window, group);
+        }
+      }
+    }
+  }
+  for (uint32_t n = 1; n < 70'000; ++n) SplitsCoverTheKeys(n);
+  for (uint32_t n : {131'072u, 1'000'000u, 2'147'483'647u}) {
+    SplitsCoverTheKeys(n);
+  }
+  WorkspaceIsUnderTwoPercent();
+  TakesTheTensorCoresWhereTheyFit();
+  return failures == 0 ? 0 : 1;
+}

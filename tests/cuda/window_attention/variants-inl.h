@@ -1,0 +1,40 @@
+// The variants in the file KV_ATTENTION_LIST, KV_USE_MMA all or none of them.
+
+#define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, out) \
+  namespace kvevict::cuda::name {                                        \
+  void window_lse(const ScoreParams&);                                   \
+  void window_scores(const ScoreParams&);                                \
+  }
+#include KV_ATTENTION_LIST
+#undef KV_ATTENTION_VARIANT
+
+namespace kvevict::cuda {
+namespace {
+
+const std::vector<AttentionVariant> kVariants = {
+#define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, out) \
+  {#name,                                                                \
+   q,                                                                    \
+   k,                                                                    \
+   dim,                                                                  \
+   window,                                                               \
+   group,                                                                \
+   paged,                                                                \
+   out,                                                                  \
+   KV_USE_MMA,                                                           \
+   name::window_lse,                                                     \
+   name::window_scores},
+#include KV_ATTENTION_LIST
+#undef KV_ATTENTION_VARIANT
+};
+
+const AttentionVariant& FindVariant(const char* name) {
+  for (const AttentionVariant& v : kVariants) {
+    if (std::strcmp(v.name, name) == 0) return v;
+  }
+  std::fprintf(stderr, "no variant %s\n", name);
+  std::exit(1);
+}
+
+}  // namespace
+}  // namespace kvevict::cuda
