@@ -18,19 +18,18 @@
 namespace kvevict::cuda {
 namespace {
 
-// The entries of gather_rows.cu, by the logarithm of their unit.
-constexpr KernelId kByColumns[] = {
-    KernelId::gather_columns_1, KernelId::gather_columns_2,
-    KernelId::gather_columns_4, KernelId::gather_columns_8,
-    KernelId::gather_columns_16};
+// The entries of gather_rows.cu.
+KernelId ByColumns(uint32_t unit) {
+  return unit == 16  ? KernelId::gather_columns_16
+         : unit == 4 ? KernelId::gather_columns_4
+                     : KernelId::gather_columns_1;
+}
+
+// By the logarithm of their unit.
 constexpr KernelId kByChunks[] = {
     KernelId::gather_chunks_1, KernelId::gather_chunks_2,
     KernelId::gather_chunks_4, KernelId::gather_chunks_8,
     KernelId::gather_chunks_16};
-
-uint32_t Log2Of(uint32_t unit) {
-  return static_cast<uint32_t>(std::countr_zero(unit));
-}
 
 // The planes of one launch while they are collected.
 class PlaneBatch {
@@ -43,6 +42,9 @@ class PlaneBatch {
   Status Flush();
 
  private:
+  Status LaunchByColumns(uint32_t unit) const;
+  Status LaunchByChunks(uint32_t unit, uint64_t n_blocks);
+
   const Context& context_;
   const Stream stream_;
   const CompactArgs& args_;
@@ -78,29 +80,33 @@ Status PlaneBatch::Add(const LayerJob& job, const kvevict_plane& plane) {
 }
 
 Status PlaneBatch::Flush() {
-  const uint32_t unit = GatherUnit(p_);
   Status status;
   if (p_.n_planes > 0 && longest_ > 0) {
+    const uint32_t unit = GatherUnit(p_);
     const uint64_t n_blocks = ChunkBlocks(p_, unit, longest_);
-    const uint64_t ticket_bytes = sizeof(uint32_t) * ChunkTickets(n_blocks);
-    if (GatherByColumns(p_, unit) || ticket_bytes > args_.scratch.size()) {
-      status =
-          Launch(context_, stream_, kByColumns[Log2Of(unit)],
-                 {ColumnBlocks(p_, unit), p_.n_planes, 1, kColumnThreads}, p_);
-    } else {
-      p_.columns_per_block = ChunkColumns(p_, unit);
-      p_.tickets = AddressOf(args_.scratch.data());
-      status = Clear(context_, stream_, p_.tickets, ticket_bytes);
-      if (status.ok()) {
-        status =
-            Launch(context_, stream_, kByChunks[Log2Of(unit)],
-                   {static_cast<uint32_t>(n_blocks), 1, 1, kChunkThreads}, p_);
-      }
-    }
+    const bool has_tickets =
+        sizeof(uint32_t) * ChunkTickets(n_blocks) <= args_.scratch.size();
+    status = GatherByColumns(p_, unit) || !has_tickets
+                 ? LaunchByColumns(ColumnUnit(unit))
+                 : LaunchByChunks(unit, n_blocks);
   }
   p_ = {};
   longest_ = 0;
   return status;
+}
+
+Status PlaneBatch::LaunchByColumns(uint32_t unit) const {
+  return Launch(context_, stream_, ByColumns(unit),
+                {ColumnBlocks(p_, unit), p_.n_planes, 1, kColumnThreads}, p_);
+}
+
+Status PlaneBatch::LaunchByChunks(uint32_t unit, uint64_t n_blocks) {
+  p_.columns_per_block = ChunkColumns(p_, unit);
+  p_.tickets = AddressOf(args_.scratch.data());
+  KV_RETURN_IF_ERROR(Clear(context_, stream_, p_.tickets,
+                           sizeof(uint32_t) * ChunkTickets(n_blocks)));
+  return Launch(context_, stream_, kByChunks[std::countr_zero(unit)],
+                {static_cast<uint32_t>(n_blocks), 1, 1, kChunkThreads}, p_);
 }
 
 // With debug set: keep lists must ascend below n_tokens.

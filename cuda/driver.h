@@ -68,7 +68,10 @@ enum CUstreamCaptureMode : int32_t {
   CU_STREAM_CAPTURE_MODE_RELAXED = 2
 };
 
-enum CUstream_flags : uint32_t { CU_STREAM_NON_BLOCKING = 1 };
+enum CUstream_flags : uint32_t {
+  CU_STREAM_DEFAULT = 0,
+  CU_STREAM_NON_BLOCKING = 1
+};
 // NOLINTEND(readability-identifier-naming)
 
 // The oldest driver that does: CUDA 11.2, from where on NVRTC makes cubins and

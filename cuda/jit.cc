@@ -204,7 +204,9 @@ Status Nvrtc::FindTarget(int sm, Target* out) const {
 
 std::vector<std::string> CompileOptions(std::span<const std::string> options,
                                         const Target& target) {
+  // Headers that kernels share with the host hold plain functions.
   std::vector<std::string> all = {"--std=c++17",
+                                  "--device-as-default-execution-space",
                                   "--gpu-architecture=" + target.name()};
   all.insert(all.end(), options.begin(), options.end());
   return all;

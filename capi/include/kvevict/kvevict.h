@@ -255,8 +255,9 @@ enum kvevict_log_level
 typedef int32_t kvevict_log_level;
 #endif
 
-/** Receives one line without newline, borrowed. Called only on the thread of a
- *  create function, never from executing calls. */
+/** Receives one line without newline, borrowed. Called on the thread of a create
+ *  function or of kvevict_context_prepare(); from executing calls only where
+ *  they compile a CUDA kernel that was not prepared. */
 typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
                                void* user_data);
 

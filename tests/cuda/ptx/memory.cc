@@ -28,6 +28,10 @@ uint8_t* Memory::Find(uint64_t address, size_t bytes) {
       bytes <= last_size_ - (address - last_begin_)) {
     return last_bytes_ + (address - last_begin_);
   }
+  constexpr uint64_t kNullPage = 4096;
+  if (allows_host_ && address >= kNullPage && address < kFirstAddress) {
+    return reinterpret_cast<uint8_t*>(address);
+  }
   auto block = blocks_.upper_bound(address);
   if (block == blocks_.begin()) return nullptr;
   --block;

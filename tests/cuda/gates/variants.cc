@@ -1,0 +1,79 @@
+#include "tests/cuda/gates/variants.h"
+
+#include "cuda/kernels/window_attention.h"
+
+namespace kvevict::cuda {
+namespace {
+
+enum DType : uint32_t { kF32 = 1, kF16 = 2, kBF16 = 3 };
+enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
+
+struct Attention {
+  DType q_dtype;
+  DType k_dtype;
+  uint32_t head_dim;
+  uint32_t window;
+  uint32_t group;
+  bool paged;
+  Out out;
+};
+
+// Where the tensor cores can do it, they do.
+constexpr Attention kAttention[] = {
+    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup},
+    {kF16, kF16, 128, 32, 8, true, kMaxOfGroup},
+    {kBF16, kBF16, 64, 64, 8, false, kRowPerHead},
+    {kBF16, kBF16, 128, 64, 16, true, kSumOfGroup},  // several row blocks
+    {kF16, kF16, 96, 16, 1, false, kSumOfGroup},
+    {kBF16, kBF16, 256, 32, 4, false, kMaxOfGroup},
+    {kF16, kF16, 256, 64, 2, true, kSumOfGroup},
+    {kF32, kF32, 128, 64, 4, false, kSumOfGroup},
+    {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup},
+};
+
+// With elements or rows that the tensor cores cannot load.
+constexpr Attention kAttentionWithoutMma[] = {
+    {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup},
+    {kF16, kF16, 256, 32, 1, false, kRowPerHead},
+};
+
+Variant Make(const Attention& a, bool mma) {
+  const auto define = [](const char* name, uint32_t value) {
+    return std::string("-D") + name + "=" + std::to_string(value);
+  };
+  return {.module = ModuleId::window_attention,
+          .uses_mma = mma,
+          .options = {
+              define("KV_Q_DTYPE", a.q_dtype), define("KV_K_DTYPE", a.k_dtype),
+              define("KV_HEAD_DIM", a.head_dim), define("KV_WINDOW", a.window),
+              define("KV_GROUP", a.group), define("KV_PAGED", a.paged),
+              define("KV_USE_MMA", mma), define("KV_OUT", a.out)}};
+}
+
+}  // namespace
+
+std::string Variant::name() const {
+  std::string text = ModuleName(module);
+  for (const std::string& option : options) text += " " + option.substr(2);
+  return text;
+}
+
+std::vector<Variant> VariantsFor(int sm) {
+  std::vector<Variant> variants;
+  for (size_t i = 0; i < kNModules; ++i) {
+    const auto module = static_cast<ModuleId>(i);
+    if (module != ModuleId::window_attention) {
+      variants.push_back({.module = module, .uses_mma = false, .options = {}});
+    }
+  }
+  for (const Attention& a : kAttention) {
+    variants.push_back(
+        Make(a, CanUseMma(a.q_dtype, a.k_dtype, a.head_dim, a.window, sm)));
+  }
+  for (const Attention& a : kAttentionWithoutMma) {
+    variants.push_back(Make(a, false));
+  }
+  return variants;
+}
+
+}  // namespace kvevict::cuda

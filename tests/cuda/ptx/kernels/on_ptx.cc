@@ -1,0 +1,120 @@
+#include "tests/cuda/ptx/kernels/on_ptx.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "cuda/kernel_text.h"
+#include "tests/cuda/nvrtcs.h"
+#include "tests/cuda/ptx/error.h"
+#include "tests/cuda/ptx/launch.h"
+#include "tests/cuda/ptx/module.h"
+#include "tests/simt/simt.h"
+
+namespace kvevict::ptx {
+namespace {
+
+KernelCall& LastCall() {
+  static KernelCall call;
+  return call;
+}
+
+// Outlives the modules, which give their variables back.
+Memory& HostMemory() {
+  static auto* memory = [] {
+    auto* made = new Memory();
+    made->AllowHostAddresses();
+    return made;
+  }();
+  return *memory;
+}
+
+int TargetSm() {
+  const char* text = std::getenv("KVEVICT_PTX_TARGET");
+  return text == nullptr ? 80 : std::atoi(text);
+}
+
+const cuda::Nvrtc& NewestNvrtc() {
+  static const std::vector<const cuda::Nvrtc*> kAll = cuda::FindNvrtcs();
+  if (kAll.empty()) {
+    std::printf("skipped: no libnvrtc here\n");
+    std::exit(77);
+  }
+  return *kAll.front();
+}
+
+std::string Compile(const KernelCall& call) {
+  const std::string file = std::filesystem::path(call.file).stem();
+  for (size_t id = 0; id < cuda::kNModules; ++id) {
+    if (file != cuda::kModuleNames[id]) continue;
+    std::vector<std::string> options;
+    for (const std::string& define : call.defines) {
+      options.push_back("-D" + define);
+    }
+    cuda::Compiled compiled;
+    const Status status = NewestNvrtc().Compile(
+        *cuda::ProgramText(static_cast<cuda::ModuleId>(id)),
+        cuda::IncludeTexts(), options, {.sm = TargetSm(), .ptx = true},
+        &compiled);
+    if (!status.ok()) Fail(LastErrorMessage());
+    return compiled.image.c_str();
+  }
+  Fail(file + " is not in kernels.inc");
+}
+
+// Compiled once per file and constants.
+const Module& ModuleOf(const KernelCall& call) {
+  static std::map<std::string, std::unique_ptr<Module>> modules;
+  std::string key = call.file;
+  for (const std::string& define : call.defines) key += " " + define;
+  std::unique_ptr<Module>& module = modules[key];
+  if (module == nullptr) {
+    module = std::make_unique<Module>(Compile(call), HostMemory());
+  }
+  return *module;
+}
+
+}  // namespace
+
+void Note(KernelCall call) { LastCall() = std::move(call); }
+
+std::vector<std::string> Defines(
+    std::vector<std::pair<std::string, std::string>> macros) {
+  std::vector<std::string> defines;
+  for (const auto& [name, value] : macros) {
+    if (name != value) defines.push_back(name + "=" + value);
+  }
+  return defines;
+}
+
+}  // namespace kvevict::ptx
+
+std::string kvevict::simt::LaunchErased(void (*call)(const void* context),
+                                        const void* context, Dim3 grid,
+                                        Dim3 block, size_t dynamic_shared_bytes,
+                                        const Options& options) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return "";  // as the shim
+  call(context);
+  const ptx::KernelCall& kernel_call = ptx::LastCall();
+  try {
+    const ptx::Kernel* kernel =
+        ptx::ModuleOf(kernel_call).Find(kernel_call.name);
+    if (kernel == nullptr) ptx::Fail("no such kernel in the PTX");
+    const auto* params = static_cast<const uint8_t*>(kernel_call.params);
+    ptx::Counters counters;
+    ptx::Launch(*kernel,
+                {{grid.x, grid.y, grid.z},
+                 {block.x, block.y, block.z},
+                 static_cast<uint32_t>(dynamic_shared_bytes)},
+                {params, kernel_call.param_bytes}, ptx::HostMemory(),
+                {.seed = options.seed,
+                 .resident_blocks = options.resident_blocks,
+                 .count_traffic = false},
+                counters);
+  } catch (const ptx::Error& error) {
+    return std::string(kernel_call.name) + ": " + error.what();
+  }
+  return "";
+}
