@@ -81,6 +81,9 @@ std::vector<Case> Cases(const Effort& effort) {
        "snapkv:budget=" + budget + ",scope=head,pool=max5,window=" + window},
       {shape("f16, paged", heads, kv_heads, wide, f16, f16, Layout::kPaged),
        "snapkv:budget=" + budget + ",scope=head,window=20"},
+      {shape("bf16, a ring that has wrapped", heads, kv_heads, wide, bf16, bf16,
+             Layout::kWrappedRing),
+       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
       {shape("f32, token-major", heads, kv_heads, wide, f32, f32,
              Layout::kTokenMajor),
        "snapkv:budget=" + budget + ",scope=layer,window=" + window},
@@ -91,6 +94,48 @@ std::vector<Case> Cases(const Effort& effort) {
              Layout::kHeadMajor),
        "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
   };
+}
+
+// Log-sum-exps from elsewhere take the place of the first pass.
+void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
+                 Report* report) {
+  const Shape shape = {"",    1,     4,
+                       2,     64,    effort.full ? 2000u : 300u,
+                       dtype, dtype, Layout::kTokenMajor};
+  Twin twin(gpu, shape, effort.seed);
+  Side side(&gpu, &twin, "snapkv:budget=60,scope=head,window=16");
+  const uint32_t window = side.obs_window();
+  const std::vector<float> lse = twin.RowLse(0, shape.n_tokens, window);
+  const Buffer on_device(gpu, lse.size() * sizeof(float));
+  on_device.Write(lse.data(), on_device.n_bytes());
+  kvevict_plane plane{};
+  plane.data = on_device.address();
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = 1;
+  plane.token_stride_bytes = sizeof(float);
+  plane.head_stride_bytes = static_cast<int64_t>(window * sizeof(float));
+  const std::vector<float> scores = side.Score(0, shape.n_tokens, &plane);
+  CompareScores(scores, side.Score(0, shape.n_tokens), report);
+
+  // The same by way of a sequence's ring, chunk by chunk.
+  Side keeper(&gpu, &twin, "snapkv:budget=60,scope=head,window=16");
+  keeper.Prefill(0, shape.n_tokens, 100);
+  const uint32_t first = shape.n_tokens - window;
+  for (uint32_t done = 0; done < window; done += 5) {
+    kvevict_plane rows = plane;
+    rows.data += done * sizeof(float);
+    Check(kvevict_sequence_capture_lse(keeper.sequence(), 0, &rows,
+                                       std::min(5u, window - done),
+                                       first + done));
+  }
+  keeper.Evict();
+  const std::vector<int32_t> keep = side.Select(0, scores, shape.n_tokens, {});
+  for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
+    const std::vector<int32_t> expected(keep.begin() + h * 60,
+                                        keep.begin() + (h + 1) * 60);
+    report->FailIf(keeper.Positions(0, h) != expected,
+                   fmt::format("head {}: kept others than the doors", h));
+  }
 }
 
 }  // namespace
@@ -104,6 +149,10 @@ void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
       CheckLayer(&device, &host, &twin, 0, c.shape.n_tokens, report);
     });
   }
+  report->Check("doors: log-sum-exps given, bf16",
+                [&] { CheckRowLse(gpu, effort, KVEVICT_DTYPE_BF16, report); });
+  report->Check("doors: log-sum-exps given, f32",
+                [&] { CheckRowLse(gpu, effort, KVEVICT_DTYPE_F32, report); });
 }
 
 }  // namespace kvevict::gpu

@@ -140,6 +140,30 @@ void CheckCaptureWantsPreparing(const Gpu& gpu, Report* report) {
   report->FailIf(status != KVEVICT_OK, "capturing fails after preparing");
 }
 
+void CheckLseSavesAPass(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  e.side.Prefill(0, 120, 50);
+  const uint32_t window = e.side.obs_window();
+  const std::vector<float> ones(SmallShape().n_q_heads * window, 1.0f);
+  const Buffer rows(gpu, ones.size() * sizeof(float));
+  rows.Write(ones.data(), rows.n_bytes());
+  kvevict_plane plane{};
+  plane.data = rows.address();
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = 1;
+  plane.token_stride_bytes = sizeof(float);
+  plane.head_stride_bytes = static_cast<int64_t>(window * sizeof(float));
+  for (uint32_t l = 0; l < SmallShape().n_layers; ++l) {
+    Check(kvevict_sequence_capture_lse(e.side.sequence(), l, &plane, window,
+                                       120 - window));
+  }
+  const uint64_t before = mock::Launches("window_lse");
+  Check(e.Evict());
+  gpu.Synchronize();
+  report->FailIf(mock::Launches("window_lse") != before,
+                 "the first pass ran all the same");
+}
+
 void CheckDebugFindsBadLists(const Gpu& gpu, Report* report) {
   kvevict_context_options options = gpu.ContextOptions();
   options.debug = 1;
@@ -313,6 +337,8 @@ void CheckDriverUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckContextIsRestored(gpu, report); });
   report->Check("captured calls must be prepared",
                 [&] { CheckCaptureWantsPreparing(gpu, report); });
+  report->Check("log-sum-exps save the first pass",
+                [&] { CheckLseSavesAPass(gpu, report); });
   report->Check("debug finds keep lists that do not ascend",
                 [&] { CheckDebugFindsBadLists(gpu, report); });
   report->Check("device memory comes from the hooks",

@@ -8,6 +8,7 @@
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/timings.h"
@@ -21,7 +22,7 @@ struct Options {
   bool small = false;
   bool no_checks = false;
   bool no_timings = false;
-  uint64_t seed = 1;
+  uint64_t seed = std::random_device{}();
   std::string json;
 };
 
@@ -62,7 +63,8 @@ int main(int argc, char** argv) {
   app.add_option("--libnvrtc", o.libraries.libnvrtc, "the compiler's library");
   app.add_option("--kernel-cache", o.libraries.kernel_cache_dir,
                  "folder for compiled kernels");
-  app.add_option("--seed", o.seed, "of all random data");
+  app.add_option("--seed", o.seed,
+                 "of all random data; without it a fresh one");
   app.add_option("--json", o.json, "file for one JSON document");
   app.add_flag("--small", o.small, "shapes for an interpreter of kernels");
   app.add_flag("--no-checks", o.no_checks, "only timings");

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 namespace kvevict::gpu {
@@ -21,7 +22,7 @@ struct Random {
   }
 };
 
-// The upper half of an f16 or bf16 with the value of `f`, which it can hold.
+// The f16 or bf16 with the value of `f`, which it can hold.
 uint16_t ToHalf(float f, kvevict_dtype dtype) {
   const auto bits = std::bit_cast<uint32_t>(f);
   if (dtype == KVEVICT_DTYPE_BF16) return static_cast<uint16_t>(bits >> 16);
@@ -45,6 +46,16 @@ void Fill(uint64_t seed, const std::array<T, 2 * kSteps>& values, uint64_t n,
 }
 
 }  // namespace
+
+double ValueAt(kvevict_dtype dtype, const void* values, uint64_t i) {
+  if (dtype == KVEVICT_DTYPE_F32) return static_cast<const float*>(values)[i];
+  const uint32_t half = static_cast<const uint16_t*>(values)[i];
+  if (dtype == KVEVICT_DTYPE_BF16) return std::bit_cast<float>(half << 16);
+  const int exponent = static_cast<int>(half >> 10 & 31);
+  const double magnitude =
+      exponent == 0 ? 0.0 : std::ldexp(1024.0 + (half & 1023), exponent - 25);
+  return half >> 15 ? -magnitude : magnitude;
+}
 
 void FillWithValues(uint64_t seed, kvevict_dtype dtype, uint64_t n, void* out) {
   std::array<float, 2 * kSteps> floats;

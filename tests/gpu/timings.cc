@@ -8,6 +8,7 @@
 #include "capi/guard.h"
 #include "core/backend.h"
 #include "core/plan.h"
+#include "tests/gpu/matrix_rate.h"
 #include "tests/gpu/random_values.h"
 
 namespace kvevict::gpu {
@@ -189,24 +190,32 @@ Spread Measure(const Gpu& gpu, const Effort& effort,
   return {ms[ms.size() / 2], ms.front(), ms.back()};
 }
 
+// What the machine reaches, measured just before.
+struct Limits {
+  double copy;    // bytes read and written per second, by the driver's own copy
+  double matrix;  // bf16 FLOPs per second, by mma.sync
+};
+
 void AddRow(nlohmann::json* rows, const std::string& name, const Spread& ms,
-            uint64_t bytes, uint64_t flops, double copy_rate) {
+            uint64_t bytes, uint64_t flops, const Limits& limits) {
   const double seconds = ms.median * 1e-3;
   const double rate = static_cast<double>(bytes) / seconds;
+  const double flop_rate = static_cast<double>(flops) / seconds;
   rows->push_back({{"name", name},
                    {"ms", ms.median},
                    {"ms_least", ms.least},
                    {"ms_most", ms.most},
                    {"bytes", bytes},
                    {"bytes_per_s", rate},
-                   {"of_copy_rate", rate / copy_rate},
+                   {"of_copy_rate", rate / limits.copy},
                    {"flops", flops},
-                   {"flops_per_s", static_cast<double>(flops) / seconds}});
+                   {"flops_per_s", flop_rate},
+                   {"of_matrix_rate", flop_rate / limits.matrix}});
   fmt::print(
-      "{:<44} {:9.4f} ms  {:8.1f} GB/s ({:.2f} of copy)  {:7.1f} "
-      "TFLOP/s\n",
-      name, ms.median, rate * 1e-9, rate / copy_rate,
-      static_cast<double>(flops) / seconds * 1e-12);
+      "{:<44} {:9.4f} ms {:8.1f} GB/s ({:.2f} of copy) {:7.1f} TFLOP/s ({:.2f} "
+      "of matrix)\n",
+      name, ms.median, rate * 1e-9, rate / limits.copy, flop_rate * 1e-12,
+      flop_rate / limits.matrix);
   std::fflush(stdout);
 }
 
@@ -225,7 +234,8 @@ double CopyRate(const Gpu& gpu, const Effort& effort) {
 }
 
 void TimeWorkload(const Gpu& gpu, const Effort& effort, const char* name,
-                  const Workload& w, double copy_rate, nlohmann::json* rows) {
+                  const Workload& w, const Limits& limits,
+                  nlohmann::json* rows) {
   const auto row = [&](const char* op) {
     return fmt::format("{}: {}", name, op);
   };
@@ -240,13 +250,13 @@ void TimeWorkload(const Gpu& gpu, const Effort& effort, const char* name,
     const Spread score = Measure(gpu, effort, [&] { bench.Score(); });
     score_ms = score.median;
     AddRow(rows, row("score_window, pooled"), score, 2 * k_bytes + score_bytes,
-           flops, copy_rate);
+           flops, limits);
     AddRow(rows, row("select"), Measure(gpu, effort, [&] { bench.Select(); }),
-           4 * score_bytes, 0, copy_rate);
+           4 * score_bytes, 0, limits);
     const uint64_t kept = uint64_t{2} * w.n_layers * w.n_kv_heads * w.budget *
                           w.head_dim * w.element();
     AddRow(rows, row("compact"), Measure(gpu, effort, [&] { bench.Compact(); }),
-           2 * kept, 0, copy_rate);
+           2 * kept, 0, limits);
     rows->back()["score_workspace_of_k"] =
         static_cast<double>(bench.score_bytes() + score_bytes) /
         static_cast<double>(k_bytes);
@@ -258,32 +268,34 @@ void TimeWorkload(const Gpu& gpu, const Effort& effort, const char* name,
     for (uint32_t query = 0; query < w.window; ++query) one.Score();
   });
   AddRow(rows, row("score_window, query by query"), naive,
-         w.window * (2 * k_bytes + score_bytes), flops, copy_rate);
+         w.window * (2 * k_bytes + score_bytes), flops, limits);
   rows->back()["times_slower"] = naive.median / score_ms;
 }
 
 }  // namespace
 
 nlohmann::json TimeKernels(const Gpu& gpu, const Effort& effort) {
-  const double copy_rate = CopyRate(gpu, effort);
-  fmt::print("copy rate {:.1f} GB/s, read and written\n", copy_rate * 1e-9);
+  const Limits limits = {CopyRate(gpu, effort), MatrixRate(gpu, effort.full)};
+  fmt::print("copy {:.1f} GB/s, read and written; mma.sync {:.1f} TFLOP/s\n",
+             limits.copy * 1e-9, limits.matrix * 1e-12);
   nlohmann::json rows = nlohmann::json::array();
   if (!effort.full) {
     TimeWorkload(gpu, effort, "small",
-                 {2, 4, 2, 32, 128, 16, 32, KVEVICT_DTYPE_BF16}, copy_rate,
-                 &rows);
+                 {2, 4, 2, 32, 128, 16, 32, KVEVICT_DTYPE_BF16}, limits, &rows);
   } else {
     TimeWorkload(gpu, effort, "36 layers, bf16, W=64",
-                 {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_BF16},
-                 copy_rate, &rows);
+                 {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_BF16}, limits,
+                 &rows);
     TimeWorkload(gpu, effort, "36 layers, bf16, W=32",
-                 {36, 32, 8, 128, 16384, 32, 2048, KVEVICT_DTYPE_BF16},
-                 copy_rate, &rows);
+                 {36, 32, 8, 128, 16384, 32, 2048, KVEVICT_DTYPE_BF16}, limits,
+                 &rows);
     TimeWorkload(gpu, effort, "36 layers, f32, W=64",
-                 {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_F32},
-                 copy_rate, &rows);
+                 {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_F32}, limits,
+                 &rows);
   }
-  return {{"copy_bytes_per_s", copy_rate}, {"rows", rows}};
+  return {{"copy_bytes_per_s", limits.copy},
+          {"matrix_flops_per_s", limits.matrix},
+          {"rows", rows}};
 }
 
 }  // namespace kvevict::gpu

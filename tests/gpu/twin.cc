@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -42,11 +43,17 @@ Twin::Twin(const Gpu& gpu, const Shape& shape, uint64_t seed)
       layers_(shape.n_layers),
       host_views_(shape.n_layers, KVEVICT_VIEW_INIT),
       device_views_(shape.n_layers, KVEVICT_VIEW_INIT) {
-  if (shape.layout == Layout::kPaged) {
-    block_table_.resize(RoundUp(max_tokens(), kBlockSize) / kBlockSize);
+  if (BlockSize() > 0) {
+    block_table_.resize(RoundUp(max_tokens(), kBlockSize) / BlockSize());
     std::iota(block_table_.begin(), block_table_.end(), 0);
-    std::shuffle(block_table_.begin(), block_table_.end(),
-                 std::mt19937_64(seed));
+    if (shape.layout == Layout::kPaged) {
+      std::shuffle(block_table_.begin(), block_table_.end(),
+                   std::mt19937_64(seed));
+    } else {  // it began in the middle
+      std::rotate(block_table_.begin(),
+                  block_table_.begin() + shape.n_tokens / 3,
+                  block_table_.end());
+    }
     device_block_table_ =
         std::make_unique<Buffer>(gpu, block_table_.size() * sizeof(int32_t));
     device_block_table_->Write(block_table_.data(),
@@ -95,8 +102,8 @@ void Twin::LayOut(uint32_t, uint64_t base, kvevict_view* view,
   view->companions = companion;
   view->n_companions = 1;
   *companion = {};
-  if (shape_.layout == Layout::kPaged) {
-    view->block_size = kBlockSize;
+  if (BlockSize() > 0) {
+    view->block_size = BlockSize();
     view->block_table_len = block_table_.size();
   }
   for (uint32_t p = 0; p < kPlanes; ++p) {
@@ -110,11 +117,10 @@ void Twin::LayOut(uint32_t, uint64_t base, kvevict_view* view,
       plane.token_stride_bytes = row * shape_.n_kv_heads;
       plane.head_stride_bytes = row;
     }
-    if (shape_.layout == Layout::kPaged) {
-      plane.data = base + Offset(p, 0, 0) -
-                   uint64_t{static_cast<uint32_t>(block_table_[0])} *
-                       kBlockSize * row * shape_.n_kv_heads;
-      plane.block_stride_bytes = row * shape_.n_kv_heads * kBlockSize;
+    if (BlockSize() > 0) {
+      plane.block_stride_bytes = row * shape_.n_kv_heads * BlockSize();
+      plane.data -=
+          static_cast<uint64_t>(block_table_[0] * plane.block_stride_bytes);
     }
     if (p == 2) {
       plane.row_bytes = kCompanionBytes;
@@ -125,6 +131,45 @@ void Twin::LayOut(uint32_t, uint64_t base, kvevict_view* view,
   }
 }
 
+uint32_t Twin::BlockSize() const {
+  switch (shape_.layout) {
+    case Layout::kPaged:
+      return kBlockSize;
+    case Layout::kWrappedRing:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+std::vector<float> Twin::RowLse(uint32_t layer, uint32_t n_tokens,
+                                uint32_t window) const {
+  const uint32_t group = shape_.n_q_heads / shape_.n_kv_heads;
+  const uint32_t dim = shape_.head_dim;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  const Layer& l = layers_[layer];
+  std::vector<float> lse;
+  for (uint32_t h = 0; h < shape_.n_q_heads; ++h) {
+    for (uint32_t w = 0; w < window; ++w) {
+      const uint32_t position = n_tokens - window + w;
+      const uint64_t query = (uint64_t{position} * shape_.n_q_heads + h) * dim;
+      double sum = 0;  // logits are small
+      for (uint32_t slot = 0; slot <= position; ++slot) {
+        const uint64_t key =
+            Offset(0, slot, h / group) / ElementBytes(shape_.kv_dtype);
+        double dot = 0;
+        for (uint32_t e = 0; e < dim; ++e) {
+          dot += ValueAt(shape_.q_dtype, l.queries.data(), query + e) *
+                 ValueAt(shape_.kv_dtype, l.original.data(), key + e);
+        }
+        sum += std::exp(dot * scale);
+      }
+      lse.push_back(static_cast<float>(std::log(sum)));
+    }
+  }
+  return lse;
+}
+
 uint64_t Twin::Offset(uint32_t plane, uint32_t slot, uint32_t kv_head) const {
   const uint64_t slots = RoundUp(max_tokens(), kBlockSize);
   uint64_t begin = 0;
@@ -132,10 +177,10 @@ uint64_t Twin::Offset(uint32_t plane, uint32_t slot, uint32_t kv_head) const {
     begin += slots * shape_.n_kv_heads * RowBytes(p);
   }
   uint64_t row = slot;
-  if (shape_.layout == Layout::kPaged) {
-    row = uint64_t{static_cast<uint32_t>(block_table_[slot / kBlockSize])} *
-              kBlockSize +
-          slot % kBlockSize;
+  if (BlockSize() > 0) {
+    row = uint64_t{static_cast<uint32_t>(block_table_[slot / BlockSize()])} *
+              BlockSize() +
+          slot % BlockSize();
   }
   const uint64_t place = shape_.layout == Layout::kHeadMajor
                              ? kv_head * slots + row

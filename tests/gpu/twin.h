@@ -11,7 +11,8 @@
 
 namespace kvevict::gpu {
 
-enum class Layout { kTokenMajor, kHeadMajor, kPaged };
+// A ring that has wrapped is a pool of single rows with an index list.
+enum class Layout { kTokenMajor, kHeadMajor, kPaged, kWrappedRing };
 
 struct Shape {
   std::string name;
@@ -26,7 +27,7 @@ struct Shape {
 };
 
 constexpr uint32_t kRoomForDecoding = 64;
-constexpr uint32_t kBlockSize = 16;
+constexpr uint32_t kBlockSize = 16;  // of kPaged
 
 kvevict_geometry GeometryOf(const Shape& shape);
 
@@ -42,6 +43,11 @@ class Twin {
   const std::vector<kvevict_view>& device_views() const {
     return device_views_;
   }
+
+  // Natural log-sum-exps of the window's rows over the keys they see, in double
+  // precision, f32 [n_q_heads, window].
+  std::vector<float> RowLse(uint32_t layer, uint32_t n_tokens,
+                            uint32_t window) const;
 
   // Rows [first, ...) of a layer's queries, [n_q_heads, rows, head_dim].
   kvevict_plane HostQueries(uint32_t layer, uint32_t first) const;
@@ -78,6 +84,8 @@ class Twin {
 
   void LayOut(uint32_t layer, uint64_t base, kvevict_view* view,
               kvevict_plane* companion) const;
+  // Tokens per block; 0: contiguous.
+  uint32_t BlockSize() const;
   // Offset in a layer's memory of a row of plane 0 (K), 1 (V) or 2.
   uint64_t Offset(uint32_t plane, uint32_t slot, uint32_t kv_head) const;
   uint32_t RowBytes(uint32_t plane) const;

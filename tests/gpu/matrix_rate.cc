@@ -1,0 +1,75 @@
+#include "tests/gpu/matrix_rate.h"
+
+#include <algorithm>
+
+#include "cuda/jit.h"
+
+namespace kvevict::gpu {
+namespace {
+
+// Eight products that do not wait for each other, again and again.
+constexpr char kProgram[] = R"(
+extern "C" __global__ void matrix_rate(unsigned n_rounds, float* out) {
+  float c[8][4] = {};
+  unsigned a[4] = {threadIdx.x, 1, 2, 3};
+  unsigned b[2] = {threadIdx.x, 5};
+  for (unsigned round = 0; round < n_rounds; ++round) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+  }
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum += c[i][0] + c[i][1] + c[i][2] + c[i][3];
+  if (sum == 12345.0f) *out = sum;
+}
+)";
+
+constexpr unsigned kThreads = 256;
+constexpr double kFlopsPerProduct = 2.0 * 16 * 8 * 16;
+
+}  // namespace
+
+double MatrixRate(const Gpu& gpu, bool full) {
+  if (gpu.sm() < 80) return 0;
+  const cuda::Driver& driver = gpu.driver();
+  const cuda::Nvrtc* nvrtc = nullptr;
+  cuda::Target target;
+  cuda::Compiled compiled;
+  Check(cuda::Nvrtc::Open(gpu.libraries().libnvrtc.c_str(),
+                          cuda::CudaMajor(driver.version), &nvrtc)
+            .code());
+  Check(nvrtc->FindTarget(gpu.sm(), &target).code());
+  Check(nvrtc->Compile({"matrix_rate.cu", kProgram}, {}, {}, target, &compiled)
+            .code());
+  cuda::CUmodule module = nullptr;
+  cuda::CUfunction function = nullptr;
+  Check(driver, driver.cuModuleLoadData(&module, compiled.image.data()),
+        "cuModuleLoadData");
+  Check(driver, driver.cuModuleGetFunction(&function, module, "matrix_rate"),
+        "cuModuleGetFunction");
+  const Buffer out(gpu, sizeof(float));
+  unsigned n_rounds = full ? 4096 : 1;
+  const unsigned n_blocks = full ? 2048 : 1;
+  cuda::CUdeviceptr out_address = out.address();
+  void* arguments[] = {&n_rounds, &out_address};
+  double least_ms = 1e9;
+  for (int run = 0; run < (full ? 5 : 1); ++run) {
+    least_ms = std::min(least_ms, gpu.Time([&] {
+      Check(driver,
+            driver.cuLaunchKernel(function, n_blocks, 1, 1, kThreads, 1, 1, 0,
+                                  gpu.stream(), arguments, nullptr),
+            "cuLaunchKernel of matrix_rate");
+    }));
+  }
+  Check(driver, driver.cuModuleUnload(module), "cuModuleUnload");
+  return n_blocks * (kThreads / 32) * 8.0 * n_rounds * kFlopsPerProduct /
+         (least_ms * 1e-3);
+}
+
+}  // namespace kvevict::gpu
