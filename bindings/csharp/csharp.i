@@ -1,0 +1,83 @@
+/*
+ * C#: only what a P/Invoke needs. Every signature is blittable: enums, integers
+ * and pointers to the hand-written structs of NativeStructs.cs. Two internal
+ * classes come out: NativePINVOKE, the imports, and Native, the same functions
+ * with SafeHandles for handles and an exception for a status.
+ */
+%pragma(csharp) imclassclassmodifiers="internal static unsafe class"
+%pragma(csharp) moduleclassmodifiers="internal static unsafe class"
+
+/* Enums, structs and constants are hand-written in C#, with documentation; the
+ * tests compare them with the header and its layout table. */
+%rename("$ignore", %$isclass) "";
+%rename("$ignore", %$isenum) "";
+%rename("$ignore", %$isenumitem) "";
+%rename("$ignore", %$isconstant) "";
+
+/* A C type and the C# type that has its bits, in and out. */
+%define KV_BLITTABLE(C_TYPE, CS_TYPE)
+%typemap(ctype)  C_TYPE "$1_ltype"
+%typemap(imtype) C_TYPE "CS_TYPE"
+%typemap(cstype) C_TYPE "CS_TYPE"
+%typemap(in)     C_TYPE "$1 = $input;"
+%typemap(out)    C_TYPE "$result = $1;"
+%typemap(csin)   C_TYPE "$csinput"
+%typemap(csout, excode="") C_TYPE "{ return $imcall; }"
+%enddef
+
+KV_BLITTABLE(int32_t, int)
+KV_BLITTABLE(uint32_t, uint)
+KV_BLITTABLE(uint64_t, ulong)
+KV_BLITTABLE(size_t, nuint)
+KV_BLITTABLE(void *, void*)
+KV_BLITTABLE(kvevict_stream, nint)
+
+%define KV_POINTER(C_TYPE, CS_TYPE)
+KV_BLITTABLE(C_TYPE *, CS_TYPE*)
+KV_BLITTABLE(const C_TYPE *, CS_TYPE*)
+%enddef
+
+KV_POINTER(char, byte)
+KV_POINTER(float, float)
+KV_POINTER(int32_t, int)
+KV_POINTER(uint32_t, uint)
+KV_POINTER(size_t, nuint)
+
+%define KV_STRUCT(NAME)
+KV_POINTER(NAME, NAME)
+%enddef
+KV_FOR_EACH_STRUCT(KV_STRUCT)
+
+/* An enum is the public C# enum of the second name. */
+%define KV_ENUM(NAME, CS_NAME)
+KV_BLITTABLE(NAME, CS_NAME)
+%enddef
+KV_ENUM(kvevict_device, Device)
+KV_ENUM(kvevict_dtype, DType)
+KV_ENUM(kvevict_policy_kind, PolicyKind)
+KV_ENUM(kvevict_operation, Operation)
+KV_ENUM(kvevict_reason, Reason)
+
+/* A status is a parameter of kvevict_status_name() alone; returned, it becomes an
+ * exception, whose text is fetched on the same thread. */
+KV_BLITTABLE(kvevict_status, Status)
+%typemap(cstype, out="void") kvevict_status "Status"
+%typemap(csout, excode="") kvevict_status {
+    Status status = $imcall;
+    if (status != Status.Ok) KvEvictException.Throw(status);
+  }
+
+/* A handle is a SafeHandle, which a call keeps open while it runs; what comes out
+ * of a create function and goes into a destroy function is the bare pointer. */
+%define KV_HANDLE(NAME, CS_NAME)
+KV_POINTER(NAME, void)
+%typemap(cstype) NAME *, const NAME * "CS_NAME"
+%typemap(csin,
+         pre="    bool $csinput_held = false; $csinput?.DangerousAddRef(ref $csinput_held);",
+         post="      if ($csinput_held) $csinput.DangerousRelease();")
+  NAME *, const NAME * "NativeHandle.Pointer($csinput)"
+KV_BLITTABLE(NAME **, void**)
+%enddef
+KV_HANDLE(kvevict_context, ContextHandle)
+KV_HANDLE(kvevict_plan, PlanHandle)
+KV_HANDLE(kvevict_sequence, SequenceHandle)
