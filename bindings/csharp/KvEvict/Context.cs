@@ -1,0 +1,130 @@
+using System.Runtime.InteropServices;
+
+namespace KvEvict;
+
+/// <summary>
+/// Device, allocator, thread pool and log sink; one per process. Safe to share between threads. Plans and
+/// sequences made from it stay usable after it is disposed.
+/// </summary>
+/// <example>
+/// Score, select and compact the cache of a model whose last 32 queries were captured:
+/// <code>
+/// using var context = new Context();
+/// var model = new Geometry { Layers = 1, QueryHeads = 8, KvHeads = 2, KeyHeadDim = 64, ValueHeadDim = 64,
+///                            MaxTokens = 4096 };
+/// using var plan = new Plan(context, model, Policy.Parse("snapkv:budget=512,window=32"));
+/// using var sequence = new Sequence(plan);
+/// using var workspace = plan.CreateWorkspace(Operation.Evict);
+///
+/// using var k = new PinnedMemory&lt;float&gt;(4096 * 2 * 64);          // the engine's own cache
+/// using var v = new PinnedMemory&lt;float&gt;(4096 * 2 * 64);
+/// using var q = new PinnedMemory&lt;float&gt;(4096 * 8 * 64);
+/// var view = new View(2, Plane.TokenMajor(k, DType.F32, 2, 64), Plane.TokenMajor(v, DType.F32, 2, 64));
+///
+/// sequence.Capture(layer: 0, Plane.TokenMajor(q, DType.F32, 8, 64), rowCount: 4096, firstPosition: 0);
+/// sequence.Append(4096);
+/// sequence.Evict([view], workspace);
+/// Console.WriteLine($"next: slot {sequence.StoredLength(0)}, position {sequence.LogicalLength}");
+/// </code>
+/// </example>
+public sealed unsafe class Context : IDisposable
+{
+    private readonly ContextHandle _handle;
+
+    /// <summary>Creates a context.</summary>
+    /// <param name="options">null for the CPU and the calling thread.</param>
+    /// <exception cref="KvEvictException">The options do not go together, or the device is not there.</exception>
+    public Context(ContextOptions? options = null)
+    {
+        options ??= new ContextOptions();
+        kvevict_context_options native;
+        Native.kvevict_context_options_init(&native, (nuint)sizeof(kvevict_context_options));
+        native.device = options.Device;
+        native.n_threads = Check.Count(options.ThreadCount, nameof(options.ThreadCount));
+        native.log_level = options.LogLevel;
+        native.cuda_context = (void*)options.CudaContext;
+        native.select_on_host = options.SelectOnHost ? 1u : 0;
+        native.debug = options.Debug ? 1u : 0;
+        ContextHooks? hooks = ContextHooks.Install(options, &native);
+        _handle = new ContextHandle(hooks);
+        try
+        {
+            // The library copies the paths.
+            native.libcuda_path = (byte*)Marshal.StringToCoTaskMemUTF8(options.LibcudaPath);
+            native.libnvrtc_path = (byte*)Marshal.StringToCoTaskMemUTF8(options.LibnvrtcPath);
+            native.kernel_cache_dir = (byte*)Marshal.StringToCoTaskMemUTF8(options.KernelCacheDirectory);
+            void* created;
+            Native.kvevict_context_create(&native, &created);
+            _handle.Own(created);
+            hooks?.ThrowIfFailed();
+        }
+        catch
+        {
+            _handle.Dispose();
+            throw;
+        }
+        finally
+        {
+            Marshal.FreeCoTaskMem((nint)native.libcuda_path);
+            Marshal.FreeCoTaskMem((nint)native.libnvrtc_path);
+            Marshal.FreeCoTaskMem((nint)native.kernel_cache_dir);
+        }
+        Device = options.Device;
+    }
+
+    /// <summary>Where the caches lie.</summary>
+    public Device Device { get; }
+
+    internal ContextHandle Handle => Check.Open(_handle, this);
+
+    /// <summary>
+    /// Compiles and loads the kernels that a plan's calls may launch, now instead of at first use; may take
+    /// seconds. On the CPU there is nothing to do.
+    /// </summary>
+    /// <param name="plan">Made from this context; null: only the kernels that serve every plan.</param>
+    /// <exception cref="KvEvictException">A kernel does not compile: the message has the log.</exception>
+    public void Prepare(Plan? plan = null) => Native.kvevict_context_prepare(Handle, plan?.Handle);
+
+    /// <summary>Moves one layer's surviving rows to slots [0, n), in place; K, V and companions alike.</summary>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="tokenCount">Slots held before.</param>
+    /// <param name="keep">
+    /// [<paramref name="listCount"/>, n] slots, strictly ascending per list, each below
+    /// <paramref name="tokenCount"/>.
+    /// </param>
+    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
+    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
+    public void Compact(View view, int tokenCount, ReadOnlySpan<int> keep, int listCount = 1)
+    {
+        fixed (int* slots = keep) Compact(view, tokenCount, slots, (nuint)keep.Length, listCount, 0);
+    }
+
+    /// <summary>As the other overload, with the keep lists in any memory, such as the device's.</summary>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="tokenCount">Slots held before.</param>
+    /// <param name="keep">[<paramref name="listCount"/>, n] 32-bit slots.</param>
+    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
+    public void Compact(View view, int tokenCount, Region keep, int listCount = 1, nint stream = 0)
+    {
+        Compact(view, tokenCount, (int*)keep.Resolve(), keep.Elements<int>(), listCount, stream);
+        GC.KeepAlive(keep.Owner);
+    }
+
+    /// <summary>Releases it with the last object made from it. A second call does nothing.</summary>
+    public void Dispose() => _handle.Dispose();
+
+    private void Compact(View view, int tokenCount, int* keep, nuint keepLength, int listCount, nint stream)
+    {
+        ArgumentNullException.ThrowIfNull(view);
+        kvevict_view native;
+        view.Write(&native, tokenCount);
+        ContextHandle handle = Handle;
+        Native.kvevict_compact(handle, &native, Check.Count(tokenCount, nameof(tokenCount)), keep, keepLength,
+                               Check.Count(listCount, nameof(listCount)), stream);
+        GC.KeepAlive(view);
+        handle.Hooks?.ThrowIfFailed();
+    }
+}

@@ -1,0 +1,88 @@
+namespace KvEvict;
+
+/// <summary>How to make a <see cref="Context"/>. The defaults are the CPU and the calling thread.</summary>
+public sealed record ContextOptions
+{
+    /// <summary>Where the caches lie.</summary>
+    public Device Device { get; init; }
+
+    /// <summary>Workers that <see cref="Parallel"/> may use at the same time, 1 to 1024.</summary>
+    public int ThreadCount { get; init; } = 1;
+
+    /// <summary>
+    /// Your thread pool; null: with a <see cref="ThreadCount"/> above 1, tasks of the .NET thread pool.
+    /// </summary>
+    public ParallelRunner? Parallel { get; init; }
+
+    /// <summary>Receives log lines, on the thread of a constructor; null: silence.</summary>
+    public Action<LogLevel, string>? Log { get; init; }
+
+    /// <summary>Lines above this level are not sent.</summary>
+    public LogLevel LogLevel { get; init; }
+
+    /// <summary>Host memory of contexts, plans and sequences; null: the C runtime's.</summary>
+    public MemoryHooks? Memory { get; init; }
+
+    /// <summary>CUcontext to work in; 0: the one current on the creating thread.</summary>
+    public nint CudaContext { get; init; }
+
+    /// <summary>Path of the CUDA driver's library; null: libcuda.so.1 or nvcuda.dll.</summary>
+    public string? LibcudaPath { get; init; }
+
+    /// <summary>Path of the run-time compiler's library; null: by the driver's version.</summary>
+    public string? LibnvrtcPath { get; init; }
+
+    /// <summary>
+    /// Directory in which compiled kernels are kept, created if need be; null: none. It must belong to the
+    /// user and be writable by nobody else: what lies in it runs on the GPU.
+    /// </summary>
+    public string? KernelCacheDirectory { get; init; }
+
+    /// <summary>
+    /// Device memory of sequences, called with the CUcontext current; null: cuMemAlloc.
+    /// </summary>
+    public MemoryHooks? DeviceMemory { get; init; }
+
+    /// <summary>
+    /// An eviction scores on the GPU and selects on the host: it waits for the stream, and the host knows
+    /// the positions when it returns.
+    /// </summary>
+    public bool SelectOnHost { get; init; }
+
+    /// <summary>
+    /// Wait after every kernel, so that a fault names the kernel, and check keep lists on the device.
+    /// </summary>
+    public bool Debug { get; init; }
+}
+
+/// <summary>
+/// Runs <c>task.Run(item, worker)</c> once for every item from 0 to <paramref name="itemCount"/> - 1, in any
+/// order and on any threads, and returns when all are done. A worker number is below the context's
+/// <see cref="ContextOptions.ThreadCount"/>, and no two items run with the same one at the same time.
+/// </summary>
+/// <remarks>
+/// It may throw, once none of its items runs any more: what it left out is then done on the calling thread,
+/// so that the cache stays whole, and the exception comes out of the call that needed the runner.
+/// </remarks>
+/// <param name="itemCount">Number of items.</param>
+/// <param name="task">What to run.</param>
+public delegate void ParallelRunner(int itemCount, ParallelTask task);
+
+/// <summary>
+/// Memory for the library. May be called from any thread that creates, disposes or finalizes an object made
+/// from the context.
+/// </summary>
+public abstract class MemoryHooks
+{
+    /// <summary>Allocates memory; an exception counts as none left.</summary>
+    /// <param name="bytes">Size, above 0.</param>
+    /// <param name="alignment">A power of two up to 256.</param>
+    /// <returns>Its address, 0 if there is none left.</returns>
+    public abstract nint Allocate(nuint bytes, nuint alignment);
+
+    /// <summary>Frees memory; must not throw.</summary>
+    /// <param name="address">What <see cref="Allocate"/> returned.</param>
+    /// <param name="bytes">As then.</param>
+    /// <param name="alignment">As then.</param>
+    public abstract void Free(nint address, nuint bytes, nuint alignment);
+}

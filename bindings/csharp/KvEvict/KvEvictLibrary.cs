@@ -1,0 +1,83 @@
+using System.Runtime.InteropServices;
+
+namespace KvEvict;
+
+/// <summary>A row of the table of element types.</summary>
+/// <param name="DType">The element type.</param>
+/// <param name="Name">Its short name, such as "f32".</param>
+/// <param name="ElementBytes">Bytes per element; 0 for opaque rows.</param>
+/// <param name="CanMove">Whether compaction moves it.</param>
+/// <param name="CanScore">Whether keys of it can be scored.</param>
+/// <param name="CanRotate">Whether RoPE can be applied again to keys of it.</param>
+public readonly record struct DTypeInfo(
+    DType DType, string Name, int ElementBytes, bool CanMove, bool CanScore, bool CanRotate);
+
+/// <summary>What the native library is and can do on this machine.</summary>
+public static unsafe class KvEvictLibrary
+{
+    private static readonly Lazy<DTypeInfo[]> s_dtypes = new(ReadDTypes);
+
+    /// <summary>"MAJOR.MINOR.PATCH" of the native library in use.</summary>
+    public static string Version => Text(Native.kvevict_version());
+
+    /// <summary>The ABI version of the native library in use.</summary>
+    public static int AbiVersion => (int)Native.kvevict_abi_version();
+
+    /// <summary>The element types.</summary>
+    public static IReadOnlyList<DTypeInfo> DTypes => s_dtypes.Value;
+
+    /// <summary>The SIMD targets that the library holds and this CPU can run, best first.</summary>
+    public static IReadOnlyList<string> SimdTargets
+    {
+        get
+        {
+            var names = new List<string>();
+            for (byte* name; (name = Native.kvevict_simd_target_at((uint)names.Count)) != null;) names.Add(Text(name));
+            return names;
+        }
+    }
+
+    /// <summary>Asks whether contexts can be created on a device here.</summary>
+    /// <param name="device">The device.</param>
+    /// <exception cref="KvEvictException">They cannot; the message has the reason.</exception>
+    public static void CheckDevice(Device device) => Native.kvevict_device_check(device);
+
+    /// <summary>Whether contexts can be created on a device here.</summary>
+    /// <param name="device">The device.</param>
+    /// <returns>False where <see cref="CheckDevice"/> throws.</returns>
+    public static bool IsAvailable(Device device) => NativePINVOKE.kvevict_device_check(device) == Status.Ok;
+
+    /// <summary>The name of a status in the library, such as "INVALID_ARGUMENT".</summary>
+    /// <param name="status">A status.</param>
+    /// <returns>"UNKNOWN" for a number that is none.</returns>
+    public static string StatusName(Status status) => Text(Native.kvevict_status_name(status));
+
+    /// <summary>A sentence for a reason.</summary>
+    /// <param name="reason">A reason, from <see cref="Capabilities"/>.</param>
+    /// <returns>"" for <see cref="Reason.None"/>.</returns>
+    public static string ReasonText(Reason reason) => Text(Native.kvevict_reason_text(reason));
+
+    internal static string Text(byte* text) => Marshal.PtrToStringUTF8((nint)text) ?? "";
+
+    internal static int ElementBytes(DType dtype)
+    {
+        foreach (DTypeInfo info in s_dtypes.Value)
+        {
+            if (info.DType == dtype) return info.ElementBytes;
+        }
+        throw new ArgumentOutOfRangeException(nameof(dtype), dtype, "not an element type of this library");
+    }
+
+    private static DTypeInfo[] ReadDTypes()
+    {
+        var rows = new List<DTypeInfo>();
+        kvevict_dtype_info row = new() { struct_size = (uint)sizeof(kvevict_dtype_info) };
+        // The library's own way to end a table is a status, which is no failure here.
+        while (NativePINVOKE.kvevict_dtype_at((uint)rows.Count, &row) == Status.Ok)
+        {
+            rows.Add(new DTypeInfo(row.dtype, Text(row.name), (int)row.element_bytes, row.can_move != 0,
+                                   row.can_score != 0, row.can_rotate != 0));
+        }
+        return [.. rows];
+    }
+}

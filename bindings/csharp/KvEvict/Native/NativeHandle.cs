@@ -1,0 +1,67 @@
+using System.Runtime.InteropServices;
+
+namespace KvEvict;
+
+/// <summary>
+/// Owns a native handle, and keeps the handle that it was made from open, so that finalizers
+/// may run in any order. Created empty before the native call that fills it: nothing can fail
+/// between the two owners. Destroying an empty one is harmless.
+/// </summary>
+internal abstract unsafe class NativeHandle : SafeHandle
+{
+    private readonly NativeHandle? _parent;
+
+    protected NativeHandle(NativeHandle? parent) : base(0, ownsHandle: true)
+    {
+        bool held = false;
+        parent?.DangerousAddRef(ref held);
+        _parent = parent;
+    }
+
+    // Never invalid: ReleaseHandle has to give the parent back even if creation failed.
+    public override bool IsInvalid => false;
+
+    internal static void* Pointer(NativeHandle? handle) => handle is null ? null : (void*)handle.handle;
+
+    /// <summary>Whether the owner was disposed, even if something made from it keeps this open.</summary>
+    internal bool IsDisposed { get; private set; }
+
+    internal void Own(void* native) => SetHandle((nint)native);
+
+    protected override void Dispose(bool disposing)
+    {
+        IsDisposed = true;
+        base.Dispose(disposing);
+    }
+
+    protected abstract void Destroy(void* native);
+
+    protected override bool ReleaseHandle()
+    {
+        Destroy((void*)handle);
+        _parent?.DangerousRelease();
+        return true;
+    }
+}
+
+internal sealed unsafe class ContextHandle(ContextHooks? hooks) : NativeHandle(null)
+{
+    /// <summary>The callbacks' state, which native code may use until the last handle is gone.</summary>
+    internal ContextHooks? Hooks { get; } = hooks;
+
+    protected override void Destroy(void* native)
+    {
+        NativePINVOKE.kvevict_context_destroy(native);
+        Hooks?.Release();
+    }
+}
+
+internal sealed unsafe class PlanHandle(ContextHandle context) : NativeHandle(context)
+{
+    protected override void Destroy(void* native) => NativePINVOKE.kvevict_plan_destroy(native);
+}
+
+internal sealed unsafe class SequenceHandle(PlanHandle plan) : NativeHandle(plan)
+{
+    protected override void Destroy(void* native) => NativePINVOKE.kvevict_sequence_destroy(native);
+}

@@ -1,0 +1,181 @@
+// The structs of kvevict.h, field by field under their C names. The tests compare size
+// and offsets with the library's layout table.
+namespace KvEvict;
+
+internal unsafe struct kvevict_dtype_info
+{
+    public uint struct_size;
+    public DType dtype;
+    public byte* name;
+    public uint element_bytes;
+    public uint can_move;
+    public uint can_score;
+    public uint can_rotate;
+}
+
+internal unsafe struct kvevict_context_options
+{
+    public uint struct_size;
+    public Device device;
+    public uint n_threads;
+    public LogLevel log_level;
+    public delegate* unmanaged[Cdecl]<nuint, nuint, void*, void*> alloc;
+    public delegate* unmanaged[Cdecl]<void*, nuint, nuint, void*, void> free;
+    public void* alloc_user_data;
+    public delegate* unmanaged[Cdecl]<uint, delegate* unmanaged[Cdecl]<void*, uint, uint, void>, void*, void*, void> parallel;
+    public void* parallel_user_data;
+    public delegate* unmanaged[Cdecl]<LogLevel, byte*, void*, void> log;
+    public void* log_user_data;
+    public void* cuda_context;
+    public byte* libcuda_path;
+    public byte* libnvrtc_path;
+    public byte* kernel_cache_dir;
+    public delegate* unmanaged[Cdecl]<nuint, nuint, void*, void*> device_alloc;
+    public delegate* unmanaged[Cdecl]<void*, nuint, nuint, void*, void> device_free;
+    public void* device_alloc_user_data;
+    public uint select_on_host;
+    public uint debug;
+}
+
+internal unsafe struct kvevict_policy
+{
+    public uint struct_size;
+    public PolicyKind kind;
+    public double budget;
+    public uint n_sink;
+    public uint n_recent;
+    public uint obs_window;
+    public uint keep_window;
+    public Pool pool;
+    public uint pool_kernel;
+    public PoolEdge pool_edge;
+    public Reduce window_reduce;
+    public Reduce group_reduce;
+    public ShapingOrder shaping_order;
+    public Scope scope;
+    public Reduce scope_reduce;
+    public Tie tie;
+    public LayerSplit layer_split;
+    public double pyramid_alpha;
+    public uint pyramid_beta;
+    public uint reserved;
+    public ulong seed;
+}
+
+internal unsafe struct kvevict_resolved_policy
+{
+    public uint struct_size;
+    public uint budget;
+    public uint n_sink;
+    public uint n_recent;
+    public uint n_selected;
+    public uint obs_window;
+}
+
+internal unsafe struct kvevict_policy_info
+{
+    public uint struct_size;
+    public PolicyKind kind;
+    public byte* name;
+    public byte* signal;
+    public byte* shaping;
+    public byte* budget;
+    public byte* trigger;
+    public byte* paper;
+}
+
+internal unsafe struct kvevict_preset_info
+{
+    public uint struct_size;
+    public uint reserved;
+    public byte* name;
+    public byte* policy_text;
+    public byte* reproduces;
+}
+
+internal unsafe struct kvevict_plane
+{
+    public ulong data;
+    public long token_stride_bytes;
+    public long head_stride_bytes;
+    public long element_stride_bytes;
+    public long block_stride_bytes;
+    public DType dtype;
+    public uint head_dim;
+    public uint row_bytes;
+    public fixed uint reserved[3];
+}
+
+internal unsafe struct kvevict_view
+{
+    public uint struct_size;
+    public uint n_kv_heads;
+    public kvevict_plane k;
+    public kvevict_plane v;
+    public kvevict_plane* companions;
+    public uint n_companions;
+    public uint block_size;
+    public int* block_table;
+    public nuint block_table_len;
+}
+
+internal unsafe struct kvevict_geometry
+{
+    public uint struct_size;
+    public uint n_layers;
+    public uint n_q_heads;
+    public uint n_kv_heads;
+    public uint k_head_dim;
+    public uint v_head_dim;
+    public DType q_dtype;
+    public DType k_dtype;
+    public DType v_dtype;
+    public uint max_tokens;
+    public float softmax_scale;
+    public uint reserved;
+}
+
+internal unsafe struct kvevict_capabilities
+{
+    public uint struct_size;
+    public uint can_move;
+    public uint can_score;
+    public uint can_rotate;
+    public Reason move_reason;
+    public Reason score_reason;
+    public Reason rotate_reason;
+    public uint needs_score;
+}
+
+internal unsafe struct kvevict_evict_options
+{
+    public uint struct_size;
+    public uint reserved;
+    public int* protected_positions;
+    public nuint protected_positions_len;
+    public float* scores;
+    public nuint scores_len;
+    public ulong scores_layer_stride;
+    public ulong scores_head_stride;
+}
+
+internal unsafe struct kvevict_evict_report
+{
+    public uint struct_size;
+    public uint evicted;
+    public ulong bytes_before;
+    public ulong bytes_after;
+    public ulong tokens_before;
+    public ulong tokens_after;
+    public ulong blocks_freed;
+}
+
+internal unsafe struct kvevict_sequence_memory
+{
+    public uint struct_size;
+    public uint reserved;
+    public ulong lengths;
+    public ulong positions;
+    public uint n_listed;
+    public uint n_lists;
+}

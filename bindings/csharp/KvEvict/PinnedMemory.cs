@@ -1,0 +1,78 @@
+using System.Buffers;
+
+namespace KvEvict;
+
+/// <summary>
+/// Managed memory that the garbage collector does not move, so that native code may use it without a copy:
+/// a new array, or memory that exists already.
+/// </summary>
+/// <typeparam name="T">Element type, such as float or <see cref="Half"/>.</typeparam>
+public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T : unmanaged
+{
+    private readonly Memory<T> _memory;
+    private MemoryHandle _pin;
+    private readonly ulong _address;
+
+    /// <summary>Allocates a zeroed array where the collector moves nothing.</summary>
+    /// <param name="length">Elements.</param>
+    public PinnedMemory(int length) : this(new Memory<T>(GC.AllocateArray<T>(length, pinned: true)))
+    {
+    }
+
+    /// <summary>Pins memory that exists already, until this is disposed.</summary>
+    /// <param name="memory">An array, a part of one, or any other memory that can be pinned.</param>
+    public PinnedMemory(Memory<T> memory)
+    {
+        _memory = memory;
+        _pin = memory.Pin();
+        _address = (ulong)_pin.Pointer;
+    }
+
+    /// <summary>Gives the memory free to move again if it was not disposed.</summary>
+    ~PinnedMemory() => _pin.Dispose();
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get; private set; }
+
+    /// <summary>Elements.</summary>
+    public int Length => _memory.Length;
+
+    /// <summary>The memory.</summary>
+    public Memory<T> Memory => Open()._memory;
+
+    /// <summary>The memory.</summary>
+    public Span<T> Span => Open()._memory.Span;
+
+    /// <summary>Where it lies until this is disposed.</summary>
+    public ulong Address => Open()._address;
+
+    /// <summary>The memory as a region that keeps this alive.</summary>
+    /// <param name="memory">Pinned memory.</param>
+    public static implicit operator Region(PinnedMemory<T> memory)
+    {
+        ArgumentNullException.ThrowIfNull(memory);
+        return memory.ToRegion();
+    }
+
+    /// <summary>The memory as a region that keeps this alive.</summary>
+    /// <returns>All of it.</returns>
+    public Region ToRegion() => new(Address, (long)Length * sizeof(T), this);
+
+    /// <summary>
+    /// Gives the memory free to move again; calls with a <see cref="Region"/> of it fail from now on. Must not
+    /// run while such a call does.
+    /// </summary>
+    public void Dispose()
+    {
+        if (IsDisposed) return;
+        IsDisposed = true;
+        _pin.Dispose();
+        GC.SuppressFinalize(this);
+    }
+
+    private PinnedMemory<T> Open()
+    {
+        ObjectDisposedException.ThrowIf(IsDisposed, this);
+        return this;
+    }
+}

@@ -1,0 +1,185 @@
+namespace KvEvict;
+
+/// <summary>
+/// Rows of one tensor, one per token and head, in any layout; strides are in bytes. Element e of head h of
+/// token t lies at <c>Offset + t * TokenStride + h * HeadStride + e * ElementStride</c> of the region; in a
+/// paged pool at <c>Offset + table[t / blockSize] * BlockStride + (t % blockSize) * TokenStride + ...</c>.
+/// </summary>
+/// <remarks>
+/// The factories below make the usual layouts; change what differs with a <c>with</c> expression, for example
+/// the values of fused rows [tokens, K heads + V heads, dim]:
+/// <code>Plane.TokenMajor(pool, DType.F16, 16, 64) with { Offset = 8 * 64 * 2 }</code>
+/// <c>default</c> is an absent plane.
+/// </remarks>
+public readonly record struct Plane
+{
+    /// <summary>The memory that all rows lie in.</summary>
+    public Region Region { get; init; }
+
+    /// <summary>Bytes from the region's begin to the first element of token 0, head 0.</summary>
+    public long Offset { get; init; }
+
+    /// <summary>Bytes from a token to the next; may be negative.</summary>
+    public long TokenStride { get; init; }
+
+    /// <summary>Bytes from a head to the next; may be negative.</summary>
+    public long HeadStride { get; init; }
+
+    /// <summary>Bytes from an element to the next; 0: packed.</summary>
+    public long ElementStride { get; init; }
+
+    /// <summary>Bytes from a block to the next; paged pools only.</summary>
+    public long BlockStride { get; init; }
+
+    /// <summary>Element type.</summary>
+    public DType DType { get; init; }
+
+    /// <summary>Elements per row; 0 for opaque rows.</summary>
+    public int HeadDim { get; init; }
+
+    /// <summary>Bytes of an opaque row; otherwise 0.</summary>
+    public int RowBytes { get; init; }
+
+    /// <summary>[tokens, heads, dim].</summary>
+    /// <param name="region">The memory, from its first row on.</param>
+    /// <param name="dtype">Element type.</param>
+    /// <param name="headCount">Heads in memory.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    public static Plane TokenMajor(Region region, DType dtype, int headCount, int headDim) =>
+        Packed(region, dtype, headDim) with
+        {
+            TokenStride = Stride(dtype, headDim, headCount),
+            HeadStride = Stride(dtype, headDim),
+        };
+
+    /// <summary>[heads, capacity, dim].</summary>
+    /// <param name="region">The memory, from its first row on.</param>
+    /// <param name="dtype">Element type.</param>
+    /// <param name="capacity">Tokens for which there is room per head.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    public static Plane HeadMajor(Region region, DType dtype, int capacity, int headDim) =>
+        Packed(region, dtype, headDim) with
+        {
+            TokenStride = Stride(dtype, headDim),
+            HeadStride = Stride(dtype, headDim, capacity),
+        };
+
+    /// <summary>[heads, dim, capacity]: transposed, as some engines store V.</summary>
+    /// <param name="region">The memory, from its first row on.</param>
+    /// <param name="dtype">Element type.</param>
+    /// <param name="capacity">Tokens for which there is room.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    public static Plane Transposed(Region region, DType dtype, int capacity, int headDim) =>
+        Packed(region, dtype, headDim) with
+        {
+            TokenStride = Stride(dtype, 1),
+            HeadStride = Stride(dtype, headDim, capacity),
+            ElementStride = Stride(dtype, capacity),
+        };
+
+    /// <summary>[blocks, tokens of a block, heads, dim], for a view with a block table.</summary>
+    /// <param name="region">The whole pool.</param>
+    /// <param name="dtype">Element type.</param>
+    /// <param name="blockSize">Tokens per block.</param>
+    /// <param name="headCount">Heads in memory.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    public static Plane PagedTokenMajor(Region region, DType dtype, int blockSize, int headCount, int headDim) =>
+        TokenMajor(region, dtype, headCount, headDim) with
+        {
+            BlockStride = Check.Stride(Stride(dtype, headDim, headCount), Positive(blockSize, nameof(blockSize))),
+        };
+
+    /// <summary>[blocks, heads, tokens of a block, dim], for a view with a block table.</summary>
+    /// <param name="region">The whole pool.</param>
+    /// <param name="dtype">Element type.</param>
+    /// <param name="blockSize">Tokens per block.</param>
+    /// <param name="headCount">Heads in memory.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    public static Plane PagedHeadMajor(Region region, DType dtype, int blockSize, int headCount, int headDim) =>
+        HeadMajor(region, dtype, blockSize, headDim) with
+        {
+            BlockStride = Check.Stride(Stride(dtype, headDim, blockSize), Positive(headCount, nameof(headCount))),
+        };
+
+    /// <summary>Rows that nobody but the engine can read: they move, but cannot be scored.</summary>
+    /// <param name="region">The memory, from its first row on.</param>
+    /// <param name="rowBytes">Bytes per row.</param>
+    /// <param name="tokenStride">Bytes from a token to the next.</param>
+    /// <param name="headStride">Bytes from a head to the next.</param>
+    /// <returns>The plane.</returns>
+    public static Plane Opaque(Region region, int rowBytes, long tokenStride, long headStride) => new()
+    {
+        Region = region,
+        RowBytes = Positive(rowBytes, nameof(rowBytes)),
+        TokenStride = tokenStride,
+        HeadStride = headStride,
+    };
+
+    internal kvevict_plane ToNative()
+    {
+        ulong address = Region.Resolve();
+        return new kvevict_plane
+        {
+            data = address == 0 ? 0 : address + (ulong)Offset,
+            token_stride_bytes = TokenStride,
+            head_stride_bytes = HeadStride,
+            element_stride_bytes = ElementStride,
+            block_stride_bytes = BlockStride,
+            dtype = DType,
+            head_dim = Check.Count(HeadDim, nameof(HeadDim)),
+            row_bytes = Check.Count(RowBytes, nameof(RowBytes)),
+        };
+    }
+
+    /// <summary>
+    /// Fails unless every row lies in the region. The highest block is -1 if the plane is not paged.
+    /// </summary>
+    internal void CheckRows(string name, int tokenCount, int headCount, int highestBlock = -1)
+    {
+        if (tokenCount <= 0 || headCount <= 0 || Region.Address == 0) return;
+        int elementBytes = KvEvictLibrary.ElementBytes(DType);
+        Int128 low = Offset;
+        Int128 high = Offset + (DType == DType.Opaque ? RowBytes : elementBytes);
+        Reach((Int128)(tokenCount - 1) * TokenStride);
+        Reach((Int128)(headCount - 1) * HeadStride);
+        if (HeadDim > 0) Reach((Int128)(HeadDim - 1) * (ElementStride == 0 ? elementBytes : ElementStride));
+        if (highestBlock >= 0) Reach((Int128)highestBlock * BlockStride);
+        if (low < 0 || high > Region.Bytes)
+        {
+            throw new ArgumentException(
+                $"{name}: the rows of {tokenCount} tokens and {headCount} heads span bytes [{low}, {high}) of a "
+                + $"region of {Region.Bytes}", name);
+        }
+
+        void Reach(Int128 distance)
+        {
+            if (distance < 0) low += distance;
+            else high += distance;
+        }
+    }
+
+    private static Plane Packed(Region region, DType dtype, int headDim) => new()
+    {
+        Region = region,
+        DType = dtype,
+        HeadDim = Positive(headDim, nameof(headDim)),
+    };
+
+    private static long Stride(DType dtype, int a, int b = 1)
+    {
+        int bytes = KvEvictLibrary.ElementBytes(dtype);
+        if (bytes == 0) throw new ArgumentException("opaque rows have no elements; use Plane.Opaque", nameof(dtype));
+        return Check.Stride(bytes, Positive(a, "count"), Positive(b, "count"));
+    }
+
+    private static int Positive(int value, string name)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegativeOrZero(value, name);
+        return value;
+    }
+}

@@ -1,0 +1,243 @@
+using System.Diagnostics.CodeAnalysis;
+using System.Runtime.InteropServices;
+using System.Text;
+
+namespace KvEvict;
+
+/// <summary>
+/// What survives an eviction: signal, shaping, budget. A value: change it with a <c>with</c> expression.
+/// </summary>
+/// <remarks>
+/// Always kept: the first <see cref="Sink"/> tokens, the last <see cref="Recent"/>, the observation window
+/// (unless <see cref="KeepWindow"/> is false) and protected positions; they count inside the budget. The rest
+/// of the budget goes to the highest scores: descending, ties by <see cref="Tie"/>, NaN last.
+/// </remarks>
+/// <example>
+/// <code>
+/// Policy a = Policy.Parse("snapkv:budget=2048,window=32");
+/// Policy b = new Policy(PolicyKind.PyramidKV) with { Budget = 0.25, Sink = 8 };
+/// Policy c = Policy.Parse("snapkv-kvpress");   // a preset, see Policy.Presets
+/// </code>
+/// </example>
+public sealed unsafe record Policy
+{
+    private kvevict_policy _native;
+
+    /// <summary>The defaults of a kind of policy.</summary>
+    /// <param name="kind">The kind; <see cref="PolicyKind.None"/> touches nothing.</param>
+    /// <exception cref="KvEvictException">There is no such kind.</exception>
+    public Policy(PolicyKind kind)
+    {
+        kvevict_policy native;
+        Native.kvevict_policy_init(&native, (nuint)sizeof(kvevict_policy), kind);
+        _native = native;
+    }
+
+    private Policy(kvevict_policy native) => _native = native;
+
+    /// <summary>What ranks the tokens.</summary>
+    public PolicyKind Kind => _native.kind;
+
+    /// <summary>
+    /// Tokens kept per KV head and layer (on average over the layers), everything included. (0, 1]: ratio of
+    /// the context; above 1: a token count. 1: everything.
+    /// </summary>
+    public double Budget { get => _native.budget; init => _native.budget = value; }
+
+    /// <summary>First tokens, always kept.</summary>
+    public int Sink { get => (int)_native.n_sink; init => _native.n_sink = Check.Count(value, nameof(Sink)); }
+
+    /// <summary>
+    /// Last tokens, always kept. StreamingLLM: its window; 0 means budget - sink, otherwise the budget is
+    /// sink + recent.
+    /// </summary>
+    public int Recent { get => (int)_native.n_recent; init => _native.n_recent = Check.Count(value, nameof(Recent)); }
+
+    /// <summary>Last queries that score, at least 1.</summary>
+    public int ObservationWindow
+    {
+        get => (int)_native.obs_window;
+        init => _native.obs_window = Check.Count(value, nameof(ObservationWindow));
+    }
+
+    /// <summary>Whether the window's own tokens are kept, or ranked and pooled like others.</summary>
+    public bool KeepWindow { get => _native.keep_window != 0; init => _native.keep_window = value ? 1u : 0; }
+
+    /// <summary>Pooling of scores along the tokens.</summary>
+    public Pool Pool { get => _native.pool; init => _native.pool = value; }
+
+    /// <summary>Odd width of the pooling up to 1023.</summary>
+    public int PoolKernel
+    {
+        get => (int)_native.pool_kernel;
+        init => _native.pool_kernel = Check.Count(value, nameof(PoolKernel));
+    }
+
+    /// <summary>What average pooling divides by at an edge.</summary>
+    public PoolEdge PoolEdge { get => _native.pool_edge; init => _native.pool_edge = value; }
+
+    /// <summary>How the window's rows become one; mean or sum.</summary>
+    public Reduce WindowReduce { get => _native.window_reduce; init => _native.window_reduce = value; }
+
+    /// <summary>How the query heads of a KV head become one.</summary>
+    public Reduce GroupReduce { get => _native.group_reduce; init => _native.group_reduce = value; }
+
+    /// <summary>Whether heads are reduced before pooling or after.</summary>
+    public ShapingOrder ShapingOrder { get => _native.shaping_order; init => _native.shaping_order = value; }
+
+    /// <summary>What shares one keep list.</summary>
+    public Scope Scope { get => _native.scope; init => _native.scope = value; }
+
+    /// <summary>How the heads (and layers) that share a list become one.</summary>
+    public Reduce ScopeReduce { get => _native.scope_reduce; init => _native.scope_reduce = value; }
+
+    /// <summary>Which of two equal scores survives.</summary>
+    public Tie Tie { get => _native.tie; init => _native.tie = value; }
+
+    /// <summary>How the budget is spread over the layers.</summary>
+    public LayerSplit LayerSplit { get => _native.layer_split; init => _native.layer_split = value; }
+
+    /// <summary>Ratio of the geometric split, in (0, 1].</summary>
+    public double PyramidAlpha { get => _native.pyramid_alpha; init => _native.pyramid_alpha = value; }
+
+    /// <summary>Steepness of the arithmetic splits, at least 1.</summary>
+    public int PyramidBeta
+    {
+        get => (int)_native.pyramid_beta;
+        init => _native.pyramid_beta = Check.Count(value, nameof(PyramidBeta));
+    }
+
+    /// <summary>Seed of the random policy.</summary>
+    public ulong Seed { get => _native.seed; init => _native.seed = value; }
+
+    /// <summary>The policies, as in the text form.</summary>
+    public static IReadOnlyList<PolicyInfo> All => PolicyTables.ReadPolicies();
+
+    /// <summary>The presets: the options under which another implementation's keep sets come out.</summary>
+    public static IReadOnlyList<PresetInfo> Presets => PolicyTables.ReadPresets();
+
+    /// <summary>
+    /// Reads the text form: <c>name</c> or <c>name:key=value,key=value</c> with the name of a policy or a
+    /// preset.
+    /// </summary>
+    /// <param name="text">Such as "snapkv:budget=2048,sink=4,window=32,pool=avg7".</param>
+    /// <returns>A policy that is valid.</returns>
+    /// <exception cref="ArgumentNullException"><paramref name="text"/> is null.</exception>
+    /// <exception cref="KvEvictException">
+    /// The text cannot be read: the message has the column and what was expected there.
+    /// </exception>
+    public static Policy Parse(string text)
+    {
+        ArgumentNullException.ThrowIfNull(text);
+        kvevict_policy native = new() { struct_size = (uint)sizeof(kvevict_policy) };
+        fixed (byte* utf8 = ZeroTerminated(text)) Native.kvevict_policy_parse(utf8, &native);
+        return new Policy(native);
+    }
+
+    /// <summary>Reads the text form, if it is one.</summary>
+    /// <param name="text">As for <see cref="Parse"/>.</param>
+    /// <param name="policy">The policy, if it was.</param>
+    /// <returns>Whether it was.</returns>
+    public static bool TryParse([NotNullWhen(true)] string? text, [NotNullWhen(true)] out Policy? policy)
+    {
+        policy = null;
+        if (text is null) return false;
+        kvevict_policy native = new() { struct_size = (uint)sizeof(kvevict_policy) };
+        fixed (byte* utf8 = ZeroTerminated(text))
+        {
+            if (NativePINVOKE.kvevict_policy_parse(utf8, &native) != Status.Ok) return false;
+        }
+        policy = new Policy(native);
+        return true;
+    }
+
+    /// <summary>
+    /// Suggests a budget for a model: min(maxTokens / 4, 4096), at least 1024; 0, do not evict, while the full
+    /// cache is under 256 MiB.
+    /// </summary>
+    /// <param name="maxTokens">The model's context length.</param>
+    /// <param name="fullCacheBytes">K and V of all layers at that length.</param>
+    /// <returns>Tokens.</returns>
+    /// <exception cref="KvEvictException"><paramref name="maxTokens"/> is 0.</exception>
+    public static int AutoBudget(int maxTokens, long fullCacheBytes)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegative(fullCacheBytes);
+        uint budget;
+        Native.kvevict_auto_budget(Check.Count(maxTokens, nameof(maxTokens)), (ulong)fullCacheBytes, &budget);
+        return Check.ToInt(budget);
+    }
+
+    /// <summary>Checks every property and their combination, for any context length.</summary>
+    /// <exception cref="KvEvictException">One is wrong, or they do not go together.</exception>
+    public void Validate()
+    {
+        kvevict_policy native = _native;
+        Native.kvevict_policy_validate(&native);
+    }
+
+    /// <summary>Turns the policy into token counts for a context length, strictly.</summary>
+    /// <param name="contextTokens">Tokens, at least 1.</param>
+    /// <returns>What would be kept.</returns>
+    /// <exception cref="KvEvictException">The context is too short for what must stay.</exception>
+    public ResolvedPolicy Resolve(int contextTokens)
+    {
+        kvevict_policy native = _native;
+        kvevict_resolved_policy r = new() { struct_size = (uint)sizeof(kvevict_resolved_policy) };
+        Native.kvevict_policy_resolve(&native, Check.Count(contextTokens, nameof(contextTokens)), &r);
+        return new ResolvedPolicy((int)r.budget, (int)r.n_sink, (int)r.n_recent, (int)r.n_selected, (int)r.obs_window);
+    }
+
+    /// <summary>Tokens each layer keeps of a context: the budget spread by <see cref="LayerSplit"/>.</summary>
+    /// <param name="contextTokens">Tokens, at least 1.</param>
+    /// <param name="layerCount">Layers, at least 1.</param>
+    /// <returns>Tokens per layer.</returns>
+    /// <exception cref="KvEvictException">The policy or a number is wrong.</exception>
+    public int[] LayerBudgets(int contextTokens, int layerCount)
+    {
+        kvevict_policy native = _native;
+        int[] budgets = new int[Check.Count(layerCount, nameof(layerCount))];
+        fixed (int* tokens = budgets)
+        {
+            Native.kvevict_policy_layer_budgets(&native, Check.Count(contextTokens, nameof(contextTokens)),
+                                                (uint*)tokens, (nuint)budgets.Length);
+        }
+        return budgets;
+    }
+
+    /// <summary>The text form: the name and every key that differs from that policy's default.</summary>
+    /// <returns>What <see cref="Parse"/> reads; a note if the policy is not valid.</returns>
+    public override string ToString()
+    {
+        kvevict_policy native = _native;
+        nuint length;
+        if (NativePINVOKE.kvevict_policy_format(&native, null, 0, &length) != Status.Ok) return $"{Kind}: not valid";
+        byte[] text = new byte[length + 1];
+        fixed (byte* utf8 = text) Native.kvevict_policy_format(&native, utf8, (nuint)text.Length, null);
+        return Encoding.ASCII.GetString(text, 0, (int)length);
+    }
+
+    /// <summary>Whether all properties are equal.</summary>
+    /// <param name="other">Another policy.</param>
+    /// <returns>True if they are.</returns>
+    public bool Equals(Policy? other) => other is not null && Bytes.SequenceEqual(other.Bytes);
+
+    /// <summary>A hash of all properties.</summary>
+    /// <returns>The hash.</returns>
+    public override int GetHashCode()
+    {
+        var hash = new HashCode();
+        hash.AddBytes(Bytes);
+        return hash.ToHashCode();
+    }
+
+    internal kvevict_policy ToNative() => _native;
+
+    // The struct has no padding: equal bytes are equal properties.
+    private ReadOnlySpan<byte> Bytes => MemoryMarshal.AsBytes(new ReadOnlySpan<kvevict_policy>(in _native));
+
+    private static byte[] ZeroTerminated(string text)
+    {
+        if (text.Contains('\0')) throw new ArgumentException("contains a zero character", nameof(text));
+        return Encoding.UTF8.GetBytes(text + '\0');
+    }
+}

@@ -1,0 +1,54 @@
+namespace KvEvict;
+
+/// <summary>
+/// A range of memory that does not move: device memory, native memory, or a pinned array. It keeps its owner
+/// alive and checks that it is not disposed; nothing is copied.
+/// </summary>
+/// <remarks>
+/// <see cref="PinnedMemory{T}"/> and <see cref="Workspace"/> convert to it by themselves.
+/// </remarks>
+public readonly struct Region
+{
+    /// <summary>Names a range of memory.</summary>
+    /// <param name="address">A host pointer, or a CUdeviceptr.</param>
+    /// <param name="bytes">Its size; rows outside are an error where they are used.</param>
+    /// <param name="owner">What has to stay alive as long as the range is used.</param>
+    public Region(ulong address, long bytes, object? owner = null)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegative(bytes);
+        Address = address;
+        Bytes = bytes;
+        Owner = owner;
+    }
+
+    /// <summary>Names a range of memory.</summary>
+    /// <param name="address">A host pointer, or a CUdeviceptr.</param>
+    /// <param name="bytes">Its size; rows outside are an error where they are used.</param>
+    /// <param name="owner">What has to stay alive as long as the range is used.</param>
+    public Region(nint address, long bytes, object? owner = null) : this((ulong)address, bytes, owner)
+    {
+    }
+
+    /// <summary>Where it begins; 0 for no memory.</summary>
+    public ulong Address { get; }
+
+    /// <summary>Its size.</summary>
+    public long Bytes { get; }
+
+    internal object? Owner { get; }
+
+    /// <summary>The address, from an owner that is not disposed.</summary>
+    internal ulong Resolve()
+    {
+        if (Owner is IRegionOwner owner) ObjectDisposedException.ThrowIf(owner.IsDisposed, owner);
+        return Address;
+    }
+
+    internal unsafe nuint Elements<T>() where T : unmanaged => (nuint)(Bytes / sizeof(T));
+}
+
+/// <summary>Memory whose address ends with its owner.</summary>
+internal interface IRegionOwner
+{
+    bool IsDisposed { get; }
+}

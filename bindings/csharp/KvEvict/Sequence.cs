@@ -1,0 +1,268 @@
+namespace KvEvict;
+
+/// <summary>
+/// What one request carries between steps: the last queries of every layer, the position of every slot, stored
+/// and logical length. One thread at a time. Keeps its plan alive.
+/// </summary>
+public sealed unsafe class Sequence : IDisposable
+{
+    private const uint NextPosition = uint.MaxValue;
+    // Above this many layers the views of an eviction do not go on the stack.
+    private const int MaxStackViews = 128;
+
+    private readonly SequenceHandle _handle;
+    private readonly Plan _plan;
+
+    /// <summary>Creates an empty sequence.</summary>
+    /// <param name="plan">What to do with its cache.</param>
+    /// <exception cref="KvEvictException">There is no memory left.</exception>
+    public Sequence(Plan plan)
+    {
+        ArgumentNullException.ThrowIfNull(plan);
+        _plan = plan;
+        PlanHandle planHandle = plan.Handle;
+        _handle = new SequenceHandle(planHandle);
+        try
+        {
+            void* created;
+            Native.kvevict_sequence_create(planHandle, &created);
+            _handle.Own(created);
+            plan.Hooks?.ThrowIfFailed();
+        }
+        catch
+        {
+            _handle.Dispose();
+            throw;
+        }
+    }
+
+    /// <summary>Tokens seen so far: the position (for RoPE) of the next one.</summary>
+    public int LogicalLength
+    {
+        get
+        {
+            uint length;
+            Native.kvevict_sequence_logical_length(Handle, &length);
+            return (int)length;
+        }
+    }
+
+    internal SequenceHandle Handle => Check.Open(_handle, this);
+
+    /// <summary>Sets the stream of the next calls; 0 at first.</summary>
+    /// <param name="stream">A CUstream, ordered after the old one by the caller.</param>
+    public void SetStream(nint stream) => Native.kvevict_sequence_set_stream(Handle, stream);
+
+    /// <summary>Forgets everything, as if newly created; allocates nothing.</summary>
+    public void Reset() => Native.kvevict_sequence_reset(Handle);
+
+    /// <summary>Shows a layer's query rows of one chunk; the last of them are remembered.</summary>
+    /// <remarks>
+    /// Any split of a prompt into chunks leaves the same rows behind. Showing earlier positions again replaces
+    /// them and forgets what came after (rollback).
+    /// </remarks>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="queries">[query heads, rows, key dim] after RoPE; copied.</param>
+    /// <param name="rowCount">Rows; 0 does nothing.</param>
+    /// <param name="firstPosition">Position of row 0.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="KvEvictException">The plane does not match the geometry.</exception>
+    public void Capture(int layer, Plane queries, int rowCount, int firstPosition) =>
+        Capture(layer, queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
+
+    /// <summary>As the other overload, from the sequence's logical length on.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="queries">[query heads, rows, key dim] after RoPE; copied.</param>
+    /// <param name="rowCount">Rows; 0 does nothing.</param>
+    public void Capture(int layer, Plane queries, int rowCount) => Capture(layer, queries, rowCount, NextPosition);
+
+    /// <summary>
+    /// Shows the log-sum-exps of query rows that were captured before; they save CUDA a pass over the keys.
+    /// </summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="rowLse">Floats [query heads, rows], one element per row; copied.</param>
+    /// <param name="rowCount">Rows; 0 does nothing.</param>
+    /// <param name="firstPosition">Position of row 0.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    public void CaptureLse(int layer, Plane rowLse, int rowCount, int firstPosition) =>
+        CaptureLse(layer, rowLse, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
+
+    /// <summary>As the other overload, from the sequence's logical length on.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="rowLse">Floats [query heads, rows], one element per row; copied.</param>
+    /// <param name="rowCount">Rows; 0 does nothing.</param>
+    public void CaptureLse(int layer, Plane rowLse, int rowCount) => CaptureLse(layer, rowLse, rowCount, NextPosition);
+
+    /// <summary>Notes that the engine stored more rows in every layer, each at the layer's next slot.</summary>
+    /// <param name="tokenCount">Tokens.</param>
+    /// <exception cref="KvEvictException">A layer would hold more than the geometry's tokens.</exception>
+    public void Append(int tokenCount) =>
+        Native.kvevict_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)));
+
+    /// <summary>
+    /// Notes that a CUDA graph ran once more which captured (from the logical length on, in every layer) and
+    /// appended so many tokens.
+    /// </summary>
+    /// <param name="tokenCount">Tokens.</param>
+    /// <exception cref="KvEvictException">As for <see cref="Append"/>.</exception>
+    public void Replayed(int tokenCount) =>
+        Native.kvevict_sequence_replayed(Handle, Check.Count(tokenCount, nameof(tokenCount)));
+
+    /// <summary>
+    /// Scores, selects and compacts the cache of a whole model in place. A layer within its budget is left
+    /// alone. Afterwards the next token goes to slot <see cref="StoredLength"/> of a layer with position
+    /// <see cref="LogicalLength"/>.
+    /// </summary>
+    /// <param name="views">One per layer.</param>
+    /// <param name="workspace">Scratch for <see cref="Operation.Evict"/>.</param>
+    /// <param name="options">What it is told beside the policy.</param>
+    /// <returns>What it did.</returns>
+    /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
+    /// <exception cref="KvEvictException">
+    /// A view that cannot be, too few captured queries, a budget smaller than what must stay; nothing was moved.
+    /// </exception>
+    public EvictReport Evict(ReadOnlySpan<View> views, Region workspace, EvictOptions options = default)
+    {
+        SequenceHandle handle = Handle;
+        Span<kvevict_view> native = views.Length <= MaxStackViews
+            ? stackalloc kvevict_view[views.Length]
+            : GC.AllocateUninitializedArray<kvevict_view>(views.Length);
+        kvevict_evict_report report = new() { struct_size = (uint)sizeof(kvevict_evict_report) };
+        fixed (kvevict_view* nativeViews = native)
+        fixed (int* mustStay = options.ProtectedPositions)
+        {
+            for (int layer = 0; layer < views.Length; ++layer)
+            {
+                ArgumentNullException.ThrowIfNull(views[layer], $"views[{layer}]");
+                // Views beyond the last layer are the library's to refuse.
+                int stored = layer < _plan.Geometry.Layers ? StoredLength(layer) : 0;
+                views[layer].Write(nativeViews + layer, stored);
+            }
+            kvevict_evict_options nativeOptions;
+            Native.kvevict_evict_options_init(&nativeOptions, (nuint)sizeof(kvevict_evict_options));
+            nativeOptions.protected_positions = mustStay;
+            nativeOptions.protected_positions_len = (nuint)options.ProtectedPositions.Length;
+            nativeOptions.scores = (float*)options.Scores.Resolve();
+            nativeOptions.scores_len = options.Scores.Elements<float>();
+            nativeOptions.scores_layer_stride = options.ScoresLayerStride;
+            nativeOptions.scores_head_stride = options.ScoresHeadStride;
+            Native.kvevict_sequence_evict(handle, nativeViews, (nuint)views.Length, &nativeOptions,
+                                          (void*)workspace.Resolve(), (nuint)workspace.Bytes, &report);
+        }
+        foreach (View view in views) GC.KeepAlive(view);
+        GC.KeepAlive(options.Scores.Owner);
+        GC.KeepAlive(workspace.Owner);
+        _plan.Hooks?.ThrowIfFailed();
+        return new EvictReport(report.evicted != 0, (long)report.bytes_before, (long)report.bytes_after,
+                               (long)report.tokens_before, (long)report.tokens_after, (long)report.blocks_freed);
+    }
+
+    /// <summary>Tells where the state of a layer lies, for the engine's own kernels.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <returns>Addresses on the context's device.</returns>
+    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    public SequenceMemory MemoryOf(int layer)
+    {
+        kvevict_sequence_memory m = new() { struct_size = (uint)sizeof(kvevict_sequence_memory) };
+        Native.kvevict_sequence_memory_of(Handle, Check.Count(layer, nameof(layer)), &m);
+        return new SequenceMemory(m.lengths, m.positions, Check.ToInt(m.n_listed), Check.ToInt(m.n_lists));
+    }
+
+    /// <summary>Slots in use in a layer: where its next row goes.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <returns>Slots.</returns>
+    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    public int StoredLength(int layer)
+    {
+        uint length;
+        Native.kvevict_sequence_stored_length(Handle, Check.Count(layer, nameof(layer)), &length);
+        return (int)length;
+    }
+
+    /// <summary>The position of the token in a slot. On CUDA this waits for the last eviction.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="kvHead">A KV head; all alike unless the scope is <see cref="Scope.KvHead"/>.</param>
+    /// <param name="slot">Below the layer's stored length.</param>
+    /// <returns>The position.</returns>
+    /// <exception cref="KvEvictException">There is no such layer, head or slot.</exception>
+    public int PositionOfSlot(int layer, int kvHead, int slot)
+    {
+        int position;
+        Native.kvevict_sequence_position_of_slot(Handle, Check.Count(layer, nameof(layer)),
+                                                 Check.Count(kvHead, nameof(kvHead)),
+                                                 Check.Count(slot, nameof(slot)), &position);
+        return position;
+    }
+
+    /// <summary>The slot of the token with a position. On CUDA this waits for the last eviction.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="kvHead">A KV head.</param>
+    /// <param name="position">Below the logical length.</param>
+    /// <returns>The slot; -1 if the token was evicted.</returns>
+    /// <exception cref="KvEvictException">There is no such layer, head or position.</exception>
+    public int SlotOfPosition(int layer, int kvHead, int position)
+    {
+        int slot;
+        Native.kvevict_sequence_slot_of_position(Handle, Check.Count(layer, nameof(layer)),
+                                                 Check.Count(kvHead, nameof(kvHead)),
+                                                 Check.Count(position, nameof(position)), &slot);
+        return slot;
+    }
+
+    /// <summary>The positions of all slots, ascending. On CUDA this waits for the last eviction.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="kvHead">A KV head.</param>
+    /// <returns>As many as <see cref="StoredLength"/> says.</returns>
+    /// <exception cref="KvEvictException">There is no such layer or head.</exception>
+    public int[] KeepPositions(int layer, int kvHead)
+    {
+        int[] positions = new int[StoredLength(layer)];
+        KeepPositions(layer, kvHead, positions);
+        return positions;
+    }
+
+    /// <summary>Writes the positions of all slots, ascending, without allocating.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="kvHead">A KV head.</param>
+    /// <param name="positions">At least <see cref="StoredLength"/> elements.</param>
+    /// <returns>Elements written.</returns>
+    /// <exception cref="ArgumentException"><paramref name="positions"/> is too short.</exception>
+    /// <exception cref="KvEvictException">There is no such layer or head.</exception>
+    public int KeepPositions(int layer, int kvHead, Span<int> positions)
+    {
+        int stored = StoredLength(layer);
+        if (positions.Length < stored)
+        {
+            throw new ArgumentException($"positions has {positions.Length} elements, {stored} are needed",
+                                        nameof(positions));
+        }
+        nuint written;
+        fixed (int* values = positions)
+        {
+            Native.kvevict_sequence_keep_positions(Handle, (uint)layer, Check.Count(kvHead, nameof(kvHead)), values,
+                                                   (nuint)positions.Length, &written);
+        }
+        return (int)written;
+    }
+
+    /// <summary>Releases it; on CUDA its work must have run. A second call does nothing.</summary>
+    public void Dispose() => _handle.Dispose();
+
+    private void Capture(int layer, Plane queries, int rowCount, uint firstPosition)
+    {
+        queries.CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads);
+        kvevict_plane native = queries.ToNative();
+        Native.kvevict_sequence_capture(Handle, Check.Count(layer, nameof(layer)), &native,
+                                        Check.Count(rowCount, nameof(rowCount)), firstPosition);
+        GC.KeepAlive(queries.Region.Owner);
+    }
+
+    private void CaptureLse(int layer, Plane rowLse, int rowCount, uint firstPosition)
+    {
+        rowLse.CheckRows(nameof(rowLse), rowCount, _plan.Geometry.QueryHeads);
+        kvevict_plane native = rowLse.ToNative();
+        Native.kvevict_sequence_capture_lse(Handle, Check.Count(layer, nameof(layer)), &native,
+                                            Check.Count(rowCount, nameof(rowCount)), firstPosition);
+        GC.KeepAlive(rowLse.Region.Owner);
+    }
+}

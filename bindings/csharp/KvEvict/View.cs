@@ -1,0 +1,109 @@
+namespace KvEvict;
+
+/// <summary>
+/// Where one layer's cache lies: K, V, what moves along with them, and the block table of a paged pool.
+/// Nothing is copied; make it once and use it for every eviction.
+/// </summary>
+public sealed unsafe class View
+{
+    private readonly Plane _keys;
+    private readonly Plane _values;
+    private readonly Plane[] _companions = [];
+    // Native code reads it while a call runs, so it must not move.
+    private readonly kvevict_plane[] _nativeCompanions = [];
+
+    /// <summary>Describes a layer.</summary>
+    /// <param name="kvHeads">KV heads.</param>
+    /// <param name="keys">Keys.</param>
+    /// <param name="values">Values; absent for caches with one row per token (MLA).</param>
+    public View(int kvHeads, Plane keys, Plane values = default)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegativeOrZero(kvHeads);
+        KvHeads = kvHeads;
+        _keys = keys;
+        _values = values;
+    }
+
+    /// <summary>KV heads.</summary>
+    public int KvHeads { get; }
+
+    /// <summary>Keys.</summary>
+    public Plane Keys => _keys;
+
+    /// <summary>Values.</summary>
+    public Plane Values => _values;
+
+    /// <summary>What else has a row per token and head and must move along: scales, position arrays.</summary>
+    public IReadOnlyList<Plane> Companions
+    {
+        get => _companions;
+        init
+        {
+            ArgumentNullException.ThrowIfNull(value);
+            _companions = [.. value];
+            _nativeCompanions = GC.AllocateArray<kvevict_plane>(_companions.Length, pinned: true);
+        }
+    }
+
+    /// <summary>Tokens per block of a paged pool; 0: contiguous.</summary>
+    public int BlockSize { get; init; }
+
+    /// <summary>
+    /// Paged: 32-bit block ids in token order, non-negative, all different. Read when a call runs, so the
+    /// engine may go on filling it.
+    /// </summary>
+    public Region BlockTable { get; init; }
+
+    /// <summary>Checks the view as executing calls do.</summary>
+    /// <param name="tokenCount">Slots that will be addressed; 0 is valid.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="KvEvictException">Rows overlap, or a block table is too short or negative.</exception>
+    public void Validate(int tokenCount)
+    {
+        kvevict_view native;
+        Write(&native, tokenCount);
+        Native.kvevict_view_validate(&native, (uint)tokenCount);
+        GC.KeepAlive(this);
+    }
+
+    /// <summary>
+    /// Writes the native view, whose pointers hold as long as this object; fails if rows of so many tokens lie
+    /// outside their memory.
+    /// </summary>
+    internal void Write(kvevict_view* native, int tokenCount)
+    {
+        Native.kvevict_view_init(native, (nuint)sizeof(kvevict_view));
+        native->n_kv_heads = (uint)KvHeads;
+        native->k = _keys.ToNative();
+        native->v = _values.ToNative();
+        for (int i = 0; i < _companions.Length; ++i) _nativeCompanions[i] = _companions[i].ToNative();
+        if (_companions.Length > 0)
+        {
+            fixed (kvevict_plane* companions = _nativeCompanions) native->companions = companions;
+        }
+        native->n_companions = (uint)_companions.Length;
+        native->block_size = Check.Count(BlockSize, nameof(BlockSize));
+        native->block_table = (int*)BlockTable.Resolve();
+        native->block_table_len = BlockTable.Elements<int>();
+        CheckRows(tokenCount);
+    }
+
+    private void CheckRows(int tokenCount)
+    {
+        Check.Count(tokenCount, nameof(tokenCount));
+        int highestBlock = -1;
+        int rows = tokenCount;
+        if (BlockSize > 0 && tokenCount > 0)
+        {
+            // A table in device memory cannot be read here.
+            if (BlockTable.Owner is not PinnedMemory<int> table) return;
+            rows = Math.Min(tokenCount, BlockSize);
+            int blocks = (int)(((long)tokenCount + BlockSize - 1) / BlockSize);
+            if (blocks > table.Length) return; // the library says so
+            foreach (int block in table.Span[..blocks]) highestBlock = Math.Max(highestBlock, block);
+        }
+        _keys.CheckRows("keys", rows, KvHeads, highestBlock);
+        _values.CheckRows("values", rows, KvHeads, highestBlock);
+        foreach (Plane companion in _companions) companion.CheckRows("companion", rows, KvHeads, highestBlock);
+    }
+}

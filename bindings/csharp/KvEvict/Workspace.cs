@@ -1,0 +1,59 @@
+using System.Runtime.InteropServices;
+
+namespace KvEvict;
+
+/// <summary>
+/// Scratch memory for calls on the CPU, aligned as they want it; from
+/// <see cref="Plan.CreateWorkspace(Operation)"/>. One serves all sequences whose calls do not run at the same
+/// time. For a context on CUDA hand over a <see cref="Region"/> of device memory instead.
+/// </summary>
+public sealed unsafe class Workspace : IDisposable, IRegionOwner
+{
+    private const nuint Alignment = 64;
+    private readonly long _bytes;
+    private void* _memory;
+
+    /// <summary>Allocates.</summary>
+    /// <param name="bytes">Size, such as <see cref="Plan.WorkspaceBytes"/>.</param>
+    public Workspace(long bytes)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegative(bytes);
+        _bytes = bytes;
+        _memory = NativeMemory.AlignedAlloc((nuint)bytes, Alignment);
+    }
+
+    /// <summary>Frees the memory if it was not disposed.</summary>
+    ~Workspace() => Free();
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed => _memory is null;
+
+    /// <summary>The memory as a region that keeps this alive.</summary>
+    /// <param name="workspace">A workspace.</param>
+    public static implicit operator Region(Workspace workspace)
+    {
+        ArgumentNullException.ThrowIfNull(workspace);
+        return workspace.ToRegion();
+    }
+
+    /// <summary>The memory as a region that keeps this alive.</summary>
+    /// <returns>All of it.</returns>
+    public Region ToRegion()
+    {
+        ObjectDisposedException.ThrowIf(IsDisposed, this);
+        return new Region((ulong)_memory, _bytes, this);
+    }
+
+    /// <summary>Frees the memory. Must not run while a call uses it.</summary>
+    public void Dispose()
+    {
+        Free();
+        GC.SuppressFinalize(this);
+    }
+
+    private void Free()
+    {
+        NativeMemory.AlignedFree(_memory);
+        _memory = null;
+    }
+}

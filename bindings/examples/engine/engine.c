@@ -1,0 +1,157 @@
+/* A small engine that owns its cache and uses kvevict; README.md has the model. */
+#include <kvevict/kvevict.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { L = 2, QH = 4, KVH = 2, D = 16, X = QH * D, KV = KVH * D, MAX = 160 };
+enum { PROMPT = 96, GUESSED = 8, DECODED = 24 };
+
+typedef struct {
+  uint32_t seed;
+  kvevict_sequence* sequence;
+  float k[L][MAX][KV], v[L][MAX][KV]; /* the cache, by slot */
+  float q[L][MAX][X];                 /* queries by position, to take back */
+  int x[X];
+} engine;
+
+static void check(kvevict_status status) {
+  if (status == KVEVICT_OK) return;
+  fprintf(stderr, "%s\n", kvevict_last_error_message());
+  exit(1);
+}
+
+static uint32_t hash(const engine* e, uint32_t a) {
+  uint32_t h = (a ^ e->seed) * 2654435761u;
+  h = (h ^ (h >> 15)) * 2246822519u;
+  return h ^ (h >> 13);
+}
+
+static int wrap(int x) { return ((x + 8) & 15) - 8; }
+
+/* Rows of so many heads, one after the other. */
+static kvevict_plane rows(const float* data, int heads) {
+  kvevict_plane plane = {(uintptr_t)data,
+                         heads * D * 4,
+                         D * 4,
+                         0,
+                         0,
+                         KVEVICT_DTYPE_F32,
+                         D,
+                         0,
+                         {0}};
+  return plane;
+}
+
+/* Shows n rows of the query log. */
+static void capture(engine* e, int layer, uint32_t first, uint32_t n) {
+  kvevict_plane queries = rows(e->q[layer][first], QH);
+  check(kvevict_sequence_capture(e->sequence, layer, &queries, n, first));
+}
+
+static void attend(engine* e, int layer, uint32_t n_slots, const float* q) {
+  for (int h = 0; h < QH; ++h) {
+    double sum = 0, out[D] = {0};
+    for (uint32_t s = 0; s < n_slots; ++s) {
+      const float* k = e->k[layer][s] + h / (QH / KVH) * D;
+      const float* v = e->v[layer][s] + h / (QH / KVH) * D;
+      double dot = 0;
+      for (int i = 0; i < D; ++i) dot += q[h * D + i] * k[i];
+      double weight = dot > 0 ? 1 + dot * dot : 1;
+      for (int i = 0; i < D; ++i) out[i] += weight * v[i];
+      sum += weight;
+    }
+    for (int i = 0; i < D; ++i) {
+      int* x = &e->x[h * D + i];
+      *x = wrap(*x + (int)floor(4 * (out[i] / sum) + 0.5));
+    }
+  }
+}
+
+/* One token through all layers; returns the next one. */
+static uint32_t step(engine* e, uint32_t token) {
+  uint32_t position, slot, next = 0;
+  check(kvevict_sequence_logical_length(e->sequence, &position));
+  for (int i = 0; i < X; ++i)
+    e->x[i] = (int)(hash(e, (token * 1024 + position) * X + i) >> 28) - 8;
+  for (int l = 0; l < L; ++l) {
+    check(kvevict_sequence_stored_length(e->sequence, l, &slot));
+    float* q = e->q[l][position];
+    for (int i = 0; i < X; ++i) q[i] = e->x[(5 * i + 3 * l + 1) % X];
+    for (int i = 0; i < KV; ++i) {
+      e->k[l][slot][i] = e->x[(7 * i + l) % X];
+      e->v[l][slot][i] = e->x[(3 * i + 2 * l + 5) % X];
+    }
+    capture(e, l, position, 1);
+    attend(e, l, slot + 1, q);
+  }
+  check(kvevict_sequence_append(e->sequence, 1));
+  for (int i = 0; i < X; ++i) next += (uint32_t)(e->x[i] + 8) * (i + 1);
+  return next % 256;
+}
+
+/* Before an eviction the cache has every row: start over and show what stays. */
+static void take_back(engine* e, uint32_t n_tokens) {
+  check(kvevict_sequence_reset(e->sequence));
+  for (int l = 0; l < L; ++l) capture(e, l, 0, n_tokens);
+  check(kvevict_sequence_append(e->sequence, n_tokens));
+}
+
+static void print_keep_positions(const engine* e, int layer, int head) {
+  int32_t keep[MAX];
+  size_t n;
+  check(
+      kvevict_sequence_keep_positions(e->sequence, layer, head, keep, MAX, &n));
+  printf("layer %d head %d keeps", layer, head);
+  for (size_t i = 0; i < n; ++i) printf(" %d", keep[i]);
+  printf("\n");
+}
+
+int main(int argc, char** argv) {
+  engine* e = calloc(1, sizeof *e);
+  kvevict_context* context;
+  kvevict_plan* plan;
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_geometry model = KVEVICT_GEOMETRY_INIT;
+  kvevict_view views[L];
+  size_t bytes;
+  uint32_t token = 0;
+  uint64_t checksum = 14695981039346656037u;
+  e->seed = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
+  model.n_layers = L, model.n_q_heads = QH, model.n_kv_heads = KVH;
+  model.k_head_dim = model.v_head_dim = D, model.max_tokens = MAX;
+  check(kvevict_context_create(NULL, &context));
+  check(kvevict_policy_parse("snapkv:budget=40,window=8,sink=2", &policy));
+  check(kvevict_plan_create(context, &model, &policy, &plan));
+  check(kvevict_sequence_create(plan, &e->sequence));
+  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, &bytes));
+  void* workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  for (int l = 0; l < L; ++l) {
+    check(kvevict_view_init(&views[l], sizeof views[l]));
+    views[l].n_kv_heads = KVH;
+    views[l].k = rows(e->k[l][0], KVH), views[l].v = rows(e->v[l][0], KVH);
+  }
+
+  for (uint32_t i = 0; i < PROMPT; ++i) step(e, hash(e, i) % 256);
+  for (uint32_t i = 0; i < GUESSED; ++i) step(e, hash(e, 1000 + i) % 256);
+  take_back(e, PROMPT);
+  for (uint32_t i = PROMPT; i < PROMPT + GUESSED; ++i)
+    token = step(e, hash(e, i) % 256);
+  check(kvevict_sequence_evict(e->sequence, views, L, NULL, workspace, bytes,
+                               NULL));
+  for (int l = 0; l < L; ++l)
+    for (int h = 0; h < KVH; ++h) print_keep_positions(e, l, h);
+  for (int i = 0; i < DECODED; ++i) {
+    token = step(e, token);
+    for (int j = 0; j < X; ++j)
+      checksum = (checksum ^ (uint64_t)(e->x[j] + 8)) * 1099511628211u;
+  }
+  printf("last token %u, checksum %016llx\n", token,
+         (unsigned long long)checksum);
+
+  kvevict_sequence_destroy(e->sequence);
+  kvevict_plan_destroy(plan);
+  kvevict_context_destroy(context);
+  free(workspace);
+  free(e);
+}
