@@ -9,7 +9,7 @@ enum { PROMPT = 96, GUESSED = 8, DECODED = 24 };
 
 typedef struct {
   uint32_t seed;
-  kvevict_sequence* sequence;
+  kvevict_sequence* seq;
   float k[L][MAX][KV], v[L][MAX][KV]; /* the cache, by slot */
   float q[L][MAX][X];                 /* queries by position, to take back */
   int x[X];
@@ -27,26 +27,18 @@ static uint32_t hash(const engine* e, uint32_t a) {
   return h ^ (h >> 13);
 }
 
-static int wrap(int x) { return ((x + 8) & 15) - 8; }
-
 /* Rows of so many heads, one after the other. */
 static kvevict_plane rows(const float* data, int heads) {
-  kvevict_plane plane = {(uintptr_t)data,
-                         heads * D * 4,
-                         D * 4,
-                         0,
-                         0,
-                         KVEVICT_DTYPE_F32,
-                         D,
-                         0,
-                         {0}};
+  kvevict_plane plane = {.data = (uintptr_t)data, .dtype = KVEVICT_DTYPE_F32};
+  plane.token_stride_bytes = heads * D * 4, plane.head_stride_bytes = D * 4;
+  plane.head_dim = D;
   return plane;
 }
 
 /* Shows n rows of the query log. */
 static void capture(engine* e, int layer, uint32_t first, uint32_t n) {
   kvevict_plane queries = rows(e->q[layer][first], QH);
-  check(kvevict_sequence_capture(e->sequence, layer, &queries, n, first));
+  check(kvevict_sequence_capture(e->seq, layer, &queries, n, first));
 }
 
 static void attend(engine* e, int layer, uint32_t n_slots, const float* q) {
@@ -63,7 +55,7 @@ static void attend(engine* e, int layer, uint32_t n_slots, const float* q) {
     }
     for (int i = 0; i < D; ++i) {
       int* x = &e->x[h * D + i];
-      *x = wrap(*x + (int)floor(4 * (out[i] / sum) + 0.5));
+      *x = ((*x + (int)floor(4 * (out[i] / sum) + 0.5) + 8) & 15) - 8;
     }
   }
 }
@@ -71,11 +63,11 @@ static void attend(engine* e, int layer, uint32_t n_slots, const float* q) {
 /* One token through all layers; returns the next one. */
 static uint32_t step(engine* e, uint32_t token) {
   uint32_t position, slot, next = 0;
-  check(kvevict_sequence_logical_length(e->sequence, &position));
+  check(kvevict_sequence_logical_length(e->seq, &position));
   for (int i = 0; i < X; ++i)
     e->x[i] = (int)(hash(e, (token * 1024 + position) * X + i) >> 28) - 8;
   for (int l = 0; l < L; ++l) {
-    check(kvevict_sequence_stored_length(e->sequence, l, &slot));
+    check(kvevict_sequence_stored_length(e->seq, l, &slot));
     float* q = e->q[l][position];
     for (int i = 0; i < X; ++i) q[i] = e->x[(5 * i + 3 * l + 1) % X];
     for (int i = 0; i < KV; ++i) {
@@ -85,23 +77,22 @@ static uint32_t step(engine* e, uint32_t token) {
     capture(e, l, position, 1);
     attend(e, l, slot + 1, q);
   }
-  check(kvevict_sequence_append(e->sequence, 1));
+  check(kvevict_sequence_append(e->seq, 1));
   for (int i = 0; i < X; ++i) next += (uint32_t)(e->x[i] + 8) * (i + 1);
   return next % 256;
 }
 
 /* Before an eviction the cache has every row: start over and show what stays. */
 static void take_back(engine* e, uint32_t n_tokens) {
-  check(kvevict_sequence_reset(e->sequence));
+  check(kvevict_sequence_reset(e->seq));
   for (int l = 0; l < L; ++l) capture(e, l, 0, n_tokens);
-  check(kvevict_sequence_append(e->sequence, n_tokens));
+  check(kvevict_sequence_append(e->seq, n_tokens));
 }
 
 static void print_keep_positions(const engine* e, int layer, int head) {
   int32_t keep[MAX];
   size_t n;
-  check(
-      kvevict_sequence_keep_positions(e->sequence, layer, head, keep, MAX, &n));
+  check(kvevict_sequence_keep_positions(e->seq, layer, head, keep, MAX, &n));
   printf("layer %d head %d keeps", layer, head);
   for (size_t i = 0; i < n; ++i) printf(" %d", keep[i]);
   printf("\n");
@@ -116,16 +107,16 @@ int main(int argc, char** argv) {
   kvevict_view views[L];
   size_t bytes;
   uint32_t token = 0;
-  uint64_t checksum = 14695981039346656037u;
+  unsigned long long checksum = 14695981039346656037u;
   e->seed = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
   model.n_layers = L, model.n_q_heads = QH, model.n_kv_heads = KVH;
   model.k_head_dim = model.v_head_dim = D, model.max_tokens = MAX;
   check(kvevict_context_create(NULL, &context));
   check(kvevict_policy_parse("snapkv:budget=40,window=8,sink=2", &policy));
   check(kvevict_plan_create(context, &model, &policy, &plan));
-  check(kvevict_sequence_create(plan, &e->sequence));
+  check(kvevict_sequence_create(plan, &e->seq));
   check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, &bytes));
-  void* workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  void* scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
   for (int l = 0; l < L; ++l) {
     check(kvevict_view_init(&views[l], sizeof views[l]));
     views[l].n_kv_heads = KVH;
@@ -137,21 +128,19 @@ int main(int argc, char** argv) {
   take_back(e, PROMPT);
   for (uint32_t i = PROMPT; i < PROMPT + GUESSED; ++i)
     token = step(e, hash(e, i) % 256);
-  check(kvevict_sequence_evict(e->sequence, views, L, NULL, workspace, bytes,
-                               NULL));
+  check(kvevict_sequence_evict(e->seq, views, L, NULL, scratch, bytes, NULL));
   for (int l = 0; l < L; ++l)
     for (int h = 0; h < KVH; ++h) print_keep_positions(e, l, h);
   for (int i = 0; i < DECODED; ++i) {
     token = step(e, token);
     for (int j = 0; j < X; ++j)
-      checksum = (checksum ^ (uint64_t)(e->x[j] + 8)) * 1099511628211u;
+      checksum = (checksum ^ (unsigned)(e->x[j] + 8)) * 1099511628211u;
   }
-  printf("last token %u, checksum %016llx\n", token,
-         (unsigned long long)checksum);
+  printf("last token %u, checksum %016llx\n", token, checksum);
 
-  kvevict_sequence_destroy(e->sequence);
+  kvevict_sequence_destroy(e->seq);
   kvevict_plan_destroy(plan);
   kvevict_context_destroy(context);
-  free(workspace);
+  free(scratch);
   free(e);
 }
