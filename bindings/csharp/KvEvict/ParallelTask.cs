@@ -19,6 +19,8 @@ public sealed unsafe class ParallelTask
     /// <param name="worker">Below the context's thread count; not in use by another thread now.</param>
     public void Run(int item, int worker)
     {
+        ArgumentOutOfRangeException.ThrowIfNegative(worker);
+        ArgumentOutOfRangeException.ThrowIfGreaterThanOrEqual((uint)item, (uint)_done.Length, nameof(item));
         _done[item] = true;
         _run(_task, (uint)item, (uint)worker);
     }

@@ -1,0 +1,147 @@
+using Xunit;
+
+namespace KvEvict.Tests;
+
+/// <summary>The library calls back: thread pool, log sink, allocator.</summary>
+public class CallbackTests
+{
+    private const string Text = "snapkv:budget=24,window=4,sink=2";
+
+    [Fact]
+    public void The_number_of_threads_does_not_matter()
+    {
+        using var alone = new SmallModel(Text);
+        using var together = new SmallModel(Text, new Context(new ContextOptions { ThreadCount = 4 }));
+        foreach (SmallModel model in new[] { alone, together })
+        {
+            model.Prefill(60);
+            model.Evict();
+        }
+        Assert.Equal(alone.Sequence.KeepPositions(1, 1), together.Sequence.KeepPositions(1, 1));
+        Assert.Equal(alone.Values[1].Span[..300].ToArray(), together.Values[1].Span[..300].ToArray());
+    }
+
+    [Fact]
+    public void An_own_runner_does_the_work()
+    {
+        int items = 0;
+        void Run(int itemCount, ParallelTask task)
+        {
+            for (int i = itemCount - 1; i >= 0; --i)
+            {
+                task.Run(i, i % 2);
+                ++items;
+            }
+        }
+        using var model = new SmallModel(Text, new Context(new ContextOptions { ThreadCount = 2, Parallel = Run }));
+        model.Prefill(60);
+        model.Evict();
+        Assert.True(items > 0);
+        Assert.Equal(model.Sequence.KeepPositions(1, 1)[20], model.TokenInSlot(1, 1, 20));
+    }
+
+    [Theory]
+    [InlineData(true)]
+    [InlineData(false)]
+    public void A_runner_that_fails_leaves_the_cache_whole(bool throws)
+    {
+        using var alone = new SmallModel(Text);
+        alone.Prefill(60);
+        alone.Evict();
+        void Run(int itemCount, ParallelTask task)
+        {
+            task.Run(0, 1);
+            if (throws) throw new TimeoutException("pool is shut down");
+        }
+        using var model = new SmallModel(Text, new Context(new ContextOptions { ThreadCount = 2, Parallel = Run }));
+        model.Prefill(60);
+        if (throws) Assert.Equal("pool is shut down", Assert.Throws<TimeoutException>(() => model.Evict()).Message);
+        else Assert.Contains("left out", Assert.Throws<InvalidOperationException>(() => model.Evict()).Message);
+        Assert.Equal(alone.Sequence.KeepPositions(1, 1), model.Sequence.KeepPositions(1, 1));
+        Assert.Equal(alone.Keys[1].Span.ToArray(), model.Keys[1].Span.ToArray());
+        Assert.Equal(60, model.Sequence.LogicalLength); // and the exception does not come again
+    }
+
+    [Fact]
+    public void An_item_that_is_none_is_refused()
+    {
+        Exception? seen = null;
+        void Run(int itemCount, ParallelTask task)
+        {
+            seen = Record.Exception(() => task.Run(itemCount, 0));
+            for (int i = 0; i < itemCount; ++i) task.Run(i, 0);
+        }
+        using var model = new SmallModel(Text, new Context(new ContextOptions { ThreadCount = 2, Parallel = Run }));
+        model.Prefill(60);
+        model.Evict();
+        Assert.IsAssignableFrom<ArgumentOutOfRangeException>(seen);
+    }
+
+    [Fact]
+    public void Log_lines_arrive()
+    {
+        var lines = new List<(LogLevel Level, string Line)>();
+        var options = new ContextOptions { LogLevel = LogLevel.Debug, Log = (level, line) => lines.Add((level, line)) };
+        using var context = new Context(options);
+        using var plan = new Plan(context, SmallModel.Geometry, Policy.Parse(Text));
+        Assert.NotEmpty(lines);
+        Assert.All(lines, l => Assert.True(l.Level <= LogLevel.Debug && l.Line.Length > 0));
+    }
+
+    [Fact]
+    public void A_sink_that_throws_is_heard()
+    {
+        var options = new ContextOptions
+        {
+            LogLevel = LogLevel.Debug, Log = (_, _) => throw new InvalidOperationException("disk full"),
+        };
+        Assert.Equal("disk full", Assert.Throws<InvalidOperationException>(() =>
+        {
+            using var context = new Context(options);
+            using var plan = new Plan(context, SmallModel.Geometry, Policy.Parse(Text));
+        }).Message);
+    }
+
+    private sealed class NoMemory(bool throws) : MemoryHooks
+    {
+        public override nint Allocate(nuint bytes, nuint alignment) =>
+            throws ? throw new OutOfMemoryException() : 0;
+
+        public override void Free(nint address, nuint bytes, nuint alignment) => Assert.Fail("nothing was allocated");
+    }
+
+    [Theory]
+    [InlineData(true)]
+    [InlineData(false)]
+    public void An_allocator_without_memory_is_reported(bool throws)
+    {
+        var e = Assert.Throws<KvEvictException>(
+            () => new Context(new ContextOptions { Memory = new NoMemory(throws) }));
+        Assert.Equal(Status.OutOfMemory, e.Status);
+    }
+
+    [Fact]
+    public void Wrong_options_are_refused()
+    {
+        Assert.Throws<ArgumentOutOfRangeException>(() => new Context(new ContextOptions { ThreadCount = -1 }));
+        Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { ThreadCount = 5000 }));
+        Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { LibcudaPath = "/x" })); // on the CPU
+        Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { Debug = true }));
+        Assert.Throws<ArgumentNullException>(() => new Plan(null!, SmallModel.Geometry, new Policy(PolicyKind.None)));
+        using var context = new Context();
+        Assert.Equal(Device.Cpu, context.Device);
+        Assert.Throws<ArgumentNullException>(() => new Plan(context, null!, new Policy(PolicyKind.None)));
+        Assert.Throws<ArgumentNullException>(() => new Plan(context, SmallModel.Geometry, null!));
+        Assert.Throws<ArgumentNullException>(() => new Sequence(null!));
+    }
+
+    [Fact]
+    public void The_text_of_an_error_is_this_threads()
+    {
+        Parallel.For(0, 200, i =>
+        {
+            string typo = $"typo{i}";
+            Assert.Contains(typo, Assert.Throws<KvEvictException>(() => Policy.Parse(typo)).Message);
+        });
+    }
+}

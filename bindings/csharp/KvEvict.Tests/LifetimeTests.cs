@@ -1,0 +1,220 @@
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using Xunit;
+
+namespace KvEvict.Tests;
+
+/// <summary>Objects are disposed in any order, twice, never, or while something else still needs them.</summary>
+public class LifetimeTests
+{
+    /// <summary>Counts what the library holds; the count is 0 when nothing leaked.</summary>
+    private sealed unsafe class CountingMemory : MemoryHooks
+    {
+        private long _blocks;
+
+        public long Blocks => Interlocked.Read(ref _blocks);
+
+        public long Allocations;
+
+        public override nint Allocate(nuint bytes, nuint alignment)
+        {
+            Interlocked.Increment(ref _blocks);
+            Interlocked.Increment(ref Allocations);
+            return (nint)NativeMemory.AlignedAlloc(bytes, alignment);
+        }
+
+        public override void Free(nint address, nuint bytes, nuint alignment)
+        {
+            Interlocked.Decrement(ref _blocks);
+            new Span<byte>((void*)address, checked((int)bytes)).Fill(0xEE); // use after free shows
+            NativeMemory.AlignedFree((void*)address);
+        }
+    }
+
+    [Fact]
+    public void Disposing_twice_is_harmless()
+    {
+        var model = new SmallModel("streaming-llm:budget=8,sink=2");
+        model.Dispose();
+        model.Dispose();
+    }
+
+    [Fact]
+    public void Use_after_dispose_says_so()
+    {
+        var model = new SmallModel("snapkv:budget=24,window=4");
+        model.Prefill(40);
+        Plane queries = model.QueryPlane;
+        model.Dispose();
+        Action[] uses =
+        [
+            () => model.Context.Prepare(), () => new Plan(model.Context, SmallModel.Geometry, model.Plan.Policy),
+            () => model.Plan.LayerBudgets(5), () => new Sequence(model.Plan),
+            () => model.Plan.CreateWorkspace(Operation.Evict), () => model.Sequence.Append(1),
+            () => _ = model.Sequence.LogicalLength, () => model.Sequence.Reset(), () => model.Sequence.Capture(0, queries, 1),
+            () => _ = model.Queries.Span, () => _ = model.Queries.Address, () => _ = (Region)model.Queries,
+            () => _ = (Region)model.Workspace, () => model.Views[0].Validate(1),
+        ];
+        foreach (Action use in uses) Assert.Throws<ObjectDisposedException>(use);
+    }
+
+    [Fact]
+    public void A_disposed_object_is_gone_even_while_another_needs_it()
+    {
+        using var model = new SmallModel("streaming-llm:budget=8,sink=2");
+        model.Plan.Dispose();
+        model.Context.Dispose();
+        Assert.Throws<ObjectDisposedException>(() => model.Context.Prepare());
+        Assert.Throws<ObjectDisposedException>(() => new Sequence(model.Plan));
+        model.Prefill(20); // the sequence keeps what it was made from
+        Assert.Equal(16, model.Evict().TokensAfter);
+    }
+
+    [Fact]
+    public void Memory_disposed_under_a_view_is_noticed()
+    {
+        using var model = new SmallModel("streaming-llm:budget=8,sink=2");
+        model.Prefill(20);
+        model.Keys[1].Dispose();
+        Assert.Throws<ObjectDisposedException>(() => model.Evict());
+        Assert.Equal(20, model.Sequence.StoredLength(0));
+    }
+
+    [Theory]
+    [InlineData(0, 1, 2)]
+    [InlineData(0, 2, 1)]
+    [InlineData(1, 0, 2)]
+    [InlineData(1, 2, 0)]
+    [InlineData(2, 0, 1)]
+    [InlineData(2, 1, 0)]
+    public void Any_order_of_disposal_frees_everything(int first, int second, int third)
+    {
+        var memory = new CountingMemory();
+        var context = new Context(new ContextOptions { Memory = memory });
+        var plan = new Plan(context, SmallModel.Geometry, Policy.Parse("snapkv:budget=24,window=4"));
+        var sequence = new Sequence(plan);
+        IDisposable[] objects = [context, plan, sequence];
+        Assert.True(memory.Blocks > 0);
+        foreach (int i in new[] { first, second, third }) objects[i].Dispose();
+        Assert.Equal(0, memory.Blocks);
+    }
+
+    [Fact]
+    public void Failed_creation_leaks_nothing()
+    {
+        var memory = new CountingMemory();
+        using (var context = new Context(new ContextOptions { Memory = memory }))
+        {
+            long before = memory.Blocks;
+            Assert.Throws<KvEvictException>(
+                () => new Plan(context, SmallModel.Geometry with { QueryHeads = 3 }, new Policy(PolicyKind.None)));
+            Assert.Equal(before, memory.Blocks);
+        }
+        Assert.Equal(0, memory.Blocks);
+    }
+
+    [Fact]
+    public void Objects_that_nobody_disposed_are_collected_in_any_order()
+    {
+        int seed = int.Parse(Environment.GetEnvironmentVariable("KVEVICT_TEST_SEED") ?? $"{Environment.TickCount}");
+        Console.WriteLine($"KVEVICT_TEST_SEED={seed}");
+        var memory = new CountingMemory();
+        Parallel.For(0, 4, worker =>
+        {
+            var random = new Random(seed + worker);
+            for (int round = 0; round < 25; ++round)
+            {
+                CreateAndForget(memory, random);
+                if (random.Next(4) == 0) GC.Collect(random.Next(3), GCCollectionMode.Forced, blocking: true);
+            }
+        });
+        // Finalizers of children run first or last; parents go when the last child has.
+        for (int i = 0; i < 20 && memory.Blocks > 0; ++i)
+        {
+            GC.Collect();
+            GC.WaitForPendingFinalizers();
+        }
+        Assert.True(memory.Allocations > 0);
+        Assert.Equal(0, memory.Blocks);
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private static void CreateAndForget(CountingMemory memory, Random random)
+    {
+        var context = new Context(new ContextOptions { Memory = memory });
+        var plan = new Plan(context, SmallModel.Geometry, Policy.Parse("snapkv:budget=24,window=4"));
+        Sequence[] sequences = [new Sequence(plan), new Sequence(plan)];
+        IDisposable[] all = [context, plan, .. sequences];
+        foreach (IDisposable one in all)
+        {
+            if (random.Next(3) == 0) one.Dispose();
+        }
+        foreach (Sequence sequence in sequences)
+        {
+            try
+            {
+                sequence.Append(3);
+            }
+            catch (ObjectDisposedException)
+            {
+            }
+        }
+    }
+
+    [Fact]
+    public void A_view_keeps_its_memory_while_a_call_runs()
+    {
+        using var model = new SmallModel("streaming-llm:budget=8,sink=2");
+        model.Prefill(40);
+        using var stop = new ManualResetEventSlim();
+        var collector = new Thread(() =>
+        {
+            while (!stop.IsSet) GC.Collect();
+        });
+        collector.Start();
+        for (int round = 0; round < 200; ++round) Assert.Equal([4f, 5f, 6f], CompactTemporary(model.Context));
+        stop.Set();
+        collector.Join();
+    }
+
+    // Nothing but the view refers to its memory.
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private static float[] CompactTemporary(Context context)
+    {
+        float[] array = Enumerable.Range(0, 8).Select(i => (float)i).ToArray();
+        context.Compact(new View(1, Plane.TokenMajor(new PinnedMemory<float>(array), DType.F32, 1, 1)), 8, [4, 5, 6]);
+        return array[..3];
+    }
+
+    [Fact]
+    public void An_existing_array_is_used_in_place()
+    {
+        float[] array = [0, 1, 2, 3, 4, 5];
+        using var context = new Context();
+        using (var memory = new PinnedMemory<float>(array.AsMemory(1)))
+        {
+            context.Compact(new View(1, Plane.TokenMajor(memory, DType.F32, 1, 1)), 5, [2, 4]);
+            Assert.True(memory.Span.Overlaps(array));
+        }
+        Assert.Equal([0, 3, 5, 3, 4, 5], array);
+    }
+
+    [Fact]
+    public void Sequences_of_one_plan_run_in_parallel()
+    {
+        using var context = new Context();
+        using var plan = new Plan(context, SmallModel.Geometry, Policy.Parse("snapkv:budget=24,window=4"));
+        int[][] results = new int[8][];
+        Parallel.For(0, results.Length, i =>
+        {
+            using var model = new SmallModel("snapkv:budget=24,window=4");
+            using var sequence = new Sequence(plan);
+            for (int l = 0; l < SmallModel.Layers; ++l) sequence.Capture(l, model.QueryPlane, 40);
+            sequence.Append(40);
+            sequence.Evict(model.Views, model.Workspace);
+            results[i] = sequence.KeepPositions(1, 1);
+            context.Prepare();
+        });
+        Assert.All(results, r => Assert.Equal(results[0], r));
+    }
+}

@@ -1,0 +1,162 @@
+using Xunit;
+
+namespace KvEvict.Tests;
+
+public class SequenceTests
+{
+    [Fact]
+    public void Evicting_moves_the_survivors_and_reports_it()
+    {
+        using var model = new SmallModel("snapkv:budget=24,window=4,sink=2");
+        model.Prefill(60);
+        EvictReport report = model.Evict();
+        long rowBytes = SmallModel.KvHeads * SmallModel.Dim * 4 * 2 * SmallModel.Layers;
+        Assert.Equal(new EvictReport(true, 60 * rowBytes, 24 * rowBytes, 120, 48, 0), report);
+        Assert.Equal(60, model.Sequence.LogicalLength);
+        for (int l = 0; l < SmallModel.Layers; ++l)
+        {
+            Assert.Equal(24, model.Sequence.StoredLength(l));
+            for (int h = 0; h < SmallModel.KvHeads; ++h)
+            {
+                int[] keep = model.Sequence.KeepPositions(l, h);
+                Assert.Equal([0, 1, 56, 57, 58, 59], keep[..2].Concat(keep[^4..]));
+                for (int slot = 0; slot < keep.Length; ++slot)
+                {
+                    Assert.Equal(keep[slot], model.TokenInSlot(l, h, slot));
+                    Assert.Equal(keep[slot], model.Sequence.PositionOfSlot(l, h, slot));
+                    Assert.Equal(slot, model.Sequence.SlotOfPosition(l, h, keep[slot]));
+                }
+            }
+        }
+        int evicted = Enumerable.Range(0, 60).Except(model.Sequence.KeepPositions(0, 0)).First();
+        Assert.Equal(-1, model.Sequence.SlotOfPosition(0, 0, evicted));
+    }
+
+    [Fact]
+    public void Token_by_token_capture_is_chunked_capture()
+    {
+        using var chunked = new SmallModel("snapkv:budget=24,window=4");
+        using var single = new SmallModel("snapkv:budget=24,window=4");
+        chunked.Prefill(40);
+        for (int t = 0; t < 40; ++t)
+        {
+            Plane row = single.QueryPlane with { Offset = t * single.QueryPlane.TokenStride };
+            for (int l = 0; l < SmallModel.Layers; ++l) single.Sequence.Capture(l, row, 1);
+            single.Sequence.Append(1);
+        }
+        chunked.Evict();
+        single.Evict();
+        Assert.Equal(chunked.Sequence.KeepPositions(1, 1), single.Sequence.KeepPositions(1, 1));
+    }
+
+    [Fact]
+    public void Reset_starts_over()
+    {
+        using var model = new SmallModel("streaming-llm:budget=16,sink=4");
+        model.Prefill(32);
+        model.Evict();
+        model.Sequence.Reset();
+        Assert.Equal(0, model.Sequence.LogicalLength);
+        Assert.Equal(0, model.Sequence.StoredLength(1));
+        Assert.Empty(model.Sequence.KeepPositions(0, 0));
+    }
+
+    [Fact]
+    public void Protected_positions_stay()
+    {
+        using var model = new SmallModel("snapkv:budget=16,sink=4,window=4");
+        model.Prefill(32);
+        Assert.Throws<KvEvictException>(() => model.Sequence.Evict(
+            model.Views, model.Workspace, new EvictOptions { ProtectedPositions = [11, 10] }));
+        model.Sequence.Evict(model.Views, model.Workspace, new EvictOptions { ProtectedPositions = [10, 11] });
+        Assert.Subset(model.Sequence.KeepPositions(0, 0).ToHashSet(), new HashSet<int> { 10, 11 });
+    }
+
+    [Fact]
+    public void Own_scores_decide()
+    {
+        using var model = new SmallModel("custom:budget=6,sink=0");
+        model.Prefill(20);
+        using var scores = new PinnedMemory<float>(SmallModel.Layers * SmallModel.KvHeads * 20);
+        int[] best = [1, 4, 9, 12, 16, 19];
+        for (int row = 0; row < SmallModel.Layers * SmallModel.KvHeads; ++row)
+        {
+            foreach (int slot in best) scores.Span[row * 20 + slot] = 1;
+        }
+        model.Sequence.Evict(model.Views, model.Workspace, new EvictOptions
+        {
+            Scores = scores, ScoresHeadStride = 20, ScoresLayerStride = 20 * SmallModel.KvHeads,
+        });
+        Assert.Equal(best, model.Sequence.KeepPositions(1, 0));
+        Assert.Equal(12, model.TokenInSlot(1, 0, 3));
+    }
+
+    [Fact]
+    public void Many_layers_do_not_need_the_stack()
+    {
+        var geometry = SmallModel.Geometry with { Layers = 200 };
+        using var context = new Context();
+        using var plan = new Plan(context, geometry, Policy.Parse("streaming-llm:budget=8,sink=2"));
+        using var sequence = new Sequence(plan);
+        using var workspace = plan.CreateWorkspace(Operation.Evict);
+        using var pool = new PinnedMemory<float>(200 * 16 * SmallModel.KvHeads * SmallModel.Dim);
+        Plane rows = Plane.TokenMajor(pool, DType.F32, SmallModel.KvHeads, SmallModel.Dim);
+        View[] views = Enumerable.Range(0, 200).Select(
+            l => new View(SmallModel.KvHeads, rows with { Offset = l * 16 * rows.TokenStride })).ToArray();
+        sequence.Append(16);
+        Assert.Equal(200 * 8, sequence.Evict(views, workspace).TokensAfter);
+    }
+
+    [Fact]
+    public void Memory_of_a_layer_shows_its_lengths()
+    {
+        using var model = new SmallModel("streaming-llm:budget=16,sink=4");
+        model.Prefill(32);
+        model.Evict();
+        SequenceMemory memory = model.Sequence.MemoryOf(1);
+        Assert.Equal(16, memory.ListedCount);
+        Assert.InRange(memory.ListCount, 1, SmallModel.KvHeads);
+        unsafe
+        {
+            Assert.Equal([16u, 32u], new ReadOnlySpan<uint>((uint*)memory.Lengths, 4)[2..].ToArray());
+            Assert.Equal(model.Sequence.KeepPositions(1, 0), new ReadOnlySpan<int>((int*)memory.Positions, 16).ToArray());
+        }
+    }
+
+    [Fact]
+    public void What_concerns_cuda_is_accepted_on_the_cpu()
+    {
+        using var model = new SmallModel("snapkv:budget=24,window=4");
+        using var lse = new PinnedMemory<float>(SmallModel.QueryHeads * 40);
+        model.Sequence.SetStream(0);
+        model.Prefill(40);
+        model.Sequence.CaptureLse(0, Plane.HeadMajor(lse, DType.F32, 40, 1), 40, 0);
+        model.Sequence.CaptureLse(0, Plane.HeadMajor(lse, DType.F32, 40, 1), 0);
+        model.Context.Prepare(model.Plan);
+        model.Context.Prepare();
+        model.Sequence.Replayed(1);
+        Assert.Equal(41, model.Sequence.LogicalLength);
+    }
+
+    [Fact]
+    public void Wrong_use_is_refused_and_moves_nothing()
+    {
+        using var model = new SmallModel("snapkv:budget=24,window=4");
+        model.Prefill(40);
+        Sequence s = model.Sequence;
+        Assert.Throws<ArgumentNullException>(() => s.Evict([model.Views[0], null!], model.Workspace));
+        Assert.Throws<ArgumentNullException>(() => s.Evict(model.Views, (Workspace)null!));
+        Assert.Throws<KvEvictException>(() => s.Evict(model.Views.AsSpan(1), model.Workspace));
+        Assert.Throws<KvEvictException>(() => s.Evict(model.Views, default));
+        var e = Assert.Throws<KvEvictException>(() => s.Append(SmallModel.MaxTokens));
+        Assert.Equal(Status.InvalidArgument, e.Status);
+        Assert.Contains("64", e.Message);
+        Assert.Throws<ArgumentOutOfRangeException>(() => s.Append(-1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => s.StoredLength(-1));
+        Assert.Throws<KvEvictException>(() => s.StoredLength(SmallModel.Layers));
+        Assert.Throws<ArgumentOutOfRangeException>(() => s.Capture(0, model.QueryPlane, 1, -1));
+        Assert.Throws<ArgumentException>(() => s.KeepPositions(0, 0, new int[39]));
+        Assert.Equal(40, s.KeepPositions(0, 0, new int[41]));
+        Assert.Equal(Enumerable.Range(0, 40), Enumerable.Range(0, 40).Select(slot => model.TokenInSlot(1, 1, slot)));
+    }
+}

@@ -1,0 +1,142 @@
+using System.Reflection;
+using System.Reflection.Emit;
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using System.Text.RegularExpressions;
+using Xunit;
+
+namespace KvEvict.Tests;
+
+/// <summary>The binding has everything that the header has, with the header's numbers.</summary>
+public class SurfaceTests
+{
+    private static readonly Assembly s_library = typeof(Context).Assembly;
+    private static readonly Type s_imports = s_library.GetType("KvEvict.NativePINVOKE", throwOnError: true)!;
+    private static readonly Type s_wrappers = s_library.GetType("KvEvict.Native", throwOnError: true)!;
+    private const BindingFlags Any = BindingFlags.Public | BindingFlags.NonPublic | BindingFlags.Static
+        | BindingFlags.Instance | BindingFlags.DeclaredOnly;
+
+    [Fact]
+    public void Every_exported_function_is_imported()
+    {
+        Assert.Equal(Exported(), s_imports.GetMethods(Any).Select(m => m.Name).Order(StringComparer.Ordinal));
+    }
+
+    [Fact]
+    public void Every_exported_function_is_used_by_the_layer_or_listed_with_a_reason()
+    {
+        HashSet<string> used = [];
+        foreach (Type type in s_library.GetTypes().Where(t => t != s_imports && t != s_wrappers))
+        {
+            foreach (MethodBase method in type.GetMethods(Any).Cast<MethodBase>().Concat(type.GetConstructors(Any)))
+                used.UnionWith(NativeCalls(method));
+        }
+        Assert.Equal(Exported().Except(NotWrapped()), used.Order(StringComparer.Ordinal));
+    }
+
+    [Fact]
+    public void Every_enum_has_the_headers_values()
+    {
+        MatchCollection enums = Regex.Matches(Header(), @"enum kvevict_(\w+)[^{;]*\{([^}]*)\}");
+        Assert.Equal(14, enums.Count);
+        foreach (Match found in enums)
+        {
+            Type type = PublicType(found.Groups[1].Value, t => t.IsEnum);
+            Assert.Equal(typeof(int), Enum.GetUnderlyingType(type));
+            var expected = Regex.Matches(found.Groups[2].Value, @"KVEVICT_(\w+) = (\d+)");
+            Assert.Equal(expected.Count, Enum.GetValues(type).Length);
+            foreach (Match item in expected)
+            {
+                string? name = Enum.GetName(type, int.Parse(item.Groups[2].Value));
+                Assert.NotNull(name);
+                Assert.EndsWith(name.ToLowerInvariant(), Plain(item.Groups[1].Value));
+            }
+        }
+    }
+
+    [Fact]
+    public void Every_struct_has_the_librarys_layout()
+    {
+        int fields = 0;
+        HashSet<string> structs = [];
+        foreach (string[] row in Lines("kvevict.layout").Select(line => line.Split(' ')))
+        {
+            if (!row[0].StartsWith("kvevict_", StringComparison.Ordinal)) continue;
+            string[] path = row[0].Split('.');
+            Type type = s_library.GetType($"KvEvict.{path[0]}", throwOnError: true)!;
+            structs.Add(path[0]);
+            if (path.Length == 1)
+            {
+                Assert.Equal((row[0], int.Parse(row[1])), (row[0], Marshal.SizeOf(type)));
+                continue;
+            }
+            ++fields;
+            Assert.NotNull(type.GetField(path[1]));
+            Assert.Equal((row[0], int.Parse(row[1])), (row[0], (int)Marshal.OffsetOf(type, path[1])));
+        }
+        Assert.Equal(structs.Count, s_library.GetTypes().Count(t => t.Name.StartsWith("kvevict_")));
+        Assert.Equal(fields, s_library.GetTypes().Where(t => t.Name.StartsWith("kvevict_"))
+                                      .Sum(t => t.GetFields().Length));
+    }
+
+    [Fact]
+    public void Every_import_is_blittable()
+    {
+        Assert.NotNull(s_library.GetCustomAttribute<DisableRuntimeMarshallingAttribute>());
+        foreach (MethodInfo import in s_imports.GetMethods(Any))
+        {
+            foreach (Type type in import.GetParameters().Select(p => p.ParameterType).Append(import.ReturnType))
+                Assert.True(type.IsPointer || type.IsPrimitive || type.IsEnum || type == typeof(void), $"{import}");
+        }
+    }
+
+    [Fact]
+    public void Versions_are_the_headers()
+    {
+        string Number(string name) => Regex.Match(Header(), $@"#define KVEVICT_{name} (\d+)").Groups[1].Value;
+        string version = $"{Number("VERSION_MAJOR")}.{Number("VERSION_MINOR")}.{Number("VERSION_PATCH")}";
+        Assert.Equal(version, KvEvictLibrary.Version);
+        Assert.Equal(int.Parse(Number("ABI_VERSION")), KvEvictLibrary.AbiVersion);
+        Assert.Equal(version, s_library.GetName().Version!.ToString(3));
+        Assert.Matches(@"KVEVICT_POSITION_NEXT UINT32_MAX", Header());
+    }
+
+    private static IEnumerable<string> Exported() =>
+        Lines("kvevict.symbols").Select(line => line.Split('@')[0]).Order(StringComparer.Ordinal);
+
+    private static IEnumerable<string> NotWrapped() =>
+        Lines("not_wrapped.txt").Where(line => !line.StartsWith('#')).Select(line => line.Split(' ', 3))
+                                .Where(row => row[0] == "csharp" && row[2].Length > 0).Select(row => row[1]);
+
+    private static string[] Lines(string file) =>
+        File.ReadAllLines(Path.Combine(AppContext.BaseDirectory, "abi", file));
+
+    private static string Header() =>
+        Regex.Replace(string.Join('\n', Lines("kvevict.h")), @"/\*.*?\*/", "", RegexOptions.Singleline);
+
+    private static string Plain(string name) => name.Replace("_", "").ToLowerInvariant();
+
+    private static Type PublicType(string name, Func<Type, bool> which) =>
+        Assert.Single(s_library.GetExportedTypes(), t => which(t) && t.Name.ToLowerInvariant() == Plain(name));
+
+    // The functions of Native and NativePINVOKE that a method's code calls.
+    private static IEnumerable<string> NativeCalls(MethodBase method)
+    {
+        byte[] code = method.GetMethodBody()?.GetILAsByteArray() ?? [];
+        for (int i = 0; i + 5 <= code.Length; ++i)
+        {
+            if (code[i] != OpCodes.Call.Value || code[i + 4] is not (0x06 or 0x0A)) continue; // a method's token
+            MethodBase? called = null;
+            try
+            {
+                called = method.Module.ResolveMethod(BitConverter.ToInt32(code, i + 1),
+                    method.DeclaringType!.GetGenericArguments(), method.IsGenericMethod ? method.GetGenericArguments() : null);
+            }
+            catch (ArgumentException)
+            {
+                // Not an instruction, but an operand that looks like one.
+            }
+            if (called?.DeclaringType == s_imports || called?.DeclaringType == s_wrappers) yield return called.Name;
+        }
+    }
+}

@@ -1,0 +1,124 @@
+// A small engine that owns its cache and uses KvEvict; bindings/examples/engine/README.md has the model.
+using KvEvict;
+
+const int Layers = 2, QueryHeads = 4, KvHeads = 2, Dim = 16, X = QueryHeads * Dim, Kv = KvHeads * Dim, Max = 160;
+const int Prompt = 96, Guessed = 8, Decoded = 24;
+
+uint seed = args.Length > 0 ? uint.Parse(args[0]) : 1;
+var model = new Geometry
+{
+    Layers = Layers, QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim, MaxTokens = Max,
+};
+using var context = new Context();
+using var plan = new Plan(context, model, Policy.Parse("snapkv:budget=40,window=8,sink=2"));
+using var sequence = new Sequence(plan);
+using var workspace = plan.CreateWorkspace(Operation.Evict);
+
+// The cache by slot and the queries by position (to take back): arrays that the collector does not move.
+var k = new PinnedMemory<float>[Layers];
+var v = new PinnedMemory<float>[Layers];
+var q = new PinnedMemory<float>[Layers];
+var views = new View[Layers];
+for (int l = 0; l < Layers; ++l)
+{
+    k[l] = new PinnedMemory<float>(Max * Kv);
+    v[l] = new PinnedMemory<float>(Max * Kv);
+    q[l] = new PinnedMemory<float>(Max * X);
+    views[l] = new View(KvHeads, Plane.TokenMajor(k[l], DType.F32, KvHeads, Dim),
+                        Plane.TokenMajor(v[l], DType.F32, KvHeads, Dim));
+}
+int[] x = new int[X];
+
+for (uint i = 0; i < Prompt; ++i) Step(Hash(i) % 256);
+for (uint i = 0; i < Guessed; ++i) Step(Hash(1000 + i) % 256);
+TakeBack(Prompt);
+uint token = 0;
+for (uint i = Prompt; i < Prompt + Guessed; ++i) token = Step(Hash(i) % 256);
+sequence.Evict(views, workspace);
+for (int l = 0; l < Layers; ++l)
+{
+    for (int h = 0; h < KvHeads; ++h)
+        Console.WriteLine($"layer {l} head {h} keeps {string.Join(' ', sequence.KeepPositions(l, h))}");
+}
+ulong checksum = 14695981039346656037;
+for (int i = 0; i < Decoded; ++i)
+{
+    token = Step(token);
+    foreach (int value in x) checksum = (checksum ^ (ulong)(value + 8)) * 1099511628211;
+}
+Console.WriteLine($"last token {token}, checksum {checksum:x16}");
+foreach (PinnedMemory<float> memory in k.Concat(v).Concat(q)) memory.Dispose();
+
+uint Hash(uint a)
+{
+    uint h = (a ^ seed) * 2654435761;
+    h = (h ^ (h >> 15)) * 2246822519;
+    return h ^ (h >> 13);
+}
+
+// One token through all layers; returns the next one.
+uint Step(uint token)
+{
+    int position = sequence.LogicalLength;
+    for (int i = 0; i < X; ++i) x[i] = (int)(Hash((token * 1024 + (uint)position) * X + (uint)i) >> 28) - 8;
+    for (int l = 0; l < Layers; ++l)
+    {
+        int slot = sequence.StoredLength(l);
+        Span<float> query = q[l].Span.Slice(position * X, X);
+        Span<float> key = k[l].Span.Slice(slot * Kv, Kv);
+        Span<float> value = v[l].Span.Slice(slot * Kv, Kv);
+        for (int i = 0; i < X; ++i) query[i] = x[(5 * i + 3 * l + 1) % X];
+        for (int i = 0; i < Kv; ++i)
+        {
+            key[i] = x[(7 * i + l) % X];
+            value[i] = x[(3 * i + 2 * l + 5) % X];
+        }
+        Capture(l, position, 1);
+        Attend(l, slot + 1, query);
+    }
+    sequence.Append(1);
+    uint next = 0;
+    for (int i = 0; i < X; ++i) next += (uint)((x[i] + 8) * (i + 1));
+    return next % 256;
+}
+
+// Shows rows of the query log.
+void Capture(int layer, int first, int count)
+{
+    Plane rows = Plane.TokenMajor(q[layer], DType.F32, QueryHeads, Dim) with { Offset = first * X * sizeof(float) };
+    sequence.Capture(layer, rows, count, first);
+}
+
+void Attend(int layer, int slots, ReadOnlySpan<float> query)
+{
+    Span<double> sums = stackalloc double[Dim];
+    for (int h = 0; h < QueryHeads; ++h)
+    {
+        int column = h / (QueryHeads / KvHeads) * Dim;
+        double total = 0;
+        sums.Clear();
+        for (int s = 0; s < slots; ++s)
+        {
+            ReadOnlySpan<float> key = k[layer].Span.Slice(s * Kv + column, Dim);
+            ReadOnlySpan<float> value = v[layer].Span.Slice(s * Kv + column, Dim);
+            double dot = 0;
+            for (int i = 0; i < Dim; ++i) dot += query[h * Dim + i] * key[i];
+            double weight = dot > 0 ? 1 + dot * dot : 1;
+            for (int i = 0; i < Dim; ++i) sums[i] += weight * value[i];
+            total += weight;
+        }
+        for (int i = 0; i < Dim; ++i)
+        {
+            ref int state = ref x[h * Dim + i];
+            state = ((state + (int)Math.Floor(4 * (sums[i] / total) + 0.5) + 8) & 15) - 8;
+        }
+    }
+}
+
+// Before an eviction the cache has every row: start over and show what stays.
+void TakeBack(int count)
+{
+    sequence.Reset();
+    for (int l = 0; l < Layers; ++l) Capture(l, 0, count);
+    sequence.Append(count);
+}
