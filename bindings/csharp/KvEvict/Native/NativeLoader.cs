@@ -16,7 +16,7 @@ internal static class NativeLoader
     internal static void Register() =>
         NativeLibrary.SetDllImportResolver(typeof(NativeLoader).Assembly, Resolve);
 
-    private static nint Resolve(string name, Assembly assembly, DllImportSearchPath? search)
+    internal static nint Resolve(string name, Assembly assembly, DllImportSearchPath? search)
     {
         if (name != Name) return 0;
         string? forced = Environment.GetEnvironmentVariable(LibraryVariable);

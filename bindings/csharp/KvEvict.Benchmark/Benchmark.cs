@@ -1,0 +1,173 @@
+// What a call costs, in ns: plain C (benchmark/call_cost.c, given as argument), a minimal hand-written P/Invoke,
+// and the public layer, on the same work in the same run.
+using System.Diagnostics;
+using System.Globalization;
+using System.Runtime.InteropServices;
+using KvEvict;
+
+NativeLibrary.SetDllImportResolver(typeof(ByHand).Assembly, NativeLoader.Resolve);
+const int Layers = 2, QueryHeads = 8, KvHeads = 2, Dim = 64, Tokens = 256, Window = 8;
+
+using var context = new Context();
+using var plan = new Plan(context, new Geometry
+{
+    Layers = Layers, QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim,
+    MaxTokens = Tokens,
+}, Policy.Parse("snapkv:budget=64,window=8"));
+using var sequence = new Sequence(plan);
+using var workspace = plan.CreateWorkspace(Operation.Evict);
+using var scoring = plan.CreateWorkspace(Operation.ScoreWindow);
+Plane queries = Plane.TokenMajor(Rows(QueryHeads), DType.F32, QueryHeads, Dim);
+View[] views = Enumerable.Range(0, Layers).Select(_ => new View(
+    KvHeads, Plane.TokenMajor(Rows(KvHeads), DType.F32, KvHeads, Dim),
+    Plane.TokenMajor(Rows(KvHeads), DType.F32, KvHeads, Dim))).ToArray();
+float[] scores = new float[KvHeads * Tokens];
+int sink = 0;
+
+Dictionary<string, double> c = args.Length > 0 ? PlainC(args[0]) : [];
+Console.WriteLine($"{"ns per call",-12} {"plain C",10} {"by hand",10} {"KvEvict",10} {"/ by hand",10}");
+var hand = new ByHand(plan, sequence, queries, views, workspace, scoring, scores);
+Report("no-op", hand.NoOp, () => sink = KvEvictLibrary.AbiVersion);
+Report("length", hand.Length, () => sink = sequence.StoredLength(0));
+Report("score", hand.Score, () => plan.ScoreWindow(queries, views[0], Tokens, scores, scoring));
+Report("evict", hand.Evict, () =>
+{
+    sequence.Reset();
+    for (int l = 0; l < Layers; ++l) sequence.Capture(l, queries, Window, Tokens - Window);
+    sequence.Append(Tokens);
+    sequence.Evict(views, workspace);
+});
+
+void Report(string name, Action byHand, Action layer)
+{
+    // In turns, so that a change of the machine's clock meets both.
+    double hand = double.MaxValue, mine = double.MaxValue;
+    Measure(byHand, 10);
+    Measure(layer, 10);
+    for (int i = 0; i < 5; ++i)
+    {
+        hand = Math.Min(hand, Measure(byHand, 7));
+        mine = Math.Min(mine, Measure(layer, 7));
+    }
+    string plain = c.TryGetValue(name, out double ns) ? ns.ToString("F1") : "-";
+    Console.WriteLine($"{name,-12} {plain,10} {hand,10:F1} {mine,10:F1} {mine / hand,10:F2}");
+}
+
+// The best of some batches of 20 ms; a delegate's call, about 1 ns, is in both.
+static double Measure(Action run, int batches)
+{
+    double best = double.MaxValue;
+    for (int batch = 0; batch < batches; ++batch)
+    {
+        long calls = 0;
+        long begin = Stopwatch.GetTimestamp();
+        TimeSpan elapsed;
+        do
+        {
+            for (int i = 0; i < 64; ++i) run();
+            calls += 64;
+            elapsed = Stopwatch.GetElapsedTime(begin);
+        }
+        while (elapsed.TotalMilliseconds < 20);
+        best = Math.Min(best, elapsed.TotalNanoseconds / calls);
+    }
+    return best;
+}
+
+static Dictionary<string, double> PlainC(string program)
+{
+    using var process = Process.Start(new ProcessStartInfo(program) { RedirectStandardOutput = true })!;
+    string output = process.StandardOutput.ReadToEnd();
+    process.WaitForExit();
+    return output.Split('\n', StringSplitOptions.RemoveEmptyEntries).Select(line => line.Split(' '))
+                 .ToDictionary(row => row[0], row => double.Parse(row[1], CultureInfo.InvariantCulture));
+}
+
+static PinnedMemory<float> Rows(int heads)
+{
+    var rows = new PinnedMemory<float>(Tokens * heads * Dim);
+    for (int i = 0; i < rows.Length; ++i) rows.Span[i] = i * 37L % 101 / 50f - 1;
+    return rows;
+}
+
+/// <summary>The least that P/Invoke can do: bare pointers, prepared structs, a status that is compared.</summary>
+internal sealed unsafe class ByHand
+{
+    private readonly void* _plan;
+    private readonly void* _sequence;
+    private readonly float* _scores;
+    private readonly kvevict_plane* _queries;
+    private readonly kvevict_view* _views;
+    private readonly Region _workspace;
+    private readonly Region _scoring;
+    private readonly int _layers;
+    private uint _sink;
+
+    internal ByHand(Plan plan, Sequence sequence, Plane queries, View[] views, Region workspace, Region scoring,
+                    float[] scores)
+    {
+        _plan = NativeHandle.Pointer(plan.Handle);
+        _sequence = NativeHandle.Pointer(sequence.Handle);
+        GCHandle.Alloc(scores, GCHandleType.Pinned);
+        fixed (float* first = scores) _scores = first;
+        _queries = (kvevict_plane*)NativeMemory.Alloc((nuint)sizeof(kvevict_plane));
+        *_queries = queries.ToNative();
+        _layers = views.Length;
+        _views = (kvevict_view*)NativeMemory.Alloc((nuint)(sizeof(kvevict_view) * views.Length));
+        for (int l = 0; l < views.Length; ++l) views[l].Write(_views + l, 256);
+        _workspace = workspace;
+        _scoring = scoring;
+    }
+
+    internal void NoOp() => _sink = abi_version();
+
+    internal void Length()
+    {
+        uint length;
+        Check(stored_length(_sequence, 0, &length));
+        _sink = length;
+    }
+
+    internal void Score() => Check(score_window(_plan, _queries, null, _views, 256, _scores, 2 * 256,
+        (void*)_scoring.Address, (nuint)_scoring.Bytes, null));
+
+    internal void Evict()
+    {
+        Check(reset(_sequence));
+        for (int l = 0; l < _layers; ++l) Check(capture(_sequence, (uint)l, _queries, 8, 256 - 8));
+        Check(append(_sequence, 256));
+        Check(evict(_sequence, _views, (nuint)_layers, null, (void*)_workspace.Address, (nuint)_workspace.Bytes, null));
+    }
+
+    private static void Check(int status)
+    {
+        if (status != 0) throw new InvalidOperationException();
+    }
+
+    private const string Library = "kvevict_csharp";
+    private const string Prefix = "CSharp_KvEvict_kvevict_";
+
+    [DllImport(Library, EntryPoint = Prefix + "abi_version")]
+    private static extern uint abi_version();
+
+    [DllImport(Library, EntryPoint = Prefix + "sequence_stored_length")]
+    private static extern int stored_length(void* sequence, uint layer, uint* length);
+
+    [DllImport(Library, EntryPoint = Prefix + "score_window")]
+    private static extern int score_window(void* plan, kvevict_plane* queries, kvevict_plane* lse, kvevict_view* view,
+                                           uint tokens, float* scores, nuint scoresLength, void* workspace,
+                                           nuint workspaceBytes, void* stream);
+
+    [DllImport(Library, EntryPoint = Prefix + "sequence_reset")]
+    private static extern int reset(void* sequence);
+
+    [DllImport(Library, EntryPoint = Prefix + "sequence_capture")]
+    private static extern int capture(void* sequence, uint layer, kvevict_plane* queries, uint rows, uint first);
+
+    [DllImport(Library, EntryPoint = Prefix + "sequence_append")]
+    private static extern int append(void* sequence, uint tokens);
+
+    [DllImport(Library, EntryPoint = Prefix + "sequence_evict")]
+    private static extern int evict(void* sequence, kvevict_view* views, nuint viewsLength, void* options,
+                                    void* workspace, nuint workspaceBytes, void* report);
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# package.sh OUT: packs KvEvict.VERSION.nupkg and .snupkg into OUT; for net8.0 too where
+# its reference assemblies can be restored. Run by CMake, which sets KvEvictBuild.
+set -euo pipefail
+out=$1
+cd "$(dirname "${BASH_SOURCE[0]}")"
+newest=$(sed -n 's:.*<KvEvictNewest>\(.*\)</KvEvictNewest>.*:\1:p' "$KvEvictBuild/kvevict.props")
+
+# A folder of its own: the usual build has one framework.
+pack=(-c Release -v quiet --artifacts-path "$KvEvictBuild/package")
+export KvEvictFrameworks=$newest
+if [[ $newest != net8.0 ]]; then
+  export KvEvictFrameworks="net8.0;$newest"
+  if ! dotnet restore -v quiet --artifacts-path "$KvEvictBuild/package" KvEvict; then
+    echo "net8.0 is left out: its reference assemblies cannot be restored"
+    export KvEvictFrameworks=$newest
+  fi
+fi
+mkdir -p "$out"
+rm -f "$out"/KvEvict.*.nupkg "$out"/KvEvict.*.snupkg
+dotnet pack "${pack[@]}" -o "$out" KvEvict
+
+# What must lie in it.
+package=$(echo "$out"/KvEvict.*.nupkg)
+names=$(unzip -Z1 "$package")
+runtime=$(sed -n 's:.*<KvEvictRuntime>\(.*\)</KvEvictRuntime>.*:\1:p' "$KvEvictBuild/kvevict.props")
+expected=("runtimes/$runtime/native/libkvevict_csharp.so" README.md LICENSE)
+for framework in ${KvEvictFrameworks//;/ }; do
+  expected+=("lib/$framework/KvEvict.dll" "lib/$framework/KvEvict.xml")
+done
+for name in "${expected[@]}"; do
+  grep -qxF "$name" <<<"$names" || { echo "$package has no $name:" && echo "$names" && exit 1; }
+done
+ls "$package" "$out"/KvEvict.*.snupkg
+echo "for ${KvEvictFrameworks//;/, } on $runtime"
