@@ -127,6 +127,8 @@ public class CallbackTests
         Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { ThreadCount = 5000 }));
         Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { LibcudaPath = "/x" })); // on the CPU
         Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { Debug = true }));
+        Assert.Throws<KvEvictException>(
+            () => new Context(new ContextOptions { DeviceMemory = new NoMemory(throws: false) }));
         Assert.Throws<ArgumentNullException>(() => new Plan(null!, SmallModel.Geometry, new Policy(PolicyKind.None)));
         using var context = new Context();
         Assert.Equal(Device.Cpu, context.Device);

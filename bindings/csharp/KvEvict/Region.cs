@@ -7,7 +7,7 @@ namespace KvEvict;
 /// <remarks>
 /// <see cref="PinnedMemory{T}"/> and <see cref="Workspace"/> convert to it by themselves.
 /// </remarks>
-public readonly struct Region
+public readonly record struct Region
 {
     /// <summary>Names a range of memory.</summary>
     /// <param name="address">A host pointer, or a CUdeviceptr.</param>

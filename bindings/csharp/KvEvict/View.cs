@@ -50,7 +50,8 @@ public sealed unsafe class View
 
     /// <summary>
     /// Paged: 32-bit block ids in token order, non-negative, all different. Read when a call runs, so the
-    /// engine may go on filling it.
+    /// engine may go on filling it. The ids of a <see cref="PinnedMemory{T}"/> of int are compared with the
+    /// pool's size.
     /// </summary>
     public Region BlockTable { get; init; }
 
