@@ -162,31 +162,6 @@ public class LifetimeTests
     }
 
     [Fact]
-    public void A_view_keeps_its_memory_while_a_call_runs()
-    {
-        using var model = new SmallModel("streaming-llm:budget=8,sink=2");
-        model.Prefill(40);
-        using var stop = new ManualResetEventSlim();
-        var collector = new Thread(() =>
-        {
-            while (!stop.IsSet) GC.Collect();
-        });
-        collector.Start();
-        for (int round = 0; round < 200; ++round) Assert.Equal([4f, 5f, 6f], CompactTemporary(model.Context));
-        stop.Set();
-        collector.Join();
-    }
-
-    // Nothing but the view refers to its memory.
-    [MethodImpl(MethodImplOptions.NoInlining)]
-    private static float[] CompactTemporary(Context context)
-    {
-        float[] array = Enumerable.Range(0, 8).Select(i => (float)i).ToArray();
-        context.Compact(new View(1, Plane.TokenMajor(new PinnedMemory<float>(array), DType.F32, 1, 1)), 8, [4, 5, 6]);
-        return array[..3];
-    }
-
-    [Fact]
     public void An_existing_array_is_used_in_place()
     {
         float[] array = [0, 1, 2, 3, 4, 5];

@@ -1,0 +1,157 @@
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using Xunit;
+
+namespace KvEvict.Tests;
+
+/// <summary>
+/// Memory that nobody refers to but a call's arguments stays until the call is over. The parallel runner is
+/// called in the middle of the native call, and collects there.
+/// </summary>
+public sealed unsafe class KeepAliveTests : IDisposable
+{
+    /// <summary>Memory that is counted when it goes.</summary>
+    private sealed class Counted(int bytes, StrongBox<int> gone)
+    {
+        private readonly void* _memory = NativeMemory.AllocZeroed((nuint)bytes);
+
+        ~Counted()
+        {
+            Interlocked.Increment(ref gone.Value);
+            NativeMemory.Free(_memory);
+        }
+
+        public Region Region => new((ulong)_memory, bytes, this);
+    }
+
+    private const int Tokens = 60;
+    private readonly StrongBox<int> _gone = new();
+    private readonly Context _context;
+    private readonly Plan _plan;
+    private int _goneDuringCalls;
+    private int _runs;
+
+    public KeepAliveTests()
+    {
+        _context = new Context(new ContextOptions { ThreadCount = 2, Parallel = CollectAndRun });
+        _plan = new Plan(_context, SmallModel.Geometry, Policy.Parse("snapkv:budget=24,window=4"));
+    }
+
+    public void Dispose()
+    {
+        _plan.Dispose();
+        _context.Dispose();
+    }
+
+    [Fact]
+    public void While_compacting() => Check(2 + 1, () => Compact());
+
+    [Fact]
+    public void While_scoring() => Check(2 + 3, () => Score());
+
+    [Fact]
+    public void While_selecting() => Check(3, () => Select());
+
+    [Fact]
+    public void While_evicting() => Check(2 * SmallModel.Layers + 1, () => Evict());
+
+    private void Check(int owners, Action call)
+    {
+        call();
+        Assert.True(_runs > 0, "the runner was not called");
+        Assert.Equal(0, _goneDuringCalls);
+        Collect();
+        Assert.Equal(owners, _gone.Value); // nothing holds on to them afterwards
+    }
+
+    private void CollectAndRun(int itemCount, ParallelTask task)
+    {
+        Collect();
+        _goneDuringCalls = Math.Max(_goneDuringCalls, _gone.Value);
+        ++_runs;
+        for (int i = 0; i < itemCount; ++i) task.Run(i, 0);
+    }
+
+    private static void Collect()
+    {
+        GC.Collect();
+        GC.WaitForPendingFinalizers();
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private Region Memory(int bytes) => new Counted(bytes, _gone).Region;
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private Plane Rows(int heads) => Plane.TokenMajor(
+        Memory(Tokens * heads * SmallModel.Dim * sizeof(float)), DType.F32, heads, SmallModel.Dim);
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private View View() => new(SmallModel.KvHeads, Rows(SmallModel.KvHeads), Rows(SmallModel.KvHeads));
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private Region Scratch(Operation operation)
+    {
+        // 64 bytes of slack: the workspace has to be aligned.
+        Region all = Memory((int)_plan.WorkspaceBytes(operation) + 64);
+        ulong aligned = (all.Address + 63) & ~63ul;
+        return new Region(aligned, all.Bytes - (long)(aligned - all.Address), Owner(all));
+    }
+
+    private static object Owner(Region region) => region.Owner!;
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private Region KeepList()
+    {
+        Region list = Memory(SmallModel.KvHeads * 24 * sizeof(int));
+        var slots = new Span<int>((void*)list.Address, SmallModel.KvHeads * 24);
+        for (int i = 0; i < slots.Length; ++i) slots[i] = i % 24 + 30;
+        return list;
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private void Compact() => _context.Compact(View(), Tokens, KeepList(), SmallModel.KvHeads);
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private void Score() => _plan.ScoreWindow(Rows(SmallModel.QueryHeads), View(), Tokens,
+        Memory(SmallModel.KvHeads * Tokens * sizeof(float)), Scratch(Operation.ScoreWindow));
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private void Select() => _plan.Select(0, Memory(SmallModel.KvHeads * Tokens * sizeof(float)), Tokens,
+        KeepList(), Scratch(Operation.Select));
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private void Evict()
+    {
+        using var sequence = new Sequence(_plan);
+        using var model = new SmallModel("none");
+        for (int l = 0; l < SmallModel.Layers; ++l) sequence.Capture(l, model.QueryPlane, Tokens);
+        sequence.Append(Tokens);
+        EvictWith(sequence);
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private void EvictWith(Sequence sequence) => sequence.Evict(Views(), Scratch(Operation.Evict));
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private View[] Views() => Enumerable.Range(0, SmallModel.Layers).Select(_ => View()).ToArray();
+
+    [Fact]
+    public void Callbacks_are_let_go_with_the_last_object()
+    {
+        (Sequence sequence, WeakReference sink) = WithSink();
+        Collect();
+        Assert.True(sink.IsAlive);
+        sequence.Dispose();
+        Collect();
+        Assert.False(sink.IsAlive);
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private static (Sequence, WeakReference) WithSink()
+    {
+        var lines = new List<string>();
+        using var context = new Context(new ContextOptions { Log = (_, line) => lines.Add(line) });
+        using var plan = new Plan(context, SmallModel.Geometry, new Policy(PolicyKind.None));
+        return (new Sequence(plan), new WeakReference(lines));
+    }
+}
