@@ -51,8 +51,9 @@ public class LifetimeTests
             () => model.Context.Prepare(), () => new Plan(model.Context, SmallModel.Geometry, model.Plan.Policy),
             () => model.Plan.LayerBudgets(5), () => new Sequence(model.Plan),
             () => model.Plan.CreateWorkspace(Operation.Evict), () => model.Sequence.Append(1),
-            () => _ = model.Sequence.LogicalLength, () => model.Sequence.Reset(), () => model.Sequence.Capture(0, queries, 1),
-            () => _ = model.Queries.Span, () => _ = model.Queries.Address, () => _ = (Region)model.Queries,
+            () => _ = model.Sequence.LogicalLength, () => model.Sequence.Reset(),
+            () => model.Sequence.Capture(0, queries, 1), () => _ = model.Queries.Span, () => _ = model.Queries.Address,
+            () => _ = (Region)model.Queries,
             () => _ = (Region)model.Workspace, () => model.Views[0].Validate(1),
         ];
         foreach (Action use in uses) Assert.Throws<ObjectDisposedException>(use);

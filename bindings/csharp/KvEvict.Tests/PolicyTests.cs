@@ -20,10 +20,23 @@ public class PolicyTests
     {
         var policy = new Policy(PolicyKind.PyramidKV) with
         {
-            Budget = 0.25, Sink = 3, Recent = 5, ObservationWindow = 16, KeepWindow = false, Pool = Pool.Max,
-            PoolKernel = 9, PoolEdge = PoolEdge.Shrink, WindowReduce = Reduce.Sum, GroupReduce = Reduce.Max,
-            ShapingOrder = ShapingOrder.PoolThenReduce, Scope = Scope.Layer, ScopeReduce = Reduce.Max,
-            Tie = Tie.HigherPosition, LayerSplit = LayerSplit.ArithmeticKvf, PyramidAlpha = 0.5, PyramidBeta = 14,
+            Budget = 0.25,
+            Sink = 3,
+            Recent = 5,
+            ObservationWindow = 16,
+            KeepWindow = false,
+            Pool = Pool.Max,
+            PoolKernel = 9,
+            PoolEdge = PoolEdge.Shrink,
+            WindowReduce = Reduce.Sum,
+            GroupReduce = Reduce.Max,
+            ShapingOrder = ShapingOrder.PoolThenReduce,
+            Scope = Scope.Layer,
+            ScopeReduce = Reduce.Max,
+            Tie = Tie.HigherPosition,
+            LayerSplit = LayerSplit.ArithmeticKvf,
+            PyramidAlpha = 0.5,
+            PyramidBeta = 14,
             Seed = 1,
         };
         policy.Validate();

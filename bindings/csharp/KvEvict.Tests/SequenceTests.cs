@@ -119,7 +119,8 @@ public class SequenceTests
         unsafe
         {
             Assert.Equal([16u, 32u], new ReadOnlySpan<uint>((uint*)memory.Lengths, 4)[2..].ToArray());
-            Assert.Equal(model.Sequence.KeepPositions(1, 0), new ReadOnlySpan<int>((int*)memory.Positions, 16).ToArray());
+            Assert.Equal(model.Sequence.KeepPositions(1, 0),
+                         new ReadOnlySpan<int>((int*)memory.Positions, 16).ToArray());
         }
     }
 

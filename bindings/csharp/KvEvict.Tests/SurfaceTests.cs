@@ -130,7 +130,8 @@ public class SurfaceTests
             try
             {
                 called = method.Module.ResolveMethod(BitConverter.ToInt32(code, i + 1),
-                    method.DeclaringType!.GetGenericArguments(), method.IsGenericMethod ? method.GetGenericArguments() : null);
+                    method.DeclaringType!.GetGenericArguments(),
+                    method.IsGenericMethod ? method.GetGenericArguments() : null);
             }
             catch (ArgumentException)
             {

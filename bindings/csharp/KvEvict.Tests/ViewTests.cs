@@ -83,7 +83,8 @@ public class ViewTests
         using var memory = new PinnedMemory<float>(Tokens * Dim);
         Plane backwards = Plane.TokenMajor(memory, DType.F32, 1, Dim) with
         {
-            Offset = (Tokens - 1) * Dim * 4, TokenStride = -Dim * 4,
+            Offset = (Tokens - 1) * Dim * 4,
+            TokenStride = -Dim * 4,
         };
         new View(1, backwards).Validate(Tokens);
         Assert.Throws<ArgumentException>(() => new View(1, backwards).Validate(Tokens + 1));

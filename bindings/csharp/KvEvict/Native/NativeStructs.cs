@@ -1,5 +1,11 @@
 // The structs of kvevict.h, field by field under their C names. The tests compare size
 // and offsets with the library's layout table.
+using unsafe AllocFn = delegate* unmanaged[Cdecl]<nuint, nuint, void*, void*>;
+using unsafe FreeFn = delegate* unmanaged[Cdecl]<void*, nuint, nuint, void*, void>;
+using unsafe LogFn = delegate* unmanaged[Cdecl]<KvEvict.LogLevel, byte*, void*, void>;
+using unsafe ParallelFn =
+    delegate* unmanaged[Cdecl]<uint, delegate* unmanaged[Cdecl]<void*, uint, uint, void>, void*, void*, void>;
+
 namespace KvEvict;
 
 internal unsafe struct kvevict_dtype_info
@@ -19,19 +25,19 @@ internal unsafe struct kvevict_context_options
     public Device device;
     public uint n_threads;
     public LogLevel log_level;
-    public delegate* unmanaged[Cdecl]<nuint, nuint, void*, void*> alloc;
-    public delegate* unmanaged[Cdecl]<void*, nuint, nuint, void*, void> free;
+    public AllocFn alloc;
+    public FreeFn free;
     public void* alloc_user_data;
-    public delegate* unmanaged[Cdecl]<uint, delegate* unmanaged[Cdecl]<void*, uint, uint, void>, void*, void*, void> parallel;
+    public ParallelFn parallel;
     public void* parallel_user_data;
-    public delegate* unmanaged[Cdecl]<LogLevel, byte*, void*, void> log;
+    public LogFn log;
     public void* log_user_data;
     public void* cuda_context;
     public byte* libcuda_path;
     public byte* libnvrtc_path;
     public byte* kernel_cache_dir;
-    public delegate* unmanaged[Cdecl]<nuint, nuint, void*, void*> device_alloc;
-    public delegate* unmanaged[Cdecl]<void*, nuint, nuint, void*, void> device_free;
+    public AllocFn device_alloc;
+    public FreeFn device_free;
     public void* device_alloc_user_data;
     public uint select_on_host;
     public uint debug;
