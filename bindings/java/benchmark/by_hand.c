@@ -1,0 +1,113 @@
+/*
+ * The least that JNI can do: prepared structs, bare addresses of direct buffers, a status
+ * that is compared. What Benchmark.java measures the public layer against; its own handles,
+ * since the package's library shows no function of kvevict.
+ */
+#include <jni.h>
+#include <kvevict/kvevict.h>
+
+enum { LAYERS = 2, QH = 8, KVH = 2, D = 64, TOKENS = 256, WINDOW = 8 };
+
+static kvevict_plan* plan;
+static kvevict_sequence* sequence;
+static kvevict_view views[LAYERS];
+static kvevict_plane queries;
+
+static void check(JNIEnv* env, kvevict_status status) {
+  if (status == KVEVICT_OK) return;
+  (*env)->ThrowNew(env,
+                   (*env)->FindClass(env, "java/lang/IllegalStateException"),
+                   kvevict_last_error_message());
+}
+
+static kvevict_plane rows(JNIEnv* env, jobject buffer, int heads) {
+  kvevict_plane plane = {0};
+  plane.data = (uintptr_t)(*env)->GetDirectBufferAddress(env, buffer);
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.token_stride_bytes = heads * D * 4;
+  plane.head_stride_bytes = D * 4;
+  plane.head_dim = D;
+  return plane;
+}
+
+JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handInit(JNIEnv* env,
+                                                           jclass owner,
+                                                           jobject q, jobject k,
+                                                           jobject v) {
+  (void)owner;
+  kvevict_context* context;
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_geometry model = KVEVICT_GEOMETRY_INIT;
+  model.n_layers = LAYERS, model.n_q_heads = QH, model.n_kv_heads = KVH;
+  model.k_head_dim = model.v_head_dim = D, model.max_tokens = TOKENS;
+  if (kvevict_context_create(NULL, &context) != KVEVICT_OK ||
+      kvevict_policy_parse("snapkv:budget=64,window=8", &policy) !=
+          KVEVICT_OK ||
+      kvevict_plan_create(context, &model, &policy, &plan) != KVEVICT_OK)
+    return check(env, KVEVICT_ERROR_INTERNAL);
+  check(env, kvevict_sequence_create(plan, &sequence));
+  queries = rows(env, q, QH);
+  for (int l = 0; l < LAYERS; ++l) {
+    kvevict_view_init(&views[l], sizeof views[l]);
+    views[l].n_kv_heads = KVH;
+    views[l].k = rows(env, k, KVH), views[l].v = rows(env, v, KVH);
+    views[l].k.data += l * TOKENS * KVH * D * 4;
+    views[l].v.data += l * TOKENS * KVH * D * 4;
+  }
+}
+
+JNIEXPORT jint JNICALL Java_dev_kvevict_Benchmark_handNoOp(JNIEnv* env,
+                                                           jclass owner) {
+  (void)env;
+  (void)owner;
+  return (jint)kvevict_abi_version();
+}
+
+JNIEXPORT jint JNICALL Java_dev_kvevict_Benchmark_handLength(JNIEnv* env,
+                                                             jclass owner) {
+  (void)owner;
+  uint32_t length = 0;
+  check(env, kvevict_sequence_stored_length(sequence, 0, &length));
+  return (jint)length;
+}
+
+JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handScore(
+    JNIEnv* env, jclass owner, jobject scores, jint scores_len,
+    jobject workspace, jint workspace_bytes) {
+  (void)owner;
+  check(env,
+        kvevict_score_window(plan, &queries, NULL, &views[0], TOKENS,
+                             (*env)->GetDirectBufferAddress(env, scores),
+                             (size_t)scores_len,
+                             (*env)->GetDirectBufferAddress(env, workspace),
+                             (size_t)workspace_bytes, NULL));
+}
+
+JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handReset(JNIEnv* env,
+                                                            jclass owner) {
+  (void)owner;
+  check(env, kvevict_sequence_reset(sequence));
+}
+
+JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handCapture(JNIEnv* env,
+                                                              jclass owner,
+                                                              jint layer) {
+  (void)owner;
+  check(env, kvevict_sequence_capture(sequence, (uint32_t)layer, &queries,
+                                      WINDOW, TOKENS - WINDOW));
+}
+
+JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handAppend(JNIEnv* env,
+                                                             jclass owner) {
+  (void)owner;
+  check(env, kvevict_sequence_append(sequence, TOKENS));
+}
+
+JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handEvict(
+    JNIEnv* env, jclass owner, jobject workspace, jint workspace_bytes) {
+  (void)owner;
+  check(env,
+        kvevict_sequence_evict(sequence, views, LAYERS, NULL,
+                               (*env)->GetDirectBufferAddress(env, workspace),
+                               (size_t)workspace_bytes, NULL));
+}

@@ -1,0 +1,339 @@
+package dev.kvevict;
+
+import java.lang.ref.Reference;
+import java.nio.IntBuffer;
+import java.util.Objects;
+import java.util.concurrent.Executor;
+import java.util.function.BiConsumer;
+
+/** A device, and how to work on it: allocator, parallel runner and log sink. Thread-safe. */
+public final class Context extends Handle {
+  final Hooks hooks;
+
+  private Context(long pointer, Hooks hooks) {
+    super(pointer, Native::kvevict_context_destroy, hooks);
+    this.hooks = hooks;
+  }
+
+  /**
+   * A context on the CPU in which the calling thread does the work.
+   *
+   * @return the context
+   */
+  public static Context create() {
+    return builder().build();
+  }
+
+  /**
+   * A context to set up.
+   *
+   * @return the builder
+   */
+  public static Builder builder() {
+    return new Builder();
+  }
+
+  /**
+   * Checks a geometry and a policy against each other and lays out the workspace.
+   *
+   * @param geometry of the model
+   * @param policy what survives
+   * @return the plan, which keeps what it needs of this context alive
+   */
+  public Plan newPlan(Geometry geometry, Policy policy) {
+    long context = enter();
+    try (Struct nativeGeometry = geometry.write();
+        Struct nativePolicy = policy.write()) {
+      long pointer =
+          Native.kvevict_plan_create(context, nativeGeometry.address, nativePolicy.address);
+      return new Plan(pointer, geometry, policy, hooks);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Compiles and loads the kernels that serve every plan, now instead of at first use. On the CPU
+   * there is nothing to do.
+   */
+  public void prepare() {
+    long context = enter();
+    try {
+      Native.kvevict_context_prepare(context, 0);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Compiles and loads the kernels that a plan's calls may launch, now instead of at first use.
+   *
+   * @param plan made from this context
+   */
+  public void prepare(Plan plan) {
+    long context = enter();
+    try {
+      long pointer = plan.enter();
+      try {
+        Native.kvevict_context_prepare(context, pointer);
+      } finally {
+        plan.leave();
+      }
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Moves one layer's surviving rows to slots [0, kept), in place, on the CPU.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held before
+   * @param keep [nKeepLists, kept] slots, strictly ascending per list; direct, in native order
+   * @param nKeepLists 1 (all heads alike) or the KV heads
+   */
+  public void compact(View view, int nTokens, IntBuffer keep, int nKeepLists) {
+    compact(view, nTokens, Memory.numbers(keep, "keep"), keep.remaining(), nKeepLists, 0);
+    Reference.reachabilityFence(keep);
+  }
+
+  /**
+   * Moves one layer's surviving rows to slots [0, kept), in place, on the CPU.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held before
+   * @param keep [nKeepLists, kept] slots, strictly ascending per list
+   * @param nKeepLists 1 (all heads alike) or the KV heads
+   * @throws IllegalStateException if the context has a parallel runner, which cannot work while an
+   *     array is pinned
+   */
+  public void compact(View view, int nTokens, int[] keep, int nKeepLists) {
+    hooks.forbidArrays();
+    Objects.requireNonNull(keep, "keep");
+    long context = enter();
+    try (View.Content cache = view.content(nTokens)) {
+      cache.requireWritable();
+      Native.kvevict_compact_a(context, cache.struct.address, nTokens, keep, nKeepLists, 0);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Moves one layer's surviving rows to slots [0, kept), in place.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held before
+   * @param keep address of i32 [nKeepLists, kept] slots, strictly ascending per list
+   * @param keepLength elements of keep
+   * @param nKeepLists 1 (all heads alike) or the KV heads
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void compact(
+      View view, int nTokens, long keep, long keepLength, int nKeepLists, long stream) {
+    long context = enter();
+    try (View.Content cache = view.content(nTokens)) {
+      cache.requireWritable();
+      Native.kvevict_compact(
+          context, cache.struct.address, nTokens, keep, keepLength, nKeepLists, stream);
+    } finally {
+      leave();
+    }
+  }
+
+  /** Sets up a {@link Context}. Addresses of native functions have the header's types. */
+  public static final class Builder {
+    static final int SIZE = 136;
+
+    private Device device = Device.CPU;
+    private int nThreads;
+    private LogLevel logLevel = LogLevel.WARNING;
+    private BiConsumer<LogLevel, String> logger;
+    private Executor executor;
+    private final long[] hostHooks = new long[3];
+    private final long[] deviceHooks = new long[3];
+    private long cudaContext;
+    private String libcudaPath;
+    private String libnvrtcPath;
+    private String kernelCacheDir;
+    private boolean selectOnHost;
+    private boolean debug;
+
+    private Builder() {}
+
+    /**
+     * Where the caches lie and the work is done.
+     *
+     * @param where the device; {@link Device#CPU} unless set
+     * @return this
+     */
+    public Builder device(Device where) {
+      device = Objects.requireNonNull(where, "where");
+      return this;
+    }
+
+    /**
+     * Shares the work of a call between the calling thread and others.
+     *
+     * @param helpers runs the others' part; whatever it does not run, the calling thread does
+     * @param threads how many at once, the calling one included
+     * @return this
+     */
+    public Builder parallel(Executor helpers, int threads) {
+      executor = Objects.requireNonNull(helpers, "helpers");
+      nThreads = Memory.count(threads, "threads");
+      return this;
+    }
+
+    /**
+     * Receives log lines, on the thread of a call that creates something.
+     *
+     * @param level lines above it are not sent
+     * @param sink what to do with a line; what it throws is dropped
+     * @return this
+     */
+    public Builder logger(LogLevel level, BiConsumer<LogLevel, String> sink) {
+      logLevel = Objects.requireNonNull(level, "level");
+      logger = Objects.requireNonNull(sink, "sink");
+      return this;
+    }
+
+    /**
+     * Allocates the library's own memory by native functions.
+     *
+     * @param alloc address of a kvevict_alloc_fn
+     * @param free address of a kvevict_free_fn
+     * @param userData passed to both
+     * @return this
+     */
+    public Builder allocator(long alloc, long free, long userData) {
+      hostHooks[0] = alloc;
+      hostHooks[1] = free;
+      hostHooks[2] = userData;
+      return this;
+    }
+
+    /**
+     * Allocates the device memory of sequences by native functions.
+     *
+     * @param alloc address of a kvevict_alloc_fn that returns a CUdeviceptr
+     * @param free address of a kvevict_free_fn
+     * @param userData passed to both
+     * @return this
+     */
+    public Builder deviceAllocator(long alloc, long free, long userData) {
+      deviceHooks[0] = alloc;
+      deviceHooks[1] = free;
+      deviceHooks[2] = userData;
+      return this;
+    }
+
+    /**
+     * The CUcontext to work in.
+     *
+     * @param context its pointer; 0: the one current on the creating thread
+     * @return this
+     */
+    public Builder cudaContext(long context) {
+      cudaContext = context;
+      return this;
+    }
+
+    /**
+     * Where the CUDA driver library is.
+     *
+     * @param path of libcuda; null: the system's
+     * @return this
+     */
+    public Builder libcudaPath(String path) {
+      libcudaPath = path;
+      return this;
+    }
+
+    /**
+     * Where the run-time compiler is.
+     *
+     * @param path of libnvrtc; null: chosen by the driver's version
+     * @return this
+     */
+    public Builder libnvrtcPath(String path) {
+      libnvrtcPath = path;
+      return this;
+    }
+
+    /**
+     * Where compiled kernels are kept.
+     *
+     * @param path of a directory that belongs to the user and nobody else may write; null: none
+     * @return this
+     */
+    public Builder kernelCacheDir(String path) {
+      kernelCacheDir = path;
+      return this;
+    }
+
+    /**
+     * Selects on the host: an eviction then waits for the stream, and the host knows the positions
+     * when it returns.
+     *
+     * @param onHost true for the host
+     * @return this
+     */
+    public Builder selectOnHost(boolean onHost) {
+      selectOnHost = onHost;
+      return this;
+    }
+
+    /**
+     * Waits after every kernel, so that a fault names the kernel, and checks keep lists on the
+     * device.
+     *
+     * @param on true to do so
+     * @return this
+     */
+    public Builder debug(boolean on) {
+      debug = on;
+      return this;
+    }
+
+    /**
+     * The context.
+     *
+     * @return it
+     * @throws KvEvictException with {@link Status#UNAVAILABLE} and the reason if the device is not
+     *     there
+     */
+    public Context build() {
+      Hooks hooks = new Hooks(logger, executor, nThreads);
+      try (Struct cuda = Struct.text(libcudaPath);
+          Struct nvrtc = Struct.text(libnvrtcPath);
+          Struct cache = Struct.text(kernelCacheDir);
+          Struct options = write(hooks, cuda, nvrtc, cache)) {
+        return new Context(Native.kvevict_context_create(options.address), hooks);
+      }
+    }
+
+    Struct write(Hooks hooks, Struct cuda, Struct nvrtc, Struct cache) {
+      return Struct.sized(SIZE)
+          .putEnum(device)
+          .putInt(nThreads)
+          .putEnum(logLevel)
+          .putLong(hostHooks[0])
+          .putLong(hostHooks[1])
+          .putLong(hostHooks[2])
+          .putLong(executor == null ? 0 : NativeSupport.parallelHook())
+          .putLong(executor == null ? 0 : hooks.id)
+          .putLong(logger == null ? 0 : NativeSupport.logHook())
+          .putLong(logger == null ? 0 : hooks.id)
+          .putLong(cudaContext)
+          .putLong(Struct.addressOrNull(cuda))
+          .putLong(Struct.addressOrNull(nvrtc))
+          .putLong(Struct.addressOrNull(cache))
+          .putLong(deviceHooks[0])
+          .putLong(deviceHooks[1])
+          .putLong(deviceHooks[2])
+          .putFlag(selectOnHost)
+          .putFlag(debug);
+    }
+  }
+}

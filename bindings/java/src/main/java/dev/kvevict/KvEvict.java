@@ -1,0 +1,109 @@
+package dev.kvevict;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Function;
+
+/** What the library can say without a context. */
+public final class KvEvict {
+  private KvEvict() {}
+
+  /**
+   * The version of the native library in use.
+   *
+   * @return {@code "MAJOR.MINOR.PATCH"}
+   */
+  public static String version() {
+    return Native.kvevict_version();
+  }
+
+  /**
+   * The ABI version of the native library in use.
+   *
+   * @return the number in its SONAME
+   */
+  public static int abiVersion() {
+    return Native.kvevict_abi_version();
+  }
+
+  /**
+   * Asks whether contexts can be created on a device here.
+   *
+   * @param device the device
+   * @throws KvEvictException with {@link Status#UNAVAILABLE} and the reason
+   */
+  public static void checkDevice(Device device) {
+    Native.kvevict_device_check(device.ordinal());
+  }
+
+  /**
+   * The element types.
+   *
+   * @return a row per type
+   */
+  public static List<DTypeInfo> dtypes() {
+    return table(DTypeInfo.SIZE, Native::kvevict_dtype_at, DTypeInfo::read);
+  }
+
+  /**
+   * The policies.
+   *
+   * @return a row per policy
+   */
+  public static List<PolicyInfo> policies() {
+    return table(PolicyInfo.SIZE, Native::kvevict_policy_at, PolicyInfo::read);
+  }
+
+  /**
+   * The presets, which are policies with the options of another implementation.
+   *
+   * @return a row per preset
+   */
+  public static List<PresetInfo> presets() {
+    return table(PresetInfo.SIZE, Native::kvevict_preset_at, PresetInfo::read);
+  }
+
+  /**
+   * The SIMD targets that the library holds and this CPU can run.
+   *
+   * @return names such as {@code "AVX3_ZEN4"}, best first
+   */
+  public static List<String> simdTargets() {
+    List<String> names = new ArrayList<>();
+    for (String name; (name = Native.kvevict_simd_target_at(names.size())) != null; ) {
+      names.add(name);
+    }
+    return names;
+  }
+
+  /**
+   * Suggests a budget for a model.
+   *
+   * @param maxTokens the model's context length
+   * @param fullCacheBytes K and V of all layers at maxTokens
+   * @return tokens; 0: do not evict
+   */
+  public static int autoBudget(int maxTokens, long fullCacheBytes) {
+    return Native.kvevict_auto_budget(maxTokens, Memory.count(fullCacheBytes, "fullCacheBytes"));
+  }
+
+  private interface Row {
+    void fill(int index, long address);
+  }
+
+  /** The end of a table is the index that fails. */
+  private static <T> List<T> table(int size, Row row, Function<Struct, T> read) {
+    List<T> rows = new ArrayList<>();
+    try (Struct out = Struct.sized(size)) {
+      while (true) {
+        row.fill(rows.size(), out.address);
+        rows.add(read.apply(out));
+      }
+    } catch (KvEvictException e) {
+      if (e.status() != Status.INVALID_ARGUMENT || rows.isEmpty()) {
+        throw e;
+      }
+      return rows;
+    }
+  }
+}

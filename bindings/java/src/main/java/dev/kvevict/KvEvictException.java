@@ -1,0 +1,36 @@
+package dev.kvevict;
+
+/**
+ * A call of the native library failed. It has changed nothing: no cache byte, no output, no state.
+ */
+public final class KvEvictException extends RuntimeException {
+  private static final long serialVersionUID = 1;
+
+  /** The number of the status, which a newer library may know and this class not. */
+  private final int code;
+
+  /** Called from native code. */
+  KvEvictException(int code, String message) {
+    super(Native.kvevict_status_name(code) + ": " + message);
+    this.code = code;
+  }
+
+  /**
+   * What kind of failure it was.
+   *
+   * @return the status; {@link Status#INTERNAL} for a number this version does not know
+   */
+  public Status status() {
+    Status[] values = Status.values();
+    return code >= 0 && code < values.length ? values[code] : Status.INTERNAL;
+  }
+
+  /**
+   * The status as the number of the C ABI.
+   *
+   * @return the number
+   */
+  public int code() {
+    return code;
+  }
+}

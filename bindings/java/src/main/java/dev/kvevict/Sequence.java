@@ -1,0 +1,314 @@
+package dev.kvevict;
+
+import java.lang.ref.Reference;
+import java.nio.ByteBuffer;
+import java.nio.IntBuffer;
+import java.util.List;
+
+/**
+ * What one request carries between steps: the last queries of every layer, the position of every
+ * slot, stored and logical length. One thread at a time; a second one gets an
+ * IllegalStateException.
+ */
+public final class Sequence extends Handle {
+  /**
+   * As firstPosition: the sequence's logical length. On CUDA it is read when the work runs, so that
+   * a captured graph goes on where the sequence is.
+   */
+  public static final int POSITION_NEXT = -1;
+
+  private final Geometry geometry;
+
+  /** A call's arguments: a plane, or options, report and views. */
+  private final Struct arguments;
+
+  private static final int REPORT = EvictOptions.SIZE;
+  private static final int VIEWS = REPORT + EvictReport.SIZE;
+
+  Sequence(long pointer, Geometry geometry, Hooks hooks) {
+    super(pointer, Native::kvevict_sequence_destroy, hooks);
+    this.geometry = geometry;
+    arguments = new Struct(VIEWS + geometry.nLayers() * View.SIZE);
+  }
+
+  /**
+   * The stream of the next calls. The caller orders it after the one before.
+   *
+   * @param stream a CUstream; 0 is the default stream
+   */
+  public void setStream(long stream) {
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_set_stream(sequence, stream);
+    } finally {
+      leave();
+    }
+  }
+
+  /** Forgets everything, as if newly created. */
+  public void reset() {
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_reset(sequence);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Shows a layer's query rows of one chunk; the last obsWindow are remembered. Showing earlier
+   * positions again replaces them and forgets what came after (rollback).
+   *
+   * @param layer which
+   * @param queries [nQHeads, nRows] rows, after RoPE; copied
+   * @param nRows 0 does nothing
+   * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
+   */
+  public void capture(int layer, Plane queries, int nRows, int firstPosition) {
+    queries.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "queries");
+    long sequence = enterAlone();
+    try {
+      Plane.write(queries, arguments.seek(0));
+      Native.kvevict_sequence_capture(sequence, layer, arguments.address, nRows, firstPosition);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+      Reference.reachabilityFence(queries);
+    }
+  }
+
+  /**
+   * Shows the log-sum-exps of query rows, which saves CUDA a pass over the keys.
+   *
+   * @param layer which
+   * @param rowLse [nQHeads, nRows] f32, headDim 1; copied
+   * @param nRows 0 does nothing
+   * @param firstPosition as for {@link #capture}: of rows that were captured before
+   */
+  public void captureLse(int layer, Plane rowLse, int nRows, int firstPosition) {
+    rowLse.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "rowLse");
+    long sequence = enterAlone();
+    try {
+      Plane.write(rowLse, arguments.seek(0));
+      Native.kvevict_sequence_capture_lse(
+          sequence, layer, arguments.address, nRows, firstPosition);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+      Reference.reachabilityFence(rowLse);
+    }
+  }
+
+  /**
+   * Notes that the engine stored more rows in every layer, each at the layer's next slot and with
+   * the next positions.
+   *
+   * @param nTokens how many
+   */
+  public void append(int nTokens) {
+    Memory.count(nTokens, "nTokens");
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_append(sequence, nTokens);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Notes on the host that a graph ran once more which captured and appended.
+   *
+   * @param nTokens how many
+   */
+  public void replayed(int nTokens) {
+    Memory.count(nTokens, "nTokens");
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_replayed(sequence, nTokens);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Scores, selects and compacts the cache of a whole model in place, on the CPU.
+   *
+   * @param views one per layer
+   * @param workspace for {@link Operation#EVICT}
+   * @return what was done
+   */
+  public EvictReport evict(List<View> views, ByteBuffer workspace) {
+    return evict(views, EvictOptions.NONE, workspace);
+  }
+
+  /**
+   * Scores, selects and compacts the cache of a whole model in place, on the CPU.
+   *
+   * @param views one per layer
+   * @param options protected positions, custom scores
+   * @param workspace for {@link Operation#EVICT}
+   * @return what was done
+   */
+  public EvictReport evict(List<View> views, EvictOptions options, ByteBuffer workspace) {
+    EvictReport report = evict(
+        views, options, Memory.workspace(workspace), Memory.workspaceBytes(workspace));
+    Reference.reachabilityFence(workspace);
+    return report;
+  }
+
+  /**
+   * Scores, selects and compacts the cache of a whole model in place. Every check is made before
+   * the first byte moves. Afterwards the next token goes to slot {@link #storedLength} with position
+   * {@link #logicalLength}.
+   *
+   * @param views one per layer
+   * @param options protected positions, custom scores
+   * @param workspace address of scratch for {@link Operation#EVICT}
+   * @param workspaceBytes its bytes
+   * @return what was done
+   */
+  public EvictReport evict(
+      List<View> views, EvictOptions options, long workspace, long workspaceBytes) {
+    int n = views.size();
+    if (n != geometry.nLayers()) {
+      throw new IllegalArgumentException(n + " views for " + geometry.nLayers() + " layers");
+    }
+    View.Content[] caches = new View.Content[n];
+    long sequence = enterAlone();
+    try {
+      for (int layer = 0; layer < n; ++layer) {
+        View.Content cache = views.get(layer).content();
+        if (!cache.holds(geometry.maxTokens())) {
+          cache.require(Native.kvevict_sequence_stored_length(sequence, layer));
+        }
+        cache.requireWritable();
+        arguments.copyFrom(cache.struct, VIEWS + layer * View.SIZE);
+        caches[layer] = cache;
+      }
+      options.write(arguments.seek(0));
+      arguments.seek(REPORT).putInt(EvictReport.SIZE);
+      long base = arguments.address;
+      Native.kvevict_sequence_evict(
+          sequence, base + VIEWS, n, base, workspace, workspaceBytes, base + REPORT);
+      return EvictReport.read(arguments, REPORT);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+      Reference.reachabilityFence(options);
+      Reference.reachabilityFence(caches);
+    }
+  }
+
+  /**
+   * Where the state of a layer lies, for the engine's own kernels.
+   *
+   * @param layer which
+   * @return addresses and counts
+   */
+  public SequenceMemory memoryOf(int layer) {
+    long sequence = enterAlone();
+    try (Struct out = Struct.sized(SequenceMemory.SIZE)) {
+      Native.kvevict_sequence_memory_of(sequence, layer, out.address);
+      return SequenceMemory.read(out);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Slots in use in a layer: where its next row goes.
+   *
+   * @param layer which
+   * @return slots
+   */
+  public int storedLength(int layer) {
+    long sequence = enterAlone();
+    try {
+      return Native.kvevict_sequence_stored_length(sequence, layer);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Tokens seen so far: the position (for RoPE) of the next one.
+   *
+   * @return tokens
+   */
+  public int logicalLength() {
+    long sequence = enterAlone();
+    try {
+      return Native.kvevict_sequence_logical_length(sequence);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * The position of the token in a slot.
+   *
+   * @param layer which
+   * @param kvHead which; all alike unless the scope is KV_HEAD
+   * @param slot below the layer's stored length
+   * @return the position
+   */
+  public int positionOfSlot(int layer, int kvHead, int slot) {
+    long sequence = enterAlone();
+    try {
+      return Native.kvevict_sequence_position_of_slot(sequence, layer, kvHead, slot);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * The slot that holds the token of a position.
+   *
+   * @param layer which
+   * @param kvHead which; all alike unless the scope is KV_HEAD
+   * @param position below the logical length
+   * @return the slot; -1 if the token was evicted
+   */
+  public int slotOfPosition(int layer, int kvHead, int position) {
+    long sequence = enterAlone();
+    try {
+      return Native.kvevict_sequence_slot_of_position(sequence, layer, kvHead, position);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * The positions of all slots of a layer and KV head, ascending.
+   *
+   * @param layer which
+   * @param kvHead which; all alike unless the scope is KV_HEAD
+   * @return a position per slot
+   */
+  public int[] keepPositions(int layer, int kvHead) {
+    int[] positions = new int[storedLength(layer)];
+    IntBuffer buffer = Memory.allocateInts(positions.length);
+    keepPositions(layer, kvHead, buffer);
+    buffer.get(0, positions);
+    return positions;
+  }
+
+  /**
+   * The positions of all slots of a layer and KV head, ascending.
+   *
+   * @param layer which
+   * @param kvHead which; all alike unless the scope is KV_HEAD
+   * @param positions out: room for the layer's stored length; direct, in native order
+   * @return how many were written, from the buffer's position on, which does not move
+   */
+  public int keepPositions(int layer, int kvHead, IntBuffer positions) {
+    long sequence = enterAlone();
+    try {
+      return (int) Native.kvevict_sequence_keep_positions(sequence, layer, kvHead,
+          Memory.output(positions, "positions"), positions.remaining());
+    } finally {
+      leave();
+      Reference.reachabilityFence(positions);
+    }
+  }
+}

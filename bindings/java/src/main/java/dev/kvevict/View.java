@@ -1,0 +1,256 @@
+package dev.kvevict;
+
+import java.lang.ref.Reference;
+import java.nio.IntBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Objects;
+
+/**
+ * Where one layer's cache lies. K and V may differ in dtype, head size and strides. Nothing is
+ * copied; the buffers stay reachable until the view is closed. Immutable, so threads may share it.
+ */
+public final class View implements AutoCloseable {
+  static final int SIZE = 168;
+
+  private volatile Content content;
+
+  private View(Content content) {
+    this.content = content;
+  }
+
+  /**
+   * The view of a contiguous cache.
+   *
+   * @param nKvHeads KV heads
+   * @param k keys
+   * @param v values; null for caches with one row per token (MLA)
+   * @return the view
+   */
+  public static View of(int nKvHeads, Plane k, Plane v) {
+    return builder(nKvHeads).k(k).v(v).build();
+  }
+
+  /**
+   * A view to fill in.
+   *
+   * @param nKvHeads KV heads
+   * @return the builder
+   */
+  public static Builder builder(int nKvHeads) {
+    return new Builder(Memory.count(nKvHeads, "nKvHeads"));
+  }
+
+  /**
+   * Checks the view as executing calls do.
+   *
+   * @param nTokens slots that will be addressed; 0 is valid
+   * @throws KvEvictException if the layout is wrong
+   * @throws IllegalArgumentException if a buffer is too short
+   */
+  public void validate(int nTokens) {
+    try (Content cache = content(nTokens)) {
+      Native.kvevict_view_validate(cache.struct.address, nTokens);
+    }
+  }
+
+  /** Lets go of the buffers; a second call does nothing. */
+  @Override
+  public void close() {
+    content = null;
+  }
+
+  /** The open view's content. */
+  Content content() {
+    Content open = content;
+    if (open == null) {
+      throw new IllegalStateException("this View is closed");
+    }
+    return open;
+  }
+
+  /** The open view's content, whose buffers hold nTokens. */
+  Content content(int nTokens) {
+    Content open = content();
+    open.require(Memory.count(nTokens, "nTokens"));
+    return open;
+  }
+
+  /** What calls need of a view; a try block keeps it and its buffers reachable. */
+  static final class Content implements AutoCloseable {
+    final Struct struct = new Struct(SIZE);
+    private final int nKvHeads;
+    private final List<Plane> planes;
+    private final List<String> names;
+    private final Struct companions;
+    private final int blockSize;
+    private final IntBuffer table; // null unless paged and in a buffer
+
+    private Content(Builder from) {
+      nKvHeads = from.nKvHeads;
+      planes = new ArrayList<>();
+      names = new ArrayList<>();
+      add(from.k, "k");
+      add(from.v, "v");
+      int n = from.companions.size();
+      companions = new Struct(n * Plane.SIZE);
+      for (int i = 0; i < n; ++i) {
+        add(from.companions.get(i), "companion " + i);
+        Plane.write(from.companions.get(i), companions);
+      }
+      blockSize = from.blockSize;
+      table = from.table;
+
+      struct.putInt(SIZE).putInt(nKvHeads);
+      Plane.write(from.k, struct);
+      Plane.write(from.v, struct);
+      struct.putLong(n == 0 ? 0 : companions.address)
+          .putInt(n)
+          .putInt(blockSize)
+          .putLong(from.tableAddress)
+          .putLong(from.tableLength);
+    }
+
+    private void add(Plane plane, String name) {
+      if (plane != null) {
+        planes.add(plane);
+        names.add(name);
+      }
+    }
+
+    /** Whether nothing that require(maxTokens) checks can go wrong. */
+    boolean holds(int maxTokens) {
+      for (Plane plane : planes) {
+        if (plane.hasEnd() && (blockSize > 0 || plane.capacity(nKvHeads) < maxTokens)) {
+          return false;
+        }
+      }
+      return true;
+    }
+
+    void require(int nTokens) {
+      int highest = blockSize > 0 ? highestBlock(nTokens) : 0;
+      for (int i = 0; i < planes.size(); ++i) {
+        Plane plane = planes.get(i);
+        if (blockSize == 0) {
+          plane.require(nTokens, nKvHeads, names.get(i));
+        } else if (highest >= plane.blocks(nKvHeads, blockSize)) {
+          throw new IllegalArgumentException(names.get(i) + " holds "
+              + plane.blocks(nKvHeads, blockSize) + " blocks, the block table names " + highest);
+        }
+      }
+    }
+
+    /** Of the blocks that hold the first nTokens; -1 if unknown. */
+    private int highestBlock(int nTokens) {
+      int highest = -1;
+      if (table != null) {
+        long used = ((long) nTokens + blockSize - 1) / blockSize;
+        for (int i = 0; i < Math.min(used, table.remaining()); ++i) {
+          highest = Math.max(highest, table.get(table.position() + i));
+        }
+      }
+      return highest;
+    }
+
+    void requireWritable() {
+      for (int i = 0; i < planes.size(); ++i) {
+        if (planes.get(i).isReadOnly()) {
+          throw new IllegalArgumentException(names.get(i) + " is in a read-only buffer");
+        }
+      }
+    }
+
+    @Override
+    public void close() {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /** Names the parts of a {@link View}. */
+  public static final class Builder {
+    private final int nKvHeads;
+    private Plane k;
+    private Plane v;
+    private final List<Plane> companions = new ArrayList<>();
+    private int blockSize;
+    private IntBuffer table;
+    private long tableAddress;
+    private long tableLength;
+
+    private Builder(int nKvHeads) {
+      this.nKvHeads = nKvHeads;
+    }
+
+    /**
+     * Keys.
+     *
+     * @param plane their rows
+     * @return this
+     */
+    public Builder k(Plane plane) {
+      k = plane;
+      return this;
+    }
+
+    /**
+     * Values.
+     *
+     * @param plane their rows; null or never called: none
+     * @return this
+     */
+    public Builder v(Plane plane) {
+      v = plane;
+      return this;
+    }
+
+    /**
+     * Adds what else has a row per token and head and must move along, such as scales.
+     *
+     * @param plane the rows
+     * @return this
+     */
+    public Builder companion(Plane plane) {
+      companions.add(Objects.requireNonNull(plane, "plane"));
+      return this;
+    }
+
+    /**
+     * Makes the cache a paged one. The table is read when calls are made.
+     *
+     * @param size tokens per block
+     * @param blocks direct, in native order: block ids in token order, from position to limit
+     * @return this
+     */
+    public Builder paged(int size, IntBuffer blocks) {
+      paged(size, Memory.numbers(blocks, "blocks"), blocks.remaining());
+      table = blocks.duplicate(); // whose position stays
+      return this;
+    }
+
+    /**
+     * Makes the cache a paged one, with the block table at an address.
+     *
+     * @param size tokens per block
+     * @param address i32 block ids in token order, on the context's device
+     * @param length block ids
+     * @return this
+     */
+    public Builder paged(int size, long address, long length) {
+      blockSize = Memory.count(size, "size");
+      tableAddress = address;
+      tableLength = Memory.count(length, "length");
+      table = null;
+      return this;
+    }
+
+    /**
+     * The view.
+     *
+     * @return it
+     */
+    public View build() {
+      return new View(new Content(this));
+    }
+  }
+}

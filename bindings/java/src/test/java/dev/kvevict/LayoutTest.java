@@ -1,0 +1,189 @@
+package dev.kvevict;
+
+import java.io.IOException;
+import java.lang.reflect.Method;
+import java.lang.reflect.RecordComponent;
+import java.nio.file.Files;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Objects;
+import java.util.function.Function;
+
+/** Structs have the sizes and offsets of kvevict.layout, and the defaults of the library. */
+final class LayoutTest {
+  private record Field(int offset, int size) {}
+
+  private LayoutTest() {}
+
+  /** Fields of a C struct by name; "" is the struct itself. */
+  private static Map<String, Field> layout(String struct) throws IOException {
+    Map<String, Field> fields = new LinkedHashMap<>();
+    for (String line : Files.readAllLines(TestMain.golden.resolve("kvevict.layout"))) {
+      String[] words = line.split(" ");
+      if (words[0].equals(struct)) {
+        fields.put("", new Field(0, Integer.parseInt(words[1])));
+      } else if (words[0].startsWith(struct + ".")) {
+        fields.put(words[0].substring(struct.length() + 1),
+            new Field(Integer.parseInt(words[1]), Integer.parseInt(words[2])));
+      }
+    }
+    Check.that(!fields.isEmpty(), "no " + struct + " in the layout table");
+    return fields;
+  }
+
+  static void sizes() throws IOException {
+    Map<String, Integer> sizes = Map.ofEntries(
+        Map.entry("kvevict_dtype_info", DTypeInfo.SIZE),
+        Map.entry("kvevict_context_options", Context.Builder.SIZE),
+        Map.entry("kvevict_policy", Policy.SIZE),
+        Map.entry("kvevict_resolved_policy", ResolvedPolicy.SIZE),
+        Map.entry("kvevict_policy_info", PolicyInfo.SIZE),
+        Map.entry("kvevict_preset_info", PresetInfo.SIZE),
+        Map.entry("kvevict_plane", Plane.SIZE),
+        Map.entry("kvevict_view", View.SIZE),
+        Map.entry("kvevict_geometry", Geometry.SIZE),
+        Map.entry("kvevict_capabilities", Capabilities.SIZE),
+        Map.entry("kvevict_evict_options", EvictOptions.SIZE),
+        Map.entry("kvevict_evict_report", EvictReport.SIZE),
+        Map.entry("kvevict_sequence_memory", SequenceMemory.SIZE));
+    for (Map.Entry<String, Integer> entry : sizes.entrySet()) {
+      Check.equal(layout(entry.getKey()).get("").size(), entry.getValue());
+    }
+    long structs = Files.readAllLines(TestMain.golden.resolve("kvevict.layout")).stream()
+        .filter(line -> line.matches("kvevict_[a-z_]+ \\d+")).count();
+    Check.equal(structs, (long) sizes.size());
+  }
+
+  static void recordsReadTheirFields() throws Exception {
+    reads("kvevict_policy", Policy.class, Policy::read);
+    reads("kvevict_resolved_policy", ResolvedPolicy.class, ResolvedPolicy::read);
+    reads("kvevict_dtype_info", DTypeInfo.class, DTypeInfo::read);
+    reads("kvevict_policy_info", PolicyInfo.class, PolicyInfo::read);
+    reads("kvevict_preset_info", PresetInfo.class, PresetInfo::read);
+    reads("kvevict_capabilities", Capabilities.class, Capabilities::read);
+    reads("kvevict_evict_report", EvictReport.class, in -> EvictReport.read(in, 0));
+    reads("kvevict_sequence_memory", SequenceMemory.class, SequenceMemory::read);
+  }
+
+  /** Puts one field at a time at its C offset: the component of that name sees it, no other. */
+  private static <R extends Record> void reads(
+      String struct, Class<R> type, Function<Struct, R> read) throws Exception {
+    Map<String, Field> layout = layout(struct);
+    R zero = read.apply(new Struct(layout.get("").size()));
+    for (RecordComponent component : type.getRecordComponents()) {
+      Struct memory = new Struct(layout.get("").size());
+      Field field = layout.get(snake(component.getName()));
+      try (Struct text = Struct.text("text")) {
+        put(memory.seek(field.offset()), component.getType(), text);
+        R seen = read.apply(memory);
+        for (RecordComponent other : type.getRecordComponents()) {
+          Method accessor = other.getAccessor();
+          boolean same = Objects.equals(accessor.invoke(zero), accessor.invoke(seen));
+          Check.equal(other.getName().equals(component.getName()), !same);
+        }
+      }
+    }
+    long fields = layout.keySet().stream()
+        .filter(name -> !List.of("", "struct_size", "reserved").contains(name)).count();
+    Check.equal(fields, (long) type.getRecordComponents().length);
+  }
+
+  private static void put(Struct memory, Class<?> type, Struct text) {
+    if (type == long.class) {
+      memory.putLong(1);
+    } else if (type == double.class) {
+      memory.putDouble(1);
+    } else if (type == String.class) {
+      memory.putLong(text.address);
+    } else {
+      memory.putInt(1);
+    }
+  }
+
+  private static String snake(String camel) {
+    return camel.replaceAll("([A-Z])", "_$1").toLowerCase(Locale.ROOT);
+  }
+
+  /** A policy whose every field differs from every other comes back. */
+  static void policyIsWrittenAsRead() {
+    Policy policy = new Policy(PolicyKind.PYRAMIDKV, 0.5, 11, 12, 13, false, Pool.MAX, 15,
+        PoolEdge.SHRINK, Reduce.SUM, Reduce.MAX, ShapingOrder.POOL_THEN_REDUCE, Scope.LAYER,
+        Reduce.MAX, Tie.HIGHER_POSITION, LayerSplit.ARITHMETIC_KVF, 0.25, 17, -18);
+    try (Struct memory = policy.write()) {
+      Check.equal(policy, Policy.read(memory));
+    }
+  }
+
+  static void geometryFieldsLieWhereTheHeaderHasThem() throws IOException {
+    Geometry geometry = new Geometry(
+        1, 2, 3, 4, 5, DType.BF16, DType.F16, DType.F32, 9, 1.5f);
+    Map<String, Field> layout = layout("kvevict_geometry");
+    try (Struct memory = geometry.write()) {
+      Map<String, Integer> expected = Map.of("struct_size", Geometry.SIZE, "n_layers", 1,
+          "n_q_heads", 2, "n_kv_heads", 3, "k_head_dim", 4, "v_head_dim", 5, "q_dtype", 3,
+          "k_dtype", 2, "v_dtype", 1, "max_tokens", 9);
+      expected.forEach((name, value) ->
+          Check.equal(value, memory.seek(layout.get(name).offset()).getInt()));
+      Check.equal(Float.floatToIntBits(1.5f),
+          memory.seek(layout.get("softmax_scale").offset()).getInt());
+    }
+  }
+
+  static void viewFieldsLieWhereTheHeaderHasThem() throws IOException {
+    Map<String, Field> view = layout("kvevict_view");
+    Map<String, Field> plane = layout("kvevict_plane");
+    View built = View.builder(3)
+        .k(Plane.at(101, DType.F16, 8, 102, 103).withElementStride(104).withBlockStride(105))
+        .v(Plane.opaqueAt(201, 7, 202, 203))
+        .companion(Plane.opaqueAt(301, 6, 302, 303))
+        .paged(16, 401, 402)
+        .build();
+    try (View.Content content = built.content()) {
+      Struct memory = content.struct;
+      Map<String, Long> k = Map.of("data", 101L, "token_stride_bytes", 102L, "head_stride_bytes",
+          103L, "element_stride_bytes", 104L, "block_stride_bytes", 105L, "dtype", 2L, "head_dim",
+          8L, "row_bytes", 0L);
+      k.forEach((name, value) ->
+          Check.equal(value, get(memory, view.get("k").offset(), plane.get(name))));
+      Map<String, Long> v = Map.of("data", 201L, "dtype", 0L, "row_bytes", 7L);
+      v.forEach((name, value) ->
+          Check.equal(value, get(memory, view.get("v").offset(), plane.get(name))));
+      Map<String, Long> rest = Map.of("struct_size", (long) View.SIZE, "n_kv_heads", 3L,
+          "n_companions", 1L, "block_size", 16L, "block_table", 401L, "block_table_len", 402L);
+      rest.forEach((name, value) -> Check.equal(value, get(memory, 0, view.get(name))));
+      Check.that(get(memory, 0, view.get("companions")) != 0, "companions");
+    }
+  }
+
+  private static Long get(Struct memory, int base, Field field) {
+    memory.seek(base + field.offset());
+    return field.size() == 8 ? memory.getLong() : memory.getInt();
+  }
+
+  static void defaultsAreTheLibrarys() {
+    same(Geometry.builder().build().write(), Geometry.SIZE, Native::kvevict_geometry_init);
+    same(View.of(0, null, null).content().struct, View.SIZE, Native::kvevict_view_init);
+    same(Context.builder().write(new Hooks(null, null, 0), null, null, null),
+        Context.Builder.SIZE, Native::kvevict_context_options_init);
+    Struct options = new Struct(EvictOptions.SIZE);
+    EvictOptions.NONE.write(options);
+    same(options, EvictOptions.SIZE, Native::kvevict_evict_options_init);
+    Check.equal(List.of(4, 32, 7), List.of(Policy.of(PolicyKind.SNAPKV).nSink(),
+        Policy.of(PolicyKind.SNAPKV).obsWindow(), Policy.of(PolicyKind.SNAPKV).poolKernel()));
+  }
+
+  private interface Init {
+    void fill(long address, long size);
+  }
+
+  private static void same(Struct ours, int size, Init init) {
+    try (Struct theirs = new Struct(size)) {
+      init.fill(theirs.address, size);
+      for (int at = 0; at < size; at += 4) {
+        Check.equal(theirs.seek(at).getInt(), ours.seek(at).getInt());
+      }
+    }
+  }
+}

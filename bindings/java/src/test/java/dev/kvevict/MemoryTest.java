@@ -1,0 +1,173 @@
+package dev.kvevict;
+
+import java.nio.ByteBuffer;
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+
+/** Memory that native code would misread or overrun is refused before it is called. */
+final class MemoryTest {
+  private static final Class<IllegalArgumentException> WRONG = IllegalArgumentException.class;
+
+  private MemoryTest() {}
+
+  static void heapBuffers() {
+    Check.fails(WRONG, () -> Plane.of(FloatBuffer.allocate(64), DType.F32, 8, 32, 32),
+        "data is not a direct buffer");
+    Check.fails(WRONG, () -> Plane.opaque(ByteBuffer.allocate(64), 8, 8, 8), "not a direct");
+    Check.fails(WRONG, () -> View.builder(1).paged(1, IntBuffer.allocate(1)), "not a direct");
+    try (Context context = Context.create();
+        View view = Caches.view(Caches.floats(64), Caches.floats(64))) {
+      Check.fails(WRONG, () -> context.compact(view, 4, IntBuffer.wrap(new int[] {0}), 1),
+          "keep is not a direct buffer");
+    }
+  }
+
+  static void bigEndianBuffers() {
+    Check.fails(WRONG, () -> Plane.of(ByteBuffer.allocateDirect(64), DType.F16, 8, 16, 16),
+        "data is BIG_ENDIAN", "order(ByteOrder.nativeOrder())");
+    FloatBuffer floats = ByteBuffer.allocateDirect(64).asFloatBuffer();
+    Check.fails(WRONG, () -> Plane.of(floats, DType.F32, 8, 32, 32), "BIG_ENDIAN");
+    Check.fails(WRONG,
+        () -> View.builder(1).paged(1, ByteBuffer.allocateDirect(4).asIntBuffer()), "BIG_ENDIAN");
+    Plane.opaque(ByteBuffer.allocateDirect(64), 8, 8, 8); // bytes have no order
+  }
+
+  static void nulls() {
+    Check.fails(NullPointerException.class, () -> Plane.of(null, DType.F32, 8, 32, 32), "data");
+    Check.fails(NullPointerException.class,
+        () -> Plane.of(Caches.floats(8), null, 8, 32, 32));
+    Check.fails(NullPointerException.class, () -> Plane.at(1, null, 8, 32, 32), "dtype");
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4")) {
+      Check.fails(NullPointerException.class,
+          () -> plan.select(0, new float[128], 64, null, null, null), "keep");
+      Check.fails(KvEvictException.class,
+          () -> plan.select(0, (float[]) null, 64, null, new int[32],
+              plan.allocateWorkspace(Operation.SELECT)), "scores");
+      Check.fails(KvEvictException.class,
+          () -> plan.select(0, new float[128], 64, null, new int[32], null), "workspace");
+    }
+  }
+
+  static void typesThatDoNotHoldTheDtype() {
+    Check.fails(WRONG, () -> Plane.of(Caches.floats(64), DType.F16, 8, 16, 16),
+        "FloatBuffer", "F16");
+    Check.fails(WRONG, () -> Plane.of(Caches.bytes(64).asShortBuffer(), DType.F32, 8, 32, 32),
+        "ShortBuffer", "F32");
+    Check.fails(WRONG, () -> Plane.of(Caches.bytes(64).asIntBuffer(), DType.F32, 8, 32, 32),
+        "IntBuffer");
+    Check.fails(WRONG, () -> Plane.of(Caches.bytes(64), DType.OPAQUE, 8, 32, 32), "OPAQUE");
+    Plane.of(Caches.bytes(64).asShortBuffer(), DType.BF16, 8, 16, 16);
+  }
+
+  static void endsOfPlanes() {
+    // 10 rows of 2 heads of 8 floats
+    Plane plane = Caches.plane(Caches.floats(160), 2);
+    Check.equal(10L, plane.capacity(2));
+    Check.equal(9L, plane.from(32).capacity(2)); // the second head of a row on
+    Check.equal(10L, plane.from(32).capacity(1));
+    Check.equal(0L, Caches.plane(Caches.floats(15), 2).capacity(2));
+    Check.equal(9L, Caches.plane(Caches.floats(159), 2).capacity(2));
+    // head-major [2, 5, 8]: the tokens of the last head end it
+    Plane headMajor = Plane.of(Caches.floats(80), DType.F32, 8, 32, 160);
+    Check.equal(5L, headMajor.capacity(2));
+    // transposed V [16, 10]
+    Plane transposed = Plane.of(Caches.floats(160), DType.F32, 8, 4, 320).withElementStride(40);
+    Check.equal(10L, transposed.capacity(2));
+    // backwards from the last row
+    Plane backwards = Plane.of(Caches.floats(160), DType.F32, 8, -64, 32).from(9 * 64);
+    Check.equal(10L, backwards.capacity(2));
+    Check.equal(0L, Plane.of(Caches.floats(160), DType.F32, 8, 64, -32).capacity(2));
+    // 4 blocks of 2 tokens
+    Plane paged = Caches.plane(Caches.floats(4 * 2 * 16), 2).withBlockStride(128);
+    Check.equal(4L, paged.blocks(2, 2));
+    Check.equal(3L, paged.from(4).blocks(2, 2));
+    Check.equal(Long.MAX_VALUE, Plane.at(1, DType.F32, 8, 64, 32).capacity(2));
+    Check.fails(WRONG, () -> Plane.of(Caches.floats(8), DType.F32, 8, 32, Long.MAX_VALUE)
+        .capacity(3), "64 bits");
+    Check.fails(WRONG, () -> plane.from(641), "outside of the buffer");
+    Check.fails(WRONG, () -> plane.from(-1), "outside of the buffer");
+    Check.fails(WRONG, () -> plane.from(Long.MIN_VALUE), "outside of the buffer");
+  }
+
+  static void buffersThatAreTooShort() {
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4");
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(Caches.floats(64 * 16), Caches.floats(63 * 16))) {
+      view.validate(63);
+      Check.fails(WRONG, () -> view.validate(64), "v holds 63 rows of 2 heads, not 64");
+      Check.fails(WRONG, () -> context.compact(view, 64, new int[] {0}, 1), "v holds 63 rows");
+      Plane queries = Caches.plane(Caches.floats(3 * 32), 4);
+      Check.fails(WRONG, () -> sequence.capture(0, queries, 4, 0),
+          "queries holds 3 rows of 4 heads, not 4");
+      Check.fails(WRONG, () -> plan.scoreWindow(queries, null, view, 63, Caches.floats(126), null),
+          "queries holds 3 rows");
+      sequence.capture(0, queries, 3, 0);
+      sequence.append(64);
+      Check.fails(WRONG, () -> sequence.evict(java.util.List.of(view),
+          plan.allocateWorkspace(Operation.EVICT)), "v holds 63 rows of 2 heads, not 64");
+      Check.fails(WRONG, () -> sequence.evict(java.util.List.of(), null), "0 views for 1 layers");
+      Check.fails(KvEvictException.class,
+          () -> sequence.keepPositions(0, 0, Caches.bytes(63 * 4).asIntBuffer()), "63", "64");
+      Check.fails(KvEvictException.class, () -> plan.select(
+          0, new float[127], 64, null, new int[32], plan.allocateWorkspace(Operation.SELECT)),
+          "127");
+      Check.fails(KvEvictException.class, () -> plan.select(
+          0, new float[128], 64, null, new int[31], plan.allocateWorkspace(Operation.SELECT)),
+          "31");
+    }
+  }
+
+  static void blockTablesThatNameMissingBlocks() {
+    IntBuffer table = Caches.bytes(8).asIntBuffer().put(0, 3).put(1, 4);
+    Plane pool = Caches.plane(Caches.floats(4 * 2 * 16), 2).withBlockStride(128);
+    try (View view = View.builder(2).k(pool).paged(2, table).build()) {
+      view.validate(2);
+      Check.fails(WRONG, () -> view.validate(3), "k holds 4 blocks, the block table names 4");
+      table.put(1, 2); // read when calls are made
+      view.validate(4);
+    }
+  }
+
+  static void readOnlyOutputs() {
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4")) {
+      View view = Caches.view(Caches.floats(64 * 16).asReadOnlyBuffer(), Caches.floats(64 * 16));
+      view.validate(64);
+      Check.fails(WRONG, () -> context.compact(view, 64, new int[] {0}, 1), "k", "read-only");
+      Check.fails(WRONG, () -> plan.scoreWindow(Caches.plane(Caches.floats(4 * 32), 4), null, view,
+          64, Caches.floats(128).asReadOnlyBuffer(), null), "scores is read-only");
+    }
+  }
+
+  static void negativeCounts() {
+    Check.fails(WRONG, () -> Plane.at(1, DType.F32, -8, 0, 0), "headDim is negative: -8");
+    Check.fails(WRONG, () -> View.builder(-1), "nKvHeads");
+    Check.fails(WRONG, () -> KvEvict.autoBudget(1, -1), "fullCacheBytes");
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4");
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(Caches.floats(64), Caches.floats(64))) {
+      Check.fails(WRONG, () -> context.newPlan(Geometry.builder().layers(-1).build(),
+          plan.policy()), "nLayers is negative");
+      Check.fails(WRONG, () -> sequence.append(Integer.MAX_VALUE + 1), "nTokens is negative");
+      Check.fails(WRONG, () -> view.validate(-1), "nTokens");
+      Check.fails(KvEvictException.class, () -> sequence.storedLength(-1), "4294967295");
+      Check.fails(KvEvictException.class, () -> sequence.append(65), "65");
+    }
+  }
+
+  /** A view takes the buffer from its position on. */
+  static void positionsAndSlices() {
+    FloatBuffer whole = Caches.random(40, 1);
+    long base = Memory.address(whole, "whole");
+    Check.equal(base + 8 * 4, Memory.address(whole.duplicate().position(8), "part"));
+    Check.equal(32L * 4, Memory.bytes(whole.duplicate().position(8)));
+    Check.equal(base + 8 * 4, Memory.address(whole.slice(8, 8), "slice"));
+    Check.equal(8L * 4, Memory.bytes(whole.slice(8, 8)));
+    Check.equal(64, Caches.bytes(64).asLongBuffer().remaining() * 8);
+    Check.equal(64L, Memory.bytes(Caches.bytes(64).asLongBuffer()));
+    Check.equal(64L, Memory.bytes(Caches.bytes(64).asCharBuffer()));
+  }
+}

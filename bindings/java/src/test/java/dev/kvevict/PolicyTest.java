@@ -1,0 +1,56 @@
+package dev.kvevict;
+
+/** Policies, which are values with a text form. */
+final class PolicyTest {
+  private PolicyTest() {}
+
+  static void textGoesThereAndBack() {
+    Policy policy = Policy.parse("snapkv:budget=512,window=16,pool=max5");
+    Check.equal(PolicyKind.SNAPKV, policy.kind());
+    Check.equal(512.0, policy.budget());
+    Check.equal(16, policy.obsWindow());
+    Check.equal(Pool.MAX, policy.pool());
+    Check.equal(policy, Policy.parse(policy.format()));
+    Check.equal(Policy.of(PolicyKind.SNAPKV).with("pool=max5,window=16,budget=512"), policy);
+    Check.equal(0.25, policy.with("budget=0.25").budget());
+  }
+
+  static void typoSaysWhere() {
+    KvEvictException e = Check.fails(
+        KvEvictException.class, () -> Policy.parse("snapkv:bugdet=512"), "column 8", "bugdet");
+    Check.equal(Status.INVALID_ARGUMENT, e.status());
+    Check.equal(1, e.code());
+    Check.fails(KvEvictException.class, () -> Policy.parse("snapkv\0:budget=512"), "column");
+    Check.fails(KvEvictException.class, () -> Policy.parse("snåpkv"), "column 1");
+  }
+
+  static void nullsAndNegativesAreNamed() {
+    Check.fails(NullPointerException.class, () -> Policy.parse(null), "text");
+    Check.fails(NullPointerException.class, () -> Policy.of(null));
+    Policy p = Policy.of(PolicyKind.SNAPKV);
+    Check.fails(IllegalArgumentException.class,
+        () -> new Policy(p.kind(), p.budget(), -1, p.nRecent(), p.obsWindow(), p.keepWindow(),
+            p.pool(), p.poolKernel(), p.poolEdge(), p.windowReduce(), p.groupReduce(),
+            p.shapingOrder(), p.scope(), p.scopeReduce(), p.tie(), p.layerSplit(),
+            p.pyramidAlpha(), p.pyramidBeta(), p.seed()).validate(),
+        "nSink is negative: -1");
+    Check.fails(NullPointerException.class,
+        () -> new Policy(null, 1, 0, 0, 0, false, null, 0, null, null, null, null, null, null,
+            null, null, 0, 0, 0).validate(),
+        "kind");
+  }
+
+  static void validateNamesTheNumbers() {
+    Policy.of(PolicyKind.SNAPKV).validate();
+    Check.fails(KvEvictException.class,
+        () -> Policy.parse("streaming-llm:sink=64,budget=64"), "64");
+  }
+
+  static void tokensPerLayer() {
+    Policy policy = Policy.parse("snapkv:budget=512,window=32");
+    Check.equal(new ResolvedPolicy(512, 4, 32, 476, 32), policy.resolve(4096));
+    Check.equal(new int[] {512, 512, 512}, policy.layerBudgets(4096, 3));
+    Check.fails(KvEvictException.class, () -> policy.resolve(0), "n_context");
+    Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "nLayers");
+  }
+}

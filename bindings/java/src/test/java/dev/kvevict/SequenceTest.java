@@ -1,0 +1,129 @@
+package dev.kvevict;
+
+import java.nio.ByteBuffer;
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.util.List;
+
+/** A request from prefill to rollback. */
+final class SequenceTest {
+  private static final int N = 64;
+  private static final int ROW = Caches.KVH * Caches.D;
+
+  private SequenceTest() {}
+
+  static void keepsSinksAndRecents() {
+    FloatBuffer k = Caches.random(N * ROW, 1);
+    FloatBuffer before = Caches.copy(k);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, N, "streaming-llm:budget=8,sink=2");
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(k, Caches.random(N * ROW, 2))) {
+      sequence.append(N);
+      EvictReport report =
+          sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
+      long row = 2 * ROW * 4;
+      Check.equal(new EvictReport(true, N * row, 8 * row, N, 8, 0), report);
+      int[] kept = {0, 1, 58, 59, 60, 61, 62, 63};
+      Check.equal(kept, sequence.keepPositions(0, 0));
+      Check.equal(8, sequence.storedLength(0));
+      Check.equal(N, sequence.logicalLength());
+      Check.equal(58, sequence.positionOfSlot(0, 1, 2));
+      Check.equal(2, sequence.slotOfPosition(0, 1, 58));
+      Check.equal(-1, sequence.slotOfPosition(0, 1, 57));
+      for (int slot = 0; slot < 8; ++slot) {
+        Check.equal(before.get(kept[slot] * ROW + 5), k.get(slot * ROW + 5));
+      }
+      IntBuffer buffer = Caches.bytes(4 * 10).asIntBuffer().position(1);
+      Check.equal(8, sequence.keepPositions(0, 0, buffer));
+      Check.equal(58, buffer.get(1 + 2));
+      SequenceMemory memory = sequence.memoryOf(0);
+      Check.that(memory.lengths() != 0 && memory.nLists() >= 1, memory.toString());
+      sequence.reset();
+      Check.equal(0, sequence.logicalLength());
+    }
+  }
+
+  /** What attention ranks highest stays, chunk by chunk as all at once, with a rollback between. */
+  static void capturesInAnyChunksAndRollsBack() {
+    FloatBuffer q = Caches.random(N * Caches.QH * Caches.D, 3);
+    Plane queries = Caches.plane(q, Caches.QH);
+    int rowBytes = Caches.QH * Caches.D * 4;
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 2, N, "snapkv:budget=16,window=4,pool=none")) {
+      int[][] kept = new int[2][];
+      for (int way = 0; way < 2; ++way) {
+        try (Sequence sequence = plan.newSequence()) {
+          View[] views = new View[2];
+          for (int layer = 0; layer < 2; ++layer) {
+            views[layer] = Caches.view(
+                Caches.random(N * ROW, 10 + layer), Caches.random(N * ROW, 20 + layer));
+            if (way == 0) {
+              sequence.capture(layer, queries, N, 0);
+            } else {
+              sequence.capture(layer, queries, 40, 0);
+              sequence.capture(layer, queries.from(7L * rowBytes), 30, 40); // a wrong branch
+              for (int t = 40; t < N; ++t) { // and back
+                sequence.capture(layer, queries.from((long) t * rowBytes), 1, t);
+              }
+            }
+          }
+          sequence.append(N);
+          sequence.evict(List.of(views), plan.allocateWorkspace(Operation.EVICT));
+          kept[way] = sequence.keepPositions(1, 1);
+          Check.equal(16, kept[way].length);
+        }
+      }
+      Check.equal(kept[0], kept[1]);
+    }
+  }
+
+  static void nextPositionIsTheLogicalLength() {
+    Plane queries = Caches.plane(Caches.random(N * Caches.QH * Caches.D, 3), Caches.QH);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, N, "snapkv:budget=16,window=4,pool=none");
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
+      for (int i = 0; i < 2; ++i) {
+        sequence.capture(0, queries, N / 2, Sequence.POSITION_NEXT);
+        sequence.append(N / 2);
+      }
+      sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
+      Check.equal(16, sequence.storedLength(0));
+      Check.fails(KvEvictException.class, () -> sequence.capture(0, queries, 1, -2), "position");
+    }
+  }
+
+  static void protectedPositionsAndCustomScores() {
+    float[] scores = new float[2 * N];
+    for (int i = 0; i < scores.length; ++i) {
+      scores[i] = i % N; // the later, the better
+    }
+    FloatBuffer direct = Caches.floats(scores.length).put(0, scores);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, N, "custom:budget=6,sink=1,recent=1");
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
+      ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
+      sequence.append(N);
+      Check.fails(KvEvictException.class, () -> sequence.evict(List.of(view), workspace),
+          "scores");
+      EvictOptions options =
+          EvictOptions.NONE.withScores(direct, (long) 2 * N, N).withProtected(9, 20);
+      sequence.evict(List.of(view), options, workspace);
+      Check.equal(new int[] {0, 9, 20, 61, 62, 63}, sequence.keepPositions(0, 0));
+    }
+  }
+
+  static void budgetsAndCapabilities() {
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 2, N, "snapkv:budget=16,window=4")) {
+      Check.equal(new int[] {16, 16}, plan.layerBudgets(N));
+      Check.equal(true, plan.capabilities(1).canScore());
+      Check.equal(Reason.NO_ROTATION, plan.capabilities(1).rotateReason());
+      Check.fails(KvEvictException.class, () -> plan.capabilities(2), "layer 2");
+      Check.equal(2, plan.geometry().nLayers());
+      Check.equal(PolicyKind.SNAPKV, plan.policy().kind());
+    }
+  }
+}

@@ -1,0 +1,130 @@
+package dev.kvevict;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.stream.Collectors;
+
+/** Everything the C library exports is here. */
+final class SurfaceTest {
+  /** The classes through which users reach the library. */
+  private static final List<Class<?>> CLASSES = List.of(Context.class, Context.Builder.class,
+      KvEvict.class, KvEvictException.class, Plan.class, Policy.class, Reason.class,
+      Sequence.class, View.class);
+
+  /** Enums by the prefix of their constants in C. */
+  private static final Map<String, Class<? extends Enum<?>>> ENUMS = Map.ofEntries(
+      Map.entry("DEVICE", Device.class),
+      Map.entry("DTYPE", DType.class),
+      Map.entry("LOG", LogLevel.class),
+      Map.entry("POLICY", PolicyKind.class),
+      Map.entry("POOL", Pool.class),
+      Map.entry("POOL_EDGE", PoolEdge.class),
+      Map.entry("REDUCE", Reduce.class),
+      Map.entry("SHAPING", ShapingOrder.class),
+      Map.entry("SCOPE", Scope.class),
+      Map.entry("TIE", Tie.class),
+      Map.entry("LAYER_SPLIT", LayerSplit.class),
+      Map.entry("OPERATION", Operation.class),
+      Map.entry("REASON", Reason.class),
+      Map.entry("ERROR", Status.class));
+
+  private SurfaceTest() {}
+
+  private static Set<String> symbols() throws IOException {
+    return Files.readAllLines(TestMain.golden.resolve("kvevict.symbols")).stream()
+        .map(line -> line.replaceFirst("@.*", ""))
+        .collect(Collectors.toCollection(TreeSet::new));
+  }
+
+  static void everyFunctionIsGenerated() throws IOException {
+    Set<String> generated = Arrays.stream(NativeJNI.class.getDeclaredMethods())
+        .map(m -> m.getName())
+        .filter(name -> !name.endsWith("_a")) // the second shapes of java.i
+        .collect(Collectors.toCollection(TreeSet::new));
+    Check.equal(symbols(), generated);
+  }
+
+  /** What no public method calls stands in not_wrapped.txt with a reason. */
+  static void everyFunctionIsReachable() throws IOException {
+    Set<String> leftOut = Files.readAllLines(TestMain.notWrapped).stream()
+        .map(line -> line.split(" ", 3))
+        .filter(words -> words[0].equals("java") && words.length == 3)
+        .map(words -> words[1])
+        .collect(Collectors.toCollection(TreeSet::new));
+    Set<String> unreached = new TreeSet<>();
+    String code = "";
+    for (Class<?> type : CLASSES) {
+      String file = type.getName().replaceFirst(".*\\.", "") + ".class";
+      try (InputStream in = type.getResourceAsStream(file)) {
+        code += new String(in.readAllBytes(), StandardCharsets.ISO_8859_1);
+      }
+    }
+    for (String symbol : symbols()) {
+      // Names stand in the constant pool, before them their length.
+      char length = (char) symbol.length();
+      boolean called = code.contains(length + symbol)
+          || code.contains((char) (length + 2) + symbol + "_a");
+      if (!called) {
+        unreached.add(symbol);
+      }
+    }
+    Check.equal(leftOut, unreached);
+  }
+
+  static void enumsHaveTheHeadersConstants() throws IOException {
+    Map<String, List<String>> expected = new HashMap<>();
+    for (String line : Files.readAllLines(TestMain.golden.resolve("kvevict.layout"))) {
+      if (!line.startsWith("KVEVICT_") || line.startsWith("KVEVICT_ABI_VERSION")) {
+        continue;
+      }
+      String name = line.replaceFirst(" .*", "").substring("KVEVICT_".length());
+      int value = Integer.parseInt(line.replaceFirst(".* ", ""));
+      String prefix = name.equals("OK") ? "ERROR" : prefixOf(name);
+      List<String> values = expected.computeIfAbsent(prefix, p -> new ArrayList<>());
+      Check.equal(value, values.size()); // dense, so that ordinals serve
+      values.add(name.equals("OK") ? name : name.substring(prefix.length() + 1));
+    }
+    Check.equal(new TreeSet<>(expected.keySet()), new TreeSet<>(ENUMS.keySet()));
+    ENUMS.forEach((prefix, type) -> Check.equal(expected.get(prefix),
+        Arrays.stream(type.getEnumConstants()).map(Enum::name).toList()));
+  }
+
+  private static String prefixOf(String constant) {
+    return ENUMS.keySet().stream()
+        .filter(prefix -> constant.startsWith(prefix + "_"))
+        .max(java.util.Comparator.comparing(String::length))
+        .orElseThrow(() -> new AssertionError("no Java enum has KVEVICT_" + constant));
+  }
+
+  static void tablesAreComplete() {
+    Check.equal(DType.values().length, KvEvict.dtypes().size());
+    Check.equal(PolicyKind.values().length, KvEvict.policies().size());
+    Check.that(KvEvict.presets().size() >= 4, "presets");
+    Check.that(!KvEvict.simdTargets().isEmpty(), "targets");
+    for (DTypeInfo info : KvEvict.dtypes()) {
+      Check.equal(info.dtype().name().toLowerCase(Locale.ROOT), info.name());
+    }
+    for (PresetInfo preset : KvEvict.presets()) {
+      Check.equal(Policy.parse(preset.policyText()), Policy.parse(preset.name()));
+    }
+  }
+
+  static void versionAndDevices() {
+    Check.that(KvEvict.version().matches("\\d+\\.\\d+\\.\\d+"), KvEvict.version());
+    Check.equal(0, KvEvict.abiVersion());
+    KvEvict.checkDevice(Device.CPU);
+    Check.equal("", Reason.NONE.text());
+    Check.that(Reason.OPAQUE_KEYS.text().length() > 10, Reason.OPAQUE_KEYS.text());
+    Check.equal(1024, KvEvict.autoBudget(2048, 1L << 30));
+  }
+}
