@@ -1,0 +1,109 @@
+package main
+
+// #cgo pkg-config: kvevict
+// #include <kvevict/kvevict.h>
+// #include <stdlib.h>
+//
+// /* For memory that C made, so that no rule for pointers of Go is touched. */
+// static kvevict_plane rows_of(const float* data, int heads) {
+//   kvevict_plane plane = {0};
+//   plane.data = (uintptr_t)data, plane.dtype = KVEVICT_DTYPE_F32;
+//   plane.token_stride_bytes = heads * 64 * 4, plane.head_stride_bytes = 64 * 4;
+//   plane.head_dim = 64;
+//   return plane;
+// }
+import "C"
+
+import (
+	"log"
+	"unsafe"
+)
+
+// byHand is the least that cgo can do: prepared structs, bare pointers, a status that is compared.
+type byHand struct {
+	plan              *C.kvevict_plan
+	sequence          *C.kvevict_sequence
+	queries           *C.kvevict_plane
+	views             *C.kvevict_view
+	scores            []float32
+	workspace         unsafe.Pointer
+	evicting, scoring C.size_t
+}
+
+func ok(status C.kvevict_status) {
+	if status != C.KVEVICT_OK {
+		log.Fatal(C.GoString(C.kvevict_last_error_message()))
+	}
+}
+
+func newByHand() *byHand {
+	h := &byHand{scores: make([]float32, kvHeads*tokens)}
+	var context *C.kvevict_context
+	var policy C.kvevict_policy
+	var model C.kvevict_geometry
+	ok(C.kvevict_geometry_init(&model, C.sizeof_kvevict_geometry))
+	ok(C.kvevict_policy_init(&policy, C.sizeof_kvevict_policy, C.KVEVICT_POLICY_NONE))
+	model.n_layers, model.n_q_heads, model.n_kv_heads = layers, qHeads, kvHeads
+	model.k_head_dim, model.v_head_dim, model.max_tokens = dim, dim, tokens
+	text := C.CString("snapkv:budget=64,window=8")
+	ok(C.kvevict_policy_parse(text, &policy))
+	C.free(unsafe.Pointer(text))
+	ok(C.kvevict_context_create(nil, &context))
+	ok(C.kvevict_plan_create(context, &model, &policy, &h.plan))
+	ok(C.kvevict_sequence_create(h.plan, &h.sequence))
+	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_EVICT, &h.evicting))
+	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_SCORE_WINDOW, &h.scoring))
+	h.workspace = C.aligned_alloc(64, (h.evicting+h.scoring+63)/64*64)
+	h.queries = (*C.kvevict_plane)(C.malloc(C.sizeof_kvevict_plane))
+	*h.queries = C.rows_of(inC(rows(qHeads)), qHeads)
+	h.views = (*C.kvevict_view)(C.malloc(layers * C.sizeof_kvevict_view))
+	for l := range h.slice() {
+		view := &h.slice()[l]
+		ok(C.kvevict_view_init(view, C.sizeof_kvevict_view))
+		view.n_kv_heads = kvHeads
+		view.k = C.rows_of(inC(rows(kvHeads)), kvHeads)
+		view.v = C.rows_of(inC(rows(kvHeads)), kvHeads)
+	}
+	return h
+}
+
+func (h *byHand) slice() []C.kvevict_view { return unsafe.Slice(h.views, layers) }
+
+// inC copies to memory of C.
+func inC(data []float32) *C.float {
+	memory := C.malloc(C.size_t(len(data) * 4))
+	copy(unsafe.Slice((*float32)(memory), len(data)), data)
+	return (*C.float)(memory)
+}
+
+func (h *byHand) noOp(n int) {
+	for i := 0; i < n; i++ {
+		sink += uint32(C.kvevict_abi_version())
+	}
+}
+
+func (h *byHand) length(n int) {
+	for i := 0; i < n; i++ {
+		var length C.uint32_t
+		ok(C.kvevict_sequence_stored_length(h.sequence, 0, &length))
+		sink += uint32(length)
+	}
+}
+
+func (h *byHand) score(n int) {
+	for i := 0; i < n; i++ {
+		ok(C.kvevict_score_window(h.plan, h.queries, nil, h.views, tokens, (*C.float)(&h.scores[0]),
+			C.size_t(len(h.scores)), h.workspace, h.scoring, nil))
+	}
+}
+
+func (h *byHand) evict(n int) {
+	for i := 0; i < n; i++ {
+		ok(C.kvevict_sequence_reset(h.sequence))
+		for l := 0; l < layers; l++ {
+			ok(C.kvevict_sequence_capture(h.sequence, C.uint32_t(l), h.queries, window, tokens-window))
+		}
+		ok(C.kvevict_sequence_append(h.sequence, tokens))
+		ok(C.kvevict_sequence_evict(h.sequence, h.views, layers, nil, h.workspace, h.evicting, nil))
+	}
+}

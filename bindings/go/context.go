@@ -1,0 +1,191 @@
+package kvevict
+
+import (
+	"runtime"
+	"runtime/cgo"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// ContextOptions is how to make a context. Addresses of C functions have the header's types.
+type ContextOptions struct {
+	Device   Device
+	Threads  int                                  // goroutines that share a call's work; 0 means 1
+	Go       func(work func())                    // how to start the others; nil: a go statement
+	LogLevel LogLevel                             // lines above it are not sent
+	Log      func(level LogLevel, message string) // nil: silence; what it panics is dropped
+
+	Alloc, Free   uintptr // kvevict_alloc_fn and kvevict_free_fn for the library's own memory
+	AllocUserData uintptr
+
+	// What follows concerns CUDA.
+
+	CUDAContext    uintptr // CUcontext; 0: the one current on the creating thread
+	LibCUDAPath    string  // "": the system's
+	LibNVRTCPath   string  // "": by the driver's version
+	KernelCacheDir string  // "": none; must belong to the user, nobody else may write
+	SelectOnHost   bool    // an eviction waits, and the host knows the positions when it returns
+	Debug          bool    // wait after every kernel, check keep lists on the device
+
+	DeviceAlloc, DeviceFree uintptr // the same for device memory of sequences
+	DeviceAllocUserData     uintptr
+}
+
+// Context is a device, and how to work on it. Safe for concurrent use.
+type Context struct {
+	handle
+	hooks *hooks
+}
+
+// hooks is what a context calls back. Every handle made from the context refers to it, so that it
+// is there whenever the library can call.
+type hooks struct{ handle cgo.Handle }
+
+func newHooks(n native.Hooks) *hooks {
+	h := &hooks{cgo.NewHandle(&n)}
+	runtime.SetFinalizer(h, func(h *hooks) { h.handle.Delete() })
+	return h
+}
+
+// NewContext creates a context; nil stands for the defaults: CPU, one thread.
+func NewContext(options *ContextOptions) (*Context, error) {
+	if options == nil {
+		options = &ContextOptions{}
+	}
+	n := native.ContextOptions{
+		StructSize:          uint32(unsafe.Sizeof(native.ContextOptions{})),
+		Device:              int32(options.Device),
+		LogLevel:            int32(options.LogLevel),
+		Alloc:               options.Alloc,
+		Free:                options.Free,
+		AllocUserData:       options.AllocUserData,
+		CUDAContext:         options.CUDAContext,
+		DeviceAlloc:         options.DeviceAlloc,
+		DeviceFree:          options.DeviceFree,
+		DeviceAllocUserData: options.DeviceAllocUserData,
+		SelectOnHost:        flag(options.SelectOnHost),
+		Debug:               flag(options.Debug),
+	}
+	var err error
+	n.NThreads = count(&err, "Threads", options.Threads)
+	var texts [3]Memory
+	for i, path := range []struct {
+		name, text string
+		field      *uintptr
+	}{
+		{"LibCUDAPath", options.LibCUDAPath, &n.LibCUDAPath},
+		{"LibNVRTCPath", options.LibNVRTCPath, &n.LibNVRTCPath},
+		{"KernelCacheDir", options.KernelCacheDir, &n.KernelCacheDir},
+	} {
+		if path.text != "" && err == nil {
+			texts[i], err = zeroTerminated(path.name, path.text)
+			*path.field = uintptr(texts[i].address)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &Context{hooks: setHooks(&n, options)}
+	var pointer uintptr
+	if err := native.Kvevict_context_create(&n, &pointer); err != nil {
+		return nil, err
+	}
+	runtime.KeepAlive(&texts)
+	c.own(c, pointer, native.Kvevict_context_destroy)
+	return c, nil
+}
+
+func setHooks(n *native.ContextOptions, options *ContextOptions) *hooks {
+	log, start := options.Log, options.Go
+	if start == nil {
+		start = func(work func()) { go work() }
+	}
+	h := newHooks(native.Hooks{
+		Log:     func(level int32, message string) { log(LogLevel(level), message) },
+		Threads: options.Threads,
+		Go:      start,
+	})
+	if log != nil {
+		n.Log, n.LogUserData = native.LogHook(), uintptr(h.handle)
+	}
+	if options.Threads > 1 {
+		n.Parallel, n.ParallelUserData = native.ParallelHook(), uintptr(h.handle)
+	}
+	return h
+}
+
+// NewPlan checks a geometry and a policy against each other and lays out the workspace. The plan
+// keeps what it needs of the context alive.
+func (c *Context) NewPlan(geometry Geometry, policy Policy) (*Plan, error) {
+	nativePolicy, err := policy.native()
+	if err != nil {
+		return nil, err
+	}
+	nativeGeometry, err := geometry.native()
+	if err != nil {
+		return nil, err
+	}
+	context, err := c.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	p := &Plan{hooks: c.hooks, geometry: nativeGeometry, obsWindow: nativePolicy.ObsWindow}
+	var pointer uintptr
+	err = native.Kvevict_plan_create(context, &nativeGeometry, &nativePolicy, &pointer)
+	if err != nil {
+		return nil, err
+	}
+	p.own(p, pointer, native.Kvevict_plan_destroy)
+	return p, nil
+}
+
+// Prepare compiles and loads the kernels that a plan's calls may launch, now instead of at first
+// use; nil: those that serve every plan. On the CPU there is nothing to do.
+func (c *Context) Prepare(plan *Plan) error {
+	context, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	if plan == nil {
+		return native.Kvevict_context_prepare(context, 0)
+	}
+	pointer, err := plan.enter()
+	if err != nil {
+		return err
+	}
+	defer plan.leave()
+	return native.Kvevict_context_prepare(context, pointer)
+}
+
+// Compact moves one layer's surviving rows to slots [0, kept), in place. keep is int32
+// [nKeepLists, kept] slots, strictly ascending per list; nKeepLists is 1 (all heads alike) or the KV
+// heads.
+func (c *Context) Compact(
+	view *View, nTokens int, keep Memory, nKeepLists int, stream Stream,
+) error {
+	context, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	cache, n, err := view.use(nTokens)
+	if err != nil {
+		return err
+	}
+	lists := count(&err, "nKeepLists", nKeepLists)
+	if err != nil {
+		return err
+	}
+	keepLen, err := keep.slots("keep")
+	if err != nil {
+		return err
+	}
+	err = native.Kvevict_compact(context, cache.native, n, uintptr(keep.address), keepLen, lists,
+		uintptr(stream))
+	runtime.KeepAlive(cache)
+	runtime.KeepAlive(keep.owner)
+	return err
+}

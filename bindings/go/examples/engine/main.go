@@ -1,0 +1,149 @@
+// A small engine that owns its cache and uses kvevict; bindings/examples/engine has the model.
+package main
+
+import (
+	"fmt"
+	"log"
+	"math"
+	"os"
+
+	kvevict "kvevict.dev/kvevict/bindings/go"
+)
+
+const layers, qHeads, kvHeads, dim, room, x, kv = 2, 4, 2, 16, 160, qHeads * dim, kvHeads * dim
+const prompt, guessed, decoded = 96, 8, 24
+
+type engine struct {
+	seed     uint32
+	sequence *kvevict.Sequence
+	k, v     [layers][]float32 // the cache, by slot
+	q        [layers][]float32 // queries by position, to take back
+	x        [x]int
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
+func (e *engine) hash(a uint32) uint32 {
+	h := (a ^ e.seed) * 2654435761
+	h = (h ^ h>>15) * 2246822519
+	return h ^ h>>13
+}
+
+// rows of so many heads, one after the other.
+func rows(data []float32, heads int) kvevict.Plane {
+	return kvevict.Plane{
+		Data: kvevict.Slice(data), DType: kvevict.DTypeF32, HeadDim: dim,
+		TokenStride: int64(heads) * dim * 4, HeadStride: dim * 4,
+	}
+}
+
+// capture shows n rows of the query log.
+func (e *engine) capture(layer, first, n int) {
+	queries := rows(e.q[layer][first*x:], qHeads)
+	check(e.sequence.Capture(layer, &queries, n, first))
+}
+
+func (e *engine) attend(layer, nSlots int, q []float32) {
+	for h := 0; h < qHeads; h++ {
+		sum, out := 0.0, [dim]float64{}
+		for s := 0; s < nSlots; s++ {
+			dot, at := 0.0, s*kv+h/(qHeads/kvHeads)*dim
+			k, v := e.k[layer][at:at+dim], e.v[layer][at:at+dim]
+			for i := range k {
+				dot += float64(q[h*dim+i]) * float64(k[i])
+			}
+			dot = math.Max(dot, 0)
+			weight := 1 + dot*dot
+			for i := range v {
+				out[i] += weight * float64(v[i])
+			}
+			sum += weight
+		}
+		for i := range out {
+			e.x[h*dim+i] = (e.x[h*dim+i]+int(math.Floor(4*(out[i]/sum)+0.5))+8)&15 - 8
+		}
+	}
+}
+
+// step takes one token through all layers; returns the next one.
+func (e *engine) step(token uint32) uint32 {
+	position := must(e.sequence.LogicalLength())
+	for i := range e.x {
+		e.x[i] = int(e.hash((token*1024+uint32(position))*x+uint32(i))>>28) - 8
+	}
+	for l := 0; l < layers; l++ {
+		slot := must(e.sequence.StoredLength(l))
+		q := e.q[l][position*x:]
+		for i := range e.x {
+			q[i] = float32(e.x[(5*i+3*l+1)%x])
+		}
+		for i := 0; i < kv; i++ {
+			e.k[l][slot*kv+i] = float32(e.x[(7*i+l)%x])
+			e.v[l][slot*kv+i] = float32(e.x[(3*i+2*l+5)%x])
+		}
+		e.capture(l, position, 1)
+		e.attend(l, slot+1, q)
+	}
+	check(e.sequence.Append(1))
+	sum := 0
+	for i, value := range e.x {
+		sum += (value + 8) * (i + 1)
+	}
+	return uint32(sum % 256)
+}
+
+// feed steps through n tokens; returns the next one.
+func (e *engine) feed(first, n uint32) (next uint32) {
+	for i := first; i < first+n; i++ {
+		next = e.step(e.hash(i) % 256)
+	}
+	return next
+}
+
+func main() {
+	e := &engine{}
+	must(fmt.Sscan(append(os.Args, "1")[1], &e.seed))
+	plan := must(must(kvevict.NewContext(nil)).NewPlan(kvevict.Geometry{
+		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
+		QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32, MaxTokens: room,
+	}, must(kvevict.ParsePolicy("snapkv:budget=40,window=8,sink=2"))))
+	e.sequence = must(plan.NewSequence())
+	scratch := must(plan.NewWorkspace(kvevict.OperationEvict))
+	views := make([]*kvevict.View, layers)
+	for l := range views {
+		e.q[l], e.k[l], e.v[l] = make([]float32, room*x), make([]float32, room*kv), make([]float32, room*kv)
+		k, v := rows(e.k[l], kvHeads), rows(e.v[l], kvHeads)
+		views[l] = must(kvevict.NewView(kvevict.Layout{KVHeads: kvHeads, K: k, V: v}))
+	}
+
+	e.feed(0, prompt)
+	e.feed(1000, guessed)
+	check(e.sequence.Reset()) // the cache has every row still: start over, show what stays
+	for l := range views {
+		e.capture(l, 0, prompt)
+	}
+	check(e.sequence.Append(prompt))
+	token := e.feed(prompt, guessed)
+	must(e.sequence.Evict(views, nil, scratch))
+	for i := 0; i < layers*kvHeads; i++ {
+		kept := fmt.Sprint(must(e.sequence.KeepPositions(i/kvHeads, i%kvHeads)))
+		fmt.Printf("layer %d head %d keeps %s\n", i/kvHeads, i%kvHeads, kept[1:len(kept)-1])
+	}
+	checksum := uint64(14695981039346656037)
+	for i := 0; i < decoded; i++ {
+		token = e.step(token)
+		for _, value := range e.x {
+			checksum = (checksum ^ uint64(value+8)) * 1099511628211
+		}
+	}
+	fmt.Printf("last token %d, checksum %016x\n", token, checksum)
+}

@@ -1,0 +1,3 @@
+module kvevict.dev/kvevict/bindings/go
+
+go 1.19

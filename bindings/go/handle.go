@@ -1,0 +1,73 @@
+package kvevict
+
+import (
+	"math"
+	"runtime"
+	"sync/atomic"
+)
+
+// handle is an object of the native library. It is destroyed by Close, or when it has become
+// unreachable, but never under a call: then the last call does it. Every call ends with leave(),
+// which keeps the handle reachable until then.
+type handle struct {
+	pointer uintptr
+	destroy func(uintptr)
+	calls   atomic.Int32 // under way, plus closed
+}
+
+const closed = math.MinInt32
+
+// closer is a handle's owner.
+type closer interface{ Close() error }
+
+// own begins the life of a handle; owner contains it.
+func (h *handle) own(owner closer, pointer uintptr, destroy func(uintptr)) {
+	h.pointer, h.destroy = pointer, destroy
+	runtime.SetFinalizer(owner, func(c closer) { _ = c.Close() })
+}
+
+// enter returns the pointer, which stays valid until leave().
+func (h *handle) enter() (uintptr, error) {
+	for {
+		n := h.calls.Load()
+		if n < 0 {
+			return 0, ErrClosed
+		}
+		if h.calls.CompareAndSwap(n, n+1) {
+			return h.pointer, nil
+		}
+	}
+}
+
+// enterAlone is enter for objects that serve one goroutine at a time.
+func (h *handle) enterAlone() (uintptr, error) {
+	if h.calls.CompareAndSwap(0, 1) {
+		return h.pointer, nil
+	}
+	if h.calls.Load() < 0 {
+		return 0, ErrClosed
+	}
+	return 0, invalid("the sequence is in use by another call")
+}
+
+func (h *handle) leave() {
+	if h.calls.Add(-1) == closed {
+		h.destroy(h.pointer)
+	}
+}
+
+// Close releases the native object; a second call does nothing. It never fails.
+func (h *handle) Close() error {
+	for {
+		n := h.calls.Load()
+		if n < 0 {
+			return nil
+		}
+		if h.calls.CompareAndSwap(n, n+closed) {
+			if n == 0 {
+				h.destroy(h.pointer)
+			}
+			return nil
+		}
+	}
+}

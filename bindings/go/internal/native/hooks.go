@@ -1,0 +1,61 @@
+package native
+
+// #include "support.h"
+import "C"
+
+import (
+	"runtime/cgo"
+	"sync"
+	"sync/atomic"
+)
+
+// Hooks is what a context calls back, by the number of a cgo.Handle.
+type Hooks struct {
+	Log     func(level int32, message string)
+	Threads int
+	Go      func(work func())
+}
+
+// LogHook and ParallelHook are the addresses to put into ContextOptions.
+func LogHook() uintptr      { return uintptr(C.kv_go_log_hook()) }
+func ParallelHook() uintptr { return uintptr(C.kv_go_parallel_hook()) }
+
+//export kvevictGoLog
+func kvevictGoLog(level C.int32_t, message *C.char, handle C.uintptr_t) {
+	// A panic cannot pass the C frames below.
+	defer func() { _ = recover() }()
+	cgo.Handle(handle).Value().(*Hooks).Log(int32(level), C.GoString(message))
+}
+
+//export kvevictGoParallel
+func kvevictGoParallel(nItems C.uint32_t, run, task, handle C.uintptr_t) {
+	j := &job{nItems: uint32(nItems), run: run, task: task}
+	j.open.Add(int(nItems))
+	hooks := cgo.Handle(handle).Value().(*Hooks)
+	for w := uint32(1); w < uint32(hooks.Threads) && w < j.nItems; w++ {
+		worker := w
+		hooks.Go(func() { j.work(worker) })
+	}
+	j.work(0)
+	j.open.Wait()
+}
+
+// job is one parallel call. A goroutine that starts late, or never, finds no item left and does
+// not touch the task, which is gone by then; so nobody waits for goroutines that have not begun.
+type job struct {
+	nItems    uint32
+	run, task C.uintptr_t
+	next      atomic.Uint32
+	open      sync.WaitGroup // items
+}
+
+func (j *job) work(worker uint32) {
+	for {
+		item := j.next.Add(1) - 1
+		if item >= j.nItems {
+			return
+		}
+		C.kv_go_run_task(j.run, j.task, C.uint32_t(item), C.uint32_t(worker))
+		j.open.Done()
+	}
+}

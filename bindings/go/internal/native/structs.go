@@ -1,0 +1,182 @@
+package native
+
+// The structs of kvevict.h, field by field; a test compares them with its layout table. Pointers
+// are numbers: what they point to is kept alive by the caller.
+
+// DTypeInfo is kvevict_dtype_info.
+type DTypeInfo struct {
+	StructSize   uint32
+	DType        int32
+	Name         uintptr
+	ElementBytes uint32
+	CanMove      uint32
+	CanScore     uint32
+	CanRotate    uint32
+}
+
+// ContextOptions is kvevict_context_options.
+type ContextOptions struct {
+	StructSize          uint32
+	Device              int32
+	NThreads            uint32
+	LogLevel            int32
+	Alloc               uintptr
+	Free                uintptr
+	AllocUserData       uintptr
+	Parallel            uintptr
+	ParallelUserData    uintptr
+	Log                 uintptr
+	LogUserData         uintptr
+	CUDAContext         uintptr
+	LibCUDAPath         uintptr
+	LibNVRTCPath        uintptr
+	KernelCacheDir      uintptr
+	DeviceAlloc         uintptr
+	DeviceFree          uintptr
+	DeviceAllocUserData uintptr
+	SelectOnHost        uint32
+	Debug               uint32
+}
+
+// Policy is kvevict_policy.
+type Policy struct {
+	StructSize   uint32
+	Kind         int32
+	Budget       float64
+	NSink        uint32
+	NRecent      uint32
+	ObsWindow    uint32
+	KeepWindow   uint32
+	Pool         int32
+	PoolKernel   uint32
+	PoolEdge     int32
+	WindowReduce int32
+	GroupReduce  int32
+	ShapingOrder int32
+	Scope        int32
+	ScopeReduce  int32
+	Tie          int32
+	LayerSplit   int32
+	PyramidAlpha float64
+	PyramidBeta  uint32
+	Reserved     uint32
+	Seed         uint64
+}
+
+// ResolvedPolicy is kvevict_resolved_policy.
+type ResolvedPolicy struct {
+	StructSize uint32
+	Budget     uint32
+	NSink      uint32
+	NRecent    uint32
+	NSelected  uint32
+	ObsWindow  uint32
+}
+
+// PolicyInfo is kvevict_policy_info.
+type PolicyInfo struct {
+	StructSize uint32
+	Kind       int32
+	Name       uintptr
+	Signal     uintptr
+	Shaping    uintptr
+	Budget     uintptr
+	Trigger    uintptr
+	Paper      uintptr
+}
+
+// PresetInfo is kvevict_preset_info.
+type PresetInfo struct {
+	StructSize uint32
+	Reserved   uint32
+	Name       uintptr
+	PolicyText uintptr
+	Reproduces uintptr
+}
+
+// Plane is kvevict_plane.
+type Plane struct {
+	Data               uint64
+	TokenStrideBytes   int64
+	HeadStrideBytes    int64
+	ElementStrideBytes int64
+	BlockStrideBytes   int64
+	DType              int32
+	HeadDim            uint32
+	RowBytes           uint32
+	Reserved           [3]uint32
+}
+
+// View is kvevict_view.
+type View struct {
+	StructSize    uint32
+	NKVHeads      uint32
+	K             Plane
+	V             Plane
+	Companions    uintptr
+	NCompanions   uint32
+	BlockSize     uint32
+	BlockTable    uintptr
+	BlockTableLen uint64
+}
+
+// Geometry is kvevict_geometry.
+type Geometry struct {
+	StructSize   uint32
+	NLayers      uint32
+	NQHeads      uint32
+	NKVHeads     uint32
+	KHeadDim     uint32
+	VHeadDim     uint32
+	QDType       int32
+	KDType       int32
+	VDType       int32
+	MaxTokens    uint32
+	SoftmaxScale float32
+	Reserved     uint32
+}
+
+// Capabilities is kvevict_capabilities.
+type Capabilities struct {
+	StructSize   uint32
+	CanMove      uint32
+	CanScore     uint32
+	CanRotate    uint32
+	MoveReason   int32
+	ScoreReason  int32
+	RotateReason int32
+	NeedsScore   uint32
+}
+
+// EvictOptions is kvevict_evict_options.
+type EvictOptions struct {
+	StructSize            uint32
+	Reserved              uint32
+	ProtectedPositions    uintptr
+	ProtectedPositionsLen uint64
+	Scores                uintptr
+	ScoresLen             uint64
+	ScoresLayerStride     uint64
+	ScoresHeadStride      uint64
+}
+
+// EvictReport is kvevict_evict_report.
+type EvictReport struct {
+	StructSize   uint32
+	Evicted      uint32
+	BytesBefore  uint64
+	BytesAfter   uint64
+	TokensBefore uint64
+	TokensAfter  uint64
+	BlocksFreed  uint64
+}
+
+// SequenceMemory is kvevict_sequence_memory.
+type SequenceMemory struct {
+	StructSize uint32
+	Reserved   uint32
+	Lengths    uint64
+	Positions  uint64
+	NListed    uint32
+	NLists     uint32
+}

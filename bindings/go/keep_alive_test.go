@@ -1,0 +1,91 @@
+package kvevict
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// watch counts memory that the collector has found unreachable.
+type watch struct{ lost atomic.Int32 }
+
+func (w *watch) floats(s []float32) []float32 {
+	runtime.SetFinalizer(&s[0], func(*float32) { w.lost.Add(1) })
+	return s
+}
+
+// collecting is a context whose calls collect before they work.
+func collecting(t *testing.T, w *watch) *Context {
+	collected := false
+	t.Cleanup(func() {
+		if !collected {
+			t.Error("the calls had no work to share")
+		}
+	})
+	return newContext(t, &ContextOptions{Threads: 2, Go: func(work func()) {
+		collected = true
+		for i := 0; i < 5; i++ {
+			runtime.GC()
+			time.Sleep(time.Millisecond)
+		}
+		if n := w.lost.Load(); n != 0 {
+			t.Errorf("%d slices were given up during the call", n)
+		}
+		work()
+	}})
+}
+
+func temporaryView(t *testing.T, w *watch, n int) *View {
+	layout := Layout{
+		KVHeads: kvHeads,
+		K:       rows(w.floats(random(n*row, 1)), kvHeads),
+		V:       rows(w.floats(random(n*row, 2)), kvHeads),
+	}
+	view, err := NewView(layout)
+	must(t, err)
+	return view
+}
+
+func TestScoringKeepsItsMemory(t *testing.T) {
+	var w watch
+	const n = 512
+	plan := newPlan(t, collecting(t, &w), 1, n, "snapkv:budget=0.5,window=4")
+	scratch, err := plan.NewWorkspace(OperationScoreWindow)
+	must(t, err)
+	queries := rows(w.floats(random(4*qHeads*headDim, 3)), qHeads)
+	must(t, plan.ScoreWindow(&queries, nil, temporaryView(t, &w, n), n,
+		Slice(w.floats(make([]float32, kvHeads*n))), scratch, 0))
+}
+
+func TestSelectingKeepsItsMemory(t *testing.T) {
+	var w watch
+	const n = 4096
+	plan := newPlan(t, collecting(t, &w), 1, n, "custom:budget=0.5")
+	scratch, err := plan.NewWorkspace(OperationSelect)
+	must(t, err)
+	_, err = plan.Select(0, Slice(w.floats(random(kvHeads*n, 1))), n, nil,
+		Slice(make([]int32, kvHeads*n)), scratch, 0)
+	must(t, err)
+}
+
+func TestEvictingKeepsItsMemory(t *testing.T) {
+	var w watch
+	const n = 512
+	plan := newPlan(t, collecting(t, &w), 1, n, "custom:budget=0.5")
+	sequence := newSequence(t, plan)
+	must(t, sequence.Append(n))
+	scratch, err := plan.NewWorkspace(OperationEvict)
+	must(t, err)
+	_, err = sequence.Evict([]*View{temporaryView(t, &w, n)}, &EvictOptions{
+		Scores: Slice(w.floats(random(kvHeads*n, 3))), ScoresLayerStride: kvHeads * n,
+		ScoresHeadStride: n, Protected: []int32{7},
+	}, scratch)
+	must(t, err)
+}
+
+func TestCompactingKeepsItsMemory(t *testing.T) {
+	var w watch
+	const n = 512
+	must(t, collecting(t, &w).Compact(temporaryView(t, &w, n), n, Slice([]int32{1, 3, 5}), 1, 0))
+}

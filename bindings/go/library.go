@@ -1,0 +1,121 @@
+package kvevict
+
+import (
+	"errors"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// Version is "MAJOR.MINOR.PATCH" of the library in use.
+func Version() string { return native.Kvevict_version() }
+
+// ABIVersion is the number in the SONAME of the library in use.
+func ABIVersion() uint32 { return native.Kvevict_abi_version() }
+
+// CheckDevice asks whether contexts can be created on a device here; if not, the error says why.
+func CheckDevice(device Device) error { return native.Kvevict_device_check(int32(device)) }
+
+// SIMDTargets is what the library holds and this CPU can run, best first: "AVX3_ZEN4", ...
+func SIMDTargets() []string {
+	var names []string
+	for {
+		name := native.Kvevict_simd_target_at(uint32(len(names)))
+		if name == "" {
+			return names
+		}
+		names = append(names, name)
+	}
+}
+
+// AutoBudget suggests a budget in tokens for a model of a context length and a full cache of so
+// many bytes; 0: do not evict.
+func AutoBudget(maxTokens int, fullCacheBytes uint64) (int, error) {
+	var err error
+	n := count(&err, "maxTokens", maxTokens)
+	if err != nil {
+		return 0, err
+	}
+	var budget uint32
+	err = native.Kvevict_auto_budget(n, fullCacheBytes, &budget)
+	return int(budget), err
+}
+
+// DTypeInfo is one row of the table of element types.
+type DTypeInfo struct {
+	DType        DType
+	Name         string // as in "f32"
+	ElementBytes int    // 0 for opaque
+	CanMove      bool   // compaction moves it
+	CanScore     bool   // a signal can read keys of it
+	CanRotate    bool   // RoPE can be re-applied to keys of it
+}
+
+// PolicyInfo is one row of the table of policies.
+type PolicyInfo struct {
+	Kind    PolicyKind
+	Name    string // as in the text form
+	Signal  string // what ranks a token
+	Shaping string // what happens to the numbers
+	Budget  string // how many survive, where
+	Trigger string // when it runs
+	Paper   string // its source; "" if none
+}
+
+// PresetInfo is a preset: the options under which another implementation's keep sets come out.
+type PresetInfo struct {
+	Name       string // as in the text form
+	PolicyText string // the same policy spelled out
+	Reproduces string // whose behaviour this is
+}
+
+// DTypes is the table of element types.
+func DTypes() ([]DTypeInfo, error) {
+	n := native.DTypeInfo{StructSize: uint32(unsafe.Sizeof(native.DTypeInfo{}))}
+	return table(func(i uint32) (DTypeInfo, error) {
+		err := native.Kvevict_dtype_at(i, &n)
+		return DTypeInfo{
+			DType(n.DType), native.Text(n.Name), int(n.ElementBytes),
+			n.CanMove != 0, n.CanScore != 0, n.CanRotate != 0,
+		}, err
+	})
+}
+
+// Policies is the table of policies.
+func Policies() ([]PolicyInfo, error) {
+	n := native.PolicyInfo{StructSize: uint32(unsafe.Sizeof(native.PolicyInfo{}))}
+	return table(func(i uint32) (PolicyInfo, error) {
+		err := native.Kvevict_policy_at(i, &n)
+		return PolicyInfo{
+			PolicyKind(n.Kind), native.Text(n.Name), native.Text(n.Signal),
+			native.Text(n.Shaping), native.Text(n.Budget), native.Text(n.Trigger),
+			native.Text(n.Paper),
+		}, err
+	})
+}
+
+// Presets is the table of presets.
+func Presets() ([]PresetInfo, error) {
+	n := native.PresetInfo{StructSize: uint32(unsafe.Sizeof(native.PresetInfo{}))}
+	return table(func(i uint32) (PresetInfo, error) {
+		err := native.Kvevict_preset_at(i, &n)
+		return PresetInfo{
+			native.Text(n.Name), native.Text(n.PolicyText), native.Text(n.Reproduces),
+		}, err
+	})
+}
+
+// table reads rows until the index that is past the end.
+func table[T any](at func(index uint32) (T, error)) ([]T, error) {
+	var rows []T
+	for {
+		row, err := at(uint32(len(rows)))
+		if errors.Is(err, StatusInvalidArgument) && len(rows) > 0 {
+			return rows, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, row)
+	}
+}

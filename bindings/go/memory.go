@@ -1,0 +1,104 @@
+package kvevict
+
+import (
+	"math"
+	"reflect"
+	"unsafe"
+)
+
+// Number is what slices given to the library hold. 16-bit floats are uint16 or int16; bytes hold
+// anything.
+type Number interface {
+	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~float32 | ~float64
+}
+
+// Memory is a place that calls read or write: a slice of this process, or an address here or on a
+// device. The zero Memory is absent.
+type Memory struct {
+	address uint64
+	bytes   uint64
+	owner   unsafe.Pointer // keeps a slice alive; nil for an address
+	kind    reflect.Kind   // of a slice's elements; Invalid for an address
+	ended   bool           // whether bytes can be trusted
+}
+
+// Stream is a CUstream; 0 is the default stream. Ignored on the CPU.
+type Stream uintptr
+
+// heap is never set; that it might be makes the compiler put slices into the heap, where they
+// stay in place. Stacks move.
+var heap struct {
+	always bool
+	sink   unsafe.Pointer
+}
+
+// Slice is the memory of a slice.
+func Slice[T Number](s []T) Memory {
+	if len(s) == 0 {
+		return Memory{ended: true, kind: reflect.TypeOf(T(0)).Kind()}
+	}
+	p := unsafe.Pointer(&s[0])
+	if heap.always {
+		heap.sink = p
+	}
+	return Memory{
+		address: uint64(uintptr(p)),
+		bytes:   uint64(len(s)) * uint64(unsafe.Sizeof(s[0])),
+		owner:   p,
+		kind:    reflect.TypeOf(s[0]).Kind(),
+		ended:   true,
+	}
+}
+
+// Pointer is memory of so many bytes at a pointer, for example of C. Memory of Go must be in the
+// heap.
+func Pointer(p unsafe.Pointer, bytes uint64) Memory {
+	return Memory{address: uint64(uintptr(p)), bytes: bytes, owner: p, ended: true}
+}
+
+// Address is memory of so many bytes at an address, on the device of the context that it is used
+// with. Planes may pass 0 bytes: then nobody checks where the memory ends.
+func Address(address, bytes uint64) Memory {
+	return Memory{address: address, bytes: bytes, ended: bytes != 0}
+}
+
+// floats is how many float32 the memory holds.
+func (m Memory) floats(name string) (uint64, error) { return m.words(name, reflect.Float32) }
+
+// slots is how many int32 the memory holds.
+func (m Memory) slots(name string) (uint64, error) { return m.words(name, reflect.Int32) }
+
+func (m Memory) words(name string, kind reflect.Kind) (uint64, error) {
+	if m.kind != kind && m.kind != reflect.Invalid {
+		return 0, invalid("%s is a slice of %v, not of %v", name, m.kind, kind)
+	}
+	return m.bytes / 4, nil
+}
+
+// count checks a number that C holds as uint32_t. Of several mistakes the first one stays.
+func count(err *error, name string, value int) uint32 {
+	if value < 0 || uint64(value) > math.MaxUint32 {
+		if *err == nil {
+			*err = invalid("%s %d is not in 0 .. %d", name, value, uint32(math.MaxUint32))
+		}
+		return 0
+	}
+	return uint32(value)
+}
+
+// zeroTerminated is text as C reads it, in the heap.
+func zeroTerminated(name, text string) (Memory, error) {
+	for i := 0; i < len(text); i++ {
+		if text[i] == 0 {
+			return Memory{}, invalid("%s has a zero byte at %d", name, i)
+		}
+	}
+	return Slice(append([]byte(text), 0)), nil
+}
+
+func flag(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}

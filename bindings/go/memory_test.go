@@ -1,0 +1,145 @@
+package kvevict
+
+import (
+	"math"
+	"testing"
+	"unsafe"
+)
+
+func TestEndsOfPlanes(t *testing.T) {
+	plane := func(floats int, token, head, element int64) *Plane {
+		return &Plane{
+			Data: Slice(make([]float32, floats)), DType: DTypeF32, HeadDim: 8,
+			TokenStride: token, HeadStride: head, ElementStride: element,
+		}
+	}
+	capacity := func(p *Plane, heads uint32) uint64 { return p.steps(heads, 1, p.TokenStride) }
+	same(t, uint64(10), capacity(plane(160, 64, 32, 0), 2))
+	same(t, uint64(9), capacity(plane(159, 64, 32, 0), 2))
+	same(t, uint64(0), capacity(plane(15, 64, 32, 0), 2))
+	same(t, uint64(0), capacity(plane(0, 64, 32, 0), 2))
+	same(t, uint64(5), capacity(plane(80, 32, 160, 0), 2))   // head-major [2, 5, 8]
+	same(t, uint64(10), capacity(plane(160, 4, 320, 40), 2)) // transposed [16, 10]
+	same(t, uint64(0), capacity(plane(160, 64, -32, 0), 2))
+	same(t, uint64(0), capacity(plane(160, 64, math.MaxInt64, 0), 4)) // beyond 64 bits
+
+	backwards := plane(16, -64, 32, 0) // the last of 10 rows
+	backwards.Before = 9 * 64
+	same(t, uint64(10), capacity(backwards, 2))
+	paged := plane(4*2*16, 64, 32, 0) // 4 blocks of 2 tokens
+	same(t, uint64(4), paged.steps(2, 2, 128))
+	paged.Data = Address(1, 0)
+	same(t, uint64(unlimited), paged.steps(2, 2, 128))
+}
+
+func TestTypesThatDoNotHoldTheDType(t *testing.T) {
+	for _, wrong := range []Plane{
+		{Data: Slice([]float32{1}), DType: DTypeF16, HeadDim: 2},
+		{Data: Slice([]uint16{1}), DType: DTypeF32, HeadDim: 2},
+		{Data: Slice([]int32{1}), DType: DTypeF32, HeadDim: 2},
+	} {
+		_, err := NewView(Layout{KVHeads: 1, K: wrong})
+		fails(t, err, StatusInvalidArgument, "K.DType", "does not hold")
+	}
+	for _, right := range []Plane{
+		{Data: Slice([]byte{1, 2, 3, 4}), DType: DTypeF32, HeadDim: 1},
+		{Data: Slice([]uint16{1}), DType: DTypeBF16, HeadDim: 1},
+		{Data: Slice([]float64{1}), DType: DTypeOpaque, RowBytes: 8},
+	} {
+		_, err := NewView(Layout{KVHeads: 1, K: right})
+		must(t, err)
+	}
+	context := newContext(t, nil)
+	plan := newPlan(t, context, 1, 64, "snapkv:budget=16,window=4")
+	_, err := plan.Select(0, Slice([]int32{1}), 64, nil, Slice([]int32{1}), Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "scores is a slice of int32, not of float32")
+	_, err = plan.Select(0, Memory{}, 64, nil, Slice([]float32{1}), Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "keep is a slice of float32, not of int32")
+}
+
+func TestSlicesThatAreTooShort(t *testing.T) {
+	context := newContext(t, nil)
+	plan := newPlan(t, context, 1, 64, "snapkv:budget=16,window=4")
+	sequence := newSequence(t, plan)
+	view := newView(t, make([]float32, 64*row), make([]float32, 63*row))
+	must(t, view.Validate(63))
+	fails(t, view.Validate(64), StatusInvalidArgument, "V holds 63 rows of 2 heads, not 64")
+	fails(t, context.Compact(view, 64, Slice([]int32{0}), 1, 0), StatusInvalidArgument, "V holds 63")
+	queries := rows(make([]float32, 3*qHeads*headDim), qHeads)
+	fails(t, sequence.Capture(0, &queries, 4, 0), StatusInvalidArgument,
+		"queries holds 3 rows of 4 heads, not 4")
+	fails(t, plan.ScoreWindow(&queries, nil, view, 63, Memory{}, Memory{}, 0),
+		StatusInvalidArgument, "queries holds 3 rows")
+	must(t, sequence.Capture(0, &queries, 3, 0))
+	must(t, sequence.Append(64))
+	scratch := workspace(t, plan, OperationEvict)
+	_, err := sequence.Evict([]*View{view}, nil, scratch)
+	fails(t, err, StatusInvalidArgument, "V holds 63 rows of 2 heads, not 64")
+	_, err = sequence.Evict(nil, nil, scratch)
+	fails(t, err, StatusInvalidArgument, "0 views for 1 layers")
+	_, err = sequence.KeepPositionsInto(0, 0, make([]int32, 63))
+	fails(t, err, StatusInvalidArgument, "63", "64")
+	scratch = workspace(t, plan, OperationSelect)
+	_, err = plan.Select(0, Slice(make([]float32, 127)), 64, nil, Slice(make([]int32, 32)), scratch, 0)
+	fails(t, err, StatusInvalidArgument, "127")
+	_, err = plan.Select(0, Slice(make([]float32, 128)), 64, nil, Slice(make([]int32, 31)), scratch, 0)
+	fails(t, err, StatusInvalidArgument, "31")
+}
+
+func TestBlockTablesThatNameMissingBlocks(t *testing.T) {
+	table := []int32{3, 4}
+	pool := rows(make([]float32, 4*2*row), kvHeads)
+	pool.BlockStride = 2 * row * 4
+	view, err := NewView(Layout{KVHeads: kvHeads, K: pool, BlockSize: 2, BlockTable: Slice(table)})
+	must(t, err)
+	must(t, view.Validate(2))
+	fails(t, view.Validate(3), StatusInvalidArgument, "K holds 4 blocks, the block table names 4")
+	table[1] = 2 // read when calls are made
+	must(t, view.Validate(4))
+}
+
+func TestNumbersAndNils(t *testing.T) {
+	context := newContext(t, nil)
+	plan := newPlan(t, context, 1, 64, "snapkv:budget=16,window=4")
+	sequence := newSequence(t, plan)
+	view := newView(t, make([]float32, 64), make([]float32, 64))
+	fails(t, sequence.Append(-1), StatusInvalidArgument, "nTokens -1 is not in 0 .. 4294967295")
+	fails(t, sequence.Append(1<<32), StatusInvalidArgument, "nTokens 4294967296")
+	fails(t, sequence.Append(65), StatusInvalidArgument, "65")
+	fails(t, view.Validate(-1), StatusInvalidArgument, "nTokens -1")
+	fails(t, sequence.Capture(0, nil, 1, 0), StatusInvalidArgument, "queries is nil")
+	fails(t, context.Compact(nil, 1, Slice([]int32{0}), 1, 0), StatusInvalidArgument, "view is nil")
+	_, err := sequence.Evict([]*View{nil}, nil, Memory{})
+	fails(t, err, StatusInvalidArgument, "view is nil")
+	_, err = sequence.StoredLength(-1)
+	fails(t, err, StatusInvalidArgument, "layer -1")
+	_, err = sequence.StoredLength(1)
+	fails(t, err, StatusInvalidArgument, "layer 1")
+	_, err = NewView(Layout{KVHeads: -1})
+	fails(t, err, StatusInvalidArgument, "KVHeads -1")
+	_, err = NewView(Layout{K: Plane{HeadDim: -8}})
+	fails(t, err, StatusInvalidArgument, "K: ", "HeadDim -8")
+	_, err = context.NewPlan(Geometry{Layers: -1}, Policy{Budget: 1})
+	fails(t, err, StatusInvalidArgument, "Layers -1")
+	_, err = plan.Select(0, Slice(make([]float32, 128)), 64, nil, Slice(make([]int32, 32)), Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "workspace")
+	_, err = NewContext(&ContextOptions{KernelCacheDir: "a\x00b"})
+	fails(t, err, StatusInvalidArgument, "KernelCacheDir has a zero byte at 1")
+}
+
+// A slice given to the library leaves the stack, whose addresses change when it grows.
+func TestSlicesStayInPlace(t *testing.T) {
+	var local [64]float32
+	memory := Slice(local[:])
+	deepen(100)
+	same(t, uint64(uintptr(unsafe.Pointer(&local[0]))), memory.address)
+}
+
+func deepen(n int) (sum byte) {
+	var frame [1024]byte
+	frame[n] = byte(n)
+	if n > 0 {
+		sum = deepen(n - 1)
+	}
+	return sum + frame[n]
+}

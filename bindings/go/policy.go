@@ -1,0 +1,213 @@
+package kvevict
+
+import (
+	"strings"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// Policy is what survives an eviction: signal, shaping, budget.
+//
+// Always kept are the first Sink tokens, the last Recent, the observation window (unless KeepWindow
+// is false) and protected positions; they count inside the budget. The rest of the budget goes to
+// the highest scores. Start from NewPolicy or ParsePolicy: the zero Policy is not valid.
+type Policy struct {
+	Kind PolicyKind
+	// Budget is the tokens kept per KV head and layer, everything included; in (0, 1] a ratio of
+	// the context.
+	Budget       float64
+	Sink         int  // first tokens, always kept
+	Recent       int  // last tokens, always kept
+	ObsWindow    int  // last queries that score
+	KeepWindow   bool // whether the window's own tokens are kept
+	Pool         Pool
+	PoolKernel   int // odd width of the pooling
+	PoolEdge     PoolEdge
+	WindowReduce Reduce // over the window's rows: mean or sum
+	GroupReduce  Reduce // over the query heads of a KV head
+	ShapingOrder ShapingOrder
+	Scope        Scope
+	ScopeReduce  Reduce // over heads (and layers) sharing a list
+	Tie          Tie
+	LayerSplit   LayerSplit
+	PyramidAlpha float64 // geometric ratio in (0, 1]
+	PyramidBeta  int     // steepness of the arithmetic splits
+	Seed         uint64  // of the random policy
+}
+
+// NewPolicy returns the defaults of a kind.
+func NewPolicy(kind PolicyKind) (Policy, error) {
+	var n native.Policy
+	if err := native.Kvevict_policy_init(&n, uint64(unsafe.Sizeof(n)), int32(kind)); err != nil {
+		return Policy{}, err
+	}
+	return policyOf(&n), nil
+}
+
+// ParsePolicy reads the text form, `name` or `name:key=value,key=value`, where name is a policy or
+// a preset. An error gives the column and what was expected there.
+func ParsePolicy(text string) (Policy, error) {
+	zeroTerminated, err := zeroTerminated("text", text)
+	if err != nil {
+		return Policy{}, err
+	}
+	n := native.Policy{StructSize: uint32(unsafe.Sizeof(native.Policy{}))}
+	if err := native.Kvevict_policy_parse((*byte)(zeroTerminated.owner), &n); err != nil {
+		return Policy{}, err
+	}
+	return policyOf(&n), nil
+}
+
+// With returns the policy with some keys of the text form changed: "budget=0.25,sink=8".
+func (p Policy) With(keys string) (Policy, error) {
+	text, err := p.Format()
+	if err != nil {
+		return Policy{}, err
+	}
+	if strings.Contains(text, ":") {
+		return ParsePolicy(text + "," + keys)
+	}
+	return ParsePolicy(text + ":" + keys)
+}
+
+// Format writes the text form, with every key that differs from the kind's default.
+func (p Policy) Format() (string, error) {
+	n, err := p.native()
+	if err != nil {
+		return "", err
+	}
+	var length uint64
+	if err := native.Kvevict_policy_format(&n, nil, 0, &length); err != nil {
+		return "", err
+	}
+	text := make([]byte, length+1)
+	if err := native.Kvevict_policy_format(&n, &text[0], length+1, nil); err != nil {
+		return "", err
+	}
+	return string(text[:length]), nil
+}
+
+// String is Format, or the error's text for an invalid policy.
+func (p Policy) String() string {
+	text, err := p.Format()
+	if err != nil {
+		return "(" + err.Error() + ")"
+	}
+	return text
+}
+
+// Validate checks every field and their combination, for any context length.
+func (p Policy) Validate() error {
+	n, err := p.native()
+	if err != nil {
+		return err
+	}
+	return native.Kvevict_policy_validate(&n)
+}
+
+// ResolvedPolicy is a policy in tokens, for one context length.
+type ResolvedPolicy struct {
+	Budget    int // tokens kept in all
+	Sink      int // first tokens kept
+	Recent    int // last tokens kept, the observation window included
+	Selected  int // tokens chosen by score
+	ObsWindow int // last queries that score; 0 if none do
+}
+
+// Resolve turns the policy into token counts, strictly: a context too short for it is an error.
+func (p Policy) Resolve(nContext int) (ResolvedPolicy, error) {
+	n, err := p.native()
+	context := count(&err, "nContext", nContext)
+	if err != nil {
+		return ResolvedPolicy{}, err
+	}
+	out := native.ResolvedPolicy{StructSize: uint32(unsafe.Sizeof(native.ResolvedPolicy{}))}
+	if err := native.Kvevict_policy_resolve(&n, context, &out); err != nil {
+		return ResolvedPolicy{}, err
+	}
+	return ResolvedPolicy{
+		int(out.Budget), int(out.NSink), int(out.NRecent), int(out.NSelected), int(out.ObsWindow),
+	}, nil
+}
+
+// LayerBudgets is the tokens that each layer keeps of a context.
+func (p Policy) LayerBudgets(nContext, nLayers int) ([]uint32, error) {
+	n, err := p.native()
+	context := count(&err, "nContext", nContext)
+	layers := count(&err, "nLayers", nLayers)
+	if err == nil && layers > maxLayers {
+		err = invalid("nLayers %d > %d", layers, maxLayers)
+	}
+	if err != nil {
+		return nil, err
+	}
+	budgets := make([]uint32, layers)
+	err = native.Kvevict_policy_layer_budgets(&n, context, first(budgets), uint64(layers))
+	if err != nil {
+		return nil, err
+	}
+	return budgets, nil
+}
+
+// maxLayers is the header's bound, checked before memory is made for so many.
+const maxLayers = 4096
+
+// first is a slice's memory as cgo checks it.
+func first[T any](s []T) *T {
+	if len(s) == 0 {
+		return nil
+	}
+	return &s[0]
+}
+
+func (p *Policy) native() (native.Policy, error) {
+	var err error
+	n := native.Policy{
+		StructSize:   uint32(unsafe.Sizeof(native.Policy{})),
+		Kind:         int32(p.Kind),
+		Budget:       p.Budget,
+		NSink:        count(&err, "Sink", p.Sink),
+		NRecent:      count(&err, "Recent", p.Recent),
+		ObsWindow:    count(&err, "ObsWindow", p.ObsWindow),
+		KeepWindow:   flag(p.KeepWindow),
+		Pool:         int32(p.Pool),
+		PoolKernel:   count(&err, "PoolKernel", p.PoolKernel),
+		PoolEdge:     int32(p.PoolEdge),
+		WindowReduce: int32(p.WindowReduce),
+		GroupReduce:  int32(p.GroupReduce),
+		ShapingOrder: int32(p.ShapingOrder),
+		Scope:        int32(p.Scope),
+		ScopeReduce:  int32(p.ScopeReduce),
+		Tie:          int32(p.Tie),
+		LayerSplit:   int32(p.LayerSplit),
+		PyramidAlpha: p.PyramidAlpha,
+		PyramidBeta:  count(&err, "PyramidBeta", p.PyramidBeta),
+		Seed:         p.Seed,
+	}
+	return n, err
+}
+
+func policyOf(n *native.Policy) Policy {
+	return Policy{
+		Kind:         PolicyKind(n.Kind),
+		Budget:       n.Budget,
+		Sink:         int(n.NSink),
+		Recent:       int(n.NRecent),
+		ObsWindow:    int(n.ObsWindow),
+		KeepWindow:   n.KeepWindow != 0,
+		Pool:         Pool(n.Pool),
+		PoolKernel:   int(n.PoolKernel),
+		PoolEdge:     PoolEdge(n.PoolEdge),
+		WindowReduce: Reduce(n.WindowReduce),
+		GroupReduce:  Reduce(n.GroupReduce),
+		ShapingOrder: ShapingOrder(n.ShapingOrder),
+		Scope:        Scope(n.Scope),
+		ScopeReduce:  Reduce(n.ScopeReduce),
+		Tie:          Tie(n.Tie),
+		LayerSplit:   LayerSplit(n.LayerSplit),
+		PyramidAlpha: n.PyramidAlpha,
+		PyramidBeta:  int(n.PyramidBeta),
+		Seed:         n.Seed,
+	}
+}

@@ -1,0 +1,84 @@
+package kvevict
+
+import "testing"
+
+func TestPolicyTextGoesThereAndBack(t *testing.T) {
+	policy, err := ParsePolicy("snapkv:budget=512,window=16,pool=max5")
+	must(t, err)
+	same(t, PolicySnapKV, policy.Kind)
+	same(t, 512.0, policy.Budget)
+	same(t, 16, policy.ObsWindow)
+	same(t, PoolMax, policy.Pool)
+	text, err := policy.Format()
+	must(t, err)
+	again, err := ParsePolicy(text)
+	must(t, err)
+	same(t, policy, again)
+	same(t, text, policy.String())
+	plain, err := NewPolicy(PolicySnapKV)
+	must(t, err)
+	changed, err := plain.With("pool=max5,window=16,budget=512")
+	must(t, err)
+	same(t, policy, changed)
+	changed, err = changed.With("budget=0.25")
+	must(t, err)
+	same(t, 0.25, changed.Budget)
+}
+
+func TestPolicyTypoSaysWhere(t *testing.T) {
+	_, err := ParsePolicy("snapkv:bugdet=512")
+	fails(t, err, StatusInvalidArgument, "column 8", "bugdet")
+	_, err = ParsePolicy("snapkv\x00")
+	fails(t, err, StatusInvalidArgument, "zero byte at 6")
+	_, err = ParsePolicy("")
+	fails(t, err, StatusInvalidArgument, "column")
+}
+
+func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
+	policy := Policy{
+		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, ReduceMax,
+		ShapingPoolThenReduce, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
+		0.25, 17, 18,
+	}
+	n, err := policy.native()
+	must(t, err)
+	same(t, policy, policyOf(&n))
+	same(t, [7]uint32{11, 12, 13, 0, 15, 17, 0},
+		[7]uint32{n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Reserved})
+	same(t, [5]int32{3, 2, 1, 2, 1},
+		[5]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge})
+}
+
+func TestPolicyNumbersAreChecked(t *testing.T) {
+	policy, err := NewPolicy(PolicySnapKV)
+	must(t, err)
+	must(t, policy.Validate())
+	negative := policy
+	negative.Sink = -1
+	fails(t, negative.Validate(), StatusInvalidArgument, "Sink -1")
+	huge := policy
+	huge.PyramidBeta = 1 << 32
+	fails(t, huge.Validate(), StatusInvalidArgument, "PyramidBeta 4294967296 is not in 0 .. 4294967295")
+	fails(t, Policy{}.Validate(), StatusInvalidArgument, "budget")
+	_, err = NewPolicy(99)
+	fails(t, err, StatusInvalidArgument, "99")
+	_, err = ParsePolicy("streaming-llm:sink=64,budget=64")
+	fails(t, err, StatusInvalidArgument, "64")
+}
+
+func TestPolicyInTokens(t *testing.T) {
+	policy, err := ParsePolicy("snapkv:budget=512,window=32")
+	must(t, err)
+	resolved, err := policy.Resolve(4096)
+	must(t, err)
+	same(t, ResolvedPolicy{512, 4, 32, 476, 32}, resolved)
+	budgets, err := policy.LayerBudgets(4096, 3)
+	must(t, err)
+	same(t, []uint32{512, 512, 512}, budgets)
+	_, err = policy.Resolve(0)
+	fails(t, err, StatusInvalidArgument, "n_context")
+	_, err = policy.LayerBudgets(64, -1)
+	fails(t, err, StatusInvalidArgument, "nLayers -1")
+	_, err = policy.LayerBudgets(64, 0)
+	fails(t, err, StatusInvalidArgument)
+}

@@ -1,0 +1,346 @@
+package kvevict
+
+import (
+	"math"
+	"runtime"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// PositionNext, as firstPosition, is the sequence's logical length. On CUDA it is read when the work
+// runs, so that a captured graph goes on where the sequence is.
+const PositionNext = math.MaxUint32
+
+// Sequence is what one request carries between steps: the last queries of every layer, the position
+// of every slot, stored and logical length. It serves one goroutine at a time; a second one gets an
+// error.
+type Sequence struct {
+	handle
+	hooks    *hooks
+	geometry native.Geometry
+	args     *arguments
+	views    []native.View
+	caches   []*content
+}
+
+// arguments is memory for one call's arguments. It holds no pointers of Go, as cgo demands of what
+// is passed to C.
+type arguments struct {
+	plane   native.Plane
+	options native.EvictOptions
+	report  native.EvictReport
+	memory  native.SequenceMemory
+	n       uint32
+	place   int32
+	length  uint64
+}
+
+// SetStream sets the stream of the next calls. The caller orders it after the one before.
+func (s *Sequence) SetStream(stream Stream) error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	return native.Kvevict_sequence_set_stream(sequence, uintptr(stream))
+}
+
+// Reset forgets everything, as if newly created.
+func (s *Sequence) Reset() error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	return native.Kvevict_sequence_reset(sequence)
+}
+
+// Capture shows a layer's query rows of one chunk, [QHeads, nRows] after RoPE; the last ObsWindow are
+// copied and remembered. Showing earlier positions again replaces them and forgets what came after
+// (rollback). firstPosition is that of row 0, or PositionNext.
+func (s *Sequence) Capture(layer int, queries *Plane, nRows, firstPosition int) error {
+	return s.capture("queries", native.Kvevict_sequence_capture, layer, queries, nRows, firstPosition)
+}
+
+// CaptureLSE shows the log-sum-exps of query rows that were captured before, f32 with HeadDim 1,
+// which saves CUDA a pass over the keys.
+func (s *Sequence) CaptureLSE(layer int, rowLSE *Plane, nRows, firstPosition int) error {
+	return s.capture(
+		"rowLSE", native.Kvevict_sequence_capture_lse, layer, rowLSE, nRows, firstPosition)
+}
+
+func (s *Sequence) capture(
+	name string, call func(uintptr, uint32, *native.Plane, uint32, uint32) error,
+	layer int, plane *Plane, nRows, firstPosition int,
+) error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	l := count(&err, "layer", layer)
+	rows := count(&err, "nRows", nRows)
+	position := count(&err, "firstPosition", firstPosition)
+	if err == nil && plane == nil {
+		err = invalid("%s is nil", name)
+	}
+	if err != nil {
+		return err
+	}
+	if err := plane.require(name, rows, s.geometry.NQHeads); err != nil {
+		return err
+	}
+	if s.args.plane, err = plane.native(name); err != nil {
+		return err
+	}
+	err = call(sequence, l, &s.args.plane, rows, position)
+	runtime.KeepAlive(plane)
+	return err
+}
+
+// Append notes that the engine stored nTokens more rows in every layer, each at the layer's next slot
+// and with the next positions.
+func (s *Sequence) Append(nTokens int) error {
+	return s.note(native.Kvevict_sequence_append, nTokens)
+}
+
+// Replayed notes on the host that a graph ran once more which captured and appended nTokens.
+func (s *Sequence) Replayed(nTokens int) error {
+	return s.note(native.Kvevict_sequence_replayed, nTokens)
+}
+
+func (s *Sequence) note(call func(uintptr, uint32) error, nTokens int) error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	n := count(&err, "nTokens", nTokens)
+	if err != nil {
+		return err
+	}
+	return call(sequence, n)
+}
+
+// EvictOptions is what an eviction may be told beside the policy.
+type EvictOptions struct {
+	// Protected are strictly ascending positions that must stay; those already evicted are ignored.
+	Protected []int32
+	// Scores, for PolicyCustom: float32 scores of every layer's slots, [Layers, KVHeads, stored
+	// length] with the strides below, in elements.
+	Scores            Memory
+	ScoresLayerStride uint64
+	ScoresHeadStride  uint64
+}
+
+// EvictReport is what an eviction did. Bytes count K, V and companions of all layers.
+type EvictReport struct {
+	Evicted      bool // whether any layer lost a token
+	BytesBefore  uint64
+	BytesAfter   uint64
+	TokensBefore uint64 // slots in use, summed over the layers
+	TokensAfter  uint64
+	BlocksFreed  uint64 // paged: blocks, summed over the layers, that hold nothing any more
+}
+
+// Evict scores, selects and compacts the cache of a whole model in place. Every check is made before
+// the first byte moves. Afterwards the next token goes to slot StoredLength with position
+// LogicalLength. options may be nil; workspace is for OperationEvict.
+func (s *Sequence) Evict(views []*View, options *EvictOptions, workspace Memory) (
+	EvictReport, error,
+) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return EvictReport{}, err
+	}
+	defer s.leave()
+	if len(views) != len(s.views) {
+		return EvictReport{}, invalid("%d views for %d layers", len(views), len(s.views))
+	}
+	defer s.release()
+	for layer, view := range views {
+		if err := s.place(sequence, layer, view); err != nil {
+			return EvictReport{}, err
+		}
+	}
+	var none EvictOptions
+	if options == nil {
+		options = &none
+	}
+	scoresLen, err := options.Scores.floats("Scores")
+	if err != nil {
+		return EvictReport{}, err
+	}
+	protected := Slice(options.Protected)
+	s.args.options = native.EvictOptions{
+		StructSize:            uint32(unsafe.Sizeof(s.args.options)),
+		ProtectedPositions:    uintptr(protected.address),
+		ProtectedPositionsLen: uint64(len(options.Protected)),
+		Scores:                uintptr(options.Scores.address),
+		ScoresLen:             scoresLen,
+		ScoresLayerStride:     options.ScoresLayerStride,
+		ScoresHeadStride:      options.ScoresHeadStride,
+	}
+	r := &s.args.report
+	r.StructSize = uint32(unsafe.Sizeof(*r))
+	err = native.Kvevict_sequence_evict(sequence, &s.views[0], uint64(len(views)), &s.args.options,
+		uintptr(workspace.address), workspace.bytes, r)
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(protected.owner)
+	runtime.KeepAlive(workspace.owner)
+	if err != nil {
+		return EvictReport{}, err
+	}
+	return EvictReport{
+		r.Evicted != 0, r.BytesBefore, r.BytesAfter, r.TokensBefore, r.TokensAfter, r.BlocksFreed,
+	}, nil
+}
+
+// place puts a layer's view among the arguments and keeps its memory until release().
+func (s *Sequence) place(sequence uintptr, layer int, view *View) error {
+	cache, err := view.open()
+	if err != nil {
+		return err
+	}
+	if !cache.holds(s.geometry.MaxTokens) {
+		err := native.Kvevict_sequence_stored_length(sequence, uint32(layer), &s.args.n)
+		if err != nil {
+			return err
+		}
+		if err := cache.require(s.args.n); err != nil {
+			return err
+		}
+	}
+	s.views[layer], s.caches[layer] = *cache.native, cache
+	return nil
+}
+
+func (s *Sequence) release() {
+	for layer := range s.caches {
+		s.caches[layer] = nil
+	}
+}
+
+// SequenceMemory is where a sequence keeps a layer's state, on the device of its context.
+type SequenceMemory struct {
+	// Lengths is the address of u32 [Layers, 2]: stored and logical length; fixed for life.
+	Lengths uint64
+	// Positions is the address of i32 [Lists, Listed]: positions of a layer's first Listed slots;
+	// those after count up by one. Moves with every eviction.
+	Positions uint64
+	Listed    int
+	Lists     int // 1, or the KV heads
+}
+
+// MemoryOf tells where the state of a layer lies, for the engine's own kernels.
+func (s *Sequence) MemoryOf(layer int) (SequenceMemory, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return SequenceMemory{}, err
+	}
+	defer s.leave()
+	l := count(&err, "layer", layer)
+	if err != nil {
+		return SequenceMemory{}, err
+	}
+	m := &s.args.memory
+	m.StructSize = uint32(unsafe.Sizeof(*m))
+	if err := native.Kvevict_sequence_memory_of(sequence, l, m); err != nil {
+		return SequenceMemory{}, err
+	}
+	return SequenceMemory{m.Lengths, m.Positions, int(m.NListed), int(m.NLists)}, nil
+}
+
+// StoredLength is the slots in use in a layer: where its next row goes.
+func (s *Sequence) StoredLength(layer int) (int, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	l := count(&err, "layer", layer)
+	if err == nil {
+		err = native.Kvevict_sequence_stored_length(sequence, l, &s.args.n)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(s.args.n), nil
+}
+
+// LogicalLength is the tokens seen so far: the position (for RoPE) of the next one.
+func (s *Sequence) LogicalLength() (int, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	if err := native.Kvevict_sequence_logical_length(sequence, &s.args.n); err != nil {
+		return 0, err
+	}
+	return int(s.args.n), nil
+}
+
+// PositionOfSlot is the position of the token in a slot.
+func (s *Sequence) PositionOfSlot(layer, kvHead, slot int) (int, error) {
+	return s.find(native.Kvevict_sequence_position_of_slot, layer, kvHead, "slot", slot)
+}
+
+// SlotOfPosition is the slot that holds the token of a position; -1 if it was evicted.
+func (s *Sequence) SlotOfPosition(layer, kvHead, position int) (int, error) {
+	return s.find(native.Kvevict_sequence_slot_of_position, layer, kvHead, "position", position)
+}
+
+func (s *Sequence) find(
+	call func(uintptr, uint32, uint32, uint32, *int32) error,
+	layer, kvHead int, name string, value int,
+) (int, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	l := count(&err, "layer", layer)
+	h := count(&err, "kvHead", kvHead)
+	v := count(&err, name, value)
+	if err == nil {
+		err = call(sequence, l, h, v, &s.args.place)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(s.args.place), nil
+}
+
+// KeepPositions is the positions of all slots of a layer and KV head, ascending.
+func (s *Sequence) KeepPositions(layer, kvHead int) ([]int32, error) {
+	n, err := s.StoredLength(layer)
+	if err != nil {
+		return nil, err
+	}
+	positions := make([]int32, n)
+	n, err = s.KeepPositionsInto(layer, kvHead, positions)
+	return positions[:n], err
+}
+
+// KeepPositionsInto is KeepPositions into a slice that holds the layer's stored length, and returns
+// that length.
+func (s *Sequence) KeepPositionsInto(layer, kvHead int, positions []int32) (int, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	l := count(&err, "layer", layer)
+	h := count(&err, "kvHead", kvHead)
+	if err != nil {
+		return 0, err
+	}
+	err = native.Kvevict_sequence_keep_positions(
+		sequence, l, h, first(positions), uint64(len(positions)), &s.args.length)
+	if err != nil {
+		return 0, err
+	}
+	return int(s.args.length), nil
+}

@@ -1,0 +1,132 @@
+package kvevict
+
+import "testing"
+
+const full = 64
+
+func TestKeepsSinksAndRecents(t *testing.T) {
+	k := random(full*row, 1)
+	before := append([]float32(nil), k...)
+	plan := newPlan(t, newContext(t, nil), 1, full, "streaming-llm:budget=8,sink=2")
+	sequence := newSequence(t, plan)
+	view := newView(t, k, random(full*row, 2))
+	must(t, sequence.Append(full))
+	report, err := sequence.Evict([]*View{view}, nil, workspace(t, plan, OperationEvict))
+	must(t, err)
+	bytes := uint64(2 * row * 4)
+	same(t, EvictReport{true, full * bytes, 8 * bytes, full, 8, 0}, report)
+	kept := []int32{0, 1, 58, 59, 60, 61, 62, 63}
+	positions, err := sequence.KeepPositions(0, 0)
+	must(t, err)
+	same(t, kept, positions)
+	for slot, position := range kept {
+		same(t, before[position*row+5], k[slot*row+5])
+	}
+	is := func(expected int) func(int, error) {
+		return func(n int, err error) { t.Helper(); must(t, err); same(t, expected, n) }
+	}
+	is(8)(sequence.StoredLength(0))
+	is(full)(sequence.LogicalLength())
+	is(58)(sequence.PositionOfSlot(0, 1, 2))
+	is(2)(sequence.SlotOfPosition(0, 1, 58))
+	is(-1)(sequence.SlotOfPosition(0, 1, 57))
+	memory, err := sequence.MemoryOf(0)
+	must(t, err)
+	if memory.Lengths == 0 || memory.Lists < 1 {
+		t.Error(memory)
+	}
+	must(t, sequence.SetStream(0))
+	must(t, sequence.Reset())
+	is(0)(sequence.LogicalLength())
+}
+
+// What attention ranks highest stays, chunk by chunk as all at once, with a rollback between.
+func TestCapturesInAnyChunksAndRollsBack(t *testing.T) {
+	plan := newPlan(t, newContext(t, nil), 2, full, "snapkv:budget=16,window=4,pool=none")
+	q := random(full*qHeads*headDim, 3)
+	from := func(position int) *Plane {
+		plane := rows(q[position*qHeads*headDim:], qHeads)
+		return &plane
+	}
+	var kept [3][]int32
+	for way := range kept {
+		sequence := newSequence(t, plan)
+		views := make([]*View, 2)
+		for layer := range views {
+			views[layer] = newView(t, random(full*row, int64(10+layer)), random(full*row, 20))
+			switch way {
+			case 0:
+				must(t, sequence.Capture(layer, from(0), full, 0))
+			case 1:
+				must(t, sequence.Capture(layer, from(0), 40, 0))
+				must(t, sequence.Capture(layer, from(7), 30, 40)) // a wrong branch
+				for p := 40; p < full; p++ {                      // and back
+					must(t, sequence.Capture(layer, from(p), 1, p))
+				}
+			case 2:
+				must(t, sequence.Capture(layer, from(0), full, PositionNext))
+			}
+		}
+		must(t, sequence.Append(full))
+		_, err := sequence.Evict(views, nil, workspace(t, plan, OperationEvict))
+		must(t, err)
+		kept[way], err = sequence.KeepPositions(1, 1)
+		must(t, err)
+		same(t, 16, len(kept[way]))
+	}
+	same(t, kept[0], kept[1])
+	same(t, kept[0], kept[2])
+}
+
+func TestProtectedPositionsAndCustomScores(t *testing.T) {
+	scores := make([]float32, kvHeads*full)
+	for i := range scores {
+		scores[i] = float32(i % full) // the later, the better
+	}
+	plan := newPlan(t, newContext(t, nil), 1, full, "custom:budget=6,sink=1,recent=1")
+	sequence := newSequence(t, plan)
+	views := []*View{newView(t, random(full*row, 1), random(full*row, 2))}
+	scratch := workspace(t, plan, OperationEvict)
+	must(t, sequence.Append(full))
+	_, err := sequence.Evict(views, nil, scratch)
+	fails(t, err, StatusInvalidArgument, "scores")
+	_, err = sequence.Evict(views, &EvictOptions{
+		Protected: []int32{9, 20}, Scores: Slice(scores), ScoresLayerStride: kvHeads * full,
+		ScoresHeadStride: full,
+	}, scratch)
+	must(t, err)
+	kept, err := sequence.KeepPositions(0, 0)
+	must(t, err)
+	same(t, []int32{0, 9, 20, 61, 62, 63}, kept)
+}
+
+func TestBudgetsAndCapabilities(t *testing.T) {
+	context := newContext(t, nil)
+	plan := newPlan(t, context, 2, full, "snapkv:budget=16,window=4")
+	must(t, context.Prepare(plan))
+	budgets, err := plan.LayerBudgets(full)
+	must(t, err)
+	same(t, []uint32{16, 16}, budgets)
+	can, err := plan.Capabilities(1)
+	must(t, err)
+	same(t, Capabilities{true, true, false, ReasonNone, ReasonNone, ReasonNoRotation, true}, can)
+	_, err = plan.Capabilities(2)
+	fails(t, err, StatusInvalidArgument, "layer 2")
+	fails(t, newSequence(t, plan).Replayed(full+1), StatusInvalidArgument)
+	lse := rows(random(full, 1), 1)
+	fails(t, newSequence(t, plan).CaptureLSE(2, &lse, 0, 0), StatusInvalidArgument, "layer 2")
+}
+
+// A call per token must not allocate.
+func TestCallsPerTokenDoNotAllocate(t *testing.T) {
+	plan := newPlan(t, newContext(t, nil), 1, 1<<20, "snapkv:budget=16,window=4")
+	sequence := newSequence(t, plan)
+	queries := rows(random(qHeads*headDim, 1), qHeads)
+	allocations := testing.AllocsPerRun(100, func() {
+		must(t, sequence.Capture(0, &queries, 1, PositionNext))
+		must(t, sequence.Append(1))
+		_, err := sequence.StoredLength(0)
+		must(t, err)
+	})
+	same(t, 0.0, allocations)
+}

@@ -1,0 +1,106 @@
+package kvevict
+
+import (
+	"errors"
+	"math/rand"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// Small caches for the tests: token-major [token, head, headDim] float32.
+const (
+	qHeads  = 4
+	kvHeads = 2
+	headDim = 8
+	row     = kvHeads * headDim
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func same(t *testing.T, expected, actual any) {
+	t.Helper()
+	if !reflect.DeepEqual(expected, actual) {
+		t.Errorf("expected %+v, got %+v", expected, actual)
+	}
+}
+
+// fails wants an error of a code whose text contains every part.
+func fails(t *testing.T, err error, code Status, parts ...string) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(err, code) {
+		t.Errorf("expected %v, got %v", code, err)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(e.Message, part) {
+			t.Errorf("no %q in: %s", part, e.Message)
+		}
+	}
+}
+
+func random(n int, seed int64) []float32 {
+	r := rand.New(rand.NewSource(seed))
+	s := make([]float32, n)
+	for i := range s {
+		s[i] = float32(r.NormFloat64())
+	}
+	return s
+}
+
+func rows(data []float32, heads int) Plane {
+	return Plane{
+		Data: Slice(data), DType: DTypeF32, HeadDim: headDim,
+		TokenStride: int64(heads) * headDim * 4, HeadStride: headDim * 4,
+	}
+}
+
+func newView(t *testing.T, k, v []float32) *View {
+	t.Helper()
+	view, err := NewView(Layout{KVHeads: kvHeads, K: rows(k, kvHeads), V: rows(v, kvHeads)})
+	must(t, err)
+	t.Cleanup(func() { _ = view.Close() })
+	return view
+}
+
+func newContext(t *testing.T, options *ContextOptions) *Context {
+	t.Helper()
+	context, err := NewContext(options)
+	must(t, err)
+	t.Cleanup(func() { _ = context.Close() })
+	return context
+}
+
+func newPlan(t *testing.T, context *Context, layers, maxTokens int, text string) *Plan {
+	t.Helper()
+	policy, err := ParsePolicy(text)
+	must(t, err)
+	plan, err := context.NewPlan(Geometry{
+		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: headDim, VHeadDim: headDim,
+		QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32, MaxTokens: maxTokens,
+	}, policy)
+	must(t, err)
+	t.Cleanup(func() { _ = plan.Close() })
+	return plan
+}
+
+func newSequence(t *testing.T, plan *Plan) *Sequence {
+	t.Helper()
+	sequence, err := plan.NewSequence()
+	must(t, err)
+	t.Cleanup(func() { _ = sequence.Close() })
+	return sequence
+}
+
+func workspace(t *testing.T, plan *Plan, operation Operation) Memory {
+	t.Helper()
+	memory, err := plan.NewWorkspace(operation)
+	must(t, err)
+	return memory
+}

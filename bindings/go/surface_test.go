@@ -1,0 +1,227 @@
+package kvevict
+
+import (
+	"go/ast"
+	"go/constant"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"sort"
+	"strings"
+	"testing"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// golden is a file of pkg/abi, which a copy of the module alone does not have.
+func golden(t *testing.T, name string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "pkg", "abi", name))
+	if err != nil {
+		t.Skip("skipped: needs the source tree of the library: ", err)
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+func symbols(t *testing.T) []string {
+	var names []string
+	for _, line := range golden(t, "kvevict.symbols") {
+		names = append(names, strings.Split(line, "@")[0])
+	}
+	sort.Strings(names)
+	return names
+}
+
+func mentions(t *testing.T, glob, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(glob)
+	if err != nil || len(files) == 0 {
+		t.Fatal(glob, err)
+	}
+	seen := map[string]bool{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			seen["kvevict_"+m[1]] = true
+		}
+	}
+	var names []string
+	for name := range seen {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+func TestEveryFunctionIsGenerated(t *testing.T) {
+	generated := mentions(t, "internal/native/native.go", `(?m)^func Kvevict_(\w+)\(`)
+	if expected := symbols(t); !reflect.DeepEqual(expected, generated) {
+		t.Errorf("exported\n%v\ngenerated\n%v", expected, generated)
+	}
+}
+
+// What no public function calls stands in not_wrapped.txt with a reason.
+func TestEveryFunctionIsReachable(t *testing.T) {
+	leftOut := map[string]bool{}
+	for _, line := range golden(t, "../../bindings/not_wrapped.txt") {
+		if words := strings.SplitN(line, " ", 3); words[0] == "go" && len(words) == 3 {
+			leftOut[words[1]] = true
+		}
+	}
+	var expected []string
+	for _, name := range symbols(t) {
+		if !leftOut[name] {
+			expected = append(expected, name)
+		}
+	}
+	if called := mentions(t, "*.go", `native\.Kvevict_(\w+)`); !reflect.DeepEqual(expected, called) {
+		t.Errorf("exported and not left out\n%v\ncalled\n%v", expected, called)
+	}
+}
+
+// A constant's name is its C name without KVEVICT_, ERROR and underscores, in other letters.
+func TestEnumsHaveTheHeadersConstants(t *testing.T) {
+	expected := map[string]string{}
+	for _, line := range golden(t, "kvevict.layout") {
+		words := strings.Fields(line)
+		if name := strings.TrimPrefix(words[0], "KVEVICT_"); name != words[0] && name != "ABI_VERSION" {
+			if name == "OK" {
+				name = "ERROR_OK"
+			}
+			name = regexp.MustCompile("^ERROR_").ReplaceAllString(name, "STATUS_")
+			expected[strings.ToLower(strings.ReplaceAll(name, "_", ""))] = words[1]
+		}
+	}
+	actual := map[string]string{}
+	for name, value := range constants(t) {
+		actual[strings.ToLower(name)] = value
+	}
+	if !reflect.DeepEqual(expected, actual) {
+		t.Errorf("in C\n%v\nin Go\n%v", expected, actual)
+	}
+}
+
+// constants are those of enums.go, by name.
+func constants(t *testing.T) map[string]string {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, "enums.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := types.Config{Importer: importer.Default(), Error: func(error) {}}
+	checked, _ := config.Check("kvevict", files, []*ast.File{file}, nil) // its import is missing
+	values := map[string]string{}
+	for _, name := range checked.Scope().Names() {
+		if c, ok := checked.Scope().Lookup(name).(*types.Const); ok {
+			values[name] = constant.ToInt(c.Val()).String()
+		}
+	}
+	return values
+}
+
+func TestStructsHaveTheHeadersLayout(t *testing.T) {
+	structs := map[string]reflect.Type{}
+	for _, v := range []any{
+		native.DTypeInfo{}, native.ContextOptions{}, native.Policy{}, native.ResolvedPolicy{},
+		native.PolicyInfo{}, native.PresetInfo{}, native.Plane{}, native.View{}, native.Geometry{},
+		native.Capabilities{}, native.EvictOptions{}, native.EvictReport{}, native.SequenceMemory{},
+	} {
+		structs[strings.ToLower(reflect.TypeOf(v).Name())] = reflect.TypeOf(v)
+	}
+	fields := 0
+	for _, line := range golden(t, "kvevict.layout") {
+		words := strings.Fields(strings.TrimPrefix(line, "kvevict_"))
+		if strings.HasPrefix(line, "KVEVICT_") {
+			continue
+		}
+		name := strings.Split(strings.ReplaceAll(words[0], "_", ""), ".")
+		structure, ok := structs[name[0]]
+		if !ok {
+			t.Fatalf("no struct for %s", line)
+		}
+		if len(name) == 1 {
+			fields = 0
+			if number(structure.Size()) != words[1] {
+				t.Errorf("%s: size %d", line, structure.Size())
+			}
+			continue
+		}
+		field := structure.Field(fields)
+		fields++
+		if strings.ToLower(field.Name) != name[1] || number(field.Offset) != words[1] ||
+			number(field.Type.Size()) != words[2] {
+			t.Errorf("%s: is %s at %d of size %d", line, field.Name, field.Offset, field.Type.Size())
+		}
+	}
+}
+
+func number(n uintptr) string { return constant.MakeUint64(uint64(n)).String() }
+
+func TestDefaults(t *testing.T) {
+	var geometry, emptyGeometry native.Geometry
+	must(t, native.Kvevict_geometry_init(&geometry, uint64(reflect.TypeOf(geometry).Size())))
+	g := Geometry{QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32}
+	emptyGeometry, err := g.native()
+	must(t, err)
+	same(t, geometry, emptyGeometry)
+
+	var view native.View
+	must(t, native.Kvevict_view_init(&view, uint64(reflect.TypeOf(view).Size())))
+	empty, err := NewView(Layout{})
+	must(t, err)
+	same(t, view, *empty.content.Load().native)
+
+	var options native.ContextOptions
+	must(t, native.Kvevict_context_options_init(&options, uint64(reflect.TypeOf(options).Size())))
+	same(t, options, native.ContextOptions{StructSize: options.StructSize})
+
+	var evict native.EvictOptions
+	must(t, native.Kvevict_evict_options_init(&evict, uint64(reflect.TypeOf(evict).Size())))
+	same(t, evict, native.EvictOptions{StructSize: evict.StructSize})
+}
+
+func TestTables(t *testing.T) {
+	dtypes, err := DTypes()
+	must(t, err)
+	same(t, DTypeInfo{DTypeBF16, "bf16", 2, true, true, false}, dtypes[DTypeBF16])
+	policies, err := Policies()
+	must(t, err)
+	same(t, "snapkv", policies[PolicySnapKV].Name)
+	presets, err := Presets()
+	must(t, err)
+	for _, preset := range presets {
+		short, err := ParsePolicy(preset.Name)
+		must(t, err)
+		long, err := ParsePolicy(preset.PolicyText)
+		must(t, err)
+		same(t, long, short)
+	}
+	if len(presets) < 4 || len(SIMDTargets()) == 0 {
+		t.Error(presets, SIMDTargets())
+	}
+}
+
+func TestVersionAndDevices(t *testing.T) {
+	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version()) || ABIVersion() != 0 {
+		t.Error(Version(), ABIVersion())
+	}
+	must(t, CheckDevice(DeviceCPU))
+	same(t, "", ReasonNone.String())
+	if len(ReasonOpaqueKeys.String()) < 10 {
+		t.Error(ReasonOpaqueKeys.String())
+	}
+	budget, err := AutoBudget(2048, 1<<30)
+	must(t, err)
+	same(t, 1024, budget)
+}

@@ -1,0 +1,45 @@
+// A program of one's own, see consumer.sh.
+package main
+
+import (
+	"fmt"
+	"log"
+
+	kvevict "kvevict.dev/kvevict/bindings/go"
+)
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func main() {
+	cache := make([]float32, 64*4)
+	context, err := kvevict.NewContext(nil)
+	check(err)
+	defer context.Close()
+	policy, err := kvevict.ParsePolicy("streaming-llm:budget=16")
+	check(err)
+	plan, err := context.NewPlan(kvevict.Geometry{
+		Layers: 1, QHeads: 1, KVHeads: 1, KHeadDim: 4, QDType: kvevict.DTypeF32,
+		KDType: kvevict.DTypeF32, MaxTokens: 64,
+	}, policy)
+	check(err)
+	sequence, err := plan.NewSequence()
+	check(err)
+	view, err := kvevict.NewView(kvevict.Layout{KVHeads: 1, K: kvevict.Plane{
+		Data: kvevict.Slice(cache), DType: kvevict.DTypeF32, HeadDim: 4, TokenStride: 16,
+		HeadStride: 16,
+	}})
+	check(err)
+	workspace, err := plan.NewWorkspace(kvevict.OperationEvict)
+	check(err)
+	check(sequence.Append(64))
+	report, err := sequence.Evict([]*kvevict.View{view}, nil, workspace)
+	check(err)
+	fmt.Printf("%+v\n", report)
+	if report.TokensAfter != 16 {
+		log.Fatal("not evicted")
+	}
+}

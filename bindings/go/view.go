@@ -1,0 +1,167 @@
+package kvevict
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// Layout says where one layer's cache lies. K and V may differ in dtype, head size and strides.
+type Layout struct {
+	KVHeads    int
+	K          Plane
+	V          Plane   // absent for caches with one row per token (MLA)
+	Companions []Plane // what else has a row per token and head and must move along
+	BlockSize  int     // tokens per block; 0: contiguous
+	BlockTable Memory  // paged: block ids in token order, int32; read when calls are made
+}
+
+// View is a checked Layout. Nothing is copied; the memory is kept alive until Close. Immutable, so
+// goroutines may share it.
+type View struct {
+	content atomic.Pointer[content]
+}
+
+// content is what calls need of a view. The native structs are objects of their own, since cgo
+// passes none that lie beside pointers of Go.
+type content struct {
+	native     *native.View
+	companions []native.Plane
+	layout     Layout
+	planes     []*Plane
+	names      []string
+}
+
+// NewView checks a layout and remembers it.
+func NewView(layout Layout) (*View, error) {
+	c := &content{layout: layout}
+	c.layout.Companions = append([]Plane(nil), layout.Companions...)
+	var err error
+	c.native = &native.View{
+		StructSize: uint32(unsafe.Sizeof(native.View{})),
+		NKVHeads:   count(&err, "KVHeads", layout.KVHeads),
+		BlockSize:  count(&err, "BlockSize", layout.BlockSize),
+		BlockTable: uintptr(layout.BlockTable.address),
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.native.BlockTableLen, err = layout.BlockTable.slots("BlockTable"); err != nil {
+		return nil, err
+	}
+	if c.native.K, err = c.add(&c.layout.K, "K"); err != nil {
+		return nil, err
+	}
+	if c.native.V, err = c.add(&c.layout.V, "V"); err != nil {
+		return nil, err
+	}
+	for i := range c.layout.Companions {
+		plane, err := c.add(&c.layout.Companions[i], fmt.Sprintf("Companions[%d]", i))
+		if err != nil {
+			return nil, err
+		}
+		c.companions = append(c.companions, plane)
+	}
+	if n := len(c.companions); n > 0 {
+		c.native.Companions = uintptr(unsafe.Pointer(&c.companions[0]))
+		c.native.NCompanions = uint32(n)
+	}
+	v := &View{}
+	v.content.Store(c)
+	return v, nil
+}
+
+func (c *content) add(plane *Plane, name string) (native.Plane, error) {
+	if !plane.absent() {
+		c.planes = append(c.planes, plane)
+		c.names = append(c.names, name)
+	}
+	return plane.native(name)
+}
+
+// Close lets go of the memory; a second call does nothing. It never fails.
+func (v *View) Close() error {
+	v.content.Store(nil)
+	return nil
+}
+
+// Validate checks the view as executing calls do, for so many slots.
+func (v *View) Validate(nTokens int) error {
+	c, n, err := v.use(nTokens)
+	if err != nil {
+		return err
+	}
+	defer runtime.KeepAlive(c)
+	return native.Kvevict_view_validate(c.native, n)
+}
+
+// open is the content of a view that is neither nil nor closed.
+func (v *View) open() (*content, error) {
+	if v == nil {
+		return nil, invalid("view is nil")
+	}
+	c := v.content.Load()
+	if c == nil {
+		return nil, ErrClosed
+	}
+	return c, nil
+}
+
+// use is open for a view whose memory holds nTokens.
+func (v *View) use(nTokens int) (*content, uint32, error) {
+	c, err := v.open()
+	n := count(&err, "nTokens", nTokens)
+	if err == nil {
+		err = c.require(n)
+	}
+	return c, n, err
+}
+
+// holds tells whether nothing that require(maxTokens) checks can go wrong.
+func (c *content) holds(maxTokens uint32) bool {
+	for _, plane := range c.planes {
+		if plane.Data.ended && (c.native.BlockSize > 0 ||
+			plane.steps(c.native.NKVHeads, 1, plane.TokenStride) < uint64(maxTokens)) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *content) require(nTokens uint32) error {
+	heads, blockSize := c.native.NKVHeads, c.native.BlockSize
+	highest := c.highestBlock(nTokens)
+	for i, plane := range c.planes {
+		if blockSize == 0 {
+			if err := plane.require(c.names[i], nTokens, heads); err != nil {
+				return err
+			}
+		} else if n := plane.steps(heads, blockSize, plane.BlockStride); highest >= int64(n) {
+			return invalid("%s holds %d blocks, the block table names %d", c.names[i], n, highest)
+		}
+	}
+	return nil
+}
+
+// highestBlock is that of the blocks that hold the first nTokens; -1 if unknown.
+func (c *content) highestBlock(nTokens uint32) int64 {
+	highest := int64(-1)
+	table, blockSize := c.layout.BlockTable, uint64(c.native.BlockSize)
+	if blockSize == 0 || table.kind != reflect.Int32 || table.owner == nil {
+		return highest
+	}
+	used := (uint64(nTokens) + blockSize - 1) / blockSize
+	if used > c.native.BlockTableLen {
+		used = c.native.BlockTableLen
+	}
+	for _, block := range unsafe.Slice((*int32)(table.owner), used) {
+		if int64(block) > highest {
+			highest = int64(block)
+		}
+	}
+	return highest
+}
