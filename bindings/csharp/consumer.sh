@@ -13,19 +13,17 @@ trap 'rm -rf "$work"' EXIT
 # Of the user's own cache a stale package of the same version might come.
 export NUGET_PACKAGES=$KvEvictBuild/consumer-packages
 rm -rf "$NUGET_PACKAGES/kvevict"
-unset KvEvictBuild UseSharedCompilation
+unset KvEvictBuild
 cp "$here/consumer/consumer.csproj" "$work"
 awk '/^```csharp$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$here/README.md" \
   >"$work/Program.cs"
 [[ -s $work/Program.cs ]]
 cd "$work"
-cat >nuget.config <<XML
-<configuration>
-  <packageSources>
-    <add key="local" value="$feed" />
-  </packageSources>
-</configuration>
-XML
+# Our feed, and the user's own sources beside it or not.
+sources() { # sources [clear]
+  printf '<configuration><packageSources>%s<add key="local" value="%s" />%s\n' \
+    "${1:+<clear />}" "$feed" '</packageSources></configuration>' >nuget.config
+}
 
 # restore FRAMEWORK [options]: false where the framework's packs cannot be had.
 restore() {
@@ -60,12 +58,14 @@ plain() { # plain FRAMEWORK
 
 case $way in
   plain)
+    sources clear # nothing else is needed, so it works without a network
     restore "$newest" || { cat restore.log && exit 1; }
     plain "$newest"
     find "out-$newest" -name 'libkvevict_csharp.so' -exec mv {} library.so \;
     expect_paths "out-$newest/consumer"
     [[ -n $(KVEVICT_LIBRARY=library.so "out-$newest/consumer") ]]
     if [[ $newest != net8.0 ]]; then
+      sources
       if restore net8.0; then
         plain net8.0
       else
@@ -74,6 +74,7 @@ case $way in
     fi
     ;;
   aot)
+    sources
     tried=0
     for framework in net8.0 "$newest"; do
       if ! restore "$framework" -r "linux-$(uname -m | sed 's/x86_64/x64/;s/aarch64/arm64/')" \

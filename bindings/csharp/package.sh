@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# package.sh OUT: packs KvEvict.VERSION.nupkg and .snupkg into OUT; for net8.0 too where
-# its reference assemblies can be restored. Run by CMake, which sets KvEvictBuild.
+# package.sh OUT: packs KvEvict.VERSION.nupkg and .snupkg into OUT; for net8.0 too, and
+# analyzed for trimming and AOT, where NuGet has what that needs. Run by CMake, which
+# sets KvEvictBuild.
 set -euo pipefail
 out=$1
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -8,13 +9,11 @@ newest=$(sed -n 's:.*<KvEvictNewest>\(.*\)</KvEvictNewest>.*:\1:p' "$KvEvictBuil
 
 # A folder of its own: the usual build has one framework.
 pack=(-c Release -v quiet --artifacts-path "$KvEvictBuild/package")
-export KvEvictFrameworks=$newest
-if [[ $newest != net8.0 ]]; then
-  export KvEvictFrameworks="net8.0;$newest"
-  if ! dotnet restore -v quiet --artifacts-path "$KvEvictBuild/package" KvEvict; then
-    echo "net8.0 is left out: its reference assemblies cannot be restored"
-    export KvEvictFrameworks=$newest
-  fi
+export KvEvictFrameworks=net8.0 KvEvictAnalyze=true
+[[ $newest == net8.0 ]] || KvEvictFrameworks+=";$newest"
+if ! dotnet restore -v quiet --artifacts-path "$KvEvictBuild/package" KvEvict; then
+  echo "only $newest and without AOT analysis: the packs for more cannot be restored"
+  export KvEvictFrameworks=$newest KvEvictAnalyze=false
 fi
 mkdir -p "$out"
 rm -f "$out"/KvEvict.*.nupkg "$out"/KvEvict.*.snupkg
@@ -22,7 +21,7 @@ dotnet pack "${pack[@]}" -o "$out" KvEvict
 
 # What must lie in it.
 package=$(echo "$out"/KvEvict.*.nupkg)
-names=$(unzip -Z1 "$package")
+names=$(cmake -E tar tf "$package")
 runtime=$(sed -n 's:.*<KvEvictRuntime>\(.*\)</KvEvictRuntime>.*:\1:p' "$KvEvictBuild/kvevict.props")
 expected=("runtimes/$runtime/native/libkvevict_csharp.so" README.md LICENSE)
 for framework in ${KvEvictFrameworks//;/ }; do
