@@ -265,7 +265,7 @@ KVEVICT_MOCK_API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x,
   const CUresult checked = CheckShape(call, *function, shape);
   if (checked != CUDA_SUCCESS) return checked;
   const ptx::Kernel& kernel = *function->kernel;
-  if (extra != nullptr || (parameters == nullptr && kernel.param_bytes != 0)) {
+  if (extra != nullptr || parameters == nullptr) {
     return call.Misuse(CUDA_ERROR_INVALID_VALUE,
                        "arguments by `parameters` only");
   }

@@ -8,24 +8,14 @@
 
 namespace kvevict::mock {
 
-// As the programming guide says.
+// As the programming guide says; minor numbers that there are none of, as those
+// below them.
 int SharedBytesOptIn(int compute_capability) {
-  switch (compute_capability) {
-    case 70:
-    case 72:
-      return 96 << 10;
-    case 75:
-      return 64 << 10;
-    case 80:
-    case 87:
-      return 163 << 10;
-    case 86:
-    case 89:
-    case 120:
-      return 99 << 10;
-    default:
-      return 227 << 10;
-  }
+  if (compute_capability < 75) return 96 << 10;
+  if (compute_capability < 80) return 64 << 10;
+  if (compute_capability < 86 || compute_capability == 87) return 163 << 10;
+  if (compute_capability < 90) return 99 << 10;
+  return compute_capability < 120 ? 227 << 10 : 99 << 10;
 }
 
 namespace {

@@ -20,7 +20,9 @@ namespace kvevict::mock {
 
 struct Settings {
   int n_devices = 1;
-  int compute_capability = 80;
+  // A GPU that NVRTC has no machine code for, so that the library makes PTX of
+  // the architecture below: 81 gives compute_80, 71 compute_70.
+  int compute_capability = 81;
   int driver_version = 12040;  // CUDA 12.4
   uint64_t memory_bytes = uint64_t{8} << 30;
 

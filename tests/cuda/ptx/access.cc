@@ -72,8 +72,9 @@ void TakeOrderAndSpace(Modifiers& m, const char* ordered, Instruction& i) {
 void DecodeLoad(Modifiers& m, Instruction& i) {
   TakeOrderAndSpace(m, "acquire", i);
   TakeCacheHints(m);
-  CheckVector(TakeVector(m), i.counts[0]);
+  const int n = TakeVector(m);
   const Type type = m.ExpectType();
+  CheckVector(n, i.counts[0]);
   i.run = type == Type::kF32 ? &RunLoad<uint32_t>
           : type == Type::kF64
               ? &RunLoad<uint64_t>
@@ -86,8 +87,9 @@ void DecodeStore(Modifiers& m, Instruction& i) {
   TakeOrderAndSpace(m, "release", i);
   i.flag = false;
   TakeCacheHints(m);
-  CheckVector(TakeVector(m), i.counts[1]);
+  const int n = TakeVector(m);
   const Type type = m.ExpectType();
+  CheckVector(n, i.counts[1]);
   i.run = type == Type::kF32 ? &RunStore<uint32_t>
           : type == Type::kF64
               ? &RunStore<uint64_t>

@@ -78,6 +78,7 @@ void Block::Start(uint64_t index) {
   const std::vector<uint64_t>& initial = grid.kernel.registers;
   n_alive_ = static_cast<uint32_t>(lanes_.size());
   n_at_barrier_ = 0;
+  for (Warp& warp : warps_) warp.Start();
   for (Lane& lane : lanes_) {
     std::copy(initial.begin(), initial.end(), lane.registers);
     SetSpecials(lane);
@@ -139,10 +140,11 @@ bool Block::Step() {
 }
 
 void Block::RunLane(Lane& lane) {
-  const Instruction* code = grid.kernel.code.data();
+  const Instruction* const code = grid.kernel.code.data();
+  uint64_t* const executed = grid.executed.data();
   for (uint32_t n = 0; n < kTurn; ++n) {
     const Instruction& i = code[lane.pc];
-    ++grid.executed[lane.pc];
+    ++executed[lane.pc];
     ++lane.pc;
     if (i.guard != kNoSlot && lane.GetPredicate(i.guard) == i.guard_negated) {
       continue;
@@ -156,6 +158,7 @@ void Block::RunLane(Lane& lane) {
 
 void Block::AfterStop(Lane& lane) {
   Warp& warp = warps_[lane.warp()];
+  warp.Note(lane);
   if (lane.state == LaneState::kAtWarp) {
     warp.TryCollective(lane);
     return;
@@ -167,10 +170,8 @@ void Block::AfterStop(Lane& lane) {
     ++n_at_barrier_;
   }
   // Others may have waited for this one only.
-  for (uint32_t k = 0; k < warp.n_lanes; ++k) {
-    if (warp.lane(k).state == LaneState::kAtWarp) {
-      warp.TryCollective(warp.lane(k));
-    }
+  for (uint32_t k = 0; k < warp.n_lanes && warp.at_collective != 0; ++k) {
+    if ((warp.at_collective >> k & 1) != 0) warp.TryCollective(warp.lane(k));
   }
   TryBarrier();
 }
@@ -193,6 +194,7 @@ void Block::TryBarrier() {
 
 void Block::Resume(Lane& lane) {
   lane.state = LaneState::kRunning;
+  warps_[lane.warp()].Note(lane);
   runnable_.push_back(lane.thread);
 }
 

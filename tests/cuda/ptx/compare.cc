@@ -1,5 +1,6 @@
 // Comparisons and choices: setp, set, selp.
 #include <cmath>
+#include <utility>
 
 #include "tests/cuda/ptx/lanewise.h"
 #include "tests/cuda/ptx/opcodes.h"
@@ -35,7 +36,13 @@ enum Combination : uint8_t { kAlone = 0, kAnd, kOr, kXor };
 constexpr int kCombinationShift = 5;
 
 template <class T>
-bool Holds(uint8_t comparison, T a, T b) {
+bool IsNan(T value) {
+  if constexpr (std::is_floating_point_v<T>) return std::isnan(value);
+  return false;
+}
+
+template <class T>
+inline bool Holds(uint8_t comparison, T a, T b) {
   switch (comparison) {
     case kEq:
       return a == b;
@@ -66,9 +73,9 @@ bool Holds(uint8_t comparison, T a, T b) {
     case kGeu:
       return !(a < b);
     case kNum:
-      return a == a && b == b;
+      return !IsNan(a) && !IsNan(b);
     default:  // kNan
-      return a != a || b != b;
+      return IsNan(a) || IsNan(b);
   }
 }
 
@@ -104,6 +111,23 @@ bool Compare(const Lane& lane, const Instruction& i, int first) {
 }
 bool Operand(const Lane& lane, const Instruction& i, int slot) {
   return lane.GetPredicate(i.slots[slot]) != i.source_negated;
+}
+
+// The common case: no combination, no .ftz.
+template <class T, uint8_t kComparison>
+void RunPlainSetPredicate(Lane& lane, const Instruction& i) {
+  const bool holds =
+      Holds(kComparison, lane.Get<T>(i.slots[2]), lane.Get<T>(i.slots[3]));
+  lane.Set<uint8_t>(i.slots[0], holds);
+  lane.Set<uint8_t>(i.slots[1], !holds);
+}
+
+template <class T, size_t... kComparisons>
+Handler PlainSetPredicate(uint8_t comparison,
+                          std::index_sequence<kComparisons...>) {
+  static constexpr Handler kHandlers[] = {
+      &RunPlainSetPredicate<T, kComparisons>...};
+  return kHandlers[comparison];
 }
 
 template <class T>
@@ -149,8 +173,11 @@ void CheckOperands(const Instruction& i, int predicate) {
 void DecodeSetPredicate(Modifiers& m, Instruction& i) {
   TakeComparison(m, i);
   CheckOperands(i, 3);
-  i.run = ForNumber(m.ExpectType(), [](auto tag) -> Handler {
-    return &RunSetPredicate<typename decltype(tag)::type>;
+  const bool plain = i.mode <= kHs && !i.flag;
+  i.run = ForNumber(m.ExpectType(), [&](auto tag) -> Handler {
+    using T = typename decltype(tag)::type;
+    if (!plain) return &RunSetPredicate<T>;
+    return PlainSetPredicate<T>(i.mode, std::make_index_sequence<kHs + 1>());
   });
 }
 

@@ -135,12 +135,12 @@ float Flush(float value) {
 
 enum Mode : uint8_t { kPlain = 0, kFtz = 1, kSaturate = 2 };
 
-float Read(const Lane& lane, const Instruction& i, int operand) {
+inline float Read(const Lane& lane, const Instruction& i, int operand) {
   const auto value = lane.Get<float>(i.slots[operand]);
   return (i.mode & kFtz) != 0 ? Flush(value) : value;
 }
 
-void Write(Lane& lane, const Instruction& i, float value) {
+inline void Write(Lane& lane, const Instruction& i, float value) {
   if ((i.mode & kFtz) != 0) value = Flush(value);
   if ((i.mode & kSaturate) != 0) {
     value = value > 0.0f ? std::fmin(value, 1.0f) : 0.0f;  // NaN: 0

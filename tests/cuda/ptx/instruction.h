@@ -24,7 +24,8 @@ constexpr Slot kNoSlot = 0xFFFF;
 constexpr int kMaxSlots = 18;  // mma: 4 + 4 + 2 + 4
 constexpr int kMaxOperands = 5;
 
-struct Instruction {
+// What every instruction needs is in its first cache line.
+struct alignas(64) Instruction {
   Handler run = nullptr;
   WarpHandler together = nullptr;  // collectives only; run then stops the lane
   Slot guard = kNoSlot;            // predicate that has to hold

@@ -63,8 +63,10 @@ class Lane {
   // Integers are widened by their sign, so that wider readers see the value.
   template <class T>
   void Set(Slot slot, T value) {
-    if constexpr (std::is_integral_v<T>) {
-      registers[slot] = static_cast<uint64_t>(value);
+    if constexpr (std::is_signed_v<T> && std::is_integral_v<T>) {
+      registers[slot] = static_cast<uint64_t>(static_cast<int64_t>(value));
+    } else if constexpr (std::is_integral_v<T>) {
+      registers[slot] = value;
     } else {
       registers[slot] = 0;
       std::memcpy(&registers[slot], &value, sizeof(T));

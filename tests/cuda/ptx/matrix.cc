@@ -29,7 +29,7 @@ void CheckWhole(uint32_t mask) {
 void LoadMatrix(Warp& warp, const Instruction& i, uint32_t mask) {
   CheckWhole(mask);
   const int n = i.mode;
-  uint16_t rows[32][8];
+  uint16_t rows[32][8] = {};
   for (int k = 0; k < 8 * n; ++k) {
     Lane& lane = warp.lane(static_cast<uint32_t>(k));
     const uint64_t address =

@@ -121,8 +121,8 @@ class Parser {
       syntax_.target = static_cast<uint32_t>(std::strtoul(
           target.c_str() + 3, nullptr, 10));  // a letter may follow: sm_90a
     } else if (word == ".address_size") {
-      Take();
-      if (TakeNumber() != 64) FailHere("only 64-bit addresses");
+      const uint32_t line = Take().line;
+      if (TakeNumber() != 64) FailAt(line, "only 64-bit addresses");
     } else if (word == ".file") {
       SkipLine();
     } else if (word == ".section") {

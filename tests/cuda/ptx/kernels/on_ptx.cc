@@ -59,7 +59,8 @@ std::string Compile(const KernelCall& call) {
         cuda::IncludeTexts(), options, {.sm = TargetSm(), .ptx = true},
         &compiled);
     if (!status.ok()) Fail(LastErrorMessage());
-    return compiled.image.c_str();
+    compiled.image.pop_back();  // the zero at its end
+    return compiled.image;
   }
   Fail(file + " is not in kernels.inc");
 }
@@ -68,7 +69,10 @@ std::string Compile(const KernelCall& call) {
 const Module& ModuleOf(const KernelCall& call) {
   static std::map<std::string, std::unique_ptr<Module>> modules;
   std::string key = call.file;
-  for (const std::string& define : call.defines) key += " " + define;
+  for (const std::string& define : call.defines) {
+    key += ' ';
+    key += define;
+  }
   std::unique_ptr<Module>& module = modules[key];
   if (module == nullptr) {
     module = std::make_unique<Module>(Compile(call), HostMemory());
@@ -81,10 +85,12 @@ const Module& ModuleOf(const KernelCall& call) {
 void Note(KernelCall call) { LastCall() = std::move(call); }
 
 std::vector<std::string> Defines(
-    std::vector<std::pair<std::string, std::string>> macros) {
+    const std::vector<std::pair<std::string, std::string>>& macros) {
   std::vector<std::string> defines;
   for (const auto& [name, value] : macros) {
-    if (name != value) defines.push_back(name + "=" + value);
+    if (name == value) continue;
+    defines.push_back(name + "=");
+    defines.back() += value;
   }
   return defines;
 }

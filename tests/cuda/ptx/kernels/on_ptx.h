@@ -28,7 +28,7 @@ void Note(KernelCall call);
 
 // {NAME, value}: "NAME=value", nothing if the macro was not defined.
 std::vector<std::string> Defines(
-    std::vector<std::pair<std::string, std::string>> macros);
+    const std::vector<std::pair<std::string, std::string>>& macros);
 
 }  // namespace kvevict::ptx
 
