@@ -1,31 +1,64 @@
 # What `cmake --install` writes; every path in it is relative, so the tree can move.
-set(cmake_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/kvevict)
 
-install(TARGETS kvevict kvevict_static EXPORT kvevict-targets)
-install(FILES capi/include/kvevict/kvevict.h
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvevict)
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# Our licence, and those of what is compiled into the library and the program.
+file(READ LICENSE license)
+string(REGEX REPLACE "^.*\n(Permission is hereby)" "\\1" license "${license}")
+string(STRIP "${license}" license)
+string(REPLACE "\n\n" "\n.\n" license "${license}")
+string(REPLACE "\n" "\n " license " ${license}")
+configure_file(pkg/copyright.in ${PROJECT_BINARY_DIR}/copyright @ONLY)
+
 if(TARGET kvevict_cli)
   # The program finds the library it was installed with, wherever that is.
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR}
        ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(kvevict_cli PROPERTIES INSTALL_RPATH
                                                "$ORIGIN/${bin_to_lib}")
-  install(TARGETS kvevict_cli)
 endif()
 
-install(EXPORT kvevict-targets NAMESPACE kvevict:: DESTINATION ${cmake_package_dir})
-configure_package_config_file(
-  pkg/kvevict-config.cmake.in ${PROJECT_BINARY_DIR}/kvevict-config.cmake
-  INSTALL_DESTINATION ${cmake_package_dir})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvevict-config-version.cmake
-                                 COMPATIBILITY SameMajorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/kvevict-config.cmake
-              ${PROJECT_BINARY_DIR}/kvevict-config-version.cmake
-        DESTINATION ${cmake_package_dir})
+# kvevict_install(LIBDIR RUNTIME DEVEL PROGRAM [EXCLUDE_FROM_ALL]): the files for a
+# library folder, as three components. Called again for every other library folder.
+function(kvevict_install libdir runtime devel program)
+  set(cmake_package_dir ${libdir}/cmake/kvevict)
+  set(generated_dir ${PROJECT_BINARY_DIR}/install/${devel})
+  set(export kvevict-targets-${devel})
 
-file(RELATIVE_PATH pkgconfig_to_prefix
-     ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-configure_file(pkg/kvevict.pc.in ${PROJECT_BINARY_DIR}/kvevict.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/kvevict.pc
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  install(TARGETS kvevict EXPORT ${export}
+          LIBRARY DESTINATION ${libdir} COMPONENT ${runtime}
+                  NAMELINK_COMPONENT ${devel} ${ARGN})
+  install(TARGETS kvevict_static EXPORT ${export}
+          ARCHIVE DESTINATION ${libdir} COMPONENT ${devel} ${ARGN})
+  install(FILES capi/include/kvevict/kvevict.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvevict COMPONENT ${devel} ${ARGN})
+  if(TARGET kvevict_cli)
+    install(TARGETS kvevict_cli
+            RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${program} ${ARGN})
+  endif()
+
+  install(EXPORT ${export} NAMESPACE kvevict:: FILE kvevict-targets.cmake
+          DESTINATION ${cmake_package_dir} COMPONENT ${devel} ${ARGN})
+  configure_package_config_file(
+    pkg/kvevict-config.cmake.in ${generated_dir}/kvevict-config.cmake
+    INSTALL_DESTINATION ${cmake_package_dir})
+  write_basic_package_version_file(${generated_dir}/kvevict-config-version.cmake
+                                   COMPATIBILITY SameMajorVersion)
+  install(FILES ${generated_dir}/kvevict-config.cmake
+                ${generated_dir}/kvevict-config-version.cmake
+          DESTINATION ${cmake_package_dir} COMPONENT ${devel} ${ARGN})
+
+  get_filename_component(full_libdir ${libdir} ABSOLUTE
+                         BASE_DIR ${CMAKE_INSTALL_PREFIX})
+  file(RELATIVE_PATH pkgconfig_to_prefix ${full_libdir}/pkgconfig
+       ${CMAKE_INSTALL_PREFIX})
+  configure_file(pkg/kvevict.pc.in ${generated_dir}/kvevict.pc @ONLY)
+  install(FILES ${generated_dir}/kvevict.pc
+          DESTINATION ${libdir}/pkgconfig COMPONENT ${devel} ${ARGN})
+endfunction()
+
+kvevict_install(${CMAKE_INSTALL_LIBDIR} runtime devel program)
+install(FILES LICENSE ${PROJECT_BINARY_DIR}/copyright
+        DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+
+if(PROJECT_IS_TOP_LEVEL AND NOT KVEVICT_SANITIZE)
+  include(pkg/package.cmake)
+endif()
