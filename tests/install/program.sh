@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# program.sh PREFIX LIBDIR VERSION: the installed program finds its library and names
-# the version it was built from.
+# program.sh PREFIX LIBDIR VERSION [LIBRARY_PATH]: the installed program finds its
+# library, by itself or where the dynamic linker is told to look, and names the version
+# it was built from.
 set -euo pipefail
-env -u LD_LIBRARY_PATH "$1/bin/kvevict" inspect --json | tee /dev/stderr |
+LD_LIBRARY_PATH=${4:-} "$1/bin/kvevict" inspect --json | tee /dev/stderr |
   grep -q "\"$3\""

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# package.sh deb|tarball BUILD VERSION LIBDIR: makes the packages, unpacks them into a
+# folder, and lets every program outside the tree use what lies there.
+set -euo pipefail
+kind=$1 build=$2 version=$3 libdir=$4
+here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
+source=$(realpath "$here/../..")
+skip() {
+  echo "skipped: $*"
+  exit 77
+}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+if [[ $kind == deb ]]; then
+  [[ -f $build/CPackConfig.cmake ]] || skip "not a Debian-like system"
+  for tool in dpkg-deb dpkg-shlibdeps lintian; do
+    command -v $tool >/dev/null || skip "no $tool here"
+  done
+fi
+made=$("$source/pkg/package.sh" "$kind" "$build" "$work/dist")
+mapfile -t packages <<<"$made"
+mkdir "$work/root"
+if [[ $kind == deb ]]; then
+  [[ ${#packages[@]} -ge 2 ]]
+  options=()
+  [[ $(id -u) != 0 ]] || options+=(--allow-root)
+  lintian "${options[@]}" --fail-on error "${packages[@]}"
+  for package in "${packages[@]}"; do
+    dpkg-deb -x "$package" "$work/root"
+  done
+  prefix=$work/root/usr
+  # Installed, the library lies where the dynamic linker looks.
+  library_path=$prefix/$libdir
+else
+  [[ ${#packages[@]} == 1 ]]
+  tar -C "$work/root" -xf "${packages[0]}"
+  prefix=$work/root/$(basename "${packages[0]}" .tar.gz)
+  library_path=
+fi
+
+for linkage in shared static; do
+  "$here/pkgconfig.sh" "$prefix" "$libdir" $linkage "$here/consumer/main.c"
+  "$here/cmake.sh" "$prefix" "$libdir" $linkage "$here/consumer"
+done
+if [[ -x $prefix/bin/kvevict ]]; then
+  "$here/program.sh" "$prefix" "$libdir" "$version" "$library_path"
+fi
