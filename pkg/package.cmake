@@ -1,6 +1,6 @@
 # Targets package_tarball and, on Debian and its kin, package_deb: what lies in
 # KVEVICT_DIST_DIR afterwards is made by pkg/package.sh.
-set(KVEVICT_DIST_DIR ${PROJECT_SOURCE_DIR}/dist CACHE PATH "Where packages go")
+set(KVEVICT_DIST_DIR ${PROJECT_BINARY_DIR}/dist CACHE PATH "Where packages go")
 
 function(kvevict_add_package kind)
   add_custom_target(
