@@ -1,0 +1,94 @@
+// The C interface from mono, which lacks what the KvEvict assembly is made of
+// (spans, function pointers): plain P/Invoke, as an engine on mono would do it.
+using System;
+using System.Runtime.InteropServices;
+
+[StructLayout(LayoutKind.Sequential)]
+struct Plane
+{
+    public ulong Data;
+    public long TokenStride, HeadStride, ElementStride, BlockStride;
+    public int DType;
+    public uint HeadDim, RowBytes, Reserved0, Reserved1, Reserved2;
+}
+
+[StructLayout(LayoutKind.Sequential)]
+struct View
+{
+    public uint StructSize, KvHeads;
+    public Plane K, V;
+    public IntPtr Companions;
+    public uint CompanionCount, BlockSize;
+    public IntPtr BlockTable;
+    public UIntPtr BlockTableLength;
+}
+
+static class Smoke
+{
+    const int F32 = 1, InvalidArgument = 1;
+
+    [DllImport("kvevict")] static extern IntPtr kvevict_version();
+    [DllImport("kvevict")] static extern IntPtr kvevict_last_error_message();
+    [DllImport("kvevict")] static extern int kvevict_context_create(IntPtr options, out IntPtr context);
+    [DllImport("kvevict")] static extern void kvevict_context_destroy(IntPtr context);
+    [DllImport("kvevict")] static extern int kvevict_view_init(out View view, UIntPtr structSize);
+    [DllImport("kvevict")]
+    static extern int kvevict_compact(IntPtr context, ref View view, uint tokens, int[] keep,
+                                      UIntPtr keepLength, uint keepLists, IntPtr stream);
+
+    static void Expect(bool condition, string what)
+    {
+        if (!condition)
+        {
+            Console.WriteLine("not so: " + what);
+            Environment.Exit(1);
+        }
+    }
+
+    static string LastError()
+    {
+        return Marshal.PtrToStringAnsi(kvevict_last_error_message());
+    }
+
+    static Plane TokenMajor(float[] rows, int heads, int dim)
+    {
+        return new Plane
+        {
+            Data = (ulong)Marshal.UnsafeAddrOfPinnedArrayElement(rows, 0).ToInt64(),
+            TokenStride = heads * dim * sizeof(float), HeadStride = dim * sizeof(float),
+            DType = F32, HeadDim = (uint)dim,
+        };
+    }
+
+    static void Main()
+    {
+        const int Tokens = 100, Heads = 2, Dim = 8, Row = Heads * Dim;
+        Expect(Marshal.PtrToStringAnsi(kvevict_version()).Split('.').Length == 3, "a version");
+        IntPtr context;
+        Expect(kvevict_context_create(IntPtr.Zero, out context) == 0, LastError());
+        var k = new float[Tokens * Row];
+        var v = new float[Tokens * Row];
+        for (int i = 0; i < k.Length; ++i) v[i] = -(k[i] = i / Row);
+        GCHandle pinK = GCHandle.Alloc(k, GCHandleType.Pinned), pinV = GCHandle.Alloc(v, GCHandleType.Pinned);
+        View view;
+        Expect(kvevict_view_init(out view, (UIntPtr)Marshal.SizeOf(typeof(View))) == 0, LastError());
+        view.KvHeads = Heads;
+        view.K = TokenMajor(k, Heads, Dim);
+        view.V = TokenMajor(v, Heads, Dim);
+
+        int[] keep = { 0, 3, 50, 99 };
+        Expect(kvevict_compact(context, ref view, Tokens, keep, (UIntPtr)4, 1, IntPtr.Zero) == 0, LastError());
+        for (int i = 0; i < keep.Length * Row; ++i)
+        {
+            Expect(k[i] == keep[i / Row] && v[i] == -keep[i / Row], "element " + i);
+        }
+        int[] wrong = { 3, 3 };
+        Expect(kvevict_compact(context, ref view, Tokens, wrong, (UIntPtr)2, 1, IntPtr.Zero) == InvalidArgument,
+               "an error");
+        Expect(LastError().Contains("keep[1] 3"), LastError());
+        kvevict_context_destroy(context);
+        pinK.Free();
+        pinV.Free();
+        Console.WriteLine("kvevict on mono: compaction and errors as expected");
+    }
+}
