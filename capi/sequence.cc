@@ -125,6 +125,14 @@ kvevict_status kvevict_sequence_replayed(kvevict_sequence* sequence,
   });
 }
 
+kvevict_status kvevict_sequence_trim(kvevict_sequence* sequence,
+                                     uint32_t n_tokens) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    return Core(sequence).Trim(n_tokens);
+  });
+}
+
 kvevict_status kvevict_evict_options_init(kvevict_evict_options* out,
                                           size_t struct_size) noexcept {
   return Guard([&] {

@@ -131,6 +131,28 @@ Status Sequence::Replayed(uint32_t n_tokens) {
   return Status();
 }
 
+Status Sequence::Trim(uint32_t n_tokens) {
+  if (n_tokens > logical_length_) {
+    return InvalidArgument("n_tokens %u > logical length %u", n_tokens,
+                           logical_length_);
+  }
+  for (uint32_t l = 0; l < layers_.size(); ++l) {
+    // What was evicted before cannot come back.
+    if (n_tokens < layers_[l].tail_position) {
+      return InvalidArgument(
+          "n_tokens %u < %u, the logical length when layer %u was evicted",
+          n_tokens, layers_[l].tail_position, l);
+    }
+  }
+  const uint32_t n_removed = logical_length_ - n_tokens;
+  if (n_removed == 0) return Status();
+  for (LayerSlots& layer : layers_) layer.stored -= n_removed;
+  for (CapturedRange& range : captured_) range.Cut(n_tokens);
+  for (CapturedRange& range : captured_lse_) range.Cut(n_tokens);
+  logical_length_ = n_tokens;
+  return CopyLengthsToDevice();
+}
+
 Status Sequence::CopyLengthsToDevice() {
   if (lengths_.data() == nullptr) return Status();
   for (size_t l = 0; l < layers_.size(); ++l) counts_[l] = layers_[l].stored;
@@ -219,9 +241,7 @@ Status Sequence::Capture(uint32_t layer, const kvevict_plane& queries,
       CaptureRows(queries, n_rows, first_position, QueryRing(layer)));
   captured_[layer].Add(first, n_rows, plan().policy().obs_window);
   if (captured_lse_.size() > 0) {  // those of replaced rows are old
-    CapturedRange& lse = captured_lse_[layer];
-    lse.end = std::min(lse.end, first);
-    lse.begin = std::min(lse.begin, lse.end);
+    captured_lse_[layer].Cut(first);
   }
   return Status();
 }

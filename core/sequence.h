@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CORE_SEQUENCE_H_
 #define KVEVICT_CORE_SEQUENCE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -30,6 +31,11 @@ struct CapturedRange {
   // Rows that follow on, or replace known ones, extend what is known; others
   // start afresh. The ring holds `window` rows.
   void Add(uint32_t first, uint32_t n_rows, uint32_t window);
+  // Forgets the rows from `position` on.
+  void Cut(uint32_t position) {
+    end = std::min(end, position);
+    begin = std::min(begin, end);
+  }
   bool Covers(uint32_t first, uint32_t last) const {
     return begin <= first && end == last;
   }
@@ -59,6 +65,7 @@ class Sequence {
   Status Reset();
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
+  Status Trim(uint32_t n_tokens);
   Status Capture(uint32_t layer, const kvevict_plane& queries, uint32_t n_rows,
                  uint32_t first_position);
   Status CaptureLse(uint32_t layer, const kvevict_plane& row_lse,

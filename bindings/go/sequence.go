@@ -110,6 +110,12 @@ func (s *Sequence) Replayed(nTokens int) error {
 	return s.note(native.Kvevict_sequence_replayed, nTokens)
 }
 
+// Trim takes back the last tokens, for example rejected speculation, down to a logical length of
+// nTokens. It is exact down to the logical length at the last eviction and changes no byte of a cache.
+func (s *Sequence) Trim(nTokens int) error {
+	return s.note(native.Kvevict_sequence_trim, nTokens)
+}
+
 func (s *Sequence) note(call func(uintptr, uint32) error, nTokens int) error {
 	sequence, err := s.enterAlone()
 	if err != nil {

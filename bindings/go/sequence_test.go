@@ -117,6 +117,19 @@ func TestBudgetsAndCapabilities(t *testing.T) {
 	fails(t, newSequence(t, plan).CaptureLSE(2, &lse, 0, 0), StatusInvalidArgument, "layer 2")
 }
 
+func TestTrimTakesTokensBack(t *testing.T) {
+	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4")
+	sequence := newSequence(t, plan)
+	must(t, sequence.Append(20))
+	must(t, sequence.Trim(17))
+	stored, err := sequence.StoredLength(0)
+	must(t, err)
+	if stored != 17 {
+		t.Fatalf("%d tokens are stored, not 17", stored)
+	}
+	fails(t, sequence.Trim(18), StatusInvalidArgument, "n_tokens 18")
+}
+
 // A call per token must not allocate.
 func TestCallsPerTokenDoNotAllocate(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, 1<<20, "snapkv:budget=16,window=4")

@@ -386,3 +386,53 @@ Test(sequence, rows_missing_in_one_layer_are_found) {
   cr_expect_eq(test_model_stored(m, 0), 100);
   test_model_destroy(m);
 }
+
+/* ---- Trim ---- */
+
+Test(sequence, trimmed_tokens_were_never_there) {
+  test_model* m = Model();
+  test_model* fresh = Model();
+  test_model_step(m, 90);
+  test_model_step(fresh, 90);
+  test_model_step(m, 5);
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90));
+  m->n_seen = 90;
+  test_model_check(m, "trimmed");
+  cr_expect_eq(test_model_stored(m, 1), 90);
+  /* Their queries pushed others out of the ring. */
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "captured", "[87, 90)");
+  test_model_capture(m, 82, 8);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  EXPECT_OK(test_model_evict(fresh, NULL, NULL));
+  test_expect_same_tokens(m, fresh, "trimmed");
+
+  /* Down to the eviction, not below it. */
+  test_model_step(m, 7);
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 92));
+  m->n_seen = 92;
+  test_model_check(m, "trimmed after an eviction");
+  cr_expect_eq(test_model_stored(m, 0), 62);
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90));
+  m->n_seen = 90;
+  test_expect_same_tokens(m, fresh, "trimmed to the eviction");
+  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 89), "n_tokens 89", "90");
+  test_expect_same_tokens(m, fresh, "after an error");
+  test_model_destroy(m);
+  test_model_destroy(fresh);
+}
+
+Test(sequence, trim_refuses_lengths_it_has_not_reached) {
+  test_model* m = Model();
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 0));
+  test_model_append(m, 10);
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 10));
+  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 11), "n_tokens 11",
+                 "logical length 10");
+  EXPECT_INVALID(kvevict_sequence_trim(NULL, 0), "sequence", "NULL");
+  cr_expect_eq(test_model_stored(m, 0), 10);
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 0));
+  cr_expect_eq(test_model_stored(m, 0), 0);
+  m->n_seen = 0;
+  test_model_check(m, "trimmed to nothing");
+  test_model_destroy(m);
+}

@@ -140,6 +140,21 @@ public class SequenceTests
     }
 
     [Fact]
+    public void Trim_takes_tokens_back_as_far_as_the_last_eviction()
+    {
+        using var model = new SmallModel("snapkv:budget=24,window=4");
+        model.Prefill(40);
+        model.Sequence.Evict(model.Views, model.Workspace);
+        model.Sequence.Append(3);
+        model.Sequence.Trim(41);
+        Assert.Equal(41, model.Sequence.LogicalLength);
+        Assert.Equal(25, model.Sequence.StoredLength(0));
+        Assert.Throws<KvEvictException>(() => model.Sequence.Trim(39));
+        Assert.Throws<KvEvictException>(() => model.Sequence.Trim(42));
+        Assert.Equal(41, model.Sequence.LogicalLength);
+    }
+
+    [Fact]
     public void Wrong_use_is_refused_and_moves_nothing()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");

@@ -109,6 +109,15 @@ public sealed unsafe class Sequence : IDisposable
         Native.kvevict_sequence_replayed(Handle, Check.Count(tokenCount, nameof(tokenCount)));
 
     /// <summary>
+    /// Takes back the last tokens, for example rejected speculation. Exact down to the logical length at the last
+    /// eviction; no cache byte changes.
+    /// </summary>
+    /// <param name="tokenCount">The logical length to return to.</param>
+    /// <exception cref="KvEvictException">It is above the present length, or an eviction lies between.</exception>
+    public void Trim(int tokenCount) =>
+        Native.kvevict_sequence_trim(Handle, Check.Count(tokenCount, nameof(tokenCount)));
+
+    /// <summary>
     /// Scores, selects and compacts the cache of a whole model in place. A layer within its budget is left
     /// alone. Afterwards the next token goes to slot <see cref="StoredLength"/> of a layer with position
     /// <see cref="LogicalLength"/>.

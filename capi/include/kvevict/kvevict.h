@@ -1091,6 +1091,24 @@ KVEVICT_API kvevict_status kvevict_sequence_append(
 KVEVICT_API kvevict_status kvevict_sequence_replayed(
     kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
 
+/**
+ * Takes back the last tokens, e.g. rejected speculation: the sequence is then as
+ * if they had not been appended. No cache byte changes; the engine writes over
+ * their slots.
+ *
+ * Exact down to the logical length at the last eviction; what was evicted does
+ * not come back. Captured queries of the tokens are forgotten, and so are the
+ * older ones that they pushed out of the window: an eviction may want some of
+ * them captured again.
+ *
+ * @param[in] n_tokens  The logical length to return to; the present one does
+ *                      nothing.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bound.
+ *         Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_trim(
+    kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
+
 /** What an eviction may be told beside the policy. */
 typedef struct kvevict_evict_options {
   uint32_t struct_size;

@@ -93,6 +93,7 @@ extern uintptr_t _wrap_kvevict_sequence_capture_native_924e175066b3f409(uintptr_
 extern uintptr_t _wrap_kvevict_sequence_capture_lse_native_924e175066b3f409(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
 extern uintptr_t _wrap_kvevict_sequence_append_native_924e175066b3f409(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_replayed_native_924e175066b3f409(uintptr_t arg1, int arg2);
+extern uintptr_t _wrap_kvevict_sequence_trim_native_924e175066b3f409(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_evict_options_init_native_924e175066b3f409(swig_voidp arg1, swig_type_21 arg2);
 extern uintptr_t _wrap_kvevict_sequence_evict_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, swig_type_22 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_23 arg6, swig_voidp arg7);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_native_924e175066b3f409(uintptr_t arg1, int arg2, swig_voidp arg3);
@@ -684,6 +685,20 @@ func Kvevict_sequence_replayed(arg1 uintptr, arg2 uint32) (_swig_ret error) {
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	swig_r = (uintptr)(C._wrap_kvevict_sequence_replayed_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_trim(arg1 uintptr, arg2 uint32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_trim_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -862,6 +862,21 @@ intgo _wrap_kvevict_sequence_replayed_native_924e175066b3f409(kvevict_sequence *
 }
 
 
+intgo _wrap_kvevict_sequence_trim_native_924e175066b3f409(kvevict_sequence *_swig_go_0, int _swig_go_1) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_sequence_trim(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_evict_options_init_native_924e175066b3f409(kvevict_evict_options *_swig_go_0, long long _swig_go_1) {
   kvevict_evict_options *arg1 = (kvevict_evict_options *) 0 ;
   size_t arg2 ;

@@ -131,6 +131,22 @@ public final class Sequence extends Handle {
   }
 
   /**
+   * Takes back the last tokens, for example rejected speculation. Exact down to the logical length
+   * at the last eviction; no cache byte changes.
+   *
+   * @param nTokens the logical length to return to
+   */
+  public void trim(int nTokens) {
+    Memory.count(nTokens, "nTokens");
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_trim(sequence, nTokens);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
    * Scores, selects and compacts the cache of a whole model in place, on the CPU.
    *
    * @param views one per layer
