@@ -124,7 +124,7 @@ bool GoTogether(const LayerJob& a, const LayerJob& b) {
 }
 
 uint32_t LongestOf(std::span<const LayerJob> jobs) {
-  uint32_t longest = 0;
+  uint32_t longest = 1;  // no layer is shorter than a window
   for (const LayerJob& job : jobs) longest = std::max(longest, job.n_tokens);
   return longest;
 }

@@ -23,7 +23,7 @@ ProgressBar::ProgressBar(std::string label, uint64_t total)
       drawn_(start_ - kRedraw) {}
 
 ProgressBar::~ProgressBar() {
-  if (visible_) fmt::print(stderr, "\r\x1b[K");
+  if (visible_) std::fputs("\r\x1b[K", stderr);
 }
 
 void ProgressBar::Update(uint64_t done) {
