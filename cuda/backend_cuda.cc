@@ -25,7 +25,8 @@ Status Prepare(const Context& context, const kvevict_geometry* geometry,
     key.module = static_cast<ModuleId>(i);
     if (key.module == ModuleId::window_attention) continue;  // has variants
     const Module* module = nullptr;
-    KV_RETURN_IF_ERROR(DeviceOf(context).modules().Find(key, nullptr, &module));
+    KV_RETURN_IF_ERROR(DeviceOf(context).modules().Find(
+        key, DeviceOf(context).stream(), &module));
   }
   if (geometry == nullptr) return Status();
   return PrepareScoring(context, *geometry, *policy);
@@ -39,6 +40,7 @@ Status AllocateZeroed(const Context& context, const char* what, size_t n_bytes,
   const Driver& driver = DeviceOf(context).driver();
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  const RelaxedCapture relaxed(driver);
   CUdeviceptr memory = 0;
   if (o.device_alloc != nullptr) {
     *out = o.device_alloc(n_bytes, kMemoryAlignment, o.device_alloc_user_data);
@@ -53,8 +55,9 @@ Status AllocateZeroed(const Context& context, const char* what, size_t n_bytes,
   if (memory == 0) {
     return OutOfMemory("%s: no %zu bytes on the device", what, n_bytes);
   }
-  CUresult result = driver.cuMemsetD8Async(memory, 0, n_bytes, nullptr);
-  if (result == CUDA_SUCCESS) result = driver.cuStreamSynchronize(nullptr);
+  const CUstream stream = DeviceOf(context).stream();
+  CUresult result = driver.cuMemsetD8Async(memory, 0, n_bytes, stream);
+  if (result == CUDA_SUCCESS) result = driver.cuStreamSynchronize(stream);
   if (result == CUDA_SUCCESS) return Status();
   context.backend().free(context, *out, n_bytes);
   *out = nullptr;
@@ -65,6 +68,7 @@ void Free(const Context& context, void* memory, size_t n_bytes) {
   const kvevict_context_options& o = context.options();
   ContextScope scope(DeviceOf(context).driver());
   if (!DeviceOf(context).Enter(&scope).ok()) return;
+  const RelaxedCapture relaxed(DeviceOf(context).driver());
   if (o.device_free != nullptr) {
     o.device_free(memory, n_bytes, kMemoryAlignment, o.device_alloc_user_data);
   } else {

@@ -30,6 +30,22 @@ class ContextScope {
   bool is_pushed_ = false;
 };
 
+// Another thread's capture in global mode forbids every thread to allocate, free
+// and load code, unless it says that it knows: what is made here is in no graph.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
+    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture() { (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
 }  // namespace kvevict::cuda
 
 #endif  // KVEVICT_CUDA_CONTEXT_SCOPE_H_

@@ -8,6 +8,7 @@ using cuda::ContextScope;
 using cuda::CUcontext;
 using cuda::CUdevice;
 using cuda::Driver;
+using cuda::RelaxedCapture;
 
 Status DeviceState::Open(const Context& context,
                          const kvevict_context_options& options,
@@ -18,6 +19,7 @@ Status DeviceState::Open(const Context& context,
   }
   KV_RETURN_IF_ERROR(Driver::Open(options.libcuda_path, &device->driver_));
   KV_RETURN_IF_ERROR(device->FindContext(options.cuda_context));
+  KV_RETURN_IF_ERROR(device->MakeStream());
   const cuda::Nvrtc* nvrtc = nullptr;
   KV_RETURN_IF_ERROR(
       cuda::Nvrtc::Open(options.libnvrtc_path,
@@ -37,8 +39,10 @@ DeviceState::~DeviceState() {
   if (cuda_context_ == nullptr) return;
   ContextScope scope(*driver_);
   if (!Enter(&scope).ok()) return;  // the CUcontext is gone, and all with it
+  const RelaxedCapture relaxed(*driver_);
   modules_.reset();
   if (debug_word_ != 0) (void)driver_->cuMemFree(debug_word_);
+  if (stream_ != nullptr) (void)driver_->cuStreamDestroy(stream_);
 }
 
 Status DeviceState::FindContext(void* given) {
@@ -61,9 +65,20 @@ Status DeviceState::FindContext(void* given) {
   return cuda::CheckDevice(device_, handle);
 }
 
+Status DeviceState::MakeStream() {
+  ContextScope scope(*driver_);
+  KV_RETURN_IF_ERROR(Enter(&scope));
+  const RelaxedCapture relaxed(*driver_);
+  KV_RETURN_IF_DRIVER_ERROR(
+      *driver_, cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING),
+      "cuStreamCreate");
+  return Status();
+}
+
 Status DeviceState::EnterDebugMode() {
   ContextScope scope(*driver_);
   KV_RETURN_IF_ERROR(Enter(&scope));
+  const RelaxedCapture relaxed(*driver_);
   KV_RETURN_IF_DRIVER_ERROR(*driver_,
                             cuMemAlloc(&debug_word_, sizeof(uint32_t)),
                             "cuMemAlloc of %zu bytes", sizeof(uint32_t));

@@ -28,6 +28,8 @@ class DeviceState {
   }
   int sm() const { return device_.sm; }  // 80 is compute capability 8.0
   cuda::ModuleCache& modules() const { return *modules_; }
+  // Of the library's own, which no capture joins; for work outside calls.
+  cuda::CUstream stream() const { return stream_; }
   bool debug() const { return debug_; }
   // With debug set: a u32 on the device, of one call at a time.
   uint64_t debug_word() const { return debug_word_; }
@@ -35,10 +37,12 @@ class DeviceState {
  private:
   DeviceState() = default;
   Status FindContext(void* given);
+  Status MakeStream();
   Status EnterDebugMode();
 
   const cuda::Driver* driver_ = nullptr;
   cuda::CUcontext cuda_context_ = nullptr;
+  cuda::CUstream stream_ = nullptr;
   cuda::Device device_;
   bool debug_ = false;
   cuda::CUdeviceptr debug_word_ = 0;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cuda/context_scope.h"
 #include "cuda/device.h"
 #include "cuda/no_memory.h"
 
@@ -54,22 +55,6 @@ Digest DiskKey(const SourceText& program, const Target& target,
   }
   return hash.Finish();
 }
-
-// Another thread's capture in global mode forbids every thread to load code,
-// unless it says that it knows: what is loaded here is in no graph.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
-    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-  ~RelaxedCapture() { (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
-
- private:
-  const Driver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
 
 }  // namespace
 

@@ -297,7 +297,8 @@ Status PrepareScoring(const Context& context, const kvevict_geometry& g,
       if (use_mma && !mma) continue;
       const Module* module;
       KV_RETURN_IF_ERROR(DeviceOf(context).modules().Find(
-          ScorerOf(g, policy, paged, use_mma), nullptr, &module));
+          ScorerOf(g, policy, paged, use_mma), DeviceOf(context).stream(),
+          &module));
     }
   }
   return Status();

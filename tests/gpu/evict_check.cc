@@ -23,11 +23,12 @@ void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
   memory.struct_size = sizeof(memory);
   Check(kvevict_sequence_memory_of(side.sequence(), 0, &memory));
   std::vector<uint32_t> lengths(2 * twin.shape().n_layers);
-  gpu.Synchronize();
   Check(gpu.driver(),
-        gpu.driver().cuMemcpyDtoH(lengths.data(), memory.lengths,
-                                  lengths.size() * sizeof(uint32_t)),
-        "cuMemcpyDtoH");
+        gpu.driver().cuMemcpyDtoHAsync(lengths.data(), memory.lengths,
+                                       lengths.size() * sizeof(uint32_t),
+                                       gpu.stream()),
+        "cuMemcpyDtoHAsync");
+  gpu.Synchronize();
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
     report->FailIf(lengths[2 * l] != side.Stored(l) ||
                        lengths[2 * l + 1] != side.Logical(),

@@ -107,26 +107,32 @@ Buffer::~Buffer() {
 
 void Buffer::Write(const void* host, size_t n_bytes, size_t offset) const {
   if (offset + n_bytes > n_bytes_) throw std::out_of_range("Buffer::Write");
-  gpu_->Synchronize();
   if (n_bytes == 0) return;
+  // On the stream that reads it, which waits for no other.
   Check(gpu_->driver(),
-        gpu_->driver().cuMemcpyHtoD(address_ + offset, host, n_bytes),
-        "cuMemcpyHtoD");
+        gpu_->driver().cuMemcpyHtoDAsync(address_ + offset, host, n_bytes,
+                                         gpu_->stream()),
+        "cuMemcpyHtoDAsync");
+  gpu_->Synchronize();
 }
 
 void Buffer::Read(void* host, size_t n_bytes, size_t offset) const {
   if (offset + n_bytes > n_bytes_) throw std::out_of_range("Buffer::Read");
-  gpu_->Synchronize();
   if (n_bytes == 0) return;
   Check(gpu_->driver(),
-        gpu_->driver().cuMemcpyDtoH(host, address_ + offset, n_bytes),
-        "cuMemcpyDtoH");
+        gpu_->driver().cuMemcpyDtoHAsync(host, address_ + offset, n_bytes,
+                                         gpu_->stream()),
+        "cuMemcpyDtoHAsync");
+  gpu_->Synchronize();
 }
 
 // ---- Graph ----
 
 Graph::Graph(const Gpu& gpu, const std::function<void()>& queue) : gpu_(gpu) {
   const Driver& driver = gpu.driver();
+  if (driver.cuGraphInstantiate == nullptr) {
+    throw std::runtime_error("graphs want a driver of CUDA 11.4 or newer");
+  }
   Check(driver,
         driver.cuStreamBeginCapture(gpu.stream(),
                                     cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),

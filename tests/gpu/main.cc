@@ -20,10 +20,24 @@ using namespace kvevict::gpu;  // NOLINT: a program
 struct Options {
   Libraries libraries;
   bool small = false;
+  std::string only;
   bool no_checks = false;
   bool no_timings = false;
   uint64_t seed = std::random_device{}();
   std::string json;
+};
+
+struct Part {
+  const char* name;
+  void (*run)(const Gpu&, const Effort&, Report*);
+};
+
+constexpr Part kParts[] = {
+    {"doors", CheckDoors},
+    {"evictions", CheckEvictions},
+    {"determinism", CheckDeterminism},
+    {"graphs", CheckGraphs},
+    {"acceptance", CheckAcceptance},
 };
 
 int Run(const Options& options) {
@@ -32,12 +46,10 @@ int Run(const Options& options) {
              gpu.driver().version, options.seed);
   const Effort effort{!options.small, options.seed, options.small ? 3u : 20u};
   Report report;
-  if (!options.no_checks) {
-    CheckDoors(gpu, effort, &report);
-    CheckEvictions(gpu, effort, &report);
-    CheckDeterminism(gpu, effort, &report);
-    CheckGraphs(gpu, effort, &report);
-    CheckAcceptance(gpu, effort, &report);
+  for (const Part& part : kParts) {
+    if (options.no_checks) break;
+    if (!options.only.empty() && options.only != part.name) continue;
+    part.run(gpu, effort, &report);
   }
   nlohmann::json document = {{"gpu", gpu.name()},
                              {"sm", gpu.sm()},
@@ -66,6 +78,9 @@ int main(int argc, char** argv) {
   app.add_option("--seed", o.seed,
                  "of all random data; without it a fresh one");
   app.add_option("--json", o.json, "file for one JSON document");
+  app.add_option("--only", o.only, "one part of the checks")
+      ->check(CLI::IsMember(
+          {"doors", "evictions", "determinism", "graphs", "acceptance"}));
   app.add_flag("--small", o.small, "shapes for an interpreter of kernels");
   app.add_flag("--no-checks", o.no_checks, "only timings");
   app.add_flag("--no-timings", o.no_timings, "only checks");

@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
-# Runs the GPU tests on a machine with a GPU, in one go of a few minutes:
+# Runs the GPU tests on a machine with a GPU, in a few minutes:
 #
 #   ./run build --gpu-test     where kvevict is built: makes the folder dist/gpu-test
 #   dist/gpu-test/run.sh       where the GPU is: needs the driver and libnvrtc alone
 #
-# run.sh [OUT]: results go to OUT (default: results/ beside this script). Exits
-# with 0 if every check has passed. PyTorch, compute-sanitizer: used if there.
+# run.sh [--only PART]... [OUT]: results go to OUT (default: results/ beside this
+# script), each part's as soon as it is through. Parts, in this order: timings,
+# checks, torch (if PyTorch is there), sanitizers (if compute-sanitizer is there).
+# Exits with 0 if nothing failed.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+only=()
+while [[ ${1:-} == --only ]]; do
+  only+=("$2")
+  shift 2
+done
 out=${1:-$here/results}
 mkdir -p "$out"
 program=$here/kvevict_gpu_test
@@ -16,34 +23,69 @@ trap 'rm -rf "$cache"' EXIT
 failed=()
 
 say() { printf '== %s\n' "$*"; }
+wanted() { [[ ${#only[@]} == 0 || " ${only[*]} " == *" $1 "* ]]; }
 
+# PyTorch brings a libnvrtc that the system does not look for.
+libnvrtc=()
+if ! ldconfig -p 2>/dev/null | grep -q 'libnvrtc\.so\.1' &&
+  ! compgen -G '/usr/local/cuda/lib64/libnvrtc.so.1*' >/dev/null; then
+  found=$(python3 -c 'import nvidia; print(nvidia.__path__[0])' 2>/dev/null |
+    xargs -r -I{} find {} -name 'libnvrtc.so.1[123]' | sort | tail -n 1)
+  [[ -z $found ]] || libnvrtc=(--libnvrtc "$found")
+fi
+say "libnvrtc: ${libnvrtc[1]:-as the system finds it}"
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total \
   --format=csv,noheader || true
 
-say "checks at full size, and timings"
-"$program" --kernel-cache "$cache" --json "$out/gpu.json" || failed+=(checks)
+# test_program NAME SECONDS options...
+test_program() {
+  local name=$1 seconds=$2 status=0
+  shift 2
+  say "$name"
+  timeout "$seconds" "$program" "${libnvrtc[@]}" --kernel-cache "$cache" \
+    --json "$out/$name.json" "$@" || status=$?
+  [[ $status == 0 ]] || failed+=("$name (exit $status)")
+}
 
-sanitizer=$(command -v compute-sanitizer ||
-  ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-if [[ -n $sanitizer ]]; then
-  for tool in memcheck racecheck; do
-    say "compute-sanitizer $tool, small shapes"
-    timeout 120 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-      "$program" --small --no-timings --kernel-cache "$cache" \
-      >"$out/$tool.txt" 2>&1 || failed+=("$tool")
-    tail -n 3 "$out/$tool.txt"
+if wanted timings; then test_program timings 120 --no-checks; fi
+if wanted checks; then
+  for part in doors evictions determinism graphs acceptance; do
+    test_program "$part" 90 --no-timings --only "$part"
   done
-else
-  say "no compute-sanitizer here"
 fi
 
-python=$(command -v python3)
-if [[ -n $python ]] && "$python" -c 'import torch' 2>/dev/null; then
-  say "the same work in PyTorch"
-  timeout 150 "$python" "$here/torch_side.py" --json "$out/torch.json" ||
-    failed+=(torch)
-else
-  say "no PyTorch here"
+if wanted torch; then
+  if python3 -c 'import torch' 2>/dev/null; then
+    say "the same work in PyTorch"
+    timeout 150 python3 "$here/torch_side.py" --json "$out/torch.json" ||
+      failed+=(torch)
+  else
+    say "no PyTorch here"
+  fi
+fi
+
+if wanted sanitizers; then
+  sanitizer=$(command -v compute-sanitizer ||
+    ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+  if [[ -n $sanitizer ]]; then
+    test_program small 90 --small --no-timings # compiles what follows
+    for tool in memcheck racecheck; do
+      say "compute-sanitizer $tool, small shapes"
+      status=0
+      timeout 240 "$sanitizer" --tool "$tool" --error-exitcode 9 \
+        "$program" "${libnvrtc[@]}" --small --no-timings \
+        --kernel-cache "$cache" >"$out/$tool.txt" 2>&1 || status=$?
+      tail -n 3 "$out/$tool.txt"
+      case $status in
+        0) ;;
+        9) failed+=("$tool") ;;
+        124) say "$tool ran out of time: says nothing" ;;
+        *) say "$tool could not run here (exit $status): says nothing" ;;
+      esac
+    done
+  else
+    say "no compute-sanitizer here"
+  fi
 fi
 
 if [[ ${#failed[@]} -gt 0 ]]; then

@@ -251,8 +251,9 @@ void TimeWorkload(const Gpu& gpu, const Effort& effort, const char* name,
     score_ms = score.median;
     AddRow(rows, row("score_window, pooled"), score, 2 * k_bytes + score_bytes,
            flops, limits);
-    AddRow(rows, row("select"), Measure(gpu, effort, [&] { bench.Select(); }),
-           4 * score_bytes, 0, limits);
+    AddRow(rows, row("select, scores in the L2 cache"),
+           Measure(gpu, effort, [&] { bench.Select(); }), 4 * score_bytes, 0,
+           limits);
     const uint64_t kept = uint64_t{2} * w.n_layers * w.n_kv_heads * w.budget *
                           w.head_dim * w.element();
     AddRow(rows, row("compact"), Measure(gpu, effort, [&] { bench.Compact(); }),

@@ -33,7 +33,8 @@
  *   without waiting; what they are given on the device must stay valid until
  *   the stream has passed them. They push the context's CUcontext and pop it
  *   again, so any thread may call. After kvevict_context_prepare() they compile
- *   and load nothing and may be captured into a CUDA graph.
+ *   and load nothing and may be captured into a CUDA graph, which must not be
+ *   launched after the last handle of its context is gone.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
  *   A size smaller than the first release's is an error; a larger one is
@@ -286,7 +287,8 @@ typedef struct kvevict_context_options {
    *  lies in it runs on the GPU. Copied. */
   const char* kernel_cache_dir;
   /** Device memory of sequences; NULL, together with device_free: cuMemAlloc.
-   *  Called with the CUcontext current. Returns a CUdeviceptr. */
+   *  Called with the CUcontext current. Returns a CUdeviceptr that no queued
+   *  work uses any more. */
   kvevict_alloc_fn device_alloc;
   kvevict_free_fn device_free;
   void* device_alloc_user_data;
