@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 #include "capi/guard.h"
 #include "core/backend.h"
@@ -37,7 +36,7 @@ struct Workload {
 // Keys, values and queries of all layers in device memory, and jobs over them.
 class Bench {
  public:
-  Bench(const Gpu& gpu, const Workload& w, uint32_t window);
+  Bench(const Gpu& gpu, const Workload& w, uint32_t window, uint64_t seed);
 
   void Score() const;
   void Select() const;
@@ -85,7 +84,7 @@ ContextHandle ContextOn(const Gpu& gpu) {
   return CreateContext(gpu.ContextOptions());
 }
 
-Bench::Bench(const Gpu& gpu, const Workload& w, uint32_t window)
+Bench::Bench(const Gpu& gpu, const Workload& w, uint32_t window, uint64_t seed)
     : gpu_(gpu),
       geometry_(GeometryOf(w)),
       policy_(ParsePolicy(fmt::format("snapkv:budget={},window={},scope=head",
@@ -113,8 +112,7 @@ Bench::Bench(const Gpu& gpu, const Workload& w, uint32_t window)
   std::vector<uint8_t> host(std::max(w.PlaneBytes(), w.WindowBytes()));
   const int64_t row = static_cast<int64_t>(w.head_dim * w.element());
   for (uint32_t l = 0; l < w.n_layers; ++l) {
-    FillWithValues(std::random_device{}(), w.dtype, host.size() / w.element(),
-                   host.data());
+    FillWithValues(seed + l, w.dtype, host.size() / w.element(), host.data());
     keys_.Write(host.data(), w.PlaneBytes(), l * w.PlaneBytes());
     values_.Write(host.data(), w.PlaneBytes(), l * w.PlaneBytes());
     queries_.Write(host.data(), w.WindowBytes(), l * w.WindowBytes());
@@ -246,7 +244,7 @@ void TimeWorkload(const Gpu& gpu, const Effort& effort, const char* name,
                          w.n_tokens * w.head_dim;  // two passes
   double score_ms = 0;
   {
-    const Bench bench(gpu, w, w.window);
+    const Bench bench(gpu, w, w.window, effort.seed);
     const Spread score = Measure(gpu, effort, [&] { bench.Score(); });
     score_ms = score.median;
     AddRow(rows, row("score_window, pooled"), score, 2 * k_bytes + score_bytes,
@@ -264,7 +262,7 @@ void TimeWorkload(const Gpu& gpu, const Effort& effort, const char* name,
   }
   // What one launch per captured query and layer does: keys are read again for
   // every query of the window.
-  const Bench one(gpu, w, 1);
+  const Bench one(gpu, w, 1, effort.seed);
   const Spread naive = Measure(gpu, effort, [&] {
     for (uint32_t query = 0; query < w.window; ++query) one.Score();
   });
