@@ -55,7 +55,7 @@ Status AllocateZeroed(const Context& context, const char* what, size_t n_bytes,
   if (memory == 0) {
     return OutOfMemory("%s: no %zu bytes on the device", what, n_bytes);
   }
-  const CUstream stream = DeviceOf(context).stream();
+  CUstream stream = DeviceOf(context).stream();
   CUresult result = driver.cuMemsetD8Async(memory, 0, n_bytes, stream);
   if (result == CUDA_SUCCESS) result = driver.cuStreamSynchronize(stream);
   if (result == CUDA_SUCCESS) return Status();
