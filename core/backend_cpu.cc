@@ -104,11 +104,6 @@ CheckedSize WorkerBytes(const kvevict_geometry& g,
       .AlignUp(kCacheLine);
 }
 
-// Tokens before the window are pooled; a kept window is not ranked at all.
-uint32_t PooledTokens(const kvevict_policy& policy, uint32_t n_tokens) {
-  return policy.keep_window != 0 ? n_tokens - policy.obs_window : n_tokens;
-}
-
 // [group, n_tokens] weights to one row of scores. `rows` has one spare row at
 // the end.
 void ShapeScores(const kvevict_policy& policy, float* rows, uint32_t group,

@@ -52,6 +52,12 @@ double ExactBudget(const kvevict_policy& policy, uint32_t n_context);
 // Last tokens a valid policy always keeps.
 uint32_t RecentTokens(const kvevict_policy& policy);
 
+// Of n_tokens scored ones those that are pooled and ranked: a kept window is
+// not.
+inline uint32_t PooledTokens(const kvevict_policy& policy, uint32_t n_tokens) {
+  return policy.keep_window != 0 ? n_tokens - policy.obs_window : n_tokens;
+}
+
 // See kvevict_policy_resolve(). The policy is valid.
 Status ResolvePolicy(const kvevict_policy& policy, uint32_t n_context,
                      kvevict_resolved_policy* out);

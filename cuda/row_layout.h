@@ -2,9 +2,11 @@
 #ifndef KVEVICT_CUDA_ROW_LAYOUT_H_
 #define KVEVICT_CUDA_ROW_LAYOUT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
+#include "core/backend.h"
 #include "core/status.h"
 #include "core/view.h"
 #include "cuda/kernels/params.h"
@@ -26,6 +28,13 @@ inline bool SameLayout(const RowLayout& a, const RowLayout& b) {
   return a.row_stride == b.row_stride && a.head_stride == b.head_stride &&
          a.element_stride == b.element_stride &&
          a.block_stride == b.block_stride && a.block_size == b.block_size;
+}
+
+// The tokens of the longest job; no layer is shorter than one.
+inline uint32_t LongestOf(std::span<const LayerJob> jobs) {
+  uint32_t longest = 1;
+  for (const LayerJob& job : jobs) longest = std::max(longest, job.n_tokens);
+  return longest;
 }
 
 // Calls run(items) for runs of at most `most` neighbours that go together.

@@ -59,11 +59,6 @@ float WeightScale(const Shaping& shaping, const kvevict_policy& policy) {
   return scale;
 }
 
-// Tokens before a kept window are pooled.
-uint32_t PooledTokens(const kvevict_policy& policy, uint32_t n_tokens) {
-  return policy.keep_window != 0 ? n_tokens - policy.obs_window : n_tokens;
-}
-
 ModuleKey ScorerOf(const kvevict_geometry& g, const kvevict_policy& policy,
                    bool paged, bool mma) {
   const Shaping shaping(g, policy);
@@ -121,12 +116,6 @@ bool GoTogether(const LayerJob& a, const LayerJob& b) {
          a.lse_row_stride == b.lse_row_stride &&
          a.lse_head_stride == b.lse_head_stride &&
          LayoutAllowsMma(a) == LayoutAllowsMma(b);
-}
-
-uint32_t LongestOf(std::span<const LayerJob> jobs) {
-  uint32_t longest = 1;  // no layer is shorter than a window
-  for (const LayerJob& job : jobs) longest = std::max(longest, job.n_tokens);
-  return longest;
 }
 
 // The most splits of any length up to max_tokens.

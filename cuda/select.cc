@@ -34,11 +34,6 @@ class Selector {
   uint32_t Size(std::span<const LayerJob> jobs) const {
     return static_cast<uint32_t>(jobs.size());
   }
-  static uint32_t LongestOf(std::span<const LayerJob> jobs) {
-    uint32_t longest = 0;
-    for (const LayerJob& job : jobs) longest = std::max(longest, job.n_tokens);
-    return longest;
-  }
 
   SelectParams ParamsOf(std::span<const LayerJob> jobs, bool reduced) const;
   Status ReduceShared(std::span<const LayerJob> jobs) const;

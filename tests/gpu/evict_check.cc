@@ -68,16 +68,6 @@ void ExpectWhatTheDoorsKeep(Side* gpu, Side* cpu, Twin* twin, uint32_t n_tokens,
   }
 }
 
-void ExpectSamePositions(const Side& a, const Side& b, const Twin& twin,
-                         Report* report) {
-  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
-    for (uint32_t h = 0; h < twin.shape().n_kv_heads; ++h) {
-      report->FailIf(a.Positions(l, h) != b.Positions(l, h),
-                     fmt::format("layer {}, head {}: positions differ", l, h));
-    }
-  }
-}
-
 struct Case {
   const char* policy;
   kvevict_dtype q_dtype;

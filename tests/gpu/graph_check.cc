@@ -43,16 +43,6 @@ void WriteRow(const Twin& twin, uint32_t position, const Buffer& row) {
   }
 }
 
-void ExpectSamePositions(const Side& a, const Side& b, const Twin& twin,
-                         Report* report) {
-  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
-    for (uint32_t h = 0; h < twin.shape().n_kv_heads; ++h) {
-      report->FailIf(a.Positions(l, h) != b.Positions(l, h),
-                     fmt::format("layer {}, head {}: positions differ", l, h));
-    }
-  }
-}
-
 void CheckReplays(const Gpu& gpu, const Effort& effort, Report* report) {
   const Shape shape = ShapeOf(effort);
   const uint32_t n_steps = kRoomForDecoding / 2;

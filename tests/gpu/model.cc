@@ -1,5 +1,7 @@
 #include "tests/gpu/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -174,6 +176,16 @@ uint32_t Side::Logical() const {
   uint32_t n = 0;
   Check(kvevict_sequence_logical_length(sequence(), &n));
   return n;
+}
+
+void ExpectSamePositions(const Side& a, const Side& b, const Twin& twin,
+                         Report* report) {
+  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
+    for (uint32_t h = 0; h < twin.shape().n_kv_heads; ++h) {
+      report->FailIf(a.Positions(l, h) != b.Positions(l, h),
+                     fmt::format("layer {}, head {}: positions differ", l, h));
+    }
+  }
 }
 
 }  // namespace kvevict::gpu

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/report.h"
 #include "tests/gpu/twin.h"
 
 namespace kvevict::gpu {
@@ -57,6 +58,10 @@ class Side {
   SequenceHandle sequence_;
   kvevict_stream stream_;
 };
+
+// The same survivors in every layer and head.
+void ExpectSamePositions(const Side& a, const Side& b, const Twin& twin,
+                         Report* report);
 
 }  // namespace kvevict::gpu
 

@@ -906,7 +906,7 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
  * weight of the rows that see it NaN, and so the head's other scores.
  * Method: SnapKV, arXiv:2404.14469.
  * Cost: reads K once; n_q_heads * obs_window * n_tokens * head_dim
- * multiply-adds.
+ * multiply-adds. On CUDA twice as much of both without row_lse.
  *
  * @param[in]  plan      Non-NULL; its policy's obs_window, pooling and
  *                       reductions apply, whatever its kind.
@@ -925,7 +925,8 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
  * @param[in]  scores_len  = n_kv_heads * n_tokens.
  * @param[in]  workspace   kvevict_plan_workspace_bytes() for SCORE_WINDOW.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read).
+ *         KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read; on CUDA a
+ *         pool_kernel over 1023).
  *         Threads: safe for distinct workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_score_window(
