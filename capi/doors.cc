@@ -48,14 +48,56 @@ kvevict_status kvevict_select(const kvevict_plan* plan, uint32_t layer,
 kvevict_status kvevict_compact(const kvevict_context* context,
                                const kvevict_view* view, uint32_t n_tokens,
                                const int32_t* keep, size_t keep_len,
-                               uint32_t n_keep_lists,
+                               uint32_t n_keep_lists, void* workspace,
+                               size_t workspace_bytes,
                                kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
     KV_RETURN_IF_ERROR(CheckStruct("view", view));
     KV_RETURN_IF_ERROR(CheckArray("keep", keep, keep_len));
     return Compact(Core(context), *view, n_tokens, {keep, keep_len},
-                   n_keep_lists, stream);
+                   n_keep_lists, workspace, workspace_bytes, stream);
+  });
+}
+
+kvevict_status kvevict_compact_workspace_bytes(const kvevict_context* context,
+                                               const kvevict_view* view,
+                                               uint32_t n_keep,
+                                               size_t* out_bytes) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+    return CompactWorkspaceBytes(Core(context), *view, n_keep, out_bytes);
+  });
+}
+
+kvevict_status kvevict_reorder(const kvevict_context* context,
+                               const kvevict_view* view, uint32_t n_tokens,
+                               const int32_t* slots, size_t slots_len,
+                               uint32_t n_slot_lists, void* workspace,
+                               size_t workspace_bytes,
+                               kvevict_stream stream) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    KV_RETURN_IF_ERROR(CheckArray("slots", slots, slots_len));
+    return Reorder(Core(context), *view, n_tokens, {slots, slots_len},
+                   n_slot_lists, workspace, workspace_bytes, stream);
+  });
+}
+
+kvevict_status kvevict_reorder_workspace_bytes(const kvevict_context* context,
+                                               const kvevict_view* view,
+                                               uint32_t n_slots,
+                                               uint32_t n_slot_lists,
+                                               size_t* out_bytes) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+    return ReorderWorkspaceBytes(Core(context), *view, n_slots, n_slot_lists,
+                                 out_bytes);
   });
 }
 

@@ -120,8 +120,17 @@ struct SelectArgs {
 struct CompactArgs {
   std::span<const LayerJob> jobs;
   uint32_t n_lists;
-  // Backend::compact_scratch_bytes(), or less: it works without, maybe slower.
+  // Backend::compact_scratch_bytes() or compact_view_scratch_bytes(), or less:
+  // it works without, maybe slower.
   std::span<uint8_t> scratch;
+};
+
+// Moves row keep[i] of the job's view to slot i for i < n_keep, as if all were
+// read first; keep lists are in any order and may repeat slots.
+struct ReorderArgs {
+  const LayerJob& job;
+  uint32_t n_lists;
+  std::span<uint8_t> scratch;  // Backend::reorder_scratch_bytes()
 };
 
 // Writes each job's new_positions: of slots `keep`, or of the first n_keep.
@@ -190,6 +199,11 @@ struct Backend {
   ScratchBytes score_scratch_bytes;
   ScratchBytes select_scratch_bytes;
   ScratchBytes compact_scratch_bytes;
+  // For one job, of which only view and n_keep count.
+  CheckedSize (*compact_view_scratch_bytes)(const Context& context,
+                                            const LayerJob& job);
+  CheckedSize (*reorder_scratch_bytes)(const Context& context,
+                                       const LayerJob& job, uint32_t n_lists);
 
 #define KVEVICT_OP(name, Args) \
   Status (*name)(const Context& context, Stream stream, const Args& args);

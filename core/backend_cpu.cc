@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "core/backend.h"
+#include "core/backend_cpu_move.h"
 #include "core/context.h"
-#include "core/kernels/gather_rows.h"
 #include "core/kernels/pool1d.h"
 #include "core/kernels/topk.h"
 #include "core/kernels/window_attention.h"
@@ -275,52 +275,6 @@ Status CpuSelect(const Context& context, Stream, const SelectArgs& args) {
   return Status();
 }
 
-// ---- compact: an item is a layer and head; it moves all planes ----
-
-bool IsPacked(const kvevict_plane& plane) {
-  return plane.dtype == KVEVICT_DTYPE_OPAQUE ||
-         ElementStride(plane) ==
-             int64_t{ElementBytes(static_cast<DType>(plane.dtype))};
-}
-
-// Heads that share a list and lie side by side move as one wide row.
-bool HeadsAreOneRow(const kvevict_view& view, const kvevict_plane& plane) {
-  return IsPacked(plane) &&
-         plane.head_stride_bytes == int64_t{RowBytes(plane)} &&
-         uint64_t{view.n_kv_heads} * RowBytes(plane) <= UINT32_MAX;
-}
-
-void CompactPlane(const LayerJob& job, const kvevict_plane& plane,
-                  uint32_t head, uint32_t n_lists) {
-  GatherRowsArgs rows;
-  rows.row_bytes = RowBytes(plane);
-  if (n_lists == 1 && HeadsAreOneRow(*job.view, plane)) {
-    if (head != 0) return;
-    rows.row_bytes *= job.view->n_kv_heads;
-  } else if (!IsPacked(plane)) {
-    rows.n_elements = plane.head_dim;
-    rows.row_bytes /= plane.head_dim;
-    rows.element_stride_bytes = ElementStride(plane);
-  }
-  rows.rows = HeadRows(*job.view, plane, head);
-  rows.keep = job.keep + (n_lists == 1 ? 0 : uint64_t{head} * job.n_keep);
-  rows.n_keep = job.n_keep;
-  GatherRowsInPlace(rows);
-}
-
-Status CpuCompact(const Context& context, Stream, const CompactArgs& args) {
-  if (args.jobs.empty()) return Status();
-  const uint32_t n_heads = args.jobs[0].view->n_kv_heads;
-  const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_heads);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
-    const LayerJob& job = args.jobs[item / n_heads];
-    ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
-      CompactPlane(job, plane, item % n_heads, args.n_lists);
-    });
-  });
-  return Status();
-}
-
 // ---- Positions and lengths ----
 
 Status CpuMapPositions(const Context&, Stream, const MapPositionsArgs& args) {
@@ -408,6 +362,10 @@ CheckedSize NoScratch(const Context&, const kvevict_geometry&,
   return CheckedSize(0);
 }
 
+CheckedSize NoViewScratch(const Context&, const LayerJob&) {
+  return CheckedSize(0);
+}
+
 }  // namespace
 
 const Backend kCpuBackend = {
@@ -425,12 +383,15 @@ const Backend kCpuBackend = {
     .score_scratch_bytes = CpuScoreScratchBytes,
     .select_scratch_bytes = NoScratch,
     .compact_scratch_bytes = NoScratch,
+    .compact_view_scratch_bytes = NoViewScratch,
+    .reorder_scratch_bytes = CpuReorderScratchBytes,
     .capture = CpuCapture,
     .score_window = CpuScoreWindow,
     .score_random = CpuScoreRandom,
     .score_caller = CpuScoreCaller,
     .select = CpuSelect,
     .compact = CpuCompact,
+    .reorder = CpuReorder,
     .map_positions = CpuMapPositions,
     .set_lengths = CpuSetLengths,
     .advance_lengths = CpuAdvanceLengths,

@@ -67,6 +67,61 @@ Status CheckForced(const kvevict_resolved_policy& resolved,
       static_cast<unsigned long long>(n_protected));
 }
 
+// ---- compact, reorder ----
+
+// A view of which n_tokens slots will be addressed; `name` is their number's.
+Status CheckMovedView(const Context& context, const kvevict_view& view,
+                      const char* name, uint32_t n_tokens) {
+  if (n_tokens > INT32_MAX) {
+    return InvalidArgument("%s %u > %d", name, n_tokens, INT32_MAX);
+  }
+  const Status status = ValidateView(view, n_tokens, context.backend().on_host);
+  return status.ok() ? status : Prefixed(status, "view: ");
+}
+
+Status CheckListCount(const char* name, uint32_t n_lists,
+                      const kvevict_view& view) {
+  if (n_lists == 1 || n_lists == view.n_kv_heads) return Status();
+  return InvalidArgument("%s %u is not 1 or n_kv_heads %u", name, n_lists,
+                         view.n_kv_heads);
+}
+
+// Slots per list, end to end, and what the caller calls them.
+struct SlotLists {
+  const char* name;
+  const char* n_name;
+  std::span<const int32_t> slots;
+  uint32_t n_lists;
+};
+
+// What moves the listed rows of a view to its first slots.
+Status MakeMoveJob(const Context& context, const kvevict_view& view,
+                   uint32_t n_tokens, const SlotLists& lists, LayerJob* out) {
+  KV_RETURN_IF_ERROR(CheckMovedView(context, view, "n_tokens", n_tokens));
+  KV_RETURN_IF_ERROR(CheckListCount(lists.n_name, lists.n_lists, view));
+  if (lists.slots.size() % lists.n_lists != 0) {
+    return InvalidArgument("%s_len %zu is not a multiple of %s %u", lists.name,
+                           lists.slots.size(), lists.n_name, lists.n_lists);
+  }
+  if (lists.slots.size() / lists.n_lists > n_tokens) {
+    return InvalidArgument("%s_len %zu > %s %u * n_tokens %u", lists.name,
+                           lists.slots.size(), lists.n_name, lists.n_lists,
+                           n_tokens);
+  }
+  out->view = &view;
+  out->n_tokens = n_tokens;
+  out->n_keep = static_cast<uint32_t>(lists.slots.size() / lists.n_lists);
+  out->keep = const_cast<int32_t*>(lists.slots.data());  // is only read
+  return Status();
+}
+
+Status WorkspaceSize(CheckedSize bytes, size_t* out_bytes) {
+  if (!bytes.ok())
+    return InvalidArgument("workspace: more bytes than size_t holds");
+  *out_bytes = bytes.value();
+  return Status();
+}
+
 }  // namespace
 
 Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
@@ -191,40 +246,80 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   return Status();
 }
 
+// ---- compact and reorder ----
+
 Status Compact(const Context& context, const kvevict_view& view,
                uint32_t n_tokens, std::span<const int32_t> keep,
-               uint32_t n_keep_lists, Stream stream) {
-  const bool on_host = context.backend().on_host;
-  if (n_tokens > INT32_MAX) {
-    return InvalidArgument("n_tokens %u > %d", n_tokens, INT32_MAX);
-  }
-  if (Status status = ValidateView(view, n_tokens, on_host); !status.ok()) {
-    return Prefixed(status, "view: ");
-  }
-  if (n_keep_lists != 1 && n_keep_lists != view.n_kv_heads) {
-    return InvalidArgument("n_keep_lists %u is not 1 or n_kv_heads %u",
-                           n_keep_lists, view.n_kv_heads);
-  }
-  if (keep.size() % n_keep_lists != 0) {
-    return InvalidArgument("keep_len %zu is not a multiple of n_keep_lists %u",
-                           keep.size(), n_keep_lists);
-  }
-  const size_t n_keep = keep.size() / n_keep_lists;
-  if (n_keep > n_tokens) {
-    return InvalidArgument("keep_len %zu > n_keep_lists %u * n_tokens %u",
-                           keep.size(), n_keep_lists, n_tokens);
-  }
-  for (uint32_t list = 0; on_host && list < n_keep_lists; ++list) {
+               uint32_t n_keep_lists, void* workspace, size_t workspace_bytes,
+               Stream stream) {
+  LayerJob job;
+  KV_RETURN_IF_ERROR(MakeMoveJob(context, view, n_tokens,
+                                 {"keep", "n_keep_lists", keep, n_keep_lists},
+                                 &job));
+  const size_t n_keep = job.n_keep;
+  for (uint32_t list = 0; context.backend().on_host && list < n_keep_lists;
+       ++list) {
     KV_RETURN_IF_ERROR(CheckAscending(
         "keep", keep.subspan(list * n_keep, n_keep), list * n_keep, n_tokens));
   }
+  const size_t useful_bytes =
+      context.backend().compact_view_scratch_bytes(context, job).value();
+  std::span<uint8_t> scratch;
+  if (workspace_bytes >= useful_bytes) {
+    KV_RETURN_IF_ERROR(
+        CheckWorkspace(context, workspace, workspace_bytes, useful_bytes));
+    scratch = {static_cast<uint8_t*>(workspace), useful_bytes};
+  }
+  return context.backend().compact(context, stream,
+                                   {{&job, 1}, n_keep_lists, scratch});
+}
+
+Status CompactWorkspaceBytes(const Context& context, const kvevict_view& view,
+                             uint32_t n_keep, size_t* out_bytes) {
+  KV_RETURN_IF_ERROR(CheckMovedView(context, view, "n_keep", n_keep));
   LayerJob job;
   job.view = &view;
-  job.n_tokens = n_tokens;
-  job.n_keep = static_cast<uint32_t>(n_keep);
-  job.keep = const_cast<int32_t*>(keep.data());  // compaction only reads it
-  return context.backend().compact(context, stream,
-                                   {{&job, 1}, n_keep_lists, {}});
+  job.n_keep = n_keep;
+  return WorkspaceSize(
+      context.backend().compact_view_scratch_bytes(context, job), out_bytes);
+}
+
+Status Reorder(const Context& context, const kvevict_view& view,
+               uint32_t n_tokens, std::span<const int32_t> slots,
+               uint32_t n_slot_lists, void* workspace, size_t workspace_bytes,
+               Stream stream) {
+  const Backend& backend = context.backend();
+  LayerJob job;
+  KV_RETURN_IF_ERROR(MakeMoveJob(context, view, n_tokens,
+                                 {"slots", "n_slot_lists", slots, n_slot_lists},
+                                 &job));
+  for (size_t i = 0; backend.on_host && i < slots.size(); ++i) {
+    if (slots[i] >= 0 && slots[i] < int64_t{n_tokens}) continue;
+    return InvalidArgument("slots[%zu] %d is not in [0, n_tokens %u)", i,
+                           slots[i], n_tokens);
+  }
+  size_t needed_bytes;
+  KV_RETURN_IF_ERROR(
+      WorkspaceSize(backend.reorder_scratch_bytes(context, job, n_slot_lists),
+                    &needed_bytes));
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(context, workspace, workspace_bytes, needed_bytes));
+  return backend.reorder(
+      context, stream,
+      {job, n_slot_lists, {static_cast<uint8_t*>(workspace), needed_bytes}});
+}
+
+Status ReorderWorkspaceBytes(const Context& context, const kvevict_view& view,
+                             uint32_t n_slots, uint32_t n_slot_lists,
+                             size_t* out_bytes) {
+  KV_RETURN_IF_ERROR(CheckMovedView(context, view, "n_slots", n_slots));
+  KV_RETURN_IF_ERROR(CheckListCount("n_slot_lists", n_slot_lists, view));
+  LayerJob job;
+  job.view = &view;
+  job.n_keep = n_slots;
+  return WorkspaceSize(
+      context.backend().reorder_scratch_bytes(context, job, n_slot_lists),
+      out_bytes);
 }
 
 }  // namespace kvevict

@@ -1,4 +1,4 @@
-// The three doors for one layer: checks, then one call into the backend table.
+// The doors for one layer: checks, then one call into the backend table.
 #ifndef KVEVICT_CORE_DOORS_H_
 #define KVEVICT_CORE_DOORS_H_
 
@@ -25,7 +25,19 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
 // See kvevict_compact().
 Status Compact(const Context& context, const kvevict_view& view,
                uint32_t n_tokens, std::span<const int32_t> keep,
-               uint32_t n_keep_lists, Stream stream);
+               uint32_t n_keep_lists, void* workspace, size_t workspace_bytes,
+               Stream stream);
+Status CompactWorkspaceBytes(const Context& context, const kvevict_view& view,
+                             uint32_t n_keep, size_t* out_bytes);
+
+// See kvevict_reorder().
+Status Reorder(const Context& context, const kvevict_view& view,
+               uint32_t n_tokens, std::span<const int32_t> slots,
+               uint32_t n_slot_lists, void* workspace, size_t workspace_bytes,
+               Stream stream);
+Status ReorderWorkspaceBytes(const Context& context, const kvevict_view& view,
+                             uint32_t n_slots, uint32_t n_slot_lists,
+                             size_t* out_bytes);
 
 }  // namespace kvevict
 

@@ -122,6 +122,8 @@ const Backend kCudaBackend = {
     .score_scratch_bytes = ScoreScratchBytes,
     .select_scratch_bytes = SelectScratchBytes,
     .compact_scratch_bytes = CompactScratchBytes,
+    .compact_view_scratch_bytes = CompactViewScratchBytes,
+    .reorder_scratch_bytes = ReorderScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #include "core/ops.inc"
 #undef KVEVICT_OP

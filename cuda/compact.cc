@@ -187,4 +187,14 @@ Status Run_compact(const Context& context, Stream stream,
   return batch.Flush();
 }
 
+CheckedSize CompactViewScratchBytes(const Context&, const LayerJob&) {
+  return CheckedSize(0);
+}
+CheckedSize ReorderScratchBytes(const Context&, const LayerJob&, uint32_t) {
+  return CheckedSize(0);
+}
+Status Run_reorder(const Context&, Stream, const ReorderArgs&) {
+  return Unsupported("reordering is not on CUDA yet");
+}
+
 }  // namespace kvevict::cuda

@@ -24,6 +24,11 @@ CheckedSize CompactScratchBytes(const Context& context,
                                 const kvevict_policy& policy,
                                 uint32_t n_layers);
 
+CheckedSize CompactViewScratchBytes(const Context& context,
+                                    const LayerJob& job);
+CheckedSize ReorderScratchBytes(const Context& context, const LayerJob& job,
+                                uint32_t n_lists);
+
 // Compiles every form of the scorer that calls may launch.
 Status PrepareScoring(const Context& context, const kvevict_geometry& geometry,
                       const kvevict_policy& policy);

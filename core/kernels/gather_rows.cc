@@ -1,72 +1,25 @@
 #include "core/kernels/gather_rows.h"
 
-#include <algorithm>
 #include <cstring>
-
-#include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/gather_rows.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h, which includes this file once per target.
+#include "core/kernels/copy_row-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-// Far enough ahead that a scattered row has come from memory when it is its
-// turn.
-constexpr uint32_t kPrefetchBytes = 4096;
-constexpr uint32_t kCacheLine = 64;
 // Rows from here on move as runs of adjacent survivors; shorter ones do not pay
 // for the search.
 constexpr uint32_t kRunRowBytes = 4096;
 
-// The cache is the caller's and writable; kernels that only read see it const.
-HWY_INLINE uint8_t* Writable(const uint8_t* p) {
-  return const_cast<uint8_t*>(p);
-}
-
-// Into the second-level cache: many more lines can be on their way there than
-// to the first (1.3 times as fast as the latter on Zen 4).
-HWY_INLINE void PrefetchRow(const uint8_t* row, uint32_t n_bytes) {
-  for (uint32_t b = 0; b < n_bytes; b += kCacheLine) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-    __builtin_prefetch(row + b, /*rw=*/0, /*locality=*/2);
-#else
-    hwy::Prefetch(row + b);
-#endif
-  }
-}
-
-// Copies n bytes that do not overlap, the last vector over part of the one
-// before.
-HWY_INLINE void CopyRow(uint8_t* to, const uint8_t* from, size_t n) {
-  const hn::ScalableTag<uint8_t> d;
-  const size_t lanes = hn::Lanes(d);
-  if (HWY_UNLIKELY(n < lanes)) {
-    std::memcpy(to, from, n);
-    return;
-  }
-  size_t b = 0;
-  for (; b + 2 * lanes <= n; b += 2 * lanes) {
-    const auto v0 = hn::LoadU(d, from + b);
-    const auto v1 = hn::LoadU(d, from + b + lanes);
-    hn::StoreU(v0, d, to + b);
-    hn::StoreU(v1, d, to + b + lanes);
-  }
-  if (b + lanes <= n) {
-    hn::StoreU(hn::LoadU(d, from + b), d, to + b);
-    b += lanes;
-  }
-  if (b < n) hn::StoreU(hn::LoadU(d, from + n - lanes), d, to + n - lanes);
-}
-
 // Rows [begin, end) of the keep list, one by one.
 void GatherEach(const GatherRowsArgs& a, uint32_t begin, uint32_t end) {
-  const uint32_t ahead =
-      std::max(1u, kPrefetchBytes / std::max(a.row_bytes, kCacheLine));
+  const uint32_t ahead = RowsAhead(a.row_bytes);
   for (uint32_t i = begin; i < end; ++i) {
     if (i + ahead < a.n_keep) {
       PrefetchRow(a.rows.Row(a.keep[i + ahead]), a.row_bytes);

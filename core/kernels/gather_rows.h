@@ -1,22 +1,14 @@
-// Compaction of one head's rows (or of all heads' rows that lie side by side).
+// Compaction: rows move down, in the order of an ascending list.
 #ifndef KVEVICT_CORE_KERNELS_GATHER_ROWS_H_
 #define KVEVICT_CORE_KERNELS_GATHER_ROWS_H_
 
-#include <cstddef>
 #include <cstdint>
 
-#include "core/kernels/row_source.h"
+#include "core/kernels/moved_rows.h"
 
 namespace kvevict {
 
-struct GatherRowsArgs {
-  RowSource rows;  // element_stride and dtype are not used
-  uint32_t row_bytes =
-      0;  // of a packed row, or of one element of a strided one
-  // Rows whose elements are apart: n_elements pieces of row_bytes each,
-  // element_stride_bytes from one to the next. 1 for packed rows.
-  uint32_t n_elements = 1;
-  int64_t element_stride_bytes = 0;
+struct GatherRowsArgs : MovedRows {
   const int32_t* keep = nullptr;  // strictly ascending
   uint32_t n_keep = 0;
 };

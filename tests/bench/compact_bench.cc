@@ -117,7 +117,7 @@ void BenchRows(Session& session, size_t cache_bytes, uint32_t row_bytes,
     session.limits.EvictCaches();
     const Timing timing = TimeCalls([&] {
       Check(kvevict_compact(context.get(), &cache.view(), cache.n_tokens(),
-                            keep.data(), keep.size(), 1, nullptr));
+                            keep.data(), keep.size(), 1, nullptr, 0, nullptr));
     });
     cache.ExpectCompacted(keep);
     if (!measured) return;

@@ -25,7 +25,7 @@ static void ExpectAsOracle(const kvevict_context* with, const test_cache* cache,
   test_cache* theirs = test_cache_clone(cache);
   oracle_compact(&theirs->view, keep, n_keep, n_lists);
   EXPECT_OK(kvevict_compact(with, &ours->view, n_tokens, keep,
-                            (size_t)n_keep * n_lists, n_lists, NULL));
+                            (size_t)n_keep * n_lists, n_lists, NULL, 0, NULL));
   test_expect_same_rows(ours, theirs, n_keep, what);
   test_expect_same_outside(ours, cache, 0, n_tokens, what);
   test_cache_destroy(ours);
@@ -139,13 +139,18 @@ Test(compact, keeping_all_or_none_changes_no_byte) {
     test_cache* before = test_cache_clone(cache);
     int32_t keep[3 * 40];
     for (int i = 0; i < 3 * 40; ++i) keep[i] = i % 40;
-    EXPECT_OK(kvevict_compact(context, &cache->view, 40, keep, 40, 1, NULL));
     EXPECT_OK(
-        kvevict_compact(context, &cache->view, 40, keep, 3 * 40, 3, NULL));
-    EXPECT_OK(kvevict_compact(context, &cache->view, 40, keep, 17, 1, NULL));
-    EXPECT_OK(kvevict_compact(context, &cache->view, 40, NULL, 0, 1, NULL));
-    EXPECT_OK(kvevict_compact(context, &cache->view, 40, NULL, 0, 3, NULL));
-    EXPECT_OK(kvevict_compact(context, &cache->view, 0, NULL, 0, 1, NULL));
+        kvevict_compact(context, &cache->view, 40, keep, 40, 1, NULL, 0, NULL));
+    EXPECT_OK(kvevict_compact(context, &cache->view, 40, keep, 3 * 40, 3, NULL,
+                              0, NULL));
+    EXPECT_OK(
+        kvevict_compact(context, &cache->view, 40, keep, 17, 1, NULL, 0, NULL));
+    EXPECT_OK(
+        kvevict_compact(context, &cache->view, 40, NULL, 0, 1, NULL, 0, NULL));
+    EXPECT_OK(
+        kvevict_compact(context, &cache->view, 40, NULL, 0, 3, NULL, 0, NULL));
+    EXPECT_OK(
+        kvevict_compact(context, &cache->view, 0, NULL, 0, 1, NULL, 0, NULL));
     test_expect_same_bytes(cache, before, test_layout_name(layout));
     test_cache_destroy(cache);
     test_cache_destroy(before);
@@ -166,10 +171,10 @@ Test(compact, paged_and_contiguous_caches_end_up_alike) {
     const uint32_t n_keep = test_random_below(&random, 71);
     int32_t keep[2 * 70];
     RandomLists(&random, keep, n_keep, 2, 70);
-    EXPECT_OK(
-        kvevict_compact(context, &flat->view, 70, keep, 2 * n_keep, 2, NULL));
-    EXPECT_OK(
-        kvevict_compact(context, &paged->view, 70, keep, 2 * n_keep, 2, NULL));
+    EXPECT_OK(kvevict_compact(context, &flat->view, 70, keep, 2 * n_keep, 2,
+                              NULL, 0, NULL));
+    EXPECT_OK(kvevict_compact(context, &paged->view, 70, keep, 2 * n_keep, 2,
+                              NULL, 0, NULL));
     test_expect_same_rows(flat, paged, n_keep, test_layout_name(spec.layout));
     test_cache_destroy(flat);
     test_cache_destroy(paged);
@@ -220,9 +225,9 @@ Test(compact, absent_v_moves_keys_alone) {
     uint32_t n_tokens = 40, n_lists = 2;                                      \
     size_t keep_len = 8;                                                      \
     change;                                                                   \
-    EXPECT_INVALID(                                                           \
-        kvevict_compact(with, at, n_tokens, keep, keep_len, n_lists, NULL),   \
-        __VA_ARGS__);                                                         \
+    EXPECT_INVALID(kvevict_compact(with, at, n_tokens, keep, keep_len,        \
+                                   n_lists, NULL, 0, NULL),                   \
+                   __VA_ARGS__);                                              \
     test_expect_same_bytes(cache, before, #change);                           \
     (void)keep_array, (void)view;                                             \
     test_cache_destroy(cache);                                                \

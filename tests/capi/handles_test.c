@@ -188,8 +188,8 @@ static void ExpectNoAllocation(const char* policy, uint32_t n_threads) {
   size_t n = 0;
   status |=
       kvevict_sequence_keep_positions(m->sequence, 2, 1, positions, 100, &n);
-  status |=
-      kvevict_compact(m->context, &m->views[0], 10, positions, 1, 1, NULL);
+  status |= kvevict_compact(m->context, &m->views[0], 10, positions, 1, 1, NULL,
+                            0, NULL);
   status |= kvevict_sequence_reset(m->sequence);
   /* Failing allocates nothing either. */
   const kvevict_status failed = kvevict_sequence_append(m->sequence, 101);

@@ -312,7 +312,7 @@ Test(vectors, compaction_reproduces_published_rows) {
   EXPECT_OK(kvevict_context_create(NULL, &context));
   EXPECT_OK(kvevict_compact(
       context, &view, v.n_tokens, (const int32_t*)keep.bytes,
-      (size_t)keep.shape[0] * keep.shape[1], keep.shape[0], NULL));
+      (size_t)keep.shape[0] * keep.shape[1], keep.shape[0], NULL, 0, NULL));
   const size_t head_bytes = (size_t)k_out.shape[1] * v.head_dim * 2;
   for (uint32_t h = 0; h < v.n_kv_heads; ++h) {
     cr_expect(

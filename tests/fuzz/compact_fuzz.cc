@@ -128,7 +128,7 @@ void Run(Draw& draw) {
   }
   const std::vector<uint8_t> before(memory.get(), memory.get() + n_bytes);
   if (kvevict_compact(context, &view, n_tokens, keep.data(), keep.size(),
-                      n_lists, nullptr) != KVEVICT_OK) {
+                      n_lists, nullptr, 0, nullptr) != KVEVICT_OK) {
     FUZZ_CHECK(std::equal(before.begin(), before.end(), memory.get()));
     return;
   }

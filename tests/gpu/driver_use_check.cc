@@ -174,10 +174,11 @@ void CheckDebugFindsBadLists(const Gpu& gpu, Report* report) {
                                            {0, 5, 6, 120}}) {
     const Buffer lists(gpu, keep.size() * sizeof(int32_t));
     lists.Write(keep.data(), lists.n_bytes());
-    ExpectFailure(
-        kvevict_compact(e.side.context(), &e.twin.device_views()[0], 120,
-                        lists.pointer<int32_t>(), keep.size(), 1, gpu.stream()),
-        KVEVICT_ERROR_INVALID_ARGUMENT, {"keep", "n_tokens 120"}, report);
+    ExpectFailure(kvevict_compact(e.side.context(), &e.twin.device_views()[0],
+                                  120, lists.pointer<int32_t>(), keep.size(), 1,
+                                  nullptr, 0, gpu.stream()),
+                  KVEVICT_ERROR_INVALID_ARGUMENT, {"keep", "n_tokens 120"},
+                  report);
   }
   e.twin.Fetch(0);
   report->FailIf(!e.twin.IsUntouched(0), "a byte moved");

@@ -110,9 +110,10 @@ void CheckDoorsInGraph(const Gpu& gpu, const Effort& effort, Report* report) {
                          keep.pointer<int32_t>(), expected.size(),
                          select_workspace.pointer<void>(),
                          select_workspace.n_bytes(), &n_keep, gpu.stream()));
-    Check(kvevict_compact(
-        side.context(), &twin.device_views()[1], n, keep.pointer<int32_t>(),
-        size_t{shape.n_kv_heads} * n_keep, shape.n_kv_heads, gpu.stream()));
+    Check(kvevict_compact(side.context(), &twin.device_views()[1], n,
+                          keep.pointer<int32_t>(),
+                          size_t{shape.n_kv_heads} * n_keep, shape.n_kv_heads,
+                          nullptr, 0, gpu.stream()));
   });
   for (int launch = 0; launch < 2; ++launch) {
     twin.Restore();

@@ -126,8 +126,8 @@ void Side::Compact(uint32_t layer, uint32_t n_tokens,
                    const std::vector<int32_t>& keep, uint32_t n_lists) {
   const Memory lists(gpu_, keep);
   Check(kvevict_compact(context(), &View(layer), n_tokens,
-                        lists.pointer<int32_t>(), keep.size(), n_lists,
-                        stream_));
+                        lists.pointer<int32_t>(), keep.size(), n_lists, nullptr,
+                        0, stream_));
   if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
 }
 

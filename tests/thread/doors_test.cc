@@ -58,7 +58,7 @@ std::vector<float> WalkThrough(const kvevict_context* context,
       keep.size(), selecting.memory.get(), selecting.bytes, &n_keep, nullptr));
   CHECK(n_keep == kKeep);
   CHECK_OK(kvevict_compact(context, &view, kTokens, keep.data(), keep.size(),
-                           kKvHeads, nullptr));
+                           kKvHeads, nullptr, 0, nullptr));
   k.resize(kKeep * kRow);
   v.resize(kKeep * kRow);
   k.insert(k.end(), v.begin(), v.end());

@@ -973,6 +973,7 @@ KVEVICT_API kvevict_status kvevict_select(
  *
  * K, V and companions move alike, byte for byte. Rows from n_keep on are
  * unspecified afterwards. Needs no staging memory: survivors only move down.
+ * For lists in another order there is kvevict_reorder().
  * Cost: reads and writes the kept rows that change place, once.
  *
  * @param[in] context   Non-NULL; device and parallel runner.
@@ -983,13 +984,86 @@ KVEVICT_API kvevict_status kvevict_select(
  *                      by a context with debug set.
  * @param[in] keep_len  = n_keep_lists * n_keep; 0 is valid.
  * @param[in] n_keep_lists  1 (all heads alike) or view->n_kv_heads.
+ * @param[in] workspace  kvevict_compact_workspace_bytes(), aligned as a plan's
+ *                       workspaces are; optional: with less it is not touched,
+ *                       and CUDA may be slower.
+ * @param[in] workspace_bytes  0 with NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
- *         distinct caches. Since: 0.1
+ *         distinct caches and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_compact(const kvevict_context* context, const kvevict_view* view,
                 uint32_t n_tokens, const int32_t* keep, size_t keep_len,
-                uint32_t n_keep_lists, kvevict_stream stream) KVEVICT_NOEXCEPT;
+                uint32_t n_keep_lists, void* workspace, size_t workspace_bytes,
+                kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * The workspace that kvevict_compact() can make use of.
+ *
+ * @param[in]  context    Non-NULL.
+ * @param[in]  view       The layer's cache; valid for n_keep slots.
+ * @param[in]  n_keep     The most slots per list; a workspace for more serves
+ *                        fewer.
+ * @param[out] out_bytes  Bytes. 0 on the CPU, and on CUDA where rows are wide
+ *                        enough to move without.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_compact_workspace_bytes(
+    const kvevict_context* context, const kvevict_view* view, uint32_t n_keep,
+    size_t* out_bytes) KVEVICT_NOEXCEPT;
+
+/* ---- Rows in another order ----------------------------------------------- */
+
+/**
+ * Moves row slots[i] of one layer to slot i for every i < n_slots, in place, as
+ * if all rows were read before the first is written.
+ *
+ * Slots may come in any order and more than once; a row may so be copied to
+ * several slots. Straightens a ring that has wrapped, with its survivors'
+ * slots in the order of their positions, and serves keep lists that do not
+ * ascend; kvevict_compact() is faster for those that do. K, V and companions
+ * move alike, byte for byte. Other rows are not touched.
+ * Cost: on the CPU reads and writes the rows that change place, once, and one
+ * row more per cycle of them. On CUDA those that come from a slot below n_slots
+ * go by way of the workspace: read and written twice.
+ *
+ * @param[in] context   Non-NULL; device and parallel runner.
+ * @param[in] view      The layer's cache; passes kvevict_view_validate().
+ * @param[in] n_tokens  Slots held before.
+ * @param[in] slots     [n_slot_lists, n_slots] i32 slots, each < n_tokens.
+ *                      Checked on the CPU, on CUDA only by a context with debug
+ *                      set.
+ * @param[in] slots_len  = n_slot_lists * n_slots, n_slots <= n_tokens; 0 is
+ *                       valid.
+ * @param[in] n_slot_lists  1 (all heads alike) or view->n_kv_heads.
+ * @param[in] workspace  kvevict_reorder_workspace_bytes(), aligned as a plan's
+ *                       workspaces are.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
+ *         distinct caches and workspaces. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_reorder(const kvevict_context* context, const kvevict_view* view,
+                uint32_t n_tokens, const int32_t* slots, size_t slots_len,
+                uint32_t n_slot_lists, void* workspace, size_t workspace_bytes,
+                kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * The workspace that kvevict_reorder() needs: on the CPU 8 bytes per listed
+ * slot and a row per worker; on CUDA n_slots rows of the view's planes, or of
+ * one plane where those of all would take more than 32 MiB.
+ *
+ * @param[in]  context    Non-NULL.
+ * @param[in]  view       The layer's cache; valid for n_slots slots.
+ * @param[in]  n_slots    The most slots per list; a workspace for more serves
+ *                        fewer.
+ * @param[in]  n_slot_lists  1 or view->n_kv_heads.
+ * @param[out] out_bytes  Bytes; 0 if n_slots is 0.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when the size would
+ *         not fit in size_t). Thread-safe. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_reorder_workspace_bytes(
+    const kvevict_context* context, const kvevict_view* view, uint32_t n_slots,
+    uint32_t n_slot_lists, size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /* ---- Sequence ------------------------------------------------------------ */
 

@@ -62,7 +62,8 @@ int main(void) {
   view.k.head_dim = HEAD_DIM;
   view.v = view.k;
   view.v.data = (uintptr_t)v;
-  if (kvevict_compact(context, &view, N_TOKENS, keep, n_keep, 1, NULL)) {
+  if (kvevict_compact(context, &view, N_TOKENS, keep, n_keep, 1, NULL, 0,
+                      NULL)) {
     return fail("compact");
   }
   for (t = 0; t < N_KEEP; ++t) {

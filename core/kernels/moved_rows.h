@@ -1,0 +1,24 @@
+// Rows of one head (or of all heads' that lie side by side) to be moved within
+// their memory.
+#ifndef KVEVICT_CORE_KERNELS_MOVED_ROWS_H_
+#define KVEVICT_CORE_KERNELS_MOVED_ROWS_H_
+
+#include <cstdint>
+
+#include "core/kernels/row_source.h"
+
+namespace kvevict {
+
+struct MovedRows {
+  RowSource rows;  // element_stride and dtype are not used
+  // Of a packed row, or of one element of a strided one.
+  uint32_t row_bytes = 0;
+  // Rows whose elements are apart: n_elements pieces of row_bytes each,
+  // element_stride_bytes from one to the next. 1 for packed rows.
+  uint32_t n_elements = 1;
+  int64_t element_stride_bytes = 0;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_KERNELS_MOVED_ROWS_H_
