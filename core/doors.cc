@@ -298,7 +298,7 @@ Status Reorder(const Context& context, const kvevict_view& view,
     return InvalidArgument("slots[%zu] %d is not in [0, n_tokens %u)", i,
                            slots[i], n_tokens);
   }
-  size_t needed_bytes;
+  size_t needed_bytes = 0;
   KV_RETURN_IF_ERROR(
       WorkspaceSize(backend.reorder_scratch_bytes(context, job, n_slot_lists),
                     &needed_bytes));

@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/expect.h"
@@ -205,6 +206,26 @@ Test(compact, absent_v_moves_keys_alone) {
       TEST_TOKEN_MAJOR,  1, 30, KVEVICT_DTYPE_BF16, 576,
       KVEVICT_DTYPE_F32, 0, 0};
   TryLayout(&spec, &random, context);
+}
+
+Test(compact, the_cpu_leaves_a_workspace_alone) {
+  test_random random = {9};
+  const test_cache_spec spec = {TEST_TOKEN_MAJOR,  2, 40, KVEVICT_DTYPE_F32, 4,
+                                KVEVICT_DTYPE_F32, 4, 0};
+  test_cache* ours = test_cache_create(&spec, &random);
+  test_cache* theirs = test_cache_clone(ours);
+  const int32_t keep[3] = {7, 20, 39};
+  uint8_t workspace[65];
+  memset(workspace, 0xA5, sizeof workspace);
+  oracle_compact(&theirs->view, keep, 3, 1);
+  EXPECT_OK(kvevict_compact(context, &ours->view, 40, keep, 3, 1, workspace + 1,
+                            64, NULL));
+  test_expect_same_rows(ours, theirs, 3, "with a workspace");
+  for (int i = 0; i < 65; ++i) {
+    EXPECT(workspace[i] == 0xA5, "byte %d is %d", i, workspace[i]);
+  }
+  test_cache_destroy(ours);
+  test_cache_destroy(theirs);
 }
 
 /* ---- Errors ---- */

@@ -1,6 +1,7 @@
-// Any view is refused or compacted as the oracle does it, inside a buffer of exactly
-// the bytes its strides reach.
+// Any view is refused or its rows are moved as the oracle does it, by compaction or
+// in any order, inside a buffer of exactly the bytes its strides reach.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -87,6 +88,36 @@ std::unique_ptr<uint8_t[]> Place(kvevict_plane* plane, const Range& range,
   return memory;
 }
 
+// n_keep slots below n_tokens: ascending, or any.
+std::vector<int32_t> DrawList(Draw& draw, uint32_t n_tokens, uint32_t n_keep,
+                              bool ascending) {
+  std::vector<int32_t> list;
+  for (uint32_t t = 0; ascending && t < n_tokens; ++t) {
+    if (draw.Below(n_tokens - t) < n_keep - list.size()) {
+      list.push_back(static_cast<int32_t>(t));
+    }
+  }
+  while (list.size() < n_keep) {
+    list.push_back(static_cast<int32_t>(draw.Below(n_tokens)));
+  }
+  return list;
+}
+
+// kvevict_reorder() in a workspace of just the size it asks for.
+kvevict_status Reorder(const kvevict_context* context, const kvevict_view& view,
+                       uint32_t n_tokens, const std::vector<int32_t>& slots,
+                       uint32_t n_lists) {
+  size_t bytes = 0;
+  const kvevict_status status = kvevict_reorder_workspace_bytes(
+      context, &view, static_cast<uint32_t>(slots.size() / n_lists), n_lists,
+      &bytes);
+  if (status != KVEVICT_OK) return status;
+  const std::unique_ptr<void, decltype(&std::free)> workspace(
+      std::aligned_alloc(64, bytes), &std::free);
+  return kvevict_reorder(context, &view, n_tokens, slots.data(), slots.size(),
+                         n_lists, workspace.get(), bytes, nullptr);
+}
+
 void Run(Draw& draw) {
   static kvevict_context* context = [] {
     kvevict_context* made = nullptr;
@@ -116,29 +147,28 @@ void Run(Draw& draw) {
 
   const uint32_t n_lists = draw.Below(2) == 0 ? 1 : view.n_kv_heads;
   const uint32_t n_keep = draw.Below(n_tokens + 1);
+  const bool compacts = draw.Below(2) == 0;
   std::vector<int32_t> keep;
   for (uint32_t list = 0; list < n_lists; ++list) {
-    uint32_t taken = 0;
-    for (uint32_t t = 0; t < n_tokens; ++t) {
-      if (draw.Below(n_tokens - t) < n_keep - taken) {
-        keep.push_back(static_cast<int32_t>(t));
-        ++taken;
-      }
-    }
+    const auto slots = DrawList(draw, n_tokens, n_keep, compacts);
+    keep.insert(keep.end(), slots.begin(), slots.end());
   }
   const std::vector<uint8_t> before(memory.get(), memory.get() + n_bytes);
-  if (kvevict_compact(context, &view, n_tokens, keep.data(), keep.size(),
-                      n_lists, nullptr, 0, nullptr) != KVEVICT_OK) {
+  const kvevict_status status =
+      compacts ? kvevict_compact(context, &view, n_tokens, keep.data(),
+                                 keep.size(), n_lists, nullptr, 0, nullptr)
+               : Reorder(context, view, n_tokens, keep, n_lists);
+  if (status != KVEVICT_OK) {
     FUZZ_CHECK(std::equal(before.begin(), before.end(), memory.get()));
     return;
   }
   const std::vector<uint8_t> ours(memory.get(), memory.get() + n_bytes);
   std::copy(before.begin(), before.end(), memory.get());
   oracle_compact(&view, keep.data(), n_keep, n_lists);
-  // Rows from n_keep on are open; all other bytes are not.
+  // Rows from n_keep on are open after compaction; all other bytes are not.
   std::vector<bool> open(n_bytes, false);
   const auto* first = memory.get();
-  for (uint32_t t = n_keep; t < n_tokens; ++t) {
+  for (uint32_t t = n_keep; compacts && t < n_tokens; ++t) {
     for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
       for (uint32_t b = 0; b < oracle_row_bytes(&view.k); ++b) {
         open[oracle_row_byte(&view, &view.k, t, h, b) - first] = true;

@@ -22,9 +22,9 @@
  *   a sequence its plan. So handles may be destroyed in any order, and NULL may
  *   be destroyed.
  * - Memory: create functions allocate through the context's hooks. Executing
- *   calls (score, select, compact, capture, append, evict) allocate nothing,
- *   take no lock, print nothing and read no environment; their scratch is the
- *   caller's workspace.
+ *   calls (score, select, compact, reorder, capture, append, evict) allocate
+ *   nothing, take no lock, print nothing and read no environment; their scratch
+ *   is the caller's workspace.
  * - CUDA: the same calls with a context on CUDA. Caches, queries, block tables,
  *   scores, keep lists and workspaces are then device addresses (a CUdeviceptr
  *   where the type is a pointer), which the library does not read on the host;
@@ -297,7 +297,8 @@ typedef struct kvevict_context_options {
    *  the positions when it returns. */
   uint32_t select_on_host;
   /** 1: wait after every kernel, so that a fault names the kernel, and check
-   *  on the device that keep lists are strictly ascending. */
+   *  on the device that keep lists are strictly ascending and that the slots
+   *  of kvevict_reorder() are there. */
   uint32_t debug;
 } kvevict_context_options;
 
@@ -1049,8 +1050,8 @@ kvevict_reorder(const kvevict_context* context, const kvevict_view* view,
 
 /**
  * The workspace that kvevict_reorder() needs: on the CPU 8 bytes per listed
- * slot and a row per worker; on CUDA n_slots rows of the view's planes, or of
- * one plane where those of all would take more than 32 MiB.
+ * slot and a row per worker; on CUDA the n_slots rows of all planes, but no more
+ * than 32 MiB or one plane's.
  *
  * @param[in]  context    Non-NULL.
  * @param[in]  view       The layer's cache; valid for n_slots slots.

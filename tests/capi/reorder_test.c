@@ -1,0 +1,298 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/cache.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/hooks.h"
+#include "tests/oracle/compact.h"
+
+enum { kMaxSlots = 4096, kGuardBytes = 64 };
+
+static kvevict_context* context;
+
+static void CreateContext(void) {
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+}
+static void DestroyContext(void) { kvevict_context_destroy(context); }
+TestSuite(reorder, .init = CreateContext, .fini = DestroyContext);
+
+/* Reorders in a workspace of just the size it asks for. */
+static void Reorder(const kvevict_context* with, const test_cache* cache,
+                    uint32_t n_tokens, const int32_t* slots, uint32_t n,
+                    uint32_t n_lists, const char* what) {
+  size_t bytes = 0;
+  EXPECT_OK(
+      kvevict_reorder_workspace_bytes(with, &cache->view, n, n_lists, &bytes));
+  uint8_t* workspace = aligned_alloc(64, (bytes + kGuardBytes + 63) / 64 * 64);
+  memset(workspace, 0xA5, bytes + kGuardBytes);
+  EXPECT_OK(kvevict_reorder(with, &cache->view, n_tokens, slots,
+                            (size_t)n * n_lists, n_lists, workspace, bytes,
+                            NULL));
+  for (size_t i = bytes; i < bytes + kGuardBytes; ++i) {
+    EXPECT(workspace[i] == 0xA5, "%s: byte %zu behind the workspace's %zu",
+           what, i - bytes, bytes);
+  }
+  free(workspace);
+}
+
+/* Reorders the cache and a clone of it, the latter by the oracle: every byte must
+ * be the same. */
+static void ExpectAsOracle(const kvevict_context* with, const test_cache* cache,
+                           uint32_t n_tokens, const int32_t* slots, uint32_t n,
+                           uint32_t n_lists, const char* what) {
+  test_cache* ours = test_cache_clone(cache);
+  test_cache* theirs = test_cache_clone(cache);
+  oracle_compact(&theirs->view, slots, n, n_lists);
+  Reorder(with, ours, n_tokens, slots, n, n_lists, what);
+  test_expect_same_bytes(ours, theirs, what);
+  test_cache_destroy(ours);
+  test_cache_destroy(theirs);
+}
+
+/* Per list any slots, a part of a permutation, or a ring's rows from a start. */
+static void RandomLists(test_random* random, int32_t* slots, uint32_t n,
+                        uint32_t n_lists, uint32_t n_tokens) {
+  static int32_t all[kMaxSlots];
+  for (uint32_t list = 0; list < n_lists; ++list) {
+    int32_t* const to = slots + (size_t)list * n;
+    const uint32_t kind = test_random_below(random, 3);
+    const uint32_t start = test_random_below(random, n_tokens);
+    test_random_permutation(random, all, n_tokens);
+    for (uint32_t i = 0; i < n; ++i) {
+      to[i] = kind == 0   ? (int32_t)test_random_below(random, n_tokens)
+              : kind == 1 ? all[i]
+                          : (int32_t)((start + i) % n_tokens);
+    }
+  }
+}
+
+static void TryLayout(const test_cache_spec* spec, test_random* random,
+                      const kvevict_context* with) {
+  static int32_t slots[kMaxSlots];
+  test_cache* cache = test_cache_create(spec, random);
+  char what[128];
+  snprintf(what, sizeof what, "%s, %u heads, k %d x %u, v %d x %u",
+           test_layout_name(spec->layout), spec->n_kv_heads, (int)spec->k_dtype,
+           spec->k_head_dim, (int)spec->v_dtype, spec->v_head_dim);
+  const uint32_t n_tokens = test_random_between(random, 1, spec->capacity);
+  const uint32_t n = test_random_coin(random)
+                         ? n_tokens
+                         : test_random_below(random, n_tokens + 1);
+  const uint32_t n_lists = test_random_coin(random) ? 1 : spec->n_kv_heads;
+  RandomLists(random, slots, n, n_lists, n_tokens);
+  ExpectAsOracle(with, cache, n_tokens, slots, n, n_lists, what);
+  test_cache_destroy(cache);
+}
+
+Test(reorder, every_layout_and_dtype_moves_as_the_oracle_says) {
+  test_random random = test_random_start("reorder layouts");
+  for (int round = 0; round < 12; ++round) {
+    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+      for (kvevict_dtype k = KVEVICT_DTYPE_OPAQUE; k <= KVEVICT_DTYPE_BF16;
+           ++k) {
+        const test_cache_spec spec = {
+            (test_layout)layout,
+            test_random_between(&random, 1, 4),
+            test_random_between(&random, 1, 90),
+            k,
+            test_random_between(&random, 1, 40),
+            (kvevict_dtype)test_random_below(&random, 4),
+            test_random_below(&random, 40),
+            test_random_below(&random, 3)};
+        TryLayout(&spec, &random, context);
+      }
+    }
+  }
+}
+
+Test(reorder, any_number_of_threads_gives_the_same_bytes) {
+  test_random random = test_random_start("reorder threads");
+  for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
+    test_runner runner;
+    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+    test_runner_install(&runner, n_threads, &options);
+    kvevict_context* threaded = NULL;
+    EXPECT_OK(kvevict_context_create(&options, &threaded));
+    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+      const test_cache_spec spec = {
+          (test_layout)layout, 4, 66, KVEVICT_DTYPE_F32, 8,
+          KVEVICT_DTYPE_F16,   8, 1};
+      TryLayout(&spec, &random, threaded);
+    }
+    kvevict_context_destroy(threaded);
+  }
+}
+
+Test(reorder, the_rows_in_place_already_change_no_byte) {
+  test_random random = {4};
+  for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+    const test_cache_spec spec = {
+        (test_layout)layout, 3, 40, KVEVICT_DTYPE_F32, 5,
+        KVEVICT_DTYPE_F16,   7, 2};
+    test_cache* cache = test_cache_create(&spec, &random);
+    test_cache* before = test_cache_clone(cache);
+    int32_t slots[3 * 40];
+    for (int i = 0; i < 3 * 40; ++i) slots[i] = i % 40;
+    Reorder(context, cache, 40, slots, 40, 3, "all");
+    Reorder(context, cache, 40, slots, 17, 1, "some");
+    EXPECT_OK(
+        kvevict_reorder(context, &cache->view, 40, NULL, 0, 3, NULL, 0, NULL));
+    EXPECT_OK(
+        kvevict_reorder(context, &cache->view, 0, NULL, 0, 1, NULL, 0, NULL));
+    test_expect_same_bytes(cache, before, test_layout_name(spec.layout));
+    test_cache_destroy(cache);
+    test_cache_destroy(before);
+  }
+}
+
+Test(reorder, ascending_lists_move_as_compaction_moves_them) {
+  test_random random = test_random_start("reorder ascending");
+  const test_cache_spec spec = {TEST_TOKEN_MAJOR,  3, 70, KVEVICT_DTYPE_F32, 6,
+                                KVEVICT_DTYPE_F32, 6, 1};
+  for (int round = 0; round < 20; ++round) {
+    test_cache* compacted = test_cache_create(&spec, &random);
+    test_cache* reordered = test_cache_clone(compacted);
+    const uint32_t n = test_random_below(&random, 71);
+    int32_t keep[70];
+    test_random_ascending(&random, keep, n, 70);
+    EXPECT_OK(kvevict_compact(context, &compacted->view, 70, keep, n, 1, NULL,
+                              0, NULL));
+    Reorder(context, reordered, 70, keep, n, 1, "ascending");
+    test_expect_same_rows(compacted, reordered, n, "ascending");
+    test_cache_destroy(compacted);
+    test_cache_destroy(reordered);
+  }
+}
+
+/* ---- Workspaces ---- */
+
+Test(reorder, a_workspace_for_more_slots_serves_fewer) {
+  test_random random = {7};
+  const test_cache_spec spec = {TEST_PADDED,       4,  90, KVEVICT_DTYPE_F32, 6,
+                                KVEVICT_DTYPE_F16, 30, 2};
+  test_cache* cache = test_cache_create(&spec, &random);
+  for (uint32_t n_lists = 1; n_lists <= 4; n_lists += 3) {
+    size_t before = 0;
+    for (uint32_t n = 0; n <= 90; ++n) {
+      size_t bytes = 0;
+      EXPECT_OK(kvevict_reorder_workspace_bytes(context, &cache->view, n,
+                                                n_lists, &bytes));
+      EXPECT(n == 0 ? bytes == 0 : bytes > 0 && bytes >= before,
+             "%zu bytes for %u slots, %zu for one less", bytes, n, before);
+      before = bytes;
+    }
+  }
+  test_cache_destroy(cache);
+}
+
+Test(reorder, queries_check_what_they_are_asked) {
+  test_random random = {8};
+  const test_cache_spec spec = {TEST_PAGED_16,     2, 40, KVEVICT_DTYPE_F32, 4,
+                                KVEVICT_DTYPE_F32, 4, 0};
+  test_cache* cache = test_cache_create(&spec, &random);
+  const kvevict_view* view = &cache->view;
+  size_t bytes = 77;
+#define REORDER_BYTES kvevict_reorder_workspace_bytes
+  EXPECT_INVALID(REORDER_BYTES(NULL, view, 4, 1, &bytes), "context", "NULL");
+  EXPECT_INVALID(REORDER_BYTES(context, NULL, 4, 1, &bytes), "view", "NULL");
+  EXPECT_INVALID(REORDER_BYTES(context, view, 4, 1, NULL), "out_bytes", "NULL");
+  EXPECT_INVALID(REORDER_BYTES(context, view, 2147483648u, 1, &bytes),
+                 "n_slots", "2147483648");
+  EXPECT_INVALID(REORDER_BYTES(context, view, 49, 1, &bytes), "view",
+                 "block_table_len");
+  EXPECT_INVALID(REORDER_BYTES(context, view, 4, 3, &bytes), "n_slot_lists 3",
+                 "n_kv_heads 2");
+#define COMPACT_BYTES kvevict_compact_workspace_bytes
+  EXPECT_INVALID(COMPACT_BYTES(NULL, view, 4, &bytes), "context", "NULL");
+  EXPECT_INVALID(COMPACT_BYTES(context, NULL, 4, &bytes), "view", "NULL");
+  EXPECT_INVALID(COMPACT_BYTES(context, view, 4, NULL), "out_bytes", "NULL");
+  EXPECT_INVALID(COMPACT_BYTES(context, view, 2147483648u, &bytes), "n_keep",
+                 "2147483648");
+  EXPECT_INVALID(COMPACT_BYTES(context, view, 49, &bytes), "view",
+                 "block_table_len");
+  EXPECT(bytes == 77, "out_bytes is %zu", bytes);
+  EXPECT_OK(COMPACT_BYTES(context, view, 40, &bytes));
+  EXPECT(bytes == 0, "the CPU asks for %zu bytes", bytes);
+  test_cache_destroy(cache);
+}
+
+/* More words than there are: 2^31 lists of 2^31 - 1 slots. */
+Test(reorder, workspaces_beyond_size_t_are_errors) {
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 1u << 31;
+  view.k.data = 4096;
+  view.k.row_bytes = 1;
+  view.k.head_stride_bytes = 1;
+  view.k.token_stride_bytes = INT64_C(1) << 31;
+  size_t bytes = 77;
+  EXPECT_INVALID(REORDER_BYTES(context, &view, 2147483647u, 1u << 31, &bytes),
+                 "workspace", "size_t");
+  EXPECT(bytes == 77, "out_bytes is %zu", bytes);
+}
+
+/* ---- Errors ---- */
+
+/* `change` to a valid call makes it fail; no byte moves. */
+#define EXPECT_BREAKS(change, ...)                                            \
+  do {                                                                        \
+    test_random random = {6};                                                 \
+    const test_cache_spec spec = {                                            \
+        TEST_PAGED_16, 2, 40, KVEVICT_DTYPE_F32, 4, KVEVICT_DTYPE_F32, 4, 0}; \
+    test_cache* cache = test_cache_create(&spec, &random);                    \
+    test_cache* before = test_cache_clone(cache);                             \
+    int32_t slots_array[8] = {3, 1, 39, 20, 0, 0, 25, 1};                     \
+    kvevict_view view = cache->view;                                          \
+    const kvevict_context* with = context;                                    \
+    const kvevict_view* at = &view;                                           \
+    const int32_t* slots = slots_array;                                       \
+    uint32_t n_tokens = 40, n_lists = 2;                                      \
+    size_t slots_len = 8, bytes = 0;                                          \
+    EXPECT_OK(kvevict_reorder_workspace_bytes(context, &view, 4, 2, &bytes)); \
+    uint8_t* memory = aligned_alloc(64, 4096);                                \
+    void* workspace = memory;                                                 \
+    change;                                                                   \
+    EXPECT_INVALID(kvevict_reorder(with, at, n_tokens, slots, slots_len,      \
+                                   n_lists, workspace, bytes, NULL),          \
+                   __VA_ARGS__);                                              \
+    test_expect_same_bytes(cache, before, #change);                           \
+    (void)slots_array, (void)view;                                            \
+    free(memory);                                                             \
+    test_cache_destroy(cache);                                                \
+    test_cache_destroy(before);                                               \
+  } while (0)
+
+Test(reorder, null_pointers_are_errors) {
+  EXPECT_BREAKS(with = NULL, "context", "NULL");
+  EXPECT_BREAKS(at = NULL, "view", "NULL");
+  EXPECT_BREAKS(slots = NULL, "slots", "NULL", "8");
+}
+
+Test(reorder, wrong_lengths_are_errors) {
+  EXPECT_BREAKS(n_lists = 0, "n_slot_lists 0");
+  EXPECT_BREAKS(n_lists = 3, "n_slot_lists 3", "n_kv_heads 2");
+  EXPECT_BREAKS(slots_len = 7, "slots_len 7", "2");
+  EXPECT_BREAKS(n_tokens = 3, "slots_len 8", "n_tokens 3");
+  EXPECT_BREAKS(n_tokens = 2147483648u, "n_tokens", "2147483648");
+  EXPECT_BREAKS(n_tokens = 49, "block_table_len", "49");
+}
+
+Test(reorder, slots_that_are_not_there_are_errors) {
+  EXPECT_BREAKS(slots_array[0] = -1, "slots[0] -1", "n_tokens 40");
+  EXPECT_BREAKS(slots_array[7] = 40, "slots[7] 40", "n_tokens 40");
+  EXPECT_BREAKS(slots_array[3] = INT32_MAX, "slots[3] 2147483647");
+  EXPECT_BREAKS(n_tokens = 39, "slots[2] 39", "n_tokens 39");
+}
+
+Test(reorder, workspaces_that_do_not_do_are_errors) {
+  EXPECT_BREAKS(workspace = NULL, "workspace is NULL");
+  EXPECT_BREAKS(workspace = memory + 32, "aligned", "64");
+  EXPECT_BREAKS(bytes -= 1, "workspace_bytes");
+  EXPECT_BREAKS((bytes = 0, workspace = NULL), "workspace_bytes 0");
+}
+
+Test(reorder, bad_views_are_errors) {
+  EXPECT_BREAKS(view.struct_size = 8, "struct_size", "8");
+  EXPECT_BREAKS(view.k.dtype = 77, "k.dtype", "77");
+  EXPECT_BREAKS(view.v.token_stride_bytes = 3, "v", "overlap");
+  EXPECT_BREAKS(view.block_table_len = 1, "block_table_len", "1");
+}
