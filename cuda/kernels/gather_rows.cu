@@ -7,93 +7,11 @@
 // come here.
 #include "gather_rows.h"
 
-#include "device.cuh"
+#include "moved_rows.cuh"
 
 namespace kvevict::cuda {
 
 namespace {
-
-// n / divisor for n < 2^31 by a product; the hardware has no division.
-struct Divider {
-  uint32_t divisor;
-  uint32_t factor;
-  uint32_t shift;
-
-  KV_DEVICE explicit Divider(uint32_t divisor) : divisor(divisor) {
-    shift = 31 + 32 - CountLeadingZeros(divisor - 1);
-    factor =
-        static_cast<uint32_t>(((uint64_t{1} << shift) + divisor - 1) / divisor);
-  }
-  KV_DEVICE uint32_t Divide(uint32_t n) const {
-    return static_cast<uint32_t>(uint64_t{n} * factor >> shift);
-  }
-};
-
-// The column of units that a thread moves. Finding a slot's place may take a
-// load, which is why it is apart from the address: many are looked up together.
-struct ContiguousColumn {
-  static constexpr bool kIsPaged = false;
-  using Place = uint32_t;
-
-  uint64_t base;
-  int64_t row_stride;
-
-  KV_DEVICE ContiguousColumn(const GatherParams& p, const GatherPlane& plane,
-                             uint64_t offset)
-      : base(plane.base + offset), row_stride(p.rows.row_stride) {}
-
-  KV_DEVICE Place Find(uint32_t slot) const { return slot; }
-  KV_DEVICE uint64_t Address(Place place) const {
-    return base + static_cast<uint64_t>(place * row_stride);
-  }
-};
-
-struct PagedColumn {
-  static constexpr bool kIsPaged = true;
-  struct Place {
-    int32_t block;
-    uint32_t row;
-  };
-
-  uint64_t base;
-  int64_t row_stride;
-  int64_t block_stride;
-  uint64_t table;
-  Divider block_size;
-
-  KV_DEVICE PagedColumn(const GatherParams& p, const GatherPlane& plane,
-                        uint64_t offset)
-      : base(plane.base + offset),
-        row_stride(p.rows.row_stride),
-        block_stride(p.rows.block_stride),
-        table(plane.block_table),
-        block_size(p.rows.block_size) {}
-
-  KV_DEVICE Place Find(uint32_t slot) const {
-    const uint32_t i = block_size.Divide(slot);
-    return {LoadGlobal<int32_t>(table + uint64_t{i} * sizeof(int32_t)),
-            slot - i * block_size.divisor};
-  }
-  KV_DEVICE uint64_t Address(Place place) const {
-    return base + static_cast<uint64_t>(place.block * block_stride +
-                                        place.row * row_stride);
-  }
-};
-
-// Where a column is in the row of slot 0.
-KV_DEVICE uint64_t ColumnOffset(const GatherParams& p, uint32_t unit,
-                                uint32_t head, uint32_t column) {
-  const uint32_t units = p.row_bytes / unit;
-  return static_cast<uint64_t>(head * p.rows.head_stride +
-                               column / units * p.rows.element_stride) +
-         uint64_t{column % units} * unit;
-}
-
-KV_DEVICE uint64_t KeepList(const GatherParams& p, const GatherPlane& plane,
-                            uint32_t head) {
-  const uint32_t list = p.n_lists == 1 ? 0 : head;
-  return plane.keep + uint64_t{list} * plane.n_keep * sizeof(int32_t);
-}
 
 // ---- By columns ----
 
@@ -179,31 +97,6 @@ KV_KERNEL(gather_columns_1, GatherParams, kColumnThreads, 1) {
 
 namespace {
 
-// Some rows of some columns of a plane and head, by the number of a ticket. Who
-// draws a higher one has the same rows or later ones.
-struct Chunk {
-  uint32_t plane;
-  uint32_t head;
-  uint32_t first_column;
-  uint32_t n_rows;
-  uint32_t first_row;
-  uint32_t index;      // of its rows among those of the same columns
-  uint32_t n_streams;  // tickets between neighbours of the same columns
-
-  KV_DEVICE Chunk(const GatherParams& p, uint32_t n_columns, uint32_t ticket) {
-    const uint32_t n_groups =
-        (n_columns + p.columns_per_block - 1) / p.columns_per_block;
-    n_streams = p.n_planes * p.n_heads * n_groups;
-    const uint32_t stream = ticket % n_streams;
-    index = ticket / n_streams;
-    first_column = stream % n_groups * p.columns_per_block;
-    head = stream / n_groups % p.n_heads;
-    plane = stream / n_groups / p.n_heads;
-    n_rows = kChunkThreads / p.columns_per_block * kChunkLoads;
-    first_row = index * n_rows;
-  }
-};
-
 // Waits until the earlier chunks that read where this one writes have read.
 // They drew lower tickets, so they run already and wait for nobody before they
 // say so: however few blocks run together, none waits for ever.
@@ -223,24 +116,6 @@ KV_DEVICE void WaitForReaders(const Chunk& chunk, uint64_t keep,
   }
   BlockSync();
 }
-
-// A thread's rows of one column: every row_step-th from first_row on, none from
-// n_keep on.
-struct ThreadRows {
-  uint32_t first_row;
-  uint32_t row_step;
-  uint32_t n_keep;
-
-  // Calls visit(r, row) for the r-th row.
-  template <class Visit>
-  KV_DEVICE void ForEach(const Visit& visit) const {
-#pragma unroll
-    for (uint32_t r = 0; r < kChunkLoads; ++r) {
-      const uint32_t row = first_row + r * row_step;
-      if (row < n_keep) visit(r, row);
-    }
-  }
-};
 
 // Loads a thread's rows, says so, waits, stores them. A thread without rows
 // takes part in the barriers.
@@ -269,7 +144,7 @@ KV_DEVICE void MoveChunk(const Column& column, const Chunk& chunk,
 
 KV_DEVICE uint32_t DrawTicket(const GatherParams& p) {
   KV_SHARED(uint32_t, ticket, 1);
-  if (threadIdx.x == 0) *ticket = AtomicAddGlobal(p.tickets, 1);
+  if (threadIdx.x == 0) *ticket = AtomicAddGlobal(p.scratch, 1);
   BlockSync();
   return *ticket;
 }
@@ -295,7 +170,7 @@ KV_DEVICE void GatherChunk(const GatherParams& p) {
                            is_idle ? 0 : plane.n_keep};
   const uint64_t offset = ColumnOffset(p, kUnit, chunk.head, column);
   const uint64_t keep = KeepList(p, plane, chunk.head);
-  const uint64_t flag = p.tickets + (1 + uint64_t{ticket}) * sizeof(uint32_t);
+  const uint64_t flag = p.scratch + (1 + uint64_t{ticket}) * sizeof(uint32_t);
   if (p.rows.block_size == 0) {
     MoveChunk<Unit>(ContiguousColumn(p, plane, offset), chunk, rows, keep,
                     flag);

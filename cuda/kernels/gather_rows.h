@@ -82,7 +82,7 @@ constexpr uint64_t ChunkBlocks(const GatherParams& p, uint32_t unit,
   return uint64_t{n_chunks} * p.n_planes * p.n_heads * ChunkGroups(p, unit);
 }
 
-// u32 words at `tickets`: the next ticket, and a flag per block.
+// u32 words at `scratch`: the next ticket, and a flag per block.
 constexpr uint64_t ChunkTickets(uint64_t n_blocks) { return 1 + n_blocks; }
 
 }  // namespace kvevict::cuda

@@ -215,12 +215,12 @@ struct FillScoresParams {
 };
 static_assert(sizeof(FillScoresParams) <= 4096);
 
-// ---- gather_rows: compaction in place ----
+// ---- gather_rows, reorder_rows: row keep[i] to row i, in place ----
 
 struct GatherPlane {
   uint64_t base;         // slot 0, head 0
   uint64_t block_table;  // i32; paged only
-  uint64_t keep;         // i32 [n_lists, n_keep], strictly ascending per list
+  uint64_t keep;         // i32 [n_lists, n_keep]
   uint32_t n_keep;
   uint32_t reserved;
 };
@@ -234,8 +234,10 @@ struct GatherParams {
   uint32_t n_heads;
   uint32_t n_lists;  // 1 or n_heads
   uint32_t n_planes;
-  uint32_t columns_per_block;  // by chunks only: ChunkColumns()
-  uint64_t tickets;  // by chunks only: u32, zero before; ChunkTickets() of them
+  uint32_t columns_per_block;  // not by columns: ChunkColumns()
+  // gather_chunks: u32 [ChunkTickets()], zero before; reorder_*: packed rows,
+  // [n_planes, n_heads, n_keep], n_keep of all planes being the same
+  uint64_t scratch;
   GatherPlane planes[kMaxPlanes];
 };
 static_assert(sizeof(GatherParams) <= 4096);
@@ -259,15 +261,17 @@ struct PositionsParams {
 };
 static_assert(sizeof(PositionsParams) <= 4096);
 
-// ---- check_keep: counts the slots that do not ascend ----
+// ---- check_keep: counts the slots that are wrong ----
 
 struct CheckKeepParams {
   uint64_t keep;     // i32 [n_lists, n_keep]
   uint64_t n_wrong;  // u32, zero before
   uint32_t n_tokens;
   uint32_t n_keep;
+  uint32_t any_order;  // they need not ascend
+  uint32_t reserved;
 };
-static_assert(sizeof(CheckKeepParams) == 24);
+static_assert(sizeof(CheckKeepParams) == 32);
 
 // ---- lengths: {stored, logical} of every layer in device memory ----
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <random>
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/model.h"
@@ -45,11 +47,14 @@ void CheckLayer(Side* gpu, Side* cpu, Twin* twin, uint32_t layer,
   const uint32_t n_lists = gpu->policy().scope == KVEVICT_SCOPE_KV_HEAD
                                ? twin->shape().n_kv_heads
                                : 1;
-  gpu->Compact(layer, n_tokens, keep, n_lists);
-  cpu->Compact(layer, n_tokens, keep, n_lists);
-  twin->Fetch(layer);
-  report->Expect(twin->CompareWithHost(
-      layer, static_cast<uint32_t>(keep.size() / n_lists)));
+  for (const bool with_workspace : {false, true}) {
+    twin->Restore();
+    gpu->Compact(layer, n_tokens, keep, n_lists, with_workspace);
+    cpu->Compact(layer, n_tokens, keep, n_lists, with_workspace);
+    twin->Fetch(layer);
+    report->Expect(twin->CompareWithHost(
+        layer, static_cast<uint32_t>(keep.size() / n_lists)));
+  }
 }
 
 struct Case {
@@ -138,6 +143,49 @@ void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
   }
 }
 
+// Slots of n_lists lists become those of the rows they list, on both sides; all
+// others stay.
+void CheckReordered(Side* gpu, Side* cpu, Twin* twin,
+                    const std::vector<int32_t>& slots, uint32_t n_lists,
+                    Report* report) {
+  const uint32_t n_tokens = twin->shape().n_tokens;
+  twin->Restore();
+  gpu->Reorder(0, n_tokens, slots, n_lists);
+  cpu->Reorder(0, n_tokens, slots, n_lists);
+  twin->Fetch(0);
+  report->Expect(twin->CompareWithHost(0, n_tokens));
+  const auto n = static_cast<std::ptrdiff_t>(slots.size() / n_lists);
+  for (uint32_t h = 0; h < twin->shape().n_kv_heads; ++h) {
+    std::vector<int32_t> positions(n_tokens);
+    std::iota(positions.begin(), positions.end(), 0);
+    std::copy_n(slots.begin() + (n_lists == 1 ? 0 : h * n), n,
+                positions.begin());
+    report->Expect(twin->CompareWithPositions(0, h, positions));
+  }
+}
+
+// A ring that began in the middle begins at slot 0 again, as a whole and with
+// every third token; then any slots, with repeats, per head.
+void CheckReorder(const Gpu& gpu, const Effort& effort, Layout layout,
+                  kvevict_dtype dtype, Report* report) {
+  const uint32_t n = effort.full ? 16384 : 331;
+  const Shape shape = {"",    1,     8,     effort.full ? 8u : 2u, 64, n,
+                       dtype, dtype, layout};
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, "streaming-llm:budget=60");
+  Side host(nullptr, &twin, "streaming-llm:budget=60");
+  std::vector<int32_t> ring(n), thinned;
+  std::iota(ring.begin(), ring.end(), 0);
+  std::rotate(ring.begin(), ring.begin() + n / 3, ring.end());
+  CheckReordered(&device, &host, &twin, ring, 1, report);
+  for (uint32_t i = 0; i < n; i += 3) thinned.push_back(ring[i]);
+  CheckReordered(&device, &host, &twin, thinned, 1, report);
+  std::mt19937 random(static_cast<uint32_t>(effort.seed));
+  std::vector<int32_t> any(shape.n_kv_heads * (n - 20));
+  for (int32_t& slot : any) slot = static_cast<int32_t>(random() % n);
+  CheckReordered(&device, &host, &twin, any, shape.n_kv_heads, report);
+}
+
 }  // namespace
 
 void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
@@ -153,6 +201,15 @@ void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
                 [&] { CheckRowLse(gpu, effort, KVEVICT_DTYPE_BF16, report); });
   report->Check("doors: log-sum-exps given, f32",
                 [&] { CheckRowLse(gpu, effort, KVEVICT_DTYPE_F32, report); });
+  report->Check("doors: reorder, bf16, token-major", [&] {
+    CheckReorder(gpu, effort, Layout::kTokenMajor, KVEVICT_DTYPE_BF16, report);
+  });
+  report->Check("doors: reorder, f32, head-major", [&] {
+    CheckReorder(gpu, effort, Layout::kHeadMajor, KVEVICT_DTYPE_F32, report);
+  });
+  report->Check("doors: reorder, f16, paged", [&] {
+    CheckReorder(gpu, effort, Layout::kPaged, KVEVICT_DTYPE_F16, report);
+  });
 }
 
 }  // namespace kvevict::gpu

@@ -55,21 +55,6 @@ struct Evictable {
   }
 };
 
-void ExpectFailure(kvevict_status status, kvevict_status expected,
-                   std::initializer_list<const char*> words, Report* report) {
-  const std::string_view message = kvevict_last_error_message();
-  if (status != expected) {
-    report->Fail(fmt::format("{} where {} was expected: {}",
-                             kvevict_status_name(status),
-                             kvevict_status_name(expected), message));
-    return;
-  }
-  for (const char* word : words) {
-    report->FailIf(message.find(word) == std::string_view::npos,
-                   fmt::format("\"{}\" does not say {}", message, word));
-  }
-}
-
 void CheckExecutionIsQuiet(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
   Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
@@ -328,6 +313,21 @@ void CheckContextLost(const Gpu& gpu, Report* report) {
 }
 
 }  // namespace
+
+void ExpectFailure(kvevict_status status, kvevict_status expected,
+                   std::initializer_list<const char*> words, Report* report) {
+  const std::string_view message = kvevict_last_error_message();
+  if (status != expected) {
+    report->Fail(fmt::format("{} where {} was expected: {}",
+                             kvevict_status_name(status),
+                             kvevict_status_name(expected), message));
+    return;
+  }
+  for (const char* word : words) {
+    report->FailIf(message.find(word) == std::string_view::npos,
+                   fmt::format("\"{}\" does not say {}", message, word));
+  }
+}
 
 void CheckDriverUse(const Gpu& gpu, const Effort&, Report* report) {
   report->Check("executing calls wait, allocate and load nothing",

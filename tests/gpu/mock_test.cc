@@ -35,6 +35,7 @@ constexpr NamedPart kParts[] = {
     {"determinism", CheckDeterminism},
     {"graphs", CheckGraphs},
     {"acceptance", CheckAcceptance},
+    {"moved_rows", CheckMovedRows},
     {"driver_use", CheckDriverUse},
     {"driver_failures", CheckDriverFailures},
     {"timings",

@@ -123,11 +123,33 @@ std::vector<int32_t> Side::Select(uint32_t layer,
 }
 
 void Side::Compact(uint32_t layer, uint32_t n_tokens,
-                   const std::vector<int32_t>& keep, uint32_t n_lists) {
+                   const std::vector<int32_t>& keep, uint32_t n_lists,
+                   bool with_workspace) {
   const Memory lists(gpu_, keep);
+  size_t bytes = 0;
+  if (with_workspace) {
+    Check(kvevict_compact_workspace_bytes(
+        context(), &View(layer), static_cast<uint32_t>(keep.size() / n_lists),
+        &bytes));
+  }
+  const Memory workspace(gpu_, bytes);
   Check(kvevict_compact(context(), &View(layer), n_tokens,
-                        lists.pointer<int32_t>(), keep.size(), n_lists, nullptr,
-                        0, stream_));
+                        lists.pointer<int32_t>(), keep.size(), n_lists,
+                        workspace.pointer<void>(), bytes, stream_));
+  if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
+}
+
+void Side::Reorder(uint32_t layer, uint32_t n_tokens,
+                   const std::vector<int32_t>& slots, uint32_t n_lists) {
+  const Memory lists(gpu_, slots);
+  size_t bytes = 0;
+  Check(kvevict_reorder_workspace_bytes(
+      context(), &View(layer), static_cast<uint32_t>(slots.size() / n_lists),
+      n_lists, &bytes));
+  const Memory workspace(gpu_, bytes);
+  Check(kvevict_reorder(context(), &View(layer), n_tokens,
+                        lists.pointer<int32_t>(), slots.size(), n_lists,
+                        workspace.pointer<void>(), bytes, stream_));
   if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
 }
 

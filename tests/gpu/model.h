@@ -33,7 +33,10 @@ class Side {
                               uint32_t n_tokens,
                               const std::vector<int32_t>& protect);
   void Compact(uint32_t layer, uint32_t n_tokens,
-               const std::vector<int32_t>& keep, uint32_t n_lists);
+               const std::vector<int32_t>& keep, uint32_t n_lists,
+               bool with_workspace);
+  void Reorder(uint32_t layer, uint32_t n_tokens,
+               const std::vector<int32_t>& slots, uint32_t n_lists);
 
   // ---- A sequence ----
 

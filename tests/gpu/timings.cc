@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "capi/guard.h"
 #include "core/backend.h"
 #include "core/plan.h"
+#include "cuda/compact.h"
 #include "tests/gpu/matrix_rate.h"
 #include "tests/gpu/random_values.h"
 
@@ -41,6 +43,8 @@ class Bench {
   void Score() const;
   void Select() const;
   void Compact() const;
+  void CompactIn(cuda::CompactForm form) const;
+  void Reorder() const;  // every layer's kept rows, a ring from its middle on
 
   uint64_t score_bytes() const { return score_scratch_.n_bytes(); }
 
@@ -64,7 +68,8 @@ class Bench {
   Buffer keep_;
   Buffer score_scratch_;
   Buffer select_scratch_;
-  Buffer compact_scratch_;
+  Buffer move_scratch_;
+  Buffer ring_;
   std::vector<kvevict_view> views_;
   std::vector<LayerJob> jobs_;
 };
@@ -103,10 +108,8 @@ Bench::Bench(const Gpu& gpu, const Workload& w, uint32_t window, uint64_t seed)
                                .select_scratch_bytes(context(), geometry_,
                                                      policy_, w.n_layers)
                                .value()),
-      compact_scratch_(gpu, backend()
-                                .compact_scratch_bytes(context(), geometry_,
-                                                       policy_, w.n_layers)
-                                .value()),
+      move_scratch_(gpu, 2 * w.PlaneBytes()),  // more than any move needs
+      ring_(gpu, uint64_t{4} * w.budget),
       views_(w.n_layers, KVEVICT_VIEW_INIT),
       jobs_(w.n_layers) {
   std::vector<uint8_t> host(std::max(w.PlaneBytes(), w.WindowBytes()));
@@ -140,6 +143,10 @@ Bench::Bench(const Gpu& gpu, const Workload& w, uint32_t window, uint64_t seed)
     job.keys = reinterpret_cast<uint32_t*>(job.scores);
     job.keep = keep_.pointer<int32_t>() + uint64_t{l} * w.n_kv_heads * w.budget;
   }
+  std::vector<int32_t> ring(w.budget);
+  std::iota(ring.begin(), ring.end(), 0);
+  std::rotate(ring.begin(), ring.begin() + w.budget / 2, ring.end());
+  ring_.Write(ring.data(), ring_.n_bytes());
   Check(backend().prepare(context(), &geometry_, &policy_).code());
 }
 
@@ -167,8 +174,24 @@ void Bench::Select() const {
 void Bench::Compact() const {
   Check(backend()
             .compact(context(), gpu_.stream(),
-                     {jobs_, geometry_.n_kv_heads, Scratch(compact_scratch_)})
+                     {jobs_, geometry_.n_kv_heads, Scratch(move_scratch_)})
             .code());
+}
+
+void Bench::CompactIn(cuda::CompactForm form) const {
+  Check(cuda::CompactIn(form, context(), gpu_.stream(),
+                        {jobs_, geometry_.n_kv_heads, Scratch(move_scratch_)})
+            .code());
+}
+
+void Bench::Reorder() const {
+  for (LayerJob job : jobs_) {
+    job.keep = ring_.pointer<int32_t>();
+    Check(
+        backend()
+            .reorder(context(), gpu_.stream(), {job, 1, Scratch(move_scratch_)})
+            .code());
+  }
 }
 
 struct Spread {
@@ -259,6 +282,16 @@ void TimeWorkload(const Gpu& gpu, const Effort& effort, const char* name,
     rows->back()["score_workspace_of_k"] =
         static_cast<double>(bench.score_bytes() + score_bytes) /
         static_cast<double>(k_bytes);
+    AddRow(rows, row("compact, by columns"),
+           Measure(gpu, effort,
+                   [&] { bench.CompactIn(cuda::CompactForm::kColumns); }),
+           2 * kept, 0, limits);
+    AddRow(rows, row("compact, by chunks"),
+           Measure(gpu, effort,
+                   [&] { bench.CompactIn(cuda::CompactForm::kChunks); }),
+           2 * kept, 0, limits);
+    AddRow(rows, row("reorder, layer by layer"),
+           Measure(gpu, effort, [&] { bench.Reorder(); }), 4 * kept, 0, limits);
   }
   // What one launch per captured query and layer does: keys are read again for
   // every query of the window.

@@ -64,7 +64,9 @@ void CheckInstructions(const CubinKernel& kernel, const Variant& variant) {
   } else {
     Expect(n_mma == 0, "%s: %zu HMMA", name, n_mma);
   }
-  if (variant.module == ModuleId::gather_rows && kernel.name.ends_with("_16")) {
+  const bool moves_rows = variant.module == ModuleId::gather_rows ||
+                          variant.module == ModuleId::reorder_rows;
+  if (moves_rows && kernel.name.ends_with("_16")) {
     const size_t n_loads = kernel.Count(Opcode::kLdg, 128);
     const size_t n_stores = kernel.Count(Opcode::kStg, 128);
     Expect(n_loads >= kFewestWideMoves && n_stores >= kFewestWideMoves,

@@ -1,0 +1,20 @@
+// Keep lists from a caller, checked on the device.
+#ifndef KVEVICT_CUDA_CHECK_KEEP_H_
+#define KVEVICT_CUDA_CHECK_KEEP_H_
+
+#include "core/backend.h"
+#include "core/status.h"
+
+namespace kvevict::cuda {
+
+enum class KeepOrder { kAscending, kAny };
+
+// With debug set: INVALID_ARGUMENT unless the slots of a job's keep lists are
+// below n_tokens and in that order. Waits. `name` is what the caller calls them.
+Status CheckKeepLists(const Context& context, Stream stream,
+                      const LayerJob& job, uint32_t n_lists, KeepOrder order,
+                      const char* name);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_CHECK_KEEP_H_

@@ -1,0 +1,139 @@
+// Where the rows of a plane lie, and how threads share them.
+#ifndef KVEVICT_CUDA_KERNELS_MOVED_ROWS_CUH_
+#define KVEVICT_CUDA_KERNELS_MOVED_ROWS_CUH_
+
+#include "device.cuh"
+#include "gather_rows.h"
+
+namespace kvevict::cuda {
+
+// n / divisor for n < 2^31 by a product; the hardware has no division.
+struct Divider {
+  uint32_t divisor;
+  uint32_t factor;
+  uint32_t shift;
+
+  KV_DEVICE explicit Divider(uint32_t divisor) : divisor(divisor) {
+    shift = 31 + 32 - CountLeadingZeros(divisor - 1);
+    factor =
+        static_cast<uint32_t>(((uint64_t{1} << shift) + divisor - 1) / divisor);
+  }
+  KV_DEVICE uint32_t Divide(uint32_t n) const {
+    return static_cast<uint32_t>(uint64_t{n} * factor >> shift);
+  }
+};
+
+// The column of units that a thread moves. Finding a slot's place may take a
+// load, which is why it is apart from the address: many are looked up together.
+struct ContiguousColumn {
+  static constexpr bool kIsPaged = false;
+  using Place = uint32_t;
+
+  uint64_t base;
+  int64_t row_stride;
+
+  KV_DEVICE ContiguousColumn(const GatherParams& p, const GatherPlane& plane,
+                             uint64_t offset)
+      : base(plane.base + offset), row_stride(p.rows.row_stride) {}
+
+  KV_DEVICE Place Find(uint32_t slot) const { return slot; }
+  KV_DEVICE uint64_t Address(Place place) const {
+    return base + static_cast<uint64_t>(place * row_stride);
+  }
+};
+
+struct PagedColumn {
+  static constexpr bool kIsPaged = true;
+  struct Place {
+    int32_t block;
+    uint32_t row;
+  };
+
+  uint64_t base;
+  int64_t row_stride;
+  int64_t block_stride;
+  uint64_t table;
+  Divider block_size;
+
+  KV_DEVICE PagedColumn(const GatherParams& p, const GatherPlane& plane,
+                        uint64_t offset)
+      : base(plane.base + offset),
+        row_stride(p.rows.row_stride),
+        block_stride(p.rows.block_stride),
+        table(plane.block_table),
+        block_size(p.rows.block_size) {}
+
+  KV_DEVICE Place Find(uint32_t slot) const {
+    const uint32_t i = block_size.Divide(slot);
+    return {LoadGlobal<int32_t>(table + uint64_t{i} * sizeof(int32_t)),
+            slot - i * block_size.divisor};
+  }
+  KV_DEVICE uint64_t Address(Place place) const {
+    return base + static_cast<uint64_t>(place.block * block_stride +
+                                        place.row * row_stride);
+  }
+};
+
+// Where a column is in the row of slot 0.
+KV_DEVICE uint64_t ColumnOffset(const GatherParams& p, uint32_t unit,
+                                uint32_t head, uint32_t column) {
+  const uint32_t units = p.row_bytes / unit;
+  return static_cast<uint64_t>(head * p.rows.head_stride +
+                               column / units * p.rows.element_stride) +
+         uint64_t{column % units} * unit;
+}
+
+KV_DEVICE uint64_t KeepList(const GatherParams& p, const GatherPlane& plane,
+                            uint32_t head) {
+  const uint32_t list = p.n_lists == 1 ? 0 : head;
+  return plane.keep + uint64_t{list} * plane.n_keep * sizeof(int32_t);
+}
+
+// ---- Rows of a column by chunks ----
+
+// Some rows of some columns of a plane and head, numbered such that a higher
+// number has the same rows or later ones.
+struct Chunk {
+  uint32_t plane;
+  uint32_t head;
+  uint32_t first_column;
+  uint32_t n_rows;
+  uint32_t first_row;
+  uint32_t index;      // of its rows among those of the same columns
+  uint32_t n_streams;  // numbers between neighbours of the same columns
+
+  KV_DEVICE Chunk(const GatherParams& p, uint32_t n_columns, uint32_t number) {
+    const uint32_t n_groups =
+        (n_columns + p.columns_per_block - 1) / p.columns_per_block;
+    n_streams = p.n_planes * p.n_heads * n_groups;
+    const uint32_t stream = number % n_streams;
+    index = number / n_streams;
+    first_column = stream % n_groups * p.columns_per_block;
+    head = stream / n_groups % p.n_heads;
+    plane = stream / n_groups / p.n_heads;
+    n_rows = kChunkThreads / p.columns_per_block * kChunkLoads;
+    first_row = index * n_rows;
+  }
+};
+
+// A thread's rows of one column: every row_step-th from first_row on, none from
+// n_keep on.
+struct ThreadRows {
+  uint32_t first_row;
+  uint32_t row_step;
+  uint32_t n_keep;
+
+  // Calls visit(r, row) for the r-th row.
+  template <class Visit>
+  KV_DEVICE void ForEach(const Visit& visit) const {
+#pragma unroll
+    for (uint32_t r = 0; r < kChunkLoads; ++r) {
+      const uint32_t row = first_row + r * row_step;
+      if (row < n_keep) visit(r, row);
+    }
+  }
+};
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_MOVED_ROWS_CUH_

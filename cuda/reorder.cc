@@ -1,0 +1,74 @@
+// Rows in any order: two launches for planes of a layer that lie alike, as far
+// as the staged rows have room.
+#include <algorithm>
+
+#include "core/view.h"
+#include "cuda/check_keep.h"
+#include "cuda/kernels/gather_rows.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/plane_batch.h"
+
+namespace kvevict::cuda {
+namespace {
+
+// Rows staged at a time, or one plane's; two launches more are little then.
+constexpr size_t kStagedBytes = size_t{32} << 20;
+
+struct Steps {
+  KernelId stage;
+  KernelId place;
+};
+
+// The entries of reorder_rows.cu.
+Steps StepsOf(uint32_t unit) {
+  if (unit == 16) {
+    return {KernelId::reorder_stage_16, KernelId::reorder_place_16};
+  }
+  if (unit == 4) {
+    return {KernelId::reorder_stage_4, KernelId::reorder_place_4};
+  }
+  return {KernelId::reorder_stage_1, KernelId::reorder_place_1};
+}
+
+CheckedSize BytesOf(const LayerJob& job, uint64_t row_bytes) {
+  return CheckedSize(job.n_keep) * CheckedSize(row_bytes);
+}
+
+}  // namespace
+
+// Grows with the list: scratch for a longer one serves a shorter one.
+CheckedSize ReorderScratchBytes(const Context&, const LayerJob& job, uint32_t) {
+  uint64_t widest = 0;
+  ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
+    widest = std::max<uint64_t>(
+        widest, uint64_t{job.view->n_kv_heads} * RowBytes(plane));
+  });
+  const CheckedSize all = BytesOf(job, TokenBytes(*job.view));
+  if (all.ok() && all.value() <= kStagedBytes) return all;
+  const CheckedSize one_plane = BytesOf(job, widest);
+  return one_plane.ok() && one_plane.value() <= kStagedBytes ? kStagedBytes
+                                                             : one_plane;
+}
+
+Status Run_reorder(const Context& context, Stream stream,
+                   const ReorderArgs& args) {
+  KV_RETURN_IF_ERROR(CheckKeepLists(context, stream, args.job, args.n_lists,
+                                    KeepOrder::kAny, "slots"));
+  return ForEachPlaneBatch(
+      {&args.job, 1}, args.n_lists, args.scratch.size(),
+      [&](PlaneBatch& batch) {
+        GatherParams& p = batch.params;
+        const uint32_t unit = ColumnUnit(GatherUnit(p));
+        p.columns_per_block = ChunkColumns(p, unit);
+        p.scratch = AddressOf(args.scratch.data());
+        const Steps steps = StepsOf(unit);
+        const LaunchShape shape = {
+            static_cast<uint32_t>(ChunkBlocks(p, unit, batch.longest)), 1, 1,
+            kChunkThreads};
+        KV_RETURN_IF_ERROR(Launch(context, stream, steps.stage, shape, p));
+        return Launch(context, stream, steps.place, shape, p);
+      });
+}
+
+}  // namespace kvevict::cuda

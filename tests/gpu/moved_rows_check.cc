@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "core/backend.h"
+#include "core/context.h"
+#include "tests/cuda/mock/mock.h"
+#include "tests/gpu/driver_use_check.h"
+#include "tests/gpu/model.h"
+
+namespace kvevict::gpu {
+namespace {
+
+constexpr Shape kShape = {"",
+                          1,
+                          4,
+                          2,
+                          32,
+                          120,
+                          KVEVICT_DTYPE_BF16,
+                          KVEVICT_DTYPE_BF16,
+                          Layout::kTokenMajor};
+
+struct Layer {
+  Twin twin;
+  Side side;
+  Buffer memory;  // more than any workspace here
+
+  explicit Layer(const Gpu& gpu,
+                 const kvevict_context_options* options = nullptr)
+      : twin(gpu, kShape, 1),
+        side(&gpu, &twin, "streaming-llm:budget=60", options),
+        memory(gpu, 1 << 16) {}
+};
+
+void CheckDebugFindsBadSlots(const Gpu& gpu, Report* report) {
+  kvevict_context_options options = gpu.ContextOptions();
+  options.debug = 1;
+  Layer e(gpu, &options);
+  const std::vector<int32_t> slots = {119, 5, -1, 5, 120};
+  const Buffer lists(gpu, slots.size() * sizeof(int32_t));
+  lists.Write(slots.data(), lists.n_bytes());
+  ExpectFailure(kvevict_reorder(e.side.context(), &e.twin.device_views()[0],
+                                120, lists.pointer<int32_t>(), slots.size(), 1,
+                                e.memory.pointer<void>(), e.memory.n_bytes(),
+                                gpu.stream()),
+                KVEVICT_ERROR_INVALID_ARGUMENT, {"slots: 2 of", "n_tokens 120"},
+                report);
+  e.twin.Fetch(0);
+  report->FailIf(!e.twin.IsUntouched(0), "a byte moved");
+}
+
+// Tickets are what compaction does with a workspace.
+void CheckWorkspaceMeansChunks(const Gpu& gpu, Report* report) {
+  Layer e(gpu);
+  std::vector<int32_t> keep(60);
+  std::iota(keep.begin(), keep.end(), 40);
+  const auto n_launches = [&](bool with_workspace) {
+    const uint64_t before = mock::Launches("gather_chunks_16");
+    e.side.Compact(0, 120, keep, 1, with_workspace);
+    return mock::Launches("gather_chunks_16") - before;
+  };
+  report->FailIf(n_launches(false) != 0, "chunks without tickets");
+  report->FailIf(n_launches(true) == 0, "columns in spite of tickets");
+  size_t bytes = 0;
+  const kvevict_view& view = e.twin.device_views()[0];
+  Check(kvevict_compact_workspace_bytes(e.side.context(), &view, 60, &bytes));
+  const Buffer lists(gpu, keep.size() * sizeof(int32_t));
+  lists.Write(keep.data(), lists.n_bytes());
+  const auto compact = [&](void* workspace, size_t workspace_bytes) {
+    return kvevict_compact(e.side.context(), &view, 120,
+                           lists.pointer<int32_t>(), keep.size(), 1, workspace,
+                           workspace_bytes, gpu.stream());
+  };
+  uint8_t* const memory = e.memory.pointer<uint8_t>();
+  Check(compact(memory + 64, bytes - 1));  // too little is not touched
+  ExpectFailure(compact(memory + 64, bytes), KVEVICT_ERROR_INVALID_ARGUMENT,
+                {"workspace", "256"}, report);
+  ExpectFailure(compact(nullptr, bytes), KVEVICT_ERROR_INVALID_ARGUMENT,
+                {"workspace is NULL"}, report);
+  gpu.Synchronize();
+}
+
+// With scratch for one plane, K and V are staged one after the other.
+void CheckReorderInTurns(const Gpu& gpu, Report* report) {
+  Layer e(gpu);
+  const Context& context = *reinterpret_cast<const Context*>(e.side.context());
+  std::vector<int32_t> slots(120);
+  std::iota(slots.rbegin(), slots.rend(), 0);
+  const Buffer lists(gpu, slots.size() * sizeof(int32_t));
+  lists.Write(slots.data(), lists.n_bytes());
+  LayerJob job;
+  job.view = &e.twin.device_views()[0];
+  job.n_tokens = job.n_keep = 120;
+  job.keep = lists.pointer<int32_t>();
+  const size_t plane_bytes =
+      size_t{120} * kShape.n_kv_heads * kShape.head_dim * sizeof(uint16_t);
+  for (const size_t n_planes : {1, 2}) {
+    e.twin.Restore();
+    const Buffer scratch(gpu, n_planes * plane_bytes);
+    const uint64_t before = mock::Launches("reorder_stage_16");
+    const uint64_t waits = mock::Waits();
+    Check(
+        context.backend()
+            .reorder(context, gpu.stream(),
+                     {job, 1, {scratch.pointer<uint8_t>(), scratch.n_bytes()}})
+            .code());
+    report->FailIf(mock::Waits() != waits, "reordering waited");
+    gpu.Synchronize();
+    report->FailIf(mock::Launches("reorder_stage_16") - before != 3 - n_planes,
+                   fmt::format("{} planes: {} launches", n_planes,
+                               mock::Launches("reorder_stage_16") - before));
+    e.twin.Fetch(0);
+    report->Expect(e.twin.CompareWithPositions(0, 1, slots));
+  }
+}
+
+}  // namespace
+
+void CheckMovedRows(const Gpu& gpu, const Effort&, Report* report) {
+  report->Check("debug finds slots that are not there",
+                [&] { CheckDebugFindsBadSlots(gpu, report); });
+  report->Check("compaction makes tickets of a workspace",
+                [&] { CheckWorkspaceMeansChunks(gpu, report); });
+  report->Check("reordering stages what it has memory for",
+                [&] { CheckReorderInTurns(gpu, report); });
+}
+
+}  // namespace kvevict::gpu
