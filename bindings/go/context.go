@@ -26,7 +26,7 @@ type ContextOptions struct {
 	LibNVRTCPath   string  // "": by the driver's version
 	KernelCacheDir string  // "": none; must belong to the user, nobody else may write
 	SelectOnHost   bool    // an eviction waits, and the host knows the positions when it returns
-	Debug          bool    // wait after every kernel, check keep lists on the device
+	Debug          bool    // wait after every kernel, check lists of slots on the device
 
 	DeviceAlloc, DeviceFree uintptr // the same for device memory of sequences
 	DeviceAllocUserData     uintptr
@@ -161,10 +161,11 @@ func (c *Context) Prepare(plan *Plan) error {
 }
 
 // Compact moves one layer's surviving rows to slots [0, kept), in place. keep is int32
-// [nKeepLists, kept] slots, strictly ascending per list; nKeepLists is 1 (all heads alike) or the KV
-// heads.
+// [nKeepLists, kept] slots, strictly ascending per list (for others there is Reorder); nKeepLists
+// is 1 (all heads alike) or the KV heads. workspace is absent, or of CompactWorkspaceBytes, with
+// which CUDA may be faster.
 func (c *Context) Compact(
-	view *View, nTokens int, keep Memory, nKeepLists int, stream Stream,
+	view *View, nTokens int, keep Memory, nKeepLists int, workspace Memory, stream Stream,
 ) error {
 	context, err := c.enter()
 	if err != nil {
@@ -184,8 +185,92 @@ func (c *Context) Compact(
 		return err
 	}
 	err = native.Kvevict_compact(context, cache.native, n, uintptr(keep.address), keepLen, lists,
-		uintptr(stream))
+		uintptr(workspace.address), workspace.bytes, uintptr(stream))
 	runtime.KeepAlive(cache)
 	runtime.KeepAlive(keep.owner)
+	runtime.KeepAlive(workspace.owner)
 	return err
+}
+
+// CompactWorkspaceBytes is the scratch that compacting a layer to at most nKeep slots per list can
+// make use of; 0 on the CPU, and on CUDA where rows are wide enough to move without.
+func (c *Context) CompactWorkspaceBytes(view *View, nKeep int) (uint64, error) {
+	context, err := c.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	cache, n, err := view.useNamed("nKeep", nKeep)
+	if err != nil {
+		return 0, err
+	}
+	var bytes uint64
+	err = native.Kvevict_compact_workspace_bytes(context, cache.native, n, &bytes)
+	runtime.KeepAlive(cache)
+	return bytes, err
+}
+
+// Reorder moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
+// before the first is written. It straightens a ring that has wrapped, and serves keep lists that do
+// not ascend; other rows are not touched. slots is int32 [nSlotLists, n] slots in any order, also
+// repeated, n at most nTokens; nSlotLists is 1 (all heads alike) or the KV heads. workspace is from
+// NewReorderWorkspace, or of ReorderWorkspaceBytes.
+func (c *Context) Reorder(
+	view *View, nTokens int, slots Memory, nSlotLists int, workspace Memory, stream Stream,
+) error {
+	context, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	cache, n, err := view.use(nTokens)
+	if err != nil {
+		return err
+	}
+	lists := count(&err, "nSlotLists", nSlotLists)
+	if err != nil {
+		return err
+	}
+	slotsLen, err := slots.slots("slots")
+	if err != nil {
+		return err
+	}
+	err = native.Kvevict_reorder(context, cache.native, n, uintptr(slots.address), slotsLen, lists,
+		uintptr(workspace.address), workspace.bytes, uintptr(stream))
+	runtime.KeepAlive(cache)
+	runtime.KeepAlive(slots.owner)
+	runtime.KeepAlive(workspace.owner)
+	return err
+}
+
+// ReorderWorkspaceBytes is the scratch that reordering at most nSlots slots per list needs; 0 for
+// none.
+func (c *Context) ReorderWorkspaceBytes(view *View, nSlots, nSlotLists int) (uint64, error) {
+	context, err := c.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	cache, n, err := view.useNamed("nSlots", nSlots)
+	if err != nil {
+		return 0, err
+	}
+	lists := count(&err, "nSlotLists", nSlotLists)
+	if err != nil {
+		return 0, err
+	}
+	var bytes uint64
+	err = native.Kvevict_reorder_workspace_bytes(context, cache.native, n, lists, &bytes)
+	runtime.KeepAlive(cache)
+	return bytes, err
+}
+
+// NewReorderWorkspace makes scratch for reordering a layer on the CPU. Calls that run at the same
+// time must not share it.
+func (c *Context) NewReorderWorkspace(view *View, nSlots, nSlotLists int) (Memory, error) {
+	bytes, err := c.ReorderWorkspaceBytes(view, nSlots, nSlotLists)
+	if err != nil {
+		return Memory{}, err
+	}
+	return newWorkspace(bytes), nil
 }

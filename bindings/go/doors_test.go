@@ -77,7 +77,7 @@ func TestRowsMoveAsTheKeepListSays(t *testing.T) {
 	k, v := random(nTokens*row, 4), random(nTokens*row, 5)
 	before := append([]float32(nil), k...)
 	view := newView(t, k, v)
-	must(t, context.Compact(view, nTokens, Slice(keep), 2, 0))
+	must(t, context.Compact(view, nTokens, Slice(keep), 2, Memory{}, 0))
 	for head := 0; head < 2; head++ {
 		for slot := 0; slot < 3; slot++ {
 			from := (int(keep[head*3+slot])*2 + head) * headDim
@@ -85,7 +85,8 @@ func TestRowsMoveAsTheKeepListSays(t *testing.T) {
 			same(t, before[from:from+headDim], k[to:to+headDim])
 		}
 	}
-	fails(t, context.Compact(view, nTokens, Slice([]int32{3, 2}), 1, 0), StatusInvalidArgument, "keep")
+	err := context.Compact(view, nTokens, Slice([]int32{3, 2}), 1, Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "keep")
 }
 
 // Blocks of a pool in any order, values opaque, scales along.
@@ -114,7 +115,7 @@ func TestPagedCachesAndCompanions(t *testing.T) {
 	})
 	must(t, err)
 	kept := []int32{1, 4, 5}
-	must(t, newContext(t, nil).Compact(view, 6, Slice(kept), 1, 0))
+	must(t, newContext(t, nil).Compact(view, 6, Slice(kept), 1, Memory{}, 0))
 	for slot := 0; slot < 3; slot++ {
 		to := int(blocks[slot/2])*2 + slot%2
 		from := int(blocks[kept[slot]/2])*2 + int(kept[slot])%2

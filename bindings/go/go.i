@@ -54,6 +54,7 @@ KV_ADDRESS(void *)
 KV_NUMBER(kvevict_stream, uintptr)
 KV_ADDRESS(float *scores)
 KV_ADDRESS(int32_t *keep)
+KV_ADDRESS(int32_t *slots)
 
 KV_POINTER(int32_t *, *int32)
 KV_POINTER(uint32_t *, *uint32)

@@ -55,7 +55,7 @@ func TestUseAfterClose(t *testing.T) {
 	open := newContext(t, nil)
 	for i, err := range []error{
 		context.Prepare(nil), planErr, lengthErr, sequence.Capture(0, &queries, 1, 0),
-		sequence.Reset(), view.Validate(0), open.Compact(view, 4, Slice([]int32{0}), 1, 0),
+		sequence.Reset(), view.Validate(0), open.Compact(view, 4, Slice([]int32{0}), 1, Memory{}, 0),
 		open.Prepare(plan),
 	} {
 		if !errors.Is(err, ErrClosed) {

@@ -15,6 +15,18 @@ func (w *watch) floats(s []float32) []float32 {
 	return s
 }
 
+func (w *watch) slots(s []int32) Memory {
+	runtime.SetFinalizer(&s[0], func(*int32) { w.lost.Add(1) })
+	return Slice(s)
+}
+
+// scratch is an aligned workspace, more than a few slots need.
+func (w *watch) scratch() Memory {
+	s := new([1024]uint64) // of a size that the allocator aligns
+	runtime.SetFinalizer(s, func(*[1024]uint64) { w.lost.Add(1) })
+	return Slice(s[:])
+}
+
 // collecting is a context whose calls collect before they work.
 func collecting(t *testing.T, w *watch) *Context {
 	collected := false
@@ -87,5 +99,13 @@ func TestEvictingKeepsItsMemory(t *testing.T) {
 func TestCompactingKeepsItsMemory(t *testing.T) {
 	var w watch
 	const n = 512
-	must(t, collecting(t, &w).Compact(temporaryView(t, &w, n), n, Slice([]int32{1, 3, 5}), 1, 0))
+	must(t, collecting(t, &w).Compact(temporaryView(t, &w, n), n, w.slots([]int32{1, 3, 5, 7}), 1,
+		Slice(w.floats(make([]float32, 16))), 0))
+}
+
+func TestReorderingKeepsItsMemory(t *testing.T) {
+	var w watch
+	const n = 512
+	must(t, collecting(t, &w).Reorder(temporaryView(t, &w, n), n, w.slots([]int32{5, 1, 3, 1}), 1,
+		w.scratch(), 0))
 }

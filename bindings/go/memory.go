@@ -62,6 +62,17 @@ func Address(address, bytes uint64) Memory {
 	return Memory{address: address, bytes: bytes, ended: bytes != 0}
 }
 
+// newWorkspace is scratch for calls on the CPU, aligned as they want it.
+func newWorkspace(bytes uint64) Memory {
+	const alignment = 64
+	if bytes == 0 {
+		return Memory{}
+	}
+	raw := make([]byte, bytes+alignment-1)
+	skip := -uintptr(Slice(raw).address) & (alignment - 1)
+	return Slice(raw[skip : uint64(skip)+bytes])
+}
+
 // floats is how many float32 the memory holds.
 func (m Memory) floats(name string) (uint64, error) { return m.words(name, reflect.Float32) }
 

@@ -85,14 +85,11 @@ func (p *Plan) WorkspaceBytes(operation Operation) (uint64, error) {
 // NewWorkspace makes scratch for an operation on the CPU. Calls that run at the same time must not
 // share it.
 func (p *Plan) NewWorkspace(operation Operation) (Memory, error) {
-	const alignment = 64
 	bytes, err := p.WorkspaceBytes(operation)
-	if err != nil || bytes == 0 {
+	if err != nil {
 		return Memory{}, err
 	}
-	raw := make([]byte, bytes+alignment-1)
-	skip := -uintptr(Slice(raw).address) & (alignment - 1)
-	return Slice(raw[skip : uint64(skip)+bytes]), nil
+	return newWorkspace(bytes), nil
 }
 
 // LayerBudgets is the tokens that each layer keeps after so many seen.

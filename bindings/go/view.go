@@ -112,9 +112,12 @@ func (v *View) open() (*content, error) {
 }
 
 // use is open for a view whose memory holds nTokens.
-func (v *View) use(nTokens int) (*content, uint32, error) {
+func (v *View) use(nTokens int) (*content, uint32, error) { return v.useNamed("nTokens", nTokens) }
+
+// useNamed is use for a number of slots that callers know by another name.
+func (v *View) useNamed(name string, slots int) (*content, uint32, error) {
 	c, err := v.open()
-	n := count(&err, "nTokens", nTokens)
+	n := count(&err, name, slots)
 	if err == nil {
 		err = c.require(n)
 	}

@@ -121,6 +121,8 @@ KV_RESULT(kvevict_context_create, jlong, long)
 KV_RESULT(kvevict_plan_create, jlong, long)
 KV_RESULT(kvevict_sequence_create, jlong, long)
 KV_RESULT(kvevict_plan_workspace_bytes, jlong, long)
+KV_RESULT(kvevict_compact_workspace_bytes, jlong, long)
+KV_RESULT(kvevict_reorder_workspace_bytes, jlong, long)
 KV_RESULT(kvevict_policy_format, jlong, long)
 KV_RESULT(kvevict_sequence_keep_positions, jlong, long)
 KV_RESULT(kvevict_auto_budget, jint, int)
@@ -161,6 +163,7 @@ KV_ARRAY(uint32_t, budgets_array, jintArray, int, 0)
 #define kvevict_plan_layer_budgets_a kvevict_plan_layer_budgets
 #define kvevict_select_a kvevict_select
 #define kvevict_compact_a kvevict_compact
+#define kvevict_reorder_a kvevict_reorder
 %}
 kvevict_status kvevict_policy_layer_budgets_a(
     const kvevict_policy *policy, uint32_t n_context, uint32_t *budgets_array,
@@ -177,4 +180,8 @@ kvevict_status kvevict_select_a(
 kvevict_status kvevict_compact_a(
     const kvevict_context *context, const kvevict_view *view, uint32_t n_tokens,
     int32_t *slots_array, size_t slots_array_len, uint32_t n_keep_lists,
-    kvevict_stream stream);
+    void *workspace, size_t workspace_bytes, kvevict_stream stream);
+kvevict_status kvevict_reorder_a(
+    const kvevict_context *context, const kvevict_view *view, uint32_t n_tokens,
+    int32_t *slots_array, size_t slots_array_len, uint32_t n_slot_lists,
+    void *workspace, size_t workspace_bytes, kvevict_stream stream);

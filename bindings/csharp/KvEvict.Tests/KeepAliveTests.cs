@@ -44,7 +44,10 @@ public sealed unsafe class KeepAliveTests : IDisposable
     }
 
     [Fact]
-    public void While_compacting() => Check(2 + 1, () => Compact());
+    public void While_compacting() => Check(2 + 2, () => Compact());
+
+    [Fact]
+    public void While_reordering() => Check(2 + 2, () => Reorder());
 
     [Fact]
     public void While_scoring() => Check(2 + 3, () => Score());
@@ -89,10 +92,13 @@ public sealed unsafe class KeepAliveTests : IDisposable
     private View View() => new(SmallModel.KvHeads, Rows(SmallModel.KvHeads), Rows(SmallModel.KvHeads));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private Region Scratch(Operation operation)
+    private Region Scratch(Operation operation) => Scratch(_plan.WorkspaceBytes(operation));
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private Region Scratch(long bytes)
     {
         // 64 bytes of slack: the workspace has to be aligned.
-        Region all = Memory((int)_plan.WorkspaceBytes(operation) + 64);
+        Region all = Memory((int)bytes + 64);
         ulong aligned = (all.Address + 63) & ~63ul;
         return new Region(aligned, all.Bytes - (long)(aligned - all.Address), Owner(all));
     }
@@ -109,7 +115,11 @@ public sealed unsafe class KeepAliveTests : IDisposable
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private void Compact() => _context.Compact(View(), Tokens, KeepList(), SmallModel.KvHeads);
+    private void Compact() =>
+        _context.Compact(View(), Tokens, KeepList(), SmallModel.KvHeads, workspace: Memory(64));
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private void Reorder() => _context.Reorder(View(), Tokens, KeepList(), Scratch(4096), SmallModel.KvHeads);
 
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Score() => _plan.ScoreWindow(Rows(SmallModel.QueryHeads), View(), Tokens,

@@ -90,14 +90,15 @@ public sealed unsafe class Context : IDisposable
     /// <param name="tokenCount">Slots held before.</param>
     /// <param name="keep">
     /// [<paramref name="listCount"/>, n] slots, strictly ascending per list, each below
-    /// <paramref name="tokenCount"/>.
+    /// <paramref name="tokenCount"/>. For lists in another order there is
+    /// <see cref="Reorder(View, int, ReadOnlySpan{int}, Region, int)"/>.
     /// </param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
     /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
     public void Compact(View view, int tokenCount, ReadOnlySpan<int> keep, int listCount = 1)
     {
-        fixed (int* slots = keep) Compact(view, tokenCount, slots, (nuint)keep.Length, listCount, 0);
+        fixed (int* slots = keep) Compact(view, tokenCount, slots, (nuint)keep.Length, listCount, default, 0);
     }
 
     /// <summary>As the other overload, with the keep lists in any memory, such as the device's.</summary>
@@ -106,25 +107,134 @@ public sealed unsafe class Context : IDisposable
     /// <param name="keep">[<paramref name="listCount"/>, n] 32-bit slots.</param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <param name="workspace">
+    /// Absent, or scratch of <see cref="CompactWorkspaceBytes"/>, with which CUDA may be faster.
+    /// </param>
     /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
-    public void Compact(View view, int tokenCount, Region keep, int listCount = 1, nint stream = 0)
+    public void Compact(View view, int tokenCount, Region keep, int listCount = 1, nint stream = 0,
+                        Region workspace = default)
     {
-        Compact(view, tokenCount, (int*)keep.Resolve(), keep.Elements<int>(), listCount, stream);
+        Compact(view, tokenCount, (int*)keep.Resolve(), keep.Elements<int>(), listCount, workspace, stream);
         GC.KeepAlive(keep.Owner);
     }
+
+    /// <summary>Scratch that compacting a layer can make use of; on CUDA 256-byte aligned.</summary>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="keepCount">The most slots per list; scratch for more serves fewer.</param>
+    /// <returns>Bytes; 0 on the CPU, and on CUDA where rows are wide enough to move without.</returns>
+    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="KvEvictException">The view cannot be.</exception>
+    public long CompactWorkspaceBytes(View view, int keepCount)
+    {
+        ArgumentNullException.ThrowIfNull(view);
+        uint count = Check.Count(keepCount, nameof(keepCount));
+        kvevict_view native;
+        view.Write(&native, keepCount);
+        nuint bytes;
+        Native.kvevict_compact_workspace_bytes(Handle, &native, count, &bytes);
+        GC.KeepAlive(view);
+        return checked((long)bytes);
+    }
+
+    /// <summary>
+    /// Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read before the first
+    /// is written; K, V and companions alike. Straightens a ring that has wrapped, and serves keep lists that do
+    /// not ascend. Other rows are not touched.
+    /// </summary>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="tokenCount">Slots held before.</param>
+    /// <param name="slots">
+    /// [<paramref name="listCount"/>, n] slots in any order, also repeated, each below
+    /// <paramref name="tokenCount"/>; n is at most that.
+    /// </param>
+    /// <param name="workspace">Scratch, from <see cref="CreateReorderWorkspace"/>.</param>
+    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
+    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="KvEvictException">
+    /// A slot is out of range, the workspace is too small, or the view cannot be.
+    /// </exception>
+    public void Reorder(View view, int tokenCount, ReadOnlySpan<int> slots, Region workspace, int listCount = 1)
+    {
+        fixed (int* first = slots) Reorder(view, tokenCount, first, (nuint)slots.Length, workspace, listCount, 0);
+    }
+
+    /// <summary>As the other overload, with the slots in any memory, such as the device's.</summary>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="tokenCount">Slots held before.</param>
+    /// <param name="slots">[<paramref name="listCount"/>, n] 32-bit slots.</param>
+    /// <param name="workspace">Scratch of <see cref="ReorderWorkspaceBytes"/>.</param>
+    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">
+    /// A slot is out of range, the workspace is too small, or the view cannot be.
+    /// </exception>
+    public void Reorder(View view, int tokenCount, Region slots, Region workspace, int listCount = 1,
+                        nint stream = 0)
+    {
+        Reorder(view, tokenCount, (int*)slots.Resolve(), slots.Elements<int>(), workspace, listCount, stream);
+        GC.KeepAlive(slots.Owner);
+    }
+
+    /// <summary>Scratch that reordering a layer needs: 64-byte aligned, on CUDA 256.</summary>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="slotCount">The most slots per list; scratch for more serves fewer.</param>
+    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
+    /// <returns>Bytes; 0 for no slots.</returns>
+    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="KvEvictException">The view, or so many lists, cannot be.</exception>
+    public long ReorderWorkspaceBytes(View view, int slotCount, int listCount = 1)
+    {
+        ArgumentNullException.ThrowIfNull(view);
+        uint count = Check.Count(slotCount, nameof(slotCount));
+        kvevict_view native;
+        view.Write(&native, slotCount);
+        nuint bytes;
+        Native.kvevict_reorder_workspace_bytes(Handle, &native, count, Check.Count(listCount, nameof(listCount)),
+                                               &bytes);
+        GC.KeepAlive(view);
+        return checked((long)bytes);
+    }
+
+    /// <summary>Allocates the scratch that reordering a layer needs on the CPU.</summary>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="slotCount">The most slots per list; scratch for more serves fewer.</param>
+    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
+    /// <returns>A workspace to dispose.</returns>
+    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="KvEvictException">The view, or so many lists, cannot be.</exception>
+    public Workspace CreateReorderWorkspace(View view, int slotCount, int listCount = 1) =>
+        new(ReorderWorkspaceBytes(view, slotCount, listCount));
 
     /// <summary>Releases it with the last object made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void Compact(View view, int tokenCount, int* keep, nuint keepLength, int listCount, nint stream)
+    private void Compact(View view, int tokenCount, int* keep, nuint keepLength, int listCount, Region workspace,
+                         nint stream)
     {
         ArgumentNullException.ThrowIfNull(view);
         kvevict_view native;
         view.Write(&native, tokenCount);
         ContextHandle handle = Handle;
-        Native.kvevict_compact(handle, &native, Check.Count(tokenCount, nameof(tokenCount)), keep, keepLength,
-                               Check.Count(listCount, nameof(listCount)), stream);
+        Native.kvevict_compact(handle, &native, (uint)tokenCount, keep, keepLength,
+                               Check.Count(listCount, nameof(listCount)), (void*)workspace.Resolve(),
+                               (nuint)workspace.Bytes, stream);
         GC.KeepAlive(view);
+        GC.KeepAlive(workspace.Owner);
+        handle.Hooks?.ThrowIfFailed();
+    }
+
+    private void Reorder(View view, int tokenCount, int* slots, nuint slotsLength, Region workspace, int listCount,
+                         nint stream)
+    {
+        ArgumentNullException.ThrowIfNull(view);
+        kvevict_view native;
+        view.Write(&native, tokenCount);
+        ContextHandle handle = Handle;
+        Native.kvevict_reorder(handle, &native, (uint)tokenCount, slots, slotsLength,
+                               Check.Count(listCount, nameof(listCount)), (void*)workspace.Resolve(),
+                               (nuint)workspace.Bytes, stream);
+        GC.KeepAlive(view);
+        GC.KeepAlive(workspace.Owner);
         handle.Hooks?.ThrowIfFailed();
     }
 }

@@ -50,7 +50,7 @@ public sealed record ContextOptions
     public bool SelectOnHost { get; init; }
 
     /// <summary>
-    /// Wait after every kernel, so that a fault names the kernel, and check keep lists on the device.
+    /// Wait after every kernel, so that a fault names the kernel, and check lists of slots on the device.
     /// </summary>
     public bool Debug { get; init; }
 }

@@ -4,8 +4,9 @@ namespace KvEvict;
 
 /// <summary>
 /// Scratch memory for calls on the CPU, aligned as they want it; from
-/// <see cref="Plan.CreateWorkspace(Operation)"/>. One serves all sequences whose calls do not run at the same
-/// time. For a context on CUDA hand over a <see cref="Region"/> of device memory instead.
+/// <see cref="Plan.CreateWorkspace(Operation)"/> or <see cref="Context.CreateReorderWorkspace"/>. One serves
+/// all sequences whose calls do not run at the same time. For a context on CUDA hand over a
+/// <see cref="Region"/> of device memory instead.
 /// </summary>
 public sealed unsafe class Workspace : IDisposable, IRegionOwner
 {

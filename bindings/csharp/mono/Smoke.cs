@@ -34,7 +34,8 @@ static class Smoke
     [DllImport("kvevict")] static extern int kvevict_view_init(out View view, UIntPtr structSize);
     [DllImport("kvevict")]
     static extern int kvevict_compact(IntPtr context, ref View view, uint tokens, int[] keep,
-                                      UIntPtr keepLength, uint keepLists, IntPtr stream);
+                                      UIntPtr keepLength, uint keepLists, IntPtr workspace,
+                                      UIntPtr workspaceBytes, IntPtr stream);
 
     static void Expect(bool condition, string what)
     {
@@ -43,6 +44,12 @@ static class Smoke
             Console.WriteLine("not so: " + what);
             Environment.Exit(1);
         }
+    }
+
+    static int Compact(IntPtr context, ref View view, uint tokens, int[] keep)
+    {
+        return kvevict_compact(context, ref view, tokens, keep, (UIntPtr)keep.Length, 1, IntPtr.Zero,
+                               UIntPtr.Zero, IntPtr.Zero);
     }
 
     static string LastError()
@@ -77,14 +84,13 @@ static class Smoke
         view.V = TokenMajor(v, Heads, Dim);
 
         int[] keep = { 0, 3, 50, 99 };
-        Expect(kvevict_compact(context, ref view, Tokens, keep, (UIntPtr)4, 1, IntPtr.Zero) == 0, LastError());
+        Expect(Compact(context, ref view, Tokens, keep) == 0, LastError());
         for (int i = 0; i < keep.Length * Row; ++i)
         {
             Expect(k[i] == keep[i / Row] && v[i] == -keep[i / Row], "element " + i);
         }
         int[] wrong = { 3, 3 };
-        Expect(kvevict_compact(context, ref view, Tokens, wrong, (UIntPtr)2, 1, IntPtr.Zero) == InvalidArgument,
-               "an error");
+        Expect(Compact(context, ref view, Tokens, wrong) == InvalidArgument, "an error");
         Expect(LastError().Contains("keep[1] 3"), LastError());
         kvevict_context_destroy(context);
         pinK.Free();

@@ -51,6 +51,9 @@ typedef long long swig_type_21;
 typedef long long swig_type_22;
 typedef long long swig_type_23;
 typedef long long swig_type_24;
+typedef long long swig_type_25;
+typedef long long swig_type_26;
+typedef long long swig_type_27;
 extern void _wrap_Swig_free_native_924e175066b3f409(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_native_924e175066b3f409(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_native_924e175066b3f409(void);
@@ -84,7 +87,10 @@ extern uintptr_t _wrap_kvevict_plan_capabilities_native_924e175066b3f409(uintptr
 extern swig_type_13 _wrap_kvevict_reason_text_native_924e175066b3f409(swig_intgo arg1);
 extern uintptr_t _wrap_kvevict_score_window_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4, int arg5, uintptr_t arg6, swig_type_14 arg7, uintptr_t arg8, swig_type_15 arg9, uintptr_t arg10);
 extern uintptr_t _wrap_kvevict_select_native_924e175066b3f409(uintptr_t arg1, int arg2, uintptr_t arg3, swig_type_16 arg4, int arg5, swig_voidp arg6, swig_type_17 arg7, uintptr_t arg8, swig_type_18 arg9, uintptr_t arg10, swig_type_19 arg11, swig_voidp arg12, uintptr_t arg13);
-extern uintptr_t _wrap_kvevict_compact_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_20 arg5, int arg6, uintptr_t arg7);
+extern uintptr_t _wrap_kvevict_compact_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_20 arg5, int arg6, uintptr_t arg7, swig_type_21 arg8, uintptr_t arg9);
+extern uintptr_t _wrap_kvevict_compact_workspace_bytes_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, int arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_reorder_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_22 arg5, int arg6, uintptr_t arg7, swig_type_23 arg8, uintptr_t arg9);
+extern uintptr_t _wrap_kvevict_reorder_workspace_bytes_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_create_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_set_stream_native_924e175066b3f409(uintptr_t arg1, uintptr_t arg2);
 extern void _wrap_kvevict_sequence_destroy_native_924e175066b3f409(uintptr_t arg1);
@@ -94,14 +100,14 @@ extern uintptr_t _wrap_kvevict_sequence_capture_lse_native_924e175066b3f409(uint
 extern uintptr_t _wrap_kvevict_sequence_append_native_924e175066b3f409(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_replayed_native_924e175066b3f409(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_native_924e175066b3f409(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_evict_options_init_native_924e175066b3f409(swig_voidp arg1, swig_type_21 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, swig_type_22 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_23 arg6, swig_voidp arg7);
+extern uintptr_t _wrap_kvevict_evict_options_init_native_924e175066b3f409(swig_voidp arg1, swig_type_24 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, swig_type_25 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_26 arg6, swig_voidp arg7);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_native_924e175066b3f409(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_native_924e175066b3f409(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_native_924e175066b3f409(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_native_924e175066b3f409(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_native_924e175066b3f409(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_24 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_native_924e175066b3f409(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_27 arg5, swig_voidp arg6);
 #undef intgo
 */
 import "C"
@@ -567,7 +573,7 @@ func Kvevict_select(arg1 uintptr, arg2 uint32, arg3 uintptr, arg4 uint64, arg5 u
 	return swig_r_1
 }
 
-func Kvevict_compact(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 uint64, arg6 uint32, arg7 uintptr) (_swig_ret error) {
+func Kvevict_compact(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 uint64, arg6 uint32, arg7 uintptr, arg8 uint64, arg9 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
@@ -576,7 +582,63 @@ func Kvevict_compact(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 u
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_compact_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_20(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	_swig_i_7 := arg8
+	_swig_i_8 := arg9
+	swig_r = (uintptr)(C._wrap_kvevict_compact_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_20(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6), C.swig_type_21(_swig_i_7), C.uintptr_t(_swig_i_8)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_compact_workspace_bytes(arg1 uintptr, arg2 *View, arg3 uint32, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_bytes_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_reorder(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 uint64, arg6 uint32, arg7 uintptr, arg8 uint64, arg9 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	_swig_i_7 := arg8
+	_swig_i_8 := arg9
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_22(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6), C.swig_type_23(_swig_i_7), C.uintptr_t(_swig_i_8)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_reorder_workspace_bytes(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uint32, arg5 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_bytes_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -712,7 +774,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_native_924e175066b3f409(C.swig_voidp(_swig_i_0), C.swig_type_21(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_native_924e175066b3f409(C.swig_voidp(_swig_i_0), C.swig_type_24(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -731,7 +793,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_22(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_23(_swig_i_5), C.swig_voidp(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_25(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_26(_swig_i_5), C.swig_voidp(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -827,7 +889,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_24(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_27(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -712,14 +712,16 @@ intgo _wrap_kvevict_select_native_924e175066b3f409(kvevict_plan *_swig_go_0, int
 }
 
 
-intgo _wrap_kvevict_compact_native_924e175066b3f409(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, kvevict_stream _swig_go_6) {
+intgo _wrap_kvevict_compact_native_924e175066b3f409(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, void *_swig_go_6, long long _swig_go_7, kvevict_stream _swig_go_8) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   uint32_t arg3 ;
   int32_t *arg4 = (int32_t *) 0 ;
   size_t arg5 ;
   uint32_t arg6 ;
-  kvevict_stream arg7 = (kvevict_stream) 0 ;
+  void *arg7 = (void *) 0 ;
+  size_t arg8 ;
+  kvevict_stream arg9 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
@@ -729,9 +731,80 @@ intgo _wrap_kvevict_compact_native_924e175066b3f409(kvevict_context *_swig_go_0,
   arg4 = (int32_t *)_swig_go_3;
   arg5 = (size_t)_swig_go_4;
   arg6 = (uint32_t)_swig_go_5;
-  arg7 = (kvevict_stream)_swig_go_6;
+  arg7 = (void *)_swig_go_6;
+  arg8 = (size_t)_swig_go_7;
+  arg9 = (kvevict_stream)_swig_go_8;
   
-  result = (kvevict_status)kvevict_compact((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,(int32_t const *)arg4,arg5,arg6,arg7);
+  result = (kvevict_status)kvevict_compact((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,(int32_t const *)arg4,arg5,arg6,arg7,arg8,arg9);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_compact_workspace_bytes_native_924e175066b3f409(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, long long *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  uint32_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_compact_workspace_bytes((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_reorder_native_924e175066b3f409(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, void *_swig_go_6, long long _swig_go_7, kvevict_stream _swig_go_8) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  uint32_t arg3 ;
+  int32_t *arg4 = (int32_t *) 0 ;
+  size_t arg5 ;
+  uint32_t arg6 ;
+  void *arg7 = (void *) 0 ;
+  size_t arg8 ;
+  kvevict_stream arg9 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (int32_t *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (uint32_t)_swig_go_5;
+  arg7 = (void *)_swig_go_6;
+  arg8 = (size_t)_swig_go_7;
+  arg9 = (kvevict_stream)_swig_go_8;
+  
+  result = (kvevict_status)kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,(int32_t const *)arg4,arg5,arg6,arg7,arg8,arg9);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_reorder_workspace_bytes_native_924e175066b3f409(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int _swig_go_3, long long *_swig_go_4) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  uint32_t arg3 ;
+  uint32_t arg4 ;
+  size_t *arg5 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (size_t *)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_reorder_workspace_bytes((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

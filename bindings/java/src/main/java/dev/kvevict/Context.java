@@ -1,6 +1,7 @@
 package dev.kvevict;
 
 import java.lang.ref.Reference;
+import java.nio.ByteBuffer;
 import java.nio.IntBuffer;
 import java.util.Objects;
 import java.util.concurrent.Executor;
@@ -85,7 +86,8 @@ public final class Context extends Handle {
   }
 
   /**
-   * Moves one layer's surviving rows to slots [0, kept), in place, on the CPU.
+   * Moves one layer's surviving rows to slots [0, kept), in place, on the CPU. For lists in another
+   * order there is {@link #reorder(View, int, IntBuffer, int, ByteBuffer) reorder}.
    *
    * @param view the layer's cache
    * @param nTokens slots held before
@@ -113,7 +115,7 @@ public final class Context extends Handle {
     long context = enter();
     try (View.Content cache = view.content(nTokens)) {
       cache.requireWritable();
-      Native.kvevict_compact_a(context, cache.struct.address, nTokens, keep, nKeepLists, 0);
+      Native.kvevict_compact_a(context, cache.struct.address, nTokens, keep, nKeepLists, 0, 0, 0);
     } finally {
       leave();
     }
@@ -131,14 +133,153 @@ public final class Context extends Handle {
    */
   public void compact(
       View view, int nTokens, long keep, long keepLength, int nKeepLists, long stream) {
+    compact(view, nTokens, keep, keepLength, nKeepLists, 0, 0, stream);
+  }
+
+  /**
+   * Moves one layer's surviving rows to slots [0, kept), in place, with scratch by which CUDA may
+   * be faster.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held before
+   * @param keep address of i32 [nKeepLists, kept] slots, strictly ascending per list
+   * @param keepLength elements of keep
+   * @param nKeepLists 1 (all heads alike) or the KV heads
+   * @param workspace address of scratch, see {@link #compactWorkspaceBytes}; 0 for none
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void compact(View view, int nTokens, long keep, long keepLength, int nKeepLists,
+      long workspace, long workspaceBytes, long stream) {
     long context = enter();
     try (View.Content cache = view.content(nTokens)) {
       cache.requireWritable();
-      Native.kvevict_compact(
-          context, cache.struct.address, nTokens, keep, keepLength, nKeepLists, stream);
+      Native.kvevict_compact(context, cache.struct.address, nTokens, keep, keepLength, nKeepLists,
+          workspace, workspaceBytes, stream);
     } finally {
       leave();
     }
+  }
+
+  /**
+   * Scratch that compacting a layer can make use of; 256-byte aligned on CUDA.
+   *
+   * @param view the layer's cache
+   * @param nKeep the most slots per list; scratch for more serves fewer
+   * @return bytes; 0 on the CPU, and on CUDA where rows are wide enough to move without
+   */
+  public long compactWorkspaceBytes(View view, int nKeep) {
+    Memory.count(nKeep, "nKeep");
+    long context = enter();
+    try (View.Content cache = view.content(nKeep)) {
+      return Native.kvevict_compact_workspace_bytes(context, cache.struct.address, nKeep);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
+   * before the first is written, on the CPU. Straightens a ring that has wrapped, and serves keep
+   * lists that do not ascend. Other rows are not touched.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held before
+   * @param slots [nSlotLists, n] slots in any order, also repeated, n at most nTokens; direct, in
+   *     native order
+   * @param nSlotLists 1 (all heads alike) or the KV heads
+   * @param workspace from {@link #allocateReorderWorkspace}
+   */
+  public void reorder(
+      View view, int nTokens, IntBuffer slots, int nSlotLists, ByteBuffer workspace) {
+    reorder(view, nTokens, Memory.numbers(slots, "slots"), slots.remaining(), nSlotLists,
+        Memory.workspace(workspace), Memory.workspaceBytes(workspace), 0);
+    Reference.reachabilityFence(slots);
+    Reference.reachabilityFence(workspace);
+  }
+
+  /**
+   * Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
+   * before the first is written, on the CPU.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held before
+   * @param slots [nSlotLists, n] slots in any order, also repeated, n at most nTokens
+   * @param nSlotLists 1 (all heads alike) or the KV heads
+   * @param workspace from {@link #allocateReorderWorkspace}
+   * @throws IllegalStateException if the context has a parallel runner, which cannot work while an
+   *     array is pinned
+   */
+  public void reorder(View view, int nTokens, int[] slots, int nSlotLists, ByteBuffer workspace) {
+    hooks.forbidArrays();
+    Objects.requireNonNull(slots, "slots");
+    long context = enter();
+    try (View.Content cache = view.content(nTokens)) {
+      cache.requireWritable();
+      Native.kvevict_reorder_a(context, cache.struct.address, nTokens, slots, nSlotLists,
+          Memory.workspace(workspace), Memory.workspaceBytes(workspace), 0);
+    } finally {
+      leave();
+      Reference.reachabilityFence(workspace);
+    }
+  }
+
+  /**
+   * Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
+   * before the first is written.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held before
+   * @param slots address of i32 [nSlotLists, n] slots in any order, also repeated, n at most
+   *     nTokens
+   * @param slotsLength elements of slots
+   * @param nSlotLists 1 (all heads alike) or the KV heads
+   * @param workspace address of scratch, see {@link #reorderWorkspaceBytes}
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void reorder(View view, int nTokens, long slots, long slotsLength, int nSlotLists,
+      long workspace, long workspaceBytes, long stream) {
+    long context = enter();
+    try (View.Content cache = view.content(nTokens)) {
+      cache.requireWritable();
+      Native.kvevict_reorder(context, cache.struct.address, nTokens, slots, slotsLength, nSlotLists,
+          workspace, workspaceBytes, stream);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Scratch that reordering a layer needs: 64-byte aligned, 256 on CUDA.
+   *
+   * @param view the layer's cache
+   * @param nSlots the most slots per list; scratch for more serves fewer
+   * @param nSlotLists 1 (all heads alike) or the KV heads
+   * @return bytes; 0 for no slots
+   */
+  public long reorderWorkspaceBytes(View view, int nSlots, int nSlotLists) {
+    Memory.count(nSlots, "nSlots");
+    long context = enter();
+    try (View.Content cache = view.content(nSlots)) {
+      return Native.kvevict_reorder_workspace_bytes(
+          context, cache.struct.address, nSlots, nSlotLists);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Scratch for reordering a layer on the CPU. Calls that run at the same time must not share it.
+   *
+   * @param view the layer's cache
+   * @param nSlots the most slots per list; scratch for more serves fewer
+   * @param nSlotLists 1 (all heads alike) or the KV heads
+   * @return a direct buffer of the right size and alignment
+   * @throws ArithmeticException if it would exceed a buffer's 2 GiB: then pass an address
+   */
+  public ByteBuffer allocateReorderWorkspace(View view, int nSlots, int nSlotLists) {
+    return Memory.allocateWorkspace(reorderWorkspaceBytes(view, nSlots, nSlotLists));
   }
 
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */
@@ -285,8 +426,8 @@ public final class Context extends Handle {
     }
 
     /**
-     * Waits after every kernel, so that a fault names the kernel, and checks keep lists on the
-     * device.
+     * Waits after every kernel, so that a fault names the kernel, and checks lists of slots on
+     * the device.
      *
      * @param on true to do so
      * @return this

@@ -8,9 +8,6 @@ import java.util.Objects;
 
 /** A geometry with a policy and a context, checked once. Immutable and thread-safe. */
 public final class Plan extends Handle {
-  /** Alignment of a workspace on the CPU. */
-  private static final int ALIGNMENT = 64;
-
   /** Two planes per thread, so that scoring allocates nothing. */
   private static final ThreadLocal<Struct> PLANES =
       ThreadLocal.withInitial(() -> new Struct(2 * Plane.SIZE));
@@ -81,10 +78,7 @@ public final class Plan extends Handle {
    * @throws ArithmeticException if it would exceed a buffer's 2 GiB: then pass an address
    */
   public ByteBuffer allocateWorkspace(Operation operation) {
-    int bytes = Math.toIntExact(workspaceBytes(operation));
-    ByteBuffer raw = ByteBuffer.allocateDirect(Math.addExact(bytes, ALIGNMENT - 1));
-    int skip = Math.floorMod(-NativeSupport.addressOf(raw), ALIGNMENT);
-    return raw.slice(skip, bytes);
+    return Memory.allocateWorkspace(workspaceBytes(operation));
   }
 
   /**

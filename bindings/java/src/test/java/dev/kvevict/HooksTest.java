@@ -79,6 +79,8 @@ final class HooksTest {
       Check.fails(IllegalStateException.class,
           () -> context.compact(view, 64, new int[] {0}, 1), "pass direct buffers");
       Check.fails(IllegalStateException.class,
+          () -> context.reorder(view, 64, new int[] {0}, 1, null), "pass direct buffers");
+      Check.fails(IllegalStateException.class,
           () -> plan.select(0, new float[128], 64, null, new int[12], null),
           "pass direct buffers");
     }

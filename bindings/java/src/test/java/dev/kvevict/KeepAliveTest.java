@@ -104,6 +104,20 @@ final class KeepAliveTest {
     watch.check();
   }
 
+  static void reordering() {
+    Watch watch = new Watch();
+    try (Context context = watch.context()) {
+      context.reorder(watch.view(), N, watch.on(keep()), 1, watch.on(workspace(context)));
+    }
+    watch.check();
+  }
+
+  /** For two slots of a view that is not watched. */
+  private static ByteBuffer workspace(Context context) {
+    return context.allocateReorderWorkspace(
+        Caches.view(Caches.floats(2 * ROW), Caches.floats(2 * ROW)), 2, 1);
+  }
+
   private static IntBuffer keep() {
     ByteBuffer slots = Caches.bytes(8);
     return slots.asIntBuffer().put(0, 1).put(1, 5);

@@ -17,6 +17,7 @@ final class TestMain {
       MemoryTest.class,
       HandleTest.class,
       DoorsTest.class,
+      ReorderTest.class,
       SequenceTest.class,
       HooksTest.class,
       KeepAliveTest.class);

@@ -1,0 +1,173 @@
+using Xunit;
+
+namespace KvEvict.Tests;
+
+/// <summary>Rows in an order that does not ascend.</summary>
+public sealed class ReorderTests : IDisposable
+{
+    private const int Heads = 2, Dim = 4, Row = Heads * Dim, Tokens = 10;
+    private readonly Context _context = new();
+    private readonly PinnedMemory<float> _keys = new(Tokens * Row);
+    private readonly PinnedMemory<float> _values = new(Tokens * Row);
+    private readonly PinnedMemory<int> _table = new(new[] { 7, 2, 9, 0, 4, 1, 8, 3, 6, 5 });
+    private readonly View _view;
+
+    public ReorderTests()
+    {
+        Fill(place: slot => slot);
+        _view = new View(Heads, Plane.TokenMajor(_keys, DType.F32, Heads, Dim),
+                         Plane.TokenMajor(_values, DType.F32, Heads, Dim));
+    }
+
+    public void Dispose()
+    {
+        _context.Dispose();
+        _keys.Dispose();
+        _values.Dispose();
+        _table.Dispose();
+    }
+
+    // The oldest token lies in slot 4.
+    private static int[] Ring => [4, 5, 6, 7, 8, 9, 0, 1, 2, 3];
+
+    [Fact]
+    public void A_wrapped_ring_is_straightened()
+    {
+        using Workspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        _context.Reorder(_view, Tokens, Ring, workspace);
+        Assert.Equal(Ring, TokensInSlots(0));
+        Assert.Equal(Ring, TokensInSlots(1));
+    }
+
+    [Fact]
+    public void A_wrapped_ring_in_a_pool_of_tokens_is_straightened()
+    {
+        Fill(place: slot => _table.Span[slot]);
+        var view = new View(Heads, Plane.PagedTokenMajor(_keys, DType.F32, 1, Heads, Dim),
+                            Plane.PagedTokenMajor(_values, DType.F32, 1, Heads, Dim))
+        {
+            BlockSize = 1, BlockTable = _table,
+        };
+        using var slots = new PinnedMemory<int>(Ring);
+        using Workspace workspace = _context.CreateReorderWorkspace(view, Tokens);
+        _context.Reorder(view, Tokens, slots, workspace);
+        Assert.Equal(Ring, TokensInSlots(0, place: slot => _table.Span[slot]));
+        Assert.Equal(Ring, TokensInSlots(1, place: slot => _table.Span[slot]));
+    }
+
+    [Fact]
+    public void A_row_may_go_to_several_slots()
+    {
+        using Workspace workspace = _context.CreateReorderWorkspace(_view, Tokens); // for more than 4
+        _context.Reorder(_view, Tokens, [9, 0, 9, 0], workspace);
+        Assert.Equal([9, 0, 9, 0, 4, 5, 6, 7, 8, 9], TokensInSlots(1));
+    }
+
+    [Fact]
+    public void Heads_have_lists_of_their_own()
+    {
+        using Workspace workspace = _context.CreateReorderWorkspace(_view, 3, Heads);
+        _context.Reorder(_view, Tokens, [2, 1, 0, 8, 8, 1], workspace, Heads);
+        Assert.Equal([2, 1, 0], TokensInSlots(0)[..3]);
+        Assert.Equal([8, 8, 1], TokensInSlots(1)[..3]);
+        using var slots = new PinnedMemory<int>(new[] { 1, 1, 0, 2, 0, 1 });
+        _context.Reorder(_view, Tokens, slots, workspace, Heads);
+        Assert.Equal([1, 1, 2], TokensInSlots(0)[..3]);
+        Assert.Equal([1, 8, 8], TokensInSlots(1)[..3]);
+    }
+
+    [Fact]
+    public void Workspaces_have_the_librarys_size()
+    {
+        long bytes = _context.ReorderWorkspaceBytes(_view, Tokens);
+        Assert.True(bytes >= Tokens * 8, $"{bytes} bytes");
+        Assert.True(_context.ReorderWorkspaceBytes(_view, Tokens, Heads) > bytes);
+        Assert.Equal(0, _context.ReorderWorkspaceBytes(_view, 0));
+        _context.Reorder(_view, Tokens, [], default(Region));
+        Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(0));
+
+        using Workspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        Region region = workspace;
+        Assert.Equal(bytes, region.Bytes);
+        var e = Assert.Throws<KvEvictException>(
+            () => _context.Reorder(_view, Tokens, Ring, new Region(region.Address, bytes - 1, workspace)));
+        Assert.Equal($"workspace_bytes {bytes - 1} < {bytes}", e.Message);
+        Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(0));
+    }
+
+    [Fact]
+    public void Compaction_takes_a_workspace_too()
+    {
+        using var keep = new PinnedMemory<int>(new[] { 1, 5 });
+        using var workspace = new Workspace(_context.CompactWorkspaceBytes(_view, keep.Length) + 64);
+        _context.Compact(_view, Tokens, keep, workspace: workspace);
+        Assert.Equal([1, 5], TokensInSlots(0)[..2]);
+        workspace.Dispose();
+        Assert.Throws<ObjectDisposedException>(() => _context.Compact(_view, Tokens, keep, workspace: workspace));
+    }
+
+    [Fact]
+    public void Wrong_use_is_refused()
+    {
+        using Workspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        Region scratch = workspace;
+        Assert.Throws<ArgumentNullException>(() => _context.Reorder(null!, Tokens, Ring, scratch));
+        Assert.Throws<ArgumentNullException>(() => _context.ReorderWorkspaceBytes(null!, Tokens));
+        Assert.Throws<ArgumentNullException>(() => _context.CompactWorkspaceBytes(null!, Tokens));
+        Refuses("tokenCount", () => _context.Reorder(_view, -1, Ring, scratch));
+        Refuses("listCount", () => _context.Reorder(_view, Tokens, Ring, scratch, -1));
+        Refuses("slotCount", () => _context.ReorderWorkspaceBytes(_view, -1));
+        Refuses("listCount", () => _context.ReorderWorkspaceBytes(_view, Tokens, -1));
+        Refuses("keepCount", () => _context.CompactWorkspaceBytes(_view, -1));
+        Assert.Throws<ArgumentException>(() => _context.Reorder(_view, Tokens + 1, Ring, scratch));
+        Assert.Throws<ArgumentException>(() => _context.ReorderWorkspaceBytes(_view, Tokens + 1));
+        Fails("slots[1] 10 is not in [0, n_tokens 10)",
+              () => _context.Reorder(_view, Tokens, [0, Tokens], scratch));
+        Fails("slots[0] -1", () => _context.Reorder(_view, Tokens, [-1], scratch));
+        Fails("slots_len 10 > n_slot_lists 1 * n_tokens 9", () => _context.Reorder(_view, 9, Ring, scratch));
+        Fails("n_slot_lists 3", () => _context.Reorder(_view, Tokens, [1, 2, 0], scratch, 3));
+        Fails("n_slot_lists 3", () => _context.ReorderWorkspaceBytes(_view, Tokens, 3));
+        Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(1));
+        workspace.Dispose();
+        Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, Ring, scratch));
+        _context.Dispose();
+        Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, [], default(Region)));
+        Assert.Throws<ObjectDisposedException>(() => _context.ReorderWorkspaceBytes(_view, Tokens));
+    }
+
+    private static void Refuses(string parameter, Action call) =>
+        Assert.Equal(parameter, Assert.Throws<ArgumentOutOfRangeException>(call).ParamName);
+
+    private static void Fails(string text, Action call) =>
+        Assert.Contains(text, Assert.Throws<KvEvictException>(call).Message);
+
+    // Element e of head h of the token in a slot says so; values are the keys' negatives.
+    private static float Content(int token, int head, int element) => token * 16 + head * 4 + element;
+
+    private void Fill(Func<int, int> place)
+    {
+        for (int i = 0; i < Tokens * Row; ++i)
+        {
+            int at = place(i / Row) * Row + i % Row;
+            _keys.Span[at] = Content(i / Row, i % Row / Dim, i % Dim);
+            _values.Span[at] = -_keys.Span[at];
+        }
+    }
+
+    // The tokens whose rows, whole, lie in the slots.
+    private int[] TokensInSlots(int head, Func<int, int>? place = null)
+    {
+        int[] tokens = new int[Tokens];
+        for (int slot = 0; slot < Tokens; ++slot)
+        {
+            int at = (place?.Invoke(slot) ?? slot) * Row + head * Dim;
+            tokens[slot] = (int)_keys.Span[at] / 16;
+            for (int e = 0; e < Dim; ++e)
+            {
+                Assert.Equal(Content(tokens[slot], head, e), _keys.Span[at + e]);
+                Assert.Equal(-Content(tokens[slot], head, e), _values.Span[at + e]);
+            }
+        }
+        return tokens;
+    }
+}
