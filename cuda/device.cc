@@ -47,23 +47,20 @@ Status CheckAvailable(const LibraryPaths& paths) {
   KV_RETURN_IF_DRIVER_ERROR(*driver, cuDeviceGetCount(&n), "cuDeviceGetCount");
   if (n == 0) return Unavailable("device cuda: the driver sees no GPU");
 
-  const Nvrtc* nvrtc = nullptr;
-  Status status;
+  // What serves an older GPU serves a newer one too: the newest decides.
+  Device newest;
+  int ordinal = 0;
   for (int i = 0; i < n; ++i) {
     Device device;
     KV_RETURN_IF_ERROR(GetDevice(*driver, i, &device));
-    status = CheckDevice(device, i);
-    if (!status.ok()) continue;
-    // Not before a GPU is found that it is wanted for.
-    if (nvrtc == nullptr) {
-      KV_RETURN_IF_ERROR(
-          Nvrtc::Open(paths.nvrtc, CudaMajor(driver->version), &nvrtc));
-    }
-    Target target;
-    status = nvrtc->FindTarget(device.sm, &target);
-    if (status.ok()) return status;
+    if (device.sm <= newest.sm) continue;
+    newest = device;
+    ordinal = i;
   }
-  return status;
+  KV_RETURN_IF_ERROR(CheckDevice(newest, ordinal));
+  const Nvrtc* nvrtc = nullptr;
+  return Nvrtc::Open(paths.nvrtc, CudaMajor(driver->version), newest.sm,
+                     &nvrtc);
 }
 
 }  // namespace kvevict::cuda

@@ -21,9 +21,9 @@ Status DeviceState::Open(const Context& context,
   KV_RETURN_IF_ERROR(device->FindContext(options.cuda_context));
   KV_RETURN_IF_ERROR(device->MakeStream());
   const cuda::Nvrtc* nvrtc = nullptr;
-  KV_RETURN_IF_ERROR(
-      cuda::Nvrtc::Open(options.libnvrtc_path,
-                        cuda::CudaMajor(device->driver_->version), &nvrtc));
+  KV_RETURN_IF_ERROR(cuda::Nvrtc::Open(
+      options.libnvrtc_path, cuda::CudaMajor(device->driver_->version),
+      device->sm(), &nvrtc));
   device->modules_.reset(
       new (std::nothrow) cuda::ModuleCache(context, *device->driver_, *nvrtc));
   if (device->modules_ == nullptr) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 #include "cuda/driver.h"
 #include "cuda/no_memory.h"
@@ -11,11 +12,8 @@
 namespace kvevict::cuda {
 namespace {
 
-// Like the drivers: opened once, by path and, for the system's, by the driver's
-// major version; never destroyed.
+// Like the drivers: opened once by name, never destroyed.
 struct OpenNvrtc {
-  std::string path;
-  int driver_major;
   Nvrtc nvrtc;
   const OpenNvrtc* next;
 };
@@ -50,6 +48,11 @@ void OpenBuiltinsBeside(const std::string& nvrtc, int version) {
 std::string VersionText(int version) {
   return std::to_string(CudaMajor(version)) + "." +
          std::to_string(CudaMinor(version));
+}
+
+void Append(std::string* list, const std::string& item) {
+  if (!list->empty()) *list += ", ";
+  *list += item;
 }
 
 // Error messages are short: the lines of the log from the first error on, in
@@ -145,59 +148,104 @@ bool Nvrtc::Load(const char* name, std::string* reason) {
   return true;
 }
 
-Status Nvrtc::OpenNew(const char* path, int driver_major, Nvrtc* nvrtc) {
+const Nvrtc* Nvrtc::OpenLibrary(const char* name, std::string* reason) {
+  for (const OpenNvrtc* o = open_nvrtcs; o != nullptr; o = o->next) {
+    if (o->nvrtc.name_ == name) return &o->nvrtc;
+  }
+  Nvrtc nvrtc;
+  if (!nvrtc.Load(name, reason)) return nullptr;
+  open_nvrtcs = new OpenNvrtc{std::move(nvrtc), open_nvrtcs};
+  return &open_nvrtcs->nvrtc;
+}
+
+Status Nvrtc::OpenNamed(const char* path, int driver_major, int sm,
+                        const Nvrtc** out) {
   std::string reason;
-  if (path[0] != '\0') {
-    if (!nvrtc->Load(path, &reason)) {
-      return Unavailable("device cuda: no libnvrtc: %s", reason.c_str());
-    }
-    if (CudaMajor(nvrtc->version_) <= driver_major) return Status();
+  const Nvrtc* nvrtc = OpenLibrary(path, &reason);
+  if (nvrtc == nullptr) {
+    return Unavailable("device cuda: no libnvrtc: %s", reason.c_str());
+  }
+  if (CudaMajor(nvrtc->version_) > driver_major) {
     return Unavailable(
         "device cuda: libnvrtc is of CUDA %s, the driver of CUDA %d, which "
         "does not take newer code",
         VersionText(nvrtc->version_).c_str(), driver_major);
   }
-  std::string tried;
-  for (const LibraryName& name : LibraryNames()) {
-    if (name.library != Library::kNvrtc) continue;
-    if (name.cuda_major > driver_major) continue;
-    if (nvrtc->Load(name.name, &reason)) return Status();
-    tried += tried.empty() ? "" : ", ";
-    tried += name.name;
-  }
-  return Unavailable(
-      "device cuda: no libnvrtc that suits a driver of CUDA %d; tried %s",
-      driver_major, tried.c_str());
+  Target target;
+  KV_RETURN_IF_ERROR(nvrtc->FindTarget(sm, &target));
+  *out = nvrtc;
+  return Status();
 }
 
-Status Nvrtc::Open(const char* path, int driver_major, const Nvrtc** out) {
-  if (path == nullptr) path = "";
+Status Nvrtc::OpenBest(int driver_major, int sm, const Nvrtc** out) {
+  const Nvrtc* best = nullptr;
+  std::pair<bool, int> best_rank;  // makes a cubin for the GPU, version
+  std::string tried;
+  std::string found;
+  for (const LibraryName& name : LibraryNames()) {
+    if (name.library != Library::kNvrtc || name.cuda_major > driver_major) {
+      continue;
+    }
+    // From here on all are older.
+    if (best_rank.first && name.cuda_major < CudaMajor(best->version_)) break;
+    Append(&tried, name.name);
+    std::string reason;
+    const Nvrtc* nvrtc = OpenLibrary(name.name, &reason);
+    if (nvrtc == nullptr) continue;
+    // One file may have two names.
+    const std::string text = nvrtc->Describe();
+    if (found.find(text) == std::string::npos) Append(&found, text);
+    const int nearest = nvrtc->Nearest(sm);
+    const std::pair rank(nearest == sm, nvrtc->version_);
+    if (nearest == 0 || rank <= best_rank) continue;
+    best = nvrtc;
+    best_rank = rank;
+  }
+  if (best != nullptr) {
+    *out = best;
+    return Status();
+  }
+  if (found.empty()) {
+    return Unavailable(
+        "device cuda: no libnvrtc that suits a driver of CUDA %d; tried %s",
+        driver_major, tried.c_str());
+  }
+  return Unavailable(
+      "device cuda: no libnvrtc here compiles for anything as old as sm_%d; "
+      "found %s",
+      sm, found.c_str());
+}
+
+Status Nvrtc::Open(const char* path, int driver_major, int sm,
+                   const Nvrtc** out) {
   return WithoutThrowing("device cuda: opening libnvrtc", [&] {
     const std::lock_guard lock(open_mutex);
-    for (const OpenNvrtc* o = open_nvrtcs; o != nullptr; o = o->next) {
-      if (o->path != path || o->driver_major != driver_major) continue;
-      *out = &o->nvrtc;
-      return Status();
-    }
-    Nvrtc nvrtc;
-    KV_RETURN_IF_ERROR(OpenNew(path, driver_major, &nvrtc));
-    open_nvrtcs =
-        new OpenNvrtc{path, driver_major, std::move(nvrtc), open_nvrtcs};
-    *out = &open_nvrtcs->nvrtc;
-    return Status();
+    return path == nullptr || path[0] == '\0'
+               ? OpenBest(driver_major, sm, out)
+               : OpenNamed(path, driver_major, sm, out);
   });
 }
 
-Status Nvrtc::FindTarget(int sm, Target* out) const {
+std::string Nvrtc::Describe() const {
+  std::string text = "NVRTC " + VersionText(version_) + " (sm";
+  for (const int sm : architectures_) text += " " + std::to_string(sm);
+  return text + ")";
+}
+
+int Nvrtc::Nearest(int sm) const {
   const auto newer =
       std::upper_bound(architectures_.begin(), architectures_.end(), sm);
-  if (newer == architectures_.begin()) {
+  return newer == architectures_.begin() ? 0 : *(newer - 1);
+}
+
+Status Nvrtc::FindTarget(int sm, Target* out) const {
+  const int nearest = Nearest(sm);
+  if (nearest == 0) {
     return Unavailable(
-        "device cuda: NVRTC %s compiles for nothing as old as sm_%d; name an "
-        "older libnvrtc",
-        VersionText(version_).c_str(), sm);
+        "device cuda: %s compiles for nothing as old as sm_%d; name an older "
+        "libnvrtc",
+        Describe().c_str(), sm);
   }
-  const int nearest = *(newer - 1);
   *out = {.sm = nearest, .ptx = nearest != sm};
   return Status();
 }

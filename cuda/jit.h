@@ -55,11 +55,13 @@ struct Compiled {
 
 class Nvrtc {
  public:
-  // The library at `path`, or, if that is null or empty, the newest one of the
-  // system that a driver of this CUDA major takes code from. Opened once per
-  // path and process, never closed. UNAVAILABLE, with what was tried, if there
-  // is none.
-  static Status Open(const char* path, int driver_major, const Nvrtc** out);
+  // The library at `path` or, if that is null or empty, one of the system's.
+  // Of those that a driver of this CUDA major takes code from: the newest that
+  // makes cubins for this GPU; else the newest whose PTX it takes. Opened once
+  // per path and process, never closed. UNAVAILABLE if there is none, with what
+  // was tried, or what was found and which architectures it knows.
+  static Status Open(const char* path, int driver_major, int sm,
+                     const Nvrtc** out);
 
   const std::string& name() const { return name_; }  // it was opened by
   int version() const { return version_; }           // 12040 is CUDA 12.4
@@ -80,7 +82,14 @@ class Nvrtc {
  private:
   // False, with the reason, if the library cannot be used.
   bool Load(const char* name, std::string* reason);
-  static Status OpenNew(const char* path, int driver_major, Nvrtc* nvrtc);
+  // Null, with the reason, likewise.
+  static const Nvrtc* OpenLibrary(const char* name, std::string* reason);
+  static Status OpenNamed(const char* path, int driver_major, int sm,
+                          const Nvrtc** out);
+  static Status OpenBest(int driver_major, int sm, const Nvrtc** out);
+  // The newest architecture that is not newer than this one; 0: there is none.
+  int Nearest(int sm) const;
+  std::string Describe() const;  // "NVRTC 13.0 (sm 75 80 90)"
 
   NvrtcFunctions call_;
   std::string name_;

@@ -101,13 +101,13 @@ Test(available, libnvrtc_newer_than_the_driver) {
 
 Test(available, libnvrtc_that_forgot_the_gpu) {
   ExpectRefused(Fake("fake_driver_sm70"), Fake("fake_nvrtc_13"),
-                {"NVRTC 13.4", "sm_70", "older libnvrtc"});
+                {"NVRTC 13.4 (sm 75 80 90 120)", "sm_70", "older libnvrtc"});
 }
 
 // Only names that the driver takes code from are tried.
 Test(available, libnvrtc_of_the_drivers_major_or_older) {
   const Nvrtc* nvrtc;
-  if (Nvrtc::Open(nullptr, 11, &nvrtc).ok()) {
+  if (Nvrtc::Open(nullptr, 11, 80, &nvrtc).ok()) {
     cr_assert_eq(CudaMajor(nvrtc->version()), 11);
     return;
   }

@@ -23,7 +23,8 @@ constexpr char kNvrtcPath[] = KVEVICT_FAKES_DIR "/libfake_nvrtc_12.so";
 
 const Nvrtc& OpenNvrtc() {
   const Nvrtc* nvrtc = nullptr;
-  cr_assert(Nvrtc::Open(kNvrtcPath, 12, &nvrtc).ok(), "%s", LastErrorMessage());
+  cr_assert(Nvrtc::Open(kNvrtcPath, 12, 80, &nvrtc).ok(), "%s",
+            LastErrorMessage());
   return *nvrtc;
 }
 

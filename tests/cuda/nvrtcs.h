@@ -1,5 +1,5 @@
-// The real libnvrtcs of this machine: those in the folder that the environment's
-// KVEVICT_NVRTC_DIR names (ctest sets it), and the system's.
+// The real libnvrtcs of this machine: those in the folders that the environment's
+// KVEVICT_NVRTC_DIR names, separated by colons (ctest sets it), and the system's.
 #ifndef KVEVICT_TESTS_CUDA_NVRTCS_H_
 #define KVEVICT_TESTS_CUDA_NVRTCS_H_
 
@@ -12,6 +12,9 @@ namespace kvevict::cuda {
 
 // One per version, the newest first.
 std::vector<const Nvrtc*> FindNvrtcs();
+
+// Of them, those that compile for this architecture.
+std::vector<const Nvrtc*> FindNvrtcsFor(int sm);
 
 // "11.8"
 std::string VersionOf(const Nvrtc& nvrtc);

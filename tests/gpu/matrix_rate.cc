@@ -42,7 +42,7 @@ double MatrixRate(const Gpu& gpu, bool full) {
   cuda::Target target;
   cuda::Compiled compiled;
   Check(cuda::Nvrtc::Open(gpu.libraries().libnvrtc.c_str(),
-                          cuda::CudaMajor(driver.version), &nvrtc)
+                          cuda::CudaMajor(driver.version), gpu.sm(), &nvrtc)
             .code());
   Check(nvrtc->FindTarget(gpu.sm(), &target).code());
   Check(nvrtc->Compile({"matrix_rate.cu", kProgram}, {}, {}, target, &compiled)

@@ -28,7 +28,7 @@ struct Found {
 
 void Find(ModuleCache* cache, int first, Found* found) {
   found->all_ok &= Driver::Open(kDriverPath, &found->driver).ok();
-  found->all_ok &= Nvrtc::Open(kNvrtcPath, 12, &found->nvrtc).ok();
+  found->all_ok &= Nvrtc::Open(kNvrtcPath, 12, 80, &found->nvrtc).ok();
   // Twice: the second time there is nothing to compile. Each thread begins
   // elsewhere, so that some look up while others add.
   for (int i = 0; i < 2 * kVariants; ++i) {
@@ -50,7 +50,7 @@ int main() {
   Context* context = nullptr;
   CHECK(Context::Create(KVEVICT_CONTEXT_OPTIONS_INIT, &context).ok());
   const Nvrtc* nvrtc = nullptr;
-  CHECK(Nvrtc::Open(kNvrtcPath, 12, &nvrtc).ok());
+  CHECK(Nvrtc::Open(kNvrtcPath, 12, 80, &nvrtc).ok());
   const Driver driver = FakeDriver(/*with_libraries=*/true);
   {
     ModuleCache cache(*context, driver, *nvrtc);

@@ -280,8 +280,10 @@ typedef struct kvevict_context_options {
   /** CUcontext to work in; NULL: the one current on the creating thread. The
    *  library never makes or retains one. */
   void* cuda_context;
-  const char* libcuda_path;  /**< NULL: libcuda.so.1 or nvcuda.dll. Copied. */
-  const char* libnvrtc_path; /**< NULL: by the driver's version. Copied. */
+  const char* libcuda_path; /**< NULL: libcuda.so.1 or nvcuda.dll. Copied. */
+  /** NULL: of the system's that the driver takes code from, the newest that
+   *  compiles for the GPU. Copied. */
+  const char* libnvrtc_path;
   /** Directory in which compiled kernels are kept, created if need be; NULL:
    *  none. It must belong to the user and be writable by nobody else: what
    *  lies in it runs on the GPU. Copied. */
