@@ -1,6 +1,7 @@
 // gates SM: compiles every kernel for an architecture, with every libnvrtc that
-// knows it, and holds the result to what the design promises. Prints a line per
-// variant. Exits with 77 where no libnvrtc knows the architecture.
+// knows it, and holds the result to what the design promises. Prints figures of
+// each. Exits with 77 where no libnvrtc knows the architecture.
+#include <algorithm>
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "cuda/kernels/gather_rows.h"
 #include "tests/cuda/gates/cubin.h"
 #include "tests/cuda/gates/ptxas_log.h"
 #include "tests/cuda/gates/variants.h"
@@ -21,8 +23,6 @@ constexpr size_t kMostCubinBytes = 200 * 1000;
 // Two blocks of 256 threads share a multiprocessor's 65,536 registers.
 constexpr uint32_t kFullBlock = 256;
 constexpr int kMostRegisters = 128;
-// 16 to 32 rows are in flight per thread, all loads before the first store.
-constexpr size_t kFewestWideMoves = 16;
 
 int n_failures = 0;
 
@@ -37,14 +37,13 @@ int n_failures = 0;
   va_end(args);
 }
 
-void CheckUse(const CubinKernel& kernel, const KernelUse& use, int sm) {
+void CheckUse(const CubinKernel& kernel, const KernelUse& use) {
   const char* name = kernel.name.c_str();
   Expect(use.is_complete(), "%s: the log does not tell what it uses", name);
   Expect(kernel.max_threads > 0, "%s: no launch bounds", name);
   Expect(kernel.max_threads < kFullBlock || use.n_registers <= kMostRegisters,
          "%s: %d registers > %d for %u threads", name, use.n_registers,
          kMostRegisters, kernel.max_threads);
-  if (sm < 80) return;
   Expect(use.stack_bytes == 0, "%s: %d bytes of stack", name, use.stack_bytes);
   Expect(use.spill_store_bytes == 0 && use.spill_load_bytes == 0,
          "%s: spills %d bytes, reads %d", name, use.spill_store_bytes,
@@ -54,57 +53,91 @@ void CheckUse(const CubinKernel& kernel, const KernelUse& use, int sm) {
   Expect(n_local == 0, "%s: %zu accesses to local memory", name, n_local);
 }
 
-void CheckInstructions(const CubinKernel& kernel, const Variant& variant) {
+void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
   const char* name = kernel.name.c_str();
   const size_t n_mma = kernel.Count(Opcode::kHmma);
-  const size_t n_async = kernel.Count(Opcode::kLdgsts);
-  if (variant.uses_mma) {
-    Expect(n_mma > 0, "%s: no HMMA", name);
-    Expect(n_async > 0, "%s: no LDGSTS", name);
-  } else {
+  if (variant.n_products == 0) {
     Expect(n_mma == 0, "%s: %zu HMMA", name, n_mma);
+    return;
   }
-  const bool moves_rows = variant.module == ModuleId::gather_rows ||
-                          variant.module == ModuleId::reorder_rows;
-  if (moves_rows && kernel.name.ends_with("_16")) {
-    const size_t n_loads = kernel.Count(Opcode::kLdg, 128);
-    const size_t n_stores = kernel.Count(Opcode::kStg, 128);
-    Expect(n_loads >= kFewestWideMoves && n_stores >= kFewestWideMoves,
-           "%s: %zu loads and %zu stores of 128 bits < %zu", name, n_loads,
-           n_stores, kFewestWideMoves);
-  }
+  // The loop over a tile's keys may stand in the code twice, with and without
+  // mask, so matrices are counted and products compared with them.
+  const size_t n_matrices = kernel.Count(Opcode::kLdsm);
+  Expect(n_matrices > 0 && n_matrices % variant.n_matrices == 0,
+         "%s: %zu LDSM, not a multiple of %zu", name, n_matrices,
+         variant.n_matrices);
+  Expect(n_mma == n_matrices * variant.n_products,
+         "%s: %zu HMMA, not %zu for each of %zu LDSM", name, n_mma,
+         variant.n_products, n_matrices);
+  const size_t n_async = kernel.Count(Opcode::kLdgsts);
+  Expect(n_async >= variant.n_copies, "%s: %zu LDGSTS < %zu", name, n_async,
+         variant.n_copies);
+  const size_t n_wide = kernel.Count(Opcode::kLdgsts, 128);
+  Expect(n_wide == n_async, "%s: %zu LDGSTS, but %zu of 128 bits", name,
+         n_async, n_wide);
 }
 
-void CheckKernels(const Variant& variant, const Compiled& compiled, int sm) {
+// Rows that a thread of compaction has on their way together, in the forms for
+// contiguous and for paged caches.
+size_t RowsOfBothForms(const std::string& kernel) {
+  if (kernel == "gather_columns_16") {
+    return ColumnRows(16, false) + ColumnRows(16, true);
+  }
+  const bool by_chunks = kernel == "gather_chunks_16" ||
+                         kernel == "reorder_stage_16" ||
+                         kernel == "reorder_place_16";
+  return by_chunks ? 2 * kChunkLoads : 0;
+}
+
+void CheckMoves(const CubinKernel& kernel) {
+  const size_t n_rows = RowsOfBothForms(kernel.name);
+  const size_t n_loads = kernel.Count(Opcode::kLdg, 128);
+  const size_t n_stores = kernel.Count(Opcode::kStg, 128);
+  Expect(n_loads >= n_rows && n_stores >= n_rows,
+         "%s: %zu loads and %zu stores of 128 bits < %zu", kernel.name.c_str(),
+         n_loads, n_stores, n_rows);
+}
+
+// What the report sums up, for an architecture and libnvrtc.
+struct Extremes {
+  double sum_ms = 0;
+  size_t most_bytes = 0;
+  int most_registers = 0;  // in full blocks
+};
+
+void CheckKernels(const Variant& variant, const Compiled& compiled,
+                  Extremes* extremes) {
   std::set<std::string> wanted;
   for (const KernelInfo& kernel : kKernels) {
     if (kernel.module == variant.module) wanted.insert(kernel.name);
   }
   std::map<std::string, KernelUse> uses = ReadPtxasLog(compiled.log);
-  int most_registers = 0;
   for (const CubinKernel& kernel : ReadCubin(compiled.image)) {
     Expect(wanted.erase(kernel.name) == 1,
            "%s: code, but no kernel of the list", kernel.name.c_str());
     const KernelUse& use = uses[kernel.name];
-    most_registers = std::max(most_registers, use.n_registers);
-    CheckUse(kernel, use, sm);
-    CheckInstructions(kernel, variant);
+    std::printf("  %s: %d registers, %u threads\n", kernel.name.c_str(),
+                use.n_registers, kernel.max_threads);
+    if (kernel.max_threads >= kFullBlock) {
+      extremes->most_registers =
+          std::max(extremes->most_registers, use.n_registers);
+    }
+    CheckUse(kernel, use);
+    CheckProducts(kernel, variant);
+    CheckMoves(kernel);
   }
   for (const std::string& name : wanted) {
     Expect(false, "%s: no code", name.c_str());
   }
   Expect(compiled.image.size() < kMostCubinBytes, "%zu bytes",
          compiled.image.size());
-  std::printf(", at most %d registers, %zu bytes\n", most_registers,
-              compiled.image.size());
+  extremes->most_bytes = std::max(extremes->most_bytes, compiled.image.size());
 }
 
-// Returns the milliseconds that it took.
-double CheckVariant(const Nvrtc& nvrtc, const Variant& variant, int sm) {
+void CheckVariant(const Nvrtc& nvrtc, const Variant& variant, int sm,
+                  Extremes* extremes) {
   std::vector<std::string> options = variant.options;
   options.emplace_back("--ptxas-options=-v");
-  std::printf("%s for sm_%d by %s: ", variant.name().c_str(), sm,
-              VersionOf(nvrtc).c_str());
   const auto start = std::chrono::steady_clock::now();
   Compiled compiled;
   const Status status =
@@ -112,33 +145,32 @@ double CheckVariant(const Nvrtc& nvrtc, const Variant& variant, int sm) {
                     {.sm = sm}, &compiled);
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
-  std::printf("%.0f ms", elapsed.count());
+  extremes->sum_ms += elapsed.count();
+  std::printf("%s for sm_%d by %s: %.0f ms, %zu bytes\n",
+              variant.name().c_str(), sm, VersionOf(nvrtc).c_str(),
+              elapsed.count(), compiled.image.size());
   if (status.ok()) {
-    CheckKernels(variant, compiled, sm);
+    CheckKernels(variant, compiled, extremes);
   } else {
     Expect(false, "%s\n%s", LastErrorMessage(), compiled.log.c_str());
   }
-  return elapsed.count();
-}
-
-bool Knows(const Nvrtc& nvrtc, int sm) {
-  Target target;
-  return nvrtc.FindTarget(sm, &target).ok() && !target.ptx;
 }
 
 int Run(int sm) {
-  int n_nvrtcs = 0;
-  for (const Nvrtc* nvrtc : FindNvrtcs()) {
-    if (!Knows(*nvrtc, sm)) continue;
-    ++n_nvrtcs;
-    double sum = 0;
-    for (const Variant& variant : VariantsFor(sm)) {
-      sum += CheckVariant(*nvrtc, variant, sm);
+  const std::vector<const Nvrtc*> nvrtcs = FindNvrtcsFor(sm);
+  for (const Nvrtc* nvrtc : nvrtcs) {
+    Extremes extremes;
+    const std::vector<Variant> variants = VariantsFor(sm);
+    for (const Variant& variant : variants) {
+      CheckVariant(*nvrtc, variant, sm, &extremes);
     }
-    std::printf("sm_%d by %s: %.1f s\n", sm, VersionOf(*nvrtc).c_str(),
-                sum / 1000);
+    std::printf(
+        "sm_%d by %s: %zu modules in %.1f s, the largest of %zu bytes, at most "
+        "%d registers in blocks of %u threads\n",
+        sm, VersionOf(*nvrtc).c_str(), variants.size(), extremes.sum_ms / 1000,
+        extremes.most_bytes, extremes.most_registers, kFullBlock);
   }
-  if (n_nvrtcs == 0) {
+  if (nvrtcs.empty()) {
     std::printf("skipped: no libnvrtc here compiles for sm_%d\n", sm);
     return 77;
   }

@@ -41,13 +41,20 @@ Variant Make(const Attention& a, bool mma) {
   const auto define = [](const char* name, uint32_t value) {
     return std::string("-D") + name + "=" + std::to_string(value);
   };
-  return {.module = ModuleId::window_attention,
-          .uses_mma = mma,
-          .options = {
-              define("KV_Q_DTYPE", a.q_dtype), define("KV_K_DTYPE", a.k_dtype),
-              define("KV_HEAD_DIM", a.head_dim), define("KV_WINDOW", a.window),
-              define("KV_GROUP", a.group), define("KV_PAGED", a.paged),
-              define("KV_USE_MMA", mma), define("KV_OUT", a.out)}};
+  Variant variant = {
+      .module = ModuleId::window_attention,
+      .options = {
+          define("KV_Q_DTYPE", a.q_dtype), define("KV_K_DTYPE", a.k_dtype),
+          define("KV_HEAD_DIM", a.head_dim), define("KV_WINDOW", a.window),
+          define("KV_GROUP", a.group), define("KV_PAGED", a.paged),
+          define("KV_USE_MMA", mma), define("KV_OUT", a.out)}};
+  if (mma) {
+    const auto shape = ShapeWindowAttention(mma, a.head_dim, a.window, a.group);
+    variant.n_matrices = a.head_dim / 16;
+    variant.n_products = size_t{2} * shape.tiles_per_warp;
+    variant.n_copies = CeilDiv(kTileKeys * a.head_dim / 8, shape.threads);
+  }
+  return variant;
 }
 
 }  // namespace
@@ -63,7 +70,7 @@ std::vector<Variant> VariantsFor(int sm) {
   for (size_t i = 0; i < kNModules; ++i) {
     const auto module = static_cast<ModuleId>(i);
     if (module != ModuleId::window_attention) {
-      variants.push_back({.module = module, .uses_mma = false, .options = {}});
+      variants.push_back({.module = module, .options = {}});
     }
   }
   for (const Attention& a : kAttention) {
