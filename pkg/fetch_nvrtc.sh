@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Prints a folder with a libnvrtc for the tests, or nothing where there is none.
-# KVEVICT_NVRTC_DIR=dir names one; else it is where the system has one; else NVRTC 11.8
-# is fetched as Debian 12's packages (component non-free) from the machine's own mirror
-# and unpacked into the user's cache. It is not installed, and needs only the C library.
+# Prints the folders with a libnvrtc for the tests, separated by colons, or nothing
+# where there is none. KVEVICT_NVRTC_DIR=dir[:dir ...] names them; else it is where the
+# system has one; else NVRTC 12.4 and 11.8 are fetched as Debian's packages (component
+# non-free) from the machine's own mirror and unpacked into the user's cache. They are
+# not installed, and need only the C library. Either serves without the other.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/private_apt.sh"
 
-readonly suite=bookworm
-readonly packages=(libnvrtc11.2 libnvrtc-builtins11.8)
-readonly folder=$cache/nvrtc-11.8
+# version:Debian's release:packages
+readonly versions=(
+  12.4:trixie:"libnvrtc12 libnvrtc-builtins12.4"
+  11.8:bookworm:"libnvrtc11.2 libnvrtc-builtins11.8")
 
 # Where the dynamic linker or the toolkit's usual folder has one; the newest.
 system_folder() {
@@ -20,8 +22,37 @@ system_folder() {
     tail -n 1 | cut -d ' ' -f 2-
 }
 
+# fetch VERSION RELEASE FOLDER PACKAGE...: a subshell, since apt's settings stay. Those
+# that ask whether it worked switch errexit off.
+fetch() (
+  version=$1 release=$2 folder=$3
+  shift 3
+  mirror_uri=$(debian_mirror)
+  if [[ $(uname -m) != x86_64 ]]; then
+    say "no NVRTC $version to fetch for $(uname -m)"
+    exit 1
+  fi
+  if [[ -z $mirror_uri ]]; then
+    say "no Debian mirror to fetch NVRTC $version from"
+    exit 1
+  fi
+  mkdir -p "$cache" && work=$(mktemp -d "$cache/fetch.XXXXXX") || exit 1
+  trap 'rm -rf "$work"' EXIT
+  private_apt "$work" "deb $mirror_uri $release non-free"
+  say "fetching NVRTC $version from $mirror_uri $release"
+  if ! { apt-get -qq update && cd "$work" && apt-get -qq download "$@"; } >&2; then
+    say "could not fetch it (network? keyring older than $release?)"
+    exit 1
+  fi
+  for package in *.deb; do
+    dpkg-deb -x "$package" root || exit 1
+  done
+  # A rename, so that a folder which is there is a whole one.
+  [[ -d $folder ]] || mv root/usr/lib/x86_64-linux-gnu "$folder"
+)
+
 if [[ -n ${KVEVICT_NVRTC_DIR:-} ]]; then
-  realpath "$KVEVICT_NVRTC_DIR"
+  tr : '\n' <<<"$KVEVICT_NVRTC_DIR" | xargs -r -d '\n' realpath | paste -sd :
   exit
 fi
 installed=$(system_folder)
@@ -29,36 +60,23 @@ if [[ -n $installed ]]; then
   realpath "$installed"
   exit
 fi
-if [[ -d $folder ]]; then
-  echo "$folder"
+
+folders=()
+for row in "${versions[@]}"; do
+  IFS=: read -r version release packages <<<"$row"
+  folder=$cache/nvrtc-$version
+  # shellcheck disable=SC2086 # a list of words
+  if [[ -d $folder ]] || fetch "$version" "$release" "$folder" $packages; then
+    folders+=("$folder")
+  else
+    say "the tests go without NVRTC $version; offline: put it at $folder"
+  fi
+done
+if [[ ${#folders[@]} == 0 ]]; then
+  say "no libnvrtc: name one, KVEVICT_NVRTC_DIR=dir ./run test"
   exit
 fi
-
-if [[ $(uname -m) != x86_64 ]]; then
-  say "no libnvrtc here, and none to fetch for $(uname -m)"
-  exit
-fi
-mirror_uri=$(debian_mirror)
-if [[ -z $mirror_uri ]]; then
-  say "no libnvrtc here, and no Debian mirror to fetch one from"
-  exit
-fi
-
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/fetch.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-private_apt "$work" "deb $mirror_uri $suite non-free"
-
-say "fetching NVRTC 11.8 from $mirror_uri $suite"
-if apt-get -qq update >&2 &&
-  (cd "$work" && apt-get -qq download "${packages[@]}" >&2); then
-  for package in "$work"/*.deb; do
-    dpkg-deb -x "$package" "$work/root"
-  done
-  # A rename, so that a folder which is there is a whole one.
-  [[ -d $folder ]] || mv "$work"/root/usr/lib/x86_64-linux-gnu "$folder"
-  echo "$folder"
-else
-  say "could not fetch it (network?); tests that need it are skipped"
-  say "offline: KVEVICT_NVRTC_DIR=dir ./run test, or put the libraries at $folder"
-fi
+(
+  IFS=:
+  echo "${folders[*]}"
+)

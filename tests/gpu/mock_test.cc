@@ -5,9 +5,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 #include "tests/cuda/mock/mock.h"
 #include "tests/cuda/nvrtcs.h"
@@ -52,13 +54,16 @@ void ExpectNoProblems(Report* report) {
   });
 }
 
-int Run(const std::string& part) {
+// Kernels compiled by the newest libnvrtc here, or by the oldest.
+int Run(const std::string& part, bool by_oldest) {
   const std::vector<const cuda::Nvrtc*> nvrtcs = cuda::FindNvrtcs();
   if (nvrtcs.empty()) {
     fmt::print("skipped: no libnvrtc on this machine\n");
     return 77;
   }
+  const cuda::Nvrtc& nvrtc = by_oldest ? *nvrtcs.back() : *nvrtcs.front();
   mock::Settings settings;
+  settings.driver_version = std::max(settings.driver_version, nvrtc.version());
   settings.compute_capability = kNewerThanAnyNvrtc;
   settings.count_traffic = false;
   mock::Reset(settings);
@@ -67,7 +72,7 @@ int Run(const std::string& part) {
   std::string cache = std::filesystem::temp_directory_path() / "kvevict-XXXXXX";
   if (mkdtemp(cache.data()) == nullptr) return 1;
   {
-    const Gpu gpu({KVEVICT_MOCK_LIBRARY, nvrtcs[0]->name(), cache});
+    const Gpu gpu({KVEVICT_MOCK_LIBRARY, nvrtc.name(), cache});
     for (const NamedPart& p : kParts) {
       if (part == p.name) p.run(gpu, {false, 1, 3}, &report);
     }
@@ -81,9 +86,10 @@ int Run(const std::string& part) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    fmt::print(stderr, "usage: {} PART\n", argv[0]);
+  const bool by_oldest = argc == 3 && std::string_view(argv[2]) == "oldest";
+  if (argc != (by_oldest ? 3 : 2)) {
+    fmt::print(stderr, "usage: {} PART [oldest]\n", argv[0]);
     return 2;
   }
-  return Run(argv[1]);
+  return Run(argv[1], by_oldest);
 }

@@ -36,13 +36,15 @@ int TargetSm() {
   return text == nullptr ? 80 : std::atoi(text);
 }
 
-const cuda::Nvrtc& NewestNvrtc() {
-  static const std::vector<const cuda::Nvrtc*> kAll = cuda::FindNvrtcs();
+// The newest, or for GPUs before sm_80 the oldest, which some of them need. So
+// what either makes is run.
+const cuda::Nvrtc& NvrtcFor(int sm) {
+  static const std::vector<const cuda::Nvrtc*> kAll = cuda::FindNvrtcsFor(sm);
   if (kAll.empty()) {
-    std::printf("skipped: no libnvrtc here\n");
+    std::printf("skipped: no libnvrtc here compiles for sm_%d\n", sm);
     std::exit(77);
   }
-  return *kAll.front();
+  return sm < 80 ? *kAll.back() : *kAll.front();
 }
 
 std::string Compile(const KernelCall& call) {
@@ -54,10 +56,10 @@ std::string Compile(const KernelCall& call) {
       options.push_back("-D" + define);
     }
     cuda::Compiled compiled;
-    const Status status = NewestNvrtc().Compile(
+    const int sm = TargetSm();
+    const Status status = NvrtcFor(sm).Compile(
         *cuda::ProgramText(static_cast<cuda::ModuleId>(id)),
-        cuda::IncludeTexts(), options, {.sm = TargetSm(), .ptx = true},
-        &compiled);
+        cuda::IncludeTexts(), options, {.sm = sm, .ptx = true}, &compiled);
     if (!status.ok()) Fail(LastErrorMessage());
     compiled.image.pop_back();  // the zero at its end
     return compiled.image;
