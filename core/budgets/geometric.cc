@@ -8,6 +8,10 @@
 namespace kvevict {
 namespace {
 
+// Remainders that differ by less are equal: the shares of a budget of 2^20 tokens
+// carry rounding errors of some 1e-10.
+constexpr double kTie = 1e-9;
+
 // The exact share of layer l when `total` is spread over layers first .. n - 1.
 // Written as a product first, so that equal weights divide exactly.
 double Share(double alpha, size_t first, size_t n_layers, size_t l,
@@ -59,10 +63,10 @@ void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
   }
   while (given < total) {  // fewer than n rounds
     size_t best = n;
-    double best_remainder = -1.0;
+    double best_remainder = -1.0 - kTie;
     for (size_t l = first; l < n; ++l) {
       const double remainder = share(l) - budgets[l];
-      if (budgets[l] < available && remainder > best_remainder) {
+      if (budgets[l] < available && remainder > best_remainder + kTie) {
         best = l;
         best_remainder = remainder;
       }

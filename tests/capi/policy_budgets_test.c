@@ -43,6 +43,9 @@ static const struct {
     /* nobody keeps more than there is, and the sum stays */
     {"custom:budget=7,sink=0,split=geometric,alpha=0.5", 10, 3, {10, 7, 4}},
     {"custom:budget=7,sink=0,split=geometric,alpha=0.0001", 10, 3, {10, 10, 1}},
+    /* 16 by 64 : 16 : 4 : 1 fills the first layer; the other 7 are 5 1/3, 1 1/3
+       and 1/3, and of equal remainders the lower layer's rounds up */
+    {"custom:budget=4,sink=0,split=geometric,alpha=0.25", 9, 4, {9, 6, 1, 0}},
     /* c = 96, lowest 4, highest 188, step 184 / 3 = 61, and the window of 32 */
     {"snapkv:budget=128,sink=0,split=arithmetic-kvf",
      4096,

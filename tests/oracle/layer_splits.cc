@@ -39,6 +39,8 @@ void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
     if (!full[l]) rest -= floor;
     share[l] -= std::floor(share[l]);
   }
+  // Remainders that are equal but for rounding are ties.
+  for (long double& s : share) s = std::round(s * 1e9L);
   std::vector<uint32_t> order(n_layers);
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
