@@ -186,11 +186,17 @@ struct Backend {
   Status (*prepare)(const Context& context, const kvevict_geometry* geometry,
                     const kvevict_policy* policy);
 
+  // UNSUPPORTED if the stream is captured into a graph, where an eviction by this
+  // policy would have to wait or to compile.
+  Status (*check_capture)(const Context& context, Stream stream,
+                          const kvevict_policy& policy);
+
   // Zero-filled, aligned to 256.
   Status (*allocate)(const Context& context, const char* what, size_t n_bytes,
                      void** out);
   void (*free)(const Context& context, void* memory, size_t n_bytes);
-  // Both wait until `host` has been written or may be overwritten.
+  // Both wait until `host` has been written or may be overwritten; UNSUPPORTED if
+  // the stream is captured into a graph.
   Status (*read)(const Context& context, Stream stream, const void* device,
                  size_t n_bytes, void* host);
   Status (*write)(const Context& context, Stream stream, const void* host,

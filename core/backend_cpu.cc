@@ -325,6 +325,10 @@ Status CpuPrepare(const Context&, const kvevict_geometry*,
   return Status();
 }
 
+Status CpuCheckCapture(const Context&, Stream, const kvevict_policy&) {
+  return Status();
+}
+
 constexpr size_t kMemoryAlignment = 256;
 
 Status CpuAllocate(const Context& context, const char* what, size_t n_bytes,
@@ -376,6 +380,7 @@ const Backend kCpuBackend = {
     .open = CpuOpen,
     .close = CpuClose,
     .prepare = CpuPrepare,
+    .check_capture = CpuCheckCapture,
     .allocate = CpuAllocate,
     .free = CpuFree,
     .read = CpuRead,

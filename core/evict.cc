@@ -133,7 +133,10 @@ Status Eviction::Check() {
   std::fill(jobs_.begin(), jobs_.end(), LayerJob());
   KV_RETURN_IF_ERROR(CheckViews());
   KV_RETURN_IF_ERROR(CheckBudgets());
-  return CheckSignal();
+  KV_RETURN_IF_ERROR(CheckSignal());
+  if (!HasWork()) return Status();
+  return context_.backend().check_capture(context_, sequence_.stream(),
+                                          policy_);
 }
 
 Status Eviction::CheckViews() {

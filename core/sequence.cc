@@ -79,12 +79,14 @@ Status Sequence::Allocate() {
 }
 
 Status Sequence::Reset() {
+  std::fill(counts_.begin(), counts_.end(), 0);
+  KV_RETURN_IF_ERROR(SetDeviceLengths(0));
   logical_length_ = 0;
   n_listed_ = 0;
   std::fill(layers_.begin(), layers_.end(), LayerSlots());
   std::fill(captured_.begin(), captured_.end(), CapturedRange());
   std::fill(captured_lse_.begin(), captured_lse_.end(), CapturedRange());
-  return CopyLengthsToDevice();
+  return Status();
 }
 
 // ---- Lengths ----
@@ -146,19 +148,22 @@ Status Sequence::Trim(uint32_t n_tokens) {
   }
   const uint32_t n_removed = logical_length_ - n_tokens;
   if (n_removed == 0) return Status();
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    counts_[l] = layers_[l].stored - n_removed;
+  }
+  KV_RETURN_IF_ERROR(SetDeviceLengths(n_tokens));
   for (LayerSlots& layer : layers_) layer.stored -= n_removed;
   for (CapturedRange& range : captured_) range.Cut(n_tokens);
   for (CapturedRange& range : captured_lse_) range.Cut(n_tokens);
   logical_length_ = n_tokens;
-  return CopyLengthsToDevice();
+  return Status();
 }
 
-Status Sequence::CopyLengthsToDevice() {
+Status Sequence::SetDeviceLengths(uint32_t logical) {
   if (lengths_.data() == nullptr) return Status();
-  for (size_t l = 0; l < layers_.size(); ++l) counts_[l] = layers_[l].stored;
   const Context& context = plan().context();
-  return context.backend().set_lengths(
-      context, stream_, {lengths_.data(), counts(), logical_length_});
+  return context.backend().set_lengths(context, stream_,
+                                       {lengths_.data(), counts(), logical});
 }
 
 // ---- Query ring ----
@@ -392,7 +397,8 @@ Status Sequence::Commit(std::span<LayerJob> jobs, uint32_t n_in_row) {
   host_kept_is_current_ = false;
   KV_RETURN_IF_ERROR(context.backend().map_positions(
       context, stream_, {jobs.first(n_mapped), n_lists}));
-  return CopyLengthsToDevice();
+  for (size_t l = 0; l < layers_.size(); ++l) counts_[l] = layers_[l].stored;
+  return SetDeviceLengths(logical_length_);
 }
 
 }  // namespace kvevict

@@ -108,7 +108,8 @@ class Sequence {
   Status CheckRows(const kvevict_plane& rows, const char* name,
                    kvevict_dtype dtype, uint32_t n_elements, uint32_t n_rows,
                    uint32_t* first_position) const;
-  Status CopyLengthsToDevice();
+  // counts() as the stored lengths.
+  Status SetDeviceLengths(uint32_t logical);
   uint64_t QueryRowBytes() const;  // all heads
   uint64_t LseRowBytes() const;
   uint8_t* QueryRing(uint32_t layer) const;

@@ -1,6 +1,7 @@
 // The CUDA filling of the table: memory here, launches in the files beside.
 #include "core/backend.h"
 #include "core/context.h"
+#include "core/policy.h"
 #include "cuda/device_state.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
@@ -30,6 +31,31 @@ Status Prepare(const Context& context, const kvevict_geometry* geometry,
   }
   if (geometry == nullptr) return Status();
   return PrepareScoring(context, *geometry, *policy);
+}
+
+Status CheckCapture(const Context& context, Stream stream,
+                    const kvevict_policy& policy) {
+  const DeviceState& device = DeviceOf(context);
+  ContextScope scope(device.driver());
+  KV_RETURN_IF_ERROR(device.Enter(&scope));
+  const auto cu_stream = static_cast<CUstream>(stream);
+  bool captured = false;
+  KV_RETURN_IF_ERROR(IsCaptured(device.driver(), cu_stream, &captured));
+  if (!captured) return Status();
+  if (device.debug()) return device.CheckCanWait(cu_stream, "debug");
+  if (context.options().select_on_host != 0) {
+    return device.CheckCanWait(cu_stream, "select_on_host");
+  }
+  // All but the scorers, which come first and ask for themselves.
+  if (RanksTokens(SignalOf(policy)) &&
+      EffectiveScope(policy) != KVEVICT_SCOPE_KV_HEAD) {
+    KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::pool1d));
+  }
+  for (const ModuleId module :
+       {ModuleId::topk, ModuleId::gather_rows, ModuleId::positions}) {
+    KV_RETURN_IF_ERROR(Require(context, stream, module));
+  }
+  return Status();
 }
 
 // ---- Memory ----
@@ -82,6 +108,8 @@ Status Read(const Context& context, Stream stream, const void* device,
   const auto cu_stream = static_cast<CUstream>(stream);
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  KV_RETURN_IF_ERROR(
+      DeviceOf(context).CheckCanWait(cu_stream, "copying to the host"));
   KV_RETURN_IF_DRIVER_ERROR(
       driver, cuMemcpyDtoHAsync(host, AddressOf(device), n_bytes, cu_stream),
       "cuMemcpyDtoHAsync of %zu bytes", n_bytes);
@@ -96,6 +124,8 @@ Status Write(const Context& context, Stream stream, const void* host,
   const auto cu_stream = static_cast<CUstream>(stream);
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  KV_RETURN_IF_ERROR(
+      DeviceOf(context).CheckCanWait(cu_stream, "copying from the host"));
   KV_RETURN_IF_DRIVER_ERROR(
       driver, cuMemcpyHtoDAsync(AddressOf(device), host, n_bytes, cu_stream),
       "cuMemcpyHtoDAsync of %zu bytes", n_bytes);
@@ -115,6 +145,7 @@ const Backend kCudaBackend = {
     .open = DeviceState::Open,
     .close = Close,
     .prepare = Prepare,
+    .check_capture = CheckCapture,
     .allocate = AllocateZeroed,
     .free = Free,
     .read = Read,

@@ -86,4 +86,15 @@ Status DeviceState::EnterDebugMode() {
   return Status();
 }
 
+Status DeviceState::CheckCanWait(cuda::CUstream stream,
+                                 const char* what) const {
+  bool captured = false;
+  KV_RETURN_IF_ERROR(cuda::IsCaptured(*driver_, stream, &captured));
+  if (!captured) return Status();
+  return Unsupported(
+      "%s: the stream would have to be waited for, but is captured into a "
+      "graph",
+      what);
+}
+
 }  // namespace kvevict

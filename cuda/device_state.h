@@ -26,6 +26,9 @@ class DeviceState {
   Status Enter(cuda::ContextScope* scope) const {
     return scope->Enter(cuda_context_);
   }
+  // UNSUPPORTED, saying for what, if the stream cannot be waited for because it is
+  // captured into a graph, which waiting would end. The CUcontext is current.
+  Status CheckCanWait(cuda::CUstream stream, const char* what) const;
   int sm() const { return device_.sm; }  // 80 is compute capability 8.0
   cuda::ModuleCache& modules() const { return *modules_; }
   // Of the library's own, which no capture joins; for work outside calls.

@@ -125,6 +125,19 @@ const char* ErrorName(const Driver& driver, CUresult result) {
   return name;
 }
 
+Status IsCaptured(const Driver& driver, CUstream stream, bool* out) {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver.cuStreamIsCapturing(stream, &capture);
+  // The legacy default stream joins whatever another stream captures.
+  *out = result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  if (*out) return Status();
+  if (result != CUDA_SUCCESS) {
+    return DriverStatus(driver, result, "cuStreamIsCapturing");
+  }
+  *out = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+  return Status();
+}
+
 bool IsContextLost(CUresult result) {
   switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:

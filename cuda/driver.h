@@ -105,6 +105,10 @@ struct Driver {
 // The driver's name of a result, or "error".
 const char* ErrorName(const Driver& driver, CUresult result);
 
+// Whether what is queued on the stream goes into a graph, or would spoil one. The
+// context of the stream is current.
+Status IsCaptured(const Driver& driver, CUstream stream, bool* out);
+
 // Whether the context of the call can no longer be used.
 bool IsContextLost(CUresult result);
 

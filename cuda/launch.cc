@@ -3,6 +3,24 @@
 #include "cuda/device_state.h"
 
 namespace kvevict::cuda {
+namespace {
+
+// For work on a stream; with debug set it is about to be waited for.
+Status EnterStream(const DeviceState& device, CUstream stream,
+                   ContextScope* scope) {
+  KV_RETURN_IF_ERROR(device.Enter(scope));
+  return device.debug() ? device.CheckCanWait(stream, "debug") : Status();
+}
+
+}  // namespace
+
+Status Require(const Context& context, Stream stream, const ModuleKey& module) {
+  const DeviceState& device = DeviceOf(context);
+  ContextScope scope(device.driver());
+  KV_RETURN_IF_ERROR(device.Enter(&scope));
+  const Module* found = nullptr;
+  return device.modules().Find(module, static_cast<CUstream>(stream), &found);
+}
 
 Status LaunchKernel(const Context& context, Stream stream,
                     const ModuleKey& module_key, KernelId kernel,
@@ -10,8 +28,8 @@ Status LaunchKernel(const Context& context, Stream stream,
   const DeviceState& device = DeviceOf(context);
   const Driver& driver = device.driver();
   ContextScope scope(device.driver());
-  KV_RETURN_IF_ERROR(device.Enter(&scope));
   const auto cu_stream = static_cast<CUstream>(stream);
+  KV_RETURN_IF_ERROR(EnterStream(device, cu_stream, &scope));
   const Module* module = nullptr;
   KV_RETURN_IF_ERROR(device.modules().Find(module_key, cu_stream, &module));
   void* arguments[] = {const_cast<void*>(params)};
@@ -35,11 +53,11 @@ Status Clear(const Context& context, Stream stream, uint64_t address,
              size_t n_bytes) {
   const DeviceState& device = DeviceOf(context);
   ContextScope scope(device.driver());
-  KV_RETURN_IF_ERROR(device.Enter(&scope));
-  KV_RETURN_IF_DRIVER_ERROR(
-      device.driver(),
-      cuMemsetD8Async(address, 0, n_bytes, static_cast<CUstream>(stream)),
-      "cuMemsetD8Async of %zu bytes", n_bytes);
+  const auto cu_stream = static_cast<CUstream>(stream);
+  KV_RETURN_IF_ERROR(EnterStream(device, cu_stream, &scope));
+  KV_RETURN_IF_DRIVER_ERROR(device.driver(),
+                            cuMemsetD8Async(address, 0, n_bytes, cu_stream),
+                            "cuMemsetD8Async of %zu bytes", n_bytes);
   return Status();
 }
 

@@ -19,6 +19,13 @@ struct LaunchShape {
   uint32_t shared_bytes = 0;  // dynamic
 };
 
+// Finds or compiles a module, without variants by its id. For operations of
+// several launches, before the first: a graph gets all of them or none.
+Status Require(const Context& context, Stream stream, const ModuleKey& module);
+inline Status Require(const Context& context, Stream stream, ModuleId id) {
+  return Require(context, stream, ModuleKey{.module = id});
+}
+
 // Queues a kernel whose argument is *params. With debug set also waits for it.
 Status LaunchKernel(const Context& context, Stream stream,
                     const ModuleKey& module, KernelId kernel,
@@ -35,9 +42,8 @@ Status Launch(const Context& context, Stream stream, const ModuleKey& module,
 template <typename Params>
 Status Launch(const Context& context, Stream stream, KernelId kernel,
               const LaunchShape& shape, const Params& params) {
-  ModuleKey key;
-  key.module = InfoOf(kernel).module;
-  return Launch(context, stream, key, kernel, shape, params);
+  return Launch(context, stream, ModuleKey{.module = InfoOf(kernel).module},
+                kernel, shape, params);
 }
 
 // Zeroes device memory in stream order.

@@ -79,15 +79,9 @@ const Module* ModuleCache::Lookup(const ModuleKey& key) const {
 
 Status ModuleCache::CheckNotCapturing(const ModuleKey& key,
                                       CUstream stream) const {
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = driver_.cuStreamIsCapturing(stream, &capture);
-  // The legacy default stream joins whatever another stream captures.
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-    return DriverStatus(driver_, result, "cuStreamIsCapturing");
-  }
-  if (result == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE) {
-    return Status();
-  }
+  bool captured = false;
+  KV_RETURN_IF_ERROR(IsCaptured(driver_, stream, &captured));
+  if (!captured) return Status();
   return Unsupported(
       "kernels of %s are not prepared, and cannot be while the stream is "
       "captured into a graph",

@@ -144,6 +144,11 @@ class Scorer {
         policy_(args.policy),
         shaping_(g_, policy_) {}
 
+  // What a launch needs, before the first of them.
+  Status Prepare(std::span<const LayerJob> jobs) const {
+    return Require(context_, stream_, ScorerOf(jobs[0]));
+  }
+
   Status Run(std::span<const LayerJob> jobs) const {
     KV_RETURN_IF_ERROR(Attend(jobs));
     if (shaping_.out != kRowPerHead) {
@@ -170,6 +175,12 @@ class Scorer {
     return address;
   }
 
+  bool UsesMma(const LayerJob& job) const {
+    return DTypesAllowMma(context_, g_, policy_) && LayoutAllowsMma(job);
+  }
+  ModuleKey ScorerOf(const LayerJob& job) const {
+    return cuda::ScorerOf(g_, policy_, job.view->block_size != 0, UsesMma(job));
+  }
   Status Attend(std::span<const LayerJob> jobs) const;
   Status Pool(std::span<const LayerJob> jobs, uint32_t n_rows, bool rows) const;
   Status ReduceGroups(std::span<const LayerJob> jobs) const;
@@ -210,12 +221,9 @@ Status Scorer::Attend(std::span<const LayerJob> jobs) const {
     layer.n_tokens = job.n_tokens;
     layer.first_row = job.first_row;
   }
-  const bool mma =
-      DTypesAllowMma(context_, g_, policy_) && LayoutAllowsMma(first);
-  const WindowAttentionShape shape =
-      ShapeWindowAttention(mma, g_.k_head_dim, shaping_.window, shaping_.group);
-  const ModuleKey module =
-      ScorerOf(g_, policy_, first.view->block_size != 0, mma);
+  const WindowAttentionShape shape = ShapeWindowAttention(
+      UsesMma(first), g_.k_head_dim, shaping_.window, shaping_.group);
+  const ModuleKey module = ScorerOf(first);
   const LaunchShape launch{splits.n_splits, g_.n_kv_heads,
                            static_cast<uint32_t>(jobs.size()), shape.threads,
                            shape.dynamic_shared_bytes};
@@ -295,13 +303,14 @@ Status PrepareScoring(const Context& context, const kvevict_geometry& g,
 
 Status Run_score_window(const Context& context, Stream stream,
                         const ScoreWindowArgs& args) {
-  if (args.policy.pool_kernel > kMaxPoolKernel) {
-    return Unsupported("pool_kernel %u > %u on CUDA", args.policy.pool_kernel,
-                       kMaxPoolKernel);
-  }
   const Scorer scorer(context, stream, args);
-  return ForEachBatch(
-      args.jobs, ScoreParams::kMaxLayers, GoTogether,
+  const auto for_each_launch = [&](const auto& run) {
+    return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether, run);
+  };
+  KV_RETURN_IF_ERROR(for_each_launch(
+      [&](std::span<const LayerJob> jobs) { return scorer.Prepare(jobs); }));
+  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::pool1d));
+  return for_each_launch(
       [&](std::span<const LayerJob> jobs) { return scorer.Run(jobs); });
 }
 

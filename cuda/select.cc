@@ -186,6 +186,7 @@ Status Run_select(const Context& context, Stream stream,
                   const SelectArgs& args) {
   const bool model = EffectiveScope(args.policy) == KVEVICT_SCOPE_MODEL;
   const Selector selector(context, stream, args);
+  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::topk));
   return ForEachBatch(
       model ? args.jobs.first(1) : args.jobs, kMaxLayers,
       [](const LayerJob&, const LayerJob&) { return true; },

@@ -2,28 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
 #include <thread>
 
 #include "tests/cuda/mock/mock.h"
-#include "tests/gpu/model.h"
+#include "tests/gpu/evictable.h"
 
 namespace kvevict::gpu {
 namespace {
-
-constexpr char kPolicy[] = "snapkv:budget=60,scope=head,window=16";
-
-constexpr Shape SmallShape() {
-  return {"",
-          2,
-          4,
-          2,
-          32,
-          120,
-          KVEVICT_DTYPE_BF16,
-          KVEVICT_DTYPE_BF16,
-          Layout::kTokenMajor};
-}
 
 // Calls that may come from making handles, never from using them.
 constexpr const char* kNotWhileExecuting[] = {
@@ -35,25 +20,6 @@ uint64_t CallsNotWhileExecuting() {
   for (const char* function : kNotWhileExecuting) n += mock::Calls(function);
   return n;
 }
-
-// A sequence in mid-prompt, and what an eviction of it needs.
-struct Evictable {
-  Twin twin;
-  Side side;
-  Buffer workspace;
-
-  explicit Evictable(const Gpu& gpu,
-                     const kvevict_context_options* options = nullptr)
-      : twin(gpu, SmallShape(), 1),
-        side(&gpu, &twin, kPolicy, options),
-        workspace(gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT)) {}
-
-  kvevict_status Evict() const {
-    return kvevict_sequence_evict(
-        side.sequence(), twin.device_views().data(), twin.device_views().size(),
-        nullptr, workspace.pointer<void>(), workspace.n_bytes(), nullptr);
-  }
-};
 
 void CheckExecutionIsQuiet(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
@@ -313,21 +279,6 @@ void CheckContextLost(const Gpu& gpu, Report* report) {
 }
 
 }  // namespace
-
-void ExpectFailure(kvevict_status status, kvevict_status expected,
-                   std::initializer_list<const char*> words, Report* report) {
-  const std::string_view message = kvevict_last_error_message();
-  if (status != expected) {
-    report->Fail(fmt::format("{} where {} was expected: {}",
-                             kvevict_status_name(status),
-                             kvevict_status_name(expected), message));
-    return;
-  }
-  for (const char* word : words) {
-    report->FailIf(message.find(word) == std::string_view::npos,
-                   fmt::format("\"{}\" does not say {}", message, word));
-  }
-}
 
 void CheckDriverUse(const Gpu& gpu, const Effort&, Report* report) {
   report->Check("executing calls wait, allocate and load nothing",

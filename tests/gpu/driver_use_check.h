@@ -2,9 +2,6 @@
 #ifndef KVEVICT_TESTS_GPU_DRIVER_USE_CHECK_H_
 #define KVEVICT_TESTS_GPU_DRIVER_USE_CHECK_H_
 
-#include <initializer_list>
-
-#include "kvevict/kvevict.h"
 #include "tests/gpu/checks.h"
 
 namespace kvevict::gpu {
@@ -13,16 +10,16 @@ namespace kvevict::gpu {
 // were; policy none queues nothing; captured calls must be prepared.
 void CheckDriverUse(const Gpu& gpu, const Effort& effort, Report* report);
 
+// What waits or compiles is refused while a stream is captured, and spoils
+// nothing.
+void CheckCaptureUse(const Gpu& gpu, const Effort& effort, Report* report);
+
 // Every failure that the driver can answer with becomes a status and a sentence,
 // and leaks nothing.
 void CheckDriverFailures(const Gpu& gpu, const Effort& effort, Report* report);
 
 // Which kernels move rows with how much workspace, and what debug finds.
 void CheckMovedRows(const Gpu& gpu, const Effort& effort, Report* report);
-
-// Fails unless a call came to `expected`, with these words in its message.
-void ExpectFailure(kvevict_status status, kvevict_status expected,
-                   std::initializer_list<const char*> words, Report* report);
 
 }  // namespace kvevict::gpu
 

@@ -39,6 +39,7 @@ constexpr NamedPart kParts[] = {
     {"acceptance", CheckAcceptance},
     {"moved_rows", CheckMovedRows},
     {"driver_use", CheckDriverUse},
+    {"capture_use", CheckCaptureUse},
     {"driver_failures", CheckDriverFailures},
     {"timings",
      [](const Gpu& gpu, const Effort& effort, Report* report) {

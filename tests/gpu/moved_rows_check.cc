@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "tests/cuda/mock/mock.h"
 #include "tests/gpu/driver_use_check.h"
+#include "tests/gpu/evictable.h"
 #include "tests/gpu/model.h"
 
 namespace kvevict::gpu {

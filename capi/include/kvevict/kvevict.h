@@ -34,7 +34,10 @@
  *   the stream has passed them. They push the context's CUcontext and pop it
  *   again, so any thread may call. After kvevict_context_prepare() they compile
  *   and load nothing and may be captured into a CUDA graph, which must not be
- *   launched after the last handle of its context is gone.
+ *   launched after the last handle of its context is gone. Calls that would
+ *   have to compile or to wait for a stream that is captured return
+ *   KVEVICT_ERROR_UNSUPPORTED, and the capture goes on: what is not prepared,
+ *   what asks for positions on the host, all with select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
  *   A size smaller than the first release's is an error; a larger one is

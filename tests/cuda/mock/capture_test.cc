@@ -103,6 +103,30 @@ Test(mock_capture, the_legacy_stream) {
   }
 }
 
+// Each thread has one, and can have it captured.
+Test(mock_capture, the_stream_of_the_thread) {
+  const Device device;
+  const auto per_thread = reinterpret_cast<CUstream>(uintptr_t{2});
+  const CUdeviceptr a = device.Allocate(4);
+  Begin(device, per_thread);
+  cuda::CUstreamCaptureStatus status{};
+  cr_expect_eq(device.d.cuStreamIsCapturing(per_thread, &status), 0);
+  cr_expect_eq(status, cuda::CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  cr_expect_eq(device.d.cuStreamIsCapturing(nullptr, &status), 906);
+  cr_expect_eq(device.d.cuMemsetD32Async(a, 0, 1, per_thread), 0);
+  cr_expect_eq(Pending(), 0u);
+  std::thread([&] {
+    cr_assert_eq(device.d.cuCtxPushCurrent(device.context), 0);
+    cr_expect_eq(device.d.cuStreamIsCapturing(per_thread, &status), 0);
+    cr_expect_eq(status, cuda::CU_STREAM_CAPTURE_STATUS_NONE);
+  }).join();
+  CUgraph graph = nullptr;
+  cr_expect_eq(device.d.cuStreamEndCapture(per_thread, &graph), 0);
+  cr_expect_eq(device.d.cuGraphDestroy(graph), 0);
+  cr_expect(Leaks().size() == 1, "more than the allocation");
+  ExpectNoProblems();
+}
+
 Test(mock_capture, modes) {
   const Device device;
   const CUstream stream = device.MakeStream();

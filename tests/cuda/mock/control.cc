@@ -113,7 +113,11 @@ std::vector<std::string> Leaks() {
   }
   add(allocations, "allocations");
   add(state.host_allocations.size(), "host allocations");
-  add(state.streams.size(), "streams");
+  size_t streams = 0;
+  for (const auto& [handle, stream] : state.streams) {
+    streams += stream->default_of == std::thread::id() ? 1 : 0;
+  }
+  add(streams, "streams");
   add(state.events.size(), "events");
   add(modules, "modules");
   add(state.libraries.size(), "libraries");

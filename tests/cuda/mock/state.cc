@@ -139,12 +139,27 @@ CUresult Call::CheckLegacyStream() {
   return CUDA_SUCCESS;
 }
 
+// There from the beginning, in every context and thread.
+Stream* Call::PerThreadStream() {
+  const std::thread::id thread = std::this_thread::get_id();
+  for (auto& [handle, stream] : state.streams) {
+    if (stream->context == context && stream->default_of == thread) {
+      return handle;
+    }
+  }
+  auto stream = std::make_unique<Stream>();
+  stream->context = context;
+  stream->blocking = true;
+  stream->default_of = thread;
+  return Keep(state.streams, std::move(stream));
+}
+
 CUresult Call::FindStream(CUstream handle, Stream** out) {
   *out = nullptr;
   const auto number = reinterpret_cast<uintptr_t>(handle);
   if (number <= 1) return CheckLegacyStream();  // NULL, CU_STREAM_LEGACY
-  if (number == 2) return CUDA_SUCCESS;         // CU_STREAM_PER_THREAD
-  *out = Find(state.streams, handle);
+  // CU_STREAM_PER_THREAD
+  *out = number == 2 ? PerThreadStream() : Find(state.streams, handle);
   if (*out == nullptr) {
     return Misuse(CUDA_ERROR_INVALID_HANDLE, "unknown stream");
   }

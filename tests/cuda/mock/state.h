@@ -32,6 +32,7 @@ struct Graph {
 struct Stream {
   Context* context;
   bool blocking;  // takes turns with the legacy default stream
+  std::thread::id default_of = {};  // CU_STREAM_PER_THREAD of this one
   Capture capture = Capture::kNone;
   int capture_mode = kCaptureGlobal;
   std::thread::id capture_thread;
@@ -153,8 +154,8 @@ class Call {
   // Notes a problem, "function: what", and returns the result to return.
   CUresult Misuse(CUresult misuse, const std::string& what);
 
-  // Finds the stream for this call; default streams become NULL. Misuse if it
-  // is unknown or of another context.
+  // Finds the stream for this call; the legacy default stream becomes NULL.
+  // Misuse if it is unknown or of another context.
   CUresult FindStream(CUstream handle, Stream** out);
   // Appends to the stream, or to what it captures.
   CUresult Enqueue(CUstream handle, Work work);
@@ -163,6 +164,7 @@ class Call {
   CUresult CheckFailures();
   CUresult CheckCaptures();
   CUresult CheckLegacyStream();
+  Stream* PerThreadStream();
 
   std::unique_lock<std::mutex> lock_;
   std::string function_;

@@ -68,7 +68,7 @@ KVEVICT_MOCK_API CUresult cuStreamBeginCapture_v2(CUstream handle, int mode) {
   if (found != CUDA_SUCCESS) return found;
   if (stream == nullptr) {
     return call.Misuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                       "default streams cannot be captured here");
+                       "the legacy default stream cannot be captured");
   }
   if (stream->capture != Capture::kNone) {
     return call.Misuse(CUDA_ERROR_ILLEGAL_STATE, "captured already");

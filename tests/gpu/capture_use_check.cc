@@ -1,0 +1,215 @@
+#include <fmt/format.h>
+
+#include <functional>
+
+#include "tests/cuda/mock/mock.h"
+#include "tests/gpu/driver_use_check.h"
+#include "tests/gpu/evictable.h"
+
+namespace kvevict::gpu {
+namespace {
+
+using cuda::CUstream;
+using Call = std::function<kvevict_status()>;
+
+CUstream DefaultStream(uintptr_t handle) {
+  return reinterpret_cast<CUstream>(handle);
+}
+
+uint64_t CallsThatQueue() {
+  uint64_t n = 0;
+  for (const char* function :
+       {"cuLaunchKernel", "cuMemsetD8Async", "cuMemsetD32Async",
+        "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
+        "cuMemcpyDtoDAsync_v2"}) {
+    n += mock::Calls(function);
+  }
+  return n;
+}
+
+// Runs `work` while the stream is captured, in the strictest mode.
+void Capture(const Gpu& gpu, CUstream stream, const std::function<void()>& work,
+             Report* report) {
+  const cuda::Driver& d = gpu.driver();
+  Check(d, d.cuStreamBeginCapture(stream, cuda::CU_STREAM_CAPTURE_MODE_GLOBAL),
+        "cuStreamBeginCapture");
+  work();
+  cuda::CUgraph graph = nullptr;
+  const cuda::CUresult end = d.cuStreamEndCapture(stream, &graph);
+  report->FailIf(end != 0, fmt::format("the capture ends with {}",
+                                       cuda::ErrorName(d, end)));
+  if (graph != nullptr) (void)d.cuGraphDestroy(graph);
+}
+
+// The call says why it cannot be, queues nothing, and the capture goes on.
+void ExpectRefused(const Gpu& gpu, CUstream captured, const char* word,
+                   const Call& call, Report* report) {
+  const uint64_t before = CallsThatQueue();
+  Capture(
+      gpu, captured,
+      [&] {
+        ExpectFailure(call(), KVEVICT_ERROR_UNSUPPORTED, {word, "graph"},
+                      report);
+      },
+      report);
+  report->FailIf(CallsThatQueue() != before,
+                 fmt::format("{}: something was queued", word));
+}
+
+// A sequence that has evicted, and tokens since.
+void Fill(Evictable& e) {
+  Check(kvevict_sequence_reset(e.side.sequence()));
+  e.side.Prefill(0, 120, 50);
+  Check(e.Evict());
+  e.side.Prefill(120, 20, 20);
+}
+
+// ---- What waits ----
+
+void CheckDebug(const Gpu& gpu, Report* report) {
+  kvevict_context_options options = gpu.ContextOptions();
+  options.debug = 1;
+  Evictable e(gpu, &options);
+  Fill(e);
+  kvevict_sequence* const s = e.side.sequence();
+  const kvevict_view& view = e.twin.device_views()[0];
+  const kvevict_plane queries = e.twin.DeviceQueries(0, 0);
+  kvevict_plane lse{};
+  lse.data = e.workspace.address();
+  lse.dtype = KVEVICT_DTYPE_F32;
+  lse.head_dim = 1;
+  uint32_t n_keep = 0;
+  float* const scores = e.workspace.pointer<float>();
+  int32_t* const keep = e.workspace.pointer<int32_t>();
+  void* const workspace = e.workspace.pointer<void>();
+  const size_t n_bytes = e.workspace.n_bytes();
+  const Call calls[] = {
+      [&] { return kvevict_sequence_capture(s, 0, &queries, 1, 140); },
+      [&] { return kvevict_sequence_capture_lse(s, 0, &lse, 1, 139); },
+      [&] { return kvevict_sequence_append(s, 1); },
+      [&] { return kvevict_sequence_trim(s, 130); },
+      [&] { return kvevict_sequence_reset(s); },
+      [&] { return e.Evict(); },
+      [&] {
+        return kvevict_score_window(e.side.plan(), &queries, nullptr, &view, 60,
+                                    scores, 120, workspace, n_bytes,
+                                    gpu.stream());
+      },
+      [&] {
+        return kvevict_select(e.side.plan(), 0, scores, 240, 120, nullptr, 0,
+                              keep, 240, workspace, n_bytes, &n_keep,
+                              gpu.stream());
+      },
+      [&] {
+        return kvevict_compact(e.side.context(), &view, 120, keep, 10, 1,
+                               gpu.stream());
+      },
+  };
+  for (const Call& call : calls) {
+    ExpectRefused(gpu, gpu.stream(), "debug", call, report);
+    report->FailIf(e.side.Stored(0) != 80 || e.side.Logical() != 140,
+                   "the sequence has changed");
+  }
+  Check(e.Evict());
+}
+
+void CheckSelectingOnHost(const Gpu& gpu, Report* report) {
+  kvevict_context_options options = gpu.ContextOptions();
+  options.select_on_host = 1;
+  Evictable e(gpu, &options);
+  Fill(e);
+  ExpectRefused(
+      gpu, gpu.stream(), "select_on_host", [&] { return e.Evict(); }, report);
+  report->FailIf(e.side.Stored(0) != 80, "the host counts an eviction");
+  Check(e.Evict());
+}
+
+// On every kind of stream that the host would have to wait for.
+void CheckPositionsOnHost(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  kvevict_sequence* const s = e.side.sequence();
+  std::vector<int32_t> positions(80);
+  size_t n = 0;
+  int32_t one = 0;
+  const Call calls[] = {
+      [&] {
+        return kvevict_sequence_keep_positions(s, 1, 1, positions.data(),
+                                               positions.size(), &n);
+      },
+      [&] { return kvevict_sequence_position_of_slot(s, 1, 1, 3, &one); },
+      [&] { return kvevict_sequence_slot_of_position(s, 1, 1, 3, &one); },
+  };
+  CUstream blocking = nullptr;
+  Check(gpu.driver(),
+        gpu.driver().cuStreamCreate(&blocking, cuda::CU_STREAM_DEFAULT),
+        "cuStreamCreate");
+  const struct {
+    CUstream of_sequence;
+    CUstream captured;
+  } streams[] = {
+      {gpu.stream(), gpu.stream()},
+      {DefaultStream(2), DefaultStream(2)},  // of the thread
+      {DefaultStream(0), blocking},          // joins it
+      {DefaultStream(1), blocking},
+  };
+  for (const auto& [of_sequence, captured] : streams) {
+    Check(kvevict_sequence_set_stream(s, of_sequence));
+    Fill(e);
+    for (const Call& call : calls) {
+      ExpectRefused(gpu, captured, "copying to the host", call, report);
+    }
+    Check(calls[0]());
+    // Now the host has them.
+    Capture(
+        gpu, captured, [&] { Check(calls[0]()); }, report);
+  }
+  (void)gpu.driver().cuStreamDestroy(blocking);
+}
+
+// ---- What compiles ----
+
+// A capture gets all of an operation's work or none.
+void CheckPartlyPrepared(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  e.side.Prefill(0, 120, 50);
+  (void)e.side.Score(0, 120);  // has the scorer compiled, and no selection
+  ExpectRefused(
+      gpu, gpu.stream(), "not prepared", [&] { return e.Evict(); }, report);
+  Check(e.Evict());
+  // That compiled all that it wants.
+  e.side.Prefill(120, 20, 20);
+  Capture(
+      gpu, gpu.stream(), [&] { Check(e.Evict()); }, report);
+}
+
+void CheckHandlesMeanwhile(const Gpu& gpu, Report* report) {
+  const uint64_t queued = mock::Pending();
+  Capture(
+      gpu, gpu.stream(),
+      [&] {
+        const ContextHandle context = CreateContext(gpu.ContextOptions());
+        const PlanHandle plan = CreatePlan(
+            context.get(), GeometryOf(SmallShape()), ParsePolicy(kPolicy));
+        Check(kvevict_context_prepare(context.get(), plan.get()));
+        const SequenceHandle sequence = CreateSequence(plan.get());
+      },
+      report);
+  report->FailIf(mock::Pending() != queued, "something waits to run");
+}
+
+}  // namespace
+
+void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
+  report->Check("in a capture, debug is refused",
+                [&] { CheckDebug(gpu, report); });
+  report->Check("in a capture, selecting on the host is refused",
+                [&] { CheckSelectingOnHost(gpu, report); });
+  report->Check("in a capture, positions on the host are refused",
+                [&] { CheckPositionsOnHost(gpu, report); });
+  report->Check("in a capture, partly prepared evictions are refused",
+                [&] { CheckPartlyPrepared(gpu, report); });
+  report->Check("in a capture, handles come and go",
+                [&] { CheckHandlesMeanwhile(gpu, report); });
+}
+
+}  // namespace kvevict::gpu

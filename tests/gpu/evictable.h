@@ -1,0 +1,66 @@
+// A small cache with what an eviction of it needs, for the checks with the mock.
+#ifndef KVEVICT_TESTS_GPU_EVICTABLE_H_
+#define KVEVICT_TESTS_GPU_EVICTABLE_H_
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <string_view>
+
+#include "tests/gpu/model.h"
+
+namespace kvevict::gpu {
+
+inline constexpr char kPolicy[] = "snapkv:budget=60,scope=head,window=16";
+
+inline Shape SmallShape() {
+  return {"",
+          2,
+          4,
+          2,
+          32,
+          120,
+          KVEVICT_DTYPE_BF16,
+          KVEVICT_DTYPE_BF16,
+          Layout::kTokenMajor};
+}
+
+// A sequence in mid-prompt, and what an eviction of it needs.
+struct Evictable {
+  Twin twin;
+  Side side;
+  Buffer workspace;
+
+  explicit Evictable(const Gpu& gpu,
+                     const kvevict_context_options* options = nullptr)
+      : twin(gpu, SmallShape(), 1),
+        side(&gpu, &twin, kPolicy, options),
+        workspace(gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT)) {}
+
+  kvevict_status Evict(const kvevict_evict_options* options = nullptr) const {
+    return kvevict_sequence_evict(
+        side.sequence(), twin.device_views().data(), twin.device_views().size(),
+        options, workspace.pointer<void>(), workspace.n_bytes(), nullptr);
+  }
+};
+
+// Fails unless a call came to `expected`, with these words in its message.
+inline void ExpectFailure(kvevict_status status, kvevict_status expected,
+                          std::initializer_list<const char*> words,
+                          Report* report) {
+  const std::string_view message = kvevict_last_error_message();
+  if (status != expected) {
+    report->Fail(fmt::format("{} where {} was expected: {}",
+                             kvevict_status_name(status),
+                             kvevict_status_name(expected), message));
+    return;
+  }
+  for (const char* word : words) {
+    report->FailIf(message.find(word) == std::string_view::npos,
+                   fmt::format("\"{}\" does not say {}", message, word));
+  }
+}
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_EVICTABLE_H_
