@@ -7,11 +7,11 @@
 #include "core/dtype.h"
 #include "core/policy.h"
 #include "core/policy_text.h"
+#include "core/view.h"
 
 namespace kvevict {
 namespace {
 
-constexpr uint32_t kMaxHeads = 65536;
 constexpr uint32_t kMaxHeadDim = 65536;
 constexpr size_t kPartAlignment = 256;
 

@@ -172,7 +172,10 @@ int64_t ElementStride(const kvevict_plane& plane) {
 }
 
 Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
-  if (view.n_kv_heads == 0) return InvalidArgument("n_kv_heads 0 < 1");
+  if (view.n_kv_heads < 1 || view.n_kv_heads > kMaxHeads) {
+    return InvalidArgument("n_kv_heads %u is not in [1, %u]", view.n_kv_heads,
+                           kMaxHeads);
+  }
   if (!IsPresent(view.k) && !IsPresent(view.v)) {
     return InvalidArgument("k.data and v.data are both 0: no rows");
   }

@@ -9,6 +9,9 @@
 
 namespace kvevict {
 
+// Of a geometry or a view: what CUDA can count along one axis of a grid.
+inline constexpr uint32_t kMaxHeads = 65535;
+
 inline bool IsPresent(const kvevict_plane& plane) { return plane.data != 0; }
 
 // Bytes of one row of a valid plane.

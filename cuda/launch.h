@@ -7,9 +7,14 @@
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/status.h"
+#include "core/view.h"
 #include "cuda/module_cache.h"
 
 namespace kvevict::cuda {
+
+// The driver takes up to 2^31 - 1 blocks along x, but along y and z only:
+inline constexpr uint32_t kMaxGridY = 65535;
+static_assert(kMaxHeads <= kMaxGridY, "lists and KV heads are along y");
 
 struct LaunchShape {
   uint32_t grid_x = 1;

@@ -59,15 +59,20 @@ Status Run_capture(const Context& context, Stream stream,
   p.from_row_stride = rows.token_stride_bytes;
   p.from_head_stride = rows.head_stride_bytes;
   p.from_element_stride = ElementStride(rows);
-  p.first_position = args.first_position;
-  p.n_rows = args.n_rows;
   p.n_heads = args.n_heads;
   p.n_elements = rows.head_dim;
   p.element_bytes = RowBytes(rows) / rows.head_dim;
   p.window = args.window;
   p.unit = CaptureUnit(p);
-  return Launch(context, stream, KernelId::capture_rows,
-                {CaptureBlocks(p), p.n_rows, 1, kCaptureThreads}, p);
+  for (uint32_t done = 0; done < args.n_rows; done += p.n_rows) {
+    p.n_rows = std::min(args.n_rows - done, kMaxGridY);
+    p.first_position = args.first_position + done;
+    p.from = rows.data + done * static_cast<uint64_t>(p.from_row_stride);
+    KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::capture_rows,
+                              {CaptureBlocks(p), p.n_rows, 1, kCaptureThreads},
+                              p));
+  }
+  return Status();
 }
 
 Status Run_score_random(const Context& context, Stream stream,

@@ -94,6 +94,9 @@ Test(plan, bad_geometries_are_errors) {
   EXPECT_BREAKS(g.n_layers = 0, "n_layers", "0");
   EXPECT_BREAKS(g.n_q_heads = 0, "n_q_heads", "0");
   EXPECT_BREAKS(g.n_kv_heads = 0, "n_kv_heads", "0");
+  EXPECT_BREAKS(g.n_q_heads = 65536, "n_q_heads 65536", "65535");
+  EXPECT_BREAKS((g.n_q_heads = g.n_kv_heads = 65536), "n_kv_heads 65536",
+                "65535");
   EXPECT_BREAKS(g.n_q_heads = 7, "n_q_heads 7", "n_kv_heads 2");
   EXPECT_BREAKS(g.n_q_heads = 1, "n_q_heads", "n_kv_heads");
   EXPECT_BREAKS(g.k_head_dim = 0, "k_head_dim", "0");

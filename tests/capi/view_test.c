@@ -90,6 +90,7 @@ Test(view, token_counts_beyond_31_bits_are_errors) {
 
 Test(view, missing_rows_are_errors) {
   EXPECT_BREAKS(view.n_kv_heads = 0, "n_kv_heads", "0");
+  EXPECT_BREAKS(view.n_kv_heads = 65536, "n_kv_heads 65536", "65535");
   EXPECT_BREAKS((view.k.data = 0, view.v.data = 0), "k.data", "0");
   EXPECT_BREAKS(view.k.head_dim = 0, "k.head_dim", "0");
   EXPECT_BREAKS(view.v.head_dim = 0, "v.head_dim", "0");

@@ -700,7 +700,7 @@ typedef struct kvevict_plane {
  */
 typedef struct kvevict_view {
   uint32_t struct_size;
-  uint32_t n_kv_heads;
+  uint32_t n_kv_heads; /**< 1 .. 65535. */
   kvevict_plane k;
   kvevict_plane v; /**< Absent for caches with one row per token (MLA). */
   /** What else has a row per token and head and must move along: scales,
@@ -743,7 +743,7 @@ KVEVICT_API kvevict_status kvevict_view_validate(
 typedef struct kvevict_geometry {
   uint32_t struct_size;
   uint32_t n_layers;  /**< 1 .. 4096. */
-  uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65536. */
+  uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65535. */
   uint32_t
       n_kv_heads; /**< q head h reads KV head h / (n_q_heads/n_kv_heads). */
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
