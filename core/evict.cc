@@ -193,23 +193,18 @@ Status Eviction::FindForced(uint32_t n_context) {
 // What must stay has to fit the layer's budget, in every list.
 Status Eviction::CheckForcedFit(const LayerJob& job) const {
   const uint64_t ends = uint64_t{forced_.n_sink} + forced_.n_recent;
-  const uint32_t n_lists = plan_.n_lists();
-  const bool known = sequence_.HostKnowsPositions(job.layer);
+  // Mostly all of them would fit, and then it does not matter which are held: a
+  // device may have to be waited for to know.
+  if (ends + forced_.protect.size() <= job.n_keep) return Status();
   SlotPositions positions;
-  if (known) {
-    KV_RETURN_IF_ERROR(sequence_.HostPositions(job.layer, &positions));
-  }
-  for (uint32_t list = 0; list < n_lists; ++list) {
-    uint64_t n_protected = forced_.protect.size();
-    if (known) {
-      n_protected = std::count_if(
-          forced_.protect.begin(), forced_.protect.end(),
-          [&](int32_t position) {
-            const int64_t slot = positions.SlotOf(list, position, job.n_tokens);
-            return slot >= forced_.n_sink &&
-                   slot < int64_t{job.n_tokens} - forced_.n_recent;
-          });
-    }
+  KV_RETURN_IF_ERROR(sequence_.HostPositions(job.layer, &positions));
+  for (uint32_t list = 0; list < plan_.n_lists(); ++list) {
+    const uint64_t n_protected = std::count_if(
+        forced_.protect.begin(), forced_.protect.end(), [&](int32_t position) {
+          const int64_t slot = positions.SlotOf(list, position, job.n_tokens);
+          return slot >= forced_.n_sink &&
+                 slot < int64_t{job.n_tokens} - forced_.n_recent;
+        });
     if (ends + n_protected > job.n_keep) {
       return InvalidArgument(
           "layer %u: budget %u < n_sink %u + n_recent %u + %llu protected "
@@ -217,7 +212,6 @@ Status Eviction::CheckForcedFit(const LayerJob& job) const {
           job.layer, job.n_keep, forced_.n_sink, forced_.n_recent,
           static_cast<unsigned long long>(n_protected));
     }
-    if (forced_.protect.empty() || !known) break;
   }
   return Status();
 }

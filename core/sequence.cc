@@ -282,15 +282,13 @@ Status Sequence::CheckWindow(uint32_t layer) const {
   if (slots.stored - slots.n_kept + slots.n_kept_in_row >= window) {
     return Status();
   }
-  bool whole = HostKnowsPositions(layer);
-  if (whole) {
-    SlotPositions positions;
-    KV_RETURN_IF_ERROR(HostPositions(layer, &positions));
-    for (uint32_t list = 0; list < plan().n_lists(); ++list) {
-      // Positions ascend, so this one in place means that all after it are.
-      whole = whole && positions.PositionOf(list, slots.stored - window) ==
-                           static_cast<int32_t>(logical_length_ - window);
-    }
+  SlotPositions positions;
+  KV_RETURN_IF_ERROR(HostPositions(layer, &positions));
+  bool whole = true;
+  for (uint32_t list = 0; list < plan().n_lists(); ++list) {
+    // Positions ascend, so this one in place means that all after it are.
+    whole = whole && positions.PositionOf(list, slots.stored - window) ==
+                         static_cast<int32_t>(logical_length_ - window);
   }
   if (whole) return Status();
   return Unsupported(
@@ -323,11 +321,6 @@ SlotPositions Sequence::DevicePositions(uint32_t layer) const {
   const LayerSlots& l = layers_[layer];
   return {l.n_kept == 0 ? nullptr : kept_ + l.kept_offset, l.n_kept,
           l.tail_position};
-}
-
-bool Sequence::HostKnowsPositions(uint32_t layer) const {
-  return plan().context().backend().on_host || layers_[layer].n_kept == 0 ||
-         host_kept_is_current_;
 }
 
 Status Sequence::HostPositions(uint32_t layer, SlotPositions* out) const {

@@ -78,10 +78,8 @@ class Sequence {
   }
   // Of a layer, in device memory.
   SlotPositions DevicePositions(uint32_t layer) const;
-  // The same in host memory; waits for the device where it has them.
+  // The same in host memory; waits for the device where that has evicted since.
   Status HostPositions(uint32_t layer, SlotPositions* out) const;
-  // Whether HostPositions() has nothing to wait for.
-  bool HostKnowsPositions(uint32_t layer) const;
 
   // Whether the rings hold what scoring a layer needs, and its window is whole.
   Status CheckWindow(uint32_t layer) const;

@@ -166,6 +166,21 @@ void CheckPositionsOnHost(const Gpu& gpu, Report* report) {
   (void)gpu.driver().cuStreamDestroy(blocking);
 }
 
+// Which of the protected positions are held decides here.
+void CheckProtected(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
+  Fill(e);
+  std::vector<int32_t> protect(60);
+  for (int32_t i = 0; i < 60; ++i) protect[i] = 20 + i;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions = protect.data();
+  options.protected_positions_len = protect.size();
+  ExpectRefused(
+      gpu, gpu.stream(), "copying to the host",
+      [&] { return e.Evict(&options); }, report);
+}
+
 // ---- What compiles ----
 
 // A capture gets all of an operation's work or none.
@@ -206,6 +221,8 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckSelectingOnHost(gpu, report); });
   report->Check("in a capture, positions on the host are refused",
                 [&] { CheckPositionsOnHost(gpu, report); });
+  report->Check("in a capture, looking for protected positions is refused",
+                [&] { CheckProtected(gpu, report); });
   report->Check("in a capture, partly prepared evictions are refused",
                 [&] { CheckPartlyPrepared(gpu, report); });
   report->Check("in a capture, handles come and go",

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <numeric>
+#include <stdexcept>
+
 #include "tests/gpu/checks.h"
 #include "tests/gpu/model.h"
 
@@ -163,6 +166,74 @@ void CheckCallerScores(const Gpu& gpu, const Effort& effort, Report* report) {
   ExpectRowsOfPositions(device, &twin, report);
 }
 
+// The second eviction is told to keep positions that are gone for the most part,
+// more than its budget would hold: those that are there stay, as on the CPU.
+void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
+  const Case c = {"random:budget=50,scope=layer",
+                  KVEVICT_DTYPE_BF16,
+                  KVEVICT_DTYPE_BF16,
+                  Layout::kTokenMajor,
+                  64,
+                  false};
+  const Shape shape = ShapeOf(c, effort);
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, c.policy);
+  Side host(nullptr, &twin, c.policy);
+  std::vector<int32_t> protect(80);
+  std::iota(protect.begin(), protect.end(), 20);
+  kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+  for (Side* side : {&device, &host}) {
+    side->Prefill(0, shape.n_tokens, shape.n_tokens);
+    side->Evict();
+    side->Prefill(shape.n_tokens, kRoomForDecoding / 2, 8);
+    evict.protected_positions = protect.data();
+    evict.protected_positions_len = protect.size();
+    side->Evict(&evict);
+    // Those that are there, and too many.
+    side->Prefill(shape.n_tokens + kRoomForDecoding / 2, 1, 1);
+    const std::vector<int32_t> held = side->Positions(0, 0);
+    evict.protected_positions = held.data();
+    evict.protected_positions_len = held.size();
+    try {
+      side->Evict(&evict);
+      report->Fail("more was protected than the budget holds");
+    } catch (const std::runtime_error& e) {
+      report->FailIf(
+          std::string(e.what()).find("budget 50 < n_sink 4 + n_recent 0 + 47 "
+                                     "protected") == std::string::npos,
+          e.what());
+    }
+  }
+  ExpectSamePositions(device, host, twin, report);
+}
+
+// A window of which the policy keeps less than it scores by is whole all the
+// same, if its first token was protected.
+void CheckWindowKeptByChance(const Gpu& gpu, const Effort& effort,
+                             Report* report) {
+  const Case c = {
+      "snapkv:budget=60,scope=head,window=16,keep_window=no,recent=14",
+      KVEVICT_DTYPE_BF16,
+      KVEVICT_DTYPE_BF16,
+      Layout::kTokenMajor,
+      64,
+      true};
+  const Shape shape = ShapeOf(c, effort);
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, c.policy);
+  Side host(nullptr, &twin, c.policy);
+  const auto first = static_cast<int32_t>(shape.n_tokens - 15);
+  kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+  evict.protected_positions = &first;
+  evict.protected_positions_len = 1;
+  for (Side* side : {&device, &host}) {
+    side->Prefill(0, shape.n_tokens, shape.n_tokens);
+    side->Evict(&evict);
+    side->Prefill(shape.n_tokens, 1, 1);
+    report->FailIf(side->Evict().evicted == 0, "nothing was evicted");
+  }
+}
+
 }  // namespace
 
 void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
@@ -198,6 +269,10 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   report->Check(std::string("evict, debug: ") + cases[0].policy, [&] {
     CheckEviction(gpu, cases[0], effort, &options, report);
   });
+  report->Check("evict: protected positions that are gone",
+                [&] { CheckProtected(gpu, effort, report); });
+  report->Check("evict: a window that is whole by chance",
+                [&] { CheckWindowKeptByChance(gpu, effort, report); });
   report->Check("evict: custom scores",
                 [&] { CheckCallerScores(gpu, effort, report); });
 }

@@ -1197,8 +1197,7 @@ typedef struct kvevict_evict_options {
   uint32_t struct_size;
   uint32_t reserved; /**< 0. */
   /** Strictly ascending positions that must stay; those already evicted are
-   *  ignored, but count against the budget on CUDA, where the host does not
-   *  know them. NULL with length 0 for none. */
+   *  ignored. NULL with length 0 for none. */
   const int32_t* protected_positions;
   size_t protected_positions_len;
   /** Policy custom: f32 scores of every layer's slots, [n_layers, n_kv_heads,
@@ -1242,6 +1241,11 @@ typedef struct kvevict_evict_report {
  * (of paged caches only those whose first rows coincide are found). Afterwards
  * the next token goes to slot kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
+ *
+ * On CUDA the host waits for the eviction before, and copies its positions, in
+ * two cases: more positions are protected than the budget has room for, so that
+ * it matters which are held; or keep_window is 0, and tokens of the window may
+ * be gone. With select_on_host it always waits.
  *
  * @param[in]  views      [n_layers] views, all with the same struct_size.
  * @param[in]  views_len  = n_layers.
