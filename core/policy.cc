@@ -6,7 +6,6 @@
 namespace kvevict {
 namespace {
 
-constexpr uint32_t kMaxPoolKernel = 1023;
 constexpr uint32_t kMaxTokens = INT32_MAX;
 
 constexpr const char* kSignalTexts[] = {

@@ -38,6 +38,8 @@ Signal SignalOf(const kvevict_policy& policy);
 // Whether tokens are chosen by number (and not by place alone).
 bool RanksTokens(Signal signal);
 
+inline constexpr uint32_t kMaxPoolKernel = 1023;  // of every backend
+
 kvevict_policy DefaultPolicy(const PolicyInfo& info);
 
 // Checks all that does not depend on a context length.

@@ -15,6 +15,8 @@
 namespace kvevict::cuda {
 namespace {
 
+static_assert(kvevict::kMaxPoolKernel <= kMaxPoolKernel);
+
 constexpr float kLog2E = 1.44269504088896340736f;
 
 // ---- What the policy asks for, as the kernels have it ----
@@ -86,6 +88,40 @@ bool DTypesAllowMma(const Context& context, const kvevict_geometry& g,
                    static_cast<uint32_t>(DeviceOf(context).sm()));
 }
 
+// ---- Elements where they can be loaded ----
+
+// Elements are loaded whole. A stride of 0 stands for an axis of one step.
+Status CheckAligned(const char* what, uint64_t data,
+                    std::initializer_list<int64_t> strides,
+                    uint32_t element_bytes) {
+  uint64_t all = data;
+  for (const int64_t stride : strides) all |= static_cast<uint64_t>(stride);
+  if (all % element_bytes == 0) return Status();
+  return Unsupported(
+      "%s at 0x%llx: address and strides are not multiples of %u bytes, the "
+      "size of an element, as CUDA needs to read them",
+      what, static_cast<unsigned long long>(data), element_bytes);
+}
+
+Status CheckAligned(const LayerJob& job, const kvevict_geometry& g) {
+  const RowLayout keys = LayoutOf(*job.view, job.view->k);
+  KV_RETURN_IF_ERROR(CheckAligned("keys", job.view->k.data,
+                                  {keys.row_stride, keys.element_stride,
+                                   g.n_kv_heads > 1 ? keys.head_stride : 0,
+                                   keys.block_size > 0 ? keys.block_stride : 0},
+                                  ElementBytes(static_cast<DType>(g.k_dtype))));
+  KV_RETURN_IF_ERROR(
+      CheckAligned("queries", AddressOf(job.queries.base),
+                   {job.queries.row_stride, job.queries.element_stride,
+                    g.n_q_heads > 1 ? job.query_head_stride : 0},
+                   ElementBytes(job.queries.dtype)));
+  if (job.row_lse == nullptr) return Status();
+  return CheckAligned(
+      "row_lse", AddressOf(job.row_lse),
+      {job.lse_row_stride, g.n_q_heads > 1 ? job.lse_head_stride : 0},
+      sizeof(float));
+}
+
 // ---- Layers that go in one launch ----
 
 bool IsMultipleOf(uint64_t unit, std::initializer_list<uint64_t> values) {
@@ -146,6 +182,7 @@ class Scorer {
 
   // What a launch needs, before the first of them.
   Status Prepare(std::span<const LayerJob> jobs) const {
+    for (const LayerJob& job : jobs) KV_RETURN_IF_ERROR(CheckAligned(job, g_));
     return Require(context_, stream_, ScorerOf(jobs[0]));
   }
 

@@ -25,6 +25,8 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
 // Decoding by graphs that were captured once, across an eviction.
 void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
+// What a plan says it can do is what it does, for odd shapes and layouts too.
+void CheckCapabilities(const Gpu& gpu, const Effort& effort, Report* report);
 // The first user's prompt: token-major rings shrink by a factor of 8, decoding
 // goes on at the right slot and position, and policy none touches nothing.
 void CheckAcceptance(const Gpu& gpu, const Effort& effort, Report* report);

@@ -39,11 +39,9 @@ struct Part {
 };
 
 constexpr Part kParts[] = {
-    {"doors", CheckDoors},
-    {"evictions", CheckEvictions},
-    {"determinism", CheckDeterminism},
-    {"graphs", CheckGraphs},
-    {"acceptance", CheckAcceptance},
+    {"doors", CheckDoors},         {"capabilities", CheckCapabilities},
+    {"evictions", CheckEvictions}, {"determinism", CheckDeterminism},
+    {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
 };
 
 int Run(const Options& options) {
@@ -85,8 +83,8 @@ int main(int argc, char** argv) {
                  "of all random data; without it a fresh one");
   app.add_option("--json", o.json, "file for one JSON document");
   app.add_option("--only", o.only, "one part of the checks")
-      ->check(CLI::IsMember(
-          {"doors", "evictions", "determinism", "graphs", "acceptance"}));
+      ->check(CLI::IsMember({"doors", "capabilities", "evictions",
+                             "determinism", "graphs", "acceptance"}));
   app.add_flag("--small", o.small, "shapes for an interpreter of kernels");
   app.add_flag("--no-checks", o.no_checks, "only timings");
   app.add_flag("--no-timings", o.no_timings, "only checks");

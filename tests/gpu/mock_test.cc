@@ -33,6 +33,7 @@ struct NamedPart {
 
 constexpr NamedPart kParts[] = {
     {"doors", CheckDoors},
+    {"capabilities", CheckCapabilities},
     {"evictions", CheckEvictions},
     {"determinism", CheckDeterminism},
     {"graphs", CheckGraphs},

@@ -676,7 +676,8 @@ kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
  *     paged       data + block_table[t / block_size] * block_stride_bytes
  *                      + (t % block_size) * token_stride_bytes + ... as above.
  * Strides may be negative or zero where no two rows overlap. No alignment is
- * needed. A plane with data 0 is absent.
+ * needed, but for elements that CUDA is to score: at multiples of their size. A
+ * plane with data 0 is absent.
  */
 typedef struct kvevict_plane {
   uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
@@ -931,8 +932,8 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
  * @param[in]  scores_len  = n_kv_heads * n_tokens.
  * @param[in]  workspace   kvevict_plan_workspace_bytes() for SCORE_WINDOW.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read; on CUDA a
- *         pool_kernel over 1023).
+ *         KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read; on CUDA
+ *         elements that are not aligned to their size).
  *         Threads: safe for distinct workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_score_window(
