@@ -14,6 +14,12 @@ void CheckDriverUse(const Gpu& gpu, const Effort& effort, Report* report);
 // nothing.
 void CheckCaptureUse(const Gpu& gpu, const Effort& effort, Report* report);
 
+// Two CUcontexts in a process, and two threads in one.
+void CheckContexts(const Gpu& gpu, const Effort& effort, Report* report);
+
+// CUcontexts that a fault ends, or that go before what was made in them.
+void CheckLostContexts(const Gpu& gpu, const Effort& effort, Report* report);
+
 // Every failure that the driver can answer with becomes a status and a sentence,
 // and leaks nothing.
 void CheckDriverFailures(const Gpu& gpu, const Effort& effort, Report* report);

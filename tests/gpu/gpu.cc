@@ -25,11 +25,16 @@ void Check(const Driver& driver, CUresult result, const char* call) {
 
 // ---- Gpu ----
 
-Gpu::Gpu(const Libraries& libraries) : libraries_(libraries) {
+Gpu::Gpu(const Libraries& libraries, cuda::CUcontext context)
+    : libraries_(libraries),
+      context_(context),
+      is_primary_(context == nullptr) {
   Check(Driver::Open(libraries.libcuda.c_str(), &driver_).code());
   Check(driver(), driver().cuDeviceGet(&device_, 0), "cuDeviceGet");
-  Check(driver(), driver().cuDevicePrimaryCtxRetain(&context_, device_),
-        "cuDevicePrimaryCtxRetain");
+  if (is_primary_) {
+    Check(driver(), driver().cuDevicePrimaryCtxRetain(&context_, device_),
+          "cuDevicePrimaryCtxRetain");
+  }
   Check(driver(), driver().cuCtxPushCurrent(context_), "cuCtxPushCurrent");
   Check(driver(),
         driver().cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING),
@@ -40,7 +45,7 @@ Gpu::~Gpu() {
   cuda::CUcontext popped;
   (void)driver().cuStreamDestroy(stream_);
   (void)driver().cuCtxPopCurrent(&popped);
-  (void)driver().cuDevicePrimaryCtxRelease(device_);
+  if (is_primary_) (void)driver().cuDevicePrimaryCtxRelease(device_);
 }
 
 std::string Gpu::name() const {

@@ -26,7 +26,8 @@ struct Libraries {
 
 class Gpu {
  public:
-  explicit Gpu(const Libraries& libraries);
+  // In GPU 0's primary context, or in another one. It is current meanwhile.
+  explicit Gpu(const Libraries& libraries, cuda::CUcontext context = nullptr);
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
@@ -49,6 +50,7 @@ class Gpu {
   const cuda::Driver* driver_ = nullptr;
   cuda::CUdevice device_ = 0;
   cuda::CUcontext context_ = nullptr;
+  bool is_primary_;
   cuda::CUstream stream_ = nullptr;
 };
 

@@ -41,6 +41,8 @@ constexpr NamedPart kParts[] = {
     {"moved_rows", CheckMovedRows},
     {"driver_use", CheckDriverUse},
     {"capture_use", CheckCaptureUse},
+    {"contexts", CheckContexts},
+    {"lost_contexts", CheckLostContexts},
     {"driver_failures", CheckDriverFailures},
     {"timings",
      [](const Gpu& gpu, const Effort& effort, Report* report) {
