@@ -61,9 +61,14 @@ float WeightScale(const Shaping& shaping, const kvevict_policy& policy) {
   return scale;
 }
 
-ModuleKey ScorerOf(const kvevict_geometry& g, const kvevict_policy& policy,
-                   bool paged, bool mma) {
+uint32_t SmOf(const Context& context) {
+  return static_cast<uint32_t>(DeviceOf(context).sm());
+}
+
+ModuleKey ScorerOf(const Context& context, const kvevict_geometry& g,
+                   const kvevict_policy& policy, bool paged, bool mma) {
   const Shaping shaping(g, policy);
+  const uint32_t tile_keys = TileKeys(mma, g.k_head_dim, SmOf(context));
   ModuleKey key;
   key.module = ModuleId::window_attention;
   key.Add("KV_Q_DTYPE", g.q_dtype);
@@ -73,9 +78,11 @@ ModuleKey ScorerOf(const kvevict_geometry& g, const kvevict_policy& policy,
   key.Add("KV_GROUP", shaping.group);
   key.Add("KV_PAGED", paged);
   key.Add("KV_USE_MMA", mma);
+  key.Add("KV_TILE_KEYS", tile_keys);
   key.Add("KV_OUT", shaping.out);
   key.dynamic_shared_bytes =
-      ShapeWindowAttention(mma, g.k_head_dim, shaping.window, shaping.group)
+      ShapeWindowAttention(mma, g.k_head_dim, shaping.window, shaping.group,
+                           tile_keys)
           .dynamic_shared_bytes;
   return key;
 }
@@ -84,8 +91,7 @@ bool DTypesAllowMma(const Context& context, const kvevict_geometry& g,
                     const kvevict_policy& policy) {
   return CanUseMma(static_cast<uint32_t>(g.q_dtype),
                    static_cast<uint32_t>(g.k_dtype), g.k_head_dim,
-                   policy.obs_window,
-                   static_cast<uint32_t>(DeviceOf(context).sm()));
+                   policy.obs_window, SmOf(context));
 }
 
 // ---- Elements where they can be loaded ----
@@ -216,7 +222,8 @@ class Scorer {
     return DTypesAllowMma(context_, g_, policy_) && LayoutAllowsMma(job);
   }
   ModuleKey ScorerOf(const LayerJob& job) const {
-    return cuda::ScorerOf(g_, policy_, job.view->block_size != 0, UsesMma(job));
+    return cuda::ScorerOf(context_, g_, policy_, job.view->block_size != 0,
+                          UsesMma(job));
   }
   Status Attend(std::span<const LayerJob> jobs) const;
   Status Pool(std::span<const LayerJob> jobs, uint32_t n_rows, bool rows) const;
@@ -258,8 +265,10 @@ Status Scorer::Attend(std::span<const LayerJob> jobs) const {
     layer.n_tokens = job.n_tokens;
     layer.first_row = job.first_row;
   }
-  const WindowAttentionShape shape = ShapeWindowAttention(
-      UsesMma(first), g_.k_head_dim, shaping_.window, shaping_.group);
+  const bool mma = UsesMma(first);
+  const WindowAttentionShape shape =
+      ShapeWindowAttention(mma, g_.k_head_dim, shaping_.window, shaping_.group,
+                           TileKeys(mma, g_.k_head_dim, SmOf(context_)));
   const ModuleKey module = ScorerOf(first);
   const LaunchShape launch{splits.n_splits, g_.n_kv_heads,
                            static_cast<uint32_t>(jobs.size()), shape.threads,
@@ -331,8 +340,8 @@ Status PrepareScoring(const Context& context, const kvevict_geometry& g,
       if (use_mma && !mma) continue;
       const Module* module;
       KV_RETURN_IF_ERROR(DeviceOf(context).modules().Find(
-          ScorerOf(g, policy, paged, use_mma), DeviceOf(context).stream(),
-          &module));
+          ScorerOf(context, g, policy, paged, use_mma),
+          DeviceOf(context).stream(), &module));
     }
   }
   return Status();

@@ -96,7 +96,7 @@ struct ScoreParams {
   float weight_scale;  // of the summed weights: 1 / window for a mean
   uint32_t n_kv_heads;
   uint32_t n_splits;        // the most of any layer; grid.x
-  uint32_t keys_per_split;  // a multiple of 64
+  uint32_t keys_per_split;  // a multiple of KV_TILE_KEYS
   uint32_t reserved;
   ScoreLayer layers[kMaxLayers];
 };

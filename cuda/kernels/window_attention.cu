@@ -3,15 +3,16 @@
 //
 // Both kernels: grid (n_splits, n_kv_heads, n_layers), SplitKeys() and
 // ShapeWindowAttention() in window_attention.h. A block takes one split of the
-// keys of one KV head, in tiles of 64 keys, and all query rows of its group.
-// Splits that a layer is too short for do nothing.
+// keys of one KV head, in tiles of KV_TILE_KEYS, and all query rows of its
+// group. Splits that a layer is too short for do nothing.
 //
 // Causal: window row w is token n_tokens - KV_WINDOW + w. Keys beyond a row
 // never matter to it, whatever they hold.
 //
 // Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP
-// KV_PAGED KV_USE_MMA, and KV_OUT: 0 one row of scores per KV head, the sum
-// over the group; 1 the maximum of the group's sums; 2 one row per query head.
+// KV_PAGED KV_USE_MMA KV_TILE_KEYS, and KV_OUT: 0 one row of scores per KV head,
+// the sum over the group; 1 the maximum of the group's sums; 2 one row per query
+// head.
 #include "device.cuh"
 #include "window_attention.h"
 #include "window_attention_rows.cuh"

@@ -6,8 +6,15 @@
 
 namespace kvevict::cuda {
 
-// Keys of a tile, the step of the loop over a split.
-constexpr uint32_t kTileKeys = 64;
+// Keys of a tile, the step of the loop over a split. Tensor cores take 128,
+// for half the barriers and twice the bytes under way, where the tiles of two
+// blocks fit in the shared memory of a multiprocessor; those of sm_86, 89 and
+// 120 have 100 KB instead of 164 or more. KV_TILE_KEYS of a variant.
+constexpr uint32_t kMostTileKeys = 128;
+constexpr uint32_t TileKeys(bool use_mma, uint32_t head_dim, uint32_t sm) {
+  const bool large = sm == 80 || sm == 87 || (sm >= 90 && sm < 120);
+  return use_mma && large && head_dim <= 128 ? kMostTileKeys : 64;
+}
 // Query rows of an m16 tile. Each query head's window is padded to whole tiles,
 // so that a tile belongs to one head.
 constexpr uint32_t kTileRows = 16;
@@ -28,9 +35,9 @@ struct WindowAttentionShape {
   uint32_t key_groups;
   uint32_t threads;
   uint32_t blocks_per_sm;  // at 128 registers
-  // Of both kernels, which use up to 38 KB more that are static, 12 KB with
-  // tensor cores. Together they pass 48 KB from head_dim 144 on: set the
-  // attribute that allows it.
+  // Of both kernels, which use up to 38 KB more that are static, 20 KB with
+  // tensor cores. Together they can pass 48 KB: set the attribute that allows
+  // it.
   uint32_t dynamic_shared_bytes;
 };
 
@@ -39,7 +46,8 @@ constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
                                                     uint32_t head_dim,
                                                     uint32_t window,
-                                                    uint32_t group) {
+                                                    uint32_t group,
+                                                    uint32_t tile_keys) {
   WindowAttentionShape s = {};
   // Two tiles of queries of more than 128 elements do not fit in the registers.
   s.tiles_per_warp = use_mma && head_dim > 128 ? 1 : 2;
@@ -63,7 +71,7 @@ constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
   s.blocks_per_sm = 512 / s.threads;
   // Two tiles of keys; 16 bytes more per row keep the 8 rows that ldmatrix
   // reads at once in different banks.
-  s.dynamic_shared_bytes = use_mma ? 2 * kTileKeys * (2 * head_dim + 16) : 0;
+  s.dynamic_shared_bytes = use_mma ? 2 * tile_keys * (2 * head_dim + 16) : 0;
   return s;
 }
 
@@ -92,8 +100,9 @@ constexpr KeySplits SplitKeys(uint32_t n_tokens) {
   const uint32_t wanted = n_tokens < 2 * 1024    ? 1
                           : n_tokens > 64 * 1024 ? 64
                                                  : n_tokens / 1024;
-  const uint32_t keys = CeilDiv(CeilDiv(n_tokens, wanted), kTileKeys);
-  return {CeilDiv(n_tokens, keys * kTileKeys), keys * kTileKeys};
+  const uint32_t keys =
+      CeilDiv(CeilDiv(n_tokens, wanted), kMostTileKeys) * kMostTileKeys;
+  return {CeilDiv(n_tokens, keys), keys};
 }
 
 // At ScoreParams::partial_lse; none if every layer brings its row_lse.

@@ -53,24 +53,31 @@ class Products {
     const uint8_t* row = Buffer(tile_) +
                          (ChunkKey(c) + Lane() / 16 * 8 + Lane() % 8) * kPitch +
                          Lane() / 8 % 2 * 16;
-    for (uint32_t k = 0; k < kSteps; ++k) {
-      uint32_t keys[4];
-      LoadMatrix4(keys, row + k * 32);
-      const uint32_t low[2] = {keys[0], keys[1]};
-      const uint32_t high[2] = {keys[2], keys[3]};
-      for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
-        MultiplyAccumulate16816<KV_K_DTYPE>(chunk.x[t][0], queries_[t][k], low);
-        MultiplyAccumulate16816<KV_K_DTYPE>(chunk.x[t][1], queries_[t][k],
-                                            high);
-      }
+    uint32_t keys[kAhead + 1][4];
+    for (uint32_t k = 0; k < kSteps + kAhead; ++k) {
+      if (k < kSteps) LoadMatrix4(keys[k % (kAhead + 1)], row + k * 32);
+      if (k < kAhead) continue;
+      MultiplyStep(k - kAhead, keys[(k - kAhead) % (kAhead + 1)], chunk);
     }
     return chunk;
   }
 
  private:
   static constexpr uint32_t kSteps = kHeadDim / 16;
+  // Steps whose keys are on their way to the registers meanwhile.
+  static constexpr uint32_t kAhead = 2;
   static constexpr uint32_t kPitch = 2 * kHeadDim + 16;
   static constexpr uint32_t kPieces = kHeadDim / 8;  // of 16 bytes, per row
+
+  KV_DEVICE void MultiplyStep(uint32_t k, const uint32_t (&keys)[4],
+                              Chunk& chunk) const {
+    const uint32_t low[2] = {keys[0], keys[1]};
+    const uint32_t high[2] = {keys[2], keys[3]};
+    for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
+      MultiplyAccumulate16816<KV_K_DTYPE>(chunk.x[t][0], queries_[t][k], low);
+      MultiplyAccumulate16816<KV_K_DTYPE>(chunk.x[t][1], queries_[t][k], high);
+    }
+  }
 
   KV_DEVICE uint8_t* Buffer(uint32_t tile) const {
     return buffers_ + tile % 2 * (kTileKeys * kPitch);

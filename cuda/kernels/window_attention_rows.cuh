@@ -12,9 +12,10 @@ namespace {
 constexpr uint32_t kHeadDim = KV_HEAD_DIM;
 constexpr uint32_t kWindow = KV_WINDOW;
 constexpr uint32_t kGroup = KV_GROUP;
+constexpr uint32_t kTileKeys = KV_TILE_KEYS;
 
 constexpr WindowAttentionShape kShape =
-    ShapeWindowAttention(KV_USE_MMA != 0, kHeadDim, kWindow, kGroup);
+    ShapeWindowAttention(KV_USE_MMA != 0, kHeadDim, kWindow, kGroup, kTileKeys);
 constexpr uint32_t kThreads = kShape.threads;
 constexpr uint32_t kBlockRows = kShape.row_warps * kShape.tiles_per_warp * 16;
 // 16 keys at a time are multiplied and weighed.
@@ -109,14 +110,15 @@ KV_DEVICE uint32_t VisibleKeys(const Work& work, uint32_t block, uint32_t r) {
 }
 
 // Of f32 [n_layers, n_kv_heads, n_splits, group, window].
+constexpr uint64_t kSplitBytes = uint64_t{4} * kGroup * kWindow;
 KV_DEVICE uint64_t PartialAddress(const Work& work, uint32_t split,
                                   const QueryRow& row) {
   const uint64_t list =
       (uint64_t{blockIdx.z} * work.p.n_kv_heads + work.kv_head) *
           work.p.n_splits +
       split;
-  return work.p.partial_lse +
-         4 * (list * (kGroup * kWindow) + row.head * kWindow + row.window);
+  return work.p.partial_lse + list * kSplitBytes +
+         uint64_t{4} * (row.head * kWindow + row.window);
 }
 
 }  // namespace

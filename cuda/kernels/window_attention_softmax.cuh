@@ -165,13 +165,14 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
     return FiniteOrNan(lse * 1.4426950408889634f);
   }
   const uint32_t n_splits = SplitsOfLayer(work);
+  const uint64_t first = PartialAddress(work, 0, row);
   RowSum all;
   // Eight loads under way at a time.
   for (uint32_t s = 0; s < n_splits; s += 8) {
     float partial[8] = {};
     for (uint32_t i = 0; i < 8; ++i) {
       if (s + i < n_splits) {
-        partial[i] = LoadGlobal<float>(PartialAddress(work, s + i, row));
+        partial[i] = LoadGlobal<float>(first + (s + i) * kSplitBytes);
       }
     }
     for (uint32_t i = 0; i < 8; ++i) {

@@ -37,22 +37,25 @@ constexpr Attention kAttentionWithoutMma[] = {
     {kF16, kF16, 256, 32, 1, false, kRowPerHead},
 };
 
-Variant Make(const Attention& a, bool mma) {
+Variant Make(const Attention& a, bool mma, int sm) {
   const auto define = [](const char* name, uint32_t value) {
     return std::string("-D") + name + "=" + std::to_string(value);
   };
+  const uint32_t tile_keys = TileKeys(mma, a.head_dim, sm);
   Variant variant = {
       .module = ModuleId::window_attention,
-      .options = {
-          define("KV_Q_DTYPE", a.q_dtype), define("KV_K_DTYPE", a.k_dtype),
-          define("KV_HEAD_DIM", a.head_dim), define("KV_WINDOW", a.window),
-          define("KV_GROUP", a.group), define("KV_PAGED", a.paged),
-          define("KV_USE_MMA", mma), define("KV_OUT", a.out)}};
+      .options = {define("KV_Q_DTYPE", a.q_dtype),
+                  define("KV_K_DTYPE", a.k_dtype),
+                  define("KV_HEAD_DIM", a.head_dim),
+                  define("KV_WINDOW", a.window), define("KV_GROUP", a.group),
+                  define("KV_PAGED", a.paged), define("KV_USE_MMA", mma),
+                  define("KV_TILE_KEYS", tile_keys), define("KV_OUT", a.out)}};
   if (mma) {
-    const auto shape = ShapeWindowAttention(mma, a.head_dim, a.window, a.group);
+    const auto shape =
+        ShapeWindowAttention(mma, a.head_dim, a.window, a.group, tile_keys);
     variant.n_matrices = a.head_dim / 16;
     variant.n_products = size_t{2} * shape.tiles_per_warp;
-    variant.n_copies = CeilDiv(kTileKeys * a.head_dim / 8, shape.threads);
+    variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
   }
   return variant;
 }
@@ -75,10 +78,10 @@ std::vector<Variant> VariantsFor(int sm) {
   }
   for (const Attention& a : kAttention) {
     variants.push_back(
-        Make(a, CanUseMma(a.q_dtype, a.k_dtype, a.head_dim, a.window, sm)));
+        Make(a, CanUseMma(a.q_dtype, a.k_dtype, a.head_dim, a.window, sm), sm));
   }
   for (const Attention& a : kAttentionWithoutMma) {
-    variants.push_back(Make(a, false));
+    variants.push_back(Make(a, false, sm));
   }
   return variants;
 }

@@ -36,8 +36,9 @@ bool SameBytes(const Scores& a, const Scores& b) {
 // row log-sum-exps given; one of the window's length.
 std::vector<AttentionLayer> ThreeLayers(const AttentionVariant& v,
                                         Random& random) {
-  const uint32_t shorter = std::max(v.window, 130 + random.Below(62));
-  return {RandomLayer(v, 1, shorter + 128, random),
+  const uint32_t shorter =
+      std::max(v.window, 2 * v.tile_keys + 2 + random.Below(v.tile_keys - 2));
+  return {RandomLayer(v, 1, shorter + 2 * v.tile_keys, random),
           RandomLayer(v, 1, shorter, random),
           RandomLayer(v, 1, v.window, random)};
 }
@@ -84,7 +85,7 @@ void TakesAnyLayout(const AttentionVariant& v, Random& random) {
     layout.queries = order;
     layout.keys = order;
     layout.block_size = 1 + random.Below(90);
-    layout.keys_per_split = 64;
+    layout.tiles_per_split = 1;
     ExpectOracle("another layout", v,
                  {RandomLayer(v, 2, v.window + random.Below(80), random)},
                  layout, {.seed = random.Next()});

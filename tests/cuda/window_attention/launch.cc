@@ -287,7 +287,7 @@ std::vector<std::vector<float>> RunAttention(
   p.scale_log2e = layers[0][0].scale * 1.44269504f;
   p.weight_scale = WeightScale(v);
   p.n_kv_heads = n_kv_heads;
-  p.keys_per_split = layout.keys_per_split;
+  p.keys_per_split = layout.tiles_per_split * v.tile_keys;
   p.n_splits = CeilDiv(longest, p.keys_per_split);
   const auto n_layers = static_cast<uint32_t>(layers.size());
   const std::vector<float> partial_lse(
@@ -295,8 +295,8 @@ std::vector<std::vector<float>> RunAttention(
       kNan);
   p.partial_lse = AddressOf(partial_lse);
 
-  const WindowAttentionShape shape =
-      ShapeWindowAttention(v.use_mma, v.head_dim, v.window, v.group);
+  const WindowAttentionShape shape = ShapeWindowAttention(
+      v.use_mma, v.head_dim, v.window, v.group, v.tile_keys);
   const simt::Dim3 grid = {p.n_splits, n_kv_heads, n_layers};
   const auto launch = [&](const char* pass,
                           void (*kernel)(const ScoreParams&)) {

@@ -23,6 +23,7 @@ struct AttentionVariant {
   uint32_t window;
   uint32_t group;
   bool paged;
+  uint32_t tile_keys;
   uint32_t out;
   bool use_mma;
   void (*window_lse)(const ScoreParams&);
@@ -48,7 +49,7 @@ struct AttentionLayout {
   RowOrder keys = RowOrder::kTokenMajor;
   uint32_t block_size = 24;  // paged variants: a shuffled table
   uint32_t first_row = 0;    // of the query ring
-  uint32_t keys_per_split = 192;
+  uint32_t tiles_per_split = 3;
   // Odd layers come with row log-sum-exps, so only the others are summed.
   bool odd_layers_have_lse = false;
 };

@@ -19,17 +19,18 @@ int failures = 0;
 
 // Every query row has its place, in blocks neither empty nor too large.
 void ShapeCoversTheRows(bool use_mma, uint32_t head_dim, uint32_t window,
-                        uint32_t group) {
+                        uint32_t group, uint32_t sm) {
+  const uint32_t tile_keys = TileKeys(use_mma, head_dim, sm);
   char what[80];
   std::snprintf(what, sizeof(what), "mma %d, head_dim %u, window %u, group %u",
                 use_mma, head_dim, window, group);
   const WindowAttentionShape s =
-      ShapeWindowAttention(use_mma, head_dim, window, group);
-  KV_EXPECT(s.threads % 32 == 0 && s.threads >= kTileKeys && s.threads <= 256);
+      ShapeWindowAttention(use_mma, head_dim, window, group, tile_keys);
+  KV_EXPECT(s.threads % 32 == 0 && s.threads >= tile_keys && s.threads <= 256);
   KV_EXPECT(s.threads * s.blocks_per_sm <= 512);  // 128 registers each
   KV_EXPECT(s.row_warps * s.key_groups * 32 == s.threads);
   KV_EXPECT(s.row_warps * s.tiles_per_warp * kTileRows <= s.threads);
-  KV_EXPECT(kTileKeys / 16 % s.key_groups == 0);
+  KV_EXPECT(tile_keys / 16 % s.key_groups == 0);
   KV_EXPECT(s.row_warps * s.tiles_per_warp >= s.tiles_per_block);
   KV_EXPECT(s.tiles_per_head * kTileRows >= window);
   const uint32_t last = s.n_blocks - 1;
@@ -51,7 +52,7 @@ void SplitsCoverTheKeys(uint32_t n_tokens) {
   std::snprintf(what, sizeof(what), "%u tokens", n_tokens);
   const KeySplits s = SplitKeys(n_tokens);
   KV_EXPECT(s.n_splits >= 1 && s.n_splits <= 64);
-  KV_EXPECT(s.keys_per_split % kTileKeys == 0);
+  KV_EXPECT(s.keys_per_split % kMostTileKeys == 0);
   KV_EXPECT(uint64_t{s.n_splits} * s.keys_per_split >= n_tokens);
   KV_EXPECT(uint64_t{s.n_splits - 1} * s.keys_per_split < n_tokens);
   // A split is long enough to pay for its prologue.
@@ -90,7 +91,8 @@ int main() {
     for (uint32_t head_dim : {16u, 128u, 144u, 256u}) {
       for (uint32_t window = 1; window < 600; ++window) {
         for (uint32_t group = 1; group <= 40; ++group) {
-          ShapeCoversTheRows(use_mma, head_dim, window, group);
+          ShapeCoversTheRows(use_mma, head_dim, window, group, 86);
+          ShapeCoversTheRows(use_mma, head_dim, window, group, 90);
         }
       }
     }

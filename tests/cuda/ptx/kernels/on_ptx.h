@@ -43,7 +43,9 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_HEAD_DIM", KV_HEAD_DIM),                              \
         KV_PTX_PAIR("KV_WINDOW", KV_WINDOW),                                  \
         KV_PTX_PAIR("KV_GROUP", KV_GROUP), KV_PTX_PAIR("KV_PAGED", KV_PAGED), \
-        KV_PTX_PAIR("KV_USE_MMA", KV_USE_MMA), KV_PTX_PAIR("KV_OUT", KV_OUT)  \
+        KV_PTX_PAIR("KV_USE_MMA", KV_USE_MMA),                                \
+        KV_PTX_PAIR("KV_TILE_KEYS", KV_TILE_KEYS),                            \
+        KV_PTX_PAIR("KV_OUT", KV_OUT)                                         \
   }
 
 // KV_VARIANT may not be defined: the namespace is inline for that reason. The
