@@ -54,6 +54,36 @@ struct Pooling {
         edge_shrinks(p.edge_shrinks != 0),
         scale(1.0f / static_cast<float>(p.kernel)) {}
 
+  // Output i has a whole window, in the row's middle.
+  KV_DEVICE bool IsInside(uint32_t i) const {
+    return i >= kernel / 2 && i < n && n - i > kernel / 2;
+  }
+
+  // Outputs of whole windows kPoolThreads apart, side by side.
+  template <uint32_t kOutputs>
+  KV_DEVICE void Outputs(const uint32_t* window,
+                         float (&result)[kOutputs]) const {
+    for (uint32_t k = 0; k < kOutputs; ++k) {
+      result[k] = ToFloat<kF32>(window[k * kPoolThreads]);
+    }
+    const uint32_t* const end = window + kernel;
+    if (is_max) {
+      while (++window != end) {
+        for (uint32_t k = 0; k < kOutputs; ++k) {
+          const float v = ToFloat<kF32>(window[k * kPoolThreads]);
+          result[k] = Larger(result[k], v, true);
+        }
+      }
+      return;
+    }
+    while (++window != end) {
+      for (uint32_t k = 0; k < kOutputs; ++k) {
+        result[k] += ToFloat<kF32>(window[k * kPoolThreads]);
+      }
+    }
+    for (uint32_t k = 0; k < kOutputs; ++k) result[k] *= scale;
+  }
+
   // Output i of the row; words of the window outside the row are not used.
   KV_DEVICE float Output(const uint32_t* window, uint32_t i) const {
     const uint32_t half = kernel / 2;
@@ -107,6 +137,30 @@ struct TileWords {
   }
 };
 
+// Stores outputs first, first + kPoolThreads ... as far as they are in the row;
+// before the row `first` wraps around.
+template <uint32_t kOutputs>
+KV_DEVICE void StoreOutputs(const Pooling& pooling, const uint32_t* window,
+                            uint64_t row, uint32_t first) {
+  constexpr uint32_t kLast = (kOutputs - 1) * kPoolThreads;
+  if (pooling.IsInside(first) && pooling.IsInside(first + kLast)) {
+    float results[kOutputs];
+    pooling.Outputs(window, results);
+    for (uint32_t k = 0; k < kOutputs; ++k) {
+      StoreGlobal(row + uint64_t{first + k * kPoolThreads} * sizeof(float),
+                  results[k]);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (uint32_t k = 0; k < kOutputs; ++k) {
+    const uint32_t i = first + k * kPoolThreads;
+    if (i >= pooling.n) continue;
+    StoreGlobal(row + uint64_t{i} * sizeof(float),
+                pooling.Output(window + k * kPoolThreads, i));
+  }
+}
+
 // What outputs replace has been read, as they trail the tile; the next tile is
 // on its way from memory meanwhile.
 KV_DEVICE void PoolInPlace(const PoolParams& p, uint64_t row, uint32_t n,
@@ -121,11 +175,10 @@ KV_DEVICE void PoolInPlace(const PoolParams& p, uint64_t row, uint32_t n,
     mine.Store(words);
     mine.Load(in, (tile + kTile) / 4);
     BlockSync();
-    for (uint32_t k = threadIdx.x; k < kTile; k += kPoolThreads) {
-      const uint32_t i = tile + k - behind;  // wraps around before the row
-      if (i >= n) continue;
-      StoreGlobal(row + uint64_t{i} * sizeof(float),
-                  pooling.Output(windows + k, i));
+    constexpr uint32_t kOutputs = 8;
+#pragma unroll 1
+    for (uint32_t k = threadIdx.x; k < kTile; k += kOutputs * kPoolThreads) {
+      StoreOutputs<kOutputs>(pooling, windows + k, row, tile + k - behind);
     }
     mine.TakeMargin(words);
     BlockSync();

@@ -19,6 +19,7 @@ KV_KERNEL(select_topk, SelectParams, kSelectThreads, 4) {
   Cut cut = {0, layer.n_keep, layer.n_tokens};
   ZeroBins(*shared);
   BlockSync();
+#pragma unroll
   for (uint32_t round = 0; round < 3; ++round) {
     CountDigits(keys, 0, end, round, cut, *shared);
     BlockSync();

@@ -19,12 +19,15 @@ namespace kvevict::cuda {
 constexpr uint32_t kNanKey = 0;
 constexpr uint32_t kForcedKey = 0xffffffffu;  // above +infinity
 
-// Order-preserving: -0 is +0, NaN is below all.
+// Order-preserving: -0 is +0, since their sum is; NaN is below all.
 KV_DEVICE uint32_t KeyOfScore(uint32_t bits) {
   constexpr uint32_t kSign = 0x80000000u;
-  if ((bits & ~kSign) > 0x7f800000u) return kNanKey;
-  if (bits == kSign) return kSign;
-  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+  float score = ToFloat<kF32>(bits);
+  score += 0.0f;
+  uint32_t key;
+  memcpy(&key, &score, sizeof(key));
+  key ^= static_cast<uint32_t>(static_cast<int32_t>(key) >> 31) | kSign;
+  return score != score ? kNanKey : key;
 }
 
 // Four neighbouring keys. Those outside the list are not valid.
@@ -33,12 +36,15 @@ struct KeyQuad {
   bool valid[4];
 };
 
-// A list's keys, made of its scores where they are read.
+// A list's keys, made of its scores where they are read. Quads of scores are
+// fast, but for those at the ends, where words are forced or outside the list.
 struct Keys {
   Quads words;
   uint32_t input;
   uint32_t n_sink;
   uint32_t recent_begin;
+  uint32_t fast_begin;  // quads
+  uint32_t fast_end;
 
   KV_DEVICE Keys(const SelectParams& p, uint32_t layer, uint32_t list)
       : words(p.layers[layer].scores +
@@ -46,11 +52,10 @@ struct Keys {
               p.layers[layer].n_tokens),
         input(p.input),
         n_sink(p.input == kSelectKeys ? 0 : p.n_sink),
-        recent_begin(words.n - (p.input == kSelectKeys ? 0 : p.n_recent)) {}
-
-  KV_DEVICE Bytes16 Load(uint32_t quad) const {
-    return input == kSelectNothing ? Bytes16{} : words.Load(quad);
-  }
+        recent_begin(words.n - (p.input == kSelectKeys ? 0 : p.n_recent)),
+        fast_begin((words.lead + n_sink + 7) / 8 * 2),  // a sector's first
+        fast_end(p.input == kSelectScores ? (words.lead + recent_begin) / 4
+                                          : 0) {}
 
   KV_DEVICE uint32_t Key(uint32_t bits) const {
     return input == kSelectScores ? KeyOfScore(bits) : bits;
@@ -60,12 +65,33 @@ struct Keys {
     return i < n_sink || i >= recent_begin;
   }
 
-  KV_DEVICE KeyQuad Make(uint32_t quad, const Bytes16& bits) const {
+  KV_DEVICE bool IsFast(uint32_t quad) const {
+    return quad >= fast_begin && quad < fast_end;
+  }
+
+  KV_DEVICE Bytes16 LoadFast(uint32_t quad) const {
+    return LoadGlobal<Bytes16>(words.row + uint64_t{words.Place(quad)} * 4);
+  }
+  KV_DEVICE Bytes16 Load(uint32_t quad) const {
+    if (IsFast(quad)) return LoadFast(quad);
+    return input == kSelectNothing ? Bytes16{} : words.Load(quad);
+  }
+
+  KV_DEVICE static KeyQuad MakeFast(const Bytes16& bits) {
     KeyQuad out;
-    const uint32_t place = words.Place(quad);
 #pragma unroll
     for (uint32_t j = 0; j < 4; ++j) {
-      const uint32_t i = place + j;
+      out.key[j] = KeyOfScore(bits.x[j]);
+      out.valid[j] = true;
+    }
+    return out;
+  }
+  KV_DEVICE KeyQuad Make(uint32_t quad, const Bytes16& bits) const {
+    if (IsFast(quad)) return MakeFast(bits);
+    KeyQuad out;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      const uint32_t i = words.Place(quad) + j;
       out.key[j] = IsForced(i) ? kForcedKey : Key(bits.x[j]);
       out.valid[j] = i < words.n;
     }
@@ -73,22 +99,39 @@ struct Keys {
   }
 };
 
-// Calls visit(KeyQuad) for quads first, first + step, ... below `end`. Lanes
-// may make different numbers of calls: no collective in `visit`.
+KV_DEVICE uint32_t Clamp(uint32_t v, uint32_t low, uint32_t high) {
+  return v < low ? low : v > high ? high : v;
+}
+
+// Calls visit(KeyQuad) for the quads [begin, end), which n_lanes threads share;
+// this one is number `lane`. Lanes may make different numbers of calls: no
+// collective in `visit`.
 template <class Visit>
-KV_DEVICE void ForEachQuad(const Keys& keys, uint32_t first, uint32_t end,
-                           uint32_t step, const Visit& visit) {
+KV_DEVICE void ForEachQuad(const Keys& keys, uint32_t begin, uint32_t end,
+                           uint32_t lane, uint32_t n_lanes,
+                           const Visit& visit) {
+  const uint32_t fast_begin = Clamp(keys.fast_begin, begin, end);
+  const uint32_t fast_end = Clamp(keys.fast_end, fast_begin, end);
   constexpr uint32_t kLoads = 4;  // on their way together
-  for (uint32_t quad = first; quad < end; quad += kLoads * step) {
+  for (uint32_t quad = fast_begin + lane; quad < fast_end;
+       quad += kLoads * n_lanes) {
     Bytes16 bits[kLoads];
 #pragma unroll
     for (uint32_t k = 0; k < kLoads; ++k) {
-      if (quad + k * step < end) bits[k] = keys.Load(quad + k * step);
+      if (quad + k * n_lanes < fast_end) {
+        bits[k] = keys.LoadFast(quad + k * n_lanes);
+      }
     }
 #pragma unroll
     for (uint32_t k = 0; k < kLoads; ++k) {
-      if (quad + k * step < end) visit(keys.Make(quad + k * step, bits[k]));
+      if (quad + k * n_lanes < fast_end) visit(keys.MakeFast(bits[k]));
     }
+  }
+  const uint32_t n_slow = fast_begin - begin + (end - fast_end);
+  for (uint32_t i = lane; i < n_slow; i += n_lanes) {
+    const uint32_t quad =
+        begin + i + (begin + i < fast_begin ? 0 : fast_end - fast_begin);
+    visit(keys.Make(quad, keys.Load(quad)));
   }
 }
 
@@ -121,6 +164,7 @@ constexpr uint32_t kWarps = kSelectThreads / 32;
 
 struct SelectShared {
   uint32_t bins[kBins];
+  uint32_t no_bin;  // counted where a key has none: cheaper than a branch
   uint32_t totals[kWarps];
   Tally tallies[kWarps];
   Cut cut;
@@ -149,15 +193,22 @@ KV_DEVICE void CountDigits(const Keys& keys, uint32_t begin, uint32_t end,
                            SelectShared& shared) {
   const uint32_t shift = DigitShift(round);
   const uint32_t span = SpanBefore(round);
-  ForEachQuad(keys, begin + threadIdx.x, end, kSelectThreads,
-              [&](const KeyQuad& quad) {
+  ForEachQuad(
+      keys, begin, end, threadIdx.x, kSelectThreads, [&](const KeyQuad& quad) {
+        uint32_t above[4];
+        bool counts[4];
 #pragma unroll
-                for (uint32_t j = 0; j < 4; ++j) {
-                  const uint32_t above = quad.key[j] - cut.low;
-                  if (!quad.valid[j] || above > span) continue;
-                  AtomicAddShared(&shared.bins[above >> shift], 1);
-                }
-              });
+        for (uint32_t j = 0; j < 4; ++j) {
+          above[j] = quad.key[j] - cut.low;
+          counts[j] = quad.valid[j] && above[j] <= span;
+        }
+        if (!(counts[0] || counts[1] || counts[2] || counts[3])) return;
+#pragma unroll
+        for (uint32_t j = 0; j < 4; ++j) {
+          AtomicAddShared(
+              counts[j] ? &shared.bins[above[j] >> shift] : &shared.no_bin, 1);
+        }
+      });
 }
 
 // The sum of `v` over the lanes up to this one.
@@ -231,14 +282,13 @@ struct EqualsTaken {
 KV_DEVICE Tally WarpTally(const Keys& keys, uint32_t begin, uint32_t end,
                           uint32_t cut) {
   Tally tally = {0, 0};
-  ForEachQuad(keys, begin + threadIdx.x % 32, end, 32,
-              [&](const KeyQuad& quad) {
+  ForEachQuad(keys, begin, end, threadIdx.x % 32, 32, [&](const KeyQuad& quad) {
 #pragma unroll
-                for (uint32_t j = 0; j < 4; ++j) {
-                  tally.greater += quad.valid[j] && quad.key[j] > cut;
-                  tally.equal += quad.valid[j] && quad.key[j] == cut;
-                }
-              });
+    for (uint32_t j = 0; j < 4; ++j) {
+      tally.greater += quad.valid[j] && quad.key[j] > cut;
+      tally.equal += quad.valid[j] && quad.key[j] == cut;
+    }
+  });
   return {WarpSum(tally.greater), WarpSum(tally.equal)};
 }
 
@@ -249,9 +299,6 @@ struct WarpBits {
   KV_DEVICE explicit WarpBits(const bool (&v)[4]) {
 #pragma unroll
     for (uint32_t j = 0; j < 4; ++j) word[j] = Ballot(v[j]);
-  }
-  KV_DEVICE bool Any() const {
-    return (word[0] | word[1] | word[2] | word[3]) != 0;
   }
   // Set bits of the keys of lower lanes (of all lanes: mask ~0).
   KV_DEVICE uint32_t Count(uint32_t mask) const {
@@ -282,8 +329,8 @@ KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
       take[j] = mine && quad.valid[j] && quad.key[j] > cut;
       equal[j] = mine && quad.valid[j] && quad.key[j] == cut;
     }
-    const WarpBits equals(equal);
-    if (equals.Any()) {
+    if (Ballot(equal[0] || equal[1] || equal[2] || equal[3]) != 0) {
+      const WarpBits equals(equal);
       uint32_t rank = before.equal + equals.Count(lower_lanes);
 #pragma unroll
       for (uint32_t j = 0; j < 4; ++j) {
@@ -292,15 +339,14 @@ KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
       }
       before.equal += equals.Count(~0u);
     }
-    const WarpBits takes(take);
-    uint32_t out = n_out + takes.Count(lower_lanes);
+    uint32_t out = n_out + WarpBits(take).Count(lower_lanes);
 #pragma unroll
     for (uint32_t j = 0; j < 4; ++j) {
       if (!take[j]) continue;
       StoreGlobal(keep + uint64_t{out++} * sizeof(int32_t),
                   keys.words.Place(first + lane) + j);
     }
-    n_out += takes.Count(~0u);
+    n_out = Shuffle(out, 31);
   }
 }
 
