@@ -21,6 +21,8 @@ KernelCall& LastCall() {
   return call;
 }
 
+bool counts_traffic = false;
+
 // Outlives the modules, which give their variables back.
 Memory& HostMemory() {
   static auto* memory = [] {
@@ -86,6 +88,12 @@ const Module& ModuleOf(const KernelCall& call) {
 
 void Note(KernelCall call) { LastCall() = std::move(call); }
 
+std::map<std::string, Counters>& CountTraffic() {
+  static std::map<std::string, Counters> by_name;
+  counts_traffic = true;
+  return by_name;
+}
+
 std::vector<std::string> Defines(
     const std::vector<std::pair<std::string, std::string>>& macros) {
   std::vector<std::string> defines;
@@ -119,8 +127,10 @@ std::string kvevict::simt::LaunchErased(void (*call)(const void* context),
                 {params, kernel_call.param_bytes}, ptx::HostMemory(),
                 {.seed = options.seed,
                  .resident_blocks = options.resident_blocks,
-                 .count_traffic = false},
+                 .count_traffic = ptx::counts_traffic},
                 counters);
+    if (ptx::counts_traffic)
+      ptx::CountTraffic()[kernel_call.name].Add(counters);
   } catch (const ptx::Error& error) {
     return std::string(kernel_call.name) + ": " + error.what();
   }

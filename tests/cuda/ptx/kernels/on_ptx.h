@@ -8,11 +8,13 @@
 #define KVEVICT_TESTS_CUDA_PTX_KERNELS_ON_PTX_H_
 
 #include <cstddef>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cuda/kernels/device.cuh"
+#include "tests/cuda/ptx/counters.h"
 
 namespace kvevict::ptx {
 
@@ -25,6 +27,9 @@ struct KernelCall {
   size_t param_bytes;
 };
 void Note(KernelCall call);
+
+// What each kernel does from the first call on, by name; counting takes time.
+std::map<std::string, Counters>& CountTraffic();
 
 // {NAME, value}: "NAME=value", nothing if the macro was not defined.
 std::vector<std::string> Defines(
