@@ -110,12 +110,25 @@ def main():
             if kind == "eager":
                 raise
     # The steps above include the gaps between launches; a graph has none.
-    score_all_eager = [score(q[layer], k[layer].transpose(0, 1), mask) for layer in range(LAYERS)]
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    def eager_scores():
+        return [score(q[layer], k[layer].transpose(0, 1), mask) for layer in range(LAYERS)]
+
+    def eager_compact():
         for layer in range(LAYERS):
-            select(score_all_eager[layer])
-    record("eager, as a graph", "select", graph.replay)
+            compact(k[layer], keeps[layer])
+            compact(v[layer], keeps[layer])
+
+    scores = eager_scores()
+    keeps = [select(of_layer) for of_layer in scores]
+    for step, work in (
+        ("score_window, pooled", eager_scores),
+        ("select", lambda: [select(of_layer) for of_layer in scores]),
+        ("compact", eager_compact),
+    ):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        record("eager, as a graph", step, graph.replay)
 
 
 if __name__ == "__main__":

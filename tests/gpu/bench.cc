@@ -1,0 +1,209 @@
+#include "tests/gpu/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "capi/guard.h"
+#include "core/plan.h"
+#include "core/policy.h"
+#include "cuda/kernels/params.h"
+#include "cuda/kernels/pool1d.h"
+#include "cuda/launch.h"
+#include "tests/gpu/random_values.h"
+
+namespace kvevict::gpu {
+namespace {
+
+kvevict_geometry GeometryOf(const Workload& w) {
+  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
+  g.n_layers = w.n_layers;
+  g.n_q_heads = w.n_q_heads;
+  g.n_kv_heads = w.n_kv_heads;
+  g.k_head_dim = g.v_head_dim = w.head_dim;
+  g.q_dtype = g.k_dtype = g.v_dtype = w.dtype;
+  g.max_tokens = w.n_tokens;
+  return g;
+}
+
+ContextHandle ContextOn(const Gpu& gpu) {
+  return CreateContext(gpu.ContextOptions());
+}
+
+}  // namespace
+
+BenchData::BenchData(const Gpu& gpu, const Workload& w, uint64_t seed)
+    : workload(w),
+      keys(gpu, w.n_layers * w.PlaneBytes()),
+      values(gpu, w.n_layers * w.PlaneBytes()),
+      queries(gpu, w.n_layers * w.WindowBytes()) {
+  std::vector<uint8_t> host(std::max(w.PlaneBytes(), w.WindowBytes()));
+  for (uint32_t l = 0; l < w.n_layers; ++l) {
+    FillWithValues(seed + l, w.dtype, host.size() / w.element(), host.data());
+    keys.Write(host.data(), w.PlaneBytes(), l * w.PlaneBytes());
+    values.Write(host.data(), w.PlaneBytes(), l * w.PlaneBytes());
+    queries.Write(host.data(), w.WindowBytes(), l * w.WindowBytes());
+  }
+}
+
+Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
+             bool has_lse, const char* shaping)
+    : gpu_(gpu),
+      geometry_(GeometryOf(data.workload)),
+      policy_(ParsePolicy(fmt::format("snapkv:budget={},window={},{}",
+                                      data.workload.budget, window, shaping))),
+      context_(ContextOn(gpu)),
+      staged_query_(gpu, data.workload.WindowBytes() / data.workload.window),
+      row_lse_(gpu, uint64_t{4} * data.workload.n_q_heads * window),
+      scores_(gpu, uint64_t{4} * data.workload.n_layers *
+                       data.workload.n_kv_heads * data.workload.n_tokens),
+      first_scores_(gpu, scores_.n_bytes()),
+      keep_(gpu, uint64_t{4} * data.workload.n_layers *
+                     data.workload.n_kv_heads * data.workload.budget),
+      score_scratch_(gpu,
+                     backend()
+                         .score_scratch_bytes(context(), geometry_, policy_,
+                                              data.workload.n_layers)
+                         .value()),
+      select_scratch_(gpu,
+                      backend()
+                          .select_scratch_bytes(context(), geometry_, policy_,
+                                                data.workload.n_layers)
+                          .value()),
+      move_scratch_(gpu,
+                    2 * data.workload.PlaneBytes()),  // enough for any move
+      ring_(gpu, uint64_t{4} * data.workload.budget),
+      views_(data.workload.n_layers, KVEVICT_VIEW_INIT),
+      jobs_(data.workload.n_layers) {
+  const Workload& w = data.workload;
+  // About what rows of small logits have.
+  const std::vector<float> lse(row_lse_.n_bytes() / 4,
+                               std::log(static_cast<float>(w.n_tokens)));
+  row_lse_.Write(lse.data(), row_lse_.n_bytes());
+  const int64_t row = static_cast<int64_t>(w.head_dim * w.element());
+  for (uint32_t l = 0; l < w.n_layers; ++l) {
+    kvevict_view& view = views_[l];
+    view.n_kv_heads = w.n_kv_heads;
+    view.k.token_stride_bytes = row * w.n_kv_heads;
+    view.k.head_stride_bytes = row;
+    view.k.dtype = w.dtype;
+    view.k.head_dim = w.head_dim;
+    view.v = view.k;
+    view.k.data = data.keys.address() + l * w.PlaneBytes();
+    view.v.data = data.values.address() + l * w.PlaneBytes();
+    LayerJob& job = jobs_[l];
+    job.view = &view;
+    job.queries.base = data.queries.pointer<uint8_t>() + l * w.WindowBytes();
+    job.queries.row_stride = row * w.n_q_heads;
+    job.queries.element_stride = static_cast<int64_t>(w.element());
+    job.queries.dtype = static_cast<DType>(w.dtype);
+    job.query_head_stride = row;
+    job.row_lse = has_lse ? row_lse_.pointer<float>() : nullptr;
+    job.lse_row_stride = 4;
+    job.lse_head_stride = int64_t{4} * window;
+    job.layer = job.owner = l;
+    job.n_tokens = w.n_tokens;
+    job.n_keep = w.budget;
+    job.scores =
+        scores_.pointer<float>() + uint64_t{l} * w.n_kv_heads * w.n_tokens;
+    job.keys = reinterpret_cast<uint32_t*>(job.scores);
+    job.keep = keep_.pointer<int32_t>() + uint64_t{l} * w.n_kv_heads * w.budget;
+  }
+  std::vector<int32_t> ring(w.budget);
+  std::iota(ring.begin(), ring.end(), 0);
+  std::rotate(ring.begin(), ring.begin() + w.budget / 2, ring.end());
+  ring_.Write(ring.data(), ring_.n_bytes());
+  Check(backend().prepare(context(), &geometry_, &policy_).code());
+}
+
+void Bench::Score(std::span<const LayerJob> jobs) const {
+  Check(backend()
+            .score_window(
+                context(), gpu_.stream(),
+                {geometry_, policy_, 0.088f, jobs, Scratch(score_scratch_)})
+            .code());
+}
+
+// As an engine without a batched scorer does it: every captured query of every
+// layer is copied to where the kernel wants it, and launched alone.
+void Bench::ScoreQueryByQuery(uint32_t n_queries) const {
+  for (const LayerJob& layer : jobs_) {
+    LayerJob job = layer;
+    job.queries.base = staged_query_.pointer<uint8_t>();
+    for (uint32_t query = 0; query < n_queries; ++query) {
+      const uint64_t from =
+          cuda::AddressOf(layer.queries.base) + query * staged_query_.n_bytes();
+      Check(gpu_.driver(),
+            gpu_.driver().cuMemcpyDtoDAsync(staged_query_.address(), from,
+                                            staged_query_.n_bytes(),
+                                            gpu_.stream()),
+            "cuMemcpyDtoDAsync");
+      Score({&job, 1});
+    }
+  }
+}
+
+// The launch that score_window ends with.
+void Bench::Pool() const {
+  cuda::PoolParams p{};
+  p.n_rows = geometry_.n_kv_heads;
+  p.kernel = policy_.pool_kernel;
+  p.is_max = policy_.pool == KVEVICT_POOL_MAX;
+  p.edge_shrinks = policy_.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
+  for (size_t l = 0; l < jobs_.size(); ++l) {
+    p.layers[l] = {cuda::AddressOf(jobs_[l].scores), jobs_[l].n_tokens,
+                   PooledTokens(policy_, jobs_[l].n_tokens)};
+  }
+  Check(cuda::Launch(context(), gpu_.stream(), cuda::KernelId::pool_rows,
+                     {p.n_rows, static_cast<uint32_t>(jobs_.size()), 1,
+                      cuda::kPoolThreads},
+                     p)
+            .code());
+}
+
+void Bench::CopyScores(const Buffer& from, const Buffer& to) const {
+  Check(gpu_.driver(),
+        gpu_.driver().cuMemcpyDtoDAsync(to.address(), from.address(),
+                                        from.n_bytes(), gpu_.stream()),
+        "cuMemcpyDtoDAsync");
+}
+
+void Bench::Select() const {
+  Check(backend()
+            .select(context(), gpu_.stream(),
+                    {geometry_,
+                     policy_,
+                     jobs_,
+                     1,
+                     {policy_.n_sink, policy_.obs_window, {}},
+                     Scratch(select_scratch_),
+                     geometry_.n_kv_heads})
+            .code());
+}
+
+void Bench::Compact() const {
+  Check(backend()
+            .compact(context(), gpu_.stream(),
+                     {jobs_, geometry_.n_kv_heads, Scratch(move_scratch_)})
+            .code());
+}
+
+void Bench::CompactIn(cuda::CompactForm form) const {
+  Check(cuda::CompactIn(form, context(), gpu_.stream(),
+                        {jobs_, geometry_.n_kv_heads, Scratch(move_scratch_)})
+            .code());
+}
+
+void Bench::Reorder() const {
+  for (LayerJob job : jobs_) {
+    job.keep = ring_.pointer<int32_t>();
+    Check(
+        backend()
+            .reorder(context(), gpu_.stream(), {job, 1, Scratch(move_scratch_)})
+            .code());
+  }
+}
+
+}  // namespace kvevict::gpu
