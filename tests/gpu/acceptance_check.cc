@@ -30,6 +30,7 @@ void CheckRing(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
                      evicted.bytes_after * 8 != evicted.bytes_before,
                  fmt::format("{} bytes became {}", evicted.bytes_before,
                              evicted.bytes_after));
+  ExpectRowsOfPositions(side, &twin, report);
   report->Note("bytes before", static_cast<double>(evicted.bytes_before));
   report->Note("bytes after", static_cast<double>(evicted.bytes_after));
 
@@ -38,7 +39,9 @@ void CheckRing(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
     report->FailIf(side.Stored(l) != budget, "the next slot is wrong");
   }
   report->FailIf(side.Logical() != n_tokens, "the next position is wrong");
+  ExpectLengths(gpu, side, twin, report);
   side.Prefill(n_tokens, 5, 1);
+  ExpectLengths(gpu, side, twin, report);
   Check(kvevict_sequence_trim(side.sequence(), n_tokens + 3));
   report->FailIf(side.Stored(0) != budget + 3, "decoding does not count");
   int32_t slot = 0;
@@ -48,16 +51,11 @@ void CheckRing(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
                  "a decoded token is in the wrong slot");
 }
 
-void CheckDisabled(const Gpu& gpu, const Effort& effort, Report* report) {
-  const Shape shape = {"ring",
-                       2,
-                       4,
-                       2,
-                       64,
-                       effort.full ? 16384u : 256u,
-                       KVEVICT_DTYPE_BF16,
-                       KVEVICT_DTYPE_BF16,
-                       Layout::kTokenMajor};
+void CheckDisabled(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
+                   Report* report) {
+  const Shape shape = {"ring", 2,     4,
+                       2,      64,    effort.full ? 16384u : 256u,
+                       dtype,  dtype, Layout::kTokenMajor};
   Twin twin(gpu, shape, effort.seed);
   Side side(&gpu, &twin, "none");
   side.Prefill(0, shape.n_tokens, shape.n_tokens);
@@ -76,8 +74,10 @@ void CheckAcceptance(const Gpu& gpu, const Effort& effort, Report* report) {
                 [&] { CheckRing(gpu, effort, KVEVICT_DTYPE_BF16, report); });
   report->Check("acceptance: f32 ring shrinks by 8",
                 [&] { CheckRing(gpu, effort, KVEVICT_DTYPE_F32, report); });
-  report->Check("acceptance: policy none touches nothing",
-                [&] { CheckDisabled(gpu, effort, report); });
+  report->Check("acceptance: policy none touches nothing", [&] {
+    CheckDisabled(gpu, effort, KVEVICT_DTYPE_BF16, report);
+    CheckDisabled(gpu, effort, KVEVICT_DTYPE_F32, report);
+  });
 }
 
 }  // namespace kvevict::gpu

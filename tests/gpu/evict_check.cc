@@ -9,37 +9,6 @@
 namespace kvevict::gpu {
 namespace {
 
-// Every slot holds the rows of the position it says, in every layer and head.
-void ExpectRowsOfPositions(const Side& side, Twin* twin, Report* report) {
-  for (uint32_t l = 0; l < twin->shape().n_layers; ++l) {
-    twin->Fetch(l);
-    for (uint32_t h = 0; h < twin->shape().n_kv_heads; ++h) {
-      report->Expect(twin->CompareWithPositions(l, h, side.Positions(l, h)));
-    }
-  }
-}
-
-// What the device keeps of the lengths is what the host counted.
-void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
-                   Report* report) {
-  kvevict_sequence_memory memory{};
-  memory.struct_size = sizeof(memory);
-  Check(kvevict_sequence_memory_of(side.sequence(), 0, &memory));
-  std::vector<uint32_t> lengths(2 * twin.shape().n_layers);
-  Check(gpu.driver(),
-        gpu.driver().cuMemcpyDtoHAsync(lengths.data(), memory.lengths,
-                                       lengths.size() * sizeof(uint32_t),
-                                       gpu.stream()),
-        "cuMemcpyDtoHAsync");
-  gpu.Synchronize();
-  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
-    report->FailIf(lengths[2 * l] != side.Stored(l) ||
-                       lengths[2 * l + 1] != side.Logical(),
-                   fmt::format("layer {}: lengths on the device are {}, {}", l,
-                               lengths[2 * l], lengths[2 * l + 1]));
-  }
-}
-
 void ExpectSameReport(const kvevict_evict_report& a,
                       const kvevict_evict_report& b, Report* report) {
   report->FailIf(a.evicted != b.evicted || a.bytes_before != b.bytes_before ||
@@ -132,19 +101,14 @@ void CheckEviction(const Gpu& gpu, const Case& c, const Effort& effort,
 }
 
 // Scores of the caller, with ties, NaN and infinities, in device memory.
-void CheckCallerScores(const Gpu& gpu, const Effort& effort, Report* report) {
-  const Case c = {"custom:budget=50,scope=head",
-                  KVEVICT_DTYPE_F32,
-                  KVEVICT_DTYPE_BF16,
-                  Layout::kTokenMajor,
-                  50,
-                  false};
-  const Shape shape = ShapeOf(c, effort);
+void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
+                       Report* report) {
+  constexpr char kPolicy[] = "custom:budget=50,scope=head";
   Twin twin(gpu, shape, effort.seed);
-  Side device(&gpu, &twin, c.policy);
-  Side host(nullptr, &twin, c.policy);
-  device.Prefill(0, shape.n_tokens, c.chunk);
-  host.Prefill(0, shape.n_tokens, c.chunk);
+  Side device(&gpu, &twin, kPolicy);
+  Side host(nullptr, &twin, kPolicy);
+  device.Prefill(0, shape.n_tokens, shape.n_tokens);
+  host.Prefill(0, shape.n_tokens, shape.n_tokens);
   const uint64_t head_stride = shape.n_tokens + 3;
   std::vector<float> scores(shape.n_layers * shape.n_kv_heads * head_stride);
   for (size_t i = 0; i < scores.size(); ++i) {
@@ -273,8 +237,15 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
                 [&] { CheckProtected(gpu, effort, report); });
   report->Check("evict: a window that is whole by chance",
                 [&] { CheckWindowKeptByChance(gpu, effort, report); });
-  report->Check("evict: custom scores",
-                [&] { CheckCallerScores(gpu, effort, report); });
+  report->Check("evict: custom scores", [&] {
+    CheckCallerScores(gpu, ShapeOf(cases[0], effort), effort, report);
+  });
+  // More tokens than one block selects from.
+  report->Check("evict: custom scores, 66,001 tokens", [&] {
+    CheckCallerScores(gpu,
+                      {"", 2, 2, 2, 8, 66001, bf16, bf16, Layout::kTokenMajor},
+                      effort, report);
+  });
 }
 
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report) {

@@ -210,4 +210,33 @@ void ExpectSamePositions(const Side& a, const Side& b, const Twin& twin,
   }
 }
 
+void ExpectRowsOfPositions(const Side& side, Twin* twin, Report* report) {
+  for (uint32_t l = 0; l < twin->shape().n_layers; ++l) {
+    twin->Fetch(l);
+    for (uint32_t h = 0; h < twin->shape().n_kv_heads; ++h) {
+      report->Expect(twin->CompareWithPositions(l, h, side.Positions(l, h)));
+    }
+  }
+}
+
+void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
+                   Report* report) {
+  kvevict_sequence_memory memory{};
+  memory.struct_size = sizeof(memory);
+  Check(kvevict_sequence_memory_of(side.sequence(), 0, &memory));
+  std::vector<uint32_t> lengths(2 * twin.shape().n_layers);
+  Check(gpu.driver(),
+        gpu.driver().cuMemcpyDtoHAsync(lengths.data(), memory.lengths,
+                                       lengths.size() * sizeof(uint32_t),
+                                       gpu.stream()),
+        "cuMemcpyDtoHAsync");
+  gpu.Synchronize();
+  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
+    report->FailIf(lengths[2 * l] != side.Stored(l) ||
+                       lengths[2 * l + 1] != side.Logical(),
+                   fmt::format("layer {}: lengths on the device are {}, {}", l,
+                               lengths[2 * l], lengths[2 * l + 1]));
+  }
+}
+
 }  // namespace kvevict::gpu
