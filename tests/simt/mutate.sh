@@ -4,6 +4,7 @@
 # the programs until one of them fails. Fails itself where none does: the test is
 # too weak there, or the kernel does not need the wait.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/waits.sh"
 
 kernels=()
 while [[ $1 != -- ]]; do
@@ -20,7 +21,6 @@ setarch -R true 2>/dev/null && launcher=(setarch -R)
 # A program that does not end has noticed as well.
 fails() { ! timeout 60 "${launcher[@]}" "$@" >/dev/null 2>&1; }
 
-readonly waits='(BlockSync|WarpSync|CopyAsyncWait|LoadAcquire|StoreRelease|AtomicTicket)'
 n_waits=0 n_survivors=0
 for kernel in "${kernels[@]}"; do
   while IFS=: read -r line text; do
@@ -39,7 +39,7 @@ for kernel in "${kernels[@]}"; do
       n_survivors=$((n_survivors + 1))
       echo "$KVEVICT_SIMT_REMOVE: nothing fails without it: ${text#"${text%%[! ]*}"}"
     fi
-  done < <(sed 's@//.*@@' "$kernel" | grep -nE "\<$waits(<[^>]*>)?\(")
+  done < <(list_waits "$kernel")
 done
 echo "$n_waits waits, $n_survivors not needed by any test"
 [[ $n_waits -gt 0 && $n_survivors == 0 ]]

@@ -1,0 +1,77 @@
+// Wrong slots in keep lists are counted.
+#include "cuda/kernels/check_keep.cu"
+
+#include "tests/cuda/kernels/launch.h"
+
+namespace kvevict {
+namespace {
+
+constexpr uint32_t kTokens = 3000;
+
+// Strictly ascending below kTokens.
+std::vector<int32_t> GoodLists(uint32_t n_lists, uint32_t n_keep,
+                               Random& random) {
+  std::vector<int32_t> lists;
+  for (uint32_t list = 0; list < n_lists; ++list) {
+    uint32_t slot = random.Below(3);
+    for (uint32_t i = 0; i < n_keep; ++i) {
+      lists.push_back(static_cast<int32_t>(slot));
+      slot += 1 + random.Below(2);
+    }
+  }
+  return lists;
+}
+
+// As many as are not above the one before, below 0, or not below kTokens.
+uint32_t CountWrong(const std::vector<int32_t>& lists, uint32_t n_keep) {
+  uint32_t n_wrong = 0;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const int32_t before = i % n_keep == 0 ? -1 : lists[i - 1];
+    n_wrong += lists[i] <= before || lists[i] < 0 ||
+               lists[i] >= static_cast<int32_t>(kTokens);
+  }
+  return n_wrong;
+}
+
+uint32_t Check(const std::vector<int32_t>& lists, uint32_t n_lists,
+               uint32_t n_keep, uint32_t turn) {
+  uint32_t n_wrong = 0;
+  cuda::CheckKeepParams p = {};
+  p.keep = Address(lists.data());
+  p.n_wrong = Address(&n_wrong);
+  p.n_tokens = kTokens;
+  p.n_keep = n_keep;
+  constexpr uint32_t kThreads = cuda::kCheckKeepThreads;
+  Run(cuda::check_keep, {(n_keep + kThreads - 1) / kThreads, n_lists}, kThreads,
+      p, Schedule(turn));
+  return n_wrong;
+}
+
+void TestCounts() {
+  Random random(TestSeed("check_keep/counts"));
+  constexpr uint32_t kLengths[] = {1, 2, 255, 256, 257, 700};
+  for (uint32_t turn = 0; turn < Turns(36); ++turn) {
+    const uint32_t n_lists = 1 + turn % 3;
+    const uint32_t n_keep = kLengths[turn % std::size(kLengths)];
+    std::vector<int32_t> lists = GoodLists(n_lists, n_keep, random);
+    if (const uint32_t n = Check(lists, n_lists, n_keep, turn); n != 0) {
+      Fail("case %u: %u wrong in good lists", turn, n);
+    }
+    for (uint32_t i = 0; i <= random.Below(4); ++i) {
+      int32_t& slot = lists[random.Below(static_cast<uint32_t>(lists.size()))];
+      const int32_t bad[] = {
+          -1,        INT32_MIN, static_cast<int32_t>(kTokens),
+          INT32_MAX, slot - 1,  slot + 3};
+      slot = bad[random.Below(std::size(bad))];
+    }
+    const uint32_t expected = CountWrong(lists, n_keep);
+    if (const uint32_t n = Check(lists, n_lists, n_keep, turn); n != expected) {
+      Fail("case %u: %u wrong, not %u", turn, n, expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvevict
+
+int main() { kvevict::TestCounts(); }
