@@ -46,7 +46,14 @@ constexpr NamedPart kParts[] = {
     {"driver_failures", CheckDriverFailures},
     {"timings",
      [](const Gpu& gpu, const Effort& effort, Report* report) {
-       report->Check("timings", [&] { TimeKernels(gpu, effort); });
+       report->Check("timings", [&] {
+         nlohmann::json rows;
+         int n_saved = 0;
+         TimeKernels(
+             gpu, effort, [&] { ++n_saved; }, &rows);
+         report->FailIf(rows["rows"].size() != 4 || n_saved != 2,
+                        "rows are missing");
+       });
      }},
 };
 

@@ -5,38 +5,45 @@
 #   dist/gpu-test/run.sh       where the GPU is: needs the driver and libnvrtc alone
 #
 # run.sh [--only PART]... [OUT]: results go to OUT (default: results/ beside this
-# script), each part's as soon as it is through. Parts, in this order: timings,
-# checks, torch (if PyTorch is there), sanitizers (if compute-sanitizer is there).
-# What is not through after 460 seconds is stopped; KVEVICT_GPU_SECONDS changes that.
-# Exits with 0 if nothing failed.
+# script), each part's JSON and output as soon as they are there. Parts, in this
+# order: timings, checks, torch (if PyTorch sees the GPU), sanitizers (if
+# compute-sanitizer is there). A part that fails or hangs does not keep the others
+# from running. Exits with 0 if nothing failed, with 2 if there is no usable GPU.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readonly parts='timings checks torch sanitizers'
+readonly deadline=${KVEVICT_GPU_SECONDS:-460} # what then has not begun fails
+
+say() { printf '== %s\n' "$*"; }
+fail() {
+  printf 'run.sh: %s\n' "$*" >&2
+  exit 2
+}
+
 only=()
 while [[ ${1:-} == --only ]]; do
+  [[ " $parts " == *" ${2:-?} "* ]] || fail "--only ${2:-}: one of $parts"
   only+=("$2")
   shift 2
 done
 out=${1:-$here/results}
-mkdir -p "$out"
+mkdir -p "$out" || exit 2
 program=$here/kvevict_gpu_test
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
 failed=()
+wanted() { [[ ${#only[@]} == 0 || " ${only[*]} " == *" $1 "* ]]; }
 
-say() { printf '== %s\n' "$*"; }
-
-# within SECONDS command...: as long as that, and as there is time.
-readonly deadline=${KVEVICT_GPU_SECONDS:-460}
+# within SECONDS command...: or less, where less is left of all.
 within() {
-  local seconds=$1 left=$((deadline - SECONDS))
+  local left=$((deadline - SECONDS)) seconds=$1
   shift
-  if [[ $left -le 0 ]]; then
-    say "no time left"
+  if ((left <= 0)); then
+    echo "no time left"
     return 124
   fi
-  timeout $((seconds < left ? seconds : left)) "$@"
+  timeout -k 5 "$((seconds < left ? seconds : left))" "$@"
 }
-wanted() { [[ ${#only[@]} == 0 || " ${only[*]} " == *" $1 "* ]]; }
 
 # PyTorch brings a libnvrtc that the system does not look for.
 libnvrtc=()
@@ -48,15 +55,17 @@ if ! ldconfig -p 2>/dev/null | grep -q 'libnvrtc\.so\.1' &&
 fi
 say "libnvrtc: ${libnvrtc[1]:-as the system finds it}"
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total \
-  --format=csv,noheader || true
+  --format=csv,noheader 2>/dev/null || say "no nvidia-smi here"
+reason=$("$program" "${libnvrtc[@]}" --no-checks --no-timings 2>&1) ||
+  fail "no GPU that can be used: ${reason#kvevict_gpu_test: }"
 
-# test_program NAME SECONDS options...
+# test_program NAME SECONDS options...: NAME.json and NAME.txt in $out
 test_program() {
   local name=$1 seconds=$2 status=0
   shift 2
   say "$name"
   within "$seconds" "$program" "${libnvrtc[@]}" --kernel-cache "$cache" \
-    --json "$out/$name.json" "$@" || status=$?
+    --json "$out/$name.json" "$@" 2>&1 | tee "$out/$name.txt" || status=$?
   [[ $status == 0 ]] || failed+=("$name (exit $status)")
 }
 
@@ -68,12 +77,13 @@ if wanted checks; then
 fi
 
 if wanted torch; then
-  if python3 -c 'import torch' 2>/dev/null; then
+  if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+    2>/dev/null; then
     say "the same work in PyTorch"
-    within 150 python3 "$here/torch_side.py" --json "$out/torch.json" ||
-      failed+=(torch)
+    within 150 python3 "$here/torch_side.py" --json "$out/torch.json" 2>&1 |
+      tee "$out/torch.txt" || failed+=(torch)
   else
-    say "no PyTorch here"
+    say "no PyTorch with CUDA here"
   fi
 fi
 
@@ -85,14 +95,14 @@ if wanted sanitizers; then
     for tool in memcheck racecheck; do
       say "compute-sanitizer $tool, small shapes"
       status=0
-      within 120 "$sanitizer" --tool "$tool" --error-exitcode 9 \
+      within 220 "$sanitizer" --tool "$tool" --error-exitcode 9 \
         "$program" "${libnvrtc[@]}" --small --no-timings \
         --kernel-cache "$cache" >"$out/$tool.txt" 2>&1 || status=$?
       tail -n 3 "$out/$tool.txt"
       case $status in
         0) ;;
         9) failed+=("$tool") ;;
-        124) say "$tool ran out of time: says nothing" ;;
+        124 | 137) say "$tool ran out of time: says nothing" ;;
         *) say "$tool could not run here (exit $status): says nothing" ;;
       esac
     done

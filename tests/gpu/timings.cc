@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "tests/gpu/bench.h"
 #include "tests/gpu/matrix_rate.h"
@@ -129,10 +130,14 @@ class Timing {
         pass_flops_(uint64_t{2} * w.n_layers * w.n_q_heads * w.window *
                     w.n_tokens * w.head_dim) {}
 
-  void Run() const {
+  // Calls save() whenever rows are complete.
+  void Run(const std::function<void()>& save) const {
     const double score_ms = TimeScoring();
+    save();
     TimeEviction();
+    save();
     TimeQueryByQuery(score_ms);
+    save();
   }
 
  private:
@@ -220,30 +225,31 @@ class Timing {
 
 }  // namespace
 
-nlohmann::json TimeKernels(const Gpu& gpu, const Effort& effort) {
+void TimeKernels(const Gpu& gpu, const Effort& effort,
+                 const std::function<void()>& save, nlohmann::json* out) {
   const Stopwatch watch(gpu, effort);
   const Limits limits = {CopyRate(gpu, effort, watch),
                          MatrixRate(gpu, effort.full)};
   fmt::print("copy {:.1f} GB/s, read and written; mma.sync {:.1f} TFLOP/s\n",
              limits.copy * 1e-9, limits.matrix * 1e-12);
-  nlohmann::json rows = nlohmann::json::array();
-  TimeNothing(gpu, watch, limits, &rows);
+  *out = {{"copy_bytes_per_s", limits.copy},
+          {"matrix_flops_per_s", limits.matrix},
+          {"rows", nlohmann::json::array()}};
+  nlohmann::json* rows = &(*out)["rows"];
+  TimeNothing(gpu, watch, limits, rows);
   const auto time = [&](const char* name, const Workload& w) {
-    Timing(gpu, effort, watch, name, w, limits, &rows).Run();
+    Timing(gpu, effort, watch, name, w, limits, rows).Run(save);
   };
   if (!effort.full) {
     time("small", {2, 4, 2, 32, 128, 16, 32, KVEVICT_DTYPE_BF16});
-  } else {
-    time("36 layers, bf16, W=64",
-         {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_BF16});
-    time("36 layers, bf16, W=32",
-         {36, 32, 8, 128, 16384, 32, 2048, KVEVICT_DTYPE_BF16});
-    time("36 layers, f32, W=64",
-         {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_F32});
+    return;
   }
-  return {{"copy_bytes_per_s", limits.copy},
-          {"matrix_flops_per_s", limits.matrix},
-          {"rows", rows}};
+  time("36 layers, bf16, W=64",
+       {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_BF16});
+  time("36 layers, bf16, W=32",
+       {36, 32, 8, 128, 16384, 32, 2048, KVEVICT_DTYPE_BF16});
+  time("36 layers, f32, W=64",
+       {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_F32});
 }
 
 }  // namespace kvevict::gpu

@@ -2,6 +2,7 @@
 #ifndef KVEVICT_TESTS_GPU_TIMINGS_H_
 #define KVEVICT_TESTS_GPU_TIMINGS_H_
 
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tests/gpu/checks.h"
@@ -11,7 +12,10 @@ namespace kvevict::gpu {
 
 // A row per operation: milliseconds (median, least, most of graph launches, by
 // events), bytes and FLOPs counted, and their rate; and the machine's copy rate.
-nlohmann::json TimeKernels(const Gpu& gpu, const Effort& effort);
+// Goes into *out row by row, with a call of `save` after each, so that what was
+// measured outlives a failure.
+void TimeKernels(const Gpu& gpu, const Effort& effort,
+                 const std::function<void()>& save, nlohmann::json* out);
 
 }  // namespace kvevict::gpu
 

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# run_test.sh PROGRAM RUN.SH MOCK_LIBCUDA NVRTC_DIR: what run.sh does where parts
+# fail, and where there is no GPU; and that the program leaves JSON behind.
+set -uo pipefail
+program=$1 run=$2 mock=$3 nvrtc=$4
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+n_wrong=0
+
+# expect TEXT command...: the command succeeds
+expect() {
+  local what=$1
+  shift
+  "$@" >/dev/null 2>&1 && return
+  echo "wrong: $what"
+  n_wrong=$((n_wrong + 1))
+}
+
+# go STATUS run.sh's options...: runs it, output in $folder/log
+go() {
+  local wanted=$1 status=0
+  shift
+  "$folder/run.sh" "$@" >"$folder/log" 2>&1 || status=$?
+  expect "run.sh $* ends with $status, not $wanted: $(cat "$folder/log")" \
+    test "$status" == "$wanted"
+}
+says() { expect "the output does not say: $1" grep -qF -- "$1" "$folder/log"; }
+
+cp "$run" "$folder/run.sh"
+ln -s "$program" "$folder/kvevict_gpu_test"
+if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
+  go 2
+  says "libcuda.so.1: cannot open"
+  expect "the reason comes once" \
+    test "$(grep -c 'cannot open' "$folder/log")" == 1
+fi
+go 2 --only timing
+says "timings checks torch sanitizers"
+
+# A program of which one part crashes and one hangs.
+rm "$folder/kvevict_gpu_test"
+cat >"$folder/kvevict_gpu_test" <<'PROGRAM'
+#!/usr/bin/env bash
+json= only=
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --json) json=$2 ;;
+    --only) only=$2 ;;
+  esac
+  shift
+done
+echo "part $only"
+[[ $only != evictions ]] || kill -SEGV $$
+[[ $only != graphs ]] || exit 1
+[[ -z $json ]] || echo '{}' >"$json"
+PROGRAM
+chmod +x "$folder/kvevict_gpu_test"
+go 1 --only checks "$folder/out"
+says "FAILED: evictions (exit 139) graphs (exit 1)"
+for part in doors determinism acceptance; do
+  expect "$part was not run, or its result is lost" \
+    test -s "$folder/out/$part.json"
+done
+expect "outputs are kept" grep -q "part evictions" "$folder/out/evictions.txt"
+
+# The program itself, with the mock driver.
+if [[ -n $nvrtc ]]; then
+  mkdir "$folder/lib"
+  ln -s "$mock" "$folder/lib/libcuda.so.1"
+  status=0
+  LD_LIBRARY_PATH=$folder/lib:$nvrtc "$program" --small --only acceptance \
+    --no-timings --json "$folder/small.json" >"$folder/log" 2>&1 || status=$?
+  expect "the program fails: $(cat "$folder/log")" test "$status" == 0
+  says "3 passed, 0 failed, 0 skipped"
+  expect "the JSON has its checks" python3 -c '
+import json, sys
+document = json.load(open(sys.argv[1]))
+assert len(document["checks"]) == 3 and document["seed"] > 0
+assert all(check["passed"] for check in document["checks"])
+' "$folder/small.json"
+else
+  echo "skipped: no libnvrtc for the program itself"
+fi
+[[ $n_wrong == 0 ]]
