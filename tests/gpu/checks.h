@@ -23,6 +23,8 @@ void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
 // Several runs, the same bytes.
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
+// Random models, caches and policies, through whole lives of sequences.
+void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
 // Decoding by graphs that were captured once, across an eviction.
 void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
 // What a plan says it can do is what it does, for odd shapes and layouts too.

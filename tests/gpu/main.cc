@@ -44,6 +44,7 @@ constexpr Part kParts[] = {
     {"doors", CheckDoors},         {"capabilities", CheckCapabilities},
     {"evictions", CheckEvictions}, {"determinism", CheckDeterminism},
     {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
+    {"random", CheckRandom},
 };
 
 std::vector<std::string> PartNames() {

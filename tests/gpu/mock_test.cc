@@ -39,6 +39,7 @@ constexpr NamedPart kParts[] = {
     {"graphs", CheckGraphs},
     {"acceptance", CheckAcceptance},
     {"moved_rows", CheckMovedRows},
+    {"random", CheckRandom},
     {"driver_use", CheckDriverUse},
     {"capture_use", CheckCaptureUse},
     {"contexts", CheckContexts},
@@ -56,6 +57,11 @@ constexpr NamedPart kParts[] = {
        });
      }},
 };
+
+uint64_t Seed() {
+  const char* const text = std::getenv("KVEVICT_TEST_SEED");
+  return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+}
 
 // What the mock noticed.
 void ExpectNoProblems(Report* report) {
@@ -85,7 +91,7 @@ int Run(const std::string& part, bool by_oldest) {
   {
     const Gpu gpu({KVEVICT_MOCK_LIBRARY, nvrtc.name(), cache});
     for (const NamedPart& p : kParts) {
-      if (part == p.name) p.run(gpu, {false, 1, 3}, &report);
+      if (part == p.name) p.run(gpu, {false, Seed(), 3}, &report);
     }
   }
   std::filesystem::remove_all(cache);

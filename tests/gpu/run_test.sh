@@ -57,7 +57,7 @@ PROGRAM
 chmod +x "$folder/kvevict_gpu_test"
 go 1 --only checks "$folder/out"
 says "FAILED: evictions (exit 139) graphs (exit 1)"
-for part in doors determinism acceptance; do
+for part in doors random determinism acceptance; do
   expect "$part was not run, or its result is lost" \
     test -s "$folder/out/$part.json"
 done

@@ -1,0 +1,156 @@
+#include "tests/gpu/random_case.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/random_values.h"
+
+namespace kvevict::gpu {
+namespace {
+
+constexpr uint32_t kMostTokens = 160;
+
+uint64_t RoundUp(uint64_t n, uint64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+kvevict_dtype RandomDType(Random* random) {
+  return random->Pick(
+      {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16, KVEVICT_DTYPE_BF16});
+}
+
+uint32_t ElementBytesOf(kvevict_dtype dtype) {
+  return dtype == KVEVICT_DTYPE_OPAQUE ? 0 : dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
+}
+
+kvevict_geometry RandomGeometry(Random* random) {
+  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
+  g.n_layers = random->In(1, 4);
+  g.n_kv_heads = random->In(1, 4);
+  g.n_q_heads = g.n_kv_heads * random->In(1, 8);
+  g.k_head_dim = random->Pick({1u, 3u, 8u, 16u, 24u, 32u, 33u, 64u, 80u});
+  g.v_head_dim = random->OneOf(3) ? random->In(1, 40) : g.k_head_dim;
+  g.k_dtype = RandomDType(random);
+  g.q_dtype = random->OneOf(3) ? RandomDType(random) : g.k_dtype;
+  g.v_dtype = random->OneOf(3) ? RandomDType(random) : g.k_dtype;
+  g.max_tokens = random->OneOf(4) ? random->In(2, kMostTokens)
+                                  : random->In(40, kMostTokens);
+  if (random->OneOf(4)) g.softmax_scale = 2.0f;
+  if (random->OneOf(12)) {  // more layers than go in a launch
+    g.n_layers = random->In(60, 170);
+    g.n_kv_heads = 1;
+    g.n_q_heads = random->In(1, 2);
+    g.k_head_dim = g.v_head_dim = random->Pick({3u, 16u});
+    g.max_tokens = random->In(20, 40);
+  } else if (random->OneOf(12)) {  // more positions than go in a launch
+    g.n_layers = g.n_kv_heads = g.n_q_heads = 1;
+    g.k_head_dim = g.v_head_dim = 2;
+    g.max_tokens = random->In(1000, 2500);
+  }
+  return g;
+}
+
+kvevict_policy RandomPolicy(Random* random, uint32_t max_tokens) {
+  kvevict_policy p = KVEVICT_POLICY_INIT;
+  const kvevict_policy_kind kind =
+      random->Pick({KVEVICT_POLICY_STREAMING_LLM, KVEVICT_POLICY_SNAPKV,
+                    KVEVICT_POLICY_SNAPKV, KVEVICT_POLICY_PYRAMIDKV,
+                    KVEVICT_POLICY_RANDOM, KVEVICT_POLICY_CUSTOM});
+  Check(kvevict_policy_init(&p, sizeof(p), kind));
+  p.n_sink = random->In(0, 4);
+  p.n_recent = random->OneOf(2) ? 0 : random->In(0, 12);
+  p.obs_window = random->OneOf(4) ? random->In(1, 64) : random->In(1, 12);
+  p.keep_window = !random->OneOf(4);
+  const uint32_t least =
+      p.n_sink + std::max(p.n_recent, p.keep_window ? p.obs_window : 0) + 1;
+  p.budget = random->OneOf(5)
+                 ? 0.3 + random->In(0, 60) * 0.01
+                 : least + random->In(0, std::max(1u, max_tokens / 5));
+  p.pool =
+      random->Pick({KVEVICT_POOL_NONE, KVEVICT_POOL_AVG, KVEVICT_POOL_MAX});
+  p.pool_kernel = 2 * random->In(0, random->OneOf(4) ? 40 : 5) + 1;
+  p.pool_edge = random->Pick({KVEVICT_POOL_EDGE_PAD, KVEVICT_POOL_EDGE_SHRINK});
+  p.window_reduce = random->Pick({KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_SUM});
+  p.group_reduce = random->Pick(
+      {KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_MAX, KVEVICT_REDUCE_SUM});
+  p.shaping_order = random->Pick(
+      {KVEVICT_SHAPING_REDUCE_THEN_POOL, KVEVICT_SHAPING_POOL_THEN_REDUCE});
+  p.scope = random->Pick(
+      {KVEVICT_SCOPE_KV_HEAD, KVEVICT_SCOPE_LAYER, KVEVICT_SCOPE_MODEL});
+  p.scope_reduce = random->Pick(
+      {KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_MAX, KVEVICT_REDUCE_SUM});
+  p.tie =
+      random->Pick({KVEVICT_TIE_LOWER_POSITION, KVEVICT_TIE_HIGHER_POSITION});
+  if (p.scope == KVEVICT_SCOPE_MODEL) {
+    p.layer_split = KVEVICT_LAYER_SPLIT_UNIFORM;
+  } else if (random->OneOf(3)) {
+    p.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC;
+    p.pyramid_alpha = 0.9;
+  } else {
+    p.layer_split = KVEVICT_LAYER_SPLIT_UNIFORM;
+  }
+  p.seed = random->Bits();
+  return p;
+}
+
+RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
+                      uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks) {
+  RandomPlane drawn;
+  kvevict_plane& plane = drawn.plane;
+  plane.dtype = dtype;
+  const bool opaque = dtype == KVEVICT_DTYPE_OPAQUE;
+  (opaque ? plane.row_bytes : plane.head_dim) = row_len;
+  struct Axis {
+    uint32_t n;
+    int64_t* stride;
+  };
+  std::vector<Axis> axes = {{n_heads, &plane.head_stride_bytes},
+                            {n_tokens, &plane.token_stride_bytes},
+                            {n_blocks, &plane.block_stride_bytes}};
+  for (size_t i = axes.size(); i > 1; --i) {
+    std::swap(axes[i - 1], axes[random->In(0, static_cast<uint32_t>(i) - 1)]);
+  }
+  const bool packed = opaque || !random->OneOf(4);
+  if (!packed) {
+    axes.insert(axes.begin() + random->In(0, 2),
+                {row_len, &plane.element_stride_bytes});
+  }
+  const uint32_t element = opaque ? 1 : ElementBytesOf(dtype);
+  uint64_t reach = packed ? uint64_t{row_len} * element : element;
+  const uint32_t align = opaque ? 1 : random->OneOf(2) ? 16 : element;
+  for (const Axis& axis : axes) {
+    uint64_t step = reach;
+    if (random->OneOf(4)) step += random->In(0, 40);
+    step = RoundUp(step, align);
+    const bool down = random->OneOf(8);
+    *axis.stride = static_cast<int64_t>(down ? 0 - step : step);
+    if (down) plane.data += step * (axis.n - 1);
+    reach += step * (axis.n - 1);
+  }
+  drawn.n_bytes = reach;
+  return drawn;
+}
+
+void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
+                        void* to) {
+  if (!special || !random->OneOf(400)) {
+    FillWithValues(random->Bits(), dtype, 1, to);
+    return;
+  }
+  const bool nan = random->OneOf(2);
+  const uint32_t sign = random->In(0, 1);
+  if (dtype == KVEVICT_DTYPE_F32) {
+    const uint32_t bits = sign << 31 | (nan ? 0x7FC00000u : 0x7F800000u);
+    std::memcpy(to, &bits, sizeof(bits));
+    return;
+  }
+  const uint32_t infinity = dtype == KVEVICT_DTYPE_F16 ? 0x7C00u : 0x7F80u;
+  const auto bits =
+      static_cast<uint16_t>(sign << 15 | infinity | (nan ? 0x40u : 0u));
+  std::memcpy(to, &bits, sizeof(bits));
+}
+
+}  // namespace kvevict::gpu

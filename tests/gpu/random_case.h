@@ -1,0 +1,57 @@
+// Random geometries, policies and planes.
+#ifndef KVEVICT_TESTS_GPU_RANDOM_CASE_H_
+#define KVEVICT_TESTS_GPU_RANDOM_CASE_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <random>
+
+#include "kvevict/kvevict.h"
+
+namespace kvevict::gpu {
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+
+  // In [low, high].
+  uint32_t In(uint32_t low, uint32_t high) {
+    return low + static_cast<uint32_t>(engine_() % (uint64_t{high} - low + 1));
+  }
+  // True in one of n cases.
+  bool OneOf(uint32_t n) { return In(1, n) == 1; }
+  template <typename T>
+  T Pick(std::initializer_list<T> values) {
+    return values.begin()[In(0, static_cast<uint32_t>(values.size()) - 1)];
+  }
+  uint64_t Bits() { return engine_(); }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+kvevict_geometry RandomGeometry(Random* random);
+// Fits contexts of some ten tokens up to max_tokens; may still be refused.
+kvevict_policy RandomPolicy(Random* random, uint32_t max_tokens);
+
+// Rows [n_heads, n_rows] somewhere in a piece of memory.
+struct RandomPlane {
+  kvevict_plane plane{};  // data is the offset in the memory
+  uint64_t n_bytes = 0;
+};
+
+// Nests the axes of a plane in any order, with gaps, some of them downwards.
+// row_len: elements, or bytes of opaque rows. n_blocks is 1 where tokens are not
+// in blocks of n_tokens.
+RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
+                      uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks);
+
+kvevict_dtype RandomDType(Random* random);
+uint32_t ElementBytesOf(kvevict_dtype dtype);  // 0 for opaque
+// A number of a dtype; now and then NaN or infinity if `special`.
+void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
+                        void* to);
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_RANDOM_CASE_H_

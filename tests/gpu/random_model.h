@@ -1,0 +1,119 @@
+// A random model through the life of a sequence, on the GPU and on the CPU.
+//
+// Where attention scores, the CPU's sequence is one of policy custom, which is
+// given the GPU's scores: from then on both must do the same.
+#ifndef KVEVICT_TESTS_GPU_RANDOM_MODEL_H_
+#define KVEVICT_TESTS_GPU_RANDOM_MODEL_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/random_case.h"
+#include "tests/gpu/random_layer.h"
+#include "tests/gpu/report.h"
+
+namespace kvevict::gpu {
+
+// A workspace on the host.
+class HostWorkspace {
+ public:
+  explicit HostWorkspace(size_t n_bytes)
+      : memory_(n_bytes == 0
+                    ? nullptr
+                    : std::aligned_alloc(64, (n_bytes + 63) / 64 * 64)),
+        n_bytes_(n_bytes) {}
+  HostWorkspace(const HostWorkspace&) = delete;
+  HostWorkspace& operator=(const HostWorkspace&) = delete;
+  ~HostWorkspace() { std::free(memory_); }
+
+  void* memory() const { return memory_; }
+  size_t n_bytes() const { return n_bytes_; }
+
+ private:
+  void* memory_;
+  size_t n_bytes_;
+};
+
+// Query rows in random strides, on both sides.
+struct QueryRows {
+  std::vector<uint8_t> bytes;
+  std::unique_ptr<Buffer> buffer;
+  kvevict_plane host;
+  kvevict_plane device;
+};
+
+class RandomModel {
+ public:
+  RandomModel(const Gpu& gpu, Random* random);
+
+  // False if both sides refuse the policy. Throws if only one does.
+  bool MakePlans();
+
+  const kvevict_geometry& geometry() const { return g_; }
+  const kvevict_policy& policy() const { return policy_; }
+  bool by_attention() const { return policy_.kind != twin_policy_.kind; }
+  bool twin_takes_scores() const {
+    return twin_policy_.kind == KVEVICT_POLICY_CUSTOM;
+  }
+  const kvevict_context* context() const { return context_.get(); }
+  const kvevict_context* host_context() const { return host_context_.get(); }
+  const kvevict_plan* plan() const { return plan_.get(); }
+  // Of the same policy on the CPU, and of the sequence there.
+  const kvevict_plan* host_plan() const { return host_plan_.get(); }
+  const kvevict_plan* twin_plan() const { return twin_plan_.get(); }
+  kvevict_sequence* sequence() const { return sequence_.get(); }
+  kvevict_sequence* twin() const { return twin_.get(); }
+
+  // Layers may share a cache with the one before.
+  bool OwnsCache(uint32_t layer) const { return caches_[layer] != nullptr; }
+  RandomLayer& cache(uint32_t layer) const;
+
+  uint32_t Stored(uint32_t layer) const;
+  uint32_t Logical() const;
+  // What the longest layer can still take.
+  uint32_t Room() const;
+  QueryRows Queries(uint32_t layer, uint32_t first, uint32_t n) const;
+
+  // ---- What an engine does besides evicting ----
+
+  void Append(uint32_t n);
+  // By a graph of one step.
+  void Decode(uint32_t n);
+  // Takes back a few tokens, if both sides let it, and shows the window again.
+  void Trim();
+  void Reset();
+
+  // Stored and logical lengths: on the GPU, counted, of the CPU's sequence.
+  void ExpectSameLengths(Report* report) const;
+
+ private:
+  void DrawTwinPolicy();
+  void AddTokens(uint32_t n);  // rows of caches, queries
+  void Capture(uint32_t layer, uint32_t first, uint32_t n, bool next) const;
+
+  const Gpu& gpu_;
+  Random& random_;
+  kvevict_geometry g_;
+  kvevict_policy policy_;
+  kvevict_policy twin_policy_ = KVEVICT_POLICY_INIT;
+  bool special_;  // NaN and infinities are among the keys
+  kvevict_context_options options_;
+  ContextHandle context_;
+  ContextHandle host_context_;
+  PlanHandle plan_;
+  PlanHandle host_plan_;
+  PlanHandle twin_plan_;
+  SequenceHandle sequence_;
+  SequenceHandle twin_;
+  std::vector<std::unique_ptr<RandomLayer>> caches_;
+  // [layer][position]: packed rows of all heads.
+  std::vector<std::vector<std::vector<uint8_t>>> queries_;
+};
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_RANDOM_MODEL_H_
