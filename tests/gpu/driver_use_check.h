@@ -20,6 +20,10 @@ void CheckContexts(const Gpu& gpu, const Effort& effort, Report* report);
 // CUcontexts that a fault ends, or that go before what was made in them.
 void CheckLostContexts(const Gpu& gpu, const Effort& effort, Report* report);
 
+// After preparing a plan, no call compiles or loads code: every policy, over
+// dtypes and layouts, by the doors and by a sequence.
+void CheckPrepared(const Gpu& gpu, const Effort& effort, Report* report);
+
 // Every failure that the driver can answer with becomes a status and a sentence,
 // and leaks nothing.
 void CheckDriverFailures(const Gpu& gpu, const Effort& effort, Report* report);

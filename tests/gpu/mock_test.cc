@@ -44,6 +44,7 @@ constexpr NamedPart kParts[] = {
     {"capture_use", CheckCaptureUse},
     {"contexts", CheckContexts},
     {"lost_contexts", CheckLostContexts},
+    {"prepared", CheckPrepared},
     {"driver_failures", CheckDriverFailures},
     {"timings",
      [](const Gpu& gpu, const Effort& effort, Report* report) {

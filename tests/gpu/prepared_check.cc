@@ -1,0 +1,148 @@
+// After kvevict_context_prepare() nothing is compiled or loaded, whatever the plan
+// is used for.
+#include <fmt/format.h>
+
+#include "tests/cuda/mock/mock.h"
+#include "tests/gpu/driver_use_check.h"
+#include "tests/gpu/model.h"
+
+namespace kvevict::gpu {
+namespace {
+
+constexpr uint32_t kTokens = 72;
+
+uint64_t Loads() {
+  return mock::Calls("cuLibraryLoadData") + mock::Calls("cuModuleLoadData");
+}
+
+// Of a window's query rows, f32 [n_q_heads, window].
+kvevict_plane LsePlane(const Buffer& rows, uint32_t window) {
+  kvevict_plane plane{};
+  plane.data = rows.address();
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = 1;
+  plane.token_stride_bytes = sizeof(float);
+  plane.head_stride_bytes = int64_t{window} * int64_t{sizeof(float)};
+  return plane;
+}
+
+// Keys that begin beside a multiple of 16 bytes, which tensor cores cannot read.
+void ScoreKeysThatLieOddly(const Gpu& gpu, const Twin& twin, const Side& side) {
+  kvevict_view view = twin.device_views()[0];
+  view.k.data += 4;
+  const kvevict_plane queries =
+      twin.DeviceQueries(0, kTokens - side.obs_window());
+  const size_t n = size_t{twin.shape().n_kv_heads} * kTokens;
+  const Buffer scores(gpu, n * sizeof(float));
+  const Buffer workspace(
+      gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_SCORE_WINDOW));
+  Check(kvevict_score_window(
+      side.plan(), &queries, nullptr, &view, kTokens, scores.pointer<float>(),
+      n, workspace.pointer<void>(), workspace.n_bytes(), gpu.stream()));
+  gpu.Synchronize();
+}
+
+void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
+                  const kvevict_plane& row_lse) {
+  const Shape& shape = twin->shape();
+  side->Score(0, kTokens);
+  side->Score(0, kTokens, &row_lse);
+  ScoreKeysThatLieOddly(gpu, *twin, *side);
+  const kvevict_policy_kind kind = side->policy().kind;
+  size_t n_scores = size_t{shape.n_kv_heads} * kTokens;
+  if (side->policy().scope == KVEVICT_SCOPE_MODEL) n_scores *= shape.n_layers;
+  if (kind == KVEVICT_POLICY_NONE || kind == KVEVICT_POLICY_STREAMING_LLM) {
+    n_scores = 0;  // nothing is ranked
+  }
+  const std::vector<float> scores(n_scores, 1.0f);
+  for (const bool protects : {false, true}) {
+    const std::vector<int32_t> keep = side->Select(
+        0, scores, kTokens,
+        protects ? std::vector<int32_t>{2} : std::vector<int32_t>());
+    const uint32_t n_lists =
+        side->policy().scope == KVEVICT_SCOPE_KV_HEAD ? shape.n_kv_heads : 1;
+    side->Compact(0, kTokens, keep, n_lists);
+  }
+}
+
+void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
+                   const kvevict_plane& row_lse) {
+  side->Prefill(0, kTokens, 30);
+  const uint32_t window = side->obs_window();
+  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
+    Check(kvevict_sequence_capture_lse(side->sequence(), l, &row_lse, window,
+                                       kTokens - window));
+  }
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  const int32_t protect[] = {20};
+  // Its sinks and recents leave no room for another.
+  if (side->policy().kind != KVEVICT_POLICY_STREAMING_LLM) {
+    options.protected_positions = protect;
+    options.protected_positions_len = 1;
+  }
+  const Buffer scores(gpu, size_t{twin.shape().n_layers} *
+                               twin.shape().n_kv_heads * kTokens *
+                               sizeof(float));
+  if (side->policy().kind == KVEVICT_POLICY_CUSTOM) {
+    options.scores = scores.pointer<float>();
+    options.scores_len = scores.n_bytes() / sizeof(float);
+    options.scores_head_stride = kTokens;
+    options.scores_layer_stride = size_t{twin.shape().n_kv_heads} * kTokens;
+  }
+  side->Evict(&options);
+  side->Prefill(kTokens, 3, 1);
+  side->Evict(&options);
+  side->Positions(0, 0);
+  Check(kvevict_sequence_reset(side->sequence()));
+}
+
+void CheckPlan(const Gpu& gpu, const std::string& policy, kvevict_dtype q_dtype,
+               kvevict_dtype kv_dtype, Layout layout, Report* report) {
+  Twin twin(gpu, {"", 2, 4, 2, 16, kTokens, q_dtype, kv_dtype, layout}, 1);
+  Side side(&gpu, &twin, policy);
+  const Buffer lse(
+      gpu, size_t{twin.shape().n_q_heads} * side.obs_window() * sizeof(float));
+  const std::vector<float> ones(lse.n_bytes() / sizeof(float), 1.0f);
+  lse.Write(ones.data(), lse.n_bytes());
+  const kvevict_plane row_lse = LsePlane(lse, side.obs_window());
+
+  Check(kvevict_context_prepare(side.context(), side.plan()));
+  const uint64_t before = Loads();
+  report->FailIf(before == 0, "preparing loads nothing");
+  CallTheDoors(gpu, &twin, &side, row_lse);
+  LiveASequence(gpu, &side, twin, row_lse);
+  report->FailIf(
+      Loads() != before,
+      fmt::format("{}, {} of {} more modules: {}", policy, Loads() - before,
+                  before, layout == Layout::kPaged ? "paged" : "in one"));
+}
+
+}  // namespace
+
+void CheckPrepared(const Gpu& gpu, const Effort&, Report* report) {
+  constexpr kvevict_dtype kDTypes[][2] = {
+      {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32},
+      {KVEVICT_DTYPE_F16, KVEVICT_DTYPE_F16},
+      {KVEVICT_DTYPE_BF16, KVEVICT_DTYPE_BF16},
+      {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16}};
+  const char* const policies[] = {
+      "none:window=4",
+      "streaming-llm:budget=40,window=4",
+      "snapkv:budget=40,window=4,scope=head",
+      "snapkv:budget=40,window=4,scope=layer,group=max",
+      "snapkv:budget=40,window=4,scope=model,group=max,order=pool-reduce",
+      "pyramidkv:budget=40,window=4",
+      "random:budget=40,window=4,scope=head",
+      "custom:budget=40,window=4,scope=layer"};
+  for (const char* policy : policies) {
+    report->Check(std::string("prepared: ") + policy, [&] {
+      for (const auto& [q, kv] : kDTypes) {
+        for (const Layout layout : {Layout::kTokenMajor, Layout::kPaged}) {
+          CheckPlan(gpu, policy, q, kv, layout, report);
+        }
+      }
+    });
+  }
+}
+
+}  // namespace kvevict::gpu
