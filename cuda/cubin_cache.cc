@@ -6,9 +6,12 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+
+#include "cuda/no_memory.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -87,8 +90,17 @@ CubinCache::~CubinCache() {
 
 Status CubinCache::Open(const char* folder) {
   if (folder == nullptr || folder[0] == '\0') return Status();
+  return WithoutThrowing("kernel_cache_dir", [&] {
+    // A slash at the end would follow a symbolic link.
+    std::string name = folder;
+    while (name.size() > 1 && name.back() == '/') name.pop_back();
+    return OpenFolder(name.c_str());
+  });
+}
+
+Status CubinCache::OpenFolder(const char* folder) {
   if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
-    return InvalidArgument("cubin cache %s: cannot be made: %s", folder,
+    return InvalidArgument("kernel_cache_dir %s: cannot be made: %s", folder,
                            std::strerror(errno));
   }
   const int opened =
@@ -97,14 +109,14 @@ Status CubinCache::Open(const char* folder) {
   if (opened < 0 || fstat(opened, &info) != 0) {
     const int error = errno;
     if (opened >= 0) close(opened);
-    return InvalidArgument("cubin cache %s: not a folder of its own: %s",
+    return InvalidArgument("kernel_cache_dir %s: not a folder of its own: %s",
                            folder, std::strerror(error));
   }
   if (!IsOursAlone(info)) {
     close(opened);
     return InvalidArgument(
-        "cubin cache %s: owned by user %u with mode %03o; must be ours alone "
-        "to write",
+        "kernel_cache_dir %s: owned by user %u with mode %03o; must be ours "
+        "alone to write",
         folder, static_cast<unsigned>(info.st_uid),
         static_cast<unsigned>(info.st_mode & 07777));
   }
@@ -142,11 +154,14 @@ bool CubinCache::Store(const Digest& key, const std::string& image,
   header.image_hash = HashOf(image);
   header.n_bytes = image.size();
 
-  // A name that no other thread and process has.
+  // A name that no other thread and process has, nor one that died before: in
+  // containers process numbers come again.
   static std::atomic<unsigned> n_stored{0};
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::string name = FileName(key);
   const std::string part = name + "." + std::to_string(getpid()) + "." +
-                           std::to_string(n_stored.fetch_add(1)) + ".part";
+                           std::to_string(n_stored.fetch_add(1)) + "." +
+                           std::to_string(now.count()) + ".part";
   const File file(openat(folder_, part.c_str(),
                          O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                          0600));

@@ -34,6 +34,8 @@ class CubinCache {
              std::string* reason) const;
 
  private:
+  Status OpenFolder(const char* folder);
+
   int folder_ = -1;  // a file descriptor
 };
 

@@ -73,7 +73,10 @@ void ExpectRefused(const std::string& folder) {
   cr_assert_eq(cache.Open(folder.c_str()).code(),
                KVEVICT_ERROR_INVALID_ARGUMENT);
   cr_assert_not(cache.is_on());
-  cr_assert(std::string(LastErrorMessage()).find(folder) != std::string::npos);
+  const std::string message = LastErrorMessage();
+  cr_assert(message.find("kernel_cache_dir ") == 0);
+  const std::string name = folder.substr(0, folder.find_last_not_of('/') + 1);
+  cr_assert(message.find(name) != std::string::npos, "%s", message.c_str());
 }
 
 TestSuite(cubin_cache);
@@ -194,9 +197,25 @@ Test(cubin_cache, refuses_what_is_no_folder) {
   fs::create_directory(folder / "there");
   fs::create_symlink(folder / "there", folder / "link");
   ExpectRefused(folder / "link");
+  ExpectRefused(folder / "link/");  // which would be the folder behind it
+  ExpectRefused(folder / "link//");
   WriteFile(folder / "file", "");
   ExpectRefused(folder / "file");
   ExpectRefused(folder / "no/parent");
+}
+
+// Of processes with the same number that ended while they stored.
+Test(cubin_cache, what_the_dead_left_is_in_nobodys_way) {
+  const TemporaryFolder folder;
+  CubinCache cache;
+  Open(&cache, folder.path());
+  for (int n = 0; n < 3; ++n) {
+    const std::string part = Hex(kKey) + ".cubin." + std::to_string(getpid()) +
+                             "." + std::to_string(n) + ".part";
+    WriteFile(folder / part.c_str(), "half an image");
+  }
+  Store(cache);
+  cr_assert(Holds(cache, kKey, kImage));
 }
 
 Test(cubin_cache, a_failed_store_gives_the_reason) {
