@@ -17,6 +17,7 @@
  * - Failure: functions that can fail return kvevict_status. On any status other
  *   than KVEVICT_OK no output has been written, no cache byte has moved, and
  *   kvevict_last_error_message() names the parameter, its value and the bound.
+ *   On CUDA any call may also return KVEVICT_ERROR_DEVICE, which promises less.
  * - Ownership: pointers are borrowed until the call returns, unless stated
  *   otherwise. A handle keeps what it was made from alive: a plan its context,
  *   a sequence its plan. So handles may be destroyed in any order, and NULL may
@@ -224,7 +225,8 @@ typedef struct kvevict_context kvevict_context;
 /**
  * Allocates n_bytes (> 0) aligned to `alignment` (a power of two <= 256).
  * NULL means out of memory. Called only by functions whose name ends in
- * _create. Must be thread-safe if contexts are shared.
+ * _create and where a CUDA kernel is compiled: by kvevict_context_prepare(), or
+ * by the first call that needs it. Must be thread-safe if contexts are shared.
  */
 typedef void* (*kvevict_alloc_fn)(size_t n_bytes, size_t alignment,
                                   void* user_data);
@@ -1167,7 +1169,8 @@ KVEVICT_API kvevict_status kvevict_sequence_append(
 /**
  * Notes on the host that a graph ran once more which captured, with
  * KVEVICT_POSITION_NEXT and in every layer, n_tokens query rows and appended
- * n_tokens. The device has counted already.
+ * n_tokens. The device has counted already. Log-sum-exps are not counted: a
+ * window with rows of replays is scored without them.
  *
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for
  *         kvevict_sequence_append(). Since: 0.1
