@@ -27,6 +27,7 @@ void CheckPrepared(const Gpu& gpu, const Effort& effort, Report* report);
 // Every failure that the driver can answer with becomes a status and a sentence,
 // and leaks nothing.
 void CheckDriverFailures(const Gpu& gpu, const Effort& effort, Report* report);
+void CheckQueueFailures(const Gpu& gpu, const Effort& effort, Report* report);
 
 // Which kernels move rows with how much workspace, and what debug finds.
 void CheckMovedRows(const Gpu& gpu, const Effort& effort, Report* report);

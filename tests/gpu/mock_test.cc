@@ -45,6 +45,7 @@ constexpr NamedPart kParts[] = {
     {"contexts", CheckContexts},
     {"lost_contexts", CheckLostContexts},
     {"prepared", CheckPrepared},
+    {"queue_failures", CheckQueueFailures},
     {"driver_failures", CheckDriverFailures},
     {"timings",
      [](const Gpu& gpu, const Effort& effort, Report* report) {

@@ -1,0 +1,92 @@
+// Whatever an eviction queues may fail to be queued.
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "tests/cuda/mock/mock.h"
+#include "tests/gpu/driver_use_check.h"
+#include "tests/gpu/model.h"
+
+namespace kvevict::gpu {
+namespace {
+
+constexpr uint32_t kTokens = 120;
+constexpr int kUnknown = 999;
+
+Shape SmallShape() {
+  return {"",
+          2,
+          4,
+          2,
+          32,
+          kTokens,
+          KVEVICT_DTYPE_BF16,
+          KVEVICT_DTYPE_BF16,
+          Layout::kTokenMajor};
+}
+
+// Fails the n-th call of a function, for every n that an eviction comes to. A
+// sequence that is reset then goes on as if nothing had been.
+void FailEachCall(const Gpu& gpu, bool select_on_host, const char* function,
+                  Report* report) {
+  Twin twin(gpu, SmallShape(), 1);
+  kvevict_context_options options = gpu.ContextOptions();
+  options.select_on_host = select_on_host;
+  Side side(&gpu, &twin, "snapkv:budget=60,scope=layer,window=16", &options);
+  Check(kvevict_context_prepare(side.context(), side.plan()));
+  const Buffer workspace(gpu,
+                         WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT));
+  const std::string_view symbol = function;
+  const std::string_view name = symbol.substr(0, symbol.find("_v2"));
+  std::vector<int32_t> expected;
+  for (uint64_t n = 0;; ++n) {  // 0: none
+    twin.Restore();
+    side.Prefill(0, kTokens, 50);
+    gpu.Synchronize();
+    if (n > 0) mock::FailCall(function, n, kUnknown);
+    kvevict_evict_report evicted{};
+    evicted.struct_size = sizeof(evicted);
+    const kvevict_status status = kvevict_sequence_evict(
+        side.sequence(), twin.device_views().data(), twin.device_views().size(),
+        nullptr, workspace.pointer<void>(), workspace.n_bytes(), &evicted);
+    const std::string_view message = kvevict_last_error_message();
+    mock::ForgetFailures();
+    if (status == KVEVICT_OK) {
+      if (n == 0) expected = side.Positions(1, 0);
+      report->FailIf(side.Positions(1, 0) != expected,
+                     "other survivors after a failure");
+      if (n > 0) {
+        report->FailIf(n == 1, "nothing failed");
+        report->Note("calls that failed", static_cast<double>(n - 1));
+        break;
+      }
+    } else {
+      report->FailIf(status != KVEVICT_ERROR_DEVICE ||
+                         message.find(name) == std::string_view::npos ||
+                         message.find("(999)") == std::string_view::npos,
+                     fmt::format("{} number {}: {}: {}", function, n,
+                                 kvevict_status_name(status), message));
+      report->FailIf(evicted.tokens_before != 0, "a report was written");
+    }
+    gpu.Synchronize();
+    Check(kvevict_sequence_reset(side.sequence()));
+  }
+  mock::ClearProblems();
+}
+
+}  // namespace
+
+void CheckQueueFailures(const Gpu& gpu, const Effort&, Report* report) {
+  for (const char* function : {"cuLaunchKernel", "cuMemsetD8Async"}) {
+    report->Check(fmt::format("an eviction's calls of {} fail", function),
+                  [&] { FailEachCall(gpu, false, function, report); });
+  }
+  for (const char* function : {"cuLaunchKernel", "cuMemcpyDtoHAsync_v2",
+                               "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"}) {
+    report->Check(
+        fmt::format("selecting on the host, calls of {} fail", function),
+        [&] { FailEachCall(gpu, true, function, report); });
+  }
+}
+
+}  // namespace kvevict::gpu
