@@ -111,7 +111,7 @@ void CheckCase(const Gpu& gpu, const Case& c, Report* report) {
   lists.Write(keep.data(), lists.n_bytes());
   report->FailIf(can.can_move != 1, "can_move is 0");
   Check(kvevict_compact(context.get(), &view, n_tokens,
-                        lists.pointer<int32_t>(), keep.size(), 1,
+                        lists.pointer<int32_t>(), keep.size(), 1, nullptr, 0,
                         gpu.stream()));
   gpu.Synchronize();
 }

@@ -102,7 +102,11 @@ void CheckDebug(const Gpu& gpu, Report* report) {
       },
       [&] {
         return kvevict_compact(e.side.context(), &view, 120, keep, 10, 1,
-                               gpu.stream());
+                               nullptr, 0, gpu.stream());
+      },
+      [&] {
+        return kvevict_reorder(e.side.context(), &view, 120, keep, 10, 1,
+                               workspace, n_bytes, gpu.stream());
       },
   };
   for (const Call& call : calls) {

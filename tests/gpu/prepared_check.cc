@@ -61,7 +61,10 @@ void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
         protects ? std::vector<int32_t>{2} : std::vector<int32_t>());
     const uint32_t n_lists =
         side->policy().scope == KVEVICT_SCOPE_KV_HEAD ? shape.n_kv_heads : 1;
-    side->Compact(0, kTokens, keep, n_lists);
+    for (const bool with_workspace : {false, true}) {
+      side->Compact(0, kTokens, keep, n_lists, with_workspace);
+    }
+    side->Reorder(0, kTokens, keep, n_lists);
   }
 }
 

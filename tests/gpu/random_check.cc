@@ -252,6 +252,37 @@ std::vector<int32_t> SelectOnGpu(const Gpu& gpu, const RandomModel& model,
   return lists;
 }
 
+// Slots in any order, some of them more than once.
+void Reorder(const Gpu& gpu, const RandomModel& model, uint32_t layer,
+             uint32_t n_tokens, Random* random, Report* report) {
+  RandomLayer& cache = model.cache(layer);
+  const uint32_t n_slots = random->In(0, n_tokens);
+  const uint32_t n_lists = random->OneOf(2) ? 1 : model.geometry().n_kv_heads;
+  std::vector<int32_t> slots(size_t{n_lists} * n_slots);
+  for (int32_t& slot : slots) {
+    slot = static_cast<int32_t>(random->In(0, n_tokens - 1));
+  }
+  size_t n_bytes = 0;
+  Check(kvevict_reorder_workspace_bytes(
+      model.host_context(), &cache.host_view(), n_slots, n_lists, &n_bytes));
+  const HostWorkspace workspace(n_bytes);
+  Check(kvevict_reorder(model.host_context(), &cache.host_view(), n_tokens,
+                        slots.data(), slots.size(), n_lists, workspace.memory(),
+                        n_bytes, nullptr));
+  Check(kvevict_reorder_workspace_bytes(model.context(), &cache.device_view(),
+                                        n_slots, n_lists, &n_bytes));
+  const Buffer scratch(gpu, std::max(n_bytes, size_t{1}));
+  const Buffer lists(gpu, std::max(slots.size(), size_t{1}) * sizeof(int32_t));
+  lists.Write(slots.data(), slots.size() * sizeof(int32_t));
+  Check(kvevict_reorder(model.context(), &cache.device_view(), n_tokens,
+                        lists.pointer<int32_t>(), slots.size(), n_lists,
+                        scratch.pointer<void>(), n_bytes, gpu.stream()));
+  gpu.Synchronize();
+  const std::string difference = cache.Compare(n_tokens);
+  report->FailIf(!difference.empty(), "reordered: " + difference);
+  cache.Upload();
+}
+
 // kvevict_select() and kvevict_compact().
 void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
               Report* report) {
@@ -289,15 +320,23 @@ void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
   RandomLayer& cache = model.cache(layer);
   const Buffer lists(gpu, expected.size() * sizeof(int32_t));
   lists.Write(expected.data(), lists.n_bytes());
+  size_t n_bytes = 0;
+  Check(kvevict_compact_workspace_bytes(model.context(), &cache.device_view(),
+                                        n_keep, &n_bytes));
+  if (random->OneOf(2)) n_bytes = 0;  // it is optional
+  const Buffer scratch(gpu, std::max(n_bytes, size_t{1}));
   Check(kvevict_compact(model.context(), &cache.device_view(), n_tokens,
                         lists.pointer<int32_t>(), expected.size(), n_lists,
-                        gpu.stream()));
+                        n_bytes > 0 ? scratch.pointer<void>() : nullptr,
+                        n_bytes, gpu.stream()));
   gpu.Synchronize();
   Check(kvevict_compact(model.host_context(), &cache.host_view(), n_tokens,
-                        expected.data(), expected.size(), n_lists, nullptr));
+                        expected.data(), expected.size(), n_lists, nullptr, 0,
+                        nullptr));
   const std::string difference = cache.Compare(n_keep);
   report->FailIf(!difference.empty(), "compacted: " + difference);
   cache.Upload();
+  Reorder(gpu, model, layer, n_tokens, random, report);
 }
 
 // ---- A life ----
