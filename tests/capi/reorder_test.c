@@ -216,20 +216,6 @@ Test(reorder, queries_check_what_they_are_asked) {
   test_cache_destroy(cache);
 }
 
-/* More words than there are: 2^31 lists of 2^31 - 1 slots. */
-Test(reorder, workspaces_beyond_size_t_are_errors) {
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = 1u << 31;
-  view.k.data = 4096;
-  view.k.row_bytes = 1;
-  view.k.head_stride_bytes = 1;
-  view.k.token_stride_bytes = INT64_C(1) << 31;
-  size_t bytes = 77;
-  EXPECT_INVALID(REORDER_BYTES(context, &view, 2147483647u, 1u << 31, &bytes),
-                 "workspace", "size_t");
-  EXPECT(bytes == 77, "out_bytes is %zu", bytes);
-}
-
 /* ---- Errors ---- */
 
 /* `change` to a valid call makes it fail; no byte moves. */
