@@ -146,6 +146,7 @@ void CheckTwoThreads(const Gpu& gpu, Report* report) {
   };
   std::vector<std::unique_ptr<Request>> requests;
   std::vector<std::thread> threads;
+  threads.reserve(2);
   for (int i = 0; i < 2; ++i) {
     requests.emplace_back(
         new Request{Twin(gpu, SmallShape(), 1), Buffer(gpu, n_bytes)});

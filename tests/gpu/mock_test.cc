@@ -54,7 +54,7 @@ constexpr NamedPart kParts[] = {
          int n_saved = 0;
          TimeKernels(
              gpu, effort, [&] { ++n_saved; }, &rows);
-         report->FailIf(rows["rows"].size() != 4 || n_saved != 2,
+         report->FailIf(rows["rows"].size() != 12 || n_saved != 3,
                         "rows are missing");
        });
      }},
