@@ -30,8 +30,11 @@ void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
 // What a plan says it can do is what it does, for odd shapes and layouts too.
 void CheckCapabilities(const Gpu& gpu, const Effort& effort, Report* report);
 // The first user's prompt: token-major rings shrink by a factor of 8, decoding
-// goes on at the right slot and position, and policy none touches nothing.
+// goes on at the right slot and position, a small one is evicted as on the CPU to
+// the last byte, and policy none touches nothing.
 void CheckAcceptance(const Gpu& gpu, const Effort& effort, Report* report);
+// The last part of it.
+void CheckPolicyNone(const Gpu& gpu, const Effort& effort, Report* report);
 
 }  // namespace kvevict::gpu
 

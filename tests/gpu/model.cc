@@ -86,9 +86,9 @@ const kvevict_view& Side::View(uint32_t layer) const {
 }
 
 std::vector<float> Side::Score(uint32_t layer, uint32_t n_tokens,
-                               const kvevict_plane* row_lse) {
+                               const kvevict_plane* row_lse, uint32_t logical) {
   const size_t n = size_t{twin_->shape().n_kv_heads} * n_tokens;
-  const uint32_t first = n_tokens - obs_window();
+  const uint32_t first = (logical == 0 ? n_tokens : logical) - obs_window();
   const kvevict_plane queries = gpu_ == nullptr
                                     ? twin_->HostQueries(layer, first)
                                     : twin_->DeviceQueries(layer, first);
@@ -155,16 +155,22 @@ void Side::Reorder(uint32_t layer, uint32_t n_tokens,
 
 void Side::Prefill(uint32_t first, uint32_t n, uint32_t chunk) {
   for (uint32_t done = 0; done < n; done += chunk) {
-    const uint32_t rows = std::min(chunk, n - done);
-    for (uint32_t l = 0; l < twin_->shape().n_layers; ++l) {
-      const kvevict_plane queries = gpu_ == nullptr
-                                        ? twin_->HostQueries(l, first + done)
-                                        : twin_->DeviceQueries(l, first + done);
-      Check(kvevict_sequence_capture(sequence(), l, &queries, rows,
-                                     first + done));
-    }
-    Check(kvevict_sequence_append(sequence(), rows));
+    Capture(first + done, std::min(chunk, n - done), first + done);
   }
+}
+
+void Side::Capture(uint32_t first, uint32_t rows, uint32_t position) {
+  for (uint32_t l = 0; l < twin_->shape().n_layers; ++l) {
+    const kvevict_plane queries = gpu_ == nullptr
+                                      ? twin_->HostQueries(l, first)
+                                      : twin_->DeviceQueries(l, first);
+    Check(kvevict_sequence_capture(sequence(), l, &queries, rows, position));
+  }
+  Check(kvevict_sequence_append(sequence(), rows));
+}
+
+void Side::Decode(uint32_t position) {
+  Capture(position, 1, KVEVICT_POSITION_NEXT);
 }
 
 kvevict_evict_report Side::Evict(const kvevict_evict_options* options) {

@@ -26,8 +26,10 @@ class Side {
 
   // ---- The doors, of one layer at n_tokens ----
 
+  // By the last queries before position `logical`; 0: before n_tokens.
   std::vector<float> Score(uint32_t layer, uint32_t n_tokens,
-                           const kvevict_plane* row_lse = nullptr);
+                           const kvevict_plane* row_lse = nullptr,
+                           uint32_t logical = 0);
   // Keep lists [n_lists, n_keep] of given scores.
   std::vector<int32_t> Select(uint32_t layer, const std::vector<float>& scores,
                               uint32_t n_tokens,
@@ -42,6 +44,8 @@ class Side {
 
   // Captures and appends the tokens of [first, first + n), chunk by chunk.
   void Prefill(uint32_t first, uint32_t n, uint32_t chunk);
+  // The same for one token, at the position that the device has in its memory.
+  void Decode(uint32_t position);
   kvevict_evict_report Evict(const kvevict_evict_options* options = nullptr);
   std::vector<int32_t> Positions(uint32_t layer, uint32_t kv_head) const;
   uint32_t Stored(uint32_t layer) const;
@@ -52,6 +56,9 @@ class Side {
   class Memory;
 
   const kvevict_view& View(uint32_t layer) const;
+  // Shows the queries of [first, first + rows) as those from `position` on, and
+  // appends as many tokens.
+  void Capture(uint32_t first, uint32_t rows, uint32_t position);
 
   const Gpu* gpu_;
   Twin* twin_;
@@ -65,6 +72,11 @@ class Side {
 // The same survivors in every layer and head.
 void ExpectSamePositions(const Side& a, const Side& b, const Twin& twin,
                          Report* report);
+// Every slot holds the rows of the position it says, in every layer and head.
+void ExpectRowsOfPositions(const Side& side, Twin* twin, Report* report);
+// What the device keeps of the lengths is what the host counted.
+void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
+                   Report* report);
 
 // Every slot on the GPU holds the rows of the position it says, in every layer and
 // head.

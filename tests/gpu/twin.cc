@@ -213,6 +213,19 @@ void Twin::Restore() {
   }
 }
 
+void Twin::Store(uint32_t position, uint32_t slot) {
+  for (Layer& layer : layers_) {
+    for (uint32_t p = 0; p < kPlanes; ++p) {
+      for (uint32_t h = 0; h < shape_.n_kv_heads; ++h) {
+        const uint8_t* row = &layer.original[Offset(p, position, h)];
+        const uint64_t to = Offset(p, slot, h);
+        std::memcpy(&layer.host[to], row, RowBytes(p));
+        layer.device->Write(row, RowBytes(p), to);
+      }
+    }
+  }
+}
+
 void Twin::Fetch(uint32_t layer) {
   layers_[layer].fetched = layers_[layer].device->ReadAll<uint8_t>();
 }
@@ -253,8 +266,21 @@ std::string Twin::CompareWithPositions(
   return "";
 }
 
-bool Twin::IsUntouched(uint32_t layer) const {
-  return layers_[layer].fetched == layers_[layer].original;
+bool Twin::IsUntouched(uint32_t layer, uint32_t first_slot) const {
+  const Layer& l = layers_[layer];
+  if (first_slot == 0) return l.fetched == l.original;
+  for (uint32_t p = 0; p < kPlanes; ++p) {
+    for (uint32_t slot = first_slot; slot < max_tokens(); ++slot) {
+      for (uint32_t h = 0; h < shape_.n_kv_heads; ++h) {
+        const uint64_t offset = Offset(p, slot, h);
+        if (std::memcmp(&l.fetched[offset], &l.original[offset], RowBytes(p)) !=
+            0) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
 }
 
 uint64_t Twin::CacheBytes(uint64_t n_tokens) const {

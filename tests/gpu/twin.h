@@ -55,6 +55,8 @@ class Twin {
 
   // Both caches as they were in the beginning.
   void Restore();
+  // Writes the rows of a position to a slot of every layer, as decoding does.
+  void Store(uint32_t position, uint32_t slot);
   // Copies the GPU's cache of a layer down; Row() looks into the copy.
   void Fetch(uint32_t layer);
   // "" or what differs between the fetched layer's first n_tokens slots and the
@@ -64,8 +66,9 @@ class Twin {
   // position in the beginning.
   std::string CompareWithPositions(uint32_t layer, uint32_t kv_head,
                                    const std::vector<int32_t>& positions) const;
-  // Whether the fetched layer's bytes are all as in the beginning.
-  bool IsUntouched(uint32_t layer) const;
+  // Whether the fetched layer's bytes are as in the beginning, from a slot on;
+  // 0: all of them.
+  bool IsUntouched(uint32_t layer, uint32_t first_slot = 0) const;
 
   // Bytes of K, V and companion of all layers at n_tokens.
   uint64_t CacheBytes(uint64_t n_tokens) const;
