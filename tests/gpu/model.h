@@ -78,14 +78,6 @@ void ExpectRowsOfPositions(const Side& side, Twin* twin, Report* report);
 void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
                    Report* report);
 
-// Every slot on the GPU holds the rows of the position it says, in every layer and
-// head.
-void ExpectRowsOfPositions(const Side& side, Twin* twin, Report* report);
-
-// What the device keeps of the lengths is what the host counted.
-void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
-                   Report* report);
-
 }  // namespace kvevict::gpu
 
 #endif  // KVEVICT_TESTS_GPU_MODEL_H_
