@@ -71,11 +71,11 @@ if [[ -n $nvrtc ]]; then
   LD_LIBRARY_PATH=$folder/lib:$nvrtc "$program" --small --only acceptance \
     --no-timings --json "$folder/small.json" >"$folder/log" 2>&1 || status=$?
   expect "the program fails: $(cat "$folder/log")" test "$status" == 0
-  says "3 passed, 0 failed, 0 skipped"
+  says "5 passed, 0 failed, 0 skipped"
   expect "the JSON has its checks" python3 -c '
 import json, sys
 document = json.load(open(sys.argv[1]))
-assert len(document["checks"]) == 3 and document["seed"] > 0
+assert len(document["checks"]) == 5 and document["seed"] > 0
 assert all(check["passed"] for check in document["checks"])
 ' "$folder/small.json"
 else
