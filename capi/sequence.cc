@@ -25,14 +25,20 @@ Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
   return InvalidArgument("kv_head %u >= n_kv_heads %u", kv_head, n_kv_heads);
 }
 
-Status CheckViews(const Sequence& sequence, const kvevict_view* views,
-                  size_t views_len) {
+// An array with an element per layer.
+Status CheckLayerCount(const Sequence& sequence, const char* name,
+                       const void* array, size_t len) {
   const uint32_t n_layers = sequence.plan().geometry().n_layers;
-  if (views_len != n_layers) {
-    return InvalidArgument("views_len %zu is not n_layers %u", views_len,
+  if (len != n_layers) {
+    return InvalidArgument("%s_len %zu is not n_layers %u", name, len,
                            n_layers);
   }
-  KV_RETURN_IF_ERROR(CheckNotNull("views", views));
+  return CheckNotNull(name, array);
+}
+
+Status CheckViews(const Sequence& sequence, const kvevict_view* views,
+                  size_t views_len) {
+  KV_RETURN_IF_ERROR(CheckLayerCount(sequence, "views", views, views_len));
   KV_RETURN_IF_ERROR(CheckStruct("views[0]", views));
   const ViewList list(views, views_len);
   for (size_t l = 1; l < views_len; ++l) {
@@ -92,7 +98,19 @@ kvevict_status kvevict_sequence_capture(kvevict_sequence* sequence,
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
     KV_RETURN_IF_ERROR(CheckNotNull("queries", queries));
-    return Core(sequence).Capture(layer, *queries, n_rows, first_position);
+    return Core(sequence).Capture(layer, {queries, 1}, n_rows, first_position);
+  });
+}
+
+kvevict_status kvevict_sequence_capture_layers(
+    kvevict_sequence* sequence, const kvevict_plane* queries,
+    size_t queries_len, uint32_t n_rows, uint32_t first_position) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(
+        CheckLayerCount(Core(sequence), "queries", queries, queries_len));
+    return Core(sequence).Capture(0, {queries, queries_len}, n_rows,
+                                  first_position);
   });
 }
 

@@ -53,16 +53,18 @@ struct LayerJob {
   int32_t* new_positions = nullptr;  // [n_lists, n_keep], of the survivors
 };
 
-// Rows of one chunk into a layer's ring.
+// Rows of one chunk into the rings of layers.
 struct CaptureArgs {
-  const kvevict_plane* rows;  // of [n_heads, n_rows]; the chunk's first ones
-  uint32_t n_heads;           // are not among them if they would not stay
-  uint32_t n_rows;            // <= window
-  uint32_t first_position;
+  std::span<const kvevict_plane> layers;  // of [n_heads, first_row + n_rows]
+  uint32_t n_heads;
+  uint32_t first_row;       // those before it would not stay
+  uint32_t n_rows;          // <= window
+  uint32_t first_position;  // of first_row
   // Not NULL: first_position counts from the position that stands there when
   // the work runs.
   const uint32_t* position_address;
-  uint8_t* ring;  // [window, n_heads, packed row]; position p in row p % window
+  // [layers, window, n_heads, packed row]; position p in row p % window
+  uint8_t* rings;
   uint32_t window;
 };
 

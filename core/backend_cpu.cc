@@ -32,8 +32,8 @@ Reduce ToReduce(kvevict_reduce reduce) {
 
 // ---- capture ----
 
-Status CpuCapture(const Context&, Stream, const CaptureArgs& args) {
-  const kvevict_plane& rows = *args.rows;
+void CaptureLayer(const CaptureArgs& args, const kvevict_plane& rows,
+                  uint8_t* ring) {
   const uint32_t row_bytes = RowBytes(rows);
   const uint32_t element = row_bytes / rows.head_dim;
   const int64_t stride = ElementStride(rows);
@@ -42,11 +42,12 @@ Status CpuCapture(const Context&, Stream, const CaptureArgs& args) {
       args.first_position +
       (args.position_address == nullptr ? 0 : *args.position_address);
   for (uint32_t r = 0; r < args.n_rows; ++r) {
-    uint8_t* to = args.ring + uint64_t{(first + r) % args.window} *
-                                  args.n_heads * row_bytes;
+    uint8_t* to =
+        ring + uint64_t{(first + r) % args.window} * args.n_heads * row_bytes;
     for (uint32_t h = 0; h < args.n_heads; ++h, to += row_bytes) {
-      const uint8_t* from = base + int64_t{r} * rows.token_stride_bytes +
-                            int64_t{h} * rows.head_stride_bytes;
+      const uint8_t* from =
+          base + (int64_t{args.first_row} + r) * rows.token_stride_bytes +
+          int64_t{h} * rows.head_stride_bytes;
       if (stride == element) {
         std::memcpy(to, from, row_bytes);
         continue;
@@ -55,6 +56,14 @@ Status CpuCapture(const Context&, Stream, const CaptureArgs& args) {
         std::memcpy(to + uint64_t{e} * element, from + e * stride, element);
       }
     }
+  }
+}
+
+Status CpuCapture(const Context&, Stream, const CaptureArgs& args) {
+  uint8_t* ring = args.rings;
+  for (const kvevict_plane& rows : args.layers) {
+    CaptureLayer(args, rows, ring);
+    ring += uint64_t{args.window} * args.n_heads * RowBytes(rows);
   }
   return Status();
 }

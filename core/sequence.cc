@@ -195,11 +195,16 @@ uint8_t* Sequence::LseRing(uint32_t layer) const {
          uint64_t{layer} * plan().policy().obs_window * LseRowBytes();
 }
 
-Status Sequence::CheckRows(const kvevict_plane& rows, const char* name,
-                           kvevict_dtype dtype, uint32_t n_elements,
-                           uint32_t n_rows, uint32_t* first_position) const {
-  KV_RETURN_IF_ERROR(ValidateRows(name, rows, dtype, n_elements,
-                                  plan().geometry().n_q_heads, n_rows));
+Status Sequence::CheckRows(size_t layer, const kvevict_plane& rows,
+                           const char* name, kvevict_dtype dtype,
+                           uint32_t n_elements, uint32_t n_rows) const {
+  const Status status = ValidateRows(name, rows, dtype, n_elements,
+                                     plan().geometry().n_q_heads, n_rows);
+  return status.ok() ? status : Prefixed(status, "layer %zu: ", layer);
+}
+
+Status Sequence::CheckPositions(uint32_t n_rows,
+                                uint32_t* first_position) const {
   if (*first_position == KVEVICT_POSITION_NEXT) {
     *first_position = logical_length_;
   }
@@ -210,43 +215,46 @@ Status Sequence::CheckRows(const kvevict_plane& rows, const char* name,
   return Status();
 }
 
-Status Sequence::CaptureRows(const kvevict_plane& rows, uint32_t n_rows,
-                             uint32_t first_position, uint8_t* ring) {
-  const uint32_t window = plan().policy().obs_window;
-  const uint32_t n_skipped = n_rows - std::min(n_rows, window);
-  kvevict_plane last = rows;
-  last.data += uint64_t{n_skipped} * rows.token_stride_bytes;
+Status Sequence::CaptureRows(std::span<const kvevict_plane> layers,
+                             uint32_t n_rows, uint32_t first_position,
+                             uint8_t* rings) {
   CaptureArgs args;
-  args.rows = &last;
+  args.layers = layers;
   args.n_heads = plan().geometry().n_q_heads;
-  args.n_rows = n_rows - n_skipped;
-  args.first_position = n_skipped;
+  args.window = plan().policy().obs_window;
+  args.n_rows = std::min(n_rows, args.window);
+  args.first_row = args.first_position = n_rows - args.n_rows;
   args.position_address = nullptr;
   if (first_position == KVEVICT_POSITION_NEXT) {
     args.position_address = lengths_.data() + 1;
   } else {
     args.first_position += first_position;
   }
-  args.ring = ring;
-  args.window = window;
+  args.rings = rings;
   const Context& context = plan().context();
   return context.backend().capture(context, stream_, args);
 }
 
-Status Sequence::Capture(uint32_t layer, const kvevict_plane& queries,
+Status Sequence::Capture(uint32_t first_layer,
+                         std::span<const kvevict_plane> queries,
                          uint32_t n_rows, uint32_t first_position) {
   if (!plan().CapturesQueries()) return Status();
   const kvevict_geometry& g = plan().geometry();
   KV_RETURN_IF_ERROR(plan().CheckCanScore());
+  for (size_t i = 0; i < queries.size(); ++i) {
+    KV_RETURN_IF_ERROR(CheckRows(first_layer + i, queries[i], "queries",
+                                 g.q_dtype, g.k_head_dim, n_rows));
+  }
   uint32_t first = first_position;
-  KV_RETURN_IF_ERROR(
-      CheckRows(queries, "queries", g.q_dtype, g.k_head_dim, n_rows, &first));
+  KV_RETURN_IF_ERROR(CheckPositions(n_rows, &first));
   if (n_rows == 0) return Status();
   KV_RETURN_IF_ERROR(
-      CaptureRows(queries, n_rows, first_position, QueryRing(layer)));
-  captured_[layer].Add(first, n_rows, plan().policy().obs_window);
-  if (captured_lse_.size() > 0) {  // those of replaced rows are old
-    captured_lse_[layer].Cut(first);
+      CaptureRows(queries, n_rows, first_position, QueryRing(first_layer)));
+  for (size_t i = 0; i < queries.size(); ++i) {
+    captured_[first_layer + i].Add(first, n_rows, plan().policy().obs_window);
+    if (captured_lse_.size() > 0) {  // those of replaced rows are old
+      captured_lse_[first_layer + i].Cut(first);
+    }
   }
   return Status();
 }
@@ -254,12 +262,13 @@ Status Sequence::Capture(uint32_t layer, const kvevict_plane& queries,
 Status Sequence::CaptureLse(uint32_t layer, const kvevict_plane& row_lse,
                             uint32_t n_rows, uint32_t first_position) {
   if (!plan().CapturesQueries()) return Status();
-  uint32_t first = first_position;
   KV_RETURN_IF_ERROR(
-      CheckRows(row_lse, "row_lse", KVEVICT_DTYPE_F32, 1, n_rows, &first));
+      CheckRows(layer, row_lse, "row_lse", KVEVICT_DTYPE_F32, 1, n_rows));
+  uint32_t first = first_position;
+  KV_RETURN_IF_ERROR(CheckPositions(n_rows, &first));
   if (n_rows == 0 || captured_lse_.size() == 0) return Status();
   KV_RETURN_IF_ERROR(
-      CaptureRows(row_lse, n_rows, first_position, LseRing(layer)));
+      CaptureRows({&row_lse, 1}, n_rows, first_position, LseRing(layer)));
   captured_lse_[layer].Add(first, n_rows, plan().policy().obs_window);
   return Status();
 }

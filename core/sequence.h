@@ -66,8 +66,9 @@ class Sequence {
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
   Status Trim(uint32_t n_tokens);
-  Status Capture(uint32_t layer, const kvevict_plane& queries, uint32_t n_rows,
-                 uint32_t first_position);
+  // Of first_layer and those after it, a plane each.
+  Status Capture(uint32_t first_layer, std::span<const kvevict_plane> queries,
+                 uint32_t n_rows, uint32_t first_position);
   Status CaptureLse(uint32_t layer, const kvevict_plane& row_lse,
                     uint32_t n_rows, uint32_t first_position);
 
@@ -100,12 +101,14 @@ class Sequence {
  private:
   Status Allocate();
   Status CheckAppend(uint32_t n_tokens) const;
-  // The rows of a chunk that stay, into a layer's ring.
-  Status CaptureRows(const kvevict_plane& rows, uint32_t n_rows,
-                     uint32_t first_position, uint8_t* ring);
-  Status CheckRows(const kvevict_plane& rows, const char* name,
-                   kvevict_dtype dtype, uint32_t n_elements, uint32_t n_rows,
-                   uint32_t* first_position) const;
+  // The rows of a chunk that stay, into the rings of neighbouring layers.
+  Status CaptureRows(std::span<const kvevict_plane> layers, uint32_t n_rows,
+                     uint32_t first_position, uint8_t* rings);
+  Status CheckRows(size_t layer, const kvevict_plane& rows, const char* name,
+                   kvevict_dtype dtype, uint32_t n_elements,
+                   uint32_t n_rows) const;
+  // KVEVICT_POSITION_NEXT becomes the position that it stands for.
+  Status CheckPositions(uint32_t n_rows, uint32_t* first_position) const;
   // counts() as the stored lengths.
   Status SetDeviceLengths(uint32_t logical);
   uint64_t QueryRowBytes() const;  // all heads

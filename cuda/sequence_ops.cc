@@ -47,14 +47,19 @@ Status FillScores(const Context& context, Stream stream,
       });
 }
 
-}  // namespace
+// Shape and dtype are the geometry's.
+bool SameStrides(const kvevict_plane& a, const kvevict_plane& b) {
+  return a.token_stride_bytes == b.token_stride_bytes &&
+         a.head_stride_bytes == b.head_stride_bytes &&
+         ElementStride(a) == ElementStride(b);
+}
 
-Status Run_capture(const Context& context, Stream stream,
-                   const CaptureArgs& args) {
-  const kvevict_plane& rows = *args.rows;
+Status CaptureBatch(const Context& context, Stream stream,
+                    const CaptureArgs& args,
+                    std::span<const kvevict_plane> layers, uint8_t* rings) {
+  const kvevict_plane& rows = layers[0];
   CaptureParams p{};
-  p.from = rows.data;
-  p.ring = AddressOf(args.ring);
+  p.rings = AddressOf(rings);
   p.position_address = AddressOf(args.position_address);
   p.from_row_stride = rows.token_stride_bytes;
   p.from_head_stride = rows.head_stride_bytes;
@@ -63,16 +68,36 @@ Status Run_capture(const Context& context, Stream stream,
   p.n_elements = rows.head_dim;
   p.element_bytes = RowBytes(rows) / rows.head_dim;
   p.window = args.window;
-  p.unit = CaptureUnit(p);
+  p.n_layers = static_cast<uint32_t>(layers.size());
   for (uint32_t done = 0; done < args.n_rows; done += p.n_rows) {
     p.n_rows = std::min(args.n_rows - done, kMaxGridY);
     p.first_position = args.first_position + done;
-    p.from = rows.data + done * static_cast<uint64_t>(p.from_row_stride);
-    KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::capture_rows,
-                              {CaptureBlocks(p), p.n_rows, 1, kCaptureThreads},
-                              p));
+    const uint64_t row = uint64_t{args.first_row} + done;
+    for (uint32_t l = 0; l < p.n_layers; ++l) {
+      p.from[l] =
+          layers[l].data + row * static_cast<uint64_t>(p.from_row_stride);
+    }
+    p.unit = CaptureUnit(p);
+    KV_RETURN_IF_ERROR(
+        Launch(context, stream, KernelId::capture_rows,
+               {CaptureBlocks(p), p.n_rows, p.n_layers, kCaptureThreads}, p));
   }
   return Status();
+}
+
+}  // namespace
+
+Status Run_capture(const Context& context, Stream stream,
+                   const CaptureArgs& args) {
+  uint8_t* rings = args.rings;
+  return ForEachBatch(
+      args.layers, CaptureParams::kMaxLayers, SameStrides,
+      [&](std::span<const kvevict_plane> layers) {
+        KV_RETURN_IF_ERROR(CaptureBatch(context, stream, args, layers, rings));
+        rings += layers.size() * args.window * args.n_heads *
+                 uint64_t{RowBytes(layers[0])};
+        return Status();
+      });
 }
 
 Status Run_score_random(const Context& context, Stream stream,

@@ -22,8 +22,8 @@ KV_DEVICE void CopyUnit(uint64_t from, uint64_t to) {
 
 }  // namespace
 
-// Grid (units of a row / 128, n_rows); a thread owns one unit. Rows are at most
-// `window`, so no two go to the same place.
+// Grid (units of a row / 128, n_rows, n_layers); a thread owns one unit. Rows are
+// at most `window`, so no two go to the same place.
 KV_KERNEL(capture_rows, CaptureParams, kCaptureThreads, 1) {
   const uint64_t head_bytes = uint64_t{p.n_elements} * p.element_bytes;
   const uint64_t row_bytes = p.n_heads * head_bytes;
@@ -33,13 +33,14 @@ KV_KERNEL(capture_rows, CaptureParams, kCaptureThreads, 1) {
   const uint32_t row = blockIdx.y;
   const uint64_t in_head = byte % head_bytes;
   const uint64_t from =
-      p.from + static_cast<uint64_t>(row * p.from_row_stride) +
+      p.from[blockIdx.z] + static_cast<uint64_t>(row * p.from_row_stride) +
       static_cast<uint64_t>(static_cast<int64_t>(byte / head_bytes) *
                             p.from_head_stride) +
       static_cast<uint64_t>(static_cast<int64_t>(in_head / p.element_bytes) *
                             p.from_element_stride) +
       in_head % p.element_bytes;
-  const uint64_t to = p.ring + RingRow(p, row) * row_bytes + byte;
+  const uint64_t ring = p.rings + uint64_t{blockIdx.z} * p.window * row_bytes;
+  const uint64_t to = ring + RingRow(p, row) * row_bytes + byte;
   switch (p.unit) {
     case 16:
       return CopyUnit<Bytes16>(from, to);

@@ -6,7 +6,7 @@
 
 namespace kvevict::cuda {
 
-// Grid (CaptureBlocks(), n_rows).
+// Grid (CaptureBlocks(), n_rows, n_layers).
 constexpr uint32_t kCaptureThreads = 128;
 
 constexpr bool CaptureIsPacked(const CaptureParams& p) {
@@ -17,10 +17,11 @@ constexpr bool CaptureIsPacked(const CaptureParams& p) {
 constexpr uint32_t CaptureUnit(const CaptureParams& p) {
   const uint64_t run =
       uint64_t{p.element_bytes} * (CaptureIsPacked(p) ? p.n_elements : 1);
-  const uint64_t all =
-      16 | p.from | p.ring | run | static_cast<uint64_t>(p.from_row_stride) |
+  uint64_t all =
+      16 | p.rings | run | static_cast<uint64_t>(p.from_row_stride) |
       static_cast<uint64_t>(p.from_head_stride) |
       (CaptureIsPacked(p) ? 0 : static_cast<uint64_t>(p.from_element_stride));
+  for (uint32_t l = 0; l < p.n_layers; ++l) all |= p.from[l];
   return static_cast<uint32_t>(all & (~all + 1));
 }
 

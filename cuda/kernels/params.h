@@ -44,11 +44,11 @@ struct SlotPositions {
 };
 static_assert(sizeof(SlotPositions) == 16);
 
-// ---- capture: copies query rows into a layer's ring ----
+// ---- capture: copies query rows into the rings of layers ----
 
 struct CaptureParams {
-  uint64_t from;  // row 0 of those to copy, head 0
-  uint64_t ring;  // [window, n_heads, row elements], packed
+  static constexpr uint32_t kMaxLayers = 500;
+  uint64_t rings;  // [layers, window, n_heads, row elements], packed
   // u32 with the position of row 0, read when the kernel runs; 0: first_position
   // below is it.
   uint64_t position_address;
@@ -62,9 +62,10 @@ struct CaptureParams {
   uint32_t element_bytes;
   uint32_t window;  // position p goes to ring row p % window
   uint32_t unit;    // bytes moved at a time: CaptureUnit()
-  uint32_t reserved;
+  uint32_t n_layers;
+  uint64_t from[kMaxLayers];  // row 0 of those to copy, head 0
 };
-static_assert(sizeof(CaptureParams) == 80);
+static_assert(sizeof(CaptureParams) <= 4096);
 
 // ---- window_attention ----
 

@@ -85,6 +85,10 @@ void CheckDebug(const Gpu& gpu, Report* report) {
   const size_t n_bytes = e.workspace.n_bytes();
   const Call calls[] = {
       [&] { return kvevict_sequence_capture(s, 0, &queries, 1, 140); },
+      [&] {
+        const kvevict_plane both[] = {queries, queries};
+        return kvevict_sequence_capture_layers(s, both, 2, 1, 140);
+      },
       [&] { return kvevict_sequence_capture_lse(s, 0, &lse, 1, 139); },
       [&] { return kvevict_sequence_append(s, 1); },
       [&] { return kvevict_sequence_trim(s, 130); },

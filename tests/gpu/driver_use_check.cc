@@ -6,7 +6,6 @@
 
 #include "tests/cuda/mock/mock.h"
 #include "tests/gpu/evictable.h"
-#include "tests/gpu/other_context.h"
 
 namespace kvevict::gpu {
 namespace {
@@ -134,36 +133,6 @@ void CheckDebugFindsBadLists(const Gpu& gpu, Report* report) {
   }
   e.twin.Fetch(0);
   report->FailIf(!e.twin.IsUntouched(0), "a byte moved");
-}
-
-// A window of more rows than a grid is high: the driver takes every launch. They are not run, it would take too long.
-void CheckLongWindow(const Gpu& gpu, Report* report) {
-  constexpr int kLaunchFailed = 719;
-  constexpr uint32_t kRows = 65536;
-  const OtherContext other(gpu);
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = g.n_q_heads = g.n_kv_heads = 1;
-  g.k_head_dim = g.v_head_dim = 1;
-  g.max_tokens = kRows;
-  const ContextHandle context = CreateContext(other.gpu().ContextOptions());
-  const PlanHandle plan = CreatePlan(
-      context.get(), g, ParsePolicy("snapkv:budget=65550,window=65536"));
-  const SequenceHandle sequence = CreateSequence(plan.get());
-  Check(kvevict_sequence_set_stream(sequence.get(), other.gpu().stream()));
-  const Buffer rows(other.gpu(), kRows * sizeof(float));
-  kvevict_plane queries{};
-  queries.data = rows.address();
-  queries.dtype = KVEVICT_DTYPE_F32;
-  queries.head_dim = 1;
-  queries.token_stride_bytes = sizeof(float);
-  const uint64_t before = mock::Calls("cuLaunchKernel");
-  Check(kvevict_sequence_capture(sequence.get(), 0, &queries, kRows, 0));
-  report->FailIf(mock::Calls("cuLaunchKernel") != before + 2,
-                 "not in two launches");
-  mock::FailKernel(1, kLaunchFailed);
-  report->FailIf(other.gpu().driver().cuStreamSynchronize(
-                     other.gpu().stream()) == cuda::CUDA_SUCCESS,
-                 "the kernels have run");
 }
 
 // ---- Failures ----
@@ -322,8 +291,6 @@ void CheckDriverUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckCaptureWantsPreparing(gpu, report); });
   report->Check("log-sum-exps save the first pass",
                 [&] { CheckLseSavesAPass(gpu, report); });
-  report->Check("long windows are captured in pieces",
-                [&] { CheckLongWindow(gpu, report); });
   report->Check("debug finds keep lists that do not ascend",
                 [&] { CheckDebugFindsBadLists(gpu, report); });
   report->Check("device memory comes from the hooks",

@@ -10,6 +10,9 @@ namespace kvevict::gpu {
 // were; policy none queues nothing; captured calls must be prepared.
 void CheckDriverUse(const Gpu& gpu, const Effort& effort, Report* report);
 
+// Query rows of many layers and of long windows, in how few launches.
+void CheckQueryRows(const Gpu& gpu, const Effort& effort, Report* report);
+
 // What waits or compiles is refused while a stream is captured, and spoils
 // nothing.
 void CheckCaptureUse(const Gpu& gpu, const Effort& effort, Report* report);

@@ -41,6 +41,7 @@ constexpr NamedPart kParts[] = {
     {"moved_rows", CheckMovedRows},
     {"random", CheckRandom},
     {"driver_use", CheckDriverUse},
+    {"query_rows", CheckQueryRows},
     {"capture_use", CheckCaptureUse},
     {"contexts", CheckContexts},
     {"lost_contexts", CheckLostContexts},

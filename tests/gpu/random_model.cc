@@ -155,12 +155,27 @@ void RandomModel::Capture(uint32_t layer, uint32_t first, uint32_t n,
   gpu_.Synchronize();  // the rows go
 }
 
+void RandomModel::CaptureLayers(uint32_t first, uint32_t n, bool next) const {
+  std::vector<QueryRows> rows;
+  std::vector<kvevict_plane> planes;
+  for (uint32_t l = 0; l < g_.n_layers; ++l) {
+    rows.push_back(Queries(l, first, n));
+    planes.push_back(rows.back().device);
+  }
+  Check(kvevict_sequence_capture_layers(sequence(), planes.data(),
+                                        planes.size(), n,
+                                        next ? KVEVICT_POSITION_NEXT : first));
+  gpu_.Synchronize();  // the rows go
+}
+
 void RandomModel::Append(uint32_t n) {
   if (n == 0) return;
   const uint32_t first = Logical();
   AddTokens(n);
   const bool next = random_.OneOf(2);
-  for (uint32_t l = 0; l < g_.n_layers && by_attention(); ++l) {
+  const bool together = random_.OneOf(3);
+  if (together) CaptureLayers(first, n, next);
+  for (uint32_t l = 0; l < g_.n_layers && by_attention() && !together; ++l) {
     for (uint32_t done = 0; done < n;) {
       const uint32_t rows = next ? n : random_.In(1, n - done);
       Capture(l, first + done, rows, next);
@@ -178,15 +193,23 @@ void RandomModel::Decode(uint32_t n) {
   const size_t row_bytes =
       size_t{g_.n_q_heads} * g_.k_head_dim * ElementBytesOf(g_.q_dtype);
   const Buffer rows(gpu_, row_bytes * g_.n_layers);
+  std::vector<kvevict_plane> planes(g_.n_layers);
+  for (uint32_t l = 0; l < g_.n_layers; ++l) {
+    planes[l].data = rows.address() + l * row_bytes;
+    planes[l].dtype = g_.q_dtype;
+    planes[l].head_dim = g_.k_head_dim;
+    planes[l].head_stride_bytes =
+        static_cast<int64_t>(row_bytes / g_.n_q_heads);
+    planes[l].token_stride_bytes = static_cast<int64_t>(row_bytes);
+  }
+  const bool together = random_.OneOf(2);
   const Graph graph(gpu_, [&] {
-    for (uint32_t l = 0; l < g_.n_layers; ++l) {
-      kvevict_plane plane{};
-      plane.data = rows.address() + l * row_bytes;
-      plane.dtype = g_.q_dtype;
-      plane.head_dim = g_.k_head_dim;
-      plane.head_stride_bytes = static_cast<int64_t>(row_bytes / g_.n_q_heads);
-      plane.token_stride_bytes = static_cast<int64_t>(row_bytes);
-      Check(kvevict_sequence_capture(sequence(), l, &plane, 1,
+    if (together) {
+      Check(kvevict_sequence_capture_layers(
+          sequence(), planes.data(), planes.size(), 1, KVEVICT_POSITION_NEXT));
+    }
+    for (uint32_t l = 0; l < g_.n_layers && !together; ++l) {
+      Check(kvevict_sequence_capture(sequence(), l, &planes[l], 1,
                                      KVEVICT_POSITION_NEXT));
     }
     Check(kvevict_sequence_append(sequence(), 1));

@@ -1139,6 +1139,26 @@ KVEVICT_API kvevict_status kvevict_sequence_capture(
     uint32_t n_rows, uint32_t first_position) KVEVICT_NOEXCEPT;
 
 /**
+ * Shows the query rows of one chunk in every layer: kvevict_sequence_capture()
+ * for all layers, or an error and for none.
+ *
+ * For engines that have a step's queries of all layers at once. On CUDA that is
+ * one launch, where the planes of all layers have the same strides.
+ *
+ * @param[in] queries         [queries_len] planes, layer l's at [l], each as for
+ *                            kvevict_sequence_capture(); rows are copied.
+ * @param[in] queries_len     The geometry's n_layers.
+ * @param[in] n_rows          Of each layer; 0 is valid and does nothing.
+ * @param[in] first_position  Position of row 0, or KVEVICT_POSITION_NEXT.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
+ *         (opaque queries). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_capture_layers(
+    kvevict_sequence* sequence, const kvevict_plane* queries,
+    size_t queries_len, uint32_t n_rows,
+    uint32_t first_position) KVEVICT_NOEXCEPT;
+
+/**
  * Shows the log-sum-exps of query rows, as kvevict_score_window() takes them.
  *
  * Where a layer has them for its whole window, CUDA skips the first of two

@@ -78,25 +78,29 @@ void CaptureByBytes(const Source& s, const uint8_t* from, uint32_t position,
 // Returns the unit that was used.
 uint32_t CaptureAndCompare(Random& random, uint32_t turn) {
   const Source s = RandomSource(random);
+  const uint32_t n_layers = 1 + random.Below(3);
   const uint32_t window = s.n_rows + random.Below(4);
   const uint32_t position = random.Below(1000);
   const bool from_memory = random.Below(2) == 0;
-  const size_t from_offset = random.Below(4) == 0 ? random.Below(16) : 0;
   const size_t ring_offset = random.Below(8) == 0 ? random.Below(16) : 0;
+  const size_t ring_bytes =
+      size_t{window} * s.n_heads * s.n_elements * s.element_bytes;
 
-  std::vector<uint8_t> from(from_offset + s.bytes);
-  for (uint8_t& b : from) b = static_cast<uint8_t>(random.Next());
-  std::vector<uint8_t> ring(
-      ring_offset + size_t{window} * s.n_heads * s.n_elements * s.element_bytes,
-      0xA5);
-  std::vector<uint8_t> expected = ring;
-  CaptureByBytes(s, from.data() + from_offset, position, window,
-                 expected.data() + ring_offset);
+  std::vector<uint8_t> rings(ring_offset + n_layers * ring_bytes, 0xA5);
+  std::vector<uint8_t> expected = rings;
+  std::vector<uint8_t> from[3];
+  cuda::CaptureParams p = {};
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    const size_t from_offset = random.Below(6) == 0 ? random.Below(16) : 0;
+    from[l].resize(from_offset + s.bytes);
+    for (uint8_t& b : from[l]) b = static_cast<uint8_t>(random.Next());
+    p.from[l] = Address(from[l].data() + from_offset + s.first);
+    CaptureByBytes(s, from[l].data() + from_offset, position, window,
+                   expected.data() + ring_offset + l * ring_bytes);
+  }
 
   const uint32_t in_memory = position / 3;
-  cuda::CaptureParams p = {};
-  p.from = Address(from.data() + from_offset + s.first);
-  p.ring = Address(ring.data() + ring_offset);
+  p.rings = Address(rings.data() + ring_offset);
   p.position_address = from_memory ? Address(&in_memory) : 0;
   p.from_row_stride = s.row_stride;
   p.from_head_stride = s.head_stride;
@@ -107,10 +111,11 @@ uint32_t CaptureAndCompare(Random& random, uint32_t turn) {
   p.n_elements = s.n_elements;
   p.element_bytes = s.element_bytes;
   p.window = window;
+  p.n_layers = n_layers;
   p.unit = cuda::CaptureUnit(p);
-  Run(cuda::capture_rows, {cuda::CaptureBlocks(p), s.n_rows},
+  Run(cuda::capture_rows, {cuda::CaptureBlocks(p), s.n_rows, n_layers},
       cuda::kCaptureThreads, p, Schedule(turn));
-  ExpectSame(ring, expected, "capture", turn);
+  ExpectSame(rings, expected, "capture", turn);
   return p.unit;
 }
 
