@@ -58,6 +58,7 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 		hooks:    p.hooks,
 		geometry: p.geometry,
 		args:     &arguments{},
+		planes:   make([]native.Plane, p.geometry.NLayers),
 		views:    make([]native.View, p.geometry.NLayers),
 		caches:   make([]*content, p.geometry.NLayers),
 	}

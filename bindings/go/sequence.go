@@ -20,6 +20,7 @@ type Sequence struct {
 	hooks    *hooks
 	geometry native.Geometry
 	args     *arguments
+	planes   []native.Plane // one per layer, as views
 	views    []native.View
 	caches   []*content
 }
@@ -27,7 +28,6 @@ type Sequence struct {
 // arguments is memory for one call's arguments. It holds no pointers of Go, as cgo demands of what
 // is passed to C.
 type arguments struct {
-	plane   native.Plane
 	options native.EvictOptions
 	report  native.EvictReport
 	memory  native.SequenceMemory
@@ -63,6 +63,33 @@ func (s *Sequence) Capture(layer int, queries *Plane, nRows, firstPosition int) 
 	return s.capture("queries", native.Kvevict_sequence_capture, layer, queries, nRows, firstPosition)
 }
 
+// CaptureLayers shows the query rows of one chunk in every layer: Capture for all layers or, with an
+// error, for none. On CUDA that is one launch, where the strides of all layers are the same.
+func (s *Sequence) CaptureLayers(queries []*Plane, nRows, firstPosition int) error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	if len(queries) != len(s.planes) {
+		return invalid("%d queries for %d layers", len(queries), len(s.planes))
+	}
+	rows := count(&err, "nRows", nRows)
+	position := count(&err, "firstPosition", firstPosition)
+	if err != nil {
+		return err
+	}
+	for layer, plane := range queries {
+		if s.planes[layer], err = s.rows("queries", plane, rows); err != nil {
+			return invalid("layer %d: %v", layer, err)
+		}
+	}
+	err = native.Kvevict_sequence_capture_layers(
+		sequence, &s.planes[0], uint64(len(queries)), rows, position)
+	runtime.KeepAlive(queries)
+	return err
+}
+
 // CaptureLSE shows the log-sum-exps of query rows that were captured before, f32 with HeadDim 1,
 // which saves CUDA a pass over the keys.
 func (s *Sequence) CaptureLSE(layer int, rowLSE *Plane, nRows, firstPosition int) error {
@@ -82,21 +109,26 @@ func (s *Sequence) capture(
 	l := count(&err, "layer", layer)
 	rows := count(&err, "nRows", nRows)
 	position := count(&err, "firstPosition", firstPosition)
-	if err == nil && plane == nil {
-		err = invalid("%s is nil", name)
-	}
 	if err != nil {
 		return err
 	}
-	if err := plane.require(name, rows, s.geometry.NQHeads); err != nil {
+	if s.planes[0], err = s.rows(name, plane, rows); err != nil {
 		return err
 	}
-	if s.args.plane, err = plane.native(name); err != nil {
-		return err
-	}
-	err = call(sequence, l, &s.args.plane, rows, position)
+	err = call(sequence, l, &s.planes[0], rows, position)
 	runtime.KeepAlive(plane)
 	return err
+}
+
+// rows converts a plane that holds nRows rows of the query heads; name is for errors.
+func (s *Sequence) rows(name string, plane *Plane, nRows uint32) (native.Plane, error) {
+	if plane == nil {
+		return native.Plane{}, invalid("%s is nil", name)
+	}
+	if err := plane.require(name, nRows, s.geometry.NQHeads); err != nil {
+		return native.Plane{}, err
+	}
+	return plane.native(name)
 }
 
 // Append notes that the engine stored nTokens more rows in every layer, each at the layer's next slot

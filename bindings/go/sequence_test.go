@@ -48,7 +48,7 @@ func TestCapturesInAnyChunksAndRollsBack(t *testing.T) {
 		plane := rows(q[position*qHeads*headDim:], qHeads)
 		return &plane
 	}
-	var kept [3][]int32
+	var kept [4][]int32
 	for way := range kept {
 		sequence := newSequence(t, plan)
 		views := make([]*View, 2)
@@ -67,6 +67,11 @@ func TestCapturesInAnyChunksAndRollsBack(t *testing.T) {
 				must(t, sequence.Capture(layer, from(0), full, PositionNext))
 			}
 		}
+		if way == 3 {
+			must(t, sequence.CaptureLayers([]*Plane{from(0), from(0)}, 40, 0))
+			must(t, sequence.CaptureLayers([]*Plane{from(40), from(40)}, full-40, 40))
+			refusesLayers(t, sequence, from)
+		}
 		must(t, sequence.Append(full))
 		_, err := sequence.Evict(views, nil, workspace(t, plan, OperationEvict))
 		must(t, err)
@@ -76,6 +81,21 @@ func TestCapturesInAnyChunksAndRollsBack(t *testing.T) {
 	}
 	same(t, kept[0], kept[1])
 	same(t, kept[0], kept[2])
+	same(t, kept[0], kept[3])
+}
+
+// refusesLayers makes bad calls, which must leave every layer as it is.
+func refusesLayers(t *testing.T, sequence *Sequence, from func(int) *Plane) {
+	t.Helper()
+	both := []*Plane{from(0), from(full - 1)} // the second one has a row
+	fails(t, sequence.CaptureLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "1 rows")
+	both[1] = nil
+	fails(t, sequence.CaptureLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "nil")
+	both[1] = from(0)
+	both[1].HeadDim--
+	fails(t, sequence.CaptureLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "head_dim")
+	fails(t, sequence.CaptureLayers(both[:1], 4, 0), StatusInvalidArgument, "1 queries", "2 layers")
+	fails(t, sequence.CaptureLayers(both, -1, 0), StatusInvalidArgument, "nRows")
 }
 
 func TestProtectedPositionsAndCustomScores(t *testing.T) {
@@ -135,8 +155,10 @@ func TestCallsPerTokenDoNotAllocate(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, 1<<20, "snapkv:budget=16,window=4")
 	sequence := newSequence(t, plan)
 	queries := rows(random(qHeads*headDim, 1), qHeads)
+	layers := []*Plane{&queries}
 	allocations := testing.AllocsPerRun(100, func() {
 		must(t, sequence.Capture(0, &queries, 1, PositionNext))
+		must(t, sequence.CaptureLayers(layers, 1, PositionNext))
 		must(t, sequence.Append(1))
 		_, err := sequence.StoredLength(0)
 		must(t, err)

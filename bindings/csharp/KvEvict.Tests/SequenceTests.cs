@@ -108,6 +108,34 @@ public class SequenceTests
     }
 
     [Fact]
+    public void Layers_captured_together_are_like_one_after_the_other()
+    {
+        using var one = new SmallModel("snapkv:budget=24,window=4");
+        using var all = new SmallModel("snapkv:budget=24,window=4");
+        one.Prefill(40);
+        Plane[] planes = [all.QueryPlane, all.QueryPlane];
+        all.Sequence.CaptureLayers(planes, 30);
+        all.Sequence.CaptureLayers([.. planes.Select(p => p with { Offset = 30 * p.TokenStride })], 10, 30);
+        // Refused calls leave what is known.
+        Plane[] bad = [planes[0] with { Offset = 8 * planes[0].TokenStride }, planes[1] with { HeadDim = 7 }];
+        Assert.Contains("layer 1", Assert.Throws<KvEvictException>(
+            () => all.Sequence.CaptureLayers(bad, 10, 30)).Message);
+        Assert.Contains("queries_len 1", Assert.Throws<KvEvictException>(
+            () => all.Sequence.CaptureLayers(bad.AsSpan(1), 10, 30)).Message);
+        bad[1] = planes[1] with { Offset = 60 * planes[1].TokenStride };
+        Assert.Contains("queries[1]", Assert.Throws<ArgumentException>(
+            () => all.Sequence.CaptureLayers(bad, 10, 30)).Message);
+        Assert.Throws<ArgumentOutOfRangeException>(() => all.Sequence.CaptureLayers(planes, 10, -1));
+        all.Sequence.Append(40);
+        one.Evict();
+        all.Evict();
+        for (int l = 0; l < SmallModel.Layers; ++l)
+        {
+            Assert.Equal(one.Sequence.KeepPositions(l, 0), all.Sequence.KeepPositions(l, 0));
+        }
+    }
+
+    [Fact]
     public void Memory_of_a_layer_shows_its_lengths()
     {
         using var model = new SmallModel("streaming-llm:budget=16,sink=4");

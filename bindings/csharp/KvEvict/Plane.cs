@@ -137,9 +137,10 @@ public readonly record struct Plane
     }
 
     /// <summary>
-    /// Fails unless every row lies in the region. The highest block is -1 if the plane is not paged.
+    /// Fails unless every row lies in the region. The highest block is -1 if the plane is not paged, the index -1
+    /// if it is none of several.
     /// </summary>
-    internal void CheckRows(string name, int tokenCount, int headCount, int highestBlock = -1)
+    internal void CheckRows(string name, int tokenCount, int headCount, int highestBlock = -1, int index = -1)
     {
         if (tokenCount <= 0 || headCount <= 0 || Region.Address == 0) return;
         int elementBytes = KvEvictLibrary.ElementBytes(DType);
@@ -151,8 +152,9 @@ public readonly record struct Plane
         if (highestBlock >= 0) Reach((Int128)highestBlock * BlockStride);
         if (low < 0 || high > Region.Bytes)
         {
+            string which = index < 0 ? name : $"{name}[{index}]";
             throw new ArgumentException(
-                $"{name}: the rows of {tokenCount} tokens and {headCount} heads span bytes [{low}, {high}) of a "
+                $"{which}: the rows of {tokenCount} tokens and {headCount} heads span bytes [{low}, {high}) of a "
                 + $"region of {Region.Bytes}", name);
         }
 

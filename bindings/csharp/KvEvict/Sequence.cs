@@ -7,8 +7,8 @@ namespace KvEvict;
 public sealed unsafe class Sequence : IDisposable
 {
     private const uint NextPosition = uint.MaxValue;
-    // Above this many layers the views of an eviction do not go on the stack.
-    private const int MaxStackViews = 128;
+    // Above this many layers what a call takes of each does not go on the stack.
+    private const int MaxStackLayers = 128;
 
     private readonly SequenceHandle _handle;
     private readonly Plan _plan;
@@ -77,6 +77,25 @@ public sealed unsafe class Sequence : IDisposable
     public void Capture(int layer, Plane queries, int rowCount) => Capture(layer, queries, rowCount, NextPosition);
 
     /// <summary>
+    /// Shows the query rows of one chunk in every layer: <see cref="Capture(int, Plane, int, int)"/> for all layers
+    /// or, if one is refused, for none.
+    /// </summary>
+    /// <remarks>On CUDA one launch, where the strides of all layers are the same.</remarks>
+    /// <param name="queries">One per layer, [query heads, rows, key dim] after RoPE; copied.</param>
+    /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
+    /// <param name="firstPosition">Position of row 0.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="KvEvictException">A plane does not match the geometry, or their number is wrong.</exception>
+    public void CaptureLayers(ReadOnlySpan<Plane> queries, int rowCount, int firstPosition) =>
+        CaptureLayers(queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
+
+    /// <summary>As the other overload, from the sequence's logical length on.</summary>
+    /// <param name="queries">One per layer, [query heads, rows, key dim] after RoPE; copied.</param>
+    /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
+    public void CaptureLayers(ReadOnlySpan<Plane> queries, int rowCount) =>
+        CaptureLayers(queries, rowCount, NextPosition);
+
+    /// <summary>
     /// Shows the log-sum-exps of query rows that were captured before; they save CUDA a pass over the keys.
     /// </summary>
     /// <param name="layer">Below the number of layers.</param>
@@ -133,7 +152,7 @@ public sealed unsafe class Sequence : IDisposable
     public EvictReport Evict(ReadOnlySpan<View> views, Region workspace, EvictOptions options = default)
     {
         SequenceHandle handle = Handle;
-        Span<kvevict_view> native = views.Length <= MaxStackViews
+        Span<kvevict_view> native = views.Length <= MaxStackLayers
             ? stackalloc kvevict_view[views.Length]
             : GC.AllocateUninitializedArray<kvevict_view>(views.Length);
         kvevict_evict_report report = new() { struct_size = (uint)sizeof(kvevict_evict_report) };
@@ -264,6 +283,24 @@ public sealed unsafe class Sequence : IDisposable
         Native.kvevict_sequence_capture(Handle, Check.Count(layer, nameof(layer)), &native,
                                         Check.Count(rowCount, nameof(rowCount)), firstPosition);
         GC.KeepAlive(queries.Region.Owner);
+    }
+
+    private void CaptureLayers(ReadOnlySpan<Plane> queries, int rowCount, uint firstPosition)
+    {
+        Span<kvevict_plane> native = queries.Length <= MaxStackLayers
+            ? stackalloc kvevict_plane[queries.Length]
+            : GC.AllocateUninitializedArray<kvevict_plane>(queries.Length);
+        for (int layer = 0; layer < queries.Length; ++layer)
+        {
+            queries[layer].CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads, index: layer);
+            native[layer] = queries[layer].ToNative();
+        }
+        fixed (kvevict_plane* planes = native)
+        {
+            Native.kvevict_sequence_capture_layers(Handle, planes, (nuint)queries.Length,
+                                                   Check.Count(rowCount, nameof(rowCount)), firstPosition);
+        }
+        foreach (ref readonly Plane plane in queries) GC.KeepAlive(plane.Region.Owner);
     }
 
     private void CaptureLse(int layer, Plane rowLse, int rowCount, uint firstPosition)

@@ -54,6 +54,7 @@ typedef long long swig_type_24;
 typedef long long swig_type_25;
 typedef long long swig_type_26;
 typedef long long swig_type_27;
+typedef long long swig_type_28;
 extern void _wrap_Swig_free_native_924e175066b3f409(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_native_924e175066b3f409(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_native_924e175066b3f409(void);
@@ -96,18 +97,19 @@ extern uintptr_t _wrap_kvevict_sequence_set_stream_native_924e175066b3f409(uintp
 extern void _wrap_kvevict_sequence_destroy_native_924e175066b3f409(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_reset_native_924e175066b3f409(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_capture_native_924e175066b3f409(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_capture_layers_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, int arg4, int arg5);
 extern uintptr_t _wrap_kvevict_sequence_capture_lse_native_924e175066b3f409(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
 extern uintptr_t _wrap_kvevict_sequence_append_native_924e175066b3f409(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_replayed_native_924e175066b3f409(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_native_924e175066b3f409(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_evict_options_init_native_924e175066b3f409(swig_voidp arg1, swig_type_24 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, swig_type_25 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_26 arg6, swig_voidp arg7);
+extern uintptr_t _wrap_kvevict_evict_options_init_native_924e175066b3f409(swig_voidp arg1, swig_type_25 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_27 arg6, swig_voidp arg7);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_native_924e175066b3f409(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_native_924e175066b3f409(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_native_924e175066b3f409(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_native_924e175066b3f409(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_native_924e175066b3f409(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_native_924e175066b3f409(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_27 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_native_924e175066b3f409(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_28 arg5, swig_voidp arg6);
 #undef intgo
 */
 import "C"
@@ -711,6 +713,23 @@ func Kvevict_sequence_capture(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint3
 	return swig_r_1
 }
 
+func Kvevict_sequence_capture_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg4 uint32, arg5 uint32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_capture_layers_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_sequence_capture_lse(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -774,7 +793,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_native_924e175066b3f409(C.swig_voidp(_swig_i_0), C.swig_type_24(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_native_924e175066b3f409(C.swig_voidp(_swig_i_0), C.swig_type_25(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -793,7 +812,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_25(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_26(_swig_i_5), C.swig_voidp(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_26(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_27(_swig_i_5), C.swig_voidp(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -889,7 +908,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_27(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_native_924e175066b3f409(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_28(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -19,7 +19,7 @@ public final class Sequence extends Handle {
 
   private final Geometry geometry;
 
-  /** A call's arguments: a plane, or options, report and views. */
+  /** A call's arguments: planes, at most one per layer, or options, report and views. */
   private final Struct arguments;
 
   private static final int REPORT = EvictOptions.SIZE;
@@ -74,6 +74,39 @@ public final class Sequence extends Handle {
       leave();
       Reference.reachabilityFence(arguments);
       Reference.reachabilityFence(queries);
+    }
+  }
+
+  /**
+   * Shows the query rows of one chunk in every layer: {@link #capture} for all layers or, if one is
+   * refused, for none. On CUDA one launch, where the strides of all layers are the same.
+   *
+   * @param queries one per layer: [nQHeads, nRows] rows, after RoPE; copied
+   * @param nRows of each layer; 0 does nothing
+   * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
+   */
+  public void captureLayers(List<Plane> queries, int nRows, int firstPosition) {
+    Memory.count(nRows, "nRows");
+    Plane[] planes = queries.toArray(new Plane[0]);
+    if (planes.length != geometry.nLayers()) {
+      throw new IllegalArgumentException(
+          planes.length + " queries for " + geometry.nLayers() + " layers");
+    }
+    for (int layer = 0; layer < planes.length; ++layer) {
+      planes[layer].require(nRows, geometry.nQHeads(), "queries[" + layer + "]");
+    }
+    long sequence = enterAlone();
+    try {
+      arguments.seek(0);
+      for (Plane plane : planes) {
+        Plane.write(plane, arguments);
+      }
+      Native.kvevict_sequence_capture_layers(
+          sequence, arguments.address, planes.length, nRows, firstPosition);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+      Reference.reachabilityFence(planes);
     }
   }
 

@@ -78,6 +78,50 @@ final class SequenceTest {
     }
   }
 
+  /** As captured one after the other; a refused call leaves what is known. */
+  static void capturesAllLayersTogether() {
+    Plane[] queries = {
+      Caches.plane(Caches.random(N * Caches.QH * Caches.D, 3), Caches.QH),
+      Caches.plane(Caches.random(N * Caches.QH * Caches.D, 4), Caches.QH)
+    };
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 2, N, "snapkv:budget=16,window=4,pool=none")) {
+      int[][][] kept = new int[2][2][];
+      for (int way = 0; way < 2; ++way) {
+        try (Sequence sequence = plan.newSequence()) {
+          View[] views = new View[2];
+          for (int layer = 0; layer < 2; ++layer) {
+            views[layer] = Caches.view(
+                Caches.random(N * ROW, 10 + layer), Caches.random(N * ROW, 20 + layer));
+            if (way == 0) {
+              sequence.capture(layer, queries[layer], N, 0);
+            }
+          }
+          if (way == 1) {
+            sequence.captureLayers(List.of(queries), N, Sequence.POSITION_NEXT);
+            List<Plane> swapped = List.of(queries[1], Caches.plane(Caches.floats(0), Caches.QH));
+            Check.fails(IllegalArgumentException.class,
+                () -> sequence.captureLayers(swapped, N, 0), "queries[1]");
+            Plane narrow = Plane.of(Caches.floats(N * Caches.QH * Caches.D), DType.F32,
+                Caches.D - 1, Caches.QH * Caches.D * 4, Caches.D * 4);
+            Check.fails(KvEvictException.class,
+                () -> sequence.captureLayers(List.of(queries[1], narrow), N, 0), "layer 1");
+            Check.fails(IllegalArgumentException.class,
+                () -> sequence.captureLayers(List.of(queries[1]), N, 0), "1 queries");
+          }
+          sequence.append(N);
+          sequence.evict(List.of(views), plan.allocateWorkspace(Operation.EVICT));
+          for (int layer = 0; layer < 2; ++layer) {
+            kept[way][layer] = sequence.keepPositions(layer, 1);
+          }
+        }
+      }
+      for (int layer = 0; layer < 2; ++layer) {
+        Check.equal(kept[0][layer], kept[1][layer]);
+      }
+    }
+  }
+
   static void nextPositionIsTheLogicalLength() {
     Plane queries = Caches.plane(Caches.random(N * Caches.QH * Caches.D, 3), Caches.QH);
     try (Context context = Context.create();
