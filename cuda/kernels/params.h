@@ -47,7 +47,7 @@ static_assert(sizeof(SlotPositions) == 16);
 // ---- capture: copies query rows into the rings of layers ----
 
 struct CaptureParams {
-  static constexpr uint32_t kMaxLayers = 500;
+  static constexpr uint32_t kMaxLayers = 128;
   uint64_t rings;  // [layers, window, n_heads, row elements], packed
   // u32 with the position of row 0, read when the kernel runs; 0: first_position
   // below is it.
