@@ -3,6 +3,7 @@
 #define KVEVICT_TESTS_GPU_CHECKS_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tests/gpu/gpu.h"
@@ -35,6 +36,25 @@ void CheckCapabilities(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckAcceptance(const Gpu& gpu, const Effort& effort, Report* report);
 // The last part of it.
 void CheckPolicyNone(const Gpu& gpu, const Effort& effort, Report* report);
+
+struct Part {
+  const char* name;
+  void (*run)(const Gpu&, const Effort&, Report*);
+};
+
+// All of them.
+inline constexpr Part kParts[] = {
+    {"doors", CheckDoors},         {"capabilities", CheckCapabilities},
+    {"evictions", CheckEvictions}, {"determinism", CheckDeterminism},
+    {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
+    {"random", CheckRandom},
+};
+
+inline std::vector<std::string> PartNames() {
+  std::vector<std::string> names;
+  for (const Part& part : kParts) names.emplace_back(part.name);
+  return names;
+}
 
 }  // namespace kvevict::gpu
 

@@ -35,24 +35,6 @@ struct Options {
   std::string json;
 };
 
-struct Part {
-  const char* name;
-  void (*run)(const Gpu&, const Effort&, Report*);
-};
-
-constexpr Part kParts[] = {
-    {"doors", CheckDoors},         {"capabilities", CheckCapabilities},
-    {"evictions", CheckEvictions}, {"determinism", CheckDeterminism},
-    {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
-    {"random", CheckRandom},
-};
-
-std::vector<std::string> PartNames() {
-  std::vector<std::string> names;
-  for (const Part& part : kParts) names.emplace_back(part.name);
-  return names;
-}
-
 int Run(const Options& options) {
   const Gpu gpu(options.libraries);
   CreateContext(gpu.ContextOptions());  // or the reason why there is none

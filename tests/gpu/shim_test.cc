@@ -1,8 +1,9 @@
-// The first user's prompt with the library's own launches, and the kernels as C++
-// on fibers: no GPU, no NVRTC. Under every schedule.
+// The checks of the GPU program with the library's own launches, and the kernels
+// as C++ on fibers: no GPU, no NVRTC. Under every schedule.
 #include <fmt/format.h>
 
-#include <string_view>
+#include <CLI/CLI.hpp>
+#include <string>
 
 #include "tests/cuda/shim/shim.h"
 #include "tests/gpu/checks.h"
@@ -13,9 +14,14 @@ namespace {
 using namespace kvevict;       // NOLINT: a program
 using namespace kvevict::gpu;  // NOLINT
 
-constexpr Effort kSmall = {false, 1, 1};
+// More than one block: gather_rows has blocks that wait for others.
+Gpu ShimUnder(simt::Policy policy) {
+  fmt::print("schedule {}, seed {}\n", static_cast<int>(policy), simt::Seed());
+  shim::Schedule({policy, simt::Seed(), 4});
+  return Gpu({KVEVICT_SHIM_CUDA, KVEVICT_FAKES_DIR "/libfake_nvrtc_12.so", ""});
+}
 
-// What an eviction of such a ring takes, and decoding before and after it.
+// What an eviction of the first user's ring takes, and decoding around it.
 constexpr const char* kChain[] = {
     "capture_rows",     "advance_lengths", "window_lse", "window_scores",
     "pool_rows",        "select_topk",     "make_keys",  "pin_positions",
@@ -29,50 +35,50 @@ void ExpectChain(Report* report) {
   });
 }
 
+void ExpectNothingForNone(const Gpu& gpu, const Effort& effort,
+                          Report* report) {
+  const uint64_t before = shim::Launches("");
+  CheckPolicyNone(gpu, effort, report);
+  report->Check("policy none launches nothing", [&] {
+    report->FailIf(shim::Launches("") != before, "a kernel has run");
+  });
+}
+
 void ExpectNoLeaks(Report* report) {
   report->Check("nothing is left on the device", [&] {
     report->FailIf(shim::Leaks() != 0, fmt::format("{}", shim::Leaks()));
   });
 }
 
-void ExpectNothingForNone(const Gpu& gpu, Report* report) {
-  const uint64_t before = shim::Launches("");
-  CheckPolicyNone(gpu, kSmall, report);
-  report->Check("policy none launches nothing", [&] {
-    report->FailIf(shim::Launches("") != before, "a kernel has run");
-  });
-}
-
-// More than one block: gather_rows has blocks that wait for others.
-Gpu ShimUnder(simt::Policy policy) {
-  fmt::print("schedule {}, seed {}\n", static_cast<int>(policy), simt::Seed());
-  shim::Schedule({policy, simt::Seed(), 4});
-  return Gpu({KVEVICT_SHIM_CUDA, KVEVICT_FAKES_DIR "/libfake_nvrtc_12.so", ""});
-}
-
-void RunFull(Report* report) {
-  const Gpu gpu = ShimUnder(simt::kPolicies[0]);
-  CheckAcceptance(gpu, {true, simt::Seed(), 1}, report);
-}
-
-void RunSmall(Report* report) {
-  for (const simt::Policy policy : simt::kPolicies) {
-    const Gpu gpu = ShimUnder(policy);
-    CheckAcceptance(gpu, kSmall, report);
-    ExpectNothingForNone(gpu, report);
+void RunPart(const Part& part, const Gpu& gpu, bool full, Report* report) {
+  const Effort effort = {full, simt::Seed(), 2};
+  part.run(gpu, effort, report);
+  if (part.run == CheckAcceptance) {
+    ExpectChain(report);
+    ExpectNothingForNone(gpu, effort, report);
   }
-  ExpectChain(report);
 }
 
 }  // namespace
 
-// "full": the first user's own size, under one schedule, in minutes.
 int main(int argc, char** argv) {
+  bool full = false;
+  std::string only;
+  CLI::App app{"The checks of the GPU program on fibers."};
+  app.add_flag("--full", full, "shapes for a GPU, under one schedule: minutes");
+  app.add_option("--only", only, "one part of the checks")
+      ->check(CLI::IsMember(PartNames()));
+  CLI11_PARSE(app, argc, argv);
+
   Report report;
-  if (argc > 1 && std::string_view(argv[1]) == "full") {
-    RunFull(&report);
-  } else {
-    RunSmall(&report);
+  for (const simt::Policy policy : simt::kPolicies) {
+    const Gpu gpu = ShimUnder(policy);
+    for (const Part& part : kParts) {
+      if (only.empty() || only == part.name) {
+        RunPart(part, gpu, full, &report);
+      }
+    }
+    if (full) break;
   }
   ExpectNoLeaks(&report);
   fmt::print("{} passed, {} failed\n", report.n_passed(), report.n_failed());

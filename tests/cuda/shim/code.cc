@@ -1,11 +1,14 @@
-// Libraries, kernels and launches. A library is a variant of a kernel file, found
-// among those that CMakeLists.txt compiles, and a kernel in it by its symbol.
+// Libraries, kernels and launches. A library is a kernel file with its constants,
+// compiled by the compiler of the tests when it is loaded for the first time.
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 
 #include "tests/cuda/shim/driver.h"
 #include "tests/cuda/shim/kernel.h"
@@ -27,29 +30,47 @@ uint64_t Leaks() { return TheState().n_live; }
 
 namespace {
 
-// "topk.cu --std=c++17 -DKV_A=3 -DKV_B=0", as the fake NVRTC has it, to
-// "topk_3_0".
+// Of this process; the reports of the sanitizers read what is in it.
+class Folder {
+ public:
+  Folder() : path_(std::filesystem::temp_directory_path() / "kvevict-XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// "topk.cu --std=c++17 -DKV_A=3 -DKV_B=0", as the fake NVRTC has it, without what
+// is NVRTC's own.
 std::string VariantOf(const char* image) {
   std::istringstream words(image);
+  std::string variant;
   std::string word;
-  words >> word;
-  std::string variant = word.substr(0, word.rfind('.'));
+  words >> variant;
   while (words >> word) {
-    if (word.rfind("-DKV_", 0) != 0) continue;
-    variant += '_' + word.substr(word.find('=') + 1);
+    if (word.rfind("-DKV_", 0) == 0) variant += ' ' + word;
   }
   return variant;
 }
 
-// The symbol of a kernel in a variant, or NULL.
-const Kernel* FindKernel(const std::string& variant, const char* name) {
-  Dl_info self;
-  if (dladdr(reinterpret_cast<void*>(&Schedule), &self) == 0) return nullptr;
-  void* library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  void* symbol = dlsym(library, (variant + '_' + name).c_str());
-  dlclose(library);
-  return symbol == nullptr ? nullptr : reinterpret_cast<GetKernel>(symbol)();
+// A library in this process, or NULL.
+void* Compile(const std::string& variant) {
+  static const Folder folder;
+  static int n_compiled = 0;
+  const std::string path =
+      folder.path() + '/' + std::to_string(n_compiled++) + ".so";
+  const std::string command =
+      "sh '" KVEVICT_SHIM_COMPILE "' " + path + ' ' + variant;
+  if (std::system(command.c_str()) != 0) {
+    std::fprintf(stderr, "failed: %s\n", command.c_str());
+    return nullptr;
+  }
+  void* library = dlopen(path.c_str(), RTLD_NOW);
+  if (library == nullptr) std::fprintf(stderr, "%s\n", dlerror());
+  return library;
 }
 
 }  // namespace
@@ -57,28 +78,25 @@ const Kernel* FindKernel(const std::string& variant, const char* name) {
 CUresult Shim_cuLibraryLoadData(CUlibrary* out, const void* image, const int*,
                                 void**, unsigned, const int*, void**,
                                 unsigned) {
-  *out = reinterpret_cast<CUlibrary>(
-      new std::string(VariantOf(static_cast<const char*>(image))));
+  const std::string variant = VariantOf(static_cast<const char*>(image));
+  void*& library = TheState().libraries[variant];
+  if (library == nullptr) library = Compile(variant);
+  if (library == nullptr) return kInvalidImage;
+  *out = reinterpret_cast<CUlibrary>(library);
   ++TheState().n_live;
   return CUDA_SUCCESS;
 }
-CUresult Shim_cuLibraryUnload(CUlibrary library) {
-  delete reinterpret_cast<std::string*>(library);
+// It may be loaded again, and is compiled once.
+CUresult Shim_cuLibraryUnload(CUlibrary) {
   --TheState().n_live;
   return CUDA_SUCCESS;
 }
 
 CUresult Shim_cuLibraryGetKernel(CUkernel* out, CUlibrary library,
                                  const char* name) {
-  const auto& variant = *reinterpret_cast<const std::string*>(library);
-  const Kernel* kernel = FindKernel(variant, name);
-  if (kernel == nullptr) {
-    std::fprintf(stderr, "%s has not been compiled for the shim\n",
-                 variant.c_str());
-    return kNotFound;
-  }
-  *out = reinterpret_cast<CUkernel>(const_cast<Kernel*>(kernel));
-  return CUDA_SUCCESS;
+  *out = reinterpret_cast<CUkernel>(
+      dlsym(library, (std::string("kv_") + name).c_str()));
+  return *out == nullptr ? kNotFound : CUDA_SUCCESS;
 }
 CUresult Shim_cuKernelGetFunction(CUfunction* out, CUkernel kernel) {
   *out = reinterpret_cast<CUfunction>(kernel);
@@ -92,22 +110,25 @@ CUresult Shim_cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) {
 CUresult Shim_cuLaunchKernel(CUfunction function, unsigned grid_x,
                              unsigned grid_y, unsigned grid_z, unsigned block_x,
                              unsigned block_y, unsigned block_z,
-                             unsigned shared_bytes, CUstream, void** parameters,
-                             void**) {
+                             unsigned shared_bytes, CUstream stream,
+                             void** parameters, void**) {
   const auto& kernel = *reinterpret_cast<const Kernel*>(function);
+  const simt::Dim3 grid = {grid_x, grid_y, grid_z};
+  const simt::Dim3 block = {block_x, block_y, block_z};
   if (block_x * block_y * block_z > kernel.max_threads) {
     return kInvalidValue;
   }
   // As long as the kernel says, so that the sanitizers see what lies behind.
-  std::unique_ptr<char[]> copy(new char[kernel.param_bytes]);
+  const std::shared_ptr<char[]> copy(new char[kernel.param_bytes]);
   std::memcpy(copy.get(), parameters[0], kernel.param_bytes);
-  ++TheState().launches[kernel.name];
-  const std::string error = simt::LaunchErased(
-      kernel.run, copy.get(), {grid_x, grid_y, grid_z},
-      {block_x, block_y, block_z}, shared_bytes, TheState().options);
-  if (error.empty()) return CUDA_SUCCESS;
-  std::fprintf(stderr, "%s: %s\n", kernel.name, error.c_str());
-  return CUDA_ERROR_LAUNCH_FAILED;
+  return Queue(stream, [&kernel, copy, grid, block, shared_bytes] {
+    ++TheState().launches[kernel.name];
+    const std::string error = simt::LaunchErased(
+        kernel.run, copy.get(), grid, block, shared_bytes, TheState().options);
+    if (error.empty()) return CUDA_SUCCESS;
+    std::fprintf(stderr, "%s: %s\n", kernel.name, error.c_str());
+    return CUDA_ERROR_LAUNCH_FAILED;
+  });
 }
 
 }  // namespace kvevict::shim

@@ -4,8 +4,10 @@
 #define KVEVICT_TESTS_CUDA_SHIM_DRIVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "cuda/driver.h"
 #include "tests/simt/simt.h"
@@ -22,18 +24,28 @@ using namespace cuda;  // NOLINT: this is the other end of it
 
 // Results besides those that the library tells apart.
 constexpr auto kInvalidValue = static_cast<CUresult>(1);
+constexpr auto kInvalidImage = static_cast<CUresult>(200);
 constexpr auto kInvalidContext = static_cast<CUresult>(201);
 constexpr auto kNotFound = static_cast<CUresult>(500);
+
+using Work = std::function<CUresult()>;
+using Graph = std::vector<Work>;
 
 struct State {
   simt::Options options;
   std::map<std::string, uint64_t> launches;
-  uint64_t n_live = 0;  // allocations, streams, libraries
+  std::map<std::string, void*> libraries;
+  CUstream capturing = nullptr;
+  Graph captured;
+  uint64_t n_live = 0;  // allocations, streams, events, graphs, libraries
 };
 inline State& TheState() {
   static State& state = *new State;
   return state;
 }
+
+// Does the work, or adds it to the graph that the stream captures.
+CUresult Queue(CUstream stream, Work work);
 
 }  // namespace kvevict::shim
 

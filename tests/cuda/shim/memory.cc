@@ -1,5 +1,4 @@
-// Contexts and streams, of which there are no more than the library asks for, and
-// memory. Copies are done when the call returns.
+// The one context there is, and memory.
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -16,13 +15,20 @@ std::vector<CUcontext>& Contexts() {
   return stack;
 }
 
-// The one context there is.
 CUcontext Primary() {
   static char place;
   return reinterpret_cast<CUcontext>(&place);
 }
 
 void* At(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+
+CUresult QueueCopy(void* to, const void* from, size_t n_bytes,
+                   CUstream stream) {
+  return Queue(stream, [=] {
+    std::memcpy(to, from, n_bytes);
+    return CUDA_SUCCESS;
+  });
+}
 
 }  // namespace
 
@@ -55,27 +61,6 @@ CUresult Shim_cuCtxGetDevice(CUdevice* out) {
   return CUDA_SUCCESS;
 }
 
-// ---- Streams ----
-
-CUresult Shim_cuStreamCreate(CUstream* out, unsigned) {
-  *out = reinterpret_cast<CUstream>(new char);
-  ++TheState().n_live;
-  return CUDA_SUCCESS;
-}
-CUresult Shim_cuStreamDestroy(CUstream stream) {
-  delete reinterpret_cast<char*>(stream);
-  --TheState().n_live;
-  return CUDA_SUCCESS;
-}
-CUresult Shim_cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
-CUresult Shim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) {
-  return CUDA_SUCCESS;
-}
-CUresult Shim_cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* out) {
-  *out = CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-
 // ---- Memory ----
 
 CUresult Shim_cuMemAlloc(CUdeviceptr* out, size_t n_bytes) {
@@ -94,19 +79,23 @@ CUresult Shim_cuMemFree(CUdeviceptr memory) {
   return CUDA_SUCCESS;
 }
 CUresult Shim_cuMemcpyHtoDAsync(CUdeviceptr to, const void* from,
-                                size_t n_bytes, CUstream) {
-  std::memcpy(At(to), from, n_bytes);
-  return CUDA_SUCCESS;
+                                size_t n_bytes, CUstream stream) {
+  return QueueCopy(At(to), from, n_bytes, stream);
 }
 CUresult Shim_cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t n_bytes,
-                                CUstream) {
-  std::memcpy(to, At(from), n_bytes);
-  return CUDA_SUCCESS;
+                                CUstream stream) {
+  return QueueCopy(to, At(from), n_bytes, stream);
+}
+CUresult Shim_cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from,
+                                size_t n_bytes, CUstream stream) {
+  return QueueCopy(At(to), At(from), n_bytes, stream);
 }
 CUresult Shim_cuMemsetD8Async(CUdeviceptr to, unsigned char value,
-                              size_t n_bytes, CUstream) {
-  std::memset(At(to), value, n_bytes);
-  return CUDA_SUCCESS;
+                              size_t n_bytes, CUstream stream) {
+  return Queue(stream, [=] {
+    std::memset(At(to), value, n_bytes);
+    return CUDA_SUCCESS;
+  });
 }
 
 }  // namespace kvevict::shim

@@ -1,11 +1,12 @@
 // Control of the shim driver, for tests that link libkvevict_shim_cuda.so and
 // give its path to the library as that of libcuda.
 //
-// It runs the kernels as C++ on fibers (tests/simt), each when it is queued: order
-// on streams, captures and misuse are the mock driver's business. Device memory
-// is the process's own, every allocation of its exact size, so that the sanitizers
-// watch what the kernels do to it. With it goes the fake libnvrtc, whose "cubin"
-// names the file and its constants.
+// It runs the kernels as C++ on fibers (tests/simt), each when it is queued or when
+// its graph is launched: order on streams and misuse are the mock driver's
+// business. Device memory is the process's own, every allocation of its exact size,
+// so that the sanitizers watch what the kernels do to it. With it goes the fake
+// libnvrtc, whose "cubin" names the file and its constants; the driver has them
+// compiled by the compiler of the tests.
 #ifndef KVEVICT_TESTS_CUDA_SHIM_SHIM_H_
 #define KVEVICT_TESTS_CUDA_SHIM_SHIM_H_
 
