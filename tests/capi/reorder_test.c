@@ -1,9 +1,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/capi/support/cache.h"
+#include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/expect.h"
-#include "tests/capi/support/hooks.h"
 #include "tests/oracle/compact.h"
 
 enum { kMaxSlots = 4096, kGuardBytes = 64 };
@@ -66,61 +65,24 @@ static void RandomLists(test_random* random, int32_t* slots, uint32_t n,
   }
 }
 
-static void TryLayout(const test_cache_spec* spec, test_random* random,
-                      const kvevict_context* with) {
+static void TryCache(const kvevict_context* with, const test_cache_trial* t,
+                     test_random* random) {
   static int32_t slots[kMaxSlots];
-  test_cache* cache = test_cache_create(spec, random);
-  char what[128];
-  snprintf(what, sizeof what, "%s, %u heads, k %d x %u, v %d x %u",
-           test_layout_name(spec->layout), spec->n_kv_heads, (int)spec->k_dtype,
-           spec->k_head_dim, (int)spec->v_dtype, spec->v_head_dim);
-  const uint32_t n_tokens = test_random_between(random, 1, spec->capacity);
   const uint32_t n = test_random_coin(random)
-                         ? n_tokens
-                         : test_random_below(random, n_tokens + 1);
-  const uint32_t n_lists = test_random_coin(random) ? 1 : spec->n_kv_heads;
-  RandomLists(random, slots, n, n_lists, n_tokens);
-  ExpectAsOracle(with, cache, n_tokens, slots, n, n_lists, what);
-  test_cache_destroy(cache);
+                         ? t->n_tokens
+                         : test_random_below(random, t->n_tokens + 1);
+  RandomLists(random, slots, n, t->n_lists, t->n_tokens);
+  ExpectAsOracle(with, t->cache, t->n_tokens, slots, n, t->n_lists, t->what);
 }
 
 Test(reorder, every_layout_and_dtype_moves_as_the_oracle_says) {
   test_random random = test_random_start("reorder layouts");
-  for (int round = 0; round < 12; ++round) {
-    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-      for (kvevict_dtype k = KVEVICT_DTYPE_OPAQUE; k <= KVEVICT_DTYPE_BF16;
-           ++k) {
-        const test_cache_spec spec = {
-            (test_layout)layout,
-            test_random_between(&random, 1, 4),
-            test_random_between(&random, 1, 90),
-            k,
-            test_random_between(&random, 1, 40),
-            (kvevict_dtype)test_random_below(&random, 4),
-            test_random_below(&random, 40),
-            test_random_below(&random, 3)};
-        TryLayout(&spec, &random, context);
-      }
-    }
-  }
+  test_try_layouts_and_dtypes(context, &random, TryCache);
 }
 
 Test(reorder, any_number_of_threads_gives_the_same_bytes) {
   test_random random = test_random_start("reorder threads");
-  for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
-    test_runner runner;
-    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-    test_runner_install(&runner, n_threads, &options);
-    kvevict_context* threaded = NULL;
-    EXPECT_OK(kvevict_context_create(&options, &threaded));
-    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-      const test_cache_spec spec = {
-          (test_layout)layout, 4, 66, KVEVICT_DTYPE_F32, 8,
-          KVEVICT_DTYPE_F16,   8, 1};
-      TryLayout(&spec, &random, threaded);
-    }
-    kvevict_context_destroy(threaded);
-  }
+  test_try_threads(&random, TryCache);
 }
 
 Test(reorder, the_rows_in_place_already_change_no_byte) {

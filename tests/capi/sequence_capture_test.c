@@ -2,22 +2,9 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-static const test_model_spec kSpec = {
-    .policy = "snapkv:budget=60,window=8",
-    .n_layers = 2,
-    .n_q_heads = 4,
-    .n_kv_heads = 2,
-    .max_tokens = 100,
-    .max_positions = 200,
-    .k_head_dim = 16,
-    .v_head_dim = 8,
-    .q_dtype = KVEVICT_DTYPE_F16,
-    .k_dtype = KVEVICT_DTYPE_F32,
-    .layout = TEST_TOKEN_MAJOR,
-};
-
 static test_model* Model(void) {
-  return test_model_create(&kSpec, (test_random){1});
+  const test_model_spec spec = test_small_model("snapkv:budget=60,window=8");
+  return test_model_create(&spec, (test_random){1});
 }
 
 Test(sequence, capture_refuses_bad_arguments) {
@@ -120,8 +107,7 @@ Test(sequence, capture_copies_the_rows) {
 }
 
 Test(sequence, capture_does_nothing_where_attention_does_not_score) {
-  test_model_spec spec = kSpec;
-  spec.policy = "streaming-llm:budget=20";
+  const test_model_spec spec = test_small_model("streaming-llm:budget=20");
   test_model* m = test_model_create(&spec, (test_random){1});
   const kvevict_plane nothing[2] = {0};
   EXPECT_OK(kvevict_sequence_capture_layers(m->sequence, nothing, 2, 1, 0));
@@ -132,7 +118,7 @@ Test(sequence, capture_does_nothing_where_attention_does_not_score) {
 }
 
 Test(sequence, opaque_queries_cannot_be_captured) {
-  test_model_spec spec = kSpec;
+  test_model_spec spec = test_small_model("snapkv:budget=60,window=8");
   spec.q_dtype = KVEVICT_DTYPE_OPAQUE;
   test_model* m = test_model_create(&spec, (test_random){1});
   kvevict_plane q = test_model_queries(m, 0, 0);

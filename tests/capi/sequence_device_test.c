@@ -2,22 +2,10 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-static const test_model_spec kSpec = {
-    .policy = "snapkv:budget=60,window=8,scope=head",
-    .n_layers = 2,
-    .n_q_heads = 4,
-    .n_kv_heads = 2,
-    .max_tokens = 100,
-    .max_positions = 200,
-    .k_head_dim = 16,
-    .v_head_dim = 8,
-    .q_dtype = KVEVICT_DTYPE_F16,
-    .k_dtype = KVEVICT_DTYPE_F32,
-    .layout = TEST_TOKEN_MAJOR,
-};
-
 static test_model* Model(void) {
-  return test_model_create(&kSpec, (test_random){1});
+  const test_model_spec spec =
+      test_small_model("snapkv:budget=60,window=8,scope=head");
+  return test_model_create(&spec, (test_random){1});
 }
 
 static kvevict_sequence_memory MemoryOf(const test_model* m, uint32_t layer) {

@@ -3,22 +3,9 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-static const test_model_spec kSpec = {
-    .policy = "snapkv:budget=60,window=8",
-    .n_layers = 2,
-    .n_q_heads = 4,
-    .n_kv_heads = 2,
-    .max_tokens = 100,
-    .max_positions = 200,
-    .k_head_dim = 16,
-    .v_head_dim = 8,
-    .q_dtype = KVEVICT_DTYPE_F16,
-    .k_dtype = KVEVICT_DTYPE_F32,
-    .layout = TEST_TOKEN_MAJOR,
-};
-
 static test_model* Model(void) {
-  return test_model_create(&kSpec, (test_random){1});
+  const test_model_spec spec = test_small_model("snapkv:budget=60,window=8");
+  return test_model_create(&spec, (test_random){1});
 }
 
 Test(sequence, is_empty_when_created) {
@@ -90,8 +77,7 @@ Test(sequence, append_beyond_max_tokens_is_an_error_that_changes_nothing) {
 }
 
 Test(sequence, logical_length_stops_at_31_bits) {
-  test_model_spec spec = kSpec;
-  spec.policy = "streaming-llm:budget=10";
+  test_model_spec spec = test_small_model("streaming-llm:budget=10");
   spec.max_tokens = spec.max_positions = 20;
   test_model* m = test_model_create(&spec, (test_random){1});
   kvevict_geometry geometry = m->geometry;

@@ -13,6 +13,20 @@
 
 enum { kGuardBytes = 4096, kAlignment = 64 };
 
+test_model_spec test_small_model(const char* policy) {
+  return (test_model_spec){.policy = policy,
+                           .n_layers = 2,
+                           .n_q_heads = 4,
+                           .n_kv_heads = 2,
+                           .max_tokens = 100,
+                           .max_positions = 200,
+                           .k_head_dim = 16,
+                           .v_head_dim = 8,
+                           .q_dtype = KVEVICT_DTYPE_F16,
+                           .k_dtype = KVEVICT_DTYPE_F32,
+                           .layout = TEST_TOKEN_MAJOR};
+}
+
 static test_cache* NewCache(const test_model_spec* spec, test_layout layout,
                             uint32_t capacity, uint32_t seed) {
   const test_cache_spec cache = {

@@ -31,6 +31,9 @@ typedef struct test_model_spec {
   uint32_t n_threads; /* more than 1: the shuffling runner */
 } test_model_spec;
 
+/* 2 layers of 4 heads on 2, 100 slots; f16 queries, f32 cache. */
+test_model_spec test_small_model(const char* policy);
+
 typedef struct test_model {
   test_model_spec spec;
   kvevict_policy policy;

@@ -1,0 +1,58 @@
+#include "tests/capi/support/cache_trials.h"
+
+#include <stdio.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/hooks.h"
+
+void test_try_spec(const test_cache_spec* spec, const kvevict_context* with,
+                   test_random* random, test_try_cache* try) {
+  char what[128];
+  snprintf(what, sizeof what, "%s, %u heads, k %d x %u, v %d x %u",
+           test_layout_name(spec->layout), spec->n_kv_heads, (int)spec->k_dtype,
+           spec->k_head_dim, (int)spec->v_dtype, spec->v_head_dim);
+  const test_cache_trial trial = {
+      test_cache_create(spec, random),
+      test_random_between(random, 1, spec->capacity),
+      test_random_coin(random) ? 1 : spec->n_kv_heads, what};
+  try(with, &trial, random);
+  test_cache_destroy(trial.cache);
+}
+
+void test_try_layouts_and_dtypes(const kvevict_context* with,
+                                 test_random* random, test_try_cache* try) {
+  for (int round = 0; round < 12; ++round) {
+    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+      for (kvevict_dtype k = KVEVICT_DTYPE_OPAQUE; k <= KVEVICT_DTYPE_BF16;
+           ++k) {
+        const test_cache_spec spec = {
+            (test_layout)layout,
+            test_random_between(random, 1, 4),
+            test_random_between(random, 1, 90),
+            k,
+            test_random_between(random, 1, 40),
+            (kvevict_dtype)test_random_below(random, 4),
+            test_random_below(random, 40),
+            test_random_below(random, 3)};
+        test_try_spec(&spec, with, random, try);
+      }
+    }
+  }
+}
+
+void test_try_threads(test_random* random, test_try_cache* try) {
+  for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
+    test_runner runner;
+    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+    test_runner_install(&runner, n_threads, &options);
+    kvevict_context* threaded = NULL;
+    EXPECT_OK(kvevict_context_create(&options, &threaded));
+    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+      const test_cache_spec spec = {
+          (test_layout)layout, 4, 66, KVEVICT_DTYPE_F32, 8,
+          KVEVICT_DTYPE_F16,   8, 1};
+      test_try_spec(&spec, threaded, random, try);
+    }
+    kvevict_context_destroy(threaded);
+  }
+}
