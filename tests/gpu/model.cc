@@ -12,6 +12,7 @@ namespace kvevict::gpu {
 class Side::Memory {
  public:
   Memory(const Gpu* gpu, size_t n_bytes) : n_bytes_(n_bytes) {
+    if (n_bytes == 0) return;
     const std::vector<uint8_t> garbage(n_bytes, 0xA5);
     if (gpu != nullptr) {
       device_ = std::make_unique<Buffer>(*gpu, n_bytes);
