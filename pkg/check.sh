@@ -44,7 +44,24 @@ check_tsan() {
   run_tests build/tsan
 }
 
-# Not a step of its own: takes the present interface as the golden one.
+# Not one of the steps, since it finds as much as it is given time for: new inputs
+# for KVEVICT_FUZZ_SECONDS per fuzzer. What it learns stays in build/fuzz/corpus.
+check_fuzz() {
+  local name
+  need libclang-rt-dev
+  configure build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
+    -DKVEVICT_SANITIZE=fuzzer-no-link,address,undefined
+  build build/fuzz fuzz_policy fuzz_compact fuzz_sequence
+  for name in policy compact sequence; do
+    say "fuzzing $name"
+    mkdir -p "build/fuzz/corpus/$name"
+    build/fuzz/tests/fuzz/fuzz_"$name" -max_total_time="${KVEVICT_FUZZ_SECONDS:-60}" \
+      -artifact_prefix=build/fuzz/ -print_final_stats=1 -verbosity=0 \
+      "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name"
+  done
+}
+
+# Nor this: takes the present interface as the golden one.
 check_abi-update() {
   build_release
   KVEVICT_UPDATE_GOLDEN=1 ctest --test-dir "$release_dir" -R '^abi_(layout|symbols)$'

@@ -58,16 +58,16 @@ kvevict_plane DrawPlane(Draw& draw) {
   return plane;
 }
 
-// The bytes that `n_tokens` slots of a plane reach, walked one by one. The plane's
-// data is an offset into nowhere, only differences count.
+// The bytes that `n_tokens` slots of a plane reach, walked one by one.
 Range RangeOf(const kvevict_view& view, const kvevict_plane& plane,
               uint32_t n_tokens) {
   Range range;
-  const auto* base = reinterpret_cast<const uint8_t*>(plane.data);
   for (uint32_t t = 0; t < n_tokens; ++t) {
     for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
       for (uint32_t b = 0; b < oracle_row_bytes(&plane); ++b) {
-        const int64_t at = oracle_row_byte(&view, &plane, t, h, b) - base;
+        const auto address =
+            reinterpret_cast<uint64_t>(oracle_row_byte(&view, &plane, t, h, b));
+        const auto at = static_cast<int64_t>(address - plane.data);
         range.low = std::min(range.low, at);
         range.high = std::max(range.high, at + 1);
       }
@@ -84,7 +84,8 @@ std::unique_ptr<uint8_t[]> Place(kvevict_plane* plane, const Range& range,
   for (size_t i = 0; i < n_bytes; ++i) {
     memory[i] = static_cast<uint8_t>(i * 7 + draw.Byte());
   }
-  plane->data = reinterpret_cast<uint64_t>(memory.get() - range.low);
+  plane->data = reinterpret_cast<uint64_t>(memory.get()) -
+                static_cast<uint64_t>(range.low);
   return memory;
 }
 

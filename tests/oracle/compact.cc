@@ -60,7 +60,8 @@ uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
   }
   offset += int64_t{head} * plane->head_stride_bytes;
   offset += int64_t{byte / size} * element_stride + byte % size;
-  return reinterpret_cast<uint8_t*>(plane->data) + offset;
+  return reinterpret_cast<uint8_t*>(plane->data +
+                                    static_cast<uint64_t>(offset));
 }
 
 void oracle_compact(const kvevict_view* view, const int32_t* keep,
