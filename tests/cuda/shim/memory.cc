@@ -1,4 +1,5 @@
-// The one context there is, and memory.
+// The one context there is, current from the start as after cudaSetDevice(), and
+// memory.
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -41,7 +42,7 @@ CUresult Shim_cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice) {
 CUresult Shim_cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 
 CUresult Shim_cuCtxGetCurrent(CUcontext* out) {
-  *out = Contexts().empty() ? nullptr : Contexts().back();
+  *out = Contexts().empty() ? Primary() : Contexts().back();
   return CUDA_SUCCESS;
 }
 CUresult Shim_cuCtxPushCurrent(CUcontext context) {
@@ -56,7 +57,6 @@ CUresult Shim_cuCtxPopCurrent(CUcontext* out) {
   return CUDA_SUCCESS;
 }
 CUresult Shim_cuCtxGetDevice(CUdevice* out) {
-  if (Contexts().empty()) return kInvalidContext;
   *out = 0;
   return CUDA_SUCCESS;
 }
