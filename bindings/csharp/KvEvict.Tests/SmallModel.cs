@@ -13,7 +13,7 @@ internal sealed class SmallModel : IDisposable
         Context = context ?? new Context();
         Plan = new Plan(Context, Geometry, Policy.Parse(policy));
         Sequence = new Sequence(Plan);
-        Workspace = Plan.CreateWorkspace(Operation.Evict);
+        if (Context.Device == Device.Cpu) Workspace = Plan.CreateWorkspace(Operation.Evict);
         for (int l = 0; l < Layers; ++l)
         {
             Keys[l] = new PinnedMemory<float>(MaxTokens * KvHeads * Dim);
@@ -39,7 +39,7 @@ internal sealed class SmallModel : IDisposable
     public Context Context { get; }
     public Plan Plan { get; }
     public Sequence Sequence { get; }
-    public Workspace Workspace { get; }
+    public Workspace Workspace { get; } = null!; // for the CPU only
     public PinnedMemory<float>[] Keys { get; } = new PinnedMemory<float>[Layers];
     public PinnedMemory<float>[] Values { get; } = new PinnedMemory<float>[Layers];
     public PinnedMemory<float> Queries { get; }
@@ -71,7 +71,7 @@ internal sealed class SmallModel : IDisposable
         Sequence.Dispose();
         Plan.Dispose();
         Context.Dispose();
-        Workspace.Dispose();
+        Workspace?.Dispose();
         Queries.Dispose();
         foreach (PinnedMemory<float> memory in Keys.Concat(Values)) memory.Dispose();
     }

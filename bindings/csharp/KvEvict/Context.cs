@@ -46,7 +46,7 @@ public sealed unsafe class Context : IDisposable
         native.select_on_host = options.SelectOnHost ? 1u : 0;
         native.debug = options.Debug ? 1u : 0;
         ContextHooks? hooks = ContextHooks.Install(options, &native);
-        _handle = new ContextHandle(hooks);
+        _handle = new ContextHandle(options.Device, hooks);
         try
         {
             // The library copies the paths.
@@ -85,7 +85,10 @@ public sealed unsafe class Context : IDisposable
     /// <exception cref="KvEvictException">A kernel does not compile: the message has the log.</exception>
     public void Prepare(Plan? plan = null) => Native.kvevict_context_prepare(Handle, plan?.Handle);
 
-    /// <summary>Moves one layer's surviving rows to slots [0, n), in place; K, V and companions alike.</summary>
+    /// <summary>
+    /// Moves one layer's surviving rows to slots [0, n), in place; K, V and companions alike. This overload is
+    /// for the CPU.
+    /// </summary>
     /// <param name="view">The layer's cache.</param>
     /// <param name="tokenCount">Slots held before.</param>
     /// <param name="keep">
@@ -95,9 +98,11 @@ public sealed unsafe class Context : IDisposable
     /// </param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
     public void Compact(View view, int tokenCount, ReadOnlySpan<int> keep, int listCount = 1)
     {
+        Handle.RefuseHostMemory(nameof(keep));
         fixed (int* slots = keep) Compact(view, tokenCount, slots, (nuint)keep.Length, listCount, default, 0);
     }
 
@@ -114,7 +119,8 @@ public sealed unsafe class Context : IDisposable
     public void Compact(View view, int tokenCount, Region keep, int listCount = 1, nint stream = 0,
                         Region workspace = default)
     {
-        Compact(view, tokenCount, (int*)keep.Resolve(), keep.Elements<int>(), listCount, workspace, stream);
+        Compact(view, tokenCount, (int*)keep.Resolve(Handle, nameof(keep)), keep.Elements<int>(), listCount,
+                workspace, stream);
         GC.KeepAlive(keep.Owner);
     }
 
@@ -139,7 +145,7 @@ public sealed unsafe class Context : IDisposable
     /// <summary>
     /// Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read before the first
     /// is written; K, V and companions alike. Straightens a ring that has wrapped, and serves keep lists that do
-    /// not ascend. Other rows are not touched.
+    /// not ascend. Other rows are not touched. This overload is for the CPU.
     /// </summary>
     /// <param name="view">The layer's cache.</param>
     /// <param name="tokenCount">Slots held before.</param>
@@ -150,11 +156,13 @@ public sealed unsafe class Context : IDisposable
     /// <param name="workspace">Scratch, from <see cref="CreateReorderWorkspace"/>.</param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
     /// A slot is out of range, the workspace is too small, or the view cannot be.
     /// </exception>
     public void Reorder(View view, int tokenCount, ReadOnlySpan<int> slots, Region workspace, int listCount = 1)
     {
+        Handle.RefuseHostMemory(nameof(slots));
         fixed (int* first = slots) Reorder(view, tokenCount, first, (nuint)slots.Length, workspace, listCount, 0);
     }
 
@@ -171,7 +179,8 @@ public sealed unsafe class Context : IDisposable
     public void Reorder(View view, int tokenCount, Region slots, Region workspace, int listCount = 1,
                         nint stream = 0)
     {
-        Reorder(view, tokenCount, (int*)slots.Resolve(), slots.Elements<int>(), workspace, listCount, stream);
+        Reorder(view, tokenCount, (int*)slots.Resolve(Handle, nameof(slots)), slots.Elements<int>(), workspace,
+                listCount, stream);
         GC.KeepAlive(slots.Owner);
     }
 
@@ -201,9 +210,13 @@ public sealed unsafe class Context : IDisposable
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <returns>A workspace to dispose.</returns>
     /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The view, or so many lists, cannot be.</exception>
-    public Workspace CreateReorderWorkspace(View view, int slotCount, int listCount = 1) =>
-        new(ReorderWorkspaceBytes(view, slotCount, listCount));
+    public Workspace CreateReorderWorkspace(View view, int slotCount, int listCount = 1)
+    {
+        Handle.RefuseHostMemory("workspace");
+        return new Workspace(ReorderWorkspaceBytes(view, slotCount, listCount));
+    }
 
     /// <summary>Releases it with the last object made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
@@ -216,8 +229,8 @@ public sealed unsafe class Context : IDisposable
         view.Write(&native, tokenCount);
         ContextHandle handle = Handle;
         Native.kvevict_compact(handle, &native, (uint)tokenCount, keep, keepLength,
-                               Check.Count(listCount, nameof(listCount)), (void*)workspace.Resolve(),
-                               (nuint)workspace.Bytes, stream);
+                               Check.Count(listCount, nameof(listCount)),
+                               (void*)workspace.Resolve(handle, nameof(workspace)), (nuint)workspace.Bytes, stream);
         GC.KeepAlive(view);
         GC.KeepAlive(workspace.Owner);
         handle.Hooks?.ThrowIfFailed();
@@ -231,8 +244,8 @@ public sealed unsafe class Context : IDisposable
         view.Write(&native, tokenCount);
         ContextHandle handle = Handle;
         Native.kvevict_reorder(handle, &native, (uint)tokenCount, slots, slotsLength,
-                               Check.Count(listCount, nameof(listCount)), (void*)workspace.Resolve(),
-                               (nuint)workspace.Bytes, stream);
+                               Check.Count(listCount, nameof(listCount)),
+                               (void*)workspace.Resolve(handle, nameof(workspace)), (nuint)workspace.Bytes, stream);
         GC.KeepAlive(view);
         GC.KeepAlive(workspace.Owner);
         handle.Hooks?.ThrowIfFailed();

@@ -59,6 +59,8 @@ public sealed unsafe class Plan : IDisposable
 
     internal PlanHandle Handle => Check.Open(_handle, this);
 
+    internal ContextHandle Context => _context;
+
     internal ContextHooks? Hooks => _context.Hooks;
 
     /// <summary>
@@ -77,8 +79,13 @@ public sealed unsafe class Plan : IDisposable
     /// <summary>Allocates the scratch that an operation needs on the CPU.</summary>
     /// <param name="operation">The operation.</param>
     /// <returns>A workspace to dispose.</returns>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">There is no such operation.</exception>
-    public Workspace CreateWorkspace(Operation operation) => new(WorkspaceBytes(operation));
+    public Workspace CreateWorkspace(Operation operation)
+    {
+        _context.RefuseHostMemory("workspace");
+        return new Workspace(WorkspaceBytes(operation));
+    }
 
     /// <summary>Tokens each layer keeps.</summary>
     /// <param name="tokenCount">Tokens seen so far, at least 1.</param>
@@ -107,7 +114,9 @@ public sealed unsafe class Plan : IDisposable
                                 c.rotate_reason, c.needs_score != 0);
     }
 
-    /// <summary>Scores one layer's cached tokens by the attention of the last queries.</summary>
+    /// <summary>
+    /// Scores one layer's cached tokens by the attention of the last queries. This overload is for the CPU.
+    /// </summary>
     /// <param name="queries">
     /// [query heads, observation window, key dim] rows after RoPE; "token" w is the query of token
     /// tokenCount - window + w.
@@ -120,9 +129,11 @@ public sealed unsafe class Plan : IDisposable
     /// </param>
     /// <param name="workspace">Scratch for <see cref="Operation.ScoreWindow"/>.</param>
     /// <exception cref="ArgumentException">A span is too short, or rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The view cannot be, or keys cannot be read.</exception>
     public void ScoreWindow(Plane queries, View view, int tokenCount, Span<float> scores, Region workspace)
     {
+        _context.RefuseHostMemory(nameof(scores));
         long length = ScoresLength(tokenCount);
         if (scores.Length < length) throw TooShort(nameof(scores), scores.Length, length);
         fixed (float* values = scores) ScoreWindow(queries, default, view, tokenCount, values, length, workspace, 0);
@@ -147,11 +158,14 @@ public sealed unsafe class Plan : IDisposable
         long length = ScoresLength(tokenCount);
         long available = (long)scores.Elements<float>();
         if (available < length) throw TooShort(nameof(scores), available, length);
-        ScoreWindow(queries, rowLse, view, tokenCount, (float*)scores.Resolve(), length, workspace, stream);
+        ScoreWindow(queries, rowLse, view, tokenCount, (float*)scores.Resolve(_context, nameof(scores)), length,
+                    workspace, stream);
         GC.KeepAlive(scores.Owner);
     }
 
-    /// <summary>Chooses the slots of a layer that survive under the policy's budget.</summary>
+    /// <summary>
+    /// Chooses the slots of a layer that survive under the policy's budget. This overload is for the CPU.
+    /// </summary>
     /// <param name="layer">Decides the budget; 0 for <see cref="Scope.Model"/>.</param>
     /// <param name="scores">
     /// [KV heads, <paramref name="tokenCount"/>], for <see cref="Scope.Model"/> [layers, KV heads,
@@ -164,10 +178,12 @@ public sealed unsafe class Plan : IDisposable
     /// <param name="workspace">Scratch for <see cref="Operation.Select"/>.</param>
     /// <param name="protectedSlots">Strictly ascending slots that must stay.</param>
     /// <returns>n, the tokens kept per list.</returns>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The budget is less than what must stay, or keep is too short.</exception>
     public int Select(int layer, ReadOnlySpan<float> scores, int tokenCount, Span<int> keep, Region workspace,
                       ReadOnlySpan<int> protectedSlots = default)
     {
+        _context.RefuseHostMemory(nameof(keep));
         fixed (float* values = scores)
         fixed (int* slots = keep)
         {
@@ -189,8 +205,9 @@ public sealed unsafe class Plan : IDisposable
     public int Select(int layer, Region scores, int tokenCount, Region keep, Region workspace,
                       ReadOnlySpan<int> protectedSlots = default, nint stream = 0)
     {
-        int kept = Select(layer, (float*)scores.Resolve(), scores.Elements<float>(), tokenCount,
-                          (int*)keep.Resolve(), keep.Elements<int>(), workspace, protectedSlots, stream);
+        int kept = Select(layer, (float*)scores.Resolve(_context, nameof(scores)), scores.Elements<float>(), tokenCount,
+                          (int*)keep.Resolve(_context, nameof(keep)), keep.Elements<int>(), workspace,
+                          protectedSlots, stream);
         GC.KeepAlive(scores.Owner);
         GC.KeepAlive(keep.Owner);
         return kept;
@@ -210,7 +227,8 @@ public sealed unsafe class Plan : IDisposable
         kvevict_view nativeView;
         view.Write(&nativeView, tokenCount);
         Native.kvevict_score_window(Handle, &nativeQueries, nativeLse.data == 0 ? null : &nativeLse, &nativeView,
-                                    (uint)tokenCount, scores, (nuint)length, (void*)workspace.Resolve(),
+                                    (uint)tokenCount, scores, (nuint)length,
+                                    (void*)workspace.Resolve(_context, nameof(workspace)),
                                     (nuint)workspace.Bytes, stream);
         GC.KeepAlive(queries.Region.Owner);
         GC.KeepAlive(rowLse.Region.Owner);
@@ -227,7 +245,8 @@ public sealed unsafe class Plan : IDisposable
         {
             Native.kvevict_select(Handle, Check.Count(layer, nameof(layer)), scores, scoresLength,
                                   Check.Count(tokenCount, nameof(tokenCount)), mustStay,
-                                  (nuint)protectedSlots.Length, keep, keepCapacity, (void*)workspace.Resolve(),
+                                  (nuint)protectedSlots.Length, keep, keepCapacity,
+                                  (void*)workspace.Resolve(_context, nameof(workspace)),
                                   (nuint)workspace.Bytes, &kept, stream);
         }
         GC.KeepAlive(workspace.Owner);

@@ -5,7 +5,9 @@ namespace KvEvict;
 /// alive and checks that it is not disposed; nothing is copied.
 /// </summary>
 /// <remarks>
-/// <see cref="PinnedMemory{T}"/> and <see cref="Workspace"/> convert to it by themselves.
+/// <see cref="PinnedMemory{T}"/> and <see cref="Workspace"/> convert to it by themselves. On CUDA a call only
+/// queues its work: keep the owner until the stream has passed it. Pinned host memory serves there once it is
+/// registered with the driver.
 /// </remarks>
 public readonly record struct Region
 {
@@ -42,6 +44,13 @@ public readonly record struct Region
     {
         if (Owner is IRegionOwner owner) ObjectDisposedException.ThrowIf(owner.IsDisposed, owner);
         return Address;
+    }
+
+    /// <summary>The address, for a call that works with a context.</summary>
+    internal ulong Resolve(ContextHandle context, string name)
+    {
+        if (Owner is Workspace) context.RefuseHostMemory(name);
+        return Resolve();
     }
 
     internal unsafe nuint Elements<T>() where T : unmanaged => (nuint)(Bytes / sizeof(T));

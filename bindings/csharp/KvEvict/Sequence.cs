@@ -170,12 +170,13 @@ public sealed unsafe class Sequence : IDisposable
             Native.kvevict_evict_options_init(&nativeOptions, (nuint)sizeof(kvevict_evict_options));
             nativeOptions.protected_positions = mustStay;
             nativeOptions.protected_positions_len = (nuint)options.ProtectedPositions.Length;
-            nativeOptions.scores = (float*)options.Scores.Resolve();
+            nativeOptions.scores = (float*)options.Scores.Resolve(_plan.Context, nameof(options.Scores));
             nativeOptions.scores_len = options.Scores.Elements<float>();
             nativeOptions.scores_layer_stride = options.ScoresLayerStride;
             nativeOptions.scores_head_stride = options.ScoresHeadStride;
             Native.kvevict_sequence_evict(handle, nativeViews, (nuint)views.Length, &nativeOptions,
-                                          (void*)workspace.Resolve(), (nuint)workspace.Bytes, &report);
+                                          (void*)workspace.Resolve(_plan.Context, nameof(workspace)),
+                                          (nuint)workspace.Bytes, &report);
         }
         foreach (View view in views) GC.KeepAlive(view);
         GC.KeepAlive(options.Scores.Owner);

@@ -1,0 +1,199 @@
+using System.Runtime.InteropServices;
+using Xunit;
+
+namespace KvEvict.Tests;
+
+/// <summary>
+/// Contexts on CUDA, by libraries that run the kernels on the CPU: device memory is the process's own.
+/// </summary>
+public sealed class CudaTests : IDisposable
+{
+    private const int Tokens = 48;
+    private const string PolicyText = "snapkv:budget=24,window=4,sink=2";
+    private readonly DeviceMemory _device = new();
+
+    public void Dispose() => _device.Dispose();
+
+    [CudaFact]
+    public void A_sequence_keeps_what_it_keeps_on_the_CPU()
+    {
+        using var cpu = new SmallModel(PolicyText);
+        using var gpu = new SmallModel(PolicyText, new Context(Cuda));
+        gpu.Context.Prepare(gpu.Plan);
+        Region workspace = _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.Evict));
+        cpu.Prefill(Tokens);
+        gpu.Sequence.SetStream(0);
+        gpu.Sequence.CaptureLayers([gpu.QueryPlane, gpu.QueryPlane], Tokens);
+        gpu.Sequence.Append(Tokens);
+        Assert.Equal(cpu.Evict(), gpu.Sequence.Evict(gpu.Views, workspace));
+        AssertSame(cpu, gpu);
+
+        // Decoding goes on at the next position, which the device has in its memory.
+        Plane next = cpu.QueryPlane with { Offset = Tokens * cpu.QueryPlane.TokenStride };
+        Plane nextOnGpu = gpu.QueryPlane with { Offset = next.Offset };
+        for (int l = 0; l < SmallModel.Layers; ++l)
+        {
+            cpu.Sequence.Capture(l, next, 8);
+            gpu.Sequence.Capture(l, nextOnGpu, 8);
+        }
+        cpu.Sequence.Append(8);
+        gpu.Sequence.Append(8);
+        AssertSame(cpu, gpu);
+        Assert.Equal(cpu.Evict(), gpu.Sequence.Evict(gpu.Views, workspace));
+        AssertSame(cpu, gpu);
+    }
+
+    [CudaFact]
+    public void The_doors_do_what_they_do_on_the_CPU()
+    {
+        using var cpu = new SmallModel(PolicyText);
+        using var gpu = new SmallModel(PolicyText, new Context(Cuda with { Debug = true }));
+        float[] expectedScores = new float[SmallModel.KvHeads * Tokens];
+        int[] expectedKeep = new int[SmallModel.KvHeads * 24];
+        using Workspace scoring = cpu.Plan.CreateWorkspace(Operation.ScoreWindow);
+        using Workspace selecting = cpu.Plan.CreateWorkspace(Operation.Select);
+        cpu.Plan.ScoreWindow(cpu.QueryPlane, cpu.Views[0], Tokens, expectedScores, scoring);
+        cpu.Plan.Select(0, expectedScores, Tokens, expectedKeep, selecting);
+        cpu.Context.Compact(cpu.Views[0], Tokens, expectedKeep, SmallModel.KvHeads);
+
+        Region scores = _device.Allocate(expectedScores.Length * sizeof(float));
+        Region keep = _device.Allocate(expectedKeep.Length * sizeof(int));
+        gpu.Plan.ScoreWindow(gpu.QueryPlane, gpu.Views[0], Tokens, scores,
+                             _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.ScoreWindow)));
+        float[] got = DeviceMemory.Read<float>(scores).ToArray();
+        Assert.All(expectedScores.Zip(got), pair => Assert.True(
+            pair.First == pair.Second || Math.Abs(pair.First - pair.Second) <= 1e-4f * pair.First, $"{pair}"));
+        Assert.Equal(24, gpu.Plan.Select(0, scores, Tokens, keep,
+                                         _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.Select))));
+        Assert.Equal(expectedKeep, DeviceMemory.Read<int>(keep));
+        gpu.Context.Compact(gpu.Views[0], Tokens, keep, SmallModel.KvHeads,
+                            workspace: _device.Allocate(gpu.Context.CompactWorkspaceBytes(gpu.Views[0], 24)));
+        AssertSameRows(cpu, gpu, layer: 0, slots: 24);
+
+        int[] backwards = [.. Enumerable.Range(0, 24).Reverse()];
+        using Workspace reordering = cpu.Context.CreateReorderWorkspace(cpu.Views[0], 24);
+        cpu.Context.Reorder(cpu.Views[0], 24, backwards, reordering);
+        Region slots = _device.Allocate(24 * sizeof(int));
+        backwards.CopyTo(DeviceMemory.Read<int>(slots));
+        gpu.Context.Reorder(gpu.Views[0], 24, slots,
+                            _device.Allocate(gpu.Context.ReorderWorkspaceBytes(gpu.Views[0], 24)));
+        AssertSameRows(cpu, gpu, layer: 0, slots: 24);
+    }
+
+    [CudaFact]
+    public void Options_reach_the_library()
+    {
+        string cache = Directory.CreateTempSubdirectory("kvevict").FullName;
+        var hooks = new CountingHooks(_device);
+        ContextOptions options = Cuda with
+        {
+            KernelCacheDirectory = cache, DeviceMemory = hooks, SelectOnHost = true,
+        };
+        using (var gpu = new SmallModel(PolicyText, new Context(options)))
+        {
+            gpu.Prefill(Tokens);
+            gpu.Sequence.Evict(gpu.Views, _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.Evict)));
+            Assert.NotEqual(0, hooks.Live);
+            Assert.NotEmpty(Directory.GetFiles(cache));
+        }
+        Assert.Equal(0, hooks.Live);
+        Directory.Delete(cache, recursive: true);
+    }
+
+    [CudaFact]
+    public void Host_memory_is_refused()
+    {
+        using var gpu = new SmallModel(PolicyText, new Context(Cuda));
+        using var host = new Workspace(1 << 16);
+        float[] scores = new float[SmallModel.KvHeads * Tokens];
+        int[] keep = new int[SmallModel.KvHeads * 24];
+        Region values = _device.Allocate(scores.Length * sizeof(float));
+        Region slots = _device.Allocate(keep.Length * sizeof(int));
+        View view = gpu.Views[0];
+        Refuses("workspace", () => gpu.Plan.CreateWorkspace(Operation.Evict));
+        Refuses("workspace", () => gpu.Context.CreateReorderWorkspace(view, 4));
+        Refuses("scores", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, scores, values));
+        Refuses("workspace", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, values, host));
+        Refuses("keep", () => gpu.Plan.Select(0, scores, Tokens, keep, values));
+        Refuses("workspace", () => gpu.Plan.Select(0, values, Tokens, slots, host));
+        Refuses("keep", () => gpu.Context.Compact(view, Tokens, [1, 2]));
+        Refuses("workspace", () => gpu.Context.Compact(view, Tokens, slots, workspace: host));
+        Refuses("slots", () => gpu.Context.Reorder(view, Tokens, [2, 1], slots));
+        Refuses("workspace", () => gpu.Context.Reorder(view, Tokens, slots, host));
+        Refuses("workspace", () => gpu.Sequence.Evict(gpu.Views, host));
+        Refuses("Scores", () => gpu.Sequence.Evict(gpu.Views, values, new EvictOptions { Scores = host }));
+    }
+
+    private static ContextOptions Cuda => new()
+    {
+        Device = Device.Cuda, LibcudaPath = CudaFactAttribute.Libcuda, LibnvrtcPath = CudaFactAttribute.Libnvrtc,
+    };
+
+    private static void Refuses(string parameter, Action call) =>
+        Assert.StartsWith($"{parameter} is host memory, and the context works on Cuda",
+                          Assert.Throws<InvalidOperationException>(call).Message);
+
+    private static void AssertSame(SmallModel cpu, SmallModel gpu)
+    {
+        Assert.Equal(cpu.Sequence.LogicalLength, gpu.Sequence.LogicalLength);
+        for (int l = 0; l < SmallModel.Layers; ++l)
+        {
+            int stored = cpu.Sequence.StoredLength(l);
+            var lengths = new Region(gpu.Sequence.MemoryOf(l).Lengths, SmallModel.Layers * 2 * sizeof(uint));
+            Assert.Equal([(uint)stored, (uint)cpu.Sequence.LogicalLength],
+                         DeviceMemory.Read<uint>(lengths).Slice(2 * l, 2).ToArray());
+            for (int h = 0; h < SmallModel.KvHeads; ++h)
+                Assert.Equal(cpu.Sequence.KeepPositions(l, h), gpu.Sequence.KeepPositions(l, h));
+            AssertSameRows(cpu, gpu, l, stored);
+        }
+    }
+
+    private static void AssertSameRows(SmallModel cpu, SmallModel gpu, int layer, int slots)
+    {
+        int n = slots * SmallModel.KvHeads * SmallModel.Dim;
+        Assert.Equal(cpu.Keys[layer].Span[..n], gpu.Keys[layer].Span[..n]);
+        Assert.Equal(cpu.Values[layer].Span[..n], gpu.Values[layer].Span[..n]);
+    }
+
+    /// <summary>What cuMemAlloc would give.</summary>
+    private sealed unsafe class DeviceMemory : IDisposable
+    {
+        private readonly List<nint> _all = [];
+
+        public Region Allocate(long bytes)
+        {
+            _all.Add((nint)NativeMemory.AlignedAlloc((nuint)Math.Max(bytes, 1), 256));
+            return new Region(_all[^1], bytes);
+        }
+
+        public static Span<T> Read<T>(Region region) where T : unmanaged =>
+            new((void*)region.Address, (int)region.Bytes / sizeof(T));
+
+        public void Dispose() => _all.ForEach(memory => NativeMemory.AlignedFree((void*)memory));
+    }
+
+    private sealed class CountingHooks(DeviceMemory device) : MemoryHooks
+    {
+        public int Live { get; private set; }
+
+        public override nint Allocate(nuint bytes, nuint alignment)
+        {
+            ++Live;
+            return (nint)device.Allocate((long)bytes).Address;
+        }
+
+        public override void Free(nint address, nuint bytes, nuint alignment) => --Live;
+    }
+
+    /// <summary>A test that is skipped where those libraries are not named.</summary>
+    private sealed class CudaFactAttribute : FactAttribute
+    {
+        public CudaFactAttribute()
+        {
+            if (string.IsNullOrEmpty(Libcuda)) Skip = "KVEVICT_TEST_LIBCUDA and KVEVICT_TEST_LIBNVRTC are not set";
+        }
+
+        public static string? Libcuda => Environment.GetEnvironmentVariable("KVEVICT_TEST_LIBCUDA");
+        public static string? Libnvrtc => Environment.GetEnvironmentVariable("KVEVICT_TEST_LIBNVRTC");
+    }
+}
