@@ -55,7 +55,7 @@ public sealed unsafe class View
     /// </summary>
     public Region BlockTable { get; init; }
 
-    /// <summary>Checks the view as executing calls do.</summary>
+    /// <summary>Checks the view as executing calls on the CPU do, which read the block table.</summary>
     /// <param name="tokenCount">Slots that will be addressed; 0 is valid.</param>
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
     /// <exception cref="KvEvictException">Rows overlap, or a block table is too short or negative.</exception>

@@ -730,7 +730,8 @@ KVEVICT_API kvevict_status
 kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Checks a view as executing calls do.
+ * Checks a view as executing calls on the CPU do. It reads the block table,
+ * which must be host memory here; on CUDA calls check all but its ids.
  *
  * @param[in] n_tokens  Slots that will be addressed; 0 is valid.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,

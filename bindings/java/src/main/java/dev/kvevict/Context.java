@@ -95,7 +95,9 @@ public final class Context extends Handle {
    * @param nKeepLists 1 (all heads alike) or the KV heads
    */
   public void compact(View view, int nTokens, IntBuffer keep, int nKeepLists) {
-    compact(view, nTokens, Memory.numbers(keep, "keep"), keep.remaining(), nKeepLists, 0);
+    Objects.requireNonNull(keep, "keep");
+    compact(view, nTokens, Memory.input(hooks.device, keep, "keep"), keep.remaining(), nKeepLists,
+        0);
     Reference.reachabilityFence(keep);
   }
 
@@ -110,10 +112,10 @@ public final class Context extends Handle {
    *     array is pinned
    */
   public void compact(View view, int nTokens, int[] keep, int nKeepLists) {
-    hooks.forbidArrays();
+    hooks.forbidArrays("keep");
     Objects.requireNonNull(keep, "keep");
     long context = enter();
-    try (View.Content cache = view.content(nTokens)) {
+    try (View.Content cache = view.content(hooks.device, nTokens)) {
       cache.requireWritable();
       Native.kvevict_compact_a(context, cache.struct.address, nTokens, keep, nKeepLists, 0, 0, 0);
     } finally {
@@ -152,7 +154,7 @@ public final class Context extends Handle {
   public void compact(View view, int nTokens, long keep, long keepLength, int nKeepLists,
       long workspace, long workspaceBytes, long stream) {
     long context = enter();
-    try (View.Content cache = view.content(nTokens)) {
+    try (View.Content cache = view.content(hooks.device, nTokens)) {
       cache.requireWritable();
       Native.kvevict_compact(context, cache.struct.address, nTokens, keep, keepLength, nKeepLists,
           workspace, workspaceBytes, stream);
@@ -171,7 +173,7 @@ public final class Context extends Handle {
   public long compactWorkspaceBytes(View view, int nKeep) {
     Memory.count(nKeep, "nKeep");
     long context = enter();
-    try (View.Content cache = view.content(nKeep)) {
+    try (View.Content cache = view.content(hooks.device, nKeep)) {
       return Native.kvevict_compact_workspace_bytes(context, cache.struct.address, nKeep);
     } finally {
       leave();
@@ -192,8 +194,9 @@ public final class Context extends Handle {
    */
   public void reorder(
       View view, int nTokens, IntBuffer slots, int nSlotLists, ByteBuffer workspace) {
-    reorder(view, nTokens, Memory.numbers(slots, "slots"), slots.remaining(), nSlotLists,
-        Memory.workspace(workspace), Memory.workspaceBytes(workspace), 0);
+    Objects.requireNonNull(slots, "slots");
+    reorder(view, nTokens, Memory.input(hooks.device, slots, "slots"), slots.remaining(),
+        nSlotLists, Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
     Reference.reachabilityFence(slots);
     Reference.reachabilityFence(workspace);
   }
@@ -211,13 +214,13 @@ public final class Context extends Handle {
    *     array is pinned
    */
   public void reorder(View view, int nTokens, int[] slots, int nSlotLists, ByteBuffer workspace) {
-    hooks.forbidArrays();
+    hooks.forbidArrays("slots");
     Objects.requireNonNull(slots, "slots");
     long context = enter();
-    try (View.Content cache = view.content(nTokens)) {
+    try (View.Content cache = view.content(hooks.device, nTokens)) {
       cache.requireWritable();
       Native.kvevict_reorder_a(context, cache.struct.address, nTokens, slots, nSlotLists,
-          Memory.workspace(workspace), Memory.workspaceBytes(workspace), 0);
+          Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
     } finally {
       leave();
       Reference.reachabilityFence(workspace);
@@ -241,7 +244,7 @@ public final class Context extends Handle {
   public void reorder(View view, int nTokens, long slots, long slotsLength, int nSlotLists,
       long workspace, long workspaceBytes, long stream) {
     long context = enter();
-    try (View.Content cache = view.content(nTokens)) {
+    try (View.Content cache = view.content(hooks.device, nTokens)) {
       cache.requireWritable();
       Native.kvevict_reorder(context, cache.struct.address, nTokens, slots, slotsLength, nSlotLists,
           workspace, workspaceBytes, stream);
@@ -261,7 +264,7 @@ public final class Context extends Handle {
   public long reorderWorkspaceBytes(View view, int nSlots, int nSlotLists) {
     Memory.count(nSlots, "nSlots");
     long context = enter();
-    try (View.Content cache = view.content(nSlots)) {
+    try (View.Content cache = view.content(hooks.device, nSlots)) {
       return Native.kvevict_reorder_workspace_bytes(
           context, cache.struct.address, nSlots, nSlotLists);
     } finally {
@@ -277,9 +280,11 @@ public final class Context extends Handle {
    * @param nSlotLists 1 (all heads alike) or the KV heads
    * @return a direct buffer of the right size and alignment
    * @throws ArithmeticException if it would exceed a buffer's 2 GiB: then pass an address
+   * @throws IllegalStateException if the context is on CUDA: then pass device memory's address
    */
   public ByteBuffer allocateReorderWorkspace(View view, int nSlots, int nSlotLists) {
-    return Memory.allocateWorkspace(reorderWorkspaceBytes(view, nSlots, nSlotLists));
+    return Memory.allocateWorkspace(
+        hooks.device, reorderWorkspaceBytes(view, nSlots, nSlotLists));
   }
 
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */
@@ -445,7 +450,7 @@ public final class Context extends Handle {
      *     there
      */
     public Context build() {
-      Hooks hooks = new Hooks(logger, executor, nThreads);
+      Hooks hooks = new Hooks(device, logger, executor, nThreads);
       try (Struct cuda = Struct.text(libcudaPath);
           Struct nvrtc = Struct.text(libnvrtcPath);
           Struct cache = Struct.text(kernelCacheDir);

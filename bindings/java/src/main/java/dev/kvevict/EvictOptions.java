@@ -39,7 +39,7 @@ public final class EvictOptions {
   }
 
   /**
-   * Scores for the policy custom, f32 of every layer's slots.
+   * Scores for the policy custom, f32 of every layer's slots, on the CPU.
    *
    * @param buffer direct, in native order, from its position on
    * @param scoresLayerStride elements from one layer's scores to the next's
@@ -67,7 +67,10 @@ public final class EvictOptions {
         scoresLayerStride, scoresHeadStride);
   }
 
-  void write(Struct out) {
+  void write(Device device, Struct out) {
+    if (scoresOwner != null) {
+      Memory.requireCpu(device, "scores");
+    }
     boolean any = positions != null && positions.hasRemaining();
     out.putInt(SIZE)
         .putInt(0)

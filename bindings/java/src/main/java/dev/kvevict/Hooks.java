@@ -10,8 +10,8 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.BiConsumer;
 
 /**
- * What a context calls back. Native code knows the hooks by a number; every handle made from the
- * context holds them, so that they are there whenever it can call.
+ * What a context calls back, and the device it works on. Native code knows the hooks by a number;
+ * every handle made from the context holds them, so that they are there whenever it can call.
  */
 final class Hooks {
   private static final Cleaner CLEANER = Cleaner.create();
@@ -19,11 +19,13 @@ final class Hooks {
   private static final Map<Long, WeakReference<Hooks>> ALL = new ConcurrentHashMap<>();
 
   final long id = LAST_ID.incrementAndGet();
+  final Device device;
   final BiConsumer<LogLevel, String> logger;
   final Executor executor;
   final int nThreads;
 
-  Hooks(BiConsumer<LogLevel, String> logger, Executor executor, int nThreads) {
+  Hooks(Device device, BiConsumer<LogLevel, String> logger, Executor executor, int nThreads) {
+    this.device = device;
     this.logger = logger;
     this.executor = executor;
     this.nThreads = nThreads;
@@ -32,8 +34,14 @@ final class Hooks {
     CLEANER.register(this, () -> ALL.remove(key));
   }
 
-  /** Throws if work may call the executor, which an array pinned by the caller forbids. */
-  void forbidArrays() {
+  /**
+   * Throws if work may call the executor, which an array pinned by the caller forbids, or run after
+   * the call, when it is pinned no more.
+   *
+   * @param name of an array that the call was given
+   */
+  void forbidArrays(String name) {
+    Memory.requireCpu(device, name);
     if (executor != null) {
       throw new IllegalStateException(
           "this context has a parallel runner: pass direct buffers, not arrays");

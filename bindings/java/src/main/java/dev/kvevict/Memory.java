@@ -50,16 +50,51 @@ final class Memory {
     return (long) buffer.remaining() << shift(buffer);
   }
 
+  /**
+   * Throws unless the context is on the CPU: what CUDA is given has to stay where it is until its
+   * work has run, which may be after the call.
+   */
+  static void requireCpu(Device device, String name) {
+    if (device != Device.CPU) {
+      throw new IllegalArgumentException(name + " is memory of the host, and the context is on "
+          + device + ": pass the address of device memory");
+    }
+  }
+
+  /** As numbers(), for what lies on the context's device; null stands for none. */
+  static long input(Device device, Buffer buffer, String name) {
+    if (buffer == null) {
+      return 0;
+    }
+    requireCpu(device, name);
+    return numbers(buffer, name);
+  }
+
+  /** As output(), for what lies on the context's device. */
+  static long output(Device device, Buffer buffer, String name) {
+    long address = output(buffer, name);
+    requireCpu(device, name);
+    return address;
+  }
+
   /** Address of a workspace; null stands for none. */
-  static long workspace(ByteBuffer workspace) {
-    return workspace == null ? 0 : address(workspace, "workspace");
+  static long workspace(Device device, ByteBuffer workspace) {
+    if (workspace == null) {
+      return 0;
+    }
+    requireCpu(device, "workspace");
+    return address(workspace, "workspace");
   }
 
   static long workspaceBytes(ByteBuffer workspace) {
     return workspace == null ? 0 : workspace.remaining();
   }
 
-  static ByteBuffer allocateWorkspace(long size) {
+  static ByteBuffer allocateWorkspace(Device device, long size) {
+    if (device != Device.CPU) {
+      throw new IllegalStateException("the context is on " + device + ", where a workspace is "
+          + "device memory: pass the address of " + size + " bytes there, 256-byte aligned");
+    }
     int bytes = Math.toIntExact(size);
     ByteBuffer raw = ByteBuffer.allocateDirect(Math.addExact(bytes, ALIGNMENT - 1));
     int skip = Math.floorMod(-NativeSupport.addressOf(raw), ALIGNMENT);

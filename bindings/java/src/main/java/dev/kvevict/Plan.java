@@ -56,7 +56,7 @@ public final class Plan extends Handle {
   }
 
   /**
-   * Scratch an operation needs, on any machine and for any contents.
+   * Scratch an operation needs, on any machine and for any contents: 64-byte aligned, 256 on CUDA.
    *
    * @param operation which
    * @return bytes; 0 means that null may be passed
@@ -76,9 +76,10 @@ public final class Plan extends Handle {
    * @param operation which
    * @return a direct buffer of the right size and alignment
    * @throws ArithmeticException if it would exceed a buffer's 2 GiB: then pass an address
+   * @throws IllegalStateException if the context is on CUDA: then pass device memory's address
    */
   public ByteBuffer allocateWorkspace(Operation operation) {
-    return Memory.allocateWorkspace(workspaceBytes(operation));
+    return Memory.allocateWorkspace(hooks.device, workspaceBytes(operation));
   }
 
   /**
@@ -126,8 +127,9 @@ public final class Plan extends Handle {
    */
   public void scoreWindow(Plane queries, Plane rowLse, View view, int nTokens, FloatBuffer scores,
       ByteBuffer workspace) {
-    scoreWindow(queries, rowLse, view, nTokens, Memory.output(scores, "scores"), scores.remaining(),
-        Memory.workspace(workspace), Memory.workspaceBytes(workspace), 0);
+    scoreWindow(queries, rowLse, view, nTokens, Memory.output(hooks.device, scores, "scores"),
+        scores.remaining(), Memory.workspace(hooks.device, workspace),
+        Memory.workspaceBytes(workspace), 0);
     Reference.reachabilityFence(scores);
     Reference.reachabilityFence(workspace);
   }
@@ -153,7 +155,7 @@ public final class Plan extends Handle {
     }
     long plan = enter();
     Struct planes = PLANES.get();
-    try (View.Content cache = view.content(nTokens)) {
+    try (View.Content cache = view.content(hooks.device, nTokens)) {
       Plane.write(queries, planes.seek(0));
       Plane.write(rowLse, planes);
       Native.kvevict_score_window(plan, planes.address,
@@ -180,11 +182,12 @@ public final class Plan extends Handle {
    */
   public int select(int layer, FloatBuffer scores, int nTokens, IntBuffer protectedSlots,
       IntBuffer keep, ByteBuffer workspace) {
-    int kept = select(layer, scores == null ? 0 : Memory.numbers(scores, "scores"),
+    int kept = select(layer, Memory.input(hooks.device, scores, "scores"),
         scores == null ? 0 : scores.remaining(), nTokens,
         protectedSlots == null ? 0 : Memory.numbers(protectedSlots, "protectedSlots"),
-        protectedSlots == null ? 0 : protectedSlots.remaining(), Memory.output(keep, "keep"),
-        keep.remaining(), Memory.workspace(workspace), Memory.workspaceBytes(workspace), 0);
+        protectedSlots == null ? 0 : protectedSlots.remaining(),
+        Memory.output(hooks.device, keep, "keep"), keep.remaining(),
+        Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
     Reference.reachabilityFence(scores);
     Reference.reachabilityFence(protectedSlots);
     Reference.reachabilityFence(keep);
@@ -208,12 +211,12 @@ public final class Plan extends Handle {
    */
   public int select(int layer, float[] scores, int nTokens, int[] protectedSlots, int[] keep,
       ByteBuffer workspace) {
-    hooks.forbidArrays();
+    hooks.forbidArrays("keep");
     Objects.requireNonNull(keep, "keep");
     long plan = enter();
     try {
       return Native.kvevict_select_a(plan, layer, scores, nTokens, protectedSlots, keep,
-          Memory.workspace(workspace), Memory.workspaceBytes(workspace), 0);
+          Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
     } finally {
       leave();
       Reference.reachabilityFence(workspace);

@@ -13,6 +13,9 @@ import java.util.Objects;
  * elementStride} bytes from the start; in a paged cache the token counts inside its block and
  * {@code blockTable[t / blockSize] * blockStride} is added. A value: memory is referred to, never
  * copied, and kept reachable.
+ *
+ * <p>CUDA can use a buffer whose memory is registered with the driver (cuMemHostRegister). A call
+ * keeps only its address: keep the plane reachable until the stream has passed the call.
  */
 public final class Plane {
   static final int SIZE = 64;

@@ -8,7 +8,7 @@ import java.util.List;
 /**
  * What one request carries between steps: the last queries of every layer, the position of every
  * slot, stored and logical length. One thread at a time; a second one gets an
- * IllegalStateException.
+ * IllegalStateException. On CUDA its work must have run when it is closed or becomes unreachable.
  */
 public final class Sequence extends Handle {
   /**
@@ -18,6 +18,7 @@ public final class Sequence extends Handle {
   public static final int POSITION_NEXT = -1;
 
   private final Geometry geometry;
+  private final Device device;
 
   /** A call's arguments: planes, at most one per layer, or options, report and views. */
   private final Struct arguments;
@@ -28,6 +29,7 @@ public final class Sequence extends Handle {
   Sequence(long pointer, Geometry geometry, Hooks hooks) {
     super(pointer, Native::kvevict_sequence_destroy, hooks);
     this.geometry = geometry;
+    device = hooks.device;
     arguments = new Struct(VIEWS + geometry.nLayers() * View.SIZE);
   }
 
@@ -200,7 +202,7 @@ public final class Sequence extends Handle {
    */
   public EvictReport evict(List<View> views, EvictOptions options, ByteBuffer workspace) {
     EvictReport report = evict(
-        views, options, Memory.workspace(workspace), Memory.workspaceBytes(workspace));
+        views, options, Memory.workspace(device, workspace), Memory.workspaceBytes(workspace));
     Reference.reachabilityFence(workspace);
     return report;
   }
@@ -226,7 +228,7 @@ public final class Sequence extends Handle {
     long sequence = enterAlone();
     try {
       for (int layer = 0; layer < n; ++layer) {
-        View.Content cache = views.get(layer).content();
+        View.Content cache = views.get(layer).content(device);
         if (!cache.holds(geometry.maxTokens())) {
           cache.require(Native.kvevict_sequence_stored_length(sequence, layer));
         }
@@ -234,7 +236,7 @@ public final class Sequence extends Handle {
         arguments.copyFrom(cache.struct, VIEWS + layer * View.SIZE);
         caches[layer] = cache;
       }
-      options.write(arguments.seek(0));
+      options.write(device, arguments.seek(0));
       arguments.seek(REPORT).putInt(EvictReport.SIZE);
       long base = arguments.address;
       Native.kvevict_sequence_evict(

@@ -42,14 +42,14 @@ public final class View implements AutoCloseable {
   }
 
   /**
-   * Checks the view as executing calls do.
+   * Checks the view as executing calls on the CPU do, which read the block table.
    *
    * @param nTokens slots that will be addressed; 0 is valid
    * @throws KvEvictException if the layout is wrong
    * @throws IllegalArgumentException if a buffer is too short
    */
   public void validate(int nTokens) {
-    try (Content cache = content(nTokens)) {
+    try (Content cache = content(Device.CPU, nTokens)) {
       Native.kvevict_view_validate(cache.struct.address, nTokens);
     }
   }
@@ -60,18 +60,21 @@ public final class View implements AutoCloseable {
     content = null;
   }
 
-  /** The open view's content. */
-  Content content() {
+  /** The open view's content, for calls on a device. */
+  Content content(Device device) {
     Content open = content;
     if (open == null) {
       throw new IllegalStateException("this View is closed");
     }
+    if (open.table != null) {
+      Memory.requireCpu(device, "blocks");
+    }
     return open;
   }
 
-  /** The open view's content, whose buffers hold nTokens. */
-  Content content(int nTokens) {
-    Content open = content();
+  /** The open view's content, whose buffers hold nTokens, for calls on a device. */
+  Content content(Device device, int nTokens) {
+    Content open = content(device);
     open.require(Memory.count(nTokens, "nTokens"));
     return open;
   }
@@ -216,7 +219,7 @@ public final class View implements AutoCloseable {
     }
 
     /**
-     * Makes the cache a paged one. The table is read when calls are made.
+     * Makes the cache a paged one, on the CPU. The table is read when calls are made.
      *
      * @param size tokens per block
      * @param blocks direct, in native order: block ids in token order, from position to limit

@@ -36,16 +36,18 @@
  * a new {@code ByteBuffer} is big-endian. Their ends are checked, an address's are not. Small
  * arrays may also be {@code int[]} and {@code float[]}.
  *
- * <p>With a context on CUDA caches, queries, scores, keep lists and workspaces are device addresses
- * and calls take a stream, a {@code CUstream} as {@code long}.
+ * <p>With a context on CUDA caches, queries, block tables, scores, keep lists and workspaces are
+ * device addresses and calls take a stream, a {@code CUstream} as {@code long}. The work may run
+ * after the call: the forms of calls that take buffers or arrays are for the CPU and refuse a
+ * context on CUDA. Only a {@link dev.kvevict.Plane} may also be a buffer there.
  *
  * <h2>Errors, threads, closing</h2>
  *
  * A failed call throws {@link dev.kvevict.KvEvictException} and has changed nothing. What Java can
- * see earlier is an {@link java.lang.IllegalArgumentException} (a wrong buffer, a negative count) or
- * a {@link java.lang.NullPointerException}; use after {@code close()} is an
- * {@link java.lang.IllegalStateException}. Contexts, plans and views may be shared by threads, a
- * sequence serves one at a time. Handles may be closed in any order and more than once; one that is
- * never closed is released when it becomes unreachable.
+ * see earlier is an {@link java.lang.IllegalArgumentException} (a wrong buffer, memory of the host
+ * with a context on CUDA, a negative count) or a {@link java.lang.NullPointerException}; use after
+ * {@code close()} is an {@link java.lang.IllegalStateException}. Contexts, plans and views may be
+ * shared by threads, a sequence serves one at a time. Handles may be closed in any order and more
+ * than once; one that is never closed is released when it becomes unreachable.
  */
 package dev.kvevict;

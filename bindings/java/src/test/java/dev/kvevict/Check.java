@@ -11,6 +11,15 @@ final class Check {
     void run() throws Exception;
   }
 
+  /** Thrown by a test that cannot run here, with the reason. */
+  static final class Skipped extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    Skipped(String reason) {
+      super(reason);
+    }
+  }
+
   static void that(boolean condition, String message) {
     if (!condition) {
       throw new AssertionError(message);

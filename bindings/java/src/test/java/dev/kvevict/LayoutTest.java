@@ -140,7 +140,7 @@ final class LayoutTest {
         .companion(Plane.opaqueAt(301, 6, 302, 303))
         .paged(16, 401, 402)
         .build();
-    try (View.Content content = built.content()) {
+    try (View.Content content = built.content(Device.CPU)) {
       Struct memory = content.struct;
       Map<String, Long> k = Map.of("data", 101L, "token_stride_bytes", 102L, "head_stride_bytes",
           103L, "element_stride_bytes", 104L, "block_stride_bytes", 105L, "dtype", 2L, "head_dim",
@@ -157,6 +157,25 @@ final class LayoutTest {
     }
   }
 
+  static void contextOptionsLieWhereTheHeaderHasThem() throws IOException {
+    Map<String, Field> options = layout("kvevict_context_options");
+    Context.Builder builder = Context.builder().device(Device.CUDA).allocator(101, 102, 103)
+        .deviceAllocator(201, 202, 203).cudaContext(301).debug(true);
+    Struct none = null;
+    try (Struct cuda = Struct.text("a"); Struct nvrtc = Struct.text("b");
+        Struct memory = builder.write(new Hooks(Device.CUDA, null, null, 0), cuda, nvrtc, none)) {
+      Map<String, Long> expected = Map.ofEntries(Map.entry("device", 1L), Map.entry("alloc", 101L),
+          Map.entry("free", 102L), Map.entry("alloc_user_data", 103L),
+          Map.entry("device_alloc", 201L), Map.entry("device_free", 202L),
+          Map.entry("device_alloc_user_data", 203L), Map.entry("cuda_context", 301L),
+          Map.entry("libcuda_path", cuda.address), Map.entry("libnvrtc_path", nvrtc.address),
+          Map.entry("kernel_cache_dir", 0L), Map.entry("select_on_host", 0L),
+          Map.entry("debug", 1L));
+      expected.forEach(
+          (name, value) -> Check.equal(value, get(memory, 0, options.get(name))));
+    }
+  }
+
   private static Long get(Struct memory, int base, Field field) {
     memory.seek(base + field.offset());
     return field.size() == 8 ? memory.getLong() : memory.getInt();
@@ -164,11 +183,11 @@ final class LayoutTest {
 
   static void defaultsAreTheLibrarys() {
     same(Geometry.builder().build().write(), Geometry.SIZE, Native::kvevict_geometry_init);
-    same(View.of(0, null, null).content().struct, View.SIZE, Native::kvevict_view_init);
-    same(Context.builder().write(new Hooks(null, null, 0), null, null, null),
+    same(View.of(0, null, null).content(Device.CPU).struct, View.SIZE, Native::kvevict_view_init);
+    same(Context.builder().write(new Hooks(Device.CPU, null, null, 0), null, null, null),
         Context.Builder.SIZE, Native::kvevict_context_options_init);
     Struct options = new Struct(EvictOptions.SIZE);
-    EvictOptions.NONE.write(options);
+    EvictOptions.NONE.write(Device.CPU, options);
     same(options, EvictOptions.SIZE, Native::kvevict_evict_options_init);
     Check.equal(List.of(4, 32, 7), List.of(Policy.of(PolicyKind.SNAPKV).nSink(),
         Policy.of(PolicyKind.SNAPKV).obsWindow(), Policy.of(PolicyKind.SNAPKV).poolKernel()));

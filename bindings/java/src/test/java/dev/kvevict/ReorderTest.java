@@ -121,7 +121,7 @@ final class ReorderTest {
     try (Context context = Context.create()) {
       IntBuffer keep = direct(1, 5);
       long bytes = context.compactWorkspaceBytes(cache.view, 2) + 64;
-      ByteBuffer workspace = Memory.allocateWorkspace(bytes);
+      ByteBuffer workspace = Memory.allocateWorkspace(Device.CPU, bytes);
       context.compact(cache.view, N, Memory.address(keep, "keep"), 2, 1,
           Memory.address(workspace, "workspace"), workspace.remaining(), 0);
       cache.holds(0, 1, 5);

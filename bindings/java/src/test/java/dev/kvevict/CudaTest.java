@@ -1,0 +1,298 @@
+package dev.kvevict;
+
+import java.io.IOException;
+import java.nio.Buffer;
+import java.nio.ByteBuffer;
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Function;
+
+/**
+ * Calls on CUDA do what they do on the CPU. The driver is one for tests, which runs kernels on the
+ * CPU: device memory is the process's own, and work has run when a call returns.
+ */
+final class CudaTest {
+  private static final int N = 64;
+  private static final int LAYERS = 2;
+  private static final String POLICY = "snapkv:budget=16,window=4";
+  private static final int ROW = Caches.KVH * Caches.D;
+
+  /** What calls know by its address alone; it stays until the tests end. */
+  private static final List<Buffer> MEMORY = new ArrayList<>();
+
+  private CudaTest() {}
+
+  private static Context.Builder cuda() {
+    return Context.builder().device(Device.CUDA).libcudaPath(library("KVEVICT_TEST_LIBCUDA"))
+        .libnvrtcPath(library("KVEVICT_TEST_LIBNVRTC"));
+  }
+
+  private static String library(String variable) {
+    String path = System.getenv(variable);
+    if (path == null || path.isEmpty()) {
+      throw new Check.Skipped(variable + " names no library");
+    }
+    return path;
+  }
+
+  private static long address(Buffer memory) {
+    MEMORY.add(memory);
+    return Memory.address(memory, "memory");
+  }
+
+  private static long ints(int... values) {
+    return address(Caches.bytes(4 * values.length).asIntBuffer().put(0, values));
+  }
+
+  private static long workspace(long bytes) {
+    return address(Caches.bytes((int) bytes + 512).alignedSlice(256));
+  }
+
+  private static Plane plane(FloatBuffer rows, int nHeads) {
+    return Plane.at(
+        address(rows), DType.F32, Caches.D, nHeads * Caches.D * 4, Caches.D * 4);
+  }
+
+  private static View view(FloatBuffer k, FloatBuffer v) {
+    return View.of(Caches.KVH, plane(k, Caches.KVH), plane(v, Caches.KVH));
+  }
+
+  /** Ints at an address, fetched by a compaction of two rows: one here, one there. */
+  private static int[] read(long there, int n) {
+    IntBuffer here = Caches.bytes(4 * n).asIntBuffer();
+    Plane both = Plane.opaqueAt(address(here), 4 * n, there - address(here), 4 * n);
+    try (Context cpu = Context.create()) {
+      cpu.compact(View.of(1, both, null), 2, new int[] {1}, 1);
+    }
+    int[] ints = new int[n];
+    here.get(0, ints);
+    return ints;
+  }
+
+  private static float[] rows(FloatBuffer cache, int n) {
+    float[] rows = new float[n * ROW];
+    cache.get(0, rows);
+    return rows;
+  }
+
+  /** What `calls` see is the same on both devices. */
+  private static void compare(Function<Context, List<Object>> calls) {
+    try (Context onCuda = cuda().build();
+        Context onCpu = Context.create()) {
+      List<Object> cpu = calls.apply(onCpu);
+      List<Object> cuda = calls.apply(onCuda);
+      Check.equal(cpu.size(), cuda.size());
+      for (int i = 0; i < cpu.size(); ++i) {
+        Check.equal(cpu.get(i), cuda.get(i));
+      }
+    }
+  }
+
+  /** A request with three evictions; what it sees after each. */
+  private static List<Object> request(Context context) {
+    List<Object> seen = new ArrayList<>();
+    FloatBuffer[] k = new FloatBuffer[LAYERS];
+    FloatBuffer[] v = new FloatBuffer[LAYERS];
+    List<View> views = new ArrayList<>();
+    List<Plane> queries = new ArrayList<>();
+    for (int layer = 0; layer < LAYERS; ++layer) {
+      k[layer] = Caches.random(N * ROW, 10 + layer);
+      v[layer] = Caches.random(N * ROW, 20 + layer);
+      views.add(view(k[layer], v[layer]));
+      queries.add(plane(Caches.random(N * Caches.QH * Caches.D, 30 + layer), Caches.QH));
+    }
+    try (Plan plan = Caches.plan(context, LAYERS, N, POLICY);
+        Sequence sequence = plan.newSequence()) {
+      long bytes = plan.workspaceBytes(Operation.EVICT);
+      long workspace = workspace(bytes);
+      Runnable evict = () -> {
+        seen.add(sequence.evict(views, EvictOptions.NONE, workspace, bytes));
+        for (int layer = 0; layer < LAYERS; ++layer) {
+          int stored = sequence.storedLength(layer);
+          for (int head = 0; head < Caches.KVH; ++head) {
+            seen.add(sequence.keepPositions(layer, head));
+          }
+          seen.add(rows(k[layer], stored));
+          seen.add(rows(v[layer], stored));
+          SequenceMemory memory = sequence.memoryOf(layer);
+          seen.add(read(memory.positions(), memory.nLists() * memory.nListed()));
+          Check.equal(new int[] {stored, sequence.logicalLength()},
+              read(memory.lengths() + 8L * layer, 2));
+        }
+      };
+      for (int layer = 0; layer < LAYERS; ++layer) {
+        sequence.capture(layer, queries.get(layer), 40, 0);
+      }
+      sequence.append(40);
+      evict.run();
+
+      for (int t = 40; t < 60; ++t) {
+        int slot = sequence.storedLength(0);
+        for (int layer = 0; layer < LAYERS; ++layer) {
+          k[layer].put(slot * ROW, Caches.random(ROW, 100 * t + layer), 0, ROW);
+          v[layer].put(slot * ROW, Caches.random(ROW, 200 * t + layer), 0, ROW);
+        }
+        sequence.captureLayers(from(queries, t), 1, Sequence.POSITION_NEXT);
+        sequence.append(1);
+      }
+      evict.run();
+
+      sequence.append(3); // a wrong branch
+      sequence.trim(61);
+      sequence.captureLayers(from(queries, 57), 4, 57);
+      evict.run();
+    }
+    return seen;
+  }
+
+  private static List<Plane> from(List<Plane> queries, int token) {
+    return queries.stream().map(q -> q.from((long) token * Caches.QH * Caches.D * 4)).toList();
+  }
+
+  static void requestsAreEqual() {
+    compare(CudaTest::request);
+  }
+
+  static void doorsAreEqual() {
+    int n = 48;
+    List<FloatBuffer> scored = new ArrayList<>();
+    compare(context -> {
+      FloatBuffer k = Caches.random(n * ROW, 1);
+      FloatBuffer v = Caches.random(n * ROW, 2);
+      FloatBuffer scores = Caches.floats(Caches.KVH * n);
+      View view = view(k, v);
+      try (Plan plan = Caches.plan(context, 1, N, POLICY)) {
+        long bytes = plan.workspaceBytes(Operation.SCORE_WINDOW);
+        Plane queries = plane(Caches.random(4 * Caches.QH * Caches.D, 3), Caches.QH);
+        plan.scoreWindow(queries, null, view, n, address(scores), Caches.KVH * n,
+            workspace(bytes), bytes, 0);
+        scored.add(scores);
+
+        bytes = plan.workspaceBytes(Operation.SELECT);
+        long keep = ints(new int[Caches.KVH * 16]);
+        int kept = plan.select(0, address(scored.get(0)), Caches.KVH * n, n, ints(7), 1, keep,
+            Caches.KVH * 16, workspace(bytes), bytes, 0);
+        Check.equal(16, kept);
+
+        bytes = context.compactWorkspaceBytes(view, kept);
+        context.compact(
+            view, n, keep, Caches.KVH * kept, Caches.KVH, workspace(bytes), bytes, 0);
+        return List.of(read(keep, Caches.KVH * kept), rows(k, kept), rows(v, kept));
+      }
+    });
+    // Weights are at most 1; their logits, of 8 products each, differ by rounding.
+    for (int i = 0; i < Caches.KVH * n; ++i) {
+      float cpu = scored.get(0).get(i);
+      float cuda = scored.get(1).get(i);
+      Check.that(cpu == cuda || Math.abs(cpu - cuda) < 2e-6f, i + ": " + cpu + ", " + cuda);
+    }
+  }
+
+  static void reorderedRowsAreEqual() {
+    compare(context -> {
+      FloatBuffer k = Caches.random(10 * ROW, 1);
+      FloatBuffer v = Caches.random(10 * ROW, 2);
+      View view = view(k, v);
+      long bytes = context.reorderWorkspaceBytes(view, 5, Caches.KVH);
+      long slots = ints(4, 9, 0, 9, 1, 3, 2, 1, 0, 4);
+      context.reorder(view, 10, slots, 10, Caches.KVH, workspace(bytes), bytes, 0);
+      return List.of(rows(k, 10), rows(v, 10));
+    });
+  }
+
+  static void preparedContextsCompileNothing() {
+    List<String> log = new ArrayList<>();
+    try (Context context = cuda().logger(LogLevel.INFO, (level, line) -> log.add(line)).build();
+        Plan plan = Caches.plan(context, LAYERS, N, POLICY)) {
+      context.prepare(plan);
+      Check.that(has(log, "window_attention.*compiled.*"), log.toString());
+      log.clear();
+      request(context);
+      Check.equal(List.of(), log);
+    }
+  }
+
+  static void optionsReachTheLibrary() throws IOException {
+    List<String> log = new ArrayList<>();
+    Path cache = Files.createTempDirectory("kvevict");
+    Context.Builder builder = cuda().kernelCacheDir(cache.toString())
+        .logger(LogLevel.DEBUG, (level, line) -> log.add(line));
+    try {
+      try (Context context = builder.build()) {
+        request(context);
+      }
+      Check.that(has(log, "topk.*compiled.*") && !has(log, ".*cubin cache"), log.toString());
+      log.clear();
+      try (Context context = builder.selectOnHost(true).build()) {
+        request(context);
+      }
+      Check.that(has(log, "gather_rows.*from the cubin cache"), log.toString());
+      Check.that(!has(log, "topk.*"), log.toString());
+    } finally {
+      try (var files = Files.list(cache)) {
+        for (Path file : files.toList()) {
+          Files.delete(file);
+        }
+      }
+      Files.delete(cache);
+    }
+    FloatBuffer memory = Caches.random(4 * ROW, 1);
+    try (Context context = cuda().debug(true).build()) {
+      Check.fails(KvEvictException.class,
+          () -> context.compact(view(memory, Caches.copy(memory)), 4, ints(3, 2), 2, 1, 0),
+          "do not ascend");
+    }
+    Check.fails(KvEvictException.class, () -> cuda().deviceAllocator(1, 0, 0).build(),
+        "device_alloc and device_free");
+  }
+
+  private static boolean has(List<String> log, String pattern) {
+    return log.stream().anyMatch(line -> line.matches(pattern));
+  }
+
+  private static void refused(String name, Check.Code call) {
+    Check.fails(IllegalArgumentException.class, call,
+        name + " is memory of the host, and the context is on CUDA: pass the address of device");
+  }
+
+  static void memoryOfTheHostIsRefused() {
+    FloatBuffer k = Caches.random(8 * ROW, 1);
+    FloatBuffer before = Caches.copy(k);
+    FloatBuffer scores = Caches.floats(Caches.KVH * 8);
+    IntBuffer slots = Caches.bytes(4).asIntBuffer().put(0, 3);
+    ByteBuffer scratch = Caches.bytes(4096);
+    Plane queries = Caches.plane(Caches.floats(8 * Caches.QH * Caches.D), Caches.QH);
+    try (Context context = cuda().build();
+        Plan plan = Caches.plan(context, 1, 8, "snapkv:budget=6,window=1,sink=1");
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(k, Caches.copy(k));
+        View paged = View.builder(1).k(Caches.plane(k, 1)).paged(1, slots).build()) {
+      refused("keep", () -> context.compact(view, 8, slots, 1));
+      refused("keep", () -> context.compact(view, 8, new int[1], 1));
+      refused("slots", () -> context.reorder(view, 8, slots, 1, null));
+      refused("slots", () -> context.reorder(view, 8, new int[1], 1, null));
+      refused("scores", () -> plan.scoreWindow(queries, null, view, 8, scores, null));
+      refused("scores", () -> plan.select(0, scores, 8, null, slots, null));
+      refused("keep", () -> plan.select(0, null, 8, null, slots, null));
+      refused("keep", () -> plan.select(0, new float[16], 8, null, new int[12], null));
+      refused("workspace", () -> sequence.evict(List.of(view), scratch));
+      refused("scores", () -> sequence.evict(
+          List.of(view), EvictOptions.NONE.withScores(scores, 16, 8), 0, 0));
+      refused("blocks", () -> context.compact(paged, 1, address(slots), 1, 1, 0));
+      refused("blocks", () -> context.reorderWorkspaceBytes(paged, 1, 1));
+      refused("blocks", () -> sequence.evict(List.of(paged), EvictOptions.NONE, 0, 0));
+      Class<IllegalStateException> state = IllegalStateException.class;
+      Check.fails(state, () -> plan.allocateWorkspace(Operation.EVICT), "context is on CUDA",
+          "device memory", " " + plan.workspaceBytes(Operation.EVICT) + " bytes");
+      Check.fails(state, () -> context.allocateReorderWorkspace(view, 8, 1), "device memory");
+
+      Check.equal(before, k);
+      context.compact(view, 8, address(slots), 1, 1, 0); // planes may be buffers
+      Check.equal(before.slice(3 * ROW, ROW), k.slice(0, ROW));
+    }
+  }
+}
