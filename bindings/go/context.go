@@ -21,7 +21,7 @@ type ContextOptions struct {
 
 	// What follows concerns CUDA.
 
-	CUDAContext    uintptr // CUcontext; 0: the one current on the creating thread
+	CUDAContext    uintptr // CUcontext; 0: the one current on the thread (runtime.LockOSThread)
 	LibCUDAPath    string  // "": the system's
 	LibNVRTCPath   string  // "": by the driver's version
 	KernelCacheDir string  // "": none; must belong to the user, nobody else may write
@@ -35,7 +35,8 @@ type ContextOptions struct {
 // Context is a device, and how to work on it. Safe for concurrent use.
 type Context struct {
 	handle
-	hooks *hooks
+	hooks  *hooks
+	device Device
 }
 
 // hooks is what a context calls back. Every handle made from the context refers to it, so that it
@@ -86,7 +87,7 @@ func NewContext(options *ContextOptions) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{hooks: setHooks(&n, options)}
+	c := &Context{hooks: setHooks(&n, options), device: options.Device}
 	var pointer uintptr
 	if err := native.Kvevict_context_create(&n, &pointer); err != nil {
 		return nil, err
@@ -131,7 +132,9 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy) (*Plan, error) {
 		return nil, err
 	}
 	defer c.leave()
-	p := &Plan{hooks: c.hooks, geometry: nativeGeometry, obsWindow: nativePolicy.ObsWindow}
+	p := &Plan{
+		hooks: c.hooks, device: c.device, geometry: nativeGeometry, obsWindow: nativePolicy.ObsWindow,
+	}
 	var pointer uintptr
 	err = native.Kvevict_plan_create(context, &nativeGeometry, &nativePolicy, &pointer)
 	if err != nil {
@@ -172,7 +175,7 @@ func (c *Context) Compact(
 		return err
 	}
 	defer c.leave()
-	cache, n, err := view.use(nTokens)
+	cache, n, err := view.use(c.device, nTokens)
 	if err != nil {
 		return err
 	}
@@ -180,8 +183,11 @@ func (c *Context) Compact(
 	if err != nil {
 		return err
 	}
-	keepLen, err := keep.slots("keep")
+	keepLen, err := keep.slots(c.device, "keep")
 	if err != nil {
+		return err
+	}
+	if err := workspace.on(c.device, "workspace"); err != nil {
 		return err
 	}
 	err = native.Kvevict_compact(context, cache.native, n, uintptr(keep.address), keepLen, lists,
@@ -200,7 +206,7 @@ func (c *Context) CompactWorkspaceBytes(view *View, nKeep int) (uint64, error) {
 		return 0, err
 	}
 	defer c.leave()
-	cache, n, err := view.useNamed("nKeep", nKeep)
+	cache, n, err := view.useNamed(c.device, "nKeep", nKeep)
 	if err != nil {
 		return 0, err
 	}
@@ -223,7 +229,7 @@ func (c *Context) Reorder(
 		return err
 	}
 	defer c.leave()
-	cache, n, err := view.use(nTokens)
+	cache, n, err := view.use(c.device, nTokens)
 	if err != nil {
 		return err
 	}
@@ -231,8 +237,11 @@ func (c *Context) Reorder(
 	if err != nil {
 		return err
 	}
-	slotsLen, err := slots.slots("slots")
+	slotsLen, err := slots.slots(c.device, "slots")
 	if err != nil {
+		return err
+	}
+	if err := workspace.on(c.device, "workspace"); err != nil {
 		return err
 	}
 	err = native.Kvevict_reorder(context, cache.native, n, uintptr(slots.address), slotsLen, lists,
@@ -251,7 +260,7 @@ func (c *Context) ReorderWorkspaceBytes(view *View, nSlots, nSlotLists int) (uin
 		return 0, err
 	}
 	defer c.leave()
-	cache, n, err := view.useNamed("nSlots", nSlots)
+	cache, n, err := view.useNamed(c.device, "nSlots", nSlots)
 	if err != nil {
 		return 0, err
 	}
@@ -265,12 +274,12 @@ func (c *Context) ReorderWorkspaceBytes(view *View, nSlots, nSlotLists int) (uin
 	return bytes, err
 }
 
-// NewReorderWorkspace makes scratch for reordering a layer on the CPU. Calls that run at the same
-// time must not share it.
+// NewReorderWorkspace makes scratch for reordering a layer on the CPU; on CUDA it is an error. Calls
+// that run at the same time must not share it.
 func (c *Context) NewReorderWorkspace(view *View, nSlots, nSlotLists int) (Memory, error) {
 	bytes, err := c.ReorderWorkspaceBytes(view, nSlots, nSlotLists)
 	if err != nil {
 		return Memory{}, err
 	}
-	return newWorkspace(bytes), nil
+	return newWorkspace(c.device, "ReorderWorkspaceBytes", bytes)
 }

@@ -21,9 +21,11 @@
 //
 // Memory is a slice (Slice), a pointer (Pointer), or an address (Address), which may lie on a
 // device. The ends of slices are checked, also against the strides of a plane. Slices given to the
-// library lie in Go's heap and are kept alive while a call, or an open View, uses them. With a
-// context on CUDA caches, queries, scores, keep lists and workspaces are device addresses, and calls
-// take a Stream.
+// library lie in Go's heap and are kept alive while a call, or an open View, uses them.
+//
+// With a context on CUDA the memory of views and queries, row log-sum-exps, scores, lists of slots
+// and workspaces lie on the device and are given by Address; slices are an error. Calls queue work
+// on a Stream and return: memory must stay, and sequences must be reachable, until it has passed.
 //
 // # Errors, goroutines, closing
 //

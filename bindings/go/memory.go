@@ -14,6 +14,9 @@ type Number interface {
 
 // Memory is a place that calls read or write: a slice of this process, or an address here or on a
 // device. The zero Memory is absent.
+//
+// On CUDA calls queue work and return, so they refuse slices. What they are given instead must stay
+// until the stream has passed them: only its address is kept.
 type Memory struct {
 	address uint64
 	bytes   uint64
@@ -32,7 +35,7 @@ var heap struct {
 	sink   unsafe.Pointer
 }
 
-// Slice is the memory of a slice.
+// Slice is the memory of a slice, for calls on the CPU.
 func Slice[T Number](s []T) Memory {
 	if len(s) == 0 {
 		return Memory{ended: true, kind: reflect.TypeOf(T(0)).Kind()}
@@ -51,7 +54,7 @@ func Slice[T Number](s []T) Memory {
 }
 
 // Pointer is memory of so many bytes at a pointer, for example of C. Memory of Go must be in the
-// heap.
+// heap; on CUDA it must be known to the driver (cuMemHostRegister), and the caller keeps it alive.
 func Pointer(p unsafe.Pointer, bytes uint64) Memory {
 	return Memory{address: uint64(uintptr(p)), bytes: bytes, owner: p, ended: true}
 }
@@ -62,24 +65,44 @@ func Address(address, bytes uint64) Memory {
 	return Memory{address: address, bytes: bytes, ended: bytes != 0}
 }
 
-// newWorkspace is scratch for calls on the CPU, aligned as they want it.
-func newWorkspace(bytes uint64) Memory {
+// newWorkspace is scratch for calls on the CPU, aligned as they want it; sizeOf is the method that
+// tells its bytes.
+func newWorkspace(device Device, sizeOf string, bytes uint64) (Memory, error) {
 	const alignment = 64
+	if device == DeviceCUDA {
+		return Memory{}, invalid("the context is on CUDA: pass a workspace of %s in device memory, "+
+			"aligned to 256 bytes, by Address", sizeOf)
+	}
 	if bytes == 0 {
-		return Memory{}
+		return Memory{}, nil
 	}
 	raw := make([]byte, bytes+alignment-1)
 	skip := -uintptr(Slice(raw).address) & (alignment - 1)
-	return Slice(raw[skip : uint64(skip)+bytes])
+	return Slice(raw[skip : uint64(skip)+bytes]), nil
+}
+
+// on fails where calls must not be given the memory: a slice on CUDA. name is for errors.
+func (m Memory) on(device Device, name string) error {
+	if device == DeviceCUDA && m.kind != reflect.Invalid {
+		return invalid("%s is a slice, but the context is on CUDA: pass device memory by Address", name)
+	}
+	return nil
 }
 
 // floats is how many float32 the memory holds.
-func (m Memory) floats(name string) (uint64, error) { return m.words(name, reflect.Float32) }
+func (m Memory) floats(device Device, name string) (uint64, error) {
+	return m.words(device, name, reflect.Float32)
+}
 
 // slots is how many int32 the memory holds.
-func (m Memory) slots(name string) (uint64, error) { return m.words(name, reflect.Int32) }
+func (m Memory) slots(device Device, name string) (uint64, error) {
+	return m.words(device, name, reflect.Int32)
+}
 
-func (m Memory) words(name string, kind reflect.Kind) (uint64, error) {
+func (m Memory) words(device Device, name string, kind reflect.Kind) (uint64, error) {
+	if err := m.on(device, name); err != nil {
+		return 0, err
+	}
 	if m.kind != kind && m.kind != reflect.Invalid {
 		return 0, invalid("%s is a slice of %v, not of %v", name, m.kind, kind)
 	}

@@ -43,6 +43,7 @@ func (g *Geometry) native() (native.Geometry, error) {
 type Plan struct {
 	handle
 	hooks     *hooks
+	device    Device
 	geometry  native.Geometry
 	obsWindow uint32
 }
@@ -56,6 +57,7 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 	defer p.leave()
 	s := &Sequence{
 		hooks:    p.hooks,
+		device:   p.device,
 		geometry: p.geometry,
 		args:     &arguments{},
 		planes:   make([]native.Plane, p.geometry.NLayers),
@@ -83,14 +85,14 @@ func (p *Plan) WorkspaceBytes(operation Operation) (uint64, error) {
 	return bytes, err
 }
 
-// NewWorkspace makes scratch for an operation on the CPU. Calls that run at the same time must not
-// share it.
+// NewWorkspace makes scratch for an operation on the CPU; on CUDA it is an error. Calls that run at
+// the same time must not share it.
 func (p *Plan) NewWorkspace(operation Operation) (Memory, error) {
 	bytes, err := p.WorkspaceBytes(operation)
 	if err != nil {
 		return Memory{}, err
 	}
-	return newWorkspace(bytes), nil
+	return newWorkspace(p.device, "WorkspaceBytes", bytes)
 }
 
 // LayerBudgets is the tokens that each layer keeps after so many seen.
@@ -166,12 +168,15 @@ func (p *Plan) ScoreWindow(
 		}
 		lse = &n
 	}
-	cache, n, err := view.use(nTokens)
+	cache, n, err := view.use(p.device, nTokens)
 	if err != nil {
 		return err
 	}
-	scoresLen, err := scores.floats("scores")
+	scoresLen, err := scores.floats(p.device, "scores")
 	if err != nil {
+		return err
+	}
+	if err := workspace.on(p.device, "workspace"); err != nil {
 		return err
 	}
 	err = native.Kvevict_score_window(plan, &q, lse, cache.native, n, uintptr(scores.address),
@@ -186,13 +191,7 @@ func (p *Plan) ScoreWindow(
 
 // window converts a plane that must hold the observation window of every query head.
 func (p *Plan) window(name string, plane *Plane) (native.Plane, error) {
-	if plane == nil {
-		return native.Plane{}, invalid("%s is nil", name)
-	}
-	if err := plane.require(name, p.obsWindow, p.geometry.NQHeads); err != nil {
-		return native.Plane{}, err
-	}
-	return plane.native(name)
+	return plane.rows(p.device, name, p.obsWindow, p.geometry.NQHeads)
 }
 
 // Select chooses the slots of a layer that survive under the policy's budget, and returns how many
@@ -214,12 +213,15 @@ func (p *Plan) Select(
 	if err != nil {
 		return 0, err
 	}
-	scoresLen, err := scores.floats("scores")
+	scoresLen, err := scores.floats(p.device, "scores")
 	if err != nil {
 		return 0, err
 	}
-	keepCapacity, err := keep.slots("keep")
+	keepCapacity, err := keep.slots(p.device, "keep")
 	if err != nil {
+		return 0, err
+	}
+	if err := workspace.on(p.device, "workspace"); err != nil {
 		return 0, err
 	}
 	var kept uint32

@@ -65,6 +65,20 @@ func (p *Plane) checkKind(name string) error {
 	return nil
 }
 
+// rows converts a plane without blocks that must hold nTokens rows of nHeads heads on a device.
+func (p *Plane) rows(device Device, name string, nTokens, nHeads uint32) (native.Plane, error) {
+	if p == nil {
+		return native.Plane{}, invalid("%s is nil", name)
+	}
+	if err := p.Data.on(device, name); err != nil {
+		return native.Plane{}, err
+	}
+	if err := p.require(name, nTokens, nHeads); err != nil {
+		return native.Plane{}, err
+	}
+	return p.native(name)
+}
+
 // require fails unless the memory holds nTokens rows of nHeads heads.
 func (p *Plane) require(name string, nTokens, nHeads uint32) error {
 	if capacity := p.steps(nHeads, 1, p.TokenStride); uint64(nTokens) > capacity {

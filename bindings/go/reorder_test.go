@@ -111,7 +111,9 @@ func TestCompactionTakesAWorkspaceToo(t *testing.T) {
 	view := newView(t, c.k, c.v)
 	n, err := context.CompactWorkspaceBytes(view, 2)
 	must(t, err)
-	must(t, context.Compact(view, ringLen, Slice([]int32{1, 5}), 1, newWorkspace(n+64), 0))
+	scratch, err := newWorkspace(DeviceCPU, "", n+64)
+	must(t, err)
+	must(t, context.Compact(view, ringLen, Slice([]int32{1, 5}), 1, scratch, 0))
 	c.holds(t, 0, inPlace, []int32{1, 5})
 }
 

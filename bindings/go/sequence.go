@@ -18,6 +18,7 @@ const PositionNext = math.MaxUint32
 type Sequence struct {
 	handle
 	hooks    *hooks
+	device   Device
 	geometry native.Geometry
 	args     *arguments
 	planes   []native.Plane // one per layer, as views
@@ -122,13 +123,7 @@ func (s *Sequence) capture(
 
 // rows converts a plane that holds nRows rows of the query heads; name is for errors.
 func (s *Sequence) rows(name string, plane *Plane, nRows uint32) (native.Plane, error) {
-	if plane == nil {
-		return native.Plane{}, invalid("%s is nil", name)
-	}
-	if err := plane.require(name, nRows, s.geometry.NQHeads); err != nil {
-		return native.Plane{}, err
-	}
-	return plane.native(name)
+	return plane.rows(s.device, name, nRows, s.geometry.NQHeads)
 }
 
 // Append notes that the engine stored nTokens more rows in every layer, each at the layer's next slot
@@ -206,8 +201,11 @@ func (s *Sequence) Evict(views []*View, options *EvictOptions, workspace Memory)
 	if options == nil {
 		options = &none
 	}
-	scoresLen, err := options.Scores.floats("Scores")
+	scoresLen, err := options.Scores.floats(s.device, "Scores")
 	if err != nil {
+		return EvictReport{}, err
+	}
+	if err := workspace.on(s.device, "workspace"); err != nil {
 		return EvictReport{}, err
 	}
 	protected := Slice(options.Protected)
@@ -237,7 +235,7 @@ func (s *Sequence) Evict(views []*View, options *EvictOptions, workspace Memory)
 
 // place puts a layer's view among the arguments and keeps its memory until release().
 func (s *Sequence) place(sequence uintptr, layer int, view *View) error {
-	cache, err := view.open()
+	cache, err := view.open(s.device)
 	if err != nil {
 		return err
 	}

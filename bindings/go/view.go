@@ -50,7 +50,9 @@ func NewView(layout Layout) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.native.BlockTableLen, err = layout.BlockTable.slots("BlockTable"); err != nil {
+	// Whether the memory suits a device is seen when calls are made.
+	c.native.BlockTableLen, err = layout.BlockTable.slots(DeviceCPU, "BlockTable")
+	if err != nil {
 		return nil, err
 	}
 	if c.native.K, err = c.add(&c.layout.K, "K"); err != nil {
@@ -89,9 +91,10 @@ func (v *View) Close() error {
 	return nil
 }
 
-// Validate checks the view as executing calls do, for so many slots.
+// Validate checks the view as executing calls do, for so many slots. It reads the block table, which
+// must not lie on a GPU.
 func (v *View) Validate(nTokens int) error {
-	c, n, err := v.use(nTokens)
+	c, n, err := v.use(DeviceCPU, nTokens)
 	if err != nil {
 		return err
 	}
@@ -99,8 +102,8 @@ func (v *View) Validate(nTokens int) error {
 	return native.Kvevict_view_validate(c.native, n)
 }
 
-// open is the content of a view that is neither nil nor closed.
-func (v *View) open() (*content, error) {
+// open is the content of a view that is neither nil nor closed, for a call on a device.
+func (v *View) open(device Device) (*content, error) {
 	if v == nil {
 		return nil, invalid("view is nil")
 	}
@@ -108,15 +111,27 @@ func (v *View) open() (*content, error) {
 	if c == nil {
 		return nil, ErrClosed
 	}
-	return c, nil
+	return c, c.on(device)
+}
+
+// on fails where calls must not be given the memory.
+func (c *content) on(device Device) error {
+	for i, plane := range c.planes {
+		if err := plane.Data.on(device, c.names[i]); err != nil {
+			return err
+		}
+	}
+	return c.layout.BlockTable.on(device, "BlockTable")
 }
 
 // use is open for a view whose memory holds nTokens.
-func (v *View) use(nTokens int) (*content, uint32, error) { return v.useNamed("nTokens", nTokens) }
+func (v *View) use(device Device, nTokens int) (*content, uint32, error) {
+	return v.useNamed(device, "nTokens", nTokens)
+}
 
 // useNamed is use for a number of slots that callers know by another name.
-func (v *View) useNamed(name string, slots int) (*content, uint32, error) {
-	c, err := v.open()
+func (v *View) useNamed(device Device, name string, slots int) (*content, uint32, error) {
+	c, err := v.open(device)
 	n := count(&err, name, slots)
 	if err == nil {
 		err = c.require(n)

@@ -1,0 +1,340 @@
+package kvevict
+
+import (
+	"debug/elf"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/counting"
+)
+
+// TestMain gives the driver of these tests a folder for what it compiles, which it empties on C's
+// exit(); Go's does without.
+func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("", "kvevict-go-")
+	if err == nil {
+		err = os.Setenv("TMPDIR", folder)
+	}
+	if err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+// cudaOptions are those of a context on CUDA whose libraries, which ctest names, run the kernels on
+// the CPU. Device memory is then the process's own.
+func cudaOptions(t *testing.T) *ContextOptions {
+	o := ContextOptions{
+		Device:       DeviceCUDA,
+		LibCUDAPath:  os.Getenv("KVEVICT_TEST_LIBCUDA"),
+		LibNVRTCPath: os.Getenv("KVEVICT_TEST_LIBNVRTC"),
+	}
+	if o.LibCUDAPath == "" || o.LibNVRTCPath == "" {
+		t.Skip("skipped: KVEVICT_TEST_LIBCUDA and KVEVICT_TEST_LIBNVRTC are not set")
+	}
+	program, err := elf.Open("/proc/self/exe")
+	must(t, err)
+	defer program.Close()
+	libraries, err := program.ImportedLibraries()
+	must(t, err)
+	if len(libraries) == 0 {
+		t.Skip("skipped: a static program cannot load a driver")
+	}
+	return &o
+}
+
+// model is the tests' small model with its memory on one device.
+type model struct {
+	*testing.T
+	context *Context
+}
+
+// put is a slice as memory of the model's device, until the test ends.
+func put[T Number](m model, s []T) Memory {
+	memory := Slice(s)
+	if m.context.device == DeviceCPU || len(s) == 0 {
+		return memory
+	}
+	m.Cleanup(func() { runtime.KeepAlive(s) })
+	return Address(memory.address, memory.bytes)
+}
+
+func (m model) rows(data []float32, heads int) *Plane {
+	plane := rows(data, heads)
+	plane.Data = put(m, data)
+	return &plane
+}
+
+func (m model) view(k, v []float32) *View {
+	view, err := NewView(Layout{KVHeads: kvHeads, K: *m.rows(k, kvHeads), V: *m.rows(v, kvHeads)})
+	must(m.T, err)
+	return view
+}
+
+// workspace is put() for scratch.
+func (m model) workspace(bytes uint64, err error) Memory {
+	must(m.T, err)
+	const alignment = 256
+	raw := make([]byte, bytes+alignment)
+	skip := -Slice(raw).address & (alignment - 1)
+	return put(m, raw[skip:skip+bytes])
+}
+
+// state is what must be the same on every device.
+type state struct {
+	report  EvictReport
+	lengths [4]uint32
+	kept    [2][kvHeads][]int32
+	k, v    [2][]float32 // of the slots in use
+}
+
+// evicts is a prompt in chunks, two evictions with decoding and a trim between, and what the
+// sequence holds after each.
+func (m model) evicts() (states []state) {
+	const prompt = 48
+	plan := newPlan(m.T, m.context, 2, full, "snapkv:budget=16,window=4")
+	sequence := newSequence(m.T, plan)
+	scratch := m.workspace(plan.WorkspaceBytes(OperationEvict))
+	var q, k, v [2][]float32
+	var views []*View
+	for l := range q {
+		q[l] = random(full*qHeads*headDim, int64(3+l))
+		k[l], v[l] = random(full*row, int64(5+l)), random(full*row, int64(7+l))
+		views = append(views, m.view(k[l], v[l]))
+	}
+	from := func(layer, position int) *Plane {
+		return m.rows(q[layer][position*qHeads*headDim:], qHeads)
+	}
+	// capture is by layer on the CPU, of all at once on CUDA.
+	capture := func(position, n int) {
+		if m.context.device == DeviceCUDA {
+			both := []*Plane{from(0, position), from(1, position)}
+			must(m.T, sequence.CaptureLayers(both, n, PositionNext))
+			return
+		}
+		must(m.T, sequence.Capture(0, from(0, position), n, PositionNext))
+		must(m.T, sequence.Capture(1, from(1, position), n, PositionNext))
+	}
+	// decode stores rows of the next tokens.
+	decode := func(n int) {
+		for ; n > 0; n-- {
+			position, err := sequence.LogicalLength()
+			must(m.T, err)
+			for l := range k {
+				slot, err := sequence.StoredLength(l)
+				must(m.T, err)
+				copy(k[l][slot*row:][:row], random(row, int64(100+10*position+l)))
+				copy(v[l][slot*row:][:row], random(row, int64(900+10*position+l)))
+			}
+			capture(position, 1)
+			must(m.T, sequence.Append(1))
+		}
+	}
+	evict := func() {
+		var s state
+		var err error
+		s.report, err = sequence.Evict(views, nil, scratch)
+		must(m.T, err)
+		for l := range k {
+			stored, err := sequence.StoredLength(l)
+			must(m.T, err)
+			s.k[l] = append([]float32(nil), k[l][:stored*row]...)
+			s.v[l] = append([]float32(nil), v[l][:stored*row]...)
+			for head := range s.kept[l] {
+				s.kept[l][head], err = sequence.KeepPositions(l, head)
+				must(m.T, err)
+			}
+		}
+		memory, err := sequence.MemoryOf(0)
+		must(m.T, err)
+		s.lengths = **(**[4]uint32)(unsafe.Pointer(&memory.Lengths))
+		states = append(states, s)
+	}
+
+	must(m.T, sequence.Capture(0, from(0, 0), 40, 0))
+	must(m.T, sequence.Capture(1, from(1, 0), 40, 0))
+	must(m.T, sequence.Append(40))
+	capture(40, prompt-40)
+	must(m.T, sequence.Append(prompt-40))
+	evict()
+	decode(8)
+	must(m.T, sequence.Trim(prompt+5))
+	decode(6)
+	evict()
+	return states
+}
+
+func TestCUDAEvictsAsTheCPUDoes(t *testing.T) {
+	options := cudaOptions(t)
+	expected := model{t, newContext(t, nil)}.evicts()
+	same(t, [4]uint32{16, 48, 16, 48}, expected[0].lengths)
+	same(t, [4]uint32{16, 59, 16, 59}, expected[1].lengths)
+	same(t, expected, model{t, newContext(t, options)}.evicts())
+}
+
+// Each option shows in what the library calls, writes, compiles or refuses.
+func TestCUDAOptionsReachTheLibrary(t *testing.T) {
+	counts := make([]int64, 2)
+	kernels := filepath.Join(t.TempDir(), "kernels")
+	log := ""
+	options := cudaOptions(t)
+	options.DeviceAlloc, options.DeviceFree = counting.Alloc(), counting.Free()
+	options.DeviceAllocUserData = uintptr(Slice(counts).address)
+	options.KernelCacheDir = kernels
+	options.LogLevel, options.Log = LogInfo, func(_ LogLevel, line string) { log += line + "\n" }
+	options.SelectOnHost, options.Debug = true, true
+	t.Run("", func(t *testing.T) { // closes all handles when it ends
+		m := model{t, newContext(t, options)}
+		same(t, model{t, newContext(t, nil)}.evicts(), m.evicts())
+		cache := random(full*row, 1)
+		err := m.context.Compact(m.view(cache, random(full*row, 2)), full, put(m, []int32{3, 2}), 1,
+			Memory{}, 0)
+		fails(t, err, StatusInvalidArgument, "ascend")
+	})
+	if counts[0] == 0 || counts[0] != counts[1] {
+		t.Errorf("device memory taken %d times, given back %d times", counts[0], counts[1])
+	}
+	files, err := os.ReadDir(kernels)
+	must(t, err)
+	if len(files) == 0 || !strings.Contains(log, "gather_rows") || strings.Contains(log, "topk") {
+		t.Error(len(files), log)
+	}
+}
+
+// doors walks through the three doors and reorders what is left; the same on every device but for
+// the rounding of scores.
+func (m model) doors() (scores []float32, moved [4]any) {
+	const n, window, kept = nTokens, 4, nTokens / 2
+	plan := newPlan(m.T, m.context, 1, n, "snapkv:budget=0.5,window=4")
+	must(m.T, m.context.Prepare(plan))
+	k, v := random(n*row, 1), random(n*row, 3)
+	view := m.view(k, v)
+	scores = make([]float32, kvHeads*n)
+	keep := make([]int32, kvHeads*kept)
+	must(m.T, plan.ScoreWindow(m.rows(random(window*qHeads*headDim, 2), qHeads), nil, view, n,
+		put(m, scores), m.workspace(plan.WorkspaceBytes(OperationScoreWindow)), 0))
+	nKept, err := plan.Select(0, put(m, scores), n, []int32{7}, put(m, keep),
+		m.workspace(plan.WorkspaceBytes(OperationSelect)), 0)
+	must(m.T, err)
+	same(m.T, kept, nKept)
+	must(m.T, m.context.Compact(view, n, put(m, keep), kvHeads,
+		m.workspace(m.context.CompactWorkspaceBytes(view, kept)), 0))
+	moved = [4]any{keep, append([]float32(nil), k[:kept*row]...)}
+	must(m.T, m.context.Reorder(view, kept, put(m, ring), 1,
+		m.workspace(m.context.ReorderWorkspaceBytes(view, ringLen, 1)), 0))
+	moved[2], moved[3] = k[:kept*row], v[:kept*row]
+	return scores, moved
+}
+
+func TestCUDADoorsGiveWhatThoseOfTheCPUGive(t *testing.T) {
+	options := cudaOptions(t)
+	expected, moved := model{t, newContext(t, nil)}.doors()
+	actual, movedThere := model{t, newContext(t, options)}.doors()
+	same(t, moved, movedThere)
+	for i, score := range expected {
+		// Sums of few weights of at most 1, each off by some units of the last place.
+		if actual[i] != score && math.Abs(float64(actual[i]-score)) > 1e-5 {
+			t.Errorf("score %d: %v, not %v", i, actual[i], score)
+		}
+	}
+}
+
+// Work is queued: a call that took a slice would read or write it later.
+func TestCUDARefusesSlices(t *testing.T) {
+	m := model{t, newContext(t, cudaOptions(t))}
+	context := m.context
+	plan := newPlan(t, context, 1, nTokens, "snapkv:budget=16,window=4")
+	sequence := newSequence(t, plan)
+	must(t, sequence.Append(nTokens))
+	floats, slots := random(nTokens*qHeads*headDim, 1), make([]int32, nTokens)
+	slice, memory, list := Slice(floats), put(m, floats), put(m, slots)
+	window := func(memory Memory) *Plane {
+		plane := rows(floats, qHeads)
+		plane.Data = memory
+		return &plane
+	}
+	layout := Layout{KVHeads: kvHeads, K: *m.rows(floats, kvHeads)}
+	viewOf := func(layout Layout) *View {
+		view, err := NewView(layout)
+		must(t, err)
+		return view
+	}
+	view, paged := viewOf(layout), layout
+	paged.K.BlockStride, paged.BlockSize, paged.BlockTable = row*4, 1, Slice(slots)
+	inV, inCompanion := layout, layout
+	inV.V = rows(floats, kvHeads)
+	inCompanion.Companions = []Plane{layout.K, rows(floats, kvHeads)}
+
+	second := func(_ any, err error) error { return err }
+	score := func(queries, rowLSE *Plane, view *View, scores, workspace Memory) error {
+		return plan.ScoreWindow(queries, rowLSE, view, nTokens, scores, workspace, 0)
+	}
+	choose := func(scores, keep, workspace Memory) error {
+		return second(plan.Select(0, scores, nTokens, nil, keep, workspace, 0))
+	}
+	evict := func(view *View, scores, workspace Memory) error {
+		return second(sequence.Evict([]*View{view}, &EvictOptions{Scores: scores}, workspace))
+	}
+	compact := func(view *View, keep, workspace Memory) error {
+		return context.Compact(view, nTokens, keep, 1, workspace, 0)
+	}
+	reorder := func(view *View, slots, workspace Memory) error {
+		return context.Reorder(view, nTokens, slots, 1, workspace, 0)
+	}
+	q, wrong, ofSlice := window(memory), window(slice), viewOf(Layout{
+		KVHeads: kvHeads, K: rows(floats, kvHeads),
+	})
+	for _, refused := range []struct {
+		err  error
+		name string
+	}{
+		{sequence.Capture(0, wrong, 4, 0), "queries"},
+		{sequence.CaptureLayers([]*Plane{wrong}, 4, 0), "queries"},
+		{sequence.CaptureLSE(0, wrong, 4, 0), "rowLSE"},
+		{score(wrong, nil, view, memory, memory), "queries"},
+		{score(q, wrong, view, memory, memory), "rowLSE"},
+		{score(q, nil, ofSlice, memory, memory), "K"},
+		{score(q, nil, view, slice, memory), "scores"},
+		{score(q, nil, view, memory, slice), "workspace"},
+		{choose(slice, list, memory), "scores"},
+		{choose(memory, Slice(slots), memory), "keep"},
+		{choose(memory, list, slice), "workspace"},
+		{evict(ofSlice, Memory{}, memory), "K"},
+		{evict(viewOf(inV), Memory{}, memory), "V"},
+		{evict(viewOf(inCompanion), Memory{}, memory), "Companions[1]"},
+		{evict(viewOf(paged), Memory{}, memory), "BlockTable"},
+		{evict(view, slice, memory), "Scores"},
+		{evict(view, Memory{}, slice), "workspace"},
+		{compact(ofSlice, list, memory), "K"},
+		{compact(view, Slice(slots), memory), "keep"},
+		{compact(view, list, slice), "workspace"},
+		{reorder(ofSlice, list, memory), "K"},
+		{reorder(view, Slice(slots), memory), "slots"},
+		{reorder(view, list, slice), "workspace"},
+	} {
+		fails(t, refused.err, StatusInvalidArgument,
+			refused.name+" is a slice, but the context is on CUDA: pass device memory by Address")
+	}
+	_, err := plan.NewWorkspace(OperationEvict)
+	fails(t, err, StatusInvalidArgument, "on CUDA", "WorkspaceBytes", "device memory")
+	_, err = context.NewReorderWorkspace(view, 1, 1)
+	fails(t, err, StatusInvalidArgument, "on CUDA", "ReorderWorkspaceBytes", "device memory")
+
+	// Who names a pointer knows what it is; protected positions are the host's.
+	must(t, sequence.Capture(0, window(Pointer(unsafe.Pointer(&floats[0]), slice.bytes)), 4, nTokens-4))
+	_, err = sequence.Evict([]*View{view}, &EvictOptions{Protected: []int32{9}},
+		m.workspace(plan.WorkspaceBytes(OperationEvict)))
+	must(t, err)
+	slot, err := sequence.SlotOfPosition(0, 0, 9)
+	must(t, err)
+	if slot < 0 {
+		t.Error("a protected position was evicted")
+	}
+}
