@@ -4,6 +4,9 @@
 #include <windows.h>
 #else
 #include <dlfcn.h>
+#if __has_include(<link.h>)
+#include <link.h>
+#endif
 #endif
 
 namespace kvevict::cuda {
@@ -52,7 +55,32 @@ void* SharedLibrary::Symbol(const char* name) const {
 
 #else
 
+namespace {
+
+// Has no dynamic linker: what it opens brings a second C library, and crashes.
+bool IsStaticProgram() {
+#if __has_include(<link.h>)
+  constexpr int kStatic = 1;
+  constexpr int kDynamic = 2;
+  const auto look = [](dl_phdr_info* program, size_t, void*) {
+    for (int i = 0; i < program->dlpi_phnum; ++i) {
+      if (program->dlpi_phdr[i].p_type == PT_INTERP) return kDynamic;
+    }
+    return kStatic;
+  };
+  return dl_iterate_phdr(look, nullptr) == kStatic;  // the program comes first
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
 bool SharedLibrary::Open(const char* name, std::string* reason) {
+  if (IsStaticProgram()) {
+    *reason = std::string(name) + ": a static program cannot open libraries";
+    return false;
+  }
   handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (handle_ != nullptr) return true;
   const char* error = dlerror();
