@@ -63,12 +63,16 @@ bool IsStaticProgram() {
   constexpr int kStatic = 1;
   constexpr int kDynamic = 2;
   const auto look = [](dl_phdr_info* program, size_t, void*) {
+    // The program comes first and has no name; but for namespaces of dlmopen.
+    if (program->dlpi_name != nullptr && *program->dlpi_name != '\0') {
+      return kDynamic;
+    }
     for (int i = 0; i < program->dlpi_phnum; ++i) {
       if (program->dlpi_phdr[i].p_type == PT_INTERP) return kDynamic;
     }
     return kStatic;
   };
-  return dl_iterate_phdr(look, nullptr) == kStatic;  // the program comes first
+  return dl_iterate_phdr(look, nullptr) == kStatic;
 #else
   return false;
 #endif

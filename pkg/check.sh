@@ -47,7 +47,7 @@ check_tsan() {
 # Not one of the steps, since it finds as much as it is given time for: new inputs
 # for KVEVICT_FUZZ_SECONDS per fuzzer. What it learns stays in build/fuzz/corpus.
 check_fuzz() {
-  local name
+  local name status=0
   need libclang-rt-dev
   configure build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
     -DKVEVICT_SANITIZE=fuzzer-no-link,address,undefined
@@ -57,8 +57,9 @@ check_fuzz() {
     mkdir -p "build/fuzz/corpus/$name"
     build/fuzz/tests/fuzz/fuzz_"$name" -max_total_time="${KVEVICT_FUZZ_SECONDS:-60}" \
       -artifact_prefix=build/fuzz/ -print_final_stats=1 -verbosity=0 \
-      "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name"
+      "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name" || status=1
   done
+  return "$status"
 }
 
 # Nor this: takes the present interface as the golden one.

@@ -327,6 +327,8 @@ func TestCUDARefusesSlices(t *testing.T) {
 	_, err = context.NewReorderWorkspace(view, 1, 1)
 	fails(t, err, StatusInvalidArgument, "on CUDA", "ReorderWorkspaceBytes", "device memory")
 
+	must(t, compact(view, Slice([]int32{}), Memory{})) // nothing lies nowhere
+
 	// Who names a pointer knows what it is; protected positions are the host's.
 	must(t, sequence.Capture(0, window(Pointer(unsafe.Pointer(&floats[0]), slice.bytes)), 4, nTokens-4))
 	_, err = sequence.Evict([]*View{view}, &EvictOptions{Protected: []int32{9}},

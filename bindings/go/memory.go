@@ -83,7 +83,7 @@ func newWorkspace(device Device, sizeOf string, bytes uint64) (Memory, error) {
 
 // on fails where calls must not be given the memory: a slice on CUDA. name is for errors.
 func (m Memory) on(device Device, name string) error {
-	if device == DeviceCUDA && m.kind != reflect.Invalid {
+	if device == DeviceCUDA && m.kind != reflect.Invalid && m.address != 0 {
 		return invalid("%s is a slice, but the context is on CUDA: pass device memory by Address", name)
 	}
 	return nil

@@ -17,7 +17,7 @@ type Layout struct {
 	V          Plane   // absent for caches with one row per token (MLA)
 	Companions []Plane // what else has a row per token and head and must move along
 	BlockSize  int     // tokens per block; 0: contiguous
-	BlockTable Memory  // paged: block ids in token order, int32; read when calls are made
+	BlockTable Memory  // paged: block ids in token order, int32; read when the work is done
 }
 
 // View is a checked Layout. Nothing is copied; the memory is kept alive until Close. Immutable, so
@@ -91,7 +91,7 @@ func (v *View) Close() error {
 	return nil
 }
 
-// Validate checks the view as executing calls do, for so many slots. It reads the block table, which
+// Validate checks the view as executing calls on the CPU do, for so many slots. It reads the block table, which
 // must not lie on a GPU.
 func (v *View) Validate(nTokens int) error {
 	c, n, err := v.use(DeviceCPU, nTokens)

@@ -47,7 +47,7 @@ public sealed class CudaTests : IDisposable
     public void The_doors_do_what_they_do_on_the_CPU()
     {
         using var cpu = new SmallModel(PolicyText);
-        using var gpu = new SmallModel(PolicyText, new Context(Cuda with { Debug = true }));
+        using var gpu = new SmallModel(PolicyText, new Context(Cuda));
         float[] expectedScores = new float[SmallModel.KvHeads * Tokens];
         int[] expectedKeep = new int[SmallModel.KvHeads * 24];
         using Workspace scoring = cpu.Plan.CreateWorkspace(Operation.ScoreWindow);
@@ -85,9 +85,11 @@ public sealed class CudaTests : IDisposable
     {
         string cache = Directory.CreateTempSubdirectory("kvevict").FullName;
         var hooks = new CountingHooks(_device);
+        var compiled = new List<string>();
         ContextOptions options = Cuda with
         {
-            KernelCacheDirectory = cache, DeviceMemory = hooks, SelectOnHost = true,
+            KernelCacheDirectory = cache, DeviceMemory = hooks, SelectOnHost = true, Debug = true,
+            LogLevel = LogLevel.Info, Log = (_, line) => compiled.Add(line),
         };
         using (var gpu = new SmallModel(PolicyText, new Context(options)))
         {
@@ -95,8 +97,14 @@ public sealed class CudaTests : IDisposable
             gpu.Sequence.Evict(gpu.Views, _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.Evict)));
             Assert.NotEqual(0, hooks.Live);
             Assert.NotEmpty(Directory.GetFiles(cache));
+            Region keep = _device.Allocate(2 * sizeof(int));
+            new[] { 5, 4 }.CopyTo(DeviceMemory.Read<int>(keep));
+            var e = Assert.Throws<KvEvictException>(() => gpu.Context.Compact(gpu.Views[0], 24, keep));
+            Assert.Contains("ascend", e.Message);
         }
         Assert.Equal(0, hooks.Live);
+        Assert.Contains(compiled, line => line.Contains("gather_rows"));
+        Assert.DoesNotContain(compiled, line => line.Contains("topk"));
         Directory.Delete(cache, recursive: true);
     }
 
@@ -110,6 +118,37 @@ public sealed class CudaTests : IDisposable
         Region values = _device.Allocate(scores.Length * sizeof(float));
         Region slots = _device.Allocate(keep.Length * sizeof(int));
         View view = gpu.Views[0];
+        Plane hostPlane = Plane.TokenMajor(host, DType.F32, SmallModel.KvHeads, SmallModel.Dim);
+        Plane hostQueries = Plane.TokenMajor(host, DType.F32, SmallModel.QueryHeads, SmallModel.Dim);
+        Plane hostLse = Plane.HeadMajor(host, DType.F32, 4, 1);
+        using var pinned = new PinnedMemory<int>(64);
+        View With(Plane values = default, Plane companion = default, Region table = default) =>
+            new(SmallModel.KvHeads, view.Keys with { BlockStride = 64 }, values)
+            {
+                Companions = companion == default ? [] : [companion],
+                BlockTable = table, BlockSize = table == default ? 0 : 1,
+            };
+        void RefusesView(string parameter, View wrong)
+        {
+            Refuses(parameter, () => gpu.Plan.ScoreWindow(gpu.QueryPlane, wrong, Tokens, values, values));
+            Refuses(parameter, () => gpu.Context.Compact(wrong, Tokens, slots));
+            Refuses(parameter, () => gpu.Context.Reorder(wrong, Tokens, slots, values));
+            Refuses(parameter, () => gpu.Sequence.Evict([wrong, wrong], values));
+        }
+        RefusesView("Keys", new View(SmallModel.KvHeads, hostPlane));
+        RefusesView("Values", With(values: hostPlane));
+        RefusesView("Companions", With(companion: hostPlane));
+        RefusesView("BlockTable", With(table: pinned));
+        Refuses("queries", () => gpu.Sequence.Capture(0, hostQueries, 4));
+        Refuses("queries", () => gpu.Sequence.CaptureLayers([hostQueries, hostQueries], 4));
+        Refuses("rowLse", () => gpu.Sequence.CaptureLse(0, hostLse, 4));
+        Refuses("queries", () => gpu.Plan.ScoreWindow(hostQueries, view, Tokens, values, values));
+        Refuses("rowLse", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, values, values, rowLse: hostLse));
+        Refuses("scores", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, host, values));
+        Refuses("scores", () => gpu.Plan.Select(0, host, Tokens, slots, values));
+        Refuses("keep", () => gpu.Plan.Select(0, values, Tokens, pinned, values));
+        Refuses("keep", () => gpu.Context.Compact(view, Tokens, pinned));
+        Refuses("slots", () => gpu.Context.Reorder(view, Tokens, pinned, values));
         Refuses("workspace", () => gpu.Plan.CreateWorkspace(Operation.Evict));
         Refuses("workspace", () => gpu.Context.CreateReorderWorkspace(view, 4));
         Refuses("scores", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, scores, values));

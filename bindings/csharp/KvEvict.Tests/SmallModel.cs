@@ -23,8 +23,8 @@ internal sealed class SmallModel : IDisposable
                 Keys[l].Span[i] = Content(l, i / (KvHeads * Dim), i / Dim % KvHeads);
                 Values[l].Span[i] = -Content(l, i / (KvHeads * Dim), i / Dim % KvHeads);
             }
-            Views[l] = new View(KvHeads, Plane.TokenMajor(Keys[l], DType.F32, KvHeads, Dim),
-                                Plane.TokenMajor(Values[l], DType.F32, KvHeads, Dim));
+            Views[l] = new View(KvHeads, Plane.TokenMajor(Place(Keys[l]), DType.F32, KvHeads, Dim),
+                                Plane.TokenMajor(Place(Values[l]), DType.F32, KvHeads, Dim));
         }
         Queries = new PinnedMemory<float>(MaxTokens * QueryHeads * Dim);
         for (int i = 0; i < Queries.Length; ++i) Queries.Span[i] = (i * 37 % 101 - 50) / 50f;
@@ -47,7 +47,7 @@ internal sealed class SmallModel : IDisposable
 
     public static float Content(int layer, int token, int head) => token + head / 4f + layer / 16f;
 
-    public Plane QueryPlane => Plane.TokenMajor(Queries, DType.F32, QueryHeads, Dim);
+    public Plane QueryPlane => Plane.TokenMajor(Place(Queries), DType.F32, QueryHeads, Dim);
 
     public void Prefill(int tokens)
     {
@@ -64,6 +64,13 @@ internal sealed class SmallModel : IDisposable
         float value = Values[layer].Span[(slot * KvHeads + head) * Dim + Dim - 1];
         int token = (int)key;
         return key == Content(layer, token, head) && value == -key ? token : -1;
+    }
+
+    // On CUDA by its address, as memory that the driver knows.
+    private Region Place(PinnedMemory<float> memory)
+    {
+        Region region = memory;
+        return Context.Device == Device.Cpu ? region : new Region(region.Address, region.Bytes, memory);
     }
 
     public void Dispose()

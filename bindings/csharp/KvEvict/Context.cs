@@ -115,6 +115,7 @@ public sealed unsafe class Context : IDisposable
     /// <param name="workspace">
     /// Absent, or scratch of <see cref="CompactWorkspaceBytes"/>, with which CUDA may be faster.
     /// </param>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
     public void Compact(View view, int tokenCount, Region keep, int listCount = 1, nint stream = 0,
                         Region workspace = default)
@@ -135,9 +136,10 @@ public sealed unsafe class Context : IDisposable
         ArgumentNullException.ThrowIfNull(view);
         uint count = Check.Count(keepCount, nameof(keepCount));
         kvevict_view native;
-        view.Write(&native, keepCount);
+        ContextHandle handle = Handle;
+        view.Write(&native, keepCount, handle);
         nuint bytes;
-        Native.kvevict_compact_workspace_bytes(Handle, &native, count, &bytes);
+        Native.kvevict_compact_workspace_bytes(handle, &native, count, &bytes);
         GC.KeepAlive(view);
         return checked((long)bytes);
     }
@@ -173,6 +175,7 @@ public sealed unsafe class Context : IDisposable
     /// <param name="workspace">Scratch of <see cref="ReorderWorkspaceBytes"/>.</param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
     /// A slot is out of range, the workspace is too small, or the view cannot be.
     /// </exception>
@@ -196,9 +199,10 @@ public sealed unsafe class Context : IDisposable
         ArgumentNullException.ThrowIfNull(view);
         uint count = Check.Count(slotCount, nameof(slotCount));
         kvevict_view native;
-        view.Write(&native, slotCount);
+        ContextHandle handle = Handle;
+        view.Write(&native, slotCount, handle);
         nuint bytes;
-        Native.kvevict_reorder_workspace_bytes(Handle, &native, count, Check.Count(listCount, nameof(listCount)),
+        Native.kvevict_reorder_workspace_bytes(handle, &native, count, Check.Count(listCount, nameof(listCount)),
                                                &bytes);
         GC.KeepAlive(view);
         return checked((long)bytes);
@@ -226,8 +230,8 @@ public sealed unsafe class Context : IDisposable
     {
         ArgumentNullException.ThrowIfNull(view);
         kvevict_view native;
-        view.Write(&native, tokenCount);
         ContextHandle handle = Handle;
+        view.Write(&native, tokenCount, handle);
         Native.kvevict_compact(handle, &native, (uint)tokenCount, keep, keepLength,
                                Check.Count(listCount, nameof(listCount)),
                                (void*)workspace.Resolve(handle, nameof(workspace)), (nuint)workspace.Bytes, stream);
@@ -241,8 +245,8 @@ public sealed unsafe class Context : IDisposable
     {
         ArgumentNullException.ThrowIfNull(view);
         kvevict_view native;
-        view.Write(&native, tokenCount);
         ContextHandle handle = Handle;
+        view.Write(&native, tokenCount, handle);
         Native.kvevict_reorder(handle, &native, (uint)tokenCount, slots, slotsLength,
                                Check.Count(listCount, nameof(listCount)),
                                (void*)workspace.Resolve(handle, nameof(workspace)), (nuint)workspace.Bytes, stream);

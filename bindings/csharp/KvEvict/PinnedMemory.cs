@@ -4,7 +4,7 @@ namespace KvEvict;
 
 /// <summary>
 /// Managed memory that the garbage collector does not move, so that native code may use it without a copy:
-/// a new array, or memory that exists already.
+/// a new array, or memory that exists already. For contexts on the CPU.
 /// </summary>
 /// <typeparam name="T">Element type, such as float or <see cref="Half"/>.</typeparam>
 public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T : unmanaged
@@ -56,7 +56,7 @@ public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T :
 
     /// <summary>The memory as a region that keeps this alive.</summary>
     /// <returns>All of it.</returns>
-    public Region ToRegion() => new(Address, (long)Length * sizeof(T), this);
+    public Region ToRegion() => Region.OfHost(Address, (long)Length * sizeof(T), this);
 
     /// <summary>
     /// Gives the memory free to move again; calls with a <see cref="Region"/> of it fail from now on. Must not

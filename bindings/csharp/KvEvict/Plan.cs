@@ -151,6 +151,7 @@ public sealed unsafe class Plan : IDisposable
     /// flash attention leaves it behind. Saves CUDA one of two passes over the keys.
     /// </param>
     /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The view cannot be, or keys cannot be read.</exception>
     public void ScoreWindow(Plane queries, View view, int tokenCount, Region scores, Region workspace,
                             nint stream = 0, Plane rowLse = default)
@@ -201,6 +202,7 @@ public sealed unsafe class Plan : IDisposable
     /// <param name="protectedSlots">Strictly ascending slots that must stay, in host memory.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>n, the tokens kept per list; known at once.</returns>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The budget is less than what must stay, or keep is too short.</exception>
     public int Select(int layer, Region scores, int tokenCount, Region keep, Region workspace,
                       ReadOnlySpan<int> protectedSlots = default, nint stream = 0)
@@ -222,10 +224,10 @@ public sealed unsafe class Plan : IDisposable
         ArgumentNullException.ThrowIfNull(view);
         queries.CheckRows(nameof(queries), Policy.ObservationWindow, Geometry.QueryHeads);
         rowLse.CheckRows(nameof(rowLse), Policy.ObservationWindow, Geometry.QueryHeads);
-        kvevict_plane nativeQueries = queries.ToNative();
-        kvevict_plane nativeLse = rowLse.ToNative();
+        kvevict_plane nativeQueries = queries.ToNative(_context, nameof(queries));
+        kvevict_plane nativeLse = rowLse.ToNative(_context, nameof(rowLse));
         kvevict_view nativeView;
-        view.Write(&nativeView, tokenCount);
+        view.Write(&nativeView, tokenCount, _context);
         Native.kvevict_score_window(Handle, &nativeQueries, nativeLse.data == 0 ? null : &nativeLse, &nativeView,
                                     (uint)tokenCount, scores, (nuint)length,
                                     (void*)workspace.Resolve(_context, nameof(workspace)),

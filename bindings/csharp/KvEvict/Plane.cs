@@ -120,9 +120,9 @@ public readonly record struct Plane
         HeadStride = headStride,
     };
 
-    internal kvevict_plane ToNative()
+    internal kvevict_plane ToNative(ContextHandle? context, string name)
     {
-        ulong address = Region.Resolve();
+        ulong address = Region.Resolve(context, name);
         return new kvevict_plane
         {
             data = address == 0 ? 0 : address + (ulong)Offset,

@@ -5,12 +5,14 @@ namespace KvEvict;
 /// alive and checks that it is not disposed; nothing is copied.
 /// </summary>
 /// <remarks>
-/// <see cref="PinnedMemory{T}"/> and <see cref="Workspace"/> convert to it by themselves. On CUDA a call only
-/// queues its work: keep the owner until the stream has passed it. Pinned host memory serves there once it is
-/// registered with the driver.
+/// <see cref="PinnedMemory{T}"/> and <see cref="Workspace"/> convert to it by themselves, for the CPU; a context
+/// on CUDA refuses such regions. There a call only queues its work: keep the owner until the stream has passed
+/// it. Host memory that is registered with the driver is named by its address.
 /// </remarks>
 public readonly record struct Region
 {
+    private bool IsOfHost { get; init; }
+
     /// <summary>Names a range of memory.</summary>
     /// <param name="address">A host pointer, or a CUdeviceptr.</param>
     /// <param name="bytes">Its size; rows outside are an error where they are used.</param>
@@ -39,18 +41,18 @@ public readonly record struct Region
 
     internal object? Owner { get; }
 
-    /// <summary>The address, from an owner that is not disposed.</summary>
-    internal ulong Resolve()
+    /// <summary>Names memory that this library made or pinned.</summary>
+    internal static Region OfHost(ulong address, long bytes, IRegionOwner owner) =>
+        new(address, bytes, owner) { IsOfHost = true };
+
+    /// <summary>
+    /// The address, from an owner that is not disposed, for a call that works with a context (null: the CPU).
+    /// </summary>
+    internal ulong Resolve(ContextHandle? context, string name)
     {
+        if (IsOfHost) context?.RefuseHostMemory(name);
         if (Owner is IRegionOwner owner) ObjectDisposedException.ThrowIf(owner.IsDisposed, owner);
         return Address;
-    }
-
-    /// <summary>The address, for a call that works with a context.</summary>
-    internal ulong Resolve(ContextHandle context, string name)
-    {
-        if (Owner is Workspace) context.RefuseHostMemory(name);
-        return Resolve();
     }
 
     internal unsafe nuint Elements<T>() where T : unmanaged => (nuint)(Bytes / sizeof(T));

@@ -66,6 +66,7 @@ public sealed unsafe class Sequence : IDisposable
     /// <param name="rowCount">Rows; 0 does nothing.</param>
     /// <param name="firstPosition">Position of row 0.</param>
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The plane does not match the geometry.</exception>
     public void Capture(int layer, Plane queries, int rowCount, int firstPosition) =>
         Capture(layer, queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
@@ -85,6 +86,7 @@ public sealed unsafe class Sequence : IDisposable
     /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
     /// <param name="firstPosition">Position of row 0.</param>
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">A plane does not match the geometry, or their number is wrong.</exception>
     public void CaptureLayers(ReadOnlySpan<Plane> queries, int rowCount, int firstPosition) =>
         CaptureLayers(queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
@@ -103,6 +105,7 @@ public sealed unsafe class Sequence : IDisposable
     /// <param name="rowCount">Rows; 0 does nothing.</param>
     /// <param name="firstPosition">Position of row 0.</param>
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void CaptureLse(int layer, Plane rowLse, int rowCount, int firstPosition) =>
         CaptureLse(layer, rowLse, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
 
@@ -146,6 +149,7 @@ public sealed unsafe class Sequence : IDisposable
     /// <param name="options">What it is told beside the policy.</param>
     /// <returns>What it did.</returns>
     /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
     /// A view that cannot be, too few captured queries, a budget smaller than what must stay; nothing was moved.
     /// </exception>
@@ -164,7 +168,7 @@ public sealed unsafe class Sequence : IDisposable
                 ArgumentNullException.ThrowIfNull(views[layer], $"views[{layer}]");
                 // Views beyond the last layer are the library's to refuse.
                 int stored = layer < _plan.Geometry.Layers ? StoredLength(layer) : 0;
-                views[layer].Write(nativeViews + layer, stored);
+                views[layer].Write(nativeViews + layer, stored, _plan.Context);
             }
             kvevict_evict_options nativeOptions;
             Native.kvevict_evict_options_init(&nativeOptions, (nuint)sizeof(kvevict_evict_options));
@@ -280,7 +284,7 @@ public sealed unsafe class Sequence : IDisposable
     private void Capture(int layer, Plane queries, int rowCount, uint firstPosition)
     {
         queries.CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads);
-        kvevict_plane native = queries.ToNative();
+        kvevict_plane native = queries.ToNative(_plan.Context, nameof(queries));
         Native.kvevict_sequence_capture(Handle, Check.Count(layer, nameof(layer)), &native,
                                         Check.Count(rowCount, nameof(rowCount)), firstPosition);
         GC.KeepAlive(queries.Region.Owner);
@@ -294,7 +298,7 @@ public sealed unsafe class Sequence : IDisposable
         for (int layer = 0; layer < queries.Length; ++layer)
         {
             queries[layer].CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads, index: layer);
-            native[layer] = queries[layer].ToNative();
+            native[layer] = queries[layer].ToNative(_plan.Context, nameof(queries));
         }
         fixed (kvevict_plane* planes = native)
         {
@@ -307,7 +311,7 @@ public sealed unsafe class Sequence : IDisposable
     private void CaptureLse(int layer, Plane rowLse, int rowCount, uint firstPosition)
     {
         rowLse.CheckRows(nameof(rowLse), rowCount, _plan.Geometry.QueryHeads);
-        kvevict_plane native = rowLse.ToNative();
+        kvevict_plane native = rowLse.ToNative(_plan.Context, nameof(rowLse));
         Native.kvevict_sequence_capture_lse(Handle, Check.Count(layer, nameof(layer)), &native,
                                             Check.Count(rowCount, nameof(rowCount)), firstPosition);
         GC.KeepAlive(rowLse.Region.Owner);

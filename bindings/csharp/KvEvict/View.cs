@@ -49,8 +49,8 @@ public sealed unsafe class View
     public int BlockSize { get; init; }
 
     /// <summary>
-    /// Paged: 32-bit block ids in token order, non-negative, all different. Read when a call runs, so the
-    /// engine may go on filling it. The ids of a <see cref="PinnedMemory{T}"/> of int are compared with the
+    /// Paged: 32-bit block ids in token order, non-negative, all different. Read when a call runs, on CUDA when
+    /// its work does; the engine may go on adding to it. The ids of a <see cref="PinnedMemory{T}"/> of int are compared with the
     /// pool's size.
     /// </summary>
     public Region BlockTable { get; init; }
@@ -62,7 +62,7 @@ public sealed unsafe class View
     public void Validate(int tokenCount)
     {
         kvevict_view native;
-        Write(&native, tokenCount);
+        Write(&native, tokenCount, context: null);
         Native.kvevict_view_validate(&native, (uint)tokenCount);
         GC.KeepAlive(this);
     }
@@ -71,20 +71,21 @@ public sealed unsafe class View
     /// Writes the native view, whose pointers hold as long as this object; fails if rows of so many tokens lie
     /// outside their memory.
     /// </summary>
-    internal void Write(kvevict_view* native, int tokenCount)
+    internal void Write(kvevict_view* native, int tokenCount, ContextHandle? context)
     {
         Native.kvevict_view_init(native, (nuint)sizeof(kvevict_view));
         native->n_kv_heads = (uint)KvHeads;
-        native->k = _keys.ToNative();
-        native->v = _values.ToNative();
-        for (int i = 0; i < _companions.Length; ++i) _nativeCompanions[i] = _companions[i].ToNative();
+        native->k = _keys.ToNative(context, nameof(Keys));
+        native->v = _values.ToNative(context, nameof(Values));
+        for (int i = 0; i < _companions.Length; ++i)
+            _nativeCompanions[i] = _companions[i].ToNative(context, nameof(Companions));
         if (_companions.Length > 0)
         {
             fixed (kvevict_plane* companions = _nativeCompanions) native->companions = companions;
         }
         native->n_companions = (uint)_companions.Length;
         native->block_size = Check.Count(BlockSize, nameof(BlockSize));
-        native->block_table = (int*)BlockTable.Resolve();
+        native->block_table = (int*)BlockTable.Resolve(context, nameof(BlockTable));
         native->block_table_len = BlockTable.Elements<int>();
         CheckRows(tokenCount);
     }

@@ -42,7 +42,7 @@ public sealed unsafe class Workspace : IDisposable, IRegionOwner
     public Region ToRegion()
     {
         ObjectDisposedException.ThrowIf(IsDisposed, this);
-        return new Region((ulong)_memory, _bytes, this);
+        return Region.OfHost((ulong)_memory, _bytes, this);
     }
 
     /// <summary>Frees the memory. Must not run while a call uses it.</summary>

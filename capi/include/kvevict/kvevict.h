@@ -987,7 +987,7 @@ KVEVICT_API kvevict_status kvevict_select(
  * Cost: reads and writes the kept rows that change place, once.
  *
  * @param[in] context   Non-NULL; device and parallel runner.
- * @param[in] view      The layer's cache; passes kvevict_view_validate().
+ * @param[in] view      The layer's cache; see kvevict_view_validate().
  * @param[in] n_tokens  Slots held before.
  * @param[in] keep      [n_keep_lists, n_keep] i32 slots, strictly ascending per
  *                      list, each < n_tokens. Checked on the CPU, on CUDA only
@@ -1038,7 +1038,7 @@ KVEVICT_API kvevict_status kvevict_compact_workspace_bytes(
  * go by way of the workspace: read and written twice.
  *
  * @param[in] context   Non-NULL; device and parallel runner.
- * @param[in] view      The layer's cache; passes kvevict_view_validate().
+ * @param[in] view      The layer's cache; see kvevict_view_validate().
  * @param[in] n_tokens  Slots held before.
  * @param[in] slots     [n_slot_lists, n_slots] i32 slots, each < n_tokens.
  *                      Checked on the CPU, on CUDA only by a context with debug

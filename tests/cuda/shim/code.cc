@@ -63,7 +63,7 @@ void* Compile(const std::string& variant) {
   const std::string path =
       folder.path() + '/' + std::to_string(n_compiled++) + ".so";
   const std::string command =
-      "sh '" KVEVICT_SHIM_COMPILE "' " + path + ' ' + variant;
+      "sh '" KVEVICT_SHIM_COMPILE "' '" + path + "' " + variant;
   if (std::system(command.c_str()) != 0) {
     std::fprintf(stderr, "failed: %s\n", command.c_str());
     return nullptr;

@@ -37,7 +37,7 @@ struct State {
   std::map<std::string, void*> libraries;
   CUstream capturing = nullptr;
   Graph captured;
-  uint64_t n_live = 0;  // allocations, streams, events, graphs, libraries
+  uint64_t n_live = 0;  // allocations, streams, graphs, libraries
 };
 inline State& TheState() {
   static State& state = *new State;
