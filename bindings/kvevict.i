@@ -42,6 +42,7 @@ APPLY(kvevict_sequence)
 
 /* Every struct, APPLY(c_name). */
 %define KV_FOR_EACH_STRUCT(APPLY)
+APPLY(kvevict_gpu_info)
 APPLY(kvevict_dtype_info)
 APPLY(kvevict_context_options)
 APPLY(kvevict_policy)

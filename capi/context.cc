@@ -31,6 +31,16 @@ kvevict_status kvevict_device_check(kvevict_device device) noexcept {
   });
 }
 
+kvevict_status kvevict_gpu_at(uint32_t index, kvevict_gpu_info* out) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    kvevict_gpu_info row{};
+    KV_RETURN_IF_ERROR(kCudaBackend.gpu_at(index, &row));
+    CopyOut(row, out);
+    return Status();
+  });
+}
+
 kvevict_status kvevict_dtype_at(uint32_t index,
                                 kvevict_dtype_info* out) noexcept {
   return Guard([&] {

@@ -181,6 +181,8 @@ struct Backend {
 
   // UNAVAILABLE, with the reason, where no context can be made here.
   Status (*check)();
+  // Null where there is none to list.
+  Status (*gpu_at)(uint32_t index, kvevict_gpu_info* out);
   Status (*open)(const Context& context, const kvevict_context_options& options,
                  DeviceState** out);
   void (*close)(DeviceState* state);

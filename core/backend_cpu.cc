@@ -386,6 +386,7 @@ const Backend kCpuBackend = {
     .workspace_alignment = kCacheLine,
     .on_host = true,
     .check = CpuCheck,
+    .gpu_at = nullptr,
     .open = CpuOpen,
     .close = CpuClose,
     .prepare = CpuPrepare,

@@ -55,4 +55,13 @@ Status Prefixed(Status status, const char* format, ...) {
 
 const char* LastErrorMessage() { return last_error_message; }
 
+KeptErrorMessage::KeptErrorMessage() {
+  static_assert(sizeof(message_) == kMessageBytes);
+  std::memcpy(message_, last_error_message, kMessageBytes);
+}
+
+KeptErrorMessage::~KeptErrorMessage() {
+  std::memcpy(last_error_message, message_, kMessageBytes);
+}
+
 }  // namespace kvevict

@@ -36,6 +36,19 @@ class [[nodiscard]] Status {
 
 const char* LastErrorMessage();
 
+// Puts the last error message back when it dies: stands around work whose failure
+// is an answer and not the caller's failure.
+class KeptErrorMessage {
+ public:
+  KeptErrorMessage();
+  ~KeptErrorMessage();
+  KeptErrorMessage(const KeptErrorMessage&) = delete;
+  KeptErrorMessage& operator=(const KeptErrorMessage&) = delete;
+
+ private:
+  char message_[512];
+};
+
 }  // namespace kvevict
 
 #define KV_RETURN_IF_ERROR(expression)                               \

@@ -15,6 +15,10 @@ constexpr size_t kMemoryAlignment = 256;
 
 Status Check() { return CheckAvailable({}); }
 
+Status GpuAt(uint32_t index, kvevict_gpu_info* out) {
+  return DescribeGpu({}, index, out);
+}
+
 void Close(DeviceState* state) { delete state; }
 
 Status Prepare(const Context& context, const kvevict_geometry* geometry,
@@ -142,6 +146,7 @@ const Backend kCudaBackend = {
     .workspace_alignment = kMemoryAlignment,
     .on_host = false,
     .check = Check,
+    .gpu_at = GpuAt,
     .open = DeviceState::Open,
     .close = Close,
     .prepare = Prepare,

@@ -1,8 +1,39 @@
 #include "cuda/device.h"
 
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
 #include "cuda/jit.h"
+#include "cuda/no_memory.h"
 
 namespace kvevict::cuda {
+namespace {
+
+// The driver, and how many GPUs it sees: at least one.
+Status OpenAndCount(const LibraryPaths& paths, const Driver** driver, int* n) {
+  KV_RETURN_IF_ERROR(Driver::Open(paths.driver, driver));
+  KV_RETURN_IF_DRIVER_ERROR(**driver, cuDeviceGetCount(n), "cuDeviceGetCount");
+  if (*n == 0) return Unavailable("device cuda: the driver sees no GPU");
+  return Status();
+}
+
+Status FindCompiler(const LibraryPaths& paths, const Driver& driver,
+                    const Device& device, int ordinal, const Nvrtc** out) {
+  KV_RETURN_IF_ERROR(CheckDevice(device, ordinal));
+  return Nvrtc::Open(paths.nvrtc, CudaMajor(driver.version), device.sm, out);
+}
+
+// Text that lives as long as the process; each once.
+const char* KeepText(std::string text) {
+  static std::mutex mutex;
+  static auto* const texts = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return texts->insert(std::move(text)).first->c_str();
+}
+
+}  // namespace
 
 Status GetDevice(const Driver& driver, int ordinal, Device* out) {
   int n = 0;
@@ -40,12 +71,44 @@ Status CheckDevice(const Device& device, int ordinal) {
       kOldestSm % 10);
 }
 
+Status DescribeGpu(const LibraryPaths& paths, uint32_t index,
+                   kvevict_gpu_info* out) {
+  const Driver* driver = nullptr;
+  int n = 0;
+  KV_RETURN_IF_ERROR(OpenAndCount(paths, &driver, &n));
+  if (index >= static_cast<uint32_t>(n)) {
+    return InvalidArgument("index %u >= %d GPUs", index, n);
+  }
+  const int ordinal = static_cast<int>(index);
+  Device device;
+  KV_RETURN_IF_ERROR(GetDevice(*driver, ordinal, &device));
+  return WithoutThrowing("describing a GPU", [&] {
+    kvevict_gpu_info row{};
+    row.compute_capability = device.sm;
+    row.driver_version = driver->version;
+    row.name = KeepText(device.name);
+    row.target = row.nvrtc = row.problem = "";
+    const KeptErrorMessage kept;
+    const Nvrtc* nvrtc = nullptr;
+    Target target;
+    Status usable = FindCompiler(paths, *driver, device, ordinal, &nvrtc);
+    if (usable.ok()) usable = nvrtc->FindTarget(device.sm, &target);
+    if (usable.ok()) {
+      row.nvrtc_version = nvrtc->version();
+      row.nvrtc = nvrtc->name().c_str();
+      row.target = KeepText(target.name());
+    } else {
+      row.problem = KeepText(LastErrorMessage());
+    }
+    *out = row;
+    return Status();
+  });
+}
+
 Status CheckAvailable(const LibraryPaths& paths) {
   const Driver* driver = nullptr;
-  KV_RETURN_IF_ERROR(Driver::Open(paths.driver, &driver));
   int n = 0;
-  KV_RETURN_IF_DRIVER_ERROR(*driver, cuDeviceGetCount(&n), "cuDeviceGetCount");
-  if (n == 0) return Unavailable("device cuda: the driver sees no GPU");
+  KV_RETURN_IF_ERROR(OpenAndCount(paths, &driver, &n));
 
   // What serves an older GPU serves a newer one too: the newest decides.
   Device newest;
@@ -57,10 +120,8 @@ Status CheckAvailable(const LibraryPaths& paths) {
     newest = device;
     ordinal = i;
   }
-  KV_RETURN_IF_ERROR(CheckDevice(newest, ordinal));
   const Nvrtc* nvrtc = nullptr;
-  return Nvrtc::Open(paths.nvrtc, CudaMajor(driver->version), newest.sm,
-                     &nvrtc);
+  return FindCompiler(paths, *driver, newest, ordinal, &nvrtc);
 }
 
 }  // namespace kvevict::cuda

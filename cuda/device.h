@@ -28,6 +28,11 @@ Status GetDevice(const Driver& driver, int ordinal, Device* out);
 // UNAVAILABLE if the GPU is too old.
 Status CheckDevice(const Device& device, int ordinal);
 
+// What kvevict_gpu_at() tells. INVALID_ARGUMENT for an index past the last GPU,
+// UNAVAILABLE where there is no driver or no GPU.
+Status DescribeGpu(const LibraryPaths& paths, uint32_t index,
+                   kvevict_gpu_info* out);
+
 // Whether contexts can be created on some GPU here: the driver, a GPU that is
 // new enough and a libnvrtc that compiles for it. UNAVAILABLE with the reason
 // otherwise.

@@ -340,3 +340,18 @@ func TestCUDARefusesSlices(t *testing.T) {
 		t.Error("a protected position was evicted")
 	}
 }
+
+// A machine with a driver of CUDA 12.4 and NVRTC 12.4, as ctest has it.
+func TestGPUs(t *testing.T) {
+	cudaOptions(t)
+	must(t, CheckDevice(DeviceCUDA))
+	gpus, err := GPUs()
+	must(t, err)
+	if len(gpus) != 3 || !strings.Contains(gpus[0].Problem, "compute capability 6.1") {
+		t.Fatal(gpus)
+	}
+	gpus[0].Problem = ""
+	same(t, GPUInfo{"Fake GPU", 61, 12040, 0, "", "", ""}, gpus[0])
+	same(t, GPUInfo{"Fake GPU", 90, 12040, 12040, "libnvrtc.so.12", "sm_90", ""}, gpus[1])
+	same(t, GPUInfo{"Fake GPU", 89, 12040, 12040, "libnvrtc.so.12", "compute_80", ""}, gpus[2])
+}

@@ -3,7 +3,7 @@
 # a pkg-config folder names.
 set -euo pipefail
 go=$1
-export GOCACHE=$2/cache GOMODCACHE=$2/modules PKG_CONFIG_PATH=$3 LD_LIBRARY_PATH=$4
+export GOCACHE=$2/cache GOMODCACHE=$2/modules PKG_CONFIG_PATH=$3 LD_LIBRARY_PATH=$4${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export GOPROXY=off GOTOOLCHAIN=local GOFLAGS=-modcacherw CGO_ENABLED=1
 shift 4
 # go's cache does not know what the library's header contains.

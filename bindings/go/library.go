@@ -41,6 +41,17 @@ func AutoBudget(maxTokens int, fullCacheBytes uint64) (int, error) {
 	return int(budget), err
 }
 
+// GPUInfo is a GPU, and what would compile kernels for it.
+type GPUInfo struct {
+	Name              string
+	ComputeCapability int    // 90 is 9.0
+	DriverVersion     int    // CUDA of the driver: 12040 is 12.4
+	NVRTCVersion      int    // likewise; 0 if there is a problem
+	NVRTC             string // the libnvrtc found, as it was opened
+	Target            string // "sm_90": machine code; "compute_80": PTX that the driver translates
+	Problem           string // why no context can be created on it; "" if one can
+}
+
 // DTypeInfo is one row of the table of element types.
 type DTypeInfo struct {
 	DType        DType
@@ -67,6 +78,20 @@ type PresetInfo struct {
 	Name       string // as in the text form
 	PolicyText string // the same policy spelled out
 	Reproduces string // whose behaviour this is
+}
+
+// GPUs is what the CUDA driver sees, in its order; StatusUnavailable, with the reason, if there is
+// no driver or no GPU.
+func GPUs() ([]GPUInfo, error) {
+	n := native.GPUInfo{StructSize: uint32(unsafe.Sizeof(native.GPUInfo{}))}
+	return table(func(i uint32) (GPUInfo, error) {
+		err := native.Kvevict_gpu_at(i, &n)
+		return GPUInfo{
+			native.Text(n.Name), int(n.ComputeCapability), int(n.DriverVersion),
+			int(n.NVRTCVersion), native.Text(n.NVRTC), native.Text(n.Target),
+			native.Text(n.Problem),
+		}, err
+	})
 }
 
 // DTypes is the table of element types.

@@ -133,9 +133,10 @@ func constants(t *testing.T) map[string]string {
 func TestStructsHaveTheHeadersLayout(t *testing.T) {
 	structs := map[string]reflect.Type{}
 	for _, v := range []any{
-		native.DTypeInfo{}, native.ContextOptions{}, native.Policy{}, native.ResolvedPolicy{},
-		native.PolicyInfo{}, native.PresetInfo{}, native.Plane{}, native.View{}, native.Geometry{},
-		native.Capabilities{}, native.EvictOptions{}, native.EvictReport{}, native.SequenceMemory{},
+		native.GPUInfo{}, native.DTypeInfo{}, native.ContextOptions{}, native.Policy{},
+		native.ResolvedPolicy{}, native.PolicyInfo{}, native.PresetInfo{}, native.Plane{},
+		native.View{}, native.Geometry{}, native.Capabilities{}, native.EvictOptions{},
+		native.EvictReport{}, native.SequenceMemory{},
 	} {
 		structs[strings.ToLower(reflect.TypeOf(v).Name())] = reflect.TypeOf(v)
 	}

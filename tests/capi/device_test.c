@@ -11,6 +11,18 @@ Test(device, cuda_is_there_or_says_why_not) {
   cr_assert(strlen(kvevict_last_error_message()) > 0);
 }
 
+Test(device, gpus_are_listed_where_cuda_is_there) {
+  kvevict_gpu_info info = {.struct_size = sizeof info};
+  const kvevict_status status = kvevict_gpu_at(0, &info);
+  if (status == KVEVICT_OK) return;
+  cr_assert_eq(status, KVEVICT_ERROR_UNAVAILABLE);
+  char reason[512];
+  strcpy(reason, kvevict_last_error_message());
+  cr_assert_eq(kvevict_device_check(KVEVICT_DEVICE_CUDA),
+               KVEVICT_ERROR_UNAVAILABLE);
+  cr_expect_str_eq(kvevict_last_error_message(), reason);
+}
+
 Test(device, unknown_number_is_an_error) {
   EXPECT_INVALID(kvevict_device_check(2), "device", "2");
   EXPECT_INVALID(kvevict_device_check(-1), "device", "-1");

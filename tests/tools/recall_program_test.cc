@@ -194,10 +194,24 @@ Test(recall_program, inspect_lists_what_the_library_enumerates) {
     cr_expect(document.at("cuda").at("reason") == kvevict_last_error_message());
   }
 
+  kvevict_gpu_info gpu = {};
+  gpu.struct_size = sizeof(gpu);
+  const json& gpus = document.at("cuda").at("gpus");
+  uint32_t n = 0;
+  for (; kvevict_gpu_at(n, &gpu) == KVEVICT_OK; ++n) {
+    const json& row = gpus.at(n);
+    cr_expect(row.at("name") == gpu.name);
+    const std::string digits = row.at("compute_capability");
+    cr_expect(std::stof(digits) * 10 == gpu.compute_capability);
+    cr_expect(row.value("problem", "") == gpu.problem);
+    cr_expect(row.value("libnvrtc", "") == gpu.nvrtc);
+    cr_expect(row.value("target", "") == gpu.target);
+  }
+  cr_expect(n == gpus.size());
+
   kvevict_policy_info policy = {};
   policy.struct_size = sizeof(policy);
-  uint32_t n = 0;
-  for (; kvevict_policy_at(n, &policy) == KVEVICT_OK; ++n) {
+  for (n = 0; kvevict_policy_at(n, &policy) == KVEVICT_OK; ++n) {
     const json& row = document.at("policies").at(n);
     cr_expect(row.at("name") == policy.name);
     cr_expect(row.at("signal") == policy.signal);
@@ -232,6 +246,13 @@ Test(recall_program, inspect_prints_tables) {
   cr_assert(run.status == 0, "%s", run.err.c_str());
   for (const char* word : {"kvevict ", "SIMD: ", "CUDA: ", "snapkv", "bf16"}) {
     cr_expect(run.out.find(word) != std::string::npos, "%s", word);
+  }
+  kvevict_gpu_info gpu = {};
+  gpu.struct_size = sizeof(gpu);
+  for (uint32_t i = 0; kvevict_gpu_at(i, &gpu) == KVEVICT_OK; ++i) {
+    for (const char* word : {gpu.name, gpu.nvrtc, gpu.target, gpu.problem}) {
+      cr_expect(run.out.find(word) != std::string::npos, "%s", word);
+    }
   }
 }
 

@@ -28,6 +28,7 @@ std::vector<Info> Enumerate(kvevict_status (*at)(uint32_t, Info*)) {
 struct Inspection {
   std::vector<std::string> simd_targets;  // the first one is active
   std::string cuda_problem;               // empty: available
+  std::vector<kvevict_gpu_info> gpus;
   std::vector<kvevict_policy_info> policies;
   std::vector<kvevict_preset_info> presets;
   std::vector<kvevict_dtype_info> dtypes;
@@ -41,16 +42,42 @@ Inspection Inspect() {
   if (kvevict_device_check(KVEVICT_DEVICE_CUDA) != KVEVICT_OK) {
     found.cuda_problem = kvevict_last_error_message();
   }
+  found.gpus = Enumerate(kvevict_gpu_at);
   found.policies = Enumerate(kvevict_policy_at);
   found.presets = Enumerate(kvevict_preset_at);
   found.dtypes = Enumerate(kvevict_dtype_at);
   return found;
 }
 
+// 12040 is "12.4".
+std::string CudaVersion(uint32_t version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// 90 is "9.0".
+std::string Capability(const kvevict_gpu_info& gpu) {
+  return fmt::format("{}.{}", gpu.compute_capability / 10,
+                     gpu.compute_capability % 10);
+}
+
 nlohmann::ordered_json ToJson(const Inspection& found) {
   using Json = nlohmann::ordered_json;
   Json cuda = {{"available", found.cuda_problem.empty()}};
   if (!found.cuda_problem.empty()) cuda["reason"] = found.cuda_problem;
+  cuda["gpus"] = Json::array();
+  for (const kvevict_gpu_info& gpu : found.gpus) {
+    Json row = {{"name", gpu.name},
+                {"compute_capability", Capability(gpu)},
+                {"driver", CudaVersion(gpu.driver_version)}};
+    if (gpu.problem[0] != '\0') {
+      row["problem"] = gpu.problem;
+    } else {
+      row["nvrtc"] = CudaVersion(gpu.nvrtc_version);
+      row["libnvrtc"] = gpu.nvrtc;
+      row["target"] = gpu.target;
+    }
+    cuda["gpus"].push_back(row);
+  }
   Json policies = Json::array();
   for (const kvevict_policy_info& p : found.policies) {
     policies.push_back({{"name", p.name},
@@ -93,6 +120,21 @@ void Print(const Inspection& found) {
              found.cuda_problem.empty() ? "available" : found.cuda_problem);
 
   constexpr auto kLeft = TextTable::Align::kLeft;
+  TextTable gpus({{"GPU"},
+                  {"name", kLeft},
+                  {"capability"},
+                  {"driver"},
+                  {"NVRTC"},
+                  {"kernels", kLeft}});
+  for (const kvevict_gpu_info& gpu : found.gpus) {
+    const bool usable = gpu.problem[0] == '\0';
+    gpus.AddRow({std::to_string(&gpu - found.gpus.data()), gpu.name,
+                 Capability(gpu), CudaVersion(gpu.driver_version),
+                 usable ? CudaVersion(gpu.nvrtc_version) : "-",
+                 usable ? fmt::format("{} by {}", gpu.target, gpu.nvrtc)
+                        : gpu.problem});
+  }
+  if (!found.gpus.empty()) fmt::print("\n{}", gpus.ToString());
   TextTable policies({{"policy", kLeft},
                       {"signal", kLeft},
                       {"shaping", kLeft},
@@ -127,7 +169,7 @@ void Print(const Inspection& found) {
 
 void AddInspectCommand(CLI::App& app, Action& action) {
   CLI::App* inspect = app.add_subcommand(
-      "inspect", "Lists devices, SIMD targets, policies, presets and dtypes");
+      "inspect", "Lists GPUs, SIMD targets, policies, presets and dtypes");
   const CLI::Option* json = inspect->add_flag("--json")->description(
       "One JSON document instead of tables");
   inspect->callback([json, &action] {

@@ -14,6 +14,20 @@ public sealed class CudaTests : IDisposable
 
     public void Dispose() => _device.Dispose();
 
+    /// <summary>A machine with a driver of CUDA 12.4 and NVRTC 12.4, as ctest has it.</summary>
+    [CudaFact]
+    public void The_driver_s_GPUs_are_listed()
+    {
+        KvEvictLibrary.CheckDevice(Device.Cuda);
+        Assert.True(KvEvictLibrary.IsAvailable(Device.Cuda));
+        IReadOnlyList<GpuInfo> gpus = KvEvictLibrary.GetGpus();
+        Assert.Equal(3, gpus.Count);
+        Assert.Contains("compute capability 6.1", gpus[0].Problem);
+        Assert.Equal(new GpuInfo("Fake GPU", 61, 12040, 0, "", "", ""), gpus[0] with { Problem = "" });
+        Assert.Equal(new GpuInfo("Fake GPU", 90, 12040, 12040, "libnvrtc.so.12", "sm_90", ""), gpus[1]);
+        Assert.Equal(new GpuInfo("Fake GPU", 89, 12040, 12040, "libnvrtc.so.12", "compute_80", ""), gpus[2]);
+    }
+
     [CudaFact]
     public void A_sequence_keeps_what_it_keeps_on_the_CPU()
     {

@@ -117,11 +117,9 @@ public class DoorTests
         Assert.True(KvEvictLibrary.IsAvailable(Device.Cpu));
         KvEvictLibrary.CheckDevice(Device.Cpu);
         Assert.Equal("OUT_OF_MEMORY", KvEvictLibrary.StatusName(Status.OutOfMemory));
-        if (!KvEvictLibrary.IsAvailable(Device.Cuda))
-        {
-            var e = Assert.Throws<KvEvictException>(() => KvEvictLibrary.CheckDevice(Device.Cuda));
-            Assert.Equal(Status.Unavailable, e.Status);
-            Assert.NotEqual("", e.Message);
-        }
+        var nowhere = new ContextOptions { Device = Device.Cuda, LibcudaPath = "/nowhere/libcuda" };
+        var e = Assert.Throws<KvEvictException>(() => new Context(nowhere));
+        Assert.Equal(Status.Unavailable, e.Status);
+        Assert.Contains("/nowhere/libcuda", e.Message);
     }
 }

@@ -2,6 +2,18 @@ using System.Runtime.InteropServices;
 
 namespace KvEvict;
 
+/// <summary>A GPU, and what would compile kernels for it.</summary>
+/// <param name="Name">Such as "NVIDIA H200".</param>
+/// <param name="ComputeCapability">90 is 9.0.</param>
+/// <param name="DriverVersion">CUDA of the driver: 12040 is 12.4.</param>
+/// <param name="NvrtcVersion">Likewise; 0 if there is a problem.</param>
+/// <param name="Nvrtc">The libnvrtc found, as it was opened.</param>
+/// <param name="Target">"sm_90": machine code for this GPU; "compute_80": PTX that the driver translates.</param>
+/// <param name="Problem">Why no context can be created on it; "" if one can.</param>
+public readonly record struct GpuInfo(
+    string Name, int ComputeCapability, int DriverVersion, int NvrtcVersion, string Nvrtc, string Target,
+    string Problem);
+
 /// <summary>A row of the table of element types.</summary>
 /// <param name="DType">The element type.</param>
 /// <param name="Name">Its short name, such as "f32".</param>
@@ -46,6 +58,23 @@ public static unsafe class KvEvictLibrary
     /// <param name="device">The device.</param>
     /// <returns>False where <see cref="CheckDevice"/> throws.</returns>
     public static bool IsAvailable(Device device) => NativePINVOKE.kvevict_device_check(device) == Status.Ok;
+
+    /// <summary>The GPUs that the CUDA driver sees, in its order.</summary>
+    /// <returns>A row per GPU.</returns>
+    /// <exception cref="KvEvictException">There is no driver or no GPU; the message has the reason.</exception>
+    public static IReadOnlyList<GpuInfo> GetGpus()
+    {
+        var rows = new List<GpuInfo>();
+        kvevict_gpu_info row = new() { struct_size = (uint)sizeof(kvevict_gpu_info) };
+        Status status;
+        while ((status = NativePINVOKE.kvevict_gpu_at((uint)rows.Count, &row)) == Status.Ok)
+        {
+            rows.Add(new GpuInfo(Text(row.name), (int)row.compute_capability, (int)row.driver_version,
+                                 (int)row.nvrtc_version, Text(row.nvrtc), Text(row.target), Text(row.problem)));
+        }
+        if (rows.Count == 0) KvEvictException.Throw(status);
+        return rows;
+    }
 
     /// <summary>The name of a status in the library, such as "INVALID_ARGUMENT".</summary>
     /// <param name="status">A status.</param>

@@ -165,6 +165,34 @@ typedef int32_t kvevict_device;
 KVEVICT_API kvevict_status kvevict_device_check(kvevict_device device)
     KVEVICT_NOEXCEPT;
 
+/** A GPU, and what would compile kernels for it. Texts are static, never NULL. */
+typedef struct kvevict_gpu_info {
+  uint32_t struct_size;
+  uint32_t compute_capability; /**< 90 is 9.0. */
+  uint32_t driver_version;     /**< CUDA of the driver: 12040 is 12.4. */
+  uint32_t nvrtc_version;      /**< Likewise; 0 if there is a problem. */
+  const char* name;            /**< "NVIDIA H200". */
+  const char* nvrtc;           /**< The libnvrtc found, as it was opened. */
+  /** "sm_90": machine code for this GPU; "compute_80": PTX that the driver
+   *  translates. */
+  const char* target;
+  /** Why no context can be created on it; "" if one can. */
+  const char* problem;
+} kvevict_gpu_info;
+
+/**
+ * Enumerates the GPUs that the CUDA driver sees, in its order. Libraries are those
+ * that the system finds.
+ *
+ * @param[in]  index  0, 1, ... until the call fails.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end;
+ *         KVEVICT_ERROR_UNAVAILABLE, with the reason, if there is no driver or no
+ *         GPU. Thread-safe. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_gpu_at(uint32_t index, kvevict_gpu_info* out)
+    KVEVICT_NOEXCEPT;
+
 /** A CUstream; NULL is the legacy default stream, CU_STREAM_PER_THREAD and the
  *  like pass through. Ignored on the CPU. */
 typedef void* kvevict_stream;

@@ -6,6 +6,8 @@
 
 using namespace kvevict::cuda;  // NOLINT
 
+static constexpr int kComputeCapabilities[] = {FAKE_SM};  // of each GPU
+
 extern "C" {
 
 CUresult cuInit(unsigned) { return static_cast<CUresult>(FAKE_INIT); }
@@ -41,10 +43,10 @@ CUresult cuDeviceGetName(char* out, int n_bytes, CUdevice) {
 }
 
 CUresult cuDeviceGetAttribute(int* out, CUdevice_attribute attribute,
-                              CUdevice) {
-  *out = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
-             ? FAKE_SM / 10
-             : FAKE_SM % 10;
+                              CUdevice device) {
+  const int sm = kComputeCapabilities[device];
+  *out = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? sm / 10
+                                                                   : sm % 10;
   return CUDA_SUCCESS;
 }
 

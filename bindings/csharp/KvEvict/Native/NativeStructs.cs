@@ -8,6 +8,18 @@ using unsafe ParallelFn =
 
 namespace KvEvict;
 
+internal unsafe struct kvevict_gpu_info
+{
+    public uint struct_size;
+    public uint compute_capability;
+    public uint driver_version;
+    public uint nvrtc_version;
+    public byte* name;
+    public byte* nvrtc;
+    public byte* target;
+    public byte* problem;
+}
+
 internal unsafe struct kvevict_dtype_info
 {
     public uint struct_size;

@@ -3,6 +3,18 @@ package native
 // The structs of kvevict.h, field by field; a test compares them with its layout table. Pointers
 // are numbers: what they point to is kept alive by the caller.
 
+// GPUInfo is kvevict_gpu_info.
+type GPUInfo struct {
+	StructSize        uint32
+	ComputeCapability uint32
+	DriverVersion     uint32
+	NVRTCVersion      uint32
+	Name              uintptr
+	NVRTC             uintptr
+	Target            uintptr
+	Problem           uintptr
+}
+
 // DTypeInfo is kvevict_dtype_info.
 type DTypeInfo struct {
 	StructSize   uint32

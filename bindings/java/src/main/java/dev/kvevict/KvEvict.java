@@ -37,6 +37,17 @@ public final class KvEvict {
   }
 
   /**
+   * The GPUs that the CUDA driver sees, in its order.
+   *
+   * @return a row per GPU
+   * @throws KvEvictException with {@link Status#UNAVAILABLE} and the reason, if there is no driver
+   *     or no GPU
+   */
+  public static List<GpuInfo> gpus() {
+    return table(GpuInfo.SIZE, Native::kvevict_gpu_at, GpuInfo::read);
+  }
+
+  /**
    * The element types.
    *
    * @return a row per type

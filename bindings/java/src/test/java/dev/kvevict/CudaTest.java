@@ -39,6 +39,19 @@ final class CudaTest {
     return path;
   }
 
+  /** A machine with a driver of CUDA 12.4 and NVRTC 12.4, as ctest has it. */
+  static void gpusAreListed() {
+    library("KVEVICT_TEST_LIBCUDA");
+    KvEvict.checkDevice(Device.CUDA);
+    List<GpuInfo> gpus = KvEvict.gpus();
+    Check.equal(3, gpus.size());
+    Check.that(gpus.get(0).problem().contains("compute capability 6.1"), gpus.get(0).problem());
+    Check.equal(new GpuInfo(61, 12040, 0, "Fake GPU", "", "", gpus.get(0).problem()), gpus.get(0));
+    Check.equal(new GpuInfo(90, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "sm_90", ""), gpus.get(1));
+    Check.equal(
+        new GpuInfo(89, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "compute_80", ""), gpus.get(2));
+  }
+
   private static long address(Buffer memory) {
     MEMORY.add(memory);
     return Memory.address(memory, "memory");

@@ -35,6 +35,7 @@ final class LayoutTest {
 
   static void sizes() throws IOException {
     Map<String, Integer> sizes = Map.ofEntries(
+        Map.entry("kvevict_gpu_info", GpuInfo.SIZE),
         Map.entry("kvevict_dtype_info", DTypeInfo.SIZE),
         Map.entry("kvevict_context_options", Context.Builder.SIZE),
         Map.entry("kvevict_policy", Policy.SIZE),
@@ -59,6 +60,7 @@ final class LayoutTest {
   static void recordsReadTheirFields() throws Exception {
     reads("kvevict_policy", Policy.class, Policy::read);
     reads("kvevict_resolved_policy", ResolvedPolicy.class, ResolvedPolicy::read);
+    reads("kvevict_gpu_info", GpuInfo.class, GpuInfo::read);
     reads("kvevict_dtype_info", DTypeInfo.class, DTypeInfo::read);
     reads("kvevict_policy_info", PolicyInfo.class, PolicyInfo::read);
     reads("kvevict_preset_info", PresetInfo.class, PresetInfo::read);
