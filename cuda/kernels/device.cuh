@@ -85,6 +85,13 @@ KV_DEVICE int CountLeadingZeros(unsigned v) {  // 32 for 0
   return __clz(static_cast<int>(v));
 }
 
+// The same value. What is computed from it inside of a loop is computed there,
+// and takes no registers across it.
+KV_DEVICE uint32_t Afresh(uint32_t v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
 // ---- Arithmetic ----
 
 // 2^v to 2 ulp; subnormal results are 0.

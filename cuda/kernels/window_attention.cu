@@ -63,6 +63,7 @@ KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
       visible_keys[threadIdx.x] = VisibleKeys(work, block, threadIdx.x);
     }
     RowSum rows[kLaneRows];
+    for (uint32_t i = 0; i < kLaneRows; ++i) rows[i] = NoKeys();
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
       products.NextTile(tile);
       if (TouchesWindow(work, tile)) {

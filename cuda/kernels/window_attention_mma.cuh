@@ -64,8 +64,9 @@ class Products {
 
  private:
   static constexpr uint32_t kSteps = kHeadDim / 16;
-  // Steps whose keys are on their way to the registers meanwhile.
-  static constexpr uint32_t kAhead = 2;
+  // Steps whose keys are on their way to the registers meanwhile: two, if pages
+  // and scores of several heads leave room.
+  static constexpr uint32_t kAhead = KV_PAGED || KV_OUT == 2 ? 1 : 2;
   static constexpr uint32_t kPitch = 2 * kHeadDim + 16;
   static constexpr uint32_t kPieces = kHeadDim / 8;  // of 16 bytes, per row
 
@@ -86,21 +87,27 @@ class Products {
   // Paged keys: looks up the rows of a tile, one barrier before StartTile().
   KV_DEVICE void FindKeyRows(uint32_t tile) {
     if constexpr (KV_PAGED) {
-      if (threadIdx.x >= kTileKeys) return;
-      const uint32_t key = work_.first_key + tile * kTileKeys + threadIdx.x;
-      key_rows_[tile % 2 * kTileKeys + threadIdx.x] =
+      const uint32_t thread = Afresh(threadIdx.x);
+      if (thread >= kTileKeys) return;
+      const uint32_t key = work_.first_key + tile * kTileKeys + thread;
+      key_rows_[tile % 2 * kTileKeys + thread] =
           key < work_.layer.n_tokens ? KeyRow(work_, key) : 0;
     }
   }
 
   KV_DEVICE void StartTile(uint32_t tile) {
     const uint32_t first = work_.first_key + tile * kTileKeys;
+    const uint32_t thread = Afresh(threadIdx.x);
     constexpr uint32_t kCopies = kTileKeys * kPieces;
     for (uint32_t n = 0; n < CeilDiv(kCopies, kThreads); ++n) {
-      const uint32_t i = n * kThreads + threadIdx.x;
+      const uint32_t i = n * kThreads + thread;
       if (kCopies % kThreads != 0 && i >= kCopies) break;
-      const uint32_t row = i / kPieces;
-      const uint32_t piece = i % kPieces;
+      // The same, told so that a thread's copies differ by constants.
+      constexpr bool kSamePiece = kThreads % kPieces == 0;
+      const uint32_t row = kSamePiece
+                               ? n * (kThreads / kPieces) + thread / kPieces
+                               : i / kPieces;
+      const uint32_t piece = (kSamePiece ? thread : i) % kPieces;
       const uint64_t from = KV_PAGED ? key_rows_[tile % 2 * kTileKeys + row]
                                      : KeyRow(work_, first + row);
       CopyAsync16(Buffer(tile) + row * kPitch + piece * 16, from + piece * 16,

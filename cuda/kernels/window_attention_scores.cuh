@@ -92,8 +92,9 @@ KV_DEVICE float AddSlots(float* key_sums, uint32_t tile, uint32_t sum,
 KV_DEVICE void StoreScores(const Work& work, uint32_t block, uint32_t tile,
                            float* key_sums) {
   constexpr uint32_t kScores = (KV_OUT == 2 ? kSums : 1) * kTileKeys;
+  const uint32_t thread = Afresh(threadIdx.x);
   for (uint32_t n = 0; n < CeilDiv(kScores, kThreads); ++n) {
-    const uint32_t i = n * kThreads + threadIdx.x;
+    const uint32_t i = n * kThreads + thread;
     if (kScores % kThreads != 0 && i >= kScores) return;
     const uint32_t in_tile = i % kTileKeys;
     const uint32_t key = work.first_key + tile * kTileKeys + in_tile;

@@ -78,9 +78,10 @@ constexpr float kNoReference = -1e30f;
 // only when a sum passes 2^64. Most keys cost no comparison that way, and no
 // term that counts is lost: the largest logit is at most 64 above.
 struct RowSum {
-  float reference = kNoReference;
-  float sum = 0.0f;
+  float reference;
+  float sum;
 };
+KV_DEVICE RowSum NoKeys() { return {kNoReference, 0.0f}; }
 constexpr float kHighSum = 0x1p64f;
 
 template <bool kMasked>
@@ -166,7 +167,7 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
   }
   const uint32_t n_splits = SplitsOfLayer(work);
   const uint64_t first = PartialAddress(work, 0, row);
-  RowSum all;
+  RowSum all = NoKeys();
   // Eight loads under way at a time.
   for (uint32_t s = 0; s < n_splits; s += 8) {
     float partial[8] = {};

@@ -83,6 +83,8 @@ inline unsigned Ballot(bool v, Site site = Site::Here()) {
 inline int PopCount(unsigned v) { return std::popcount(v); }
 inline int CountLeadingZeros(unsigned v) { return std::countl_zero(v); }
 
+inline uint32_t Afresh(uint32_t v) { return v; }
+
 // ---- Arithmetic ----
 
 inline float Exp2(float v) {

@@ -27,6 +27,14 @@ constexpr Attention kAttention[] = {
     {kF16, kF16, 96, 16, 1, false, kSumOfGroup},
     {kBF16, kBF16, 256, 32, 4, false, kMaxOfGroup},
     {kF16, kF16, 256, 64, 2, true, kSumOfGroup},
+    // Those that were short of registers.
+    {kBF16, kBF16, 96, 16, 2, true, kMaxOfGroup},
+    {kF16, kF16, 112, 32, 7, true, kRowPerHead},
+    {kBF16, kBF16, 128, 8, 8, false, kRowPerHead},
+    {kBF16, kBF16, 128, 16, 8, true, kRowPerHead},
+    {kF16, kF16, 128, 64, 4, true, kRowPerHead},
+    {kBF16, kBF16, 128, 256, 3, true, kSumOfGroup},
+    {kF16, kF16, 256, 16, 1, true, kSumOfGroup},
     {kF32, kF32, 128, 64, 4, false, kSumOfGroup},
     {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup},
 };
