@@ -114,6 +114,7 @@ Status Read(const Context& context, Stream stream, const void* device,
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   KV_RETURN_IF_ERROR(
       DeviceOf(context).CheckCanWait(cu_stream, "copying to the host"));
+  const RelaxedCapture relaxed(driver);
   KV_RETURN_IF_DRIVER_ERROR(
       driver, cuMemcpyDtoHAsync(host, AddressOf(device), n_bytes, cu_stream),
       "cuMemcpyDtoHAsync of %zu bytes", n_bytes);
@@ -130,6 +131,7 @@ Status Write(const Context& context, Stream stream, const void* host,
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   KV_RETURN_IF_ERROR(
       DeviceOf(context).CheckCanWait(cu_stream, "copying from the host"));
+  const RelaxedCapture relaxed(driver);
   KV_RETURN_IF_DRIVER_ERROR(
       driver, cuMemcpyHtoDAsync(AddressOf(device), host, n_bytes, cu_stream),
       "cuMemcpyHtoDAsync of %zu bytes", n_bytes);

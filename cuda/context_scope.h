@@ -30,8 +30,9 @@ class ContextScope {
   bool is_pushed_ = false;
 };
 
-// Another thread's capture in global mode forbids every thread to allocate, free
-// and load code, unless it says that it knows: what is made here is in no graph.
+// Another thread's capture in global mode forbids every thread to allocate, free,
+// load code and wait, unless it says that it knows: what is done here is in no
+// graph.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) {

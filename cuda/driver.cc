@@ -146,6 +146,8 @@ bool IsContextLost(CUresult result) {
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:
     case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
       return true;
     default:
       return result >= CUDA_ERROR_HARDWARE_STACK_ERROR &&

@@ -42,6 +42,7 @@ Status LaunchKernel(const Context& context, Stream stream,
       InfoOf(kernel).name, shape.grid_x, shape.grid_y, shape.grid_z,
       shape.threads);
   if (!device.debug()) return Status();
+  const RelaxedCapture relaxed(driver);
   KV_RETURN_IF_DRIVER_ERROR(driver, cuStreamSynchronize(cu_stream),
                             "running %s, grid %u x %u x %u, %u threads",
                             InfoOf(kernel).name, shape.grid_x, shape.grid_y,

@@ -144,7 +144,7 @@ Test(available, errors_name_the_call_and_the_result) {
       LastErrorMessage(),
       "cuLaunchKernel of topk.select_topk, grid 3: CUDA_OTHER (1)");
   cr_expect_eq(fail(2).code(), KVEVICT_ERROR_OUT_OF_MEMORY);
-  for (const int lost : {214, 700, 702, 709, 714, 716, 719}) {
+  for (const int lost : {214, 700, 702, 709, 714, 716, 719, 810, 911}) {
     (void)fail(lost);
     cr_expect(strstr(LastErrorMessage(), "context lost") != nullptr, "%d",
               lost);

@@ -189,6 +189,30 @@ void CheckProtected(const Gpu& gpu, Report* report) {
       [&] { return e.Evict(&options); }, report);
 }
 
+// Somebody else's capture, which forbids to wait, is not disturbed.
+void CheckWaitingBeside(const Gpu& gpu, Report* report) {
+  CUstream other = nullptr;
+  Check(gpu.driver(),
+        gpu.driver().cuStreamCreate(&other, cuda::CU_STREAM_NON_BLOCKING),
+        "cuStreamCreate");
+  kvevict_context_options debug = gpu.ContextOptions();
+  debug.debug = 1;
+  kvevict_context_options on_host = gpu.ContextOptions();
+  on_host.select_on_host = 1;
+  for (const kvevict_context_options* options : {&debug, &on_host}) {
+    Evictable e(gpu, options);
+    Fill(e);
+    Capture(
+        gpu, other,
+        [&] {
+          Check(e.Evict());
+          (void)e.side.Positions(0, 0);
+        },
+        report);
+  }
+  (void)gpu.driver().cuStreamDestroy(other);
+}
+
 // ---- What compiles ----
 
 // A capture gets all of an operation's work or none.
@@ -231,6 +255,8 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckPositionsOnHost(gpu, report); });
   report->Check("in a capture, looking for protected positions is refused",
                 [&] { CheckProtected(gpu, report); });
+  report->Check("beside a capture, waiting is allowed",
+                [&] { CheckWaitingBeside(gpu, report); });
   report->Check("in a capture, partly prepared evictions are refused",
                 [&] { CheckPartlyPrepared(gpu, report); });
   report->Check("in a capture, handles come and go",

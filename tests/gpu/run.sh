@@ -6,12 +6,12 @@
 #
 # run.sh [--only PART]... [OUT]: results go to OUT (default: results/ beside this
 # script), each part's JSON and output as soon as they are there. Parts, in this
-# order: timings, checks, torch (if PyTorch sees the GPU), sanitizers (if
-# compute-sanitizer is there). A part that fails or hangs does not keep the others
-# from running. Exits with 0 if nothing failed, with 2 if there is no usable GPU.
+# order: timings, checks, compiler (kvevict_gates with the libnvrtc there), torch (if
+# PyTorch sees the GPU), sanitizers (if compute-sanitizer is there). A part that fails
+# or hangs does not keep the others from running. Exits with 0 if nothing failed, with 2 if there is no usable GPU.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-readonly parts='timings checks torch sanitizers'
+readonly parts='timings checks compiler torch sanitizers'
 readonly deadline=${KVEVICT_GPU_SECONDS:-460} # what then has not begun fails
 
 say() { printf '== %s\n' "$*"; }
@@ -45,19 +45,20 @@ within() {
   timeout -k 5 "$((seconds < left ? seconds : left))" "$@"
 }
 
-# PyTorch brings a libnvrtc that the system does not look for.
+# PyTorch brings a libnvrtc that the system does not look for; the newest of them.
 libnvrtc=()
-if ! ldconfig -p 2>/dev/null | grep -q 'libnvrtc\.so\.1' &&
+if [[ $(ldconfig -p 2>/dev/null) != *libnvrtc.so.1* ]] &&
   ! compgen -G '/usr/local/cuda/lib64/libnvrtc.so.1*' >/dev/null; then
   found=$(python3 -c 'import nvidia; print(nvidia.__path__[0])' 2>/dev/null |
-    xargs -r -I{} find {} -name 'libnvrtc.so.1[123]' | sort | tail -n 1)
-  [[ -z $found ]] || libnvrtc=(--libnvrtc "$found")
+    xargs -r -I{} find {} -name 'libnvrtc.so.1[123]' -printf '%f %p\n' |
+    sort -V | tail -n 1)
+  [[ -z $found ]] || libnvrtc=(--libnvrtc "${found#* }")
 fi
 say "libnvrtc: ${libnvrtc[1]:-as the system finds it}"
-nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total \
+within 30 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total \
   --format=csv,noheader 2>/dev/null || say "no nvidia-smi here"
-reason=$("$program" "${libnvrtc[@]}" --no-checks --no-timings 2>&1) ||
-  fail "no GPU that can be used: ${reason#kvevict_gpu_test: }"
+gpu=$(within 60 "$program" "${libnvrtc[@]}" --no-checks --no-timings 2>&1) ||
+  fail "no GPU that can be used: ${gpu#kvevict_gpu_test: }"
 
 # test_program NAME SECONDS options...: NAME.json and NAME.txt in $out
 test_program() {
@@ -76,8 +77,17 @@ if wanted checks; then
   done
 fi
 
+if wanted compiler && [[ $gpu =~ sm_([0-9]+) ]]; then
+  say "compiler"
+  KVEVICT_NVRTC_DIR=${libnvrtc[1]:+$(dirname "${libnvrtc[1]}")} within 90 \
+    "$here/kvevict_gates" "${BASH_REMATCH[1]}" >"$out/compiler.txt" 2>&1
+  status=$?
+  tail -n 2 "$out/compiler.txt"
+  [[ $status == 0 || $status == 77 ]] || failed+=("compiler (exit $status)")
+fi
+
 if wanted torch; then
-  if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+  if within 60 python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
     2>/dev/null; then
     say "the same work in PyTorch"
     within 150 python3 "$here/torch_side.py" --json "$out/torch.json" 2>&1 |
@@ -91,12 +101,15 @@ if wanted sanitizers; then
   sanitizer=$(command -v compute-sanitizer ||
     ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
   if [[ -n $sanitizer ]]; then
-    test_program small 90 --small --no-timings # compiles what follows
+    seed=$(date +%s) # the same models, so that the first run compiles for all
+    test_program small 90 --small --no-timings --seed "$seed"
     for tool in memcheck racecheck; do
       say "compute-sanitizer $tool, small shapes"
       status=0
+      # Calls that fail are the program's to judge.
       within 220 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-        "$program" "${libnvrtc[@]}" --small --no-timings \
+        --report-api-errors no \
+        "$program" "${libnvrtc[@]}" --small --no-timings --seed "$seed" \
         --kernel-cache "$cache" >"$out/$tool.txt" 2>&1 || status=$?
       tail -n 3 "$out/$tool.txt"
       case $status in

@@ -35,7 +35,7 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
     test "$(grep -c 'cannot open' "$folder/log")" == 1
 fi
 go 2 --only timing
-says "timings checks torch sanitizers"
+says "timings checks compiler torch sanitizers"
 
 # A program of which one part crashes and one hangs.
 rm "$folder/kvevict_gpu_test"
@@ -49,7 +49,7 @@ while [[ $# -gt 0 ]]; do
   esac
   shift
 done
-echo "part $only"
+echo "part $only of a GPU, sm_80"
 [[ $only != evictions ]] || kill -SEGV $$
 [[ $only != graphs ]] || exit 1
 [[ -z $json ]] || echo '{}' >"$json"
@@ -62,6 +62,12 @@ for part in doors random determinism acceptance; do
     test -s "$folder/out/$part.json"
 done
 expect "outputs are kept" grep -q "part evictions" "$folder/out/evictions.txt"
+
+printf '#!/bin/sh\necho "sm_$1"; exit 1\n' >"$folder/kvevict_gates"
+chmod +x "$folder/kvevict_gates"
+go 1 --only compiler "$folder/out"
+says "sm_80"
+says "FAILED: compiler (exit 1)"
 
 # The program itself, with the mock driver.
 if [[ -n $nvrtc ]]; then

@@ -2,129 +2,175 @@
 
 Times by events, fresh random data, inputs larger than the L2 cache; eager and
 torch.compile. Also the machine's copy and matrix rates as PyTorch reaches them.
+
+--rehearse does it once on the CPU and small, to see that all steps run.
 """
 import argparse
 import json
 import statistics
+import time
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-LAYERS, Q_HEADS, KV_HEADS, DIM, TOKENS, WINDOW, BUDGET = 36, 32, 8, 128, 16384, 64, 2048
+
+class Shape(NamedTuple):
+    layers: int
+    q_heads: int
+    kv_heads: int
+    dim: int
+    tokens: int
+    window: int
+    budget: int
 
 
-def milliseconds(work, runs=11):
+FULL = Shape(36, 32, 8, 128, 16384, 64, 2048)
+SMALL = Shape(2, 8, 2, 64, 1024, 16, 128)
+
+
+def seconds(work, device):
+    if device == "cpu":
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e-3
+
+
+def milliseconds(work, device, runs=11):
     """Median, least and most over runs, after two warm-up calls."""
     work()
     work()
-    times = []
-    for _ in range(runs):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
+    times = [seconds(work, device) * 1e3 for _ in range(runs)]
     return {"ms": statistics.median(times), "ms_least": min(times), "ms_most": max(times)}
 
 
 def score(q, k, mask):
     """[KV, group * W, D] x [KV, S, D] -> [KV, S]: what kvevict's scorer computes."""
-    logits = torch.matmul(q, k.transpose(1, 2)).float() * DIM**-0.5 + mask
+    logits = torch.matmul(q, k.transpose(1, 2)).float() * q.shape[-1] ** -0.5 + mask
     weights = torch.softmax(logits, dim=-1)
     scores = weights.mean(dim=1)
     return F.avg_pool1d(scores[:, None], 7, 1, 3)[:, 0]
 
 
-def select(scores):
-    past = scores[:, : TOKENS - WINDOW]
-    top = past.topk(BUDGET - WINDOW, dim=-1).indices.sort(dim=-1).values
-    recent = torch.arange(TOKENS - WINDOW, TOKENS, device=scores.device)
-    return torch.cat([top, recent.expand(KV_HEADS, -1)], dim=-1)
+def select(scores, window, budget):
+    """[KV, S] -> ascending keep lists [KV, budget], the window's tokens last."""
+    n_heads, n_tokens = scores.shape
+    past = scores[:, : n_tokens - window]
+    top = past.topk(budget - window, dim=-1).indices.sort(dim=-1).values
+    recent = torch.arange(n_tokens - window, n_tokens, device=scores.device)
+    return torch.cat([top, recent.expand(n_heads, -1)], dim=-1)
 
 
 def compact(cache, keep):
     """Gathers the kept rows and copies them to the front: [S, KV, D] in place."""
-    index = keep.t()[:, :, None].expand(-1, -1, DIM)
-    cache[:BUDGET].copy_(torch.gather(cache, 0, index))
+    index = keep.t()[:, :, None].expand(-1, -1, cache.shape[-1])
+    cache[: keep.shape[-1]].copy_(torch.gather(cache, 0, index))
+
+
+class Model:
+    """Keys, values and queries of all layers, and the steps of an eviction."""
+
+    def __init__(self, shape, device, wrap):
+        s = self.shape = shape
+        group = s.q_heads // s.kv_heads
+        kind = {"device": device, "dtype": torch.bfloat16}
+        self.k = torch.randn(s.layers, s.tokens, s.kv_heads, s.dim, **kind)
+        self.v = torch.randn_like(self.k)
+        self.q = torch.randn(s.layers, s.kv_heads, group * s.window, s.dim, **kind)
+        mask = torch.zeros(s.window, s.tokens, device=device)
+        mask[:, s.tokens - s.window :] = torch.triu(
+            torch.full((s.window, s.window), float("-inf"), device=device), 1)
+        self.mask = mask.repeat(group, 1)
+        self.score_one, self.select_one, self.compact_one = map(
+            wrap, (score, select, compact))
+        self.scores = self.keeps = None
+
+    def steps(self):
+        return (("score_window, pooled", self.score),
+                ("select", self.select),
+                ("compact", self.compact))
+
+    def score(self):
+        self.scores = [self.score_one(q, k.transpose(0, 1), self.mask)
+                       for q, k in zip(self.q, self.k)]
+
+    def select(self):
+        self.keeps = [self.select_one(scores, self.shape.window, self.shape.budget)
+                      for scores in self.scores]
+
+    def compact(self):
+        for k, v, keep in zip(self.k, self.v, self.keeps):
+            self.compact_one(k, keep)
+            self.compact_one(v, keep)
+
+    def check(self):
+        """An eviction leaves the rows of its keep lists, in their order."""
+        self.score()
+        self.select()
+        before = self.v[-1].clone()
+        self.compact()
+        for head in range(self.shape.kv_heads):
+            keep = self.keeps[-1][head]
+            assert bool((keep.diff() > 0).all()), "a keep list does not ascend"
+            rows = self.v[-1][: self.shape.budget, head]
+            assert torch.equal(rows, before[keep, head]), "a row is not that of its token"
+
+
+def machine_rates(device, small):
+    """Bytes read and written by a copy, and bf16 FLOPs of a matrix product, per second."""
+    n = 512 if small else 8192
+    big = torch.empty(1 << (24 if small else 30), dtype=torch.uint8, device=device)
+    other = torch.empty_like(big)
+    copy_ms = milliseconds(lambda: other.copy_(big), device)["ms"]
+    a = torch.randn(n, n, device=device, dtype=torch.bfloat16)
+    matrix_ms = milliseconds(lambda: a @ a, device)["ms"]
+    return {"copy_bytes_per_s": 2 * big.numel() / copy_ms * 1e3,
+            "matrix_bf16_flops_per_s": 2 * n**3 / matrix_ms * 1e3}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", required=True)
+    parser.add_argument("--rehearse", action="store_true")
     args = parser.parse_args()
-    device = "cuda"
-    group = Q_HEADS // KV_HEADS
-    k = torch.randn(LAYERS, TOKENS, KV_HEADS, DIM, device=device, dtype=torch.bfloat16)
-    v = torch.randn_like(k)
-    q = torch.randn(LAYERS, KV_HEADS, group * WINDOW, DIM, device=device, dtype=torch.bfloat16)
-    mask = torch.zeros(WINDOW, TOKENS, device=device)
-    mask[:, TOKENS - WINDOW :] = torch.triu(
-        torch.full((WINDOW, WINDOW), float("-inf"), device=device), 1)
-    mask = mask.repeat(group, 1)
-
-    big = torch.empty(1 << 30, dtype=torch.uint8, device=device)
-    other = torch.empty_like(big)
-    copy_ms = milliseconds(lambda: other.copy_(big))["ms"]
-    a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
-    matrix_ms = milliseconds(lambda: a @ a)["ms"]
+    shape, device = (SMALL, "cpu") if args.rehearse else (FULL, "cuda")
     document = {
         "torch": torch.__version__,
-        "gpu": torch.cuda.get_device_name(),
-        "copy_bytes_per_s": 2 * big.numel() / copy_ms * 1e3,
-        "matrix_bf16_flops_per_s": 2 * 8192**3 / matrix_ms * 1e3,
+        "gpu": "none" if args.rehearse else torch.cuda.get_device_name(),
+        "shape": shape._asdict(),
+        **machine_rates(device, args.rehearse),
         "rows": {},
     }
-    del big, other, a
 
     def record(kind, step, work):
         """Times a step and writes the document, so that nothing is lost later."""
-        document["rows"].setdefault(kind, {})[step] = milliseconds(work)
+        document["rows"].setdefault(kind, {})[step] = milliseconds(work, device)
         print(f"torch {kind}: {step}: {document['rows'][kind][step]['ms']:.3f} ms", flush=True)
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
 
     for kind, wrap in (("eager", lambda f: f), ("compiled", torch.compile)):
-        score_f, select_f, compact_f = wrap(score), wrap(select), wrap(compact)
-        scores, keeps = [None] * LAYERS, [None] * LAYERS
-
-        def score_all():
-            for layer in range(LAYERS):
-                scores[layer] = score_f(q[layer], k[layer].transpose(0, 1), mask)
-
-        def select_all():
-            for layer in range(LAYERS):
-                keeps[layer] = select_f(scores[layer])
-
-        def compact_all():
-            for layer in range(LAYERS):
-                compact_f(k[layer], keeps[layer])
-                compact_f(v[layer], keeps[layer])
-
         try:
-            record(kind, "score_window, pooled", score_all)
-            record(kind, "select", select_all)
-            record(kind, "compact", compact_all)
+            model = Model(shape, device, wrap)
+            model.check()
+            for step, work in model.steps():
+                record(kind, step, work)
         except Exception as error:  # torch.compile wants a compiler on the machine
             print(f"torch {kind}: {error}", flush=True)
             if kind == "eager":
                 raise
+    if args.rehearse:
+        return
     # The steps above include the gaps between launches; a graph has none.
-    def eager_scores():
-        return [score(q[layer], k[layer].transpose(0, 1), mask) for layer in range(LAYERS)]
-
-    def eager_compact():
-        for layer in range(LAYERS):
-            compact(k[layer], keeps[layer])
-            compact(v[layer], keeps[layer])
-
-    scores = eager_scores()
-    keeps = [select(of_layer) for of_layer in scores]
-    for step, work in (
-        ("score_window, pooled", eager_scores),
-        ("select", lambda: [select(of_layer) for of_layer in scores]),
-        ("compact", eager_compact),
-    ):
+    model = Model(shape, device, lambda f: f)
+    model.check()
+    for step, work in model.steps():
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()

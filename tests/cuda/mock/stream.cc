@@ -31,7 +31,7 @@ KVEVICT_MOCK_API CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 KVEVICT_MOCK_API CUresult cuStreamSynchronize(CUstream handle) {
-  KVEVICT_MOCK_CALL(kContext);
+  KVEVICT_MOCK_CALL(kContext | kUnsafe);
   Stream* stream = nullptr;
   const CUresult found = call.FindStream(handle, &stream);
   if (found != CUDA_SUCCESS) return found;

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# torch_side_test.sh TORCH_SIDE.PY: its rehearsal leaves figures of all steps behind.
+set -euo pipefail
+if ! python3 -c 'import torch' 2>/dev/null; then
+  echo "skipped: python3 has no PyTorch here"
+  exit 77
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+python3 "$1" --rehearse --json "$folder/torch.json"
+python3 -c '
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+steps = ["score_window, pooled", "select", "compact"]
+assert list(rows["eager"]) == steps, rows
+assert all(row["ms"] > 0 for kind in rows.values() for row in kind.values()), rows
+' "$folder/torch.json"
