@@ -81,6 +81,10 @@ std::vector<Case> Cases(const Effort& effort) {
       {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
              Layout::kTokenMajor),
        "snapkv:budget=" + budget + ",scope=layer,window=" + window},
+      // By chunks, of which more are kept than a GPU runs at a time.
+      {shape("bf16, token-major, few are lost", heads, kv_heads, wide, bf16,
+             bf16, Layout::kTokenMajor),
+       "snapkv:budget=0.9,scope=head,window=" + window},
       {shape("bf16, head-major", heads, kv_heads, wide, bf16, bf16,
              Layout::kHeadMajor),
        "snapkv:budget=" + budget + ",scope=head,pool=max5,window=" + window},
