@@ -21,12 +21,14 @@ type ContextOptions struct {
 
 	// What follows concerns CUDA.
 
-	CUDAContext    uintptr // CUcontext; 0: the one current on the thread (runtime.LockOSThread)
-	LibCUDAPath    string  // "": the system's
-	LibNVRTCPath   string  // "": by the driver's version
-	KernelCacheDir string  // "": none; must belong to the user, nobody else may write
-	SelectOnHost   bool    // an eviction waits, and the host knows the positions when it returns
-	Debug          bool    // wait after every kernel, check lists of slots on the device
+	// CUcontext, which must outlive the handles; 0: the one current on the thread
+	// (runtime.LockOSThread).
+	CUDAContext    uintptr
+	LibCUDAPath    string // "": the system's
+	LibNVRTCPath   string // "": by the driver's version
+	KernelCacheDir string // "": none; must belong to the user, nobody else may write
+	SelectOnHost   bool   // an eviction waits, and the host knows the positions when it returns
+	Debug          bool   // wait after every kernel, check lists of slots on the device
 
 	DeviceAlloc, DeviceFree uintptr // the same for device memory of sequences
 	DeviceAllocUserData     uintptr

@@ -23,7 +23,10 @@ public sealed record ContextOptions
     /// <summary>Host memory of contexts, plans and sequences; null: the C runtime's.</summary>
     public MemoryHooks? Memory { get; init; }
 
-    /// <summary>CUcontext to work in; 0: the one current on the creating thread.</summary>
+    /// <summary>
+    /// CUcontext to work in; 0: the one current on the creating thread. It must outlive the handles:
+    /// dispose of them first.
+    /// </summary>
     public nint CudaContext { get; init; }
 
     /// <summary>Path of the CUDA driver's library; null: libcuda.so.1 or nvcuda.dll.</summary>

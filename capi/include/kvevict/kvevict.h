@@ -311,7 +311,7 @@ typedef struct kvevict_context_options {
   void* log_user_data;
   /* What follows concerns CUDA and must be 0 on the CPU. */
   /** CUcontext to work in; NULL: the one current on the creating thread. The
-   *  library never makes or retains one. */
+   *  library never makes or retains one: it must outlive the handles. */
   void* cuda_context;
   const char* libcuda_path; /**< NULL: libcuda.so.1 or nvcuda.dll. Copied. */
   /** NULL: of the system's that the driver takes code from, the newest that

@@ -375,7 +375,7 @@ public final class Context extends Handle {
     }
 
     /**
-     * The CUcontext to work in.
+     * The CUcontext to work in. It must outlive the handles: close them first.
      *
      * @param context its pointer; 0: the one current on the creating thread
      * @return this
