@@ -8,7 +8,8 @@
 # script), each part's JSON and output as soon as they are there. Parts, in this
 # order: timings, checks, compiler (kvevict_gates with the libnvrtc there), torch (if
 # PyTorch sees the GPU), sanitizers (if compute-sanitizer is there). A part that fails
-# or hangs does not keep the others from running. Exits with 0 if nothing failed, with 2 if there is no usable GPU.
+# or hangs does not keep the others from running. Exits with 0 if nothing failed, with
+# 2 if there is no usable GPU.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly parts='timings checks compiler torch sanitizers'
@@ -55,7 +56,7 @@ if [[ $(ldconfig -p 2>/dev/null) != *libnvrtc.so.1* ]] &&
   [[ -z $found ]] || libnvrtc=(--libnvrtc "${found#* }")
 fi
 say "libnvrtc: ${libnvrtc[1]:-as the system finds it}"
-within 30 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total \
+timeout 30 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total \
   --format=csv,noheader 2>/dev/null || say "no nvidia-smi here"
 gpu=$(within 60 "$program" "${libnvrtc[@]}" --no-checks --no-timings 2>&1) ||
   fail "no GPU that can be used: ${gpu#kvevict_gpu_test: }"
@@ -87,7 +88,7 @@ if wanted compiler && [[ $gpu =~ sm_([0-9]+) ]]; then
 fi
 
 if wanted torch; then
-  if within 60 python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+  if timeout 60 python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
     2>/dev/null; then
     say "the same work in PyTorch"
     within 150 python3 "$here/torch_side.py" --json "$out/torch.json" 2>&1 |

@@ -72,7 +72,7 @@ public static unsafe class KvEvictLibrary
             rows.Add(new GpuInfo(Text(row.name), (int)row.compute_capability, (int)row.driver_version,
                                  (int)row.nvrtc_version, Text(row.nvrtc), Text(row.target), Text(row.problem)));
         }
-        if (rows.Count == 0) KvEvictException.Throw(status);
+        if (status != Status.InvalidArgument || rows.Count == 0) KvEvictException.Throw(status);
         return rows;
     }
 
