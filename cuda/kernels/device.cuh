@@ -1,8 +1,8 @@
 // What the kernels know of the machine: every word that is not plain C++.
 //
 // The one file that asks which compiler reads it. NVRTC takes the second half:
-// inline PTX and intrinsics, sm_70 and later. A host compiler takes
-// tests/simt/device.h, which gives each word the same meaning on fibers.
+// inline PTX and intrinsics, sm_70 and later. A host compiler takes device_host.h,
+// of whoever wants to run kernels on a host and gives each word its meaning there.
 //
 //   KV_KERNEL(name, Params, threads, min_blocks) { ... p.n_rows ... }
 //       heads an entry point; its argument is called p
@@ -32,7 +32,7 @@ constexpr int kBf16 = 3;
 }  // namespace kvevict::cuda
 
 #ifndef __CUDACC_RTC__
-#include "tests/simt/device.h"
+#include "device_host.h"
 #else
 
 // NVRTC 11.7 learned to leave arguments in constant memory although their

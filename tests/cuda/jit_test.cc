@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cuda/nvrtcs.h"
+#include "tests/rig/nvrtcs.h"
 
 namespace kvevict::cuda {
 namespace {

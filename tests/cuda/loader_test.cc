@@ -12,8 +12,8 @@
 #include "cuda/device.h"
 #include "cuda/kernels/positions.h"
 #include "cuda/module_cache.h"
-#include "tests/cuda/mock/mock.h"
-#include "tests/cuda/nvrtcs.h"
+#include "tests/rig/mock/mock.h"
+#include "tests/rig/nvrtcs.h"
 
 namespace kvevict::cuda {
 namespace {

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "tests/cuda/fakes/fake_gpu.h"
+#include "tests/rig/fakes/fake_gpu.h"
 
 namespace kvevict::cuda {
 namespace {

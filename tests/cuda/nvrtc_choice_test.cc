@@ -9,7 +9,7 @@
 #include "core/context.h"
 #include "cuda/device.h"
 #include "cuda/jit.h"
-#include "tests/cuda/mock/mock.h"
+#include "tests/rig/mock/mock.h"
 
 namespace kvevict::cuda {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <functional>
 
-#include "tests/cuda/mock/mock.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
+#include "tests/rig/mock/mock.h"
 
 namespace kvevict::gpu {
 namespace {

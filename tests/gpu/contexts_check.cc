@@ -4,10 +4,10 @@
 #include <memory>
 #include <thread>
 
-#include "tests/cuda/mock/mock.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
 #include "tests/gpu/other_context.h"
+#include "tests/rig/mock/mock.h"
 
 namespace kvevict::gpu {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#include "tests/cuda/mock/mock.h"
 #include "tests/gpu/evictable.h"
+#include "tests/rig/mock/mock.h"
 
 namespace kvevict::gpu {
 namespace {

@@ -11,11 +11,11 @@
 #include <filesystem>
 #include <string_view>
 
-#include "tests/cuda/mock/mock.h"
-#include "tests/cuda/nvrtcs.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/timings.h"
+#include "tests/rig/mock/mock.h"
+#include "tests/rig/nvrtcs.h"
 
 namespace {
 

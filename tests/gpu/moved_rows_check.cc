@@ -4,10 +4,10 @@
 
 #include "core/backend.h"
 #include "core/context.h"
-#include "tests/cuda/mock/mock.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
 #include "tests/gpu/model.h"
+#include "tests/rig/mock/mock.h"
 
 namespace kvevict::gpu {
 namespace {

@@ -2,9 +2,9 @@
 // is used for.
 #include <fmt/format.h>
 
-#include "tests/cuda/mock/mock.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/model.h"
+#include "tests/rig/mock/mock.h"
 
 namespace kvevict::gpu {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <string_view>
 
-#include "tests/cuda/mock/mock.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/model.h"
+#include "tests/rig/mock/mock.h"
 
 namespace kvevict::gpu {
 namespace {

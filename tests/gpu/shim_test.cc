@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/cuda/shim/shim.h"
 #include "tests/gpu/checks.h"
-#include "tests/simt/run.h"
+#include "tests/rig/shim/shim.h"
+#include "tests/rig/simt/run.h"
 
 namespace {
 

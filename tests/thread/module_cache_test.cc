@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cuda/fakes/fake_gpu.h"
+#include "tests/rig/fakes/fake_gpu.h"
 #include "tests/thread/check.h"
 
 using namespace kvevict;        // NOLINT

@@ -7,7 +7,7 @@
 
 #include "tests/cuda/gates/cubin.h"
 #include "tests/cuda/gates/ptxas_log.h"
-#include "tests/cuda/nvrtcs.h"
+#include "tests/rig/nvrtcs.h"
 
 namespace kvevict::cuda {
 namespace {

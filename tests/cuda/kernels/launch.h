@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/kernels/random.h"
-#include "tests/simt/simt.h"
+#include "tests/rig/simt/simt.h"
 
 namespace kvevict {
 

@@ -10,7 +10,7 @@
 #include "cuda/kernels/params.h"
 #include "tests/kernels/random.h"
 #include "tests/oracle/window_attention.h"
-#include "tests/simt/simt.h"
+#include "tests/rig/simt/simt.h"
 
 namespace kvevict::cuda {
 

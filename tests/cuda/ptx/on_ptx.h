@@ -1,0 +1,71 @@
+// The tests of tests/cuda/kernels once more, on what NVRTC makes of the kernels.
+//
+// Included before everything else (compiler option -include), it makes an entry
+// point of a .cu file say its name and arguments instead of running; the
+// LaunchErased() of on_ptx.cc, which takes the shim's place, then compiles that
+// file for the target in KVEVICT_PTX_TARGET and runs the PTX.
+#ifndef KVEVICT_TESTS_CUDA_PTX_ON_PTX_H_
+#define KVEVICT_TESTS_CUDA_PTX_ON_PTX_H_
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/kernels/device.cuh"
+#include "tests/rig/ptx/counters.h"
+
+namespace kvevict::ptx {
+
+// What an entry point says when it is called.
+struct KernelCall {
+  const char* name;
+  const char* file;                  // the .cu, with its folders
+  std::vector<std::string> defines;  // NAME=value
+  const void* params;
+  size_t param_bytes;
+};
+void Note(KernelCall call);
+
+// What each kernel does from the first call on, by name; counting takes time.
+std::map<std::string, Counters>& CountTraffic();
+
+// {NAME, value}: "NAME=value", nothing if the macro was not defined.
+std::vector<std::string> Defines(
+    const std::vector<std::pair<std::string, std::string>>& macros);
+
+}  // namespace kvevict::ptx
+
+// Names are texts, so that only the values are expanded.
+#define KV_PTX_TEXT(x) #x
+#define KV_PTX_PAIR(name, value) \
+  { name, KV_PTX_TEXT(value) }
+#define KV_PTX_MACROS()                                                       \
+  {                                                                           \
+    KV_PTX_PAIR("KV_Q_DTYPE", KV_Q_DTYPE),                                    \
+        KV_PTX_PAIR("KV_K_DTYPE", KV_K_DTYPE),                                \
+        KV_PTX_PAIR("KV_HEAD_DIM", KV_HEAD_DIM),                              \
+        KV_PTX_PAIR("KV_WINDOW", KV_WINDOW),                                  \
+        KV_PTX_PAIR("KV_GROUP", KV_GROUP), KV_PTX_PAIR("KV_PAGED", KV_PAGED), \
+        KV_PTX_PAIR("KV_USE_MMA", KV_USE_MMA),                                \
+        KV_PTX_PAIR("KV_TILE_KEYS", KV_TILE_KEYS),                            \
+        KV_PTX_PAIR("KV_OUT", KV_OUT)                                         \
+  }
+
+// KV_VARIANT may not be defined: the namespace is inline for that reason. The
+// body is a template that nobody instantiates.
+#undef KV_KERNEL
+#define KV_KERNEL(name, Params, threads, min_blocks)                    \
+  inline namespace KV_VARIANT {                                         \
+  void name(const Params& p);                                           \
+  }                                                                     \
+  void KV_VARIANT::name(const Params& p) {                              \
+    ::kvevict::ptx::Note({#name, __FILE__,                              \
+                          ::kvevict::ptx::Defines(KV_PTX_MACROS()), &p, \
+                          sizeof(p)});                                  \
+  }                                                                     \
+  template <int>                                                        \
+  void kv_body_of_##name([[maybe_unused]] const Params& p)
+
+#endif  // KVEVICT_TESTS_CUDA_PTX_ON_PTX_H_

@@ -1,0 +1,191 @@
+// What the kernels of an eviction cost the machine, counted on their PTX at the
+// sizes they are made for: an 8B model's 4 query heads of 128 to a KV head and a
+// window of 64, bf16; one KV head of one layer.
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cuda/kernels/pool1d.cu"
+#include "cuda/kernels/topk.cu"
+#include "cuda/kernels/window_attention.h"
+#include "tests/cuda/kernels/launch.h"
+#include "tests/cuda/ptx/on_ptx.h"
+
+namespace kvevict::cuda::traffic {
+void window_lse(const ScoreParams&);
+void window_scores(const ScoreParams&);
+}  // namespace kvevict::cuda::traffic
+
+namespace kvevict {
+namespace {
+
+constexpr uint32_t kTokens = 4096;
+constexpr uint32_t kKeep = 512;
+constexpr uint32_t kSectorBytes = 32;
+
+// Memory as the driver gives it.
+template <class T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(size_t n) : lines_(n * sizeof(T) / sizeof(Line) + 1) {}
+  T* data() { return reinterpret_cast<T*>(lines_.data()); }
+  uint64_t address() { return Address(lines_.data()); }
+
+ private:
+  struct alignas(256) Line {
+    uint8_t bytes[256];
+  };
+  std::vector<Line> lines_;
+};
+
+int failures = 0;
+
+void Expect(const char* kernel, const char* what, double is, double most) {
+  std::printf("%s: %s: %.1f, at most %.1f%s\n", kernel, what, is, most,
+              is <= most ? "" : " FAILED");
+  failures += is > most;
+}
+
+double Each(uint64_t count, uint64_t n) {
+  return static_cast<double>(count) / static_cast<double>(n);
+}
+
+const ptx::Counters& Counted(const char* kernel) {
+  return ptx::CountTraffic()[kernel];
+}
+
+// ---- Scoring ----
+
+constexpr uint32_t kHeadDim = 128;
+constexpr uint32_t kRows = 4 * 64;
+constexpr uint32_t kScoredTokens = 768;
+constexpr uint32_t kSplits = 2;
+
+void Score() {
+  Random random(1);
+  DeviceArray<uint16_t> queries(kRows * kHeadDim);
+  DeviceArray<uint16_t> keys(kScoredTokens * kHeadDim);
+  for (uint32_t i = 0; i < kRows * kHeadDim; ++i) {
+    queries.data()[i] = static_cast<uint16_t>(0x3E00 + random.Below(256));
+  }
+  for (uint32_t i = 0; i < kScoredTokens * kHeadDim; ++i) {
+    keys.data()[i] = static_cast<uint16_t>(0x3E00 + random.Below(256));
+  }
+  DeviceArray<float> partial(kSplits * kRows);
+  DeviceArray<float> scores(kScoredTokens);
+  cuda::ScoreParams p = {};
+  p.keys.row_stride = p.query_head_stride = kHeadDim * 2;
+  p.query_row_stride = 4 * kHeadDim * 2;
+  p.keys.element_stride = p.query_element_stride = 2;
+  p.partial_lse = partial.address();
+  p.scale_log2e = 0.1f;
+  p.weight_scale = 1.0f;
+  p.n_kv_heads = 1;
+  p.n_splits = kSplits;
+  p.keys_per_split = kScoredTokens / kSplits;
+  p.layers[0].queries = queries.address();
+  p.layers[0].keys = keys.address();
+  p.layers[0].scores = scores.address();
+  p.layers[0].n_tokens = kScoredTokens;
+  const cuda::WindowAttentionShape shape = cuda::ShapeWindowAttention(
+      true, kHeadDim, 64, 4, cuda::TileKeys(true, kHeadDim, 90));
+  for (auto* kernel :
+       {cuda::traffic::window_lse, cuda::traffic::window_scores}) {
+    const std::string error =
+        simt::Launch(kernel, {kSplits}, {shape.threads},
+                     shape.dynamic_shared_bytes, p, Schedule(0));
+    if (!error.empty()) Fail("%s", error.c_str());
+  }
+}
+
+void ExpectOfScoring() {
+  // Keys in whole sectors; of the queries, which every split reads once more,
+  // half a sector at a time.
+  constexpr uint32_t kKeySectors = kScoredTokens * kHeadDim * 2 / kSectorBytes;
+  constexpr uint32_t kQuerySectors = kSplits * kRows * kHeadDim * 2 / 16;
+  constexpr uint32_t kSums = kSplits * kRows * 4 / kSectorBytes;
+  constexpr uint64_t kPairs = uint64_t{kScoredTokens} * kRows;
+  const struct {
+    const char* name;
+    uint32_t load_sectors;
+    uint32_t store_sectors;
+    double instructions;
+  } kExpected[] = {
+      {"window_lse", kKeySectors + kQuerySectors, kSums, 13.0},
+      {"window_scores", kKeySectors + kQuerySectors + kSplits * kSums,
+       kScoredTokens * 4 / kSectorBytes, 14.0}};
+  for (const auto& e : kExpected) {
+    const ptx::Counters& c = Counted(e.name);
+    Expect(e.name, "bank conflicts", Each(c.shared_conflicts, 1), 0);
+    Expect(e.name, "sectors loaded", Each(c.global_load_sectors, 1),
+           e.load_sectors);
+    Expect(e.name, "sectors stored", Each(c.global_store_sectors, 1),
+           e.store_sectors);
+    Expect(e.name, "products of 16 x 8 x 16 per pair",
+           Each(c.CountOf("mma.sync") / 32 * 16 * 8 * 16, kPairs * kHeadDim),
+           1);
+    Expect(e.name, "exponentials per pair", Each(c.CountOf("ex2"), kPairs),
+           1.1);
+    Expect(e.name, "instructions per key and row", Each(c.CountOf(""), kPairs),
+           e.instructions);
+  }
+}
+
+// ---- Pooling and selection ----
+
+void PoolAndSelect() {
+  Random random(1);
+  DeviceArray<float> scores(kTokens);
+  for (uint32_t i = 0; i < kTokens; ++i) {
+    scores.data()[i] = std::exp(random.Gaussian());
+  }
+  cuda::PoolParams pool = {};
+  pool.n_rows = 1;
+  pool.kernel = 7;
+  pool.layers[0] = {scores.address(), kTokens, kTokens - 64};
+  Run(cuda::pool_rows, {1}, cuda::kPoolThreads, pool, Schedule(0));
+
+  DeviceArray<int32_t> keep(kKeep);
+  cuda::SelectParams select = {};
+  select.n_lists = 1;
+  select.n_sink = 4;
+  select.n_recent = 64;
+  select.layers[0] = {scores.address(), keep.address(), kTokens, kKeep};
+  Run(cuda::select_topk, {1}, cuda::kSelectThreads, select, Schedule(0));
+}
+
+void ExpectOfPoolAndSelect() {
+  constexpr uint32_t kSectors = kTokens * 4 / kSectorBytes;
+  const ptx::Counters& pool = Counted("pool_rows");
+  Expect("pool_rows", "bank conflicts", Each(pool.shared_conflicts, 1), 0);
+  Expect("pool_rows", "sectors loaded", Each(pool.global_load_sectors, 1),
+         kSectors);
+  // Outputs trail the loads by half a kernel: a warp's 128 bytes begin within a
+  // sector.
+  Expect("pool_rows", "sectors per warp's store",
+         Each(pool.global_store_sectors, pool.global_stores), 5);
+  Expect("pool_rows", "instructions per score", Each(pool.CountOf(""), kTokens),
+         60);
+
+  // Four sweeps and the one that writes.
+  const ptx::Counters& select = Counted("select_topk");
+  Expect("select_topk", "sectors loaded", Each(select.global_load_sectors, 1),
+         5 * kSectors);
+  Expect("select_topk", "instructions per score",
+         Each(select.CountOf(""), kTokens), 130);
+}
+
+}  // namespace
+}  // namespace kvevict
+
+int main() {
+  using namespace kvevict;
+  ptx::CountTraffic();
+  Score();
+  PoolAndSelect();
+  ExpectOfScoring();
+  ExpectOfPoolAndSelect();
+  return failures == 0 ? 0 : 1;
+}

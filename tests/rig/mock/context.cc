@@ -1,0 +1,110 @@
+// Contexts and the stack of each thread.
+#include "tests/rig/mock/state.h"
+
+namespace kvevict::mock {
+
+namespace {
+
+Context* NewContext(State& state, CUdevice device) {
+  auto context = std::make_unique<Context>();
+  context->id = state.next_context_id++;
+  context->device = device;
+  return Keep(state.contexts, std::move(context));
+}
+
+}  // namespace
+
+KVEVICT_MOCK_API CUresult cuCtxCreate_v2(CUcontext* out, unsigned /*flags*/,
+                                         CUdevice device) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (device < 0 || device >= call.state.settings.n_devices) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *out = NewContext(call.state, device);
+  CurrentContexts().push_back(*out);
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuCtxDestroy_v2(CUcontext context) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (Find(call.state.contexts, context) == nullptr || context->primary) {
+    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "unknown context");
+  }
+  if (call.context == context) CurrentContexts().pop_back();
+  DestroyContext(call.state, context);
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuDevicePrimaryCtxRetain(CUcontext* out,
+                                                   CUdevice device) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+  State& state = call.state;
+  if (state.primary_retained++ == 0) {
+    state.primary = NewContext(state, device);
+    state.primary->primary = true;
+  }
+  *out = state.primary;
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  KVEVICT_MOCK_CALL(kNothing);
+  State& state = call.state;
+  if (device != 0 || state.primary_retained == 0) {
+    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "not retained");
+  }
+  if (--state.primary_retained == 0) {
+    DestroyContext(state, state.primary);
+    state.primary = nullptr;
+  }
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuCtxGetCurrent(CUcontext* out) {
+  KVEVICT_MOCK_CALL(kNothing);
+  *out = call.context;
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuCtxSetCurrent(CUcontext context) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (context != nullptr && Find(call.state.contexts, context) == nullptr) {
+    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "unknown context");
+  }
+  if (!CurrentContexts().empty()) CurrentContexts().pop_back();
+  if (context != nullptr) CurrentContexts().push_back(context);
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (Find(call.state.contexts, context) == nullptr) {
+    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "unknown context");
+  }
+  CurrentContexts().push_back(context);
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuCtxPopCurrent_v2(CUcontext* out) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (call.context == nullptr) {
+    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "no context is current");
+  }
+  if (out != nullptr) *out = call.context;
+  CurrentContexts().pop_back();
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuCtxGetDevice(CUdevice* out) {
+  KVEVICT_MOCK_CALL(kContext);
+  *out = call.context->device;
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuCtxSynchronize() {
+  KVEVICT_MOCK_CALL(kContext | kUnsafe | kWaits);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace kvevict::mock

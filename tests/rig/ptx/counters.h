@@ -1,0 +1,51 @@
+// What a kernel did, exact and repeatable.
+#ifndef KVEVICT_TESTS_RIG_PTX_COUNTERS_H_
+#define KVEVICT_TESTS_RIG_PTX_COUNTERS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace kvevict::ptx {
+
+struct Counters {
+  uint64_t launches = 0;
+  std::map<std::string, uint64_t> instructions;  // by opcode, of all threads
+
+  // Of warps: accesses (instructions) and the sectors of 32 bytes they touch.
+  uint64_t global_loads = 0;
+  uint64_t global_load_sectors = 0;
+  uint64_t global_stores = 0;
+  uint64_t global_store_sectors = 0;
+  // A pass serves 32 banks of 4 bytes: 8-byte accesses need two, 16-byte four.
+  // Conflicts are the passes beyond those.
+  uint64_t shared_accesses = 0;
+  uint64_t shared_conflicts = 0;
+
+  // Instructions whose opcode starts so: "mma.sync", "st.global.v4".
+  uint64_t CountOf(const std::string& start) const {
+    uint64_t sum = 0;
+    for (auto i = instructions.lower_bound(start);
+         i != instructions.end() && i->first.rfind(start, 0) == 0; ++i) {
+      sum += i->second;
+    }
+    return sum;
+  }
+
+  void Add(const Counters& other) {
+    launches += other.launches;
+    for (const auto& [opcode, count] : other.instructions) {
+      instructions[opcode] += count;
+    }
+    global_loads += other.global_loads;
+    global_load_sectors += other.global_load_sectors;
+    global_stores += other.global_stores;
+    global_store_sectors += other.global_store_sectors;
+    shared_accesses += other.shared_accesses;
+    shared_conflicts += other.shared_conflicts;
+  }
+};
+
+}  // namespace kvevict::ptx
+
+#endif  // KVEVICT_TESTS_RIG_PTX_COUNTERS_H_

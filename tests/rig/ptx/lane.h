@@ -1,0 +1,86 @@
+// One thread of a running block: registers, program counter, and what it waits
+// for.
+#ifndef KVEVICT_TESTS_RIG_PTX_LANE_H_
+#define KVEVICT_TESTS_RIG_PTX_LANE_H_
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "tests/rig/ptx/instruction.h"
+
+namespace kvevict::ptx {
+
+class Block;
+
+// Where generic addresses of the small spaces begin; global ones are as they
+// are (Memory::kFirstAddress and up).
+constexpr uint64_t kSharedWindow = uint64_t{1} << 40;
+constexpr uint64_t kLocalWindow = uint64_t{2} << 40;
+constexpr uint64_t kParamWindow = uint64_t{3} << 40;
+constexpr uint64_t kWindowBytes = uint64_t{1} << 32;
+
+enum class LaneState : uint8_t {
+  kRunning,
+  kYielded,    // runs on when others had a turn
+  kAtWarp,     // waits at a collective for the lanes of `mask`
+  kAtBarrier,  // waits for the block
+  kExited
+};
+
+class Lane {
+ public:
+  Block* block = nullptr;
+  uint64_t* registers = nullptr;
+  uint32_t thread = 0;  // in the block
+  uint32_t pc = 0;      // of the next instruction
+  uint32_t mask = 0;    // kAtWarp
+  LaneState state = LaneState::kRunning;
+  std::vector<uint8_t> local;
+
+  // A cp.async that has been issued; it happens at the wait.
+  struct Copy {
+    uint8_t* to;
+    uint64_t from;
+    uint32_t valid_bytes;
+    uint32_t bytes;
+  };
+  std::vector<std::vector<Copy>> committed;  // groups, oldest first
+  std::vector<Copy> issued;                  // not committed yet
+
+  uint32_t warp() const { return thread / 32; }
+  uint32_t index() const { return thread % 32; }  // in the warp
+
+  template <class T>
+  T Get(Slot slot) const {
+    T value;
+    std::memcpy(&value, &registers[slot], sizeof(T));
+    return value;
+  }
+  bool GetPredicate(Slot slot) const { return (registers[slot] & 1) != 0; }
+
+  // Integers are widened by their sign, so that wider readers see the value.
+  template <class T>
+  void Set(Slot slot, T value) {
+    if constexpr (std::is_signed_v<T> && std::is_integral_v<T>) {
+      registers[slot] = static_cast<uint64_t>(static_cast<int64_t>(value));
+    } else if constexpr (std::is_integral_v<T>) {
+      registers[slot] = value;
+    } else {
+      registers[slot] = 0;
+      std::memcpy(&registers[slot], &value, sizeof(T));
+    }
+  }
+
+  // The bytes of an access after its checks: alignment, bounds. The access is
+  // counted. Throws Error.
+  uint8_t* Load(const Instruction& i, Space space, uint64_t address,
+                uint32_t bytes);
+  uint8_t* Store(const Instruction& i, Space space, uint64_t address,
+                 uint32_t bytes);
+};
+
+}  // namespace kvevict::ptx
+
+#endif  // KVEVICT_TESTS_RIG_PTX_LANE_H_

@@ -1,0 +1,46 @@
+// Runs a kernel: all blocks of a grid, a few of them at a time, on this thread.
+#ifndef KVEVICT_TESTS_RIG_PTX_LAUNCH_H_
+#define KVEVICT_TESTS_RIG_PTX_LAUNCH_H_
+
+#include <cstdint>
+#include <span>
+
+#include "tests/rig/ptx/counters.h"
+#include "tests/rig/ptx/kernel.h"
+#include "tests/rig/ptx/memory.h"
+
+namespace kvevict::ptx {
+
+struct Dimensions {
+  uint32_t x = 1;
+  uint32_t y = 1;
+  uint32_t z = 1;
+  uint64_t count() const { return uint64_t{x} * y * z; }
+};
+
+struct LaunchShape {
+  Dimensions grid;
+  Dimensions block;
+  uint32_t dynamic_shared_bytes = 0;
+};
+
+struct LaunchOptions {
+  uint64_t seed = 1;  // of the order of blocks and threads
+  // Blocks that take turns. A kernel whose blocks wait for others has to cope
+  // with any number.
+  uint32_t resident_blocks = 4;
+  bool count_traffic = true;  // sectors and bank conflicts, which cost time
+  // Turns of waiting threads, in a row and without a store by anyone, after
+  // which nobody is thought to come.
+  uint64_t max_idle_turns = 1000000;
+};
+
+// `params` is the kernel's parameter block. Throws Error, with kernel, line,
+// block and thread, when a thread does what it must not. Counters are added to.
+void Launch(const Kernel& kernel, const LaunchShape& shape,
+            std::span<const uint8_t> params, Memory& memory,
+            const LaunchOptions& options, Counters& counters);
+
+}  // namespace kvevict::ptx
+
+#endif  // KVEVICT_TESTS_RIG_PTX_LAUNCH_H_

@@ -1,0 +1,140 @@
+// Tensor core instructions: ldmatrix, mma.sync m16n8k16.
+#include <cstring>
+
+#include "tests/rig/ptx/block.h"
+#include "tests/rig/ptx/error.h"
+#include "tests/rig/ptx/half.h"
+#include "tests/rig/ptx/lanewise.h"
+#include "tests/rig/ptx/opcodes.h"
+#include "tests/rig/ptx/warp.h"
+
+namespace kvevict::ptx {
+namespace {
+
+constexpr uint32_t kWholeWarp = 0xFFFFFFFF;
+
+void RunStop(Lane& lane, const Instruction&) {
+  lane.mask = kWholeWarp;
+  lane.state = LaneState::kAtWarp;
+}
+
+void CheckWhole(uint32_t mask) {
+  if (mask != kWholeWarp) Fail("an .aligned instruction needs a whole warp");
+}
+
+// ---- ldmatrix: matrices of 8 rows of 8 halves ----
+
+// mode: matrices; flag: .trans. Lanes 8j to 8j + 7 hold the addresses of the
+// rows of matrix j.
+void LoadMatrix(Warp& warp, const Instruction& i, uint32_t mask) {
+  CheckWhole(mask);
+  const int n = i.mode;
+  uint16_t rows[32][8] = {};
+  for (int k = 0; k < 8 * n; ++k) {
+    Lane& lane = warp.lane(static_cast<uint32_t>(k));
+    const uint64_t address =
+        lane.Get<uint64_t>(i.slots[n]) + static_cast<uint64_t>(i.offsets[0]);
+    std::memcpy(rows[k], lane.Load(i, Space::kShared, address, 16), 16);
+  }
+  for (uint32_t k = 0; k < 32; ++k) {
+    Lane& lane = warp.lane(k);
+    const uint32_t major = k / 4;
+    const uint32_t minor = k % 4 * 2;
+    for (int j = 0; j < n; ++j) {
+      const auto* matrix = &rows[8 * j];
+      const uint32_t low = i.flag ? matrix[minor][major] : matrix[major][minor];
+      const uint32_t high =
+          i.flag ? matrix[minor + 1][major] : matrix[major][minor + 1];
+      lane.Set(i.slots[j], high << 16 | low);
+    }
+  }
+}
+
+void DecodeLoadMatrix(Modifiers& m, Instruction& i) {
+  m.Expect("sync");
+  m.Expect("aligned");
+  m.Expect("m8n8");
+  static constexpr uint8_t kCounts[] = {1, 2, 4};
+  i.mode = kCounts[m.ExpectOneOf({"x1", "x2", "x4"})];
+  i.flag = m.Take("trans");
+  m.ExpectOneOf({"shared", "shared::cta"});
+  m.Expect("b16");
+  if (i.counts[0] != i.mode) Fail("ldmatrix: one register per matrix");
+  i.run = &RunStop;
+  i.together = &LoadMatrix;
+}
+
+// ---- mma m16n8k16: C[16, 8] = A[16, 16] B[16, 8] + C ----
+
+constexpr int kRegistersA = 4;
+constexpr int kRegistersB = 2;
+constexpr int kRegistersC = 4;
+constexpr int kFirstA = kRegistersC;
+constexpr int kFirstB = kFirstA + kRegistersA;
+constexpr int kFirstC = kFirstB + kRegistersB;
+
+template <float (*kFrom)(uint16_t)>
+float HalfOf(const Lane& lane, Slot slot, int half) {
+  return kFrom(static_cast<uint16_t>(lane.Get<uint32_t>(slot) >> 16 * half));
+}
+
+// Sums in double precision, rounded once; the hardware's last bits differ.
+template <float (*kFrom)(uint16_t)>
+void MultiplyAccumulate(Warp& warp, const Instruction& i, uint32_t mask) {
+  CheckWhole(mask);
+  double a[16][16];
+  double b_columns[8][16];
+  for (uint32_t k = 0; k < 32; ++k) {
+    const Lane& lane = warp.lane(k);
+    const uint32_t group = k / 4;
+    const uint32_t pair = k % 4 * 2;
+    for (uint32_t half = 0; half < 2; ++half) {
+      for (uint32_t r = 0; r < kRegistersA; ++r) {
+        a[group + r % 2 * 8][pair + half + r / 2 * 8] =
+            HalfOf<kFrom>(lane, i.slots[kFirstA + r], half);
+      }
+      for (uint32_t r = 0; r < kRegistersB; ++r) {
+        b_columns[group][pair + half + r * 8] =
+            HalfOf<kFrom>(lane, i.slots[kFirstB + r], half);
+      }
+    }
+  }
+  for (uint32_t k = 0; k < 32; ++k) {
+    Lane& lane = warp.lane(k);
+    for (uint32_t r = 0; r < kRegistersC; ++r) {
+      const double* row = a[k / 4 + r / 2 * 8];
+      const double* column = b_columns[k % 4 * 2 + r % 2];
+      double sum = lane.Get<float>(i.slots[kFirstC + r]);
+      for (int t = 0; t < 16; ++t) sum += row[t] * column[t];
+      lane.Set(i.slots[r], static_cast<float>(sum));
+    }
+  }
+}
+
+void DecodeMultiplyAccumulate(Modifiers& m, Instruction& i) {
+  for (const char* part :
+       {"sync", "aligned", "m16n8k16", "row", "col", "f32"}) {
+    m.Expect(part);
+  }
+  const int type = m.ExpectOneOf({"f16", "bf16"});
+  m.Expect(type == 0 ? "f16" : "bf16");
+  m.Expect("f32");
+  if (i.counts[0] != kRegistersC || i.counts[1] != kRegistersA ||
+      i.counts[2] != kRegistersB || i.counts[3] != kRegistersC) {
+    Fail("mma: vectors of 4, 4, 2 and 4 registers");
+  }
+  i.run = &RunStop;
+  i.together = type == 0 ? &MultiplyAccumulate<&FromF16>
+                         : &MultiplyAccumulate<&FromBF16>;
+}
+
+constexpr Opcode kOpcodes[] = {
+    {"ldmatrix", "Da", &DecodeLoadMatrix, 75},
+    {"mma", "DSSS", &DecodeMultiplyAccumulate, 80},
+};
+
+}  // namespace
+
+std::span<const Opcode> MatrixOpcodes() { return kOpcodes; }
+
+}  // namespace kvevict::ptx

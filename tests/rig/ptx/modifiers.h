@@ -1,0 +1,50 @@
+// The parts of an opcode after its mnemonic, taken one by one by its decoder.
+// What no decoder takes is an error: a modifier is never skipped.
+#ifndef KVEVICT_TESTS_RIG_PTX_MODIFIERS_H_
+#define KVEVICT_TESTS_RIG_PTX_MODIFIERS_H_
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/rig/ptx/syntax.h"
+#include "tests/rig/ptx/types.h"
+
+namespace kvevict::ptx {
+
+class Modifiers {
+ public:
+  explicit Modifiers(std::string_view opcode);
+
+  const std::string& mnemonic() const { return mnemonic_; }
+
+  // Takes the next modifier if it is this one.
+  bool Take(std::string_view modifier);
+  // Takes the next modifier if it is in the list; its index, or -1.
+  int TakeOneOf(std::initializer_list<std::string_view> list);
+  // Takes the next modifier, which has to be this one or in the list.
+  void Expect(std::string_view modifier);
+  int ExpectOneOf(std::initializer_list<std::string_view> list);
+  // Takes the next modifier, which has to be a type.
+  Type ExpectType();
+  // Takes the next modifier if it names a space; kGeneric if it does not.
+  Space TakeSpace();
+  // Takes the last modifier if it is this one.
+  bool TakeLast(std::string_view modifier);
+  // Takes it wherever it stands.
+  bool TakeAnywhere(std::string_view modifier);
+  // Takes it wherever it stands; "" if there is none with this start.
+  std::string TakePrefixAnywhere(std::string_view start);
+
+  bool empty() const { return at_ == parts_.size(); }
+
+ private:
+  std::string mnemonic_;
+  std::vector<std::string> parts_;
+  size_t at_ = 0;
+};
+
+}  // namespace kvevict::ptx
+
+#endif  // KVEVICT_TESTS_RIG_PTX_MODIFIERS_H_

@@ -1,0 +1,16 @@
+// PTX text to its syntax: modules of entry functions, without calls.
+#ifndef KVEVICT_TESTS_RIG_PTX_PARSER_H_
+#define KVEVICT_TESTS_RIG_PTX_PARSER_H_
+
+#include <string_view>
+
+#include "tests/rig/ptx/syntax.h"
+
+namespace kvevict::ptx {
+
+// Throws Error, with the line, at what it does not know.
+Syntax Parse(std::string_view text);
+
+}  // namespace kvevict::ptx
+
+#endif  // KVEVICT_TESTS_RIG_PTX_PARSER_H_

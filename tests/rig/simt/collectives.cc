@@ -1,0 +1,178 @@
+// What all threads of a block or a warp do together: each brings its operands,
+// the last to come computes for all, and then all go on.
+#include <cstring>
+
+#include "tests/rig/simt/machine.h"
+#include "tests/rig/simt/sanitizer.h"
+#include "tests/rig/simt/thread.h"
+
+namespace kvevict::simt {
+namespace {
+
+bool IsSame(const Site& a, const Site& b) {
+  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+}
+
+void Check(const Rendezvous& r, const char* what, const Site& site) {
+  const Thread& self = *machine().running();
+  if (r.n_returned != 0) {
+    machine().set_error(Describe(self) + " is in " + Describe(what, site) +
+                        ", but others have returned");
+    machine().Stop();
+  }
+  if (r.n_waiting != 0 &&
+      (std::strcmp(r.what, what) != 0 || !IsSame(r.site, site))) {
+    machine().set_error(Describe(self) + " is in " + Describe(what, site) +
+                        ", but others wait in " + Describe(r.what, r.site));
+    machine().Stop();
+  }
+}
+
+// `join` computes from what all brought; `slot` is what this one brings.
+template <class Join>
+void Meet(Rendezvous& r, unsigned member, const char* what, const Site& site,
+          void* slot, Join join) {
+  Check(r, what, site);
+  Thread& self = *machine().running();
+  self.waits_at = r.what = what;
+  self.site = r.site = site;
+  r.slots[member] = slot;
+  ++r.n_waiting;
+  machine().NoteProgress();
+  if (r.n_waiting == r.members.size()) {
+    join(r.slots.data());
+    r.n_waiting = 0;
+    ++r.n_meetings;
+    for (Thread* thread : r.members) machine().MakeReady(*thread);
+  }
+  machine().Suspend();
+}
+
+// What any did before is seen by all behind.
+void MeetInOrder(Rendezvous& r, unsigned member, const char* what,
+                 const Site& site) {
+  char* const order = &r.order[r.n_meetings % 2];
+  Release(order);
+  Meet(r, member, what, site, nullptr, [](void**) {});
+  Acquire(order);
+}
+
+Warp& OwnWarp() { return *machine().running()->warp; }
+
+struct Matrices {
+  float (*to_float)(uint32_t bits);
+  float* c;
+  const uint32_t* a;
+  const uint32_t* b;
+};
+
+// Element i of the 16-bit elements that a lane holds in registers.
+uint32_t Half(const uint32_t* registers, unsigned i) {
+  return registers[i / 2] >> (i % 2 * 16) & 0xffff;
+}
+
+// The layouts of mma.m16n8k16: which lane holds row and column of which matrix.
+unsigned LaneOfA(unsigned row, unsigned col) {
+  return row % 8 * 4 + col % 8 / 2;
+}
+unsigned LaneOfB(unsigned row, unsigned col) { return col * 4 + row % 8 / 2; }
+unsigned LaneOfC(unsigned row, unsigned col) { return row % 8 * 4 + col / 2; }
+
+void Multiply(void* const* lanes) {
+  const auto lane = [&](unsigned i) -> Matrices& {
+    return *static_cast<Matrices*>(lanes[i]);
+  };
+  float a[16][16];
+  float b[16][8];
+  for (unsigned row = 0; row < 16; ++row) {
+    for (unsigned col = 0; col < 16; ++col) {
+      const Matrices& m = lane(LaneOfA(row, col));
+      a[row][col] = m.to_float(Half(m.a, col % 2 + row / 8 * 2 + col / 8 * 4));
+    }
+    for (unsigned col = 0; col < 8; ++col) {
+      const Matrices& m = lane(LaneOfB(row, col));
+      b[row][col] = m.to_float(Half(m.b, row % 2 + row / 8 * 2));
+    }
+  }
+  for (unsigned row = 0; row < 16; ++row) {
+    float sums[8] = {};
+    for (unsigned k = 0; k < 16; ++k) {
+      for (unsigned col = 0; col < 8; ++col) sums[col] += a[row][k] * b[k][col];
+    }
+    for (unsigned col = 0; col < 8; ++col) {
+      lane(LaneOfC(row, col)).c[col % 2 + row / 8 * 2] += sums[col];
+    }
+  }
+}
+
+}  // namespace
+
+void BlockBarrier(const Site& site) {
+  if (IsRemoved(site)) return;
+  const Thread& self = *machine().running();
+  MeetInOrder(self.block->rendezvous, self.linear, "BlockSync", site);
+}
+
+void WarpBarrier(const Site& site) {
+  if (IsRemoved(site)) return;
+  MeetInOrder(OwnWarp().rendezvous, Lane(), "WarpSync", site);
+}
+
+uint32_t WarpShuffle(const char* what, uint32_t v, unsigned from_lane,
+                     const Site& site) {
+  struct Slot {
+    uint32_t in;
+    unsigned from;
+    uint32_t out;
+  };
+  Slot slot = {v, from_lane % kWarpSize, 0};
+  Meet(OwnWarp().rendezvous, Lane(), what, site, &slot, [](void** lanes) {
+    for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+      auto* const s = static_cast<Slot*>(lanes[lane]);
+      s->out = static_cast<Slot*>(lanes[s->from])->in;
+    }
+  });
+  return slot.out;
+}
+
+uint32_t WarpBallot(bool v, const Site& site) {
+  uint32_t slot = v;
+  Meet(OwnWarp().rendezvous, Lane(), "Ballot", site, &slot, [](void** lanes) {
+    uint32_t bits = 0;
+    for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+      bits |= *static_cast<uint32_t*>(lanes[lane]) << lane;
+    }
+    for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+      *static_cast<uint32_t*>(lanes[lane]) = bits;
+    }
+  });
+  return slot;
+}
+
+void WarpLoadMatrix4(uint32_t (&r)[4], const uint32_t (&row)[4],
+                     const Site& site) {
+  struct Slot {
+    const uint32_t* in;
+    uint32_t* out;
+  };
+  Slot slot = {row, r};
+  Meet(OwnWarp().rendezvous, Lane(), "LoadMatrix4", site, &slot,
+       [](void** lanes) {
+         for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+           for (unsigned m = 0; m < 4; ++m) {
+             const auto* from = static_cast<Slot*>(lanes[m * 8 + lane / 4]);
+             static_cast<Slot*>(lanes[lane])->out[m] = from->in[lane % 4];
+           }
+         }
+       });
+}
+
+void WarpMultiply16816(float (*to_float)(uint32_t bits), float (&c)[4],
+                       const uint32_t (&a)[4], const uint32_t (&b)[2],
+                       const Site& site) {
+  Matrices slot = {to_float, c, a, b};
+  Meet(OwnWarp().rendezvous, Lane(), "MultiplyAccumulate16816", site, &slot,
+       [](void** lanes) { Multiply(lanes); });
+}
+
+}  // namespace kvevict::simt

@@ -1,0 +1,57 @@
+// A thread of execution that only runs when it is told to.
+//
+// The switch is a few instructions where the CPU is x86-64: swapcontext enters
+// the kernel to save the signal mask. The sanitizers are told of every switch;
+// to the thread sanitizer each fiber is a thread, and switching orders nothing.
+#ifndef KVEVICT_TESTS_RIG_SIMT_FIBER_H_
+#define KVEVICT_TESTS_RIG_SIMT_FIBER_H_
+
+#include <cstddef>
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace kvevict::simt {
+
+class Fiber {
+ public:
+  // The stack that the program came with.
+  Fiber();
+  // A fiber with a stack of its own that is in no function yet.
+  explicit Fiber(size_t stack_bytes);
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // The next switch to this fiber calls entry(), which must not return and ends
+  // with SwitchTo(other, true).
+  void Start(void (*entry)());
+
+  // From this fiber, which must be the running one, to `other`; returns when
+  // somebody switches back. `last`: this fiber will be started anew.
+  void SwitchTo(Fiber& other, bool last = false);
+
+  // For the reports of the thread sanitizer, as is the next one.
+  void SetName(const char* name);
+  // What this fiber did comes before what those do who acquire the address. For
+  // a fiber that will not run again.
+  void ReleaseFor(void* address);
+
+ private:
+  void* map_ = nullptr;  // the guard page, then the stack
+  size_t map_bytes_ = 0;
+  char* stack_ = nullptr;
+  size_t stack_bytes_ = 0;
+#if defined(__x86_64__)
+  void* stack_pointer_ = nullptr;
+#else
+  ucontext_t context_;
+#endif
+  [[maybe_unused]] void* sanitizer_fiber_ = nullptr;
+  [[maybe_unused]] bool is_program_ = false;
+};
+
+}  // namespace kvevict::simt
+
+#endif  // KVEVICT_TESTS_RIG_SIMT_FIBER_H_
