@@ -52,19 +52,19 @@ KV_FOR_EACH_STRUCT(KV_STRUCT)
 %define KV_ENUM(NAME, CS_NAME)
 KV_BLITTABLE(NAME, CS_NAME)
 %enddef
-KV_ENUM(kvevict_device, Device)
-KV_ENUM(kvevict_dtype, DType)
-KV_ENUM(kvevict_policy_kind, PolicyKind)
-KV_ENUM(kvevict_operation, Operation)
-KV_ENUM(kvevict_reason, Reason)
+KV_ENUM(kvevict_device, KvDevice)
+KV_ENUM(kvevict_dtype, KvDType)
+KV_ENUM(kvevict_policy_kind, KvPolicyKind)
+KV_ENUM(kvevict_operation, KvOperation)
+KV_ENUM(kvevict_reason, KvReason)
 
 /* A status is a parameter of kvevict_status_name() alone; returned, it becomes an
  * exception, whose text is fetched on the same thread. */
-KV_BLITTABLE(kvevict_status, Status)
-%typemap(cstype, out="void") kvevict_status "Status"
+KV_BLITTABLE(kvevict_status, KvStatus)
+%typemap(cstype, out="void") kvevict_status "KvStatus"
 %typemap(csout, excode="") kvevict_status {
-    Status status = $imcall;
-    if (status != Status.Ok) KvEvictException.Throw(status);
+    KvStatus status = $imcall;
+    if (status != KvStatus.Ok) KvEvictException.Throw(status);
   }
 
 /* A handle is a SafeHandle, which a call keeps open while it runs; what comes out

@@ -8,19 +8,19 @@ using KvEvict;
 NativeLibrary.SetDllImportResolver(typeof(ByHand).Assembly, NativeLoader.Resolve);
 const int Layers = 2, QueryHeads = 8, KvHeads = 2, Dim = 64, Tokens = 256, Window = 8;
 
-using var context = new Context();
-using var plan = new Plan(context, new Geometry
+using var context = new KvContext();
+using var plan = new KvPlan(context, new KvGeometry
 {
     Layers = Layers, QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim,
     MaxTokens = Tokens,
-}, Policy.Parse("snapkv:budget=64,window=8"));
-using var sequence = new Sequence(plan);
-using var workspace = plan.CreateWorkspace(Operation.Evict);
-using var scoring = plan.CreateWorkspace(Operation.ScoreWindow);
-Plane queries = Plane.TokenMajor(Rows(QueryHeads), DType.F32, QueryHeads, Dim);
-View[] views = Enumerable.Range(0, Layers).Select(_ => new View(
-    KvHeads, Plane.TokenMajor(Rows(KvHeads), DType.F32, KvHeads, Dim),
-    Plane.TokenMajor(Rows(KvHeads), DType.F32, KvHeads, Dim))).ToArray();
+}, KvPolicy.Parse("snapkv:budget=64,window=8"));
+using var sequence = new KvSequence(plan);
+using var workspace = plan.CreateWorkspace(KvOperation.Evict);
+using var scoring = plan.CreateWorkspace(KvOperation.ScoreWindow);
+KvPlane queries = KvPlane.TokenMajor(Rows(QueryHeads), KvDType.F32, QueryHeads, Dim);
+KvView[] views = Enumerable.Range(0, Layers).Select(_ => new KvView(
+    KvHeads, KvPlane.TokenMajor(Rows(KvHeads), KvDType.F32, KvHeads, Dim),
+    KvPlane.TokenMajor(Rows(KvHeads), KvDType.F32, KvHeads, Dim))).ToArray();
 float[] scores = new float[KvHeads * Tokens];
 int sink = 0;
 
@@ -96,9 +96,9 @@ static Dictionary<string, double> PlainC(string program)
                  .ToDictionary(row => row[0], row => double.Parse(row[1], CultureInfo.InvariantCulture));
 }
 
-static PinnedMemory<float> Rows(int heads)
+static KvPinnedMemory<float> Rows(int heads)
 {
-    var rows = new PinnedMemory<float>(Tokens * heads * Dim);
+    var rows = new KvPinnedMemory<float>(Tokens * heads * Dim);
     for (int i = 0; i < rows.Length; ++i) rows.Span[i] = i * 37L % 101 / 50f - 1;
     return rows;
 }
@@ -111,13 +111,13 @@ internal sealed unsafe class ByHand
     private readonly float* _scores;
     private readonly kvevict_plane* _queries;
     private readonly kvevict_view* _views;
-    private readonly Region _workspace;
-    private readonly Region _scoring;
+    private readonly KvRegion _workspace;
+    private readonly KvRegion _scoring;
     private readonly int _layers;
     private uint _sink;
 
-    internal ByHand(Plan plan, Sequence sequence, Plane queries, View[] views, Region workspace, Region scoring,
-                    float[] scores)
+    internal ByHand(KvPlan plan, KvSequence sequence, KvPlane queries, KvView[] views, KvRegion workspace,
+                    KvRegion scoring, float[] scores)
     {
         _plan = NativeHandle.Pointer(plan.Handle);
         _sequence = NativeHandle.Pointer(sequence.Handle);

@@ -11,7 +11,7 @@ public class CallbackTests
     public void The_number_of_threads_does_not_matter()
     {
         using var alone = new SmallModel(Text);
-        using var together = new SmallModel(Text, new Context(new ContextOptions { ThreadCount = 4 }));
+        using var together = new SmallModel(Text, new KvContext(new KvContextOptions { ThreadCount = 4 }));
         foreach (SmallModel model in new[] { alone, together })
         {
             model.Prefill(60);
@@ -25,7 +25,7 @@ public class CallbackTests
     public void An_own_runner_does_the_work()
     {
         int items = 0;
-        void Run(int itemCount, ParallelTask task)
+        void Run(int itemCount, KvParallelTask task)
         {
             for (int i = itemCount - 1; i >= 0; --i)
             {
@@ -33,7 +33,7 @@ public class CallbackTests
                 ++items;
             }
         }
-        using var model = new SmallModel(Text, new Context(new ContextOptions { ThreadCount = 2, Parallel = Run }));
+        using var model = new SmallModel(Text, new KvContext(new KvContextOptions { ThreadCount = 2, Parallel = Run }));
         model.Prefill(60);
         model.Evict();
         Assert.True(items > 0);
@@ -48,12 +48,12 @@ public class CallbackTests
         using var alone = new SmallModel(Text);
         alone.Prefill(60);
         alone.Evict();
-        void Run(int itemCount, ParallelTask task)
+        void Run(int itemCount, KvParallelTask task)
         {
             task.Run(0, 1);
             if (throws) throw new TimeoutException("pool is shut down");
         }
-        using var model = new SmallModel(Text, new Context(new ContextOptions { ThreadCount = 2, Parallel = Run }));
+        using var model = new SmallModel(Text, new KvContext(new KvContextOptions { ThreadCount = 2, Parallel = Run }));
         model.Prefill(60);
         if (throws) Assert.Equal("pool is shut down", Assert.Throws<TimeoutException>(() => model.Evict()).Message);
         else Assert.Contains("left out", Assert.Throws<InvalidOperationException>(() => model.Evict()).Message);
@@ -66,12 +66,12 @@ public class CallbackTests
     public void An_item_that_is_none_is_refused()
     {
         Exception? seen = null;
-        void Run(int itemCount, ParallelTask task)
+        void Run(int itemCount, KvParallelTask task)
         {
             seen = Record.Exception(() => task.Run(itemCount, 0));
             for (int i = 0; i < itemCount; ++i) task.Run(i, 0);
         }
-        using var model = new SmallModel(Text, new Context(new ContextOptions { ThreadCount = 2, Parallel = Run }));
+        using var model = new SmallModel(Text, new KvContext(new KvContextOptions { ThreadCount = 2, Parallel = Run }));
         model.Prefill(60);
         model.Evict();
         Assert.IsAssignableFrom<ArgumentOutOfRangeException>(seen);
@@ -80,29 +80,32 @@ public class CallbackTests
     [Fact]
     public void Log_lines_arrive()
     {
-        var lines = new List<(LogLevel Level, string Line)>();
-        var options = new ContextOptions { LogLevel = LogLevel.Debug, Log = (level, line) => lines.Add((level, line)) };
-        using var context = new Context(options);
-        using var plan = new Plan(context, SmallModel.Geometry, Policy.Parse(Text));
+        var lines = new List<(KvLogLevel Level, string Line)>();
+        var options = new KvContextOptions
+        {
+            LogLevel = KvLogLevel.Debug, Log = (level, line) => lines.Add((level, line)),
+        };
+        using var context = new KvContext(options);
+        using var plan = new KvPlan(context, SmallModel.Geometry, KvPolicy.Parse(Text));
         Assert.NotEmpty(lines);
-        Assert.All(lines, l => Assert.True(l.Level <= LogLevel.Debug && l.Line.Length > 0));
+        Assert.All(lines, l => Assert.True(l.Level <= KvLogLevel.Debug && l.Line.Length > 0));
     }
 
     [Fact]
     public void A_sink_that_throws_is_heard()
     {
-        var options = new ContextOptions
+        var options = new KvContextOptions
         {
-            LogLevel = LogLevel.Debug, Log = (_, _) => throw new InvalidOperationException("disk full"),
+            LogLevel = KvLogLevel.Debug, Log = (_, _) => throw new InvalidOperationException("disk full"),
         };
         Assert.Equal("disk full", Assert.Throws<InvalidOperationException>(() =>
         {
-            using var context = new Context(options);
-            using var plan = new Plan(context, SmallModel.Geometry, Policy.Parse(Text));
+            using var context = new KvContext(options);
+            using var plan = new KvPlan(context, SmallModel.Geometry, KvPolicy.Parse(Text));
         }).Message);
     }
 
-    private sealed class NoMemory(bool throws) : MemoryHooks
+    private sealed class NoMemory(bool throws) : KvMemoryHooks
     {
         public override nint Allocate(nuint bytes, nuint alignment) =>
             throws ? throw new OutOfMemoryException() : 0;
@@ -116,25 +119,26 @@ public class CallbackTests
     public void An_allocator_without_memory_is_reported(bool throws)
     {
         var e = Assert.Throws<KvEvictException>(
-            () => new Context(new ContextOptions { Memory = new NoMemory(throws) }));
-        Assert.Equal(Status.OutOfMemory, e.Status);
+            () => new KvContext(new KvContextOptions { Memory = new NoMemory(throws) }));
+        Assert.Equal(KvStatus.OutOfMemory, e.Status);
     }
 
     [Fact]
     public void Wrong_options_are_refused()
     {
-        Assert.Throws<ArgumentOutOfRangeException>(() => new Context(new ContextOptions { ThreadCount = -1 }));
-        Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { ThreadCount = 5000 }));
-        Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { LibcudaPath = "/x" })); // on the CPU
-        Assert.Throws<KvEvictException>(() => new Context(new ContextOptions { Debug = true }));
+        Assert.Throws<ArgumentOutOfRangeException>(() => new KvContext(new KvContextOptions { ThreadCount = -1 }));
+        Assert.Throws<KvEvictException>(() => new KvContext(new KvContextOptions { ThreadCount = 5000 }));
+        Assert.Throws<KvEvictException>(() => new KvContext(new KvContextOptions { LibcudaPath = "/x" })); // on the CPU
+        Assert.Throws<KvEvictException>(() => new KvContext(new KvContextOptions { Debug = true }));
         Assert.Throws<KvEvictException>(
-            () => new Context(new ContextOptions { DeviceMemory = new NoMemory(throws: false) }));
-        Assert.Throws<ArgumentNullException>(() => new Plan(null!, SmallModel.Geometry, new Policy(PolicyKind.None)));
-        using var context = new Context();
-        Assert.Equal(Device.Cpu, context.Device);
-        Assert.Throws<ArgumentNullException>(() => new Plan(context, null!, new Policy(PolicyKind.None)));
-        Assert.Throws<ArgumentNullException>(() => new Plan(context, SmallModel.Geometry, null!));
-        Assert.Throws<ArgumentNullException>(() => new Sequence(null!));
+            () => new KvContext(new KvContextOptions { DeviceMemory = new NoMemory(throws: false) }));
+        Assert.Throws<ArgumentNullException>(
+            () => new KvPlan(null!, SmallModel.Geometry, new KvPolicy(KvPolicyKind.None)));
+        using var context = new KvContext();
+        Assert.Equal(KvDevice.Cpu, context.Device);
+        Assert.Throws<ArgumentNullException>(() => new KvPlan(context, null!, new KvPolicy(KvPolicyKind.None)));
+        Assert.Throws<ArgumentNullException>(() => new KvPlan(context, SmallModel.Geometry, null!));
+        Assert.Throws<ArgumentNullException>(() => new KvSequence(null!));
     }
 
     [Fact]
@@ -143,7 +147,7 @@ public class CallbackTests
         Parallel.For(0, 200, i =>
         {
             string typo = $"typo{i}";
-            Assert.Contains(typo, Assert.Throws<KvEvictException>(() => Policy.Parse(typo)).Message);
+            Assert.Contains(typo, Assert.Throws<KvEvictException>(() => KvPolicy.Parse(typo)).Message);
         });
     }
 }

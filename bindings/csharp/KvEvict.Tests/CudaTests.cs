@@ -18,23 +18,23 @@ public sealed class CudaTests : IDisposable
     [CudaFact]
     public void The_driver_s_GPUs_are_listed()
     {
-        KvEvictLibrary.CheckDevice(Device.Cuda);
-        Assert.True(KvEvictLibrary.IsAvailable(Device.Cuda));
-        IReadOnlyList<GpuInfo> gpus = KvEvictLibrary.GetGpus();
+        KvEvictLibrary.CheckDevice(KvDevice.Cuda);
+        Assert.True(KvEvictLibrary.IsAvailable(KvDevice.Cuda));
+        IReadOnlyList<KvGpuInfo> gpus = KvEvictLibrary.GetGpus();
         Assert.Equal(3, gpus.Count);
         Assert.Contains("compute capability 6.1", gpus[0].Problem);
-        Assert.Equal(new GpuInfo("Fake GPU", 61, 12040, 0, "", "", ""), gpus[0] with { Problem = "" });
-        Assert.Equal(new GpuInfo("Fake GPU", 90, 12040, 12040, "libnvrtc.so.12", "sm_90", ""), gpus[1]);
-        Assert.Equal(new GpuInfo("Fake GPU", 89, 12040, 12040, "libnvrtc.so.12", "compute_80", ""), gpus[2]);
+        Assert.Equal(new KvGpuInfo("Fake GPU", 61, 12040, 0, "", "", ""), gpus[0] with { Problem = "" });
+        Assert.Equal(new KvGpuInfo("Fake GPU", 90, 12040, 12040, "libnvrtc.so.12", "sm_90", ""), gpus[1]);
+        Assert.Equal(new KvGpuInfo("Fake GPU", 89, 12040, 12040, "libnvrtc.so.12", "compute_80", ""), gpus[2]);
     }
 
     [CudaFact]
     public void A_sequence_keeps_what_it_keeps_on_the_CPU()
     {
         using var cpu = new SmallModel(PolicyText);
-        using var gpu = new SmallModel(PolicyText, new Context(Cuda));
+        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda));
         gpu.Context.Prepare(gpu.Plan);
-        Region workspace = _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.Evict));
+        KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Evict));
         cpu.Prefill(Tokens);
         gpu.Sequence.SetStream(0);
         gpu.Sequence.CaptureLayers([gpu.QueryPlane, gpu.QueryPlane], Tokens);
@@ -43,8 +43,8 @@ public sealed class CudaTests : IDisposable
         AssertSame(cpu, gpu);
 
         // Decoding goes on at the next position, which the device has in its memory.
-        Plane next = cpu.QueryPlane with { Offset = Tokens * cpu.QueryPlane.TokenStride };
-        Plane nextOnGpu = gpu.QueryPlane with { Offset = next.Offset };
+        KvPlane next = cpu.QueryPlane with { Offset = Tokens * cpu.QueryPlane.TokenStride };
+        KvPlane nextOnGpu = gpu.QueryPlane with { Offset = next.Offset };
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
             cpu.Sequence.Capture(l, next, 8);
@@ -61,33 +61,33 @@ public sealed class CudaTests : IDisposable
     public void The_doors_do_what_they_do_on_the_CPU()
     {
         using var cpu = new SmallModel(PolicyText);
-        using var gpu = new SmallModel(PolicyText, new Context(Cuda));
+        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda));
         float[] expectedScores = new float[SmallModel.KvHeads * Tokens];
         int[] expectedKeep = new int[SmallModel.KvHeads * 24];
-        using Workspace scoring = cpu.Plan.CreateWorkspace(Operation.ScoreWindow);
-        using Workspace selecting = cpu.Plan.CreateWorkspace(Operation.Select);
+        using KvWorkspace scoring = cpu.Plan.CreateWorkspace(KvOperation.ScoreWindow);
+        using KvWorkspace selecting = cpu.Plan.CreateWorkspace(KvOperation.Select);
         cpu.Plan.ScoreWindow(cpu.QueryPlane, cpu.Views[0], Tokens, expectedScores, scoring);
         cpu.Plan.Select(0, expectedScores, Tokens, expectedKeep, selecting);
         cpu.Context.Compact(cpu.Views[0], Tokens, expectedKeep, SmallModel.KvHeads);
 
-        Region scores = _device.Allocate(expectedScores.Length * sizeof(float));
-        Region keep = _device.Allocate(expectedKeep.Length * sizeof(int));
+        KvRegion scores = _device.Allocate(expectedScores.Length * sizeof(float));
+        KvRegion keep = _device.Allocate(expectedKeep.Length * sizeof(int));
         gpu.Plan.ScoreWindow(gpu.QueryPlane, gpu.Views[0], Tokens, scores,
-                             _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.ScoreWindow)));
+                             _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.ScoreWindow)));
         float[] got = DeviceMemory.Read<float>(scores).ToArray();
         Assert.All(expectedScores.Zip(got), pair => Assert.True(
             pair.First == pair.Second || Math.Abs(pair.First - pair.Second) <= 1e-4f * pair.First, $"{pair}"));
         Assert.Equal(24, gpu.Plan.Select(0, scores, Tokens, keep,
-                                         _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.Select))));
+                                         _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Select))));
         Assert.Equal(expectedKeep, DeviceMemory.Read<int>(keep));
         gpu.Context.Compact(gpu.Views[0], Tokens, keep, SmallModel.KvHeads,
                             workspace: _device.Allocate(gpu.Context.CompactWorkspaceBytes(gpu.Views[0], 24)));
         AssertSameRows(cpu, gpu, layer: 0, slots: 24);
 
         int[] backwards = [.. Enumerable.Range(0, 24).Reverse()];
-        using Workspace reordering = cpu.Context.CreateReorderWorkspace(cpu.Views[0], 24);
+        using KvWorkspace reordering = cpu.Context.CreateReorderWorkspace(cpu.Views[0], 24);
         cpu.Context.Reorder(cpu.Views[0], 24, backwards, reordering);
-        Region slots = _device.Allocate(24 * sizeof(int));
+        KvRegion slots = _device.Allocate(24 * sizeof(int));
         backwards.CopyTo(DeviceMemory.Read<int>(slots));
         gpu.Context.Reorder(gpu.Views[0], 24, slots,
                             _device.Allocate(gpu.Context.ReorderWorkspaceBytes(gpu.Views[0], 24)));
@@ -100,18 +100,18 @@ public sealed class CudaTests : IDisposable
         string cache = Directory.CreateTempSubdirectory("kvevict").FullName;
         var hooks = new CountingHooks(_device);
         var compiled = new List<string>();
-        ContextOptions options = Cuda with
+        KvContextOptions options = Cuda with
         {
             KernelCacheDirectory = cache, DeviceMemory = hooks, SelectOnHost = true, Debug = true,
-            LogLevel = LogLevel.Info, Log = (_, line) => compiled.Add(line),
+            LogLevel = KvLogLevel.Info, Log = (_, line) => compiled.Add(line),
         };
-        using (var gpu = new SmallModel(PolicyText, new Context(options)))
+        using (var gpu = new SmallModel(PolicyText, new KvContext(options)))
         {
             gpu.Prefill(Tokens);
-            gpu.Sequence.Evict(gpu.Views, _device.Allocate(gpu.Plan.WorkspaceBytes(Operation.Evict)));
+            gpu.Sequence.Evict(gpu.Views, _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Evict)));
             Assert.NotEqual(0, hooks.Live);
             Assert.NotEmpty(Directory.GetFiles(cache));
-            Region keep = _device.Allocate(2 * sizeof(int));
+            KvRegion keep = _device.Allocate(2 * sizeof(int));
             new[] { 5, 4 }.CopyTo(DeviceMemory.Read<int>(keep));
             var e = Assert.Throws<KvEvictException>(() => gpu.Context.Compact(gpu.Views[0], 24, keep));
             Assert.Contains("ascend", e.Message);
@@ -125,31 +125,31 @@ public sealed class CudaTests : IDisposable
     [CudaFact]
     public void Host_memory_is_refused()
     {
-        using var gpu = new SmallModel(PolicyText, new Context(Cuda));
-        using var host = new Workspace(1 << 16);
+        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda));
+        using var host = new KvWorkspace(1 << 16);
         float[] scores = new float[SmallModel.KvHeads * Tokens];
         int[] keep = new int[SmallModel.KvHeads * 24];
-        Region values = _device.Allocate(scores.Length * sizeof(float));
-        Region slots = _device.Allocate(keep.Length * sizeof(int));
-        View view = gpu.Views[0];
-        Plane hostPlane = Plane.TokenMajor(host, DType.F32, SmallModel.KvHeads, SmallModel.Dim);
-        Plane hostQueries = Plane.TokenMajor(host, DType.F32, SmallModel.QueryHeads, SmallModel.Dim);
-        Plane hostLse = Plane.HeadMajor(host, DType.F32, 4, 1);
-        using var pinned = new PinnedMemory<int>(64);
-        View With(Plane values = default, Plane companion = default, Region table = default) =>
+        KvRegion values = _device.Allocate(scores.Length * sizeof(float));
+        KvRegion slots = _device.Allocate(keep.Length * sizeof(int));
+        KvView view = gpu.Views[0];
+        KvPlane hostPlane = KvPlane.TokenMajor(host, KvDType.F32, SmallModel.KvHeads, SmallModel.Dim);
+        KvPlane hostQueries = KvPlane.TokenMajor(host, KvDType.F32, SmallModel.QueryHeads, SmallModel.Dim);
+        KvPlane hostLse = KvPlane.HeadMajor(host, KvDType.F32, 4, 1);
+        using var pinned = new KvPinnedMemory<int>(64);
+        KvView With(KvPlane values = default, KvPlane companion = default, KvRegion table = default) =>
             new(SmallModel.KvHeads, view.Keys with { BlockStride = 64 }, values)
             {
                 Companions = companion == default ? [] : [companion],
                 BlockTable = table, BlockSize = table == default ? 0 : 1,
             };
-        void RefusesView(string parameter, View wrong)
+        void RefusesView(string parameter, KvView wrong)
         {
             Refuses(parameter, () => gpu.Plan.ScoreWindow(gpu.QueryPlane, wrong, Tokens, values, values));
             Refuses(parameter, () => gpu.Context.Compact(wrong, Tokens, slots));
             Refuses(parameter, () => gpu.Context.Reorder(wrong, Tokens, slots, values));
             Refuses(parameter, () => gpu.Sequence.Evict([wrong, wrong], values));
         }
-        RefusesView("Keys", new View(SmallModel.KvHeads, hostPlane));
+        RefusesView("Keys", new KvView(SmallModel.KvHeads, hostPlane));
         RefusesView("Values", With(values: hostPlane));
         RefusesView("Companions", With(companion: hostPlane));
         RefusesView("BlockTable", With(table: pinned));
@@ -163,7 +163,7 @@ public sealed class CudaTests : IDisposable
         Refuses("keep", () => gpu.Plan.Select(0, values, Tokens, pinned, values));
         Refuses("keep", () => gpu.Context.Compact(view, Tokens, pinned));
         Refuses("slots", () => gpu.Context.Reorder(view, Tokens, pinned, values));
-        Refuses("workspace", () => gpu.Plan.CreateWorkspace(Operation.Evict));
+        Refuses("workspace", () => gpu.Plan.CreateWorkspace(KvOperation.Evict));
         Refuses("workspace", () => gpu.Context.CreateReorderWorkspace(view, 4));
         Refuses("scores", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, scores, values));
         Refuses("workspace", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, values, host));
@@ -174,12 +174,12 @@ public sealed class CudaTests : IDisposable
         Refuses("slots", () => gpu.Context.Reorder(view, Tokens, [2, 1], slots));
         Refuses("workspace", () => gpu.Context.Reorder(view, Tokens, slots, host));
         Refuses("workspace", () => gpu.Sequence.Evict(gpu.Views, host));
-        Refuses("Scores", () => gpu.Sequence.Evict(gpu.Views, values, new EvictOptions { Scores = host }));
+        Refuses("Scores", () => gpu.Sequence.Evict(gpu.Views, values, new KvEvictOptions { Scores = host }));
     }
 
-    private static ContextOptions Cuda => new()
+    private static KvContextOptions Cuda => new()
     {
-        Device = Device.Cuda, LibcudaPath = CudaFactAttribute.Libcuda, LibnvrtcPath = CudaFactAttribute.Libnvrtc,
+        Device = KvDevice.Cuda, LibcudaPath = CudaFactAttribute.Libcuda, LibnvrtcPath = CudaFactAttribute.Libnvrtc,
     };
 
     private static void Refuses(string parameter, Action call) =>
@@ -192,7 +192,7 @@ public sealed class CudaTests : IDisposable
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
             int stored = cpu.Sequence.StoredLength(l);
-            var lengths = new Region(gpu.Sequence.MemoryOf(l).Lengths, SmallModel.Layers * 2 * sizeof(uint));
+            var lengths = new KvRegion(gpu.Sequence.MemoryOf(l).Lengths, SmallModel.Layers * 2 * sizeof(uint));
             Assert.Equal([(uint)stored, (uint)cpu.Sequence.LogicalLength],
                          DeviceMemory.Read<uint>(lengths).Slice(2 * l, 2).ToArray());
             for (int h = 0; h < SmallModel.KvHeads; ++h)
@@ -213,19 +213,19 @@ public sealed class CudaTests : IDisposable
     {
         private readonly List<nint> _all = [];
 
-        public Region Allocate(long bytes)
+        public KvRegion Allocate(long bytes)
         {
             _all.Add((nint)NativeMemory.AlignedAlloc((nuint)Math.Max(bytes, 1), 256));
-            return new Region(_all[^1], bytes);
+            return new KvRegion(_all[^1], bytes);
         }
 
-        public static Span<T> Read<T>(Region region) where T : unmanaged =>
+        public static Span<T> Read<T>(KvRegion region) where T : unmanaged =>
             new((void*)region.Address, (int)region.Bytes / sizeof(T));
 
         public void Dispose() => _all.ForEach(memory => NativeMemory.AlignedFree((void*)memory));
     }
 
-    private sealed class CountingHooks(DeviceMemory device) : MemoryHooks
+    private sealed class CountingHooks(DeviceMemory device) : KvMemoryHooks
     {
         public int Live { get; private set; }
 

@@ -17,9 +17,9 @@ public class DoorTests
 
         float[] scores = new float[SmallModel.KvHeads * Tokens];
         int[] keep = new int[SmallModel.KvHeads * 24];
-        using Workspace scoring = doors.Plan.CreateWorkspace(Operation.ScoreWindow);
-        using Workspace selecting = doors.Plan.CreateWorkspace(Operation.Select);
-        Plane window = doors.QueryPlane with { Offset = (Tokens - 4) * doors.QueryPlane.TokenStride };
+        using KvWorkspace scoring = doors.Plan.CreateWorkspace(KvOperation.ScoreWindow);
+        using KvWorkspace selecting = doors.Plan.CreateWorkspace(KvOperation.Select);
+        KvPlane window = doors.QueryPlane with { Offset = (Tokens - 4) * doors.QueryPlane.TokenStride };
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
             doors.Plan.ScoreWindow(window, doors.Views[l], Tokens, scores, scoring);
@@ -38,16 +38,16 @@ public class DoorTests
     public void Addresses_do_what_spans_do()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");
-        using Workspace workspace = model.Plan.CreateWorkspace(Operation.ScoreWindow);
-        using Workspace selecting = model.Plan.CreateWorkspace(Operation.Select);
-        using var lse = new PinnedMemory<float>(SmallModel.QueryHeads * 4);
-        using var scores = new PinnedMemory<float>(SmallModel.KvHeads * Tokens);
-        using var keep = new PinnedMemory<int>(SmallModel.KvHeads * 24);
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.ScoreWindow);
+        using KvWorkspace selecting = model.Plan.CreateWorkspace(KvOperation.Select);
+        using var lse = new KvPinnedMemory<float>(SmallModel.QueryHeads * 4);
+        using var scores = new KvPinnedMemory<float>(SmallModel.KvHeads * Tokens);
+        using var keep = new KvPinnedMemory<int>(SmallModel.KvHeads * 24);
         float[] expectedScores = new float[scores.Length];
         int[] expectedKeep = new int[keep.Length];
         model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, expectedScores, workspace);
         model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, scores, workspace,
-                               rowLse: Plane.HeadMajor(lse, DType.F32, 4, 1));
+                               rowLse: KvPlane.HeadMajor(lse, KvDType.F32, 4, 1));
         Assert.Equal(expectedScores, scores.Span.ToArray());
         model.Plan.Select(0, expectedScores, Tokens, expectedKeep, selecting);
         Assert.Equal(24, model.Plan.Select(0, scores, Tokens, keep, selecting));
@@ -60,7 +60,7 @@ public class DoorTests
     public void Protected_slots_stay()
     {
         using var model = new SmallModel("custom:budget=4,sink=0");
-        using Workspace workspace = model.Plan.CreateWorkspace(Operation.Select);
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Select);
         int[] keep = new int[8];
         Assert.Equal(4, model.Plan.Select(0, new float[2 * 10], 10, keep, workspace, [7, 9]));
         Assert.Equal([0, 1, 7, 9, 0, 1, 7, 9], keep);
@@ -70,24 +70,25 @@ public class DoorTests
     public void Wrong_use_is_refused()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");
-        using Workspace workspace = model.Plan.CreateWorkspace(Operation.ScoreWindow);
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.ScoreWindow);
         float[] scores = new float[SmallModel.KvHeads * Tokens];
         var e = Assert.Throws<ArgumentException>(
             () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, scores.AsSpan(1), workspace));
         Assert.Contains("scores has 95 elements, 96 are needed", e.Message);
         Assert.Throws<ArgumentException>(
-            () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, new Region(64, 95 * 4), workspace));
+            () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, new KvRegion(64, 95 * 4),
+                                         workspace));
         Assert.Throws<ArgumentNullException>(
             () => model.Plan.ScoreWindow(model.QueryPlane, null!, Tokens, scores, workspace));
         Assert.Throws<ArgumentNullException>(() => model.Context.Compact(null!, Tokens, [0]));
         Assert.Throws<ArgumentOutOfRangeException>(
             () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], -1, scores, workspace));
         // Four query rows are asked for; the last one lies behind the memory.
-        Plane behind = model.QueryPlane with { Offset = (SmallModel.MaxTokens - 3) * model.QueryPlane.TokenStride };
+        KvPlane behind = model.QueryPlane with { Offset = (SmallModel.MaxTokens - 3) * model.QueryPlane.TokenStride };
         Assert.Contains("queries", Assert.Throws<ArgumentException>(
             () => model.Plan.ScoreWindow(behind, model.Views[0], Tokens, scores, workspace)).Message);
         Assert.Throws<KvEvictException>(
-            () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, scores, new Region(64, 1)));
+            () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, scores, new KvRegion(64, 1)));
         Assert.Throws<KvEvictException>(() => model.Plan.Select(0, scores, Tokens, new int[3], model.Workspace));
         Assert.Throws<KvEvictException>(() => model.Context.Compact(model.Views[0], Tokens, [5, 5]));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Context.Compact(model.Views[0], Tokens, [5], -1));
@@ -98,11 +99,11 @@ public class DoorTests
     {
         using var model = new SmallModel("pyramidkv:budget=24,window=4");
         Assert.Equal(48, model.Plan.LayerBudgets(60).Sum());
-        Assert.True(model.Plan.WorkspaceBytes(Operation.Evict) > 0);
-        Assert.Throws<KvEvictException>(() => model.Plan.WorkspaceBytes((Operation)9));
-        Capabilities can = model.Plan.Capabilities(1);
+        Assert.True(model.Plan.WorkspaceBytes(KvOperation.Evict) > 0);
+        Assert.Throws<KvEvictException>(() => model.Plan.WorkspaceBytes((KvOperation)9));
+        KvCapabilities can = model.Plan.Capabilities(1);
         Assert.True(can is { CanMove: true, CanScore: true, CanRotate: false, NeedsScore: true });
-        Assert.Equal(Reason.NoRotation, can.RotateReason);
+        Assert.Equal(KvReason.NoRotation, can.RotateReason);
         Assert.NotEqual("", KvEvictLibrary.ReasonText(can.RotateReason));
         Assert.Throws<KvEvictException>(() => model.Plan.Capabilities(2));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Plan.LayerBudgets(-5));
@@ -112,14 +113,14 @@ public class DoorTests
     public void The_library_answers_questions()
     {
         Assert.NotEmpty(KvEvictLibrary.SimdTargets);
-        Assert.Equal(Enum.GetValues<DType>().Order(), KvEvictLibrary.DTypes.Select(t => t.DType).Order());
-        Assert.Contains(new DTypeInfo(DType.F16, "f16", 2, true, true, false), KvEvictLibrary.DTypes);
-        Assert.True(KvEvictLibrary.IsAvailable(Device.Cpu));
-        KvEvictLibrary.CheckDevice(Device.Cpu);
-        Assert.Equal("OUT_OF_MEMORY", KvEvictLibrary.StatusName(Status.OutOfMemory));
-        var nowhere = new ContextOptions { Device = Device.Cuda, LibcudaPath = "/nowhere/libcuda" };
-        var e = Assert.Throws<KvEvictException>(() => new Context(nowhere));
-        Assert.Equal(Status.Unavailable, e.Status);
+        Assert.Equal(Enum.GetValues<KvDType>().Order(), KvEvictLibrary.DTypes.Select(t => t.DType).Order());
+        Assert.Contains(new KvDTypeInfo(KvDType.F16, "f16", 2, true, true, false), KvEvictLibrary.DTypes);
+        Assert.True(KvEvictLibrary.IsAvailable(KvDevice.Cpu));
+        KvEvictLibrary.CheckDevice(KvDevice.Cpu);
+        Assert.Equal("OUT_OF_MEMORY", KvEvictLibrary.StatusName(KvStatus.OutOfMemory));
+        var nowhere = new KvContextOptions { Device = KvDevice.Cuda, LibcudaPath = "/nowhere/libcuda" };
+        var e = Assert.Throws<KvEvictException>(() => new KvContext(nowhere));
+        Assert.Equal(KvStatus.Unavailable, e.Status);
         Assert.Contains("/nowhere/libcuda", e.Message);
     }
 }

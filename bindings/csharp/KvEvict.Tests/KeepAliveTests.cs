@@ -21,20 +21,20 @@ public sealed unsafe class KeepAliveTests : IDisposable
             NativeMemory.Free(_memory);
         }
 
-        public Region Region => new((ulong)_memory, bytes, this);
+        public KvRegion Region => new((ulong)_memory, bytes, this);
     }
 
     private const int Tokens = 60;
     private readonly StrongBox<int> _gone = new();
-    private readonly Context _context;
-    private readonly Plan _plan;
+    private readonly KvContext _context;
+    private readonly KvPlan _plan;
     private int _goneDuringCalls;
     private int _runs;
 
     public KeepAliveTests()
     {
-        _context = new Context(new ContextOptions { ThreadCount = 2, Parallel = CollectAndRun });
-        _plan = new Plan(_context, SmallModel.Geometry, Policy.Parse("snapkv:budget=24,window=4"));
+        _context = new KvContext(new KvContextOptions { ThreadCount = 2, Parallel = CollectAndRun });
+        _plan = new KvPlan(_context, SmallModel.Geometry, KvPolicy.Parse("snapkv:budget=24,window=4"));
     }
 
     public void Dispose()
@@ -67,7 +67,7 @@ public sealed unsafe class KeepAliveTests : IDisposable
         Assert.Equal(owners, _gone.Value); // nothing holds on to them afterwards
     }
 
-    private void CollectAndRun(int itemCount, ParallelTask task)
+    private void CollectAndRun(int itemCount, KvParallelTask task)
     {
         Collect();
         _goneDuringCalls = Math.Max(_goneDuringCalls, _gone.Value);
@@ -82,33 +82,33 @@ public sealed unsafe class KeepAliveTests : IDisposable
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private Region Memory(int bytes) => new Counted(bytes, _gone).Region;
+    private KvRegion Memory(int bytes) => new Counted(bytes, _gone).Region;
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private Plane Rows(int heads) => Plane.TokenMajor(
-        Memory(Tokens * heads * SmallModel.Dim * sizeof(float)), DType.F32, heads, SmallModel.Dim);
+    private KvPlane Rows(int heads) => KvPlane.TokenMajor(
+        Memory(Tokens * heads * SmallModel.Dim * sizeof(float)), KvDType.F32, heads, SmallModel.Dim);
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private View View() => new(SmallModel.KvHeads, Rows(SmallModel.KvHeads), Rows(SmallModel.KvHeads));
+    private KvView View() => new(SmallModel.KvHeads, Rows(SmallModel.KvHeads), Rows(SmallModel.KvHeads));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private Region Scratch(Operation operation) => Scratch(_plan.WorkspaceBytes(operation));
+    private KvRegion Scratch(KvOperation operation) => Scratch(_plan.WorkspaceBytes(operation));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private Region Scratch(long bytes)
+    private KvRegion Scratch(long bytes)
     {
         // 64 bytes of slack: the workspace has to be aligned.
-        Region all = Memory((int)bytes + 64);
+        KvRegion all = Memory((int)bytes + 64);
         ulong aligned = (all.Address + 63) & ~63ul;
-        return new Region(aligned, all.Bytes - (long)(aligned - all.Address), Owner(all));
+        return new KvRegion(aligned, all.Bytes - (long)(aligned - all.Address), Owner(all));
     }
 
-    private static object Owner(Region region) => region.Owner!;
+    private static object Owner(KvRegion region) => region.Owner!;
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private Region KeepList()
+    private KvRegion KeepList()
     {
-        Region list = Memory(SmallModel.KvHeads * 24 * sizeof(int));
+        KvRegion list = Memory(SmallModel.KvHeads * 24 * sizeof(int));
         var slots = new Span<int>((void*)list.Address, SmallModel.KvHeads * 24);
         for (int i = 0; i < slots.Length; ++i) slots[i] = i % 24 + 30;
         return list;
@@ -123,16 +123,16 @@ public sealed unsafe class KeepAliveTests : IDisposable
 
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Score() => _plan.ScoreWindow(Rows(SmallModel.QueryHeads), View(), Tokens,
-        Memory(SmallModel.KvHeads * Tokens * sizeof(float)), Scratch(Operation.ScoreWindow));
+        Memory(SmallModel.KvHeads * Tokens * sizeof(float)), Scratch(KvOperation.ScoreWindow));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Select() => _plan.Select(0, Memory(SmallModel.KvHeads * Tokens * sizeof(float)), Tokens,
-        KeepList(), Scratch(Operation.Select));
+        KeepList(), Scratch(KvOperation.Select));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Evict()
     {
-        using var sequence = new Sequence(_plan);
+        using var sequence = new KvSequence(_plan);
         using var model = new SmallModel("none");
         for (int l = 0; l < SmallModel.Layers; ++l) sequence.Capture(l, model.QueryPlane, Tokens);
         sequence.Append(Tokens);
@@ -140,15 +140,15 @@ public sealed unsafe class KeepAliveTests : IDisposable
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private void EvictWith(Sequence sequence) => sequence.Evict(Views(), Scratch(Operation.Evict));
+    private void EvictWith(KvSequence sequence) => sequence.Evict(Views(), Scratch(KvOperation.Evict));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private View[] Views() => Enumerable.Range(0, SmallModel.Layers).Select(_ => View()).ToArray();
+    private KvView[] Views() => Enumerable.Range(0, SmallModel.Layers).Select(_ => View()).ToArray();
 
     [Fact]
     public void Callbacks_are_let_go_with_the_last_object()
     {
-        (Sequence sequence, WeakReference sink) = WithSink();
+        (KvSequence sequence, WeakReference sink) = WithSink();
         Collect();
         Assert.True(sink.IsAlive);
         sequence.Dispose();
@@ -157,11 +157,11 @@ public sealed unsafe class KeepAliveTests : IDisposable
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private static (Sequence, WeakReference) WithSink()
+    private static (KvSequence, WeakReference) WithSink()
     {
         var lines = new List<string>();
-        using var context = new Context(new ContextOptions { Log = (_, line) => lines.Add(line) });
-        using var plan = new Plan(context, SmallModel.Geometry, new Policy(PolicyKind.None));
-        return (new Sequence(plan), new WeakReference(lines));
+        using var context = new KvContext(new KvContextOptions { Log = (_, line) => lines.Add(line) });
+        using var plan = new KvPlan(context, SmallModel.Geometry, new KvPolicy(KvPolicyKind.None));
+        return (new KvSequence(plan), new WeakReference(lines));
     }
 }

@@ -8,7 +8,7 @@ namespace KvEvict.Tests;
 public class LifetimeTests
 {
     /// <summary>Counts what the library holds; the count is 0 when nothing leaked.</summary>
-    private sealed unsafe class CountingMemory : MemoryHooks
+    private sealed unsafe class CountingMemory : KvMemoryHooks
     {
         private long _blocks;
 
@@ -44,17 +44,17 @@ public class LifetimeTests
     {
         var model = new SmallModel("snapkv:budget=24,window=4");
         model.Prefill(40);
-        Plane queries = model.QueryPlane;
+        KvPlane queries = model.QueryPlane;
         model.Dispose();
         Action[] uses =
         [
-            () => model.Context.Prepare(), () => new Plan(model.Context, SmallModel.Geometry, model.Plan.Policy),
-            () => model.Plan.LayerBudgets(5), () => new Sequence(model.Plan),
-            () => model.Plan.CreateWorkspace(Operation.Evict), () => model.Sequence.Append(1),
+            () => model.Context.Prepare(), () => new KvPlan(model.Context, SmallModel.Geometry, model.Plan.Policy),
+            () => model.Plan.LayerBudgets(5), () => new KvSequence(model.Plan),
+            () => model.Plan.CreateWorkspace(KvOperation.Evict), () => model.Sequence.Append(1),
             () => _ = model.Sequence.LogicalLength, () => model.Sequence.Reset(),
             () => model.Sequence.Capture(0, queries, 1), () => _ = model.Queries.Span, () => _ = model.Queries.Address,
-            () => _ = (Region)model.Queries,
-            () => _ = (Region)model.Workspace, () => model.Views[0].Validate(1),
+            () => _ = (KvRegion)model.Queries,
+            () => _ = (KvRegion)model.Workspace, () => model.Views[0].Validate(1),
         ];
         foreach (Action use in uses) Assert.Throws<ObjectDisposedException>(use);
     }
@@ -66,7 +66,7 @@ public class LifetimeTests
         model.Plan.Dispose();
         model.Context.Dispose();
         Assert.Throws<ObjectDisposedException>(() => model.Context.Prepare());
-        Assert.Throws<ObjectDisposedException>(() => new Sequence(model.Plan));
+        Assert.Throws<ObjectDisposedException>(() => new KvSequence(model.Plan));
         model.Prefill(20); // the sequence keeps what it was made from
         Assert.Equal(16, model.Evict().TokensAfter);
     }
@@ -91,9 +91,9 @@ public class LifetimeTests
     public void Any_order_of_disposal_frees_everything(int first, int second, int third)
     {
         var memory = new CountingMemory();
-        var context = new Context(new ContextOptions { Memory = memory });
-        var plan = new Plan(context, SmallModel.Geometry, Policy.Parse("snapkv:budget=24,window=4"));
-        var sequence = new Sequence(plan);
+        var context = new KvContext(new KvContextOptions { Memory = memory });
+        var plan = new KvPlan(context, SmallModel.Geometry, KvPolicy.Parse("snapkv:budget=24,window=4"));
+        var sequence = new KvSequence(plan);
         IDisposable[] objects = [context, plan, sequence];
         Assert.True(memory.Blocks > 0);
         foreach (int i in new[] { first, second, third }) objects[i].Dispose();
@@ -104,11 +104,12 @@ public class LifetimeTests
     public void Failed_creation_leaks_nothing()
     {
         var memory = new CountingMemory();
-        using (var context = new Context(new ContextOptions { Memory = memory }))
+        using (var context = new KvContext(new KvContextOptions { Memory = memory }))
         {
             long before = memory.Blocks;
             Assert.Throws<KvEvictException>(
-                () => new Plan(context, SmallModel.Geometry with { QueryHeads = 3 }, new Policy(PolicyKind.None)));
+                () => new KvPlan(context, SmallModel.Geometry with { QueryHeads = 3 },
+                                 new KvPolicy(KvPolicyKind.None)));
             Assert.Equal(before, memory.Blocks);
         }
         Assert.Equal(0, memory.Blocks);
@@ -142,15 +143,15 @@ public class LifetimeTests
     [MethodImpl(MethodImplOptions.NoInlining)]
     private static void CreateAndForget(CountingMemory memory, Random random)
     {
-        var context = new Context(new ContextOptions { Memory = memory });
-        var plan = new Plan(context, SmallModel.Geometry, Policy.Parse("snapkv:budget=24,window=4"));
-        Sequence[] sequences = [new Sequence(plan), new Sequence(plan)];
+        var context = new KvContext(new KvContextOptions { Memory = memory });
+        var plan = new KvPlan(context, SmallModel.Geometry, KvPolicy.Parse("snapkv:budget=24,window=4"));
+        KvSequence[] sequences = [new KvSequence(plan), new KvSequence(plan)];
         IDisposable[] all = [context, plan, .. sequences];
         foreach (IDisposable one in all)
         {
             if (random.Next(3) == 0) one.Dispose();
         }
-        foreach (Sequence sequence in sequences)
+        foreach (KvSequence sequence in sequences)
         {
             try
             {
@@ -166,10 +167,10 @@ public class LifetimeTests
     public void An_existing_array_is_used_in_place()
     {
         float[] array = [0, 1, 2, 3, 4, 5];
-        using var context = new Context();
-        using (var memory = new PinnedMemory<float>(array.AsMemory(1)))
+        using var context = new KvContext();
+        using (var memory = new KvPinnedMemory<float>(array.AsMemory(1)))
         {
-            context.Compact(new View(1, Plane.TokenMajor(memory, DType.F32, 1, 1)), 5, [2, 4]);
+            context.Compact(new KvView(1, KvPlane.TokenMajor(memory, KvDType.F32, 1, 1)), 5, [2, 4]);
             Assert.True(memory.Span.Overlaps(array));
         }
         Assert.Equal([0, 3, 5, 3, 4, 5], array);
@@ -178,13 +179,13 @@ public class LifetimeTests
     [Fact]
     public void Sequences_of_one_plan_run_in_parallel()
     {
-        using var context = new Context();
-        using var plan = new Plan(context, SmallModel.Geometry, Policy.Parse("snapkv:budget=24,window=4"));
+        using var context = new KvContext();
+        using var plan = new KvPlan(context, SmallModel.Geometry, KvPolicy.Parse("snapkv:budget=24,window=4"));
         int[][] results = new int[8][];
         Parallel.For(0, results.Length, i =>
         {
             using var model = new SmallModel("snapkv:budget=24,window=4");
-            using var sequence = new Sequence(plan);
+            using var sequence = new KvSequence(plan);
             for (int l = 0; l < SmallModel.Layers; ++l) sequence.Capture(l, model.QueryPlane, 40);
             sequence.Append(40);
             sequence.Evict(model.Views, model.Workspace);

@@ -7,50 +7,50 @@ public class PolicyTests
     [Fact]
     public void Text_form_is_read_and_written()
     {
-        Policy policy = Policy.Parse("snapkv:budget=2048, window=64, pool=max5, keep_window=no");
-        Assert.Equal(PolicyKind.SnapKV, policy.Kind);
+        KvPolicy policy = KvPolicy.Parse("snapkv:budget=2048, window=64, pool=max5, keep_window=no");
+        Assert.Equal(KvPolicyKind.SnapKV, policy.Kind);
         Assert.Equal(2048, policy.Budget);
         Assert.Equal(64, policy.ObservationWindow);
-        Assert.Equal((Pool.Max, 5, false), (policy.Pool, policy.PoolKernel, policy.KeepWindow));
-        Assert.Equal(policy, Policy.Parse(policy.ToString()));
+        Assert.Equal((KvPool.Max, 5, false), (policy.Pool, policy.PoolKernel, policy.KeepWindow));
+        Assert.Equal(policy, KvPolicy.Parse(policy.ToString()));
     }
 
     [Fact]
     public void Every_property_survives_the_text_form()
     {
-        var policy = new Policy(PolicyKind.PyramidKV) with
+        var policy = new KvPolicy(KvPolicyKind.PyramidKV) with
         {
             Budget = 0.25,
             Sink = 3,
             Recent = 5,
             ObservationWindow = 16,
             KeepWindow = false,
-            Pool = Pool.Max,
+            Pool = KvPool.Max,
             PoolKernel = 9,
-            PoolEdge = PoolEdge.Shrink,
-            WindowReduce = Reduce.Sum,
-            GroupReduce = Reduce.Max,
-            ShapingOrder = ShapingOrder.PoolThenReduce,
-            Scope = Scope.Layer,
-            ScopeReduce = Reduce.Max,
-            Tie = Tie.HigherPosition,
-            LayerSplit = LayerSplit.ArithmeticKvf,
+            PoolEdge = KvPoolEdge.Shrink,
+            WindowReduce = KvReduce.Sum,
+            GroupReduce = KvReduce.Max,
+            ShapingOrder = KvShapingOrder.PoolThenReduce,
+            Scope = KvScope.Layer,
+            ScopeReduce = KvReduce.Max,
+            Tie = KvTie.HigherPosition,
+            LayerSplit = KvLayerSplit.ArithmeticKvf,
             PyramidAlpha = 0.5,
             PyramidBeta = 14,
             Seed = 1,
         };
         policy.Validate();
-        Policy back = Policy.Parse(policy.ToString());
+        KvPolicy back = KvPolicy.Parse(policy.ToString());
         Assert.Equal(policy, back);
         Assert.Equal(policy.GetHashCode(), back.GetHashCode());
         Assert.Equal(
-            (0.25, 3, 5, 16, false, Pool.Max, 9),
+            (0.25, 3, 5, 16, false, KvPool.Max, 9),
             (back.Budget, back.Sink, back.Recent, back.ObservationWindow, back.KeepWindow, back.Pool, back.PoolKernel));
         Assert.Equal(
-            (PoolEdge.Shrink, Reduce.Sum, Reduce.Max, ShapingOrder.PoolThenReduce, Scope.Layer, Reduce.Max),
+            (KvPoolEdge.Shrink, KvReduce.Sum, KvReduce.Max, KvShapingOrder.PoolThenReduce, KvScope.Layer, KvReduce.Max),
             (back.PoolEdge, back.WindowReduce, back.GroupReduce, back.ShapingOrder, back.Scope, back.ScopeReduce));
         Assert.Equal(
-            (Tie.HigherPosition, LayerSplit.ArithmeticKvf, 0.5, 14, 1ul),
+            (KvTie.HigherPosition, KvLayerSplit.ArithmeticKvf, 0.5, 14, 1ul),
             (back.Tie, back.LayerSplit, back.PyramidAlpha, back.PyramidBeta, back.Seed));
     }
 
@@ -60,40 +60,40 @@ public class PolicyTests
     [InlineData("snapkv:budget=many", "many")]
     public void A_typo_says_where(string text, string typo)
     {
-        var e = Assert.Throws<KvEvictException>(() => Policy.Parse(text));
-        Assert.Equal(Status.InvalidArgument, e.Status);
+        var e = Assert.Throws<KvEvictException>(() => KvPolicy.Parse(text));
+        Assert.Equal(KvStatus.InvalidArgument, e.Status);
         Assert.Contains($"column {text.IndexOf(typo, StringComparison.Ordinal) + 1}", e.Message);
-        Assert.False(Policy.TryParse(text, out Policy? policy));
+        Assert.False(KvPolicy.TryParse(text, out KvPolicy? policy));
         Assert.Null(policy);
     }
 
     [Fact]
     public void Wrong_values_are_refused()
     {
-        Assert.Throws<ArgumentNullException>(() => Policy.Parse(null!));
-        Assert.False(Policy.TryParse(null, out _));
-        Assert.Throws<ArgumentException>(() => Policy.Parse("snapkv\0:budget=5"));
-        Assert.Throws<ArgumentOutOfRangeException>(() => new Policy(PolicyKind.SnapKV) with { Sink = -1 });
-        Policy invalid = new Policy(PolicyKind.SnapKV) with { PoolKernel = 4 };
+        Assert.Throws<ArgumentNullException>(() => KvPolicy.Parse(null!));
+        Assert.False(KvPolicy.TryParse(null, out _));
+        Assert.Throws<ArgumentException>(() => KvPolicy.Parse("snapkv\0:budget=5"));
+        Assert.Throws<ArgumentOutOfRangeException>(() => new KvPolicy(KvPolicyKind.SnapKV) with { Sink = -1 });
+        KvPolicy invalid = new KvPolicy(KvPolicyKind.SnapKV) with { PoolKernel = 4 };
         Assert.Contains("pool_kernel", Assert.Throws<KvEvictException>(invalid.Validate).Message);
         Assert.Contains("not valid", invalid.ToString());
-        Assert.Throws<KvEvictException>(() => new Policy((PolicyKind)99));
+        Assert.Throws<KvEvictException>(() => new KvPolicy((KvPolicyKind)99));
     }
 
     [Fact]
     public void Every_policy_and_preset_can_be_parsed()
     {
-        Assert.Equal(Enum.GetValues<PolicyKind>(), Policy.All.Select(p => p.Kind));
-        foreach (PolicyInfo info in Policy.All)
+        Assert.Equal(Enum.GetValues<KvPolicyKind>(), KvPolicy.All.Select(p => p.Kind));
+        foreach (KvPolicyInfo info in KvPolicy.All)
         {
-            Assert.Equal(info.Name, new Policy(info.Kind).ToString());
+            Assert.Equal(info.Name, new KvPolicy(info.Kind).ToString());
             Assert.NotEqual("", info.Signal + info.Shaping + info.Budget + info.Trigger);
         }
-        Assert.Contains(Policy.All, p => p.Paper == "arXiv:2404.14469");
-        Assert.NotEmpty(Policy.Presets);
-        foreach (PresetInfo preset in Policy.Presets)
+        Assert.Contains(KvPolicy.All, p => p.Paper == "arXiv:2404.14469");
+        Assert.NotEmpty(KvPolicy.Presets);
+        foreach (KvPresetInfo preset in KvPolicy.Presets)
         {
-            Assert.Equal(Policy.Parse(preset.PolicyText), Policy.Parse(preset.Name));
+            Assert.Equal(KvPolicy.Parse(preset.PolicyText), KvPolicy.Parse(preset.Name));
             Assert.NotEqual("", preset.Reproduces);
         }
     }
@@ -101,16 +101,16 @@ public class PolicyTests
     [Fact]
     public void Budgets_come_out_in_tokens()
     {
-        Policy policy = Policy.Parse("snapkv:budget=100,sink=4,window=32");
-        Assert.Equal(new ResolvedPolicy(100, 4, 32, 64, 32), policy.Resolve(1000));
+        KvPolicy policy = KvPolicy.Parse("snapkv:budget=100,sink=4,window=32");
+        Assert.Equal(new KvResolvedPolicy(100, 4, 32, 64, 32), policy.Resolve(1000));
         Assert.Throws<KvEvictException>(() => policy.Resolve(20));
         Assert.Throws<ArgumentOutOfRangeException>(() => policy.Resolve(-1));
         Assert.Equal([100, 100, 100], policy.LayerBudgets(1000, 3));
-        int[] pyramid = Policy.Parse("pyramidkv:budget=100,window=8").LayerBudgets(1000, 3);
+        int[] pyramid = KvPolicy.Parse("pyramidkv:budget=100,window=8").LayerBudgets(1000, 3);
         Assert.Equal(300, pyramid.Sum());
         Assert.True(pyramid[0] > pyramid[2]);
-        Assert.Equal(4096, Policy.AutoBudget(32768, 4L << 30));
-        Assert.Equal(0, Policy.AutoBudget(32768, 1));
-        Assert.Throws<ArgumentOutOfRangeException>(() => Policy.AutoBudget(32768, -1));
+        Assert.Equal(4096, KvPolicy.AutoBudget(32768, 4L << 30));
+        Assert.Equal(0, KvPolicy.AutoBudget(32768, 1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => KvPolicy.AutoBudget(32768, -1));
     }
 }

@@ -6,17 +6,17 @@ namespace KvEvict.Tests;
 public sealed class ReorderTests : IDisposable
 {
     private const int Heads = 2, Dim = 4, Row = Heads * Dim, Tokens = 10;
-    private readonly Context _context = new();
-    private readonly PinnedMemory<float> _keys = new(Tokens * Row);
-    private readonly PinnedMemory<float> _values = new(Tokens * Row);
-    private readonly PinnedMemory<int> _table = new(new[] { 7, 2, 9, 0, 4, 1, 8, 3, 6, 5 });
-    private readonly View _view;
+    private readonly KvContext _context = new();
+    private readonly KvPinnedMemory<float> _keys = new(Tokens * Row);
+    private readonly KvPinnedMemory<float> _values = new(Tokens * Row);
+    private readonly KvPinnedMemory<int> _table = new(new[] { 7, 2, 9, 0, 4, 1, 8, 3, 6, 5 });
+    private readonly KvView _view;
 
     public ReorderTests()
     {
         Fill(place: slot => slot);
-        _view = new View(Heads, Plane.TokenMajor(_keys, DType.F32, Heads, Dim),
-                         Plane.TokenMajor(_values, DType.F32, Heads, Dim));
+        _view = new KvView(Heads, KvPlane.TokenMajor(_keys, KvDType.F32, Heads, Dim),
+                           KvPlane.TokenMajor(_values, KvDType.F32, Heads, Dim));
     }
 
     public void Dispose()
@@ -33,7 +33,7 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void A_wrapped_ring_is_straightened()
     {
-        using Workspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
         _context.Reorder(_view, Tokens, Ring, workspace);
         Assert.Equal(Ring, TokensInSlots(0));
         Assert.Equal(Ring, TokensInSlots(1));
@@ -43,13 +43,13 @@ public sealed class ReorderTests : IDisposable
     public void A_wrapped_ring_in_a_pool_of_tokens_is_straightened()
     {
         Fill(place: slot => _table.Span[slot]);
-        var view = new View(Heads, Plane.PagedTokenMajor(_keys, DType.F32, 1, Heads, Dim),
-                            Plane.PagedTokenMajor(_values, DType.F32, 1, Heads, Dim))
+        var view = new KvView(Heads, KvPlane.PagedTokenMajor(_keys, KvDType.F32, 1, Heads, Dim),
+                              KvPlane.PagedTokenMajor(_values, KvDType.F32, 1, Heads, Dim))
         {
             BlockSize = 1, BlockTable = _table,
         };
-        using var slots = new PinnedMemory<int>(Ring);
-        using Workspace workspace = _context.CreateReorderWorkspace(view, Tokens);
+        using var slots = new KvPinnedMemory<int>(Ring);
+        using KvWorkspace workspace = _context.CreateReorderWorkspace(view, Tokens);
         _context.Reorder(view, Tokens, slots, workspace);
         Assert.Equal(Ring, TokensInSlots(0, place: slot => _table.Span[slot]));
         Assert.Equal(Ring, TokensInSlots(1, place: slot => _table.Span[slot]));
@@ -58,7 +58,7 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void A_row_may_go_to_several_slots()
     {
-        using Workspace workspace = _context.CreateReorderWorkspace(_view, Tokens); // for more than 4
+        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, Tokens); // for more than 4
         _context.Reorder(_view, Tokens, [9, 0, 9, 0], workspace);
         Assert.Equal([9, 0, 9, 0, 4, 5, 6, 7, 8, 9], TokensInSlots(1));
     }
@@ -66,11 +66,11 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void Heads_have_lists_of_their_own()
     {
-        using Workspace workspace = _context.CreateReorderWorkspace(_view, 3, Heads);
+        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, 3, Heads);
         _context.Reorder(_view, Tokens, [2, 1, 0, 8, 8, 1], workspace, Heads);
         Assert.Equal([2, 1, 0], TokensInSlots(0)[..3]);
         Assert.Equal([8, 8, 1], TokensInSlots(1)[..3]);
-        using var slots = new PinnedMemory<int>(new[] { 1, 1, 0, 2, 0, 1 });
+        using var slots = new KvPinnedMemory<int>(new[] { 1, 1, 0, 2, 0, 1 });
         _context.Reorder(_view, Tokens, slots, workspace, Heads);
         Assert.Equal([1, 1, 2], TokensInSlots(0)[..3]);
         Assert.Equal([1, 8, 8], TokensInSlots(1)[..3]);
@@ -83,14 +83,14 @@ public sealed class ReorderTests : IDisposable
         Assert.True(bytes >= Tokens * 8, $"{bytes} bytes");
         Assert.True(_context.ReorderWorkspaceBytes(_view, Tokens, Heads) > bytes);
         Assert.Equal(0, _context.ReorderWorkspaceBytes(_view, 0));
-        _context.Reorder(_view, Tokens, [], default(Region));
+        _context.Reorder(_view, Tokens, [], default(KvRegion));
         Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(0));
 
-        using Workspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
-        Region region = workspace;
+        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        KvRegion region = workspace;
         Assert.Equal(bytes, region.Bytes);
         var e = Assert.Throws<KvEvictException>(
-            () => _context.Reorder(_view, Tokens, Ring, new Region(region.Address, bytes - 1, workspace)));
+            () => _context.Reorder(_view, Tokens, Ring, new KvRegion(region.Address, bytes - 1, workspace)));
         Assert.Equal($"workspace_bytes {bytes - 1} < {bytes}", e.Message);
         Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(0));
     }
@@ -98,8 +98,8 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void Compaction_takes_a_workspace_too()
     {
-        using var keep = new PinnedMemory<int>(new[] { 1, 5 });
-        using var workspace = new Workspace(_context.CompactWorkspaceBytes(_view, keep.Length) + 64);
+        using var keep = new KvPinnedMemory<int>(new[] { 1, 5 });
+        using var workspace = new KvWorkspace(_context.CompactWorkspaceBytes(_view, keep.Length) + 64);
         _context.Compact(_view, Tokens, keep, workspace: workspace);
         Assert.Equal([1, 5], TokensInSlots(0)[..2]);
         workspace.Dispose();
@@ -109,8 +109,8 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void Wrong_use_is_refused()
     {
-        using Workspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
-        Region scratch = workspace;
+        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        KvRegion scratch = workspace;
         Assert.Throws<ArgumentNullException>(() => _context.Reorder(null!, Tokens, Ring, scratch));
         Assert.Throws<ArgumentNullException>(() => _context.ReorderWorkspaceBytes(null!, Tokens));
         Assert.Throws<ArgumentNullException>(() => _context.CompactWorkspaceBytes(null!, Tokens));
@@ -131,7 +131,7 @@ public sealed class ReorderTests : IDisposable
         workspace.Dispose();
         Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, Ring, scratch));
         _context.Dispose();
-        Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, [], default(Region)));
+        Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, [], default(KvRegion)));
         Assert.Throws<ObjectDisposedException>(() => _context.ReorderWorkspaceBytes(_view, Tokens));
     }
 

@@ -9,9 +9,9 @@ public class SequenceTests
     {
         using var model = new SmallModel("snapkv:budget=24,window=4,sink=2");
         model.Prefill(60);
-        EvictReport report = model.Evict();
+        KvEvictReport report = model.Evict();
         long rowBytes = SmallModel.KvHeads * SmallModel.Dim * 4 * 2 * SmallModel.Layers;
-        Assert.Equal(new EvictReport(true, 60 * rowBytes, 24 * rowBytes, 120, 48, 0), report);
+        Assert.Equal(new KvEvictReport(true, 60 * rowBytes, 24 * rowBytes, 120, 48, 0), report);
         Assert.Equal(60, model.Sequence.LogicalLength);
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
@@ -40,7 +40,7 @@ public class SequenceTests
         chunked.Prefill(40);
         for (int t = 0; t < 40; ++t)
         {
-            Plane row = single.QueryPlane with { Offset = t * single.QueryPlane.TokenStride };
+            KvPlane row = single.QueryPlane with { Offset = t * single.QueryPlane.TokenStride };
             for (int l = 0; l < SmallModel.Layers; ++l) single.Sequence.Capture(l, row, 1);
             single.Sequence.Append(1);
         }
@@ -67,8 +67,8 @@ public class SequenceTests
         using var model = new SmallModel("snapkv:budget=16,sink=4,window=4");
         model.Prefill(32);
         Assert.Throws<KvEvictException>(() => model.Sequence.Evict(
-            model.Views, model.Workspace, new EvictOptions { ProtectedPositions = [11, 10] }));
-        model.Sequence.Evict(model.Views, model.Workspace, new EvictOptions { ProtectedPositions = [10, 11] });
+            model.Views, model.Workspace, new KvEvictOptions { ProtectedPositions = [11, 10] }));
+        model.Sequence.Evict(model.Views, model.Workspace, new KvEvictOptions { ProtectedPositions = [10, 11] });
         Assert.Subset(model.Sequence.KeepPositions(0, 0).ToHashSet(), new HashSet<int> { 10, 11 });
     }
 
@@ -77,13 +77,13 @@ public class SequenceTests
     {
         using var model = new SmallModel("custom:budget=6,sink=0");
         model.Prefill(20);
-        using var scores = new PinnedMemory<float>(SmallModel.Layers * SmallModel.KvHeads * 20);
+        using var scores = new KvPinnedMemory<float>(SmallModel.Layers * SmallModel.KvHeads * 20);
         int[] best = [1, 4, 9, 12, 16, 19];
         for (int row = 0; row < SmallModel.Layers * SmallModel.KvHeads; ++row)
         {
             foreach (int slot in best) scores.Span[row * 20 + slot] = 1;
         }
-        model.Sequence.Evict(model.Views, model.Workspace, new EvictOptions
+        model.Sequence.Evict(model.Views, model.Workspace, new KvEvictOptions
         {
             Scores = scores, ScoresHeadStride = 20, ScoresLayerStride = 20 * SmallModel.KvHeads,
         });
@@ -95,14 +95,14 @@ public class SequenceTests
     public void Many_layers_do_not_need_the_stack()
     {
         var geometry = SmallModel.Geometry with { Layers = 200 };
-        using var context = new Context();
-        using var plan = new Plan(context, geometry, Policy.Parse("streaming-llm:budget=8,sink=2"));
-        using var sequence = new Sequence(plan);
-        using var workspace = plan.CreateWorkspace(Operation.Evict);
-        using var pool = new PinnedMemory<float>(200 * 16 * SmallModel.KvHeads * SmallModel.Dim);
-        Plane rows = Plane.TokenMajor(pool, DType.F32, SmallModel.KvHeads, SmallModel.Dim);
-        View[] views = Enumerable.Range(0, 200).Select(
-            l => new View(SmallModel.KvHeads, rows with { Offset = l * 16 * rows.TokenStride })).ToArray();
+        using var context = new KvContext();
+        using var plan = new KvPlan(context, geometry, KvPolicy.Parse("streaming-llm:budget=8,sink=2"));
+        using var sequence = new KvSequence(plan);
+        using var workspace = plan.CreateWorkspace(KvOperation.Evict);
+        using var pool = new KvPinnedMemory<float>(200 * 16 * SmallModel.KvHeads * SmallModel.Dim);
+        KvPlane rows = KvPlane.TokenMajor(pool, KvDType.F32, SmallModel.KvHeads, SmallModel.Dim);
+        KvView[] views = Enumerable.Range(0, 200).Select(
+            l => new KvView(SmallModel.KvHeads, rows with { Offset = l * 16 * rows.TokenStride })).ToArray();
         sequence.Append(16);
         Assert.Equal(200 * 8, sequence.Evict(views, workspace).TokensAfter);
     }
@@ -113,11 +113,11 @@ public class SequenceTests
         using var one = new SmallModel("snapkv:budget=24,window=4");
         using var all = new SmallModel("snapkv:budget=24,window=4");
         one.Prefill(40);
-        Plane[] planes = [all.QueryPlane, all.QueryPlane];
+        KvPlane[] planes = [all.QueryPlane, all.QueryPlane];
         all.Sequence.CaptureLayers(planes, 30);
         all.Sequence.CaptureLayers([.. planes.Select(p => p with { Offset = 30 * p.TokenStride })], 10, 30);
         // Refused calls leave what is known.
-        Plane[] bad = [planes[0] with { Offset = 8 * planes[0].TokenStride }, planes[1] with { HeadDim = 7 }];
+        KvPlane[] bad = [planes[0] with { Offset = 8 * planes[0].TokenStride }, planes[1] with { HeadDim = 7 }];
         Assert.Contains("layer 1", Assert.Throws<KvEvictException>(
             () => all.Sequence.CaptureLayers(bad, 10, 30)).Message);
         Assert.Contains("queries_len 1", Assert.Throws<KvEvictException>(
@@ -141,7 +141,7 @@ public class SequenceTests
         using var model = new SmallModel("streaming-llm:budget=16,sink=4");
         model.Prefill(32);
         model.Evict();
-        SequenceMemory memory = model.Sequence.MemoryOf(1);
+        KvSequenceMemory memory = model.Sequence.MemoryOf(1);
         Assert.Equal(16, memory.ListedCount);
         Assert.InRange(memory.ListCount, 1, SmallModel.KvHeads);
         unsafe
@@ -156,11 +156,11 @@ public class SequenceTests
     public void What_concerns_cuda_is_accepted_on_the_cpu()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");
-        using var lse = new PinnedMemory<float>(SmallModel.QueryHeads * 40);
+        using var lse = new KvPinnedMemory<float>(SmallModel.QueryHeads * 40);
         model.Sequence.SetStream(0);
         model.Prefill(40);
-        model.Sequence.CaptureLse(0, Plane.HeadMajor(lse, DType.F32, 40, 1), 40, 0);
-        model.Sequence.CaptureLse(0, Plane.HeadMajor(lse, DType.F32, 40, 1), 0);
+        model.Sequence.CaptureLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 40, 0);
+        model.Sequence.CaptureLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 0);
         model.Context.Prepare(model.Plan);
         model.Context.Prepare();
         model.Sequence.Replayed(1);
@@ -187,13 +187,13 @@ public class SequenceTests
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");
         model.Prefill(40);
-        Sequence s = model.Sequence;
+        KvSequence s = model.Sequence;
         Assert.Throws<ArgumentNullException>(() => s.Evict([model.Views[0], null!], model.Workspace));
-        Assert.Throws<ArgumentNullException>(() => s.Evict(model.Views, (Workspace)null!));
+        Assert.Throws<ArgumentNullException>(() => s.Evict(model.Views, (KvWorkspace)null!));
         Assert.Throws<KvEvictException>(() => s.Evict(model.Views.AsSpan(1), model.Workspace));
         Assert.Throws<KvEvictException>(() => s.Evict(model.Views, default));
         var e = Assert.Throws<KvEvictException>(() => s.Append(SmallModel.MaxTokens));
-        Assert.Equal(Status.InvalidArgument, e.Status);
+        Assert.Equal(KvStatus.InvalidArgument, e.Status);
         Assert.Contains("64", e.Message);
         Assert.Throws<ArgumentOutOfRangeException>(() => s.Append(-1));
         Assert.Throws<ArgumentOutOfRangeException>(() => s.StoredLength(-1));

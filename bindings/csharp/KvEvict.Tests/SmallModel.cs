@@ -8,46 +8,46 @@ internal sealed class SmallModel : IDisposable
 {
     public const int Layers = 2, QueryHeads = 4, KvHeads = 2, Dim = 8, MaxTokens = 64;
 
-    public SmallModel(string policy, Context? context = null)
+    public SmallModel(string policy, KvContext? context = null)
     {
-        Context = context ?? new Context();
-        Plan = new Plan(Context, Geometry, Policy.Parse(policy));
-        Sequence = new Sequence(Plan);
-        if (Context.Device == Device.Cpu) Workspace = Plan.CreateWorkspace(Operation.Evict);
+        Context = context ?? new KvContext();
+        Plan = new KvPlan(Context, Geometry, KvPolicy.Parse(policy));
+        Sequence = new KvSequence(Plan);
+        if (Context.Device == KvDevice.Cpu) Workspace = Plan.CreateWorkspace(KvOperation.Evict);
         for (int l = 0; l < Layers; ++l)
         {
-            Keys[l] = new PinnedMemory<float>(MaxTokens * KvHeads * Dim);
-            Values[l] = new PinnedMemory<float>(MaxTokens * KvHeads * Dim);
+            Keys[l] = new KvPinnedMemory<float>(MaxTokens * KvHeads * Dim);
+            Values[l] = new KvPinnedMemory<float>(MaxTokens * KvHeads * Dim);
             for (int i = 0; i < Keys[l].Length; ++i)
             {
                 Keys[l].Span[i] = Content(l, i / (KvHeads * Dim), i / Dim % KvHeads);
                 Values[l].Span[i] = -Content(l, i / (KvHeads * Dim), i / Dim % KvHeads);
             }
-            Views[l] = new View(KvHeads, Plane.TokenMajor(Place(Keys[l]), DType.F32, KvHeads, Dim),
-                                Plane.TokenMajor(Place(Values[l]), DType.F32, KvHeads, Dim));
+            Views[l] = new KvView(KvHeads, KvPlane.TokenMajor(Place(Keys[l]), KvDType.F32, KvHeads, Dim),
+                                  KvPlane.TokenMajor(Place(Values[l]), KvDType.F32, KvHeads, Dim));
         }
-        Queries = new PinnedMemory<float>(MaxTokens * QueryHeads * Dim);
+        Queries = new KvPinnedMemory<float>(MaxTokens * QueryHeads * Dim);
         for (int i = 0; i < Queries.Length; ++i) Queries.Span[i] = (i * 37 % 101 - 50) / 50f;
     }
 
-    public static Geometry Geometry => new()
+    public static KvGeometry Geometry => new()
     {
         Layers = Layers, QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim,
         MaxTokens = MaxTokens,
     };
 
-    public Context Context { get; }
-    public Plan Plan { get; }
-    public Sequence Sequence { get; }
-    public Workspace Workspace { get; } = null!; // for the CPU only
-    public PinnedMemory<float>[] Keys { get; } = new PinnedMemory<float>[Layers];
-    public PinnedMemory<float>[] Values { get; } = new PinnedMemory<float>[Layers];
-    public PinnedMemory<float> Queries { get; }
-    public View[] Views { get; } = new View[Layers];
+    public KvContext Context { get; }
+    public KvPlan Plan { get; }
+    public KvSequence Sequence { get; }
+    public KvWorkspace Workspace { get; } = null!; // for the CPU only
+    public KvPinnedMemory<float>[] Keys { get; } = new KvPinnedMemory<float>[Layers];
+    public KvPinnedMemory<float>[] Values { get; } = new KvPinnedMemory<float>[Layers];
+    public KvPinnedMemory<float> Queries { get; }
+    public KvView[] Views { get; } = new KvView[Layers];
 
     public static float Content(int layer, int token, int head) => token + head / 4f + layer / 16f;
 
-    public Plane QueryPlane => Plane.TokenMajor(Place(Queries), DType.F32, QueryHeads, Dim);
+    public KvPlane QueryPlane => KvPlane.TokenMajor(Place(Queries), KvDType.F32, QueryHeads, Dim);
 
     public void Prefill(int tokens)
     {
@@ -55,7 +55,7 @@ internal sealed class SmallModel : IDisposable
         Sequence.Append(tokens);
     }
 
-    public EvictReport Evict() => Sequence.Evict(Views, Workspace);
+    public KvEvictReport Evict() => Sequence.Evict(Views, Workspace);
 
     /// <summary>The token whose key row lies in a slot, by the row's content.</summary>
     public int TokenInSlot(int layer, int head, int slot)
@@ -67,10 +67,10 @@ internal sealed class SmallModel : IDisposable
     }
 
     // On CUDA by its address, as memory that the driver knows.
-    private Region Place(PinnedMemory<float> memory)
+    private KvRegion Place(KvPinnedMemory<float> memory)
     {
-        Region region = memory;
-        return Context.Device == Device.Cpu ? region : new Region(region.Address, region.Bytes, memory);
+        KvRegion region = memory;
+        return Context.Device == KvDevice.Cpu ? region : new KvRegion(region.Address, region.Bytes, memory);
     }
 
     public void Dispose()
@@ -80,6 +80,6 @@ internal sealed class SmallModel : IDisposable
         Context.Dispose();
         Workspace?.Dispose();
         Queries.Dispose();
-        foreach (PinnedMemory<float> memory in Keys.Concat(Values)) memory.Dispose();
+        foreach (KvPinnedMemory<float> memory in Keys.Concat(Values)) memory.Dispose();
     }
 }

@@ -1,5 +1,7 @@
 using System.Reflection;
 using System.Reflection.Emit;
+using System.Reflection.Metadata;
+using System.Reflection.PortableExecutable;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 using System.Text.RegularExpressions;
@@ -10,7 +12,7 @@ namespace KvEvict.Tests;
 /// <summary>The binding has everything that the header has, with the header's numbers.</summary>
 public class SurfaceTests
 {
-    private static readonly Assembly s_library = typeof(Context).Assembly;
+    private static readonly Assembly s_library = typeof(KvContext).Assembly;
     private static readonly Type s_imports = s_library.GetType("KvEvict.NativePINVOKE", throwOnError: true)!;
     private static readonly Type s_wrappers = s_library.GetType("KvEvict.Native", throwOnError: true)!;
     private const BindingFlags Any = BindingFlags.Public | BindingFlags.NonPublic | BindingFlags.Static
@@ -101,6 +103,28 @@ public class SurfaceTests
         Assert.Matches(@"KVEVICT_POSITION_NEXT UINT32_MAX", Header());
     }
 
+    [Fact]
+    public void No_type_has_a_name_of_the_frameworks()
+    {
+        HashSet<string> taken = [];
+        string shared = Path.Combine(RuntimeEnvironment.GetRuntimeDirectory(), "..", "..");
+        foreach (string file in Directory.GetFiles(shared, "*.dll", SearchOption.AllDirectories))
+            taken.UnionWith(PublicTypes(file));
+        Assert.Superset(new HashSet<string> { "Plane", "Parallel", "Half" }, taken);
+        Assert.All(s_library.GetExportedTypes(), type => Assert.DoesNotContain(type.Name, taken));
+        Assert.All(s_library.GetExportedTypes(), type => Assert.StartsWith("Kv", type.Name));
+    }
+
+    private static IEnumerable<string> PublicTypes(string file)
+    {
+        using var image = new PEReader(File.OpenRead(file));
+        if (!image.HasMetadata) return [];
+        MetadataReader metadata = image.GetMetadataReader();
+        return metadata.TypeDefinitions.Select(metadata.GetTypeDefinition)
+                       .Where(type => (type.Attributes & TypeAttributes.VisibilityMask) == TypeAttributes.Public)
+                       .Select(type => metadata.GetString(type.Name)).ToList();
+    }
+
     private static IEnumerable<string> Exported() =>
         Lines("kvevict.symbols").Select(line => line.Split('@')[0]).Order(StringComparer.Ordinal);
 
@@ -117,7 +141,7 @@ public class SurfaceTests
     private static string Plain(string name) => name.Replace("_", "").ToLowerInvariant();
 
     private static Type PublicType(string name, Func<Type, bool> which) =>
-        Assert.Single(s_library.GetExportedTypes(), t => which(t) && t.Name.ToLowerInvariant() == Plain(name));
+        Assert.Single(s_library.GetExportedTypes(), t => which(t) && t.Name.ToLowerInvariant() == "kv" + Plain(name));
 
     // The functions of Native and NativePINVOKE that a method's code calls.
     private static IEnumerable<string> NativeCalls(MethodBase method)

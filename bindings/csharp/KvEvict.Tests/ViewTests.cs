@@ -13,16 +13,16 @@ public class ViewTests
     [MemberData(nameof(Layouts))]
     public void Compaction_moves_rows_of_a_layout(string layout)
     {
-        using var context = new Context();
-        using var memory = new PinnedMemory<Half>(Tokens * Heads * Dim);
-        Plane plane = layout switch
+        using var context = new KvContext();
+        using var memory = new KvPinnedMemory<Half>(Tokens * Heads * Dim);
+        KvPlane plane = layout switch
         {
-            "token-major" => Plane.TokenMajor(memory, DType.F16, Heads, Dim),
-            "head-major" => Plane.HeadMajor(memory, DType.F16, Tokens, Dim),
-            _ => Plane.Transposed(memory, DType.F16, Tokens, Dim),
+            "token-major" => KvPlane.TokenMajor(memory, KvDType.F16, Heads, Dim),
+            "head-major" => KvPlane.HeadMajor(memory, KvDType.F16, Tokens, Dim),
+            _ => KvPlane.Transposed(memory, KvDType.F16, Tokens, Dim),
         };
         Fill(memory, plane);
-        var view = new View(Heads, plane);
+        var view = new KvView(Heads, plane);
         view.Validate(Tokens);
         context.Compact(view, Tokens, [0, 3, 4, 9]);
         Assert.Equal([0, 3, 4, 9], Rows(memory, plane, 4));
@@ -34,12 +34,12 @@ public class ViewTests
     [InlineData(true)]
     public void Compaction_moves_rows_of_a_pool(bool headMajor)
     {
-        using var context = new Context();
-        using var pool = new PinnedMemory<float>(5 * BlockSize * Heads * Dim);
-        using var table = new PinnedMemory<int>(new[] { 4, 0, 2 });
-        Plane plane = headMajor ? Plane.PagedHeadMajor(pool, DType.F32, BlockSize, Heads, Dim)
-                                : Plane.PagedTokenMajor(pool, DType.F32, BlockSize, Heads, Dim);
-        var view = new View(Heads, plane) { BlockSize = BlockSize, BlockTable = table };
+        using var context = new KvContext();
+        using var pool = new KvPinnedMemory<float>(5 * BlockSize * Heads * Dim);
+        using var table = new KvPinnedMemory<int>(new[] { 4, 0, 2 });
+        KvPlane plane = headMajor ? KvPlane.PagedHeadMajor(pool, KvDType.F32, BlockSize, Heads, Dim)
+                                : KvPlane.PagedTokenMajor(pool, KvDType.F32, BlockSize, Heads, Dim);
+        var view = new KvView(Heads, plane) { BlockSize = BlockSize, BlockTable = table };
         for (int t = 0; t < Tokens; ++t)
         {
             for (int h = 0; h < Heads; ++h) pool.Span[Place(t, h)] = t;
@@ -61,14 +61,14 @@ public class ViewTests
     [Fact]
     public void Companions_and_opaque_rows_move_along()
     {
-        using var context = new Context();
-        using var rows = new PinnedMemory<byte>(Tokens * Heads * 5);
-        using var scales = new PinnedMemory<float>(Tokens * Heads);
+        using var context = new KvContext();
+        using var rows = new KvPinnedMemory<byte>(Tokens * Heads * 5);
+        using var scales = new KvPinnedMemory<float>(Tokens * Heads);
         for (int i = 0; i < rows.Length; ++i) rows.Span[i] = (byte)(i / 5);
         for (int i = 0; i < scales.Length; ++i) scales.Span[i] = i;
-        var view = new View(Heads, Plane.Opaque(rows, 5, 10, 5))
+        var view = new KvView(Heads, KvPlane.Opaque(rows, 5, 10, 5))
         {
-            Companions = [Plane.TokenMajor(scales, DType.F32, Heads, 1)],
+            Companions = [KvPlane.TokenMajor(scales, KvDType.F32, Heads, 1)],
         };
         view.Validate(Tokens);
         context.Compact(view, Tokens, [1, 7]);
@@ -79,43 +79,43 @@ public class ViewTests
     [Fact]
     public void Native_memory_and_negative_strides_are_checked_too()
     {
-        using var context = new Context();
-        using var memory = new PinnedMemory<float>(Tokens * Dim);
-        Plane backwards = Plane.TokenMajor(memory, DType.F32, 1, Dim) with
+        using var context = new KvContext();
+        using var memory = new KvPinnedMemory<float>(Tokens * Dim);
+        KvPlane backwards = KvPlane.TokenMajor(memory, KvDType.F32, 1, Dim) with
         {
             Offset = (Tokens - 1) * Dim * 4,
             TokenStride = -Dim * 4,
         };
-        new View(1, backwards).Validate(Tokens);
-        Assert.Throws<ArgumentException>(() => new View(1, backwards).Validate(Tokens + 1));
-        var region = new Region((nint)memory.Address, memory.Length * 4 - 1, memory);
+        new KvView(1, backwards).Validate(Tokens);
+        Assert.Throws<ArgumentException>(() => new KvView(1, backwards).Validate(Tokens + 1));
+        var region = new KvRegion((nint)memory.Address, memory.Length * 4 - 1, memory);
         var e = Assert.Throws<ArgumentException>(
-            () => new View(1, Plane.TokenMajor(region, DType.F32, 1, Dim)).Validate(Tokens));
+            () => new KvView(1, KvPlane.TokenMajor(region, KvDType.F32, 1, Dim)).Validate(Tokens));
         Assert.Contains("[0, 160) of a region of 159", e.Message);
     }
 
     [Fact]
     public void Wrong_use_is_refused()
     {
-        using var memory = new PinnedMemory<float>(64);
-        Assert.Throws<ArgumentOutOfRangeException>(() => Plane.TokenMajor(memory, DType.F32, 0, Dim));
-        Assert.Throws<ArgumentOutOfRangeException>(() => Plane.TokenMajor(memory, DType.F32, 1, -1));
-        Assert.Throws<ArgumentOutOfRangeException>(() => Plane.TokenMajor(memory, (DType)77, 1, Dim));
-        Assert.Throws<ArgumentException>(() => Plane.TokenMajor(memory, DType.Opaque, 1, Dim));
+        using var memory = new KvPinnedMemory<float>(64);
+        Assert.Throws<ArgumentOutOfRangeException>(() => KvPlane.TokenMajor(memory, KvDType.F32, 0, Dim));
+        Assert.Throws<ArgumentOutOfRangeException>(() => KvPlane.TokenMajor(memory, KvDType.F32, 1, -1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => KvPlane.TokenMajor(memory, (KvDType)77, 1, Dim));
+        Assert.Throws<ArgumentException>(() => KvPlane.TokenMajor(memory, KvDType.Opaque, 1, Dim));
         Assert.Throws<ArgumentOutOfRangeException>(
-            () => Plane.PagedTokenMajor(memory, DType.F32, int.MaxValue, int.MaxValue, int.MaxValue));
-        Assert.Throws<ArgumentOutOfRangeException>(() => Plane.Opaque(memory, 0, 1, 1));
-        Assert.Throws<ArgumentOutOfRangeException>(() => new View(-1, default));
-        Assert.Throws<ArgumentNullException>(() => new View(1, default) { Companions = null! });
-        Assert.Throws<ArgumentNullException>(() => Plane.TokenMajor((PinnedMemory<float>)null!, DType.F32, 1, 1));
-        Assert.Throws<ArgumentOutOfRangeException>(() => new Region(0ul, -1));
-        Assert.Throws<KvEvictException>(() => new View(1, default).Validate(1)); // no rows at all
-        var view = new View(1, Plane.TokenMajor(memory, DType.F32, 1, Dim));
+            () => KvPlane.PagedTokenMajor(memory, KvDType.F32, int.MaxValue, int.MaxValue, int.MaxValue));
+        Assert.Throws<ArgumentOutOfRangeException>(() => KvPlane.Opaque(memory, 0, 1, 1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => new KvView(-1, default));
+        Assert.Throws<ArgumentNullException>(() => new KvView(1, default) { Companions = null! });
+        Assert.Throws<ArgumentNullException>(() => KvPlane.TokenMajor((KvPinnedMemory<float>)null!, KvDType.F32, 1, 1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => new KvRegion(0ul, -1));
+        Assert.Throws<KvEvictException>(() => new KvView(1, default).Validate(1)); // no rows at all
+        var view = new KvView(1, KvPlane.TokenMajor(memory, KvDType.F32, 1, Dim));
         Assert.Throws<ArgumentOutOfRangeException>(() => view.Validate(-1));
         view.Validate(0);
     }
 
-    private static void Fill(PinnedMemory<Half> memory, Plane plane)
+    private static void Fill(KvPinnedMemory<Half> memory, KvPlane plane)
     {
         for (int t = 0; t < Tokens; ++t)
         {
@@ -127,7 +127,7 @@ public class ViewTests
     }
 
     // The tokens whose rows lie in the first slots, whole and for every head.
-    private static IEnumerable<int> Rows(PinnedMemory<Half> memory, Plane plane, int slots)
+    private static IEnumerable<int> Rows(KvPinnedMemory<Half> memory, KvPlane plane, int slots)
     {
         for (int slot = 0; slot < slots; ++slot)
         {
@@ -141,7 +141,7 @@ public class ViewTests
         }
     }
 
-    private static int Place(Plane plane, int token, int head, int element) =>
+    private static int Place(KvPlane plane, int token, int head, int element) =>
         (int)(token * plane.TokenStride + head * plane.HeadStride
               + element * (plane.ElementStride == 0 ? 2 : plane.ElementStride)) / 2;
 }

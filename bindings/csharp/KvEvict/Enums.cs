@@ -1,7 +1,7 @@
 namespace KvEvict;
 
 /// <summary>What a call came to. One value per reaction a caller could have.</summary>
-public enum Status
+public enum KvStatus
 {
     /// <summary>It worked.</summary>
     Ok = 0,
@@ -24,7 +24,7 @@ public enum Status
 }
 
 /// <summary>Where the cache lies and the work is done.</summary>
-public enum Device
+public enum KvDevice
 {
     /// <summary>Host memory and the calling threads.</summary>
     Cpu = 0,
@@ -33,7 +33,7 @@ public enum Device
 }
 
 /// <summary>Element types.</summary>
-public enum DType
+public enum KvDType
 {
     /// <summary>Rows whose content is the engine's secret: they can be moved, not scored.</summary>
     Opaque = 0,
@@ -46,7 +46,7 @@ public enum DType
 }
 
 /// <summary>How important a log line is.</summary>
-public enum LogLevel
+public enum KvLogLevel
 {
     /// <summary>Something is not as the caller may expect.</summary>
     Warning = 0,
@@ -57,7 +57,7 @@ public enum LogLevel
 }
 
 /// <summary>The named policies.</summary>
-public enum PolicyKind
+public enum KvPolicyKind
 {
     /// <summary>Touches nothing.</summary>
     None = 0,
@@ -69,12 +69,12 @@ public enum PolicyKind
     PyramidKV = 3,
     /// <summary>A seeded baseline: every token and KV head draws its own number.</summary>
     Random = 4,
-    /// <summary>The caller's scores, in <see cref="EvictOptions"/>.</summary>
+    /// <summary>The caller's scores, in <see cref="KvEvictOptions"/>.</summary>
     Custom = 5,
 }
 
 /// <summary>Pooling of scores along the tokens, stride 1.</summary>
-public enum Pool
+public enum KvPool
 {
     /// <summary>Scores stay as they are.</summary>
     None = 0,
@@ -85,7 +85,7 @@ public enum Pool
 }
 
 /// <summary>What average pooling divides by where the kernel hangs over an edge.</summary>
-public enum PoolEdge
+public enum KvPoolEdge
 {
     /// <summary>The full width: outside counts as zeros. What published code does.</summary>
     Pad = 0,
@@ -94,7 +94,7 @@ public enum PoolEdge
 }
 
 /// <summary>How several numbers become one; NaN in, NaN out.</summary>
-public enum Reduce
+public enum KvReduce
 {
     /// <summary>Their mean.</summary>
     Mean = 0,
@@ -105,7 +105,7 @@ public enum Reduce
 }
 
 /// <summary>Which comes first: reducing the query heads of a KV head, or pooling.</summary>
-public enum ShapingOrder
+public enum KvShapingOrder
 {
     /// <summary>Reduce, then pool.</summary>
     ReduceThenPool = 0,
@@ -114,7 +114,7 @@ public enum ShapingOrder
 }
 
 /// <summary>What shares one keep list.</summary>
-public enum Scope
+public enum KvScope
 {
     /// <summary>Every KV head of every layer has its own.</summary>
     KvHead = 0,
@@ -125,7 +125,7 @@ public enum Scope
 }
 
 /// <summary>Which of two equal scores survives.</summary>
-public enum Tie
+public enum KvTie
 {
     /// <summary>The lower position.</summary>
     LowerPosition = 0,
@@ -134,7 +134,7 @@ public enum Tie
 }
 
 /// <summary>How the budget is spread over the layers.</summary>
-public enum LayerSplit
+public enum KvLayerSplit
 {
     /// <summary>The same for every layer.</summary>
     Uniform = 0,
@@ -153,18 +153,18 @@ public enum LayerSplit
 }
 
 /// <summary>The executing calls that take a workspace.</summary>
-public enum Operation
+public enum KvOperation
 {
-    /// <summary><see cref="Sequence.Evict(ReadOnlySpan{View}, Region, EvictOptions)"/>.</summary>
+    /// <summary><see cref="KvSequence.Evict(ReadOnlySpan{KvView}, KvRegion, KvEvictOptions)"/>.</summary>
     Evict = 0,
-    /// <summary>Scoring one layer: <c>Plan.ScoreWindow</c>.</summary>
+    /// <summary>Scoring one layer: <c>KvPlan.ScoreWindow</c>.</summary>
     ScoreWindow = 1,
-    /// <summary>Selecting from scores: <c>Plan.Select</c>.</summary>
+    /// <summary>Selecting from scores: <c>KvPlan.Select</c>.</summary>
     Select = 2,
 }
 
 /// <summary>Why a plan cannot do something; <see cref="KvEvictLibrary.ReasonText"/> has a sentence.</summary>
-public enum Reason
+public enum KvReason
 {
     /// <summary>It can.</summary>
     None = 0,

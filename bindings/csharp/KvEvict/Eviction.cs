@@ -1,16 +1,16 @@
 namespace KvEvict;
 
 /// <summary>What an eviction may be told beside the policy.</summary>
-public ref struct EvictOptions
+public ref struct KvEvictOptions
 {
     /// <summary>Strictly ascending positions that must stay; those already evicted are ignored.</summary>
     public ReadOnlySpan<int> ProtectedPositions { get; set; }
 
     /// <summary>
-    /// <see cref="PolicyKind.Custom"/>: floats, the scores of every layer's slots, [layers, KV heads, stored
+    /// <see cref="KvPolicyKind.Custom"/>: floats, the scores of every layer's slots, [layers, KV heads, stored
     /// length] with the strides below.
     /// </summary>
-    public Region Scores { get; set; }
+    public KvRegion Scores { get; set; }
 
     /// <summary>Elements from one layer's scores to the next's.</summary>
     public ulong ScoresLayerStride { get; set; }
@@ -29,7 +29,7 @@ public ref struct EvictOptions
 /// Paged: blocks that hold nothing any more, the entries of each block table from
 /// ceil(stored length / block size) on.
 /// </param>
-public readonly record struct EvictReport(
+public readonly record struct KvEvictReport(
     bool Evicted, long BytesBefore, long BytesAfter, long TokensBefore, long TokensAfter, long BlocksFreed);
 
 /// <summary>Where a sequence keeps its state, on the context's device.</summary>
@@ -41,5 +41,5 @@ public readonly record struct EvictReport(
 /// Moves with every eviction.
 /// </param>
 /// <param name="ListedCount">Slots with a listed position.</param>
-/// <param name="ListCount">1, or the KV heads with <see cref="Scope.KvHead"/>.</param>
-public readonly record struct SequenceMemory(ulong Lengths, ulong Positions, int ListedCount, int ListCount);
+/// <param name="ListCount">1, or the KV heads with <see cref="KvScope.KvHead"/>.</param>
+public readonly record struct KvSequenceMemory(ulong Lengths, ulong Positions, int ListedCount, int ListCount);

@@ -11,16 +11,16 @@ namespace KvEvict;
 /// rows outside their memory) are <see cref="ArgumentException"/>s instead, and use after
 /// <c>Dispose</c> is an <see cref="ObjectDisposedException"/>.
 /// </remarks>
-/// <param name="status">What kind of failure it is; not <see cref="KvEvict.Status.Ok"/>.</param>
+/// <param name="status">What kind of failure it is; not <see cref="KvEvict.KvStatus.Ok"/>.</param>
 /// <param name="message">The sentence that explains it.</param>
-public sealed class KvEvictException(Status status, string message) : Exception(message)
+public sealed class KvEvictException(KvStatus status, string message) : Exception(message)
 {
     /// <summary>What kind of failure it is.</summary>
-    public Status Status { get; } = status;
+    public KvStatus Status { get; } = status;
 
     // The text is thread-local in the library: this runs on the thread of the failed call.
     [DoesNotReturn]
-    internal static unsafe void Throw(Status status)
+    internal static unsafe void Throw(KvStatus status)
     {
         string message = KvEvictLibrary.Text(Native.kvevict_last_error_message());
         throw new KvEvictException(status, message);

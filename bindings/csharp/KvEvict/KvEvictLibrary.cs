@@ -10,7 +10,7 @@ namespace KvEvict;
 /// <param name="Nvrtc">The libnvrtc found, as it was opened.</param>
 /// <param name="Target">"sm_90": machine code for this GPU; "compute_80": PTX that the driver translates.</param>
 /// <param name="Problem">Why no context can be created on it; "" if one can.</param>
-public readonly record struct GpuInfo(
+public readonly record struct KvGpuInfo(
     string Name, int ComputeCapability, int DriverVersion, int NvrtcVersion, string Nvrtc, string Target,
     string Problem);
 
@@ -21,13 +21,13 @@ public readonly record struct GpuInfo(
 /// <param name="CanMove">Whether compaction moves it.</param>
 /// <param name="CanScore">Whether keys of it can be scored.</param>
 /// <param name="CanRotate">Whether RoPE can be applied again to keys of it.</param>
-public readonly record struct DTypeInfo(
-    DType DType, string Name, int ElementBytes, bool CanMove, bool CanScore, bool CanRotate);
+public readonly record struct KvDTypeInfo(
+    KvDType DType, string Name, int ElementBytes, bool CanMove, bool CanScore, bool CanRotate);
 
 /// <summary>What the native library is and can do on this machine.</summary>
 public static unsafe class KvEvictLibrary
 {
-    private static readonly Lazy<DTypeInfo[]> s_dtypes = new(ReadDTypes);
+    private static readonly Lazy<KvDTypeInfo[]> s_dtypes = new(ReadDTypes);
 
     /// <summary>"MAJOR.MINOR.PATCH" of the native library in use.</summary>
     public static string Version => Text(Native.kvevict_version());
@@ -36,7 +36,7 @@ public static unsafe class KvEvictLibrary
     public static int AbiVersion => (int)Native.kvevict_abi_version();
 
     /// <summary>The element types.</summary>
-    public static IReadOnlyList<DTypeInfo> DTypes => s_dtypes.Value;
+    public static IReadOnlyList<KvDTypeInfo> DTypes => s_dtypes.Value;
 
     /// <summary>The SIMD targets that the library holds and this CPU can run, best first.</summary>
     public static IReadOnlyList<string> SimdTargets
@@ -52,60 +52,60 @@ public static unsafe class KvEvictLibrary
     /// <summary>Asks whether contexts can be created on a device here.</summary>
     /// <param name="device">The device.</param>
     /// <exception cref="KvEvictException">They cannot; the message has the reason.</exception>
-    public static void CheckDevice(Device device) => Native.kvevict_device_check(device);
+    public static void CheckDevice(KvDevice device) => Native.kvevict_device_check(device);
 
     /// <summary>Whether contexts can be created on a device here.</summary>
     /// <param name="device">The device.</param>
     /// <returns>False where <see cref="CheckDevice"/> throws.</returns>
-    public static bool IsAvailable(Device device) => NativePINVOKE.kvevict_device_check(device) == Status.Ok;
+    public static bool IsAvailable(KvDevice device) => NativePINVOKE.kvevict_device_check(device) == KvStatus.Ok;
 
     /// <summary>The GPUs that the CUDA driver sees, in its order.</summary>
     /// <returns>A row per GPU.</returns>
     /// <exception cref="KvEvictException">There is no driver or no GPU; the message has the reason.</exception>
-    public static IReadOnlyList<GpuInfo> GetGpus()
+    public static IReadOnlyList<KvGpuInfo> GetGpus()
     {
-        var rows = new List<GpuInfo>();
+        var rows = new List<KvGpuInfo>();
         kvevict_gpu_info row = new() { struct_size = (uint)sizeof(kvevict_gpu_info) };
-        Status status;
-        while ((status = NativePINVOKE.kvevict_gpu_at((uint)rows.Count, &row)) == Status.Ok)
+        KvStatus status;
+        while ((status = NativePINVOKE.kvevict_gpu_at((uint)rows.Count, &row)) == KvStatus.Ok)
         {
-            rows.Add(new GpuInfo(Text(row.name), (int)row.compute_capability, (int)row.driver_version,
-                                 (int)row.nvrtc_version, Text(row.nvrtc), Text(row.target), Text(row.problem)));
+            rows.Add(new KvGpuInfo(Text(row.name), (int)row.compute_capability, (int)row.driver_version,
+                                   (int)row.nvrtc_version, Text(row.nvrtc), Text(row.target), Text(row.problem)));
         }
-        if (status != Status.InvalidArgument || rows.Count == 0) KvEvictException.Throw(status);
+        if (status != KvStatus.InvalidArgument || rows.Count == 0) KvEvictException.Throw(status);
         return rows;
     }
 
     /// <summary>The name of a status in the library, such as "INVALID_ARGUMENT".</summary>
     /// <param name="status">A status.</param>
     /// <returns>"UNKNOWN" for a number that is none.</returns>
-    public static string StatusName(Status status) => Text(Native.kvevict_status_name(status));
+    public static string StatusName(KvStatus status) => Text(Native.kvevict_status_name(status));
 
     /// <summary>A sentence for a reason.</summary>
-    /// <param name="reason">A reason, from <see cref="Capabilities"/>.</param>
-    /// <returns>"" for <see cref="Reason.None"/>.</returns>
-    public static string ReasonText(Reason reason) => Text(Native.kvevict_reason_text(reason));
+    /// <param name="reason">A reason, from <see cref="KvCapabilities"/>.</param>
+    /// <returns>"" for <see cref="KvReason.None"/>.</returns>
+    public static string ReasonText(KvReason reason) => Text(Native.kvevict_reason_text(reason));
 
     internal static string Text(byte* text) => Marshal.PtrToStringUTF8((nint)text) ?? "";
 
-    internal static int ElementBytes(DType dtype)
+    internal static int ElementBytes(KvDType dtype)
     {
-        foreach (DTypeInfo info in s_dtypes.Value)
+        foreach (KvDTypeInfo info in s_dtypes.Value)
         {
             if (info.DType == dtype) return info.ElementBytes;
         }
         throw new ArgumentOutOfRangeException(nameof(dtype), dtype, "not an element type of this library");
     }
 
-    private static DTypeInfo[] ReadDTypes()
+    private static KvDTypeInfo[] ReadDTypes()
     {
-        var rows = new List<DTypeInfo>();
+        var rows = new List<KvDTypeInfo>();
         kvevict_dtype_info row = new() { struct_size = (uint)sizeof(kvevict_dtype_info) };
         // The library's own way to end a table is a status, which is no failure here.
-        while (NativePINVOKE.kvevict_dtype_at((uint)rows.Count, &row) == Status.Ok)
+        while (NativePINVOKE.kvevict_dtype_at((uint)rows.Count, &row) == KvStatus.Ok)
         {
-            rows.Add(new DTypeInfo(row.dtype, Text(row.name), (int)row.element_bytes, row.can_move != 0,
-                                   row.can_score != 0, row.can_rotate != 0));
+            rows.Add(new KvDTypeInfo(row.dtype, Text(row.name), (int)row.element_bytes, row.can_move != 0,
+                                     row.can_score != 0, row.can_rotate != 0));
         }
         return [.. rows];
     }

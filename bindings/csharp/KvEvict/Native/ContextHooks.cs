@@ -11,20 +11,20 @@ namespace KvEvict;
 /// </summary>
 internal sealed unsafe class ContextHooks
 {
-    private readonly ContextOptions _options;
-    private readonly ParallelRunner? _parallel;
+    private readonly KvContextOptions _options;
+    private readonly KvParallelRunner? _parallel;
     private readonly List<GCHandle> _handles = [];
     private ExceptionDispatchInfo? _failure;
 
-    private ContextHooks(ContextOptions options)
+    private ContextHooks(KvContextOptions options)
     {
         _options = options;
         _parallel = options.Parallel;
-        if (options.ThreadCount > 1) _parallel ??= ParallelTask.OnThreadPool(options.ThreadCount);
+        if (options.ThreadCount > 1) _parallel ??= KvParallelTask.OnThreadPool(options.ThreadCount);
     }
 
     /// <summary>Enters the callbacks that the options ask for; null if there are none.</summary>
-    internal static ContextHooks? Install(ContextOptions options, kvevict_context_options* native)
+    internal static ContextHooks? Install(KvContextOptions options, kvevict_context_options* native)
     {
         var hooks = new ContextHooks(options);
         if (hooks._parallel is not null)
@@ -78,7 +78,7 @@ internal sealed unsafe class ContextHooks
         var hooks = Target<ContextHooks>(userData);
         try
         {
-            var work = new ParallelTask(run, task, (int)itemCount);
+            var work = new KvParallelTask(run, task, (int)itemCount);
             try
             {
                 hooks._parallel!((int)itemCount, work);
@@ -100,7 +100,7 @@ internal sealed unsafe class ContextHooks
     }
 
     [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
-    private static void Log(LogLevel level, byte* message, void* userData)
+    private static void Log(KvLogLevel level, byte* message, void* userData)
     {
         var hooks = Target<ContextHooks>(userData);
         try
@@ -118,15 +118,15 @@ internal sealed unsafe class ContextHooks
     {
         try
         {
-            return (void*)Target<MemoryHooks>(userData).Allocate(bytes, alignment);
+            return (void*)Target<KvMemoryHooks>(userData).Allocate(bytes, alignment);
         }
         catch (Exception)
         {
-            return null; // which the library reports as Status.OutOfMemory
+            return null; // which the library reports as KvStatus.OutOfMemory
         }
     }
 
     [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
     private static void Free(void* memory, nuint bytes, nuint alignment, void* userData) =>
-        Target<MemoryHooks>(userData).Free((nint)memory, bytes, alignment);
+        Target<KvMemoryHooks>(userData).Free((nint)memory, bytes, alignment);
 }

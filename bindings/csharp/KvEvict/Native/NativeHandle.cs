@@ -44,14 +44,14 @@ internal abstract unsafe class NativeHandle : SafeHandle
     }
 }
 
-internal sealed unsafe class ContextHandle(Device device, ContextHooks? hooks) : NativeHandle(null)
+internal sealed unsafe class ContextHandle(KvDevice device, ContextHooks? hooks) : NativeHandle(null)
 {
     /// <summary>
     /// Refuses memory that stays in place only until the call returns, where a device works on it later.
     /// </summary>
     internal void RefuseHostMemory(string name)
     {
-        if (device == Device.Cpu) return;
+        if (device == KvDevice.Cpu) return;
         throw new InvalidOperationException(
             $"{name} is host memory, and the context works on {device}: pass a Region of device memory");
     }

@@ -2,7 +2,7 @@
 // and offsets with the library's layout table.
 using unsafe AllocFn = delegate* unmanaged[Cdecl]<nuint, nuint, void*, void*>;
 using unsafe FreeFn = delegate* unmanaged[Cdecl]<void*, nuint, nuint, void*, void>;
-using unsafe LogFn = delegate* unmanaged[Cdecl]<KvEvict.LogLevel, byte*, void*, void>;
+using unsafe LogFn = delegate* unmanaged[Cdecl]<KvEvict.KvLogLevel, byte*, void*, void>;
 using unsafe ParallelFn =
     delegate* unmanaged[Cdecl]<uint, delegate* unmanaged[Cdecl]<void*, uint, uint, void>, void*, void*, void>;
 
@@ -23,7 +23,7 @@ internal unsafe struct kvevict_gpu_info
 internal unsafe struct kvevict_dtype_info
 {
     public uint struct_size;
-    public DType dtype;
+    public KvDType dtype;
     public byte* name;
     public uint element_bytes;
     public uint can_move;
@@ -34,9 +34,9 @@ internal unsafe struct kvevict_dtype_info
 internal unsafe struct kvevict_context_options
 {
     public uint struct_size;
-    public Device device;
+    public KvDevice device;
     public uint n_threads;
-    public LogLevel log_level;
+    public KvLogLevel log_level;
     public AllocFn alloc;
     public FreeFn free;
     public void* alloc_user_data;
@@ -58,22 +58,22 @@ internal unsafe struct kvevict_context_options
 internal unsafe struct kvevict_policy
 {
     public uint struct_size;
-    public PolicyKind kind;
+    public KvPolicyKind kind;
     public double budget;
     public uint n_sink;
     public uint n_recent;
     public uint obs_window;
     public uint keep_window;
-    public Pool pool;
+    public KvPool pool;
     public uint pool_kernel;
-    public PoolEdge pool_edge;
-    public Reduce window_reduce;
-    public Reduce group_reduce;
-    public ShapingOrder shaping_order;
-    public Scope scope;
-    public Reduce scope_reduce;
-    public Tie tie;
-    public LayerSplit layer_split;
+    public KvPoolEdge pool_edge;
+    public KvReduce window_reduce;
+    public KvReduce group_reduce;
+    public KvShapingOrder shaping_order;
+    public KvScope scope;
+    public KvReduce scope_reduce;
+    public KvTie tie;
+    public KvLayerSplit layer_split;
     public double pyramid_alpha;
     public uint pyramid_beta;
     public uint reserved;
@@ -93,7 +93,7 @@ internal unsafe struct kvevict_resolved_policy
 internal unsafe struct kvevict_policy_info
 {
     public uint struct_size;
-    public PolicyKind kind;
+    public KvPolicyKind kind;
     public byte* name;
     public byte* signal;
     public byte* shaping;
@@ -118,7 +118,7 @@ internal unsafe struct kvevict_plane
     public long head_stride_bytes;
     public long element_stride_bytes;
     public long block_stride_bytes;
-    public DType dtype;
+    public KvDType dtype;
     public uint head_dim;
     public uint row_bytes;
     public fixed uint reserved[3];
@@ -145,9 +145,9 @@ internal unsafe struct kvevict_geometry
     public uint n_kv_heads;
     public uint k_head_dim;
     public uint v_head_dim;
-    public DType q_dtype;
-    public DType k_dtype;
-    public DType v_dtype;
+    public KvDType q_dtype;
+    public KvDType k_dtype;
+    public KvDType v_dtype;
     public uint max_tokens;
     public float softmax_scale;
     public uint reserved;
@@ -159,9 +159,9 @@ internal unsafe struct kvevict_capabilities
     public uint can_move;
     public uint can_score;
     public uint can_rotate;
-    public Reason move_reason;
-    public Reason score_reason;
-    public Reason rotate_reason;
+    public KvReason move_reason;
+    public KvReason score_reason;
+    public KvReason rotate_reason;
     public uint needs_score;
 }
 

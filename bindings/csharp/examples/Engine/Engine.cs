@@ -5,27 +5,27 @@ const int Layers = 2, QueryHeads = 4, KvHeads = 2, Dim = 16, X = QueryHeads * Di
 const int Prompt = 96, Guessed = 8, Decoded = 24;
 
 uint seed = args.Length > 0 ? uint.Parse(args[0]) : 1;
-var model = new Geometry
+var model = new KvGeometry
 {
     Layers = Layers, QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim, MaxTokens = Max,
 };
-using var context = new Context();
-using var plan = new Plan(context, model, Policy.Parse("snapkv:budget=40,window=8,sink=2"));
-using var sequence = new Sequence(plan);
-using var workspace = plan.CreateWorkspace(Operation.Evict);
+using var context = new KvContext();
+using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"));
+using var sequence = new KvSequence(plan);
+using var workspace = plan.CreateWorkspace(KvOperation.Evict);
 
 // The cache by slot and the queries by position (to take back): arrays that the collector does not move.
-var k = new PinnedMemory<float>[Layers];
-var v = new PinnedMemory<float>[Layers];
-var q = new PinnedMemory<float>[Layers];
-var views = new View[Layers];
+var k = new KvPinnedMemory<float>[Layers];
+var v = new KvPinnedMemory<float>[Layers];
+var q = new KvPinnedMemory<float>[Layers];
+var views = new KvView[Layers];
 for (int l = 0; l < Layers; ++l)
 {
-    k[l] = new PinnedMemory<float>(Max * Kv);
-    v[l] = new PinnedMemory<float>(Max * Kv);
-    q[l] = new PinnedMemory<float>(Max * X);
-    views[l] = new View(KvHeads, Plane.TokenMajor(k[l], DType.F32, KvHeads, Dim),
-                        Plane.TokenMajor(v[l], DType.F32, KvHeads, Dim));
+    k[l] = new KvPinnedMemory<float>(Max * Kv);
+    v[l] = new KvPinnedMemory<float>(Max * Kv);
+    q[l] = new KvPinnedMemory<float>(Max * X);
+    views[l] = new KvView(KvHeads, KvPlane.TokenMajor(k[l], KvDType.F32, KvHeads, Dim),
+                          KvPlane.TokenMajor(v[l], KvDType.F32, KvHeads, Dim));
 }
 int[] x = new int[X];
 
@@ -47,7 +47,7 @@ for (int i = 0; i < Decoded; ++i)
     foreach (int value in x) checksum = (checksum ^ (ulong)(value + 8)) * 1099511628211;
 }
 Console.WriteLine($"last token {token}, checksum {checksum:x16}");
-foreach (PinnedMemory<float> memory in k.Concat(v).Concat(q)) memory.Dispose();
+foreach (KvPinnedMemory<float> memory in k.Concat(v).Concat(q)) memory.Dispose();
 
 uint Hash(uint a)
 {
@@ -85,7 +85,7 @@ uint Step(uint token)
 // Shows rows of the query log.
 void Capture(int layer, int first, int count)
 {
-    Plane rows = Plane.TokenMajor(q[layer], DType.F32, QueryHeads, Dim) with { Offset = first * X * sizeof(float) };
+    KvPlane rows = KvPlane.TokenMajor(q[layer], KvDType.F32, QueryHeads, Dim) with { Offset = first * X * sizeof(float) };
     sequence.Capture(layer, rows, count, first);
 }
 

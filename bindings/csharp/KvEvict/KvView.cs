@@ -4,11 +4,11 @@ namespace KvEvict;
 /// Where one layer's cache lies: K, V, what moves along with them, and the block table of a paged pool.
 /// Nothing is copied; make it once and use it for every eviction.
 /// </summary>
-public sealed unsafe class View
+public sealed unsafe class KvView
 {
-    private readonly Plane _keys;
-    private readonly Plane _values;
-    private readonly Plane[] _companions = [];
+    private readonly KvPlane _keys;
+    private readonly KvPlane _values;
+    private readonly KvPlane[] _companions = [];
     // Native code reads it while a call runs, so it must not move.
     private readonly kvevict_plane[] _nativeCompanions = [];
 
@@ -16,7 +16,7 @@ public sealed unsafe class View
     /// <param name="kvHeads">KV heads.</param>
     /// <param name="keys">Keys.</param>
     /// <param name="values">Values; absent for caches with one row per token (MLA).</param>
-    public View(int kvHeads, Plane keys, Plane values = default)
+    public KvView(int kvHeads, KvPlane keys, KvPlane values = default)
     {
         ArgumentOutOfRangeException.ThrowIfNegativeOrZero(kvHeads);
         KvHeads = kvHeads;
@@ -28,13 +28,13 @@ public sealed unsafe class View
     public int KvHeads { get; }
 
     /// <summary>Keys.</summary>
-    public Plane Keys => _keys;
+    public KvPlane Keys => _keys;
 
     /// <summary>Values.</summary>
-    public Plane Values => _values;
+    public KvPlane Values => _values;
 
     /// <summary>What else has a row per token and head and must move along: scales, position arrays.</summary>
-    public IReadOnlyList<Plane> Companions
+    public IReadOnlyList<KvPlane> Companions
     {
         get => _companions;
         init
@@ -50,10 +50,10 @@ public sealed unsafe class View
 
     /// <summary>
     /// Paged: 32-bit block ids in token order, non-negative, all different. Read when a call runs, on CUDA when
-    /// its work does; the engine may go on adding to it. The ids of a <see cref="PinnedMemory{T}"/> of int are compared with the
+    /// its work does; the engine may go on adding to it. The ids of a <see cref="KvPinnedMemory{T}"/> of int are compared with the
     /// pool's size.
     /// </summary>
-    public Region BlockTable { get; init; }
+    public KvRegion BlockTable { get; init; }
 
     /// <summary>Checks the view as executing calls on the CPU do, which read the block table.</summary>
     /// <param name="tokenCount">Slots that will be addressed; 0 is valid.</param>
@@ -98,7 +98,7 @@ public sealed unsafe class View
         if (BlockSize > 0 && tokenCount > 0)
         {
             // A table in device memory cannot be read here.
-            if (BlockTable.Owner is not PinnedMemory<int> table) return;
+            if (BlockTable.Owner is not KvPinnedMemory<int> table) return;
             rows = Math.Min(tokenCount, BlockSize);
             int blocks = (int)(((long)tokenCount + BlockSize - 1) / BlockSize);
             if (blocks > table.Length) return; // the library says so
@@ -106,6 +106,6 @@ public sealed unsafe class View
         }
         _keys.CheckRows("keys", rows, KvHeads, highestBlock);
         _values.CheckRows("values", rows, KvHeads, highestBlock);
-        foreach (Plane companion in _companions) companion.CheckRows("companion", rows, KvHeads, highestBlock);
+        foreach (KvPlane companion in _companions) companion.CheckRows("companion", rows, KvHeads, highestBlock);
     }
 }

@@ -4,19 +4,19 @@ namespace KvEvict;
 /// What one request carries between steps: the last queries of every layer, the position of every slot, stored
 /// and logical length. One thread at a time. Keeps its plan alive.
 /// </summary>
-public sealed unsafe class Sequence : IDisposable
+public sealed unsafe class KvSequence : IDisposable
 {
     private const uint NextPosition = uint.MaxValue;
     // Above this many layers what a call takes of each does not go on the stack.
     private const int MaxStackLayers = 128;
 
     private readonly SequenceHandle _handle;
-    private readonly Plan _plan;
+    private readonly KvPlan _plan;
 
     /// <summary>Creates an empty sequence.</summary>
     /// <param name="plan">What to do with its cache.</param>
     /// <exception cref="KvEvictException">There is no memory left.</exception>
-    public Sequence(Plan plan)
+    public KvSequence(KvPlan plan)
     {
         ArgumentNullException.ThrowIfNull(plan);
         _plan = plan;
@@ -68,17 +68,17 @@ public sealed unsafe class Sequence : IDisposable
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The plane does not match the geometry.</exception>
-    public void Capture(int layer, Plane queries, int rowCount, int firstPosition) =>
+    public void Capture(int layer, KvPlane queries, int rowCount, int firstPosition) =>
         Capture(layer, queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
 
     /// <summary>As the other overload, from the sequence's logical length on.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="queries">[query heads, rows, key dim] after RoPE; copied.</param>
     /// <param name="rowCount">Rows; 0 does nothing.</param>
-    public void Capture(int layer, Plane queries, int rowCount) => Capture(layer, queries, rowCount, NextPosition);
+    public void Capture(int layer, KvPlane queries, int rowCount) => Capture(layer, queries, rowCount, NextPosition);
 
     /// <summary>
-    /// Shows the query rows of one chunk in every layer: <see cref="Capture(int, Plane, int, int)"/> for all layers
+    /// Shows the query rows of one chunk in every layer: <see cref="Capture(int, KvPlane, int, int)"/> for all layers
     /// or, if one is refused, for none.
     /// </summary>
     /// <remarks>On CUDA one launch, where the strides of all layers are the same.</remarks>
@@ -88,13 +88,13 @@ public sealed unsafe class Sequence : IDisposable
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">A plane does not match the geometry, or their number is wrong.</exception>
-    public void CaptureLayers(ReadOnlySpan<Plane> queries, int rowCount, int firstPosition) =>
+    public void CaptureLayers(ReadOnlySpan<KvPlane> queries, int rowCount, int firstPosition) =>
         CaptureLayers(queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
 
     /// <summary>As the other overload, from the sequence's logical length on.</summary>
     /// <param name="queries">One per layer, [query heads, rows, key dim] after RoPE; copied.</param>
     /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
-    public void CaptureLayers(ReadOnlySpan<Plane> queries, int rowCount) =>
+    public void CaptureLayers(ReadOnlySpan<KvPlane> queries, int rowCount) =>
         CaptureLayers(queries, rowCount, NextPosition);
 
     /// <summary>
@@ -106,14 +106,15 @@ public sealed unsafe class Sequence : IDisposable
     /// <param name="firstPosition">Position of row 0.</param>
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    public void CaptureLse(int layer, Plane rowLse, int rowCount, int firstPosition) =>
+    public void CaptureLse(int layer, KvPlane rowLse, int rowCount, int firstPosition) =>
         CaptureLse(layer, rowLse, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
 
     /// <summary>As the other overload, from the sequence's logical length on.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="rowLse">Floats [query heads, rows], one element per row; copied.</param>
     /// <param name="rowCount">Rows; 0 does nothing.</param>
-    public void CaptureLse(int layer, Plane rowLse, int rowCount) => CaptureLse(layer, rowLse, rowCount, NextPosition);
+    public void CaptureLse(int layer, KvPlane rowLse, int rowCount) =>
+        CaptureLse(layer, rowLse, rowCount, NextPosition);
 
     /// <summary>Notes that the engine stored more rows in every layer, each at the layer's next slot.</summary>
     /// <param name="tokenCount">Tokens.</param>
@@ -145,7 +146,7 @@ public sealed unsafe class Sequence : IDisposable
     /// <see cref="LogicalLength"/>.
     /// </summary>
     /// <param name="views">One per layer.</param>
-    /// <param name="workspace">Scratch for <see cref="Operation.Evict"/>.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
     /// <param name="options">What it is told beside the policy.</param>
     /// <returns>What it did.</returns>
     /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
@@ -153,7 +154,7 @@ public sealed unsafe class Sequence : IDisposable
     /// <exception cref="KvEvictException">
     /// A view that cannot be, too few captured queries, a budget smaller than what must stay; nothing was moved.
     /// </exception>
-    public EvictReport Evict(ReadOnlySpan<View> views, Region workspace, EvictOptions options = default)
+    public KvEvictReport Evict(ReadOnlySpan<KvView> views, KvRegion workspace, KvEvictOptions options = default)
     {
         SequenceHandle handle = Handle;
         Span<kvevict_view> native = views.Length <= MaxStackLayers
@@ -182,23 +183,23 @@ public sealed unsafe class Sequence : IDisposable
                                           (void*)workspace.Resolve(_plan.Context, nameof(workspace)),
                                           (nuint)workspace.Bytes, &report);
         }
-        foreach (View view in views) GC.KeepAlive(view);
+        foreach (KvView view in views) GC.KeepAlive(view);
         GC.KeepAlive(options.Scores.Owner);
         GC.KeepAlive(workspace.Owner);
         _plan.Hooks?.ThrowIfFailed();
-        return new EvictReport(report.evicted != 0, (long)report.bytes_before, (long)report.bytes_after,
-                               (long)report.tokens_before, (long)report.tokens_after, (long)report.blocks_freed);
+        return new KvEvictReport(report.evicted != 0, (long)report.bytes_before, (long)report.bytes_after,
+                                 (long)report.tokens_before, (long)report.tokens_after, (long)report.blocks_freed);
     }
 
     /// <summary>Tells where the state of a layer lies, for the engine's own kernels.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <returns>Addresses on the context's device.</returns>
     /// <exception cref="KvEvictException">There is no such layer.</exception>
-    public SequenceMemory MemoryOf(int layer)
+    public KvSequenceMemory MemoryOf(int layer)
     {
         kvevict_sequence_memory m = new() { struct_size = (uint)sizeof(kvevict_sequence_memory) };
         Native.kvevict_sequence_memory_of(Handle, Check.Count(layer, nameof(layer)), &m);
-        return new SequenceMemory(m.lengths, m.positions, Check.ToInt(m.n_listed), Check.ToInt(m.n_lists));
+        return new KvSequenceMemory(m.lengths, m.positions, Check.ToInt(m.n_listed), Check.ToInt(m.n_lists));
     }
 
     /// <summary>Slots in use in a layer: where its next row goes.</summary>
@@ -214,7 +215,7 @@ public sealed unsafe class Sequence : IDisposable
 
     /// <summary>The position of the token in a slot. On CUDA this waits for the last eviction.</summary>
     /// <param name="layer">Below the number of layers.</param>
-    /// <param name="kvHead">A KV head; all alike unless the scope is <see cref="Scope.KvHead"/>.</param>
+    /// <param name="kvHead">A KV head; all alike unless the scope is <see cref="KvScope.KvHead"/>.</param>
     /// <param name="slot">Below the layer's stored length.</param>
     /// <returns>The position.</returns>
     /// <exception cref="KvEvictException">There is no such layer, head or slot.</exception>
@@ -281,7 +282,7 @@ public sealed unsafe class Sequence : IDisposable
     /// <summary>Releases it; on CUDA its work must have run. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void Capture(int layer, Plane queries, int rowCount, uint firstPosition)
+    private void Capture(int layer, KvPlane queries, int rowCount, uint firstPosition)
     {
         queries.CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads);
         kvevict_plane native = queries.ToNative(_plan.Context, nameof(queries));
@@ -290,7 +291,7 @@ public sealed unsafe class Sequence : IDisposable
         GC.KeepAlive(queries.Region.Owner);
     }
 
-    private void CaptureLayers(ReadOnlySpan<Plane> queries, int rowCount, uint firstPosition)
+    private void CaptureLayers(ReadOnlySpan<KvPlane> queries, int rowCount, uint firstPosition)
     {
         Span<kvevict_plane> native = queries.Length <= MaxStackLayers
             ? stackalloc kvevict_plane[queries.Length]
@@ -305,10 +306,10 @@ public sealed unsafe class Sequence : IDisposable
             Native.kvevict_sequence_capture_layers(Handle, planes, (nuint)queries.Length,
                                                    Check.Count(rowCount, nameof(rowCount)), firstPosition);
         }
-        foreach (ref readonly Plane plane in queries) GC.KeepAlive(plane.Region.Owner);
+        foreach (ref readonly KvPlane plane in queries) GC.KeepAlive(plane.Region.Owner);
     }
 
-    private void CaptureLse(int layer, Plane rowLse, int rowCount, uint firstPosition)
+    private void CaptureLse(int layer, KvPlane rowLse, int rowCount, uint firstPosition)
     {
         rowLse.CheckRows(nameof(rowLse), rowCount, _plan.Geometry.QueryHeads);
         kvevict_plane native = rowLse.ToNative(_plan.Context, nameof(rowLse));

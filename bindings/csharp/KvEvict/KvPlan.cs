@@ -8,15 +8,15 @@ namespace KvEvict;
 /// <param name="ScoreReason">Why keys cannot be scored.</param>
 /// <param name="RotateReason">Why keys cannot be rotated.</param>
 /// <param name="NeedsScore">The policy has to score keys to evict.</param>
-public readonly record struct Capabilities(
-    bool CanMove, bool CanScore, bool CanRotate, Reason MoveReason, Reason ScoreReason, Reason RotateReason,
+public readonly record struct KvCapabilities(
+    bool CanMove, bool CanScore, bool CanRotate, KvReason MoveReason, KvReason ScoreReason, KvReason RotateReason,
     bool NeedsScore);
 
 /// <summary>
 /// Geometry, policy and context, checked once; immutable and safe to share between threads. Keeps its context
 /// alive.
 /// </summary>
-public sealed unsafe class Plan : IDisposable
+public sealed unsafe class KvPlan : IDisposable
 {
     private readonly PlanHandle _handle;
     private readonly ContextHandle _context;
@@ -26,7 +26,7 @@ public sealed unsafe class Plan : IDisposable
     /// <param name="geometry">The model.</param>
     /// <param name="policy">What survives.</param>
     /// <exception cref="KvEvictException">They do not go together.</exception>
-    public Plan(Context context, Geometry geometry, Policy policy)
+    public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy)
     {
         ArgumentNullException.ThrowIfNull(context);
         ArgumentNullException.ThrowIfNull(geometry);
@@ -52,10 +52,10 @@ public sealed unsafe class Plan : IDisposable
     }
 
     /// <summary>The model.</summary>
-    public Geometry Geometry { get; }
+    public KvGeometry Geometry { get; }
 
     /// <summary>What survives.</summary>
-    public Policy Policy { get; }
+    public KvPolicy Policy { get; }
 
     internal PlanHandle Handle => Check.Open(_handle, this);
 
@@ -69,7 +69,7 @@ public sealed unsafe class Plan : IDisposable
     /// <param name="operation">The operation.</param>
     /// <returns>Bytes; 0 means that none need be given.</returns>
     /// <exception cref="KvEvictException">There is no such operation.</exception>
-    public long WorkspaceBytes(Operation operation)
+    public long WorkspaceBytes(KvOperation operation)
     {
         nuint bytes;
         Native.kvevict_plan_workspace_bytes(Handle, operation, &bytes);
@@ -81,10 +81,10 @@ public sealed unsafe class Plan : IDisposable
     /// <returns>A workspace to dispose.</returns>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">There is no such operation.</exception>
-    public Workspace CreateWorkspace(Operation operation)
+    public KvWorkspace CreateWorkspace(KvOperation operation)
     {
         _context.RefuseHostMemory("workspace");
-        return new Workspace(WorkspaceBytes(operation));
+        return new KvWorkspace(WorkspaceBytes(operation));
     }
 
     /// <summary>Tokens each layer keeps.</summary>
@@ -106,12 +106,12 @@ public sealed unsafe class Plan : IDisposable
     /// <param name="layer">Below the number of layers.</param>
     /// <returns>What it can do, and why not.</returns>
     /// <exception cref="KvEvictException">There is no such layer.</exception>
-    public Capabilities Capabilities(int layer)
+    public KvCapabilities Capabilities(int layer)
     {
         kvevict_capabilities c = new() { struct_size = (uint)sizeof(kvevict_capabilities) };
         Native.kvevict_plan_capabilities(Handle, Check.Count(layer, nameof(layer)), &c);
-        return new Capabilities(c.can_move != 0, c.can_score != 0, c.can_rotate != 0, c.move_reason, c.score_reason,
-                                c.rotate_reason, c.needs_score != 0);
+        return new KvCapabilities(c.can_move != 0, c.can_score != 0, c.can_rotate != 0, c.move_reason, c.score_reason,
+                                  c.rotate_reason, c.needs_score != 0);
     }
 
     /// <summary>
@@ -127,11 +127,11 @@ public sealed unsafe class Plan : IDisposable
     /// Receives [KV heads, <paramref name="tokenCount"/>]; higher keeps. Tokens of a kept window get +infinity.
     /// May be longer.
     /// </param>
-    /// <param name="workspace">Scratch for <see cref="Operation.ScoreWindow"/>.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.ScoreWindow"/>.</param>
     /// <exception cref="ArgumentException">A span is too short, or rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The view cannot be, or keys cannot be read.</exception>
-    public void ScoreWindow(Plane queries, View view, int tokenCount, Span<float> scores, Region workspace)
+    public void ScoreWindow(KvPlane queries, KvView view, int tokenCount, Span<float> scores, KvRegion workspace)
     {
         _context.RefuseHostMemory(nameof(scores));
         long length = ScoresLength(tokenCount);
@@ -144,7 +144,7 @@ public sealed unsafe class Plan : IDisposable
     /// <param name="view">The layer's cache.</param>
     /// <param name="tokenCount">Tokens held, at least the window.</param>
     /// <param name="scores">Receives [KV heads, <paramref name="tokenCount"/>] floats.</param>
-    /// <param name="workspace">Scratch for <see cref="Operation.ScoreWindow"/>.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.ScoreWindow"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <param name="rowLse">
     /// Absent, or floats [query heads, window] with one element per row: the log-sum-exp of each query row, as
@@ -153,8 +153,8 @@ public sealed unsafe class Plan : IDisposable
     /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The view cannot be, or keys cannot be read.</exception>
-    public void ScoreWindow(Plane queries, View view, int tokenCount, Region scores, Region workspace,
-                            nint stream = 0, Plane rowLse = default)
+    public void ScoreWindow(KvPlane queries, KvView view, int tokenCount, KvRegion scores, KvRegion workspace,
+                            nint stream = 0, KvPlane rowLse = default)
     {
         long length = ScoresLength(tokenCount);
         long available = (long)scores.Elements<float>();
@@ -167,21 +167,21 @@ public sealed unsafe class Plan : IDisposable
     /// <summary>
     /// Chooses the slots of a layer that survive under the policy's budget. This overload is for the CPU.
     /// </summary>
-    /// <param name="layer">Decides the budget; 0 for <see cref="Scope.Model"/>.</param>
+    /// <param name="layer">Decides the budget; 0 for <see cref="KvScope.Model"/>.</param>
     /// <param name="scores">
-    /// [KV heads, <paramref name="tokenCount"/>], for <see cref="Scope.Model"/> [layers, KV heads,
+    /// [KV heads, <paramref name="tokenCount"/>], for <see cref="KvScope.Model"/> [layers, KV heads,
     /// <paramref name="tokenCount"/>]; empty if the policy chooses nothing by score.
     /// </param>
     /// <param name="tokenCount">Slots held.</param>
     /// <param name="keep">
     /// Receives [KV heads, n] slots, ascending per head; for the other scopes [1, n]. May be longer.
     /// </param>
-    /// <param name="workspace">Scratch for <see cref="Operation.Select"/>.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Select"/>.</param>
     /// <param name="protectedSlots">Strictly ascending slots that must stay.</param>
     /// <returns>n, the tokens kept per list.</returns>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The budget is less than what must stay, or keep is too short.</exception>
-    public int Select(int layer, ReadOnlySpan<float> scores, int tokenCount, Span<int> keep, Region workspace,
+    public int Select(int layer, ReadOnlySpan<float> scores, int tokenCount, Span<int> keep, KvRegion workspace,
                       ReadOnlySpan<int> protectedSlots = default)
     {
         _context.RefuseHostMemory(nameof(keep));
@@ -198,13 +198,13 @@ public sealed unsafe class Plan : IDisposable
     /// <param name="scores">Floats, as there.</param>
     /// <param name="tokenCount">Slots held.</param>
     /// <param name="keep">Receives 32-bit slots, as there.</param>
-    /// <param name="workspace">Scratch for <see cref="Operation.Select"/>.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Select"/>.</param>
     /// <param name="protectedSlots">Strictly ascending slots that must stay, in host memory.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>n, the tokens kept per list; known at once.</returns>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The budget is less than what must stay, or keep is too short.</exception>
-    public int Select(int layer, Region scores, int tokenCount, Region keep, Region workspace,
+    public int Select(int layer, KvRegion scores, int tokenCount, KvRegion keep, KvRegion workspace,
                       ReadOnlySpan<int> protectedSlots = default, nint stream = 0)
     {
         int kept = Select(layer, (float*)scores.Resolve(_context, nameof(scores)), scores.Elements<float>(), tokenCount,
@@ -218,8 +218,8 @@ public sealed unsafe class Plan : IDisposable
     /// <summary>Releases it with the last sequence made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void ScoreWindow(Plane queries, Plane rowLse, View view, int tokenCount, float* scores, long length,
-                             Region workspace, nint stream)
+    private void ScoreWindow(KvPlane queries, KvPlane rowLse, KvView view, int tokenCount, float* scores, long length,
+                             KvRegion workspace, nint stream)
     {
         ArgumentNullException.ThrowIfNull(view);
         queries.CheckRows(nameof(queries), Policy.ObservationWindow, Geometry.QueryHeads);
@@ -240,7 +240,7 @@ public sealed unsafe class Plan : IDisposable
     }
 
     private int Select(int layer, float* scores, nuint scoresLength, int tokenCount, int* keep, nuint keepCapacity,
-                       Region workspace, ReadOnlySpan<int> protectedSlots, nint stream)
+                       KvRegion workspace, ReadOnlySpan<int> protectedSlots, nint stream)
     {
         uint kept;
         fixed (int* mustStay = protectedSlots)

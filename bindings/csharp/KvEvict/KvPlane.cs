@@ -8,13 +8,13 @@ namespace KvEvict;
 /// <remarks>
 /// The factories below make the usual layouts; change what differs with a <c>with</c> expression, for example
 /// the values of fused rows [tokens, K heads + V heads, dim]:
-/// <code>Plane.TokenMajor(pool, DType.F16, 16, 64) with { Offset = 8 * 64 * 2 }</code>
+/// <code>KvPlane.TokenMajor(pool, KvDType.F16, 16, 64) with { Offset = 8 * 64 * 2 }</code>
 /// <c>default</c> is an absent plane.
 /// </remarks>
-public readonly record struct Plane
+public readonly record struct KvPlane
 {
     /// <summary>The memory that all rows lie in.</summary>
-    public Region Region { get; init; }
+    public KvRegion Region { get; init; }
 
     /// <summary>Bytes from the region's begin to the first element of token 0, head 0.</summary>
     public long Offset { get; init; }
@@ -32,7 +32,7 @@ public readonly record struct Plane
     public long BlockStride { get; init; }
 
     /// <summary>Element type.</summary>
-    public DType DType { get; init; }
+    public KvDType DType { get; init; }
 
     /// <summary>Elements per row; 0 for opaque rows.</summary>
     public int HeadDim { get; init; }
@@ -46,7 +46,7 @@ public readonly record struct Plane
     /// <param name="headCount">Heads in memory.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
-    public static Plane TokenMajor(Region region, DType dtype, int headCount, int headDim) =>
+    public static KvPlane TokenMajor(KvRegion region, KvDType dtype, int headCount, int headDim) =>
         Packed(region, dtype, headDim) with
         {
             TokenStride = Stride(dtype, headDim, headCount),
@@ -59,7 +59,7 @@ public readonly record struct Plane
     /// <param name="capacity">Tokens for which there is room per head.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
-    public static Plane HeadMajor(Region region, DType dtype, int capacity, int headDim) =>
+    public static KvPlane HeadMajor(KvRegion region, KvDType dtype, int capacity, int headDim) =>
         Packed(region, dtype, headDim) with
         {
             TokenStride = Stride(dtype, headDim),
@@ -72,7 +72,7 @@ public readonly record struct Plane
     /// <param name="capacity">Tokens for which there is room.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
-    public static Plane Transposed(Region region, DType dtype, int capacity, int headDim) =>
+    public static KvPlane Transposed(KvRegion region, KvDType dtype, int capacity, int headDim) =>
         Packed(region, dtype, headDim) with
         {
             TokenStride = Stride(dtype, 1),
@@ -87,7 +87,7 @@ public readonly record struct Plane
     /// <param name="headCount">Heads in memory.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
-    public static Plane PagedTokenMajor(Region region, DType dtype, int blockSize, int headCount, int headDim) =>
+    public static KvPlane PagedTokenMajor(KvRegion region, KvDType dtype, int blockSize, int headCount, int headDim) =>
         TokenMajor(region, dtype, headCount, headDim) with
         {
             BlockStride = Check.Stride(Stride(dtype, headDim, headCount), Positive(blockSize, nameof(blockSize))),
@@ -100,7 +100,7 @@ public readonly record struct Plane
     /// <param name="headCount">Heads in memory.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
-    public static Plane PagedHeadMajor(Region region, DType dtype, int blockSize, int headCount, int headDim) =>
+    public static KvPlane PagedHeadMajor(KvRegion region, KvDType dtype, int blockSize, int headCount, int headDim) =>
         HeadMajor(region, dtype, blockSize, headDim) with
         {
             BlockStride = Check.Stride(Stride(dtype, headDim, blockSize), Positive(headCount, nameof(headCount))),
@@ -112,7 +112,7 @@ public readonly record struct Plane
     /// <param name="tokenStride">Bytes from a token to the next.</param>
     /// <param name="headStride">Bytes from a head to the next.</param>
     /// <returns>The plane.</returns>
-    public static Plane Opaque(Region region, int rowBytes, long tokenStride, long headStride) => new()
+    public static KvPlane Opaque(KvRegion region, int rowBytes, long tokenStride, long headStride) => new()
     {
         Region = region,
         RowBytes = Positive(rowBytes, nameof(rowBytes)),
@@ -145,7 +145,7 @@ public readonly record struct Plane
         if (tokenCount <= 0 || headCount <= 0 || Region.Address == 0) return;
         int elementBytes = KvEvictLibrary.ElementBytes(DType);
         Int128 low = Offset;
-        Int128 high = Offset + (DType == DType.Opaque ? RowBytes : elementBytes);
+        Int128 high = Offset + (DType == KvDType.Opaque ? RowBytes : elementBytes);
         Reach((Int128)(tokenCount - 1) * TokenStride);
         Reach((Int128)(headCount - 1) * HeadStride);
         if (HeadDim > 0) Reach((Int128)(HeadDim - 1) * (ElementStride == 0 ? elementBytes : ElementStride));
@@ -165,17 +165,17 @@ public readonly record struct Plane
         }
     }
 
-    private static Plane Packed(Region region, DType dtype, int headDim) => new()
+    private static KvPlane Packed(KvRegion region, KvDType dtype, int headDim) => new()
     {
         Region = region,
         DType = dtype,
         HeadDim = Positive(headDim, nameof(headDim)),
     };
 
-    private static long Stride(DType dtype, int a, int b = 1)
+    private static long Stride(KvDType dtype, int a, int b = 1)
     {
         int bytes = KvEvictLibrary.ElementBytes(dtype);
-        if (bytes == 0) throw new ArgumentException("opaque rows have no elements; use Plane.Opaque", nameof(dtype));
+        if (bytes == 0) throw new ArgumentException("opaque rows have no elements; use KvPlane.Opaque", nameof(dtype));
         return Check.Stride(bytes, Positive(a, "count"), Positive(b, "count"));
     }
 

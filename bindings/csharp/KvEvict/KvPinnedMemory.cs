@@ -7,7 +7,7 @@ namespace KvEvict;
 /// a new array, or memory that exists already. For contexts on the CPU.
 /// </summary>
 /// <typeparam name="T">Element type, such as float or <see cref="Half"/>.</typeparam>
-public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T : unmanaged
+public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T : unmanaged
 {
     private readonly Memory<T> _memory;
     private MemoryHandle _pin;
@@ -15,13 +15,13 @@ public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T :
 
     /// <summary>Allocates a zeroed array where the collector moves nothing.</summary>
     /// <param name="length">Elements.</param>
-    public PinnedMemory(int length) : this(new Memory<T>(GC.AllocateArray<T>(length, pinned: true)))
+    public KvPinnedMemory(int length) : this(new Memory<T>(GC.AllocateArray<T>(length, pinned: true)))
     {
     }
 
     /// <summary>Pins memory that exists already, until this is disposed.</summary>
     /// <param name="memory">An array, a part of one, or any other memory that can be pinned.</param>
-    public PinnedMemory(Memory<T> memory)
+    public KvPinnedMemory(Memory<T> memory)
     {
         _memory = memory;
         _pin = memory.Pin();
@@ -29,7 +29,7 @@ public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T :
     }
 
     /// <summary>Gives the memory free to move again if it was not disposed.</summary>
-    ~PinnedMemory() => _pin.Dispose();
+    ~KvPinnedMemory() => _pin.Dispose();
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get; private set; }
@@ -48,7 +48,7 @@ public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T :
 
     /// <summary>The memory as a region that keeps this alive.</summary>
     /// <param name="memory">Pinned memory.</param>
-    public static implicit operator Region(PinnedMemory<T> memory)
+    public static implicit operator KvRegion(KvPinnedMemory<T> memory)
     {
         ArgumentNullException.ThrowIfNull(memory);
         return memory.ToRegion();
@@ -56,10 +56,10 @@ public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T :
 
     /// <summary>The memory as a region that keeps this alive.</summary>
     /// <returns>All of it.</returns>
-    public Region ToRegion() => Region.OfHost(Address, (long)Length * sizeof(T), this);
+    public KvRegion ToRegion() => KvRegion.OfHost(Address, (long)Length * sizeof(T), this);
 
     /// <summary>
-    /// Gives the memory free to move again; calls with a <see cref="Region"/> of it fail from now on. Must not
+    /// Gives the memory free to move again; calls with a <see cref="KvRegion"/> of it fail from now on. Must not
     /// run while such a call does.
     /// </summary>
     public void Dispose()
@@ -70,7 +70,7 @@ public sealed unsafe class PinnedMemory<T> : IDisposable, IRegionOwner where T :
         GC.SuppressFinalize(this);
     }
 
-    private PinnedMemory<T> Open()
+    private KvPinnedMemory<T> Open()
     {
         ObjectDisposedException.ThrowIf(IsDisposed, this);
         return this;

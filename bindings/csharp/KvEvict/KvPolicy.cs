@@ -14,29 +14,29 @@ namespace KvEvict;
 /// </remarks>
 /// <example>
 /// <code>
-/// Policy a = Policy.Parse("snapkv:budget=2048,window=32");
-/// Policy b = new Policy(PolicyKind.PyramidKV) with { Budget = 0.25, Sink = 8 };
-/// Policy c = Policy.Parse("snapkv-kvpress");   // a preset, see Policy.Presets
+/// KvPolicy a = KvPolicy.Parse("snapkv:budget=2048,window=32");
+/// KvPolicy b = new KvPolicy(KvPolicyKind.PyramidKV) with { Budget = 0.25, Sink = 8 };
+/// KvPolicy c = KvPolicy.Parse("snapkv-kvpress");   // a preset, see KvPolicy.Presets
 /// </code>
 /// </example>
-public sealed unsafe record Policy
+public sealed unsafe record KvPolicy
 {
     private kvevict_policy _native;
 
     /// <summary>The defaults of a kind of policy.</summary>
-    /// <param name="kind">The kind; <see cref="PolicyKind.None"/> touches nothing.</param>
+    /// <param name="kind">The kind; <see cref="KvPolicyKind.None"/> touches nothing.</param>
     /// <exception cref="KvEvictException">There is no such kind.</exception>
-    public Policy(PolicyKind kind)
+    public KvPolicy(KvPolicyKind kind)
     {
         kvevict_policy native;
         Native.kvevict_policy_init(&native, (nuint)sizeof(kvevict_policy), kind);
         _native = native;
     }
 
-    private Policy(kvevict_policy native) => _native = native;
+    private KvPolicy(kvevict_policy native) => _native = native;
 
     /// <summary>What ranks the tokens.</summary>
-    public PolicyKind Kind => _native.kind;
+    public KvPolicyKind Kind => _native.kind;
 
     /// <summary>
     /// Tokens kept per KV head and layer (on average over the layers), everything included. (0, 1]: ratio of
@@ -64,7 +64,7 @@ public sealed unsafe record Policy
     public bool KeepWindow { get => _native.keep_window != 0; init => _native.keep_window = value ? 1u : 0; }
 
     /// <summary>Pooling of scores along the tokens.</summary>
-    public Pool Pool { get => _native.pool; init => _native.pool = value; }
+    public KvPool Pool { get => _native.pool; init => _native.pool = value; }
 
     /// <summary>Odd width of the pooling up to 1023.</summary>
     public int PoolKernel
@@ -74,28 +74,28 @@ public sealed unsafe record Policy
     }
 
     /// <summary>What average pooling divides by at an edge.</summary>
-    public PoolEdge PoolEdge { get => _native.pool_edge; init => _native.pool_edge = value; }
+    public KvPoolEdge PoolEdge { get => _native.pool_edge; init => _native.pool_edge = value; }
 
     /// <summary>How the window's rows become one; mean or sum.</summary>
-    public Reduce WindowReduce { get => _native.window_reduce; init => _native.window_reduce = value; }
+    public KvReduce WindowReduce { get => _native.window_reduce; init => _native.window_reduce = value; }
 
     /// <summary>How the query heads of a KV head become one.</summary>
-    public Reduce GroupReduce { get => _native.group_reduce; init => _native.group_reduce = value; }
+    public KvReduce GroupReduce { get => _native.group_reduce; init => _native.group_reduce = value; }
 
     /// <summary>Whether heads are reduced before pooling or after.</summary>
-    public ShapingOrder ShapingOrder { get => _native.shaping_order; init => _native.shaping_order = value; }
+    public KvShapingOrder ShapingOrder { get => _native.shaping_order; init => _native.shaping_order = value; }
 
     /// <summary>What shares one keep list.</summary>
-    public Scope Scope { get => _native.scope; init => _native.scope = value; }
+    public KvScope Scope { get => _native.scope; init => _native.scope = value; }
 
     /// <summary>How the heads (and layers) that share a list become one.</summary>
-    public Reduce ScopeReduce { get => _native.scope_reduce; init => _native.scope_reduce = value; }
+    public KvReduce ScopeReduce { get => _native.scope_reduce; init => _native.scope_reduce = value; }
 
     /// <summary>Which of two equal scores survives.</summary>
-    public Tie Tie { get => _native.tie; init => _native.tie = value; }
+    public KvTie Tie { get => _native.tie; init => _native.tie = value; }
 
     /// <summary>How the budget is spread over the layers.</summary>
-    public LayerSplit LayerSplit { get => _native.layer_split; init => _native.layer_split = value; }
+    public KvLayerSplit LayerSplit { get => _native.layer_split; init => _native.layer_split = value; }
 
     /// <summary>Ratio of the geometric split, in (0, 1].</summary>
     public double PyramidAlpha { get => _native.pyramid_alpha; init => _native.pyramid_alpha = value; }
@@ -111,10 +111,10 @@ public sealed unsafe record Policy
     public ulong Seed { get => _native.seed; init => _native.seed = value; }
 
     /// <summary>The policies, as in the text form.</summary>
-    public static IReadOnlyList<PolicyInfo> All => PolicyTables.ReadPolicies();
+    public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();
 
     /// <summary>The presets: the options under which another implementation's keep sets come out.</summary>
-    public static IReadOnlyList<PresetInfo> Presets => PolicyTables.ReadPresets();
+    public static IReadOnlyList<KvPresetInfo> Presets => PolicyTables.ReadPresets();
 
     /// <summary>
     /// Reads the text form: <c>name</c> or <c>name:key=value,key=value</c> with the name of a policy or a
@@ -126,28 +126,28 @@ public sealed unsafe record Policy
     /// <exception cref="KvEvictException">
     /// The text cannot be read: the message has the column and what was expected there.
     /// </exception>
-    public static Policy Parse(string text)
+    public static KvPolicy Parse(string text)
     {
         ArgumentNullException.ThrowIfNull(text);
         kvevict_policy native = new() { struct_size = (uint)sizeof(kvevict_policy) };
         fixed (byte* utf8 = ZeroTerminated(text)) Native.kvevict_policy_parse(utf8, &native);
-        return new Policy(native);
+        return new KvPolicy(native);
     }
 
     /// <summary>Reads the text form, if it is one.</summary>
     /// <param name="text">As for <see cref="Parse"/>.</param>
     /// <param name="policy">The policy, if it was.</param>
     /// <returns>Whether it was.</returns>
-    public static bool TryParse([NotNullWhen(true)] string? text, [NotNullWhen(true)] out Policy? policy)
+    public static bool TryParse([NotNullWhen(true)] string? text, [NotNullWhen(true)] out KvPolicy? policy)
     {
         policy = null;
         if (text is null) return false;
         kvevict_policy native = new() { struct_size = (uint)sizeof(kvevict_policy) };
         fixed (byte* utf8 = ZeroTerminated(text))
         {
-            if (NativePINVOKE.kvevict_policy_parse(utf8, &native) != Status.Ok) return false;
+            if (NativePINVOKE.kvevict_policy_parse(utf8, &native) != KvStatus.Ok) return false;
         }
-        policy = new Policy(native);
+        policy = new KvPolicy(native);
         return true;
     }
 
@@ -179,12 +179,13 @@ public sealed unsafe record Policy
     /// <param name="contextTokens">Tokens, at least 1.</param>
     /// <returns>What would be kept.</returns>
     /// <exception cref="KvEvictException">The context is too short for what must stay.</exception>
-    public ResolvedPolicy Resolve(int contextTokens)
+    public KvResolvedPolicy Resolve(int contextTokens)
     {
         kvevict_policy native = _native;
         kvevict_resolved_policy r = new() { struct_size = (uint)sizeof(kvevict_resolved_policy) };
         Native.kvevict_policy_resolve(&native, Check.Count(contextTokens, nameof(contextTokens)), &r);
-        return new ResolvedPolicy((int)r.budget, (int)r.n_sink, (int)r.n_recent, (int)r.n_selected, (int)r.obs_window);
+        return new KvResolvedPolicy((int)r.budget, (int)r.n_sink, (int)r.n_recent, (int)r.n_selected,
+                                    (int)r.obs_window);
     }
 
     /// <summary>Tokens each layer keeps of a context: the budget spread by <see cref="LayerSplit"/>.</summary>
@@ -210,7 +211,7 @@ public sealed unsafe record Policy
     {
         kvevict_policy native = _native;
         nuint length;
-        if (NativePINVOKE.kvevict_policy_format(&native, null, 0, &length) != Status.Ok) return $"{Kind}: not valid";
+        if (NativePINVOKE.kvevict_policy_format(&native, null, 0, &length) != KvStatus.Ok) return $"{Kind}: not valid";
         byte[] text = new byte[length + 1];
         fixed (byte* utf8 = text) Native.kvevict_policy_format(&native, utf8, (nuint)text.Length, null);
         return Encoding.ASCII.GetString(text, 0, (int)length);
@@ -219,7 +220,7 @@ public sealed unsafe record Policy
     /// <summary>Whether all properties are equal.</summary>
     /// <param name="other">Another policy.</param>
     /// <returns>True if they are.</returns>
-    public bool Equals(Policy? other) => other is not null && Bytes.SequenceEqual(other.Bytes);
+    public bool Equals(KvPolicy? other) => other is not null && Bytes.SequenceEqual(other.Bytes);
 
     /// <summary>A hash of all properties.</summary>
     /// <returns>The hash.</returns>

@@ -1,13 +1,13 @@
 namespace KvEvict;
 
-/// <summary>A piece of the library's work that a <see cref="ParallelRunner"/> spreads over threads.</summary>
-public sealed unsafe class ParallelTask
+/// <summary>A piece of the library's work that a <see cref="KvParallelRunner"/> spreads over threads.</summary>
+public sealed unsafe class KvParallelTask
 {
     private readonly delegate* unmanaged[Cdecl]<void*, uint, uint, void> _run;
     private readonly void* _task;
     private readonly bool[] _done;
 
-    internal ParallelTask(delegate* unmanaged[Cdecl]<void*, uint, uint, void> run, void* task, int itemCount)
+    internal KvParallelTask(delegate* unmanaged[Cdecl]<void*, uint, uint, void> run, void* task, int itemCount)
     {
         _run = run;
         _task = task;
@@ -39,7 +39,7 @@ public sealed unsafe class ParallelTask
     }
 
     /// <summary>The default runner: tasks of the .NET thread pool.</summary>
-    internal static ParallelRunner OnThreadPool(int threadCount) => (itemCount, task) =>
+    internal static KvParallelRunner OnThreadPool(int threadCount) => (itemCount, task) =>
     {
         int next = -1;
         Parallel.For(0, Math.Min(threadCount, itemCount), worker =>

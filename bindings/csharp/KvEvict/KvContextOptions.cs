@@ -1,10 +1,10 @@
 namespace KvEvict;
 
-/// <summary>How to make a <see cref="Context"/>. The defaults are the CPU and the calling thread.</summary>
-public sealed record ContextOptions
+/// <summary>How to make a <see cref="KvContext"/>. The defaults are the CPU and the calling thread.</summary>
+public sealed record KvContextOptions
 {
     /// <summary>Where the caches lie.</summary>
-    public Device Device { get; init; }
+    public KvDevice Device { get; init; }
 
     /// <summary>Workers that <see cref="Parallel"/> may use at the same time, 1 to 1024.</summary>
     public int ThreadCount { get; init; } = 1;
@@ -12,16 +12,16 @@ public sealed record ContextOptions
     /// <summary>
     /// Your thread pool; null: with a <see cref="ThreadCount"/> above 1, tasks of the .NET thread pool.
     /// </summary>
-    public ParallelRunner? Parallel { get; init; }
+    public KvParallelRunner? Parallel { get; init; }
 
     /// <summary>Receives log lines, on the thread of a constructor; null: silence.</summary>
-    public Action<LogLevel, string>? Log { get; init; }
+    public Action<KvLogLevel, string>? Log { get; init; }
 
     /// <summary>Lines above this level are not sent.</summary>
-    public LogLevel LogLevel { get; init; }
+    public KvLogLevel LogLevel { get; init; }
 
     /// <summary>Host memory of contexts, plans and sequences; null: the C runtime's.</summary>
-    public MemoryHooks? Memory { get; init; }
+    public KvMemoryHooks? Memory { get; init; }
 
     /// <summary>
     /// CUcontext to work in; 0: the one current on the creating thread. It must outlive the handles:
@@ -44,7 +44,7 @@ public sealed record ContextOptions
     /// <summary>
     /// Device memory of sequences, called with the CUcontext current; null: cuMemAlloc.
     /// </summary>
-    public MemoryHooks? DeviceMemory { get; init; }
+    public KvMemoryHooks? DeviceMemory { get; init; }
 
     /// <summary>
     /// An eviction scores on the GPU and selects on the host: it waits for the stream, and the host knows
@@ -61,7 +61,7 @@ public sealed record ContextOptions
 /// <summary>
 /// Runs <c>task.Run(item, worker)</c> once for every item from 0 to <paramref name="itemCount"/> - 1, in any
 /// order and on any threads, and returns when all are done. A worker number is below the context's
-/// <see cref="ContextOptions.ThreadCount"/>, and no two items run with the same one at the same time.
+/// <see cref="KvContextOptions.ThreadCount"/>, and no two items run with the same one at the same time.
 /// </summary>
 /// <remarks>
 /// It may throw, once none of its items runs any more: what it left out is then done on the calling thread,
@@ -69,13 +69,13 @@ public sealed record ContextOptions
 /// </remarks>
 /// <param name="itemCount">Number of items.</param>
 /// <param name="task">What to run.</param>
-public delegate void ParallelRunner(int itemCount, ParallelTask task);
+public delegate void KvParallelRunner(int itemCount, KvParallelTask task);
 
 /// <summary>
 /// Memory for the library. May be called from any thread that creates, disposes or finalizes an object made
 /// from the context.
 /// </summary>
-public abstract class MemoryHooks
+public abstract class KvMemoryHooks
 {
     /// <summary>Allocates memory; an exception counts as none left.</summary>
     /// <param name="bytes">Size, above 0.</param>

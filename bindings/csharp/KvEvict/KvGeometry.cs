@@ -1,7 +1,7 @@
 namespace KvEvict;
 
 /// <summary>The attention geometry of a model whose layers are alike.</summary>
-public sealed record Geometry
+public sealed record KvGeometry
 {
     /// <summary>Layers, 1 to 4096.</summary>
     public required int Layers { get; init; }
@@ -22,13 +22,13 @@ public sealed record Geometry
     public required int MaxTokens { get; init; }
 
     /// <summary>Element type of the queries handed to capture and score.</summary>
-    public DType QueryType { get; init; } = DType.F32;
+    public KvDType QueryType { get; init; } = KvDType.F32;
 
     /// <summary>Element type of the keys.</summary>
-    public DType KeyType { get; init; } = DType.F32;
+    public KvDType KeyType { get; init; } = KvDType.F32;
 
     /// <summary>Element type of the values.</summary>
-    public DType ValueType { get; init; } = DType.F32;
+    public KvDType ValueType { get; init; } = KvDType.F32;
 
     /// <summary>Multiplies q.k; 0 means 1/sqrt(KeyHeadDim).</summary>
     public float SoftmaxScale { get; init; }

@@ -9,34 +9,34 @@ namespace KvEvict;
 /// <example>
 /// Score, select and compact the cache of a model whose last 32 queries were captured:
 /// <code>
-/// using var context = new Context();
-/// var model = new Geometry { Layers = 1, QueryHeads = 8, KvHeads = 2, KeyHeadDim = 64, ValueHeadDim = 64,
+/// using var context = new KvContext();
+/// var model = new KvGeometry { Layers = 1, QueryHeads = 8, KvHeads = 2, KeyHeadDim = 64, ValueHeadDim = 64,
 ///                            MaxTokens = 4096 };
-/// using var plan = new Plan(context, model, Policy.Parse("snapkv:budget=512,window=32"));
-/// using var sequence = new Sequence(plan);
-/// using var workspace = plan.CreateWorkspace(Operation.Evict);
+/// using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=512,window=32"));
+/// using var sequence = new KvSequence(plan);
+/// using var workspace = plan.CreateWorkspace(KvOperation.Evict);
 ///
-/// using var k = new PinnedMemory&lt;float&gt;(4096 * 2 * 64);          // the engine's own cache
-/// using var v = new PinnedMemory&lt;float&gt;(4096 * 2 * 64);
-/// using var q = new PinnedMemory&lt;float&gt;(4096 * 8 * 64);
-/// var view = new View(2, Plane.TokenMajor(k, DType.F32, 2, 64), Plane.TokenMajor(v, DType.F32, 2, 64));
+/// using var k = new KvPinnedMemory&lt;float&gt;(4096 * 2 * 64);          // the engine's own cache
+/// using var v = new KvPinnedMemory&lt;float&gt;(4096 * 2 * 64);
+/// using var q = new KvPinnedMemory&lt;float&gt;(4096 * 8 * 64);
+/// var view = new KvView(2, KvPlane.TokenMajor(k, KvDType.F32, 2, 64), KvPlane.TokenMajor(v, KvDType.F32, 2, 64));
 ///
-/// sequence.Capture(layer: 0, Plane.TokenMajor(q, DType.F32, 8, 64), rowCount: 4096, firstPosition: 0);
+/// sequence.Capture(layer: 0, KvPlane.TokenMajor(q, KvDType.F32, 8, 64), rowCount: 4096, firstPosition: 0);
 /// sequence.Append(4096);
 /// sequence.Evict([view], workspace);
 /// Console.WriteLine($"next: slot {sequence.StoredLength(0)}, position {sequence.LogicalLength}");
 /// </code>
 /// </example>
-public sealed unsafe class Context : IDisposable
+public sealed unsafe class KvContext : IDisposable
 {
     private readonly ContextHandle _handle;
 
     /// <summary>Creates a context.</summary>
     /// <param name="options">null for the CPU and the calling thread.</param>
     /// <exception cref="KvEvictException">The options do not go together, or the device is not there.</exception>
-    public Context(ContextOptions? options = null)
+    public KvContext(KvContextOptions? options = null)
     {
-        options ??= new ContextOptions();
+        options ??= new KvContextOptions();
         kvevict_context_options native;
         Native.kvevict_context_options_init(&native, (nuint)sizeof(kvevict_context_options));
         native.device = options.Device;
@@ -73,7 +73,7 @@ public sealed unsafe class Context : IDisposable
     }
 
     /// <summary>Where the caches lie.</summary>
-    public Device Device { get; }
+    public KvDevice Device { get; }
 
     internal ContextHandle Handle => Check.Open(_handle, this);
 
@@ -83,7 +83,7 @@ public sealed unsafe class Context : IDisposable
     /// </summary>
     /// <param name="plan">Made from this context; null: only the kernels that serve every plan.</param>
     /// <exception cref="KvEvictException">A kernel does not compile: the message has the log.</exception>
-    public void Prepare(Plan? plan = null) => Native.kvevict_context_prepare(Handle, plan?.Handle);
+    public void Prepare(KvPlan? plan = null) => Native.kvevict_context_prepare(Handle, plan?.Handle);
 
     /// <summary>
     /// Moves one layer's surviving rows to slots [0, n), in place; K, V and companions alike. This overload is
@@ -94,13 +94,13 @@ public sealed unsafe class Context : IDisposable
     /// <param name="keep">
     /// [<paramref name="listCount"/>, n] slots, strictly ascending per list, each below
     /// <paramref name="tokenCount"/>. For lists in another order there is
-    /// <see cref="Reorder(View, int, ReadOnlySpan{int}, Region, int)"/>.
+    /// <see cref="Reorder(KvView, int, ReadOnlySpan{int}, KvRegion, int)"/>.
     /// </param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
-    public void Compact(View view, int tokenCount, ReadOnlySpan<int> keep, int listCount = 1)
+    public void Compact(KvView view, int tokenCount, ReadOnlySpan<int> keep, int listCount = 1)
     {
         Handle.RefuseHostMemory(nameof(keep));
         fixed (int* slots = keep) Compact(view, tokenCount, slots, (nuint)keep.Length, listCount, default, 0);
@@ -117,8 +117,8 @@ public sealed unsafe class Context : IDisposable
     /// </param>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
-    public void Compact(View view, int tokenCount, Region keep, int listCount = 1, nint stream = 0,
-                        Region workspace = default)
+    public void Compact(KvView view, int tokenCount, KvRegion keep, int listCount = 1, nint stream = 0,
+                        KvRegion workspace = default)
     {
         Compact(view, tokenCount, (int*)keep.Resolve(Handle, nameof(keep)), keep.Elements<int>(), listCount,
                 workspace, stream);
@@ -131,7 +131,7 @@ public sealed unsafe class Context : IDisposable
     /// <returns>Bytes; 0 on the CPU, and on CUDA where rows are wide enough to move without.</returns>
     /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
     /// <exception cref="KvEvictException">The view cannot be.</exception>
-    public long CompactWorkspaceBytes(View view, int keepCount)
+    public long CompactWorkspaceBytes(KvView view, int keepCount)
     {
         ArgumentNullException.ThrowIfNull(view);
         uint count = Check.Count(keepCount, nameof(keepCount));
@@ -162,7 +162,7 @@ public sealed unsafe class Context : IDisposable
     /// <exception cref="KvEvictException">
     /// A slot is out of range, the workspace is too small, or the view cannot be.
     /// </exception>
-    public void Reorder(View view, int tokenCount, ReadOnlySpan<int> slots, Region workspace, int listCount = 1)
+    public void Reorder(KvView view, int tokenCount, ReadOnlySpan<int> slots, KvRegion workspace, int listCount = 1)
     {
         Handle.RefuseHostMemory(nameof(slots));
         fixed (int* first = slots) Reorder(view, tokenCount, first, (nuint)slots.Length, workspace, listCount, 0);
@@ -179,7 +179,7 @@ public sealed unsafe class Context : IDisposable
     /// <exception cref="KvEvictException">
     /// A slot is out of range, the workspace is too small, or the view cannot be.
     /// </exception>
-    public void Reorder(View view, int tokenCount, Region slots, Region workspace, int listCount = 1,
+    public void Reorder(KvView view, int tokenCount, KvRegion slots, KvRegion workspace, int listCount = 1,
                         nint stream = 0)
     {
         Reorder(view, tokenCount, (int*)slots.Resolve(Handle, nameof(slots)), slots.Elements<int>(), workspace,
@@ -194,7 +194,7 @@ public sealed unsafe class Context : IDisposable
     /// <returns>Bytes; 0 for no slots.</returns>
     /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
     /// <exception cref="KvEvictException">The view, or so many lists, cannot be.</exception>
-    public long ReorderWorkspaceBytes(View view, int slotCount, int listCount = 1)
+    public long ReorderWorkspaceBytes(KvView view, int slotCount, int listCount = 1)
     {
         ArgumentNullException.ThrowIfNull(view);
         uint count = Check.Count(slotCount, nameof(slotCount));
@@ -216,16 +216,16 @@ public sealed unsafe class Context : IDisposable
     /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The view, or so many lists, cannot be.</exception>
-    public Workspace CreateReorderWorkspace(View view, int slotCount, int listCount = 1)
+    public KvWorkspace CreateReorderWorkspace(KvView view, int slotCount, int listCount = 1)
     {
         Handle.RefuseHostMemory("workspace");
-        return new Workspace(ReorderWorkspaceBytes(view, slotCount, listCount));
+        return new KvWorkspace(ReorderWorkspaceBytes(view, slotCount, listCount));
     }
 
     /// <summary>Releases it with the last object made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void Compact(View view, int tokenCount, int* keep, nuint keepLength, int listCount, Region workspace,
+    private void Compact(KvView view, int tokenCount, int* keep, nuint keepLength, int listCount, KvRegion workspace,
                          nint stream)
     {
         ArgumentNullException.ThrowIfNull(view);
@@ -240,7 +240,7 @@ public sealed unsafe class Context : IDisposable
         handle.Hooks?.ThrowIfFailed();
     }
 
-    private void Reorder(View view, int tokenCount, int* slots, nuint slotsLength, Region workspace, int listCount,
+    private void Reorder(KvView view, int tokenCount, int* slots, nuint slotsLength, KvRegion workspace, int listCount,
                          nint stream)
     {
         ArgumentNullException.ThrowIfNull(view);

@@ -5,11 +5,11 @@ namespace KvEvict;
 /// alive and checks that it is not disposed; nothing is copied.
 /// </summary>
 /// <remarks>
-/// <see cref="PinnedMemory{T}"/> and <see cref="Workspace"/> convert to it by themselves, for the CPU; a context
+/// <see cref="KvPinnedMemory{T}"/> and <see cref="KvWorkspace"/> convert to it by themselves, for the CPU; a context
 /// on CUDA refuses such regions. There a call only queues its work: keep the owner until the stream has passed
 /// it. Host memory that is registered with the driver is named by its address.
 /// </remarks>
-public readonly record struct Region
+public readonly record struct KvRegion
 {
     private bool IsOfHost { get; init; }
 
@@ -17,7 +17,7 @@ public readonly record struct Region
     /// <param name="address">A host pointer, or a CUdeviceptr.</param>
     /// <param name="bytes">Its size; rows outside are an error where they are used.</param>
     /// <param name="owner">What has to stay alive as long as the range is used.</param>
-    public Region(ulong address, long bytes, object? owner = null)
+    public KvRegion(ulong address, long bytes, object? owner = null)
     {
         ArgumentOutOfRangeException.ThrowIfNegative(bytes);
         Address = address;
@@ -29,7 +29,7 @@ public readonly record struct Region
     /// <param name="address">A host pointer, or a CUdeviceptr.</param>
     /// <param name="bytes">Its size; rows outside are an error where they are used.</param>
     /// <param name="owner">What has to stay alive as long as the range is used.</param>
-    public Region(nint address, long bytes, object? owner = null) : this((ulong)address, bytes, owner)
+    public KvRegion(nint address, long bytes, object? owner = null) : this((ulong)address, bytes, owner)
     {
     }
 
@@ -42,7 +42,7 @@ public readonly record struct Region
     internal object? Owner { get; }
 
     /// <summary>Names memory that this library made or pinned.</summary>
-    internal static Region OfHost(ulong address, long bytes, IRegionOwner owner) =>
+    internal static KvRegion OfHost(ulong address, long bytes, IRegionOwner owner) =>
         new(address, bytes, owner) { IsOfHost = true };
 
     /// <summary>

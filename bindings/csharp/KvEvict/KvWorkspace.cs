@@ -4,19 +4,19 @@ namespace KvEvict;
 
 /// <summary>
 /// Scratch memory for calls on the CPU, aligned as they want it; from
-/// <see cref="Plan.CreateWorkspace(Operation)"/> or <see cref="Context.CreateReorderWorkspace"/>. One serves
+/// <see cref="KvPlan.CreateWorkspace(KvOperation)"/> or <see cref="KvContext.CreateReorderWorkspace"/>. One serves
 /// all sequences whose calls do not run at the same time. For a context on CUDA hand over a
-/// <see cref="Region"/> of device memory instead.
+/// <see cref="KvRegion"/> of device memory instead.
 /// </summary>
-public sealed unsafe class Workspace : IDisposable, IRegionOwner
+public sealed unsafe class KvWorkspace : IDisposable, IRegionOwner
 {
     private const nuint Alignment = 64;
     private readonly long _bytes;
     private void* _memory;
 
     /// <summary>Allocates.</summary>
-    /// <param name="bytes">Size, such as <see cref="Plan.WorkspaceBytes"/>.</param>
-    public Workspace(long bytes)
+    /// <param name="bytes">Size, such as <see cref="KvPlan.WorkspaceBytes"/>.</param>
+    public KvWorkspace(long bytes)
     {
         ArgumentOutOfRangeException.ThrowIfNegative(bytes);
         _bytes = bytes;
@@ -24,14 +24,14 @@ public sealed unsafe class Workspace : IDisposable, IRegionOwner
     }
 
     /// <summary>Frees the memory if it was not disposed.</summary>
-    ~Workspace() => Free();
+    ~KvWorkspace() => Free();
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed => _memory is null;
 
     /// <summary>The memory as a region that keeps this alive.</summary>
     /// <param name="workspace">A workspace.</param>
-    public static implicit operator Region(Workspace workspace)
+    public static implicit operator KvRegion(KvWorkspace workspace)
     {
         ArgumentNullException.ThrowIfNull(workspace);
         return workspace.ToRegion();
@@ -39,10 +39,10 @@ public sealed unsafe class Workspace : IDisposable, IRegionOwner
 
     /// <summary>The memory as a region that keeps this alive.</summary>
     /// <returns>All of it.</returns>
-    public Region ToRegion()
+    public KvRegion ToRegion()
     {
         ObjectDisposedException.ThrowIf(IsDisposed, this);
-        return Region.OfHost((ulong)_memory, _bytes, this);
+        return KvRegion.OfHost((ulong)_memory, _bytes, this);
     }
 
     /// <summary>Frees the memory. Must not run while a call uses it.</summary>
