@@ -114,6 +114,7 @@ Status CompactIn(CompactForm form, const Context& context, Stream stream,
 
 Status Run_compact(const Context& context, Stream stream,
                    const CompactArgs& args) {
+  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::gather_rows));
   for (const LayerJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckKeepLists(context, stream, job, args.n_lists,
                                       KeepOrder::kAscending, "keep"));

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <span>
+#include <vector>
 
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
@@ -64,6 +66,83 @@ void Fill(Evictable& e) {
   e.side.Prefill(120, 20, 20);
 }
 
+// ---- All that may be captured ----
+
+struct Door {
+  const char* name;
+  Call call;
+};
+
+// Every door, of a sequence that holds 80 of 140 tokens or none. The eviction
+// comes last, since it is one that changes what is held.
+std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
+  kvevict_sequence* const s = e.side.sequence();
+  const kvevict_plan* const plan = e.side.plan();
+  const kvevict_context* const context = e.side.context();
+  const kvevict_view* const view = e.twin.device_views().data();
+  const kvevict_plane queries = e.twin.DeviceQueries(0, 0);
+  kvevict_plane lse{};
+  lse.data = e.workspace.address();
+  lse.dtype = KVEVICT_DTYPE_F32;
+  lse.head_dim = 1;
+  const uint32_t next = e.side.Logical();
+  float* const scores = e.workspace.pointer<float>();
+  int32_t* const keep = e.keep.pointer<int32_t>();
+  void* const workspace = e.workspace.pointer<void>();
+  const size_t n_bytes = e.workspace.n_bytes();
+  const kvevict_stream stream = gpu.stream();
+  const auto select = [=](std::span<const int32_t> protect) {
+    uint32_t n_keep = 0;
+    return kvevict_select(plan, 0, scores, 240, 120, protect.data(),
+                          protect.size(), keep, 240, workspace, n_bytes,
+                          &n_keep, stream);
+  };
+  return {
+      {"capture",
+       [=] { return kvevict_sequence_capture(s, 0, &queries, 1, next); }},
+      {"capture_layers",
+       [=] {
+         const kvevict_plane both[] = {queries, queries};
+         return kvevict_sequence_capture_layers(s, both, 2, 1, next);
+       }},
+      {"capture_lse",
+       [=] {
+         const uint32_t last = next == 0 ? 0 : next - 1;
+         return kvevict_sequence_capture_lse(s, 0, &lse, 1, last);
+       }},
+      {"append", [=] { return kvevict_sequence_append(s, 1); }},
+      {"trim", [=] { return kvevict_sequence_trim(s, next == 0 ? 0 : 130); }},
+      {"reset", [=] { return kvevict_sequence_reset(s); }},
+      {"score_window",
+       [=] {
+         return kvevict_score_window(plan, &queries, nullptr, view, 60, scores,
+                                     120, workspace, n_bytes, stream);
+       }},
+      {"select", [=] { return select({}); }},
+      {"select, one protected",
+       [=] {
+         constexpr int32_t kProtect[] = {20};
+         return select(kProtect);
+       }},
+      {"compact",
+       [=] {
+         return kvevict_compact(context, view, 120, keep, 10, 1, nullptr, 0,
+                                stream);
+       }},
+      {"compact, with a workspace",
+       [=] {
+         return kvevict_compact(context, view, 120, keep, 10, 1, workspace,
+                                n_bytes, stream);
+       }},
+      {"reorder",
+       [=] {
+         return kvevict_reorder(context, view, 120, keep, 10, 1, workspace,
+                                n_bytes, stream);
+       }},
+      {"evict", [&e] { return e.Evict(); }},
+  };
+}
+
 // ---- What waits ----
 
 void CheckDebug(const Gpu& gpu, Report* report) {
@@ -71,52 +150,10 @@ void CheckDebug(const Gpu& gpu, Report* report) {
   options.debug = 1;
   Evictable e(gpu, &options);
   Fill(e);
-  kvevict_sequence* const s = e.side.sequence();
-  const kvevict_view& view = e.twin.device_views()[0];
-  const kvevict_plane queries = e.twin.DeviceQueries(0, 0);
-  kvevict_plane lse{};
-  lse.data = e.workspace.address();
-  lse.dtype = KVEVICT_DTYPE_F32;
-  lse.head_dim = 1;
-  uint32_t n_keep = 0;
-  float* const scores = e.workspace.pointer<float>();
-  int32_t* const keep = e.workspace.pointer<int32_t>();
-  void* const workspace = e.workspace.pointer<void>();
-  const size_t n_bytes = e.workspace.n_bytes();
-  const Call calls[] = {
-      [&] { return kvevict_sequence_capture(s, 0, &queries, 1, 140); },
-      [&] {
-        const kvevict_plane both[] = {queries, queries};
-        return kvevict_sequence_capture_layers(s, both, 2, 1, 140);
-      },
-      [&] { return kvevict_sequence_capture_lse(s, 0, &lse, 1, 139); },
-      [&] { return kvevict_sequence_append(s, 1); },
-      [&] { return kvevict_sequence_trim(s, 130); },
-      [&] { return kvevict_sequence_reset(s); },
-      [&] { return e.Evict(); },
-      [&] {
-        return kvevict_score_window(e.side.plan(), &queries, nullptr, &view, 60,
-                                    scores, 120, workspace, n_bytes,
-                                    gpu.stream());
-      },
-      [&] {
-        return kvevict_select(e.side.plan(), 0, scores, 240, 120, nullptr, 0,
-                              keep, 240, workspace, n_bytes, &n_keep,
-                              gpu.stream());
-      },
-      [&] {
-        return kvevict_compact(e.side.context(), &view, 120, keep, 10, 1,
-                               nullptr, 0, gpu.stream());
-      },
-      [&] {
-        return kvevict_reorder(e.side.context(), &view, 120, keep, 10, 1,
-                               workspace, n_bytes, gpu.stream());
-      },
-  };
-  for (const Call& call : calls) {
-    ExpectRefused(gpu, gpu.stream(), "debug", call, report);
+  for (const Door& door : Doors(gpu, e)) {
+    ExpectRefused(gpu, gpu.stream(), "debug", door.call, report);
     report->FailIf(e.side.Stored(0) != 80 || e.side.Logical() != 140,
-                   "the sequence has changed");
+                   fmt::format("{}: the sequence has changed", door.name));
   }
   Check(e.Evict());
 }
@@ -215,15 +252,53 @@ void CheckWaitingBeside(const Gpu& gpu, Report* report) {
 
 // ---- What compiles ----
 
-// A capture gets all of an operation's work or none.
-void CheckPartlyPrepared(const Gpu& gpu, Report* report) {
+// A capture gets all of a door's work or none, whichever door has been opened
+// before and has had its own kernels compiled.
+void CheckPartlyPrepared(const Gpu& gpu, const char* policy, Report* report) {
+  constexpr int kNone = -1;
+  int n_refused = 0;
+  int n_captured = 0;
+  for (int opened = kNone, n_doors = 1; opened < n_doors; ++opened) {
+    Evictable e(gpu, nullptr, policy);
+    if (opened != kNone) {
+      e.side.Prefill(0, 120, 50);
+      const std::vector<Door> doors = Doors(gpu, e);
+      n_doors = static_cast<int>(doors.size());
+      // May say that there is nothing to do, or that it cannot be.
+      (void)doors[opened].call();
+      gpu.Synchronize();
+    }
+    for (const Door& door : Doors(gpu, e)) {
+      const uint64_t before = CallsThatQueue();
+      kvevict_status status = KVEVICT_OK;
+      Capture(
+          gpu, gpu.stream(), [&] { status = door.call(); }, report);
+      if (status == KVEVICT_OK) {
+        ++n_captured;
+        continue;
+      }
+      ++n_refused;
+      report->FailIf(
+          CallsThatQueue() != before,
+          fmt::format("{} after {}: {}, and something was queued", door.name,
+                      opened == kNone ? "none" : Doors(gpu, e)[opened].name,
+                      kvevict_last_error_message()));
+    }
+  }
+  report->FailIf(n_refused == 0, "nothing was refused");
+  report->FailIf(n_captured == 0, "nothing was captured");
+  report->Note("refused", n_refused);
+  report->Note("captured", n_captured);
+}
+
+// What was refused goes well outside of a capture, and then within one.
+void CheckPreparedByUse(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
   e.side.Prefill(0, 120, 50);
   (void)e.side.Score(0, 120);  // has the scorer compiled, and no selection
   ExpectRefused(
       gpu, gpu.stream(), "not prepared", [&] { return e.Evict(); }, report);
   Check(e.Evict());
-  // That compiled all that it wants.
   e.side.Prefill(120, 20, 20);
   Capture(
       gpu, gpu.stream(), [&] { Check(e.Evict()); }, report);
@@ -257,8 +332,14 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckProtected(gpu, report); });
   report->Check("beside a capture, waiting is allowed",
                 [&] { CheckWaitingBeside(gpu, report); });
-  report->Check("in a capture, partly prepared evictions are refused",
-                [&] { CheckPartlyPrepared(gpu, report); });
+  for (const char* policy : {kPolicy, "snapkv:budget=60,scope=layer,window=16",
+                             "snapkv:budget=60,scope=model,window=16"}) {
+    report->Check(
+        fmt::format("in a capture, all of a door or none, {}", policy),
+        [&] { CheckPartlyPrepared(gpu, policy, report); });
+  }
+  report->Check("in a capture, what was used is prepared",
+                [&] { CheckPreparedByUse(gpu, report); });
   report->Check("in a capture, handles come and go",
                 [&] { CheckHandlesMeanwhile(gpu, report); });
 }

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
+#include <numeric>
 #include <string_view>
+#include <vector>
 
 #include "tests/gpu/model.h"
 
@@ -30,12 +32,19 @@ struct Evictable {
   Twin twin;
   Side side;
   Buffer workspace;
+  Buffer keep;  // lists, of the first slots until something is selected
 
   explicit Evictable(const Gpu& gpu,
-                     const kvevict_context_options* options = nullptr)
+                     const kvevict_context_options* options = nullptr,
+                     const char* policy = kPolicy)
       : twin(gpu, SmallShape(), 1),
-        side(&gpu, &twin, kPolicy, options),
-        workspace(gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT)) {}
+        side(&gpu, &twin, policy, options),
+        workspace(gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT)),
+        keep(gpu, 240 * sizeof(int32_t)) {
+    std::vector<int32_t> slots(240);
+    std::iota(slots.begin(), slots.end(), 0);
+    keep.Write(slots.data(), keep.n_bytes());
+  }
 
   kvevict_status Evict(const kvevict_evict_options* options = nullptr) const {
     return kvevict_sequence_evict(
