@@ -122,8 +122,8 @@ struct SelectArgs {
 struct CompactArgs {
   std::span<const LayerJob> jobs;
   uint32_t n_lists;
-  // Backend::compact_scratch_bytes() or compact_view_scratch_bytes(), or less:
-  // it works without, maybe slower.
+  // For a single job Backend::compact_view_scratch_bytes() are enough; it works
+  // with less too, maybe slower.
   std::span<uint8_t> scratch;
 };
 
@@ -208,7 +208,6 @@ struct Backend {
 
   ScratchBytes score_scratch_bytes;
   ScratchBytes select_scratch_bytes;
-  ScratchBytes compact_scratch_bytes;
   // For one job, of which only view and n_keep count.
   CheckedSize (*compact_view_scratch_bytes)(const Context& context,
                                             const LayerJob& job);

@@ -397,7 +397,6 @@ const Backend kCpuBackend = {
     .write = CpuWrite,
     .score_scratch_bytes = CpuScoreScratchBytes,
     .select_scratch_bytes = NoScratch,
-    .compact_scratch_bytes = NoScratch,
     .compact_view_scratch_bytes = NoViewScratch,
     .reorder_scratch_bytes = CpuReorderScratchBytes,
     .capture = CpuCapture,

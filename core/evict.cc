@@ -261,11 +261,11 @@ Status Eviction::Run() {
   KV_RETURN_IF_ERROR(Score());
   KV_RETURN_IF_ERROR(sequence_.selects_on_host() ? SelectOnHost()
                                                  : Select(backend, active_));
-  KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
-                                     {active_,
-                                      plan_.n_lists(),
-                                      {Part<uint8_t>(layout_.compact_scratch),
-                                       layout_.compact_scratch_bytes}}));
+  KV_RETURN_IF_ERROR(backend.compact(
+      context_, sequence_.stream(),
+      {active_,
+       plan_.n_lists(),
+       {Part<uint8_t>(layout_.scores), layout_.bytes - layout_.scores}}));
   return sequence_.Commit(jobs_, forced_.n_recent);
 }
 

@@ -137,14 +137,14 @@ Status Plan::LayOutWorkspaces() {
   const CheckedSize tokens(g.max_tokens);
 
   Layout evict;
-  const CheckedSize rows = n_layers * CheckedSize(ranked ? g.n_kv_heads : 1);
-  evict_.n_scores = (rows * tokens).value();
-  evict_.scores = evict.Add(rows * tokens, sizeof(float));
   const CheckedSize keep = CheckedSize(n_lists()) *
                            CheckedSize(MaxTotalBudget(policy_, g.max_tokens,
                                                       model ? 1 : g.n_layers));
   evict_.keep_capacity = keep.value();
   evict_.keep = evict.Add(keep, sizeof(int32_t));
+  const CheckedSize rows = n_layers * CheckedSize(ranked ? g.n_kv_heads : 1);
+  evict_.n_scores = (rows * tokens).value();
+  evict_.scores = evict.Add(rows * tokens, sizeof(float));
   if (CapturesQueries()) {
     evict_.score_scratch_bytes = score_all.value();
     evict_.score_scratch = evict.Add(score_all, 1);
@@ -153,10 +153,6 @@ Status Plan::LayOutWorkspaces() {
       backend.select_scratch_bytes(context(), g, policy_, g.n_layers);
   evict_.select_scratch_bytes = select_all.value();
   evict_.select_scratch = evict.Add(select_all, 1);
-  const CheckedSize compact_all =
-      backend.compact_scratch_bytes(context(), g, policy_, g.n_layers);
-  evict_.compact_scratch_bytes = compact_all.value();
-  evict_.compact_scratch = evict.Add(compact_all, 1);
 
   Layout select;
   select_.keys = select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));

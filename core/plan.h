@@ -12,19 +12,18 @@
 
 namespace kvevict {
 
-// The parts of an eviction's workspace, as offsets.
+// The parts of an eviction's workspace, as offsets. Once the keep lists are
+// there nobody reads the rest, which then is compaction's scratch.
 struct EvictWorkspace {
+  size_t keep = 0;           // i32 keep lists of all layers, end to end
+  size_t keep_capacity = 0;  // elements
   size_t scores =
       0;  // f32 [n_layers, n_kv_heads or 1, max_tokens], become keys
   size_t n_scores = 0;
-  size_t keep = 0;           // i32 keep lists of all layers, end to end
-  size_t keep_capacity = 0;  // elements
   size_t score_scratch = 0;
   size_t score_scratch_bytes = 0;
   size_t select_scratch = 0;
   size_t select_scratch_bytes = 0;
-  size_t compact_scratch = 0;
-  size_t compact_scratch_bytes = 0;
   size_t bytes = 0;
 };
 

@@ -159,7 +159,6 @@ const Backend kCudaBackend = {
     .write = Write,
     .score_scratch_bytes = ScoreScratchBytes,
     .select_scratch_bytes = SelectScratchBytes,
-    .compact_scratch_bytes = CompactScratchBytes,
     .compact_view_scratch_bytes = CompactViewScratchBytes,
     .reorder_scratch_bytes = ReorderScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,

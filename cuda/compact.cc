@@ -2,13 +2,9 @@
 // layer.
 #include "cuda/compact.h"
 
-#include <algorithm>
 #include <bit>
 #include <limits>
 
-#include "core/budgets/budgets.h"
-#include "core/dtype.h"
-#include "core/policy.h"
 #include "cuda/check_keep.h"
 #include "cuda/kernels/gather_rows.h"
 #include "cuda/kernels/params.h"
@@ -65,31 +61,6 @@ Status LaunchByChunks(const Context& context, Stream stream,
 }
 
 }  // namespace
-
-// As K and V of all layers lie in a usual cache. Others may need more, and do
-// without.
-CheckedSize CompactScratchBytes(const Context&, const kvevict_geometry& g,
-                                const kvevict_policy& policy,
-                                uint32_t n_layers) {
-  const auto bytes_of = [&](kvevict_dtype dtype, uint32_t head_dim) {
-    GatherParams p{};
-    p.row_bytes = head_dim * ElementBytes(static_cast<DType>(dtype));
-    if (p.row_bytes == 0) return CheckedSize(0);
-    p.n_pieces = 1;
-    p.n_heads = g.n_kv_heads;
-    p.n_planes = std::min(n_layers, GatherParams::kMaxPlanes);
-    const uint32_t unit = GatherUnit(p);
-    if (GatherByColumns(p, unit)) return CheckedSize(0);
-    const auto n_keep = static_cast<uint32_t>(std::min<size_t>(
-        MaxTotalBudget(policy, g.max_tokens, 1), g.max_tokens));
-    p.n_planes = std::min(2 * n_layers, GatherParams::kMaxPlanes);
-    return CheckedSize(sizeof(uint32_t)) *
-           CheckedSize(ChunkTickets(ChunkBlocks(p, unit, n_keep)));
-  };
-  const CheckedSize k = bytes_of(g.k_dtype, g.k_head_dim);
-  const CheckedSize v = bytes_of(g.v_dtype, g.v_head_dim);
-  return k.value() > v.value() ? k : v;
-}
 
 CheckedSize CompactViewScratchBytes(const Context&, const LayerJob& job) {
   CheckedSize most(0);

@@ -19,10 +19,6 @@ CheckedSize ScoreScratchBytes(const Context& context,
 CheckedSize SelectScratchBytes(const Context& context,
                                const kvevict_geometry& geometry,
                                const kvevict_policy& policy, uint32_t n_layers);
-CheckedSize CompactScratchBytes(const Context& context,
-                                const kvevict_geometry& geometry,
-                                const kvevict_policy& policy,
-                                uint32_t n_layers);
 
 CheckedSize CompactViewScratchBytes(const Context& context,
                                     const LayerJob& job);

@@ -82,6 +82,63 @@ void CheckWorkspaceMeansChunks(const Gpu& gpu, Report* report) {
   gpu.Synchronize();
 }
 
+// As rows of a dtype that nothing reads.
+kvevict_plane Opaque(kvevict_plane plane) {
+  const uint32_t element_bytes = plane.dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
+  plane.row_bytes = plane.head_dim * element_bytes;
+  plane.head_dim = 0;
+  plane.dtype = KVEVICT_DTYPE_OPAQUE;
+  return plane;
+}
+
+// Narrow companions, which columns would move 4 bytes at a time, get tickets
+// in every eviction: where K and V are opaque, and where they are so wide that
+// they go by columns themselves.
+void CheckEvictionHasTickets(const Gpu& gpu, const Shape& shape, bool opaque,
+                             Report* report) {
+  Twin twin(gpu, shape, 1);
+  kvevict_geometry geometry = GeometryOf(shape);
+  std::vector<kvevict_view> views = twin.device_views();
+  if (opaque) {
+    geometry.k_dtype = geometry.v_dtype = KVEVICT_DTYPE_OPAQUE;
+    geometry.k_head_dim = geometry.v_head_dim = 0;
+    for (kvevict_view& view : views) {
+      view.k = Opaque(view.k);
+      view.v = Opaque(view.v);
+    }
+  }
+  const ContextHandle context = CreateContext(gpu.ContextOptions());
+  const PlanHandle plan = CreatePlan(
+      context.get(), geometry, ParsePolicy("streaming-llm:budget=30,sink=4"));
+  const SequenceHandle sequence = CreateSequence(plan.get());
+  Check(kvevict_sequence_set_stream(sequence.get(), gpu.stream()));
+  Check(kvevict_sequence_append(sequence.get(), shape.n_tokens));
+  const Buffer workspace(gpu,
+                         WorkspaceBytes(plan.get(), KVEVICT_OPERATION_EVICT));
+  const auto by_columns = [] {
+    return mock::Launches("gather_columns_4") +
+           mock::Launches("gather_columns_1");
+  };
+  const uint64_t columns = by_columns();
+  const uint64_t chunks = mock::Launches("gather_chunks_4");
+  Check(kvevict_sequence_evict(sequence.get(), views.data(), views.size(),
+                               nullptr, workspace.pointer<void>(),
+                               workspace.n_bytes(), nullptr));
+  gpu.Synchronize();
+  report->FailIf(by_columns() != columns, "narrow rows went by columns");
+  report->FailIf(mock::Launches("gather_chunks_4") == chunks,
+                 "narrow rows did not go by chunks");
+  std::vector<int32_t> positions(30);
+  std::iota(positions.begin(), positions.begin() + 4, 0);
+  std::iota(positions.begin() + 4, positions.end(),
+            static_cast<int32_t>(shape.n_tokens) - 26);
+  for (const uint32_t layer : {0u, shape.n_layers - 1}) {
+    twin.Fetch(layer);
+    report->Expect(
+        twin.CompareWithPositions(layer, shape.n_kv_heads - 1, positions));
+  }
+}
+
 // With scratch for one plane, K and V are staged one after the other.
 void CheckReorderInTurns(const Gpu& gpu, Report* report) {
   Layer e(gpu);
@@ -123,6 +180,20 @@ void CheckMovedRows(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckDebugFindsBadSlots(gpu, report); });
   report->Check("compaction makes tickets of a workspace",
                 [&] { CheckWorkspaceMeansChunks(gpu, report); });
+  report->Check("evictions of opaque rows have tickets",
+                [&] { CheckEvictionHasTickets(gpu, kShape, true, report); });
+  report->Check("evictions of wide rows have tickets", [&] {
+    const Shape wide = {"",
+                        64,
+                        1,
+                        1,
+                        1024,
+                        40,
+                        KVEVICT_DTYPE_BF16,
+                        KVEVICT_DTYPE_BF16,
+                        Layout::kTokenMajor};
+    CheckEvictionHasTickets(gpu, wide, false, report);
+  });
   report->Check("reordering stages what it has memory for",
                 [&] { CheckReorderInTurns(gpu, report); });
 }
