@@ -78,7 +78,7 @@ KV_NUMBER(char *text, jlong, long, (intptr_t))
 %typemap(jstype)  kvevict_status "void"
 %typemap(javaout) kvevict_status "{ $jnicall; }"
 %typemap(out)     kvevict_status ""
-%typemap(ret)     kvevict_status "if ($1 != KVEVICT_OK) kv_throw(jenv, $1);"
+%typemap(ret)     kvevict_status "kv_return(jenv, $1);"
 %apply int32_t { kvevict_status status };
 
 /* ---- The one output as result --------------------------------------------------- */

@@ -1,5 +1,7 @@
 #include "jni_support.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 static JavaVM* vm;
@@ -7,7 +9,7 @@ static jclass exception_class; /* dev.kvevict.KvEvictException */
 static jmethodID exception_init;
 static jclass hooks_class; /* dev.kvevict.Hooks */
 static jmethodID hooks_log;
-static jmethodID hooks_parallel;
+static jmethodID hooks_ask_for_help;
 
 static jclass global_class(JNIEnv* env, const char* name) {
   jclass local = (*env)->FindClass(env, name);
@@ -29,9 +31,9 @@ JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* java_vm, void* reserved) {
   hooks_log = (*env)->GetStaticMethodID(env, hooks_class, "log",
                                         "(ILjava/lang/String;J)V");
   if (!hooks_log) return JNI_ERR;
-  hooks_parallel =
-      (*env)->GetStaticMethodID(env, hooks_class, "parallel", "(IJJJ)V");
-  return hooks_parallel ? JNI_VERSION_10 : JNI_ERR;
+  hooks_ask_for_help =
+      (*env)->GetStaticMethodID(env, hooks_class, "askForHelp", "(IJJ)V");
+  return hooks_ask_for_help ? JNI_VERSION_10 : JNI_ERR;
 }
 
 JNIEXPORT void JNICALL JNI_OnUnload(JavaVM* java_vm, void* reserved) {
@@ -43,13 +45,26 @@ JNIEXPORT void JNICALL JNI_OnUnload(JavaVM* java_vm, void* reserved) {
   (*env)->DeleteGlobalRef(env, hooks_class);
 }
 
-void kv_throw(JNIEnv* env, kvevict_status status) {
-  if ((*env)->ExceptionCheck(env)) return;
+/* What the executor threw in the call that this thread is in; a local reference,
+ * which is valid until the native method returns. */
+static _Thread_local jthrowable thrown;
+
+static void throw_status(JNIEnv* env, kvevict_status status) {
   jstring message = (*env)->NewStringUTF(env, kvevict_last_error_message());
   if (!message) return; /* out of memory, and an exception is pending */
   jobject exception = (*env)->NewObject(env, exception_class, exception_init,
                                         (jint)status, message);
   if (!(*env)->ExceptionCheck(env)) (*env)->Throw(env, (jthrowable)exception);
+}
+
+void kv_return(JNIEnv* env, kvevict_status status) {
+  jthrowable by_executor = thrown;
+  thrown = NULL;
+  if ((*env)->ExceptionCheck(env)) return;
+  if (by_executor)
+    (*env)->Throw(env, by_executor);
+  else if (status != KVEVICT_OK)
+    throw_status(env, status);
 }
 
 /* ---- Hooks: the library calls them on the thread that called the library ------- */
@@ -72,16 +87,87 @@ static void log_hook(kvevict_log_level level, const char* message,
   if ((*env)->ExceptionCheck(env)) (*env)->ExceptionClear(env);
 }
 
+/* ---- The parallel runner --------------------------------------------------------
+ *
+ * Items are handed out here and not in Java, where anything may be thrown between
+ * taking an item and running it. Who starts late, or twice, finds no open job of
+ * that number, or no worker's number left, and touches nothing. */
+
+struct job {
+  uint64_t number;
+  uint32_t n_items;
+  kvevict_task_fn run;
+  void* task;
+  atomic_uint next_item;
+  /* The rest is guarded by `jobs`. */
+  uint32_t n_workers; /* numbers given out; 0 is the calling thread's */
+  uint32_t n_helpers; /* at work */
+  pthread_cond_t idle;
+  struct job* next;
+};
+
+static pthread_mutex_t jobs = PTHREAD_MUTEX_INITIALIZER;
+static struct job* open_jobs;
+static uint64_t last_number;
+
+static void do_items(struct job* job, uint32_t worker) {
+  uint32_t item;
+  while ((item = atomic_fetch_add(&job->next_item, 1)) < job->n_items)
+    job->run(job->task, item, worker);
+}
+
+static void open_job(struct job* job) {
+  pthread_cond_init(&job->idle, NULL);
+  pthread_mutex_lock(&jobs);
+  job->number = ++last_number;
+  job->next = open_jobs;
+  open_jobs = job;
+  pthread_mutex_unlock(&jobs);
+}
+
+/* Waits for the helpers that have begun; nobody waits for the others. */
+static void close_job(struct job* job) {
+  pthread_mutex_lock(&jobs);
+  struct job** place = &open_jobs;
+  while (*place != job) place = &(*place)->next;
+  *place = job->next;
+  while (job->n_helpers) pthread_cond_wait(&job->idle, &jobs);
+  pthread_mutex_unlock(&jobs);
+  pthread_cond_destroy(&job->idle);
+}
+
+static void help(uint64_t number, uint32_t max_workers) {
+  pthread_mutex_lock(&jobs);
+  struct job* job = open_jobs;
+  while (job && job->number != number) job = job->next;
+  if (job && job->n_workers < max_workers) {
+    uint32_t worker = job->n_workers++;
+    ++job->n_helpers;
+    pthread_mutex_unlock(&jobs);
+    do_items(job, worker);
+    pthread_mutex_lock(&jobs);
+    if (--job->n_helpers == 0) pthread_cond_signal(&job->idle);
+  }
+  pthread_mutex_unlock(&jobs);
+}
+
 static void parallel_hook(uint32_t n_items, kvevict_task_fn run, void* task,
                           void* user_data) {
   JNIEnv* env = this_env();
-  (*env)->CallStaticVoidMethod(env, hooks_class, hooks_parallel, (jint)n_items,
-                               (jlong)(intptr_t)run, (jlong)(intptr_t)task,
+  struct job job = {
+      .n_items = n_items, .run = run, .task = task, .n_workers = 1};
+  open_job(&job);
+  /* An executor may call the library itself, in which this has no part. */
+  jthrowable earlier = thrown;
+  thrown = NULL;
+  (*env)->CallStaticVoidMethod(env, hooks_class, hooks_ask_for_help,
+                               (jint)n_items, (jlong)job.number,
                                (jlong)(intptr_t)user_data);
-  /* Hooks.parallel() throws only where the virtual machine has no memory left;
-   * nobody knows then which items ran, and a cache may be half moved. */
-  if ((*env)->ExceptionCheck(env))
-    (*env)->FatalError(env, "kvevict: the parallel runner was cut off");
+  jthrowable now = (*env)->ExceptionOccurred(env);
+  (*env)->ExceptionClear(env);
+  thrown = earlier ? earlier : now;
+  do_items(&job, 0);
+  close_job(&job);
 }
 
 /* ---- Native methods of dev.kvevict.NativeSupport -------------------------------- */
@@ -99,12 +185,13 @@ JNIEXPORT jstring JNICALL Java_dev_kvevict_NativeSupport_stringAt(
                  : NULL;
 }
 
-JNIEXPORT void JNICALL Java_dev_kvevict_NativeSupport_runTask(
-    JNIEnv* env, jclass owner, jlong run, jlong task, jint item, jint worker) {
+JNIEXPORT void JNICALL Java_dev_kvevict_NativeSupport_help(JNIEnv* env,
+                                                           jclass owner,
+                                                           jlong job,
+                                                           jint max_workers) {
   (void)env;
   (void)owner;
-  ((kvevict_task_fn)(intptr_t)run)((void*)(intptr_t)task, (uint32_t)item,
-                                   (uint32_t)worker);
+  help((uint64_t)job, (uint32_t)max_workers);
 }
 
 JNIEXPORT jlong JNICALL Java_dev_kvevict_NativeSupport_logHook(JNIEnv* env,

@@ -9,8 +9,9 @@
 
 #include "kvevict/kvevict.h"
 
-/* Throws a KvEvictException with the calling thread's last message, unless an
- * exception is pending already. */
-void kv_throw(JNIEnv* env, kvevict_status status);
+/* Ends a call: throws what the executor threw in it, or else a KvEvictException
+ * with the thread's last message unless the status is OK. What is pending already
+ * stays. */
+void kv_return(JNIEnv* env, kvevict_status status);
 
 #endif /* KVEVICT_BINDINGS_JAVA_JNI_SUPPORT_H_ */

@@ -319,7 +319,9 @@ public final class Context extends Handle {
     }
 
     /**
-     * Shares the work of a call between the calling thread and others.
+     * Shares the work of a call between the calling thread and others. What the executor throws,
+     * the call throws when its work is done, but for a {@link
+     * java.util.concurrent.RejectedExecutionException}, which says that it is busy.
      *
      * @param helpers runs the others' part; whatever it does not run, the calling thread does
      * @param threads how many at once, the calling one included

@@ -5,7 +5,7 @@ import java.lang.ref.WeakReference;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.BiConsumer;
 
@@ -53,67 +53,20 @@ final class Hooks {
     ALL.get(id).get().logger.accept(LogLevel.values()[level], message);
   }
 
-  /** Called from native code; returns when every item is done. */
-  static void parallel(int nItems, long run, long task, long id) {
-    Hooks hooks = ALL.get(id).get();
-    Job job = new Job(nItems, run, task);
-    for (int helper = 1; helper < Math.min(hooks.nThreads, nItems); ++helper) {
-      try {
-        hooks.executor.execute(job::help);
-      } catch (RuntimeException e) {
-        break; // this thread does the rest
-      }
-    }
-    job.work(0);
-    job.await();
-  }
-
   /**
-   * One parallel call. A helper that starts late finds no item left and does not touch the task,
-   * which is gone by then; so nobody waits for helpers that have not begun.
+   * Called from native code, whose calling thread then does what no helper has taken. What this
+   * throws, the call throws when its work is done.
    */
-  private static final class Job {
-    private final int nItems;
-    private final long run;
-    private final long task;
-    private final AtomicInteger nextItem = new AtomicInteger();
-    private final AtomicInteger lastWorker = new AtomicInteger();
-    private final AtomicInteger nDone = new AtomicInteger();
-
-    Job(int nItems, long run, long task) {
-      this.nItems = nItems;
-      this.run = run;
-      this.task = task;
-    }
-
-    void help() {
-      work(lastWorker.incrementAndGet());
-    }
-
-    void work(int worker) {
-      int item;
-      while ((item = nextItem.getAndIncrement()) < nItems) {
-        NativeSupport.runTask(run, task, item, worker);
-        if (nDone.incrementAndGet() == nItems) {
-          synchronized (this) {
-            notifyAll();
-          }
-        }
+  static void askForHelp(int nItems, long job, long id) {
+    Hooks hooks = ALL.get(id).get();
+    int workers = Math.min(hooks.nThreads, nItems);
+    Runnable help = () -> NativeSupport.help(job, workers);
+    try {
+      for (int i = 1; i < workers; ++i) {
+        hooks.executor.execute(help);
       }
-    }
-
-    synchronized void await() {
-      boolean interrupted = false;
-      while (nDone.get() < nItems) {
-        try {
-          wait();
-        } catch (InterruptedException e) {
-          interrupted = true; // the items move memory and cannot be left
-        }
-      }
-      if (interrupted) {
-        Thread.currentThread().interrupt();
-      }
+    } catch (RejectedExecutionException e) {
+      // An executor's word for being busy.
     }
   }
 }

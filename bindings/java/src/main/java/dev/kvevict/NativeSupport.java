@@ -16,12 +16,12 @@ final class NativeSupport {
   /** The zero-terminated text at an address; null at 0. */
   static native String stringAt(long address);
 
-  /** Calls a kvevict_task_fn. */
-  static native void runTask(long run, long task, int item, int worker);
+  /** Takes part in a job, if it is still open and fewer than so many threads do. */
+  static native void help(long job, int maxWorkers);
 
   /** A kvevict_log_fn that calls {@link Hooks#log}. */
   static native long logHook();
 
-  /** A kvevict_parallel_fn that calls {@link Hooks#parallel}. */
+  /** A kvevict_parallel_fn that calls {@link Hooks#askForHelp}. */
   static native long parallelHook();
 }

@@ -33,14 +33,33 @@ final class HooksTest {
     }).build().close();
   }
 
-  private static FloatBuffer scores(Context context) {
-    try (Plan plan = Caches.plan(context, 1, N, "snapkv:budget=64,window=32")) {
+  /** A window to score, and the scores. */
+  private static final class Window implements AutoCloseable {
+    final FloatBuffer scores = Caches.floats(Caches.KVH * N);
+    private final Plan plan;
+    private final ByteBuffer workspace;
+
+    Window(Context context) {
+      plan = Caches.plan(context, 1, N, "snapkv:budget=64,window=32");
+      workspace = plan.allocateWorkspace(Operation.SCORE_WINDOW);
+    }
+
+    void score() {
       int row = Caches.KVH * Caches.D;
-      FloatBuffer scores = Caches.floats(Caches.KVH * N);
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.SCORE_WINDOW);
       plan.scoreWindow(Caches.plane(Caches.random(32 * Caches.QH * Caches.D, 1), Caches.QH), null,
           Caches.view(Caches.random(N * row, 2), Caches.random(N * row, 3)), N, scores, workspace);
-      return scores;
+    }
+
+    @Override
+    public void close() {
+      plan.close();
+    }
+  }
+
+  private static FloatBuffer scores(Context context) {
+    try (Window window = new Window(context)) {
+      window.score();
+      return window.scores;
     }
   }
 
@@ -70,6 +89,155 @@ final class HooksTest {
       pool.shutdown();
     }
     Check.that(tasks.get() > 0, "the executor was never asked");
+  }
+
+  /** Runs a task in several threads at once, and returns when all have run it. */
+  private static void runAtOnce(Runnable task, int nThreads) {
+    AtomicInteger ready = new AtomicInteger();
+    List<Thread> threads = new ArrayList<>();
+    for (int i = 0; i < nThreads; ++i) {
+      threads.add(new Thread(() -> {
+        ready.incrementAndGet();
+        while (ready.get() < nThreads) {
+          Thread.yield();
+        }
+        task.run();
+      }));
+    }
+    threads.forEach(Thread::start);
+    for (Thread thread : threads) {
+      try {
+        thread.join();
+      } catch (InterruptedException e) {
+        throw new AssertionError(e);
+      }
+    }
+  }
+
+  /** Each worker has its part of the workspace: one too many would write behind the last. */
+  static void tasksMayRunAgain() {
+    final int heads = 8;
+    final int dim = 64;
+    final int n = 4 * N;
+    List<Runnable> late = new ArrayList<>();
+    Geometry geometry = Geometry.builder().layers(1).queryHeads(heads).kvHeads(heads).headDim(dim)
+        .maxTokens(n).build();
+    try (Context context = Context.builder().parallel(task -> {
+          late.add(task);
+          runAtOnce(task, 4);
+        }, 2).build();
+        Plan plan = context.newPlan(geometry, Policy.parse("snapkv:budget=64,window=32"))) {
+      Plane k = Plane.of(
+          Caches.random(n * heads * dim, 1), DType.F32, dim, heads * dim * 4, dim * 4);
+      Plane v = Plane.of(
+          Caches.random(n * heads * dim, 2), DType.F32, dim, heads * dim * 4, dim * 4);
+      final int size = plan.allocateWorkspace(Operation.SCORE_WINDOW).capacity();
+      ByteBuffer all = ByteBuffer.allocateDirect(4 * size + 64);
+      int skip = Math.floorMod(-NativeSupport.addressOf(all), 64);
+      for (int i = 0; i < 10; ++i) {
+        plan.scoreWindow(
+            k, null, View.of(heads, k, v), n, Caches.floats(heads * n), all.slice(skip, size));
+      }
+      Check.equal(10, late.size());
+      late.forEach(Runnable::run);
+      int behind = skip + size;
+      Check.equal(ByteBuffer.allocate(all.capacity() - behind),
+          all.slice(behind, all.capacity() - behind));
+    }
+  }
+
+  private static final class Checked extends Exception {
+    private static final long serialVersionUID = 1;
+  }
+
+  @SuppressWarnings("unchecked")
+  private static <T extends Throwable> void sneak(Throwable e) throws T {
+    throw (T) e;
+  }
+
+  /** The work is done all the same, and the call throws what its executor threw. */
+  static void whatTheExecutorThrowsTheCallThrows() throws Exception {
+    FloatBuffer alone;
+    try (Context context = Context.create()) {
+      alone = scores(context);
+    }
+    for (Throwable e : List.of(new AssertionError("no"), new OutOfMemoryError("no"),
+        new StackOverflowError(), new IllegalStateException("no"), new Checked())) {
+      for (boolean after : new boolean[] {false, true}) {
+        try (Context context = Context.builder().parallel(task -> {
+              if (after) {
+                task.run();
+              }
+              HooksTest.<RuntimeException>sneak(e);
+            }, 4).build();
+            Window window = new Window(context)) {
+          Check.that(Check.fails(e.getClass(), window::score) == e, "another one");
+          Check.equal(alone, window.scores);
+          Check.equal(1024, KvEvict.autoBudget(2048, 1L << 30)); // nothing is left of it
+        }
+      }
+    }
+  }
+
+  static void whatTheExecutorThrowsStaysInItsThread() throws Exception {
+    Thread victim = Thread.currentThread();
+    AtomicInteger thrown = new AtomicInteger();
+    try (Context context = Context.builder().parallel(task -> {
+          if (Thread.currentThread() == victim) {
+            thrown.incrementAndGet();
+            throw new AssertionError("of the victim");
+          }
+          task.run();
+        }, 4).build();
+        Window ours = new Window(context)) {
+      AtomicInteger failed = new AtomicInteger();
+      Thread other = new Thread(() -> {
+        try (Window theirs = new Window(context)) {
+          for (int i = 0; i < 100; ++i) {
+            theirs.score();
+          }
+        } catch (Throwable e) {
+          failed.incrementAndGet();
+        }
+      });
+      other.start();
+      for (int i = 0; i < 100; ++i) {
+        Check.fails(AssertionError.class, ours::score, "of the victim");
+      }
+      other.join();
+      Check.equal(0, failed.get());
+      Check.that(thrown.get() >= 100, "the executor was not asked");
+    }
+  }
+
+  /** A call that the executor makes itself is another call. */
+  static void callsOfTheExecutorAreTheirOwn() {
+    List<Throwable> inner = new ArrayList<>();
+    AtomicInteger asked = new AtomicInteger();
+    try (Context context = Context.builder().parallel(task -> {
+          try {
+            Policy.parse("snapkv");
+          } catch (Throwable e) {
+            inner.add(e);
+          }
+          throw new AssertionError("part " + asked.incrementAndGet());
+        }, 2).build();
+        Plan plan = Caches.plan(context, 2, N, "snapkv:budget=64,window=4");
+        Sequence sequence = plan.newSequence()) {
+      int row = Caches.KVH * Caches.D;
+      List<View> views = new ArrayList<>();
+      for (int layer = 0; layer < 2; ++layer) {
+        sequence.capture(
+            layer, Caches.plane(Caches.random(N * Caches.QH * Caches.D, 1), Caches.QH), N, 0);
+        views.add(Caches.view(Caches.random(N * row, 2), Caches.random(N * row, 3)));
+      }
+      sequence.append(N);
+      ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
+      Check.fails(AssertionError.class, () -> sequence.evict(views, workspace), "part 1");
+      Check.that(asked.get() > 1, "the eviction had one part");
+      Check.equal(List.of(), inner);
+      Check.equal(64, sequence.storedLength(1)); // it is done
+    }
   }
 
   static void arraysAreRefusedBesideARunner() {
