@@ -43,10 +43,9 @@ public final class Context extends Handle {
    */
   public Plan newPlan(Geometry geometry, Policy policy) {
     long context = enter();
-    try (Struct nativeGeometry = geometry.write();
-        Struct nativePolicy = policy.write()) {
+    try (geometry.struct; policy.struct) {
       long pointer =
-          Native.kvevict_plan_create(context, nativeGeometry.address, nativePolicy.address);
+          Native.kvevict_plan_create(context, geometry.struct.address, policy.struct.address);
       return new Plan(pointer, geometry, policy, hooks);
     } finally {
       leave();

@@ -1,13 +1,24 @@
 package dev.kvevict;
 
-/** Element types. The constants have the C ABI's order. */
-public enum DType {
+/** Element types. */
+public enum DType implements CEnum {
   /** Rows of bytes whose content is the engine's secret: they can be moved, not scored. */
-  OPAQUE,
+  OPAQUE(0),
   /** IEEE 754 single precision. */
-  F32,
+  F32(1),
   /** IEEE 754 half precision. */
-  F16,
+  F16(2),
   /** The upper half of an f32. */
-  BF16
+  BF16(3);
+
+  private final int value;
+
+  DType(int value) {
+    this.value = value;
+  }
+
+  @Override
+  public int value() {
+    return value;
+  }
 }

@@ -1,32 +1,22 @@
 package dev.kvevict;
 
-/**
- * One row of the table of element types.
- *
- * @param dtype the type
- * @param name as in {@code "f32"}
- * @param elementBytes bytes per element; 0 for opaque
- * @param canMove whether compaction moves it
- * @param canScore whether a signal can read keys of it
- * @param canRotate whether RoPE can be re-applied to keys of it
- */
-public record DTypeInfo(
-    DType dtype,
-    String name,
-    int elementBytes,
-    boolean canMove,
-    boolean canScore,
-    boolean canRotate) {
-  static final int SIZE = 32;
+/** One row of the table of element types. */
+public sealed interface DTypeInfo permits Records.DTypeInfo {
+  /** {@return the type} */
+  DType dtype();
 
-  static DTypeInfo read(Struct in) {
-    in.seek(4);
-    return new DTypeInfo(
-        in.getEnum(DType.values()),
-        in.getText(),
-        in.getInt(),
-        in.getFlag(),
-        in.getFlag(),
-        in.getFlag());
-  }
+  /** {@return as in {@code "f32"}} */
+  String name();
+
+  /** {@return bytes per element; 0 for opaque} */
+  int elementBytes();
+
+  /** {@return whether compaction moves it} */
+  boolean canMove();
+
+  /** {@return whether a signal can read keys of it} */
+  boolean canScore();
+
+  /** {@return whether RoPE can be re-applied to keys of it} */
+  boolean canRotate();
 }

@@ -1,9 +1,20 @@
 package dev.kvevict;
 
-/** Where the cache lies and the work is done. The constants have the C ABI's order. */
-public enum Device {
+/** Where the cache lies and the work is done. */
+public enum Device implements CEnum {
   /** The host. */
-  CPU,
+  CPU(0),
   /** An NVIDIA GPU. */
-  CUDA
+  CUDA(1);
+
+  private final int value;
+
+  Device(int value) {
+    this.value = value;
+  }
+
+  @Override
+  public int value() {
+    return value;
+  }
 }

@@ -1,32 +1,22 @@
 package dev.kvevict;
 
-/**
- * What an eviction did. Bytes count K, V and companions of all layers.
- *
- * @param evicted whether any layer lost a token
- * @param bytesBefore bytes in use before
- * @param bytesAfter bytes in use now
- * @param tokensBefore slots in use before, summed over the layers
- * @param tokensAfter slots in use now
- * @param blocksFreed paged: blocks, summed over the layers, that hold nothing any more
- */
-public record EvictReport(
-    boolean evicted,
-    long bytesBefore,
-    long bytesAfter,
-    long tokensBefore,
-    long tokensAfter,
-    long blocksFreed) {
-  static final int SIZE = 48;
+/** What an eviction did. Bytes count K, V and companions of all layers. */
+public sealed interface EvictReport permits Records.EvictReport {
+  /** {@return whether any layer lost a token} */
+  boolean evicted();
 
-  static EvictReport read(Struct in, int offset) {
-    in.seek(offset + 4);
-    return new EvictReport(
-        in.getFlag(),
-        in.getLong(),
-        in.getLong(),
-        in.getLong(),
-        in.getLong(),
-        in.getLong());
-  }
+  /** {@return bytes in use before} */
+  long bytesBefore();
+
+  /** {@return bytes in use now} */
+  long bytesAfter();
+
+  /** {@return slots in use before, summed over the layers} */
+  long tokensBefore();
+
+  /** {@return slots in use now} */
+  long tokensAfter();
+
+  /** {@return paged: blocks, summed over the layers, that hold nothing any more} */
+  long blocksFreed();
 }

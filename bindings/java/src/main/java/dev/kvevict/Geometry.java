@@ -1,44 +1,28 @@
 package dev.kvevict;
 
 /**
- * The attention geometry of a model whose layers are alike. {@link #builder()} names the numbers.
- *
- * @param nLayers layers
- * @param nQHeads query heads, a multiple of nKvHeads
- * @param nKvHeads KV heads
- * @param kHeadDim elements of a key row; 0 if opaque
- * @param vHeadDim elements of a value row; 0 if opaque or no V
- * @param qDtype element type of the queries
- * @param kDtype element type of the keys
- * @param vDtype element type of the values
- * @param maxTokens most slots a layer will ever hold
- * @param softmaxScale multiplies q.k; 0 means 1/sqrt(kHeadDim)
+ * The attention geometry of a model whose layers are alike. A value; {@link #builder()} names the
+ * numbers.
  */
-public record Geometry(
-    int nLayers,
-    int nQHeads,
-    int nKvHeads,
-    int kHeadDim,
-    int vHeadDim,
-    DType qDtype,
-    DType kDtype,
-    DType vDtype,
-    int maxTokens,
-    float softmaxScale) {
+public final class Geometry {
   static final int SIZE = 48;
 
-  Struct write() {
-    return Struct.sized(SIZE)
-        .putCount(nLayers, "nLayers")
-        .putCount(nQHeads, "nQHeads")
-        .putCount(nKvHeads, "nKvHeads")
-        .putCount(kHeadDim, "kHeadDim")
-        .putCount(vHeadDim, "vHeadDim")
-        .putEnum(qDtype, "qDtype")
-        .putEnum(kDtype, "kDtype")
-        .putEnum(vDtype, "vDtype")
-        .putCount(maxTokens, "maxTokens")
-        .putFloat(softmaxScale);
+  private static final int N_LAYERS = 4;
+  private static final int N_Q_HEADS = 8;
+  private static final int N_KV_HEADS = 12;
+  private static final int K_HEAD_DIM = 16;
+  private static final int V_HEAD_DIM = 20;
+  private static final int Q_DTYPE = 24;
+  private static final int K_DTYPE = 28;
+  private static final int V_DTYPE = 32;
+  private static final int MAX_TOKENS = 36;
+  private static final int SOFTMAX_SCALE = 40;
+
+  /** As C has it; not written to again. */
+  final Struct struct;
+
+  private Geometry(Struct struct) {
+    this.struct = struct;
   }
 
   /**
@@ -50,20 +34,81 @@ public record Geometry(
     return new Builder();
   }
 
+  /** {@return layers} */
+  public int nLayers() {
+    return struct.intAt(N_LAYERS);
+  }
+
+  /** {@return query heads, a multiple of {@link #nKvHeads}} */
+  public int nQHeads() {
+    return struct.intAt(N_Q_HEADS);
+  }
+
+  /** {@return KV heads} */
+  public int nKvHeads() {
+    return struct.intAt(N_KV_HEADS);
+  }
+
+  /** {@return elements of a key row; 0 if opaque} */
+  public int kHeadDim() {
+    return struct.intAt(K_HEAD_DIM);
+  }
+
+  /** {@return elements of a value row; 0 if opaque or no V} */
+  public int vHeadDim() {
+    return struct.intAt(V_HEAD_DIM);
+  }
+
+  /** {@return element type of the queries} */
+  public DType qDtype() {
+    return struct.enumAt(Q_DTYPE, DType.class);
+  }
+
+  /** {@return element type of the keys} */
+  public DType kDtype() {
+    return struct.enumAt(K_DTYPE, DType.class);
+  }
+
+  /** {@return element type of the values} */
+  public DType vDtype() {
+    return struct.enumAt(V_DTYPE, DType.class);
+  }
+
+  /** {@return most slots a layer will ever hold} */
+  public int maxTokens() {
+    return struct.intAt(MAX_TOKENS);
+  }
+
+  /** {@return what multiplies q.k; 0 means 1/sqrt(kHeadDim)} */
+  public float softmaxScale() {
+    return struct.floatAt(SOFTMAX_SCALE);
+  }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof Geometry that && struct.equals(that.struct);
+  }
+
+  @Override
+  public int hashCode() {
+    return struct.hashCode();
+  }
+
+  @Override
+  public String toString() {
+    return "Geometry[nLayers=" + nLayers() + ", nQHeads=" + nQHeads() + ", nKvHeads=" + nKvHeads()
+        + ", kHeadDim=" + kHeadDim() + ", vHeadDim=" + vHeadDim() + ", qDtype=" + qDtype()
+        + ", kDtype=" + kDtype() + ", vDtype=" + vDtype() + ", maxTokens=" + maxTokens()
+        + ", softmaxScale=" + softmaxScale() + "]";
+  }
+
   /** Names the numbers of a {@link Geometry}. */
   public static final class Builder {
-    private int layers;
-    private int queryHeads;
-    private int kvHeads;
-    private int keyHeadDim;
-    private int valueHeadDim;
-    private DType queryType = DType.F32;
-    private DType keyType = DType.F32;
-    private DType valueType = DType.F32;
-    private int maxTokens;
-    private float softmaxScale;
+    private final Struct struct = Struct.sized(SIZE);
 
-    private Builder() {}
+    private Builder() {
+      dtype(DType.F32);
+    }
 
     /**
      * Layers.
@@ -72,7 +117,7 @@ public record Geometry(
      * @return this
      */
     public Builder layers(int n) {
-      layers = n;
+      struct.seek(N_LAYERS).putCount(n, "layers");
       return this;
     }
 
@@ -83,7 +128,7 @@ public record Geometry(
      * @return this
      */
     public Builder queryHeads(int n) {
-      queryHeads = n;
+      struct.seek(N_Q_HEADS).putCount(n, "queryHeads");
       return this;
     }
 
@@ -94,7 +139,7 @@ public record Geometry(
      * @return this
      */
     public Builder kvHeads(int n) {
-      kvHeads = n;
+      struct.seek(N_KV_HEADS).putCount(n, "kvHeads");
       return this;
     }
 
@@ -116,8 +161,8 @@ public record Geometry(
      * @return this
      */
     public Builder headDims(int key, int value) {
-      keyHeadDim = key;
-      valueHeadDim = value;
+      struct.seek(K_HEAD_DIM).putCount(key, "key");
+      struct.seek(V_HEAD_DIM).putCount(value, "value");
       return this;
     }
 
@@ -140,9 +185,9 @@ public record Geometry(
      * @return this
      */
     public Builder dtypes(DType query, DType key, DType value) {
-      queryType = query;
-      keyType = key;
-      valueType = value;
+      struct.seek(Q_DTYPE).putEnum(query, "query");
+      struct.seek(K_DTYPE).putEnum(key, "key");
+      struct.seek(V_DTYPE).putEnum(value, "value");
       return this;
     }
 
@@ -153,7 +198,7 @@ public record Geometry(
      * @return this
      */
     public Builder maxTokens(int n) {
-      maxTokens = n;
+      struct.seek(MAX_TOKENS).putCount(n, "maxTokens");
       return this;
     }
 
@@ -164,7 +209,7 @@ public record Geometry(
      * @return this
      */
     public Builder softmaxScale(float scale) {
-      softmaxScale = scale;
+      struct.seek(SOFTMAX_SCALE).putFloat(scale);
       return this;
     }
 
@@ -174,8 +219,7 @@ public record Geometry(
      * @return it
      */
     public Geometry build() {
-      return new Geometry(layers, queryHeads, kvHeads, keyHeadDim, valueHeadDim, queryType, keyType,
-          valueType, maxTokens, softmaxScale);
+      return new Geometry(struct.copy());
     }
   }
 }

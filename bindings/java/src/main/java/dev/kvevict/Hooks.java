@@ -50,7 +50,7 @@ final class Hooks {
 
   /** Called from native code. What a logger throws has nowhere to go and is dropped there. */
   static void log(int level, String message, long id) {
-    ALL.get(id).get().logger.accept(LogLevel.values()[level], message);
+    ALL.get(id).get().logger.accept(CEnum.of(LogLevel.class, level), message);
   }
 
   /**

@@ -33,7 +33,7 @@ public final class KvEvict {
    * @throws KvEvictException with {@link Status#UNAVAILABLE} and the reason
    */
   public static void checkDevice(Device device) {
-    Native.kvevict_device_check(device.ordinal());
+    Native.kvevict_device_check(device.value());
   }
 
   /**
@@ -44,7 +44,7 @@ public final class KvEvict {
    *     or no GPU
    */
   public static List<GpuInfo> gpus() {
-    return table(GpuInfo.SIZE, Native::kvevict_gpu_at, GpuInfo::read);
+    return table(Records.GpuInfo.SIZE, Native::kvevict_gpu_at, Records.GpuInfo::read);
   }
 
   /**
@@ -53,7 +53,7 @@ public final class KvEvict {
    * @return a row per type
    */
   public static List<DTypeInfo> dtypes() {
-    return table(DTypeInfo.SIZE, Native::kvevict_dtype_at, DTypeInfo::read);
+    return table(Records.DTypeInfo.SIZE, Native::kvevict_dtype_at, Records.DTypeInfo::read);
   }
 
   /**
@@ -62,7 +62,7 @@ public final class KvEvict {
    * @return a row per policy
    */
   public static List<PolicyInfo> policies() {
-    return table(PolicyInfo.SIZE, Native::kvevict_policy_at, PolicyInfo::read);
+    return table(Records.PolicyInfo.SIZE, Native::kvevict_policy_at, Records.PolicyInfo::read);
   }
 
   /**
@@ -71,7 +71,7 @@ public final class KvEvict {
    * @return a row per preset
    */
   public static List<PresetInfo> presets() {
-    return table(PresetInfo.SIZE, Native::kvevict_preset_at, PresetInfo::read);
+    return table(Records.PresetInfo.SIZE, Native::kvevict_preset_at, Records.PresetInfo::read);
   }
 
   /**

@@ -21,8 +21,8 @@ public final class KvEvictException extends RuntimeException {
    * @return the status; {@link Status#INTERNAL} for a number this version does not know
    */
   public Status status() {
-    Status[] values = Status.values();
-    return code >= 0 && code < values.length ? values[code] : Status.INTERNAL;
+    Status known = CEnum.find(Status.class, code);
+    return known == null ? Status.INTERNAL : known;
   }
 
   /**

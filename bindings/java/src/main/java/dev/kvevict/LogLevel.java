@@ -1,11 +1,22 @@
 package dev.kvevict;
 
-/** How important a log line is. The constants have the C ABI's order. */
-public enum LogLevel {
+/** How important a log line is. */
+public enum LogLevel implements CEnum {
   /** Something to act on. */
-  WARNING,
+  WARNING(0),
   /** What was set up. */
-  INFO,
+  INFO(1),
   /** Details. */
-  DEBUG
+  DEBUG(2);
+
+  private final int value;
+
+  LogLevel(int value) {
+    this.value = value;
+  }
+
+  @Override
+  public int value() {
+    return value;
+  }
 }

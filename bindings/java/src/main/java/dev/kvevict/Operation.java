@@ -1,11 +1,22 @@
 package dev.kvevict;
 
-/** The executing calls that take a workspace. The constants have the C ABI's order. */
-public enum Operation {
+/** The executing calls that take a workspace. */
+public enum Operation implements CEnum {
   /** {@link Sequence#evict}. */
-  EVICT,
+  EVICT(0),
   /** {@link Plan#scoreWindow}. */
-  SCORE_WINDOW,
+  SCORE_WINDOW(1),
   /** {@link Plan#select}. */
-  SELECT
+  SELECT(2);
+
+  private final int value;
+
+  Operation(int value) {
+    this.value = value;
+  }
+
+  @Override
+  public int value() {
+    return value;
+  }
 }

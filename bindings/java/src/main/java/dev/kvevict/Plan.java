@@ -64,7 +64,7 @@ public final class Plan extends Handle {
   public long workspaceBytes(Operation operation) {
     long plan = enter();
     try {
-      return Native.kvevict_plan_workspace_bytes(plan, operation.ordinal());
+      return Native.kvevict_plan_workspace_bytes(plan, operation.value());
     } finally {
       leave();
     }
@@ -107,9 +107,9 @@ public final class Plan extends Handle {
    */
   public Capabilities capabilities(int layer) {
     long plan = enter();
-    try (Struct out = Struct.sized(Capabilities.SIZE)) {
+    try (Struct out = Struct.sized(Records.Capabilities.SIZE)) {
       Native.kvevict_plan_capabilities(plan, layer, out.address);
-      return Capabilities.read(out);
+      return Records.Capabilities.read(out);
     } finally {
       leave();
     }

@@ -5,54 +5,42 @@ import java.util.Objects;
 /**
  * What survives an eviction: signal, shaping, budget.
  *
- * <p>Always kept are the first {@code nSink} tokens, the last {@code nRecent}, the observation window
- * (unless {@code keepWindow} is false) and protected positions; they count inside the budget. The
- * rest of the budget goes to the highest scores.
+ * <p>Always kept are the first tokens ({@link #nSink}), the last ({@link #nRecent}), the window
+ * (unless {@link #keepWindow} is false) and protected positions; they count inside the
+ * budget. The rest of the budget goes to the highest scores.
  *
- * <p>A value, most easily written as text: {@code Policy.parse("snapkv:budget=2048,window=32")}. It
- * is checked when it is used.
- *
- * @param kind what ranks the tokens
- * @param budget tokens kept per KV head and layer, everything included; (0, 1]: ratio of the context
- * @param nSink first tokens, always kept
- * @param nRecent last tokens, always kept
- * @param obsWindow last queries that score
- * @param keepWindow whether the window's own tokens are kept
- * @param pool pooling of the scores along the tokens
- * @param poolKernel odd width of the pooling
- * @param poolEdge what average pooling divides by at an edge
- * @param windowReduce over the window's rows: mean or sum
- * @param groupReduce over the query heads of a KV head
- * @param shapingOrder whether the group is reduced before or after pooling
- * @param scope what shares a keep list
- * @param scopeReduce over heads (and layers) sharing a list
- * @param tie which of two equal scores survives
- * @param layerSplit how the budget is spread over the layers
- * @param pyramidAlpha geometric ratio in (0, 1]
- * @param pyramidBeta steepness of the arithmetic splits
- * @param seed of the random policy, all 64 bits
+ * <p>A value, most easily written as text: {@code Policy.parse("snapkv:budget=2048,window=32")}, or
+ * by {@link #builder}. It is checked when it is used.
  */
-public record Policy(
-    PolicyKind kind,
-    double budget,
-    int nSink,
-    int nRecent,
-    int obsWindow,
-    boolean keepWindow,
-    Pool pool,
-    int poolKernel,
-    PoolEdge poolEdge,
-    Reduce windowReduce,
-    Reduce groupReduce,
-    ShapingOrder shapingOrder,
-    Scope scope,
-    Reduce scopeReduce,
-    Tie tie,
-    LayerSplit layerSplit,
-    double pyramidAlpha,
-    int pyramidBeta,
-    long seed) {
+public final class Policy {
   static final int SIZE = 96;
+
+  private static final int KIND = 4;
+  private static final int BUDGET = 8;
+  private static final int N_SINK = 16;
+  private static final int N_RECENT = 20;
+  private static final int OBS_WINDOW = 24;
+  private static final int KEEP_WINDOW = 28;
+  private static final int POOL = 32;
+  private static final int POOL_KERNEL = 36;
+  private static final int POOL_EDGE = 40;
+  private static final int WINDOW_REDUCE = 44;
+  private static final int GROUP_REDUCE = 48;
+  private static final int SHAPING_ORDER = 52;
+  private static final int SCOPE = 56;
+  private static final int SCOPE_REDUCE = 60;
+  private static final int TIE = 64;
+  private static final int LAYER_SPLIT = 68;
+  private static final int PYRAMID_ALPHA = 72;
+  private static final int PYRAMID_BETA = 80;
+  private static final int SEED = 88;
+
+  /** As C has it; not written to again. */
+  final Struct struct;
+
+  private Policy(Struct struct) {
+    this.struct = struct;
+  }
 
   /**
    * The defaults of a policy kind.
@@ -61,10 +49,19 @@ public record Policy(
    * @return the policy
    */
   public static Policy of(PolicyKind kind) {
-    try (Struct out = new Struct(SIZE)) {
-      Native.kvevict_policy_init(out.address, SIZE, kind.ordinal());
-      return read(out);
-    }
+    return builder(kind).build();
+  }
+
+  /**
+   * A policy to fill in, which begins with the defaults of a kind.
+   *
+   * @param kind the kind
+   * @return the builder
+   */
+  public static Builder builder(PolicyKind kind) {
+    Struct struct = new Struct(SIZE);
+    Native.kvevict_policy_init(struct.address, SIZE, kind.value());
+    return new Builder(struct);
   }
 
   /**
@@ -77,7 +74,7 @@ public record Policy(
   public static Policy parse(String text) {
     try (Struct out = Struct.sized(SIZE)) {
       Native.kvevict_policy_parse(Objects.requireNonNull(text, "text"), out.address);
-      return read(out);
+      return new Policy(out);
     }
   }
 
@@ -94,16 +91,25 @@ public record Policy(
   }
 
   /**
+   * A policy to fill in, which begins as this one.
+   *
+   * @return the builder
+   */
+  public Builder toBuilder() {
+    return new Builder(struct.copy());
+  }
+
+  /**
    * Writes the text form, with every key that differs from the kind's default.
    *
    * @return the text
    * @throws KvEvictException if the policy is invalid
    */
   public String format() {
-    try (Struct policy = write()) {
-      long size = Native.kvevict_policy_format(policy.address, 0, 0) + 1;
+    try (struct) {
+      long size = Native.kvevict_policy_format(struct.address, 0, 0) + 1;
       try (Struct text = new Struct(Math.toIntExact(size))) {
-        Native.kvevict_policy_format(policy.address, text.address, size);
+        Native.kvevict_policy_format(struct.address, text.address, size);
         return NativeSupport.stringAt(text.address);
       }
     }
@@ -115,8 +121,8 @@ public record Policy(
    * @throws KvEvictException with the numbers that do not go together
    */
   public void validate() {
-    try (Struct policy = write()) {
-      Native.kvevict_policy_validate(policy.address);
+    try (struct) {
+      Native.kvevict_policy_validate(struct.address);
     }
   }
 
@@ -127,10 +133,10 @@ public record Policy(
    * @return the counts
    */
   public ResolvedPolicy resolve(int nContext) {
-    try (Struct policy = write();
-        Struct out = Struct.sized(ResolvedPolicy.SIZE)) {
-      Native.kvevict_policy_resolve(policy.address, nContext, out.address);
-      return ResolvedPolicy.read(out);
+    try (struct;
+        Struct out = Struct.sized(Records.ResolvedPolicy.SIZE)) {
+      Native.kvevict_policy_resolve(struct.address, nContext, out.address);
+      return Records.ResolvedPolicy.read(out);
     }
   }
 
@@ -143,57 +149,340 @@ public record Policy(
    */
   public int[] layerBudgets(int nContext, int nLayers) {
     int[] budgets = new int[Memory.count(nLayers, "nLayers")];
-    try (Struct policy = write()) {
-      Native.kvevict_policy_layer_budgets_a(policy.address, nContext, budgets);
+    try (struct) {
+      Native.kvevict_policy_layer_budgets_a(struct.address, nContext, budgets);
     }
     return budgets;
   }
 
-  Struct write() {
-    return Struct.sized(SIZE)
-        .putEnum(kind, "kind")
-        .putDouble(budget)
-        .putCount(nSink, "nSink")
-        .putCount(nRecent, "nRecent")
-        .putCount(obsWindow, "obsWindow")
-        .putFlag(keepWindow)
-        .putEnum(pool, "pool")
-        .putCount(poolKernel, "poolKernel")
-        .putEnum(poolEdge, "poolEdge")
-        .putEnum(windowReduce, "windowReduce")
-        .putEnum(groupReduce, "groupReduce")
-        .putEnum(shapingOrder, "shapingOrder")
-        .putEnum(scope, "scope")
-        .putEnum(scopeReduce, "scopeReduce")
-        .putEnum(tie, "tie")
-        .putEnum(layerSplit, "layerSplit")
-        .putDouble(pyramidAlpha)
-        .putCount(pyramidBeta, "pyramidBeta")
-        .putInt(0)
-        .putLong(seed);
+  /** {@return what ranks the tokens} */
+  public PolicyKind kind() {
+    return struct.enumAt(KIND, PolicyKind.class);
   }
 
-  static Policy read(Struct in) {
-    in.seek(4);
-    return new Policy(
-        in.getEnum(PolicyKind.values()),
-        in.getDouble(),
-        in.getInt(),
-        in.getInt(),
-        in.getInt(),
-        in.getFlag(),
-        in.getEnum(Pool.values()),
-        in.getInt(),
-        in.getEnum(PoolEdge.values()),
-        in.getEnum(Reduce.values()),
-        in.getEnum(Reduce.values()),
-        in.getEnum(ShapingOrder.values()),
-        in.getEnum(Scope.values()),
-        in.getEnum(Reduce.values()),
-        in.getEnum(Tie.values()),
-        in.getEnum(LayerSplit.values()),
-        in.getDouble(),
-        in.getInt(),
-        in.getLong());
+  /** {@return tokens kept per KV head and layer; in (0, 1]: ratio of the context} */
+  public double budget() {
+    return struct.doubleAt(BUDGET);
+  }
+
+  /** {@return first tokens, always kept} */
+  public int nSink() {
+    return struct.intAt(N_SINK);
+  }
+
+  /** {@return last tokens, always kept} */
+  public int nRecent() {
+    return struct.intAt(N_RECENT);
+  }
+
+  /** {@return last queries that score} */
+  public int obsWindow() {
+    return struct.intAt(OBS_WINDOW);
+  }
+
+  /** {@return whether the window's own tokens are kept} */
+  public boolean keepWindow() {
+    return struct.flagAt(KEEP_WINDOW);
+  }
+
+  /** {@return pooling of the scores along the tokens} */
+  public Pool pool() {
+    return struct.enumAt(POOL, Pool.class);
+  }
+
+  /** {@return odd width of the pooling} */
+  public int poolKernel() {
+    return struct.intAt(POOL_KERNEL);
+  }
+
+  /** {@return what average pooling divides by at an edge} */
+  public PoolEdge poolEdge() {
+    return struct.enumAt(POOL_EDGE, PoolEdge.class);
+  }
+
+  /** {@return how the window's rows are reduced: mean or sum} */
+  public Reduce windowReduce() {
+    return struct.enumAt(WINDOW_REDUCE, Reduce.class);
+  }
+
+  /** {@return how the query heads of a KV head are reduced} */
+  public Reduce groupReduce() {
+    return struct.enumAt(GROUP_REDUCE, Reduce.class);
+  }
+
+  /** {@return whether the group is reduced before or after pooling} */
+  public ShapingOrder shapingOrder() {
+    return struct.enumAt(SHAPING_ORDER, ShapingOrder.class);
+  }
+
+  /** {@return what shares a keep list} */
+  public Scope scope() {
+    return struct.enumAt(SCOPE, Scope.class);
+  }
+
+  /** {@return how heads (and layers) sharing a list are reduced} */
+  public Reduce scopeReduce() {
+    return struct.enumAt(SCOPE_REDUCE, Reduce.class);
+  }
+
+  /** {@return which of two equal scores survives} */
+  public Tie tie() {
+    return struct.enumAt(TIE, Tie.class);
+  }
+
+  /** {@return how the budget is spread over the layers} */
+  public LayerSplit layerSplit() {
+    return struct.enumAt(LAYER_SPLIT, LayerSplit.class);
+  }
+
+  /** {@return geometric ratio in (0, 1]} */
+  public double pyramidAlpha() {
+    return struct.doubleAt(PYRAMID_ALPHA);
+  }
+
+  /** {@return steepness of the arithmetic splits} */
+  public int pyramidBeta() {
+    return struct.intAt(PYRAMID_BETA);
+  }
+
+  /** {@return the seed of the random policy, all 64 bits} */
+  public long seed() {
+    return struct.longAt(SEED);
+  }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof Policy that && struct.equals(that.struct);
+  }
+
+  @Override
+  public int hashCode() {
+    return struct.hashCode();
+  }
+
+  /** {@return the text form, or for an invalid policy the reason in parentheses} */
+  @Override
+  public String toString() {
+    try {
+      return format();
+    } catch (KvEvictException e) {
+      return "(" + e.getMessage() + ")";
+    }
+  }
+
+  /** Names the parts of a {@link Policy}. */
+  public static final class Builder {
+    private final Struct struct;
+
+    private Builder(Struct struct) {
+      this.struct = struct;
+    }
+
+    /**
+     * Tokens kept per KV head and layer, everything included.
+     *
+     * @param tokens how many; in (0, 1] a ratio of the context
+     * @return this
+     */
+    public Builder budget(double tokens) {
+      struct.seek(BUDGET).putDouble(tokens);
+      return this;
+    }
+
+    /**
+     * First tokens, always kept.
+     *
+     * @param tokens how many
+     * @return this
+     */
+    public Builder sink(int tokens) {
+      struct.seek(N_SINK).putCount(tokens, "sink");
+      return this;
+    }
+
+    /**
+     * Last tokens, always kept.
+     *
+     * @param tokens how many
+     * @return this
+     */
+    public Builder recent(int tokens) {
+      struct.seek(N_RECENT).putCount(tokens, "recent");
+      return this;
+    }
+
+    /**
+     * Last queries that score.
+     *
+     * @param queries how many
+     * @return this
+     */
+    public Builder obsWindow(int queries) {
+      struct.seek(OBS_WINDOW).putCount(queries, "obsWindow");
+      return this;
+    }
+
+    /**
+     * Whether the window's own tokens are kept.
+     *
+     * @param keep true to keep them
+     * @return this
+     */
+    public Builder keepWindow(boolean keep) {
+      struct.seek(KEEP_WINDOW).putFlag(keep);
+      return this;
+    }
+
+    /**
+     * Pooling of the scores along the tokens.
+     *
+     * @param how which
+     * @return this
+     */
+    public Builder pool(Pool how) {
+      struct.seek(POOL).putEnum(how, "pool");
+      return this;
+    }
+
+    /**
+     * Width of the pooling.
+     *
+     * @param width odd
+     * @return this
+     */
+    public Builder poolKernel(int width) {
+      struct.seek(POOL_KERNEL).putCount(width, "poolKernel");
+      return this;
+    }
+
+    /**
+     * What average pooling divides by at an edge.
+     *
+     * @param divisor which
+     * @return this
+     */
+    public Builder poolEdge(PoolEdge divisor) {
+      struct.seek(POOL_EDGE).putEnum(divisor, "poolEdge");
+      return this;
+    }
+
+    /**
+     * Over the window's rows.
+     *
+     * @param how mean or sum
+     * @return this
+     */
+    public Builder windowReduce(Reduce how) {
+      struct.seek(WINDOW_REDUCE).putEnum(how, "windowReduce");
+      return this;
+    }
+
+    /**
+     * Over the query heads of a KV head.
+     *
+     * @param how which
+     * @return this
+     */
+    public Builder groupReduce(Reduce how) {
+      struct.seek(GROUP_REDUCE).putEnum(how, "groupReduce");
+      return this;
+    }
+
+    /**
+     * Whether the group is reduced before or after pooling.
+     *
+     * @param order which
+     * @return this
+     */
+    public Builder shapingOrder(ShapingOrder order) {
+      struct.seek(SHAPING_ORDER).putEnum(order, "shapingOrder");
+      return this;
+    }
+
+    /**
+     * What shares a keep list.
+     *
+     * @param shared which
+     * @return this
+     */
+    public Builder scope(Scope shared) {
+      struct.seek(SCOPE).putEnum(shared, "scope");
+      return this;
+    }
+
+    /**
+     * Over heads (and layers) sharing a list.
+     *
+     * @param how which
+     * @return this
+     */
+    public Builder scopeReduce(Reduce how) {
+      struct.seek(SCOPE_REDUCE).putEnum(how, "scopeReduce");
+      return this;
+    }
+
+    /**
+     * Which of two equal scores survives.
+     *
+     * @param winner which
+     * @return this
+     */
+    public Builder tie(Tie winner) {
+      struct.seek(TIE).putEnum(winner, "tie");
+      return this;
+    }
+
+    /**
+     * How the budget is spread over the layers.
+     *
+     * @param split which
+     * @return this
+     */
+    public Builder layerSplit(LayerSplit split) {
+      struct.seek(LAYER_SPLIT).putEnum(split, "layerSplit");
+      return this;
+    }
+
+    /**
+     * Ratio of the geometric split.
+     *
+     * @param ratio in (0, 1]
+     * @return this
+     */
+    public Builder pyramidAlpha(double ratio) {
+      struct.seek(PYRAMID_ALPHA).putDouble(ratio);
+      return this;
+    }
+
+    /**
+     * Steepness of the arithmetic splits.
+     *
+     * @param beta at least 1
+     * @return this
+     */
+    public Builder pyramidBeta(int beta) {
+      struct.seek(PYRAMID_BETA).putCount(beta, "pyramidBeta");
+      return this;
+    }
+
+    /**
+     * Of the random policy.
+     *
+     * @param bits all 64
+     * @return this
+     */
+    public Builder seed(long bits) {
+      struct.seek(SEED).putLong(bits);
+      return this;
+    }
+
+    /**
+     * The policy.
+     *
+     * @return it
+     */
+    public Policy build() {
+      return new Policy(struct.copy());
+    }
   }
 }

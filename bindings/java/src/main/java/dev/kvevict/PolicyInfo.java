@@ -1,35 +1,25 @@
 package dev.kvevict;
 
-/**
- * One row of the table of policies.
- *
- * @param kind the policy
- * @param name as in the text form
- * @param signal what ranks a token
- * @param shaping what happens to the numbers
- * @param budget how many survive, where
- * @param trigger when it runs
- * @param paper its source; empty if none
- */
-public record PolicyInfo(
-    PolicyKind kind,
-    String name,
-    String signal,
-    String shaping,
-    String budget,
-    String trigger,
-    String paper) {
-  static final int SIZE = 56;
+/** One row of the table of policies. */
+public sealed interface PolicyInfo permits Records.PolicyInfo {
+  /** {@return the policy} */
+  PolicyKind kind();
 
-  static PolicyInfo read(Struct in) {
-    in.seek(4);
-    return new PolicyInfo(
-        in.getEnum(PolicyKind.values()),
-        in.getText(),
-        in.getText(),
-        in.getText(),
-        in.getText(),
-        in.getText(),
-        in.getText());
-  }
+  /** {@return as in the text form} */
+  String name();
+
+  /** {@return what ranks a token} */
+  String signal();
+
+  /** {@return what happens to the numbers} */
+  String shaping();
+
+  /** {@return how many survive, where} */
+  String budget();
+
+  /** {@return when it runs} */
+  String trigger();
+
+  /** {@return its source; empty if none} */
+  String paper();
 }

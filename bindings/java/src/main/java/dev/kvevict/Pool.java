@@ -1,11 +1,22 @@
 package dev.kvevict;
 
-/** Pooling of scores along the tokens, stride 1. The constants have the C ABI's order. */
-public enum Pool {
+/** Pooling of scores along the tokens, stride 1. */
+public enum Pool implements CEnum {
   /** No pooling. */
-  NONE,
+  NONE(0),
   /** The mean. */
-  AVG,
+  AVG(1),
   /** The maximum. */
-  MAX
+  MAX(2);
+
+  private final int value;
+
+  Pool(int value) {
+    this.value = value;
+  }
+
+  @Override
+  public int value() {
+    return value;
+  }
 }

@@ -1,23 +1,13 @@
 package dev.kvevict;
 
-/**
- * A preset: the options under which another implementation's keep sets come out.
- *
- * @param name as in the text form
- * @param policyText the same policy spelled out
- * @param reproduces whose behaviour this is
- */
-public record PresetInfo(
-    String name,
-    String policyText,
-    String reproduces) {
-  static final int SIZE = 32;
+/** A preset: the options under which another implementation's keep sets come out. */
+public sealed interface PresetInfo permits Records.PresetInfo {
+  /** {@return as in the text form} */
+  String name();
 
-  static PresetInfo read(Struct in) {
-    in.seek(8);
-    return new PresetInfo(
-        in.getText(),
-        in.getText(),
-        in.getText());
-  }
+  /** {@return the same policy spelled out} */
+  String policyText();
+
+  /** {@return whose behaviour this is} */
+  String reproduces();
 }

@@ -1,11 +1,22 @@
 package dev.kvevict;
 
-/** How several numbers become one; NaN in, NaN out. The constants have the C ABI's order. */
-public enum Reduce {
+/** How several numbers become one; NaN in, NaN out. */
+public enum Reduce implements CEnum {
   /** The mean. */
-  MEAN,
+  MEAN(0),
   /** The maximum. */
-  MAX,
+  MAX(1),
   /** The sum. */
-  SUM
+  SUM(2);
+
+  private final int value;
+
+  Reduce(int value) {
+    this.value = value;
+  }
+
+  @Override
+  public int value() {
+    return value;
+  }
 }

@@ -1,11 +1,22 @@
 package dev.kvevict;
 
-/** What shares one keep list. The constants have the C ABI's order. */
-public enum Scope {
+/** What shares one keep list. */
+public enum Scope implements CEnum {
   /** Every KV head has its own. */
-  KV_HEAD,
+  KV_HEAD(0),
   /** The heads of a layer. */
-  LAYER,
+  LAYER(1),
   /** All layers. */
-  MODEL
+  MODEL(2);
+
+  private final int value;
+
+  Scope(int value) {
+    this.value = value;
+  }
+
+  @Override
+  public int value() {
+    return value;
+  }
 }

@@ -24,7 +24,7 @@ public final class Sequence extends Handle {
   private final Struct arguments;
 
   private static final int REPORT = EvictOptions.SIZE;
-  private static final int VIEWS = REPORT + EvictReport.SIZE;
+  private static final int VIEWS = REPORT + Records.EvictReport.SIZE;
 
   Sequence(long pointer, Geometry geometry, Hooks hooks) {
     super(pointer, Native::kvevict_sequence_destroy, hooks);
@@ -237,11 +237,11 @@ public final class Sequence extends Handle {
         caches[layer] = cache;
       }
       options.write(device, arguments.seek(0));
-      arguments.seek(REPORT).putInt(EvictReport.SIZE);
+      arguments.seek(REPORT).putInt(Records.EvictReport.SIZE);
       long base = arguments.address;
       Native.kvevict_sequence_evict(
           sequence, base + VIEWS, n, base, workspace, workspaceBytes, base + REPORT);
-      return EvictReport.read(arguments, REPORT);
+      return Records.EvictReport.read(arguments, REPORT);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
@@ -258,9 +258,9 @@ public final class Sequence extends Handle {
    */
   public SequenceMemory memoryOf(int layer) {
     long sequence = enterAlone();
-    try (Struct out = Struct.sized(SequenceMemory.SIZE)) {
+    try (Struct out = Struct.sized(Records.SequenceMemory.SIZE)) {
       Native.kvevict_sequence_memory_of(sequence, layer, out.address);
-      return SequenceMemory.read(out);
+      return Records.SequenceMemory.read(out);
     } finally {
       leave();
     }

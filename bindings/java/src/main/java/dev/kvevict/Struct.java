@@ -55,11 +55,11 @@ final class Struct implements AutoCloseable {
     return this;
   }
 
-  Struct putEnum(Enum<?> value) {
-    return putInt(value.ordinal());
+  Struct putEnum(CEnum value) {
+    return putInt(value.value());
   }
 
-  Struct putEnum(Enum<?> value, String name) {
+  Struct putEnum(CEnum value, String name) {
     return putEnum(Objects.requireNonNull(value, name));
   }
 
@@ -87,28 +87,66 @@ final class Struct implements AutoCloseable {
   }
 
   int getInt() {
-    return bytes.getInt(next(4));
+    return intAt(next(4));
   }
 
-  /** An enum constant; values is its class's values(). */
-  <E extends Enum<E>> E getEnum(E[] values) {
-    return values[getInt()];
+  <E extends CEnum> E getEnum(Class<E> type) {
+    return enumAt(next(4), type);
   }
 
   boolean getFlag() {
-    return getInt() != 0;
+    return flagAt(next(4));
   }
 
   long getLong() {
-    return bytes.getLong(next(8));
-  }
-
-  double getDouble() {
-    return bytes.getDouble(next(8));
+    return longAt(next(8));
   }
 
   String getText() {
     return NativeSupport.stringAt(getLong());
+  }
+
+  // Fields at an offset, for structs that threads may share.
+
+  int intAt(int offset) {
+    return bytes.getInt(offset);
+  }
+
+  <E extends CEnum> E enumAt(int offset, Class<E> type) {
+    return CEnum.of(type, intAt(offset));
+  }
+
+  boolean flagAt(int offset) {
+    return intAt(offset) != 0;
+  }
+
+  float floatAt(int offset) {
+    return bytes.getFloat(offset);
+  }
+
+  long longAt(int offset) {
+    return bytes.getLong(offset);
+  }
+
+  double doubleAt(int offset) {
+    return bytes.getDouble(offset);
+  }
+
+  Struct copy() {
+    Struct copy = new Struct(bytes.capacity());
+    copy.copyFrom(this, 0);
+    return copy;
+  }
+
+  /** Whether two structs have the same bytes. */
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof Struct that && bytes.equals(that.bytes);
+  }
+
+  @Override
+  public int hashCode() {
+    return bytes.hashCode();
   }
 
   /** Copies all of another struct to an offset of this one. */

@@ -1,9 +1,20 @@
 package dev.kvevict;
 
-/** Which of two equal scores survives. The constants have the C ABI's order. */
-public enum Tie {
+/** Which of two equal scores survives. */
+public enum Tie implements CEnum {
   /** The earlier token. */
-  LOWER_POSITION,
+  LOWER_POSITION(0),
   /** The later token. */
-  HIGHER_POSITION
+  HIGHER_POSITION(1);
+
+  private final int value;
+
+  Tie(int value) {
+    this.value = value;
+  }
+
+  @Override
+  public int value() {
+    return value;
+  }
 }

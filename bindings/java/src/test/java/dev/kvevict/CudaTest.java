@@ -46,10 +46,14 @@ final class CudaTest {
     List<GpuInfo> gpus = KvEvict.gpus();
     Check.equal(3, gpus.size());
     Check.that(gpus.get(0).problem().contains("compute capability 6.1"), gpus.get(0).problem());
-    Check.equal(new GpuInfo(61, 12040, 0, "Fake GPU", "", "", gpus.get(0).problem()), gpus.get(0));
-    Check.equal(new GpuInfo(90, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "sm_90", ""), gpus.get(1));
     Check.equal(
-        new GpuInfo(89, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "compute_80", ""), gpus.get(2));
+        new Records.GpuInfo(61, 12040, 0, "Fake GPU", "", "", gpus.get(0).problem()), gpus.get(0));
+    Check.equal(
+        new Records.GpuInfo(90, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "sm_90", ""),
+        gpus.get(1));
+    Check.equal(
+        new Records.GpuInfo(89, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "compute_80", ""),
+        gpus.get(2));
   }
 
   private static long address(Buffer memory) {

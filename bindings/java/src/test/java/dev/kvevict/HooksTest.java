@@ -36,6 +36,10 @@ final class HooksTest {
   /** A window to score, and the scores. */
   private static final class Window implements AutoCloseable {
     final FloatBuffer scores = Caches.floats(Caches.KVH * N);
+    private final Plane queries =
+        Caches.plane(Caches.random(32 * Caches.QH * Caches.D, 1), Caches.QH);
+    private final View view = Caches.view(
+        Caches.random(N * Caches.KVH * Caches.D, 2), Caches.random(N * Caches.KVH * Caches.D, 3));
     private final Plan plan;
     private final ByteBuffer workspace;
 
@@ -45,9 +49,7 @@ final class HooksTest {
     }
 
     void score() {
-      int row = Caches.KVH * Caches.D;
-      plan.scoreWindow(Caches.plane(Caches.random(32 * Caches.QH * Caches.D, 1), Caches.QH), null,
-          Caches.view(Caches.random(N * row, 2), Caches.random(N * row, 3)), N, scores, workspace);
+      plan.scoreWindow(queries, null, view, N, scores, workspace);
     }
 
     @Override

@@ -35,20 +35,20 @@ final class LayoutTest {
 
   static void sizes() throws IOException {
     Map<String, Integer> sizes = Map.ofEntries(
-        Map.entry("kvevict_gpu_info", GpuInfo.SIZE),
-        Map.entry("kvevict_dtype_info", DTypeInfo.SIZE),
+        Map.entry("kvevict_gpu_info", Records.GpuInfo.SIZE),
+        Map.entry("kvevict_dtype_info", Records.DTypeInfo.SIZE),
         Map.entry("kvevict_context_options", Context.Builder.SIZE),
         Map.entry("kvevict_policy", Policy.SIZE),
-        Map.entry("kvevict_resolved_policy", ResolvedPolicy.SIZE),
-        Map.entry("kvevict_policy_info", PolicyInfo.SIZE),
-        Map.entry("kvevict_preset_info", PresetInfo.SIZE),
+        Map.entry("kvevict_resolved_policy", Records.ResolvedPolicy.SIZE),
+        Map.entry("kvevict_policy_info", Records.PolicyInfo.SIZE),
+        Map.entry("kvevict_preset_info", Records.PresetInfo.SIZE),
         Map.entry("kvevict_plane", Plane.SIZE),
         Map.entry("kvevict_view", View.SIZE),
         Map.entry("kvevict_geometry", Geometry.SIZE),
-        Map.entry("kvevict_capabilities", Capabilities.SIZE),
+        Map.entry("kvevict_capabilities", Records.Capabilities.SIZE),
         Map.entry("kvevict_evict_options", EvictOptions.SIZE),
-        Map.entry("kvevict_evict_report", EvictReport.SIZE),
-        Map.entry("kvevict_sequence_memory", SequenceMemory.SIZE));
+        Map.entry("kvevict_evict_report", Records.EvictReport.SIZE),
+        Map.entry("kvevict_sequence_memory", Records.SequenceMemory.SIZE));
     for (Map.Entry<String, Integer> entry : sizes.entrySet()) {
       Check.equal(layout(entry.getKey()).get("").size(), entry.getValue());
     }
@@ -58,15 +58,14 @@ final class LayoutTest {
   }
 
   static void recordsReadTheirFields() throws Exception {
-    reads("kvevict_policy", Policy.class, Policy::read);
-    reads("kvevict_resolved_policy", ResolvedPolicy.class, ResolvedPolicy::read);
-    reads("kvevict_gpu_info", GpuInfo.class, GpuInfo::read);
-    reads("kvevict_dtype_info", DTypeInfo.class, DTypeInfo::read);
-    reads("kvevict_policy_info", PolicyInfo.class, PolicyInfo::read);
-    reads("kvevict_preset_info", PresetInfo.class, PresetInfo::read);
-    reads("kvevict_capabilities", Capabilities.class, Capabilities::read);
-    reads("kvevict_evict_report", EvictReport.class, in -> EvictReport.read(in, 0));
-    reads("kvevict_sequence_memory", SequenceMemory.class, SequenceMemory::read);
+    reads("kvevict_resolved_policy", Records.ResolvedPolicy.class, Records.ResolvedPolicy::read);
+    reads("kvevict_gpu_info", Records.GpuInfo.class, Records.GpuInfo::read);
+    reads("kvevict_dtype_info", Records.DTypeInfo.class, Records.DTypeInfo::read);
+    reads("kvevict_policy_info", Records.PolicyInfo.class, Records.PolicyInfo::read);
+    reads("kvevict_preset_info", Records.PresetInfo.class, Records.PresetInfo::read);
+    reads("kvevict_capabilities", Records.Capabilities.class, Records.Capabilities::read);
+    reads("kvevict_evict_report", Records.EvictReport.class, in -> Records.EvictReport.read(in, 0));
+    reads("kvevict_sequence_memory", Records.SequenceMemory.class, Records.SequenceMemory::read);
   }
 
   /** Puts one field at a time at its C offset: the component of that name sees it, no other. */
@@ -108,21 +107,62 @@ final class LayoutTest {
     return camel.replaceAll("([A-Z])", "_$1").toLowerCase(Locale.ROOT);
   }
 
-  /** A policy whose every field differs from every other comes back. */
-  static void policyIsWrittenAsRead() {
-    Policy policy = new Policy(PolicyKind.PYRAMIDKV, 0.5, 11, 12, 13, false, Pool.MAX, 15,
-        PoolEdge.SHRINK, Reduce.SUM, Reduce.MAX, ShapingOrder.POOL_THEN_REDUCE, Scope.LAYER,
-        Reduce.MAX, Tie.HIGHER_POSITION, LayerSplit.ARITHMETIC_KVF, 0.25, 17, -18);
-    try (Struct memory = policy.write()) {
-      Check.equal(policy, Policy.read(memory));
+  /** What a builder sets lies at the C offset, in no other place, and is what is read back. */
+  static void policyFieldsLieWhereTheHeaderHasThem() throws Exception {
+    Map<String, Field> layout = layout("kvevict_policy");
+    Policy defaults = Policy.of(PolicyKind.NONE);
+    int fields = 0;
+    for (Method set : Policy.Builder.class.getDeclaredMethods()) {
+      if (set.getParameterCount() != 1) {
+        continue;
+      }
+      ++fields;
+      String name = set.getName().matches("sink|recent")
+          ? "n" + set.getName().substring(0, 1).toUpperCase(Locale.ROOT)
+              + set.getName().substring(1)
+          : set.getName();
+      Method get = Policy.class.getDeclaredMethod(name);
+      Object value = other(get.invoke(defaults));
+      Policy.Builder builder = defaults.toBuilder();
+      Check.that(set.invoke(builder, value) == builder, "not this");
+      Policy policy = builder.build();
+      Check.equal(value, get.invoke(policy));
+      Field field = layout.get(snake(name));
+      for (int at = 0; at < Policy.SIZE; at += 4) {
+        boolean inside = at >= field.offset() && at < field.offset() + field.size();
+        Check.that(inside || defaults.struct.intAt(at) == policy.struct.intAt(at), name);
+      }
+      Check.that(!policy.equals(defaults), name);
     }
+    Check.equal(layout.size() - List.of("", "struct_size", "kind", "reserved").size(), fields);
+    Check.equal(PolicyKind.CUSTOM, Policy.of(PolicyKind.CUSTOM).kind());
+  }
+
+  /** A value of the same type that differs. */
+  private static Object other(Object value) {
+    if (value instanceof Integer i) {
+      return i + 7;
+    }
+    if (value instanceof Long i) {
+      return i - 7;
+    }
+    if (value instanceof Double d) {
+      return d + 0.125;
+    }
+    if (value instanceof Boolean b) {
+      return !b;
+    }
+    Object[] all = value.getClass().getEnumConstants();
+    return all[value == all[0] ? 1 : 0];
   }
 
   static void geometryFieldsLieWhereTheHeaderHasThem() throws IOException {
-    Geometry geometry = new Geometry(
-        1, 2, 3, 4, 5, DType.BF16, DType.F16, DType.F32, 9, 1.5f);
+    Geometry geometry = Geometry.builder().layers(1).queryHeads(2).kvHeads(3).headDims(4, 5)
+        .dtypes(DType.BF16, DType.F16, DType.F32).maxTokens(9).softmaxScale(1.5f).build();
+    Check.equal("Geometry[nLayers=1, nQHeads=2, nKvHeads=3, kHeadDim=4, vHeadDim=5, qDtype=BF16, "
+        + "kDtype=F16, vDtype=F32, maxTokens=9, softmaxScale=1.5]", geometry.toString());
     Map<String, Field> layout = layout("kvevict_geometry");
-    try (Struct memory = geometry.write()) {
+    try (Struct memory = geometry.struct) {
       Map<String, Integer> expected = Map.of("struct_size", Geometry.SIZE, "n_layers", 1,
           "n_q_heads", 2, "n_kv_heads", 3, "k_head_dim", 4, "v_head_dim", 5, "q_dtype", 3,
           "k_dtype", 2, "v_dtype", 1, "max_tokens", 9);
@@ -184,7 +224,7 @@ final class LayoutTest {
   }
 
   static void defaultsAreTheLibrarys() {
-    same(Geometry.builder().build().write(), Geometry.SIZE, Native::kvevict_geometry_init);
+    same(Geometry.builder().build().struct, Geometry.SIZE, Native::kvevict_geometry_init);
     same(View.of(0, null, null).content(Device.CPU).struct, View.SIZE, Native::kvevict_view_init);
     same(Context.builder().write(new Hooks(Device.CPU, null, null, 0), null, null, null),
         Context.Builder.SIZE, Native::kvevict_context_options_init);

@@ -150,7 +150,7 @@ final class MemoryTest {
         Sequence sequence = plan.newSequence();
         View view = Caches.view(Caches.floats(64), Caches.floats(64))) {
       Check.fails(WRONG, () -> context.newPlan(Geometry.builder().layers(-1).build(),
-          plan.policy()), "nLayers is negative");
+          plan.policy()), "layers is negative");
       Check.fails(WRONG, () -> sequence.append(Integer.MAX_VALUE + 1), "nTokens is negative");
       Check.fails(WRONG, () -> view.validate(-1), "nTokens");
       Check.fails(KvEvictException.class, () -> sequence.storedLength(-1), "4294967295");

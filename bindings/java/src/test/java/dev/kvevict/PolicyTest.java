@@ -27,17 +27,23 @@ final class PolicyTest {
   static void nullsAndNegativesAreNamed() {
     Check.fails(NullPointerException.class, () -> Policy.parse(null), "text");
     Check.fails(NullPointerException.class, () -> Policy.of(null));
-    Policy p = Policy.of(PolicyKind.SNAPKV);
-    Check.fails(IllegalArgumentException.class,
-        () -> new Policy(p.kind(), p.budget(), -1, p.nRecent(), p.obsWindow(), p.keepWindow(),
-            p.pool(), p.poolKernel(), p.poolEdge(), p.windowReduce(), p.groupReduce(),
-            p.shapingOrder(), p.scope(), p.scopeReduce(), p.tie(), p.layerSplit(),
-            p.pyramidAlpha(), p.pyramidBeta(), p.seed()).validate(),
-        "nSink is negative: -1");
-    Check.fails(NullPointerException.class,
-        () -> new Policy(null, 1, 0, 0, 0, false, null, 0, null, null, null, null, null, null,
-            null, null, 0, 0, 0).validate(),
-        "kind");
+    Policy.Builder builder = Policy.builder(PolicyKind.SNAPKV);
+    Check.fails(IllegalArgumentException.class, () -> builder.sink(-1), "sink is negative: -1");
+    Check.fails(NullPointerException.class, () -> builder.pool(null), "pool");
+  }
+
+  static void isBuiltPartByPart() {
+    Policy.Builder builder = Policy.builder(PolicyKind.SNAPKV).budget(512).obsWindow(16)
+        .pool(Pool.MAX).poolKernel(5);
+    Policy policy = builder.build();
+    Check.equal(Policy.parse("snapkv:budget=512,window=16,pool=max5"), policy);
+    Check.equal(policy.hashCode(), builder.build().hashCode());
+    builder.budget(1024);
+    Check.equal(512.0, policy.budget()); // a value
+    Check.equal(policy, policy.toBuilder().build());
+    Check.equal(policy.format(), policy.toString());
+    Check.that(policy.toBuilder().budget(-1).build().toString().startsWith("(INVALID_ARGUMENT"),
+        "an invalid policy has no text form");
   }
 
   static void validateNamesTheNumbers() {
@@ -48,7 +54,7 @@ final class PolicyTest {
 
   static void tokensPerLayer() {
     Policy policy = Policy.parse("snapkv:budget=512,window=32");
-    Check.equal(new ResolvedPolicy(512, 4, 32, 476, 32), policy.resolve(4096));
+    Check.equal(new Records.ResolvedPolicy(512, 4, 32, 476, 32), policy.resolve(4096));
     Check.equal(new int[] {512, 512, 512}, policy.layerBudgets(4096, 3));
     Check.fails(KvEvictException.class, () -> policy.resolve(0), "n_context");
     Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "nLayers");

@@ -23,7 +23,7 @@ final class SequenceTest {
       EvictReport report =
           sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
       long row = 2 * ROW * 4;
-      Check.equal(new EvictReport(true, N * row, 8 * row, N, 8, 0), report);
+      Check.equal(new Records.EvictReport(true, N * row, 8 * row, N, 8, 0), report);
       int[] kept = {0, 1, 58, 59, 60, 61, 62, 63};
       Check.equal(kept, sequence.keepPositions(0, 0));
       Check.equal(8, sequence.storedLength(0));

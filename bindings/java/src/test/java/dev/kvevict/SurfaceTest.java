@@ -2,9 +2,11 @@ package dev.kvevict;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.lang.reflect.Modifier;
+import java.net.JarURLConnection;
+import java.net.URL;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
@@ -12,6 +14,8 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.jar.JarEntry;
+import java.util.jar.JarFile;
 import java.util.stream.Collectors;
 
 /** Everything the C library exports is here. */
@@ -82,7 +86,7 @@ final class SurfaceTest {
   }
 
   static void enumsHaveTheHeadersConstants() throws IOException {
-    Map<String, List<String>> expected = new HashMap<>();
+    Map<String, Map<String, Integer>> expected = new HashMap<>();
     for (String line : Files.readAllLines(TestMain.golden.resolve("kvevict.layout"))) {
       if (!line.startsWith("KVEVICT_") || line.startsWith("KVEVICT_ABI_VERSION")) {
         continue;
@@ -90,13 +94,74 @@ final class SurfaceTest {
       String name = line.replaceFirst(" .*", "").substring("KVEVICT_".length());
       int value = Integer.parseInt(line.replaceFirst(".* ", ""));
       String prefix = name.equals("OK") ? "ERROR" : prefixOf(name);
-      List<String> values = expected.computeIfAbsent(prefix, p -> new ArrayList<>());
-      Check.equal(value, values.size()); // dense, so that ordinals serve
-      values.add(name.equals("OK") ? name : name.substring(prefix.length() + 1));
+      expected.computeIfAbsent(prefix, p -> new HashMap<>())
+          .put(name.equals("OK") ? name : name.substring(prefix.length() + 1), value);
     }
     Check.equal(new TreeSet<>(expected.keySet()), new TreeSet<>(ENUMS.keySet()));
     ENUMS.forEach((prefix, type) -> Check.equal(expected.get(prefix),
-        Arrays.stream(type.getEnumConstants()).map(Enum::name).toList()));
+        Arrays.stream(type.getEnumConstants())
+            .collect(Collectors.toMap(e -> e.name(), e -> ((CEnum) e).value()))));
+  }
+
+  /** An enum as a header could have it: neither dense nor in order. */
+  private enum Sparse implements CEnum {
+    MANY(700),
+    FEW(-3);
+
+    private final int value;
+
+    Sparse(int value) {
+      this.value = value;
+    }
+
+    @Override
+    public int value() {
+      return value;
+    }
+  }
+
+  static void enumsCrossByTheirValues() {
+    try (Struct memory = new Struct(8)) {
+      memory.putEnum(Sparse.MANY).putEnum(Sparse.FEW, "few");
+      Check.equal(700, memory.intAt(0));
+      Check.equal(-3, memory.intAt(4));
+      Check.equal(Sparse.MANY, memory.seek(0).getEnum(Sparse.class));
+      Check.equal(Sparse.FEW, memory.getEnum(Sparse.class));
+      memory.seek(0).putInt(1);
+      Check.fails(IllegalStateException.class, () -> memory.enumAt(0, Sparse.class),
+          "newer", "Sparse 1");
+    }
+    Check.equal(Status.INTERNAL, new KvEvictException(99, "of tomorrow").status());
+  }
+
+  /**
+   * No user of a class or interface breaks when it gets a new field: nobody calls a constructor by
+   * position, takes a record apart, or implements an interface.
+   */
+  static void typesCanGrow() throws IOException, ClassNotFoundException {
+    URL here = KvEvict.class.getResource("KvEvict.class");
+    int types = 0;
+    try (JarFile jar = ((JarURLConnection) here.openConnection()).getJarFile()) {
+      for (String file : jar.stream().map(JarEntry::getName).toList()) {
+        if (!file.matches("dev/kvevict/[^-]*\\.class")) {
+          continue;
+        }
+        Class<?> type = Class.forName(file.replace('/', '.').replaceFirst("\\.class$", ""));
+        if (!isPublic(type)) {
+          continue;
+        }
+        ++types;
+        Check.that(!type.isRecord(), type + " is a record");
+        Check.that(!type.isInterface() || type.isSealed(), type + " is not sealed");
+        Check.equal(0, type.getConstructors().length);
+      }
+    }
+    Check.that(types >= 30, types + " public types");
+  }
+
+  private static boolean isPublic(Class<?> type) {
+    return Modifier.isPublic(type.getModifiers())
+        && (type.getDeclaringClass() == null || isPublic(type.getDeclaringClass()));
   }
 
   private static String prefixOf(String constant) {
