@@ -48,7 +48,8 @@ final class NativeLoader {
     try (InputStream in = NativeLoader.class.getClassLoader().getResourceAsStream(resource)) {
       if (in == null) {
         tried.add("the class path: no " + resource + " (is the natives jar there? on the module"
-            + " path: --add-modules dev.kvevict.natives." + platform().replace('-', '_') + ")");
+            + " path: is dev.kvevict.natives." + platform().replace('-', '_')
+            + " required, or named by --add-modules?)");
         return false;
       }
       Path parent = Path.of(System.getProperty(
