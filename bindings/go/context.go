@@ -3,6 +3,7 @@ package kvevict
 import (
 	"runtime"
 	"runtime/cgo"
+	"sync/atomic"
 	"unsafe"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
@@ -37,18 +38,27 @@ type ContextOptions struct {
 // Context is a device, and how to work on it. Safe for concurrent use.
 type Context struct {
 	handle
-	hooks  *hooks
 	device Device
 }
 
-// hooks is what a context calls back. Every handle made from the context refers to it, so that it
-// is there whenever the library can call.
-type hooks struct{ handle cgo.Handle }
+// hooks is what a context calls back, which C knows by a number; nil: nothing. The handles made from
+// the context share it, and the last one's end frees the number: whoever closes them all lets go of
+// what the hooks refer to, even if that is the context itself.
+type hooks struct {
+	number cgo.Handle
+	users  atomic.Int32
+}
 
-func newHooks(n native.Hooks) *hooks {
-	h := &hooks{cgo.NewHandle(&n)}
-	runtime.SetFinalizer(h, func(h *hooks) { h.handle.Delete() })
-	return h
+func (h *hooks) retain() {
+	if h != nil {
+		h.users.Add(1)
+	}
+}
+
+func (h *hooks) release() {
+	if h != nil && h.users.Add(-1) == 0 {
+		h.number.Delete()
+	}
 }
 
 // NewContext creates a context; nil stands for the defaults: CPU, one thread.
@@ -89,31 +99,37 @@ func NewContext(options *ContextOptions) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{hooks: setHooks(&n, options), device: options.Device}
+	hooks := setHooks(&n, options)
+	hooks.retain()
+	defer hooks.release()
 	var pointer uintptr
 	if err := native.Kvevict_context_create(&n, &pointer); err != nil {
 		return nil, err
 	}
 	runtime.KeepAlive(&texts)
-	c.own(c, pointer, native.Kvevict_context_destroy)
+	c := &Context{device: options.Device}
+	c.own(c, pointer, native.Kvevict_context_destroy, hooks)
 	return c, nil
 }
 
 func setHooks(n *native.ContextOptions, options *ContextOptions) *hooks {
 	log, start := options.Log, options.Go
+	if log == nil && options.Threads <= 1 {
+		return nil
+	}
 	if start == nil {
 		start = func(work func()) { go work() }
 	}
-	h := newHooks(native.Hooks{
+	h := &hooks{number: cgo.NewHandle(&native.Hooks{
 		Log:     func(level int32, message string) { log(LogLevel(level), message) },
 		Threads: options.Threads,
 		Go:      start,
-	})
+	})}
 	if log != nil {
-		n.Log, n.LogUserData = native.LogHook(), uintptr(h.handle)
+		n.Log, n.LogUserData = native.LogHook(), uintptr(h.number)
 	}
 	if options.Threads > 1 {
-		n.Parallel, n.ParallelUserData = native.ParallelHook(), uintptr(h.handle)
+		n.Parallel, n.ParallelUserData = native.ParallelHook(), uintptr(h.number)
 	}
 	return h
 }
@@ -134,15 +150,13 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy) (*Plan, error) {
 		return nil, err
 	}
 	defer c.leave()
-	p := &Plan{
-		hooks: c.hooks, device: c.device, geometry: nativeGeometry, obsWindow: nativePolicy.ObsWindow,
-	}
+	p := &Plan{device: c.device, geometry: nativeGeometry, obsWindow: nativePolicy.ObsWindow}
 	var pointer uintptr
 	err = native.Kvevict_plan_create(context, &nativeGeometry, &nativePolicy, &pointer)
 	if err != nil {
 		return nil, err
 	}
-	p.own(p, pointer, native.Kvevict_plan_destroy)
+	p.own(p, pointer, native.Kvevict_plan_destroy, c.hooks)
 	return p, nil
 }
 

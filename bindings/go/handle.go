@@ -12,6 +12,7 @@ import (
 type handle struct {
 	pointer uintptr
 	destroy func(uintptr)
+	hooks   *hooks       // which the library can call until then
 	calls   atomic.Int32 // under way, plus closed
 }
 
@@ -21,9 +22,16 @@ const closed = math.MinInt32
 type closer interface{ Close() error }
 
 // own begins the life of a handle; owner contains it.
-func (h *handle) own(owner closer, pointer uintptr, destroy func(uintptr)) {
-	h.pointer, h.destroy = pointer, destroy
+func (h *handle) own(owner closer, pointer uintptr, destroy func(uintptr), hooks *hooks) {
+	h.pointer, h.destroy, h.hooks = pointer, destroy, hooks
+	hooks.retain()
 	runtime.SetFinalizer(owner, func(c closer) { _ = c.Close() })
+}
+
+// end is the last thing that happens to a handle.
+func (h *handle) end() {
+	h.destroy(h.pointer)
+	h.hooks.release()
 }
 
 // enter returns the pointer, which stays valid until leave().
@@ -52,7 +60,7 @@ func (h *handle) enterAlone() (uintptr, error) {
 
 func (h *handle) leave() {
 	if h.calls.Add(-1) == closed {
-		h.destroy(h.pointer)
+		h.end()
 	}
 }
 
@@ -65,7 +73,7 @@ func (h *handle) Close() error {
 		}
 		if h.calls.CompareAndSwap(n, n+closed) {
 			if n == 0 {
-				h.destroy(h.pointer)
+				h.end()
 			}
 			return nil
 		}

@@ -42,7 +42,6 @@ func (g *Geometry) native() (native.Geometry, error) {
 // Plan is a geometry with a policy and a context, checked once. Immutable; safe for concurrent use.
 type Plan struct {
 	handle
-	hooks     *hooks
 	device    Device
 	geometry  native.Geometry
 	obsWindow uint32
@@ -56,7 +55,6 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 	}
 	defer p.leave()
 	s := &Sequence{
-		hooks:    p.hooks,
 		device:   p.device,
 		geometry: p.geometry,
 		args:     &arguments{},
@@ -68,7 +66,7 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 	if err := native.Kvevict_sequence_create(plan, &pointer); err != nil {
 		return nil, err
 	}
-	s.own(s, pointer, native.Kvevict_sequence_destroy)
+	s.own(s, pointer, native.Kvevict_sequence_destroy, p.hooks)
 	return s, nil
 }
 

@@ -17,7 +17,6 @@ const PositionNext = math.MaxUint32
 // error.
 type Sequence struct {
 	handle
-	hooks    *hooks
 	device   Device
 	geometry native.Geometry
 	args     *arguments
