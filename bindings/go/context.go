@@ -186,50 +186,14 @@ func (c *Context) Prepare(plan *Plan) error {
 func (c *Context) Compact(
 	view *View, nTokens int, keep Memory, nKeepLists int, workspace Memory, stream Stream,
 ) error {
-	context, err := c.enter()
-	if err != nil {
-		return err
-	}
-	defer c.leave()
-	cache, n, err := view.use(c.device, nTokens)
-	if err != nil {
-		return err
-	}
-	lists := count(&err, "nKeepLists", nKeepLists)
-	if err != nil {
-		return err
-	}
-	keepLen, err := keep.slots(c.device, "keep")
-	if err != nil {
-		return err
-	}
-	if err := workspace.on(c.device, "workspace"); err != nil {
-		return err
-	}
-	err = native.Kvevict_compact(context, cache.native, n, uintptr(keep.address), keepLen, lists,
-		uintptr(workspace.address), workspace.bytes, uintptr(stream))
-	runtime.KeepAlive(cache)
-	runtime.KeepAlive(keep.owner)
-	runtime.KeepAlive(workspace.owner)
-	return err
+	return c.move(native.Kvevict_compact, view, nTokens, "keep", keep, "nKeepLists", nKeepLists,
+		workspace, stream)
 }
 
 // CompactWorkspaceBytes is the scratch that compacting a layer to at most nKeep slots per list can
 // make use of; 0 on the CPU, and on CUDA where rows are wide enough to move without.
 func (c *Context) CompactWorkspaceBytes(view *View, nKeep int) (uint64, error) {
-	context, err := c.enter()
-	if err != nil {
-		return 0, err
-	}
-	defer c.leave()
-	cache, n, err := view.useNamed(c.device, "nKeep", nKeep)
-	if err != nil {
-		return 0, err
-	}
-	var bytes uint64
-	err = native.Kvevict_compact_workspace_bytes(context, cache.native, n, &bytes)
-	runtime.KeepAlive(cache)
-	return bytes, err
+	return c.scratch(view, "nKeep", nKeep, native.Kvevict_compact_workspace_bytes)
 }
 
 // Reorder moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
@@ -240,54 +204,22 @@ func (c *Context) CompactWorkspaceBytes(view *View, nKeep int) (uint64, error) {
 func (c *Context) Reorder(
 	view *View, nTokens int, slots Memory, nSlotLists int, workspace Memory, stream Stream,
 ) error {
-	context, err := c.enter()
-	if err != nil {
-		return err
-	}
-	defer c.leave()
-	cache, n, err := view.use(c.device, nTokens)
-	if err != nil {
-		return err
-	}
-	lists := count(&err, "nSlotLists", nSlotLists)
-	if err != nil {
-		return err
-	}
-	slotsLen, err := slots.slots(c.device, "slots")
-	if err != nil {
-		return err
-	}
-	if err := workspace.on(c.device, "workspace"); err != nil {
-		return err
-	}
-	err = native.Kvevict_reorder(context, cache.native, n, uintptr(slots.address), slotsLen, lists,
-		uintptr(workspace.address), workspace.bytes, uintptr(stream))
-	runtime.KeepAlive(cache)
-	runtime.KeepAlive(slots.owner)
-	runtime.KeepAlive(workspace.owner)
-	return err
+	return c.move(native.Kvevict_reorder, view, nTokens, "slots", slots, "nSlotLists", nSlotLists,
+		workspace, stream)
 }
 
 // ReorderWorkspaceBytes is the scratch that reordering at most nSlots slots per list needs; 0 for
 // none.
 func (c *Context) ReorderWorkspaceBytes(view *View, nSlots, nSlotLists int) (uint64, error) {
-	context, err := c.enter()
-	if err != nil {
-		return 0, err
-	}
-	defer c.leave()
-	cache, n, err := view.useNamed(c.device, "nSlots", nSlots)
-	if err != nil {
-		return 0, err
-	}
+	var err error
 	lists := count(&err, "nSlotLists", nSlotLists)
 	if err != nil {
 		return 0, err
 	}
-	var bytes uint64
-	err = native.Kvevict_reorder_workspace_bytes(context, cache.native, n, lists, &bytes)
-	runtime.KeepAlive(cache)
-	return bytes, err
+	return c.scratch(view, "nSlots", nSlots,
+		func(context uintptr, view *native.View, slots uint32, bytes *uint64) error {
+			return native.Kvevict_reorder_workspace_bytes(context, view, slots, lists, bytes)
+		})
 }
 
 // NewReorderWorkspace makes scratch for reordering a layer on the CPU; on CUDA it is an error. Calls
@@ -298,4 +230,59 @@ func (c *Context) NewReorderWorkspace(view *View, nSlots, nSlotLists int) (Memor
 		return Memory{}, err
 	}
 	return newWorkspace(c.device, "ReorderWorkspaceBytes", bytes)
+}
+
+// move is Compact or Reorder: call, and the names of its slots and lists for errors.
+func (c *Context) move(
+	call func(context uintptr, view *native.View, nTokens uint32, slots uintptr, slotsLen uint64,
+		lists uint32, workspace uintptr, workspaceBytes uint64, stream uintptr) error,
+	view *View, nTokens int, slotsName string, slots Memory, listsName string, nLists int,
+	workspace Memory, stream Stream,
+) error {
+	context, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	cache, n, err := view.use(c.device, nTokens)
+	if err != nil {
+		return err
+	}
+	lists := count(&err, listsName, nLists)
+	if err != nil {
+		return err
+	}
+	slotsLen, err := slots.slots(c.device, slotsName)
+	if err != nil {
+		return err
+	}
+	if err := workspace.on(c.device, "workspace"); err != nil {
+		return err
+	}
+	err = call(context, cache.native, n, uintptr(slots.address), slotsLen, lists,
+		uintptr(workspace.address), workspace.bytes, uintptr(stream))
+	runtime.KeepAlive(cache)
+	runtime.KeepAlive(slots.owner)
+	runtime.KeepAlive(workspace.owner)
+	return err
+}
+
+// scratch is what a move of at most so many slots per list needs; name is theirs.
+func (c *Context) scratch(
+	view *View, name string, slots int,
+	bytesOf func(context uintptr, view *native.View, slots uint32, bytes *uint64) error,
+) (uint64, error) {
+	context, err := c.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	cache, n, err := view.useNamed(c.device, name, slots)
+	if err != nil {
+		return 0, err
+	}
+	var bytes uint64
+	err = bytesOf(context, cache.native, n, &bytes)
+	runtime.KeepAlive(cache)
+	return bytes, err
 }
