@@ -125,8 +125,7 @@ func (m model) evicts() (states []state) {
 	// decode stores rows of the next tokens.
 	decode := func(n int) {
 		for ; n > 0; n-- {
-			position, err := sequence.LogicalLength()
-			must(m.T, err)
+			position := sequence.LogicalLength()
 			for l := range k {
 				slot, err := sequence.StoredLength(l)
 				must(m.T, err)

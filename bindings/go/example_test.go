@@ -51,9 +51,8 @@ func Example() {
 
 	slot, err := sequence.StoredLength(0)
 	check(err)
-	position, err := sequence.LogicalLength()
-	check(err)
-	fmt.Printf("the next token goes to slot %d with RoPE position %d\n", slot, position)
+	fmt.Printf("the next token goes to slot %d with RoPE position %d\n", slot,
+		sequence.LogicalLength())
 	// Output: the next token goes to slot 512 with RoPE position 1024
 }
 

@@ -95,21 +95,22 @@ func GPUs() ([]GPUInfo, error) {
 }
 
 // DTypes is the table of element types.
-func DTypes() ([]DTypeInfo, error) {
+func DTypes() []DTypeInfo {
 	n := native.DTypeInfo{StructSize: uint32(unsafe.Sizeof(native.DTypeInfo{}))}
-	return table(func(i uint32) (DTypeInfo, error) {
+	rows, _ := table(func(i uint32) (DTypeInfo, error) {
 		err := native.Kvevict_dtype_at(i, &n)
 		return DTypeInfo{
 			DType(n.DType), native.Text(n.Name), int(n.ElementBytes),
 			n.CanMove != 0, n.CanScore != 0, n.CanRotate != 0,
 		}, err
 	})
+	return rows
 }
 
 // Policies is the table of policies.
-func Policies() ([]PolicyInfo, error) {
+func Policies() []PolicyInfo {
 	n := native.PolicyInfo{StructSize: uint32(unsafe.Sizeof(native.PolicyInfo{}))}
-	return table(func(i uint32) (PolicyInfo, error) {
+	rows, _ := table(func(i uint32) (PolicyInfo, error) {
 		err := native.Kvevict_policy_at(i, &n)
 		return PolicyInfo{
 			PolicyKind(n.Kind), native.Text(n.Name), native.Text(n.Signal),
@@ -117,20 +118,23 @@ func Policies() ([]PolicyInfo, error) {
 			native.Text(n.Paper),
 		}, err
 	})
+	return rows
 }
 
 // Presets is the table of presets.
-func Presets() ([]PresetInfo, error) {
+func Presets() []PresetInfo {
 	n := native.PresetInfo{StructSize: uint32(unsafe.Sizeof(native.PresetInfo{}))}
-	return table(func(i uint32) (PresetInfo, error) {
+	rows, _ := table(func(i uint32) (PresetInfo, error) {
 		err := native.Kvevict_preset_at(i, &n)
 		return PresetInfo{
 			native.Text(n.Name), native.Text(n.PolicyText), native.Text(n.Reproduces),
 		}, err
 	})
+	return rows
 }
 
-// table reads rows until the index that is past the end.
+// table reads rows until the index that is past the end. What the library knows by itself, unlike the
+// GPUs of a machine, ends in no other way.
 func table[T any](at func(index uint32) (T, error)) ([]T, error) {
 	var rows []T
 	for {

@@ -3,6 +3,7 @@ package kvevict
 import (
 	"math"
 	"runtime"
+	"sync/atomic"
 	"unsafe"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
@@ -23,6 +24,7 @@ type Sequence struct {
 	planes   []native.Plane // one per layer, as views
 	views    []native.View
 	caches   []*content
+	logical  atomic.Uint32 // length as of the last call that changed it
 }
 
 // arguments is memory for one call's arguments. It holds no pointers of Go, as cgo demands of what
@@ -53,7 +55,7 @@ func (s *Sequence) Reset() error {
 		return err
 	}
 	defer s.leave()
-	return native.Kvevict_sequence_reset(sequence)
+	return s.changed(sequence, native.Kvevict_sequence_reset(sequence))
 }
 
 // Capture shows a layer's query rows of one chunk, [QHeads, nRows] after RoPE; the last ObsWindow are
@@ -152,7 +154,16 @@ func (s *Sequence) note(call func(uintptr, uint32) error, nTokens int) error {
 	if err != nil {
 		return err
 	}
-	return call(sequence, n)
+	return s.changed(sequence, call(sequence, n))
+}
+
+// changed remembers the logical length after a call that may have changed it, and returns the call's
+// error.
+func (s *Sequence) changed(sequence uintptr, err error) error {
+	if native.Kvevict_sequence_logical_length(sequence, &s.args.n) == nil {
+		s.logical.Store(s.args.n)
+	}
+	return err
 }
 
 // EvictOptions is what an eviction may be told beside the policy.
@@ -304,18 +315,10 @@ func (s *Sequence) StoredLength(layer int) (int, error) {
 	return int(s.args.n), nil
 }
 
-// LogicalLength is the tokens seen so far: the position (for RoPE) of the next one.
-func (s *Sequence) LogicalLength() (int, error) {
-	sequence, err := s.enterAlone()
-	if err != nil {
-		return 0, err
-	}
-	defer s.leave()
-	if err := native.Kvevict_sequence_logical_length(sequence, &s.args.n); err != nil {
-		return 0, err
-	}
-	return int(s.args.n), nil
-}
+// LogicalLength is the tokens seen so far: the position (for RoPE) of the next one. Any goroutine may
+// ask, also while a call is under way (then it is the length before or after that call) and after
+// Close.
+func (s *Sequence) LogicalLength() int { return int(s.logical.Load()) }
 
 // PositionOfSlot is the position of the token in a slot.
 func (s *Sequence) PositionOfSlot(layer, kvHead, slot int) (int, error) {

@@ -1,6 +1,10 @@
 package kvevict
 
-import "testing"
+import (
+	"testing"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
 
 const full = 64
 
@@ -26,7 +30,7 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 		return func(n int, err error) { t.Helper(); must(t, err); same(t, expected, n) }
 	}
 	is(8)(sequence.StoredLength(0))
-	is(full)(sequence.LogicalLength())
+	same(t, full, sequence.LogicalLength())
 	is(58)(sequence.PositionOfSlot(0, 1, 2))
 	is(2)(sequence.SlotOfPosition(0, 1, 58))
 	is(-1)(sequence.SlotOfPosition(0, 1, 57))
@@ -37,7 +41,43 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 	}
 	must(t, sequence.SetStream(0))
 	must(t, sequence.Reset())
-	is(0)(sequence.LogicalLength())
+	same(t, 0, sequence.LogicalLength())
+}
+
+// The length that is remembered in Go is the library's after every call.
+func TestLogicalLengthIsTheLibrarys(t *testing.T) {
+	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4,pool=none")
+	sequence := newSequence(t, plan)
+	view := newView(t, random(full*row, 1), random(full*row, 2))
+	scratch := workspace(t, plan, OperationEvict)
+	q := rows(random(full*qHeads*headDim, 3), qHeads)
+	ignored := func(error) {} // a failed call may not change the length either
+	for i, step := range []struct {
+		expected int
+		call     func()
+	}{
+		{0, func() {}},
+		{40, func() { must(t, sequence.Append(40)) }},
+		{40, func() { ignored(sequence.Append(full)) }},
+		{40, func() { must(t, sequence.Capture(0, &q, 40, 0)) }},
+		{40, func() { _, err := sequence.Evict([]*View{view}, nil, scratch); must(t, err) }},
+		{45, func() { must(t, sequence.Append(5)) }},
+		{42, func() { must(t, sequence.Trim(42)) }},
+		{42, func() { ignored(sequence.Trim(3)) }},
+		{42, func() { must(t, sequence.Capture(0, &q, 10, 30)) }},
+		{0, func() { must(t, sequence.Reset()) }},
+		{7, func() { must(t, sequence.Append(7)) }},
+	} {
+		step.call()
+		pointer, err := sequence.enterAlone()
+		must(t, err)
+		must(t, native.Kvevict_sequence_logical_length(pointer, &sequence.args.n))
+		sequence.leave()
+		if n := sequence.LogicalLength(); n != step.expected || n != int(sequence.args.n) {
+			t.Errorf("step %d: %d, the library says %d, expected %d", i, n, sequence.args.n,
+				step.expected)
+		}
+	}
 }
 
 // What attention ranks highest stays, chunk by chunk as all at once, with a rollback between.

@@ -193,14 +193,10 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestTables(t *testing.T) {
-	dtypes, err := DTypes()
-	must(t, err)
+	dtypes := DTypes()
 	same(t, DTypeInfo{DTypeBF16, "bf16", 2, true, true, false}, dtypes[DTypeBF16])
-	policies, err := Policies()
-	must(t, err)
-	same(t, "snapkv", policies[PolicySnapKV].Name)
-	presets, err := Presets()
-	must(t, err)
+	same(t, "snapkv", Policies()[PolicySnapKV].Name)
+	presets := Presets()
 	for _, preset := range presets {
 		short, err := ParsePolicy(preset.Name)
 		must(t, err)

@@ -76,7 +76,7 @@ func (e *engine) attend(layer, nSlots int, q []float32) {
 
 // step takes one token through all layers; returns the next one.
 func (e *engine) step(token uint32) uint32 {
-	position := must(e.sequence.LogicalLength())
+	position := e.sequence.LogicalLength()
 	for i := range e.x {
 		e.x[i] = int(e.hash((token*1024+uint32(position))*x+uint32(i))>>28) - 8
 	}
