@@ -6,6 +6,8 @@ package native
 // #cgo !kvevict_static pkg-config: kvevict
 // #cgo kvevict_static pkg-config: --static kvevict
 // #cgo kvevict_static CFLAGS: -DKVEVICT_STATIC
+// // Of two libraries -lkvevict takes the shared one. After the archive nobody needs it.
+// #cgo kvevict_static LDFLAGS: -l:libkvevict.a -Wl,--as-needed
 // #include <stdlib.h>
 // #include "support.h"
 import "C"
