@@ -59,16 +59,16 @@ KV_ENUM(kvevict_operation, KvOperation)
 KV_ENUM(kvevict_reason, KvReason)
 
 /* A status is a parameter of kvevict_status_name() alone; returned, it becomes an
- * exception, whose text is fetched on the same thread. */
+ * exception, whose text is fetched on the same thread. So does what callbacks threw. */
 KV_BLITTABLE(kvevict_status, KvStatus)
 %typemap(cstype, out="void") kvevict_status "KvStatus"
 %typemap(csout, excode="") kvevict_status {
-    KvStatus status = $imcall;
-    if (status != KvStatus.Ok) KvEvictException.Throw(status);
+    var call = new NativeCall();
+    call.End($imcall);
   }
 
-/* A handle is a SafeHandle, which a call keeps open while it runs; what comes out
- * of a create function and goes into a destroy function is the bare pointer. */
+/* A handle is a SafeHandle, which a call keeps open while it runs and a create function
+ * fills, even if a callback threw; into a destroy function goes the bare pointer. */
 %define KV_HANDLE(NAME, CS_NAME)
 KV_POINTER(NAME, void)
 %typemap(cstype) NAME *, const NAME * "CS_NAME"
@@ -77,6 +77,9 @@ KV_POINTER(NAME, void)
          post="      if ($csinput_held) $csinput.DangerousRelease();")
   NAME *, const NAME * "NativeHandle.Pointer($csinput)"
 KV_BLITTABLE(NAME **, void**)
+%typemap(cstype) NAME ** "CS_NAME"
+%typemap(csin, pre="    void* $csinput_made = null;", post="      $csinput.Own($csinput_made);")
+  NAME ** "&$csinput_made"
 %enddef
 KV_HANDLE(kvevict_context, ContextHandle)
 KV_HANDLE(kvevict_plan, PlanHandle)

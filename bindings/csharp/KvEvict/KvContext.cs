@@ -45,18 +45,14 @@ public sealed unsafe class KvContext : IDisposable
         native.cuda_context = (void*)options.CudaContext;
         native.select_on_host = options.SelectOnHost ? 1u : 0;
         native.debug = options.Debug ? 1u : 0;
-        ContextHooks? hooks = ContextHooks.Install(options, &native);
-        _handle = new ContextHandle(options.Device, hooks);
+        _handle = new ContextHandle(options.Device, ContextHooks.Install(options, &native));
         try
         {
             // The library copies the paths.
             native.libcuda_path = (byte*)Marshal.StringToCoTaskMemUTF8(options.LibcudaPath);
             native.libnvrtc_path = (byte*)Marshal.StringToCoTaskMemUTF8(options.LibnvrtcPath);
             native.kernel_cache_dir = (byte*)Marshal.StringToCoTaskMemUTF8(options.KernelCacheDirectory);
-            void* created;
-            Native.kvevict_context_create(&native, &created);
-            _handle.Own(created);
-            hooks?.ThrowIfFailed();
+            Native.kvevict_context_create(&native, _handle);
         }
         catch
         {
@@ -237,7 +233,6 @@ public sealed unsafe class KvContext : IDisposable
                                (void*)workspace.Resolve(handle, nameof(workspace)), (nuint)workspace.Bytes, stream);
         GC.KeepAlive(view);
         GC.KeepAlive(workspace.Owner);
-        handle.Hooks?.ThrowIfFailed();
     }
 
     private void Reorder(KvView view, int tokenCount, int* slots, nuint slotsLength, KvRegion workspace, int listCount,
@@ -252,6 +247,5 @@ public sealed unsafe class KvContext : IDisposable
                                (void*)workspace.Resolve(handle, nameof(workspace)), (nuint)workspace.Bytes, stream);
         GC.KeepAlive(view);
         GC.KeepAlive(workspace.Owner);
-        handle.Hooks?.ThrowIfFailed();
     }
 }

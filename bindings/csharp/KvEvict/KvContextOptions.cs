@@ -64,8 +64,8 @@ public sealed record KvContextOptions
 /// <see cref="KvContextOptions.ThreadCount"/>, and no two items run with the same one at the same time.
 /// </summary>
 /// <remarks>
-/// It may throw, once none of its items runs any more: what it left out is then done on the calling thread,
-/// so that the cache stays whole, and the exception comes out of the call that needed the runner.
+/// It may throw: what it left out is then done on the calling thread, so that the cache stays whole, and the
+/// exception comes out of the call that needed the runner, and of no other.
 /// </remarks>
 /// <param name="itemCount">Number of items.</param>
 /// <param name="task">What to run.</param>
@@ -73,8 +73,12 @@ public delegate void KvParallelRunner(int itemCount, KvParallelTask task);
 
 /// <summary>
 /// Memory for the library. May be called from any thread that creates, disposes or finalizes an object made
-/// from the context.
+/// from the context. What it hands out is reported to the garbage collector.
 /// </summary>
+/// <remarks>
+/// Where nobody disposed the objects, <see cref="Free"/> runs on the finalizer's thread, and maybe after a finalizer
+/// of this: that must leave memory alone which is still in use.
+/// </remarks>
 public abstract class KvMemoryHooks
 {
     /// <summary>Allocates memory; an exception counts as none left.</summary>

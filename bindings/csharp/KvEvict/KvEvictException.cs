@@ -13,16 +13,18 @@ namespace KvEvict;
 /// </remarks>
 /// <param name="status">What kind of failure it is; not <see cref="KvEvict.KvStatus.Ok"/>.</param>
 /// <param name="message">The sentence that explains it.</param>
-public sealed class KvEvictException(KvStatus status, string message) : Exception(message)
+/// <param name="inner">What a callback threw during the call.</param>
+public sealed class KvEvictException(KvStatus status, string message, Exception? inner = null)
+    : Exception(message, inner)
 {
     /// <summary>What kind of failure it is.</summary>
     public KvStatus Status { get; } = status;
 
     // The text is thread-local in the library: this runs on the thread of the failed call.
     [DoesNotReturn]
-    internal static unsafe void Throw(KvStatus status)
+    internal static unsafe void Throw(KvStatus status, Exception? inner = null)
     {
         string message = KvEvictLibrary.Text(Native.kvevict_last_error_message());
-        throw new KvEvictException(status, message);
+        throw new KvEvictException(status, message, inner);
     }
 }

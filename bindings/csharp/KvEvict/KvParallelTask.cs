@@ -1,50 +1,27 @@
 namespace KvEvict;
 
 /// <summary>A piece of the library's work that a <see cref="KvParallelRunner"/> spreads over threads.</summary>
-public sealed unsafe class KvParallelTask
+public readonly struct KvParallelTask
 {
-    private readonly delegate* unmanaged[Cdecl]<void*, uint, uint, void> _run;
-    private readonly void* _task;
-    private readonly bool[] _done;
+    private readonly ParallelWork? _work;
+    private readonly long _call;
 
-    internal KvParallelTask(delegate* unmanaged[Cdecl]<void*, uint, uint, void> run, void* task, int itemCount)
+    internal KvParallelTask(ParallelWork work, long call)
     {
-        _run = run;
-        _task = task;
-        _done = new bool[itemCount];
+        _work = work;
+        _call = call;
     }
 
-    /// <summary>Does one item.</summary>
+    /// <summary>Does one item. Mistakes are refused before native code sees them.</summary>
     /// <param name="item">0 to the number of items - 1, each once.</param>
-    /// <param name="worker">Below the context's thread count; not in use by another thread now.</param>
+    /// <param name="worker">Below the context's thread count, and running no other item now.</param>
+    /// <exception cref="ArgumentOutOfRangeException">There is no such item or worker.</exception>
+    /// <exception cref="InvalidOperationException">
+    /// The item was run already, the worker is running another one, or the runner has returned.
+    /// </exception>
     public void Run(int item, int worker)
     {
-        ArgumentOutOfRangeException.ThrowIfNegative(worker);
-        ArgumentOutOfRangeException.ThrowIfGreaterThanOrEqual((uint)item, (uint)_done.Length, nameof(item));
-        _done[item] = true;
-        _run(_task, (uint)item, (uint)worker);
+        if (_work is null) throw new InvalidOperationException("the task is no runner's");
+        _work.Run(_call, item, worker);
     }
-
-    /// <summary>Does the items that a runner left out; returns how many those were.</summary>
-    internal int RunTheRest()
-    {
-        int rest = 0;
-        for (int item = 0; item < _done.Length; ++item)
-        {
-            if (_done[item]) continue;
-            Run(item, 0);
-            ++rest;
-        }
-        return rest;
-    }
-
-    /// <summary>The default runner: tasks of the .NET thread pool.</summary>
-    internal static KvParallelRunner OnThreadPool(int threadCount) => (itemCount, task) =>
-    {
-        int next = -1;
-        Parallel.For(0, Math.Min(threadCount, itemCount), worker =>
-        {
-            for (int item; (item = Interlocked.Increment(ref next)) < itemCount;) task.Run(item, worker);
-        });
-    };
 }

@@ -37,10 +37,7 @@ public sealed unsafe class KvPlan : IDisposable
         _handle = new PlanHandle(_context);
         try
         {
-            void* created;
-            Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, &created);
-            _handle.Own(created);
-            _context.Hooks?.ThrowIfFailed();
+            Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, _handle);
         }
         catch
         {
@@ -60,8 +57,6 @@ public sealed unsafe class KvPlan : IDisposable
     internal PlanHandle Handle => Check.Open(_handle, this);
 
     internal ContextHandle Context => _context;
-
-    internal ContextHooks? Hooks => _context.Hooks;
 
     /// <summary>
     /// Scratch that an operation needs, on any machine and for any contents: 64-byte aligned, on CUDA 256.
@@ -236,7 +231,6 @@ public sealed unsafe class KvPlan : IDisposable
         GC.KeepAlive(rowLse.Region.Owner);
         GC.KeepAlive(workspace.Owner);
         GC.KeepAlive(view);
-        Hooks?.ThrowIfFailed();
     }
 
     private int Select(int layer, float* scores, nuint scoresLength, int tokenCount, int* keep, nuint keepCapacity,
@@ -252,7 +246,6 @@ public sealed unsafe class KvPlan : IDisposable
                                   (nuint)workspace.Bytes, &kept, stream);
         }
         GC.KeepAlive(workspace.Owner);
-        Hooks?.ThrowIfFailed();
         return Check.ToInt(kept);
     }
 

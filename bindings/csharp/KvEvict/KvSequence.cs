@@ -24,10 +24,7 @@ public sealed unsafe class KvSequence : IDisposable
         _handle = new SequenceHandle(planHandle);
         try
         {
-            void* created;
-            Native.kvevict_sequence_create(planHandle, &created);
-            _handle.Own(created);
-            plan.Hooks?.ThrowIfFailed();
+            Native.kvevict_sequence_create(planHandle, _handle);
         }
         catch
         {
@@ -186,7 +183,6 @@ public sealed unsafe class KvSequence : IDisposable
         foreach (KvView view in views) GC.KeepAlive(view);
         GC.KeepAlive(options.Scores.Owner);
         GC.KeepAlive(workspace.Owner);
-        _plan.Hooks?.ThrowIfFailed();
         return new KvEvictReport(report.evicted != 0, (long)report.bytes_before, (long)report.bytes_after,
                                  (long)report.tokens_before, (long)report.tokens_after, (long)report.blocks_freed);
     }

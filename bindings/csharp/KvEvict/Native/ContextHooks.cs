@@ -1,124 +1,96 @@
 using System.Runtime.CompilerServices;
-using System.Runtime.ExceptionServices;
 using System.Runtime.InteropServices;
 
 namespace KvEvict;
 
 /// <summary>
-/// The managed ends of a context's callbacks. Native code holds it by a GCHandle that lives until the last
-/// handle made from the context is gone. No exception may leave a callback: the runner's and the log sink's
-/// are kept and thrown by the call that caused them.
+/// The managed ends of a context's callbacks. The context's handle keeps it alive; native code holds it by a
+/// weak GCHandle, so that hooks which refer to the context's owner do not keep both for ever. The GCHandle
+/// tracks resurrection: finalizers of handles still call back.
 /// </summary>
 internal sealed unsafe class ContextHooks
 {
     private readonly KvContextOptions _options;
-    private readonly KvParallelRunner? _parallel;
-    private readonly List<GCHandle> _handles = [];
-    private ExceptionDispatchInfo? _failure;
+    private GCHandle _self;
 
     private ContextHooks(KvContextOptions options)
     {
         _options = options;
-        _parallel = options.Parallel;
-        if (options.ThreadCount > 1) _parallel ??= KvParallelTask.OnThreadPool(options.ThreadCount);
+        _self = GCHandle.Alloc(this, GCHandleType.WeakTrackResurrection);
     }
 
-    /// <summary>Enters the callbacks that the options ask for; null if there are none.</summary>
-    internal static ContextHooks? Install(KvContextOptions options, kvevict_context_options* native)
+    /// <summary>Enters the callbacks.</summary>
+    internal static ContextHooks Install(KvContextOptions options, kvevict_context_options* native)
     {
         var hooks = new ContextHooks(options);
-        if (hooks._parallel is not null)
+        void* self = (void*)GCHandle.ToIntPtr(hooks._self);
+        native->alloc = &Allocate;
+        native->free = &Free;
+        native->alloc_user_data = self;
+        if (options.DeviceMemory is not null)
+        {
+            native->device_alloc = &AllocateOnDevice;
+            native->device_free = &FreeOnDevice;
+            native->device_alloc_user_data = self;
+        }
+        if (options.Parallel is not null || options.ThreadCount > 1)
         {
             native->parallel = &RunParallel;
-            native->parallel_user_data = hooks.Handle(hooks);
+            native->parallel_user_data = self;
         }
         if (options.Log is not null)
         {
             native->log = &Log;
-            native->log_user_data = hooks.Handle(hooks);
+            native->log_user_data = self;
         }
-        if (options.Memory is not null)
-        {
-            native->alloc = &Allocate;
-            native->free = &Free;
-            native->alloc_user_data = hooks.Handle(options.Memory);
-        }
-        if (options.DeviceMemory is not null)
-        {
-            native->device_alloc = &Allocate;
-            native->device_free = &Free;
-            native->device_alloc_user_data = hooks.Handle(options.DeviceMemory);
-        }
-        return hooks._handles.Count > 0 ? hooks : null;
+        return hooks;
     }
 
-    internal void Release()
-    {
-        foreach (GCHandle handle in _handles) handle.Free();
-        _handles.Clear();
-    }
+    internal void Release() => _self.Free();
 
-    internal void ThrowIfFailed() => Interlocked.Exchange(ref _failure, null)?.Throw();
-
-    private void* Handle(object target)
-    {
-        GCHandle handle = GCHandle.Alloc(target);
-        _handles.Add(handle);
-        return (void*)GCHandle.ToIntPtr(handle);
-    }
-
-    private static T Target<T>(void* userData) => (T)GCHandle.FromIntPtr((nint)userData).Target!;
-
-    private void Keep(Exception e) => _failure ??= ExceptionDispatchInfo.Capture(e);
+    private static KvContextOptions Options(void* userData) =>
+        ((ContextHooks)GCHandle.FromIntPtr((nint)userData).Target!)._options;
 
     [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
     private static void RunParallel(uint itemCount, delegate* unmanaged[Cdecl]<void*, uint, uint, void> run,
                                     void* task, void* userData)
     {
-        var hooks = Target<ContextHooks>(userData);
         try
         {
-            var work = new KvParallelTask(run, task, (int)itemCount);
-            try
-            {
-                hooks._parallel!((int)itemCount, work);
-            }
-            catch (Exception e)
-            {
-                hooks.Keep(e);
-            }
-            int rest = work.RunTheRest();
-            if (rest > 0 && hooks._failure is null)
-            {
-                throw new InvalidOperationException($"the parallel runner left out {rest} of {itemCount} items");
-            }
+            KvContextOptions options = Options(userData);
+            ParallelWork.Do(run, task, (int)itemCount, Math.Max(options.ThreadCount, 1),
+                            options.Parallel);
         }
         catch (Exception e)
         {
-            hooks.Keep(e);
+            NativeCall.Fail(e);
         }
     }
 
     [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
     private static void Log(KvLogLevel level, byte* message, void* userData)
     {
-        var hooks = Target<ContextHooks>(userData);
         try
         {
-            hooks._options.Log!(level, KvEvictLibrary.Text(message));
+            Options(userData).Log!(level, KvEvictLibrary.Text(message));
         }
         catch (Exception e)
         {
-            hooks.Keep(e);
+            NativeCall.Fail(e);
         }
     }
 
+    // What the library holds weighs on the collector, which sees only the small objects that own it.
     [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
     private static void* Allocate(nuint bytes, nuint alignment, void* userData)
     {
         try
         {
-            return (void*)Target<KvMemoryHooks>(userData).Allocate(bytes, alignment);
+            void* memory = Options(userData).Memory is { } hooks
+                ? (void*)hooks.Allocate(bytes, alignment)
+                : NativeMemory.AlignedAlloc(bytes, alignment);
+            if (memory is not null) GC.AddMemoryPressure((long)bytes);
+            return memory;
         }
         catch (Exception)
         {
@@ -127,6 +99,27 @@ internal sealed unsafe class ContextHooks
     }
 
     [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
-    private static void Free(void* memory, nuint bytes, nuint alignment, void* userData) =>
-        Target<KvMemoryHooks>(userData).Free((nint)memory, bytes, alignment);
+    private static void Free(void* memory, nuint bytes, nuint alignment, void* userData)
+    {
+        if (Options(userData).Memory is { } hooks) hooks.Free((nint)memory, bytes, alignment);
+        else NativeMemory.AlignedFree(memory);
+        GC.RemoveMemoryPressure((long)bytes);
+    }
+
+    [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
+    private static void* AllocateOnDevice(nuint bytes, nuint alignment, void* userData)
+    {
+        try
+        {
+            return (void*)Options(userData).DeviceMemory!.Allocate(bytes, alignment);
+        }
+        catch (Exception)
+        {
+            return null;
+        }
+    }
+
+    [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
+    private static void FreeOnDevice(void* memory, nuint bytes, nuint alignment, void* userData) =>
+        Options(userData).DeviceMemory!.Free((nint)memory, bytes, alignment);
 }

@@ -44,8 +44,12 @@ internal abstract unsafe class NativeHandle : SafeHandle
     }
 }
 
-internal sealed unsafe class ContextHandle(KvDevice device, ContextHooks? hooks) : NativeHandle(null)
+/// <summary>Keeps the callbacks alive, which native code may use until the last handle is gone.</summary>
+internal sealed unsafe class ContextHandle(KvDevice device, ContextHooks hooks) : NativeHandle(null)
 {
+    /// <summary>Where the caches lie.</summary>
+    internal KvDevice Device => device;
+
     /// <summary>
     /// Refuses memory that stays in place only until the call returns, where a device works on it later.
     /// </summary>
@@ -56,13 +60,10 @@ internal sealed unsafe class ContextHandle(KvDevice device, ContextHooks? hooks)
             $"{name} is host memory, and the context works on {device}: pass a Region of device memory");
     }
 
-    /// <summary>The callbacks' state, which native code may use until the last handle is gone.</summary>
-    internal ContextHooks? Hooks { get; } = hooks;
-
     protected override void Destroy(void* native)
     {
         NativePINVOKE.kvevict_context_destroy(native);
-        Hooks?.Release();
+        hooks.Release();
     }
 }
 
