@@ -17,10 +17,10 @@ using var plan = new KvPlan(context, new KvGeometry
 using var sequence = new KvSequence(plan);
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);
 using var scoring = plan.CreateWorkspace(KvOperation.ScoreWindow);
-KvPlane queries = KvPlane.TokenMajor(Rows(QueryHeads), KvDType.F32, QueryHeads, Dim);
+KvPlane queries = KvPlane.TokenMajor(Rows(QueryHeads), QueryHeads, Dim);
 KvView[] views = Enumerable.Range(0, Layers).Select(_ => new KvView(
-    KvHeads, KvPlane.TokenMajor(Rows(KvHeads), KvDType.F32, KvHeads, Dim),
-    KvPlane.TokenMajor(Rows(KvHeads), KvDType.F32, KvHeads, Dim))).ToArray();
+    KvHeads, KvPlane.TokenMajor(Rows(KvHeads), KvHeads, Dim),
+    KvPlane.TokenMajor(Rows(KvHeads), KvHeads, Dim))).ToArray();
 float[] scores = new float[KvHeads * Tokens];
 int sink = 0;
 

@@ -153,6 +153,12 @@ public sealed class CudaTests : IDisposable
         RefusesView("Values", With(values: hostPlane));
         RefusesView("Companions", With(companion: hostPlane));
         RefusesView("BlockTable", With(table: pinned));
+        var withTable = new KvView(SmallModel.KvHeads, view.Keys with { BlockStride = 64 }) { BlockSize = 1 };
+        withTable.SetBlockTable(keep);
+        RefusesView("BlockTable", withTable);
+        Refuses("queries", () => gpu.Sequence.Capture(0, scores));
+        Refuses("queries", () => gpu.Sequence.Capture(0, new Half[64], 0));
+        Refuses("queries", () => gpu.Plan.ScoreWindow(scores, view, Tokens, scores, values));
         Refuses("queries", () => gpu.Sequence.Capture(0, hostQueries, 4));
         Refuses("queries", () => gpu.Sequence.CaptureLayers([hostQueries, hostQueries], 4));
         Refuses("rowLse", () => gpu.Sequence.CaptureLse(0, hostLse, 4));
@@ -232,7 +238,7 @@ public sealed class CudaTests : IDisposable
         public override nint Allocate(nuint bytes, nuint alignment)
         {
             ++Live;
-            return (nint)device.Allocate((long)bytes).Address;
+            return device.Allocate((long)bytes).Address;
         }
 
         public override void Free(nint address, nuint bytes, nuint alignment) => --Live;

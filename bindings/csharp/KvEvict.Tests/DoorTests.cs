@@ -56,6 +56,33 @@ public class DoorTests
         Assert.Equal(expectedKeep[30], model.TokenInSlot(0, 1, 6));
     }
 
+    public static TheoryData<KvDType> Scored => [KvDType.F32, KvDType.F16, KvDType.BF16];
+
+    [Theory]
+    [MemberData(nameof(Scored))]
+    public void Queries_may_be_any_span(KvDType dtype)
+    {
+        const int Row = SmallModel.QueryHeads * SmallModel.Dim;
+        using var model = new SmallModel("snapkv:budget=24,window=4", queryType: dtype);
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.ScoreWindow);
+        float[] expected = new float[SmallModel.KvHeads * Tokens], scores = new float[expected.Length];
+        model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, expected, workspace);
+        Score(model.Queries.Span[..(4 * Row)]);
+        Assert.Equal(expected, scores);
+        Assert.Contains("3 rows", Assert.Throws<ArgumentException>(
+            () => Score(model.Queries.Span[..(3 * Row)])).Message);
+        Assert.Throws<ArgumentException>(() => Score(model.Queries.Span[..(4 * Row + 1)]));
+
+        void Score(ReadOnlySpan<float> rows)
+        {
+            KvView view = model.Views[0];
+            if (dtype == KvDType.F32) model.Plan.ScoreWindow(rows, view, Tokens, scores, workspace);
+            else if (dtype == KvDType.F16)
+                model.Plan.ScoreWindow(SmallModel.ToHalf(rows), view, Tokens, scores, workspace);
+            else model.Plan.ScoreWindow(SmallModel.ToBF16(rows), view, Tokens, scores, workspace);
+        }
+    }
+
     [Fact]
     public void Protected_slots_stay()
     {

@@ -21,7 +21,7 @@ public sealed unsafe class KeepAliveTests : IDisposable
             NativeMemory.Free(_memory);
         }
 
-        public KvRegion Region => new((ulong)_memory, bytes, this);
+        public KvRegion Region => new((nint)_memory, bytes, this);
     }
 
     private const int Tokens = 60;
@@ -99,8 +99,8 @@ public sealed unsafe class KeepAliveTests : IDisposable
     {
         // 64 bytes of slack: the workspace has to be aligned.
         KvRegion all = Memory((int)bytes + 64);
-        ulong aligned = (all.Address + 63) & ~63ul;
-        return new KvRegion(aligned, all.Bytes - (long)(aligned - all.Address), Owner(all));
+        nint aligned = (all.Address + 63) & ~63;
+        return new KvRegion(aligned, all.Bytes - (aligned - all.Address), Owner(all));
     }
 
     private static object Owner(KvRegion region) => region.Owner!;

@@ -73,6 +73,7 @@ public class PolicyTests
         Assert.Throws<ArgumentNullException>(() => KvPolicy.Parse(null!));
         Assert.False(KvPolicy.TryParse(null, out _));
         Assert.Throws<ArgumentException>(() => KvPolicy.Parse("snapkv\0:budget=5"));
+        Assert.False(KvPolicy.TryParse("snapkv\0:budget=5", out _));
         Assert.Throws<ArgumentOutOfRangeException>(() => new KvPolicy(KvPolicyKind.SnapKV) with { Sink = -1 });
         KvPolicy invalid = new KvPolicy(KvPolicyKind.SnapKV) with { PoolKernel = 4 };
         Assert.Contains("pool_kernel", Assert.Throws<KvEvictException>(invalid.Validate).Message);

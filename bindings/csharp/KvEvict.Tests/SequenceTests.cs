@@ -135,6 +135,49 @@ public class SequenceTests
         }
     }
 
+    public static TheoryData<KvDType> Scored => [KvDType.F32, KvDType.F16, KvDType.BF16];
+
+    [Theory]
+    [MemberData(nameof(Scored))]
+    public void Queries_may_be_any_span(KvDType dtype)
+    {
+        using var planes = new SmallModel("snapkv:budget=24,window=4", queryType: dtype);
+        using var spans = new SmallModel("snapkv:budget=24,window=4", queryType: dtype);
+        planes.Prefill(40);
+        float[] rows = spans.Queries.Span[..(40 * Row)].ToArray();
+        for (int l = 0; l < SmallModel.Layers; ++l)
+        {
+            Capture(l, rows.AsSpan(0, 30 * Row), 0);
+            Capture(l, rows.AsSpan(30 * Row), l == 0 ? 30 : null);
+            if (l == 0) spans.Sequence.Append(30); // where the next rows of layer 1 go by themselves
+        }
+        spans.Sequence.Append(10);
+        planes.Evict();
+        spans.Evict();
+        for (int l = 0; l < SmallModel.Layers; ++l)
+            Assert.Equal(planes.Sequence.KeepPositions(l, 1), spans.Sequence.KeepPositions(l, 1));
+
+        Assert.Contains("63", Assert.Throws<ArgumentException>(
+            () => Capture(0, rows.AsSpan(0, 63), 0)).Message);
+        Assert.Throws<ArgumentOutOfRangeException>(() => Capture(0, rows, -1));
+        Assert.Throws<KvEvictException>(() => Capture(2, rows, 0));
+        var e = Assert.Throws<KvEvictException>(() =>
+        {
+            if (dtype == KvDType.F32) spans.Sequence.Capture(0, new Half[Row]);
+            else spans.Sequence.Capture(0, rows);
+        });
+        Assert.Contains("dtype", e.Message);
+
+        void Capture(int layer, ReadOnlySpan<float> values, int? first)
+        {
+            if (dtype == KvDType.F32) spans.Sequence.Capture(layer, values, first);
+            else if (dtype == KvDType.F16) spans.Sequence.Capture(layer, SmallModel.ToHalf(values), first);
+            else spans.Sequence.Capture(layer, SmallModel.ToBF16(values), first);
+        }
+    }
+
+    private const int Row = SmallModel.QueryHeads * SmallModel.Dim;
+
     [Fact]
     public void Memory_of_a_layer_shows_its_lengths()
     {

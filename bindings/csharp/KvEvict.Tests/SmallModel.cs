@@ -8,10 +8,10 @@ internal sealed class SmallModel : IDisposable
 {
     public const int Layers = 2, QueryHeads = 4, KvHeads = 2, Dim = 8, MaxTokens = 64;
 
-    public SmallModel(string policy, KvContext? context = null)
+    public SmallModel(string policy, KvContext? context = null, KvDType queryType = KvDType.F32)
     {
         Context = context ?? new KvContext();
-        Plan = new KvPlan(Context, Geometry, KvPolicy.Parse(policy));
+        Plan = new KvPlan(Context, Geometry with { QueryType = queryType }, KvPolicy.Parse(policy));
         Sequence = new KvSequence(Plan);
         if (Context.Device == KvDevice.Cpu) Workspace = Plan.CreateWorkspace(KvOperation.Evict);
         for (int l = 0; l < Layers; ++l)
@@ -47,7 +47,19 @@ internal sealed class SmallModel : IDisposable
 
     public static float Content(int layer, int token, int head) => token + head / 4f + layer / 16f;
 
-    public KvPlane QueryPlane => KvPlane.TokenMajor(Place(Queries), KvDType.F32, QueryHeads, Dim);
+    /// <summary>The queries, in the geometry's type.</summary>
+    public KvPlane QueryPlane => Plan.Geometry.QueryType switch
+    {
+        KvDType.F16 => KvPlane.TokenMajor(new KvPinnedMemory<Half>(ToHalf(Queries.Span)), QueryHeads, Dim),
+        KvDType.BF16 => KvPlane.TokenMajor(new KvPinnedMemory<ushort>(ToBF16(Queries.Span)), KvDType.BF16,
+                                           QueryHeads, Dim),
+        _ => KvPlane.TokenMajor(Place(Queries), KvDType.F32, QueryHeads, Dim),
+    };
+
+    public static Half[] ToHalf(ReadOnlySpan<float> values) => [.. values.ToArray().Select(v => (Half)v)];
+
+    public static ushort[] ToBF16(ReadOnlySpan<float> values) =>
+        [.. values.ToArray().Select(v => (ushort)(BitConverter.SingleToUInt32Bits(v) >> 16))];
 
     public void Prefill(int tokens)
     {

@@ -1,3 +1,4 @@
+using System.Runtime.InteropServices;
 using Xunit;
 
 namespace KvEvict.Tests;
@@ -58,6 +59,114 @@ public class ViewTests
             + token % BlockSize * plane.TokenStride + head * plane.HeadStride) / sizeof(float);
     }
 
+    /// <summary>One table holds the blocks of several sequences: [4, 0, 2 | far outside, 1, 3 | 1, 3].</summary>
+    [Theory]
+    [InlineData(true)]
+    [InlineData(false)]
+    public void A_table_that_is_part_of_another_is_checked_from_its_own_begin(bool ofOwner)
+    {
+        using var context = new KvContext();
+        using var pool = new KvPinnedMemory<float>(5 * BlockSize * Heads * Dim);
+        using var tables = new KvPinnedMemory<int>(new[] { 4, 0, 2, 1 << 28, 1, 3, 1, 3 });
+        KvView View(int first, int count) => new(Heads, KvPlane.PagedTokenMajor(pool, BlockSize, Heads, Dim))
+        {
+            BlockSize = BlockSize,
+            BlockTable = new KvRegion(tables.Address + first * 4, count * 4, ofOwner ? tables : null),
+        };
+        foreach (KvView view in new[] { View(0, 3), View(6, 2) })
+        {
+            view.Validate(2 * BlockSize);
+            context.Compact(view, 2 * BlockSize, [2, 5]);
+        }
+        var e = Assert.Throws<ArgumentException>(() => View(3, 3).Validate(Tokens));
+        Assert.Contains("keys", e.Message);
+        Assert.Throws<ArgumentException>(() => context.Compact(View(3, 3), Tokens, [2, 5, 8]));
+        Assert.Throws<KvEvictException>(() => View(6, 2).Validate(2 * BlockSize + 1)); // too short
+        var absent = new KvView(Heads, KvPlane.PagedTokenMajor(pool, BlockSize, Heads, Dim))
+        {
+            BlockSize = BlockSize, BlockTable = new KvRegion(0, 1000),
+        };
+        Assert.Throws<KvEvictException>(() => absent.Validate(Tokens));
+    }
+
+    [Fact]
+    public void A_table_may_be_any_span()
+    {
+        using var context = new KvContext();
+        using var pool = new KvPinnedMemory<float>(5 * BlockSize * Heads * Dim);
+        var view = new KvView(Heads, KvPlane.PagedTokenMajor(pool, BlockSize, Heads, Dim)) { BlockSize = BlockSize };
+        var table = new List<int> { 3 };
+        for (int t = 0; t < Tokens; ++t)
+        {
+            if (t / BlockSize == table.Count) table.Add(2 - table.Count); // 3, 1, 0
+            for (int h = 0; h < Heads; ++h) pool.Span[Place(t, h)] = t;
+            view.SetBlockTable(CollectionsMarshal.AsSpan(table));
+            view.Validate(t + 1);
+        }
+        Assert.Equal(3 * sizeof(int), view.BlockTable.Bytes);
+        Assert.Throws<KvEvictException>(() => view.Validate(3 * BlockSize + 1)); // the table ends there
+        context.Compact(view, Tokens, [2, 5, 8]);
+        Assert.Equal([2f, 5f, 8f], Enumerable.Range(0, 3).Select(t => pool.Span[Place(t, 1)]));
+        view.SetBlockTable([5]); // a block behind the pool
+        Assert.Throws<ArgumentException>(() => view.Validate(1));
+        view.SetBlockTable([]);
+        view.Validate(0);
+        Assert.Throws<KvEvictException>(() => view.Validate(1));
+
+        int Place(int token, int head) =>
+            ((table[token / BlockSize] * BlockSize + token % BlockSize) * Heads + head) * Dim;
+    }
+
+    [Fact]
+    public void Planes_know_the_type_of_their_elements()
+    {
+        using var floats = new KvPinnedMemory<float>(1024);
+        using var halves = new KvPinnedMemory<Half>(1024);
+        Assert.Equal(KvPlane.TokenMajor(floats, KvDType.F32, Heads, Dim), KvPlane.TokenMajor(floats, Heads, Dim));
+        Assert.Equal(KvPlane.TokenMajor(halves, KvDType.F16, Heads, Dim), KvPlane.TokenMajor(halves, Heads, Dim));
+        Assert.Equal(KvPlane.HeadMajor(halves, KvDType.F16, 9, Dim), KvPlane.HeadMajor(halves, 9, Dim));
+        Assert.Equal(KvPlane.Transposed(halves, KvDType.F16, 9, Dim), KvPlane.Transposed(halves, 9, Dim));
+        Assert.Equal(KvPlane.PagedTokenMajor(halves, KvDType.F16, 4, Heads, Dim),
+                     KvPlane.PagedTokenMajor(halves, 4, Heads, Dim));
+        Assert.Equal(KvPlane.PagedHeadMajor(halves, KvDType.F16, 4, Heads, Dim),
+                     KvPlane.PagedHeadMajor(halves, 4, Heads, Dim));
+        Assert.Equal(KvDType.F16, KvPlane.TokenMajor(halves.ToRegion().Slice(64), Heads, Dim).DType);
+
+        using var bits = new KvPinnedMemory<ushort>(1024); // F16 or BF16
+        using var scratch = new KvWorkspace(1024);
+        Assert.Contains("KvDType", Assert.Throws<ArgumentException>(
+            () => KvPlane.TokenMajor(bits, Heads, Dim)).Message);
+        Assert.Throws<ArgumentException>(() => KvPlane.HeadMajor(scratch, 4, Dim));
+        Assert.Throws<ArgumentException>(() => KvPlane.Transposed(new KvRegion(64, 64), 4, Dim));
+    }
+
+    [Fact]
+    public void A_slice_is_a_part_and_keeps_its_owner()
+    {
+        using var memory = new KvPinnedMemory<float>(100);
+        KvRegion all = memory;
+        KvRegion part = all.Slice(40, 80);
+        Assert.Equal((memory.Address + 40, 80L, KvDType.F32), (part.Address, part.Bytes, part.ElementType));
+        Assert.Equal(all.Slice(60, 20), part.Slice(20, 20));
+        Assert.Equal(all.Slice(100, 20), part.Slice(60));
+        Assert.Equal(all, all.Slice(0));
+        Assert.Equal(0, all.Slice(400).Bytes);
+        Refuses("offset", () => all.Slice(-1));
+        Refuses("offset", () => all.Slice(401));
+        Refuses("offset", () => all.Slice(401, 0));
+        Refuses("bytes", () => part.Slice(20, 61));
+        Refuses("bytes", () => part.Slice(20, -1));
+        Refuses("bytes", () => part.Slice(20, long.MaxValue));
+        var view = new KvView(1, KvPlane.TokenMajor(part, 1, Dim));
+        view.Validate(5);
+        Assert.Throws<ArgumentException>(() => view.Validate(6));
+        memory.Dispose();
+        Assert.Throws<ObjectDisposedException>(() => view.Validate(5));
+
+        static void Refuses(string parameter, Action call) =>
+            Assert.Equal(parameter, Assert.Throws<ArgumentOutOfRangeException>(call).ParamName);
+    }
+
     [Fact]
     public void Companions_and_opaque_rows_move_along()
     {
@@ -88,7 +197,7 @@ public class ViewTests
         };
         new KvView(1, backwards).Validate(Tokens);
         Assert.Throws<ArgumentException>(() => new KvView(1, backwards).Validate(Tokens + 1));
-        var region = new KvRegion((nint)memory.Address, memory.Length * 4 - 1, memory);
+        var region = new KvRegion(memory.Address, memory.Length * 4 - 1, memory);
         var e = Assert.Throws<ArgumentException>(
             () => new KvView(1, KvPlane.TokenMajor(region, KvDType.F32, 1, Dim)).Validate(Tokens));
         Assert.Contains("[0, 160) of a region of 159", e.Message);
@@ -108,7 +217,7 @@ public class ViewTests
         Assert.Throws<ArgumentOutOfRangeException>(() => new KvView(-1, default));
         Assert.Throws<ArgumentNullException>(() => new KvView(1, default) { Companions = null! });
         Assert.Throws<ArgumentNullException>(() => KvPlane.TokenMajor((KvPinnedMemory<float>)null!, KvDType.F32, 1, 1));
-        Assert.Throws<ArgumentOutOfRangeException>(() => new KvRegion(0ul, -1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => new KvRegion(0, -1));
         Assert.Throws<KvEvictException>(() => new KvView(1, default).Validate(1)); // no rows at all
         var view = new KvView(1, KvPlane.TokenMajor(memory, KvDType.F32, 1, Dim));
         Assert.Throws<ArgumentOutOfRangeException>(() => view.Validate(-1));

@@ -42,4 +42,4 @@ public readonly record struct KvEvictReport(
 /// </param>
 /// <param name="ListedCount">Slots with a listed position.</param>
 /// <param name="ListCount">1, or the KV heads with <see cref="KvScope.KvHead"/>.</param>
-public readonly record struct KvSequenceMemory(ulong Lengths, ulong Positions, int ListedCount, int ListCount);
+public readonly record struct KvSequenceMemory(nint Lengths, nint Positions, int ListedCount, int ListCount);

@@ -18,10 +18,10 @@ namespace KvEvict;
 ///
 /// using var k = new KvPinnedMemory&lt;float&gt;(4096 * 2 * 64);          // the engine's own cache
 /// using var v = new KvPinnedMemory&lt;float&gt;(4096 * 2 * 64);
-/// using var q = new KvPinnedMemory&lt;float&gt;(4096 * 8 * 64);
-/// var view = new KvView(2, KvPlane.TokenMajor(k, KvDType.F32, 2, 64), KvPlane.TokenMajor(v, KvDType.F32, 2, 64));
+/// var q = new float[4096 * 8 * 64];
+/// var view = new KvView(2, KvPlane.TokenMajor(k, 2, 64), KvPlane.TokenMajor(v, 2, 64));
 ///
-/// sequence.Capture(layer: 0, KvPlane.TokenMajor(q, KvDType.F32, 8, 64), rowCount: 4096, firstPosition: 0);
+/// sequence.Capture(layer: 0, q, firstPosition: 0);
 /// sequence.Append(4096);
 /// sequence.Evict([view], workspace);
 /// Console.WriteLine($"next: slot {sequence.StoredLength(0)}, position {sequence.LogicalLength}");

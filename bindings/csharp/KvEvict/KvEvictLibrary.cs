@@ -52,12 +52,14 @@ public static unsafe class KvEvictLibrary
     /// <summary>Asks whether contexts can be created on a device here.</summary>
     /// <param name="device">The device.</param>
     /// <exception cref="KvEvictException">They cannot; the message has the reason.</exception>
+    /// <exception cref="DllNotFoundException">There is no native library for this platform.</exception>
     public static void CheckDevice(KvDevice device) => Native.kvevict_device_check(device);
 
-    /// <summary>Whether contexts can be created on a device here.</summary>
+    /// <summary>Whether contexts can be created on a device here. Never throws.</summary>
     /// <param name="device">The device.</param>
-    /// <returns>False where <see cref="CheckDevice"/> throws.</returns>
-    public static bool IsAvailable(KvDevice device) => NativePINVOKE.kvevict_device_check(device) == KvStatus.Ok;
+    /// <returns>False where <see cref="CheckDevice"/> throws, also for want of the native library.</returns>
+    public static bool IsAvailable(KvDevice device) =>
+        IsLoadable && NativePINVOKE.kvevict_device_check(device) == KvStatus.Ok;
 
     /// <summary>The GPUs that the CUDA driver sees, in its order.</summary>
     /// <returns>A row per GPU.</returns>
@@ -85,6 +87,24 @@ public static unsafe class KvEvictLibrary
     /// <param name="reason">A reason, from <see cref="KvCapabilities"/>.</param>
     /// <returns>"" for <see cref="KvReason.None"/>.</returns>
     public static string ReasonText(KvReason reason) => Text(Native.kvevict_reason_text(reason));
+
+    /// <summary>Whether the native library is there.</summary>
+    internal static bool IsLoadable
+    {
+        get
+        {
+            try
+            {
+                NativePINVOKE.kvevict_abi_version();
+                return true;
+            }
+            catch (Exception e) when (e is DllNotFoundException or BadImageFormatException
+                                        or EntryPointNotFoundException)
+            {
+                return false;
+            }
+        }
+    }
 
     internal static string Text(byte* text) => Marshal.PtrToStringUTF8((nint)text) ?? "";
 

@@ -33,6 +33,27 @@ public sealed record KvGeometry
     /// <summary>Multiplies q.k; 0 means 1/sqrt(KeyHeadDim).</summary>
     public float SoftmaxScale { get; init; }
 
+    /// <summary>Packed query rows [rows, query heads, key dim], and how many those are.</summary>
+    internal unsafe kvevict_plane QueryRows(void* rows, int length, KvDType dtype, out int rowCount)
+    {
+        int elementBytes = KvEvictLibrary.ElementBytes(dtype);
+        long row = (long)QueryHeads * KeyHeadDim;
+        if (row == 0 || length % row != 0)
+        {
+            throw new ArgumentException(
+                $"queries has {length} elements, not rows of {QueryHeads} heads * {KeyHeadDim}", "queries");
+        }
+        rowCount = (int)(length / row);
+        return new kvevict_plane
+        {
+            data = (ulong)rows,
+            token_stride_bytes = row * elementBytes,
+            head_stride_bytes = (long)KeyHeadDim * elementBytes,
+            dtype = dtype,
+            head_dim = (uint)KeyHeadDim,
+        };
+    }
+
     internal unsafe kvevict_geometry ToNative()
     {
         kvevict_geometry native;

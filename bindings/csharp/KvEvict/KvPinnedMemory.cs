@@ -11,7 +11,7 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
 {
     private readonly Memory<T> _memory;
     private MemoryHandle _pin;
-    private readonly ulong _address;
+    private readonly nint _address;
 
     /// <summary>Allocates a zeroed array where the collector moves nothing.</summary>
     /// <param name="length">Elements.</param>
@@ -25,7 +25,7 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
     {
         _memory = memory;
         _pin = memory.Pin();
-        _address = (ulong)_pin.Pointer;
+        _address = (nint)_pin.Pointer;
     }
 
     /// <summary>Gives the memory free to move again if it was not disposed.</summary>
@@ -44,7 +44,7 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
     public Span<T> Span => Open()._memory.Span;
 
     /// <summary>Where it lies until this is disposed.</summary>
-    public ulong Address => Open()._address;
+    public nint Address => Open()._address;
 
     /// <summary>The memory as a region that keeps this alive.</summary>
     /// <param name="memory">Pinned memory.</param>
@@ -54,9 +54,9 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
         return memory.ToRegion();
     }
 
-    /// <summary>The memory as a region that keeps this alive.</summary>
+    /// <summary>The memory as a region that keeps this alive and knows its element type.</summary>
     /// <returns>All of it.</returns>
-    public KvRegion ToRegion() => KvRegion.OfHost(Address, (long)Length * sizeof(T), this);
+    public KvRegion ToRegion() => KvRegion.OfHost(Address, (long)Length * sizeof(T), this, ElementType);
 
     /// <summary>
     /// Gives the memory free to move again; calls with a <see cref="KvRegion"/> of it fail from now on. Must not
@@ -69,6 +69,9 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
         _pin.Dispose();
         GC.SuppressFinalize(this);
     }
+
+    private static KvDType ElementType =>
+        typeof(T) == typeof(float) ? KvDType.F32 : typeof(T) == typeof(Half) ? KvDType.F16 : KvDType.Opaque;
 
     private KvPinnedMemory<T> Open()
     {

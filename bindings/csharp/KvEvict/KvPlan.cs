@@ -129,10 +129,36 @@ public sealed unsafe class KvPlan : IDisposable
     public void ScoreWindow(KvPlane queries, KvView view, int tokenCount, Span<float> scores, KvRegion workspace)
     {
         _context.RefuseHostMemory(nameof(scores));
-        long length = ScoresLength(tokenCount);
-        if (scores.Length < length) throw TooShort(nameof(scores), scores.Length, length);
-        fixed (float* values = scores) ScoreWindow(queries, default, view, tokenCount, values, length, workspace, 0);
+        CheckWindow(queries, nameof(queries));
+        kvevict_plane rows = queries.ToNative(_context, nameof(queries));
+        ScoreWindow(&rows, view, tokenCount, scores, workspace);
+        GC.KeepAlive(queries.Region.Owner);
     }
+
+    /// <summary>As the other overload, of query rows that lie packed in any memory of the host's.</summary>
+    /// <param name="queries">
+    /// [observation window, query heads, key dim] after RoPE; ushort for the bits of <see cref="KvDType.BF16"/>.
+    /// </param>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="tokenCount">Tokens held, at least the window.</param>
+    /// <param name="scores">Receives [KV heads, <paramref name="tokenCount"/>].</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.ScoreWindow"/>.</param>
+    /// <exception cref="ArgumentException">A span has too few rows, or rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">The view cannot be, or keys cannot be read.</exception>
+    public void ScoreWindow(ReadOnlySpan<float> queries, KvView view, int tokenCount, Span<float> scores,
+                            KvRegion workspace) =>
+        ScoreWindow(queries, KvDType.F32, view, tokenCount, scores, workspace);
+
+    /// <inheritdoc cref="ScoreWindow(ReadOnlySpan{float}, KvView, int, Span{float}, KvRegion)"/>
+    public void ScoreWindow(ReadOnlySpan<Half> queries, KvView view, int tokenCount, Span<float> scores,
+                            KvRegion workspace) =>
+        ScoreWindow(queries, KvDType.F16, view, tokenCount, scores, workspace);
+
+    /// <inheritdoc cref="ScoreWindow(ReadOnlySpan{float}, KvView, int, Span{float}, KvRegion)"/>
+    public void ScoreWindow(ReadOnlySpan<ushort> queries, KvView view, int tokenCount, Span<float> scores,
+                            KvRegion workspace) =>
+        ScoreWindow(queries, KvDType.BF16, view, tokenCount, scores, workspace);
 
     /// <summary>As the other overload, with the scores in any memory, such as the device's.</summary>
     /// <param name="queries">As there.</param>
@@ -154,8 +180,14 @@ public sealed unsafe class KvPlan : IDisposable
         long length = ScoresLength(tokenCount);
         long available = (long)scores.Elements<float>();
         if (available < length) throw TooShort(nameof(scores), available, length);
-        ScoreWindow(queries, rowLse, view, tokenCount, (float*)scores.Resolve(_context, nameof(scores)), length,
-                    workspace, stream);
+        CheckWindow(queries, nameof(queries));
+        CheckWindow(rowLse, nameof(rowLse));
+        kvevict_plane rows = queries.ToNative(_context, nameof(queries));
+        kvevict_plane lse = rowLse.ToNative(_context, nameof(rowLse));
+        ScoreWindow(&rows, lse.data == 0 ? null : &lse, view, tokenCount,
+                    (float*)scores.Resolve(_context, nameof(scores)), length, workspace, stream);
+        GC.KeepAlive(queries.Region.Owner);
+        GC.KeepAlive(rowLse.Region.Owner);
         GC.KeepAlive(scores.Owner);
     }
 
@@ -213,22 +245,39 @@ public sealed unsafe class KvPlan : IDisposable
     /// <summary>Releases it with the last sequence made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void ScoreWindow(KvPlane queries, KvPlane rowLse, KvView view, int tokenCount, float* scores, long length,
-                             KvRegion workspace, nint stream)
+    private void ScoreWindow<T>(ReadOnlySpan<T> queries, KvDType dtype, KvView view, int tokenCount,
+                                Span<float> scores, KvRegion workspace) where T : unmanaged
+    {
+        _context.RefuseHostMemory(nameof(queries));
+        fixed (T* first = queries)
+        {
+            kvevict_plane rows = Geometry.QueryRows(first, queries.Length, dtype, out int rowCount);
+            if (rowCount < Policy.ObservationWindow)
+            {
+                throw new ArgumentException(
+                    $"queries has {rowCount} rows, the window {Policy.ObservationWindow}", nameof(queries));
+            }
+            ScoreWindow(&rows, view, tokenCount, scores, workspace);
+        }
+    }
+
+    private void ScoreWindow(kvevict_plane* queries, KvView view, int tokenCount, Span<float> scores,
+                             KvRegion workspace)
+    {
+        long length = ScoresLength(tokenCount);
+        if (scores.Length < length) throw TooShort(nameof(scores), scores.Length, length);
+        fixed (float* values = scores) ScoreWindow(queries, null, view, tokenCount, values, length, workspace, 0);
+    }
+
+    private void ScoreWindow(kvevict_plane* queries, kvevict_plane* rowLse, KvView view, int tokenCount,
+                             float* scores, long length, KvRegion workspace, nint stream)
     {
         ArgumentNullException.ThrowIfNull(view);
-        queries.CheckRows(nameof(queries), Policy.ObservationWindow, Geometry.QueryHeads);
-        rowLse.CheckRows(nameof(rowLse), Policy.ObservationWindow, Geometry.QueryHeads);
-        kvevict_plane nativeQueries = queries.ToNative(_context, nameof(queries));
-        kvevict_plane nativeLse = rowLse.ToNative(_context, nameof(rowLse));
         kvevict_view nativeView;
         view.Write(&nativeView, tokenCount, _context);
-        Native.kvevict_score_window(Handle, &nativeQueries, nativeLse.data == 0 ? null : &nativeLse, &nativeView,
-                                    (uint)tokenCount, scores, (nuint)length,
+        Native.kvevict_score_window(Handle, queries, rowLse, &nativeView, (uint)tokenCount, scores, (nuint)length,
                                     (void*)workspace.Resolve(_context, nameof(workspace)),
                                     (nuint)workspace.Bytes, stream);
-        GC.KeepAlive(queries.Region.Owner);
-        GC.KeepAlive(rowLse.Region.Owner);
         GC.KeepAlive(workspace.Owner);
         GC.KeepAlive(view);
     }
@@ -248,6 +297,9 @@ public sealed unsafe class KvPlan : IDisposable
         GC.KeepAlive(workspace.Owner);
         return Check.ToInt(kept);
     }
+
+    private void CheckWindow(KvPlane rows, string name) =>
+        rows.CheckRows(name, Policy.ObservationWindow, Geometry.QueryHeads);
 
     private long ScoresLength(int tokenCount) => (long)Check.Count(tokenCount, nameof(tokenCount)) * Geometry.KvHeads;
 

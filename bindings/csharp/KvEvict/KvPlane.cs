@@ -6,9 +6,9 @@ namespace KvEvict;
 /// paged pool at <c>Offset + table[t / blockSize] * BlockStride + (t % blockSize) * TokenStride + ...</c>.
 /// </summary>
 /// <remarks>
-/// The factories below make the usual layouts; change what differs with a <c>with</c> expression, for example
-/// the values of fused rows [tokens, K heads + V heads, dim]:
-/// <code>KvPlane.TokenMajor(pool, KvDType.F16, 16, 64) with { Offset = 8 * 64 * 2 }</code>
+/// The factories below make the usual layouts, of the type of the region's elements where it is known; change what
+/// differs with a <c>with</c> expression, for example the values of fused rows [tokens, K heads + V heads, dim]:
+/// <code>KvPlane.TokenMajor(pool, KvDType.BF16, 16, 64) with { Offset = 8 * 64 * 2 }</code>
 /// <c>default</c> is an absent plane.
 /// </remarks>
 public readonly record struct KvPlane
@@ -41,6 +41,15 @@ public readonly record struct KvPlane
     public int RowBytes { get; init; }
 
     /// <summary>[tokens, heads, dim].</summary>
+    /// <param name="region">The memory, from its first row on; of typed elements.</param>
+    /// <param name="headCount">Heads in memory.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    /// <exception cref="ArgumentException">The region does not know its elements.</exception>
+    public static KvPlane TokenMajor(KvRegion region, int headCount, int headDim) =>
+        TokenMajor(region, TypeOf(region), headCount, headDim);
+
+    /// <summary>[tokens, heads, dim].</summary>
     /// <param name="region">The memory, from its first row on.</param>
     /// <param name="dtype">Element type.</param>
     /// <param name="headCount">Heads in memory.</param>
@@ -54,6 +63,15 @@ public readonly record struct KvPlane
         };
 
     /// <summary>[heads, capacity, dim].</summary>
+    /// <param name="region">The memory, from its first row on; of typed elements.</param>
+    /// <param name="capacity">Tokens for which there is room per head.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    /// <exception cref="ArgumentException">The region does not know its elements.</exception>
+    public static KvPlane HeadMajor(KvRegion region, int capacity, int headDim) =>
+        HeadMajor(region, TypeOf(region), capacity, headDim);
+
+    /// <summary>[heads, capacity, dim].</summary>
     /// <param name="region">The memory, from its first row on.</param>
     /// <param name="dtype">Element type.</param>
     /// <param name="capacity">Tokens for which there is room per head.</param>
@@ -65,6 +83,15 @@ public readonly record struct KvPlane
             TokenStride = Stride(dtype, headDim),
             HeadStride = Stride(dtype, headDim, capacity),
         };
+
+    /// <summary>[heads, dim, capacity]: transposed, as some engines store V.</summary>
+    /// <param name="region">The memory, from its first row on; of typed elements.</param>
+    /// <param name="capacity">Tokens for which there is room.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    /// <exception cref="ArgumentException">The region does not know its elements.</exception>
+    public static KvPlane Transposed(KvRegion region, int capacity, int headDim) =>
+        Transposed(region, TypeOf(region), capacity, headDim);
 
     /// <summary>[heads, dim, capacity]: transposed, as some engines store V.</summary>
     /// <param name="region">The memory, from its first row on.</param>
@@ -81,6 +108,16 @@ public readonly record struct KvPlane
         };
 
     /// <summary>[blocks, tokens of a block, heads, dim], for a view with a block table.</summary>
+    /// <param name="region">The whole pool; of typed elements.</param>
+    /// <param name="blockSize">Tokens per block.</param>
+    /// <param name="headCount">Heads in memory.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    /// <exception cref="ArgumentException">The region does not know its elements.</exception>
+    public static KvPlane PagedTokenMajor(KvRegion region, int blockSize, int headCount, int headDim) =>
+        PagedTokenMajor(region, TypeOf(region), blockSize, headCount, headDim);
+
+    /// <summary>[blocks, tokens of a block, heads, dim], for a view with a block table.</summary>
     /// <param name="region">The whole pool.</param>
     /// <param name="dtype">Element type.</param>
     /// <param name="blockSize">Tokens per block.</param>
@@ -92,6 +129,16 @@ public readonly record struct KvPlane
         {
             BlockStride = Check.Stride(Stride(dtype, headDim, headCount), Positive(blockSize, nameof(blockSize))),
         };
+
+    /// <summary>[blocks, heads, tokens of a block, dim], for a view with a block table.</summary>
+    /// <param name="region">The whole pool; of typed elements.</param>
+    /// <param name="blockSize">Tokens per block.</param>
+    /// <param name="headCount">Heads in memory.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <returns>The plane.</returns>
+    /// <exception cref="ArgumentException">The region does not know its elements.</exception>
+    public static KvPlane PagedHeadMajor(KvRegion region, int blockSize, int headCount, int headDim) =>
+        PagedHeadMajor(region, TypeOf(region), blockSize, headCount, headDim);
 
     /// <summary>[blocks, heads, tokens of a block, dim], for a view with a block table.</summary>
     /// <param name="region">The whole pool.</param>
@@ -122,10 +169,10 @@ public readonly record struct KvPlane
 
     internal kvevict_plane ToNative(ContextHandle? context, string name)
     {
-        ulong address = Region.Resolve(context, name);
+        nint address = Region.Resolve(context, name);
         return new kvevict_plane
         {
-            data = address == 0 ? 0 : address + (ulong)Offset,
+            data = address == 0 ? 0 : (ulong)(nuint)address + (ulong)Offset,
             token_stride_bytes = TokenStride,
             head_stride_bytes = HeadStride,
             element_stride_bytes = ElementStride,
@@ -163,6 +210,12 @@ public readonly record struct KvPlane
             if (distance < 0) low += distance;
             else high += distance;
         }
+    }
+
+    private static KvDType TypeOf(KvRegion region)
+    {
+        if (region.ElementType != KvDType.Opaque) return region.ElementType;
+        throw new ArgumentException("the region does not know its element type: name a KvDType", nameof(region));
     }
 
     private static KvPlane Packed(KvRegion region, KvDType dtype, int headDim) => new()

@@ -134,14 +134,14 @@ public sealed unsafe record KvPolicy
         return new KvPolicy(native);
     }
 
-    /// <summary>Reads the text form, if it is one.</summary>
+    /// <summary>Reads the text form, if it is one. Never throws.</summary>
     /// <param name="text">As for <see cref="Parse"/>.</param>
     /// <param name="policy">The policy, if it was.</param>
-    /// <returns>Whether it was.</returns>
+    /// <returns>Whether it was; false without the native library.</returns>
     public static bool TryParse([NotNullWhen(true)] string? text, [NotNullWhen(true)] out KvPolicy? policy)
     {
         policy = null;
-        if (text is null) return false;
+        if (text is null || text.Contains('\0') || !KvEvictLibrary.IsLoadable) return false;
         kvevict_policy native = new() { struct_size = (uint)sizeof(kvevict_policy) };
         fixed (byte* utf8 = ZeroTerminated(text))
         {

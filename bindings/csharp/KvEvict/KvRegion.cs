@@ -17,7 +17,7 @@ public readonly record struct KvRegion
     /// <param name="address">A host pointer, or a CUdeviceptr.</param>
     /// <param name="bytes">Its size; rows outside are an error where they are used.</param>
     /// <param name="owner">What has to stay alive as long as the range is used.</param>
-    public KvRegion(ulong address, long bytes, object? owner = null)
+    public KvRegion(nint address, long bytes, object? owner = null)
     {
         ArgumentOutOfRangeException.ThrowIfNegative(bytes);
         Address = address;
@@ -25,30 +25,46 @@ public readonly record struct KvRegion
         Owner = owner;
     }
 
-    /// <summary>Names a range of memory.</summary>
-    /// <param name="address">A host pointer, or a CUdeviceptr.</param>
-    /// <param name="bytes">Its size; rows outside are an error where they are used.</param>
-    /// <param name="owner">What has to stay alive as long as the range is used.</param>
-    public KvRegion(nint address, long bytes, object? owner = null) : this((ulong)address, bytes, owner)
-    {
-    }
-
     /// <summary>Where it begins; 0 for no memory.</summary>
-    public ulong Address { get; }
+    public nint Address { get; private init; }
 
     /// <summary>Its size.</summary>
-    public long Bytes { get; }
+    public long Bytes { get; private init; }
+
+    /// <summary>What lies in it, where that is known: in pinned memory of float or <see cref="Half"/>.</summary>
+    public KvDType ElementType { get; private init; }
 
     internal object? Owner { get; }
 
+    /// <summary>A part, which keeps the same owner alive.</summary>
+    /// <param name="offset">Bytes from this begin to the part's.</param>
+    /// <param name="bytes">The part's size.</param>
+    /// <returns>The part.</returns>
+    /// <exception cref="ArgumentOutOfRangeException">It would reach beyond this range.</exception>
+    public KvRegion Slice(long offset, long bytes)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegative(offset);
+        ArgumentOutOfRangeException.ThrowIfGreaterThan(offset, Bytes);
+        ArgumentOutOfRangeException.ThrowIfNegative(bytes);
+        ArgumentOutOfRangeException.ThrowIfGreaterThan(bytes, Bytes - offset);
+        return this with { Address = checked(Address + (nint)offset), Bytes = bytes };
+    }
+
+    /// <summary>All from a byte on, which keeps the same owner alive.</summary>
+    /// <param name="offset">Bytes from this begin to the part's.</param>
+    /// <returns>The part.</returns>
+    /// <exception cref="ArgumentOutOfRangeException">It would begin beyond this range.</exception>
+    public KvRegion Slice(long offset) => Slice(offset, Bytes - offset);
+
     /// <summary>Names memory that this library made or pinned.</summary>
-    internal static KvRegion OfHost(ulong address, long bytes, IRegionOwner owner) =>
-        new(address, bytes, owner) { IsOfHost = true };
+    internal static KvRegion OfHost(
+        nint address, long bytes, IRegionOwner owner, KvDType elementType = KvDType.Opaque) =>
+        new(address, bytes, owner) { IsOfHost = true, ElementType = elementType };
 
     /// <summary>
     /// The address, from an owner that is not disposed, for a call that works with a context (null: the CPU).
     /// </summary>
-    internal ulong Resolve(ContextHandle? context, string name)
+    internal nint Resolve(ContextHandle? context, string name)
     {
         if (IsOfHost) context?.RefuseHostMemory(name);
         if (Owner is IRegionOwner owner) ObjectDisposedException.ThrowIf(owner.IsDisposed, owner);

@@ -7,11 +7,13 @@ namespace KvEvict;
 public sealed unsafe class KvSequence : IDisposable
 {
     private const uint NextPosition = uint.MaxValue;
-    // Above this many layers what a call takes of each does not go on the stack.
+    // Above this many layers what a call takes of each goes not on the stack, but into an array that stays.
     private const int MaxStackLayers = 128;
 
     private readonly SequenceHandle _handle;
     private readonly KvPlan _plan;
+    private kvevict_view[] _manyViews = [];
+    private kvevict_plane[] _manyPlanes = [];
 
     /// <summary>Creates an empty sequence.</summary>
     /// <param name="plan">What to do with its cache.</param>
@@ -73,6 +75,28 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="queries">[query heads, rows, key dim] after RoPE; copied.</param>
     /// <param name="rowCount">Rows; 0 does nothing.</param>
     public void Capture(int layer, KvPlane queries, int rowCount) => Capture(layer, queries, rowCount, NextPosition);
+
+    /// <summary>
+    /// As the other overloads, of rows that lie packed in any memory of the host's. For contexts on the CPU.
+    /// </summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="queries">
+    /// [rows, query heads, key dim] after RoPE; ushort for the bits of <see cref="KvDType.BF16"/>. Copied.
+    /// </param>
+    /// <param name="firstPosition">Position of row 0; null: the sequence's logical length.</param>
+    /// <exception cref="ArgumentException">These are no whole rows.</exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">The geometry's queries are of another type.</exception>
+    public void Capture(int layer, ReadOnlySpan<float> queries, int? firstPosition = null) =>
+        Capture(layer, queries, KvDType.F32, firstPosition);
+
+    /// <inheritdoc cref="Capture(int, ReadOnlySpan{float}, int?)"/>
+    public void Capture(int layer, ReadOnlySpan<Half> queries, int? firstPosition = null) =>
+        Capture(layer, queries, KvDType.F16, firstPosition);
+
+    /// <inheritdoc cref="Capture(int, ReadOnlySpan{float}, int?)"/>
+    public void Capture(int layer, ReadOnlySpan<ushort> queries, int? firstPosition = null) =>
+        Capture(layer, queries, KvDType.BF16, firstPosition);
 
     /// <summary>
     /// Shows the query rows of one chunk in every layer: <see cref="Capture(int, KvPlane, int, int)"/> for all layers
@@ -156,14 +180,14 @@ public sealed unsafe class KvSequence : IDisposable
         SequenceHandle handle = Handle;
         Span<kvevict_view> native = views.Length <= MaxStackLayers
             ? stackalloc kvevict_view[views.Length]
-            : GC.AllocateUninitializedArray<kvevict_view>(views.Length);
+            : First(ref _manyViews, views.Length);
         kvevict_evict_report report = new() { struct_size = (uint)sizeof(kvevict_evict_report) };
         fixed (kvevict_view* nativeViews = native)
         fixed (int* mustStay = options.ProtectedPositions)
         {
             for (int layer = 0; layer < views.Length; ++layer)
             {
-                ArgumentNullException.ThrowIfNull(views[layer], $"views[{layer}]");
+                if (views[layer] is null) throw new ArgumentNullException($"views[{layer}]");
                 // Views beyond the last layer are the library's to refuse.
                 int stored = layer < _plan.Geometry.Layers ? StoredLength(layer) : 0;
                 views[layer].Write(nativeViews + layer, stored, _plan.Context);
@@ -195,7 +219,7 @@ public sealed unsafe class KvSequence : IDisposable
     {
         kvevict_sequence_memory m = new() { struct_size = (uint)sizeof(kvevict_sequence_memory) };
         Native.kvevict_sequence_memory_of(Handle, Check.Count(layer, nameof(layer)), &m);
-        return new KvSequenceMemory(m.lengths, m.positions, Check.ToInt(m.n_listed), Check.ToInt(m.n_lists));
+        return new KvSequenceMemory((nint)m.lengths, (nint)m.positions, Check.ToInt(m.n_listed), Check.ToInt(m.n_lists));
     }
 
     /// <summary>Slots in use in a layer: where its next row goes.</summary>
@@ -287,11 +311,22 @@ public sealed unsafe class KvSequence : IDisposable
         GC.KeepAlive(queries.Region.Owner);
     }
 
+    private void Capture<T>(int layer, ReadOnlySpan<T> queries, KvDType dtype, int? firstPosition) where T : unmanaged
+    {
+        _plan.Context.RefuseHostMemory(nameof(queries));
+        uint first = firstPosition is { } position ? Check.Count(position, nameof(firstPosition)) : NextPosition;
+        fixed (T* rows = queries)
+        {
+            kvevict_plane native = _plan.Geometry.QueryRows(rows, queries.Length, dtype, out int rowCount);
+            Native.kvevict_sequence_capture(Handle, Check.Count(layer, nameof(layer)), &native, (uint)rowCount, first);
+        }
+    }
+
     private void CaptureLayers(ReadOnlySpan<KvPlane> queries, int rowCount, uint firstPosition)
     {
         Span<kvevict_plane> native = queries.Length <= MaxStackLayers
             ? stackalloc kvevict_plane[queries.Length]
-            : GC.AllocateUninitializedArray<kvevict_plane>(queries.Length);
+            : First(ref _manyPlanes, queries.Length);
         for (int layer = 0; layer < queries.Length; ++layer)
         {
             queries[layer].CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads, index: layer);
@@ -312,5 +347,11 @@ public sealed unsafe class KvSequence : IDisposable
         Native.kvevict_sequence_capture_lse(Handle, Check.Count(layer, nameof(layer)), &native,
                                             Check.Count(rowCount, nameof(rowCount)), firstPosition);
         GC.KeepAlive(rowLse.Region.Owner);
+    }
+
+    private static Span<T> First<T>(ref T[] array, int count)
+    {
+        if (array.Length < count) array = new T[count];
+        return array.AsSpan(0, count);
     }
 }

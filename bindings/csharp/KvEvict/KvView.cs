@@ -1,8 +1,10 @@
+using System.Numerics;
+
 namespace KvEvict;
 
 /// <summary>
 /// Where one layer's cache lies: K, V, what moves along with them, and the block table of a paged pool.
-/// Nothing is copied; make it once and use it for every eviction.
+/// No row is copied; make it once and use it for every eviction.
 /// </summary>
 public sealed unsafe class KvView
 {
@@ -11,6 +13,8 @@ public sealed unsafe class KvView
     private readonly KvPlane[] _companions = [];
     // Native code reads it while a call runs, so it must not move.
     private readonly kvevict_plane[] _nativeCompanions = [];
+    private KvRegion _blockTable;
+    private KvPinnedMemory<int>? _ownTable;
 
     /// <summary>Describes a layer.</summary>
     /// <param name="kvHeads">KV heads.</param>
@@ -50,10 +54,29 @@ public sealed unsafe class KvView
 
     /// <summary>
     /// Paged: 32-bit block ids in token order, non-negative, all different. Read when a call runs, on CUDA when
-    /// its work does; the engine may go on adding to it. The ids of a <see cref="KvPinnedMemory{T}"/> of int are compared with the
-    /// pool's size.
+    /// its work does; the engine may go on adding to it. On the CPU blocks outside the planes' memory are an error.
     /// </summary>
-    public KvRegion BlockTable { get; init; }
+    public KvRegion BlockTable
+    {
+        get => _blockTable;
+        init => _blockTable = value;
+    }
+
+    /// <summary>
+    /// Sets <see cref="BlockTable"/> to a copy, which the view owns. For contexts on the CPU; must not run while a
+    /// call uses the view. Allocates only where the table outgrows all before.
+    /// </summary>
+    /// <param name="blocks">Block ids in token order, of an array or a list.</param>
+    public void SetBlockTable(ReadOnlySpan<int> blocks)
+    {
+        if (_ownTable is null || _ownTable.Length < blocks.Length)
+        {
+            _ownTable?.Dispose();
+            _ownTable = new KvPinnedMemory<int>((int)BitOperations.RoundUpToPowerOf2((uint)blocks.Length));
+        }
+        blocks.CopyTo(_ownTable.Span);
+        _blockTable = _ownTable.ToRegion().Slice(0, (long)blocks.Length * sizeof(int));
+    }
 
     /// <summary>Checks the view as executing calls on the CPU do, which read the block table.</summary>
     /// <param name="tokenCount">Slots that will be addressed; 0 is valid.</param>
@@ -87,22 +110,22 @@ public sealed unsafe class KvView
         native->block_size = Check.Count(BlockSize, nameof(BlockSize));
         native->block_table = (int*)BlockTable.Resolve(context, nameof(BlockTable));
         native->block_table_len = BlockTable.Elements<int>();
-        CheckRows(tokenCount);
+        CheckRows(tokenCount, onHost: context is null or { Device: KvDevice.Cpu });
     }
 
-    private void CheckRows(int tokenCount)
+    private void CheckRows(int tokenCount, bool onHost)
     {
         Check.Count(tokenCount, nameof(tokenCount));
         int highestBlock = -1;
         int rows = tokenCount;
         if (BlockSize > 0 && tokenCount > 0)
         {
-            // A table in device memory cannot be read here.
-            if (BlockTable.Owner is not KvPinnedMemory<int> table) return;
+            if (!onHost) return; // a table in device memory cannot be read here
             rows = Math.Min(tokenCount, BlockSize);
             int blocks = (int)(((long)tokenCount + BlockSize - 1) / BlockSize);
-            if (blocks > table.Length) return; // the library says so
-            foreach (int block in table.Span[..blocks]) highestBlock = Math.Max(highestBlock, block);
+            if (BlockTable.Address == 0 || (nuint)blocks > BlockTable.Elements<int>()) return; // the library says so
+            foreach (int block in new ReadOnlySpan<int>((void*)BlockTable.Address, blocks))
+                highestBlock = Math.Max(highestBlock, block);
         }
         _keys.CheckRows("keys", rows, KvHeads, highestBlock);
         _values.CheckRows("values", rows, KvHeads, highestBlock);

@@ -21,6 +21,7 @@ public sealed unsafe class KvWorkspace : IDisposable, IRegionOwner
         ArgumentOutOfRangeException.ThrowIfNegative(bytes);
         _bytes = bytes;
         _memory = NativeMemory.AlignedAlloc((nuint)bytes, Alignment);
+        if (bytes > 0) GC.AddMemoryPressure(bytes);
     }
 
     /// <summary>Frees the memory if it was not disposed.</summary>
@@ -42,7 +43,7 @@ public sealed unsafe class KvWorkspace : IDisposable, IRegionOwner
     public KvRegion ToRegion()
     {
         ObjectDisposedException.ThrowIf(IsDisposed, this);
-        return KvRegion.OfHost((ulong)_memory, _bytes, this);
+        return KvRegion.OfHost((nint)_memory, _bytes, this);
     }
 
     /// <summary>Frees the memory. Must not run while a call uses it.</summary>
@@ -54,7 +55,9 @@ public sealed unsafe class KvWorkspace : IDisposable, IRegionOwner
 
     private void Free()
     {
+        if (_memory is null) return;
         NativeMemory.AlignedFree(_memory);
         _memory = null;
+        if (_bytes > 0) GC.RemoveMemoryPressure(_bytes);
     }
 }

@@ -14,18 +14,17 @@ using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,win
 using var sequence = new KvSequence(plan);
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);
 
-// The cache by slot and the queries by position (to take back): arrays that the collector does not move.
+// The cache by slot, in arrays that the collector does not move; the queries by position, to take back.
 var k = new KvPinnedMemory<float>[Layers];
 var v = new KvPinnedMemory<float>[Layers];
-var q = new KvPinnedMemory<float>[Layers];
+var q = new float[Layers][];
 var views = new KvView[Layers];
 for (int l = 0; l < Layers; ++l)
 {
     k[l] = new KvPinnedMemory<float>(Max * Kv);
     v[l] = new KvPinnedMemory<float>(Max * Kv);
-    q[l] = new KvPinnedMemory<float>(Max * X);
-    views[l] = new KvView(KvHeads, KvPlane.TokenMajor(k[l], KvDType.F32, KvHeads, Dim),
-                          KvPlane.TokenMajor(v[l], KvDType.F32, KvHeads, Dim));
+    q[l] = new float[Max * X];
+    views[l] = new KvView(KvHeads, KvPlane.TokenMajor(k[l], KvHeads, Dim), KvPlane.TokenMajor(v[l], KvHeads, Dim));
 }
 int[] x = new int[X];
 
@@ -47,7 +46,7 @@ for (int i = 0; i < Decoded; ++i)
     foreach (int value in x) checksum = (checksum ^ (ulong)(value + 8)) * 1099511628211;
 }
 Console.WriteLine($"last token {token}, checksum {checksum:x16}");
-foreach (KvPinnedMemory<float> memory in k.Concat(v).Concat(q)) memory.Dispose();
+foreach (KvPinnedMemory<float> memory in k.Concat(v)) memory.Dispose();
 
 uint Hash(uint a)
 {
@@ -64,7 +63,7 @@ uint Step(uint token)
     for (int l = 0; l < Layers; ++l)
     {
         int slot = sequence.StoredLength(l);
-        Span<float> query = q[l].Span.Slice(position * X, X);
+        Span<float> query = q[l].AsSpan(position * X, X);
         Span<float> key = k[l].Span.Slice(slot * Kv, Kv);
         Span<float> value = v[l].Span.Slice(slot * Kv, Kv);
         for (int i = 0; i < X; ++i) query[i] = x[(5 * i + 3 * l + 1) % X];
@@ -83,11 +82,8 @@ uint Step(uint token)
 }
 
 // Shows rows of the query log.
-void Capture(int layer, int first, int count)
-{
-    KvPlane rows = KvPlane.TokenMajor(q[layer], KvDType.F32, QueryHeads, Dim) with { Offset = first * X * sizeof(float) };
-    sequence.Capture(layer, rows, count, first);
-}
+void Capture(int layer, int first, int count) =>
+    sequence.Capture(layer, q[layer].AsSpan(first * X, count * X), first);
 
 void Attend(int layer, int slots, ReadOnlySpan<float> query)
 {
