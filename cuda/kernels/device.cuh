@@ -11,7 +11,7 @@
 //   KV_DYNAMIC_SHARED(name)     uint8_t* name, as large as the launch says
 //   threadIdx blockIdx blockDim gridDim
 //
-// Collectives (BlockSync, WarpSync, shuffles, Ballot, LoadMatrix4 and the matrix
+// Collectives (BlockSync, BlockAny, WarpSync, shuffles, Ballot, LoadMatrix4 and the matrix
 // product) are for all threads of the block or warp: none may have returned.
 #ifndef KVEVICT_CUDA_KERNELS_DEVICE_CUH_
 #define KVEVICT_CUDA_KERNELS_DEVICE_CUH_
@@ -57,6 +57,8 @@ namespace kvevict::cuda {
 // ---- Threads of a block and of a warp ----
 
 KV_DEVICE void BlockSync() { __syncthreads(); }
+// Whether any thread of the block passes true; a BlockSync besides.
+KV_DEVICE bool BlockAny(bool v) { return __syncthreads_or(v) != 0; }
 KV_DEVICE void WarpSync() { __syncwarp(); }
 
 constexpr unsigned kFullWarp = 0xffffffffu;

@@ -117,8 +117,22 @@ KV_DEVICE void WaitForReaders(const Chunk& chunk, uint64_t keep,
   BlockSync();
 }
 
+// A register that a load writes.
+template <class Unit>
+KV_DEVICE uint32_t RegisterOf(const Unit& v) {
+  if constexpr (sizeof(Unit) == 16) {
+    return v.x[0];
+  } else {
+    return static_cast<uint32_t>(v);
+  }
+}
+
 // Loads a thread's rows, says so, waits, stores them. A thread without rows
 // takes part in the barriers.
+//
+// A load is on its way until a register of it is read: a barrier alone lets its
+// thread pass, and then the flag would be up while another block's stores could
+// still overtake the load. So the barrier before the flag depends on all loads.
 template <class Unit, class Column>
 KV_DEVICE void MoveChunk(const Column& column, const Chunk& chunk,
                          const ThreadRows& rows, uint64_t keep, uint64_t flag) {
@@ -133,9 +147,11 @@ KV_DEVICE void MoveChunk(const Column& column, const Chunk& chunk,
   rows.ForEach([&](uint32_t r, uint32_t) {
     moved[r] = LoadGlobal<Unit>(column.Address(places[r]));
   });
+  uint32_t read = 0;
+  rows.ForEach([&](uint32_t r, uint32_t) { read |= RegisterOf(moved[r]); });
+  const bool any = BlockAny(read != 0);
+  if (threadIdx.x == 0) StoreRelease(flag, any ? 1 : 2);
   rows.ForEach([&](uint32_t r, uint32_t i) { places[r] = column.Find(i); });
-  BlockSync();
-  if (threadIdx.x == 0) StoreRelease(flag, 1);
   WaitForReaders(chunk, keep, flag);
   rows.ForEach([&](uint32_t r, uint32_t) {
     StoreGlobal(column.Address(places[r]), moved[r]);

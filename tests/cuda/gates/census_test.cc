@@ -1,13 +1,9 @@
 // The gates see what they look for: kernels that have it, and one that has not.
 #include <criterion/criterion.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <stdexcept>
 
-#include "tests/cuda/gates/cubin.h"
-#include "tests/cuda/gates/ptxas_log.h"
-#include "tests/rig/nvrtcs.h"
+#include "tests/cuda/gates/census.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -50,44 +46,10 @@ extern "C" __global__ void async(const char* from, char* to) {
 }
 )"};
 
-struct Census {
-  std::vector<CubinKernel> kernels;
-  std::map<std::string, KernelUse> uses;
-
-  const CubinKernel& of(const std::string& name) const {
-    const auto found =
-        std::find_if(kernels.begin(), kernels.end(),
-                     [&](const CubinKernel& k) { return k.name == name; });
-    cr_assert(found != kernels.end(), "%s", name.c_str());
-    return *found;
-  }
-};
-
-// By every libnvrtc, for the oldest and the newest architecture that has all.
-std::vector<Census> TakeCensuses() {
-  std::vector<Census> all;
-  for (const Nvrtc* nvrtc : FindNvrtcs()) {
-    for (const int sm : {80, nvrtc->architectures().back()}) {
-      Compiled compiled;
-      const std::string verbose = "--ptxas-options=-v";
-      cr_assert(
-          nvrtc->Compile(kProgram, {}, {&verbose, 1}, {.sm = sm}, &compiled)
-              .ok(),
-          "%s", LastErrorMessage());
-      all.push_back({ReadCubin(compiled.image), ReadPtxasLog(compiled.log)});
-    }
-  }
-  if (all.empty()) {
-    fprintf(stderr, "skipped: no libnvrtc here; pkg/fetch_nvrtc.sh gets one\n");
-    cr_skip_test("no libnvrtc");
-  }
-  return all;
-}
-
 TestSuite(census);
 
 Test(census, counts_instructions) {
-  for (const Census& census : TakeCensuses()) {
+  for (const Census& census : TakeCensuses(kProgram, {80, 120})) {
     cr_assert_eq(census.kernels.size(), 6);
     const CubinKernel& wide = census.of("copy_16");
     cr_expect_eq(wide.Count(Opcode::kLdg, 128), 1);
@@ -106,7 +68,7 @@ Test(census, counts_instructions) {
 }
 
 Test(census, sees_local_memory_and_spills) {
-  for (const Census& census : TakeCensuses()) {
+  for (const Census& census : TakeCensuses(kProgram, {80, 120})) {
     cr_expect_geq(census.uses.at("spill").stack_bytes, 400);
     cr_expect_gt(census.of("spill").Count(Opcode::kStl), 0);
     cr_expect_gt(census.of("spill").Count(Opcode::kLdl), 0);

@@ -85,19 +85,16 @@ uint32_t MaxThreads(std::string_view info) {
 
 size_t CubinKernel::Count(Opcode opcode) const {
   return std::count_if(
-      instructions.begin(), instructions.end(), [&](const auto& words) {
-        return (words[0] & 0x1ff) == static_cast<uint32_t>(opcode);
-      });
+      instructions.begin(), instructions.end(),
+      [&](const SassInstruction& i) { return i.opcode() == opcode; });
 }
 
 size_t CubinKernel::Count(Opcode opcode, int n_bits) const {
-  // Bits 73 to 75: 4, 5, 6 for 32, 64, 128 bits.
-  const uint64_t width = std::countr_zero(static_cast<unsigned>(n_bits)) - 1;
-  return std::count_if(
-      instructions.begin(), instructions.end(), [&](const auto& words) {
-        return (words[0] & 0x1ff) == static_cast<uint32_t>(opcode) &&
-               (words[1] >> 9 & 7) == width;
-      });
+  const unsigned width = std::countr_zero(static_cast<unsigned>(n_bits)) - 1;
+  return std::count_if(instructions.begin(), instructions.end(),
+                       [&](const SassInstruction& i) {
+                         return i.opcode() == opcode && i.width() == width;
+                       });
 }
 
 std::vector<CubinKernel> ReadCubin(const std::string& image) {
@@ -109,8 +106,8 @@ std::vector<CubinKernel> ReadCubin(const std::string& image) {
     kernel.name = section.name.substr(kText.size());
     if (section.bytes.size() % 16 != 0) Malformed("half an instruction");
     for (size_t at = 0; at < section.bytes.size(); at += 16) {
-      kernel.instructions.push_back(
-          At<std::array<uint64_t, 2>>(section.bytes, at));
+      kernel.instructions.push_back({At<uint64_t>(section.bytes, at),
+                                     At<uint64_t>(section.bytes, at + 8)});
     }
     for (const Section& info : sections) {
       if (info.name == std::string(kInfo) + kernel.name) {

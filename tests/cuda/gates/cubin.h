@@ -3,29 +3,19 @@
 #ifndef KVEVICT_TESTS_CUDA_GATES_CUBIN_H_
 #define KVEVICT_TESTS_CUDA_GATES_CUBIN_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace kvevict::cuda {
+#include "tests/cuda/gates/sass.h"
 
-// The low nine bits of an instruction. Alike from sm_70 to sm_120.
-enum class Opcode : uint32_t {
-  kHmma = 0x03c,  // tensor core, 16-bit
-  kLdsm = 0x03b,
-  kLdg = 0x181,  // global memory
-  kStg = 0x186,
-  kLdl = 0x183,  // local memory: spills, arrays that are indexed
-  kStl = 0x187,
-  kLdgsts = 0x1ae,  // cp.async
-};
+namespace kvevict::cuda {
 
 struct CubinKernel {
   std::string name;
   uint32_t max_threads = 0;  // of the launch bounds
-  std::vector<std::array<uint64_t, 2>> instructions;
+  std::vector<SassInstruction> instructions;
 
   size_t Count(Opcode opcode) const;
   // Of memory instructions that move this many bits per thread, at least 32.

@@ -12,6 +12,7 @@
 
 #include "cuda/kernels/gather_rows.h"
 #include "tests/cuda/gates/cubin.h"
+#include "tests/cuda/gates/flags.h"
 #include "tests/cuda/gates/ptxas_log.h"
 #include "tests/cuda/gates/variants.h"
 #include "tests/rig/nvrtcs.h"
@@ -98,6 +99,28 @@ void CheckMoves(const CubinKernel& kernel) {
          n_loads, n_stores, n_rows);
 }
 
+// Kernels work in place, so nothing may come from a cache that does not see what
+// is stored. Compaction by chunks tells by flags what has been read.
+void CheckOrder(const CubinKernel& kernel, int sm) {
+  const char* name = kernel.name.c_str();
+  const auto n_constant =
+      std::count_if(kernel.instructions.begin(), kernel.instructions.end(),
+                    [&](const SassInstruction& i) {
+                      return i.opcode() == Opcode::kLdg && i.IsConstant(sm);
+                    });
+  Expect(n_constant == 0, "%s: %td LDG.CONSTANT", name, n_constant);
+  const Flags flags = CheckFlags(kernel, sm);
+  for (const std::string& fault : flags.faults) {
+    Expect(false, "%s", fault.c_str());
+  }
+  // In the forms for contiguous and for paged caches.
+  const size_t n = kernel.name.starts_with("gather_chunks_") ? 2 : 0;
+  Expect(flags.n_raised == n, "%s raises %zu flags, not %zu", name,
+         flags.n_raised, n);
+  Expect(flags.n_acquired >= n, "%s acquires %zu flags < %zu", name,
+         flags.n_acquired, n);
+}
+
 // What the report sums up, for an architecture and libnvrtc.
 struct Extremes {
   double sum_ms = 0;
@@ -105,7 +128,7 @@ struct Extremes {
   int most_registers = 0;  // in full blocks
 };
 
-void CheckKernels(const Variant& variant, const Compiled& compiled,
+void CheckKernels(const Variant& variant, const Compiled& compiled, int sm,
                   Extremes* extremes) {
   std::set<std::string> wanted;
   for (const KernelInfo& kernel : kKernels) {
@@ -125,6 +148,7 @@ void CheckKernels(const Variant& variant, const Compiled& compiled,
     CheckUse(kernel, use);
     CheckProducts(kernel, variant);
     CheckMoves(kernel);
+    CheckOrder(kernel, sm);
   }
   for (const std::string& name : wanted) {
     Expect(false, "%s: no code", name.c_str());
@@ -150,7 +174,7 @@ void CheckVariant(const Nvrtc& nvrtc, const Variant& variant, int sm,
               variant.name().c_str(), sm, VersionOf(nvrtc).c_str(),
               elapsed.count(), compiled.image.size());
   if (status.ok()) {
-    CheckKernels(variant, compiled, extremes);
+    CheckKernels(variant, compiled, sm, extremes);
   } else {
     Expect(false, "%s\n%s", LastErrorMessage(), compiled.log.c_str());
   }

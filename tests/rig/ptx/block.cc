@@ -189,6 +189,13 @@ void Block::TryBarrier() {
   }
   n_at_barrier_ = 0;
   for (Warp& warp : warps_) warp.traffic.Flush(grid.counters);
+  if (const Instruction& i = grid.kernel.code[first->pc - 1]; i.flag) {
+    bool any = false;
+    for (const Lane& lane : lanes_) {
+      any |= lane.GetPredicate(i.slots[2]) != i.source_negated;
+    }
+    for (Lane& lane : lanes_) lane.Set<uint8_t>(i.slots[0], any);
+  }
   for (Lane& lane : lanes_) Resume(lane);
 }
 

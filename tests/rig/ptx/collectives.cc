@@ -103,8 +103,11 @@ void DecodeVote(Modifiers& m, Instruction& i) {
 
 void Nothing(Warp&, const Instruction&, uint32_t) {}
 
+// slots[target] is the barrier's number.
 void RunBlockBarrier(Lane& lane, const Instruction& i) {
-  if (lane.Get<uint32_t>(i.slots[0]) != 0) Fail("only barrier 0 is known");
+  if (lane.Get<uint32_t>(i.slots[i.target]) != 0) {
+    Fail("only barrier 0 is known");
+  }
   lane.state = LaneState::kAtBarrier;
 }
 
@@ -123,10 +126,18 @@ void DecodeBarrier(Modifiers& m, Instruction& i) {
   i.run = &RunBlockBarrier;
 }
 
+// bar.red.or.pred p, 0, q: see Block::TryBarrier().
+void DecodeReduction(Modifiers& m, Instruction& i) {
+  m.Expect("or");
+  m.Expect("pred");
+  i.flag = true;
+  i.target = 1;
+  i.run = &RunBlockBarrier;
+}
+
 constexpr Opcode kOpcodes[] = {
-    {"shfl", "qssss", &DecodeShuffle},
-    {"vote", "dps", &DecodeVote},
-    {"bar", "s", &DecodeBarrier},
+    {"shfl", "qssss", &DecodeShuffle}, {"vote", "dps", &DecodeVote},
+    {"bar", "s", &DecodeBarrier},      {"bar.red", "dsp", &DecodeReduction},
     {"barrier", "s", &DecodeBarrier},
 };
 

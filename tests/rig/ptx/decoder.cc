@@ -174,7 +174,7 @@ class Decoder {
       i.guard_negated = statement.guard_negated;
     }
     Modifiers modifiers(statement.opcode);
-    const Opcode* opcode = FindOpcode(modifiers.mnemonic());
+    const Opcode* opcode = FindOpcode(modifiers);
     if (opcode == nullptr) Fail("unknown opcode " + statement.opcode);
     if (syntax_.target < opcode->min_target) {
       Fail(statement.opcode + " needs sm_" +
@@ -307,7 +307,7 @@ class Decoder {
   void AddFinalReturn() {
     Instruction i;
     Modifiers modifiers("ret");
-    FindOpcode("ret")->decode(modifiers, i);
+    FindOpcode(modifiers)->decode(modifiers, i);
     i.line = function_.line;
     kernel_.code.push_back(i);
     kernel_.opcodes.emplace_back("ret");

@@ -18,6 +18,7 @@ class Modifiers {
   explicit Modifiers(std::string_view opcode);
 
   const std::string& mnemonic() const { return mnemonic_; }
+  std::string first() const { return parts_.empty() ? "" : parts_.front(); }
 
   // Takes the next modifier if it is this one.
   bool Take(std::string_view modifier);

@@ -5,7 +5,7 @@
 
 namespace kvevict::ptx {
 
-const Opcode* FindOpcode(const std::string& mnemonic) {
+const Opcode* FindOpcode(Modifiers& modifiers) {
   static const auto* kAll = [] {
     auto* all = new std::map<std::string, const Opcode*>();
     for (const auto list : {IntegerOpcodes(), BitOpcodes(), FloatOpcodes(),
@@ -16,7 +16,13 @@ const Opcode* FindOpcode(const std::string& mnemonic) {
     }
     return all;
   }();
-  const auto found = kAll->find(mnemonic);
+  const auto longer =
+      kAll->find(modifiers.mnemonic() + "." + modifiers.first());
+  if (longer != kAll->end()) {
+    modifiers.Take(modifiers.first());
+    return longer->second;
+  }
+  const auto found = kAll->find(modifiers.mnemonic());
   return found == kAll->end() ? nullptr : found->second;
 }
 

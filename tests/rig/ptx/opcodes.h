@@ -12,7 +12,7 @@
 namespace kvevict::ptx {
 
 struct Opcode {
-  const char* mnemonic;
+  const char* mnemonic;  // with the first modifier where operands depend on it
   // A letter per operand, those after '?' may be left out:
   //   d destination, D destination or vector of them, q destination or
   //   destination|predicate (two slots), s source, S source or vector,
@@ -36,8 +36,8 @@ std::span<const Opcode> ControlOpcodes();
 std::span<const Opcode> WarpOpcodes();
 std::span<const Opcode> MatrixOpcodes();
 
-// NULL if unknown.
-const Opcode* FindOpcode(const std::string& mnemonic);
+// NULL if unknown. Takes the modifier that belongs to a mnemonic.
+const Opcode* FindOpcode(Modifiers& modifiers);
 
 }  // namespace kvevict::ptx
 

@@ -112,6 +112,25 @@ Test(ptx_warp, barriers_of_a_warp) {
   }
 }
 
+// Whether any thread of the block, 0 to 63, says so.
+Test(ptx_warp, barriers_that_reduce) {
+  for (const int thread : {0, 40, 63, 64}) {
+    for (const char* negation : {"", "!"}) {
+      const std::string body =
+          "setp." + std::string(*negation == '!' ? "ne" : "eq") +
+          ".u32 %p0, %r19, " + std::to_string(thread) +
+          ";\n  bar.red.or.pred %p1, 0, " + negation + "%p0;" + R"(
+    selp.u32 %r0, 7, 3, %p1;
+    mul.wide.u32 %rd1, %r19, 4;
+    add.s64 %rd1, %rd18, %rd1;
+    st.global.u32 [%rd1], %r0;
+  )";
+      const auto out = RunFor<uint32_t>(TestModule(body), 64, {{}, {64}});
+      for (const uint32_t v : out) cr_expect_eq(v, thread < 64 ? 7 : 3);
+    }
+  }
+}
+
 Test(ptx_warp, misuse) {
   ExpectError(R"(
     setp.lt.u32 %p0, %r19, 3;

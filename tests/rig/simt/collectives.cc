@@ -49,13 +49,16 @@ void Meet(Rendezvous& r, unsigned member, const char* what, const Site& site,
 }
 
 // What any did before is seen by all behind.
+template <class Join>
 void MeetInOrder(Rendezvous& r, unsigned member, const char* what,
-                 const Site& site) {
+                 const Site& site, void* slot, Join join) {
   char* const order = &r.order[r.n_meetings % 2];
   Release(order);
-  Meet(r, member, what, site, nullptr, [](void**) {});
+  Meet(r, member, what, site, slot, join);
   Acquire(order);
 }
+
+void Nothing(void**) {}
 
 Warp& OwnWarp() { return *machine().running()->warp; }
 
@@ -110,12 +113,29 @@ void Multiply(void* const* lanes) {
 void BlockBarrier(const Site& site) {
   if (IsRemoved(site)) return;
   const Thread& self = *machine().running();
-  MeetInOrder(self.block->rendezvous, self.linear, "BlockSync", site);
+  MeetInOrder(self.block->rendezvous, self.linear, "BlockSync", site, nullptr,
+              Nothing);
+}
+
+bool BlockReduceOr(bool v, const Site& site) {
+  if (IsRemoved(site)) return v;
+  const Thread& self = *machine().running();
+  Rendezvous& r = self.block->rendezvous;
+  MeetInOrder(r, self.linear, "BlockAny", site, &v, [&r](void** threads) {
+    bool any = false;
+    for (size_t i = 0; i < r.members.size(); ++i) {
+      any |= *static_cast<bool*>(threads[i]);
+    }
+    for (size_t i = 0; i < r.members.size(); ++i) {
+      *static_cast<bool*>(threads[i]) = any;
+    }
+  });
+  return v;
 }
 
 void WarpBarrier(const Site& site) {
   if (IsRemoved(site)) return;
-  MeetInOrder(OwnWarp().rendezvous, Lane(), "WarpSync", site);
+  MeetInOrder(OwnWarp().rendezvous, Lane(), "WarpSync", site, nullptr, Nothing);
 }
 
 uint32_t WarpShuffle(const char* what, uint32_t v, unsigned from_lane,

@@ -30,8 +30,8 @@
 // address. It finds stores only if somebody reads the result: do compare it.
 //
 // KVEVICT_SIMT_REMOVE=file.cu:line in the environment takes a wait out of the
-// kernel: BlockSync, WarpSync and CopyAsyncWait in that line do nothing, and
-// LoadAcquire, StoreRelease and AtomicTicket order nothing. See mutate.sh.
+// kernel: BlockSync, BlockAny, WarpSync and CopyAsyncWait in that line wait for
+// nothing, and LoadAcquire, StoreRelease and AtomicTicket order nothing. See mutate.sh.
 #ifndef KVEVICT_TESTS_RIG_SIMT_SIMT_H_
 #define KVEVICT_TESTS_RIG_SIMT_SIMT_H_
 
@@ -80,8 +80,8 @@ std::string LaunchErased(void (*call)(const void* context), const void* context,
                          const Options& options);
 
 // Returns what the kernel did wrong, with file and line, or an empty text. After
-// an error the threads are abandoned where they stand. Wrong are: a BlockSync or
-// a warp's collective that some threads miss, leave out by returning, or call
+// an error the threads are abandoned where they stand. Wrong are: a BlockSync,
+// BlockAny or a warp's collective that some threads miss, leave out by returning, or call
 // from another line; threads that wait for ever; misaligned addresses;
 // asynchronous copies and matrix rows outside shared memory.
 template <class Params>

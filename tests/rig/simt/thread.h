@@ -40,6 +40,8 @@ void CheckAligned(uint64_t address, size_t bytes, const Site& site);
 bool IsRemoved(const Site& site);
 
 void BlockBarrier(const Site& site);
+// The same; whether any thread passes true.
+bool BlockReduceOr(bool v, const Site& site);
 void WarpBarrier(const Site& site);
 
 // Lets the others that are ready run first.

@@ -37,6 +37,17 @@ KV_KERNEL(shuffles, Out, 64, 1) {
   StoreGlobal(out + 16, ShuffleXor(static_cast<float>(v) + 0.5f, 16));
 }
 
+KV_KERNEL(any_of_block, Out, 64, 1) {
+  KV_SHARED(uint32_t, last, 1);
+  const uint64_t out = p.out + 16 * threadIdx.x;
+  StoreGlobal<uint32_t>(out, BlockAny(false));
+  StoreGlobal<uint32_t>(out + 4, BlockAny(threadIdx.x == 63));
+  if (threadIdx.x == 5) *last = 77;
+  const bool any = BlockAny(threadIdx.x != 63);
+  StoreGlobal<uint32_t>(out + 8, any);
+  StoreGlobal(out + 12, *last);
+}
+
 KV_KERNEL(shared_memory, Out, 64, 1) {
   KV_SHARED(uint32_t, fresh, 64);
   KV_SHARED(uint32_t, other, 64);
@@ -174,6 +185,19 @@ void ShufflesMoveValuesBetweenLanes() {
   }
 }
 
+void BarriersAskEveryThread() {
+  std::vector<uint32_t> out(4 * 64);
+  RunAll([&](auto options) {
+    return kvevict::simt::Launch(any_of_block, {}, {64}, 0,
+                                 Out{AddressOf(out)}, options);
+  });
+  for (unsigned t = 0; t < 64; ++t) {
+    const uint32_t* const r = &out[4 * t];
+    CHECK(r[0] == 0 && r[1] == 1 && r[2] == 1);
+    CHECK(r[3] == 77);
+  }
+}
+
 void SharedMemoryIsFreshInEveryBlock() {
   std::vector<uint32_t> out(2 * 64 * 5);
   RunAll([&](auto options) {
@@ -283,6 +307,7 @@ void StoredBitsAreRead() {
 int main() {
   IndicesAreThoseOfTheGrid();
   ShufflesMoveValuesBetweenLanes();
+  BarriersAskEveryThread();
   SharedMemoryIsFreshInEveryBlock();
   EveryUnitIsMoved();
   CopiesArriveAtTheWait();

@@ -56,6 +56,9 @@ using simt::Site;
 // ---- Threads of a block and of a warp ----
 
 inline void BlockSync(Site site = Site::Here()) { simt::BlockBarrier(site); }
+inline bool BlockAny(bool v, Site site = Site::Here()) {
+  return simt::BlockReduceOr(v, site);
+}
 inline void WarpSync(Site site = Site::Here()) { simt::WarpBarrier(site); }
 
 template <class T>
