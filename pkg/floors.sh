@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
-# floors.sh glibc FILE... | floors.sh cpu FILE...: the oldest system and the oldest CPU
-# on which what we ship runs. FILE is a library or program; for cpu, not a stripped one.
+# floors.sh glibc FILE... | floors.sh managed FILE... | floors.sh cpu FILE...: the oldest
+# system and the oldest CPU on which what we ship runs. FILE is a library or program, for
+# managed a managed package's, which carries its C++ runtime; for cpu, not a stripped one.
 set -euo pipefail
 
 # What Debian 12, Ubuntu 22.04 and later have.
 readonly glibc_floor=2.34 libstdcxx_floor=3.4.30
+readonly managed_glibc_floor=2.35 # for libgcc's unwinder
 readonly build_glibc=2.36 # packages are built on Debian 12
 
 # Newest version NAME_x.y that FILE asks for.
 newest() { objdump -T "$2" | grep -o "\b$1_[0-9.]*" | sort -Vu | tail -n 1; }
 
-check_glibc() {
-  local file floor needed host
-  for file in "$@"; do
-    for floor in "GLIBC_$glibc_floor" "GLIBCXX_$libstdcxx_floor"; do
+check_glibc() { check_versions "GLIBC_$glibc_floor GLIBCXX_$libstdcxx_floor" "$@"; }
+check_managed() { check_versions "GLIBC_$managed_glibc_floor" "$@"; }
+
+check_versions() {
+  local floors=$1 file floor needed host
+  for file in "${@:2}"; do
+    for floor in $floors; do
       needed=$(newest "${floor%_*}" "$file")
       echo "${file##*/}: ${needed:-no ${floor%_*}}, at most $floor"
       [[ -n $needed ]] || return 1

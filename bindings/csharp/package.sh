@@ -9,7 +9,9 @@ newest=$(sed -n 's:.*<KvEvictNewest>\(.*\)</KvEvictNewest>.*:\1:p' "$KvEvictBuil
 
 # A folder of its own: the usual build has one framework.
 pack=(-c Release -v quiet --artifacts-path "$KvEvictBuild/package")
-export KvEvictFrameworks=net8.0 KvEvictAnalyze=true
+export KvEvictFrameworks=net8.0 KvEvictAnalyze=true KvEvictPackage=true
+KvEvictCommit=$(git rev-parse HEAD 2>/dev/null || true)
+export KvEvictCommit
 [[ $newest == net8.0 ]] || KvEvictFrameworks+=";$newest"
 if ! dotnet restore -v quiet --artifacts-path "$KvEvictBuild/package" KvEvict; then
   echo "only $newest and without AOT analysis: the packs for more cannot be restored"
@@ -23,7 +25,8 @@ dotnet pack "${pack[@]}" -o "$out" KvEvict
 package=$(echo "$out"/KvEvict.*.nupkg)
 names=$(cmake -E tar tf "$package")
 runtime=$(sed -n 's:.*<KvEvictRuntime>\(.*\)</KvEvictRuntime>.*:\1:p' "$KvEvictBuild/kvevict.props")
-expected=("runtimes/$runtime/native/libkvevict_csharp.so" README.md LICENSE)
+expected=("runtimes/$runtime/native/libkvevict_csharp.so" README.md LICENSE NOTICE icon.png
+  buildTransitive/KvEvict.targets)
 for framework in ${KvEvictFrameworks//;/ }; do
   expected+=("lib/$framework/KvEvict.dll" "lib/$framework/KvEvict.xml")
 done

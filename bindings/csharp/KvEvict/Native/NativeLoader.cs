@@ -32,11 +32,7 @@ internal static class NativeLoader
         string folder = AppContext.BaseDirectory;
         yield return Path.Combine(folder, file);
         yield return Path.Combine(folder, "runtimes", RuntimeInformation.RuntimeIdentifier, "native", file);
-        if (OperatingSystem.IsLinux())
-        {
-            string architecture = RuntimeInformation.ProcessArchitecture.ToString().ToLowerInvariant();
-            yield return Path.Combine(folder, "runtimes", $"linux-{architecture}", "native", file);
-        }
+        yield return Path.Combine(folder, "runtimes", Platform(), "native", file);
     }
 
     private static nint Load(IEnumerable<string> paths)
@@ -53,9 +49,27 @@ internal static class NativeLoader
                 tried.Add($"  {path}: {(File.Exists(path) ? e.Message : "no such file")}");
             }
         }
-        throw new DllNotFoundException(
-            $"KvEvict cannot load its native library {Name} on {RuntimeInformation.RuntimeIdentifier}. "
-            + $"Tried:{Environment.NewLine}{string.Join(Environment.NewLine, tried)}{Environment.NewLine}"
-            + $"Set {LibraryVariable} to the file, or reference the NuGet package KvEvict.");
+        throw new DllNotFoundException(Explanation(Platform(), tried));
+    }
+
+    /// <summary>Why there is no library, for a platform of the form "linux-x64".</summary>
+    internal static string Explanation(string platform, IEnumerable<string> tried)
+    {
+        string remedy = platform == NativePlatform.Runtime
+            ? $"Set {LibraryVariable} to the file, or reference the NuGet package KvEvict."
+            : $"Build kvevict for {platform} and set {LibraryVariable} to its {Name} library.";
+        return $"KvEvict has no native library on {platform}; its package has one for {NativePlatform.Runtime} "
+            + $"(glibc {NativePlatform.Glibc} or later). Tried:{Environment.NewLine}"
+            + $"{string.Join(Environment.NewLine, tried)}{Environment.NewLine}{remedy}";
+    }
+
+    /// <summary>The portable name of this platform, whatever distribution the runtime was built for.</summary>
+    internal static string Platform()
+    {
+        string runtime = RuntimeInformation.RuntimeIdentifier;
+        string architecture = RuntimeInformation.ProcessArchitecture.ToString().ToLowerInvariant();
+        if (!OperatingSystem.IsLinux()) return runtime;
+        return runtime.Contains("musl") || runtime.StartsWith("alpine", StringComparison.Ordinal)
+            ? $"linux-musl-{architecture}" : $"linux-{architecture}";
     }
 }
