@@ -5,6 +5,7 @@
 
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
+#include "core/number_text.h"
 #include "core/policy.h"
 #include "core/policy_text.h"
 #include "core/view.h"
@@ -54,8 +55,8 @@ Status CheckGeometry(const kvevict_geometry& g) {
   }
   KV_RETURN_IF_ERROR(CheckRange("max_tokens", g.max_tokens, 1, INT32_MAX));
   if (!(g.softmax_scale >= 0.0f && std::isfinite(g.softmax_scale))) {
-    return InvalidArgument("softmax_scale %g is not a finite number >= 0",
-                           double{g.softmax_scale});
+    return InvalidArgument("softmax_scale %s is not a finite number >= 0",
+                           NumberText(g.softmax_scale).c_str());
   }
   if (g.reserved != 0) {
     return InvalidArgument("reserved %u is not 0", g.reserved);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/number_text.h"
+
 namespace kvevict {
 namespace {
 
@@ -86,7 +88,8 @@ Status CheckEnums(const kvevict_policy& p) {
 Status CheckNumbers(const kvevict_policy& p) {
   // Written so that NaN fails.
   if (!(p.budget > 0.0 && std::isfinite(p.budget))) {
-    return InvalidArgument("budget %g is not a finite number > 0", p.budget);
+    return InvalidArgument("budget %s is not a finite number > 0",
+                           NumberText(p.budget).c_str());
   }
   if (p.n_sink > kMaxTokens) {
     return InvalidArgument("n_sink %u > %u", p.n_sink, kMaxTokens);
@@ -109,8 +112,8 @@ Status CheckNumbers(const kvevict_policy& p) {
     return InvalidArgument("window_reduce max is not mean or sum");
   }
   if (!(p.pyramid_alpha > 0.0 && p.pyramid_alpha <= 1.0)) {
-    return InvalidArgument("pyramid_alpha %g is not in (0, 1]",
-                           p.pyramid_alpha);
+    return InvalidArgument("pyramid_alpha %s is not in (0, 1]",
+                           NumberText(p.pyramid_alpha).c_str());
   }
   if (p.pyramid_beta < 1) {
     return InvalidArgument("pyramid_beta %u < 1", p.pyramid_beta);

@@ -107,6 +107,7 @@ Test(plan, bad_geometries_are_errors) {
   EXPECT_BREAKS(g.v_dtype = KVEVICT_DTYPE_OPAQUE, "v_head_dim", "32");
   EXPECT_BREAKS(g.max_tokens = 0, "max_tokens", "0");
   EXPECT_BREAKS(g.max_tokens = 2147483648u, "max_tokens", "2147483648");
+  EXPECT_BREAKS(g.softmax_scale = -0.1234567f, "softmax_scale -0.1234567 ");
   EXPECT_BREAKS(g.softmax_scale = NAN, "softmax_scale", "nan");
   EXPECT_BREAKS(g.softmax_scale = INFINITY, "softmax_scale", "inf");
   EXPECT_BREAKS(g.reserved = 5, "reserved", "5");

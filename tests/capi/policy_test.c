@@ -115,6 +115,13 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.n_recent = UINT32_MAX, "n_recent");
 }
 
+Test(policy, messages_show_numbers_apart_from_their_bounds) {
+  EXPECT_BREAKS(p.pyramid_alpha = 1.0000001, "pyramid_alpha 1.0000001 ");
+  EXPECT_BREAKS(p.pyramid_alpha = 1.0 + 0x1p-52,
+                "pyramid_alpha 1.0000000000000002 ");
+  EXPECT_BREAKS(p.budget = -1e-300, "budget -1e-300 ");
+}
+
 Test(policy, alpha_one_and_pool_width_one_are_valid) {
   kvevict_policy p = test_policy("pyramidkv:budget=2048");
   p.pyramid_alpha = 1.0;
