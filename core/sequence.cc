@@ -123,6 +123,11 @@ Status Sequence::Append(uint32_t n_tokens) {
 }
 
 Status Sequence::Replayed(uint32_t n_tokens) {
+  // Graphs are CUDA's. Elsewhere nothing has run that captured or appended.
+  if (plan().context().backend().on_host) {
+    return Unsupported(
+        "replayed: the context is on the CPU, where no graphs run");
+  }
   KV_RETURN_IF_ERROR(CheckAppend(n_tokens));
   const uint32_t window = plan().policy().obs_window;
   for (CapturedRange& range : captured_) {

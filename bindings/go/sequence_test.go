@@ -172,7 +172,7 @@ func TestBudgetsAndCapabilities(t *testing.T) {
 	same(t, Capabilities{true, true, false, ReasonNone, ReasonNone, ReasonNoRotation, true}, can)
 	_, err = plan.Capabilities(2)
 	fails(t, err, StatusInvalidArgument, "layer 2")
-	fails(t, newSequence(t, plan).Replayed(full+1), StatusInvalidArgument)
+	fails(t, newSequence(t, plan).Replayed(1), StatusUnsupported, "CPU")
 	lse := rows(random(full, 1), 1)
 	fails(t, newSequence(t, plan).CaptureLSE(2, &lse, 0, 0), StatusInvalidArgument, "layer 2")
 }

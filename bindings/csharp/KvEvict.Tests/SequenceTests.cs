@@ -206,8 +206,17 @@ public class SequenceTests
         model.Sequence.CaptureLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 0);
         model.Context.Prepare(model.Plan);
         model.Context.Prepare();
-        model.Sequence.Replayed(1);
-        Assert.Equal(41, model.Sequence.LogicalLength);
+        Assert.Equal(40, model.Sequence.LogicalLength);
+    }
+
+    [Fact]
+    public void Replays_of_graphs_are_unsupported_on_the_cpu()
+    {
+        using var model = new SmallModel("snapkv:budget=24,window=4");
+        model.Prefill(40);
+        var e = Assert.Throws<KvEvictException>(() => model.Sequence.Replayed(1));
+        Assert.Equal(KvStatus.Unsupported, e.Status);
+        Assert.Equal(40, model.Sequence.LogicalLength);
     }
 
     [Fact]

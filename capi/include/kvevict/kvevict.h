@@ -1222,7 +1222,8 @@ KVEVICT_API kvevict_status kvevict_sequence_append(
  * window with rows of replays is scored without them.
  *
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for
- *         kvevict_sequence_append(). Since: 0.1
+ *         kvevict_sequence_append(); KVEVICT_ERROR_UNSUPPORTED on the CPU,
+ *         which has no graphs. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_replayed(
     kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
