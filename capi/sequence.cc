@@ -40,6 +40,12 @@ Status CheckViews(const Sequence& sequence, const kvevict_view* views,
                   size_t views_len) {
   KV_RETURN_IF_ERROR(CheckLayerCount(sequence, "views", views, views_len));
   KV_RETURN_IF_ERROR(CheckStruct("views[0]", views));
+  if (views->struct_size % alignof(kvevict_view) != 0) {
+    return InvalidArgument(
+        "views[0].struct_size %u is not a multiple of %zu, the alignment of a "
+        "view",
+        views->struct_size, alignof(kvevict_view));
+  }
   const ViewList list(views, views_len);
   for (size_t l = 1; l < views_len; ++l) {
     if (list[l].struct_size != views->struct_size) {

@@ -89,6 +89,38 @@ Test(evict, wrong_struct_sizes_are_errors) {
   EXPECT_BREAKS(report->struct_size = 8, "report.struct_size 8");
 }
 
+/* Views of a later release lie so far apart that each stays aligned; another distance
+ * would have them read at odd addresses. */
+Test(evict, struct_sizes_that_misalign_views_are_errors) {
+  typedef union grown_views {
+    kvevict_view view;
+    uint8_t bytes[3 * (sizeof(kvevict_view) + 16)];
+  } grown_views;
+  static grown_views grown;
+  for (uint32_t extra = 0; extra <= 16; ++extra) {
+    test_model* m = Model("snapkv:budget=50");
+    test_model_step(m, 100);
+    const uint32_t size = (uint32_t)sizeof(kvevict_view) + extra;
+    memset(&grown, 0, sizeof grown);
+    for (int l = 0; l < 3; ++l) {
+      m->views[l].struct_size = size;
+      memcpy(grown.bytes + l * size, &m->views[l], sizeof m->views[l]);
+    }
+    const kvevict_status status =
+        kvevict_sequence_evict(m->sequence, &grown.view, 3, NULL, m->workspace,
+                               m->workspace_bytes, NULL);
+    if (extra % 8 == 0) {
+      EXPECT_OK(status);
+    } else {
+      char text[40];
+      snprintf(text, sizeof text, "struct_size %u", size);
+      EXPECT_INVALID(status, "views[0]", text, "8");
+    }
+    test_model_check(m, "grown views");
+    test_model_destroy(m);
+  }
+}
+
 Test(evict, bad_options_are_errors) {
   EXPECT_BREAKS(options.reserved = 1, "reserved", "1");
   EXPECT_BREAKS((slots[0] = 60, slots[1] = 30), "protected_positions[1] 30");

@@ -1301,7 +1301,8 @@ typedef struct kvevict_evict_report {
  * it matters which are held; or keep_window is 0, and tokens of the window may
  * be gone. With select_on_host it always waits.
  *
- * @param[in]  views      [n_layers] views, all with the same struct_size.
+ * @param[in]  views      [n_layers] views, all with the same struct_size, a
+ *                        multiple of a view's alignment.
  * @param[in]  views_len  = n_layers.
  * @param[in]  options    NULL for none.
  * @param[in]  workspace  kvevict_plan_workspace_bytes() for EVICT.
