@@ -46,6 +46,9 @@ struct LayerJob {
   uint32_t n_tokens = 0;  // slots held
   uint32_t n_keep = 0;    // slots that survive, <= n_tokens
   SlotPositions slots;    // before the eviction
+  // The caller's, f32 [n_kv_heads, n_tokens] with a stride in elements.
+  const float* caller_scores = nullptr;
+  uint64_t caller_head_stride = 0;
   float* scores = nullptr;  // [n_kv_heads, n_tokens]
   uint32_t* keys =
       nullptr;  // select's scratch, [n_lists, n_tokens]; may be scores
@@ -85,13 +88,9 @@ struct ScoreRandomArgs {
   std::span<const LayerJob> jobs;
 };
 
-// The caller's scores, [n_layers, n_kv_heads, stored] with strides in elements,
-// into each job's.
+// The caller's scores into each job's.
 struct ScoreCallerArgs {
   const kvevict_geometry& geometry;
-  const float* scores;
-  uint64_t layer_stride;
-  uint64_t head_stride;
   std::span<const LayerJob> jobs;
 };
 

@@ -207,10 +207,10 @@ Status CpuScoreRandom(const Context& context, Stream,
 
 Status CpuScoreCaller(const Context&, Stream, const ScoreCallerArgs& args) {
   for (const LayerJob& job : args.jobs) {
-    const float* from = args.scores + job.layer * args.layer_stride;
     for (uint32_t h = 0; h < args.geometry.n_kv_heads; ++h) {
       std::memcpy(job.scores + uint64_t{h} * job.n_tokens,
-                  from + h * args.head_stride, job.n_tokens * sizeof(float));
+                  job.caller_scores + h * job.caller_head_stride,
+                  job.n_tokens * sizeof(float));
     }
   }
   return Status();

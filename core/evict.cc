@@ -102,7 +102,7 @@ class Eviction {
   Status FindForced(uint32_t n_context);
   Status CheckForcedFit(const LayerJob& job) const;
   Status CheckSignal();
-  Status CheckCallerScores() const;
+  Status FindCallerScores();
   void LayOutScoresAndLists();
   Status Score();
   Status Select(const Backend& backend, std::span<const LayerJob> jobs) const;
@@ -218,7 +218,7 @@ Status Eviction::CheckForcedFit(const LayerJob& job) const {
 
 Status Eviction::CheckSignal() {
   if (!HasWork()) return Status();
-  if (signal_ == Signal::kCaller) return CheckCallerScores();
+  if (signal_ == Signal::kCaller) return FindCallerScores();
   if (signal_ != Signal::kWindowAttention) return Status();
   KV_RETURN_IF_ERROR(plan_.CheckCanScore());
   for (const LayerJob& job : active_) {
@@ -231,16 +231,28 @@ Status Eviction::CheckSignal() {
   return Status();
 }
 
-Status Eviction::CheckCallerScores() const {
+// Strides of 0 are packed: rows and layers follow each other, and so a layer's place
+// depends on the lengths of those before it.
+Status Eviction::FindCallerScores() {
   if (options_.scores == nullptr) {
     return InvalidArgument("scores is NULL, but the policy is custom");
   }
-  for (const LayerJob& job : active_) {
-    const CheckedSize end =
-        CheckedSize(job.layer) * CheckedSize(options_.scores_layer_stride) +
-        CheckedSize(g_.n_kv_heads - 1) *
-            CheckedSize(options_.scores_head_stride) +
-        CheckedSize(job.n_tokens);
+  const CheckedSize layer_stride(options_.scores_layer_stride);
+  CheckedSize next(0);
+  auto active = active_.begin();
+  for (const LayerJob& job : jobs_) {
+    const uint64_t row = options_.scores_head_stride == 0
+                             ? job.n_tokens
+                             : options_.scores_head_stride;
+    const CheckedSize begin = options_.scores_layer_stride == 0
+                                  ? next
+                                  : CheckedSize(job.layer) * layer_stride;
+    next = begin + CheckedSize(g_.n_kv_heads) * CheckedSize(row);
+    if (active == active_.end()) break;
+    if (active->layer != job.layer) continue;
+    const CheckedSize end = begin +
+                            CheckedSize(g_.n_kv_heads - 1) * CheckedSize(row) +
+                            CheckedSize(job.n_tokens);
     if (!end.ok() || end.value() > options_.scores_len) {
       return InvalidArgument(
           "scores_len %zu: layer %u of %u tokens ends beyond it with "
@@ -249,6 +261,9 @@ Status Eviction::CheckCallerScores() const {
           static_cast<unsigned long long>(options_.scores_layer_stride),
           static_cast<unsigned long long>(options_.scores_head_stride));
     }
+    active->caller_scores = options_.scores + begin.value();
+    active->caller_head_stride = row;
+    ++active;
   }
   return Status();
 }
@@ -303,10 +318,7 @@ Status Eviction::Score() {
     case Signal::kRandom:
       return backend.score_random(context_, stream, {g_, policy_, active_});
     case Signal::kCaller:
-      return backend.score_caller(
-          context_, stream,
-          {g_, options_.scores, options_.scores_layer_stride,
-           options_.scores_head_stride, active_});
+      return backend.score_caller(context_, stream, {g_, active_});
   }
   return Status();
 }

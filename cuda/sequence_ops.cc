@@ -23,21 +23,23 @@ uint32_t Size(std::span<const LayerJob> jobs) {
   return static_cast<uint32_t>(jobs.size());
 }
 
-// Random and the caller's scores: `p` but for its layers.
+bool SameCallerStride(const LayerJob& a, const LayerJob& b) {
+  return a.caller_head_stride == b.caller_head_stride;
+}
+
+// Random and the caller's scores: `p` but for what jobs say.
 Status FillScores(const Context& context, Stream stream,
                   std::span<const LayerJob> jobs, KernelId kernel,
-                  FillScoresParams p, uint64_t caller,
-                  uint64_t caller_layer_stride) {
+                  FillScoresParams p) {
   return ForEachBatch(
-      jobs, FillScoresParams::kMaxLayers, Always,
+      jobs, FillScoresParams::kMaxLayers, SameCallerStride,
       [&](std::span<const LayerJob> batch) {
+        p.caller_head_stride = batch[0].caller_head_stride;
         uint32_t longest = 0;
         for (size_t i = 0; i < batch.size(); ++i) {
           const LayerJob& job = batch[i];
-          p.layers[i] = {
-              AddressOf(job.scores),
-              caller + job.layer * caller_layer_stride * sizeof(float),
-              ParamsOf(job.slots), job.n_tokens, job.layer};
+          p.layers[i] = {AddressOf(job.scores), AddressOf(job.caller_scores),
+                         ParamsOf(job.slots), job.n_tokens, job.layer};
           longest = std::max(longest, job.n_tokens);
         }
         return Launch(context, stream, kernel,
@@ -106,18 +108,15 @@ Status Run_score_random(const Context& context, Stream stream,
   p.seed = args.policy.seed;
   p.n_kv_heads = args.geometry.n_kv_heads;
   p.n_lists = ListsPerLayer(args.geometry, args.policy);
-  return FillScores(context, stream, args.jobs, KernelId::random_scores, p, 0,
-                    0);
+  return FillScores(context, stream, args.jobs, KernelId::random_scores, p);
 }
 
 Status Run_score_caller(const Context& context, Stream stream,
                         const ScoreCallerArgs& args) {
   FillScoresParams p{};
-  p.caller_head_stride = args.head_stride;
   p.n_kv_heads = args.geometry.n_kv_heads;
   p.n_lists = 1;
-  return FillScores(context, stream, args.jobs, KernelId::caller_scores, p,
-                    AddressOf(args.scores), args.layer_stride);
+  return FillScores(context, stream, args.jobs, KernelId::caller_scores, p);
 }
 
 Status Run_map_positions(const Context& context, Stream stream,

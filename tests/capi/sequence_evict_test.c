@@ -5,6 +5,7 @@
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
+#include "tests/oracle/select.h"
 
 static test_model_spec Spec(const char* policy) {
   return (test_model_spec){
@@ -341,6 +342,68 @@ Test(evict, custom_scores_are_read_with_their_strides) {
   }
   free(scores);
   test_model_destroy(m);
+}
+
+/* The positions a layer and head must keep by a row of scores. */
+static void ExpectChoice(const test_model* m, uint32_t layer, uint32_t head,
+                         const float* scores, int32_t* out) {
+  static const uint8_t kFree[100];
+  int32_t positions[100];
+  uint32_t budgets[3];
+  EXPECT_OK(kvevict_plan_layer_budgets(m->plan, m->n_seen, budgets, 3));
+  test_model_positions(m, layer, head, positions);
+  oracle_select(scores, test_model_stored(m, layer), budgets[layer], kFree,
+                KVEVICT_TIE_LOWER_POSITION, out);
+  for (uint32_t i = 0; i < budgets[layer]; ++i) out[i] = positions[out[i]];
+}
+
+/* In the second round the layers' lengths differ. */
+static void ExpectPackedScores(uint32_t layer_stride, uint32_t head_stride) {
+  test_model* m = Model("custom:budget=20,sink=0,split=geometric,alpha=0.5");
+  float scores[600];
+  test_random random = {7};
+  for (int i = 0; i < 600; ++i) scores[i] = (float)test_random_unit(&random);
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.scores = scores;
+  options.scores_layer_stride = layer_stride;
+  options.scores_head_stride = head_stride;
+  for (int round = 0; round < 2; ++round) {
+    test_model_append(m, round == 0 ? 60 : 40);
+    int32_t expected[3][2][100], kept[100];
+    size_t begin = 0;
+    for (uint32_t l = 0; l < 3; ++l) {
+      const uint32_t n = test_model_stored(m, l);
+      const size_t row = head_stride == 0 ? n : head_stride;
+      if (layer_stride != 0) begin = (size_t)layer_stride * l;
+      for (uint32_t h = 0; h < 2; ++h) {
+        ExpectChoice(m, l, h, scores + begin + h * row, expected[l][h]);
+      }
+      options.scores_len = begin + row + n;
+      begin += 2 * row;
+    }
+    options.scores_len -= 1;
+    EXPECT_INVALID(test_model_evict(m, &options, NULL), "scores_len");
+    options.scores_len += 1;
+    EXPECT_OK(test_model_evict(m, &options, NULL));
+    test_model_check(m, "packed scores");
+    for (uint32_t l = 0; l < 3; ++l) {
+      for (uint32_t h = 0; h < 2; ++h) {
+        test_model_positions(m, l, h, kept);
+        EXPECT(memcmp(kept, expected[l][h],
+                      test_model_stored(m, l) * sizeof(int32_t)) == 0,
+               "strides %u and %u, round %d: layer %u, head %u kept others",
+               layer_stride, head_stride, round, l, h);
+      }
+    }
+  }
+  test_model_destroy(m);
+}
+
+Test(evict, custom_scores_with_strides_of_0_are_packed) {
+  ExpectPackedScores(0, 0);
+  ExpectPackedScores(0, 90);
+  ExpectPackedScores(190, 0);
+  ExpectPackedScores(190, 90);
 }
 
 /* ---- Shared caches ---- */

@@ -103,7 +103,7 @@ void CheckEviction(const Gpu& gpu, const Case& c, const Effort& effort,
 // Scores of the caller, with ties, NaN and infinities, in device memory.
 void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
                        Report* report) {
-  constexpr char kPolicy[] = "custom:budget=50,scope=head";
+  constexpr char kPolicy[] = "custom:budget=50,scope=head,split=geometric";
   Twin twin(gpu, shape, effort.seed);
   Side device(&gpu, &twin, kPolicy);
   Side host(nullptr, &twin, kPolicy);
@@ -120,14 +120,21 @@ void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
   on_device.Write(scores.data(), on_device.n_bytes());
   kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
   evict.scores_len = scores.size();
-  evict.scores_head_stride = head_stride;
-  evict.scores_layer_stride = head_stride * shape.n_kv_heads;
-  evict.scores = on_device.pointer<float>();
-  device.Evict(&evict);
-  evict.scores = scores.data();
-  host.Evict(&evict);
-  ExpectSamePositions(device, host, twin, report);
-  ExpectRowsOfPositions(device, &twin, report);
+  // First in rows with gaps, then packed.
+  for (const uint64_t stride : {head_stride, uint64_t{0}}) {
+    evict.scores_head_stride = stride;
+    evict.scores_layer_stride = stride * shape.n_kv_heads;
+    evict.scores = on_device.pointer<float>();
+    device.Evict(&evict);
+    evict.scores = scores.data();
+    host.Evict(&evict);
+    ExpectSamePositions(device, host, twin, report);
+    // Rows are those of the prompt; tokens added since have none.
+    if (stride != 0) ExpectRowsOfPositions(device, &twin, report);
+    for (Side* side : {&device, &host}) {
+      side->Prefill(shape.n_tokens, kRoomForDecoding / 2, 1);
+    }
+  }
 }
 
 // The second eviction is told to keep positions that are gone for the most part,

@@ -1258,9 +1258,11 @@ typedef struct kvevict_evict_options {
    *  stored length] with the strides below; otherwise NULL. */
   const float* scores;
   size_t scores_len; /**< Elements; must cover the last row. */
-  /** Elements from one layer's scores to the next's. */
+  /** Elements from one layer's scores to the next's; 0: packed, each layer's
+   *  rows right behind those of the layer before. */
   uint64_t scores_layer_stride;
-  /** Elements from one KV head's scores to the next's. */
+  /** Elements from one KV head's scores to the next's; 0: packed, the layer's
+   *  stored length. */
   uint64_t scores_head_stride;
 } kvevict_evict_options;
 
