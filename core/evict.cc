@@ -54,6 +54,9 @@ Status CheckView(const Sequence& sequence, const ViewList& views,
   if (status.ok()) {
     status = MatchGeometry(views[layer], sequence.plan().geometry());
   }
+  if (status.ok()) {
+    status = CheckComplete(views[layer], sequence.plan().geometry());
+  }
   if (!status.ok()) return Prefixed(status, "views[%u]: ", layer);
   *owner = layer;
   for (uint32_t l = 0; l < layer; ++l) {
@@ -222,10 +225,6 @@ Status Eviction::CheckSignal() {
   if (signal_ != Signal::kWindowAttention) return Status();
   KV_RETURN_IF_ERROR(plan_.CheckCanScore());
   for (const LayerJob& job : active_) {
-    if (!IsPresent(job.view->k)) {
-      return InvalidArgument("views[%u].k.data is 0: no keys to score",
-                             job.layer);
-    }
     KV_RETURN_IF_ERROR(sequence_.CheckWindow(job.layer));
   }
   return Status();

@@ -1,6 +1,7 @@
 #include "core/view.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "core/dtype.h"
@@ -83,6 +84,18 @@ Status CheckElements(const char* name, const kvevict_plane& plane) {
                            plane.head_dim, UINT32_MAX);
   }
   return Status();
+}
+
+// A plane without an address says nothing else: one that describes rows has lost its
+// address on the way, and its rows would stay behind.
+Status CheckAbsent(const char* name, const kvevict_plane& plane) {
+  static constexpr kvevict_plane kNone{};
+  if (std::memcmp(&plane, &kNone, sizeof(plane)) == 0) return Status();
+  return InvalidArgument(
+      "%s.data is 0, but %s.dtype %d, head_dim %u, row_bytes %u, "
+      "token_stride_bytes %lld: an absent plane is 0 throughout",
+      name, name, static_cast<int>(plane.dtype), plane.head_dim,
+      plane.row_bytes, static_cast<long long>(plane.token_stride_bytes));
 }
 
 // A plane whose tokens and blocks make the given axes.
@@ -193,8 +206,10 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
                       {tokens, plane.token_stride_bytes},
                       {n_blocks, plane.block_stride_bytes});
   };
-  if (IsPresent(view.k)) KV_RETURN_IF_ERROR(check("k", view.k));
-  if (IsPresent(view.v)) KV_RETURN_IF_ERROR(check("v", view.v));
+  KV_RETURN_IF_ERROR(IsPresent(view.k) ? check("k", view.k)
+                                       : CheckAbsent("k", view.k));
+  KV_RETURN_IF_ERROR(IsPresent(view.v) ? check("v", view.v)
+                                       : CheckAbsent("v", view.v));
   for (uint32_t i = 0; i < view.n_companions; ++i) {
     if (!IsPresent(view.companions[i])) {
       return InvalidArgument("companions[%u].data is 0", i);
@@ -255,6 +270,19 @@ Status MatchGeometry(const kvevict_view& view, const kvevict_geometry& g) {
   };
   KV_RETURN_IF_ERROR(match("k", view.k, g.k_dtype, g.k_head_dim));
   return match("v", view.v, g.v_dtype, g.v_head_dim);
+}
+
+Status CheckComplete(const kvevict_view& view, const kvevict_geometry& g) {
+  if (!IsPresent(view.k)) {
+    return InvalidArgument("k.data is 0, but the geometry has keys");
+  }
+  if (!IsPresent(view.v) && HasValues(g)) {
+    return InvalidArgument(
+        "v.data is 0, but the geometry has values (v_dtype %d, v_head_dim %u): "
+        "they would stay behind",
+        static_cast<int>(g.v_dtype), g.v_head_dim);
+  }
+  return Status();
 }
 
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,

@@ -14,6 +14,11 @@ inline constexpr uint32_t kMaxHeads = 65535;
 
 inline bool IsPresent(const kvevict_plane& plane) { return plane.data != 0; }
 
+// Whether caches of a valid geometry have V: elements, or opaque rows.
+inline bool HasValues(const kvevict_geometry& g) {
+  return g.v_head_dim > 0 || g.v_dtype == KVEVICT_DTYPE_OPAQUE;
+}
+
 // Bytes of one row of a valid plane.
 uint32_t RowBytes(const kvevict_plane& plane);
 
@@ -28,8 +33,14 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
                     kvevict_dtype dtype, uint32_t head_dim, uint32_t n_heads,
                     uint32_t n_rows);
 
-// Checks that a valid view has the shapes and dtypes of a geometry.
+// Checks that the planes of a valid view, where present, have the shapes and dtypes
+// of a geometry.
 Status MatchGeometry(const kvevict_view& view,
+                     const kvevict_geometry& geometry);
+
+// Checks that a view has all the planes of a geometry: what is not there does not
+// move.
+Status CheckComplete(const kvevict_view& view,
                      const kvevict_geometry& geometry);
 
 // The rows of a valid, present plane of `view` for one head.

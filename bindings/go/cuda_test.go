@@ -259,7 +259,7 @@ func TestCUDARefusesSlices(t *testing.T) {
 		plane.Data = memory
 		return &plane
 	}
-	layout := Layout{KVHeads: kvHeads, K: *m.rows(floats, kvHeads)}
+	layout := Layout{KVHeads: kvHeads, K: *m.rows(floats, kvHeads), V: *m.rows(random(len(floats), 2), kvHeads)}
 	viewOf := func(layout Layout) *View {
 		view, err := NewView(layout)
 		must(t, err)

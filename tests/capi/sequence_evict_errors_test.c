@@ -135,8 +135,43 @@ Test(evict, bad_views_are_errors) {
   EXPECT_BREAKS(views[1].k.dtype = KVEVICT_DTYPE_F16, "views[1]", "k.dtype");
   EXPECT_BREAKS(views[1].v.head_dim = 9, "views[1]", "v");
   EXPECT_BREAKS(views[2].k.token_stride_bytes = 1, "views[2]", "overlap");
-  EXPECT_BREAKS(views[2].k.data = 0, "views[2]", "k");
+  EXPECT_BREAKS(views[2].k.data = 0, "views[2]", "k.data is 0");
   EXPECT_BREAKS(views[2].n_companions = 5, "views[2]");
+}
+
+/* What is missing would stay behind while the rest moves. */
+Test(evict, views_without_what_the_geometry_has_are_errors) {
+  const char* const kPolicies[] = {"none", "streaming-llm:budget=20",
+                                   "snapkv:budget=50", "random:budget=20"};
+  const kvevict_plane kNone = {0};
+  for (int p = 0; p < 4; ++p) {
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       views[1].v = kNone, "views[1]", "v.data is 0",
+                       "v_head_dim 8");
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       views[2].k = kNone, "views[2]", "k.data is 0");
+    EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
+                       views[0].v.data = 0, "views[0]", "v.data is 0",
+                       "head_dim 8");
+  }
+  test_model_spec spec = Spec("streaming-llm:budget=20");
+  spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 100);
+  m->views[1].v = kNone;
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[1]", "v.data is 0");
+  test_model_check(m, "opaque rows without V");
+  test_model_destroy(m);
+}
+
+Test(evict, views_without_v_are_valid_where_the_geometry_has_none) {
+  test_model_spec spec = Spec("streaming-llm:budget=20");
+  spec.v_head_dim = 0;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 100);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_check(m, "no V");
+  test_model_destroy(m);
 }
 
 Test(evict, bad_views_are_errors_with_every_policy) {

@@ -117,6 +117,16 @@ Test(view, absent_v_is_valid) {
   EXPECT_OK(kvevict_view_validate(&view, 10));
 }
 
+/* An address that got lost: the rows would be left behind. */
+Test(view, planes_that_describe_rows_without_an_address_are_errors) {
+  EXPECT_BREAKS(view.v.data = 0, "v.data is 0", "head_dim 4");
+  EXPECT_BREAKS(view.k.data = 0, "k.data is 0", "head_dim 4");
+  EXPECT_BREAKS((memset(&view.v, 0, sizeof view.v), view.v.row_bytes = 1),
+                "v.data is 0", "row_bytes 1");
+  EXPECT_BREAKS((memset(&view.v, 0, sizeof view.v), view.v.reserved[2] = 1),
+                "v.data is 0");
+}
+
 Test(view, rows_that_overlap_are_errors) {
   EXPECT_BREAKS(view.k.token_stride_bytes = 31, "k", "overlap", "31");
   EXPECT_BREAKS(view.k.token_stride_bytes = -31, "k", "overlap", "-31");

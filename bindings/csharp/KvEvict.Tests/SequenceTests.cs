@@ -94,7 +94,7 @@ public class SequenceTests
     [Fact]
     public void Many_layers_do_not_need_the_stack()
     {
-        var geometry = SmallModel.Geometry with { Layers = 200 };
+        var geometry = SmallModel.Geometry with { Layers = 200, ValueHeadDim = 0 };
         using var context = new KvContext();
         using var plan = new KvPlan(context, geometry, KvPolicy.Parse("streaming-llm:budget=8,sink=2"));
         using var sequence = new KvSequence(plan);

@@ -707,7 +707,7 @@ kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
  *                      + (t % block_size) * token_stride_bytes + ... as above.
  * Strides may be negative or zero where no two rows overlap. No alignment is
  * needed, but for elements that CUDA is to score: at multiples of their size. A
- * plane with data 0 is absent.
+ * plane with data 0 is absent, and then 0 throughout.
  */
 typedef struct kvevict_plane {
   uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
@@ -733,7 +733,10 @@ typedef struct kvevict_view {
   uint32_t struct_size;
   uint32_t n_kv_heads; /**< 1 .. 65535. */
   kvevict_plane k;
-  kvevict_plane v; /**< Absent for caches with one row per token (MLA). */
+  /** Absent for caches with one row per token (MLA). Where a geometry is at hand
+   *  and has values, a view without V cannot be evicted; kvevict_compact() and
+   *  kvevict_reorder() do not know, and move what is there. */
+  kvevict_plane v;
   /** What else has a row per token and head and must move along: scales,
    *  position arrays. n_companions planes, borrowed; NULL if 0. */
   const kvevict_plane* companions;
@@ -763,8 +766,9 @@ kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *
  * @param[in] n_tokens  Slots that will be addressed; 0 is valid.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,
- *         rows or planes that overlap, a block table too short or with a
- *         negative id, an offset beyond 64 bits). Thread-safe. Since: 0.1
+ *         a description without an address, rows or planes that overlap, a
+ *         block table too short or with a negative id, an offset beyond 64
+ *         bits). Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_view_validate(
     const kvevict_view* view, uint32_t n_tokens) KVEVICT_NOEXCEPT;
@@ -779,7 +783,8 @@ typedef struct kvevict_geometry {
   uint32_t
       n_kv_heads; /**< q head h reads KV head h / (n_q_heads/n_kv_heads). */
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
-  uint32_t v_head_dim; /**< Elements of a value row; 0 if opaque or no V. */
+  /** Elements of a value row; 0 if opaque. 0 with another v_dtype: no V. */
+  uint32_t v_head_dim;
   kvevict_dtype q_dtype; /**< Of the queries handed to capture and score. */
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
@@ -1309,8 +1314,8 @@ typedef struct kvevict_evict_report {
  * @param[in]  options    NULL for none.
  * @param[in]  workspace  kvevict_plan_workspace_bytes() for EVICT.
  * @param[out] report     NULL, or report->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, too few
- *         captured queries, a budget smaller than what must stay, layers of
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
+ *         planes that the geometry has, too few captured queries, a budget smaller than what must stay, layers of
  *         unequal length under scope MODEL); KVEVICT_ERROR_UNSUPPORTED (the
  *         policy must score keys that cannot be read, or tokens of the window
  *         are gone already, which keep_window 0 allows). Since: 0.1
