@@ -50,6 +50,16 @@ std::string VersionText(int version) {
          std::to_string(CudaMinor(version));
 }
 
+bool IsOld(const Nvrtc& nvrtc) { return nvrtc.version() < kOldestNvrtc; }
+
+// Chips with a CPU beside the GPU (Jetson and the like). Newer GPUs need not know
+// what they know, and CUDA 13 calls sm_101 sm_110.
+bool IsOfBoard(int sm) {
+  constexpr int kBoards[] = {53, 62, 72, 87, 88, 101, 110};
+  return std::find(std::begin(kBoards), std::end(kBoards), sm) !=
+         std::end(kBoards);
+}
+
 void Append(std::string* list, const std::string& item) {
   if (!list->empty()) *list += ", ";
   *list += item;
@@ -165,6 +175,13 @@ Status Nvrtc::OpenNamed(const char* path, int driver_major, int sm,
   if (nvrtc == nullptr) {
     return Unavailable("device cuda: no libnvrtc: %s", reason.c_str());
   }
+  if (IsOld(*nvrtc)) {
+    return Unavailable(
+        "device cuda: libnvrtc is of CUDA %s, too old; %s or newer is needed, "
+        "which leaves a kernel's arguments in constant memory",
+        VersionText(nvrtc->version_).c_str(),
+        VersionText(kOldestNvrtc).c_str());
+  }
   if (CudaMajor(nvrtc->version_) > driver_major) {
     return Unavailable(
         "device cuda: libnvrtc is of CUDA %s, the driver of CUDA %d, which "
@@ -193,8 +210,10 @@ Status Nvrtc::OpenBest(int driver_major, int sm, const Nvrtc** out) {
     const Nvrtc* nvrtc = OpenLibrary(name.name, &reason);
     if (nvrtc == nullptr) continue;
     // One file may have two names.
-    const std::string text = nvrtc->Describe();
+    const std::string text =
+        nvrtc->Describe() + (IsOld(*nvrtc) ? ", too old" : "");
     if (found.find(text) == std::string::npos) Append(&found, text);
+    if (IsOld(*nvrtc)) continue;
     const int nearest = nvrtc->Nearest(sm);
     const std::pair rank(nearest == sm, nvrtc->version_);
     if (nearest == 0 || rank <= best_rank) continue;
@@ -211,9 +230,9 @@ Status Nvrtc::OpenBest(int driver_major, int sm, const Nvrtc** out) {
         driver_major, tried.c_str());
   }
   return Unavailable(
-      "device cuda: no libnvrtc here compiles for anything as old as sm_%d; "
-      "found %s",
-      sm, found.c_str());
+      "device cuda: no libnvrtc here is of CUDA %s or newer and compiles for "
+      "anything as old as sm_%d; found %s",
+      VersionText(kOldestNvrtc).c_str(), sm, found.c_str());
 }
 
 Status Nvrtc::Open(const char* path, int driver_major, int sm,
@@ -233,9 +252,11 @@ std::string Nvrtc::Describe() const {
 }
 
 int Nvrtc::Nearest(int sm) const {
-  const auto newer =
-      std::upper_bound(architectures_.begin(), architectures_.end(), sm);
-  return newer == architectures_.begin() ? 0 : *(newer - 1);
+  int nearest = 0;
+  for (const int known : architectures_) {
+    if (known == sm || (known < sm && !IsOfBoard(known))) nearest = known;
+  }
+  return nearest;
 }
 
 Status Nvrtc::FindTarget(int sm, Target* out) const {

@@ -20,6 +20,11 @@ enum nvrtcResult : int32_t {
   NVRTC_ERROR_COMPILATION = 6
 };
 
+// The oldest NVRTC that does: 11.7 learned to leave a kernel's arguments in
+// constant memory although their address is taken. Before, each thread copies
+// all 4 KB of them to its stack.
+inline constexpr int kOldestNvrtc = 11070;
+
 using nvrtcProgram = struct NvrtcProgram_st*;
 
 // NOLINTEND(readability-identifier-naming)
@@ -70,7 +75,7 @@ class Nvrtc {
   std::span<const int> architectures() const { return architectures_; }
 
   // A cubin for exactly this GPU; where NVRTC does not know it, PTX of the
-  // newest architecture that is not newer than it.
+  // newest architecture before it, but for those of boards.
   Status FindTarget(int sm, Target* out) const;
 
   // `options` go to NVRTC besides the language standard and the target.
@@ -87,7 +92,8 @@ class Nvrtc {
   static Status OpenNamed(const char* path, int driver_major, int sm,
                           const Nvrtc** out);
   static Status OpenBest(int driver_major, int sm, const Nvrtc** out);
-  // The newest architecture that is not newer than this one; 0: there is none.
+  // This architecture, or the newest one before it that is no board's; 0: there
+  // is none.
   int Nearest(int sm) const;
   std::string Describe() const;  // "NVRTC 13.0 (sm 75 80 90)"
 

@@ -35,17 +35,10 @@ constexpr int kBf16 = 3;
 #include "device_host.h"
 #else
 
-// NVRTC 11.7 learned to leave arguments in constant memory although their
-// address is taken.
-#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1107
-#define KV_PARAMETER const __grid_constant__
-#else
-#define KV_PARAMETER const
-#endif
-
+// Arguments stay in constant memory although their address is taken.
 #define KV_KERNEL(name, Params, threads, min_blocks)                \
   extern "C" __global__ void __launch_bounds__(threads, min_blocks) \
-      name(KV_PARAMETER Params p)
+      name(const __grid_constant__ Params p)
 #define KV_DEVICE __device__ __forceinline__
 #define KV_SHARED(T, name, n) __shared__ alignas(16) T name[n]
 #define KV_DYNAMIC_SHARED(name)                                      \

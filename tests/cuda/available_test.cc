@@ -104,6 +104,12 @@ Test(available, libnvrtc_that_forgot_the_gpu) {
                 {"NVRTC 13.4 (sm 75 80 90 120)", "sm_70", "older libnvrtc"});
 }
 
+// Without a path it is passed over: see nvrtc_choice_test.cc.
+Test(available, libnvrtc_too_old) {
+  ExpectRefused(Fake("fake_driver"), Fake("fake_nvrtc_11_6"),
+                {"libnvrtc is of CUDA 11.6", "11.7 or newer", "arguments"});
+}
+
 // Only names that the driver takes code from are tried.
 Test(available, libnvrtc_of_the_drivers_major_or_older) {
   const Nvrtc* nvrtc;
@@ -144,7 +150,8 @@ Test(available, errors_name_the_call_and_the_result) {
       LastErrorMessage(),
       "cuLaunchKernel of topk.select_topk, grid 3: CUDA_OTHER (1)");
   cr_expect_eq(fail(2).code(), KVEVICT_ERROR_OUT_OF_MEMORY);
-  for (const int lost : {214, 700, 702, 709, 714, 716, 719, 810, 911}) {
+  for (const int lost :
+       {214, 220, 226, 700, 702, 709, 714, 716, 719, 721, 810, 911}) {
     (void)fail(lost);
     cr_expect(strstr(LastErrorMessage(), "context lost") != nullptr, "%d",
               lost);

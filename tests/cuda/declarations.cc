@@ -6,6 +6,9 @@
 #include <string_view>
 #include <type_traits>
 
+#if CUDA_VERSION < 12080  // whose header does not have them
+enum { CUDA_ERROR_CONTAINED = 226, CUDA_ERROR_TENSOR_MEMORY_LEAK = 721 };
+#endif
 #include "enumerators.inc"  // static_assert(CUDA_ERROR_OUT_OF_MEMORY == 2); ...
 
 // Enums of theirs are numbers of ours, and handles pointers.

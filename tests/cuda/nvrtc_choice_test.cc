@@ -1,5 +1,5 @@
 // Which libnvrtc is taken on a machine that has several: LD_LIBRARY_PATH names
-// fakes of 13.4 (sm_75 80 90 120), 12.4 (70 75 80 90) and 11.4 (52 70 72 80).
+// fakes of 13.4 (sm_75 80 90 120), 12.4 (70 75 80 90) and 11.8 (52 70 72 80).
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <string.h>
@@ -72,9 +72,28 @@ Test(nvrtc_choice, tells_what_was_found_if_none_is_old_enough) {
   cr_expect_eq(Choice(13, 50), 0);
   ExpectInMessage({"device cuda: ", "sm_50", "NVRTC 13.4 (sm 75 80 90 120), ",
                    "NVRTC 12.4 (sm 70 75 80 90), ",
-                   "NVRTC 11.4 (sm 52 70 72 80)"});
+                   "NVRTC 11.8 (sm 52 70 72 80)"});
   cr_expect_eq(Choice(12, 50), 0);
   cr_expect_null(strstr(LastErrorMessage(), "13.4"));
+}
+
+// A chip of a board knows less than the GPUs after it, and CUDA 13 gave sm_101
+// another number.
+Test(nvrtc_choice, ptx_for_no_board) {
+  const auto target = [](const char* library, int sm) {
+    const Nvrtc* nvrtc = nullptr;
+    Target target;
+    cr_assert(Nvrtc::Open((kFakes + library).c_str(), 13, sm, &nvrtc).ok(),
+              "%s", LastErrorMessage());
+    cr_assert(nvrtc->FindTarget(sm, &target).ok());
+    return target.name();
+  };
+  cr_expect_str_eq(target("fake_nvrtc_12_8.so", 103).c_str(), "compute_100");
+  cr_expect_str_eq(target("fake_nvrtc_12_8.so", 88).c_str(), "compute_80");
+  cr_expect_str_eq(target("fake_nvrtc_12_8.so", 101).c_str(), "sm_101");
+  cr_expect_str_eq(target("fake_nvrtc_12_8.so", 87).c_str(), "sm_87");
+  cr_expect_str_eq(target("fake_nvrtc_12_8.so", 121).c_str(), "compute_120");
+  cr_expect_str_eq(target("fake_nvrtc_11.so", 75).c_str(), "compute_70");
 }
 
 Test(nvrtc_choice, tells_what_was_tried_if_there_is_none) {

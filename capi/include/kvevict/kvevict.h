@@ -25,7 +25,9 @@
  * - Memory: create functions allocate through the context's hooks. Executing
  *   calls (score, select, compact, reorder, capture, append, evict) allocate
  *   nothing, take no lock, print nothing and read no environment; their scratch
- *   is the caller's workspace.
+ *   is the caller's workspace. One call at a time may use a workspace; on CUDA
+ *   a call uses it until the stream has passed the call, so that calls on two
+ *   streams need two.
  * - CUDA: the same calls with a context on CUDA. Caches, queries, block tables,
  *   scores, keep lists and workspaces are then device addresses (a CUdeviceptr
  *   where the type is a pointer), which the library does not read on the host;
@@ -868,8 +870,8 @@ typedef int32_t kvevict_operation;
  * contents.
  *
  * The workspace itself must be 64-byte aligned (on CUDA 256, in device memory),
- * may hold anything before and after the call, and must not be shared by calls
- * that run at the same time.
+ * may hold anything before and after the call, and serves one call at a time:
+ * on CUDA until the stream has passed the call.
  *
  * @param[out] out_bytes  Bytes; 0 means that NULL may be passed as workspace.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1

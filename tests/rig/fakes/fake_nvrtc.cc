@@ -25,7 +25,7 @@ std::atomic<int> fake_nvrtc_n_compiled{0};
 
 nvrtcResult nvrtcVersion(int* out_major, int* out_minor) {
   *out_major = FAKE_NVRTC_MAJOR;
-  *out_minor = 4;
+  *out_minor = FAKE_NVRTC_MINOR;
   return NVRTC_SUCCESS;
 }
 
