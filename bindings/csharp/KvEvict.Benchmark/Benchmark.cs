@@ -124,10 +124,10 @@ internal sealed unsafe class ByHand
         GCHandle.Alloc(scores, GCHandleType.Pinned);
         fixed (float* first = scores) _scores = first;
         _queries = (kvevict_plane*)NativeMemory.Alloc((nuint)sizeof(kvevict_plane));
-        *_queries = queries.ToNative();
+        *_queries = queries.ToNative(plan.Context, nameof(queries));
         _layers = views.Length;
         _views = (kvevict_view*)NativeMemory.Alloc((nuint)(sizeof(kvevict_view) * views.Length));
-        for (int l = 0; l < views.Length; ++l) views[l].Write(_views + l, 256);
+        for (int l = 0; l < views.Length; ++l) views[l].Write(_views + l, 256, plan.Context);
         _workspace = workspace;
         _scoring = scoring;
     }
