@@ -50,7 +50,7 @@ kvevict_status kvevict_plan_workspace_bytes(const kvevict_plan* plan,
         *out_bytes = Core(plan).evict_workspace().bytes;
         return Status();
       case KVEVICT_OPERATION_SCORE_WINDOW:
-        *out_bytes = Core(plan).score_workspace_bytes();
+        *out_bytes = Core(plan).score_workspace().bytes;
         return Status();
       case KVEVICT_OPERATION_SELECT:
         *out_bytes = Core(plan).select_workspace().bytes;
@@ -100,7 +100,7 @@ kvevict_status kvevict_plan_capabilities(const kvevict_plan* plan,
     c.can_score = c.score_reason == KVEVICT_REASON_NONE;
     c.rotate_reason = p.RotateReason();
     c.can_rotate = c.rotate_reason == KVEVICT_REASON_NONE;
-    c.needs_score = p.CapturesQueries();
+    c.needs_score = p.signal().Needs(kKeys);
     CopyOut(c, out);
     return Status();
   });

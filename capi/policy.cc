@@ -133,10 +133,10 @@ kvevict_status kvevict_policy_at(uint32_t index,
     kvevict_policy_info row{};
     row.kind = info.kind;
     row.name = info.name;
-    row.signal = info.signal_text;
+    row.signal = InfoOf(info.signal).text;
     row.shaping = info.shaping;
-    row.budget = info.split_text;
-    row.trigger = info.trigger;
+    row.budget = SplitText(DefaultPolicy(info).layer_split);
+    row.trigger = TriggerText(info.trigger);
     row.paper = info.paper;
     CopyOut(row, out);
     return Status();

@@ -104,7 +104,7 @@ kvevict_status kvevict_sequence_capture(kvevict_sequence* sequence,
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
     KV_RETURN_IF_ERROR(CheckNotNull("queries", queries));
-    return Core(sequence).Capture(layer, {queries, 1}, n_rows, first_position);
+    return Core(sequence).Observe(layer, {queries, 1}, n_rows, first_position);
   });
 }
 
@@ -115,7 +115,7 @@ kvevict_status kvevict_sequence_capture_layers(
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     KV_RETURN_IF_ERROR(
         CheckLayerCount(Core(sequence), "queries", queries, queries_len));
-    return Core(sequence).Capture(0, {queries, queries_len}, n_rows,
+    return Core(sequence).Observe(0, {queries, queries_len}, n_rows,
                                   first_position);
   });
 }
@@ -129,7 +129,7 @@ kvevict_status kvevict_sequence_capture_lse(kvevict_sequence* sequence,
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
     KV_RETURN_IF_ERROR(CheckNotNull("row_lse", row_lse));
-    return Core(sequence).CaptureLse(layer, *row_lse, n_rows, first_position);
+    return Core(sequence).ObserveLse(layer, *row_lse, n_rows, first_position);
   });
 }
 

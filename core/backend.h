@@ -1,6 +1,8 @@
-// The table of operations that each device fills in: core/backend_cpu.cc with
-// Highway kernels, cuda/backend_cuda.cc with launches. Policies, plans and
-// sequences do not know which one runs.
+// The table of operations that each device fills in, a file per operation:
+// core/cpu with Highway kernels, cuda with launches. Policies, plans and sequences
+// do not know which one runs. An eviction is a chain of them:
+//
+//   score_<signal> -> shape -> reduce -> select -> compact -> map_positions
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
@@ -9,55 +11,34 @@
 #include <span>
 
 #include "core/checked_math.h"
+#include "core/jobs.h"
+#include "core/keep_lists.h"
 #include "core/kernels/row_source.h"
+#include "core/shaping.h"
 #include "core/status.h"
 
 namespace kvevict {
 
 class Context;
 
-// Which positions a layer's slots hold: those of the first n_kept are listed,
-// the rest count up. By itself: slot and position are the same.
-struct SlotPositions {
-  const int32_t* kept = nullptr;  // [n_lists, n_kept], ascending per list
-  uint32_t n_kept = 0;
-  uint32_t tail_position = 0;  // of slot n_kept
+// ---- What an operation is told: a job per layer, and what all layers share ----
+//
+// Everything has been checked. Pointers but for views are to memory of the device.
 
-  int32_t PositionOf(uint32_t list, uint32_t slot) const;
-  // The slot of `position` among n_tokens, or -1.
-  int64_t SlotOf(uint32_t list, int32_t position, uint32_t n_tokens) const;
-};
-
-// One layer's part in an operation. Everything has been checked. Pointers but
-// for the view are to memory of the device.
-struct LayerJob {
-  const kvevict_view* view = nullptr;
-  // Window row w, the query of token n_tokens - window + w, is row
-  // (first_row + w) % window.
-  RowSource queries;
-  int64_t query_head_stride = 0;
+// Query rows of one layer's window, and what is known of them. Window row w, the
+// query of token n_tokens - window + w, is row (first_row + w) % window.
+struct QueryRows {
+  RowSource rows;
+  int64_t head_stride = 0;
   uint32_t first_row = 0;
-  // Natural log-sum-exps of the query rows, in the same order; NULL if unknown.
-  const float* row_lse = nullptr;
-  int64_t lse_row_stride = 0;  // bytes
+  // Natural log-sum-exps in the same order; NULL if unknown. Strides in bytes.
+  const float* lse = nullptr;
+  int64_t lse_row_stride = 0;
   int64_t lse_head_stride = 0;
-  uint32_t layer = 0;
-  uint32_t owner = 0;     // the first layer with the same cache; mostly `layer`
-  uint32_t n_tokens = 0;  // slots held
-  uint32_t n_keep = 0;    // slots that survive, <= n_tokens
-  SlotPositions slots;    // before the eviction
-  // The caller's, f32 [n_kv_heads, n_tokens] with a stride in elements.
-  const float* caller_scores = nullptr;
-  uint64_t caller_head_stride = 0;
-  float* scores = nullptr;  // [n_kv_heads, n_tokens]
-  uint32_t* keys =
-      nullptr;  // select's scratch, [n_lists, n_tokens]; may be scores
-  int32_t* keep = nullptr;  // [n_lists, n_keep]; n_lists is 1 or n_kv_heads
-  int32_t* new_positions = nullptr;  // [n_lists, n_keep], of the survivors
 };
 
 // Rows of one chunk into the rings of layers.
-struct CaptureArgs {
+struct ObserveArgs {
   std::span<const kvevict_plane> layers;  // of [n_heads, first_row + n_rows]
   uint32_t n_heads;
   uint32_t first_row;       // those before it would not stay
@@ -71,27 +52,59 @@ struct CaptureArgs {
   uint32_t window;
 };
 
-// Attention of the window, reduced and pooled, into each job's scores. A kept
-// window's own tokens get +infinity.
-struct ScoreWindowArgs {
+struct ScoreJob {
+  uint32_t layer = 0;
+  uint32_t n_tokens = 0;               // slots held
+  const kvevict_view* view = nullptr;  // where the signal reads keys
+  QueryRows queries;                   // where it reads queries
+  SlotPositions slots;
+  float* rows = nullptr;  // out: [ScoreArgs::n_rows, n_tokens]
+  // The caller's scores, [n_kv_heads, n_tokens] with a stride in elements.
+  const float* caller = nullptr;
+  uint64_t caller_head_stride = 0;
+};
+
+// One signal's numbers for every token, a row per KV head, or per query head
+// where shaping wants them apart.
+struct ScoreArgs {
   const kvevict_geometry& geometry;
-  const kvevict_policy& policy;
+  const kvevict_policy& policy;  // the signal's own parameters
   float softmax_scale;
-  std::span<const LayerJob> jobs;
-  std::span<uint8_t> scratch;  // Backend::score_scratch_bytes()
+  bool per_query_head;
+  Jobs<ScoreJob> jobs;
+  std::span<uint8_t> scratch;  // ScoreOp::scratch_bytes()
+
+  uint32_t n_rows() const {
+    return per_query_head ? geometry.n_q_heads : geometry.n_kv_heads;
+  }
 };
 
-// A number drawn for every token and KV head, into each job's scores.
-struct ScoreRandomArgs {
-  const kvevict_geometry& geometry;
-  const kvevict_policy& policy;
-  std::span<const LayerJob> jobs;
+struct ShapeJob {
+  uint32_t n_tokens = 0;
+  float* rows = nullptr;  // [n_kv_heads * n_terms, n_tokens]; may be written to
+  float* scores = nullptr;  // out: [n_kv_heads, n_tokens]; may be `rows`
 };
 
-// The caller's scores into each job's.
-struct ScoreCallerArgs {
-  const kvevict_geometry& geometry;
-  std::span<const LayerJob> jobs;
+// Pools rows along the tokens and reduces the n_terms rows of each KV head. The
+// last n_unpooled tokens of a row are left out and become +infinity.
+struct ShapeArgs {
+  Shaping shaping;
+  uint32_t n_kv_heads;
+  Jobs<ShapeJob> jobs;
+  std::span<uint8_t> scratch;  // Backend::shape_scratch_bytes()
+};
+
+struct ReduceJob {
+  uint32_t n_tokens = 0;
+  const float* rows = nullptr;  // [n_rows, n_tokens], end to end
+  float* out = nullptr;         // [n_tokens]; may be the first row
+};
+
+// Rows of heads, layers and ranks that share a keep list become one.
+struct ReduceArgs {
+  Jobs<ReduceJob> jobs;
+  uint32_t n_rows;
+  kvevict_reduce reduce;
 };
 
 // Which slots must stay, per keep list.
@@ -102,42 +115,54 @@ struct Forced {
   std::span<const int32_t> protect;
 };
 
-// Scores to ascending keep lists, as scope and tie rule say. Reads no scores
-// where the policy ranks no tokens.
-struct SelectArgs {
-  const kvevict_geometry& geometry;
-  const kvevict_policy& policy;
-  std::span<const LayerJob> jobs;
-  // Scope model: layers whose scores, [n_layers, n_kv_heads, n_tokens], lie end
-  // to end from jobs[0].scores on. Otherwise 1.
-  uint32_t n_shared_layers = 1;
-  Forced forced;
-  std::span<uint8_t> scratch;  // Backend::select_scratch_bytes()
-  // Lists to write: ListsPerLayer(), or n_kv_heads alike where that is 1.
-  uint32_t n_lists;
+struct SelectJob {
+  uint32_t n_tokens = 0;
+  const float* scores =
+      nullptr;               // [n_lists, n_tokens]; NULL: nothing is ranked
+  uint32_t* keys = nullptr;  // scratch, [n_lists, n_tokens]; may be the scores
+  KeepLists keep;            // out: ascending
+  SlotPositions slots;
 };
 
-// Moves the kept rows of each job's view down to slots [0, n_keep).
-struct CompactArgs {
-  std::span<const LayerJob> jobs;
+struct SelectArgs {
+  Jobs<SelectJob> jobs;
+  // Lists told apart; where that is 1, all of the jobs' lists are alike.
   uint32_t n_lists;
+  kvevict_tie tie;
+  Forced forced;
+  std::span<uint8_t> scratch;  // Backend::select_scratch_bytes()
+};
+
+struct MoveJob {
+  const kvevict_view* view = nullptr;
+  uint32_t n_tokens = 0;
+  KeepLists keep;
+};
+
+// Moves the kept rows of each job's view down to slots [0, count).
+struct CompactArgs {
+  Jobs<MoveJob> jobs;
   // For a single job Backend::compact_view_scratch_bytes() are enough; it works
   // with less too, maybe slower.
   std::span<uint8_t> scratch;
 };
 
-// Moves row keep[i] of the job's view to slot i for i < n_keep, as if all were
-// read first; keep lists are in any order and may repeat slots.
+// Moves row keep[i] of the job's view to slot i, as if all were read first; keep
+// lists are in any order and may repeat slots.
 struct ReorderArgs {
-  const LayerJob& job;
-  uint32_t n_lists;
+  const MoveJob& job;
   std::span<uint8_t> scratch;  // Backend::reorder_scratch_bytes()
 };
 
-// Writes each job's new_positions: of slots `keep`, or of the first n_keep.
+struct MapJob {
+  SlotPositions slots;     // before
+  KeepLists keep;          // slots NULL: the first `count` of every list
+  int32_t* out = nullptr;  // [n_lists, count], of the survivors
+};
+
+// Writes the positions of the slots that jobs keep.
 struct MapPositionsArgs {
-  std::span<const LayerJob> jobs;
-  uint32_t n_lists;
+  Jobs<MapJob> jobs;
 };
 
 // {stored, logical} of every layer, u32 [n_layers, 2].
@@ -172,6 +197,16 @@ using ScratchBytes = CheckedSize (*)(const Context& context,
                                      const kvevict_policy& policy,
                                      uint32_t n_layers);
 
+// How a device scores by one signal.
+struct ScoreOp {
+  Status (*run)(const Context& context, Stream stream, const ScoreArgs& args);
+  ScratchBytes scratch_bytes;
+  // Compiles what calls with this geometry and policy launch beyond what all do;
+  // null for nothing.
+  Status (*prepare)(const Context& context, const kvevict_geometry& geometry,
+                    const kvevict_policy& policy);
+};
+
 // Operations are queued on a stream; a failure to queue is their Status.
 struct Backend {
   const char* name;
@@ -205,22 +240,23 @@ struct Backend {
   Status (*write)(const Context& context, Stream stream, const void* host,
                   size_t n_bytes, void* device);
 
-  ScratchBytes score_scratch_bytes;
+  ScratchBytes shape_scratch_bytes;
   ScratchBytes select_scratch_bytes;
-  // For one job, of which only view and n_keep count.
+  // For one job, of which only view and count of the lists matter.
   CheckedSize (*compact_view_scratch_bytes)(const Context& context,
-                                            const LayerJob& job);
+                                            const MoveJob& job);
   CheckedSize (*reorder_scratch_bytes)(const Context& context,
-                                       const LayerJob& job, uint32_t n_lists);
+                                       const MoveJob& job);
 
+  const ScoreOp* no_score = nullptr;  // of signals that rank nothing
+#define KVEVICT_SCORE_OP(name) const ScoreOp* name;
 #define KVEVICT_OP(name, Args) \
   Status (*name)(const Context& context, Stream stream, const Args& args);
 #include "core/ops.inc"
-#undef KVEVICT_OP
 };
 
 extern const Backend kCpuBackend;
-extern const Backend kCudaBackend;  // cuda/backend_cuda.cc
+extern const Backend kCudaBackend;
 
 Status FindBackend(kvevict_device device, const Backend** out);
 

@@ -5,6 +5,7 @@
 
 #include "core/budgets/budgets.h"
 #include "core/policy.h"
+#include "core/score.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -40,7 +41,7 @@ Status CheckScores(const Plan& plan, std::span<const float> scores,
                    uint32_t n_tokens) {
   const kvevict_geometry& g = plan.geometry();
   uint64_t wanted = 0;
-  if (RanksTokens(SignalOf(plan.policy()))) {
+  if (plan.signal().Ranks()) {
     wanted = uint64_t{g.n_kv_heads} * n_tokens;
     if (plan.policy().scope == KVEVICT_SCOPE_MODEL) wanted *= g.n_layers;
   }
@@ -96,7 +97,7 @@ struct SlotLists {
 
 // What moves the listed rows of a view to its first slots.
 Status MakeMoveJob(const Context& context, const kvevict_view& view,
-                   uint32_t n_tokens, const SlotLists& lists, LayerJob* out) {
+                   uint32_t n_tokens, const SlotLists& lists, MoveJob* out) {
   KV_RETURN_IF_ERROR(CheckMovedView(context, view, "n_tokens", n_tokens));
   KV_RETURN_IF_ERROR(CheckListCount(lists.n_name, lists.n_lists, view));
   if (lists.slots.size() % lists.n_lists != 0) {
@@ -108,10 +109,11 @@ Status MakeMoveJob(const Context& context, const kvevict_view& view,
                            lists.slots.size(), lists.n_name, lists.n_lists,
                            n_tokens);
   }
-  out->view = &view;
-  out->n_tokens = n_tokens;
-  out->n_keep = static_cast<uint32_t>(lists.slots.size() / lists.n_lists);
-  out->keep = const_cast<int32_t*>(lists.slots.data());  // is only read
+  const size_t count = lists.slots.size() / lists.n_lists;
+  *out = {&view,
+          n_tokens,
+          {const_cast<int32_t*>(lists.slots.data()),  // is only read
+           lists.n_lists, static_cast<uint32_t>(count)}};
   return Status();
 }
 
@@ -154,29 +156,31 @@ Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
                            scores.size(), g.n_kv_heads, n_tokens);
   }
   KV_RETURN_IF_ERROR(CheckWorkspace(context, workspace, workspace_bytes,
-                                    plan.score_workspace_bytes()));
+                                    plan.score_workspace().bytes));
 
-  LayerJob job;
+  const SignalInfo& signal = InfoOf(Signal::kWindowAttention);
+  const ScoreWorkspace& layout = plan.score_workspace();
+  const std::span<uint8_t> parts{static_cast<uint8_t*>(workspace),
+                                 layout.bytes};
+  ScoreJob job;
   job.view = &view;
   job.n_tokens = n_tokens;
-  job.queries.base = reinterpret_cast<const uint8_t*>(queries.data);
-  job.queries.row_stride = queries.token_stride_bytes;
-  job.queries.element_stride = ElementStride(queries);
-  job.queries.dtype = static_cast<DType>(queries.dtype);
-  job.query_head_stride = queries.head_stride_bytes;
+  job.queries.rows.base = reinterpret_cast<const uint8_t*>(queries.data);
+  job.queries.rows.row_stride = queries.token_stride_bytes;
+  job.queries.rows.element_stride = ElementStride(queries);
+  job.queries.rows.dtype = static_cast<DType>(queries.dtype);
+  job.queries.head_stride = queries.head_stride_bytes;
   if (row_lse != nullptr) {
-    job.row_lse = reinterpret_cast<const float*>(row_lse->data);
-    job.lse_row_stride = row_lse->token_stride_bytes;
-    job.lse_head_stride = row_lse->head_stride_bytes;
+    job.queries.lse = reinterpret_cast<const float*>(row_lse->data);
+    job.queries.lse_row_stride = row_lse->token_stride_bytes;
+    job.queries.lse_head_stride = row_lse->head_stride_bytes;
   }
-  job.scores = scores.data();
-  return context.backend().score_window(
-      context, stream,
-      {g,
-       policy,
-       plan.softmax_scale(),
-       {&job, 1},
-       {static_cast<uint8_t*>(workspace), plan.score_workspace_bytes()}});
+  job.rows = plan.ShapingOf(signal).n_terms > 1
+                 ? reinterpret_cast<float*>(parts.data() + layout.rows)
+                 : scores.data();
+  return ScoreAndShape(plan, signal, stream, Jobs<ScoreJob>(job),
+                       Jobs<ShapeJob>({n_tokens, job.rows, scores.data()}),
+                       parts.subspan(layout.scratch));
 }
 
 Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
@@ -212,16 +216,11 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
     return InvalidArgument("keep_capacity %zu < %u lists * %u tokens",
                            keep.size(), n_lists, n_keep);
   }
-  LayerJob job;
-  job.layer = layer;
-  job.n_tokens = n_tokens;
-  job.n_keep = n_keep;
-  job.keep = keep.data();
-  if (n_keep == n_tokens) {
-    job.new_positions = keep.data();  // positions are slots here
-    job.keep = nullptr;
-    KV_RETURN_IF_ERROR(
-        context.backend().map_positions(context, stream, {{&job, 1}, n_lists}));
+  const KeepLists lists{keep.data(), n_lists, n_keep};
+  if (n_keep == n_tokens) {  // positions are slots here
+    KV_RETURN_IF_ERROR(context.backend().map_positions(
+        context, stream,
+        {Jobs<MapJob>({{}, {nullptr, n_lists, n_keep}, keep.data()})}));
     *out_n_keep = n_keep;
     return Status();
   }
@@ -229,19 +228,29 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_tokens, &resolved));
   KV_RETURN_IF_ERROR(CheckForced(resolved, protected_slots, n_tokens, n_keep));
 
-  uint8_t* const scratch = static_cast<uint8_t*>(workspace);
   const SelectWorkspace& layout = plan.select_workspace();
-  job.scores = const_cast<float*>(scores.data());  // keys lie elsewhere
-  job.keys = reinterpret_cast<uint32_t*>(scratch + layout.keys);
+  const std::span<uint8_t> parts{static_cast<uint8_t*>(workspace),
+                                 layout.bytes};
+  SelectJob job;
+  job.n_tokens = n_tokens;
+  job.keys = reinterpret_cast<uint32_t*>(parts.data() + layout.keys);
+  job.keep = lists;
+  if (plan.signal().Ranks()) job.scores = scores.data();
+  if (plan.signal().Ranks() && policy.scope != KVEVICT_SCOPE_KV_HEAD) {
+    float* const reduced = reinterpret_cast<float*>(job.keys);
+    KV_RETURN_IF_ERROR(context.backend().reduce(
+        context, stream,
+        {Jobs<ReduceJob>({n_tokens, scores.data(), reduced}),
+         g.n_kv_heads * (model ? g.n_layers : 1), policy.scope_reduce}));
+    job.scores = reduced;
+  }
   KV_RETURN_IF_ERROR(context.backend().select(
       context, stream,
-      {g,
-       policy,
-       {&job, 1},
-       model ? g.n_layers : 1,
+      {Jobs<SelectJob>(job),
+       plan.n_lists(),
+       policy.tie,
        {resolved.n_sink, resolved.n_recent, protected_slots},
-       {scratch + layout.scratch, layout.scratch_bytes},
-       n_lists}));
+       parts.subspan(layout.scratch)}));
   *out_n_keep = n_keep;
   return Status();
 }
@@ -252,11 +261,11 @@ Status Compact(const Context& context, const kvevict_view& view,
                uint32_t n_tokens, std::span<const int32_t> keep,
                uint32_t n_keep_lists, void* workspace, size_t workspace_bytes,
                Stream stream) {
-  LayerJob job;
+  MoveJob job;
   KV_RETURN_IF_ERROR(MakeMoveJob(context, view, n_tokens,
                                  {"keep", "n_keep_lists", keep, n_keep_lists},
                                  &job));
-  const size_t n_keep = job.n_keep;
+  const size_t n_keep = job.keep.count;
   for (uint32_t list = 0; context.backend().on_host && list < n_keep_lists;
        ++list) {
     KV_RETURN_IF_ERROR(CheckAscending(
@@ -271,17 +280,15 @@ Status Compact(const Context& context, const kvevict_view& view,
     scratch = {static_cast<uint8_t*>(workspace), useful_bytes};
   }
   return context.backend().compact(context, stream,
-                                   {{&job, 1}, n_keep_lists, scratch});
+                                   {Jobs<MoveJob>(job), scratch});
 }
 
 Status CompactWorkspaceBytes(const Context& context, const kvevict_view& view,
                              uint32_t n_keep, size_t* out_bytes) {
   KV_RETURN_IF_ERROR(CheckMovedView(context, view, "n_keep", n_keep));
-  LayerJob job;
-  job.view = &view;
-  job.n_keep = n_keep;
-  return WorkspaceSize(
-      context.backend().compact_view_scratch_bytes(context, job), out_bytes);
+  return WorkspaceSize(context.backend().compact_view_scratch_bytes(
+                           context, {&view, n_keep, {nullptr, 1, n_keep}}),
+                       out_bytes);
 }
 
 Status Reorder(const Context& context, const kvevict_view& view,
@@ -289,7 +296,7 @@ Status Reorder(const Context& context, const kvevict_view& view,
                uint32_t n_slot_lists, void* workspace, size_t workspace_bytes,
                Stream stream) {
   const Backend& backend = context.backend();
-  LayerJob job;
+  MoveJob job;
   KV_RETURN_IF_ERROR(MakeMoveJob(context, view, n_tokens,
                                  {"slots", "n_slot_lists", slots, n_slot_lists},
                                  &job));
@@ -299,14 +306,12 @@ Status Reorder(const Context& context, const kvevict_view& view,
                            slots[i], n_tokens);
   }
   size_t needed_bytes = 0;
-  KV_RETURN_IF_ERROR(
-      WorkspaceSize(backend.reorder_scratch_bytes(context, job, n_slot_lists),
-                    &needed_bytes));
+  KV_RETURN_IF_ERROR(WorkspaceSize(backend.reorder_scratch_bytes(context, job),
+                                   &needed_bytes));
   KV_RETURN_IF_ERROR(
       CheckWorkspace(context, workspace, workspace_bytes, needed_bytes));
   return backend.reorder(
-      context, stream,
-      {job, n_slot_lists, {static_cast<uint8_t*>(workspace), needed_bytes}});
+      context, stream, {job, {static_cast<uint8_t*>(workspace), needed_bytes}});
 }
 
 Status ReorderWorkspaceBytes(const Context& context, const kvevict_view& view,
@@ -314,11 +319,9 @@ Status ReorderWorkspaceBytes(const Context& context, const kvevict_view& view,
                              size_t* out_bytes) {
   KV_RETURN_IF_ERROR(CheckMovedView(context, view, "n_slots", n_slots));
   KV_RETURN_IF_ERROR(CheckListCount("n_slot_lists", n_slot_lists, view));
-  LayerJob job;
-  job.view = &view;
-  job.n_keep = n_slots;
   return WorkspaceSize(
-      context.backend().reorder_scratch_bytes(context, job, n_slot_lists),
+      context.backend().reorder_scratch_bytes(
+          context, {&view, n_slots, {nullptr, n_slot_lists, n_slots}}),
       out_bytes);
 }
 

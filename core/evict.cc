@@ -7,6 +7,7 @@
 #include "core/budgets/budgets.h"
 #include "core/overlap.h"
 #include "core/policy.h"
+#include "core/score.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -19,8 +20,7 @@ Status CheckOptions(const Sequence& sequence,
   if (options.reserved != 0) {
     return InvalidArgument("options.reserved %u is not 0", options.reserved);
   }
-  if (options.scores != nullptr &&
-      SignalOf(sequence.plan().policy()) != Signal::kCaller) {
+  if (options.scores != nullptr && !sequence.plan().signal().Needs(kScores)) {
     return InvalidArgument("scores given, but the policy is not custom");
   }
   if (options.protected_positions_len > 0 &&
@@ -83,7 +83,7 @@ class Eviction {
         context_(plan_.context()),
         g_(plan_.geometry()),
         policy_(plan_.policy()),
-        signal_(SignalOf(policy_)),
+        signal_(plan_.signal()),
         views_(views),
         options_(options),
         layout_(plan_.evict_workspace()),
@@ -103,37 +103,45 @@ class Eviction {
   Status CheckViews();
   Status CheckBudgets();
   Status FindForced(uint32_t n_context);
-  Status CheckForcedFit(const LayerJob& job) const;
+  Status CheckForcedFit(const LayerEviction& layer) const;
   Status CheckSignal();
   Status FindCallerScores();
   void LayOutScoresAndLists();
   Status Score();
-  Status Select(const Backend& backend, std::span<const LayerJob> jobs) const;
-  Status SelectOnHost() const;
+  Status Reduce();
+  Status Select(const Backend& backend, Jobs<SelectJob> jobs) const;
+  Status SelectOnHost(Jobs<SelectJob> jobs) const;
+
+  // Where the scratch of operations begins, up to the end.
+  std::span<uint8_t> Scratch(size_t offset) const {
+    return {workspace_ + offset, layout_.bytes - offset};
+  }
+  bool OneList() const {
+    return EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
+  }
 
   Sequence& sequence_;
   const Plan& plan_;
   const Context& context_;
   const kvevict_geometry& g_;
   const kvevict_policy& policy_;
-  const Signal signal_;
+  const SignalInfo& signal_;
   const ViewList& views_;
   const kvevict_evict_options& options_;
   const EvictWorkspace& layout_;
   uint8_t* const workspace_;
 
-  std::span<LayerJob> jobs_;  // one per layer
-  std::span<LayerJob>
-      active_;  // of the layers that lose tokens, shared ones once
+  std::span<LayerEviction> layers_;
+  std::span<LayerEviction> active_;  // that lose tokens, shared ones once
   Forced forced_;
 };
 
 // ---- Checks, before the first byte moves ----
 
 Status Eviction::Check() {
-  jobs_ = sequence_.jobs();
-  active_ = sequence_.active_jobs().first(0);
-  std::fill(jobs_.begin(), jobs_.end(), LayerJob());
+  layers_ = sequence_.evictions();
+  active_ = sequence_.active().first(0);
+  std::fill(layers_.begin(), layers_.end(), LayerEviction());
   KV_RETURN_IF_ERROR(CheckViews());
   KV_RETURN_IF_ERROR(CheckBudgets());
   KV_RETURN_IF_ERROR(CheckSignal());
@@ -144,12 +152,10 @@ Status Eviction::Check() {
 
 Status Eviction::CheckViews() {
   for (uint32_t l = 0; l < g_.n_layers; ++l) {
-    LayerJob& job = jobs_[l];
-    job.view = &views_[l];
-    job.layer = l;
-    job.n_tokens = sequence_.slots(l).stored;
-    job.slots = sequence_.DevicePositions(l);
-    KV_RETURN_IF_ERROR(CheckView(sequence_, views_, l, &job.owner));
+    LayerEviction& layer = layers_[l];
+    layer.layer = l;
+    layer.n_tokens = sequence_.slots(l).stored;
+    KV_RETURN_IF_ERROR(CheckView(sequence_, views_, l, &layer.owner));
   }
   return Status();
 }
@@ -164,20 +170,20 @@ Status Eviction::CheckBudgets() {
   } else {
     KV_RETURN_IF_ERROR(LayerBudgets(policy_, n_context, budgets));
   }
-  for (LayerJob& job : jobs_) {
-    job.n_keep = std::min(budgets[job.owner], job.n_tokens);
-    if (job.n_keep == job.n_tokens || job.owner != job.layer) continue;
+  for (LayerEviction& layer : layers_) {
+    layer.n_keep = std::min(budgets[layer.owner], layer.n_tokens);
+    if (layer.n_keep == layer.n_tokens || layer.owner != layer.layer) continue;
     if (!HasWork()) KV_RETURN_IF_ERROR(FindForced(n_context));
-    KV_RETURN_IF_ERROR(CheckForcedFit(job));
+    KV_RETURN_IF_ERROR(CheckForcedFit(layer));
     active_ = {active_.data(), active_.size() + 1};
-    active_.back() = job;
+    active_.back() = layer;
   }
-  if (EffectiveScope(policy_) != KVEVICT_SCOPE_MODEL) return Status();
-  for (const LayerJob& job : jobs_) {
-    if (job.n_tokens != jobs_[0].n_tokens) {
+  if (!OneList()) return Status();
+  for (const LayerEviction& layer : layers_) {
+    if (layer.n_tokens != layers_[0].n_tokens) {
       return InvalidArgument(
-          "scope model: layer %u holds %u tokens, layer 0 %u", job.layer,
-          job.n_tokens, jobs_[0].n_tokens);
+          "scope model: layer %u holds %u tokens, layer 0 %u", layer.layer,
+          layer.n_tokens, layers_[0].n_tokens);
     }
   }
   return Status();
@@ -194,25 +200,25 @@ Status Eviction::FindForced(uint32_t n_context) {
 }
 
 // What must stay has to fit the layer's budget, in every list.
-Status Eviction::CheckForcedFit(const LayerJob& job) const {
+Status Eviction::CheckForcedFit(const LayerEviction& layer) const {
   const uint64_t ends = uint64_t{forced_.n_sink} + forced_.n_recent;
   // Mostly all of them would fit, and then it does not matter which are held: a
   // device may have to be waited for to know.
-  if (ends + forced_.protect.size() <= job.n_keep) return Status();
+  if (ends + forced_.protect.size() <= layer.n_keep) return Status();
   SlotPositions positions;
-  KV_RETURN_IF_ERROR(sequence_.HostPositions(job.layer, &positions));
+  KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &positions));
   for (uint32_t list = 0; list < plan_.n_lists(); ++list) {
     const uint64_t n_protected = std::count_if(
         forced_.protect.begin(), forced_.protect.end(), [&](int32_t position) {
-          const int64_t slot = positions.SlotOf(list, position, job.n_tokens);
+          const int64_t slot = positions.SlotOf(list, position, layer.n_tokens);
           return slot >= forced_.n_sink &&
-                 slot < int64_t{job.n_tokens} - forced_.n_recent;
+                 slot < int64_t{layer.n_tokens} - forced_.n_recent;
         });
-    if (ends + n_protected > job.n_keep) {
+    if (ends + n_protected > layer.n_keep) {
       return InvalidArgument(
           "layer %u: budget %u < n_sink %u + n_recent %u + %llu protected "
           "positions",
-          job.layer, job.n_keep, forced_.n_sink, forced_.n_recent,
+          layer.layer, layer.n_keep, forced_.n_sink, forced_.n_recent,
           static_cast<unsigned long long>(n_protected));
     }
   }
@@ -221,11 +227,12 @@ Status Eviction::CheckForcedFit(const LayerJob& job) const {
 
 Status Eviction::CheckSignal() {
   if (!HasWork()) return Status();
-  if (signal_ == Signal::kCaller) return FindCallerScores();
-  if (signal_ != Signal::kWindowAttention) return Status();
-  KV_RETURN_IF_ERROR(plan_.CheckCanScore());
-  for (const LayerJob& job : active_) {
-    KV_RETURN_IF_ERROR(sequence_.CheckWindow(job.layer));
+  if (signal_.Needs(kScores)) KV_RETURN_IF_ERROR(FindCallerScores());
+  if (signal_.Needs(kKeys)) KV_RETURN_IF_ERROR(plan_.CheckCanScore());
+  for (const LayerEviction& layer : active_) {
+    if (signal_.Needs(kQueries)) {
+      KV_RETURN_IF_ERROR(sequence_.CheckWindow(layer.layer));
+    }
   }
   return Status();
 }
@@ -239,29 +246,29 @@ Status Eviction::FindCallerScores() {
   const CheckedSize layer_stride(options_.scores_layer_stride);
   CheckedSize next(0);
   auto active = active_.begin();
-  for (const LayerJob& job : jobs_) {
+  for (const LayerEviction& layer : layers_) {
     const uint64_t row = options_.scores_head_stride == 0
-                             ? job.n_tokens
+                             ? layer.n_tokens
                              : options_.scores_head_stride;
     const CheckedSize begin = options_.scores_layer_stride == 0
                                   ? next
-                                  : CheckedSize(job.layer) * layer_stride;
+                                  : CheckedSize(layer.layer) * layer_stride;
     next = begin + CheckedSize(g_.n_kv_heads) * CheckedSize(row);
     if (active == active_.end()) break;
-    if (active->layer != job.layer) continue;
+    if (active->layer != layer.layer) continue;
     const CheckedSize end = begin +
                             CheckedSize(g_.n_kv_heads - 1) * CheckedSize(row) +
-                            CheckedSize(job.n_tokens);
+                            CheckedSize(layer.n_tokens);
     if (!end.ok() || end.value() > options_.scores_len) {
       return InvalidArgument(
           "scores_len %zu: layer %u of %u tokens ends beyond it with "
           "scores_layer_stride %llu, scores_head_stride %llu",
-          options_.scores_len, job.layer, job.n_tokens,
+          options_.scores_len, layer.layer, layer.n_tokens,
           static_cast<unsigned long long>(options_.scores_layer_stride),
           static_cast<unsigned long long>(options_.scores_head_stride));
     }
-    active->caller_scores = options_.scores + begin.value();
-    active->caller_head_stride = row;
+    active->score.caller = options_.scores + begin.value();
+    active->score.caller_head_stride = row;
     ++active;
   }
   return Status();
@@ -272,117 +279,126 @@ Status Eviction::FindCallerScores() {
 Status Eviction::Run() {
   LayOutScoresAndLists();
   const Backend& backend = context_.backend();
-  KV_RETURN_IF_ERROR(Score());
-  KV_RETURN_IF_ERROR(sequence_.selects_on_host() ? SelectOnHost()
-                                                 : Select(backend, active_));
+  if (signal_.Ranks()) {
+    KV_RETURN_IF_ERROR(
+        ScoreAndShape(plan_, signal_, sequence_.stream(),
+                      Jobs<ScoreJob>(active_, &LayerEviction::score),
+                      Jobs<ShapeJob>(active_, &LayerEviction::shape),
+                      Scratch(layout_.scratch)));
+    KV_RETURN_IF_ERROR(Reduce());
+  }
+  const Jobs<SelectJob> selections(OneList() ? active_.first(1) : active_,
+                                   &LayerEviction::select);
+  KV_RETURN_IF_ERROR(sequence_.selects_on_host() ? SelectOnHost(selections)
+                                                 : Select(backend, selections));
   KV_RETURN_IF_ERROR(backend.compact(
       context_, sequence_.stream(),
-      {active_,
-       plan_.n_lists(),
-       {Part<uint8_t>(layout_.scores), layout_.bytes - layout_.scores}}));
-  return sequence_.Commit(jobs_, forced_.n_recent);
+      {Jobs<MoveJob>(active_, &LayerEviction::move), Scratch(layout_.scores)}));
+  return sequence_.Commit(layers_, forced_.n_recent);
 }
 
 void Eviction::LayOutScoresAndLists() {
-  const uint64_t rows = RanksTokens(signal_) ? g_.n_kv_heads : 1;
-  const bool one_list = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
+  const uint64_t n_rows = signal_.Ranks() ? g_.n_kv_heads : 1;
+  const bool apart = signal_.Ranks() && plan_.ShapingOf(signal_).n_terms > 1;
   float* scores = Part<float>(layout_.scores);
-  int32_t* keep = Part<int32_t>(layout_.keep);
-  for (LayerJob& job : active_) {
-    job.scores = scores;
-    job.keys = reinterpret_cast<uint32_t*>(scores);
-    job.keep = keep;
-    scores += rows * job.n_tokens;
-    if (!one_list) keep += uint64_t{plan_.n_lists()} * job.n_keep;
-    if (signal_ == Signal::kWindowAttention) sequence_.FillQueries(&job);
-    jobs_[job.layer] = job;
+  float* rows = Part<float>(layout_.rows);
+  KeepLists keep{Part<int32_t>(layout_.keep), plan_.n_lists(), 0};
+  for (size_t i = 0; i < active_.size(); ++i) {
+    LayerEviction& layer = active_[i];
+    const kvevict_view* view = &views_[layer.layer];
+    const uint32_t n = layer.n_tokens;
+    const SlotPositions slots = sequence_.DevicePositions(layer.layer);
+    keep.count = layer.n_keep;
+    if (i % kMostApart == 0) rows = Part<float>(layout_.rows);
+    float* const signal_rows = apart ? rows : scores;
+    rows += uint64_t{g_.n_q_heads} * n;
+    layer.score.layer = layer.layer;
+    layer.score.n_tokens = n;
+    layer.score.view = view;
+    layer.score.slots = slots;
+    layer.score.rows = signal_rows;
+    if (signal_.Needs(kQueries)) {
+      layer.score.queries = sequence_.WindowQueries(layer.layer);
+    }
+    layer.shape = {n, signal_rows, scores};
+    layer.reduce = {n, scores, scores};
+    layer.select = {n, signal_.Ranks() ? scores : nullptr,
+                    reinterpret_cast<uint32_t*>(scores), keep, slots};
+    layer.move = {view, n, keep};
+    scores += n_rows * n;
+    if (!OneList()) keep.slots += uint64_t{keep.n_lists} * keep.count;
+    layers_[layer.layer] = layer;
   }
 }
 
-Status Eviction::Score() {
-  const Backend& backend = context_.backend();
-  const Stream stream = sequence_.stream();
-  switch (signal_) {
-    case Signal::kNone:
-    case Signal::kPosition:
-      return Status();
-    case Signal::kWindowAttention:
-      return backend.score_window(context_, stream,
-                                  {g_,
-                                   policy_,
-                                   plan_.softmax_scale(),
-                                   active_,
-                                   {Part<uint8_t>(layout_.score_scratch),
-                                    layout_.score_scratch_bytes}});
-    case Signal::kRandom:
-      return backend.score_random(context_, stream, {g_, policy_, active_});
-    case Signal::kCaller:
-      return backend.score_caller(context_, stream, {g_, active_});
-  }
-  return Status();
+// Scores of heads and layers that share a list; they lie end to end.
+Status Eviction::Reduce() {
+  if (policy_.scope == KVEVICT_SCOPE_KV_HEAD) return Status();
+  const size_t n_layers = OneList() ? active_.size() : 1;
+  return context_.backend().reduce(
+      context_, sequence_.stream(),
+      {Jobs<ReduceJob>(OneList() ? active_.first(1) : active_,
+                       &LayerEviction::reduce),
+       static_cast<uint32_t>(g_.n_kv_heads * n_layers), policy_.scope_reduce});
 }
 
-Status Eviction::Select(const Backend& backend,
-                        std::span<const LayerJob> jobs) const {
-  const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
+Status Eviction::Select(const Backend& backend, Jobs<SelectJob> jobs) const {
   return backend.select(
       context_, sequence_.stream(),
-      {g_,
-       policy_,
-       jobs,
-       model ? static_cast<uint32_t>(active_.size()) : 1,
-       forced_,
-       {Part<uint8_t>(layout_.select_scratch), layout_.select_scratch_bytes},
-       plan_.n_lists()});
+      {jobs, plan_.n_lists(), policy_.tie, forced_, Scratch(layout_.scratch)});
 }
 
 // Scores come down, keep lists go up; jobs of the same shape on the host.
-Status Eviction::SelectOnHost() const {
+Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
   const Backend& device = context_.backend();
   const Stream stream = sequence_.stream();
   const HostCopy copy = sequence_.host_copy();
-  const float* scores = active_[0].scores;
-  const int32_t* keep = active_[0].keep;
-  const auto n_scores =
-      static_cast<size_t>(active_.back().scores - scores +
-                          uint64_t{RanksTokens(signal_) ? g_.n_kv_heads : 1} *
-                              active_.back().n_tokens);
-  if (RanksTokens(signal_)) {
+  const float* scores = Part<float>(layout_.scores);
+  int32_t* keep = Part<int32_t>(layout_.keep);
+  const SelectJob& last = jobs[jobs.size() - 1];
+  if (signal_.Ranks()) {
+    const size_t n_scores =
+        last.scores - scores + uint64_t{plan_.n_lists()} * last.n_tokens;
     KV_RETURN_IF_ERROR(device.read(context_, stream, scores,
                                    n_scores * sizeof(float), copy.scores));
   }
-  for (size_t i = 0; i < active_.size(); ++i) {
-    LayerJob& job = copy.jobs[i];
-    job = active_[i];
-    job.scores = copy.scores + (job.scores - scores);
-    job.keys = reinterpret_cast<uint32_t*>(job.scores);
-    job.keep = copy.keep + (job.keep - keep);
-    KV_RETURN_IF_ERROR(sequence_.HostPositions(job.layer, &job.slots));
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    SelectJob& job = copy.jobs[i];
+    job = jobs[i];
+    float* const row =
+        copy.scores + (reinterpret_cast<const float*>(job.keys) - scores);
+    job.keys = reinterpret_cast<uint32_t*>(row);
+    if (job.scores != nullptr) job.scores = row;
+    job.keep.slots = copy.keep + (job.keep.slots - keep);
+    KV_RETURN_IF_ERROR(sequence_.HostPositions(active_[i].layer, &job.slots));
   }
-  KV_RETURN_IF_ERROR(Select(kCpuBackend, copy.jobs.first(active_.size())));
-  const size_t n_keep = active_.back().keep - keep +
-                        uint64_t{plan_.n_lists()} * active_.back().n_keep;
+  KV_RETURN_IF_ERROR(Select(
+      kCpuBackend, std::span<const SelectJob>(copy.jobs).first(jobs.size())));
+  const size_t n_keep =
+      last.keep.slots - keep + uint64_t{last.keep.n_lists} * last.keep.count;
   return device.write(context_, stream, copy.keep, n_keep * sizeof(int32_t),
-                      active_[0].keep);
+                      keep);
 }
 
 // ---- Report ----
 
-void AddLayer(const LayerJob& job, kvevict_evict_report* report) {
-  const uint64_t token_bytes = TokenBytes(*job.view);
-  report->tokens_before += job.n_tokens;
-  report->tokens_after += job.n_keep;
-  report->bytes_before += job.n_tokens * token_bytes;
-  report->bytes_after += job.n_keep * token_bytes;
-  if (const uint64_t block = job.view->block_size; block > 0) {
+void AddLayer(const kvevict_view& view, uint64_t n_tokens, uint64_t n_keep,
+              kvevict_evict_report* report) {
+  const uint64_t token_bytes = TokenBytes(view);
+  report->tokens_before += n_tokens;
+  report->tokens_after += n_keep;
+  report->bytes_before += n_tokens * token_bytes;
+  report->bytes_after += n_keep * token_bytes;
+  if (const uint64_t block = view.block_size; block > 0) {
     report->blocks_freed +=
-        (job.n_tokens + block - 1) / block - (job.n_keep + block - 1) / block;
+        (n_tokens + block - 1) / block - (n_keep + block - 1) / block;
   }
 }
 
 void Eviction::FillReport(kvevict_evict_report* report) const {
-  for (const LayerJob& job : jobs_) {
-    if (job.owner == job.layer) AddLayer(job, report);
+  for (const LayerEviction& layer : layers_) {
+    if (layer.owner != layer.layer) continue;
+    AddLayer(views_[layer.layer], layer.n_tokens, layer.n_keep, report);
   }
   report->evicted = HasWork();
 }
@@ -391,12 +407,10 @@ void Eviction::FillReport(kvevict_evict_report* report) const {
 Status CheckAndReportNone(const Sequence& sequence, const ViewList& views,
                           kvevict_evict_report* report) {
   for (uint32_t l = 0; l < views.size(); ++l) {
-    LayerJob job;
-    job.view = &views[l];
-    job.n_tokens = job.n_keep = sequence.slots(l).stored;
-    KV_RETURN_IF_ERROR(CheckView(sequence, views, l, &job.owner));
-    if (job.owner != l) continue;
-    AddLayer(job, report);
+    const uint32_t n_tokens = sequence.slots(l).stored;
+    uint32_t owner = l;
+    KV_RETURN_IF_ERROR(CheckView(sequence, views, l, &owner));
+    if (owner == l) AddLayer(views[l], n_tokens, n_tokens, report);
   }
   return Status();
 }
@@ -412,7 +426,7 @@ Status Evict(Sequence* sequence, const ViewList& views,
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
   kvevict_evict_report filled{};
   filled.struct_size = sizeof(filled);
-  if (SignalOf(plan.policy()) == Signal::kNone) {
+  if (TouchesNothing(plan.policy())) {
     KV_RETURN_IF_ERROR(CheckAndReportNone(*sequence, views, &filled));
   } else {
     Eviction eviction(sequence, views, options, workspace);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
@@ -64,6 +65,16 @@ Status CheckGeometry(const kvevict_geometry& g) {
   return Status();
 }
 
+// One that does not fit is larger than any.
+CheckedSize Largest(std::initializer_list<CheckedSize> sizes) {
+  CheckedSize largest(0);
+  for (const CheckedSize& size : sizes) {
+    if (!size.ok()) return size;
+    if (size.value() > largest.value()) largest = size;
+  }
+  return largest;
+}
+
 // Hands out aligned parts of a workspace.
 class Layout {
  public:
@@ -113,62 +124,79 @@ float Plan::softmax_scale() const {
   return 1.0f / std::sqrt(static_cast<float>(geometry_.k_head_dim));
 }
 
-bool Plan::CapturesQueries() const {
-  return SignalOf(policy_) == Signal::kWindowAttention;
+Shaping Plan::ShapingOf(const SignalInfo& signal) const {
+  return MakeShaping(policy_, signal,
+                     geometry_.n_q_heads / geometry_.n_kv_heads);
+}
+
+// Elements of the rows that shaping finds apart, n_layers at a time.
+CheckedSize Plan::ApartRows(const Shaping& shaping, uint32_t n_layers) const {
+  if (shaping.n_terms == 1) return CheckedSize(0);
+  return CheckedSize(std::min(n_layers, kMostApart)) *
+         CheckedSize(geometry_.n_q_heads) * CheckedSize(geometry_.max_tokens);
 }
 
 Status Plan::LayOutWorkspaces() {
   const kvevict_geometry& g = geometry_;
   const Backend& backend = context().backend();
-  CheckedSize score_all(0);  // layers
+  const CheckedSize n_layers(g.n_layers);
+  const CheckedSize tokens(g.max_tokens);
+  const auto need = [&](ScratchBytes bytes, uint32_t layers) {
+    return bytes(context(), g, policy_, layers);
+  };
+
   if (ScoreReason() == KVEVICT_REASON_NONE) {
-    const CheckedSize score_one =
-        backend.score_scratch_bytes(context(), g, policy_, 1);
-    score_all = backend.score_scratch_bytes(context(), g, policy_, g.n_layers);
-    if (!score_one.ok() || !score_all.ok()) {
+    const Shaping shaping = ShapingOf(InfoOf(Signal::kWindowAttention));
+    Layout score;
+    score_.rows = score.Add(ApartRows(shaping, 1), sizeof(float));
+    score_.scratch =
+        score.Add(Largest({need(backend.score_window->scratch_bytes, 1),
+                           need(backend.shape_scratch_bytes, 1)}),
+                  1);
+    if (!score.end().ok()) {
       return InvalidArgument(
           "max_tokens %u and obs_window %u: a workspace over size_t",
           g.max_tokens, policy_.obs_window);
     }
-    score_workspace_bytes_ = score_one.value();
+    score_.bytes = score.end().value();
   }
-  const bool ranked = RanksTokens(SignalOf(policy_));
-  const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
-  const CheckedSize n_layers(g.n_layers);
-  const CheckedSize tokens(g.max_tokens);
+
+  Layout select;
+  select_.keys = select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));
+  select_.scratch = select.Add(need(backend.select_scratch_bytes, 1), 1);
 
   Layout evict;
+  const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
   const CheckedSize keep = CheckedSize(n_lists()) *
                            CheckedSize(MaxTotalBudget(policy_, g.max_tokens,
                                                       model ? 1 : g.n_layers));
   evict_.keep_capacity = keep.value();
   evict_.keep = evict.Add(keep, sizeof(int32_t));
-  const CheckedSize rows = n_layers * CheckedSize(ranked ? g.n_kv_heads : 1);
+  const CheckedSize rows =
+      n_layers * CheckedSize(signal().Ranks() ? g.n_kv_heads : 1);
   evict_.n_scores = (rows * tokens).value();
   evict_.scores = evict.Add(rows * tokens, sizeof(float));
-  if (CapturesQueries()) {
-    evict_.score_scratch_bytes = score_all.value();
-    evict_.score_scratch = evict.Add(score_all, 1);
+  CheckedSize scratch = need(backend.select_scratch_bytes, g.n_layers);
+  if (signal().Ranks() && CanScore()) {
+    const Shaping shaping = ShapingOf(signal());
+    evict_.rows = evict.Add(ApartRows(shaping, g.n_layers), sizeof(float));
+    scratch = Largest({scratch, need(score_op().scratch_bytes, g.n_layers),
+                       need(backend.shape_scratch_bytes, g.n_layers)});
   }
-  const CheckedSize select_all =
-      backend.select_scratch_bytes(context(), g, policy_, g.n_layers);
-  evict_.select_scratch_bytes = select_all.value();
-  evict_.select_scratch = evict.Add(select_all, 1);
+  evict_.scratch = evict.Add(scratch, 1);
 
-  Layout select;
-  select_.keys = select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));
-  const CheckedSize select_one =
-      backend.select_scratch_bytes(context(), g, policy_, 1);
-  select_.scratch_bytes = select_one.value();
-  select_.scratch = select.Add(select_one, 1);
   if (!keep.ok() || !evict.end().ok() || !select.end().ok()) {
     return InvalidArgument(
         "n_layers %u, n_kv_heads %u, max_tokens %u: a workspace over size_t",
         g.n_layers, g.n_kv_heads, g.max_tokens);
   }
-  evict_.bytes = SignalOf(policy_) == Signal::kNone ? 0 : evict.end().value();
+  evict_.bytes = TouchesNothing(policy_) ? 0 : evict.end().value();
   select_.bytes = select.end().value();
   return Status();
+}
+
+bool Plan::CanScore() const {
+  return !signal().Needs(kKeys) || ScoreReason() == KVEVICT_REASON_NONE;
 }
 
 kvevict_reason Plan::ScoreReason() const {

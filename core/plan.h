@@ -8,22 +8,34 @@
 
 #include "core/backend.h"
 #include "core/context.h"
+#include "core/shaping.h"
+#include "core/signal.h"
 #include "core/status.h"
 
 namespace kvevict {
 
-// The parts of an eviction's workspace, as offsets. Once the keep lists are
-// there nobody reads the rest, which then is compaction's scratch.
+// Layers whose query heads' rows lie apart at a time.
+inline constexpr uint32_t kMostApart = 16;
+
+// The parts of an eviction's workspace, as offsets. Operations run one after the
+// other, so they share their scratch. Once the keep lists are there nobody reads
+// the rest, which then is compaction's scratch.
 struct EvictWorkspace {
   size_t keep = 0;           // i32 keep lists of all layers, end to end
   size_t keep_capacity = 0;  // elements
-  size_t scores =
-      0;  // f32 [n_layers, n_kv_heads or 1, max_tokens], become keys
+  // f32 [n_layers, n_kv_heads or 1, max_tokens], become keys
+  size_t scores = 0;
   size_t n_scores = 0;
-  size_t score_scratch = 0;
-  size_t score_scratch_bytes = 0;
-  size_t select_scratch = 0;
-  size_t select_scratch_bytes = 0;
+  // f32 [kMostApart or fewer, n_q_heads, max_tokens], where shaping wants them
+  size_t rows = 0;
+  size_t scratch = 0;
+  size_t bytes = 0;
+};
+
+// The parts of one layer's scoring.
+struct ScoreWorkspace {
+  size_t rows = 0;  // f32 [n_q_heads, max_tokens], where shaping wants them
+  size_t scratch = 0;
   size_t bytes = 0;
 };
 
@@ -31,7 +43,6 @@ struct EvictWorkspace {
 struct SelectWorkspace {
   size_t keys = 0;  // u32 [n_lists, max_tokens]
   size_t scratch = 0;
-  size_t scratch_bytes = 0;
   size_t bytes = 0;
 };
 
@@ -51,29 +62,38 @@ class Plan {
   const kvevict_geometry& geometry() const { return geometry_; }
   const kvevict_policy& policy() const { return policy_; }
   float softmax_scale() const;
-  bool CapturesQueries() const;  // the policy scores by attention
+  const SignalInfo& signal() const { return SignalOf(policy_); }
+  const ScoreOp& score_op() const {
+    return *(context().backend().*signal().op);
+  }
+  // The policy scores by queries.
+  bool ObservesQueries() const { return signal().Needs(kQueries); }
+  // Of the numbers of a signal, as the policy says.
+  Shaping ShapingOf(const SignalInfo& signal) const;
   uint32_t n_lists() const { return ListsPerLayer(geometry_, policy_); }
   // Elements of the keep lists of all layers together.
   size_t keep_capacity() const { return evict_.keep_capacity; }
 
   const EvictWorkspace& evict_workspace() const { return evict_; }
-  size_t score_workspace_bytes() const { return score_workspace_bytes_; }
+  const ScoreWorkspace& score_workspace() const { return score_; }
   const SelectWorkspace& select_workspace() const { return select_; }
 
   kvevict_reason ScoreReason() const;
+  bool CanScore() const;  // by the policy's own signal
   kvevict_reason RotateReason() const { return KVEVICT_REASON_NO_ROTATION; }
   // UNSUPPORTED, with the reason, if keys cannot be scored.
   Status CheckCanScore() const;
 
  private:
   Status LayOutWorkspaces();
+  CheckedSize ApartRows(const Shaping& shaping, uint32_t n_layers) const;
 
   const Retained<Context> context_;
   const kvevict_geometry geometry_;
   const kvevict_policy policy_;
   EvictWorkspace evict_;
   SelectWorkspace select_;
-  size_t score_workspace_bytes_ = 0;
+  ScoreWorkspace score_;
   mutable std::atomic<uint32_t> n_refs_{1};
 };
 

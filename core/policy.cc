@@ -10,39 +10,15 @@ namespace {
 
 constexpr uint32_t kMaxTokens = INT32_MAX;
 
-constexpr const char* kSignalTexts[] = {
-#define KVEVICT_SIGNAL(Name, text) text,
-#include "core/signals.inc"
-#undef KVEVICT_SIGNAL
-};
-
-constexpr struct {
-  kvevict_layer_split value;
-  const char* name;
-} kSplits[] = {
-#define KVEVICT_LAYER_SPLIT(Name, id, text, function) \
-  {static_cast<kvevict_layer_split>(id), text},
-#include "core/layer_splits.inc"
-#undef KVEVICT_LAYER_SPLIT
-};
-
-enum SplitIndex {
-#define KVEVICT_LAYER_SPLIT(Name, id, text, function) kSplit##Name,
-#include "core/layer_splits.inc"
-#undef KVEVICT_LAYER_SPLIT
-};
-
 constexpr PolicyInfo kPolicies[] = {
-#define KVEVICT_POLICY(Name, id, text, signal, shaping, budget, trigger, \
-                       paper)                                            \
-  {static_cast<kvevict_policy_kind>(id),                                 \
-   text,                                                                 \
-   Signal::k##signal,                                                    \
-   kSignalTexts[static_cast<int>(Signal::k##signal)],                    \
-   shaping,                                                              \
-   kSplits[kSplit##budget].value,                                        \
-   kSplits[kSplit##budget].name,                                         \
-   trigger,                                                              \
+#define KVEVICT_POLICY(Name, id, text, signal, shaping, defaults, trigger, \
+                       paper)                                              \
+  {static_cast<kvevict_policy_kind>(id),                                   \
+   text,                                                                   \
+   Signal::k##signal,                                                      \
+   shaping,                                                                \
+   defaults,                                                               \
+   Trigger::k##trigger,                                                    \
    paper},
 #include "core/policies.inc"
 #undef KVEVICT_POLICY
@@ -128,36 +104,24 @@ Status CheckNumbers(const kvevict_policy& p) {
 Status CheckForced(const kvevict_policy& p, uint64_t budget) {
   const uint64_t sink = p.n_sink;
   const uint64_t recent = RecentTokens(p);
-  switch (SignalOf(p)) {
-    case Signal::kNone:
-      return Status();
-    case Signal::kPosition:
-      if (sink >= budget) {
-        return InvalidArgument("n_sink %u >= budget %llu", p.n_sink,
-                               static_cast<unsigned long long>(budget));
-      }
-      return Status();
-    case Signal::kWindowAttention:
-      if (sink + recent >= budget) {
-        return InvalidArgument("n_sink %u + %s %llu >= budget %llu", p.n_sink,
-                               p.keep_window != 0 && p.obs_window >= p.n_recent
-                                   ? "obs_window"
-                                   : "n_recent",
-                               static_cast<unsigned long long>(recent),
-                               static_cast<unsigned long long>(budget));
-      }
-      return Status();
-    case Signal::kRandom:
-    case Signal::kCaller:
-      if (sink + recent > budget) {
-        return InvalidArgument("n_sink %u + n_recent %llu > budget %llu",
-                               p.n_sink,
-                               static_cast<unsigned long long>(recent),
-                               static_cast<unsigned long long>(budget));
-      }
-      return Status();
+  const auto tokens = static_cast<unsigned long long>(budget);
+  if (TouchesNothing(p)) return Status();
+  const SignalInfo& signal = SignalOf(p);
+  if (!signal.Ranks()) {
+    if (sink < budget) return Status();
+    return InvalidArgument("n_sink %u >= budget %llu", p.n_sink, tokens);
   }
-  return Internal("signal without a budget rule");
+  if (signal.Needs(kQueries)) {
+    if (sink + recent < budget) return Status();
+    return InvalidArgument("n_sink %u + %s %llu >= budget %llu", p.n_sink,
+                           p.keep_window != 0 && p.obs_window >= p.n_recent
+                               ? "obs_window"
+                               : "n_recent",
+                           static_cast<unsigned long long>(recent), tokens);
+  }
+  if (sink + recent <= budget) return Status();
+  return InvalidArgument("n_sink %u + n_recent %llu > budget %llu", p.n_sink,
+                         static_cast<unsigned long long>(recent), tokens);
 }
 
 }  // namespace
@@ -171,19 +135,18 @@ const PolicyInfo* FindPolicy(kvevict_policy_kind kind) {
   return nullptr;
 }
 
-Signal SignalOf(const kvevict_policy& policy) {
-  return FindPolicy(policy.kind)->signal;
+bool TouchesNothing(const kvevict_policy& policy) {
+  return policy.kind == KVEVICT_POLICY_NONE;
 }
 
-bool RanksTokens(Signal signal) {
-  return signal != Signal::kNone && signal != Signal::kPosition;
-}
-
-kvevict_policy DefaultPolicy(const PolicyInfo& info) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  policy.kind = info.kind;
-  policy.layer_split = info.split;
-  return policy;
+const char* TriggerText(Trigger trigger) {
+  switch (trigger) {
+    case Trigger::kNever:
+      return "never";
+    case Trigger::kPrefillEnd:
+      return "prefill end";
+  }
+  return "";
 }
 
 Status ValidatePolicy(const kvevict_policy& p) {
@@ -205,9 +168,8 @@ Status ValidatePolicy(const kvevict_policy& p) {
 }
 
 double ExactBudget(const kvevict_policy& p, uint32_t n_context) {
-  const Signal signal = SignalOf(p);
-  if (signal == Signal::kNone) return n_context;
-  if (signal == Signal::kPosition && p.n_recent > 0) {
+  if (TouchesNothing(p)) return n_context;
+  if (!SignalOf(p).Ranks() && p.n_recent > 0) {
     return double{1} * p.n_sink + p.n_recent;
   }
   return p.budget <= 1.0 ? p.budget * n_context : p.budget;
@@ -220,28 +182,27 @@ uint32_t BudgetTokens(const kvevict_policy& p, uint32_t n_context) {
 }
 
 uint32_t RecentTokens(const kvevict_policy& p) {
-  const bool window =
-      SignalOf(p) == Signal::kWindowAttention && p.keep_window != 0;
+  const bool window = SignalOf(p).Needs(kQueries) && p.keep_window != 0;
   return window ? std::max(p.n_recent, p.obs_window) : p.n_recent;
 }
 
 Status ResolvePolicy(const kvevict_policy& p, uint32_t n_context,
                      kvevict_resolved_policy* out) {
-  const Signal signal = SignalOf(p);
+  const SignalInfo& signal = SignalOf(p);
   const uint32_t budget = BudgetTokens(p, n_context);
   KV_RETURN_IF_ERROR(CheckForced(p, budget));
   out->budget = budget;
   out->n_sink = 0;
   out->n_recent = 0;
-  if (signal == Signal::kPosition) {
-    out->n_sink = std::min(p.n_sink, budget);
-    out->n_recent = budget - out->n_sink;
-  } else if (signal != Signal::kNone) {
+  if (signal.Ranks()) {
     out->n_sink = p.n_sink;
     out->n_recent = RecentTokens(p);
+  } else if (!TouchesNothing(p)) {
+    out->n_sink = std::min(p.n_sink, budget);
+    out->n_recent = budget - out->n_sink;
   }
   out->n_selected = budget - out->n_sink - out->n_recent;
-  out->obs_window = signal == Signal::kWindowAttention ? p.obs_window : 0;
+  out->obs_window = signal.Needs(kQueries) ? p.obs_window : 0;
   return Status();
 }
 

@@ -230,6 +230,24 @@ bool ReadName(std::string_view name, kvevict_policy* policy) {
 
 std::span<const Preset> Presets() { return kPresets; }
 
+kvevict_policy DefaultPolicy(const PolicyInfo& info) {
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  policy.kind = info.kind;
+  const std::string_view defaults = info.defaults;
+  // The lists' own texts, which a test reads.
+  if (!defaults.empty()) (void)ReadPairs({defaults}, defaults, &policy);
+  return policy;
+}
+
+const char* SplitText(kvevict_layer_split split) {
+  constexpr const char* kTexts[] = {
+#define KVEVICT_LAYER_SPLIT(Name, id, text, function) text,
+#include "core/layer_splits.inc"
+#undef KVEVICT_LAYER_SPLIT
+  };
+  return kTexts[split];
+}
+
 Status ParsePolicy(std::string_view text, kvevict_policy* out) {
   const Reader reader{text};
   const size_t colon = text.find(':');

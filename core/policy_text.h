@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/policy.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -17,6 +18,12 @@ struct Preset {
 };
 
 std::span<const Preset> Presets();
+
+// What a policy is before any option is given.
+kvevict_policy DefaultPolicy(const PolicyInfo& info);
+
+// The word of a valid layer split.
+const char* SplitText(kvevict_layer_split split);
 
 // See kvevict_policy_parse(). `out` is written on success only.
 Status ParsePolicy(std::string_view text, kvevict_policy* out);

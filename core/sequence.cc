@@ -24,9 +24,10 @@ Status Sequence::Create(const Plan& plan, Sequence** out) {
 Sequence::Sequence(const Plan& plan)
     : plan_(plan),
       layers_(plan.context()),
-      captured_(plan.context()),
-      captured_lse_(plan.context()),
-      jobs_(plan.context()),
+      observed_(plan.context()),
+      observed_lse_(plan.context()),
+      evictions_(plan.context()),
+      host_jobs_(plan.context()),
       counts_(plan.context()),
       ring_(plan.context()),
       lse_ring_(plan.context()),
@@ -44,31 +45,32 @@ Status Sequence::Allocate() {
   const bool on_host = plan().context().backend().on_host;
   const CheckedSize n_layers(g.n_layers);
   KV_RETURN_IF_ERROR(layers_.Allocate("slots of the layers", n_layers));
-  if (SignalOf(plan().policy()) != Signal::kNone) {
+  if (!TouchesNothing(plan().policy())) {
     KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", n_layers * CheckedSize(2)));
   }
   KV_RETURN_IF_ERROR(counts_.Allocate("counts of the layers", n_layers));
-  if (plan().CapturesQueries()) {
+  if (plan().ObservesQueries()) {
     const CheckedSize rows = n_layers * CheckedSize(plan().policy().obs_window);
-    KV_RETURN_IF_ERROR(captured_.Allocate("captured ranges", n_layers));
+    KV_RETURN_IF_ERROR(observed_.Allocate("observed ranges", n_layers));
     KV_RETURN_IF_ERROR(
         ring_.Allocate("query ring", rows * CheckedSize(QueryRowBytes())));
     if (!on_host) {
-      KV_RETURN_IF_ERROR(captured_lse_.Allocate("captured ranges", n_layers));
+      KV_RETURN_IF_ERROR(observed_lse_.Allocate("observed ranges", n_layers));
       KV_RETURN_IF_ERROR(lse_ring_.Allocate("log-sum-exp ring",
                                             rows * CheckedSize(LseRowBytes())));
     }
   }
-  if (SignalOf(plan().policy()) != Signal::kNone) {
+  if (!TouchesNothing(plan().policy())) {
     const CheckedSize n_kept(plan().keep_capacity());
-    KV_RETURN_IF_ERROR(
-        jobs_.Allocate("jobs of the layers", n_layers * CheckedSize(3)));
+    KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers",
+                                           n_layers * CheckedSize(2)));
     KV_RETURN_IF_ERROR(kept_a_.Allocate("positions of the slots", n_kept));
     KV_RETURN_IF_ERROR(kept_b_.Allocate("positions of the slots", n_kept));
     if (!on_host) {
       KV_RETURN_IF_ERROR(host_kept_.Allocate("positions of the slots", n_kept));
     }
     if (plan().context().options().select_on_host != 0) {
+      KV_RETURN_IF_ERROR(host_jobs_.Allocate("jobs on the host", n_layers));
       KV_RETURN_IF_ERROR(host_scores_.Allocate(
           "scores on the host", plan().evict_workspace().n_scores));
       KV_RETURN_IF_ERROR(host_keep_.Allocate("keep lists on the host", n_kept));
@@ -84,8 +86,8 @@ Status Sequence::Reset() {
   logical_length_ = 0;
   n_listed_ = 0;
   std::fill(layers_.begin(), layers_.end(), LayerSlots());
-  std::fill(captured_.begin(), captured_.end(), CapturedRange());
-  std::fill(captured_lse_.begin(), captured_lse_.end(), CapturedRange());
+  std::fill(observed_.begin(), observed_.end(), ObservedRange());
+  std::fill(observed_lse_.begin(), observed_lse_.end(), ObservedRange());
   return Status();
 }
 
@@ -130,7 +132,7 @@ Status Sequence::Replayed(uint32_t n_tokens) {
   }
   KV_RETURN_IF_ERROR(CheckAppend(n_tokens));
   const uint32_t window = plan().policy().obs_window;
-  for (CapturedRange& range : captured_) {
+  for (ObservedRange& range : observed_) {
     range.Add(logical_length_, n_tokens, window);
   }
   for (LayerSlots& layer : layers_) layer.stored += n_tokens;
@@ -158,8 +160,8 @@ Status Sequence::Trim(uint32_t n_tokens) {
   }
   KV_RETURN_IF_ERROR(SetDeviceLengths(n_tokens));
   for (LayerSlots& layer : layers_) layer.stored -= n_removed;
-  for (CapturedRange& range : captured_) range.Cut(n_tokens);
-  for (CapturedRange& range : captured_lse_) range.Cut(n_tokens);
+  for (ObservedRange& range : observed_) range.Cut(n_tokens);
+  for (ObservedRange& range : observed_lse_) range.Cut(n_tokens);
   logical_length_ = n_tokens;
   return Status();
 }
@@ -173,7 +175,7 @@ Status Sequence::SetDeviceLengths(uint32_t logical) {
 
 // ---- Query ring ----
 
-void CapturedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
+void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
   if (n_rows == 0) return;
   if (first > end || first < begin) begin = first;
   end = first + n_rows;
@@ -220,10 +222,10 @@ Status Sequence::CheckPositions(uint32_t n_rows,
   return Status();
 }
 
-Status Sequence::CaptureRows(std::span<const kvevict_plane> layers,
+Status Sequence::ObserveRows(std::span<const kvevict_plane> layers,
                              uint32_t n_rows, uint32_t first_position,
                              uint8_t* rings) {
-  CaptureArgs args;
+  ObserveArgs args;
   args.layers = layers;
   args.n_heads = plan().geometry().n_q_heads;
   args.window = plan().policy().obs_window;
@@ -237,13 +239,13 @@ Status Sequence::CaptureRows(std::span<const kvevict_plane> layers,
   }
   args.rings = rings;
   const Context& context = plan().context();
-  return context.backend().capture(context, stream_, args);
+  return context.backend().observe(context, stream_, args);
 }
 
-Status Sequence::Capture(uint32_t first_layer,
+Status Sequence::Observe(uint32_t first_layer,
                          std::span<const kvevict_plane> queries,
                          uint32_t n_rows, uint32_t first_position) {
-  if (!plan().CapturesQueries()) return Status();
+  if (!plan().ObservesQueries()) return Status();
   const kvevict_geometry& g = plan().geometry();
   KV_RETURN_IF_ERROR(plan().CheckCanScore());
   for (size_t i = 0; i < queries.size(); ++i) {
@@ -254,33 +256,33 @@ Status Sequence::Capture(uint32_t first_layer,
   KV_RETURN_IF_ERROR(CheckPositions(n_rows, &first));
   if (n_rows == 0) return Status();
   KV_RETURN_IF_ERROR(
-      CaptureRows(queries, n_rows, first_position, QueryRing(first_layer)));
+      ObserveRows(queries, n_rows, first_position, QueryRing(first_layer)));
   for (size_t i = 0; i < queries.size(); ++i) {
-    captured_[first_layer + i].Add(first, n_rows, plan().policy().obs_window);
-    if (captured_lse_.size() > 0) {  // those of replaced rows are old
-      captured_lse_[first_layer + i].Cut(first);
+    observed_[first_layer + i].Add(first, n_rows, plan().policy().obs_window);
+    if (observed_lse_.size() > 0) {  // those of replaced rows are old
+      observed_lse_[first_layer + i].Cut(first);
     }
   }
   return Status();
 }
 
-Status Sequence::CaptureLse(uint32_t layer, const kvevict_plane& row_lse,
+Status Sequence::ObserveLse(uint32_t layer, const kvevict_plane& row_lse,
                             uint32_t n_rows, uint32_t first_position) {
-  if (!plan().CapturesQueries()) return Status();
+  if (!plan().ObservesQueries()) return Status();
   KV_RETURN_IF_ERROR(
       CheckRows(layer, row_lse, "row_lse", KVEVICT_DTYPE_F32, 1, n_rows));
   uint32_t first = first_position;
   KV_RETURN_IF_ERROR(CheckPositions(n_rows, &first));
-  if (n_rows == 0 || captured_lse_.size() == 0) return Status();
+  if (n_rows == 0 || observed_lse_.size() == 0) return Status();
   KV_RETURN_IF_ERROR(
-      CaptureRows({&row_lse, 1}, n_rows, first_position, LseRing(layer)));
-  captured_lse_[layer].Add(first, n_rows, plan().policy().obs_window);
+      ObserveRows({&row_lse, 1}, n_rows, first_position, LseRing(layer)));
+  observed_lse_[layer].Add(first, n_rows, plan().policy().obs_window);
   return Status();
 }
 
 Status Sequence::CheckWindow(uint32_t layer) const {
   const uint32_t window = plan().policy().obs_window;
-  const CapturedRange& known = captured_[layer];
+  const ObservedRange& known = observed_[layer];
   const LayerSlots& slots = layers_[layer];
   if (window > slots.stored) {
     return InvalidArgument("layer %u: obs_window %u > %u stored tokens", layer,
@@ -310,23 +312,24 @@ Status Sequence::CheckWindow(uint32_t layer) const {
       layer, window);
 }
 
-void Sequence::FillQueries(LayerJob* job) const {
+QueryRows Sequence::WindowQueries(uint32_t layer) const {
   const kvevict_geometry& g = plan().geometry();
   const uint32_t window = plan().policy().obs_window;
   const DType dtype = static_cast<DType>(g.q_dtype);
-  job->queries.base = QueryRing(job->layer);
-  job->queries.row_stride = static_cast<int64_t>(QueryRowBytes());
-  job->queries.element_stride = ElementBytes(dtype);
-  job->queries.dtype = dtype;
-  job->query_head_stride = int64_t{g.k_head_dim} * ElementBytes(dtype);
-  job->first_row = (logical_length_ - window) % window;
-  if (captured_lse_.size() > 0 &&
-      captured_lse_[job->layer].Covers(logical_length_ - window,
-                                       logical_length_)) {
-    job->row_lse = reinterpret_cast<const float*>(LseRing(job->layer));
-    job->lse_row_stride = static_cast<int64_t>(LseRowBytes());
-    job->lse_head_stride = sizeof(float);
+  QueryRows queries;
+  queries.rows.base = QueryRing(layer);
+  queries.rows.row_stride = static_cast<int64_t>(QueryRowBytes());
+  queries.rows.element_stride = ElementBytes(dtype);
+  queries.rows.dtype = dtype;
+  queries.head_stride = int64_t{g.k_head_dim} * ElementBytes(dtype);
+  queries.first_row = (logical_length_ - window) % window;
+  if (observed_lse_.size() > 0 &&
+      observed_lse_[layer].Covers(logical_length_ - window, logical_length_)) {
+    queries.lse = reinterpret_cast<const float*>(LseRing(layer));
+    queries.lse_row_stride = static_cast<int64_t>(LseRowBytes());
+    queries.lse_head_stride = sizeof(float);
   }
+  return queries;
 }
 
 // ---- Slots and positions ----
@@ -334,7 +337,7 @@ void Sequence::FillQueries(LayerJob* job) const {
 SlotPositions Sequence::DevicePositions(uint32_t layer) const {
   const LayerSlots& l = layers_[layer];
   return {l.n_kept == 0 ? nullptr : kept_ + l.kept_offset, l.n_kept,
-          l.tail_position};
+          plan().n_lists(), l.tail_position};
 }
 
 Status Sequence::HostPositions(uint32_t layer, SlotPositions* out) const {
@@ -351,12 +354,12 @@ Status Sequence::HostPositions(uint32_t layer, SlotPositions* out) const {
   return Status();
 }
 
-std::span<LayerJob> Sequence::jobs() const {
-  return {jobs_.data(), layers_.size()};
+std::span<LayerEviction> Sequence::evictions() const {
+  return {evictions_.data(), layers_.size()};
 }
 
-std::span<LayerJob> Sequence::active_jobs() const {
-  return {jobs_.data() + layers_.size(), layers_.size()};
+std::span<LayerEviction> Sequence::active() const {
+  return {evictions_.data() + layers_.size(), layers_.size()};
 }
 
 std::span<uint32_t> Sequence::counts() const {
@@ -366,10 +369,10 @@ std::span<uint32_t> Sequence::counts() const {
 HostCopy Sequence::host_copy() const {
   return {host_scores_.data(),
           host_keep_.data(),
-          {jobs_.data() + 2 * layers_.size(), layers_.size()}};
+          {host_jobs_.data(), host_jobs_.size()}};
 }
 
-Status Sequence::Commit(std::span<LayerJob> jobs, uint32_t n_in_row) {
+Status Sequence::Commit(std::span<LayerEviction> layers, uint32_t n_in_row) {
   int32_t* next = kept_ == kept_a_.data() ? kept_b_.data() : kept_a_.data();
   const Context& context = plan().context();
   const uint32_t n_lists = plan().n_lists();
@@ -377,33 +380,31 @@ Status Sequence::Commit(std::span<LayerJob> jobs, uint32_t n_in_row) {
   size_t offset = 0;
   size_t n_mapped = 0;
   for (uint32_t l = 0; l < layers_.size(); ++l) {
-    LayerJob job = jobs[l];
+    const LayerEviction layer = layers[l];
     LayerSlots& slots = layers_[l];
-    const uint32_t owner = one_list ? 0 : job.owner;
+    const uint32_t owner = one_list ? 0 : layer.owner;
     if (owner != l) {  // owners come first
       slots = layers_[owner];
       continue;
     }
-    const bool evicted = job.n_keep < job.n_tokens;
-    job.slots = DevicePositions(l);
-    job.new_positions = next + offset;
-    if (evicted) {
-      slots.stored = slots.n_kept = job.n_keep;
-      slots.n_kept_in_row = std::min(n_in_row, job.n_keep);
+    MapJob map{
+        DevicePositions(l), {nullptr, n_lists, slots.n_kept}, next + offset};
+    if (layer.n_keep < layer.n_tokens) {
+      map.keep = layer.move.keep;
+      slots.stored = slots.n_kept = layer.n_keep;
+      slots.n_kept_in_row = std::min(n_in_row, layer.n_keep);
       slots.tail_position = logical_length_;
-    } else {
-      job.keep = nullptr;
-      job.n_keep = slots.n_kept;
     }
     slots.kept_offset = offset;
     offset += uint64_t{n_lists} * slots.n_kept;
-    jobs[n_mapped++] = job;
+    layers[n_mapped++].map = map;
   }
   kept_ = next;
   n_listed_ = offset;
   host_kept_is_current_ = false;
   KV_RETURN_IF_ERROR(context.backend().map_positions(
-      context, stream_, {jobs.first(n_mapped), n_lists}));
+      context, stream_,
+      {Jobs<MapJob>(layers.first(n_mapped), &LayerEviction::map)}));
   for (size_t l = 0; l < layers_.size(); ++l) counts_[l] = layers_[l].stored;
   return SetDeviceLengths(logical_length_);
 }

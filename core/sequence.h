@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/device_array.h"
+#include "core/layer_eviction.h"
 #include "core/plan.h"
 #include "core/status.h"
 
@@ -24,7 +25,7 @@ struct LayerSlots {
 };
 
 // Positions whose rows a layer's ring holds: [begin, end).
-struct CapturedRange {
+struct ObservedRange {
   uint32_t begin = 0;
   uint32_t end = 0;
 
@@ -43,9 +44,9 @@ struct CapturedRange {
 
 // Where an eviction selects on the host while its cache is on the device.
 struct HostCopy {
-  float* scores;             // as many as the workspace holds
-  int32_t* keep;             // keep_capacity()
-  std::span<LayerJob> jobs;  // [n_layers]
+  float* scores;              // as many as the workspace holds
+  int32_t* keep;              // keep_capacity()
+  std::span<SelectJob> jobs;  // [n_layers]
 };
 
 class Sequence {
@@ -67,9 +68,9 @@ class Sequence {
   Status Replayed(uint32_t n_tokens);
   Status Trim(uint32_t n_tokens);
   // Of first_layer and those after it, a plane each.
-  Status Capture(uint32_t first_layer, std::span<const kvevict_plane> queries,
+  Status Observe(uint32_t first_layer, std::span<const kvevict_plane> queries,
                  uint32_t n_rows, uint32_t first_position);
-  Status CaptureLse(uint32_t layer, const kvevict_plane& row_lse,
+  Status ObserveLse(uint32_t layer, const kvevict_plane& row_lse,
                     uint32_t n_rows, uint32_t first_position);
 
   // Lists per layer are told apart by `list`; KV heads that share one have list
@@ -84,25 +85,25 @@ class Sequence {
 
   // Whether the rings hold what scoring a layer needs, and its window is whole.
   Status CheckWindow(uint32_t layer) const;
-  // Sets the fields of a job that speak of queries.
-  void FillQueries(LayerJob* job) const;
+  // The rows that the rings hold of a layer's window.
+  QueryRows WindowQueries(uint32_t layer) const;
 
   // Scratch of an eviction.
-  std::span<LayerJob> jobs() const;         // [n_layers]
-  std::span<LayerJob> active_jobs() const;  // [n_layers]
-  std::span<uint32_t> counts() const;       // [n_layers]
+  std::span<LayerEviction> evictions() const;  // [n_layers]
+  std::span<LayerEviction> active() const;     // [n_layers]
+  std::span<uint32_t> counts() const;          // [n_layers]
   bool selects_on_host() const { return host_scores_.size() > 0; }
   HostCopy host_copy() const;
 
-  // Records an eviction on device and host: a job per layer, in order. Jobs
-  // with n_keep == n_tokens lost nothing; of the others the last n_in_row stay.
-  Status Commit(std::span<LayerJob> jobs, uint32_t n_in_row);
+  // Records an eviction on device and host: one per layer, in order. Those with
+  // n_keep == n_tokens lost nothing; of the others the last n_in_row stay.
+  Status Commit(std::span<LayerEviction> layers, uint32_t n_in_row);
 
  private:
   Status Allocate();
   Status CheckAppend(uint32_t n_tokens) const;
   // The rows of a chunk that stay, into the rings of neighbouring layers.
-  Status CaptureRows(std::span<const kvevict_plane> layers, uint32_t n_rows,
+  Status ObserveRows(std::span<const kvevict_plane> layers, uint32_t n_rows,
                      uint32_t first_position, uint8_t* rings);
   Status CheckRows(size_t layer, const kvevict_plane& rows, const char* name,
                    kvevict_dtype dtype, uint32_t n_elements,
@@ -120,9 +121,10 @@ class Sequence {
   Stream stream_ = nullptr;
   uint32_t logical_length_ = 0;
   Array<LayerSlots> layers_;
-  Array<CapturedRange> captured_;
-  Array<CapturedRange> captured_lse_;
-  Array<LayerJob> jobs_;    // [3, n_layers]
+  Array<ObservedRange> observed_;
+  Array<ObservedRange> observed_lse_;
+  Array<LayerEviction> evictions_;  // [2, n_layers]
+  Array<SelectJob> host_jobs_;
   Array<uint32_t> counts_;  // [n_layers]
   DeviceArray<uint8_t>
       ring_;  // [n_layers, obs_window, n_q_heads, k_head_dim] of q_dtype

@@ -6,26 +6,28 @@
 
 namespace kvevict::cuda {
 
-Status CheckKeepLists(const Context& context, Stream stream,
-                      const LayerJob& job, uint32_t n_lists, KeepOrder order,
-                      const char* name) {
-  if (!DeviceOf(context).debug() || job.n_keep == 0) return Status();
+Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
+                      KeepOrder order, const char* name) {
+  if (!DeviceOf(context).debug() || job.keep.count == 0) return Status();
   const bool any_order = order == KeepOrder::kAny;
-  CheckKeepParams p{AddressOf(job.keep), DeviceOf(context).debug_word(),
-                    job.n_tokens,        job.n_keep,
-                    any_order,           0};
+  CheckKeepParams p{AddressOf(job.keep.slots),
+                    DeviceOf(context).debug_word(),
+                    job.n_tokens,
+                    job.keep.count,
+                    any_order,
+                    0};
   KV_RETURN_IF_ERROR(Clear(context, stream, p.n_wrong, sizeof(uint32_t)));
-  KV_RETURN_IF_ERROR(Launch(
-      context, stream, KernelId::check_keep,
-      {BlocksFor(job.n_keep, kCheckKeepThreads), n_lists, 1, kCheckKeepThreads},
-      p));
+  KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::check_keep,
+                            {BlocksFor(job.keep.count, kCheckKeepThreads),
+                             job.keep.n_lists, 1, kCheckKeepThreads},
+                            p));
   uint32_t n_wrong = 0;
   KV_RETURN_IF_ERROR(context.backend().read(
       context, stream, reinterpret_cast<const void*>(p.n_wrong),
       sizeof(n_wrong), &n_wrong));
   if (n_wrong == 0) return Status();
   return InvalidArgument(
-      "%s: %u of layer %u's slots %s n_tokens %u", name, n_wrong, job.layer,
+      "%s: %u of the slots listed %s n_tokens %u", name, n_wrong,
       any_order ? "are not below" : "do not ascend strictly below",
       job.n_tokens);
 }

@@ -11,9 +11,8 @@ enum class KeepOrder { kAscending, kAny };
 
 // With debug set: INVALID_ARGUMENT unless the slots of a job's keep lists are
 // below n_tokens and in that order. Waits. `name` is what the caller calls them.
-Status CheckKeepLists(const Context& context, Stream stream,
-                      const LayerJob& job, uint32_t n_lists, KeepOrder order,
-                      const char* name);
+Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
+                      KeepOrder order, const char* name);
 
 }  // namespace kvevict::cuda
 

@@ -62,43 +62,41 @@ Status LaunchByChunks(const Context& context, Stream stream,
 
 }  // namespace
 
-CheckedSize CompactViewScratchBytes(const Context&, const LayerJob& job) {
+CheckedSize CompactViewScratchBytes(const Context&, const MoveJob& job) {
   CheckedSize most(0);
-  (void)ForEachPlaneBatch({&job, 1}, 1, kAnyBytes, [&](PlaneBatch& batch) {
-    if (FormFor(batch.params) == CompactForm::kColumns) return Status();
-    const CheckedSize bytes = TicketBytes(batch.params, batch.longest);
-    if (bytes.value() > most.value()) most = bytes;
-    return Status();
-  });
+  (void)ForEachPlaneBatch(
+      Jobs<MoveJob>(job), kAnyBytes, [&](PlaneBatch& batch) {
+        if (FormFor(batch.params) == CompactForm::kColumns) return Status();
+        const CheckedSize bytes = TicketBytes(batch.params, batch.longest);
+        if (bytes.value() > most.value()) most = bytes;
+        return Status();
+      });
   return most;
 }
 
 Status CompactIn(CompactForm form, const Context& context, Stream stream,
                  const CompactArgs& args) {
-  return ForEachPlaneBatch(
-      args.jobs, args.n_lists, kAnyBytes, [&](PlaneBatch& batch) {
-        return form == CompactForm::kColumns
-                   ? LaunchByColumns(context, stream, batch.params)
-                   : LaunchByChunks(context, stream, args.scratch, batch);
-      });
+  return ForEachPlaneBatch(args.jobs, kAnyBytes, [&](PlaneBatch& batch) {
+    return form == CompactForm::kColumns
+               ? LaunchByColumns(context, stream, batch.params)
+               : LaunchByChunks(context, stream, args.scratch, batch);
+  });
 }
 
 Status Run_compact(const Context& context, Stream stream,
                    const CompactArgs& args) {
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::gather_rows));
-  for (const LayerJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeepLists(context, stream, job, args.n_lists,
-                                      KeepOrder::kAscending, "keep"));
+  for (const MoveJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(
+        CheckKeepLists(context, stream, job, KeepOrder::kAscending, "keep"));
   }
-  return ForEachPlaneBatch(
-      args.jobs, args.n_lists, kAnyBytes, [&](PlaneBatch& batch) {
-        const bool has_tickets =
-            TicketBytes(batch.params, batch.longest).value() <=
-            args.scratch.size();
-        return has_tickets && FormFor(batch.params) == CompactForm::kChunks
-                   ? LaunchByChunks(context, stream, args.scratch, batch)
-                   : LaunchByColumns(context, stream, batch.params);
-      });
+  return ForEachPlaneBatch(args.jobs, kAnyBytes, [&](PlaneBatch& batch) {
+    const bool has_tickets =
+        TicketBytes(batch.params, batch.longest).value() <= args.scratch.size();
+    return has_tickets && FormFor(batch.params) == CompactForm::kChunks
+               ? LaunchByChunks(context, stream, args.scratch, batch)
+               : LaunchByColumns(context, stream, batch.params);
+  });
 }
 
 }  // namespace kvevict::cuda

@@ -10,24 +10,17 @@ namespace kvevict::cuda {
 
 #define KVEVICT_OP(name, Args) \
   Status Run_##name(const Context& context, Stream stream, const Args& args);
+#define KVEVICT_SCORE_OP(name) extern const ScoreOp kOp_##name;
 #include "core/ops.inc"
-#undef KVEVICT_OP
 
-CheckedSize ScoreScratchBytes(const Context& context,
-                              const kvevict_geometry& geometry,
-                              const kvevict_policy& policy, uint32_t n_layers);
+CheckedSize NoScratch(const Context& context, const kvevict_geometry& geometry,
+                      const kvevict_policy& policy, uint32_t n_layers);
 CheckedSize SelectScratchBytes(const Context& context,
                                const kvevict_geometry& geometry,
                                const kvevict_policy& policy, uint32_t n_layers);
 
-CheckedSize CompactViewScratchBytes(const Context& context,
-                                    const LayerJob& job);
-CheckedSize ReorderScratchBytes(const Context& context, const LayerJob& job,
-                                uint32_t n_lists);
-
-// Compiles every form of the scorer that calls may launch.
-Status PrepareScoring(const Context& context, const kvevict_geometry& geometry,
-                      const kvevict_policy& policy);
+CheckedSize CompactViewScratchBytes(const Context& context, const MoveJob& job);
+CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
 
 }  // namespace kvevict::cuda
 

@@ -5,13 +5,13 @@
 
 namespace kvevict::cuda {
 
-bool PlaneBatch::Add(const LayerJob& job, const kvevict_plane& plane,
-                     uint32_t n_lists, uint64_t most_bytes) {
+bool PlaneBatch::Add(const MoveJob& job, const kvevict_plane& plane,
+                     uint64_t most_bytes) {
   GatherParams& p = params;
   RowLayout rows = LayoutOf(*job.view, plane);
   uint32_t row_bytes = RowBytes(plane);
   const uint32_t n_heads = job.view->n_kv_heads;
-  const uint64_t plane_bytes = uint64_t{job.n_keep} * n_heads * row_bytes;
+  const uint64_t plane_bytes = uint64_t{job.keep.count} * n_heads * row_bytes;
   uint32_t n_pieces = 1;
   if (plane.dtype == KVEVICT_DTYPE_OPAQUE ||
       rows.element_stride == int64_t{row_bytes / plane.head_dim}) {
@@ -21,7 +21,8 @@ bool PlaneBatch::Add(const LayerJob& job, const kvevict_plane& plane,
     row_bytes /= plane.head_dim;
   }
   const bool alike = SameLayout(p.rows, rows) && p.row_bytes == row_bytes &&
-                     p.n_pieces == n_pieces;
+                     p.n_pieces == n_pieces && p.n_heads == n_heads &&
+                     p.n_lists == job.keep.n_lists;
   const bool has_room = p.n_planes < GatherParams::kMaxPlanes &&
                         n_bytes + plane_bytes <= most_bytes;
   if (p.n_planes > 0 && !(alike && has_room)) return false;
@@ -29,10 +30,10 @@ bool PlaneBatch::Add(const LayerJob& job, const kvevict_plane& plane,
   p.row_bytes = row_bytes;
   p.n_pieces = n_pieces;
   p.n_heads = n_heads;
-  p.n_lists = n_lists;
+  p.n_lists = job.keep.n_lists;
   p.planes[p.n_planes++] = {plane.data, AddressOf(job.view->block_table),
-                            AddressOf(job.keep), job.n_keep, 0};
-  longest = std::max(longest, job.n_keep);
+                            AddressOf(job.keep.slots), job.keep.count, 0};
+  longest = std::max(longest, job.keep.count);
   n_bytes += plane_bytes;
   return true;
 }

@@ -21,14 +21,13 @@ struct PlaneBatch {
   // False, and nothing changes, if the plane lies otherwise than those that are
   // in, if an argument has no room for it, or if it would be too many bytes. An
   // empty batch takes any plane.
-  bool Add(const LayerJob& job, const kvevict_plane& plane, uint32_t n_lists,
-           uint64_t most_bytes);
+  bool Add(const MoveJob& job, const kvevict_plane& plane, uint64_t most_bytes);
 };
 
 // Calls run(PlaneBatch&) for all planes of the jobs, but none without kept rows.
 template <typename Run>
-Status ForEachPlaneBatch(std::span<const LayerJob> jobs, uint32_t n_lists,
-                         uint64_t most_bytes, const Run& run) {
+Status ForEachPlaneBatch(Jobs<MoveJob> jobs, uint64_t most_bytes,
+                         const Run& run) {
   PlaneBatch batch;
   const auto flush = [&] {
     const Status status = batch.longest > 0 ? run(batch) : Status();
@@ -36,22 +35,22 @@ Status ForEachPlaneBatch(std::span<const LayerJob> jobs, uint32_t n_lists,
     return status;
   };
   uint32_t n_companions = 0;
-  for (const LayerJob& job : jobs) {
+  for (const MoveJob& job : jobs) {
     n_companions = std::max(n_companions, job.view->n_companions);
   }
   // Plane by plane over the layers, since the same plane lies alike in most.
   for (uint32_t i = 0; i < 2 + n_companions; ++i) {
-    for (const LayerJob& job : jobs) {
+    for (const MoveJob& job : jobs) {
       const kvevict_view& view = *job.view;
       if (i >= 2 && i - 2 >= view.n_companions) continue;
       const kvevict_plane& plane = i == 0   ? view.k
                                    : i == 1 ? view.v
                                             : view.companions[i - 2];
-      if (!IsPresent(plane) || batch.Add(job, plane, n_lists, most_bytes)) {
+      if (!IsPresent(plane) || batch.Add(job, plane, most_bytes)) {
         continue;
       }
       KV_RETURN_IF_ERROR(flush());
-      batch.Add(job, plane, n_lists, most_bytes);
+      batch.Add(job, plane, most_bytes);
     }
   }
   return flush();

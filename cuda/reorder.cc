@@ -31,14 +31,14 @@ Steps StepsOf(uint32_t unit) {
   return {KernelId::reorder_stage_1, KernelId::reorder_place_1};
 }
 
-CheckedSize BytesOf(const LayerJob& job, uint64_t row_bytes) {
-  return CheckedSize(job.n_keep) * CheckedSize(row_bytes);
+CheckedSize BytesOf(const MoveJob& job, uint64_t row_bytes) {
+  return CheckedSize(job.keep.count) * CheckedSize(row_bytes);
 }
 
 }  // namespace
 
 // Grows with the list: scratch for a longer one serves a shorter one.
-CheckedSize ReorderScratchBytes(const Context&, const LayerJob& job, uint32_t) {
+CheckedSize ReorderScratchBytes(const Context&, const MoveJob& job) {
   uint64_t widest = 0;
   ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
     widest = std::max<uint64_t>(
@@ -53,11 +53,10 @@ CheckedSize ReorderScratchBytes(const Context&, const LayerJob& job, uint32_t) {
 
 Status Run_reorder(const Context& context, Stream stream,
                    const ReorderArgs& args) {
-  KV_RETURN_IF_ERROR(CheckKeepLists(context, stream, args.job, args.n_lists,
-                                    KeepOrder::kAny, "slots"));
+  KV_RETURN_IF_ERROR(
+      CheckKeepLists(context, stream, args.job, KeepOrder::kAny, "slots"));
   return ForEachPlaneBatch(
-      {&args.job, 1}, args.n_lists, args.scratch.size(),
-      [&](PlaneBatch& batch) {
+      Jobs<MoveJob>(args.job), args.scratch.size(), [&](PlaneBatch& batch) {
         GatherParams& p = batch.params;
         const uint32_t unit = ColumnUnit(GatherUnit(p));
         p.columns_per_block = ChunkColumns(p, unit);

@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "core/view.h"
 #include "cuda/kernels/params.h"
+#include "cuda/launch.h"
 
 namespace kvevict::cuda {
 
@@ -31,16 +32,27 @@ inline bool SameLayout(const RowLayout& a, const RowLayout& b) {
 }
 
 // The tokens of the longest job; no layer is shorter than one.
-inline uint32_t LongestOf(std::span<const LayerJob> jobs) {
+template <typename Job>
+uint32_t LongestOf(Jobs<Job> jobs) {
   uint32_t longest = 1;
-  for (const LayerJob& job : jobs) longest = std::max(longest, job.n_tokens);
+  for (const Job& job : jobs) longest = std::max(longest, job.n_tokens);
   return longest;
+}
+
+template <typename Job>
+uint32_t Size(Jobs<Job> jobs) {
+  return static_cast<uint32_t>(jobs.size());
+}
+
+// As the kernels have it.
+inline SlotPositions ParamsOf(const kvevict::SlotPositions& slots) {
+  return {AddressOf(slots.kept), slots.n_kept, slots.tail_position};
 }
 
 // Calls run(items) for runs of at most `most` neighbours that go together.
 template <typename T, typename Together, typename Run>
-Status ForEachBatch(std::span<const T> items, size_t most,
-                    const Together& together, const Run& run) {
+Status ForEachBatch(Jobs<T> items, size_t most, const Together& together,
+                    const Run& run) {
   while (!items.empty()) {
     size_t n = 1;
     while (n < items.size() && n < most && together(items[0], items[n])) ++n;
@@ -48,6 +60,13 @@ Status ForEachBatch(std::span<const T> items, size_t most,
     items = items.subspan(n);
   }
   return Status();
+}
+
+// The same where any go together.
+template <typename T, typename Run>
+Status ForEachBatch(Jobs<T> items, size_t most, const Run& run) {
+  return ForEachBatch(
+      items, most, [](const T&, const T&) { return true; }, run);
 }
 
 }  // namespace kvevict::cuda

@@ -1,21 +1,20 @@
-// The window's attention: two launches for layers that lie alike, then pooling.
+// The window's attention: two launches for layers that lie alike.
 #include <algorithm>
 
 #include "core/dtype.h"
-#include "core/policy.h"
+#include "core/shaping.h"
+#include "core/signal.h"
 #include "core/view.h"
 #include "cuda/device_state.h"
 #include "cuda/kernels/params.h"
-#include "cuda/kernels/pool1d.h"
 #include "cuda/kernels/window_attention.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
+#include "cuda/reduce_rows.h"
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
 namespace {
-
-static_assert(kvevict::kMaxPoolKernel <= kMaxPoolKernel);
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
@@ -23,40 +22,41 @@ constexpr float kLog2E = 1.44269504088896340736f;
 
 enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
 
-struct Shaping {
+struct Form {
   uint32_t group;
   uint32_t window;
-  bool pools;
-  bool pools_first;  // rows of query heads, reduced afterwards
   Out out;
+  bool reduces_after;  // rows of query heads, reduced by a launch of their own
 
-  Shaping(const kvevict_geometry& g, const kvevict_policy& policy)
-      : group(g.n_q_heads / g.n_kv_heads),
-        window(policy.obs_window),
-        pools(policy.pool != KVEVICT_POOL_NONE && policy.pool_kernel > 1) {
+  Form(const kvevict_geometry& g, const kvevict_policy& policy,
+       bool per_query_head)
+      : group(g.n_q_heads / g.n_kv_heads), window(policy.obs_window) {
     const bool max = policy.group_reduce == KVEVICT_REDUCE_MAX;
-    const bool commutes = max == (policy.pool == KVEVICT_POOL_MAX);
-    pools_first = pools && group > 1 && !commutes &&
-                  policy.shaping_order == KVEVICT_SHAPING_POOL_THEN_REDUCE;
-    if (group == 1) {
-      out = kSumOfGroup;
-    } else if (pools_first || (max && !CanReduceByMax(window))) {
-      out = kRowPerHead;
+    const bool reduces = group > 1 && !per_query_head;
+    reduces_after = reduces && max && !CanReduceByMax(window);
+    if (per_query_head || reduces_after) {
+      out = group == 1 ? kSumOfGroup : kRowPerHead;
     } else {
-      out = max ? kMaxOfGroup : kSumOfGroup;
+      out = reduces && max ? kMaxOfGroup : kSumOfGroup;
     }
   }
+
+  // By the plan's own form.
+  Form(const kvevict_geometry& g, const kvevict_policy& policy)
+      : Form(g, policy,
+             MakeShaping(policy, InfoOf(Signal::kWindowAttention),
+                         g.n_q_heads / g.n_kv_heads)
+                     .n_terms > 1) {}
 };
 
 // Of the summed weights of a row of scores.
-float WeightScale(const Shaping& shaping, const kvevict_policy& policy) {
+float WeightScale(const Form& form, const kvevict_policy& policy) {
   float scale = 1.0f;
   if (policy.window_reduce == KVEVICT_REDUCE_MEAN) {
-    scale /= static_cast<float>(shaping.window);
+    scale /= static_cast<float>(form.window);
   }
-  if (shaping.out == kSumOfGroup &&
-      policy.group_reduce == KVEVICT_REDUCE_MEAN) {
-    scale /= static_cast<float>(shaping.group);
+  if (form.out == kSumOfGroup && policy.group_reduce == KVEVICT_REDUCE_MEAN) {
+    scale /= static_cast<float>(form.group);
   }
   return scale;
 }
@@ -67,21 +67,21 @@ uint32_t SmOf(const Context& context) {
 
 ModuleKey ScorerOf(const Context& context, const kvevict_geometry& g,
                    const kvevict_policy& policy, bool paged, bool mma) {
-  const Shaping shaping(g, policy);
+  const Form form(g, policy);
   const uint32_t tile_keys = TileKeys(mma, g.k_head_dim, SmOf(context));
   ModuleKey key;
   key.module = ModuleId::window_attention;
   key.Add("KV_Q_DTYPE", g.q_dtype);
   key.Add("KV_K_DTYPE", g.k_dtype);
   key.Add("KV_HEAD_DIM", g.k_head_dim);
-  key.Add("KV_WINDOW", shaping.window);
-  key.Add("KV_GROUP", shaping.group);
+  key.Add("KV_WINDOW", form.window);
+  key.Add("KV_GROUP", form.group);
   key.Add("KV_PAGED", paged);
   key.Add("KV_USE_MMA", mma);
   key.Add("KV_TILE_KEYS", tile_keys);
-  key.Add("KV_OUT", shaping.out);
+  key.Add("KV_OUT", form.out);
   key.dynamic_shared_bytes =
-      ShapeWindowAttention(mma, g.k_head_dim, shaping.window, shaping.group,
+      ShapeWindowAttention(mma, g.k_head_dim, form.window, form.group,
                            tile_keys)
           .dynamic_shared_bytes;
   return key;
@@ -109,23 +109,23 @@ Status CheckAligned(const char* what, uint64_t data,
       what, static_cast<unsigned long long>(data), element_bytes);
 }
 
-Status CheckAligned(const LayerJob& job, const kvevict_geometry& g) {
+Status CheckAligned(const ScoreJob& job, const kvevict_geometry& g) {
   const RowLayout keys = LayoutOf(*job.view, job.view->k);
   KV_RETURN_IF_ERROR(CheckAligned("keys", job.view->k.data,
                                   {keys.row_stride, keys.element_stride,
                                    g.n_kv_heads > 1 ? keys.head_stride : 0,
                                    keys.block_size > 0 ? keys.block_stride : 0},
                                   ElementBytes(static_cast<DType>(g.k_dtype))));
-  KV_RETURN_IF_ERROR(
-      CheckAligned("queries", AddressOf(job.queries.base),
-                   {job.queries.row_stride, job.queries.element_stride,
-                    g.n_q_heads > 1 ? job.query_head_stride : 0},
-                   ElementBytes(job.queries.dtype)));
-  if (job.row_lse == nullptr) return Status();
-  return CheckAligned(
-      "row_lse", AddressOf(job.row_lse),
-      {job.lse_row_stride, g.n_q_heads > 1 ? job.lse_head_stride : 0},
-      sizeof(float));
+  KV_RETURN_IF_ERROR(CheckAligned(
+      "queries", AddressOf(job.queries.rows.base),
+      {job.queries.rows.row_stride, job.queries.rows.element_stride,
+       g.n_q_heads > 1 ? job.queries.head_stride : 0},
+      ElementBytes(job.queries.rows.dtype)));
+  if (job.queries.lse == nullptr) return Status();
+  return CheckAligned("row_lse", AddressOf(job.queries.lse),
+                      {job.queries.lse_row_stride,
+                       g.n_q_heads > 1 ? job.queries.lse_head_stride : 0},
+                      sizeof(float));
 }
 
 // ---- Layers that go in one launch ----
@@ -136,27 +136,28 @@ bool IsMultipleOf(uint64_t unit, std::initializer_list<uint64_t> values) {
 }
 
 // Whether the rows of a job lie as the tensor cores want them.
-bool LayoutAllowsMma(const LayerJob& job) {
+bool LayoutAllowsMma(const ScoreJob& job) {
   const RowLayout keys = LayoutOf(*job.view, job.view->k);
   const auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
-  const int64_t element = ElementBytes(job.queries.dtype);
+  const int64_t element = ElementBytes(job.queries.rows.dtype);
   return keys.element_stride == element &&
-         job.queries.element_stride == element &&
+         job.queries.rows.element_stride == element &&
          IsMultipleOf(16, {job.view->k.data, u(keys.row_stride),
                            u(keys.head_stride), u(keys.block_stride)}) &&
-         IsMultipleOf(4, {AddressOf(job.queries.base),
-                          u(job.queries.row_stride), u(job.query_head_stride)});
+         IsMultipleOf(
+             4, {AddressOf(job.queries.rows.base),
+                 u(job.queries.rows.row_stride), u(job.queries.head_stride)});
 }
 
-bool GoTogether(const LayerJob& a, const LayerJob& b) {
+bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return SameLayout(LayoutOf(*a.view, a.view->k),
                     LayoutOf(*b.view, b.view->k)) &&
-         a.queries.row_stride == b.queries.row_stride &&
-         a.queries.element_stride == b.queries.element_stride &&
-         a.query_head_stride == b.query_head_stride &&
-         (a.row_lse == nullptr) == (b.row_lse == nullptr) &&
-         a.lse_row_stride == b.lse_row_stride &&
-         a.lse_head_stride == b.lse_head_stride &&
+         a.queries.rows.row_stride == b.queries.rows.row_stride &&
+         a.queries.rows.element_stride == b.queries.rows.element_stride &&
+         a.queries.head_stride == b.queries.head_stride &&
+         (a.queries.lse == nullptr) == (b.queries.lse == nullptr) &&
+         a.queries.lse_row_stride == b.queries.lse_row_stride &&
+         a.queries.lse_head_stride == b.queries.lse_head_stride &&
          LayoutAllowsMma(a) == LayoutAllowsMma(b);
 }
 
@@ -166,10 +167,10 @@ uint32_t MostSplits(uint32_t max_tokens) {
 }
 
 // Scratch: the log-sum-exps of one launch, then rows of query heads.
-CheckedSize PartialBytes(const kvevict_geometry& g, const Shaping& shaping,
+CheckedSize PartialBytes(const kvevict_geometry& g, const Form& form,
                          uint32_t n_layers) {
   return (CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
-          CheckedSize(g.n_q_heads) * CheckedSize(shaping.window) *
+          CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
           CheckedSize(MostSplits(g.max_tokens)) * CheckedSize(sizeof(float)))
       .AlignUp(256);
 }
@@ -178,150 +179,114 @@ CheckedSize PartialBytes(const kvevict_geometry& g, const Shaping& shaping,
 
 class Scorer {
  public:
-  Scorer(const Context& context, Stream stream, const ScoreWindowArgs& args)
+  Scorer(const Context& context, Stream stream, const ScoreArgs& args)
       : context_(context),
         stream_(stream),
         args_(args),
         g_(args.geometry),
         policy_(args.policy),
-        shaping_(g_, policy_) {}
+        form_(g_, policy_, args.per_query_head) {}
 
   // What a launch needs, before the first of them.
-  Status Prepare(std::span<const LayerJob> jobs) const {
-    for (const LayerJob& job : jobs) KV_RETURN_IF_ERROR(CheckAligned(job, g_));
+  Status Prepare(Jobs<ScoreJob> jobs) const {
+    for (const ScoreJob& job : jobs) KV_RETURN_IF_ERROR(CheckAligned(job, g_));
+    // Of shaping, which follows.
+    KV_RETURN_IF_ERROR(Require(context_, stream_, ModuleId::pool1d));
     return Require(context_, stream_, ScorerOf(jobs[0]));
   }
 
-  Status Run(std::span<const LayerJob> jobs) const {
+  Status Run(Jobs<ScoreJob> jobs) const {
     KV_RETURN_IF_ERROR(Attend(jobs));
-    if (shaping_.out != kRowPerHead) {
-      return Pool(jobs, g_.n_kv_heads, /*rows=*/false);
-    }
-    if (!shaping_.pools_first) {
-      KV_RETURN_IF_ERROR(ReduceGroups(jobs));
-      return Pool(jobs, g_.n_kv_heads, /*rows=*/false);
-    }
-    KV_RETURN_IF_ERROR(Pool(jobs, g_.n_q_heads, /*rows=*/true));
-    return ReduceGroups(jobs);
+    return form_.reduces_after ? ReduceGroups(jobs) : Status();
   }
 
  private:
-  // f32 [n_q_heads, n_tokens] of a job.
-  uint64_t RowsOf(std::span<const LayerJob> jobs, size_t i) const {
-    uint64_t address =
-        AddressOf(args_.scratch.data()) +
-        PartialBytes(g_, shaping_, static_cast<uint32_t>(args_.jobs.size()))
-            .value();
+  // f32 [n_q_heads, n_tokens] of a job, where they are reduced afterwards.
+  uint64_t ApartRowsOf(Jobs<ScoreJob> jobs, size_t i) const {
+    uint64_t address = AddressOf(args_.scratch.data()) +
+                       PartialBytes(g_, form_, Size(args_.jobs)).value();
     for (size_t j = 0; j < i; ++j) {
       address += uint64_t{g_.n_q_heads} * jobs[j].n_tokens * sizeof(float);
     }
     return address;
   }
 
-  bool UsesMma(const LayerJob& job) const {
+  bool UsesMma(const ScoreJob& job) const {
     return DTypesAllowMma(context_, g_, policy_) && LayoutAllowsMma(job);
   }
-  ModuleKey ScorerOf(const LayerJob& job) const {
+  ModuleKey ScorerOf(const ScoreJob& job) const {
     return cuda::ScorerOf(context_, g_, policy_, job.view->block_size != 0,
                           UsesMma(job));
   }
-  Status Attend(std::span<const LayerJob> jobs) const;
-  Status Pool(std::span<const LayerJob> jobs, uint32_t n_rows, bool rows) const;
-  Status ReduceGroups(std::span<const LayerJob> jobs) const;
+  Status Attend(Jobs<ScoreJob> jobs) const;
+  Status ReduceGroups(Jobs<ScoreJob> jobs) const;
 
   const Context& context_;
   const Stream stream_;
-  const ScoreWindowArgs& args_;
+  const ScoreArgs& args_;
   const kvevict_geometry& g_;
   const kvevict_policy& policy_;
-  const Shaping shaping_;
+  const Form form_;
 };
 
-Status Scorer::Attend(std::span<const LayerJob> jobs) const {
-  const LayerJob& first = jobs[0];
+Status Scorer::Attend(Jobs<ScoreJob> jobs) const {
+  const ScoreJob& first = jobs[0];
   const KeySplits splits = SplitKeys(LongestOf(jobs));
   ScoreParams p{};
   p.keys = LayoutOf(*first.view, first.view->k);
-  p.query_row_stride = first.queries.row_stride;
-  p.query_head_stride = first.query_head_stride;
-  p.query_element_stride = first.queries.element_stride;
-  p.lse_row_stride = first.lse_row_stride;
-  p.lse_head_stride = first.lse_head_stride;
+  p.query_row_stride = first.queries.rows.row_stride;
+  p.query_head_stride = first.queries.head_stride;
+  p.query_element_stride = first.queries.rows.element_stride;
+  p.lse_row_stride = first.queries.lse_row_stride;
+  p.lse_head_stride = first.queries.lse_head_stride;
   p.partial_lse = AddressOf(args_.scratch.data());
   p.scale_log2e = args_.softmax_scale * kLog2E;
-  p.weight_scale = WeightScale(shaping_, policy_);
+  p.weight_scale = WeightScale(form_, policy_);
   p.n_kv_heads = g_.n_kv_heads;
   p.n_splits = splits.n_splits;
   p.keys_per_split = splits.keys_per_split;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const LayerJob& job = jobs[i];
+    const ScoreJob& job = jobs[i];
     ScoreLayer& layer = p.layers[i];
-    layer.queries = AddressOf(job.queries.base);
+    layer.queries = AddressOf(job.queries.rows.base);
     layer.keys = job.view->k.data;
     layer.block_table = AddressOf(job.view->block_table);
-    layer.row_lse = AddressOf(job.row_lse);
+    layer.row_lse = AddressOf(job.queries.lse);
     layer.scores =
-        shaping_.out == kRowPerHead ? RowsOf(jobs, i) : AddressOf(job.scores);
+        form_.reduces_after ? ApartRowsOf(jobs, i) : AddressOf(job.rows);
     layer.n_tokens = job.n_tokens;
-    layer.first_row = job.first_row;
+    layer.first_row = job.queries.first_row;
   }
   const bool mma = UsesMma(first);
   const WindowAttentionShape shape =
-      ShapeWindowAttention(mma, g_.k_head_dim, shaping_.window, shaping_.group,
+      ShapeWindowAttention(mma, g_.k_head_dim, form_.window, form_.group,
                            TileKeys(mma, g_.k_head_dim, SmOf(context_)));
   const ModuleKey module = ScorerOf(first);
   const LaunchShape launch{splits.n_splits, g_.n_kv_heads,
                            static_cast<uint32_t>(jobs.size()), shape.threads,
                            shape.dynamic_shared_bytes};
-  if (first.row_lse == nullptr) {
+  if (first.queries.lse == nullptr) {
     KV_RETURN_IF_ERROR(
         Launch(context_, stream_, module, KernelId::window_lse, launch, p));
   }
   return Launch(context_, stream_, module, KernelId::window_scores, launch, p);
 }
 
-Status Scorer::Pool(std::span<const LayerJob> jobs, uint32_t n_rows,
-                    bool rows) const {
-  if (!shaping_.pools && policy_.keep_window == 0) return Status();
-  PoolParams p{};
-  p.n_rows = n_rows;
-  p.kernel = shaping_.pools ? policy_.pool_kernel : 1;
-  p.is_max = policy_.pool == KVEVICT_POOL_MAX;
-  p.edge_shrinks = policy_.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    p.layers[i] = {rows ? RowsOf(jobs, i) : AddressOf(jobs[i].scores),
-                   jobs[i].n_tokens, PooledTokens(policy_, jobs[i].n_tokens)};
-  }
-  return Launch(context_, stream_, KernelId::pool_rows,
-                {n_rows, static_cast<uint32_t>(jobs.size()), 1, kPoolThreads},
-                p);
-}
-
-Status Scorer::ReduceGroups(std::span<const LayerJob> jobs) const {
-  ReduceParams p{};
+Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
+  ReduceParams p = ReductionOf(policy_.group_reduce, form_.group);
   p.n_out_rows = g_.n_kv_heads;
-  p.n_terms = shaping_.group;
-  p.is_max = policy_.group_reduce == KVEVICT_REDUCE_MAX;
-  p.scale = policy_.group_reduce == KVEVICT_REDUCE_MEAN
-                ? 1.0f / static_cast<float>(shaping_.group)
-                : 1.0f;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    p.layers[i] = {RowsOf(jobs, i), AddressOf(jobs[i].scores), jobs[i].n_tokens,
-                   PooledTokens(policy_, jobs[i].n_tokens)};
+    p.layers[i] = {ApartRowsOf(jobs, i), AddressOf(jobs[i].rows),
+                   jobs[i].n_tokens, jobs[i].n_tokens};
   }
-  return Launch(context_, stream_, KernelId::reduce_rows,
-                {ReduceBlocks(LongestOf(jobs)), g_.n_kv_heads,
-                 static_cast<uint32_t>(jobs.size()), kReduceThreads},
-                p);
+  return LaunchReduction(context_, stream_, p, LongestOf(jobs), Size(jobs));
 }
 
-}  // namespace
-
-CheckedSize ScoreScratchBytes(const Context&, const kvevict_geometry& g,
-                              const kvevict_policy& policy, uint32_t n_layers) {
-  const Shaping shaping(g, policy);
-  CheckedSize bytes = PartialBytes(g, shaping, n_layers);
-  if (shaping.out == kRowPerHead) {
+CheckedSize ScratchBytes(const Context&, const kvevict_geometry& g,
+                         const kvevict_policy& policy, uint32_t n_layers) {
+  const Form form(g, policy);
+  CheckedSize bytes = PartialBytes(g, form, n_layers);
+  if (form.reduces_after) {
     bytes = bytes + CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
                         CheckedSize(g.n_q_heads) * CheckedSize(g.max_tokens) *
                         CheckedSize(sizeof(float));
@@ -329,8 +294,9 @@ CheckedSize ScoreScratchBytes(const Context&, const kvevict_geometry& g,
   return bytes;
 }
 
-Status PrepareScoring(const Context& context, const kvevict_geometry& g,
-                      const kvevict_policy& policy) {
+// Every form that calls may launch.
+Status Prepare(const Context& context, const kvevict_geometry& g,
+               const kvevict_policy& policy) {
   if (!FindDType(g.q_dtype)->can_score || !FindDType(g.k_dtype)->can_score) {
     return Status();
   }
@@ -347,17 +313,18 @@ Status PrepareScoring(const Context& context, const kvevict_geometry& g,
   return Status();
 }
 
-Status Run_score_window(const Context& context, Stream stream,
-                        const ScoreWindowArgs& args) {
+Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
   const Scorer scorer(context, stream, args);
   const auto for_each_launch = [&](const auto& run) {
     return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether, run);
   };
   KV_RETURN_IF_ERROR(for_each_launch(
-      [&](std::span<const LayerJob> jobs) { return scorer.Prepare(jobs); }));
-  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::pool1d));
-  return for_each_launch(
-      [&](std::span<const LayerJob> jobs) { return scorer.Run(jobs); });
+      [&](Jobs<ScoreJob> jobs) { return scorer.Prepare(jobs); }));
+  return for_each_launch([&](Jobs<ScoreJob> jobs) { return scorer.Run(jobs); });
 }
+
+}  // namespace
+
+const ScoreOp kOp_score_window = {Run, ScratchBytes, Prepare};
 
 }  // namespace kvevict::cuda

@@ -24,7 +24,7 @@ static const resolve_row kRows[] = {
     {"custom:budget=0.001,sink=0", 100, 1, 0, 0, 1, 0},
     {"custom:budget=1e300,sink=0", 100, 100, 0, 0, 100, 0},
     {"custom:budget=1e-300,sink=0", 2147483647, 1, 0, 0, 1, 0},
-    {"random:budget=101", 100, 100, 4, 0, 96, 0},
+    {"random:budget=101", 100, 100, 0, 0, 100, 0},
     /* snapkv: sink + window < budget; what they leave is selected */
     {"snapkv:budget=37", 100, 37, 4, 32, 1, 32},
     {"snapkv:budget=100,recent=64", 200, 100, 4, 64, 32, 32},
@@ -69,8 +69,8 @@ static const struct {
     {"streaming-llm:budget=0.01", 400, {"4", "4", NULL}},
     {"streaming-llm:budget=100", 4, {"4", "4", NULL}},
     {"streaming-llm:recent=10", 3, {"4", "3", NULL}},
-    {"random:budget=0.01,recent=6", 900, {"4", "6", "9"}},
-    {"custom:budget=0.01,recent=6", 900, {"4", "6", "9"}},
+    {"random:budget=0.01,sink=4,recent=6", 900, {"4", "6", "9"}},
+    {"custom:budget=0.01,sink=4,recent=6", 900, {"4", "6", "9"}},
 };
 
 Test(policy_resolve, too_small_a_budget_is_an_error_that_names_the_numbers) {

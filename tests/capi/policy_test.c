@@ -16,13 +16,17 @@ Test(policy, init_macro_equals_init_function) {
   cr_assert(test_same_policy(&policy, &macro));
 }
 
-Test(policy, init_differs_from_the_macro_in_kind_and_pyramid_split_only) {
+Test(policy, init_differs_from_the_macro_where_the_header_says) {
   for (kvevict_policy_kind kind = KVEVICT_POLICY_NONE;
        kind <= KVEVICT_POLICY_CUSTOM; ++kind) {
     kvevict_policy expected = KVEVICT_POLICY_INIT;
     expected.kind = kind;
     if (kind == KVEVICT_POLICY_PYRAMIDKV) {
       expected.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC;
+    }
+    if (kind == KVEVICT_POLICY_RANDOM || kind == KVEVICT_POLICY_CUSTOM) {
+      expected.n_sink = 0;
+      expected.pool = KVEVICT_POOL_NONE;
     }
     kvevict_policy policy;
     EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, kind));

@@ -343,7 +343,8 @@ Test(score, runs_threads_and_workspace_contents_do_not_matter) {
 
 Test(score, the_policys_kind_does_not_matter) {
   const char* const kPolicies[] = {"snapkv:window=8", "none:window=8",
-                                   "custom:window=8", "pyramidkv:window=8"};
+                                   "custom:window=8,pool=avg7",
+                                   "pyramidkv:window=8"};
   float* first = NULL;
   for (int i = 0; i < 4; ++i) {
     const test_scene_spec spec = {

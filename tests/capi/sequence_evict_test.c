@@ -197,8 +197,9 @@ Test(evict, one_list_serves_the_scope) {
 }
 
 Test(evict, random_is_reproducible_and_depends_on_the_seed) {
-  const char* const kPolicies[] = {"random:budget=30", "random:budget=30",
-                                   "random:budget=30,seed=1"};
+  const char* const kPolicies[] = {"random:budget=30,sink=4",
+                                   "random:budget=30,sink=4",
+                                   "random:budget=30,sink=4,seed=1"};
   int32_t lists[3][2][30];
   for (int i = 0; i < 3; ++i) {
     test_model* m = Model(kPolicies[i]);
@@ -222,7 +223,7 @@ Test(evict, random_favours_no_token) {
   enum { kSeeds = 400 };
   for (int seed = 0; seed < kSeeds; ++seed) {
     char policy[64];
-    snprintf(policy, sizeof policy, "random:budget=36,seed=%d", seed);
+    snprintf(policy, sizeof policy, "random:budget=36,sink=4,seed=%d", seed);
     test_model_spec spec = Spec(policy);
     spec.n_layers = 1;
     spec.n_kv_heads = spec.n_q_heads = 1;

@@ -218,6 +218,19 @@ static float GridScore(test_random* random) {
   }
 }
 
+/* A width of 1 pools nothing. */
+static void MaxPool(const float* row, uint32_t n, uint32_t width, float* out) {
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t begin = i < width / 2 ? 0 : i - width / 2;
+    const uint32_t end = n - i <= width / 2 ? n : i + width / 2 + 1;
+    out[i] = row[begin];
+    for (uint32_t j = begin; j < end; ++j) {
+      if (isnan(row[j]) || row[j] > out[i]) out[i] = row[j];
+      if (isnan(out[i])) break;
+    }
+  }
+}
+
 Test(property, custom_scores_select_exactly_as_the_oracle) {
   test_random random = test_random_start("property custom");
   static float scores[3][3][kMaxTokens];
@@ -225,6 +238,10 @@ Test(property, custom_scores_select_exactly_as_the_oracle) {
   for (int i = 0; i < 150; ++i) {
     char policy[300];
     RandomPolicy(&random, "custom", policy, sizeof policy);
+    /* Averages round, maxima do not. */
+    const uint32_t width = 1 + 2 * test_random_below(&random, 4);
+    snprintf(policy + strlen(policy), sizeof policy - strlen(policy),
+             ",pool=max%u", width);
     const test_model_spec spec = RandomSpec(&random, policy);
     test_model* m = test_model_create(&spec, random);
     for (int round = 0; round < 3; ++round) {
@@ -270,8 +287,8 @@ Test(property, custom_scores_select_exactly_as_the_oracle) {
             if (l2 != l && p->scope != KVEVICT_SCOPE_MODEL) continue;
             for (uint32_t h2 = 0; h2 < spec.n_kv_heads; ++h2) {
               if (h2 != h && p->scope == KVEVICT_SCOPE_KV_HEAD) continue;
-              memcpy(rows + (size_t)n_rows * before[l].n, scores[l2][h2],
-                     before[l].n * sizeof(float));
+              MaxPool(scores[l2][h2], before[l].n, width,
+                      rows + (size_t)n_rows * before[l].n);
               n_rows += 1;
             }
           }

@@ -9,8 +9,7 @@
 #include "capi/guard.h"
 #include "core/plan.h"
 #include "core/policy.h"
-#include "cuda/kernels/params.h"
-#include "cuda/kernels/pool1d.h"
+#include "core/shaping.h"
 #include "cuda/launch.h"
 #include "tests/gpu/random_values.h"
 
@@ -62,11 +61,11 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
       first_scores_(gpu, scores_.n_bytes()),
       keep_(gpu, uint64_t{4} * data.workload.n_layers *
                      data.workload.n_kv_heads * data.workload.budget),
-      score_scratch_(gpu,
-                     backend()
-                         .score_scratch_bytes(context(), geometry_, policy_,
+      score_scratch_(gpu, backend()
+                              .score_window
+                              ->scratch_bytes(context(), geometry_, policy_,
                                               data.workload.n_layers)
-                         .value()),
+                              .value()),
       select_scratch_(gpu,
                       backend()
                           .select_scratch_bytes(context(), geometry_, policy_,
@@ -76,7 +75,7 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
                     2 * data.workload.PlaneBytes()),  // enough for any move
       ring_(gpu, uint64_t{4} * data.workload.budget),
       views_(data.workload.n_layers, KVEVICT_VIEW_INIT),
-      jobs_(data.workload.n_layers) {
+      layers_(data.workload.n_layers) {
   const Workload& w = data.workload;
   // About what rows of small logits have.
   const std::vector<float> lse(row_lse_.n_bytes() / 4,
@@ -93,23 +92,26 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     view.v = view.k;
     view.k.data = data.keys.address() + l * w.PlaneBytes();
     view.v.data = data.values.address() + l * w.PlaneBytes();
-    LayerJob& job = jobs_[l];
-    job.view = &view;
-    job.queries.base = data.queries.pointer<uint8_t>() + l * w.WindowBytes();
-    job.queries.row_stride = row * w.n_q_heads;
-    job.queries.element_stride = static_cast<int64_t>(w.element());
-    job.queries.dtype = static_cast<DType>(w.dtype);
-    job.query_head_stride = row;
-    job.row_lse = has_lse ? row_lse_.pointer<float>() : nullptr;
-    job.lse_row_stride = 4;
-    job.lse_head_stride = int64_t{4} * window;
-    job.layer = job.owner = l;
-    job.n_tokens = w.n_tokens;
-    job.n_keep = w.budget;
-    job.scores =
+    LayerEviction& layer = layers_[l];
+    float* const scores =
         scores_.pointer<float>() + uint64_t{l} * w.n_kv_heads * w.n_tokens;
-    job.keys = reinterpret_cast<uint32_t*>(job.scores);
-    job.keep = keep_.pointer<int32_t>() + uint64_t{l} * w.n_kv_heads * w.budget;
+    const KeepLists keep = {
+        keep_.pointer<int32_t>() + uint64_t{l} * w.n_kv_heads * w.budget,
+        w.n_kv_heads, w.budget};
+    layer.score = {l, w.n_tokens, &view, {}, {}, scores};
+    QueryRows& queries = layer.score.queries;
+    queries.rows.base = data.queries.pointer<uint8_t>() + l * w.WindowBytes();
+    queries.rows.row_stride = row * w.n_q_heads;
+    queries.rows.element_stride = static_cast<int64_t>(w.element());
+    queries.rows.dtype = static_cast<DType>(w.dtype);
+    queries.head_stride = row;
+    queries.lse = has_lse ? row_lse_.pointer<float>() : nullptr;
+    queries.lse_row_stride = 4;
+    queries.lse_head_stride = int64_t{4} * window;
+    layer.shape = {w.n_tokens, scores, scores};
+    layer.select = {
+        w.n_tokens, scores, reinterpret_cast<uint32_t*>(scores), keep, {}};
+    layer.move = {&view, w.n_tokens, keep};
   }
   std::vector<int32_t> ring(w.budget);
   std::iota(ring.begin(), ring.end(), 0);
@@ -118,48 +120,44 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
   Check(backend().prepare(context(), &geometry_, &policy_).code());
 }
 
-void Bench::Score(std::span<const LayerJob> jobs) const {
+void Bench::Score(Jobs<ScoreJob> jobs) const {
   Check(backend()
-            .score_window(
-                context(), gpu_.stream(),
-                {geometry_, policy_, 0.088f, jobs, Scratch(score_scratch_)})
+            .score_window
+            ->run(context(), gpu_.stream(),
+                  {geometry_, policy_, 0.088f, false, jobs,
+                   Scratch(score_scratch_)})
             .code());
 }
 
 // As an engine without a batched scorer does it: every captured query of every
 // layer is copied to where the kernel wants it, and launched alone.
 void Bench::ScoreQueryByQuery(uint32_t n_queries) const {
-  for (const LayerJob& layer : jobs_) {
-    LayerJob job = layer;
-    job.queries.base = staged_query_.pointer<uint8_t>();
+  for (const LayerEviction& layer : layers_) {
+    ScoreJob job = layer.score;
+    job.queries.rows.base = staged_query_.pointer<uint8_t>();
     for (uint32_t query = 0; query < n_queries; ++query) {
-      const uint64_t from =
-          cuda::AddressOf(layer.queries.base) + query * staged_query_.n_bytes();
+      const uint64_t from = cuda::AddressOf(layer.score.queries.rows.base) +
+                            query * staged_query_.n_bytes();
       Check(gpu_.driver(),
             gpu_.driver().cuMemcpyDtoDAsync(staged_query_.address(), from,
                                             staged_query_.n_bytes(),
                                             gpu_.stream()),
             "cuMemcpyDtoDAsync");
-      Score({&job, 1});
+      Score(Jobs<ScoreJob>(job));
     }
   }
 }
 
-// The launch that score_window ends with.
 void Bench::Pool() const {
-  cuda::PoolParams p{};
-  p.n_rows = geometry_.n_kv_heads;
-  p.kernel = policy_.pool_kernel;
-  p.is_max = policy_.pool == KVEVICT_POOL_MAX;
-  p.edge_shrinks = policy_.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
-  for (size_t l = 0; l < jobs_.size(); ++l) {
-    p.layers[l] = {cuda::AddressOf(jobs_[l].scores), jobs_[l].n_tokens,
-                   PooledTokens(policy_, jobs_[l].n_tokens)};
-  }
-  Check(cuda::Launch(context(), gpu_.stream(), cuda::KernelId::pool_rows,
-                     {p.n_rows, static_cast<uint32_t>(jobs_.size()), 1,
-                      cuda::kPoolThreads},
-                     p)
+  const Shaping shaping =
+      MakeShaping(policy_, InfoOf(Signal::kWindowAttention),
+                  geometry_.n_q_heads / geometry_.n_kv_heads);
+  Check(backend()
+            .shape(context(), gpu_.stream(),
+                   {shaping,
+                    geometry_.n_kv_heads,
+                    JobsOf(&LayerEviction::shape),
+                    {}})
             .code());
 }
 
@@ -173,36 +171,35 @@ void Bench::CopyScores(const Buffer& from, const Buffer& to) const {
 void Bench::Select() const {
   Check(backend()
             .select(context(), gpu_.stream(),
-                    {geometry_,
-                     policy_,
-                     jobs_,
-                     1,
+                    {JobsOf(&LayerEviction::select),
+                     geometry_.n_kv_heads,
+                     policy_.tie,
                      {policy_.n_sink, policy_.obs_window, {}},
-                     Scratch(select_scratch_),
-                     geometry_.n_kv_heads})
+                     Scratch(select_scratch_)})
             .code());
 }
 
 void Bench::Compact() const {
   Check(backend()
             .compact(context(), gpu_.stream(),
-                     {jobs_, geometry_.n_kv_heads, Scratch(move_scratch_)})
+                     {JobsOf(&LayerEviction::move), Scratch(move_scratch_)})
             .code());
 }
 
 void Bench::CompactIn(cuda::CompactForm form) const {
   Check(cuda::CompactIn(form, context(), gpu_.stream(),
-                        {jobs_, geometry_.n_kv_heads, Scratch(move_scratch_)})
+                        {JobsOf(&LayerEviction::move), Scratch(move_scratch_)})
             .code());
 }
 
 void Bench::Reorder() const {
-  for (LayerJob job : jobs_) {
-    job.keep = ring_.pointer<int32_t>();
-    Check(
-        backend()
-            .reorder(context(), gpu_.stream(), {job, 1, Scratch(move_scratch_)})
-            .code());
+  for (const LayerEviction& layer : layers_) {
+    MoveJob job = layer.move;
+    job.keep.n_lists = 1;
+    job.keep.slots = ring_.pointer<int32_t>();
+    Check(backend()
+              .reorder(context(), gpu_.stream(), {job, Scratch(move_scratch_)})
+              .code());
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/context.h"
+#include "core/layer_eviction.h"
 #include "cuda/compact.h"
 #include "tests/gpu/gpu.h"
 
@@ -54,7 +55,7 @@ class Bench {
   Bench(const Gpu& gpu, const BenchData& data, uint32_t window, bool has_lse,
         const char* shaping);
 
-  void Score() const { Score(jobs_); }
+  void Score() const { Score(JobsOf(&LayerEviction::score)); }
   void ScoreQueryByQuery(uint32_t n_queries) const;
   void Pool() const;
   void Select() const;
@@ -75,7 +76,11 @@ class Bench {
   std::span<uint8_t> Scratch(const Buffer& buffer) const {
     return {buffer.pointer<uint8_t>(), buffer.n_bytes()};
   }
-  void Score(std::span<const LayerJob> jobs) const;
+  template <typename Job>
+  Jobs<Job> JobsOf(Job LayerEviction::*job) const {
+    return Jobs<Job>(std::span(layers_), job);
+  }
+  void Score(Jobs<ScoreJob> jobs) const;
   void CopyScores(const Buffer& from, const Buffer& to) const;
 
   const Gpu& gpu_;
@@ -92,7 +97,7 @@ class Bench {
   Buffer move_scratch_;
   Buffer ring_;
   std::vector<kvevict_view> views_;
-  std::vector<LayerJob> jobs_;
+  std::vector<LayerEviction> layers_;
 };
 
 }  // namespace kvevict::gpu

@@ -103,7 +103,8 @@ void CheckEviction(const Gpu& gpu, const Case& c, const Effort& effort,
 // Scores of the caller, with ties, NaN and infinities, in device memory.
 void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
                        Report* report) {
-  constexpr char kPolicy[] = "custom:budget=50,scope=head,split=geometric";
+  constexpr char kPolicy[] =
+      "custom:budget=50,sink=4,scope=head,split=geometric";
   Twin twin(gpu, shape, effort.seed);
   Side device(&gpu, &twin, kPolicy);
   Side host(nullptr, &twin, kPolicy);
@@ -140,7 +141,7 @@ void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
 // The second eviction is told to keep positions that are gone for the most part,
 // more than its budget would hold: those that are there stay, as on the CPU.
 void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
-  const Case c = {"random:budget=50,scope=layer",
+  const Case c = {"random:budget=50,sink=4,scope=layer",
                   KVEVICT_DTYPE_BF16,
                   KVEVICT_DTYPE_BF16,
                   Layout::kTokenMajor,
@@ -222,7 +223,7 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
        64, true},
       {"streaming-llm:budget=50", bf16, bf16, Layout::kPaged, 64, false},
       {"random:budget=50,scope=head", f32, f16, Layout::kHeadMajor, 64, false},
-      {"random:budget=50,scope=layer", bf16, bf16, Layout::kTokenMajor, 64,
+      {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor, 64,
        false},
   };
   for (const Case& c : cases) {

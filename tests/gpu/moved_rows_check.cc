@@ -147,10 +147,8 @@ void CheckReorderInTurns(const Gpu& gpu, Report* report) {
   std::iota(slots.rbegin(), slots.rend(), 0);
   const Buffer lists(gpu, slots.size() * sizeof(int32_t));
   lists.Write(slots.data(), lists.n_bytes());
-  LayerJob job;
-  job.view = &e.twin.device_views()[0];
-  job.n_tokens = job.n_keep = 120;
-  job.keep = lists.pointer<int32_t>();
+  const MoveJob job{
+      &e.twin.device_views()[0], 120, {lists.pointer<int32_t>(), 1, 120}};
   const size_t plane_bytes =
       size_t{120} * kShape.n_kv_heads * kShape.head_dim * sizeof(uint16_t);
   for (const size_t n_planes : {1, 2}) {
@@ -158,11 +156,10 @@ void CheckReorderInTurns(const Gpu& gpu, Report* report) {
     const Buffer scratch(gpu, n_planes * plane_bytes);
     const uint64_t before = mock::Launches("reorder_stage_16");
     const uint64_t waits = mock::Waits();
-    Check(
-        context.backend()
-            .reorder(context, gpu.stream(),
-                     {job, 1, {scratch.pointer<uint8_t>(), scratch.n_bytes()}})
-            .code());
+    Check(context.backend()
+              .reorder(context, gpu.stream(),
+                       {job, {scratch.pointer<uint8_t>(), scratch.n_bytes()}})
+              .code());
     report->FailIf(mock::Waits() != waits, "reordering waited");
     gpu.Synchronize();
     report->FailIf(mock::Launches("reorder_stage_16") - before != 3 - n_planes,

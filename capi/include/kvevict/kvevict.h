@@ -523,14 +523,15 @@ typedef struct kvevict_policy {
    *  down and clamped to [1, context]. Default 1.0: everything. 0, negative,
    *  NaN and infinity are errors. */
   double budget;
-  uint32_t n_sink; /**< First tokens, always kept. Default 4. */
+  /** First tokens, always kept. Default 4; of random and custom 0. */
+  uint32_t n_sink;
   /** Last tokens, always kept. Default 0. StreamingLLM: its window; 0 means
    *  budget - n_sink, otherwise the budget is n_sink + n_recent. */
   uint32_t n_recent;
   uint32_t obs_window;  /**< Last queries that score, >= 1. Default 32. */
   uint32_t keep_window; /**< 1: the window's own tokens are kept; 0: they are
                                  ranked and pooled like others. Default 1. */
-  kvevict_pool pool;    /**< Default average. */
+  kvevict_pool pool;    /**< Default average; of random and custom none. */
   uint32_t pool_kernel; /**< Odd width up to 1023. Default 7. */
   kvevict_pool_edge pool_edge;  /**< Default pad. */
   kvevict_reduce window_reduce; /**< Over the window's rows; mean or sum. */
@@ -557,8 +558,8 @@ typedef struct kvevict_policy {
   }
 
 /**
- * Writes the defaults of a policy kind (KVEVICT_POLICY_INIT with that kind, and
- * for pyramidkv the geometric split).
+ * Writes the defaults of a policy kind: KVEVICT_POLICY_INIT with that kind; for
+ * pyramidkv the geometric split; for random and custom no sinks and no pooling.
  *
  * @param[in] struct_size  sizeof(*out) of the caller.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1

@@ -34,7 +34,13 @@ Status Prepare(const Context& context, const kvevict_geometry* geometry,
         key, DeviceOf(context).stream(), &module));
   }
   if (geometry == nullptr) return Status();
-  return PrepareScoring(context, *geometry, *policy);
+  // The window's door scores whatever the policy's own signal.
+  const ScoreOp* op = context.backend().*SignalOf(*policy).op;
+  for (const ScoreOp* each : {context.backend().score_window, op}) {
+    if (each == nullptr || each->prepare == nullptr) continue;
+    KV_RETURN_IF_ERROR(each->prepare(context, *geometry, *policy));
+  }
+  return Status();
 }
 
 Status CheckCapture(const Context& context, Stream stream,
@@ -51,8 +57,7 @@ Status CheckCapture(const Context& context, Stream stream,
     return device.CheckCanWait(cu_stream, "select_on_host");
   }
   // All but the scorers, which come first and ask for themselves.
-  if (RanksTokens(SignalOf(policy)) &&
-      EffectiveScope(policy) != KVEVICT_SCOPE_KV_HEAD) {
+  if (SignalOf(policy).Ranks()) {
     KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::pool1d));
   }
   for (const ModuleId module :
@@ -143,6 +148,15 @@ Status Write(const Context& context, Stream stream, const void* host,
 
 }  // namespace
 
+namespace cuda {
+
+CheckedSize NoScratch(const Context&, const kvevict_geometry&,
+                      const kvevict_policy&, uint32_t) {
+  return CheckedSize(0);
+}
+
+}  // namespace cuda
+
 const Backend kCudaBackend = {
     .name = "cuda",
     .workspace_alignment = kMemoryAlignment,
@@ -157,13 +171,13 @@ const Backend kCudaBackend = {
     .free = Free,
     .read = Read,
     .write = Write,
-    .score_scratch_bytes = ScoreScratchBytes,
+    .shape_scratch_bytes = NoScratch,
     .select_scratch_bytes = SelectScratchBytes,
     .compact_view_scratch_bytes = CompactViewScratchBytes,
     .reorder_scratch_bytes = ReorderScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,
+#define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
-#undef KVEVICT_OP
 };
 
 }  // namespace kvevict

@@ -1,0 +1,114 @@
+// The CPU filling of the table: memory here, operations in the files beside.
+#include "core/backend.h"
+
+#include <cstring>
+
+#include "core/context.h"
+#include "core/cpu/cpu.h"
+
+namespace kvevict {
+
+namespace cpu {
+
+Reduce ToReduce(kvevict_reduce reduce) {
+  switch (reduce) {
+    case KVEVICT_REDUCE_MAX:
+      return Reduce::kMax;
+    case KVEVICT_REDUCE_SUM:
+      return Reduce::kSum;
+    case KVEVICT_REDUCE_MEAN:
+      return Reduce::kMean;
+  }
+  return Reduce::kMean;  // policies have been checked
+}
+
+uint8_t* ShareOf(const Context& context, std::span<uint8_t> scratch,
+                 uint32_t worker) {
+  const size_t share = scratch.size() / context.n_workers();
+  return scratch.data() + worker * (share / kCacheLine * kCacheLine);
+}
+
+CheckedSize NoScratch(const Context&, const kvevict_geometry&,
+                      const kvevict_policy&, uint32_t) {
+  return CheckedSize(0);
+}
+
+}  // namespace cpu
+
+namespace {
+
+using namespace cpu;  // NOLINT: this file makes one table of it
+
+Status Check() { return Status(); }
+
+Status Open(const Context&, const kvevict_context_options&, DeviceState** out) {
+  *out = nullptr;
+  return Status();
+}
+
+void Close(DeviceState*) {}
+
+Status Prepare(const Context&, const kvevict_geometry*, const kvevict_policy*) {
+  return Status();
+}
+
+Status CheckCapture(const Context&, Stream, const kvevict_policy&) {
+  return Status();
+}
+
+constexpr size_t kMemoryAlignment = 256;
+
+Status Allocate(const Context& context, const char* what, size_t n_bytes,
+                void** out) {
+  *out = context.Allocate(n_bytes, kMemoryAlignment);
+  if (*out == nullptr) return OutOfMemory("%s: no %zu bytes", what, n_bytes);
+  std::memset(*out, 0, n_bytes);
+  return Status();
+}
+
+void Free(const Context& context, void* memory, size_t n_bytes) {
+  context.Free(memory, n_bytes, kMemoryAlignment);
+}
+
+Status Read(const Context&, Stream, const void* device, size_t n_bytes,
+            void* host) {
+  std::memcpy(host, device, n_bytes);
+  return Status();
+}
+
+Status Write(const Context&, Stream, const void* host, size_t n_bytes,
+             void* device) {
+  std::memcpy(device, host, n_bytes);
+  return Status();
+}
+
+CheckedSize NoViewScratch(const Context&, const MoveJob&) {
+  return CheckedSize(0);
+}
+
+}  // namespace
+
+const Backend kCpuBackend = {
+    .name = "cpu",
+    .workspace_alignment = kCacheLine,
+    .on_host = true,
+    .check = Check,
+    .gpu_at = nullptr,
+    .open = Open,
+    .close = Close,
+    .prepare = Prepare,
+    .check_capture = CheckCapture,
+    .allocate = Allocate,
+    .free = Free,
+    .read = Read,
+    .write = Write,
+    .shape_scratch_bytes = ShapeScratchBytes,
+    .select_scratch_bytes = NoScratch,
+    .compact_view_scratch_bytes = NoViewScratch,
+    .reorder_scratch_bytes = ReorderScratchBytes,
+#define KVEVICT_OP(name, Args) .name = Run_##name,
+#define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
+#include "core/ops.inc"
+};
+
+}  // namespace kvevict

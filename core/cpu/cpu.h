@@ -1,0 +1,41 @@
+// The operations of core/ops.inc on the CPU, and what they share.
+#ifndef KVEVICT_CORE_CPU_CPU_H_
+#define KVEVICT_CORE_CPU_CPU_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/backend.h"
+#include "core/checked_math.h"
+#include "core/kernels/pool1d.h"
+#include "core/status.h"
+
+namespace kvevict::cpu {
+
+#define KVEVICT_OP(name, Args) \
+  Status Run_##name(const Context& context, Stream stream, const Args& args);
+#define KVEVICT_SCORE_OP(name) extern const ScoreOp kOp_##name;
+#include "core/ops.inc"
+
+// Parts of a workspace begin at lines of their own.
+inline constexpr size_t kCacheLine = 64;
+
+// The kernels' name for it.
+Reduce ToReduce(kvevict_reduce reduce);
+
+// A worker's share of an operation's scratch: as large as everybody else's, and at a
+// cache line.
+uint8_t* ShareOf(const Context& context, std::span<uint8_t> scratch,
+                 uint32_t worker);
+
+CheckedSize NoScratch(const Context& context, const kvevict_geometry& geometry,
+                      const kvevict_policy& policy, uint32_t n_layers);
+CheckedSize ShapeScratchBytes(const Context& context,
+                              const kvevict_geometry& geometry,
+                              const kvevict_policy& policy, uint32_t n_layers);
+CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
+
+}  // namespace kvevict::cpu
+
+#endif  // KVEVICT_CORE_CPU_CPU_H_

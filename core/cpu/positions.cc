@@ -1,0 +1,36 @@
+// Positions of slots, and lengths.
+#include "core/cpu/cpu.h"
+
+namespace kvevict::cpu {
+
+Status Run_map_positions(const Context&, Stream, const MapPositionsArgs& args) {
+  for (const MapJob& job : args.jobs) {
+    int32_t* out = job.out;
+    for (uint32_t list = 0; list < job.keep.n_lists; ++list) {
+      const int32_t* keep =
+          job.keep.slots == nullptr ? nullptr : job.keep.List(list);
+      for (uint32_t i = 0; i < job.keep.count; ++i) {
+        *out++ = job.slots.PositionOf(list, keep == nullptr ? i : keep[i]);
+      }
+    }
+  }
+  return Status();
+}
+
+Status Run_set_lengths(const Context&, Stream, const SetLengthsArgs& args) {
+  for (size_t l = 0; l < args.stored.size(); ++l) {
+    args.lengths[2 * l] = args.stored[l];
+    args.lengths[2 * l + 1] = args.logical;
+  }
+  return Status();
+}
+
+Status Run_advance_lengths(const Context&, Stream,
+                           const AdvanceLengthsArgs& args) {
+  for (uint32_t i = 0; i < 2 * args.n_layers; ++i) {
+    args.lengths[i] += args.n_tokens;
+  }
+  return Status();
+}
+
+}  // namespace kvevict::cpu

@@ -1,0 +1,63 @@
+// Rows in any order: an item is a head; it moves all planes.
+#include <algorithm>
+
+#include "core/context.h"
+#include "core/cpu/cpu.h"
+#include "core/cpu/plane_rows.h"
+#include "core/kernels/reorder_rows.h"
+#include "core/view.h"
+
+namespace kvevict::cpu {
+namespace {
+
+// Scratch: the moves of all lists, a row per worker.
+
+CheckedSize MovesBytes(const MoveJob& job) {
+  return (CheckedSize(MoveWords(job.keep.count)) * CheckedSize(sizeof(int32_t)))
+      .AlignUp(kCacheLine);
+}
+
+CheckedSize SavedRowBytes(const MoveJob& job) {
+  uint32_t widest = 0;
+  ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
+    widest = std::max(widest,
+                      RowsOf(*job.view, plane, 0, job.keep.n_lists).row_bytes);
+  });
+  return CheckedSize(widest).AlignUp(kCacheLine);
+}
+
+}  // namespace
+
+CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job) {
+  if (job.keep.count == 0) return CheckedSize(0);
+  return CheckedSize(job.keep.n_lists) * MovesBytes(job) +
+         CheckedSize(context.n_workers()) * SavedRowBytes(job);
+}
+
+Status Run_reorder(const Context& context, Stream, const ReorderArgs& args) {
+  const MoveJob& job = args.job;
+  const KeepLists& keep = job.keep;
+  if (keep.count == 0) return Status();
+  const size_t moves_bytes = MovesBytes(job).value();
+  const size_t row_bytes = SavedRowBytes(job).value();
+  const auto moves = [&](uint32_t list) {
+    return reinterpret_cast<int32_t*>(args.scratch.data() + list * moves_bytes);
+  };
+  context.ParallelFor(keep.n_lists, [&](uint32_t list, uint32_t) {
+    OrderMoves(keep.List(list), keep.count, moves(list));
+  });
+  uint8_t* const saved_rows = args.scratch.data() + keep.n_lists * moves_bytes;
+  context.ParallelFor(
+      job.view->n_kv_heads, [&](uint32_t head, uint32_t worker) {
+        ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
+          const MovedRows rows = RowsOf(*job.view, plane, head, keep.n_lists);
+          if (rows.row_bytes == 0) return;
+          ReorderRowsInPlace({rows, keep.ListOf(head),
+                              moves(keep.n_lists == 1 ? 0 : head),
+                              saved_rows + worker * row_bytes});
+        });
+      });
+  return Status();
+}
+
+}  // namespace kvevict::cpu

@@ -1,0 +1,23 @@
+#include <cstring>
+
+#include "core/cpu/cpu.h"
+
+namespace kvevict::cpu {
+namespace {
+
+Status Run(const Context&, Stream, const ScoreArgs& args) {
+  for (const ScoreJob& job : args.jobs) {
+    for (uint32_t h = 0; h < args.geometry.n_kv_heads; ++h) {
+      std::memcpy(job.rows + uint64_t{h} * job.n_tokens,
+                  job.caller + h * job.caller_head_stride,
+                  job.n_tokens * sizeof(float));
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+const ScoreOp kOp_score_caller = {Run, NoScratch, nullptr};
+
+}  // namespace kvevict::cpu

@@ -1,0 +1,61 @@
+// Pooling and group reduction: an item is a layer and KV head.
+#include <algorithm>
+#include <limits>
+
+#include "core/context.h"
+#include "core/cpu/cpu.h"
+
+namespace kvevict::cpu {
+namespace {
+
+// f32 [max_tokens]: a row as it was before pooling.
+CheckedSize SpareRowBytes(uint32_t max_tokens) {
+  return (CheckedSize(max_tokens) * CheckedSize(sizeof(float)))
+      .AlignUp(kCacheLine);
+}
+
+void PoolRow(const Shaping& shaping, const float* row, uint32_t n, float* out) {
+  Pool1d(row, n, shaping.pool_kernel,
+         shaping.pool == KVEVICT_POOL_MAX ? Pool::kMax : Pool::kAvg,
+         shaping.pool_edge == KVEVICT_POOL_EDGE_PAD ? PoolEdge::kPad
+                                                    : PoolEdge::kShrink,
+         out);
+}
+
+}  // namespace
+
+CheckedSize ShapeScratchBytes(const Context& context, const kvevict_geometry& g,
+                              const kvevict_policy&, uint32_t) {
+  return SpareRowBytes(g.max_tokens) * CheckedSize(context.n_workers());
+}
+
+Status Run_shape(const Context& context, Stream, const ShapeArgs& args) {
+  const Shaping& shaping = args.shaping;
+  const uint32_t n_items =
+      static_cast<uint32_t>(args.jobs.size() * args.n_kv_heads);
+  context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
+    const ShapeJob& job = args.jobs[item / args.n_kv_heads];
+    const uint64_t head = item % args.n_kv_heads;
+    const uint32_t n = job.n_tokens - shaping.n_unpooled;
+    float* rows = job.rows + head * shaping.n_terms * job.n_tokens;
+    float* out = job.scores + head * job.n_tokens;
+    if (shaping.Pools()) {
+      float* spare =
+          reinterpret_cast<float*>(ShareOf(context, args.scratch, worker));
+      for (uint32_t t = 0; t < shaping.n_terms; ++t) {
+        float* row = rows + uint64_t{t} * job.n_tokens;
+        std::copy_n(row, n, spare);
+        PoolRow(shaping, spare, n, row);
+      }
+    }
+    if (shaping.n_terms > 1) {
+      ReduceRows(rows, shaping.n_terms, job.n_tokens, n,
+                 ToReduce(shaping.group_reduce), out);
+    }
+    std::fill(out + n, out + job.n_tokens,
+              std::numeric_limits<float>::infinity());
+  });
+  return Status();
+}
+
+}  // namespace kvevict::cpu

@@ -1,0 +1,67 @@
+// Query rows into the rings of a sequence.
+#include <algorithm>
+
+#include "core/view.h"
+#include "cuda/kernels/capture.h"
+#include "cuda/kernels/params.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+namespace {
+
+// Shape and dtype are the geometry's.
+bool SameStrides(const kvevict_plane& a, const kvevict_plane& b) {
+  return a.token_stride_bytes == b.token_stride_bytes &&
+         a.head_stride_bytes == b.head_stride_bytes &&
+         ElementStride(a) == ElementStride(b);
+}
+
+Status ObserveBatch(const Context& context, Stream stream,
+                    const ObserveArgs& args, Jobs<kvevict_plane> layers,
+                    uint8_t* rings) {
+  const kvevict_plane& rows = layers[0];
+  CaptureParams p{};
+  p.rings = AddressOf(rings);
+  p.position_address = AddressOf(args.position_address);
+  p.from_row_stride = rows.token_stride_bytes;
+  p.from_head_stride = rows.head_stride_bytes;
+  p.from_element_stride = ElementStride(rows);
+  p.n_heads = args.n_heads;
+  p.n_elements = rows.head_dim;
+  p.element_bytes = RowBytes(rows) / rows.head_dim;
+  p.window = args.window;
+  p.n_layers = static_cast<uint32_t>(layers.size());
+  for (uint32_t done = 0; done < args.n_rows; done += p.n_rows) {
+    p.n_rows = std::min(args.n_rows - done, kMaxGridY);
+    p.first_position = args.first_position + done;
+    const uint64_t row = uint64_t{args.first_row} + done;
+    for (uint32_t l = 0; l < p.n_layers; ++l) {
+      p.from[l] =
+          layers[l].data + row * static_cast<uint64_t>(p.from_row_stride);
+    }
+    p.unit = CaptureUnit(p);
+    KV_RETURN_IF_ERROR(
+        Launch(context, stream, KernelId::capture_rows,
+               {CaptureBlocks(p), p.n_rows, p.n_layers, kCaptureThreads}, p));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status Run_observe(const Context& context, Stream stream,
+                   const ObserveArgs& args) {
+  uint8_t* rings = args.rings;
+  return ForEachBatch(
+      Jobs<kvevict_plane>(args.layers), CaptureParams::kMaxLayers, SameStrides,
+      [&](Jobs<kvevict_plane> layers) {
+        KV_RETURN_IF_ERROR(ObserveBatch(context, stream, args, layers, rings));
+        rings += layers.size() * args.window * args.n_heads *
+                 uint64_t{RowBytes(layers[0])};
+        return Status();
+      });
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,44 @@
+#include "cuda/kernels/pool1d.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/reduce_rows.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+
+ReduceParams ReductionOf(kvevict_reduce reduce, uint32_t n_terms) {
+  ReduceParams p{};
+  p.n_terms = n_terms;
+  p.is_max = reduce == KVEVICT_REDUCE_MAX;
+  p.scale =
+      reduce == KVEVICT_REDUCE_MEAN ? 1.0f / static_cast<float>(n_terms) : 1.0f;
+  return p;
+}
+
+Status LaunchReduction(const Context& context, Stream stream,
+                       const ReduceParams& p, uint32_t longest,
+                       uint32_t n_layers) {
+  return Launch(context, stream, KernelId::reduce_rows,
+                {ReduceBlocks(longest), p.n_out_rows, n_layers, kReduceThreads},
+                p);
+}
+
+Status Run_reduce(const Context& context, Stream stream,
+                  const ReduceArgs& args) {
+  // Of selection, which follows.
+  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::topk));
+  return ForEachBatch(
+      args.jobs, ReduceParams::kMaxLayers, [&](Jobs<ReduceJob> batch) {
+        ReduceParams p = ReductionOf(args.reduce, args.n_rows);
+        p.n_out_rows = 1;
+        for (size_t i = 0; i < batch.size(); ++i) {
+          const ReduceJob& job = batch[i];
+          p.layers[i] = {AddressOf(job.rows), AddressOf(job.out), job.n_tokens,
+                         job.n_tokens};
+        }
+        return LaunchReduction(context, stream, p, LongestOf(batch),
+                               Size(batch));
+      });
+}
+
+}  // namespace kvevict::cuda

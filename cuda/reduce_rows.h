@@ -1,0 +1,22 @@
+// Several rows of scores become one: a launch of reduce_rows.
+#ifndef KVEVICT_CUDA_REDUCE_ROWS_H_
+#define KVEVICT_CUDA_REDUCE_ROWS_H_
+
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/status.h"
+#include "cuda/kernels/params.h"
+
+namespace kvevict::cuda {
+
+// How n_terms rows become one; the rest is the caller's to fill in.
+ReduceParams ReductionOf(kvevict_reduce reduce, uint32_t n_terms);
+
+Status LaunchReduction(const Context& context, Stream stream,
+                       const ReduceParams& p, uint32_t longest,
+                       uint32_t n_layers);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_REDUCE_ROWS_H_

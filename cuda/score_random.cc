@@ -1,0 +1,17 @@
+#include "cuda/fill_scores.h"
+#include "cuda/ops.h"
+
+namespace kvevict::cuda {
+namespace {
+
+Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+  FillScoresParams p{};
+  p.seed = args.policy.seed;
+  return FillScores(context, stream, args, KernelId::random_scores, p);
+}
+
+}  // namespace
+
+const ScoreOp kOp_score_random = {Run, NoScratch, nullptr};
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,56 @@
+// Pooling, in place, and group reduction: one launch each.
+#include "core/policy.h"
+#include "cuda/kernels/params.h"
+#include "cuda/kernels/pool1d.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/reduce_rows.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+namespace {
+
+static_assert(kvevict::kMaxPoolKernel <= kMaxPoolKernel);
+
+// Rows of the jobs, n_rows each; where they are not reduced afterwards what is not
+// pooled becomes +infinity.
+Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
+                Jobs<ShapeJob> jobs, uint32_t n_rows) {
+  return ForEachBatch(jobs, PoolParams::kMaxLayers, [&](Jobs<ShapeJob> batch) {
+    PoolParams p{};
+    p.n_rows = n_rows;
+    p.kernel = shaping.Pools() ? shaping.pool_kernel : 1;
+    p.is_max = shaping.pool == KVEVICT_POOL_MAX;
+    p.edge_shrinks = shaping.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const uint32_t n = batch[i].n_tokens;
+      p.layers[i] = {AddressOf(batch[i].rows), n, n - shaping.n_unpooled};
+    }
+    return Launch(context, stream, KernelId::pool_rows,
+                  {n_rows, Size(batch), 1, kPoolThreads}, p);
+  });
+}
+
+}  // namespace
+
+Status Run_shape(const Context& context, Stream stream, const ShapeArgs& args) {
+  const Shaping& shaping = args.shaping;
+  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::pool1d));
+  KV_RETURN_IF_ERROR(PoolRows(context, stream, shaping, args.jobs,
+                              args.n_kv_heads * shaping.n_terms));
+  if (shaping.n_terms == 1) return Status();
+  return ForEachBatch(
+      args.jobs, ReduceParams::kMaxLayers, [&](Jobs<ShapeJob> batch) {
+        ReduceParams p = ReductionOf(shaping.group_reduce, shaping.n_terms);
+        p.n_out_rows = args.n_kv_heads;
+        for (size_t i = 0; i < batch.size(); ++i) {
+          const ShapeJob& job = batch[i];
+          p.layers[i] = {AddressOf(job.rows), AddressOf(job.scores),
+                         job.n_tokens, job.n_tokens - shaping.n_unpooled};
+        }
+        return LaunchReduction(context, stream, p, LongestOf(batch),
+                               Size(batch));
+      });
+}
+
+}  // namespace kvevict::cuda
