@@ -40,7 +40,7 @@ struct Axes {
   // Whether two planes with these axes, `distance` bytes apart, share a byte: some
   // steps along the axes bridge the distance to within a unit.
   bool Reach(Wide distance, int i = 0) const {
-    if (i == 3) return distance < unit && distance > -unit;
+    if (i >= 3) return distance < unit && distance > -unit;
     const Axis& axis = axes[i];
     if (axis.n <= 1 || axis.stride == 0) return Reach(distance, i + 1);
     // Axes nest, so only the two nearest numbers of steps can do.

@@ -247,7 +247,7 @@ Status Nvrtc::Open(const char* path, int driver_major, int sm,
 
 std::string Nvrtc::Describe() const {
   std::string text = "NVRTC " + VersionText(version_) + " (sm";
-  for (const int sm : architectures_) text += " " + std::to_string(sm);
+  for (const int sm : architectures_) (text += ' ') += std::to_string(sm);
   return text + ")";
 }
 

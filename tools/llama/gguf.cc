@@ -30,7 +30,8 @@ enum ValueType : uint32_t {
 };
 
 std::string Quote(std::string_view name) {
-  return "'" + std::string(name.substr(0, 64)) + "'";
+  std::string quoted(1, '\'');
+  return quoted.append(name.substr(0, 64)) += '\'';
 }
 
 std::string_view ReadString(ByteReader& in, std::string_view what) {
