@@ -12,7 +12,8 @@ endif()
 
 # ---- Files ---------------------------------------------------------------------
 
-kvevict_install(lib/${CMAKE_LIBRARY_ARCHITECTURE} ${deb_runtime} ${deb_devel}
+# pkg-config leaves the system's own folders out only where they are named plainly.
+kvevict_install(/usr lib/${CMAKE_LIBRARY_ARCHITECTURE} ${deb_runtime} ${deb_devel}
                 ${deb_program} EXCLUDE_FROM_ALL)
 if(TARGET kvevict_cli)
   # The library lies where the dynamic linker looks anyway.

@@ -1,8 +1,19 @@
 # Provides the target `hwy`, Highway 1.2 or later, static and hidden, from the first of
-#   1. -DKVEVICT_HIGHWAY_SOURCE=dir, an unpacked source tree (./run fetches Debian's);
-#   2. find_package(hwy 1.2);
-#   3. the 1.2.0 release, downloaded and checked by hash.
+#   1. the target `hwy` of the project that we are a part of;
+#   2. -DKVEVICT_HIGHWAY_SOURCE=dir, an unpacked source tree (./run fetches Debian's);
+#   3. find_package(hwy 1.2);
+#   4. the 1.2.0 release, downloaded and checked by hash.
 set(KVEVICT_HIGHWAY_SOURCE "" CACHE PATH "Highway source tree, 1.2 or later")
+
+if(TARGET hwy)
+  get_target_property(hwy_type hwy TYPE)
+  if(NOT hwy_type STREQUAL STATIC_LIBRARY)
+    message(FATAL_ERROR "The target hwy is a ${hwy_type}; kvevict needs a STATIC_LIBRARY "
+                        "to carry in itself (HWY_FORCE_STATIC_LIBS=ON)")
+  endif()
+  message(STATUS "Highway: the target hwy that is here already")
+  return()
+endif()
 
 if(NOT KVEVICT_HIGHWAY_SOURCE)
   find_package(hwy 1.2 QUIET)

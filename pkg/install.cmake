@@ -16,9 +16,16 @@ if(TARGET kvevict_cli)
                                                "$ORIGIN/${bin_to_lib}")
 endif()
 
-# kvevict_install(LIBDIR RUNTIME DEVEL PROGRAM [EXCLUDE_FROM_ALL]): the files for a
-# library folder, as three components. Called again for every other library folder.
-function(kvevict_install libdir runtime devel program)
+# Before 1.0 a minor version may break its users.
+set(compatibility SameMajorVersion)
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(compatibility SameMinorVersion)
+endif()
+
+# kvevict_install(PREFIX LIBDIR RUNTIME DEVEL PROGRAM [EXCLUDE_FROM_ALL]): the files for
+# a library folder, as three components. Called again for every other library folder.
+# PREFIX is where pkg-config finds it, or empty: wherever the tree lies.
+function(kvevict_install prefix libdir runtime devel program)
   set(cmake_package_dir ${libdir}/cmake/kvevict)
   set(generated_dir ${PROJECT_BINARY_DIR}/install/${devel})
   set(export kvevict-targets-${devel})
@@ -41,23 +48,25 @@ function(kvevict_install libdir runtime devel program)
     pkg/kvevict-config.cmake.in ${generated_dir}/kvevict-config.cmake
     INSTALL_DESTINATION ${cmake_package_dir})
   write_basic_package_version_file(${generated_dir}/kvevict-config-version.cmake
-                                   COMPATIBILITY SameMajorVersion)
+                                   COMPATIBILITY ${compatibility})
   install(FILES ${generated_dir}/kvevict-config.cmake
                 ${generated_dir}/kvevict-config-version.cmake
           DESTINATION ${cmake_package_dir} COMPONENT ${devel} ${ARGN})
 
-  get_filename_component(full_libdir ${libdir} ABSOLUTE
-                         BASE_DIR ${CMAKE_INSTALL_PREFIX})
-  file(RELATIVE_PATH pkgconfig_to_prefix ${full_libdir}/pkgconfig
-       ${CMAKE_INSTALL_PREFIX})
+  if(NOT prefix)
+    get_filename_component(full_libdir ${libdir} ABSOLUTE
+                           BASE_DIR ${CMAKE_INSTALL_PREFIX})
+    file(RELATIVE_PATH up ${full_libdir}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+    set(prefix "\${pcfiledir}/${up}")
+  endif()
   configure_file(pkg/kvevict.pc.in ${generated_dir}/kvevict.pc @ONLY)
   install(FILES ${generated_dir}/kvevict.pc
           DESTINATION ${libdir}/pkgconfig COMPONENT ${devel} ${ARGN})
 endfunction()
 
-kvevict_install(${CMAKE_INSTALL_LIBDIR} runtime devel program)
+kvevict_install("" ${CMAKE_INSTALL_LIBDIR} runtime devel program)
 install(FILES LICENSE ${PROJECT_BINARY_DIR}/copyright
-        DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+        DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/kvevict COMPONENT runtime)
 
 if(PROJECT_IS_TOP_LEVEL AND NOT KVEVICT_SANITIZE)
   include(pkg/package.cmake)

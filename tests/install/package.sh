@@ -21,6 +21,7 @@ fi
 made=$("$source/pkg/package.sh" "$kind" "$build" "$work/dist")
 mapfile -t packages <<<"$made"
 mkdir "$work/root"
+compiler_path=()
 if [[ $kind == deb ]]; then
   [[ ${#packages[@]} -ge 2 ]]
   options=()
@@ -30,8 +31,16 @@ if [[ $kind == deb ]]; then
     dpkg-deb -x "$package" "$work/root"
   done
   prefix=$work/root/usr
-  # Installed, the library lies where the dynamic linker looks.
+  # Installed, it lies where the dynamic linker looks, and the compiler: pkg-config
+  # names no folder.
   library_path=$prefix/$libdir
+  for option in '' --static; do
+    flags=$(PKG_CONFIG_PATH=$prefix/$libdir/pkgconfig \
+      pkg-config $option --cflags --libs kvevict)
+    echo "pkg-config $option: $flags"
+    [[ $flags != *-[IL]* && $flags == *-lkvevict* ]]
+  done
+  compiler_path=(CPATH="$prefix/include" LIBRARY_PATH="$prefix/$libdir")
 else
   [[ ${#packages[@]} == 1 ]]
   tar -C "$work/root" -xf "${packages[0]}"
@@ -40,7 +49,7 @@ else
 fi
 
 for linkage in shared static; do
-  "$here/pkgconfig.sh" "$prefix" "$libdir" $linkage "$here/consumer/main.c"
+  env "${compiler_path[@]}" "$here/pkgconfig.sh" "$prefix" "$libdir" $linkage "$here/consumer/main.c"
   "$here/cmake.sh" "$prefix" "$libdir" $linkage "$here/consumer"
 done
 if [[ -x $prefix/bin/kvevict ]]; then

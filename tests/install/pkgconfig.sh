@@ -15,6 +15,8 @@ if [[ $linkage == static ]]; then
   cp -R "$prefix"/. moved
   rm moved/"$libdir"/libkvevict.so*
   export PKG_CONFIG_PATH=$work/moved/$libdir/pkgconfig
+  # Where the compiler looks by itself.
+  [[ -z ${LIBRARY_PATH:-} ]] || LIBRARY_PATH=$work/moved/$libdir
   read -ra flags <<<"$(pkg-config --static --cflags --libs kvevict)"
 else
   read -ra flags <<<"$(pkg-config --cflags --libs kvevict)"

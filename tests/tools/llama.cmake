@@ -1,6 +1,4 @@
 # The LLaMA engine: files, tokenizer, forward pass, decoding after evictions.
-find_package(nlohmann_json REQUIRED)
-
 function(kvevict_add_llama_test name)
   kvevict_add_test(tools_llama_${name} CRITERION SOURCES llama_${name}_test.cc
                    ${ARGN} LINK kvevict_llama nlohmann_json::nlohmann_json)
