@@ -21,6 +21,12 @@ int Run(int argc, char** argv) {
   AddInspectCommand(app, action);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    // No help with what is not there: "kvevict no-such-verb --help".
+    constexpr bool kOfVerbsToo = true;
+    if (app.remaining_size(kOfVerbsToo) == 0) return app.exit(help_or_version);
+    app.exit(CLI::ExtrasError(app.remaining(kOfVerbsToo)));
+    return kUsageError;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsageError;
   }

@@ -155,6 +155,11 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"demo --text /dev/null", "--model"},
       {"demo --model /dev/null", "--text"},
       {"inspect --no-such-option", "--no-such-option"},
+      {"no-such-verb", "no-such-verb"},
+      {"no-such-verb --help", "no-such-verb"},
+      {"--help no-such-verb", "no-such-verb"},
+      {"no-such-verb --version", "no-such-verb"},
+      {"demo --help --no-such-option", "--no-such-option"},
   };
   for (const auto& c : cases) {
     for (const char* json_flag : {"", " --json"}) {
