@@ -78,12 +78,13 @@ if [[ -n $nvrtc ]]; then
     --no-timings --json "$folder/small.json" >"$folder/log" 2>&1 || status=$?
   expect "the program fails: $(cat "$folder/log")" test "$status" == 0
   says "5 passed, 0 failed, 0 skipped"
-  expect "the JSON has its checks" python3 -c '
-import json, sys
-document = json.load(open(sys.argv[1]))
-assert len(document["checks"]) == 5 and document["seed"] > 0
-assert all(check["passed"] for check in document["checks"])
-' "$folder/small.json"
+  # Without an interpreter of JSON, which a small machine has not.
+  count() { grep -cE "$1" "$folder/small.json"; }
+  expect "the JSON has five checks that passed" \
+    test "$(count '^  +"passed": true,?$') $(count '"passed": false')" == "5 0"
+  expect "the JSON has a seed" test "$(count '^ "seed": [1-9][0-9]*,?$')" == 1
+  expect "the JSON is one object" \
+    test "$(head -c 1 "$folder/small.json") $(tail -n 1 "$folder/small.json")" == "{ }"
 else
   echo "skipped: no libnvrtc for the program itself"
 fi
