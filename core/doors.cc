@@ -63,7 +63,7 @@ Status CheckForced(const kvevict_resolved_policy& resolved,
     return Status();
   }
   return InvalidArgument(
-      "budget %u < n_sink %u + n_recent %u + %llu protected slots", n_keep,
+      "budget %u < sink %u + recent %u + %llu protected slots", n_keep,
       resolved.n_sink, resolved.n_recent,
       static_cast<unsigned long long>(n_protected));
 }

@@ -216,7 +216,7 @@ Status Eviction::CheckForcedFit(const LayerEviction& layer) const {
         });
     if (ends + n_protected > layer.n_keep) {
       return InvalidArgument(
-          "layer %u: budget %u < n_sink %u + n_recent %u + %llu protected "
+          "layer %u: budget %u < sink %u + recent %u + %llu protected "
           "positions",
           layer.layer, layer.n_keep, forced_.n_sink, forced_.n_recent,
           static_cast<unsigned long long>(n_protected));

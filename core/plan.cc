@@ -155,8 +155,8 @@ Status Plan::LayOutWorkspaces() {
                   1);
     if (!score.end().ok()) {
       return InvalidArgument(
-          "max_tokens %u and obs_window %u: a workspace over size_t",
-          g.max_tokens, policy_.obs_window);
+          "max_tokens %u and window %u: a workspace over size_t", g.max_tokens,
+          policy_.obs_window);
     }
     score_.bytes = score.end().value();
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/number_text.h"
+#include "core/policy_text.h"
 
 namespace kvevict {
 namespace {
@@ -45,19 +46,15 @@ Status CheckEnum(const char* name, Enum value, int last) {
 
 Status CheckEnums(const kvevict_policy& p) {
   KV_RETURN_IF_ERROR(CheckEnum("pool", p.pool, KVEVICT_POOL_MAX));
+  KV_RETURN_IF_ERROR(CheckEnum("edge", p.pool_edge, KVEVICT_POOL_EDGE_SHRINK));
+  KV_RETURN_IF_ERROR(CheckEnum("rows", p.window_reduce, KVEVICT_REDUCE_SUM));
+  KV_RETURN_IF_ERROR(CheckEnum("group", p.group_reduce, KVEVICT_REDUCE_SUM));
   KV_RETURN_IF_ERROR(
-      CheckEnum("pool_edge", p.pool_edge, KVEVICT_POOL_EDGE_SHRINK));
-  KV_RETURN_IF_ERROR(
-      CheckEnum("window_reduce", p.window_reduce, KVEVICT_REDUCE_SUM));
-  KV_RETURN_IF_ERROR(
-      CheckEnum("group_reduce", p.group_reduce, KVEVICT_REDUCE_SUM));
-  KV_RETURN_IF_ERROR(CheckEnum("shaping_order", p.shaping_order,
-                               KVEVICT_SHAPING_POOL_THEN_REDUCE));
+      CheckEnum("order", p.shaping_order, KVEVICT_SHAPING_POOL_THEN_REDUCE));
   KV_RETURN_IF_ERROR(CheckEnum("scope", p.scope, KVEVICT_SCOPE_MODEL));
-  KV_RETURN_IF_ERROR(
-      CheckEnum("scope_reduce", p.scope_reduce, KVEVICT_REDUCE_SUM));
+  KV_RETURN_IF_ERROR(CheckEnum("over", p.scope_reduce, KVEVICT_REDUCE_SUM));
   KV_RETURN_IF_ERROR(CheckEnum("tie", p.tie, KVEVICT_TIE_HIGHER_POSITION));
-  return CheckEnum("layer_split", p.layer_split,
+  return CheckEnum("split", p.layer_split,
                    KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS);
 }
 
@@ -68,31 +65,31 @@ Status CheckNumbers(const kvevict_policy& p) {
                            NumberText(p.budget).c_str());
   }
   if (p.n_sink > kMaxTokens) {
-    return InvalidArgument("n_sink %u > %u", p.n_sink, kMaxTokens);
+    return InvalidArgument("sink %u > %u", p.n_sink, kMaxTokens);
   }
   if (p.n_recent > kMaxTokens) {
-    return InvalidArgument("n_recent %u > %u", p.n_recent, kMaxTokens);
+    return InvalidArgument("recent %u > %u", p.n_recent, kMaxTokens);
   }
   if (p.obs_window < 1 || p.obs_window > kMaxTokens) {
-    return InvalidArgument("obs_window %u is not in [1, %u]", p.obs_window,
+    return InvalidArgument("window %u is not in [1, %u]", p.obs_window,
                            kMaxTokens);
   }
   if (p.keep_window > 1) {
     return InvalidArgument("keep_window %u is not 0 or 1", p.keep_window);
   }
   if (p.pool_kernel % 2 == 0 || p.pool_kernel > kMaxPoolKernel) {
-    return InvalidArgument("pool_kernel %u is not an odd number in [1, %u]",
+    return InvalidArgument("pool width %u is not an odd number in [1, %u]",
                            p.pool_kernel, kMaxPoolKernel);
   }
   if (p.window_reduce == KVEVICT_REDUCE_MAX) {
-    return InvalidArgument("window_reduce max is not mean or sum");
+    return InvalidArgument("rows max is not mean or sum");
   }
   if (!(p.pyramid_alpha > 0.0 && p.pyramid_alpha <= 1.0)) {
-    return InvalidArgument("pyramid_alpha %s is not in (0, 1]",
+    return InvalidArgument("alpha %s is not in (0, 1]",
                            NumberText(p.pyramid_alpha).c_str());
   }
   if (p.pyramid_beta < 1) {
-    return InvalidArgument("pyramid_beta %u < 1", p.pyramid_beta);
+    return InvalidArgument("beta %u < 1", p.pyramid_beta);
   }
   if (p.reserved != 0) {
     return InvalidArgument("reserved %u is not 0", p.reserved);
@@ -109,18 +106,17 @@ Status CheckForced(const kvevict_policy& p, uint64_t budget) {
   const SignalInfo& signal = SignalOf(p);
   if (!signal.Ranks()) {
     if (sink < budget) return Status();
-    return InvalidArgument("n_sink %u >= budget %llu", p.n_sink, tokens);
+    return InvalidArgument("sink %u >= budget %llu", p.n_sink, tokens);
   }
   if (signal.Needs(kQueries)) {
     if (sink + recent < budget) return Status();
-    return InvalidArgument("n_sink %u + %s %llu >= budget %llu", p.n_sink,
-                           p.keep_window != 0 && p.obs_window >= p.n_recent
-                               ? "obs_window"
-                               : "n_recent",
-                           static_cast<unsigned long long>(recent), tokens);
+    return InvalidArgument(
+        "sink %u + %s %llu >= budget %llu", p.n_sink,
+        p.keep_window != 0 && p.obs_window >= p.n_recent ? "window" : "recent",
+        static_cast<unsigned long long>(recent), tokens);
   }
   if (sink + recent <= budget) return Status();
-  return InvalidArgument("n_sink %u + n_recent %llu > budget %llu", p.n_sink,
+  return InvalidArgument("sink %u + recent %llu > budget %llu", p.n_sink,
                          static_cast<unsigned long long>(recent), tokens);
 }
 
@@ -158,9 +154,9 @@ Status ValidatePolicy(const kvevict_policy& p) {
   if (p.scope == KVEVICT_SCOPE_MODEL &&
       p.layer_split != KVEVICT_LAYER_SPLIT_UNIFORM) {
     return InvalidArgument(
-        "layer_split %d with scope model: one keep list needs the same budget "
-        "in every layer",
-        static_cast<int>(p.layer_split));
+        "split %s with scope model: one keep list needs the same budget in "
+        "every layer",
+        SplitText(p.layer_split));
   }
   // A ratio can be judged only against a context; a token count already here.
   return CheckForced(

@@ -285,12 +285,12 @@ Status Sequence::CheckWindow(uint32_t layer) const {
   const ObservedRange& known = observed_[layer];
   const LayerSlots& slots = layers_[layer];
   if (window > slots.stored) {
-    return InvalidArgument("layer %u: obs_window %u > %u stored tokens", layer,
+    return InvalidArgument("layer %u: window %u > %u stored tokens", layer,
                            window, slots.stored);
   }
   if (!known.Covers(logical_length_ - window, logical_length_)) {
     return InvalidArgument(
-        "layer %u: captured queries are of positions [%u, %u), obs_window %u "
+        "layer %u: captured queries are of positions [%u, %u), window %u "
         "needs [%u, %u)",
         layer, known.begin, known.end, window, logical_length_ - window,
         logical_length_);
@@ -308,8 +308,8 @@ Status Sequence::CheckWindow(uint32_t layer) const {
   }
   if (whole) return Status();
   return Unsupported(
-      "layer %u: tokens of the last obs_window %u positions were evicted",
-      layer, window);
+      "layer %u: tokens of the last window %u positions were evicted", layer,
+      window);
 }
 
 QueryRows Sequence::WindowQueries(uint32_t layer) const {

@@ -101,7 +101,7 @@ Test(policy_resolve, bad_arguments_are_errors) {
                  "2147483648", "2147483647");
   kvevict_policy bad = policy;
   bad.pool_kernel = 2;
-  EXPECT_INVALID(kvevict_policy_resolve(&bad, 4096, &r), "pool_kernel");
+  EXPECT_INVALID(kvevict_policy_resolve(&bad, 4096, &r), "pool width");
   cr_assert(memcmp(&r, &before, sizeof r) == 0, "out was written");
 }
 

@@ -149,7 +149,7 @@ static const typo kTypos[] = {
     {"two words", "snapkv:scope=head|layer", 14, "layer"},
     {"empty word", "snapkv:scope=,sink=4", 14, "layer"},
     {"yes or no", "snapkv:keep_window=1", 20, "yes"},
-    {"even pool", "snapkv:budget=2048,pool=avg8", 0, "pool_kernel"},
+    {"even pool", "snapkv:budget=2048,pool=avg8", 0, "pool"},
     {"zero budget", "snapkv:budget=0", 0, "budget"},
     {"nan budget", "snapkv:budget=nan", 0, "budget"},
     {"infinite budget", "snapkv:budget=inf", 0, "budget"},
@@ -170,6 +170,36 @@ Test(policy_text, typos_are_named_with_their_column) {
                    kTypos[i].word, column);
     cr_assert(test_same_policy(&policy, &before), "%s: out was written",
               kTypos[i].name);
+  }
+}
+
+/* Texts that can be read, but whose numbers do not go together. */
+Test(policy_text, messages_use_the_words_of_the_text) {
+  static const struct {
+    const char* text;
+    const char* message;
+  } kCases[] = {
+      {"snapkv:budget=0", "budget 0 is not a finite number > 0"},
+      {"snapkv:sink=4294967295", "sink 4294967295 > 2147483647"},
+      {"snapkv:recent=4294967295", "recent 4294967295 > 2147483647"},
+      {"snapkv:window=0", "window 0 is not in [1, 2147483647]"},
+      {"snapkv:pool=avg8", "pool width 8 is not an odd number in [1, 1023]"},
+      {"snapkv:rows=max", "rows max is not mean or sum"},
+      {"pyramidkv:alpha=2", "alpha 2 is not in (0, 1]"},
+      {"pyramidkv:beta=0", "beta 0 < 1"},
+      {"snapkv:budget=36", "sink 4 + window 32 >= budget 36"},
+      {"snapkv:budget=64,recent=60", "sink 4 + recent 60 >= budget 64"},
+      {"streaming-llm:budget=4", "sink 4 >= budget 4"},
+      {"random:budget=6,sink=4,recent=3", "sink 4 + recent 3 > budget 6"},
+      {"pyramidkv:scope=model",
+       "split geometric with scope model: one keep list needs the same budget "
+       "in every layer"},
+  };
+  for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
+    char expected[160];
+    snprintf(expected, sizeof expected, "policy text: %s", kCases[i].message);
+    kvevict_policy policy = KVEVICT_POLICY_INIT;
+    EXPECT_INVALID(kvevict_policy_parse(kCases[i].text, &policy), expected);
   }
 }
 
@@ -220,7 +250,7 @@ Test(policy_text, format_refuses_null_and_invalid_policies) {
                  "NULL");
   policy.pool_kernel = 4;
   EXPECT_INVALID(kvevict_policy_format(&policy, text, sizeof text, &length),
-                 "pool_kernel");
+                 "pool width");
   EXPECT_UNTOUCHED(text);
   cr_assert_eq(length, 99);
   GROWN(kvevict_policy) grown = {KVEVICT_POLICY_INIT};

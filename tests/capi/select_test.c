@@ -451,7 +451,7 @@ Test(select, more_to_keep_than_the_budget_is_an_error) {
   EXPECT_INVALID(
       kvevict_select(p->plan, 0, scores, 100, 100, slots, 7, keep, 10,
                      p->workspace, p->workspace_bytes, &n_keep, NULL),
-      "budget 10", "n_sink 2", "n_recent 2", "7 protected");
+      "budget 10", "< sink 2", "recent 2", "7 protected");
   EXPECT_UNTOUCHED(keep);
   EXPECT_UNTOUCHED(n_keep);
   test_plan_destroy(p);

@@ -247,7 +247,7 @@ Test(sequence, too_few_captured_rows_are_an_error) {
     test_model_append(m, 100);
     test_model_capture(m, 92 + missing, 8 - missing);
     test_cache* before = test_cache_clone(m->live[0]);
-    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "captured", "obs_window 8");
+    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "captured", "), window 8");
     test_expect_same_bytes(m->live[0], before, "too few rows");
     test_model_check(m, "too few rows");
     test_cache_destroy(before);

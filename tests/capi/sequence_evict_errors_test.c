@@ -207,7 +207,7 @@ Test(evict, budgets_below_what_must_stay_are_errors) {
                      (void)0, "budget 30", "4", "32");
   EXPECT_BREAKS_WITH("random:budget=6,sink=2,recent=3",
                      KVEVICT_ERROR_INVALID_ARGUMENT, (void)0, "budget 6",
-                     "n_sink 2", "n_recent 3", "2 protected");
+                     "< sink 2", "recent 3", "2 protected");
   EXPECT_BREAKS_WITH("pyramidkv:budget=37,alpha=0.5",
                      KVEVICT_ERROR_INVALID_ARGUMENT, (void)0, "budget",
                      "2 protected");

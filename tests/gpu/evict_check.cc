@@ -171,7 +171,7 @@ void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
       report->Fail("more was protected than the budget holds");
     } catch (const std::runtime_error& e) {
       report->FailIf(
-          std::string(e.what()).find("budget 50 < n_sink 4 + n_recent 0 + 47 "
+          std::string(e.what()).find("budget 50 < sink 4 + recent 0 + 47 "
                                      "protected") == std::string::npos,
           e.what());
     }

@@ -150,7 +150,7 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"demo --policy snapkv:pool=avg8", "8 is not an odd number"},
       {"demo --policy", "policy"},
       {"demo --budget 20",
-       "policy snapkv: n_sink 4 + obs_window 32 >= budget 20"},
+       "policy snapkv: sink 4 + window 32 >= budget 20"},
       {"demo --model /no/such/file --text /no/such/file", "/no/such/file"},
       {"demo --text /dev/null", "--model"},
       {"demo --model /dev/null", "--text"},

@@ -76,7 +76,7 @@ public class PolicyTests
         Assert.False(KvPolicy.TryParse("snapkv\0:budget=5", out _));
         Assert.Throws<ArgumentOutOfRangeException>(() => new KvPolicy(KvPolicyKind.SnapKV) with { Sink = -1 });
         KvPolicy invalid = new KvPolicy(KvPolicyKind.SnapKV) with { PoolKernel = 4 };
-        Assert.Contains("pool_kernel", Assert.Throws<KvEvictException>(invalid.Validate).Message);
+        Assert.Contains("pool width", Assert.Throws<KvEvictException>(invalid.Validate).Message);
         Assert.Contains("not valid", invalid.ToString());
         Assert.Throws<KvEvictException>(() => new KvPolicy((KvPolicyKind)99));
     }

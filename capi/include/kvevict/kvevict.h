@@ -513,6 +513,8 @@ typedef int32_t kvevict_layer_split;
  * What must stay has to fit: n_sink < budget for streaming-llm,
  * n_sink + max(n_recent, kept window) < budget for snapkv and pyramidkv,
  * n_sink + n_recent <= budget for random and custom.
+ *
+ * Messages call a field by its key of the text form, see kvevict_policy_parse().
  */
 typedef struct kvevict_policy {
   uint32_t struct_size;
@@ -571,12 +573,20 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
 /**
  * Reads a policy from its text form: `name` or `name:key=value,key=value`.
  *
- * name: a policy ("snapkv") or a preset ("snapkv-kvpress"). Keys: budget, sink,
- * recent, window, keep_window (yes|no), pool (none|avgN|maxN), edge
- * (pad|shrink), rows (mean|sum), group (mean|max|sum), order
- * (reduce-pool|pool-reduce), scope (head|layer|model), over (mean|max|sum:
- * scope_reduce), tie (lower|higher), split
- * (uniform|geometric|arithmetic-kvf|arithmetic-kvpress), alpha, beta, seed.
+ * name: a policy ("snapkv") or a preset ("snapkv-kvpress"). Keys, their words, and
+ * the fields they set:
+ *     budget, sink, recent, window   budget, n_sink, n_recent, obs_window
+ *     keep_window=yes|no             keep_window
+ *     pool=none|avgN|maxN            pool, pool_kernel
+ *     edge=pad|shrink                pool_edge
+ *     rows=mean|sum                  window_reduce
+ *     group=mean|max|sum             group_reduce
+ *     order=reduce-pool|pool-reduce  shaping_order
+ *     scope=head|layer|model         scope
+ *     over=mean|max|sum              scope_reduce
+ *     tie=lower|higher               tie
+ *     split=uniform|geometric|arithmetic-kvf|arithmetic-kvpress   layer_split
+ *     alpha, beta, seed              pyramid_alpha, pyramid_beta, seed
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
