@@ -63,7 +63,7 @@ kvevict_status kvevict_dtype_at(uint32_t index,
 }
 
 const char* kvevict_simd_target_at(uint32_t index) noexcept {
-  return SimdTargetAt(index);
+  return SimdTargetAt(index).name;
 }
 
 kvevict_status kvevict_context_options_init(kvevict_context_options* out,

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/backend.h"
-#include "core/simd.h"
 
 namespace kvevict {
 namespace {
@@ -73,6 +72,8 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
   KV_RETURN_IF_ERROR(CheckOptions(options));
   const Backend* backend = nullptr;
   KV_RETURN_IF_ERROR(FindBackend(options.device, &backend));
+  SimdTarget simd;
+  KV_RETURN_IF_ERROR(FindSimdTarget(options.simd_target, &simd));
 
   kvevict_context_options o = options;
   if (o.alloc == nullptr) {
@@ -80,12 +81,13 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
     o.free = DefaultFree;
   }
   if (o.n_threads == 0) o.n_threads = 1;
-  o.libcuda_path = o.libnvrtc_path = o.kernel_cache_dir = nullptr;
+  o.simd_target = o.libcuda_path = o.libnvrtc_path = o.kernel_cache_dir =
+      nullptr;
   void* memory = o.alloc(sizeof(Context), alignof(Context), o.alloc_user_data);
   if (memory == nullptr) {
     return OutOfMemory("context: no %zu bytes", sizeof(Context));
   }
-  Context* context = new (memory) Context(o, *backend);
+  Context* context = new (memory) Context(o, *backend, simd);
   if (Status status = backend->open(*context, options, &context->device_state_);
       !status.ok()) {
     context->Unref();
@@ -93,7 +95,7 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
   }
   *out = context;
   (*out)->Log(KVEVICT_LOG_INFO, "context on %s, SIMD target %s, %u worker%s",
-              backend->name, SimdTargetAt(0), o.n_threads,
+              backend->name, simd.name, o.n_threads,
               o.n_threads == 1 ? "" : "s");
   return Status();
 }

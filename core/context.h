@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/checked_math.h"
+#include "core/simd.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -27,6 +28,7 @@ class Context {
   DeviceState* device_state() const { return device_state_; }
   const kvevict_context_options& options() const { return options_; }
   uint32_t n_workers() const { return options_.n_threads; }
+  SimdTarget simd() const { return simd_; }
 
   void* Allocate(size_t n_bytes, size_t alignment) const;
   void Free(void* memory, size_t n_bytes, size_t alignment) const;
@@ -50,12 +52,14 @@ class Context {
   }
 
  private:
-  Context(const kvevict_context_options& options, const Backend& backend)
-      : options_(options), backend_(backend) {}
+  Context(const kvevict_context_options& options, const Backend& backend,
+          SimdTarget simd)
+      : options_(options), backend_(backend), simd_(simd) {}
   ~Context();
 
   const kvevict_context_options options_;  // but for the texts, not kept
   const Backend& backend_;
+  const SimdTarget simd_;
   DeviceState* device_state_ = nullptr;
   mutable std::atomic<uint32_t> n_refs_{1};
 };

@@ -1,5 +1,8 @@
 #include "core/simd.h"
 
+#include <cstdio>
+#include <cstring>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -14,12 +17,41 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvevict {
+namespace {
 
-const char* SimdTargetAt(uint32_t index) {
+size_t TableIndex(int64_t target) {
+  // The table of a build for one target has nothing else in it.
+  if constexpr ((HWY_TARGETS & (HWY_TARGETS - 1)) == 0) return 0;
+  hwy::ChosenTarget chosen;
+  chosen.Update(target);
+  return chosen.GetIndex();
+}
+
+}  // namespace
+
+SimdTarget SimdTargetAt(uint32_t index) {
   // In Highway a better target has a lower bit.
   int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
   for (; index > 0 && usable != 0; --index) usable &= usable - 1;
-  return usable == 0 ? nullptr : hwy::TargetName(usable & -usable);
+  if (usable == 0) return {};
+  const int64_t target = usable & -usable;
+  return {hwy::TargetName(target), TableIndex(target)};
+}
+
+Status FindSimdTarget(const char* name, SimdTarget* out) {
+  char names[256] = "";
+  for (uint32_t i = 0;; ++i) {
+    const SimdTarget target = SimdTargetAt(i);
+    if (target.name == nullptr) break;
+    if (name == nullptr || std::strcmp(name, target.name) == 0) {
+      *out = target;
+      return Status();
+    }
+    const size_t length = std::strlen(names);
+    std::snprintf(names + length, sizeof(names) - length, "%s%s",
+                  i == 0 ? "" : ", ", target.name);
+  }
+  return InvalidArgument("simd_target \"%.40s\" is not one of %s", name, names);
 }
 
 }  // namespace kvevict

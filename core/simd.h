@@ -1,13 +1,30 @@
-// The SIMD targets of this build that this CPU can run.
+// The SIMD targets of this build that this CPU can run. A context has one, and
+// kernels are told whose code to run: Highway's own dispatch asks a variable of
+// the whole process.
 #ifndef KVEVICT_CORE_SIMD_H_
 #define KVEVICT_CORE_SIMD_H_
 
+#include <cstddef>
 #include <cstdint>
+
+#include "core/status.h"
 
 namespace kvevict {
 
-// Best first; nullptr past the end.
-const char* SimdTargetAt(uint32_t index);
+struct SimdTarget {
+  const char* name = nullptr;  // "AVX2"
+  size_t index = 0;            // of its functions in Highway's tables
+};
+
+// Best first; one without a name past the end.
+SimdTarget SimdTargetAt(uint32_t index);
+
+// The target of that name, or the best one if it is NULL.
+Status FindSimdTarget(const char* name, SimdTarget* out);
+
+// A function of HWY_EXPORT(), as compiled for `target`.
+#define KV_DISPATCH(target, function) \
+  (*HWY_DISPATCH_TABLE(function)[(target).index])
 
 }  // namespace kvevict
 

@@ -17,6 +17,8 @@ type ContextOptions struct {
 	LogLevel LogLevel                             // lines above it are not sent
 	Log      func(level LogLevel, message string) // nil: silence; what it panics is dropped
 
+	SIMDTarget string // of SIMDTargets(): whose code the CPU's kernels run; "": the best one
+
 	Alloc, Free   uintptr // kvevict_alloc_fn and kvevict_free_fn for the library's own memory
 	AllocUserData uintptr
 
@@ -82,18 +84,19 @@ func NewContext(options *ContextOptions) (*Context, error) {
 	}
 	var err error
 	n.NThreads = count(&err, "Threads", options.Threads)
-	var texts [3]Memory
-	for i, path := range []struct {
-		name, text string
-		field      *uintptr
+	var texts [4]Memory
+	for i, text := range []struct {
+		name, value string
+		field       *uintptr
 	}{
+		{"SIMDTarget", options.SIMDTarget, &n.SIMDTarget},
 		{"LibCUDAPath", options.LibCUDAPath, &n.LibCUDAPath},
 		{"LibNVRTCPath", options.LibNVRTCPath, &n.LibNVRTCPath},
 		{"KernelCacheDir", options.KernelCacheDir, &n.KernelCacheDir},
 	} {
-		if path.text != "" && err == nil {
-			texts[i], err = zeroTerminated(path.name, path.text)
-			*path.field = uintptr(texts[i].address)
+		if text.value != "" && err == nil {
+			texts[i], err = zeroTerminated(text.name, text.value)
+			*text.field = uintptr(texts[i].address)
 		}
 	}
 	if err != nil {

@@ -209,6 +209,21 @@ func TestTables(t *testing.T) {
 	}
 }
 
+func TestContextRunsTheSIMDTargetItIsGiven(t *testing.T) {
+	for _, name := range SIMDTargets() {
+		said := ""
+		c, err := NewContext(&ContextOptions{SIMDTarget: name, LogLevel: LogInfo,
+			Log: func(_ LogLevel, line string) { said += line }})
+		must(t, err)
+		must(t, c.Close())
+		if !strings.Contains(said, "SIMD target "+name+",") {
+			t.Error(name, said)
+		}
+	}
+	_, err := NewContext(&ContextOptions{SIMDTarget: "MMX"})
+	fails(t, err, StatusInvalidArgument, `simd_target "MMX"`)
+}
+
 func TestVersionAndDevices(t *testing.T) {
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version()) || ABIVersion() != 0 {
 		t.Error(Version(), ABIVersion())

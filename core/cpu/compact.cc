@@ -17,7 +17,8 @@ Status Run_compact(const Context& context, Stream, const CompactArgs& args) {
     ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
       const MovedRows rows = RowsOf(*job.view, plane, head, job.keep.n_lists);
       if (rows.row_bytes == 0) return;
-      GatherRowsInPlace({rows, job.keep.ListOf(head), job.keep.count});
+      GatherRowsInPlace(context.simd(),
+                        {rows, job.keep.ListOf(head), job.keep.count});
     });
   });
   return Status();

@@ -10,13 +10,13 @@ Status Run_reduce(const Context& context, Stream, const ReduceArgs& args) {
   constexpr uint32_t kColumns = 4096;
   for (const ReduceJob& job : args.jobs) {
     const uint32_t n = job.n_tokens;
-    context.ParallelFor((n + kColumns - 1) / kColumns,
-                        [&](uint32_t i, uint32_t) {
-                          const uint32_t begin = i * kColumns;
-                          ReduceRows(job.rows + begin, args.n_rows, n,
-                                     std::min(kColumns, n - begin),
-                                     ToReduce(args.reduce), job.out + begin);
-                        });
+    context.ParallelFor(
+        (n + kColumns - 1) / kColumns, [&](uint32_t i, uint32_t) {
+          const uint32_t begin = i * kColumns;
+          ReduceRows(context.simd(), job.rows + begin, args.n_rows, n,
+                     std::min(kColumns, n - begin), ToReduce(args.reduce),
+                     job.out + begin);
+        });
   }
   return Status();
 }

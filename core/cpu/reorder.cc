@@ -47,16 +47,16 @@ Status Run_reorder(const Context& context, Stream, const ReorderArgs& args) {
     OrderMoves(keep.List(list), keep.count, moves(list));
   });
   uint8_t* const saved_rows = args.scratch.data() + keep.n_lists * moves_bytes;
-  context.ParallelFor(
-      job.view->n_kv_heads, [&](uint32_t head, uint32_t worker) {
-        ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
-          const MovedRows rows = RowsOf(*job.view, plane, head, keep.n_lists);
-          if (rows.row_bytes == 0) return;
-          ReorderRowsInPlace({rows, keep.ListOf(head),
-                              moves(keep.n_lists == 1 ? 0 : head),
-                              saved_rows + worker * row_bytes});
-        });
-      });
+  context.ParallelFor(job.view->n_kv_heads, [&](uint32_t head,
+                                                uint32_t worker) {
+    ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
+      const MovedRows rows = RowsOf(*job.view, plane, head, keep.n_lists);
+      if (rows.row_bytes == 0) return;
+      ReorderRowsInPlace(context.simd(), {rows, keep.ListOf(head),
+                                          moves(keep.n_lists == 1 ? 0 : head),
+                                          saved_rows + worker * row_bytes});
+    });
+  });
   return Status();
 }
 

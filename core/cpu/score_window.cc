@@ -88,7 +88,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
     attention.scale = args.softmax_scale;
     attention.out = reduces ? group_rows : rows;
     attention.scratch = scratch;
-    ComputeWindowAttention(attention);
+    ComputeWindowAttention(context.simd(), attention);
 
     if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
       const float scale = 1.0f / static_cast<float>(window);
@@ -96,7 +96,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
       for (uint64_t i = 0; i < n; ++i) attention.out[i] *= scale;
     }
     if (reduces) {
-      ReduceRows(group_rows, group, job.n_tokens, job.n_tokens,
+      ReduceRows(context.simd(), group_rows, group, job.n_tokens, job.n_tokens,
                  ToReduce(args.policy.group_reduce), rows);
     }
   });

@@ -33,12 +33,13 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
     const uint64_t row = uint64_t{list} * job.n_tokens;
     uint32_t* keys = job.keys + row;
     if (job.scores != nullptr) {
-      ScoresToKeys(job.scores + row, job.n_tokens, keys);
+      ScoresToKeys(context.simd(), job.scores + row, job.n_tokens, keys);
     } else {
       std::fill_n(keys, job.n_tokens, kNanKey);
     }
     ForceKeys(args.forced, job, list, keys);
-    SelectTopK(keys, job.n_tokens, job.keep.count, tie, job.keep.List(list));
+    SelectTopK(context.simd(), keys, job.n_tokens, job.keep.count, tie,
+               job.keep.List(list));
   });
   for (const SelectJob& job : args.jobs) {
     for (uint32_t list = args.n_lists; list < job.keep.n_lists; ++list) {

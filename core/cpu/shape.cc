@@ -14,8 +14,9 @@ CheckedSize SpareRowBytes(uint32_t max_tokens) {
       .AlignUp(kCacheLine);
 }
 
-void PoolRow(const Shaping& shaping, const float* row, uint32_t n, float* out) {
-  Pool1d(row, n, shaping.pool_kernel,
+void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
+             uint32_t n, float* out) {
+  Pool1d(simd, row, n, shaping.pool_kernel,
          shaping.pool == KVEVICT_POOL_MAX ? Pool::kMax : Pool::kAvg,
          shaping.pool_edge == KVEVICT_POOL_EDGE_PAD ? PoolEdge::kPad
                                                     : PoolEdge::kShrink,
@@ -45,11 +46,11 @@ Status Run_shape(const Context& context, Stream, const ShapeArgs& args) {
       for (uint32_t t = 0; t < shaping.n_terms; ++t) {
         float* row = rows + uint64_t{t} * job.n_tokens;
         std::copy_n(row, n, spare);
-        PoolRow(shaping, spare, n, row);
+        PoolRow(context.simd(), shaping, spare, n, row);
       }
     }
     if (shaping.n_terms > 1) {
-      ReduceRows(rows, shaping.n_terms, job.n_tokens, n,
+      ReduceRows(context.simd(), rows, shaping.n_terms, job.n_tokens, n,
                  ToReduce(shaping.group_reduce), out);
     }
     std::fill(out + n, out + job.n_tokens,

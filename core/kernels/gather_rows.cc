@@ -71,13 +71,13 @@ namespace kvevict {
 
 HWY_EXPORT(GatherRowsInPlace);
 
-void GatherRowsInPlace(const GatherRowsArgs& args) {
+void GatherRowsInPlace(SimdTarget simd, const GatherRowsArgs& args) {
   uint32_t begin = 0;
   while (begin < args.n_keep &&
          args.keep[begin] == static_cast<int32_t>(begin)) {
     ++begin;
   }
-  HWY_DYNAMIC_DISPATCH(GatherRowsInPlace)(args, begin);
+  KV_DISPATCH(simd, GatherRowsInPlace)(args, begin);
 }
 
 }  // namespace kvevict

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/kernels/moved_rows.h"
+#include "core/simd.h"
 
 namespace kvevict {
 
@@ -15,7 +16,7 @@ struct GatherRowsArgs : MovedRows {
 
 // Moves row keep[i] to row i, for i = 0, 1, ... Since keep is strictly
 // ascending, keep[i] >= i: a row is read before anything is written over it.
-void GatherRowsInPlace(const GatherRowsArgs& args);
+void GatherRowsInPlace(SimdTarget simd, const GatherRowsArgs& args);
 
 }  // namespace kvevict
 

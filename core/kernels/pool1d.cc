@@ -118,8 +118,8 @@ float PoolAtEdge(const float* in, size_t begin, size_t end, uint32_t width,
 
 }  // namespace
 
-void Pool1d(const float* in, size_t n, uint32_t width, Pool pool, PoolEdge edge,
-            float* out) {
+void Pool1d(SimdTarget simd, const float* in, size_t n, uint32_t width,
+            Pool pool, PoolEdge edge, float* out) {
   const size_t half = width / 2;
   const size_t n_inside = n > 2 * half ? n - 2 * half : 0;
   const auto at_edges = [&](size_t begin, size_t end) {
@@ -133,24 +133,24 @@ void Pool1d(const float* in, size_t n, uint32_t width, Pool pool, PoolEdge edge,
   const float scale = 1.0f / static_cast<float>(width);
   if (n_inside > 0) {
     if (pool == Pool::kMax) {
-      HWY_DYNAMIC_DISPATCH(MaxPoolInside)
+      KV_DISPATCH(simd, MaxPoolInside)
       (in, n_inside, width, scale, out + half);
     } else {
-      HWY_DYNAMIC_DISPATCH(AvgPoolInside)
+      KV_DISPATCH(simd, AvgPoolInside)
       (in, n_inside, width, scale, out + half);
     }
   }
   at_edges(left + n_inside, n);
 }
 
-void ReduceRows(const float* rows, size_t n_rows, size_t row_stride, size_t n,
-                Reduce reduce, float* out) {
+void ReduceRows(SimdTarget simd, const float* rows, size_t n_rows,
+                size_t row_stride, size_t n, Reduce reduce, float* out) {
   const float scale =
       reduce == Reduce::kMean ? 1.0f / static_cast<float>(n_rows) : 1.0f;
   if (reduce == Reduce::kMax) {
-    HWY_DYNAMIC_DISPATCH(MaxRows)(rows, n_rows, row_stride, n, scale, out);
+    KV_DISPATCH(simd, MaxRows)(rows, n_rows, row_stride, n, scale, out);
   } else {
-    HWY_DYNAMIC_DISPATCH(SumRows)(rows, n_rows, row_stride, n, scale, out);
+    KV_DISPATCH(simd, SumRows)(rows, n_rows, row_stride, n, scale, out);
   }
 }
 

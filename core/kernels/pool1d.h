@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/simd.h"
+
 namespace kvevict {
 
 enum class Pool { kAvg, kMax };
@@ -16,15 +18,15 @@ enum class PoolEdge { kPad, kShrink };
 
 // out[i] = average or maximum of in[i - width/2 .. i + width/2], as far as
 // inside [0, n). width is odd. in and out do not overlap. NaN in, NaN out.
-void Pool1d(const float* in, size_t n, uint32_t width, Pool pool, PoolEdge edge,
-            float* out);
+void Pool1d(SimdTarget simd, const float* in, size_t n, uint32_t width,
+            Pool pool, PoolEdge edge, float* out);
 
 enum class Reduce { kMean, kMax, kSum };
 
 // out[i] = mean, maximum or sum over r of rows[r * row_stride + i], added in
 // order of r. out may be the first row. NaN in, NaN out.
-void ReduceRows(const float* rows, size_t n_rows, size_t row_stride, size_t n,
-                Reduce reduce, float* out);
+void ReduceRows(SimdTarget simd, const float* rows, size_t n_rows,
+                size_t row_stride, size_t n, Reduce reduce, float* out);
 
 }  // namespace kvevict
 

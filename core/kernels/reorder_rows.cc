@@ -92,8 +92,8 @@ void OrderMoves(const int32_t* slots, uint32_t n, int32_t* moves) {
   moves[0] = n_moves;
 }
 
-void ReorderRowsInPlace(const ReorderRowsArgs& args) {
-  HWY_DYNAMIC_DISPATCH(ReorderRowsInPlace)(args);
+void ReorderRowsInPlace(SimdTarget simd, const ReorderRowsArgs& args) {
+  KV_DISPATCH(simd, ReorderRowsInPlace)(args);
 }
 
 }  // namespace kvevict

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/kernels/moved_rows.h"
+#include "core/simd.h"
 
 namespace kvevict {
 
@@ -28,7 +29,7 @@ struct ReorderRowsArgs : MovedRows {
 };
 
 // Moves row slots[i] to row i, for every i, as if all were read first.
-void ReorderRowsInPlace(const ReorderRowsArgs& args);
+void ReorderRowsInPlace(SimdTarget simd, const ReorderRowsArgs& args);
 
 }  // namespace kvevict
 

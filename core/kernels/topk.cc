@@ -155,12 +155,13 @@ void CountFirstDigit(const uint32_t* keys, size_t n, uint32_t* bins) {
 
 }  // namespace
 
-void ScoresToKeys(const float* scores, size_t n, uint32_t* keys) {
-  HWY_DYNAMIC_DISPATCH(ScoresToKeys)(scores, n, keys);
+void ScoresToKeys(SimdTarget simd, const float* scores, size_t n,
+                  uint32_t* keys) {
+  KV_DISPATCH(simd, ScoresToKeys)(scores, n, keys);
 }
 
-void SelectTopK(const uint32_t* keys, size_t n, size_t k, Tie tie,
-                int32_t* out) {
+void SelectTopK(SimdTarget simd, const uint32_t* keys, size_t n, size_t k,
+                Tie tie, int32_t* out) {
   if (k == 0) return;
   // Narrow the k-th largest key down digit by digit.
   uint32_t bins[kMaxBins];
@@ -172,7 +173,7 @@ void SelectTopK(const uint32_t* keys, size_t n, size_t k, Tie tie,
       CountFirstDigit(keys, n, bins);
     } else {
       std::memset(bins, 0, sizeof(bins));
-      HWY_DYNAMIC_DISPATCH(CountDigit)
+      KV_DISPATCH(simd, CountDigit)
       (keys, n, digit.shift, digit.shift + digit.n_bits, cut, bins);
     }
     uint32_t b = (1u << digit.n_bits) - 1;
@@ -181,7 +182,7 @@ void SelectTopK(const uint32_t* keys, size_t n, size_t k, Tie tie,
     n_equal = bins[b];
   }
   const size_t first = tie == Tie::kLower ? 0 : n_equal - needed;
-  HWY_DYNAMIC_DISPATCH(Emit)(keys, n, cut, first, first + needed, out);
+  KV_DISPATCH(simd, Emit)(keys, n, cut, first, first + needed, out);
 }
 
 }  // namespace kvevict

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/simd.h"
+
 namespace kvevict {
 
 // Order-preserving keys: larger score, larger key; -0 equals +0; NaN is
@@ -13,15 +15,16 @@ inline constexpr uint32_t kNanKey = 0;
 inline constexpr uint32_t kForcedKey = UINT32_MAX;
 
 // `keys` may be the same memory as `scores`.
-void ScoresToKeys(const float* scores, size_t n, uint32_t* keys);
+void ScoresToKeys(SimdTarget simd, const float* scores, size_t n,
+                  uint32_t* keys);
 
 enum class Tie { kLower, kHigher };
 
 // Writes the places of the k largest keys to out[0, k), ascending; of equal
 // keys at the cut the lower or the higher places. k <= n < 2^31. Three passes
 // over the keys, whatever their values.
-void SelectTopK(const uint32_t* keys, size_t n, size_t k, Tie tie,
-                int32_t* out);
+void SelectTopK(SimdTarget simd, const uint32_t* keys, size_t n, size_t k,
+                Tie tie, int32_t* out);
 
 }  // namespace kvevict
 

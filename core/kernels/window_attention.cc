@@ -275,10 +275,10 @@ size_t WindowAttentionScratchBytes(uint32_t n_tokens, uint32_t window,
   return WindowAttentionLayout(n_tokens, window, group, head_dim).bytes();
 }
 
-void ComputeWindowAttention(const WindowAttention& args) {
+void ComputeWindowAttention(SimdTarget simd, const WindowAttention& args) {
   const WindowAttentionLayout layout(args.n_tokens, args.window, args.group,
                                      args.head_dim);
-  HWY_DYNAMIC_DISPATCH(Compute)
+  KV_DISPATCH(simd, Compute)
   (args, WindowAttentionScratch(layout, args.scratch));
 }
 

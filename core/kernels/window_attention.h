@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/kernels/row_source.h"
+#include "core/simd.h"
 
 namespace kvevict {
 
@@ -41,7 +42,7 @@ size_t WindowAttentionScratchBytes(uint32_t n_tokens, uint32_t window,
 // keys these rows see; one NaN in a query does so for its query head. Otherwise
 // a logit of -infinity weighs 0, as does one more than 126 (base 2) below the
 // row's highest. Keys that a row does not see never matter to it.
-void ComputeWindowAttention(const WindowAttention& args);
+void ComputeWindowAttention(SimdTarget simd, const WindowAttention& args);
 
 }  // namespace kvevict
 

@@ -86,7 +86,7 @@ void BenchRows(Session& session, size_t cache_bytes, uint32_t row_bytes,
                                        clustered ? "clustered" : "random");
   if (!session.wants(name)) return;
   session.announce(name);
-  const ContextHandle context = CreateContext();
+  const ContextHandle context = CreateContext(session.simd.name);
   Cache cache(cache_bytes, row_bytes);
   const std::vector<int32_t> keep = KeepList(cache.n_tokens(), clustered);
   const size_t kept_bytes = keep.size() * row_bytes;

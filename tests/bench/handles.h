@@ -22,9 +22,11 @@ struct Destroy {
 using ContextHandle = std::unique_ptr<kvevict_context, Destroy>;
 using PlanHandle = std::unique_ptr<kvevict_plan, Destroy>;
 
-inline ContextHandle CreateContext() {
+inline ContextHandle CreateContext(const char* simd_target) {
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  options.simd_target = simd_target;
   kvevict_context* context = nullptr;
-  Check(kvevict_context_create(nullptr, &context));
+  Check(kvevict_context_create(&options, &context));
   return ContextHandle(context);
 }
 

@@ -108,28 +108,23 @@ double Limits::Note(const std::string& name, uint32_t n_threads, double value) {
   return value;
 }
 
-double Limits::FmaFlops(uint32_t n_threads) {
-  const std::string target =
-      hwy::TargetName(hwy::SupportedTargets() & HWY_TARGETS &
-                      -(hwy::SupportedTargets() & HWY_TARGETS));
-  return Note("f32 FMA " + target + ", flop/s", n_threads,
-              Rate(n_threads, [](uint32_t) {
+double Limits::FmaFlops(SimdTarget simd, uint32_t n_threads) {
+  return Note(std::string("f32 FMA ") + simd.name + ", flop/s", n_threads,
+              Rate(n_threads, [simd](uint32_t) {
                 float sum = 0.0f;
-                const double n =
-                    HWY_DYNAMIC_DISPATCH(MultiplyAdds)(50000, &sum);
+                const double n = KV_DISPATCH(simd, MultiplyAdds)(50000, &sum);
                 float_sink = sum;
                 return n;
               }));
 }
 
-double Limits::Exponentials(uint32_t n_threads) {
-  return Note("2^x, number/s", n_threads, Rate(n_threads, [](uint32_t) {
+double Limits::Exponentials(SimdTarget simd, uint32_t n_threads) {
+  return Note("2^x, number/s", n_threads, Rate(n_threads, [simd](uint32_t) {
                 float numbers[1024];
                 for (int i = 0; i < 1024; ++i) {
                   numbers[i] = -0.01f * static_cast<float>(i);
                 }
-                const double n =
-                    HWY_DYNAMIC_DISPATCH(Exponentials)(100, numbers);
+                const double n = KV_DISPATCH(simd, Exponentials)(100, numbers);
                 float_sink = numbers[7];
                 return n;
               }));

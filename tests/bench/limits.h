@@ -1,5 +1,4 @@
-// What this machine can do at best, measured in this process, on the target that
-// Highway has chosen.
+// What this machine can do at best, measured in this process.
 #ifndef KVEVICT_TESTS_BENCH_LIMITS_H_
 #define KVEVICT_TESTS_BENCH_LIMITS_H_
 
@@ -8,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/simd.h"
 #include "tests/bench/huge_buffer.h"
 #include "tests/bench/samples.h"
 
@@ -17,10 +17,12 @@ class Limits {
  public:
   // Each measures anew, keeps the sample for the report and returns it, per thread
   // and second of CPU time.
-  double FmaFlops(uint32_t n_threads);  // f32, widest vector, 12 accumulators
-  double Exponentials(uint32_t n_threads);  // of the kernels' own 2^x, in L1
-  double MemcpyBytes(uint32_t n_threads);   // payload, in memory
-  double ReadBytes(uint32_t n_threads);     // in memory
+  // f32, widest vector, 12 accumulators
+  double FmaFlops(SimdTarget simd, uint32_t n_threads);
+  // of the kernels' own 2^x, in L1
+  double Exponentials(SimdTarget simd, uint32_t n_threads);
+  double MemcpyBytes(uint32_t n_threads);  // payload, in memory
+  double ReadBytes(uint32_t n_threads);    // in memory
 
   // Drops what the caches hold.
   void EvictCaches();

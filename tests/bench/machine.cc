@@ -22,10 +22,11 @@ std::string CpuInfo(const std::string& key) {
 
 }  // namespace
 
-Machine DescribeMachine() {
+Machine DescribeMachine(const std::string& simd) {
   Machine machine;
   machine.cpu = CpuInfo("model name");
   machine.n_cpus = std::thread::hardware_concurrency();
+  machine.simd = simd;
   for (uint32_t i = 0; kvevict_simd_target_at(i) != nullptr; ++i) {
     machine.targets.push_back(kvevict_simd_target_at(i));
   }

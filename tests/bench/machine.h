@@ -11,11 +11,12 @@ namespace kvevict::bench {
 struct Machine {
   std::string cpu;
   uint32_t n_cpus;
-  std::vector<std::string> targets;  // Highway's, the one in use first
+  std::string simd;                  // the target in use
+  std::vector<std::string> targets;  // SIMD, best first
   bool has_bf16_dot;                 // the CPU's; no kernel uses it so far
 };
 
-Machine DescribeMachine();
+Machine DescribeMachine(const std::string& simd);
 
 }  // namespace kvevict::bench
 

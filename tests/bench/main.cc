@@ -7,6 +7,8 @@
 #include <exception>
 
 #include "tests/bench/suites.h"
+#include "tools/commands/checks.h"
+#include "tools/commands/output.h"
 
 namespace kvevict::bench {
 
@@ -15,8 +17,8 @@ void BenchLimits(Session& session) {
   session.announce("limits");
   Repeat(session, [&](bool) {
     for (uint32_t threads : {1u, 2u}) {
-      session.limits.FmaFlops(threads);
-      session.limits.Exponentials(threads);
+      session.limits.FmaFlops(session.simd, threads);
+      session.limits.Exponentials(session.simd, threads);
       session.limits.MemcpyBytes(threads);
       session.limits.ReadBytes(threads);
     }
@@ -26,6 +28,7 @@ void BenchLimits(Session& session) {
 }  // namespace kvevict::bench
 
 int main(int argc, char** argv) {
+  using namespace kvevict;
   using namespace kvevict::bench;
   CLI::App app(
       "Times kvevict's kernels. Every ratio is formed inside one repetition, "
@@ -39,16 +42,29 @@ int main(int argc, char** argv) {
   Session session;
   app.add_option("--filter", filter,
                  "only rows whose group contains this text: limits, scoring, "
-                 "select, compact, f32 A, ...");
-  app.add_option("--repetitions", session.repetitions, "at least 1")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+                 "select, compact, f32 A, ...")
+      ->type_name("TEXT");
+  app.add_option("--repetitions", session.repetitions, "1 to 1000 (default 5)")
+      ->type_name("N")
+      ->check(tools::WholeNumber(1, 1000));
+  std::string simd;
+  app.add_option("--simd", simd,
+                 "whose code is timed: a SIMD target of `kvevict inspect` "
+                 "(default: the first)")
+      ->type_name("TARGET");
   app.add_flag("--json", json, "one JSON document on stdout");
   app.add_flag("--strict", strict, "exit with 1 if a floor is missed");
   app.add_flag("--smoke", session.smoke,
                "small shapes without goals, one repetition: does it run?");
   CLI11_PARSE(app, argc, argv);
 
+  if (!simd.empty()) {
+    const Status found = FindSimdTarget(simd.c_str(), &session.simd);
+    if (!found.ok()) {
+      fmt::print(stderr, "kvevict_bench: {}\n", LastErrorMessage());
+      return 2;
+    }
+  }
   if (session.smoke) session.repetitions = 1;
   session.wants = [&](const std::string& name) {
     return name.find(filter) != std::string::npos;
@@ -68,10 +84,14 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (terminal) fmt::print(stderr, "\r\033[K");
-  const Machine machine = DescribeMachine();
-  fmt::print("{}{}",
-             json ? session.report.Json(machine, session.limits)
-                  : session.report.Table(machine, session.limits),
-             json ? "\n" : "");
+  const Machine machine = DescribeMachine(session.simd.name);
+  try {
+    tools::WriteOutput(json
+                           ? session.report.Json(machine, session.limits) + "\n"
+                           : session.report.Table(machine, session.limits));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "kvevict_bench: {}\n", error.what());
+    return 2;
+  }
   return strict && session.report.missed_a_floor() ? 1 : 0;
 }

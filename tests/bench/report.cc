@@ -94,8 +94,8 @@ bool Report::missed_a_floor() const {
 std::string Report::Table(const Machine& machine, const Limits& limits) const {
   std::string text;
   auto out = std::back_inserter(text);
-  fmt::format_to(out, "Machine\n  {}, {} CPUs, Highway target {}\n",
-                 machine.cpu, machine.n_cpus, machine.targets.front());
+  fmt::format_to(out, "Machine\n  {}, {} CPUs, SIMD target {}\n", machine.cpu,
+                 machine.n_cpus, machine.simd);
   fmt::format_to(out, "  bf16 dot: {}\n",
                  machine.has_bf16_dot ? "there, no kernel uses it" : "none");
   fmt::format_to(out, "  limits were {} (within {:.0f} %)\n",
@@ -134,6 +134,7 @@ std::string Report::Json(const Machine& machine, const Limits& limits) const {
   JsonValue out;
   out["machine"] = {{"cpu", machine.cpu},
                     {"n_cpus", machine.n_cpus},
+                    {"simd", machine.simd},
                     {"targets", machine.targets},
                     {"has_bf16_dot", machine.has_bf16_dot},
                     {"limits_stable", AreStable(limits)}};

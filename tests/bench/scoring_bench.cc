@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "hwy/targets.h"
 #include "tests/bench/reference.h"
 #include "tests/bench/suites.h"
 #include "tests/bench/workload.h"
@@ -68,11 +67,12 @@ void CheckResult(const AttentionData& data, const float* expected,
 }
 
 // A call of the kernel, or as many as fill a few milliseconds.
-Timing Score(AttentionData& data, KeyLayout layout, uint32_t n_threads) {
+Timing Score(SimdTarget simd, AttentionData& data, KeyLayout layout,
+             uint32_t n_threads) {
   Timing total;
   uint32_t n = 0;
   do {
-    const Timing timing = data.Score(layout, n_threads);
+    const Timing timing = data.Score(simd, layout, n_threads);
     total.wall += timing.wall;
     total.cpu += timing.cpu;
     ++n;
@@ -176,9 +176,9 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
     Timing timings[2][2];
     double peaks[2];
     for (uint32_t t : {0u, 1u}) {
-      peaks[t] = session.limits.FmaFlops(t + 1);
+      peaks[t] = session.limits.FmaFlops(session.simd, t + 1);
       for (uint32_t l : {0u, 1u}) {
-        const Timing timing = Score(data, kLayouts[l], t + 1);
+        const Timing timing = Score(session.simd, data, kLayouts[l], t + 1);
         timings[t][l] = timing;
         if (!measured) continue;
         rows[t][l].row->Add(timing, w.flops());
@@ -226,26 +226,22 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
   }
 }
 
-// The same data with the dispatch held back to AVX2, against what AVX2 can do.
+// The same data by the code for AVX2, against what AVX2 can do.
 void BenchAvx2(Session& session) {
-#if defined(HWY_AVX2)
   const std::string name = "scoring f32 A, AVX2 only";
-  const int64_t targets = hwy::SupportedTargets();
-  if (!session.wants(name) || (targets & HWY_AVX2) == 0) return;
+  SimdTarget avx2;
+  if (!session.wants(name) || !FindSimdTarget("AVX2", &avx2).ok()) return;
   session.announce(name);
   AttentionData data(kA, DType::kF32);
   Row& row = session.report.AddRow(name, 1, "flop/s");
   Comparison& peak = row.Against("256-bit f32 FMA peak", Goal{0.50, 0.73});
-  hwy::SetSupportedTargetsForTest(targets & ~(HWY_AVX2 - 1));
   Repeat(session, [&](bool measured) {
-    const double limit = session.limits.FmaFlops(1);
-    const Timing timing = Score(data, KeyLayout::kTokenMajor, 1);
+    const double limit = session.limits.FmaFlops(avx2, 1);
+    const Timing timing = Score(avx2, data, KeyLayout::kTokenMajor, 1);
     if (!measured) return;
     row.Add(timing, kA.flops());
     peak.ratio.Add(kA.flops() / timing.cpu / limit);
   });
-  hwy::SetSupportedTargetsForTest(0);
-#endif
 }
 
 }  // namespace

@@ -20,9 +20,11 @@ namespace {
 // kvevict_select() of one layer under a policy.
 class Selector {
  public:
-  Selector(const std::string& policy_text, uint32_t n_kv_heads,
+  Selector(SimdTarget simd, const std::string& policy_text, uint32_t n_kv_heads,
            uint32_t n_tokens, uint32_t budget)
-      : n_tokens_(n_tokens), keep_(size_t{n_kv_heads} * budget) {
+      : n_tokens_(n_tokens),
+        context_(CreateContext(simd.name)),
+        keep_(size_t{n_kv_heads} * budget) {
     kvevict_policy policy = KVEVICT_POLICY_INIT;
     Check(kvevict_policy_parse(policy_text.c_str(), &policy));
     kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
@@ -50,7 +52,7 @@ class Selector {
 
  private:
   const uint32_t n_tokens_;
-  ContextHandle context_ = CreateContext();
+  ContextHandle context_;
   PlanHandle plan_;
   std::optional<HugeBuffer<uint8_t>> workspace_;
   std::vector<int32_t> keep_;
@@ -65,7 +67,8 @@ void BenchPoolAndSelect(Session& session, const Workload& w,
   if (!session.wants(name)) return;
   session.announce(name);
   AttentionData data(w, DType::kF32);
-  Selector selector(fmt::format("snapkv:budget={},sink=4,window={},pool=avg7",
+  Selector selector(session.simd,
+                    fmt::format("snapkv:budget={},sink=4,window={},pool=avg7",
                                 w.budget, w.window),
                     w.n_kv_heads, w.n_tokens, w.budget);
   HugeBuffer<float> mean(w.n_tokens);
@@ -74,9 +77,11 @@ void BenchPoolAndSelect(Session& session, const Workload& w,
   const auto pool_and_select = [&] {
     for (uint32_t head = 0; head < w.n_kv_heads; ++head) {
       float* head_scores = scores.data() + size_t{head} * w.n_tokens;
-      ReduceRows(data.weights() + size_t{head} * w.group() * w.n_tokens,
+      ReduceRows(session.simd,
+                 data.weights() + size_t{head} * w.group() * w.n_tokens,
                  w.group(), w.n_tokens, n_pooled, Reduce::kMean, mean.data());
-      Pool1d(mean.data(), n_pooled, 7, Pool::kAvg, PoolEdge::kPad, head_scores);
+      Pool1d(session.simd, mean.data(), n_pooled, 7, Pool::kAvg, PoolEdge::kPad,
+             head_scores);
       std::fill(head_scores + n_pooled, head_scores + w.n_tokens,
                 std::numeric_limits<float>::infinity());
     }
@@ -86,7 +91,7 @@ void BenchPoolAndSelect(Session& session, const Workload& w,
   Row& row = session.report.AddRow(name, 1, "score/s");
   Comparison& share = row.Against("time of scoring f32, 1 thread", goal);
   Repeat(session, [&](bool measured) {
-    const Timing scoring = data.Score(KeyLayout::kTokenMajor, 1);
+    const Timing scoring = data.Score(session.simd, KeyLayout::kTokenMajor, 1);
     const Timing timing = TimeCalls(pool_and_select, kMinSeconds);
     if (!measured) return;
     row.Add(timing, static_cast<double>(scores.size()));
@@ -124,7 +129,8 @@ void BenchSelectAlone(Session& session, uint32_t n_tokens, uint32_t budget,
   session.announce(name);
   constexpr uint32_t kSets = 64;
   ScoreSets sets(n_tokens, kSets);
-  Selector selector(fmt::format("custom:budget={},sink=0", budget), 1, n_tokens,
+  Selector selector(session.simd,
+                    fmt::format("custom:budget={},sink=0", budget), 1, n_tokens,
                     budget);
   std::vector<int32_t> places(budget);
 

@@ -6,14 +6,16 @@
 #include <functional>
 #include <string>
 
+#include "core/simd.h"
 #include "tests/bench/limits.h"
 #include "tests/bench/report.h"
 
 namespace kvevict::bench {
 
 struct Session {
-  uint32_t repetitions = 5;  // after one that warms up
-  bool smoke = false;        // small shapes, no goals
+  uint32_t repetitions = 5;           // after one that warms up
+  bool smoke = false;                 // small shapes, no goals
+  SimdTarget simd = SimdTargetAt(0);  // whose code runs
   // Whether the group of rows of this name is wanted.
   std::function<bool(const std::string&)> wants;
   // Says on stderr what is being measured.

@@ -111,7 +111,8 @@ RowSource AttentionData::Keys(KeyLayout layout, uint32_t kv_head) const {
   return rows;
 }
 
-Timing AttentionData::Score(KeyLayout layout, uint32_t n_threads) {
+Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
+                            uint32_t n_threads) {
   while (scratch_.size() < n_threads) scratch_.emplace_back(scratch_bytes_);
   const Workload& w = workload_;
   const auto score = [&](uint32_t head, uint32_t worker) {
@@ -126,7 +127,7 @@ Timing AttentionData::Score(KeyLayout layout, uint32_t n_threads) {
     args.scale = 1.0f / std::sqrt(static_cast<float>(w.head_dim));
     args.out = weights_.data() + size_t{head} * w.group() * w.n_tokens;
     args.scratch = scratch_[worker].data();
-    ComputeWindowAttention(args);
+    ComputeWindowAttention(simd, args);
   };
   return TimeItems(n_threads, w.n_kv_heads, score);
 }

@@ -50,7 +50,7 @@ class AttentionData {
   RowSource Keys(KeyLayout layout, uint32_t kv_head) const;
 
   // Scores all heads into weights(): an item of work is a KV head.
-  Timing Score(KeyLayout layout, uint32_t n_threads);
+  Timing Score(SimdTarget simd, KeyLayout layout, uint32_t n_threads);
   // [n_q_heads, n_tokens]
   const float* weights() const { return weights_.data(); }
 

@@ -143,6 +143,45 @@ Test(context, options_of_cuda_are_errors_on_the_cpu) {
   ExpectRefused(&o, invalid, "debug", "CPU");
 }
 
+typedef struct last_line {
+  char text[256];
+} last_line;
+
+static void KeepLine(kvevict_log_level level, const char* message,
+                     void* user_data) {
+  (void)level;
+  last_line* line = user_data;
+  snprintf(line->text, sizeof line->text, "%s", message);
+}
+
+Test(context, works_by_the_simd_target_it_is_given) {
+  for (uint32_t i = 0; kvevict_simd_target_at(i) != NULL; ++i) {
+    last_line line = {""};
+    char expected[64], name[32];
+    snprintf(name, sizeof name, "%s", kvevict_simd_target_at(i));
+    snprintf(expected, sizeof expected, "SIMD target %s,", name);
+    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+    options.log = KeepLine;
+    options.log_user_data = &line;
+    options.log_level = KVEVICT_LOG_INFO;
+    options.simd_target = name;
+    EXPECT_OK(CreateAndDestroy(&options));
+    EXPECT(strstr(line.text, expected) != NULL, "%s: %s", name, line.text);
+  }
+}
+
+Test(context, simd_targets_that_are_not_here_are_errors) {
+  static const char* const kNames[] = {"", "avx2", "AVX", "EMU128 ", "best"};
+  for (size_t i = 0; i < sizeof kNames / sizeof kNames[0]; ++i) {
+    kvevict_context_options o = KVEVICT_CONTEXT_OPTIONS_INIT;
+    o.simd_target = kNames[i];
+    char quoted[32];
+    snprintf(quoted, sizeof quoted, "simd_target \"%s\"", kNames[i]);
+    ExpectRefused(&o, KVEVICT_ERROR_INVALID_ARGUMENT, quoted,
+                  kvevict_simd_target_at(0));
+  }
+}
+
 Test(context, thread_counts_up_to_1024_are_accepted) {
   const uint32_t kCounts[] = {0, 1, 2, 1024};
   for (int i = 0; i < 4; ++i) {

@@ -341,6 +341,39 @@ Test(score, runs_threads_and_workspace_contents_do_not_matter) {
   free(first);
 }
 
+/* Contexts of all targets live at the same time, and none changes another's. */
+Test(score, each_context_has_its_own_simd_target) {
+  enum { MAX_TARGETS = 32 };
+  const test_scene_spec spec = {
+      "snapkv:window=16", 4, 2,   80, 301, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
+      TEST_TOKEN_MAJOR,   1, 0.0f};
+  test_scene* scenes[MAX_TARGETS];
+  float* first[MAX_TARGETS];
+  uint32_t n = 0;
+  for (; kvevict_simd_target_at(n) != NULL && n < MAX_TARGETS; ++n) {
+    scenes[n] = test_scene_create_for(kvevict_simd_target_at(n), &spec, 11);
+    first[n] = test_scene_score(scenes[n]);
+  }
+  const size_t n_bytes = test_scene_scores_len(scenes[0]) * sizeof(float);
+  for (uint32_t i = 0; i < n; ++i) {
+    float* again = test_scene_score(scenes[i]);
+    EXPECT(memcmp(first[i], again, n_bytes) == 0, "%s: other scores",
+           kvevict_simd_target_at(i));
+    free(again);
+  }
+  /* Without fused multiply-add, and with other vectors, sums round otherwise. */
+  if (n == 1) {
+    fprintf(stderr, "skipped: this CPU has one target\n");
+    cr_skip_test("one target");
+  }
+  EXPECT(memcmp(first[0], first[n - 1], n_bytes) != 0, "%s scores like %s",
+         kvevict_simd_target_at(0), kvevict_simd_target_at(n - 1));
+  for (uint32_t i = 0; i < n; ++i) {
+    free(first[i]);
+    test_scene_destroy(scenes[i]);
+  }
+}
+
 Test(score, the_policys_kind_does_not_matter) {
   const char* const kPolicies[] = {"snapkv:window=8", "none:window=8",
                                    "custom:window=8,pool=avg7",

@@ -36,7 +36,8 @@ oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
   return in;
 }
 
-std::vector<float> RunKernel(const oracle::WindowAttentionInput& in,
+std::vector<float> RunKernel(SimdTarget simd,
+                             const oracle::WindowAttentionInput& in,
                              const RowLayout& query_layout,
                              const RowLayout& key_layout) {
   // Query row w of all heads of the group is one row of the store.
@@ -71,7 +72,7 @@ std::vector<float> RunKernel(const oracle::WindowAttentionInput& in,
   args.scale = in.scale;
   args.out = reinterpret_cast<float*>(out.data());
   args.scratch = scratch.data();
-  ComputeWindowAttention(args);
+  ComputeWindowAttention(simd, args);
   std::memcpy(weights.data(), out.data(), weights.size() * sizeof(float));
   return weights;
 }

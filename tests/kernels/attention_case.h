@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/simd.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/row_store.h"
 #include "tests/oracle/window_attention.h"
@@ -19,9 +20,10 @@ oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
                                          DType queries = DType::kF32,
                                          DType keys = DType::kF32);
 
-// Runs the kernel on the current target with inputs laid out as told. Scratch is of
+// Runs the kernel for a target with inputs laid out as told. Scratch is of
 // the size asked for and full of NaN; scratch and output touch inaccessible pages.
-std::vector<float> RunKernel(const oracle::WindowAttentionInput& in,
+std::vector<float> RunKernel(SimdTarget simd,
+                             const oracle::WindowAttentionInput& in,
                              const RowLayout& queries = {},
                              const RowLayout& keys = {});
 

@@ -36,10 +36,10 @@ HWY_EXPORT(TestedExp2);
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // n is padded to whole vectors.
-std::vector<float> Exp2Of(std::vector<float> in) {
+std::vector<float> Exp2Of(SimdTarget simd, std::vector<float> in) {
   in.resize((in.size() + 15) / 16 * 16);
   std::vector<float> out(in.size());
-  HWY_DYNAMIC_DISPATCH(TestedExp2)(in.data(), in.size(), out.data());
+  KV_DISPATCH(simd, TestedExp2)(in.data(), in.size(), out.data());
   return out;
 }
 
@@ -51,31 +51,32 @@ Test(exp2, is_within_2e_7) {
     in.push_back(static_cast<float>(i) / 4096.0f + 1e-5f);
   }
   for (int n = -126; n <= 127; ++n) in.push_back(static_cast<float>(n));
-  ForEachTarget([&](const char* target) {
-    const std::vector<float> out = Exp2Of(in);
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> out = Exp2Of(simd, in);
     for (size_t i = 0; i < in.size(); ++i) {
       const double expected = std::exp2(static_cast<double>(in[i]));
       cr_assert(std::abs(out[i] / expected - 1.0) <= 2e-7, "%s: 2^%.9g = %.9g",
-                target, static_cast<double>(in[i]),
+                simd.name, static_cast<double>(in[i]),
                 static_cast<double>(out[i]));
     }
   });
 }
 
 Test(exp2, is_exact_for_integers) {
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (int n = -126; n <= 127; ++n) {
       const float x = static_cast<float>(n);
-      cr_assert(Exp2Of({x})[0] == std::ldexp(1.0f, n), "%s: %d", target, n);
+      cr_assert(Exp2Of(simd, {x})[0] == std::ldexp(1.0f, n), "%s: %d",
+                simd.name, n);
     }
   });
 }
 
 Test(exp2, is_zero_far_below) {
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (float x : {std::nextafter(-126.0f, -kInfinity), -127.0f, -1e3f, -1e10f,
                     -3e38f, -kInfinity}) {
-      cr_assert(Exp2Of({x})[0] == 0.0f, "%s: %g", target,
+      cr_assert(Exp2Of(simd, {x})[0] == 0.0f, "%s: %g", simd.name,
                 static_cast<double>(x));
     }
   });
@@ -83,12 +84,12 @@ Test(exp2, is_zero_far_below) {
 
 // A NaN whose payload, taken for an exponent, would turn it into a number.
 Test(exp2, keeps_nan_of_any_payload) {
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (uint32_t bits : {0x7FC00000u, 0x7FC00001u, 0x7FFFFFFFu, 0xFFC00000u,
                           0xFFC12345u, 0x7F800001u}) {
       float x;
       std::memcpy(&x, &bits, sizeof(x));
-      cr_assert(std::isnan(Exp2Of({x})[0]), "%s: %08x", target, bits);
+      cr_assert(std::isnan(Exp2Of(simd, {x})[0]), "%s: %08x", simd.name, bits);
     }
   });
 }

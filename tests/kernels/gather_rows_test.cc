@@ -28,7 +28,7 @@ std::vector<int32_t> RandomKeep(Random& random) {
 
 // Moves kept rows and checks every byte.
 void ExpectMoved(const MovedRows& rows, RowMemory& memory,
-                 const std::vector<int32_t>& keep, const char* what) {
+                 const std::vector<int32_t>& keep, SimdTarget simd) {
   const std::vector<uint8_t> before = memory.Bytes();
   std::vector<uint8_t> expected = before;
   // Of a row whose content is open now.
@@ -45,10 +45,11 @@ void ExpectMoved(const MovedRows& rows, RowMemory& memory,
                   &before[OffsetOf(rows, memory, from, e)], rows.row_bytes);
     }
   }
-  GatherRowsInPlace({rows, keep.data(), static_cast<uint32_t>(keep.size())});
+  GatherRowsInPlace(simd,
+                    {rows, keep.data(), static_cast<uint32_t>(keep.size())});
   for (size_t i = 0; i < memory.n_bytes(); ++i) {
     if (memory.data()[i] != expected[i] && !is_row[i]) {
-      cr_assert_fail("%s, rows of %u bytes, %zu kept: byte %zu", what,
+      cr_assert_fail("%s, rows of %u bytes, %zu kept: byte %zu", simd.name,
                      rows.row_bytes, keep.size(), i);
     }
   }
@@ -59,9 +60,9 @@ TestSuite(gather_rows);
 #define GATHER_TEST(name, ForEachCase)                                    \
   Test(gather_rows, name) {                                               \
     Random random(TestSeed("gather_rows/" #name));                        \
-    ForEachTarget([&](const char* target) {                               \
+    ForEachTarget([&](SimdTarget simd) {                                  \
       ForEachCase(random, [&](const MovedRows& rows, RowMemory& memory) { \
-        ExpectMoved(rows, memory, RandomKeep(random), target);            \
+        ExpectMoved(rows, memory, RandomKeep(random), simd);              \
       });                                                                 \
     });                                                                   \
   }

@@ -56,16 +56,16 @@ Test(load, decodes_every_16_bit_pattern) {
   std::vector<uint16_t> bits(1 << 16);
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
   std::vector<float> out(bits.size());
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (DType dtype : {DType::kF16, DType::kBF16}) {
-      HWY_DYNAMIC_DISPATCH(TestedLoadRow)
+      KV_DISPATCH(simd, TestedLoadRow)
       (reinterpret_cast<const uint8_t*>(bits.data()), dtype, 2, bits.size(),
        out.data());
       for (size_t i = 0; i < bits.size(); ++i) {
         const double expected =
             Decode(dtype, reinterpret_cast<const uint8_t*>(&bits[i]));
         cr_assert(SameNumber(out[i], expected), "%s dtype %d: 0x%04zx is %g",
-                  target, static_cast<int>(dtype), i,
+                  simd.name, static_cast<int>(dtype), i,
                   static_cast<double>(out[i]));
       }
     }
@@ -76,7 +76,7 @@ Test(load, decodes_every_16_bit_pattern) {
 // inaccessible page at either end.
 Test(load, reads_the_row_and_nothing_else) {
   Random random(TestSeed("load/reads_the_row_and_nothing_else"));
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (const DTypeInfo& info : kDTypes) {
       if (!info.can_score) continue;
       const int64_t size = info.element_bytes;
@@ -91,15 +91,15 @@ Test(load, reads_the_row_and_nothing_else) {
             }
             const uint8_t* from =
                 memory.data() + (stride < 0 ? (n - 1) * -stride : 0);
-            const size_t padded = HWY_DYNAMIC_DISPATCH(TestedPaddedRow)(n);
+            const size_t padded = KV_DISPATCH(simd, TestedPaddedRow)(n);
             std::vector<float> out(padded + 1, 42.0f);
-            HWY_DYNAMIC_DISPATCH(TestedLoadRow)
+            KV_DISPATCH(simd, TestedLoadRow)
             (n == 0 ? memory.data() : from, info.dtype, stride, n, out.data());
             for (size_t i = 0; i < n; ++i) {
               const double expected =
                   Decode(info.dtype, from + static_cast<int64_t>(i) * stride);
               cr_assert(SameNumber(out[i], expected),
-                        "%s %s stride %lld n %zu element %zu", target,
+                        "%s %s stride %lld n %zu element %zu", simd.name,
                         info.name, static_cast<long long>(stride), n, i);
             }
             for (size_t i = n; i < padded; ++i) cr_assert(out[i] == 0.0f);

@@ -50,7 +50,7 @@ TestSuite(pool1d);
 
 Test(pool1d, matches_the_oracle_at_every_edge) {
   Random random(TestSeed("pool1d/matches_the_oracle_at_every_edge"));
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (size_t n : kSizes) {
       for (uint32_t width : kWidths) {
         for (bool special : {false, true}) {
@@ -71,12 +71,12 @@ Test(pool1d, matches_the_oracle_at_every_edge) {
               oracle_pool(exact.data(), static_cast<uint32_t>(n), &policy,
                           expected.data());
               GuardedFloats out(n);
-              Pool1d(in.data(), n, width, pool, edge, out.data());
+              Pool1d(simd, in.data(), n, width, pool, edge, out.data());
               for (size_t i = 0; i < n; ++i) {
                 const size_t n_terms = pool == Pool::kMax ? 0 : width;
                 if (!IsNear(out.data()[i], expected[i], n_terms)) {
                   cr_assert_fail("%s: %zu of %zu, width %u: %.9g, not %.9g",
-                                 target, i, n, width, out.data()[i],
+                                 simd.name, i, n, width, out.data()[i],
                                  expected[i]);
                 }
               }
@@ -92,16 +92,17 @@ Test(pool1d, gives_the_same_bytes_on_every_target) {
   Random random(TestSeed("pool1d/gives_the_same_bytes_on_every_target"));
   std::vector<float> in(1000), out(1000), first;
   for (float& f : in) f = RandomScore(random, false);
-  ForEachTarget([&](const char* target) {
-    Pool1d(in.data(), in.size(), 7, Pool::kAvg, PoolEdge::kPad, out.data());
+  ForEachTarget([&](SimdTarget simd) {
+    Pool1d(simd, in.data(), in.size(), 7, Pool::kAvg, PoolEdge::kPad,
+           out.data());
     if (first.empty()) first = out;
-    cr_assert(out == first, "%s differs", target);
+    cr_assert(out == first, "%s differs", simd.name);
   });
 }
 
 Test(pool1d, rows_are_reduced_as_the_oracle_says) {
   Random random(TestSeed("pool1d/rows_are_reduced_as_the_oracle_says"));
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (size_t n : kSizes) {
       for (size_t n_rows : {1u, 2u, 3u, 8u}) {
         const size_t stride = n + random.Below(5);
@@ -128,11 +129,12 @@ Test(pool1d, rows_are_reduced_as_the_oracle_says) {
               }
               GuardedFloats apart(n);
               float* out = in_place != 0 ? rows.data() : apart.data();
-              ReduceRows(rows.data(), n_rows, stride, n, reduce.ours, out);
+              ReduceRows(simd, rows.data(), n_rows, stride, n, reduce.ours,
+                         out);
               for (size_t i = 0; i < n; ++i) {
                 if (!IsNear(out[i], expected[i], n_rows)) {
-                  cr_assert_fail("%s: %zu rows of %zu: %.9g, not %.9g", target,
-                                 n_rows, n, out[i], expected[i]);
+                  cr_assert_fail("%s: %zu rows of %zu: %.9g, not %.9g",
+                                 simd.name, n_rows, n, out[i], expected[i]);
                 }
               }
             }

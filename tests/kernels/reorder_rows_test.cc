@@ -30,8 +30,8 @@ std::vector<int32_t> MovesOf(const Slots& slots) {
   return moves;
 }
 
-void ExpectMoved(const MovedRows& rows, RowMemory& memory, const Slots& slots,
-                 const char* what) {
+void ExpectMoved(SimdTarget simd, const MovedRows& rows, RowMemory& memory,
+                 const Slots& slots, const char* what) {
   const std::vector<uint8_t> before = memory.Bytes();
   std::vector<uint8_t> expected = before;
   for (uint32_t e = 0; e < rows.n_elements; ++e) {
@@ -43,7 +43,7 @@ void ExpectMoved(const MovedRows& rows, RowMemory& memory, const Slots& slots,
   }
   const std::vector<int32_t> moves = MovesOf(slots);
   GuardedPages saved(rows.row_bytes);
-  ReorderRowsInPlace({rows, slots.data(), moves.data(), saved.data()});
+  ReorderRowsInPlace(simd, {rows, slots.data(), moves.data(), saved.data()});
   for (size_t i = 0; i < memory.n_bytes(); ++i) {
     if (memory.data()[i] != expected[i]) {
       cr_assert_fail("%s, rows of %u bytes, %zu slots: byte %zu", what,
@@ -70,12 +70,12 @@ Slots RandomSlots(Random& random) {
 
 TestSuite(reorder_rows);
 
-#define REORDER_TEST(name, ForEachCase)                                   \
-  Test(reorder_rows, name) {                                              \
-    Random random(TestSeed("reorder_rows/" #name));                       \
-    ForEachTarget([&](const char* target) {                               \
+#define REORDER_TEST(what, ForEachCase)                                   \
+  Test(reorder_rows, what) {                                              \
+    Random random(TestSeed("reorder_rows/" #what));                       \
+    ForEachTarget([&](SimdTarget simd) {                                  \
       ForEachCase(random, [&](const MovedRows& rows, RowMemory& memory) { \
-        ExpectMoved(rows, memory, RandomSlots(random), target);           \
+        ExpectMoved(simd, rows, memory, RandomSlots(random), simd.name);  \
       });                                                                 \
     });                                                                   \
   }
@@ -94,7 +94,7 @@ void ExpectOrder(const Slots& slots, const char* what) {
   MovedRows rows;
   rows.rows.base = memory.data();
   rows.rows.row_stride = rows.row_bytes = 8;
-  ExpectMoved(rows, memory, slots, what);
+  ExpectMoved(SimdTargetAt(0), rows, memory, slots, what);
 }
 
 Test(reorder_rows, a_ring_from_every_start) {

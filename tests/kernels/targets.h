@@ -1,21 +1,18 @@
-// Runs a test on every Highway target of this build that the CPU has.
+// Runs a test on every SIMD target of this build that the CPU has.
 #ifndef KVEVICT_TESTS_KERNELS_TARGETS_H_
 #define KVEVICT_TESTS_KERNELS_TARGETS_H_
 
 #include <cstdint>
 
-// Not highway.h, which must come after foreach_target.h.
-#include "hwy/targets.h"
+#include "core/simd.h"
 
 namespace kvevict {
 
-// Calls test(name of the target) with the dispatch bound to one target after another.
+// Calls test(target), best first.
 template <class Test>
 void ForEachTarget(const Test& test) {
-  for (int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    test(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(0);
+  for (uint32_t i = 0; SimdTargetAt(i).name != nullptr; ++i) {
+    test(SimdTargetAt(i));
   }
 }
 

@@ -48,18 +48,18 @@ std::vector<int32_t> SelectBySorting(const std::vector<uint32_t>& keys,
   return order;
 }
 
-void ExpectAsSorting(const std::vector<uint32_t>& keys, size_t k,
-                     const char* target) {
+void ExpectAsSorting(SimdTarget simd, const std::vector<uint32_t>& keys,
+                     size_t k) {
   Guarded in(keys);
   for (Tie tie : {Tie::kLower, Tie::kHigher}) {
     const std::vector<int32_t> expected = SelectBySorting(keys, k, tie);
     GuardedPages out(k * sizeof(int32_t));
-    SelectTopK(in.data(), keys.size(), k, tie,
+    SelectTopK(simd, in.data(), keys.size(), k, tie,
                reinterpret_cast<int32_t*>(out.data()));
     if (std::memcmp(out.data(), expected.data(), k * sizeof(int32_t)) != 0) {
       cr_assert_fail(
-          "%s: %zu of %zu keys, ties to the %s: not what sorting says", target,
-          k, keys.size(), tie == Tie::kLower ? "lower" : "higher");
+          "%s: %zu of %zu keys, ties to the %s: not what sorting says",
+          simd.name, k, keys.size(), tie == Tie::kLower ? "lower" : "higher");
     }
   }
 }
@@ -83,12 +83,12 @@ TestSuite(topk);
 
 Test(topk, selects_what_sorting_selects) {
   Random random(TestSeed("topk/selects_what_sorting_selects"));
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (size_t n : kSizes) {
       for (int kind = 0; kind < 5; ++kind) {
         const std::vector<uint32_t> keys = RandomKeys(n, kind, random);
         for (size_t k : {size_t{0}, size_t{1}, n / 3, n / 2, n - 1, n}) {
-          ExpectAsSorting(keys, k, target);
+          ExpectAsSorting(simd, keys, k);
         }
       }
     }
@@ -99,11 +99,12 @@ Test(topk, selects_the_same_places_on_every_target) {
   Random random(TestSeed("topk/selects_the_same_places_on_every_target"));
   const std::vector<uint32_t> keys = RandomKeys(20000, 1, random);
   std::vector<int32_t> first;
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     std::vector<int32_t> out(3000);
-    SelectTopK(keys.data(), keys.size(), out.size(), Tie::kHigher, out.data());
+    SelectTopK(simd, keys.data(), keys.size(), out.size(), Tie::kHigher,
+               out.data());
     if (first.empty()) first = out;
-    cr_assert(out == first, "%s differs", target);
+    cr_assert(out == first, "%s differs", simd.name);
   });
 }
 
@@ -118,7 +119,7 @@ std::vector<float> SpecialScores() {
 
 Test(topk, keys_are_ordered_as_scores) {
   Random random(TestSeed("topk/keys_are_ordered_as_scores"));
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (size_t n : kSizes) {
       std::vector<float> scores = SpecialScores();  // ascending
       scores.resize(std::max(n, scores.size()));
@@ -126,19 +127,19 @@ Test(topk, keys_are_ordered_as_scores) {
         scores[i] = std::bit_cast<float>(static_cast<uint32_t>(random.Next()));
       }
       std::vector<uint32_t> keys(scores.size());
-      ScoresToKeys(scores.data(), scores.size(), keys.data());
+      ScoresToKeys(simd, scores.data(), scores.size(), keys.data());
       for (size_t i = 0; i < scores.size(); ++i) {
         cr_assert_lt(keys[i], kForcedKey);
         if (std::isnan(scores[i])) {
-          if (keys[i] != kNanKey) cr_assert_fail("%s: NaN", target);
+          if (keys[i] != kNanKey) cr_assert_fail("%s: NaN", simd.name);
           continue;
         }
-        if (keys[i] <= kNanKey) cr_assert_fail("%s: %g", target, scores[i]);
+        if (keys[i] <= kNanKey) cr_assert_fail("%s: %g", simd.name, scores[i]);
         for (size_t j = 0; j < i; ++j) {
           if (std::isnan(scores[j])) continue;
           if ((scores[i] < scores[j]) != (keys[i] < keys[j]) ||
               (scores[i] == scores[j]) != (keys[i] == keys[j])) {
-            cr_assert_fail("%s: %g and %g", target, scores[i], scores[j]);
+            cr_assert_fail("%s: %g and %g", simd.name, scores[i], scores[j]);
           }
         }
       }
@@ -147,32 +148,32 @@ Test(topk, keys_are_ordered_as_scores) {
 }
 
 Test(topk, zeros_are_equal_and_nans_are_last) {
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const std::vector<float> scores = {0.0f, -0.0f, nan, -nan, -1e30f};
     std::vector<uint32_t> keys(scores.size());
-    ScoresToKeys(scores.data(), scores.size(), keys.data());
-    cr_expect_eq(keys[0], keys[1], "%s", target);
-    cr_expect_eq(keys[2], kNanKey, "%s", target);
-    cr_expect_eq(keys[3], kNanKey, "%s", target);
-    cr_expect_gt(keys[4], kNanKey, "%s", target);
+    ScoresToKeys(simd, scores.data(), scores.size(), keys.data());
+    cr_expect_eq(keys[0], keys[1], "%s", simd.name);
+    cr_expect_eq(keys[2], kNanKey, "%s", simd.name);
+    cr_expect_eq(keys[3], kNanKey, "%s", simd.name);
+    cr_expect_gt(keys[4], kNanKey, "%s", simd.name);
   });
 }
 
 Test(topk, keys_may_replace_the_scores) {
   Random random(TestSeed("topk/keys_may_replace_the_scores"));
-  ForEachTarget([&](const char* target) {
+  ForEachTarget([&](SimdTarget simd) {
     for (size_t n : kSizes) {
       std::vector<float> scores(n);
       for (float& score : scores) score = random.Gaussian();
       std::vector<uint32_t> apart(n);
-      ScoresToKeys(scores.data(), n, apart.data());
+      ScoresToKeys(simd, scores.data(), n, apart.data());
       GuardedPages pages(n * sizeof(float));
       std::memcpy(pages.data(), scores.data(), n * sizeof(float));
-      ScoresToKeys(reinterpret_cast<const float*>(pages.data()), n,
+      ScoresToKeys(simd, reinterpret_cast<const float*>(pages.data()), n,
                    reinterpret_cast<uint32_t*>(pages.data()));
       cr_assert(std::memcmp(pages.data(), apart.data(), n * 4) == 0,
-                "%s: %zu scores", target, n);
+                "%s: %zu scores", simd.name, n);
     }
   });
 }

@@ -49,11 +49,11 @@ Test(window_attention_layout, does_not_change_a_byte) {
     for (uint32_t head_dim : {1u, 3u, 16u, 80u, 128u}) {
       const oracle::WindowAttentionInput in =
           RandomInput(131, 6, 2, head_dim, random, dtype, dtype);
-      ForEachTarget([&](const char* target) {
-        const std::vector<float> expected = RunKernel(in);
+      ForEachTarget([&](SimdTarget simd) {
+        const std::vector<float> expected = RunKernel(simd, in);
         for (const RowLayout& layout : LayoutsOf(dtype)) {
-          cr_assert(SameBytes(RunKernel(in, layout, layout), expected),
-                    "%s: dtype %d, head_dim %u, %s", target,
+          cr_assert(SameBytes(RunKernel(simd, in, layout, layout), expected),
+                    "%s: dtype %d, head_dim %u, %s", simd.name,
                     static_cast<int>(dtype), head_dim, layout.name);
         }
       });
@@ -73,10 +73,10 @@ Test(window_attention_layout, queries_and_keys_may_differ) {
   RowLayout keys;
   keys.dtype = DType::kF16;
   keys.element_step = 2;
-  ForEachTarget([&](const char* target) {
-    const std::vector<float> weights = RunKernel(in, queries, keys);
-    ExpectWeights(in, expected, weights, target);
-    cr_assert(SameBytes(weights, RunKernel(in)), "%s", target);
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> weights = RunKernel(simd, in, queries, keys);
+    ExpectWeights(in, expected, weights, simd.name);
+    cr_assert(SameBytes(weights, RunKernel(simd, in)), "%s", simd.name);
   });
 }
 

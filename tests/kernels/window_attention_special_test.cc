@@ -35,16 +35,16 @@ float* Query(oracle::WindowAttentionInput& in, uint32_t head, uint32_t w) {
 // Compares with the oracle where that is a number, and asks for NaN where it is NaN.
 void ExpectOracleWithNan(const oracle::WindowAttentionInput& in) {
   const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
-  ForEachTarget([&](const char* target) {
-    const std::vector<float> weights = RunKernel(in);
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> weights = RunKernel(simd, in);
     for (size_t i = 0; i < weights.size(); ++i) {
       if (std::isnan(expected.weights[i])) {
-        cr_assert(std::isnan(weights[i]), "%s: %zu is %g, expected NaN", target,
-                  i, static_cast<double>(weights[i]));
+        cr_assert(std::isnan(weights[i]), "%s: %zu is %g, expected NaN",
+                  simd.name, i, static_cast<double>(weights[i]));
       } else {
         cr_assert(
             std::abs(weights[i] - expected.weights[i]) <= expected.tolerance[i],
-            "%s: %zu is %g, expected %g", target, i,
+            "%s: %zu is %g, expected %g", simd.name, i,
             static_cast<double>(weights[i]), expected.weights[i]);
       }
     }
@@ -67,11 +67,11 @@ Test(window_attention_special, nan_query_spoils_what_its_row_sees) {
     oracle::WindowAttentionInput in = Input();
     Query(in, 1, w)[3] = kNan;
     ExpectOracleWithNan(in);
-    ForEachTarget([&](const char* target) {
-      const std::vector<float> weights = RunKernel(in);
-      cr_assert(CountNan(weights, 0) == 0, "%s", target);
+    ForEachTarget([&](SimdTarget simd) {
+      const std::vector<float> weights = RunKernel(simd, in);
+      cr_assert(CountNan(weights, 0) == 0, "%s", simd.name);
       cr_assert(CountNan(weights, 1) == kTokens - kWindow + w + 1, "%s",
-                target);
+                simd.name);
     });
   }
 }
@@ -81,10 +81,10 @@ Test(window_attention_special, nan_key_spoils_the_rows_that_see_it) {
     oracle::WindowAttentionInput in = Input();
     Key(in, token)[kDim - 1] = kNan;
     ExpectOracleWithNan(in);
-    ForEachTarget([&](const char* target) {
+    ForEachTarget([&](SimdTarget simd) {
       // The last row sees every key.
-      const std::vector<float> weights = RunKernel(in);
-      cr_assert(CountNan(weights, 0) == kTokens, "%s", target);
+      const std::vector<float> weights = RunKernel(simd, in);
+      cr_assert(CountNan(weights, 0) == kTokens, "%s", simd.name);
     });
   }
 }
@@ -97,8 +97,9 @@ Test(window_attention_special, nan_is_never_lost) {
     uint32_t bits = 0x7FC00001u + token;
     std::memcpy(Key(in, token), &bits, sizeof(bits));
     for (uint32_t d = 0; d < kDim; ++d) Key(in, (token + 16) % 64)[d] *= 300.0f;
-    ForEachTarget([&](const char* target) {
-      cr_assert(CountNan(RunKernel(in), 1) == kTokens, "%s: %u", target, token);
+    ForEachTarget([&](SimdTarget simd) {
+      cr_assert(CountNan(RunKernel(simd, in), 1) == kTokens, "%s: %u",
+                simd.name, token);
     });
   }
 }
@@ -112,10 +113,10 @@ Test(window_attention_special, infinite_logits_are_nan_or_zero) {
   for (float& q : in.queries) q = std::abs(q);
   for (uint32_t token : {0u, 5u, 70u}) Key(in, token)[0] = -kInfinity;
   ExpectOracleWithNan(in);
-  ForEachTarget([&](const char* target) {
-    const std::vector<float> weights = RunKernel(in);
-    cr_assert(CountNan(weights, 0) == 0, "%s", target);
-    cr_assert(weights[5] == 0.0f && weights[70] == 0.0f, "%s", target);
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> weights = RunKernel(simd, in);
+    cr_assert(CountNan(weights, 0) == 0, "%s", simd.name);
+    cr_assert(weights[5] == 0.0f && weights[70] == 0.0f, "%s", simd.name);
   });
 }
 
@@ -125,9 +126,9 @@ Test(window_attention_special, a_tile_of_minus_infinity_counts_nothing) {
   for (float& q : in.queries) q = std::abs(q);
   for (uint32_t token = 0; token < 64; ++token) Key(in, token)[0] = -kInfinity;
   ExpectOracleWithNan(in);
-  ForEachTarget([&](const char* target) {
-    const std::vector<float> weights = RunKernel(in);
-    cr_assert(CountNan(weights, 0) == 0, "%s", target);
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> weights = RunKernel(simd, in);
+    cr_assert(CountNan(weights, 0) == 0, "%s", simd.name);
     for (uint32_t j = 0; j < 64; ++j) cr_assert(weights[j] == 0.0f);
   });
 }
@@ -148,8 +149,8 @@ Test(window_attention_special, overflow_is_confined) {
   Query(in, 0, 4)[0] = 3e38f;
   Key(in, 9)[0] = 3e38f;
   for (uint32_t w = 0; w < kWindow; ++w) Query(in, 1, w)[0] = 0.0f;
-  ForEachTarget([&](const char* target) {
-    cr_assert(CountNan(RunKernel(in), 1) == 0, "%s", target);
+  ForEachTarget([&](SimdTarget simd) {
+    cr_assert(CountNan(RunKernel(simd, in), 1) == 0, "%s", simd.name);
   });
 }
 

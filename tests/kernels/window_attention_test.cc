@@ -14,8 +14,8 @@ namespace {
 
 void ExpectOracle(const oracle::WindowAttentionInput& in) {
   const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
-  ForEachTarget([&](const char* target) {
-    ExpectWeights(in, expected, RunKernel(in), target);
+  ForEachTarget([&](SimdTarget simd) {
+    ExpectWeights(in, expected, RunKernel(simd, in), simd.name);
   });
 }
 
@@ -71,15 +71,15 @@ Test(window_attention, is_within_2e_5_on_realistic_data) {
   Random random(TestSeed("window_attention/is_within_2e_5_on_realistic_data"));
   const oracle::WindowAttentionInput in = RandomInput(4096, 64, 4, 128, random);
   const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
-  ForEachTarget([&](const char* target) {
-    const std::vector<float> weights = RunKernel(in);
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> weights = RunKernel(simd, in);
     double worst = 0.0;
     for (size_t i = 0; i < weights.size(); ++i) {
       worst = std::max(worst, std::abs(weights[i] / expected.weights[i] - 1.0));
     }
-    std::fprintf(stderr, "%s: largest relative error %.2g\n", target, worst);
-    cr_assert(worst <= 2e-5, "%s: %g", target, worst);
-    ExpectWeights(in, expected, weights, target);
+    std::fprintf(stderr, "%s: largest relative error %.2g\n", simd.name, worst);
+    cr_assert(worst <= 2e-5, "%s: %g", simd.name, worst);
+    ExpectWeights(in, expected, weights, simd.name);
   });
 }
 
@@ -124,15 +124,15 @@ Test(window_attention, follows_a_rising_maximum) {
 Test(window_attention, rows_sum_to_one) {
   Random random(TestSeed("window_attention/rows_sum_to_one"));
   const oracle::WindowAttentionInput in = RandomInput(1000, 40, 4, 64, random);
-  ForEachTarget([&](const char* target) {
-    const std::vector<float> weights = RunKernel(in);
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> weights = RunKernel(simd, in);
     for (uint32_t g = 0; g < in.group; ++g) {
       double sum = 0.0;
       for (uint32_t j = 0; j < in.n_tokens; ++j) {
         sum += weights[size_t{g} * in.n_tokens + j];
       }
       cr_assert(std::abs(sum / in.window - 1.0) < 2e-6, "%s: head %u: %.9g",
-                target, g, sum);
+                simd.name, g, sum);
     }
   });
 }
@@ -140,8 +140,9 @@ Test(window_attention, rows_sum_to_one) {
 Test(window_attention, gives_the_same_bytes_twice) {
   Random random(TestSeed("window_attention/gives_the_same_bytes_twice"));
   const oracle::WindowAttentionInput in = RandomInput(333, 21, 3, 72, random);
-  ForEachTarget([&](const char* target) {
-    cr_assert(SameBytes(RunKernel(in), RunKernel(in)), "%s", target);
+  ForEachTarget([&](SimdTarget simd) {
+    cr_assert(SameBytes(RunKernel(simd, in), RunKernel(simd, in)), "%s",
+              simd.name);
   });
 }
 
@@ -149,8 +150,8 @@ Test(window_attention, gives_the_same_bytes_twice) {
 Test(window_attention, of_a_group_equals_its_heads_alone) {
   Random random(TestSeed("window_attention/of_a_group_equals_its_heads_alone"));
   const oracle::WindowAttentionInput in = RandomInput(150, 11, 4, 40, random);
-  ForEachTarget([&](const char* target) {
-    const std::vector<float> together = RunKernel(in);
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> together = RunKernel(simd, in);
     for (uint32_t g = 0; g < in.group; ++g) {
       oracle::WindowAttentionInput alone = in;
       alone.group = 1;
@@ -160,8 +161,8 @@ Test(window_attention, of_a_group_equals_its_heads_alone) {
       const std::vector<float> expected(
           together.begin() + g * in.n_tokens,
           together.begin() + (g + 1) * in.n_tokens);
-      cr_assert(SameBytes(RunKernel(alone), expected), "%s: head %u", target,
-                g);
+      cr_assert(SameBytes(RunKernel(simd, alone), expected), "%s: head %u",
+                simd.name, g);
     }
   });
 }

@@ -150,4 +150,20 @@ public class DoorTests
         Assert.Equal(KvStatus.Unavailable, e.Status);
         Assert.Contains("/nowhere/libcuda", e.Message);
     }
+
+    [Fact]
+    public void A_context_runs_the_code_for_the_simd_target_it_is_given()
+    {
+        foreach (string name in KvEvictLibrary.SimdTargets)
+        {
+            string said = "";
+            using var context = new KvContext(new KvContextOptions
+            {
+                SimdTarget = name, LogLevel = KvLogLevel.Info, Log = (_, line) => said += line,
+            });
+            Assert.Contains($"SIMD target {name},", said);
+        }
+        var e = Assert.Throws<KvEvictException>(() => new KvContext(new KvContextOptions { SimdTarget = "MMX" }));
+        Assert.Contains("simd_target \"MMX\"", e.Message);
+    }
 }

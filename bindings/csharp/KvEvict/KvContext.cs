@@ -48,7 +48,8 @@ public sealed unsafe class KvContext : IDisposable
         _handle = new ContextHandle(options.Device, ContextHooks.Install(options, &native));
         try
         {
-            // The library copies the paths.
+            // The library copies the texts.
+            native.simd_target = (byte*)Marshal.StringToCoTaskMemUTF8(options.SimdTarget);
             native.libcuda_path = (byte*)Marshal.StringToCoTaskMemUTF8(options.LibcudaPath);
             native.libnvrtc_path = (byte*)Marshal.StringToCoTaskMemUTF8(options.LibnvrtcPath);
             native.kernel_cache_dir = (byte*)Marshal.StringToCoTaskMemUTF8(options.KernelCacheDirectory);
@@ -61,6 +62,7 @@ public sealed unsafe class KvContext : IDisposable
         }
         finally
         {
+            Marshal.FreeCoTaskMem((nint)native.simd_target);
             Marshal.FreeCoTaskMem((nint)native.libcuda_path);
             Marshal.FreeCoTaskMem((nint)native.libnvrtc_path);
             Marshal.FreeCoTaskMem((nint)native.kernel_cache_dir);

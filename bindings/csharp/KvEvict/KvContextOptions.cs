@@ -24,6 +24,11 @@ public sealed record KvContextOptions
     public KvMemoryHooks? Memory { get; init; }
 
     /// <summary>
+    /// Whose code the CPU's kernels run, one of <see cref="KvEvictLibrary.SimdTargets"/>; null: the best one.
+    /// </summary>
+    public string? SimdTarget { get; init; }
+
+    /// <summary>
     /// CUcontext to work in; 0: the one current on the creating thread. It must outlive the handles:
     /// dispose of them first.
     /// </summary>

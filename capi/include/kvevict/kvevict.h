@@ -241,7 +241,7 @@ kvevict_dtype_at(uint32_t index, kvevict_dtype_info* out) KVEVICT_NOEXCEPT;
 /**
  * Enumerates the SIMD targets that this build holds and this CPU can run.
  *
- * @param[in] index  0 is the best one, which the kernels use.
+ * @param[in] index  0 is the best one, which contexts use that name none.
  * @return A name such as "AVX3_ZEN4", static; NULL past the end. Thread-safe.
  *         Since: 0.1
  */
@@ -311,6 +311,9 @@ typedef struct kvevict_context_options {
   void* parallel_user_data;
   kvevict_log_fn log; /**< NULL: silence. */
   void* log_user_data;
+  /** Whose code the CPU's kernels run, a name of kvevict_simd_target_at(); NULL:
+   *  the best one. Copied. */
+  const char* simd_target;
   /* What follows concerns CUDA and must be 0 on the CPU. */
   /** CUcontext to work in; NULL: the one current on the creating thread. The
    *  library never makes or retains one: it must outlive the handles. */
@@ -339,10 +342,10 @@ typedef struct kvevict_context_options {
   uint32_t debug;
 } kvevict_context_options;
 
-#define KVEVICT_CONTEXT_OPTIONS_INIT                                        \
-  {                                                                         \
-    (uint32_t)sizeof(kvevict_context_options), KVEVICT_DEVICE_CPU, 0,       \
-        KVEVICT_LOG_WARNING, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define KVEVICT_CONTEXT_OPTIONS_INIT                                           \
+  {                                                                            \
+    (uint32_t)sizeof(kvevict_context_options), KVEVICT_DEVICE_CPU, 0,          \
+        KVEVICT_LOG_WARNING, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
   }
 
 /** Writes KVEVICT_CONTEXT_OPTIONS_INIT. struct_size = sizeof(*out) of the

@@ -10,8 +10,16 @@ enum { kGuardBytes = 1024, kAlignment = 64 };
 test_plan* test_plan_create(const char* policy,
                             const kvevict_geometry* geometry,
                             kvevict_operation operation, uint32_t n_threads) {
+  return test_plan_create_for(NULL, policy, geometry, operation, n_threads);
+}
+
+test_plan* test_plan_create_for(const char* simd_target, const char* policy,
+                                const kvevict_geometry* geometry,
+                                kvevict_operation operation,
+                                uint32_t n_threads) {
   test_plan* p = calloc(1, sizeof(*p));
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  options.simd_target = simd_target;
   test_runner_install(&p->runner, n_threads, &options);
   p->policy = test_policy(policy);
   p->geometry = *geometry;

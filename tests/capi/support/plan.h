@@ -20,6 +20,12 @@ test_plan* test_plan_create(const char* policy,
                             const kvevict_geometry* geometry,
                             kvevict_operation operation, uint32_t n_threads);
 
+/* With the code for a SIMD target; NULL: the best one. */
+test_plan* test_plan_create_for(const char* simd_target, const char* policy,
+                                const kvevict_geometry* geometry,
+                                kvevict_operation operation,
+                                uint32_t n_threads);
+
 /* Fills the workspace with a byte. */
 void test_plan_poison(test_plan* plan, int byte);
 

@@ -6,6 +6,11 @@
 #include "tests/capi/support/floats.h"
 
 test_scene* test_scene_create(const test_scene_spec* spec, uint64_t seed) {
+  return test_scene_create_for(NULL, spec, seed);
+}
+
+test_scene* test_scene_create_for(const char* simd_target,
+                                  const test_scene_spec* spec, uint64_t seed) {
   test_scene* s = calloc(1, sizeof *s);
   test_random random = {seed};
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
@@ -17,8 +22,9 @@ test_scene* test_scene_create(const test_scene_spec* spec, uint64_t seed) {
   geometry.k_dtype = spec->k_dtype;
   geometry.max_tokens = spec->n_tokens + 3;
   geometry.softmax_scale = spec->softmax_scale;
-  s->plan = test_plan_create(spec->policy, &geometry,
-                             KVEVICT_OPERATION_SCORE_WINDOW, spec->n_threads);
+  s->plan =
+      test_plan_create_for(simd_target, spec->policy, &geometry,
+                           KVEVICT_OPERATION_SCORE_WINDOW, spec->n_threads);
   s->n_tokens = spec->n_tokens;
 
   const uint32_t window = s->plan->policy.obs_window;

@@ -28,6 +28,8 @@ typedef struct test_scene_spec {
 
 /* Keys and queries depend on the seed, shapes and dtypes alone, not on the layout. */
 test_scene* test_scene_create(const test_scene_spec* spec, uint64_t seed);
+test_scene* test_scene_create_for(const char* simd_target,
+                                  const test_scene_spec* spec, uint64_t seed);
 void test_scene_destroy(test_scene* scene);
 
 size_t test_scene_scores_len(const test_scene* scene);

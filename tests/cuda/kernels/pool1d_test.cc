@@ -66,7 +66,8 @@ void PoolAndCompare(const std::vector<Pooled>& layers, uint32_t n_rows,
     for (uint32_t r = 0; r < n_rows; ++r) {
       const size_t row = lead + size_t{r} * n;
       if (kernel > 1) {
-        Pool1d(&rows[l][row], n_pooled, kernel, pool, edge, &expected[l][row]);
+        Pool1d(SimdTargetAt(0), &rows[l][row], n_pooled, kernel, pool, edge,
+               &expected[l][row]);
       }
       for (uint32_t i = n_pooled; i < n; ++i) expected[l][row + i] = kInfinity;
     }
@@ -134,7 +135,8 @@ void ReduceAndCompare(const std::vector<Pooled>& layers, const Reduced& c,
     expected.push_back(out[l]);
     for (uint32_t r = 0; r < c.n_out_rows; ++r) {
       float* const row = expected[l].data() + c.lead + size_t{r} * n;
-      ReduceRows(in[l].data() + c.lead + size_t{r} * c.n_terms * n, c.n_terms,
+      ReduceRows(SimdTargetAt(0),
+                 in[l].data() + c.lead + size_t{r} * c.n_terms * n, c.n_terms,
                  n, n_reduced, c.reduce, row);
       std::fill(row + n_reduced, row + n, kInfinity);
     }

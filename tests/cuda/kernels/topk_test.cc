@@ -60,7 +60,7 @@ void SelectOnHost(const std::vector<float>& scores, const Case& c,
   const uint32_t n = static_cast<uint32_t>(scores.size());
   std::vector<uint8_t> forced(n, 0);
   keys->resize(n);
-  ScoresToKeys(scores.data(), n, keys->data());
+  ScoresToKeys(SimdTargetAt(0), scores.data(), n, keys->data());
   for (uint32_t i = 0; i < n; ++i) {
     if (i >= c.n_sink && i < n - c.n_recent) continue;
     forced[i] = 1;
@@ -68,7 +68,7 @@ void SelectOnHost(const std::vector<float>& scores, const Case& c,
   }
   std::vector<int32_t> sorted(n_keep);
   keep->resize(n_keep);
-  SelectTopK(keys->data(), n, n_keep,
+  SelectTopK(SimdTargetAt(0), keys->data(), n, n_keep,
              c.higher_wins ? Tie::kHigher : Tie::kLower, keep->data());
   oracle_select(
       scores.data(), n, n_keep, forced.data(),
@@ -268,7 +268,7 @@ void TestPinnedKeys() {
                                    pin.positions + pin.n_positions);
     for (uint32_t i = 0; i < c.n_lists * n; ++i) {
       const float score = std::bit_cast<float>(keys[i]);
-      ScoresToKeys(&score, 1, &keys[i]);
+      ScoresToKeys(SimdTargetAt(0), &score, 1, &keys[i]);
       const bool forced = i % n < c.n_sink || i % n >= n - c.n_recent;
       if (forced || pinned.contains(PositionOf(slots, i / n, i % n))) {
         keys[i] = kForcedKey;

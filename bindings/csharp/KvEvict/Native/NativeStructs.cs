@@ -44,6 +44,7 @@ internal unsafe struct kvevict_context_options
     public void* parallel_user_data;
     public LogFn log;
     public void* log_user_data;
+    public byte* simd_target;
     public void* cuda_context;
     public byte* libcuda_path;
     public byte* libnvrtc_path;

@@ -39,6 +39,7 @@ type ContextOptions struct {
 	ParallelUserData    uintptr
 	Log                 uintptr
 	LogUserData         uintptr
+	SIMDTarget          uintptr
 	CUDAContext         uintptr
 	LibCUDAPath         uintptr
 	LibNVRTCPath        uintptr

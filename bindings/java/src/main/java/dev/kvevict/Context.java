@@ -288,7 +288,7 @@ public final class Context extends Handle {
 
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */
   public static final class Builder {
-    static final int SIZE = 136;
+    static final int SIZE = 144;
 
     private Device device = Device.CPU;
     private int nThreads;
@@ -297,6 +297,7 @@ public final class Context extends Handle {
     private Executor executor;
     private final long[] hostHooks = new long[3];
     private final long[] deviceHooks = new long[3];
+    private String simdTarget;
     private long cudaContext;
     private String libcudaPath;
     private String libnvrtcPath;
@@ -372,6 +373,17 @@ public final class Context extends Handle {
       deviceHooks[0] = alloc;
       deviceHooks[1] = free;
       deviceHooks[2] = userData;
+      return this;
+    }
+
+    /**
+     * Whose code the CPU's kernels run.
+     *
+     * @param name one of {@link KvEvict#simdTargets()}; null: the best one
+     * @return this
+     */
+    public Builder simdTarget(String name) {
+      simdTarget = name;
       return this;
     }
 
@@ -452,15 +464,16 @@ public final class Context extends Handle {
      */
     public Context build() {
       Hooks hooks = new Hooks(device, logger, executor, nThreads);
-      try (Struct cuda = Struct.text(libcudaPath);
+      try (Struct simd = Struct.text(simdTarget);
+          Struct cuda = Struct.text(libcudaPath);
           Struct nvrtc = Struct.text(libnvrtcPath);
           Struct cache = Struct.text(kernelCacheDir);
-          Struct options = write(hooks, cuda, nvrtc, cache)) {
+          Struct options = write(hooks, simd, cuda, nvrtc, cache)) {
         return new Context(Native.kvevict_context_create(options.address), hooks);
       }
     }
 
-    Struct write(Hooks hooks, Struct cuda, Struct nvrtc, Struct cache) {
+    Struct write(Hooks hooks, Struct simd, Struct cuda, Struct nvrtc, Struct cache) {
       return Struct.sized(SIZE)
           .putEnum(device)
           .putInt(nThreads)
@@ -472,6 +485,7 @@ public final class Context extends Handle {
           .putLong(executor == null ? 0 : hooks.id)
           .putLong(logger == null ? 0 : NativeSupport.logHook())
           .putLong(logger == null ? 0 : hooks.id)
+          .putLong(Struct.addressOrNull(simd))
           .putLong(cudaContext)
           .putLong(Struct.addressOrNull(cuda))
           .putLong(Struct.addressOrNull(nvrtc))

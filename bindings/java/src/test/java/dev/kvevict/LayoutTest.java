@@ -204,10 +204,13 @@ final class LayoutTest {
     Context.Builder builder = Context.builder().device(Device.CUDA).allocator(101, 102, 103)
         .deviceAllocator(201, 202, 203).cudaContext(301).debug(true);
     Struct none = null;
-    try (Struct cuda = Struct.text("a"); Struct nvrtc = Struct.text("b");
-        Struct memory = builder.write(new Hooks(Device.CUDA, null, null, 0), cuda, nvrtc, none)) {
+    try (Struct simd = Struct.text("c"); Struct cuda = Struct.text("a");
+        Struct nvrtc = Struct.text("b");
+        Struct memory =
+            builder.write(new Hooks(Device.CUDA, null, null, 0), simd, cuda, nvrtc, none)) {
       Map<String, Long> expected = Map.ofEntries(Map.entry("device", 1L), Map.entry("alloc", 101L),
           Map.entry("free", 102L), Map.entry("alloc_user_data", 103L),
+          Map.entry("simd_target", simd.address),
           Map.entry("device_alloc", 201L), Map.entry("device_free", 202L),
           Map.entry("device_alloc_user_data", 203L), Map.entry("cuda_context", 301L),
           Map.entry("libcuda_path", cuda.address), Map.entry("libnvrtc_path", nvrtc.address),
@@ -226,7 +229,8 @@ final class LayoutTest {
   static void defaultsAreTheLibrarys() {
     same(Geometry.builder().build().struct, Geometry.SIZE, Native::kvevict_geometry_init);
     same(View.of(0, null, null).content(Device.CPU).struct, View.SIZE, Native::kvevict_view_init);
-    same(Context.builder().write(new Hooks(Device.CPU, null, null, 0), null, null, null),
+    same(Context.builder().write(new Hooks(Device.CPU, null, null, 0), null, null, null,
+        null),
         Context.Builder.SIZE, Native::kvevict_context_options_init);
     Struct options = new Struct(EvictOptions.SIZE);
     EvictOptions.NONE.write(Device.CPU, options);

@@ -184,6 +184,17 @@ final class SurfaceTest {
     }
   }
 
+  static void contextsRunTheSimdTargetTheyAreGiven() {
+    for (String name : KvEvict.simdTargets()) {
+      StringBuilder said = new StringBuilder();
+      Context.builder().simdTarget(name).logger(LogLevel.INFO, (level, line) -> said.append(line))
+          .build().close();
+      Check.that(said.toString().contains("SIMD target " + name + ","), said.toString());
+    }
+    Check.fails(KvEvictException.class, () -> Context.builder().simdTarget("MMX").build(),
+        "simd_target \"MMX\"");
+  }
+
   static void versionAndDevices() {
     Check.that(KvEvict.version().matches("\\d+\\.\\d+\\.\\d+"), KvEvict.version());
     Check.equal(0, KvEvict.abiVersion());
