@@ -155,6 +155,47 @@ Test(llama_gguf, refuses_what_it_would_compute_wrongly) {
   cr_expect(yarn.find("'yarn' is unsupported") != std::string::npos);
 }
 
+// Small files that speak of large models: the error comes before the memory.
+Test(llama_gguf, sizes_that_the_file_cannot_hold_are_refused_at_once) {
+  LimitAllocations(16 << 20);
+  // A RoPE table of 2^30 frequencies.
+  GgufBuilder wide;
+  wide.String("general.architecture", "llama");
+  for (const auto& [key, value] :
+       {std::pair("block_count", 1u), std::pair("context_length", 128u),
+        std::pair("embedding_length", 0x7ffffffeu),
+        std::pair("feed_forward_length", 96u),
+        std::pair("attention.head_count", 1u)}) {
+    wide.U32(std::string("llama.") + key, value);
+  }
+  wide.Tensor("token_embd.weight", {64, 300}, GgmlType::kF32,
+              std::vector<uint8_t>(64 * 300 * 4));
+  const TempFile table(wide.Build());
+  std::string error = ErrorOf([&] { LoadAndRun(table.path()); });
+  cr_expect(
+      error.find("embedding_length is 2147483646, but rows of tensor "
+                 "'token_embd.weight' have 64 elements") != std::string::npos,
+      "%s", error.c_str());
+  // 1.2 MB, and 2,000 tensors of 1 MB in them.
+  GgufBuilder gguf;
+  gguf.Tensor("weight", {512, 512}, GgmlType::kF32,
+              std::vector<uint8_t>(512 * 512 * 4));
+  for (int i = 0; i < 2000; ++i) {
+    gguf.TensorAt("weight" + std::to_string(i), {512, 512}, GgmlType::kF32, 0);
+  }
+  const TempFile shared(gguf.Build());
+  error = ErrorOf([&] { const GgufFile file(shared.path()); });
+  cr_expect(error.find("overlap") != std::string::npos, "%s", error.c_str());
+  // One byte is too much.
+  GgufBuilder near;
+  near.Tensor("a", {33}, GgmlType::kF32, std::vector<uint8_t>(33 * 4));
+  near.TensorAt("b", {1}, GgmlType::kF32, 128);
+  const TempFile touching(near.Build());
+  error = ErrorOf([&] { const GgufFile file(touching.path()); });
+  cr_expect(error.find("tensors 'a' and 'b' overlap") != std::string::npos,
+            "%s", error.c_str());
+}
+
 Test(llama_gguf, halves_are_decoded_exactly) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const int exponent = static_cast<int>(bits >> 10 & 31);

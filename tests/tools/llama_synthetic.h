@@ -44,13 +44,18 @@ class GgufBuilder {
   // `dims` innermost first.
   void Tensor(const std::string& name, const std::vector<uint64_t>& dims,
               GgmlType type, const std::vector<uint8_t>& data) {
+    data_.resize((data_.size() + 31) / 32 * 32);
+    TensorAt(name, dims, type, data_.size());
+    data_.insert(data_.end(), data.begin(), data.end());
+  }
+  // Of data that is there, or is not.
+  void TensorAt(const std::string& name, const std::vector<uint64_t>& dims,
+                GgmlType type, uint64_t offset) {
     PutString(tensors_, name);
     Put(tensors_, static_cast<uint32_t>(dims.size()));
     for (const uint64_t dim : dims) Put(tensors_, dim);
     Put(tensors_, static_cast<uint32_t>(type));
-    data_.resize((data_.size() + 31) / 32 * 32);
-    Put(tensors_, uint64_t{data_.size()});
-    data_.insert(data_.end(), data.begin(), data.end());
+    Put(tensors_, offset);
     ++n_tensors_;
   }
   std::vector<uint8_t> Build(uint32_t version = 3) const {

@@ -1,5 +1,6 @@
 #include "tools/llama/gguf.h"
 
+#include <algorithm>
 #include <bit>
 #include <stdexcept>
 
@@ -226,6 +227,21 @@ void PlaceTensor(const ByteReader& in, std::span<const uint8_t> file,
   entry.tensor.data = file.subspan(data_begin + entry.offset, entry.n_bytes);
 }
 
+// Tensors that share bytes would let a small file stand for a model of any size.
+void CheckApart(const ByteReader& in, const std::vector<TensorEntry>& entries) {
+  std::vector<const TensorEntry*> by_offset;
+  by_offset.reserve(entries.size());
+  for (const TensorEntry& entry : entries) by_offset.push_back(&entry);
+  std::sort(by_offset.begin(), by_offset.end(),
+            [](auto* a, auto* b) { return a->offset < b->offset; });
+  for (size_t i = 1; i < by_offset.size(); ++i) {
+    const TensorEntry& before = *by_offset[i - 1];
+    if (before.n_bytes <= by_offset[i]->offset - before.offset) continue;
+    in.Fail("tensors " + Quote(before.tensor.name) + " and " +
+            Quote(by_offset[i]->tensor.name) + " overlap");
+  }
+}
+
 }  // namespace
 
 uint64_t GgufTensor::n_elems() const {
@@ -259,6 +275,7 @@ GgufFile::GgufFile(const std::string& path) : file_(path) {
     in.Fail("general.alignment " + std::to_string(alignment) +
             " is not a power of two up to 2^20");
   }
+  CheckApart(in, entries);
   const uint64_t data_begin =
       (in.offset() + alignment - 1) / alignment * alignment;
   for (TensorEntry& entry : entries) {

@@ -129,6 +129,18 @@ LlamaConfig ReadConfig(const GgufFile& file, TensorReader& tensors) {
   LlamaConfig config;
   config.n_layers = GetU32(file, "llama.block_count");
   config.d_model = GetU32(file, "llama.embedding_length");
+  const GgufTensor* embedding = file.FindTensor("token_embd.weight");
+  if (embedding == nullptr || embedding->dims.size() != 2 ||
+      embedding->dims[1] > std::numeric_limits<int32_t>::max()) {
+    file.Fail("tensor 'token_embd.weight' is missing or no matrix");
+  }
+  // Sizes of what is computed follow from it.
+  if (embedding->dims[0] != config.d_model) {
+    file.Fail("embedding_length is " + std::to_string(config.d_model) +
+              ", but rows of tensor 'token_embd.weight' have " +
+              std::to_string(embedding->dims[0]) + " elements");
+  }
+  config.vocab_size = static_cast<uint32_t>(embedding->dims[1]);
   config.d_ff = GetU32(file, "llama.feed_forward_length");
   config.n_q_heads = GetU32(file, "llama.attention.head_count");
   config.n_kv_heads = file.Find("llama.attention.head_count_kv") == nullptr
@@ -155,13 +167,6 @@ LlamaConfig ReadConfig(const GgufFile& file, TensorReader& tensors) {
     }
   }
   config.inv_freq = ReadInvFreq(file, config.head_dim, tensors);
-
-  const GgufTensor* embedding = file.FindTensor("token_embd.weight");
-  if (embedding == nullptr || embedding->dims.size() != 2 ||
-      embedding->dims[1] > std::numeric_limits<int32_t>::max()) {
-    file.Fail("tensor 'token_embd.weight' is missing or no matrix");
-  }
-  config.vocab_size = static_cast<uint32_t>(embedding->dims[1]);
   return config;
 }
 
