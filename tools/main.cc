@@ -1,40 +1,49 @@
 // kvevict: shows what the library does.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <stdexcept>
 
 #include "kvevict/kvevict.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/output.h"
 #include "tools/engine/evictor.h"
 
 namespace kvevict::tools {
 namespace {
 
+// What the command line parser has to say for itself.
+int Explain(const CLI::App& app, const CLI::ParseError& error) {
+  std::ostringstream out, err;
+  const int status = app.exit(error, out, err);
+  std::fputs(err.str().c_str(), stderr);
+  WriteOutput(out.str());
+  return status == 0 ? 0 : kUsageError;
+}
+
 int Run(int argc, char** argv) {
-  CLI::App app("Shrinks the KV cache of LLM inference engines.", "kvevict");
-  app.set_version_flag("--version", kvevict_version());
+  CLI::App app;
   Action action;
-  AddDemoCommand(app, action);
-  AddInspectCommand(app, action);
+  AddCommands(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
     // No help with what is not there: "kvevict no-such-verb --help".
     constexpr bool kOfVerbsToo = true;
-    if (app.remaining_size(kOfVerbsToo) == 0) return app.exit(help_or_version);
-    app.exit(CLI::ExtrasError(app.remaining(kOfVerbsToo)));
-    return kUsageError;
+    if (app.remaining_size(kOfVerbsToo) == 0) {
+      return Explain(app, help_or_version);
+    }
+    return Explain(app, CLI::ExtrasError(app.remaining(kOfVerbsToo)));
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    return Explain(app, error);
   }
   if (!action) {
-    fmt::print(stderr, "{}", app.help());
+    std::fputs(app.help().c_str(), stderr);
     return kUsageError;
   }
-  return action();
+  WriteOutput(action());
+  return 0;
 }
 
 int Fail(const std::exception& error, int status) {

@@ -7,6 +7,7 @@
 
 #include "tests/tools/engine_test_util.h"
 #include "tools/engine/evictor.h"
+#include "tools/engine/policies.h"
 
 namespace kvevict::tools {
 namespace {

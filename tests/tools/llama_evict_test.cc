@@ -8,6 +8,7 @@
 #include "tests/tools/llama_synthetic.h"
 #include "tests/tools/llama_test_util.h"
 #include "tools/engine/evictor.h"
+#include "tools/engine/policies.h"
 #include "tools/llama/llama_gguf.h"
 #include "tools/llama/log_softmax.h"
 #include "tools/llama/model.h"

@@ -1,6 +1,5 @@
 // `kvevict demo --model FILE --text FILE`.
 #include <criterion/criterion.h>
-#include <criterion/redirect.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -11,17 +10,6 @@
 
 namespace kvevict::tools {
 namespace {
-
-// Standard output of a demo that must succeed.
-std::string OutputOf(const DemoOptions& options) {
-  cr_redirect_stdout();
-  cr_assert(RunTextDemo(options) == 0);
-  fflush(stdout);
-  std::FILE* out = cr_get_redirected_stdout();
-  std::string text;
-  for (int c; (c = std::fgetc(out)) != EOF;) text += static_cast<char>(c);
-  return text;
-}
 
 // A model and a text of `n_letters` + 2 tokens: BOS, the leading space, letters.
 struct Files {
@@ -39,7 +27,7 @@ struct Files {
 
 Test(llama_text, json_has_every_field) {
   Files files(200);
-  const auto json = nlohmann::json::parse(OutputOf(files.options));
+  const auto json = nlohmann::json::parse(RunTextDemo(files.options));
   // The context is 128: 64 of it are the prompt.
   cr_assert(json["n_tokens"] == 64 && json["n_predictions"] == 64);
   cr_assert(json["budget"] == 48);
@@ -62,7 +50,7 @@ Test(llama_text, a_budget_for_all_changes_nothing) {
   Files files(200);
   files.options.tokens = 100;
   files.options.budget = 100;
-  const auto json = nlohmann::json::parse(OutputOf(files.options));
+  const auto json = nlohmann::json::parse(RunTextDemo(files.options));
   const auto& none = json["results"][0];
   for (const auto& row : json["results"]) {
     cr_expect(row["kl"] == 0.0 && row["agreement"] == 1.0);
@@ -75,15 +63,15 @@ Test(llama_text, a_short_text_leaves_fewer_predictions) {
   Files files(20);
   files.options.tokens = 12;
   files.options.policies = {{"none", "none"}};
-  const auto json = nlohmann::json::parse(OutputOf(files.options));
+  const auto json = nlohmann::json::parse(RunTextDemo(files.options));
   cr_assert(json["n_tokens"] == 12 && json["n_predictions"] == 9);
 }
 
 Test(llama_text, the_table_names_every_policy) {
   Files files(200);
   files.options.json = false;
-  const std::string text = OutputOf(files.options);
-  for (const DemoPolicy& policy : files.options.policies) {
+  const std::string text = RunTextDemo(files.options);
+  for (const NamedPolicy& policy : files.options.policies) {
     cr_expect(text.find("\n" + policy.label + " ") != std::string::npos, "%s",
               policy.label.c_str());
   }
@@ -107,11 +95,14 @@ Test(llama_text, errors_say_what_is_wrong) {
   expect(options, "202 tokens are too few for a prompt of 201");
   options = files.options;
   options.budget = 20;
-  expect(options, "snapkv: ");
+  expect(options, "policy snapkv: sink 4 + window 32 >= budget 20");
   options.budget = -1;
   expect(options, "budget");
   options.budget = std::nan("");
   expect(options, "budget");
+  options = files.options;
+  options.simd = "MMX";
+  expect(options, "simd_target \"MMX\" is not one of");
 }
 
 }  // namespace

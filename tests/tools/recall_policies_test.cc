@@ -1,5 +1,6 @@
 // Recall after eviction equals the numbers of an independent prototype.
 #include "tests/tools/recall_table.h"
+#include "tools/recall/recall_demo.h"
 
 namespace kvevict::tools {
 namespace {
@@ -69,6 +70,18 @@ Test(recall_policies, random_recalls_its_share) {
     const double sigma = std::sqrt(share * (1 - share) / n);
     cr_expect(std::fabs(found / n - share) < 4 * sigma, "%u: %g, not %g",
               budget, found / n, share);
+  }
+}
+
+Test(recall_policies, the_demo_hands_the_simd_target_on) {
+  DemoOptions options;
+  options.tokens = 256;
+  options.simd = "MMX";
+  try {
+    RunRecallDemo(options);
+    cr_assert(false, "was accepted");
+  } catch (const KvevictError& error) {
+    cr_expect(std::string(error.what()).starts_with("simd_target \"MMX\""));
   }
 }
 

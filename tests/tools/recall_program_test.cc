@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -36,11 +37,12 @@ std::string TemporaryFile() {
   return path;
 }
 
-Outcome Run(const std::string& arguments) {
+// Its standard output goes to `to`, or where it can be read.
+Outcome Run(const std::string& arguments, const std::string& to = "") {
   const std::string out = TemporaryFile();
   const std::string err = TemporaryFile();
-  const std::string command =
-      KVEVICT_PROGRAM " " + arguments + " >" + out + " 2>" + err;
+  const std::string command = KVEVICT_PROGRAM " " + arguments +
+                              (to.empty() ? " >" + out : to) + " 2>" + err;
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadAndRemove(out),
           ReadAndRemove(err)};
@@ -132,9 +134,13 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"", "Subcommands"},
       {"no-such-command", "no-such-command"},
       {"demo --no-such-option", "--no-such-option"},
-      {"demo --tokens 0", "--tokens"},
+      {"demo --tokens 0",
+       "--tokens: '0' is not a whole number from 1 to "
+       "2147483647"},
       {"demo --tokens -5", "--tokens"},
+      {"demo --tokens 12.5", "--tokens"},
       {"demo --tokens many", "--tokens"},
+      {"demo --tokens 99999999999", "from 1 to 2147483647"},
       {"demo --tokens 100", "256 to 32768"},
       {"demo --tokens 40000", "256 to 32768"},
       {"demo --budget 0", "--budget"},
@@ -143,14 +149,19 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"demo --budget inf", "--budget"},
       {"demo --budget 12x", "--budget"},
       {"demo --seed -1", "--seed"},
-      {"demo --dtype f64", "--dtype"},
-      {"demo --threads 0", "--threads"},
+      {"demo --seed 18446744073709551616",
+       "--seed: '18446744073709551616' is not a whole number from 0 to "
+       "18446744073709551615"},
+      {"demo --seed 1e3", "--seed"},
+      {"demo --dtype f64", "--dtype: 'f64' is not one of f32, f16, bf16"},
+      {"demo --threads 0",
+       "--threads: '0' is not a whole number from 1 to 1024"},
       {"demo --threads 5000", "--threads"},
+      {"demo --simd MMX", "--simd: 'MMX' is not one of "},
       {"demo --policy no-such-policy", "no-such-policy"},
       {"demo --policy snapkv:pool=avg8", "8 is not an odd number"},
       {"demo --policy", "policy"},
-      {"demo --budget 20",
-       "policy snapkv: sink 4 + window 32 >= budget 20"},
+      {"demo --budget 20", "policy snapkv: sink 4 + window 32 >= budget 20"},
       {"demo --model /no/such/file --text /no/such/file", "/no/such/file"},
       {"demo --text /dev/null", "--model"},
       {"demo --model /dev/null", "--text"},
@@ -177,9 +188,47 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
 Test(recall_program, help_and_version_succeed) {
   cr_expect(Run("--help").status == 0);
   cr_expect(Run("demo --help").out.find("--budget") != std::string::npos);
+  // Ranges in words, not as the parser's types print them.
+  for (const char* command : {"demo", "plan", "inspect"}) {
+    const std::string help = Run(std::string(command) + " --help").out;
+    for (const char* noise :
+         {"UINT", "FLOAT", "TEXT", "4294967295", "e+", "POSITIVE", "in ["}) {
+      cr_expect(help.find(noise) == std::string::npos, "%s", help.c_str());
+    }
+  }
   const Outcome version = Run("--version");
   cr_expect(version.status == 0);
   cr_expect(version.out == std::string(kvevict_version()) + "\n");
+}
+
+// A full disk, a pipe that nobody reads, no output at all.
+Test(recall_program, output_that_does_not_arrive_is_an_error) {
+  int ends[2];
+  cr_assert(pipe(ends) == 0);
+  close(ends[0]);
+  cr_assert(dup2(ends[1], 9) == 9);
+  const struct {
+    const char* to;
+    const char* reason;
+  } places[] = {
+      {" >/dev/full", "No space left on device"},
+      {" >&9", "Broken pipe"},
+      {" >&-", "Bad file descriptor"},
+  };
+  for (const char* arguments :
+       {"--help", "demo --help", "--version", "inspect", "inspect --json",
+        "plan snapkv:budget=64", "plan snapkv:budget=64 --json",
+        "demo --tokens 256 --policy none",
+        "demo --tokens 256 --policy none --json"}) {
+    for (const auto& place : places) {
+      const Outcome run = Run(arguments, place.to);
+      cr_expect(run.status == 1, "`%s%s` ended with %d", arguments, place.to,
+                run.status);
+      cr_expect(run.err == std::string("kvevict: standard output: ") +
+                               place.reason + "\n",
+                "`%s%s` explained: %s", arguments, place.to, run.err.c_str());
+    }
+  }
 }
 
 Test(recall_program, inspect_lists_what_the_library_enumerates) {
@@ -244,6 +293,101 @@ Test(recall_program, inspect_lists_what_the_library_enumerates) {
     cr_expect(row.at("can_rotate") == (dtype.can_rotate == 1));
   }
   cr_expect(n == document.at("dtypes").size() && n >= 4);
+}
+
+// ---- plan ----
+
+Test(recall_program, plan_tells_what_a_policy_keeps) {
+  const Outcome run =
+      Run("plan snapkv:budget=2048,recent=40 --tokens 16384 --layers 3 "
+          "--kv-heads 4 --head-dim 64 --dtype bf16 --json");
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  const json document = json::parse(run.out);
+  cr_expect(document.at("policy") == "snapkv:budget=2048,recent=40");
+  cr_expect(document.at("n_tokens") == 16384);
+  cr_expect(document.at("kv_bytes_before") == 16384ull * 3 * 2 * 4 * 64 * 2);
+  cr_expect(document.at("kv_bytes_after") == 2048ull * 3 * 2 * 4 * 64 * 2);
+  cr_expect(document.at("shrink") == 8.0);
+  cr_assert(document.at("layers").size() == 3);
+  for (const json& layer : document.at("layers")) {
+    cr_expect(layer.at("n_keep") == 2048);
+    cr_expect(layer.at("n_first") == 4);
+    cr_expect(layer.at("n_last") == 40);
+    cr_expect(layer.at("n_chosen") == 2004);
+  }
+}
+
+// Layers as the library splits the budget; a preset spelled out.
+Test(recall_program, plan_splits_budgets_as_the_library_does) {
+  kvevict_preset_info preset = {};
+  preset.struct_size = sizeof(preset);
+  std::vector<std::string> texts = {
+      "pyramidkv:budget=600",      "pyramidkv:budget=300,split=arithmetic-kvf",
+      "streaming-llm:recent=100",  "none",
+      "custom:budget=0.25,sink=0", "snapkv"};
+  for (uint32_t i = 0; kvevict_preset_at(i, &preset) == KVEVICT_OK; ++i) {
+    texts.emplace_back(preset.name);
+  }
+  for (const std::string& text : texts) {
+    const Outcome run =
+        Run("plan " + text + " --tokens 2000 --layers 7 --json");
+    cr_assert(run.status == 0, "%s: %s", text.c_str(), run.err.c_str());
+    const json document = json::parse(run.out);
+    kvevict_policy policy = KVEVICT_POLICY_INIT;
+    cr_assert(kvevict_policy_parse(text.c_str(), &policy) == KVEVICT_OK);
+    uint32_t budgets[7];
+    cr_assert(kvevict_policy_layer_budgets(&policy, 2000, budgets, 7) ==
+              KVEVICT_OK);
+    for (size_t l = 0; l < 7; ++l) {
+      const json& layer = document.at("layers").at(l);
+      cr_expect(layer.at("n_keep") == budgets[l], "%s", text.c_str());
+      cr_expect(layer.at("n_first").get<uint32_t>() +
+                    layer.at("n_last").get<uint32_t>() +
+                    layer.at("n_chosen").get<uint32_t>() ==
+                budgets[l]);
+    }
+    kvevict_policy printed = KVEVICT_POLICY_INIT;
+    const std::string spelled_out = document.at("policy");
+    cr_assert(kvevict_policy_parse(spelled_out.c_str(), &printed) ==
+              KVEVICT_OK);
+    cr_expect(std::memcmp(&printed, &policy, sizeof(policy)) == 0, "%s",
+              spelled_out.c_str());
+  }
+}
+
+Test(recall_program, plan_prints_layers_that_are_alike_in_one_row) {
+  const Outcome uniform = Run("plan snapkv:budget=2048");
+  cr_assert(uniform.status == 0, "%s", uniform.err.c_str());
+  cr_expect(uniform.out ==
+                "snapkv:budget=2048\n\n"
+                "layers  keep  first  last  chosen   KV MiB   after\n"
+                "------  ----  -----  ----  ------  -------  ------\n"
+                "0-31    2048      4    32    2012  2048.00  256.00\n\n"
+                "Of 16384 tokens per KV head 2048 stay in a layer, on average: "
+                "2048.00 MiB become 256.00, 8.0 times less.\n",
+            "%s", uniform.out.c_str());
+  const Outcome pyramid =
+      Run("plan pyramidkv:budget=600,alpha=0.5 --tokens 1000 --layers 3");
+  cr_assert(pyramid.status == 0, "%s", pyramid.err.c_str());
+  cr_expect(pyramid.out.find("\n0       1000") == std::string::npos);
+  cr_expect(pyramid.out.find("\n0        all      -     -       -") !=
+                std::string::npos,
+            "%s", pyramid.out.c_str());
+}
+
+// ---- --simd ----
+
+// Every target finds the needles; the library's rounding alone may differ.
+Test(recall_program, demo_runs_on_every_simd_target) {
+  for (uint32_t i = 0; const char* name = kvevict_simd_target_at(i); ++i) {
+    const Outcome run =
+        Run("demo --json --tokens 1024 --budget 256 --policy snapkv --simd " +
+            std::string(name));
+    cr_assert(run.status == 0, "%s: %s", name, run.err.c_str());
+    const json document = json::parse(run.out);
+    cr_expect(document.at("results").at(0).at("recall_asked") == 1.0, "%s",
+              name);
+  }
 }
 
 Test(recall_program, inspect_prints_tables) {

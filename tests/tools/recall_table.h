@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/engine/policies.h"
 #include "tools/recall/experiment.h"
 #include "tools/recall/workload.h"
 

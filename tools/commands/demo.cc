@@ -1,33 +1,27 @@
 // `kvevict demo`: what each policy keeps of a long prompt.
-#include <cmath>
-#include <map>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tools/commands/checks.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/demo_options.h"
+#include "tools/commands/dtype_option.h"
 #include "tools/llama/text_demo.h"
 #include "tools/recall/recall_demo.h"
 
 namespace kvevict::tools {
 namespace {
 
-const std::map<std::string, kvevict_dtype> kDtypes = {
-    {"f32", KVEVICT_DTYPE_F32},
-    {"f16", KVEVICT_DTYPE_F16},
-    {"bf16", KVEVICT_DTYPE_BF16},
-};
-
 constexpr uint32_t kMaxThreads = 1024;  // as many as the library takes
 
-std::string CheckBudget(const std::string& text) {
-  double budget = 0;
-  if (CLI::detail::lexical_cast(text, budget) && budget > 0 &&
-      std::isfinite(budget)) {
-    return "";
+std::vector<std::string> SimdTargets() {
+  std::vector<std::string> names;
+  for (uint32_t i = 0; const char* name = kvevict_simd_target_at(i); ++i) {
+    names.emplace_back(name);
   }
-  return "'" + text + "' is neither a number of tokens nor a ratio in (0, 1]";
+  return names;
 }
 
 // What the command line parser fills.
@@ -36,7 +30,6 @@ struct Arguments {
   uint32_t tokens = 0;
   double budget = 0;
   std::vector<std::string> policies;
-  std::string dtype = "f32";
 };
 
 }  // namespace
@@ -52,25 +45,34 @@ void AddDemoCommand(CLI::App& app, Action& action) {
       demo->add_option("--tokens", args->tokens,
                        "Length of the prompt (default 16384; with --model all "
                        "that fits)")
-          ->check(CLI::PositiveNumber);
+          ->type_name("N")
+          ->check(WholeNumber(1, INT32_MAX));
   CLI::Option* budget =
       demo->add_option(
               "--budget", args->budget,
               "Tokens to keep per KV head, or up to 1 the share of the "
               "prompt (default an eighth; with --model a quarter)")
-          ->check(CheckBudget);
+          ->type_name("X")
+          ->check(Budget());
   demo->add_option("--policy", args->policies,
                    "Policy, e.g. snapkv:window=64,pool=max5; repeatable")
+      ->type_name("POLICY")
       ->take_all()
       ->allow_extra_args(false);
-  demo->add_option("--seed", options.seed, "Seed of the prompt")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  demo->add_option("--dtype", args->dtype, "Element type of the cache")
-      ->check(CLI::IsMember(kDtypes))
-      ->capture_default_str();
-  demo->add_option("--threads", options.threads, "Default: one per CPU")
-      ->check(CLI::Range(1u, kMaxThreads));
+  demo->add_option("--seed", options.seed,
+                   "Seed of the prompt, below 2^64 (default 1)")
+      ->type_name("N")
+      ->check(WholeNumber(0, UINT64_MAX));
+  AddDtypeOption(*demo, "Element type of the cache", options.dtype);
+  demo->add_option("--threads", options.threads,
+                   "1 to 1024 (default: one per CPU)")
+      ->type_name("N")
+      ->check(WholeNumber(1, kMaxThreads));
+  demo->add_option("--simd", options.simd,
+                   "Whose code the library runs: one of the SIMD targets that "
+                   "`kvevict inspect` lists (default: the first)")
+      ->type_name("TARGET")
+      ->check(OneOf(SimdTargets()));
   demo->add_flag("--json", options.json,
                  "One JSON document instead of a table");
   CLI::Option* model =
@@ -78,15 +80,18 @@ void AddDemoCommand(CLI::App& app, Action& action) {
               "--model", options.model,
               "LLaMA model to use, GGUF or llama2.c .bin (default: the "
               "built-in recall model)")
-          ->check(CLI::ExistingFile);
+          ->type_name("FILE")
+          ->check(File());
   CLI::Option* text = demo->add_option("--text", options.text,
                                        "Text file for the model to read")
-                          ->check(CLI::ExistingFile)
+                          ->type_name("FILE")
+                          ->check(File())
                           ->needs(model);
   model->needs(text);
   demo->add_option("--tokenizer", options.tokenizer,
                    "Tokenizer of a .bin model (default: found beside it)")
-      ->check(CLI::ExistingFile)
+      ->type_name("FILE")
+      ->check(File())
       ->needs(model);
 
   demo->callback([args, tokens, budget, &action] {
@@ -97,7 +102,6 @@ void AddDemoCommand(CLI::App& app, Action& action) {
     for (const std::string& policy : args->policies) {
       options.policies.push_back({policy, policy});
     }
-    options.dtype = kDtypes.at(args->dtype);
     if (options.model.empty()) {
       action = [args] { return RunRecallDemo(args->options); };
     } else {

@@ -8,17 +8,12 @@
 #include <vector>
 
 #include "kvevict/kvevict.h"
+#include "tools/engine/policies.h"
 
 namespace kvevict::tools {
 
-// A row of the demo's table.
-struct DemoPolicy {
-  std::string label;
-  std::string text;  // for ParsePolicy()
-};
-
 // Policies of the demo unless --policy names others.
-inline const std::vector<DemoPolicy> kDefaultDemoPolicies = {
+inline const std::vector<NamedPolicy> kDefaultDemoPolicies = {
     {"none", "none"},
     {"streaming-llm", "streaming-llm"},
     {"snapkv", "snapkv"},
@@ -30,14 +25,19 @@ struct DemoOptions {
   std::optional<uint32_t>
       tokens;                    // of the prompt; the default is the demo's own
   std::optional<double> budget;  // for policies whose text names none
-  std::vector<DemoPolicy> policies = kDefaultDemoPolicies;
+  std::vector<NamedPolicy> policies = kDefaultDemoPolicies;
   uint64_t seed = 1;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;  // of the cache
   uint32_t threads = 0;                     // 0: one per CPU
+  std::string simd;  // of the library; empty: the best one
   bool json = false;
   std::string model;      // file; empty: the recall model
   std::string tokenizer;  // file, for `model`; empty: found beside it
   std::string text;       // file with the prompt, for `model`
+
+  const char* simd_target() const {
+    return simd.empty() ? nullptr : simd.c_str();
+  }
 };
 
 }  // namespace kvevict::tools

@@ -112,12 +112,12 @@ nlohmann::ordered_json ToJson(const Inspection& found) {
           {"dtypes", dtypes}};
 }
 
-void Print(const Inspection& found) {
-  fmt::print("kvevict {}, ABI {}\n", kvevict_version(), kvevict_abi_version());
-  fmt::print("SIMD: {} (of {})\n", found.simd_targets.front(),
-             fmt::join(found.simd_targets, ", "));
-  fmt::print("CUDA: {}\n",
-             found.cuda_problem.empty() ? "available" : found.cuda_problem);
+std::string ToText(const Inspection& found) {
+  std::string text = fmt::format(
+      "kvevict {}, ABI {}\nSIMD: {} (of {})\nCUDA: {}\n", kvevict_version(),
+      kvevict_abi_version(), found.simd_targets.front(),
+      fmt::join(found.simd_targets, ", "),
+      found.cuda_problem.empty() ? "available" : found.cuda_problem);
 
   constexpr auto kLeft = TextTable::Align::kLeft;
   TextTable gpus({{"GPU"},
@@ -134,7 +134,7 @@ void Print(const Inspection& found) {
                  usable ? fmt::format("{} by {}", gpu.target, gpu.nvrtc)
                         : gpu.problem});
   }
-  if (!found.gpus.empty()) fmt::print("\n{}", gpus.ToString());
+  if (!found.gpus.empty()) text += "\n" + gpus.ToString();
   TextTable policies({{"policy", kLeft},
                       {"signal", kLeft},
                       {"shaping", kLeft},
@@ -161,8 +161,8 @@ void Print(const Inspection& found) {
         {d.name, d.element_bytes != 0 ? std::to_string(d.element_bytes) : "-",
          yes_no(d.can_move), yes_no(d.can_score), yes_no(d.can_rotate)});
   }
-  fmt::print("\n{}\n{}\n{}", policies.ToString(), presets.ToString(),
-             dtypes.ToString());
+  return text + "\n" + policies.ToString() + "\n" + presets.ToString() + "\n" +
+         dtypes.ToString();
 }
 
 }  // namespace
@@ -175,12 +175,7 @@ void AddInspectCommand(CLI::App& app, Action& action) {
   inspect->callback([json, &action] {
     action = [as_json = json->count() > 0] {
       const Inspection found = Inspect();
-      if (as_json) {
-        fmt::print("{}\n", ToJson(found).dump(2));
-      } else {
-        Print(found);
-      }
-      return 0;
+      return as_json ? ToJson(found).dump(2) + "\n" : ToText(found);
     };
   });
 }

@@ -9,12 +9,6 @@
 namespace kvevict::tools {
 namespace {
 
-void Check(kvevict_status status) {
-  if (status != KVEVICT_OK) {
-    throw KvevictError(status, kvevict_last_error_message());
-  }
-}
-
 // The library asks for 64-byte alignment.
 constexpr size_t kWorkspaceAlignment = 64;
 
@@ -44,22 +38,11 @@ kvevict_geometry Geometry(const KvShape& cache, const QueryShape& queries) {
 
 }  // namespace
 
-kvevict_policy ParsePolicy(const std::string& text, double default_budget) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_parse(text.c_str(), &policy));
-  // A StreamingLLM window of its own is a budget too.
-  const bool has_window =
-      policy.kind == KVEVICT_POLICY_STREAMING_LLM && policy.n_recent > 0;
-  const bool names_budget = text.find("budget") != std::string::npos;
-  if (!names_budget && !has_window) policy.budget = default_budget;
-  Check(kvevict_policy_validate(&policy));
-  return policy;
-}
-
 // Step 1. The plan checks geometry and policy once and knows the workspace size;
 // nothing is allocated after this.
 Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
-                 const kvevict_policy& policy, ThreadPool& pool)
+                 const kvevict_policy& policy, ThreadPool& pool,
+                 const char* simd_target)
     : n_layers_(cache.n_layers),
       n_q_heads_(queries.n_q_heads),
       head_dim_(cache.k_head_dim) {
@@ -67,6 +50,7 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   options.n_threads = pool.n_threads();
   options.parallel = &ThreadPool::Run;
   options.parallel_user_data = &pool;
+  options.simd_target = simd_target;
   kvevict_context* context = nullptr;
   Check(kvevict_context_create(&options, &context));
   context_.reset(context);

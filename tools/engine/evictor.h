@@ -12,26 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
-#include <string>
 
 #include "kvevict/kvevict.h"
 #include "tools/engine/kv_cache.h"
+#include "tools/engine/kvevict_error.h"
 #include "tools/engine/thread_pool.h"
 
 namespace kvevict::tools {
-
-// A kvevict call that failed; what() is the library's sentence.
-class KvevictError : public std::runtime_error {
- public:
-  KvevictError(kvevict_status status, const std::string& message)
-      : std::runtime_error(message), status(status) {}
-  kvevict_status status;
-};
-
-// Reads the text form of a policy. Where the text leaves the budget open (and is
-// not a StreamingLLM window), default_budget applies.
-kvevict_policy ParsePolicy(const std::string& text, double default_budget);
 
 // Query heads and, where it is not 1/sqrt(head_dim), the scale of the logits.
 struct QueryShape {
@@ -42,9 +29,11 @@ struct QueryShape {
 // The eviction state of one sequence under one policy.
 class Evictor {
  public:
-  // `pool` must outlive the evictor.
+  // `pool` must outlive the evictor. simd_target is whose code the library runs;
+  // nullptr: the best one.
   Evictor(const KvShape& cache, const QueryShape& queries,
-          const kvevict_policy& policy, ThreadPool& pool);
+          const kvevict_policy& policy, ThreadPool& pool,
+          const char* simd_target = nullptr);
 
   // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, f32 after RoPE, for
   // positions first_position, first_position + 1, ...

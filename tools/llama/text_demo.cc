@@ -63,24 +63,8 @@ TextTask CutText(const std::vector<int32_t>& ids, const DemoOptions& options,
   return task;
 }
 
-uint32_t BudgetTokens(const DemoOptions& options, uint32_t n_prompt) {
-  if (!options.budget) {
-    return std::min(std::max(n_prompt / 4, kMinDefaultBudget), n_prompt);
-  }
-  const double budget = *options.budget;
-  if (!(budget > 0)) throw std::runtime_error("the budget must be positive");
-  const double n_tokens = budget <= 1 ? budget * n_prompt : budget;
-  return static_cast<uint32_t>(std::clamp<double>(n_tokens, 1, n_prompt));
-}
-
-// Says which policy an error is about.
-template <typename Action>
-auto Named(const DemoPolicy& policy, Action&& action) {
-  try {
-    return action();
-  } catch (const KvevictError& error) {
-    throw KvevictError(error.status, policy.label + ": " + error.what());
-  }
+uint32_t DefaultBudget(uint32_t n_prompt) {
+  return std::min(std::max(n_prompt / 4, kMinDefaultBudget), n_prompt);
 }
 
 double Shrink(const Evictor::Report& report) {
@@ -108,9 +92,9 @@ std::string OneLine(const std::string& text) {
   return line;
 }
 
-void PrintTable(const DemoOptions& options,
-                const std::vector<TextResult>& results,
-                const Tokenizer& tokenizer) {
+std::string Table(const DemoOptions& options,
+                  const std::vector<TextResult>& results,
+                  const Tokenizer& tokenizer) {
   using Align = TextTable::Align;
   TextTable table({{"policy", Align::kLeft},
                    {"KV MiB"},
@@ -134,17 +118,18 @@ void PrintTable(const DemoOptions& options,
          fmt::format("{:.1f}", 100 * r.agreement), fmt::format("{:.3f}", r.nll),
          fmt::format("{:.0f}", r.decode_tokens_per_s)});
   }
-  fmt::print("{}\nThe prompt continued greedily:\n", table.ToString());
+  std::string text = table.ToString() + "\nThe prompt continued greedily:\n";
   for (size_t i = 0; i < results.size(); ++i) {
-    fmt::print("  {:<14} {}\n", options.policies[i].label,
-               OneLine(GreedyText(results[i], tokenizer)));
+    text += fmt::format("  {:<14} {}\n", options.policies[i].label,
+                        OneLine(GreedyText(results[i], tokenizer)));
   }
+  return text;
 }
 
-void PrintJson(const DemoOptions& options,
-               const std::vector<TextResult>& results,
-               const Tokenizer& tokenizer, const TextTask& task,
-               uint32_t budget) {
+std::string Json(const DemoOptions& options,
+                 const std::vector<TextResult>& results,
+                 const Tokenizer& tokenizer, const TextTask& task,
+                 uint32_t budget) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (size_t i = 0; i < results.size(); ++i) {
     const TextResult& r = results[i];
@@ -167,47 +152,43 @@ void PrintJson(const DemoOptions& options,
       {"budget", budget},
       {"results", rows}};
   // Byte pieces can spell text that is no UTF-8.
-  fmt::print("{}\n",
-             document.dump(2, ' ', false,
-                           nlohmann::ordered_json::error_handler_t::replace));
+  return document.dump(2, ' ', false,
+                       nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
 }
 
 }  // namespace
 
-int RunTextDemo(const DemoOptions& options) {
+std::string RunTextDemo(const DemoOptions& options) {
   ThreadPool pool(options.threads);
   ModelFile file = ReadModelFile(options.model, options.tokenizer);
   LlamaModel model(std::move(file.weights), pool);
   const TextTask task = CutText(file.tokenizer.Encode(ReadText(options.text)),
                                 options, model.config().context_length);
   const uint32_t n_prompt = static_cast<uint32_t>(task.prompt.size());
-  const uint32_t budget = BudgetTokens(options, n_prompt);
-
-  std::vector<kvevict_policy> policies;
-  for (const DemoPolicy& policy : options.policies) {
-    policies.push_back(
-        Named(policy, [&] { return ParsePolicy(policy.text, budget); }));
-  }
+  const uint32_t budget = options.budget
+                              ? BudgetTokens(*options.budget, n_prompt)
+                              : DefaultBudget(n_prompt);
+  const std::vector<kvevict_policy> policies = ParsePolicies(
+      options.policies, budget, n_prompt, model.config().n_layers);
   TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,
-                            pool);
+                            pool, options.simd_target());
   {
     ProgressBar bar("prefill", n_prompt);
     evaluation.Prefill([&](uint32_t n_done) { bar.Update(n_done); });
   }
   std::vector<TextResult> results;
   for (size_t i = 0; i < policies.size(); ++i) {
-    results.push_back(
-        Named(options.policies[i], [&] { return evaluation.Evaluate(i); }));
+    results.push_back(evaluation.Evaluate(i));
   }
 
   if (options.json) {
-    PrintJson(options, results, file.tokenizer, task, budget);
-    return 0;
+    return Json(options, results, file.tokenizer, task, budget);
   }
-  fmt::print("{}: {} tokens, then {} predictions; budget {} tokens\n\n",
-             options.model, n_prompt, task.following.size() - 1, budget);
-  PrintTable(options, results, file.tokenizer);
-  return 0;
+  return fmt::format(
+      "{}: {} tokens, then {} predictions; budget {} tokens\n\n{}",
+      options.model, n_prompt, task.following.size() - 1, budget,
+      Table(options, results, file.tokenizer));
 }
 
 }  // namespace kvevict::tools

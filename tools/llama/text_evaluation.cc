@@ -33,7 +33,8 @@ uint32_t Capacity(const TextTask& task, uint32_t n_greedy) {
 TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
                                kvevict_dtype dtype,
                                const std::vector<kvevict_policy>& policies,
-                               uint32_t n_greedy, ThreadPool& pool)
+                               uint32_t n_greedy, ThreadPool& pool,
+                               const char* simd_target)
     : model_(model),
       task_(std::move(task)),
       n_greedy_(n_greedy),
@@ -41,8 +42,8 @@ TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
       evicted_cache_(full_cache_.shape()) {
   const QueryShape queries{.n_q_heads = model.config().n_q_heads};
   for (const kvevict_policy& policy : policies) {
-    evictors_.push_back(
-        std::make_unique<Evictor>(full_cache_.shape(), queries, policy, pool));
+    evictors_.push_back(std::make_unique<Evictor>(full_cache_.shape(), queries,
+                                                  policy, pool, simd_target));
   }
 }
 

@@ -43,7 +43,7 @@ class TextEvaluation {
   // does not fit the model.
   TextEvaluation(LlamaModel& model, TextTask task, kvevict_dtype dtype,
                  const std::vector<kvevict_policy>& policies, uint32_t n_greedy,
-                 ThreadPool& pool);
+                 ThreadPool& pool, const char* simd_target = nullptr);
 
   // Feeds the prompt and predicts with the full cache; `progress` may be null.
   void Prefill(const Progress& progress);

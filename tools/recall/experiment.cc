@@ -22,14 +22,14 @@ uint32_t Capacity(const Workload& workload) {
 RecallExperiment::RecallExperiment(const Workload& workload,
                                    kvevict_dtype dtype,
                                    std::span<const kvevict_policy> policies,
-                                   ThreadPool& pool)
+                                   ThreadPool& pool, const char* simd_target)
     : workload_(workload),
       model_(Capacity(workload), pool),
       full_(RecallModel::CacheShape(dtype, Capacity(workload))),
       evicted_(full_.shape()) {
   for (const kvevict_policy& policy : policies) {
     evictors_.emplace_back(full_.shape(), QueryShape{.n_q_heads = kQHeads},
-                           policy, pool);
+                           policy, pool, simd_target);
   }
 }
 

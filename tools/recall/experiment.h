@@ -26,9 +26,10 @@ struct RecallResult {
 
 class RecallExperiment {
  public:
-  // `pool` must outlive the experiment.
+  // `pool` must outlive the experiment; simd_target as for an Evictor.
   RecallExperiment(const Workload& workload, kvevict_dtype dtype,
-                   std::span<const kvevict_policy> policies, ThreadPool& pool);
+                   std::span<const kvevict_policy> policies, ThreadPool& pool,
+                   const char* simd_target = nullptr);
 
   // Runs the prompt in chunks and shows every policy the queries; `progress` hears
   // how many tokens are done. Throws std::runtime_error if the model does not

@@ -21,32 +21,13 @@ constexpr uint32_t kDefaultTokens = 16384;
 // Sinks, observation window and something to choose.
 constexpr uint32_t kMinDefaultBudget = 64;
 
-double Budget(const DemoOptions& options, uint32_t n_tokens) {
-  return options.budget.value_or(std::max(n_tokens / 8, kMinDefaultBudget));
-}
-
-// As the library counts them.
-uint32_t BudgetTokens(double budget, uint32_t n_tokens) {
-  const double n = budget <= 1 ? budget * n_tokens : budget;
-  return static_cast<uint32_t>(std::clamp<double>(n, 1, n_tokens));
-}
-
-kvevict_policy Parse(const DemoPolicy& policy, double budget) {
-  try {
-    return ParsePolicy(policy.text, budget);
-  } catch (const KvevictError& error) {
-    throw KvevictError(
-        error.status, fmt::format("policy {}: {}", policy.label, error.what()));
-  }
-}
-
 double Shrink(const Evictor::Report& report) {
   return static_cast<double>(report.bytes_before) /
          static_cast<double>(report.bytes_after);
 }
 
-void PrintTable(const std::vector<DemoPolicy>& policies,
-                const std::vector<RecallResult>& results) {
+std::string Table(const std::vector<NamedPolicy>& policies,
+                  const std::vector<RecallResult>& results) {
   using Align = TextTable::Align;
   TextTable table({{"policy", Align::kLeft},
                    {"KV MiB"},
@@ -69,15 +50,15 @@ void PrintTable(const std::vector<DemoPolicy>& policies,
          fmt::format("{:.2f}", r.unasked),
          fmt::format("{:.0f}", r.decode_tokens_per_s)});
   }
-  fmt::print(
+  return fmt::format(
       "{}\nasked:   recall of the {} needles that the end of the prompt asks "
       "for\nunasked: recall of the other {}\n",
       table.ToString(), kQuestions, kNeedles - kQuestions);
 }
 
-void PrintJson(const std::vector<DemoPolicy>& policies,
-               const std::vector<RecallResult>& results, uint32_t n_tokens,
-               uint32_t budget) {
+std::string Json(const std::vector<NamedPolicy>& policies,
+                 const std::vector<RecallResult>& results, uint32_t n_tokens,
+                 uint32_t budget) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (size_t i = 0; i < results.size(); ++i) {
     const RecallResult& r = results[i];
@@ -92,27 +73,28 @@ void PrintJson(const std::vector<DemoPolicy>& policies,
   }
   const nlohmann::ordered_json document = {
       {"n_tokens", n_tokens}, {"budget", budget}, {"results", rows}};
-  fmt::print("{}\n", document.dump(2));
+  return document.dump(2) + "\n";
 }
 
 }  // namespace
 
-int RunRecallDemo(const DemoOptions& options) {
+std::string RunRecallDemo(const DemoOptions& options) {
   const uint32_t n_tokens = options.tokens.value_or(kDefaultTokens);
   if (n_tokens < kMinTokens || n_tokens > kMaxTokens) {
     throw std::invalid_argument(
         fmt::format("--tokens {}: the recall model reads {} to {} tokens",
                     n_tokens, kMinTokens, kMaxTokens));
   }
-  const double budget = Budget(options, n_tokens);
-  std::vector<kvevict_policy> policies;
-  for (const DemoPolicy& policy : options.policies) {
-    policies.push_back(Parse(policy, budget));
-  }
+  const uint32_t budget = options.budget
+                              ? BudgetTokens(*options.budget, n_tokens)
+                              : std::max(n_tokens / 8, kMinDefaultBudget);
+  const std::vector<kvevict_policy> policies =
+      ParsePolicies(options.policies, budget, n_tokens, kLayers);
 
   ThreadPool pool(options.threads);
   RecallExperiment experiment(MakeWorkload(n_tokens, options.seed),
-                              options.dtype, policies, pool);
+                              options.dtype, policies, pool,
+                              options.simd_target());
   const auto start = std::chrono::steady_clock::now();
   {
     ProgressBar bar("prefill", n_tokens);
@@ -125,18 +107,13 @@ int RunRecallDemo(const DemoOptions& options) {
     results.push_back(experiment.Evaluate(i));
   }
 
-  const uint32_t budget_tokens = BudgetTokens(budget, n_tokens);
-  if (options.json) {
-    PrintJson(options.policies, results, n_tokens, budget_tokens);
-    return 0;
-  }
-  fmt::print(
+  if (options.json) return Json(options.policies, results, n_tokens, budget);
+  return fmt::format(
       "recall model: {} tokens prefilled in {:.1f} s, {} thread{}; "
-      "budget {} tokens\n\n",
+      "budget {} tokens\n\n{}",
       n_tokens, prefill.count(), pool.n_threads(),
-      pool.n_threads() == 1 ? "" : "s", budget_tokens);
-  PrintTable(options.policies, results);
-  return 0;
+      pool.n_threads() == 1 ? "" : "s", budget,
+      Table(options.policies, results));
 }
 
 }  // namespace kvevict::tools

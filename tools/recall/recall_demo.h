@@ -2,14 +2,16 @@
 #ifndef KVEVICT_TOOLS_RECALL_RECALL_DEMO_H_
 #define KVEVICT_TOOLS_RECALL_RECALL_DEMO_H_
 
+#include <string>
+
 #include "tools/commands/demo_options.h"
 
 namespace kvevict::tools {
 
-// Runs the recall experiment and prints a table, or with options.json one document.
-// Returns an exit status; throws std::invalid_argument for a prompt length the model
+// Runs the recall experiment. Returns a table, or with options.json one document;
+// throws std::invalid_argument for a prompt length the model
 // cannot serve, KvevictError for bad policies.
-int RunRecallDemo(const DemoOptions& options);
+std::string RunRecallDemo(const DemoOptions& options);
 
 }  // namespace kvevict::tools
 

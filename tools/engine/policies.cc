@@ -1,0 +1,64 @@
+#include "tools/engine/policies.h"
+
+#include <algorithm>
+
+#include "tools/engine/kvevict_error.h"
+
+namespace kvevict::tools {
+namespace {
+
+// What the library checks only when an eviction knows the tokens.
+void CheckFits(const kvevict_policy& policy, uint32_t n_tokens,
+               uint32_t n_layers) {
+  if (policy.kind == KVEVICT_POLICY_CUSTOM) {
+    throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
+                       "it ranks by scores of the caller's own, and this "
+                       "program has none");
+  }
+  std::vector<uint32_t> budgets(n_layers);
+  Check(kvevict_policy_layer_budgets(&policy, n_tokens, budgets.data(),
+                                     budgets.size()));
+}
+
+}  // namespace
+
+kvevict_policy ParsePolicy(const std::string& text, double default_budget) {
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  Check(kvevict_policy_parse(text.c_str(), &policy));
+  // A StreamingLLM window of its own is a budget too.
+  const bool has_window =
+      policy.kind == KVEVICT_POLICY_STREAMING_LLM && policy.n_recent > 0;
+  const bool names_budget = text.find("budget") != std::string::npos;
+  if (!names_budget && !has_window) policy.budget = default_budget;
+  Check(kvevict_policy_validate(&policy));
+  return policy;
+}
+
+std::vector<kvevict_policy> ParsePolicies(std::span<const NamedPolicy> policies,
+                                          double default_budget,
+                                          uint32_t n_tokens,
+                                          uint32_t n_layers) {
+  std::vector<kvevict_policy> parsed;
+  for (const NamedPolicy& policy : policies) {
+    try {
+      parsed.push_back(ParsePolicy(policy.text, default_budget));
+      CheckFits(parsed.back(), n_tokens, n_layers);
+    } catch (const KvevictError& error) {
+      throw KvevictError(error.status,
+                         "policy " + policy.label + ": " + error.what());
+    }
+  }
+  return parsed;
+}
+
+uint32_t BudgetTokens(double budget, uint32_t n_tokens) {
+  if (!(budget > 0)) {
+    throw KvevictError(
+        KVEVICT_ERROR_INVALID_ARGUMENT,
+        "budget " + std::to_string(budget) + " is not a number > 0");
+  }
+  const double n = budget <= 1 ? budget * n_tokens : budget;
+  return static_cast<uint32_t>(std::clamp<double>(n, 1, n_tokens));
+}
+
+}  // namespace kvevict::tools

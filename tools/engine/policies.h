@@ -1,0 +1,36 @@
+// Policies as a user types them, checked before any work is done for them.
+#ifndef KVEVICT_TOOLS_ENGINE_POLICIES_H_
+#define KVEVICT_TOOLS_ENGINE_POLICIES_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvevict/kvevict.h"
+
+namespace kvevict::tools {
+
+struct NamedPolicy {
+  std::string label;
+  std::string text;
+};
+
+// Reads the text form of a policy. Where the text leaves the budget open (and is
+// not a StreamingLLM window), default_budget applies.
+kvevict_policy ParsePolicy(const std::string& text, double default_budget);
+
+// The policies of evictors for caches of n_layers, which evict n_tokens. Throws a
+// KvevictError that names the policy where one could not do that: policy custom
+// among them, whose scores an engine would have to give.
+std::vector<kvevict_policy> ParsePolicies(std::span<const NamedPolicy> policies,
+                                          double default_budget,
+                                          uint32_t n_tokens, uint32_t n_layers);
+
+// Tokens that a budget is of n_tokens, as the library counts them. Throws
+// a KvevictError unless it is above 0.
+uint32_t BudgetTokens(double budget, uint32_t n_tokens);
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_ENGINE_POLICIES_H_
