@@ -41,6 +41,13 @@ function(kvevict_install prefix libdir runtime devel program)
     install(TARGETS kvevict_cli
             RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${program} ${ARGN})
   endif()
+  if(TARGET kvevict_pages_written)
+    install(FILES ${PROJECT_BINARY_DIR}/tools/kvevict.1
+            DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${program} ${ARGN})
+    install(FILES ${PROJECT_BINARY_DIR}/tools/kvevict.bash
+            DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+            RENAME kvevict COMPONENT ${program} ${ARGN})
+  endif()
 
   install(EXPORT ${export} NAMESPACE kvevict:: FILE kvevict-targets.cmake
           DESTINATION ${cmake_package_dir} COMPONENT ${devel} ${ARGN})

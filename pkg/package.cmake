@@ -8,7 +8,7 @@ function(kvevict_add_package kind)
     COMMAND ${PROJECT_SOURCE_DIR}/pkg/package.sh ${kind} ${PROJECT_BINARY_DIR}
             ${KVEVICT_DIST_DIR}
     VERBATIM)
-  foreach(target kvevict kvevict_static kvevict_cli)
+  foreach(target kvevict kvevict_static kvevict_cli kvevict_pages_written)
     if(TARGET ${target})
       add_dependencies(package_${kind} ${target})
     endif()

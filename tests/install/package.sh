@@ -54,4 +54,5 @@ for linkage in shared static; do
 done
 if [[ -x $prefix/bin/kvevict ]]; then
   "$here/program.sh" "$prefix" "$libdir" "$version" "$library_path"
+  LD_LIBRARY_PATH=$library_path "$here/pages.sh" "$prefix"
 fi
