@@ -17,9 +17,10 @@ kvevict_status kvevict_score_window(const kvevict_plan* plan,
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
     KV_RETURN_IF_ERROR(CheckNotNull("queries", queries));
-    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    kvevict_view v = KVEVICT_VIEW_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
     KV_RETURN_IF_ERROR(CheckArray("scores", scores, scores_len));
-    return ScoreWindow(Core(plan), *queries, row_lse, *view, n_tokens,
+    return ScoreWindow(Core(plan), *queries, row_lse, v, n_tokens,
                        {scores, scores_len}, workspace, workspace_bytes,
                        stream);
   });
@@ -53,10 +54,11 @@ kvevict_status kvevict_compact(const kvevict_context* context,
                                kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    kvevict_view v = KVEVICT_VIEW_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
     KV_RETURN_IF_ERROR(CheckArray("keep", keep, keep_len));
-    return Compact(Core(context), *view, n_tokens, {keep, keep_len},
-                   n_keep_lists, workspace, workspace_bytes, stream);
+    return Compact(Core(context), v, n_tokens, {keep, keep_len}, n_keep_lists,
+                   workspace, workspace_bytes, stream);
   });
 }
 
@@ -66,9 +68,10 @@ kvevict_status kvevict_compact_workspace_bytes(const kvevict_context* context,
                                                size_t* out_bytes) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    kvevict_view v = KVEVICT_VIEW_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
     KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
-    return CompactWorkspaceBytes(Core(context), *view, n_keep, out_bytes);
+    return CompactWorkspaceBytes(Core(context), v, n_keep, out_bytes);
   });
 }
 
@@ -80,10 +83,11 @@ kvevict_status kvevict_reorder(const kvevict_context* context,
                                kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    kvevict_view v = KVEVICT_VIEW_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
     KV_RETURN_IF_ERROR(CheckArray("slots", slots, slots_len));
-    return Reorder(Core(context), *view, n_tokens, {slots, slots_len},
-                   n_slot_lists, workspace, workspace_bytes, stream);
+    return Reorder(Core(context), v, n_tokens, {slots, slots_len}, n_slot_lists,
+                   workspace, workspace_bytes, stream);
   });
 }
 
@@ -94,9 +98,10 @@ kvevict_status kvevict_reorder_workspace_bytes(const kvevict_context* context,
                                                size_t* out_bytes) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    kvevict_view v = KVEVICT_VIEW_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
     KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
-    return ReorderWorkspaceBytes(Core(context), *view, n_slots, n_slot_lists,
+    return ReorderWorkspaceBytes(Core(context), v, n_slots, n_slot_lists,
                                  out_bytes);
   });
 }

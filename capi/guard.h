@@ -40,18 +40,31 @@ inline Status CheckArray(const char* name, const void* pointer, size_t length) {
 }
 
 // ---- Versioned structs ----
+//
+// Structs grow at their end only. A caller's may be shorter, down to the size of its
+// first release: what it lacks has its default. It may be longer: what this library
+// does not know must be zero. So nothing is read where the caller has it.
 
-// Every struct has grown only at its end since its first release; its first
-// size is the least a caller may pass.
+// KVEVICT_STRUCTS: a test's list, in which this release is not the first.
+#ifndef KVEVICT_STRUCTS
+#define KVEVICT_STRUCTS "capi/structs.inc"
+#endif
+template <typename T>
+inline constexpr size_t kFirstSize = 0;
+#define KVEVICT_STRUCT(name, first_size) \
+  template <>                            \
+  inline constexpr size_t kFirstSize<name> = first_size;
+#include KVEVICT_STRUCTS
+#undef KVEVICT_STRUCT
+
 template <typename T>
 Status CheckStructSize(const char* name, size_t struct_size) {
-  if (struct_size >= sizeof(T)) return Status();
+  static_assert(kFirstSize<T> > 0 && kFirstSize<T> <= sizeof(T));
+  if (struct_size >= kFirstSize<T>) return Status();
   return InvalidArgument("%s.struct_size %zu < %zu", name, struct_size,
-                         sizeof(T));
+                         kFirstSize<T>);
 }
 
-// Checks a struct from a caller that may know more fields than this library:
-// those must be zero.
 template <typename T>
 Status CheckStruct(const char* name, const T* in) {
   KV_RETURN_IF_ERROR(CheckNotNull(name, in));
@@ -67,11 +80,11 @@ Status CheckStruct(const char* name, const T* in) {
   return Status();
 }
 
-// Copies what the caller gave into a struct of this library's size.
+// Reads what the caller gave over the defaults that *out holds.
 template <typename T>
 Status CopyIn(const char* name, const T* in, T* out) {
   KV_RETURN_IF_ERROR(CheckStruct(name, in));
-  std::memcpy(out, in, sizeof(T));
+  std::memcpy(out, in, std::min<size_t>(in->struct_size, sizeof(T)));
   out->struct_size = sizeof(T);
   return Status();
 }
@@ -82,12 +95,12 @@ Status CheckOut(const char* name, const T* out) {
   return CheckStructSize<T>(name, out->struct_size);
 }
 
-// Fills a checked output struct; its struct_size stays, and so do fields that
-// this library does not know.
+// Fills a checked output struct as far as the caller knows it; its struct_size
+// stays, and so do fields that this library does not know.
 template <typename T>
 void CopyOut(const T& value, T* out) {
   const uint32_t struct_size = out->struct_size;
-  std::memcpy(out, &value, sizeof(T));
+  std::memcpy(out, &value, std::min<size_t>(struct_size, sizeof(T)));
   out->struct_size = struct_size;
 }
 
@@ -100,10 +113,13 @@ Status InitStruct(const T& defaults, T* out, size_t struct_size) {
     return InvalidArgument("struct_size %zu > %u", struct_size, UINT32_MAX);
   }
   std::memset(out, 0, struct_size);
-  std::memcpy(out, &defaults, sizeof(T));
+  std::memcpy(out, &defaults, std::min(struct_size, sizeof(T)));
   out->struct_size = static_cast<uint32_t>(struct_size);
   return Status();
 }
+
+// A policy: what an older caller's lacks depends on its kind.
+Status CopyIn(const kvevict_policy* in, kvevict_policy* out);
 
 // ---- Handles ----
 

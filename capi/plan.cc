@@ -24,10 +24,10 @@ kvevict_status kvevict_plan_create(const kvevict_context* context,
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
     KV_RETURN_IF_ERROR(CheckNotNull("out_plan", out_plan));
-    kvevict_geometry g;
+    kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
     kvevict_policy p;
     KV_RETURN_IF_ERROR(CopyIn("geometry", geometry, &g));
-    KV_RETURN_IF_ERROR(CopyIn("policy", policy, &p));
+    KV_RETURN_IF_ERROR(CopyIn(policy, &p));
     Plan* plan = nullptr;
     KV_RETURN_IF_ERROR(Plan::Create(Core(context), g, p, &plan));
     *out_plan = reinterpret_cast<kvevict_plan*>(plan);

@@ -7,10 +7,18 @@
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
 
+Status kvevict::capi::CopyIn(const kvevict_policy* in, kvevict_policy* out) {
+  KV_RETURN_IF_ERROR(CheckStruct("policy", in));
+  const PolicyInfo* info = FindPolicy(in->kind);
+  *out = info == nullptr ? kvevict_policy KVEVICT_POLICY_INIT
+                         : DefaultPolicy(*info);
+  return CopyIn("policy", in, out);
+}
+
 namespace {
 
 Status ReadPolicy(const kvevict_policy* in, kvevict_policy* policy) {
-  KV_RETURN_IF_ERROR(CopyIn("policy", in, policy));
+  KV_RETURN_IF_ERROR(CopyIn(in, policy));
   return ValidatePolicy(*policy);
 }
 

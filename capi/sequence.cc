@@ -36,23 +36,27 @@ Status CheckLayerCount(const Sequence& sequence, const char* name,
   return CheckNotNull(name, array);
 }
 
-Status CheckViews(const Sequence& sequence, const kvevict_view* views,
-                  size_t views_len) {
+// Views are as far apart as the caller's struct is wide.
+Status CopyViews(const Sequence& sequence, const kvevict_view* views,
+                 size_t views_len) {
   KV_RETURN_IF_ERROR(CheckLayerCount(sequence, "views", views, views_len));
-  KV_RETURN_IF_ERROR(CheckStruct("views[0]", views));
-  if (views->struct_size % alignof(kvevict_view) != 0) {
+  const size_t stride = views->struct_size;
+  if (stride % alignof(kvevict_view) != 0) {
     return InvalidArgument(
-        "views[0].struct_size %u is not a multiple of %zu, the alignment of a "
+        "views[0].struct_size %zu is not a multiple of %zu, the alignment of a "
         "view",
-        views->struct_size, alignof(kvevict_view));
+        stride, alignof(kvevict_view));
   }
-  const ViewList list(views, views_len);
-  for (size_t l = 1; l < views_len; ++l) {
-    if (list[l].struct_size != views->struct_size) {
-      return InvalidArgument("views[%zu].struct_size %u is not views[0]'s %u",
-                             l, list[l].struct_size, views->struct_size);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(views);
+  for (size_t l = 0; l < views_len; ++l) {
+    const auto* in = reinterpret_cast<const kvevict_view*>(bytes + l * stride);
+    if (in->struct_size != stride) {
+      return InvalidArgument("views[%zu].struct_size %u is not views[0]'s %zu",
+                             l, in->struct_size, stride);
     }
-    if (Status status = CheckStruct("view", &list[l]); !status.ok()) {
+    kvevict_view& view = sequence.views()[l];
+    view = KVEVICT_VIEW_INIT;
+    if (Status status = CopyIn("view", in, &view); !status.ok()) {
       return Prefixed(status, "views[%zu]: ", l);
     }
   }
@@ -173,13 +177,13 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
                                       kvevict_evict_report* report) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    KV_RETURN_IF_ERROR(CheckViews(Core(sequence), views, views_len));
+    KV_RETURN_IF_ERROR(CopyViews(Core(sequence), views, views_len));
     kvevict_evict_options o = KVEVICT_EVICT_OPTIONS_INIT;
     if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
     if (report != nullptr) KV_RETURN_IF_ERROR(CheckOut("report", report));
     kvevict_evict_report filled{};
-    KV_RETURN_IF_ERROR(Evict(&Core(sequence), ViewList(views, views_len), o,
-                             workspace, workspace_bytes, &filled));
+    KV_RETURN_IF_ERROR(
+        Evict(&Core(sequence), o, workspace, workspace_bytes, &filled));
     if (report != nullptr) CopyOut(filled, report);
     return Status();
   });

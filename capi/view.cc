@@ -18,11 +18,12 @@ kvevict_status kvevict_view_init(kvevict_view* out,
 kvevict_status kvevict_view_validate(const kvevict_view* view,
                                      uint32_t n_tokens) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckStruct("view", view));
+    kvevict_view v = KVEVICT_VIEW_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
     if (n_tokens > INT32_MAX) {
       return InvalidArgument("n_tokens %u > %d", n_tokens, INT32_MAX);
     }
-    return ValidateView(*view, n_tokens, /*on_host=*/true);
+    return ValidateView(v, n_tokens, /*on_host=*/true);
   });
 }
 

@@ -46,7 +46,7 @@ Status CheckOptions(const Sequence& sequence,
 
 // Checks a layer's view and finds the first layer that uses the same cache, which may
 // be itself: layers that share one are counted and compacted once.
-Status CheckView(const Sequence& sequence, const ViewList& views,
+Status CheckView(const Sequence& sequence, std::span<const kvevict_view> views,
                  uint32_t layer, uint32_t* owner) {
   const uint32_t n_tokens = sequence.slots(layer).stored;
   const bool on_host = sequence.plan().context().backend().on_host;
@@ -76,15 +76,15 @@ Status CheckView(const Sequence& sequence, const ViewList& views,
 // One call of Evict(): its parts read each other's results in order.
 class Eviction {
  public:
-  Eviction(Sequence* sequence, const ViewList& views,
-           const kvevict_evict_options& options, void* workspace)
+  Eviction(Sequence* sequence, const kvevict_evict_options& options,
+           void* workspace)
       : sequence_(*sequence),
         plan_(sequence->plan()),
         context_(plan_.context()),
         g_(plan_.geometry()),
         policy_(plan_.policy()),
         signal_(plan_.signal()),
-        views_(views),
+        views_(sequence->views()),
         options_(options),
         layout_(plan_.evict_workspace()),
         workspace_(static_cast<uint8_t*>(workspace)) {}
@@ -126,7 +126,7 @@ class Eviction {
   const kvevict_geometry& g_;
   const kvevict_policy& policy_;
   const SignalInfo& signal_;
-  const ViewList& views_;
+  const std::span<const kvevict_view> views_;
   const kvevict_evict_options& options_;
   const EvictWorkspace& layout_;
   uint8_t* const workspace_;
@@ -404,8 +404,9 @@ void Eviction::FillReport(kvevict_evict_report* report) const {
 }
 
 // Policy none keeps no workspace; it only looks.
-Status CheckAndReportNone(const Sequence& sequence, const ViewList& views,
+Status CheckAndReportNone(const Sequence& sequence,
                           kvevict_evict_report* report) {
+  const std::span<const kvevict_view> views = sequence.views();
   for (uint32_t l = 0; l < views.size(); ++l) {
     const uint32_t n_tokens = sequence.slots(l).stored;
     uint32_t owner = l;
@@ -417,9 +418,9 @@ Status CheckAndReportNone(const Sequence& sequence, const ViewList& views,
 
 }  // namespace
 
-Status Evict(Sequence* sequence, const ViewList& views,
-             const kvevict_evict_options& options, void* workspace,
-             size_t workspace_bytes, kvevict_evict_report* report) {
+Status Evict(Sequence* sequence, const kvevict_evict_options& options,
+             void* workspace, size_t workspace_bytes,
+             kvevict_evict_report* report) {
   const Plan& plan = sequence->plan();
   KV_RETURN_IF_ERROR(CheckWorkspace(plan.context(), workspace, workspace_bytes,
                                     plan.evict_workspace().bytes));
@@ -427,9 +428,9 @@ Status Evict(Sequence* sequence, const ViewList& views,
   kvevict_evict_report filled{};
   filled.struct_size = sizeof(filled);
   if (TouchesNothing(plan.policy())) {
-    KV_RETURN_IF_ERROR(CheckAndReportNone(*sequence, views, &filled));
+    KV_RETURN_IF_ERROR(CheckAndReportNone(*sequence, &filled));
   } else {
-    Eviction eviction(sequence, views, options, workspace);
+    Eviction eviction(sequence, options, workspace);
     KV_RETURN_IF_ERROR(eviction.Check());
     eviction.FillReport(&filled);
     if (eviction.HasWork()) KV_RETURN_IF_ERROR(eviction.Run());

@@ -26,6 +26,7 @@ Sequence::Sequence(const Plan& plan)
       layers_(plan.context()),
       observed_(plan.context()),
       observed_lse_(plan.context()),
+      views_(plan.context()),
       evictions_(plan.context()),
       host_jobs_(plan.context()),
       counts_(plan.context()),
@@ -45,6 +46,7 @@ Status Sequence::Allocate() {
   const bool on_host = plan().context().backend().on_host;
   const CheckedSize n_layers(g.n_layers);
   KV_RETURN_IF_ERROR(layers_.Allocate("slots of the layers", n_layers));
+  KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_layers));
   if (!TouchesNothing(plan().policy())) {
     KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", n_layers * CheckedSize(2)));
   }
@@ -352,6 +354,10 @@ Status Sequence::HostPositions(uint32_t layer, SlotPositions* out) const {
   }
   out->kept = host_kept_.data() + layers_[layer].kept_offset;
   return Status();
+}
+
+std::span<kvevict_view> Sequence::views() const {
+  return {views_.data(), views_.size()};
 }
 
 std::span<LayerEviction> Sequence::evictions() const {

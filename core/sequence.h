@@ -88,7 +88,9 @@ class Sequence {
   // The rows that the rings hold of a layer's window.
   QueryRows WindowQueries(uint32_t layer) const;
 
-  // Scratch of an eviction.
+  // Scratch of an eviction: copies of the caller's views, and what becomes of the
+  // layers.
+  std::span<kvevict_view> views() const;       // [n_layers]
   std::span<LayerEviction> evictions() const;  // [n_layers]
   std::span<LayerEviction> active() const;     // [n_layers]
   std::span<uint32_t> counts() const;          // [n_layers]
@@ -123,6 +125,7 @@ class Sequence {
   Array<LayerSlots> layers_;
   Array<ObservedRange> observed_;
   Array<ObservedRange> observed_lse_;
+  Array<kvevict_view> views_;       // [n_layers]
   Array<LayerEviction> evictions_;  // [2, n_layers]
   Array<SelectJob> host_jobs_;
   Array<uint32_t> counts_;  // [n_layers]

@@ -43,9 +43,10 @@
  *   what asks for positions on the host, all with select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
- *   A size smaller than the first release's is an error; a larger one is
- *   accepted when the bytes this library does not know are zero; in output
- *   structs those bytes stay as they are.
+ *   Structs grow at their end. A smaller size than this release's is that of an
+ *   older one, down to the first: fields that it lacks have their defaults. A
+ *   larger one is accepted when the bytes this library does not know are zero;
+ *   in output structs those bytes stay as they are.
  * - Sizes in bytes end in _bytes, counts start with n_, lengths of arrays end
  *   in _len and count elements. Layouts are written outermost first. Positions,
  *   slots and lengths are at most 2^31 - 1; offsets are 64-bit throughout.
