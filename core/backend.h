@@ -253,6 +253,12 @@ struct Backend {
 #define KVEVICT_OP(name, Args) \
   Status (*name)(const Context& context, Stream stream, const Args& args);
 #include "core/ops.inc"
+
+  // shape and then select, by the same lists; scores stay as they were. For one
+  // row per KV head, each with its list. NULL where this is nothing more than
+  // both.
+  Status (*shape_and_select)(const Context& context, Stream stream,
+                             const ShapeArgs& shape, const SelectArgs& select);
 };
 
 extern const Backend kCpuBackend;

@@ -109,7 +109,8 @@ class Eviction {
   void LayOutScoresAndLists();
   Status Score();
   Status Reduce();
-  Status Select(const Backend& backend, Jobs<SelectJob> jobs) const;
+  SelectArgs ArgsFor(Jobs<SelectJob> jobs) const;
+  Status Select() const;
   Status SelectOnHost(Jobs<SelectJob> jobs) const;
 
   // Where the scratch of operations begins, up to the end.
@@ -118,6 +119,13 @@ class Eviction {
   }
   bool OneList() const {
     return EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
+  }
+  // Nothing stands between shaping and selection, and the device has both in one.
+  bool ShapesAndSelects() const {
+    return context_.backend().shape_and_select != nullptr &&
+           !sequence_.selects_on_host() && signal_.Ranks() &&
+           policy_.scope == KVEVICT_SCOPE_KV_HEAD &&
+           plan_.ShapingOf(signal_).n_terms == 1;
   }
 
   Sequence& sequence_;
@@ -280,17 +288,15 @@ Status Eviction::Run() {
   LayOutScoresAndLists();
   const Backend& backend = context_.backend();
   if (signal_.Ranks()) {
-    KV_RETURN_IF_ERROR(
-        ScoreAndShape(plan_, signal_, sequence_.stream(),
-                      Jobs<ScoreJob>(active_, &LayerEviction::score),
-                      Jobs<ShapeJob>(active_, &LayerEviction::shape),
-                      Scratch(layout_.scratch)));
+    KV_RETURN_IF_ERROR(ScoreAndShape(
+        plan_, signal_, sequence_.stream(),
+        Jobs<ScoreJob>(active_, &LayerEviction::score),
+        ShapesAndSelects() ? Jobs<ShapeJob>()
+                           : Jobs<ShapeJob>(active_, &LayerEviction::shape),
+        Scratch(layout_.scratch)));
     KV_RETURN_IF_ERROR(Reduce());
   }
-  const Jobs<SelectJob> selections(OneList() ? active_.first(1) : active_,
-                                   &LayerEviction::select);
-  KV_RETURN_IF_ERROR(sequence_.selects_on_host() ? SelectOnHost(selections)
-                                                 : Select(backend, selections));
+  KV_RETURN_IF_ERROR(Select());
   KV_RETURN_IF_ERROR(backend.compact(
       context_, sequence_.stream(),
       {Jobs<MoveJob>(active_, &LayerEviction::move), Scratch(layout_.scores)}));
@@ -342,10 +348,25 @@ Status Eviction::Reduce() {
        static_cast<uint32_t>(g_.n_kv_heads * n_layers), policy_.scope_reduce});
 }
 
-Status Eviction::Select(const Backend& backend, Jobs<SelectJob> jobs) const {
-  return backend.select(
+SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
+  return {jobs, plan_.n_lists(), policy_.tie, forced_,
+          Scratch(layout_.scratch)};
+}
+
+Status Eviction::Select() const {
+  const Backend& backend = context_.backend();
+  const Jobs<SelectJob> jobs(OneList() ? active_.first(1) : active_,
+                             &LayerEviction::select);
+  if (sequence_.selects_on_host()) return SelectOnHost(jobs);
+  if (!ShapesAndSelects()) {
+    return backend.select(context_, sequence_.stream(), ArgsFor(jobs));
+  }
+  return backend.shape_and_select(
       context_, sequence_.stream(),
-      {jobs, plan_.n_lists(), policy_.tie, forced_, Scratch(layout_.scratch)});
+      {plan_.ShapingOf(signal_), g_.n_kv_heads,
+       Jobs<ShapeJob>(active_, &LayerEviction::shape),
+       Scratch(layout_.scratch)},
+      ArgsFor(jobs));
 }
 
 // Scores come down, keep lists go up; jobs of the same shape on the host.
@@ -372,8 +393,9 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
     job.keep.slots = copy.keep + (job.keep.slots - keep);
     KV_RETURN_IF_ERROR(sequence_.HostPositions(active_[i].layer, &job.slots));
   }
-  KV_RETURN_IF_ERROR(Select(
-      kCpuBackend, std::span<const SelectJob>(copy.jobs).first(jobs.size())));
+  KV_RETURN_IF_ERROR(kCpuBackend.select(
+      context_, stream,
+      ArgsFor(std::span<const SelectJob>(copy.jobs).first(jobs.size()))));
   const size_t n_keep =
       last.keep.slots - keep + uint64_t{last.keep.n_lists} * last.keep.count;
   return device.write(context_, stream, copy.keep, n_keep * sizeof(int32_t),

@@ -18,11 +18,12 @@ Status ScoreAndShape(const Plan& plan, const SignalInfo& signal, Stream stream,
     KV_RETURN_IF_ERROR(op.run(context, stream,
                               {g, plan.policy(), plan.softmax_scale(), apart,
                                scores.first(n), scratch}));
+    scores = scores.subspan(n);
+    if (shapes.empty()) continue;
     if (!shaping.IsIdentity()) {
       KV_RETURN_IF_ERROR(context.backend().shape(
           context, stream, {shaping, g.n_kv_heads, shapes.first(n), scratch}));
     }
-    scores = scores.subspan(n);
     shapes = shapes.subspan(n);
   }
   return Status();

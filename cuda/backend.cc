@@ -26,12 +26,9 @@ Status Prepare(const Context& context, const kvevict_geometry* geometry,
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   for (size_t i = 0; i < kNModules; ++i) {
-    ModuleKey key;
-    key.module = static_cast<ModuleId>(i);
-    if (key.module == ModuleId::window_attention) continue;  // has variants
-    const Module* module = nullptr;
-    KV_RETURN_IF_ERROR(DeviceOf(context).modules().Find(
-        key, DeviceOf(context).stream(), &module));
+    const auto id = static_cast<ModuleId>(i);
+    if (id == ModuleId::window_attention) continue;  // has variants
+    KV_RETURN_IF_ERROR(Require(context, DeviceOf(context).stream(), id));
   }
   if (geometry == nullptr) return Status();
   // The window's door scores whatever the policy's own signal.
@@ -60,8 +57,8 @@ Status CheckCapture(const Context& context, Stream stream,
   if (SignalOf(policy).Ranks()) {
     KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::pool1d));
   }
-  for (const ModuleId module :
-       {ModuleId::topk, ModuleId::gather_rows, ModuleId::positions}) {
+  KV_RETURN_IF_ERROR(RequireSelection(context, stream));
+  for (const ModuleId module : {ModuleId::gather_rows, ModuleId::positions}) {
     KV_RETURN_IF_ERROR(Require(context, stream, module));
   }
   return Status();
@@ -178,6 +175,7 @@ const Backend kCudaBackend = {
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
+    .shape_and_select = ShapeAndSelect,
 };
 
 }  // namespace kvevict

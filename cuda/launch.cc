@@ -1,6 +1,7 @@
 #include "cuda/launch.h"
 
 #include "cuda/device_state.h"
+#include "cuda/kernels/pool_select.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -13,6 +14,16 @@ Status EnterStream(const DeviceState& device, CUstream stream,
 }
 
 }  // namespace
+
+ModuleKey KeyOf(const Context& context, ModuleId id) {
+  ModuleKey key;
+  key.module = id;
+  if (id == ModuleId::pool_select) {
+    const auto sm = static_cast<uint32_t>(DeviceOf(context).sm());
+    key.dynamic_shared_bytes = MostPoolSelectBytes(sm);
+  }
+  return key;
+}
 
 Status Require(const Context& context, Stream stream, const ModuleKey& module) {
   const DeviceState& device = DeviceOf(context);

@@ -24,11 +24,14 @@ struct LaunchShape {
   uint32_t shared_bytes = 0;  // dynamic
 };
 
+// Of a module without variants, for the context's GPU.
+ModuleKey KeyOf(const Context& context, ModuleId id);
+
 // Finds or compiles a module, without variants by its id. For operations of
 // several launches, before the first: a graph gets all of them or none.
 Status Require(const Context& context, Stream stream, const ModuleKey& module);
 inline Status Require(const Context& context, Stream stream, ModuleId id) {
-  return Require(context, stream, ModuleKey{.module = id});
+  return Require(context, stream, KeyOf(context, id));
 }
 
 // Queues a kernel whose argument is *params. With debug set also waits for it.
@@ -47,8 +50,8 @@ Status Launch(const Context& context, Stream stream, const ModuleKey& module,
 template <typename Params>
 Status Launch(const Context& context, Stream stream, KernelId kernel,
               const LaunchShape& shape, const Params& params) {
-  return Launch(context, stream, ModuleKey{.module = InfoOf(kernel).module},
-                kernel, shape, params);
+  return Launch(context, stream, KeyOf(context, InfoOf(kernel).module), kernel,
+                shape, params);
 }
 
 // Zeroes device memory in stream order.

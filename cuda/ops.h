@@ -13,6 +13,13 @@ namespace kvevict::cuda {
 #define KVEVICT_SCORE_OP(name) extern const ScoreOp kOp_##name;
 #include "core/ops.inc"
 
+// See Backend::shape_and_select.
+Status ShapeAndSelect(const Context& context, Stream stream,
+                      const ShapeArgs& shape, const SelectArgs& select);
+
+// The modules of all selections, for what comes before one.
+Status RequireSelection(const Context& context, Stream stream);
+
 CheckedSize NoScratch(const Context& context, const kvevict_geometry& geometry,
                       const kvevict_policy& policy, uint32_t n_layers);
 CheckedSize SelectScratchBytes(const Context& context,

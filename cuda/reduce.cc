@@ -25,8 +25,7 @@ Status LaunchReduction(const Context& context, Stream stream,
 
 Status Run_reduce(const Context& context, Stream stream,
                   const ReduceArgs& args) {
-  // Of selection, which follows.
-  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::topk));
+  KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   return ForEachBatch(
       args.jobs, ReduceParams::kMaxLayers, [&](Jobs<ReduceJob> batch) {
         ReduceParams p = ReductionOf(args.reduce, args.n_rows);

@@ -1,9 +1,11 @@
 // Scores to keep lists: one launch where nothing but the ends must stay and a
-// block holds a list.
+// block holds a list, shaping included where shared memory does.
 #include <algorithm>
 
 #include "core/policy.h"
+#include "cuda/device_state.h"
 #include "cuda/kernels/params.h"
+#include "cuda/kernels/pool_select.h"
 #include "cuda/kernels/topk.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
@@ -12,14 +14,23 @@
 namespace kvevict::cuda {
 namespace {
 
-constexpr uint32_t kMaxLayers = SelectParams::kMaxLayers;
+constexpr uint32_t kMaxLayers =
+    std::min(SelectParams::kMaxLayers, PoolSelectParams::kMaxLayers);
+
+bool FitsShared(const Context& context, uint32_t n_tokens) {
+  const auto sm = static_cast<uint32_t>(DeviceOf(context).sm());
+  return n_tokens <= MostPoolSelectTokens(sm);
+}
 
 class Selector {
  public:
-  Selector(const Context& context, Stream stream, const SelectArgs& args)
+  // `shaping` is still to be done, and pool_select can; see CanShape().
+  Selector(const Context& context, Stream stream, const SelectArgs& args,
+           const Shaping& shaping)
       : context_(context),
         stream_(stream),
         args_(args),
+        shaping_(shaping),
         n_lists_(args.n_lists) {}
 
   Status Run(Jobs<SelectJob> jobs) const;
@@ -28,12 +39,14 @@ class Selector {
   SelectParams ParamsFor(Jobs<SelectJob> jobs) const;
   Status MakeKeys(Jobs<SelectJob> jobs, SelectParams* p) const;
   Status Pin(Jobs<SelectJob> jobs) const;
+  Status SelectInShared(Jobs<SelectJob> jobs, const SelectParams& p) const;
   Status SelectShort(Jobs<SelectJob> jobs, const SelectParams& p) const;
   Status SelectLong(Jobs<SelectJob> jobs, SelectParams p) const;
 
   const Context& context_;
   const Stream stream_;
   const SelectArgs& args_;
+  const Shaping shaping_;
   const uint32_t n_lists_;
 };
 
@@ -46,8 +59,11 @@ Status Selector::Run(Jobs<SelectJob> jobs) const {
   // Further lists, which a policy that ranks nothing is asked for, are alike.
   const uint32_t n_wanted = jobs.front().keep.n_lists;
   for (uint32_t list = 0; list < n_wanted; list += n_lists_) {
-    KV_RETURN_IF_ERROR(LongestOf(jobs) <= kMaxShortKeys ? SelectShort(jobs, p)
-                                                        : SelectLong(jobs, p));
+    const uint32_t longest = LongestOf(jobs);
+    KV_RETURN_IF_ERROR(p.input == kSelectScores && FitsShared(context_, longest)
+                           ? SelectInShared(jobs, p)
+                       : longest <= kMaxShortKeys ? SelectShort(jobs, p)
+                                                  : SelectLong(jobs, p));
     for (size_t i = 0; i < jobs.size(); ++i) {
       p.layers[i].keep +=
           uint64_t{n_lists_} * jobs[i].keep.count * sizeof(int32_t);
@@ -108,6 +124,27 @@ Status Selector::Pin(Jobs<SelectJob> jobs) const {
   return Status();
 }
 
+Status Selector::SelectInShared(Jobs<SelectJob> jobs,
+                                const SelectParams& p) const {
+  PoolSelectParams q{};
+  q.n_lists = p.n_lists;
+  q.higher_wins = p.higher_wins;
+  q.n_sink = p.n_sink;
+  q.n_recent = p.n_recent;
+  q.kernel = shaping_.Pools() ? shaping_.pool_kernel : 1;
+  q.is_max = shaping_.pool == KVEVICT_POOL_MAX;
+  q.edge_shrinks = shaping_.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const uint32_t n = jobs[i].n_tokens;
+    q.layers[i] = {p.layers[i].scores,      p.layers[i].keep,   n,
+                   n - shaping_.n_unpooled, p.layers[i].n_keep, 0};
+  }
+  return Launch(context_, stream_, KernelId::pool_select,
+                {n_lists_, Size(jobs), 1, kSelectThreads,
+                 PoolSelectBytes(LongestOf(jobs))},
+                q);
+}
+
 Status Selector::SelectShort(Jobs<SelectJob> jobs,
                              const SelectParams& p) const {
   return Launch(context_, stream_, KernelId::select_topk,
@@ -130,6 +167,28 @@ Status Selector::SelectLong(Jobs<SelectJob> jobs, SelectParams p) const {
   return Launch(context_, stream_, KernelId::select_long_emit, shape, p);
 }
 
+// Whether pool_select does both. What else touches scores, to pin some, wants them
+// shaped.
+bool CanShape(const Context& context, const Shaping& shaping,
+              const SelectArgs& args) {
+  return args.forced.protect.empty() &&
+         shaping.pool_kernel <= kMostSelectPoolKernel &&
+         FitsShared(context, LongestOf(args.jobs));
+}
+
+Status Select(const Context& context, Stream stream, const SelectArgs& args,
+              const Shaping& shaping) {
+  const Selector selector(context, stream, args, shaping);
+  KV_RETURN_IF_ERROR(RequireSelection(context, stream));
+  return ForEachBatch(
+      args.jobs, kMaxLayers,
+      [](const SelectJob& a, const SelectJob& b) {
+        return a.keep.n_lists == b.keep.n_lists &&
+               (a.scores == nullptr) == (b.scores == nullptr);
+      },
+      [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
+}
+
 }  // namespace
 
 CheckedSize SelectScratchBytes(const Context&, const kvevict_geometry& g,
@@ -142,17 +201,28 @@ CheckedSize SelectScratchBytes(const Context&, const kvevict_geometry& g,
          CheckedSize(std::min(n_layers, kMaxLayers));
 }
 
+Status RequireSelection(const Context& context, Stream stream) {
+  for (const ModuleId module : {ModuleId::topk, ModuleId::pool_select}) {
+    KV_RETURN_IF_ERROR(Require(context, stream, module));
+  }
+  return Status();
+}
+
 Status Run_select(const Context& context, Stream stream,
                   const SelectArgs& args) {
-  const Selector selector(context, stream, args);
-  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::topk));
-  return ForEachBatch(
-      args.jobs, kMaxLayers,
-      [](const SelectJob& a, const SelectJob& b) {
-        return a.keep.n_lists == b.keep.n_lists &&
-               (a.scores == nullptr) == (b.scores == nullptr);
-      },
-      [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
+  return Select(context, stream, args, Shaping());
+}
+
+Status ShapeAndSelect(const Context& context, Stream stream,
+                      const ShapeArgs& shape, const SelectArgs& select) {
+  if (CanShape(context, shape.shaping, select)) {
+    return Select(context, stream, select, shape.shaping);
+  }
+  KV_RETURN_IF_ERROR(RequireSelection(context, stream));
+  if (!shape.shaping.IsIdentity()) {
+    KV_RETURN_IF_ERROR(Run_shape(context, stream, shape));
+  }
+  return Run_select(context, stream, select);
 }
 
 }  // namespace kvevict::cuda

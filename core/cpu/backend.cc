@@ -109,6 +109,7 @@ const Backend kCpuBackend = {
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
+    .shape_and_select = nullptr,
 };
 
 }  // namespace kvevict

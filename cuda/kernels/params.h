@@ -195,6 +195,32 @@ struct PinParams {
 };
 static_assert(sizeof(PinParams) <= 4096);
 
+// ---- pool_select: scores, pooled on the way, to ascending keep lists ----
+
+struct PoolSelectLayer {
+  uint64_t scores;  // f32 [n_lists, n_tokens]
+  uint64_t keep;    // out: i32 [n_lists, n_keep]
+  uint32_t n_tokens;
+  uint32_t n_pooled;  // the first ones; the rest count as +infinity
+  uint32_t n_keep;
+  uint32_t reserved;
+};
+static_assert(sizeof(PoolSelectLayer) == 32);
+
+struct PoolSelectParams {
+  static constexpr uint32_t kMaxLayers = 120;
+  uint32_t n_lists;
+  uint32_t higher_wins;  // of equal keys at the cut
+  uint32_t n_sink;       // forced, at the ends
+  uint32_t n_recent;
+  uint32_t kernel;  // as in PoolParams, at most kMostSelectPoolKernel
+  uint32_t is_max;
+  uint32_t edge_shrinks;
+  uint32_t reserved;
+  PoolSelectLayer layers[kMaxLayers];
+};
+static_assert(sizeof(PoolSelectParams) <= 4096);
+
 // ---- signals/random and caller: other scores ----
 
 struct FillScoresLayer {

@@ -14,18 +14,8 @@ KV_KERNEL(select_topk, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const SelectLayer& layer = p.layers[blockIdx.y];
   if (layer.n_keep == 0) return;
-  const Keys keys(p, blockIdx.y, blockIdx.x);
-  const uint32_t end = keys.words.Size();
-  Cut cut = {0, layer.n_keep, layer.n_tokens};
-  ZeroBins(*shared);
-  BlockSync();
-#pragma unroll
-  for (uint32_t round = 0; round < 3; ++round) {
-    CountDigits(keys, 0, end, round, cut, *shared);
-    BlockSync();
-    cut = PickDigit(round, cut, *shared);
-  }
-  BlockEmit(p, keys, 0, end, cut, {0, 0}, KeepList(layer, blockIdx.x), *shared);
+  BlockSelect(Keys(p, blockIdx.y, blockIdx.x), layer.n_tokens, layer.n_keep,
+              p.higher_wins != 0, KeepList(layer, blockIdx.x), *shared);
 }
 
 // ---- Long lists: a block has one chunk ----
@@ -47,7 +37,7 @@ struct LongList {
     done = bins + kBins * sizeof(uint32_t);
     cut = done + sizeof(uint32_t);
     tallies = cut + 3 * sizeof(uint32_t);
-    const uint32_t n_quads = keys.words.Size();
+    const uint32_t n_quads = keys.Size();
     n_chunks = (n_quads + kLongQuads - 1) / kLongQuads;
     const uint32_t skip = blockIdx.x * kLongQuads;
     begin = skip < n_quads ? skip : n_quads;
@@ -138,7 +128,9 @@ KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
     before.equal += LoadGlobal<uint32_t>(list.tallies + uint64_t{c} * 8 + 4);
   }
   before = {WarpSum(before.greater), WarpSum(before.equal)};
-  BlockEmit(p, keys, list.begin, list.end, list.LoadCut(), before,
+  const Cut cut = list.LoadCut();
+  BlockEmit(keys, list.begin, list.end, cut,
+            EqualsTaken(p.higher_wins != 0, cut), before,
             KeepList(layer, blockIdx.y), *shared);
 }
 

@@ -36,8 +36,13 @@ struct KeyQuad {
   bool valid[4];
 };
 
-// A list's keys, made of its scores where they are read. Quads of scores are
-// fast, but for those at the ends, where words are forced or outside the list.
+// Keys are read in aligned quads, and made where they are read. Those of
+// [fast_begin, fast_end) are fast: all four are in the list and made alike.
+//   Size()       quads of the list
+//   Place(quad)  of its first key in the list; before the list it wraps around
+//
+// Of scores, or of keys, in memory. At the ends words are forced or outside the
+// list.
 struct Keys {
   Quads words;
   uint32_t input;
@@ -56,6 +61,9 @@ struct Keys {
         fast_begin((words.lead + n_sink + 7) / 8 * 2),  // a sector's first
         fast_end(p.input == kSelectScores ? (words.lead + recent_begin) / 4
                                           : 0) {}
+
+  KV_DEVICE uint32_t Size() const { return words.Size(); }
+  KV_DEVICE uint32_t Place(uint32_t quad) const { return words.Place(quad); }
 
   KV_DEVICE uint32_t Key(uint32_t bits) const {
     return input == kSelectScores ? KeyOfScore(bits) : bits;
@@ -99,6 +107,40 @@ struct Keys {
   }
 };
 
+// Keys in shared memory, n rounded up to quads.
+struct SharedKeys {
+  const uint32_t* keys;
+  uint32_t n;
+  uint32_t fast_begin;
+  uint32_t fast_end;
+
+  KV_DEVICE SharedKeys(const uint32_t* keys, uint32_t n)
+      : keys(keys), n(n), fast_begin(0), fast_end(n / 4) {}
+
+  KV_DEVICE uint32_t Size() const { return (n + 3) / 4; }
+  KV_DEVICE uint32_t Place(uint32_t quad) const { return 4 * quad; }
+  KV_DEVICE Bytes16 Load(uint32_t quad) const {
+    return *reinterpret_cast<const Bytes16*>(&keys[Place(quad)]);
+  }
+  KV_DEVICE Bytes16 LoadFast(uint32_t quad) const { return Load(quad); }
+  KV_DEVICE static KeyQuad MakeFast(const Bytes16& bits) {
+    KeyQuad out;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      out.key[j] = bits.x[j];
+      out.valid[j] = true;
+    }
+    return out;
+  }
+  KV_DEVICE KeyQuad Make(uint32_t quad, const Bytes16& bits) const {
+    KeyQuad out = MakeFast(bits);
+    if (quad < fast_end) return out;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) out.valid[j] = Place(quad) + j < n;
+    return out;
+  }
+};
+
 KV_DEVICE uint32_t Clamp(uint32_t v, uint32_t low, uint32_t high) {
   return v < low ? low : v > high ? high : v;
 }
@@ -106,7 +148,7 @@ KV_DEVICE uint32_t Clamp(uint32_t v, uint32_t low, uint32_t high) {
 // Calls visit(KeyQuad) for the quads [begin, end), which n_lanes threads share;
 // this one is number `lane`. Lanes may make different numbers of calls: no
 // collective in `visit`.
-template <class Visit>
+template <class Keys, class Visit>
 KV_DEVICE void ForEachQuad(const Keys& keys, uint32_t begin, uint32_t end,
                            uint32_t lane, uint32_t n_lanes,
                            const Visit& visit) {
@@ -188,6 +230,7 @@ KV_DEVICE void ZeroBins(SelectShared& shared) {
 
 // Equal digits of a warp are merged by the hardware: adding 1 to shared memory
 // compiles to ATOMS.POPC.INC.
+template <class Keys>
 KV_DEVICE void CountDigits(const Keys& keys, uint32_t begin, uint32_t end,
                            uint32_t round, const Cut& cut,
                            SelectShared& shared) {
@@ -269,8 +312,8 @@ struct EqualsTaken {
   uint32_t first;
   uint32_t last;
 
-  KV_DEVICE EqualsTaken(const SelectParams& p, const Cut& cut)
-      : first(p.higher_wins != 0 ? cut.n_equal - cut.needed : 0),
+  KV_DEVICE EqualsTaken(bool higher_wins, const Cut& cut)
+      : first(higher_wins ? cut.n_equal - cut.needed : 0),
         last(first + cut.needed) {}
 
   // Among the first n equal ones.
@@ -279,6 +322,7 @@ struct EqualsTaken {
   }
 };
 
+template <class Keys>
 KV_DEVICE Tally WarpTally(const Keys& keys, uint32_t begin, uint32_t end,
                           uint32_t cut) {
   Tally tally = {0, 0};
@@ -311,6 +355,7 @@ struct WarpBits {
 
 // Writes the places of this warp's quads, `before` being the tally of the keys
 // before them.
+template <class Keys>
 KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
                         uint32_t cut, const EqualsTaken& taken, Tally before,
                         uint64_t keep) {
@@ -344,7 +389,7 @@ KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
     for (uint32_t j = 0; j < 4; ++j) {
       if (!take[j]) continue;
       StoreGlobal(keep + uint64_t{out++} * sizeof(int32_t),
-                  keys.words.Place(first + lane) + j);
+                  keys.Place(first + lane) + j);
     }
     n_out = Shuffle(out, 31);
   }
@@ -372,6 +417,7 @@ KV_DEVICE Tally SumTallies(const SelectShared& shared, uint32_t n_warps) {
   return {WarpSum(tally.greater), WarpSum(tally.equal)};
 }
 
+template <class Keys>
 KV_DEVICE void TallyWarps(const Keys& keys, const WarpPart& part, uint32_t cut,
                           SelectShared& shared) {
   const Tally tally = WarpTally(keys, part.begin, part.end, cut);
@@ -380,19 +426,39 @@ KV_DEVICE void TallyWarps(const Keys& keys, const WarpPart& part, uint32_t cut,
 }
 
 // `before` is the tally of the keys before `begin`.
-KV_DEVICE void BlockEmit(const SelectParams& p, const Keys& keys,
-                         uint32_t begin, uint32_t end, const Cut& cut,
-                         Tally before, uint64_t keep, SelectShared& shared) {
+template <class Keys>
+KV_DEVICE void BlockEmit(const Keys& keys, uint32_t begin, uint32_t end,
+                         const Cut& cut, const EqualsTaken& taken, Tally before,
+                         uint64_t keep, SelectShared& shared) {
   const WarpPart part(begin, end);
   TallyWarps(keys, part, cut.low, shared);
   const Tally warps = SumTallies(shared, threadIdx.x / 32);
   before.greater += warps.greater;
   before.equal += warps.equal;
-  WarpEmit(keys, part.begin, part.end, cut.low, EqualsTaken(p, cut), before,
-           keep);
+  WarpEmit(keys, part.begin, part.end, cut.low, taken, before, keep);
 }
 
-KV_DEVICE uint64_t KeepList(const SelectLayer& layer, uint32_t list) {
+// The n_keep largest of a list's n keys, to `keep`.
+template <class Keys>
+KV_DEVICE void BlockSelect(const Keys& keys, uint32_t n, uint32_t n_keep,
+                           bool higher_wins, uint64_t keep,
+                           SelectShared& shared) {
+  const uint32_t end = keys.Size();
+  Cut cut = {0, n_keep, n};
+  ZeroBins(shared);
+  BlockSync();
+#pragma unroll
+  for (uint32_t round = 0; round < 3; ++round) {
+    CountDigits(keys, 0, end, round, cut, shared);
+    BlockSync();
+    cut = PickDigit(round, cut, shared);
+  }
+  BlockEmit(keys, 0, end, cut, EqualsTaken(higher_wins, cut), {0, 0}, keep,
+            shared);
+}
+
+template <class Layer>
+KV_DEVICE uint64_t KeepList(const Layer& layer, uint32_t list) {
   return layer.keep + uint64_t{list} * layer.n_keep * sizeof(int32_t);
 }
 

@@ -148,16 +148,30 @@ void Bench::ScoreQueryByQuery(uint32_t n_queries) const {
   }
 }
 
+ShapeArgs Bench::ShapeOfAll() const {
+  return {MakeShaping(policy_, InfoOf(Signal::kWindowAttention),
+                      geometry_.n_q_heads / geometry_.n_kv_heads),
+          geometry_.n_kv_heads,
+          JobsOf(&LayerEviction::shape),
+          {}};
+}
+
+SelectArgs Bench::SelectionOfAll() const {
+  return {JobsOf(&LayerEviction::select),
+          geometry_.n_kv_heads,
+          policy_.tie,
+          {policy_.n_sink, policy_.obs_window, {}},
+          Scratch(select_scratch_)};
+}
+
 void Bench::Pool() const {
-  const Shaping shaping =
-      MakeShaping(policy_, InfoOf(Signal::kWindowAttention),
-                  geometry_.n_q_heads / geometry_.n_kv_heads);
+  Check(backend().shape(context(), gpu_.stream(), ShapeOfAll()).code());
+}
+
+void Bench::PoolAndSelect() const {
   Check(backend()
-            .shape(context(), gpu_.stream(),
-                   {shaping,
-                    geometry_.n_kv_heads,
-                    JobsOf(&LayerEviction::shape),
-                    {}})
+            .shape_and_select(context(), gpu_.stream(), ShapeOfAll(),
+                              SelectionOfAll())
             .code());
 }
 
@@ -169,14 +183,7 @@ void Bench::CopyScores(const Buffer& from, const Buffer& to) const {
 }
 
 void Bench::Select() const {
-  Check(backend()
-            .select(context(), gpu_.stream(),
-                    {JobsOf(&LayerEviction::select),
-                     geometry_.n_kv_heads,
-                     policy_.tie,
-                     {policy_.n_sink, policy_.obs_window, {}},
-                     Scratch(select_scratch_)})
-            .code());
+  Check(backend().select(context(), gpu_.stream(), SelectionOfAll()).code());
 }
 
 void Bench::Compact() const {

@@ -59,6 +59,7 @@ class Bench {
   void ScoreQueryByQuery(uint32_t n_queries) const;
   void Pool() const;
   void Select() const;
+  void PoolAndSelect() const;  // as an eviction does it
   void Compact() const;
   void CompactIn(cuda::CompactForm form) const;
   void Reorder() const;  // every layer's kept rows, a ring from its middle on
@@ -80,6 +81,8 @@ class Bench {
   Jobs<Job> JobsOf(Job LayerEviction::*job) const {
     return Jobs<Job>(std::span(layers_), job);
   }
+  ShapeArgs ShapeOfAll() const;
+  SelectArgs SelectionOfAll() const;
   void Score(Jobs<ScoreJob> jobs) const;
   void CopyScores(const Buffer& from, const Buffer& to) const;
 

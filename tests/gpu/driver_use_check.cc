@@ -115,6 +115,27 @@ void CheckLseSavesAPass(const Gpu& gpu, Report* report) {
                  "the first pass ran all the same");
 }
 
+// Where every head has its list, and nothing else is done to the scores.
+void CheckPoolingWithSelection(const Gpu& gpu, Report* report) {
+  const auto launches = [&](const char* policy, const char* kernel) {
+    Evictable e(gpu, nullptr, policy);
+    e.side.Prefill(0, 120, 50);
+    const uint64_t before = mock::Launches(kernel);
+    Check(e.Evict());
+    gpu.Synchronize();
+    return mock::Launches(kernel) - before;
+  };
+  report->FailIf(launches(kPolicy, "pool_rows") != 0, "scores were pooled");
+  report->FailIf(launches(kPolicy, "pool_select") != 1, "nothing was selected");
+  for (const char* policy :
+       {"snapkv:budget=60,scope=layer,window=16",
+        "snapkv:budget=60,scope=head,window=16,pool=avg515",
+        "snapkv:budget=60,scope=head,window=16,group=max,order=pool-reduce"}) {
+    report->FailIf(launches(policy, "pool_rows") != 1,
+                   fmt::format("{}: scores were not pooled", policy));
+  }
+}
+
 void CheckDebugFindsBadLists(const Gpu& gpu, Report* report) {
   kvevict_context_options options = gpu.ContextOptions();
   options.debug = 1;
@@ -291,6 +312,8 @@ void CheckDriverUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckCaptureWantsPreparing(gpu, report); });
   report->Check("log-sum-exps save the first pass",
                 [&] { CheckLseSavesAPass(gpu, report); });
+  report->Check("scores are pooled where they are selected",
+                [&] { CheckPoolingWithSelection(gpu, report); });
   report->Check("debug finds keep lists that do not ascend",
                 [&] { CheckDebugFindsBadLists(gpu, report); });
   report->Check("device memory comes from the hooks",

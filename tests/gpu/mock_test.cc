@@ -42,7 +42,7 @@ constexpr Part kMockParts[] = {
          int n_saved = 0;
          TimeKernels(
              gpu, effort, [&] { ++n_saved; }, &rows);
-         report->FailIf(rows["rows"].size() != 12 || n_saved != 3,
+         report->FailIf(rows["rows"].size() != 13 || n_saved != 3,
                         "rows are missing");
        });
      }},

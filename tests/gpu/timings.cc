@@ -173,7 +173,9 @@ class Timing {
         2 * score_bytes_, 0);
     Add("select", watch_.Measure([&] { bench.Select(); }, restore),
         score_bytes_ + keep_bytes, 0);
-    Add("pool and select",
+    Add("pool and select", watch_.Measure([&] { bench.PoolAndSelect(); }),
+        score_bytes_ + keep_bytes, 0);
+    Add("pool and select, one after the other",
         watch_.Measure(
             [&] {
               bench.Pool();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/kernels/pool1d.cu"
+#include "cuda/kernels/pool_select.cu"
 #include "cuda/kernels/topk.cu"
 #include "cuda/kernels/window_attention.h"
 #include "tests/cuda/kernels/launch.h"
@@ -141,13 +142,26 @@ void PoolAndSelect() {
   for (uint32_t i = 0; i < kTokens; ++i) {
     scores.data()[i] = std::exp(random.Gaussian());
   }
+  DeviceArray<int32_t> keep(kKeep);
+  // First, since the other form pools where the scores are.
+  cuda::PoolSelectParams both = {};
+  both.n_lists = 1;
+  both.n_sink = 4;
+  both.n_recent = 64;
+  both.kernel = 7;
+  both.layers[0] = {scores.address(), keep.address(), kTokens,
+                    kTokens - 64,     kKeep,          0};
+  const std::string error =
+      simt::Launch(cuda::pool_select, {1}, {cuda::kSelectThreads},
+                   cuda::PoolSelectBytes(kTokens), both, Schedule(0));
+  if (!error.empty()) Fail("%s", error.c_str());
+
   cuda::PoolParams pool = {};
   pool.n_rows = 1;
   pool.kernel = 7;
   pool.layers[0] = {scores.address(), kTokens, kTokens - 64};
   Run(cuda::pool_rows, {1}, cuda::kPoolThreads, pool, Schedule(0));
 
-  DeviceArray<int32_t> keep(kKeep);
   cuda::SelectParams select = {};
   select.n_lists = 1;
   select.n_sink = 4;
@@ -168,6 +182,14 @@ void ExpectOfPoolAndSelect() {
          Each(pool.global_store_sectors, pool.global_stores), 5);
   Expect("pool_rows", "instructions per score", Each(pool.CountOf(""), kTokens),
          60);
+
+  const ptx::Counters& both = Counted("pool_select");
+  Expect("pool_select", "sectors loaded", Each(both.global_load_sectors, 1),
+         kSectors);
+  // Of the bins alone, once per digit.
+  Expect("pool_select", "bank conflicts", Each(both.shared_conflicts, 1), 480);
+  Expect("pool_select", "instructions per score",
+         Each(both.CountOf(""), kTokens), 142);
 
   // Four sweeps and the one that writes.
   const ptx::Counters& select = Counted("select_topk");

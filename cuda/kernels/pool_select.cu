@@ -1,0 +1,49 @@
+// Pooling and selection of a list in one go, where its keys fit in shared memory:
+// scores come from memory once, and pooled ones do not go back. The pooling of
+// pool1d.cu and the selection of topk.cu, so the lists are the same.
+#include "pool_select.h"
+
+#include "device.cuh"
+#include "pool1d.cuh"
+#include "topk.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+using SelectTile = PoolTile<2, kMostSelectPoolKernel>;
+static_assert(SelectTile::kWords == kPoolSelectWords);
+static_assert(sizeof(SelectShared) <= SelectTile::kWords * sizeof(uint32_t));
+
+}  // namespace
+
+// Grid (n_lists, n_layers); a block has one list. PoolSelectBytes() shared: first
+// a tile and what is around it, then what selection counts; behind them the
+// keys. Reads every score once.
+KV_KERNEL(pool_select, PoolSelectParams, kSelectThreads, 3) {
+  KV_DYNAMIC_SHARED(memory);
+  auto* const words = reinterpret_cast<uint32_t*>(memory);
+  uint32_t* const keys = words + kPoolSelectWords;
+  const PoolSelectLayer& layer = p.layers[blockIdx.y];
+  const uint32_t n = layer.n_tokens;
+  if (layer.n_keep == 0) return;
+  const auto put = [&](uint32_t i, uint32_t bits) {
+    const bool forced = i < p.n_sink || i >= n - p.n_recent;
+    keys[i] = forced ? kForcedKey : KeyOfScore(bits);
+  };
+  PoolRow<SelectTile>(Pooling(p, layer.n_pooled),
+                      layer.scores + uint64_t{blockIdx.x} * n * sizeof(float),
+                      words, [&](uint32_t i, float output) {
+                        uint32_t bits;
+                        memcpy(&bits, &output, sizeof(bits));
+                        put(i, bits);
+                      });
+  for (uint32_t i = layer.n_pooled + threadIdx.x; i < n; i += kSelectThreads) {
+    put(i, kInfinityBits);
+  }
+  BlockSelect(SharedKeys(keys, n), n, layer.n_keep, p.higher_wins != 0,
+              KeepList(layer, blockIdx.x),
+              *reinterpret_cast<SelectShared*>(words));
+}
+
+}  // namespace kvevict::cuda
