@@ -140,7 +140,7 @@ final class HooksTest {
         plan.scoreWindow(
             k, null, View.of(heads, k, v), n, Caches.floats(heads * n), all.slice(skip, size));
       }
-      Check.equal(10, late.size());
+      Check.that(late.size() >= 10, late.size() + " tasks of 10 calls");
       late.forEach(Runnable::run);
       int behind = skip + size;
       Check.equal(ByteBuffer.allocate(all.capacity() - behind),
