@@ -137,6 +137,8 @@ struct MoveJob {
   const kvevict_view* view = nullptr;
   uint32_t n_tokens = 0;
   KeepLists keep;
+  // Bit i: companion i is another layer's too, whose job it is.
+  uint64_t shared_companions = 0;
 };
 
 // Moves the kept rows of each job's view down to slots [0, count).

@@ -1,6 +1,7 @@
 #include "core/evict.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <new>
 
@@ -44,32 +45,22 @@ Status CheckOptions(const Sequence& sequence,
   return Status();
 }
 
-// Checks a layer's view and finds the first layer that uses the same cache, which may
-// be itself: layers that share one are counted and compacted once.
-Status CheckView(const Sequence& sequence, std::span<const kvevict_view> views,
-                 uint32_t layer, uint32_t* owner) {
-  const uint32_t n_tokens = sequence.slots(layer).stored;
-  const bool on_host = sequence.plan().context().backend().on_host;
-  Status status = ValidateView(views[layer], n_tokens, on_host);
-  if (status.ok()) {
-    status = MatchGeometry(views[layer], sequence.plan().geometry());
+// Checks each layer's view and finds what layers share, which is counted and
+// compacted once.
+Status FindCaches(const Sequence& sequence) {
+  const std::span<const kvevict_view> views = sequence.views();
+  const Plan& plan = sequence.plan();
+  const bool on_host = plan.context().backend().on_host;
+  const std::span<LayerCache> caches = sequence.caches();
+  for (uint32_t l = 0; l < views.size(); ++l) {
+    const uint32_t n_tokens = sequence.slots(l).stored;
+    Status status = ValidateView(views[l], n_tokens, on_host);
+    if (status.ok()) status = MatchGeometry(views[l], plan.geometry());
+    if (status.ok()) status = CheckComplete(views[l], plan.geometry());
+    if (!status.ok()) return Prefixed(status, "views[%u]: ", l);
+    caches[l] = CacheOf(views[l], n_tokens, on_host);
   }
-  if (status.ok()) {
-    status = CheckComplete(views[layer], sequence.plan().geometry());
-  }
-  if (!status.ok()) return Prefixed(status, "views[%u]: ", layer);
-  *owner = layer;
-  for (uint32_t l = 0; l < layer; ++l) {
-    const Sharing sharing =
-        CompareViews(views[l], views[layer], n_tokens, on_host);
-    if (sharing == Sharing::kNone) continue;
-    if (sharing == Sharing::kOverlap || sequence.slots(l).stored != n_tokens) {
-      return InvalidArgument(
-          "views[%u] and views[%u] overlap, but are not equal", l, layer);
-    }
-    *owner = l;
-    return Status();
-  }
+  FindShared(caches);
   return Status();
 }
 
@@ -100,7 +91,8 @@ class Eviction {
     return reinterpret_cast<T*>(workspace_ + offset);
   }
 
-  Status CheckViews();
+  Status FindLayers();
+  Status CheckSharing() const;
   Status CheckBudgets();
   Status FindForced(uint32_t n_context);
   Status CheckForcedFit(const LayerEviction& layer) const;
@@ -116,6 +108,9 @@ class Eviction {
   // Where the scratch of operations begins, up to the end.
   std::span<uint8_t> Scratch(size_t offset) const {
     return {workspace_ + offset, layout_.bytes - offset};
+  }
+  const LayerCache& Cache(uint32_t layer) const {
+    return sequence_.caches()[layer];
   }
   bool OneList() const {
     return EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
@@ -150,20 +145,36 @@ Status Eviction::Check() {
   layers_ = sequence_.evictions();
   active_ = sequence_.active().first(0);
   std::fill(layers_.begin(), layers_.end(), LayerEviction());
-  KV_RETURN_IF_ERROR(CheckViews());
+  KV_RETURN_IF_ERROR(FindLayers());
   KV_RETURN_IF_ERROR(CheckBudgets());
   KV_RETURN_IF_ERROR(CheckSignal());
   if (!HasWork()) return Status();
+  KV_RETURN_IF_ERROR(CheckSharing());
   return context_.backend().check_capture(context_, sequence_.stream(),
                                           policy_);
 }
 
-Status Eviction::CheckViews() {
+Status Eviction::FindLayers() {
+  KV_RETURN_IF_ERROR(FindCaches(sequence_));
   for (uint32_t l = 0; l < g_.n_layers; ++l) {
-    LayerEviction& layer = layers_[l];
-    layer.layer = l;
-    layer.n_tokens = sequence_.slots(l).stored;
-    KV_RETURN_IF_ERROR(CheckView(sequence_, views_, l, &layer.owner));
+    layers_[l].layer = l;
+    layers_[l].owner = Cache(l).owner;
+    layers_[l].n_tokens = Cache(l).n_tokens;
+  }
+  return Status();
+}
+
+// What moves must move once, by one list.
+Status Eviction::CheckSharing() const {
+  KV_RETURN_IF_ERROR(CheckApart(sequence_.caches()));
+  if (plan_.LayersKeepAlike()) return Status();
+  for (uint32_t l = 0; l < g_.n_layers; ++l) {
+    const uint64_t shared = Cache(l).shared_companions;
+    if (Cache(l).owner != l || shared == 0) continue;
+    return InvalidArgument(
+        "views[%u].companions[%d] is a plane of an earlier layer too: layers "
+        "that keep different tokens cannot share it",
+        l, std::countr_zero(shared));
   }
   return Status();
 }
@@ -330,7 +341,7 @@ void Eviction::LayOutScoresAndLists() {
     layer.reduce = {n, scores, scores};
     layer.select = {n, signal_.Ranks() ? scores : nullptr,
                     reinterpret_cast<uint32_t*>(scores), keep, slots};
-    layer.move = {view, n, keep};
+    layer.move = {view, n, keep, Cache(layer.layer).shared_companions};
     scores += n_rows * n;
     if (!OneList()) keep.slots += uint64_t{keep.n_lists} * keep.count;
     layers_[layer.layer] = layer;
@@ -404,9 +415,11 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
 
 // ---- Report ----
 
-void AddLayer(const kvevict_view& view, uint64_t n_tokens, uint64_t n_keep,
+void AddLayer(const LayerCache& cache, uint64_t n_keep,
               kvevict_evict_report* report) {
-  const uint64_t token_bytes = TokenBytes(view);
+  const kvevict_view& view = *cache.view;
+  const uint64_t n_tokens = cache.n_tokens;
+  const uint64_t token_bytes = TokenBytes(view, cache.shared_companions);
   report->tokens_before += n_tokens;
   report->tokens_after += n_keep;
   report->bytes_before += n_tokens * token_bytes;
@@ -420,7 +433,7 @@ void AddLayer(const kvevict_view& view, uint64_t n_tokens, uint64_t n_keep,
 void Eviction::FillReport(kvevict_evict_report* report) const {
   for (const LayerEviction& layer : layers_) {
     if (layer.owner != layer.layer) continue;
-    AddLayer(views_[layer.layer], layer.n_tokens, layer.n_keep, report);
+    AddLayer(Cache(layer.layer), layer.n_keep, report);
   }
   report->evicted = HasWork();
 }
@@ -428,12 +441,11 @@ void Eviction::FillReport(kvevict_evict_report* report) const {
 // Policy none keeps no workspace; it only looks.
 Status CheckAndReportNone(const Sequence& sequence,
                           kvevict_evict_report* report) {
-  const std::span<const kvevict_view> views = sequence.views();
-  for (uint32_t l = 0; l < views.size(); ++l) {
-    const uint32_t n_tokens = sequence.slots(l).stored;
-    uint32_t owner = l;
-    KV_RETURN_IF_ERROR(CheckView(sequence, views, l, &owner));
-    if (owner == l) AddLayer(views[l], n_tokens, n_tokens, report);
+  KV_RETURN_IF_ERROR(FindCaches(sequence));
+  const std::span<const LayerCache> caches = sequence.caches();
+  for (uint32_t l = 0; l < caches.size(); ++l) {
+    const LayerCache& cache = caches[l];
+    if (cache.owner == l) AddLayer(cache, cache.n_tokens, report);
   }
   return Status();
 }

@@ -1,9 +1,13 @@
 #include "core/overlap.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
+#include "core/block_numbers.h"
+#include "core/dtype.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -11,162 +15,553 @@ namespace {
 
 using Wide = __int128;  // holds any product of a count and a stride
 
+// b > 0. Mostly both fit in 64 bits, which divide ten times as fast.
+Wide FloorDiv(Wide a, Wide b) {
+  if (a == static_cast<int64_t>(a) && b == static_cast<int64_t>(b)) {
+    const auto n = static_cast<int64_t>(a), d = static_cast<int64_t>(b);
+    return n / d - (n % d < 0);
+  }
+  return a / b - (a % b < 0);
+}
+Wide CeilDiv(Wide a, Wide b) { return -FloorDiv(-a, b); }
+
+// How many steps a comparison may take.
+class Effort {
+ public:
+  explicit Effort(uint32_t most = 1 << 16) : left_(most) {}
+  bool Spend() { return left_ > 0 && left_-- > 0; }
+  void GiveUp() { left_ = 0; }
+  bool spent() const { return left_ == 0; }
+
+ private:
+  uint32_t left_;
+};
+
+// ---- Planes as sums of axes ----
+
 struct Axis {
-  Wide n;
-  Wide stride;  // >= 0
+  uint64_t stride;
+  int64_t n;
 };
 
-// The axes of a plane inside one block, widest stride first.
-struct Axes {
+// Every byte of a plane is at low + number * block_stride + a step along each axis
+// + less than unit. Strides are positive: what counts downwards starts at its end.
+struct Grid {
+  Wide low = 0;
+  Wide unit = 0;
   Axis axes[3];
-  Wide unit;  // bytes side by side
+  int n_axes = 0;
+  uint64_t block_stride = 0;  // 0: there is one place only
+  BlockNumbers blocks;
 
-  Axes(const kvevict_plane& plane, Wide n_tokens, Wide n_heads) {
-    const auto axis = [](Wide n, int64_t stride) {
-      return Axis{n, stride < 0 ? -Wide{stride} : Wide{stride}};
-    };
-    const bool opaque = plane.dtype == KVEVICT_DTYPE_OPAQUE;
-    unit = opaque ? plane.row_bytes : RowBytes(plane) / plane.head_dim;
-    axes[0] = axis(n_tokens, plane.token_stride_bytes);
-    axes[1] = axis(n_heads, plane.head_stride_bytes);
-    axes[2] = opaque ? Axis{1, 0} : axis(plane.head_dim, ElementStride(plane));
-    // Widest first, by exchanges.
-    const auto order = [this](int i, int j) {
-      if (axes[i].stride < axes[j].stride) std::swap(axes[i], axes[j]);
-    };
-    order(0, 1), order(1, 2), order(0, 1);
-  }
+  Grid(const LayerCache& cache, const kvevict_plane& plane);
 
-  // Whether two planes with these axes, `distance` bytes apart, share a byte: some
-  // steps along the axes bridge the distance to within a unit.
-  bool Reach(Wide distance, int i = 0) const {
-    if (i >= 3) return distance < unit && distance > -unit;
-    const Axis& axis = axes[i];
-    if (axis.n <= 1 || axis.stride == 0) return Reach(distance, i + 1);
-    // Axes nest, so only the two nearest numbers of steps can do.
-    const Wide floor = distance >= 0
-                           ? distance / axis.stride
-                           : -((-distance + axis.stride - 1) / axis.stride);
-    for (const Wide steps : {floor, floor + 1}) {
-      if (steps < axis.n && steps > -axis.n &&
-          Reach(distance - steps * axis.stride, i + 1)) {
-        return true;
-      }
+  Wide begin() const { return low + blocks.first() * Wide{block_stride}; }
+  Wide end() const {
+    Wide end = low + blocks.last() * Wide{block_stride} + unit;
+    for (int i = 0; i < n_axes; ++i) {
+      end += (axes[i].n - 1) * Wide{axes[i].stride};
     }
-    return false;
+    return end;
   }
+  // The numbers of blocks that have bytes in [begin, end), used or not.
+  std::pair<Wide, Wide> NumbersNear(Wide near_begin, Wide near_end) const {
+    const Wide size = end() - low - blocks.last() * Wide{block_stride};
+    return {std::max<Wide>(blocks.first(),
+                           FloorDiv(near_begin - low - size, block_stride) + 1),
+            std::min<Wide>(blocks.last(),
+                           CeilDiv(near_end - low, block_stride) - 1)};
+  }
+  // The rows in one of the blocks.
+  Grid InBlock(int64_t number) const {
+    Grid grid = *this;
+    grid.low += number * Wide{block_stride};
+    grid.block_stride = 0;
+    grid.blocks = {};
+    return grid;
+  }
+
+ private:
+  void Add(int64_t stride, int64_t n);
+  void MergeAxes();
 };
 
-// Bytes from the lowest address of a plane to its base, where strides are negative.
-Wide BelowBase(const kvevict_plane& plane, Wide n_tokens, Wide n_heads) {
-  const auto below = [](Wide n, int64_t stride) {
-    return stride < 0 ? -Wide{stride} * (n - 1) : Wide{0};
-  };
-  Wide bytes = below(n_tokens, plane.token_stride_bytes) +
-               below(n_heads, plane.head_stride_bytes);
+uint64_t Magnitude(int64_t stride) {
+  const auto bits = static_cast<uint64_t>(stride);
+  return stride < 0 ? 0 - bits : bits;
+}
+
+uint32_t TokensInBlock(const LayerCache& cache) {
+  const uint32_t size = cache.view->block_size;
+  return size == 0 ? cache.n_tokens : std::min(cache.n_tokens, size);
+}
+
+Grid::Grid(const LayerCache& cache, const kvevict_plane& plane)
+    : low(plane.data), unit(RowBytes(plane)) {
   if (plane.dtype != KVEVICT_DTYPE_OPAQUE) {
-    bytes += below(plane.head_dim, ElementStride(plane));
+    unit /= plane.head_dim;
+    Add(ElementStride(plane), plane.head_dim);
   }
-  return bytes;
+  Add(plane.head_stride_bytes, cache.view->n_kv_heads);
+  Add(plane.token_stride_bytes, TokensInBlock(cache));
+  MergeAxes();
+  if (cache.view->block_size == 0 || !cache.knows_blocks) return;
+  blocks = BlockNumbers(*cache.view, cache.n_tokens, cache.lowest_block,
+                        cache.highest_block, plane.block_stride_bytes < 0);
+  block_stride = Magnitude(plane.block_stride_bytes);
+  if (blocks.first() == blocks.last()) *this = InBlock(blocks.first());
 }
 
-bool SameAxes(const Axes& a, const Axes& b) {
-  const auto same = [](const Axis& x, const Axis& y) {
-    return x.n == y.n && x.stride == y.stride;
+void Grid::Add(int64_t stride, int64_t n) {
+  if (n <= 1) return;
+  if (stride < 0) low += Wide{stride} * (n - 1);
+  axes[n_axes++] = {Magnitude(stride), n};
+}
+
+// Axes whose steps lie end to end are one run of bytes.
+void Grid::MergeAxes() {
+  std::sort(axes, axes + n_axes,
+            [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
+  int n_merged = 0;
+  while (n_merged < n_axes && axes[n_merged].stride == unit) {
+    unit *= axes[n_merged++].n;
+  }
+  std::copy(axes + n_merged, axes + n_axes, axes);
+  n_axes -= n_merged;
+}
+
+// ---- Do two grids meet? ----
+
+// Looks for steps along the axes of both that lead to a common byte. Axes of one
+// stride are one: only the difference of their steps counts. Blocks of one stride
+// likewise, but not every difference of their numbers occurs.
+class Search {
+ public:
+  // Without `layers` every difference but 0 does.
+  Search(const Grid& a, const Grid& b, Effort* effort, LayersOfBlocks* layers);
+
+  // Also true if it takes too long to tell.
+  bool Meet() { return Find(0, distance_); }
+
+ private:
+  struct Term {
+    uint64_t stride;
+    int64_t low, high;  // steps
+    bool is_blocks;
   };
-  return a.unit == b.unit && std::equal(a.axes, a.axes + 3, b.axes, same);
+  static constexpr int kMaxTerms = 8;
+
+  void Add(uint64_t stride, int64_t low, int64_t high);
+  bool Find(int i, Wide target);
+  bool CanHit(int i, Wide least, Wide most) const;
+  bool BlocksAreThere();
+  bool IsRefuted(int64_t difference) const {
+    return std::find(refuted_, refuted_ + n_refuted_, difference) !=
+           refuted_ + n_refuted_;
+  }
+
+  const BlockNumbers& a_blocks_;
+  const BlockNumbers& b_blocks_;
+  const Wide a_unit_, b_unit_, distance_;
+  Effort* const effort_;
+  LayersOfBlocks* const layers_;
+  Term terms_[kMaxTerms];
+  int n_terms_ = 0;
+  int blocks_term_ = kMaxTerms + 1;                // none
+  Wide low_[kMaxTerms + 1], high_[kMaxTerms + 1];  // where all from one on lead
+  int64_t difference_ = 0;                         // of block numbers
+  int64_t refuted_[8];  // differences that do not occur
+  size_t n_refuted_ = 0;
+};
+
+Search::Search(const Grid& a, const Grid& b, Effort* effort,
+               LayersOfBlocks* layers)
+    : a_blocks_(a.blocks),
+      b_blocks_(b.blocks),
+      a_unit_(a.unit),
+      b_unit_(b.unit),
+      distance_(b.low - a.low),
+      effort_(effort),
+      layers_(layers) {
+  for (int i = 0; i < a.n_axes; ++i) Add(a.axes[i].stride, 0, a.axes[i].n - 1);
+  for (int i = 0; i < b.n_axes; ++i) Add(b.axes[i].stride, 1 - b.axes[i].n, 0);
+  if (a.block_stride != 0 && a.block_stride == b.block_stride) {
+    terms_[n_terms_++] = {a.block_stride, a.blocks.first() - b.blocks.last(),
+                          a.blocks.last() - b.blocks.first(), true};
+  } else {
+    if (a.block_stride != 0) {
+      Add(a.block_stride, a.blocks.first(), a.blocks.last());
+    }
+    if (b.block_stride != 0) {
+      Add(b.block_stride, -b.blocks.last(), -b.blocks.first());
+    }
+  }
+  std::sort(terms_, terms_ + n_terms_,
+            [](const Term& s, const Term& t) { return s.stride > t.stride; });
+  low_[n_terms_] = high_[n_terms_] = 0;
+  for (int i = n_terms_; i-- > 0;) {
+    const Term& term = terms_[i];
+    low_[i] = low_[i + 1] + term.low * Wide{term.stride};
+    high_[i] = high_[i + 1] + term.high * Wide{term.stride};
+    if (term.is_blocks) blocks_term_ = i;
+  }
 }
 
-// Whether two planes provably share a byte of one block (or of a contiguous cache).
-bool PlanesOverlap(const kvevict_plane& a, const kvevict_plane& b,
-                   uint32_t n_tokens, uint32_t n_heads) {
-  if (!IsPresent(a) || !IsPresent(b) || n_tokens == 0) return false;
-  const Axes axes(a, n_tokens, n_heads);
-  if (!SameAxes(axes, Axes(b, n_tokens, n_heads))) return a.data == b.data;
-  return axes.Reach((Wide{b.data} - BelowBase(b, n_tokens, n_heads)) -
-                    (Wide{a.data} - BelowBase(a, n_tokens, n_heads)));
+void Search::Add(uint64_t stride, int64_t low, int64_t high) {
+  for (int i = 0; i < n_terms_; ++i) {
+    if (terms_[i].stride != stride) continue;
+    terms_[i].low += low;
+    terms_[i].high += high;
+    return;
+  }
+  terms_[n_terms_++] = {stride, low, high, false};
 }
 
-uint64_t UsedBlocks(const kvevict_view& view, uint32_t n_tokens) {
-  if (view.block_size == 0) return 0;
-  return (uint64_t{n_tokens} + view.block_size - 1) / view.block_size;
+// Whether steps along the terms from i on lead to `target`, give or take what the
+// units reach.
+bool Search::Find(int i, Wide target) {
+  const Wide least = target - (a_unit_ - 1);
+  const Wide most = target + (b_unit_ - 1);
+  if (most < low_[i] || least > high_[i]) return false;
+  if (i > blocks_term_ && IsRefuted(difference_)) return false;
+  if (!effort_->Spend()) return true;
+  if (i == n_terms_) return blocks_term_ > n_terms_ || BlocksAreThere();
+  const Term& term = terms_[i];
+  const Wide stride = term.stride;
+  const Wide first =
+      std::max<Wide>(term.low, CeilDiv(least - high_[i + 1], stride));
+  const Wide last =
+      std::min<Wide>(term.high, FloorDiv(most - low_[i + 1], stride));
+  if (last > first + 1 && !CanHit(i, least, most)) return false;
+  for (Wide steps = first; steps <= last; ++steps) {
+    if (term.is_blocks) difference_ = static_cast<int64_t>(steps);
+    if (Find(i + 1, target - steps * stride)) return true;
+  }
+  return false;
 }
 
-bool SameTables(const kvevict_view& a, const kvevict_view& b, uint32_t n_tokens,
-                bool on_host) {
-  if (!on_host) return a.block_table == b.block_table;
-  const uint64_t blocks = UsedBlocks(a, n_tokens);
-  return std::equal(a.block_table, a.block_table + blocks, b.block_table);
+// Whether what divides all strides from term i on has a multiple there.
+bool Search::CanHit(int i, Wide least, Wide most) const {
+  uint64_t divisor = 0;
+  for (; i < n_terms_; ++i) divisor = std::gcd(divisor, terms_[i].stride);
+  return FloorDiv(most, divisor) * divisor >= least;
 }
 
-bool AreEqual(const kvevict_view& a, const kvevict_view& b, uint32_t n_tokens,
-              bool on_host) {
-  return a.n_kv_heads == b.n_kv_heads && a.block_size == b.block_size &&
-         a.n_companions == b.n_companions &&
-         std::memcmp(&a.k, &b.k, sizeof(a.k)) == 0 &&
-         std::memcmp(&a.v, &b.v, sizeof(a.v)) == 0 &&
-         SameTables(a, b, n_tokens, on_host) &&
-         (a.n_companions == 0 ||
-          std::memcmp(a.companions, b.companions,
-                      a.n_companions * sizeof(kvevict_plane)) == 0);
+// Whether blocks of both are difference_ apart.
+bool Search::BlocksAreThere() {
+  if (layers_ == nullptr
+          ? difference_ != 0
+          : layers_->AnyApartBy(a_blocks_, b_blocks_, difference_)) {
+    return true;
+  }
+  if (n_refuted_ == std::size(refuted_)) {
+    effort_->GiveUp();
+    return true;
+  }
+  refuted_[n_refuted_++] = difference_;
+  return false;
 }
 
-// Pools keep many layers at one base and tell them apart by block ids.
-bool SameFirstRow(const kvevict_view& a, const kvevict_plane& p,
-                  const kvevict_view& b, const kvevict_plane& q, bool on_host) {
-  if (!IsPresent(p) || !IsPresent(q)) return false;
-  if (!on_host) return p.data == q.data && a.block_table == b.block_table;
-  return HeadRows(a, p, 0).Row(0) == HeadRows(b, q, 0).Row(0);
-}
-
-bool ViewsOverlap(const kvevict_view& a, const kvevict_view& b,
-                  uint32_t n_tokens, bool on_host) {
-  const bool paged = a.block_size != 0 || b.block_size != 0;
-  for (const kvevict_plane* p : {&a.k, &a.v}) {
-    for (const kvevict_plane* q : {&b.k, &b.v}) {
-      if (paged ? SameFirstRow(a, *p, b, *q, on_host)
-                : PlanesOverlap(*p, *q, n_tokens, a.n_kv_heads)) {
-        return true;
+// Asks each block of `a` and those of `b` that it may reach.
+bool BlocksMeet(const Grid& a, const Grid& b, Effort* effort,
+                LayersOfBlocks* layers) {
+  for (uint64_t begin = 0; begin < b.blocks.size();
+       begin += NumberSet::kCapacity) {
+    const NumberSet some(b.blocks, begin);
+    for (uint64_t i = 0; i < a.blocks.size(); ++i) {
+      if (!effort->Spend()) return true;
+      const Grid block = a.InBlock(a.blocks[i]);
+      auto [number, last] = b.NumbersNear(block.begin(), block.end());
+      for (; number <= last; ++number) {
+        if (!some.Contains(number)) continue;
+        const auto n = static_cast<int64_t>(number);
+        if (Search(block, b.InBlock(n), effort, layers).Meet()) return true;
       }
     }
   }
   return false;
 }
 
-}  // namespace
-
-Sharing CompareViews(const kvevict_view& a, const kvevict_view& b,
-                     uint32_t n_tokens, bool on_host) {
-  if (n_tokens == 0 || !ViewsOverlap(a, b, n_tokens, on_host)) {
-    return Sharing::kNone;
+bool BlocksMeetRows(const Grid& a, const Grid& rows, Effort* effort,
+                    LayersOfBlocks* layers) {
+  for (uint64_t i = 0; i < a.blocks.size(); ++i) {
+    if (!effort->Spend()) return true;
+    const Grid block = a.InBlock(a.blocks[i]);
+    if (Search(block, rows, effort, layers).Meet()) return true;
   }
-  return AreEqual(a, b, n_tokens, on_host) ? Sharing::kEqual
-                                           : Sharing::kOverlap;
+  return false;
 }
 
-Status CheckPlanesApart(const kvevict_view& view, uint32_t n_tokens) {
-  const uint32_t in_block =
-      view.block_size == 0 ? n_tokens : std::min(n_tokens, view.block_size);
-  const auto overlap = [&](const kvevict_plane& a, const kvevict_plane& b) {
-    return PlanesOverlap(a, b, in_block, view.n_kv_heads);
-  };
-  if (overlap(view.k, view.v)) {
-    return InvalidArgument(
-        "k.data 0x%llx and v.data 0x%llx: K and V overlap; leave out v where "
-        "values are part of the keys' rows",
-        static_cast<unsigned long long>(view.k.data),
-        static_cast<unsigned long long>(view.v.data));
+bool Meet(const Grid& a, const Grid& b, Effort* effort,
+          LayersOfBlocks* layers) {
+  if (a.end() <= b.begin() || b.end() <= a.begin()) return false;
+  if (a.block_stride == b.block_stride) {
+    return Search(a, b, effort, layers).Meet();
   }
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    const kvevict_plane& companion = view.companions[i];
-    bool clash = overlap(companion, view.k) || overlap(companion, view.v);
-    for (uint32_t j = 0; j < i; ++j) {
-      clash = clash || overlap(companion, view.companions[j]);
+  // All blocks between the lowest and the highest together say no quickly; for a
+  // yes each has to be asked.
+  Effort some(1024);
+  if (!Search(a, b, &some, layers).Meet()) return false;
+  if (a.block_stride == 0) return BlocksMeetRows(b, a, effort, layers);
+  if (b.block_stride == 0) return BlocksMeetRows(a, b, effort, layers);
+  return BlocksMeet(a, b, effort, layers);
+}
+
+// ---- Views ----
+
+// K, V, companions.
+uint32_t PlaneCount(const kvevict_view& view) { return 2 + view.n_companions; }
+
+const kvevict_plane& PlaneAt(const kvevict_view& view, uint32_t i) {
+  return i == 0 ? view.k : i == 1 ? view.v : view.companions[i - 2];
+}
+
+struct PlaneName {
+  explicit PlaneName(uint32_t i) {
+    if (i < 2) {
+      std::snprintf(text, sizeof(text), "%c", "kv"[i]);
+    } else {
+      std::snprintf(text, sizeof(text), "companions[%u]", i - 2);
     }
-    if (clash) {
+  }
+  char text[24];
+};
+
+bool IsHidden(const LayerCache& cache) {
+  return cache.view->block_size != 0 && !cache.knows_blocks;
+}
+
+// Quick, since most planes are far from each other.
+bool RangesMeet(const LayerCache& a, const kvevict_plane& p,
+                const LayerCache& b, const kvevict_plane& q) {
+  struct Range {
+    Wide begin, end;
+    void Widen(int64_t stride, int64_t n) {
+      const Wide span = Wide{stride} * (n - 1);
+      (span < 0 ? begin : end) += span;
+    }
+    Range(const LayerCache& cache, const kvevict_plane& plane)
+        : begin(plane.data), end(begin) {
+      Widen(plane.token_stride_bytes, TokensInBlock(cache));
+      Widen(plane.head_stride_bytes, cache.view->n_kv_heads);
+      if (plane.dtype == KVEVICT_DTYPE_OPAQUE) {
+        end += plane.row_bytes;
+      } else {
+        Widen(ElementStride(plane), plane.head_dim);
+        end += ElementBytes(static_cast<DType>(plane.dtype));
+      }
+      const Wide block = plane.block_stride_bytes;
+      begin += block * (block < 0 ? cache.highest_block : cache.lowest_block);
+      end += block * (block < 0 ? cache.lowest_block : cache.highest_block);
+    }
+  };
+  const Range r(a, p), s(b, q);
+  return r.begin < s.end && s.begin < r.end;
+}
+
+enum class Answer { kNo, kYes, kTooLong };
+
+Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
+                  const LayerCache& b, const kvevict_plane& q,
+                  LayersOfBlocks* layers) {
+  if (!IsPresent(p) || !IsPresent(q)) return Answer::kNo;
+  if (a.n_tokens == 0 || b.n_tokens == 0) return Answer::kNo;
+  if (IsHidden(a) || IsHidden(b)) {
+    // In one block of one table the planes' places are known against each other.
+    const bool same_place = IsHidden(a) && IsHidden(b) &&
+                            a.view->block_table == b.view->block_table &&
+                            p.block_stride_bytes == q.block_stride_bytes;
+    if (!same_place) return Answer::kNo;
+  }
+  if (!RangesMeet(a, p, b, q)) return Answer::kNo;
+  Effort effort;
+  if (!Meet(Grid(a, p), Grid(b, q), &effort, layers)) return Answer::kNo;
+  return effort.spent() ? Answer::kTooLong : Answer::kYes;
+}
+
+uint64_t UsedBlocks(const LayerCache& cache) {
+  const uint32_t size = cache.view->block_size;
+  return size == 0 ? 0 : (uint64_t{cache.n_tokens} + size - 1) / size;
+}
+
+// Whether equal planes of both are the same rows.
+bool SameSlots(const LayerCache& a, const LayerCache& b) {
+  const kvevict_view& v = *a.view;
+  const kvevict_view& w = *b.view;
+  if (a.n_tokens != b.n_tokens || v.n_kv_heads != w.n_kv_heads ||
+      v.block_size != w.block_size) {
+    return false;
+  }
+  if (v.block_table == w.block_table) return true;
+  return a.knows_blocks &&
+         std::equal(v.block_table, v.block_table + UsedBlocks(a),
+                    w.block_table);
+}
+
+bool SamePlane(const kvevict_plane& p, const kvevict_plane& q) {
+  return std::memcmp(&p, &q, sizeof(p)) == 0;
+}
+
+bool SamePlanes(const kvevict_view& v, const kvevict_view& w) {
+  if (PlaneCount(v) != PlaneCount(w)) return false;
+  for (uint32_t i = 0; i < PlaneCount(v); ++i) {
+    if (!SamePlane(PlaneAt(v, i), PlaneAt(w, i))) return false;
+  }
+  return true;
+}
+
+// Companions of b that a has too.
+uint64_t SharedCompanions(const LayerCache& a, const LayerCache& b) {
+  uint64_t shared = 0;
+  for (uint32_t i = 0; i < b.view->n_companions; ++i) {
+    for (uint32_t j = 0; j < a.view->n_companions; ++j) {
+      if (SamePlane(a.view->companions[j], b.view->companions[i])) {
+        shared |= uint64_t{1} << i;
+      }
+    }
+  }
+  return shared != 0 && SameSlots(a, b) ? shared : 0;
+}
+
+bool AreShared(const LayerCache& a, uint32_t i, const LayerCache& b,
+               uint32_t j) {
+  return i >= 2 && j >= 2 && (b.shared_companions >> (j - 2) & 1) != 0 &&
+         SamePlane(PlaneAt(*a.view, i), PlaneAt(*b.view, j)) && SameSlots(a, b);
+}
+
+// Whether the planes of both lie in one pool, in blocks of their own.
+bool AreInOnePool(const LayerCache& a, const LayerCache& b) {
+  const kvevict_view& v = *a.view;
+  const kvevict_view& w = *b.view;
+  if (!a.knows_blocks || !b.knows_blocks) return false;
+  if (v.block_size != w.block_size || v.n_kv_heads != w.n_kv_heads)
+    return false;
+  return SamePlanes(v, w);
+}
+
+// Of a pool's planes: whether blocks that differ share no byte, whichever of
+// [lowest, highest] they are.
+bool BlocksAreApart(const LayerCache& layer, int32_t lowest, int32_t highest) {
+  LayerCache any = layer;
+  any.n_tokens = any.view->block_size;
+  any.lowest_block = lowest;
+  any.highest_block = highest;
+  const kvevict_view& view = *any.view;
+  for (uint32_t i = 0; i < PlaneCount(view); ++i) {
+    for (uint32_t j = 0; j <= i; ++j) {
+      const kvevict_plane& p = PlaneAt(view, i);
+      const kvevict_plane& q = PlaneAt(view, j);
+      if (!IsPresent(p) || !IsPresent(q)) continue;
+      if (p.block_stride_bytes != q.block_stride_bytes) return false;
+      Effort effort;
+      if (Meet(Grid(any, p), Grid(any, q), &effort, nullptr)) return false;
+    }
+  }
+  return true;
+}
+
+// Answers for all layers of a pool at once: pair by pair, 80 layers take 10 ms.
+class Pool {
+ public:
+  explicit Pool(LayersOfBlocks* layers) : layers_(layers) {}
+
+  // Whether both lie in it and share nothing; the first one asked about is its pool.
+  bool KeepsApart(const LayerCache& a, const LayerCache& b) {
+    if (!AreInOnePool(a, b) || !layers_->NoneTwice()) return false;
+    if (leader_ == nullptr) {
+      leader_ = &a;
+      is_apart_ = BlocksAreApart(a, layers_->lowest(), layers_->highest());
+    }
+    return is_apart_ && (leader_ == &a || AreInOnePool(*leader_, a));
+  }
+
+ private:
+  LayersOfBlocks* const layers_;
+  const LayerCache* leader_ = nullptr;
+  bool is_apart_ = false;
+};
+
+}  // namespace
+
+LayerCache CacheOf(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
+  LayerCache cache;
+  cache.view = &view;
+  cache.n_tokens = n_tokens;
+  if (!on_host || view.block_size == 0 || n_tokens == 0) return cache;
+  cache.knows_blocks = true;
+  const auto [low, high] = std::minmax_element(
+      view.block_table, view.block_table + UsedBlocks(cache));
+  cache.lowest_block = *low;
+  cache.highest_block = *high;
+  return cache;
+}
+
+void FindShared(std::span<LayerCache> layers) {
+  for (uint32_t l = 0; l < layers.size(); ++l) {
+    LayerCache& mine = layers[l];
+    mine.owner = l;
+    mine.shared_companions = 0;
+    for (uint32_t m = 0; m < l && mine.owner == l; ++m) {
+      if (layers[m].owner != m) continue;
+      if (SamePlanes(*layers[m].view, *mine.view) &&
+          SameSlots(layers[m], mine)) {
+        mine.owner = m;
+      }
+      mine.shared_companions |= SharedCompanions(layers[m], mine);
+    }
+  }
+}
+
+Status CheckApart(std::span<const LayerCache> layers) {
+  LayersOfBlocks blocks(layers);
+  Pool pool(&blocks);
+  const auto check = [&](uint32_t l, uint32_t i, uint32_t m, uint32_t j) {
+    const LayerCache& a = layers[l];
+    const LayerCache& b = layers[m];
+    if (AreShared(a, i, b, j)) return Status();
+    const Answer answer =
+        PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks);
+    if (answer == Answer::kNo) return Status();
+    return InvalidArgument(
+        "views[%u].%s of %u tokens and views[%u].%s of %u tokens %s", l,
+        PlaneName(i).text, a.n_tokens, m, PlaneName(j).text, b.n_tokens,
+        answer == Answer::kYes
+            ? "overlap, but are not the same"
+            : "are too intricate to tell that they do not overlap");
+  };
+  for (uint32_t m = 0; m < layers.size(); ++m) {
+    if (layers[m].owner != m) continue;
+    for (uint32_t l = 0; l < m; ++l) {
+      if (layers[l].owner != l) continue;
+      if (pool.KeepsApart(layers[l], layers[m])) continue;
+      for (uint32_t i = 0; i < PlaneCount(*layers[l].view); ++i) {
+        for (uint32_t j = 0; j < PlaneCount(*layers[m].view); ++j) {
+          KV_RETURN_IF_ERROR(check(l, i, m, j));
+        }
+      }
+    }
+  }
+  return Status();
+}
+
+Status CheckPlanesApart(const LayerCache& cache) {
+  const kvevict_view& view = *cache.view;
+  LayersOfBlocks blocks({&cache, 1});
+  for (uint32_t j = 1; j < PlaneCount(view); ++j) {
+    for (uint32_t i = 0; i < j; ++i) {
+      const kvevict_plane& a = PlaneAt(view, i);
+      const kvevict_plane& b = PlaneAt(view, j);
+      const Answer answer = PlanesMeet(cache, a, cache, b, &blocks);
+      if (answer == Answer::kNo) continue;
       return InvalidArgument(
-          "companions[%u].data 0x%llx overlaps another plane", i,
-          static_cast<unsigned long long>(companion.data));
+          "%s.data 0x%llx and %s.data 0x%llx %s%s", PlaneName(i).text,
+          static_cast<unsigned long long>(a.data), PlaneName(j).text,
+          static_cast<unsigned long long>(b.data),
+          answer == Answer::kYes
+              ? "overlap"
+              : "are too intricate to tell that they do not overlap",
+          j == 1 ? "; leave out v where values are part of the keys' rows"
+                 : "");
     }
   }
   return Status();

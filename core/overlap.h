@@ -3,27 +3,45 @@
 #define KVEVICT_CORE_OVERLAP_H_
 
 #include <cstdint>
+#include <span>
 
 #include "core/status.h"
 
 namespace kvevict {
 
-enum class Sharing {
-  kNone,
-  kEqual,    // the same rows
-  kOverlap,  // some of the same bytes
+// Of a view; what a set of them has room for.
+inline constexpr uint32_t kMaxCompanions = 64;
+
+// One layer's rows: the first n_tokens slots of a valid view.
+struct LayerCache {
+  const kvevict_view* view = nullptr;
+  uint32_t n_tokens = 0;
+  // Whether the host can read the block table; then the ids of the blocks in use.
+  bool knows_blocks = false;
+  int32_t lowest_block = 0;
+  int32_t highest_block = 0;
+  // The first layer with the same cache, mostly the layer itself.
+  uint32_t owner = 0;
+  // Bit i: companion i is a plane of an earlier layer too.
+  uint64_t shared_companions = 0;
 };
 
-// Compares two layers' views, each valid for `n_tokens` slots. Overlaps are found
-// where both lie in plain strides of the same size; of paged caches only those that
-// begin with the same row, and where the tables are not `on_host` those with one
-// table.
-Sharing CompareViews(const kvevict_view& a, const kvevict_view& b,
-                     uint32_t n_tokens, bool on_host);
+LayerCache CacheOf(const kvevict_view& view, uint32_t n_tokens, bool on_host);
 
-// Checks that the planes of one valid view do not share bytes (of paged caches: in
-// the same block).
-Status CheckPlanesApart(const kvevict_view& view, uint32_t n_tokens);
+// Sets what the layers' caches have in common: owners and shared companions.
+void FindShared(std::span<LayerCache> layers);
+
+// Checks that layers share no byte beside what FindShared() found.
+//
+// Exact, with three exceptions. A block in use counts as full. Planes whose strides
+// have so little in common that it takes over 2^16 steps to tell are refused; no layout
+// of an engine comes near. And where the host cannot read block tables, planes of
+// paged caches are compared only if they have one table and one block stride, and then
+// within a block.
+Status CheckApart(std::span<const LayerCache> layers);
+
+// Checks the same of the planes of one view.
+Status CheckPlanesApart(const LayerCache& cache);
 
 }  // namespace kvevict
 

@@ -195,6 +195,12 @@ Status Plan::LayOutWorkspaces() {
   return Status();
 }
 
+bool Plan::LayersKeepAlike() const {
+  if (EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL) return true;
+  return !signal().Ranks() &&
+         policy_.layer_split == KVEVICT_LAYER_SPLIT_UNIFORM;
+}
+
 bool Plan::CanScore() const {
   return !signal().Needs(kKeys) || ScoreReason() == KVEVICT_REASON_NONE;
 }

@@ -71,6 +71,8 @@ class Plan {
   // Of the numbers of a signal, as the policy says.
   Shaping ShapingOf(const SignalInfo& signal) const;
   uint32_t n_lists() const { return ListsPerLayer(geometry_, policy_); }
+  // Whether the keep lists of all layers are alike, always.
+  bool LayersKeepAlike() const;
   // Elements of the keep lists of all layers together.
   size_t keep_capacity() const { return evict_.keep_capacity; }
 

@@ -27,6 +27,7 @@ Sequence::Sequence(const Plan& plan)
       observed_(plan.context()),
       observed_lse_(plan.context()),
       views_(plan.context()),
+      caches_(plan.context()),
       evictions_(plan.context()),
       host_jobs_(plan.context()),
       counts_(plan.context()),
@@ -47,6 +48,7 @@ Status Sequence::Allocate() {
   const CheckedSize n_layers(g.n_layers);
   KV_RETURN_IF_ERROR(layers_.Allocate("slots of the layers", n_layers));
   KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_layers));
+  KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_layers));
   if (!TouchesNothing(plan().policy())) {
     KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", n_layers * CheckedSize(2)));
   }
@@ -358,6 +360,10 @@ Status Sequence::HostPositions(uint32_t layer, SlotPositions* out) const {
 
 std::span<kvevict_view> Sequence::views() const {
   return {views_.data(), views_.size()};
+}
+
+std::span<LayerCache> Sequence::caches() const {
+  return {caches_.data(), caches_.size()};
 }
 
 std::span<LayerEviction> Sequence::evictions() const {

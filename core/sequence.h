@@ -9,6 +9,7 @@
 #include "core/backend.h"
 #include "core/device_array.h"
 #include "core/layer_eviction.h"
+#include "core/overlap.h"
 #include "core/plan.h"
 #include "core/status.h"
 
@@ -91,6 +92,7 @@ class Sequence {
   // Scratch of an eviction: copies of the caller's views, and what becomes of the
   // layers.
   std::span<kvevict_view> views() const;       // [n_layers]
+  std::span<LayerCache> caches() const;        // [n_layers]
   std::span<LayerEviction> evictions() const;  // [n_layers]
   std::span<LayerEviction> active() const;     // [n_layers]
   std::span<uint32_t> counts() const;          // [n_layers]
@@ -125,7 +127,8 @@ class Sequence {
   Array<LayerSlots> layers_;
   Array<ObservedRange> observed_;
   Array<ObservedRange> observed_lse_;
-  Array<kvevict_view> views_;       // [n_layers]
+  Array<kvevict_view> views_;  // [n_layers]
+  Array<LayerCache> caches_;
   Array<LayerEviction> evictions_;  // [2, n_layers]
   Array<SelectJob> host_jobs_;
   Array<uint32_t> counts_;  // [n_layers]

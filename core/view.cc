@@ -192,6 +192,10 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
   if (!IsPresent(view.k) && !IsPresent(view.v)) {
     return InvalidArgument("k.data and v.data are both 0: no rows");
   }
+  if (view.n_companions > kMaxCompanions) {
+    return InvalidArgument("n_companions %u > %u", view.n_companions,
+                           kMaxCompanions);
+  }
   if (view.n_companions > 0 && view.companions == nullptr) {
     return InvalidArgument("companions is NULL, but n_companions is %u",
                            view.n_companions);
@@ -218,7 +222,7 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
       return Prefixed(status, "companions[%u]: ", i);
     }
   }
-  return CheckPlanesApart(view, n_tokens);
+  return CheckPlanesApart(CacheOf(view, n_tokens, on_host));
 }
 
 Status ValidateRows(const char* name, const kvevict_plane& rows,
@@ -299,11 +303,14 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
   return rows;
 }
 
-uint64_t TokenBytes(const kvevict_view& view) {
+uint64_t TokenBytes(const kvevict_view& view, uint64_t left_out) {
   uint64_t bytes = 0;
-  ForEachPlane(view, [&](const kvevict_plane& plane) {
-    bytes += uint64_t{view.n_kv_heads} * RowBytes(plane);
-  });
+  ForEachPlane(
+      view,
+      [&](const kvevict_plane& plane) {
+        bytes += uint64_t{view.n_kv_heads} * RowBytes(plane);
+      },
+      left_out);
   return bytes;
 }
 

@@ -47,16 +47,20 @@ Status CheckComplete(const kvevict_view& view,
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head);
 
-// Calls visit(plane) for K, V and companions, as far as present.
+// Calls visit(plane) for K, V and companions, as far as present; but for companion i
+// if bit i of `left_out` is set.
 template <typename Visit>
-void ForEachPlane(const kvevict_view& view, const Visit& visit) {
+void ForEachPlane(const kvevict_view& view, const Visit& visit,
+                  uint64_t left_out = 0) {
   if (IsPresent(view.k)) visit(view.k);
   if (IsPresent(view.v)) visit(view.v);
-  for (uint32_t i = 0; i < view.n_companions; ++i) visit(view.companions[i]);
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if ((left_out >> i & 1) == 0) visit(view.companions[i]);
+  }
 }
 
-// Bytes one token takes in all planes and heads of a valid view.
-uint64_t TokenBytes(const kvevict_view& view);
+// Bytes one token takes in these planes and all heads.
+uint64_t TokenBytes(const kvevict_view& view, uint64_t left_out = 0);
 
 }  // namespace kvevict
 

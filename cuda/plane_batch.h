@@ -43,6 +43,7 @@ Status ForEachPlaneBatch(Jobs<MoveJob> jobs, uint64_t most_bytes,
     for (const MoveJob& job : jobs) {
       const kvevict_view& view = *job.view;
       if (i >= 2 && i - 2 >= view.n_companions) continue;
+      if (i >= 2 && (job.shared_companions >> (i - 2) & 1) != 0) continue;
       const kvevict_plane& plane = i == 0   ? view.k
                                    : i == 1 ? view.v
                                             : view.companions[i - 2];

@@ -14,12 +14,13 @@ Status Run_compact(const Context& context, Stream, const CompactArgs& args) {
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
     const MoveJob& job = args.jobs[item / n_heads];
     const uint32_t head = item % n_heads;
-    ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
+    const auto move = [&](const kvevict_plane& plane) {
       const MovedRows rows = RowsOf(*job.view, plane, head, job.keep.n_lists);
       if (rows.row_bytes == 0) return;
       GatherRowsInPlace(context.simd(),
                         {rows, job.keep.ListOf(head), job.keep.count});
-    });
+    };
+    ForEachPlane(*job.view, move, job.shared_companions);
   });
   return Status();
 }

@@ -193,6 +193,20 @@ Test(view, companions_are_checked_like_k_and_v) {
   EXPECT_INVALID(kvevict_view_validate(&view, 10), "companions[0]", "99");
 }
 
+Test(view, companions_are_64_at_most) {
+  kvevict_view view = Contiguous();
+  kvevict_plane companions[65];
+  for (uint64_t i = 0; i < 65; ++i) {
+    companions[i] = view.k;
+    companions[i].data = 0x100000 + 0x1000 * i;
+  }
+  view.companions = companions;
+  view.n_companions = 64;
+  EXPECT_OK(kvevict_view_validate(&view, 10));
+  view.n_companions = 65;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "n_companions 65", "64");
+}
+
 Test(view, planes_that_overlap_are_errors) {
   EXPECT_BREAKS(view.v.data = view.k.data, "k", "v", "overlap");
   EXPECT_BREAKS(view.v.data = view.k.data + 9 * 32 + 16 + 15, "overlap");

@@ -179,6 +179,27 @@ void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
   ExpectSamePositions(device, host, twin, report);
 }
 
+// All layers have the first one's companion: it moves once.
+void CheckSharedCompanion(const Gpu& gpu, const Case& c, const Effort& effort,
+                          Report* report) {
+  const Shape shape = ShapeOf(c, effort);
+  Twin twin(gpu, shape, effort.seed);
+  Side side(&gpu, &twin, c.policy);
+  side.Prefill(0, shape.n_tokens, shape.n_tokens);
+  std::vector<kvevict_view> views = twin.device_views();
+  for (kvevict_view& view : views) view.companions = views[0].companions;
+  const Buffer workspace(gpu,
+                         WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT));
+  Check(kvevict_sequence_evict(side.sequence(), views.data(), views.size(),
+                               nullptr, workspace.pointer<void>(),
+                               workspace.n_bytes(), nullptr));
+  gpu.Synchronize();
+  twin.Fetch(0);
+  for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
+    report->Expect(twin.CompareWithPositions(0, h, side.Positions(0, h)));
+  }
+}
+
 // A window of which the policy keeps less than it scores by is whole all the
 // same, if its first token was protected.
 void CheckWindowKeptByChance(const Gpu& gpu, const Effort& effort,
@@ -243,6 +264,10 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   });
   report->Check("evict: protected positions that are gone",
                 [&] { CheckProtected(gpu, effort, report); });
+  for (const Case& c : {cases[3], cases[4]}) {
+    report->Check(std::string("evict, a shared companion: ") + c.policy,
+                  [&] { CheckSharedCompanion(gpu, c, effort, report); });
+  }
   report->Check("evict: a window that is whole by chance",
                 [&] { CheckWindowKeptByChance(gpu, effort, report); });
   report->Check("evict: custom scores", [&] {

@@ -757,7 +757,7 @@ typedef struct kvevict_view {
   /** What else has a row per token and head and must move along: scales,
    *  position arrays. n_companions planes, borrowed; NULL if 0. */
   const kvevict_plane* companions;
-  uint32_t n_companions;
+  uint32_t n_companions; /**< At most 64. */
   uint32_t block_size; /**< Tokens per block; 0: contiguous. */
   /** Paged: block ids, i32, non-negative, all different, in token order;
    *  borrowed. That they differ is not checked. */
@@ -1314,11 +1314,19 @@ typedef struct kvevict_evict_report {
  *
  * A layer within its budget is left alone; with policy none, or when every
  * layer is within its budget, no byte changes. Every check is made before the
- * first byte moves. Two layers that share one cache (equal views) are compacted
- * once, by the first one's queries; layers that overlap otherwise are an error
- * (of paged caches only those whose first rows coincide are found). Afterwards
- * the next token goes to slot kvevict_sequence_stored_length() with position
+ * first byte moves. Afterwards the next token goes to slot
+ * kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
+ *
+ * Two layers that share one cache (equal views) are compacted once, by the first
+ * one's queries. A companion that several layers have moves once too; they must
+ * keep the same tokens, with scope MODEL or with streaming-llm and a uniform
+ * split. Caches that overlap otherwise are an error where something is to move;
+ * a block in use counts as full. Caches apart are refused only where strides have
+ * so little in common that it takes too long to tell. On CUDA, where block ids are
+ * not read, paged caches are compared block by block and only if they have the same
+ * block_table: blocks of different tables must differ, and so must blocks of planes
+ * that lie further apart than a block.
  *
  * On CUDA the host waits for the eviction before, and copies its positions, in
  * two cases: more positions are protected than the budget has room for, so that
