@@ -50,21 +50,19 @@ Status CheckScores(const Plan& plan, std::span<const float> scores,
                          static_cast<unsigned long long>(wanted));
 }
 
-Status CheckForced(const kvevict_resolved_policy& resolved,
-                   std::span<const int32_t> protected_slots, uint32_t n_tokens,
-                   uint32_t n_keep) {
+Status CheckForced(const Forced& forced, uint32_t n_tokens, uint32_t n_keep) {
   const auto in_between = [&](int32_t slot) {
-    return slot >= int64_t{resolved.n_sink} &&
-           slot < int64_t{n_tokens} - resolved.n_recent;
+    return slot >= int64_t{forced.n_sink} &&
+           slot < int64_t{n_tokens} - forced.n_recent;
   };
   const uint64_t n_protected =
-      std::count_if(protected_slots.begin(), protected_slots.end(), in_between);
-  if (uint64_t{resolved.n_sink} + resolved.n_recent + n_protected <= n_keep) {
+      std::count_if(forced.protect.begin(), forced.protect.end(), in_between);
+  if (uint64_t{forced.n_sink} + forced.n_recent + n_protected <= n_keep) {
     return Status();
   }
   return InvalidArgument(
       "budget %u < sink %u + recent %u + %llu protected slots", n_keep,
-      resolved.n_sink, resolved.n_recent,
+      forced.n_sink, forced.n_recent,
       static_cast<unsigned long long>(n_protected));
 }
 
@@ -226,7 +224,9 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   }
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_tokens, &resolved));
-  KV_RETURN_IF_ERROR(CheckForced(resolved, protected_slots, n_tokens, n_keep));
+  const Forced forced{resolved.n_sink, ForcedRecentTokens(policy, resolved),
+                      protected_slots};
+  KV_RETURN_IF_ERROR(CheckForced(forced, n_tokens, n_keep));
 
   const SelectWorkspace& layout = plan.select_workspace();
   const std::span<uint8_t> parts{static_cast<uint8_t*>(workspace),
@@ -246,10 +246,7 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   }
   KV_RETURN_IF_ERROR(context.backend().select(
       context, stream,
-      {Jobs<SelectJob>(job),
-       plan.n_lists(),
-       policy.tie,
-       {resolved.n_sink, resolved.n_recent, protected_slots},
+      {Jobs<SelectJob>(job), plan.n_lists(), TieOf(policy), forced,
        parts.subspan(layout.scratch)}));
   *out_n_keep = n_keep;
   return Status();

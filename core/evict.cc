@@ -212,7 +212,7 @@ Status Eviction::FindForced(uint32_t n_context) {
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy_, n_context, &resolved));
   forced_.n_sink = resolved.n_sink;
-  forced_.n_recent = resolved.n_recent;
+  forced_.n_recent = ForcedRecentTokens(policy_, resolved);
   forced_.protect = {options_.protected_positions,
                      options_.protected_positions_len};
   return Status();
@@ -360,7 +360,7 @@ Status Eviction::Reduce() {
 }
 
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
-  return {jobs, plan_.n_lists(), policy_.tie, forced_,
+  return {jobs, plan_.n_lists(), TieOf(policy_), forced_,
           Scratch(layout_.scratch)};
 }
 

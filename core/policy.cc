@@ -182,6 +182,15 @@ uint32_t RecentTokens(const kvevict_policy& p) {
   return window ? std::max(p.n_recent, p.obs_window) : p.n_recent;
 }
 
+uint32_t ForcedRecentTokens(const kvevict_policy& p,
+                            const kvevict_resolved_policy& resolved) {
+  return SignalOf(p).Ranks() || TouchesNothing(p) ? resolved.n_recent : 1;
+}
+
+kvevict_tie TieOf(const kvevict_policy& p) {
+  return SignalOf(p).Ranks() ? p.tie : KVEVICT_TIE_HIGHER_POSITION;
+}
+
 Status ResolvePolicy(const kvevict_policy& p, uint32_t n_context,
                      kvevict_resolved_policy* out) {
   const SignalInfo& signal = SignalOf(p);

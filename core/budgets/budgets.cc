@@ -25,13 +25,14 @@ Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
   }
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_context, &resolved));
+  const uint32_t n_recent = ForcedRecentTokens(policy, resolved);
   const SplitInput in{policy,
                       n_context,
                       resolved.budget,
                       ExactBudget(policy, n_context),
                       resolved.n_sink,
-                      resolved.n_recent,
-                      resolved.n_selected};
+                      n_recent,
+                      resolved.budget - resolved.n_sink - n_recent};
   kSplits[policy.layer_split](in, budgets);
   return Status();
 }

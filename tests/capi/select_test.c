@@ -156,6 +156,30 @@ Test(select, streaming_llm_needs_no_scores) {
   }
 }
 
+Test(select, streaming_llm_honours_protected_slots_and_splits) {
+  test_plan* p =
+      Plan("streaming-llm:budget=7,split=geometric,alpha=0.5", 2, 2, 1);
+  const int32_t slots[] = {2, 40, 41}; /* the first is a sink */
+  const int32_t expected[2][8] = {{0, 1, 2, 3, 40, 41, 98, 99},
+                                  {0, 1, 2, 3, 40, 99}};
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    uint32_t budgets[2], n_keep = 0;
+    EXPECT_OK(kvevict_plan_layer_budgets(p->plan, 100, budgets, 2));
+    int32_t keep[32];
+    EXPECT_OK(kvevict_select(p->plan, layer, NULL, 0, 100, slots,
+                             layer == 0 ? 3 : 2, keep, 32, p->workspace,
+                             p->workspace_bytes, &n_keep, NULL));
+    cr_assert_eq(n_keep, budgets[layer]);
+    cr_assert_eq(n_keep, layer == 0 ? 8 : 6, "layer %u keeps %u", layer,
+                 n_keep);
+    for (uint32_t i = 0; i < 2 * n_keep; ++i) {
+      EXPECT(keep[i] == expected[layer][i % n_keep], "layer %u: keep[%u] is %d",
+             layer, i, keep[i]);
+    }
+  }
+  test_plan_destroy(p);
+}
+
 Test(select, each_layer_has_its_pyramid_budget) {
   test_plan* p = Plan("pyramidkv:budget=50,alpha=0.5", 3, 1, 1);
   float scores[200];

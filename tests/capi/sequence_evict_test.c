@@ -141,6 +141,63 @@ Test(evict, streaming_llm_keeps_both_ends_every_time) {
   test_model_destroy(m);
 }
 
+/* However many a layer keeps, they are its sinks and the most recent. */
+Test(evict, streaming_llm_keeps_the_most_recent_under_every_split) {
+  const char* const kSplits[] = {"uniform", "geometric", "arithmetic-kvf",
+                                 "arithmetic-kvpress"};
+  for (int s = 0; s < 4; ++s) {
+    char policy[80];
+    snprintf(policy, sizeof policy, "streaming-llm:budget=20,split=%s,tie=%s",
+             kSplits[s], s % 2 == 0 ? "lower" : "higher");
+    test_model* m = Model(policy);
+    test_model_append(m, 100);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    test_model_check(m, policy);
+    uint32_t total = 0;
+    for (uint32_t l = 0; l < 3; ++l) {
+      int32_t positions[100];
+      const uint32_t n = test_model_stored(m, l);
+      test_model_positions(m, l, 1, positions);
+      for (uint32_t i = 0; i < n; ++i) {
+        const int32_t want = (int32_t)(i < 4 ? i : 100 - n + i);
+        EXPECT(positions[i] == want, "%s: layer %u, slot %u holds %d, not %d",
+               policy, l, i, positions[i], want);
+      }
+      EXPECT(n > 4 && (s == 0 || l == 1 || n != 20), "%s: layer %u keeps %u",
+             policy, l, n);
+      total += n;
+    }
+    EXPECT(s > 1 || total == 60, "%s: %u in all", policy, total);
+    test_model_destroy(m);
+  }
+}
+
+Test(evict, streaming_llm_honours_protected_positions) {
+  test_model* m = Model("streaming-llm:budget=20");
+  test_model_append(m, 100);
+  int32_t protect[16];
+  for (int i = 0; i < 16; ++i) protect[i] = 10 + 3 * i;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions = protect;
+  options.protected_positions_len = 16; /* no room for the last token */
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "budget 20", "sink 4",
+                 "16 protected");
+  options.protected_positions_len = 15; /* just room for it */
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_check(m, "protected");
+  int32_t positions[20];
+  test_model_positions(m, 2, 0, positions);
+  for (int i = 0; i < 20; ++i) {
+    const int32_t want = i < 4 ? i : i < 19 ? protect[i - 4] : 99;
+    cr_expect_eq(positions[i], want, "slot %d holds %d", i, positions[i]);
+  }
+  test_model_append(m, 30);
+  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* protected no longer */
+  test_model_positions(m, 1, 1, positions);
+  cr_expect_eq(positions[4], 114, "slot 4 holds %d", positions[4]);
+  test_model_destroy(m);
+}
+
 /* A ratio counts the tokens seen, not those that are left. */
 Test(evict, ratio_is_of_all_tokens_seen) {
   test_model* m = Model("streaming-llm:budget=0.25");
@@ -244,15 +301,15 @@ Test(evict, random_favours_no_token) {
 }
 
 Test(evict, protected_positions_stay_while_they_are_held) {
-  test_model* m = Model("streaming-llm:budget=20");
+  test_model* m = Model("random:budget=5,sink=4");
   test_model_append(m, 100);
   const int32_t protect[] = {0, 10, 50, 99};
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   options.protected_positions = protect;
   options.protected_positions_len = 4;
-  /* Sinks and window fill the budget; two more do not fit. */
-  EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 0", "20",
-                 "2 protected");
+  /* Sinks leave room for one; three more do not fit. */
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 0", "5",
+                 "3 protected");
   test_model_check(m, "refused");
   test_model_destroy(m);
 

@@ -308,6 +308,59 @@ Test(property, custom_scores_select_exactly_as_the_oracle) {
   }
 }
 
+/* ---- Places alone: exact ---- */
+
+/* Sinks, protected positions, and of the rest the last. */
+Test(property, streaming_llm_keeps_the_last_that_have_room) {
+  test_random random = test_random_start("property streaming");
+  static snapshot before[TEST_MAX_LAYERS];
+  static float places[kMaxTokens];
+  for (uint32_t t = 0; t < kMaxTokens; ++t) places[t] = (float)t;
+  uint32_t n_protecting = 0, n_refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    char policy[300];
+    RandomPolicy(&random, "streaming-llm", policy, sizeof policy);
+    const test_model_spec spec = RandomSpec(&random, policy);
+    test_model* m = test_model_create(&spec, random);
+    test_model_append(m, spec.max_tokens);
+    for (int round = 0; round < 3; ++round) {
+      int32_t protect[8];
+      kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+      options.protected_positions = protect;
+      options.protected_positions_len = test_random_below(&random, 9);
+      test_random_ascending(&random, protect,
+                            (uint32_t)options.protected_positions_len,
+                            m->n_seen);
+      TakeSnapshots(m, &options, before);
+      if (test_model_evict(m, &options, NULL) != KVEVICT_OK) {
+        EXPECT(strstr(kvevict_last_error_message(), "protected") != NULL,
+               "%s: %s", policy, kvevict_last_error_message());
+        n_refused += 1;
+        break;
+      }
+      n_protecting += options.protected_positions_len > 0;
+      uint32_t longest = 0;
+      for (uint32_t l = 0; l < spec.n_layers; ++l) {
+        const uint32_t n = test_model_stored(m, l);
+        longest = n > longest ? n : longest;
+        for (uint32_t h = 0; n < before[l].n && h < spec.n_kv_heads; ++h) {
+          int32_t expected[kMaxTokens], slots[kMaxTokens];
+          oracle_select(places, before[l].n, n, before[l].forced[h],
+                        KVEVICT_TIE_LOWER_POSITION, expected);
+          KeptSlots(m, &before[l], l, h, slots);
+          EXPECT(memcmp(expected, slots, n * sizeof(int32_t)) == 0,
+                 "%s: layer %u, head %u: not the last ones", policy, l, h);
+        }
+      }
+      test_model_check(m, policy);
+      test_model_append(m, (spec.max_tokens - longest) / 2);
+    }
+    test_model_destroy(m);
+  }
+  cr_expect(n_protecting > 100 && n_refused < 100, "%u, %u refused",
+            n_protecting, n_refused);
+}
+
 /* ---- Same tokens whatever the layout, the threads, the run ---- */
 
 static const char* const kPolicies[] = {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "tests/fuzz/fuzz.h"
@@ -23,6 +24,7 @@ constexpr const char* kPolicies[] = {
     "custom:budget=10,sink=0,scope=model,over=max",
     "streaming-llm:budget=9",
     "streaming-llm:budget=0.5,sink=1",
+    "streaming-llm:budget=12,sink=2,split=arithmetic-kvf",
     "none",
 };
 
@@ -172,11 +174,12 @@ class Fuzz {
       if (budgets[l] >= n) continue;
       kvevict_resolved_policy r;
       if (!oracle_resolve(&policy_, n_context, &r)) return false;
+      const uint32_t n_last = oracle_last_tokens(&policy_, &r);
       for (uint32_t h = 0; h < kHeads; ++h) {
         std::vector<uint8_t> forced(n);
         uint32_t n_forced = 0;
         for (uint32_t slot = 0; slot < n; ++slot) {
-          forced[slot] = slot < r.n_sink || slot + r.n_recent >= n ||
+          forced[slot] = slot < r.n_sink || slot + n_last >= n ||
                          std::binary_search(protect.begin(), protect.end(),
                                             held_[l][h][slot]);
           n_forced += forced[slot];
@@ -195,6 +198,9 @@ class Fuzz {
         std::vector<float> combined(n);
         oracle_combine(rows.data(), n_rows, n, policy_.scope_reduce,
                        combined.data());
+        if (policy_.kind == KVEVICT_POLICY_STREAMING_LLM) {  // by place
+          std::iota(combined.begin(), combined.end(), 0.0f);
+        }
         std::vector<int32_t> keep(budgets[l]);
         oracle_select(combined.data(), n, budgets[l], forced.data(),
                       policy_.tie, keep.data());

@@ -74,8 +74,7 @@ void CheckEviction(const Gpu& gpu, const Case& c, const Effort& effort,
 
   kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
   const std::vector<int32_t> protect = {9, 10, 77};
-  // Sinks and window of streaming-llm leave no room.
-  if (device.policy().kind == KVEVICT_POLICY_RANDOM) {
+  if (!c.by_attention) {
     evict.protected_positions = protect.data();
     evict.protected_positions_len = protect.size();
   }
@@ -243,6 +242,8 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
       {"snapkv:budget=60,scope=model,window=16", bf16, bf16, Layout::kHeadMajor,
        64, true},
       {"streaming-llm:budget=50", bf16, bf16, Layout::kPaged, 64, false},
+      {"streaming-llm:budget=50,split=geometric", bf16, bf16,
+       Layout::kTokenMajor, 64, false},
       {"random:budget=50,scope=head", f32, f16, Layout::kHeadMajor, 64, false},
       {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor, 64,
        false},
@@ -253,7 +254,7 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   }
   kvevict_context_options options = gpu.ContextOptions();
   options.select_on_host = 1;
-  for (const Case& c : {cases[0], cases[5]}) {
+  for (const Case& c : {cases[0], cases[5], cases[6]}) {
     report->Check(std::string("evict, selecting on the host: ") + c.policy,
                   [&] { CheckEviction(gpu, c, effort, &options, report); });
   }

@@ -60,6 +60,11 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
   return true;
 }
 
+uint32_t oracle_last_tokens(const kvevict_policy* policy,
+                            const kvevict_resolved_policy* resolved) {
+  return policy->kind == KVEVICT_POLICY_STREAMING_LLM ? 1 : resolved->n_recent;
+}
+
 bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
                           uint32_t* budgets, uint32_t n_layers) {
   const kvevict_policy& p = *policy;
@@ -68,6 +73,9 @@ bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
   if (budget == n_context) return true;
   kvevict_resolved_policy resolved;
   if (!oracle_resolve(policy, n_context, &resolved)) return false;
+  // A schedule spreads what is left when what must stay is taken off.
+  resolved.n_recent = oracle_last_tokens(policy, &resolved);
+  resolved.n_selected = budget - resolved.n_sink - resolved.n_recent;
   const kvevict::oracle::Split split = {p, n_context, RealBudget(p, n_context),
                                         resolved};
   switch (p.layer_split) {

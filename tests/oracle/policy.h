@@ -16,6 +16,11 @@ extern "C" {
 bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
                     kvevict_resolved_policy* out);
 
+// Last tokens that every layer keeps, whatever is protected and however the budget is
+// split. StreamingLLM's window gives way to what is protected, but for the last token.
+uint32_t oracle_last_tokens(const kvevict_policy* policy,
+                            const kvevict_resolved_policy* resolved);
+
 // What kvevict_policy_layer_budgets() must say of a valid policy; false: an
 // error.
 bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,

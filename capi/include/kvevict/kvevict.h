@@ -532,7 +532,9 @@ typedef struct kvevict_policy {
   /** First tokens, always kept. Default 4; of random and custom 0. */
   uint32_t n_sink;
   /** Last tokens, always kept. Default 0. StreamingLLM: its window; 0 means
-   *  budget - n_sink, otherwise the budget is n_sink + n_recent. */
+   *  budget - n_sink, otherwise the budget is n_sink + n_recent. Its layers keep
+   *  as much of the window as their budget has room for beside the sinks and
+   *  what is protected, at least the last token. */
   uint32_t n_recent;
   uint32_t obs_window;  /**< Last queries that score, >= 1. Default 32. */
   uint32_t keep_window; /**< 1: the window's own tokens are kept; 0: they are

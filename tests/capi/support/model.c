@@ -302,11 +302,12 @@ void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
   kvevict_resolved_policy r = {.struct_size = sizeof r};
   EXPECT(oracle_resolve(&model->policy, test_model_context(model), &r),
          "no such budget");
+  const uint32_t n_last = oracle_last_tokens(&model->policy, &r);
   for (uint32_t slot = 0; slot < n; ++slot) {
     int32_t position = -1;
     EXPECT_OK(kvevict_sequence_position_of_slot(model->sequence, layer, head,
                                                 slot, &position));
-    forced[slot] = slot < r.n_sink || slot + r.n_recent >= n;
+    forced[slot] = slot < r.n_sink || slot + n_last >= n;
     if (options == NULL) continue;
     for (size_t i = 0; i < options->protected_positions_len; ++i) {
       if (options->protected_positions[i] == position) forced[slot] = 1;
