@@ -245,8 +245,8 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
       {"streaming-llm:budget=50,split=geometric", bf16, bf16,
        Layout::kTokenMajor, 64, false},
       {"random:budget=50,scope=head", f32, f16, Layout::kHeadMajor, 64, false},
-      {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor, 64,
-       false},
+      {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor,
+       64, false},
   };
   for (const Case& c : cases) {
     report->Check(std::string("evict: ") + c.policy,

@@ -760,7 +760,7 @@ typedef struct kvevict_view {
    *  position arrays. n_companions planes, borrowed; NULL if 0. */
   const kvevict_plane* companions;
   uint32_t n_companions; /**< At most 64. */
-  uint32_t block_size; /**< Tokens per block; 0: contiguous. */
+  uint32_t block_size;   /**< Tokens per block; 0: contiguous. */
   /** Paged: block ids, i32, non-negative, all different, in token order;
    *  borrowed. That they differ is not checked. */
   const int32_t* block_table;

@@ -188,8 +188,8 @@ void ShufflesMoveValuesBetweenLanes() {
 void BarriersAskEveryThread() {
   std::vector<uint32_t> out(4 * 64);
   RunAll([&](auto options) {
-    return kvevict::simt::Launch(any_of_block, {}, {64}, 0,
-                                 Out{AddressOf(out)}, options);
+    return kvevict::simt::Launch(any_of_block, {}, {64}, 0, Out{AddressOf(out)},
+                                 options);
   });
   for (unsigned t = 0; t < 64; ++t) {
     const uint32_t* const r = &out[4 * t];
