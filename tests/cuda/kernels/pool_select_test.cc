@@ -61,21 +61,22 @@ std::vector<int32_t> OnHost(const Case& c, const Layer& layer) {
         layer.scores.data() + c.lead + size_t{list} * layer.n_tokens;
     std::vector<float> pooled(row, row + layer.n_tokens);
     if (c.kernel > 1) {
-      Pool1d(row, layer.n_pooled, c.kernel, c.is_max ? Pool::kMax : Pool::kAvg,
+      Pool1d(SimdTargetAt(0), row, layer.n_pooled, c.kernel,
+             c.is_max ? Pool::kMax : Pool::kAvg,
              c.edge_shrinks ? PoolEdge::kShrink : PoolEdge::kPad,
              pooled.data());
     }
     std::fill(pooled.begin() + layer.n_pooled, pooled.end(),
               std::numeric_limits<float>::infinity());
     std::vector<uint32_t> keys(layer.n_tokens);
-    ScoresToKeys(pooled.data(), layer.n_tokens, keys.data());
+    ScoresToKeys(SimdTargetAt(0), pooled.data(), layer.n_tokens, keys.data());
     for (uint32_t i = 0; i < layer.n_tokens; ++i) {
       if (i < c.n_sink || i >= layer.n_tokens - c.n_recent) {
         keys[i] = kForcedKey;
       }
     }
     std::vector<int32_t> keep(layer.n_keep);
-    SelectTopK(keys.data(), layer.n_tokens, layer.n_keep,
+    SelectTopK(SimdTargetAt(0), keys.data(), layer.n_tokens, layer.n_keep,
                c.higher_wins ? Tie::kHigher : Tie::kLower, keep.data());
     all.insert(all.end(), keep.begin(), keep.end());
   }
