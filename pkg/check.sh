@@ -1,14 +1,20 @@
 # Sourced by ./run: what `./run check` does beyond the tests. Every step is a function
 # check_NAME; all steps run, and the last line says which of them failed.
 
-readonly check_steps=(format tests tidy asan tsan)
+readonly check_steps=(format tests deep tidy asan tsan)
 
 check_format() { sources | xargs clang-format --dry-run --Werror; }
 
 # The tests include exported symbols, layout table and the header in every standard.
 check_tests() {
-  build_release
-  run_tests "$release_dir"
+  build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=OFF
+  run_tests "$release_dir" test
+}
+
+# What is too long for every day, see KVEVICT_DEEP_TESTS in tests/CMakeLists.txt.
+check_deep() {
+  build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
+  run_tests "$release_dir" deep -L deep
 }
 
 # What is compiled, not every header by itself; tests are held to the compiler's
@@ -28,20 +34,18 @@ check_tidy() {
 
 # A sanitizer's report ends the program with an error: -fno-sanitize-recover.
 check_asan() {
-  configure build/asan -DKVEVICT_SANITIZE=address,undefined
-  build build/asan
-  run_tests build/asan -LE slow
+  build_tests build/asan -DKVEVICT_SANITIZE=address,undefined
+  run_tests build/asan asan -LE slow
 }
 
 # Criterion cannot start under TSan; tests/thread are plain programs.
 check_tsan() {
-  configure build/tsan -DKVEVICT_SANITIZE=thread -DKVEVICT_BUILD_TOOLS=OFF
-  build build/tsan
+  build_tests build/tsan -DKVEVICT_SANITIZE=thread -DKVEVICT_BUILD_TOOLS=OFF
   # libtsan of GCC 12 wants the kernel to randomize no more than 28 bits.
   if setarch -R true 2>/dev/null; then
     ctest() { setarch -R ctest "$@"; }
   fi
-  run_tests build/tsan
+  run_tests build/tsan tsan
 }
 
 # Not one of the steps, since it finds as much as it is given time for: new inputs
@@ -75,7 +79,6 @@ check() {
   for step in "$@"; do
     declare -F "check_$step" >/dev/null || fail "no check '$step': ${check_steps[*]}"
   done
-  mkdir -p build
   for step in "$@"; do
     say "check $step"
     # In a shell of its own, since `set -e` is off in a condition.

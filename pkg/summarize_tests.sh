@@ -1,18 +1,23 @@
 #!/usr/bin/env bash
-# Reads ctest's JUnit file; says why tests were skipped and ends with one line:
-# "N passed, N failed, N skipped". Fails if a test failed or could not be started.
+# summarize_tests.sh FILE...: reads ctest's JUnit files; says why tests were skipped and
+# ends with one line: "N passed, N failed, N skipped". Fails if a test failed or could
+# not be started; a file that is not there is a failure.
 set -euo pipefail
 
-[[ -s $1 ]] || {
-  echo "no test ran"
-  echo "0 passed, 0 failed, 0 skipped"
-  exit 1
-}
+results=() n_missing=0
+for file in "$@"; do
+  if [[ -s $file ]]; then
+    results+=("$file")
+  else
+    echo "no test ran for ${file##*/}"
+    n_missing=$((n_missing + 1))
+  fi
+done
 # One <testcase> per test, its status on the same line, its output in <system-out>.
 # A program may also skip single cases; each prints a line "skipped: reason".
 # "notrun" is a skip only if the test itself asked for it (exit code 77); otherwise the
 # program is missing or a fixture failed.
-awk '
+awk -v failed="$n_missing" '
   function value(key) {
     if (!match($0, key "=\"[^\"]*\"")) return ""
     return substr($0, RSTART + length(key) + 2, RLENGTH - length(key) - 3)
@@ -42,4 +47,4 @@ awk '
   END {
     printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
     exit failed > 0 || passed == 0
-  }' "$1"
+  }' /dev/null "${results[@]}"

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# run_script.sh SOURCE: what ./run does where apt, CMake and ctest are stand-ins that
+# write down how they are called.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work"/{project,bin,highway,nvrtc}
+cp -R "$1/run" "$1/pkg" "$work/project"
+cd "$work/project"
+export KVEVICT_HIGHWAY_SOURCE=$work/highway KVEVICT_NVRTC_DIR=$work/nvrtc CALLS=$work/calls
+export PATH=$work/bin:$PATH
+
+# stub NAME: a program that writes its call down, speaks on stdout, and does what stdin
+# says.
+stub() {
+  { printf '#!/bin/bash\necho "%s $*" >>"$CALLS"\necho "%s speaks"\n' "$1" "$1" && cat; } \
+    >"$work/bin/$1"
+  chmod +x "$work/bin/$1"
+}
+stub apt-get </dev/null
+stub dpkg-query <<'STUB'
+printf 'installed %s\n' "$@"
+STUB
+stub cmake <<'STUB'
+[[ $1 == --build ]] || touch build/release/build.ninja
+STUB
+stub ctest <<'STUB'
+while [[ $1 != --output-junit ]]; do shift; done
+printf '<testcase name="a" status="run">\n</testcase>\n' >"$2"
+STUB
+mkdir -p build/release/{tools,tests/bench}
+for program in tools/kvevict tests/bench/kvevict_bench; do
+  printf '#!/bin/sh\necho "{$*}"\n' >build/release/$program
+  chmod +x build/release/$program
+done
+
+fail() {
+  echo "wrong: $*"
+  cat "$CALLS"
+  exit 1
+}
+# The step of the build that each call is.
+steps() {
+  sed -n 's/^cmake --build.*/build/p; s/^cmake .*/configure/p; s/^ctest.*/ctest/p' "$CALLS" |
+    paste -sd ' '
+}
+rm -f "$CALLS"
+
+# Nothing but the document on stdout.
+for verb in demo bench; do
+  [[ $(./run $verb --json 2>/dev/null) == "{"*"--json}" ]] || fail "./run $verb --json"
+done
+
+# What has been installed since the folder was configured is found before the build, and
+# nothing is configured after it.
+rm "$CALLS"
+[[ $(./run test 2>&1 | tail -n 1) == "1 passed, 0 failed, 0 skipped" ]] || fail "./run test"
+[[ $(steps) == "configure build ctest" ]] || fail "./run test: $(steps)"
+grep -q "^cmake .*KVEVICT_NVRTC_DIR:STRING=$work/nvrtc" "$CALLS" || fail "no NVRTC"
+grep -q '^cmake .*KVEVICT_DEEP_TESTS=OFF' "$CALLS" || fail "deep tests every day"
+
+rm "$CALLS"
+./run check deep >"$work/log" 2>&1 || fail "./run check deep: $(cat "$work/log")"
+[[ $(steps) == "configure build ctest" ]] || fail "./run check deep: $(steps)"
+grep -q '^cmake .*KVEVICT_DEEP_TESTS=ON' "$CALLS" || fail "no deep tests"
+
+# A step that left no results has failed.
+summary=$(pkg/summarize_tests.sh build/results/{test,deep,gone}.xml | tail -n 1) || true
+[[ $summary == "2 passed, 1 failed, 0 skipped" ]] || fail "two results of three: $summary"
+
+for arguments in no-such-verb "no-such-verb --help" "check no-such-step"; do
+  # shellcheck disable=SC2086 # words
+  ! ./run $arguments >"$work/log" 2>&1 || fail "./run $arguments succeeds"
+  grep -q "no-such" "$work/log" || fail "./run $arguments: $(cat "$work/log")"
+done
+./run --help | grep -q demo
+echo "fine"
