@@ -26,7 +26,7 @@ if [[ $kind == deb ]]; then
   [[ ${#packages[@]} -ge 2 ]]
   options=()
   [[ $(id -u) != 0 ]] || options+=(--allow-root)
-  lintian "${options[@]}" --fail-on error "${packages[@]}"
+  TMPDIR=$work lintian "${options[@]}" --fail-on error "${packages[@]}"
   for package in "${packages[@]}"; do
     dpkg-deb -x "$package" "$work/root"
   done
