@@ -15,23 +15,27 @@ func check(err error) {
 }
 
 func main() {
-	cache := make([]float32, 64*4)
+	keys := make([]float32, 64*4)
+	values := make([]float32, 64*4)
 	context, err := kvevict.NewContext(nil)
 	check(err)
 	defer context.Close()
 	policy, err := kvevict.ParsePolicy("streaming-llm:budget=16")
 	check(err)
 	plan, err := context.NewPlan(kvevict.Geometry{
-		Layers: 1, QHeads: 1, KVHeads: 1, KHeadDim: 4, QDType: kvevict.DTypeF32,
-		KDType: kvevict.DTypeF32, MaxTokens: 64,
+		Layers: 1, QHeads: 1, KVHeads: 1, KHeadDim: 4, VHeadDim: 4, QDType: kvevict.DTypeF32,
+		KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32, MaxTokens: 64,
 	}, policy)
 	check(err)
 	sequence, err := plan.NewSequence()
 	check(err)
-	view, err := kvevict.NewView(kvevict.Layout{KVHeads: 1, K: kvevict.Plane{
-		Data: kvevict.Slice(cache), DType: kvevict.DTypeF32, HeadDim: 4, TokenStride: 16,
-		HeadStride: 16,
-	}})
+	plane := func(rows []float32) kvevict.Plane {
+		return kvevict.Plane{
+			Data: kvevict.Slice(rows), DType: kvevict.DTypeF32, HeadDim: 4, TokenStride: 16,
+			HeadStride: 16,
+		}
+	}
+	view, err := kvevict.NewView(kvevict.Layout{KVHeads: 1, K: plane(keys), V: plane(values)})
 	check(err)
 	workspace, err := plan.NewWorkspace(kvevict.OperationEvict)
 	check(err)

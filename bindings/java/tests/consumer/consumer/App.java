@@ -26,11 +26,16 @@ public final class App {
   public static void main(String[] args) {
     Geometry model =
         Geometry.builder().layers(1).queryHeads(1).kvHeads(1).headDim(4).maxTokens(64).build();
-    ByteBuffer cache = ByteBuffer.allocateDirect(64 * 16).order(ByteOrder.nativeOrder());
+    ByteBuffer keys = ByteBuffer.allocateDirect(64 * 16).order(ByteOrder.nativeOrder());
+    ByteBuffer values = ByteBuffer.allocateDirect(64 * 16).order(ByteOrder.nativeOrder());
     try (Context context = Context.create();
         Plan plan = context.newPlan(model, Policy.parse("streaming-llm:budget=16"));
         Sequence sequence = plan.newSequence();
-        View view = View.of(1, Plane.of(cache, DType.F32, 4, 16, 16), null)) {
+        View view =
+            View.of(
+                1,
+                Plane.of(keys, DType.F32, 4, 16, 16),
+                Plane.of(values, DType.F32, 4, 16, 16))) {
       sequence.append(64);
       EvictReport report =
           sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
