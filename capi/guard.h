@@ -9,15 +9,18 @@
 #include <cstring>
 
 #include "core/context.h"
+#include "core/float_mode.h"
 #include "core/plan.h"
 #include "core/sequence.h"
 #include "core/status.h"
 
 namespace kvevict::capi {
 
-// Runs the body of an entry point. The only catch (...) in the library.
+// Runs the body of an entry point, in the default floating-point mode. The only
+// catch (...) in the library.
 template <typename Body>
 kvevict_status Guard(const Body& body) noexcept {
+  const DefaultFloatMode mode;
   try {
     const Status status = body();
     return status.code();

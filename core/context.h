@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/checked_math.h"
+#include "core/float_mode.h"
 #include "core/simd.h"
 #include "core/status.h"
 
@@ -46,6 +47,7 @@ class Context {
     options_.parallel(
         n_items,
         [](void* task, uint32_t item, uint32_t worker) {
+          const DefaultFloatMode mode;  // workers are the host's
           (*static_cast<const Body*>(task))(item, worker);
         },
         const_cast<Body*>(&body), options_.parallel_user_data);

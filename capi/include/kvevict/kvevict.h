@@ -53,9 +53,11 @@
  * - slot: row of the cache, 0 .. stored length - 1. position: place of the
  *   token in the sequence, what RoPE saw, 0 .. logical length - 1. Before the
  *   first eviction they are equal.
- * - Determinism: equal inputs give equal bytes on every run and for every
- *   thread count. Equal scores give equal keep lists on every CPU target and
- *   device; scores of the CPU and of CUDA differ by rounding.
+ * - Determinism: equal inputs give equal bytes on every run, for every thread
+ *   count and whatever floating-point mode (rounding, denormals, traps) the
+ *   threads have set, which they find unchanged. Equal scores give equal keep
+ *   lists on every CPU target and device; scores of the CPU and of CUDA differ
+ *   by rounding.
  */
 #ifndef KVEVICT_KVEVICT_H_
 #define KVEVICT_KVEVICT_H_
