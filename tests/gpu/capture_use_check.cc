@@ -86,7 +86,7 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
   lse.dtype = KVEVICT_DTYPE_F32;
   lse.head_dim = 1;
   const uint32_t next = e.side.Logical();
-  float* const scores = e.workspace.pointer<float>();
+  float* const scores = e.scores.pointer<float>();
   int32_t* const keep = e.keep.pointer<int32_t>();
   void* const workspace = e.workspace.pointer<void>();
   const size_t n_bytes = e.workspace.n_bytes();

@@ -32,6 +32,7 @@ struct Evictable {
   Twin twin;
   Side side;
   Buffer workspace;
+  Buffer scores;
   Buffer keep;  // lists, of the first slots until something is selected
 
   explicit Evictable(const Gpu& gpu,
@@ -40,6 +41,7 @@ struct Evictable {
       : twin(gpu, SmallShape(), 1),
         side(&gpu, &twin, policy, options),
         workspace(gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT)),
+        scores(gpu, 240 * sizeof(float)),
         keep(gpu, 240 * sizeof(int32_t)) {
     std::vector<int32_t> slots(240);
     std::iota(slots.begin(), slots.end(), 0);

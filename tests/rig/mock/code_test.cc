@@ -131,11 +131,12 @@ Test(mock_code, failures_on_demand) {
 
   const CUfunction function = LoadTest(device, AddModule());
   const CUdeviceptr memory = device.Allocate(128);
+  const CUdeviceptr in = device.Allocate(4);
   FailCall("cuLaunchKernel", 1, 701);
-  cr_expect_eq(LaunchTest(device, function, memory, memory, nullptr), 701);
-  cr_expect_eq(LaunchTest(device, function, memory, memory, nullptr), 0);
+  cr_expect_eq(LaunchTest(device, function, memory, in, nullptr), 701);
+  cr_expect_eq(LaunchTest(device, function, memory, in, nullptr), 0);
   FailKernel(2, 719);
-  cr_expect_eq(LaunchTest(device, function, memory, memory, nullptr), 0);
+  cr_expect_eq(LaunchTest(device, function, memory, in, nullptr), 0);
   cr_expect_eq(device.d.cuStreamSynchronize(nullptr), 719);
   cr_expect_eq(Launches("test"), 1u);
   cr_expect_eq(device.d.cuMemAlloc(&a, 4), 719);

@@ -1,6 +1,7 @@
 // Loads and stores of all spaces, prefetches, fences.
 #include <cstring>
 
+#include "tests/rig/ptx/block.h"
 #include "tests/rig/ptx/error.h"
 #include "tests/rig/ptx/lanewise.h"
 #include "tests/rig/ptx/opcodes.h"
@@ -8,21 +9,41 @@
 namespace kvevict::ptx {
 namespace {
 
-// flag: an acquiring load, after which others have a turn, since it may be one
-// of a loop that waits for them.
+template <class T>
+void PerformLoad(const PendingAccess& a) {
+  const Instruction& i = *a.instruction;
+  for (int k = 0; k < i.counts[0]; ++k) {
+    T value;
+    std::memcpy(&value, a.at + k * sizeof(T), sizeof(T));
+    a.lane->Set(i.slots[k], value);
+  }
+}
+
+// A strong load is performed at once. Then others have a turn, since it may be
+// one of a loop that waits for them.
 template <class T>
 void RunLoad(Lane& lane, const Instruction& i) {
   const int n = i.counts[0];
   const uint64_t address =
       lane.Get<uint64_t>(i.slots[n]) + static_cast<uint64_t>(i.offsets[0]);
-  const uint8_t* from =
-      lane.Load(i, i.space, address, static_cast<uint32_t>(n * sizeof(T)));
-  for (int k = 0; k < n; ++k) {
-    T value;
-    std::memcpy(&value, from + k * sizeof(T), sizeof(T));
-    lane.Set(i.slots[k], value);
+  const auto bytes = static_cast<uint32_t>(n * sizeof(T));
+  const Place from = lane.Load(i, i.space, address, bytes);
+  InFlight& in_flight = lane.block->grid.in_flight;
+  PendingAccess access;
+  access.perform = &PerformLoad<T>;
+  access.instruction = &i;
+  access.lane = &lane;
+  access.at = from.at;
+  access.bytes = bytes;
+  if (IsStrong(i.order)) {
+    PerformLoad<T>(access);
+    in_flight.NoteStrongRead(lane, from.at, i.order, i.scope);
+    lane.state = LaneState::kYielded;
+  } else if (InFlight::Has(from.space)) {
+    in_flight.Add(lane, access);
+  } else {
+    PerformLoad<T>(access);
   }
-  if (i.flag) lane.state = LaneState::kYielded;
 }
 
 template <class T>
@@ -30,11 +51,23 @@ void RunStore(Lane& lane, const Instruction& i) {
   const int n = i.counts[1];
   const uint64_t address =
       lane.Get<uint64_t>(i.slots[0]) + static_cast<uint64_t>(i.offsets[0]);
-  uint8_t* to =
-      lane.Store(i, i.space, address, static_cast<uint32_t>(n * sizeof(T)));
+  const auto bytes = static_cast<uint32_t>(n * sizeof(T));
+  const Place to = lane.Store(i, i.space, address, bytes);
+  PendingAccess access;
+  access.perform = &PerformStore;
+  access.instruction = &i;
+  access.at = to.at;
+  access.bytes = bytes;
+  access.kind = AccessKind::kStore;
   for (int k = 0; k < n; ++k) {
     const T value = lane.Get<T>(i.slots[1 + k]);
-    std::memcpy(to + k * sizeof(T), &value, sizeof(T));
+    std::memcpy(access.operands + k * sizeof(T), &value, sizeof(T));
+  }
+  InFlight& in_flight = lane.block->grid.in_flight;
+  if (InFlight::Has(to.space)) {
+    in_flight.Add(lane, access);
+  } else {
+    PerformStore(access);
   }
 }
 
@@ -47,10 +80,6 @@ void TakeCacheHints(Modifiers& m) {
   }
 }
 
-// One thread runs at a time and every store is seen at once, so the memory
-// model's words need no more than to be known.
-void TakeScope(Modifiers& m) { m.ExpectOneOf({"cta", "gpu", "sys"}); }
-
 int TakeVector(Modifiers& m) {
   static constexpr int kSizes[] = {1, 2, 4};
   return kSizes[m.TakeOneOf({"v2", "v4"}) + 1];
@@ -61,16 +90,19 @@ void CheckVector(int expected, int found) {
 }
 
 // nvcc writes the space after the order, inline assembly at times before.
-void TakeOrderAndSpace(Modifiers& m, const char* ordered, Instruction& i) {
+void TakeOrderAndSpace(Modifiers& m, const char* word, Order ordered,
+                       Instruction& i) {
   i.space = m.TakeSpace();
-  const int order = m.TakeOneOf({"weak", "volatile", "relaxed", ordered});
-  if (order >= 2) TakeScope(m);
-  i.flag = order == 3;
+  static constexpr Order kOrders[] = {Order::kWeak, Order::kRelaxed,
+                                      Order::kRelaxed};
+  const int order = m.TakeOneOf({"weak", "volatile", "relaxed", word});
+  if (order >= 0) i.order = order == 3 ? ordered : kOrders[order];
+  if (order >= 2) i.scope = m.ExpectScope();
   if (i.space == Space::kGeneric) i.space = m.TakeSpace();
 }
 
 void DecodeLoad(Modifiers& m, Instruction& i) {
-  TakeOrderAndSpace(m, "acquire", i);
+  TakeOrderAndSpace(m, "acquire", Order::kAcquire, i);
   TakeCacheHints(m);
   const int n = TakeVector(m);
   const Type type = m.ExpectType();
@@ -84,8 +116,7 @@ void DecodeLoad(Modifiers& m, Instruction& i) {
 }
 
 void DecodeStore(Modifiers& m, Instruction& i) {
-  TakeOrderAndSpace(m, "release", i);
-  i.flag = false;
+  TakeOrderAndSpace(m, "release", Order::kRelease, i);
   TakeCacheHints(m);
   const int n = TakeVector(m);
   const Type type = m.ExpectType();
@@ -106,15 +137,22 @@ void DecodePrefetch(Modifiers& m, Instruction& i) {
   i.run = &RunNothing;
 }
 
+// flag: fence.sc.
+void RunFence(Lane& lane, const Instruction& i) {
+  lane.block->grid.in_flight.Fence(lane, i.scope, i.flag);
+}
+
 void DecodeMemoryBarrier(Modifiers& m, Instruction& i) {
-  m.ExpectOneOf({"cta", "gl", "sys"});
-  i.run = &RunNothing;
+  i.scope =
+      m.ExpectOneOf({"cta", "gl", "sys"}) == 0 ? Scope::kBlock : Scope::kGpu;
+  i.flag = true;
+  i.run = &RunFence;
 }
 
 void DecodeFence(Modifiers& m, Instruction& i) {
-  m.ExpectOneOf({"sc", "acq_rel"});
-  TakeScope(m);
-  i.run = &RunNothing;
+  i.flag = m.ExpectOneOf({"sc", "acq_rel"}) == 0;
+  i.scope = m.ExpectScope();
+  i.run = &RunFence;
 }
 
 constexpr Opcode kOpcodes[] = {

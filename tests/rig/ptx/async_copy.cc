@@ -25,7 +25,7 @@ void RunCopy(Lane& lane, const Instruction& i) {
   const uint32_t valid =
       i.counts[3] == 0 ? bytes : lane.Get<uint32_t>(i.slots[3]);
   if (valid != 0 && valid != bytes) Fail("cp.async of a part is not known");
-  uint8_t* destination = lane.Store(i, Space::kShared, to, bytes);
+  uint8_t* destination = lane.Store(i, Space::kShared, to, bytes).at;
   if (valid != 0) lane.Load(i, Space::kGlobal, from, bytes);
   std::memset(destination, kPoison, bytes);
   lane.issued.push_back({destination, from, valid, bytes});

@@ -53,34 +53,70 @@ T Apply(uint8_t operation, T old, T b, T c) {
 
 // kResult: atom, whose first operand receives the old value; red has none.
 template <class T, bool kResult>
+void PerformAtomic(const PendingAccess& a) {
+  T old;
+  T operands[2];
+  std::memcpy(&old, a.at, sizeof(T));
+  std::memcpy(operands, a.operands, sizeof(operands));
+  const T value = Apply(a.instruction->mode, old, operands[0], operands[1]);
+  std::memcpy(a.at, &value, sizeof(T));
+  if (kResult && a.lane != nullptr) a.lane->Set(a.instruction->slots[0], old);
+}
+
+void Issue(Lane& lane, Space space, const PendingAccess& access) {
+  const Instruction& i = *access.instruction;
+  InFlight& in_flight = lane.block->grid.in_flight;
+  if (space != Space::kGlobal) {
+    access.perform(access);
+    return;
+  }
+  if (i.scope == Scope::kBlock) {
+    in_flight.AddTorn(lane, access);
+  } else {
+    in_flight.Add(lane, access);
+  }
+}
+
+template <class T, bool kResult>
 void RunAtomic(Lane& lane, const Instruction& i) {
   const int first = kResult ? 1 : 0;
   const uint64_t address =
       lane.Get<uint64_t>(i.slots[first]) + static_cast<uint64_t>(i.offsets[0]);
   uint64_t& idle_turns = lane.block->grid.idle_turns;
   const uint64_t idle_turns_before = idle_turns;
-  uint8_t* at = lane.Store(i, i.space, address, sizeof(T));
+  const Place place = lane.Store(i, i.space, address, sizeof(T));
   T old;
-  std::memcpy(&old, at, sizeof(T));
-  const T b = lane.Get<T>(i.slots[first + 1]);
-  const T c = i.mode == kCompareAndSwap ? lane.Get<T>(i.slots[first + 2]) : T{};
-  const T value = Apply(i.mode, old, b, c);
-  std::memcpy(at, &value, sizeof(T));
-  if (kResult) lane.Set(i.slots[0], old);
+  std::memcpy(&old, place.at, sizeof(T));
+  const T operands[2] = {
+      lane.Get<T>(i.slots[first + 1]),
+      i.mode == kCompareAndSwap ? lane.Get<T>(i.slots[first + 2]) : T{}};
   // A lock or a ticket: let others come first. What changes nothing may be a
   // loop that waits for somebody.
   if (i.space != Space::kShared) lane.state = LaneState::kYielded;
-  if (value == old) idle_turns = idle_turns_before;
+  if (Apply(i.mode, old, operands[0], operands[1]) == old) {
+    idle_turns = idle_turns_before;
+  }
+  PendingAccess access;
+  access.perform = &PerformAtomic<T, kResult>;
+  access.instruction = &i;
+  access.lane = kResult ? &lane : nullptr;
+  access.at = place.at;
+  access.bytes = sizeof(T);
+  access.kind = AccessKind::kAtomic;
+  std::memcpy(access.operands, operands, sizeof(operands));
+  Issue(lane, place.space, access);
 }
 
 template <bool kResult>
 void DecodeAtomic(Modifiers& m, Instruction& i) {
   i.space = m.TakeSpace();
-  if (m.TakeOneOf({"relaxed", "acquire", "release", "acq_rel"}) >= 0) {
-    m.ExpectOneOf({"cta", "gpu", "sys"});
-  } else {
-    m.TakeOneOf({"cta", "gpu", "sys"});
-  }
+  static constexpr Order kOrders[] = {Order::kRelaxed, Order::kAcquire,
+                                      Order::kRelease, Order::kAcquireRelease};
+  const int order = m.TakeOneOf({"relaxed", "acquire", "release", "acq_rel"});
+  i.order = kOrders[std::max(order, 0)];
+  const int scope = m.TakeOneOf({"cta", "gpu", "sys"});
+  if (order >= 0 && scope < 0) Fail("an order without a scope");
+  i.scope = scope == 0 ? Scope::kBlock : Scope::kGpu;
   if (i.space == Space::kGeneric) i.space = m.TakeSpace();
   i.mode = static_cast<uint8_t>(m.ExpectOneOf(
       {"add", "min", "max", "and", "or", "xor", "exch", "inc", "dec", "cas"}));

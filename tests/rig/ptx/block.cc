@@ -63,6 +63,7 @@ Block::Block(Grid& g) : grid(g), params_(g.params.begin(), g.params.end()) {
     lanes_[t].block = this;
     lanes_[t].thread = t;
     lanes_[t].registers = &registers_[t * grid.kernel.registers.size()];
+    lanes_[t].awaited.resize(grid.kernel.registers.size());
   }
   for (uint32_t t = 0; t < n_threads; t += 32) {
     Warp& warp = warps_.emplace_back();
@@ -78,6 +79,8 @@ void Block::Start(uint64_t index) {
   const std::vector<uint64_t>& initial = grid.kernel.registers;
   n_alive_ = static_cast<uint32_t>(lanes_.size());
   n_at_barrier_ = 0;
+  generation_ = 0;
+  known_.Clear();
   for (Warp& warp : warps_) warp.Start();
   for (Lane& lane : lanes_) {
     std::copy(initial.begin(), initial.end(), lane.registers);
@@ -87,6 +90,9 @@ void Block::Start(uint64_t index) {
     lane.local.assign(grid.kernel.local_bytes, 0xFF);
     lane.committed.clear();
     lane.issued.clear();
+    std::fill_n(lane.fences, kScopes, Mark());
+    lane.observed.clear();
+    lane.known.Clear();
     runnable_.push_back(lane.thread);
   }
 }
@@ -125,7 +131,11 @@ bool Block::Step() {
   lane.state = LaneState::kRunning;
   try {
     RunLane(lane);
-    if (lane.state == LaneState::kYielded) return false;
+    if (lane.state == LaneState::kYielded) {
+      // Who waits sees time pass.
+      if (grid.random() % 8 == 0) grid.in_flight.PerformOne();
+      return false;
+    }
     runnable_[drawn] = runnable_.back();
     runnable_.pop_back();
     grid.idle_turns = 0;
@@ -149,6 +159,7 @@ void Block::RunLane(Lane& lane) {
     if (i.guard != kNoSlot && lane.GetPredicate(i.guard) == i.guard_negated) {
       continue;
     }
+    if (lane.n_awaited != 0) grid.in_flight.Await(lane, i);
     i.run(lane, i);
     if (lane.state != LaneState::kRunning) return;
   }
@@ -165,6 +176,10 @@ void Block::AfterStop(Lane& lane) {
   }
   if (lane.state == LaneState::kExited) {
     --n_alive_;
+    if (lane.n_awaited != 0) grid.in_flight.Abandon(lane);
+    if (done()) {
+      grid.in_flight.CompleteWithin(shared_.data(), shared_.size());
+    }
     if (warp.Alive() == 0) warp.traffic.Flush(grid.counters);
   } else {
     ++n_at_barrier_;
@@ -188,6 +203,11 @@ void Block::TryBarrier() {
     if (lane.pc != first->pc) FailDivergent(*first, lane);
   }
   n_at_barrier_ = 0;
+  ++generation_;
+  for (Lane& lane : lanes_) {
+    known_.Add(lane.known);
+    lane.known.Clear();
+  }
   for (Warp& warp : warps_) warp.traffic.Flush(grid.counters);
   if (const Instruction& i = grid.kernel.code[first->pc - 1]; i.flag) {
     bool any = false;
@@ -242,8 +262,8 @@ uint8_t* Block::Find(const Lane& lane, Space space, uint64_t address,
   }
 }
 
-uint8_t* Block::Touch(const Lane& lane, const Instruction& i, Space space,
-                      uint64_t address, uint32_t bytes, bool is_store) {
+Place Block::Touch(const Lane& lane, const Instruction& i, Space space,
+                   uint64_t address, uint32_t bytes, bool is_store) {
   if (space == Space::kGeneric) space = Narrow(address);
   if (space == Space::kConst) space = Space::kGlobal;
   if (address % bytes != 0) {
@@ -261,16 +281,30 @@ uint8_t* Block::Touch(const Lane& lane, const Instruction& i, Space space,
     warps_[lane.warp()].traffic.Note(instruction, lane.index(),
                                      KindOf(space, is_store), address, bytes);
   }
-  return found;
+  if (InFlight::Has(space)) {
+    grid.in_flight.Settle(lane, found, bytes, is_store);
+  }
+  if (space == Space::kGlobal && grid.options.find_races) {
+    grid.races.Note(lane, grid.in_flight.MarkOf(lane), i, found, bytes,
+                    is_store);
+  }
+  return {found, space};
 }
 
-uint8_t* Lane::Load(const Instruction& i, Space space, uint64_t address,
-                    uint32_t bytes) {
+bool Lane::ComesAfter(const Mark& access) const {
+  return access.block == block->index()
+             ? access.generation < block->generation() ||
+                   access.thread == thread || known.Has(access)
+             : known.Has(access) || block->known().Has(access);
+}
+
+Place Lane::Load(const Instruction& i, Space space, uint64_t address,
+                 uint32_t bytes) {
   return block->Touch(*this, i, space, address, bytes, false);
 }
 
-uint8_t* Lane::Store(const Instruction& i, Space space, uint64_t address,
-                     uint32_t bytes) {
+Place Lane::Store(const Instruction& i, Space space, uint64_t address,
+                  uint32_t bytes) {
   return block->Touch(*this, i, space, address, bytes, true);
 }
 

@@ -7,9 +7,11 @@
 #include <span>
 #include <vector>
 
+#include "tests/rig/ptx/in_flight.h"
 #include "tests/rig/ptx/kernel.h"
 #include "tests/rig/ptx/lane.h"
 #include "tests/rig/ptx/launch.h"
+#include "tests/rig/ptx/races.h"
 #include "tests/rig/ptx/traffic.h"
 #include "tests/rig/ptx/warp.h"
 
@@ -25,6 +27,8 @@ struct Grid {
   Counters& counters;
   std::vector<uint64_t> executed;  // times, by instruction
   std::mt19937_64 random;
+  InFlight in_flight{options.delays, random};
+  Races races{random};
   uint64_t idle_turns = 0;
 };
 
@@ -35,6 +39,11 @@ class Block {
   // Begins the block with this index; the one before has to be done.
   void Start(uint64_t index);
   bool done() const { return n_alive_ == 0; }
+  uint64_t index() const { return index_; }
+  // The number of barriers that it has passed.
+  uint32_t generation() const { return generation_; }
+  // What all threads know since the last barrier.
+  const Knowledge& known() const { return known_; }
 
   // Runs one lane until it waits, ends or yields; false if it yielded.
   bool Step();
@@ -43,8 +52,8 @@ class Block {
   void Resume(Lane& lane);
 
   // The bytes of an access after its checks; it is counted. Throws Error.
-  uint8_t* Touch(const Lane& lane, const Instruction& i, Space space,
-                 uint64_t address, uint32_t bytes, bool is_store);
+  Place Touch(const Lane& lane, const Instruction& i, Space space,
+              uint64_t address, uint32_t bytes, bool is_store);
 
   Grid& grid;
 
@@ -68,6 +77,8 @@ class Block {
   std::vector<uint32_t> runnable_;  // lanes, in no order
   uint32_t n_alive_ = 0;
   uint32_t n_at_barrier_ = 0;
+  uint32_t generation_ = 0;
+  Knowledge known_;
 };
 
 }  // namespace kvevict::ptx

@@ -1,4 +1,5 @@
 // What lanes and warps do together: shfl, vote, barriers.
+#include "tests/rig/ptx/block.h"
 #include "tests/rig/ptx/error.h"
 #include "tests/rig/ptx/lanewise.h"
 #include "tests/rig/ptx/opcodes.h"
@@ -101,7 +102,13 @@ void DecodeVote(Modifiers& m, Instruction& i) {
 
 // ---- Barriers ----
 
-void Nothing(Warp&, const Instruction&, uint32_t) {}
+// Orders what its lanes have accessed.
+void MeetInOrder(Warp& warp, const Instruction&, uint32_t mask) {
+  std::vector<Lane*> lanes;
+  ForEachLane(warp, mask,
+              [&](uint32_t, Lane& lane) { lanes.push_back(&lane); });
+  warp.block->grid.in_flight.Meet(lanes);
+}
 
 // slots[target] is the barrier's number.
 void RunBlockBarrier(Lane& lane, const Instruction& i) {
@@ -117,7 +124,7 @@ void DecodeBarrier(Modifiers& m, Instruction& i) {
     m.Expect("sync");
     i.target = 0;
     i.run = &RunStop;
-    i.together = &Nothing;
+    i.together = &MeetInOrder;
     return;
   }
   m.Take("cta");

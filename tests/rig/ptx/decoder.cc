@@ -209,6 +209,7 @@ class Decoder {
   void AddSlot(Slot slot, Instruction& i) {
     if (n_slots_ == kMaxSlots) Fail("too many registers in a statement");
     i.slots[n_slots_++] = slot;
+    i.n_slots = static_cast<uint8_t>(n_slots_);
     ++i.counts[n_operands_];
   }
 

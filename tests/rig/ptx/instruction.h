@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "tests/rig/ptx/order.h"
 #include "tests/rig/ptx/syntax.h"
 
 namespace kvevict::ptx {
@@ -34,8 +35,11 @@ struct alignas(64) Instruction {
   bool flag = false;            // what the handler makes of it
   uint8_t mode = 0;             // what the handler makes of it
   Space space = Space::kGeneric;
+  uint8_t n_slots = 0;
   Slot slots[kMaxSlots] = {};         // of the operands one after another
   uint8_t counts[kMaxOperands] = {};  // slots per operand
+  Order order = Order::kWeak;         // of an access or a fence
+  Scope scope = Scope::kGpu;          // of a strong one
   int64_t offsets[2] = {};            // of the first and second address
   uint32_t target = 0;                // branch: instruction; brx: table
   uint32_t line = 0;

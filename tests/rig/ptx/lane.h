@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/rig/ptx/instruction.h"
+#include "tests/rig/ptx/order.h"
 
 namespace kvevict::ptx {
 
@@ -27,6 +28,11 @@ enum class LaneState : uint8_t {
   kAtWarp,     // waits at a collective for the lanes of `mask`
   kAtBarrier,  // waits for the block
   kExited
+};
+
+struct Place {
+  uint8_t* at;
+  Space space;  // not generic
 };
 
 class Lane {
@@ -48,6 +54,17 @@ class Lane {
   };
   std::vector<std::vector<Copy>> committed;  // groups, oldest first
   std::vector<Copy> issued;                  // not committed yet
+
+  // By register, where it waits for an access: its number among those in flight
+  // and one; and how many of them there are.
+  std::vector<uint16_t> awaited;
+  uint32_t n_awaited = 0;
+  Mark fences[kScopes] = {};      // the last one, by scope
+  std::vector<Release> observed;  // by strong reads, not acquired yet
+  Knowledge known;                // acquired since the last barrier
+
+  // Whether the access comes before what the thread does now.
+  bool ComesAfter(const Mark& access) const;
 
   uint32_t warp() const { return thread / 32; }
   uint32_t index() const { return thread % 32; }  // in the warp
@@ -74,11 +91,11 @@ class Lane {
   }
 
   // The bytes of an access after its checks: alignment, bounds. The access is
-  // counted. Throws Error.
-  uint8_t* Load(const Instruction& i, Space space, uint64_t address,
-                uint32_t bytes);
-  uint8_t* Store(const Instruction& i, Space space, uint64_t address,
-                 uint32_t bytes);
+  // counted, and what it comes after has been performed. Throws Error.
+  Place Load(const Instruction& i, Space space, uint64_t address,
+             uint32_t bytes);
+  Place Store(const Instruction& i, Space space, uint64_t address,
+              uint32_t bytes);
 };
 
 }  // namespace kvevict::ptx

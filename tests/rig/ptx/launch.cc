@@ -64,7 +64,8 @@ void Launch(const Kernel& kernel, const LaunchShape& shape,
     Block& block = *resident[drawn];
     for (int turn = 0; turn < kTurnsPerBlock && !block.done(); ++turn) {
       if (block.Step()) continue;
-      if (++grid.idle_turns > options.max_idle_turns) {
+      if (++grid.idle_turns > options.max_idle_turns &&
+          !grid.in_flight.PerformAll()) {
         Fail("kernel " + kernel.name + ": threads spin and nobody else runs");
       }
       break;
@@ -74,6 +75,7 @@ void Launch(const Kernel& kernel, const LaunchShape& shape,
     }
   }
 
+  grid.in_flight.PerformAll();
   ++counters.launches;
   for (size_t k = 0; k < kernel.code.size(); ++k) {
     if (grid.executed[k] != 0) {

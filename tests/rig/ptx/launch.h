@@ -29,6 +29,9 @@ struct LaunchOptions {
   // Blocks that take turns. A kernel whose blocks wait for others has to cope
   // with any number.
   uint32_t resident_blocks = 4;
+  // Loads and stores take their time (in_flight.h), as long as the seed says.
+  bool delays = true;
+  bool find_races = true;     // a data race in global memory is an error
   bool count_traffic = true;  // sectors and bank conflicts, which cost time
   // Turns of waiting threads, in a row and without a store by anyone, after
   // which nobody is thought to come.

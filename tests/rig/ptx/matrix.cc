@@ -34,7 +34,7 @@ void LoadMatrix(Warp& warp, const Instruction& i, uint32_t mask) {
     Lane& lane = warp.lane(static_cast<uint32_t>(k));
     const uint64_t address =
         lane.Get<uint64_t>(i.slots[n]) + static_cast<uint64_t>(i.offsets[0]);
-    std::memcpy(rows[k], lane.Load(i, Space::kShared, address, 16), 16);
+    std::memcpy(rows[k], lane.Load(i, Space::kShared, address, 16).at, 16);
   }
   for (uint32_t k = 0; k < 32; ++k) {
     Lane& lane = warp.lane(k);

@@ -84,6 +84,10 @@ Space Modifiers::TakeSpace() {
   }
 }
 
+Scope Modifiers::ExpectScope() {
+  return ExpectOneOf({"cta", "gpu", "sys"}) == 0 ? Scope::kBlock : Scope::kGpu;
+}
+
 bool Modifiers::TakeLast(std::string_view modifier) {
   if (empty() || parts_.back() != modifier) return false;
   parts_.pop_back();

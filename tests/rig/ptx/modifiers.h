@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/rig/ptx/order.h"
 #include "tests/rig/ptx/syntax.h"
 #include "tests/rig/ptx/types.h"
 
@@ -31,6 +32,8 @@ class Modifiers {
   Type ExpectType();
   // Takes the next modifier if it names a space; kGeneric if it does not.
   Space TakeSpace();
+  // Takes the next modifier, which has to be a scope.
+  Scope ExpectScope();
   // Takes the last modifier if it is this one.
   bool TakeLast(std::string_view modifier);
   // Takes it wherever it stands.
