@@ -34,16 +34,18 @@ uint32_t CountWrong(const std::vector<int32_t>& lists, uint32_t n_keep) {
 }
 
 uint32_t Check(const std::vector<int32_t>& lists, uint32_t n_lists,
-               uint32_t n_keep, uint32_t turn) {
+               uint32_t n_keep, uint32_t turn, uint32_t n_tokens = kTokens,
+               bool any_order = false) {
   uint32_t n_wrong = 0;
   cuda::CheckKeepParams p = {};
   p.keep = Address(lists.data());
   p.n_wrong = Address(&n_wrong);
-  p.n_tokens = kTokens;
+  p.n_tokens = n_tokens;
   p.n_keep = n_keep;
+  p.any_order = any_order ? 1 : 0;
   constexpr uint32_t kThreads = cuda::kCheckKeepThreads;
   Run(cuda::check_keep, {(n_keep + kThreads - 1) / kThreads, n_lists}, kThreads,
-      p, Schedule(turn));
+      p, Schedule(turn, 1 + turn % 4));
   return n_wrong;
 }
 
@@ -71,7 +73,22 @@ void TestCounts() {
   }
 }
 
+// Lists in any order, as a reorder takes them.
+void TestAnyOrder() {
+  const auto count = [](const std::vector<int32_t>& slots, bool any_order) {
+    const auto n = static_cast<uint32_t>(slots.size());
+    return Check(slots, 1, n, n, 9, any_order);
+  };
+  if (count({3, 8, 3, 0, 1}, true) != 0) Fail("right slots are wrong");
+  if (count({3, 9, -1, 0, 1}, true) != 2) Fail("wrong slots are right");
+  if (count({0, 8}, false) != 0) Fail("ascending slots are wrong");
+  if (count({3, 8, 3, 0, 1}, false) != 2) Fail("slots that go down are right");
+}
+
 }  // namespace
 }  // namespace kvevict
 
-int main() { kvevict::TestCounts(); }
+int main() {
+  kvevict::TestCounts();
+  kvevict::TestAnyOrder();
+}

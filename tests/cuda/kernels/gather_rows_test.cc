@@ -73,7 +73,7 @@ Kernel ChunkKernel(uint32_t unit) {
 }
 
 void GatherByChunks(const Shape& s, std::vector<Plane> planes, uint32_t unit,
-                    uint32_t turn) {
+                    uint32_t turn, uint32_t resident_blocks) {
   cuda::GatherParams p = ParamsFor(s, planes);
   p.columns_per_block = cuda::ChunkColumns(p, unit);
   uint32_t n_keep = 0;
@@ -83,7 +83,7 @@ void GatherByChunks(const Shape& s, std::vector<Plane> planes, uint32_t unit,
   std::vector<uint32_t> tickets(cuda::ChunkTickets(n_blocks));
   p.scratch = Address(tickets.data());
   Run(ChunkKernel(unit), {static_cast<uint32_t>(n_blocks)}, cuda::kChunkThreads,
-      p, Schedule(turn, 1 + turn / 4 % 4));
+      p, Schedule(turn, resident_blocks));
   ExpectMoved(planes, "by chunks", turn);
 }
 
@@ -115,29 +115,33 @@ void TestChunks() {
     std::vector<Plane> planes = MakePlanes(s, random);
     const uint32_t largest = cuda::GatherUnit(ParamsFor(s, planes));
     if (largest < unit) Fail("case %u: unit %u, not %u", turn, largest, unit);
-    GatherByChunks(s, planes, turn % 3 == 0 ? unit : largest, turn);
+    GatherByChunks(s, planes, turn % 3 == 0 ? unit : largest, turn,
+                   1 + turn / 4 % 4);
   }
 }
 
-// Dense lists, of which every chunk has to wait for the one before: 48 rows
-// each of 40 columns.
+// Dense lists, of which every chunk has to wait for the one before: 48 rows each
+// of 40 columns, of every unit, contiguous and paged.
 void TestNeighbours() {
   Random random(TestSeed("gather_rows/neighbours"));
-  Shape s = {};
-  s.n_slots = 500;
-  s.n_heads = s.n_lists = s.n_pieces = 1;
-  s.row_bytes = 640;
-  s.row_stride = 640;
-  s.bytes = 320000;
-  for (uint32_t turn = 0; turn < 16; ++turn) {
-    Plane plane = MakePlane(s, random);
-    const uint32_t n_gone = 1 + random.Below(50);
-    plane.n_keep = s.n_slots - n_gone;
-    plane.keep.resize(plane.n_keep);
-    std::iota(plane.keep.begin(), plane.keep.end(), n_gone);
-    plane.expected = plane.memory;
-    CompactByOracle(s, plane);
-    GatherByChunks(s, {plane}, 16, turn);
+  for (uint32_t turn = 0; turn < 40; ++turn) {
+    const uint32_t unit = 1u << turn % 5;
+    Shape s = {};
+    s.n_slots = 500;
+    s.n_heads = s.n_lists = s.n_pieces = 1;
+    s.row_bytes = 40 * unit;
+    s.row_stride = s.row_bytes;
+    s.block_size = turn / 5 % 2 == 0 ? 0 : 20;
+    s.block_stride = s.block_size * s.row_stride;
+    s.bytes = size_t{s.n_slots} * s.row_bytes;
+    const uint32_t n_keep = s.n_slots - 1 - random.Below(50);
+    std::vector<Plane> planes = {
+        MakePlane(s, n_keep, random, [](uint32_t n_slots, uint32_t n, Random&) {
+          std::vector<int32_t> keep(n);
+          std::iota(keep.begin(), keep.end(), n_slots - n);
+          return keep;
+        })};
+    GatherByChunks(s, planes, unit, turn, 1 + turn / 10);
   }
 }
 
@@ -153,7 +157,7 @@ void TestWideRows() {
   for (uint32_t turn = 0; turn < 4; ++turn) {
     std::vector<Plane> planes = {MakePlane(s, random)};
     GatherByColumns(s, planes, 16, turn);
-    GatherByChunks(s, planes, 16, turn);
+    GatherByChunks(s, planes, 16, turn, 1);
   }
 }
 

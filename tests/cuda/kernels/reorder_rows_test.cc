@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cuda/kernels/check_keep.cu"
 #include "tests/cuda/kernels/planes.h"
 
 namespace kvevict {
@@ -113,27 +112,10 @@ void TestWideRows() {
   }
 }
 
-// What debug finds: slots that are there in any order, or ascending ones.
-void TestCheck() {
-  const auto count = [](std::vector<int32_t> slots, uint32_t any_order) {
-    uint32_t n_wrong = 0;
-    const auto n = static_cast<uint32_t>(slots.size());
-    cuda::CheckKeepParams p = {
-        Address(slots.data()), Address(&n_wrong), 9, n, any_order, 0};
-    Run(cuda::check_keep, {1}, cuda::kCheckKeepThreads, p, Schedule(n));
-    return n_wrong;
-  };
-  if (count({3, 8, 3, 0, 1}, 1) != 0) Fail("right slots are wrong");
-  if (count({3, 9, -1, 0, 1}, 1) != 2) Fail("wrong slots are right");
-  if (count({0, 8}, 0) != 0) Fail("ascending slots are wrong");
-  if (count({3, 8, 3, 0, 1}, 0) != 2) Fail("slots that go down are right");
-}
-
 }  // namespace
 }  // namespace kvevict
 
 int main() {
   kvevict::TestOrders();
   kvevict::TestWideRows();
-  kvevict::TestCheck();
 }

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "cuda/kernel_text.h"
+#include "tests/cuda/ptx/mutants.h"
 #include "tests/rig/nvrtcs.h"
 #include "tests/rig/ptx/error.h"
 #include "tests/rig/ptx/launch.h"
@@ -69,19 +71,31 @@ std::string Compile(const KernelCall& call) {
   Fail(file + " is not in kernels.inc");
 }
 
+struct Loaded {
+  std::string ptx;
+  std::unique_ptr<Module> module;
+  std::set<std::string> launched;  // entries
+};
+
 // Compiled once per file and constants.
 const Module& ModuleOf(const KernelCall& call) {
-  static std::map<std::string, std::unique_ptr<Module>> modules;
+  static const bool try_mutants = std::getenv("KVEVICT_PTX_MUTANTS") != nullptr;
+  static std::map<std::string, Loaded> all;
   std::string key = call.file;
   for (const std::string& define : call.defines) {
     key += ' ';
     key += define;
   }
-  std::unique_ptr<Module>& module = modules[key];
-  if (module == nullptr) {
-    module = std::make_unique<Module>(Compile(call), HostMemory());
+  Loaded& loaded = all[key];
+  if (loaded.module == nullptr) {
+    loaded.ptx = Compile(call);
+    loaded.module = std::make_unique<Module>(loaded.ptx, HostMemory());
   }
-  return *module;
+  if (try_mutants && loaded.launched.insert(call.name).second) {
+    loaded.ptx = TryMutants(loaded.ptx, call.name);
+    loaded.module = std::make_unique<Module>(loaded.ptx, HostMemory());
+  }
+  return *loaded.module;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What window_attention.cu promises, of any variant. Failures go to stderr.
+// What window_attention.cu promises, of any variant. The first failure goes to
+// stderr and ends the program.
 #ifndef KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_
 #define KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_
 
@@ -8,9 +9,8 @@
 
 namespace kvevict::cuda {
 
-// Prints `error` unless it is empty.
+// Fails unless `error` is empty.
 void Expect(const char* what, const std::string& error);
-int Failures();
 
 // Layers of three lengths in one launch, one of them with its row log-sum-exps.
 void MatchesTheOracle(const AttentionVariant& variant, simt::Policy policy,
