@@ -94,14 +94,12 @@ Fiber::~Fiber() {
 #ifdef KVEVICT_SIMT_TSAN
   __tsan_destroy_fiber(sanitizer_fiber_);
 #endif
-#ifdef KVEVICT_SIMT_ASAN
-  // The functions that were abandoned here left their marks.
-  __asan_unpoison_memory_region(stack_, stack_bytes_);
-#endif
+  ForgetFrames();
   munmap(map_, map_bytes_);
 }
 
 void Fiber::Start(void (*entry)()) {
+  ForgetFrames();
   pending_entry = entry;  // the same for every fiber
 #if defined(__x86_64__)
   // As EnterStack finds it after a call: a return address (none) at a multiple
@@ -143,6 +141,12 @@ void Fiber::SwitchTo(Fiber& other, [[maybe_unused]] bool last) {
   swapcontext(&context_, &other.context_);
 #endif
   ArriveOnStack(fake_stack);
+}
+
+void Fiber::ForgetFrames() {
+#ifdef KVEVICT_SIMT_ASAN
+  __asan_unpoison_memory_region(stack_, stack_bytes_);
+#endif
 }
 
 void Fiber::SetName([[maybe_unused]] const char* name) {

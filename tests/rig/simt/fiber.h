@@ -39,6 +39,10 @@ class Fiber {
   void ReleaseFor(void* address);
 
  private:
+  // The functions that were abandoned on the stack left the marks of the address
+  // sanitizer there.
+  void ForgetFrames();
+
   void* map_ = nullptr;  // the guard page, then the stack
   size_t map_bytes_ = 0;
   char* stack_ = nullptr;
