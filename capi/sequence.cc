@@ -99,7 +99,7 @@ kvevict_status kvevict_sequence_set_stream(kvevict_sequence* sequence,
   });
 }
 
-kvevict_status kvevict_sequence_capture(kvevict_sequence* sequence,
+kvevict_status kvevict_sequence_observe(kvevict_sequence* sequence,
                                         uint32_t layer,
                                         const kvevict_plane* queries,
                                         uint32_t n_rows,
@@ -112,7 +112,7 @@ kvevict_status kvevict_sequence_capture(kvevict_sequence* sequence,
   });
 }
 
-kvevict_status kvevict_sequence_capture_layers(
+kvevict_status kvevict_sequence_observe_layers(
     kvevict_sequence* sequence, const kvevict_plane* queries,
     size_t queries_len, uint32_t n_rows, uint32_t first_position) noexcept {
   return Guard([&] {
@@ -124,7 +124,7 @@ kvevict_status kvevict_sequence_capture_layers(
   });
 }
 
-kvevict_status kvevict_sequence_capture_lse(kvevict_sequence* sequence,
+kvevict_status kvevict_sequence_observe_lse(kvevict_sequence* sequence,
                                             uint32_t layer,
                                             const kvevict_plane* row_lse,
                                             uint32_t n_rows,

@@ -129,7 +129,7 @@ Status Sequence::Append(uint32_t n_tokens) {
 }
 
 Status Sequence::Replayed(uint32_t n_tokens) {
-  // Graphs are CUDA's. Elsewhere nothing has run that captured or appended.
+  // Graphs are CUDA's. Elsewhere nothing has run that observed or appended.
   if (plan().context().backend().on_host) {
     return Unsupported(
         "replayed: the context is on the CPU, where no graphs run");
@@ -294,7 +294,7 @@ Status Sequence::CheckWindow(uint32_t layer) const {
   }
   if (!known.Covers(logical_length_ - window, logical_length_)) {
     return InvalidArgument(
-        "layer %u: captured queries are of positions [%u, %u), window %u "
+        "layer %u: observed queries are of positions [%u, %u), window %u "
         "needs [%u, %u)",
         layer, known.begin, known.end, window, logical_length_ - window,
         logical_length_);

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/view.h"
-#include "cuda/kernels/capture.h"
+#include "cuda/kernels/observe.h"
 #include "cuda/kernels/params.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
@@ -22,7 +22,7 @@ Status ObserveBatch(const Context& context, Stream stream,
                     const ObserveArgs& args, Jobs<kvevict_plane> layers,
                     uint8_t* rings) {
   const kvevict_plane& rows = layers[0];
-  CaptureParams p{};
+  ObserveParams p{};
   p.rings = AddressOf(rings);
   p.position_address = AddressOf(args.position_address);
   p.from_row_stride = rows.token_stride_bytes;
@@ -41,10 +41,10 @@ Status ObserveBatch(const Context& context, Stream stream,
       p.from[l] =
           layers[l].data + row * static_cast<uint64_t>(p.from_row_stride);
     }
-    p.unit = CaptureUnit(p);
+    p.unit = ObserveUnit(p);
     KV_RETURN_IF_ERROR(
-        Launch(context, stream, KernelId::capture_rows,
-               {CaptureBlocks(p), p.n_rows, p.n_layers, kCaptureThreads}, p));
+        Launch(context, stream, KernelId::observe_rows,
+               {ObserveBlocks(p), p.n_rows, p.n_layers, kObserveThreads}, p));
   }
   return Status();
 }
@@ -55,7 +55,7 @@ Status Run_observe(const Context& context, Stream stream,
                    const ObserveArgs& args) {
   uint8_t* rings = args.rings;
   return ForEachBatch(
-      Jobs<kvevict_plane>(args.layers), CaptureParams::kMaxLayers, SameStrides,
+      Jobs<kvevict_plane>(args.layers), ObserveParams::kMaxLayers, SameStrides,
       [&](Jobs<kvevict_plane> layers) {
         KV_RETURN_IF_ERROR(ObserveBatch(context, stream, args, layers, rings));
         rings += layers.size() * args.window * args.n_heads *

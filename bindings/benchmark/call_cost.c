@@ -36,11 +36,11 @@ static void score_window(void) {
                              KVH * TOKENS, workspace, workspace_bytes, NULL));
 }
 
-/* A whole request: forget, capture, append, evict. */
+/* A whole request: forget, observe, append, evict. */
 static void evict(void) {
   check(kvevict_sequence_reset(sequence));
   for (uint32_t l = 0; l < LAYERS; ++l)
-    check(kvevict_sequence_capture(sequence, l, &queries, WINDOW,
+    check(kvevict_sequence_observe(sequence, l, &queries, WINDOW,
                                    TOKENS - WINDOW));
   check(kvevict_sequence_append(sequence, TOKENS));
   check(kvevict_sequence_evict(sequence, views, LAYERS, NULL, workspace,

@@ -112,15 +112,15 @@ func (m model) evicts() (states []state) {
 	from := func(layer, position int) *Plane {
 		return m.rows(q[layer][position*qHeads*headDim:], qHeads)
 	}
-	// capture is by layer on the CPU, of all at once on CUDA.
-	capture := func(position, n int) {
+	// observe is by layer on the CPU, of all at once on CUDA.
+	observe := func(position, n int) {
 		if m.context.device == DeviceCUDA {
 			both := []*Plane{from(0, position), from(1, position)}
-			must(m.T, sequence.CaptureLayers(both, n, PositionNext))
+			must(m.T, sequence.ObserveLayers(both, n, PositionNext))
 			return
 		}
-		must(m.T, sequence.Capture(0, from(0, position), n, PositionNext))
-		must(m.T, sequence.Capture(1, from(1, position), n, PositionNext))
+		must(m.T, sequence.Observe(0, from(0, position), n, PositionNext))
+		must(m.T, sequence.Observe(1, from(1, position), n, PositionNext))
 	}
 	// decode stores rows of the next tokens.
 	decode := func(n int) {
@@ -132,7 +132,7 @@ func (m model) evicts() (states []state) {
 				copy(k[l][slot*row:][:row], random(row, int64(100+10*position+l)))
 				copy(v[l][slot*row:][:row], random(row, int64(900+10*position+l)))
 			}
-			capture(position, 1)
+			observe(position, 1)
 			must(m.T, sequence.Append(1))
 		}
 	}
@@ -157,10 +157,10 @@ func (m model) evicts() (states []state) {
 		states = append(states, s)
 	}
 
-	must(m.T, sequence.Capture(0, from(0, 0), 40, 0))
-	must(m.T, sequence.Capture(1, from(1, 0), 40, 0))
+	must(m.T, sequence.Observe(0, from(0, 0), 40, 0))
+	must(m.T, sequence.Observe(1, from(1, 0), 40, 0))
 	must(m.T, sequence.Append(40))
-	capture(40, prompt-40)
+	observe(40, prompt-40)
 	must(m.T, sequence.Append(prompt-40))
 	evict()
 	decode(8)
@@ -294,9 +294,9 @@ func TestCUDARefusesSlices(t *testing.T) {
 		err  error
 		name string
 	}{
-		{sequence.Capture(0, wrong, 4, 0), "queries"},
-		{sequence.CaptureLayers([]*Plane{wrong}, 4, 0), "queries"},
-		{sequence.CaptureLSE(0, wrong, 4, 0), "rowLSE"},
+		{sequence.Observe(0, wrong, 4, 0), "queries"},
+		{sequence.ObserveLayers([]*Plane{wrong}, 4, 0), "queries"},
+		{sequence.ObserveLSE(0, wrong, 4, 0), "rowLSE"},
 		{score(wrong, nil, view, memory, memory), "queries"},
 		{score(q, wrong, view, memory, memory), "rowLSE"},
 		{score(q, nil, ofSlice, memory, memory), "K"},
@@ -329,7 +329,7 @@ func TestCUDARefusesSlices(t *testing.T) {
 	must(t, compact(view, Slice([]int32{}), Memory{})) // nothing lies nowhere
 
 	// Who names a pointer knows what it is; protected positions are the host's.
-	must(t, sequence.Capture(0, window(Pointer(unsafe.Pointer(&floats[0]), slice.bytes)), 4, nTokens-4))
+	must(t, sequence.Observe(0, window(Pointer(unsafe.Pointer(&floats[0]), slice.bytes)), 4, nTokens-4))
 	_, err = sequence.Evict([]*View{view}, &EvictOptions{Protected: []int32{9}},
 		m.workspace(plan.WorkspaceBytes(OperationEvict)))
 	must(t, err)

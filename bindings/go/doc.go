@@ -3,7 +3,7 @@
 //
 // The types follow the C library's nouns. A Context is a device, a Plan a model's geometry with a
 // Policy, a Sequence one request, a View the place of one layer's cache, which stays where it is
-// and is never copied. An engine captures queries, appends tokens, and evicts:
+// and is never copied. An engine observes queries, appends tokens, and evicts:
 //
 //	context, err := kvevict.NewContext(nil)
 //	policy, err := kvevict.ParsePolicy("snapkv:budget=512,window=32")

@@ -39,7 +39,7 @@ func Example() {
 		q := make([]float32, prompt*qHeads*dim) // an engine has these already
 		k, v := make([]float32, prompt*kvHeads*dim), make([]float32, prompt*kvHeads*dim)
 		queries := rows(q, qHeads)
-		check(sequence.Capture(layer, &queries, prompt, 0)) // after RoPE, chunk by chunk or at once
+		check(sequence.Observe(layer, &queries, prompt, 0)) // after RoPE, chunk by chunk or at once
 		views[layer], err = kvevict.NewView(kvevict.Layout{
 			KVHeads: kvHeads, K: rows(k, kvHeads), V: rows(v, kvHeads),
 		})

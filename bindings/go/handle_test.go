@@ -49,7 +49,7 @@ func TestUseAfterClose(t *testing.T) {
 	queries := rows(make([]float32, 32), qHeads)
 	open := newContext(t, nil)
 	for i, err := range []error{
-		context.Prepare(nil), planErr, lengthErr, sequence.Capture(0, &queries, 1, 0),
+		context.Prepare(nil), planErr, lengthErr, sequence.Observe(0, &queries, 1, 0),
 		sequence.Reset(), view.Validate(0), open.Compact(view, 4, Slice([]int32{0}), 1, Memory{}, 0),
 		open.Prepare(plan),
 	} {

@@ -67,11 +67,11 @@ func TestSlicesThatAreTooShort(t *testing.T) {
 	keep := Slice([]int32{0})
 	fails(t, context.Compact(view, 64, keep, 1, Memory{}, 0), StatusInvalidArgument, "V holds 63")
 	queries := rows(make([]float32, 3*qHeads*headDim), qHeads)
-	fails(t, sequence.Capture(0, &queries, 4, 0), StatusInvalidArgument,
+	fails(t, sequence.Observe(0, &queries, 4, 0), StatusInvalidArgument,
 		"queries holds 3 rows of 4 heads, not 4")
 	fails(t, plan.ScoreWindow(&queries, nil, view, 63, Memory{}, Memory{}, 0),
 		StatusInvalidArgument, "queries holds 3 rows")
-	must(t, sequence.Capture(0, &queries, 3, 0))
+	must(t, sequence.Observe(0, &queries, 3, 0))
 	must(t, sequence.Append(64))
 	scratch := workspace(t, plan, OperationEvict)
 	_, err := sequence.Evict([]*View{view}, nil, scratch)
@@ -108,7 +108,7 @@ func TestNumbersAndNils(t *testing.T) {
 	fails(t, sequence.Append(1<<32), StatusInvalidArgument, "nTokens 4294967296")
 	fails(t, sequence.Append(65), StatusInvalidArgument, "65")
 	fails(t, view.Validate(-1), StatusInvalidArgument, "nTokens -1")
-	fails(t, sequence.Capture(0, nil, 1, 0), StatusInvalidArgument, "queries is nil")
+	fails(t, sequence.Observe(0, nil, 1, 0), StatusInvalidArgument, "queries is nil")
 	keep := Slice([]int32{0})
 	fails(t, context.Compact(nil, 1, keep, 1, Memory{}, 0), StatusInvalidArgument, "view is nil")
 	_, err := sequence.Evict([]*View{nil}, nil, Memory{})

@@ -58,16 +58,16 @@ func (s *Sequence) Reset() error {
 	return s.changed(sequence, native.Kvevict_sequence_reset(sequence))
 }
 
-// Capture shows a layer's query rows of one chunk, [QHeads, nRows] after RoPE; the last ObsWindow are
+// Observe shows a layer's query rows of one chunk, [QHeads, nRows] after RoPE; the last ObsWindow are
 // copied and remembered. Showing earlier positions again replaces them and forgets what came after
 // (rollback). firstPosition is that of row 0, or PositionNext.
-func (s *Sequence) Capture(layer int, queries *Plane, nRows, firstPosition int) error {
-	return s.capture("queries", native.Kvevict_sequence_capture, layer, queries, nRows, firstPosition)
+func (s *Sequence) Observe(layer int, queries *Plane, nRows, firstPosition int) error {
+	return s.observe("queries", native.Kvevict_sequence_observe, layer, queries, nRows, firstPosition)
 }
 
-// CaptureLayers shows the query rows of one chunk in every layer: Capture for all layers or, with an
+// ObserveLayers shows the query rows of one chunk in every layer: Observe for all layers or, with an
 // error, for none. On CUDA that is one launch, where the strides of all layers are the same.
-func (s *Sequence) CaptureLayers(queries []*Plane, nRows, firstPosition int) error {
+func (s *Sequence) ObserveLayers(queries []*Plane, nRows, firstPosition int) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
 		return err
@@ -86,20 +86,20 @@ func (s *Sequence) CaptureLayers(queries []*Plane, nRows, firstPosition int) err
 			return invalid("layer %d: %v", layer, err)
 		}
 	}
-	err = native.Kvevict_sequence_capture_layers(
+	err = native.Kvevict_sequence_observe_layers(
 		sequence, &s.planes[0], uint64(len(queries)), rows, position)
 	runtime.KeepAlive(queries)
 	return err
 }
 
-// CaptureLSE shows the log-sum-exps of query rows that were captured before, f32 with HeadDim 1,
+// ObserveLSE shows the log-sum-exps of query rows that were observed before, f32 with HeadDim 1,
 // which saves CUDA a pass over the keys.
-func (s *Sequence) CaptureLSE(layer int, rowLSE *Plane, nRows, firstPosition int) error {
-	return s.capture(
-		"rowLSE", native.Kvevict_sequence_capture_lse, layer, rowLSE, nRows, firstPosition)
+func (s *Sequence) ObserveLSE(layer int, rowLSE *Plane, nRows, firstPosition int) error {
+	return s.observe(
+		"rowLSE", native.Kvevict_sequence_observe_lse, layer, rowLSE, nRows, firstPosition)
 }
 
-func (s *Sequence) capture(
+func (s *Sequence) observe(
 	name string, call func(uintptr, uint32, *native.Plane, uint32, uint32) error,
 	layer int, plane *Plane, nRows, firstPosition int,
 ) error {
@@ -133,7 +133,7 @@ func (s *Sequence) Append(nTokens int) error {
 	return s.note(native.Kvevict_sequence_append, nTokens)
 }
 
-// Replayed notes on the host that a graph ran once more which captured and appended nTokens.
+// Replayed notes on the host that a graph ran once more which observed and appended nTokens.
 func (s *Sequence) Replayed(nTokens int) error {
 	return s.note(native.Kvevict_sequence_replayed, nTokens)
 }

@@ -59,12 +59,12 @@ func TestLogicalLengthIsTheLibrarys(t *testing.T) {
 		{0, func() {}},
 		{40, func() { must(t, sequence.Append(40)) }},
 		{40, func() { ignored(sequence.Append(full)) }},
-		{40, func() { must(t, sequence.Capture(0, &q, 40, 0)) }},
+		{40, func() { must(t, sequence.Observe(0, &q, 40, 0)) }},
 		{40, func() { _, err := sequence.Evict([]*View{view}, nil, scratch); must(t, err) }},
 		{45, func() { must(t, sequence.Append(5)) }},
 		{42, func() { must(t, sequence.Trim(42)) }},
 		{42, func() { ignored(sequence.Trim(3)) }},
-		{42, func() { must(t, sequence.Capture(0, &q, 10, 30)) }},
+		{42, func() { must(t, sequence.Observe(0, &q, 10, 30)) }},
 		{0, func() { must(t, sequence.Reset()) }},
 		{7, func() { must(t, sequence.Append(7)) }},
 	} {
@@ -81,7 +81,7 @@ func TestLogicalLengthIsTheLibrarys(t *testing.T) {
 }
 
 // What attention ranks highest stays, chunk by chunk as all at once, with a rollback between.
-func TestCapturesInAnyChunksAndRollsBack(t *testing.T) {
+func TestObservesInAnyChunksAndRollsBack(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 2, full, "snapkv:budget=16,window=4,pool=none")
 	q := random(full*qHeads*headDim, 3)
 	from := func(position int) *Plane {
@@ -96,20 +96,20 @@ func TestCapturesInAnyChunksAndRollsBack(t *testing.T) {
 			views[layer] = newView(t, random(full*row, int64(10+layer)), random(full*row, 20))
 			switch way {
 			case 0:
-				must(t, sequence.Capture(layer, from(0), full, 0))
+				must(t, sequence.Observe(layer, from(0), full, 0))
 			case 1:
-				must(t, sequence.Capture(layer, from(0), 40, 0))
-				must(t, sequence.Capture(layer, from(7), 30, 40)) // a wrong branch
+				must(t, sequence.Observe(layer, from(0), 40, 0))
+				must(t, sequence.Observe(layer, from(7), 30, 40)) // a wrong branch
 				for p := 40; p < full; p++ {                      // and back
-					must(t, sequence.Capture(layer, from(p), 1, p))
+					must(t, sequence.Observe(layer, from(p), 1, p))
 				}
 			case 2:
-				must(t, sequence.Capture(layer, from(0), full, PositionNext))
+				must(t, sequence.Observe(layer, from(0), full, PositionNext))
 			}
 		}
 		if way == 3 {
-			must(t, sequence.CaptureLayers([]*Plane{from(0), from(0)}, 40, 0))
-			must(t, sequence.CaptureLayers([]*Plane{from(40), from(40)}, full-40, 40))
+			must(t, sequence.ObserveLayers([]*Plane{from(0), from(0)}, 40, 0))
+			must(t, sequence.ObserveLayers([]*Plane{from(40), from(40)}, full-40, 40))
 			refusesLayers(t, sequence, from)
 		}
 		must(t, sequence.Append(full))
@@ -128,14 +128,14 @@ func TestCapturesInAnyChunksAndRollsBack(t *testing.T) {
 func refusesLayers(t *testing.T, sequence *Sequence, from func(int) *Plane) {
 	t.Helper()
 	both := []*Plane{from(0), from(full - 1)} // the second one has a row
-	fails(t, sequence.CaptureLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "1 rows")
+	fails(t, sequence.ObserveLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "1 rows")
 	both[1] = nil
-	fails(t, sequence.CaptureLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "nil")
+	fails(t, sequence.ObserveLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "nil")
 	both[1] = from(0)
 	both[1].HeadDim--
-	fails(t, sequence.CaptureLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "head_dim")
-	fails(t, sequence.CaptureLayers(both[:1], 4, 0), StatusInvalidArgument, "1 queries", "2 layers")
-	fails(t, sequence.CaptureLayers(both, -1, 0), StatusInvalidArgument, "nRows")
+	fails(t, sequence.ObserveLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "head_dim")
+	fails(t, sequence.ObserveLayers(both[:1], 4, 0), StatusInvalidArgument, "1 queries", "2 layers")
+	fails(t, sequence.ObserveLayers(both, -1, 0), StatusInvalidArgument, "nRows")
 }
 
 func TestProtectedPositionsAndCustomScores(t *testing.T) {
@@ -174,7 +174,7 @@ func TestBudgetsAndCapabilities(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "layer 2")
 	fails(t, newSequence(t, plan).Replayed(1), StatusUnsupported, "CPU")
 	lse := rows(random(full, 1), 1)
-	fails(t, newSequence(t, plan).CaptureLSE(2, &lse, 0, 0), StatusInvalidArgument, "layer 2")
+	fails(t, newSequence(t, plan).ObserveLSE(2, &lse, 0, 0), StatusInvalidArgument, "layer 2")
 }
 
 func TestTrimTakesTokensBack(t *testing.T) {
@@ -197,8 +197,8 @@ func TestCallsPerTokenDoNotAllocate(t *testing.T) {
 	queries := rows(random(qHeads*headDim, 1), qHeads)
 	layers := []*Plane{&queries}
 	allocations := testing.AllocsPerRun(100, func() {
-		must(t, sequence.Capture(0, &queries, 1, PositionNext))
-		must(t, sequence.CaptureLayers(layers, 1, PositionNext))
+		must(t, sequence.Observe(0, &queries, 1, PositionNext))
+		must(t, sequence.ObserveLayers(layers, 1, PositionNext))
 		must(t, sequence.Append(1))
 		_, err := sequence.StoredLength(0)
 		must(t, err)

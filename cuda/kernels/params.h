@@ -44,9 +44,9 @@ struct SlotPositions {
 };
 static_assert(sizeof(SlotPositions) == 16);
 
-// ---- capture: copies query rows into the rings of layers ----
+// ---- observe: copies query rows into the rings of layers ----
 
-struct CaptureParams {
+struct ObserveParams {
   static constexpr uint32_t kMaxLayers = 128;
   uint64_t rings;  // [layers, window, n_heads, row elements], packed
   // u32 with the position of row 0, read when the kernel runs; 0: first_position
@@ -61,11 +61,11 @@ struct CaptureParams {
   uint32_t n_elements;  // per row and head
   uint32_t element_bytes;
   uint32_t window;  // position p goes to ring row p % window
-  uint32_t unit;    // bytes moved at a time: CaptureUnit()
+  uint32_t unit;    // bytes moved at a time: ObserveUnit()
   uint32_t n_layers;
   uint64_t from[kMaxLayers];  // row 0 of those to copy, head 0
 };
-static_assert(sizeof(CaptureParams) <= 4096);
+static_assert(sizeof(ObserveParams) <= 4096);
 
 // ---- window_attention ----
 

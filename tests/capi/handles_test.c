@@ -179,7 +179,7 @@ static void ExpectNoAllocation(const char* policy, uint32_t n_threads) {
   const long before = n_mallocs;
   kvevict_status status = KVEVICT_OK;
   for (uint32_t l = 0; l < 3; ++l) {
-    status |= kvevict_sequence_capture(m->sequence, l, &queries[l], 100, 0);
+    status |= kvevict_sequence_observe(m->sequence, l, &queries[l], 100, 0);
   }
   status |= kvevict_sequence_append(m->sequence, 100);
   kvevict_evict_report report = {.struct_size = sizeof report};

@@ -275,7 +275,7 @@ Test(migration, separate_pages_are_evicted_where_they_lie) {
       }
     }
   }
-  test_model_capture(m, 0, kPrompt);
+  test_model_observe(m, 0, kPrompt);
   EXPECT_OK(kvevict_sequence_append(m->sequence, kPrompt));
   kvevict_evict_report report = {.struct_size = sizeof report};
   EXPECT_OK(test_model_evict(m, NULL, &report));

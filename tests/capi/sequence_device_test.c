@@ -58,7 +58,7 @@ Test(sequence_device, position_next_is_the_logical_length) {
   for (uint32_t first = 0; first < 90; first += 45) {
     for (uint32_t layer = 0; layer < 2; ++layer) {
       const kvevict_plane queries = test_model_queries(b, layer, first);
-      EXPECT_OK(kvevict_sequence_capture(b->sequence, layer, &queries, 45,
+      EXPECT_OK(kvevict_sequence_observe(b->sequence, layer, &queries, 45,
                                          KVEVICT_POSITION_NEXT));
     }
     test_model_append(b, 45);
@@ -97,22 +97,22 @@ Test(sequence_device, log_sum_exps_are_checked_and_change_nothing_here) {
                          .head_dim = 1};
   test_model_step(a, 90);
   test_model_step(b, 90);
-  EXPECT_OK(kvevict_sequence_capture_lse(b->sequence, 1, &plane, 8, 82));
+  EXPECT_OK(kvevict_sequence_observe_lse(b->sequence, 1, &plane, 8, 82));
   EXPECT_OK(test_model_evict(a, NULL, NULL));
   EXPECT_OK(test_model_evict(b, NULL, NULL));
   test_expect_same_tokens(a, b, "with log-sum-exps");
-  EXPECT_INVALID(kvevict_sequence_capture_lse(b->sequence, 2, &plane, 8, 82),
+  EXPECT_INVALID(kvevict_sequence_observe_lse(b->sequence, 2, &plane, 8, 82),
                  "layer 2", "n_layers 2");
-  EXPECT_INVALID(kvevict_sequence_capture_lse(b->sequence, 0, NULL, 8, 82),
+  EXPECT_INVALID(kvevict_sequence_observe_lse(b->sequence, 0, NULL, 8, 82),
                  "row_lse", "NULL");
-  EXPECT_INVALID(kvevict_sequence_capture_lse(NULL, 0, &plane, 8, 82),
+  EXPECT_INVALID(kvevict_sequence_observe_lse(NULL, 0, &plane, 8, 82),
                  "sequence", "NULL");
   plane.head_dim = 2;
-  EXPECT_INVALID(kvevict_sequence_capture_lse(b->sequence, 0, &plane, 8, 82),
+  EXPECT_INVALID(kvevict_sequence_observe_lse(b->sequence, 0, &plane, 8, 82),
                  "row_lse.head_dim 2");
   plane.head_dim = 1;
   plane.dtype = KVEVICT_DTYPE_BF16;
-  EXPECT_INVALID(kvevict_sequence_capture_lse(b->sequence, 0, &plane, 8, 82),
+  EXPECT_INVALID(kvevict_sequence_observe_lse(b->sequence, 0, &plane, 8, 82),
                  "row_lse.dtype 3");
   test_model_destroy(a);
   test_model_destroy(b);

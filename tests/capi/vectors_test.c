@@ -248,7 +248,7 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
     views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = v->n_kv_heads;
     views[l].k = Plane(&v->k, KVEVICT_DTYPE_F16);
-    EXPECT_OK(kvevict_sequence_capture(sequence, l, &queries, v->window,
+    EXPECT_OK(kvevict_sequence_observe(sequence, l, &queries, v->window,
                                        v->n_tokens - v->window));
   }
   EXPECT_OK(kvevict_sequence_append(sequence, v->n_tokens));

@@ -118,11 +118,11 @@ Test(loader, loads_nothing_within_a_capture) {
 
   cr_expect(s.Find(ModuleId::positions, stream, &module).ok());
   cr_expect_eq(module, prepared);
-  cr_expect_eq(s.Find(ModuleId::capture, stream, &module).code(),
+  cr_expect_eq(s.Find(ModuleId::observe, stream, &module).code(),
                KVEVICT_ERROR_UNSUPPORTED);
   cr_expect(strstr(LastErrorMessage(), "not prepared") != nullptr);
   // The legacy default stream would wait for the one that is captured.
-  cr_expect_eq(s.Find(ModuleId::capture, nullptr, &module).code(),
+  cr_expect_eq(s.Find(ModuleId::observe, nullptr, &module).code(),
                KVEVICT_ERROR_UNSUPPORTED);
 
   CUgraph graph = nullptr;
@@ -144,7 +144,7 @@ Test(loader, loads_while_another_stream_captures) {
   cr_assert(driver.cuStreamBeginCapture(
                 streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
   const Module* module = nullptr;
-  cr_expect(s.Find(ModuleId::capture, streams[1], &module).ok(), "%s",
+  cr_expect(s.Find(ModuleId::observe, streams[1], &module).ok(), "%s",
             LastErrorMessage());
   CUgraph graph = nullptr;
   cr_assert(driver.cuStreamEndCapture(streams[0], &graph) == CUDA_SUCCESS,

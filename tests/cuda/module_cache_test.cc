@@ -104,7 +104,7 @@ Test(module_cache, compiles_each_variant_once) {
   Scene s;
   const Module* a = s.Find(Attention(128));
   const Module* b = s.Find(Attention(64));
-  const Module* c = s.Find({.module = ModuleId::capture});
+  const Module* c = s.Find({.module = ModuleId::observe});
   cr_assert(a != b && b != c && a != c);
   cr_assert_eq(NumCompiled(), 3);
   cr_assert_str_eq(gpu.images[0].c_str(),
@@ -114,7 +114,7 @@ Test(module_cache, compiles_each_variant_once) {
   for (int i = 0; i < 2; ++i) {
     cr_assert_eq(s.Find(Attention(128)), a);
     cr_assert_eq(s.Find(Attention(64)), b);
-    cr_assert_eq(s.Find({.module = ModuleId::capture}), c);
+    cr_assert_eq(s.Find({.module = ModuleId::observe}), c);
   }
   cr_assert_eq(NumCompiled(), 3);
   cr_assert_eq(gpu.n_loads, 3);

@@ -99,16 +99,16 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
   };
   return {
       {"capture",
-       [=] { return kvevict_sequence_capture(s, 0, &queries, 1, next); }},
-      {"capture_layers",
+       [=] { return kvevict_sequence_observe(s, 0, &queries, 1, next); }},
+      {"observe_layers",
        [=] {
          const kvevict_plane both[] = {queries, queries};
-         return kvevict_sequence_capture_layers(s, both, 2, 1, next);
+         return kvevict_sequence_observe_layers(s, both, 2, 1, next);
        }},
-      {"capture_lse",
+      {"observe_lse",
        [=] {
          const uint32_t last = next == 0 ? 0 : next - 1;
-         return kvevict_sequence_capture_lse(s, 0, &lse, 1, last);
+         return kvevict_sequence_observe_lse(s, 0, &lse, 1, last);
        }},
       {"append", [=] { return kvevict_sequence_append(s, 1); }},
       {"trim", [=] { return kvevict_sequence_trim(s, next == 0 ? 0 : 130); }},

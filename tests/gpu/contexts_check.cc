@@ -119,7 +119,7 @@ void Serve(const Twin& twin, const kvevict_plan* plan, const Buffer& workspace,
   Check(kvevict_sequence_set_stream(sequence.get(), stream));
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
     const kvevict_plane queries = twin.DeviceQueries(l, 0);
-    Check(kvevict_sequence_capture(sequence.get(), l, &queries, n, 0));
+    Check(kvevict_sequence_observe(sequence.get(), l, &queries, n, 0));
   }
   Check(kvevict_sequence_append(sequence.get(), n));
   Check(kvevict_sequence_evict(

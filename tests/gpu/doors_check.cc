@@ -133,7 +133,7 @@ void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
   for (uint32_t done = 0; done < window; done += 5) {
     kvevict_plane rows = plane;
     rows.data += done * sizeof(float);
-    Check(kvevict_sequence_capture_lse(keeper.sequence(), 0, &rows,
+    Check(kvevict_sequence_observe_lse(keeper.sequence(), 0, &rows,
                                        std::min(5u, window - done),
                                        first + done));
   }

@@ -79,7 +79,7 @@ void CheckCaptureWantsPreparing(const Gpu& gpu, Report* report) {
   std::string message;
   const auto capture = [&] {
     const Graph graph(gpu, [&] {
-      status = kvevict_sequence_capture(e.side.sequence(), 0, &queries, 1,
+      status = kvevict_sequence_observe(e.side.sequence(), 0, &queries, 1,
                                         KVEVICT_POSITION_NEXT);
     });
     gpu.Synchronize();
@@ -105,7 +105,7 @@ void CheckLseSavesAPass(const Gpu& gpu, Report* report) {
   plane.token_stride_bytes = sizeof(float);
   plane.head_stride_bytes = static_cast<int64_t>(window * sizeof(float));
   for (uint32_t l = 0; l < SmallShape().n_layers; ++l) {
-    Check(kvevict_sequence_capture_lse(e.side.sequence(), l, &plane, window,
+    Check(kvevict_sequence_observe_lse(e.side.sequence(), l, &plane, window,
                                        120 - window));
   }
   const uint64_t before = mock::Launches("window_lse");

@@ -156,22 +156,22 @@ void Side::Reorder(uint32_t layer, uint32_t n_tokens,
 
 void Side::Prefill(uint32_t first, uint32_t n, uint32_t chunk) {
   for (uint32_t done = 0; done < n; done += chunk) {
-    Capture(first + done, std::min(chunk, n - done), first + done);
+    Observe(first + done, std::min(chunk, n - done), first + done);
   }
 }
 
-void Side::Capture(uint32_t first, uint32_t rows, uint32_t position) {
+void Side::Observe(uint32_t first, uint32_t rows, uint32_t position) {
   for (uint32_t l = 0; l < twin_->shape().n_layers; ++l) {
     const kvevict_plane queries = gpu_ == nullptr
                                       ? twin_->HostQueries(l, first)
                                       : twin_->DeviceQueries(l, first);
-    Check(kvevict_sequence_capture(sequence(), l, &queries, rows, position));
+    Check(kvevict_sequence_observe(sequence(), l, &queries, rows, position));
   }
   Check(kvevict_sequence_append(sequence(), rows));
 }
 
 void Side::Decode(uint32_t position) {
-  Capture(position, 1, KVEVICT_POSITION_NEXT);
+  Observe(position, 1, KVEVICT_POSITION_NEXT);
 }
 
 kvevict_evict_report Side::Evict(const kvevict_evict_options* options) {

@@ -42,7 +42,7 @@ class Side {
 
   // ---- A sequence ----
 
-  // Captures and appends the tokens of [first, first + n), chunk by chunk.
+  // Observes and appends the tokens of [first, first + n), chunk by chunk.
   void Prefill(uint32_t first, uint32_t n, uint32_t chunk);
   // The same for one token, at the position that the device has in its memory.
   void Decode(uint32_t position);
@@ -58,7 +58,7 @@ class Side {
   const kvevict_view& View(uint32_t layer) const;
   // Shows the queries of [first, first + rows) as those from `position` on, and
   // appends as many tokens.
-  void Capture(uint32_t first, uint32_t rows, uint32_t position);
+  void Observe(uint32_t first, uint32_t rows, uint32_t position);
 
   const Gpu* gpu_;
   Twin* twin_;

@@ -73,7 +73,7 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
   side->Prefill(0, kTokens, 30);
   const uint32_t window = side->obs_window();
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
-    Check(kvevict_sequence_capture_lse(side->sequence(), l, &row_lse, window,
+    Check(kvevict_sequence_observe_lse(side->sequence(), l, &row_lse, window,
                                        kTokens - window));
   }
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;

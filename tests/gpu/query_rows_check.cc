@@ -22,7 +22,7 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
   kvevict_sequence* const sequence = e.side.sequence();
   const uint32_t window = e.side.obs_window();
   Check(kvevict_sequence_append(sequence, 120 - window));
-  const uint64_t before = mock::Launches("capture_rows");
+  const uint64_t before = mock::Launches("observe_rows");
   std::vector<kvevict_plane> queries(SmallShape().n_layers);
   for (uint32_t position = 120 - window; position < 120; ++position) {
     for (uint32_t l = 0; l < queries.size(); ++l) {
@@ -30,16 +30,16 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
       // Nothing lies a token further on.
       if (!same_strides) queries[l].token_stride_bytes += 2 * l;
     }
-    Check(kvevict_sequence_capture_layers(
+    Check(kvevict_sequence_observe_layers(
         sequence, queries.data(), queries.size(), 1, KVEVICT_POSITION_NEXT));
     Check(kvevict_sequence_append(sequence, 1));
   }
   queries.back().data = 0;
-  ExpectFailure(kvevict_sequence_capture_layers(sequence, queries.data(),
+  ExpectFailure(kvevict_sequence_observe_layers(sequence, queries.data(),
                                                 queries.size(), 1, 119),
                 KVEVICT_ERROR_INVALID_ARGUMENT, {"layer 1", "data"}, report);
   gpu.Synchronize();
-  const uint64_t n_launches = mock::Launches("capture_rows") - before;
+  const uint64_t n_launches = mock::Launches("observe_rows") - before;
   report->FailIf(n_launches != window * (same_strides ? 1 : queries.size()),
                  fmt::format("{} launches for {} tokens", n_launches, window));
   Check(e.Evict());
@@ -48,7 +48,7 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
 
 // More layers than a kernel's argument holds.
 void CheckManyLayers(const Gpu& gpu, Report* report) {
-  constexpr uint32_t kLayers = cuda::CaptureParams::kMaxLayers + 1;
+  constexpr uint32_t kLayers = cuda::ObserveParams::kMaxLayers + 1;
   kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
   g.n_layers = kLayers;
   g.n_q_heads = g.n_kv_heads = g.k_head_dim = g.v_head_dim = 1;
@@ -65,11 +65,11 @@ void CheckManyLayers(const Gpu& gpu, Report* report) {
     queries[l].dtype = KVEVICT_DTYPE_F32;
     queries[l].head_dim = 1;
   }
-  const uint64_t before = mock::Launches("capture_rows");
-  Check(kvevict_sequence_capture_layers(sequence.get(), queries.data(), kLayers,
+  const uint64_t before = mock::Launches("observe_rows");
+  Check(kvevict_sequence_observe_layers(sequence.get(), queries.data(), kLayers,
                                         1, 0));
   gpu.Synchronize();
-  report->FailIf(mock::Launches("capture_rows") != before + 2,
+  report->FailIf(mock::Launches("observe_rows") != before + 2,
                  "not in two launches");
 }
 
@@ -95,7 +95,7 @@ void CheckLongWindow(const Gpu& gpu, Report* report) {
   queries.head_dim = 1;
   queries.token_stride_bytes = sizeof(float);
   const uint64_t before = mock::Calls("cuLaunchKernel");
-  Check(kvevict_sequence_capture(sequence.get(), 0, &queries, kRows, 0));
+  Check(kvevict_sequence_observe(sequence.get(), 0, &queries, kRows, 0));
   report->FailIf(mock::Calls("cuLaunchKernel") != before + 2,
                  "not in two launches");
   mock::FailKernel(1, kLaunchFailed);
@@ -113,7 +113,7 @@ void CheckQueryRows(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckLayersTogether(gpu, false, report); });
   report->Check("queries of very many layers take two",
                 [&] { CheckManyLayers(gpu, report); });
-  report->Check("long windows are captured in pieces",
+  report->Check("long windows are observed in pieces",
                 [&] { CheckLongWindow(gpu, report); });
 }
 

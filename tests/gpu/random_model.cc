@@ -147,22 +147,22 @@ void RandomModel::AddTokens(uint32_t n) {
   }
 }
 
-void RandomModel::Capture(uint32_t layer, uint32_t first, uint32_t n,
+void RandomModel::Observe(uint32_t layer, uint32_t first, uint32_t n,
                           bool next) const {
   const QueryRows rows = Queries(layer, first, n);
-  Check(kvevict_sequence_capture(sequence(), layer, &rows.device, n,
+  Check(kvevict_sequence_observe(sequence(), layer, &rows.device, n,
                                  next ? KVEVICT_POSITION_NEXT : first));
   gpu_.Synchronize();  // the rows go
 }
 
-void RandomModel::CaptureLayers(uint32_t first, uint32_t n, bool next) const {
+void RandomModel::ObserveLayers(uint32_t first, uint32_t n, bool next) const {
   std::vector<QueryRows> rows;
   std::vector<kvevict_plane> planes;
   for (uint32_t l = 0; l < g_.n_layers; ++l) {
     rows.push_back(Queries(l, first, n));
     planes.push_back(rows.back().device);
   }
-  Check(kvevict_sequence_capture_layers(sequence(), planes.data(),
+  Check(kvevict_sequence_observe_layers(sequence(), planes.data(),
                                         planes.size(), n,
                                         next ? KVEVICT_POSITION_NEXT : first));
   gpu_.Synchronize();  // the rows go
@@ -174,11 +174,11 @@ void RandomModel::Append(uint32_t n) {
   AddTokens(n);
   const bool next = random_.OneOf(2);
   const bool together = random_.OneOf(3);
-  if (together) CaptureLayers(first, n, next);
+  if (together) ObserveLayers(first, n, next);
   for (uint32_t l = 0; l < g_.n_layers && by_attention() && !together; ++l) {
     for (uint32_t done = 0; done < n;) {
       const uint32_t rows = next ? n : random_.In(1, n - done);
-      Capture(l, first + done, rows, next);
+      Observe(l, first + done, rows, next);
       done += rows;
     }
   }
@@ -205,11 +205,11 @@ void RandomModel::Decode(uint32_t n) {
   const bool together = random_.OneOf(2);
   const Graph graph(gpu_, [&] {
     if (together) {
-      Check(kvevict_sequence_capture_layers(
+      Check(kvevict_sequence_observe_layers(
           sequence(), planes.data(), planes.size(), 1, KVEVICT_POSITION_NEXT));
     }
     for (uint32_t l = 0; l < g_.n_layers && !together; ++l) {
-      Check(kvevict_sequence_capture(sequence(), l, &planes[l], 1,
+      Check(kvevict_sequence_observe(sequence(), l, &planes[l], 1,
                                      KVEVICT_POSITION_NEXT));
     }
     Check(kvevict_sequence_append(sequence(), 1));
@@ -238,7 +238,7 @@ void RandomModel::Trim() {
   for (auto& rows : queries_) rows.resize(n);
   const uint32_t again = std::min(n, policy_.obs_window);
   for (uint32_t l = 0; l < g_.n_layers && by_attention() && again > 0; ++l) {
-    Capture(l, n - again, again, false);
+    Observe(l, n - again, again, false);
   }
 }
 

@@ -93,8 +93,8 @@ class RandomModel {
  private:
   void DrawTwinPolicy();
   void AddTokens(uint32_t n);  // rows of caches, queries
-  void Capture(uint32_t layer, uint32_t first, uint32_t n, bool next) const;
-  void CaptureLayers(uint32_t first, uint32_t n, bool next) const;
+  void Observe(uint32_t layer, uint32_t first, uint32_t n, bool next) const;
+  void ObserveLayers(uint32_t first, uint32_t n, bool next) const;
 
   const Gpu& gpu_;
   Random& random_;

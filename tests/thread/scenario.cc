@@ -72,7 +72,7 @@ class Request {
       std::copy(k.begin(), k.end(), k_[l].begin() + stored * kKvRow);
       std::copy(v.begin(), v.end(), v_[l].begin() + stored * kKvRow);
       const kvevict_plane rows = RowsOf(q.data(), kQHeads);
-      CHECK_OK(kvevict_sequence_capture(sequence_, l, &rows, n, position_));
+      CHECK_OK(kvevict_sequence_observe(sequence_, l, &rows, n, position_));
     }
     CHECK_OK(kvevict_sequence_append(sequence_, n));
     position_ += n;

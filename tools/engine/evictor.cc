@@ -74,7 +74,7 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
 void Evictor::AlignedFree::operator()(void* memory) const { std::free(memory); }
 
 // Step 2. Rows are described by strides, so the engine's array is used as it is.
-void Evictor::Capture(uint32_t layer, const float* queries, uint32_t n_rows,
+void Evictor::Observe(uint32_t layer, const float* queries, uint32_t n_rows,
                       uint32_t first_position) {
   kvevict_plane rows = {};
   rows.data = reinterpret_cast<uintptr_t>(queries);
@@ -82,7 +82,7 @@ void Evictor::Capture(uint32_t layer, const float* queries, uint32_t n_rows,
   rows.token_stride_bytes = rows.head_stride_bytes * n_q_heads_;
   rows.dtype = KVEVICT_DTYPE_F32;
   rows.head_dim = head_dim_;
-  Check(kvevict_sequence_capture(sequence_.get(), layer, &rows, n_rows,
+  Check(kvevict_sequence_observe(sequence_.get(), layer, &rows, n_rows,
                                  first_position));
 }
 

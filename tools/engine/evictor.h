@@ -1,7 +1,7 @@
 // Everything an engine does to evict: a guide to the public C API.
 //
 //   1. create    context -> policy -> plan -> sequence, and one workspace
-//   2. prefill   show every layer's query rows, chunk by chunk: Capture();
+//   2. prefill   show every layer's query rows, chunk by chunk: Observe();
 //                note the tokens stored: Append()
 //   3. evict     one call for the whole model: Evict()
 //   4. decode    the next row goes to slot stored_length(layer) of each layer and
@@ -37,7 +37,7 @@ class Evictor {
 
   // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, f32 after RoPE, for
   // positions first_position, first_position + 1, ...
-  void Capture(uint32_t layer, const float* queries, uint32_t n_rows,
+  void Observe(uint32_t layer, const float* queries, uint32_t n_rows,
                uint32_t first_position);
 
   // The engine stored n_tokens more rows in every layer.

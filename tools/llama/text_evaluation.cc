@@ -52,7 +52,7 @@ void TextEvaluation::Prefill(const Progress& progress) {
                                        uint32_t n_rows,
                                        uint32_t first_position) {
     for (auto& evictor : evictors_) {
-      evictor->Capture(layer, queries, n_rows, first_position);
+      evictor->Observe(layer, queries, n_rows, first_position);
     }
   };
   prompt_logits_.resize(model_.config().vocab_size);

@@ -42,7 +42,7 @@ void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
     const auto show_queries = [&](uint32_t layer, const float* queries,
                                   uint32_t n_rows) {
       for (Evictor& evictor : evictors_) {
-        evictor.Capture(layer, queries, n_rows, done);
+        evictor.Observe(layer, queries, n_rows, done);
       }
     };
     const std::vector<int32_t> next =

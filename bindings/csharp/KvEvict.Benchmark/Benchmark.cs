@@ -44,7 +44,7 @@ Report("evict", hand.Evict, n =>
     for (int i = 0; i < n; ++i)
     {
         sequence.Reset();
-        for (int l = 0; l < Layers; ++l) sequence.Capture(l, queries, Window, Tokens - Window);
+        for (int l = 0; l < Layers; ++l) sequence.Observe(l, queries, Window, Tokens - Window);
         sequence.Append(Tokens);
         sequence.Evict(views, workspace);
     }
@@ -161,7 +161,7 @@ internal sealed unsafe class ByHand
         for (int i = 0; i < n; ++i)
         {
             Check(reset(_sequence));
-            for (int l = 0; l < _layers; ++l) Check(capture(_sequence, (uint)l, _queries, 8, 256 - 8));
+            for (int l = 0; l < _layers; ++l) Check(observe(_sequence, (uint)l, _queries, 8, 256 - 8));
             Check(append(_sequence, 256));
             Check(evict(_sequence, _views, (nuint)_layers, null, (void*)_workspace.Address, (nuint)_workspace.Bytes,
                         null));
@@ -190,8 +190,8 @@ internal sealed unsafe class ByHand
     [DllImport(Library, EntryPoint = Prefix + "sequence_reset")]
     private static extern int reset(void* sequence);
 
-    [DllImport(Library, EntryPoint = Prefix + "sequence_capture")]
-    private static extern int capture(void* sequence, uint layer, kvevict_plane* queries, uint rows, uint first);
+    [DllImport(Library, EntryPoint = Prefix + "sequence_observe")]
+    private static extern int observe(void* sequence, uint layer, kvevict_plane* queries, uint rows, uint first);
 
     [DllImport(Library, EntryPoint = Prefix + "sequence_append")]
     private static extern int append(void* sequence, uint tokens);

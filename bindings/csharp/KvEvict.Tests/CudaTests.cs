@@ -37,7 +37,7 @@ public sealed class CudaTests : IDisposable
         KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Evict));
         cpu.Prefill(Tokens);
         gpu.Sequence.SetStream(0);
-        gpu.Sequence.CaptureLayers([gpu.QueryPlane, gpu.QueryPlane], Tokens);
+        gpu.Sequence.ObserveLayers([gpu.QueryPlane, gpu.QueryPlane], Tokens);
         gpu.Sequence.Append(Tokens);
         Assert.Equal(cpu.Evict(), gpu.Sequence.Evict(gpu.Views, workspace));
         AssertSame(cpu, gpu);
@@ -47,8 +47,8 @@ public sealed class CudaTests : IDisposable
         KvPlane nextOnGpu = gpu.QueryPlane with { Offset = next.Offset };
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
-            cpu.Sequence.Capture(l, next, 8);
-            gpu.Sequence.Capture(l, nextOnGpu, 8);
+            cpu.Sequence.Observe(l, next, 8);
+            gpu.Sequence.Observe(l, nextOnGpu, 8);
         }
         cpu.Sequence.Append(8);
         gpu.Sequence.Append(8);
@@ -156,12 +156,12 @@ public sealed class CudaTests : IDisposable
         var withTable = new KvView(SmallModel.KvHeads, view.Keys with { BlockStride = 64 }) { BlockSize = 1 };
         withTable.SetBlockTable(keep);
         RefusesView("BlockTable", withTable);
-        Refuses("queries", () => gpu.Sequence.Capture(0, scores));
-        Refuses("queries", () => gpu.Sequence.Capture(0, new Half[64], 0));
+        Refuses("queries", () => gpu.Sequence.Observe(0, scores));
+        Refuses("queries", () => gpu.Sequence.Observe(0, new Half[64], 0));
         Refuses("queries", () => gpu.Plan.ScoreWindow(scores, view, Tokens, scores, values));
-        Refuses("queries", () => gpu.Sequence.Capture(0, hostQueries, 4));
-        Refuses("queries", () => gpu.Sequence.CaptureLayers([hostQueries, hostQueries], 4));
-        Refuses("rowLse", () => gpu.Sequence.CaptureLse(0, hostLse, 4));
+        Refuses("queries", () => gpu.Sequence.Observe(0, hostQueries, 4));
+        Refuses("queries", () => gpu.Sequence.ObserveLayers([hostQueries, hostQueries], 4));
+        Refuses("rowLse", () => gpu.Sequence.ObserveLse(0, hostLse, 4));
         Refuses("queries", () => gpu.Plan.ScoreWindow(hostQueries, view, Tokens, values, values));
         Refuses("rowLse", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, values, values, rowLse: hostLse));
         Refuses("scores", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, host, values));

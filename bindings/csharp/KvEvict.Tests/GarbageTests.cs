@@ -55,8 +55,8 @@ public sealed unsafe class GarbageTests
         Assert.Equal(0, Allocated(() =>
         {
             sequence.Reset();
-            sequence.CaptureLayers(queryPlanes, Tokens, 0);
-            for (int l = 0; l < layers; ++l) sequence.Capture(l, queries.Span);
+            sequence.ObserveLayers(queryPlanes, Tokens, 0);
+            for (int l = 0; l < layers; ++l) sequence.Observe(l, queries.Span);
             sequence.Append(Tokens);
             sequence.Evict(views, workspace, new KvEvictOptions { ProtectedPositions = [7, 8] });
         }));
@@ -165,7 +165,7 @@ public sealed unsafe class GarbageTests
             GC.Collect(); // native code finds the hooks all the same
             GC.WaitForPendingFinalizers();
             using var cache = new SmallModel("snapkv:budget=24,window=4");
-            for (int l = 0; l < SmallModel.Layers; ++l) _sequence.Capture(l, cache.QueryPlane, Tokens);
+            for (int l = 0; l < SmallModel.Layers; ++l) _sequence.Observe(l, cache.QueryPlane, Tokens);
             _sequence.Append(Tokens);
             using KvWorkspace workspace = _plan.CreateWorkspace(KvOperation.Evict);
             _sequence.Evict(cache.Views, workspace);

@@ -134,7 +134,7 @@ public sealed unsafe class KeepAliveTests : IDisposable
     {
         using var sequence = new KvSequence(_plan);
         using var model = new SmallModel("none");
-        for (int l = 0; l < SmallModel.Layers; ++l) sequence.Capture(l, model.QueryPlane, Tokens);
+        for (int l = 0; l < SmallModel.Layers; ++l) sequence.Observe(l, model.QueryPlane, Tokens);
         sequence.Append(Tokens);
         EvictWith(sequence);
     }

@@ -52,7 +52,7 @@ public class LifetimeTests
             () => model.Plan.LayerBudgets(5), () => new KvSequence(model.Plan),
             () => model.Plan.CreateWorkspace(KvOperation.Evict), () => model.Sequence.Append(1),
             () => _ = model.Sequence.LogicalLength, () => model.Sequence.Reset(),
-            () => model.Sequence.Capture(0, queries, 1), () => _ = model.Queries.Span, () => _ = model.Queries.Address,
+            () => model.Sequence.Observe(0, queries, 1), () => _ = model.Queries.Span, () => _ = model.Queries.Address,
             () => _ = (KvRegion)model.Queries,
             () => _ = (KvRegion)model.Workspace, () => model.Views[0].Validate(1),
         ];
@@ -186,7 +186,7 @@ public class LifetimeTests
         {
             using var model = new SmallModel("snapkv:budget=24,window=4");
             using var sequence = new KvSequence(plan);
-            for (int l = 0; l < SmallModel.Layers; ++l) sequence.Capture(l, model.QueryPlane, 40);
+            for (int l = 0; l < SmallModel.Layers; ++l) sequence.Observe(l, model.QueryPlane, 40);
             sequence.Append(40);
             sequence.Evict(model.Views, model.Workspace);
             results[i] = sequence.KeepPositions(1, 1);

@@ -33,7 +33,7 @@ public class SequenceTests
     }
 
     [Fact]
-    public void Token_by_token_capture_is_chunked_capture()
+    public void Token_by_token_observe_is_chunked_observe()
     {
         using var chunked = new SmallModel("snapkv:budget=24,window=4");
         using var single = new SmallModel("snapkv:budget=24,window=4");
@@ -41,7 +41,7 @@ public class SequenceTests
         for (int t = 0; t < 40; ++t)
         {
             KvPlane row = single.QueryPlane with { Offset = t * single.QueryPlane.TokenStride };
-            for (int l = 0; l < SmallModel.Layers; ++l) single.Sequence.Capture(l, row, 1);
+            for (int l = 0; l < SmallModel.Layers; ++l) single.Sequence.Observe(l, row, 1);
             single.Sequence.Append(1);
         }
         chunked.Evict();
@@ -108,24 +108,24 @@ public class SequenceTests
     }
 
     [Fact]
-    public void Layers_captured_together_are_like_one_after_the_other()
+    public void Layers_observed_together_are_like_one_after_the_other()
     {
         using var one = new SmallModel("snapkv:budget=24,window=4");
         using var all = new SmallModel("snapkv:budget=24,window=4");
         one.Prefill(40);
         KvPlane[] planes = [all.QueryPlane, all.QueryPlane];
-        all.Sequence.CaptureLayers(planes, 30);
-        all.Sequence.CaptureLayers([.. planes.Select(p => p with { Offset = 30 * p.TokenStride })], 10, 30);
+        all.Sequence.ObserveLayers(planes, 30);
+        all.Sequence.ObserveLayers([.. planes.Select(p => p with { Offset = 30 * p.TokenStride })], 10, 30);
         // Refused calls leave what is known.
         KvPlane[] bad = [planes[0] with { Offset = 8 * planes[0].TokenStride }, planes[1] with { HeadDim = 7 }];
         Assert.Contains("layer 1", Assert.Throws<KvEvictException>(
-            () => all.Sequence.CaptureLayers(bad, 10, 30)).Message);
+            () => all.Sequence.ObserveLayers(bad, 10, 30)).Message);
         Assert.Contains("queries_len 1", Assert.Throws<KvEvictException>(
-            () => all.Sequence.CaptureLayers(bad.AsSpan(1), 10, 30)).Message);
+            () => all.Sequence.ObserveLayers(bad.AsSpan(1), 10, 30)).Message);
         bad[1] = planes[1] with { Offset = 60 * planes[1].TokenStride };
         Assert.Contains("queries[1]", Assert.Throws<ArgumentException>(
-            () => all.Sequence.CaptureLayers(bad, 10, 30)).Message);
-        Assert.Throws<ArgumentOutOfRangeException>(() => all.Sequence.CaptureLayers(planes, 10, -1));
+            () => all.Sequence.ObserveLayers(bad, 10, 30)).Message);
+        Assert.Throws<ArgumentOutOfRangeException>(() => all.Sequence.ObserveLayers(planes, 10, -1));
         all.Sequence.Append(40);
         one.Evict();
         all.Evict();
@@ -147,8 +147,8 @@ public class SequenceTests
         float[] rows = spans.Queries.Span[..(40 * Row)].ToArray();
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
-            Capture(l, rows.AsSpan(0, 30 * Row), 0);
-            Capture(l, rows.AsSpan(30 * Row), l == 0 ? 30 : null);
+            Observe(l, rows.AsSpan(0, 30 * Row), 0);
+            Observe(l, rows.AsSpan(30 * Row), l == 0 ? 30 : null);
             if (l == 0) spans.Sequence.Append(30); // where the next rows of layer 1 go by themselves
         }
         spans.Sequence.Append(10);
@@ -158,21 +158,21 @@ public class SequenceTests
             Assert.Equal(planes.Sequence.KeepPositions(l, 1), spans.Sequence.KeepPositions(l, 1));
 
         Assert.Contains("63", Assert.Throws<ArgumentException>(
-            () => Capture(0, rows.AsSpan(0, 63), 0)).Message);
-        Assert.Throws<ArgumentOutOfRangeException>(() => Capture(0, rows, -1));
-        Assert.Throws<KvEvictException>(() => Capture(2, rows, 0));
+            () => Observe(0, rows.AsSpan(0, 63), 0)).Message);
+        Assert.Throws<ArgumentOutOfRangeException>(() => Observe(0, rows, -1));
+        Assert.Throws<KvEvictException>(() => Observe(2, rows, 0));
         var e = Assert.Throws<KvEvictException>(() =>
         {
-            if (dtype == KvDType.F32) spans.Sequence.Capture(0, new Half[Row]);
-            else spans.Sequence.Capture(0, rows);
+            if (dtype == KvDType.F32) spans.Sequence.Observe(0, new Half[Row]);
+            else spans.Sequence.Observe(0, rows);
         });
         Assert.Contains("dtype", e.Message);
 
-        void Capture(int layer, ReadOnlySpan<float> values, int? first)
+        void Observe(int layer, ReadOnlySpan<float> values, int? first)
         {
-            if (dtype == KvDType.F32) spans.Sequence.Capture(layer, values, first);
-            else if (dtype == KvDType.F16) spans.Sequence.Capture(layer, SmallModel.ToHalf(values), first);
-            else spans.Sequence.Capture(layer, SmallModel.ToBF16(values), first);
+            if (dtype == KvDType.F32) spans.Sequence.Observe(layer, values, first);
+            else if (dtype == KvDType.F16) spans.Sequence.Observe(layer, SmallModel.ToHalf(values), first);
+            else spans.Sequence.Observe(layer, SmallModel.ToBF16(values), first);
         }
     }
 
@@ -202,8 +202,8 @@ public class SequenceTests
         using var lse = new KvPinnedMemory<float>(SmallModel.QueryHeads * 40);
         model.Sequence.SetStream(0);
         model.Prefill(40);
-        model.Sequence.CaptureLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 40, 0);
-        model.Sequence.CaptureLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 0);
+        model.Sequence.ObserveLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 40, 0);
+        model.Sequence.ObserveLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 0);
         model.Context.Prepare(model.Plan);
         model.Context.Prepare();
         Assert.Equal(40, model.Sequence.LogicalLength);
@@ -250,7 +250,7 @@ public class SequenceTests
         Assert.Throws<ArgumentOutOfRangeException>(() => s.Append(-1));
         Assert.Throws<ArgumentOutOfRangeException>(() => s.StoredLength(-1));
         Assert.Throws<KvEvictException>(() => s.StoredLength(SmallModel.Layers));
-        Assert.Throws<ArgumentOutOfRangeException>(() => s.Capture(0, model.QueryPlane, 1, -1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => s.Observe(0, model.QueryPlane, 1, -1));
         Assert.Throws<ArgumentException>(() => s.KeepPositions(0, 0, new int[39]));
         Assert.Equal(40, s.KeepPositions(0, 0, new int[41]));
         Assert.Equal(Enumerable.Range(0, 40), Enumerable.Range(0, 40).Select(slot => model.TokenInSlot(1, 1, slot)));

@@ -63,7 +63,7 @@ internal sealed class SmallModel : IDisposable
 
     public void Prefill(int tokens)
     {
-        for (int l = 0; l < Layers; ++l) Sequence.Capture(l, QueryPlane, tokens, 0);
+        for (int l = 0; l < Layers; ++l) Sequence.Observe(l, QueryPlane, tokens, 0);
         Sequence.Append(tokens);
     }
 

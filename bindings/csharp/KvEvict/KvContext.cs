@@ -7,7 +7,7 @@ namespace KvEvict;
 /// sequences made from it stay usable after it is disposed.
 /// </summary>
 /// <example>
-/// Score, select and compact the cache of a model whose last 32 queries were captured:
+/// Score, select and compact the cache of a model whose last 32 queries were observed:
 /// <code>
 /// using var context = new KvContext();
 /// var model = new KvGeometry { Layers = 1, QueryHeads = 8, KvHeads = 2, KeyHeadDim = 64, ValueHeadDim = 64,
@@ -21,7 +21,7 @@ namespace KvEvict;
 /// var q = new float[4096 * 8 * 64];
 /// var view = new KvView(2, KvPlane.TokenMajor(k, 2, 64), KvPlane.TokenMajor(v, 2, 64));
 ///
-/// sequence.Capture(layer: 0, q, firstPosition: 0);
+/// sequence.Observe(layer: 0, q, firstPosition: 0);
 /// sequence.Append(4096);
 /// sequence.Evict([view], workspace);
 /// Console.WriteLine($"next: slot {sequence.StoredLength(0)}, position {sequence.LogicalLength}");

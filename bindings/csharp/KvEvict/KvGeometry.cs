@@ -21,7 +21,7 @@ public sealed record KvGeometry
     /// <summary>Most slots a layer will ever hold.</summary>
     public required int MaxTokens { get; init; }
 
-    /// <summary>Element type of the queries handed to capture and score.</summary>
+    /// <summary>Element type of the queries handed to observe and score.</summary>
     public KvDType QueryType { get; init; } = KvDType.F32;
 
     /// <summary>Element type of the keys.</summary>

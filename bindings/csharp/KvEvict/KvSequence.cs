@@ -67,14 +67,14 @@ public sealed unsafe class KvSequence : IDisposable
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The plane does not match the geometry.</exception>
-    public void Capture(int layer, KvPlane queries, int rowCount, int firstPosition) =>
-        Capture(layer, queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
+    public void Observe(int layer, KvPlane queries, int rowCount, int firstPosition) =>
+        Observe(layer, queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
 
     /// <summary>As the other overload, from the sequence's logical length on.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="queries">[query heads, rows, key dim] after RoPE; copied.</param>
     /// <param name="rowCount">Rows; 0 does nothing.</param>
-    public void Capture(int layer, KvPlane queries, int rowCount) => Capture(layer, queries, rowCount, NextPosition);
+    public void Observe(int layer, KvPlane queries, int rowCount) => Observe(layer, queries, rowCount, NextPosition);
 
     /// <summary>
     /// As the other overloads, of rows that lie packed in any memory of the host's. For contexts on the CPU.
@@ -87,19 +87,19 @@ public sealed unsafe class KvSequence : IDisposable
     /// <exception cref="ArgumentException">These are no whole rows.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The geometry's queries are of another type.</exception>
-    public void Capture(int layer, ReadOnlySpan<float> queries, int? firstPosition = null) =>
-        Capture(layer, queries, KvDType.F32, firstPosition);
+    public void Observe(int layer, ReadOnlySpan<float> queries, int? firstPosition = null) =>
+        Observe(layer, queries, KvDType.F32, firstPosition);
 
-    /// <inheritdoc cref="Capture(int, ReadOnlySpan{float}, int?)"/>
-    public void Capture(int layer, ReadOnlySpan<Half> queries, int? firstPosition = null) =>
-        Capture(layer, queries, KvDType.F16, firstPosition);
+    /// <inheritdoc cref="Observe(int, ReadOnlySpan{float}, int?)"/>
+    public void Observe(int layer, ReadOnlySpan<Half> queries, int? firstPosition = null) =>
+        Observe(layer, queries, KvDType.F16, firstPosition);
 
-    /// <inheritdoc cref="Capture(int, ReadOnlySpan{float}, int?)"/>
-    public void Capture(int layer, ReadOnlySpan<ushort> queries, int? firstPosition = null) =>
-        Capture(layer, queries, KvDType.BF16, firstPosition);
+    /// <inheritdoc cref="Observe(int, ReadOnlySpan{float}, int?)"/>
+    public void Observe(int layer, ReadOnlySpan<ushort> queries, int? firstPosition = null) =>
+        Observe(layer, queries, KvDType.BF16, firstPosition);
 
     /// <summary>
-    /// Shows the query rows of one chunk in every layer: <see cref="Capture(int, KvPlane, int, int)"/> for all layers
+    /// Shows the query rows of one chunk in every layer: <see cref="Observe(int, KvPlane, int, int)"/> for all layers
     /// or, if one is refused, for none.
     /// </summary>
     /// <remarks>On CUDA one launch, where the strides of all layers are the same.</remarks>
@@ -109,17 +109,17 @@ public sealed unsafe class KvSequence : IDisposable
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">A plane does not match the geometry, or their number is wrong.</exception>
-    public void CaptureLayers(ReadOnlySpan<KvPlane> queries, int rowCount, int firstPosition) =>
-        CaptureLayers(queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
+    public void ObserveLayers(ReadOnlySpan<KvPlane> queries, int rowCount, int firstPosition) =>
+        ObserveLayers(queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
 
     /// <summary>As the other overload, from the sequence's logical length on.</summary>
     /// <param name="queries">One per layer, [query heads, rows, key dim] after RoPE; copied.</param>
     /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
-    public void CaptureLayers(ReadOnlySpan<KvPlane> queries, int rowCount) =>
-        CaptureLayers(queries, rowCount, NextPosition);
+    public void ObserveLayers(ReadOnlySpan<KvPlane> queries, int rowCount) =>
+        ObserveLayers(queries, rowCount, NextPosition);
 
     /// <summary>
-    /// Shows the log-sum-exps of query rows that were captured before; they save CUDA a pass over the keys.
+    /// Shows the log-sum-exps of query rows that were observed before; they save CUDA a pass over the keys.
     /// </summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="rowLse">Floats [query heads, rows], one element per row; copied.</param>
@@ -127,15 +127,15 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="firstPosition">Position of row 0.</param>
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    public void CaptureLse(int layer, KvPlane rowLse, int rowCount, int firstPosition) =>
-        CaptureLse(layer, rowLse, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
+    public void ObserveLse(int layer, KvPlane rowLse, int rowCount, int firstPosition) =>
+        ObserveLse(layer, rowLse, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
 
     /// <summary>As the other overload, from the sequence's logical length on.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="rowLse">Floats [query heads, rows], one element per row; copied.</param>
     /// <param name="rowCount">Rows; 0 does nothing.</param>
-    public void CaptureLse(int layer, KvPlane rowLse, int rowCount) =>
-        CaptureLse(layer, rowLse, rowCount, NextPosition);
+    public void ObserveLse(int layer, KvPlane rowLse, int rowCount) =>
+        ObserveLse(layer, rowLse, rowCount, NextPosition);
 
     /// <summary>Notes that the engine stored more rows in every layer, each at the layer's next slot.</summary>
     /// <param name="tokenCount">Tokens.</param>
@@ -144,7 +144,7 @@ public sealed unsafe class KvSequence : IDisposable
         Native.kvevict_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)));
 
     /// <summary>
-    /// Notes that a CUDA graph ran once more which captured (from the logical length on, in every layer) and
+    /// Notes that a CUDA graph ran once more which observed (from the logical length on, in every layer) and
     /// appended so many tokens.
     /// </summary>
     /// <param name="tokenCount">Tokens.</param>
@@ -173,7 +173,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
-    /// A view that cannot be, too few captured queries, a budget smaller than what must stay; nothing was moved.
+    /// A view that cannot be, too few observed queries, a budget smaller than what must stay; nothing was moved.
     /// </exception>
     public KvEvictReport Evict(ReadOnlySpan<KvView> views, KvRegion workspace, KvEvictOptions options = default)
     {
@@ -302,27 +302,27 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>Releases it; on CUDA its work must have run. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void Capture(int layer, KvPlane queries, int rowCount, uint firstPosition)
+    private void Observe(int layer, KvPlane queries, int rowCount, uint firstPosition)
     {
         queries.CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads);
         kvevict_plane native = queries.ToNative(_plan.Context, nameof(queries));
-        Native.kvevict_sequence_capture(Handle, Check.Count(layer, nameof(layer)), &native,
+        Native.kvevict_sequence_observe(Handle, Check.Count(layer, nameof(layer)), &native,
                                         Check.Count(rowCount, nameof(rowCount)), firstPosition);
         GC.KeepAlive(queries.Region.Owner);
     }
 
-    private void Capture<T>(int layer, ReadOnlySpan<T> queries, KvDType dtype, int? firstPosition) where T : unmanaged
+    private void Observe<T>(int layer, ReadOnlySpan<T> queries, KvDType dtype, int? firstPosition) where T : unmanaged
     {
         _plan.Context.RefuseHostMemory(nameof(queries));
         uint first = firstPosition is { } position ? Check.Count(position, nameof(firstPosition)) : NextPosition;
         fixed (T* rows = queries)
         {
             kvevict_plane native = _plan.Geometry.QueryRows(rows, queries.Length, dtype, out int rowCount);
-            Native.kvevict_sequence_capture(Handle, Check.Count(layer, nameof(layer)), &native, (uint)rowCount, first);
+            Native.kvevict_sequence_observe(Handle, Check.Count(layer, nameof(layer)), &native, (uint)rowCount, first);
         }
     }
 
-    private void CaptureLayers(ReadOnlySpan<KvPlane> queries, int rowCount, uint firstPosition)
+    private void ObserveLayers(ReadOnlySpan<KvPlane> queries, int rowCount, uint firstPosition)
     {
         Span<kvevict_plane> native = queries.Length <= MaxStackLayers
             ? stackalloc kvevict_plane[queries.Length]
@@ -334,17 +334,17 @@ public sealed unsafe class KvSequence : IDisposable
         }
         fixed (kvevict_plane* planes = native)
         {
-            Native.kvevict_sequence_capture_layers(Handle, planes, (nuint)queries.Length,
+            Native.kvevict_sequence_observe_layers(Handle, planes, (nuint)queries.Length,
                                                    Check.Count(rowCount, nameof(rowCount)), firstPosition);
         }
         foreach (ref readonly KvPlane plane in queries) GC.KeepAlive(plane.Region.Owner);
     }
 
-    private void CaptureLse(int layer, KvPlane rowLse, int rowCount, uint firstPosition)
+    private void ObserveLse(int layer, KvPlane rowLse, int rowCount, uint firstPosition)
     {
         rowLse.CheckRows(nameof(rowLse), rowCount, _plan.Geometry.QueryHeads);
         kvevict_plane native = rowLse.ToNative(_plan.Context, nameof(rowLse));
-        Native.kvevict_sequence_capture_lse(Handle, Check.Count(layer, nameof(layer)), &native,
+        Native.kvevict_sequence_observe_lse(Handle, Check.Count(layer, nameof(layer)), &native,
                                             Check.Count(rowCount, nameof(rowCount)), firstPosition);
         GC.KeepAlive(rowLse.Region.Owner);
     }

@@ -36,9 +36,9 @@ static kvevict_plane rows(const float* data, int heads) {
 }
 
 /* Shows n rows of the query log. */
-static void capture(engine* e, int layer, uint32_t first, uint32_t n) {
+static void observe(engine* e, int layer, uint32_t first, uint32_t n) {
   kvevict_plane queries = rows(e->q[layer][first], QH);
-  check(kvevict_sequence_capture(e->seq, layer, &queries, n, first));
+  check(kvevict_sequence_observe(e->seq, layer, &queries, n, first));
 }
 
 static void attend(engine* e, int layer, uint32_t n_slots, const float* q) {
@@ -74,7 +74,7 @@ static uint32_t step(engine* e, uint32_t token) {
       e->k[l][slot][i] = e->x[(7 * i + l) % X];
       e->v[l][slot][i] = e->x[(3 * i + 2 * l + 5) % X];
     }
-    capture(e, l, position, 1);
+    observe(e, l, position, 1);
     attend(e, l, slot + 1, q);
   }
   check(kvevict_sequence_append(e->seq, 1));
@@ -85,7 +85,7 @@ static uint32_t step(engine* e, uint32_t token) {
 /* Before an eviction the cache has every row: start over and show what stays. */
 static void take_back(engine* e, uint32_t n_tokens) {
   check(kvevict_sequence_reset(e->seq));
-  for (int l = 0; l < L; ++l) capture(e, l, 0, n_tokens);
+  for (int l = 0; l < L; ++l) observe(e, l, 0, n_tokens);
   check(kvevict_sequence_append(e->seq, n_tokens));
 }
 

@@ -101,7 +101,7 @@ func (h *byHand) evict(n int) {
 	for i := 0; i < n; i++ {
 		ok(C.kvevict_sequence_reset(h.sequence))
 		for l := 0; l < layers; l++ {
-			ok(C.kvevict_sequence_capture(h.sequence, C.uint32_t(l), h.queries, window, tokens-window))
+			ok(C.kvevict_sequence_observe(h.sequence, C.uint32_t(l), h.queries, window, tokens-window))
 		}
 		ok(C.kvevict_sequence_append(h.sequence, tokens))
 		ok(C.kvevict_sequence_evict(h.sequence, h.views, layers, nil, h.workspace, h.evicting, nil))

@@ -89,7 +89,7 @@ func main() {
 		for i := 0; i < n; i++ {
 			check(sequence.Reset())
 			for l := 0; l < layers; l++ {
-				check(sequence.Capture(l, &queries, window, tokens-window))
+				check(sequence.Observe(l, &queries, window, tokens-window))
 			}
 			check(sequence.Append(tokens))
 			must(sequence.Evict(views, nil, workspace))

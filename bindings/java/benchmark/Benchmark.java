@@ -37,7 +37,7 @@ final class Benchmark {
 
   private static native void handReset();
 
-  private static native void handCapture(int layer);
+  private static native void handObserve(int layer);
 
   private static native void handAppend();
 
@@ -98,7 +98,7 @@ final class Benchmark {
         for (int i = 0; i < n; ++i) {
           handReset();
           for (int l = 0; l < LAYERS; ++l) {
-            handCapture(l);
+            handObserve(l);
           }
           handAppend();
           handEvict(workspace, workspace.capacity());
@@ -107,7 +107,7 @@ final class Benchmark {
         for (int i = 0; i < n; ++i) {
           sequence.reset();
           for (int l = 0; l < LAYERS; ++l) {
-            sequence.capture(l, queries, WINDOW, TOKENS - WINDOW);
+            sequence.observe(l, queries, WINDOW, TOKENS - WINDOW);
           }
           sequence.append(TOKENS);
           sequence.evict(views, workspace);

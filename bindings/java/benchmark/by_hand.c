@@ -89,11 +89,11 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handReset(JNIEnv* env,
   check(env, kvevict_sequence_reset(sequence));
 }
 
-JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handCapture(JNIEnv* env,
+JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handObserve(JNIEnv* env,
                                                               jclass owner,
                                                               jint layer) {
   (void)owner;
-  check(env, kvevict_sequence_capture(sequence, (uint32_t)layer, &queries,
+  check(env, kvevict_sequence_observe(sequence, (uint32_t)layer, &queries,
                                       WINDOW, TOKENS - WINDOW));
 }
 

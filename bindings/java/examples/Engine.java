@@ -53,8 +53,8 @@ final class Engine {
   }
 
   /** Shows n rows of the query log. */
-  void capture(int layer, int first, int n) {
-    sequence.capture(layer, rows(q[layer], QH).from((long) first * X * 4), n, first);
+  void observe(int layer, int first, int n) {
+    sequence.observe(layer, rows(q[layer], QH).from((long) first * X * 4), n, first);
   }
 
   void attend(int layer, int slots, int queries) {
@@ -94,7 +94,7 @@ final class Engine {
         k[l].put(slot * KV + i, x[(7 * i + l) % X]);
         v[l].put(slot * KV + i, x[(3 * i + 2 * l + 5) % X]);
       }
-      capture(l, position, 1);
+      observe(l, position, 1);
       attend(l, slot + 1, position * X);
     }
     sequence.append(1);
@@ -109,7 +109,7 @@ final class Engine {
     IntStream.range(0, PROMPT).forEach(i -> step(token(i)));
     IntStream.range(0, GUESSED).forEach(i -> step(token(1000 + i)));
     sequence.reset(); // the cache has every row still: start over and show what stays
-    IntStream.range(0, L).forEach(l -> capture(l, 0, PROMPT));
+    IntStream.range(0, L).forEach(l -> observe(l, 0, PROMPT));
     sequence.append(PROMPT);
     int token = 0;
     for (int i = PROMPT; i < PROMPT + GUESSED; ++i) {

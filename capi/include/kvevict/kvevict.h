@@ -23,7 +23,7 @@
  *   a sequence its plan. So handles may be destroyed in any order, and NULL may
  *   be destroyed.
  * - Memory: create functions allocate through the context's hooks. Executing
- *   calls (score, select, compact, reorder, capture, append, evict) allocate
+ *   calls (score, select, compact, reorder, observe, append, evict) allocate
  *   nothing, take no lock, print nothing and read no environment; their scratch
  *   is the caller's workspace. One call at a time may use a workspace; on CUDA
  *   a call uses it until the stream has passed the call, so that calls on two
@@ -806,7 +806,7 @@ typedef struct kvevict_geometry {
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
   /** Elements of a value row; 0 if opaque. 0 with another v_dtype: no V. */
   uint32_t v_head_dim;
-  kvevict_dtype q_dtype; /**< Of the queries handed to capture and score. */
+  kvevict_dtype q_dtype; /**< Of the queries handed to observe and score. */
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
   uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
@@ -1189,26 +1189,26 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         (opaque queries). Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_sequence_capture(
+KVEVICT_API kvevict_status kvevict_sequence_observe(
     kvevict_sequence* sequence, uint32_t layer, const kvevict_plane* queries,
     uint32_t n_rows, uint32_t first_position) KVEVICT_NOEXCEPT;
 
 /**
- * Shows the query rows of one chunk in every layer: kvevict_sequence_capture()
+ * Shows the query rows of one chunk in every layer: kvevict_sequence_observe()
  * for all layers, or an error and for none.
  *
  * For engines that have a step's queries of all layers at once. On CUDA that is
  * one launch, where the planes of all layers have the same strides.
  *
  * @param[in] queries         [queries_len] planes, layer l's at [l], each as for
- *                            kvevict_sequence_capture(); rows are copied.
+ *                            kvevict_sequence_observe(); rows are copied.
  * @param[in] queries_len     The geometry's n_layers.
  * @param[in] n_rows          Of each layer; 0 is valid and does nothing.
  * @param[in] first_position  Position of row 0, or KVEVICT_POSITION_NEXT.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         (opaque queries). Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_sequence_capture_layers(
+KVEVICT_API kvevict_status kvevict_sequence_observe_layers(
     kvevict_sequence* sequence, const kvevict_plane* queries,
     size_t queries_len, uint32_t n_rows,
     uint32_t first_position) KVEVICT_NOEXCEPT;
@@ -1223,11 +1223,11 @@ KVEVICT_API kvevict_status kvevict_sequence_capture_layers(
  * @param[in] layer           < n_layers.
  * @param[in] row_lse         f32 [n_q_heads, n_rows], head_dim 1; copied.
  * @param[in] n_rows          0 is valid and does nothing.
- * @param[in] first_position  As for kvevict_sequence_capture(): of rows that
- *                            were captured before.
+ * @param[in] first_position  As for kvevict_sequence_observe(): of rows that
+ *                            were observed before.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_sequence_capture_lse(
+KVEVICT_API kvevict_status kvevict_sequence_observe_lse(
     kvevict_sequence* sequence, uint32_t layer, const kvevict_plane* row_lse,
     uint32_t n_rows, uint32_t first_position) KVEVICT_NOEXCEPT;
 
@@ -1242,7 +1242,7 @@ KVEVICT_API kvevict_status kvevict_sequence_append(
     kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
 
 /**
- * Notes on the host that a graph ran once more which captured, with
+ * Notes on the host that a graph ran once more which observed, with
  * KVEVICT_POSITION_NEXT and in every layer, n_tokens query rows and appended
  * n_tokens. The device has counted already. Log-sum-exps are not counted: a
  * window with rows of replays is scored without them.
@@ -1260,9 +1260,9 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * their slots.
  *
  * Exact down to the logical length at the last eviction; what was evicted does
- * not come back. Captured queries of the tokens are forgotten, and so are the
+ * not come back. Observed queries of the tokens are forgotten, and so are the
  * older ones that they pushed out of the window: an eviction may want some of
- * them captured again.
+ * them observed again.
  *
  * @param[in] n_tokens  The logical length to return to; the present one does
  *                      nothing.
@@ -1344,7 +1344,7 @@ typedef struct kvevict_evict_report {
  * @param[in]  workspace  kvevict_plan_workspace_bytes() for EVICT.
  * @param[out] report     NULL, or report->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
- *         planes that the geometry has, too few captured queries, a budget smaller than what must stay, layers of
+ *         planes that the geometry has, too few observed queries, a budget smaller than what must stay, layers of
  *         unequal length under scope MODEL); KVEVICT_ERROR_UNSUPPORTED (the
  *         policy must score keys that cannot be read, or tokens of the window
  *         are gone already, which keep_window 0 allows). Since: 0.1

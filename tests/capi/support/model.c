@@ -155,15 +155,15 @@ void test_model_append(test_model* model, uint32_t n) {
   model->n_seen += n;
 }
 
-void test_model_capture(test_model* model, uint32_t first, uint32_t n) {
+void test_model_observe(test_model* model, uint32_t first, uint32_t n) {
   for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
     const kvevict_plane queries = test_model_queries(model, l, first);
-    EXPECT_OK(kvevict_sequence_capture(model->sequence, l, &queries, n, first));
+    EXPECT_OK(kvevict_sequence_observe(model->sequence, l, &queries, n, first));
   }
 }
 
 void test_model_step(test_model* model, uint32_t n) {
-  test_model_capture(model, model->n_seen, n);
+  test_model_observe(model, model->n_seen, n);
   test_model_append(model, n);
 }
 

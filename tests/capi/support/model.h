@@ -65,10 +65,10 @@ kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
 /* Stores the rows of the next n tokens in every layer and notes them. */
 void test_model_append(test_model* model, uint32_t n);
 
-/* Captures the query rows of [first, first + n) in every layer. */
-void test_model_capture(test_model* model, uint32_t first, uint32_t n);
+/* Observes the query rows of [first, first + n) in every layer. */
+void test_model_observe(test_model* model, uint32_t first, uint32_t n);
 
-/* Capture and append of the next n tokens. */
+/* Observe and append of the next n tokens. */
 void test_model_step(test_model* model, uint32_t n);
 
 /* Evicts, in a workspace full of guard bytes, and checks its end afterwards. */

@@ -72,7 +72,7 @@ uint Step(uint token)
             key[i] = x[(7 * i + l) % X];
             value[i] = x[(3 * i + 2 * l + 5) % X];
         }
-        Capture(l, position, 1);
+        Observe(l, position, 1);
         Attend(l, slot + 1, query);
     }
     sequence.Append(1);
@@ -82,8 +82,8 @@ uint Step(uint token)
 }
 
 // Shows rows of the query log.
-void Capture(int layer, int first, int count) =>
-    sequence.Capture(layer, q[layer].AsSpan(first * X, count * X), first);
+void Observe(int layer, int first, int count) =>
+    sequence.Observe(layer, q[layer].AsSpan(first * X, count * X), first);
 
 void Attend(int layer, int slots, ReadOnlySpan<float> query)
 {
@@ -115,6 +115,6 @@ void Attend(int layer, int slots, ReadOnlySpan<float> query)
 void TakeBack(int count)
 {
     sequence.Reset();
-    for (int l = 0; l < Layers; ++l) Capture(l, 0, count);
+    for (int l = 0; l < Layers; ++l) Observe(l, 0, count);
     sequence.Append(count);
 }

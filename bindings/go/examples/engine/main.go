@@ -46,10 +46,10 @@ func rows(data []float32, heads int) kvevict.Plane {
 	}
 }
 
-// capture shows n rows of the query log.
-func (e *engine) capture(layer, first, n int) {
+// observe shows n rows of the query log.
+func (e *engine) observe(layer, first, n int) {
 	queries := rows(e.q[layer][first*x:], qHeads)
-	check(e.sequence.Capture(layer, &queries, n, first))
+	check(e.sequence.Observe(layer, &queries, n, first))
 }
 
 func (e *engine) attend(layer, nSlots int, q []float32) {
@@ -90,7 +90,7 @@ func (e *engine) step(token uint32) uint32 {
 			e.k[l][slot*kv+i] = float32(e.x[(7*i+l)%x])
 			e.v[l][slot*kv+i] = float32(e.x[(3*i+2*l+5)%x])
 		}
-		e.capture(l, position, 1)
+		e.observe(l, position, 1)
 		e.attend(l, slot+1, q)
 	}
 	check(e.sequence.Append(1))
@@ -129,7 +129,7 @@ func main() {
 	e.feed(1000, guessed)
 	check(e.sequence.Reset()) // the cache has every row still: start over, show what stays
 	for l := range views {
-		e.capture(l, 0, prompt)
+		e.observe(l, 0, prompt)
 	}
 	check(e.sequence.Append(prompt))
 	token := e.feed(prompt, guessed)

@@ -97,9 +97,9 @@ extern uintptr_t _wrap_kvevict_sequence_create_native_03ab5cf35b2089f2(uintptr_t
 extern uintptr_t _wrap_kvevict_sequence_set_stream_native_03ab5cf35b2089f2(uintptr_t arg1, uintptr_t arg2);
 extern void _wrap_kvevict_sequence_destroy_native_03ab5cf35b2089f2(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_reset_native_03ab5cf35b2089f2(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_sequence_capture_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_capture_layers_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_capture_lse_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_observe_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_observe_layers_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_observe_lse_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
 extern uintptr_t _wrap_kvevict_sequence_append_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_replayed_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2);
@@ -711,14 +711,14 @@ func Kvevict_sequence_reset(arg1 uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_sequence_capture(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32) (_swig_ret error) {
+func Kvevict_sequence_observe(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_capture_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -728,14 +728,14 @@ func Kvevict_sequence_capture(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint3
 	return swig_r_1
 }
 
-func Kvevict_sequence_capture_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg4 uint32, arg5 uint32) (_swig_ret error) {
+func Kvevict_sequence_observe_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg4 uint32, arg5 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_capture_layers_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_layers_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -745,14 +745,14 @@ func Kvevict_sequence_capture_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg
 	return swig_r_1
 }
 
-func Kvevict_sequence_capture_lse(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32) (_swig_ret error) {
+func Kvevict_sequence_observe_lse(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_capture_lse_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_lse_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -878,7 +878,7 @@ intgo _wrap_kvevict_sequence_reset_native_03ab5cf35b2089f2(kvevict_sequence *_sw
 }
 
 
-intgo _wrap_kvevict_sequence_capture_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
+intgo _wrap_kvevict_sequence_observe_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_plane *arg3 = (kvevict_plane *) 0 ;
@@ -893,13 +893,13 @@ intgo _wrap_kvevict_sequence_capture_native_03ab5cf35b2089f2(kvevict_sequence *_
   arg4 = (uint32_t)_swig_go_3;
   arg5 = (uint32_t)_swig_go_4;
   
-  result = (kvevict_status)kvevict_sequence_capture(arg1,arg2,(struct kvevict_plane const *)arg3,arg4,arg5);
+  result = (kvevict_status)kvevict_sequence_observe(arg1,arg2,(struct kvevict_plane const *)arg3,arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_capture_layers_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, kvevict_plane *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4) {
+intgo _wrap_kvevict_sequence_observe_layers_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, kvevict_plane *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_plane *arg2 = (kvevict_plane *) 0 ;
   size_t arg3 ;
@@ -914,13 +914,13 @@ intgo _wrap_kvevict_sequence_capture_layers_native_03ab5cf35b2089f2(kvevict_sequ
   arg4 = (uint32_t)_swig_go_3;
   arg5 = (uint32_t)_swig_go_4;
   
-  result = (kvevict_status)kvevict_sequence_capture_layers(arg1,(struct kvevict_plane const *)arg2,arg3,arg4,arg5);
+  result = (kvevict_status)kvevict_sequence_observe_layers(arg1,(struct kvevict_plane const *)arg2,arg3,arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_capture_lse_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
+intgo _wrap_kvevict_sequence_observe_lse_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_plane *arg3 = (kvevict_plane *) 0 ;
@@ -935,7 +935,7 @@ intgo _wrap_kvevict_sequence_capture_lse_native_03ab5cf35b2089f2(kvevict_sequenc
   arg4 = (uint32_t)_swig_go_3;
   arg5 = (uint32_t)_swig_go_4;
   
-  result = (kvevict_status)kvevict_sequence_capture_lse(arg1,arg2,(struct kvevict_plane const *)arg3,arg4,arg5);
+  result = (kvevict_status)kvevict_sequence_observe_lse(arg1,arg2,(struct kvevict_plane const *)arg3,arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

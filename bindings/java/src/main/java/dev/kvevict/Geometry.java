@@ -179,7 +179,7 @@ public final class Geometry {
     /**
      * The element types.
      *
-     * @param query of the queries handed to capture and score
+     * @param query of the queries handed to observe and score
      * @param key of the keys
      * @param value of the values
      * @return this

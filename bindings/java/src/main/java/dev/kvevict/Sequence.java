@@ -66,12 +66,12 @@ public final class Sequence extends Handle {
    * @param nRows 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    */
-  public void capture(int layer, Plane queries, int nRows, int firstPosition) {
+  public void observe(int layer, Plane queries, int nRows, int firstPosition) {
     queries.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "queries");
     long sequence = enterAlone();
     try {
       Plane.write(queries, arguments.seek(0));
-      Native.kvevict_sequence_capture(sequence, layer, arguments.address, nRows, firstPosition);
+      Native.kvevict_sequence_observe(sequence, layer, arguments.address, nRows, firstPosition);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
@@ -80,14 +80,14 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * Shows the query rows of one chunk in every layer: {@link #capture} for all layers or, if one is
+   * Shows the query rows of one chunk in every layer: {@link #observe} for all layers or, if one is
    * refused, for none. On CUDA one launch, where the strides of all layers are the same.
    *
    * @param queries one per layer: [nQHeads, nRows] rows, after RoPE; copied
    * @param nRows of each layer; 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    */
-  public void captureLayers(List<Plane> queries, int nRows, int firstPosition) {
+  public void observeLayers(List<Plane> queries, int nRows, int firstPosition) {
     Memory.count(nRows, "nRows");
     Plane[] planes = queries.toArray(new Plane[0]);
     if (planes.length != geometry.nLayers()) {
@@ -103,7 +103,7 @@ public final class Sequence extends Handle {
       for (Plane plane : planes) {
         Plane.write(plane, arguments);
       }
-      Native.kvevict_sequence_capture_layers(
+      Native.kvevict_sequence_observe_layers(
           sequence, arguments.address, planes.length, nRows, firstPosition);
     } finally {
       leave();
@@ -118,14 +118,14 @@ public final class Sequence extends Handle {
    * @param layer which
    * @param rowLse [nQHeads, nRows] f32, headDim 1; copied
    * @param nRows 0 does nothing
-   * @param firstPosition as for {@link #capture}: of rows that were captured before
+   * @param firstPosition as for {@link #observe}: of rows that were observed before
    */
-  public void captureLse(int layer, Plane rowLse, int nRows, int firstPosition) {
+  public void observeLse(int layer, Plane rowLse, int nRows, int firstPosition) {
     rowLse.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "rowLse");
     long sequence = enterAlone();
     try {
       Plane.write(rowLse, arguments.seek(0));
-      Native.kvevict_sequence_capture_lse(
+      Native.kvevict_sequence_observe_lse(
           sequence, layer, arguments.address, nRows, firstPosition);
     } finally {
       leave();
@@ -151,7 +151,7 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * Notes on the host that a graph ran once more which captured and appended.
+   * Notes on the host that a graph ran once more which observed and appended.
    *
    * @param nTokens how many
    */

@@ -16,7 +16,7 @@
  *   ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
  *   List<View> views = new ArrayList<>();
  *   for (int layer = 0; layer < LAYERS; ++layer) { // q, k, v: direct FloatBuffer[], [token, head, D]
- *     sequence.capture(layer, Plane.of(q[layer], DType.F32, D, QH * D * 4, D * 4), N, 0);
+ *     sequence.observe(layer, Plane.of(q[layer], DType.F32, D, QH * D * 4, D * 4), N, 0);
  *     views.add(View.of(KVH,
  *         Plane.of(k[layer], DType.F32, D, KVH * D * 4, D * 4),
  *         Plane.of(v[layer], DType.F32, D, KVH * D * 4, D * 4)));

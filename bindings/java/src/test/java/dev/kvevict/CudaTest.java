@@ -142,7 +142,7 @@ final class CudaTest {
         }
       };
       for (int layer = 0; layer < LAYERS; ++layer) {
-        sequence.capture(layer, queries.get(layer), 40, 0);
+        sequence.observe(layer, queries.get(layer), 40, 0);
       }
       sequence.append(40);
       evict.run();
@@ -153,14 +153,14 @@ final class CudaTest {
           k[layer].put(slot * ROW, Caches.random(ROW, 100 * t + layer), 0, ROW);
           v[layer].put(slot * ROW, Caches.random(ROW, 200 * t + layer), 0, ROW);
         }
-        sequence.captureLayers(from(queries, t), 1, Sequence.POSITION_NEXT);
+        sequence.observeLayers(from(queries, t), 1, Sequence.POSITION_NEXT);
         sequence.append(1);
       }
       evict.run();
 
       sequence.append(3); // a wrong branch
       sequence.trim(61);
-      sequence.captureLayers(from(queries, 57), 4, 57);
+      sequence.observeLayers(from(queries, 57), 4, 57);
       evict.run();
     }
     return seen;

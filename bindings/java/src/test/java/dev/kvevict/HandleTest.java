@@ -44,7 +44,7 @@ final class HandleTest {
     Check.fails(closed, () -> plan.workspaceBytes(Operation.EVICT), "this Plan is closed");
     Check.fails(closed, plan::newSequence, "this Plan is closed");
     Check.fails(closed, sequence::logicalLength, "this Sequence is closed");
-    Check.fails(closed, () -> sequence.capture(0, Caches.plane(Caches.floats(32), 4), 1, 0),
+    Check.fails(closed, () -> sequence.observe(0, Caches.plane(Caches.floats(32), 4), 1, 0),
         "this Sequence is closed");
     Check.fails(closed, () -> view.validate(0), "this View is closed");
     try (Context open = Context.create()) {

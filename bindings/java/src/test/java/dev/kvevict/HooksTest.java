@@ -229,7 +229,7 @@ final class HooksTest {
       int row = Caches.KVH * Caches.D;
       List<View> views = new ArrayList<>();
       for (int layer = 0; layer < 2; ++layer) {
-        sequence.capture(
+        sequence.observe(
             layer, Caches.plane(Caches.random(N * Caches.QH * Caches.D, 1), Caches.QH), N, 0);
         views.add(Caches.view(Caches.random(N * row, 2), Caches.random(N * row, 3)));
       }

@@ -99,11 +99,11 @@ final class MemoryTest {
       Check.fails(WRONG, () -> view.validate(64), "v holds 63 rows of 2 heads, not 64");
       Check.fails(WRONG, () -> context.compact(view, 64, new int[] {0}, 1), "v holds 63 rows");
       Plane queries = Caches.plane(Caches.floats(3 * 32), 4);
-      Check.fails(WRONG, () -> sequence.capture(0, queries, 4, 0),
+      Check.fails(WRONG, () -> sequence.observe(0, queries, 4, 0),
           "queries holds 3 rows of 4 heads, not 4");
       Check.fails(WRONG, () -> plan.scoreWindow(queries, null, view, 63, Caches.floats(126), null),
           "queries holds 3 rows");
-      sequence.capture(0, queries, 3, 0);
+      sequence.observe(0, queries, 3, 0);
       sequence.append(64);
       Check.fails(WRONG, () -> sequence.evict(java.util.List.of(view),
           plan.allocateWorkspace(Operation.EVICT)), "v holds 63 rows of 2 heads, not 64");

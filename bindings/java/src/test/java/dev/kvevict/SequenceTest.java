@@ -45,7 +45,7 @@ final class SequenceTest {
   }
 
   /** What attention ranks highest stays, chunk by chunk as all at once, with a rollback between. */
-  static void capturesInAnyChunksAndRollsBack() {
+  static void observesInAnyChunksAndRollsBack() {
     FloatBuffer q = Caches.random(N * Caches.QH * Caches.D, 3);
     Plane queries = Caches.plane(q, Caches.QH);
     int rowBytes = Caches.QH * Caches.D * 4;
@@ -59,12 +59,12 @@ final class SequenceTest {
             views[layer] = Caches.view(
                 Caches.random(N * ROW, 10 + layer), Caches.random(N * ROW, 20 + layer));
             if (way == 0) {
-              sequence.capture(layer, queries, N, 0);
+              sequence.observe(layer, queries, N, 0);
             } else {
-              sequence.capture(layer, queries, 40, 0);
-              sequence.capture(layer, queries.from(7L * rowBytes), 30, 40); // a wrong branch
+              sequence.observe(layer, queries, 40, 0);
+              sequence.observe(layer, queries.from(7L * rowBytes), 30, 40); // a wrong branch
               for (int t = 40; t < N; ++t) { // and back
-                sequence.capture(layer, queries.from((long) t * rowBytes), 1, t);
+                sequence.observe(layer, queries.from((long) t * rowBytes), 1, t);
               }
             }
           }
@@ -78,8 +78,8 @@ final class SequenceTest {
     }
   }
 
-  /** As captured one after the other; a refused call leaves what is known. */
-  static void capturesAllLayersTogether() {
+  /** As observed one after the other; a refused call leaves what is known. */
+  static void observesAllLayersTogether() {
     Plane[] queries = {
       Caches.plane(Caches.random(N * Caches.QH * Caches.D, 3), Caches.QH),
       Caches.plane(Caches.random(N * Caches.QH * Caches.D, 4), Caches.QH)
@@ -94,20 +94,20 @@ final class SequenceTest {
             views[layer] = Caches.view(
                 Caches.random(N * ROW, 10 + layer), Caches.random(N * ROW, 20 + layer));
             if (way == 0) {
-              sequence.capture(layer, queries[layer], N, 0);
+              sequence.observe(layer, queries[layer], N, 0);
             }
           }
           if (way == 1) {
-            sequence.captureLayers(List.of(queries), N, Sequence.POSITION_NEXT);
+            sequence.observeLayers(List.of(queries), N, Sequence.POSITION_NEXT);
             List<Plane> swapped = List.of(queries[1], Caches.plane(Caches.floats(0), Caches.QH));
             Check.fails(IllegalArgumentException.class,
-                () -> sequence.captureLayers(swapped, N, 0), "queries[1]");
+                () -> sequence.observeLayers(swapped, N, 0), "queries[1]");
             Plane narrow = Plane.of(Caches.floats(N * Caches.QH * Caches.D), DType.F32,
                 Caches.D - 1, Caches.QH * Caches.D * 4, Caches.D * 4);
             Check.fails(KvEvictException.class,
-                () -> sequence.captureLayers(List.of(queries[1], narrow), N, 0), "layer 1");
+                () -> sequence.observeLayers(List.of(queries[1], narrow), N, 0), "layer 1");
             Check.fails(IllegalArgumentException.class,
-                () -> sequence.captureLayers(List.of(queries[1]), N, 0), "1 queries");
+                () -> sequence.observeLayers(List.of(queries[1]), N, 0), "1 queries");
           }
           sequence.append(N);
           sequence.evict(List.of(views), plan.allocateWorkspace(Operation.EVICT));
@@ -129,12 +129,12 @@ final class SequenceTest {
         Sequence sequence = plan.newSequence();
         View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
       for (int i = 0; i < 2; ++i) {
-        sequence.capture(0, queries, N / 2, Sequence.POSITION_NEXT);
+        sequence.observe(0, queries, N / 2, Sequence.POSITION_NEXT);
         sequence.append(N / 2);
       }
       sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
       Check.equal(16, sequence.storedLength(0));
-      Check.fails(KvEvictException.class, () -> sequence.capture(0, queries, 1, -2), "position");
+      Check.fails(KvEvictException.class, () -> sequence.observe(0, queries, 1, -2), "position");
     }
   }
 

@@ -1,5 +1,5 @@
-// Captured query rows against copying byte by byte.
-#include "cuda/kernels/capture.cu"
+// Observed query rows against copying byte by byte.
+#include "cuda/kernels/observe.cu"
 
 #include <cstring>
 
@@ -59,7 +59,7 @@ Source RandomSource(Random& random) {
 }
 
 // Copies a source whose bytes begin at `from` to a ring of window rows.
-void CaptureByBytes(const Source& s, const uint8_t* from, uint32_t position,
+void ObserveByBytes(const Source& s, const uint8_t* from, uint32_t position,
                     uint32_t window, uint8_t* ring) {
   const size_t row_bytes = size_t{s.n_heads} * s.n_elements * s.element_bytes;
   for (uint32_t r = 0; r < s.n_rows; ++r) {
@@ -76,7 +76,7 @@ void CaptureByBytes(const Source& s, const uint8_t* from, uint32_t position,
 }
 
 // Returns the unit that was used.
-uint32_t CaptureAndCompare(Random& random, uint32_t turn) {
+uint32_t ObserveAndCompare(Random& random, uint32_t turn) {
   const Source s = RandomSource(random);
   const uint32_t n_layers = 1 + random.Below(3);
   const uint32_t window = s.n_rows + random.Below(4);
@@ -89,13 +89,13 @@ uint32_t CaptureAndCompare(Random& random, uint32_t turn) {
   std::vector<uint8_t> rings(ring_offset + n_layers * ring_bytes, 0xA5);
   std::vector<uint8_t> expected = rings;
   std::vector<uint8_t> from[3];
-  cuda::CaptureParams p = {};
+  cuda::ObserveParams p = {};
   for (uint32_t l = 0; l < n_layers; ++l) {
     const size_t from_offset = random.Below(6) == 0 ? random.Below(16) : 0;
     from[l].resize(from_offset + s.bytes);
     for (uint8_t& b : from[l]) b = static_cast<uint8_t>(random.Next());
     p.from[l] = Address(from[l].data() + from_offset + s.first);
-    CaptureByBytes(s, from[l].data() + from_offset, position, window,
+    ObserveByBytes(s, from[l].data() + from_offset, position, window,
                    expected.data() + ring_offset + l * ring_bytes);
   }
 
@@ -112,18 +112,18 @@ uint32_t CaptureAndCompare(Random& random, uint32_t turn) {
   p.element_bytes = s.element_bytes;
   p.window = window;
   p.n_layers = n_layers;
-  p.unit = cuda::CaptureUnit(p);
-  Run(cuda::capture_rows, {cuda::CaptureBlocks(p), s.n_rows, n_layers},
-      cuda::kCaptureThreads, p, Schedule(turn));
-  ExpectSame(rings, expected, "capture", turn);
+  p.unit = cuda::ObserveUnit(p);
+  Run(cuda::observe_rows, {cuda::ObserveBlocks(p), s.n_rows, n_layers},
+      cuda::kObserveThreads, p, Schedule(turn));
+  ExpectSame(rings, expected, "observe", turn);
   return p.unit;
 }
 
-void TestCapture() {
-  Random random(TestSeed("capture"));
+void TestObserve() {
+  Random random(TestSeed("observe"));
   uint32_t units = 0;
   for (uint32_t turn = 0; turn < 300; ++turn) {
-    units |= CaptureAndCompare(random, turn);
+    units |= ObserveAndCompare(random, turn);
   }
   if (units != 31) Fail("units of 1 to 16 bytes were to be used: %u", units);
 }
@@ -131,4 +131,4 @@ void TestCapture() {
 }  // namespace
 }  // namespace kvevict
 
-int main() { kvevict::TestCapture(); }
+int main() { kvevict::TestObserve(); }

@@ -7,59 +7,59 @@ static test_model* Model(void) {
   return test_model_create(&spec, (test_random){1});
 }
 
-Test(sequence, capture_refuses_bad_arguments) {
+Test(sequence, observe_refuses_bad_arguments) {
   test_model* m = Model();
   const kvevict_plane good = test_model_queries(m, 0, 0);
   kvevict_plane q = good;
-  EXPECT_INVALID(kvevict_sequence_capture(NULL, 0, &q, 1, 0), "sequence",
+  EXPECT_INVALID(kvevict_sequence_observe(NULL, 0, &q, 1, 0), "sequence",
                  "NULL");
-  EXPECT_INVALID(kvevict_sequence_capture(m->sequence, 0, NULL, 1, 0),
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, NULL, 1, 0),
                  "queries", "NULL");
-  EXPECT_INVALID(kvevict_sequence_capture(m->sequence, 2, &q, 1, 0), "layer 2",
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 2, &q, 1, 0), "layer 2",
                  "n_layers 2");
-  EXPECT_INVALID(kvevict_sequence_capture(m->sequence, 0, &q, 2, INT32_MAX - 1),
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 2, INT32_MAX - 1),
                  "first_position");
   q.data = 0;
-  EXPECT_INVALID(kvevict_sequence_capture(m->sequence, 0, &q, 1, 0),
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 1, 0),
                  "queries.data", "0");
   q = good;
   q.dtype = KVEVICT_DTYPE_BF16;
-  EXPECT_INVALID(kvevict_sequence_capture(m->sequence, 0, &q, 1, 0),
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 1, 0),
                  "queries.dtype", "3", "2");
   q = good;
   q.head_dim = 17;
-  EXPECT_INVALID(kvevict_sequence_capture(m->sequence, 0, &q, 1, 0),
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 1, 0),
                  "queries.head_dim 17", "16");
   q = good;
   q.token_stride_bytes = INT64_MAX;
-  EXPECT_INVALID(kvevict_sequence_capture(m->sequence, 0, &q, 3, 0), "queries",
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 3, 0), "queries",
                  "64");
   test_model_destroy(m);
 }
 
-Test(sequence, capture_layers_refuses_bad_arguments) {
+Test(sequence, observe_layers_refuses_bad_arguments) {
   test_model* m = Model();
   const kvevict_plane good[] = {test_model_queries(m, 0, 0),
                                 test_model_queries(m, 1, 0)};
   kvevict_sequence* const s = m->sequence;
-  EXPECT_INVALID(kvevict_sequence_capture_layers(NULL, good, 2, 1, 0),
+  EXPECT_INVALID(kvevict_sequence_observe_layers(NULL, good, 2, 1, 0),
                  "sequence", "NULL");
-  EXPECT_INVALID(kvevict_sequence_capture_layers(s, NULL, 2, 1, 0), "queries",
+  EXPECT_INVALID(kvevict_sequence_observe_layers(s, NULL, 2, 1, 0), "queries",
                  "NULL");
   for (size_t n = 0; n < 4; ++n) {
     if (n == 2) continue;
     char expected[32];
     snprintf(expected, sizeof expected, "queries_len %zu", n);
-    EXPECT_INVALID(kvevict_sequence_capture_layers(s, good, n, 1, 0), expected,
+    EXPECT_INVALID(kvevict_sequence_observe_layers(s, good, n, 1, 0), expected,
                    "n_layers 2");
   }
-  EXPECT_INVALID(kvevict_sequence_capture_layers(s, good, 2, 2, INT32_MAX - 1),
+  EXPECT_INVALID(kvevict_sequence_observe_layers(s, good, 2, 2, INT32_MAX - 1),
                  "first_position 2147483646", "n_rows 2");
   kvevict_plane bad[] = {good[0], good[1]};
   bad[1].head_dim = 17;
-  EXPECT_INVALID(kvevict_sequence_capture_layers(s, bad, 2, 1, 0), "layer 1",
+  EXPECT_INVALID(kvevict_sequence_observe_layers(s, bad, 2, 1, 0), "layer 1",
                  "queries.head_dim 17", "16");
-  EXPECT_OK(kvevict_sequence_capture_layers(s, good, 2, 0, 3));
+  EXPECT_OK(kvevict_sequence_observe_layers(s, good, 2, 0, 3));
   test_model_destroy(m);
 }
 
@@ -71,29 +71,29 @@ Test(sequence, a_bad_layer_leaves_all_layers_untouched) {
   kvevict_plane planes[] = {test_model_queries(m, 0, 0),
                             test_model_queries(m, 1, 0)};
   planes[1].data = 0;
-  EXPECT_INVALID(kvevict_sequence_capture_layers(m->sequence, planes, 2, 8, 92),
+  EXPECT_INVALID(kvevict_sequence_observe_layers(m->sequence, planes, 2, 8, 92),
                  "layer 1", "queries.data is 0");
   /* Nor are rows forgotten, as after a rollback. */
-  EXPECT_INVALID(kvevict_sequence_capture_layers(m->sequence, planes, 2, 8, 40),
+  EXPECT_INVALID(kvevict_sequence_observe_layers(m->sequence, planes, 2, 8, 40),
                  "layer 1", "queries.data is 0");
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT_OK(test_model_evict(control, NULL, NULL));
-  test_expect_same_tokens(m, control, "after a refused capture");
+  test_expect_same_tokens(m, control, "after a refused observe");
   test_model_destroy(m);
   test_model_destroy(control);
 }
 
-Test(sequence, capture_of_no_rows_does_nothing) {
+Test(sequence, observe_of_no_rows_does_nothing) {
   test_model* m = Model();
   test_model_step(m, 100);
   const kvevict_plane q = test_model_queries(m, 0, 0);
-  EXPECT_OK(kvevict_sequence_capture(m->sequence, 0, &q, 0, 3));
+  EXPECT_OK(kvevict_sequence_observe(m->sequence, 0, &q, 0, 3));
   EXPECT_OK(test_model_evict(m, NULL, NULL));
-  test_model_check(m, "after an empty capture");
+  test_model_check(m, "after an empty observe");
   test_model_destroy(m);
 }
 
-Test(sequence, capture_copies_the_rows) {
+Test(sequence, observe_copies_the_rows) {
   test_model *m = Model(), *control = Model();
   test_model_step(m, 100);
   memset(m->queries[0], 0x11, 100 * 4 * 16 * 2);
@@ -101,39 +101,39 @@ Test(sequence, capture_copies_the_rows) {
   test_model_step(control, 100);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT_OK(test_model_evict(control, NULL, NULL));
-  test_expect_same_tokens(m, control, "queries overwritten after capture");
+  test_expect_same_tokens(m, control, "queries overwritten after observe");
   test_model_destroy(m);
   test_model_destroy(control);
 }
 
-Test(sequence, capture_does_nothing_where_attention_does_not_score) {
+Test(sequence, observe_does_nothing_where_attention_does_not_score) {
   const test_model_spec spec = test_small_model("streaming-llm:budget=20");
   test_model* m = test_model_create(&spec, (test_random){1});
   const kvevict_plane nothing[2] = {0};
-  EXPECT_OK(kvevict_sequence_capture_layers(m->sequence, nothing, 2, 1, 0));
+  EXPECT_OK(kvevict_sequence_observe_layers(m->sequence, nothing, 2, 1, 0));
   test_model_step(m, 100);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_check(m, "streaming-llm");
   test_model_destroy(m);
 }
 
-Test(sequence, opaque_queries_cannot_be_captured) {
+Test(sequence, opaque_queries_cannot_be_observed) {
   test_model_spec spec = test_small_model("snapkv:budget=60,window=8");
   spec.q_dtype = KVEVICT_DTYPE_OPAQUE;
   test_model* m = test_model_create(&spec, (test_random){1});
   kvevict_plane q = test_model_queries(m, 0, 0);
   q.head_dim = 0;
   q.row_bytes = 16;
-  EXPECT_FAILS(kvevict_sequence_capture(m->sequence, 0, &q, 1, 0),
+  EXPECT_FAILS(kvevict_sequence_observe(m->sequence, 0, &q, 1, 0),
                KVEVICT_ERROR_UNSUPPORTED, "opaque");
   const kvevict_plane both[] = {q, q};
-  EXPECT_FAILS(kvevict_sequence_capture_layers(m->sequence, both, 2, 1, 0),
+  EXPECT_FAILS(kvevict_sequence_observe_layers(m->sequence, both, 2, 1, 0),
                KVEVICT_ERROR_UNSUPPORTED, "opaque");
   test_model_destroy(m);
 }
 
 /* Evicts 100 tokens of which the window was shown as told; the result must be that of
- * one capture of everything. */
+ * one observe of everything. */
 static void ExpectLikeOneShot(void (*show)(test_model*, uint32_t),
                               uint32_t argument, const char* what) {
   test_model *m = Model(), *one_shot = Model();
@@ -153,8 +153,8 @@ static void ExpectLikeOneShot(void (*show)(test_model*, uint32_t),
 }
 
 static void InTwo(test_model* m, uint32_t first) {
-  test_model_capture(m, 0, first);
-  test_model_capture(m, first, 100 - first);
+  test_model_observe(m, 0, first);
+  test_model_observe(m, first, 100 - first);
 }
 static void InSteps(test_model* m, uint32_t step) {
   while (m->n_seen < 100) {
@@ -169,35 +169,35 @@ static void LayersTogether(test_model* m, uint32_t step) {
     const kvevict_plane queries[] = {test_model_queries(m, 0, m->n_seen),
                                      test_model_queries(m, 1, m->n_seen)};
     const bool next = m->n_seen % 2 == 0;
-    EXPECT_OK(kvevict_sequence_capture_layers(
+    EXPECT_OK(kvevict_sequence_observe_layers(
         m->sequence, queries, 2, n, next ? KVEVICT_POSITION_NEXT : m->n_seen));
     test_model_append(m, n);
   }
 }
 static void LastRowsOnly(test_model* m, uint32_t n) {
-  test_model_capture(m, 100 - n, n);
+  test_model_observe(m, 100 - n, n);
 }
 static void WithAGap(test_model* m, uint32_t n) {
-  test_model_capture(m, 0, 10);
-  test_model_capture(m, 100 - n, n);
+  test_model_observe(m, 0, 10);
+  test_model_observe(m, 100 - n, n);
 }
 static void TwiceTheSame(test_model* m, uint32_t again) {
-  test_model_capture(m, 0, 100);
-  test_model_capture(m, again, 100 - again);
+  test_model_observe(m, 0, 100);
+  test_model_observe(m, again, 100 - again);
 }
 /* Wrong rows at [from, 100), then back to `from` with the right ones: as far as the
  * ring reaches, they replace them. */
 static void AfterRollback(test_model* m, uint32_t from) {
-  test_model_capture(m, 0, from);
+  test_model_observe(m, 0, from);
   for (uint32_t l = 0; l < 2; ++l) {
     const kvevict_plane wrong = test_model_queries(m, l, 100);
     EXPECT_OK(
-        kvevict_sequence_capture(m->sequence, l, &wrong, 100 - from, from));
+        kvevict_sequence_observe(m->sequence, l, &wrong, 100 - from, from));
   }
-  test_model_capture(m, from, 100 - from);
+  test_model_observe(m, from, 100 - from);
 }
 
-Test(sequence, any_split_of_the_capture_is_like_one_shot) {
+Test(sequence, any_split_of_the_observe_is_like_one_shot) {
   for (uint32_t first = 0; first <= 100; ++first) {
     ExpectLikeOneShot(InTwo, first, "two chunks");
   }
@@ -231,23 +231,23 @@ Test(sequence, rolled_back_rows_are_replaced) {
 
 Test(sequence, rollback_forgets_what_came_after) {
   test_model* m = Model();
-  test_model_capture(m, 0, 100);
+  test_model_observe(m, 0, 100);
   test_model_append(m, 100);
-  test_model_capture(m, 90,
+  test_model_observe(m, 90,
                      5); /* now rows up to 95 are known, 100 are needed */
-  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "captured", "95", "100");
-  test_model_capture(m, 95, 5);
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed", "95", "100");
+  test_model_observe(m, 95, 5);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_destroy(m);
 }
 
-Test(sequence, too_few_captured_rows_are_an_error) {
+Test(sequence, too_few_observed_rows_are_an_error) {
   for (uint32_t missing = 1; missing <= 8; ++missing) {
     test_model* m = Model();
     test_model_append(m, 100);
-    test_model_capture(m, 92 + missing, 8 - missing);
+    test_model_observe(m, 92 + missing, 8 - missing);
     test_cache* before = test_cache_clone(m->live[0]);
-    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "captured", "), window 8");
+    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed", "), window 8");
     test_expect_same_bytes(m->live[0], before, "too few rows");
     test_model_check(m, "too few rows");
     test_cache_destroy(before);
@@ -259,7 +259,7 @@ Test(sequence, rows_missing_in_one_layer_are_found) {
   test_model* m = Model();
   test_model_append(m, 100);
   const kvevict_plane q = test_model_queries(m, 0, 0);
-  EXPECT_OK(kvevict_sequence_capture(m->sequence, 0, &q, 100, 0));
+  EXPECT_OK(kvevict_sequence_observe(m->sequence, 0, &q, 100, 0));
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 1");
   cr_expect_eq(test_model_stored(m, 0), 100);
   test_model_destroy(m);

@@ -1,5 +1,5 @@
 // Keeps the queries of the last tokens: rows of any strides to a packed ring.
-#include "capture.h"
+#include "observe.h"
 
 #include "device.cuh"
 
@@ -7,7 +7,7 @@ namespace kvevict::cuda {
 
 namespace {
 
-KV_DEVICE uint32_t RingRow(const CaptureParams& p, uint32_t row) {
+KV_DEVICE uint32_t RingRow(const ObserveParams& p, uint32_t row) {
   uint32_t position = p.first_position + row;
   if (p.position_address != 0) {
     position += LoadGlobal<uint32_t>(p.position_address);
@@ -24,11 +24,11 @@ KV_DEVICE void CopyUnit(uint64_t from, uint64_t to) {
 
 // Grid (units of a row / 128, n_rows, n_layers); a thread owns one unit. Rows are
 // at most `window`, so no two go to the same place.
-KV_KERNEL(capture_rows, CaptureParams, kCaptureThreads, 1) {
+KV_KERNEL(observe_rows, ObserveParams, kObserveThreads, 1) {
   const uint64_t head_bytes = uint64_t{p.n_elements} * p.element_bytes;
   const uint64_t row_bytes = p.n_heads * head_bytes;
   const uint64_t byte =
-      (uint64_t{blockIdx.x} * kCaptureThreads + threadIdx.x) * p.unit;
+      (uint64_t{blockIdx.x} * kObserveThreads + threadIdx.x) * p.unit;
   if (byte >= row_bytes) return;
   const uint32_t row = blockIdx.y;
   const uint64_t in_head = byte % head_bytes;

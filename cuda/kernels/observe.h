@@ -1,0 +1,37 @@
+// Launch shape of observe.cu.
+#ifndef KVEVICT_CUDA_KERNELS_OBSERVE_H_
+#define KVEVICT_CUDA_KERNELS_OBSERVE_H_
+
+#include "params.h"
+
+namespace kvevict::cuda {
+
+// Grid (ObserveBlocks(), n_rows, n_layers).
+constexpr uint32_t kObserveThreads = 128;
+
+constexpr bool QueriesArePacked(const ObserveParams& p) {
+  return p.from_element_stride == static_cast<int64_t>(p.element_bytes);
+}
+
+// The most bytes, 16 at most, that every address and length is a multiple of.
+constexpr uint32_t ObserveUnit(const ObserveParams& p) {
+  const uint64_t run =
+      uint64_t{p.element_bytes} * (QueriesArePacked(p) ? p.n_elements : 1);
+  uint64_t all =
+      16 | p.rings | run | static_cast<uint64_t>(p.from_row_stride) |
+      static_cast<uint64_t>(p.from_head_stride) |
+      (QueriesArePacked(p) ? 0 : static_cast<uint64_t>(p.from_element_stride));
+  for (uint32_t l = 0; l < p.n_layers; ++l) all |= p.from[l];
+  return static_cast<uint32_t>(all & (~all + 1));
+}
+
+// A thread copies one unit of a row.
+constexpr uint32_t ObserveBlocks(const ObserveParams& p) {
+  const uint64_t units =
+      uint64_t{p.n_heads} * p.n_elements * p.element_bytes / p.unit;
+  return static_cast<uint32_t>((units + kObserveThreads - 1) / kObserveThreads);
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_OBSERVE_H_
