@@ -53,7 +53,7 @@ class Request {
     model_.Forward(ids, evictor_.logical_length(), cache_, logits,
                    [this](uint32_t layer, const float* queries, uint32_t n_rows,
                           uint32_t first_position) {
-                     evictor_.Capture(layer, queries, n_rows, first_position);
+                     evictor_.Observe(layer, queries, n_rows, first_position);
                    });
     evictor_.Append(static_cast<uint32_t>(ids.size()));
     return logits;
