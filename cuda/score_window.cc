@@ -145,8 +145,8 @@ bool LayoutAllowsMma(const ScoreJob& job) {
          IsMultipleOf(16, {job.view->k.data, u(keys.row_stride),
                            u(keys.head_stride), u(keys.block_stride)}) &&
          IsMultipleOf(
-             4, {AddressOf(job.queries.rows.base),
-                 u(job.queries.rows.row_stride), u(job.queries.head_stride)});
+             16, {AddressOf(job.queries.rows.base),
+                  u(job.queries.rows.row_stride), u(job.queries.head_stride)});
 }
 
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {

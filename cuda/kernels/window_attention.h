@@ -76,8 +76,8 @@ constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
 }
 
 // Whether the tensor cores can do it: sm is 80 for compute capability 8.0.
-// Besides, elements must be packed, key rows start at multiples of 16 bytes and
-// query rows at multiples of 4.
+// Besides, elements must be packed, and key and query rows start at multiples of
+// 16 bytes.
 constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype, uint32_t head_dim,
                          uint32_t window, uint32_t sm) {
   return sm >= 80 && q_dtype == k_dtype && (q_dtype == 2 || q_dtype == 3) &&

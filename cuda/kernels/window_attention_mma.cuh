@@ -1,7 +1,8 @@
 // Products of window_attention.cu by tensor cores: 16-bit elements, packed.
 //
 // A warp keeps the fragments of its query rows in registers. Tiles of keys are
-// copied into two buffers in turn, beside the work on the other.
+// copied into two buffers in turn, beside the work on the other; query rows come
+// by way of the second while the first tile is on its way to the first.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_MMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_MMA_CUH_
 
@@ -30,10 +31,18 @@ class Products {
   // the last Multiply() of the row block before.
   KV_DEVICE void Begin(uint32_t block) {
     FindKeyRows(0);
-    if constexpr (KV_PAGED) BlockSync();
+    FindQueryRows(block);
+    BlockSync();
     StartTile(0);
     FindKeyRows(1);
-    LoadQueries(block);
+#pragma unroll 1
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      if (round > 0) BlockSync();
+      StartQueries(round);
+      CopyAsyncWait<0>();
+      BlockSync();
+      TakeQueries(round);
+    }
   }
 
   // A barrier at least: what the block's threads wrote before is seen after.
@@ -69,6 +78,10 @@ class Products {
   static constexpr uint32_t kAhead = KV_PAGED || KV_OUT == 2 ? 1 : 2;
   static constexpr uint32_t kPitch = 2 * kHeadDim + 16;
   static constexpr uint32_t kPieces = kHeadDim / 8;  // of 16 bytes, per row
+  // Query rows come in as many rounds as a tile has no room for all.
+  static constexpr uint32_t kRoundRows =
+      kBlockRows < kTileKeys ? kBlockRows : kTileKeys;
+  static constexpr uint32_t kRounds = CeilDiv(kBlockRows, kRoundRows);
 
   KV_DEVICE void MultiplyStep(uint32_t k, const uint32_t (&keys)[4],
                               Chunk& chunk) const {
@@ -95,10 +108,12 @@ class Products {
     }
   }
 
-  KV_DEVICE void StartTile(uint32_t tile) {
-    const uint32_t first = work_.first_key + tile * kTileKeys;
+  // Starts copying rows to a buffer, as a group: find(row, is_there) says from
+  // where.
+  template <uint32_t kRows, class Find>
+  KV_DEVICE void StartRows(uint8_t* buffer, const Find& find) {
     const uint32_t thread = Afresh(threadIdx.x);
-    constexpr uint32_t kCopies = kTileKeys * kPieces;
+    constexpr uint32_t kCopies = kRows * kPieces;
     for (uint32_t n = 0; n < CeilDiv(kCopies, kThreads); ++n) {
       const uint32_t i = n * kThreads + thread;
       if (kCopies % kThreads != 0 && i >= kCopies) break;
@@ -108,20 +123,63 @@ class Products {
                                ? n * (kThreads / kPieces) + thread / kPieces
                                : i / kPieces;
       const uint32_t piece = (kSamePiece ? thread : i) % kPieces;
-      const uint64_t from = KV_PAGED ? key_rows_[tile % 2 * kTileKeys + row]
-                                     : KeyRow(work_, first + row);
-      CopyAsync16(Buffer(tile) + row * kPitch + piece * 16, from + piece * 16,
-                  first + row < work_.layer.n_tokens);
+      bool is_there;
+      const uint64_t from = find(row, is_there);
+      CopyAsync16(buffer + row * kPitch + piece * 16, from + piece * 16,
+                  is_there);
     }
     CopyAsyncCommit();
   }
 
-  KV_DEVICE void LoadQueries(uint32_t block) {
-    for (uint32_t i = 0; i < kLaneRows; ++i) {
-      const uint64_t row = QueryAddress(work_, block, LaneRow(i));
-      for (uint32_t k = 0; k < 2 * kSteps; ++k) {
-        queries_[i / 2][k / 2][k % 2 * 2 + i % 2] =
-            row == 0 ? 0 : LoadGlobal<uint32_t>(row + k * 16 + Lane() % 4 * 4);
+  KV_DEVICE void StartTile(uint32_t tile) {
+    const uint32_t first = work_.first_key + tile * kTileKeys;
+    StartRows<kTileKeys>(Buffer(tile), [&](uint32_t row, bool& is_there) {
+      is_there = first + row < work_.layer.n_tokens;
+      return KV_PAGED ? key_rows_[tile % 2 * kTileKeys + row]
+                      : KeyRow(work_, first + row);
+    });
+  }
+
+  // Where query row r lies: behind the rows of the buffers, two to a row.
+  KV_DEVICE uint64_t& QueryPlace(uint32_t r) {
+    static_assert(kBlockRows <= 4 * kTileKeys);
+    return reinterpret_cast<uint64_t*>(buffers_ + r / 2 * kPitch +
+                                       2 * kHeadDim)[r % 2];
+  }
+
+  // One barrier before StartQueries().
+  KV_DEVICE void FindQueryRows(uint32_t block) {
+    const uint32_t thread = Afresh(threadIdx.x);
+    if (thread >= kBlockRows) return;
+    QueryPlace(thread) = QueryAddress(work_, block, thread);
+  }
+
+  KV_DEVICE void StartQueries(uint32_t round) {
+    StartRows<kRoundRows>(Buffer(1), [&](uint32_t row, bool& is_there) {
+      const uint32_t r = round * kRoundRows + row;
+      const bool in_block = kBlockRows % kRoundRows == 0 || r < kBlockRows;
+      const uint64_t from = in_block ? QueryPlace(r) : 0;
+      is_there = from != 0;
+      return from;
+    });
+  }
+
+  // The rows of this warp, if they are of this round.
+  KV_DEVICE void TakeQueries(uint32_t round) {
+    constexpr uint32_t kWarpRows = kTilesPerWarp * kTileRows;
+    static_assert(kRoundRows % kWarpRows == 0);
+    const uint32_t thread = Afresh(threadIdx.x);
+    const uint32_t first = thread / 32 % kShape.row_warps * kWarpRows;
+    if (kRounds > 1 && first / kRoundRows != round) return;
+    // ldmatrix gives rows 0-7 and 8-15, elements 0-7 and 8-15 of each.
+    const uint8_t* row = Buffer(1) +
+                         (first % kRoundRows + thread % 16) * kPitch +
+                         thread / 16 % 2 * 16;
+#pragma unroll
+    for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
+#pragma unroll
+      for (uint32_t k = 0; k < kSteps; ++k) {
+        LoadMatrix4(queries_[t][k], row + t * kTileRows * kPitch + k * 32);
       }
     }
   }

@@ -26,12 +26,14 @@ kvevict_plane LsePlane(const Buffer& rows, uint32_t window) {
   return plane;
 }
 
-// Keys that begin beside a multiple of 16 bytes, which tensor cores cannot read.
-void ScoreKeysThatLieOddly(const Gpu& gpu, const Twin& twin, const Side& side) {
+// Keys or queries that begin beside a multiple of 16 bytes, which tensor cores
+// cannot read.
+void ScoreRowsThatLieOddly(const Gpu& gpu, const Twin& twin, const Side& side,
+                           bool keys) {
   kvevict_view view = twin.device_views()[0];
-  view.k.data += 4;
-  const kvevict_plane queries =
-      twin.DeviceQueries(0, kTokens - side.obs_window());
+  kvevict_plane queries =
+      twin.DeviceQueries(0, kTokens - side.obs_window() - 1);
+  (keys ? view.k : queries).data += 4;
   const size_t n = size_t{twin.shape().n_kv_heads} * kTokens;
   const Buffer scores(gpu, n * sizeof(float));
   const Buffer workspace(
@@ -47,7 +49,9 @@ void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
   const Shape& shape = twin->shape();
   side->Score(0, kTokens);
   side->Score(0, kTokens, &row_lse);
-  ScoreKeysThatLieOddly(gpu, *twin, *side);
+  for (const bool keys : {false, true}) {
+    ScoreRowsThatLieOddly(gpu, *twin, *side, keys);
+  }
   const kvevict_policy_kind kind = side->policy().kind;
   size_t n_scores = size_t{shape.n_kv_heads} * kTokens;
   if (side->policy().scope == KVEVICT_SCOPE_MODEL) n_scores *= shape.n_layers;

@@ -977,6 +977,9 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
  * @param[in]  queries   [n_q_heads, obs_window, k_head_dim] rows in any
  *                       strides, after RoPE; "token" w is the query of token
  *                       n_tokens - obs_window + w. dtype = geometry's q_dtype.
+ *                       CUDA takes its tensor cores where elements are packed
+ *                       and rows of queries and keys begin at multiples of 16
+ *                       bytes, else a slower kernel.
  * @param[in]  row_lse   NULL, or f32 [n_q_heads, obs_window], head_dim 1: the
  *                       natural log-sum-exp of each row's scaled logits over
  *                       the keys that it sees, as flash attention leaves it

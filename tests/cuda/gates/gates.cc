@@ -63,10 +63,12 @@ void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
   }
   // The loop over a tile's keys may stand in the code twice, with and without
   // mask, so matrices are counted and products compared with them.
-  const size_t n_matrices = kernel.Count(Opcode::kLdsm);
-  Expect(n_matrices > 0 && n_matrices % variant.n_matrices == 0,
-         "%s: %zu LDSM, not a multiple of %zu", name, n_matrices,
-         variant.n_matrices);
+  const size_t n_all = kernel.Count(Opcode::kLdsm);
+  const size_t n_matrices = n_all - variant.n_query_matrices;
+  Expect(
+      n_all > variant.n_query_matrices && n_matrices % variant.n_matrices == 0,
+      "%s: %zu LDSM, not %zu and a multiple of %zu", name, n_all,
+      variant.n_query_matrices, variant.n_matrices);
   Expect(n_mma == n_matrices * variant.n_products,
          "%s: %zu HMMA, not %zu for each of %zu LDSM", name, n_mma,
          variant.n_products, n_matrices);

@@ -62,6 +62,7 @@ Variant Make(const Attention& a, bool mma, int sm) {
     const auto shape =
         ShapeWindowAttention(mma, a.head_dim, a.window, a.group, tile_keys);
     variant.n_matrices = a.head_dim / 16;
+    variant.n_query_matrices = shape.tiles_per_warp * variant.n_matrices;
     variant.n_products = size_t{2} * shape.tiles_per_warp;
     variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
   }

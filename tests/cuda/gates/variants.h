@@ -12,9 +12,10 @@ namespace kvevict::cuda {
 struct Variant {
   ModuleId module;
   std::vector<std::string> options;  // -D
-  // With tensor cores, else 0: matrices of 16 keys that a warp loads to multiply
-  // these with all its query rows, products with each, and copies of 16 bytes by
-  // which a thread has its part of a tile.
+  // With tensor cores, else 0: matrices of 16 query rows that a warp keeps, those
+  // of 16 keys that it loads to multiply these with all its query rows, products
+  // with each, and copies of 16 bytes by which a thread has its part of a tile.
+  size_t n_query_matrices = 0;
   size_t n_matrices = 0;
   size_t n_products = 0;
   size_t n_copies = 0;
