@@ -7,6 +7,8 @@
 namespace kvevict::oracle {
 namespace {
 
+constexpr double kUnit = 0x1p-24;  // unit roundoff of f32
+
 // Relative error of one row's weights when computed in f32 with unit roundoff u.
 // `magnitude` is the largest sum of |q k scale| of the row.
 // - A logit: 2 u from scaling the query, and the rounding of head_dim products and
@@ -17,9 +19,21 @@ namespace {
 //   product of the two: 64 u together.
 // - The sum over the window, of positive terms: sqrt(window) u.
 double RowError(double magnitude, double head_dim, double window) {
-  const double u = std::ldexp(1.0, -24);
-  return u * (magnitude * (8.0 + 4.0 * std::sqrt(head_dim)) + 64.0 +
-              std::sqrt(window));
+  return kUnit * (magnitude * (8.0 + 4.0 * std::sqrt(head_dim)) + 64.0 +
+                  std::sqrt(window));
+}
+
+// The same where dot products are off by dot_error u times `partial`, which is the
+// largest magnitude among all their products and partial sums, times |scale|. No
+// logit is larger than that.
+// - The dot product itself, twice as above.
+// - scale log2(e), 1.2 u off, by the difference of two logits: 2.4 u partial.
+// - Logit less reference, rounded in both passes, and less log-sum-exp: 4 u partial.
+// - Raising references from the least to the highest, within a split and from one
+//   to the next: 4 u partial. Two log-sum-exps that are rounded: 2 u partial.
+double RowErrorOfDots(double partial, double dot_error, double window) {
+  return kUnit *
+         (partial * (2.0 * dot_error + 13.0) + 64.0 + std::sqrt(window));
 }
 
 }  // namespace
@@ -38,27 +52,33 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
     const size_t n_visible = n - in.window + w + 1;
     double highest = -std::numeric_limits<double>::infinity();
     double magnitude = 0.0;
+    double partial = 0.0;
     for (size_t j = 0; j < n_visible; ++j) {
       const float* k = &in.keys[j * in.head_dim];
       double dot = 0.0;
       double size = 0.0;
+      double largest = 0.0;
       for (uint32_t d = 0; d < in.head_dim; ++d) {
         const double term = static_cast<double>(q[d]) * k[d];
         dot += term;
         size += std::abs(term);
+        largest = std::max({largest, std::abs(term), std::abs(dot)});
       }
       e[j] = dot * in.scale;
       highest = std::max(highest, e[j]);
       // Infinite terms make exactly 0 or NaN of a weight.
       if (std::isfinite(size)) {
         magnitude = std::max(magnitude, size * std::abs(in.scale));
+        partial = std::max(partial, largest * std::abs(in.scale));
       }
     }
     double sum = 0.0;
     for (size_t j = 0; j < n_visible; ++j) {
       sum += e[j] = std::exp(e[j] - highest);
     }
-    const double error = RowError(magnitude, in.head_dim, in.window);
+    const double error = in.dot_error > 0.0
+                             ? RowErrorOfDots(partial, in.dot_error, in.window)
+                             : RowError(magnitude, in.head_dim, in.window);
     for (size_t j = 0; j < n_visible; ++j) {
       out.weights[g * n + j] += e[j] / sum;
       out.tolerance[g * n + j] += e[j] / sum * error;

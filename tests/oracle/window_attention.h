@@ -16,6 +16,9 @@ struct WindowAttentionInput {
   float scale = 0.0f;
   std::vector<float> queries;  // [group, window, head_dim]
   std::vector<float> keys;     // [n_tokens, head_dim]
+  // How far a dot product may be off, in 2^-24 of the largest magnitude among its
+  // products and partial sums; 0: as sums in f32, in any order.
+  double dot_error = 0.0;
 };
 
 struct WindowAttentionResult {

@@ -141,7 +141,8 @@ std::string kvevict::simt::LaunchErased(void (*call)(const void* context),
                 {params, kernel_call.param_bytes}, ptx::HostMemory(),
                 {.seed = options.seed,
                  .resident_blocks = options.resident_blocks,
-                 .count_traffic = ptx::counts_traffic},
+                 .count_traffic = ptx::counts_traffic,
+                 .tensor_core = options.tensor_core},
                 counters);
     if (ptx::counts_traffic)
       ptx::CountTraffic()[kernel_call.name].Add(counters);

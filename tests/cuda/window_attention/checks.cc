@@ -16,7 +16,7 @@ Scores ExpectOracle(const char* what, const AttentionVariant& variant,
                     const simt::Options& options) {
   Scores scores = RunAttention(variant, layers, layout, options);
   for (size_t i = 0; i < layers.size(); ++i) {
-    Expect(what, CompareWithOracle(variant, layers[i], scores[i]));
+    Expect(what, CompareWithOracle(variant, layers[i], scores[i]).error);
   }
   return scores;
 }
@@ -59,6 +59,30 @@ void MatchesTheOracle(const AttentionVariant& v, simt::Policy policy,
   const std::vector<AttentionLayer> layers = ThreeLayers(v, random);
   ExpectOracle("three layers", v, layers, RandomRing(v, random),
                {.policy = policy, .seed = random.Next()});
+}
+
+void KeepsToTheErrorBound(const AttentionVariant& v, Random& random) {
+  const uint32_t n_tokens = v.window + 2 * v.tile_keys + random.Below(16);
+  std::vector<AttentionLayer> layers = {OutlierLayer(v, 1, n_tokens, random)};
+  const AttentionLayout layout = {.tiles_per_split = 1};
+  std::vector<Scores> by_core;
+  for (const rig::TensorCore& core : rig::kTensorCores) {
+    if (v.use_mma) layers[0][0].dot_error = core.DotError(v.head_dim);
+    const simt::Options options = {.seed = random.Next(), .tensor_core = core};
+    by_core.push_back(RunAttention(v, layers, layout, options));
+    const Comparison c =
+        CompareWithOracle(v, layers[0], by_core.back().front());
+    Expect("dot products that round", c.error);
+    std::printf(
+        "%s, head_dim %u, %s: %.1e relative error, %.0f%% of its bound\n",
+        v.name, v.head_dim, v.use_mma ? core.name : "in f32", c.relative_error,
+        100 * c.part_of_tolerance);
+    if (!v.use_mma) return;
+  }
+  // Else these data would prove nothing.
+  if (SameBytes(by_core[0], by_core[1]) || SameBytes(by_core[1], by_core[2])) {
+    Expect(v.name, "scores do not tell one kind of tensor core from another");
+  }
 }
 
 void IsTheSameInAnyOrderOfThreads(const AttentionVariant& v, Random& random) {

@@ -16,6 +16,10 @@ void Expect(const char* what, const std::string& error);
 void MatchesTheOracle(const AttentionVariant& variant, simt::Policy policy,
                       Random& random);
 
+// Dot products that round, by a tensor core of every kind, within the bound that
+// docs/cuda.md gives. Prints how far they are off. The plain form knows no kinds.
+void KeepsToTheErrorBound(const AttentionVariant& variant, Random& random);
+
 // The same bytes under all policies.
 void IsTheSameInAnyOrderOfThreads(const AttentionVariant& variant,
                                   Random& random);

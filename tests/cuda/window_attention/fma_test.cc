@@ -20,6 +20,7 @@ int main() {
         kvevict::simt::kPolicies[n++ % std::size(kvevict::simt::kPolicies)];
     MatchesTheOracle(v, policy, random);
     TakesAnyLayout(v, random);
+    KeepsToTheErrorBound(v, random);
   }
   IsTheSameInAnyOrderOfThreads(FindVariant("odd"), random);
   for (const char* name : {"odd"}) KeepsToTheFormula(FindVariant(name));

@@ -239,6 +239,31 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
   return layer;
 }
 
+AttentionLayer OutlierLayer(const AttentionVariant& v, uint32_t n_kv_heads,
+                            uint32_t n_tokens, Random& random) {
+  constexpr float kQuery = 20.0f;
+  constexpr float kKey = 24.0f;
+  AttentionLayer layer = RandomLayer(v, n_kv_heads, n_tokens, random);
+  const uint32_t n_channels = std::min(4u, v.head_dim);
+  const auto shift = [&](std::vector<float>& rows, uint32_t dtype, uint32_t c,
+                         float by) {
+    for (size_t i = c; i < rows.size(); i += v.head_dim) {
+      rows[i] = RoundTo(dtype, rows[i] + by);
+    }
+  };
+  for (oracle::WindowAttentionInput& in : layer) {
+    const uint32_t first = random.Below(v.head_dim);
+    for (uint32_t n = 0; n < n_channels; ++n) {
+      const uint32_t c = (first + n * v.head_dim / n_channels) % v.head_dim;
+      const float side = random.Below(2) == 0 ? 1.0f : -1.0f;
+      shift(in.queries, v.q_dtype, c, side * kQuery);
+      // One of the four takes away from the others.
+      shift(in.keys, v.k_dtype, c, (n == 3 ? -side : side) * kKey);
+    }
+  }
+  return layer;
+}
+
 std::vector<std::vector<float>> RunAttention(
     const AttentionVariant& v, const std::vector<AttentionLayer>& layers,
     const AttentionLayout& layout, const simt::Options& options) {
@@ -309,11 +334,13 @@ std::vector<std::vector<float>> RunAttention(
   return scores;
 }
 
-std::string CompareWithOracle(const AttentionVariant& v,
-                              const AttentionLayer& layer,
-                              const std::vector<float>& scores) {
+Comparison CompareWithOracle(const AttentionVariant& v,
+                             const AttentionLayer& layer,
+                             const std::vector<float>& scores) {
+  constexpr double kNextToNothing = 1e-20;
   const double scale = WeightScale(v);
   const uint32_t n = layer[0].n_tokens;
+  Comparison comparison;
   for (size_t head = 0; head < layer.size(); ++head) {
     const oracle::WindowAttentionResult r =
         oracle::WindowAttention(layer[head]);
@@ -339,22 +366,27 @@ std::string CompareWithOracle(const AttentionVariant& v,
         }
         tolerance += expected * (v.group + 2) * std::ldexp(1.0, -24);
         const double got = scores[(head * n_rows + row) * n + j];
+        const double error = std::abs(got - expected * scale) / scale;
+        if (expected > kNextToNothing) {
+          comparison.relative_error =
+              std::max(comparison.relative_error, error / expected);
+          comparison.part_of_tolerance =
+              std::max(comparison.part_of_tolerance, error / tolerance);
+        }
         const bool same =
-            std::isnan(expected)
-                ? std::isnan(got)
-                : std::abs(got - expected * scale) <= tolerance * scale;
-        if (same) continue;
+            std::isnan(expected) ? std::isnan(got) : error <= tolerance;
+        if (same || !comparison.error.empty()) continue;
         char text[200];
         std::snprintf(
             text, sizeof(text),
             "%s: %u tokens, KV head %zu row %u key %u: %.9g, expected "
             "%.9g, tolerance %.3g",
             v.name, n, head, row, j, got, expected * scale, tolerance * scale);
-        return text;
+        comparison.error = text;
       }
     }
   }
-  return "";
+  return comparison;
 }
 
 }  // namespace kvevict::cuda

@@ -37,6 +37,13 @@ using AttentionLayer = std::vector<oracle::WindowAttentionInput>;
 AttentionLayer RandomLayer(const AttentionVariant& variant, uint32_t n_kv_heads,
                            uint32_t n_tokens, Random& random);
 
+// The same with four channels in which all queries lie on one side, far from zero,
+// and so do all keys, as in heads of real models: dot products are about 1,000, and
+// neither they nor their sums fit in f32.
+AttentionLayer OutlierLayer(const AttentionVariant& variant,
+                            uint32_t n_kv_heads, uint32_t n_tokens,
+                            Random& random);
+
 enum class RowOrder {
   kTokenMajor,    // [rows, heads, elements]
   kHeadMajor,     // [heads, rows, elements]
@@ -60,11 +67,17 @@ std::vector<std::vector<float>> RunAttention(
     const AttentionVariant& variant, const std::vector<AttentionLayer>& layers,
     const AttentionLayout& layout, const simt::Options& options);
 
-// The first score that is further from the oracle's than the tolerance, or NaN
-// where the oracle's is not, or the other way round; empty if there is none.
-std::string CompareWithOracle(const AttentionVariant& variant,
-                              const AttentionLayer& layer,
-                              const std::vector<float>& scores);
+struct Comparison {
+  // The first score that is further from the oracle's than the tolerance, or NaN
+  // where the oracle's is not, or the other way round; empty if there is none.
+  std::string error;
+  // The largest of all scores that are not next to nothing.
+  double relative_error = 0.0;
+  double part_of_tolerance = 0.0;
+};
+Comparison CompareWithOracle(const AttentionVariant& variant,
+                             const AttentionLayer& layer,
+                             const std::vector<float>& scores);
 
 }  // namespace kvevict::cuda
 

@@ -20,6 +20,7 @@ int main() {
         kvevict::simt::kPolicies[n++ % std::size(kvevict::simt::kPolicies)];
     MatchesTheOracle(v, policy, random);
     TakesAnyLayout(v, random);
+    KeepsToTheErrorBound(v, random);
   }
   IsTheSameInAnyOrderOfThreads(FindVariant("w33_g3"), random);
   for (const char* name : {"w33_g3", "w20_g8"})

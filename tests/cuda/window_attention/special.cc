@@ -43,7 +43,7 @@ class Case {
     layout.odd_layers_have_lse = true;
     for (const std::vector<float>& scores :
          RunAttention(variant_, {layer_, layer_}, layout, {})) {
-      Expect(what, CompareWithOracle(variant_, layer_, scores));
+      Expect(what, CompareWithOracle(variant_, layer_, scores).error);
     }
   }
 

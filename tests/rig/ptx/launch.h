@@ -8,6 +8,7 @@
 #include "tests/rig/ptx/counters.h"
 #include "tests/rig/ptx/kernel.h"
 #include "tests/rig/ptx/memory.h"
+#include "tests/rig/tensor_core.h"
 
 namespace kvevict::ptx {
 
@@ -33,6 +34,7 @@ struct LaunchOptions {
   bool delays = true;
   bool find_races = true;     // a data race in global memory is an error
   bool count_traffic = true;  // sectors and bank conflicts, which cost time
+  rig::TensorCore tensor_core = rig::kToNearest;
   // Turns of waiting threads, in a row and without a store by anyone, after
   // which nobody is thought to come.
   uint64_t max_idle_turns = 1000000;

@@ -7,6 +7,7 @@
 #include "tests/rig/ptx/lanewise.h"
 #include "tests/rig/ptx/opcodes.h"
 #include "tests/rig/ptx/warp.h"
+#include "tests/rig/tensor_core.h"
 
 namespace kvevict::ptx {
 namespace {
@@ -74,39 +75,40 @@ constexpr int kFirstB = kFirstA + kRegistersA;
 constexpr int kFirstC = kFirstB + kRegistersB;
 
 template <float (*kFrom)(uint16_t)>
-float HalfOf(const Lane& lane, Slot slot, int half) {
+float HalfOf(const Lane& lane, Slot slot, uint32_t half) {
   return kFrom(static_cast<uint16_t>(lane.Get<uint32_t>(slot) >> 16 * half));
 }
 
-// Sums in double precision, rounded once; the hardware's last bits differ.
-template <float (*kFrom)(uint16_t)>
+template <float (*kFrom)(uint16_t), int kLeastExponent>
 void MultiplyAccumulate(Warp& warp, const Instruction& i, uint32_t mask) {
   CheckWhole(mask);
-  double a[16][16];
-  double b_columns[8][16];
+  rig::Matrices m;
+  const auto c_of = [&m](uint32_t lane, uint32_t r) -> float& {
+    return m.c[lane / 4 + r / 2 * 8][lane % 4 * 2 + r % 2];
+  };
   for (uint32_t k = 0; k < 32; ++k) {
     const Lane& lane = warp.lane(k);
     const uint32_t group = k / 4;
     const uint32_t pair = k % 4 * 2;
     for (uint32_t half = 0; half < 2; ++half) {
       for (uint32_t r = 0; r < kRegistersA; ++r) {
-        a[group + r % 2 * 8][pair + half + r / 2 * 8] =
+        m.a[group + r % 2 * 8][pair + half + r / 2 * 8] =
             HalfOf<kFrom>(lane, i.slots[kFirstA + r], half);
       }
       for (uint32_t r = 0; r < kRegistersB; ++r) {
-        b_columns[group][pair + half + r * 8] =
+        m.b_columns[group][pair + half + r * 8] =
             HalfOf<kFrom>(lane, i.slots[kFirstB + r], half);
       }
     }
-  }
-  for (uint32_t k = 0; k < 32; ++k) {
-    Lane& lane = warp.lane(k);
     for (uint32_t r = 0; r < kRegistersC; ++r) {
-      const double* row = a[k / 4 + r / 2 * 8];
-      const double* column = b_columns[k % 4 * 2 + r % 2];
-      double sum = lane.Get<float>(i.slots[kFirstC + r]);
-      for (int t = 0; t < 16; ++t) sum += row[t] * column[t];
-      lane.Set(i.slots[r], static_cast<float>(sum));
+      c_of(k, r) = lane.Get<float>(i.slots[kFirstC + r]);
+    }
+  }
+  rig::MultiplyAccumulate(warp.block->grid.options.tensor_core, kLeastExponent,
+                          m);
+  for (uint32_t k = 0; k < 32; ++k) {
+    for (uint32_t r = 0; r < kRegistersC; ++r) {
+      warp.lane(k).Set(i.slots[r], c_of(k, r));
     }
   }
 }
@@ -124,8 +126,8 @@ void DecodeMultiplyAccumulate(Modifiers& m, Instruction& i) {
     Fail("mma: vectors of 4, 4, 2 and 4 registers");
   }
   i.run = &RunStop;
-  i.together = type == 0 ? &MultiplyAccumulate<&FromF16>
-                         : &MultiplyAccumulate<&FromBF16>;
+  i.together = type == 0 ? &MultiplyAccumulate<&FromF16, -14>
+                         : &MultiplyAccumulate<&FromBF16, -126>;
 }
 
 constexpr Opcode kOpcodes[] = {

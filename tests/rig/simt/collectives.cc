@@ -5,6 +5,7 @@
 #include "tests/rig/simt/machine.h"
 #include "tests/rig/simt/sanitizer.h"
 #include "tests/rig/simt/thread.h"
+#include "tests/rig/tensor_core.h"
 
 namespace kvevict::simt {
 namespace {
@@ -62,8 +63,9 @@ void Nothing(void**) {}
 
 Warp& OwnWarp() { return *machine().running()->warp; }
 
-struct Matrices {
+struct Fragments {
   float (*to_float)(uint32_t bits);
+  int least_exponent;
   float* c;
   const uint32_t* a;
   const uint32_t* b;
@@ -82,29 +84,29 @@ unsigned LaneOfB(unsigned row, unsigned col) { return col * 4 + row % 8 / 2; }
 unsigned LaneOfC(unsigned row, unsigned col) { return row % 8 * 4 + col / 2; }
 
 void Multiply(void* const* lanes) {
-  const auto lane = [&](unsigned i) -> Matrices& {
-    return *static_cast<Matrices*>(lanes[i]);
+  const auto lane = [&](unsigned i) -> Fragments& {
+    return *static_cast<Fragments*>(lanes[i]);
   };
-  float a[16][16];
-  float b[16][8];
+  rig::Matrices m;
+  const auto c_of = [&](unsigned row, unsigned col) -> float& {
+    return lane(LaneOfC(row, col)).c[col % 2 + row / 8 * 2];
+  };
   for (unsigned row = 0; row < 16; ++row) {
     for (unsigned col = 0; col < 16; ++col) {
-      const Matrices& m = lane(LaneOfA(row, col));
-      a[row][col] = m.to_float(Half(m.a, col % 2 + row / 8 * 2 + col / 8 * 4));
+      const Fragments& f = lane(LaneOfA(row, col));
+      m.a[row][col] =
+          f.to_float(Half(f.a, col % 2 + row / 8 * 2 + col / 8 * 4));
     }
     for (unsigned col = 0; col < 8; ++col) {
-      const Matrices& m = lane(LaneOfB(row, col));
-      b[row][col] = m.to_float(Half(m.b, row % 2 + row / 8 * 2));
+      const Fragments& f = lane(LaneOfB(row, col));
+      m.b_columns[col][row] = f.to_float(Half(f.b, row % 2 + row / 8 * 2));
+      m.c[row][col] = c_of(row, col);
     }
   }
+  rig::MultiplyAccumulate(machine().options().tensor_core,
+                          lane(0).least_exponent, m);
   for (unsigned row = 0; row < 16; ++row) {
-    float sums[8] = {};
-    for (unsigned k = 0; k < 16; ++k) {
-      for (unsigned col = 0; col < 8; ++col) sums[col] += a[row][k] * b[k][col];
-    }
-    for (unsigned col = 0; col < 8; ++col) {
-      lane(LaneOfC(row, col)).c[col % 2 + row / 8 * 2] += sums[col];
-    }
+    for (unsigned col = 0; col < 8; ++col) c_of(row, col) = m.c[row][col];
   }
 }
 
@@ -187,10 +189,10 @@ void WarpLoadMatrix4(uint32_t (&r)[4], const uint32_t (&row)[4],
        });
 }
 
-void WarpMultiply16816(float (*to_float)(uint32_t bits), float (&c)[4],
-                       const uint32_t (&a)[4], const uint32_t (&b)[2],
-                       const Site& site) {
-  Matrices slot = {to_float, c, a, b};
+void WarpMultiply16816(float (*to_float)(uint32_t bits), int least_exponent,
+                       float (&c)[4], const uint32_t (&a)[4],
+                       const uint32_t (&b)[2], const Site& site) {
+  Fragments slot = {to_float, least_exponent, c, a, b};
   Meet(OwnWarp().rendezvous, Lane(), "MultiplyAccumulate16816", site, &slot,
        [](void** lanes) { Multiply(lanes); });
 }

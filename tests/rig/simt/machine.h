@@ -127,6 +127,7 @@ class Machine {
   Thread* running() const { return running_; }
   const Dim3& grid() const { return grid_; }
   const Dim3& block() const { return block_; }
+  const Options& options() const { return options_; }
 
  private:
   static void ThreadMain();

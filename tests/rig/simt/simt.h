@@ -39,6 +39,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/rig/tensor_core.h"
+
 namespace kvevict::simt {
 
 struct Dim3 {
@@ -72,6 +74,7 @@ struct Options {
   // Blocks at work side by side; the others start, in random order, as these
   // end. More than one for kernels in which blocks wait for blocks.
   unsigned resident_blocks = 1;
+  rig::TensorCore tensor_core = rig::kToNearest;
 };
 
 // The part of Launch that does not know the parameters' type.

@@ -58,9 +58,10 @@ uint32_t WarpBallot(bool v, const Site& site);
 // `row`: the 16 bytes of the matrix row that this lane names.
 void WarpLoadMatrix4(uint32_t (&r)[4], const uint32_t (&row)[4],
                      const Site& site);
-void WarpMultiply16816(float (*to_float)(uint32_t bits), float (&c)[4],
-                       const uint32_t (&a)[4], const uint32_t (&b)[2],
-                       const Site& site);
+// least_exponent: as rig::MultiplyAccumulate() has it.
+void WarpMultiply16816(float (*to_float)(uint32_t bits), int least_exponent,
+                       float (&c)[4], const uint32_t (&a)[4],
+                       const uint32_t (&b)[2], const Site& site);
 
 // ---- Asynchronous copies of this thread ----
 

@@ -222,7 +222,8 @@ template <int kDType>
 void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],
                              const uint32_t (&b)[2], Site site = Site::Here()) {
   static_assert(kDType == kF16 || kDType == kBf16);
-  simt::WarpMultiply16816(ToFloat<kDType>, c, a, b, site);
+  simt::WarpMultiply16816(ToFloat<kDType>, kDType == kF16 ? -14 : -126, c, a, b,
+                          site);
 }
 
 // ---- Atomics ----
