@@ -1,14 +1,13 @@
 /*
  * C#: only what a P/Invoke needs. Every signature is blittable: enums, integers
- * and pointers to the hand-written structs of NativeStructs.cs. Two internal
+ * and pointers to structs. Two internal
  * classes come out: NativePINVOKE, the imports, and Native, the same functions
  * with SafeHandles for handles and an exception for a status.
  */
 %pragma(csharp) imclassclassmodifiers="internal static unsafe class"
 %pragma(csharp) moduleclassmodifiers="internal static unsafe class"
 
-/* Enums, structs and constants are hand-written in C#, with documentation; the
- * tests compare them with the header and its layout table. */
+/* Enums, structs and constants are made by bindings/table. */
 %rename("$ignore", %$isclass) "";
 %rename("$ignore", %$isenum) "";
 %rename("$ignore", %$isenumitem) "";
@@ -43,24 +42,18 @@ KV_POINTER(int32_t, int)
 KV_POINTER(uint32_t, uint)
 KV_POINTER(size_t, nuint)
 
-%define KV_STRUCT(NAME)
-KV_POINTER(NAME, NAME)
+%define KV_STRUCT(NAME, CS_NAME)
+KV_POINTER(NAME, CS_NAME)
 %enddef
 KV_FOR_EACH_STRUCT(KV_STRUCT)
 
-/* An enum is the public C# enum of the second name. */
 %define KV_ENUM(NAME, CS_NAME)
 KV_BLITTABLE(NAME, CS_NAME)
 %enddef
-KV_ENUM(kvevict_device, KvDevice)
-KV_ENUM(kvevict_dtype, KvDType)
-KV_ENUM(kvevict_policy_kind, KvPolicyKind)
-KV_ENUM(kvevict_operation, KvOperation)
-KV_ENUM(kvevict_reason, KvReason)
+KV_FOR_EACH_ENUM(KV_ENUM)
 
 /* A status is a parameter of kvevict_status_name() alone; returned, it becomes an
  * exception, whose text is fetched on the same thread. So does what callbacks threw. */
-KV_BLITTABLE(kvevict_status, KvStatus)
 %typemap(cstype, out="void") kvevict_status "KvStatus"
 %typemap(csout, excode="") kvevict_status {
     var call = new NativeCall();
@@ -81,6 +74,4 @@ KV_BLITTABLE(NAME **, void**)
 %typemap(csin, pre="    void* $csinput_made = null;", post="      $csinput.Own($csinput_made);")
   NAME ** "&$csinput_made"
 %enddef
-KV_HANDLE(kvevict_context, ContextHandle)
-KV_HANDLE(kvevict_plan, PlanHandle)
-KV_HANDLE(kvevict_sequence, SequenceHandle)
+KV_FOR_EACH_HANDLE(KV_HANDLE)

@@ -1,27 +1,38 @@
 #!/usr/bin/env bash
-# generate.sh [--check]: writes internal/native/native.go and native_wrap.c, or compares them
-# with what SWIG writes today. SWIG runs elsewhere: a *.swig file or another file of its making
-# would become part of the package.
+# generate.sh [--check]: writes what is made from kvevict.h, which is committed, or
+# compares it with what would be made today. All is made elsewhere: a *.swig file or
+# another file of SWIG's would become part of the package.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-package=bindings/go/internal/native
+cd "$(dirname "${BASH_SOURCE[0]}")"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-swig -go -cgo -Wall -Werror -Ibindings -Icapi/include -intgosize 64 -module native \
-  -package native -outdir "$work" -o "$work/native_wrap.c" bindings/kvevict.i
-gofmt -w "$work/native.go"
-if [[ ${1:-} != --check ]]; then
-  cp "$work"/native.go "$work"/native_wrap.c "$package"
-  exit
-fi
+../generate.sh go "$work" -cgo -intgosize 64 -module native -package native
+mv "$work/wrap.c" "$work/native_wrap.c"
+# SWIG tells packages apart by a hash, which changes with every letter of its input.
+sed -i 's/_native_[0-9a-f]\{16\}/_kvevict/g' "$work/native.go" "$work/native_wrap.c"
+gofmt -w "$work"/*.go
+
+# Writes or compares files of a folder.
+status=0 check=${1:-}
+made() { # folder file...
+  local folder=$1 file
+  shift
+  for file; do
+    if [[ $check != --check ]]; then
+      cp "$work/$file" "$folder"
+    else
+      diff -u "$folder/$file" "$work/$file" || status=1
+    fi
+  done
+}
+made . enums.go
+made internal/native structs.go layout_test.go
 version=$(swig -version | sed -n 's/^SWIG Version //p')
-if ! grep -q "^ \* Version $version\$" "$package/native.go"; then
-  echo "skipped: the committed files are another SWIG's, this is $version"
+if [[ $check != --check ]] || grep -q "^ \* Version $version\$" internal/native/native.go; then
+  made internal/native native.go native_wrap.c
+elif [[ $status == 0 ]]; then
+  echo "skipped: what SWIG made is another version's, this is $version"
   exit 77
 fi
-status=0
-for file in native.go native_wrap.c; do
-  diff -u "$package/$file" "$work/$file" || status=1
-done
 [[ $status == 0 ]] || echo "out of date: run bindings/go/generate.sh and commit"
 exit "$status"

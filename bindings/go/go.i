@@ -5,8 +5,7 @@
  * since users of the module have no swig.
  */
 
-/* Enums, structs and constants are hand-written in Go, with documentation; the
- * tests compare them with the header's layout table. */
+/* Enums, structs and constants are made by bindings/table. */
 %rename("$ignore", %$isclass) "";
 %rename("$ignore", %$isenum) "";
 %rename("$ignore", %$isenumitem) "";
@@ -34,7 +33,7 @@ KV_NUMBER(C_TYPE, GO_TYPE)
 KV_NUMBER(const C_TYPE, GO_TYPE)
 %enddef
 
-%define KV_ENUM(NAME)
+%define KV_ENUM(NAME, GO_NAME)
 KV_NUMBER(NAME, int32)
 KV_NUMBER(enum NAME, int32)
 %enddef
@@ -45,7 +44,7 @@ KV_NUMBER(uint32_t, uint32)
 KV_NUMBER(uint64_t, uint64)
 KV_NUMBER(size_t, uint64)
 
-%define KV_HANDLE(NAME)
+%define KV_HANDLE(NAME, GO_NAME)
 KV_ADDRESS(NAME *)
 KV_NUMBER(NAME **, *uintptr)
 %enddef
@@ -59,20 +58,10 @@ KV_ADDRESS(int32_t *slots)
 KV_POINTER(int32_t *, *int32)
 KV_POINTER(uint32_t *, *uint32)
 KV_NUMBER(size_t *, *uint64)
-KV_NUMBER(kvevict_gpu_info *, *GPUInfo)
-KV_NUMBER(kvevict_dtype_info *, *DTypeInfo)
-KV_NUMBER(kvevict_policy_info *, *PolicyInfo)
-KV_NUMBER(kvevict_preset_info *, *PresetInfo)
-KV_NUMBER(kvevict_capabilities *, *Capabilities)
-KV_NUMBER(kvevict_resolved_policy *, *ResolvedPolicy)
-KV_NUMBER(kvevict_sequence_memory *, *SequenceMemory)
-KV_NUMBER(kvevict_evict_report *, *EvictReport)
-KV_POINTER(kvevict_context_options *, *ContextOptions)
-KV_POINTER(kvevict_evict_options *, *EvictOptions)
-KV_POINTER(kvevict_geometry *, *Geometry)
-KV_POINTER(kvevict_plane *, *Plane)
-KV_POINTER(kvevict_policy *, *Policy)
-KV_POINTER(kvevict_view *, *View)
+%define KV_STRUCT(NAME, GO_NAME)
+KV_POINTER(NAME *, *GO_NAME)
+%enddef
+KV_FOR_EACH_STRUCT(KV_STRUCT)
 
 /* Zero-terminated bytes; what returns text stays a string. */
 KV_POINTER(char *text, *byte)

@@ -112,6 +112,9 @@ func (p *Plan) LayerBudgets(nTokens int) ([]uint32, error) {
 	return budgets, nil
 }
 
+// String is a sentence; "" for ReasonNone.
+func (r Reason) String() string { return native.Kvevict_reason_text(int32(r)) }
+
 // Capabilities is what a plan can do with a layer, and why not.
 type Capabilities struct {
 	CanMove, CanScore, CanRotate          bool

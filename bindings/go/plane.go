@@ -3,6 +3,7 @@ package kvevict
 import (
 	"math/bits"
 	"reflect"
+	"sync"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
@@ -51,18 +52,39 @@ func (p *Plane) native(name string) (native.Plane, error) {
 func (p *Plane) checkKind(name string) error {
 	kind := p.Data.kind
 	fits := kind == reflect.Invalid || kind == reflect.Uint8
-	switch p.DType {
-	case DTypeF32:
-		fits = fits || kind == reflect.Float32
-	case DTypeF16, DTypeBF16:
-		fits = fits || kind == reflect.Uint16 || kind == reflect.Int16
-	default:
+	switch elementBytes(p.DType) {
+	case 0: // opaque, or the library has a word to say
 		fits = true
+	case 2:
+		fits = fits || kind == reflect.Uint16 || kind == reflect.Int16
+	case 4:
+		fits = fits || kind == reflect.Float32 && p.DType == DTypeF32
 	}
 	if !fits {
 		return invalid("%s.DType is %d, which a slice of %v does not hold", name, p.DType, kind)
 	}
 	return nil
+}
+
+var dtypeBytes struct {
+	once sync.Once
+	of   []int64 // by number
+}
+
+// elementBytes are the bytes of an element; 0 of opaque rows and of what is no element type.
+func elementBytes(dtype DType) int64 {
+	dtypeBytes.once.Do(func() {
+		for _, info := range DTypes() {
+			for len(dtypeBytes.of) <= int(info.DType) {
+				dtypeBytes.of = append(dtypeBytes.of, 0)
+			}
+			dtypeBytes.of[info.DType] = int64(info.ElementBytes)
+		}
+	})
+	if dtype < 0 || int(dtype) >= len(dtypeBytes.of) {
+		return 0
+	}
+	return dtypeBytes.of[dtype]
 }
 
 // rows converts a plane without blocks that must hold nTokens rows of nHeads heads on a device.
@@ -89,21 +111,18 @@ func (p *Plane) require(name string, nTokens, nHeads uint32) error {
 
 // steps is how often a group of nTokens tokens and nHeads heads fits at distances of stride.
 func (p *Plane) steps(nHeads, nTokens uint32, stride int64) uint64 {
-	elementBytes, elements := int64(4), int64(p.HeadDim)
-	switch p.DType {
-	case DTypeOpaque:
-		elementBytes, elements = 1, int64(p.RowBytes)
-	case DTypeF16, DTypeBF16:
-		elementBytes = 2
+	bytes, elements := elementBytes(p.DType), int64(p.HeadDim)
+	if p.DType == DTypeOpaque {
+		bytes, elements = 1, int64(p.RowBytes)
 	}
-	if !p.Data.ended || nHeads == 0 || elements <= 0 {
+	if !p.Data.ended || nHeads == 0 || elements <= 0 || bytes == 0 {
 		return unlimited // the library's own checks name this better
 	}
 	elementStride := p.ElementStride
 	if elementStride == 0 {
-		elementStride = elementBytes
+		elementStride = bytes
 	}
-	r := reach{high: uint64(elementBytes)}
+	r := reach{high: uint64(bytes)}
 	r.extend(uint64(elements-1), elementStride)
 	r.extend(uint64(nHeads-1), p.HeadStride)
 	r.extend(uint64(nTokens-1), p.TokenStride)

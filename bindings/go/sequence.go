@@ -1,7 +1,6 @@
 package kvevict
 
 import (
-	"math"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -11,7 +10,7 @@ import (
 
 // PositionNext, as firstPosition, is the sequence's logical length. On CUDA it is read when the work
 // runs, so that a captured graph goes on where the sequence is.
-const PositionNext = math.MaxUint32
+const PositionNext = native.PositionNext
 
 // Sequence is what one request carries between steps: the last queries of every layer, the position
 // of every slot, stored and logical length. It serves one goroutine at a time; a second one gets an

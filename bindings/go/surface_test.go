@@ -1,12 +1,6 @@
 package kvevict
 
 import (
-	"go/ast"
-	"go/constant"
-	"go/importer"
-	"go/parser"
-	"go/token"
-	"go/types"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -89,85 +83,6 @@ func TestEveryFunctionIsReachable(t *testing.T) {
 		t.Errorf("exported and not left out\n%v\ncalled\n%v", expected, called)
 	}
 }
-
-// A constant's name is its C name without KVEVICT_, ERROR and underscores, in other letters.
-func TestEnumsHaveTheHeadersConstants(t *testing.T) {
-	expected := map[string]string{}
-	for _, line := range golden(t, "kvevict.layout") {
-		words := strings.Fields(line)
-		if name := strings.TrimPrefix(words[0], "KVEVICT_"); name != words[0] && name != "ABI_VERSION" {
-			if name == "OK" {
-				name = "ERROR_OK"
-			}
-			name = regexp.MustCompile("^ERROR_").ReplaceAllString(name, "STATUS_")
-			expected[strings.ToLower(strings.ReplaceAll(name, "_", ""))] = words[1]
-		}
-	}
-	actual := map[string]string{}
-	for name, value := range constants(t) {
-		actual[strings.ToLower(name)] = value
-	}
-	if !reflect.DeepEqual(expected, actual) {
-		t.Errorf("in C\n%v\nin Go\n%v", expected, actual)
-	}
-}
-
-// constants are those of enums.go, by name.
-func constants(t *testing.T) map[string]string {
-	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, "enums.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := types.Config{Importer: importer.Default(), Error: func(error) {}}
-	checked, _ := config.Check("kvevict", files, []*ast.File{file}, nil) // its import is missing
-	values := map[string]string{}
-	for _, name := range checked.Scope().Names() {
-		if c, ok := checked.Scope().Lookup(name).(*types.Const); ok {
-			values[name] = constant.ToInt(c.Val()).String()
-		}
-	}
-	return values
-}
-
-func TestStructsHaveTheHeadersLayout(t *testing.T) {
-	structs := map[string]reflect.Type{}
-	for _, v := range []any{
-		native.GPUInfo{}, native.DTypeInfo{}, native.ContextOptions{}, native.Policy{},
-		native.ResolvedPolicy{}, native.PolicyInfo{}, native.PresetInfo{}, native.Plane{},
-		native.View{}, native.Geometry{}, native.Capabilities{}, native.EvictOptions{},
-		native.EvictReport{}, native.SequenceMemory{},
-	} {
-		structs[strings.ToLower(reflect.TypeOf(v).Name())] = reflect.TypeOf(v)
-	}
-	fields := 0
-	for _, line := range golden(t, "kvevict.layout") {
-		words := strings.Fields(strings.TrimPrefix(line, "kvevict_"))
-		if strings.HasPrefix(line, "KVEVICT_") {
-			continue
-		}
-		name := strings.Split(strings.ReplaceAll(words[0], "_", ""), ".")
-		structure, ok := structs[name[0]]
-		if !ok {
-			t.Fatalf("no struct for %s", line)
-		}
-		if len(name) == 1 {
-			fields = 0
-			if number(structure.Size()) != words[1] {
-				t.Errorf("%s: size %d", line, structure.Size())
-			}
-			continue
-		}
-		field := structure.Field(fields)
-		fields++
-		if strings.ToLower(field.Name) != name[1] || number(field.Offset) != words[1] ||
-			number(field.Type.Size()) != words[2] {
-			t.Errorf("%s: is %s at %d of size %d", line, field.Name, field.Offset, field.Type.Size())
-		}
-	}
-}
-
-func number(n uintptr) string { return constant.MakeUint64(uint64(n)).String() }
 
 func TestDefaults(t *testing.T) {
 	var geometry, emptyGeometry native.Geometry

@@ -17,8 +17,7 @@
 #include "jni_support.h"
 %}
 
-/* Enums, structs and constants are hand-written in Java, with documentation; the
- * tests compare them with the header's layout table. */
+/* Enums, structs and constants are made by bindings/table. */
 %rename("$ignore", %$isclass) "";
 %rename("$ignore", %$isenum) "";
 %rename("$ignore", %$isenumitem) "";
@@ -42,7 +41,7 @@ KV_NUMBER(C_TYPE, jlong, long, (intptr_t))
 KV_NUMBER(const C_TYPE, jlong, long, (intptr_t))
 %enddef
 
-%define KV_ENUM(NAME)
+%define KV_ENUM(NAME, JAVA_NAME)
 KV_NUMBER(NAME, jint, int, )
 KV_NUMBER(enum NAME, jint, int, )
 %enddef
@@ -58,7 +57,7 @@ KV_ADDRESS(float *)
 KV_ADDRESS(int32_t *)
 KV_ADDRESS(uint32_t *)
 
-%define KV_POINTER(NAME)
+%define KV_POINTER(NAME, JAVA_NAME)
 KV_ADDRESS(NAME *)
 %enddef
 KV_FOR_EACH_HANDLE(KV_POINTER)

@@ -6,7 +6,7 @@ namespace KvEvict;
 /// </summary>
 public sealed unsafe class KvSequence : IDisposable
 {
-    private const uint NextPosition = uint.MaxValue;
+    private const uint NextPosition = NativeConstants.KVEVICT_POSITION_NEXT;
     // Above this many layers what a call takes of each goes not on the stack, but into an array that stays.
     private const int MaxStackLayers = 128;
 

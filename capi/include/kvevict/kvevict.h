@@ -110,6 +110,7 @@ enum kvevict_status
     : int32_t
 #endif
 {
+  /** It worked. */
   KVEVICT_OK = 0,
   /** A parameter is wrong; correct the call. */
   KVEVICT_ERROR_INVALID_ARGUMENT = 1,
@@ -153,7 +154,9 @@ enum kvevict_device
     : int32_t
 #endif
 {
+  /** Host memory, and the threads of the caller. */
   KVEVICT_DEVICE_CPU = 0,
+  /** Memory of an NVIDIA GPU, and a CUDA stream. */
   KVEVICT_DEVICE_CUDA = 1
 };
 #ifndef __cplusplus
@@ -208,11 +211,14 @@ enum kvevict_dtype
     : int32_t
 #endif
 {
-  /** Rows of row_bytes bytes whose content is the engine's secret: they can be
-   *  moved, not scored. */
+  /** Rows of bytes whose content is the engine's secret: they can be moved, not
+   *  scored. */
   KVEVICT_DTYPE_OPAQUE = 0,
+  /** IEEE 754 single precision. */
   KVEVICT_DTYPE_F32 = 1,
+  /** IEEE 754 half precision. */
   KVEVICT_DTYPE_F16 = 2,
+  /** The upper half of an f32. */
   KVEVICT_DTYPE_BF16 = 3
 };
 #ifndef __cplusplus
@@ -286,8 +292,11 @@ enum kvevict_log_level
     : int32_t
 #endif
 {
+  /** Something to act on. */
   KVEVICT_LOG_WARNING = 0,
+  /** What was found and chosen. */
   KVEVICT_LOG_INFO = 1,
+  /** Details for whoever looks for an error. */
   KVEVICT_LOG_DEBUG = 2
 };
 #ifndef __cplusplus
@@ -407,8 +416,11 @@ enum kvevict_pool
     : int32_t
 #endif
 {
+  /** Scores stay as they are. */
   KVEVICT_POOL_NONE = 0,
+  /** The mean over the kernel. */
   KVEVICT_POOL_AVG = 1,
+  /** The maximum over the kernel. */
   KVEVICT_POOL_MAX = 2
 };
 #ifndef __cplusplus
@@ -437,8 +449,11 @@ enum kvevict_reduce
     : int32_t
 #endif
 {
+  /** Their mean. */
   KVEVICT_REDUCE_MEAN = 0,
+  /** Their maximum. */
   KVEVICT_REDUCE_MAX = 1,
+  /** Their sum. */
   KVEVICT_REDUCE_SUM = 2
 };
 #ifndef __cplusplus
@@ -452,7 +467,9 @@ enum kvevict_shaping_order
     : int32_t
 #endif
 {
+  /** Reduces first. */
   KVEVICT_SHAPING_REDUCE_THEN_POOL = 0,
+  /** Pools first. */
   KVEVICT_SHAPING_POOL_THEN_REDUCE = 1
 };
 #ifndef __cplusplus
@@ -465,8 +482,11 @@ enum kvevict_scope
     : int32_t
 #endif
 {
+  /** Nothing: every KV head of every layer has its own. */
   KVEVICT_SCOPE_KV_HEAD = 0,
+  /** The heads of a layer. */
   KVEVICT_SCOPE_LAYER = 1,
+  /** All layers and their heads. */
   KVEVICT_SCOPE_MODEL = 2
 };
 #ifndef __cplusplus
@@ -479,7 +499,9 @@ enum kvevict_tie
     : int32_t
 #endif
 {
+  /** The earlier token. */
   KVEVICT_TIE_LOWER_POSITION = 0,
+  /** The later token. */
   KVEVICT_TIE_HIGHER_POSITION = 1
 };
 #ifndef __cplusplus
@@ -876,8 +898,11 @@ enum kvevict_operation
     : int32_t
 #endif
 {
+  /** Scoring, selecting and compacting the cache of a whole model. */
   KVEVICT_OPERATION_EVICT = 0,
+  /** Scoring one layer by the attention of the last queries. */
   KVEVICT_OPERATION_SCORE_WINDOW = 1,
+  /** Selecting by scores. */
   KVEVICT_OPERATION_SELECT = 2
 };
 #ifndef __cplusplus
@@ -918,6 +943,7 @@ enum kvevict_reason
     : int32_t
 #endif
 {
+  /** It can. */
   KVEVICT_REASON_NONE = 0,
   /** Keys are opaque: nothing can be read from them. */
   KVEVICT_REASON_OPAQUE_KEYS = 1,

@@ -55,62 +55,62 @@ typedef long long swig_type_25;
 typedef long long swig_type_26;
 typedef long long swig_type_27;
 typedef long long swig_type_28;
-extern void _wrap_Swig_free_native_03ab5cf35b2089f2(uintptr_t arg1);
-extern uintptr_t _wrap_Swig_malloc_native_03ab5cf35b2089f2(swig_intgo arg1);
-extern swig_type_1 _wrap_kvevict_version_native_03ab5cf35b2089f2(void);
-extern int _wrap_kvevict_abi_version_native_03ab5cf35b2089f2(void);
-extern swig_type_2 _wrap_kvevict_last_error_message_native_03ab5cf35b2089f2(void);
-extern swig_type_3 _wrap_kvevict_status_name_native_03ab5cf35b2089f2(swig_intgo arg1);
-extern uintptr_t _wrap_kvevict_device_check_native_03ab5cf35b2089f2(swig_intgo arg1);
-extern uintptr_t _wrap_kvevict_gpu_at_native_03ab5cf35b2089f2(int arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_dtype_at_native_03ab5cf35b2089f2(int arg1, swig_voidp arg2);
-extern swig_type_4 _wrap_kvevict_simd_target_at_native_03ab5cf35b2089f2(int arg1);
-extern uintptr_t _wrap_kvevict_context_options_init_native_03ab5cf35b2089f2(swig_voidp arg1, swig_type_5 arg2);
-extern uintptr_t _wrap_kvevict_context_create_native_03ab5cf35b2089f2(swig_voidp arg1, swig_voidp arg2);
-extern void _wrap_kvevict_context_destroy_native_03ab5cf35b2089f2(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_policy_init_native_03ab5cf35b2089f2(swig_voidp arg1, swig_type_6 arg2, swig_intgo arg3);
-extern uintptr_t _wrap_kvevict_policy_parse_native_03ab5cf35b2089f2(swig_voidp arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_policy_format_native_03ab5cf35b2089f2(swig_voidp arg1, swig_voidp arg2, swig_type_7 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_policy_validate_native_03ab5cf35b2089f2(swig_voidp arg1);
-extern uintptr_t _wrap_kvevict_policy_resolve_native_03ab5cf35b2089f2(swig_voidp arg1, int arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_layer_budgets_native_03ab5cf35b2089f2(swig_voidp arg1, int arg2, swig_voidp arg3, swig_type_8 arg4);
-extern uintptr_t _wrap_kvevict_auto_budget_native_03ab5cf35b2089f2(int arg1, swig_type_9 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_at_native_03ab5cf35b2089f2(int arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_preset_at_native_03ab5cf35b2089f2(int arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_view_init_native_03ab5cf35b2089f2(swig_voidp arg1, swig_type_10 arg2);
-extern uintptr_t _wrap_kvevict_view_validate_native_03ab5cf35b2089f2(swig_voidp arg1, int arg2);
-extern uintptr_t _wrap_kvevict_geometry_init_native_03ab5cf35b2089f2(swig_voidp arg1, swig_type_11 arg2);
-extern uintptr_t _wrap_kvevict_plan_create_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4);
-extern void _wrap_kvevict_plan_destroy_native_03ab5cf35b2089f2(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_context_prepare_native_03ab5cf35b2089f2(uintptr_t arg1, uintptr_t arg2);
-extern uintptr_t _wrap_kvevict_plan_workspace_bytes_native_03ab5cf35b2089f2(uintptr_t arg1, swig_intgo arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_plan_layer_budgets_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_12 arg4);
-extern uintptr_t _wrap_kvevict_plan_capabilities_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern swig_type_13 _wrap_kvevict_reason_text_native_03ab5cf35b2089f2(swig_intgo arg1);
-extern uintptr_t _wrap_kvevict_score_window_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4, int arg5, uintptr_t arg6, swig_type_14 arg7, uintptr_t arg8, swig_type_15 arg9, uintptr_t arg10);
-extern uintptr_t _wrap_kvevict_select_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, uintptr_t arg3, swig_type_16 arg4, int arg5, swig_voidp arg6, swig_type_17 arg7, uintptr_t arg8, swig_type_18 arg9, uintptr_t arg10, swig_type_19 arg11, swig_voidp arg12, uintptr_t arg13);
-extern uintptr_t _wrap_kvevict_compact_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_20 arg5, int arg6, uintptr_t arg7, swig_type_21 arg8, uintptr_t arg9);
-extern uintptr_t _wrap_kvevict_compact_workspace_bytes_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, int arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_reorder_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_22 arg5, int arg6, uintptr_t arg7, swig_type_23 arg8, uintptr_t arg9);
-extern uintptr_t _wrap_kvevict_reorder_workspace_bytes_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_create_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_sequence_set_stream_native_03ab5cf35b2089f2(uintptr_t arg1, uintptr_t arg2);
-extern void _wrap_kvevict_sequence_destroy_native_03ab5cf35b2089f2(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_sequence_reset_native_03ab5cf35b2089f2(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_sequence_observe_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_observe_layers_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_observe_lse_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_append_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_sequence_replayed_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_sequence_trim_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_evict_options_init_native_03ab5cf35b2089f2(swig_voidp arg1, swig_type_25 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_27 arg6, swig_voidp arg7);
-extern uintptr_t _wrap_kvevict_sequence_memory_of_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_sequence_stored_length_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_sequence_logical_length_native_03ab5cf35b2089f2(uintptr_t arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_sequence_position_of_slot_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_slot_of_position_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_native_03ab5cf35b2089f2(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_28 arg5, swig_voidp arg6);
+extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
+extern swig_type_1 _wrap_kvevict_version_kvevict(void);
+extern int _wrap_kvevict_abi_version_kvevict(void);
+extern swig_type_2 _wrap_kvevict_last_error_message_kvevict(void);
+extern swig_type_3 _wrap_kvevict_status_name_kvevict(swig_intgo arg1);
+extern uintptr_t _wrap_kvevict_device_check_kvevict(swig_intgo arg1);
+extern uintptr_t _wrap_kvevict_gpu_at_kvevict(int arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_dtype_at_kvevict(int arg1, swig_voidp arg2);
+extern swig_type_4 _wrap_kvevict_simd_target_at_kvevict(int arg1);
+extern uintptr_t _wrap_kvevict_context_options_init_kvevict(swig_voidp arg1, swig_type_5 arg2);
+extern uintptr_t _wrap_kvevict_context_create_kvevict(swig_voidp arg1, swig_voidp arg2);
+extern void _wrap_kvevict_context_destroy_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_policy_init_kvevict(swig_voidp arg1, swig_type_6 arg2, swig_intgo arg3);
+extern uintptr_t _wrap_kvevict_policy_parse_kvevict(swig_voidp arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_policy_format_kvevict(swig_voidp arg1, swig_voidp arg2, swig_type_7 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_policy_validate_kvevict(swig_voidp arg1);
+extern uintptr_t _wrap_kvevict_policy_resolve_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3, swig_type_8 arg4);
+extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_9 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_at_kvevict(int arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_view_init_kvevict(swig_voidp arg1, swig_type_10 arg2);
+extern uintptr_t _wrap_kvevict_view_validate_kvevict(swig_voidp arg1, int arg2);
+extern uintptr_t _wrap_kvevict_geometry_init_kvevict(swig_voidp arg1, swig_type_11 arg2);
+extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4);
+extern void _wrap_kvevict_plan_destroy_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_context_prepare_kvevict(uintptr_t arg1, uintptr_t arg2);
+extern uintptr_t _wrap_kvevict_plan_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_12 arg4);
+extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern swig_type_13 _wrap_kvevict_reason_text_kvevict(swig_intgo arg1);
+extern uintptr_t _wrap_kvevict_score_window_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4, int arg5, uintptr_t arg6, swig_type_14 arg7, uintptr_t arg8, swig_type_15 arg9, uintptr_t arg10);
+extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3, swig_type_16 arg4, int arg5, swig_voidp arg6, swig_type_17 arg7, uintptr_t arg8, swig_type_18 arg9, uintptr_t arg10, swig_type_19 arg11, swig_voidp arg12, uintptr_t arg13);
+extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_20 arg5, int arg6, uintptr_t arg7, swig_type_21 arg8, uintptr_t arg9);
+extern uintptr_t _wrap_kvevict_compact_workspace_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, int arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_22 arg5, int arg6, uintptr_t arg7, swig_type_23 arg8, uintptr_t arg9);
+extern uintptr_t _wrap_kvevict_reorder_workspace_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, int arg3, int arg4, swig_voidp arg5);
+extern uintptr_t _wrap_kvevict_sequence_create_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_sequence_set_stream_kvevict(uintptr_t arg1, uintptr_t arg2);
+extern void _wrap_kvevict_sequence_destroy_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_sequence_reset_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_observe_layers_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_observe_lse_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2);
+extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
+extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2);
+extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_25 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_27 arg6, swig_voidp arg7);
+extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
+extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_28 arg5, swig_voidp arg6);
 #undef intgo
 */
 import "C"
@@ -150,19 +150,19 @@ func swigCopyString(s string) string {
 
 func Swig_free(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_Swig_free_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0))
+	C._wrap_Swig_free_kvevict(C.uintptr_t(_swig_i_0))
 }
 
 func Swig_malloc(arg1 int) (_swig_ret uintptr) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_Swig_malloc_native_03ab5cf35b2089f2(C.swig_intgo(_swig_i_0)))
+	swig_r = (uintptr)(C._wrap_Swig_malloc_kvevict(C.swig_intgo(_swig_i_0)))
 	return swig_r
 }
 
 func Kvevict_version() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_kvevict_version_native_03ab5cf35b2089f2()
+	swig_r_p := C._wrap_kvevict_version_kvevict()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string
 	swig_r_1 = swigCopyString(swig_r)
@@ -171,13 +171,13 @@ func Kvevict_version() (_swig_ret string) {
 
 func Kvevict_abi_version() (_swig_ret uint32) {
 	var swig_r uint32
-	swig_r = (uint32)(C._wrap_kvevict_abi_version_native_03ab5cf35b2089f2())
+	swig_r = (uint32)(C._wrap_kvevict_abi_version_kvevict())
 	return swig_r
 }
 
 func Kvevict_last_error_message() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_kvevict_last_error_message_native_03ab5cf35b2089f2()
+	swig_r_p := C._wrap_kvevict_last_error_message_kvevict()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string
 	swig_r_1 = swigCopyString(swig_r)
@@ -187,7 +187,7 @@ func Kvevict_last_error_message() (_swig_ret string) {
 func Kvevict_status_name(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_kvevict_status_name_native_03ab5cf35b2089f2(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_kvevict_status_name_kvevict(C.swig_intgo(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string
 	swig_r_1 = swigCopyString(swig_r)
@@ -197,7 +197,7 @@ func Kvevict_status_name(arg1 int32) (_swig_ret string) {
 func Kvevict_device_check(arg1 int32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_kvevict_device_check_native_03ab5cf35b2089f2(C.swig_intgo(_swig_i_0)))
+	swig_r = (uintptr)(C._wrap_kvevict_device_check_kvevict(C.swig_intgo(_swig_i_0)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -211,7 +211,7 @@ func Kvevict_gpu_at(arg1 uint32, arg2 *GPUInfo) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_gpu_at_native_03ab5cf35b2089f2(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_gpu_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -225,7 +225,7 @@ func Kvevict_dtype_at(arg1 uint32, arg2 *DTypeInfo) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_dtype_at_native_03ab5cf35b2089f2(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_dtype_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -238,7 +238,7 @@ func Kvevict_dtype_at(arg1 uint32, arg2 *DTypeInfo) (_swig_ret error) {
 func Kvevict_simd_target_at(arg1 uint32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_kvevict_simd_target_at_native_03ab5cf35b2089f2(C.int(_swig_i_0))
+	swig_r_p := C._wrap_kvevict_simd_target_at_kvevict(C.int(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string
 	swig_r_1 = swigCopyString(swig_r)
@@ -249,7 +249,7 @@ func Kvevict_context_options_init(arg1 *ContextOptions, arg2 uint64) (_swig_ret 
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_context_options_init_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.swig_type_5(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_context_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_5(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -263,7 +263,7 @@ func Kvevict_context_create(arg1 *ContextOptions, arg2 *uintptr) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_context_create_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_context_create_kvevict(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -275,7 +275,7 @@ func Kvevict_context_create(arg1 *ContextOptions, arg2 *uintptr) (_swig_ret erro
 
 func Kvevict_context_destroy(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_kvevict_context_destroy_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0))
+	C._wrap_kvevict_context_destroy_kvevict(C.uintptr_t(_swig_i_0))
 }
 
 func Kvevict_policy_init(arg1 *Policy, arg2 uint64, arg3 int32) (_swig_ret error) {
@@ -283,7 +283,7 @@ func Kvevict_policy_init(arg1 *Policy, arg2 uint64, arg3 int32) (_swig_ret error
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_policy_init_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.swig_type_6(_swig_i_1), C.swig_intgo(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_6(_swig_i_1), C.swig_intgo(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -297,7 +297,7 @@ func Kvevict_policy_parse(arg1 *byte, arg2 *Policy) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_policy_parse_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_parse_kvevict(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -313,7 +313,7 @@ func Kvevict_policy_format(arg1 *Policy, arg2 *byte, arg3 uint64, arg4 *uint64) 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_format_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_7(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_7(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -326,7 +326,7 @@ func Kvevict_policy_format(arg1 *Policy, arg2 *byte, arg3 uint64, arg4 *uint64) 
 func Kvevict_policy_validate(arg1 *Policy) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_kvevict_policy_validate_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_validate_kvevict(C.swig_voidp(_swig_i_0)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -341,7 +341,7 @@ func Kvevict_policy_resolve(arg1 *Policy, arg2 uint32, arg3 *ResolvedPolicy) (_s
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_policy_resolve_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_resolve_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -357,7 +357,7 @@ func Kvevict_policy_layer_budgets(arg1 *Policy, arg2 uint32, arg3 *uint32, arg4 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_8(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_8(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -372,7 +372,7 @@ func Kvevict_auto_budget(arg1 uint32, arg2 uint64, arg3 *uint32) (_swig_ret erro
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_auto_budget_native_03ab5cf35b2089f2(C.int(_swig_i_0), C.swig_type_9(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_auto_budget_kvevict(C.int(_swig_i_0), C.swig_type_9(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -386,7 +386,7 @@ func Kvevict_policy_at(arg1 uint32, arg2 *PolicyInfo) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_policy_at_native_03ab5cf35b2089f2(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -400,7 +400,7 @@ func Kvevict_preset_at(arg1 uint32, arg2 *PresetInfo) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_preset_at_native_03ab5cf35b2089f2(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_preset_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -414,7 +414,7 @@ func Kvevict_view_init(arg1 *View, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_view_init_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.swig_type_10(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_view_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_10(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -428,7 +428,7 @@ func Kvevict_view_validate(arg1 *View, arg2 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_view_validate_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.int(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_view_validate_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -442,7 +442,7 @@ func Kvevict_geometry_init(arg1 *Geometry, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_geometry_init_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.swig_type_11(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_geometry_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_11(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -458,7 +458,7 @@ func Kvevict_plan_create(arg1 uintptr, arg2 *Geometry, arg3 *Policy, arg4 *uintp
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_create_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_create_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -470,14 +470,14 @@ func Kvevict_plan_create(arg1 uintptr, arg2 *Geometry, arg3 *Policy, arg4 *uintp
 
 func Kvevict_plan_destroy(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_kvevict_plan_destroy_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0))
+	C._wrap_kvevict_plan_destroy_kvevict(C.uintptr_t(_swig_i_0))
 }
 
 func Kvevict_context_prepare(arg1 uintptr, arg2 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_context_prepare_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_context_prepare_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -492,7 +492,7 @@ func Kvevict_plan_workspace_bytes(arg1 uintptr, arg2 int32, arg3 *uint64) (_swig
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_plan_workspace_bytes_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -508,7 +508,7 @@ func Kvevict_plan_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 ui
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_12(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_12(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -523,7 +523,7 @@ func Kvevict_plan_capabilities(arg1 uintptr, arg2 uint32, arg3 *Capabilities) (_
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_plan_capabilities_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_capabilities_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -536,7 +536,7 @@ func Kvevict_plan_capabilities(arg1 uintptr, arg2 uint32, arg3 *Capabilities) (_
 func Kvevict_reason_text(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_kvevict_reason_text_native_03ab5cf35b2089f2(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_kvevict_reason_text_kvevict(C.swig_intgo(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string
 	swig_r_1 = swigCopyString(swig_r)
@@ -555,7 +555,7 @@ func Kvevict_score_window(arg1 uintptr, arg2 *Plane, arg3 *Plane, arg4 *View, ar
 	_swig_i_7 := arg8
 	_swig_i_8 := arg9
 	_swig_i_9 := arg10
-	swig_r = (uintptr)(C._wrap_kvevict_score_window_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_voidp(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5), C.swig_type_14(_swig_i_6), C.uintptr_t(_swig_i_7), C.swig_type_15(_swig_i_8), C.uintptr_t(_swig_i_9)))
+	swig_r = (uintptr)(C._wrap_kvevict_score_window_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_voidp(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5), C.swig_type_14(_swig_i_6), C.uintptr_t(_swig_i_7), C.swig_type_15(_swig_i_8), C.uintptr_t(_swig_i_9)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -580,7 +580,7 @@ func Kvevict_select(arg1 uintptr, arg2 uint32, arg3 uintptr, arg4 uint64, arg5 u
 	_swig_i_10 := arg11
 	_swig_i_11 := arg12
 	_swig_i_12 := arg13
-	swig_r = (uintptr)(C._wrap_kvevict_select_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_16(_swig_i_3), C.int(_swig_i_4), C.swig_voidp(_swig_i_5), C.swig_type_17(_swig_i_6), C.uintptr_t(_swig_i_7), C.swig_type_18(_swig_i_8), C.uintptr_t(_swig_i_9), C.swig_type_19(_swig_i_10), C.swig_voidp(_swig_i_11), C.uintptr_t(_swig_i_12)))
+	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_16(_swig_i_3), C.int(_swig_i_4), C.swig_voidp(_swig_i_5), C.swig_type_17(_swig_i_6), C.uintptr_t(_swig_i_7), C.swig_type_18(_swig_i_8), C.uintptr_t(_swig_i_9), C.swig_type_19(_swig_i_10), C.swig_voidp(_swig_i_11), C.uintptr_t(_swig_i_12)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -601,7 +601,7 @@ func Kvevict_compact(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 u
 	_swig_i_6 := arg7
 	_swig_i_7 := arg8
 	_swig_i_8 := arg9
-	swig_r = (uintptr)(C._wrap_kvevict_compact_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_20(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6), C.swig_type_21(_swig_i_7), C.uintptr_t(_swig_i_8)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_20(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6), C.swig_type_21(_swig_i_7), C.uintptr_t(_swig_i_8)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -617,7 +617,7 @@ func Kvevict_compact_workspace_bytes(arg1 uintptr, arg2 *View, arg3 uint32, arg4
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_bytes_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -638,7 +638,7 @@ func Kvevict_reorder(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 u
 	_swig_i_6 := arg7
 	_swig_i_7 := arg8
 	_swig_i_8 := arg9
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_22(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6), C.swig_type_23(_swig_i_7), C.uintptr_t(_swig_i_8)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_22(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6), C.swig_type_23(_swig_i_7), C.uintptr_t(_swig_i_8)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -655,7 +655,7 @@ func Kvevict_reorder_workspace_bytes(arg1 uintptr, arg2 *View, arg3 uint32, arg4
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_bytes_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -669,7 +669,7 @@ func Kvevict_sequence_create(arg1 uintptr, arg2 *uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_create_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_create_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -683,7 +683,7 @@ func Kvevict_sequence_set_stream(arg1 uintptr, arg2 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_set_stream_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_set_stream_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -695,13 +695,13 @@ func Kvevict_sequence_set_stream(arg1 uintptr, arg2 uintptr) (_swig_ret error) {
 
 func Kvevict_sequence_destroy(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_kvevict_sequence_destroy_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0))
+	C._wrap_kvevict_sequence_destroy_kvevict(C.uintptr_t(_swig_i_0))
 }
 
 func Kvevict_sequence_reset(arg1 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_reset_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_reset_kvevict(C.uintptr_t(_swig_i_0)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -718,7 +718,7 @@ func Kvevict_sequence_observe(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint3
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -735,7 +735,7 @@ func Kvevict_sequence_observe_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_layers_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_layers_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -752,7 +752,7 @@ func Kvevict_sequence_observe_lse(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 u
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_lse_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_lse_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -766,7 +766,7 @@ func Kvevict_sequence_append(arg1 uintptr, arg2 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_append_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_append_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -780,7 +780,7 @@ func Kvevict_sequence_replayed(arg1 uintptr, arg2 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_replayed_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_replayed_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -794,7 +794,7 @@ func Kvevict_sequence_trim(arg1 uintptr, arg2 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_trim_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_trim_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -808,7 +808,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_native_03ab5cf35b2089f2(C.swig_voidp(_swig_i_0), C.swig_type_25(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_25(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -827,7 +827,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_26(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_27(_swig_i_5), C.swig_voidp(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_26(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_27(_swig_i_5), C.swig_voidp(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -842,7 +842,7 @@ func Kvevict_sequence_memory_of(arg1 uintptr, arg2 uint32, arg3 *SequenceMemory)
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_memory_of_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_memory_of_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -857,7 +857,7 @@ func Kvevict_sequence_stored_length(arg1 uintptr, arg2 uint32, arg3 *uint32) (_s
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_stored_length_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_stored_length_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -871,7 +871,7 @@ func Kvevict_sequence_logical_length(arg1 uintptr, arg2 *uint32) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_logical_length_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_logical_length_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -888,7 +888,7 @@ func Kvevict_sequence_position_of_slot(arg1 uintptr, arg2 uint32, arg3 uint32, a
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_position_of_slot_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_position_of_slot_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -905,7 +905,7 @@ func Kvevict_sequence_slot_of_position(arg1 uintptr, arg2 uint32, arg3 uint32, a
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_slot_of_position_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_slot_of_position_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -923,7 +923,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_native_03ab5cf35b2089f2(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_28(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_28(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -190,7 +190,7 @@ static void* Swig_malloc(int c) {
 extern "C" {
 #endif
 
-void _wrap_Swig_free_native_03ab5cf35b2089f2(void *_swig_go_0) {
+void _wrap_Swig_free_kvevict(void *_swig_go_0) {
   void *arg1 = (void *) 0 ;
   
   arg1 = *(void **)&_swig_go_0; 
@@ -200,7 +200,7 @@ void _wrap_Swig_free_native_03ab5cf35b2089f2(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_native_03ab5cf35b2089f2(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_kvevict(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -213,7 +213,7 @@ void *_wrap_Swig_malloc_native_03ab5cf35b2089f2(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_kvevict_version_native_03ab5cf35b2089f2() {
+_gostring_ _wrap_kvevict_version_kvevict() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
   
@@ -224,7 +224,7 @@ _gostring_ _wrap_kvevict_version_native_03ab5cf35b2089f2() {
 }
 
 
-int _wrap_kvevict_abi_version_native_03ab5cf35b2089f2() {
+int _wrap_kvevict_abi_version_kvevict() {
   uint32_t result;
   int _swig_go_result;
   
@@ -235,7 +235,7 @@ int _wrap_kvevict_abi_version_native_03ab5cf35b2089f2() {
 }
 
 
-_gostring_ _wrap_kvevict_last_error_message_native_03ab5cf35b2089f2() {
+_gostring_ _wrap_kvevict_last_error_message_kvevict() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
   
@@ -246,7 +246,7 @@ _gostring_ _wrap_kvevict_last_error_message_native_03ab5cf35b2089f2() {
 }
 
 
-_gostring_ _wrap_kvevict_status_name_native_03ab5cf35b2089f2(intgo _swig_go_0) {
+_gostring_ _wrap_kvevict_status_name_kvevict(intgo _swig_go_0) {
   kvevict_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -259,7 +259,7 @@ _gostring_ _wrap_kvevict_status_name_native_03ab5cf35b2089f2(intgo _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_device_check_native_03ab5cf35b2089f2(intgo _swig_go_0) {
+intgo _wrap_kvevict_device_check_kvevict(intgo _swig_go_0) {
   kvevict_device arg1 ;
   kvevict_status result;
   intgo _swig_go_result;
@@ -272,7 +272,7 @@ intgo _wrap_kvevict_device_check_native_03ab5cf35b2089f2(intgo _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_gpu_at_native_03ab5cf35b2089f2(int _swig_go_0, kvevict_gpu_info *_swig_go_1) {
+intgo _wrap_kvevict_gpu_at_kvevict(int _swig_go_0, kvevict_gpu_info *_swig_go_1) {
   uint32_t arg1 ;
   kvevict_gpu_info *arg2 = (kvevict_gpu_info *) 0 ;
   kvevict_status result;
@@ -287,7 +287,7 @@ intgo _wrap_kvevict_gpu_at_native_03ab5cf35b2089f2(int _swig_go_0, kvevict_gpu_i
 }
 
 
-intgo _wrap_kvevict_dtype_at_native_03ab5cf35b2089f2(int _swig_go_0, kvevict_dtype_info *_swig_go_1) {
+intgo _wrap_kvevict_dtype_at_kvevict(int _swig_go_0, kvevict_dtype_info *_swig_go_1) {
   uint32_t arg1 ;
   kvevict_dtype_info *arg2 = (kvevict_dtype_info *) 0 ;
   kvevict_status result;
@@ -302,7 +302,7 @@ intgo _wrap_kvevict_dtype_at_native_03ab5cf35b2089f2(int _swig_go_0, kvevict_dty
 }
 
 
-_gostring_ _wrap_kvevict_simd_target_at_native_03ab5cf35b2089f2(int _swig_go_0) {
+_gostring_ _wrap_kvevict_simd_target_at_kvevict(int _swig_go_0) {
   uint32_t arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -315,7 +315,7 @@ _gostring_ _wrap_kvevict_simd_target_at_native_03ab5cf35b2089f2(int _swig_go_0) 
 }
 
 
-intgo _wrap_kvevict_context_options_init_native_03ab5cf35b2089f2(kvevict_context_options *_swig_go_0, long long _swig_go_1) {
+intgo _wrap_kvevict_context_options_init_kvevict(kvevict_context_options *_swig_go_0, long long _swig_go_1) {
   kvevict_context_options *arg1 = (kvevict_context_options *) 0 ;
   size_t arg2 ;
   kvevict_status result;
@@ -330,7 +330,7 @@ intgo _wrap_kvevict_context_options_init_native_03ab5cf35b2089f2(kvevict_context
 }
 
 
-intgo _wrap_kvevict_context_create_native_03ab5cf35b2089f2(kvevict_context_options *_swig_go_0, kvevict_context **_swig_go_1) {
+intgo _wrap_kvevict_context_create_kvevict(kvevict_context_options *_swig_go_0, kvevict_context **_swig_go_1) {
   kvevict_context_options *arg1 = (kvevict_context_options *) 0 ;
   kvevict_context **arg2 = (kvevict_context **) 0 ;
   kvevict_status result;
@@ -345,7 +345,7 @@ intgo _wrap_kvevict_context_create_native_03ab5cf35b2089f2(kvevict_context_optio
 }
 
 
-void _wrap_kvevict_context_destroy_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0) {
+void _wrap_kvevict_context_destroy_kvevict(kvevict_context *_swig_go_0) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   
   arg1 = (kvevict_context *)_swig_go_0;
@@ -355,7 +355,7 @@ void _wrap_kvevict_context_destroy_native_03ab5cf35b2089f2(kvevict_context *_swi
 }
 
 
-intgo _wrap_kvevict_policy_init_native_03ab5cf35b2089f2(kvevict_policy *_swig_go_0, long long _swig_go_1, intgo _swig_go_2) {
+intgo _wrap_kvevict_policy_init_kvevict(kvevict_policy *_swig_go_0, long long _swig_go_1, intgo _swig_go_2) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   size_t arg2 ;
   kvevict_policy_kind arg3 ;
@@ -372,7 +372,7 @@ intgo _wrap_kvevict_policy_init_native_03ab5cf35b2089f2(kvevict_policy *_swig_go
 }
 
 
-intgo _wrap_kvevict_policy_parse_native_03ab5cf35b2089f2(char *_swig_go_0, kvevict_policy *_swig_go_1) {
+intgo _wrap_kvevict_policy_parse_kvevict(char *_swig_go_0, kvevict_policy *_swig_go_1) {
   char *arg1 = (char *) 0 ;
   kvevict_policy *arg2 = (kvevict_policy *) 0 ;
   kvevict_status result;
@@ -388,7 +388,7 @@ intgo _wrap_kvevict_policy_parse_native_03ab5cf35b2089f2(char *_swig_go_0, kvevi
 }
 
 
-intgo _wrap_kvevict_policy_format_native_03ab5cf35b2089f2(kvevict_policy *_swig_go_0, char *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+intgo _wrap_kvevict_policy_format_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   char *arg2 = (char *) 0 ;
   size_t arg3 ;
@@ -408,7 +408,7 @@ intgo _wrap_kvevict_policy_format_native_03ab5cf35b2089f2(kvevict_policy *_swig_
 }
 
 
-intgo _wrap_kvevict_policy_validate_native_03ab5cf35b2089f2(kvevict_policy *_swig_go_0) {
+intgo _wrap_kvevict_policy_validate_kvevict(kvevict_policy *_swig_go_0) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
@@ -421,7 +421,7 @@ intgo _wrap_kvevict_policy_validate_native_03ab5cf35b2089f2(kvevict_policy *_swi
 }
 
 
-intgo _wrap_kvevict_policy_resolve_native_03ab5cf35b2089f2(kvevict_policy *_swig_go_0, int _swig_go_1, kvevict_resolved_policy *_swig_go_2) {
+intgo _wrap_kvevict_policy_resolve_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, kvevict_resolved_policy *_swig_go_2) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   uint32_t arg2 ;
   kvevict_resolved_policy *arg3 = (kvevict_resolved_policy *) 0 ;
@@ -438,7 +438,7 @@ intgo _wrap_kvevict_policy_resolve_native_03ab5cf35b2089f2(kvevict_policy *_swig
 }
 
 
-intgo _wrap_kvevict_policy_layer_budgets_native_03ab5cf35b2089f2(kvevict_policy *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
+intgo _wrap_kvevict_policy_layer_budgets_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   uint32_t arg2 ;
   uint32_t *arg3 = (uint32_t *) 0 ;
@@ -457,7 +457,7 @@ intgo _wrap_kvevict_policy_layer_budgets_native_03ab5cf35b2089f2(kvevict_policy 
 }
 
 
-intgo _wrap_kvevict_auto_budget_native_03ab5cf35b2089f2(int _swig_go_0, long long _swig_go_1, int *_swig_go_2) {
+intgo _wrap_kvevict_auto_budget_kvevict(int _swig_go_0, long long _swig_go_1, int *_swig_go_2) {
   uint32_t arg1 ;
   uint64_t arg2 ;
   uint32_t *arg3 = (uint32_t *) 0 ;
@@ -474,7 +474,7 @@ intgo _wrap_kvevict_auto_budget_native_03ab5cf35b2089f2(int _swig_go_0, long lon
 }
 
 
-intgo _wrap_kvevict_policy_at_native_03ab5cf35b2089f2(int _swig_go_0, kvevict_policy_info *_swig_go_1) {
+intgo _wrap_kvevict_policy_at_kvevict(int _swig_go_0, kvevict_policy_info *_swig_go_1) {
   uint32_t arg1 ;
   kvevict_policy_info *arg2 = (kvevict_policy_info *) 0 ;
   kvevict_status result;
@@ -489,7 +489,7 @@ intgo _wrap_kvevict_policy_at_native_03ab5cf35b2089f2(int _swig_go_0, kvevict_po
 }
 
 
-intgo _wrap_kvevict_preset_at_native_03ab5cf35b2089f2(int _swig_go_0, kvevict_preset_info *_swig_go_1) {
+intgo _wrap_kvevict_preset_at_kvevict(int _swig_go_0, kvevict_preset_info *_swig_go_1) {
   uint32_t arg1 ;
   kvevict_preset_info *arg2 = (kvevict_preset_info *) 0 ;
   kvevict_status result;
@@ -504,7 +504,7 @@ intgo _wrap_kvevict_preset_at_native_03ab5cf35b2089f2(int _swig_go_0, kvevict_pr
 }
 
 
-intgo _wrap_kvevict_view_init_native_03ab5cf35b2089f2(kvevict_view *_swig_go_0, long long _swig_go_1) {
+intgo _wrap_kvevict_view_init_kvevict(kvevict_view *_swig_go_0, long long _swig_go_1) {
   kvevict_view *arg1 = (kvevict_view *) 0 ;
   size_t arg2 ;
   kvevict_status result;
@@ -519,7 +519,7 @@ intgo _wrap_kvevict_view_init_native_03ab5cf35b2089f2(kvevict_view *_swig_go_0, 
 }
 
 
-intgo _wrap_kvevict_view_validate_native_03ab5cf35b2089f2(kvevict_view *_swig_go_0, int _swig_go_1) {
+intgo _wrap_kvevict_view_validate_kvevict(kvevict_view *_swig_go_0, int _swig_go_1) {
   kvevict_view *arg1 = (kvevict_view *) 0 ;
   uint32_t arg2 ;
   kvevict_status result;
@@ -534,7 +534,7 @@ intgo _wrap_kvevict_view_validate_native_03ab5cf35b2089f2(kvevict_view *_swig_go
 }
 
 
-intgo _wrap_kvevict_geometry_init_native_03ab5cf35b2089f2(kvevict_geometry *_swig_go_0, long long _swig_go_1) {
+intgo _wrap_kvevict_geometry_init_kvevict(kvevict_geometry *_swig_go_0, long long _swig_go_1) {
   kvevict_geometry *arg1 = (kvevict_geometry *) 0 ;
   size_t arg2 ;
   kvevict_status result;
@@ -549,7 +549,7 @@ intgo _wrap_kvevict_geometry_init_native_03ab5cf35b2089f2(kvevict_geometry *_swi
 }
 
 
-intgo _wrap_kvevict_plan_create_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0, kvevict_geometry *_swig_go_1, kvevict_policy *_swig_go_2, kvevict_plan **_swig_go_3) {
+intgo _wrap_kvevict_plan_create_kvevict(kvevict_context *_swig_go_0, kvevict_geometry *_swig_go_1, kvevict_policy *_swig_go_2, kvevict_plan **_swig_go_3) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_geometry *arg2 = (kvevict_geometry *) 0 ;
   kvevict_policy *arg3 = (kvevict_policy *) 0 ;
@@ -568,7 +568,7 @@ intgo _wrap_kvevict_plan_create_native_03ab5cf35b2089f2(kvevict_context *_swig_g
 }
 
 
-void _wrap_kvevict_plan_destroy_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0) {
+void _wrap_kvevict_plan_destroy_kvevict(kvevict_plan *_swig_go_0) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   
   arg1 = (kvevict_plan *)_swig_go_0;
@@ -578,7 +578,7 @@ void _wrap_kvevict_plan_destroy_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0
 }
 
 
-intgo _wrap_kvevict_context_prepare_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0, kvevict_plan *_swig_go_1) {
+intgo _wrap_kvevict_context_prepare_kvevict(kvevict_context *_swig_go_0, kvevict_plan *_swig_go_1) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_plan *arg2 = (kvevict_plan *) 0 ;
   kvevict_status result;
@@ -593,7 +593,7 @@ intgo _wrap_kvevict_context_prepare_native_03ab5cf35b2089f2(kvevict_context *_sw
 }
 
 
-intgo _wrap_kvevict_plan_workspace_bytes_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0, intgo _swig_go_1, long long *_swig_go_2) {
+intgo _wrap_kvevict_plan_workspace_bytes_kvevict(kvevict_plan *_swig_go_0, intgo _swig_go_1, long long *_swig_go_2) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_operation arg2 ;
   size_t *arg3 = (size_t *) 0 ;
@@ -610,7 +610,7 @@ intgo _wrap_kvevict_plan_workspace_bytes_native_03ab5cf35b2089f2(kvevict_plan *_
 }
 
 
-intgo _wrap_kvevict_plan_layer_budgets_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
+intgo _wrap_kvevict_plan_layer_budgets_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   uint32_t arg2 ;
   uint32_t *arg3 = (uint32_t *) 0 ;
@@ -629,7 +629,7 @@ intgo _wrap_kvevict_plan_layer_budgets_native_03ab5cf35b2089f2(kvevict_plan *_sw
 }
 
 
-intgo _wrap_kvevict_plan_capabilities_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0, int _swig_go_1, kvevict_capabilities *_swig_go_2) {
+intgo _wrap_kvevict_plan_capabilities_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, kvevict_capabilities *_swig_go_2) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   uint32_t arg2 ;
   kvevict_capabilities *arg3 = (kvevict_capabilities *) 0 ;
@@ -646,7 +646,7 @@ intgo _wrap_kvevict_plan_capabilities_native_03ab5cf35b2089f2(kvevict_plan *_swi
 }
 
 
-_gostring_ _wrap_kvevict_reason_text_native_03ab5cf35b2089f2(intgo _swig_go_0) {
+_gostring_ _wrap_kvevict_reason_text_kvevict(intgo _swig_go_0) {
   kvevict_reason arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -659,7 +659,7 @@ _gostring_ _wrap_kvevict_reason_text_native_03ab5cf35b2089f2(intgo _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_score_window_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0, kvevict_plane *_swig_go_1, kvevict_plane *_swig_go_2, kvevict_view *_swig_go_3, int _swig_go_4, float *_swig_go_5, long long _swig_go_6, void *_swig_go_7, long long _swig_go_8, kvevict_stream _swig_go_9) {
+intgo _wrap_kvevict_score_window_kvevict(kvevict_plan *_swig_go_0, kvevict_plane *_swig_go_1, kvevict_plane *_swig_go_2, kvevict_view *_swig_go_3, int _swig_go_4, float *_swig_go_5, long long _swig_go_6, void *_swig_go_7, long long _swig_go_8, kvevict_stream _swig_go_9) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_plane *arg2 = (kvevict_plane *) 0 ;
   kvevict_plane *arg3 = (kvevict_plane *) 0 ;
@@ -690,7 +690,7 @@ intgo _wrap_kvevict_score_window_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_
 }
 
 
-intgo _wrap_kvevict_select_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0, int _swig_go_1, float *_swig_go_2, long long _swig_go_3, int _swig_go_4, int *_swig_go_5, long long _swig_go_6, int32_t *_swig_go_7, long long _swig_go_8, void *_swig_go_9, long long _swig_go_10, int *_swig_go_11, kvevict_stream _swig_go_12) {
+intgo _wrap_kvevict_select_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, float *_swig_go_2, long long _swig_go_3, int _swig_go_4, int *_swig_go_5, long long _swig_go_6, int32_t *_swig_go_7, long long _swig_go_8, void *_swig_go_9, long long _swig_go_10, int *_swig_go_11, kvevict_stream _swig_go_12) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   uint32_t arg2 ;
   float *arg3 = (float *) 0 ;
@@ -727,7 +727,7 @@ intgo _wrap_kvevict_select_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0, int
 }
 
 
-intgo _wrap_kvevict_compact_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, void *_swig_go_6, long long _swig_go_7, kvevict_stream _swig_go_8) {
+intgo _wrap_kvevict_compact_kvevict(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, void *_swig_go_6, long long _swig_go_7, kvevict_stream _swig_go_8) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   uint32_t arg3 ;
@@ -756,7 +756,7 @@ intgo _wrap_kvevict_compact_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0,
 }
 
 
-intgo _wrap_kvevict_compact_workspace_bytes_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, long long *_swig_go_3) {
+intgo _wrap_kvevict_compact_workspace_bytes_kvevict(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, long long *_swig_go_3) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   uint32_t arg3 ;
@@ -775,7 +775,7 @@ intgo _wrap_kvevict_compact_workspace_bytes_native_03ab5cf35b2089f2(kvevict_cont
 }
 
 
-intgo _wrap_kvevict_reorder_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, void *_swig_go_6, long long _swig_go_7, kvevict_stream _swig_go_8) {
+intgo _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, void *_swig_go_6, long long _swig_go_7, kvevict_stream _swig_go_8) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   uint32_t arg3 ;
@@ -804,7 +804,7 @@ intgo _wrap_kvevict_reorder_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0,
 }
 
 
-intgo _wrap_kvevict_reorder_workspace_bytes_native_03ab5cf35b2089f2(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int _swig_go_3, long long *_swig_go_4) {
+intgo _wrap_kvevict_reorder_workspace_bytes_kvevict(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int _swig_go_3, long long *_swig_go_4) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   uint32_t arg3 ;
@@ -825,7 +825,7 @@ intgo _wrap_kvevict_reorder_workspace_bytes_native_03ab5cf35b2089f2(kvevict_cont
 }
 
 
-intgo _wrap_kvevict_sequence_create_native_03ab5cf35b2089f2(kvevict_plan *_swig_go_0, kvevict_sequence **_swig_go_1) {
+intgo _wrap_kvevict_sequence_create_kvevict(kvevict_plan *_swig_go_0, kvevict_sequence **_swig_go_1) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_sequence **arg2 = (kvevict_sequence **) 0 ;
   kvevict_status result;
@@ -840,7 +840,7 @@ intgo _wrap_kvevict_sequence_create_native_03ab5cf35b2089f2(kvevict_plan *_swig_
 }
 
 
-intgo _wrap_kvevict_sequence_set_stream_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, kvevict_stream _swig_go_1) {
+intgo _wrap_kvevict_sequence_set_stream_kvevict(kvevict_sequence *_swig_go_0, kvevict_stream _swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_stream arg2 = (kvevict_stream) 0 ;
   kvevict_status result;
@@ -855,7 +855,7 @@ intgo _wrap_kvevict_sequence_set_stream_native_03ab5cf35b2089f2(kvevict_sequence
 }
 
 
-void _wrap_kvevict_sequence_destroy_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0) {
+void _wrap_kvevict_sequence_destroy_kvevict(kvevict_sequence *_swig_go_0) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
@@ -865,7 +865,7 @@ void _wrap_kvevict_sequence_destroy_native_03ab5cf35b2089f2(kvevict_sequence *_s
 }
 
 
-intgo _wrap_kvevict_sequence_reset_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0) {
+intgo _wrap_kvevict_sequence_reset_kvevict(kvevict_sequence *_swig_go_0) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
@@ -878,7 +878,7 @@ intgo _wrap_kvevict_sequence_reset_native_03ab5cf35b2089f2(kvevict_sequence *_sw
 }
 
 
-intgo _wrap_kvevict_sequence_observe_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
+intgo _wrap_kvevict_sequence_observe_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_plane *arg3 = (kvevict_plane *) 0 ;
@@ -899,7 +899,7 @@ intgo _wrap_kvevict_sequence_observe_native_03ab5cf35b2089f2(kvevict_sequence *_
 }
 
 
-intgo _wrap_kvevict_sequence_observe_layers_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, kvevict_plane *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4) {
+intgo _wrap_kvevict_sequence_observe_layers_kvevict(kvevict_sequence *_swig_go_0, kvevict_plane *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_plane *arg2 = (kvevict_plane *) 0 ;
   size_t arg3 ;
@@ -920,7 +920,7 @@ intgo _wrap_kvevict_sequence_observe_layers_native_03ab5cf35b2089f2(kvevict_sequ
 }
 
 
-intgo _wrap_kvevict_sequence_observe_lse_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
+intgo _wrap_kvevict_sequence_observe_lse_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_plane *arg3 = (kvevict_plane *) 0 ;
@@ -941,7 +941,7 @@ intgo _wrap_kvevict_sequence_observe_lse_native_03ab5cf35b2089f2(kvevict_sequenc
 }
 
 
-intgo _wrap_kvevict_sequence_append_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1) {
+intgo _wrap_kvevict_sequence_append_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_status result;
@@ -956,7 +956,7 @@ intgo _wrap_kvevict_sequence_append_native_03ab5cf35b2089f2(kvevict_sequence *_s
 }
 
 
-intgo _wrap_kvevict_sequence_replayed_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1) {
+intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_status result;
@@ -971,7 +971,7 @@ intgo _wrap_kvevict_sequence_replayed_native_03ab5cf35b2089f2(kvevict_sequence *
 }
 
 
-intgo _wrap_kvevict_sequence_trim_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1) {
+intgo _wrap_kvevict_sequence_trim_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_status result;
@@ -986,7 +986,7 @@ intgo _wrap_kvevict_sequence_trim_native_03ab5cf35b2089f2(kvevict_sequence *_swi
 }
 
 
-intgo _wrap_kvevict_evict_options_init_native_03ab5cf35b2089f2(kvevict_evict_options *_swig_go_0, long long _swig_go_1) {
+intgo _wrap_kvevict_evict_options_init_kvevict(kvevict_evict_options *_swig_go_0, long long _swig_go_1) {
   kvevict_evict_options *arg1 = (kvevict_evict_options *) 0 ;
   size_t arg2 ;
   kvevict_status result;
@@ -1001,7 +1001,7 @@ intgo _wrap_kvevict_evict_options_init_native_03ab5cf35b2089f2(kvevict_evict_opt
 }
 
 
-intgo _wrap_kvevict_sequence_evict_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_evict_options *_swig_go_3, void *_swig_go_4, long long _swig_go_5, kvevict_evict_report *_swig_go_6) {
+intgo _wrap_kvevict_sequence_evict_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_evict_options *_swig_go_3, void *_swig_go_4, long long _swig_go_5, kvevict_evict_report *_swig_go_6) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   size_t arg3 ;
@@ -1026,7 +1026,7 @@ intgo _wrap_kvevict_sequence_evict_native_03ab5cf35b2089f2(kvevict_sequence *_sw
 }
 
 
-intgo _wrap_kvevict_sequence_memory_of_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_sequence_memory *_swig_go_2) {
+intgo _wrap_kvevict_sequence_memory_of_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_sequence_memory *_swig_go_2) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_sequence_memory *arg3 = (kvevict_sequence_memory *) 0 ;
@@ -1043,7 +1043,7 @@ intgo _wrap_kvevict_sequence_memory_of_native_03ab5cf35b2089f2(kvevict_sequence 
 }
 
 
-intgo _wrap_kvevict_sequence_stored_length_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, int *_swig_go_2) {
+intgo _wrap_kvevict_sequence_stored_length_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int *_swig_go_2) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   uint32_t *arg3 = (uint32_t *) 0 ;
@@ -1060,7 +1060,7 @@ intgo _wrap_kvevict_sequence_stored_length_native_03ab5cf35b2089f2(kvevict_seque
 }
 
 
-intgo _wrap_kvevict_sequence_logical_length_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int *_swig_go_1) {
+intgo _wrap_kvevict_sequence_logical_length_kvevict(kvevict_sequence *_swig_go_0, int *_swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t *arg2 = (uint32_t *) 0 ;
   kvevict_status result;
@@ -1075,7 +1075,7 @@ intgo _wrap_kvevict_sequence_logical_length_native_03ab5cf35b2089f2(kvevict_sequ
 }
 
 
-intgo _wrap_kvevict_sequence_position_of_slot_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
+intgo _wrap_kvevict_sequence_position_of_slot_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   uint32_t arg3 ;
@@ -1096,7 +1096,7 @@ intgo _wrap_kvevict_sequence_position_of_slot_native_03ab5cf35b2089f2(kvevict_se
 }
 
 
-intgo _wrap_kvevict_sequence_slot_of_position_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
+intgo _wrap_kvevict_sequence_slot_of_position_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   uint32_t arg3 ;
@@ -1117,7 +1117,7 @@ intgo _wrap_kvevict_sequence_slot_of_position_native_03ab5cf35b2089f2(kvevict_se
 }
 
 
-intgo _wrap_kvevict_sequence_keep_positions_native_03ab5cf35b2089f2(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int *_swig_go_3, long long _swig_go_4, long long *_swig_go_5) {
+intgo _wrap_kvevict_sequence_keep_positions_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int *_swig_go_3, long long _swig_go_4, long long *_swig_go_5) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   uint32_t arg3 ;

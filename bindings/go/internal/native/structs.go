@@ -1,7 +1,18 @@
+// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.
+
 package native
 
-// The structs of kvevict.h, field by field; a test compares them with its layout table. Pointers
-// are numbers: what they point to is kept alive by the caller.
+// Constants of kvevict.h.
+const (
+	VersionMajor = 0
+	VersionMinor = 1
+	VersionPatch = 0
+	// Rises with every incompatible change of this header; equals the SONAME.
+	ABIVersion = 0
+	// As first_position: the sequence's logical length. On CUDA it is then read from device memory
+	// when the work runs, so that a captured graph goes on where the sequence is.
+	PositionNext = 4294967295
+)
 
 // GPUInfo is kvevict_gpu_info.
 type GPUInfo struct {

@@ -288,8 +288,6 @@ public final class Context extends Handle {
 
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */
   public static final class Builder {
-    static final int SIZE = 144;
-
     private Device device = Device.CPU;
     private int nThreads;
     private LogLevel logLevel = LogLevel.WARNING;
@@ -474,27 +472,27 @@ public final class Context extends Handle {
     }
 
     Struct write(Hooks hooks, Struct simd, Struct cuda, Struct nvrtc, Struct cache) {
-      return Struct.sized(SIZE)
-          .putEnum(device)
-          .putInt(nThreads)
-          .putEnum(logLevel)
-          .putLong(hostHooks[0])
-          .putLong(hostHooks[1])
-          .putLong(hostHooks[2])
-          .putLong(executor == null ? 0 : NativeSupport.parallelHook())
-          .putLong(executor == null ? 0 : hooks.id)
-          .putLong(logger == null ? 0 : NativeSupport.logHook())
-          .putLong(logger == null ? 0 : hooks.id)
-          .putLong(Struct.addressOrNull(simd))
-          .putLong(cudaContext)
-          .putLong(Struct.addressOrNull(cuda))
-          .putLong(Struct.addressOrNull(nvrtc))
-          .putLong(Struct.addressOrNull(cache))
-          .putLong(deviceHooks[0])
-          .putLong(deviceHooks[1])
-          .putLong(deviceHooks[2])
-          .putFlag(selectOnHost)
-          .putFlag(debug);
+      return Struct.sized(Abi.ContextOptions.SIZEOF)
+          .putEnum(Abi.ContextOptions.DEVICE, device)
+          .putInt(Abi.ContextOptions.N_THREADS, nThreads)
+          .putEnum(Abi.ContextOptions.LOG_LEVEL, logLevel)
+          .putLong(Abi.ContextOptions.ALLOC, hostHooks[0])
+          .putLong(Abi.ContextOptions.FREE, hostHooks[1])
+          .putLong(Abi.ContextOptions.ALLOC_USER_DATA, hostHooks[2])
+          .putLong(Abi.ContextOptions.PARALLEL, executor == null ? 0 : NativeSupport.parallelHook())
+          .putLong(Abi.ContextOptions.PARALLEL_USER_DATA, executor == null ? 0 : hooks.id)
+          .putLong(Abi.ContextOptions.LOG, logger == null ? 0 : NativeSupport.logHook())
+          .putLong(Abi.ContextOptions.LOG_USER_DATA, logger == null ? 0 : hooks.id)
+          .putLong(Abi.ContextOptions.SIMD_TARGET, Struct.addressOrNull(simd))
+          .putLong(Abi.ContextOptions.CUDA_CONTEXT, cudaContext)
+          .putLong(Abi.ContextOptions.LIBCUDA_PATH, Struct.addressOrNull(cuda))
+          .putLong(Abi.ContextOptions.LIBNVRTC_PATH, Struct.addressOrNull(nvrtc))
+          .putLong(Abi.ContextOptions.KERNEL_CACHE_DIR, Struct.addressOrNull(cache))
+          .putLong(Abi.ContextOptions.DEVICE_ALLOC, deviceHooks[0])
+          .putLong(Abi.ContextOptions.DEVICE_FREE, deviceHooks[1])
+          .putLong(Abi.ContextOptions.DEVICE_ALLOC_USER_DATA, deviceHooks[2])
+          .putFlag(Abi.ContextOptions.SELECT_ON_HOST, selectOnHost)
+          .putFlag(Abi.ContextOptions.DEBUG, debug);
     }
   }
 }

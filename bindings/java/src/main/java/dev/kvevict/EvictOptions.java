@@ -5,8 +5,6 @@ import java.nio.IntBuffer;
 
 /** What an eviction may be told beside the policy. Immutable; start from {@link #NONE}. */
 public final class EvictOptions {
-  static final int SIZE = 56;
-
   /** Nothing. */
   public static final EvictOptions NONE = new EvictOptions(null, null, 0, 0, 0, 0);
 
@@ -67,18 +65,20 @@ public final class EvictOptions {
         scoresLayerStride, scoresHeadStride);
   }
 
+  /** Writes these options at the begin of `out`. */
   void write(Device device, Struct out) {
     if (scoresOwner != null) {
       Memory.requireCpu(device, "scores");
     }
     boolean any = positions != null && positions.hasRemaining();
-    out.putInt(SIZE)
-        .putInt(0)
-        .putLong(any ? Memory.address(positions, "positions") : 0)
-        .putLong(any ? positions.remaining() : 0)
-        .putLong(scores)
-        .putLong(scoresLength)
-        .putLong(layerStride)
-        .putLong(headStride);
+    out.clear(0, Abi.EvictOptions.SIZEOF)
+        .putInt(Abi.EvictOptions.STRUCT_SIZE, Abi.EvictOptions.SIZEOF)
+        .putLong(Abi.EvictOptions.PROTECTED_POSITIONS,
+            any ? Memory.address(positions, "positions") : 0)
+        .putLong(Abi.EvictOptions.PROTECTED_POSITIONS_LEN, any ? positions.remaining() : 0)
+        .putLong(Abi.EvictOptions.SCORES, scores)
+        .putLong(Abi.EvictOptions.SCORES_LEN, scoresLength)
+        .putLong(Abi.EvictOptions.SCORES_LAYER_STRIDE, layerStride)
+        .putLong(Abi.EvictOptions.SCORES_HEAD_STRIDE, headStride);
   }
 }

@@ -5,19 +5,6 @@ package dev.kvevict;
  * numbers.
  */
 public final class Geometry {
-  static final int SIZE = 48;
-
-  private static final int N_LAYERS = 4;
-  private static final int N_Q_HEADS = 8;
-  private static final int N_KV_HEADS = 12;
-  private static final int K_HEAD_DIM = 16;
-  private static final int V_HEAD_DIM = 20;
-  private static final int Q_DTYPE = 24;
-  private static final int K_DTYPE = 28;
-  private static final int V_DTYPE = 32;
-  private static final int MAX_TOKENS = 36;
-  private static final int SOFTMAX_SCALE = 40;
-
   /** As C has it; not written to again. */
   final Struct struct;
 
@@ -36,52 +23,52 @@ public final class Geometry {
 
   /** {@return layers} */
   public int nLayers() {
-    return struct.intAt(N_LAYERS);
+    return struct.intAt(Abi.Geometry.N_LAYERS);
   }
 
   /** {@return query heads, a multiple of {@link #nKvHeads}} */
   public int nQHeads() {
-    return struct.intAt(N_Q_HEADS);
+    return struct.intAt(Abi.Geometry.N_Q_HEADS);
   }
 
   /** {@return KV heads} */
   public int nKvHeads() {
-    return struct.intAt(N_KV_HEADS);
+    return struct.intAt(Abi.Geometry.N_KV_HEADS);
   }
 
   /** {@return elements of a key row; 0 if opaque} */
   public int kHeadDim() {
-    return struct.intAt(K_HEAD_DIM);
+    return struct.intAt(Abi.Geometry.K_HEAD_DIM);
   }
 
   /** {@return elements of a value row; 0 if opaque or no V} */
   public int vHeadDim() {
-    return struct.intAt(V_HEAD_DIM);
+    return struct.intAt(Abi.Geometry.V_HEAD_DIM);
   }
 
   /** {@return element type of the queries} */
   public DType qDtype() {
-    return struct.enumAt(Q_DTYPE, DType.class);
+    return struct.enumAt(Abi.Geometry.Q_DTYPE, DType.class);
   }
 
   /** {@return element type of the keys} */
   public DType kDtype() {
-    return struct.enumAt(K_DTYPE, DType.class);
+    return struct.enumAt(Abi.Geometry.K_DTYPE, DType.class);
   }
 
   /** {@return element type of the values} */
   public DType vDtype() {
-    return struct.enumAt(V_DTYPE, DType.class);
+    return struct.enumAt(Abi.Geometry.V_DTYPE, DType.class);
   }
 
   /** {@return most slots a layer will ever hold} */
   public int maxTokens() {
-    return struct.intAt(MAX_TOKENS);
+    return struct.intAt(Abi.Geometry.MAX_TOKENS);
   }
 
   /** {@return what multiplies q.k; 0 means 1/sqrt(kHeadDim)} */
   public float softmaxScale() {
-    return struct.floatAt(SOFTMAX_SCALE);
+    return struct.floatAt(Abi.Geometry.SOFTMAX_SCALE);
   }
 
   @Override
@@ -104,7 +91,7 @@ public final class Geometry {
 
   /** Names the numbers of a {@link Geometry}. */
   public static final class Builder {
-    private final Struct struct = Struct.sized(SIZE);
+    private final Struct struct = Struct.sized(Abi.Geometry.SIZEOF);
 
     private Builder() {
       dtype(DType.F32);
@@ -117,7 +104,7 @@ public final class Geometry {
      * @return this
      */
     public Builder layers(int n) {
-      struct.seek(N_LAYERS).putCount(n, "layers");
+      struct.putCount(Abi.Geometry.N_LAYERS, n, "layers");
       return this;
     }
 
@@ -128,7 +115,7 @@ public final class Geometry {
      * @return this
      */
     public Builder queryHeads(int n) {
-      struct.seek(N_Q_HEADS).putCount(n, "queryHeads");
+      struct.putCount(Abi.Geometry.N_Q_HEADS, n, "queryHeads");
       return this;
     }
 
@@ -139,7 +126,7 @@ public final class Geometry {
      * @return this
      */
     public Builder kvHeads(int n) {
-      struct.seek(N_KV_HEADS).putCount(n, "kvHeads");
+      struct.putCount(Abi.Geometry.N_KV_HEADS, n, "kvHeads");
       return this;
     }
 
@@ -161,8 +148,8 @@ public final class Geometry {
      * @return this
      */
     public Builder headDims(int key, int value) {
-      struct.seek(K_HEAD_DIM).putCount(key, "key");
-      struct.seek(V_HEAD_DIM).putCount(value, "value");
+      struct.putCount(Abi.Geometry.K_HEAD_DIM, key, "key");
+      struct.putCount(Abi.Geometry.V_HEAD_DIM, value, "value");
       return this;
     }
 
@@ -185,9 +172,9 @@ public final class Geometry {
      * @return this
      */
     public Builder dtypes(DType query, DType key, DType value) {
-      struct.seek(Q_DTYPE).putEnum(query, "query");
-      struct.seek(K_DTYPE).putEnum(key, "key");
-      struct.seek(V_DTYPE).putEnum(value, "value");
+      struct.putEnum(Abi.Geometry.Q_DTYPE, query, "query");
+      struct.putEnum(Abi.Geometry.K_DTYPE, key, "key");
+      struct.putEnum(Abi.Geometry.V_DTYPE, value, "value");
       return this;
     }
 
@@ -198,7 +185,7 @@ public final class Geometry {
      * @return this
      */
     public Builder maxTokens(int n) {
-      struct.seek(MAX_TOKENS).putCount(n, "maxTokens");
+      struct.putCount(Abi.Geometry.MAX_TOKENS, n, "maxTokens");
       return this;
     }
 
@@ -209,7 +196,7 @@ public final class Geometry {
      * @return this
      */
     public Builder softmaxScale(float scale) {
-      struct.seek(SOFTMAX_SCALE).putFloat(scale);
+      struct.putFloat(Abi.Geometry.SOFTMAX_SCALE, scale);
       return this;
     }
 

@@ -44,7 +44,7 @@ public final class KvEvict {
    *     or no GPU
    */
   public static List<GpuInfo> gpus() {
-    return table(Records.GpuInfo.SIZE, Native::kvevict_gpu_at, Records.GpuInfo::read);
+    return table(Abi.GpuInfo.SIZEOF, Native::kvevict_gpu_at, Records.GpuInfo::read);
   }
 
   /**
@@ -53,7 +53,7 @@ public final class KvEvict {
    * @return a row per type
    */
   public static List<DTypeInfo> dtypes() {
-    return table(Records.DTypeInfo.SIZE, Native::kvevict_dtype_at, Records.DTypeInfo::read);
+    return table(Abi.DTypeInfo.SIZEOF, Native::kvevict_dtype_at, Records.DTypeInfo::read);
   }
 
   /**
@@ -62,7 +62,7 @@ public final class KvEvict {
    * @return a row per policy
    */
   public static List<PolicyInfo> policies() {
-    return table(Records.PolicyInfo.SIZE, Native::kvevict_policy_at, Records.PolicyInfo::read);
+    return table(Abi.PolicyInfo.SIZEOF, Native::kvevict_policy_at, Records.PolicyInfo::read);
   }
 
   /**
@@ -71,7 +71,7 @@ public final class KvEvict {
    * @return a row per preset
    */
   public static List<PresetInfo> presets() {
-    return table(Records.PresetInfo.SIZE, Native::kvevict_preset_at, Records.PresetInfo::read);
+    return table(Abi.PresetInfo.SIZEOF, Native::kvevict_preset_at, Records.PresetInfo::read);
   }
 
   /**
@@ -96,6 +96,16 @@ public final class KvEvict {
    */
   public static int autoBudget(int maxTokens, long fullCacheBytes) {
     return Native.kvevict_auto_budget(maxTokens, Memory.count(fullCacheBytes, "fullCacheBytes"));
+  }
+
+  /**
+   * The reason as a sentence.
+   *
+   * @param reason why a plan cannot do something, see {@link Capabilities}
+   * @return the text; empty for {@link Reason#NONE}
+   */
+  public static String reasonText(Reason reason) {
+    return Native.kvevict_reason_text(reason.value());
   }
 
   private interface Row {

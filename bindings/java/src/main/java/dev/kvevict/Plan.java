@@ -10,7 +10,7 @@ import java.util.Objects;
 public final class Plan extends Handle {
   /** Two planes per thread, so that scoring allocates nothing. */
   private static final ThreadLocal<Struct> PLANES =
-      ThreadLocal.withInitial(() -> new Struct(2 * Plane.SIZE));
+      ThreadLocal.withInitial(() -> new Struct(2 * Abi.Plane.SIZEOF));
 
   private final Geometry geometry;
   private final Policy policy;
@@ -107,7 +107,7 @@ public final class Plan extends Handle {
    */
   public Capabilities capabilities(int layer) {
     long plan = enter();
-    try (Struct out = Struct.sized(Records.Capabilities.SIZE)) {
+    try (Struct out = Struct.sized(Abi.Capabilities.SIZEOF)) {
       Native.kvevict_plan_capabilities(plan, layer, out.address);
       return Records.Capabilities.read(out);
     } finally {
@@ -156,11 +156,11 @@ public final class Plan extends Handle {
     long plan = enter();
     Struct planes = PLANES.get();
     try (View.Content cache = view.content(hooks.device, nTokens)) {
-      Plane.write(queries, planes.seek(0));
-      Plane.write(rowLse, planes);
+      Plane.write(queries, planes, 0);
+      Plane.write(rowLse, planes, Abi.Plane.SIZEOF);
       Native.kvevict_score_window(plan, planes.address,
-          rowLse == null ? 0 : planes.address + Plane.SIZE, cache.struct.address, nTokens, scores,
-          scoresLength, workspace, workspaceBytes, stream);
+          rowLse == null ? 0 : planes.address + Abi.Plane.SIZEOF, cache.struct.address, nTokens,
+          scores, scoresLength, workspace, workspaceBytes, stream);
     } finally {
       leave();
       Reference.reachabilityFence(planes);

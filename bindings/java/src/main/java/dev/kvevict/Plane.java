@@ -18,8 +18,6 @@ import java.util.Objects;
  * keeps only its address: keep the plane reachable until the stream has passed the call.
  */
 public final class Plane {
-  static final int SIZE = 64;
-
   private final Object owner;
   private final long start;
   private final long before; // bytes of the buffer before `start`
@@ -65,12 +63,11 @@ public final class Plane {
   public static Plane of(
       Buffer data, DType dtype, int headDim, long tokenStride, long headStride) {
     long address = Memory.numbers(data, "data");
-    boolean fits = switch (dtype) {
-      case F32 -> data instanceof ByteBuffer || data instanceof FloatBuffer;
-      case F16, BF16 -> data instanceof ByteBuffer || data instanceof ShortBuffer;
-      case OPAQUE -> throw new IllegalArgumentException("dtype is OPAQUE: use Plane.opaque()");
-    };
-    if (!fits) {
+    if (Objects.requireNonNull(dtype, "dtype") == DType.OPAQUE) {
+      throw new IllegalArgumentException("dtype is OPAQUE: use Plane.opaque()");
+    }
+    if (!(data instanceof ByteBuffer || data instanceof FloatBuffer && dtype == DType.F32
+        || data instanceof ShortBuffer && elementBytes(dtype) == 2)) {
       throw new IllegalArgumentException(
           "data is a " + bufferName(data) + ", which does not hold " + dtype);
     }
@@ -194,7 +191,7 @@ public final class Plane {
     if (!hasEnd()) {
       return UNKNOWN;
     }
-    int elementBytes = dtype == DType.OPAQUE ? 1 : dtype == DType.F32 ? 4 : 2;
+    int elementBytes = elementBytes(dtype);
     int elements = dtype == DType.OPAQUE ? rowBytes : headDim;
     if (nHeads <= 0 || elements == 0) {
       return UNKNOWN; // the native checks name this better
@@ -216,6 +213,21 @@ public final class Plane {
     return 1 + (stride > 0 ? (after - reach[1]) / stride : (before + reach[0]) / -stride);
   }
 
+  /** What the library says of element types, by their ordinals. */
+  private static final class ElementBytes {
+    static final int[] OF = new int[DType.values().length];
+
+    static {
+      for (DTypeInfo info : KvEvict.dtypes()) {
+        OF[info.dtype().ordinal()] = info.elementBytes();
+      }
+    }
+  }
+
+  private static int elementBytes(DType dtype) {
+    return dtype == DType.OPAQUE ? 1 : ElementBytes.OF[dtype.ordinal()];
+  }
+
   private static void extend(long[] reach, long count, long stride) {
     long far = Math.multiplyExact(count, stride);
     int end = far < 0 ? 0 : 1;
@@ -230,21 +242,19 @@ public final class Plane {
     return type.getSimpleName();
   }
 
-  /** Writes this plane, or an absent one, as the next fields. */
-  static void write(Plane plane, Struct out) {
+  /** Writes a plane, or for null an absent one, at an offset. */
+  static void write(Plane plane, Struct out, int offset) {
+    out.clear(offset, Abi.Plane.SIZEOF);
     if (plane == null) {
-      plane = at(0, DType.OPAQUE, 0, 0, 0);
+      return;
     }
-    out.putLong(plane.start)
-        .putLong(plane.tokenStride)
-        .putLong(plane.headStride)
-        .putLong(plane.elementStride)
-        .putLong(plane.blockStride)
-        .putEnum(plane.dtype)
-        .putInt(plane.headDim)
-        .putInt(plane.rowBytes)
-        .putInt(0)
-        .putInt(0)
-        .putInt(0);
+    out.putLong(offset + Abi.Plane.DATA, plane.start)
+        .putLong(offset + Abi.Plane.TOKEN_STRIDE_BYTES, plane.tokenStride)
+        .putLong(offset + Abi.Plane.HEAD_STRIDE_BYTES, plane.headStride)
+        .putLong(offset + Abi.Plane.ELEMENT_STRIDE_BYTES, plane.elementStride)
+        .putLong(offset + Abi.Plane.BLOCK_STRIDE_BYTES, plane.blockStride)
+        .putEnum(offset + Abi.Plane.DTYPE, plane.dtype)
+        .putInt(offset + Abi.Plane.HEAD_DIM, plane.headDim)
+        .putInt(offset + Abi.Plane.ROW_BYTES, plane.rowBytes);
   }
 }

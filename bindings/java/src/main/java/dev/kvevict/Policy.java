@@ -13,28 +13,6 @@ import java.util.Objects;
  * by {@link #builder}. It is checked when it is used.
  */
 public final class Policy {
-  static final int SIZE = 96;
-
-  private static final int KIND = 4;
-  private static final int BUDGET = 8;
-  private static final int N_SINK = 16;
-  private static final int N_RECENT = 20;
-  private static final int OBS_WINDOW = 24;
-  private static final int KEEP_WINDOW = 28;
-  private static final int POOL = 32;
-  private static final int POOL_KERNEL = 36;
-  private static final int POOL_EDGE = 40;
-  private static final int WINDOW_REDUCE = 44;
-  private static final int GROUP_REDUCE = 48;
-  private static final int SHAPING_ORDER = 52;
-  private static final int SCOPE = 56;
-  private static final int SCOPE_REDUCE = 60;
-  private static final int TIE = 64;
-  private static final int LAYER_SPLIT = 68;
-  private static final int PYRAMID_ALPHA = 72;
-  private static final int PYRAMID_BETA = 80;
-  private static final int SEED = 88;
-
   /** As C has it; not written to again. */
   final Struct struct;
 
@@ -59,8 +37,8 @@ public final class Policy {
    * @return the builder
    */
   public static Builder builder(PolicyKind kind) {
-    Struct struct = new Struct(SIZE);
-    Native.kvevict_policy_init(struct.address, SIZE, kind.value());
+    Struct struct = new Struct(Abi.Policy.SIZEOF);
+    Native.kvevict_policy_init(struct.address, Abi.Policy.SIZEOF, kind.value());
     return new Builder(struct);
   }
 
@@ -72,7 +50,7 @@ public final class Policy {
    * @throws KvEvictException with the column and what was expected there
    */
   public static Policy parse(String text) {
-    try (Struct out = Struct.sized(SIZE)) {
+    try (Struct out = Struct.sized(Abi.Policy.SIZEOF)) {
       Native.kvevict_policy_parse(Objects.requireNonNull(text, "text"), out.address);
       return new Policy(out);
     }
@@ -134,7 +112,7 @@ public final class Policy {
    */
   public ResolvedPolicy resolve(int nContext) {
     try (struct;
-        Struct out = Struct.sized(Records.ResolvedPolicy.SIZE)) {
+        Struct out = Struct.sized(Abi.ResolvedPolicy.SIZEOF)) {
       Native.kvevict_policy_resolve(struct.address, nContext, out.address);
       return Records.ResolvedPolicy.read(out);
     }
@@ -157,97 +135,97 @@ public final class Policy {
 
   /** {@return what ranks the tokens} */
   public PolicyKind kind() {
-    return struct.enumAt(KIND, PolicyKind.class);
+    return struct.enumAt(Abi.Policy.KIND, PolicyKind.class);
   }
 
   /** {@return tokens kept per KV head and layer; in (0, 1]: ratio of the context} */
   public double budget() {
-    return struct.doubleAt(BUDGET);
+    return struct.doubleAt(Abi.Policy.BUDGET);
   }
 
   /** {@return first tokens, always kept} */
   public int nSink() {
-    return struct.intAt(N_SINK);
+    return struct.intAt(Abi.Policy.N_SINK);
   }
 
   /** {@return last tokens, always kept} */
   public int nRecent() {
-    return struct.intAt(N_RECENT);
+    return struct.intAt(Abi.Policy.N_RECENT);
   }
 
   /** {@return last queries that score} */
   public int obsWindow() {
-    return struct.intAt(OBS_WINDOW);
+    return struct.intAt(Abi.Policy.OBS_WINDOW);
   }
 
   /** {@return whether the window's own tokens are kept} */
   public boolean keepWindow() {
-    return struct.flagAt(KEEP_WINDOW);
+    return struct.flagAt(Abi.Policy.KEEP_WINDOW);
   }
 
   /** {@return pooling of the scores along the tokens} */
   public Pool pool() {
-    return struct.enumAt(POOL, Pool.class);
+    return struct.enumAt(Abi.Policy.POOL, Pool.class);
   }
 
   /** {@return odd width of the pooling} */
   public int poolKernel() {
-    return struct.intAt(POOL_KERNEL);
+    return struct.intAt(Abi.Policy.POOL_KERNEL);
   }
 
   /** {@return what average pooling divides by at an edge} */
   public PoolEdge poolEdge() {
-    return struct.enumAt(POOL_EDGE, PoolEdge.class);
+    return struct.enumAt(Abi.Policy.POOL_EDGE, PoolEdge.class);
   }
 
   /** {@return how the window's rows are reduced: mean or sum} */
   public Reduce windowReduce() {
-    return struct.enumAt(WINDOW_REDUCE, Reduce.class);
+    return struct.enumAt(Abi.Policy.WINDOW_REDUCE, Reduce.class);
   }
 
   /** {@return how the query heads of a KV head are reduced} */
   public Reduce groupReduce() {
-    return struct.enumAt(GROUP_REDUCE, Reduce.class);
+    return struct.enumAt(Abi.Policy.GROUP_REDUCE, Reduce.class);
   }
 
   /** {@return whether the group is reduced before or after pooling} */
   public ShapingOrder shapingOrder() {
-    return struct.enumAt(SHAPING_ORDER, ShapingOrder.class);
+    return struct.enumAt(Abi.Policy.SHAPING_ORDER, ShapingOrder.class);
   }
 
   /** {@return what shares a keep list} */
   public Scope scope() {
-    return struct.enumAt(SCOPE, Scope.class);
+    return struct.enumAt(Abi.Policy.SCOPE, Scope.class);
   }
 
   /** {@return how heads (and layers) sharing a list are reduced} */
   public Reduce scopeReduce() {
-    return struct.enumAt(SCOPE_REDUCE, Reduce.class);
+    return struct.enumAt(Abi.Policy.SCOPE_REDUCE, Reduce.class);
   }
 
   /** {@return which of two equal scores survives} */
   public Tie tie() {
-    return struct.enumAt(TIE, Tie.class);
+    return struct.enumAt(Abi.Policy.TIE, Tie.class);
   }
 
   /** {@return how the budget is spread over the layers} */
   public LayerSplit layerSplit() {
-    return struct.enumAt(LAYER_SPLIT, LayerSplit.class);
+    return struct.enumAt(Abi.Policy.LAYER_SPLIT, LayerSplit.class);
   }
 
   /** {@return geometric ratio in (0, 1]} */
   public double pyramidAlpha() {
-    return struct.doubleAt(PYRAMID_ALPHA);
+    return struct.doubleAt(Abi.Policy.PYRAMID_ALPHA);
   }
 
   /** {@return steepness of the arithmetic splits} */
   public int pyramidBeta() {
-    return struct.intAt(PYRAMID_BETA);
+    return struct.intAt(Abi.Policy.PYRAMID_BETA);
   }
 
   /** {@return the seed of the random policy, all 64 bits} */
   public long seed() {
-    return struct.longAt(SEED);
+    return struct.longAt(Abi.Policy.SEED);
   }
 
   @Override
@@ -285,7 +263,7 @@ public final class Policy {
      * @return this
      */
     public Builder budget(double tokens) {
-      struct.seek(BUDGET).putDouble(tokens);
+      struct.putDouble(Abi.Policy.BUDGET, tokens);
       return this;
     }
 
@@ -296,7 +274,7 @@ public final class Policy {
      * @return this
      */
     public Builder sink(int tokens) {
-      struct.seek(N_SINK).putCount(tokens, "sink");
+      struct.putCount(Abi.Policy.N_SINK, tokens, "sink");
       return this;
     }
 
@@ -307,7 +285,7 @@ public final class Policy {
      * @return this
      */
     public Builder recent(int tokens) {
-      struct.seek(N_RECENT).putCount(tokens, "recent");
+      struct.putCount(Abi.Policy.N_RECENT, tokens, "recent");
       return this;
     }
 
@@ -318,7 +296,7 @@ public final class Policy {
      * @return this
      */
     public Builder obsWindow(int queries) {
-      struct.seek(OBS_WINDOW).putCount(queries, "obsWindow");
+      struct.putCount(Abi.Policy.OBS_WINDOW, queries, "obsWindow");
       return this;
     }
 
@@ -329,7 +307,7 @@ public final class Policy {
      * @return this
      */
     public Builder keepWindow(boolean keep) {
-      struct.seek(KEEP_WINDOW).putFlag(keep);
+      struct.putFlag(Abi.Policy.KEEP_WINDOW, keep);
       return this;
     }
 
@@ -340,7 +318,7 @@ public final class Policy {
      * @return this
      */
     public Builder pool(Pool how) {
-      struct.seek(POOL).putEnum(how, "pool");
+      struct.putEnum(Abi.Policy.POOL, how, "pool");
       return this;
     }
 
@@ -351,7 +329,7 @@ public final class Policy {
      * @return this
      */
     public Builder poolKernel(int width) {
-      struct.seek(POOL_KERNEL).putCount(width, "poolKernel");
+      struct.putCount(Abi.Policy.POOL_KERNEL, width, "poolKernel");
       return this;
     }
 
@@ -362,7 +340,7 @@ public final class Policy {
      * @return this
      */
     public Builder poolEdge(PoolEdge divisor) {
-      struct.seek(POOL_EDGE).putEnum(divisor, "poolEdge");
+      struct.putEnum(Abi.Policy.POOL_EDGE, divisor, "poolEdge");
       return this;
     }
 
@@ -373,7 +351,7 @@ public final class Policy {
      * @return this
      */
     public Builder windowReduce(Reduce how) {
-      struct.seek(WINDOW_REDUCE).putEnum(how, "windowReduce");
+      struct.putEnum(Abi.Policy.WINDOW_REDUCE, how, "windowReduce");
       return this;
     }
 
@@ -384,7 +362,7 @@ public final class Policy {
      * @return this
      */
     public Builder groupReduce(Reduce how) {
-      struct.seek(GROUP_REDUCE).putEnum(how, "groupReduce");
+      struct.putEnum(Abi.Policy.GROUP_REDUCE, how, "groupReduce");
       return this;
     }
 
@@ -395,7 +373,7 @@ public final class Policy {
      * @return this
      */
     public Builder shapingOrder(ShapingOrder order) {
-      struct.seek(SHAPING_ORDER).putEnum(order, "shapingOrder");
+      struct.putEnum(Abi.Policy.SHAPING_ORDER, order, "shapingOrder");
       return this;
     }
 
@@ -406,7 +384,7 @@ public final class Policy {
      * @return this
      */
     public Builder scope(Scope shared) {
-      struct.seek(SCOPE).putEnum(shared, "scope");
+      struct.putEnum(Abi.Policy.SCOPE, shared, "scope");
       return this;
     }
 
@@ -417,7 +395,7 @@ public final class Policy {
      * @return this
      */
     public Builder scopeReduce(Reduce how) {
-      struct.seek(SCOPE_REDUCE).putEnum(how, "scopeReduce");
+      struct.putEnum(Abi.Policy.SCOPE_REDUCE, how, "scopeReduce");
       return this;
     }
 
@@ -428,7 +406,7 @@ public final class Policy {
      * @return this
      */
     public Builder tie(Tie winner) {
-      struct.seek(TIE).putEnum(winner, "tie");
+      struct.putEnum(Abi.Policy.TIE, winner, "tie");
       return this;
     }
 
@@ -439,7 +417,7 @@ public final class Policy {
      * @return this
      */
     public Builder layerSplit(LayerSplit split) {
-      struct.seek(LAYER_SPLIT).putEnum(split, "layerSplit");
+      struct.putEnum(Abi.Policy.LAYER_SPLIT, split, "layerSplit");
       return this;
     }
 
@@ -450,7 +428,7 @@ public final class Policy {
      * @return this
      */
     public Builder pyramidAlpha(double ratio) {
-      struct.seek(PYRAMID_ALPHA).putDouble(ratio);
+      struct.putDouble(Abi.Policy.PYRAMID_ALPHA, ratio);
       return this;
     }
 
@@ -461,7 +439,7 @@ public final class Policy {
      * @return this
      */
     public Builder pyramidBeta(int beta) {
-      struct.seek(PYRAMID_BETA).putCount(beta, "pyramidBeta");
+      struct.putCount(Abi.Policy.PYRAMID_BETA, beta, "pyramidBeta");
       return this;
     }
 
@@ -472,7 +450,7 @@ public final class Policy {
      * @return this
      */
     public Builder seed(long bits) {
-      struct.seek(SEED).putLong(bits);
+      struct.putLong(Abi.Policy.SEED, bits);
       return this;
     }
 

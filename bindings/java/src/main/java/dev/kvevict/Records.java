@@ -10,130 +10,106 @@ final class Records {
   record Capabilities(boolean canMove, boolean canScore, boolean canRotate, Reason moveReason,
       Reason scoreReason, Reason rotateReason, boolean needsScore)
       implements dev.kvevict.Capabilities {
-    static final int SIZE = 32;
-
     static Capabilities read(Struct in) {
-      in.seek(4);
       return new Capabilities(
-          in.getFlag(),
-          in.getFlag(),
-          in.getFlag(),
-          in.getEnum(Reason.class),
-          in.getEnum(Reason.class),
-          in.getEnum(Reason.class),
-          in.getFlag());
+          in.flagAt(Abi.Capabilities.CAN_MOVE),
+          in.flagAt(Abi.Capabilities.CAN_SCORE),
+          in.flagAt(Abi.Capabilities.CAN_ROTATE),
+          in.enumAt(Abi.Capabilities.MOVE_REASON, Reason.class),
+          in.enumAt(Abi.Capabilities.SCORE_REASON, Reason.class),
+          in.enumAt(Abi.Capabilities.ROTATE_REASON, Reason.class),
+          in.flagAt(Abi.Capabilities.NEEDS_SCORE));
     }
   }
 
   record DTypeInfo(DType dtype, String name, int elementBytes, boolean canMove, boolean canScore,
       boolean canRotate)
       implements dev.kvevict.DTypeInfo {
-    static final int SIZE = 32;
-
     static DTypeInfo read(Struct in) {
-      in.seek(4);
       return new DTypeInfo(
-          in.getEnum(DType.class),
-          in.getText(),
-          in.getInt(),
-          in.getFlag(),
-          in.getFlag(),
-          in.getFlag());
+          in.enumAt(Abi.DTypeInfo.DTYPE, DType.class),
+          in.textAt(Abi.DTypeInfo.NAME),
+          in.intAt(Abi.DTypeInfo.ELEMENT_BYTES),
+          in.flagAt(Abi.DTypeInfo.CAN_MOVE),
+          in.flagAt(Abi.DTypeInfo.CAN_SCORE),
+          in.flagAt(Abi.DTypeInfo.CAN_ROTATE));
     }
   }
 
   record EvictReport(boolean evicted, long bytesBefore, long bytesAfter, long tokensBefore,
       long tokensAfter, long blocksFreed)
       implements dev.kvevict.EvictReport {
-    static final int SIZE = 48;
-
     static EvictReport read(Struct in, int offset) {
-      in.seek(offset + 4);
       return new EvictReport(
-          in.getFlag(),
-          in.getLong(),
-          in.getLong(),
-          in.getLong(),
-          in.getLong(),
-          in.getLong());
+          in.flagAt(offset + Abi.EvictReport.EVICTED),
+          in.longAt(offset + Abi.EvictReport.BYTES_BEFORE),
+          in.longAt(offset + Abi.EvictReport.BYTES_AFTER),
+          in.longAt(offset + Abi.EvictReport.TOKENS_BEFORE),
+          in.longAt(offset + Abi.EvictReport.TOKENS_AFTER),
+          in.longAt(offset + Abi.EvictReport.BLOCKS_FREED));
     }
   }
 
   record GpuInfo(int computeCapability, int driverVersion, int nvrtcVersion, String name,
       String nvrtc, String target, String problem)
       implements dev.kvevict.GpuInfo {
-    static final int SIZE = 48;
-
     static GpuInfo read(Struct in) {
-      in.seek(4);
       return new GpuInfo(
-          in.getInt(),
-          in.getInt(),
-          in.getInt(),
-          in.getText(),
-          in.getText(),
-          in.getText(),
-          in.getText());
+          in.intAt(Abi.GpuInfo.COMPUTE_CAPABILITY),
+          in.intAt(Abi.GpuInfo.DRIVER_VERSION),
+          in.intAt(Abi.GpuInfo.NVRTC_VERSION),
+          in.textAt(Abi.GpuInfo.NAME),
+          in.textAt(Abi.GpuInfo.NVRTC),
+          in.textAt(Abi.GpuInfo.TARGET),
+          in.textAt(Abi.GpuInfo.PROBLEM));
     }
   }
 
   record PolicyInfo(PolicyKind kind, String name, String signal, String shaping, String budget,
       String trigger, String paper)
       implements dev.kvevict.PolicyInfo {
-    static final int SIZE = 56;
-
     static PolicyInfo read(Struct in) {
-      in.seek(4);
       return new PolicyInfo(
-          in.getEnum(PolicyKind.class),
-          in.getText(),
-          in.getText(),
-          in.getText(),
-          in.getText(),
-          in.getText(),
-          in.getText());
+          in.enumAt(Abi.PolicyInfo.KIND, PolicyKind.class),
+          in.textAt(Abi.PolicyInfo.NAME),
+          in.textAt(Abi.PolicyInfo.SIGNAL),
+          in.textAt(Abi.PolicyInfo.SHAPING),
+          in.textAt(Abi.PolicyInfo.BUDGET),
+          in.textAt(Abi.PolicyInfo.TRIGGER),
+          in.textAt(Abi.PolicyInfo.PAPER));
     }
   }
 
   record PresetInfo(String name, String policyText, String reproduces)
       implements dev.kvevict.PresetInfo {
-    static final int SIZE = 32;
-
     static PresetInfo read(Struct in) {
-      in.seek(8);
       return new PresetInfo(
-          in.getText(),
-          in.getText(),
-          in.getText());
+          in.textAt(Abi.PresetInfo.NAME),
+          in.textAt(Abi.PresetInfo.POLICY_TEXT),
+          in.textAt(Abi.PresetInfo.REPRODUCES));
     }
   }
 
   record ResolvedPolicy(int budget, int nSink, int nRecent, int nSelected, int obsWindow)
       implements dev.kvevict.ResolvedPolicy {
-    static final int SIZE = 24;
-
     static ResolvedPolicy read(Struct in) {
-      in.seek(4);
       return new ResolvedPolicy(
-          in.getInt(),
-          in.getInt(),
-          in.getInt(),
-          in.getInt(),
-          in.getInt());
+          in.intAt(Abi.ResolvedPolicy.BUDGET),
+          in.intAt(Abi.ResolvedPolicy.N_SINK),
+          in.intAt(Abi.ResolvedPolicy.N_RECENT),
+          in.intAt(Abi.ResolvedPolicy.N_SELECTED),
+          in.intAt(Abi.ResolvedPolicy.OBS_WINDOW));
     }
   }
 
   record SequenceMemory(long lengths, long positions, int nListed, int nLists)
       implements dev.kvevict.SequenceMemory {
-    static final int SIZE = 32;
-
     static SequenceMemory read(Struct in) {
-      in.seek(8);
       return new SequenceMemory(
-          in.getLong(),
-          in.getLong(),
-          in.getInt(),
-          in.getInt());
+          in.longAt(Abi.SequenceMemory.LENGTHS),
+          in.longAt(Abi.SequenceMemory.POSITIONS),
+          in.intAt(Abi.SequenceMemory.N_LISTED),
+          in.intAt(Abi.SequenceMemory.N_LISTS));
     }
   }
 }

@@ -15,7 +15,7 @@ public final class Sequence extends Handle {
    * As firstPosition: the sequence's logical length. On CUDA it is read when the work runs, so that
    * a captured graph goes on where the sequence is.
    */
-  public static final int POSITION_NEXT = -1;
+  public static final int POSITION_NEXT = Abi.POSITION_NEXT;
 
   private final Geometry geometry;
   private final Device device;
@@ -23,14 +23,14 @@ public final class Sequence extends Handle {
   /** A call's arguments: planes, at most one per layer, or options, report and views. */
   private final Struct arguments;
 
-  private static final int REPORT = EvictOptions.SIZE;
-  private static final int VIEWS = REPORT + Records.EvictReport.SIZE;
+  private static final int REPORT = Abi.EvictOptions.SIZEOF;
+  private static final int VIEWS = REPORT + Abi.EvictReport.SIZEOF;
 
   Sequence(long pointer, Geometry geometry, Hooks hooks) {
     super(pointer, Native::kvevict_sequence_destroy, hooks);
     this.geometry = geometry;
     device = hooks.device;
-    arguments = new Struct(VIEWS + geometry.nLayers() * View.SIZE);
+    arguments = new Struct(VIEWS + geometry.nLayers() * Abi.View.SIZEOF);
   }
 
   /**
@@ -70,7 +70,7 @@ public final class Sequence extends Handle {
     queries.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "queries");
     long sequence = enterAlone();
     try {
-      Plane.write(queries, arguments.seek(0));
+      Plane.write(queries, arguments, 0);
       Native.kvevict_sequence_observe(sequence, layer, arguments.address, nRows, firstPosition);
     } finally {
       leave();
@@ -99,9 +99,8 @@ public final class Sequence extends Handle {
     }
     long sequence = enterAlone();
     try {
-      arguments.seek(0);
-      for (Plane plane : planes) {
-        Plane.write(plane, arguments);
+      for (int layer = 0; layer < planes.length; ++layer) {
+        Plane.write(planes[layer], arguments, layer * Abi.Plane.SIZEOF);
       }
       Native.kvevict_sequence_observe_layers(
           sequence, arguments.address, planes.length, nRows, firstPosition);
@@ -124,7 +123,7 @@ public final class Sequence extends Handle {
     rowLse.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "rowLse");
     long sequence = enterAlone();
     try {
-      Plane.write(rowLse, arguments.seek(0));
+      Plane.write(rowLse, arguments, 0);
       Native.kvevict_sequence_observe_lse(
           sequence, layer, arguments.address, nRows, firstPosition);
     } finally {
@@ -233,11 +232,11 @@ public final class Sequence extends Handle {
           cache.require(Native.kvevict_sequence_stored_length(sequence, layer));
         }
         cache.requireWritable();
-        arguments.copyFrom(cache.struct, VIEWS + layer * View.SIZE);
+        arguments.copyFrom(cache.struct, VIEWS + layer * Abi.View.SIZEOF);
         caches[layer] = cache;
       }
-      options.write(device, arguments.seek(0));
-      arguments.seek(REPORT).putInt(Records.EvictReport.SIZE);
+      options.write(device, arguments);
+      arguments.putInt(REPORT, Abi.EvictReport.SIZEOF);
       long base = arguments.address;
       Native.kvevict_sequence_evict(
           sequence, base + VIEWS, n, base, workspace, workspaceBytes, base + REPORT);
@@ -258,7 +257,7 @@ public final class Sequence extends Handle {
    */
   public SequenceMemory memoryOf(int layer) {
     long sequence = enterAlone();
-    try (Struct out = Struct.sized(Records.SequenceMemory.SIZE)) {
+    try (Struct out = Struct.sized(Abi.SequenceMemory.SIZEOF)) {
       Native.kvevict_sequence_memory_of(sequence, layer, out.address);
       return Records.SequenceMemory.read(out);
     } finally {

@@ -7,14 +7,12 @@ import java.nio.charset.StandardCharsets;
 import java.util.Objects;
 
 /**
- * Memory of a C struct, written or read field by field in the order of the header. Each field is
- * aligned to its size, as the C ABI does it. The memory lives as long as the object, which a try
- * block keeps reachable until its end.
+ * Memory of C structs, whose fields are written and read at their offsets, see {@link Abi}. It
+ * lives as long as the object, which a try block keeps reachable until its end.
  */
 final class Struct implements AutoCloseable {
   final long address;
   private final ByteBuffer bytes;
-  private int at;
 
   /** Zeroed memory. */
   Struct(int size) {
@@ -24,9 +22,7 @@ final class Struct implements AutoCloseable {
 
   /** Zeroed memory of a struct that begins with its own size. */
   static Struct sized(int size) {
-    Struct struct = new Struct(size);
-    struct.putInt(size);
-    return struct;
+    return new Struct(size).putInt(0, size);
   }
 
   /** A zero-terminated text; null for null. */
@@ -44,69 +40,49 @@ final class Struct implements AutoCloseable {
     return struct == null ? 0 : struct.address;
   }
 
-  /** The next field is the one at an offset. */
-  Struct seek(int offset) {
-    at = offset;
+  /** Zeroes the place of a struct that may have more fields than are then put. */
+  Struct clear(int offset, int size) {
+    for (int end = offset + size; offset < end; offset += 4) {
+      bytes.putInt(offset, 0);
+    }
     return this;
   }
 
-  Struct putInt(int value) {
-    bytes.putInt(next(4), value);
+  Struct putInt(int offset, int value) {
+    bytes.putInt(offset, value);
     return this;
   }
 
-  Struct putEnum(CEnum value) {
-    return putInt(value.value());
+  Struct putEnum(int offset, CEnum value) {
+    return putInt(offset, value.value());
   }
 
-  Struct putEnum(CEnum value, String name) {
-    return putEnum(Objects.requireNonNull(value, name));
+  Struct putEnum(int offset, CEnum value, String name) {
+    return putEnum(offset, Objects.requireNonNull(value, name));
   }
 
-  Struct putCount(int value, String name) {
-    return putInt(Memory.count(value, name));
+  Struct putCount(int offset, int value, String name) {
+    return putInt(offset, Memory.count(value, name));
   }
 
-  Struct putFlag(boolean value) {
-    return putInt(value ? 1 : 0);
+  Struct putFlag(int offset, boolean value) {
+    return putInt(offset, value ? 1 : 0);
   }
 
-  Struct putFloat(float value) {
-    bytes.putFloat(next(4), value);
+  Struct putFloat(int offset, float value) {
+    bytes.putFloat(offset, value);
     return this;
   }
 
-  Struct putLong(long value) {
-    bytes.putLong(next(8), value);
+  Struct putLong(int offset, long value) {
+    bytes.putLong(offset, value);
     return this;
   }
 
-  Struct putDouble(double value) {
-    bytes.putDouble(next(8), value);
+  Struct putDouble(int offset, double value) {
+    bytes.putDouble(offset, value);
     return this;
   }
-
-  int getInt() {
-    return intAt(next(4));
-  }
-
-  <E extends CEnum> E getEnum(Class<E> type) {
-    return enumAt(next(4), type);
-  }
-
-  boolean getFlag() {
-    return flagAt(next(4));
-  }
-
-  long getLong() {
-    return longAt(next(8));
-  }
-
-  String getText() {
-    return NativeSupport.stringAt(getLong());
-  }
-
-  // Fields at an offset, for structs that threads may share.
 
   int intAt(int offset) {
     return bytes.getInt(offset);
@@ -130,6 +106,10 @@ final class Struct implements AutoCloseable {
 
   double doubleAt(int offset) {
     return bytes.getDouble(offset);
+  }
+
+  String textAt(int offset) {
+    return NativeSupport.stringAt(longAt(offset));
   }
 
   Struct copy() {
@@ -157,11 +137,5 @@ final class Struct implements AutoCloseable {
   @Override
   public void close() {
     Reference.reachabilityFence(this);
-  }
-
-  private int next(int size) {
-    int here = (at + size - 1) & -size;
-    at = here + size;
-    return here;
   }
 }

@@ -11,8 +11,6 @@ import java.util.Objects;
  * copied; the buffers stay reachable until the view is closed. Immutable, so threads may share it.
  */
 public final class View implements AutoCloseable {
-  static final int SIZE = 168;
-
   private volatile Content content;
 
   private View(Content content) {
@@ -81,7 +79,7 @@ public final class View implements AutoCloseable {
 
   /** What calls need of a view; a try block keeps it and its buffers reachable. */
   static final class Content implements AutoCloseable {
-    final Struct struct = new Struct(SIZE);
+    final Struct struct = Struct.sized(Abi.View.SIZEOF);
     private final int nKvHeads;
     private final List<Plane> planes;
     private final List<String> names;
@@ -96,22 +94,22 @@ public final class View implements AutoCloseable {
       add(from.k, "k");
       add(from.v, "v");
       int n = from.companions.size();
-      companions = new Struct(n * Plane.SIZE);
+      companions = new Struct(n * Abi.Plane.SIZEOF);
       for (int i = 0; i < n; ++i) {
         add(from.companions.get(i), "companion " + i);
-        Plane.write(from.companions.get(i), companions);
+        Plane.write(from.companions.get(i), companions, i * Abi.Plane.SIZEOF);
       }
       blockSize = from.blockSize;
       table = from.table;
 
-      struct.putInt(SIZE).putInt(nKvHeads);
-      Plane.write(from.k, struct);
-      Plane.write(from.v, struct);
-      struct.putLong(n == 0 ? 0 : companions.address)
-          .putInt(n)
-          .putInt(blockSize)
-          .putLong(from.tableAddress)
-          .putLong(from.tableLength);
+      Plane.write(from.k, struct, Abi.View.K);
+      Plane.write(from.v, struct, Abi.View.V);
+      struct.putInt(Abi.View.N_KV_HEADS, nKvHeads)
+          .putLong(Abi.View.COMPANIONS, n == 0 ? 0 : companions.address)
+          .putInt(Abi.View.N_COMPANIONS, n)
+          .putInt(Abi.View.BLOCK_SIZE, blockSize)
+          .putLong(Abi.View.BLOCK_TABLE, from.tableAddress)
+          .putLong(Abi.View.BLOCK_TABLE_LEN, from.tableLength);
     }
 
     private void add(Plane plane, String name) {

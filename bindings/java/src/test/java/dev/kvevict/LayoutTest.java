@@ -1,83 +1,43 @@
 package dev.kvevict;
 
-import java.io.IOException;
 import java.lang.reflect.Method;
 import java.lang.reflect.RecordComponent;
-import java.nio.file.Files;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.function.Function;
 
-/** Structs have the sizes and offsets of kvevict.layout, and the defaults of the library. */
+/** What is set lies in its field, is read from there, and begins as the library says. */
 final class LayoutTest {
-  private record Field(int offset, int size) {}
-
   private LayoutTest() {}
 
-  /** Fields of a C struct by name; "" is the struct itself. */
-  private static Map<String, Field> layout(String struct) throws IOException {
-    Map<String, Field> fields = new LinkedHashMap<>();
-    for (String line : Files.readAllLines(TestMain.golden.resolve("kvevict.layout"))) {
-      String[] words = line.split(" ");
-      if (words[0].equals(struct)) {
-        fields.put("", new Field(0, Integer.parseInt(words[1])));
-      } else if (words[0].startsWith(struct + ".")) {
-        fields.put(words[0].substring(struct.length() + 1),
-            new Field(Integer.parseInt(words[1]), Integer.parseInt(words[2])));
-      }
-    }
-    Check.that(!fields.isEmpty(), "no " + struct + " in the layout table");
-    return fields;
-  }
-
-  static void sizes() throws IOException {
-    Map<String, Integer> sizes = Map.ofEntries(
-        Map.entry("kvevict_gpu_info", Records.GpuInfo.SIZE),
-        Map.entry("kvevict_dtype_info", Records.DTypeInfo.SIZE),
-        Map.entry("kvevict_context_options", Context.Builder.SIZE),
-        Map.entry("kvevict_policy", Policy.SIZE),
-        Map.entry("kvevict_resolved_policy", Records.ResolvedPolicy.SIZE),
-        Map.entry("kvevict_policy_info", Records.PolicyInfo.SIZE),
-        Map.entry("kvevict_preset_info", Records.PresetInfo.SIZE),
-        Map.entry("kvevict_plane", Plane.SIZE),
-        Map.entry("kvevict_view", View.SIZE),
-        Map.entry("kvevict_geometry", Geometry.SIZE),
-        Map.entry("kvevict_capabilities", Records.Capabilities.SIZE),
-        Map.entry("kvevict_evict_options", EvictOptions.SIZE),
-        Map.entry("kvevict_evict_report", Records.EvictReport.SIZE),
-        Map.entry("kvevict_sequence_memory", Records.SequenceMemory.SIZE));
-    for (Map.Entry<String, Integer> entry : sizes.entrySet()) {
-      Check.equal(layout(entry.getKey()).get("").size(), entry.getValue());
-    }
-    long structs = Files.readAllLines(TestMain.golden.resolve("kvevict.layout")).stream()
-        .filter(line -> line.matches("kvevict_[a-z_]+ \\d+")).count();
-    Check.equal(structs, (long) sizes.size());
+  /** Where a field of a struct in {@link Abi} begins. */
+  private static int offset(Class<?> struct, String name) throws ReflectiveOperationException {
+    String field = name.replaceAll("([A-Z])", "_$1").toUpperCase(Locale.ROOT);
+    return struct.getDeclaredField(field).getInt(null);
   }
 
   static void recordsReadTheirFields() throws Exception {
-    reads("kvevict_resolved_policy", Records.ResolvedPolicy.class, Records.ResolvedPolicy::read);
-    reads("kvevict_gpu_info", Records.GpuInfo.class, Records.GpuInfo::read);
-    reads("kvevict_dtype_info", Records.DTypeInfo.class, Records.DTypeInfo::read);
-    reads("kvevict_policy_info", Records.PolicyInfo.class, Records.PolicyInfo::read);
-    reads("kvevict_preset_info", Records.PresetInfo.class, Records.PresetInfo::read);
-    reads("kvevict_capabilities", Records.Capabilities.class, Records.Capabilities::read);
-    reads("kvevict_evict_report", Records.EvictReport.class, in -> Records.EvictReport.read(in, 0));
-    reads("kvevict_sequence_memory", Records.SequenceMemory.class, Records.SequenceMemory::read);
+    reads(Abi.ResolvedPolicy.class, Records.ResolvedPolicy.class, Records.ResolvedPolicy::read);
+    reads(Abi.GpuInfo.class, Records.GpuInfo.class, Records.GpuInfo::read);
+    reads(Abi.DTypeInfo.class, Records.DTypeInfo.class, Records.DTypeInfo::read);
+    reads(Abi.PolicyInfo.class, Records.PolicyInfo.class, Records.PolicyInfo::read);
+    reads(Abi.PresetInfo.class, Records.PresetInfo.class, Records.PresetInfo::read);
+    reads(Abi.Capabilities.class, Records.Capabilities.class, Records.Capabilities::read);
+    reads(Abi.EvictReport.class, Records.EvictReport.class, in -> Records.EvictReport.read(in, 0));
+    reads(Abi.SequenceMemory.class, Records.SequenceMemory.class, Records.SequenceMemory::read);
   }
 
-  /** Puts one field at a time at its C offset: the component of that name sees it, no other. */
+  /** Puts one field at a time at its offset: the component of that name sees it, no other. */
   private static <R extends Record> void reads(
-      String struct, Class<R> type, Function<Struct, R> read) throws Exception {
-    Map<String, Field> layout = layout(struct);
-    R zero = read.apply(new Struct(layout.get("").size()));
+      Class<?> struct, Class<R> type, Function<Struct, R> read) throws Exception {
+    int size = offset(struct, "sizeof");
+    R zero = read.apply(new Struct(size));
     for (RecordComponent component : type.getRecordComponents()) {
-      Struct memory = new Struct(layout.get("").size());
-      Field field = layout.get(snake(component.getName()));
+      Struct memory = new Struct(size);
       try (Struct text = Struct.text("text")) {
-        put(memory.seek(field.offset()), component.getType(), text);
+        put(memory, offset(struct, component.getName()), component.getType(), text);
         R seen = read.apply(memory);
         for (RecordComponent other : type.getRecordComponents()) {
           Method accessor = other.getAccessor();
@@ -86,37 +46,25 @@ final class LayoutTest {
         }
       }
     }
-    long fields = layout.keySet().stream()
-        .filter(name -> !List.of("", "struct_size", "reserved").contains(name)).count();
-    Check.equal(fields, (long) type.getRecordComponents().length);
   }
 
-  private static void put(Struct memory, Class<?> type, Struct text) {
+  private static void put(Struct memory, int offset, Class<?> type, Struct text) {
     if (type == long.class) {
-      memory.putLong(1);
-    } else if (type == double.class) {
-      memory.putDouble(1);
+      memory.putLong(offset, 1);
     } else if (type == String.class) {
-      memory.putLong(text.address);
+      memory.putLong(offset, text.address);
     } else {
-      memory.putInt(1);
+      memory.putInt(offset, 1);
     }
-  }
-
-  private static String snake(String camel) {
-    return camel.replaceAll("([A-Z])", "_$1").toLowerCase(Locale.ROOT);
   }
 
   /** What a builder sets lies at the C offset, in no other place, and is what is read back. */
   static void policyFieldsLieWhereTheHeaderHasThem() throws Exception {
-    Map<String, Field> layout = layout("kvevict_policy");
     Policy defaults = Policy.of(PolicyKind.NONE);
-    int fields = 0;
     for (Method set : Policy.Builder.class.getDeclaredMethods()) {
       if (set.getParameterCount() != 1) {
         continue;
       }
-      ++fields;
       String name = set.getName().matches("sink|recent")
           ? "n" + set.getName().substring(0, 1).toUpperCase(Locale.ROOT)
               + set.getName().substring(1)
@@ -127,14 +75,14 @@ final class LayoutTest {
       Check.that(set.invoke(builder, value) == builder, "not this");
       Policy policy = builder.build();
       Check.equal(value, get.invoke(policy));
-      Field field = layout.get(snake(name));
-      for (int at = 0; at < Policy.SIZE; at += 4) {
-        boolean inside = at >= field.offset() && at < field.offset() + field.size();
+      int begin = offset(Abi.Policy.class, name);
+      int end = begin + (value instanceof Long || value instanceof Double ? 8 : 4);
+      for (int at = 0; at < Abi.Policy.SIZEOF; at += 4) {
+        boolean inside = at >= begin && at < end;
         Check.that(inside || defaults.struct.intAt(at) == policy.struct.intAt(at), name);
       }
       Check.that(!policy.equals(defaults), name);
     }
-    Check.equal(layout.size() - List.of("", "struct_size", "kind", "reserved").size(), fields);
     Check.equal(PolicyKind.CUSTOM, Policy.of(PolicyKind.CUSTOM).kind());
   }
 
@@ -156,26 +104,19 @@ final class LayoutTest {
     return all[value == all[0] ? 1 : 0];
   }
 
-  static void geometryFieldsLieWhereTheHeaderHasThem() throws IOException {
+  static void geometryFieldsLieWhereTheHeaderHasThem() {
     Geometry geometry = Geometry.builder().layers(1).queryHeads(2).kvHeads(3).headDims(4, 5)
         .dtypes(DType.BF16, DType.F16, DType.F32).maxTokens(9).softmaxScale(1.5f).build();
     Check.equal("Geometry[nLayers=1, nQHeads=2, nKvHeads=3, kHeadDim=4, vHeadDim=5, qDtype=BF16, "
         + "kDtype=F16, vDtype=F32, maxTokens=9, softmaxScale=1.5]", geometry.toString());
-    Map<String, Field> layout = layout("kvevict_geometry");
-    try (Struct memory = geometry.struct) {
-      Map<String, Integer> expected = Map.of("struct_size", Geometry.SIZE, "n_layers", 1,
-          "n_q_heads", 2, "n_kv_heads", 3, "k_head_dim", 4, "v_head_dim", 5, "q_dtype", 3,
-          "k_dtype", 2, "v_dtype", 1, "max_tokens", 9);
-      expected.forEach((name, value) ->
-          Check.equal(value, memory.seek(layout.get(name).offset()).getInt()));
-      Check.equal(Float.floatToIntBits(1.5f),
-          memory.seek(layout.get("softmax_scale").offset()).getInt());
-    }
+    holds(geometry.struct, Map.of(Abi.Geometry.STRUCT_SIZE, Abi.Geometry.SIZEOF,
+        Abi.Geometry.N_LAYERS, 1, Abi.Geometry.N_Q_HEADS, 2, Abi.Geometry.N_KV_HEADS, 3,
+        Abi.Geometry.K_HEAD_DIM, 4, Abi.Geometry.V_HEAD_DIM, 5, Abi.Geometry.Q_DTYPE, 3,
+        Abi.Geometry.K_DTYPE, 2, Abi.Geometry.V_DTYPE, 1, Abi.Geometry.MAX_TOKENS, 9));
+    Check.equal(1.5f, geometry.struct.floatAt(Abi.Geometry.SOFTMAX_SCALE));
   }
 
-  static void viewFieldsLieWhereTheHeaderHasThem() throws IOException {
-    Map<String, Field> view = layout("kvevict_view");
-    Map<String, Field> plane = layout("kvevict_plane");
+  static void viewFieldsLieWhereTheHeaderHasThem() {
     View built = View.builder(3)
         .k(Plane.at(101, DType.F16, 8, 102, 103).withElementStride(104).withBlockStride(105))
         .v(Plane.opaqueAt(201, 7, 202, 203))
@@ -183,24 +124,21 @@ final class LayoutTest {
         .paged(16, 401, 402)
         .build();
     try (View.Content content = built.content(Device.CPU)) {
-      Struct memory = content.struct;
-      Map<String, Long> k = Map.of("data", 101L, "token_stride_bytes", 102L, "head_stride_bytes",
-          103L, "element_stride_bytes", 104L, "block_stride_bytes", 105L, "dtype", 2L, "head_dim",
-          8L, "row_bytes", 0L);
-      k.forEach((name, value) ->
-          Check.equal(value, get(memory, view.get("k").offset(), plane.get(name))));
-      Map<String, Long> v = Map.of("data", 201L, "dtype", 0L, "row_bytes", 7L);
-      v.forEach((name, value) ->
-          Check.equal(value, get(memory, view.get("v").offset(), plane.get(name))));
-      Map<String, Long> rest = Map.of("struct_size", (long) View.SIZE, "n_kv_heads", 3L,
-          "n_companions", 1L, "block_size", 16L, "block_table", 401L, "block_table_len", 402L);
-      rest.forEach((name, value) -> Check.equal(value, get(memory, 0, view.get(name))));
-      Check.that(get(memory, 0, view.get("companions")) != 0, "companions");
+      int k = Abi.View.K;
+      int v = Abi.View.V;
+      holds(content.struct, Map.of(k + Abi.Plane.DATA, 101, k + Abi.Plane.TOKEN_STRIDE_BYTES, 102,
+          k + Abi.Plane.HEAD_STRIDE_BYTES, 103, k + Abi.Plane.ELEMENT_STRIDE_BYTES, 104,
+          k + Abi.Plane.BLOCK_STRIDE_BYTES, 105, k + Abi.Plane.DTYPE, 2, k + Abi.Plane.HEAD_DIM, 8,
+          k + Abi.Plane.ROW_BYTES, 0));
+      holds(content.struct, Map.of(v + Abi.Plane.DATA, 201, v + Abi.Plane.DTYPE, 0,
+          v + Abi.Plane.ROW_BYTES, 7, Abi.View.STRUCT_SIZE, Abi.View.SIZEOF, Abi.View.N_KV_HEADS, 3,
+          Abi.View.N_COMPANIONS, 1, Abi.View.BLOCK_SIZE, 16, Abi.View.BLOCK_TABLE, 401,
+          Abi.View.BLOCK_TABLE_LEN, 402));
+      Check.that(content.struct.longAt(Abi.View.COMPANIONS) != 0, "companions");
     }
   }
 
-  static void contextOptionsLieWhereTheHeaderHasThem() throws IOException {
-    Map<String, Field> options = layout("kvevict_context_options");
+  static void contextOptionsLieWhereTheHeaderHasThem() {
     Context.Builder builder = Context.builder().device(Device.CUDA).allocator(101, 102, 103)
         .deviceAllocator(201, 202, 203).cudaContext(301).debug(true);
     Struct none = null;
@@ -208,33 +146,33 @@ final class LayoutTest {
         Struct nvrtc = Struct.text("b");
         Struct memory =
             builder.write(new Hooks(Device.CUDA, null, null, 0), simd, cuda, nvrtc, none)) {
-      Map<String, Long> expected = Map.ofEntries(Map.entry("device", 1L), Map.entry("alloc", 101L),
-          Map.entry("free", 102L), Map.entry("alloc_user_data", 103L),
-          Map.entry("simd_target", simd.address),
-          Map.entry("device_alloc", 201L), Map.entry("device_free", 202L),
-          Map.entry("device_alloc_user_data", 203L), Map.entry("cuda_context", 301L),
-          Map.entry("libcuda_path", cuda.address), Map.entry("libnvrtc_path", nvrtc.address),
-          Map.entry("kernel_cache_dir", 0L), Map.entry("select_on_host", 0L),
-          Map.entry("debug", 1L));
-      expected.forEach(
-          (name, value) -> Check.equal(value, get(memory, 0, options.get(name))));
+      holds(memory, Map.of(Abi.ContextOptions.DEVICE, 1, Abi.ContextOptions.ALLOC, 101,
+          Abi.ContextOptions.FREE, 102, Abi.ContextOptions.ALLOC_USER_DATA, 103,
+          Abi.ContextOptions.CUDA_CONTEXT, 301, Abi.ContextOptions.DEVICE_ALLOC, 201,
+          Abi.ContextOptions.DEVICE_FREE, 202, Abi.ContextOptions.DEVICE_ALLOC_USER_DATA, 203,
+          Abi.ContextOptions.SELECT_ON_HOST, 0, Abi.ContextOptions.DEBUG, 1));
+      Check.equal(simd.address, memory.longAt(Abi.ContextOptions.SIMD_TARGET));
+      Check.equal(cuda.address, memory.longAt(Abi.ContextOptions.LIBCUDA_PATH));
+      Check.equal(nvrtc.address, memory.longAt(Abi.ContextOptions.LIBNVRTC_PATH));
+      Check.equal(0L, memory.longAt(Abi.ContextOptions.KERNEL_CACHE_DIR));
     }
   }
 
-  private static Long get(Struct memory, int base, Field field) {
-    memory.seek(base + field.offset());
-    return field.size() == 8 ? memory.getLong() : memory.getInt();
+  /** The numbers at some offsets; of 64 bits the lower half. */
+  private static void holds(Struct memory, Map<Integer, Integer> expected) {
+    expected.forEach((offset, value) -> Check.equal(value, memory.intAt(offset)));
   }
 
   static void defaultsAreTheLibrarys() {
-    same(Geometry.builder().build().struct, Geometry.SIZE, Native::kvevict_geometry_init);
-    same(View.of(0, null, null).content(Device.CPU).struct, View.SIZE, Native::kvevict_view_init);
+    same(Geometry.builder().build().struct, Abi.Geometry.SIZEOF, Native::kvevict_geometry_init);
+    same(View.of(0, null, null).content(Device.CPU).struct, Abi.View.SIZEOF,
+        Native::kvevict_view_init);
     same(Context.builder().write(new Hooks(Device.CPU, null, null, 0), null, null, null,
         null),
-        Context.Builder.SIZE, Native::kvevict_context_options_init);
-    Struct options = new Struct(EvictOptions.SIZE);
+        Abi.ContextOptions.SIZEOF, Native::kvevict_context_options_init);
+    Struct options = new Struct(Abi.EvictOptions.SIZEOF);
     EvictOptions.NONE.write(Device.CPU, options);
-    same(options, EvictOptions.SIZE, Native::kvevict_evict_options_init);
+    same(options, Abi.EvictOptions.SIZEOF, Native::kvevict_evict_options_init);
     Check.equal(List.of(4, 32, 7), List.of(Policy.of(PolicyKind.SNAPKV).nSink(),
         Policy.of(PolicyKind.SNAPKV).obsWindow(), Policy.of(PolicyKind.SNAPKV).poolKernel()));
   }
@@ -247,7 +185,7 @@ final class LayoutTest {
     try (Struct theirs = new Struct(size)) {
       init.fill(theirs.address, size);
       for (int at = 0; at < size; at += 4) {
-        Check.equal(theirs.seek(at).getInt(), ours.seek(at).getInt());
+        Check.equal(theirs.intAt(at), ours.intAt(at));
       }
     }
   }

@@ -23,7 +23,7 @@ final class TestMain {
       HooksTest.class,
       KeepAliveTest.class);
 
-  /** Where kvevict.symbols and kvevict.layout are. */
+  /** Where kvevict.symbols is. */
   static Path golden;
 
   /** What bindings leave out, and why. */

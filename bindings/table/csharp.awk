@@ -1,0 +1,86 @@
+# C#: Enums.cs, the public enums; NativeStructs.cs, constants and structs under their C
+# names, which sequential layout lays out as C does.
+BEGIN {
+  prefix = "Kv"
+  spelled = "BF16 DType SnapKV PyramidKV"
+  split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
+        "uint64_t size_t uintptr_t void", c, " ")
+  split("bool byte double float sbyte byte short ushort int uint long ulong nuint nuint void",
+        cs, " ")
+  for (i in c) number[c[i]] = cs[i]
+  n = split("abstract as base bool byte catch checked class decimal delegate event explicit " \
+            "false finally fixed foreach implicit in interface internal is lock namespace " \
+            "new null object operator out override params private protected public readonly " \
+            "ref sbyte sealed stackalloc string this throw true try typeof uint ulong " \
+            "unchecked unsafe ushort using virtual", words, " ")
+  for (i = 1; i <= n; i++) reserved[words[i]]
+  enums = out "/Enums.cs"; structs = out "/NativeStructs.cs"
+  made = "// Made from kvevict.h by bindings/table.\nnamespace KvEvict;\n"
+  printf "%s", made > enums
+  printf "%s", made > structs
+}
+
+$1 == "constant" {
+  constants = constants (($4 == "") ? "" : wrapped($4, "    // ")) \
+              "    internal const " ($3 < 0 ? "int " : "uint ") $2 " = " $3 ";\n"
+}
+
+$1 == "enum" || $1 == "struct" { close_type() }
+$1 == "enum" {
+  open_file = enums; enum = $2
+  printf "\n%spublic enum %s\n{\n", summary($3, ""), type_name($2) > enums
+}
+$1 == "value" {
+  printf "%s    %s = %s,\n", summary($4, "    "), camel(value_name(enum, $2)), $3 > enums
+}
+
+$1 == "struct" {
+  open_file = structs; struct = $2
+  body = body "\ninternal unsafe struct " struct "\n{\n"
+}
+$1 == "field" {
+  name = $2 in reserved ? "@" $2 : $2; cs_type = type($5)
+  if ($6 == 0) body = body "    public " cs_type " " name ";\n"
+  else if ($5 in number) body = body "    public fixed " cs_type " " name "[" $6 "];\n"
+  else {
+    # Of what is no number C# has no fixed arrays; nor arrays of pointers at all.
+    array = struct "_" $2; if (cs_type ~ /\*/) cs_type = "nint"
+    body = body "    public " array " " name ";\n"
+    arrays = arrays "\n[System.Runtime.CompilerServices.InlineArray(" $6 ")]\n" \
+             "internal unsafe struct " array "\n{\n    private " cs_type " _first;\n}\n"
+  }
+}
+
+END {
+  close_type()
+  printf "\ninternal static class NativeConstants\n{\n%s}\n%s%s", constants, body,
+         arrays > structs
+}
+
+function close_type() {
+  if (open_file == enums) print "}" > enums
+  if (open_file == structs) body = body "}\n"
+  open_file = ""
+}
+function type_name(c_name) {
+  if (kind[c_name] == "struct") return c_name
+  return kind[c_name] == "handle" ? camel(c_name) "Handle" : prefix camel(c_name)
+}
+function type(c, parts, n, i, list) {
+  if (c ~ /\*$/) return type(substr(c, 1, length(c) - 1)) "*"
+  if (kind[c] == "handle") return "void" # only its address is of use
+  if (kind[c] == "alias") return type(alias[c])
+  if (kind[c] == "enum" || kind[c] == "struct") return type_name(c)
+  if (kind[c] == "function") {
+    n = split(signature[c], parts, "\t")
+    for (i = 4; i <= n; i++) list = list type(parts[i]) ", "
+    return "delegate* unmanaged[Cdecl]<" list type(parts[3]) ">"
+  }
+  if (!(c in number)) fail("no C# type for " c)
+  return number[c]
+}
+function summary(text, indent) {
+  text = prose(text)
+  gsub(/&/, "\\&amp;", text); gsub(/</, "\\&lt;", text); gsub(/>/, "\\&gt;", text)
+  return wrapped("<summary>" text "</summary>", indent "/// ")
+}

@@ -1,0 +1,69 @@
+# Go: enums.go of the public package; structs.go of internal/native, where pointers are
+# numbers and what they point to is kept alive by the caller; layout_test.go, which does
+# not compile unless Go lays the structs out as C does.
+BEGIN {
+  spelled = "ABI BF16 CPU CUDA DType GPU KV KVF KVPress LLM LSE LibCUDA LibNVRTC NVRTC OK " \
+            "PyramidKV RoPE SIMD SnapKV"
+  split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
+        "uint64_t size_t uintptr_t", c, " ")
+  split("bool byte float64 float32 int8 uint8 int16 uint16 int32 uint32 int64 " \
+        "uint64 uint64 uintptr", go, " ")
+  for (i in c) number[c[i]] = go[i]
+  enums = out "/enums.go"; structs = out "/structs.go"; layout = out "/layout_test.go"
+  made = "// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.\n\n"
+  printf "%spackage kvevict\n", made > enums
+  printf "%spackage native\n\n// Constants of kvevict.h.\nconst (\n", made > structs
+  printf "%spackage native\n\nimport \"unsafe\"\n\nvar (\n", made > layout
+}
+
+$1 == "constant" {
+  text = $4 == "" ? "" : wrapped($4, "// ")
+  constants = constants text camel(substr($2, 9)) " = " $3 "\n"
+}
+
+$1 == "enum" || $1 == "struct" { close_type() }
+$1 == "enum" {
+  open_file = enums; enum = $2
+  text = type_name($2) ": " ($3 ~ /^[A-Z][a-z]+[ ,]/ ? tolower(substr($3, 1, 1)) : \
+                             substr($3, 1, 1)) substr($3, 2)
+  printf "\n%stype %s int32\n\n// Values of %s.\nconst (\n", wrapped(prose(text), "// "),
+         type_name($2), type_name($2) > enums
+}
+$1 == "value" {
+  name = value_name(enum, $2)
+  # Its prefix makes the name one of the package's: KVEVICT_DTYPE_F32 -> DTypeF32.
+  name = name == substr($2, 9) || /^value\tKVEVICT_ERROR_/ ? camel(enum) camel(name) \
+                                                           : camel(substr($2, 9))
+  printf "%s%s %s = %s\n", wrapped(prose($4), "// "), name, type_name(enum), $3 > enums
+}
+
+$1 == "struct" {
+  open_file = structs; struct = type_name($2)
+  body = body "\n// " struct " is " $2 ".\ntype " struct " struct {\n"
+  printf "_ [%s]byte = [unsafe.Sizeof(%s{})]byte{}\n", $3, struct > layout
+}
+$1 == "field" {
+  body = body camel($2) " " ($6 ? "[" $6 "]" : "") type($5) "\n"
+  printf "_ [%s]byte = [unsafe.Offsetof(%s{}.%s)]byte{}\n", $3, struct, camel($2) > layout
+}
+
+END {
+  close_type()
+  printf "%s)\n%s", constants, body > structs
+  print ")" > layout
+}
+
+function close_type() {
+  if (open_file == enums) print ")" > enums
+  if (open_file == structs) body = body "}\n"
+  open_file = ""
+}
+function type_name(c_name) { return camel(c_name) }
+function type(c) {
+  if (c ~ /\*$/ || kind[c] == "function") return "uintptr"
+  if (kind[c] == "alias") return type(alias[c])
+  if (kind[c] == "enum") return "int32" # the package has no enums
+  if (kind[c] == "struct") return type_name(c)
+  if (!(c in number)) fail("no Go type for " c)
+  return number[c]
+}

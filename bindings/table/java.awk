@@ -1,0 +1,60 @@
+# Java: a file per public enum; Abi.java, the constants, and the sizes and offsets of the
+# structs; `sources`, which lists these files.
+BEGIN {
+  spelled = "DType"
+  abi = out "/Abi.java"
+  made = "// Made from kvevict.h by bindings/table.\npackage dev.kvevict;\n\n"
+  printf "%s/** Numbers of kvevict.h. A struct has those of its fields: where they begin. */\n" \
+         "final class Abi {\n  private Abi() {}\n", made > abi
+  print abi > (out "/sources")
+}
+
+# An unsigned number above Java's is the negative one of the same bits.
+$1 == "constant" {
+  printf "\n%s  static final int %s = %d;\n", $4 == "" ? "" : comment($4, "  "),
+         substr($2, 9), ($3 > 2147483647 ? $3 - 4294967296 : $3) > abi
+}
+
+$1 != "value" { close_enum() }
+$1 == "enum" {
+  enum = $2; name = type_name($2); file = out "/" name ".java"
+  print file > (out "/sources")
+  printf "%s%spublic enum %s implements CEnum {\n", made, comment($3, ""), name > file
+}
+$1 == "value" {
+  printf "%s%s  %s(%s)", values++ ? ",\n" : "", comment($4, "  "),
+         value_name(enum, $2), $3 > file
+}
+
+$1 != "field" { close_struct() }
+$1 == "struct" {
+  struct = $2
+  printf "\n  static final class %s {\n    static final int SIZEOF = %s;\n", type_name($2),
+         $3 > abi
+}
+$1 == "field" { printf "    static final int %s = %s;\n", toupper($2), $3 > abi }
+
+END {
+  close_enum(); close_struct()
+  print "}" > abi
+}
+
+function close_enum() {
+  if (enum == "") return
+  printf ";\n\n  private final int value;\n\n  %s(int value) {\n    this.value = value;\n" \
+         "  }\n\n  @Override\n  public int value() {\n    return value;\n  }\n}\n",
+         name > file
+  close(file); enum = ""; values = 0
+}
+function close_struct() {
+  if (struct != "") print "  }" > abi
+  struct = ""
+}
+function type_name(c_name) { return camel(c_name) }
+function comment(text, indent, lines) {
+  text = prose(text)
+  gsub(/&/, "\\&amp;", text); gsub(/</, "\\&lt;", text); gsub(/>/, "\\&gt;", text)
+  gsub(/@/, "\\&#64;", text)
+  if (length(text) < 85) return indent "/** " text " */\n"
+  return indent "/**\n" wrapped(text, indent " * ") indent " */\n"
+}

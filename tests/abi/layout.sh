@@ -1,0 +1,9 @@
+#!/bin/sh
+# layout.sh HEADER: of all that the header defines, what a compiled program relies on: the
+# sizes of structs, offsets and sizes of their fields, and the values of enums.
+set -eu
+table=$("$(dirname "$0")/../../pkg/abi/table.sh" "$1")
+printf '%s\n' "$table" | awk -F '\t' '
+  $1 == "value" || $2 == "KVEVICT_ABI_VERSION" { print $2, $3 }
+  $1 == "struct" { print $2, $3; struct = $2 }
+  $1 == "field" { print struct "." $2, $3, $4 }'
