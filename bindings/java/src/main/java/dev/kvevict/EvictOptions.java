@@ -65,14 +65,13 @@ public final class EvictOptions {
         scoresLayerStride, scoresHeadStride);
   }
 
-  /** Writes these options at the begin of `out`. */
+  /** Writes these options to the begin of memory where nothing else ever lies. */
   void write(Device device, Struct out) {
     if (scoresOwner != null) {
       Memory.requireCpu(device, "scores");
     }
     boolean any = positions != null && positions.hasRemaining();
-    out.clear(0, Abi.EvictOptions.SIZEOF)
-        .putInt(Abi.EvictOptions.STRUCT_SIZE, Abi.EvictOptions.SIZEOF)
+    out.putInt(Abi.EvictOptions.STRUCT_SIZE, Abi.EvictOptions.SIZEOF)
         .putLong(Abi.EvictOptions.PROTECTED_POSITIONS,
             any ? Memory.address(positions, "positions") : 0)
         .putLong(Abi.EvictOptions.PROTECTED_POSITIONS_LEN, any ? positions.remaining() : 0)

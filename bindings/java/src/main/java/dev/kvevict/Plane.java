@@ -242,11 +242,10 @@ public final class Plane {
     return type.getSimpleName();
   }
 
-  /** Writes a plane, or for null an absent one, at an offset. */
+  /** Writes a plane, or for null an absent one, at an offset where nothing else ever lies. */
   static void write(Plane plane, Struct out, int offset) {
-    out.clear(offset, Abi.Plane.SIZEOF);
     if (plane == null) {
-      return;
+      plane = at(0, DType.OPAQUE, 0, 0, 0);
     }
     out.putLong(offset + Abi.Plane.DATA, plane.start)
         .putLong(offset + Abi.Plane.TOKEN_STRIDE_BYTES, plane.tokenStride)

@@ -20,17 +20,22 @@ public final class Sequence extends Handle {
   private final Geometry geometry;
   private final Device device;
 
-  /** A call's arguments: planes, at most one per layer, or options, report and views. */
+  /**
+   * A call's arguments: options, report, a plane per layer, a view per layer. Each has its place, so
+   * that fields which are not written stay zero.
+   */
   private final Struct arguments;
 
   private static final int REPORT = Abi.EvictOptions.SIZEOF;
-  private static final int VIEWS = REPORT + Abi.EvictReport.SIZEOF;
+  private static final int PLANES = REPORT + Abi.EvictReport.SIZEOF;
+  private final int views;
 
   Sequence(long pointer, Geometry geometry, Hooks hooks) {
     super(pointer, Native::kvevict_sequence_destroy, hooks);
     this.geometry = geometry;
     device = hooks.device;
-    arguments = new Struct(VIEWS + geometry.nLayers() * Abi.View.SIZEOF);
+    views = PLANES + geometry.nLayers() * Abi.Plane.SIZEOF;
+    arguments = new Struct(views + geometry.nLayers() * Abi.View.SIZEOF);
   }
 
   /**
@@ -70,8 +75,9 @@ public final class Sequence extends Handle {
     queries.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "queries");
     long sequence = enterAlone();
     try {
-      Plane.write(queries, arguments, 0);
-      Native.kvevict_sequence_observe(sequence, layer, arguments.address, nRows, firstPosition);
+      Plane.write(queries, arguments, PLANES);
+      Native.kvevict_sequence_observe(
+          sequence, layer, arguments.address + PLANES, nRows, firstPosition);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
@@ -100,10 +106,10 @@ public final class Sequence extends Handle {
     long sequence = enterAlone();
     try {
       for (int layer = 0; layer < planes.length; ++layer) {
-        Plane.write(planes[layer], arguments, layer * Abi.Plane.SIZEOF);
+        Plane.write(planes[layer], arguments, PLANES + layer * Abi.Plane.SIZEOF);
       }
       Native.kvevict_sequence_observe_layers(
-          sequence, arguments.address, planes.length, nRows, firstPosition);
+          sequence, arguments.address + PLANES, planes.length, nRows, firstPosition);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
@@ -123,9 +129,9 @@ public final class Sequence extends Handle {
     rowLse.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "rowLse");
     long sequence = enterAlone();
     try {
-      Plane.write(rowLse, arguments, 0);
+      Plane.write(rowLse, arguments, PLANES);
       Native.kvevict_sequence_observe_lse(
-          sequence, layer, arguments.address, nRows, firstPosition);
+          sequence, layer, arguments.address + PLANES, nRows, firstPosition);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
@@ -232,14 +238,14 @@ public final class Sequence extends Handle {
           cache.require(Native.kvevict_sequence_stored_length(sequence, layer));
         }
         cache.requireWritable();
-        arguments.copyFrom(cache.struct, VIEWS + layer * Abi.View.SIZEOF);
+        arguments.copyFrom(cache.struct, this.views + layer * Abi.View.SIZEOF);
         caches[layer] = cache;
       }
       options.write(device, arguments);
       arguments.putInt(REPORT, Abi.EvictReport.SIZEOF);
       long base = arguments.address;
       Native.kvevict_sequence_evict(
-          sequence, base + VIEWS, n, base, workspace, workspaceBytes, base + REPORT);
+          sequence, base + this.views, n, base, workspace, workspaceBytes, base + REPORT);
       return Records.EvictReport.read(arguments, REPORT);
     } finally {
       leave();

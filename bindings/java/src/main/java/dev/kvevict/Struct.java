@@ -40,14 +40,6 @@ final class Struct implements AutoCloseable {
     return struct == null ? 0 : struct.address;
   }
 
-  /** Zeroes the place of a struct that may have more fields than are then put. */
-  Struct clear(int offset, int size) {
-    for (int end = offset + size; offset < end; offset += 4) {
-      bytes.putInt(offset, 0);
-    }
-    return this;
-  }
-
   Struct putInt(int offset, int value) {
     bytes.putInt(offset, value);
     return this;
