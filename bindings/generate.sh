@@ -2,16 +2,17 @@
 # generate.sh LANGUAGE FOLDER [options of SWIG...]: makes all that a binding has from
 # kvevict.h: enums, structs and constants by table/, calls by SWIG. FOLDER is new
 # afterwards, so that a type without a typemap (a file SWIGTYPE_*) is noticed. SWIG and CC
-# name programs.
+# name programs, INCLUDE the folder of kvevict/kvevict.h, absolute.
 set -eu
 language=$1 out=$2
 shift 2
 cd "$(dirname "$0")/.."
+include=${INCLUDE:-$PWD/capi/include}
 rm -rf "$out"
 mkdir -p "$out"
-pkg/abi/table.sh capi/include/kvevict/kvevict.h >"$out/table"
+pkg/abi/table.sh "$include/kvevict/kvevict.h" >"$out/table"
 awk -v out="$out" -f bindings/table/names.awk -f "bindings/table/$language.awk" "$out/table"
-"${SWIG:-swig}" "-$language" -Wall -Werror -Ibindings -Icapi/include -I"$out" "$@" \
+"${SWIG:-swig}" "-$language" -Wall -Werror -Ibindings -I"$include" -I"$out" "$@" \
   -outdir "$out" -o "$out/wrap.c" bindings/kvevict.i
 for untyped in "$out"/SWIGTYPE_*; do
   [ ! -e "$untyped" ] || { echo "a type without a typemap: $untyped"; exit 1; }

@@ -9,6 +9,7 @@
 
 /* Enums, structs and constants are made by bindings/table. */
 %rename("$ignore", %$isclass) "";
+%rename("$ignore", %$isvariable) "";
 %rename("$ignore", %$isenum) "";
 %rename("$ignore", %$isenumitem) "";
 %rename("$ignore", %$isconstant) "";

@@ -11,8 +11,8 @@ BEGIN {
 
 # An unsigned number above Java's is the negative one of the same bits.
 $1 == "constant" {
-  printf "\n%s  static final int %s = %d;\n", $4 == "" ? "" : comment($4, "  "),
-         substr($2, 9), ($3 > 2147483647 ? $3 - 4294967296 : $3) > abi
+  printf "\n%s  static final int %s = %s;\n", $4 == "" ? "" : comment($4, "  "),
+         substr($2, 9), ($3 > 2147483647 ? "(int) " $3 "L" : $3) > abi
 }
 
 $1 != "value" { close_enum() }

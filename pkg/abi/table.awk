@@ -129,7 +129,8 @@ function print_type(text, row, name, n, i, parameters) {
 function last_word(text) { gsub(/^.*[ *]|[);]+$/, "", text); return text }
 # "const type *name" -> "type*"
 function type_of(text) {
-  gsub(/const |[);]+$/, "", text); sub(/[a-z0-9_]+ *$/, "", text); gsub(/ /, "", text)
+  gsub(/const |[);]+$/, "", text); gsub(/const\*/, "*", text)
+  sub(/[a-z0-9_]+ *$/, "", text); gsub(/ /, "", text)
   return text
 }
 function quoted(text) { gsub(/[\\"]/, "\\\\&", text); return "\"" text "\"" }

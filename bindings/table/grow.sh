@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# grow.sh LANGUAGE COMMAND...: a header that has more, and nothing else changed: another
+# field, another value of an enum, and grown.inc. All that is made from it is right, and the
+# binding still builds, by COMMAND, for which GROWN is the folder of what was made and
+# INCLUDE that of the header.
+set -euo pipefail
+language=$1
+shift
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+work=$(mktemp -d)
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+export GROWN=$work/generated INCLUDE=$work/include
+mkdir -p "$INCLUDE/kvevict"
+header=$here/../../capi/include/kvevict/kvevict.h
+last=$(grep -n '^#ifdef __cplusplus$' "$header" | tail -1 | cut -d : -f 1)
+awk -v last="$last" -v grown="$here/grown.inc" '
+  /^\} kvevict_policy;$/ { print "  uint32_t grown_field;\n  uint32_t grown_room;" }
+  NR == last { while ((getline line < grown) > 0) print line }
+  { print }
+  /^enum/ { enum = $2 }
+  /^\{$/ && enum == "kvevict_reason" {
+    print "  /** It grew. */\n  KVEVICT_REASON_GROWN = 900,"; enum = ""
+  }' "$header" >"$INCLUDE/kvevict/kvevict.h"
+
+options=()
+case $language in
+  csharp) options=(-namespace KvEvict -dllimport kvevict_csharp
+    -DSWIG_CSHARP_NO_EXCEPTION_HELPER -DSWIG_CSHARP_NO_STRING_HELPER
+    -DSWIG_CSHARP_NO_IMCLASS_STATIC_CONSTRUCTOR) ;;
+  java) options=(-package dev.kvevict) ;;
+  go) options=(-cgo -intgosize 64 -module native -package native) ;;
+esac
+"$here/../generate.sh" "$language" "$GROWN" "${options[@]}"
+
+# Words of the result, in which any white space is a single space.
+while read -r file words; do
+  tr -s ' \t\n' ' ' <"$GROWN/$file" | grep -qF -- "$words" ||
+    { echo "$file has not: $words" && exit 1; }
+done <"$here/grown.$language"
+"$@"
