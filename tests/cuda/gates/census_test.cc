@@ -114,10 +114,12 @@ Test(census, reads_the_logs_of_old_and_new_assemblers) {
   cr_assert_eq(uses.size(), 3);
   const KernelUse& a = uses.at("a");
   cr_expect(a.n_registers == 128 && a.stack_bytes == 8 &&
-            a.spill_store_bytes == 12 && a.spill_load_bytes == 16);
+            a.spill_store_bytes == 12 && a.spill_load_bytes == 16 &&
+            a.shared_bytes == 3072);
   const KernelUse& b = uses.at("b");
   cr_expect(b.n_registers == 10 && b.stack_bytes == 0 &&
-            b.spill_store_bytes == 0 && b.spill_load_bytes == 0);
+            b.spill_store_bytes == 0 && b.spill_load_bytes == 0 &&
+            b.shared_bytes == 0);
   cr_expect_not(uses.at("c").is_complete());
 }
 

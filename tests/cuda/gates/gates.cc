@@ -1,6 +1,7 @@
-// gates SM: compiles every kernel for an architecture, with every libnvrtc that
-// knows it, and holds the result to what the design promises. Prints figures of
-// each. Exits with 77 where no libnvrtc knows the architecture.
+// gates SM...: compiles every kernel for these architectures, with every libnvrtc
+// that knows them, and holds the result to what the design promises. Prints figures
+// of each, and in the end the tables of docs/cuda.md. Exits with 77 where no
+// libnvrtc knows any of the architectures.
 #include <algorithm>
 #include <chrono>
 #include <cstdarg>
@@ -13,7 +14,11 @@
 #include "cuda/kernels/gather_rows.h"
 #include "tests/cuda/gates/cubin.h"
 #include "tests/cuda/gates/flags.h"
+#include "tests/cuda/gates/machines.h"
+#include "tests/cuda/gates/occupancy.h"
 #include "tests/cuda/gates/ptxas_log.h"
+#include "tests/cuda/gates/slots.h"
+#include "tests/cuda/gates/summary.h"
 #include "tests/cuda/gates/variants.h"
 #include "tests/rig/nvrtcs.h"
 
@@ -24,6 +29,34 @@ constexpr size_t kMostCubinBytes = 200 * 1000;
 // Two blocks of 256 threads share a multiprocessor's 65,536 registers.
 constexpr uint32_t kFullBlock = 256;
 constexpr int kMostRegisters = 128;
+
+// A warp's for 16 keys, in the flagship's scorer: fewer than the 128 clocks that its
+// 16 exponentials take a quarter of a multiprocessor.
+constexpr size_t kMostChunkSlots = 125;
+
+// What a multiprocessor has at work, to hide latencies: threads; or, of a scorer with
+// tensor cores whose blocks are few since their tiles fill shared memory, tiles on
+// their way, as many bytes as come in the time that busy memory takes.
+constexpr uint32_t kLeastThreads = 448;
+constexpr double kMemoryNs = 800;
+double LeastTileBytes(int sm) {
+  double least = 0;
+  for (const Gpu& gpu : kGpus) {
+    const double per_ns = gpu.bytes_per_ns / gpu.n_multiprocessors;
+    if (gpu.sm == std::min(sm, 90)) least = std::max(least, kMemoryNs * per_ns);
+  }
+  return least;
+}
+
+// A block alone, or threads with 32 loads of 16 bytes on their way each.
+constexpr uint32_t kFewThreads = 256;
+
+uint32_t LeastThreads(const KernelFigures& figures) {
+  // A T4 has shared memory for one block of it.
+  const bool is_alone = figures.sm == 75 && figures.kernel == "window_scores";
+  return is_alone || figures.kernel == "gather_columns_16" ? kFewThreads
+                                                           : kLeastThreads;
+}
 
 int n_failures = 0;
 
@@ -52,6 +85,22 @@ void CheckUse(const CubinKernel& kernel, const KernelUse& use) {
   const size_t n_local =
       kernel.Count(Opcode::kLdl) + kernel.Count(Opcode::kStl);
   Expect(n_local == 0, "%s: %zu accesses to local memory", name, n_local);
+}
+
+void CheckOccupancy(const KernelFigures& figures, const Variant& variant) {
+  const uint32_t least = LeastThreads(figures);
+  const double tile_bytes =
+      variant.is_flagship
+          ? 0.0
+          : static_cast<double>(variant.n_tile_bytes) * figures.n_blocks;
+  const double least_bytes = LeastTileBytes(figures.sm);
+  Expect(
+      figures.threads_at_work() >= least ||
+          (tile_bytes > 0 && tile_bytes >= least_bytes),
+      "%s: %u blocks of %u threads at work, %u threads < %u, with %.0f bytes "
+      "of tiles < %.0f",
+      figures.kernel.c_str(), figures.n_blocks, figures.n_threads,
+      figures.threads_at_work(), least, tile_bytes, least_bytes);
 }
 
 void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
@@ -123,15 +172,21 @@ void CheckOrder(const CubinKernel& kernel, int sm) {
          flags.n_acquired, n);
 }
 
-// What the report sums up, for an architecture and libnvrtc.
-struct Extremes {
-  double sum_ms = 0;
-  size_t most_bytes = 0;
-  int most_registers = 0;  // in full blocks
-};
+ScorerSlots CheckSlots(const CubinKernel& kernel, int sm) {
+  const ScorerSlots slots = CountScorerSlots(kernel, sm);
+  std::printf(
+      "  %s: %zu issue slots for 16 keys, %zu of them exponentials, and %zu "
+      "for a "
+      "tile\n",
+      kernel.name.c_str(), slots.of_chunk, slots.exponentials_of_chunk,
+      slots.of_tile);
+  Expect(slots.of_chunk <= kMostChunkSlots, "%s: %zu issue slots > %zu",
+         kernel.name.c_str(), slots.of_chunk, kMostChunkSlots);
+  return slots;
+}
 
-void CheckKernels(const Variant& variant, const Compiled& compiled, int sm,
-                  Extremes* extremes) {
+void CheckKernels(const Variant& variant, const Compiled& compiled,
+                  const std::string& nvrtc, int sm, Summary* summary) {
   std::set<std::string> wanted;
   for (const KernelInfo& kernel : kKernels) {
     if (kernel.module == variant.module) wanted.insert(kernel.name);
@@ -141,13 +196,28 @@ void CheckKernels(const Variant& variant, const Compiled& compiled, int sm,
     Expect(wanted.erase(kernel.name) == 1,
            "%s: code, but no kernel of the list", kernel.name.c_str());
     const KernelUse& use = uses[kernel.name];
-    std::printf("  %s: %d registers, %u threads\n", kernel.name.c_str(),
-                use.n_registers, kernel.max_threads);
-    if (kernel.max_threads >= kFullBlock) {
-      extremes->most_registers =
-          std::max(extremes->most_registers, use.n_registers);
-    }
+    KernelFigures figures = {
+        .form = variant.form(),
+        .kernel = kernel.name,
+        .nvrtc = nvrtc,
+        .sm = sm,
+        .n_threads = std::max(kernel.max_threads, 1u),
+        .n_registers = static_cast<uint32_t>(std::max(use.n_registers, 0)),
+        .shared_bytes = static_cast<uint32_t>(use.shared_bytes) +
+                        variant.dynamic_shared_bytes,
+        .module_bytes = compiled.image.size(),
+        .n_blocks = 0,
+        .slots = {}};
+    figures.n_blocks = BlocksPerMultiprocessor(
+        {figures.n_threads, figures.n_registers, figures.shared_bytes}, sm);
+    std::printf(
+        "  %s: %u registers, %u threads, %u bytes shared, %u blocks at work\n",
+        kernel.name.c_str(), figures.n_registers, figures.n_threads,
+        figures.shared_bytes, figures.n_blocks);
     CheckUse(kernel, use);
+    CheckOccupancy(figures, variant);
+    if (variant.is_flagship) figures.slots = CheckSlots(kernel, sm);
+    summary->Add(figures);
     CheckProducts(kernel, variant);
     CheckMoves(kernel);
     CheckOrder(kernel, sm);
@@ -157,11 +227,10 @@ void CheckKernels(const Variant& variant, const Compiled& compiled, int sm,
   }
   Expect(compiled.image.size() < kMostCubinBytes, "%zu bytes",
          compiled.image.size());
-  extremes->most_bytes = std::max(extremes->most_bytes, compiled.image.size());
 }
 
 void CheckVariant(const Nvrtc& nvrtc, const Variant& variant, int sm,
-                  Extremes* extremes) {
+                  Summary* summary) {
   std::vector<std::string> options = variant.options;
   options.emplace_back("--ptxas-options=-v");
   const auto start = std::chrono::steady_clock::now();
@@ -171,36 +240,32 @@ void CheckVariant(const Nvrtc& nvrtc, const Variant& variant, int sm,
                     {.sm = sm}, &compiled);
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
-  extremes->sum_ms += elapsed.count();
   std::printf("%s for sm_%d by %s: %.0f ms, %zu bytes\n",
               variant.name().c_str(), sm, VersionOf(nvrtc).c_str(),
               elapsed.count(), compiled.image.size());
   if (status.ok()) {
-    CheckKernels(variant, compiled, sm, extremes);
+    CheckKernels(variant, compiled, VersionOf(nvrtc), sm, summary);
   } else {
     Expect(false, "%s\n%s", LastErrorMessage(), compiled.log.c_str());
   }
 }
 
-int Run(int sm) {
-  const std::vector<const Nvrtc*> nvrtcs = FindNvrtcsFor(sm);
-  for (const Nvrtc* nvrtc : nvrtcs) {
-    Extremes extremes;
-    const std::vector<Variant> variants = VariantsFor(sm);
-    for (const Variant& variant : variants) {
-      CheckVariant(*nvrtc, variant, sm, &extremes);
+int Run(const std::vector<int>& architectures) {
+  Summary summary;
+  for (const int sm : architectures) {
+    const std::vector<const Nvrtc*> nvrtcs = FindNvrtcsFor(sm);
+    if (nvrtcs.empty()) {
+      std::printf("skipped: no libnvrtc here compiles for sm_%d\n", sm);
     }
-    std::printf(
-        "sm_%d by %s: %zu modules in %.1f s, the largest of %zu bytes, at most "
-        "%d registers in blocks of %u threads\n",
-        sm, VersionOf(*nvrtc).c_str(), variants.size(), extremes.sum_ms / 1000,
-        extremes.most_bytes, extremes.most_registers, kFullBlock);
+    for (const Nvrtc* nvrtc : nvrtcs) {
+      for (const Variant& variant : VariantsFor(sm)) {
+        CheckVariant(*nvrtc, variant, sm, &summary);
+      }
+    }
   }
-  if (nvrtcs.empty()) {
-    std::printf("skipped: no libnvrtc here compiles for sm_%d\n", sm);
-    return 77;
-  }
-  std::printf("%d failures\n", n_failures);
+  if (summary.is_empty()) return 77;
+  summary.Print();
+  std::printf("\n%d failures\n", n_failures);
   return n_failures == 0 ? 0 : 1;
 }
 
@@ -208,13 +273,15 @@ int Run(int sm) {
 }  // namespace kvevict::cuda
 
 int main(int argc, char** argv) {
-  const int sm = argc == 2 ? std::atoi(argv[1]) : 0;
-  if (sm <= 0) {
-    std::fprintf(stderr, "usage: gates SM, as in gates 80\n");
+  std::vector<int> architectures;
+  for (int i = 1; i < argc; ++i) architectures.push_back(std::atoi(argv[i]));
+  if (architectures.empty() ||
+      *std::min_element(architectures.begin(), architectures.end()) <= 0) {
+    std::fprintf(stderr, "usage: gates SM..., as in gates 80 90\n");
     return 2;
   }
   try {
-    return kvevict::cuda::Run(sm);
+    return kvevict::cuda::Run(architectures);
   } catch (const std::runtime_error& error) {
     std::printf("%s\n", error.what());
     return 1;

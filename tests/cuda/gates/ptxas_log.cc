@@ -1,6 +1,7 @@
 #include "tests/cuda/gates/ptxas_log.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -21,6 +22,12 @@ std::map<std::string, KernelUse> ReadPtxasLog(const std::string& log) {
     if (use == nullptr) continue;
     if (const char* used = std::strstr(text, "Used "); used != nullptr) {
       (void)std::sscanf(used, "Used %d registers", &use->n_registers);
+      // "Used 8 registers, 96 bytes smem, ...": the number before the words.
+      if (const char* end = std::strstr(used, " bytes smem"); end != nullptr) {
+        const char* number = end;
+        while (number[-1] >= '0' && number[-1] <= '9') --number;
+        use->shared_bytes = std::atoi(number);
+      }
     }
     // Before it stand blanks, and in some versions "ptxas .".
     if (std::strstr(text, " bytes stack frame") != nullptr) {

@@ -12,6 +12,7 @@ struct KernelUse {
   int stack_bytes = -1;
   int spill_store_bytes = -1;
   int spill_load_bytes = -1;
+  int shared_bytes = 0;  // static; the log says nothing of none
 
   bool is_complete() const {
     return n_registers >= 0 && stack_bytes >= 0 && spill_store_bytes >= 0 &&

@@ -15,7 +15,8 @@ namespace kvevict::cuda {
 enum class Opcode : uint32_t {
   kHmma = 0x03c,  // tensor core, 16-bit
   kLdsm = 0x03b,
-  kLdg = 0x181,  // global memory
+  kMufu = 0x108,  // exp2, log2, 1 / x
+  kLdg = 0x181,   // global memory
   kStg = 0x186,
   kLdl = 0x183,  // local memory: spills, arrays that are indexed
   kStl = 0x187,

@@ -1,6 +1,8 @@
 #include "tests/cuda/gates/variants.h"
 
+#include "cuda/kernels/pool_select.h"
 #include "cuda/kernels/window_attention.h"
+#include "tests/cuda/gates/prediction.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -64,6 +66,12 @@ Variant Make(const Attention& a, bool mma, int sm) {
     variant.n_matrices = a.head_dim / 16;
     variant.n_query_matrices = shape.tiles_per_warp * variant.n_matrices;
     variant.n_products = size_t{2} * shape.tiles_per_warp;
+    variant.n_tile_bytes = size_t{2} * tile_keys * a.head_dim;
+    variant.dynamic_shared_bytes = shape.dynamic_shared_bytes;
+    variant.is_flagship =
+        a.q_dtype == kBF16 && a.head_dim == kFlagship.head_dim &&
+        a.window == kFlagship.window && a.group == kFlagship.group &&
+        !a.paged && a.out == kSumOfGroup;
     variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
   }
   return variant;
@@ -77,12 +85,22 @@ std::string Variant::name() const {
   return text;
 }
 
+std::string Variant::form() const {
+  const std::string module_name = ModuleName(module);
+  if (module != ModuleId::window_attention) return module_name;
+  return module_name + (n_products > 0 ? ", tensor cores" : ", FMA");
+}
+
 std::vector<Variant> VariantsFor(int sm) {
   std::vector<Variant> variants;
   for (size_t i = 0; i < kNModules; ++i) {
     const auto module = static_cast<ModuleId>(i);
     if (module != ModuleId::window_attention) {
       variants.push_back({.module = module, .options = {}});
+      if (module == ModuleId::pool_select) {
+        variants.back().dynamic_shared_bytes =
+            MostPoolSelectBytes(static_cast<uint32_t>(sm));
+      }
     }
   }
   for (const Attention& a : kAttention) {

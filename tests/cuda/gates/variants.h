@@ -19,8 +19,13 @@ struct Variant {
   size_t n_matrices = 0;
   size_t n_products = 0;
   size_t n_copies = 0;
+  size_t n_tile_bytes = 0;            // on their way while one is multiplied
+  uint32_t dynamic_shared_bytes = 0;  // the most
+  bool is_flagship = false;           // the scorer of prediction.h
 
   std::string name() const;
+  // Of all variants of a form: "window_attention, tensor cores".
+  std::string form() const;
 };
 
 // Of every module, for an architecture.

@@ -11,6 +11,7 @@
 #include "cuda/kernels/pool_select.cu"
 #include "cuda/kernels/topk.cu"
 #include "cuda/kernels/window_attention.h"
+#include "tests/cuda/gates/prediction.h"
 #include "tests/cuda/kernels/launch.h"
 #include "tests/cuda/ptx/on_ptx.h"
 
@@ -199,6 +200,26 @@ void ExpectOfPoolAndSelect() {
          Each(select.CountOf(""), kTokens), 130);
 }
 
+// Not what it takes: what it cannot take less of, were PTX machine code.
+void PrintIssueTimes() {
+  const cuda::Flagship& f = cuda::kFlagship;
+  const double n_scores =
+      static_cast<double>(f.n_layers) * f.n_kv_heads * f.n_tokens;
+  for (const cuda::Gpu& gpu : cuda::kGpus) {
+    const double per_us =
+        gpu.n_multiprocessors * gpu.ghz * 1e3 * cuda::kIssuesPerClock * 32;
+    const auto us = [&](const char* kernel) {
+      return Each(Counted(kernel).CountOf(""), kTokens) * n_scores / per_us;
+    };
+    std::printf(
+        "%s: %u lists of %u scores: pool_select issues for %.0f us, pool_rows "
+        "and "
+        "select_topk for %.0f us\n",
+        gpu.name, f.n_layers * f.n_kv_heads, f.n_tokens, us("pool_select"),
+        us("pool_rows") + us("select_topk"));
+  }
+}
+
 }  // namespace
 }  // namespace kvevict
 
@@ -209,5 +230,6 @@ int main() {
   PoolAndSelect();
   ExpectOfScoring();
   ExpectOfPoolAndSelect();
+  PrintIssueTimes();
   return failures == 0 ? 0 : 1;
 }
