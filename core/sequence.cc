@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "core/dtype.h"
 #include "core/policy.h"
-#include "core/view.h"
 
 namespace kvevict {
 
@@ -24,15 +22,12 @@ Status Sequence::Create(const Plan& plan, Sequence** out) {
 Sequence::Sequence(const Plan& plan)
     : plan_(plan),
       layers_(plan.context()),
-      observed_(plan.context()),
-      observed_lse_(plan.context()),
+      ring_(plan),
       views_(plan.context()),
       caches_(plan.context()),
       evictions_(plan.context()),
       host_jobs_(plan.context()),
       counts_(plan.context()),
-      ring_(plan.context()),
-      lse_ring_(plan.context()),
       lengths_(plan.context()),
       kept_a_(plan.context()),
       kept_b_(plan.context()),
@@ -53,17 +48,7 @@ Status Sequence::Allocate() {
     KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", n_layers * CheckedSize(2)));
   }
   KV_RETURN_IF_ERROR(counts_.Allocate("counts of the layers", n_layers));
-  if (plan().ObservesQueries()) {
-    const CheckedSize rows = n_layers * CheckedSize(plan().policy().obs_window);
-    KV_RETURN_IF_ERROR(observed_.Allocate("observed ranges", n_layers));
-    KV_RETURN_IF_ERROR(
-        ring_.Allocate("query ring", rows * CheckedSize(QueryRowBytes())));
-    if (!on_host) {
-      KV_RETURN_IF_ERROR(observed_lse_.Allocate("observed ranges", n_layers));
-      KV_RETURN_IF_ERROR(lse_ring_.Allocate("log-sum-exp ring",
-                                            rows * CheckedSize(LseRowBytes())));
-    }
-  }
+  KV_RETURN_IF_ERROR(ring_.Allocate());
   if (!TouchesNothing(plan().policy())) {
     const CheckedSize n_kept(plan().keep_capacity());
     KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers",
@@ -90,8 +75,7 @@ Status Sequence::Reset() {
   logical_length_ = 0;
   n_listed_ = 0;
   std::fill(layers_.begin(), layers_.end(), LayerSlots());
-  std::fill(observed_.begin(), observed_.end(), ObservedRange());
-  std::fill(observed_lse_.begin(), observed_lse_.end(), ObservedRange());
+  ring_.Reset();
   return Status();
 }
 
@@ -135,10 +119,7 @@ Status Sequence::Replayed(uint32_t n_tokens) {
         "replayed: the context is on the CPU, where no graphs run");
   }
   KV_RETURN_IF_ERROR(CheckAppend(n_tokens));
-  const uint32_t window = plan().policy().obs_window;
-  for (ObservedRange& range : observed_) {
-    range.Add(logical_length_, n_tokens, window);
-  }
+  ring_.Replayed(logical_length_, n_tokens);
   for (LayerSlots& layer : layers_) layer.stored += n_tokens;
   logical_length_ += n_tokens;
   return Status();
@@ -164,8 +145,7 @@ Status Sequence::Trim(uint32_t n_tokens) {
   }
   KV_RETURN_IF_ERROR(SetDeviceLengths(n_tokens));
   for (LayerSlots& layer : layers_) layer.stored -= n_removed;
-  for (ObservedRange& range : observed_) range.Cut(n_tokens);
-  for (ObservedRange& range : observed_lse_) range.Cut(n_tokens);
+  ring_.Cut(n_tokens);
   logical_length_ = n_tokens;
   return Status();
 }
@@ -177,128 +157,37 @@ Status Sequence::SetDeviceLengths(uint32_t logical) {
                                        {lengths_.data(), counts(), logical});
 }
 
-// ---- Query ring ----
+// ---- Query rows ----
 
-void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
-  if (n_rows == 0) return;
-  if (first > end || first < begin) begin = first;
-  end = first + n_rows;
-  begin = std::max(begin, end - std::min(end, window));
-}
-
-uint64_t Sequence::QueryRowBytes() const {
-  const kvevict_geometry& g = plan().geometry();
-  return uint64_t{g.n_q_heads} * g.k_head_dim *
-         ElementBytes(static_cast<DType>(g.q_dtype));
-}
-
-uint64_t Sequence::LseRowBytes() const {
-  return plan().geometry().n_q_heads * uint64_t{sizeof(float)};
-}
-
-uint8_t* Sequence::QueryRing(uint32_t layer) const {
-  return ring_.data() +
-         uint64_t{layer} * plan().policy().obs_window * QueryRowBytes();
-}
-
-uint8_t* Sequence::LseRing(uint32_t layer) const {
-  return lse_ring_.data() +
-         uint64_t{layer} * plan().policy().obs_window * LseRowBytes();
-}
-
-Status Sequence::CheckRows(size_t layer, const kvevict_plane& rows,
-                           const char* name, kvevict_dtype dtype,
-                           uint32_t n_elements, uint32_t n_rows) const {
-  const Status status = ValidateRows(name, rows, dtype, n_elements,
-                                     plan().geometry().n_q_heads, n_rows);
-  return status.ok() ? status : Prefixed(status, "layer %zu: ", layer);
-}
-
-Status Sequence::CheckPositions(uint32_t n_rows,
-                                uint32_t* first_position) const {
-  if (*first_position == KVEVICT_POSITION_NEXT) {
-    *first_position = logical_length_;
+QueryChunk Sequence::ChunkOf(uint32_t n_rows, uint32_t first_position) const {
+  if (first_position != KVEVICT_POSITION_NEXT) {
+    return {n_rows, first_position, nullptr};
   }
-  if (n_rows > INT32_MAX || *first_position > INT32_MAX - n_rows) {
-    return InvalidArgument("first_position %u + n_rows %u > %d",
-                           *first_position, n_rows, INT32_MAX);
-  }
-  return Status();
-}
-
-Status Sequence::ObserveRows(std::span<const kvevict_plane> layers,
-                             uint32_t n_rows, uint32_t first_position,
-                             uint8_t* rings) {
-  ObserveArgs args;
-  args.layers = layers;
-  args.n_heads = plan().geometry().n_q_heads;
-  args.window = plan().policy().obs_window;
-  args.n_rows = std::min(n_rows, args.window);
-  args.first_row = args.first_position = n_rows - args.n_rows;
-  args.position_address = nullptr;
-  if (first_position == KVEVICT_POSITION_NEXT) {
-    args.position_address = lengths_.data() + 1;
-  } else {
-    args.first_position += first_position;
-  }
-  args.rings = rings;
-  const Context& context = plan().context();
-  return context.backend().observe(context, stream_, args);
+  const uint32_t* lengths = lengths_.data();
+  return {n_rows, logical_length_, lengths == nullptr ? nullptr : lengths + 1};
 }
 
 Status Sequence::Observe(uint32_t first_layer,
                          std::span<const kvevict_plane> queries,
                          uint32_t n_rows, uint32_t first_position) {
-  if (!plan().ObservesQueries()) return Status();
-  const kvevict_geometry& g = plan().geometry();
-  KV_RETURN_IF_ERROR(plan().CheckCanScore());
-  for (size_t i = 0; i < queries.size(); ++i) {
-    KV_RETURN_IF_ERROR(CheckRows(first_layer + i, queries[i], "queries",
-                                 g.q_dtype, g.k_head_dim, n_rows));
-  }
-  uint32_t first = first_position;
-  KV_RETURN_IF_ERROR(CheckPositions(n_rows, &first));
-  if (n_rows == 0) return Status();
-  KV_RETURN_IF_ERROR(
-      ObserveRows(queries, n_rows, first_position, QueryRing(first_layer)));
-  for (size_t i = 0; i < queries.size(); ++i) {
-    observed_[first_layer + i].Add(first, n_rows, plan().policy().obs_window);
-    if (observed_lse_.size() > 0) {  // those of replaced rows are old
-      observed_lse_[first_layer + i].Cut(first);
-    }
-  }
-  return Status();
+  return ring_.Observe(stream_, first_layer, queries,
+                       ChunkOf(n_rows, first_position));
 }
 
 Status Sequence::ObserveLse(uint32_t layer, const kvevict_plane& row_lse,
                             uint32_t n_rows, uint32_t first_position) {
-  if (!plan().ObservesQueries()) return Status();
-  KV_RETURN_IF_ERROR(
-      CheckRows(layer, row_lse, "row_lse", KVEVICT_DTYPE_F32, 1, n_rows));
-  uint32_t first = first_position;
-  KV_RETURN_IF_ERROR(CheckPositions(n_rows, &first));
-  if (n_rows == 0 || observed_lse_.size() == 0) return Status();
-  KV_RETURN_IF_ERROR(
-      ObserveRows({&row_lse, 1}, n_rows, first_position, LseRing(layer)));
-  observed_lse_[layer].Add(first, n_rows, plan().policy().obs_window);
-  return Status();
+  return ring_.ObserveLse(stream_, layer, row_lse,
+                          ChunkOf(n_rows, first_position));
 }
 
 Status Sequence::CheckWindow(uint32_t layer) const {
   const uint32_t window = plan().policy().obs_window;
-  const ObservedRange& known = observed_[layer];
   const LayerSlots& slots = layers_[layer];
   if (window > slots.stored) {
     return InvalidArgument("layer %u: window %u > %u stored tokens", layer,
                            window, slots.stored);
   }
-  if (!known.Covers(logical_length_ - window, logical_length_)) {
-    return InvalidArgument(
-        "layer %u: observed queries are of positions [%u, %u), window %u "
-        "needs [%u, %u)",
-        layer, known.begin, known.end, window, logical_length_ - window,
-        logical_length_);
-  }
+  KV_RETURN_IF_ERROR(ring_.CheckWindow(layer, logical_length_));
   if (slots.stored - slots.n_kept + slots.n_kept_in_row >= window) {
     return Status();
   }
@@ -314,26 +203,6 @@ Status Sequence::CheckWindow(uint32_t layer) const {
   return Unsupported(
       "layer %u: tokens of the last window %u positions were evicted", layer,
       window);
-}
-
-QueryRows Sequence::WindowQueries(uint32_t layer) const {
-  const kvevict_geometry& g = plan().geometry();
-  const uint32_t window = plan().policy().obs_window;
-  const DType dtype = static_cast<DType>(g.q_dtype);
-  QueryRows queries;
-  queries.rows.base = QueryRing(layer);
-  queries.rows.row_stride = static_cast<int64_t>(QueryRowBytes());
-  queries.rows.element_stride = ElementBytes(dtype);
-  queries.rows.dtype = dtype;
-  queries.head_stride = int64_t{g.k_head_dim} * ElementBytes(dtype);
-  queries.first_row = (logical_length_ - window) % window;
-  if (observed_lse_.size() > 0 &&
-      observed_lse_[layer].Covers(logical_length_ - window, logical_length_)) {
-    queries.lse = reinterpret_cast<const float*>(LseRing(layer));
-    queries.lse_row_stride = static_cast<int64_t>(LseRowBytes());
-    queries.lse_head_stride = sizeof(float);
-  }
-  return queries;
 }
 
 // ---- Slots and positions ----

@@ -2,7 +2,6 @@
 #ifndef KVEVICT_CORE_SEQUENCE_H_
 #define KVEVICT_CORE_SEQUENCE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -11,6 +10,7 @@
 #include "core/layer_eviction.h"
 #include "core/overlap.h"
 #include "core/plan.h"
+#include "core/query_ring.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -23,24 +23,6 @@ struct LayerSlots {
   uint32_t n_kept_in_row = 0;  // the last ones listed are without gaps
   uint32_t tail_position = 0;  // position of slot n_kept
   size_t kept_offset = 0;      // of the lists, [n_lists, n_kept]
-};
-
-// Positions whose rows a layer's ring holds: [begin, end).
-struct ObservedRange {
-  uint32_t begin = 0;
-  uint32_t end = 0;
-
-  // Rows that follow on, or replace known ones, extend what is known; others
-  // start afresh. The ring holds `window` rows.
-  void Add(uint32_t first, uint32_t n_rows, uint32_t window);
-  // Forgets the rows from `position` on.
-  void Cut(uint32_t position) {
-    end = std::min(end, position);
-    begin = std::min(begin, end);
-  }
-  bool Covers(uint32_t first, uint32_t last) const {
-    return begin <= first && end == last;
-  }
 };
 
 // Where an eviction selects on the host while its cache is on the device.
@@ -84,10 +66,12 @@ class Sequence {
   // The same in host memory; waits for the device where that has evicted since.
   Status HostPositions(uint32_t layer, SlotPositions* out) const;
 
-  // Whether the rings hold what scoring a layer needs, and its window is whole.
+  // Whether the query ring holds what scoring a layer needs, and its window is
+  // whole.
   Status CheckWindow(uint32_t layer) const;
-  // The rows that the rings hold of a layer's window.
-  QueryRows WindowQueries(uint32_t layer) const;
+  QueryRows WindowQueries(uint32_t layer) const {
+    return ring_.WindowOf(layer, logical_length_);
+  }
 
   // Scratch of an eviction: copies of the caller's views, and what becomes of the
   // layers.
@@ -106,35 +90,21 @@ class Sequence {
  private:
   Status Allocate();
   Status CheckAppend(uint32_t n_tokens) const;
-  // The rows of a chunk that stay, into the rings of neighbouring layers.
-  Status ObserveRows(std::span<const kvevict_plane> layers, uint32_t n_rows,
-                     uint32_t first_position, uint8_t* rings);
-  Status CheckRows(size_t layer, const kvevict_plane& rows, const char* name,
-                   kvevict_dtype dtype, uint32_t n_elements,
-                   uint32_t n_rows) const;
   // KVEVICT_POSITION_NEXT becomes the position that it stands for.
-  Status CheckPositions(uint32_t n_rows, uint32_t* first_position) const;
+  QueryChunk ChunkOf(uint32_t n_rows, uint32_t first_position) const;
   // counts() as the stored lengths.
   Status SetDeviceLengths(uint32_t logical);
-  uint64_t QueryRowBytes() const;  // all heads
-  uint64_t LseRowBytes() const;
-  uint8_t* QueryRing(uint32_t layer) const;
-  uint8_t* LseRing(uint32_t layer) const;
 
   const Retained<Plan> plan_;
   Stream stream_ = nullptr;
   uint32_t logical_length_ = 0;
   Array<LayerSlots> layers_;
-  Array<ObservedRange> observed_;
-  Array<ObservedRange> observed_lse_;
+  QueryRing ring_;
   Array<kvevict_view> views_;  // [n_layers]
   Array<LayerCache> caches_;
   Array<LayerEviction> evictions_;  // [2, n_layers]
   Array<SelectJob> host_jobs_;
-  Array<uint32_t> counts_;  // [n_layers]
-  DeviceArray<uint8_t>
-      ring_;  // [n_layers, obs_window, n_q_heads, k_head_dim] of q_dtype
-  DeviceArray<uint8_t> lse_ring_;  // f32 [n_layers, obs_window, n_q_heads]
+  Array<uint32_t> counts_;         // [n_layers]
   DeviceArray<uint32_t> lengths_;  // [n_layers, 2]; none for policy none
   // Positions of survivors. An eviction reads one array and writes the other.
   DeviceArray<int32_t> kept_a_;

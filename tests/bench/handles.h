@@ -18,9 +18,11 @@ inline void Check(kvevict_status status) {
 struct Destroy {
   void operator()(kvevict_context* p) const { kvevict_context_destroy(p); }
   void operator()(kvevict_plan* p) const { kvevict_plan_destroy(p); }
+  void operator()(kvevict_sequence* p) const { kvevict_sequence_destroy(p); }
 };
 using ContextHandle = std::unique_ptr<kvevict_context, Destroy>;
 using PlanHandle = std::unique_ptr<kvevict_plan, Destroy>;
+using SequenceHandle = std::unique_ptr<kvevict_sequence, Destroy>;
 
 inline ContextHandle CreateContext(const char* simd_target) {
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;

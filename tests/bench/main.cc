@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   Session session;
   app.add_option("--filter", filter,
                  "only rows whose group contains this text: limits, scoring, "
-                 "select, compact, f32 A, ...")
+                 "select, compact, sequence, request, f32 A, ...")
       ->type_name("TEXT");
   app.add_option("--repetitions", session.repetitions, "1 to 1000 (default 5)")
       ->type_name("N")
@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
     BenchScoring(session);
     BenchSelect(session);
     BenchCompact(session);
+    BenchSequence(session);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}kvevict_bench: {}\n", terminal ? "\n" : "",
                error.what());

@@ -35,6 +35,7 @@ void BenchLimits(Session& session);
 void BenchScoring(Session& session);
 void BenchSelect(Session& session);
 void BenchCompact(Session& session);
+void BenchSequence(Session& session);
 
 }  // namespace kvevict::bench
 
