@@ -3,6 +3,7 @@
 #include "capi/guard.h"
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
+#include "core/query_ring.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -58,6 +59,20 @@ kvevict_status kvevict_plan_workspace_bytes(const kvevict_plan* plan,
     }
     return InvalidArgument("operation %d is no operation",
                            static_cast<int>(operation));
+  });
+}
+
+kvevict_status kvevict_plan_query_memory_bytes(const kvevict_plan* plan,
+                                               size_t* out_bytes) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+    const CheckedSize bytes = QueryRing::MemoryBytes(Core(plan));
+    if (!bytes.ok()) {
+      return InvalidArgument("query memory: more bytes than size_t holds");
+    }
+    *out_bytes = bytes.value();
+    return Status();
   });
 }
 

@@ -99,6 +99,24 @@ kvevict_status kvevict_sequence_set_stream(kvevict_sequence* sequence,
   });
 }
 
+kvevict_status kvevict_sequence_begin_observing(kvevict_sequence* sequence,
+                                                void* memory,
+                                                size_t memory_bytes) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    return Core(sequence).BeginObserving(memory, memory_bytes);
+  });
+}
+
+kvevict_status kvevict_sequence_end_observing(
+    kvevict_sequence* sequence) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    Core(sequence).EndObserving();
+    return Status();
+  });
+}
+
 kvevict_status kvevict_sequence_observe(kvevict_sequence* sequence,
                                         uint32_t layer,
                                         const kvevict_plane* queries,

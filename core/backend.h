@@ -231,10 +231,12 @@ struct Backend {
   Status (*check_capture)(const Context& context, Stream stream,
                           const kvevict_policy& policy);
 
-  // Zero-filled, aligned to 256.
+  // Aligned to 256, with any content.
   Status (*allocate)(const Context& context, const char* what, size_t n_bytes,
                      void** out);
   void (*free)(const Context& context, void* memory, size_t n_bytes);
+  // Fills with zeros, at once.
+  Status (*clear)(const Context& context, void* memory, size_t n_bytes);
   // Both wait until `host` has been written or may be overwritten; UNSUPPORTED if
   // the stream is captured into a graph.
   Status (*read)(const Context& context, Stream stream, const void* device,

@@ -100,7 +100,10 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
   return Status();
 }
 
-Context::~Context() { backend_.close(device_state_); }
+Context::~Context() {
+  query_memory_.Clear(*this);
+  backend_.close(device_state_);
+}
 
 void Context::Unref() const {
   if (n_refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

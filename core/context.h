@@ -10,6 +10,7 @@
 
 #include "core/checked_math.h"
 #include "core/float_mode.h"
+#include "core/memory_pool.h"
 #include "core/simd.h"
 #include "core/status.h"
 
@@ -30,6 +31,7 @@ class Context {
   const kvevict_context_options& options() const { return options_; }
   uint32_t n_workers() const { return options_.n_threads; }
   SimdTarget simd() const { return simd_; }
+  MemoryPool& query_memory() const { return query_memory_; }
 
   void* Allocate(size_t n_bytes, size_t alignment) const;
   void Free(void* memory, size_t n_bytes, size_t alignment) const;
@@ -63,6 +65,7 @@ class Context {
   const Backend& backend_;
   const SimdTarget simd_;
   DeviceState* device_state_ = nullptr;
+  mutable MemoryPool query_memory_;
   mutable std::atomic<uint32_t> n_refs_{1};
 };
 
@@ -82,7 +85,7 @@ class Retained {
   const T* object_;
 };
 
-// An array from a context's allocator; zero-filled.
+// An array from a context's allocator.
 template <typename T>
 class Array {
  public:
@@ -93,7 +96,15 @@ class Array {
     if (data_ != nullptr) context_.Free(data_, n_ * sizeof(T), kAlignment);
   }
 
+  // Zero-filled.
   Status Allocate(const char* what, CheckedSize n) {
+    KV_RETURN_IF_ERROR(AllocateUncleared(what, n));
+    for (size_t i = 0; i < n_; ++i) new (&data_[i]) T();
+    return Status();
+  }
+
+  // With any content, which costs no time however large it is.
+  Status AllocateUncleared(const char* what, CheckedSize n) {
     const CheckedSize n_bytes = n * CheckedSize(sizeof(T));
     if (!n_bytes.ok()) {
       return InvalidArgument("%s: more bytes than size_t holds", what);
@@ -105,7 +116,6 @@ class Array {
     }
     data_ = static_cast<T*>(memory);
     n_ = n.value();
-    for (size_t i = 0; i < n_; ++i) new (&data_[i]) T();
     return Status();
   }
 

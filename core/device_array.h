@@ -7,7 +7,7 @@
 
 namespace kvevict {
 
-// Zero-filled. Only backends look into it.
+// Only backends look into it.
 template <typename T>
 class DeviceArray {
  public:
@@ -18,7 +18,15 @@ class DeviceArray {
     if (data_ != nullptr) context_.backend().free(context_, data_, n_bytes_);
   }
 
+  // Zero-filled.
   Status Allocate(const char* what, CheckedSize n) {
+    KV_RETURN_IF_ERROR(AllocateUncleared(what, n));
+    if (data_ == nullptr) return Status();
+    return context_.backend().clear(context_, data_, n_bytes_);
+  }
+
+  // With any content, which costs no time however large it is.
+  Status AllocateUncleared(const char* what, CheckedSize n) {
     const CheckedSize n_bytes = n * CheckedSize(sizeof(T));
     if (!n_bytes.ok()) {
       return InvalidArgument("%s: more bytes than size_t holds", what);

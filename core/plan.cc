@@ -234,23 +234,29 @@ const char* ReasonText(kvevict_reason reason) {
   return "";
 }
 
-Status CheckWorkspace(const Context& context, const void* workspace,
-                      size_t workspace_bytes, size_t needed_bytes) {
-  if (workspace_bytes < needed_bytes) {
-    return InvalidArgument("workspace_bytes %zu < %zu", workspace_bytes,
+Status CheckMemory(const char* name, const Context& context, const void* memory,
+                   size_t memory_bytes, size_t needed_bytes) {
+  if (memory_bytes < needed_bytes) {
+    return InvalidArgument("%s_bytes %zu < %zu", name, memory_bytes,
                            needed_bytes);
   }
   if (needed_bytes == 0) return Status();
-  if (workspace == nullptr) {
-    return InvalidArgument("workspace is NULL, but %zu bytes are needed",
+  if (memory == nullptr) {
+    return InvalidArgument("%s is NULL, but %zu bytes are needed", name,
                            needed_bytes);
   }
   const size_t alignment = context.backend().workspace_alignment;
-  if (reinterpret_cast<uintptr_t>(workspace) % alignment != 0) {
-    return InvalidArgument("workspace %p is not %zu-byte aligned", workspace,
+  if (reinterpret_cast<uintptr_t>(memory) % alignment != 0) {
+    return InvalidArgument("%s %p is not %zu-byte aligned", name, memory,
                            alignment);
   }
   return Status();
+}
+
+Status CheckWorkspace(const Context& context, const void* workspace,
+                      size_t workspace_bytes, size_t needed_bytes) {
+  return CheckMemory("workspace", context, workspace, workspace_bytes,
+                     needed_bytes);
 }
 
 }  // namespace kvevict

@@ -101,7 +101,12 @@ class Plan {
 
 const char* ReasonText(kvevict_reason reason);
 
-// Checks that a workspace is there, large enough and aligned.
+// Checks that memory for the device, called `name`, is there, large enough and
+// aligned.
+Status CheckMemory(const char* name, const Context& context, const void* memory,
+                   size_t memory_bytes, size_t needed_bytes);
+
+// The same of a workspace.
 Status CheckWorkspace(const Context& context, const void* workspace,
                       size_t workspace_bytes, size_t needed_bytes);
 

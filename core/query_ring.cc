@@ -14,6 +14,31 @@ void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
 
 namespace {
 
+// Of all heads.
+uint64_t RowBytes(const Plan& plan) {
+  const kvevict_geometry& g = plan.geometry();
+  return uint64_t{g.n_q_heads} * g.k_head_dim *
+         ElementBytes(static_cast<DType>(g.q_dtype));
+}
+
+uint64_t LseRowBytes(const Plan& plan) {
+  return plan.geometry().n_q_heads * uint64_t{sizeof(float)};
+}
+
+CheckedSize RingBytes(const Plan& plan, uint64_t row_bytes) {
+  return CheckedSize(plan.geometry().n_layers) *
+         CheckedSize(plan.policy().obs_window) * CheckedSize(row_bytes);
+}
+
+// Log-sum-exps come after the rows.
+CheckedSize RowsBytes(const Plan& plan) {
+  return RingBytes(plan, RowBytes(plan))
+      .AlignUp(plan.context().backend().workspace_alignment);
+}
+
+// Only a device reads log-sum-exps.
+bool ReadsLse(const Plan& plan) { return !plan.context().backend().on_host; }
+
 Status CheckPositions(const QueryChunk& chunk) {
   if (chunk.n_rows > INT32_MAX ||
       chunk.first_position > INT32_MAX - chunk.n_rows) {
@@ -26,22 +51,69 @@ Status CheckPositions(const QueryChunk& chunk) {
 }  // namespace
 
 QueryRing::QueryRing(const Plan& plan)
-    : plan_(plan),
-      observed_(plan.context()),
-      observed_lse_(plan.context()),
-      rows_(plan.context()),
-      lse_(plan.context()) {}
+    : plan_(plan), observed_(plan.context()), observed_lse_(plan.context()) {}
 
 Status QueryRing::Allocate() {
   if (!plan_.ObservesQueries()) return Status();
   const CheckedSize n_layers(plan_.geometry().n_layers);
-  const CheckedSize rows = n_layers * CheckedSize(window());
   KV_RETURN_IF_ERROR(observed_.Allocate("observed ranges", n_layers));
-  KV_RETURN_IF_ERROR(
-      rows_.Allocate("query ring", rows * CheckedSize(RowBytes())));
-  if (plan_.context().backend().on_host) return Status();
-  KV_RETURN_IF_ERROR(observed_lse_.Allocate("observed ranges", n_layers));
-  return lse_.Allocate("log-sum-exp ring", rows * CheckedSize(LseRowBytes()));
+  if (!ReadsLse(plan_)) return Status();
+  return observed_lse_.Allocate("observed ranges", n_layers);
+}
+
+// ---- Memory ----
+
+CheckedSize QueryRing::MemoryBytes(const Plan& plan) {
+  if (!plan.ObservesQueries()) return CheckedSize(0);
+  CheckedSize bytes = RowsBytes(plan);
+  if (ReadsLse(plan)) bytes = bytes + RingBytes(plan, LseRowBytes(plan));
+  return bytes;
+}
+
+Status QueryRing::Begin(void* memory, size_t memory_bytes) {
+  if (memory == nullptr && memory_bytes != 0) {
+    return InvalidArgument("memory is NULL, but memory_bytes is %zu",
+                           memory_bytes);
+  }
+  if (!plan_.ObservesQueries()) return Status();
+  if (has_memory_) {
+    return InvalidArgument(
+        "the sequence has query memory already: call "
+        "kvevict_sequence_end_observing() first");
+  }
+  const CheckedSize needed = MemoryBytes(plan_);
+  if (!needed.ok()) {
+    return InvalidArgument("query memory: more bytes than size_t holds");
+  }
+  if (memory != nullptr) {
+    KV_RETURN_IF_ERROR(CheckMemory("memory", plan_.context(), memory,
+                                   memory_bytes, needed.value()));
+  } else if (needed.value() > 0) {
+    const Context& context = plan_.context();
+    KV_RETURN_IF_ERROR(context.query_memory().Take(context, "query memory",
+                                                   needed.value(), &borrowed_));
+    memory = borrowed_->memory;
+  }
+  rows_ = static_cast<uint8_t*>(memory);
+  if (ReadsLse(plan_)) lse_ = rows_ + RowsBytes(plan_).value();
+  has_memory_ = true;
+  return Status();
+}
+
+void QueryRing::End() {
+  Reset();
+  has_memory_ = false;
+  rows_ = lse_ = nullptr;
+  if (borrowed_ == nullptr) return;
+  plan_.context().query_memory().GiveBack(borrowed_);
+  borrowed_ = nullptr;
+}
+
+Status QueryRing::CheckHasMemory() const {
+  if (has_memory_) return Status();
+  return InvalidArgument(
+      "the sequence has no query memory: call "
+      "kvevict_sequence_begin_observing() first");
 }
 
 void QueryRing::Reset() {
@@ -55,6 +127,7 @@ void QueryRing::Cut(uint32_t position) {
 }
 
 void QueryRing::Replayed(uint32_t first_position, uint32_t n_rows) {
+  if (!has_memory_) return;
   for (ObservedRange& range : observed_) {
     range.Add(first_position, n_rows, window());
   }
@@ -93,6 +166,7 @@ Status QueryRing::Observe(Stream stream, uint32_t first_layer,
   if (!plan_.ObservesQueries()) return Status();
   const kvevict_geometry& g = plan_.geometry();
   KV_RETURN_IF_ERROR(plan_.CheckCanScore());
+  KV_RETURN_IF_ERROR(CheckHasMemory());
   for (size_t i = 0; i < queries.size(); ++i) {
     KV_RETURN_IF_ERROR(CheckRows(first_layer + i, queries[i], "queries",
                                  g.q_dtype, g.k_head_dim, chunk.n_rows));
@@ -114,6 +188,7 @@ Status QueryRing::ObserveLse(Stream stream, uint32_t layer,
                              const kvevict_plane& row_lse,
                              const QueryChunk& chunk) {
   if (!plan_.ObservesQueries()) return Status();
+  KV_RETURN_IF_ERROR(CheckHasMemory());
   KV_RETURN_IF_ERROR(
       CheckRows(layer, row_lse, "row_lse", KVEVICT_DTYPE_F32, 1, chunk.n_rows));
   KV_RETURN_IF_ERROR(CheckPositions(chunk));
@@ -125,25 +200,18 @@ Status QueryRing::ObserveLse(Stream stream, uint32_t layer,
 
 // ---- Rows that are there ----
 
-uint64_t QueryRing::RowBytes() const {
-  const kvevict_geometry& g = plan_.geometry();
-  return uint64_t{g.n_q_heads} * g.k_head_dim *
-         ElementBytes(static_cast<DType>(g.q_dtype));
-}
-
-uint64_t QueryRing::LseRowBytes() const {
-  return plan_.geometry().n_q_heads * uint64_t{sizeof(float)};
-}
-
 uint8_t* QueryRing::RowsOf(uint32_t layer) const {
-  return rows_.data() + uint64_t{layer} * window() * RowBytes();
+  return rows_ + uint64_t{layer} * window() * RowBytes(plan_);
 }
 
 uint8_t* QueryRing::LseOf(uint32_t layer) const {
-  return lse_.data() + uint64_t{layer} * window() * LseRowBytes();
+  return lse_ + uint64_t{layer} * window() * LseRowBytes(plan_);
 }
 
 Status QueryRing::CheckWindow(uint32_t layer, uint32_t logical) const {
+  if (Status status = CheckHasMemory(); !status.ok()) {
+    return Prefixed(status, "layer %u: ", layer);
+  }
   const ObservedRange& known = observed_[layer];
   if (known.Covers(logical - window(), logical)) return Status();
   return InvalidArgument(
@@ -157,7 +225,7 @@ QueryRows QueryRing::WindowOf(uint32_t layer, uint32_t logical) const {
   const DType dtype = static_cast<DType>(g.q_dtype);
   QueryRows queries;
   queries.rows.base = RowsOf(layer);
-  queries.rows.row_stride = static_cast<int64_t>(RowBytes());
+  queries.rows.row_stride = static_cast<int64_t>(RowBytes(plan_));
   queries.rows.element_stride = ElementBytes(dtype);
   queries.rows.dtype = dtype;
   queries.head_stride = int64_t{g.k_head_dim} * ElementBytes(dtype);
@@ -165,7 +233,7 @@ QueryRows QueryRing::WindowOf(uint32_t layer, uint32_t logical) const {
   if (observed_lse_.size() > 0 &&
       observed_lse_[layer].Covers(logical - window(), logical)) {
     queries.lse = reinterpret_cast<const float*>(LseOf(layer));
-    queries.lse_row_stride = static_cast<int64_t>(LseRowBytes());
+    queries.lse_row_stride = static_cast<int64_t>(LseRowBytes(plan_));
     queries.lse_head_stride = sizeof(float);
   }
   return queries;

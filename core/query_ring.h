@@ -7,7 +7,8 @@
 #include <span>
 
 #include "core/backend.h"
-#include "core/device_array.h"
+#include "core/context.h"
+#include "core/memory_pool.h"
 #include "core/plan.h"
 #include "core/status.h"
 
@@ -39,12 +40,20 @@ struct QueryChunk {
   const uint32_t* position_address;
 };
 
-// Does nothing, and holds nothing, where the plan's policy observes no queries.
+// Holds rows while it has memory for them. Does nothing where the plan's policy
+// observes no queries.
 class QueryRing {
  public:
   explicit QueryRing(const Plan& plan);  // which must stay
+  ~QueryRing() { End(); }
+
+  // Of the device; 0 where no queries are observed.
+  static CheckedSize MemoryBytes(const Plan& plan);
 
   Status Allocate();
+  // In the caller's memory until the end; NULL: in the context's.
+  Status Begin(void* memory, size_t memory_bytes);
+  void End();
   void Reset();
   // Forgets the rows from `position` on.
   void Cut(uint32_t position);
@@ -65,6 +74,7 @@ class QueryRing {
   QueryRows WindowOf(uint32_t layer, uint32_t logical) const;
 
  private:
+  Status CheckHasMemory() const;
   Status CheckRows(size_t layer, const kvevict_plane& rows, const char* name,
                    kvevict_dtype dtype, uint32_t n_elements,
                    uint32_t n_rows) const;
@@ -72,17 +82,17 @@ class QueryRing {
   Status Store(Stream stream, std::span<const kvevict_plane> layers,
                const QueryChunk& chunk, uint8_t* rings) const;
   uint32_t window() const { return plan_.policy().obs_window; }
-  uint64_t RowBytes() const;  // all heads
-  uint64_t LseRowBytes() const;
   uint8_t* RowsOf(uint32_t layer) const;
   uint8_t* LseOf(uint32_t layer) const;
 
   const Plan& plan_;
   Array<ObservedRange> observed_;
   Array<ObservedRange> observed_lse_;  // empty where nobody reads them
+  bool has_memory_ = false;
+  MemoryPool::Block* borrowed_ = nullptr;
   // [n_layers, obs_window, n_q_heads, k_head_dim] of q_dtype
-  DeviceArray<uint8_t> rows_;
-  DeviceArray<uint8_t> lse_;  // f32 [n_layers, obs_window, n_q_heads]
+  uint8_t* rows_ = nullptr;
+  uint8_t* lse_ = nullptr;  // f32 [n_layers, obs_window, n_q_heads]
 };
 
 }  // namespace kvevict

@@ -53,16 +53,20 @@ Status Sequence::Allocate() {
     const CheckedSize n_kept(plan().keep_capacity());
     KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers",
                                            n_layers * CheckedSize(2)));
-    KV_RETURN_IF_ERROR(kept_a_.Allocate("positions of the slots", n_kept));
-    KV_RETURN_IF_ERROR(kept_b_.Allocate("positions of the slots", n_kept));
+    KV_RETURN_IF_ERROR(
+        kept_a_.AllocateUncleared("positions of the slots", n_kept));
+    KV_RETURN_IF_ERROR(
+        kept_b_.AllocateUncleared("positions of the slots", n_kept));
     if (!on_host) {
-      KV_RETURN_IF_ERROR(host_kept_.Allocate("positions of the slots", n_kept));
+      KV_RETURN_IF_ERROR(
+          host_kept_.AllocateUncleared("positions of the slots", n_kept));
     }
     if (plan().context().options().select_on_host != 0) {
       KV_RETURN_IF_ERROR(host_jobs_.Allocate("jobs on the host", n_layers));
-      KV_RETURN_IF_ERROR(host_scores_.Allocate(
+      KV_RETURN_IF_ERROR(host_scores_.AllocateUncleared(
           "scores on the host", plan().evict_workspace().n_scores));
-      KV_RETURN_IF_ERROR(host_keep_.Allocate("keep lists on the host", n_kept));
+      KV_RETURN_IF_ERROR(
+          host_keep_.AllocateUncleared("keep lists on the host", n_kept));
     }
   }
   kept_ = kept_a_.data();

@@ -47,6 +47,10 @@ class Sequence {
   const uint32_t* lengths() const { return lengths_.data(); }  // device
 
   Status Reset();
+  Status BeginObserving(void* memory, size_t memory_bytes) {
+    return ring_.Begin(memory, memory_bytes);
+  }
+  void EndObserving() { ring_.End(); }
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
   Status Trim(uint32_t n_tokens);

@@ -66,8 +66,8 @@ Status CheckCapture(const Context& context, Stream stream,
 
 // ---- Memory ----
 
-Status AllocateZeroed(const Context& context, const char* what, size_t n_bytes,
-                      void** out) {
+Status Allocate(const Context& context, const char* what, size_t n_bytes,
+                void** out) {
   const kvevict_context_options& o = context.options();
   const Driver& driver = DeviceOf(context).driver();
   ContextScope scope(DeviceOf(context).driver());
@@ -87,13 +87,21 @@ Status AllocateZeroed(const Context& context, const char* what, size_t n_bytes,
   if (memory == 0) {
     return OutOfMemory("%s: no %zu bytes on the device", what, n_bytes);
   }
+  return Status();
+}
+
+Status Clear(const Context& context, void* memory, size_t n_bytes) {
+  const Driver& driver = DeviceOf(context).driver();
+  ContextScope scope(driver);
+  KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  const RelaxedCapture relaxed(driver);
   CUstream stream = DeviceOf(context).stream();
-  CUresult result = driver.cuMemsetD8Async(memory, 0, n_bytes, stream);
-  if (result == CUDA_SUCCESS) result = driver.cuStreamSynchronize(stream);
-  if (result == CUDA_SUCCESS) return Status();
-  context.backend().free(context, *out, n_bytes);
-  *out = nullptr;
-  return DriverStatus(driver, result, "clearing %zu bytes", n_bytes);
+  KV_RETURN_IF_DRIVER_ERROR(
+      driver, cuMemsetD8Async(AddressOf(memory), 0, n_bytes, stream),
+      "clearing %zu bytes", n_bytes);
+  KV_RETURN_IF_DRIVER_ERROR(driver, cuStreamSynchronize(stream),
+                            "clearing %zu bytes", n_bytes);
+  return Status();
 }
 
 void Free(const Context& context, void* memory, size_t n_bytes) {
@@ -164,8 +172,9 @@ const Backend kCudaBackend = {
     .close = Close,
     .prepare = Prepare,
     .check_capture = CheckCapture,
-    .allocate = AllocateZeroed,
+    .allocate = Allocate,
     .free = Free,
+    .clear = Clear,
     .read = Read,
     .write = Write,
     .shape_scratch_bytes = NoScratch,

@@ -87,6 +87,7 @@ int main(void) {
   check(kvevict_policy_parse("snapkv:budget=64,window=8", &policy));
   check(kvevict_plan_create(context, &model, &policy, &plan));
   check(kvevict_sequence_create(plan, &sequence));
+  check(kvevict_sequence_begin_observing(sequence, NULL, 0));
   check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT,
                                      &workspace_bytes));
   check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE_WINDOW,

@@ -12,6 +12,7 @@
 //		QDType: kvevict.DTypeF16, KDType: kvevict.DTypeF16, VDType: kvevict.DTypeF16,
 //	}, policy)
 //	sequence, err := plan.NewSequence()
+//	err = sequence.BeginObserving(kvevict.Memory{})
 //	...
 //	report, err := sequence.Evict(views, nil, workspace)
 //

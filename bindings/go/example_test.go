@@ -34,6 +34,7 @@ func Example() {
 	workspace, err := plan.NewWorkspace(kvevict.OperationEvict)
 	check(err)
 
+	check(sequence.BeginObserving(kvevict.Memory{})) // lends it memory for queries
 	views := make([]*kvevict.View, layers)
 	for layer := range views {
 		q := make([]float32, prompt*qHeads*dim) // an engine has these already
@@ -48,6 +49,7 @@ func Example() {
 	check(sequence.Append(prompt))
 	_, err = sequence.Evict(views, nil, workspace)
 	check(err)
+	check(sequence.EndObserving()) // small from here on
 
 	slot, err := sequence.StoredLength(0)
 	check(err)

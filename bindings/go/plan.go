@@ -93,6 +93,19 @@ func (p *Plan) NewWorkspace(operation Operation) (Memory, error) {
 	return newWorkspace(p.device, "WorkspaceBytes", bytes)
 }
 
+// QueryMemoryBytes is the memory in which a sequence keeps query rows while it observes; 0 for
+// policies that do not score by queries.
+func (p *Plan) QueryMemoryBytes() (uint64, error) {
+	plan, err := p.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer p.leave()
+	var bytes uint64
+	err = native.Kvevict_plan_query_memory_bytes(plan, &bytes)
+	return bytes, err
+}
+
 // LayerBudgets is the tokens that each layer keeps after so many seen.
 func (p *Plan) LayerBudgets(nTokens int) ([]uint32, error) {
 	plan, err := p.enter()

@@ -12,9 +12,9 @@ import (
 // runs, so that a captured graph goes on where the sequence is.
 const PositionNext = native.PositionNext
 
-// Sequence is what one request carries between steps: the last queries of every layer, the position
-// of every slot, stored and logical length. It serves one goroutine at a time; a second one gets an
-// error.
+// Sequence is what one request carries between steps: the position of every slot, stored and logical
+// length, and, while it observes, the last queries of every layer. It serves one goroutine at a time;
+// a second one gets an error.
 type Sequence struct {
 	handle
 	device   Device
@@ -23,7 +23,8 @@ type Sequence struct {
 	planes   []native.Plane // one per layer, as views
 	views    []native.View
 	caches   []*content
-	logical  atomic.Uint32 // length as of the last call that changed it
+	lent     unsafe.Pointer // memory of BeginObserving
+	logical  atomic.Uint32  // length as of the last call that changed it
 }
 
 // arguments is memory for one call's arguments. It holds no pointers of Go, as cgo demands of what
@@ -47,7 +48,43 @@ func (s *Sequence) SetStream(stream Stream) error {
 	return native.Kvevict_sequence_set_stream(sequence, uintptr(stream))
 }
 
-// Reset forgets everything, as if newly created.
+// BeginObserving gives the sequence memory for query rows until EndObserving: Plan.QueryMemoryBytes
+// bytes, aligned as a workspace, or the zero Memory for some of the context's, which keeps what is
+// given back. For policies that score by queries it comes before the first Observe; for others it
+// does nothing.
+func (s *Sequence) BeginObserving(memory Memory) error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := memory.on(s.device, "memory"); err != nil {
+		return err
+	}
+	err = native.Kvevict_sequence_begin_observing(sequence, uintptr(memory.address), memory.bytes)
+	runtime.KeepAlive(memory.owner)
+	if err == nil {
+		s.lent = memory.owner
+	}
+	return err
+}
+
+// EndObserving forgets the query rows and gives their memory back, once the eviction that uses them
+// is done: on CUDA its work must have run. A sequence that only decodes does without.
+func (s *Sequence) EndObserving() error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	err = native.Kvevict_sequence_end_observing(sequence)
+	if err == nil {
+		s.lent = nil
+	}
+	return err
+}
+
+// Reset forgets everything, as if newly created, but keeps query memory.
 func (s *Sequence) Reset() error {
 	sequence, err := s.enterAlone()
 	if err != nil {

@@ -1,6 +1,7 @@
 package kvevict
 
 import (
+	"reflect"
 	"testing"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
@@ -204,4 +205,34 @@ func TestCallsPerTokenDoNotAllocate(t *testing.T) {
 		must(t, err)
 	})
 	same(t, 0.0, allocations)
+}
+
+func TestQueryMemoryIsTheContextsOrLent(t *testing.T) {
+	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4,pool=none")
+	sequence := newSequence(t, plan) // observes in the context's memory
+	fails(t, sequence.BeginObserving(Memory{}), StatusInvalidArgument, "kvevict_sequence_end_observing()")
+	bytes, err := plan.QueryMemoryBytes()
+	must(t, err)
+	memory, err := newWorkspace(DeviceCPU, "QueryMemoryBytes", bytes)
+	must(t, err)
+	scratch := workspace(t, plan, OperationEvict)
+	queries := rows(random(full*qHeads*headDim, 3), qHeads)
+	var kept [2][]int32
+	for way := range kept {
+		must(t, sequence.Observe(0, &queries, full, 0))
+		must(t, sequence.Append(full))
+		view := newView(t, random(full*row, 10), random(full*row, 20))
+		_, err := sequence.Evict([]*View{view}, nil, scratch)
+		must(t, err)
+		kept[way], err = sequence.KeepPositions(0, 1)
+		must(t, err)
+		must(t, sequence.EndObserving())
+		must(t, sequence.Reset())
+		fails(t, sequence.Observe(0, &queries, 1, 0), StatusInvalidArgument, "kvevict_sequence_begin_observing()")
+		fails(t, sequence.BeginObserving(Slice(make([]byte, 8))), StatusInvalidArgument, "memory_bytes 8")
+		must(t, sequence.BeginObserving(memory))
+	}
+	if !reflect.DeepEqual(kept[0], kept[1]) {
+		t.Errorf("lent: %v, the context's: %v", kept[1], kept[0])
+	}
 }

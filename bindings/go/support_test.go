@@ -95,6 +95,7 @@ func newSequence(t *testing.T, plan *Plan) *Sequence {
 	sequence, err := plan.NewSequence()
 	must(t, err)
 	t.Cleanup(func() { _ = sequence.Close() })
+	must(t, sequence.BeginObserving(Memory{}))
 	return sequence
 }
 

@@ -62,12 +62,16 @@ Status Allocate(const Context& context, const char* what, size_t n_bytes,
                 void** out) {
   *out = context.Allocate(n_bytes, kMemoryAlignment);
   if (*out == nullptr) return OutOfMemory("%s: no %zu bytes", what, n_bytes);
-  std::memset(*out, 0, n_bytes);
   return Status();
 }
 
 void Free(const Context& context, void* memory, size_t n_bytes) {
   context.Free(memory, n_bytes, kMemoryAlignment);
+}
+
+Status Clear(const Context&, void* memory, size_t n_bytes) {
+  std::memset(memory, 0, n_bytes);
+  return Status();
 }
 
 Status Read(const Context&, Stream, const void* device, size_t n_bytes,
@@ -100,6 +104,7 @@ const Backend kCpuBackend = {
     .check_capture = CheckCapture,
     .allocate = Allocate,
     .free = Free,
+    .clear = Clear,
     .read = Read,
     .write = Write,
     .shape_scratch_bytes = ShapeScratchBytes,

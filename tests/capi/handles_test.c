@@ -40,6 +40,9 @@ static kvevict_status Create(test_allocator* allocator, const char* policy_text,
   if (status == KVEVICT_OK) {
     status = kvevict_sequence_create(h->plan, &h->sequence);
   }
+  if (status == KVEVICT_OK) {
+    status = kvevict_sequence_begin_observing(h->sequence, NULL, 0);
+  }
   return status;
 }
 

@@ -159,6 +159,7 @@ static model NewModel(test_random* random, const shape* s) {
       test_policy("custom:budget=2,sink=0,split=geometric,alpha=0.3");
   EXPECT_OK(kvevict_plan_create(m.context, &g, &policy, &m.plan));
   EXPECT_OK(kvevict_sequence_create(m.plan, &m.sequence));
+  EXPECT_OK(kvevict_sequence_begin_observing(m.sequence, NULL, 0));
   EXPECT_OK(kvevict_sequence_append(m.sequence, 6));
   kvevict_view clean[2];
   for (int l = 0; l < 2; ++l) {

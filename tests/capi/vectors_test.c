@@ -242,6 +242,7 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
       test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_EVICT, 1);
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
+  EXPECT_OK(kvevict_sequence_begin_observing(sequence, NULL, 0));
   kvevict_plane queries = Plane(&v->q, KVEVICT_DTYPE_F16);
   kvevict_view views[32];
   for (uint32_t l = 0; l < c->n_layers; ++l) {

@@ -185,6 +185,9 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
     }
     if (status == KVEVICT_OK) status = kvevict_context_prepare(context, plan);
     if (status == KVEVICT_OK) status = kvevict_sequence_create(plan, &sequence);
+    if (status == KVEVICT_OK) {
+      status = kvevict_sequence_begin_observing(sequence, nullptr, 0);
+    }
     const std::string message = kvevict_last_error_message();
     const bool failed = status != KVEVICT_OK;
     kvevict_sequence_destroy(sequence);

@@ -183,7 +183,9 @@ PlanHandle CreatePlan(const kvevict_context* context,
 SequenceHandle CreateSequence(const kvevict_plan* plan) {
   kvevict_sequence* sequence = nullptr;
   Check(kvevict_sequence_create(plan, &sequence));
-  return SequenceHandle(sequence);
+  SequenceHandle handle(sequence);
+  Check(kvevict_sequence_begin_observing(sequence, nullptr, 0));
+  return handle;
 }
 
 kvevict_policy ParsePolicy(const std::string& text) {

@@ -36,12 +36,15 @@ void HandlesOutliveTheirMaker() {
     std::vector<kvevict_sequence*> sequences(4);
     for (kvevict_sequence*& sequence : sequences) {
       CHECK_OK(kvevict_sequence_create(plan, &sequence));
+      CHECK_OK(kvevict_sequence_begin_observing(sequence, nullptr, 0));
     }
     std::vector<std::thread> threads;
     for (kvevict_sequence* sequence : sequences) {
       threads.emplace_back([sequence] {
         for (int i = 0; i < 50; ++i) {
           CHECK_OK(kvevict_sequence_append(sequence, 3));
+          CHECK_OK(kvevict_sequence_end_observing(sequence));
+          CHECK_OK(kvevict_sequence_begin_observing(sequence, nullptr, 0));
           CHECK_OK(kvevict_sequence_reset(sequence));
         }
         kvevict_sequence_destroy(sequence);
@@ -73,6 +76,7 @@ void HandlesAreMadeAtOnce() {
         kvevict_plan* own = NewPlan(context, "pyramidkv:budget=80");
         kvevict_sequence* of_own = nullptr;
         CHECK_OK(kvevict_sequence_create(own, &of_own));
+        CHECK_OK(kvevict_sequence_begin_observing(of_own, nullptr, 0));
         kvevict_plan_destroy(own);
         kvevict_sequence_destroy(of_shared);
         kvevict_sequence_destroy(of_own);

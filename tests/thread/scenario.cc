@@ -143,6 +143,7 @@ Outcome Live(const kvevict_plan* plan, kvevict_sequence* sequence,
 Outcome Live(const kvevict_plan* plan, uint64_t seed) {
   kvevict_sequence* sequence = nullptr;
   CHECK_OK(kvevict_sequence_create(plan, &sequence));
+  CHECK_OK(kvevict_sequence_begin_observing(sequence, nullptr, 0));
   Outcome outcome = Live(plan, sequence, seed);
   kvevict_sequence_destroy(sequence);
   return outcome;

@@ -63,6 +63,7 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   kvevict_sequence* sequence = nullptr;
   Check(kvevict_sequence_create(plan, &sequence));
   sequence_.reset(sequence);
+  Check(kvevict_sequence_begin_observing(sequence, nullptr, 0));
 
   Check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT,
                                      &workspace_bytes_));

@@ -15,6 +15,7 @@ using var plan = new KvPlan(context, new KvGeometry
     MaxTokens = Tokens,
 }, KvPolicy.Parse("snapkv:budget=64,window=8"));
 using var sequence = new KvSequence(plan);
+sequence.BeginObserving();
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);
 using var scoring = plan.CreateWorkspace(KvOperation.ScoreWindow);
 KvPlane queries = KvPlane.TokenMajor(Rows(QueryHeads), QueryHeads, Dim);

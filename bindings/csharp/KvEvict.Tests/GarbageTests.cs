@@ -43,6 +43,7 @@ public sealed unsafe class GarbageTests
         using var plan = new KvPlan(context, SmallModel.Geometry with { Layers = layers },
                                     KvPolicy.Parse("snapkv:budget=24,window=4,sink=2"));
         using var sequence = new KvSequence(plan);
+        sequence.BeginObserving();
         using KvWorkspace workspace = plan.CreateWorkspace(KvOperation.Evict);
         using var pool = new KvPinnedMemory<float>(layers * 2 * Tokens * SmallModel.KvHeads * SmallModel.Dim);
         using var queries = new KvPinnedMemory<float>(Tokens * SmallModel.QueryHeads * SmallModel.Dim);
@@ -162,6 +163,7 @@ public sealed unsafe class GarbageTests
             });
             _plan = new KvPlan(_context, SmallModel.Geometry, KvPolicy.Parse("snapkv:budget=24,window=4"));
             _sequence = new KvSequence(_plan);
+            _sequence.BeginObserving();
             GC.Collect(); // native code finds the hooks all the same
             GC.WaitForPendingFinalizers();
             using var cache = new SmallModel("snapkv:budget=24,window=4");

@@ -133,6 +133,7 @@ public sealed unsafe class KeepAliveTests : IDisposable
     private void Evict()
     {
         using var sequence = new KvSequence(_plan);
+        sequence.BeginObserving();
         using var model = new SmallModel("none");
         for (int l = 0; l < SmallModel.Layers; ++l) sequence.Observe(l, model.QueryPlane, Tokens);
         sequence.Append(Tokens);

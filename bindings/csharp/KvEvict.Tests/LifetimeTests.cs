@@ -186,6 +186,7 @@ public class LifetimeTests
         {
             using var model = new SmallModel("snapkv:budget=24,window=4");
             using var sequence = new KvSequence(plan);
+            sequence.BeginObserving();
             for (int l = 0; l < SmallModel.Layers; ++l) sequence.Observe(l, model.QueryPlane, 40);
             sequence.Append(40);
             sequence.Evict(model.Views, model.Workspace);

@@ -21,6 +21,7 @@ public class RunnerTests
     private static KvSequence Prefilled(KvPlan plan, SmallModel cache)
     {
         var sequence = new KvSequence(plan);
+        sequence.BeginObserving();
         for (int l = 0; l < SmallModel.Layers; ++l) sequence.Observe(l, cache.QueryPlane, 60, 0);
         sequence.Append(60);
         return sequence;

@@ -50,6 +50,28 @@ public class SequenceTests
     }
 
     [Fact]
+    public void Query_memory_is_the_contexts_or_lent()
+    {
+        using var pooled = new SmallModel("snapkv:budget=24,window=4");
+        using var lent = new SmallModel("snapkv:budget=24,window=4");
+        lent.Sequence.EndObserving();
+        Assert.Contains("begin_observing", Assert.Throws<KvEvictException>(() => lent.Prefill(40)).Message);
+        using var memory = new KvWorkspace(lent.Plan.QueryMemoryBytes);
+        Assert.Throws<KvEvictException>(() => lent.Sequence.BeginObserving(memory.ToRegion().Slice(64)));
+        lent.Sequence.BeginObserving(memory);
+        Assert.Contains("end_observing",
+                        Assert.Throws<KvEvictException>(lent.Sequence.BeginObserving).Message);
+        pooled.Prefill(40);
+        lent.Prefill(40);
+        pooled.Evict();
+        lent.Evict();
+        lent.Sequence.EndObserving();
+        Assert.Equal(pooled.Sequence.KeepPositions(1, 1), lent.Sequence.KeepPositions(1, 1));
+        using var streaming = new SmallModel("streaming-llm:budget=16,sink=4");
+        Assert.Equal(0, streaming.Plan.QueryMemoryBytes);
+    }
+
+    [Fact]
     public void Reset_starts_over()
     {
         using var model = new SmallModel("streaming-llm:budget=16,sink=4");

@@ -13,6 +13,7 @@ internal sealed class SmallModel : IDisposable
         Context = context ?? new KvContext();
         Plan = new KvPlan(Context, Geometry with { QueryType = queryType }, KvPolicy.Parse(policy));
         Sequence = new KvSequence(Plan);
+        Sequence.BeginObserving();
         if (Context.Device == KvDevice.Cpu) Workspace = Plan.CreateWorkspace(KvOperation.Evict);
         for (int l = 0; l < Layers; ++l)
         {

@@ -21,9 +21,11 @@ namespace KvEvict;
 /// var q = new float[4096 * 8 * 64];
 /// var view = new KvView(2, KvPlane.TokenMajor(k, 2, 64), KvPlane.TokenMajor(v, 2, 64));
 ///
+/// sequence.BeginObserving();
 /// sequence.Observe(layer: 0, q, firstPosition: 0);
 /// sequence.Append(4096);
 /// sequence.Evict([view], workspace);
+/// sequence.EndObserving();
 /// Console.WriteLine($"next: slot {sequence.StoredLength(0)}, position {sequence.LogicalLength}");
 /// </code>
 /// </example>

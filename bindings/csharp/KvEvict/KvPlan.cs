@@ -82,6 +82,20 @@ public sealed unsafe class KvPlan : IDisposable
         return new KvWorkspace(WorkspaceBytes(operation));
     }
 
+    /// <summary>
+    /// Memory in which a sequence keeps query rows while it observes; 0 for policies that do not score by queries.
+    /// </summary>
+    /// <exception cref="KvEvictException">More than can be addressed.</exception>
+    public long QueryMemoryBytes
+    {
+        get
+        {
+            nuint bytes;
+            Native.kvevict_plan_query_memory_bytes(Handle, &bytes);
+            return checked((long)bytes);
+        }
+    }
+
     /// <summary>Tokens each layer keeps.</summary>
     /// <param name="tokenCount">Tokens seen so far, at least 1.</param>
     /// <returns>Tokens per layer.</returns>

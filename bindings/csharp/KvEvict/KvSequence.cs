@@ -1,8 +1,8 @@
 namespace KvEvict;
 
 /// <summary>
-/// What one request carries between steps: the last queries of every layer, the position of every slot, stored
-/// and logical length. One thread at a time. Keeps its plan alive.
+/// What one request carries between steps: the position of every slot, stored and logical length, and, while it
+/// observes, the last queries of every layer. One thread at a time. Keeps its plan alive.
 /// </summary>
 public sealed unsafe class KvSequence : IDisposable
 {
@@ -14,6 +14,7 @@ public sealed unsafe class KvSequence : IDisposable
     private readonly KvPlan _plan;
     private kvevict_view[] _manyViews = [];
     private kvevict_plane[] _manyPlanes = [];
+    private object? _lent;
 
     /// <summary>Creates an empty sequence.</summary>
     /// <param name="plan">What to do with its cache.</param>
@@ -52,7 +53,35 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="stream">A CUstream, ordered after the old one by the caller.</param>
     public void SetStream(nint stream) => Native.kvevict_sequence_set_stream(Handle, stream);
 
-    /// <summary>Forgets everything, as if newly created; allocates nothing.</summary>
+    /// <summary>
+    /// Takes memory for query rows from the context, which keeps what is given back. For policies that score by
+    /// queries: before the first <see cref="Observe(int, KvPlane, int, int)"/>; for others it does nothing.
+    /// </summary>
+    /// <exception cref="KvEvictException">The sequence observes already, or there is no memory left.</exception>
+    public void BeginObserving() => Native.kvevict_sequence_begin_observing(Handle, null, 0);
+
+    /// <summary>As the other overload, with memory of the caller's until <see cref="EndObserving"/>.</summary>
+    /// <param name="memory"><see cref="KvPlan.QueryMemoryBytes"/> bytes, aligned as a workspace.</param>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">It is too small, or the sequence observes already.</exception>
+    public void BeginObserving(KvRegion memory)
+    {
+        nint address = memory.Resolve(_plan.Context, nameof(memory));
+        Native.kvevict_sequence_begin_observing(Handle, (void*)address, (nuint)memory.Bytes);
+        _lent = memory.Owner;
+    }
+
+    /// <summary>
+    /// Forgets the query rows and gives their memory back, once the eviction that uses them is done: on CUDA its
+    /// work must have run. A sequence that only decodes does without.
+    /// </summary>
+    public void EndObserving()
+    {
+        Native.kvevict_sequence_end_observing(Handle);
+        _lent = null;
+    }
+
+    /// <summary>Forgets everything, as if newly created, but keeps query memory; allocates nothing.</summary>
     public void Reset() => Native.kvevict_sequence_reset(Handle);
 
     /// <summary>Shows a layer's query rows of one chunk; the last of them are remembered.</summary>

@@ -51,6 +51,7 @@ func newByHand() *byHand {
 	ok(C.kvevict_context_create(nil, &context))
 	ok(C.kvevict_plan_create(context, &model, &policy, &h.plan))
 	ok(C.kvevict_sequence_create(h.plan, &h.sequence))
+	ok(C.kvevict_sequence_begin_observing(h.sequence, nil, 0))
 	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_EVICT, &h.evicting))
 	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_SCORE_WINDOW, &h.scoring))
 	h.workspace = C.aligned_alloc(64, (h.evicting+h.scoring+63)/64*64)

@@ -48,6 +48,7 @@ func main() {
 		MaxTokens: tokens,
 	}, must(kvevict.ParsePolicy("snapkv:budget=64,window=8"))))
 	sequence := must(plan.NewSequence())
+	check(sequence.BeginObserving(kvevict.Memory{}))
 	workspace := must(plan.NewWorkspace(kvevict.OperationEvict))
 	scoring := must(plan.NewWorkspace(kvevict.OperationScoreWindow))
 	scores := make([]float32, kvHeads*tokens)

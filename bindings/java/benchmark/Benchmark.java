@@ -58,6 +58,7 @@ final class Benchmark {
         Plan plan = context.newPlan(Geometry.builder().layers(LAYERS).queryHeads(QH).kvHeads(KVH)
             .headDim(D).maxTokens(TOKENS).build(), Policy.parse("snapkv:budget=64,window=8"));
         Sequence sequence = plan.newSequence()) {
+      sequence.beginObserving();
       ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
       ByteBuffer scoring = plan.allocateWorkspace(Operation.SCORE_WINDOW);
       FloatBuffer scores = floats(KVH * TOKENS);

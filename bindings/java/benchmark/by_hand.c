@@ -46,6 +46,7 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handInit(JNIEnv* env,
       kvevict_plan_create(context, &model, &policy, &plan) != KVEVICT_OK)
     return check(env, KVEVICT_ERROR_INTERNAL);
   check(env, kvevict_sequence_create(plan, &sequence));
+  check(env, kvevict_sequence_begin_observing(sequence, NULL, 0));
   queries = rows(env, q, QH);
   for (int l = 0; l < LAYERS; ++l) {
     kvevict_view_init(&views[l], sizeof views[l]);

@@ -137,6 +137,7 @@ final class Engine {
     try (Context context = Context.create();
         Plan plan = context.newPlan(model, Policy.parse("snapkv:budget=40,window=8,sink=2"));
         Sequence sequence = plan.newSequence()) {
+      sequence.beginObserving();
       new Engine(args.length > 0 ? Integer.parseUnsignedInt(args[0]) : 1, sequence).run(plan);
     }
   }

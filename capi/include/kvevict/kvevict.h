@@ -22,7 +22,8 @@
  *   otherwise. A handle keeps what it was made from alive: a plan its context,
  *   a sequence its plan. So handles may be destroyed in any order, and NULL may
  *   be destroyed.
- * - Memory: create functions allocate through the context's hooks. Executing
+ * - Memory: create functions and kvevict_sequence_begin_observing() allocate
+ *   through the context's hooks. Executing
  *   calls (score, select, compact, reorder, observe, append, evict) allocate
  *   nothing, take no lock, print nothing and read no environment; their scratch
  *   is the caller's workspace. One call at a time may use a workspace; on CUDA
@@ -264,8 +265,9 @@ typedef struct kvevict_context kvevict_context;
 /**
  * Allocates n_bytes (> 0) aligned to `alignment` (a power of two <= 256).
  * NULL means out of memory. Called only by functions whose name ends in
- * _create and where a CUDA kernel is compiled: by kvevict_context_prepare(), or
- * by the first call that needs it. Must be thread-safe if contexts are shared.
+ * _create, by kvevict_sequence_begin_observing(), and where a CUDA kernel is
+ * compiled: by kvevict_context_prepare(), or by the first call that needs it.
+ * Must be thread-safe if contexts are shared.
  */
 typedef void* (*kvevict_alloc_fn)(size_t n_bytes, size_t alignment,
                                   void* user_data);
@@ -925,6 +927,19 @@ KVEVICT_API kvevict_status kvevict_plan_workspace_bytes(
     size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /**
+ * Memory in which a sequence keeps query rows, see
+ * kvevict_sequence_begin_observing(): n_layers * obs_window * n_q_heads rows of
+ * k_head_dim elements, and on CUDA a float with each.
+ *
+ * @param[in]  plan       Non-NULL.
+ * @param[out] out_bytes  Bytes; 0 for policies that do not score by queries.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when the size would
+ *         not fit in size_t). Thread-safe. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_plan_query_memory_bytes(
+    const kvevict_plan* plan, size_t* out_bytes) KVEVICT_NOEXCEPT;
+
+/**
  * kvevict_policy_layer_budgets() for the plan's policy and layers.
  *
  * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
@@ -1161,9 +1176,13 @@ KVEVICT_API kvevict_status kvevict_reorder_workspace_bytes(
 /* ---- Sequence ------------------------------------------------------------ */
 
 /**
- * What one request carries between steps: the last queries of every layer, the
- * position of every slot, stored and logical length. Opaque. One thread at a
- * time.
+ * What one request carries between steps: the position of every slot, stored and
+ * logical length, and, while it observes, the last queries of every layer.
+ * Opaque. One thread at a time.
+ *
+ * A sequence is small: about 1 KiB per layer, twice 4 bytes per position that an
+ * eviction may leave behind, and query memory only between
+ * kvevict_sequence_begin_observing() and kvevict_sequence_end_observing().
  *
  * On CUDA queries, positions and lengths lie in device memory; the host follows
  * the lengths by counting, so it never has to ask. Calls that a stream captures
@@ -1177,7 +1196,7 @@ typedef struct kvevict_sequence kvevict_sequence;
 #define KVEVICT_POSITION_NEXT UINT32_MAX
 
 /**
- * Creates an empty sequence.
+ * Creates an empty sequence. Takes microseconds on the CPU.
  *
  * @param[in]  plan          Non-NULL; kept alive by the sequence.
  * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
@@ -1192,14 +1211,51 @@ KVEVICT_API kvevict_status kvevict_sequence_create(
 KVEVICT_API kvevict_status kvevict_sequence_set_stream(
     kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** Destroys a sequence; NULL is ignored. On CUDA its work must have run: device
+/** Destroys a sequence; NULL is ignored. It gives query memory back as
+ *  kvevict_sequence_end_observing() does. On CUDA its work must have run: device
  *  memory is freed. Since: 0.1 */
 KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
 
-/** Forgets everything, as if newly created; allocates nothing. Since: 0.1 */
+/** Forgets everything, as if newly created, but keeps query memory; allocates
+ *  nothing. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
+
+/**
+ * Gives a sequence the memory in which it keeps the query rows that it is shown.
+ *
+ * For policies that score by queries: call it before the first row is observed
+ * and kvevict_sequence_end_observing() once the eviction that uses the rows is
+ * done, so that a sequence that only decodes does without. It does nothing for
+ * other policies.
+ *
+ * @param[in] sequence  Non-NULL, not observing yet.
+ * @param[in] memory    Lent until the end: kvevict_plan_query_memory_bytes()
+ *                      bytes with any content, aligned as a workspace is, on CUDA
+ *                      in device memory. NULL: from a pool of the context, which
+ *                      allocates where it has none that is large enough, takes a
+ *                      lock, and keeps what comes back until the context goes.
+ * @param[in] memory_bytes  0 with NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_begin_observing(
+    kvevict_sequence* sequence, void* memory,
+    size_t memory_bytes) KVEVICT_NOEXCEPT;
+
+/**
+ * Forgets the query rows and gives their memory back. Does nothing for a sequence
+ * that does not observe.
+ *
+ * On CUDA the work that uses the rows must have run, the eviction above all, and
+ * so must graphs that observe: somebody else may get the memory at once.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_end_observing(
+    kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 
 /**
  * Shows a layer's query rows of one chunk; the last obs_window are remembered.
@@ -1207,7 +1263,8 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
  * Any split of a prompt into chunks leaves the same rows behind, and a chunk
  * may leave out rows that later ones push out anyway. Showing earlier positions
  * again replaces them and forgets what came after (rollback). Does nothing for
- * policies that do not score by attention.
+ * policies that do not score by attention; for others the sequence must have
+ * memory, see kvevict_sequence_begin_observing().
  *
  * @param[in] layer           < n_layers.
  * @param[in] queries         [n_q_heads, n_rows, k_head_dim] rows in any
@@ -1273,7 +1330,8 @@ KVEVICT_API kvevict_status kvevict_sequence_append(
 /**
  * Notes on the host that a graph ran once more which observed, with
  * KVEVICT_POSITION_NEXT and in every layer, n_tokens query rows and appended
- * n_tokens. The device has counted already. Log-sum-exps are not counted: a
+ * n_tokens. The device has counted already. For a sequence without query memory
+ * the graph has appended only. Log-sum-exps are not counted: a
  * window with rows of replays is scored without them.
  *
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for

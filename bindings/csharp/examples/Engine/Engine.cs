@@ -12,6 +12,7 @@ var model = new KvGeometry
 using var context = new KvContext();
 using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"));
 using var sequence = new KvSequence(plan);
+sequence.BeginObserving();
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);
 
 // The cache by slot, in arrays that the collector does not move; the queries by position, to take back.

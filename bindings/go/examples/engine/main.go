@@ -117,6 +117,7 @@ func main() {
 		QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32, MaxTokens: room,
 	}, must(kvevict.ParsePolicy("snapkv:budget=40,window=8,sink=2"))))
 	e.sequence = must(plan.NewSequence())
+	check(e.sequence.BeginObserving(kvevict.Memory{}))
 	scratch := must(plan.NewWorkspace(kvevict.OperationEvict))
 	views := make([]*kvevict.View, layers)
 	for l := range views {
@@ -124,7 +125,6 @@ func main() {
 		k, v := rows(e.k[l], kvHeads), rows(e.v[l], kvHeads)
 		views[l] = must(kvevict.NewView(kvevict.Layout{KVHeads: kvHeads, K: k, V: v}))
 	}
-
 	e.feed(0, prompt)
 	e.feed(1000, guessed)
 	check(e.sequence.Reset()) // the cache has every row still: start over, show what stays

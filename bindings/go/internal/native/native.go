@@ -55,6 +55,7 @@ typedef long long swig_type_25;
 typedef long long swig_type_26;
 typedef long long swig_type_27;
 typedef long long swig_type_28;
+typedef long long swig_type_29;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -84,6 +85,7 @@ extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp ar
 extern void _wrap_kvevict_plan_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_context_prepare_kvevict(uintptr_t arg1, uintptr_t arg2);
 extern uintptr_t _wrap_kvevict_plan_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_plan_query_memory_bytes_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_12 arg4);
 extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern swig_type_13 _wrap_kvevict_reason_text_kvevict(swig_intgo arg1);
@@ -97,20 +99,22 @@ extern uintptr_t _wrap_kvevict_sequence_create_kvevict(uintptr_t arg1, swig_void
 extern uintptr_t _wrap_kvevict_sequence_set_stream_kvevict(uintptr_t arg1, uintptr_t arg2);
 extern void _wrap_kvevict_sequence_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_reset_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_24 arg3);
+extern uintptr_t _wrap_kvevict_sequence_end_observing_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_observe_layers_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_observe_layers_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_25 arg3, int arg4, int arg5);
 extern uintptr_t _wrap_kvevict_sequence_observe_lse_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
 extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_25 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_27 arg6, swig_voidp arg7);
+extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_26 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_27 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_28 arg6, swig_voidp arg7);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_28 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_29 arg5, swig_voidp arg6);
 #undef intgo
 */
 import "C"
@@ -502,6 +506,20 @@ func Kvevict_plan_workspace_bytes(arg1 uintptr, arg2 int32, arg3 *uint64) (_swig
 	return swig_r_1
 }
 
+func Kvevict_plan_query_memory_bytes(arg1 uintptr, arg2 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_plan_query_memory_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_plan_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -711,6 +729,34 @@ func Kvevict_sequence_reset(arg1 uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
+func Kvevict_sequence_begin_observing(arg1 uintptr, arg2 uintptr, arg3 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_24(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_end_observing(arg1 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_end_observing_kvevict(C.uintptr_t(_swig_i_0)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_sequence_observe(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -735,7 +781,7 @@ func Kvevict_sequence_observe_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_layers_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_layers_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_25(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -808,7 +854,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_25(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_26(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -827,7 +873,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_26(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_27(_swig_i_5), C.swig_voidp(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_27(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_28(_swig_i_5), C.swig_voidp(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -923,7 +969,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_28(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_29(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

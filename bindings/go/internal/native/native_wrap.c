@@ -610,6 +610,21 @@ intgo _wrap_kvevict_plan_workspace_bytes_kvevict(kvevict_plan *_swig_go_0, intgo
 }
 
 
+intgo _wrap_kvevict_plan_query_memory_bytes_kvevict(kvevict_plan *_swig_go_0, long long *_swig_go_1) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  size_t *arg2 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (size_t *)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_plan_query_memory_bytes((struct kvevict_plan const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_plan_layer_budgets_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   uint32_t arg2 ;
@@ -873,6 +888,36 @@ intgo _wrap_kvevict_sequence_reset_kvevict(kvevict_sequence *_swig_go_0) {
   arg1 = (kvevict_sequence *)_swig_go_0;
   
   result = (kvevict_status)kvevict_sequence_reset(arg1);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_begin_observing_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_sequence_begin_observing(arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_end_observing_kvevict(kvevict_sequence *_swig_go_0) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  
+  result = (kvevict_status)kvevict_sequence_end_observing(arg1);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

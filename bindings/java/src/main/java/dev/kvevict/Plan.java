@@ -83,6 +83,20 @@ public final class Plan extends Handle {
   }
 
   /**
+   * Memory in which a sequence keeps query rows while it observes.
+   *
+   * @return bytes; 0 for policies that do not score by queries
+   */
+  public long queryMemoryBytes() {
+    long plan = enter();
+    try {
+      return Native.kvevict_plan_query_memory_bytes(plan);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
    * Tokens each layer keeps.
    *
    * @param nTokens tokens seen so far, at least 1

@@ -6,9 +6,9 @@ import java.nio.IntBuffer;
 import java.util.List;
 
 /**
- * What one request carries between steps: the last queries of every layer, the position of every
- * slot, stored and logical length. One thread at a time; a second one gets an
- * IllegalStateException. On CUDA its work must have run when it is closed or becomes unreachable.
+ * What one request carries between steps: the position of every slot, stored and logical length,
+ * and, while it observes, the last queries of every layer. One thread at a time; a second one gets
+ * an IllegalStateException. On CUDA its work must have run when it is closed or becomes unreachable.
  */
 public final class Sequence extends Handle {
   /**
@@ -25,6 +25,9 @@ public final class Sequence extends Handle {
    * that fields which are not written stay zero.
    */
   private final Struct arguments;
+
+  /** Keeps memory that was lent for query rows reachable. */
+  private ByteBuffer lent;
 
   private static final int REPORT = Abi.EvictOptions.SIZEOF;
   private static final int PLANES = REPORT + Abi.EvictReport.SIZEOF;
@@ -52,7 +55,56 @@ public final class Sequence extends Handle {
     }
   }
 
-  /** Forgets everything, as if newly created. */
+  /**
+   * Takes memory for query rows from the context, which keeps what is given back. For policies that
+   * score by queries: before the first {@link #observe}; for others it does nothing.
+   */
+  public void beginObserving() {
+    beginObserving(0, 0);
+  }
+
+  /**
+   * Keeps query rows in memory of the caller's until {@link #endObserving}, on the CPU.
+   *
+   * @param memory direct; {@link Plan#queryMemoryBytes} bytes, 64-byte aligned
+   */
+  public void beginObserving(ByteBuffer memory) {
+    Memory.requireCpu(device, "memory");
+    beginObserving(Memory.address(memory, "memory"), Memory.bytes(memory));
+    lent = memory;
+  }
+
+  /**
+   * Keeps query rows in memory of the caller's until {@link #endObserving}.
+   *
+   * @param memory address of {@link Plan#queryMemoryBytes} bytes, aligned as a workspace; 0 with 0
+   *     bytes: of the context's
+   * @param memoryBytes its bytes
+   */
+  public void beginObserving(long memory, long memoryBytes) {
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_begin_observing(sequence, memory, memoryBytes);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Forgets the query rows and gives their memory back, once the eviction that uses them is done: on
+   * CUDA its work must have run. A sequence that only decodes does without.
+   */
+  public void endObserving() {
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_end_observing(sequence);
+      lent = null;
+    } finally {
+      leave();
+    }
+  }
+
+  /** Forgets everything, as if newly created, but keeps query memory. */
   public void reset() {
     long sequence = enterAlone();
     try {

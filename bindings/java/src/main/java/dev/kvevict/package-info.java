@@ -15,6 +15,7 @@
  *     Sequence sequence = plan.newSequence()) {
  *   ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
  *   List<View> views = new ArrayList<>();
+ *   sequence.beginObserving(); // lends it memory for queries
  *   for (int layer = 0; layer < LAYERS; ++layer) { // q, k, v: direct FloatBuffer[], [token, head, D]
  *     sequence.observe(layer, Plane.of(q[layer], DType.F32, D, QH * D * 4, D * 4), N, 0);
  *     views.add(View.of(KVH,
@@ -23,6 +24,7 @@
  *   }
  *   sequence.append(N);
  *   EvictReport report = sequence.evict(views, workspace);
+ *   sequence.endObserving(); // small from here on
  *   int slot = sequence.storedLength(0); // where the next token goes
  *   int position = sequence.logicalLength(); // what RoPE rotates it by
  * }

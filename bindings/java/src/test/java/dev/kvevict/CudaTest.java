@@ -124,6 +124,7 @@ final class CudaTest {
     }
     try (Plan plan = Caches.plan(context, LAYERS, N, POLICY);
         Sequence sequence = plan.newSequence()) {
+      sequence.beginObserving();
       long bytes = plan.workspaceBytes(Operation.EVICT);
       long workspace = workspace(bytes);
       Runnable evict = () -> {

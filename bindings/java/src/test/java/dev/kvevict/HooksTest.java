@@ -226,6 +226,7 @@ final class HooksTest {
         }, 2).build();
         Plan plan = Caches.plan(context, 2, N, "snapkv:budget=64,window=4");
         Sequence sequence = plan.newSequence()) {
+      sequence.beginObserving();
       int row = Caches.KVH * Caches.D;
       List<View> views = new ArrayList<>();
       for (int layer = 0; layer < 2; ++layer) {

@@ -95,6 +95,7 @@ final class MemoryTest {
         Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4");
         Sequence sequence = plan.newSequence();
         View view = Caches.view(Caches.floats(64 * 16), Caches.floats(63 * 16))) {
+      sequence.beginObserving();
       view.validate(63);
       Check.fails(WRONG, () -> view.validate(64), "v holds 63 rows of 2 heads, not 64");
       Check.fails(WRONG, () -> context.compact(view, 64, new int[] {0}, 1), "v holds 63 rows");

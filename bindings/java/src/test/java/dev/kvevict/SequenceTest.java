@@ -54,6 +54,7 @@ final class SequenceTest {
       int[][] kept = new int[2][];
       for (int way = 0; way < 2; ++way) {
         try (Sequence sequence = plan.newSequence()) {
+          sequence.beginObserving();
           View[] views = new View[2];
           for (int layer = 0; layer < 2; ++layer) {
             views[layer] = Caches.view(
@@ -89,6 +90,7 @@ final class SequenceTest {
       int[][][] kept = new int[2][2][];
       for (int way = 0; way < 2; ++way) {
         try (Sequence sequence = plan.newSequence()) {
+          sequence.beginObserving();
           View[] views = new View[2];
           for (int layer = 0; layer < 2; ++layer) {
             views[layer] = Caches.view(
@@ -128,6 +130,7 @@ final class SequenceTest {
         Plan plan = Caches.plan(context, 1, N, "snapkv:budget=16,window=4,pool=none");
         Sequence sequence = plan.newSequence();
         View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
+      sequence.beginObserving();
       for (int i = 0; i < 2; ++i) {
         sequence.observe(0, queries, N / 2, Sequence.POSITION_NEXT);
         sequence.append(N / 2);
@@ -135,6 +138,42 @@ final class SequenceTest {
       sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
       Check.equal(16, sequence.storedLength(0));
       Check.fails(KvEvictException.class, () -> sequence.observe(0, queries, 1, -2), "position");
+    }
+  }
+
+  static void queryMemoryIsTheContextsOrLent() {
+    Plane queries = Caches.plane(Caches.random(N * Caches.QH * Caches.D, 3), Caches.QH);
+    FloatBuffer k = Caches.random(N * ROW, 1);
+    FloatBuffer v = Caches.random(N * ROW, 2);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, N, "snapkv:budget=16,window=4,pool=none");
+        Sequence sequence = plan.newSequence()) {
+      Check.fails(KvEvictException.class, () -> sequence.observe(0, queries, N, 0),
+          "kvevict_sequence_begin_observing()");
+      ByteBuffer memory = Memory.allocateWorkspace(Device.CPU, plan.queryMemoryBytes());
+      Check.fails(KvEvictException.class,
+          () -> sequence.beginObserving(memory.slice(64, memory.capacity() - 64)), "memory_bytes");
+      Check.fails(IllegalArgumentException.class,
+          () -> sequence.beginObserving(ByteBuffer.allocate(memory.capacity())), "direct");
+      int[][] kept = new int[2][];
+      for (int way = 0; way < 2; ++way) {
+        sequence.reset();
+        if (way == 0) {
+          sequence.beginObserving();
+        } else {
+          sequence.beginObserving(memory);
+        }
+        Check.fails(KvEvictException.class, sequence::beginObserving,
+            "kvevict_sequence_end_observing()");
+        sequence.observe(0, queries, N, 0);
+        sequence.append(N);
+        try (View view = Caches.view(Caches.copy(k), Caches.copy(v))) {
+          sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
+        }
+        sequence.endObserving();
+        kept[way] = sequence.keepPositions(0, 1);
+      }
+      Check.equal(kept[0], kept[1]);
     }
   }
 
