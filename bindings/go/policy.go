@@ -34,6 +34,8 @@ type Policy struct {
 	PyramidAlpha float64 // geometric ratio in (0, 1]
 	PyramidBeta  int     // steepness of the arithmetic splits
 	Seed         uint64  // of the random policy
+
+	rest native.Policy // what has no field above, otherwise zero
 }
 
 // NewPolicy returns the defaults of a kind.
@@ -185,11 +187,21 @@ func (p *Policy) native() (native.Policy, error) {
 		PyramidBeta:  count(&err, "PyramidBeta", p.PyramidBeta),
 		Seed:         p.Seed,
 	}
-	return n, err
+	return merged(n, p.rest), err
+}
+
+// merged takes known fields away from a struct, which leaves the rest, or adds them to the rest:
+// equal bytes cancel out, and a byte beside 0 stays.
+func merged(a, b native.Policy) native.Policy {
+	to := (*[unsafe.Sizeof(a)]byte)(unsafe.Pointer(&a))
+	for i, from := range *(*[unsafe.Sizeof(b)]byte)(unsafe.Pointer(&b)) {
+		to[i] ^= from
+	}
+	return a
 }
 
 func policyOf(n *native.Policy) Policy {
-	return Policy{
+	p := Policy{
 		Kind:         PolicyKind(n.Kind),
 		Budget:       n.Budget,
 		Sink:         int(n.NSink),
@@ -210,4 +222,7 @@ func policyOf(n *native.Policy) Policy {
 		PyramidBeta:  int(n.PyramidBeta),
 		Seed:         n.Seed,
 	}
+	known, _ := p.native()
+	p.rest = merged(*n, known)
+	return p
 }

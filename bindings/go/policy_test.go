@@ -1,6 +1,10 @@
 package kvevict
 
-import "testing"
+import (
+	"testing"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
 
 func TestPolicyTextGoesThereAndBack(t *testing.T) {
 	policy, err := ParsePolicy("snapkv:budget=512,window=16,pool=max5")
@@ -38,7 +42,7 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, ReduceMax,
 		ShapingPoolThenReduce, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 18,
+		0.25, 17, 18, native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
@@ -81,4 +85,20 @@ func TestPolicyInTokens(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "nLayers -1")
 	_, err = policy.LayerBudgets(64, 0)
 	fails(t, err, StatusInvalidArgument)
+}
+
+// A field of the header for which Policy has none is neither lost nor makes policies differ.
+func TestPolicyKeepsFieldsThatItDoesNotKnow(t *testing.T) {
+	parsed, err := ParsePolicy("snapkv:budget=100,seed=7")
+	must(t, err)
+	n, err := parsed.native()
+	must(t, err)
+	n.Reserved = 5
+	changed := policyOf(&n)
+	kept, err := changed.native()
+	must(t, err)
+	same(t, n, kept)
+	changed.Budget = 200
+	n.Budget = 200
+	same(t, policyOf(&n), changed)
 }
