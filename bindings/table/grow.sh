@@ -36,5 +36,5 @@ esac
 while read -r file words; do
   tr -s ' \t\n' ' ' <"$GROWN/$file" | grep -qF -- "$words" ||
     { echo "$file has not: $words" && exit 1; }
-done <"$here/grown.$language"
+done <"$here/grown_$language.txt"
 "$@"
