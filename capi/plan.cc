@@ -8,6 +8,31 @@
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
 
+namespace {
+
+Status FindWorkspace(const kvevict_plan* plan, kvevict_operation operation,
+                     uint32_t n_tokens, const size_t* out_bytes,
+                     WorkspaceNeeds* needs) {
+  KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+  KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+  const uint32_t max_tokens = Core(plan).geometry().max_tokens;
+  if (n_tokens > max_tokens) {
+    return InvalidArgument("n_tokens %u > max_tokens %u", n_tokens, max_tokens);
+  }
+  switch (operation) {
+    case KVEVICT_OPERATION_EVICT:
+    case KVEVICT_OPERATION_SCORE_WINDOW:
+    case KVEVICT_OPERATION_SELECT:
+      *needs = Core(plan).WorkspaceFor(operation,
+                                       n_tokens == 0 ? max_tokens : n_tokens);
+      return Status();
+  }
+  return InvalidArgument("operation %d is no operation",
+                         static_cast<int>(operation));
+}
+
+}  // namespace
+
 extern "C" {
 
 kvevict_status kvevict_geometry_init(kvevict_geometry* out,
@@ -42,23 +67,27 @@ void kvevict_plan_destroy(kvevict_plan* plan) noexcept {
 
 kvevict_status kvevict_plan_workspace_bytes(const kvevict_plan* plan,
                                             kvevict_operation operation,
+                                            uint32_t n_tokens,
                                             size_t* out_bytes) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
-    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
-    switch (operation) {
-      case KVEVICT_OPERATION_EVICT:
-        *out_bytes = Core(plan).evict_workspace().bytes;
-        return Status();
-      case KVEVICT_OPERATION_SCORE_WINDOW:
-        *out_bytes = Core(plan).score_workspace().bytes;
-        return Status();
-      case KVEVICT_OPERATION_SELECT:
-        *out_bytes = Core(plan).select_workspace().bytes;
-        return Status();
-    }
-    return InvalidArgument("operation %d is no operation",
-                           static_cast<int>(operation));
+    WorkspaceNeeds needs;
+    KV_RETURN_IF_ERROR(
+        FindWorkspace(plan, operation, n_tokens, out_bytes, &needs));
+    *out_bytes = needs.best.value();
+    return Status();
+  });
+}
+
+kvevict_status kvevict_plan_least_workspace_bytes(const kvevict_plan* plan,
+                                                  kvevict_operation operation,
+                                                  uint32_t n_tokens,
+                                                  size_t* out_bytes) noexcept {
+  return Guard([&] {
+    WorkspaceNeeds needs;
+    KV_RETURN_IF_ERROR(
+        FindWorkspace(plan, operation, n_tokens, out_bytes, &needs));
+    *out_bytes = needs.least.value();
+    return Status();
   });
 }
 

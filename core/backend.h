@@ -71,6 +71,7 @@ struct ScoreArgs {
   const kvevict_policy& policy;  // the signal's own parameters
   float softmax_scale;
   bool per_query_head;
+  uint32_t n_tokens;  // the most of any layer, of these jobs or beside them
   Jobs<ScoreJob> jobs;
   std::span<uint8_t> scratch;  // ScoreOp::scratch_bytes()
 
@@ -193,11 +194,24 @@ using Stream = kvevict_stream;
 // What a context keeps for its backend.
 class DeviceState;
 
-// Scratch for jobs of n_layers at max_tokens.
-using ScratchBytes = CheckedSize (*)(const Context& context,
-                                     const kvevict_geometry& geometry,
-                                     const kvevict_policy& policy,
-                                     uint32_t n_layers);
+// Scratch in which an operation runs, and what it can make use of. Results are the
+// same in any.
+struct ScratchNeeds {
+  CheckedSize least{0};
+  CheckedSize best{0};
+
+  ScratchNeeds() = default;
+  ScratchNeeds(CheckedSize least_bytes, CheckedSize best_bytes)
+      : least(least_bytes), best(best_bytes) {}
+  // NOLINTNEXTLINE: most have one size
+  ScratchNeeds(CheckedSize bytes) : least(bytes), best(bytes) {}
+};
+
+// For jobs of n_layers, of up to n_tokens each.
+using ScratchBytes = ScratchNeeds (*)(const Context& context,
+                                      const kvevict_geometry& geometry,
+                                      const kvevict_policy& policy,
+                                      uint32_t n_layers, uint32_t n_tokens);
 
 // How a device scores by one signal.
 struct ScoreOp {

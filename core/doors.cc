@@ -153,13 +153,15 @@ Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
     return InvalidArgument("scores_len %zu is not n_kv_heads %u * n_tokens %u",
                            scores.size(), g.n_kv_heads, n_tokens);
   }
-  KV_RETURN_IF_ERROR(CheckWorkspace(context, workspace, workspace_bytes,
-                                    plan.score_workspace().bytes));
+  const WorkspaceNeeds needs =
+      plan.WorkspaceFor(KVEVICT_OPERATION_SCORE_WINDOW, n_tokens);
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(context, workspace, workspace_bytes, needs));
 
   const SignalInfo& signal = InfoOf(Signal::kWindowAttention);
-  const ScoreWorkspace& layout = plan.score_workspace();
+  const ScoreWorkspace layout = plan.LayOutScore(n_tokens);
   const std::span<uint8_t> parts{static_cast<uint8_t*>(workspace),
-                                 layout.bytes};
+                                 std::min(workspace_bytes, needs.best.value())};
   ScoreJob job;
   job.view = &view;
   job.n_tokens = n_tokens;
@@ -176,7 +178,7 @@ Status ScoreWindow(const Plan& plan, const kvevict_plane& queries,
   job.rows = plan.ShapingOf(signal).n_terms > 1
                  ? reinterpret_cast<float*>(parts.data() + layout.rows)
                  : scores.data();
-  return ScoreAndShape(plan, signal, stream, Jobs<ScoreJob>(job),
+  return ScoreAndShape(plan, signal, stream, n_tokens, Jobs<ScoreJob>(job),
                        Jobs<ShapeJob>({n_tokens, job.rows, scores.data()}),
                        parts.subspan(layout.scratch));
 }
@@ -199,8 +201,10 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
   KV_RETURN_IF_ERROR(CheckScores(plan, scores, n_tokens));
   KV_RETURN_IF_ERROR(
       CheckAscending("protected_slots", protected_slots, 0, n_tokens));
-  KV_RETURN_IF_ERROR(CheckWorkspace(context, workspace, workspace_bytes,
-                                    plan.select_workspace().bytes));
+  const WorkspaceNeeds needs =
+      plan.WorkspaceFor(KVEVICT_OPERATION_SELECT, n_tokens);
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(context, workspace, workspace_bytes, needs));
   std::array<uint32_t, kMaxLayers> budgets;
   KV_RETURN_IF_ERROR(
       LayerBudgets(policy, n_tokens, std::span(budgets).first(g.n_layers)));
@@ -228,9 +232,9 @@ Status Select(const Plan& plan, uint32_t layer, std::span<const float> scores,
                       protected_slots};
   KV_RETURN_IF_ERROR(CheckForced(forced, n_tokens, n_keep));
 
-  const SelectWorkspace& layout = plan.select_workspace();
+  const SelectWorkspace layout = plan.LayOutSelect(n_tokens);
   const std::span<uint8_t> parts{static_cast<uint8_t*>(workspace),
-                                 layout.bytes};
+                                 needs.best.value()};
   SelectJob job;
   job.n_tokens = n_tokens;
   job.keys = reinterpret_cast<uint32_t*>(parts.data() + layout.keys);
@@ -272,8 +276,8 @@ Status Compact(const Context& context, const kvevict_view& view,
       context.backend().compact_view_scratch_bytes(context, job).value();
   std::span<uint8_t> scratch;
   if (workspace_bytes >= useful_bytes) {
-    KV_RETURN_IF_ERROR(
-        CheckWorkspace(context, workspace, workspace_bytes, useful_bytes));
+    KV_RETURN_IF_ERROR(CheckMemory("workspace", context, workspace,
+                                   workspace_bytes, useful_bytes));
     scratch = {static_cast<uint8_t*>(workspace), useful_bytes};
   }
   return context.backend().compact(context, stream,
@@ -305,8 +309,8 @@ Status Reorder(const Context& context, const kvevict_view& view,
   size_t needed_bytes = 0;
   KV_RETURN_IF_ERROR(WorkspaceSize(backend.reorder_scratch_bytes(context, job),
                                    &needed_bytes));
-  KV_RETURN_IF_ERROR(
-      CheckWorkspace(context, workspace, workspace_bytes, needed_bytes));
+  KV_RETURN_IF_ERROR(CheckMemory("workspace", context, workspace,
+                                 workspace_bytes, needed_bytes));
   return backend.reorder(
       context, stream, {job, {static_cast<uint8_t*>(workspace), needed_bytes}});
 }

@@ -64,11 +64,20 @@ Status FindCaches(const Sequence& sequence) {
   return Status();
 }
 
+// Slots of the layer that holds most; an empty one counts as one.
+uint32_t LongestLayer(const Sequence& sequence) {
+  uint32_t longest = 1;
+  for (uint32_t l = 0; l < sequence.plan().geometry().n_layers; ++l) {
+    longest = std::max(longest, sequence.slots(l).stored);
+  }
+  return longest;
+}
+
 // One call of Evict(): its parts read each other's results in order.
 class Eviction {
  public:
   Eviction(Sequence* sequence, const kvevict_evict_options& options,
-           void* workspace)
+           void* workspace, const EvictWorkspace& layout, uint32_t n_tokens)
       : sequence_(*sequence),
         plan_(sequence->plan()),
         context_(plan_.context()),
@@ -77,7 +86,8 @@ class Eviction {
         signal_(plan_.signal()),
         views_(sequence->views()),
         options_(options),
-        layout_(plan_.evict_workspace()),
+        layout_(layout),
+        n_tokens_(n_tokens),
         workspace_(static_cast<uint8_t*>(workspace)) {}
 
   Status Check();
@@ -99,8 +109,8 @@ class Eviction {
   Status CheckSignal();
   Status FindCallerScores();
   void LayOutScoresAndLists();
-  Status Score();
-  Status Reduce();
+  Status ChooseSlots() const;
+  Status Reduce() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs) const;
   Status Select() const;
   Status SelectOnHost(Jobs<SelectJob> jobs) const;
@@ -131,11 +141,13 @@ class Eviction {
   const SignalInfo& signal_;
   const std::span<const kvevict_view> views_;
   const kvevict_evict_options& options_;
-  const EvictWorkspace& layout_;
+  const EvictWorkspace layout_;
+  const uint32_t n_tokens_;  // of the longest layer
   uint8_t* const workspace_;
 
   std::span<LayerEviction> layers_;
-  std::span<LayerEviction> active_;  // that lose tokens, shared ones once
+  std::span<LayerEviction> active_;   // that lose tokens, shared ones once
+  std::span<LayerEviction> at_once_;  // of them, whose scores are there
   Forced forced_;
 };
 
@@ -295,23 +307,32 @@ Status Eviction::FindCallerScores() {
 
 // ---- Work ----
 
+// All layers' slots are chosen before the first byte moves.
 Status Eviction::Run() {
   LayOutScoresAndLists();
   const Backend& backend = context_.backend();
-  if (signal_.Ranks()) {
-    KV_RETURN_IF_ERROR(ScoreAndShape(
-        plan_, signal_, sequence_.stream(),
-        Jobs<ScoreJob>(active_, &LayerEviction::score),
-        ShapesAndSelects() ? Jobs<ShapeJob>()
-                           : Jobs<ShapeJob>(active_, &LayerEviction::shape),
-        Scratch(layout_.scratch)));
-    KV_RETURN_IF_ERROR(Reduce());
+  for (size_t i = 0; i < active_.size(); i += at_once_.size()) {
+    at_once_ = active_.subspan(
+        i, std::min<size_t>(layout_.n_layers, active_.size() - i));
+    KV_RETURN_IF_ERROR(ChooseSlots());
   }
-  KV_RETURN_IF_ERROR(Select());
   KV_RETURN_IF_ERROR(backend.compact(
       context_, sequence_.stream(),
       {Jobs<MoveJob>(active_, &LayerEviction::move), Scratch(layout_.scores)}));
   return sequence_.Commit(layers_, forced_.n_recent);
+}
+
+Status Eviction::ChooseSlots() const {
+  if (signal_.Ranks()) {
+    KV_RETURN_IF_ERROR(ScoreAndShape(
+        plan_, signal_, sequence_.stream(), n_tokens_,
+        Jobs<ScoreJob>(at_once_, &LayerEviction::score),
+        ShapesAndSelects() ? Jobs<ShapeJob>()
+                           : Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
+        Scratch(layout_.scratch)));
+    KV_RETURN_IF_ERROR(Reduce());
+  }
+  return Select();
 }
 
 void Eviction::LayOutScoresAndLists() {
@@ -326,7 +347,9 @@ void Eviction::LayOutScoresAndLists() {
     const uint32_t n = layer.n_tokens;
     const SlotPositions slots = sequence_.DevicePositions(layer.layer);
     keep.count = layer.n_keep;
-    if (i % kMostApart == 0) rows = Part<float>(layout_.rows);
+    const size_t place = i % layout_.n_layers;
+    if (place == 0) scores = Part<float>(layout_.scores);
+    if (place % kMostApart == 0) rows = Part<float>(layout_.rows);
     float* const signal_rows = apart ? rows : scores;
     rows += uint64_t{g_.n_q_heads} * n;
     layer.score.layer = layer.layer;
@@ -349,12 +372,12 @@ void Eviction::LayOutScoresAndLists() {
 }
 
 // Scores of heads and layers that share a list; they lie end to end.
-Status Eviction::Reduce() {
+Status Eviction::Reduce() const {
   if (policy_.scope == KVEVICT_SCOPE_KV_HEAD) return Status();
-  const size_t n_layers = OneList() ? active_.size() : 1;
+  const size_t n_layers = OneList() ? at_once_.size() : 1;
   return context_.backend().reduce(
       context_, sequence_.stream(),
-      {Jobs<ReduceJob>(OneList() ? active_.first(1) : active_,
+      {Jobs<ReduceJob>(OneList() ? at_once_.first(1) : at_once_,
                        &LayerEviction::reduce),
        static_cast<uint32_t>(g_.n_kv_heads * n_layers), policy_.scope_reduce});
 }
@@ -366,7 +389,7 @@ SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
 
 Status Eviction::Select() const {
   const Backend& backend = context_.backend();
-  const Jobs<SelectJob> jobs(OneList() ? active_.first(1) : active_,
+  const Jobs<SelectJob> jobs(OneList() ? at_once_.first(1) : at_once_,
                              &LayerEviction::select);
   if (sequence_.selects_on_host()) return SelectOnHost(jobs);
   if (!ShapesAndSelects()) {
@@ -375,7 +398,7 @@ Status Eviction::Select() const {
   return backend.shape_and_select(
       context_, sequence_.stream(),
       {plan_.ShapingOf(signal_), g_.n_kv_heads,
-       Jobs<ShapeJob>(active_, &LayerEviction::shape),
+       Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
        Scratch(layout_.scratch)},
       ArgsFor(jobs));
 }
@@ -402,7 +425,7 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
     job.keys = reinterpret_cast<uint32_t*>(row);
     if (job.scores != nullptr) job.scores = row;
     job.keep.slots = copy.keep + (job.keep.slots - keep);
-    KV_RETURN_IF_ERROR(sequence_.HostPositions(active_[i].layer, &job.slots));
+    KV_RETURN_IF_ERROR(sequence_.HostPositions(at_once_[i].layer, &job.slots));
   }
   KV_RETURN_IF_ERROR(kCpuBackend.select(
       context_, stream,
@@ -456,15 +479,18 @@ Status Evict(Sequence* sequence, const kvevict_evict_options& options,
              void* workspace, size_t workspace_bytes,
              kvevict_evict_report* report) {
   const Plan& plan = sequence->plan();
-  KV_RETURN_IF_ERROR(CheckWorkspace(plan.context(), workspace, workspace_bytes,
-                                    plan.evict_workspace().bytes));
+  const uint32_t n_tokens = LongestLayer(*sequence);
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(plan.context(), workspace, workspace_bytes,
+                     plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
   kvevict_evict_report filled{};
   filled.struct_size = sizeof(filled);
   if (TouchesNothing(plan.policy())) {
     KV_RETURN_IF_ERROR(CheckAndReportNone(*sequence, &filled));
   } else {
-    Eviction eviction(sequence, options, workspace);
+    Eviction eviction(sequence, options, workspace,
+                      plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
     KV_RETURN_IF_ERROR(eviction.Check());
     eviction.FillReport(&filled);
     if (eviction.HasWork()) KV_RETURN_IF_ERROR(eviction.Run());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
@@ -66,13 +65,14 @@ Status CheckGeometry(const kvevict_geometry& g) {
 }
 
 // One that does not fit is larger than any.
-CheckedSize Largest(std::initializer_list<CheckedSize> sizes) {
-  CheckedSize largest(0);
-  for (const CheckedSize& size : sizes) {
-    if (!size.ok()) return size;
-    if (size.value() > largest.value()) largest = size;
-  }
-  return largest;
+CheckedSize Larger(CheckedSize a, CheckedSize b) {
+  if (!a.ok() || !b.ok()) return a.ok() ? b : a;
+  return a.value() < b.value() ? b : a;
+}
+
+// Of operations that run one after the other.
+ScratchNeeds Larger(const ScratchNeeds& a, const ScratchNeeds& b) {
+  return {Larger(a.least, b.least), Larger(a.best, b.best)};
 }
 
 // Hands out aligned parts of a workspace.
@@ -83,7 +83,14 @@ class Layout {
     end_ = (end_ + n * CheckedSize(element_bytes)).AlignUp(kPartAlignment);
     return offset;
   }
-  CheckedSize end() const { return end_; }
+  // Of a layout whose last part is scratch.
+  size_t AddScratch(const ScratchNeeds& scratch, WorkspaceNeeds* needs) {
+    const auto with = [&](CheckedSize bytes) {
+      return (end_ + bytes).AlignUp(kPartAlignment);
+    };
+    *needs = {with(scratch.least), with(scratch.best)};
+    return end_.value();
+  }
 
  private:
   CheckedSize end_{0};
@@ -101,15 +108,17 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   }
   Plan* plan = NewObject<Plan>(context, context, geometry, policy);
   if (plan == nullptr) return OutOfMemory("plan: no %zu bytes", sizeof(Plan));
-  if (Status status = plan->LayOutWorkspaces(); !status.ok()) {
+  if (Status status = plan->CheckSizes(); !status.ok()) {
     plan->Unref();
     return status;
   }
   char text[kMaxPolicyText];
   FormatPolicy(policy, text);
   context.Log(KVEVICT_LOG_DEBUG,
-              "plan %s, %u layers, evict workspace %zu bytes", text,
-              geometry.n_layers, plan->evict_.bytes);
+              "plan %s, %u layers, evict workspace up to %zu bytes", text,
+              geometry.n_layers,
+              plan->WorkspaceFor(KVEVICT_OPERATION_EVICT, geometry.max_tokens)
+                  .best.value());
   *out = plan;
   return Status();
 }
@@ -130,68 +139,150 @@ Shaping Plan::ShapingOf(const SignalInfo& signal) const {
 }
 
 // Elements of the rows that shaping finds apart, n_layers at a time.
-CheckedSize Plan::ApartRows(const Shaping& shaping, uint32_t n_layers) const {
+CheckedSize Plan::ApartRows(const Shaping& shaping, uint32_t n_layers,
+                            uint32_t n_tokens) const {
   if (shaping.n_terms == 1) return CheckedSize(0);
   return CheckedSize(std::min(n_layers, kMostApart)) *
-         CheckedSize(geometry_.n_q_heads) * CheckedSize(geometry_.max_tokens);
+         CheckedSize(geometry_.n_q_heads) * CheckedSize(n_tokens);
 }
 
-Status Plan::LayOutWorkspaces() {
+ScratchNeeds Plan::NeedsOf(ScratchBytes bytes, uint32_t n_layers,
+                           uint32_t n_tokens) const {
+  return bytes(context(), geometry_, policy_, n_layers, n_tokens);
+}
+
+size_t Plan::n_scores() const {
+  return uint64_t{geometry_.n_layers} *
+         (signal().Ranks() ? geometry_.n_kv_heads : 1) * geometry_.max_tokens;
+}
+
+// Layers that share a list are reduced together.
+uint32_t Plan::FewestLayersAtOnce() const {
+  return EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL ? geometry_.n_layers
+                                                        : 1;
+}
+
+ScoreWorkspace Plan::ScoreParts(uint32_t n_tokens,
+                                WorkspaceNeeds* needs) const {
+  const Backend& backend = context().backend();
+  ScoreWorkspace parts;
+  Layout layout;
+  parts.rows = layout.Add(
+      ApartRows(ShapingOf(InfoOf(Signal::kWindowAttention)), 1, n_tokens),
+      sizeof(float));
+  parts.scratch = layout.AddScratch(
+      Larger(NeedsOf(backend.score_window->scratch_bytes, 1, n_tokens),
+             NeedsOf(backend.shape_scratch_bytes, 1, n_tokens)),
+      needs);
+  return parts;
+}
+
+SelectWorkspace Plan::SelectParts(uint32_t n_tokens,
+                                  WorkspaceNeeds* needs) const {
+  SelectWorkspace parts;
+  Layout layout;
+  parts.keys = layout.Add(CheckedSize(n_lists()) * CheckedSize(n_tokens),
+                          sizeof(uint32_t));
+  parts.scratch = layout.AddScratch(
+      NeedsOf(context().backend().select_scratch_bytes, 1, n_tokens), needs);
+  return parts;
+}
+
+EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
+                                WorkspaceNeeds* needs) const {
   const kvevict_geometry& g = geometry_;
   const Backend& backend = context().backend();
-  const CheckedSize n_layers(g.n_layers);
-  const CheckedSize tokens(g.max_tokens);
-  const auto need = [&](ScratchBytes bytes, uint32_t layers) {
-    return bytes(context(), g, policy_, layers);
-  };
-
-  if (ScoreReason() == KVEVICT_REASON_NONE) {
-    const Shaping shaping = ShapingOf(InfoOf(Signal::kWindowAttention));
-    Layout score;
-    score_.rows = score.Add(ApartRows(shaping, 1), sizeof(float));
-    score_.scratch =
-        score.Add(Largest({need(backend.score_window->scratch_bytes, 1),
-                           need(backend.shape_scratch_bytes, 1)}),
-                  1);
-    if (!score.end().ok()) {
-      return InvalidArgument(
-          "max_tokens %u and window %u: a workspace over size_t", g.max_tokens,
-          policy_.obs_window);
-    }
-    score_.bytes = score.end().value();
-  }
-
-  Layout select;
-  select_.keys = select.Add(CheckedSize(n_lists()) * tokens, sizeof(uint32_t));
-  select_.scratch = select.Add(need(backend.select_scratch_bytes, 1), 1);
-
-  Layout evict;
-  const bool model = EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
-  const CheckedSize keep = CheckedSize(n_lists()) *
-                           CheckedSize(MaxTotalBudget(policy_, g.max_tokens,
-                                                      model ? 1 : g.n_layers));
-  evict_.keep_capacity = keep.value();
-  evict_.keep = evict.Add(keep, sizeof(int32_t));
-  const CheckedSize rows =
-      n_layers * CheckedSize(signal().Ranks() ? g.n_kv_heads : 1);
-  evict_.n_scores = (rows * tokens).value();
-  evict_.scores = evict.Add(rows * tokens, sizeof(float));
-  CheckedSize scratch = need(backend.select_scratch_bytes, g.n_layers);
+  EvictWorkspace parts;
+  Layout layout;
+  // No layer keeps more than it holds.
+  const CheckedSize all =
+      CheckedSize(n_lists()) * CheckedSize(g.n_layers) * CheckedSize(n_tokens);
+  parts.keep =
+      layout.Add(all.ok() ? CheckedSize(std::min(all.value(), keep_capacity_))
+                          : CheckedSize(keep_capacity_),
+                 sizeof(int32_t));
+  parts.n_layers = n_layers;
+  parts.scores = layout.Add(
+      CheckedSize(n_layers) * CheckedSize(signal().Ranks() ? g.n_kv_heads : 1) *
+          CheckedSize(n_tokens),
+      sizeof(float));
+  ScratchNeeds scratch =
+      NeedsOf(backend.select_scratch_bytes, n_layers, n_tokens);
   if (signal().Ranks() && CanScore()) {
-    const Shaping shaping = ShapingOf(signal());
-    evict_.rows = evict.Add(ApartRows(shaping, g.n_layers), sizeof(float));
-    scratch = Largest({scratch, need(score_op().scratch_bytes, g.n_layers),
-                       need(backend.shape_scratch_bytes, g.n_layers)});
+    parts.rows = layout.Add(ApartRows(ShapingOf(signal()), n_layers, n_tokens),
+                            sizeof(float));
+    scratch = Larger(
+        scratch,
+        Larger(NeedsOf(score_op().scratch_bytes, n_layers, n_tokens),
+               NeedsOf(backend.shape_scratch_bytes, n_layers, n_tokens)));
   }
-  evict_.scratch = evict.Add(scratch, 1);
+  parts.scratch = layout.AddScratch(scratch, needs);
+  return parts;
+}
 
-  if (!keep.ok() || !evict.end().ok() || !select.end().ok()) {
+WorkspaceNeeds Plan::WorkspaceFor(kvevict_operation operation,
+                                  uint32_t n_tokens) const {
+  WorkspaceNeeds needs;
+  switch (operation) {
+    case KVEVICT_OPERATION_EVICT:
+      if (TouchesNothing(policy_)) break;
+      EvictParts(FewestLayersAtOnce(), n_tokens, &needs);
+      {
+        const CheckedSize least = needs.least;
+        EvictParts(geometry_.n_layers, n_tokens, &needs);
+        needs.least = least;
+      }
+      break;
+    case KVEVICT_OPERATION_SCORE_WINDOW:
+      if (ScoreReason() == KVEVICT_REASON_NONE) ScoreParts(n_tokens, &needs);
+      break;
+    case KVEVICT_OPERATION_SELECT:
+      SelectParts(n_tokens, &needs);
+      break;
+  }
+  return needs;
+}
+
+ScoreWorkspace Plan::LayOutScore(uint32_t n_tokens) const {
+  WorkspaceNeeds needs;
+  return ScoreParts(n_tokens, &needs);
+}
+
+SelectWorkspace Plan::LayOutSelect(uint32_t n_tokens) const {
+  WorkspaceNeeds needs;
+  return SelectParts(n_tokens, &needs);
+}
+
+// Scratch saves more time than scores of more layers at once do.
+EvictWorkspace Plan::LayOutEvict(uint32_t n_tokens, size_t bytes) const {
+  const uint32_t fewest = FewestLayersAtOnce();
+  EvictWorkspace parts;
+  for (uint32_t n = geometry_.n_layers;; --n) {
+    WorkspaceNeeds needs;
+    parts = EvictParts(n, n_tokens, &needs);
+    parts.bytes = std::min(bytes, needs.best.value());
+    if (n == fewest || needs.best.value() <= bytes) return parts;
+  }
+}
+
+Status Plan::CheckSizes() {
+  const kvevict_geometry& g = geometry_;
+  const CheckedSize keep =
+      CheckedSize(n_lists()) *
+      CheckedSize(MaxTotalBudget(policy_, g.max_tokens,
+                                 FewestLayersAtOnce() > 1 ? 1 : g.n_layers));
+  keep_capacity_ = keep.value();
+  if (!WorkspaceFor(KVEVICT_OPERATION_SCORE_WINDOW, g.max_tokens).ok()) {
+    return InvalidArgument(
+        "max_tokens %u and window %u: a workspace over size_t", g.max_tokens,
+        policy_.obs_window);
+  }
+  if (!keep.ok() || !WorkspaceFor(KVEVICT_OPERATION_EVICT, g.max_tokens).ok() ||
+      !WorkspaceFor(KVEVICT_OPERATION_SELECT, g.max_tokens).ok()) {
     return InvalidArgument(
         "n_layers %u, n_kv_heads %u, max_tokens %u: a workspace over size_t",
         g.n_layers, g.n_kv_heads, g.max_tokens);
   }
-  evict_.bytes = TouchesNothing(policy_) ? 0 : evict.end().value();
-  select_.bytes = select.end().value();
   return Status();
 }
 
@@ -254,9 +345,14 @@ Status CheckMemory(const char* name, const Context& context, const void* memory,
 }
 
 Status CheckWorkspace(const Context& context, const void* workspace,
-                      size_t workspace_bytes, size_t needed_bytes) {
+                      size_t workspace_bytes, const WorkspaceNeeds& needs) {
+  if (workspace_bytes < needs.least.value()) {
+    return InvalidArgument("workspace_bytes %zu < %zu, the least; best are %zu",
+                           workspace_bytes, needs.least.value(),
+                           needs.best.value());
+  }
   return CheckMemory("workspace", context, workspace, workspace_bytes,
-                     needed_bytes);
+                     needs.least.value());
 }
 
 }  // namespace kvevict

@@ -17,16 +17,24 @@ namespace kvevict {
 // Layers whose query heads' rows lie apart at a time.
 inline constexpr uint32_t kMostApart = 16;
 
+// Bytes of a workspace: calls run in any size from the least on, to the same
+// results, and gain nothing from more than the best.
+struct WorkspaceNeeds {
+  CheckedSize least{0};
+  CheckedSize best{0};
+
+  bool ok() const { return least.ok() && best.ok(); }
+};
+
 // The parts of an eviction's workspace, as offsets. Operations run one after the
 // other, so they share their scratch. Once the keep lists are there nobody reads
 // the rest, which then is compaction's scratch.
 struct EvictWorkspace {
-  size_t keep = 0;           // i32 keep lists of all layers, end to end
-  size_t keep_capacity = 0;  // elements
-  // f32 [n_layers, n_kv_heads or 1, max_tokens], become keys
-  size_t scores = 0;
-  size_t n_scores = 0;
-  // f32 [kMostApart or fewer, n_q_heads, max_tokens], where shaping wants them
+  size_t keep = 0;  // i32 keep lists of all layers, end to end
+  // Layers whose scores are there at once.
+  uint32_t n_layers = 0;
+  size_t scores = 0;  // f32 [n_layers, n_kv_heads or 1, n_tokens], become keys
+  // f32 [kMostApart or fewer, n_q_heads, n_tokens], where shaping wants them
   size_t rows = 0;
   size_t scratch = 0;
   size_t bytes = 0;
@@ -34,16 +42,14 @@ struct EvictWorkspace {
 
 // The parts of one layer's scoring.
 struct ScoreWorkspace {
-  size_t rows = 0;  // f32 [n_q_heads, max_tokens], where shaping wants them
+  size_t rows = 0;  // f32 [n_q_heads, n_tokens], where shaping wants them
   size_t scratch = 0;
-  size_t bytes = 0;
 };
 
 // The parts of a selection's workspace.
 struct SelectWorkspace {
-  size_t keys = 0;  // u32 [n_lists, max_tokens]
+  size_t keys = 0;  // u32 [n_lists, n_tokens]
   size_t scratch = 0;
-  size_t bytes = 0;
 };
 
 class Plan {
@@ -74,11 +80,17 @@ class Plan {
   // Whether the keep lists of all layers are alike, always.
   bool LayersKeepAlike() const;
   // Elements of the keep lists of all layers together.
-  size_t keep_capacity() const { return evict_.keep_capacity; }
+  size_t keep_capacity() const { return keep_capacity_; }
+  // Elements of the scores of all layers at max_tokens.
+  size_t n_scores() const;
 
-  const EvictWorkspace& evict_workspace() const { return evict_; }
-  const ScoreWorkspace& score_workspace() const { return score_; }
-  const SelectWorkspace& select_workspace() const { return select_; }
+  // For layers of up to n_tokens, in 1 .. max_tokens.
+  WorkspaceNeeds WorkspaceFor(kvevict_operation operation,
+                              uint32_t n_tokens) const;
+  // In so many bytes, which are enough.
+  EvictWorkspace LayOutEvict(uint32_t n_tokens, size_t bytes) const;
+  ScoreWorkspace LayOutScore(uint32_t n_tokens) const;
+  SelectWorkspace LayOutSelect(uint32_t n_tokens) const;
 
   kvevict_reason ScoreReason() const;
   bool CanScore() const;  // by the policy's own signal
@@ -87,15 +99,22 @@ class Plan {
   Status CheckCanScore() const;
 
  private:
-  Status LayOutWorkspaces();
-  CheckedSize ApartRows(const Shaping& shaping, uint32_t n_layers) const;
+  Status CheckSizes();
+  CheckedSize ApartRows(const Shaping& shaping, uint32_t n_layers,
+                        uint32_t n_tokens) const;
+  ScratchNeeds NeedsOf(ScratchBytes bytes, uint32_t n_layers,
+                       uint32_t n_tokens) const;
+  // Up to the scratch, and what that needs.
+  EvictWorkspace EvictParts(uint32_t n_layers, uint32_t n_tokens,
+                            WorkspaceNeeds* needs) const;
+  ScoreWorkspace ScoreParts(uint32_t n_tokens, WorkspaceNeeds* needs) const;
+  SelectWorkspace SelectParts(uint32_t n_tokens, WorkspaceNeeds* needs) const;
+  uint32_t FewestLayersAtOnce() const;
 
   const Retained<Context> context_;
   const kvevict_geometry geometry_;
   const kvevict_policy policy_;
-  EvictWorkspace evict_;
-  SelectWorkspace select_;
-  ScoreWorkspace score_;
+  size_t keep_capacity_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};
 };
 
@@ -106,9 +125,9 @@ const char* ReasonText(kvevict_reason reason);
 Status CheckMemory(const char* name, const Context& context, const void* memory,
                    size_t memory_bytes, size_t needed_bytes);
 
-// The same of a workspace.
+// The same of a workspace, of at least the least.
 Status CheckWorkspace(const Context& context, const void* workspace,
-                      size_t workspace_bytes, size_t needed_bytes);
+                      size_t workspace_bytes, const WorkspaceNeeds& needs);
 
 }  // namespace kvevict
 

@@ -5,8 +5,8 @@
 namespace kvevict {
 
 Status ScoreAndShape(const Plan& plan, const SignalInfo& signal, Stream stream,
-                     Jobs<ScoreJob> scores, Jobs<ShapeJob> shapes,
-                     std::span<uint8_t> scratch) {
+                     uint32_t n_tokens, Jobs<ScoreJob> scores,
+                     Jobs<ShapeJob> shapes, std::span<uint8_t> scratch) {
   const Context& context = plan.context();
   const kvevict_geometry& g = plan.geometry();
   const Shaping shaping = plan.ShapingOf(signal);
@@ -17,7 +17,7 @@ Status ScoreAndShape(const Plan& plan, const SignalInfo& signal, Stream stream,
         apart ? std::min<size_t>(scores.size(), kMostApart) : scores.size();
     KV_RETURN_IF_ERROR(op.run(context, stream,
                               {g, plan.policy(), plan.softmax_scale(), apart,
-                               scores.first(n), scratch}));
+                               n_tokens, scores.first(n), scratch}));
     scores = scores.subspan(n);
     if (shapes.empty()) continue;
     if (!shaping.IsIdentity()) {

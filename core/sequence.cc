@@ -64,7 +64,7 @@ Status Sequence::Allocate() {
     if (plan().context().options().select_on_host != 0) {
       KV_RETURN_IF_ERROR(host_jobs_.Allocate("jobs on the host", n_layers));
       KV_RETURN_IF_ERROR(host_scores_.AllocateUncleared(
-          "scores on the host", plan().evict_workspace().n_scores));
+          "scores on the host", CheckedSize(plan().n_scores())));
       KV_RETURN_IF_ERROR(
           host_keep_.AllocateUncleared("keep lists on the host", n_kept));
     }

@@ -155,8 +155,8 @@ Status Write(const Context& context, Stream stream, const void* host,
 
 namespace cuda {
 
-CheckedSize NoScratch(const Context&, const kvevict_geometry&,
-                      const kvevict_policy&, uint32_t) {
+ScratchNeeds NoScratch(const Context&, const kvevict_geometry&,
+                       const kvevict_policy&, uint32_t, uint32_t) {
   return CheckedSize(0);
 }
 

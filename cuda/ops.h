@@ -20,11 +20,13 @@ Status ShapeAndSelect(const Context& context, Stream stream,
 // The modules of all selections, for what comes before one.
 Status RequireSelection(const Context& context, Stream stream);
 
-CheckedSize NoScratch(const Context& context, const kvevict_geometry& geometry,
-                      const kvevict_policy& policy, uint32_t n_layers);
-CheckedSize SelectScratchBytes(const Context& context,
-                               const kvevict_geometry& geometry,
-                               const kvevict_policy& policy, uint32_t n_layers);
+ScratchNeeds NoScratch(const Context& context, const kvevict_geometry& geometry,
+                       const kvevict_policy& policy, uint32_t n_layers,
+                       uint32_t n_tokens);
+ScratchNeeds SelectScratchBytes(const Context& context,
+                                const kvevict_geometry& geometry,
+                                const kvevict_policy& policy, uint32_t n_layers,
+                                uint32_t n_tokens);
 
 CheckedSize CompactViewScratchBytes(const Context& context, const MoveJob& job);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);

@@ -161,17 +161,17 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          LayoutAllowsMma(a) == LayoutAllowsMma(b);
 }
 
-// The most splits of any length up to max_tokens.
-uint32_t MostSplits(uint32_t max_tokens) {
-  return std::clamp(max_tokens / 1024, 1u, 64u);
+// The most splits of any length up to n_tokens.
+uint32_t MostSplits(uint32_t n_tokens) {
+  return std::clamp(n_tokens / 1024, 1u, 64u);
 }
 
 // Scratch: the log-sum-exps of one launch, then rows of query heads.
 CheckedSize PartialBytes(const kvevict_geometry& g, const Form& form,
-                         uint32_t n_layers) {
+                         uint32_t n_layers, uint32_t n_tokens) {
   return (CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
           CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
-          CheckedSize(MostSplits(g.max_tokens)) * CheckedSize(sizeof(float)))
+          CheckedSize(MostSplits(n_tokens)) * CheckedSize(sizeof(float)))
       .AlignUp(256);
 }
 
@@ -203,8 +203,9 @@ class Scorer {
  private:
   // f32 [n_q_heads, n_tokens] of a job, where they are reduced afterwards.
   uint64_t ApartRowsOf(Jobs<ScoreJob> jobs, size_t i) const {
-    uint64_t address = AddressOf(args_.scratch.data()) +
-                       PartialBytes(g_, form_, Size(args_.jobs)).value();
+    uint64_t address =
+        AddressOf(args_.scratch.data()) +
+        PartialBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
     for (size_t j = 0; j < i; ++j) {
       address += uint64_t{g_.n_q_heads} * jobs[j].n_tokens * sizeof(float);
     }
@@ -231,7 +232,8 @@ class Scorer {
 
 Status Scorer::Attend(Jobs<ScoreJob> jobs) const {
   const ScoreJob& first = jobs[0];
-  const KeySplits splits = SplitKeys(LongestOf(jobs));
+  // By what no grouping of layers changes, since results depend on it.
+  const KeySplits splits = SplitKeys(args_.n_tokens);
   ScoreParams p{};
   p.keys = LayoutOf(*first.view, first.view->k);
   p.query_row_stride = first.queries.rows.row_stride;
@@ -282,13 +284,14 @@ Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   return LaunchReduction(context_, stream_, p, LongestOf(jobs), Size(jobs));
 }
 
-CheckedSize ScratchBytes(const Context&, const kvevict_geometry& g,
-                         const kvevict_policy& policy, uint32_t n_layers) {
+ScratchNeeds ScratchBytes(const Context&, const kvevict_geometry& g,
+                          const kvevict_policy& policy, uint32_t n_layers,
+                          uint32_t n_tokens) {
   const Form form(g, policy);
-  CheckedSize bytes = PartialBytes(g, form, n_layers);
+  CheckedSize bytes = PartialBytes(g, form, n_layers, n_tokens);
   if (form.reduces_after) {
     bytes = bytes + CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
-                        CheckedSize(g.n_q_heads) * CheckedSize(g.max_tokens) *
+                        CheckedSize(g.n_q_heads) * CheckedSize(n_tokens) *
                         CheckedSize(sizeof(float));
   }
   return bytes;

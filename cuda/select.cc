@@ -191,12 +191,12 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
 
 }  // namespace
 
-CheckedSize SelectScratchBytes(const Context&, const kvevict_geometry& g,
-                               const kvevict_policy& policy,
-                               uint32_t n_layers) {
-  if (g.max_tokens <= kMaxShortKeys) return CheckedSize(0);
+ScratchNeeds SelectScratchBytes(const Context&, const kvevict_geometry& g,
+                                const kvevict_policy& policy, uint32_t n_layers,
+                                uint32_t n_tokens) {
+  if (n_tokens <= kMaxShortKeys) return CheckedSize(0);
   return CheckedSize(sizeof(uint32_t)) *
-         CheckedSize(LongWords(LongChunks(g.max_tokens))) *
+         CheckedSize(LongWords(LongChunks(n_tokens))) *
          CheckedSize(ListsPerLayer(g, policy)) *
          CheckedSize(std::min(n_layers, kMaxLayers));
 }

@@ -88,9 +88,9 @@ int main(void) {
   check(kvevict_plan_create(context, &model, &policy, &plan));
   check(kvevict_sequence_create(plan, &sequence));
   check(kvevict_sequence_begin_observing(sequence, NULL, 0));
-  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT,
+  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0,
                                      &workspace_bytes));
-  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE_WINDOW,
+  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE_WINDOW, 0,
                                      &score_bytes));
   if (score_bytes > workspace_bytes) workspace_bytes = score_bytes;
   workspace = aligned_alloc(64, (workspace_bytes + 63) / 64 * 64);

@@ -70,17 +70,31 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 	return s, nil
 }
 
-// WorkspaceBytes is the scratch that an operation needs, on any machine and for any contents; 0
+// WorkspaceBytes is the scratch in which an operation at MaxTokens is fastest, for any contents; 0
 // means that the zero Memory may be passed.
 func (p *Plan) WorkspaceBytes(operation Operation) (uint64, error) {
+	_, best, err := p.WorkspaceSizes(operation, 0)
+	return best, err
+}
+
+// WorkspaceSizes is the least scratch in which an operation runs, slower where it scores on the CPU,
+// and that in which it is fastest. Results are the same in any. nTokens is the most slots that a
+// layer will hold then; 0 stands for MaxTokens.
+func (p *Plan) WorkspaceSizes(operation Operation, nTokens int) (least, best uint64, err error) {
 	plan, err := p.enter()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer p.leave()
-	var bytes uint64
-	err = native.Kvevict_plan_workspace_bytes(plan, int32(operation), &bytes)
-	return bytes, err
+	n := count(&err, "nTokens", nTokens)
+	if err != nil {
+		return 0, 0, err
+	}
+	err = native.Kvevict_plan_least_workspace_bytes(plan, int32(operation), n, &least)
+	if err == nil {
+		err = native.Kvevict_plan_workspace_bytes(plan, int32(operation), n, &best)
+	}
+	return least, best, err
 }
 
 // NewWorkspace makes scratch for an operation on the CPU; on CUDA it is an error. Calls that run at

@@ -215,7 +215,13 @@ func TestQueryMemoryIsTheContextsOrLent(t *testing.T) {
 	must(t, err)
 	memory, err := newWorkspace(DeviceCPU, "QueryMemoryBytes", bytes)
 	must(t, err)
-	scratch := workspace(t, plan, OperationEvict)
+	least, best, err := plan.WorkspaceSizes(OperationEvict, full)
+	must(t, err)
+	if least == 0 || least > best {
+		t.Errorf("at least %d, at best %d bytes", least, best)
+	}
+	scratch, err := newWorkspace(DeviceCPU, "WorkspaceSizes", least)
+	must(t, err)
 	queries := rows(random(full*qHeads*headDim, 3), qHeads)
 	var kept [2][]int32
 	for way := range kept {

@@ -22,14 +22,15 @@ Reduce ToReduce(kvevict_reduce reduce) {
   return Reduce::kMean;  // policies have been checked
 }
 
-uint8_t* ShareOf(const Context& context, std::span<uint8_t> scratch,
-                 uint32_t worker) {
-  const size_t share = scratch.size() / context.n_workers();
-  return scratch.data() + worker * (share / kCacheLine * kCacheLine);
+std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
+                           uint32_t worker) {
+  const size_t share =
+      scratch.size() / context.n_workers() / kCacheLine * kCacheLine;
+  return scratch.subspan(worker * share, share);
 }
 
-CheckedSize NoScratch(const Context&, const kvevict_geometry&,
-                      const kvevict_policy&, uint32_t) {
+ScratchNeeds NoScratch(const Context&, const kvevict_geometry&,
+                       const kvevict_policy&, uint32_t, uint32_t) {
   return CheckedSize(0);
 }
 

@@ -26,14 +26,16 @@ Reduce ToReduce(kvevict_reduce reduce);
 
 // A worker's share of an operation's scratch: as large as everybody else's, and at a
 // cache line.
-uint8_t* ShareOf(const Context& context, std::span<uint8_t> scratch,
-                 uint32_t worker);
+std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
+                           uint32_t worker);
 
-CheckedSize NoScratch(const Context& context, const kvevict_geometry& geometry,
-                      const kvevict_policy& policy, uint32_t n_layers);
-CheckedSize ShapeScratchBytes(const Context& context,
-                              const kvevict_geometry& geometry,
-                              const kvevict_policy& policy, uint32_t n_layers);
+ScratchNeeds NoScratch(const Context& context, const kvevict_geometry& geometry,
+                       const kvevict_policy& policy, uint32_t n_layers,
+                       uint32_t n_tokens);
+ScratchNeeds ShapeScratchBytes(const Context& context,
+                               const kvevict_geometry& geometry,
+                               const kvevict_policy& policy, uint32_t n_layers,
+                               uint32_t n_tokens);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
 
 }  // namespace kvevict::cpu

@@ -13,9 +13,9 @@ uint32_t GroupSize(const kvevict_geometry& g) {
   return g.n_q_heads / g.n_kv_heads;
 }
 
-// f32 [group, max_tokens]: the group's weights, before they are reduced.
-CheckedSize GroupRowsBytes(const kvevict_geometry& g) {
-  return (CheckedSize(GroupSize(g)) * CheckedSize(g.max_tokens) *
+// f32 [group, n_tokens]: the group's weights, before they are reduced.
+CheckedSize GroupRowsBytes(const kvevict_geometry& g, uint32_t n_tokens) {
+  return (CheckedSize(GroupSize(g)) * CheckedSize(n_tokens) *
           CheckedSize(sizeof(float)))
       .AlignUp(kCacheLine);
 }
@@ -26,19 +26,20 @@ CheckedSize WindowTableBytes(const kvevict_policy& policy) {
       .AlignUp(kCacheLine);
 }
 
-CheckedSize WorkerBytes(const kvevict_geometry& g,
-                        const kvevict_policy& policy) {
-  // SIZE_MAX, which says that it does not fit, overflows here.
-  return (GroupRowsBytes(g) + WindowTableBytes(policy) +
-          CheckedSize(WindowAttentionScratchBytes(
-              g.max_tokens, std::min(policy.obs_window, g.max_tokens),
-              GroupSize(g), g.k_head_dim)))
-      .AlignUp(kCacheLine);
-}
-
-CheckedSize ScratchBytes(const Context& context, const kvevict_geometry& g,
-                         const kvevict_policy& policy, uint32_t) {
-  return WorkerBytes(g, policy) * CheckedSize(context.n_workers());
+ScratchNeeds ScratchBytes(const Context& context, const kvevict_geometry& g,
+                          const kvevict_policy& policy, uint32_t,
+                          uint32_t n_tokens) {
+  const WindowAttentionScratchSize attention = WindowAttentionScratchBytes(
+      n_tokens, std::min(policy.obs_window, n_tokens), GroupSize(g),
+      g.k_head_dim);
+  const auto of_all = [&](size_t attention_bytes) {
+    // SIZE_MAX, which says that it does not fit, overflows here.
+    return (GroupRowsBytes(g, n_tokens) + WindowTableBytes(policy) +
+            CheckedSize(attention_bytes))
+               .AlignUp(kCacheLine) *
+           CheckedSize(context.n_workers());
+  };
+  return {of_all(attention.least), of_all(attention.best)};
 }
 
 // Rows that begin with `first` and wrap around: a paged cache with one row per
@@ -65,9 +66,10 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
     const ScoreJob& job = args.jobs[item / g.n_kv_heads];
     const uint32_t head = item % g.n_kv_heads;
-    uint8_t* scratch = ShareOf(context, args.scratch, worker);
+    const std::span<uint8_t> share = ShareOf(context, args.scratch, worker);
+    uint8_t* scratch = share.data();
     float* group_rows = reinterpret_cast<float*>(scratch);
-    scratch += GroupRowsBytes(g).value();
+    scratch += GroupRowsBytes(g, args.n_tokens).value();
     int32_t* table = reinterpret_cast<int32_t*>(scratch);
     scratch += WindowTableBytes(args.policy).value();
     const uint64_t first_row =
@@ -88,6 +90,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
     attention.scale = args.softmax_scale;
     attention.out = reduces ? group_rows : rows;
     attention.scratch = scratch;
+    attention.scratch_bytes = share.data() + share.size() - scratch;
     ComputeWindowAttention(context.simd(), attention);
 
     if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {

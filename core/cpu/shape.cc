@@ -8,9 +8,9 @@
 namespace kvevict::cpu {
 namespace {
 
-// f32 [max_tokens]: a row as it was before pooling.
-CheckedSize SpareRowBytes(uint32_t max_tokens) {
-  return (CheckedSize(max_tokens) * CheckedSize(sizeof(float)))
+// f32 [n_tokens]: a row as it was before pooling.
+CheckedSize SpareRowBytes(uint32_t n_tokens) {
+  return (CheckedSize(n_tokens) * CheckedSize(sizeof(float)))
       .AlignUp(kCacheLine);
 }
 
@@ -25,9 +25,10 @@ void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
 
 }  // namespace
 
-CheckedSize ShapeScratchBytes(const Context& context, const kvevict_geometry& g,
-                              const kvevict_policy&, uint32_t) {
-  return SpareRowBytes(g.max_tokens) * CheckedSize(context.n_workers());
+ScratchNeeds ShapeScratchBytes(const Context& context, const kvevict_geometry&,
+                               const kvevict_policy&, uint32_t,
+                               uint32_t n_tokens) {
+  return SpareRowBytes(n_tokens) * CheckedSize(context.n_workers());
 }
 
 Status Run_shape(const Context& context, Stream, const ShapeArgs& args) {
@@ -41,8 +42,8 @@ Status Run_shape(const Context& context, Stream, const ShapeArgs& args) {
     float* rows = job.rows + head * shaping.n_terms * job.n_tokens;
     float* out = job.scores + head * job.n_tokens;
     if (shaping.Pools()) {
-      float* spare =
-          reinterpret_cast<float*>(ShareOf(context, args.scratch, worker));
+      float* spare = reinterpret_cast<float*>(
+          ShareOf(context, args.scratch, worker).data());
       for (uint32_t t = 0; t < shaping.n_terms; ++t) {
         float* row = rows + uint64_t{t} * job.n_tokens;
         std::copy_n(row, n, spare);

@@ -99,26 +99,28 @@ HWY_NOINLINE void MultiplyTile(const WindowAttention& args, size_t tile,
   }
 }
 
-// exps = 2^(logits - reference) of one row and tile, 0 from n_visible on;
-// raises the row's reference if needed and adds to its sum. NaN and +infinity
-// make the sum NaN.
+// A row's logits of one tile, -infinity from n_visible on.
 template <bool kMasked>
-HWY_INLINE void ExpRow(const float* HWY_RESTRICT logits, size_t n_visible,
-                       float* HWY_RESTRICT reference, double* HWY_RESTRICT sum,
-                       float* HWY_RESTRICT exps) {
+HWY_INLINE hn::VFromD<RowTag> LoadLogits(const float* HWY_RESTRICT logits,
+                                         size_t n_visible, size_t i) {
+  const RowTag d;
+  const auto x = hn::LoadU(d, logits + i);
+  if constexpr (!kMasked) return x;
+  const auto visible = hn::FirstN(d, n_visible - std::min(n_visible, i));
+  return hn::IfThenElse(visible, x, hn::Neg(hn::Inf(d)));
+}
+
+// Raises a row's reference, to which its sum is relative, if a logit of the tile
+// is far above it.
+template <bool kMasked>
+HWY_INLINE void RaiseReference(const float* HWY_RESTRICT logits,
+                               size_t n_visible, float* HWY_RESTRICT reference,
+                               double* HWY_RESTRICT sum) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
-  const auto minus_infinity = hn::Neg(hn::Inf(d));
-  const auto load = [&](size_t i) HWY_ATTR {
-    const auto x = hn::LoadU(d, logits + i);
-    if constexpr (!kMasked) return x;
-    const auto visible = hn::FirstN(d, n_visible - std::min(n_visible, i));
-    return hn::IfThenElse(visible, x, minus_infinity);
-  };
-
-  auto highest = load(0);
+  auto highest = LoadLogits<kMasked>(logits, n_visible, 0);
   for (size_t i = lanes; i < kTileKeys; i += lanes) {
-    highest = hn::Max(highest, load(i));
+    highest = hn::Max(highest, LoadLogits<kMasked>(logits, n_visible, i));
   }
   const auto limit = hn::Set(d, *reference + kReferenceMargin);
   if (HWY_UNLIKELY(!hn::AllFalse(d, hn::Gt(highest, limit)))) {
@@ -126,33 +128,78 @@ HWY_INLINE void ExpRow(const float* HWY_RESTRICT logits, size_t n_visible,
     *sum *= std::exp2(static_cast<double>(*reference) - raised);
     *reference = raised;
   }
+}
 
-  const auto base = hn::Set(d, *reference);
+// exps = 2^(logits - reference) of one row and tile, 0 from n_visible on.
+// Returns their sum, NaN if a logit is NaN or +infinity.
+template <bool kMasked>
+HWY_INLINE float ExpRow(const float* HWY_RESTRICT logits, size_t n_visible,
+                        float reference, float* HWY_RESTRICT exps) {
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto base = hn::Set(d, reference);
   auto tile_sum = hn::Zero(d);
   for (size_t i = 0; i < kTileKeys; i += lanes) {
-    const auto e = Exp2(d, hn::Sub(load(i), base));
+    const auto e =
+        Exp2(d, hn::Sub(LoadLogits<kMasked>(logits, n_visible, i), base));
     tile_sum = hn::Add(tile_sum, e);
     hn::StoreU(e, d, exps + i);
   }
-  *sum += hn::ReduceSum(d, tile_sum);
+  return hn::ReduceSum(d, tile_sum);
+}
+
+// Keys of a tile that row r of the group sees.
+template <bool kMasked>
+HWY_INLINE size_t RowKeys(const WindowAttention& args, size_t tile, size_t r) {
+  return kMasked ? VisibleKeys(args, tile, r % args.window) : kTileKeys;
+}
+
+// Exponentials of a tile, which settle its references and add to the sums; kMasked
+// if not every row sees all of it.
+template <bool kMasked>
+HWY_INLINE void ExpRows(const WindowAttention& args, size_t tile,
+                        const WindowAttentionScratch& s) {
+  float* exps = s.TileExps(tile);
+  for (size_t r = 0; r < s.n_rows; ++r) {
+    const float* logits = s.logits + r * kTileKeys;
+    const size_t n_visible = RowKeys<kMasked>(args, tile, r);
+    RaiseReference<kMasked>(logits, n_visible, s.references + r, s.sums + r);
+    s.sums[r] += ExpRow<kMasked>(logits, n_visible, s.references[r],
+                                 exps + r * kTileKeys);
+  }
+}
+
+// The same exponentials once more.
+template <bool kMasked>
+HWY_INLINE void ExpRowsAgain(const WindowAttention& args, size_t tile,
+                             const WindowAttentionScratch& s) {
+  float* exps = s.TileExps(tile);
+  const float* references = s.TileReferences(tile);
+  for (size_t r = 0; r < s.n_rows; ++r) {
+    (void)ExpRow<kMasked>(s.logits + r * kTileKeys,
+                          RowKeys<kMasked>(args, tile, r), references[r],
+                          exps + r * kTileKeys);
+  }
 }
 
 HWY_NOINLINE void ExpTile(const WindowAttention& args, size_t tile,
                           const WindowAttentionScratch& s) {
-  float* exps = s.TileExps(tile);
-  const bool unmasked = IsUnmasked(args, tile);
-  for (size_t r = 0; r < s.n_rows; ++r) {
-    const float* logits = s.logits + r * kTileKeys;
-    float* row_exps = exps + r * kTileKeys;
-    if (unmasked) {
-      ExpRow<false>(logits, kTileKeys, s.references + r, s.sums + r, row_exps);
-    } else {
-      ExpRow<true>(logits, VisibleKeys(args, tile, r % args.window),
-                   s.references + r, s.sums + r, row_exps);
-    }
+  if (IsUnmasked(args, tile)) {
+    ExpRows<false>(args, tile, s);
+  } else {
+    ExpRows<true>(args, tile, s);
   }
   std::memcpy(s.TileReferences(tile), s.references,
               s.n_padded_rows * sizeof(float));
+}
+
+HWY_NOINLINE void ExpTileAgain(const WindowAttention& args, size_t tile,
+                               const WindowAttentionScratch& s) {
+  if (IsUnmasked(args, tile)) {
+    ExpRowsAgain<false>(args, tile, s);
+  } else {
+    ExpRowsAgain<true>(args, tile, s);
+  }
 }
 
 // Turns the references of a tile into the weights of its exps:
@@ -243,10 +290,13 @@ void Compute(const WindowAttention& args, const WindowAttentionScratch& s) {
               std::numeric_limits<float>::lowest());
   std::fill_n(s.sums, s.n_padded_rows, 0.0);
 
-  for (size_t tile = 0; tile < s.n_tiles; ++tile) {
+  const auto compute_logits = [&](size_t tile) {
     PackKeys(args.keys, static_cast<uint32_t>(tile * kTileKeys), args.n_tokens,
              args.head_dim, s.staged, s.panels);
     MultiplyTile(args, tile, s);
+  };
+  for (size_t tile = 0; tile < s.n_tiles; ++tile) {
+    compute_logits(tile);
     ExpTile(args, tile, s);
   }
 
@@ -254,6 +304,10 @@ void Compute(const WindowAttention& args, const WindowAttentionScratch& s) {
     s.inverse_sums[r] = static_cast<float>(1.0 / s.sums[r]);
   }
   for (size_t tile = 0; tile < s.n_tiles; ++tile) {
+    if (!s.KeepsExps(tile)) {
+      compute_logits(tile);
+      ExpTileAgain(args, tile, s);
+    }
     WeighTile(tile, s);
     SumTile(args, tile, s);
   }
@@ -270,14 +324,20 @@ HWY_EXPORT(Compute);
 
 }  // namespace
 
-size_t WindowAttentionScratchBytes(uint32_t n_tokens, uint32_t window,
-                                   uint32_t group, uint32_t head_dim) {
-  return WindowAttentionLayout(n_tokens, window, group, head_dim).bytes();
+WindowAttentionScratchSize WindowAttentionScratchBytes(uint32_t n_tokens,
+                                                       uint32_t window,
+                                                       uint32_t group,
+                                                       uint32_t head_dim) {
+  const auto with_tiles = [&](size_t n) {
+    return WindowAttentionLayout(n_tokens, window, group, head_dim, n).bytes();
+  };
+  return {with_tiles(1), with_tiles(SIZE_MAX)};
 }
 
 void ComputeWindowAttention(SimdTarget simd, const WindowAttention& args) {
-  const WindowAttentionLayout layout(args.n_tokens, args.window, args.group,
-                                     args.head_dim);
+  const WindowAttentionLayout layout =
+      WindowAttentionLayout::ThatFits(args.n_tokens, args.window, args.group,
+                                      args.head_dim, args.scratch_bytes);
   KV_DISPATCH(simd, Compute)
   (args, WindowAttentionScratch(layout, args.scratch));
 }

@@ -24,17 +24,27 @@ struct WindowAttention {
   // [group, n_tokens]: for each query head and key, the sum over the window's
   // rows of the causal softmax weights.
   float* out = nullptr;
-  // WindowAttentionScratchBytes() bytes, 64-byte aligned.
+  // At least WindowAttentionScratchBytes().least, 64-byte aligned.
   void* scratch = nullptr;
+  size_t scratch_bytes = 0;
 };
 
 // Scratch for one call; independent of the CPU target. SIZE_MAX if it does not
-// fit in size_t. Mostly the exponentials: n_tokens * window * group floats.
-size_t WindowAttentionScratchBytes(uint32_t n_tokens, uint32_t window,
-                                   uint32_t group, uint32_t head_dim);
+// fit in size_t. At best all exponentials: n_tokens * window * group floats; at
+// least a 64th of that.
+struct WindowAttentionScratchSize {
+  size_t least;
+  size_t best;
+};
+WindowAttentionScratchSize WindowAttentionScratchBytes(uint32_t n_tokens,
+                                                       uint32_t window,
+                                                       uint32_t group,
+                                                       uint32_t head_dim);
 
-// Exact two-pass softmax over tiles of keys, in f32; reads every key row once.
-// Deterministic on one CPU target; targets differ by rounding.
+// Exact two-pass softmax over tiles of keys, in f32; reads every key row once,
+// and computes the exponentials that scratch has no room for a second time.
+// Deterministic on one CPU target, whatever the scratch; targets differ by
+// rounding.
 //
 // NaN and infinity do what the formula says. A row that sees a logit of NaN or
 // +infinity, or nothing but -infinity, weighs every key that it sees by NaN. So

@@ -3,6 +3,7 @@
 #ifndef KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_LAYOUT_H_
 #define KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_LAYOUT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,9 +29,11 @@ constexpr size_t StagedRowStride(size_t head_dim) {
 // them.
 class WindowAttentionLayout {
  public:
+  // With room for the exponentials of so many tiles, or all.
   WindowAttentionLayout(uint32_t n_tokens, uint32_t window, uint32_t group,
-                        uint32_t head_dim)
-      : n_tiles((size_t{n_tokens} + kTileKeys - 1) / kTileKeys) {
+                        uint32_t head_dim, size_t most_exp_tiles)
+      : n_tiles((size_t{n_tokens} + kTileKeys - 1) / kTileKeys),
+        n_exp_tiles(std::min(n_tiles, most_exp_tiles)) {
     const CheckedSize rows = CheckedSize(group) * CheckedSize(window);
     // Enough for the last block, whatever its size, and for whole vectors.
     const CheckedSize padded =
@@ -47,13 +50,24 @@ class WindowAttentionLayout {
     sums = Add(padded * CheckedSize(sizeof(double)));
     inverse_sums = Add(padded * f32);
     tile_references = Add(CheckedSize(n_tiles) * padded * f32);
-    exps = Add(CheckedSize(n_tiles) * rows * CheckedSize(kTileKeys) * f32);
+    exps = Add(CheckedSize(n_exp_tiles) * ExpTileBytes(rows));
+  }
+
+  // As many as fit in scratch that has room for one.
+  static WindowAttentionLayout ThatFits(uint32_t n_tokens, uint32_t window,
+                                        uint32_t group, uint32_t head_dim,
+                                        size_t scratch_bytes) {
+    const WindowAttentionLayout least(n_tokens, window, group, head_dim, 1);
+    return {n_tokens, window, group, head_dim,
+            1 + (scratch_bytes - least.bytes()) /
+                    ExpTileBytes(CheckedSize(least.n_rows)).value()};
   }
 
   // SIZE_MAX if the sizes do not fit in size_t.
   size_t bytes() const { return end_.ok() ? end_.value() : SIZE_MAX; }
 
   size_t n_tiles;
+  size_t n_exp_tiles;
   size_t n_rows = 0;
   size_t n_padded_rows = 0;
 
@@ -66,9 +80,12 @@ class WindowAttentionLayout {
   size_t sums = 0;        // f64 [n_padded_rows]
   size_t inverse_sums = 0;     // f32 [n_padded_rows]
   size_t tile_references = 0;  // f32 [n_tiles, n_padded_rows]
-  size_t exps = 0;             // f32 [n_tiles, n_rows, kTileKeys]
+  size_t exps = 0;             // f32 [n_exp_tiles, n_rows, kTileKeys]
 
  private:
+  static CheckedSize ExpTileBytes(CheckedSize rows) {
+    return rows * CheckedSize(kTileKeys) * CheckedSize(sizeof(float));
+  }
   size_t Add(CheckedSize bytes) {
     const CheckedSize begin = end_;
     end_ = (end_ + bytes).AlignUp(64);
@@ -82,6 +99,7 @@ class WindowAttentionLayout {
 struct WindowAttentionScratch {
   WindowAttentionScratch(const WindowAttentionLayout& layout, void* memory)
       : n_tiles(layout.n_tiles),
+        n_exp_tiles(layout.n_exp_tiles),
         n_rows(layout.n_rows),
         n_padded_rows(layout.n_padded_rows) {
     uint8_t* bytes = static_cast<uint8_t*>(memory);
@@ -102,11 +120,16 @@ struct WindowAttentionScratch {
   float* TileReferences(size_t tile) const {
     return tile_references + tile * n_padded_rows;
   }
+  // Where there is no room for all, those from the last room on take turns.
   float* TileExps(size_t tile) const {
-    return exps + tile * n_rows * kTileKeys;
+    return exps + std::min(tile, n_exp_tiles - 1) * n_rows * kTileKeys;
+  }
+  bool KeepsExps(size_t tile) const {
+    return n_exp_tiles == n_tiles || tile + 1 < n_exp_tiles;
   }
 
   size_t n_tiles;
+  size_t n_exp_tiles;
   size_t n_rows;
   size_t n_padded_rows;
   float* queries;

@@ -88,7 +88,7 @@ Test(older_callers, evict_with_older_views_options_and_reports) {
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
   size_t bytes = 0;
   EXPECT_OK(
-      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, &bytes));
+      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0, &bytes));
   void* workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
   const size_t view_size = offsetof(kvevict_view, companions);
   uint8_t* views = malloc(kLayers * view_size);

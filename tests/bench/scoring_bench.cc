@@ -244,12 +244,40 @@ void BenchAvx2(Session& session) {
   });
 }
 
+// What less scratch costs.
+void BenchScratch(Session& session, const Workload& w) {
+  const std::string name = fmt::format("scoring f32 {}, scratch", w.name);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  AttentionData data(w, DType::kF32);
+  constexpr double kShares[] = {0.0, 0.25, 0.5};
+  std::vector<Row*> rows;
+  std::vector<Comparison*> costs;
+  for (double share : kShares) {
+    rows.push_back(&session.report.AddRow(
+        fmt::format("{}: least + {:.0f} %", name, 100 * share), 1, "flop/s"));
+    costs.push_back(&rows.back()->Against("time with the best size"));
+  }
+  Repeat(session, [&](bool measured) {
+    const Timing best =
+        data.Score(session.simd, KeyLayout::kTokenMajor, 1, 1.0);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Timing timing =
+          data.Score(session.simd, KeyLayout::kTokenMajor, 1, kShares[i]);
+      if (!measured) continue;
+      rows[i]->Add(timing, w.flops());
+      costs[i]->ratio.Add(timing.cpu / best.cpu);
+    }
+  });
+}
+
 }  // namespace
 
 void BenchScoring(Session& session) {
   if (session.smoke) {
     BenchWorkload(session, kSmoke, DType::kF32);
     BenchWorkload(session, kSmoke, DType::kBF16);
+    BenchScratch(session, kSmoke);
     return;
   }
   for (const Workload& w : {kA, kB, kC, kOdd}) {
@@ -258,6 +286,7 @@ void BenchScoring(Session& session) {
     }
   }
   BenchAvx2(session);
+  for (const Workload& w : {kA, kB, kC}) BenchScratch(session, w);
 }
 
 }  // namespace kvevict::bench

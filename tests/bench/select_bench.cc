@@ -38,7 +38,8 @@ class Selector {
     Check(kvevict_plan_create(context_.get(), &geometry, &policy, &plan));
     plan_.reset(plan);
     size_t bytes;
-    Check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT, &bytes));
+    Check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT, 0,
+                                       &bytes));
     workspace_.emplace(bytes);
   }
 

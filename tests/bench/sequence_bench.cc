@@ -116,7 +116,7 @@ class Request {
     size_t bytes = 0;
     for (kvevict_operation operation :
          {KVEVICT_OPERATION_EVICT, KVEVICT_OPERATION_SCORE_WINDOW}) {
-      Check(kvevict_plan_workspace_bytes(plan_.get(), operation, &bytes));
+      Check(kvevict_plan_workspace_bytes(plan_.get(), operation, 0, &bytes));
       workspace_bytes_ = std::max(workspace_bytes_, bytes);
     }
     workspace_.emplace_back(workspace_bytes_);

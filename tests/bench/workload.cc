@@ -52,8 +52,8 @@ AttentionData::AttentionData(const Workload& w, DType dtype)
                    ElementBytes(dtype)),
       head_major_(token_major_.size()),
       weights_(size_t{w.n_q_heads} * w.n_tokens),
-      scratch_bytes_(WindowAttentionScratchBytes(w.n_tokens, w.window,
-                                                 w.group(), w.head_dim)) {
+      scratch_size_(WindowAttentionScratchBytes(w.n_tokens, w.window, w.group(),
+                                                w.head_dim)) {
   GaussianRows gaussian;
   const uint32_t n_rows = w.n_q_heads * w.window;
   std::vector<float> queries(size_t{n_rows} * w.head_dim);
@@ -112,8 +112,10 @@ RowSource AttentionData::Keys(KeyLayout layout, uint32_t kv_head) const {
 }
 
 Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
-                            uint32_t n_threads) {
-  while (scratch_.size() < n_threads) scratch_.emplace_back(scratch_bytes_);
+                            uint32_t n_threads, double scratch) {
+  while (scratch_.size() < n_threads) {
+    scratch_.emplace_back(scratch_size_.best);
+  }
   const Workload& w = workload_;
   const auto score = [&](uint32_t head, uint32_t worker) {
     WindowAttention args;
@@ -127,6 +129,10 @@ Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
     args.scale = 1.0f / std::sqrt(static_cast<float>(w.head_dim));
     args.out = weights_.data() + size_t{head} * w.group() * w.n_tokens;
     args.scratch = scratch_[worker].data();
+    args.scratch_bytes =
+        scratch_size_.least +
+        static_cast<size_t>(scratch * static_cast<double>(scratch_size_.best -
+                                                          scratch_size_.least));
     ComputeWindowAttention(simd, args);
   };
   return TimeItems(n_threads, w.n_kv_heads, score);

@@ -50,7 +50,9 @@ class AttentionData {
   RowSource Keys(KeyLayout layout, uint32_t kv_head) const;
 
   // Scores all heads into weights(): an item of work is a KV head.
-  Timing Score(SimdTarget simd, KeyLayout layout, uint32_t n_threads);
+  // With the least scratch, or so much of what is best beyond that.
+  Timing Score(SimdTarget simd, KeyLayout layout, uint32_t n_threads,
+               double scratch = 1.0);
   // [n_q_heads, n_tokens]
   const float* weights() const { return weights_.data(); }
 
@@ -61,7 +63,7 @@ class AttentionData {
   HugeBuffer<uint8_t> token_major_;
   HugeBuffer<uint8_t> head_major_;
   HugeBuffer<float> weights_;
-  size_t scratch_bytes_;
+  WindowAttentionScratchSize scratch_size_;
   std::vector<HugeBuffer<uint8_t>> scratch_;  // per thread, made when needed
 };
 

@@ -145,7 +145,7 @@ Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
   kvevict_plan* none = Plan("none");
   size_t bytes = 99;
   EXPECT_OK(
-      kvevict_plan_workspace_bytes(none, KVEVICT_OPERATION_EVICT, &bytes));
+      kvevict_plan_workspace_bytes(none, KVEVICT_OPERATION_EVICT, 0, &bytes));
   cr_assert_eq(bytes, 0);
   kvevict_plan_destroy(none);
   for (int i = 0; i < 3; ++i) {
@@ -156,7 +156,7 @@ Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
       const kvevict_policy policy = test_policy("snapkv:budget=100");
       kvevict_plan* plan = NULL;
       EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, &plan));
-      EXPECT_OK(kvevict_plan_workspace_bytes(plan, kOperations[i], &bytes));
+      EXPECT_OK(kvevict_plan_workspace_bytes(plan, kOperations[i], 0, &bytes));
       cr_assert(bytes >= last, "%zu bytes after %zu", bytes, last);
       last = bytes;
       kvevict_plan_destroy(plan);
@@ -170,15 +170,27 @@ Test(plan, workspace_query_refuses_bad_arguments) {
   size_t bytes;
   GUARD(bytes);
   EXPECT_INVALID(
-      kvevict_plan_workspace_bytes(NULL, KVEVICT_OPERATION_EVICT, &bytes),
+      kvevict_plan_workspace_bytes(NULL, KVEVICT_OPERATION_EVICT, 0, &bytes),
       "plan", "NULL");
   EXPECT_INVALID(
-      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, NULL),
+      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0, NULL),
       "out_bytes", "NULL");
-  EXPECT_INVALID(kvevict_plan_workspace_bytes(plan, 3, &bytes), "operation",
+  EXPECT_INVALID(kvevict_plan_workspace_bytes(plan, 3, 0, &bytes), "operation",
                  "3");
-  EXPECT_INVALID(kvevict_plan_workspace_bytes(plan, -1, &bytes), "operation",
+  EXPECT_INVALID(kvevict_plan_workspace_bytes(plan, -1, 0, &bytes), "operation",
                  "-1");
+  EXPECT_INVALID(
+      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT,
+                                   Geometry().max_tokens + 1, &bytes),
+      "n_tokens", "max_tokens");
+  EXPECT_INVALID(kvevict_plan_least_workspace_bytes(
+                     NULL, KVEVICT_OPERATION_EVICT, 0, &bytes),
+                 "plan", "NULL");
+  EXPECT_INVALID(kvevict_plan_least_workspace_bytes(
+                     plan, KVEVICT_OPERATION_EVICT, 0, NULL),
+                 "out_bytes", "NULL");
+  EXPECT_INVALID(kvevict_plan_least_workspace_bytes(plan, 3, 0, &bytes),
+                 "operation", "3");
   EXPECT_UNTOUCHED(bytes);
   kvevict_plan_destroy(plan);
 }

@@ -50,7 +50,10 @@ Test(score, wrong_sizes_are_errors) {
                 "max_tokens 43");
   EXPECT_BREAKS(scores_len = 79, "scores_len 79", "40");
   EXPECT_BREAKS(scores_len = 81, "scores_len 81", "40");
-  EXPECT_BREAKS(bytes -= 1, "workspace_bytes");
+  EXPECT_BREAKS(
+      bytes =
+          test_least_workspace(plan, KVEVICT_OPERATION_SCORE_WINDOW, 40) - 1,
+      "workspace_bytes", "the least");
   EXPECT_BREAKS(workspace += 32, "workspace", "64");
 }
 

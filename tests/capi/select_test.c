@@ -449,7 +449,9 @@ Test(select, wrong_sizes_are_errors) {
   EXPECT_BREAKS((n_tokens = kMaxTokens + 1, scores_len = 2 * n_tokens),
                 "n_tokens 1101", "max_tokens 1100");
   EXPECT_BREAKS(keep_capacity = 19, "keep_capacity 19", "2 lists", "10");
-  EXPECT_BREAKS(bytes -= 1, "workspace_bytes");
+  EXPECT_BREAKS(
+      bytes = test_least_workspace(plan, KVEVICT_OPERATION_SELECT, 100) - 1,
+      "workspace_bytes", "the least");
   EXPECT_BREAKS(bytes = 0, "workspace_bytes 0");
   EXPECT_BREAKS(workspace += 4, "workspace", "64");
 }

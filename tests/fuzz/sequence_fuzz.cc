@@ -44,7 +44,7 @@ class Fuzz {
     FUZZ_CHECK(kvevict_sequence_create(plan_, &sequence_) == KVEVICT_OK);
     FUZZ_CHECK(kvevict_sequence_begin_observing(sequence_, nullptr, 0) ==
                KVEVICT_OK);
-    FUZZ_CHECK(kvevict_plan_workspace_bytes(plan_, KVEVICT_OPERATION_EVICT,
+    FUZZ_CHECK(kvevict_plan_workspace_bytes(plan_, KVEVICT_OPERATION_EVICT, 0,
                                             &workspace_bytes_) == KVEVICT_OK);
     // malloc'd apart and of just the right size, so that a sanitizer sees all.
     workspace_ = workspace_bytes_ == 0

@@ -64,13 +64,15 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
       score_scratch_(gpu, backend()
                               .score_window
                               ->scratch_bytes(context(), geometry_, policy_,
-                                              data.workload.n_layers)
-                              .value()),
+                                              data.workload.n_layers,
+                                              data.workload.n_tokens)
+                              .best.value()),
       select_scratch_(gpu,
                       backend()
                           .select_scratch_bytes(context(), geometry_, policy_,
-                                                data.workload.n_layers)
-                          .value()),
+                                                data.workload.n_layers,
+                                                data.workload.n_tokens)
+                          .best.value()),
       move_scratch_(gpu,
                     2 * data.workload.PlaneBytes()),  // enough for any move
       ring_(gpu, uint64_t{4} * data.workload.budget),
@@ -124,8 +126,8 @@ void Bench::Score(Jobs<ScoreJob> jobs) const {
   Check(backend()
             .score_window
             ->run(context(), gpu_.stream(),
-                  {geometry_, policy_, 0.088f, false, jobs,
-                   Scratch(score_scratch_)})
+                  {geometry_, policy_, 0.088f, false, geometry_.max_tokens,
+                   jobs, Scratch(score_scratch_)})
             .code());
 }
 

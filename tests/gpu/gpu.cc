@@ -196,7 +196,7 @@ kvevict_policy ParsePolicy(const std::string& text) {
 
 size_t WorkspaceBytes(const kvevict_plan* plan, kvevict_operation operation) {
   size_t n_bytes = 0;
-  Check(kvevict_plan_workspace_bytes(plan, operation, &n_bytes));
+  Check(kvevict_plan_workspace_bytes(plan, operation, 0, &n_bytes));
   return n_bytes;
 }
 

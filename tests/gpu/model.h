@@ -67,6 +67,7 @@ class Side {
   PlanHandle plan_;
   SequenceHandle sequence_;
   kvevict_stream stream_;
+  uint32_t n_evictions_ = 0;
 };
 
 // The same survivors in every layer and head.

@@ -39,7 +39,7 @@ oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
 std::vector<float> RunKernel(SimdTarget simd,
                              const oracle::WindowAttentionInput& in,
                              const RowLayout& query_layout,
-                             const RowLayout& key_layout) {
+                             const RowLayout& key_layout, size_t scratch_less) {
   // Query row w of all heads of the group is one row of the store.
   std::vector<float> query_rows(in.queries.size());
   for (uint32_t g = 0; g < in.group; ++g) {
@@ -52,9 +52,11 @@ std::vector<float> RunKernel(SimdTarget simd,
   const RowStore queries(query_rows, in.group * in.head_dim, query_layout);
   const RowStore keys(in.keys, in.head_dim, key_layout);
 
-  const size_t scratch_bytes = WindowAttentionScratchBytes(
+  const WindowAttentionScratchSize size = WindowAttentionScratchBytes(
       in.n_tokens, in.window, in.group, in.head_dim);
-  cr_assert(scratch_bytes % 64 == 0);
+  cr_assert(size.least % 64 == 0 && size.best % 64 == 0);
+  const size_t scratch_bytes =
+      size.best - std::min(size.best - size.least, scratch_less);
   const GuardedPages scratch(scratch_bytes);
   std::memset(scratch.data(), 0xFF, scratch_bytes);
   std::vector<float> weights(size_t{in.group} * in.n_tokens);
@@ -72,6 +74,7 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.scale = in.scale;
   args.out = reinterpret_cast<float*>(out.data());
   args.scratch = scratch.data();
+  args.scratch_bytes = scratch_bytes;
   ComputeWindowAttention(simd, args);
   std::memcpy(weights.data(), out.data(), weights.size() * sizeof(float));
   return weights;

@@ -20,12 +20,14 @@ oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
                                          DType queries = DType::kF32,
                                          DType keys = DType::kF32);
 
-// Runs the kernel for a target with inputs laid out as told. Scratch is of
-// the size asked for and full of NaN; scratch and output touch inaccessible pages.
+// Runs the kernel for a target with inputs laid out as told. Scratch is of the best
+// size less so many bytes, at least the least, and full of NaN; scratch and output
+// touch inaccessible pages.
 std::vector<float> RunKernel(SimdTarget simd,
                              const oracle::WindowAttentionInput& in,
                              const RowLayout& queries = {},
-                             const RowLayout& keys = {});
+                             const RowLayout& keys = {},
+                             size_t scratch_less = 0);
 
 // Fails the test if a weight is further from the oracle's than its tolerance.
 void ExpectWeights(const oracle::WindowAttentionInput& in,

@@ -146,6 +146,27 @@ Test(window_attention, gives_the_same_bytes_twice) {
   });
 }
 
+// What scratch has no room for is computed again, to the same bytes.
+Test(window_attention, gives_the_same_bytes_in_any_scratch) {
+  Random random(
+      TestSeed("window_attention/gives_the_same_bytes_in_any_scratch"));
+  for (uint32_t n_tokens : {1u, 63u, 64u, 65u, 128u, 333u, 1000u}) {
+    const uint32_t window = std::min(n_tokens, 21u);
+    oracle::WindowAttentionInput in =
+        RandomInput(n_tokens, window, 3, 72, random);
+    if (n_tokens == 333) in.keys[72 * 100] = NAN;  // seen by every row
+    const size_t tile_bytes = size_t{3} * window * 64 * sizeof(float);
+    ForEachTarget([&](SimdTarget simd) {
+      const std::vector<float> best = RunKernel(simd, in);
+      for (size_t less = tile_bytes; less < (n_tokens / 64 + 2) * tile_bytes;
+           less += tile_bytes + 64) {
+        cr_assert(SameBytes(RunKernel(simd, in, {}, {}, less), best),
+                  "%s: %u tokens, %zu bytes less", simd.name, n_tokens, less);
+      }
+    });
+  }
+}
+
 // The heads of a group do not know of each other.
 Test(window_attention, of_a_group_equals_its_heads_alone) {
   Random random(TestSeed("window_attention/of_a_group_equals_its_heads_alone"));
@@ -168,11 +189,16 @@ Test(window_attention, of_a_group_equals_its_heads_alone) {
 }
 
 Test(window_attention, scratch_that_does_not_fit_is_size_max) {
-  cr_assert(WindowAttentionScratchBytes(INT32_MAX, INT32_MAX, 64, 128) ==
-            SIZE_MAX);
-  const size_t bytes = WindowAttentionScratchBytes(16384, 64, 4, 128);
+  const WindowAttentionScratchSize none =
+      WindowAttentionScratchBytes(INT32_MAX, INT32_MAX, 64, 128);
+  cr_assert(none.least == SIZE_MAX && none.best == SIZE_MAX);
+  const WindowAttentionScratchSize some =
+      WindowAttentionScratchBytes(16384, 64, 4, 128);
   const size_t exps = size_t{16384} * 64 * 4 * sizeof(float);
-  cr_assert(bytes >= exps && bytes < exps + exps / 16);
+  cr_assert(some.best >= exps && some.best < exps + exps / 16);
+  const WindowAttentionScratchSize most =
+      WindowAttentionScratchBytes(131072, 32, 4, 128);
+  cr_assert(most.least < 2 << 20, "at least %zu bytes", most.least);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct Free {
 
 struct Workspace {
   Workspace(const kvevict_plan* plan, kvevict_operation operation) {
-    CHECK_OK(kvevict_plan_workspace_bytes(plan, operation, &bytes));
+    CHECK_OK(kvevict_plan_workspace_bytes(plan, operation, 0, &bytes));
     memory.reset(std::aligned_alloc(64, (bytes + 127) / 64 * 64));
   }
   std::unique_ptr<void, Free> memory;

@@ -78,7 +78,7 @@ using Memory = std::unique_ptr<void, Free>;
 
 Memory WorkspaceOf(const kvevict_plan* plan, kvevict_operation operation,
                    size_t* bytes) {
-  CHECK_OK(kvevict_plan_workspace_bytes(plan, operation, bytes));
+  CHECK_OK(kvevict_plan_workspace_bytes(plan, operation, 0, bytes));
   return Memory(std::aligned_alloc(64, (*bytes + 127) / 64 * 64));
 }
 

@@ -55,7 +55,7 @@ class Request {
       k_[l].resize(kMaxTokens * kKvRow);
       v_[l].resize(kMaxTokens * kKvRow);
     }
-    CHECK_OK(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT,
+    CHECK_OK(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0,
                                           &workspace_bytes_));
     workspace_.reset(
         std::aligned_alloc(64, (workspace_bytes_ + 127) / 64 * 64));

@@ -65,7 +65,7 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   sequence_.reset(sequence);
   Check(kvevict_sequence_begin_observing(sequence, nullptr, 0));
 
-  Check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT,
+  Check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0,
                                      &workspace_bytes_));
   if (workspace_bytes_ > 0) {
     workspace_.reset(AllocateWorkspace(workspace_bytes_));

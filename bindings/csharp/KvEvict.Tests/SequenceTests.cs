@@ -67,6 +67,9 @@ public class SequenceTests
         lent.Evict();
         lent.Sequence.EndObserving();
         Assert.Equal(pooled.Sequence.KeepPositions(1, 1), lent.Sequence.KeepPositions(1, 1));
+        Assert.InRange(lent.Plan.LeastWorkspaceBytes(KvOperation.Evict, 40), 1,
+                       lent.Plan.WorkspaceBytes(KvOperation.Evict, 40));
+        Assert.True(lent.Plan.WorkspaceBytes(KvOperation.Evict, 8) < lent.Plan.WorkspaceBytes(KvOperation.Evict));
         using var streaming = new SmallModel("streaming-llm:budget=16,sink=4");
         Assert.Equal(0, streaming.Plan.QueryMemoryBytes);
     }

@@ -59,15 +59,30 @@ public sealed unsafe class KvPlan : IDisposable
     internal ContextHandle Context => _context;
 
     /// <summary>
-    /// Scratch that an operation needs, on any machine and for any contents: 64-byte aligned, on CUDA 256.
+    /// Scratch in which an operation is fastest, for any contents: 64-byte aligned, on CUDA 256. It runs in any size
+    /// from <see cref="LeastWorkspaceBytes"/> on, with the same results.
     /// </summary>
     /// <param name="operation">The operation.</param>
+    /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
     /// <returns>Bytes; 0 means that none need be given.</returns>
-    /// <exception cref="KvEvictException">There is no such operation.</exception>
-    public long WorkspaceBytes(KvOperation operation)
+    /// <exception cref="KvEvictException">There is no such operation, or no layer holds so much.</exception>
+    public long WorkspaceBytes(KvOperation operation, int tokenCount = 0)
     {
         nuint bytes;
-        Native.kvevict_plan_workspace_bytes(Handle, operation, &bytes);
+        Native.kvevict_plan_workspace_bytes(Handle, operation, Check.Count(tokenCount, nameof(tokenCount)), &bytes);
+        return checked((long)bytes);
+    }
+
+    /// <summary>The least scratch in which an operation runs, slower where it scores on the CPU.</summary>
+    /// <param name="operation">The operation.</param>
+    /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
+    /// <returns>Bytes; 0 means that none need be given.</returns>
+    /// <exception cref="KvEvictException">There is no such operation, or no layer holds so much.</exception>
+    public long LeastWorkspaceBytes(KvOperation operation, int tokenCount = 0)
+    {
+        nuint bytes;
+        Native.kvevict_plan_least_workspace_bytes(Handle, operation, Check.Count(tokenCount, nameof(tokenCount)),
+                                                  &bytes);
         return checked((long)bytes);
     }
 

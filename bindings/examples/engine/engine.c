@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   check(kvevict_plan_create(context, &model, &policy, &plan));
   check(kvevict_sequence_create(plan, &e->seq));
   check(kvevict_sequence_begin_observing(e->seq, NULL, 0));
-  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, &bytes));
+  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0, &bytes));
   void* scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
   for (int l = 0; l < L; ++l) {
     check(kvevict_view_init(&views[l], sizeof views[l]));

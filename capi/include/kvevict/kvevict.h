@@ -912,18 +912,42 @@ typedef int32_t kvevict_operation;
 #endif
 
 /**
- * Scratch an operation needs at max_tokens, on any machine and for any
- * contents.
+ * The workspace in which an operation is fastest, for any contents. It runs in
+ * any size from kvevict_plan_least_workspace_bytes() on, to the same bytes; what
+ * less costs is said there.
  *
  * The workspace itself must be 64-byte aligned (on CUDA 256, in device memory),
  * may hold anything before and after the call, and serves one call at a time:
- * on CUDA until the stream has passed the call.
+ * on CUDA until the stream has passed the call. One for n_tokens serves fewer.
  *
+ * @param[in]  plan       Non-NULL.
+ * @param[in]  operation  Which.
+ * @param[in]  n_tokens   The most slots that a layer will hold then, up to
+ *                        max_tokens; 0: max_tokens.
  * @param[out] out_bytes  Bytes; 0 means that NULL may be passed as workspace.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_workspace_bytes(
-    const kvevict_plan* plan, kvevict_operation operation,
+    const kvevict_plan* plan, kvevict_operation operation, uint32_t n_tokens,
+    size_t* out_bytes) KVEVICT_NOEXCEPT;
+
+/**
+ * The smallest workspace in which an operation runs.
+ *
+ * On the CPU scoring then computes most products of queries and keys twice and
+ * takes 1.8 times as long, 1.4 times with half of the best size. At 131,072
+ * tokens, 32 window rows, 4 query heads per KV head and a head size of 128 the
+ * least is 3.3 MiB per thread, the best 67.3. An eviction also scores and selects
+ * fewer layers at once, down to one; with scope MODEL always all.
+ *
+ * @param[in]  plan       Non-NULL.
+ * @param[in]  operation  Which.
+ * @param[in]  n_tokens   As for kvevict_plan_workspace_bytes().
+ * @param[out] out_bytes  Bytes; 0 means that NULL may be passed as workspace.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_plan_least_workspace_bytes(
+    const kvevict_plan* plan, kvevict_operation operation, uint32_t n_tokens,
     size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /**
@@ -1031,7 +1055,8 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
  * @param[out] scores    [n_kv_heads, n_tokens] f32; higher keeps. Tokens of a
  *                       kept window get +infinity.
  * @param[in]  scores_len  = n_kv_heads * n_tokens.
- * @param[in]  workspace   kvevict_plan_workspace_bytes() for SCORE_WINDOW.
+ * @param[in]  workspace   For SCORE_WINDOW, see kvevict_plan_workspace_bytes().
+ * @param[in]  workspace_bytes  Its size, at least the least for n_tokens.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read; on CUDA
  *         elements that are not aligned to their size).
@@ -1063,7 +1088,8 @@ KVEVICT_API kvevict_status kvevict_score_window(
  * @param[out] keep        [n_kv_heads, n_keep] i32 slots, ascending per head;
  *                         scopes LAYER and MODEL: [1, n_keep].
  * @param[in]  keep_capacity  Elements of keep; at least lists * n_keep.
- * @param[in]  workspace   kvevict_plan_workspace_bytes() for SELECT.
+ * @param[in]  workspace   For SELECT, see kvevict_plan_workspace_bytes().
+ * @param[in]  workspace_bytes  Its size, at least the least for n_tokens.
  * @param[out] out_n_keep  Tokens kept per list; known at once on CUDA too.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. when the budget is
  *         less than what must stay. Threads: safe for distinct workspaces.
@@ -1428,7 +1454,9 @@ typedef struct kvevict_evict_report {
  *                        multiple of a view's alignment.
  * @param[in]  views_len  = n_layers.
  * @param[in]  options    NULL for none.
- * @param[in]  workspace  kvevict_plan_workspace_bytes() for EVICT.
+ * @param[in]  workspace  For EVICT, see kvevict_plan_workspace_bytes().
+ * @param[in]  workspace_bytes  Its size, at least the least for the longest
+ *                        layer.
  * @param[out] report     NULL, or report->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
  *         planes that the geometry has, too few observed queries, a budget smaller than what must stay, layers of

@@ -74,7 +74,7 @@ static void CreateHandles(test_model* model) {
   EXPECT_OK(kvevict_sequence_create(model->plan, &model->sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(model->sequence, NULL, 0));
   EXPECT_OK(kvevict_plan_workspace_bytes(model->plan, KVEVICT_OPERATION_EVICT,
-                                         &model->workspace_bytes));
+                                         0, &model->workspace_bytes));
   const size_t rounded = (model->workspace_bytes + kGuardBytes + kAlignment) /
                          kAlignment * kAlignment;
   model->workspace = aligned_alloc(kAlignment, rounded);

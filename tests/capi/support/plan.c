@@ -26,7 +26,7 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
   EXPECT_OK(kvevict_context_create(&options, &p->context));
   EXPECT_OK(kvevict_plan_create(p->context, geometry, &p->policy, &p->plan));
   EXPECT_OK(
-      kvevict_plan_workspace_bytes(p->plan, operation, &p->workspace_bytes));
+      kvevict_plan_workspace_bytes(p->plan, operation, 0, &p->workspace_bytes));
   if (p->workspace_bytes > 0) {
     p->workspace = aligned_alloc(
         kAlignment, (p->workspace_bytes + kGuardBytes + kAlignment - 1) /
@@ -35,6 +35,20 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
     test_plan_poison(p, 0xFF); /* every float a NaN */
   }
   return p;
+}
+
+size_t test_least_workspace(const kvevict_plan* plan,
+                            kvevict_operation operation, uint32_t n_tokens) {
+  size_t bytes = 0;
+  EXPECT_OK(
+      kvevict_plan_least_workspace_bytes(plan, operation, n_tokens, &bytes));
+  return bytes;
+}
+
+void test_plan_shrink(test_plan* plan, size_t workspace_bytes) {
+  plan->workspace_bytes = workspace_bytes;
+  memset((char*)plan->workspace + workspace_bytes, TEST_GUARD, kGuardBytes);
+  test_plan_poison(plan, 0xFF);
 }
 
 void test_plan_poison(test_plan* plan, int byte) {

@@ -15,6 +15,10 @@ typedef struct test_plan {
   size_t workspace_bytes;
 } test_plan;
 
+/* kvevict_plan_least_workspace_bytes(). */
+size_t test_least_workspace(const kvevict_plan* plan,
+                            kvevict_operation operation, uint32_t n_tokens);
+
 /* n_threads > 1: with the shuffling runner. */
 test_plan* test_plan_create(const char* policy,
                             const kvevict_geometry* geometry,
@@ -25,6 +29,9 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
                                 const kvevict_geometry* geometry,
                                 kvevict_operation operation,
                                 uint32_t n_threads);
+
+/* Makes a smaller workspace of it, guard bytes behind. */
+void test_plan_shrink(test_plan* plan, size_t workspace_bytes);
 
 /* Fills the workspace with a byte. */
 void test_plan_poison(test_plan* plan, int byte);

@@ -40,7 +40,7 @@ int main(void) {
       kvevict_policy_parse("custom:budget=4,sink=1,recent=1,keep_window=no",
                            &policy) ||
       kvevict_plan_create(context, &geometry, &policy, &plan) ||
-      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT,
+      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT, 0,
                                    &workspace_bytes)) {
     return fail("setting up");
   }

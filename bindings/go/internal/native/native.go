@@ -84,7 +84,8 @@ extern uintptr_t _wrap_kvevict_geometry_init_kvevict(swig_voidp arg1, swig_type_
 extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4);
 extern void _wrap_kvevict_plan_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_context_prepare_kvevict(uintptr_t arg1, uintptr_t arg2);
-extern uintptr_t _wrap_kvevict_plan_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_plan_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, int arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_plan_least_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_plan_query_memory_bytes_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_12 arg4);
 extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
@@ -491,12 +492,29 @@ func Kvevict_context_prepare(arg1 uintptr, arg2 uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_plan_workspace_bytes(arg1 uintptr, arg2 int32, arg3 *uint64) (_swig_ret error) {
+func Kvevict_plan_workspace_bytes(arg1 uintptr, arg2 int32, arg3 uint32, arg4 *uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_plan_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_plan_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_plan_least_workspace_bytes(arg1 uintptr, arg2 int32, arg3 uint32, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_plan_least_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

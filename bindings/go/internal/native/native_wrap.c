@@ -593,18 +593,39 @@ intgo _wrap_kvevict_context_prepare_kvevict(kvevict_context *_swig_go_0, kvevict
 }
 
 
-intgo _wrap_kvevict_plan_workspace_bytes_kvevict(kvevict_plan *_swig_go_0, intgo _swig_go_1, long long *_swig_go_2) {
+intgo _wrap_kvevict_plan_workspace_bytes_kvevict(kvevict_plan *_swig_go_0, intgo _swig_go_1, int _swig_go_2, long long *_swig_go_3) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_operation arg2 ;
-  size_t *arg3 = (size_t *) 0 ;
+  uint32_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
   arg2 = (kvevict_operation)_swig_go_1;
-  arg3 = (size_t *)_swig_go_2;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_plan_workspace_bytes((struct kvevict_plan const *)arg1,arg2,arg3);
+  result = (kvevict_status)kvevict_plan_workspace_bytes((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_plan_least_workspace_bytes_kvevict(kvevict_plan *_swig_go_0, intgo _swig_go_1, int _swig_go_2, long long *_swig_go_3) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_operation arg2 ;
+  uint32_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_operation)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_plan_least_workspace_bytes((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

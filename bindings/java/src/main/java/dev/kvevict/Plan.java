@@ -56,15 +56,44 @@ public final class Plan extends Handle {
   }
 
   /**
-   * Scratch an operation needs, on any machine and for any contents: 64-byte aligned, 256 on CUDA.
+   * Scratch in which an operation at the geometry's maxTokens is fastest, for any contents: 64-byte
+   * aligned, 256 on CUDA.
    *
    * @param operation which
    * @return bytes; 0 means that null may be passed
    */
   public long workspaceBytes(Operation operation) {
+    return workspaceBytes(operation, 0);
+  }
+
+  /**
+   * Scratch in which an operation is fastest. It runs in any size from {@link #leastWorkspaceBytes}
+   * on, with the same results.
+   *
+   * @param operation which
+   * @param nTokens the most slots that a layer will hold then; 0: maxTokens
+   * @return bytes; 0 means that null may be passed
+   */
+  public long workspaceBytes(Operation operation, int nTokens) {
     long plan = enter();
     try {
-      return Native.kvevict_plan_workspace_bytes(plan, operation.value());
+      return Native.kvevict_plan_workspace_bytes(plan, operation.value(), nTokens);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * The least scratch in which an operation runs, slower where it scores on the CPU.
+   *
+   * @param operation which
+   * @param nTokens the most slots that a layer will hold then; 0: maxTokens
+   * @return bytes; 0 means that null may be passed
+   */
+  public long leastWorkspaceBytes(Operation operation, int nTokens) {
+    long plan = enter();
+    try {
+      return Native.kvevict_plan_least_workspace_bytes(plan, operation.value(), nTokens);
     } finally {
       leave();
     }

@@ -20,6 +20,10 @@ final class DoorsTest {
       View view = Caches.view(k, Caches.random(N * ROW, 3));
       ByteBuffer workspace = plan.allocateWorkspace(Operation.SCORE_WINDOW);
       Check.equal(plan.workspaceBytes(Operation.SCORE_WINDOW), (long) workspace.remaining());
+      long least = plan.leastWorkspaceBytes(Operation.SCORE_WINDOW, 0);
+      Check.that(least <= workspace.remaining(), "the least is the most");
+      Check.that(plan.workspaceBytes(Operation.SCORE_WINDOW, 8) < workspace.remaining(),
+          "fewer tokens need as much");
 
       FloatBuffer first = Caches.floats(Caches.KVH * N);
       plan.scoreWindow(queries, null, view, N, first, workspace);

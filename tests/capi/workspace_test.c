@@ -1,0 +1,141 @@
+/* Calls run in any workspace from the least on, to the same bytes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+#include "tests/capi/support/scene.h"
+
+static size_t Best(const kvevict_plan* plan, kvevict_operation operation,
+                   uint32_t n_tokens) {
+  size_t bytes = 0;
+  EXPECT_OK(kvevict_plan_workspace_bytes(plan, operation, n_tokens, &bytes));
+  return bytes;
+}
+
+/* Scores in each size, against the best one's scores. */
+static void CheckScores(const char* target, const test_scene_spec* spec,
+                        const float* expected) {
+  test_scene* s = test_scene_create_for(target, spec, 1);
+  const size_t n_bytes = test_scene_scores_len(s) * sizeof(float);
+  const size_t best = s->plan->workspace_bytes;
+  const size_t least = test_least_workspace(
+      s->plan->plan, KVEVICT_OPERATION_SCORE_WINDOW, spec->n_tokens);
+  EXPECT(least < best, "at least %zu, at best %zu bytes", least, best);
+  for (int i = 0; i <= 8; ++i) {
+    const size_t bytes = best - (best - least) * (size_t)i / 8;
+    test_plan_shrink(s->plan, bytes);
+    float* scores = test_scene_score(s);
+    EXPECT(memcmp(scores, expected, n_bytes) == 0,
+           "%s, %u threads, %s: other scores in %zu bytes", target,
+           spec->n_threads, spec->policy, bytes);
+    free(scores);
+  }
+  test_scene_destroy(s);
+}
+
+Test(workspace, of_any_size_gives_the_same_scores) {
+  static const char* const kScoring[] = {
+      "snapkv:budget=50,window=9", "snapkv:budget=50,window=9,group=max",
+      "snapkv:budget=50,window=9,pool=max5,order=pool-reduce"};
+  const char* target = NULL;
+  for (uint32_t t = 0; (target = kvevict_simd_target_at(t)) != NULL; ++t) {
+    for (int p = 0; p < 3; ++p) {
+      test_scene_spec spec = {kScoring[p],
+                              6,
+                              2,
+                              40,
+                              700,
+                              KVEVICT_DTYPE_F32,
+                              KVEVICT_DTYPE_BF16,
+                              TEST_TOKEN_MAJOR,
+                              1,
+                              0.0f};
+      test_scene* s = test_scene_create_for(target, &spec, 1);
+      float* expected = test_scene_score(s);
+      test_scene_destroy(s);
+      CheckScores(target, &spec, expected);
+      spec.n_threads = 3;
+      CheckScores(target, &spec, expected);
+      free(expected);
+    }
+  }
+}
+
+static test_model* Model(const char* policy) {
+  test_model_spec spec = test_small_model(policy);
+  spec.n_layers = 3;
+  return test_model_create(&spec, (test_random){1});
+}
+
+Test(workspace, of_any_size_evicts_the_same) {
+  static const char* const kEvicting[] = {
+      "snapkv:budget=60,window=8",
+      "snapkv:budget=60,window=8,scope=layer",
+      "snapkv:budget=60,window=8,scope=model",
+      "snapkv:budget=60,window=8,pool=max5,order=pool-reduce",
+      "pyramidkv:budget=40,window=8",
+      "random:budget=60",
+      "streaming-llm:budget=60"};
+  for (int p = 0; p < 7; ++p) {
+    test_model* expected = Model(kEvicting[p]);
+    test_model_step(expected, 100);
+    EXPECT_OK(test_model_evict(expected, NULL, NULL));
+    const size_t least =
+        test_least_workspace(expected->plan, KVEVICT_OPERATION_EVICT, 100);
+    const size_t best = expected->workspace_bytes;
+    for (int i = 0; i <= 4; ++i) {
+      test_model* m = Model(kEvicting[p]);
+      m->workspace_bytes = least + (best - least) * (size_t)i / 4;
+      test_model_step(m, 100);
+      EXPECT_OK(test_model_evict(m, NULL, NULL));
+      test_expect_same_tokens(expected, m, kEvicting[p]);
+      test_model_check(m, kEvicting[p]);
+      test_model_destroy(m);
+    }
+    test_model_destroy(expected);
+  }
+}
+
+Test(workspace, of_less_than_the_least_is_refused_with_both_numbers) {
+  test_model* m = Model("snapkv:budget=60,window=8");
+  char least[32], best[32];
+  test_model_step(m, 80);
+  const size_t bytes =
+      test_least_workspace(m->plan, KVEVICT_OPERATION_EVICT, 80);
+  snprintf(least, sizeof least, "< %zu", bytes);
+  snprintf(best, sizeof best, "best are %zu",
+           Best(m->plan, KVEVICT_OPERATION_EVICT, 80));
+  m->workspace_bytes = bytes - 1;
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "workspace_bytes", least,
+                 best);
+  m->workspace_bytes = bytes; /* less than 100 tokens would need */
+  cr_assert(bytes <
+            test_least_workspace(m->plan, KVEVICT_OPERATION_EVICT, 100));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_destroy(m);
+}
+
+Test(workspace, of_long_contexts_is_at_least_under_8_mib_per_thread) {
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = geometry.n_q_heads = 32;
+  geometry.n_kv_heads = 8;
+  geometry.k_head_dim = geometry.v_head_dim = 128;
+  geometry.max_tokens = 131072;
+  for (uint32_t n_threads = 1; n_threads <= 8; n_threads *= 8) {
+    test_plan* p = test_plan_create("snapkv:budget=2048,window=32", &geometry,
+                                    KVEVICT_OPERATION_SELECT, n_threads);
+    const size_t of_threads = (size_t)n_threads * (8 << 20);
+    size_t bytes =
+        test_least_workspace(p->plan, KVEVICT_OPERATION_SCORE_WINDOW, 0);
+    EXPECT(bytes < of_threads, "%u threads: %zu bytes", n_threads, bytes);
+    const size_t of_layer = (size_t)8 * 131072 * sizeof(float);
+    const size_t keep_lists = (size_t)32 * 8 * 2048 * sizeof(int32_t);
+    bytes = test_least_workspace(p->plan, KVEVICT_OPERATION_EVICT, 0);
+    EXPECT(bytes < of_threads + of_layer + keep_lists,
+           "an eviction on %u threads: %zu bytes", n_threads, bytes);
+    test_plan_destroy(p);
+  }
+}
