@@ -5,104 +5,193 @@
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
 
+namespace {
+
+// The moves of a call and what they point to.
+struct CopiedMoves {
+  Move moves[kMaxMoves];
+  size_t n = 0;
+
+  std::span<const Move> all() const { return {moves, n}; }
+};
+
+Status CopyMove(const kvevict_move* in, Move* out) {
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  KV_RETURN_IF_ERROR(CopyIn("move", in, &move));
+  out->n_tokens = move.n_tokens;
+  out->view = KVEVICT_VIEW_INIT;
+  out->keep = KVEVICT_KEEP_LISTS_INIT;
+  KV_RETURN_IF_ERROR(CopyIn("view", move.view, &out->view));
+  return CopyIn("keep", move.keep, &out->keep);
+}
+
+Status CopyMoves(const kvevict_move* moves, size_t moves_len,
+                 CopiedMoves* out) {
+  KV_RETURN_IF_ERROR(CheckArray("moves", moves, moves_len));
+  if (moves_len > kMaxMoves) {
+    return InvalidArgument("moves_len %zu > %zu", moves_len, kMaxMoves);
+  }
+  out->n = moves_len;
+  return ForEachStruct("moves", moves, moves_len,
+                       [&](size_t i, const kvevict_move* move) {
+                         return CopyMove(move, &out->moves[i]);
+                       });
+}
+
+}  // namespace
+
 extern "C" {
 
-kvevict_status kvevict_score_window(const kvevict_plan* plan,
-                                    const kvevict_plane* queries,
-                                    const kvevict_plane* row_lse,
-                                    const kvevict_view* view, uint32_t n_tokens,
-                                    float* scores, size_t scores_len,
-                                    void* workspace, size_t workspace_bytes,
-                                    kvevict_stream stream) noexcept {
+// ---- score ----
+
+kvevict_status kvevict_score_inputs_init(kvevict_score_inputs* out,
+                                         size_t struct_size) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
-    KV_RETURN_IF_ERROR(CheckNotNull("queries", queries));
-    kvevict_view v = KVEVICT_VIEW_INIT;
-    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
-    KV_RETURN_IF_ERROR(CheckArray("scores", scores, scores_len));
-    return ScoreWindow(Core(plan), *queries, row_lse, v, n_tokens,
-                       {scores, scores_len}, workspace, workspace_bytes,
-                       stream);
+    const kvevict_score_inputs defaults = KVEVICT_SCORE_INPUTS_INIT;
+    return InitStruct(defaults, out, struct_size);
   });
 }
 
-kvevict_status kvevict_select(const kvevict_plan* plan, uint32_t layer,
-                              const float* scores, size_t scores_len,
-                              uint32_t n_tokens, const int32_t* protected_slots,
-                              size_t protected_slots_len, int32_t* keep,
-                              size_t keep_capacity, void* workspace,
-                              size_t workspace_bytes, uint32_t* out_n_keep,
-                              kvevict_stream stream) noexcept {
+kvevict_status kvevict_score(const kvevict_plan* plan,
+                             const kvevict_score_inputs* inputs, float* scores,
+                             size_t scores_len, void* workspace,
+                             size_t workspace_bytes,
+                             kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    kvevict_score_inputs i = KVEVICT_SCORE_INPUTS_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("inputs", inputs, &i));
+    kvevict_view v = KVEVICT_VIEW_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("view", i.view, &v));
     KV_RETURN_IF_ERROR(CheckArray("scores", scores, scores_len));
-    KV_RETURN_IF_ERROR(
-        CheckArray("protected_slots", protected_slots, protected_slots_len));
-    KV_RETURN_IF_ERROR(CheckNotNull("keep", keep));
-    KV_RETURN_IF_ERROR(CheckNotNull("out_n_keep", out_n_keep));
-    return Select(Core(plan), layer, {scores, scores_len}, n_tokens,
-                  {protected_slots, protected_slots_len}, {keep, keep_capacity},
-                  workspace, workspace_bytes, out_n_keep, stream);
+    return Score(Core(plan), i, v, {scores, scores_len},
+                 {workspace, workspace_bytes, stream});
+  });
+}
+
+// ---- select ----
+
+kvevict_status kvevict_keep_lists_init(kvevict_keep_lists* out,
+                                       size_t struct_size) noexcept {
+  return Guard([&] {
+    const kvevict_keep_lists defaults = KVEVICT_KEEP_LISTS_INIT;
+    return InitStruct(defaults, out, struct_size);
+  });
+}
+
+kvevict_status kvevict_select_options_init(kvevict_select_options* out,
+                                           size_t struct_size) noexcept {
+  return Guard([&] {
+    const kvevict_select_options defaults = KVEVICT_SELECT_OPTIONS_INIT;
+    return InitStruct(defaults, out, struct_size);
+  });
+}
+
+kvevict_status kvevict_select(const kvevict_context* context,
+                              const kvevict_select_options* options,
+                              const kvevict_keep_lists* keep, void* workspace,
+                              size_t workspace_bytes,
+                              kvevict_stream stream) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
+    kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("keep", keep, &k));
+    KV_RETURN_IF_ERROR(CheckArray("scores", o.scores, o.scores_len));
+    KV_RETURN_IF_ERROR(CheckArray("protected_slots", o.protected_slots,
+                                  o.protected_slots_len));
+    return Select(Core(context), o, k, {workspace, workspace_bytes, stream});
+  });
+}
+
+kvevict_status kvevict_select_workspace_bytes(const kvevict_context* context,
+                                              uint32_t n_tokens,
+                                              uint32_t n_lists,
+                                              size_t* out_bytes) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+    return SelectWorkspaceBytes(Core(context), n_tokens, n_lists, out_bytes);
+  });
+}
+
+kvevict_status kvevict_plan_selection(const kvevict_plan* plan, uint32_t layer,
+                                      uint32_t n_tokens,
+                                      kvevict_select_options* options,
+                                      kvevict_keep_lists* keep) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    KV_RETURN_IF_ERROR(CheckOut("options", options));
+    KV_RETURN_IF_ERROR(CheckOut("keep", keep));
+    kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
+    kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
+    KV_RETURN_IF_ERROR(PlanSelection(Core(plan), layer, n_tokens, &o, &k));
+    CopyOut(o, options);
+    CopyOut(k, keep);
+    return Status();
+  });
+}
+
+// ---- compact, reorder ----
+
+kvevict_status kvevict_move_init(kvevict_move* out,
+                                 size_t struct_size) noexcept {
+  return Guard([&] {
+    const kvevict_move defaults = KVEVICT_MOVE_INIT;
+    return InitStruct(defaults, out, struct_size);
   });
 }
 
 kvevict_status kvevict_compact(const kvevict_context* context,
-                               const kvevict_view* view, uint32_t n_tokens,
-                               const int32_t* keep, size_t keep_len,
-                               uint32_t n_keep_lists, void* workspace,
-                               size_t workspace_bytes,
+                               const kvevict_move* moves, size_t moves_len,
+                               void* workspace, size_t workspace_bytes,
                                kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    kvevict_view v = KVEVICT_VIEW_INIT;
-    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
-    KV_RETURN_IF_ERROR(CheckArray("keep", keep, keep_len));
-    return Compact(Core(context), v, n_tokens, {keep, keep_len}, n_keep_lists,
-                   workspace, workspace_bytes, stream);
+    CopiedMoves copied;
+    KV_RETURN_IF_ERROR(CopyMoves(moves, moves_len, &copied));
+    return Compact(Core(context), copied.all(),
+                   {workspace, workspace_bytes, stream});
   });
 }
 
 kvevict_status kvevict_compact_workspace_bytes(const kvevict_context* context,
-                                               const kvevict_view* view,
-                                               uint32_t n_keep,
+                                               const kvevict_move* moves,
+                                               size_t moves_len,
                                                size_t* out_bytes) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    kvevict_view v = KVEVICT_VIEW_INIT;
-    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
     KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
-    return CompactWorkspaceBytes(Core(context), v, n_keep, out_bytes);
+    CopiedMoves copied;
+    KV_RETURN_IF_ERROR(CopyMoves(moves, moves_len, &copied));
+    return CompactWorkspaceBytes(Core(context), copied.all(), out_bytes);
   });
 }
 
 kvevict_status kvevict_reorder(const kvevict_context* context,
-                               const kvevict_view* view, uint32_t n_tokens,
-                               const int32_t* slots, size_t slots_len,
-                               uint32_t n_slot_lists, void* workspace,
-                               size_t workspace_bytes,
+                               const kvevict_move* moves, size_t moves_len,
+                               void* workspace, size_t workspace_bytes,
                                kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    kvevict_view v = KVEVICT_VIEW_INIT;
-    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
-    KV_RETURN_IF_ERROR(CheckArray("slots", slots, slots_len));
-    return Reorder(Core(context), v, n_tokens, {slots, slots_len}, n_slot_lists,
-                   workspace, workspace_bytes, stream);
+    CopiedMoves copied;
+    KV_RETURN_IF_ERROR(CopyMoves(moves, moves_len, &copied));
+    return Reorder(Core(context), copied.all(),
+                   {workspace, workspace_bytes, stream});
   });
 }
 
 kvevict_status kvevict_reorder_workspace_bytes(const kvevict_context* context,
-                                               const kvevict_view* view,
-                                               uint32_t n_slots,
-                                               uint32_t n_slot_lists,
+                                               const kvevict_move* moves,
+                                               size_t moves_len,
                                                size_t* out_bytes) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    kvevict_view v = KVEVICT_VIEW_INIT;
-    KV_RETURN_IF_ERROR(CopyIn("view", view, &v));
     KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
-    return ReorderWorkspaceBytes(Core(context), v, n_slots, n_slot_lists,
-                                 out_bytes);
+    CopiedMoves copied;
+    KV_RETURN_IF_ERROR(CopyMoves(moves, moves_len, &copied));
+    return ReorderWorkspaceBytes(Core(context), copied.all(), out_bytes);
   });
 }
 

@@ -92,6 +92,32 @@ Status CopyIn(const char* name, const T* in, T* out) {
   return Status();
 }
 
+// Calls visit(i, struct) for an array of structs, which are as far apart as the
+// first one says it is wide.
+template <typename T, typename Visit>
+Status ForEachStruct(const char* name, const T* first, size_t n,
+                     const Visit& visit) {
+  if (n == 0) return Status();
+  const size_t stride = first->struct_size;
+  if (stride % alignof(T) != 0) {
+    return InvalidArgument(
+        "%s[0].struct_size %zu is not a multiple of %zu, their alignment", name,
+        stride, alignof(T));
+  }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(first);
+  for (size_t i = 0; i < n; ++i) {
+    const auto* in = reinterpret_cast<const T*>(bytes + i * stride);
+    if (in->struct_size != stride) {
+      return InvalidArgument("%s[%zu].struct_size %u is not %s[0]'s %zu", name,
+                             i, in->struct_size, name, stride);
+    }
+    if (Status status = visit(i, in); !status.ok()) {
+      return Prefixed(status, "%s[%zu]: ", name, i);
+    }
+  }
+  return Status();
+}
+
 template <typename T>
 Status CheckOut(const char* name, const T* out) {
   KV_RETURN_IF_ERROR(CheckNotNull(name, out));

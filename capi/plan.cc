@@ -21,8 +21,7 @@ Status FindWorkspace(const kvevict_plan* plan, kvevict_operation operation,
   }
   switch (operation) {
     case KVEVICT_OPERATION_EVICT:
-    case KVEVICT_OPERATION_SCORE_WINDOW:
-    case KVEVICT_OPERATION_SELECT:
+    case KVEVICT_OPERATION_SCORE:
       *needs = Core(plan).WorkspaceFor(operation,
                                        n_tokens == 0 ? max_tokens : n_tokens);
       return Status();
@@ -43,9 +42,18 @@ kvevict_status kvevict_geometry_init(kvevict_geometry* out,
   });
 }
 
+kvevict_status kvevict_plan_options_init(kvevict_plan_options* out,
+                                         size_t struct_size) noexcept {
+  return Guard([&] {
+    const kvevict_plan_options defaults = KVEVICT_PLAN_OPTIONS_INIT;
+    return InitStruct(defaults, out, struct_size);
+  });
+}
+
 kvevict_status kvevict_plan_create(const kvevict_context* context,
                                    const kvevict_geometry* geometry,
                                    const kvevict_policy* policy,
+                                   const kvevict_plan_options* options,
                                    kvevict_plan** out_plan) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
@@ -55,7 +63,9 @@ kvevict_status kvevict_plan_create(const kvevict_context* context,
     KV_RETURN_IF_ERROR(CopyIn("geometry", geometry, &g));
     KV_RETURN_IF_ERROR(CopyIn(policy, &p));
     Plan* plan = nullptr;
-    KV_RETURN_IF_ERROR(Plan::Create(Core(context), g, p, &plan));
+    kvevict_plan_options o = KVEVICT_PLAN_OPTIONS_INIT;
+    if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
+    KV_RETURN_IF_ERROR(Plan::Create(Core(context), g, p, o, &plan));
     *out_plan = reinterpret_cast<kvevict_plan*>(plan);
     return Status();
   });
@@ -120,9 +130,9 @@ kvevict_status kvevict_plan_layer_budgets(const kvevict_plan* plan,
       return InvalidArgument("n_tokens %u is not in [1, %d]", n_tokens,
                              INT32_MAX);
     }
-    return LayerBudgets(Core(plan).policy(),
-                        std::min(n_tokens, Core(plan).geometry().max_tokens),
-                        {budgets, budgets_len});
+    return Core(plan).LayerBudgets(
+        std::min(n_tokens, Core(plan).geometry().max_tokens),
+        {budgets, budgets_len});
   });
 }
 

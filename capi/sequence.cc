@@ -36,30 +36,22 @@ Status CheckLayerCount(const Sequence& sequence, const char* name,
   return CheckNotNull(name, array);
 }
 
-// Views are as far apart as the caller's struct is wide.
 Status CopyViews(const Sequence& sequence, const kvevict_view* views,
                  size_t views_len) {
   KV_RETURN_IF_ERROR(CheckLayerCount(sequence, "views", views, views_len));
-  const size_t stride = views->struct_size;
-  if (stride % alignof(kvevict_view) != 0) {
-    return InvalidArgument(
-        "views[0].struct_size %zu is not a multiple of %zu, the alignment of a "
-        "view",
-        stride, alignof(kvevict_view));
-  }
-  const auto* bytes = reinterpret_cast<const uint8_t*>(views);
-  for (size_t l = 0; l < views_len; ++l) {
-    const auto* in = reinterpret_cast<const kvevict_view*>(bytes + l * stride);
-    if (in->struct_size != stride) {
-      return InvalidArgument("views[%zu].struct_size %u is not views[0]'s %zu",
-                             l, in->struct_size, stride);
-    }
-    kvevict_view& view = sequence.views()[l];
-    view = KVEVICT_VIEW_INIT;
-    if (Status status = CopyIn("view", in, &view); !status.ok()) {
-      return Prefixed(status, "views[%zu]: ", l);
-    }
-  }
+  return ForEachStruct("views", views, views_len,
+                       [&](size_t l, const kvevict_view* in) {
+                         kvevict_view& view = sequence.views()[l];
+                         view = KVEVICT_VIEW_INIT;
+                         return CopyIn("view", in, &view);
+                       });
+}
+
+// What the caller wants in a report.
+Status CopyReport(const kvevict_evict_report* in, kvevict_evict_report* out) {
+  KV_RETURN_IF_ERROR(CheckOut("report", in));
+  const uint32_t size = in->struct_size;
+  std::memcpy(out, in, std::min<size_t>(size, sizeof(*out)));
   return Status();
 }
 
@@ -198,8 +190,8 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
     KV_RETURN_IF_ERROR(CopyViews(Core(sequence), views, views_len));
     kvevict_evict_options o = KVEVICT_EVICT_OPTIONS_INIT;
     if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
-    if (report != nullptr) KV_RETURN_IF_ERROR(CheckOut("report", report));
-    kvevict_evict_report filled{};
+    kvevict_evict_report filled = KVEVICT_EVICT_REPORT_INIT;
+    if (report != nullptr) KV_RETURN_IF_ERROR(CopyReport(report, &filled));
     KV_RETURN_IF_ERROR(
         Evict(&Core(sequence), o, workspace, workspace_bytes, &filled));
     if (report != nullptr) CopyOut(filled, report);
@@ -214,11 +206,12 @@ kvevict_status kvevict_sequence_memory_of(
     KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, 0, "out", out));
     KV_RETURN_IF_ERROR(CheckOut("out", out));
     const Sequence& s = Core(sequence);
-    const SlotPositions positions = s.DevicePositions(layer);
+    const SlotPositions positions = s.slots().DevicePositions(layer);
     kvevict_sequence_memory memory{};
-    memory.lengths = reinterpret_cast<uintptr_t>(s.lengths());
+    memory.lengths = reinterpret_cast<uintptr_t>(s.slots().lengths());
     memory.positions = reinterpret_cast<uintptr_t>(positions.kept);
-    memory.n_listed = positions.n_kept;
+    memory.listed_counts = reinterpret_cast<uintptr_t>(positions.n_kept.each);
+    memory.n_listed = positions.n_kept.most;
     memory.n_lists = s.plan().n_lists();
     CopyOut(memory, out);
     return Status();
@@ -226,12 +219,12 @@ kvevict_status kvevict_sequence_memory_of(
 }
 
 kvevict_status kvevict_sequence_stored_length(const kvevict_sequence* sequence,
-                                              uint32_t layer,
+                                              uint32_t layer, uint32_t kv_head,
                                               uint32_t* out_length) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(
-        CheckQuestion(sequence, layer, 0, "out_length", out_length));
-    *out_length = Core(sequence).slots(layer).stored;
+        CheckQuestion(sequence, layer, kv_head, "out_length", out_length));
+    *out_length = Core(sequence).Stored(layer, kv_head);
     return Status();
   });
 }
@@ -252,9 +245,9 @@ kvevict_status kvevict_sequence_position_of_slot(
     KV_RETURN_IF_ERROR(
         CheckQuestion(sequence, layer, kv_head, "out_position", out_position));
     const Sequence& s = Core(sequence);
-    if (slot >= s.slots(layer).stored) {
-      return InvalidArgument("slot %u >= stored length %u", slot,
-                             s.slots(layer).stored);
+    const uint32_t stored = s.Stored(layer, kv_head);
+    if (slot >= stored) {
+      return InvalidArgument("slot %u >= stored length %u", slot, stored);
     }
     SlotPositions positions;
     KV_RETURN_IF_ERROR(s.HostPositions(layer, &positions));
@@ -278,7 +271,7 @@ kvevict_status kvevict_sequence_slot_of_position(
     KV_RETURN_IF_ERROR(s.HostPositions(layer, &positions));
     *out_slot = static_cast<int32_t>(
         positions.SlotOf(s.ListOf(kv_head), static_cast<int32_t>(position),
-                         s.slots(layer).stored));
+                         s.Stored(layer, kv_head)));
     return Status();
   });
 }
@@ -291,7 +284,7 @@ kvevict_status kvevict_sequence_keep_positions(
     KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, kv_head,
                                      "out_positions_len", out_positions_len));
     const Sequence& s = Core(sequence);
-    const uint32_t stored = s.slots(layer).stored;
+    const uint32_t stored = s.Stored(layer, kv_head);
     if (positions_capacity < stored) {
       return InvalidArgument("positions_capacity %zu < stored length %u",
                              positions_capacity, stored);

@@ -54,12 +54,12 @@ struct ObserveArgs {
 
 struct ScoreJob {
   uint32_t layer = 0;
-  uint32_t n_tokens = 0;               // slots held
+  ListCounts tokens;                   // slots held, per KV head
   const kvevict_view* view = nullptr;  // where the signal reads keys
   QueryRows queries;                   // where it reads queries
   SlotPositions slots;
-  float* rows = nullptr;  // out: [ScoreArgs::n_rows, n_tokens]
-  // The caller's scores, [n_kv_heads, n_tokens] with a stride in elements.
+  float* rows = nullptr;  // out: [ScoreArgs::n_rows, tokens.most]
+  // The caller's scores, [n_kv_heads, tokens.most] with a stride in elements.
   const float* caller = nullptr;
   uint64_t caller_head_stride = 0;
 };
@@ -81,9 +81,9 @@ struct ScoreArgs {
 };
 
 struct ShapeJob {
-  uint32_t n_tokens = 0;
-  float* rows = nullptr;  // [n_kv_heads * n_terms, n_tokens]; may be written to
-  float* scores = nullptr;  // out: [n_kv_heads, n_tokens]; may be `rows`
+  ListCounts tokens;      // per KV head
+  float* rows = nullptr;  // [n_kv_heads * n_terms, tokens.most]; is written to
+  float* scores = nullptr;  // out: [n_kv_heads, tokens.most]; may be `rows`
 };
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
@@ -117,11 +117,11 @@ struct Forced {
 };
 
 struct SelectJob {
-  uint32_t n_tokens = 0;
-  const float* scores =
-      nullptr;               // [n_lists, n_tokens]; NULL: nothing is ranked
-  uint32_t* keys = nullptr;  // scratch, [n_lists, n_tokens]; may be the scores
-  KeepLists keep;            // out: ascending
+  ListCounts tokens;  // per list
+  // [n_lists, tokens.most]; NULL: nothing is ranked
+  const float* scores = nullptr;
+  uint32_t* keys = nullptr;  // scratch, likewise; may be the scores
+  KeepLists keep;            // out: ascending; count.Of(i) <= tokens.Of(i)
   SlotPositions slots;
 };
 
@@ -136,7 +136,7 @@ struct SelectArgs {
 
 struct MoveJob {
   const kvevict_view* view = nullptr;
-  uint32_t n_tokens = 0;
+  uint32_t n_tokens = 0;  // of any head, the most
   KeepLists keep;
   // Bit i: companion i is another layer's too, whose job it is.
   uint64_t shared_companions = 0;
@@ -145,8 +145,7 @@ struct MoveJob {
 // Moves the kept rows of each job's view down to slots [0, count).
 struct CompactArgs {
   Jobs<MoveJob> jobs;
-  // For a single job Backend::compact_view_scratch_bytes() are enough; it works
-  // with less too, maybe slower.
+  // Backend::compact_scratch_bytes(); it works with less too, maybe slower.
   std::span<uint8_t> scratch;
 };
 
@@ -159,8 +158,8 @@ struct ReorderArgs {
 
 struct MapJob {
   SlotPositions slots;     // before
-  KeepLists keep;          // slots NULL: the first `count` of every list
-  int32_t* out = nullptr;  // [n_lists, count], of the survivors
+  KeepLists keep;          // slots NULL: the first ones of every list
+  int32_t* out = nullptr;  // [n_lists, keep.count.most], of the survivors
 };
 
 // Writes the positions of the slots that jobs keep.
@@ -168,7 +167,7 @@ struct MapPositionsArgs {
   Jobs<MapJob> jobs;
 };
 
-// {stored, logical} of every layer, u32 [n_layers, 2].
+// {stored, logical} of every list of every layer, u32 [n_lists, 2].
 struct SetLengthsArgs {
   uint32_t* lengths;
   std::span<const uint32_t> stored;  // host memory
@@ -177,16 +176,15 @@ struct SetLengthsArgs {
 
 struct AdvanceLengthsArgs {
   uint32_t* lengths;
-  uint32_t n_layers;
+  uint32_t n_lists;
   uint32_t n_tokens;  // added to both
 };
 
-// What shares a keep list. Where nothing is ranked every head keeps the same.
-kvevict_scope EffectiveScope(const kvevict_policy& policy);
-
-// Keep lists of a layer; under scope MODEL all layers share the one list.
-uint32_t ListsPerLayer(const kvevict_geometry& geometry,
-                       const kvevict_policy& policy);
+// Counts of lists, from the host.
+struct SetCountsArgs {
+  uint32_t* counts;
+  std::span<const uint32_t> values;  // host memory
+};
 
 // A CUstream; nothing on the CPU.
 using Stream = kvevict_stream;
@@ -217,10 +215,10 @@ using ScratchBytes = ScratchNeeds (*)(const Context& context,
 struct ScoreOp {
   Status (*run)(const Context& context, Stream stream, const ScoreArgs& args);
   ScratchBytes scratch_bytes;
-  // Compiles what calls with this geometry and policy launch beyond what all do;
-  // null for nothing.
+  // Compiles what calls with this geometry and policy launch beyond what all do,
+  // and for heads of unlike lengths; null for nothing.
   Status (*prepare)(const Context& context, const kvevict_geometry& geometry,
-                    const kvevict_policy& policy);
+                    const kvevict_policy& policy, bool is_ragged);
 };
 
 // Operations are queued on a stream; a failure to queue is their Status.
@@ -238,7 +236,7 @@ struct Backend {
   void (*close)(DeviceState* state);
   // Compiles what calls with this geometry and policy launch; NULL: what all do.
   Status (*prepare)(const Context& context, const kvevict_geometry* geometry,
-                    const kvevict_policy* policy);
+                    const kvevict_policy* policy, bool is_ragged);
 
   // UNSUPPORTED if the stream is captured into a graph, where an eviction by this
   // policy would have to wait or to compile.
@@ -259,10 +257,12 @@ struct Backend {
                   size_t n_bytes, void* device);
 
   ScratchBytes shape_scratch_bytes;
-  ScratchBytes select_scratch_bytes;
-  // For one job, of which only view and count of the lists matter.
-  CheckedSize (*compact_view_scratch_bytes)(const Context& context,
-                                            const MoveJob& job);
+  // For jobs with n_lists of up to n_tokens in all.
+  CheckedSize (*select_scratch_bytes)(const Context& context, uint32_t n_tokens,
+                                      uint64_t n_lists);
+  // Of jobs only view and count of the lists matter.
+  CheckedSize (*compact_scratch_bytes)(const Context& context,
+                                       Jobs<MoveJob> jobs);
   CheckedSize (*reorder_scratch_bytes)(const Context& context,
                                        const MoveJob& job);
 

@@ -7,13 +7,6 @@
 #include "core/overlap.h"
 
 namespace kvevict {
-namespace {
-
-uint64_t UsedBlocks(const kvevict_view& view, uint32_t n_tokens) {
-  return (uint64_t{n_tokens} + view.block_size - 1) / view.block_size;
-}
-
-}  // namespace
 
 NumberSet::NumberSet(const BlockNumbers& blocks, uint64_t begin) {
   std::fill(std::begin(slots_), std::end(slots_), kEmpty);
@@ -26,10 +19,10 @@ NumberSet::NumberSet(const BlockNumbers& blocks, uint64_t begin) {
   }
 }
 
-BlockNumbers::BlockNumbers(const kvevict_view& view, uint32_t n_tokens,
+BlockNumbers::BlockNumbers(const kvevict_view& view, const ListCounts& tokens,
                            int32_t lowest, int32_t highest, bool downwards)
-    : table_(view.block_table),
-      n_(UsedBlocks(view, n_tokens)),
+    : tables_(view, tokens),
+      per_table_(tables_.MostUsed()),
       sign_(downwards ? -1 : 1),
       first_(downwards ? -highest : lowest),
       last_(downwards ? -lowest : highest) {}
@@ -77,13 +70,16 @@ bool LayersOfBlocks::FindNoneTwice() const {
     for (uint32_t l = 0; l < layers_.size(); ++l) {
       const LayerCache& layer = layers_[l];
       if (!layer.knows_blocks || layer.owner != l) continue;
-      const uint64_t n = UsedBlocks(*layer.view, layer.n_tokens);
-      for (uint64_t i = 0; i < n; ++i) {
-        const int64_t place = layer.view->block_table[i] - window;
-        if (place < 0 || place >= kWindow) continue;
-        if (seen[place]) return false;
-        seen[place] = true;
-      }
+      const bool none_twice = BlockTables(*layer.view, layer.tokens)
+                                  .ForEachUsed([&](uint64_t, int32_t id) {
+                                    const int64_t place = id - window;
+                                    if (place < 0 || place >= kWindow)
+                                      return true;
+                                    if (seen[place]) return false;
+                                    seen[place] = true;
+                                    return true;
+                                  });
+      if (!none_twice) return false;
     }
   }
   return true;

@@ -5,11 +5,64 @@
 #include <cstdint>
 #include <span>
 
+#include "core/keep_lists.h"
 #include "kvevict/kvevict.h"
 
 namespace kvevict {
 
 struct LayerCache;
+
+// The block tables of a paged view: one for all KV heads, or one for each.
+class BlockTables {
+ public:
+  BlockTables() = default;
+  // tokens: per head, in host memory.
+  BlockTables(const kvevict_view& view, const ListCounts& tokens)
+      : entries_(view.block_table),
+        stride_(view.block_table_head_stride),
+        n_tables_(stride_ == 0 ? 1 : view.n_kv_heads),
+        block_size_(view.block_size),
+        tokens_(tokens) {}
+
+  uint32_t n_tables() const { return n_tables_; }
+  // Entries in use; a table for all heads serves the longest.
+  uint64_t Used(uint32_t table) const {
+    return BlocksFor(n_tables_ == 1 ? tokens_.most : tokens_.Of(table));
+  }
+  uint64_t MostUsed() const { return BlocksFor(tokens_.most); }
+  // Elements that hold all of them.
+  uint64_t ExtentOf() const { return stride_ * (n_tables_ - 1) + MostUsed(); }
+  int32_t Entry(uint32_t table, uint64_t i) const {
+    return entries_[table * stride_ + i];
+  }
+  bool SameEntries(const BlockTables& other) const {
+    return entries_ == other.entries_ && stride_ == other.stride_;
+  }
+
+  // Calls visit(place among the view's elements, id) until one says false.
+  template <typename Visit>
+  bool ForEachUsed(const Visit& visit) const {
+    for (uint32_t table = 0; table < n_tables_; ++table) {
+      const uint64_t begin = table * stride_;
+      const uint64_t end = begin + Used(table);
+      for (uint64_t i = begin; i < end; ++i) {
+        if (!visit(i, entries_[i])) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  uint64_t BlocksFor(uint32_t n_tokens) const {
+    return (uint64_t{n_tokens} + block_size_ - 1) / block_size_;
+  }
+
+  const int32_t* entries_ = nullptr;
+  uint64_t stride_ = 0;
+  uint32_t n_tables_ = 1;
+  uint32_t block_size_ = 1;
+  ListCounts tokens_;
+};
 
 // The blocks of a plane in use, numbered upwards in memory: by their ids, or where the
 // block stride is negative by minus their ids. Without blocks the one number is 0.
@@ -17,23 +70,31 @@ class BlockNumbers {
  public:
   BlockNumbers() = default;
   // Ids are in [lowest, highest].
-  BlockNumbers(const kvevict_view& view, uint32_t n_tokens, int32_t lowest,
-               int32_t highest, bool downwards);
+  BlockNumbers(const kvevict_view& view, const ListCounts& tokens,
+               int32_t lowest, int32_t highest, bool downwards);
 
   int32_t first() const { return first_; }
   int32_t last() const { return last_; }
-  uint64_t size() const { return n_; }
-  int32_t operator[](uint64_t i) const { return sign_ * table_[i]; }
+  // As many as if every head were as long as the longest: those that a shorter one
+  // lacks are the first one's again.
+  uint64_t size() const { return tables_.n_tables() * per_table_; }
+  int32_t operator[](uint64_t i) const {
+    if (tables_.n_tables() == 1) return sign_ * tables_.Entry(0, i);
+    const auto table = static_cast<uint32_t>(i / per_table_);
+    const uint64_t entry = i % per_table_;
+    if (entry >= tables_.Used(table)) return first_;
+    return sign_ * tables_.Entry(table, entry);
+  }
   bool SameTable(const BlockNumbers& other) const {
-    return table_ == other.table_ && sign_ == other.sign_;
+    return tables_.SameEntries(other.tables_) && sign_ == other.sign_;
   }
   bool SameDirection(const BlockNumbers& other) const {
     return sign_ == other.sign_;
   }
 
  private:
-  const int32_t* table_ = nullptr;
-  uint64_t n_ = 0;
+  BlockTables tables_;
+  uint64_t per_table_ = 0;
   int32_t sign_ = 1;
   int32_t first_ = 0;
   int32_t last_ = 0;

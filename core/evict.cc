@@ -5,6 +5,7 @@
 #include <limits>
 #include <new>
 
+#include "core/block_numbers.h"
 #include "core/budgets/budgets.h"
 #include "core/overlap.h"
 #include "core/policy.h"
@@ -53,12 +54,12 @@ Status FindCaches(const Sequence& sequence) {
   const bool on_host = plan.context().backend().on_host;
   const std::span<LayerCache> caches = sequence.caches();
   for (uint32_t l = 0; l < views.size(); ++l) {
-    const uint32_t n_tokens = sequence.slots(l).stored;
-    Status status = ValidateView(views[l], n_tokens, on_host);
+    const ListCounts tokens = sequence.slots().HostTokens(l);
+    Status status = ValidateView(views[l], tokens, on_host);
     if (status.ok()) status = MatchGeometry(views[l], plan.geometry());
     if (status.ok()) status = CheckComplete(views[l], plan.geometry());
     if (!status.ok()) return Prefixed(status, "views[%u]: ", l);
-    caches[l] = CacheOf(views[l], n_tokens, on_host);
+    caches[l] = CacheOf(views[l], tokens, on_host);
   }
   FindShared(caches);
   return Status();
@@ -68,7 +69,7 @@ Status FindCaches(const Sequence& sequence) {
 uint32_t LongestLayer(const Sequence& sequence) {
   uint32_t longest = 1;
   for (uint32_t l = 0; l < sequence.plan().geometry().n_layers; ++l) {
-    longest = std::max(longest, sequence.slots(l).stored);
+    longest = std::max(longest, sequence.slots()[l].stored);
   }
   return longest;
 }
@@ -79,6 +80,7 @@ class Eviction {
   Eviction(Sequence* sequence, const kvevict_evict_options& options,
            void* workspace, const EvictWorkspace& layout, uint32_t n_tokens)
       : sequence_(*sequence),
+        slots_(sequence->slots()),
         plan_(sequence->plan()),
         context_(plan_.context()),
         g_(plan_.geometry()),
@@ -96,6 +98,7 @@ class Eviction {
   void FillReport(kvevict_evict_report* report) const;
 
  private:
+  ListCounts AfterOf(const LayerEviction& layer) const;
   template <typename T>
   T* Part(size_t offset) const {
     return reinterpret_cast<T*>(workspace_ + offset);
@@ -104,7 +107,8 @@ class Eviction {
   Status FindLayers();
   Status CheckSharing() const;
   Status CheckBudgets();
-  Status FindForced(uint32_t n_context);
+  void FindCounts(uint32_t budget, LayerEviction* layer) const;
+  void FindForced();
   Status CheckForcedFit(const LayerEviction& layer) const;
   Status CheckSignal();
   Status FindCallerScores();
@@ -122,9 +126,7 @@ class Eviction {
   const LayerCache& Cache(uint32_t layer) const {
     return sequence_.caches()[layer];
   }
-  bool OneList() const {
-    return EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL;
-  }
+  bool OneList() const { return plan_.scope() == KVEVICT_SCOPE_MODEL; }
   // Nothing stands between shaping and selection, and the device has both in one.
   bool ShapesAndSelects() const {
     return context_.backend().shape_and_select != nullptr &&
@@ -134,6 +136,7 @@ class Eviction {
   }
 
   Sequence& sequence_;
+  SlotTable& slots_;
   const Plan& plan_;
   const Context& context_;
   const kvevict_geometry& g_;
@@ -171,7 +174,7 @@ Status Eviction::FindLayers() {
   for (uint32_t l = 0; l < g_.n_layers; ++l) {
     layers_[l].layer = l;
     layers_[l].owner = Cache(l).owner;
-    layers_[l].n_tokens = Cache(l).n_tokens;
+    layers_[l].n_tokens = slots_.HostTokens(l).most;
   }
   return Status();
 }
@@ -195,16 +198,16 @@ Status Eviction::CheckBudgets() {
   // A ratio is one of the context, which never exceeds what the plan is for.
   const uint32_t n_context =
       std::min(sequence_.logical_length(), g_.max_tokens);
-  const std::span<uint32_t> budgets = sequence_.counts();
+  const std::span<uint32_t> budgets = sequence_.budgets();
   if (n_context == 0) {
     std::fill(budgets.begin(), budgets.end(), 0);
   } else {
-    KV_RETURN_IF_ERROR(LayerBudgets(policy_, n_context, budgets));
+    KV_RETURN_IF_ERROR(plan_.LayerBudgets(n_context, budgets));
   }
+  FindForced();
   for (LayerEviction& layer : layers_) {
-    layer.n_keep = std::min(budgets[layer.owner], layer.n_tokens);
-    if (layer.n_keep == layer.n_tokens || layer.owner != layer.layer) continue;
-    if (!HasWork()) KV_RETURN_IF_ERROR(FindForced(n_context));
+    FindCounts(budgets[layer.owner], &layer);
+    if (!layer.loses || layer.owner != layer.layer) continue;
     KV_RETURN_IF_ERROR(CheckForcedFit(layer));
     active_ = {active_.data(), active_.size() + 1};
     active_.back() = layer;
@@ -220,36 +223,63 @@ Status Eviction::CheckBudgets() {
   return Status();
 }
 
-Status Eviction::FindForced(uint32_t n_context) {
-  kvevict_resolved_policy resolved;
-  KV_RETURN_IF_ERROR(ResolvePolicy(policy_, n_context, &resolved));
-  forced_.n_sink = resolved.n_sink;
-  forced_.n_recent = ForcedRecentTokens(policy_, resolved);
+// How many slots the layer's lists keep, and whether that is less than they hold.
+void Eviction::FindCounts(uint32_t budget, LayerEviction* layer) const {
+  const uint32_t l = layer->layer;
+  layer->n_keep = std::min(budget, layer->n_tokens);
+  layer->loses = layer->n_keep < layer->n_tokens;
+  if (!plan_.IsRagged()) return;
+  if (layer->owner != l) {  // owners come first
+    slots_.CopyCounts(layer->owner, l);
+    layer->n_keep = layers_[layer->owner].n_keep;
+    layer->loses = layers_[layer->owner].loses;
+    return;
+  }
+  const ListCounts tokens = slots_.HostTokens(l);
+  const std::span<const uint32_t> budgets = plan_.HeadBudgets(l);
+  const std::span<uint32_t> next = slots_.NextCounts(l);
+  layer->n_keep = 0;
+  layer->loses = false;
+  for (uint32_t list = 0; list < next.size(); ++list) {
+    next[list] = std::min(budgets[list], tokens.Of(list));
+    layer->n_keep = std::max(layer->n_keep, next[list]);
+    layer->loses = layer->loses || next[list] < tokens.Of(list);
+  }
+  if (!layer->loses) slots_.LeaveCounts(l);
+}
+
+void Eviction::FindForced() {
+  forced_.n_sink = policy_.n_sink;
+  forced_.n_recent = ForcedRecentTokens(policy_);
   forced_.protect = {options_.protected_positions,
                      options_.protected_positions_len};
-  return Status();
 }
 
 // What must stay has to fit the layer's budget, in every list.
 Status Eviction::CheckForcedFit(const LayerEviction& layer) const {
   const uint64_t ends = uint64_t{forced_.n_sink} + forced_.n_recent;
-  // Mostly all of them would fit, and then it does not matter which are held: a
-  // device may have to be waited for to know.
-  if (ends + forced_.protect.size() <= layer.n_keep) return Status();
-  SlotPositions positions;
-  KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &positions));
+  const ListCounts tokens = slots_.HostTokens(layer.layer);
+  const ListCounts keep = slots_.HostNext(layer.layer, layer.n_keep);
   for (uint32_t list = 0; list < plan_.n_lists(); ++list) {
+    const uint32_t n_tokens = tokens.Of(list);
+    const uint32_t n_keep = keep.Of(list);
+    if (n_keep == n_tokens) continue;
+    // Mostly all of them would fit, and then it does not matter which are held: a
+    // device may have to be waited for to know.
+    if (ends + forced_.protect.size() <= n_keep) continue;
+    SlotPositions positions;
+    KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &positions));
     const uint64_t n_protected = std::count_if(
         forced_.protect.begin(), forced_.protect.end(), [&](int32_t position) {
-          const int64_t slot = positions.SlotOf(list, position, layer.n_tokens);
+          const int64_t slot = positions.SlotOf(list, position, n_tokens);
           return slot >= forced_.n_sink &&
-                 slot < int64_t{layer.n_tokens} - forced_.n_recent;
+                 slot < int64_t{n_tokens} - forced_.n_recent;
         });
-    if (ends + n_protected > layer.n_keep) {
+    if (ends + n_protected > n_keep) {
       return InvalidArgument(
           "layer %u: budget %u < sink %u + recent %u + %llu protected "
           "positions",
-          layer.layer, layer.n_keep, forced_.n_sink, forced_.n_recent,
+          layer.layer, n_keep, forced_.n_sink, forced_.n_recent,
           static_cast<unsigned long long>(n_protected));
     }
   }
@@ -311,6 +341,9 @@ Status Eviction::FindCallerScores() {
 Status Eviction::Run() {
   LayOutScoresAndLists();
   const Backend& backend = context_.backend();
+  if (plan_.IsRagged()) {
+    KV_RETURN_IF_ERROR(slots_.SendNextCounts(sequence_.stream()));
+  }
   for (size_t i = 0; i < active_.size(); i += at_once_.size()) {
     at_once_ = active_.subspan(
         i, std::min<size_t>(layout_.n_layers, active_.size() - i));
@@ -319,7 +352,7 @@ Status Eviction::Run() {
   KV_RETURN_IF_ERROR(backend.compact(
       context_, sequence_.stream(),
       {Jobs<MoveJob>(active_, &LayerEviction::move), Scratch(layout_.scores)}));
-  return sequence_.Commit(layers_, forced_.n_recent);
+  return slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
 }
 
 Status Eviction::ChooseSlots() const {
@@ -336,37 +369,40 @@ Status Eviction::ChooseSlots() const {
 }
 
 void Eviction::LayOutScoresAndLists() {
-  const uint64_t n_rows = signal_.Ranks() ? g_.n_kv_heads : 1;
+  const uint64_t n_rows = signal_.Ranks() ? g_.n_kv_heads : plan_.n_lists();
   const bool apart = signal_.Ranks() && plan_.ShapingOf(signal_).n_terms > 1;
   float* scores = Part<float>(layout_.scores);
   float* rows = Part<float>(layout_.rows);
-  KeepLists keep{Part<int32_t>(layout_.keep), plan_.n_lists(), 0};
+  int32_t* keep_slots = Part<int32_t>(layout_.keep);
   for (size_t i = 0; i < active_.size(); ++i) {
     LayerEviction& layer = active_[i];
     const kvevict_view* view = &views_[layer.layer];
     const uint32_t n = layer.n_tokens;
-    const SlotPositions slots = sequence_.DevicePositions(layer.layer);
-    keep.count = layer.n_keep;
+    const ListCounts tokens = slots_.DeviceTokens(layer.layer);
+    const SlotPositions slots = slots_.DevicePositions(layer.layer);
+    const KeepLists keep =
+        KeepLists::Packed(keep_slots, plan_.n_lists(),
+                          slots_.DeviceNext(layer.layer, layer.n_keep));
     const size_t place = i % layout_.n_layers;
     if (place == 0) scores = Part<float>(layout_.scores);
     if (place % kMostApart == 0) rows = Part<float>(layout_.rows);
     float* const signal_rows = apart ? rows : scores;
     rows += uint64_t{g_.n_q_heads} * n;
     layer.score.layer = layer.layer;
-    layer.score.n_tokens = n;
+    layer.score.tokens = tokens;
     layer.score.view = view;
     layer.score.slots = slots;
     layer.score.rows = signal_rows;
     if (signal_.Needs(kQueries)) {
       layer.score.queries = sequence_.WindowQueries(layer.layer);
     }
-    layer.shape = {n, signal_rows, scores};
+    layer.shape = {tokens, signal_rows, scores};
     layer.reduce = {n, scores, scores};
-    layer.select = {n, signal_.Ranks() ? scores : nullptr,
+    layer.select = {tokens, signal_.Ranks() ? scores : nullptr,
                     reinterpret_cast<uint32_t*>(scores), keep, slots};
     layer.move = {view, n, keep, Cache(layer.layer).shared_companions};
     scores += n_rows * n;
-    if (!OneList()) keep.slots += uint64_t{keep.n_lists} * keep.count;
+    if (!OneList()) keep_slots += keep.n_elements();
     layers_[layer.layer] = layer;
   }
 }
@@ -413,52 +449,74 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
   const SelectJob& last = jobs[jobs.size() - 1];
   if (signal_.Ranks()) {
     const size_t n_scores =
-        last.scores - scores + uint64_t{plan_.n_lists()} * last.n_tokens;
+        last.scores - scores + uint64_t{plan_.n_lists()} * last.tokens.most;
     KV_RETURN_IF_ERROR(device.read(context_, stream, scores,
                                    n_scores * sizeof(float), copy.scores));
   }
   for (size_t i = 0; i < jobs.size(); ++i) {
     SelectJob& job = copy.jobs[i];
+    const LayerEviction& layer = at_once_[i];
     job = jobs[i];
+    job.tokens = slots_.HostTokens(layer.layer);
+    job.keep.count = slots_.HostNext(layer.layer, layer.n_keep);
     float* const row =
         copy.scores + (reinterpret_cast<const float*>(job.keys) - scores);
     job.keys = reinterpret_cast<uint32_t*>(row);
     if (job.scores != nullptr) job.scores = row;
     job.keep.slots = copy.keep + (job.keep.slots - keep);
-    KV_RETURN_IF_ERROR(sequence_.HostPositions(at_once_[i].layer, &job.slots));
+    KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &job.slots));
   }
   KV_RETURN_IF_ERROR(kCpuBackend.select(
       context_, stream,
       ArgsFor(std::span<const SelectJob>(copy.jobs).first(jobs.size()))));
-  const size_t n_keep =
-      last.keep.slots - keep + uint64_t{last.keep.n_lists} * last.keep.count;
+  const size_t n_keep = last.keep.slots - keep + last.keep.n_elements();
   return device.write(context_, stream, copy.keep, n_keep * sizeof(int32_t),
                       keep);
 }
 
 // ---- Report ----
 
-void AddLayer(const LayerCache& cache, uint64_t n_keep,
-              kvevict_evict_report* report) {
+// Of a layer that is no other's.
+void AddLayer(const LayerCache& cache, const ListCounts& before,
+              const ListCounts& after, kvevict_evict_report* report) {
   const kvevict_view& view = *cache.view;
-  const uint64_t n_tokens = cache.n_tokens;
-  const uint64_t token_bytes = TokenBytes(view, cache.shared_companions);
-  report->tokens_before += n_tokens;
-  report->tokens_after += n_keep;
-  report->bytes_before += n_tokens * token_bytes;
-  report->bytes_after += n_keep * token_bytes;
-  if (const uint64_t block = view.block_size; block > 0) {
+  const uint64_t head_bytes =
+      TokenBytes(view, cache.shared_companions) / view.n_kv_heads;
+  report->tokens_before += before.most;
+  report->tokens_after += after.most;
+  for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
+    report->bytes_before += before.Of(head) * head_bytes;
+    report->bytes_after += after.Of(head) * head_bytes;
+  }
+  if (view.block_size == 0) return;
+  const BlockTables tables_before(view, before);
+  const BlockTables tables_after(view, after);
+  for (uint32_t table = 0; table < tables_before.n_tables(); ++table) {
     report->blocks_freed +=
-        (n_tokens + block - 1) / block - (n_keep + block - 1) / block;
+        tables_before.Used(table) - tables_after.Used(table);
   }
 }
 
 void Eviction::FillReport(kvevict_evict_report* report) const {
+  const uint32_t n_lists = plan_.n_lists();
   for (const LayerEviction& layer : layers_) {
+    const ListCounts before = slots_.HostTokens(layer.layer);
+    const ListCounts after = AfterOf(layer);
+    for (uint32_t i = 0; report->list_tokens_len > 0 && i < n_lists; ++i) {
+      const size_t list = size_t{layer.layer} * n_lists + i;
+      report->list_tokens_before[list] = before.Of(i);
+      report->list_tokens_after[list] = after.Of(i);
+    }
     if (layer.owner != layer.layer) continue;
-    AddLayer(Cache(layer.layer), layer.n_keep, report);
+    AddLayer(Cache(layer.layer), before, after, report);
   }
   report->evicted = HasWork();
+}
+
+// Slots in use by each list afterwards, known to the host.
+ListCounts Eviction::AfterOf(const LayerEviction& layer) const {
+  if (!layer.loses) return slots_.HostTokens(layer.layer);
+  return slots_.HostNext(layer.layer, layer.n_keep);
 }
 
 // Policy none keeps no workspace; it only looks.
@@ -468,7 +526,30 @@ Status CheckAndReportNone(const Sequence& sequence,
   const std::span<const LayerCache> caches = sequence.caches();
   for (uint32_t l = 0; l < caches.size(); ++l) {
     const LayerCache& cache = caches[l];
-    if (cache.owner == l) AddLayer(cache, cache.n_tokens, report);
+    const ListCounts tokens = sequence.slots().HostTokens(l);
+    const size_t n_lists = report->list_tokens_len / caches.size();
+    for (size_t i = l * n_lists; i < (l + 1) * n_lists; ++i) {
+      report->list_tokens_before[i] = report->list_tokens_after[i] =
+          tokens.most;
+    }
+    if (cache.owner == l) AddLayer(cache, tokens, tokens, report);
+  }
+  return Status();
+}
+
+// Where the caller wants the lengths of lists.
+Status CheckReport(const Plan& plan, const kvevict_evict_report& report) {
+  const bool wanted = report.list_tokens_before != nullptr ||
+                      report.list_tokens_after != nullptr;
+  const size_t n = size_t{plan.geometry().n_layers} * plan.n_lists();
+  if (report.list_tokens_len != (wanted ? n : 0)) {
+    return InvalidArgument("report.list_tokens_len %zu is not %zu",
+                           report.list_tokens_len, wanted ? n : 0);
+  }
+  if (wanted && (report.list_tokens_before == nullptr ||
+                 report.list_tokens_after == nullptr)) {
+    return InvalidArgument(
+        "report.list_tokens_before and list_tokens_after: both or neither");
   }
   return Status();
 }
@@ -484,8 +565,12 @@ Status Evict(Sequence* sequence, const kvevict_evict_options& options,
       CheckWorkspace(plan.context(), workspace, workspace_bytes,
                      plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
+  KV_RETURN_IF_ERROR(CheckReport(plan, *report));
   kvevict_evict_report filled{};
   filled.struct_size = sizeof(filled);
+  filled.list_tokens_before = report->list_tokens_before;
+  filled.list_tokens_after = report->list_tokens_after;
+  filled.list_tokens_len = report->list_tokens_len;
   if (TouchesNothing(plan.policy())) {
     KV_RETURN_IF_ERROR(CheckAndReportNone(*sequence, &filled));
   } else {

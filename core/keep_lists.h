@@ -6,23 +6,47 @@
 
 namespace kvevict {
 
+// How many each list of a layer has.
+struct ListCounts {
+  uint32_t most;         // of any list
+  const uint32_t* each;  // in memory of the device; nullptr: all alike
+  uint32_t step;         // elements of `each` from list to list
+
+  // NOLINTNEXTLINE: one number is meant to do
+  ListCounts(uint32_t most = 0, const uint32_t* each = nullptr,
+             uint32_t step = 1)
+      : most(most), each(each), step(step) {}
+
+  // Where the device is the host.
+  uint32_t Of(uint32_t list) const {
+    return each == nullptr ? most : each[uint64_t{list} * step];
+  }
+};
+
 // Slots to keep of one layer, in memory of the device: a list for all KV heads, or
 // one for each.
 struct KeepLists {
-  int32_t* slots = nullptr;  // [n_lists, count]
+  int32_t* slots = nullptr;  // [n_lists, stride]
   uint32_t n_lists = 1;
-  uint32_t count = 0;
+  ListCounts count;
+  uint64_t stride = 0;  // >= count.most
 
-  int32_t* List(uint32_t list) const { return slots + uint64_t{list} * count; }
+  static KeepLists Packed(int32_t* slots, uint32_t n_lists, ListCounts count) {
+    return {slots, n_lists, count, count.most};
+  }
+  uint64_t n_elements() const { return stride * n_lists; }
+  int32_t* List(uint32_t list) const { return slots + list * stride; }
+  uint32_t IndexOf(uint32_t head) const { return n_lists == 1 ? 0 : head; }
   // The list of a KV head.
-  int32_t* ListOf(uint32_t head) const { return List(n_lists == 1 ? 0 : head); }
+  int32_t* ListOf(uint32_t head) const { return List(IndexOf(head)); }
+  uint32_t CountOf(uint32_t head) const { return count.Of(IndexOf(head)); }
 };
 
 // Which positions a layer's slots hold: those of the first n_kept are listed,
 // the rest count up. By itself: slot and position are the same.
 struct SlotPositions {
-  const int32_t* kept = nullptr;  // [n_lists, n_kept], ascending per list
-  uint32_t n_kept = 0;
+  const int32_t* kept = nullptr;  // [n_lists, n_kept.most], ascending per list
+  ListCounts n_kept;
   uint32_t n_lists = 1;
   uint32_t tail_position = 0;  // of slot n_kept
 

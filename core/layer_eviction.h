@@ -11,8 +11,9 @@ namespace kvevict {
 struct LayerEviction {
   uint32_t layer = 0;
   uint32_t owner = 0;     // the first layer with the same cache; mostly `layer`
-  uint32_t n_tokens = 0;  // slots held
-  uint32_t n_keep = 0;    // slots that survive, <= n_tokens
+  uint32_t n_tokens = 0;  // slots held; of any list, the most
+  uint32_t n_keep = 0;    // slots that survive, likewise
+  bool loses = false;     // a list keeps less than it holds
   ScoreJob score;
   ShapeJob shape;
   ReduceJob reduce;

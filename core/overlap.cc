@@ -93,7 +93,7 @@ uint64_t Magnitude(int64_t stride) {
 
 uint32_t TokensInBlock(const LayerCache& cache) {
   const uint32_t size = cache.view->block_size;
-  return size == 0 ? cache.n_tokens : std::min(cache.n_tokens, size);
+  return size == 0 ? cache.tokens.most : std::min(cache.tokens.most, size);
 }
 
 Grid::Grid(const LayerCache& cache, const kvevict_plane& plane)
@@ -106,14 +106,15 @@ Grid::Grid(const LayerCache& cache, const kvevict_plane& plane)
   Add(plane.token_stride_bytes, TokensInBlock(cache));
   MergeAxes();
   if (cache.view->block_size == 0 || !cache.knows_blocks) return;
-  blocks = BlockNumbers(*cache.view, cache.n_tokens, cache.lowest_block,
+  blocks = BlockNumbers(*cache.view, cache.tokens, cache.lowest_block,
                         cache.highest_block, plane.block_stride_bytes < 0);
   block_stride = Magnitude(plane.block_stride_bytes);
   if (blocks.first() == blocks.last()) *this = InBlock(blocks.first());
 }
 
 void Grid::Add(int64_t stride, int64_t n) {
-  if (n <= 1) return;
+  // Heads with block tables of their own may all begin where the block does.
+  if (n <= 1 || stride == 0) return;
   if (stride < 0) low += Wide{stride} * (n - 1);
   axes[n_axes++] = {Magnitude(stride), n};
 }
@@ -365,7 +366,7 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
                   const LayerCache& b, const kvevict_plane& q,
                   LayersOfBlocks* layers) {
   if (!IsPresent(p) || !IsPresent(q)) return Answer::kNo;
-  if (a.n_tokens == 0 || b.n_tokens == 0) return Answer::kNo;
+  if (a.tokens.most == 0 || b.tokens.most == 0) return Answer::kNo;
   if (IsHidden(a) || IsHidden(b)) {
     // In one block of one table the planes' places are known against each other.
     const bool same_place = IsHidden(a) && IsHidden(b) &&
@@ -379,23 +380,29 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
   return effort.spent() ? Answer::kTooLong : Answer::kYes;
 }
 
-uint64_t UsedBlocks(const LayerCache& cache) {
-  const uint32_t size = cache.view->block_size;
-  return size == 0 ? 0 : (uint64_t{cache.n_tokens} + size - 1) / size;
+bool SameLengths(const LayerCache& a, const LayerCache& b) {
+  if (a.tokens.most != b.tokens.most) return false;
+  if (a.tokens.each == nullptr && b.tokens.each == nullptr) return true;
+  for (uint32_t head = 0; head < a.view->n_kv_heads; ++head) {
+    if (a.tokens.Of(head) != b.tokens.Of(head)) return false;
+  }
+  return true;
 }
 
 // Whether equal planes of both are the same rows.
 bool SameSlots(const LayerCache& a, const LayerCache& b) {
   const kvevict_view& v = *a.view;
   const kvevict_view& w = *b.view;
-  if (a.n_tokens != b.n_tokens || v.n_kv_heads != w.n_kv_heads ||
-      v.block_size != w.block_size) {
+  if (v.n_kv_heads != w.n_kv_heads || v.block_size != w.block_size ||
+      v.block_table_head_stride != w.block_table_head_stride ||
+      !SameLengths(a, b)) {
     return false;
   }
   if (v.block_table == w.block_table) return true;
   return a.knows_blocks &&
-         std::equal(v.block_table, v.block_table + UsedBlocks(a),
-                    w.block_table);
+         BlockTables(v, a.tokens).ForEachUsed([&](uint64_t i, int32_t id) {
+           return w.block_table[i] == id;
+         });
 }
 
 bool SamePlane(const kvevict_plane& p, const kvevict_plane& q) {
@@ -443,7 +450,7 @@ bool AreInOnePool(const LayerCache& a, const LayerCache& b) {
 // [lowest, highest] they are.
 bool BlocksAreApart(const LayerCache& layer, int32_t lowest, int32_t highest) {
   LayerCache any = layer;
-  any.n_tokens = any.view->block_size;
+  any.tokens = any.view->block_size;
   any.lowest_block = lowest;
   any.highest_block = highest;
   const kvevict_view& view = *any.view;
@@ -483,16 +490,20 @@ class Pool {
 
 }  // namespace
 
-LayerCache CacheOf(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
+LayerCache CacheOf(const kvevict_view& view, const ListCounts& tokens,
+                   bool on_host) {
   LayerCache cache;
   cache.view = &view;
-  cache.n_tokens = n_tokens;
-  if (!on_host || view.block_size == 0 || n_tokens == 0) return cache;
+  cache.tokens = on_host ? tokens : ListCounts(tokens.most);
+  if (!on_host || view.block_size == 0 || tokens.most == 0) return cache;
   cache.knows_blocks = true;
-  const auto [low, high] = std::minmax_element(
-      view.block_table, view.block_table + UsedBlocks(cache));
-  cache.lowest_block = *low;
-  cache.highest_block = *high;
+  cache.lowest_block = INT32_MAX;
+  cache.highest_block = 0;
+  BlockTables(view, tokens).ForEachUsed([&](uint64_t, int32_t id) {
+    cache.lowest_block = std::min(cache.lowest_block, id);
+    cache.highest_block = std::max(cache.highest_block, id);
+    return true;
+  });
   return cache;
 }
 
@@ -524,7 +535,7 @@ Status CheckApart(std::span<const LayerCache> layers) {
     if (answer == Answer::kNo) return Status();
     return InvalidArgument(
         "views[%u].%s of %u tokens and views[%u].%s of %u tokens %s", l,
-        PlaneName(i).text, a.n_tokens, m, PlaneName(j).text, b.n_tokens,
+        PlaneName(i).text, a.tokens.most, m, PlaneName(j).text, b.tokens.most,
         answer == Answer::kYes
             ? "overlap, but are not the same"
             : "are too intricate to tell that they do not overlap");

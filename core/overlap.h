@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/keep_lists.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -12,10 +13,10 @@ namespace kvevict {
 // Of a view; what a set of them has room for.
 inline constexpr uint32_t kMaxCompanions = 64;
 
-// One layer's rows: the first n_tokens slots of a valid view.
+// One layer's rows: the first slots of a valid view.
 struct LayerCache {
   const kvevict_view* view = nullptr;
-  uint32_t n_tokens = 0;
+  ListCounts tokens;  // per KV head; `each` only where the host can read it
   // Whether the host can read the block table; then the ids of the blocks in use.
   bool knows_blocks = false;
   int32_t lowest_block = 0;
@@ -26,14 +27,16 @@ struct LayerCache {
   uint64_t shared_companions = 0;
 };
 
-LayerCache CacheOf(const kvevict_view& view, uint32_t n_tokens, bool on_host);
+LayerCache CacheOf(const kvevict_view& view, const ListCounts& tokens,
+                   bool on_host);
 
 // Sets what the layers' caches have in common: owners and shared companions.
 void FindShared(std::span<LayerCache> layers);
 
 // Checks that layers share no byte beside what FindShared() found.
 //
-// Exact, with three exceptions. A block in use counts as full. Planes whose strides
+// Exact, with three exceptions. A block in use counts as full, with rows of every
+// head; so do contiguous rows up to the longest head. Planes whose strides
 // have so little in common that it takes over 2^16 steps to tell are refused; no layout
 // of an engine comes near. And where the host cannot read block tables, planes of
 // paged caches are compared only if they have one table and one block stride, and then

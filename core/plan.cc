@@ -99,7 +99,8 @@ class Layout {
 }  // namespace
 
 Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
-                    const kvevict_policy& policy, Plan** out) {
+                    const kvevict_policy& policy,
+                    const kvevict_plan_options& options, Plan** out) {
   if (Status status = CheckGeometry(geometry); !status.ok()) {
     return Prefixed(status, "geometry: ");
   }
@@ -108,7 +109,9 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   }
   Plan* plan = NewObject<Plan>(context, context, geometry, policy);
   if (plan == nullptr) return OutOfMemory("plan: no %zu bytes", sizeof(Plan));
-  if (Status status = plan->CheckSizes(); !status.ok()) {
+  Status status = plan->CopyHeadBudgets(options);
+  if (status.ok()) status = plan->CheckSizes();
+  if (!status.ok()) {
     plan->Unref();
     return status;
   }
@@ -126,6 +129,66 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
 void Plan::Unref() const {
   if (n_refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   DeleteObject(context(), const_cast<Plan*>(this));
+}
+
+Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
+  if (options.reserved != 0) {
+    return InvalidArgument("options.reserved %u is not 0", options.reserved);
+  }
+  if (options.head_budgets == nullptr) {
+    if (options.head_budgets_len == 0) return Status();
+    return InvalidArgument("head_budgets is NULL, but head_budgets_len is %zu",
+                           options.head_budgets_len);
+  }
+  const kvevict_geometry& g = geometry_;
+  const size_t n = size_t{g.n_layers} * g.n_kv_heads;
+  if (options.head_budgets_len != n) {
+    return InvalidArgument(
+        "head_budgets_len %zu is not n_layers %u * n_kv_heads %u",
+        options.head_budgets_len, g.n_layers, g.n_kv_heads);
+  }
+  if (policy_.scope != KVEVICT_SCOPE_KV_HEAD) {
+    return InvalidArgument(
+        "head_budgets with scope %s: heads that share a keep list keep the "
+        "same",
+        policy_.scope == KVEVICT_SCOPE_LAYER ? "layer" : "model");
+  }
+  KV_RETURN_IF_ERROR(
+      head_budgets_.Allocate("budgets of the heads", CheckedSize(n)));
+  std::copy_n(options.head_budgets, n, head_budgets_.begin());
+  return Status();
+}
+
+kvevict_scope Plan::scope() const {
+  return signal().Ranks() || IsRagged() ? policy_.scope : KVEVICT_SCOPE_LAYER;
+}
+
+Status Plan::LayerBudgets(uint32_t n_context,
+                          std::span<uint32_t> budgets) const {
+  if (!IsRagged()) return kvevict::LayerBudgets(policy_, n_context, budgets);
+  for (uint32_t l = 0; l < budgets.size(); ++l) {
+    const std::span<const uint32_t> heads = HeadBudgets(l);
+    budgets[l] =
+        std::min(n_context, *std::max_element(heads.begin(), heads.end()));
+  }
+  return Status();
+}
+
+CheckedSize Plan::KeepCapacity() const {
+  const kvevict_geometry& g = geometry_;
+  if (!IsRagged()) {
+    return CheckedSize(n_lists()) *
+           CheckedSize(
+               MaxTotalBudget(policy_, g.max_tokens,
+                              scope() == KVEVICT_SCOPE_MODEL ? 1 : g.n_layers));
+  }
+  CheckedSize n(0);
+  for (uint32_t l = 0; l < g.n_layers; ++l) {
+    const std::span<const uint32_t> heads = HeadBudgets(l);
+    const uint32_t most = *std::max_element(heads.begin(), heads.end());
+    n = n + CheckedSize(n_lists()) * CheckedSize(std::min(most, g.max_tokens));
+  }
+  return n;
 }
 
 float Plan::softmax_scale() const {
@@ -153,38 +216,25 @@ ScratchNeeds Plan::NeedsOf(ScratchBytes bytes, uint32_t n_layers,
 
 size_t Plan::n_scores() const {
   return uint64_t{geometry_.n_layers} *
-         (signal().Ranks() ? geometry_.n_kv_heads : 1) * geometry_.max_tokens;
+         (signal().Ranks() ? geometry_.n_kv_heads : n_lists()) *
+         geometry_.max_tokens;
 }
 
 // Layers that share a list are reduced together.
 uint32_t Plan::FewestLayersAtOnce() const {
-  return EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL ? geometry_.n_layers
-                                                        : 1;
+  return scope() == KVEVICT_SCOPE_MODEL ? geometry_.n_layers : 1;
 }
 
 ScoreWorkspace Plan::ScoreParts(uint32_t n_tokens,
                                 WorkspaceNeeds* needs) const {
-  const Backend& backend = context().backend();
   ScoreWorkspace parts;
   Layout layout;
-  parts.rows = layout.Add(
-      ApartRows(ShapingOf(InfoOf(Signal::kWindowAttention)), 1, n_tokens),
-      sizeof(float));
+  parts.rows =
+      layout.Add(ApartRows(ShapingOf(signal()), 1, n_tokens), sizeof(float));
   parts.scratch = layout.AddScratch(
-      Larger(NeedsOf(backend.score_window->scratch_bytes, 1, n_tokens),
-             NeedsOf(backend.shape_scratch_bytes, 1, n_tokens)),
+      Larger(NeedsOf(score_op().scratch_bytes, 1, n_tokens),
+             NeedsOf(context().backend().shape_scratch_bytes, 1, n_tokens)),
       needs);
-  return parts;
-}
-
-SelectWorkspace Plan::SelectParts(uint32_t n_tokens,
-                                  WorkspaceNeeds* needs) const {
-  SelectWorkspace parts;
-  Layout layout;
-  parts.keys = layout.Add(CheckedSize(n_lists()) * CheckedSize(n_tokens),
-                          sizeof(uint32_t));
-  parts.scratch = layout.AddScratch(
-      NeedsOf(context().backend().select_scratch_bytes, 1, n_tokens), needs);
   return parts;
 }
 
@@ -202,12 +252,13 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
                           : CheckedSize(keep_capacity_),
                  sizeof(int32_t));
   parts.n_layers = n_layers;
-  parts.scores = layout.Add(
-      CheckedSize(n_layers) * CheckedSize(signal().Ranks() ? g.n_kv_heads : 1) *
-          CheckedSize(n_tokens),
-      sizeof(float));
-  ScratchNeeds scratch =
-      NeedsOf(backend.select_scratch_bytes, n_layers, n_tokens);
+  parts.scores =
+      layout.Add(CheckedSize(n_layers) *
+                     CheckedSize(signal().Ranks() ? g.n_kv_heads : n_lists()) *
+                     CheckedSize(n_tokens),
+                 sizeof(float));
+  ScratchNeeds scratch = backend.select_scratch_bytes(
+      context(), n_tokens, uint64_t{n_layers} * n_lists());
   if (signal().Ranks() && CanScore()) {
     parts.rows = layout.Add(ApartRows(ShapingOf(signal()), n_layers, n_tokens),
                             sizeof(float));
@@ -233,11 +284,8 @@ WorkspaceNeeds Plan::WorkspaceFor(kvevict_operation operation,
         needs.least = least;
       }
       break;
-    case KVEVICT_OPERATION_SCORE_WINDOW:
-      if (ScoreReason() == KVEVICT_REASON_NONE) ScoreParts(n_tokens, &needs);
-      break;
-    case KVEVICT_OPERATION_SELECT:
-      SelectParts(n_tokens, &needs);
+    case KVEVICT_OPERATION_SCORE:
+      if (signal().Ranks() && CanScore()) ScoreParts(n_tokens, &needs);
       break;
   }
   return needs;
@@ -246,11 +294,6 @@ WorkspaceNeeds Plan::WorkspaceFor(kvevict_operation operation,
 ScoreWorkspace Plan::LayOutScore(uint32_t n_tokens) const {
   WorkspaceNeeds needs;
   return ScoreParts(n_tokens, &needs);
-}
-
-SelectWorkspace Plan::LayOutSelect(uint32_t n_tokens) const {
-  WorkspaceNeeds needs;
-  return SelectParts(n_tokens, &needs);
 }
 
 // Scratch saves more time than scores of more layers at once do.
@@ -267,18 +310,14 @@ EvictWorkspace Plan::LayOutEvict(uint32_t n_tokens, size_t bytes) const {
 
 Status Plan::CheckSizes() {
   const kvevict_geometry& g = geometry_;
-  const CheckedSize keep =
-      CheckedSize(n_lists()) *
-      CheckedSize(MaxTotalBudget(policy_, g.max_tokens,
-                                 FewestLayersAtOnce() > 1 ? 1 : g.n_layers));
+  const CheckedSize keep = KeepCapacity();
   keep_capacity_ = keep.value();
-  if (!WorkspaceFor(KVEVICT_OPERATION_SCORE_WINDOW, g.max_tokens).ok()) {
+  if (!WorkspaceFor(KVEVICT_OPERATION_SCORE, g.max_tokens).ok()) {
     return InvalidArgument(
         "max_tokens %u and window %u: a workspace over size_t", g.max_tokens,
         policy_.obs_window);
   }
-  if (!keep.ok() || !WorkspaceFor(KVEVICT_OPERATION_EVICT, g.max_tokens).ok() ||
-      !WorkspaceFor(KVEVICT_OPERATION_SELECT, g.max_tokens).ok()) {
+  if (!keep.ok() || !WorkspaceFor(KVEVICT_OPERATION_EVICT, g.max_tokens).ok()) {
     return InvalidArgument(
         "n_layers %u, n_kv_heads %u, max_tokens %u: a workspace over size_t",
         g.n_layers, g.n_kv_heads, g.max_tokens);
@@ -287,8 +326,8 @@ Status Plan::CheckSizes() {
 }
 
 bool Plan::LayersKeepAlike() const {
-  if (EffectiveScope(policy_) == KVEVICT_SCOPE_MODEL) return true;
-  return !signal().Ranks() &&
+  if (scope() == KVEVICT_SCOPE_MODEL) return true;
+  return !signal().Ranks() && !IsRagged() &&
          policy_.layer_split == KVEVICT_LAYER_SPLIT_UNIFORM;
 }
 

@@ -46,20 +46,18 @@ struct ScoreWorkspace {
   size_t scratch = 0;
 };
 
-// The parts of a selection's workspace.
-struct SelectWorkspace {
-  size_t keys = 0;  // u32 [n_lists, n_tokens]
-  size_t scratch = 0;
-};
-
 class Plan {
  public:
   static Status Create(const Context& context, const kvevict_geometry& geometry,
-                       const kvevict_policy& policy, Plan** out);
+                       const kvevict_policy& policy,
+                       const kvevict_plan_options& options, Plan** out);
 
   Plan(const Context& context, const kvevict_geometry& geometry,
        const kvevict_policy& policy)
-      : context_(context), geometry_(geometry), policy_(policy) {}
+      : context_(context),
+        geometry_(geometry),
+        policy_(policy),
+        head_budgets_(context) {}
 
   void Ref() const { n_refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref() const;
@@ -76,7 +74,22 @@ class Plan {
   bool ObservesQueries() const { return signal().Needs(kQueries); }
   // Of the numbers of a signal, as the policy says.
   Shaping ShapingOf(const SignalInfo& signal) const;
-  uint32_t n_lists() const { return ListsPerLayer(geometry_, policy_); }
+  // What shares a keep list. Where nothing is ranked, and heads have no budgets of
+  // their own, every head keeps the same.
+  kvevict_scope scope() const;
+  // Keep lists of a layer; under scope MODEL all layers share the one list.
+  uint32_t n_lists() const {
+    return scope() == KVEVICT_SCOPE_KV_HEAD ? geometry_.n_kv_heads : 1;
+  }
+  // Whether the lists of a layer may have different counts.
+  bool IsRagged() const { return head_budgets_.size() > 0; }
+  // Of a ragged plan, [n_kv_heads] of a layer.
+  std::span<const uint32_t> HeadBudgets(uint32_t layer) const {
+    return {head_budgets_.data() + size_t{layer} * geometry_.n_kv_heads,
+            geometry_.n_kv_heads};
+  }
+  // Tokens each layer keeps of a context: of a ragged one, the most of any head.
+  Status LayerBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
   // Whether the keep lists of all layers are alike, always.
   bool LayersKeepAlike() const;
   // Elements of the keep lists of all layers together.
@@ -90,7 +103,6 @@ class Plan {
   // In so many bytes, which are enough.
   EvictWorkspace LayOutEvict(uint32_t n_tokens, size_t bytes) const;
   ScoreWorkspace LayOutScore(uint32_t n_tokens) const;
-  SelectWorkspace LayOutSelect(uint32_t n_tokens) const;
 
   kvevict_reason ScoreReason() const;
   bool CanScore() const;  // by the policy's own signal
@@ -99,6 +111,9 @@ class Plan {
   Status CheckCanScore() const;
 
  private:
+  Status CopyHeadBudgets(const kvevict_plan_options& options);
+  // Elements of the keep lists of all layers.
+  CheckedSize KeepCapacity() const;
   Status CheckSizes();
   CheckedSize ApartRows(const Shaping& shaping, uint32_t n_layers,
                         uint32_t n_tokens) const;
@@ -108,12 +123,12 @@ class Plan {
   EvictWorkspace EvictParts(uint32_t n_layers, uint32_t n_tokens,
                             WorkspaceNeeds* needs) const;
   ScoreWorkspace ScoreParts(uint32_t n_tokens, WorkspaceNeeds* needs) const;
-  SelectWorkspace SelectParts(uint32_t n_tokens, WorkspaceNeeds* needs) const;
   uint32_t FewestLayersAtOnce() const;
 
   const Retained<Context> context_;
   const kvevict_geometry geometry_;
   const kvevict_policy policy_;
+  Array<uint32_t> head_budgets_;  // [n_layers, n_kv_heads], or none
   size_t keep_capacity_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};
 };

@@ -47,11 +47,10 @@ double ExactBudget(const kvevict_policy& policy, uint32_t n_context);
 // Last tokens a valid policy always keeps.
 uint32_t RecentTokens(const kvevict_policy& policy);
 
-// Last tokens that stay in each layer of a resolved policy, however its budget is
+// Last tokens that stay in each layer or head that loses some, however budgets are
 // split and whatever is protected. Where place alone ranks tokens, the rest of the
 // window is what the last ones win by rank.
-uint32_t ForcedRecentTokens(const kvevict_policy& policy,
-                            const kvevict_resolved_policy& resolved);
+uint32_t ForcedRecentTokens(const kvevict_policy& policy);
 
 // The rule for equal ranks. Where nothing but place ranks, the last tokens win.
 kvevict_tie TieOf(const kvevict_policy& policy);

@@ -11,19 +11,10 @@
 #include "core/overlap.h"
 #include "core/plan.h"
 #include "core/query_ring.h"
+#include "core/slot_table.h"
 #include "core/status.h"
 
 namespace kvevict {
-
-// The slots of one layer: `n_kept` survivors of the last eviction, whose
-// positions are listed, then tokens appended since, whose positions count up.
-struct LayerSlots {
-  uint32_t stored = 0;         // slots in use
-  uint32_t n_kept = 0;         // of them listed
-  uint32_t n_kept_in_row = 0;  // the last ones listed are without gaps
-  uint32_t tail_position = 0;  // position of slot n_kept
-  size_t kept_offset = 0;      // of the lists, [n_lists, n_kept]
-};
 
 // Where an eviction selects on the host while its cache is on the device.
 struct HostCopy {
@@ -42,9 +33,9 @@ class Sequence {
   const Plan& plan() const { return *plan_; }
   Stream stream() const { return stream_; }
   void set_stream(Stream stream) { stream_ = stream; }
-  uint32_t logical_length() const { return logical_length_; }
-  const LayerSlots& slots(uint32_t layer) const { return layers_[layer]; }
-  const uint32_t* lengths() const { return lengths_.data(); }  // device
+  uint32_t logical_length() const { return slots_.logical_length(); }
+  const SlotTable& slots() const { return slots_; }
+  SlotTable& slots() { return slots_; }
 
   Status Reset();
   Status BeginObserving(void* memory, size_t memory_bytes) {
@@ -65,16 +56,19 @@ class Sequence {
   uint32_t ListOf(uint32_t kv_head) const {
     return plan().n_lists() == 1 ? 0 : kv_head;
   }
-  // Of a layer, in device memory.
-  SlotPositions DevicePositions(uint32_t layer) const;
-  // The same in host memory; waits for the device where that has evicted since.
-  Status HostPositions(uint32_t layer, SlotPositions* out) const;
+  uint32_t Stored(uint32_t layer, uint32_t kv_head) const {
+    return slots_.HostTokens(layer).Of(ListOf(kv_head));
+  }
+  // Of a layer, in host memory; waits for the device where that has evicted since.
+  Status HostPositions(uint32_t layer, SlotPositions* out) const {
+    return slots_.HostPositions(stream_, layer, out);
+  }
 
   // Whether the query ring holds what scoring a layer needs, and its window is
   // whole.
   Status CheckWindow(uint32_t layer) const;
   QueryRows WindowQueries(uint32_t layer) const {
-    return ring_.WindowOf(layer, logical_length_);
+    return ring_.WindowOf(layer, logical_length());
   }
 
   // Scratch of an eviction: copies of the caller's views, and what becomes of the
@@ -83,43 +77,26 @@ class Sequence {
   std::span<LayerCache> caches() const;        // [n_layers]
   std::span<LayerEviction> evictions() const;  // [n_layers]
   std::span<LayerEviction> active() const;     // [n_layers]
-  std::span<uint32_t> counts() const;          // [n_layers]
+  std::span<uint32_t> budgets() const;         // [n_layers]
   bool selects_on_host() const { return host_scores_.size() > 0; }
   HostCopy host_copy() const;
 
-  // Records an eviction on device and host: one per layer, in order. Those with
-  // n_keep == n_tokens lost nothing; of the others the last n_in_row stay.
-  Status Commit(std::span<LayerEviction> layers, uint32_t n_in_row);
-
  private:
   Status Allocate();
-  Status CheckAppend(uint32_t n_tokens) const;
   // KVEVICT_POSITION_NEXT becomes the position that it stands for.
   QueryChunk ChunkOf(uint32_t n_rows, uint32_t first_position) const;
-  // counts() as the stored lengths.
-  Status SetDeviceLengths(uint32_t logical);
 
   const Retained<Plan> plan_;
   Stream stream_ = nullptr;
-  uint32_t logical_length_ = 0;
-  Array<LayerSlots> layers_;
+  SlotTable slots_;
   QueryRing ring_;
   Array<kvevict_view> views_;  // [n_layers]
   Array<LayerCache> caches_;
   Array<LayerEviction> evictions_;  // [2, n_layers]
   Array<SelectJob> host_jobs_;
-  Array<uint32_t> counts_;         // [n_layers]
-  DeviceArray<uint32_t> lengths_;  // [n_layers, 2]; none for policy none
-  // Positions of survivors. An eviction reads one array and writes the other.
-  DeviceArray<int32_t> kept_a_;
-  DeviceArray<int32_t> kept_b_;
-  const int32_t* kept_ = nullptr;
-  // What the host has read of it.
-  mutable Array<int32_t> host_kept_;
+  Array<uint32_t> budgets_;
   Array<float> host_scores_;
   Array<int32_t> host_keep_;
-  size_t n_listed_ = 0;  // elements of kept_ in use
-  mutable bool host_kept_is_current_ = true;
 };
 
 }  // namespace kvevict

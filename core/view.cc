@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/block_numbers.h"
 #include "core/dtype.h"
 #include "core/overlap.h"
 
@@ -74,10 +75,11 @@ Status CheckElements(const char* name, const kvevict_plane& plane) {
     return InvalidArgument("%s.row_bytes %u is not 0, but dtype is %s", name,
                            plane.row_bytes, info->name);
   }
-  for (uint32_t reserved : plane.reserved) {
-    if (reserved != 0) {
-      return InvalidArgument("%s.reserved %u is not 0", name, reserved);
-    }
+  uint64_t reserved = plane.reserved32;
+  for (uint64_t word : plane.reserved) reserved |= word;
+  if (reserved != 0) {
+    return InvalidArgument("%s.reserved 0x%llx is not 0", name,
+                           static_cast<unsigned long long>(reserved));
   }
   if (Wide{plane.head_dim} * info->element_bytes > UINT32_MAX) {
     return InvalidArgument("%s.head_dim %u: a row over %u bytes", name,
@@ -134,42 +136,58 @@ Status CheckPlane(const char* name, const kvevict_plane& plane,
   return Status();
 }
 
-// Checks the block table; `out_n_blocks` becomes the highest id used, plus one,
+// Checks the block tables; `out_n_blocks` becomes the highest id used, plus one,
 // or as much of that as is known.
-Status CheckBlockTable(const kvevict_view& view, uint32_t n_tokens,
-                       bool on_host, uint64_t* out_n_blocks) {
+Status CheckBlockTables(const kvevict_view& view, const ListCounts& tokens,
+                        bool on_host, uint64_t* out_n_blocks) {
   *out_n_blocks = 1;
+  const uint64_t stride = view.block_table_head_stride;
   if (view.block_size == 0) {
-    if (view.block_table != nullptr || view.block_table_len != 0) {
+    if (view.block_table != nullptr || view.block_table_len != 0 ||
+        stride != 0) {
       return InvalidArgument("block_table given, but block_size is 0");
     }
     return Status();
   }
-  const uint64_t used =
-      (uint64_t{n_tokens} + view.block_size - 1) / view.block_size;
-  if (used > view.block_table_len) {
-    return InvalidArgument(
-        "block_table_len %zu < %llu blocks of %u for %u tokens",
-        view.block_table_len, static_cast<unsigned long long>(used),
-        view.block_size, n_tokens);
+  if (stride > UINT32_MAX) {
+    return InvalidArgument("block_table_head_stride %llu > %u",
+                           static_cast<unsigned long long>(stride), UINT32_MAX);
   }
-  if (used > 0 && view.block_table == nullptr) {
+  const BlockTables tables(view, tokens);
+  if (tables.n_tables() > 1 && stride < tables.MostUsed()) {
+    return InvalidArgument(
+        "block_table_head_stride %llu < %llu blocks of %u for %u tokens",
+        static_cast<unsigned long long>(stride),
+        static_cast<unsigned long long>(tables.MostUsed()), view.block_size,
+        tokens.most);
+  }
+  if (tables.ExtentOf() > view.block_table_len) {
+    return InvalidArgument(
+        "block_table_len %zu < %llu: %llu blocks of %u for %u tokens in the "
+        "last of %u tables",
+        view.block_table_len,
+        static_cast<unsigned long long>(tables.ExtentOf()),
+        static_cast<unsigned long long>(tables.MostUsed()), view.block_size,
+        tokens.most, tables.n_tables());
+  }
+  if (tables.MostUsed() > 0 && view.block_table == nullptr) {
     return InvalidArgument("block_table is NULL, but block_size is %u",
                            view.block_size);
   }
-  if (!on_host) {
-    *out_n_blocks = std::max<uint64_t>(1, used);  // at least so many ids differ
+  if (!on_host) {  // at least so many ids differ
+    *out_n_blocks = std::max<uint64_t>(1, tables.MostUsed());
     return Status();
   }
-  for (uint64_t i = 0; i < used; ++i) {
-    const int32_t id = view.block_table[i];
+  Status status;
+  tables.ForEachUsed([&](uint64_t i, int32_t id) {
     if (id < 0) {
-      return InvalidArgument("block_table[%llu] %d < 0",
-                             static_cast<unsigned long long>(i), id);
+      status = InvalidArgument("block_table[%llu] %d < 0",
+                               static_cast<unsigned long long>(i), id);
     }
     *out_n_blocks = std::max<uint64_t>(*out_n_blocks, uint64_t{1} + id);
-  }
-  return Status();
+    return id >= 0;
+  });
+  return status;
 }
 
 }  // namespace
@@ -184,7 +202,8 @@ int64_t ElementStride(const kvevict_plane& plane) {
   return ElementBytes(static_cast<DType>(plane.dtype));
 }
 
-Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
+Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
+                    bool on_host) {
   if (view.n_kv_heads < 1 || view.n_kv_heads > kMaxHeads) {
     return InvalidArgument("n_kv_heads %u is not in [1, %u]", view.n_kv_heads,
                            kMaxHeads);
@@ -201,13 +220,17 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
                            view.n_companions);
   }
   uint64_t n_blocks;
-  KV_RETURN_IF_ERROR(CheckBlockTable(view, n_tokens, on_host, &n_blocks));
+  KV_RETURN_IF_ERROR(CheckBlockTables(view, tokens, on_host, &n_blocks));
 
   const auto check = [&](const char* name, const kvevict_plane& plane) {
-    const uint64_t tokens =
-        view.block_size == 0 ? n_tokens : std::min(n_tokens, view.block_size);
-    return CheckPlane(name, plane, view.n_kv_heads,
-                      {tokens, plane.token_stride_bytes},
+    const uint64_t in_block = view.block_size == 0
+                                  ? tokens.most
+                                  : std::min(tokens.most, view.block_size);
+    // Heads with block tables of their own may all begin where the block does.
+    const bool is_head_alone =
+        view.block_table_head_stride != 0 && plane.head_stride_bytes == 0;
+    return CheckPlane(name, plane, is_head_alone ? 1 : view.n_kv_heads,
+                      {in_block, plane.token_stride_bytes},
                       {n_blocks, plane.block_stride_bytes});
   };
   KV_RETURN_IF_ERROR(IsPresent(view.k) ? check("k", view.k)
@@ -222,7 +245,7 @@ Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host) {
       return Prefixed(status, "companions[%u]: ", i);
     }
   }
-  return CheckPlanesApart(CacheOf(view, n_tokens, on_host));
+  return CheckPlanesApart(CacheOf(view, tokens, on_host));
 }
 
 Status ValidateRows(const char* name, const kvevict_plane& rows,
@@ -298,7 +321,10 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
   rows.dtype = static_cast<DType>(plane.dtype);
   if (rows.dtype != DType::kOpaque) rows.element_stride = ElementStride(plane);
   rows.block_stride = plane.block_stride_bytes;
-  rows.block_table = view.block_table;
+  rows.block_table =
+      view.block_table == nullptr
+          ? nullptr
+          : view.block_table + head * view.block_table_head_stride;
   rows.block_size = view.block_size;
   return rows;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/keep_lists.h"
 #include "core/kernels/row_source.h"
 #include "core/status.h"
 
@@ -26,7 +27,9 @@ uint32_t RowBytes(const kvevict_plane& plane);
 int64_t ElementStride(const kvevict_plane& plane);
 
 // See kvevict_view_validate(). Block tables of another device are not read.
-Status ValidateView(const kvevict_view& view, uint32_t n_tokens, bool on_host);
+// `tokens`: per KV head, in host memory.
+Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
+                    bool on_host);
 
 // Checks a plane that is only read, [n_heads, n_rows, head_dim] of a dtype.
 Status ValidateRows(const char* name, const kvevict_plane& rows,

@@ -22,7 +22,7 @@ Status GpuAt(uint32_t index, kvevict_gpu_info* out) {
 void Close(DeviceState* state) { delete state; }
 
 Status Prepare(const Context& context, const kvevict_geometry* geometry,
-               const kvevict_policy* policy) {
+               const kvevict_policy* policy, bool is_ragged) {
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   for (size_t i = 0; i < kNModules; ++i) {
@@ -31,13 +31,9 @@ Status Prepare(const Context& context, const kvevict_geometry* geometry,
     KV_RETURN_IF_ERROR(Require(context, DeviceOf(context).stream(), id));
   }
   if (geometry == nullptr) return Status();
-  // The window's door scores whatever the policy's own signal.
   const ScoreOp* op = context.backend().*SignalOf(*policy).op;
-  for (const ScoreOp* each : {context.backend().score_window, op}) {
-    if (each == nullptr || each->prepare == nullptr) continue;
-    KV_RETURN_IF_ERROR(each->prepare(context, *geometry, *policy));
-  }
-  return Status();
+  if (op == nullptr || op->prepare == nullptr) return Status();
+  return op->prepare(context, *geometry, *policy, is_ragged);
 }
 
 Status CheckCapture(const Context& context, Stream stream,
@@ -179,7 +175,7 @@ const Backend kCudaBackend = {
     .write = Write,
     .shape_scratch_bytes = NoScratch,
     .select_scratch_bytes = SelectScratchBytes,
-    .compact_view_scratch_bytes = CompactViewScratchBytes,
+    .compact_scratch_bytes = CompactScratchBytes,
     .reorder_scratch_bytes = ReorderScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,

@@ -3,22 +3,24 @@
 #include "cuda/device_state.h"
 #include "cuda/kernels/check_keep.h"
 #include "cuda/launch.h"
+#include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
 
 Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
                       KeepOrder order, const char* name) {
-  if (!DeviceOf(context).debug() || job.keep.count == 0) return Status();
+  if (!DeviceOf(context).debug() || job.keep.count.most == 0) return Status();
   const bool any_order = order == KeepOrder::kAny;
   CheckKeepParams p{AddressOf(job.keep.slots),
                     DeviceOf(context).debug_word(),
+                    Counts(job.keep.count).table(),
                     job.n_tokens,
-                    job.keep.count,
+                    job.keep.count.most,
                     any_order,
-                    0};
+                    static_cast<uint32_t>(job.keep.stride)};
   KV_RETURN_IF_ERROR(Clear(context, stream, p.n_wrong, sizeof(uint32_t)));
   KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::check_keep,
-                            {BlocksFor(job.keep.count, kCheckKeepThreads),
+                            {BlocksFor(job.keep.count.most, kCheckKeepThreads),
                              job.keep.n_lists, 1, kCheckKeepThreads},
                             p));
   uint32_t n_wrong = 0;

@@ -51,7 +51,7 @@ Status LaunchByChunks(const Context& context, Stream stream,
                       std::span<uint8_t> scratch, PlaneBatch& batch) {
   GatherParams& p = batch.params;
   const uint32_t unit = GatherUnit(p);
-  p.columns_per_block = ChunkColumns(p, unit);
+  DealChunks(&p, unit);
   p.scratch = AddressOf(scratch.data());
   KV_RETURN_IF_ERROR(
       Clear(context, stream, p.scratch, TicketBytes(p, batch.longest).value()));
@@ -62,15 +62,14 @@ Status LaunchByChunks(const Context& context, Stream stream,
 
 }  // namespace
 
-CheckedSize CompactViewScratchBytes(const Context&, const MoveJob& job) {
+CheckedSize CompactScratchBytes(const Context&, Jobs<MoveJob> jobs) {
   CheckedSize most(0);
-  (void)ForEachPlaneBatch(
-      Jobs<MoveJob>(job), kAnyBytes, [&](PlaneBatch& batch) {
-        if (FormFor(batch.params) == CompactForm::kColumns) return Status();
-        const CheckedSize bytes = TicketBytes(batch.params, batch.longest);
-        if (bytes.value() > most.value()) most = bytes;
-        return Status();
-      });
+  (void)ForEachPlaneBatch(jobs, kAnyBytes, [&](PlaneBatch& batch) {
+    if (FormFor(batch.params) == CompactForm::kColumns) return Status();
+    const CheckedSize bytes = TicketBytes(batch.params, batch.longest);
+    if (bytes.value() > most.value()) most = bytes;
+    return Status();
+  });
   return most;
 }
 

@@ -13,15 +13,26 @@ Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
       args.jobs, FillScoresParams::kMaxLayers,
       [](const ScoreJob& a, const ScoreJob& b) {
         return a.slots.n_lists == b.slots.n_lists &&
+               InOneTable(a.tokens, b.tokens) &&
+               InOneTable(a.slots.n_kept, b.slots.n_kept) &&
                a.caller_head_stride == b.caller_head_stride;
       },
       [&](Jobs<ScoreJob> batch) {
+        const Counts tokens(batch.front().tokens);
+        const Counts kept(batch.front().slots.n_kept);
+        p.tokens = tokens.table();
+        p.kept = kept.table();
         p.n_lists = batch.front().slots.n_lists;
         p.caller_head_stride = batch.front().caller_head_stride;
         for (size_t i = 0; i < batch.size(); ++i) {
           const ScoreJob& job = batch[i];
-          p.layers[i] = {AddressOf(job.rows), AddressOf(job.caller),
-                         ParamsOf(job.slots), job.n_tokens, job.layer};
+          p.layers[i] = {AddressOf(job.rows),
+                         AddressOf(job.caller),
+                         ParamsOf(job.slots, kept),
+                         job.tokens.most,
+                         job.layer,
+                         tokens.FirstOf(job.tokens),
+                         0};
         }
         return Launch(context, stream, kernel,
                       {BlocksFor(LongestOf(batch), kFillThreads), p.n_kv_heads,

@@ -23,12 +23,10 @@ Status RequireSelection(const Context& context, Stream stream);
 ScratchNeeds NoScratch(const Context& context, const kvevict_geometry& geometry,
                        const kvevict_policy& policy, uint32_t n_layers,
                        uint32_t n_tokens);
-ScratchNeeds SelectScratchBytes(const Context& context,
-                                const kvevict_geometry& geometry,
-                                const kvevict_policy& policy, uint32_t n_layers,
-                                uint32_t n_tokens);
+CheckedSize SelectScratchBytes(const Context& context, uint32_t n_tokens,
+                               uint64_t n_lists);
 
-CheckedSize CompactViewScratchBytes(const Context& context, const MoveJob& job);
+CheckedSize CompactScratchBytes(const Context& context, Jobs<MoveJob> jobs);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
 
 }  // namespace kvevict::cuda

@@ -16,6 +16,7 @@ namespace kvevict::cuda {
 struct PlaneBatch {
   GatherParams params{};
   uint32_t longest = 0;  // keep list
+  ListCounts counts;     // of the first plane's lists
   uint64_t n_bytes = 0;  // of the rows that are kept
 
   // False, and nothing changes, if the plane lies otherwise than those that are

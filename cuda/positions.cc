@@ -1,4 +1,4 @@
-// Positions of slots, and lengths.
+// Positions of slots, lengths and counts.
 #include <algorithm>
 
 #include "cuda/kernels/params.h"
@@ -14,17 +14,27 @@ Status Run_map_positions(const Context& context, Stream stream,
   return ForEachBatch(
       args.jobs, PositionsParams::kMaxLayers,
       [](const MapJob& a, const MapJob& b) {
-        return a.keep.n_lists == b.keep.n_lists;
+        return a.keep.n_lists == b.keep.n_lists &&
+               KeepStride(a.keep) == KeepStride(b.keep) &&
+               InOneTable(a.keep.count, b.keep.count) &&
+               InOneTable(a.slots.n_kept, b.slots.n_kept);
       },
       [&](Jobs<MapJob> batch) {
+        const MapJob& first = batch.front();
+        const Counts counts(first.keep.count);
+        const Counts kept(first.slots.n_kept);
         PositionsParams p{};
-        p.n_lists = batch.front().keep.n_lists;
+        p.n_lists = first.keep.n_lists;
+        p.keep_stride = KeepStride(first.keep);
+        p.counts = counts.table();
+        p.kept = kept.table();
         uint32_t longest = 0;
         for (size_t i = 0; i < batch.size(); ++i) {
           const MapJob& job = batch[i];
           p.layers[i] = {AddressOf(job.keep.slots), AddressOf(job.out),
-                         ParamsOf(job.slots), job.keep.count, 0};
-          longest = std::max(longest, job.keep.count);
+                         ParamsOf(job.slots, kept), job.keep.count.most,
+                         counts.FirstOf(job.keep.count)};
+          longest = std::max(longest, job.keep.count.most);
         }
         if (longest == 0) return Status();
         return Launch(context, stream, KernelId::map_positions,
@@ -34,34 +44,49 @@ Status Run_map_positions(const Context& context, Stream stream,
       });
 }
 
-Status Run_set_lengths(const Context& context, Stream stream,
-                       const SetLengthsArgs& args) {
-  for (size_t first = 0; first < args.stored.size();
-       first += LengthsParams::kMaxLayers) {
-    LengthsParams p{};
-    p.lengths = AddressOf(args.lengths);
-    p.first_layer = static_cast<uint32_t>(first);
-    p.n_layers = static_cast<uint32_t>(std::min<size_t>(
-        args.stored.size() - first, LengthsParams::kMaxLayers));
-    p.logical = args.logical;
-    std::copy_n(args.stored.begin() + first, p.n_layers, p.stored);
+namespace {
+
+// Values of lists, as many at a time as go in one argument.
+Status SendValues(const Context& context, Stream stream, KernelId kernel,
+                  LengthsParams p, std::span<const uint32_t> values) {
+  for (; !values.empty(); values = values.subspan(p.n_lists)) {
+    p.n_lists = static_cast<uint32_t>(
+        std::min<size_t>(values.size(), LengthsParams::kMaxLists));
+    std::copy_n(values.begin(), p.n_lists, p.values);
     KV_RETURN_IF_ERROR(Launch(
-        context, stream, KernelId::set_lengths,
-        {BlocksFor(p.n_layers, kPositionsThreads), 1, 1, kPositionsThreads},
-        p));
+        context, stream, kernel,
+        {BlocksFor(p.n_lists, kPositionsThreads), 1, 1, kPositionsThreads}, p));
+    p.first_list += p.n_lists;
   }
   return Status();
+}
+
+}  // namespace
+
+Status Run_set_lengths(const Context& context, Stream stream,
+                       const SetLengthsArgs& args) {
+  LengthsParams p{};
+  p.lengths = AddressOf(args.lengths);
+  p.logical = args.logical;
+  return SendValues(context, stream, KernelId::set_lengths, p, args.stored);
+}
+
+Status Run_set_counts(const Context& context, Stream stream,
+                      const SetCountsArgs& args) {
+  LengthsParams p{};
+  p.lengths = AddressOf(args.counts);
+  return SendValues(context, stream, KernelId::set_counts, p, args.values);
 }
 
 Status Run_advance_lengths(const Context& context, Stream stream,
                            const AdvanceLengthsArgs& args) {
   LengthsParams p{};
   p.lengths = AddressOf(args.lengths);
-  p.n_layers = args.n_layers;
+  p.n_lists = args.n_lists;
   p.n_tokens = args.n_tokens;
   return Launch(
       context, stream, KernelId::advance_lengths,
-      {BlocksFor(p.n_layers, kPositionsThreads), 1, 1, kPositionsThreads}, p);
+      {BlocksFor(p.n_lists, kPositionsThreads), 1, 1, kPositionsThreads}, p);
 }
 
 }  // namespace kvevict::cuda

@@ -26,18 +26,18 @@ Status LaunchReduction(const Context& context, Stream stream,
 Status Run_reduce(const Context& context, Stream stream,
                   const ReduceArgs& args) {
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
-  return ForEachBatch(
-      args.jobs, ReduceParams::kMaxLayers, [&](Jobs<ReduceJob> batch) {
-        ReduceParams p = ReductionOf(args.reduce, args.n_rows);
-        p.n_out_rows = 1;
-        for (size_t i = 0; i < batch.size(); ++i) {
-          const ReduceJob& job = batch[i];
-          p.layers[i] = {AddressOf(job.rows), AddressOf(job.out), job.n_tokens,
-                         job.n_tokens};
-        }
-        return LaunchReduction(context, stream, p, LongestOf(batch),
-                               Size(batch));
-      });
+  return ForEachBatch(args.jobs, ReduceParams::kMaxLayers,
+                      [&](Jobs<ReduceJob> batch) {
+                        ReduceParams p = ReductionOf(args.reduce, args.n_rows);
+                        p.n_out_rows = 1;
+                        for (size_t i = 0; i < batch.size(); ++i) {
+                          const ReduceJob& job = batch[i];
+                          p.layers[i] = {AddressOf(job.rows),
+                                         AddressOf(job.out), job.n_tokens, 0};
+                        }
+                        return LaunchReduction(context, stream, p,
+                                               LongestOf(batch), Size(batch));
+                      });
 }
 
 }  // namespace kvevict::cuda

@@ -32,7 +32,7 @@ Steps StepsOf(uint32_t unit) {
 }
 
 CheckedSize BytesOf(const MoveJob& job, uint64_t row_bytes) {
-  return CheckedSize(job.keep.count) * CheckedSize(row_bytes);
+  return CheckedSize(job.keep.count.most) * CheckedSize(row_bytes);
 }
 
 }  // namespace
@@ -54,12 +54,12 @@ CheckedSize ReorderScratchBytes(const Context&, const MoveJob& job) {
 Status Run_reorder(const Context& context, Stream stream,
                    const ReorderArgs& args) {
   KV_RETURN_IF_ERROR(
-      CheckKeepLists(context, stream, args.job, KeepOrder::kAny, "slots"));
+      CheckKeepLists(context, stream, args.job, KeepOrder::kAny, "keep"));
   return ForEachPlaneBatch(
       Jobs<MoveJob>(args.job), args.scratch.size(), [&](PlaneBatch& batch) {
         GatherParams& p = batch.params;
         const uint32_t unit = ColumnUnit(GatherUnit(p));
-        p.columns_per_block = ChunkColumns(p, unit);
+        DealChunks(&p, unit);
         p.scratch = AddressOf(args.scratch.data());
         const Steps steps = StepsOf(unit);
         const LaunchShape shape = {

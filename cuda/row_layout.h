@@ -22,20 +22,27 @@ inline RowLayout LayoutOf(const kvevict_view& view,
           opaque ? 0 : ElementStride(plane),
           plane.block_stride_bytes,
           view.block_size,
-          0};
+          static_cast<uint32_t>(view.block_table_head_stride)};
 }
 
 inline bool SameLayout(const RowLayout& a, const RowLayout& b) {
   return a.row_stride == b.row_stride && a.head_stride == b.head_stride &&
          a.element_stride == b.element_stride &&
-         a.block_stride == b.block_stride && a.block_size == b.block_size;
+         a.block_stride == b.block_stride && a.block_size == b.block_size &&
+         a.table_head_stride == b.table_head_stride;
+}
+
+inline uint32_t TokensOf(const ReduceJob& job) { return job.n_tokens; }
+template <typename Job>
+uint32_t TokensOf(const Job& job) {
+  return job.tokens.most;
 }
 
 // The tokens of the longest job; no layer is shorter than one.
 template <typename Job>
 uint32_t LongestOf(Jobs<Job> jobs) {
   uint32_t longest = 1;
-  for (const Job& job : jobs) longest = std::max(longest, job.n_tokens);
+  for (const Job& job : jobs) longest = std::max(longest, TokensOf(job));
   return longest;
 }
 
@@ -44,9 +51,39 @@ uint32_t Size(Jobs<Job> jobs) {
   return static_cast<uint32_t>(jobs.size());
 }
 
+// Counts of the lists of a launch's layers, which lie in one table: that of the
+// first layer.
+class Counts {
+ public:
+  explicit Counts(const ListCounts& first) : first_(first) {}
+
+  CountTable table() const { return {AddressOf(first_.each), first_.step, 0}; }
+  int32_t FirstOf(const ListCounts& counts) const {
+    return static_cast<int32_t>(counts.each - first_.each);
+  }
+
+ private:
+  const ListCounts first_;
+};
+
+// Whether the counts of two layers can lie in one table.
+inline bool InOneTable(const ListCounts& a, const ListCounts& b) {
+  if (a.each == nullptr || b.each == nullptr) return a.each == b.each;
+  const int64_t apart = b.each - a.each;
+  return a.step == b.step && apart == static_cast<int32_t>(apart);
+}
+
+// What the lists of a layer have apart from their counts; 0 if they are packed.
+inline uint32_t KeepStride(const KeepLists& keep) {
+  return keep.stride == keep.count.most ? 0
+                                        : static_cast<uint32_t>(keep.stride);
+}
+
 // As the kernels have it.
-inline SlotPositions ParamsOf(const kvevict::SlotPositions& slots) {
-  return {AddressOf(slots.kept), slots.n_kept, slots.tail_position};
+inline SlotPositions ParamsOf(const kvevict::SlotPositions& slots,
+                              const Counts& kept) {
+  return {AddressOf(slots.kept), slots.n_kept.most, slots.tail_position,
+          kept.FirstOf(slots.n_kept), 0};
 }
 
 // Calls run(items) for runs of at most `most` neighbours that go together.

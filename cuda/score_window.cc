@@ -5,6 +5,7 @@
 #include "core/shaping.h"
 #include "core/signal.h"
 #include "core/view.h"
+#include "cuda/alignment.h"
 #include "cuda/device_state.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/window_attention.h"
@@ -65,10 +66,17 @@ uint32_t SmOf(const Context& context) {
   return static_cast<uint32_t>(DeviceOf(context).sm());
 }
 
+// Of a scorer, what depends on the caches.
+struct Variant {
+  bool paged;
+  bool ragged;  // heads have lengths of their own
+  bool mma;
+};
+
 ModuleKey ScorerOf(const Context& context, const kvevict_geometry& g,
-                   const kvevict_policy& policy, bool paged, bool mma) {
+                   const kvevict_policy& policy, const Variant& variant) {
   const Form form(g, policy);
-  const uint32_t tile_keys = TileKeys(mma, g.k_head_dim, SmOf(context));
+  const uint32_t tile_keys = TileKeys(variant.mma, g.k_head_dim, SmOf(context));
   ModuleKey key;
   key.module = ModuleId::window_attention;
   key.Add("KV_Q_DTYPE", g.q_dtype);
@@ -76,12 +84,13 @@ ModuleKey ScorerOf(const Context& context, const kvevict_geometry& g,
   key.Add("KV_HEAD_DIM", g.k_head_dim);
   key.Add("KV_WINDOW", form.window);
   key.Add("KV_GROUP", form.group);
-  key.Add("KV_PAGED", paged);
-  key.Add("KV_USE_MMA", mma);
+  key.Add("KV_PAGED", variant.paged);
+  key.Add("KV_RAGGED", variant.ragged);
+  key.Add("KV_USE_MMA", variant.mma);
   key.Add("KV_TILE_KEYS", tile_keys);
   key.Add("KV_OUT", form.out);
   key.dynamic_shared_bytes =
-      ShapeWindowAttention(mma, g.k_head_dim, form.window, form.group,
+      ShapeWindowAttention(variant.mma, g.k_head_dim, form.window, form.group,
                            tile_keys)
           .dynamic_shared_bytes;
   return key;
@@ -94,28 +103,9 @@ bool DTypesAllowMma(const Context& context, const kvevict_geometry& g,
                    policy.obs_window, SmOf(context));
 }
 
-// ---- Elements where they can be loaded ----
-
-// Elements are loaded whole. A stride of 0 stands for an axis of one step.
-Status CheckAligned(const char* what, uint64_t data,
-                    std::initializer_list<int64_t> strides,
-                    uint32_t element_bytes) {
-  uint64_t all = data;
-  for (const int64_t stride : strides) all |= static_cast<uint64_t>(stride);
-  if (all % element_bytes == 0) return Status();
-  return Unsupported(
-      "%s at 0x%llx: address and strides are not multiples of %u bytes, the "
-      "size of an element, as CUDA needs to read them",
-      what, static_cast<unsigned long long>(data), element_bytes);
-}
-
-Status CheckAligned(const ScoreJob& job, const kvevict_geometry& g) {
-  const RowLayout keys = LayoutOf(*job.view, job.view->k);
-  KV_RETURN_IF_ERROR(CheckAligned("keys", job.view->k.data,
-                                  {keys.row_stride, keys.element_stride,
-                                   g.n_kv_heads > 1 ? keys.head_stride : 0,
-                                   keys.block_size > 0 ? keys.block_stride : 0},
-                                  ElementBytes(static_cast<DType>(g.k_dtype))));
+// Elements where they can be loaded.
+Status CheckRowsAligned(const ScoreJob& job, const kvevict_geometry& g) {
+  KV_RETURN_IF_ERROR(CheckKeysAligned(job, g));
   KV_RETURN_IF_ERROR(CheckAligned(
       "queries", AddressOf(job.queries.rows.base),
       {job.queries.rows.row_stride, job.queries.rows.element_stride,
@@ -158,6 +148,8 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          (a.queries.lse == nullptr) == (b.queries.lse == nullptr) &&
          a.queries.lse_row_stride == b.queries.lse_row_stride &&
          a.queries.lse_head_stride == b.queries.lse_head_stride &&
+         a.queries.first_row == b.queries.first_row &&
+         InOneTable(a.tokens, b.tokens) &&
          LayoutAllowsMma(a) == LayoutAllowsMma(b);
 }
 
@@ -189,7 +181,8 @@ class Scorer {
 
   // What a launch needs, before the first of them.
   Status Prepare(Jobs<ScoreJob> jobs) const {
-    for (const ScoreJob& job : jobs) KV_RETURN_IF_ERROR(CheckAligned(job, g_));
+    for (const ScoreJob& job : jobs)
+      KV_RETURN_IF_ERROR(CheckRowsAligned(job, g_));
     // Of shaping, which follows.
     KV_RETURN_IF_ERROR(Require(context_, stream_, ModuleId::pool1d));
     return Require(context_, stream_, ScorerOf(jobs[0]));
@@ -207,7 +200,7 @@ class Scorer {
         AddressOf(args_.scratch.data()) +
         PartialBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
     for (size_t j = 0; j < i; ++j) {
-      address += uint64_t{g_.n_q_heads} * jobs[j].n_tokens * sizeof(float);
+      address += uint64_t{g_.n_q_heads} * jobs[j].tokens.most * sizeof(float);
     }
     return address;
   }
@@ -216,8 +209,9 @@ class Scorer {
     return DTypesAllowMma(context_, g_, policy_) && LayoutAllowsMma(job);
   }
   ModuleKey ScorerOf(const ScoreJob& job) const {
-    return cuda::ScorerOf(context_, g_, policy_, job.view->block_size != 0,
-                          UsesMma(job));
+    return cuda::ScorerOf(
+        context_, g_, policy_,
+        {job.view->block_size != 0, job.tokens.each != nullptr, UsesMma(job)});
   }
   Status Attend(Jobs<ScoreJob> jobs) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
@@ -234,6 +228,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs) const {
   const ScoreJob& first = jobs[0];
   // By what no grouping of layers changes, since results depend on it.
   const KeySplits splits = SplitKeys(args_.n_tokens);
+  const Counts tokens(first.tokens);
   ScoreParams p{};
   p.keys = LayoutOf(*first.view, first.view->k);
   p.query_row_stride = first.queries.rows.row_stride;
@@ -247,6 +242,8 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs) const {
   p.n_kv_heads = g_.n_kv_heads;
   p.n_splits = splits.n_splits;
   p.keys_per_split = splits.keys_per_split;
+  p.first_row = first.queries.first_row;
+  p.tokens = tokens.table();
   for (size_t i = 0; i < jobs.size(); ++i) {
     const ScoreJob& job = jobs[i];
     ScoreLayer& layer = p.layers[i];
@@ -256,8 +253,8 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs) const {
     layer.row_lse = AddressOf(job.queries.lse);
     layer.scores =
         form_.reduces_after ? ApartRowsOf(jobs, i) : AddressOf(job.rows);
-    layer.n_tokens = job.n_tokens;
-    layer.first_row = job.queries.first_row;
+    layer.n_tokens = job.tokens.most;
+    layer.first_count = tokens.FirstOf(job.tokens);
   }
   const bool mma = UsesMma(first);
   const WindowAttentionShape shape =
@@ -279,7 +276,7 @@ Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   p.n_out_rows = g_.n_kv_heads;
   for (size_t i = 0; i < jobs.size(); ++i) {
     p.layers[i] = {ApartRowsOf(jobs, i), AddressOf(jobs[i].rows),
-                   jobs[i].n_tokens, jobs[i].n_tokens};
+                   jobs[i].tokens.most, 0};
   }
   return LaunchReduction(context_, stream_, p, LongestOf(jobs), Size(jobs));
 }
@@ -299,19 +296,18 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_geometry& g,
 
 // Every form that calls may launch.
 Status Prepare(const Context& context, const kvevict_geometry& g,
-               const kvevict_policy& policy) {
+               const kvevict_policy& policy, bool is_ragged) {
   if (!FindDType(g.q_dtype)->can_score || !FindDType(g.k_dtype)->can_score) {
     return Status();
   }
   const bool mma = DTypesAllowMma(context, g, policy);
-  for (const bool paged : {false, true}) {
-    for (const bool use_mma : {false, true}) {
-      if (use_mma && !mma) continue;
-      const Module* module;
-      KV_RETURN_IF_ERROR(DeviceOf(context).modules().Find(
-          ScorerOf(context, g, policy, paged, use_mma),
-          DeviceOf(context).stream(), &module));
-    }
+  for (const uint32_t i : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    const Variant variant{(i & 1) != 0, (i & 2) != 0, (i & 4) != 0};
+    if ((variant.mma && !mma) || (variant.ragged && !is_ragged)) continue;
+    const Module* module;
+    KV_RETURN_IF_ERROR(
+        DeviceOf(context).modules().Find(ScorerOf(context, g, policy, variant),
+                                         DeviceOf(context).stream(), &module));
   }
   return Status();
 }

@@ -14,9 +14,6 @@
 namespace kvevict::cuda {
 namespace {
 
-constexpr uint32_t kMaxLayers =
-    std::min(SelectParams::kMaxLayers, PoolSelectParams::kMaxLayers);
-
 bool FitsShared(const Context& context, uint32_t n_tokens) {
   const auto sm = static_cast<uint32_t>(DeviceOf(context).sm());
   return n_tokens <= MostPoolSelectTokens(sm);
@@ -65,24 +62,34 @@ Status Selector::Run(Jobs<SelectJob> jobs) const {
                        : longest <= kMaxShortKeys ? SelectShort(jobs, p)
                                                   : SelectLong(jobs, p));
     for (size_t i = 0; i < jobs.size(); ++i) {
-      p.layers[i].keep +=
-          uint64_t{n_lists_} * jobs[i].keep.count * sizeof(int32_t);
+      p.layers[i].keep += n_lists_ * jobs[i].keep.stride * sizeof(int32_t);
     }
   }
   return Status();
 }
 
 SelectParams Selector::ParamsFor(Jobs<SelectJob> jobs) const {
+  const SelectJob& first = jobs.front();
+  const Counts tokens(first.tokens);
+  const Counts keep(first.keep.count);
   SelectParams p{};
-  p.n_lists = n_lists_;
-  p.input = jobs.front().scores == nullptr ? kSelectNothing : kSelectScores;
-  p.higher_wins = args_.tie == KVEVICT_TIE_HIGHER_POSITION;
-  p.n_sink = args_.forced.n_sink;
-  p.n_recent = args_.forced.n_recent;
+  p.lists = {tokens.table(),
+             keep.table(),
+             KeepStride(first.keep),
+             n_lists_,
+             args_.tie == KVEVICT_TIE_HIGHER_POSITION,
+             args_.forced.n_sink,
+             args_.forced.n_recent,
+             0};
+  p.input = first.scores == nullptr ? kSelectNothing : kSelectScores;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const SelectJob& job = jobs[i];
-    p.layers[i] = {AddressOf(job.scores), AddressOf(job.keep.slots),
-                   job.n_tokens, job.keep.count};
+    p.layers[i] = {AddressOf(job.scores),
+                   AddressOf(job.keep.slots),
+                   job.tokens.most,
+                   job.keep.count.most,
+                   tokens.FirstOf(job.tokens),
+                   keep.FirstOf(job.keep.count)};
   }
   return p;
 }
@@ -109,10 +116,14 @@ Status Selector::Pin(Jobs<SelectJob> jobs) const {
     std::copy_n(rest.begin(), n, p.positions);
     KV_RETURN_IF_ERROR(
         ForEachBatch(jobs, PinParams::kMaxLayers, [&](Jobs<SelectJob> batch) {
+          const Counts tokens(batch.front().tokens);
+          const Counts kept(batch.front().slots.n_kept);
+          p.tokens = tokens.table();
+          p.kept = kept.table();
           for (size_t i = 0; i < batch.size(); ++i) {
             const SelectJob& job = batch[i];
-            p.layers[i] = {AddressOf(job.keys), ParamsOf(job.slots),
-                           job.n_tokens, 0};
+            p.layers[i] = {AddressOf(job.keys), ParamsOf(job.slots, kept),
+                           job.tokens.most, tokens.FirstOf(job.tokens)};
           }
           return Launch(
               context_, stream_, KernelId::pin_positions,
@@ -127,18 +138,12 @@ Status Selector::Pin(Jobs<SelectJob> jobs) const {
 Status Selector::SelectInShared(Jobs<SelectJob> jobs,
                                 const SelectParams& p) const {
   PoolSelectParams q{};
-  q.n_lists = p.n_lists;
-  q.higher_wins = p.higher_wins;
-  q.n_sink = p.n_sink;
-  q.n_recent = p.n_recent;
+  q.lists = p.lists;
   q.kernel = shaping_.Pools() ? shaping_.pool_kernel : 1;
   q.is_max = shaping_.pool == KVEVICT_POOL_MAX;
   q.edge_shrinks = shaping_.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const uint32_t n = jobs[i].n_tokens;
-    q.layers[i] = {p.layers[i].scores,      p.layers[i].keep,   n,
-                   n - shaping_.n_unpooled, p.layers[i].n_keep, 0};
-  }
+  q.n_unpooled = shaping_.n_unpooled;
+  std::copy_n(p.layers, jobs.size(), q.layers);
   return Launch(context_, stream_, KernelId::pool_select,
                 {n_lists_, Size(jobs), 1, kSelectThreads,
                  PoolSelectBytes(LongestOf(jobs))},
@@ -181,9 +186,13 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
   const Selector selector(context, stream, args, shaping);
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   return ForEachBatch(
-      args.jobs, kMaxLayers,
+      args.jobs, SelectParams::kMaxLayers,
       [](const SelectJob& a, const SelectJob& b) {
         return a.keep.n_lists == b.keep.n_lists &&
+               KeepStride(a.keep) == KeepStride(b.keep) &&
+               InOneTable(a.tokens, b.tokens) &&
+               InOneTable(a.keep.count, b.keep.count) &&
+               InOneTable(a.slots.n_kept, b.slots.n_kept) &&
                (a.scores == nullptr) == (b.scores == nullptr);
       },
       [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
@@ -191,14 +200,12 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
 
 }  // namespace
 
-ScratchNeeds SelectScratchBytes(const Context&, const kvevict_geometry& g,
-                                const kvevict_policy& policy, uint32_t n_layers,
-                                uint32_t n_tokens) {
+// Launches take turns with it.
+CheckedSize SelectScratchBytes(const Context&, uint32_t n_tokens,
+                               uint64_t n_lists) {
   if (n_tokens <= kMaxShortKeys) return CheckedSize(0);
   return CheckedSize(sizeof(uint32_t)) *
-         CheckedSize(LongWords(LongChunks(n_tokens))) *
-         CheckedSize(ListsPerLayer(g, policy)) *
-         CheckedSize(std::min(n_layers, kMaxLayers));
+         CheckedSize(LongWords(LongChunks(n_tokens))) * CheckedSize(n_lists);
 }
 
 Status RequireSelection(const Context& context, Stream stream) {

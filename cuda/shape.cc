@@ -12,23 +12,33 @@ namespace {
 
 static_assert(kvevict::kMaxPoolKernel <= kMaxPoolKernel);
 
+bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
+  return InOneTable(a.tokens, b.tokens);
+}
+
 // Rows of the jobs, n_rows each; where they are not reduced afterwards what is not
 // pooled becomes +infinity.
 Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
                 Jobs<ShapeJob> jobs, uint32_t n_rows) {
-  return ForEachBatch(jobs, PoolParams::kMaxLayers, [&](Jobs<ShapeJob> batch) {
+  const auto run = [&](Jobs<ShapeJob> batch) {
+    const Counts tokens(batch.front().tokens);
     PoolParams p{};
     p.n_rows = n_rows;
+    p.n_unpooled = shaping.n_unpooled;
+    p.n_terms = shaping.n_terms;
+    p.tokens = tokens.table();
     p.kernel = shaping.Pools() ? shaping.pool_kernel : 1;
     p.is_max = shaping.pool == KVEVICT_POOL_MAX;
     p.edge_shrinks = shaping.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
     for (size_t i = 0; i < batch.size(); ++i) {
-      const uint32_t n = batch[i].n_tokens;
-      p.layers[i] = {AddressOf(batch[i].rows), n, n - shaping.n_unpooled};
+      const ShapeJob& job = batch[i];
+      p.layers[i] = {AddressOf(job.rows), job.tokens.most,
+                     tokens.FirstOf(job.tokens)};
     }
     return Launch(context, stream, KernelId::pool_rows,
                   {n_rows, Size(batch), 1, kPoolThreads}, p);
-  });
+  };
+  return ForEachBatch(jobs, PoolParams::kMaxLayers, GoTogether, run);
 }
 
 }  // namespace
@@ -40,13 +50,17 @@ Status Run_shape(const Context& context, Stream stream, const ShapeArgs& args) {
                               args.n_kv_heads * shaping.n_terms));
   if (shaping.n_terms == 1) return Status();
   return ForEachBatch(
-      args.jobs, ReduceParams::kMaxLayers, [&](Jobs<ShapeJob> batch) {
+      args.jobs, ReduceParams::kMaxLayers, GoTogether,
+      [&](Jobs<ShapeJob> batch) {
+        const Counts tokens(batch.front().tokens);
         ReduceParams p = ReductionOf(shaping.group_reduce, shaping.n_terms);
         p.n_out_rows = args.n_kv_heads;
+        p.n_unpooled = shaping.n_unpooled;
+        p.tokens = tokens.table();
         for (size_t i = 0; i < batch.size(); ++i) {
           const ShapeJob& job = batch[i];
           p.layers[i] = {AddressOf(job.rows), AddressOf(job.scores),
-                         job.n_tokens, job.n_tokens - shaping.n_unpooled};
+                         job.tokens.most, tokens.FirstOf(job.tokens)};
         }
         return LaunchReduction(context, stream, p, LongestOf(batch),
                                Size(batch));

@@ -27,13 +27,15 @@ static void no_op(void) { sink = kvevict_abi_version(); }
 
 static void length(void) {
   uint32_t n;
-  check(kvevict_sequence_stored_length(sequence, 0, &n));
+  check(kvevict_sequence_stored_length(sequence, 0, 0, &n));
   sink = n;
 }
 
-static void score_window(void) {
-  check(kvevict_score_window(plan, &queries, NULL, &views[0], TOKENS, scores,
-                             KVH * TOKENS, workspace, workspace_bytes, NULL));
+static void score(void) {
+  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
+  inputs.n_tokens = TOKENS, inputs.view = &views[0], inputs.queries = &queries;
+  check(kvevict_score(plan, &inputs, scores, KVH * TOKENS, workspace,
+                      workspace_bytes, NULL));
 }
 
 /* A whole request: forget, observe, append, evict. */
@@ -85,12 +87,12 @@ int main(void) {
   model.k_head_dim = model.v_head_dim = D, model.max_tokens = TOKENS;
   check(kvevict_context_create(NULL, &context));
   check(kvevict_policy_parse("snapkv:budget=64,window=8", &policy));
-  check(kvevict_plan_create(context, &model, &policy, &plan));
+  check(kvevict_plan_create(context, &model, &policy, NULL, &plan));
   check(kvevict_sequence_create(plan, &sequence));
   check(kvevict_sequence_begin_observing(sequence, NULL, 0));
   check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0,
                                      &workspace_bytes));
-  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE_WINDOW, 0,
+  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE, 0,
                                      &score_bytes));
   if (score_bytes > workspace_bytes) workspace_bytes = score_bytes;
   workspace = aligned_alloc(64, (workspace_bytes + 63) / 64 * 64);
@@ -101,7 +103,7 @@ int main(void) {
   }
   measure("no-op", no_op);
   measure("length", length);
-  measure("score", score_window);
+  measure("score", score);
   measure("evict", evict);
   return 0;
 }

@@ -137,9 +137,9 @@ func setHooks(n *native.ContextOptions, options *ContextOptions) *hooks {
 	return h
 }
 
-// NewPlan checks a geometry and a policy against each other and lays out the workspace. The plan
-// keeps what it needs of the context alive.
-func (c *Context) NewPlan(geometry Geometry, policy Policy) (*Plan, error) {
+// NewPlan checks a geometry and a policy against each other and lays out the workspace. options may
+// be nil. The plan keeps what it needs of the context alive.
+func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions) (*Plan, error) {
 	nativePolicy, err := policy.native()
 	if err != nil {
 		return nil, err
@@ -154,8 +154,18 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy) (*Plan, error) {
 	}
 	defer c.leave()
 	p := &Plan{device: c.device, geometry: nativeGeometry, obsWindow: nativePolicy.ObsWindow}
+	nativeOptions := native.PlanOptions{StructSize: uint32(unsafe.Sizeof(native.PlanOptions{}))}
+	var budgets Memory
+	if options != nil {
+		budgets = Slice(options.HeadBudgets)
+		nativeOptions.HeadBudgets = uintptr(budgets.address)
+		nativeOptions.HeadBudgetsLen = uint64(len(options.HeadBudgets))
+		p.headsDiffer = len(options.HeadBudgets) > 0
+	}
 	var pointer uintptr
-	err = native.Kvevict_plan_create(context, &nativeGeometry, &nativePolicy, &pointer)
+	err = native.Kvevict_plan_create(
+		context, &nativeGeometry, &nativePolicy, &nativeOptions, &pointer)
+	runtime.KeepAlive(budgets.owner)
 	if err != nil {
 		return nil, err
 	}
@@ -180,112 +190,4 @@ func (c *Context) Prepare(plan *Plan) error {
 	}
 	defer plan.leave()
 	return native.Kvevict_context_prepare(context, pointer)
-}
-
-// Compact moves one layer's surviving rows to slots [0, kept), in place. keep is int32
-// [nKeepLists, kept] slots, strictly ascending per list (for others there is Reorder); nKeepLists
-// is 1 (all heads alike) or the KV heads. workspace is absent, or of CompactWorkspaceBytes, with
-// which CUDA may be faster.
-func (c *Context) Compact(
-	view *View, nTokens int, keep Memory, nKeepLists int, workspace Memory, stream Stream,
-) error {
-	return c.move(native.Kvevict_compact, view, nTokens, "keep", keep, "nKeepLists", nKeepLists,
-		workspace, stream)
-}
-
-// CompactWorkspaceBytes is the scratch that compacting a layer to at most nKeep slots per list can
-// make use of; 0 on the CPU, and on CUDA where rows are wide enough to move without.
-func (c *Context) CompactWorkspaceBytes(view *View, nKeep int) (uint64, error) {
-	return c.scratch(view, "nKeep", nKeep, native.Kvevict_compact_workspace_bytes)
-}
-
-// Reorder moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
-// before the first is written. It straightens a ring that has wrapped, and serves keep lists that do
-// not ascend; other rows are not touched. slots is int32 [nSlotLists, n] slots in any order, also
-// repeated, n at most nTokens; nSlotLists is 1 (all heads alike) or the KV heads. workspace is from
-// NewReorderWorkspace, or of ReorderWorkspaceBytes.
-func (c *Context) Reorder(
-	view *View, nTokens int, slots Memory, nSlotLists int, workspace Memory, stream Stream,
-) error {
-	return c.move(native.Kvevict_reorder, view, nTokens, "slots", slots, "nSlotLists", nSlotLists,
-		workspace, stream)
-}
-
-// ReorderWorkspaceBytes is the scratch that reordering at most nSlots slots per list needs; 0 for
-// none.
-func (c *Context) ReorderWorkspaceBytes(view *View, nSlots, nSlotLists int) (uint64, error) {
-	var err error
-	lists := count(&err, "nSlotLists", nSlotLists)
-	if err != nil {
-		return 0, err
-	}
-	return c.scratch(view, "nSlots", nSlots,
-		func(context uintptr, view *native.View, slots uint32, bytes *uint64) error {
-			return native.Kvevict_reorder_workspace_bytes(context, view, slots, lists, bytes)
-		})
-}
-
-// NewReorderWorkspace makes scratch for reordering a layer on the CPU; on CUDA it is an error. Calls
-// that run at the same time must not share it.
-func (c *Context) NewReorderWorkspace(view *View, nSlots, nSlotLists int) (Memory, error) {
-	bytes, err := c.ReorderWorkspaceBytes(view, nSlots, nSlotLists)
-	if err != nil {
-		return Memory{}, err
-	}
-	return newWorkspace(c.device, "ReorderWorkspaceBytes", bytes)
-}
-
-// move is Compact or Reorder: call, and the names of its slots and lists for errors.
-func (c *Context) move(
-	call func(context uintptr, view *native.View, nTokens uint32, slots uintptr, slotsLen uint64,
-		lists uint32, workspace uintptr, workspaceBytes uint64, stream uintptr) error,
-	view *View, nTokens int, slotsName string, slots Memory, listsName string, nLists int,
-	workspace Memory, stream Stream,
-) error {
-	context, err := c.enter()
-	if err != nil {
-		return err
-	}
-	defer c.leave()
-	cache, n, err := view.use(c.device, nTokens)
-	if err != nil {
-		return err
-	}
-	lists := count(&err, listsName, nLists)
-	if err != nil {
-		return err
-	}
-	slotsLen, err := slots.slots(c.device, slotsName)
-	if err != nil {
-		return err
-	}
-	if err := workspace.on(c.device, "workspace"); err != nil {
-		return err
-	}
-	err = call(context, cache.native, n, uintptr(slots.address), slotsLen, lists,
-		uintptr(workspace.address), workspace.bytes, uintptr(stream))
-	runtime.KeepAlive(cache)
-	runtime.KeepAlive(slots.owner)
-	runtime.KeepAlive(workspace.owner)
-	return err
-}
-
-// scratch is what a move of at most so many slots per list needs; name is theirs.
-func (c *Context) scratch(
-	view *View, name string, slots int,
-	bytesOf func(context uintptr, view *native.View, slots uint32, bytes *uint64) error,
-) (uint64, error) {
-	context, err := c.enter()
-	if err != nil {
-		return 0, err
-	}
-	defer c.leave()
-	cache, n, err := view.useNamed(c.device, name, slots)
-	if err != nil {
-		return 0, err
-	}
-	var bytes uint64
-	err = bytesOf(context, cache.native, n, &bytes)
-	runtime.KeepAlive(cache)
-	return bytes, err
 }

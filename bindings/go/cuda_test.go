@@ -90,7 +90,7 @@ func (m model) workspace(bytes uint64, err error) Memory {
 // state is what must be the same on every device.
 type state struct {
 	report  EvictReport
-	lengths [4]uint32
+	lengths [8]uint32 // [2 layers, 2 lists, 2]
 	kept    [2][kvHeads][]int32
 	k, v    [2][]float32 // of the slots in use
 }
@@ -127,7 +127,7 @@ func (m model) evicts() (states []state) {
 		for ; n > 0; n-- {
 			position := sequence.LogicalLength()
 			for l := range k {
-				slot, err := sequence.StoredLength(l)
+				slot, err := sequence.StoredLength(l, 0)
 				must(m.T, err)
 				copy(k[l][slot*row:][:row], random(row, int64(100+10*position+l)))
 				copy(v[l][slot*row:][:row], random(row, int64(900+10*position+l)))
@@ -142,7 +142,7 @@ func (m model) evicts() (states []state) {
 		s.report, err = sequence.Evict(views, nil, scratch)
 		must(m.T, err)
 		for l := range k {
-			stored, err := sequence.StoredLength(l)
+			stored, err := sequence.StoredLength(l, 0)
 			must(m.T, err)
 			s.k[l] = append([]float32(nil), k[l][:stored*row]...)
 			s.v[l] = append([]float32(nil), v[l][:stored*row]...)
@@ -153,7 +153,7 @@ func (m model) evicts() (states []state) {
 		}
 		memory, err := sequence.MemoryOf(0)
 		must(m.T, err)
-		s.lengths = **(**[4]uint32)(unsafe.Pointer(&memory.Lengths))
+		s.lengths = **(**[8]uint32)(unsafe.Pointer(&memory.Lengths))
 		states = append(states, s)
 	}
 
@@ -173,8 +173,8 @@ func (m model) evicts() (states []state) {
 func TestCUDAEvictsAsTheCPUDoes(t *testing.T) {
 	options := cudaOptions(t)
 	expected := model{t, newContext(t, nil)}.evicts()
-	same(t, [4]uint32{16, 48, 16, 48}, expected[0].lengths)
-	same(t, [4]uint32{16, 59, 16, 59}, expected[1].lengths)
+	same(t, [8]uint32{16, 48, 16, 48, 16, 48, 16, 48}, expected[0].lengths)
+	same(t, [8]uint32{16, 59, 16, 59, 16, 59, 16, 59}, expected[1].lengths)
 	same(t, expected, model{t, newContext(t, options)}.evicts())
 }
 
@@ -193,8 +193,8 @@ func TestCUDAOptionsReachTheLibrary(t *testing.T) {
 		m := model{t, newContext(t, options)}
 		same(t, model{t, newContext(t, nil)}.evicts(), m.evicts())
 		cache := random(full*row, 1)
-		err := m.context.Compact(m.view(cache, random(full*row, 2)), full, put(m, []int32{3, 2}), 1,
-			Memory{}, 0)
+		view := m.view(cache, random(full*row, 2))
+		err := m.context.Compact(oneMove(view, full, put(m, []int32{3, 2}), 1), Memory{}, 0)
 		fails(t, err, StatusInvalidArgument, "ascend")
 	})
 	if counts[0] == 0 || counts[0] != counts[1] {
@@ -217,17 +217,20 @@ func (m model) doors() (scores []float32, moved [4]any) {
 	view := m.view(k, v)
 	scores = make([]float32, kvHeads*n)
 	keep := make([]int32, kvHeads*kept)
-	must(m.T, plan.ScoreWindow(m.rows(random(window*qHeads*headDim, 2), qHeads), nil, view, n,
-		put(m, scores), m.workspace(plan.WorkspaceBytes(OperationScoreWindow)), 0))
-	nKept, err := plan.Select(0, put(m, scores), n, []int32{7}, put(m, keep),
-		m.workspace(plan.WorkspaceBytes(OperationSelect)), 0)
+	must(m.T, plan.Score(&ScoreInputs{
+		View: view, Tokens: n, Queries: m.rows(random(window*qHeads*headDim, 2), qHeads),
+	}, put(m, scores), m.workspace(plan.WorkspaceBytes(OperationScore)), 0))
+	options, lists, err := plan.Selection(0, n)
 	must(m.T, err)
-	same(m.T, kept, nKept)
-	must(m.T, m.context.Compact(view, n, put(m, keep), kvHeads,
-		m.workspace(m.context.CompactWorkspaceBytes(view, kept)), 0))
+	same(m.T, KeepLists{Lists: kvHeads, Count: kept}, lists)
+	options.Scores, options.Protected, lists.Slots = put(m, scores), []int32{7}, put(m, keep)
+	must(m.T, m.context.Select(&options, lists,
+		m.workspace(m.context.SelectWorkspaceBytes(n, kvHeads)), 0))
+	moves := []Move{{view, n, lists}}
+	must(m.T, m.context.Compact(moves, m.workspace(m.context.CompactWorkspaceBytes(moves)), 0))
 	moved = [4]any{keep, append([]float32(nil), k[:kept*row]...)}
-	must(m.T, m.context.Reorder(view, kept, put(m, ring), 1,
-		m.workspace(m.context.ReorderWorkspaceBytes(view, ringLen, 1)), 0))
+	moves = oneMove(view, kept, put(m, ring), 1)
+	must(m.T, m.context.Reorder(moves, m.workspace(m.context.ReorderWorkspaceBytes(moves)), 0))
 	moved[2], moved[3] = k[:kept*row], v[:kept*row]
 	return scores, moved
 }
@@ -273,20 +276,24 @@ func TestCUDARefusesSlices(t *testing.T) {
 
 	second := func(_ any, err error) error { return err }
 	score := func(queries, rowLSE *Plane, view *View, scores, workspace Memory) error {
-		return plan.ScoreWindow(queries, rowLSE, view, nTokens, scores, workspace, 0)
+		inputs := &ScoreInputs{View: view, Tokens: nTokens, Queries: queries, RowLSE: rowLSE}
+		return plan.Score(inputs, scores, workspace, 0)
 	}
 	choose := func(scores, keep, workspace Memory) error {
-		return second(plan.Select(0, scores, nTokens, nil, keep, workspace, 0))
+		lists := KeepLists{Slots: keep, Lists: 1, Count: nTokens}
+		return context.Select(&SelectOptions{Tokens: nTokens, Scores: scores}, lists, workspace, 0)
 	}
 	evict := func(view *View, scores, workspace Memory) error {
 		return second(sequence.Evict([]*View{view}, &EvictOptions{Scores: scores}, workspace))
 	}
 	compact := func(view *View, keep, workspace Memory) error {
-		return context.Compact(view, nTokens, keep, 1, workspace, 0)
+		return context.Compact(oneMove(view, nTokens, keep, 1), workspace, 0)
 	}
 	reorder := func(view *View, slots, workspace Memory) error {
-		return context.Reorder(view, nTokens, slots, 1, workspace, 0)
+		return context.Reorder(oneMove(view, nTokens, slots, 1), workspace, 0)
 	}
+	ofCounts := oneMove(view, nTokens, list, 1)
+	ofCounts[0].Keep.Counts = Slice([]uint32{1})
 	q, wrong, ofSlice := window(memory), window(slice), viewOf(Layout{
 		KVHeads: kvHeads, K: rows(floats, kvHeads),
 	})
@@ -297,13 +304,13 @@ func TestCUDARefusesSlices(t *testing.T) {
 		{sequence.Observe(0, wrong, 4, 0), "queries"},
 		{sequence.ObserveLayers([]*Plane{wrong}, 4, 0), "queries"},
 		{sequence.ObserveLSE(0, wrong, 4, 0), "rowLSE"},
-		{score(wrong, nil, view, memory, memory), "queries"},
-		{score(q, wrong, view, memory, memory), "rowLSE"},
+		{score(wrong, nil, view, memory, memory), "Queries"},
+		{score(q, wrong, view, memory, memory), "RowLSE"},
 		{score(q, nil, ofSlice, memory, memory), "K"},
 		{score(q, nil, view, slice, memory), "scores"},
 		{score(q, nil, view, memory, slice), "workspace"},
-		{choose(slice, list, memory), "scores"},
-		{choose(memory, Slice(slots), memory), "keep"},
+		{choose(slice, list, memory), "Scores"},
+		{choose(memory, Slice(slots), memory), "Slots"},
 		{choose(memory, list, slice), "workspace"},
 		{evict(ofSlice, Memory{}, memory), "K"},
 		{evict(viewOf(inV), Memory{}, memory), "V"},
@@ -312,10 +319,11 @@ func TestCUDARefusesSlices(t *testing.T) {
 		{evict(view, slice, memory), "Scores"},
 		{evict(view, Memory{}, slice), "workspace"},
 		{compact(ofSlice, list, memory), "K"},
-		{compact(view, Slice(slots), memory), "keep"},
+		{compact(view, Slice(slots), memory), "Slots"},
 		{compact(view, list, slice), "workspace"},
 		{reorder(ofSlice, list, memory), "K"},
-		{reorder(view, Slice(slots), memory), "slots"},
+		{reorder(view, Slice(slots), memory), "Slots"},
+		{context.Compact(ofCounts, Memory{}, 0), "Counts"},
 		{reorder(view, list, slice), "workspace"},
 	} {
 		fails(t, refused.err, StatusInvalidArgument,
@@ -323,8 +331,11 @@ func TestCUDARefusesSlices(t *testing.T) {
 	}
 	_, err := plan.NewWorkspace(OperationEvict)
 	fails(t, err, StatusInvalidArgument, "on CUDA", "WorkspaceBytes", "device memory")
-	_, err = context.NewReorderWorkspace(view, 1, 1)
+	_, err = context.NewReorderWorkspace(sized(view, 1, 1))
 	fails(t, err, StatusInvalidArgument, "on CUDA", "ReorderWorkspaceBytes", "device memory")
+
+	_, err = context.NewSelectWorkspace(1, 1)
+	fails(t, err, StatusInvalidArgument, "on CUDA", "SelectWorkspaceBytes", "device memory")
 
 	must(t, compact(view, Slice([]int32{}), Memory{})) // nothing lies nowhere
 

@@ -10,7 +10,7 @@
 //	plan, err := context.NewPlan(kvevict.Geometry{
 //		Layers: 32, QHeads: 32, KVHeads: 8, KHeadDim: 128, VHeadDim: 128, MaxTokens: 16384,
 //		QDType: kvevict.DTypeF16, KDType: kvevict.DTypeF16, VDType: kvevict.DTypeF16,
-//	}, policy)
+//	}, policy, nil)
 //	sequence, err := plan.NewSequence()
 //	err = sequence.BeginObserving(kvevict.Memory{})
 //	...

@@ -2,6 +2,7 @@ package kvevict
 
 import (
 	"math"
+	"reflect"
 	"sort"
 	"sync"
 	"testing"
@@ -14,8 +15,10 @@ func scoresOf(t *testing.T, context *Context, n, window int) []float32 {
 	plan := newPlan(t, context, 1, n, "snapkv:budget=0.5,window=4")
 	queries := rows(random(window*qHeads*headDim, 2), qHeads)
 	scores := make([]float32, kvHeads*n)
-	must(t, plan.ScoreWindow(&queries, nil, newView(t, random(n*row, 1), random(n*row, 3)), n,
-		Slice(scores), workspace(t, plan, OperationScoreWindow), 0))
+	inputs := &ScoreInputs{
+		View: newView(t, random(n*row, 1), random(n*row, 3)), Tokens: n, Queries: &queries,
+	}
+	must(t, plan.Score(inputs, Slice(scores), workspace(t, plan, OperationScore), 0))
 	return scores
 }
 
@@ -29,15 +32,18 @@ func TestScoresOfSlicesPointersAndAddressesAreEqual(t *testing.T) {
 		TokenStride: qHeads * 4, HeadStride: 4,
 	}
 	k, v := random(nTokens*row, 1), random(nTokens*row, 3)
-	scratch := workspace(t, plan, OperationScoreWindow)
+	scratch := workspace(t, plan, OperationScore)
+	inputs := &ScoreInputs{
+		View: newView(t, k, v), Tokens: nTokens, Queries: &queries, RowLSE: &lse,
+		TokenCounts: Slice([]uint32{nTokens, nTokens}),
+	}
 	for _, shape := range []func([]float32) Memory{
 		Slice[float32],
 		func(s []float32) Memory { return Pointer(unsafe.Pointer(&s[0]), uint64(len(s)*4)) },
 		func(s []float32) Memory { return Address(Slice(s).address, uint64(len(s)*4)) },
 	} {
 		scores := make([]float32, kvHeads*nTokens)
-		err := plan.ScoreWindow(&queries, &lse, newView(t, k, v), nTokens, shape(scores), scratch, 0)
-		must(t, err)
+		must(t, plan.Score(inputs, shape(scores), scratch, 0))
 		same(t, expected, scores)
 	}
 	if !math.IsInf(float64(expected[nTokens-1]), 1) || expected[0] <= 0 || expected[0] >= 1 {
@@ -45,17 +51,133 @@ func TestScoresOfSlicesPointersAndAddressesAreEqual(t *testing.T) {
 	}
 }
 
+func TestPoliciesWithoutQueriesScoreToo(t *testing.T) {
+	context := newContext(t, nil)
+	plan := newPlan(t, context, 2, 64, "random:budget=16,seed=7")
+	view := newView(t, make([]float32, nTokens*row), make([]float32, nTokens*row))
+	scratch := workspace(t, plan, OperationScore)
+	first, second := make([]float32, kvHeads*nTokens), make([]float32, kvHeads*nTokens)
+	must(t, plan.Score(&ScoreInputs{View: view, Tokens: nTokens}, Slice(first), scratch, 0))
+	must(t, plan.Score(&ScoreInputs{View: view, Tokens: nTokens, Layer: 1}, Slice(second), scratch, 0))
+	if reflect.DeepEqual(first, second) {
+		t.Error("layers draw alike")
+	}
+	err := plan.Score(&ScoreInputs{View: view, Tokens: nTokens, Layer: 2}, Slice(first), scratch, 0)
+	fails(t, err, StatusInvalidArgument, "layer 2")
+	none := newPlan(t, context, 1, 64, "streaming-llm:budget=16")
+	err = none.Score(&ScoreInputs{View: view, Tokens: nTokens}, Slice(first), scratch, 0)
+	fails(t, err, StatusInvalidArgument, "nothing to score")
+}
+
+func selectWorkspace(t *testing.T, context *Context, tokens, lists int) Memory {
+	t.Helper()
+	memory, err := context.NewSelectWorkspace(tokens, lists)
+	must(t, err)
+	return memory
+}
+
+func TestEveryListMayHaveACountOfItsOwn(t *testing.T) {
+	context := newContext(t, nil)
+	scratch := selectWorkspace(t, context, 10, 2)
+	scores := []float32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}
+	slots := []int32{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}
+	counts := []uint32{4, 2}
+	lists := KeepLists{Slots: Slice(slots), Lists: 2, Count: 4, ListStride: 5, Counts: Slice(counts)}
+	options := &SelectOptions{
+		Tokens: 10, TokenCounts: Slice([]uint32{10, 6}), Scores: Slice(scores), Sink: 1,
+	}
+	must(t, context.Select(options, lists, scratch, 0))
+	same(t, []int32{0, 7, 8, 9, -1, 0, 1, -1, -1, -1}, slots)
+	// Without scores the first tokens stay, or the last.
+	options = &SelectOptions{Tokens: 10, Sink: 1, Tie: TieHigherPosition}
+	must(t, context.Select(options, lists, scratch, 0))
+	same(t, []int32{0, 7, 8, 9, -1, 0, 9, -1, -1, -1}, slots)
+	// Two rows of a list are one.
+	both := &SelectOptions{Tokens: 10, Scores: Slice(scores), Rows: 2, Reduce: ReduceMax, Recent: 1}
+	must(t, context.Select(both, KeepLists{Slots: Slice(slots), Lists: 1, Count: 4}, scratch, 0))
+	same(t, []int32{0, 1, 8, 9}, slots[:4])
+
+	counts[1] = 5
+	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "keep.counts[1] 5 > 4")
+	counts[1] = 0
+	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "sink 1")
+	lists.Counts = Slice(counts[:1])
+	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument,
+		"Counts has 1 elements, 2 are needed")
+	lists.Counts = Slice([]float32{1, 2})
+	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument,
+		"Counts is a slice of float32, not of uint32")
+	lists.Counts, lists.Count = Memory{}, -1
+	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "Count -1")
+}
+
+// One list for all heads, and lists of 3 and 2.
+func TestAllLayersMoveInOneCall(t *testing.T) {
+	context := newContext(t, nil)
+	k := [2][]float32{random(nTokens*row, 4), random(nTokens*row, 5)}
+	before := [2][]float32{append([]float32(nil), k[0]...), append([]float32(nil), k[1]...)}
+	views := [2]*View{
+		newView(t, k[0], random(nTokens*row, 6)), newView(t, k[1], random(nTokens*row, 7)),
+	}
+	isRow := func(layer, slot, head int, from int32) {
+		t.Helper()
+		to, old := (slot*kvHeads+head)*headDim, (int(from)*kvHeads+head)*headDim
+		same(t, before[layer][old:old+headDim], k[layer][to:to+headDim])
+	}
+	slots := []int32{1, 5, 9, 2, 40, 0}
+	counts := Slice([]uint32{3, 2})
+	moves := []Move{
+		{views[0], nTokens, KeepLists{Slots: Slice(slots), Lists: 1, Count: 3}},
+		{views[1], nTokens, KeepLists{Slots: Slice(slots), Lists: 2, Count: 3, Counts: counts}},
+	}
+	bytes, err := context.CompactWorkspaceBytes(moves)
+	must(t, err)
+	same(t, uint64(0), bytes)
+	must(t, context.Compact(moves, Memory{}, 0))
+	for i := 0; i < 5; i++ {
+		isRow(0, i%3, i/3, slots[i%3])
+		isRow(1, i%3, i/3, slots[i])
+	}
+	backwards := Slice([]int32{2, 1, 0, 1, 0, 9})
+	moves = []Move{
+		{views[0], 3, KeepLists{Slots: backwards, Lists: 1, Count: 3}},
+		{views[1], 3, KeepLists{Slots: backwards, Lists: 2, Count: 3, Counts: counts}},
+	}
+	scratch, err := context.NewReorderWorkspace(moves)
+	must(t, err)
+	must(t, context.Reorder(moves, scratch, 0))
+	for i := 0; i < 5; i++ {
+		last := []int{2, 4}[i/3]
+		isRow(0, i%3, i/3, slots[2-i%3])
+		isRow(1, i%3, i/3, slots[last-i%3])
+	}
+
+	first := Move{views[0], 3, KeepLists{Slots: Slice([]int32{0}), Lists: 1, Count: 1}}
+	err = context.Compact([]Move{first, first}, Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "moves[1]")
+	err = context.Compact([]Move{first, {nil, 3, first.Keep}}, Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "view is nil")
+	many := make([]Move, 129)
+	for i := range many {
+		many[i] = first
+	}
+	fails(t, context.Compact(many, Memory{}, 0), StatusInvalidArgument, "moves_len 129 > 128")
+	must(t, context.Compact(nil, Memory{}, 0))
+}
+
 func TestKeepList(t *testing.T) {
-	plan := newPlan(t, newContext(t, nil), 1, 64, "custom:budget=6,sink=1,recent=1")
+	context := newContext(t, nil)
+	plan := newPlan(t, context, 1, 64, "custom:budget=6,sink=1,recent=1")
 	scores := make([]float32, kvHeads*nTokens)
 	for i := range scores {
 		scores[i] = float32((i * 37) % 101)
 	}
 	keep := make([]int32, kvHeads*6)
-	kept, err := plan.Select(0, Slice(scores), nTokens, []int32{7}, Slice(keep),
-		workspace(t, plan, OperationSelect), 0)
+	options, lists, err := plan.Selection(0, nTokens)
 	must(t, err)
-	same(t, 6, kept)
+	same(t, KeepLists{Lists: kvHeads, Count: 6}, lists)
+	options.Scores, options.Protected, lists.Slots = Slice(scores), []int32{7}, Slice(keep)
+	must(t, context.Select(&options, lists, selectWorkspace(t, context, nTokens, kvHeads), 0))
 	// Sink 0, protected 7, recent 47 and the three highest others of head 0.
 	var others []int
 	for i := 1; i < nTokens-1; i++ {
@@ -77,7 +199,7 @@ func TestRowsMoveAsTheKeepListSays(t *testing.T) {
 	k, v := random(nTokens*row, 4), random(nTokens*row, 5)
 	before := append([]float32(nil), k...)
 	view := newView(t, k, v)
-	must(t, context.Compact(view, nTokens, Slice(keep), 2, Memory{}, 0))
+	must(t, context.Compact(oneMove(view, nTokens, Slice(keep), 2), Memory{}, 0))
 	for head := 0; head < 2; head++ {
 		for slot := 0; slot < 3; slot++ {
 			from := (int(keep[head*3+slot])*2 + head) * headDim
@@ -85,7 +207,7 @@ func TestRowsMoveAsTheKeepListSays(t *testing.T) {
 			same(t, before[from:from+headDim], k[to:to+headDim])
 		}
 	}
-	err := context.Compact(view, nTokens, Slice([]int32{3, 2}), 1, Memory{}, 0)
+	err := context.Compact(oneMove(view, nTokens, Slice([]int32{3, 2}), 1), Memory{}, 0)
 	fails(t, err, StatusInvalidArgument, "keep")
 }
 
@@ -115,7 +237,7 @@ func TestPagedCachesAndCompanions(t *testing.T) {
 	})
 	must(t, err)
 	kept := []int32{1, 4, 5}
-	must(t, newContext(t, nil).Compact(view, 6, Slice(kept), 1, Memory{}, 0))
+	must(t, newContext(t, nil).Compact(oneMove(view, 6, Slice(kept), 1), Memory{}, 0))
 	for slot := 0; slot < 3; slot++ {
 		to := int(blocks[slot/2])*2 + slot%2
 		from := int(blocks[kept[slot]/2])*2 + int(kept[slot])%2

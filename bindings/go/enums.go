@@ -81,6 +81,8 @@ const (
 	PolicyRandom PolicyKind = 4
 	// The caller's scores, in EvictOptions.
 	PolicyCustom PolicyKind = 5
+	// The keys of the smallest Euclidean norm: arXiv:2406.11430.
+	PolicyKnorm PolicyKind = 6
 )
 
 // Pool: pooling of scores along the tokens, stride 1.
@@ -181,10 +183,8 @@ type Operation int32
 const (
 	// Scoring, selecting and compacting the cache of a whole model.
 	OperationEvict Operation = 0
-	// Scoring one layer by the attention of the last queries.
-	OperationScoreWindow Operation = 1
-	// Selecting by scores.
-	OperationSelect Operation = 2
+	// Scoring one layer.
+	OperationScore Operation = 1
 )
 
 // Reason: why a plan cannot do something.

@@ -25,7 +25,7 @@ func Example() {
 		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
 		QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32,
 		MaxTokens: prompt,
-	}, policy)
+	}, policy, nil)
 	check(err)
 	defer plan.Close()
 	sequence, err := plan.NewSequence() // one per request
@@ -51,7 +51,7 @@ func Example() {
 	check(err)
 	check(sequence.EndObserving()) // small from here on
 
-	slot, err := sequence.StoredLength(0)
+	slot, err := sequence.StoredLength(0, 0)
 	check(err)
 	fmt.Printf("the next token goes to slot %d with RoPE position %d\n", slot,
 		sequence.LogicalLength())

@@ -53,8 +53,6 @@ KV_FOR_EACH_HANDLE(KV_HANDLE)
 KV_ADDRESS(void *)
 KV_NUMBER(kvevict_stream, uintptr)
 KV_ADDRESS(float *scores)
-KV_ADDRESS(int32_t *keep)
-KV_ADDRESS(int32_t *slots)
 
 KV_POINTER(int32_t *, *int32)
 KV_POINTER(uint32_t *, *uint32)

@@ -45,12 +45,12 @@ func TestUseAfterClose(t *testing.T) {
 	must(t, view.Close())
 	must(t, view.Close())
 	_, planErr := plan.NewSequence()
-	_, lengthErr := sequence.StoredLength(0)
+	_, lengthErr := sequence.StoredLength(0, 0)
 	queries := rows(make([]float32, 32), qHeads)
 	open := newContext(t, nil)
 	for i, err := range []error{
 		context.Prepare(nil), planErr, lengthErr, sequence.Observe(0, &queries, 1, 0),
-		sequence.Reset(), view.Validate(0), open.Compact(view, 4, Slice([]int32{0}), 1, Memory{}, 0),
+		sequence.Reset(), view.Validate(0), open.Compact(oneMove(view, 4, Slice([]int32{0}), 1), Memory{}, 0),
 		open.Prepare(plan),
 	} {
 		if !errors.Is(err, ErrClosed) {

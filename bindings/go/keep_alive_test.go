@@ -20,6 +20,18 @@ func (w *watch) slots(s []int32) Memory {
 	return Slice(s)
 }
 
+func (w *watch) counts(a, b uint32) Memory {
+	s := []uint32{a, b}
+	runtime.SetFinalizer(&s[0], func(*uint32) { w.lost.Add(1) })
+	return Slice(s)
+}
+
+func (w *watch) move(t *testing.T, n int, slots []int32) []Move {
+	moves := oneMove(temporaryView(t, w, n), n, w.slots(slots), 1)
+	moves[0].Keep.Counts = w.counts(uint32(len(slots)), 0)
+	return moves
+}
+
 // scratch is an aligned workspace, more than a few slots need.
 func (w *watch) scratch() Memory {
 	s := new([1024]uint64) // of a size that the allocator aligns
@@ -63,22 +75,23 @@ func TestScoringKeepsItsMemory(t *testing.T) {
 	var w watch
 	const n = 512
 	plan := newPlan(t, collecting(t, &w), 1, n, "snapkv:budget=0.5,window=4")
-	scratch, err := plan.NewWorkspace(OperationScoreWindow)
+	scratch, err := plan.NewWorkspace(OperationScore)
 	must(t, err)
 	queries := rows(w.floats(random(4*qHeads*headDim, 3)), qHeads)
-	must(t, plan.ScoreWindow(&queries, nil, temporaryView(t, &w, n), n,
-		Slice(w.floats(make([]float32, kvHeads*n))), scratch, 0))
+	must(t, plan.Score(&ScoreInputs{
+		View: temporaryView(t, &w, n), Tokens: n, Queries: &queries, TokenCounts: w.counts(n, n),
+	}, Slice(w.floats(make([]float32, kvHeads*n))), scratch, 0))
 }
 
 func TestSelectingKeepsItsMemory(t *testing.T) {
 	var w watch
 	const n = 4096
-	plan := newPlan(t, collecting(t, &w), 1, n, "custom:budget=0.5")
-	scratch, err := plan.NewWorkspace(OperationSelect)
-	must(t, err)
-	_, err = plan.Select(0, Slice(w.floats(random(kvHeads*n, 1))), n, nil,
-		Slice(make([]int32, kvHeads*n)), scratch, 0)
-	must(t, err)
+	context := collecting(t, &w)
+	must(t, context.Select(&SelectOptions{
+		Tokens: n, Scores: Slice(w.floats(random(kvHeads*n, 1))), TokenCounts: w.counts(n, n-1),
+	}, KeepLists{
+		Slots: w.slots(make([]int32, n)), Lists: 2, Count: n / 2, Counts: w.counts(n/2, 7),
+	}, selectWorkspace(t, context, n, 2), 0))
 }
 
 func TestEvictingKeepsItsMemory(t *testing.T) {
@@ -99,13 +112,12 @@ func TestEvictingKeepsItsMemory(t *testing.T) {
 func TestCompactingKeepsItsMemory(t *testing.T) {
 	var w watch
 	const n = 512
-	must(t, collecting(t, &w).Compact(temporaryView(t, &w, n), n, w.slots([]int32{1, 3, 5, 7}), 1,
+	must(t, collecting(t, &w).Compact(w.move(t, n, []int32{1, 3, 5, 7}),
 		Slice(w.floats(make([]float32, 16))), 0))
 }
 
 func TestReorderingKeepsItsMemory(t *testing.T) {
 	var w watch
 	const n = 512
-	must(t, collecting(t, &w).Reorder(temporaryView(t, &w, n), n, w.slots([]int32{5, 1, 3, 1}), 1,
-		w.scratch(), 0))
+	must(t, collecting(t, &w).Reorder(w.move(t, n, []int32{5, 1, 3, 1}), w.scratch(), 0))
 }

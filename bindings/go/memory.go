@@ -35,17 +35,22 @@ var heap struct {
 	sink   unsafe.Pointer
 }
 
+// inHeap is the address of an object, which stays where it is.
+func inHeap(p unsafe.Pointer) uintptr {
+	if heap.always {
+		heap.sink = p
+	}
+	return uintptr(p)
+}
+
 // Slice is the memory of a slice, for calls on the CPU.
 func Slice[T Number](s []T) Memory {
 	if len(s) == 0 {
 		return Memory{ended: true, kind: reflect.TypeOf(T(0)).Kind()}
 	}
 	p := unsafe.Pointer(&s[0])
-	if heap.always {
-		heap.sink = p
-	}
 	return Memory{
-		address: uint64(uintptr(p)),
+		address: uint64(inHeap(p)),
 		bytes:   uint64(len(s)) * uint64(unsafe.Sizeof(s[0])),
 		owner:   p,
 		kind:    reflect.TypeOf(s[0]).Kind(),
@@ -97,6 +102,18 @@ func (m Memory) floats(device Device, name string) (uint64, error) {
 // slots is how many int32 the memory holds.
 func (m Memory) slots(device Device, name string) (uint64, error) {
 	return m.words(device, name, reflect.Int32)
+}
+
+// each is the address of n uint32; 0 if the memory is absent.
+func (m Memory) each(device Device, name string, n int) (uintptr, error) {
+	if m.address == 0 {
+		return 0, nil
+	}
+	length, err := m.words(device, name, reflect.Uint32)
+	if err == nil && m.ended && n > 0 && length < uint64(n) {
+		err = invalid("%s has %d elements, %d are needed", name, length, n)
+	}
+	return uintptr(m.address), err
 }
 
 func (m Memory) words(device Device, name string, kind reflect.Kind) (uint64, error) {

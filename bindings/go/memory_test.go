@@ -50,11 +50,11 @@ func TestTypesThatDoNotHoldTheDType(t *testing.T) {
 		must(t, err)
 	}
 	context := newContext(t, nil)
-	plan := newPlan(t, context, 1, 64, "snapkv:budget=16,window=4")
-	_, err := plan.Select(0, Slice([]int32{1}), 64, nil, Slice([]int32{1}), Memory{}, 0)
-	fails(t, err, StatusInvalidArgument, "scores is a slice of int32, not of float32")
-	_, err = plan.Select(0, Memory{}, 64, nil, Slice([]float32{1}), Memory{}, 0)
-	fails(t, err, StatusInvalidArgument, "keep is a slice of float32, not of int32")
+	err := context.Select(&SelectOptions{Tokens: 64, Scores: Slice([]int32{1})}, KeepLists{}, Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "Scores is a slice of int32, not of float32")
+	err = context.Select(
+		&SelectOptions{Tokens: 64}, KeepLists{Slots: Slice([]float32{1})}, Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "Slots is a slice of float32, not of int32")
 }
 
 func TestSlicesThatAreTooShort(t *testing.T) {
@@ -65,12 +65,14 @@ func TestSlicesThatAreTooShort(t *testing.T) {
 	must(t, view.Validate(63))
 	fails(t, view.Validate(64), StatusInvalidArgument, "V holds 63 rows of 2 heads, not 64")
 	keep := Slice([]int32{0})
-	fails(t, context.Compact(view, 64, keep, 1, Memory{}, 0), StatusInvalidArgument, "V holds 63")
+	fails(t, context.Compact(oneMove(view, 64, keep, 1), Memory{}, 0), StatusInvalidArgument,
+		"V holds 63")
 	queries := rows(make([]float32, 3*qHeads*headDim), qHeads)
 	fails(t, sequence.Observe(0, &queries, 4, 0), StatusInvalidArgument,
 		"queries holds 3 rows of 4 heads, not 4")
-	fails(t, plan.ScoreWindow(&queries, nil, view, 63, Memory{}, Memory{}, 0),
-		StatusInvalidArgument, "queries holds 3 rows")
+	inputs := &ScoreInputs{View: view, Tokens: 63, Queries: &queries}
+	fails(t, plan.Score(inputs, Memory{}, Memory{}, 0), StatusInvalidArgument,
+		"Queries holds 3 rows")
 	must(t, sequence.Observe(0, &queries, 3, 0))
 	must(t, sequence.Append(64))
 	scratch := workspace(t, plan, OperationEvict)
@@ -80,11 +82,12 @@ func TestSlicesThatAreTooShort(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "0 views for 1 layers")
 	_, err = sequence.KeepPositionsInto(0, 0, make([]int32, 63))
 	fails(t, err, StatusInvalidArgument, "63", "64")
-	scratch = workspace(t, plan, OperationSelect)
-	_, err = plan.Select(0, Slice(make([]float32, 127)), 64, nil, Slice(make([]int32, 32)), scratch, 0)
-	fails(t, err, StatusInvalidArgument, "127")
-	_, err = plan.Select(0, Slice(make([]float32, 128)), 64, nil, Slice(make([]int32, 31)), scratch, 0)
-	fails(t, err, StatusInvalidArgument, "31")
+	scratch = selectWorkspace(t, context, 64, 2)
+	options := &SelectOptions{Tokens: 64, Scores: Slice(make([]float32, 127))}
+	lists := KeepLists{Slots: Slice(make([]int32, 32)), Lists: 2, Count: 16}
+	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "127")
+	options.Scores, lists.Slots = Slice(make([]float32, 128)), Slice(make([]int32, 31))
+	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "31")
 }
 
 func TestBlockTablesThatNameMissingBlocks(t *testing.T) {
@@ -96,6 +99,17 @@ func TestBlockTablesThatNameMissingBlocks(t *testing.T) {
 	must(t, view.Validate(2))
 	fails(t, view.Validate(3), StatusInvalidArgument, "K holds 4 blocks, the block table names 4")
 	table[1] = 2 // read when calls are made
+	must(t, view.Validate(4))
+
+	// A table for each head: {0, 1} and {3, 4}.
+	tables := []int32{0, 1, 3, 4}
+	view, err = NewView(Layout{
+		KVHeads: kvHeads, K: pool, BlockSize: 2, BlockTable: Slice(tables), BlockTableHeadStride: 2,
+	})
+	must(t, err)
+	must(t, view.Validate(2))
+	fails(t, view.Validate(3), StatusInvalidArgument, "K holds 4 blocks, the block table names 4")
+	tables[3] = 2
 	must(t, view.Validate(4))
 }
 
@@ -110,21 +124,27 @@ func TestNumbersAndNils(t *testing.T) {
 	fails(t, view.Validate(-1), StatusInvalidArgument, "nTokens -1")
 	fails(t, sequence.Observe(0, nil, 1, 0), StatusInvalidArgument, "queries is nil")
 	keep := Slice([]int32{0})
-	fails(t, context.Compact(nil, 1, keep, 1, Memory{}, 0), StatusInvalidArgument, "view is nil")
+	fails(t, context.Compact(oneMove(nil, 1, keep, 1), Memory{}, 0), StatusInvalidArgument,
+		"view is nil")
 	_, err := sequence.Evict([]*View{nil}, nil, Memory{})
 	fails(t, err, StatusInvalidArgument, "view is nil")
-	_, err = sequence.StoredLength(-1)
+	_, err = sequence.StoredLength(-1, 0)
 	fails(t, err, StatusInvalidArgument, "layer -1")
-	_, err = sequence.StoredLength(1)
+	_, err = sequence.StoredLength(1, 0)
 	fails(t, err, StatusInvalidArgument, "layer 1")
+	_, err = sequence.StoredLength(0, kvHeads)
+	fails(t, err, StatusInvalidArgument, "kv_head 2")
 	_, err = NewView(Layout{KVHeads: -1})
 	fails(t, err, StatusInvalidArgument, "KVHeads -1")
 	_, err = NewView(Layout{K: Plane{HeadDim: -8}})
 	fails(t, err, StatusInvalidArgument, "K: ", "HeadDim -8")
-	_, err = context.NewPlan(Geometry{Layers: -1}, Policy{Budget: 1})
+	_, err = context.NewPlan(Geometry{Layers: -1}, Policy{Budget: 1}, nil)
 	fails(t, err, StatusInvalidArgument, "Layers -1")
-	_, err = plan.Select(0, Slice(make([]float32, 128)), 64, nil, Slice(make([]int32, 32)), Memory{}, 0)
+	lists := KeepLists{Slots: Slice(make([]int32, 32)), Lists: 2, Count: 16}
+	err = context.Select(&SelectOptions{Tokens: 64}, lists, Memory{}, 0)
 	fails(t, err, StatusInvalidArgument, "workspace")
+	_, err = context.NewSelectWorkspace(-1, 1)
+	fails(t, err, StatusInvalidArgument, "nTokens -1")
 	_, err = NewContext(&ContextOptions{KernelCacheDir: "a\x00b"})
 	fails(t, err, StatusInvalidArgument, "KernelCacheDir has a zero byte at 1")
 }

@@ -1,7 +1,6 @@
 package kvevict
 
 import (
-	"runtime"
 	"unsafe"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
@@ -39,12 +38,21 @@ func (g *Geometry) native() (native.Geometry, error) {
 	return n, err
 }
 
+// PlanOptions is what a plan may be told beside geometry and policy.
+type PlanOptions struct {
+	// HeadBudgets are tokens that each KV head keeps, everything included: [Layers, KVHeads], in place
+	// of the policy's budget and layer split, for ScopeKVHead. Above a head's length it keeps all.
+	// Empty: the policy's.
+	HeadBudgets []uint32
+}
+
 // Plan is a geometry with a policy and a context, checked once. Immutable; safe for concurrent use.
 type Plan struct {
 	handle
-	device    Device
-	geometry  native.Geometry
-	obsWindow uint32
+	device      Device
+	geometry    native.Geometry
+	obsWindow   uint32
+	headsDiffer bool
 }
 
 // NewSequence makes an empty sequence, for one request. It keeps what it needs of the plan alive.
@@ -55,19 +63,22 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 	}
 	defer p.leave()
 	s := &Sequence{
-		device:   p.device,
-		geometry: p.geometry,
-		args:     &arguments{},
-		planes:   make([]native.Plane, p.geometry.NLayers),
-		views:    make([]native.View, p.geometry.NLayers),
-		caches:   make([]*content, p.geometry.NLayers),
+		device:      p.device,
+		geometry:    p.geometry,
+		headsDiffer: p.headsDiffer,
+		args:        &arguments{},
+		planes:      make([]native.Plane, p.geometry.NLayers),
+		views:       make([]native.View, p.geometry.NLayers),
+		caches:      make([]*content, p.geometry.NLayers),
 	}
 	var pointer uintptr
 	if err := native.Kvevict_sequence_create(plan, &pointer); err != nil {
 		return nil, err
 	}
 	s.own(s, pointer, native.Kvevict_sequence_destroy, p.hooks)
-	return s, nil
+	memory, err := s.MemoryOf(0)
+	s.lists = memory.Lists
+	return s, err
 }
 
 // WorkspaceBytes is the scratch in which an operation at MaxTokens is fastest, for any contents; 0
@@ -169,95 +180,4 @@ func (p *Plan) Capabilities(layer int) (Capabilities, error) {
 		MoveReason: Reason(n.MoveReason), ScoreReason: Reason(n.ScoreReason),
 		RotateReason: Reason(n.RotateReason), NeedsScore: n.NeedsScore != 0,
 	}, nil
-}
-
-// ScoreWindow scores one layer's cached tokens by the attention of the last queries.
-//
-// queries is [QHeads, ObsWindow] rows, after RoPE. rowLSE is nil, or the f32 log-sum-exps of the
-// rows' scaled logits, which save CUDA a pass over the keys. scores, float32 [KVHeads, nTokens], is
-// written: higher keeps. workspace is for OperationScoreWindow.
-func (p *Plan) ScoreWindow(
-	queries *Plane, rowLSE *Plane, view *View, nTokens int, scores, workspace Memory, stream Stream,
-) error {
-	plan, err := p.enter()
-	if err != nil {
-		return err
-	}
-	defer p.leave()
-	q, err := p.window("queries", queries)
-	if err != nil {
-		return err
-	}
-	var lse *native.Plane
-	if rowLSE != nil {
-		n, err := p.window("rowLSE", rowLSE)
-		if err != nil {
-			return err
-		}
-		lse = &n
-	}
-	cache, n, err := view.use(p.device, nTokens)
-	if err != nil {
-		return err
-	}
-	scoresLen, err := scores.floats(p.device, "scores")
-	if err != nil {
-		return err
-	}
-	if err := workspace.on(p.device, "workspace"); err != nil {
-		return err
-	}
-	err = native.Kvevict_score_window(plan, &q, lse, cache.native, n, uintptr(scores.address),
-		scoresLen, uintptr(workspace.address), workspace.bytes, uintptr(stream))
-	runtime.KeepAlive(queries)
-	runtime.KeepAlive(rowLSE)
-	runtime.KeepAlive(cache)
-	runtime.KeepAlive(scores.owner)
-	runtime.KeepAlive(workspace.owner)
-	return err
-}
-
-// window converts a plane that must hold the observation window of every query head.
-func (p *Plan) window(name string, plane *Plane) (native.Plane, error) {
-	return plane.rows(p.device, name, p.obsWindow, p.geometry.NQHeads)
-}
-
-// Select chooses the slots of a layer that survive under the policy's budget, and returns how many
-// are kept per list.
-//
-// layer decides the budget (0 with ScopeModel). scores is float32 [KVHeads, nTokens]; absent if the
-// policy chooses nothing by score. protected are strictly ascending slots that must stay. keep, int32
-// [lists, kept] slots ascending per list, is written. workspace is for OperationSelect.
-func (p *Plan) Select(
-	layer int, scores Memory, nTokens int, protected []int32, keep, workspace Memory, stream Stream,
-) (int, error) {
-	plan, err := p.enter()
-	if err != nil {
-		return 0, err
-	}
-	defer p.leave()
-	l := count(&err, "layer", layer)
-	n := count(&err, "nTokens", nTokens)
-	if err != nil {
-		return 0, err
-	}
-	scoresLen, err := scores.floats(p.device, "scores")
-	if err != nil {
-		return 0, err
-	}
-	keepCapacity, err := keep.slots(p.device, "keep")
-	if err != nil {
-		return 0, err
-	}
-	if err := workspace.on(p.device, "workspace"); err != nil {
-		return 0, err
-	}
-	var kept uint32
-	err = native.Kvevict_select(plan, l, uintptr(scores.address), scoresLen, n, first(protected),
-		uint64(len(protected)), uintptr(keep.address), keepCapacity, uintptr(workspace.address),
-		workspace.bytes, &kept, uintptr(stream))
-	runtime.KeepAlive(scores.owner)
-	runtime.KeepAlive(keep.owner)
-	runtime.KeepAlive(workspace.owner)
-	return int(kept), err
 }

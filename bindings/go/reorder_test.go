@@ -34,7 +34,7 @@ func (c *cache) holds(t *testing.T, head int, table, slots []int32) {
 
 func reorderWorkspace(t *testing.T, context *Context, view *View, nSlots, nSlotLists int) Memory {
 	t.Helper()
-	memory, err := context.NewReorderWorkspace(view, nSlots, nSlotLists)
+	memory, err := context.NewReorderWorkspace(sized(view, nSlots, nSlotLists))
 	must(t, err)
 	return memory
 }
@@ -48,7 +48,7 @@ func TestAWrappedRingIsStraightened(t *testing.T) {
 		c := newCache()
 		view := newView(t, c.k, c.v)
 		scratch := reorderWorkspace(t, context, view, ringLen, 1)
-		must(t, context.Reorder(view, ringLen, slots, 1, scratch, 0))
+		must(t, context.Reorder(oneMove(view, ringLen, slots, 1), scratch, 0))
 		c.holds(t, 0, inPlace, ring)
 		c.holds(t, 1, inPlace, ring)
 	}
@@ -65,7 +65,7 @@ func TestAWrappedRingInAPoolOfTokensIsStraightened(t *testing.T) {
 	})
 	must(t, err)
 	scratch := reorderWorkspace(t, context, view, ringLen, 1)
-	must(t, context.Reorder(view, ringLen, Slice(ring), 1, scratch, 0))
+	must(t, context.Reorder(oneMove(view, ringLen, Slice(ring), 1), scratch, 0))
 	c.holds(t, 0, table, ring)
 	c.holds(t, 1, table, ring)
 }
@@ -74,7 +74,7 @@ func TestARowMayGoToSeveralSlots(t *testing.T) {
 	context, c := newContext(t, nil), newCache()
 	view := newView(t, c.k, c.v)
 	forMore := reorderWorkspace(t, context, view, ringLen, 1)
-	must(t, context.Reorder(view, ringLen, Slice([]int32{9, 0, 9, 0}), 1, forMore, 0))
+	must(t, context.Reorder(oneMove(view, ringLen, Slice([]int32{9, 0, 9, 0}), 1), forMore, 0))
 	c.holds(t, 1, inPlace, []int32{9, 0, 9, 0, 4, 5, 6, 7, 8, 9})
 }
 
@@ -82,7 +82,8 @@ func TestHeadsHaveSlotsOfTheirOwn(t *testing.T) {
 	context, c := newContext(t, nil), newCache()
 	view := newView(t, c.k, c.v)
 	scratch := reorderWorkspace(t, context, view, 3, 2)
-	must(t, context.Reorder(view, ringLen, Slice([]int32{2, 1, 0, 8, 8, 1}), 2, scratch, 0))
+	slots := Slice([]int32{2, 1, 0, 8, 8, 1})
+	must(t, context.Reorder(oneMove(view, ringLen, slots, 2), scratch, 0))
 	c.holds(t, 0, inPlace, []int32{2, 1, 0})
 	c.holds(t, 1, inPlace, []int32{8, 8, 1})
 }
@@ -90,18 +91,18 @@ func TestHeadsHaveSlotsOfTheirOwn(t *testing.T) {
 func TestReorderWorkspacesHaveTheLibrarysSize(t *testing.T) {
 	context, c := newContext(t, nil), newCache()
 	view := newView(t, c.k, c.v)
-	n, err := context.ReorderWorkspaceBytes(view, ringLen, 1)
+	n, err := context.ReorderWorkspaceBytes(sized(view, ringLen, 1))
 	must(t, err)
-	ofTwo, err := context.ReorderWorkspaceBytes(view, ringLen, 2)
+	ofTwo, err := context.ReorderWorkspaceBytes(sized(view, ringLen, 2))
 	must(t, err)
 	if n < 8*ringLen || ofTwo <= n {
 		t.Error(n, ofTwo)
 	}
 	same(t, Memory{}, reorderWorkspace(t, context, view, 0, 1))
-	must(t, context.Reorder(view, ringLen, Memory{}, 1, Memory{}, 0))
+	must(t, context.Reorder(oneMove(view, ringLen, Memory{}, 1), Memory{}, 0))
 	scratch := reorderWorkspace(t, context, view, ringLen, 1)
 	same(t, n, scratch.bytes)
-	err = context.Reorder(view, ringLen, Slice(ring), 1, Address(scratch.address, n-1), 0)
+	err = context.Reorder(oneMove(view, ringLen, Slice(ring), 1), Address(scratch.address, n-1), 0)
 	fails(t, err, StatusInvalidArgument, fmt.Sprintf("workspace_bytes %d < %d", n-1, n))
 	c.holds(t, 0, inPlace, inPlace)
 }
@@ -109,11 +110,12 @@ func TestReorderWorkspacesHaveTheLibrarysSize(t *testing.T) {
 func TestCompactionTakesAWorkspaceToo(t *testing.T) {
 	context, c := newContext(t, nil), newCache()
 	view := newView(t, c.k, c.v)
-	n, err := context.CompactWorkspaceBytes(view, 2)
+	moves := oneMove(view, ringLen, Slice([]int32{1, 5}), 1)
+	n, err := context.CompactWorkspaceBytes(moves)
 	must(t, err)
 	scratch, err := newWorkspace(DeviceCPU, "", n+64)
 	must(t, err)
-	must(t, context.Compact(view, ringLen, Slice([]int32{1, 5}), 1, scratch, 0))
+	must(t, context.Compact(moves, scratch, 0))
 	c.holds(t, 0, inPlace, []int32{1, 5})
 }
 
@@ -122,37 +124,43 @@ func TestReorderingRefusesWrongUse(t *testing.T) {
 	view := newView(t, c.k, c.v)
 	scratch := reorderWorkspace(t, context, view, ringLen, 1)
 	reorder := func(nTokens int, slots []int32, nSlotLists int) error {
-		return context.Reorder(view, nTokens, Slice(slots), nSlotLists, scratch, 0)
+		return context.Reorder(oneMove(view, nTokens, Slice(slots), nSlotLists), scratch, 0)
 	}
 	bytes := func(view *View, nSlots, nSlotLists int) error {
-		_, err := context.ReorderWorkspaceBytes(view, nSlots, nSlotLists)
+		_, err := context.ReorderWorkspaceBytes(sized(view, nSlots, nSlotLists))
 		return err
 	}
 	compactBytes := func(view *View, nKeep int) error {
-		_, err := context.CompactWorkspaceBytes(view, nKeep)
+		_, err := context.CompactWorkspaceBytes(sized(view, nKeep, 1))
 		return err
 	}
 	for _, wrong := range []struct {
 		err  error
 		text string
 	}{
-		{context.Reorder(nil, ringLen, Slice(ring), 1, scratch, 0), "view is nil"},
+		{context.Reorder(oneMove(nil, ringLen, Slice(ring), 1), scratch, 0), "view is nil"},
 		{bytes(nil, ringLen, 1), "view is nil"},
 		{compactBytes(nil, ringLen), "view is nil"},
-		{reorder(-1, ring, 1), "nTokens -1"},
-		{reorder(ringLen, ring, -1), "nSlotLists -1"},
-		{bytes(view, -1, 1), "nSlots -1"},
-		{bytes(view, ringLen, -1), "nSlotLists -1"},
-		{compactBytes(view, -1), "nKeep -1"},
+		{reorder(-1, ring, 1), "Tokens -1"},
+		{reorder(ringLen, ring, -1), "Lists -1"},
+		{bytes(view, -1, 1), "Count -1"},
+		{bytes(view, ringLen, -1), "Lists -1"},
+		{compactBytes(view, -1), "Count -1"},
 		{reorder(ringLen+1, ring, 1), "K holds 10 rows of 2 heads, not 11"},
 		{bytes(view, ringLen+1, 1), "K holds 10 rows"},
-		{context.Reorder(view, ringLen, Slice(c.k), 1, scratch, 0), "slots is a slice of float32"},
-		{context.Reorder(view, ringLen, Slice(ring), 1, Memory{}, 0), "workspace_bytes 0 < "},
-		{reorder(ringLen, []int32{0, ringLen}, 1), "slots[1] 10 is not in [0, n_tokens 10)"},
-		{reorder(ringLen, []int32{-1}, 1), "slots[0] -1"},
-		{reorder(9, ring, 1), "slots_len 10 > n_slot_lists 1 * n_tokens 9"},
-		{reorder(ringLen, ring[:3], 3), "n_slot_lists 3"},
-		{bytes(view, ringLen, 3), "n_slot_lists 3"},
+		{
+			context.Reorder(oneMove(view, ringLen, Slice(c.k), 1), scratch, 0),
+			"Slots is a slice of float32",
+		},
+		{
+			context.Reorder(oneMove(view, ringLen, Slice(ring), 1), Memory{}, 0),
+			"workspace_bytes 0 < ",
+		},
+		{reorder(ringLen, []int32{0, ringLen}, 1), "keep[0][1] 10 is not in [0, n_tokens 10)"},
+		{reorder(ringLen, []int32{-1}, 1), "keep[0][0] -1"},
+		{reorder(9, ring, 1), "keep.count 10 > n_tokens 9"},
+		{reorder(ringLen, ring[:3], 3), "keep.n_lists 3"},
+		{bytes(view, ringLen, 3), "keep.n_lists 3"},
 	} {
 		fails(t, wrong.err, StatusInvalidArgument, wrong.text)
 	}

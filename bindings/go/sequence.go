@@ -17,14 +17,16 @@ const PositionNext = native.PositionNext
 // a second one gets an error.
 type Sequence struct {
 	handle
-	device   Device
-	geometry native.Geometry
-	args     *arguments
-	planes   []native.Plane // one per layer, as views
-	views    []native.View
-	caches   []*content
-	lent     unsafe.Pointer // memory of BeginObserving
-	logical  atomic.Uint32  // length as of the last call that changed it
+	device      Device
+	geometry    native.Geometry
+	headsDiffer bool
+	lists       int // of a layer
+	args        *arguments
+	planes      []native.Plane // one per layer, as views
+	views       []native.View
+	caches      []*content
+	lent        unsafe.Pointer // memory of BeginObserving
+	logical     atomic.Uint32  // length as of the last call that changed it
 }
 
 // arguments is memory for one call's arguments. It holds no pointers of Go, as cgo demands of what
@@ -207,7 +209,7 @@ type EvictOptions struct {
 	// Protected are strictly ascending positions that must stay; those already evicted are ignored.
 	Protected []int32
 	// Scores, for PolicyCustom: float32 scores of every layer's slots, [Layers, KVHeads, stored
-	// length] with the strides below, in elements.
+	// length, the most of any head] with the strides below, in elements.
 	Scores            Memory
 	ScoresLayerStride uint64
 	ScoresHeadStride  uint64
@@ -218,9 +220,13 @@ type EvictReport struct {
 	Evicted      bool // whether any layer lost a token
 	BytesBefore  uint64
 	BytesAfter   uint64
-	TokensBefore uint64 // slots in use, summed over the layers
+	TokensBefore uint64 // slots in use, summed over the layers: where heads differ, the most of any
 	TokensAfter  uint64
-	BlocksFreed  uint64 // paged: blocks, summed over the layers, that hold nothing any more
+	BlocksFreed  uint64 // paged: blocks, summed over the block tables, that hold nothing any more
+
+	// ListTokens are the slots in use by each list, [Layers, Lists], see SequenceMemory.
+	ListTokensBefore []uint32
+	ListTokensAfter  []uint32
 }
 
 // Evict scores, selects and compacts the cache of a whole model in place. Every check is made before
@@ -265,10 +271,18 @@ func (s *Sequence) Evict(views []*View, options *EvictOptions, workspace Memory)
 		ScoresHeadStride:      options.ScoresHeadStride,
 	}
 	r := &s.args.report
-	r.StructSize = uint32(unsafe.Sizeof(*r))
+	tokens := make([]uint32, 2*len(views)*s.lists)
+	before, after := tokens[:len(tokens)/2:len(tokens)/2], tokens[len(tokens)/2:]
+	*r = native.EvictReport{
+		StructSize:       uint32(unsafe.Sizeof(*r)),
+		ListTokensBefore: uintptr(Slice(before).address),
+		ListTokensAfter:  uintptr(Slice(after).address),
+		ListTokensLen:    uint64(len(before)),
+	}
 	err = native.Kvevict_sequence_evict(sequence, &s.views[0], uint64(len(views)), &s.args.options,
 		uintptr(workspace.address), workspace.bytes, r)
 	runtime.KeepAlive(options)
+	runtime.KeepAlive(tokens)
 	runtime.KeepAlive(protected.owner)
 	runtime.KeepAlive(workspace.owner)
 	if err != nil {
@@ -276,6 +290,7 @@ func (s *Sequence) Evict(views []*View, options *EvictOptions, workspace Memory)
 	}
 	return EvictReport{
 		r.Evicted != 0, r.BytesBefore, r.BytesAfter, r.TokensBefore, r.TokensAfter, r.BlocksFreed,
+		before, after,
 	}, nil
 }
 
@@ -286,16 +301,34 @@ func (s *Sequence) place(sequence uintptr, layer int, view *View) error {
 		return err
 	}
 	if !cache.holds(s.geometry.MaxTokens) {
-		err := native.Kvevict_sequence_stored_length(sequence, uint32(layer), &s.args.n)
+		stored, err := s.mostStored(sequence, uint32(layer))
 		if err != nil {
 			return err
 		}
-		if err := cache.require(s.args.n); err != nil {
+		if err := cache.require(stored); err != nil {
 			return err
 		}
 	}
 	s.views[layer], s.caches[layer] = *cache.native, cache
 	return nil
+}
+
+// mostStored is the slots in use by any head of a layer.
+func (s *Sequence) mostStored(sequence uintptr, layer uint32) (most uint32, err error) {
+	heads := uint32(1)
+	if s.headsDiffer {
+		heads = s.geometry.NKVHeads
+	}
+	for head := uint32(0); head < heads; head++ {
+		err := native.Kvevict_sequence_stored_length(sequence, layer, head, &s.args.n)
+		if err != nil {
+			return 0, err
+		}
+		if s.args.n > most {
+			most = s.args.n
+		}
+	}
+	return most, nil
 }
 
 func (s *Sequence) release() {
@@ -306,13 +339,16 @@ func (s *Sequence) release() {
 
 // SequenceMemory is where a sequence keeps a layer's state, on the device of its context.
 type SequenceMemory struct {
-	// Lengths is the address of u32 [Layers, 2]: stored and logical length; fixed for life.
+	// Lengths is the address of u32 [Layers, Lists, 2]: stored and logical length; fixed for life.
 	Lengths uint64
 	// Positions is the address of i32 [Lists, Listed]: positions of a layer's first Listed slots;
 	// those after count up by one. Moves with every eviction.
 	Positions uint64
-	Listed    int
-	Lists     int // 1, or the KV heads
+	// ListedCounts is the address of u32 [Lists]: how many slots of a list are listed, where lists
+	// differ; 0 where all list Listed. Moves with every eviction.
+	ListedCounts uint64
+	Listed       int // of any list, the most
+	Lists        int // 1, or the KV heads
 }
 
 // MemoryOf tells where the state of a layer lies, for the engine's own kernels.
@@ -331,19 +367,23 @@ func (s *Sequence) MemoryOf(layer int) (SequenceMemory, error) {
 	if err := native.Kvevict_sequence_memory_of(sequence, l, m); err != nil {
 		return SequenceMemory{}, err
 	}
-	return SequenceMemory{m.Lengths, m.Positions, int(m.NListed), int(m.NLists)}, nil
+	return SequenceMemory{
+		m.Lengths, m.Positions, m.ListedCounts, int(m.NListed), int(m.NLists),
+	}, nil
 }
 
-// StoredLength is the slots in use in a layer: where its next row goes.
-func (s *Sequence) StoredLength(layer int) (int, error) {
+// StoredLength is the slots in use by a layer and KV head: where its next row goes. Heads are all
+// alike, unless the plan has budgets for each.
+func (s *Sequence) StoredLength(layer, kvHead int) (int, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
 		return 0, err
 	}
 	defer s.leave()
 	l := count(&err, "layer", layer)
+	h := count(&err, "kvHead", kvHead)
 	if err == nil {
-		err = native.Kvevict_sequence_stored_length(sequence, l, &s.args.n)
+		err = native.Kvevict_sequence_stored_length(sequence, l, h, &s.args.n)
 	}
 	if err != nil {
 		return 0, err
@@ -389,7 +429,7 @@ func (s *Sequence) find(
 
 // KeepPositions is the positions of all slots of a layer and KV head, ascending.
 func (s *Sequence) KeepPositions(layer, kvHead int) ([]int32, error) {
-	n, err := s.StoredLength(layer)
+	n, err := s.StoredLength(layer, kvHead)
 	if err != nil {
 		return nil, err
 	}
@@ -398,7 +438,7 @@ func (s *Sequence) KeepPositions(layer, kvHead int) ([]int32, error) {
 	return positions[:n], err
 }
 
-// KeepPositionsInto is KeepPositions into a slice that holds the layer's stored length, and returns
+// KeepPositionsInto is KeepPositions into a slice that holds the stored length, and returns
 // that length.
 func (s *Sequence) KeepPositionsInto(layer, kvHead int, positions []int32) (int, error) {
 	sequence, err := s.enterAlone()

@@ -3,6 +3,7 @@ package kvevict
 import (
 	"reflect"
 	"testing"
+	"unsafe"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
@@ -19,7 +20,9 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 	report, err := sequence.Evict([]*View{view}, nil, workspace(t, plan, OperationEvict))
 	must(t, err)
 	bytes := uint64(2 * row * 4)
-	same(t, EvictReport{true, full * bytes, 8 * bytes, full, 8, 0}, report)
+	same(t, EvictReport{
+		true, full * bytes, 8 * bytes, full, 8, 0, []uint32{full}, []uint32{8},
+	}, report)
 	kept := []int32{0, 1, 58, 59, 60, 61, 62, 63}
 	positions, err := sequence.KeepPositions(0, 0)
 	must(t, err)
@@ -30,7 +33,7 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 	is := func(expected int) func(int, error) {
 		return func(n int, err error) { t.Helper(); must(t, err); same(t, expected, n) }
 	}
-	is(8)(sequence.StoredLength(0))
+	is(8)(sequence.StoredLength(0, 0))
 	same(t, full, sequence.LogicalLength())
 	is(58)(sequence.PositionOfSlot(0, 1, 2))
 	is(2)(sequence.SlotOfPosition(0, 1, 58))
@@ -183,7 +186,7 @@ func TestTrimTakesTokensBack(t *testing.T) {
 	sequence := newSequence(t, plan)
 	must(t, sequence.Append(20))
 	must(t, sequence.Trim(17))
-	stored, err := sequence.StoredLength(0)
+	stored, err := sequence.StoredLength(0, 0)
 	must(t, err)
 	if stored != 17 {
 		t.Fatalf("%d tokens are stored, not 17", stored)
@@ -201,7 +204,7 @@ func TestCallsPerTokenDoNotAllocate(t *testing.T) {
 		must(t, sequence.Observe(0, &queries, 1, PositionNext))
 		must(t, sequence.ObserveLayers(layers, 1, PositionNext))
 		must(t, sequence.Append(1))
-		_, err := sequence.StoredLength(0)
+		_, err := sequence.StoredLength(0, 0)
 		must(t, err)
 	})
 	same(t, 0.0, allocations)
@@ -241,4 +244,90 @@ func TestQueryMemoryIsTheContextsOrLent(t *testing.T) {
 	if !reflect.DeepEqual(kept[0], kept[1]) {
 		t.Errorf("lent: %v, the context's: %v", kept[1], kept[0])
 	}
+}
+
+// Heads of a layer hold different numbers of tokens, through two evictions.
+func TestHeadsMayDiffer(t *testing.T) {
+	context := newContext(t, nil)
+	plan := newPlan(t, context, 2, full, "snapkv:budget=24,window=4,sink=0", 4, 9, 12, 40)
+	sequence := newSequence(t, plan)
+	scratch := workspace(t, plan, OperationEvict)
+	q := random(full*qHeads*headDim, 3)
+	var k [2][]float32
+	var views []*View
+	for layer := range k {
+		k[layer] = make([]float32, full*row)
+		views = append(views, newView(t, k[layer], make([]float32, full*row)))
+	}
+	// An element of every head's row says which token it is of.
+	content := func(i, position int) float32 { return float32(position) + float32(i)/8 }
+	element := func(i, slot int) *float32 { return &k[i/kvHeads][(slot*kvHeads+i%kvHeads)*headDim] }
+	observe := func(from, n int) {
+		plane := rows(q[from*qHeads*headDim:], qHeads)
+		for layer := range k {
+			must(t, sequence.Observe(layer, &plane, n, from))
+		}
+	}
+	add := func(n int) {
+		from := sequence.LogicalLength()
+		for i := 0; i < 2*kvHeads; i++ {
+			stored, err := sequence.StoredLength(i/kvHeads, i%kvHeads)
+			must(t, err)
+			for j := 0; j < n; j++ {
+				*element(i, stored+j) = content(i, from+j)
+			}
+		}
+		observe(from, n)
+		must(t, sequence.Append(n))
+	}
+	holds := func(lengths ...uint32) {
+		t.Helper()
+		for i, length := range lengths {
+			stored, err := sequence.StoredLength(i/kvHeads, i%kvHeads)
+			must(t, err)
+			same(t, int(length), stored)
+			positions, err := sequence.KeepPositions(i/kvHeads, i%kvHeads)
+			must(t, err)
+			same(t, int(length), len(positions))
+			for slot, position := range positions {
+				same(t, content(i, int(position)), *element(i, slot))
+			}
+		}
+	}
+	evict := func(before, after []uint32) EvictReport {
+		t.Helper()
+		report, err := sequence.Evict(views, nil, scratch)
+		must(t, err)
+		same(t, before, report.ListTokensBefore)
+		same(t, after, report.ListTokensAfter)
+		holds(after...)
+		return report
+	}
+
+	add(30)
+	report := evict([]uint32{30, 30, 30, 30}, []uint32{4, 9, 12, 30})
+	same(t, [2]uint64{60, 9 + 30}, [2]uint64{report.TokensBefore, report.TokensAfter})
+	add(6)
+	holds(10, 15, 18, 36)
+	must(t, sequence.Trim(34))
+	holds(8, 13, 16, 34)
+	observe(30, 4)
+	evict([]uint32{8, 13, 16, 34}, []uint32{4, 9, 12, 34})
+	same(t, 34, sequence.LogicalLength())
+	memory, err := sequence.MemoryOf(0)
+	must(t, err)
+	same(t, 2, memory.Lists)
+	same(t, [4]uint32{4, 34, 9, 34}, **(**[4]uint32)(unsafe.Pointer(&memory.Lengths)))
+	same(t, [2]uint32{4, 9}, **(**[2]uint32)(unsafe.Pointer(&memory.ListedCounts)))
+
+	_, _, err = plan.Selection(0, 34)
+	fails(t, err, StatusUnsupported, "budgets of their own")
+	geometry := Geometry{
+		Layers: 2, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: headDim, VHeadDim: headDim,
+		QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32, MaxTokens: full,
+	}
+	policy, err := ParsePolicy("snapkv:budget=24,window=4")
+	must(t, err)
+	_, err = context.NewPlan(geometry, policy, &PlanOptions{HeadBudgets: []uint32{1, 2, 3}})
+	fails(t, err, StatusInvalidArgument, "head_budgets_len 3")
 }

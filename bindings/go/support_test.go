@@ -77,14 +77,30 @@ func newContext(t *testing.T, options *ContextOptions) *Context {
 	return context
 }
 
-func newPlan(t *testing.T, context *Context, layers, maxTokens int, text string) *Plan {
+// oneMove is a move of one layer by slots of one list or several.
+func oneMove(view *View, tokens int, slots Memory, lists int) []Move {
+	count := int(slots.bytes) / 4
+	if lists > 0 {
+		count /= lists
+	}
+	return []Move{{view, tokens, KeepLists{Slots: slots, Lists: lists, Count: count}}}
+}
+
+// sized is a move that only asks for sizes.
+func sized(view *View, count, lists int) []Move {
+	return []Move{{View: view, Keep: KeepLists{Count: count, Lists: lists}}}
+}
+
+func newPlan(
+	t *testing.T, context *Context, layers, maxTokens int, text string, headBudgets ...uint32,
+) *Plan {
 	t.Helper()
 	policy, err := ParsePolicy(text)
 	must(t, err)
 	plan, err := context.NewPlan(Geometry{
 		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: headDim, VHeadDim: headDim,
 		QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32, MaxTokens: maxTokens,
-	}, policy)
+	}, policy, &PlanOptions{headBudgets})
 	must(t, err)
 	t.Cleanup(func() { _ = plan.Close() })
 	return plan

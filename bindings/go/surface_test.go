@@ -105,6 +105,26 @@ func TestDefaults(t *testing.T) {
 	var evict native.EvictOptions
 	must(t, native.Kvevict_evict_options_init(&evict, uint64(reflect.TypeOf(evict).Size())))
 	same(t, evict, native.EvictOptions{StructSize: evict.StructSize})
+
+	var plan native.PlanOptions
+	must(t, native.Kvevict_plan_options_init(&plan, uint64(reflect.TypeOf(plan).Size())))
+	same(t, plan, native.PlanOptions{StructSize: plan.StructSize})
+
+	var score native.ScoreInputs
+	must(t, native.Kvevict_score_inputs_init(&score, uint64(reflect.TypeOf(score).Size())))
+	same(t, score, native.ScoreInputs{StructSize: score.StructSize})
+
+	var keep native.KeepLists
+	must(t, native.Kvevict_keep_lists_init(&keep, uint64(reflect.TypeOf(keep).Size())))
+	noLists, err := (&KeepLists{}).native(DeviceCPU)
+	must(t, err)
+	same(t, keep, noLists)
+
+	var choose native.SelectOptions
+	must(t, native.Kvevict_select_options_init(&choose, uint64(reflect.TypeOf(choose).Size())))
+	nothing, err := (&SelectOptions{}).native(DeviceCPU, 0)
+	must(t, err)
+	same(t, choose, nothing)
 }
 
 func TestTables(t *testing.T) {

@@ -18,6 +18,8 @@ type Layout struct {
 	Companions []Plane // what else has a row per token and head and must move along
 	BlockSize  int     // tokens per block; 0: contiguous
 	BlockTable Memory  // paged: block ids in token order, int32; read when the work is done
+	// BlockTableHeadStride is elements from one KV head's block table to the next's; 0: all share one.
+	BlockTableHeadStride uint64
 }
 
 // View is a checked Layout. Nothing is copied; the memory is kept alive until Close. Immutable, so
@@ -46,6 +48,8 @@ func NewView(layout Layout) (*View, error) {
 		NKVHeads:   count(&err, "KVHeads", layout.KVHeads),
 		BlockSize:  count(&err, "BlockSize", layout.BlockSize),
 		BlockTable: uintptr(layout.BlockTable.address),
+
+		BlockTableHeadStride: layout.BlockTableHeadStride,
 	}
 	if err != nil {
 		return nil, err
@@ -173,13 +177,21 @@ func (c *content) highestBlock(nTokens uint32) int64 {
 		return highest
 	}
 	used := (uint64(nTokens) + blockSize - 1) / blockSize
-	if used > c.native.BlockTableLen {
-		used = c.native.BlockTableLen
+	tables, stride := uint64(1), c.layout.BlockTableHeadStride
+	if stride > 0 {
+		tables = uint64(c.native.NKVHeads)
 	}
-	for _, block := range unsafe.Slice((*int32)(table.owner), used) {
-		if int64(block) > highest {
-			highest = int64(block)
+	blocks := unsafe.Slice((*int32)(table.owner), c.native.BlockTableLen)
+	for ; tables > 0; tables-- {
+		for i := uint64(0); i < used && i < uint64(len(blocks)); i++ {
+			if int64(blocks[i]) > highest {
+				highest = int64(blocks[i])
+			}
 		}
+		if stride > uint64(len(blocks)) {
+			break
+		}
+		blocks = blocks[stride:]
 	}
 	return highest
 }

@@ -103,7 +103,6 @@ KV_OUTPUT(size_t, out_bytes)
 KV_OUTPUT(size_t, out_text_len)
 KV_OUTPUT(size_t, out_positions_len)
 KV_OUTPUT(uint32_t, out_budget)
-KV_OUTPUT(uint32_t, out_n_keep)
 KV_OUTPUT(uint32_t, out_length)
 KV_OUTPUT(int32_t, out_position)
 KV_OUTPUT(int32_t, out_slot)
@@ -113,14 +112,14 @@ KV_OUTPUT(int32_t, out_slot)
   "$result = (jlong)(intptr_t)value$argnum;"
 %typemap(argout) size_t *out_bytes, size_t *out_text_len, size_t *out_positions_len
   "$result = (jlong)value$argnum;"
-%typemap(argout) uint32_t *out_budget, uint32_t *out_n_keep, uint32_t *out_length,
-                 int32_t *out_position, int32_t *out_slot
+%typemap(argout) uint32_t *out_budget, uint32_t *out_length, int32_t *out_position, int32_t *out_slot
   "$result = (jint)value$argnum;"
 
 KV_RESULT(kvevict_context_create, jlong, long)
 KV_RESULT(kvevict_plan_create, jlong, long)
 KV_RESULT(kvevict_sequence_create, jlong, long)
 KV_RESULT(kvevict_plan_workspace_bytes, jlong, long)
+KV_RESULT(kvevict_select_workspace_bytes, jlong, long)
 KV_RESULT(kvevict_plan_least_workspace_bytes, jlong, long)
 KV_RESULT(kvevict_plan_query_memory_bytes, jlong, long)
 KV_RESULT(kvevict_compact_workspace_bytes, jlong, long)
@@ -128,8 +127,6 @@ KV_RESULT(kvevict_reorder_workspace_bytes, jlong, long)
 KV_RESULT(kvevict_policy_format, jlong, long)
 KV_RESULT(kvevict_sequence_keep_positions, jlong, long)
 KV_RESULT(kvevict_auto_budget, jint, int)
-KV_RESULT(kvevict_select, jint, int)
-KV_RESULT(kvevict_select_a, jint, int)
 KV_RESULT(kvevict_sequence_stored_length, jint, int)
 KV_RESULT(kvevict_sequence_logical_length, jint, int)
 KV_RESULT(kvevict_sequence_position_of_slot, jint, int)
@@ -153,19 +150,13 @@ KV_RESULT(kvevict_sequence_slot_of_position, jint, int)
   "if ($1) (*jenv)->ReleasePrimitiveArrayCritical(jenv, $input, (void *)$1, MODE);"
 %enddef
 
-KV_ARRAY(float, scores_array, jfloatArray, float, JNI_ABORT)
-KV_ARRAY(int32_t, slots_array, jintArray, int, JNI_ABORT)
-KV_ARRAY(int32_t, keep_array, jintArray, int, 0)
 KV_ARRAY(uint32_t, budgets_array, jintArray, int, 0)
 
-/* Second shapes of functions whose arrays are small. A runner or a log sink may
- * not be called while an array is pinned; the Java side sees to that. */
+/* Second shapes of functions whose arrays are small. They call nothing back,
+ * which none may do while an array is pinned. */
 %{
 #define kvevict_policy_layer_budgets_a kvevict_policy_layer_budgets
 #define kvevict_plan_layer_budgets_a kvevict_plan_layer_budgets
-#define kvevict_select_a kvevict_select
-#define kvevict_compact_a kvevict_compact
-#define kvevict_reorder_a kvevict_reorder
 %}
 kvevict_status kvevict_policy_layer_budgets_a(
     const kvevict_policy *policy, uint32_t n_context, uint32_t *budgets_array,
@@ -173,17 +164,3 @@ kvevict_status kvevict_policy_layer_budgets_a(
 kvevict_status kvevict_plan_layer_budgets_a(
     const kvevict_plan *plan, uint32_t n_tokens, uint32_t *budgets_array,
     size_t budgets_array_len);
-kvevict_status kvevict_select_a(
-    const kvevict_plan *plan, uint32_t layer, float *scores_array,
-    size_t scores_array_len, uint32_t n_tokens, int32_t *slots_array,
-    size_t slots_array_len, int32_t *keep_array, size_t keep_array_len,
-    void *workspace, size_t workspace_bytes, uint32_t *out_n_keep,
-    kvevict_stream stream);
-kvevict_status kvevict_compact_a(
-    const kvevict_context *context, const kvevict_view *view, uint32_t n_tokens,
-    int32_t *slots_array, size_t slots_array_len, uint32_t n_keep_lists,
-    void *workspace, size_t workspace_bytes, kvevict_stream stream);
-kvevict_status kvevict_reorder_a(
-    const kvevict_context *context, const kvevict_view *view, uint32_t n_tokens,
-    int32_t *slots_array, size_t slots_array_len, uint32_t n_slot_lists,
-    void *workspace, size_t workspace_bytes, kvevict_stream stream);

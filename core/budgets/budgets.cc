@@ -25,7 +25,7 @@ Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
   }
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_context, &resolved));
-  const uint32_t n_recent = ForcedRecentTokens(policy, resolved);
+  const uint32_t n_recent = ForcedRecentTokens(policy);
   const SplitInput in{policy,
                       n_context,
                       resolved.budget,

@@ -49,7 +49,8 @@ Status Open(const Context&, const kvevict_context_options&, DeviceState** out) {
 
 void Close(DeviceState*) {}
 
-Status Prepare(const Context&, const kvevict_geometry*, const kvevict_policy*) {
+Status Prepare(const Context&, const kvevict_geometry*, const kvevict_policy*,
+               bool) {
   return Status();
 }
 
@@ -87,7 +88,11 @@ Status Write(const Context&, Stream, const void* host, size_t n_bytes,
   return Status();
 }
 
-CheckedSize NoViewScratch(const Context&, const MoveJob&) {
+CheckedSize NoSelectScratch(const Context&, uint32_t, uint64_t) {
+  return CheckedSize(0);
+}
+
+CheckedSize NoCompactScratch(const Context&, Jobs<MoveJob>) {
   return CheckedSize(0);
 }
 
@@ -109,8 +114,8 @@ const Backend kCpuBackend = {
     .read = Read,
     .write = Write,
     .shape_scratch_bytes = ShapeScratchBytes,
-    .select_scratch_bytes = NoScratch,
-    .compact_view_scratch_bytes = NoViewScratch,
+    .select_scratch_bytes = NoSelectScratch,
+    .compact_scratch_bytes = NoCompactScratch,
     .reorder_scratch_bytes = ReorderScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,

@@ -11,9 +11,10 @@ bool IsPacked(const kvevict_plane& plane) {
              int64_t{ElementBytes(static_cast<DType>(plane.dtype))};
 }
 
-// Heads that share a list and lie side by side move as one wide row.
+// Heads that share a list and a block table, and lie side by side, move as one wide
+// row.
 bool HeadsAreOneRow(const kvevict_view& view, const kvevict_plane& plane) {
-  return IsPacked(plane) &&
+  return IsPacked(plane) && view.block_table_head_stride == 0 &&
          plane.head_stride_bytes == int64_t{RowBytes(plane)} &&
          uint64_t{view.n_kv_heads} * RowBytes(plane) <= UINT32_MAX;
 }

@@ -1,16 +1,19 @@
-// Positions of slots, and lengths.
+// Positions of slots, lengths and counts.
+#include <algorithm>
+
 #include "core/cpu/cpu.h"
 
 namespace kvevict::cpu {
 
 Status Run_map_positions(const Context&, Stream, const MapPositionsArgs& args) {
   for (const MapJob& job : args.jobs) {
-    int32_t* out = job.out;
+    const ListCounts& count = job.keep.count;
     for (uint32_t list = 0; list < job.keep.n_lists; ++list) {
       const int32_t* keep =
           job.keep.slots == nullptr ? nullptr : job.keep.List(list);
-      for (uint32_t i = 0; i < job.keep.count; ++i) {
-        *out++ = job.slots.PositionOf(list, keep == nullptr ? i : keep[i]);
+      int32_t* out = job.out + uint64_t{list} * count.most;
+      for (uint32_t i = 0; i < count.Of(list); ++i) {
+        out[i] = job.slots.PositionOf(list, keep == nullptr ? i : keep[i]);
       }
     }
   }
@@ -27,9 +30,14 @@ Status Run_set_lengths(const Context&, Stream, const SetLengthsArgs& args) {
 
 Status Run_advance_lengths(const Context&, Stream,
                            const AdvanceLengthsArgs& args) {
-  for (uint32_t i = 0; i < 2 * args.n_layers; ++i) {
+  for (uint32_t i = 0; i < 2 * args.n_lists; ++i) {
     args.lengths[i] += args.n_tokens;
   }
+  return Status();
+}
+
+Status Run_set_counts(const Context&, Stream, const SetCountsArgs& args) {
+  std::copy(args.values.begin(), args.values.end(), args.counts);
   return Status();
 }
 

@@ -13,7 +13,8 @@ namespace {
 // Scratch: the moves of all lists, a row per worker.
 
 CheckedSize MovesBytes(const MoveJob& job) {
-  return (CheckedSize(MoveWords(job.keep.count)) * CheckedSize(sizeof(int32_t)))
+  return (CheckedSize(MoveWords(job.keep.count.most)) *
+          CheckedSize(sizeof(int32_t)))
       .AlignUp(kCacheLine);
 }
 
@@ -29,7 +30,7 @@ CheckedSize SavedRowBytes(const MoveJob& job) {
 }  // namespace
 
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job) {
-  if (job.keep.count == 0) return CheckedSize(0);
+  if (job.keep.count.most == 0) return CheckedSize(0);
   return CheckedSize(job.keep.n_lists) * MovesBytes(job) +
          CheckedSize(context.n_workers()) * SavedRowBytes(job);
 }
@@ -37,14 +38,14 @@ CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job) {
 Status Run_reorder(const Context& context, Stream, const ReorderArgs& args) {
   const MoveJob& job = args.job;
   const KeepLists& keep = job.keep;
-  if (keep.count == 0) return Status();
+  if (keep.count.most == 0) return Status();
   const size_t moves_bytes = MovesBytes(job).value();
   const size_t row_bytes = SavedRowBytes(job).value();
   const auto moves = [&](uint32_t list) {
     return reinterpret_cast<int32_t*>(args.scratch.data() + list * moves_bytes);
   };
   context.ParallelFor(keep.n_lists, [&](uint32_t list, uint32_t) {
-    OrderMoves(keep.List(list), keep.count, moves(list));
+    OrderMoves(keep.List(list), keep.count.Of(list), moves(list));
   });
   uint8_t* const saved_rows = args.scratch.data() + keep.n_lists * moves_bytes;
   context.ParallelFor(job.view->n_kv_heads, [&](uint32_t head,

@@ -8,9 +8,9 @@ namespace {
 Status Run(const Context&, Stream, const ScoreArgs& args) {
   for (const ScoreJob& job : args.jobs) {
     for (uint32_t h = 0; h < args.geometry.n_kv_heads; ++h) {
-      std::memcpy(job.rows + uint64_t{h} * job.n_tokens,
+      std::memcpy(job.rows + uint64_t{h} * job.tokens.most,
                   job.caller + h * job.caller_head_stride,
-                  job.n_tokens * sizeof(float));
+                  job.tokens.Of(h) * sizeof(float));
     }
   }
   return Status();

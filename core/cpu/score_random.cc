@@ -12,8 +12,9 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
     const ScoreJob& job = args.jobs[item / n_heads];
     const uint32_t head = item % n_heads;
     const uint32_t list = job.slots.n_lists == 1 ? 0 : head;
-    float* row = job.rows + uint64_t{head} * job.n_tokens;
-    for (uint32_t slot = 0; slot < job.n_tokens; ++slot) {
+    float* row = job.rows + uint64_t{head} * job.tokens.most;
+    const uint32_t n_tokens = job.tokens.Of(head);
+    for (uint32_t slot = 0; slot < n_tokens; ++slot) {
       row[slot] =
           RandomScore(args.policy.seed, job.layer, head,
                       static_cast<uint32_t>(job.slots.PositionOf(list, slot)));

@@ -74,8 +74,11 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
     scratch += WindowTableBytes(args.policy).value();
     const uint64_t first_row =
         uint64_t{head} * (args.per_query_head ? group : 1);
-    float* const rows = job.rows + first_row * job.n_tokens;
+    const uint32_t n_tokens = job.tokens.Of(head);
+    float* const rows = job.rows + first_row * job.tokens.most;
     const bool reduces = group > 1 && !args.per_query_head;
+    // Rows of a shorter head lie further apart than they are long.
+    const bool apart = group > 1 && n_tokens < job.tokens.most;
 
     WindowAttention attention;
     attention.queries =
@@ -83,24 +86,29 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
     attention.queries.base += int64_t{head} * group * job.queries.head_stride;
     attention.query_head_stride = job.queries.head_stride;
     attention.keys = HeadRows(*job.view, job.view->k, head);
-    attention.n_tokens = job.n_tokens;
+    attention.n_tokens = n_tokens;
     attention.window = window;
     attention.group = group;
     attention.head_dim = g.k_head_dim;
     attention.scale = args.softmax_scale;
-    attention.out = reduces ? group_rows : rows;
+    attention.out = reduces || apart ? group_rows : rows;
     attention.scratch = scratch;
     attention.scratch_bytes = share.data() + share.size() - scratch;
     ComputeWindowAttention(context.simd(), attention);
 
     if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
       const float scale = 1.0f / static_cast<float>(window);
-      const uint64_t n = uint64_t{group} * job.n_tokens;
+      const uint64_t n = uint64_t{group} * n_tokens;
       for (uint64_t i = 0; i < n; ++i) attention.out[i] *= scale;
     }
     if (reduces) {
-      ReduceRows(context.simd(), group_rows, group, job.n_tokens, job.n_tokens,
+      ReduceRows(context.simd(), group_rows, group, n_tokens, n_tokens,
                  ToReduce(args.policy.group_reduce), rows);
+    } else if (apart) {
+      for (uint64_t i = 0; i < group; ++i) {
+        std::copy_n(group_rows + i * n_tokens, n_tokens,
+                    rows + i * job.tokens.most);
+      }
     }
   });
   return Status();

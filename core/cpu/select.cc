@@ -9,13 +9,13 @@ namespace kvevict::cpu {
 namespace {
 
 // Gives what must stay the key that no score has.
-void ForceKeys(const Forced& forced, const SelectJob& job, uint32_t list,
-               uint32_t* keys) {
-  std::fill_n(keys, forced.n_sink, kForcedKey);
-  std::fill_n(keys + job.n_tokens - forced.n_recent, forced.n_recent,
-              kForcedKey);
+void ForceKeys(const Forced& forced, const SlotPositions& slots, uint32_t list,
+               uint32_t n_tokens, uint32_t* keys) {
+  const uint32_t n_recent = std::min(forced.n_recent, n_tokens);
+  std::fill_n(keys, std::min(forced.n_sink, n_tokens), kForcedKey);
+  std::fill_n(keys + n_tokens - n_recent, n_recent, kForcedKey);
   for (int32_t position : forced.protect) {
-    const int64_t slot = job.slots.SlotOf(list, position, job.n_tokens);
+    const int64_t slot = slots.SlotOf(list, position, n_tokens);
     if (slot >= 0) keys[slot] = kForcedKey;
   }
 }
@@ -30,20 +30,21 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
     const SelectJob& job = args.jobs[item / args.n_lists];
     const uint32_t list = item % args.n_lists;
-    const uint64_t row = uint64_t{list} * job.n_tokens;
+    const uint32_t n_tokens = job.tokens.Of(list);
+    const uint64_t row = uint64_t{list} * job.tokens.most;
     uint32_t* keys = job.keys + row;
     if (job.scores != nullptr) {
-      ScoresToKeys(context.simd(), job.scores + row, job.n_tokens, keys);
+      ScoresToKeys(context.simd(), job.scores + row, n_tokens, keys);
     } else {
-      std::fill_n(keys, job.n_tokens, kNanKey);
+      std::fill_n(keys, n_tokens, kNanKey);
     }
-    ForceKeys(args.forced, job, list, keys);
-    SelectTopK(context.simd(), keys, job.n_tokens, job.keep.count, tie,
+    ForceKeys(args.forced, job.slots, list, n_tokens, keys);
+    SelectTopK(context.simd(), keys, n_tokens, job.keep.count.Of(list), tie,
                job.keep.List(list));
   });
   for (const SelectJob& job : args.jobs) {
     for (uint32_t list = args.n_lists; list < job.keep.n_lists; ++list) {
-      std::copy_n(job.keep.List(0), job.keep.count, job.keep.List(list));
+      std::copy_n(job.keep.List(0), job.keep.count.most, job.keep.List(list));
     }
   }
   return Status();

@@ -38,24 +38,25 @@ Status Run_shape(const Context& context, Stream, const ShapeArgs& args) {
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
     const ShapeJob& job = args.jobs[item / args.n_kv_heads];
     const uint64_t head = item % args.n_kv_heads;
-    const uint32_t n = job.n_tokens - shaping.n_unpooled;
-    float* rows = job.rows + head * shaping.n_terms * job.n_tokens;
-    float* out = job.scores + head * job.n_tokens;
+    const uint32_t n_tokens = job.tokens.Of(static_cast<uint32_t>(head));
+    const uint32_t n = n_tokens - shaping.n_unpooled;
+    const uint64_t stride = job.tokens.most;
+    float* rows = job.rows + head * shaping.n_terms * stride;
+    float* out = job.scores + head * stride;
     if (shaping.Pools()) {
       float* spare = reinterpret_cast<float*>(
           ShareOf(context, args.scratch, worker).data());
       for (uint32_t t = 0; t < shaping.n_terms; ++t) {
-        float* row = rows + uint64_t{t} * job.n_tokens;
+        float* row = rows + t * stride;
         std::copy_n(row, n, spare);
         PoolRow(context.simd(), shaping, spare, n, row);
       }
     }
     if (shaping.n_terms > 1) {
-      ReduceRows(context.simd(), rows, shaping.n_terms, job.n_tokens, n,
+      ReduceRows(context.simd(), rows, shaping.n_terms, stride, n,
                  ToReduce(shaping.group_reduce), out);
     }
-    std::fill(out + n, out + job.n_tokens,
-              std::numeric_limits<float>::infinity());
+    std::fill(out + n, out + n_tokens, std::numeric_limits<float>::infinity());
   });
   return Status();
 }

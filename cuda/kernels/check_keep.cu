@@ -2,6 +2,7 @@
 // ascend strictly where they have to, or are not below n_tokens. For contexts
 // with debug set.
 #include "check_keep.h"
+#include "counts.cuh"
 #include "device.cuh"
 
 namespace kvevict::cuda {
@@ -9,9 +10,9 @@ namespace kvevict::cuda {
 // A thread looks at one slot and the one before it.
 KV_KERNEL(check_keep, CheckKeepParams, kCheckKeepThreads, 1) {
   const uint32_t i = blockIdx.x * kCheckKeepThreads + threadIdx.x;
-  if (i >= p.n_keep) return;
+  if (i >= CountOf(p.counts, 0, blockIdx.y, p.n_keep)) return;
   const uint64_t slot =
-      p.keep + (uint64_t{blockIdx.y} * p.n_keep + i) * sizeof(int32_t);
+      p.keep + (uint64_t{blockIdx.y} * p.keep_stride + i) * sizeof(int32_t);
   const int32_t value = LoadGlobal<int32_t>(slot);
   const int32_t before = i == 0 || p.any_order != 0
                              ? -1

@@ -101,6 +101,7 @@ KV_DEVICE float Log2(float v) {
   return r;
 }
 KV_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+KV_DEVICE float SquareRoot(float v) { return __fsqrt_rn(v); }
 
 // An element as stored, in the low bits.
 template <int kDType>

@@ -28,15 +28,20 @@ KV_DEVICE float RandomScore(uint64_t seed, uint32_t layer, uint32_t head,
   return static_cast<float>(static_cast<uint32_t>(z >> 40)) * 0x1p-24f;
 }
 
+KV_DEVICE uint32_t TokensOf(const FillScoresParams& p,
+                            const FillScoresLayer& layer, uint32_t head) {
+  return CountOf(p.tokens, layer.first_token_count, head, layer.n_tokens);
+}
+
 }  // namespace
 
 KV_KERNEL(random_scores, FillScoresParams, kFillThreads, 1) {
   const FillScoresLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;
   const uint32_t slot = blockIdx.x * kFillThreads + threadIdx.x;
-  if (slot >= layer.n_tokens) return;
+  if (slot >= TokensOf(p, layer, head)) return;
   const int32_t position =
-      PositionOf(layer.slots, p.n_lists == 1 ? 0 : head, slot);
+      PositionOf(layer.slots, p.kept, p.n_lists == 1 ? 0 : head, slot);
   StoreGlobal(
       layer.scores + (uint64_t{head} * layer.n_tokens + slot) * sizeof(float),
       RandomScore(p.seed, layer.layer, head, static_cast<uint32_t>(position)));
@@ -46,7 +51,7 @@ KV_KERNEL(caller_scores, FillScoresParams, kFillThreads, 1) {
   const FillScoresLayer& layer = p.layers[blockIdx.z];
   const uint64_t head = blockIdx.y;
   const uint32_t slot = blockIdx.x * kFillThreads + threadIdx.x;
-  if (slot >= layer.n_tokens) return;
+  if (slot >= TokensOf(p, layer, blockIdx.y)) return;
   const uint32_t bits = LoadGlobal<uint32_t>(
       layer.caller + (head * p.caller_head_stride + slot) * sizeof(float));
   StoreGlobal(layer.scores + (head * layer.n_tokens + slot) * sizeof(float),

@@ -68,13 +68,15 @@ KV_DEVICE void GatherColumn(const GatherParams& p) {
   const uint32_t n_columns = p.row_bytes / kUnit * p.n_pieces;
   const uint32_t i = blockIdx.x * kColumnThreads + threadIdx.x;
   const uint32_t head = i / n_columns;
-  if (head >= p.n_heads || plane.n_keep == 0) return;
+  if (head >= p.n_heads) return;
+  const KeepList keep(p, plane, head);
+  if (keep.n == 0) return;
   const uint64_t offset = ColumnOffset(p, kUnit, head, i % n_columns);
-  const uint64_t keep = KeepList(p, plane, head);
   if (p.rows.block_size == 0) {
-    WalkColumn<Unit>(ContiguousColumn(p, plane, offset), keep, plane.n_keep);
+    WalkColumn<Unit>(ContiguousColumn(p, plane, head, offset), keep.slots,
+                     keep.n);
   } else {
-    WalkColumn<Unit>(PagedColumn(p, plane, offset), keep, plane.n_keep);
+    WalkColumn<Unit>(PagedColumn(p, plane, head, offset), keep.slots, keep.n);
   }
 }
 
@@ -173,25 +175,26 @@ KV_DEVICE void GatherChunk(const GatherParams& p) {
   constexpr uint32_t kUnit = sizeof(Unit);
   const uint32_t n_columns = p.row_bytes / kUnit * p.n_pieces;
   const uint32_t ticket = DrawTicket(p);
-  const Chunk chunk(p, n_columns, ticket);
+  const Chunk chunk(p, ticket);
   const GatherPlane& plane = p.planes[chunk.plane];
-  if (chunk.first_row >= plane.n_keep) return;
+  const KeepList keep(p, plane, chunk.head);
+  if (chunk.first_row >= keep.n) return;
 
-  const uint32_t row_step = kChunkThreads / p.columns_per_block;
+  const uint32_t row_step = p.rows_at_once;
   const uint32_t thread_row = threadIdx.x / p.columns_per_block;
   const uint32_t column =
       chunk.first_column + threadIdx.x % p.columns_per_block;
   const bool is_idle = thread_row >= row_step || column >= n_columns;
   const ThreadRows rows = {chunk.first_row + thread_row, row_step,
-                           is_idle ? 0 : plane.n_keep};
+                           is_idle ? 0 : keep.n};
   const uint64_t offset = ColumnOffset(p, kUnit, chunk.head, column);
-  const uint64_t keep = KeepList(p, plane, chunk.head);
   const uint64_t flag = p.scratch + (1 + uint64_t{ticket}) * sizeof(uint32_t);
   if (p.rows.block_size == 0) {
-    MoveChunk<Unit>(ContiguousColumn(p, plane, offset), chunk, rows, keep,
-                    flag);
+    MoveChunk<Unit>(ContiguousColumn(p, plane, chunk.head, offset), chunk, rows,
+                    keep.slots, flag);
   } else {
-    MoveChunk<Unit>(PagedColumn(p, plane, offset), chunk, rows, keep, flag);
+    MoveChunk<Unit>(PagedColumn(p, plane, chunk.head, offset), chunk, rows,
+                    keep.slots, flag);
   }
 }
 

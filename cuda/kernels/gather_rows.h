@@ -74,6 +74,13 @@ constexpr uint32_t ChunkRows(uint32_t columns_per_block) {
   return kChunkThreads / columns_per_block * kChunkLoads;
 }
 
+// Tells a launch by chunks how its columns are dealt.
+constexpr void DealChunks(GatherParams* p, uint32_t unit) {
+  p->columns_per_block = ChunkColumns(*p, unit);
+  p->n_groups = ChunkGroups(*p, unit);
+  p->rows_at_once = kChunkThreads / p->columns_per_block;
+}
+
 // For n_keep of the longest list.
 constexpr uint64_t ChunkBlocks(const GatherParams& p, uint32_t unit,
                                uint32_t n_keep) {

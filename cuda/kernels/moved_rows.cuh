@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CUDA_KERNELS_MOVED_ROWS_CUH_
 #define KVEVICT_CUDA_KERNELS_MOVED_ROWS_CUH_
 
+#include "counts.cuh"
 #include "device.cuh"
 #include "gather_rows.h"
 
@@ -33,7 +34,7 @@ struct ContiguousColumn {
   int64_t row_stride;
 
   KV_DEVICE ContiguousColumn(const GatherParams& p, const GatherPlane& plane,
-                             uint64_t offset)
+                             uint32_t, uint64_t offset)
       : base(plane.base + offset), row_stride(p.rows.row_stride) {}
 
   KV_DEVICE Place Find(uint32_t slot) const { return slot; }
@@ -56,11 +57,12 @@ struct PagedColumn {
   Divider block_size;
 
   KV_DEVICE PagedColumn(const GatherParams& p, const GatherPlane& plane,
-                        uint64_t offset)
+                        uint32_t head, uint64_t offset)
       : base(plane.base + offset),
         row_stride(p.rows.row_stride),
         block_stride(p.rows.block_stride),
-        table(plane.block_table),
+        table(plane.block_table +
+              uint64_t{head} * p.rows.table_head_stride * sizeof(int32_t)),
         block_size(p.rows.block_size) {}
 
   KV_DEVICE Place Find(uint32_t slot) const {
@@ -83,11 +85,19 @@ KV_DEVICE uint64_t ColumnOffset(const GatherParams& p, uint32_t unit,
          uint64_t{column % units} * unit;
 }
 
-KV_DEVICE uint64_t KeepList(const GatherParams& p, const GatherPlane& plane,
-                            uint32_t head) {
-  const uint32_t list = p.n_lists == 1 ? 0 : head;
-  return plane.keep + uint64_t{list} * plane.n_keep * sizeof(int32_t);
-}
+// The slots that a head keeps.
+struct KeepList {
+  uint64_t slots;
+  uint32_t n;
+
+  KV_DEVICE KeepList(const GatherParams& p, const GatherPlane& plane,
+                     uint32_t head) {
+    const uint32_t list = p.n_lists == 1 ? 0 : head;
+    const uint32_t stride = p.keep_stride == 0 ? plane.n_keep : p.keep_stride;
+    slots = plane.keep + uint64_t{list} * stride * sizeof(int32_t);
+    n = CountOf(p.counts, plane.first_count, list, plane.n_keep);
+  }
+};
 
 // ---- Rows of a column by chunks ----
 
@@ -102,16 +112,14 @@ struct Chunk {
   uint32_t index;      // of its rows among those of the same columns
   uint32_t n_streams;  // numbers between neighbours of the same columns
 
-  KV_DEVICE Chunk(const GatherParams& p, uint32_t n_columns, uint32_t number) {
-    const uint32_t n_groups =
-        (n_columns + p.columns_per_block - 1) / p.columns_per_block;
-    n_streams = p.n_planes * p.n_heads * n_groups;
+  KV_DEVICE Chunk(const GatherParams& p, uint32_t number) {
+    n_streams = p.n_planes * p.n_heads * p.n_groups;
     const uint32_t stream = number % n_streams;
     index = number / n_streams;
-    first_column = stream % n_groups * p.columns_per_block;
-    head = stream / n_groups % p.n_heads;
-    plane = stream / n_groups / p.n_heads;
-    n_rows = kChunkThreads / p.columns_per_block * kChunkLoads;
+    first_column = stream % p.n_groups * p.columns_per_block;
+    head = stream / p.n_groups % p.n_heads;
+    plane = stream / p.n_groups / p.n_heads;
+    n_rows = p.rows_at_once * kChunkLoads;
     first_row = index * n_rows;
   }
 };

@@ -30,19 +30,32 @@ struct RowLayout {
   int64_t head_stride;
   int64_t element_stride;
   int64_t block_stride;
-  uint32_t block_size;  // 0: contiguous
-  uint32_t reserved;
+  uint32_t block_size;         // 0: contiguous
+  uint32_t table_head_stride;  // head h's is table + h * it; 0: all share one
 };
 static_assert(sizeof(RowLayout) == 40);
 
+// Counts of lists, u32: list i of a layer has the one at
+// base + 4 * (first + i * step), with `first` the layer's own. base 0: the lists
+// of a layer are alike, and the layer says how many.
+struct CountTable {
+  uint64_t base;
+  uint32_t step;
+  uint32_t reserved;
+};
+static_assert(sizeof(CountTable) == 16);
+
 // Which positions the slots of a layer hold: the first n_kept are listed,
-// i32 [n_lists, n_kept] at `kept`, the rest count up from tail_position.
+// i32 [n_lists, n_kept] at `kept`, the rest count up from tail_position. Of lists
+// that differ n_kept is the most; a CountTable beside has them.
 struct SlotPositions {
   uint64_t kept;
   uint32_t n_kept;
   uint32_t tail_position;
+  int32_t first_count;
+  uint32_t reserved;
 };
-static_assert(sizeof(SlotPositions) == 16);
+static_assert(sizeof(SlotPositions) == 24);
 
 // ---- observe: copies query rows into the rings of layers ----
 
@@ -76,9 +89,9 @@ struct ScoreLayer {
   // f32 natural log-sum-exps of the rows' scaled logits, [n_q_heads, window]
   // with the strides below, rows in ring order; 0: the first pass computes them.
   uint64_t row_lse;
-  uint64_t scores;     // out: f32 [n_kv_heads or n_q_heads, n_tokens]
-  uint32_t n_tokens;   // >= window
-  uint32_t first_row;  // window row w is stored row (first_row + w) % window
+  uint64_t scores;      // out: f32 [n_kv_heads or n_q_heads, n_tokens]
+  uint32_t n_tokens;    // >= window; of any head, the most
+  int32_t first_count;  // of ScoreParams::tokens
 };
 static_assert(sizeof(ScoreLayer) == 48);
 
@@ -98,7 +111,8 @@ struct ScoreParams {
   uint32_t n_kv_heads;
   uint32_t n_splits;        // the most of any layer; grid.x
   uint32_t keys_per_split;  // a multiple of KV_TILE_KEYS
-  uint32_t reserved;
+  uint32_t first_row;       // window row w is stored row (it + w) % window
+  CountTable tokens;        // with KV_RAGGED, per KV head
   ScoreLayer layers[kMaxLayers];
 };
 static_assert(sizeof(ScoreParams) <= 4096);
@@ -108,7 +122,7 @@ static_assert(sizeof(ScoreParams) <= 4096);
 struct PoolLayer {
   uint64_t rows;  // f32 [n_rows, n_tokens]
   uint32_t n_tokens;
-  uint32_t n_pooled;  // the first ones; the rest become +infinity
+  int32_t first_count;  // of PoolParams::tokens
 };
 static_assert(sizeof(PoolLayer) == 16);
 
@@ -118,6 +132,9 @@ struct PoolParams {
   uint32_t kernel;  // odd, <= 1023; 1: no pooling
   uint32_t is_max;
   uint32_t edge_shrinks;  // average: divide by the terms inside
+  uint32_t n_unpooled;    // the last ones become +infinity
+  uint32_t n_terms;       // rows r * n_terms to (r + 1) * n_terms are list r's
+  CountTable tokens;
   PoolLayer layers[kMaxLayers];
 };
 static_assert(sizeof(PoolParams) <= 4096);
@@ -128,7 +145,7 @@ struct ReduceLayer {
   uint64_t in;   // f32 [n_out_rows, n_terms, n_tokens]
   uint64_t out;  // f32 [n_out_rows, n_tokens]; may be `in` if n_out_rows is 1
   uint32_t n_tokens;
-  uint32_t n_reduced;  // the first ones; the rest of `out` becomes +infinity
+  int32_t first_count;  // of ReduceParams::tokens
 };
 static_assert(sizeof(ReduceLayer) == 24);
 
@@ -137,7 +154,10 @@ struct ReduceParams {
   uint32_t n_out_rows;
   uint32_t n_terms;
   uint32_t is_max;
-  float scale;  // of a sum: 1 / n_terms for a mean
+  float scale;          // of a sum: 1 / n_terms for a mean
+  uint32_t n_unpooled;  // the last ones of `out` become +infinity
+  uint32_t reserved;
+  CountTable tokens;  // per out row
   ReduceLayer layers[kMaxLayers];
 };
 static_assert(sizeof(ReduceParams) <= 4096);
@@ -146,11 +166,26 @@ static_assert(sizeof(ReduceParams) <= 4096);
 
 struct SelectLayer {
   uint64_t scores;  // f32 [n_lists, n_tokens], or u32 keys; not read if neither
-  uint64_t keep;    // out: i32 [n_lists, n_keep]
+  uint64_t keep;    // out: i32 [n_lists, keep stride]
   uint32_t n_tokens;
   uint32_t n_keep;
+  int32_t first_token_count;  // of SelectLists
+  int32_t first_keep_count;
 };
-static_assert(sizeof(SelectLayer) == 24);
+static_assert(sizeof(SelectLayer) == 32);
+
+// What the lists of a launch have in common.
+struct SelectLists {
+  CountTable tokens;
+  CountTable keep;
+  uint32_t keep_stride;  // elements from list to list; 0: the layer's n_keep
+  uint32_t n_lists;
+  uint32_t higher_wins;  // of equal keys at the cut
+  uint32_t n_sink;       // forced, at the ends; not for keys
+  uint32_t n_recent;
+  uint32_t reserved;
+};
+static_assert(sizeof(SelectLists) == 56);
 
 enum SelectInput : uint32_t {
   kSelectScores = 0,
@@ -159,12 +194,9 @@ enum SelectInput : uint32_t {
 };
 
 struct SelectParams {
-  static constexpr uint32_t kMaxLayers = 160;
-  uint32_t n_lists;
-  uint32_t input;        // SelectInput
-  uint32_t higher_wins;  // of equal keys at the cut
-  uint32_t n_sink;       // forced, at the ends; not for keys
-  uint32_t n_recent;
+  static constexpr uint32_t kMaxLayers = 120;
+  SelectLists lists;
+  uint32_t input;     // SelectInput
   uint32_t round;     // long lists only: the digit, 0 to 2
   uint32_t n_chunks;  // long lists only: LongChunks() of the longest
   uint32_t reserved;
@@ -181,15 +213,17 @@ struct PinLayer {
   uint64_t keys;  // u32 [n_lists, n_tokens]
   SlotPositions slots;
   uint32_t n_tokens;
-  uint32_t reserved;
+  int32_t first_token_count;
 };
-static_assert(sizeof(PinLayer) == 32);
+static_assert(sizeof(PinLayer) == 40);
 
 struct PinParams {
-  static constexpr uint32_t kMaxLayers = 64;
+  static constexpr uint32_t kMaxLayers = 48;
   static constexpr uint32_t kMaxPositions = 500;
   uint32_t n_lists;
   uint32_t n_positions;
+  CountTable tokens;
+  CountTable kept;  // of the slots
   PinLayer layers[kMaxLayers];
   int32_t positions[kMaxPositions];  // those not held are ignored
 };
@@ -197,27 +231,14 @@ static_assert(sizeof(PinParams) <= 4096);
 
 // ---- pool_select: scores, pooled on the way, to ascending keep lists ----
 
-struct PoolSelectLayer {
-  uint64_t scores;  // f32 [n_lists, n_tokens]
-  uint64_t keep;    // out: i32 [n_lists, n_keep]
-  uint32_t n_tokens;
-  uint32_t n_pooled;  // the first ones; the rest count as +infinity
-  uint32_t n_keep;
-  uint32_t reserved;
-};
-static_assert(sizeof(PoolSelectLayer) == 32);
-
 struct PoolSelectParams {
-  static constexpr uint32_t kMaxLayers = 120;
-  uint32_t n_lists;
-  uint32_t higher_wins;  // of equal keys at the cut
-  uint32_t n_sink;       // forced, at the ends
-  uint32_t n_recent;
+  static constexpr uint32_t kMaxLayers = SelectParams::kMaxLayers;
+  SelectLists lists;
   uint32_t kernel;  // as in PoolParams, at most kMostSelectPoolKernel
   uint32_t is_max;
   uint32_t edge_shrinks;
-  uint32_t reserved;
-  PoolSelectLayer layers[kMaxLayers];
+  uint32_t n_unpooled;  // the last ones count as +infinity
+  SelectLayer layers[kMaxLayers];
 };
 static_assert(sizeof(PoolSelectParams) <= 4096);
 
@@ -229,27 +250,56 @@ struct FillScoresLayer {
   SlotPositions slots;
   uint32_t n_tokens;
   uint32_t layer;  // random: the layer that draws
+  int32_t first_token_count;
+  uint32_t reserved;
 };
-static_assert(sizeof(FillScoresLayer) == 40);
+static_assert(sizeof(FillScoresLayer) == 56);
 
 struct FillScoresParams {
-  static constexpr uint32_t kMaxLayers = 96;
+  static constexpr uint32_t kMaxLayers = 70;
   uint64_t seed;
   uint64_t caller_head_stride;  // elements
+  CountTable tokens;            // per KV head
+  CountTable kept;              // of the slots
   uint32_t n_kv_heads;
   uint32_t n_lists;  // of positions: 1 or n_kv_heads
   FillScoresLayer layers[kMaxLayers];
 };
 static_assert(sizeof(FillScoresParams) <= 4096);
 
+// ---- key_norm ----
+
+struct KeyNormLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t scores;       // out: f32 [n_kv_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // of KeyNormParams::tokens
+};
+static_assert(sizeof(KeyNormLayer) == 32);
+
+struct KeyNormParams {
+  static constexpr uint32_t kMaxLayers = 120;
+  RowLayout keys;
+  CountTable tokens;   // per KV head
+  uint32_t dtype;      // of kvevict_dtype
+  uint32_t head_dim;
+  uint32_t n_kv_heads;
+  uint32_t lanes;  // that share a row: KeyNormLanes()
+  uint32_t wide;   // rows are packed and at multiples of 16 bytes, which they fill
+  uint32_t reserved;
+  KeyNormLayer layers[kMaxLayers];
+};
+static_assert(sizeof(KeyNormParams) <= 4096);
+
 // ---- gather_rows, reorder_rows: row keep[i] to row i, in place ----
 
 struct GatherPlane {
   uint64_t base;         // slot 0, head 0
   uint64_t block_table;  // i32; paged only
-  uint64_t keep;         // i32 [n_lists, n_keep]
-  uint32_t n_keep;
-  uint32_t reserved;
+  uint64_t keep;         // i32 [n_lists, keep stride]
+  uint32_t n_keep;       // of any list, the most
+  int32_t first_count;   // of GatherParams::counts
 };
 static_assert(sizeof(GatherPlane) == 32);
 
@@ -261,7 +311,13 @@ struct GatherParams {
   uint32_t n_heads;
   uint32_t n_lists;  // 1 or n_heads
   uint32_t n_planes;
-  uint32_t columns_per_block;  // not by columns: ChunkColumns()
+  uint32_t keep_stride;  // elements from list to list; 0: the plane's n_keep
+  // Not by columns: see DealChunks().
+  uint32_t columns_per_block;
+  uint32_t n_groups;      // blocks that share the columns of a plane and head
+  uint32_t rows_at_once;  // of a block
+  uint32_t reserved;
+  CountTable counts;  // per list
   // gather_chunks: u32 [ChunkTickets()], zero before; reorder_*: packed rows,
   // [n_planes, n_heads, n_keep], n_keep of all planes being the same
   uint64_t scratch;
@@ -272,18 +328,20 @@ static_assert(sizeof(GatherParams) <= 4096);
 // ---- positions: what the slots hold after an eviction ----
 
 struct PositionsLayer {
-  uint64_t keep;  // i32 [n_lists, n_keep] slots; 0: keep the first n_keep slots
+  uint64_t keep;  // i32 [n_lists, keep stride] slots; 0: keep the first ones
   uint64_t out;   // i32 [n_lists, n_keep]
   SlotPositions slots;  // before
-  uint32_t n_keep;
-  uint32_t reserved;
+  uint32_t n_keep;      // of any list, the most
+  int32_t first_count;  // of PositionsParams::counts
 };
-static_assert(sizeof(PositionsLayer) == 40);
+static_assert(sizeof(PositionsLayer) == 48);
 
 struct PositionsParams {
-  static constexpr uint32_t kMaxLayers = 100;
+  static constexpr uint32_t kMaxLayers = 80;
   uint32_t n_lists;
-  uint32_t reserved;
+  uint32_t keep_stride;  // elements from list to list; 0: the layer's n_keep
+  CountTable counts;
+  CountTable kept;  // of the slots before
   PositionsLayer layers[kMaxLayers];
 };
 static_assert(sizeof(PositionsParams) <= 4096);
@@ -291,25 +349,26 @@ static_assert(sizeof(PositionsParams) <= 4096);
 // ---- check_keep: counts the slots that are wrong ----
 
 struct CheckKeepParams {
-  uint64_t keep;     // i32 [n_lists, n_keep]
+  uint64_t keep;     // i32 [n_lists, keep_stride]
   uint64_t n_wrong;  // u32, zero before
+  CountTable counts;
   uint32_t n_tokens;
   uint32_t n_keep;
   uint32_t any_order;  // they need not ascend
-  uint32_t reserved;
+  uint32_t keep_stride;
 };
-static_assert(sizeof(CheckKeepParams) == 32);
+static_assert(sizeof(CheckKeepParams) == 48);
 
-// ---- lengths: {stored, logical} of every layer in device memory ----
+// ---- lengths: {stored, logical} of every list in device memory; counts ----
 
 struct LengthsParams {
-  static constexpr uint32_t kMaxLayers = 1000;
-  uint64_t lengths;  // u32 [n_layers, 2]
-  uint32_t first_layer;
-  uint32_t n_layers;
-  uint32_t logical;             // set_lengths
-  uint32_t n_tokens;            // advance_lengths: added to both
-  uint32_t stored[kMaxLayers];  // set_lengths
+  static constexpr uint32_t kMaxLists = 1000;
+  uint64_t lengths;  // u32 [n_lists, 2]; set_counts: [n_lists]
+  uint32_t first_list;
+  uint32_t n_lists;
+  uint32_t logical;            // set_lengths
+  uint32_t n_tokens;           // advance_lengths: added to both
+  uint32_t values[kMaxLists];  // set_lengths: stored; set_counts
 };
 static_assert(sizeof(LengthsParams) <= 4096);
 

@@ -3,6 +3,7 @@
 // core/kernels/pool1d.cc: the results have the same bits.
 #include "pool1d.h"
 
+#include "counts.cuh"
 #include "device.cuh"
 #include "pool1d.cuh"
 
@@ -28,13 +29,16 @@ KV_KERNEL(pool_rows, PoolParams, kPoolThreads, 4) {
   const PoolLayer& layer = p.layers[blockIdx.y];
   const uint64_t row =
       layer.rows + uint64_t{blockIdx.x} * layer.n_tokens * sizeof(float);
+  const uint32_t n_tokens = CountOf(p.tokens, layer.first_count,
+                                    blockIdx.x / p.n_terms, layer.n_tokens);
+  const uint32_t n_pooled = n_tokens - p.n_unpooled;
   if (p.kernel > 1) {
-    PoolRow<Tile>(Pooling(p, layer.n_pooled), row, words,
+    PoolRow<Tile>(Pooling(p, n_pooled), row, words,
                   [row](uint32_t i, float output) {
                     StoreGlobal(row + uint64_t{i} * sizeof(float), output);
                   });
   }
-  FillInfinity(row, layer.n_pooled, layer.n_tokens, threadIdx.x, kPoolThreads);
+  FillInfinity(row, n_pooled, n_tokens, threadIdx.x, kPoolThreads);
 }
 
 // ---- reduce_rows ----
@@ -87,27 +91,30 @@ KV_KERNEL(reduce_rows, ReduceParams, kReduceThreads, 1) {
   const uint64_t stride = uint64_t{layer.n_tokens} * sizeof(float);
   const uint64_t in = layer.in + uint64_t{blockIdx.y} * p.n_terms * stride;
   const uint64_t out = layer.out + uint64_t{blockIdx.y} * stride;
+  const uint32_t n_tokens =
+      CountOf(p.tokens, layer.first_count, blockIdx.y, layer.n_tokens);
+  const uint32_t n_reduced = n_tokens - p.n_unpooled;
   const uint32_t block = blockIdx.x * kReduceThreads * kReduceColumns;
-  if (block >= layer.n_tokens) return;
+  if (block >= n_tokens) return;
 
   const uint32_t i = block + threadIdx.x * kReduceColumns;
   const bool aligned = (layer.in | layer.out | stride) % 16 == 0;
-  const uint32_t n_quads = aligned ? layer.n_reduced / 4 * 4 : 0;
+  const uint32_t n_quads = aligned ? n_reduced / 4 * 4 : 0;
   if (i < n_quads) {
     const uint64_t offset = uint64_t{i} * sizeof(float);
     ReduceQuad(p, in + offset, stride, out + offset);
   }
   for (uint32_t k = 0; k < kReduceColumns; ++k) {
     const uint32_t column = block + threadIdx.x + k * kReduceThreads;
-    if (column < n_quads || column >= layer.n_reduced) continue;
+    if (column < n_quads || column >= n_reduced) continue;
     const uint64_t offset = uint64_t{column} * sizeof(float);
     ReduceColumn(p, in + offset, stride, out + offset);
   }
-  const uint32_t end = layer.n_tokens - block < kReduceThreads * kReduceColumns
-                           ? layer.n_tokens
+  const uint32_t end = n_tokens - block < kReduceThreads * kReduceColumns
+                           ? n_tokens
                            : block + kReduceThreads * kReduceColumns;
-  FillInfinity(out, block > layer.n_reduced ? block : layer.n_reduced, end,
-               threadIdx.x, kReduceThreads);
+  FillInfinity(out, block > n_reduced ? block : n_reduced, end, threadIdx.x,
+               kReduceThreads);
 }
 
 }  // namespace kvevict::cuda

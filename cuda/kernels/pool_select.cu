@@ -24,25 +24,29 @@ KV_KERNEL(pool_select, PoolSelectParams, kSelectThreads, 3) {
   KV_DYNAMIC_SHARED(memory);
   auto* const words = reinterpret_cast<uint32_t*>(memory);
   uint32_t* const keys = words + kPoolSelectWords;
-  const PoolSelectLayer& layer = p.layers[blockIdx.y];
-  const uint32_t n = layer.n_tokens;
-  if (layer.n_keep == 0) return;
+  const SelectLayer& layer = p.layers[blockIdx.y];
+  const uint32_t n = TokensOf(p.lists, layer, blockIdx.x);
+  const uint32_t n_keep = KeepOf(p.lists, layer, blockIdx.x, n);
+  if (n_keep == 0) return;
+  const uint32_t n_pooled = n - p.n_unpooled;
+  const uint32_t recent_begin = RecentBegin(p.lists, n);
   const auto put = [&](uint32_t i, uint32_t bits) {
-    const bool forced = i < p.n_sink || i >= n - p.n_recent;
+    const bool forced = i < p.lists.n_sink || i >= recent_begin;
     keys[i] = forced ? kForcedKey : KeyOfScore(bits);
   };
-  PoolRow<SelectTile>(Pooling(p, layer.n_pooled),
-                      layer.scores + uint64_t{blockIdx.x} * n * sizeof(float),
-                      words, [&](uint32_t i, float output) {
-                        uint32_t bits;
-                        memcpy(&bits, &output, sizeof(bits));
-                        put(i, bits);
-                      });
-  for (uint32_t i = layer.n_pooled + threadIdx.x; i < n; i += kSelectThreads) {
+  PoolRow<SelectTile>(
+      Pooling(p, n_pooled),
+      layer.scores + uint64_t{blockIdx.x} * layer.n_tokens * sizeof(float),
+      words, [&](uint32_t i, float output) {
+        uint32_t bits;
+        memcpy(&bits, &output, sizeof(bits));
+        put(i, bits);
+      });
+  for (uint32_t i = n_pooled + threadIdx.x; i < n; i += kSelectThreads) {
     put(i, kInfinityBits);
   }
-  BlockSelect(SharedKeys(keys, n), n, layer.n_keep, p.higher_wins != 0,
-              KeepList(layer, blockIdx.x),
+  BlockSelect(SharedKeys(keys, n), n, n_keep, p.lists.higher_wins != 0,
+              KeepList(p.lists, layer, blockIdx.x),
               *reinterpret_cast<SelectShared*>(words));
 }
 

@@ -10,7 +10,7 @@ namespace kvevict::cuda {
 namespace {
 
 KV_DEVICE uint64_t LengthsOf(const LengthsParams& p, uint32_t i) {
-  return p.lengths + (uint64_t{p.first_layer} + i) * 2 * sizeof(uint32_t);
+  return p.lengths + (uint64_t{p.first_list} + i) * 2 * sizeof(uint32_t);
 }
 
 }  // namespace
@@ -24,27 +24,38 @@ KV_KERNEL(map_positions, PositionsParams, kPositionsThreads, 1) {
   const PositionsLayer& layer = p.layers[blockIdx.z];
   const uint32_t list = blockIdx.y;
   const uint32_t i = blockIdx.x * kPositionsThreads + threadIdx.x;
-  if (i >= layer.n_keep) return;
-  const uint64_t place = (uint64_t{list} * layer.n_keep + i) * sizeof(int32_t);
+  if (i >= CountOf(p.counts, layer.first_count, list, layer.n_keep)) return;
   uint32_t slot = i;
-  if (layer.keep != 0) slot = LoadGlobal<uint32_t>(layer.keep + place);
-  StoreGlobal(layer.out + place, PositionOf(layer.slots, list, slot));
+  if (layer.keep != 0) {
+    const uint32_t stride = p.keep_stride == 0 ? layer.n_keep : p.keep_stride;
+    slot = LoadGlobal<uint32_t>(layer.keep + (uint64_t{list} * stride + i) *
+                                                 sizeof(int32_t));
+  }
+  StoreGlobal(layer.out + (uint64_t{list} * layer.n_keep + i) * sizeof(int32_t),
+              PositionOf(layer.slots, p.kept, list, slot));
 }
 
 KV_KERNEL(set_lengths, LengthsParams, kPositionsThreads, 1) {
   const uint32_t i = blockIdx.x * kPositionsThreads + threadIdx.x;
-  if (i >= p.n_layers) return;
-  StoreGlobal(LengthsOf(p, i), p.stored[i]);
+  if (i >= p.n_lists) return;
+  StoreGlobal(LengthsOf(p, i), p.values[i]);
   StoreGlobal(LengthsOf(p, i) + 4, p.logical);
 }
 
 KV_KERNEL(advance_lengths, LengthsParams, kPositionsThreads, 1) {
   const uint32_t i = blockIdx.x * kPositionsThreads + threadIdx.x;
-  if (i >= p.n_layers) return;
+  if (i >= p.n_lists) return;
   for (uint32_t offset = 0; offset < 8; offset += 4) {
     const uint64_t length = LengthsOf(p, i) + offset;
     StoreGlobal(length, LoadGlobal<uint32_t>(length) + p.n_tokens);
   }
+}
+
+KV_KERNEL(set_counts, LengthsParams, kPositionsThreads, 1) {
+  const uint32_t i = blockIdx.x * kPositionsThreads + threadIdx.x;
+  if (i >= p.n_lists) return;
+  StoreGlobal(p.lengths + (uint64_t{p.first_list} + i) * sizeof(uint32_t),
+              p.values[i]);
 }
 
 }  // namespace kvevict::cuda

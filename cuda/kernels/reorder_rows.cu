@@ -64,25 +64,24 @@ template <class Unit, Step kStep>
 KV_DEVICE void ReorderChunk(const GatherParams& p) {
   constexpr uint32_t kUnit = sizeof(Unit);
   const uint32_t n_columns = p.row_bytes / kUnit * p.n_pieces;
-  const Chunk chunk(p, n_columns, blockIdx.x);
+  const Chunk chunk(p, blockIdx.x);
   const GatherPlane& plane = p.planes[chunk.plane];
-  const uint32_t row_step = kChunkThreads / p.columns_per_block;
+  const uint32_t row_step = p.rows_at_once;
   const uint32_t thread_row = threadIdx.x / p.columns_per_block;
   const uint32_t column =
       chunk.first_column + threadIdx.x % p.columns_per_block;
   if (thread_row >= row_step || column >= n_columns) return;
 
-  const ThreadRows rows = {chunk.first_row + thread_row, row_step,
-                           plane.n_keep};
+  const KeepList keep(p, plane, chunk.head);
+  const ThreadRows rows = {chunk.first_row + thread_row, row_step, keep.n};
   const StagedColumn staged(p, chunk, plane.n_keep, uint64_t{column} * kUnit);
   const uint64_t offset = ColumnOffset(p, kUnit, chunk.head, column);
-  const uint64_t keep = KeepList(p, plane, chunk.head);
   if (p.rows.block_size == 0) {
-    MoveRows<Unit, kStep>(ContiguousColumn(p, plane, offset), staged, rows,
-                          keep, plane.n_keep);
+    MoveRows<Unit, kStep>(ContiguousColumn(p, plane, chunk.head, offset),
+                          staged, rows, keep.slots, keep.n);
   } else {
-    MoveRows<Unit, kStep>(PagedColumn(p, plane, offset), staged, rows, keep,
-                          plane.n_keep);
+    MoveRows<Unit, kStep>(PagedColumn(p, plane, chunk.head, offset), staged,
+                          rows, keep.slots, keep.n);
   }
 }
 

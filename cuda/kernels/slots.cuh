@@ -2,7 +2,7 @@
 #ifndef KVEVICT_CUDA_KERNELS_SLOTS_CUH_
 #define KVEVICT_CUDA_KERNELS_SLOTS_CUH_
 
-#include "device.cuh"
+#include "counts.cuh"
 
 namespace kvevict::cuda {
 
@@ -10,26 +10,29 @@ KV_DEVICE uint64_t KeptList(const SlotPositions& slots, uint32_t list) {
   return slots.kept + uint64_t{list} * slots.n_kept * sizeof(int32_t);
 }
 
-KV_DEVICE int32_t PositionOf(const SlotPositions& slots, uint32_t list,
-                             uint32_t slot) {
-  if (slot >= slots.n_kept) {
-    return static_cast<int32_t>(slots.tail_position + (slot - slots.n_kept));
+KV_DEVICE int32_t PositionOf(const SlotPositions& slots, const CountTable& kept,
+                             uint32_t list, uint32_t slot) {
+  const uint32_t n_kept = CountOf(kept, slots.first_count, list, slots.n_kept);
+  if (slot >= n_kept) {
+    return static_cast<int32_t>(slots.tail_position + (slot - n_kept));
   }
   return LoadGlobal<int32_t>(KeptList(slots, list) +
                              uint64_t{slot} * sizeof(int32_t));
 }
 
 // The slot of `position` >= 0 among n_tokens, or n_tokens if none holds it.
-KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, uint32_t list,
-                          uint32_t n_tokens, int32_t position) {
+KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, const CountTable& counts,
+                          uint32_t list, uint32_t n_tokens, int32_t position) {
   const uint32_t p = static_cast<uint32_t>(position);
+  const uint32_t n_kept =
+      CountOf(counts, slots.first_count, list, slots.n_kept);
   if (p >= slots.tail_position) {
     const uint32_t behind = p - slots.tail_position;
-    return behind < n_tokens - slots.n_kept ? slots.n_kept + behind : n_tokens;
+    return behind < n_tokens - n_kept ? n_kept + behind : n_tokens;
   }
   const uint64_t kept = KeptList(slots, list);
   uint32_t begin = 0;  // the first listed position >= p is in [begin, end]
-  uint32_t end = slots.n_kept;
+  uint32_t end = n_kept;
   while (begin < end) {
     const uint32_t middle = begin + (end - begin) / 2;
     const int32_t at = LoadGlobal<int32_t>(kept + uint64_t{middle} * 4);

@@ -13,9 +13,12 @@ namespace kvevict::cuda {
 KV_KERNEL(select_topk, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const SelectLayer& layer = p.layers[blockIdx.y];
-  if (layer.n_keep == 0) return;
-  BlockSelect(Keys(p, blockIdx.y, blockIdx.x), layer.n_tokens, layer.n_keep,
-              p.higher_wins != 0, KeepList(layer, blockIdx.x), *shared);
+  const uint32_t list = blockIdx.x;
+  const Keys keys(p, layer, list);
+  const uint32_t n_keep = KeepOf(p.lists, layer, list, keys.words.n);
+  if (n_keep == 0) return;
+  BlockSelect(keys, keys.words.n, n_keep, p.lists.higher_wins != 0,
+              KeepList(p.lists, layer, list), *shared);
 }
 
 // ---- Long lists: a block has one chunk ----
@@ -32,7 +35,7 @@ struct LongList {
   uint32_t end;
 
   KV_DEVICE LongList(const SelectParams& p, const Keys& keys) {
-    const uint64_t list = uint64_t{blockIdx.z} * p.n_lists + blockIdx.y;
+    const uint64_t list = uint64_t{blockIdx.z} * p.lists.n_lists + blockIdx.y;
     bins = p.scratch + list * LongWords(p.n_chunks) * sizeof(uint32_t);
     done = bins + kBins * sizeof(uint32_t);
     cut = done + sizeof(uint32_t);
@@ -77,11 +80,11 @@ KV_DEVICE bool MergeBins(const LongList& list, SelectShared& shared) {
 KV_KERNEL(select_long_digit, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const SelectLayer& layer = p.layers[blockIdx.z];
-  const Keys keys(p, blockIdx.z, blockIdx.y);
+  const Keys keys(p, layer, blockIdx.y);
   const LongList list(p, keys);
-  if (layer.n_keep == 0 || list.begin == list.end) return;
-  const Cut cut =
-      p.round == 0 ? Cut{0, layer.n_keep, layer.n_tokens} : list.LoadCut();
+  const uint32_t n_keep = KeepOf(p.lists, layer, blockIdx.y, keys.words.n);
+  if (n_keep == 0 || list.begin == list.end) return;
+  const Cut cut = p.round == 0 ? Cut{0, n_keep, keys.words.n} : list.LoadCut();
   ZeroBins(*shared);
   BlockSync();
   CountDigits(keys, list.begin, list.end, p.round, cut, *shared);
@@ -102,9 +105,13 @@ KV_KERNEL(select_long_digit, SelectParams, kSelectThreads, 4) {
 // The tally of each chunk against the cut.
 KV_KERNEL(select_long_count, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
-  const Keys keys(p, blockIdx.z, blockIdx.y);
+  const SelectLayer& layer = p.layers[blockIdx.z];
+  const Keys keys(p, layer, blockIdx.y);
   const LongList list(p, keys);
-  if (p.layers[blockIdx.z].n_keep == 0 || list.begin == list.end) return;
+  if (KeepOf(p.lists, layer, blockIdx.y, keys.words.n) == 0 ||
+      list.begin == list.end) {
+    return;
+  }
   TallyWarps(keys, WarpPart(list.begin, list.end), list.LoadCut().low, *shared);
   if (threadIdx.x >= 32) return;
   const Tally tally = SumTallies(*shared, kWarps);
@@ -118,10 +125,13 @@ KV_KERNEL(select_long_count, SelectParams, kSelectThreads, 4) {
 // Each chunk's places, behind those of the chunks before.
 KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
-  const Keys keys(p, blockIdx.z, blockIdx.y);
-  const LongList list(p, keys);
   const SelectLayer& layer = p.layers[blockIdx.z];
-  if (layer.n_keep == 0 || list.begin == list.end) return;
+  const Keys keys(p, layer, blockIdx.y);
+  const LongList list(p, keys);
+  if (KeepOf(p.lists, layer, blockIdx.y, keys.words.n) == 0 ||
+      list.begin == list.end) {
+    return;
+  }
   Tally before = {0, 0};  // of every warp's own account: no barrier needed
   for (uint32_t c = threadIdx.x % 32; c < blockIdx.x; c += 32) {
     before.greater += LoadGlobal<uint32_t>(list.tallies + uint64_t{c} * 8);
@@ -130,8 +140,8 @@ KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
   before = {WarpSum(before.greater), WarpSum(before.equal)};
   const Cut cut = list.LoadCut();
   BlockEmit(keys, list.begin, list.end, cut,
-            EqualsTaken(p.higher_wins != 0, cut), before,
-            KeepList(layer, blockIdx.y), *shared);
+            EqualsTaken(p.lists.higher_wins != 0, cut), before,
+            KeepList(p.lists, layer, blockIdx.y), *shared);
 }
 
 // ---- Keys in memory, where more than the ends of a list must stay ----
@@ -142,8 +152,8 @@ KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
 KV_KERNEL(make_keys, SelectParams, kKeysThreads, 1) {
   const SelectLayer& layer = p.layers[blockIdx.z];
   const uint32_t i = blockIdx.x * kKeysThreads + threadIdx.x;
-  if (i >= layer.n_tokens) return;
-  const Keys keys(p, blockIdx.z, blockIdx.y);
+  const Keys keys(p, layer, blockIdx.y);
+  if (i >= keys.words.n) return;
   const uint64_t place = (uint64_t{blockIdx.y} * layer.n_tokens + i) * 4;
   uint32_t bits = 0;
   if (p.input != kSelectNothing) {
@@ -160,9 +170,11 @@ KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
   const uint32_t i = blockIdx.x * kKeysThreads + threadIdx.x;
   if (i >= p.n_positions) return;
   const uint32_t list = blockIdx.y;
+  const uint32_t n_tokens =
+      CountOf(p.tokens, layer.first_token_count, list, layer.n_tokens);
   const uint32_t slot =
-      SlotOf(layer.slots, list, layer.n_tokens, p.positions[i]);
-  if (slot == layer.n_tokens) return;
+      SlotOf(layer.slots, p.kept, list, n_tokens, p.positions[i]);
+  if (slot == n_tokens) return;
   StoreGlobal(
       layer.keys + (uint64_t{list} * layer.n_tokens + slot) * sizeof(uint32_t),
       kForcedKey);

@@ -8,11 +8,39 @@
 #ifndef KVEVICT_CUDA_KERNELS_TOPK_CUH_
 #define KVEVICT_CUDA_KERNELS_TOPK_CUH_
 
+#include "counts.cuh"
 #include "device.cuh"
 #include "quads.cuh"
 #include "topk.h"
 
 namespace kvevict::cuda {
+
+// ---- Lists ----
+
+KV_DEVICE uint32_t TokensOf(const SelectLists& lists, const SelectLayer& layer,
+                            uint32_t list) {
+  return CountOf(lists.tokens, layer.first_token_count, list, layer.n_tokens);
+}
+
+// How many a list of n tokens keeps: all where it is asked for more.
+KV_DEVICE uint32_t KeepOf(const SelectLists& lists, const SelectLayer& layer,
+                          uint32_t list, uint32_t n) {
+  const uint32_t n_keep =
+      CountOf(lists.keep, layer.first_keep_count, list, layer.n_keep);
+  return n_keep < n ? n_keep : n;
+}
+
+// Where the last tokens begin that must stay; of a list that is shorter, 0.
+KV_DEVICE uint32_t RecentBegin(const SelectLists& lists, uint32_t n) {
+  return lists.n_recent < n ? n - lists.n_recent : 0;
+}
+
+KV_DEVICE uint64_t KeepList(const SelectLists& lists, const SelectLayer& layer,
+                            uint32_t list) {
+  const uint32_t stride =
+      lists.keep_stride == 0 ? layer.n_keep : lists.keep_stride;
+  return layer.keep + uint64_t{list} * stride * sizeof(int32_t);
+}
 
 // ---- Keys ----
 
@@ -51,13 +79,13 @@ struct Keys {
   uint32_t fast_begin;  // quads
   uint32_t fast_end;
 
-  KV_DEVICE Keys(const SelectParams& p, uint32_t layer, uint32_t list)
-      : words(p.layers[layer].scores +
-                  uint64_t{list} * p.layers[layer].n_tokens * sizeof(uint32_t),
-              p.layers[layer].n_tokens),
+  KV_DEVICE Keys(const SelectParams& p, const SelectLayer& layer, uint32_t list)
+      : words(layer.scores + uint64_t{list} * layer.n_tokens * sizeof(uint32_t),
+              TokensOf(p.lists, layer, list)),
         input(p.input),
-        n_sink(p.input == kSelectKeys ? 0 : p.n_sink),
-        recent_begin(words.n - (p.input == kSelectKeys ? 0 : p.n_recent)),
+        n_sink(p.input == kSelectKeys ? 0 : p.lists.n_sink),
+        recent_begin(p.input == kSelectKeys ? words.n
+                                            : RecentBegin(p.lists, words.n)),
         fast_begin((words.lead + n_sink + 7) / 8 * 2),  // a sector's first
         fast_end(p.input == kSelectScores ? (words.lead + recent_begin) / 4
                                           : 0) {}
@@ -455,11 +483,6 @@ KV_DEVICE void BlockSelect(const Keys& keys, uint32_t n, uint32_t n_keep,
   }
   BlockEmit(keys, 0, end, cut, EqualsTaken(higher_wins, cut), {0, 0}, keep,
             shared);
-}
-
-template <class Layer>
-KV_DEVICE uint64_t KeepList(const Layer& layer, uint32_t list) {
-  return layer.keep + uint64_t{list} * layer.n_keep * sizeof(int32_t);
 }
 
 }  // namespace kvevict::cuda

@@ -10,7 +10,7 @@
 // never matter to it, whatever they hold.
 //
 // Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP
-// KV_PAGED KV_USE_MMA KV_TILE_KEYS, and KV_OUT: 0 one row of scores per KV head,
+// KV_PAGED KV_USE_MMA KV_TILE_KEYS KV_RAGGED, and KV_OUT: 0 one row of scores per KV head,
 // the sum over the group; 1 the maximum of the group's sums; 2 one row per query
 // head.
 #include "device.cuh"
@@ -30,7 +30,7 @@ namespace {
 // Whether some row does not see all keys of a tile.
 KV_DEVICE bool TouchesWindow(const Work& work, uint32_t tile) {
   return work.first_key + (tile + 1) * kTileKeys >
-         work.layer.n_tokens - kWindow + 1;
+         work.n_tokens() - kWindow + 1;
 }
 
 template <bool kMasked>

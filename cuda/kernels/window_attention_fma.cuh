@@ -58,8 +58,7 @@ class Products {
   KV_DEVICE void NextTile(uint32_t tile) {
     if (threadIdx.x < kTileKeys) {
       const uint32_t key = work_.first_key + tile * kTileKeys + threadIdx.x;
-      key_rows_[threadIdx.x] =
-          key < work_.layer.n_tokens ? KeyRow(work_, key) : 0;
+      key_rows_[threadIdx.x] = key < work_.n_tokens() ? KeyRow(work_, key) : 0;
     }
     for (Chunk& chunk : chunks_) chunk = {};
 #pragma unroll 1

@@ -104,7 +104,7 @@ class Products {
       if (thread >= kTileKeys) return;
       const uint32_t key = work_.first_key + tile * kTileKeys + thread;
       key_rows_[tile % 2 * kTileKeys + thread] =
-          key < work_.layer.n_tokens ? KeyRow(work_, key) : 0;
+          key < work_.n_tokens() ? KeyRow(work_, key) : 0;
     }
   }
 
@@ -134,7 +134,7 @@ class Products {
   KV_DEVICE void StartTile(uint32_t tile) {
     const uint32_t first = work_.first_key + tile * kTileKeys;
     StartRows<kTileKeys>(Buffer(tile), [&](uint32_t row, bool& is_there) {
-      is_there = first + row < work_.layer.n_tokens;
+      is_there = first + row < work_.n_tokens();
       return KV_PAGED ? key_rows_[tile % 2 * kTileKeys + row]
                       : KeyRow(work_, first + row);
     });

@@ -3,6 +3,7 @@
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_
 
+#include "counts.cuh"
 #include "device.cuh"
 #include "window_attention.h"
 
@@ -36,19 +37,31 @@ struct Work {
   uint32_t kv_head;
   uint32_t first_key;
   uint32_t n_tiles;
+
+  // Of the head. Loaded anew at every use: registers are short.
+  KV_DEVICE uint32_t n_tokens() const {
+#if KV_RAGGED
+    return CountOf(p.tokens, layer.first_count, kv_head, layer.n_tokens);
+#else
+    return layer.n_tokens;
+#endif
+  }
 };
 
 KV_DEVICE Work WorkOfBlock(const ScoreParams& p) {
   const ScoreLayer& layer = p.layers[blockIdx.z];
   const uint32_t first = blockIdx.x * p.keys_per_split;
-  uint32_t n_keys = first < layer.n_tokens ? layer.n_tokens - first : 0;
+  Work work = {p, layer, blockIdx.y, first, 0};
+  const uint32_t n_tokens = work.n_tokens();
+  uint32_t n_keys = first < n_tokens ? n_tokens - first : 0;
   if (n_keys > p.keys_per_split) n_keys = p.keys_per_split;
-  return {p, layer, blockIdx.y, first, CeilDiv(n_keys, kTileKeys)};
+  work.n_tiles = CeilDiv(n_keys, kTileKeys);
+  return work;
 }
 
-// Splits of the block's layer: others of the launch may be longer.
+// Splits of the block's head: others of the launch may be longer.
 KV_DEVICE uint32_t SplitsOfLayer(const Work& work) {
-  return CeilDiv(work.layer.n_tokens, work.p.keys_per_split);
+  return CeilDiv(work.n_tokens(), work.p.keys_per_split);
 }
 
 KV_DEVICE uint64_t KeyRow(const Work& work, uint32_t key) {
@@ -56,8 +69,8 @@ KV_DEVICE uint64_t KeyRow(const Work& work, uint32_t key) {
   const uint64_t head = work.layer.keys + work.kv_head * keys.head_stride;
 #if KV_PAGED
   const uint32_t page = key / keys.block_size;
-  const int64_t block =
-      LoadGlobal<int32_t>(work.layer.block_table + uint64_t{page} * 4);
+  const uint64_t entry = uint64_t{work.kv_head} * keys.table_head_stride + page;
+  const int64_t block = LoadGlobal<int32_t>(work.layer.block_table + entry * 4);
   return head + block * keys.block_stride +
          (key - page * keys.block_size) * keys.row_stride;
 #else
@@ -89,7 +102,7 @@ KV_DEVICE QueryRow FindQueryRow(uint32_t block, uint32_t r) {
 
 // The ring may have wrapped.
 KV_DEVICE uint32_t StoredRow(const Work& work, uint32_t window_row) {
-  const uint32_t row = work.layer.first_row + window_row;
+  const uint32_t row = work.p.first_row + window_row;
   return row < kWindow ? row : row - kWindow;
 }
 
@@ -106,7 +119,7 @@ KV_DEVICE uint64_t QueryAddress(const Work& work, uint32_t block, uint32_t r) {
 // The row sees the keys before this one; padding sees none.
 KV_DEVICE uint32_t VisibleKeys(const Work& work, uint32_t block, uint32_t r) {
   const QueryRow row = FindQueryRow(block, r);
-  return row.valid ? work.layer.n_tokens - kWindow + row.window + 1 : 0;
+  return row.valid ? work.n_tokens() - kWindow + row.window + 1 : 0;
 }
 
 // Of f32 [n_layers, n_kv_heads, n_splits, group, window].

@@ -101,7 +101,7 @@ KV_DEVICE void StoreScores(const Work& work, uint32_t block, uint32_t tile,
     const uint32_t first_head =
         block / kShape.blocks_per_head * kShape.heads_per_block;
     const uint32_t head = first_head + i / kTileKeys;
-    if (key >= work.layer.n_tokens || head >= kGroup) continue;
+    if (key >= work.n_tokens() || head >= kGroup) continue;
 
     float v = AddSlots(key_sums, tile, i / kTileKeys, in_tile);
     if constexpr (KV_OUT == 1) {

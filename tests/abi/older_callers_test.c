@@ -57,7 +57,7 @@ static kvevict_plan* Plan(kvevict_policy_kind kind, double budget) {
   kvevict_geometry* geometry = Geometry();
   kvevict_context* context = Context();
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, geometry, policy, &plan));
+  EXPECT_OK(kvevict_plan_create(context, geometry, policy, NULL, &plan));
   kvevict_context_destroy(context);
   free(geometry);
   free(policy);

@@ -98,6 +98,15 @@ void BenchRows(Session& session, size_t cache_bytes, uint32_t row_bytes,
       row.Against("memcpy of the kept bytes, cold",
                   session.smoke ? std::nullopt : GoalOf(row_bytes, clustered));
   Comparison& row_copy = row.Against("row-by-row memcpy, cold");
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  lists.n_lists = 1;
+  lists.slots = const_cast<int32_t*>(keep.data());
+  lists.slots_len = keep.size();
+  lists.count = static_cast<uint32_t>(keep.size());
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = cache.n_tokens();
+  move.view = &cache.view();
+  move.keep = &lists;
   Repeat(session, [&](bool measured) {
     session.limits.MemcpyBytes(1);
     session.limits.ReadBytes(1);
@@ -116,8 +125,7 @@ void BenchRows(Session& session, size_t cache_bytes, uint32_t row_bytes,
     cache.NumberRows();
     session.limits.EvictCaches();
     const Timing timing = TimeCalls([&] {
-      Check(kvevict_compact(context.get(), &cache.view(), cache.n_tokens(),
-                            keep.data(), keep.size(), 1, nullptr, 0, nullptr));
+      Check(kvevict_compact(context.get(), &move, 1, nullptr, 0, nullptr));
     });
     cache.ExpectCompacted(keep);
     if (!measured) return;

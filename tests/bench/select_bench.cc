@@ -22,9 +22,7 @@ class Selector {
  public:
   Selector(SimdTarget simd, const std::string& policy_text, uint32_t n_kv_heads,
            uint32_t n_tokens, uint32_t budget)
-      : n_tokens_(n_tokens),
-        context_(CreateContext(simd.name)),
-        keep_(size_t{n_kv_heads} * budget) {
+      : context_(CreateContext(simd.name)), keep_(size_t{n_kv_heads} * budget) {
     kvevict_policy policy = KVEVICT_POLICY_INIT;
     Check(kvevict_policy_parse(policy_text.c_str(), &policy));
     kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
@@ -35,26 +33,31 @@ class Selector {
     geometry.k_dtype = KVEVICT_DTYPE_F32;
     geometry.max_tokens = n_tokens;
     kvevict_plan* plan = nullptr;
-    Check(kvevict_plan_create(context_.get(), &geometry, &policy, &plan));
+    Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
+                              &plan));
     plan_.reset(plan);
+    Check(kvevict_plan_selection(plan, 0, n_tokens, &options_, &lists_));
+    lists_.slots = keep_.data();
+    lists_.slots_len = keep_.size();
     size_t bytes;
-    Check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT, 0,
-                                       &bytes));
+    Check(kvevict_select_workspace_bytes(context_.get(), n_tokens, n_kv_heads,
+                                         &bytes));
     workspace_.emplace(bytes);
   }
 
   const std::vector<int32_t>& Select(const float* scores, size_t scores_len) {
-    uint32_t n_keep;
-    Check(kvevict_select(plan_.get(), 0, scores, scores_len, n_tokens_, nullptr,
-                         0, keep_.data(), keep_.size(), workspace_->data(),
-                         workspace_->size(), &n_keep, nullptr));
+    options_.scores = scores;
+    options_.scores_len = scores_len;
+    Check(kvevict_select(context_.get(), &options_, &lists_, workspace_->data(),
+                         workspace_->size(), nullptr));
     return keep_;
   }
 
  private:
-  const uint32_t n_tokens_;
   ContextHandle context_;
   PlanHandle plan_;
+  kvevict_select_options options_ = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists lists_ = KVEVICT_KEEP_LISTS_INIT;
   std::optional<HugeBuffer<uint8_t>> workspace_;
   std::vector<int32_t> keep_;
 };

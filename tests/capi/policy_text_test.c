@@ -10,14 +10,13 @@ static void ExpectText(const kvevict_policy* policy, const char* expected) {
 }
 
 Test(policy_text, name_alone_is_the_kinds_default) {
-  const char* const kNames[] = {"none",      "streaming-llm", "snapkv",
-                                "pyramidkv", "random",        "custom"};
-  for (kvevict_policy_kind kind = 0; kind < 6; ++kind) {
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
     kvevict_policy expected;
-    EXPECT_OK(kvevict_policy_init(&expected, sizeof expected, kind));
-    const kvevict_policy policy = test_policy(kNames[kind]);
-    cr_assert(test_same_policy(&policy, &expected), "%s", kNames[kind]);
-    ExpectText(&policy, kNames[kind]);
+    EXPECT_OK(kvevict_policy_init(&expected, sizeof expected, info.kind));
+    const kvevict_policy policy = test_policy(info.name);
+    cr_assert(test_same_policy(&policy, &expected), "%s", info.name);
+    ExpectText(&policy, info.name);
   }
 }
 

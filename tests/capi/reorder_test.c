@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tests/capi/support/cache_trials.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/oracle/compact.h"
 
@@ -20,13 +21,11 @@ static void Reorder(const kvevict_context* with, const test_cache* cache,
                     uint32_t n_tokens, const int32_t* slots, uint32_t n,
                     uint32_t n_lists, const char* what) {
   size_t bytes = 0;
-  EXPECT_OK(
-      kvevict_reorder_workspace_bytes(with, &cache->view, n, n_lists, &bytes));
+  EXPECT_OK(test_reorder_bytes(with, &cache->view, n, n_lists, &bytes));
   uint8_t* workspace = aligned_alloc(64, (bytes + kGuardBytes + 63) / 64 * 64);
   memset(workspace, 0xA5, bytes + kGuardBytes);
-  EXPECT_OK(kvevict_reorder(with, &cache->view, n_tokens, slots,
-                            (size_t)n * n_lists, n_lists, workspace, bytes,
-                            NULL));
+  EXPECT_OK(test_reorder(with, &cache->view, n_tokens, slots, n, n_lists,
+                         workspace, bytes));
   for (size_t i = bytes; i < bytes + kGuardBytes; ++i) {
     EXPECT(workspace[i] == 0xA5, "%s: byte %zu behind the workspace's %zu",
            what, i - bytes, bytes);
@@ -97,10 +96,8 @@ Test(reorder, the_rows_in_place_already_change_no_byte) {
     for (int i = 0; i < 3 * 40; ++i) slots[i] = i % 40;
     Reorder(context, cache, 40, slots, 40, 3, "all");
     Reorder(context, cache, 40, slots, 17, 1, "some");
-    EXPECT_OK(
-        kvevict_reorder(context, &cache->view, 40, NULL, 0, 3, NULL, 0, NULL));
-    EXPECT_OK(
-        kvevict_reorder(context, &cache->view, 0, NULL, 0, 1, NULL, 0, NULL));
+    EXPECT_OK(test_reorder(context, &cache->view, 40, NULL, 0, 3, NULL, 0));
+    EXPECT_OK(test_reorder(context, &cache->view, 0, NULL, 0, 1, NULL, 0));
     test_expect_same_bytes(cache, before, test_layout_name(spec.layout));
     test_cache_destroy(cache);
     test_cache_destroy(before);
@@ -117,8 +114,7 @@ Test(reorder, ascending_lists_move_as_compaction_moves_them) {
     const uint32_t n = test_random_below(&random, 71);
     int32_t keep[70];
     test_random_ascending(&random, keep, n, 70);
-    EXPECT_OK(kvevict_compact(context, &compacted->view, 70, keep, n, 1, NULL,
-                              0, NULL));
+    EXPECT_OK(test_compact(context, &compacted->view, 70, keep, n, 1));
     Reorder(context, reordered, 70, keep, n, 1, "ascending");
     test_expect_same_rows(compacted, reordered, n, "ascending");
     test_cache_destroy(compacted);
@@ -137,8 +133,7 @@ Test(reorder, a_workspace_for_more_slots_serves_fewer) {
     size_t before = 0;
     for (uint32_t n = 0; n <= 90; ++n) {
       size_t bytes = 0;
-      EXPECT_OK(kvevict_reorder_workspace_bytes(context, &cache->view, n,
-                                                n_lists, &bytes));
+      EXPECT_OK(test_reorder_bytes(context, &cache->view, n, n_lists, &bytes));
       EXPECT(n == 0 ? bytes == 0 : bytes > 0 && bytes >= before,
              "%zu bytes for %u slots, %zu for one less", bytes, n, before);
       before = bytes;
@@ -154,26 +149,36 @@ Test(reorder, queries_check_what_they_are_asked) {
   test_cache* cache = test_cache_create(&spec, &random);
   const kvevict_view* view = &cache->view;
   size_t bytes = 77;
-#define REORDER_BYTES kvevict_reorder_workspace_bytes
-  EXPECT_INVALID(REORDER_BYTES(NULL, view, 4, 1, &bytes), "context", "NULL");
-  EXPECT_INVALID(REORDER_BYTES(context, NULL, 4, 1, &bytes), "view", "NULL");
-  EXPECT_INVALID(REORDER_BYTES(context, view, 4, 1, NULL), "out_bytes", "NULL");
-  EXPECT_INVALID(REORDER_BYTES(context, view, 2147483648u, 1, &bytes),
-                 "n_slots", "2147483648");
-  EXPECT_INVALID(REORDER_BYTES(context, view, 49, 1, &bytes), "view",
-                 "block_table_len");
-  EXPECT_INVALID(REORDER_BYTES(context, view, 4, 3, &bytes), "n_slot_lists 3",
-                 "n_kv_heads 2");
-#define COMPACT_BYTES kvevict_compact_workspace_bytes
-  EXPECT_INVALID(COMPACT_BYTES(NULL, view, 4, &bytes), "context", "NULL");
-  EXPECT_INVALID(COMPACT_BYTES(context, NULL, 4, &bytes), "view", "NULL");
-  EXPECT_INVALID(COMPACT_BYTES(context, view, 4, NULL), "out_bytes", "NULL");
-  EXPECT_INVALID(COMPACT_BYTES(context, view, 2147483648u, &bytes), "n_keep",
-                 "2147483648");
-  EXPECT_INVALID(COMPACT_BYTES(context, view, 49, &bytes), "view",
-                 "block_table_len");
+  kvevict_keep_lists lists = test_lists(NULL, 4, 1);
+  kvevict_move move = {sizeof move, 0, view, &lists};
+  typedef kvevict_status query(const kvevict_context*, const kvevict_move*,
+                               size_t, size_t*);
+  query* const kQueries[] = {kvevict_reorder_workspace_bytes,
+                             kvevict_compact_workspace_bytes};
+  for (int i = 0; i < 2; ++i) {
+    query* const ask = kQueries[i];
+    EXPECT_INVALID(ask(NULL, &move, 1, &bytes), "context", "NULL");
+    EXPECT_INVALID(ask(context, NULL, 1, &bytes), "moves", "NULL");
+    EXPECT_INVALID(ask(context, &move, 1, NULL), "out_bytes", "NULL");
+    EXPECT_INVALID(ask(context, &move, 129, &bytes), "moves_len 129", "128");
+    move.view = NULL;
+    EXPECT_INVALID(ask(context, &move, 1, &bytes), "view", "NULL");
+    move.view = view;
+    move.keep = NULL;
+    EXPECT_INVALID(ask(context, &move, 1, &bytes), "keep", "NULL");
+    move.keep = &lists;
+    lists.count = 2147483648u;
+    EXPECT_INVALID(ask(context, &move, 1, &bytes), "count", "2147483648");
+    lists.count = 49;
+    EXPECT_INVALID(ask(context, &move, 1, &bytes), "view", "block_table_len");
+    lists.count = 4;
+    lists.n_lists = 3;
+    EXPECT_INVALID(ask(context, &move, 1, &bytes), "n_lists 3", "n_kv_heads 2");
+    lists.n_lists = 1;
+  }
   EXPECT(bytes == 77, "out_bytes is %zu", bytes);
-  EXPECT_OK(COMPACT_BYTES(context, view, 40, &bytes));
+  lists.count = 40;
+  EXPECT_OK(kvevict_compact_workspace_bytes(context, &move, 1, &bytes));
   EXPECT(bytes == 0, "the CPU asks for %zu bytes", bytes);
   test_cache_destroy(cache);
 }
@@ -192,18 +197,22 @@ Test(reorder, queries_check_what_they_are_asked) {
     kvevict_view view = cache->view;                                          \
     const kvevict_context* with = context;                                    \
     const kvevict_view* at = &view;                                           \
-    const int32_t* slots = slots_array;                                       \
-    uint32_t n_tokens = 40, n_lists = 2;                                      \
-    size_t slots_len = 8, bytes = 0;                                          \
-    EXPECT_OK(kvevict_reorder_workspace_bytes(context, &view, 4, 2, &bytes)); \
+    kvevict_keep_lists lists = test_lists(slots_array, 4, 2), *keep = &lists; \
+    uint32_t counts[2] = {4, 4};                                              \
+    kvevict_move move = KVEVICT_MOVE_INIT, *moves = &move;                    \
+    size_t moves_len = 1, bytes = 0;                                          \
+    move.n_tokens = 40;                                                       \
+    EXPECT_OK(test_reorder_bytes(context, &view, 4, 2, &bytes));              \
     uint8_t* memory = aligned_alloc(64, 4096);                                \
     void* workspace = memory;                                                 \
     change;                                                                   \
-    EXPECT_INVALID(kvevict_reorder(with, at, n_tokens, slots, slots_len,      \
-                                   n_lists, workspace, bytes, NULL),          \
-                   __VA_ARGS__);                                              \
+    move.view = at;                                                           \
+    move.keep = keep;                                                         \
+    EXPECT_INVALID(                                                           \
+        kvevict_reorder(with, moves, moves_len, workspace, bytes, NULL),      \
+        __VA_ARGS__);                                                         \
     test_expect_same_bytes(cache, before, #change);                           \
-    (void)slots_array, (void)view;                                            \
+    (void)slots_array, (void)view, (void)counts;                              \
     free(memory);                                                             \
     test_cache_destroy(cache);                                                \
     test_cache_destroy(before);                                               \
@@ -211,24 +220,31 @@ Test(reorder, queries_check_what_they_are_asked) {
 
 Test(reorder, null_pointers_are_errors) {
   EXPECT_BREAKS(with = NULL, "context", "NULL");
+  EXPECT_BREAKS(moves = NULL, "moves", "NULL");
   EXPECT_BREAKS(at = NULL, "view", "NULL");
-  EXPECT_BREAKS(slots = NULL, "slots", "NULL", "8");
+  EXPECT_BREAKS(keep = NULL, "keep", "NULL");
+  EXPECT_BREAKS(lists.slots = NULL, "keep.slots", "NULL", "4");
 }
 
 Test(reorder, wrong_lengths_are_errors) {
-  EXPECT_BREAKS(n_lists = 0, "n_slot_lists 0");
-  EXPECT_BREAKS(n_lists = 3, "n_slot_lists 3", "n_kv_heads 2");
-  EXPECT_BREAKS(slots_len = 7, "slots_len 7", "2");
-  EXPECT_BREAKS(n_tokens = 3, "slots_len 8", "n_tokens 3");
-  EXPECT_BREAKS(n_tokens = 2147483648u, "n_tokens", "2147483648");
-  EXPECT_BREAKS(n_tokens = 49, "block_table_len", "49");
+  EXPECT_BREAKS(move.struct_size = 8, "struct_size", "8");
+  EXPECT_BREAKS(lists.n_lists = 0, "n_lists 0");
+  EXPECT_BREAKS(lists.n_lists = 3, "n_lists 3", "n_kv_heads 2");
+  EXPECT_BREAKS(lists.slots_len = 7, "slots_len 7", "8");
+  EXPECT_BREAKS(lists.list_stride = 3, "list_stride 3", "count 4");
+  EXPECT_BREAKS(move.n_tokens = 3, "count 4", "n_tokens 3");
+  EXPECT_BREAKS(move.n_tokens = 2147483648u, "n_tokens", "2147483648");
+  EXPECT_BREAKS(move.n_tokens = 49, "block_table_len", "49");
+  EXPECT_BREAKS(moves_len = 129, "moves_len 129", "128");
+  EXPECT_BREAKS((lists.counts = counts, counts[1] = 5), "keep.counts[1] 5",
+                "4");
 }
 
 Test(reorder, slots_that_are_not_there_are_errors) {
-  EXPECT_BREAKS(slots_array[0] = -1, "slots[0] -1", "n_tokens 40");
-  EXPECT_BREAKS(slots_array[7] = 40, "slots[7] 40", "n_tokens 40");
-  EXPECT_BREAKS(slots_array[3] = INT32_MAX, "slots[3] 2147483647");
-  EXPECT_BREAKS(n_tokens = 39, "slots[2] 39", "n_tokens 39");
+  EXPECT_BREAKS(slots_array[0] = -1, "keep[0][0] -1", "n_tokens 40");
+  EXPECT_BREAKS(slots_array[7] = 40, "keep[1][3] 40", "n_tokens 40");
+  EXPECT_BREAKS(slots_array[3] = INT32_MAX, "keep[0][3] 2147483647");
+  EXPECT_BREAKS(move.n_tokens = 39, "keep[0][2] 39", "n_tokens 39");
 }
 
 Test(reorder, workspaces_that_do_not_do_are_errors) {

@@ -1,42 +1,48 @@
-/* What kvevict_score_window() refuses. */
+/* What kvevict_score() refuses. */
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/scene.h"
 
 /* `change` to a valid call makes it fail with `code`; nothing is written. */
-#define EXPECT_BREAKS_WITH(code, change, ...)                              \
-  do {                                                                     \
-    const test_scene_spec spec = {"snapkv:window=8",                       \
-                                  4,                                       \
-                                  2,                                       \
-                                  16,                                      \
-                                  40,                                      \
-                                  KVEVICT_DTYPE_F16,                       \
-                                  KVEVICT_DTYPE_F32,                       \
-                                  TEST_PAGED_3,                            \
-                                  1,                                       \
-                                  0.0f};                                   \
-    test_scene* s = test_scene_create(&spec, 10);                          \
-    float scores_array[80], *scores = scores_array;                        \
-    GUARD(scores_array);                                                   \
-    const kvevict_plan* plan = s->plan->plan;                              \
-    kvevict_plane queries = s->queries, *q = &queries;                     \
-    kvevict_view view = s->cache->view, *v = &view;                        \
-    uint32_t n_tokens = 40;                                                \
-    size_t scores_len = 80, bytes = s->plan->workspace_bytes;              \
-    char* workspace = s->plan->workspace;                                  \
-    change;                                                                \
-    EXPECT_FAILS(kvevict_score_window(plan, q, NULL, v, n_tokens, scores,  \
-                                      scores_len, workspace, bytes, NULL), \
-                 code, __VA_ARGS__);                                       \
-    EXPECT_UNTOUCHED(scores_array);                                        \
-    (void)queries, (void)view;                                             \
-    test_scene_destroy(s);                                                 \
+#define EXPECT_BREAKS_WITH(code, change, ...)                                \
+  do {                                                                       \
+    const test_scene_spec spec = {"snapkv:window=8",                         \
+                                  4,                                         \
+                                  2,                                         \
+                                  16,                                        \
+                                  40,                                        \
+                                  KVEVICT_DTYPE_F16,                         \
+                                  KVEVICT_DTYPE_F32,                         \
+                                  TEST_PAGED_3,                              \
+                                  1,                                         \
+                                  0.0f};                                     \
+    test_scene* s = test_scene_create(&spec, 10);                            \
+    float scores_array[80], *scores = scores_array;                          \
+    GUARD(scores_array);                                                     \
+    const kvevict_plan* plan = s->plan->plan;                                \
+    kvevict_plane queries = s->queries, *q = &queries;                       \
+    kvevict_view view = s->cache->view, *v = &view;                          \
+    uint32_t n_tokens = 40;                                                  \
+    size_t scores_len = 80, bytes = s->plan->workspace_bytes;                \
+    char* workspace = s->plan->workspace;                                    \
+    kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT, *in = &inputs;  \
+    change;                                                                  \
+    inputs.n_tokens = n_tokens;                                              \
+    inputs.view = v;                                                         \
+    inputs.queries = q;                                                      \
+    EXPECT_FAILS(                                                            \
+        kvevict_score(plan, in, scores, scores_len, workspace, bytes, NULL), \
+        code, __VA_ARGS__);                                                  \
+    EXPECT_UNTOUCHED(scores_array);                                          \
+    (void)queries, (void)view;                                               \
+    test_scene_destroy(s);                                                   \
   } while (0)
 #define EXPECT_BREAKS(change, ...) \
   EXPECT_BREAKS_WITH(KVEVICT_ERROR_INVALID_ARGUMENT, change, __VA_ARGS__)
 
 Test(score, null_pointers_are_errors) {
   EXPECT_BREAKS(plan = NULL, "plan", "NULL");
+  EXPECT_BREAKS(in = NULL, "inputs", "NULL");
   EXPECT_BREAKS(q = NULL, "queries", "NULL");
   EXPECT_BREAKS(v = NULL, "view", "NULL");
   EXPECT_BREAKS(scores = NULL, "scores", "NULL");
@@ -51,8 +57,7 @@ Test(score, wrong_sizes_are_errors) {
   EXPECT_BREAKS(scores_len = 79, "scores_len 79", "40");
   EXPECT_BREAKS(scores_len = 81, "scores_len 81", "40");
   EXPECT_BREAKS(
-      bytes =
-          test_least_workspace(plan, KVEVICT_OPERATION_SCORE_WINDOW, 40) - 1,
+      bytes = test_least_workspace(plan, KVEVICT_OPERATION_SCORE, 40) - 1,
       "workspace_bytes", "the least");
   EXPECT_BREAKS(workspace += 32, "workspace", "64");
 }
@@ -76,6 +81,36 @@ Test(score, views_that_do_not_match_are_errors) {
   EXPECT_BREAKS(view.struct_size = 4, "struct_size", "4");
 }
 
+/* token counts, the layer and what only other signals know. */
+Test(score, other_inputs_are_checked) {
+  EXPECT_BREAKS(inputs.layer = 1, "layer 1", "n_layers 1");
+  EXPECT_BREAKS(inputs.reserved = 3, "inputs.reserved 3");
+  EXPECT_BREAKS(inputs.struct_size = 8, "struct_size 8");
+  const uint32_t more[] = {40, 41}, fewer[] = {40, 7};
+  EXPECT_BREAKS(inputs.token_counts = more, "token_counts[1] 41", "40");
+  EXPECT_BREAKS(inputs.token_counts = fewer, "token_counts[1] 7", "8");
+}
+
+/* A policy that does not score by what is in the cache has no use for the door. */
+Test(score, policies_that_rank_nothing_are_errors) {
+  const char* const kNot[] = {"streaming-llm", "none", "custom"};
+  for (int i = 0; i < 3; ++i) {
+    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+    geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
+    geometry.k_head_dim = 4;
+    geometry.max_tokens = 10;
+    test_plan* p =
+        test_plan_create(kNot[i], &geometry, KVEVICT_OPERATION_SCORE, 1);
+    const kvevict_view view = KVEVICT_VIEW_INIT;
+    float scores[10];
+    GUARD(scores);
+    EXPECT_INVALID(test_score(p, NULL, &view, 10, scores, 10), "policy",
+                   "nothing to score");
+    EXPECT_UNTOUCHED(scores);
+    test_plan_destroy(p);
+  }
+}
+
 Test(score, unreadable_keys_and_queries_are_unsupported) {
   for (int which = 0; which < 2; ++which) {
     kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
@@ -85,16 +120,14 @@ Test(score, unreadable_keys_and_queries_are_unsupported) {
     geometry.k_dtype = which == 0 ? KVEVICT_DTYPE_OPAQUE : KVEVICT_DTYPE_F32;
     geometry.q_dtype = which == 0 ? KVEVICT_DTYPE_F32 : KVEVICT_DTYPE_OPAQUE;
     test_plan* p = test_plan_create("snapkv:window=2", &geometry,
-                                    KVEVICT_OPERATION_SCORE_WINDOW, 1);
+                                    KVEVICT_OPERATION_SCORE, 1);
     test_random random = {1};
     const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 10, geometry.k_dtype, 4,
                                   KVEVICT_DTYPE_F32, 0, 0};
     test_cache* cache = test_cache_create(&spec, &random);
     float scores[10];
     GUARD(scores);
-    EXPECT_FAILS(kvevict_score_window(p->plan, &cache->view.k, NULL,
-                                      &cache->view, 10, scores, 10,
-                                      p->workspace, p->workspace_bytes, NULL),
+    EXPECT_FAILS(test_score(p, &cache->view.k, &cache->view, 10, scores, 10),
                  KVEVICT_ERROR_UNSUPPORTED, "opaque");
     EXPECT_UNTOUCHED(scores);
     test_cache_destroy(cache);

@@ -1,6 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/scene.h"
@@ -296,10 +297,8 @@ Test(score, query_strides_do_not_matter) {
       }
     }
     float* scores = malloc(test_scene_scores_len(s) * sizeof(float));
-    EXPECT_OK(kvevict_score_window(s->plan->plan, &queries, NULL,
-                                   &s->cache->view, 77, scores,
-                                   test_scene_scores_len(s), s->plan->workspace,
-                                   s->plan->workspace_bytes, NULL));
+    EXPECT_OK(test_score(s->plan, &queries, &s->cache->view, 77, scores,
+                         test_scene_scores_len(s)));
     EXPECT(
         memcmp(scores, expected, test_scene_scores_len(s) * sizeof(float)) == 0,
         "query layout %d: other scores", way);
@@ -374,12 +373,10 @@ Test(score, each_context_has_its_own_simd_target) {
   }
 }
 
-Test(score, the_policys_kind_does_not_matter) {
-  const char* const kPolicies[] = {"snapkv:window=8", "none:window=8",
-                                   "custom:window=8,pool=avg7",
-                                   "pyramidkv:window=8"};
+Test(score, policies_of_one_signal_score_alike) {
+  const char* const kPolicies[] = {"snapkv:window=8", "pyramidkv:window=8"};
   float* first = NULL;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2; ++i) {
     const test_scene_spec spec = {
         kPolicies[i],     4, 2,   32, 60, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
         TEST_TOKEN_MAJOR, 1, 0.0f};

@@ -1,6 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/random.h"
@@ -21,17 +22,15 @@ static kvevict_geometry Geometry(uint32_t n_layers, uint32_t n_kv_heads) {
 static test_plan* Plan(const char* policy, uint32_t n_layers,
                        uint32_t n_kv_heads, uint32_t n_threads) {
   const kvevict_geometry geometry = Geometry(n_layers, n_kv_heads);
-  return test_plan_create(policy, &geometry, KVEVICT_OPERATION_SELECT,
-                          n_threads);
+  return test_plan_create_to_select(policy, &geometry, n_threads);
 }
 
 static kvevict_status Select(test_plan* p, uint32_t layer, const float* scores,
                              size_t scores_len, uint32_t n_tokens,
                              int32_t* keep, size_t keep_capacity,
                              uint32_t* n_keep) {
-  return kvevict_select(p->plan, layer, scores, scores_len, n_tokens, NULL, 0,
-                        keep, keep_capacity, p->workspace, p->workspace_bytes,
-                        n_keep, NULL);
+  return test_select(p, layer, scores, scores_len, n_tokens, NULL, 0, keep,
+                     keep_capacity, n_keep);
 }
 
 /* One KV head, one layer: which of n scores survive. */
@@ -166,9 +165,8 @@ Test(select, streaming_llm_honours_protected_slots_and_splits) {
     uint32_t budgets[2], n_keep = 0;
     EXPECT_OK(kvevict_plan_layer_budgets(p->plan, 100, budgets, 2));
     int32_t keep[32];
-    EXPECT_OK(kvevict_select(p->plan, layer, NULL, 0, 100, slots,
-                             layer == 0 ? 3 : 2, keep, 32, p->workspace,
-                             p->workspace_bytes, &n_keep, NULL));
+    EXPECT_OK(test_select(p, layer, NULL, 0, 100, slots, layer == 0 ? 3 : 2,
+                          keep, 32, &n_keep));
     cr_assert_eq(n_keep, budgets[layer]);
     cr_assert_eq(n_keep, layer == 0 ? 8 : 6, "layer %u keeps %u", layer,
                  n_keep);
@@ -203,8 +201,7 @@ Test(select, protected_slots_stay) {
   const int32_t slots[] = {0, 4, 9}; /* the ends stay anyway and cost nothing */
   int32_t keep[8];
   uint32_t n_keep = 0;
-  EXPECT_OK(kvevict_select(p->plan, 0, scores, 20, 10, slots, 3, keep, 8,
-                           p->workspace, p->workspace_bytes, &n_keep, NULL));
+  EXPECT_OK(test_select(p, 0, scores, 20, 10, slots, 3, keep, 8, &n_keep));
   const int32_t expected[] = {0, 1, 4, 9, 0, 4, 6, 9};
   cr_assert_eq(n_keep, 4);
   for (int i = 0; i < 8; ++i) {
@@ -276,10 +273,8 @@ static select_case RandomCase(test_random* random) {
 
 static kvevict_status RunCase(const select_case* c, test_plan* p, int32_t* keep,
                               uint32_t* n_keep) {
-  return kvevict_select(p->plan, c->layer, c->scores, c->scores_len,
-                        c->n_tokens, c->protect, c->n_protect, keep,
-                        4 * kMaxTokens, p->workspace, p->workspace_bytes,
-                        n_keep, NULL);
+  return test_select(p, c->layer, c->scores, c->scores_len, c->n_tokens,
+                     c->protect, c->n_protect, keep, 4 * kMaxTokens, n_keep);
 }
 
 /* expected[n_lists, n_keep]; false where what must stay does not fit. */
@@ -408,52 +403,77 @@ Test(select, permuted_heads_give_permuted_lists) {
   do {                                                                       \
     test_plan* p = Plan("custom:budget=10,sink=2,recent=2", 2, 2, 1);        \
     static const float kScores[2 * kMaxTokens];                              \
-    const float* scores = kScores;                                           \
-    size_t scores_len = 200, protect_len = 2, keep_capacity = 20;            \
-    size_t bytes = p->workspace_bytes;                                       \
-    uint32_t layer = 1, n_tokens = 100, n_keep_value;                        \
+    kvevict_select_options options, *o = &options;                           \
+    kvevict_keep_lists lists, *keep = &lists;                                \
+    options = (kvevict_select_options)KVEVICT_SELECT_OPTIONS_INIT;           \
+    lists = (kvevict_keep_lists)KVEVICT_KEEP_LISTS_INIT;                     \
+    EXPECT_OK(kvevict_plan_selection(p->plan, 1, 100, &options, &lists));    \
     int32_t slots[2] = {5, 9}, keep_array[20];                               \
-    const int32_t* protect = slots;                                          \
-    int32_t* keep = keep_array;                                              \
-    uint32_t* n_keep = &n_keep_value;                                        \
-    const kvevict_plan* plan = p->plan;                                      \
+    uint32_t counts[2] = {10, 10};                                           \
+    options.scores = kScores;                                                \
+    options.scores_len = 200;                                                \
+    options.protected_slots = slots;                                         \
+    options.protected_slots_len = 2;                                         \
+    lists.slots = keep_array;                                                \
+    lists.slots_len = 20;                                                    \
+    size_t bytes = p->workspace_bytes;                                       \
+    const kvevict_context* context = p->context;                             \
     char* workspace = p->workspace;                                          \
     GUARD(keep_array);                                                       \
-    GUARD(n_keep_value);                                                     \
     change;                                                                  \
-    EXPECT_INVALID(kvevict_select(plan, layer, scores, scores_len, n_tokens, \
-                                  protect, protect_len, keep, keep_capacity, \
-                                  workspace, bytes, n_keep, NULL),           \
+    EXPECT_INVALID(kvevict_select(context, o, keep, workspace, bytes, NULL), \
                    __VA_ARGS__);                                             \
     EXPECT_UNTOUCHED(keep_array);                                            \
-    EXPECT_UNTOUCHED(n_keep_value);                                          \
-    (void)slots;                                                             \
+    (void)slots, (void)counts;                                               \
     test_plan_destroy(p);                                                    \
   } while (0)
 
 Test(select, null_pointers_are_errors) {
-  EXPECT_BREAKS(plan = NULL, "plan", "NULL");
-  EXPECT_BREAKS(scores = NULL, "scores", "NULL");
-  EXPECT_BREAKS((scores = NULL, scores_len = 0), "scores");
-  EXPECT_BREAKS(protect = NULL, "protected_slots", "NULL");
+  EXPECT_BREAKS(context = NULL, "context", "NULL");
+  EXPECT_BREAKS(o = NULL, "options", "NULL");
   EXPECT_BREAKS(keep = NULL, "keep", "NULL");
-  EXPECT_BREAKS(n_keep = NULL, "out_n_keep", "NULL");
-  EXPECT_BREAKS(workspace = NULL, "workspace", "NULL");
+  EXPECT_BREAKS(options.scores = NULL, "scores", "NULL");
+  EXPECT_BREAKS(options.protected_slots = NULL, "protected_slots", "NULL");
+  EXPECT_BREAKS(lists.slots = NULL, "keep.slots", "NULL", "10");
+  EXPECT_BREAKS((bytes = kMaxTokens * 64, workspace = NULL), "workspace",
+                "NULL");
 }
 
 Test(select, wrong_sizes_are_errors) {
-  EXPECT_BREAKS(layer = 2, "layer 2", "n_layers 2");
-  EXPECT_BREAKS(scores_len = 199, "scores_len 199", "200");
-  EXPECT_BREAKS(scores_len = 201, "scores_len 201", "200");
-  EXPECT_BREAKS(n_tokens = 0, "n_tokens 0");
-  EXPECT_BREAKS((n_tokens = kMaxTokens + 1, scores_len = 2 * n_tokens),
-                "n_tokens 1101", "max_tokens 1100");
-  EXPECT_BREAKS(keep_capacity = 19, "keep_capacity 19", "2 lists", "10");
-  EXPECT_BREAKS(
-      bytes = test_least_workspace(plan, KVEVICT_OPERATION_SELECT, 100) - 1,
-      "workspace_bytes", "the least");
+  EXPECT_BREAKS(options.struct_size = 4, "struct_size 4");
+  EXPECT_BREAKS(lists.struct_size = 4, "struct_size 4");
+  EXPECT_BREAKS(options.reserved = 1, "options.reserved 1");
+  EXPECT_BREAKS(lists.reserved = 1, "keep.reserved 1");
+  EXPECT_BREAKS(options.scores_len = 199, "scores_len 199", "n_rows 2", "100");
+  EXPECT_BREAKS(options.scores_len = 201, "scores_len 201", "n_rows 2", "100");
+  EXPECT_BREAKS(options.n_rows = 3, "n_rows 3", "n_lists 2");
+  EXPECT_BREAKS(options.n_tokens = 0, "n_tokens 0");
+  EXPECT_BREAKS(options.n_tokens = 2147483648u, "n_tokens 2147483648");
+  EXPECT_BREAKS(options.reduce = 3, "reduce 3");
+  EXPECT_BREAKS(options.tie = -1, "tie -1");
+  EXPECT_BREAKS(lists.n_lists = 0, "keep.n_lists 0");
+  EXPECT_BREAKS(lists.slots_len = 19, "keep.slots_len 19", "20", "2 lists");
+  EXPECT_BREAKS(lists.list_stride = 9, "keep.list_stride 9", "count 10");
+  EXPECT_BREAKS(lists.list_stride = 11, "keep.slots_len 20", "21");
+  EXPECT_BREAKS(lists.list_stride = UINT64_MAX, "keep.slots_len 20");
+  EXPECT_BREAKS((lists.count = 101, lists.slots_len = 202), "count 101",
+                "100 tokens");
   EXPECT_BREAKS(bytes = 0, "workspace_bytes 0");
   EXPECT_BREAKS(workspace += 4, "workspace", "64");
+}
+
+Test(select, counts_out_of_range_are_errors) {
+  EXPECT_BREAKS((counts[1] = 11, lists.counts = counts), "keep.counts[1] 11",
+                "10");
+  EXPECT_BREAKS((counts[0] = 5, lists.counts = counts), "budget 5",
+                "< sink 2 + recent 2 + 2 protected", "list 0");
+  EXPECT_BREAKS((counts[1] = 101, options.token_counts = counts),
+                "token_counts[1] 101", "100");
+  EXPECT_BREAKS((counts[1] = 9, options.token_counts = counts), "count 10",
+                "9 tokens", "list 1");
+  EXPECT_BREAKS((options.token_counts = counts, options.n_rows = 4,
+                 options.scores_len = 400),
+                "token_counts", "n_rows 4", "2 lists");
 }
 
 Test(select, bad_protected_slots_are_errors) {
@@ -465,21 +485,39 @@ Test(select, bad_protected_slots_are_errors) {
                 "protected_slots[0]");
 }
 
+Test(select, a_workspace_for_more_serves_fewer) {
+  test_plan* p = Plan("custom", 1, 1, 1);
+  size_t last = 0;
+  for (uint32_t n = 0; n <= 3000; n += 100) {
+    size_t bytes = 0;
+    EXPECT_OK(kvevict_select_workspace_bytes(p->context, n, 3, &bytes));
+    EXPECT(bytes >= last, "%zu bytes for %u tokens, %zu for fewer", bytes, n,
+           last);
+    last = bytes;
+  }
+  size_t bytes = 77;
+  EXPECT_INVALID(kvevict_select_workspace_bytes(NULL, 1, 1, &bytes), "context",
+                 "NULL");
+  EXPECT_INVALID(kvevict_select_workspace_bytes(p->context, 1, 1, NULL),
+                 "out_bytes", "NULL");
+  EXPECT_INVALID(
+      kvevict_select_workspace_bytes(p->context, 2147483648u, 1, &bytes),
+      "n_tokens 2147483648");
+  EXPECT(bytes == 77, "out_bytes is %zu", bytes);
+  test_plan_destroy(p);
+}
+
 Test(select, more_to_keep_than_the_budget_is_an_error) {
   test_plan* p = Plan("custom:budget=10,sink=2,recent=2", 1, 1, 1);
   static const float scores[100];
   int32_t slots[7] = {10, 11, 12, 13, 14, 15, 16}, keep[10];
   uint32_t n_keep;
-  EXPECT_OK(kvevict_select(p->plan, 0, scores, 100, 100, slots, 6, keep, 10,
-                           p->workspace, p->workspace_bytes, &n_keep, NULL));
+  EXPECT_OK(test_select(p, 0, scores, 100, 100, slots, 6, keep, 10, &n_keep));
   GUARD(keep);
-  GUARD(n_keep);
   EXPECT_INVALID(
-      kvevict_select(p->plan, 0, scores, 100, 100, slots, 7, keep, 10,
-                     p->workspace, p->workspace_bytes, &n_keep, NULL),
+      test_select(p, 0, scores, 100, 100, slots, 7, keep, 10, &n_keep),
       "budget 10", "< sink 2", "recent 2", "7 protected");
   EXPECT_UNTOUCHED(keep);
-  EXPECT_UNTOUCHED(n_keep);
   test_plan_destroy(p);
   p = Plan("snapkv:budget=0.5", 1, 1, 1);
   EXPECT_INVALID(Select(p, 0, scores, 60, 60, keep, 10, &n_keep), "budget 30",
@@ -497,24 +535,85 @@ Test(select, one_protected_slot_too_many_is_found_at_either_end) {
     int32_t keep[5];
     uint32_t n_keep = 0;
     EXPECT_INVALID(
-        kvevict_select(p->plan, 0, scores, 100, 100, kPairs[i], 2, keep, 5,
-                       p->workspace, p->workspace_bytes, &n_keep, NULL),
+        test_select(p, 0, scores, 100, 100, kPairs[i], 2, keep, 5, &n_keep),
         "2 protected");
-    EXPECT_OK(kvevict_select(p->plan, 0, scores, 100, 100, kPairs[i], 1, keep,
-                             5, p->workspace, p->workspace_bytes, &n_keep,
-                             NULL));
+    EXPECT_OK(
+        test_select(p, 0, scores, 100, 100, kPairs[i], 1, keep, 5, &n_keep));
     EXPECT(keep[2] == kPairs[i][0], "keep[2] is %d", keep[2]);
   }
   test_plan_destroy(p);
 }
 
+/* ---- What a plan's policy asks for ---- */
+
+Test(select, a_plan_says_what_its_policy_wants) {
+  test_plan* p =
+      Plan("custom:budget=10,sink=2,recent=3,tie=higher,scope=layer,over=max",
+           2, 4, 1);
+  GROWN(kvevict_select_options) o = {KVEVICT_SELECT_OPTIONS_INIT};
+  GROWN(kvevict_keep_lists) k = {KVEVICT_KEEP_LISTS_INIT};
+  o.value.scores_len = 99;
+  k.value.slots_len = 99;
+  EXPECT_OK(kvevict_plan_selection(p->plan, 1, 100, &o.value, &k.value));
+  cr_expect_eq(o.value.n_tokens, 100);
+  cr_expect_eq(o.value.n_rows, 4);
+  cr_expect_eq(o.value.reduce, KVEVICT_REDUCE_MAX);
+  cr_expect_eq(o.value.n_sink, 2);
+  cr_expect_eq(o.value.n_recent, 3);
+  cr_expect_eq(o.value.tie, KVEVICT_TIE_HIGHER_POSITION);
+  cr_expect_eq(o.value.scores_len, 0);
+  cr_expect_eq(k.value.n_lists, 1);
+  cr_expect_eq(k.value.count, 10);
+  cr_expect_eq(k.value.slots_len, 0);
+  EXPECT_INVALID(kvevict_plan_selection(NULL, 0, 100, &o.value, &k.value),
+                 "plan", "NULL");
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 100, NULL, &k.value),
+                 "options", "NULL");
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 100, &o.value, NULL),
+                 "keep", "NULL");
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 2, 100, &o.value, &k.value),
+                 "layer 2", "n_layers 2");
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 0, &o.value, &k.value),
+                 "n_tokens 0");
+  EXPECT_INVALID(
+      kvevict_plan_selection(p->plan, 0, kMaxTokens + 1, &o.value, &k.value),
+      "n_tokens 1101", "max_tokens 1100");
+  k.value.struct_size = sizeof k.value;
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(
+      o, (k.value.struct_size = sizeof k.value,
+          kvevict_plan_selection(p->plan, 0, 100, &o.value, &k.value)));
+  o.value.struct_size = sizeof o.value;
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(
+      k, kvevict_plan_selection(p->plan, 0, 100, &o.value, &k.value));
+  test_plan_destroy(p);
+}
+
+/* A plan whose heads have budgets of their own has no one count to give. */
+Test(select, a_plan_of_ragged_heads_has_no_selection) {
+  test_plan* p = Plan("custom:budget=10", 1, 2, 1);
+  const uint32_t budgets[2] = {20, 30};
+  const kvevict_geometry geometry = Geometry(1, 2);
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.head_budgets = budgets;
+  options.head_budgets_len = 2;
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(
+      kvevict_plan_create(p->context, &geometry, &p->policy, &options, &plan));
+  kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
+  EXPECT_FAILS(kvevict_plan_selection(plan, 0, 100, &o, &k),
+               KVEVICT_ERROR_UNSUPPORTED, "layer 0", "budgets of their own");
+  kvevict_plan_destroy(plan);
+  test_plan_destroy(p);
+}
+
 Test(select, scores_nobody_asked_for_are_an_error) {
-  test_plan* p = Plan("streaming-llm:budget=10", 1, 1, 1);
+  test_plan* p = Plan("custom:budget=10", 1, 1, 1);
   static const float scores[100];
   int32_t keep[10];
   uint32_t n_keep;
-  EXPECT_INVALID(Select(p, 0, scores, 100, 100, keep, 10, &n_keep),
-                 "scores_len 100");
+  EXPECT_INVALID(Select(p, 0, scores, 101, 100, keep, 10, &n_keep),
+                 "scores_len 101");
   test_plan_destroy(p);
 }
 

@@ -20,8 +20,12 @@ static void ExpectMemoryMatchesAnswers(const test_model* m) {
     const uint32_t* lengths = (const uint32_t*)(uintptr_t)memory.lengths;
     uint32_t logical = 0;
     EXPECT_OK(kvevict_sequence_logical_length(m->sequence, &logical));
-    cr_expect_eq(lengths[2 * layer], test_model_stored(m, layer));
-    cr_expect_eq(lengths[2 * layer + 1], logical);
+    for (uint32_t list = 0; list < memory.n_lists; ++list) {
+      const uint32_t* of_list = lengths + 2 * (memory.n_lists * layer + list);
+      cr_expect_eq(of_list[0], test_model_stored(m, layer));
+      cr_expect_eq(of_list[1], logical);
+    }
+    cr_expect_eq(memory.listed_counts, 0);
     const int32_t* listed = (const int32_t*)(uintptr_t)memory.positions;
     for (uint32_t i = 0; i < memory.n_lists * memory.n_listed; ++i) {
       int32_t position = -1;

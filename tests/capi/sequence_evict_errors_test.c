@@ -44,6 +44,9 @@ static test_model* Model(const char* policy) {
     kvevict_evict_report report_struct, *report = &report_struct;              \
     GUARD(report_struct);                                                      \
     report->struct_size = sizeof report_struct;                                \
+    report->list_tokens_before = report->list_tokens_after = NULL;             \
+    report->list_tokens_len = 0;                                               \
+    uint32_t lists[6] = {7, 7, 7, 7, 7, 7};                                    \
     kvevict_sequence* sequence = m->sequence;                                  \
     kvevict_view* views = m->views;                                            \
     size_t views_len = 3, bytes = m->workspace_bytes;                          \
@@ -60,12 +63,27 @@ static test_model* Model(const char* policy) {
       test_expect_same_bytes(m->live[l], before[l], #change);                  \
       test_cache_destroy(before[l]);                                           \
     }                                                                          \
+    for (int i = 0; i < 6; ++i) EXPECT(lists[i] == 7, "lists were written");   \
     (void)zeros, (void)slots, (void)options;                                   \
     test_model_destroy(m);                                                     \
   } while (0)
 #define EXPECT_BREAKS(change, ...)                                       \
   EXPECT_BREAKS_WITH("snapkv:budget=50", KVEVICT_ERROR_INVALID_ARGUMENT, \
                      change, __VA_ARGS__)
+
+Test(evict, places_for_the_lengths_of_lists_are_checked) {
+  EXPECT_BREAKS(report->list_tokens_len = 6, "report.list_tokens_len 6", "0");
+  EXPECT_BREAKS(
+      (report->list_tokens_before = lists, report->list_tokens_after = lists,
+       report->list_tokens_len = 5),
+      "report.list_tokens_len 5", "6");
+  EXPECT_BREAKS(
+      (report->list_tokens_before = lists, report->list_tokens_len = 6),
+      "list_tokens_before", "list_tokens_after");
+  EXPECT_BREAKS(
+      (report->list_tokens_after = lists, report->list_tokens_len = 6),
+      "list_tokens_before", "list_tokens_after");
+}
 
 Test(evict, null_pointers_are_errors) {
   EXPECT_BREAKS(sequence = NULL, "sequence", "NULL");

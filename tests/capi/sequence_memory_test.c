@@ -32,7 +32,7 @@ static kvevict_plan* PlanOf8B(const kvevict_context* context,
   const kvevict_policy policy =
       test_policy("snapkv:budget=2048,window=64,sink=4");
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, &plan));
+  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
   return plan;
 }
 
@@ -110,7 +110,7 @@ Test(sequence_memory, of_queries_is_what_the_plan_says_and_is_used_again) {
   const kvevict_policy policy = test_policy("snapkv:budget=60");
   kvevict_plan* small = NULL;
   kvevict_sequence* c = NULL;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, &small));
+  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &small));
   EXPECT_OK(kvevict_sequence_create(small, &c));
   const uint32_t n_before = allocator.n_allocs;
   EXPECT_OK(kvevict_sequence_begin_observing(c, NULL, 0));

@@ -157,7 +157,7 @@ static model NewModel(test_random* random, const shape* s) {
   g.max_tokens = 8;
   const kvevict_policy policy =
       test_policy("custom:budget=2,sink=0,split=geometric,alpha=0.3");
-  EXPECT_OK(kvevict_plan_create(m.context, &g, &policy, &m.plan));
+  EXPECT_OK(kvevict_plan_create(m.context, &g, &policy, NULL, &m.plan));
   EXPECT_OK(kvevict_sequence_create(m.plan, &m.sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(m.sequence, NULL, 0));
   EXPECT_OK(kvevict_sequence_append(m.sequence, 6));
@@ -180,7 +180,7 @@ static model NewModel(test_random* random, const shape* s) {
   EXPECT_OK(
       kvevict_sequence_append(m.sequence, test_random_between(random, 2, 5)));
   for (uint32_t l = 0; l < 2; ++l) {
-    EXPECT_OK(kvevict_sequence_stored_length(m.sequence, l, &m.stored[l]));
+    EXPECT_OK(kvevict_sequence_stored_length(m.sequence, l, 0, &m.stored[l]));
   }
   return m;
 }

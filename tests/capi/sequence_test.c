@@ -85,7 +85,8 @@ Test(sequence, logical_length_stops_at_31_bits) {
   geometry.n_layers = 1;
   kvevict_plan* plan = NULL;
   kvevict_sequence* sequence = NULL;
-  EXPECT_OK(kvevict_plan_create(m->context, &geometry, &m->policy, &plan));
+  EXPECT_OK(
+      kvevict_plan_create(m->context, &geometry, &m->policy, NULL, &plan));
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
   EXPECT_OK(kvevict_sequence_append(sequence, INT32_MAX));
   EXPECT_INVALID(kvevict_sequence_append(sequence, 1), "2147483647");
@@ -121,8 +122,8 @@ Test(sequence, questions_refuse_null) {
   GUARD(n);
   EXPECT_INVALID(kvevict_sequence_reset(NULL), "sequence", "NULL");
   EXPECT_INVALID(kvevict_sequence_append(NULL, 1), "sequence", "NULL");
-  EXPECT_INVALID(kvevict_sequence_stored_length(NULL, 0, &u), "sequence");
-  EXPECT_INVALID(kvevict_sequence_stored_length(s, 0, NULL), "out_length");
+  EXPECT_INVALID(kvevict_sequence_stored_length(NULL, 0, 0, &u), "sequence");
+  EXPECT_INVALID(kvevict_sequence_stored_length(s, 0, 0, NULL), "out_length");
   EXPECT_INVALID(kvevict_sequence_logical_length(NULL, &u), "sequence");
   EXPECT_INVALID(kvevict_sequence_logical_length(s, NULL), "out_length");
   EXPECT_INVALID(kvevict_sequence_position_of_slot(NULL, 0, 0, 0, &i),
@@ -156,8 +157,10 @@ Test(sequence, questions_out_of_range_are_errors) {
   GUARD(i);
   GUARD(n);
   GUARD(positions);
-  EXPECT_INVALID(kvevict_sequence_stored_length(s, 2, &u), "layer 2",
+  EXPECT_INVALID(kvevict_sequence_stored_length(s, 2, 0, &u), "layer 2",
                  "n_layers 2");
+  EXPECT_INVALID(kvevict_sequence_stored_length(s, 0, 2, &u), "kv_head 2",
+                 "n_kv_heads 2");
   EXPECT_INVALID(kvevict_sequence_position_of_slot(s, 2, 0, 0, &i), "layer 2");
   EXPECT_INVALID(kvevict_sequence_position_of_slot(s, 0, 2, 0, &i), "kv_head 2",
                  "n_kv_heads 2");

@@ -22,7 +22,7 @@ static void CheckScores(const char* target, const test_scene_spec* spec,
   const size_t n_bytes = test_scene_scores_len(s) * sizeof(float);
   const size_t best = s->plan->workspace_bytes;
   const size_t least = test_least_workspace(
-      s->plan->plan, KVEVICT_OPERATION_SCORE_WINDOW, spec->n_tokens);
+      s->plan->plan, KVEVICT_OPERATION_SCORE, spec->n_tokens);
   EXPECT(least < best, "at least %zu, at best %zu bytes", least, best);
   for (int i = 0; i <= 8; ++i) {
     const size_t bytes = best - (best - least) * (size_t)i / 8;
@@ -125,11 +125,10 @@ Test(workspace, of_long_contexts_is_at_least_under_8_mib_per_thread) {
   geometry.k_head_dim = geometry.v_head_dim = 128;
   geometry.max_tokens = 131072;
   for (uint32_t n_threads = 1; n_threads <= 8; n_threads *= 8) {
-    test_plan* p = test_plan_create("snapkv:budget=2048,window=32", &geometry,
-                                    KVEVICT_OPERATION_SELECT, n_threads);
+    test_plan* p = test_plan_create_to_select("snapkv:budget=2048,window=32",
+                                              &geometry, n_threads);
     const size_t of_threads = (size_t)n_threads * (8 << 20);
-    size_t bytes =
-        test_least_workspace(p->plan, KVEVICT_OPERATION_SCORE_WINDOW, 0);
+    size_t bytes = test_least_workspace(p->plan, KVEVICT_OPERATION_SCORE, 0);
     EXPECT(bytes < of_threads, "%u threads: %zu bytes", n_threads, bytes);
     const size_t of_layer = (size_t)8 * 131072 * sizeof(float);
     const size_t keep_lists = (size_t)32 * 8 * 2048 * sizeof(int32_t);

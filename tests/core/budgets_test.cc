@@ -72,7 +72,7 @@ Test(budgets, every_layer_keeps_what_must_stay) {
       continue;
     }
     for (uint32_t budget : budgets) {
-      const uint32_t n_recent = ForcedRecentTokens(policy, resolved);
+      const uint32_t n_recent = ForcedRecentTokens(policy);
       if (budget < resolved.n_sink + n_recent || budget > n_context) {
         cr_assert_fail("%s of %u: a layer keeps %u", text.c_str(), n_context,
                        budget);

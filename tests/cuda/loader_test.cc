@@ -89,9 +89,9 @@ Test(loader, runs_a_kernel_that_it_compiled) {
   cr_assert(driver.cuMemAlloc(&lengths, kLayers * 8) == CUDA_SUCCESS);
   LengthsParams params = {};
   params.lengths = lengths;
-  params.n_layers = kLayers;
+  params.n_lists = kLayers;
   params.logical = 1000;
-  for (uint32_t i = 0; i < kLayers; ++i) params.stored[i] = 10 + i;
+  for (uint32_t i = 0; i < kLayers; ++i) params.values[i] = 10 + i;
   void* arguments[] = {&params};
   cr_assert(driver.cuLaunchKernel(module->function(KernelId::set_lengths), 1, 1,
                                   1, kPositionsThreads, 1, 1, 0, nullptr,

@@ -105,18 +105,15 @@ std::vector<int32_t> DrawList(Draw& draw, uint32_t n_tokens, uint32_t n_keep,
 }
 
 // kvevict_reorder() in a workspace of just the size it asks for.
-kvevict_status Reorder(const kvevict_context* context, const kvevict_view& view,
-                       uint32_t n_tokens, const std::vector<int32_t>& slots,
-                       uint32_t n_lists) {
+kvevict_status Reorder(const kvevict_context* context,
+                       const kvevict_move& move) {
   size_t bytes = 0;
-  const kvevict_status status = kvevict_reorder_workspace_bytes(
-      context, &view, static_cast<uint32_t>(slots.size() / n_lists), n_lists,
-      &bytes);
+  const kvevict_status status =
+      kvevict_reorder_workspace_bytes(context, &move, 1, &bytes);
   if (status != KVEVICT_OK) return status;
   const std::unique_ptr<void, decltype(&std::free)> workspace(
       std::aligned_alloc(64, bytes), &std::free);
-  return kvevict_reorder(context, &view, n_tokens, slots.data(), slots.size(),
-                         n_lists, workspace.get(), bytes, nullptr);
+  return kvevict_reorder(context, &move, 1, workspace.get(), bytes, nullptr);
 }
 
 void Run(Draw& draw) {
@@ -154,11 +151,19 @@ void Run(Draw& draw) {
     const auto slots = DrawList(draw, n_tokens, n_keep, compacts);
     keep.insert(keep.end(), slots.begin(), slots.end());
   }
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  lists.n_lists = n_lists;
+  lists.slots = keep.data();
+  lists.slots_len = keep.size();
+  lists.count = n_keep;
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = n_tokens;
+  move.view = &view;
+  move.keep = &lists;
   const std::vector<uint8_t> before(memory.get(), memory.get() + n_bytes);
   const kvevict_status status =
-      compacts ? kvevict_compact(context, &view, n_tokens, keep.data(),
-                                 keep.size(), n_lists, nullptr, 0, nullptr)
-               : Reorder(context, view, n_tokens, keep, n_lists);
+      compacts ? kvevict_compact(context, &move, 1, nullptr, 0, nullptr)
+               : Reorder(context, move);
   if (status != KVEVICT_OK) {
     FUZZ_CHECK(std::equal(before.begin(), before.end(), memory.get()));
     return;

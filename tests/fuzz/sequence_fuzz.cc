@@ -39,8 +39,8 @@ class Fuzz {
     geometry.max_tokens = kMaxTokens;
     FUZZ_CHECK(kvevict_policy_parse(kPolicies[draw.Below(std::size(kPolicies))],
                                     &policy_) == KVEVICT_OK);
-    FUZZ_CHECK(kvevict_plan_create(context_, &geometry, &policy_, &plan_) ==
-               KVEVICT_OK);
+    FUZZ_CHECK(kvevict_plan_create(context_, &geometry, &policy_, nullptr,
+                                   &plan_) == KVEVICT_OK);
     FUZZ_CHECK(kvevict_sequence_create(plan_, &sequence_) == KVEVICT_OK);
     FUZZ_CHECK(kvevict_sequence_begin_observing(sequence_, nullptr, 0) ==
                KVEVICT_OK);
@@ -219,7 +219,7 @@ class Fuzz {
                KVEVICT_OK);
     FUZZ_CHECK(length == n_seen_);
     for (uint32_t l = 0; l < kLayers; ++l) {
-      FUZZ_CHECK(kvevict_sequence_stored_length(sequence_, l, &length) ==
+      FUZZ_CHECK(kvevict_sequence_stored_length(sequence_, l, 0, &length) ==
                  KVEVICT_OK);
       FUZZ_CHECK(length == Stored(l));
       for (uint32_t h = 0; h < kHeads; ++h) {

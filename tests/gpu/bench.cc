@@ -67,12 +67,12 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
                                               data.workload.n_layers,
                                               data.workload.n_tokens)
                               .best.value()),
-      select_scratch_(gpu,
-                      backend()
-                          .select_scratch_bytes(context(), geometry_, policy_,
-                                                data.workload.n_layers,
-                                                data.workload.n_tokens)
-                          .best.value()),
+      select_scratch_(
+          gpu, backend()
+                   .select_scratch_bytes(context(), data.workload.n_tokens,
+                                         uint64_t{data.workload.n_layers} *
+                                             data.workload.n_kv_heads)
+                   .value()),
       move_scratch_(gpu,
                     2 * data.workload.PlaneBytes()),  // enough for any move
       ring_(gpu, uint64_t{4} * data.workload.budget),
@@ -97,9 +97,9 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     LayerEviction& layer = layers_[l];
     float* const scores =
         scores_.pointer<float>() + uint64_t{l} * w.n_kv_heads * w.n_tokens;
-    const KeepLists keep = {
+    const KeepLists keep = KeepLists::Packed(
         keep_.pointer<int32_t>() + uint64_t{l} * w.n_kv_heads * w.budget,
-        w.n_kv_heads, w.budget};
+        w.n_kv_heads, w.budget);
     layer.score = {l, w.n_tokens, &view, {}, {}, scores};
     QueryRows& queries = layer.score.queries;
     queries.rows.base = data.queries.pointer<uint8_t>() + l * w.WindowBytes();
@@ -119,7 +119,7 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
   std::iota(ring.begin(), ring.end(), 0);
   std::rotate(ring.begin(), ring.begin() + w.budget / 2, ring.end());
   ring_.Write(ring.data(), ring_.n_bytes());
-  Check(backend().prepare(context(), &geometry_, &policy_).code());
+  Check(backend().prepare(context(), &geometry_, &policy_, false).code());
 }
 
 void Bench::Score(Jobs<ScoreJob> jobs) const {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "tests/gpu/checks.h"
+#include "tests/gpu/doors.h"
 
 namespace kvevict::gpu {
 namespace {
@@ -93,11 +94,11 @@ void CheckCase(const Gpu& gpu, const Case& c, Report* report) {
       PlaneOf(memory.address() + c.offset, c.k_dtype, c.head_dim, kKvHeads);
   const Buffer scores(gpu, sizeof(float) * kKvHeads * n_tokens);
   const Buffer workspace(
-      gpu, 256 + WorkspaceBytes(plan.get(), KVEVICT_OPERATION_SCORE_WINDOW));
-  const kvevict_status status = kvevict_score_window(
-      plan.get(), &queries, nullptr, &view, n_tokens, scores.pointer<float>(),
-      size_t{kKvHeads} * n_tokens, workspace.pointer<void>(),
-      workspace.n_bytes(), gpu.stream());
+      gpu, 256 + WorkspaceBytes(plan.get(), KVEVICT_OPERATION_SCORE));
+  const kvevict_status status =
+      Score({plan.get(), 0, n_tokens, &view, &queries}, scores.pointer<float>(),
+            size_t{kKvHeads} * n_tokens,
+            {workspace.pointer<void>(), workspace.n_bytes(), gpu.stream()});
   const std::string message =
       status == KVEVICT_OK ? "" : kvevict_last_error_message();
   report->FailIf(
@@ -110,9 +111,8 @@ void CheckCase(const Gpu& gpu, const Case& c, Report* report) {
   const Buffer lists(gpu, keep.size() * sizeof(int32_t));
   lists.Write(keep.data(), lists.n_bytes());
   report->FailIf(can.can_move != 1, "can_move is 0");
-  Check(kvevict_compact(context.get(), &view, n_tokens,
-                        lists.pointer<int32_t>(), keep.size(), 1, nullptr, 0,
-                        gpu.stream()));
+  const OneMove move(view, n_tokens, lists.pointer<int32_t>(), keep.size(), 1);
+  Check(move.Compact(context.get(), {nullptr, 0, gpu.stream()}));
   gpu.Synchronize();
 }
 

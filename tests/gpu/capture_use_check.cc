@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
 #include "tests/rig/mock/mock.h"
@@ -93,9 +94,8 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
   const kvevict_stream stream = gpu.stream();
   const auto select = [=](std::span<const int32_t> protect) {
     uint32_t n_keep = 0;
-    return kvevict_select(plan, 0, scores, 240, 120, protect.data(),
-                          protect.size(), keep, 240, workspace, n_bytes,
-                          &n_keep, stream);
+    return Select({context, plan, 0, 120, scores, 240, protect}, keep, 240,
+                  &n_keep, {workspace, n_bytes, stream});
   };
   return {
       {"capture",
@@ -113,10 +113,10 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
       {"append", [=] { return kvevict_sequence_append(s, 1); }},
       {"trim", [=] { return kvevict_sequence_trim(s, next == 0 ? 0 : 130); }},
       {"reset", [=] { return kvevict_sequence_reset(s); }},
-      {"score_window",
+      {"score",
        [=] {
-         return kvevict_score_window(plan, &queries, nullptr, view, 60, scores,
-                                     120, workspace, n_bytes, stream);
+         return Score({plan, 0, 60, view, &queries}, scores, 120,
+                      {workspace, n_bytes, stream});
        }},
       {"select", [=] { return select({}); }},
       {"select, one protected",
@@ -126,18 +126,18 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
        }},
       {"compact",
        [=] {
-         return kvevict_compact(context, view, 120, keep, 10, 1, nullptr, 0,
-                                stream);
+         return OneMove(*view, 120, keep, 10, 1)
+             .Compact(context, {nullptr, 0, stream});
        }},
       {"compact, with a workspace",
        [=] {
-         return kvevict_compact(context, view, 120, keep, 10, 1, workspace,
-                                n_bytes, stream);
+         return OneMove(*view, 120, keep, 10, 1)
+             .Compact(context, {workspace, n_bytes, stream});
        }},
       {"reorder",
        [=] {
-         return kvevict_reorder(context, view, 120, keep, 10, 1, workspace,
-                                n_bytes, stream);
+         return OneMove(*view, 120, keep, 10, 1)
+             .Reorder(context, {workspace, n_bytes, stream});
        }},
       {"evict", [&e] { return e.Evict(); }},
   };

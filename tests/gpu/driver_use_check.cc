@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "tests/gpu/doors.h"
 #include "tests/gpu/evictable.h"
 #include "tests/rig/mock/mock.h"
 
@@ -146,9 +147,9 @@ void CheckDebugFindsBadLists(const Gpu& gpu, Report* report) {
                                            {0, 5, 6, 120}}) {
     const Buffer lists(gpu, keep.size() * sizeof(int32_t));
     lists.Write(keep.data(), lists.n_bytes());
-    ExpectFailure(kvevict_compact(e.side.context(), &e.twin.device_views()[0],
-                                  120, lists.pointer<int32_t>(), keep.size(), 1,
-                                  nullptr, 0, gpu.stream()),
+    const OneMove move(e.twin.device_views()[0], 120, lists.pointer<int32_t>(),
+                       keep.size(), 1);
+    ExpectFailure(move.Compact(e.side.context(), {nullptr, 0, gpu.stream()}),
                   KVEVICT_ERROR_INVALID_ARGUMENT, {"keep", "n_tokens 120"},
                   report);
   }
@@ -181,7 +182,7 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
     kvevict_sequence* sequence = nullptr;
     kvevict_status status = kvevict_context_create(&options, &context);
     if (status == KVEVICT_OK) {
-      status = kvevict_plan_create(context, &geometry, &policy, &plan);
+      status = kvevict_plan_create(context, &geometry, &policy, nullptr, &plan);
     }
     if (status == KVEVICT_OK) status = kvevict_context_prepare(context, plan);
     if (status == KVEVICT_OK) status = kvevict_sequence_create(plan, &sequence);

@@ -176,7 +176,7 @@ PlanHandle CreatePlan(const kvevict_context* context,
                       const kvevict_geometry& geometry,
                       const kvevict_policy& policy) {
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, &policy, &plan));
+  Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
   return PlanHandle(plan);
 }
 

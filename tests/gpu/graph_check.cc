@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "tests/gpu/checks.h"
+#include "tests/gpu/doors.h"
 #include "tests/gpu/model.h"
 
 namespace kvevict::gpu {
@@ -93,27 +94,25 @@ void CheckDoorsInGraph(const Gpu& gpu, const Effort& effort, Report* report) {
   const std::vector<float> expected = side.Score(1, n);
   const Buffer scores(gpu, expected.size() * sizeof(float));
   const Buffer score_workspace(
-      gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_SCORE_WINDOW));
+      gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_SCORE));
   const Buffer select_workspace(
-      gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_SELECT));
+      gpu, SelectBytes(side.context(), n, shape.n_kv_heads));
   const Buffer keep(gpu, expected.size() * sizeof(int32_t));
   const kvevict_plane queries = twin.DeviceQueries(1, n - side.obs_window());
   uint32_t n_keep = 0;
   const Graph graph(gpu, [&] {
-    Check(kvevict_score_window(side.plan(), &queries, nullptr,
-                               &twin.device_views()[1], n,
-                               scores.pointer<float>(), expected.size(),
-                               score_workspace.pointer<void>(),
-                               score_workspace.n_bytes(), gpu.stream()));
-    Check(kvevict_select(side.plan(), 1, scores.pointer<float>(),
-                         expected.size(), n, nullptr, 0,
-                         keep.pointer<int32_t>(), expected.size(),
-                         select_workspace.pointer<void>(),
-                         select_workspace.n_bytes(), &n_keep, gpu.stream()));
-    Check(kvevict_compact(side.context(), &twin.device_views()[1], n,
-                          keep.pointer<int32_t>(),
-                          size_t{shape.n_kv_heads} * n_keep, shape.n_kv_heads,
-                          nullptr, 0, gpu.stream()));
+    Check(Score({side.plan(), 1, n, &twin.device_views()[1], &queries},
+                scores.pointer<float>(), expected.size(),
+                {score_workspace.pointer<void>(), score_workspace.n_bytes(),
+                 gpu.stream()}));
+    Check(Select({side.context(), side.plan(), 1, n, scores.pointer<float>(),
+                  expected.size()},
+                 keep.pointer<int32_t>(), expected.size(), &n_keep,
+                 {select_workspace.pointer<void>(), select_workspace.n_bytes(),
+                  gpu.stream()}));
+    const OneMove move(twin.device_views()[1], n, keep.pointer<int32_t>(),
+                       size_t{shape.n_kv_heads} * n_keep, shape.n_kv_heads);
+    Check(move.Compact(side.context(), {nullptr, 0, gpu.stream()}));
   });
   for (int launch = 0; launch < 2; ++launch) {
     twin.Restore();

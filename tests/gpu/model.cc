@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/gpu/doors.h"
+
 namespace kvevict::gpu {
 
 // Aligned to 256, as workspaces on the GPU are; filled with garbage.
@@ -94,12 +96,10 @@ std::vector<float> Side::Score(uint32_t layer, uint32_t n_tokens,
                                     ? twin_->HostQueries(layer, first)
                                     : twin_->DeviceQueries(layer, first);
   const Memory scores(gpu_, n * sizeof(float));
-  const Memory workspace(
-      gpu_, WorkspaceBytes(plan(), KVEVICT_OPERATION_SCORE_WINDOW));
-  Check(kvevict_score_window(plan(), &queries, row_lse, &View(layer), n_tokens,
-                             scores.pointer<float>(), n,
-                             workspace.pointer<void>(), workspace.n_bytes(),
-                             stream_));
+  const Memory workspace(gpu_, WorkspaceBytes(plan(), KVEVICT_OPERATION_SCORE));
+  Check(gpu::Score({plan(), layer, n_tokens, &View(layer), &queries, row_lse},
+                   scores.pointer<float>(), n,
+                   {workspace.pointer<void>(), workspace.n_bytes(), stream_}));
   return scores.Values<float>(n);
 }
 
@@ -110,14 +110,13 @@ std::vector<int32_t> Side::Select(uint32_t layer,
   const size_t capacity = size_t{twin_->shape().n_kv_heads} * n_tokens;
   const Memory in(gpu_, scores);
   const Memory keep(gpu_, capacity * sizeof(int32_t));
-  const Memory workspace(gpu_,
-                         WorkspaceBytes(plan(), KVEVICT_OPERATION_SELECT));
+  const Memory workspace(
+      gpu_, SelectBytes(context(), n_tokens, twin_->shape().n_kv_heads));
   uint32_t n_keep = 0;
-  Check(kvevict_select(plan(), layer, in.pointer<float>(), scores.size(),
-                       n_tokens, protect.empty() ? nullptr : protect.data(),
-                       protect.size(), keep.pointer<int32_t>(), capacity,
-                       workspace.pointer<void>(), workspace.n_bytes(), &n_keep,
-                       stream_));
+  Check(gpu::Select({context(), plan(), layer, n_tokens, in.pointer<float>(),
+                     scores.size(), protect},
+                    keep.pointer<int32_t>(), capacity, &n_keep,
+                    {workspace.pointer<void>(), workspace.n_bytes(), stream_}));
   const uint32_t n_lists =
       policy_.scope == KVEVICT_SCOPE_KV_HEAD ? twin_->shape().n_kv_heads : 1;
   return keep.Values<int32_t>(size_t{n_lists} * n_keep);
@@ -127,30 +126,22 @@ void Side::Compact(uint32_t layer, uint32_t n_tokens,
                    const std::vector<int32_t>& keep, uint32_t n_lists,
                    bool with_workspace) {
   const Memory lists(gpu_, keep);
-  size_t bytes = 0;
-  if (with_workspace) {
-    Check(kvevict_compact_workspace_bytes(
-        context(), &View(layer), static_cast<uint32_t>(keep.size() / n_lists),
-        &bytes));
-  }
+  const OneMove move(View(layer), n_tokens, lists.pointer<int32_t>(),
+                     keep.size(), n_lists);
+  const size_t bytes = with_workspace ? move.CompactBytes(context()) : 0;
   const Memory workspace(gpu_, bytes);
-  Check(kvevict_compact(context(), &View(layer), n_tokens,
-                        lists.pointer<int32_t>(), keep.size(), n_lists,
-                        workspace.pointer<void>(), bytes, stream_));
+  Check(move.Compact(context(), {workspace.pointer<void>(), bytes, stream_}));
   if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
 }
 
 void Side::Reorder(uint32_t layer, uint32_t n_tokens,
                    const std::vector<int32_t>& slots, uint32_t n_lists) {
   const Memory lists(gpu_, slots);
-  size_t bytes = 0;
-  Check(kvevict_reorder_workspace_bytes(
-      context(), &View(layer), static_cast<uint32_t>(slots.size() / n_lists),
-      n_lists, &bytes));
+  const OneMove move(View(layer), n_tokens, lists.pointer<int32_t>(),
+                     slots.size(), n_lists);
+  const size_t bytes = move.ReorderBytes(context());
   const Memory workspace(gpu_, bytes);
-  Check(kvevict_reorder(context(), &View(layer), n_tokens,
-                        lists.pointer<int32_t>(), slots.size(), n_lists,
-                        workspace.pointer<void>(), bytes, stream_));
+  Check(move.Reorder(context(), {workspace.pointer<void>(), bytes, stream_}));
   if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
 }
 
@@ -203,7 +194,7 @@ std::vector<int32_t> Side::Positions(uint32_t layer, uint32_t kv_head) const {
 
 uint32_t Side::Stored(uint32_t layer) const {
   uint32_t n = 0;
-  Check(kvevict_sequence_stored_length(sequence(), layer, &n));
+  Check(kvevict_sequence_stored_length(sequence(), layer, 0, &n));
   return n;
 }
 
@@ -237,18 +228,19 @@ void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
   kvevict_sequence_memory memory{};
   memory.struct_size = sizeof(memory);
   Check(kvevict_sequence_memory_of(side.sequence(), 0, &memory));
-  std::vector<uint32_t> lengths(2 * twin.shape().n_layers);
+  std::vector<uint32_t> lengths(2 * twin.shape().n_layers * memory.n_lists);
   Check(gpu.driver(),
         gpu.driver().cuMemcpyDtoHAsync(lengths.data(), memory.lengths,
                                        lengths.size() * sizeof(uint32_t),
                                        gpu.stream()),
         "cuMemcpyDtoHAsync");
   gpu.Synchronize();
-  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
-    report->FailIf(lengths[2 * l] != side.Stored(l) ||
-                       lengths[2 * l + 1] != side.Logical(),
+  for (size_t i = 0; i < lengths.size() / 2; ++i) {
+    const auto l = static_cast<uint32_t>(i / memory.n_lists);
+    report->FailIf(lengths[2 * i] != side.Stored(l) ||
+                       lengths[2 * i + 1] != side.Logical(),
                    fmt::format("layer {}: lengths on the device are {}, {}", l,
-                               lengths[2 * l], lengths[2 * l + 1]));
+                               lengths[2 * i], lengths[2 * i + 1]));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/backend.h"
 #include "core/context.h"
+#include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
 #include "tests/gpu/model.h"
@@ -41,12 +42,12 @@ void CheckDebugFindsBadSlots(const Gpu& gpu, Report* report) {
   const std::vector<int32_t> slots = {119, 5, -1, 5, 120};
   const Buffer lists(gpu, slots.size() * sizeof(int32_t));
   lists.Write(slots.data(), lists.n_bytes());
-  ExpectFailure(kvevict_reorder(e.side.context(), &e.twin.device_views()[0],
-                                120, lists.pointer<int32_t>(), slots.size(), 1,
-                                e.memory.pointer<void>(), e.memory.n_bytes(),
-                                gpu.stream()),
-                KVEVICT_ERROR_INVALID_ARGUMENT, {"slots: 2 of", "n_tokens 120"},
-                report);
+  const OneMove move(e.twin.device_views()[0], 120, lists.pointer<int32_t>(),
+                     slots.size(), 1);
+  ExpectFailure(
+      move.Reorder(e.side.context(), {e.memory.pointer<void>(),
+                                      e.memory.n_bytes(), gpu.stream()}),
+      KVEVICT_ERROR_INVALID_ARGUMENT, {"keep: 2 of", "n_tokens 120"}, report);
   e.twin.Fetch(0);
   report->FailIf(!e.twin.IsUntouched(0), "a byte moved");
 }
@@ -63,15 +64,14 @@ void CheckWorkspaceMeansChunks(const Gpu& gpu, Report* report) {
   };
   report->FailIf(n_launches(false) != 0, "chunks without tickets");
   report->FailIf(n_launches(true) == 0, "columns in spite of tickets");
-  size_t bytes = 0;
-  const kvevict_view& view = e.twin.device_views()[0];
-  Check(kvevict_compact_workspace_bytes(e.side.context(), &view, 60, &bytes));
   const Buffer lists(gpu, keep.size() * sizeof(int32_t));
   lists.Write(keep.data(), lists.n_bytes());
+  const OneMove move(e.twin.device_views()[0], 120, lists.pointer<int32_t>(),
+                     keep.size(), 1);
+  const size_t bytes = move.CompactBytes(e.side.context());
   const auto compact = [&](void* workspace, size_t workspace_bytes) {
-    return kvevict_compact(e.side.context(), &view, 120,
-                           lists.pointer<int32_t>(), keep.size(), 1, workspace,
-                           workspace_bytes, gpu.stream());
+    return move.Compact(e.side.context(),
+                        {workspace, workspace_bytes, gpu.stream()});
   };
   uint8_t* const memory = e.memory.pointer<uint8_t>();
   Check(compact(memory + 64, bytes - 1));  // too little is not touched

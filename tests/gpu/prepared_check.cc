@@ -2,6 +2,7 @@
 // is used for.
 #include <fmt/format.h>
 
+#include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/model.h"
 #include "tests/rig/mock/mock.h"
@@ -36,23 +37,25 @@ void ScoreRowsThatLieOddly(const Gpu& gpu, const Twin& twin, const Side& side,
   (keys ? view.k : queries).data += 4;
   const size_t n = size_t{twin.shape().n_kv_heads} * kTokens;
   const Buffer scores(gpu, n * sizeof(float));
-  const Buffer workspace(
-      gpu, WorkspaceBytes(side.plan(), KVEVICT_OPERATION_SCORE_WINDOW));
-  Check(kvevict_score_window(
-      side.plan(), &queries, nullptr, &view, kTokens, scores.pointer<float>(),
-      n, workspace.pointer<void>(), workspace.n_bytes(), gpu.stream()));
+  const Buffer workspace(gpu,
+                         WorkspaceBytes(side.plan(), KVEVICT_OPERATION_SCORE));
+  Check(Score({side.plan(), 0, kTokens, &view, &queries},
+              scores.pointer<float>(), n,
+              {workspace.pointer<void>(), workspace.n_bytes(), gpu.stream()}));
   gpu.Synchronize();
 }
 
 void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
                   const kvevict_plane& row_lse) {
   const Shape& shape = twin->shape();
-  side->Score(0, kTokens);
-  side->Score(0, kTokens, &row_lse);
-  for (const bool keys : {false, true}) {
-    ScoreRowsThatLieOddly(gpu, *twin, *side, keys);
-  }
   const kvevict_policy_kind kind = side->policy().kind;
+  if (kind == KVEVICT_POLICY_SNAPKV || kind == KVEVICT_POLICY_PYRAMIDKV) {
+    side->Score(0, kTokens);
+    side->Score(0, kTokens, &row_lse);
+    for (const bool keys : {false, true}) {
+      ScoreRowsThatLieOddly(gpu, *twin, *side, keys);
+    }
+  }
   size_t n_scores = size_t{shape.n_kv_heads} * kTokens;
   if (side->policy().scope == KVEVICT_SCOPE_MODEL) n_scores *= shape.n_layers;
   if (kind == KVEVICT_POLICY_NONE || kind == KVEVICT_POLICY_STREAMING_LLM) {

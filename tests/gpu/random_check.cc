@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "tests/gpu/checks.h"
+#include "tests/gpu/doors.h"
 #include "tests/gpu/random_model.h"
 
 namespace kvevict::gpu {
@@ -73,19 +74,19 @@ std::vector<float> ScoreLayer(const Gpu& gpu, const RandomModel& model,
       model.Queries(layer, model.Logical() - window, window);
   const RandomLayer& cache = model.cache(layer);
   const Buffer scores(gpu, n * sizeof(float));
-  const Buffer workspace(
-      gpu, WorkspaceBytes(model.plan(), KVEVICT_OPERATION_SCORE_WINDOW));
-  Check(kvevict_score_window(
-      model.plan(), &queries.device, nullptr, &cache.device_view(), n_tokens,
-      scores.pointer<float>(), n, workspace.pointer<void>(),
-      workspace.n_bytes(), gpu.stream()));
+  const Buffer workspace(gpu,
+                         WorkspaceBytes(model.plan(), KVEVICT_OPERATION_SCORE));
+  Check(Score(
+      {model.plan(), layer, n_tokens, &cache.device_view(), &queries.device},
+      scores.pointer<float>(), n,
+      {workspace.pointer<void>(), workspace.n_bytes(), gpu.stream()}));
   std::vector<float> got = scores.ReadAll<float>();
   std::vector<float> expected(n);
   const HostWorkspace host(
-      WorkspaceBytes(model.host_plan(), KVEVICT_OPERATION_SCORE_WINDOW));
-  Check(kvevict_score_window(model.host_plan(), &queries.host, nullptr,
-                             &cache.host_view(), n_tokens, expected.data(), n,
-                             host.memory(), host.n_bytes(), nullptr));
+      WorkspaceBytes(model.host_plan(), KVEVICT_OPERATION_SCORE));
+  Check(Score(
+      {model.host_plan(), layer, n_tokens, &cache.host_view(), &queries.host},
+      expected.data(), n, {host.memory(), host.n_bytes()}));
   for (size_t i = 0; i < n; ++i) {
     if (AreClose(got[i], expected[i])) continue;
     report->Fail(
@@ -241,12 +242,13 @@ std::vector<int32_t> SelectOnGpu(const Gpu& gpu, const RandomModel& model,
   const size_t capacity = size_t{model.geometry().n_kv_heads} * n_tokens;
   const Buffer keep(gpu, capacity * sizeof(int32_t));
   const Buffer workspace(
-      gpu, WorkspaceBytes(model.plan(), KVEVICT_OPERATION_SELECT));
+      gpu, SelectBytes(model.context(), n_tokens, model.geometry().n_kv_heads));
   uint32_t n_keep = 0;
-  *status = kvevict_select(
-      model.plan(), layer, in.pointer<float>(), scores.size(), n_tokens,
-      protect.data(), protect.size(), keep.pointer<int32_t>(), capacity,
-      workspace.pointer<void>(), workspace.n_bytes(), &n_keep, gpu.stream());
+  *status =
+      Select({model.context(), model.plan(), layer, n_tokens,
+              in.pointer<float>(), scores.size(), protect},
+             keep.pointer<int32_t>(), capacity, &n_keep,
+             {workspace.pointer<void>(), workspace.n_bytes(), gpu.stream()});
   std::vector<int32_t> lists = keep.ReadAll<int32_t>();
   lists.resize(capacity / n_tokens * n_keep);
   return lists;
@@ -262,21 +264,19 @@ void Reorder(const Gpu& gpu, const RandomModel& model, uint32_t layer,
   for (int32_t& slot : slots) {
     slot = static_cast<int32_t>(random->In(0, n_tokens - 1));
   }
-  size_t n_bytes = 0;
-  Check(kvevict_reorder_workspace_bytes(
-      model.host_context(), &cache.host_view(), n_slots, n_lists, &n_bytes));
-  const HostWorkspace workspace(n_bytes);
-  Check(kvevict_reorder(model.host_context(), &cache.host_view(), n_tokens,
-                        slots.data(), slots.size(), n_lists, workspace.memory(),
-                        n_bytes, nullptr));
-  Check(kvevict_reorder_workspace_bytes(model.context(), &cache.device_view(),
-                                        n_slots, n_lists, &n_bytes));
-  const Buffer scratch(gpu, std::max(n_bytes, size_t{1}));
+  const OneMove on_host(cache.host_view(), n_tokens, slots.data(), slots.size(),
+                        n_lists);
+  const HostWorkspace workspace(on_host.ReorderBytes(model.host_context()));
+  Check(on_host.Reorder(model.host_context(),
+                        {workspace.memory(), workspace.n_bytes()}));
   const Buffer lists(gpu, std::max(slots.size(), size_t{1}) * sizeof(int32_t));
   lists.Write(slots.data(), slots.size() * sizeof(int32_t));
-  Check(kvevict_reorder(model.context(), &cache.device_view(), n_tokens,
-                        lists.pointer<int32_t>(), slots.size(), n_lists,
-                        scratch.pointer<void>(), n_bytes, gpu.stream()));
+  const OneMove move(cache.device_view(), n_tokens, lists.pointer<int32_t>(),
+                     slots.size(), n_lists);
+  const size_t n_bytes = move.ReorderBytes(model.context());
+  const Buffer scratch(gpu, std::max(n_bytes, size_t{1}));
+  Check(move.Reorder(model.context(),
+                     {scratch.pointer<void>(), n_bytes, gpu.stream()}));
   gpu.Synchronize();
   const std::string difference = cache.Compare(n_tokens);
   report->FailIf(!difference.empty(), "reordered: " + difference);
@@ -303,14 +303,13 @@ void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
 
   std::vector<int32_t> expected(size_t{g.n_kv_heads} * n_tokens);
   const HostWorkspace workspace(
-      WorkspaceBytes(model.host_plan(), KVEVICT_OPERATION_SELECT));
+      SelectBytes(model.host_context(), n_tokens, g.n_kv_heads));
   uint32_t n_keep = 0;
-  report->FailIf(
-      kvevict_select(model.host_plan(), layer, scores.data(), n_scores,
-                     n_tokens, protect.data(), protect.size(), expected.data(),
-                     expected.size(), workspace.memory(), workspace.n_bytes(),
-                     &n_keep, nullptr) != status,
-      "only one side selects");
+  report->FailIf(Select({model.host_context(), model.host_plan(), layer,
+                         n_tokens, scores.data(), n_scores, protect},
+                        expected.data(), expected.size(), &n_keep,
+                        {workspace.memory(), workspace.n_bytes()}) != status,
+                 "only one side selects");
   if (status != KVEVICT_OK) return;
   const uint32_t n_lists = scope == KVEVICT_SCOPE_KV_HEAD ? g.n_kv_heads : 1;
   expected.resize(size_t{n_lists} * n_keep);
@@ -320,19 +319,18 @@ void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
   RandomLayer& cache = model.cache(layer);
   const Buffer lists(gpu, expected.size() * sizeof(int32_t));
   lists.Write(expected.data(), lists.n_bytes());
-  size_t n_bytes = 0;
-  Check(kvevict_compact_workspace_bytes(model.context(), &cache.device_view(),
-                                        n_keep, &n_bytes));
+  const OneMove move(cache.device_view(), n_tokens, lists.pointer<int32_t>(),
+                     expected.size(), n_lists);
+  const OneMove on_host(cache.host_view(), n_tokens, expected.data(),
+                        expected.size(), n_lists);
+  size_t n_bytes = move.CompactBytes(model.context());
   if (random->OneOf(2)) n_bytes = 0;  // it is optional
   const Buffer scratch(gpu, std::max(n_bytes, size_t{1}));
-  Check(kvevict_compact(model.context(), &cache.device_view(), n_tokens,
-                        lists.pointer<int32_t>(), expected.size(), n_lists,
-                        n_bytes > 0 ? scratch.pointer<void>() : nullptr,
-                        n_bytes, gpu.stream()));
+  Check(move.Compact(model.context(),
+                     {n_bytes > 0 ? scratch.pointer<void>() : nullptr, n_bytes,
+                      gpu.stream()}));
   gpu.Synchronize();
-  Check(kvevict_compact(model.host_context(), &cache.host_view(), n_tokens,
-                        expected.data(), expected.size(), n_lists, nullptr, 0,
-                        nullptr));
+  Check(on_host.Compact(model.host_context(), {}));
   const std::string difference = cache.Compare(n_keep);
   report->FailIf(!difference.empty(), "compacted: " + difference);
   cache.Upload();

@@ -23,13 +23,13 @@ RandomModel::RandomModel(const Gpu& gpu, Random* random)
 bool RandomModel::MakePlans() {
   kvevict_plan* plan = nullptr;
   const kvevict_status status =
-      kvevict_plan_create(context(), &g_, &policy_, &plan);
+      kvevict_plan_create(context(), &g_, &policy_, nullptr, &plan);
   plan_ = PlanHandle(plan);
   const std::string message =
       status == KVEVICT_OK ? "" : kvevict_last_error_message();
   plan = nullptr;
   const kvevict_status on_host =
-      kvevict_plan_create(host_context(), &g_, &policy_, &plan);
+      kvevict_plan_create(host_context(), &g_, &policy_, nullptr, &plan);
   host_plan_ = PlanHandle(plan);
   if (status != on_host) {
     throw std::runtime_error("only one side makes a plan; the GPU: " + message);
@@ -76,7 +76,7 @@ RandomLayer& RandomModel::cache(uint32_t layer) const {
 
 uint32_t RandomModel::Stored(uint32_t layer) const {
   uint32_t n = 0;
-  Check(kvevict_sequence_stored_length(sequence(), layer, &n));
+  Check(kvevict_sequence_stored_length(sequence(), layer, 0, &n));
   return n;
 }
 
@@ -252,7 +252,7 @@ void RandomModel::ExpectSameLengths(Report* report) const {
   kvevict_sequence_memory memory{};
   memory.struct_size = sizeof(memory);
   Check(kvevict_sequence_memory_of(sequence(), 0, &memory));
-  std::vector<uint32_t> lengths(2 * g_.n_layers);
+  std::vector<uint32_t> lengths(2 * g_.n_layers * memory.n_lists);
   Check(gpu_.driver(),
         gpu_.driver().cuMemcpyDtoHAsync(lengths.data(), memory.lengths,
                                         lengths.size() * sizeof(uint32_t),
@@ -261,15 +261,16 @@ void RandomModel::ExpectSameLengths(Report* report) const {
   gpu_.Synchronize();
   uint32_t logical = 0;
   Check(kvevict_sequence_logical_length(twin(), &logical));
-  for (uint32_t l = 0; l < g_.n_layers; ++l) {
+  for (size_t i = 0; i < lengths.size() / 2; ++i) {
+    const auto l = static_cast<uint32_t>(i / memory.n_lists);
     uint32_t stored = 0;
-    Check(kvevict_sequence_stored_length(twin(), l, &stored));
+    Check(kvevict_sequence_stored_length(twin(), l, 0, &stored));
     report->FailIf(
-        lengths[2 * l] != stored || Stored(l) != stored ||
-            lengths[2 * l + 1] != logical || Logical() != logical,
+        lengths[2 * i] != stored || Stored(l) != stored ||
+            lengths[2 * i + 1] != logical || Logical() != logical,
         fmt::format("layer {}: {}, {} on the GPU; {}, {} counted; {}, {} on "
                     "the CPU",
-                    l, lengths[2 * l], lengths[2 * l + 1], Stored(l), Logical(),
+                    l, lengths[2 * i], lengths[2 * i + 1], Stored(l), Logical(),
                     stored, logical));
   }
 }

@@ -18,11 +18,15 @@ uint32_t ElementBytes(const kvevict_plane& plane) {
 }
 
 void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
-                  const int32_t* keep, uint32_t n_keep, uint32_t n_lists) {
+                  const kvevict_keep_lists& keep) {
   if (plane.data == 0) return;
+  const uint64_t stride = keep.list_stride == 0 ? keep.count : keep.list_stride;
   const uint32_t row_bytes = oracle_row_bytes(&plane);
   for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
-    const int32_t* list = keep + (n_lists == 1 ? 0 : size_t{h} * n_keep);
+    const uint32_t index = keep.n_lists == 1 ? 0 : h;
+    const int32_t* list = keep.slots + index * stride;
+    const uint32_t n_keep =
+        keep.counts == nullptr ? keep.count : keep.counts[index];
     std::vector<uint8_t> kept;
     for (uint32_t i = 0; i < n_keep; ++i) {
       for (uint32_t b = 0; b < row_bytes; ++b) {
@@ -54,7 +58,9 @@ uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
   if (view->block_size == 0) {
     offset += int64_t{token} * plane->token_stride_bytes;
   } else {
-    const int64_t block = view->block_table[token / view->block_size];
+    const int64_t block =
+        view->block_table[head * view->block_table_head_stride +
+                          token / view->block_size];
     offset += block * plane->block_stride_bytes;
     offset += int64_t{token % view->block_size} * plane->token_stride_bytes;
   }
@@ -66,9 +72,18 @@ uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
 
 void oracle_compact(const kvevict_view* view, const int32_t* keep,
                     uint32_t n_keep, uint32_t n_keep_lists) {
-  CompactPlane(*view, view->k, keep, n_keep, n_keep_lists);
-  CompactPlane(*view, view->v, keep, n_keep, n_keep_lists);
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  lists.n_lists = n_keep_lists;
+  lists.slots = const_cast<int32_t*>(keep);
+  lists.count = n_keep;
+  oracle_compact_lists(view, &lists);
+}
+
+void oracle_compact_lists(const kvevict_view* view,
+                          const kvevict_keep_lists* keep) {
+  CompactPlane(*view, view->k, *keep);
+  CompactPlane(*view, view->v, *keep);
   for (uint32_t i = 0; i < view->n_companions; ++i) {
-    CompactPlane(*view, view->companions[i], keep, n_keep, n_keep_lists);
+    CompactPlane(*view, view->companions[i], *keep);
   }
 }

@@ -21,6 +21,10 @@ uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
 void oracle_compact(const kvevict_view* view, const int32_t* keep,
                     uint32_t n_keep, uint32_t n_keep_lists);
 
+// The same with lists of any stride and counts.
+void oracle_compact_lists(const kvevict_view* view,
+                          const kvevict_keep_lists* keep);
+
 #ifdef __cplusplus
 }
 #endif

@@ -23,10 +23,8 @@ struct Free {
 };
 
 struct Workspace {
-  Workspace(const kvevict_plan* plan, kvevict_operation operation) {
-    CHECK_OK(kvevict_plan_workspace_bytes(plan, operation, 0, &bytes));
-    memory.reset(std::aligned_alloc(64, (bytes + 127) / 64 * 64));
-  }
+  explicit Workspace(size_t n)
+      : memory(std::aligned_alloc(64, (n + 127) / 64 * 64)), bytes(n) {}
   std::unique_ptr<void, Free> memory;
   size_t bytes = 0;
 };
@@ -46,19 +44,33 @@ std::vector<float> WalkThrough(const kvevict_context* context,
   const kvevict_plane queries = RowsOf(q.data(), kQHeads);
 
   std::vector<float> scores(kKvHeads * kTokens);
-  const Workspace scoring(plan, KVEVICT_OPERATION_SCORE_WINDOW);
-  CHECK_OK(kvevict_score_window(plan, &queries, nullptr, &view, kTokens,
-                                scores.data(), scores.size(),
-                                scoring.memory.get(), scoring.bytes, nullptr));
-  std::vector<int32_t> keep(kKvHeads * kKeep);
-  uint32_t n_keep = 0;
-  const Workspace selecting(plan, KVEVICT_OPERATION_SELECT);
-  CHECK_OK(kvevict_select(
-      plan, 0, scores.data(), scores.size(), kTokens, nullptr, 0, keep.data(),
-      keep.size(), selecting.memory.get(), selecting.bytes, &n_keep, nullptr));
-  CHECK(n_keep == kKeep);
-  CHECK_OK(kvevict_compact(context, &view, kTokens, keep.data(), keep.size(),
-                           kKvHeads, nullptr, 0, nullptr));
+  size_t bytes = 0;
+  CHECK_OK(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE, 0, &bytes));
+  const Workspace scoring(bytes);
+  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
+  inputs.n_tokens = kTokens;
+  inputs.view = &view;
+  inputs.queries = &queries;
+  CHECK_OK(kvevict_score(plan, &inputs, scores.data(), scores.size(),
+                         scoring.memory.get(), scoring.bytes, nullptr));
+  std::vector<int32_t> slots(kKvHeads * kKeep);
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  CHECK_OK(kvevict_plan_selection(plan, 0, kTokens, &options, &keep));
+  CHECK(keep.count == kKeep);
+  options.scores = scores.data();
+  options.scores_len = scores.size();
+  keep.slots = slots.data();
+  keep.slots_len = slots.size();
+  CHECK_OK(kvevict_select_workspace_bytes(context, kTokens, kKvHeads, &bytes));
+  const Workspace selecting(bytes);
+  CHECK_OK(kvevict_select(context, &options, &keep, selecting.memory.get(),
+                          selecting.bytes, nullptr));
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = kTokens;
+  move.view = &view;
+  move.keep = &keep;
+  CHECK_OK(kvevict_compact(context, &move, 1, nullptr, 0, nullptr));
   k.resize(kKeep * kRow);
   v.resize(kKeep * kRow);
   k.insert(k.end(), v.begin(), v.end());

@@ -76,10 +76,8 @@ struct Free {
 };
 using Memory = std::unique_ptr<void, Free>;
 
-Memory WorkspaceOf(const kvevict_plan* plan, kvevict_operation operation,
-                   size_t* bytes) {
-  CHECK_OK(kvevict_plan_workspace_bytes(plan, operation, 0, bytes));
-  return Memory(std::aligned_alloc(64, (*bytes + 127) / 64 * 64));
+Memory WorkspaceOf(size_t bytes) {
+  return Memory(std::aligned_alloc(64, (bytes + 127) / 64 * 64));
 }
 
 constexpr uint32_t kTokens = 200;
@@ -124,24 +122,35 @@ std::vector<float> Scores(const kvevict_plan* plan, const Data& data) {
   const kvevict_plane queries = RowsOf(data.q.data(), kQHeads);
   std::vector<float> scores(kKvHeads * kTokens);
   size_t bytes = 0;
-  const Memory workspace =
-      WorkspaceOf(plan, KVEVICT_OPERATION_SCORE_WINDOW, &bytes);
-  CHECK_OK(kvevict_score_window(plan, &queries, nullptr, &view, kTokens,
-                                scores.data(), scores.size(), workspace.get(),
-                                bytes, nullptr));
+  CHECK_OK(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE, 0, &bytes));
+  const Memory workspace = WorkspaceOf(bytes);
+  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
+  inputs.n_tokens = kTokens;
+  inputs.view = &view;
+  inputs.queries = &queries;
+  CHECK_OK(kvevict_score(plan, &inputs, scores.data(), scores.size(),
+                         workspace.get(), bytes, nullptr));
   return scores;
 }
 
-std::vector<int32_t> List(const kvevict_plan* plan, const Data& data) {
-  std::vector<int32_t> keep(kTokens);
+std::vector<int32_t> List(const kvevict_context* context,
+                          const kvevict_plan* plan, const Data& data) {
+  std::vector<int32_t> slots(kTokens);
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  CHECK_OK(kvevict_plan_selection(plan, 0, kTokens, &options, &keep));
+  options.scores = data.scores.data();
+  options.scores_len = data.scores.size();
+  keep.slots = slots.data();
+  keep.slots_len = slots.size();
   size_t bytes = 0;
-  uint32_t n_keep = 0;
-  const Memory workspace = WorkspaceOf(plan, KVEVICT_OPERATION_SELECT, &bytes);
-  CHECK_OK(kvevict_select(plan, 0, data.scores.data(), data.scores.size(),
-                          kTokens, nullptr, 0, keep.data(), keep.size(),
-                          workspace.get(), bytes, &n_keep, nullptr));
-  keep.resize(n_keep);
-  return keep;
+  CHECK_OK(
+      kvevict_select_workspace_bytes(context, kTokens, keep.n_lists, &bytes));
+  const Memory workspace = WorkspaceOf(bytes);
+  CHECK_OK(kvevict_select(context, &options, &keep, workspace.get(), bytes,
+                          nullptr));
+  slots.resize(keep.count);
+  return slots;
 }
 
 // Computed on the calling thread, and rounded to the nearest.
@@ -176,7 +185,7 @@ Answer Ask(Host host, const Data& data) {
   WriteMode(own | host.caller);
   Answer answer;
   answer.scores = Scores(scoring, data);
-  answer.list = List(selecting, data);
+  answer.list = List(context, selecting, data);
   answer.budgets = Budgets();
   CHECK(ReadMode() == (own | host.caller));
   WriteMode(own);

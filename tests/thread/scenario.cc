@@ -18,7 +18,7 @@ kvevict_plan* NewPlan(const kvevict_context* context, const char* policy_text) {
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   CHECK_OK(kvevict_policy_parse(policy_text, &policy));
   kvevict_plan* plan = nullptr;
-  CHECK_OK(kvevict_plan_create(context, &geometry, &policy, &plan));
+  CHECK_OK(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
   return plan;
 }
 
@@ -64,7 +64,7 @@ class Request {
   void Step(uint32_t n) {
     for (uint32_t l = 0; l < kLayers; ++l) {
       uint32_t stored = 0;
-      CHECK_OK(kvevict_sequence_stored_length(sequence_, l, &stored));
+      CHECK_OK(kvevict_sequence_stored_length(sequence_, l, 0, &stored));
       const uint64_t seed = seed_ * 1000003 + position_ * 31 + l;
       const std::vector<float> q = RandomFloats(seed, n * kQRow);
       const std::vector<float> k = RandomFloats(seed + 7, n * kKvRow);
@@ -95,7 +95,7 @@ class Request {
     Outcome outcome;
     for (uint32_t l = 0; l < kLayers; ++l) {
       uint32_t stored = 0;
-      CHECK_OK(kvevict_sequence_stored_length(sequence_, l, &stored));
+      CHECK_OK(kvevict_sequence_stored_length(sequence_, l, 0, &stored));
       for (uint32_t h = 0; h < kKvHeads; ++h) {
         std::vector<int32_t> positions(stored);
         size_t n = 0;

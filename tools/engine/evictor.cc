@@ -57,7 +57,7 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
 
   const kvevict_geometry geometry = Geometry(cache, queries);
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, &policy, &plan));
+  Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
   plan_.reset(plan);
 
   kvevict_sequence* sequence = nullptr;
@@ -117,7 +117,7 @@ Evictor::Report Evictor::Evict(KvCache& cache) {
 // Step 4.
 uint32_t Evictor::stored_length(uint32_t layer) const {
   uint32_t length = 0;
-  Check(kvevict_sequence_stored_length(sequence_.get(), layer, &length));
+  Check(kvevict_sequence_stored_length(sequence_.get(), layer, 0, &length));
   return length;
 }
 

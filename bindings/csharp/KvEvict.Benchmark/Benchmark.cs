@@ -17,11 +17,12 @@ using var plan = new KvPlan(context, new KvGeometry
 using var sequence = new KvSequence(plan);
 sequence.BeginObserving();
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);
-using var scoring = plan.CreateWorkspace(KvOperation.ScoreWindow);
+using var scoring = plan.CreateWorkspace(KvOperation.Score);
 KvPlane queries = KvPlane.TokenMajor(Rows(QueryHeads), QueryHeads, Dim);
 KvView[] views = Enumerable.Range(0, Layers).Select(_ => new KvView(
     KvHeads, KvPlane.TokenMajor(Rows(KvHeads), KvHeads, Dim),
     KvPlane.TokenMajor(Rows(KvHeads), KvHeads, Dim))).ToArray();
+var inputs = new KvScoreInputs(views[0], Tokens) { Queries = queries };
 float[] scores = new float[KvHeads * Tokens];
 int sink = 0;
 
@@ -38,7 +39,7 @@ Report("length", hand.Length, n =>
 });
 Report("score", hand.Score, n =>
 {
-    for (int i = 0; i < n; ++i) plan.ScoreWindow(queries, views[0], Tokens, scores, scoring);
+    for (int i = 0; i < n; ++i) plan.Score(inputs, scores, scoring);
 });
 Report("evict", hand.Evict, n =>
 {
@@ -143,7 +144,7 @@ internal sealed unsafe class ByHand
         for (int i = 0; i < n; ++i)
         {
             uint length;
-            Check(stored_length(_sequence, 0, &length));
+            Check(stored_length(_sequence, 0, 0, &length));
             _sink = length;
         }
     }
@@ -152,8 +153,11 @@ internal sealed unsafe class ByHand
     {
         for (int i = 0; i < n; ++i)
         {
-            Check(score_window(_plan, _queries, null, _views, 256, _scores, 2 * 256, (void*)_scoring.Address,
-                               (nuint)_scoring.Bytes, null));
+            kvevict_score_inputs inputs = new()
+            {
+                struct_size = (uint)sizeof(kvevict_score_inputs), n_tokens = 256, view = _views, queries = _queries,
+            };
+            Check(score(_plan, &inputs, _scores, 2 * 256, (void*)_scoring.Address, (nuint)_scoring.Bytes, null));
         }
     }
 
@@ -181,12 +185,11 @@ internal sealed unsafe class ByHand
     private static extern uint abi_version();
 
     [DllImport(Library, EntryPoint = Prefix + "sequence_stored_length")]
-    private static extern int stored_length(void* sequence, uint layer, uint* length);
+    private static extern int stored_length(void* sequence, uint layer, uint head, uint* length);
 
-    [DllImport(Library, EntryPoint = Prefix + "score_window")]
-    private static extern int score_window(void* plan, kvevict_plane* queries, kvevict_plane* lse, kvevict_view* view,
-                                           uint tokens, float* scores, nuint scoresLength, void* workspace,
-                                           nuint workspaceBytes, void* stream);
+    [DllImport(Library, EntryPoint = Prefix + "score")]
+    private static extern int score(void* plan, kvevict_score_inputs* inputs, float* scores, nuint scoresLength,
+                                    void* workspace, nuint workspaceBytes, void* stream);
 
     [DllImport(Library, EntryPoint = Prefix + "sequence_reset")]
     private static extern int reset(void* sequence);

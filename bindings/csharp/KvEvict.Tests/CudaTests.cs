@@ -58,39 +58,82 @@ public sealed class CudaTests : IDisposable
     }
 
     [CudaFact]
+    public void Heads_may_hold_different_numbers_of_tokens()
+    {
+        int[] budgets = [7, 9, 12, 50];
+        using var cpu = new SmallModel(PolicyText, headBudgets: budgets);
+        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda), headBudgets: budgets);
+        KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Evict));
+        int[] before = new int[4], after = new int[4], onGpu = new int[4];
+        cpu.Prefill(Tokens);
+        gpu.Prefill(Tokens);
+        for (int round = 0; round < 2; ++round)
+        {
+            KvEvictReport report = cpu.Sequence.Evict(cpu.Views, cpu.Workspace, default, before, after);
+            Assert.Equal(report, gpu.Sequence.Evict(gpu.Views, workspace, default, before, onGpu));
+            Assert.Equal(after, onGpu);
+            AssertSameHeads();
+            if (round == 1) break;
+            foreach (SmallModel model in new[] { cpu, gpu })
+            {
+                KvPlane next = model.QueryPlane with { Offset = Tokens * model.QueryPlane.TokenStride };
+                for (int l = 0; l < SmallModel.Layers; ++l) model.Store(l, Tokens, 6);
+                for (int l = 0; l < SmallModel.Layers; ++l) model.Sequence.Observe(l, next, 6);
+                model.Sequence.Append(6);
+            }
+            AssertSameHeads();
+        }
+
+        void AssertSameHeads()
+        {
+            for (int i = 0; i < 4; ++i)
+            {
+                int[] positions = cpu.Sequence.KeepPositions(i / 2, i % 2);
+                Assert.Equal(positions, gpu.Sequence.KeepPositions(i / 2, i % 2));
+                Assert.Equal(cpu.Sequence.StoredLength(i / 2, i % 2), gpu.Sequence.StoredLength(i / 2, i % 2));
+                Assert.Equal(positions, positions.Select((_, slot) => gpu.TokenInSlot(i / 2, i % 2, slot)));
+            }
+        }
+    }
+
+    [CudaFact]
     public void The_doors_do_what_they_do_on_the_CPU()
     {
         using var cpu = new SmallModel(PolicyText);
         using var gpu = new SmallModel(PolicyText, new KvContext(Cuda));
         float[] expectedScores = new float[SmallModel.KvHeads * Tokens];
         int[] expectedKeep = new int[SmallModel.KvHeads * 24];
-        using KvWorkspace scoring = cpu.Plan.CreateWorkspace(KvOperation.ScoreWindow);
-        using KvWorkspace selecting = cpu.Plan.CreateWorkspace(KvOperation.Select);
-        cpu.Plan.ScoreWindow(cpu.QueryPlane, cpu.Views[0], Tokens, expectedScores, scoring);
-        cpu.Plan.Select(0, expectedScores, Tokens, expectedKeep, selecting);
+        using KvWorkspace scoring = cpu.Plan.CreateWorkspace(KvOperation.Score);
+        using KvWorkspace selecting = cpu.Context.CreateSelectWorkspace(Tokens, SmallModel.KvHeads);
+        var inputs = new KvScoreInputs(cpu.Views[0], Tokens) { Queries = cpu.QueryPlane };
+        cpu.Plan.Score(inputs, expectedScores, scoring);
+        KvSelectOptions options = cpu.Plan.Selection(0, Tokens, out KvKeepLists lists);
+        cpu.Context.Select(options, expectedScores, expectedKeep, selecting, lists.ListCount);
         cpu.Context.Compact(cpu.Views[0], Tokens, expectedKeep, SmallModel.KvHeads);
 
         KvRegion scores = _device.Allocate(expectedScores.Length * sizeof(float));
         KvRegion keep = _device.Allocate(expectedKeep.Length * sizeof(int));
-        gpu.Plan.ScoreWindow(gpu.QueryPlane, gpu.Views[0], Tokens, scores,
-                             _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.ScoreWindow)));
+        gpu.Plan.Score(new KvScoreInputs(gpu.Views[0], Tokens) { Queries = gpu.QueryPlane }, scores,
+                       _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Score)));
         float[] got = DeviceMemory.Read<float>(scores).ToArray();
         Assert.All(expectedScores.Zip(got), pair => Assert.True(
             pair.First == pair.Second || Math.Abs(pair.First - pair.Second) <= 1e-4f * pair.First, $"{pair}"));
-        Assert.Equal(24, gpu.Plan.Select(0, scores, Tokens, keep,
-                                         _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Select))));
+        lists = lists with { Slots = keep };
+        gpu.Context.Select(options with { Scores = scores }, lists,
+                           _device.Allocate(gpu.Context.SelectWorkspaceBytes(Tokens, lists.ListCount)));
         Assert.Equal(expectedKeep, DeviceMemory.Read<int>(keep));
-        gpu.Context.Compact(gpu.Views[0], Tokens, keep, SmallModel.KvHeads,
-                            workspace: _device.Allocate(gpu.Context.CompactWorkspaceBytes(gpu.Views[0], 24)));
+        KvMove[] moves = [new(gpu.Views[0], Tokens, lists)];
+        gpu.Context.Compact(moves, _device.Allocate(gpu.Context.CompactWorkspaceBytes(moves)));
         AssertSameRows(cpu, gpu, layer: 0, slots: 24);
 
         int[] backwards = [.. Enumerable.Range(0, 24).Reverse()];
-        using KvWorkspace reordering = cpu.Context.CreateReorderWorkspace(cpu.Views[0], 24);
+        using KvWorkspace reordering = cpu.Context.CreateReorderWorkspace(
+            [new KvMove(cpu.Views[0], 24, new KvKeepLists(default, 24))]);
         cpu.Context.Reorder(cpu.Views[0], 24, backwards, reordering);
         KvRegion slots = _device.Allocate(24 * sizeof(int));
         backwards.CopyTo(DeviceMemory.Read<int>(slots));
-        gpu.Context.Reorder(gpu.Views[0], 24, slots,
-                            _device.Allocate(gpu.Context.ReorderWorkspaceBytes(gpu.Views[0], 24)));
+        moves = [new(gpu.Views[0], 24, new KvKeepLists(slots, 24))];
+        gpu.Context.Reorder(moves, _device.Allocate(gpu.Context.ReorderWorkspaceBytes(moves)));
         AssertSameRows(cpu, gpu, layer: 0, slots: 24);
     }
 
@@ -113,7 +156,8 @@ public sealed class CudaTests : IDisposable
             Assert.NotEmpty(Directory.GetFiles(cache));
             KvRegion keep = _device.Allocate(2 * sizeof(int));
             new[] { 5, 4 }.CopyTo(DeviceMemory.Read<int>(keep));
-            var e = Assert.Throws<KvEvictException>(() => gpu.Context.Compact(gpu.Views[0], 24, keep));
+            var e = Assert.Throws<KvEvictException>(
+                () => gpu.Context.Compact([new KvMove(gpu.Views[0], 24, new KvKeepLists(keep, 2))]));
             Assert.Contains("ascend", e.Message);
         }
         Assert.Equal(0, hooks.Live);
@@ -142,11 +186,14 @@ public sealed class CudaTests : IDisposable
                 Companions = companion == default ? [] : [companion],
                 BlockTable = table, BlockSize = table == default ? 0 : 1,
             };
+        var inputs = new KvScoreInputs(view, Tokens) { Queries = gpu.QueryPlane };
+        var lists = new KvKeepLists(slots, 24, SmallModel.KvHeads);
+        KvMove move = new(view, Tokens, lists);
         void RefusesView(string parameter, KvView wrong)
         {
-            Refuses(parameter, () => gpu.Plan.ScoreWindow(gpu.QueryPlane, wrong, Tokens, values, values));
-            Refuses(parameter, () => gpu.Context.Compact(wrong, Tokens, slots));
-            Refuses(parameter, () => gpu.Context.Reorder(wrong, Tokens, slots, values));
+            Refuses(parameter, () => gpu.Plan.Score(inputs with { View = wrong }, values, values));
+            Refuses(parameter, () => gpu.Context.Compact([move with { View = wrong }]));
+            Refuses(parameter, () => gpu.Context.Reorder([move with { View = wrong }], values));
             Refuses(parameter, () => gpu.Sequence.Evict([wrong, wrong], values));
         }
         RefusesView("Keys", new KvView(SmallModel.KvHeads, hostPlane));
@@ -158,30 +205,38 @@ public sealed class CudaTests : IDisposable
         RefusesView("BlockTable", withTable);
         Refuses("queries", () => gpu.Sequence.Observe(0, scores));
         Refuses("queries", () => gpu.Sequence.Observe(0, new Half[64], 0));
-        Refuses("queries", () => gpu.Plan.ScoreWindow(scores, view, Tokens, scores, values));
+        Refuses("queries", () => gpu.Plan.Score(inputs, scores, scores, values));
         Refuses("queries", () => gpu.Sequence.Observe(0, hostQueries, 4));
         Refuses("queries", () => gpu.Sequence.ObserveLayers([hostQueries, hostQueries], 4));
         Refuses("rowLse", () => gpu.Sequence.ObserveLse(0, hostLse, 4));
-        Refuses("queries", () => gpu.Plan.ScoreWindow(hostQueries, view, Tokens, values, values));
-        Refuses("rowLse", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, values, values, rowLse: hostLse));
-        Refuses("scores", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, host, values));
-        Refuses("scores", () => gpu.Plan.Select(0, host, Tokens, slots, values));
-        Refuses("keep", () => gpu.Plan.Select(0, values, Tokens, pinned, values));
-        Refuses("keep", () => gpu.Context.Compact(view, Tokens, pinned));
-        Refuses("slots", () => gpu.Context.Reorder(view, Tokens, pinned, values));
+        Refuses("Queries", () => gpu.Plan.Score(inputs with { Queries = hostQueries }, values, values));
+        Refuses("RowLse", () => gpu.Plan.Score(inputs with { RowLse = hostLse }, values, values));
+        Refuses("TokenCounts", () => gpu.Plan.Score(inputs with { TokenCounts = pinned }, values, values));
+        Refuses("scores", () => gpu.Plan.Score(inputs, host, values));
+        Refuses("scores", () => gpu.Plan.Score(inputs, scores, values));
+        Refuses("workspace", () => gpu.Plan.Score(inputs, values, host));
         Refuses("workspace", () => gpu.Plan.CreateWorkspace(KvOperation.Evict));
-        Refuses("workspace", () => gpu.Context.CreateReorderWorkspace(view, 4));
-        Refuses("scores", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, scores, values));
-        Refuses("workspace", () => gpu.Plan.ScoreWindow(gpu.QueryPlane, view, Tokens, values, host));
-        Refuses("keep", () => gpu.Plan.Select(0, scores, Tokens, keep, values));
-        Refuses("workspace", () => gpu.Plan.Select(0, values, Tokens, slots, host));
+        Refuses("workspace", () => gpu.Context.CreateSelectWorkspace(4));
+        Refuses("workspace", () => gpu.Context.CreateReorderWorkspace([move]));
+        Refuses("Scores", () => gpu.Context.Select(Options(host), lists, values));
+        Refuses("TokenCounts", () => gpu.Context.Select(Options(values, pinned), lists, values));
+        Refuses("keep", () => gpu.Context.Select(Options(), scores, keep, values));
+        Refuses("workspace", () => gpu.Context.Select(Options(values), lists, host));
+        KvKeepLists inHost = lists with { Slots = pinned }, countsInHost = lists with { Counts = pinned };
+        Refuses("Slots", () => gpu.Context.Select(Options(values), inHost, values));
+        Refuses("Slots", () => gpu.Context.Compact([move with { Keep = inHost }]));
+        Refuses("Counts", () => gpu.Context.Compact([move with { Keep = countsInHost }]));
+        Refuses("Slots", () => gpu.Context.Reorder([move with { Keep = inHost }], values));
         Refuses("keep", () => gpu.Context.Compact(view, Tokens, [1, 2]));
-        Refuses("workspace", () => gpu.Context.Compact(view, Tokens, slots, workspace: host));
+        Refuses("workspace", () => gpu.Context.Compact([move], host));
         Refuses("slots", () => gpu.Context.Reorder(view, Tokens, [2, 1], slots));
-        Refuses("workspace", () => gpu.Context.Reorder(view, Tokens, slots, host));
+        Refuses("workspace", () => gpu.Context.Reorder([move], host));
         Refuses("workspace", () => gpu.Sequence.Evict(gpu.Views, host));
         Refuses("Scores", () => gpu.Sequence.Evict(gpu.Views, values, new KvEvictOptions { Scores = host }));
     }
+
+    private static KvSelectOptions Options(KvRegion scores = default, KvRegion tokenCounts = default) =>
+        new() { TokenCount = Tokens, Scores = scores, TokenCounts = tokenCounts };
 
     private static KvContextOptions Cuda => new()
     {
@@ -198,9 +253,14 @@ public sealed class CudaTests : IDisposable
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
             int stored = cpu.Sequence.StoredLength(l);
-            var lengths = new KvRegion(gpu.Sequence.MemoryOf(l).Lengths, SmallModel.Layers * 2 * sizeof(uint));
-            Assert.Equal([(uint)stored, (uint)cpu.Sequence.LogicalLength],
-                         DeviceMemory.Read<uint>(lengths).Slice(2 * l, 2).ToArray());
+            KvSequenceMemory memory = gpu.Sequence.MemoryOf(l);
+            int lists = memory.ListCount;
+            var lengths = new KvRegion(memory.Lengths, SmallModel.Layers * lists * 2 * sizeof(uint));
+            for (int list = 0; list < lists; ++list)
+            {
+                Assert.Equal([(uint)cpu.Sequence.StoredLength(l, list), (uint)cpu.Sequence.LogicalLength],
+                             DeviceMemory.Read<uint>(lengths).Slice((l * lists + list) * 2, 2).ToArray());
+            }
             for (int h = 0; h < SmallModel.KvHeads; ++h)
                 Assert.Equal(cpu.Sequence.KeepPositions(l, h), gpu.Sequence.KeepPositions(l, h));
             AssertSameRows(cpu, gpu, l, stored);

@@ -17,13 +17,15 @@ public class DoorTests
 
         float[] scores = new float[SmallModel.KvHeads * Tokens];
         int[] keep = new int[SmallModel.KvHeads * 24];
-        using KvWorkspace scoring = doors.Plan.CreateWorkspace(KvOperation.ScoreWindow);
-        using KvWorkspace selecting = doors.Plan.CreateWorkspace(KvOperation.Select);
+        using KvWorkspace scoring = doors.Plan.CreateWorkspace(KvOperation.Score);
+        using KvWorkspace selecting = doors.Context.CreateSelectWorkspace(Tokens, SmallModel.KvHeads);
         KvPlane window = doors.QueryPlane with { Offset = (Tokens - 4) * doors.QueryPlane.TokenStride };
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
-            doors.Plan.ScoreWindow(window, doors.Views[l], Tokens, scores, scoring);
-            Assert.Equal(24, doors.Plan.Select(l, scores, Tokens, keep, selecting));
+            doors.Plan.Score(new KvScoreInputs(doors.Views[l], Tokens) { Layer = l, Queries = window }, scores, scoring);
+            KvSelectOptions options = doors.Plan.Selection(l, Tokens, out KvKeepLists lists);
+            Assert.Equal((24, SmallModel.KvHeads), (lists.Count, lists.ListCount));
+            doors.Context.Select(options, scores, keep, selecting, lists.ListCount);
             doors.Context.Compact(doors.Views[l], Tokens, keep, SmallModel.KvHeads);
             for (int h = 0; h < SmallModel.KvHeads; ++h)
             {
@@ -38,21 +40,23 @@ public class DoorTests
     public void Addresses_do_what_spans_do()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");
-        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.ScoreWindow);
-        using KvWorkspace selecting = model.Plan.CreateWorkspace(KvOperation.Select);
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+        using KvWorkspace selecting = model.Context.CreateSelectWorkspace(Tokens, SmallModel.KvHeads);
         using var lse = new KvPinnedMemory<float>(SmallModel.QueryHeads * 4);
         using var scores = new KvPinnedMemory<float>(SmallModel.KvHeads * Tokens);
         using var keep = new KvPinnedMemory<int>(SmallModel.KvHeads * 24);
         float[] expectedScores = new float[scores.Length];
         int[] expectedKeep = new int[keep.Length];
-        model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, expectedScores, workspace);
-        model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, scores, workspace,
-                               rowLse: KvPlane.HeadMajor(lse, KvDType.F32, 4, 1));
+        var inputs = new KvScoreInputs(model.Views[0], Tokens) { Queries = model.QueryPlane };
+        model.Plan.Score(inputs, expectedScores, workspace);
+        model.Plan.Score(inputs with { RowLse = KvPlane.HeadMajor(lse, KvDType.F32, 4, 1) }, scores, workspace);
         Assert.Equal(expectedScores, scores.Span.ToArray());
-        model.Plan.Select(0, expectedScores, Tokens, expectedKeep, selecting);
-        Assert.Equal(24, model.Plan.Select(0, scores, Tokens, keep, selecting));
+        KvSelectOptions options = model.Plan.Selection(0, Tokens, out KvKeepLists lists);
+        model.Context.Select(options, expectedScores, expectedKeep, selecting, lists.ListCount);
+        lists = lists with { Slots = keep };
+        model.Context.Select(options with { Scores = scores }, lists, selecting);
         Assert.Equal(expectedKeep, keep.Span.ToArray());
-        model.Context.Compact(model.Views[0], Tokens, keep, SmallModel.KvHeads);
+        model.Context.Compact([new KvMove(model.Views[0], Tokens, lists)]);
         Assert.Equal(expectedKeep[30], model.TokenInSlot(0, 1, 6));
     }
 
@@ -64,9 +68,10 @@ public class DoorTests
     {
         const int Row = SmallModel.QueryHeads * SmallModel.Dim;
         using var model = new SmallModel("snapkv:budget=24,window=4", queryType: dtype);
-        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.ScoreWindow);
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+        var inputs = new KvScoreInputs(model.Views[0], Tokens);
         float[] expected = new float[SmallModel.KvHeads * Tokens], scores = new float[expected.Length];
-        model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, expected, workspace);
+        model.Plan.Score(inputs with { Queries = model.QueryPlane }, expected, workspace);
         Score(model.Queries.Span[..(4 * Row)]);
         Assert.Equal(expected, scores);
         Assert.Contains("3 rows", Assert.Throws<ArgumentException>(
@@ -75,48 +80,130 @@ public class DoorTests
 
         void Score(ReadOnlySpan<float> rows)
         {
-            KvView view = model.Views[0];
-            if (dtype == KvDType.F32) model.Plan.ScoreWindow(rows, view, Tokens, scores, workspace);
-            else if (dtype == KvDType.F16)
-                model.Plan.ScoreWindow(SmallModel.ToHalf(rows), view, Tokens, scores, workspace);
-            else model.Plan.ScoreWindow(SmallModel.ToBF16(rows), view, Tokens, scores, workspace);
+            if (dtype == KvDType.F32) model.Plan.Score(inputs, rows, scores, workspace);
+            else if (dtype == KvDType.F16) model.Plan.Score(inputs, SmallModel.ToHalf(rows), scores, workspace);
+            else model.Plan.Score(inputs, SmallModel.ToBF16(rows), scores, workspace);
         }
     }
 
     [Fact]
     public void Protected_slots_stay()
     {
-        using var model = new SmallModel("custom:budget=4,sink=0");
-        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Select);
+        using var context = new KvContext();
+        using KvWorkspace workspace = context.CreateSelectWorkspace(10, 2);
         int[] keep = new int[8];
-        Assert.Equal(4, model.Plan.Select(0, new float[2 * 10], 10, keep, workspace, [7, 9]));
+        context.Select(new KvSelectOptions { TokenCount = 10, ProtectedSlots = [7, 9] }, new float[2 * 10], keep,
+                       workspace, 2);
         Assert.Equal([0, 1, 7, 9, 0, 1, 7, 9], keep);
+    }
+
+    [Fact]
+    public void Every_list_may_have_a_count_of_its_own()
+    {
+        using var context = new KvContext();
+        using KvWorkspace workspace = context.CreateSelectWorkspace(10, 2);
+        using var scores = new KvPinnedMemory<float>(new float[] { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 });
+        using var held = new KvPinnedMemory<int>(new[] { 10, 6 });
+        using var slots = new KvPinnedMemory<int>(Enumerable.Repeat(-1, 10).ToArray());
+        using var counts = new KvPinnedMemory<int>(new[] { 4, 2 });
+        var lists = new KvKeepLists(slots, 4, 2) { ListStride = 5, Counts = counts };
+        context.Select(new KvSelectOptions { TokenCount = 10, TokenCounts = held, Scores = scores, SinkCount = 1 },
+                       lists, workspace);
+        Assert.Equal([0, 7, 8, 9, -1, 0, 1, -1, -1, -1], slots.Span.ToArray());
+
+        // Without scores the first tokens stay, or the last.
+        context.Select(new KvSelectOptions { TokenCount = 10, Tie = KvTie.HigherPosition, SinkCount = 1 }, lists,
+                       workspace);
+        Assert.Equal([0, 7, 8, 9, -1, 0, 9, -1, -1, -1], slots.Span.ToArray());
+
+        counts.Span[1] = 5;
+        Fails("keep.counts[1] 5 > 4");
+        counts.Span[1] = 0;
+        Fails("sink 1");
+        lists = lists with { Counts = counts.ToRegion().Slice(0, 4) };
+        Assert.Contains("Counts has 1 elements, 2 are needed", Assert.Throws<ArgumentException>(
+            () => context.Select(new KvSelectOptions { TokenCount = 10 }, lists, workspace)).Message);
+
+        void Fails(string text) => Assert.Contains(text, Assert.Throws<KvEvictException>(
+            () => context.Select(new KvSelectOptions { TokenCount = 10, SinkCount = 1 }, lists, workspace)).Message);
+    }
+
+    [Fact]
+    public void All_layers_move_in_one_call()
+    {
+        using var model = new SmallModel("none");
+        using var slots = new KvPinnedMemory<int>(new[] { 1, 5, 9, 2, 40, 0 });
+        using var counts = new KvPinnedMemory<int>(new[] { 3, 2 });
+        var shared = new KvKeepLists(slots, 3);
+        KvKeepLists ragged = shared with { ListCount = 2, Counts = counts };
+        KvMove[] moves = [new(model.Views[0], Tokens, shared), new(model.Views[1], Tokens, ragged)];
+        Assert.Equal(0, model.Context.CompactWorkspaceBytes(moves));
+        model.Context.Compact(moves);
+        for (int i = 0; i < 3; ++i)
+        {
+            Assert.Equal(slots.Span[i], model.TokenInSlot(0, 0, i));
+            Assert.Equal(slots.Span[i], model.TokenInSlot(0, 1, i));
+            Assert.Equal(slots.Span[i], model.TokenInSlot(1, 0, i));
+            if (i < 2) Assert.Equal(slots.Span[3 + i], model.TokenInSlot(1, 1, i));
+        }
+
+        // Both layers back to front; the second one's lists have 3 and 2.
+        using var backwards = new KvPinnedMemory<int>(new[] { 2, 1, 0, 1, 0, 9 });
+        moves = [new(model.Views[0], 3, new KvKeepLists(backwards, 3)),
+                 new(model.Views[1], 3, new KvKeepLists(backwards, 3, 2) { Counts = counts })];
+        using KvWorkspace workspace = model.Context.CreateReorderWorkspace(moves);
+        model.Context.Reorder(moves, workspace);
+        Assert.Equal([9, 5, 1], Enumerable.Range(0, 3).Select(i => model.TokenInSlot(0, 1, i)));
+        Assert.Equal([9, 5, 1], Enumerable.Range(0, 3).Select(i => model.TokenInSlot(1, 0, i)));
+        Assert.Equal([40, 2], Enumerable.Range(0, 2).Select(i => model.TokenInSlot(1, 1, i)));
+
+        moves = [moves[0] with { Keep = shared with { Count = 1 } }, moves[0] with { Keep = shared with { Count = 1 } }];
+        Assert.Contains("moves[1]", Assert.Throws<KvEvictException>(() => model.Context.Compact(moves)).Message);
+        moves = [.. Enumerable.Repeat(moves[0], 129)];
+        Assert.Contains("moves_len 129 > 128",
+                        Assert.Throws<KvEvictException>(() => model.Context.Compact(moves)).Message);
+        model.Context.Compact([]);
+    }
+
+    [Fact]
+    public void A_policy_without_queries_scores_too()
+    {
+        using var model = new SmallModel("random:budget=24,seed=7");
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+        float[] first = new float[SmallModel.KvHeads * Tokens], second = new float[first.Length];
+        model.Plan.Score(new KvScoreInputs(model.Views[0], Tokens), first, workspace);
+        model.Plan.Score(new KvScoreInputs(model.Views[1], Tokens) { Layer = 1 }, second, workspace);
+        Assert.NotEqual(first, second);
+        using var streaming = new SmallModel("streaming-llm:budget=24,sink=4");
+        Assert.Contains("nothing to score", Assert.Throws<KvEvictException>(() => streaming.Plan.Score(
+            new KvScoreInputs(model.Views[0], Tokens), first, workspace)).Message);
     }
 
     [Fact]
     public void Wrong_use_is_refused()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");
-        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.ScoreWindow);
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         float[] scores = new float[SmallModel.KvHeads * Tokens];
-        var e = Assert.Throws<ArgumentException>(
-            () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, scores.AsSpan(1), workspace));
+        var inputs = new KvScoreInputs(model.Views[0], Tokens) { Queries = model.QueryPlane };
+        var e = Assert.Throws<ArgumentException>(() => model.Plan.Score(inputs, scores.AsSpan(1), workspace));
         Assert.Contains("scores has 95 elements, 96 are needed", e.Message);
-        Assert.Throws<ArgumentException>(
-            () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, new KvRegion(64, 95 * 4),
-                                         workspace));
-        Assert.Throws<ArgumentNullException>(
-            () => model.Plan.ScoreWindow(model.QueryPlane, null!, Tokens, scores, workspace));
+        Assert.Throws<ArgumentException>(() => model.Plan.Score(inputs, new KvRegion(64, 95 * 4), workspace));
+        Assert.Throws<ArgumentNullException>(() => model.Plan.Score(inputs with { View = null! }, scores, workspace));
         Assert.Throws<ArgumentNullException>(() => model.Context.Compact(null!, Tokens, [0]));
         Assert.Throws<ArgumentOutOfRangeException>(
-            () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], -1, scores, workspace));
+            () => model.Plan.Score(inputs with { TokenCount = -1 }, scores, workspace));
         // Four query rows are asked for; the last one lies behind the memory.
         KvPlane behind = model.QueryPlane with { Offset = (SmallModel.MaxTokens - 3) * model.QueryPlane.TokenStride };
-        Assert.Contains("queries", Assert.Throws<ArgumentException>(
-            () => model.Plan.ScoreWindow(behind, model.Views[0], Tokens, scores, workspace)).Message);
-        Assert.Throws<KvEvictException>(
-            () => model.Plan.ScoreWindow(model.QueryPlane, model.Views[0], Tokens, scores, new KvRegion(64, 1)));
-        Assert.Throws<KvEvictException>(() => model.Plan.Select(0, scores, Tokens, new int[3], model.Workspace));
+        Assert.Contains("Queries", Assert.Throws<ArgumentException>(
+            () => model.Plan.Score(inputs with { Queries = behind }, scores, workspace)).Message);
+        Assert.Throws<KvEvictException>(() => model.Plan.Score(inputs with { Queries = default }, scores, workspace));
+        Assert.Throws<KvEvictException>(() => model.Plan.Score(inputs, scores, new KvRegion(64, 1)));
+        Assert.Throws<KvEvictException>(() => model.Plan.Selection(2, Tokens, out _));
+        Assert.Throws<ArgumentException>(() => model.Context.Select(
+            new KvSelectOptions { TokenCount = Tokens }, scores, new int[3], model.Workspace, 2));
+        Assert.Throws<KvEvictException>(() => model.Context.Select(
+            new KvSelectOptions { TokenCount = Tokens }, scores, new int[2], default, 2));
         Assert.Throws<KvEvictException>(() => model.Context.Compact(model.Views[0], Tokens, [5, 5]));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Context.Compact(model.Views[0], Tokens, [5], -1));
     }

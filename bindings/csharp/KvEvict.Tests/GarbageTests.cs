@@ -59,7 +59,9 @@ public sealed unsafe class GarbageTests
             sequence.ObserveLayers(queryPlanes, Tokens, 0);
             for (int l = 0; l < layers; ++l) sequence.Observe(l, queries.Span);
             sequence.Append(Tokens);
-            sequence.Evict(views, workspace, new KvEvictOptions { ProtectedPositions = [7, 8] });
+            Span<int> before = stackalloc int[layers * SmallModel.KvHeads];
+            Span<int> after = stackalloc int[before.Length];
+            sequence.Evict(views, workspace, new KvEvictOptions { ProtectedPositions = [7, 8] }, before, after);
         }));
         Assert.Equal(24, sequence.StoredLength(layers - 1));
     }
@@ -76,12 +78,19 @@ public sealed unsafe class GarbageTests
         {
             BlockSize = SmallModel.MaxTokens,
         };
+        using KvWorkspace workspace = model.Context.CreateSelectWorkspace(Tokens, SmallModel.KvHeads);
+        using var slots = new KvPinnedMemory<int>(keep.Length);
+        using var pinnedScores = new KvPinnedMemory<float>(scores);
         Assert.Equal(0, Allocated(() =>
         {
             paged.SetBlockTable(table);
-            model.Plan.ScoreWindow(model.Queries.Span, paged, Tokens, scores, model.Workspace);
-            model.Plan.Select(0, scores, Tokens, keep, model.Workspace);
+            model.Plan.Score(new KvScoreInputs(paged, Tokens), model.Queries.Span, scores, model.Workspace);
+            KvSelectOptions options = model.Plan.Selection(0, Tokens, out KvKeepLists lists);
+            model.Context.Select(options, scores, keep, workspace, SmallModel.KvHeads);
+            model.Context.Select(options with { Scores = pinnedScores }, lists = lists with { Slots = slots }, workspace);
             model.Context.Compact(paged, Tokens, keep, SmallModel.KvHeads);
+            model.Context.Compact([new KvMove(paged, Tokens, lists), new KvMove(model.Views[1], Tokens, lists)]);
+            model.Context.Reorder([new KvMove(paged, Tokens, lists)], model.Workspace);
         }));
     }
 

@@ -44,16 +44,16 @@ public sealed unsafe class KeepAliveTests : IDisposable
     }
 
     [Fact]
-    public void While_compacting() => Check(2 + 2, () => Compact());
+    public void While_compacting() => Check(2 + 3, () => Compact());
 
     [Fact]
-    public void While_reordering() => Check(2 + 2, () => Reorder());
+    public void While_reordering() => Check(2 + 3, () => Reorder());
 
     [Fact]
-    public void While_scoring() => Check(2 + 3, () => Score());
+    public void While_scoring() => Check(2 + 5, () => Score());
 
     [Fact]
-    public void While_selecting() => Check(3, () => Select());
+    public void While_selecting() => Check(5, () => Select());
 
     [Fact]
     public void While_evicting() => Check(2 * SmallModel.Layers + 1, () => Evict());
@@ -106,28 +106,47 @@ public sealed unsafe class KeepAliveTests : IDisposable
     private static object Owner(KvRegion region) => region.Owner!;
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private KvRegion KeepList()
+    private KvRegion Numbers(int value)
+    {
+        KvRegion numbers = Memory(SmallModel.KvHeads * sizeof(int));
+        new Span<int>((void*)numbers.Address, SmallModel.KvHeads).Fill(value);
+        return numbers;
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private KvKeepLists KeepLists()
     {
         KvRegion list = Memory(SmallModel.KvHeads * 24 * sizeof(int));
         var slots = new Span<int>((void*)list.Address, SmallModel.KvHeads * 24);
         for (int i = 0; i < slots.Length; ++i) slots[i] = i % 24 + 30;
-        return list;
+        return new KvKeepLists(list, 24, SmallModel.KvHeads) { Counts = Numbers(24) };
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Compact() =>
-        _context.Compact(View(), Tokens, KeepList(), SmallModel.KvHeads, workspace: Memory(64));
+        _context.Compact([new KvMove(View(), Tokens, KeepLists())], workspace: Memory(64));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private void Reorder() => _context.Reorder(View(), Tokens, KeepList(), Scratch(4096), SmallModel.KvHeads);
+    private void Reorder() => 
+        _context.Reorder([new KvMove(View(), Tokens, KeepLists())], Scratch(4096));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private void Score() => _plan.ScoreWindow(Rows(SmallModel.QueryHeads), View(), Tokens,
-        Memory(SmallModel.KvHeads * Tokens * sizeof(float)), Scratch(KvOperation.ScoreWindow));
+    private void Score() => _plan.Score(
+        new KvScoreInputs(View(), Tokens)
+        {
+            Queries = Rows(SmallModel.QueryHeads), TokenCounts = Numbers(Tokens),
+            RowLse = KvPlane.HeadMajor(Memory(SmallModel.QueryHeads * 4 * sizeof(float)), KvDType.F32, 4, 1),
+        },
+        Memory(SmallModel.KvHeads * Tokens * sizeof(float)), Scratch(KvOperation.Score));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    private void Select() => _plan.Select(0, Memory(SmallModel.KvHeads * Tokens * sizeof(float)), Tokens,
-        KeepList(), Scratch(KvOperation.Select));
+    private void Select() => _context.Select(
+        new KvSelectOptions
+        {
+            TokenCount = Tokens, TokenCounts = Numbers(Tokens),
+            Scores = Memory(SmallModel.KvHeads * Tokens * sizeof(float)),
+        },
+        KeepLists(), Scratch(_context.SelectWorkspaceBytes(Tokens, SmallModel.KvHeads)));
 
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Evict()

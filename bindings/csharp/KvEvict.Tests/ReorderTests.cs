@@ -33,7 +33,7 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void A_wrapped_ring_is_straightened()
     {
-        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        using KvWorkspace workspace = _context.CreateReorderWorkspace([Sized(_view, Tokens)]);
         _context.Reorder(_view, Tokens, Ring, workspace);
         Assert.Equal(Ring, TokensInSlots(0));
         Assert.Equal(Ring, TokensInSlots(1));
@@ -49,8 +49,8 @@ public sealed class ReorderTests : IDisposable
             BlockSize = 1, BlockTable = _table,
         };
         using var slots = new KvPinnedMemory<int>(Ring);
-        using KvWorkspace workspace = _context.CreateReorderWorkspace(view, Tokens);
-        _context.Reorder(view, Tokens, slots, workspace);
+        using KvWorkspace workspace = _context.CreateReorderWorkspace([Sized(view, Tokens)]);
+        _context.Reorder([new KvMove(view, Tokens, new KvKeepLists(slots, Tokens))], workspace);
         Assert.Equal(Ring, TokensInSlots(0, place: slot => _table.Span[slot]));
         Assert.Equal(Ring, TokensInSlots(1, place: slot => _table.Span[slot]));
     }
@@ -58,7 +58,7 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void A_row_may_go_to_several_slots()
     {
-        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, Tokens); // for more than 4
+        using KvWorkspace workspace = _context.CreateReorderWorkspace([Sized(_view, Tokens)]); // for more than 4
         _context.Reorder(_view, Tokens, [9, 0, 9, 0], workspace);
         Assert.Equal([9, 0, 9, 0, 4, 5, 6, 7, 8, 9], TokensInSlots(1));
     }
@@ -66,12 +66,12 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void Heads_have_lists_of_their_own()
     {
-        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, 3, Heads);
+        using KvWorkspace workspace = _context.CreateReorderWorkspace([Sized(_view, 3, Heads)]);
         _context.Reorder(_view, Tokens, [2, 1, 0, 8, 8, 1], workspace, Heads);
         Assert.Equal([2, 1, 0], TokensInSlots(0)[..3]);
         Assert.Equal([8, 8, 1], TokensInSlots(1)[..3]);
         using var slots = new KvPinnedMemory<int>(new[] { 1, 1, 0, 2, 0, 1 });
-        _context.Reorder(_view, Tokens, slots, workspace, Heads);
+        _context.Reorder([new KvMove(_view, Tokens, new KvKeepLists(slots, 3, Heads))], workspace);
         Assert.Equal([1, 1, 2], TokensInSlots(0)[..3]);
         Assert.Equal([1, 8, 8], TokensInSlots(1)[..3]);
     }
@@ -79,14 +79,14 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void Workspaces_have_the_librarys_size()
     {
-        long bytes = _context.ReorderWorkspaceBytes(_view, Tokens);
+        long bytes = _context.ReorderWorkspaceBytes([Sized(_view, Tokens)]);
         Assert.True(bytes >= Tokens * 8, $"{bytes} bytes");
-        Assert.True(_context.ReorderWorkspaceBytes(_view, Tokens, Heads) > bytes);
-        Assert.Equal(0, _context.ReorderWorkspaceBytes(_view, 0));
+        Assert.True(_context.ReorderWorkspaceBytes([Sized(_view, Tokens, Heads)]) > bytes);
+        Assert.Equal(0, _context.ReorderWorkspaceBytes([Sized(_view, 0)]));
         _context.Reorder(_view, Tokens, [], default(KvRegion));
         Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(0));
 
-        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        using KvWorkspace workspace = _context.CreateReorderWorkspace([Sized(_view, Tokens)]);
         KvRegion region = workspace;
         Assert.Equal(bytes, region.Bytes);
         var e = Assert.Throws<KvEvictException>(
@@ -99,41 +99,46 @@ public sealed class ReorderTests : IDisposable
     public void Compaction_takes_a_workspace_too()
     {
         using var keep = new KvPinnedMemory<int>(new[] { 1, 5 });
-        using var workspace = new KvWorkspace(_context.CompactWorkspaceBytes(_view, keep.Length) + 64);
-        _context.Compact(_view, Tokens, keep, workspace: workspace);
+        KvMove[] moves = [new(_view, Tokens, new KvKeepLists(keep, keep.Length))];
+        using var workspace = new KvWorkspace(_context.CompactWorkspaceBytes(moves) + 64);
+        _context.Compact(moves, workspace);
         Assert.Equal([1, 5], TokensInSlots(0)[..2]);
         workspace.Dispose();
-        Assert.Throws<ObjectDisposedException>(() => _context.Compact(_view, Tokens, keep, workspace: workspace));
+        Assert.Throws<ObjectDisposedException>(() => _context.Compact(moves, workspace));
     }
 
     [Fact]
     public void Wrong_use_is_refused()
     {
-        using KvWorkspace workspace = _context.CreateReorderWorkspace(_view, Tokens);
+        using KvWorkspace workspace = _context.CreateReorderWorkspace([Sized(_view, Tokens)]);
         KvRegion scratch = workspace;
         Assert.Throws<ArgumentNullException>(() => _context.Reorder(null!, Tokens, Ring, scratch));
-        Assert.Throws<ArgumentNullException>(() => _context.ReorderWorkspaceBytes(null!, Tokens));
-        Assert.Throws<ArgumentNullException>(() => _context.CompactWorkspaceBytes(null!, Tokens));
+        Assert.Throws<ArgumentNullException>(() => _context.ReorderWorkspaceBytes([Sized(null!, Tokens)]));
+        Assert.Throws<ArgumentNullException>(() => _context.CompactWorkspaceBytes([Sized(null!, Tokens)]));
         Refuses("tokenCount", () => _context.Reorder(_view, -1, Ring, scratch));
         Refuses("listCount", () => _context.Reorder(_view, Tokens, Ring, scratch, -1));
-        Refuses("slotCount", () => _context.ReorderWorkspaceBytes(_view, -1));
-        Refuses("listCount", () => _context.ReorderWorkspaceBytes(_view, Tokens, -1));
-        Refuses("keepCount", () => _context.CompactWorkspaceBytes(_view, -1));
+        Refuses("tokenCount", () => _context.ReorderWorkspaceBytes([Sized(_view, -1)]));
+        Refuses("ListCount", () => _context.ReorderWorkspaceBytes([Sized(_view, Tokens, -1)]));
+        Refuses("tokenCount", () => _context.CompactWorkspaceBytes([Sized(_view, -1)]));
+        Assert.Throws<ArgumentException>(() => _context.Reorder(_view, Tokens, Ring, scratch, 3));
         Assert.Throws<ArgumentException>(() => _context.Reorder(_view, Tokens + 1, Ring, scratch));
-        Assert.Throws<ArgumentException>(() => _context.ReorderWorkspaceBytes(_view, Tokens + 1));
-        Fails("slots[1] 10 is not in [0, n_tokens 10)",
+        Assert.Throws<ArgumentException>(() => _context.ReorderWorkspaceBytes([Sized(_view, Tokens + 1)]));
+        Fails("keep[0][1] 10 is not in [0, n_tokens 10)",
               () => _context.Reorder(_view, Tokens, [0, Tokens], scratch));
-        Fails("slots[0] -1", () => _context.Reorder(_view, Tokens, [-1], scratch));
-        Fails("slots_len 10 > n_slot_lists 1 * n_tokens 9", () => _context.Reorder(_view, 9, Ring, scratch));
-        Fails("n_slot_lists 3", () => _context.Reorder(_view, Tokens, [1, 2, 0], scratch, 3));
-        Fails("n_slot_lists 3", () => _context.ReorderWorkspaceBytes(_view, Tokens, 3));
+        Fails("keep[0][0] -1", () => _context.Reorder(_view, Tokens, [-1], scratch));
+        Fails("keep.count 10 > n_tokens 9", () => _context.Reorder(_view, 9, Ring, scratch));
+        Fails("keep.n_lists 3", () => _context.Reorder(_view, Tokens, [1, 2, 0], scratch, 3));
+        Fails("keep.n_lists 3", () => _context.ReorderWorkspaceBytes([Sized(_view, Tokens, 3)]));
         Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(1));
         workspace.Dispose();
         Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, Ring, scratch));
         _context.Dispose();
         Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, [], default(KvRegion)));
-        Assert.Throws<ObjectDisposedException>(() => _context.ReorderWorkspaceBytes(_view, Tokens));
+        Assert.Throws<ObjectDisposedException>(() => _context.ReorderWorkspaceBytes([Sized(_view, Tokens)]));
     }
+
+    private static KvMove Sized(KvView view, int slots, int lists = 1) =>
+        new(view, 0, new KvKeepLists(default, slots, lists));
 
     private static void Refuses(string parameter, Action call) =>
         Assert.Equal(parameter, Assert.Throws<ArgumentOutOfRangeException>(call).ParamName);

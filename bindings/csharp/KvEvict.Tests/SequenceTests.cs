@@ -214,10 +214,83 @@ public class SequenceTests
         Assert.InRange(memory.ListCount, 1, SmallModel.KvHeads);
         unsafe
         {
-            Assert.Equal([16u, 32u], new ReadOnlySpan<uint>((uint*)memory.Lengths, 4)[2..].ToArray());
+            int first = memory.ListCount * 2; // of layer 1
+            Assert.Equal([16u, 32u], new ReadOnlySpan<uint>((uint*)memory.Lengths, first + 2)[first..].ToArray());
             Assert.Equal(model.Sequence.KeepPositions(1, 0),
                          new ReadOnlySpan<int>((int*)memory.Positions, 16).ToArray());
         }
+    }
+
+    [Fact]
+    public void Heads_may_hold_different_numbers_of_tokens()
+    {
+        int[] budgets = [4, 9, 12, 40];
+        using var model = new SmallModel("snapkv:budget=24,window=4,sink=0", headBudgets: budgets);
+        KvSequence s = model.Sequence;
+        int[] before = new int[4], after = new int[4];
+        model.Prefill(30);
+        KvEvictReport report = s.Evict(model.Views, model.Workspace, default, before, after);
+        Assert.Equal([30, 30, 30, 30], before);
+        Assert.Equal([4, 9, 12, 30], after);
+        Assert.Equal((60, 9 + 30), (report.TokensBefore, report.TokensAfter));
+        Assert.Equal(after, Lengths());
+        AssertRows();
+
+        // Every head's next row goes to a slot of its own.
+        for (int l = 0; l < SmallModel.Layers; ++l) model.Store(l, 30, 6);
+        for (int l = 0; l < SmallModel.Layers; ++l)
+            s.Observe(l, model.QueryPlane with { Offset = 30 * model.QueryPlane.TokenStride }, 6);
+        s.Append(6);
+        Assert.Equal([10, 15, 18, 36], Lengths());
+        s.Trim(34);
+        Assert.Equal([8, 13, 16, 34], Lengths());
+        Assert.Equal(34, s.LogicalLength);
+        for (int l = 0; l < SmallModel.Layers; ++l)
+            s.Observe(l, model.QueryPlane with { Offset = 30 * model.QueryPlane.TokenStride }, 4, 30);
+        AssertRows();
+
+        s.Evict(model.Views, model.Workspace, default, before, after);
+        Assert.Equal([8, 13, 16, 34], before);
+        Assert.Equal([4, 9, 12, 34], after);
+        Assert.Equal(after, Lengths());
+        AssertRows();
+        unsafe
+        {
+            KvSequenceMemory memory = s.MemoryOf(0);
+            Assert.Equal(2, memory.ListCount);
+            Assert.Equal([4, 34, 9, 34], new ReadOnlySpan<int>((int*)memory.Lengths, 4).ToArray());
+            Assert.Equal([4, 9], new ReadOnlySpan<int>((int*)memory.ListedCounts, 2).ToArray());
+        }
+
+        int[] Lengths() => [.. Enumerable.Range(0, 4).Select(i => s.StoredLength(i / 2, i % 2))];
+        void AssertRows()
+        {
+            for (int i = 0; i < 4; ++i)
+            {
+                int[] positions = s.KeepPositions(i / 2, i % 2);
+                Assert.Equal(s.StoredLength(i / 2, i % 2), positions.Length);
+                Assert.Equal(positions, positions.Select((_, slot) => model.TokenInSlot(i / 2, i % 2, slot)));
+            }
+        }
+    }
+
+    [Fact]
+    public void Wrong_head_budgets_are_refused()
+    {
+        Assert.Contains("head_budgets_len 3", Assert.Throws<KvEvictException>(
+            () => new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24])).Message);
+        Assert.Throws<ArgumentOutOfRangeException>(
+            () => new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24, -1]));
+        using var model = new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24, 24]);
+        Assert.Equal(KvStatus.Unsupported, Assert.Throws<KvEvictException>(
+            () => model.Plan.Selection(0, 40, out _)).Status);
+        model.Prefill(40);
+        Assert.Throws<ArgumentException>(
+            () => model.Sequence.Evict(model.Views, model.Workspace, default, new int[4], new int[3]));
+        Assert.Contains("list_tokens_len 3", Assert.Throws<KvEvictException>(
+            () => model.Sequence.Evict(model.Views, model.Workspace, default, new int[3], new int[3])).Message);
+        Assert.Throws<KvEvictException>(() => model.Sequence.StoredLength(0, SmallModel.KvHeads));
+        Assert.Equal(40, model.Sequence.StoredLength(1, 1));
     }
 
     [Fact]

@@ -8,10 +8,11 @@ internal sealed class SmallModel : IDisposable
 {
     public const int Layers = 2, QueryHeads = 4, KvHeads = 2, Dim = 8, MaxTokens = 64;
 
-    public SmallModel(string policy, KvContext? context = null, KvDType queryType = KvDType.F32)
+    public SmallModel(string policy, KvContext? context = null, KvDType queryType = KvDType.F32,
+                      int[]? headBudgets = null)
     {
         Context = context ?? new KvContext();
-        Plan = new KvPlan(Context, Geometry with { QueryType = queryType }, KvPolicy.Parse(policy));
+        Plan = new KvPlan(Context, Geometry with { QueryType = queryType }, KvPolicy.Parse(policy), headBudgets);
         Sequence = new KvSequence(Plan);
         Sequence.BeginObserving();
         if (Context.Device == KvDevice.Cpu) Workspace = Plan.CreateWorkspace(KvOperation.Evict);
@@ -66,6 +67,21 @@ internal sealed class SmallModel : IDisposable
     {
         for (int l = 0; l < Layers; ++l) Sequence.Observe(l, QueryPlane, tokens, 0);
         Sequence.Append(tokens);
+    }
+
+    /// <summary>Writes rows of tokens to every head's next slots, as an engine does.</summary>
+    public void Store(int layer, int firstToken, int tokens)
+    {
+        for (int head = 0; head < KvHeads; ++head)
+        {
+            int stored = Sequence.StoredLength(layer, head);
+            for (int i = 0; i < tokens; ++i)
+            {
+                int row = ((stored + i) * KvHeads + head) * Dim;
+                Keys[layer].Span.Slice(row, Dim).Fill(Content(layer, firstToken + i, head));
+                Values[layer].Span.Slice(row, Dim).Fill(-Content(layer, firstToken + i, head));
+            }
+        }
     }
 
     public KvEvictReport Evict() => Sequence.Evict(Views, Workspace);

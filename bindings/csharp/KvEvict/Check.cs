@@ -12,6 +12,13 @@ internal static class Check
         return (uint)value;
     }
 
+    /// <summary>A stride, which the library takes unsigned.</summary>
+    internal static ulong Count(long value, string name)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegative(value, name);
+        return (ulong)value;
+    }
+
     /// <summary>A number of the library that .NET shows as int.</summary>
     internal static int ToInt(ulong value) =>
         value <= int.MaxValue ? (int)value : throw new OverflowException($"{value} does not fit in an int");

@@ -8,7 +8,7 @@ public ref struct KvEvictOptions
 
     /// <summary>
     /// <see cref="KvPolicyKind.Custom"/>: floats, the scores of every layer's slots, [layers, KV heads, stored
-    /// length] with the strides below.
+    /// length, the most of any head] with the strides below.
     /// </summary>
     public KvRegion Scores { get; set; }
 
@@ -23,23 +23,31 @@ public ref struct KvEvictOptions
 /// <param name="Evicted">Whether any layer lost a token.</param>
 /// <param name="BytesBefore">In use before.</param>
 /// <param name="BytesAfter">In use now.</param>
-/// <param name="TokensBefore">Slots in use before.</param>
+/// <param name="TokensBefore">Slots in use before; of a layer whose heads differ, the most of any head.</param>
 /// <param name="TokensAfter">Slots in use now.</param>
 /// <param name="BlocksFreed">
-/// Paged: blocks that hold nothing any more, the entries of each block table from
+/// Paged: blocks that hold nothing any more, the entries of each block table, also of a head's own, from
 /// ceil(stored length / block size) on.
 /// </param>
 public readonly record struct KvEvictReport(
     bool Evicted, long BytesBefore, long BytesAfter, long TokensBefore, long TokensAfter, long BlocksFreed);
 
-/// <summary>Where a sequence keeps its state, on the context's device.</summary>
+/// <summary>
+/// Where a sequence keeps its state, on the context's device. A layer has one list of slots, or one for each KV
+/// head with <see cref="KvScope.KvHead"/>.
+/// </summary>
 /// <param name="Lengths">
-/// Address of u32 [layers, 2]: stored and logical length, brought up to date by the stream's work.
+/// Address of u32 [layers, ListCount, 2]: stored and logical length, brought up to date by the stream's work.
 /// </param>
 /// <param name="Positions">
 /// Address of i32 [ListCount, ListedCount]: positions of a layer's first slots; those after count up by one.
 /// Moves with every eviction.
 /// </param>
-/// <param name="ListedCount">Slots with a listed position.</param>
-/// <param name="ListCount">1, or the KV heads with <see cref="KvScope.KvHead"/>.</param>
-public readonly record struct KvSequenceMemory(nint Lengths, nint Positions, int ListedCount, int ListCount);
+/// <param name="ListedCounts">
+/// Address of u32 [ListCount]: how many slots of a list are listed, where lists differ; 0 where all list
+/// ListedCount. Moves with every eviction.
+/// </param>
+/// <param name="ListedCount">Slots with a listed position, the most of any list.</param>
+/// <param name="ListCount">1, or the KV heads.</param>
+public readonly record struct KvSequenceMemory(
+    nint Lengths, nint Positions, nint ListedCounts, int ListedCount, int ListCount);

@@ -86,69 +86,138 @@ public sealed unsafe class KvContext : IDisposable
     public void Prepare(KvPlan? plan = null) => Native.kvevict_context_prepare(Handle, plan?.Handle);
 
     /// <summary>
-    /// Moves one layer's surviving rows to slots [0, n), in place; K, V and companions alike. This overload is
-    /// for the CPU.
+    /// Chooses slots: what must stay, and then the highest scores, descending, NaN last. How many is said by the
+    /// lists; a list whose count is all that it holds keeps every slot.
     /// </summary>
+    /// <param name="options">What to choose from, and what must stay.</param>
+    /// <param name="keep">Lists whose slots are written, ascending.</param>
+    /// <param name="workspace">Scratch of <see cref="SelectWorkspaceBytes"/>.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">A region is too short.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">
+    /// A list would keep more than it holds or less than what must stay, or something is too short.
+    /// </exception>
+    public void Select(in KvSelectOptions options, KvKeepLists keep, KvRegion workspace, nint stream = 0)
+    {
+        kvevict_keep_lists lists;
+        keep.Write(&lists, Handle);
+        Select(options, (float*)options.Scores.Resolve(_handle, nameof(options.Scores)),
+               options.Scores.Elements<float>(), &lists, workspace, stream);
+        GC.KeepAlive(options.Scores.Owner);
+        keep.KeepAlive();
+    }
+
+    /// <summary>As the other overload, with scores and slots in any memory of the host's. For the CPU.</summary>
+    /// <param name="options">What to choose from but for the scores, and what must stay.</param>
+    /// <param name="scores">[rows, tokens]; empty: nothing is ranked.</param>
+    /// <param name="keep">Receives [<paramref name="listCount"/>, n] slots, ascending per list.</param>
+    /// <param name="workspace">Scratch, from <see cref="CreateSelectWorkspace"/>.</param>
+    /// <param name="listCount">Lists.</param>
+    /// <exception cref="ArgumentException"><paramref name="keep"/> is no whole lists.</exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">
+    /// A list would keep more than it holds or less than what must stay, or something is too short.
+    /// </exception>
+    public void Select(in KvSelectOptions options, ReadOnlySpan<float> scores, Span<int> keep, KvRegion workspace,
+                       int listCount = 1)
+    {
+        Handle.RefuseHostMemory(nameof(keep));
+        fixed (float* values = scores)
+        fixed (int* slots = keep)
+        {
+            kvevict_keep_lists lists;
+            Lists(slots, keep.Length, listCount, nameof(keep)).Write(&lists, _handle);
+            Select(options, values, (nuint)scores.Length, &lists, workspace, 0);
+        }
+    }
+
+    /// <summary>Scratch that selecting needs: 64-byte aligned, on CUDA 256.</summary>
+    /// <param name="tokenCount">The most slots held; scratch for more serves fewer.</param>
+    /// <param name="listCount">Lists.</param>
+    /// <returns>Bytes.</returns>
+    public long SelectWorkspaceBytes(int tokenCount, int listCount = 1)
+    {
+        nuint bytes;
+        Native.kvevict_select_workspace_bytes(Handle, Check.Count(tokenCount, nameof(tokenCount)),
+                                              Check.Count(listCount, nameof(listCount)), &bytes);
+        return checked((long)bytes);
+    }
+
+    /// <summary>Allocates the scratch that selecting needs on the CPU.</summary>
+    /// <param name="tokenCount">The most slots held; scratch for more serves fewer.</param>
+    /// <param name="listCount">Lists.</param>
+    /// <returns>A workspace to dispose.</returns>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
+    public KvWorkspace CreateSelectWorkspace(int tokenCount, int listCount = 1)
+    {
+        Handle.RefuseHostMemory("workspace");
+        return new KvWorkspace(SelectWorkspaceBytes(tokenCount, listCount));
+    }
+
+    /// <summary>
+    /// Moves the surviving rows of layers to their first slots, in place; K, V and companions alike. On CUDA one
+    /// launch for all planes that lie alike.
+    /// </summary>
+    /// <param name="moves">
+    /// A layer each, at most 128, with strictly ascending lists. For lists in another order there is
+    /// <see cref="Reorder(ReadOnlySpan{KvMove}, KvRegion, nint)"/>.
+    /// </param>
+    /// <param name="workspace">
+    /// Absent, or scratch of <see cref="CompactWorkspaceBytes"/>, with which CUDA may be faster.
+    /// </param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">Rows lie outside a view's memory, or a region is too short.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">
+    /// A slot is out of range or order, a view cannot be, or two overlap; nothing was moved.
+    /// </exception>
+    public void Compact(ReadOnlySpan<KvMove> moves, KvRegion workspace = default, nint stream = 0) =>
+        Move(ascending: true, moves, workspace, stream);
+
+    /// <summary>As the other overload, of one layer, with the slots in any memory of the host's. For the CPU.</summary>
     /// <param name="view">The layer's cache.</param>
     /// <param name="tokenCount">Slots held before.</param>
     /// <param name="keep">
     /// [<paramref name="listCount"/>, n] slots, strictly ascending per list, each below
-    /// <paramref name="tokenCount"/>. For lists in another order there is
-    /// <see cref="Reorder(KvView, int, ReadOnlySpan{int}, KvRegion, int)"/>.
+    /// <paramref name="tokenCount"/>.
     /// </param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
-    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="ArgumentException">Rows lie outside the view's memory, or these are no whole lists.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
     public void Compact(KvView view, int tokenCount, ReadOnlySpan<int> keep, int listCount = 1)
     {
         Handle.RefuseHostMemory(nameof(keep));
-        fixed (int* slots = keep) Compact(view, tokenCount, slots, (nuint)keep.Length, listCount, default, 0);
+        fixed (int* slots = keep)
+            Compact([new KvMove(view, tokenCount, Lists(slots, keep.Length, listCount, nameof(keep)))]);
     }
 
-    /// <summary>As the other overload, with the keep lists in any memory, such as the device's.</summary>
-    /// <param name="view">The layer's cache.</param>
-    /// <param name="tokenCount">Slots held before.</param>
-    /// <param name="keep">[<paramref name="listCount"/>, n] 32-bit slots.</param>
-    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
-    /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <param name="workspace">
-    /// Absent, or scratch of <see cref="CompactWorkspaceBytes"/>, with which CUDA may be faster.
-    /// </param>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
-    public void Compact(KvView view, int tokenCount, KvRegion keep, int listCount = 1, nint stream = 0,
-                        KvRegion workspace = default)
-    {
-        Compact(view, tokenCount, (int*)keep.Resolve(Handle, nameof(keep)), keep.Elements<int>(), listCount,
-                workspace, stream);
-        GC.KeepAlive(keep.Owner);
-    }
-
-    /// <summary>Scratch that compacting a layer can make use of; on CUDA 256-byte aligned.</summary>
-    /// <param name="view">The layer's cache.</param>
-    /// <param name="keepCount">The most slots per list; scratch for more serves fewer.</param>
+    /// <summary>Scratch that compacting can make use of; on CUDA 256-byte aligned.</summary>
+    /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
     /// <returns>Bytes; 0 on the CPU, and on CUDA where rows are wide enough to move without.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
-    /// <exception cref="KvEvictException">The view cannot be.</exception>
-    public long CompactWorkspaceBytes(KvView view, int keepCount)
-    {
-        ArgumentNullException.ThrowIfNull(view);
-        uint count = Check.Count(keepCount, nameof(keepCount));
-        kvevict_view native;
-        ContextHandle handle = Handle;
-        view.Write(&native, keepCount, handle);
-        nuint bytes;
-        Native.kvevict_compact_workspace_bytes(handle, &native, count, &bytes);
-        GC.KeepAlive(view);
-        return checked((long)bytes);
-    }
+    /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
+    /// <exception cref="KvEvictException">A view cannot be.</exception>
+    public long CompactWorkspaceBytes(ReadOnlySpan<KvMove> moves) =>
+        MoveBytes(ascending: true, moves);
 
     /// <summary>
-    /// Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read before the first
-    /// is written; K, V and companions alike. Straightens a ring that has wrapped, and serves keep lists that do
-    /// not ascend. Other rows are not touched. This overload is for the CPU.
+    /// Moves row slots[i] of every head of layers to slot i, in place, as if all rows were read before the first is
+    /// written; K, V and companions alike. Straightens a ring that has wrapped, and serves keep lists that do not
+    /// ascend. Other rows are not touched.
     /// </summary>
+    /// <param name="moves">A layer each, at most 128, with slots in any order, also repeated.</param>
+    /// <param name="workspace">Scratch of <see cref="ReorderWorkspaceBytes"/>.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">Rows lie outside a view's memory, or a region is too short.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">
+    /// A slot is out of range, the workspace is too small, a view cannot be, or two overlap; nothing was moved.
+    /// </exception>
+    public void Reorder(ReadOnlySpan<KvMove> moves, KvRegion workspace, nint stream = 0) =>
+        Move(ascending: false, moves, workspace, stream);
+
+    /// <summary>As the other overload, of one layer, with the slots in any memory of the host's. For the CPU.</summary>
     /// <param name="view">The layer's cache.</param>
     /// <param name="tokenCount">Slots held before.</param>
     /// <param name="slots">
@@ -157,7 +226,7 @@ public sealed unsafe class KvContext : IDisposable
     /// </param>
     /// <param name="workspace">Scratch, from <see cref="CreateReorderWorkspace"/>.</param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
-    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="ArgumentException">Rows lie outside the view's memory, or these are no whole lists.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
     /// A slot is out of range, the workspace is too small, or the view cannot be.
@@ -165,91 +234,104 @@ public sealed unsafe class KvContext : IDisposable
     public void Reorder(KvView view, int tokenCount, ReadOnlySpan<int> slots, KvRegion workspace, int listCount = 1)
     {
         Handle.RefuseHostMemory(nameof(slots));
-        fixed (int* first = slots) Reorder(view, tokenCount, first, (nuint)slots.Length, workspace, listCount, 0);
+        fixed (int* first = slots)
+            Reorder([new KvMove(view, tokenCount, Lists(first, slots.Length, listCount, nameof(slots)))], workspace);
     }
 
-    /// <summary>As the other overload, with the slots in any memory, such as the device's.</summary>
-    /// <param name="view">The layer's cache.</param>
-    /// <param name="tokenCount">Slots held before.</param>
-    /// <param name="slots">[<paramref name="listCount"/>, n] 32-bit slots.</param>
-    /// <param name="workspace">Scratch of <see cref="ReorderWorkspaceBytes"/>.</param>
-    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
-    /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A slot is out of range, the workspace is too small, or the view cannot be.
-    /// </exception>
-    public void Reorder(KvView view, int tokenCount, KvRegion slots, KvRegion workspace, int listCount = 1,
-                        nint stream = 0)
-    {
-        Reorder(view, tokenCount, (int*)slots.Resolve(Handle, nameof(slots)), slots.Elements<int>(), workspace,
-                listCount, stream);
-        GC.KeepAlive(slots.Owner);
-    }
+    /// <summary>Scratch that reordering needs: 64-byte aligned, on CUDA 256.</summary>
+    /// <param name="moves">As for the call; only views and the lists' counts are read. More serves fewer.</param>
+    /// <returns>Bytes; 0 if nothing is listed.</returns>
+    /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
+    /// <exception cref="KvEvictException">A view, or so many lists, cannot be.</exception>
+    public long ReorderWorkspaceBytes(ReadOnlySpan<KvMove> moves) =>
+        MoveBytes(ascending: false, moves);
 
-    /// <summary>Scratch that reordering a layer needs: 64-byte aligned, on CUDA 256.</summary>
-    /// <param name="view">The layer's cache.</param>
-    /// <param name="slotCount">The most slots per list; scratch for more serves fewer.</param>
-    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
-    /// <returns>Bytes; 0 for no slots.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
-    /// <exception cref="KvEvictException">The view, or so many lists, cannot be.</exception>
-    public long ReorderWorkspaceBytes(KvView view, int slotCount, int listCount = 1)
-    {
-        ArgumentNullException.ThrowIfNull(view);
-        uint count = Check.Count(slotCount, nameof(slotCount));
-        kvevict_view native;
-        ContextHandle handle = Handle;
-        view.Write(&native, slotCount, handle);
-        nuint bytes;
-        Native.kvevict_reorder_workspace_bytes(handle, &native, count, Check.Count(listCount, nameof(listCount)),
-                                               &bytes);
-        GC.KeepAlive(view);
-        return checked((long)bytes);
-    }
-
-    /// <summary>Allocates the scratch that reordering a layer needs on the CPU.</summary>
-    /// <param name="view">The layer's cache.</param>
-    /// <param name="slotCount">The most slots per list; scratch for more serves fewer.</param>
-    /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
+    /// <summary>Allocates the scratch that reordering needs on the CPU.</summary>
+    /// <param name="moves">As for the call; only views and the lists' counts are read. More serves fewer.</param>
     /// <returns>A workspace to dispose.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside the view's memory.</exception>
+    /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The view, or so many lists, cannot be.</exception>
-    public KvWorkspace CreateReorderWorkspace(KvView view, int slotCount, int listCount = 1)
+    /// <exception cref="KvEvictException">A view, or so many lists, cannot be.</exception>
+    public KvWorkspace CreateReorderWorkspace(ReadOnlySpan<KvMove> moves)
     {
         Handle.RefuseHostMemory("workspace");
-        return new KvWorkspace(ReorderWorkspaceBytes(view, slotCount, listCount));
+        return new KvWorkspace(ReorderWorkspaceBytes(moves));
     }
 
     /// <summary>Releases it with the last object made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void Compact(KvView view, int tokenCount, int* keep, nuint keepLength, int listCount, KvRegion workspace,
-                         nint stream)
+    private void Select(in KvSelectOptions options, float* scores, nuint scoresLength, kvevict_keep_lists* keep,
+                        KvRegion workspace, nint stream)
     {
-        ArgumentNullException.ThrowIfNull(view);
-        kvevict_view native;
-        ContextHandle handle = Handle;
-        view.Write(&native, tokenCount, handle);
-        Native.kvevict_compact(handle, &native, (uint)tokenCount, keep, keepLength,
-                               Check.Count(listCount, nameof(listCount)),
-                               (void*)workspace.Resolve(handle, nameof(workspace)), (nuint)workspace.Bytes, stream);
-        GC.KeepAlive(view);
+        kvevict_select_options native;
+        options.Write(&native, (int)keep->n_lists, _handle);
+        native.scores = scores;
+        native.scores_len = scoresLength;
+        fixed (int* mustStay = options.ProtectedSlots)
+        {
+            native.protected_slots = mustStay;
+            native.protected_slots_len = (nuint)options.ProtectedSlots.Length;
+            Native.kvevict_select(_handle, &native, keep, (void*)workspace.Resolve(_handle, nameof(workspace)),
+                                  (nuint)workspace.Bytes, stream);
+        }
+        GC.KeepAlive(options.TokenCounts.Owner);
         GC.KeepAlive(workspace.Owner);
     }
 
-    private void Reorder(KvView view, int tokenCount, int* slots, nuint slotsLength, KvRegion workspace, int listCount,
-                         nint stream)
+    // Packed lists at an address that holds while a call runs.
+    private static KvKeepLists Lists(int* slots, int length, int listCount, string name)
     {
-        ArgumentNullException.ThrowIfNull(view);
-        kvevict_view native;
+        if (Check.Count(listCount, nameof(listCount)) == 0 || length % listCount != 0)
+            throw new ArgumentException($"{name} has {length} elements, not {listCount} lists of the same length", name);
+        return new KvKeepLists(new KvRegion((nint)slots, (long)length * sizeof(int)), length / listCount, listCount);
+    }
+
+    private void Move(bool ascending, ReadOnlySpan<KvMove> moves, KvRegion workspace, nint stream)
+    {
         ContextHandle handle = Handle;
-        view.Write(&native, tokenCount, handle);
-        Native.kvevict_reorder(handle, &native, (uint)tokenCount, slots, slotsLength,
-                               Check.Count(listCount, nameof(listCount)),
-                               (void*)workspace.Resolve(handle, nameof(workspace)), (nuint)workspace.Bytes, stream);
-        GC.KeepAlive(view);
+        void* scratch = (void*)workspace.Resolve(handle, nameof(workspace));
+        Span<NativeMove> parts = Few(moves) ? stackalloc NativeMove[moves.Length] : new NativeMove[moves.Length];
+        Span<kvevict_move> native = Few(moves) ? stackalloc kvevict_move[moves.Length] : new kvevict_move[moves.Length];
+        fixed (NativeMove* part = parts)
+        fixed (kvevict_move* first = native)
+        {
+            for (int i = 0; i < moves.Length; ++i)
+                NativeMove.Write(part + i, first + i, moves[i], moves[i].TokenCount, handle);
+            nuint bytes = (nuint)workspace.Bytes;
+            if (ascending) Native.kvevict_compact(handle, first, (nuint)moves.Length, scratch, bytes, stream);
+            else Native.kvevict_reorder(handle, first, (nuint)moves.Length, scratch, bytes, stream);
+        }
+        foreach (ref readonly KvMove move in moves)
+        {
+            GC.KeepAlive(move.View);
+            move.Keep.KeepAlive();
+        }
         GC.KeepAlive(workspace.Owner);
     }
+
+    private long MoveBytes(bool ascending, ReadOnlySpan<KvMove> moves)
+    {
+        ContextHandle handle = Handle;
+        Span<NativeMove> parts = Few(moves) ? stackalloc NativeMove[moves.Length] : new NativeMove[moves.Length];
+        Span<kvevict_move> native = Few(moves) ? stackalloc kvevict_move[moves.Length] : new kvevict_move[moves.Length];
+        nuint bytes;
+        fixed (NativeMove* part = parts)
+        fixed (kvevict_move* first = native)
+        {
+            for (int i = 0; i < moves.Length; ++i)
+                NativeMove.Write(part + i, first + i, moves[i], moves[i].Keep.Count, handle);
+            if (ascending) Native.kvevict_compact_workspace_bytes(handle, first, (nuint)moves.Length, &bytes);
+            else Native.kvevict_reorder_workspace_bytes(handle, first, (nuint)moves.Length, &bytes);
+        }
+        foreach (ref readonly KvMove move in moves)
+        {
+            GC.KeepAlive(move.View);
+            move.Keep.KeepAlive();
+        }
+        return checked((long)bytes);
+    }
+
+    // More than these the library refuses.
+    private static bool Few(ReadOnlySpan<KvMove> moves) => moves.Length <= 128;
 }

@@ -25,19 +25,31 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="context">Where the work is done.</param>
     /// <param name="geometry">The model.</param>
     /// <param name="policy">What survives.</param>
+    /// <param name="headBudgets">
+    /// Tokens that each KV head keeps, everything included: [layers, KV heads], in place of the policy's budget and
+    /// layer split, for <see cref="KvScope.KvHead"/>. Above a head's length it keeps all. Empty: the policy's.
+    /// </param>
     /// <exception cref="KvEvictException">They do not go together.</exception>
-    public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy)
+    public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default)
     {
         ArgumentNullException.ThrowIfNull(context);
         ArgumentNullException.ThrowIfNull(geometry);
         ArgumentNullException.ThrowIfNull(policy);
         kvevict_geometry nativeGeometry = geometry.ToNative();
         kvevict_policy nativePolicy = policy.ToNative();
+        foreach (int budget in headBudgets) Check.Count(budget, nameof(headBudgets));
+        kvevict_plan_options options;
+        Native.kvevict_plan_options_init(&options, (nuint)sizeof(kvevict_plan_options));
         _context = context.Handle;
         _handle = new PlanHandle(_context);
         try
         {
-            Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, _handle);
+            fixed (int* budgets = headBudgets)
+            {
+                options.head_budgets = (uint*)budgets;
+                options.head_budgets_len = (nuint)headBudgets.Length;
+                Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, &options, _handle);
+            }
         }
         catch
         {
@@ -46,6 +58,7 @@ public sealed unsafe class KvPlan : IDisposable
         }
         Geometry = geometry;
         Policy = policy;
+        HeadsDiffer = !headBudgets.IsEmpty;
     }
 
     /// <summary>The model.</summary>
@@ -57,6 +70,9 @@ public sealed unsafe class KvPlan : IDisposable
     internal PlanHandle Handle => Check.Open(_handle, this);
 
     internal ContextHandle Context => _context;
+
+    /// <summary>Whether the heads of a layer may hold different numbers of tokens.</summary>
+    internal bool HeadsDiffer { get; }
 
     /// <summary>
     /// Scratch in which an operation is fastest, for any contents: 64-byte aligned, on CUDA 256. It runs in any size
@@ -139,143 +155,105 @@ public sealed unsafe class KvPlan : IDisposable
     }
 
     /// <summary>
-    /// Scores one layer's cached tokens by the attention of the last queries. This overload is for the CPU.
+    /// What the policy asks of <see cref="KvContext.Select(in KvSelectOptions, KvKeepLists, KvRegion, nint)"/>: what
+    /// must stay, the tie rule, the reduction of rows, the number of lists and how many slots each keeps. The caller
+    /// adds scores, protected slots and where the lists lie.
     /// </summary>
-    /// <param name="queries">
-    /// [query heads, observation window, key dim] rows after RoPE; "token" w is the query of token
-    /// tokenCount - window + w.
-    /// </param>
-    /// <param name="view">The layer's cache.</param>
-    /// <param name="tokenCount">Tokens held, at least the window.</param>
+    /// <param name="layer">Decides the budget; 0 for <see cref="KvScope.Model"/>.</param>
+    /// <param name="tokenCount">Slots held; for a budget that is a ratio also the tokens seen so far.</param>
+    /// <param name="keep">The lists, without slots.</param>
+    /// <returns>The options, without scores.</returns>
+    /// <exception cref="KvEvictException">
+    /// There is no such layer, or so many tokens; its heads have budgets of their own.
+    /// </exception>
+    public KvSelectOptions Selection(int layer, int tokenCount, out KvKeepLists keep)
+    {
+        kvevict_select_options options = new() { struct_size = (uint)sizeof(kvevict_select_options) };
+        kvevict_keep_lists lists = new() { struct_size = (uint)sizeof(kvevict_keep_lists) };
+        Native.kvevict_plan_selection(Handle, Check.Count(layer, nameof(layer)),
+                                      Check.Count(tokenCount, nameof(tokenCount)), &options, &lists);
+        keep = new KvKeepLists(default, Check.ToInt(lists.count), Check.ToInt(lists.n_lists));
+        return new KvSelectOptions
+        {
+            TokenCount = tokenCount,
+            RowCount = Check.ToInt(options.n_rows),
+            Reduce = options.reduce,
+            SinkCount = Check.ToInt(options.n_sink),
+            RecentCount = Check.ToInt(options.n_recent),
+            Tie = options.tie,
+        };
+    }
+
+    /// <summary>Scores one layer's cached tokens by the signal of the policy. This overload is for the CPU.</summary>
+    /// <param name="inputs">What is read.</param>
     /// <param name="scores">
-    /// Receives [KV heads, <paramref name="tokenCount"/>]; higher keeps. Tokens of a kept window get +infinity.
-    /// May be longer.
+    /// Receives [KV heads, tokens]; higher keeps. Tokens of a kept window get +infinity. May be longer.
     /// </param>
-    /// <param name="workspace">Scratch for <see cref="KvOperation.ScoreWindow"/>.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <exception cref="ArgumentException">A span is too short, or rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The view cannot be, or keys cannot be read.</exception>
-    public void ScoreWindow(KvPlane queries, KvView view, int tokenCount, Span<float> scores, KvRegion workspace)
+    /// <exception cref="KvEvictException">
+    /// The view cannot be, keys cannot be read, or the policy scores nothing.
+    /// </exception>
+    public void Score(in KvScoreInputs inputs, Span<float> scores, KvRegion workspace)
     {
         _context.RefuseHostMemory(nameof(scores));
-        CheckWindow(queries, nameof(queries));
-        kvevict_plane rows = queries.ToNative(_context, nameof(queries));
-        ScoreWindow(&rows, view, tokenCount, scores, workspace);
-        GC.KeepAlive(queries.Region.Owner);
+        CheckWindow(inputs.Queries, nameof(inputs.Queries));
+        kvevict_plane rows = inputs.Queries.ToNative(_context, nameof(inputs.Queries));
+        Score(inputs, &rows, scores, workspace);
+        GC.KeepAlive(inputs.Queries.Region.Owner);
     }
 
     /// <summary>As the other overload, of query rows that lie packed in any memory of the host's.</summary>
+    /// <param name="inputs">What is read beside the queries.</param>
     /// <param name="queries">
     /// [observation window, query heads, key dim] after RoPE; ushort for the bits of <see cref="KvDType.BF16"/>.
     /// </param>
-    /// <param name="view">The layer's cache.</param>
-    /// <param name="tokenCount">Tokens held, at least the window.</param>
-    /// <param name="scores">Receives [KV heads, <paramref name="tokenCount"/>].</param>
-    /// <param name="workspace">Scratch for <see cref="KvOperation.ScoreWindow"/>.</param>
+    /// <param name="scores">Receives [KV heads, tokens].</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <exception cref="ArgumentException">A span has too few rows, or rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The view cannot be, or keys cannot be read.</exception>
-    public void ScoreWindow(ReadOnlySpan<float> queries, KvView view, int tokenCount, Span<float> scores,
-                            KvRegion workspace) =>
-        ScoreWindow(queries, KvDType.F32, view, tokenCount, scores, workspace);
+    /// <exception cref="KvEvictException">
+    /// The view cannot be, keys cannot be read, or the policy scores nothing.
+    /// </exception>
+    public void Score(in KvScoreInputs inputs, ReadOnlySpan<float> queries, Span<float> scores, KvRegion workspace) =>
+        Score(inputs, queries, KvDType.F32, scores, workspace);
 
-    /// <inheritdoc cref="ScoreWindow(ReadOnlySpan{float}, KvView, int, Span{float}, KvRegion)"/>
-    public void ScoreWindow(ReadOnlySpan<Half> queries, KvView view, int tokenCount, Span<float> scores,
-                            KvRegion workspace) =>
-        ScoreWindow(queries, KvDType.F16, view, tokenCount, scores, workspace);
+    /// <inheritdoc cref="Score(in KvScoreInputs, ReadOnlySpan{float}, Span{float}, KvRegion)"/>
+    public void Score(in KvScoreInputs inputs, ReadOnlySpan<Half> queries, Span<float> scores, KvRegion workspace) =>
+        Score(inputs, queries, KvDType.F16, scores, workspace);
 
-    /// <inheritdoc cref="ScoreWindow(ReadOnlySpan{float}, KvView, int, Span{float}, KvRegion)"/>
-    public void ScoreWindow(ReadOnlySpan<ushort> queries, KvView view, int tokenCount, Span<float> scores,
-                            KvRegion workspace) =>
-        ScoreWindow(queries, KvDType.BF16, view, tokenCount, scores, workspace);
+    /// <inheritdoc cref="Score(in KvScoreInputs, ReadOnlySpan{float}, Span{float}, KvRegion)"/>
+    public void Score(in KvScoreInputs inputs, ReadOnlySpan<ushort> queries, Span<float> scores, KvRegion workspace) =>
+        Score(inputs, queries, KvDType.BF16, scores, workspace);
 
     /// <summary>As the other overload, with the scores in any memory, such as the device's.</summary>
-    /// <param name="queries">As there.</param>
-    /// <param name="view">The layer's cache.</param>
-    /// <param name="tokenCount">Tokens held, at least the window.</param>
-    /// <param name="scores">Receives [KV heads, <paramref name="tokenCount"/>] floats.</param>
-    /// <param name="workspace">Scratch for <see cref="KvOperation.ScoreWindow"/>.</param>
+    /// <param name="inputs">What is read.</param>
+    /// <param name="scores">Receives [KV heads, tokens] floats.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <param name="rowLse">
-    /// Absent, or floats [query heads, window] with one element per row: the log-sum-exp of each query row, as
-    /// flash attention leaves it behind. Saves CUDA one of two passes over the keys.
-    /// </param>
     /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The view cannot be, or keys cannot be read.</exception>
-    public void ScoreWindow(KvPlane queries, KvView view, int tokenCount, KvRegion scores, KvRegion workspace,
-                            nint stream = 0, KvPlane rowLse = default)
+    /// <exception cref="KvEvictException">
+    /// The view cannot be, keys cannot be read, or the policy scores nothing.
+    /// </exception>
+    public void Score(in KvScoreInputs inputs, KvRegion scores, KvRegion workspace, nint stream = 0)
     {
-        long length = ScoresLength(tokenCount);
+        long length = ScoresLength(inputs.TokenCount);
         long available = (long)scores.Elements<float>();
         if (available < length) throw TooShort(nameof(scores), available, length);
-        CheckWindow(queries, nameof(queries));
-        CheckWindow(rowLse, nameof(rowLse));
-        kvevict_plane rows = queries.ToNative(_context, nameof(queries));
-        kvevict_plane lse = rowLse.ToNative(_context, nameof(rowLse));
-        ScoreWindow(&rows, lse.data == 0 ? null : &lse, view, tokenCount,
-                    (float*)scores.Resolve(_context, nameof(scores)), length, workspace, stream);
-        GC.KeepAlive(queries.Region.Owner);
-        GC.KeepAlive(rowLse.Region.Owner);
+        CheckWindow(inputs.Queries, nameof(inputs.Queries));
+        kvevict_plane rows = inputs.Queries.ToNative(_context, nameof(inputs.Queries));
+        Score(inputs, &rows, (float*)scores.Resolve(_context, nameof(scores)), length, workspace, stream);
+        GC.KeepAlive(inputs.Queries.Region.Owner);
         GC.KeepAlive(scores.Owner);
-    }
-
-    /// <summary>
-    /// Chooses the slots of a layer that survive under the policy's budget. This overload is for the CPU.
-    /// </summary>
-    /// <param name="layer">Decides the budget; 0 for <see cref="KvScope.Model"/>.</param>
-    /// <param name="scores">
-    /// [KV heads, <paramref name="tokenCount"/>], for <see cref="KvScope.Model"/> [layers, KV heads,
-    /// <paramref name="tokenCount"/>]; empty if the policy chooses nothing by score.
-    /// </param>
-    /// <param name="tokenCount">Slots held.</param>
-    /// <param name="keep">
-    /// Receives [KV heads, n] slots, ascending per head; for the other scopes [1, n]. May be longer.
-    /// </param>
-    /// <param name="workspace">Scratch for <see cref="KvOperation.Select"/>.</param>
-    /// <param name="protectedSlots">Strictly ascending slots that must stay.</param>
-    /// <returns>n, the tokens kept per list.</returns>
-    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The budget is less than what must stay, or keep is too short.</exception>
-    public int Select(int layer, ReadOnlySpan<float> scores, int tokenCount, Span<int> keep, KvRegion workspace,
-                      ReadOnlySpan<int> protectedSlots = default)
-    {
-        _context.RefuseHostMemory(nameof(keep));
-        fixed (float* values = scores)
-        fixed (int* slots = keep)
-        {
-            return Select(layer, values, (nuint)scores.Length, tokenCount, slots, (nuint)keep.Length, workspace,
-                          protectedSlots, 0);
-        }
-    }
-
-    /// <summary>As the other overload, with scores and keep list in any memory, such as the device's.</summary>
-    /// <param name="layer">Decides the budget.</param>
-    /// <param name="scores">Floats, as there.</param>
-    /// <param name="tokenCount">Slots held.</param>
-    /// <param name="keep">Receives 32-bit slots, as there.</param>
-    /// <param name="workspace">Scratch for <see cref="KvOperation.Select"/>.</param>
-    /// <param name="protectedSlots">Strictly ascending slots that must stay, in host memory.</param>
-    /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <returns>n, the tokens kept per list; known at once.</returns>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The budget is less than what must stay, or keep is too short.</exception>
-    public int Select(int layer, KvRegion scores, int tokenCount, KvRegion keep, KvRegion workspace,
-                      ReadOnlySpan<int> protectedSlots = default, nint stream = 0)
-    {
-        int kept = Select(layer, (float*)scores.Resolve(_context, nameof(scores)), scores.Elements<float>(), tokenCount,
-                          (int*)keep.Resolve(_context, nameof(keep)), keep.Elements<int>(), workspace,
-                          protectedSlots, stream);
-        GC.KeepAlive(scores.Owner);
-        GC.KeepAlive(keep.Owner);
-        return kept;
     }
 
     /// <summary>Releases it with the last sequence made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void ScoreWindow<T>(ReadOnlySpan<T> queries, KvDType dtype, KvView view, int tokenCount,
-                                Span<float> scores, KvRegion workspace) where T : unmanaged
+    private void Score<T>(in KvScoreInputs inputs, ReadOnlySpan<T> queries, KvDType dtype, Span<float> scores,
+                          KvRegion workspace) where T : unmanaged
     {
         _context.RefuseHostMemory(nameof(queries));
         fixed (T* first = queries)
@@ -286,45 +264,39 @@ public sealed unsafe class KvPlan : IDisposable
                 throw new ArgumentException(
                     $"queries has {rowCount} rows, the window {Policy.ObservationWindow}", nameof(queries));
             }
-            ScoreWindow(&rows, view, tokenCount, scores, workspace);
+            Score(inputs, &rows, scores, workspace);
         }
     }
 
-    private void ScoreWindow(kvevict_plane* queries, KvView view, int tokenCount, Span<float> scores,
-                             KvRegion workspace)
+    private void Score(in KvScoreInputs inputs, kvevict_plane* queries, Span<float> scores, KvRegion workspace)
     {
-        long length = ScoresLength(tokenCount);
+        long length = ScoresLength(inputs.TokenCount);
         if (scores.Length < length) throw TooShort(nameof(scores), scores.Length, length);
-        fixed (float* values = scores) ScoreWindow(queries, null, view, tokenCount, values, length, workspace, 0);
+        fixed (float* values = scores) Score(inputs, queries, values, length, workspace, 0);
     }
 
-    private void ScoreWindow(kvevict_plane* queries, kvevict_plane* rowLse, KvView view, int tokenCount,
-                             float* scores, long length, KvRegion workspace, nint stream)
+    private void Score(in KvScoreInputs inputs, kvevict_plane* queries, float* scores, long length,
+                       KvRegion workspace, nint stream)
     {
-        ArgumentNullException.ThrowIfNull(view);
-        kvevict_view nativeView;
-        view.Write(&nativeView, tokenCount, _context);
-        Native.kvevict_score_window(Handle, queries, rowLse, &nativeView, (uint)tokenCount, scores, (nuint)length,
-                                    (void*)workspace.Resolve(_context, nameof(workspace)),
-                                    (nuint)workspace.Bytes, stream);
+        if (inputs.View is null) throw new ArgumentNullException(nameof(inputs.View));
+        CheckWindow(inputs.RowLse, nameof(inputs.RowLse));
+        kvevict_plane lse = inputs.RowLse.ToNative(_context, nameof(inputs.RowLse));
+        kvevict_view view;
+        inputs.View.Write(&view, inputs.TokenCount, _context);
+        kvevict_score_inputs native;
+        Native.kvevict_score_inputs_init(&native, (nuint)sizeof(kvevict_score_inputs));
+        native.layer = Check.Count(inputs.Layer, nameof(inputs.Layer));
+        native.n_tokens = (uint)inputs.TokenCount;
+        native.token_counts = (uint*)inputs.TokenCounts.Each(_context, nameof(inputs.TokenCounts), Geometry.KvHeads);
+        native.view = &view;
+        native.queries = queries->data == 0 ? null : queries;
+        native.row_lse = lse.data == 0 ? null : &lse;
+        Native.kvevict_score(Handle, &native, scores, (nuint)length,
+                             (void*)workspace.Resolve(_context, nameof(workspace)), (nuint)workspace.Bytes, stream);
+        GC.KeepAlive(inputs.View);
+        GC.KeepAlive(inputs.TokenCounts.Owner);
+        GC.KeepAlive(inputs.RowLse.Region.Owner);
         GC.KeepAlive(workspace.Owner);
-        GC.KeepAlive(view);
-    }
-
-    private int Select(int layer, float* scores, nuint scoresLength, int tokenCount, int* keep, nuint keepCapacity,
-                       KvRegion workspace, ReadOnlySpan<int> protectedSlots, nint stream)
-    {
-        uint kept;
-        fixed (int* mustStay = protectedSlots)
-        {
-            Native.kvevict_select(Handle, Check.Count(layer, nameof(layer)), scores, scoresLength,
-                                  Check.Count(tokenCount, nameof(tokenCount)), mustStay,
-                                  (nuint)protectedSlots.Length, keep, keepCapacity,
-                                  (void*)workspace.Resolve(_context, nameof(workspace)),
-                                  (nuint)workspace.Bytes, &kept, stream);
-        }
-        GC.KeepAlive(workspace.Owner);
-        return Check.ToInt(kept);
     }
 
     private void CheckWindow(KvPlane rows, string name) =>

@@ -71,6 +71,14 @@ public readonly record struct KvRegion
         return Address;
     }
 
+    /// <summary>The address of 32-bit numbers, one for each of some; 0 if absent.</summary>
+    internal nint Each(ContextHandle? context, string name, int count)
+    {
+        if (Address != 0 && Elements<uint>() < (nuint)Math.Max(count, 0))
+            throw new ArgumentException($"{name} has {Elements<uint>()} elements, {count} are needed", name);
+        return Resolve(context, name);
+    }
+
     internal unsafe nuint Elements<T>() where T : unmanaged => (nuint)(Bytes / sizeof(T));
 }
 

@@ -192,20 +192,31 @@ public sealed unsafe class KvSequence : IDisposable
 
     /// <summary>
     /// Scores, selects and compacts the cache of a whole model in place. A layer within its budget is left
-    /// alone. Afterwards the next token goes to slot <see cref="StoredLength"/> of a layer with position
+    /// alone. Afterwards the next token goes to slot <see cref="StoredLength"/> of a layer and KV head with position
     /// <see cref="LogicalLength"/>.
     /// </summary>
     /// <param name="views">One per layer.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
     /// <param name="options">What it is told beside the policy.</param>
+    /// <param name="listTokensBefore">
+    /// Empty, or receives the slots in use by each list before: [layers, lists] with the lists of
+    /// <see cref="MemoryOf"/>.
+    /// </param>
+    /// <param name="listTokensAfter">As long; receives the slots in use now.</param>
     /// <returns>What it did.</returns>
     /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
     /// A view that cannot be, too few observed queries, a budget smaller than what must stay; nothing was moved.
     /// </exception>
-    public KvEvictReport Evict(ReadOnlySpan<KvView> views, KvRegion workspace, KvEvictOptions options = default)
+    public KvEvictReport Evict(ReadOnlySpan<KvView> views, KvRegion workspace, KvEvictOptions options = default,
+                               Span<int> listTokensBefore = default, Span<int> listTokensAfter = default)
     {
+        if (listTokensBefore.Length != listTokensAfter.Length)
+        {
+            throw new ArgumentException($"listTokensBefore has {listTokensBefore.Length} elements, listTokensAfter "
+                                        + $"{listTokensAfter.Length}");
+        }
         SequenceHandle handle = Handle;
         Span<kvevict_view> native = views.Length <= MaxStackLayers
             ? stackalloc kvevict_view[views.Length]
@@ -213,12 +224,16 @@ public sealed unsafe class KvSequence : IDisposable
         kvevict_evict_report report = new() { struct_size = (uint)sizeof(kvevict_evict_report) };
         fixed (kvevict_view* nativeViews = native)
         fixed (int* mustStay = options.ProtectedPositions)
+        fixed (int* before = listTokensBefore, after = listTokensAfter)
         {
+            report.list_tokens_before = (uint*)before;
+            report.list_tokens_after = (uint*)after;
+            report.list_tokens_len = (nuint)listTokensBefore.Length;
             for (int layer = 0; layer < views.Length; ++layer)
             {
                 if (views[layer] is null) throw new ArgumentNullException($"views[{layer}]");
                 // Views beyond the last layer are the library's to refuse.
-                int stored = layer < _plan.Geometry.Layers ? StoredLength(layer) : 0;
+                int stored = layer < _plan.Geometry.Layers ? MostStored(layer) : 0;
                 views[layer].Write(nativeViews + layer, stored, _plan.Context);
             }
             kvevict_evict_options nativeOptions;
@@ -248,17 +263,20 @@ public sealed unsafe class KvSequence : IDisposable
     {
         kvevict_sequence_memory m = new() { struct_size = (uint)sizeof(kvevict_sequence_memory) };
         Native.kvevict_sequence_memory_of(Handle, Check.Count(layer, nameof(layer)), &m);
-        return new KvSequenceMemory((nint)m.lengths, (nint)m.positions, Check.ToInt(m.n_listed), Check.ToInt(m.n_lists));
+        return new KvSequenceMemory((nint)m.lengths, (nint)m.positions, (nint)m.listed_counts,
+                                    Check.ToInt(m.n_listed), Check.ToInt(m.n_lists));
     }
 
-    /// <summary>Slots in use in a layer: where its next row goes.</summary>
+    /// <summary>Slots in use by a layer and KV head: where its next row goes.</summary>
     /// <param name="layer">Below the number of layers.</param>
+    /// <param name="kvHead">A KV head; all alike unless the plan has budgets for each.</param>
     /// <returns>Slots.</returns>
-    /// <exception cref="KvEvictException">There is no such layer.</exception>
-    public int StoredLength(int layer)
+    /// <exception cref="KvEvictException">There is no such layer or head.</exception>
+    public int StoredLength(int layer, int kvHead = 0)
     {
         uint length;
-        Native.kvevict_sequence_stored_length(Handle, Check.Count(layer, nameof(layer)), &length);
+        Native.kvevict_sequence_stored_length(Handle, Check.Count(layer, nameof(layer)),
+                                              Check.Count(kvHead, nameof(kvHead)), &length);
         return (int)length;
     }
 
@@ -299,7 +317,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <exception cref="KvEvictException">There is no such layer or head.</exception>
     public int[] KeepPositions(int layer, int kvHead)
     {
-        int[] positions = new int[StoredLength(layer)];
+        int[] positions = new int[StoredLength(layer, kvHead)];
         KeepPositions(layer, kvHead, positions);
         return positions;
     }
@@ -313,7 +331,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <exception cref="KvEvictException">There is no such layer or head.</exception>
     public int KeepPositions(int layer, int kvHead, Span<int> positions)
     {
-        int stored = StoredLength(layer);
+        int stored = StoredLength(layer, kvHead);
         if (positions.Length < stored)
         {
             throw new ArgumentException($"positions has {positions.Length} elements, {stored} are needed",
@@ -330,6 +348,15 @@ public sealed unsafe class KvSequence : IDisposable
 
     /// <summary>Releases it; on CUDA its work must have run. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
+
+    // Slots in use by any head of a layer.
+    private int MostStored(int layer)
+    {
+        int most = StoredLength(layer);
+        for (int head = 1; _plan.HeadsDiffer && head < _plan.Geometry.KvHeads; ++head)
+            most = Math.Max(most, StoredLength(layer, head));
+        return most;
+    }
 
     private void Observe(int layer, KvPlane queries, int rowCount, uint firstPosition)
     {

@@ -63,6 +63,11 @@ public sealed unsafe class KvView
     }
 
     /// <summary>
+    /// Elements from one KV head's block table to the next's, where each head has one; 0: all share one.
+    /// </summary>
+    public long BlockTableHeadStride { get; init; }
+
+    /// <summary>
     /// Sets <see cref="BlockTable"/> to a copy, which the view owns. For contexts on the CPU; must not run while a
     /// call uses the view. Allocates only where the table outgrows all before.
     /// </summary>
@@ -110,6 +115,7 @@ public sealed unsafe class KvView
         native->block_size = Check.Count(BlockSize, nameof(BlockSize));
         native->block_table = (int*)BlockTable.Resolve(context, nameof(BlockTable));
         native->block_table_len = BlockTable.Elements<int>();
+        native->block_table_head_stride = Check.Count(BlockTableHeadStride, nameof(BlockTableHeadStride));
         CheckRows(tokenCount, onHost: context is null or { Device: KvDevice.Cpu });
     }
 
@@ -123,9 +129,15 @@ public sealed unsafe class KvView
             if (!onHost) return; // a table in device memory cannot be read here
             rows = Math.Min(tokenCount, BlockSize);
             int blocks = (int)(((long)tokenCount + BlockSize - 1) / BlockSize);
-            if (BlockTable.Address == 0 || (nuint)blocks > BlockTable.Elements<int>()) return; // the library says so
-            foreach (int block in new ReadOnlySpan<int>((void*)BlockTable.Address, blocks))
-                highestBlock = Math.Max(highestBlock, block);
+            int tables = BlockTableHeadStride == 0 ? 1 : KvHeads;
+            Int128 elements = (Int128)(tables - 1) * BlockTableHeadStride + blocks;
+            if (BlockTable.Address == 0 || elements > BlockTable.Elements<int>()) return; // the library says so
+            for (int table = 0; table < tables; ++table)
+            {
+                int* first = (int*)BlockTable.Address + table * BlockTableHeadStride;
+                foreach (int block in new ReadOnlySpan<int>(first, blocks))
+                    highestBlock = Math.Max(highestBlock, block);
+            }
         }
         _keys.CheckRows("keys", rows, KvHeads, highestBlock);
         _values.CheckRows("values", rows, KvHeads, highestBlock);

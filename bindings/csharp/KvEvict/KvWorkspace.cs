@@ -4,9 +4,9 @@ namespace KvEvict;
 
 /// <summary>
 /// Scratch memory for calls on the CPU, aligned as they want it; from
-/// <see cref="KvPlan.CreateWorkspace(KvOperation)"/> or <see cref="KvContext.CreateReorderWorkspace"/>. One serves
-/// all sequences whose calls do not run at the same time. For a context on CUDA hand over a
-/// <see cref="KvRegion"/> of device memory instead.
+/// <see cref="KvPlan.CreateWorkspace(KvOperation)"/>, <see cref="KvContext.CreateSelectWorkspace"/> or
+/// <see cref="KvContext.CreateReorderWorkspace"/>. One serves all sequences whose calls do not run at the same time.
+/// For a context on CUDA hand over a <see cref="KvRegion"/> of device memory instead.
 /// </summary>
 public sealed unsafe class KvWorkspace : IDisposable, IRegionOwner
 {

@@ -9,7 +9,8 @@ struct Plane
     public ulong Data;
     public long TokenStride, HeadStride, ElementStride, BlockStride;
     public int DType;
-    public uint HeadDim, RowBytes, Reserved0, Reserved1, Reserved2;
+    public uint HeadDim, RowBytes, Reserved32;
+    [MarshalAs(UnmanagedType.ByValArray, SizeConst = 9)] public ulong[] Reserved;
 }
 
 [StructLayout(LayoutKind.Sequential)]
@@ -21,6 +22,25 @@ struct View
     public uint CompanionCount, BlockSize;
     public IntPtr BlockTable;
     public UIntPtr BlockTableLength;
+    public ulong BlockTableHeadStride;
+}
+
+[StructLayout(LayoutKind.Sequential)]
+struct KeepLists
+{
+    public uint StructSize, ListCount;
+    public IntPtr Slots;
+    public UIntPtr SlotsLength;
+    public ulong ListStride;
+    public uint Count, Reserved;
+    public IntPtr Counts;
+}
+
+[StructLayout(LayoutKind.Sequential)]
+struct Move
+{
+    public uint StructSize, TokenCount;
+    public IntPtr View, Keep;
 }
 
 static class Smoke
@@ -33,8 +53,7 @@ static class Smoke
     [DllImport("kvevict")] static extern void kvevict_context_destroy(IntPtr context);
     [DllImport("kvevict")] static extern int kvevict_view_init(out View view, UIntPtr structSize);
     [DllImport("kvevict")]
-    static extern int kvevict_compact(IntPtr context, ref View view, uint tokens, int[] keep,
-                                      UIntPtr keepLength, uint keepLists, IntPtr workspace,
+    static extern int kvevict_compact(IntPtr context, Move[] moves, UIntPtr movesLength, IntPtr workspace,
                                       UIntPtr workspaceBytes, IntPtr stream);
 
     static void Expect(bool condition, string what)
@@ -46,10 +65,31 @@ static class Smoke
         }
     }
 
-    static int Compact(IntPtr context, ref View view, uint tokens, int[] keep)
+    static IntPtr Copied<T>(T value) where T : struct
     {
-        return kvevict_compact(context, ref view, tokens, keep, (UIntPtr)keep.Length, 1, IntPtr.Zero,
-                               UIntPtr.Zero, IntPtr.Zero);
+        IntPtr copy = Marshal.AllocHGlobal(Marshal.SizeOf(typeof(T)));
+        Marshal.StructureToPtr(value, copy, false);
+        return copy;
+    }
+
+    static int Compact(IntPtr context, View view, uint tokens, int[] keep)
+    {
+        GCHandle slots = GCHandle.Alloc(keep, GCHandleType.Pinned);
+        var lists = new KeepLists
+        {
+            StructSize = (uint)Marshal.SizeOf(typeof(KeepLists)), ListCount = 1, Slots = slots.AddrOfPinnedObject(),
+            SlotsLength = (UIntPtr)keep.Length, Count = (uint)keep.Length,
+        };
+        var move = new Move
+        {
+            StructSize = (uint)Marshal.SizeOf(typeof(Move)), TokenCount = tokens, View = Copied(view),
+            Keep = Copied(lists),
+        };
+        int status = kvevict_compact(context, new[] { move }, (UIntPtr)1, IntPtr.Zero, UIntPtr.Zero, IntPtr.Zero);
+        Marshal.FreeHGlobal(move.View);
+        Marshal.FreeHGlobal(move.Keep);
+        slots.Free();
+        return status;
     }
 
     static string LastError()
@@ -84,14 +124,14 @@ static class Smoke
         view.V = TokenMajor(v, Heads, Dim);
 
         int[] keep = { 0, 3, 50, 99 };
-        Expect(Compact(context, ref view, Tokens, keep) == 0, LastError());
+        Expect(Compact(context, view, Tokens, keep) == 0, LastError());
         for (int i = 0; i < keep.Length * Row; ++i)
         {
             Expect(k[i] == keep[i / Row] && v[i] == -keep[i / Row], "element " + i);
         }
         int[] wrong = { 3, 3 };
-        Expect(Compact(context, ref view, Tokens, wrong) == InvalidArgument, "an error");
-        Expect(LastError().Contains("keep[1] 3"), LastError());
+        Expect(Compact(context, view, Tokens, wrong) == InvalidArgument, "an error");
+        Expect(LastError().Contains("keep[0][1] 3"), LastError());
         kvevict_context_destroy(context);
         pinK.Free();
         pinV.Free();

@@ -67,7 +67,7 @@ static uint32_t step(engine* e, uint32_t token) {
   for (int i = 0; i < X; ++i)
     e->x[i] = (int)(hash(e, (token * 1024 + position) * X + i) >> 28) - 8;
   for (int l = 0; l < L; ++l) {
-    check(kvevict_sequence_stored_length(e->seq, l, &slot));
+    check(kvevict_sequence_stored_length(e->seq, l, 0, &slot));
     float* q = e->q[l][position];
     for (int i = 0; i < X; ++i) q[i] = e->x[(5 * i + 3 * l + 1) % X];
     for (int i = 0; i < KV; ++i) {
@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
   model.k_head_dim = model.v_head_dim = D, model.max_tokens = MAX;
   check(kvevict_context_create(NULL, &context));
   check(kvevict_policy_parse("snapkv:budget=40,window=8,sink=2", &policy));
-  check(kvevict_plan_create(context, &model, &policy, &plan));
+  check(kvevict_plan_create(context, &model, &policy, NULL, &plan));
   check(kvevict_sequence_create(plan, &e->seq));
   check(kvevict_sequence_begin_observing(e->seq, NULL, 0));
   check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0, &bytes));

@@ -25,6 +25,7 @@ type byHand struct {
 	sequence          *C.kvevict_sequence
 	queries           *C.kvevict_plane
 	views             *C.kvevict_view
+	inputs            *C.kvevict_score_inputs
 	scores            []float32
 	workspace         unsafe.Pointer
 	evicting, scoring C.size_t
@@ -49,11 +50,11 @@ func newByHand() *byHand {
 	ok(C.kvevict_policy_parse(text, &policy))
 	C.free(unsafe.Pointer(text))
 	ok(C.kvevict_context_create(nil, &context))
-	ok(C.kvevict_plan_create(context, &model, &policy, &h.plan))
+	ok(C.kvevict_plan_create(context, &model, &policy, nil, &h.plan))
 	ok(C.kvevict_sequence_create(h.plan, &h.sequence))
 	ok(C.kvevict_sequence_begin_observing(h.sequence, nil, 0))
 	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_EVICT, 0, &h.evicting))
-	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_SCORE_WINDOW, 0, &h.scoring))
+	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_SCORE, 0, &h.scoring))
 	h.workspace = C.aligned_alloc(64, (h.evicting+h.scoring+63)/64*64)
 	h.queries = (*C.kvevict_plane)(C.malloc(C.sizeof_kvevict_plane))
 	*h.queries = C.rows_of(inC(rows(qHeads)), qHeads)
@@ -65,6 +66,9 @@ func newByHand() *byHand {
 		view.k = C.rows_of(inC(rows(kvHeads)), kvHeads)
 		view.v = C.rows_of(inC(rows(kvHeads)), kvHeads)
 	}
+	h.inputs = (*C.kvevict_score_inputs)(C.malloc(C.sizeof_kvevict_score_inputs))
+	ok(C.kvevict_score_inputs_init(h.inputs, C.sizeof_kvevict_score_inputs))
+	h.inputs.n_tokens, h.inputs.view, h.inputs.queries = tokens, h.views, h.queries
 	return h
 }
 
@@ -86,15 +90,15 @@ func (h *byHand) noOp(n int) {
 func (h *byHand) length(n int) {
 	for i := 0; i < n; i++ {
 		var length C.uint32_t
-		ok(C.kvevict_sequence_stored_length(h.sequence, 0, &length))
+		ok(C.kvevict_sequence_stored_length(h.sequence, 0, 0, &length))
 		sink += uint32(length)
 	}
 }
 
 func (h *byHand) score(n int) {
 	for i := 0; i < n; i++ {
-		ok(C.kvevict_score_window(h.plan, h.queries, nil, h.views, tokens, (*C.float)(&h.scores[0]),
-			C.size_t(len(h.scores)), h.workspace, h.scoring, nil))
+		ok(C.kvevict_score(h.plan, h.inputs, (*C.float)(&h.scores[0]), C.size_t(len(h.scores)),
+			h.workspace, h.scoring, nil))
 	}
 }
 

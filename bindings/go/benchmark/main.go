@@ -46,11 +46,11 @@ func main() {
 		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
 		QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32,
 		MaxTokens: tokens,
-	}, must(kvevict.ParsePolicy("snapkv:budget=64,window=8"))))
+	}, must(kvevict.ParsePolicy("snapkv:budget=64,window=8")), nil))
 	sequence := must(plan.NewSequence())
 	check(sequence.BeginObserving(kvevict.Memory{}))
 	workspace := must(plan.NewWorkspace(kvevict.OperationEvict))
-	scoring := must(plan.NewWorkspace(kvevict.OperationScoreWindow))
+	scoring := must(plan.NewWorkspace(kvevict.OperationScore))
 	scores := make([]float32, kvHeads*tokens)
 	queries := plane(rows(qHeads), qHeads)
 	views := make([]*kvevict.View, layers)
@@ -59,6 +59,7 @@ func main() {
 			KVHeads: kvHeads, K: plane(rows(kvHeads), kvHeads), V: plane(rows(kvHeads), kvHeads),
 		}))
 	}
+	inputs := kvevict.ScoreInputs{View: views[0], Tokens: tokens, Queries: &queries}
 	hand := newByHand()
 
 	fmt.Printf("%-12s%10s%10s%10s%12s\n", "ns per call", "plain C", "by hand", "kvevict", "/ by hand")
@@ -78,12 +79,12 @@ func main() {
 	})
 	report("length", hand.length, func(n int) {
 		for i := 0; i < n; i++ {
-			sink += uint32(must(sequence.StoredLength(0)))
+			sink += uint32(must(sequence.StoredLength(0, 0)))
 		}
 	})
 	report("score", hand.score, func(n int) {
 		for i := 0; i < n; i++ {
-			check(plan.ScoreWindow(&queries, nil, views[0], tokens, kvevict.Slice(scores), scoring, 0))
+			check(plan.Score(&inputs, kvevict.Slice(scores), scoring, 0))
 		}
 	})
 	report("evict", hand.evict, func(n int) {

@@ -60,10 +60,11 @@ final class Benchmark {
         Sequence sequence = plan.newSequence()) {
       sequence.beginObserving();
       ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
-      ByteBuffer scoring = plan.allocateWorkspace(Operation.SCORE_WINDOW);
+      ByteBuffer scoring = plan.allocateWorkspace(Operation.SCORE);
       FloatBuffer scores = floats(KVH * TOKENS);
       Plane queries = Plane.of(q, DType.F32, D, QH * D * 4, D * 4);
       View first = view(k, v, 0);
+      ScoreInputs inputs = ScoreInputs.of(first, TOKENS).withQueries(queries);
       List<View> views = List.of(first, view(k, v, 1));
 
       System.out.printf("%-12s%10s%10s%10s%12s%n", "ns per call", "plain C", "by hand", "kvevict",
@@ -92,7 +93,7 @@ final class Benchmark {
         }
       }, n -> {
         for (int i = 0; i < n; ++i) {
-          plan.scoreWindow(queries, null, first, TOKENS, scores, scoring);
+          plan.score(inputs, scores, scoring);
         }
       });
       report("evict", plainC, n -> {

@@ -43,7 +43,7 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handInit(JNIEnv* env,
   if (kvevict_context_create(NULL, &context) != KVEVICT_OK ||
       kvevict_policy_parse("snapkv:budget=64,window=8", &policy) !=
           KVEVICT_OK ||
-      kvevict_plan_create(context, &model, &policy, &plan) != KVEVICT_OK)
+      kvevict_plan_create(context, &model, &policy, NULL, &plan) != KVEVICT_OK)
     return check(env, KVEVICT_ERROR_INTERNAL);
   check(env, kvevict_sequence_create(plan, &sequence));
   check(env, kvevict_sequence_begin_observing(sequence, NULL, 0));
@@ -68,7 +68,7 @@ JNIEXPORT jint JNICALL Java_dev_kvevict_Benchmark_handLength(JNIEnv* env,
                                                              jclass owner) {
   (void)owner;
   uint32_t length = 0;
-  check(env, kvevict_sequence_stored_length(sequence, 0, &length));
+  check(env, kvevict_sequence_stored_length(sequence, 0, 0, &length));
   return (jint)length;
 }
 
@@ -76,12 +76,15 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handScore(
     JNIEnv* env, jclass owner, jobject scores, jint scores_len,
     jobject workspace, jint workspace_bytes) {
   (void)owner;
-  check(env,
-        kvevict_score_window(plan, &queries, NULL, &views[0], TOKENS,
-                             (*env)->GetDirectBufferAddress(env, scores),
-                             (size_t)scores_len,
-                             (*env)->GetDirectBufferAddress(env, workspace),
-                             (size_t)workspace_bytes, NULL));
+  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
+  inputs.n_tokens = TOKENS;
+  inputs.view = &views[0];
+  inputs.queries = &queries;
+  check(env, kvevict_score(plan, &inputs,
+                           (*env)->GetDirectBufferAddress(env, scores),
+                           (size_t)scores_len,
+                           (*env)->GetDirectBufferAddress(env, workspace),
+                           (size_t)workspace_bytes, NULL));
 }
 
 JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handReset(JNIEnv* env,

@@ -3,7 +3,7 @@
  *
  * The library scores the cached tokens, selects the ones that fit a budget and
  * compacts the survivors in place. An engine may enter at any of three doors,
- * kvevict_score_window(), kvevict_select() and kvevict_compact(), or let
+ * kvevict_score(), kvevict_select() and kvevict_compact(), or let
  * kvevict_sequence_evict() walk through all three for a whole model.
  *
  *     context   device, allocator, parallel runner   share between threads
@@ -11,6 +11,7 @@
  *     plan      geometry + policy, checked once      immutable, share
  *     sequence  what one request carries along       one thread at a time
  *     view      where one layer's K and V lie        value
+ *     lists     which of a layer's slots to keep     value
  *
  * Rules that hold for every function below
  *
@@ -47,7 +48,8 @@
  *   Structs grow at their end. A smaller size than this release's is that of an
  *   older one, down to the first: fields that it lacks have their defaults. A
  *   larger one is accepted when the bytes this library does not know are zero;
- *   in output structs those bytes stay as they are.
+ *   in output structs those bytes stay as they are. Structs in an array have
+ *   one struct_size, a multiple of 8, which is also how far they are apart.
  * - Sizes in bytes end in _bytes, counts start with n_, lengths of arrays end
  *   in _len and count elements. Layouts are written outermost first. Positions,
  *   slots and lengths are at most 2^31 - 1; offsets are 64-bit throughout.
@@ -406,7 +408,9 @@ enum kvevict_policy_kind
   /** A seeded baseline: every token and KV head draws its own number. */
   KVEVICT_POLICY_RANDOM = 4,
   /** The caller's scores, in kvevict_evict_options. */
-  KVEVICT_POLICY_CUSTOM = 5
+  KVEVICT_POLICY_CUSTOM = 5,
+  /** The keys of the smallest Euclidean norm: arXiv:2406.11430. */
+  KVEVICT_POLICY_KNORM = 6
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_policy_kind;
@@ -542,7 +546,7 @@ typedef int32_t kvevict_layer_split;
  *
  * What must stay has to fit: n_sink < budget for streaming-llm,
  * n_sink + max(n_recent, kept window) < budget for snapkv and pyramidkv,
- * n_sink + n_recent <= budget for random and custom.
+ * n_sink + n_recent <= budget for the others.
  *
  * Messages call a field by its key of the text form, see kvevict_policy_parse().
  */
@@ -555,7 +559,7 @@ typedef struct kvevict_policy {
    *  down and clamped to [1, context]. Default 1.0: everything. 0, negative,
    *  NaN and infinity are errors. */
   double budget;
-  /** First tokens, always kept. Default 4; of random and custom 0. */
+  /** First tokens, always kept. Default 4; of random, custom and knorm 0. */
   uint32_t n_sink;
   /** Last tokens, always kept. Default 0. StreamingLLM: its window; 0 means
    *  budget - n_sink, otherwise the budget is n_sink + n_recent. Its layers keep
@@ -565,7 +569,8 @@ typedef struct kvevict_policy {
   uint32_t obs_window;  /**< Last queries that score, >= 1. Default 32. */
   uint32_t keep_window; /**< 1: the window's own tokens are kept; 0: they are
                                  ranked and pooled like others. Default 1. */
-  kvevict_pool pool;    /**< Default average; of random and custom none. */
+  kvevict_pool pool;    /**< Default average; of random, custom and
+                              knorm none. */
   uint32_t pool_kernel; /**< Odd width up to 1023. Default 7. */
   kvevict_pool_edge pool_edge;  /**< Default pad. */
   kvevict_reduce window_reduce; /**< Over the window's rows; mean or sum. */
@@ -593,7 +598,8 @@ typedef struct kvevict_policy {
 
 /**
  * Writes the defaults of a policy kind: KVEVICT_POLICY_INIT with that kind; for
- * pyramidkv the geometric split; for random and custom no sinks and no pooling.
+ * pyramidkv the geometric split; for random, custom and knorm no sinks and no
+ * pooling.
  *
  * @param[in] struct_size  sizeof(*out) of the caller.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
@@ -748,8 +754,9 @@ kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
  * Element e of head h of token t lies at
  *     contiguous  data + t * token_stride_bytes + h * head_stride_bytes
  *                      + e * element_stride_bytes
- *     paged       data + block_table[t / block_size] * block_stride_bytes
- *                      + (t % block_size) * token_stride_bytes + ... as above.
+ *     paged       data + table[t / block_size] * block_stride_bytes
+ *                      + (t % block_size) * token_stride_bytes + ... as above,
+ *                      where table is block_table + h * block_table_head_stride.
  * Strides may be negative or zero where no two rows overlap. No alignment is
  * needed, but for elements that CUDA is to score: at multiples of their size. A
  * plane with data 0 is absent, and then 0 throughout.
@@ -763,8 +770,16 @@ typedef struct kvevict_plane {
   kvevict_dtype dtype;
   uint32_t head_dim;    /**< Elements per row; 0 for opaque. */
   uint32_t row_bytes;   /**< Opaque: bytes per row, packed; otherwise 0. */
-  uint32_t reserved[3]; /**< 0. */
+  uint32_t reserved32;  /**< 0. */
+  uint64_t reserved[9]; /**< 0: room for what rows of other kinds will need. */
 } kvevict_plane;
+
+#define KVEVICT_PLANE_INIT                          \
+  {                                                 \
+    0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, 0, { \
+      0, 0, 0, 0, 0, 0, 0, 0, 0                     \
+    }                                               \
+  }
 
 /**
  * Where one layer's cache lies. K and V may differ in dtype, head size and
@@ -790,14 +805,15 @@ typedef struct kvevict_view {
   /** Paged: block ids, i32, non-negative, all different, in token order;
    *  borrowed. That they differ is not checked. */
   const int32_t* block_table;
-  size_t block_table_len;
+  size_t block_table_len; /**< Elements, of all heads' tables together. */
+  /** Elements from one KV head's table to the next's; 0: all heads share one. */
+  uint64_t block_table_head_stride;
 } kvevict_view;
 
-#define KVEVICT_VIEW_INIT                                                     \
-  {                                                                           \
-    (uint32_t)sizeof(kvevict_view), 0,                                        \
-        {0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, {0, 0, 0}},               \
-        {0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, {0, 0, 0}}, 0, 0, 0, 0, 0 \
+#define KVEVICT_VIEW_INIT                                                      \
+  {                                                                            \
+    (uint32_t)sizeof(kvevict_view), 0, KVEVICT_PLANE_INIT, KVEVICT_PLANE_INIT, \
+        0, 0, 0, 0, 0, 0                                                       \
   }
 
 /** Writes KVEVICT_VIEW_INIT. struct_size = sizeof(*out) of the caller. Since:
@@ -852,6 +868,29 @@ KVEVICT_API kvevict_status kvevict_geometry_init(
 /** Geometry + policy + context, checked once. Immutable, opaque. */
 typedef struct kvevict_plan kvevict_plan;
 
+/** What a plan may be told beside geometry and policy. */
+typedef struct kvevict_plan_options {
+  uint32_t struct_size;
+  uint32_t reserved; /**< 0. */
+  /** Tokens that each KV head keeps, everything included: [n_layers,
+   *  n_kv_heads], in place of the policy's budget and layer split. Above a head's
+   *  length it keeps all. Heads may so hold different numbers of tokens; scope
+   *  must be KV_HEAD. NULL: the policy's. Copied. */
+  const uint32_t* head_budgets;
+  size_t head_budgets_len; /**< = n_layers * n_kv_heads; 0 with NULL. */
+} kvevict_plan_options;
+
+#define KVEVICT_PLAN_OPTIONS_INIT \
+  { (uint32_t)sizeof(kvevict_plan_options), 0, 0, 0 }
+
+/** Writes KVEVICT_PLAN_OPTIONS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_plan_options_init(
+    kvevict_plan_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
 /**
  * Checks a geometry and a policy against each other and lays out the workspace.
  *
@@ -862,6 +901,7 @@ typedef struct kvevict_plan kvevict_plan;
  * @param[in]  context   Non-NULL; kept alive by the plan.
  * @param[in]  geometry  Non-NULL; copied.
  * @param[in]  policy    Non-NULL; copied.
+ * @param[in]  options   NULL for none; copied.
  * @param[out] out_plan  Non-NULL. Destroy with kvevict_plan_destroy().
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a workspace
  *         size would not fit in size_t); KVEVICT_ERROR_OUT_OF_MEMORY.
@@ -869,7 +909,8 @@ typedef struct kvevict_plan kvevict_plan;
  */
 KVEVICT_API kvevict_status kvevict_plan_create(
     const kvevict_context* context, const kvevict_geometry* geometry,
-    const kvevict_policy* policy, kvevict_plan** out_plan) KVEVICT_NOEXCEPT;
+    const kvevict_policy* policy, const kvevict_plan_options* options,
+    kvevict_plan** out_plan) KVEVICT_NOEXCEPT;
 
 /** Destroys a plan; NULL is ignored. Sequences made from it stay usable. Since:
  *  0.1 */
@@ -902,10 +943,8 @@ enum kvevict_operation
 {
   /** Scoring, selecting and compacting the cache of a whole model. */
   KVEVICT_OPERATION_EVICT = 0,
-  /** Scoring one layer by the attention of the last queries. */
-  KVEVICT_OPERATION_SCORE_WINDOW = 1,
-  /** Selecting by scores. */
-  KVEVICT_OPERATION_SELECT = 2
+  /** Scoring one layer. */
+  KVEVICT_OPERATION_SCORE = 1
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_operation;
@@ -1025,132 +1064,269 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
 
 /* ---- The three doors ----------------------------------------------------- */
 
-/**
- * Scores one layer's cached tokens by the attention of the last queries.
+/** What the scoring of a layer reads. What the policy's signal has no use for
+ *  may be absent. */
+typedef struct kvevict_score_inputs {
+  uint32_t struct_size;
+  uint32_t layer;    /**< < n_layers. */
+  uint32_t n_tokens; /**< Slots held, at most max_tokens. */
+  uint32_t reserved; /**< 0. */
+  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
+   *  n_tokens, device memory; NULL: all hold n_tokens. */
+  const uint32_t* token_counts;
+  const kvevict_view* view; /**< The layer's cache; k as in the geometry. */
+  /** Window attention: [n_q_heads, obs_window, k_head_dim] rows in any strides,
+   *  after RoPE; "token" w is the query of token n_tokens - obs_window + w. dtype
+   *  = geometry's q_dtype. CUDA takes its tensor cores where elements are packed and
+   *  rows of queries and keys begin at multiples of 16 bytes, else a slower
+   *  kernel. */
+  const kvevict_plane* queries;
+  /** NULL, or f32 [n_q_heads, obs_window], head_dim 1: the natural log-sum-exp
+   *  of each row's scaled logits over the keys that it sees, as flash attention
+   *  leaves it behind. Saves CUDA the first of two passes over the keys; not
+   *  read on the CPU. */
+  const kvevict_plane* row_lse;
+} kvevict_score_inputs;
+
+#define KVEVICT_SCORE_INPUTS_INIT \
+  { (uint32_t)sizeof(kvevict_score_inputs), 0, 0, 0, 0, 0, 0, 0 }
+
+/** Writes KVEVICT_SCORE_INPUTS_INIT.
  *
- * Weights are the exact causal softmax over all n_tokens keys; they are reduced
- * over the window's rows and the query heads of each KV head and pooled over
- * the tokens before the window (with keep_window 0 over all), as the plan's
- * policy says. Accumulated in f32 whatever the dtypes. NaN in a key makes every
- * weight of the rows that see it NaN, and so the head's other scores.
- * Method: SnapKV, arXiv:2404.14469.
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_score_inputs_init(
+    kvevict_score_inputs* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * Scores one layer's cached tokens by the signal of the plan's policy.
+ *
+ * Window attention (snapkv, pyramidkv): weights are the exact causal softmax over
+ * all of a head's keys; they are reduced over the window's rows and the query
+ * heads of each KV head and pooled over the tokens before the window (with
+ * keep_window 0 over all), as the policy says. Accumulated in f32 whatever the
+ * dtypes. NaN in a key makes every weight of the rows that see it NaN, and so the
+ * head's other scores. Method: SnapKV, arXiv:2404.14469.
  * Cost: reads K once; n_q_heads * obs_window * n_tokens * head_dim
  * multiply-adds. On CUDA twice as much of both without row_lse.
  *
- * @param[in]  plan      Non-NULL; its policy's obs_window, pooling and
- *                       reductions apply, whatever its kind.
- * @param[in]  queries   [n_q_heads, obs_window, k_head_dim] rows in any
- *                       strides, after RoPE; "token" w is the query of token
- *                       n_tokens - obs_window + w. dtype = geometry's q_dtype.
- *                       CUDA takes its tensor cores where elements are packed
- *                       and rows of queries and keys begin at multiples of 16
- *                       bytes, else a slower kernel.
- * @param[in]  row_lse   NULL, or f32 [n_q_heads, obs_window], head_dim 1: the
- *                       natural log-sum-exp of each row's scaled logits over
- *                       the keys that it sees, as flash attention leaves it
- *                       behind. Saves CUDA the first of two passes over the
- *                       keys; not read on the CPU.
- * @param[in]  view      The layer's cache; k must match the geometry.
- * @param[in]  n_tokens  obs_window .. max_tokens.
+ * @param[in]  plan      Non-NULL.
+ * @param[in]  inputs    Non-NULL.
  * @param[out] scores    [n_kv_heads, n_tokens] f32; higher keeps. Tokens of a
- *                       kept window get +infinity.
+ *                       kept window get +infinity. Beyond a head's own count
+ *                       unspecified.
  * @param[in]  scores_len  = n_kv_heads * n_tokens.
- * @param[in]  workspace   For SCORE_WINDOW, see kvevict_plan_workspace_bytes().
+ * @param[in]  workspace   For SCORE, see kvevict_plan_workspace_bytes().
  * @param[in]  workspace_bytes  Its size, at least the least for n_tokens.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read; on CUDA
- *         elements that are not aligned to their size).
- *         Threads: safe for distinct workspaces. Since: 0.1
+ * @param[in]  stream      See kvevict_stream.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also where the policy ranks
+ *         nothing, or by the caller's scores); KVEVICT_ERROR_UNSUPPORTED (keys or
+ *         queries cannot be read; on CUDA elements that are not aligned to their
+ *         size). Threads: safe for distinct workspaces. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_score_window(
-    const kvevict_plan* plan, const kvevict_plane* queries,
-    const kvevict_plane* row_lse, const kvevict_view* view, uint32_t n_tokens,
-    float* scores, size_t scores_len, void* workspace, size_t workspace_bytes,
-    kvevict_stream stream) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_score(const kvevict_plan* plan, const kvevict_score_inputs* inputs,
+              float* scores, size_t scores_len, void* workspace,
+              size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Chooses the slots of a layer that survive under the policy's budget.
+ * Which slots of a layer to keep: one list that all KV heads share, or one for
+ * each, every list with a count of its own. Nothing is copied or owned.
+ */
+typedef struct kvevict_keep_lists {
+  uint32_t struct_size;
+  uint32_t n_lists; /**< 1 or the view's n_kv_heads. */
+  int32_t* slots;   /**< [n_lists, list_stride]; device memory. */
+  size_t slots_len; /**< Elements of slots. */
+  /** Elements from one list to the next, at least count; 0: count. */
+  uint64_t list_stride;
+  uint32_t count;    /**< Slots in every list; with counts, the most of any. */
+  uint32_t reserved; /**< 0. */
+  /** u32 [n_lists], each at most count; device memory. NULL: all are count. */
+  const uint32_t* counts;
+} kvevict_keep_lists;
+
+#define KVEVICT_KEEP_LISTS_INIT \
+  { (uint32_t)sizeof(kvevict_keep_lists), 0, 0, 0, 0, 0, 0, 0 }
+
+/** Writes KVEVICT_KEEP_LISTS_INIT.
  *
- * Sinks, recents, the window (as the policy says) and protected slots are
- * always kept; the rest is filled by descending score, ties by the policy's
- * rule, NaN last. These are the caller's scores, whatever the policy's own
- * signal. If the layer's budget covers n_tokens, every slot is kept.
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_keep_lists_init(
+    kvevict_keep_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/** What kvevict_select() chooses from, and what must stay. */
+typedef struct kvevict_select_options {
+  uint32_t struct_size;
+  uint32_t n_tokens; /**< Slots held, 1 .. 2^31 - 1. */
+  /** Where lists hold different numbers: u32 [n_lists], each at most n_tokens,
+   *  device memory; NULL: all hold n_tokens. */
+  const uint32_t* token_counts;
+  /** f32 [n_rows, n_tokens] of any values, device memory. NULL, with length 0:
+   *  nothing is ranked, and every list keeps what must stay and then the first
+   *  tokens, or the last with KVEVICT_TIE_HIGHER_POSITION. */
+  const float* scores;
+  size_t scores_len; /**< = n_rows * n_tokens; 0 with NULL. */
+  /** A multiple of the lists: row r is list r / (n_rows / n_lists)'s. 0: one
+   *  for each list. */
+  uint32_t n_rows;
+  kvevict_reduce reduce; /**< Over the rows of a list. */
+  uint32_t n_sink;       /**< First slots that must stay. */
+  uint32_t n_recent;     /**< Last slots that must stay. */
+  kvevict_tie tie;       /**< Of equal scores. */
+  uint32_t reserved;     /**< 0. */
+  /** Strictly ascending slots < n_tokens that must stay, in host memory; NULL
+   *  with length 0 for none. */
+  const int32_t* protected_slots;
+  size_t protected_slots_len;
+} kvevict_select_options;
+
+#define KVEVICT_SELECT_OPTIONS_INIT                                    \
+  {                                                                    \
+    (uint32_t)sizeof(kvevict_select_options), 0, 0, 0, 0, 0,           \
+        KVEVICT_REDUCE_MEAN, 0, 0, KVEVICT_TIE_LOWER_POSITION, 0, 0, 0 \
+  }
+
+/** Writes KVEVICT_SELECT_OPTIONS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_select_options_init(
+    kvevict_select_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * Chooses slots: what must stay, and then the highest scores, descending, ties by
+ * `tie`, NaN last.
+ *
+ * How many is said by the lists: keep->count, or keep->counts. A list whose count
+ * is all that it holds keeps every slot.
  * Cost: three passes over the scores, independent of their values.
  *
- * @param[in]  layer       < n_layers; decides the budget. Scope MODEL: 0.
- * @param[in]  scores      f32 [n_kv_heads, n_tokens]; scope MODEL: [n_layers,
- *                         n_kv_heads, n_tokens]. Any values. NULL, with length
- *                         0, if the policy chooses nothing by score.
- * @param[in]  n_tokens    Slots held, 1 .. max_tokens; for a budget that is a
- *                         ratio also the tokens seen so far.
- * @param[in]  protected_slots  Strictly ascending slots < n_tokens that must
- *                         stay, in host memory; NULL with length 0 for none.
- * @param[out] keep        [n_kv_heads, n_keep] i32 slots, ascending per head;
- *                         scopes LAYER and MODEL: [1, n_keep].
- * @param[in]  keep_capacity  Elements of keep; at least lists * n_keep.
- * @param[in]  workspace   For SELECT, see kvevict_plan_workspace_bytes().
- * @param[in]  workspace_bytes  Its size, at least the least for n_tokens.
- * @param[out] out_n_keep  Tokens kept per list; known at once on CUDA too.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. when the budget is
- *         less than what must stay. Threads: safe for distinct workspaces.
- *         Since: 0.1
+ * @param[in]  context  Non-NULL; device and parallel runner.
+ * @param[in]  options  Non-NULL.
+ * @param[in]  keep     Lists whose slots are written, ascending. Counts beyond
+ *                      what a list holds, or below what must stay, are errors
+ *                      where they can be read: always on the CPU, on CUDA for
+ *                      `count`, not for counts that lie on the device.
+ * @param[in]  workspace  kvevict_select_workspace_bytes().
+ * @param[in]  workspace_bytes  Its size.
+ * @param[in]  stream   See kvevict_stream.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for distinct
+ *         lists and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_select(
-    const kvevict_plan* plan, uint32_t layer, const float* scores,
-    size_t scores_len, uint32_t n_tokens, const int32_t* protected_slots,
-    size_t protected_slots_len, int32_t* keep, size_t keep_capacity,
-    void* workspace, size_t workspace_bytes, uint32_t* out_n_keep,
+    const kvevict_context* context, const kvevict_select_options* options,
+    const kvevict_keep_lists* keep, void* workspace, size_t workspace_bytes,
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Moves one layer's surviving rows to slots [0, n_keep), in place.
+ * The workspace that kvevict_select() needs.
  *
- * K, V and companions move alike, byte for byte. Rows from n_keep on are
- * unspecified afterwards. Needs no staging memory: survivors only move down.
- * For lists in another order there is kvevict_reorder().
- * Cost: reads and writes the kept rows that change place, once.
+ * @param[in]  context    Non-NULL.
+ * @param[in]  n_tokens   The most slots held; a workspace for more serves fewer.
+ * @param[in]  n_lists    Keep lists.
+ * @param[out] out_bytes  Bytes.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when the size would
+ *         not fit in size_t). Thread-safe. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_select_workspace_bytes(
+    const kvevict_context* context, uint32_t n_tokens, uint32_t n_lists,
+    size_t* out_bytes) KVEVICT_NOEXCEPT;
+
+/**
+ * Writes what a plan's policy asks of kvevict_select(): what must stay, the tie
+ * rule, the reduction of rows, the number of lists and how many slots each keeps.
  *
- * @param[in] context   Non-NULL; device and parallel runner.
- * @param[in] view      The layer's cache; see kvevict_view_validate().
- * @param[in] n_tokens  Slots held before.
- * @param[in] keep      [n_keep_lists, n_keep] i32 slots, strictly ascending per
- *                      list, each < n_tokens. Checked on the CPU, on CUDA only
- *                      by a context with debug set.
- * @param[in] keep_len  = n_keep_lists * n_keep; 0 is valid.
- * @param[in] n_keep_lists  1 (all heads alike) or view->n_kv_heads.
+ * The caller adds scores, protected slots and where the lists lie. The rows are
+ * [n_kv_heads] of the layer; with scope MODEL [n_layers, n_kv_heads].
+ *
+ * @param[in]  plan      Non-NULL.
+ * @param[in]  layer     < n_layers; decides the budget. Scope MODEL: 0.
+ * @param[in]  n_tokens  Slots held, 1 .. max_tokens; for a budget that is a ratio
+ *                       also the tokens seen so far.
+ * @param[out] options   Non-NULL, options->struct_size set. Other fields than
+ *                       those named are 0.
+ * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
+ *         for a layer whose heads have budgets of their own. Thread-safe. Since:
+ *         0.1
+ */
+KVEVICT_API kvevict_status kvevict_plan_selection(
+    const kvevict_plan* plan, uint32_t layer, uint32_t n_tokens,
+    kvevict_select_options* options, kvevict_keep_lists* keep) KVEVICT_NOEXCEPT;
+
+/** One layer's part of kvevict_compact() or kvevict_reorder(). */
+typedef struct kvevict_move {
+  uint32_t struct_size;
+  uint32_t n_tokens;        /**< Slots held before, the most of any head. */
+  const kvevict_view* view; /**< The cache; see kvevict_view_validate(). */
+  const kvevict_keep_lists* keep; /**< Slots, each < n_tokens. */
+} kvevict_move;
+
+#define KVEVICT_MOVE_INIT \
+  { (uint32_t)sizeof(kvevict_move), 0, 0, 0 }
+
+/** Writes KVEVICT_MOVE_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+KVEVICT_API kvevict_status
+kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * Moves the surviving rows of layers to their first slots, in place.
+ *
+ * Row keep[i] of a head goes to slot i. K, V and companions move alike, byte for
+ * byte. Rows from a list's count on are unspecified afterwards. Needs no staging
+ * memory: survivors only move down. For lists in another order there is
+ * kvevict_reorder(). All checks come before the first byte moves.
+ * Cost: reads and writes the kept rows that change place, once. On CUDA one
+ * launch for all planes that lie alike, whatever their layer.
+ *
+ * @param[in] context    Non-NULL; device and parallel runner.
+ * @param[in] moves      [moves_len], a layer each. Lists are strictly ascending,
+ *                       which is checked on the CPU, on CUDA only by a context
+ *                       with debug set. Caches must not overlap, which is checked
+ *                       as kvevict_sequence_evict() does.
+ * @param[in] moves_len  0 does nothing; at most 128.
  * @param[in] workspace  kvevict_compact_workspace_bytes(), aligned as a plan's
  *                       workspaces are; optional: with less it is not touched,
  *                       and CUDA may be slower.
- * @param[in] workspace_bytes  0 with NULL.
+ * @param[in] workspace_bytes  Its size; 0 with NULL.
+ * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
  *         distinct caches and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_compact(const kvevict_context* context, const kvevict_view* view,
-                uint32_t n_tokens, const int32_t* keep, size_t keep_len,
-                uint32_t n_keep_lists, void* workspace, size_t workspace_bytes,
+kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
+                size_t moves_len, void* workspace, size_t workspace_bytes,
                 kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * The workspace that kvevict_compact() can make use of.
  *
  * @param[in]  context    Non-NULL.
- * @param[in]  view       The layer's cache; valid for n_keep slots.
- * @param[in]  n_keep     The most slots per list; a workspace for more serves
- *                        fewer.
+ * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
+ *                        and count are read, and n_tokens is not.
+ * @param[in]  moves_len  At most 128.
  * @param[out] out_bytes  Bytes. 0 on the CPU, and on CUDA where rows are wide
  *                        enough to move without.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_compact_workspace_bytes(
-    const kvevict_context* context, const kvevict_view* view, uint32_t n_keep,
+    const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
     size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /* ---- Rows in another order ----------------------------------------------- */
 
 /**
- * Moves row slots[i] of one layer to slot i for every i < n_slots, in place, as
- * if all rows were read before the first is written.
+ * Moves row keep[i] of every head of layers to slot i, in place, as if all rows
+ * were read before the first is written.
  *
  * Slots may come in any order and more than once; a row may so be copied to
  * several slots. Straightens a ring that has wrapped, with its survivors'
@@ -1158,46 +1334,42 @@ KVEVICT_API kvevict_status kvevict_compact_workspace_bytes(
  * ascend; kvevict_compact() is faster for those that do. K, V and companions
  * move alike, byte for byte. Other rows are not touched.
  * Cost: on the CPU reads and writes the rows that change place, once, and one
- * row more per cycle of them. On CUDA those that come from a slot below n_slots
- * go by way of the workspace: read and written twice.
+ * row more per cycle of them. On CUDA those that come from a slot below a list's
+ * count go by way of the workspace: read and written twice.
  *
- * @param[in] context   Non-NULL; device and parallel runner.
- * @param[in] view      The layer's cache; see kvevict_view_validate().
- * @param[in] n_tokens  Slots held before.
- * @param[in] slots     [n_slot_lists, n_slots] i32 slots, each < n_tokens.
- *                      Checked on the CPU, on CUDA only by a context with debug
- *                      set.
- * @param[in] slots_len  = n_slot_lists * n_slots, n_slots <= n_tokens; 0 is
- *                       valid.
- * @param[in] n_slot_lists  1 (all heads alike) or view->n_kv_heads.
+ * @param[in] context    Non-NULL; device and parallel runner.
+ * @param[in] moves      [moves_len], a layer each, counts at most n_tokens. That
+ *                       slots are in [0, n_tokens) is checked on the CPU, on CUDA
+ *                       only by a context with debug set.
+ * @param[in] moves_len  0 does nothing; at most 128.
  * @param[in] workspace  kvevict_reorder_workspace_bytes(), aligned as a plan's
  *                       workspaces are.
+ * @param[in] workspace_bytes  Its size.
+ * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
  *         distinct caches and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_reorder(const kvevict_context* context, const kvevict_view* view,
-                uint32_t n_tokens, const int32_t* slots, size_t slots_len,
-                uint32_t n_slot_lists, void* workspace, size_t workspace_bytes,
+kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
+                size_t moves_len, void* workspace, size_t workspace_bytes,
                 kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * The workspace that kvevict_reorder() needs: on the CPU 8 bytes per listed
- * slot and a row per worker; on CUDA the n_slots rows of all planes, but no more
- * than 32 MiB or one plane's.
+ * slot and a row per worker; on CUDA the listed rows of all planes, but no more
+ * than 32 MiB or one plane's. Layers take turns with it.
  *
  * @param[in]  context    Non-NULL.
- * @param[in]  view       The layer's cache; valid for n_slots slots.
- * @param[in]  n_slots    The most slots per list; a workspace for more serves
- *                        fewer.
- * @param[in]  n_slot_lists  1 or view->n_kv_heads.
- * @param[out] out_bytes  Bytes; 0 if n_slots is 0.
+ * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
+ *                        and count are read, and n_tokens is not.
+ * @param[in]  moves_len  At most 128.
+ * @param[out] out_bytes  Bytes; 0 if nothing is listed.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when the size would
  *         not fit in size_t). Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_reorder_workspace_bytes(
-    const kvevict_context* context, const kvevict_view* view, uint32_t n_slots,
-    uint32_t n_slot_lists, size_t* out_bytes) KVEVICT_NOEXCEPT;
+    const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
+    size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /* ---- Sequence ------------------------------------------------------------ */
 
@@ -1266,9 +1438,9 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_sequence_begin_observing(
-    kvevict_sequence* sequence, void* memory,
-    size_t memory_bytes) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_sequence_begin_observing(kvevict_sequence* sequence, void* memory,
+                                 size_t memory_bytes) KVEVICT_NOEXCEPT;
 
 /**
  * Forgets the query rows and gives their memory back. Does nothing for a sequence
@@ -1280,8 +1452,8 @@ KVEVICT_API kvevict_status kvevict_sequence_begin_observing(
  * @param[in] sequence  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_sequence_end_observing(
-    kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 
 /**
  * Shows a layer's query rows of one chunk; the last obs_window are remembered.
@@ -1326,7 +1498,7 @@ KVEVICT_API kvevict_status kvevict_sequence_observe_layers(
     uint32_t first_position) KVEVICT_NOEXCEPT;
 
 /**
- * Shows the log-sum-exps of query rows, as kvevict_score_window() takes them.
+ * Shows the log-sum-exps of query rows, as kvevict_score() takes them.
  *
  * Where a layer has them for its whole window, CUDA skips the first of two
  * passes over the keys. Does nothing on the CPU and for policies that do not
@@ -1394,7 +1566,8 @@ typedef struct kvevict_evict_options {
   const int32_t* protected_positions;
   size_t protected_positions_len;
   /** Policy custom: f32 scores of every layer's slots, [n_layers, n_kv_heads,
-   *  stored length] with the strides below; otherwise NULL. */
+   *  stored length, the most of any head] with the strides below; otherwise
+   *  NULL. */
   const float* scores;
   size_t scores_len; /**< Elements; must cover the last row. */
   /** Elements from one layer's scores to the next's; 0: packed, each layer's
@@ -1416,15 +1589,26 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
 /** What an eviction did. Bytes count K, V and companions of all layers. */
 typedef struct kvevict_evict_report {
   uint32_t struct_size;
-  uint32_t evicted;       /**< 1 if any layer lost a token. */
-  uint64_t bytes_before;  /**< In use before. */
-  uint64_t bytes_after;   /**< In use now. */
-  uint64_t tokens_before; /**< Slots in use before, summed over the layers. */
+  uint32_t evicted;      /**< 1 if any layer lost a token. */
+  uint64_t bytes_before; /**< In use before. */
+  uint64_t bytes_after;  /**< In use now. */
+  /** Slots in use before, summed over the layers: of a layer whose heads differ,
+   *  the most of any head. */
+  uint64_t tokens_before;
   uint64_t tokens_after;
-  /** Paged: blocks, summed over the layers, that hold nothing any more: the
-   *  entries of each block table from ceil(stored length / block_size) on. */
+  /** Paged: blocks, summed over the layers and the block tables of heads, that
+   *  hold nothing any more: the entries of each block table from
+   *  ceil(stored length / block_size) on. */
   uint64_t blocks_freed;
+  /** In: both NULL, or both where to write the slots in use by each list before
+   *  and after, [n_layers, n_lists] with n_lists as in kvevict_sequence_memory. */
+  uint32_t* list_tokens_before;
+  uint32_t* list_tokens_after;
+  size_t list_tokens_len; /**< In: elements of each; n_layers * n_lists. */
 } kvevict_evict_report;
+
+#define KVEVICT_EVICT_REPORT_INIT \
+  { (uint32_t)sizeof(kvevict_evict_report), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Scores, selects and compacts the cache of a whole model in place.
@@ -1469,21 +1653,25 @@ KVEVICT_API kvevict_status kvevict_sequence_evict(
     const kvevict_evict_options* options, void* workspace,
     size_t workspace_bytes, kvevict_evict_report* report) KVEVICT_NOEXCEPT;
 
-/** Where a sequence keeps its state, on the device of its plan's context. */
+/** Where a sequence keeps its state, on the device of its plan's context. A layer
+ *  has a list of slots for each KV head where heads may keep different tokens
+ *  (scope KV_HEAD of a policy that ranks, or head_budgets), else one for all. */
 typedef struct kvevict_sequence_memory {
   uint32_t struct_size;
-  uint32_t reserved; /**< 0. */
-  /** u32 [n_layers, 2]: stored and logical length, brought up to date by the
-   *  stream's work. For the engine's kernels: the next token goes to slot
+  uint32_t n_lists; /**< 1 or n_kv_heads. */
+  /** u32 [n_layers, n_lists, 2]: stored and logical length, brought up to date by
+   *  the stream's work. For the engine's kernels: the next token goes to slot
    *  `stored` with position `logical`. Fixed for the sequence's life. 0 with
    *  policy none, for which nothing is ever queued. */
   uint64_t lengths;
-  /** i32 [n_lists, n_listed] positions of a layer's first n_listed slots; those
-   *  after count up by one each to logical length - 1. n_lists is 1, or
-   *  n_kv_heads with scope KV_HEAD. Moves with every eviction. */
+  /** i32 [n_lists, n_listed] positions of the layer's first slots; those after
+   *  count up by one each to logical length - 1. Moves with every eviction. */
   uint64_t positions;
-  uint32_t n_listed;
-  uint32_t n_lists;
+  /** u32 [n_lists]: how many slots of a list are listed, where lists differ; 0
+   *  where all list n_listed. Moves with every eviction. */
+  uint64_t listed_counts;
+  uint32_t n_listed; /**< Of any list, the most. */
+  uint32_t reserved; /**< 0. */
 } kvevict_sequence_memory;
 
 /**
@@ -1497,10 +1685,18 @@ KVEVICT_API kvevict_status
 kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
                            kvevict_sequence_memory* out) KVEVICT_NOEXCEPT;
 
-/** Slots in use in a layer: where its next row goes. Since: 0.1 */
-KVEVICT_API kvevict_status
-kvevict_sequence_stored_length(const kvevict_sequence* sequence, uint32_t layer,
-                               uint32_t* out_length) KVEVICT_NOEXCEPT;
+/**
+ * Slots in use by a layer and KV head: where its next row goes.
+ *
+ * @param[in]  sequence    Non-NULL.
+ * @param[in]  layer       < n_layers.
+ * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with head_budgets.
+ * @param[out] out_length  Slots.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_stored_length(
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /** Tokens seen so far: the position (for RoPE) of the next one. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_sequence_logical_length(

@@ -11,9 +11,10 @@ enum { kGuardBytes = 64 };
 
 const char* test_layout_name(test_layout layout) {
   static const char* const kNames[TEST_N_LAYOUTS] = {
-      "token-major",   "head-major",      "transposed", "negative",
-      "kv-in-one-row", "padded",          "paged-1",    "paged-3",
-      "paged-16",      "paged-16-by-head"};
+      "token-major",      "head-major",       "transposed",
+      "negative",         "kv-in-one-row",    "padded",
+      "paged-1",          "paged-3",          "paged-16",
+      "paged-16-by-head", "paged-3-of-heads", "paged-16-of-heads"};
   return kNames[layout];
 }
 
@@ -22,8 +23,10 @@ static uint32_t BlockSize(test_layout layout) {
     case TEST_PAGED_1:
       return 1;
     case TEST_PAGED_3:
+    case TEST_PAGED_3_OF_HEADS:
       return 3;
     case TEST_PAGED_16:
+    case TEST_PAGED_16_OF_HEADS:
     case TEST_PAGED_16_BY_HEAD:
       return 16;
     default:
@@ -34,6 +37,21 @@ static uint32_t BlockSize(test_layout layout) {
 static uint32_t BlockCount(const test_cache_spec* spec) {
   const uint32_t size = BlockSize(spec->layout);
   return size == 0 ? 0 : (spec->capacity + size - 1) / size;
+}
+
+/* Block tables of a cache, one after the other with two entries between. */
+static uint32_t TableCount(const test_cache_spec* spec) {
+  return spec->layout == TEST_PAGED_3_OF_HEADS ||
+                 spec->layout == TEST_PAGED_16_OF_HEADS
+             ? spec->n_kv_heads
+             : 1;
+}
+
+enum { kBetweenTables = 2 };
+
+uint32_t test_cache_blocks(const test_cache* cache, uint32_t n_tokens) {
+  const uint32_t size = cache->view.block_size;
+  return size == 0 ? 0 : (n_tokens + size - 1) / size;
 }
 
 static void SetType(kvevict_plane* plane, kvevict_dtype dtype, uint32_t dim) {
@@ -81,13 +99,20 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane) {
       plane->token_stride_bytes = heads * (row + 3) + 5;
       plane->data = 1;
       return (size_t)(1 + tokens * plane->token_stride_bytes);
+    case TEST_PAGED_3_OF_HEADS:
+      plane->token_stride_bytes = row;
+      plane->block_stride_bytes = block * row + 9;
+      return 2 * TableCount(spec) * BlockCount(spec) *
+             (size_t)plane->block_stride_bytes;
     case TEST_PAGED_1:
     case TEST_PAGED_3:
     case TEST_PAGED_16:
+    case TEST_PAGED_16_OF_HEADS:
       plane->head_stride_bytes = row;
       plane->token_stride_bytes = heads * row;
       plane->block_stride_bytes = block * heads * row + 9;
-      return 2 * BlockCount(spec) * (size_t)plane->block_stride_bytes;
+      return 2 * TableCount(spec) * BlockCount(spec) *
+             (size_t)plane->block_stride_bytes;
     case TEST_PAGED_16_BY_HEAD:
       plane->token_stride_bytes = row;
       plane->head_stride_bytes = block * row;
@@ -126,15 +151,22 @@ static void Rebase(test_cache* cache, uint64_t from, uint64_t to) {
 
 static void BuildTable(test_cache* cache, test_random* random) {
   const uint32_t n = BlockCount(&cache->spec);
+  const uint32_t n_tables = TableCount(&cache->spec);
   if (n == 0) return;
+  const uint32_t stride = n_tables == 1 ? 0 : n + kBetweenTables;
+  const uint32_t len = stride * (n_tables - 1) + n;
   /* Every second block of the pool belongs to somebody else. */
-  cache->block_table = malloc(n * sizeof(int32_t));
-  test_random_permutation(random, cache->block_table, n);
-  for (uint32_t i = 0; i < n; ++i) {
-    cache->block_table[i] = 2 * cache->block_table[i] + 1;
+  int32_t* ids = malloc((size_t)n * n_tables * sizeof(int32_t));
+  test_random_permutation(random, ids, n * n_tables);
+  cache->block_table = malloc(len * sizeof(int32_t));
+  for (uint32_t i = 0; i < len; ++i) cache->block_table[i] = -7;
+  for (uint32_t i = 0; i < n * n_tables; ++i) {
+    cache->block_table[i / n * stride + i % n] = 2 * ids[i] + 1;
   }
+  free(ids);
   cache->view.block_size = BlockSize(cache->spec.layout);
-  cache->view.block_table_len = n;
+  cache->view.block_table_len = len;
+  cache->view.block_table_head_stride = stride;
 }
 
 test_cache* test_cache_create(const test_cache_spec* spec,
@@ -291,6 +323,47 @@ void test_expect_same_rows(const test_cache* a, const test_cache* b,
       }
     }
   }
+}
+
+void test_expect_same_rows_of_heads(const test_cache* a, const test_cache* b,
+                                    const uint32_t* ends, const char* what) {
+  for (uint32_t p = 0; p < kMaxPlanes; ++p) {
+    const kvevict_plane* plane = Plane(a, p);
+    if (plane == NULL) continue;
+    for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
+      for (uint32_t t = 0; t < ends[h]; ++t) {
+        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
+          EXPECT(*oracle_row_byte(&a->view, plane, t, h, i) ==
+                     *oracle_row_byte(&b->view, Plane(b, p), t, h, i),
+                 "%s: plane %u, token %u, head %u, byte %u differs", what, p, t,
+                 h, i);
+        }
+      }
+    }
+  }
+}
+
+void test_expect_same_outside_heads(const test_cache* a,
+                                    const test_cache* before,
+                                    const uint32_t* ends, const char* what) {
+  uint8_t* inside = calloc(a->n_bytes, 1);
+  for (uint32_t p = 0; p < kMaxPlanes; ++p) {
+    const kvevict_plane* plane = Plane(a, p);
+    if (plane == NULL) continue;
+    for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
+      for (uint32_t t = 0; t < ends[h]; ++t) {
+        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
+          inside[oracle_row_byte(&before->view, Plane(before, p), t, h, i) -
+                 before->memory] = 1;
+        }
+      }
+    }
+  }
+  for (size_t i = 0; i < a->n_bytes; ++i) {
+    EXPECT(inside[i] || a->memory[i] == before->memory[i],
+           "%s: byte %zu outside the rows was written", what, i);
+  }
+  free(inside);
 }
 
 void test_expect_same_outside(const test_cache* a, const test_cache* before,

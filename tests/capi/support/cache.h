@@ -20,6 +20,8 @@ typedef enum test_layout {
   TEST_PAGED_3,
   TEST_PAGED_16,         /* tokens, then heads inside a block */
   TEST_PAGED_16_BY_HEAD, /* heads, then tokens inside a block */
+  TEST_PAGED_3_OF_HEADS, /* a table per head, of blocks that hold its rows alone */
+  TEST_PAGED_16_OF_HEADS, /* a table per head, of blocks with room for all heads */
   TEST_N_LAYOUTS
 } test_layout;
 
@@ -55,6 +57,9 @@ test_cache* test_cache_clone(const test_cache* cache);
 
 void test_cache_destroy(test_cache* cache);
 
+/* Entries of a block table for n_tokens; 0 where the layout has none. */
+uint32_t test_cache_blocks(const test_cache* cache, uint32_t n_tokens);
+
 /* The element of a plane of this cache. */
 float test_cache_get(const test_cache* cache, const kvevict_plane* plane,
                      uint32_t token, uint32_t head, uint32_t element);
@@ -79,10 +84,20 @@ void test_cache_keys(const test_cache* cache, uint32_t n_tokens, float* out);
 void test_expect_same_rows(const test_cache* a, const test_cache* b,
                            uint32_t n_tokens, const char* what);
 
+/* Fails the test unless the first `ends[h]` rows of every head h are alike. */
+void test_expect_same_rows_of_heads(const test_cache* a, const test_cache* b,
+                                    const uint32_t* ends, const char* what);
+
 /* Fails the test unless all bytes outside of rows [first, end) equal those of
  * `before`, which is a clone. */
 void test_expect_same_outside(const test_cache* a, const test_cache* before,
                               uint32_t first, uint32_t end, const char* what);
+
+/* Fails the test unless all bytes outside of rows [0, ends[h]) of every head h equal
+ * those of `before`, which is a clone. */
+void test_expect_same_outside_heads(const test_cache* a,
+                                    const test_cache* before,
+                                    const uint32_t* ends, const char* what);
 
 /* Fails the test unless every byte equals that of `before`. */
 void test_expect_same_bytes(const test_cache* a, const test_cache* before,

@@ -69,8 +69,13 @@ static void CreateHandles(test_model* model) {
   geometry.max_tokens = s->max_tokens;
   model->geometry = geometry;
   model->policy = test_policy(s->policy);
+  kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
+  plan_options.head_budgets = s->head_budgets;
+  if (s->head_budgets != NULL) {
+    plan_options.head_budgets_len = (size_t)s->n_layers * s->n_kv_heads;
+  }
   EXPECT_OK(kvevict_plan_create(model->context, &geometry, &model->policy,
-                                &model->plan));
+                                &plan_options, &model->plan));
   EXPECT_OK(kvevict_sequence_create(model->plan, &model->sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(model->sequence, NULL, 0));
   EXPECT_OK(kvevict_plan_workspace_bytes(model->plan, KVEVICT_OPERATION_EVICT,
@@ -126,19 +131,17 @@ kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
   return plane;
 }
 
-static void CopyToken(test_cache* to, uint32_t slot, const test_cache* from,
-                      uint32_t position) {
+static void CopyToken(test_cache* to, uint32_t slot, uint32_t h,
+                      const test_cache* from, uint32_t position) {
   const kvevict_plane* to_planes[4] = {&to->view.k, &to->view.v,
                                        &to->companions[0], &to->companions[1]};
   const kvevict_plane* from_planes[4] = {
       &from->view.k, &from->view.v, &from->companions[0], &from->companions[1]};
   for (uint32_t p = 0; p < 2 + to->view.n_companions; ++p) {
     if (to_planes[p]->data == 0) continue;
-    for (uint32_t h = 0; h < to->spec.n_kv_heads; ++h) {
-      for (uint32_t b = 0; b < oracle_row_bytes(to_planes[p]); ++b) {
-        *oracle_row_byte(&to->view, to_planes[p], slot, h, b) =
-            *oracle_row_byte(&from->view, from_planes[p], position, h, b);
-      }
+    for (uint32_t b = 0; b < oracle_row_bytes(to_planes[p]); ++b) {
+      *oracle_row_byte(&to->view, to_planes[p], slot, h, b) =
+          *oracle_row_byte(&from->view, from_planes[p], position, h, b);
     }
   }
 }
@@ -146,10 +149,12 @@ static void CopyToken(test_cache* to, uint32_t slot, const test_cache* from,
 void test_model_append(test_model* model, uint32_t n) {
   EXPECT(model->n_seen + n <= model->spec.max_positions, "archive too small");
   for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
-    const uint32_t stored = test_model_stored(model, l);
-    for (uint32_t i = 0; i < n && stored + i < model->spec.max_tokens; ++i) {
-      CopyToken(model->live[l], stored + i, model->archive[l],
-                model->n_seen + i);
+    for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
+      const uint32_t stored = test_model_stored_of(model, l, h);
+      for (uint32_t i = 0; i < n && stored + i < model->spec.max_tokens; ++i) {
+        CopyToken(model->live[l], stored + i, h, model->archive[l],
+                  model->n_seen + i);
+      }
     }
   }
   EXPECT_OK(kvevict_sequence_append(model->sequence, n));
@@ -187,15 +192,36 @@ uint32_t test_model_context(const test_model* model) {
                                                 : model->spec.max_tokens;
 }
 
-uint32_t test_model_stored(const test_model* model, uint32_t layer) {
+uint32_t test_model_stored_of(const test_model* model, uint32_t layer,
+                              uint32_t head) {
   uint32_t stored = 0;
-  EXPECT_OK(kvevict_sequence_stored_length(model->sequence, layer, &stored));
+  EXPECT_OK(
+      kvevict_sequence_stored_length(model->sequence, layer, head, &stored));
   return stored;
+}
+
+uint32_t test_model_stored(const test_model* model, uint32_t layer) {
+  uint32_t most = 0;
+  for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
+    const uint32_t stored = test_model_stored_of(model, layer, h);
+    if (stored > most) most = stored;
+  }
+  return most;
+}
+
+uint32_t test_model_row_bytes(const test_model* model, uint32_t layer) {
+  const test_cache* live = model->live[layer];
+  uint32_t bytes = oracle_row_bytes(&live->view.k);
+  if (live->view.v.data != 0) bytes += oracle_row_bytes(&live->view.v);
+  for (uint32_t i = 0; i < live->view.n_companions; ++i) {
+    bytes += oracle_row_bytes(&live->companions[i]);
+  }
+  return bytes;
 }
 
 void test_model_positions(const test_model* model, uint32_t layer,
                           uint32_t head, int32_t* positions) {
-  const uint32_t stored = test_model_stored(model, layer);
+  const uint32_t stored = test_model_stored_of(model, layer, head);
   size_t n = 0;
   EXPECT_OK(kvevict_sequence_keep_positions(model->sequence, layer, head,
                                             positions, stored, &n));
@@ -233,8 +259,8 @@ void test_model_check(const test_model* model, const char* what) {
   int32_t* positions = malloc((logical + 1) * sizeof(int32_t));
   int32_t* slot_of = malloc((logical + 1) * sizeof(int32_t));
   for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
-    const uint32_t stored = test_model_stored(model, l);
     for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
+      const uint32_t stored = test_model_stored_of(model, l, h);
       test_model_positions(model, l, h, positions);
       for (uint32_t p = 0; p < logical; ++p) slot_of[p] = -1;
       for (uint32_t slot = 0; slot < stored; ++slot) {
@@ -264,18 +290,19 @@ void test_model_check(const test_model* model, const char* what) {
   free(slot_of);
 }
 
-void test_model_oracle_scores(const test_model* model, uint32_t layer,
-                              double* scores) {
+void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
+                                 uint32_t head, double* scores) {
   const test_model_spec* s = &model->spec;
   const uint32_t window = model->policy.obs_window;
-  const uint32_t n = test_model_stored(model, layer);
+  const uint32_t n = test_model_stored_of(model, layer, head);
+  const uint32_t group = s->n_q_heads / s->n_kv_heads;
   const uint32_t size = test_element_bytes(s->q_dtype);
-  float* queries =
-      malloc(sizeof(float) * s->n_q_heads * window * s->k_head_dim);
-  float* keys = malloc(sizeof(float) * s->n_kv_heads * n * s->k_head_dim);
-  double* weights = malloc(sizeof(double) * s->n_q_heads * n);
+  const test_cache* live = model->live[layer];
+  float* queries = malloc(sizeof(float) * group * window * s->k_head_dim);
+  float* keys = malloc(sizeof(float) * n * s->k_head_dim);
+  double* weights = malloc(sizeof(double) * group * n);
   float* q = queries;
-  for (uint32_t h = 0; h < s->n_q_heads; ++h) {
+  for (uint32_t h = head * group; h < (head + 1) * group; ++h) {
     for (uint32_t w = 0; w < window; ++w) {
       const size_t row =
           (size_t)(model->n_seen - window + w) * s->n_q_heads + h;
@@ -285,11 +312,13 @@ void test_model_oracle_scores(const test_model* model, uint32_t layer,
       }
     }
   }
-  test_cache_keys(model->live[layer], n, keys);
+  for (uint32_t i = 0; i < n * s->k_head_dim; ++i) {
+    keys[i] = test_cache_get(live, &live->view.k, i / s->k_head_dim, head,
+                             i % s->k_head_dim);
+  }
   const oracle_attention attention = {
-      s->n_q_heads, s->n_kv_heads, n,
-      window,       s->k_head_dim, 1.0 / sqrt((double)s->k_head_dim),
-      queries,      keys};
+      group,   1,   n, window, s->k_head_dim, 1.0 / sqrt((double)s->k_head_dim),
+      queries, keys};
   oracle_window_weights(&attention, weights);
   oracle_shape_scores(&model->policy, &attention, weights, scores);
   free(queries);
@@ -297,13 +326,27 @@ void test_model_oracle_scores(const test_model* model, uint32_t layer,
   free(weights);
 }
 
+void test_model_oracle_scores(const test_model* model, uint32_t layer,
+                              double* scores) {
+  const uint32_t n = test_model_stored(model, layer);
+  for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
+    test_model_oracle_scores_of(model, layer, h, scores + (size_t)h * n);
+  }
+}
+
 void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
                        const kvevict_evict_options* options, uint8_t* forced) {
-  const uint32_t n = test_model_stored(model, layer);
+  const uint32_t n = test_model_stored_of(model, layer, head);
   kvevict_resolved_policy r = {.struct_size = sizeof r};
-  EXPECT(oracle_resolve(&model->policy, test_model_context(model), &r),
-         "no such budget");
-  const uint32_t n_last = oracle_last_tokens(&model->policy, &r);
+  kvevict_policy policy = model->policy;
+  uint32_t n_context = test_model_context(model);
+  if (model->spec.head_budgets !=
+      NULL) { /* the policy's budget is not asked for */
+    n_context = INT32_MAX;
+    policy.budget = n_context;
+  }
+  EXPECT(oracle_resolve(&policy, n_context, &r), "no such budget");
+  const uint32_t n_last = oracle_last_tokens(&policy, &r);
   for (uint32_t slot = 0; slot < n; ++slot) {
     int32_t position = -1;
     EXPECT_OK(kvevict_sequence_position_of_slot(model->sequence, layer, head,
@@ -319,12 +362,13 @@ void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
 void test_expect_same_tokens(const test_model* a, const test_model* b,
                              const char* what) {
   for (uint32_t l = 0; l < a->spec.n_layers; ++l) {
-    const uint32_t n = test_model_stored(a, l);
-    EXPECT(n == test_model_stored(b, l), "%s: layer %u: %u and %u slots", what,
-           l, n, test_model_stored(b, l));
-    int32_t* pa = malloc((n + 1) * sizeof(int32_t));
-    int32_t* pb = malloc((n + 1) * sizeof(int32_t));
+    int32_t* pa = malloc((a->spec.max_tokens + 1) * sizeof(int32_t));
+    int32_t* pb = malloc((b->spec.max_tokens + 1) * sizeof(int32_t));
     for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
+      const uint32_t n = test_model_stored_of(a, l, h);
+      EXPECT(n == test_model_stored_of(b, l, h),
+             "%s: layer %u, head %u: %u and %u slots", what, l, h, n,
+             test_model_stored_of(b, l, h));
       test_model_positions(a, l, h, pa);
       test_model_positions(b, l, h, pb);
       for (uint32_t i = 0; i < n; ++i) {

@@ -28,7 +28,8 @@ typedef struct test_model_spec {
   kvevict_dtype k_dtype; /* also of V */
   test_layout layout;
   uint32_t n_companions;
-  uint32_t n_threads; /* more than 1: the shuffling runner */
+  uint32_t n_threads;           /* more than 1: the shuffling runner */
+  const uint32_t* head_budgets; /* [n_layers, n_kv_heads]; NULL: the policy's */
 } test_model_spec;
 
 /* 2 layers of 4 heads on 2, 100 slots; f16 queries, f32 cache. */
@@ -79,9 +80,15 @@ kvevict_status test_model_evict(test_model* model,
 /* The context length that budgets are of: tokens seen, at most max_tokens. */
 uint32_t test_model_context(const test_model* model);
 
+/* Of a layer, the most of any head. */
 uint32_t test_model_stored(const test_model* model, uint32_t layer);
+uint32_t test_model_stored_of(const test_model* model, uint32_t layer,
+                              uint32_t head);
 
-/* positions[stored] of a layer and head. */
+/* Bytes of one head's row in all planes of a layer. */
+uint32_t test_model_row_bytes(const test_model* model, uint32_t layer);
+
+/* positions[stored_of] of a layer and head. */
 void test_model_positions(const test_model* model, uint32_t layer,
                           uint32_t head, int32_t* positions);
 
@@ -94,7 +101,11 @@ void test_model_check(const test_model* model, const char* what);
 void test_model_oracle_scores(const test_model* model, uint32_t layer,
                               double* scores);
 
-/* What must stay of a layer and head: forced[stored] of 0 and 1; protected
+/* Those of one head: [stored_of]. */
+void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
+                                 uint32_t head, double* scores);
+
+/* What must stay of a layer and head: forced[stored_of] of 0 and 1; protected
  * positions as in the options. */
 void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
                        const kvevict_evict_options* options, uint8_t* forced);

@@ -13,9 +13,8 @@ test_plan* test_plan_create(const char* policy,
   return test_plan_create_for(NULL, policy, geometry, operation, n_threads);
 }
 
-test_plan* test_plan_create_for(const char* simd_target, const char* policy,
+static test_plan* CreateHandles(const char* simd_target, const char* policy,
                                 const kvevict_geometry* geometry,
-                                kvevict_operation operation,
                                 uint32_t n_threads) {
   test_plan* p = calloc(1, sizeof(*p));
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
@@ -24,9 +23,12 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
   p->policy = test_policy(policy);
   p->geometry = *geometry;
   EXPECT_OK(kvevict_context_create(&options, &p->context));
-  EXPECT_OK(kvevict_plan_create(p->context, geometry, &p->policy, &p->plan));
   EXPECT_OK(
-      kvevict_plan_workspace_bytes(p->plan, operation, 0, &p->workspace_bytes));
+      kvevict_plan_create(p->context, geometry, &p->policy, NULL, &p->plan));
+  return p;
+}
+
+static test_plan* WithWorkspace(test_plan* p) {
   if (p->workspace_bytes > 0) {
     p->workspace = aligned_alloc(
         kAlignment, (p->workspace_bytes + kGuardBytes + kAlignment - 1) /
@@ -35,6 +37,26 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
     test_plan_poison(p, 0xFF); /* every float a NaN */
   }
   return p;
+}
+
+test_plan* test_plan_create_for(const char* simd_target, const char* policy,
+                                const kvevict_geometry* geometry,
+                                kvevict_operation operation,
+                                uint32_t n_threads) {
+  test_plan* p = CreateHandles(simd_target, policy, geometry, n_threads);
+  EXPECT_OK(
+      kvevict_plan_workspace_bytes(p->plan, operation, 0, &p->workspace_bytes));
+  return WithWorkspace(p);
+}
+
+test_plan* test_plan_create_to_select(const char* policy,
+                                      const kvevict_geometry* geometry,
+                                      uint32_t n_threads) {
+  test_plan* p = CreateHandles(NULL, policy, geometry, n_threads);
+  EXPECT_OK(kvevict_select_workspace_bytes(p->context, geometry->max_tokens,
+                                           geometry->n_kv_heads,
+                                           &p->workspace_bytes));
+  return WithWorkspace(p);
 }
 
 size_t test_least_workspace(const kvevict_plan* plan,

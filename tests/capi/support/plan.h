@@ -30,6 +30,12 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
                                 kvevict_operation operation,
                                 uint32_t n_threads);
 
+/* With the workspace that kvevict_select() needs for max_tokens and a list per KV
+ * head. */
+test_plan* test_plan_create_to_select(const char* policy,
+                                      const kvevict_geometry* geometry,
+                                      uint32_t n_threads);
+
 /* Makes a smaller workspace of it, guard bytes behind. */
 void test_plan_shrink(test_plan* plan, size_t workspace_bytes);
 

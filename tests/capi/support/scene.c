@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 
@@ -22,9 +23,8 @@ test_scene* test_scene_create_for(const char* simd_target,
   geometry.k_dtype = spec->k_dtype;
   geometry.max_tokens = spec->n_tokens + 3;
   geometry.softmax_scale = spec->softmax_scale;
-  s->plan =
-      test_plan_create_for(simd_target, spec->policy, &geometry,
-                           KVEVICT_OPERATION_SCORE_WINDOW, spec->n_threads);
+  s->plan = test_plan_create_for(simd_target, spec->policy, &geometry,
+                                 KVEVICT_OPERATION_SCORE, spec->n_threads);
   s->n_tokens = spec->n_tokens;
 
   const uint32_t window = s->plan->policy.obs_window;
@@ -72,10 +72,8 @@ size_t test_scene_scores_len(const test_scene* s) {
 float* test_scene_score(const test_scene* s) {
   float* scores = malloc((test_scene_scores_len(s) + 4) * sizeof(float));
   memset(scores, TEST_GUARD, (test_scene_scores_len(s) + 4) * sizeof(float));
-  EXPECT_OK(kvevict_score_window(s->plan->plan, &s->queries, NULL,
-                                 &s->cache->view, s->n_tokens, scores,
-                                 test_scene_scores_len(s), s->plan->workspace,
-                                 s->plan->workspace_bytes, NULL));
+  EXPECT_OK(test_score(s->plan, &s->queries, &s->cache->view, s->n_tokens,
+                       scores, test_scene_scores_len(s)));
   EXPECT(test_is_filled(scores + test_scene_scores_len(s), 4 * sizeof(float)),
          "wrote beyond the scores");
   return scores;

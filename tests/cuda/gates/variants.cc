@@ -18,6 +18,7 @@ struct Attention {
   uint32_t group;
   bool paged;
   Out out;
+  bool ragged = false;
 };
 
 // Where the tensor cores can do it, they do.
@@ -39,6 +40,11 @@ constexpr Attention kAttention[] = {
     {kF16, kF16, 256, 16, 1, true, kSumOfGroup},
     {kF32, kF32, 128, 64, 4, false, kSumOfGroup},
     {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup},
+    // Heads of unlike lengths.
+    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, true},
+    {kF16, kF16, 112, 32, 7, true, kRowPerHead, true},
+    {kBF16, kBF16, 128, 16, 8, true, kRowPerHead, true},
+    {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup, true},
 };
 
 // With elements or rows that the tensor cores cannot load.
@@ -58,7 +64,8 @@ Variant Make(const Attention& a, bool mma, int sm) {
                   define("KV_K_DTYPE", a.k_dtype),
                   define("KV_HEAD_DIM", a.head_dim),
                   define("KV_WINDOW", a.window), define("KV_GROUP", a.group),
-                  define("KV_PAGED", a.paged), define("KV_USE_MMA", mma),
+                  define("KV_PAGED", a.paged), define("KV_RAGGED", a.ragged),
+                  define("KV_USE_MMA", mma),
                   define("KV_TILE_KEYS", tile_keys), define("KV_OUT", a.out)}};
   if (mma) {
     const auto shape =

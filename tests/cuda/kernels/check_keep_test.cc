@@ -1,7 +1,7 @@
 // Wrong slots in keep lists are counted.
 #include "cuda/kernels/check_keep.cu"
 
-#include "tests/cuda/kernels/launch.h"
+#include "tests/cuda/kernels/counts.h"
 
 namespace kvevict {
 namespace {
@@ -41,7 +41,7 @@ uint32_t Check(const std::vector<int32_t>& lists, uint32_t n_lists,
   p.keep = Address(lists.data());
   p.n_wrong = Address(&n_wrong);
   p.n_tokens = n_tokens;
-  p.n_keep = n_keep;
+  p.n_keep = p.keep_stride = n_keep;
   p.any_order = any_order ? 1 : 0;
   constexpr uint32_t kThreads = cuda::kCheckKeepThreads;
   Run(cuda::check_keep, {(n_keep + kThreads - 1) / kThreads, n_lists}, kThreads,
@@ -73,6 +73,35 @@ void TestCounts() {
   }
 }
 
+// Lists with counts of their own, apart from each other: what lies between is not
+// looked at.
+void TestOwnCounts() {
+  Random random(TestSeed("check_keep/own_counts"));
+  ListTable counts(3, true, 1);
+  counts.AddLayer(0, 300, random);
+  std::vector<int32_t> lists(3 * 310, -1);
+  for (uint32_t list = 0; list < 3; ++list) {
+    const auto good = GoodLists(1, counts.Of(0, list), random);
+    std::copy(good.begin(), good.end(), lists.begin() + 310 * list);
+  }
+  uint32_t n_wrong = 0;
+  cuda::CheckKeepParams p = {};
+  p.keep = Address(lists.data());
+  p.n_wrong = Address(&n_wrong);
+  p.counts = counts.table();
+  p.n_tokens = kTokens;
+  p.n_keep = 300;
+  p.keep_stride = 310;
+  const auto run = [&] {
+    Run(cuda::check_keep, {2, 3}, cuda::kCheckKeepThreads, p, Schedule(3));
+  };
+  run();
+  if (n_wrong != 0) Fail("%u wrong in good lists", n_wrong);
+  lists[310 + counts.Of(0, 1) - 1] = 5000;
+  run();
+  if (n_wrong != 1) Fail("%u wrong, not 1", n_wrong);
+}
+
 // Lists in any order, as a reorder takes them.
 void TestAnyOrder() {
   const auto count = [](const std::vector<int32_t>& slots, bool any_order) {
@@ -90,5 +119,6 @@ void TestAnyOrder() {
 
 int main() {
   kvevict::TestCounts();
+  kvevict::TestOwnCounts();
   kvevict::TestAnyOrder();
 }

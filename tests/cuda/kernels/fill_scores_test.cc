@@ -58,7 +58,7 @@ cuda::FillScoresParams ParamsFor(const std::vector<Layer>& layers,
   for (size_t l = 0; l < layers.size(); ++l) {
     p.layers[l].scores = Address(rows[l].data());
     p.layers[l].slots = {Address(layers[l].kept.data()), layers[l].n_kept,
-                         layers[l].tail_position};
+                         layers[l].tail_position, 0, 0};
     p.layers[l].n_tokens = layers[l].n_tokens;
     p.layers[l].layer = layers[l].number;
   }

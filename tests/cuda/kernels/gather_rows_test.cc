@@ -75,7 +75,7 @@ Kernel ChunkKernel(uint32_t unit) {
 void GatherByChunks(const Shape& s, std::vector<Plane> planes, uint32_t unit,
                     uint32_t turn, uint32_t resident_blocks) {
   cuda::GatherParams p = ParamsFor(s, planes);
-  p.columns_per_block = cuda::ChunkColumns(p, unit);
+  cuda::DealChunks(&p, unit);
   uint32_t n_keep = 0;
   for (const Plane& plane : planes) n_keep = std::max(n_keep, plane.n_keep);
   const uint64_t n_blocks = cuda::ChunkBlocks(p, unit, n_keep);

@@ -25,6 +25,7 @@ struct Shape {
   int64_t piece_stride;
   int64_t block_stride;
   uint32_t block_size;  // 0: contiguous
+  uint32_t keep_gap;    // 0: lists have one count, and heads one table
   size_t bytes;
   size_t first;   // slot 0, head 0
   size_t offset;  // of the lowest byte from a multiple of 16
@@ -37,6 +38,7 @@ inline Shape RandomShape(Random& random, uint32_t unit, uint32_t n_slots) {
   s.n_slots = n_slots;
   s.n_heads = 1 + random.Below(3);
   s.n_lists = random.Below(2) == 0 ? 1 : s.n_heads;
+  s.keep_gap = random.Below(3) == 0 ? 1 + random.Below(9) : 0;
   s.row_bytes = unit * (1 + random.Below(random.Below(8) == 0 ? 40 : 9));
   s.n_pieces = random.Below(4) == 0 ? 1 + random.Below(4) : 1;
   s.offset = unit * random.Below(16 / unit);
@@ -82,8 +84,11 @@ struct Plane {
   std::vector<uint8_t> memory;
   std::vector<uint8_t> expected;
   std::vector<int32_t> table;
-  std::vector<int32_t> keep;
-  uint32_t n_keep;
+  uint32_t table_head_stride = 0;
+  std::vector<int32_t> keep;  // [n_lists, keep_stride]
+  uint32_t keep_stride;
+  uint32_t n_keep;               // of any list, the most
+  std::vector<uint32_t> counts;  // [n_lists]
 };
 
 inline uint8_t* First(const Shape& s, std::vector<uint8_t>& memory) {
@@ -92,19 +97,28 @@ inline uint8_t* First(const Shape& s, std::vector<uint8_t>& memory) {
 
 // What the oracle makes of a plane; its elements are the pieces' bytes.
 inline void CompactByOracle(const Shape& s, Plane& plane) {
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = s.n_heads;
-  view.block_size = s.block_size;
-  view.block_table = plane.table.data();
-  view.block_table_len = plane.table.size();
-  for (uint32_t piece = 0; piece < s.n_pieces; ++piece) {
-    view.k.data = Address(First(s, plane.expected) + piece * s.piece_stride);
-    view.k.dtype = KVEVICT_DTYPE_OPAQUE;
-    view.k.row_bytes = s.row_bytes;
-    view.k.token_stride_bytes = s.row_stride;
-    view.k.head_stride_bytes = s.head_stride;
-    view.k.block_stride_bytes = s.block_stride;
-    oracle_compact(&view, plane.keep.data(), plane.n_keep, s.n_lists);
+  // Head by head: each has its list, and maybe its table.
+  const uint32_t per_head =
+      s.n_lists == 1 && plane.table_head_stride == 0 ? s.n_heads : 1;
+  for (uint32_t head = 0; head < s.n_heads; head += per_head) {
+    const uint32_t list = s.n_lists == 1 ? 0 : head;
+    kvevict_view view = KVEVICT_VIEW_INIT;
+    view.n_kv_heads = per_head;
+    view.block_size = s.block_size;
+    view.block_table = plane.table.data() + head * plane.table_head_stride;
+    view.block_table_len = plane.table.size();
+    for (uint32_t piece = 0; piece < s.n_pieces; ++piece) {
+      view.k.data = Address(First(s, plane.expected) + head * s.head_stride +
+                            piece * s.piece_stride);
+      view.k.dtype = KVEVICT_DTYPE_OPAQUE;
+      view.k.row_bytes = s.row_bytes;
+      view.k.token_stride_bytes = s.row_stride;
+      view.k.head_stride_bytes = s.head_stride;
+      view.k.block_stride_bytes = s.block_stride;
+      oracle_compact(&view,
+                     plane.keep.data() + size_t{list} * plane.keep_stride,
+                     plane.counts[list], 1);
+    }
   }
 }
 
@@ -116,7 +130,8 @@ inline uint32_t RandomCount(uint32_t n_slots, Random& random) {
   return choices[random.Below(5)];
 }
 
-// make_list(n_slots, n_keep, random) makes a list.
+// make_list(n_slots, n_keep, random) makes a list. Lists have n_keep slots; with
+// s.keep_gap they lie apart, and have counts of their own up to n_keep.
 template <class MakeList>
 Plane MakePlane(const Shape& s, uint32_t n_keep, Random& random,
                 const MakeList& make_list) {
@@ -129,16 +144,26 @@ Plane MakePlane(const Shape& s, uint32_t n_keep, Random& random,
   }
   plane.expected = plane.memory;
   if (s.block_size > 0) {
-    plane.table.resize((s.n_slots + s.block_size - 1) / s.block_size);
-    std::iota(plane.table.begin(), plane.table.end(), 0);
-    for (uint32_t i = static_cast<uint32_t>(plane.table.size()); i > 1; --i) {
-      std::swap(plane.table[i - 1], plane.table[random.Below(i)]);
+    const uint32_t n_blocks = (s.n_slots + s.block_size - 1) / s.block_size;
+    if (s.keep_gap > 0) plane.table_head_stride = n_blocks;
+    for (uint32_t t = 0; t < (s.keep_gap > 0 ? s.n_heads : 1); ++t) {
+      std::vector<int32_t> table(n_blocks);
+      std::iota(table.begin(), table.end(), 0);
+      for (uint32_t i = n_blocks; i > 1; --i) {
+        std::swap(table[i - 1], table[random.Below(i)]);
+      }
+      plane.table.insert(plane.table.end(), table.begin(), table.end());
     }
   }
   plane.n_keep = n_keep;
+  plane.keep_stride = s.keep_gap > 0 ? s.n_slots + s.keep_gap : n_keep;
+  plane.keep.assign(size_t{s.n_lists} * plane.keep_stride, INT32_MAX);
   for (uint32_t list = 0; list < s.n_lists; ++list) {
-    const std::vector<int32_t> keep = make_list(s.n_slots, n_keep, random);
-    plane.keep.insert(plane.keep.end(), keep.begin(), keep.end());
+    const uint32_t count = s.keep_gap > 0 ? random.Below(n_keep + 1) : n_keep;
+    plane.counts.push_back(count);
+    const std::vector<int32_t> keep = make_list(s.n_slots, count, random);
+    std::copy(keep.begin(), keep.end(),
+              plane.keep.begin() + size_t{list} * plane.keep_stride);
   }
   CompactByOracle(s, plane);
   return plane;
@@ -148,7 +173,7 @@ inline cuda::GatherParams ParamsFor(const Shape& s,
                                     std::vector<Plane>& planes) {
   cuda::GatherParams p = {};
   p.rows = {s.row_stride,   s.head_stride, s.piece_stride,
-            s.block_stride, s.block_size,  0};
+            s.block_stride, s.block_size,  planes[0].table_head_stride};
   p.row_bytes = s.row_bytes;
   p.n_pieces = s.n_pieces;
   p.n_heads = s.n_heads;
@@ -158,6 +183,13 @@ inline cuda::GatherParams ParamsFor(const Shape& s,
     p.planes[i] = {Address(First(s, planes[i].memory)),
                    Address(planes[i].table.data()),
                    Address(planes[i].keep.data()), planes[i].n_keep, 0};
+    if (s.keep_gap == 0) continue;
+    p.keep_stride = planes[i].keep_stride;
+    const auto apart =
+        Address(planes[i].counts.data()) - Address(planes[0].counts.data());
+    p.counts = {Address(planes[0].counts.data()), 1, 0};
+    p.planes[i].first_count =
+        static_cast<int32_t>(static_cast<int64_t>(apart) / 4);
   }
   return p;
 }

@@ -9,7 +9,7 @@
 #include "cuda/kernels/pool1d.cu"
 #include "cuda/kernels/pool_select.cu"
 #include "cuda/kernels/topk.cu"
-#include "tests/cuda/kernels/launch.h"
+#include "tests/cuda/kernels/counts.h"
 
 namespace kvevict {
 namespace {
@@ -36,9 +36,8 @@ std::vector<float> RandomRow(size_t n, uint32_t kind, Random& random) {
 }
 
 struct Layer {
-  uint32_t n_tokens;
-  uint32_t n_pooled;
-  uint32_t n_keep;
+  uint32_t n_tokens;          // of any list, the most
+  uint32_t n_keep;            // likewise
   std::vector<float> scores;  // `lead`, then a row per list
   std::vector<int32_t> keep;
 };
@@ -52,56 +51,84 @@ struct Case {
   bool higher_wins;
   uint32_t n_sink;
   uint32_t n_recent;
+  uint32_t n_unpooled;
 };
 
-std::vector<int32_t> OnHost(const Case& c, const Layer& layer) {
-  std::vector<int32_t> all;
+// The layers of a launch, and how many each list has and keeps.
+struct Layers {
+  std::vector<Layer> all;
+  ListTable tokens;
+  ListTable keep;
+};
+
+cuda::SelectLists ListsOf(const Case& c, const Layers& layers) {
+  return {layers.tokens.table(),
+          layers.keep.table(),
+          0,
+          c.n_lists,
+          c.higher_wins,
+          c.n_sink,
+          c.n_recent,
+          0};
+}
+
+cuda::SelectLayer ParamsOf(const Case& c, Layers& layers, size_t l) {
+  Layer& layer = layers.all[l];
+  return {Address(layer.scores.data() + c.lead),
+          Address(layer.keep.data()),
+          layer.n_tokens,
+          layer.n_keep,
+          layers.tokens.FirstOf(l),
+          layers.keep.FirstOf(l)};
+}
+
+std::vector<int32_t> OnHost(const Case& c, const Layers& layers, size_t l) {
+  const Layer& layer = layers.all[l];
+  std::vector<int32_t> all(size_t{c.n_lists} * layer.n_keep, -1);
   for (uint32_t list = 0; list < c.n_lists; ++list) {
+    const uint32_t n = layers.tokens.Of(l, list);
+    const uint32_t n_pooled = n - c.n_unpooled;
+    const uint32_t n_keep = layers.keep.Of(l, list);
     const float* const row =
         layer.scores.data() + c.lead + size_t{list} * layer.n_tokens;
-    std::vector<float> pooled(row, row + layer.n_tokens);
+    std::vector<float> pooled(row, row + n);
     if (c.kernel > 1) {
-      Pool1d(SimdTargetAt(0), row, layer.n_pooled, c.kernel,
+      Pool1d(SimdTargetAt(0), row, n_pooled, c.kernel,
              c.is_max ? Pool::kMax : Pool::kAvg,
              c.edge_shrinks ? PoolEdge::kShrink : PoolEdge::kPad,
              pooled.data());
     }
-    std::fill(pooled.begin() + layer.n_pooled, pooled.end(),
+    std::fill(pooled.begin() + n_pooled, pooled.end(),
               std::numeric_limits<float>::infinity());
-    std::vector<uint32_t> keys(layer.n_tokens);
-    ScoresToKeys(SimdTargetAt(0), pooled.data(), layer.n_tokens, keys.data());
-    for (uint32_t i = 0; i < layer.n_tokens; ++i) {
-      if (i < c.n_sink || i >= layer.n_tokens - c.n_recent) {
-        keys[i] = kForcedKey;
-      }
+    std::vector<uint32_t> keys(n);
+    ScoresToKeys(SimdTargetAt(0), pooled.data(), n, keys.data());
+    for (uint32_t i = 0; i < n; ++i) {
+      if (i < c.n_sink || i >= n - c.n_recent) keys[i] = kForcedKey;
     }
-    std::vector<int32_t> keep(layer.n_keep);
-    SelectTopK(SimdTargetAt(0), keys.data(), layer.n_tokens, layer.n_keep,
-               c.higher_wins ? Tie::kHigher : Tie::kLower, keep.data());
-    all.insert(all.end(), keep.begin(), keep.end());
+    SelectTopK(SimdTargetAt(0), keys.data(), n, n_keep,
+               c.higher_wins ? Tie::kHigher : Tie::kLower,
+               all.data() + size_t{list} * layer.n_keep);
   }
   return all;
 }
 
 // In two steps, on the same scores.
-void PoolThenSelect(const Case& c, std::vector<Layer>& layers, uint32_t turn) {
-  const auto n_layers = static_cast<uint32_t>(layers.size());
+void PoolThenSelect(const Case& c, Layers& layers, uint32_t turn) {
+  const auto n_layers = static_cast<uint32_t>(layers.all.size());
   cuda::PoolParams pool = {};
   pool.n_rows = c.n_lists;
+  pool.n_terms = 1;
+  pool.n_unpooled = c.n_unpooled;
+  pool.tokens = layers.tokens.table();
   pool.kernel = c.kernel;
   pool.is_max = c.is_max;
   pool.edge_shrinks = c.edge_shrinks;
   cuda::SelectParams select = {};
-  select.n_lists = c.n_lists;
-  select.higher_wins = c.higher_wins;
-  select.n_sink = c.n_sink;
-  select.n_recent = c.n_recent;
-  for (size_t l = 0; l < layers.size(); ++l) {
-    Layer& layer = layers[l];
-    const uint64_t scores = Address(layer.scores.data() + c.lead);
-    pool.layers[l] = {scores, layer.n_tokens, layer.n_pooled};
-    select.layers[l] = {scores, Address(layer.keep.data()), layer.n_tokens,
-                        layer.n_keep};
+  select.lists = ListsOf(c, layers);
+  for (size_t l = 0; l < n_layers; ++l) {
+    select.layers[l] = ParamsOf(c, layers, l);
+    pool.layers[l] = {select.layers[l].scores, layers.all[l].n_tokens,
+                      layers.tokens.FirstOf(l)};
   }
   Run(cuda::pool_rows, {c.n_lists, n_layers}, cuda::kPoolThreads, pool,
       Schedule(turn));
@@ -109,40 +136,35 @@ void PoolThenSelect(const Case& c, std::vector<Layer>& layers, uint32_t turn) {
       Schedule(turn));
 }
 
-void Check(const Case& c, std::vector<Layer> layers, uint32_t turn) {
+void Check(const Case& c, Layers layers, uint32_t turn) {
   cuda::PoolSelectParams p = {};
-  p.n_lists = c.n_lists;
-  p.higher_wins = c.higher_wins;
-  p.n_sink = c.n_sink;
-  p.n_recent = c.n_recent;
+  p.lists = ListsOf(c, layers);
+  p.n_unpooled = c.n_unpooled;
   p.kernel = c.kernel;
   p.is_max = c.is_max;
   p.edge_shrinks = c.edge_shrinks;
   uint32_t longest = 0;
-  for (size_t l = 0; l < layers.size(); ++l) {
-    Layer& layer = layers[l];
+  const size_t n_layers = layers.all.size();
+  for (size_t l = 0; l < n_layers; ++l) {
+    Layer& layer = layers.all[l];
     layer.keep.assign(size_t{c.n_lists} * layer.n_keep, -1);
     longest = std::max(longest, layer.n_tokens);
-    p.layers[l] = {Address(layer.scores.data() + c.lead),
-                   Address(layer.keep.data()),
-                   layer.n_tokens,
-                   layer.n_pooled,
-                   layer.n_keep,
-                   0};
+    p.layers[l] = ParamsOf(c, layers, l);
   }
-  const std::vector<Layer> before = layers;
+  const Layers before = layers;
   const std::string error = simt::Launch(
-      cuda::pool_select, {c.n_lists, static_cast<uint32_t>(layers.size())},
+      cuda::pool_select, {c.n_lists, static_cast<uint32_t>(n_layers)},
       {cuda::kSelectThreads}, cuda::PoolSelectBytes(longest), p,
       Schedule(turn));
   if (!error.empty()) Fail("%s", error.c_str());
-  for (size_t l = 0; l < layers.size(); ++l) {
-    ExpectSame(layers[l].keep, OnHost(c, before[l]), "pool_select", turn);
+  for (size_t l = 0; l < n_layers; ++l) {
+    ExpectSame(layers.all[l].keep, OnHost(c, before, l), "pool_select", turn);
   }
-  std::vector<Layer> by_two = before;
+  Layers by_two = before;
   PoolThenSelect(c, by_two, turn);
-  for (size_t l = 0; l < layers.size(); ++l) {
-    ExpectSame(layers[l].keep, by_two[l].keep, "pool_rows, select_topk", turn);
+  for (size_t l = 0; l < n_layers; ++l) {
+    ExpectSame(layers.all[l].keep, by_two.all[l].keep, "pool_rows, select_topk",
+               turn);
   }
 }
 
@@ -162,22 +184,33 @@ void TestLists() {
     c.higher_wins = random.Below(2) != 0;
     if (random.Below(2) != 0) c.n_sink = random.Below(6);
     if (random.Below(2) != 0) c.n_recent = random.Below(40);
-    std::vector<Layer> layers;
-    while (layers.size() < 1 + turn % 2) {
+    if (random.Below(2) != 0) c.n_unpooled = random.Below(70);
+    const bool is_ragged = turn / 2 % 2 == 0;
+    Layers layers = {{},
+                     ListTable(c.n_lists, is_ragged, 2),
+                     ListTable(c.n_lists, is_ragged, 1)};
+    for (size_t l = 0; l < 1 + turn % 2; ++l) {
       const uint32_t forced = c.n_sink + c.n_recent;
-      const uint32_t n =
-          std::max(kSizes[random.Below(std::size(kSizes))], forced);
-      const uint32_t n_pooled =
-          random.Below(2) != 0 ? n : n - random.Below(std::min(n, 70u) + 1);
-      const uint32_t choices[] = {forced, n,
-                                  forced + random.Below(n - forced + 1),
-                                  n == 0 ? 0 : std::max(forced, n - 1)};
-      layers.push_back(
-          {n,
-           n_pooled,
-           choices[random.Below(4)],
-           RandomRow(c.lead + size_t{c.n_lists} * n, turn % kKinds, random),
-           {}});
+      const uint32_t least = std::max(forced, c.n_unpooled);
+      layers.tokens.AddLayer(
+          least, std::max(kSizes[random.Below(std::size(kSizes))], least),
+          random);
+      Layer layer = {};
+      for (uint32_t list = 0; list < c.n_lists; ++list) {
+        const uint32_t n = layers.tokens.Of(l, list);
+        const uint32_t choices[] = {forced, n,
+                                    forced + random.Below(n - forced + 1),
+                                    n == 0 ? 0 : std::max(forced, n - 1)};
+        const uint32_t n_keep = !is_ragged && list > 0
+                                    ? layers.keep.Of(l, 0)
+                                    : choices[random.Below(4)];
+        layers.keep.AddList(n_keep);
+        layer.n_tokens = std::max(layer.n_tokens, n);
+        layer.n_keep = std::max(layer.n_keep, n_keep);
+      }
+      layer.scores = RandomRow(c.lead + size_t{c.n_lists} * layer.n_tokens,
+                               turn % kKinds, random);
+      layers.all.push_back(layer);
     }
     Check(c, layers, turn);
   }

@@ -58,7 +58,7 @@ void Reorder(const Shape& s, std::vector<Plane> planes, uint32_t unit,
              uint32_t turn) {
   const std::vector<Plane> before = planes;
   cuda::GatherParams p = ParamsFor(s, planes);
-  p.columns_per_block = cuda::ChunkColumns(p, unit);
+  cuda::DealChunks(&p, unit);
   const uint32_t n_keep = planes[0].n_keep;
   std::vector<uint8_t> staged(size_t{p.n_planes} * n_keep * s.n_heads *
                               s.n_pieces * s.row_bytes);

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "cuda/kernels/topk.cu"
-#include "tests/cuda/kernels/launch.h"
+#include "tests/cuda/kernels/counts.h"
 #include "tests/oracle/select.h"
 
 namespace kvevict {
@@ -36,11 +36,18 @@ std::vector<float> RandomScores(size_t n, uint32_t kind, Random& random) {
 
 // A layer of a launch and what must come out.
 struct Layer {
-  uint32_t n_tokens;
-  uint32_t n_keep;
+  uint32_t n_tokens;            // of any list, the most
+  uint32_t n_keep;              // likewise
   std::vector<uint32_t> words;  // `lead` words, then scores or keys per list
-  std::vector<int32_t> keep;
+  std::vector<int32_t> keep;    // [n_lists, stride]
   std::vector<int32_t> expected;
+};
+
+// The layers of a launch, and how many each list has and keeps.
+struct Layers {
+  std::vector<Layer> all;
+  ListTable tokens;
+  ListTable keep;
 };
 
 struct Case {
@@ -51,6 +58,13 @@ struct Case {
   uint32_t kind;
   uint32_t lead;
   bool higher_wins;
+  bool has_token_counts;
+  bool has_keep_counts;
+  uint32_t keep_stride;  // 0: the layer's n_keep
+
+  uint32_t StrideOf(uint32_t n_keep) const {
+    return keep_stride == 0 ? n_keep : keep_stride;
+  }
 };
 
 // By the kernels of the CPU, which have to agree with sorting.
@@ -77,68 +91,88 @@ void SelectOnHost(const std::vector<float>& scores, const Case& c,
   ExpectSame(*keep, sorted, "the CPU", 0);
 }
 
-Layer MakeLayer(const Case& c, uint32_t n_tokens, uint32_t n_keep,
-                Random& random) {
-  Layer layer = {n_tokens, n_keep, {}, {}, {}};
-  layer.words.assign(c.lead, 0);
+Layer MakeLayer(const Case& c, const ListTable& tokens, const ListTable& keeps,
+                size_t l, Random& random) {
+  Layer layer = {};
   for (uint32_t list = 0; list < c.n_lists; ++list) {
+    layer.n_tokens = std::max(layer.n_tokens, tokens.Of(l, list));
+    layer.n_keep = std::max(layer.n_keep, keeps.Of(l, list));
+  }
+  const uint32_t stride = c.StrideOf(layer.n_keep);
+  layer.words.assign(c.lead, 0);
+  layer.expected.assign(size_t{c.n_lists} * stride, -1);
+  for (uint32_t list = 0; list < c.n_lists; ++list) {
+    const uint32_t n_tokens = tokens.Of(l, list);
     std::vector<float> scores = RandomScores(n_tokens, c.kind, random);
     if (c.input == cuda::kSelectNothing) {
       std::fill(scores.begin(), scores.end(), kNaN);
     }
     std::vector<int32_t> keep;
     std::vector<uint32_t> keys;
-    SelectOnHost(scores, c, n_keep, &keep, &keys);
+    SelectOnHost(scores, c, keeps.Of(l, list), &keep, &keys);
     for (uint32_t i = 0; i < n_tokens; ++i) {
       layer.words.push_back(c.input == cuda::kSelectKeys
                                 ? keys[i]
                                 : std::bit_cast<uint32_t>(scores[i]));
     }
-    layer.expected.insert(layer.expected.end(), keep.begin(), keep.end());
+    // Behind a shorter list lies what would win.
+    layer.words.resize(layer.words.size() + layer.n_tokens - n_tokens,
+                       c.input == cuda::kSelectKeys ? kForcedKey : 0x7F800000u);
+    std::copy(keep.begin(), keep.end(),
+              layer.expected.begin() + size_t{list} * stride);
   }
   layer.keep.assign(layer.expected.size(), -1);
   return layer;
 }
 
-cuda::SelectParams ParamsFor(const Case& c, const std::vector<Layer>& layers) {
+cuda::SelectParams ParamsFor(const Case& c, const Layers& layers) {
   cuda::SelectParams p = {};
-  p.n_lists = c.n_lists;
+  p.lists = {layers.tokens.table(),
+             layers.keep.table(),
+             c.keep_stride,
+             c.n_lists,
+             c.higher_wins,
+             c.n_sink,
+             c.n_recent,
+             0};
   p.input = c.input;
-  p.higher_wins = c.higher_wins;
-  p.n_sink = c.n_sink;
-  p.n_recent = c.n_recent;
-  for (size_t l = 0; l < layers.size(); ++l) {
+  for (size_t l = 0; l < layers.all.size(); ++l) {
+    const Layer& layer = layers.all[l];
     // Nothing is read where nothing is ranked.
     p.layers[l] = {c.input == cuda::kSelectNothing
                        ? 0
-                       : Address(layers[l].words.data() + c.lead),
-                   Address(layers[l].keep.data()), layers[l].n_tokens,
-                   layers[l].n_keep};
+                       : Address(layer.words.data() + c.lead),
+                   Address(layer.keep.data()),
+                   layer.n_tokens,
+                   layer.n_keep,
+                   layers.tokens.FirstOf(l),
+                   layers.keep.FirstOf(l)};
   }
   return p;
 }
 
-void ExpectSelected(const std::vector<Layer>& layers, const char* what,
-                    uint32_t turn) {
-  for (const Layer& layer : layers) {
+void ExpectSelected(const Layers& layers, const char* what, uint32_t turn) {
+  for (const Layer& layer : layers.all) {
     ExpectSame(layer.keep, layer.expected, what, turn);
   }
 }
 
-void SelectShort(const Case& c, std::vector<Layer> layers, uint32_t turn) {
+void SelectShort(const Case& c, const Layers& given, uint32_t turn) {
+  const Layers layers = given;
   const cuda::SelectParams p = ParamsFor(c, layers);
-  Run(cuda::select_topk, {c.n_lists, static_cast<uint32_t>(layers.size())},
+  Run(cuda::select_topk, {c.n_lists, static_cast<uint32_t>(layers.all.size())},
       cuda::kSelectThreads, p, Schedule(turn));
   ExpectSelected(layers, "select_topk", turn);
 }
 
 // The launches for longer lists, which work for short ones too.
-void SelectLong(const Case& c, std::vector<Layer> layers, uint32_t turn) {
+void SelectLong(const Case& c, const Layers& given, uint32_t turn) {
+  const Layers layers = given;
   cuda::SelectParams p = ParamsFor(c, layers);
-  for (const Layer& layer : layers) {
+  for (const Layer& layer : layers.all) {
     p.n_chunks = std::max(p.n_chunks, cuda::LongChunks(layer.n_tokens));
   }
-  const uint32_t n_layers = static_cast<uint32_t>(layers.size());
+  const uint32_t n_layers = static_cast<uint32_t>(layers.all.size());
   std::vector<uint32_t> scratch(size_t{n_layers} * c.n_lists *
                                 cuda::LongWords(p.n_chunks));
   p.scratch = Address(scratch.data());
@@ -165,6 +199,8 @@ Case RandomCase(Random& random, uint32_t turn) {
   c.kind = turn % kKinds;
   c.lead = random.Below(4);
   c.higher_wins = random.Below(2) == 0;
+  c.has_token_counts = random.Below(2) == 0;
+  c.has_keep_counts = c.has_token_counts || random.Below(2) == 0;
   return c;
 }
 
@@ -178,14 +214,23 @@ uint32_t RandomKeep(const Case& c, uint32_t n_tokens, Random& random) {
   return choices[random.Below(5)];
 }
 
-std::vector<Layer> RandomLayers(const Case& c, const uint32_t* sizes,
-                                uint32_t n_sizes, Random& random) {
-  std::vector<Layer> layers;
+Layers RandomLayers(const Case& c, const uint32_t* sizes, uint32_t n_sizes,
+                    Random& random) {
   const uint32_t n_layers = 1 + random.Below(2);
-  while (layers.size() < n_layers) {
-    const uint32_t n =
-        std::max(sizes[random.Below(n_sizes)], c.n_sink + c.n_recent);
-    layers.push_back(MakeLayer(c, n, RandomKeep(c, n, random), random));
+  Layers layers = {{},
+                   ListTable(c.n_lists, c.has_token_counts, 2),
+                   ListTable(c.n_lists, c.has_keep_counts, 1)};
+  const uint32_t least = c.n_sink + c.n_recent;
+  for (size_t l = 0; l < n_layers; ++l) {
+    const uint32_t most = std::max(sizes[random.Below(n_sizes)], least);
+    layers.tokens.AddLayer(least, most, random);
+    const uint32_t n_keep = RandomKeep(c, most, random);
+    for (uint32_t list = 0; list < c.n_lists; ++list) {
+      layers.keep.AddList(c.has_keep_counts
+                              ? RandomKeep(c, layers.tokens.Of(l, list), random)
+                              : n_keep);
+    }
+    layers.all.push_back(MakeLayer(c, layers.tokens, layers.keep, l, random));
   }
   return layers;
 }
@@ -195,7 +240,8 @@ void TestShortLists() {
                                  127, 128, 129, 2047, 2048, 2050, 4099};
   Random random(TestSeed("topk/short"));
   for (uint32_t turn = 0; turn < Turns(60); ++turn) {
-    const Case c = RandomCase(random, turn);
+    Case c = RandomCase(random, turn);
+    if (turn % 5 == 0) c.keep_stride = 4120;
     SelectShort(c, RandomLayers(c, kSizes, std::size(kSizes), random), turn);
   }
 }
@@ -260,7 +306,12 @@ void TestPinnedKeys() {
       position += 1 + static_cast<int32_t>(random.Below(5));
     }
 
-    const Layer layer = MakeLayer(c, n, c.n_sink + c.n_recent, random);
+    Layers layers = {
+        {}, ListTable(c.n_lists, false, 1), ListTable(c.n_lists, false, 1)};
+    layers.tokens.AddLayer(n, n, random);
+    layers.keep.AddLayer(c.n_sink + c.n_recent, c.n_sink + c.n_recent, random);
+    layers.all.push_back(MakeLayer(c, layers.tokens, layers.keep, 0, random));
+    const Layer& layer = layers.all[0];
     std::vector<uint32_t> words = layer.words;
     std::vector<uint32_t> expected = words;
     uint32_t* const keys = expected.data() + c.lead;
@@ -275,16 +326,17 @@ void TestPinnedKeys() {
       }
     }
 
-    cuda::SelectParams p = ParamsFor(c, {layer});
+    cuda::SelectParams p = ParamsFor(c, layers);
     if (c.input == cuda::kSelectScores) {
       p.layers[0].scores = Address(words.data() + c.lead);
     }
     p.layers[0].keep = Address(words.data() + c.lead);
     Run(cuda::make_keys, {3, c.n_lists}, cuda::kKeysThreads, p, Schedule(turn));
-    pin.layers[0] = {Address(words.data() + c.lead),
-                     {Address(slots.kept.data()), slots.n_kept, slots.tail},
-                     n,
-                     0};
+    pin.layers[0] = {
+        Address(words.data() + c.lead),
+        {Address(slots.kept.data()), slots.n_kept, slots.tail, 0, 0},
+        n,
+        0};
     Run(cuda::pin_positions, {2, c.n_lists}, cuda::kKeysThreads, pin,
         Schedule(turn));
     ExpectSame(words, expected, "make_keys, pin_positions", turn);

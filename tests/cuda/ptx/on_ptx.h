@@ -48,6 +48,7 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_HEAD_DIM", KV_HEAD_DIM),                              \
         KV_PTX_PAIR("KV_WINDOW", KV_WINDOW),                                  \
         KV_PTX_PAIR("KV_GROUP", KV_GROUP), KV_PTX_PAIR("KV_PAGED", KV_PAGED), \
+        KV_PTX_PAIR("KV_RAGGED", KV_RAGGED),                                  \
         KV_PTX_PAIR("KV_USE_MMA", KV_USE_MMA),                                \
         KV_PTX_PAIR("KV_TILE_KEYS", KV_TILE_KEYS),                            \
         KV_PTX_PAIR("KV_OUT", KV_OUT)                                         \

@@ -146,12 +146,12 @@ void PoolAndSelect() {
   DeviceArray<int32_t> keep(kKeep);
   // First, since the other form pools where the scores are.
   cuda::PoolSelectParams both = {};
-  both.n_lists = 1;
-  both.n_sink = 4;
-  both.n_recent = 64;
+  both.lists.n_lists = 1;
+  both.lists.n_sink = 4;
+  both.lists.n_recent = 64;
   both.kernel = 7;
-  both.layers[0] = {scores.address(), keep.address(), kTokens,
-                    kTokens - 64,     kKeep,          0};
+  both.n_unpooled = 64;
+  both.layers[0] = {scores.address(), keep.address(), kTokens, kKeep, 0, 0};
   const std::string error =
       simt::Launch(cuda::pool_select, {1}, {cuda::kSelectThreads},
                    cuda::PoolSelectBytes(kTokens), both, Schedule(0));
@@ -159,15 +159,15 @@ void PoolAndSelect() {
 
   cuda::PoolParams pool = {};
   pool.n_rows = 1;
+  pool.n_terms = 1;
+  pool.n_unpooled = 64;
   pool.kernel = 7;
-  pool.layers[0] = {scores.address(), kTokens, kTokens - 64};
+  pool.layers[0] = {scores.address(), kTokens, 0};
   Run(cuda::pool_rows, {1}, cuda::kPoolThreads, pool, Schedule(0));
 
   cuda::SelectParams select = {};
-  select.n_lists = 1;
-  select.n_sink = 4;
-  select.n_recent = 64;
-  select.layers[0] = {scores.address(), keep.address(), kTokens, kKeep};
+  select.lists = both.lists;
+  select.layers[0] = both.layers[0];
   Run(cuda::select_topk, {1}, cuda::kSelectThreads, select, Schedule(0));
 }
 

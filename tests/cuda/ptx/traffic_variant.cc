@@ -6,6 +6,7 @@
 #define KV_WINDOW 64
 #define KV_GROUP 4
 #define KV_PAGED 0
+#define KV_RAGGED 0
 #define KV_OUT 0
 #define KV_TILE_KEYS 128
 #define KV_USE_MMA 1

@@ -37,9 +37,10 @@ std::vector<AttentionLayer> ThreeLayers(const AttentionVariant& v,
                                         Random& random) {
   const uint32_t shorter =
       std::max(v.window, 2 * v.tile_keys + 2 + random.Below(v.tile_keys - 2));
-  return {RandomLayer(v, 1, shorter + 2 * v.tile_keys, random),
-          RandomLayer(v, 1, shorter, random),
-          RandomLayer(v, 1, v.window, random)};
+  const uint32_t n_heads = v.ragged ? 2 : 1;
+  return {RandomLayer(v, n_heads, shorter + 2 * v.tile_keys, random),
+          RandomLayer(v, n_heads, shorter, random),
+          RandomLayer(v, n_heads, v.window, random)};
 }
 
 AttentionLayout RandomRing(const AttentionVariant& v, Random& random) {

@@ -124,11 +124,19 @@ Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
   return rows;
 }
 
+// One for all layers of a launch, more than any table has.
+constexpr uint32_t kTableStride = 800;
+
 // Paged keys lie in blocks of block_size rows, one more than needed.
 struct Keys {
   Rows rows;
-  std::vector<int32_t> table;
+  std::vector<int32_t> table;  // of ragged variants one per head
+  uint32_t table_head_stride = 0;
   int64_t block_stride = 0;
+
+  int32_t Block(uint32_t head, uint32_t i) const {
+    return table[head * table_head_stride + i];
+  }
 };
 
 Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
@@ -145,18 +153,22 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
       layout.keys == RowOrder::kTokenMajor || layout.keys == RowOrder::kReversed
           ? std::abs(rows.row_stride) * block
           : rows.head_stride * n_heads;
-  keys.table.resize(n_blocks);
-  std::iota(keys.table.begin(), keys.table.end(), 0);
-  if (v.paged) {
-    Random random(n_tokens);
-    for (uint32_t i = n_blocks; i > 1; --i) {
-      std::swap(keys.table[i - 1], keys.table[random.Below(i)]);
+  const bool has_tables = v.paged && v.ragged;
+  if (has_tables) keys.table_head_stride = kTableStride;
+  Random random(n_tokens);
+  for (uint32_t t = 0; t < (has_tables ? n_heads : 1); ++t) {
+    std::vector<int32_t> table(n_blocks);
+    std::iota(table.begin(), table.end(), 0);
+    for (uint32_t i = n_blocks; v.paged && i > 1; --i) {
+      std::swap(table[i - 1], table[random.Below(i)]);
     }
+    keys.table.resize(t * kTableStride, INT32_MIN);
+    keys.table.insert(keys.table.end(), table.begin(), table.end());
   }
   for (uint32_t head = 0; head < n_heads; ++head) {
-    for (uint32_t j = 0; j < n_tokens; ++j) {
+    for (uint32_t j = 0; j < layer[head].n_tokens; ++j) {
       const uint64_t row = rows.base + head * rows.head_stride +
-                           keys.table[j / block] * keys.block_stride +
+                           keys.Block(head, j / block) * keys.block_stride +
                            j % block * rows.row_stride;
       for (uint32_t d = 0; d < v.head_dim; ++d) {
         keys.rows.Store(v.k_dtype, row, d,
@@ -164,7 +176,7 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
       }
     }
   }
-  keys.table.resize((n_tokens + block - 1) / block);
+  keys.table.resize(keys.table.size() - (v.paged ? 1 : 0));
   return keys;
 }
 
@@ -219,14 +231,17 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
   AttentionLayer layer(n_kv_heads);
   for (oracle::WindowAttentionInput& in : layer) {
     in.n_tokens = n_tokens;
+    if (v.ragged && &in != &layer[0]) {
+      in.n_tokens = v.window + random.Below(n_tokens - v.window + 1);
+    }
     in.window = v.window;
     in.group = v.group;
     in.head_dim = v.head_dim;
     in.scale = 1.0f / std::sqrt(static_cast<float>(v.head_dim));
     in.queries.resize(size_t{v.group} * v.window * v.head_dim);
-    in.keys.resize(size_t{n_tokens} * v.head_dim);
+    in.keys.resize(size_t{in.n_tokens} * v.head_dim);
     for (float& q : in.queries) q = RoundTo(v.q_dtype, random.Gaussian());
-    for (uint32_t j = 0; j < n_tokens; ++j) {
+    for (uint32_t j = 0; j < in.n_tokens; ++j) {
       const bool like_a_query = random.Below(50) == 0;
       const size_t row = random.Below(v.group * v.window);
       for (uint32_t d = 0; d < v.head_dim; ++d) {
@@ -273,8 +288,13 @@ std::vector<std::vector<float>> RunAttention(
   std::vector<Keys> keys;
   std::vector<std::vector<float>> lse;
   std::vector<std::vector<float>> scores;
+  std::vector<uint32_t> lengths;  // {stored, something else} per layer and head
   uint32_t longest = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
+    for (const oracle::WindowAttentionInput& in : layers[i]) {
+      lengths.push_back(in.n_tokens);
+      lengths.push_back(0xDEAD);
+    }
     queries.push_back(StoreQueries(v, layers[i], layout));
     keys.push_back(StoreKeys(v, layers[i], layout));
     const bool has_lse = layout.odd_layers_have_lse && i % 2 == 1;
@@ -292,7 +312,7 @@ std::vector<std::vector<float>> RunAttention(
     layer.row_lse = has_lse ? AddressOf(lse[i]) : 0;
     layer.scores = AddressOf(scores[i]);
     layer.n_tokens = n_tokens;
-    layer.first_row = layout.first_row;
+    layer.first_count = static_cast<int32_t>(2 * n_kv_heads * i);
     // Strides are the launch's; these depend on the length.
     if (i > 0 && !v.paged &&
         (layout.keys == RowOrder::kHeadMajor ||
@@ -303,7 +323,9 @@ std::vector<std::vector<float>> RunAttention(
   }
   p.keys = {keys[0].rows.row_stride,         keys[0].rows.head_stride,
             keys[0].rows.element_stride,     v.paged ? keys[0].block_stride : 0,
-            v.paged ? layout.block_size : 0, 0};
+            v.paged ? layout.block_size : 0, keys[0].table_head_stride};
+  p.first_row = layout.first_row;
+  if (v.ragged) p.tokens = {AddressOf(lengths), 2, 0};
   p.query_row_stride = queries[0].row_stride;
   p.query_head_stride = queries[0].head_stride;
   p.query_element_stride = queries[0].element_stride;
@@ -339,9 +361,10 @@ Comparison CompareWithOracle(const AttentionVariant& v,
                              const std::vector<float>& scores) {
   constexpr double kNextToNothing = 1e-20;
   const double scale = WeightScale(v);
-  const uint32_t n = layer[0].n_tokens;
+  const uint32_t stride = layer[0].n_tokens;
   Comparison comparison;
   for (size_t head = 0; head < layer.size(); ++head) {
+    const uint32_t n = layer[head].n_tokens;
     const oracle::WindowAttentionResult r =
         oracle::WindowAttention(layer[head]);
     const uint32_t n_rows = v.out == 2 ? v.group : 1;
@@ -365,7 +388,7 @@ Comparison CompareWithOracle(const AttentionVariant& v,
           }
         }
         tolerance += expected * (v.group + 2) * std::ldexp(1.0, -24);
-        const double got = scores[(head * n_rows + row) * n + j];
+        const double got = scores[(head * n_rows + row) * stride + j];
         const double error = std::abs(got - expected * scale) / scale;
         if (expected > kNextToNothing) {
           comparison.relative_error =

@@ -25,11 +25,13 @@ struct AttentionVariant {
   bool paged;
   uint32_t tile_keys;
   uint32_t out;
+  bool ragged;
   bool use_mma;
   void (*window_lse)(const ScoreParams&);
   void (*window_scores)(const ScoreParams&);
 };
-// One layer: an input per KV head, all of one length.
+// One layer: an input per KV head, all of one length; of ragged variants none is
+// longer than the first.
 using AttentionLayer = std::vector<oracle::WindowAttentionInput>;
 
 // Gaussian numbers that the variant's dtypes can hold; one key in 50 points the

@@ -1,6 +1,7 @@
 // The variants in the file KV_ATTENTION_LIST, KV_USE_MMA all or none of them.
 
-#define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, tile, out) \
+#define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, tile, out, \
+                             ragged)                                           \
   namespace kvevict::cuda::name {                                              \
   void window_lse(const ScoreParams&);                                         \
   void window_scores(const ScoreParams&);                                      \
@@ -12,9 +13,21 @@ namespace kvevict::cuda {
 namespace {
 
 const std::vector<AttentionVariant> kVariants = {
-#define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, tile, out) \
-  {#name, q,    k,   dim,        window,           group,                      \
-   paged, tile, out, KV_USE_MMA, name::window_lse, name::window_scores},
+#define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, tile, out, \
+                             ragged)                                           \
+  {#name,                                                                      \
+   q,                                                                          \
+   k,                                                                          \
+   dim,                                                                        \
+   window,                                                                     \
+   group,                                                                      \
+   paged,                                                                      \
+   tile,                                                                       \
+   out,                                                                        \
+   ragged,                                                                     \
+   KV_USE_MMA,                                                                 \
+   name::window_lse,                                                           \
+   name::window_scores},
 #include KV_ATTENTION_LIST
 #undef KV_ATTENTION_VARIANT
 };

@@ -14,18 +14,20 @@ int main(void) {
   static float k[N_TOKENS][HEAD_DIM], v[N_TOKENS][HEAD_DIM];
   static const float scores[N_TOKENS] = {0, 5, 1, 4, 3, 2};
   static const int32_t expected[N_KEEP] = {0, 1, 3, 5};
-  /* 6 slots of one head; SELECT's scratch for so few fits easily. */
+  /* 6 slots of one head; the scratch for so few fits easily. */
   static union {
     double align[8192];
     char bytes[65536];
   } memory;
   kvevict_context* context = NULL;
   kvevict_plan* plan = NULL;
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  kvevict_move move = KVEVICT_MOVE_INIT;
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   kvevict_view view;
   int32_t keep[N_KEEP];
-  uint32_t n_keep = 0;
   size_t workspace_bytes = 0;
   char* workspace = memory.bytes + (64 - (uintptr_t)memory.bytes % 64) % 64;
   int t;
@@ -39,17 +41,22 @@ int main(void) {
   if (kvevict_context_create(NULL, &context) ||
       kvevict_policy_parse("custom:budget=4,sink=1,recent=1,keep_window=no",
                            &policy) ||
-      kvevict_plan_create(context, &geometry, &policy, &plan) ||
-      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SELECT, 0,
-                                   &workspace_bytes)) {
+      kvevict_plan_create(context, &geometry, &policy, NULL, &plan) ||
+      kvevict_plan_selection(plan, 0, N_TOKENS, &options, &lists) ||
+      kvevict_select_workspace_bytes(context, N_TOKENS, lists.n_lists,
+                                     &workspace_bytes)) {
     return fail("setting up");
   }
   if (workspace_bytes > sizeof memory - 64) return fail("workspace size");
-  if (kvevict_select(plan, 0, scores, N_TOKENS, N_TOKENS, NULL, 0, keep, N_KEEP,
-                     workspace, workspace_bytes, &n_keep, NULL)) {
+  options.scores = scores;
+  options.scores_len = N_TOKENS;
+  lists.slots = keep;
+  lists.slots_len = N_KEEP;
+  if (kvevict_select(context, &options, &lists, workspace, workspace_bytes,
+                     NULL)) {
     return fail("select");
   }
-  if (n_keep != N_KEEP || memcmp(keep, expected, sizeof keep) != 0) {
+  if (lists.count != N_KEEP || memcmp(keep, expected, sizeof keep) != 0) {
     return fail("keep list");
   }
 
@@ -62,8 +69,10 @@ int main(void) {
   view.k.head_dim = HEAD_DIM;
   view.v = view.k;
   view.v.data = (uintptr_t)v;
-  if (kvevict_compact(context, &view, N_TOKENS, keep, n_keep, 1, NULL, 0,
-                      NULL)) {
+  move.n_tokens = N_TOKENS;
+  move.view = &view;
+  move.keep = &lists;
+  if (kvevict_compact(context, &move, 1, NULL, 0, NULL)) {
     return fail("compact");
   }
   for (t = 0; t < N_KEEP; ++t) {

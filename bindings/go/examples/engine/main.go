@@ -81,7 +81,7 @@ func (e *engine) step(token uint32) uint32 {
 		e.x[i] = int(e.hash((token*1024+uint32(position))*x+uint32(i))>>28) - 8
 	}
 	for l := 0; l < layers; l++ {
-		slot := must(e.sequence.StoredLength(l))
+		slot := must(e.sequence.StoredLength(l, 0))
 		q := e.q[l][position*x:]
 		for i := range e.x {
 			q[i] = float32(e.x[(5*i+3*l+1)%x])
@@ -115,7 +115,7 @@ func main() {
 	plan := must(must(kvevict.NewContext(nil)).NewPlan(kvevict.Geometry{
 		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
 		QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32, MaxTokens: room,
-	}, must(kvevict.ParsePolicy("snapkv:budget=40,window=8,sink=2"))))
+	}, must(kvevict.ParsePolicy("snapkv:budget=40,window=8,sink=2")), nil))
 	e.sequence = must(plan.NewSequence())
 	check(e.sequence.BeginObserving(kvevict.Memory{}))
 	scratch := must(plan.NewWorkspace(kvevict.OperationEvict))

@@ -39,8 +39,8 @@ typedef long long swig_type_9;
 typedef long long swig_type_10;
 typedef long long swig_type_11;
 typedef long long swig_type_12;
-typedef _gostring_ swig_type_13;
-typedef long long swig_type_14;
+typedef long long swig_type_13;
+typedef _gostring_ swig_type_14;
 typedef long long swig_type_15;
 typedef long long swig_type_16;
 typedef long long swig_type_17;
@@ -56,6 +56,10 @@ typedef long long swig_type_26;
 typedef long long swig_type_27;
 typedef long long swig_type_28;
 typedef long long swig_type_29;
+typedef long long swig_type_30;
+typedef long long swig_type_31;
+typedef long long swig_type_32;
+typedef long long swig_type_33;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -81,41 +85,48 @@ extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_view_init_kvevict(swig_voidp arg1, swig_type_10 arg2);
 extern uintptr_t _wrap_kvevict_view_validate_kvevict(swig_voidp arg1, int arg2);
 extern uintptr_t _wrap_kvevict_geometry_init_kvevict(swig_voidp arg1, swig_type_11 arg2);
-extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_plan_options_init_kvevict(swig_voidp arg1, swig_type_12 arg2);
+extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4, swig_voidp arg5);
 extern void _wrap_kvevict_plan_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_context_prepare_kvevict(uintptr_t arg1, uintptr_t arg2);
 extern uintptr_t _wrap_kvevict_plan_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_plan_least_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_plan_query_memory_bytes_kvevict(uintptr_t arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_12 arg4);
+extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_13 arg4);
 extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern swig_type_13 _wrap_kvevict_reason_text_kvevict(swig_intgo arg1);
-extern uintptr_t _wrap_kvevict_score_window_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4, int arg5, uintptr_t arg6, swig_type_14 arg7, uintptr_t arg8, swig_type_15 arg9, uintptr_t arg10);
-extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3, swig_type_16 arg4, int arg5, swig_voidp arg6, swig_type_17 arg7, uintptr_t arg8, swig_type_18 arg9, uintptr_t arg10, swig_type_19 arg11, swig_voidp arg12, uintptr_t arg13);
-extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_20 arg5, int arg6, uintptr_t arg7, swig_type_21 arg8, uintptr_t arg9);
-extern uintptr_t _wrap_kvevict_compact_workspace_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, int arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, int arg3, uintptr_t arg4, swig_type_22 arg5, int arg6, uintptr_t arg7, swig_type_23 arg8, uintptr_t arg9);
-extern uintptr_t _wrap_kvevict_reorder_workspace_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, int arg3, int arg4, swig_voidp arg5);
+extern swig_type_14 _wrap_kvevict_reason_text_kvevict(swig_intgo arg1);
+extern uintptr_t _wrap_kvevict_score_inputs_init_kvevict(swig_voidp arg1, swig_type_15 arg2);
+extern uintptr_t _wrap_kvevict_score_kvevict(uintptr_t arg1, swig_voidp arg2, uintptr_t arg3, swig_type_16 arg4, uintptr_t arg5, swig_type_17 arg6, uintptr_t arg7);
+extern uintptr_t _wrap_kvevict_keep_lists_init_kvevict(swig_voidp arg1, swig_type_18 arg2);
+extern uintptr_t _wrap_kvevict_select_options_init_kvevict(swig_voidp arg1, swig_type_19 arg2);
+extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4, swig_type_20 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_select_workspace_bytes_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_voidp arg5);
+extern uintptr_t _wrap_kvevict_move_init_kvevict(swig_voidp arg1, swig_type_21 arg2);
+extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_22 arg3, uintptr_t arg4, swig_type_23 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_compact_workspace_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_25 arg3, uintptr_t arg4, swig_type_26 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_reorder_workspace_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_27 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_create_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_set_stream_kvevict(uintptr_t arg1, uintptr_t arg2);
 extern void _wrap_kvevict_sequence_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_reset_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_24 arg3);
+extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_28 arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_observing_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_observe_layers_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_25 arg3, int arg4, int arg5);
+extern uintptr_t _wrap_kvevict_sequence_observe_layers_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_29 arg3, int arg4, int arg5);
 extern uintptr_t _wrap_kvevict_sequence_observe_lse_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
 extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_26 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_27 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_28 arg6, swig_voidp arg7);
+extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_30 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_31 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_32 arg6, swig_voidp arg7);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_29 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_33 arg5, swig_voidp arg6);
 #undef intgo
 */
 import "C"
@@ -457,13 +468,28 @@ func Kvevict_geometry_init(arg1 *Geometry, arg2 uint64) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_plan_create(arg1 uintptr, arg2 *Geometry, arg3 *Policy, arg4 *uintptr) (_swig_ret error) {
+func Kvevict_plan_options_init(arg1 *PlanOptions, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_plan_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_12(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_plan_create(arg1 uintptr, arg2 *Geometry, arg3 *Policy, arg4 *PlanOptions, arg5 *uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_create_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_plan_create_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -544,7 +570,7 @@ func Kvevict_plan_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 ui
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_12(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_13(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -579,7 +605,21 @@ func Kvevict_reason_text(arg1 int32) (_swig_ret string) {
 	return swig_r_1
 }
 
-func Kvevict_score_window(arg1 uintptr, arg2 *Plane, arg3 *Plane, arg4 *View, arg5 uint32, arg6 uintptr, arg7 uint64, arg8 uintptr, arg9 uint64, arg10 uintptr) (_swig_ret error) {
+func Kvevict_score_inputs_init(arg1 *ScoreInputs, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_score_inputs_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_15(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_score(arg1 uintptr, arg2 *ScoreInputs, arg3 uintptr, arg4 uint64, arg5 uintptr, arg6 uint64, arg7 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
@@ -588,10 +628,7 @@ func Kvevict_score_window(arg1 uintptr, arg2 *Plane, arg3 *Plane, arg4 *View, ar
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	_swig_i_7 := arg8
-	_swig_i_8 := arg9
-	_swig_i_9 := arg10
-	swig_r = (uintptr)(C._wrap_kvevict_score_window_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_voidp(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5), C.swig_type_14(_swig_i_6), C.uintptr_t(_swig_i_7), C.swig_type_15(_swig_i_8), C.uintptr_t(_swig_i_9)))
+	swig_r = (uintptr)(C._wrap_kvevict_score_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_16(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_17(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -601,7 +638,35 @@ func Kvevict_score_window(arg1 uintptr, arg2 *Plane, arg3 *Plane, arg4 *View, ar
 	return swig_r_1
 }
 
-func Kvevict_select(arg1 uintptr, arg2 uint32, arg3 uintptr, arg4 uint64, arg5 uint32, arg6 *int32, arg7 uint64, arg8 uintptr, arg9 uint64, arg10 uintptr, arg11 uint64, arg12 *uint32, arg13 uintptr) (_swig_ret error) {
+func Kvevict_keep_lists_init(arg1 *KeepLists, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_keep_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_18(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_select_options_init(arg1 *SelectOptions, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_select_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_19(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_select(arg1 uintptr, arg2 *SelectOptions, arg3 *KeepLists, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
@@ -609,14 +674,7 @@ func Kvevict_select(arg1 uintptr, arg2 uint32, arg3 uintptr, arg4 uint64, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	_swig_i_6 := arg7
-	_swig_i_7 := arg8
-	_swig_i_8 := arg9
-	_swig_i_9 := arg10
-	_swig_i_10 := arg11
-	_swig_i_11 := arg12
-	_swig_i_12 := arg13
-	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_16(_swig_i_3), C.int(_swig_i_4), C.swig_voidp(_swig_i_5), C.swig_type_17(_swig_i_6), C.uintptr_t(_swig_i_7), C.swig_type_18(_swig_i_8), C.uintptr_t(_swig_i_9), C.swig_type_19(_swig_i_10), C.swig_voidp(_swig_i_11), C.uintptr_t(_swig_i_12)))
+	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_20(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -626,7 +684,54 @@ func Kvevict_select(arg1 uintptr, arg2 uint32, arg3 uintptr, arg4 uint64, arg5 u
 	return swig_r_1
 }
 
-func Kvevict_compact(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 uint64, arg6 uint32, arg7 uintptr, arg8 uint64, arg9 uintptr) (_swig_ret error) {
+func Kvevict_select_workspace_bytes(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_select_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_plan_selection(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *SelectOptions, arg5 *KeepLists) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_plan_selection_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_move_init(arg1 *Move, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_move_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_21(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_compact(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
@@ -634,10 +739,7 @@ func Kvevict_compact(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	_swig_i_6 := arg7
-	_swig_i_7 := arg8
-	_swig_i_8 := arg9
-	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_20(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6), C.swig_type_21(_swig_i_7), C.uintptr_t(_swig_i_8)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_22(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_23(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -647,13 +749,13 @@ func Kvevict_compact(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 u
 	return swig_r_1
 }
 
-func Kvevict_compact_workspace_bytes(arg1 uintptr, arg2 *View, arg3 uint32, arg4 *uint64) (_swig_ret error) {
+func Kvevict_compact_workspace_bytes(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -663,7 +765,7 @@ func Kvevict_compact_workspace_bytes(arg1 uintptr, arg2 *View, arg3 uint32, arg4
 	return swig_r_1
 }
 
-func Kvevict_reorder(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 uint64, arg6 uint32, arg7 uintptr, arg8 uint64, arg9 uintptr) (_swig_ret error) {
+func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
@@ -671,10 +773,7 @@ func Kvevict_reorder(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	_swig_i_6 := arg7
-	_swig_i_7 := arg8
-	_swig_i_8 := arg9
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_22(_swig_i_4), C.int(_swig_i_5), C.uintptr_t(_swig_i_6), C.swig_type_23(_swig_i_7), C.uintptr_t(_swig_i_8)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_25(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_26(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -684,14 +783,13 @@ func Kvevict_reorder(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uintptr, arg5 u
 	return swig_r_1
 }
 
-func Kvevict_reorder_workspace_bytes(arg1 uintptr, arg2 *View, arg3 uint32, arg4 uint32, arg5 *uint64) (_swig_ret error) {
+func Kvevict_reorder_workspace_bytes(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_27(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -752,7 +850,7 @@ func Kvevict_sequence_begin_observing(arg1 uintptr, arg2 uintptr, arg3 uint64) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_24(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_28(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -799,7 +897,7 @@ func Kvevict_sequence_observe_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_layers_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_25(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_layers_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_29(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -872,7 +970,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_26(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_30(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -891,7 +989,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_27(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_28(_swig_i_5), C.swig_voidp(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_31(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_32(_swig_i_5), C.swig_voidp(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -916,12 +1014,13 @@ func Kvevict_sequence_memory_of(arg1 uintptr, arg2 uint32, arg3 *SequenceMemory)
 	return swig_r_1
 }
 
-func Kvevict_sequence_stored_length(arg1 uintptr, arg2 uint32, arg3 *uint32) (_swig_ret error) {
+func Kvevict_sequence_stored_length(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_stored_length_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_stored_length_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -987,7 +1086,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_29(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_33(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -549,20 +549,37 @@ intgo _wrap_kvevict_geometry_init_kvevict(kvevict_geometry *_swig_go_0, long lon
 }
 
 
-intgo _wrap_kvevict_plan_create_kvevict(kvevict_context *_swig_go_0, kvevict_geometry *_swig_go_1, kvevict_policy *_swig_go_2, kvevict_plan **_swig_go_3) {
+intgo _wrap_kvevict_plan_options_init_kvevict(kvevict_plan_options *_swig_go_0, long long _swig_go_1) {
+  kvevict_plan_options *arg1 = (kvevict_plan_options *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan_options *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_plan_options_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_plan_create_kvevict(kvevict_context *_swig_go_0, kvevict_geometry *_swig_go_1, kvevict_policy *_swig_go_2, kvevict_plan_options *_swig_go_3, kvevict_plan **_swig_go_4) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_geometry *arg2 = (kvevict_geometry *) 0 ;
   kvevict_policy *arg3 = (kvevict_policy *) 0 ;
-  kvevict_plan **arg4 = (kvevict_plan **) 0 ;
+  kvevict_plan_options *arg4 = (kvevict_plan_options *) 0 ;
+  kvevict_plan **arg5 = (kvevict_plan **) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
   arg2 = (kvevict_geometry *)_swig_go_1;
   arg3 = (kvevict_policy *)_swig_go_2;
-  arg4 = (kvevict_plan **)_swig_go_3;
+  arg4 = (kvevict_plan_options *)_swig_go_3;
+  arg5 = (kvevict_plan **)_swig_go_4;
   
-  result = (kvevict_status)kvevict_plan_create((struct kvevict_context const *)arg1,(struct kvevict_geometry const *)arg2,(struct kvevict_policy const *)arg3,arg4);
+  result = (kvevict_status)kvevict_plan_create((struct kvevict_context const *)arg1,(struct kvevict_geometry const *)arg2,(struct kvevict_policy const *)arg3,(struct kvevict_plan_options const *)arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -695,167 +712,233 @@ _gostring_ _wrap_kvevict_reason_text_kvevict(intgo _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_score_window_kvevict(kvevict_plan *_swig_go_0, kvevict_plane *_swig_go_1, kvevict_plane *_swig_go_2, kvevict_view *_swig_go_3, int _swig_go_4, float *_swig_go_5, long long _swig_go_6, void *_swig_go_7, long long _swig_go_8, kvevict_stream _swig_go_9) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  kvevict_plane *arg2 = (kvevict_plane *) 0 ;
-  kvevict_plane *arg3 = (kvevict_plane *) 0 ;
-  kvevict_view *arg4 = (kvevict_view *) 0 ;
-  uint32_t arg5 ;
-  float *arg6 = (float *) 0 ;
-  size_t arg7 ;
-  void *arg8 = (void *) 0 ;
-  size_t arg9 ;
-  kvevict_stream arg10 = (kvevict_stream) 0 ;
+intgo _wrap_kvevict_score_inputs_init_kvevict(kvevict_score_inputs *_swig_go_0, long long _swig_go_1) {
+  kvevict_score_inputs *arg1 = (kvevict_score_inputs *) 0 ;
+  size_t arg2 ;
   kvevict_status result;
   intgo _swig_go_result;
   
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (kvevict_plane *)_swig_go_1;
-  arg3 = (kvevict_plane *)_swig_go_2;
-  arg4 = (kvevict_view *)_swig_go_3;
-  arg5 = (uint32_t)_swig_go_4;
-  arg6 = (float *)_swig_go_5;
-  arg7 = (size_t)_swig_go_6;
-  arg8 = (void *)_swig_go_7;
-  arg9 = (size_t)_swig_go_8;
-  arg10 = (kvevict_stream)_swig_go_9;
+  arg1 = (kvevict_score_inputs *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
   
-  result = (kvevict_status)kvevict_score_window((struct kvevict_plan const *)arg1,(struct kvevict_plane const *)arg2,(struct kvevict_plane const *)arg3,(struct kvevict_view const *)arg4,arg5,arg6,arg7,arg8,arg9,arg10);
+  result = (kvevict_status)kvevict_score_inputs_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_select_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, float *_swig_go_2, long long _swig_go_3, int _swig_go_4, int *_swig_go_5, long long _swig_go_6, int32_t *_swig_go_7, long long _swig_go_8, void *_swig_go_9, long long _swig_go_10, int *_swig_go_11, kvevict_stream _swig_go_12) {
+intgo _wrap_kvevict_score_kvevict(kvevict_plan *_swig_go_0, kvevict_score_inputs *_swig_go_1, float *_swig_go_2, long long _swig_go_3, void *_swig_go_4, long long _swig_go_5, kvevict_stream _swig_go_6) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  uint32_t arg2 ;
+  kvevict_score_inputs *arg2 = (kvevict_score_inputs *) 0 ;
   float *arg3 = (float *) 0 ;
   size_t arg4 ;
-  uint32_t arg5 ;
-  int32_t *arg6 = (int32_t *) 0 ;
-  size_t arg7 ;
-  int32_t *arg8 = (int32_t *) 0 ;
-  size_t arg9 ;
-  void *arg10 = (void *) 0 ;
-  size_t arg11 ;
-  uint32_t *arg12 = (uint32_t *) 0 ;
-  kvevict_stream arg13 = (kvevict_stream) 0 ;
+  void *arg5 = (void *) 0 ;
+  size_t arg6 ;
+  kvevict_stream arg7 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
+  arg2 = (kvevict_score_inputs *)_swig_go_1;
   arg3 = (float *)_swig_go_2;
   arg4 = (size_t)_swig_go_3;
-  arg5 = (uint32_t)_swig_go_4;
-  arg6 = (int32_t *)_swig_go_5;
-  arg7 = (size_t)_swig_go_6;
-  arg8 = (int32_t *)_swig_go_7;
-  arg9 = (size_t)_swig_go_8;
-  arg10 = (void *)_swig_go_9;
-  arg11 = (size_t)_swig_go_10;
-  arg12 = (uint32_t *)_swig_go_11;
-  arg13 = (kvevict_stream)_swig_go_12;
+  arg5 = (void *)_swig_go_4;
+  arg6 = (size_t)_swig_go_5;
+  arg7 = (kvevict_stream)_swig_go_6;
   
-  result = (kvevict_status)kvevict_select((struct kvevict_plan const *)arg1,arg2,(float const *)arg3,arg4,arg5,(int32_t const *)arg6,arg7,arg8,arg9,arg10,arg11,arg12,arg13);
+  result = (kvevict_status)kvevict_score((struct kvevict_plan const *)arg1,(struct kvevict_score_inputs const *)arg2,arg3,arg4,arg5,arg6,arg7);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_compact_kvevict(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, void *_swig_go_6, long long _swig_go_7, kvevict_stream _swig_go_8) {
+intgo _wrap_kvevict_keep_lists_init_kvevict(kvevict_keep_lists *_swig_go_0, long long _swig_go_1) {
+  kvevict_keep_lists *arg1 = (kvevict_keep_lists *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_keep_lists *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_keep_lists_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_select_options_init_kvevict(kvevict_select_options *_swig_go_0, long long _swig_go_1) {
+  kvevict_select_options *arg1 = (kvevict_select_options *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_select_options *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_select_options_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_select_kvevict(kvevict_context *_swig_go_0, kvevict_select_options *_swig_go_1, kvevict_keep_lists *_swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  uint32_t arg3 ;
-  int32_t *arg4 = (int32_t *) 0 ;
+  kvevict_select_options *arg2 = (kvevict_select_options *) 0 ;
+  kvevict_keep_lists *arg3 = (kvevict_keep_lists *) 0 ;
+  void *arg4 = (void *) 0 ;
   size_t arg5 ;
-  uint32_t arg6 ;
-  void *arg7 = (void *) 0 ;
-  size_t arg8 ;
-  kvevict_stream arg9 = (kvevict_stream) 0 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (int32_t *)_swig_go_3;
+  arg2 = (kvevict_select_options *)_swig_go_1;
+  arg3 = (kvevict_keep_lists *)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
   arg5 = (size_t)_swig_go_4;
-  arg6 = (uint32_t)_swig_go_5;
-  arg7 = (void *)_swig_go_6;
-  arg8 = (size_t)_swig_go_7;
-  arg9 = (kvevict_stream)_swig_go_8;
+  arg6 = (kvevict_stream)_swig_go_5;
   
-  result = (kvevict_status)kvevict_compact((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,(int32_t const *)arg4,arg5,arg6,arg7,arg8,arg9);
+  result = (kvevict_status)kvevict_select((struct kvevict_context const *)arg1,(struct kvevict_select_options const *)arg2,(struct kvevict_keep_lists const *)arg3,arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_compact_workspace_bytes_kvevict(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, long long *_swig_go_3) {
+intgo _wrap_kvevict_select_workspace_bytes_kvevict(kvevict_context *_swig_go_0, int _swig_go_1, int _swig_go_2, long long *_swig_go_3) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  uint32_t arg2 ;
   uint32_t arg3 ;
   size_t *arg4 = (size_t *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
+  arg2 = (uint32_t)_swig_go_1;
   arg3 = (uint32_t)_swig_go_2;
   arg4 = (size_t *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_compact_workspace_bytes((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,arg4);
+  result = (kvevict_status)kvevict_select_workspace_bytes((struct kvevict_context const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int32_t *_swig_go_3, long long _swig_go_4, int _swig_go_5, void *_swig_go_6, long long _swig_go_7, kvevict_stream _swig_go_8) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
+intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int _swig_go_2, kvevict_select_options *_swig_go_3, kvevict_keep_lists *_swig_go_4) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  uint32_t arg2 ;
   uint32_t arg3 ;
-  int32_t *arg4 = (int32_t *) 0 ;
+  kvevict_select_options *arg4 = (kvevict_select_options *) 0 ;
+  kvevict_keep_lists *arg5 = (kvevict_keep_lists *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (kvevict_select_options *)_swig_go_3;
+  arg5 = (kvevict_keep_lists *)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_plan_selection((struct kvevict_plan const *)arg1,arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_move_init_kvevict(kvevict_move *_swig_go_0, long long _swig_go_1) {
+  kvevict_move *arg1 = (kvevict_move *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_move *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_move_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_compact_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
   size_t arg5 ;
-  uint32_t arg6 ;
-  void *arg7 = (void *) 0 ;
-  size_t arg8 ;
-  kvevict_stream arg9 = (kvevict_stream) 0 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (int32_t *)_swig_go_3;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
   arg5 = (size_t)_swig_go_4;
-  arg6 = (uint32_t)_swig_go_5;
-  arg7 = (void *)_swig_go_6;
-  arg8 = (size_t)_swig_go_7;
-  arg9 = (kvevict_stream)_swig_go_8;
+  arg6 = (kvevict_stream)_swig_go_5;
   
-  result = (kvevict_status)kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,(int32_t const *)arg4,arg5,arg6,arg7,arg8,arg9);
+  result = (kvevict_status)kvevict_compact((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_reorder_workspace_bytes_kvevict(kvevict_context *_swig_go_0, kvevict_view *_swig_go_1, int _swig_go_2, int _swig_go_3, long long *_swig_go_4) {
+intgo _wrap_kvevict_compact_workspace_bytes_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  uint32_t arg3 ;
-  uint32_t arg4 ;
-  size_t *arg5 = (size_t *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (uint32_t)_swig_go_3;
-  arg5 = (size_t *)_swig_go_4;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_reorder_workspace_bytes((struct kvevict_context const *)arg1,(struct kvevict_view const *)arg2,arg3,arg4,arg5);
+  result = (kvevict_status)kvevict_compact_workspace_bytes((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = (kvevict_status)kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_reorder_workspace_bytes_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_reorder_workspace_bytes((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1109,18 +1192,20 @@ intgo _wrap_kvevict_sequence_memory_of_kvevict(kvevict_sequence *_swig_go_0, int
 }
 
 
-intgo _wrap_kvevict_sequence_stored_length_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int *_swig_go_2) {
+intgo _wrap_kvevict_sequence_stored_length_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int *_swig_go_3) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
-  uint32_t *arg3 = (uint32_t *) 0 ;
+  uint32_t arg3 ;
+  uint32_t *arg4 = (uint32_t *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t *)_swig_go_2;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (uint32_t *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_sequence_stored_length((struct kvevict_sequence const *)arg1,arg2,arg3);
+  result = (kvevict_status)kvevict_sequence_stored_length((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

@@ -128,20 +128,22 @@ type Plane struct {
 	DType              int32
 	HeadDim            uint32
 	RowBytes           uint32
-	Reserved           [3]uint32
+	Reserved32         uint32
+	Reserved           [9]uint64
 }
 
 // View is kvevict_view.
 type View struct {
-	StructSize    uint32
-	NKVHeads      uint32
-	K             Plane
-	V             Plane
-	Companions    uintptr
-	NCompanions   uint32
-	BlockSize     uint32
-	BlockTable    uintptr
-	BlockTableLen uint64
+	StructSize           uint32
+	NKVHeads             uint32
+	K                    Plane
+	V                    Plane
+	Companions           uintptr
+	NCompanions          uint32
+	BlockSize            uint32
+	BlockTable           uintptr
+	BlockTableLen        uint64
+	BlockTableHeadStride uint64
 }
 
 // Geometry is kvevict_geometry.
@@ -160,6 +162,14 @@ type Geometry struct {
 	Reserved     uint32
 }
 
+// PlanOptions is kvevict_plan_options.
+type PlanOptions struct {
+	StructSize     uint32
+	Reserved       uint32
+	HeadBudgets    uintptr
+	HeadBudgetsLen uint64
+}
+
 // Capabilities is kvevict_capabilities.
 type Capabilities struct {
 	StructSize   uint32
@@ -170,6 +180,55 @@ type Capabilities struct {
 	ScoreReason  int32
 	RotateReason int32
 	NeedsScore   uint32
+}
+
+// ScoreInputs is kvevict_score_inputs.
+type ScoreInputs struct {
+	StructSize  uint32
+	Layer       uint32
+	NTokens     uint32
+	Reserved    uint32
+	TokenCounts uintptr
+	View        uintptr
+	Queries     uintptr
+	RowLSE      uintptr
+}
+
+// KeepLists is kvevict_keep_lists.
+type KeepLists struct {
+	StructSize uint32
+	NLists     uint32
+	Slots      uintptr
+	SlotsLen   uint64
+	ListStride uint64
+	Count      uint32
+	Reserved   uint32
+	Counts     uintptr
+}
+
+// SelectOptions is kvevict_select_options.
+type SelectOptions struct {
+	StructSize        uint32
+	NTokens           uint32
+	TokenCounts       uintptr
+	Scores            uintptr
+	ScoresLen         uint64
+	NRows             uint32
+	Reduce            int32
+	NSink             uint32
+	NRecent           uint32
+	Tie               int32
+	Reserved          uint32
+	ProtectedSlots    uintptr
+	ProtectedSlotsLen uint64
+}
+
+// Move is kvevict_move.
+type Move struct {
+	StructSize uint32
+	NTokens    uint32
+	View       uintptr
+	Keep       uintptr
 }
 
 // EvictOptions is kvevict_evict_options.
@@ -186,21 +245,25 @@ type EvictOptions struct {
 
 // EvictReport is kvevict_evict_report.
 type EvictReport struct {
-	StructSize   uint32
-	Evicted      uint32
-	BytesBefore  uint64
-	BytesAfter   uint64
-	TokensBefore uint64
-	TokensAfter  uint64
-	BlocksFreed  uint64
+	StructSize       uint32
+	Evicted          uint32
+	BytesBefore      uint64
+	BytesAfter       uint64
+	TokensBefore     uint64
+	TokensAfter      uint64
+	BlocksFreed      uint64
+	ListTokensBefore uintptr
+	ListTokensAfter  uintptr
+	ListTokensLen    uint64
 }
 
 // SequenceMemory is kvevict_sequence_memory.
 type SequenceMemory struct {
-	StructSize uint32
-	Reserved   uint32
-	Lengths    uint64
-	Positions  uint64
-	NListed    uint32
-	NLists     uint32
+	StructSize   uint32
+	NLists       uint32
+	Lengths      uint64
+	Positions    uint64
+	ListedCounts uint64
+	NListed      uint32
+	Reserved     uint32
 }

@@ -25,7 +25,7 @@ func main() {
 	plan, err := context.NewPlan(kvevict.Geometry{
 		Layers: 1, QHeads: 1, KVHeads: 1, KHeadDim: 4, VHeadDim: 4, QDType: kvevict.DTypeF32,
 		KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32, MaxTokens: 64,
-	}, policy)
+	}, policy, nil)
 	check(err)
 	sequence, err := plan.NewSequence()
 	check(err)

@@ -2,7 +2,7 @@ package dev.kvevict;
 
 import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
-import java.nio.IntBuffer;
+import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.Executor;
 import java.util.function.BiConsumer;
@@ -39,17 +39,37 @@ public final class Context extends Handle {
    *
    * @param geometry of the model
    * @param policy what survives
+   * @param headBudgets tokens that each KV head keeps, everything included: [nLayers, nKvHeads], in
+   *     place of the policy's budget and layer split, for scope KV_HEAD; above a head's length it
+   *     keeps all. Without any: the policy's
    * @return the plan, which keeps what it needs of this context alive
    */
-  public Plan newPlan(Geometry geometry, Policy policy) {
+  public Plan newPlan(Geometry geometry, Policy policy, int... headBudgets) {
+    for (int budget : headBudgets) {
+      Memory.count(budget, "headBudgets");
+    }
     long context = enter();
-    try (geometry.struct; policy.struct) {
-      long pointer =
-          Native.kvevict_plan_create(context, geometry.struct.address, policy.struct.address);
-      return new Plan(pointer, geometry, policy, hooks);
+    try (geometry.struct; policy.struct; Struct options = planOptions(headBudgets)) {
+      long pointer = Native.kvevict_plan_create(
+          context, geometry.struct.address, policy.struct.address, options.address);
+      return new Plan(pointer, geometry, policy, headBudgets.length > 0, hooks);
     } finally {
       leave();
     }
+  }
+
+  /** The budgets lie behind the struct. */
+  static Struct planOptions(int... headBudgets) {
+    int size = Abi.PlanOptions.SIZEOF;
+    int n = headBudgets.length;
+    Struct options = new Struct(size + 4 * n);
+    options.putInt(Abi.PlanOptions.STRUCT_SIZE, size)
+        .putLong(Abi.PlanOptions.HEAD_BUDGETS, n == 0 ? 0 : options.address + size)
+        .putLong(Abi.PlanOptions.HEAD_BUDGETS_LEN, n);
+    for (int i = 0; i < n; ++i) {
+      options.putInt(size + 4 * i, headBudgets[i]);
+    }
+    return options;
   }
 
   /**
@@ -85,205 +105,176 @@ public final class Context extends Handle {
   }
 
   /**
-   * Moves one layer's surviving rows to slots [0, kept), in place, on the CPU. For lists in another
-   * order there is {@link #reorder(View, int, IntBuffer, int, ByteBuffer) reorder}.
+   * Chooses slots on the CPU: what must stay, and then the highest scores, descending, NaN last.
+   * How many is said by the lists; a list whose count is all that it holds keeps every slot.
    *
-   * @param view the layer's cache
-   * @param nTokens slots held before
-   * @param keep [nKeepLists, kept] slots, strictly ascending per list; direct, in native order
-   * @param nKeepLists 1 (all heads alike) or the KV heads
+   * @param options what to choose from, and what must stay
+   * @param keep lists whose slots are written, ascending
+   * @param workspace from {@link #allocateSelectWorkspace}
    */
-  public void compact(View view, int nTokens, IntBuffer keep, int nKeepLists) {
-    Objects.requireNonNull(keep, "keep");
-    compact(view, nTokens, Memory.input(hooks.device, keep, "keep"), keep.remaining(), nKeepLists,
-        0);
-    Reference.reachabilityFence(keep);
-  }
-
-  /**
-   * Moves one layer's surviving rows to slots [0, kept), in place, on the CPU.
-   *
-   * @param view the layer's cache
-   * @param nTokens slots held before
-   * @param keep [nKeepLists, kept] slots, strictly ascending per list
-   * @param nKeepLists 1 (all heads alike) or the KV heads
-   * @throws IllegalStateException if the context has a parallel runner, which cannot work while an
-   *     array is pinned
-   */
-  public void compact(View view, int nTokens, int[] keep, int nKeepLists) {
-    hooks.forbidArrays("keep");
-    Objects.requireNonNull(keep, "keep");
-    long context = enter();
-    try (View.Content cache = view.content(hooks.device, nTokens)) {
-      cache.requireWritable();
-      Native.kvevict_compact_a(context, cache.struct.address, nTokens, keep, nKeepLists, 0, 0, 0);
-    } finally {
-      leave();
-    }
-  }
-
-  /**
-   * Moves one layer's surviving rows to slots [0, kept), in place.
-   *
-   * @param view the layer's cache
-   * @param nTokens slots held before
-   * @param keep address of i32 [nKeepLists, kept] slots, strictly ascending per list
-   * @param keepLength elements of keep
-   * @param nKeepLists 1 (all heads alike) or the KV heads
-   * @param stream a CUstream; ignored on the CPU
-   */
-  public void compact(
-      View view, int nTokens, long keep, long keepLength, int nKeepLists, long stream) {
-    compact(view, nTokens, keep, keepLength, nKeepLists, 0, 0, stream);
-  }
-
-  /**
-   * Moves one layer's surviving rows to slots [0, kept), in place, with scratch by which CUDA may
-   * be faster.
-   *
-   * @param view the layer's cache
-   * @param nTokens slots held before
-   * @param keep address of i32 [nKeepLists, kept] slots, strictly ascending per list
-   * @param keepLength elements of keep
-   * @param nKeepLists 1 (all heads alike) or the KV heads
-   * @param workspace address of scratch, see {@link #compactWorkspaceBytes}; 0 for none
-   * @param workspaceBytes its bytes
-   * @param stream a CUstream; ignored on the CPU
-   */
-  public void compact(View view, int nTokens, long keep, long keepLength, int nKeepLists,
-      long workspace, long workspaceBytes, long stream) {
-    long context = enter();
-    try (View.Content cache = view.content(hooks.device, nTokens)) {
-      cache.requireWritable();
-      Native.kvevict_compact(context, cache.struct.address, nTokens, keep, keepLength, nKeepLists,
-          workspace, workspaceBytes, stream);
-    } finally {
-      leave();
-    }
-  }
-
-  /**
-   * Scratch that compacting a layer can make use of; 256-byte aligned on CUDA.
-   *
-   * @param view the layer's cache
-   * @param nKeep the most slots per list; scratch for more serves fewer
-   * @return bytes; 0 on the CPU, and on CUDA where rows are wide enough to move without
-   */
-  public long compactWorkspaceBytes(View view, int nKeep) {
-    Memory.count(nKeep, "nKeep");
-    long context = enter();
-    try (View.Content cache = view.content(hooks.device, nKeep)) {
-      return Native.kvevict_compact_workspace_bytes(context, cache.struct.address, nKeep);
-    } finally {
-      leave();
-    }
-  }
-
-  /**
-   * Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
-   * before the first is written, on the CPU. Straightens a ring that has wrapped, and serves keep
-   * lists that do not ascend. Other rows are not touched.
-   *
-   * @param view the layer's cache
-   * @param nTokens slots held before
-   * @param slots [nSlotLists, n] slots in any order, also repeated, n at most nTokens; direct, in
-   *     native order
-   * @param nSlotLists 1 (all heads alike) or the KV heads
-   * @param workspace from {@link #allocateReorderWorkspace}
-   */
-  public void reorder(
-      View view, int nTokens, IntBuffer slots, int nSlotLists, ByteBuffer workspace) {
-    Objects.requireNonNull(slots, "slots");
-    reorder(view, nTokens, Memory.input(hooks.device, slots, "slots"), slots.remaining(),
-        nSlotLists, Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
-    Reference.reachabilityFence(slots);
+  public void select(SelectOptions options, KeepLists keep, ByteBuffer workspace) {
+    select(options, keep, Memory.workspace(hooks.device, workspace),
+        Memory.workspaceBytes(workspace), 0);
     Reference.reachabilityFence(workspace);
   }
 
   /**
-   * Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
-   * before the first is written, on the CPU.
+   * Chooses slots: what must stay, and then the highest scores, descending, NaN last. How many is
+   * said by the lists; a list whose count is all that it holds keeps every slot.
    *
-   * @param view the layer's cache
-   * @param nTokens slots held before
-   * @param slots [nSlotLists, n] slots in any order, also repeated, n at most nTokens
-   * @param nSlotLists 1 (all heads alike) or the KV heads
-   * @param workspace from {@link #allocateReorderWorkspace}
-   * @throws IllegalStateException if the context has a parallel runner, which cannot work while an
-   *     array is pinned
+   * @param options what to choose from, and what must stay
+   * @param keep lists whose slots are written, ascending
+   * @param workspace address of scratch, see {@link #selectWorkspaceBytes}
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
    */
-  public void reorder(View view, int nTokens, int[] slots, int nSlotLists, ByteBuffer workspace) {
-    hooks.forbidArrays("slots");
-    Objects.requireNonNull(slots, "slots");
+  public void select(SelectOptions options, KeepLists keep, long workspace, long workspaceBytes,
+      long stream) {
     long context = enter();
-    try (View.Content cache = view.content(hooks.device, nTokens)) {
-      cache.requireWritable();
-      Native.kvevict_reorder_a(context, cache.struct.address, nTokens, slots, nSlotLists,
-          Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
+    int lists = Abi.SelectOptions.SIZEOF;
+    try (Struct arguments = new Struct(lists + Abi.KeepLists.SIZEOF)) {
+      keep.write(hooks.device, true, arguments, lists);
+      options.write(hooks.device, keep.nLists(), arguments);
+      Native.kvevict_select(context, arguments.address, arguments.address + lists, workspace,
+          workspaceBytes, stream);
     } finally {
       leave();
-      Reference.reachabilityFence(workspace);
+      Reference.reachabilityFence(options);
+      Reference.reachabilityFence(keep);
     }
   }
 
   /**
-   * Moves row slots[i] of one layer to slot i for every i, in place, as if all rows were read
-   * before the first is written.
+   * Scratch that selecting needs: 64-byte aligned, 256 on CUDA.
    *
-   * @param view the layer's cache
-   * @param nTokens slots held before
-   * @param slots address of i32 [nSlotLists, n] slots in any order, also repeated, n at most
-   *     nTokens
-   * @param slotsLength elements of slots
-   * @param nSlotLists 1 (all heads alike) or the KV heads
+   * @param nTokens the most slots held; scratch for more serves fewer
+   * @param nLists keep lists
+   * @return bytes
+   */
+  public long selectWorkspaceBytes(int nTokens, int nLists) {
+    long context = enter();
+    try {
+      return Native.kvevict_select_workspace_bytes(
+          context, Memory.count(nTokens, "nTokens"), Memory.count(nLists, "nLists"));
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Scratch for selecting on the CPU. Calls that run at the same time must not share it.
+   *
+   * @param nTokens the most slots held; scratch for more serves fewer
+   * @param nLists keep lists
+   * @return a direct buffer of the right size and alignment
+   * @throws IllegalStateException if the context is on CUDA: then pass device memory's address
+   */
+  public ByteBuffer allocateSelectWorkspace(int nTokens, int nLists) {
+    return Memory.allocateWorkspace(hooks.device, selectWorkspaceBytes(nTokens, nLists));
+  }
+
+  /**
+   * Moves the surviving rows of layers to their first slots, in place, without scratch.
+   *
+   * @param moves a layer each, at most 128, with strictly ascending lists; for lists in another
+   *     order there is {@link #reorder(List, ByteBuffer) reorder}
+   */
+  public void compact(List<Move> moves) {
+    compact(moves, 0, 0, 0);
+  }
+
+  /**
+   * Moves the surviving rows of layers to their first slots, in place. On CUDA one launch for all
+   * planes that lie alike.
+   *
+   * @param moves a layer each, at most 128, with strictly ascending lists
+   * @param workspace address of scratch by which CUDA may be faster, see {@link
+   *     #compactWorkspaceBytes}; 0 for none
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void compact(List<Move> moves, long workspace, long workspaceBytes, long stream) {
+    long context = enter();
+    try (Move.All all = new Move.All(hooks.device, moves, false)) {
+      Native.kvevict_compact(
+          context, all.struct.address, all.n, workspace, workspaceBytes, stream);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Scratch that compacting can make use of; 256-byte aligned on CUDA.
+   *
+   * @param moves as for the call; only views and the lists' counts are read
+   * @return bytes; 0 on the CPU, and on CUDA where rows are wide enough to move without
+   */
+  public long compactWorkspaceBytes(List<Move> moves) {
+    long context = enter();
+    try (Move.All all = new Move.All(hooks.device, moves, true)) {
+      return Native.kvevict_compact_workspace_bytes(context, all.struct.address, all.n);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Moves row slots[i] of every head of layers to slot i, in place, as if all rows were read before
+   * the first is written, on the CPU. Straightens a ring that has wrapped, and serves keep lists
+   * that do not ascend. Other rows are not touched.
+   *
+   * @param moves a layer each, at most 128, with slots in any order, also repeated
+   * @param workspace from {@link #allocateReorderWorkspace}
+   */
+  public void reorder(List<Move> moves, ByteBuffer workspace) {
+    reorder(moves, Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
+    Reference.reachabilityFence(workspace);
+  }
+
+  /**
+   * Moves row slots[i] of every head of layers to slot i, in place, as if all rows were read before
+   * the first is written.
+   *
+   * @param moves a layer each, at most 128, with slots in any order, also repeated
    * @param workspace address of scratch, see {@link #reorderWorkspaceBytes}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
    */
-  public void reorder(View view, int nTokens, long slots, long slotsLength, int nSlotLists,
-      long workspace, long workspaceBytes, long stream) {
+  public void reorder(List<Move> moves, long workspace, long workspaceBytes, long stream) {
     long context = enter();
-    try (View.Content cache = view.content(hooks.device, nTokens)) {
-      cache.requireWritable();
-      Native.kvevict_reorder(context, cache.struct.address, nTokens, slots, slotsLength, nSlotLists,
-          workspace, workspaceBytes, stream);
+    try (Move.All all = new Move.All(hooks.device, moves, false)) {
+      Native.kvevict_reorder(
+          context, all.struct.address, all.n, workspace, workspaceBytes, stream);
     } finally {
       leave();
     }
   }
 
   /**
-   * Scratch that reordering a layer needs: 64-byte aligned, 256 on CUDA.
+   * Scratch that reordering needs: 64-byte aligned, 256 on CUDA.
    *
-   * @param view the layer's cache
-   * @param nSlots the most slots per list; scratch for more serves fewer
-   * @param nSlotLists 1 (all heads alike) or the KV heads
-   * @return bytes; 0 for no slots
+   * @param moves as for the call; only views and the lists' counts are read. More serves fewer
+   * @return bytes; 0 if nothing is listed
    */
-  public long reorderWorkspaceBytes(View view, int nSlots, int nSlotLists) {
-    Memory.count(nSlots, "nSlots");
+  public long reorderWorkspaceBytes(List<Move> moves) {
     long context = enter();
-    try (View.Content cache = view.content(hooks.device, nSlots)) {
-      return Native.kvevict_reorder_workspace_bytes(
-          context, cache.struct.address, nSlots, nSlotLists);
+    try (Move.All all = new Move.All(hooks.device, moves, true)) {
+      return Native.kvevict_reorder_workspace_bytes(context, all.struct.address, all.n);
     } finally {
       leave();
     }
   }
 
   /**
-   * Scratch for reordering a layer on the CPU. Calls that run at the same time must not share it.
+   * Scratch for reordering on the CPU. Calls that run at the same time must not share it.
    *
-   * @param view the layer's cache
-   * @param nSlots the most slots per list; scratch for more serves fewer
-   * @param nSlotLists 1 (all heads alike) or the KV heads
+   * @param moves as for the call; only views and the lists' counts are read. More serves fewer
    * @return a direct buffer of the right size and alignment
    * @throws ArithmeticException if it would exceed a buffer's 2 GiB: then pass an address
    * @throws IllegalStateException if the context is on CUDA: then pass device memory's address
    */
-  public ByteBuffer allocateReorderWorkspace(View view, int nSlots, int nSlotLists) {
-    return Memory.allocateWorkspace(
-        hooks.device, reorderWorkspaceBytes(view, nSlots, nSlotLists));
+  public ByteBuffer allocateReorderWorkspace(List<Move> moves) {
+    return Memory.allocateWorkspace(hooks.device, reorderWorkspaceBytes(moves));
   }
 
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */

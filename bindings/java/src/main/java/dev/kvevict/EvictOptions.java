@@ -37,7 +37,7 @@ public final class EvictOptions {
   }
 
   /**
-   * Scores for the policy custom, f32 of every layer's slots, on the CPU.
+   * Scores for the policy custom, f32 of every layer's slots, the most of any head, on the CPU.
    *
    * @param buffer direct, in native order, from its position on
    * @param scoresLayerStride elements from one layer's scores to the next's

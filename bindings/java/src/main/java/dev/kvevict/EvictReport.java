@@ -1,5 +1,7 @@
 package dev.kvevict;
 
+import java.util.List;
+
 /** What an eviction did. Bytes count K, V and companions of all layers. */
 public sealed interface EvictReport permits Records.EvictReport {
   /** {@return whether any layer lost a token} */
@@ -11,12 +13,21 @@ public sealed interface EvictReport permits Records.EvictReport {
   /** {@return bytes in use now} */
   long bytesAfter();
 
-  /** {@return slots in use before, summed over the layers} */
+  /**
+   * {@return slots in use before, summed over the layers; of a layer whose heads differ, the most of
+   * any head}
+   */
   long tokensBefore();
 
   /** {@return slots in use now} */
   long tokensAfter();
 
-  /** {@return paged: blocks, summed over the layers, that hold nothing any more} */
+  /** {@return paged: blocks, summed over the block tables, that hold nothing any more} */
   long blocksFreed();
+
+  /** {@return slots in use by each list before: [nLayers, nLists], see {@link SequenceMemory}} */
+  List<Integer> listTokensBefore();
+
+  /** {@return slots in use by each list now} */
+  List<Integer> listTokensAfter();
 }

@@ -34,20 +34,6 @@ final class Hooks {
     CLEANER.register(this, () -> ALL.remove(key));
   }
 
-  /**
-   * Throws if work may call the executor, which an array pinned by the caller forbids, or run after
-   * the call, when it is pinned no more.
-   *
-   * @param name of an array that the call was given
-   */
-  void forbidArrays(String name) {
-    Memory.requireCpu(device, name);
-    if (executor != null) {
-      throw new IllegalStateException(
-          "this context has a parallel runner: pass direct buffers, not arrays");
-    }
-  }
-
   /** Called from native code. What a logger throws has nowhere to go and is dropped there. */
   static void log(int level, String message, long id) {
     ALL.get(id).get().logger.accept(CEnum.of(LogLevel.class, level), message);

@@ -3,23 +3,23 @@ package dev.kvevict;
 import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
-import java.nio.IntBuffer;
-import java.util.Objects;
 
 /** A geometry with a policy and a context, checked once. Immutable and thread-safe. */
 public final class Plan extends Handle {
-  /** Two planes per thread, so that scoring allocates nothing. */
-  private static final ThreadLocal<Struct> PLANES =
-      ThreadLocal.withInitial(() -> new Struct(2 * Abi.Plane.SIZEOF));
+  /** Inputs and two planes per thread, so that scoring allocates no memory of C. */
+  private static final ThreadLocal<Struct> INPUTS =
+      ThreadLocal.withInitial(() -> new Struct(Abi.ScoreInputs.SIZEOF + 2 * Abi.Plane.SIZEOF));
 
   private final Geometry geometry;
   private final Policy policy;
+  private final boolean headsDiffer;
   private final Hooks hooks;
 
-  Plan(long pointer, Geometry geometry, Policy policy, Hooks hooks) {
+  Plan(long pointer, Geometry geometry, Policy policy, boolean headsDiffer, Hooks hooks) {
     super(pointer, Native::kvevict_plan_destroy, hooks);
     this.geometry = geometry;
     this.policy = policy;
+    this.headsDiffer = headsDiffer;
     this.hooks = hooks;
   }
 
@@ -49,7 +49,7 @@ public final class Plan extends Handle {
   public Sequence newSequence() {
     long plan = enter();
     try {
-      return new Sequence(Native.kvevict_sequence_create(plan), geometry, hooks);
+      return new Sequence(Native.kvevict_sequence_create(plan), geometry, headsDiffer, hooks);
     } finally {
       leave();
     }
@@ -159,138 +159,78 @@ public final class Plan extends Handle {
   }
 
   /**
-   * Scores one layer's cached tokens by the attention of the last queries, on the CPU.
-   *
-   * @param queries [nQHeads, obsWindow] rows, after RoPE
-   * @param rowLse [nQHeads, obsWindow] f32 log-sum-exps of the rows' scaled logits, or null
-   * @param view the layer's cache
-   * @param nTokens obsWindow .. maxTokens
-   * @param scores out: [nKvHeads, nTokens], higher keeps; direct, in native order
-   * @param workspace for {@link Operation#SCORE_WINDOW}
-   */
-  public void scoreWindow(Plane queries, Plane rowLse, View view, int nTokens, FloatBuffer scores,
-      ByteBuffer workspace) {
-    scoreWindow(queries, rowLse, view, nTokens, Memory.output(hooks.device, scores, "scores"),
-        scores.remaining(), Memory.workspace(hooks.device, workspace),
-        Memory.workspaceBytes(workspace), 0);
-    Reference.reachabilityFence(scores);
-    Reference.reachabilityFence(workspace);
-  }
-
-  /**
-   * Scores one layer's cached tokens by the attention of the last queries.
-   *
-   * @param queries [nQHeads, obsWindow] rows, after RoPE
-   * @param rowLse [nQHeads, obsWindow] f32 log-sum-exps of the rows' scaled logits, or null
-   * @param view the layer's cache
-   * @param nTokens obsWindow .. maxTokens
-   * @param scores address of f32 [nKvHeads, nTokens], written; higher keeps
-   * @param scoresLength elements of scores
-   * @param workspace address of scratch for {@link Operation#SCORE_WINDOW}
-   * @param workspaceBytes its bytes
-   * @param stream a CUstream; ignored on the CPU
-   */
-  public void scoreWindow(Plane queries, Plane rowLse, View view, int nTokens, long scores,
-      long scoresLength, long workspace, long workspaceBytes, long stream) {
-    queries.require(policy.obsWindow(), geometry.nQHeads(), "queries");
-    if (rowLse != null) {
-      rowLse.require(policy.obsWindow(), geometry.nQHeads(), "rowLse");
-    }
-    long plan = enter();
-    Struct planes = PLANES.get();
-    try (View.Content cache = view.content(hooks.device, nTokens)) {
-      Plane.write(queries, planes, 0);
-      Plane.write(rowLse, planes, Abi.Plane.SIZEOF);
-      Native.kvevict_score_window(plan, planes.address,
-          rowLse == null ? 0 : planes.address + Abi.Plane.SIZEOF, cache.struct.address, nTokens,
-          scores, scoresLength, workspace, workspaceBytes, stream);
-    } finally {
-      leave();
-      Reference.reachabilityFence(planes);
-      Reference.reachabilityFence(queries);
-      Reference.reachabilityFence(rowLse);
-    }
-  }
-
-  /**
-   * Chooses the slots of a layer that survive under the policy's budget, on the CPU.
+   * What the policy asks of {@link Context#select}. The caller adds scores, protected slots and
+   * where the lists lie.
    *
    * @param layer decides the budget; 0 with scope MODEL
-   * @param scores [nKvHeads, nTokens]; null if the policy chooses nothing by score
-   * @param nTokens slots held
-   * @param protectedSlots strictly ascending slots that must stay; null for none
-   * @param keep out: [lists, kept] slots, ascending per list; direct, in native order
-   * @param workspace for {@link Operation#SELECT}
-   * @return tokens kept per list
+   * @param nTokens slots held; for a budget that is a ratio also the tokens seen so far
+   * @return what must stay, the rules, the number of lists and how many slots each keeps
    */
-  public int select(int layer, FloatBuffer scores, int nTokens, IntBuffer protectedSlots,
-      IntBuffer keep, ByteBuffer workspace) {
-    int kept = select(layer, Memory.input(hooks.device, scores, "scores"),
-        scores == null ? 0 : scores.remaining(), nTokens,
-        protectedSlots == null ? 0 : Memory.numbers(protectedSlots, "protectedSlots"),
-        protectedSlots == null ? 0 : protectedSlots.remaining(),
-        Memory.output(hooks.device, keep, "keep"), keep.remaining(),
+  public Selection selection(int layer, int nTokens) {
+    long plan = enter();
+    try (Struct options = Struct.sized(Abi.SelectOptions.SIZEOF);
+        Struct keep = Struct.sized(Abi.KeepLists.SIZEOF)) {
+      Native.kvevict_plan_selection(plan, layer, nTokens, options.address, keep.address);
+      return new Records.Selection(SelectOptions.read(options, nTokens),
+          keep.intAt(Abi.KeepLists.N_LISTS), keep.intAt(Abi.KeepLists.COUNT));
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Scores one layer's cached tokens by the signal of the policy, on the CPU.
+   *
+   * @param inputs what is read
+   * @param scores out: [nKvHeads, nTokens], higher keeps; direct, in native order
+   * @param workspace for {@link Operation#SCORE}
+   */
+  public void score(ScoreInputs inputs, FloatBuffer scores, ByteBuffer workspace) {
+    score(inputs, Memory.output(hooks.device, scores, "scores"), scores.remaining(),
         Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
     Reference.reachabilityFence(scores);
-    Reference.reachabilityFence(protectedSlots);
-    Reference.reachabilityFence(keep);
     Reference.reachabilityFence(workspace);
-    return kept;
   }
 
   /**
-   * Chooses the slots of a layer that survive under the policy's budget, on the CPU. The arrays are
-   * pinned meanwhile, which may hold up other threads' allocations: for small caches.
+   * Scores one layer's cached tokens by the signal of the policy.
    *
-   * @param layer decides the budget; 0 with scope MODEL
-   * @param scores [nKvHeads, nTokens]; null if the policy chooses nothing by score
-   * @param nTokens slots held
-   * @param protectedSlots strictly ascending slots that must stay; null for none
-   * @param keep out: [lists, kept] slots, ascending per list
-   * @param workspace for {@link Operation#SELECT}
-   * @return tokens kept per list
-   * @throws IllegalStateException if the context has a parallel runner, which cannot work while an
-   *     array is pinned
-   */
-  public int select(int layer, float[] scores, int nTokens, int[] protectedSlots, int[] keep,
-      ByteBuffer workspace) {
-    hooks.forbidArrays("keep");
-    Objects.requireNonNull(keep, "keep");
-    long plan = enter();
-    try {
-      return Native.kvevict_select_a(plan, layer, scores, nTokens, protectedSlots, keep,
-          Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
-    } finally {
-      leave();
-      Reference.reachabilityFence(workspace);
-    }
-  }
-
-  /**
-   * Chooses the slots of a layer that survive under the policy's budget.
-   *
-   * @param layer decides the budget; 0 with scope MODEL
-   * @param scores address of f32 [nKvHeads, nTokens]
+   * @param inputs what is read
+   * @param scores address of f32 [nKvHeads, nTokens], written; higher keeps
    * @param scoresLength elements of scores
-   * @param nTokens slots held
-   * @param protectedSlots host address of i32, strictly ascending slots that must stay; 0 for none
-   * @param protectedSlotsLength elements of protectedSlots
-   * @param keep address of i32 [lists, kept] slots, written, ascending per list
-   * @param keepCapacity elements of keep
-   * @param workspace address of scratch for {@link Operation#SELECT}
+   * @param workspace address of scratch for {@link Operation#SCORE}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
-   * @return tokens kept per list
    */
-  public int select(int layer, long scores, long scoresLength, int nTokens, long protectedSlots,
-      long protectedSlotsLength, long keep, long keepCapacity, long workspace, long workspaceBytes,
-      long stream) {
+  public void score(ScoreInputs inputs, long scores, long scoresLength, long workspace,
+      long workspaceBytes, long stream) {
+    if (inputs.queries != null) {
+      inputs.queries.require(policy.obsWindow(), geometry.nQHeads(), "queries");
+    }
+    if (inputs.rowLse != null) {
+      inputs.rowLse.require(policy.obsWindow(), geometry.nQHeads(), "rowLse");
+    }
     long plan = enter();
-    try {
-      return Native.kvevict_select(plan, layer, scores, scoresLength, nTokens, protectedSlots,
-          protectedSlotsLength, keep, keepCapacity, workspace, workspaceBytes, stream);
+    Struct struct = INPUTS.get();
+    try (View.Content cache = inputs.view.content(hooks.device, inputs.nTokens)) {
+      int queries = Abi.ScoreInputs.SIZEOF;
+      int rowLse = queries + Abi.Plane.SIZEOF;
+      Plane.write(inputs.queries, struct, queries);
+      Plane.write(inputs.rowLse, struct, rowLse);
+      struct.putInt(Abi.ScoreInputs.STRUCT_SIZE, Abi.ScoreInputs.SIZEOF)
+          .putInt(Abi.ScoreInputs.LAYER, inputs.layer)
+          .putInt(Abi.ScoreInputs.N_TOKENS, inputs.nTokens)
+          .putLong(Abi.ScoreInputs.TOKEN_COUNTS,
+              Numbers.each(inputs.tokenCounts, hooks.device, geometry.nKvHeads(), "tokenCounts"))
+          .putLong(Abi.ScoreInputs.VIEW, cache.struct.address)
+          .putLong(Abi.ScoreInputs.QUERIES, inputs.queries == null ? 0 : struct.address + queries)
+          .putLong(Abi.ScoreInputs.ROW_LSE, inputs.rowLse == null ? 0 : struct.address + rowLse);
+      Native.kvevict_score(
+          plan, struct.address, scores, scoresLength, workspace, workspaceBytes, stream);
     } finally {
       leave();
+      Reference.reachabilityFence(struct);
+      Reference.reachabilityFence(inputs);
     }
   }
 }

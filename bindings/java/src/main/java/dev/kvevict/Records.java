@@ -1,5 +1,7 @@
 package dev.kvevict;
 
+import java.util.List;
+
 /**
  * What calls return. The records are hidden behind interfaces, which can get more to tell: nobody
  * else constructs, matches or implements them.
@@ -37,16 +39,19 @@ final class Records {
   }
 
   record EvictReport(boolean evicted, long bytesBefore, long bytesAfter, long tokensBefore,
-      long tokensAfter, long blocksFreed)
+      long tokensAfter, long blocksFreed, List<Integer> listTokensBefore,
+      List<Integer> listTokensAfter)
       implements dev.kvevict.EvictReport {
-    static EvictReport read(Struct in, int offset) {
+    static EvictReport read(Struct in, int offset, List<Integer> before, List<Integer> after) {
       return new EvictReport(
           in.flagAt(offset + Abi.EvictReport.EVICTED),
           in.longAt(offset + Abi.EvictReport.BYTES_BEFORE),
           in.longAt(offset + Abi.EvictReport.BYTES_AFTER),
           in.longAt(offset + Abi.EvictReport.TOKENS_BEFORE),
           in.longAt(offset + Abi.EvictReport.TOKENS_AFTER),
-          in.longAt(offset + Abi.EvictReport.BLOCKS_FREED));
+          in.longAt(offset + Abi.EvictReport.BLOCKS_FREED),
+          before,
+          after);
     }
   }
 
@@ -102,12 +107,16 @@ final class Records {
     }
   }
 
-  record SequenceMemory(long lengths, long positions, int nListed, int nLists)
+  record Selection(SelectOptions options, int nLists, int count)
+      implements dev.kvevict.Selection {}
+
+  record SequenceMemory(long lengths, long positions, long listedCounts, int nListed, int nLists)
       implements dev.kvevict.SequenceMemory {
     static SequenceMemory read(Struct in) {
       return new SequenceMemory(
           in.longAt(Abi.SequenceMemory.LENGTHS),
           in.longAt(Abi.SequenceMemory.POSITIONS),
+          in.longAt(Abi.SequenceMemory.LISTED_COUNTS),
           in.intAt(Abi.SequenceMemory.N_LISTED),
           in.intAt(Abi.SequenceMemory.N_LISTS));
     }

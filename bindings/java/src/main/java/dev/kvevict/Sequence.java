@@ -18,11 +18,13 @@ public final class Sequence extends Handle {
   public static final int POSITION_NEXT = Abi.POSITION_NEXT;
 
   private final Geometry geometry;
+  private final boolean headsDiffer;
   private final Device device;
+  private final int nLists; // of a layer
 
   /**
-   * A call's arguments: options, report, a plane per layer, a view per layer. Each has its place, so
-   * that fields which are not written stay zero.
+   * A call's arguments: options, report, a plane per layer, a view per layer, the tokens of lists
+   * before and after. Each has its place, so that fields which are not written stay zero.
    */
   private final Struct arguments;
 
@@ -33,12 +35,14 @@ public final class Sequence extends Handle {
   private static final int PLANES = REPORT + Abi.EvictReport.SIZEOF;
   private final int views;
 
-  Sequence(long pointer, Geometry geometry, Hooks hooks) {
+  Sequence(long pointer, Geometry geometry, boolean headsDiffer, Hooks hooks) {
     super(pointer, Native::kvevict_sequence_destroy, hooks);
     this.geometry = geometry;
+    this.headsDiffer = headsDiffer;
     device = hooks.device;
+    nLists = memoryOf(0).nLists();
     views = PLANES + geometry.nLayers() * Abi.Plane.SIZEOF;
-    arguments = new Struct(views + geometry.nLayers() * Abi.View.SIZEOF);
+    arguments = new Struct(views + geometry.nLayers() * (Abi.View.SIZEOF + 2 * 4 * nLists));
   }
 
   /**
@@ -287,18 +291,24 @@ public final class Sequence extends Handle {
       for (int layer = 0; layer < n; ++layer) {
         View.Content cache = views.get(layer).content(device);
         if (!cache.holds(geometry.maxTokens())) {
-          cache.require(Native.kvevict_sequence_stored_length(sequence, layer));
+          cache.require(mostStored(sequence, layer));
         }
         cache.requireWritable();
         arguments.copyFrom(cache.struct, this.views + layer * Abi.View.SIZEOF);
         caches[layer] = cache;
       }
       options.write(device, arguments);
-      arguments.putInt(REPORT, Abi.EvictReport.SIZEOF);
       long base = arguments.address;
+      int before = this.views + n * Abi.View.SIZEOF;
+      int after = before + 4 * n * nLists;
+      arguments.putInt(REPORT + Abi.EvictReport.STRUCT_SIZE, Abi.EvictReport.SIZEOF)
+          .putLong(REPORT + Abi.EvictReport.LIST_TOKENS_BEFORE, base + before)
+          .putLong(REPORT + Abi.EvictReport.LIST_TOKENS_AFTER, base + after)
+          .putLong(REPORT + Abi.EvictReport.LIST_TOKENS_LEN, n * nLists);
       Native.kvevict_sequence_evict(
           sequence, base + this.views, n, base, workspace, workspaceBytes, base + REPORT);
-      return Records.EvictReport.read(arguments, REPORT);
+      return Records.EvictReport.read(arguments, REPORT, arguments.intsAt(before, n * nLists),
+          arguments.intsAt(after, n * nLists));
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
@@ -324,18 +334,38 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * Slots in use in a layer: where its next row goes.
+   * Slots in use in a layer: where its next row goes; of KV head 0, where heads differ.
    *
    * @param layer which
    * @return slots
    */
   public int storedLength(int layer) {
+    return storedLength(layer, 0);
+  }
+
+  /**
+   * Slots in use by a layer and KV head: where its next row goes.
+   *
+   * @param layer which
+   * @param kvHead which; all alike unless the plan has budgets for each
+   * @return slots
+   */
+  public int storedLength(int layer, int kvHead) {
     long sequence = enterAlone();
     try {
-      return Native.kvevict_sequence_stored_length(sequence, layer);
+      return Native.kvevict_sequence_stored_length(sequence, layer, kvHead);
     } finally {
       leave();
     }
+  }
+
+  /** Slots in use by any head of a layer. */
+  private int mostStored(long sequence, int layer) {
+    int most = Native.kvevict_sequence_stored_length(sequence, layer, 0);
+    for (int head = 1; headsDiffer && head < geometry.nKvHeads(); ++head) {
+      most = Math.max(most, Native.kvevict_sequence_stored_length(sequence, layer, head));
+    }
+    return most;
   }
 
   /**
@@ -394,7 +424,7 @@ public final class Sequence extends Handle {
    * @return a position per slot
    */
   public int[] keepPositions(int layer, int kvHead) {
-    int[] positions = new int[storedLength(layer)];
+    int[] positions = new int[storedLength(layer, kvHead)];
     IntBuffer buffer = Memory.allocateInts(positions.length);
     keepPositions(layer, kvHead, buffer);
     buffer.get(0, positions);
@@ -406,7 +436,7 @@ public final class Sequence extends Handle {
    *
    * @param layer which
    * @param kvHead which; all alike unless the scope is KV_HEAD
-   * @param positions out: room for the layer's stored length; direct, in native order
+   * @param positions out: room for the stored length; direct, in native order
    * @return how many were written, from the buffer's position on, which does not move
    */
   public int keepPositions(int layer, int kvHead, IntBuffer positions) {

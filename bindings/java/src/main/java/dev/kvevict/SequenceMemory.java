@@ -2,7 +2,7 @@ package dev.kvevict;
 
 /** Where a sequence keeps a layer's state, on the device of its context. */
 public sealed interface SequenceMemory permits Records.SequenceMemory {
-  /** {@return the address of u32 [nLayers, 2]: stored and logical length; fixed for life} */
+  /** {@return the address of u32 [nLayers, nLists, 2]: stored and logical length; fixed for life} */
   long lengths();
 
   /**
@@ -11,7 +11,13 @@ public sealed interface SequenceMemory permits Records.SequenceMemory {
    */
   long positions();
 
-  /** {@return how many slots have their positions listed; those after count up by one} */
+  /**
+   * {@return the address of u32 [nLists]: how many slots of a list are listed, where lists differ; 0
+   * where all list nListed; moves with every eviction}
+   */
+  long listedCounts();
+
+  /** {@return how many slots, the most of any list, have their positions listed; those after count up by one} */
   int nListed();
 
   /** {@return 1, or the KV heads} */

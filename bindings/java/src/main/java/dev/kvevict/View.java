@@ -86,6 +86,7 @@ public final class View implements AutoCloseable {
     private final Struct companions;
     private final int blockSize;
     private final IntBuffer table; // null unless paged and in a buffer
+    private final long tableHeadStride;
 
     private Content(Builder from) {
       nKvHeads = from.nKvHeads;
@@ -101,6 +102,7 @@ public final class View implements AutoCloseable {
       }
       blockSize = from.blockSize;
       table = from.table;
+      tableHeadStride = from.tableHeadStride;
 
       Plane.write(from.k, struct, Abi.View.K);
       Plane.write(from.v, struct, Abi.View.V);
@@ -109,7 +111,8 @@ public final class View implements AutoCloseable {
           .putInt(Abi.View.N_COMPANIONS, n)
           .putInt(Abi.View.BLOCK_SIZE, blockSize)
           .putLong(Abi.View.BLOCK_TABLE, from.tableAddress)
-          .putLong(Abi.View.BLOCK_TABLE_LEN, from.tableLength);
+          .putLong(Abi.View.BLOCK_TABLE_LEN, from.tableLength)
+          .putLong(Abi.View.BLOCK_TABLE_HEAD_STRIDE, tableHeadStride);
     }
 
     private void add(Plane plane, String name) {
@@ -147,8 +150,12 @@ public final class View implements AutoCloseable {
       int highest = -1;
       if (table != null) {
         long used = ((long) nTokens + blockSize - 1) / blockSize;
-        for (int i = 0; i < Math.min(used, table.remaining()); ++i) {
-          highest = Math.max(highest, table.get(table.position() + i));
+        long begin = 0;
+        for (int head = 0; head < (tableHeadStride == 0 ? 1 : nKvHeads); ++head) {
+          for (long i = begin; i < Math.min(begin + used, table.remaining()); ++i) {
+            highest = Math.max(highest, table.get(table.position() + (int) i));
+          }
+          begin = Math.min(begin + tableHeadStride, table.remaining());
         }
       }
       return highest;
@@ -178,6 +185,7 @@ public final class View implements AutoCloseable {
     private IntBuffer table;
     private long tableAddress;
     private long tableLength;
+    private long tableHeadStride;
 
     private Builder(int nKvHeads) {
       this.nKvHeads = nKvHeads;
@@ -242,6 +250,17 @@ public final class View implements AutoCloseable {
       tableAddress = address;
       tableLength = Memory.count(length, "length");
       table = null;
+      return this;
+    }
+
+    /**
+     * Gives every KV head a block table of its own.
+     *
+     * @param elements from one head's table to the next's; 0: all heads share one
+     * @return this
+     */
+    public Builder tableHeadStride(long elements) {
+      tableHeadStride = Memory.count(elements, "elements");
       return this;
     }
 

@@ -35,12 +35,11 @@
  * Memory is handed over as a direct buffer, from its position to its limit, or as an address
  * ({@code long}), which may lie on a device or come from {@code MemorySegment.address()}. Buffers
  * must be direct and, where their elements are numbers, in {@link java.nio.ByteOrder#nativeOrder()};
- * a new {@code ByteBuffer} is big-endian. Their ends are checked, an address's are not. Small
- * arrays may also be {@code int[]} and {@code float[]}.
+ * a new {@code ByteBuffer} is big-endian. Their ends are checked, an address's are not.
  *
  * <p>With a context on CUDA caches, queries, block tables, scores, keep lists and workspaces are
  * device addresses and calls take a stream, a {@code CUstream} as {@code long}. The work may run
- * after the call: the forms of calls that take buffers or arrays are for the CPU and refuse a
+ * after the call: the forms of calls that take buffers are for the CPU and refuse a
  * context on CUDA. Only a {@link dev.kvevict.Plane} may also be a buffer there.
  *
  * <h2>Errors, threads, closing</h2>

@@ -3,6 +3,8 @@ package dev.kvevict;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.util.List;
 import java.util.Random;
 
 /** Small caches for the tests, token-major [token, head, D] f32. */
@@ -43,9 +45,24 @@ final class Caches {
     return View.of(KVH, plane(k, KVH), plane(v, KVH));
   }
 
-  static Plan plan(Context context, int nLayers, int maxTokens, String policy) {
+  static IntBuffer ints(int... values) {
+    return bytes(4 * values.length).asIntBuffer().put(0, values);
+  }
+
+  /** A move of one layer by lists of an array. */
+  static List<Move> moves(View view, int nTokens, int nLists, int... slots) {
+    return List.of(Move.of(view, nTokens, KeepLists.of(nLists, slots)));
+  }
+
+  /** A move that only asks for sizes. */
+  static List<Move> sized(View view, int nLists, int count) {
+    return List.of(Move.of(view, 0, KeepLists.at(0, 0, nLists, count)));
+  }
+
+  static Plan plan(
+      Context context, int nLayers, int maxTokens, String policy, int... headBudgets) {
     Geometry geometry = Geometry.builder().layers(nLayers).queryHeads(QH).kvHeads(KVH).headDim(D)
         .maxTokens(maxTokens).build();
-    return context.newPlan(geometry, Policy.parse(policy));
+    return context.newPlan(geometry, Policy.parse(policy), headBudgets);
   }
 }

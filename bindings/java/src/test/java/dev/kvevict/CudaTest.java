@@ -83,7 +83,7 @@ final class CudaTest {
     IntBuffer here = Caches.bytes(4 * n).asIntBuffer();
     Plane both = Plane.opaqueAt(address(here), 4 * n, there - address(here), 4 * n);
     try (Context cpu = Context.create()) {
-      cpu.compact(View.of(1, both, null), 2, new int[] {1}, 1);
+      cpu.compact(Caches.moves(View.of(1, both, null), 2, 1, 1));
     }
     int[] ints = new int[n];
     here.get(0, ints);
@@ -139,7 +139,7 @@ final class CudaTest {
           SequenceMemory memory = sequence.memoryOf(layer);
           seen.add(read(memory.positions(), memory.nLists() * memory.nListed()));
           Check.equal(new int[] {stored, sequence.logicalLength()},
-              read(memory.lengths() + 8L * layer, 2));
+              read(memory.lengths() + 8L * layer * memory.nLists(), 2));
         }
       };
       for (int layer = 0; layer < LAYERS; ++layer) {
@@ -184,22 +184,25 @@ final class CudaTest {
       FloatBuffer scores = Caches.floats(Caches.KVH * n);
       View view = view(k, v);
       try (Plan plan = Caches.plan(context, 1, N, POLICY)) {
-        long bytes = plan.workspaceBytes(Operation.SCORE_WINDOW);
+        long bytes = plan.workspaceBytes(Operation.SCORE);
         Plane queries = plane(Caches.random(4 * Caches.QH * Caches.D, 3), Caches.QH);
-        plan.scoreWindow(queries, null, view, n, address(scores), Caches.KVH * n,
+        plan.score(ScoreInputs.of(view, n).withQueries(queries), address(scores), Caches.KVH * n,
             workspace(bytes), bytes, 0);
         scored.add(scores);
 
-        bytes = plan.workspaceBytes(Operation.SELECT);
-        long keep = ints(new int[Caches.KVH * 16]);
-        int kept = plan.select(0, address(scored.get(0)), Caches.KVH * n, n, ints(7), 1, keep,
-            Caches.KVH * 16, workspace(bytes), bytes, 0);
+        Selection selection = plan.selection(0, n);
+        int kept = selection.count();
         Check.equal(16, kept);
+        bytes = context.selectWorkspaceBytes(n, selection.nLists());
+        long slots = ints(new int[Caches.KVH * kept]);
+        KeepLists keep = KeepLists.at(slots, Caches.KVH * kept, Caches.KVH, kept);
+        context.select(selection.options().withProtected(7)
+            .withScores(address(scored.get(0)), Caches.KVH * n), keep, workspace(bytes), bytes, 0);
 
-        bytes = context.compactWorkspaceBytes(view, kept);
-        context.compact(
-            view, n, keep, Caches.KVH * kept, Caches.KVH, workspace(bytes), bytes, 0);
-        return List.of(read(keep, Caches.KVH * kept), rows(k, kept), rows(v, kept));
+        List<Move> moves = List.of(Move.of(view, n, keep));
+        bytes = context.compactWorkspaceBytes(moves);
+        context.compact(moves, workspace(bytes), bytes, 0);
+        return List.of(read(slots, Caches.KVH * kept), rows(k, kept), rows(v, kept));
       }
     });
     // Weights are at most 1; their logits, of 8 products each, differ by rounding.
@@ -215,9 +218,11 @@ final class CudaTest {
       FloatBuffer k = Caches.random(10 * ROW, 1);
       FloatBuffer v = Caches.random(10 * ROW, 2);
       View view = view(k, v);
-      long bytes = context.reorderWorkspaceBytes(view, 5, Caches.KVH);
       long slots = ints(4, 9, 0, 9, 1, 3, 2, 1, 0, 4);
-      context.reorder(view, 10, slots, 10, Caches.KVH, workspace(bytes), bytes, 0);
+      List<Move> moves =
+          List.of(Move.of(view, 10, KeepLists.at(slots, 10, Caches.KVH, 5)));
+      long bytes = context.reorderWorkspaceBytes(moves);
+      context.reorder(moves, workspace(bytes), bytes, 0);
       return List.of(rows(k, 10), rows(v, 10));
     });
   }
@@ -261,8 +266,9 @@ final class CudaTest {
     FloatBuffer memory = Caches.random(4 * ROW, 1);
     try (Context context = cuda().debug(true).build()) {
       Check.fails(KvEvictException.class,
-          () -> context.compact(view(memory, Caches.copy(memory)), 4, ints(3, 2), 2, 1, 0),
-          "do not ascend");
+          () -> context.compact(List.of(Move.of(view(memory, Caches.copy(memory)), 4,
+              KeepLists.at(ints(3, 2), 2, 1, 2)))),
+          "ascend");
     }
     Check.fails(KvEvictException.class, () -> cuda().deviceAllocator(1, 0, 0).build(),
         "device_alloc and device_free");
@@ -289,27 +295,35 @@ final class CudaTest {
         Sequence sequence = plan.newSequence();
         View view = Caches.view(k, Caches.copy(k));
         View paged = View.builder(1).k(Caches.plane(k, 1)).paged(1, slots).build()) {
-      refused("keep", () -> context.compact(view, 8, slots, 1));
-      refused("keep", () -> context.compact(view, 8, new int[1], 1));
-      refused("slots", () -> context.reorder(view, 8, slots, 1, null));
-      refused("slots", () -> context.reorder(view, 8, new int[1], 1, null));
-      refused("scores", () -> plan.scoreWindow(queries, null, view, 8, scores, null));
-      refused("scores", () -> plan.select(0, scores, 8, null, slots, null));
-      refused("keep", () -> plan.select(0, null, 8, null, slots, null));
-      refused("keep", () -> plan.select(0, new float[16], 8, null, new int[12], null));
+      KeepLists onDevice = KeepLists.at(address(slots), 1, 1, 1);
+      SelectOptions options = SelectOptions.of(8);
+      refused("slots", () -> context.compact(Caches.moves(view, 8, 1, 3)));
+      refused("counts",
+          () -> context.compact(List.of(Move.of(view, 8, onDevice.withCounts(slots)))));
+      refused("slots", () -> context.reorder(Caches.moves(view, 8, 1, 3), null));
+      refused("scores", () -> plan.score(
+          ScoreInputs.of(view, 8).withQueries(queries), scores, null));
+      refused("tokenCounts", () -> plan.score(ScoreInputs.of(view, 8).withQueries(queries)
+          .withTokenCounts(Caches.ints(8, 8)), 64, 16, 0, 0, 0));
+      refused("scores", () -> context.select(options.withScores(scores), onDevice, 0, 0, 0));
+      refused("tokenCounts",
+          () -> context.select(options.withTokenCounts(slots), onDevice, 0, 0, 0));
+      refused("slots", () -> context.select(options, KeepLists.of(1, 3), 0, 0, 0));
+      refused("workspace", () -> context.select(options, onDevice, scratch));
       refused("workspace", () -> sequence.evict(List.of(view), scratch));
       refused("scores", () -> sequence.evict(
           List.of(view), EvictOptions.NONE.withScores(scores, 16, 8), 0, 0));
-      refused("blocks", () -> context.compact(paged, 1, address(slots), 1, 1, 0));
-      refused("blocks", () -> context.reorderWorkspaceBytes(paged, 1, 1));
+      refused("blocks", () -> context.compact(List.of(Move.of(paged, 1, onDevice))));
+      refused("blocks", () -> context.reorderWorkspaceBytes(Caches.sized(paged, 1, 1)));
       refused("blocks", () -> sequence.evict(List.of(paged), EvictOptions.NONE, 0, 0));
       Class<IllegalStateException> state = IllegalStateException.class;
       Check.fails(state, () -> plan.allocateWorkspace(Operation.EVICT), "context is on CUDA",
           "device memory", " " + plan.workspaceBytes(Operation.EVICT) + " bytes");
-      Check.fails(state, () -> context.allocateReorderWorkspace(view, 8, 1), "device memory");
+      Check.fails(state, () -> context.allocateReorderWorkspace(Caches.sized(view, 1, 8)),
+          "device memory");
 
       Check.equal(before, k);
-      context.compact(view, 8, address(slots), 1, 1, 0); // planes may be buffers
+      context.compact(List.of(Move.of(view, 8, onDevice))); // planes may be buffers
       Check.equal(before.slice(3 * ROW, ROW), k.slice(0, ROW));
     }
   }

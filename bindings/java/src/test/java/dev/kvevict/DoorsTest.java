@@ -3,7 +3,7 @@ package dev.kvevict;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
-import java.util.Arrays;
+import java.util.List;
 
 /** Score, select, compact: every shape of their arguments means the same. */
 final class DoorsTest {
@@ -18,26 +18,46 @@ final class DoorsTest {
       FloatBuffer k = Caches.random(N * ROW, 1);
       Plane queries = Caches.plane(Caches.random(4 * Caches.QH * Caches.D, 2), Caches.QH);
       View view = Caches.view(k, Caches.random(N * ROW, 3));
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.SCORE_WINDOW);
-      Check.equal(plan.workspaceBytes(Operation.SCORE_WINDOW), (long) workspace.remaining());
-      long least = plan.leastWorkspaceBytes(Operation.SCORE_WINDOW, 0);
+      ByteBuffer workspace = plan.allocateWorkspace(Operation.SCORE);
+      Check.equal(plan.workspaceBytes(Operation.SCORE), (long) workspace.remaining());
+      long least = plan.leastWorkspaceBytes(Operation.SCORE, 0);
       Check.that(least <= workspace.remaining(), "the least is the most");
-      Check.that(plan.workspaceBytes(Operation.SCORE_WINDOW, 8) < workspace.remaining(),
+      Check.that(plan.workspaceBytes(Operation.SCORE, 8) < workspace.remaining(),
           "fewer tokens need as much");
 
       FloatBuffer first = Caches.floats(Caches.KVH * N);
-      plan.scoreWindow(queries, null, view, N, first, workspace);
+      ScoreInputs inputs = ScoreInputs.of(view, N).withQueries(queries);
+      plan.score(inputs, first, workspace);
       FloatBuffer second = Caches.floats(Caches.KVH * N);
       Plane lse = Plane.of(Caches.floats(4 * Caches.QH), DType.F32, 1, Caches.QH * 4, 4);
-      plan.scoreWindow(queries, lse, view, N, Memory.address(second, "second"),
-          second.remaining(), Memory.address(workspace, "workspace"), workspace.remaining(), 0);
+      plan.score(inputs.withRowLse(lse).withTokenCounts(Caches.ints(N, N)),
+          Memory.address(second, "second"), second.remaining(),
+          Memory.address(workspace, "workspace"), workspace.remaining(), 0);
       Check.equal(first, second);
       Check.equal(Float.POSITIVE_INFINITY, first.get(N - 1)); // a kept window
       Check.that(first.get(0) > 0 && first.get(0) < 1, "a mean of weights: " + first.get(0));
     }
   }
 
-  static void keepListsOfArraysBuffersAndAddressesAreEqual() {
+  static void policiesWithoutQueriesScoreToo() {
+    FloatBuffer first = Caches.floats(Caches.KVH * N);
+    FloatBuffer second = Caches.floats(Caches.KVH * N);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 2, 64, "random:budget=16,seed=7");
+        Plan none = Caches.plan(context, 2, 64, "streaming-llm:budget=16");
+        View view = Caches.view(Caches.floats(N * ROW), Caches.floats(N * ROW))) {
+      ByteBuffer workspace = plan.allocateWorkspace(Operation.SCORE);
+      plan.score(ScoreInputs.of(view, N), first, workspace);
+      plan.score(ScoreInputs.of(view, N).withLayer(1), second, workspace);
+      Check.that(!first.equals(second), "layers draw alike");
+      Check.fails(KvEvictException.class,
+          () -> plan.score(ScoreInputs.of(view, N).withLayer(2), first, workspace), "layer 2");
+      Check.fails(KvEvictException.class,
+          () -> none.score(ScoreInputs.of(view, N), first, workspace), "nothing to score");
+    }
+  }
+
+  static void keepListsOfBuffersAndAddressesAreEqual() {
     try (Context context = Context.create();
         Plan plan = Caches.plan(context, 1, 64, "custom:budget=6,sink=1,recent=1")) {
       float[] scores = new float[Caches.KVH * N];
@@ -45,23 +65,103 @@ final class DoorsTest {
         scores[i] = (i * 37) % 101;
       }
       FloatBuffer direct = Caches.floats(scores.length).put(0, scores);
-      IntBuffer fixed = Caches.bytes(4).asIntBuffer().put(0, 7);
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.SELECT);
+      Selection selection = plan.selection(0, N);
+      Check.equal(List.of(Caches.KVH, 6), List.of(selection.nLists(), selection.count()));
+      SelectOptions options = selection.options().withProtected(7);
+      ByteBuffer workspace = context.allocateSelectWorkspace(N, Caches.KVH);
 
-      int[] array = new int[Caches.KVH * 6];
-      Check.equal(6, plan.select(0, scores, N, new int[] {7}, array, workspace));
-      IntBuffer buffer = Caches.bytes(4 * array.length).asIntBuffer();
-      Check.equal(6, plan.select(0, direct, N, fixed, buffer, workspace));
-      IntBuffer raw = Caches.bytes(4 * array.length).asIntBuffer();
-      Check.equal(6, plan.select(0, Memory.address(direct, "direct"), direct.remaining(), N,
-          Memory.address(fixed, "fixed"), 1, Memory.address(raw, "raw"), raw.remaining(),
-          Memory.address(workspace, "workspace"), workspace.remaining(), 0));
+      IntBuffer buffer = Caches.ints(new int[Caches.KVH * 6]);
+      context.select(
+          options.withScores(direct), KeepLists.of(buffer, Caches.KVH, 6), workspace);
+      IntBuffer raw = Caches.ints(new int[Caches.KVH * 6]);
+      context.select(options.withScores(Memory.address(direct, "direct"), direct.remaining()),
+          KeepLists.at(Memory.address(raw, "raw"), raw.remaining(), Caches.KVH, 6),
+          Memory.address(workspace, "workspace"), workspace.remaining(), 0);
       Check.equal(buffer, raw);
-      Check.equal(IntBuffer.wrap(array), buffer);
-
-      int[] expected = expectedKeep(scores);
-      Check.equal(expected, Arrays.copyOf(array, 6));
+      int[] first = new int[6];
+      buffer.get(0, first);
+      Check.equal(expectedKeep(scores), first);
     }
+  }
+
+  static void everyListMayHaveACountOfItsOwn() {
+    FloatBuffer scores = Caches.floats(20);
+    for (int i = 0; i < 10; ++i) {
+      scores.put(i, i).put(10 + i, 9 - i);
+    }
+    IntBuffer slots = Caches.ints(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    IntBuffer counts = Caches.ints(4, 2);
+    KeepLists lists = KeepLists.of(slots, 2, 4).withStride(5).withCounts(counts);
+    SelectOptions options = SelectOptions.of(10).withSink(1);
+    try (Context context = Context.create()) {
+      ByteBuffer workspace = context.allocateSelectWorkspace(10, 2);
+      Check.equal(context.selectWorkspaceBytes(10, 2), (long) workspace.remaining());
+      context.select(
+          options.withScores(scores).withTokenCounts(Caches.ints(10, 6)), lists, workspace);
+      Check.equal(Caches.ints(0, 7, 8, 9, -1, 0, 1, -1, -1, -1), slots);
+      // Without scores the first tokens stay, or the last.
+      context.select(options.withTie(Tie.HIGHER_POSITION), lists, workspace);
+      Check.equal(Caches.ints(0, 7, 8, 9, -1, 0, 9, -1, -1, -1), slots);
+      // Two rows of a list are one.
+      context.select(SelectOptions.of(10).withScores(scores).withRows(2, Reduce.MAX).withRecent(1),
+          KeepLists.of(slots, 1, 4), workspace);
+      Check.equal(Caches.ints(0, 1, 8, 9), slots.slice(0, 4));
+      counts.put(1, 5);
+      Check.fails(KvEvictException.class, () -> context.select(options, lists, workspace),
+          "keep.counts[1] 5 > 4");
+      counts.put(1, 0);
+      Check.fails(KvEvictException.class, () -> context.select(options, lists, workspace),
+          "sink 1");
+      Check.fails(IllegalArgumentException.class,
+          () -> context.select(options, lists.withCounts(Caches.ints(4)), workspace),
+          "counts has 1 elements, 2 are needed");
+      Check.fails(IllegalArgumentException.class,
+          () -> context.select(options, KeepLists.of(slots.asReadOnlyBuffer(), 2, 4), workspace),
+          "slots is read-only");
+      Check.fails(KvEvictException.class, () -> context.select(SelectOptions.of(10), lists, null),
+          "workspace");
+    }
+  }
+
+  /** Two layers in one call: one list for all heads, and lists of 3 and 2. */
+  static void allLayersMoveInOneCall() {
+    FloatBuffer[] k = {Caches.random(N * ROW, 4), Caches.random(N * ROW, 5)};
+    FloatBuffer[] before = {Caches.copy(k[0]), Caches.copy(k[1])};
+    View[] views = {Caches.view(k[0], Caches.copy(k[0])), Caches.view(k[1], Caches.copy(k[1]))};
+    int[] slots = {1, 5, 9, 2, 40, 0};
+    KeepLists ragged = KeepLists.of(2, slots).withCounts(Caches.ints(3, 2));
+    try (Context context = Context.create()) {
+      List<Move> moves = List.of(Move.of(views[0], N, KeepLists.of(1, 1, 5, 9)),
+          Move.of(views[1], N, ragged));
+      Check.equal(0L, context.compactWorkspaceBytes(moves));
+      context.compact(moves);
+      for (int i = 0; i < 5; ++i) {
+        int head = i / 3;
+        row(k[0], i % 3, head, before[0], slots[i % 3]);
+        row(k[1], i % 3, head, before[1], slots[i]);
+      }
+      // Back to front.
+      moves = List.of(Move.of(views[0], 3, KeepLists.of(1, 2, 1, 0)),
+          Move.of(views[1], 3,
+              KeepLists.of(2, 2, 1, 0, 1, 0, 9).withCounts(Caches.ints(3, 2))));
+      context.reorder(moves, context.allocateReorderWorkspace(moves));
+      for (int i = 0; i < 5; ++i) {
+        int n = i < 3 ? 3 : 2;
+        row(k[0], i % 3, i / 3, before[0], slots[2 - i % 3]);
+        row(k[1], i % 3, i / 3, before[1], slots[i / 3 * 3 + n - 1 - i % 3]);
+      }
+      Move first = Move.of(views[0], 3, KeepLists.of(1, 0));
+      Check.fails(
+          KvEvictException.class, () -> context.compact(List.of(first, first)), "moves[1]");
+      Check.fails(KvEvictException.class,
+          () -> context.compact(java.util.Collections.nCopies(129, first)), "moves_len 129 > 128");
+      context.compact(List.of());
+    }
+  }
+
+  private static void row(FloatBuffer cache, int slot, int head, FloatBuffer before, int from) {
+    Check.equal(before.slice((from * 2 + head) * Caches.D, Caches.D),
+        cache.slice((slot * 2 + head) * Caches.D, Caches.D));
   }
 
   /** Sink 0, protected 7, recent N - 1 and the three highest others of head 0. */
@@ -78,7 +178,7 @@ final class DoorsTest {
       FloatBuffer k = Caches.random(N * ROW, 4);
       FloatBuffer before = Caches.copy(k);
       FloatBuffer v = Caches.random(N * ROW, 5);
-      context.compact(Caches.view(k, v), N, keep, 2);
+      context.compact(Caches.moves(Caches.view(k, v), N, 2, keep));
       for (int head = 0; head < 2; ++head) {
         for (int slot = 0; slot < 3; ++slot) {
           for (int e = 0; e < Caches.D; ++e) {
@@ -88,11 +188,11 @@ final class DoorsTest {
         }
       }
       FloatBuffer again = Caches.copy(before);
-      IntBuffer direct = Caches.bytes(24).asIntBuffer().put(0, keep);
-      context.compact(Caches.view(again, Caches.random(N * ROW, 5)), N, direct, 2);
+      View other = Caches.view(again, Caches.random(N * ROW, 5));
+      context.compact(List.of(Move.of(other, N, KeepLists.of(Caches.ints(keep), 2, 3))));
       Check.equal(k.limit(3 * ROW), again.limit(3 * ROW));
       Check.fails(KvEvictException.class,
-          () -> context.compact(Caches.view(k.clear(), v), N, new int[] {3, 2}, 1), "keep");
+          () -> context.compact(Caches.moves(Caches.view(k.clear(), v), N, 1, 3, 2)), "keep");
     }
   }
 
@@ -115,7 +215,7 @@ final class DoorsTest {
             .companion(Plane.of(scales, DType.F32, 1, 8, 4).withBlockStride(16))
             .paged(2, table)
             .build()) {
-      context.compact(view, 6, new int[] {1, 4, 5}, 1);
+      context.compact(Caches.moves(view, 6, 1, 1, 4, 5));
       int[] kept = {1, 4, 5};
       for (int slot = 0; slot < 3; ++slot) {
         int to = blocks[slot / 2] * 2 + slot % 2;

@@ -48,7 +48,7 @@ final class HandleTest {
         "this Sequence is closed");
     Check.fails(closed, () -> view.validate(0), "this View is closed");
     try (Context open = Context.create()) {
-      Check.fails(closed, () -> open.compact(view, 4, new int[] {0}, 1), "this View is closed");
+      Check.fails(closed, () -> open.compact(Caches.moves(view, 4, 1, 0)), "this View is closed");
       Check.fails(closed, () -> open.prepare(plan), "this Plan is closed");
       open.prepare(); // the failed call has left it
     }

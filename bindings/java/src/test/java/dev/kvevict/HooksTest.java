@@ -45,11 +45,11 @@ final class HooksTest {
 
     Window(Context context) {
       plan = Caches.plan(context, 1, N, "snapkv:budget=64,window=32");
-      workspace = plan.allocateWorkspace(Operation.SCORE_WINDOW);
+      workspace = plan.allocateWorkspace(Operation.SCORE);
     }
 
     void score() {
-      plan.scoreWindow(queries, null, view, N, scores, workspace);
+      plan.score(ScoreInputs.of(view, N).withQueries(queries), scores, workspace);
     }
 
     @Override
@@ -133,12 +133,12 @@ final class HooksTest {
           Caches.random(n * heads * dim, 1), DType.F32, dim, heads * dim * 4, dim * 4);
       Plane v = Plane.of(
           Caches.random(n * heads * dim, 2), DType.F32, dim, heads * dim * 4, dim * 4);
-      final int size = plan.allocateWorkspace(Operation.SCORE_WINDOW).capacity();
+      final int size = plan.allocateWorkspace(Operation.SCORE).capacity();
       ByteBuffer all = ByteBuffer.allocateDirect(4 * size + 64);
       int skip = Math.floorMod(-NativeSupport.addressOf(all), 64);
       for (int i = 0; i < 10; ++i) {
-        plan.scoreWindow(
-            k, null, View.of(heads, k, v), n, Caches.floats(heads * n), all.slice(skip, size));
+        plan.score(ScoreInputs.of(View.of(heads, k, v), n).withQueries(k),
+            Caches.floats(heads * n), all.slice(skip, size));
       }
       Check.that(late.size() >= 10, late.size() + " tasks of 10 calls");
       late.forEach(Runnable::run);
@@ -240,20 +240,6 @@ final class HooksTest {
       Check.that(asked.get() > 1, "the eviction had one part");
       Check.equal(List.of(), inner);
       Check.equal(64, sequence.storedLength(1)); // it is done
-    }
-  }
-
-  static void arraysAreRefusedBesideARunner() {
-    try (Context context = Context.builder().parallel(Runnable::run, 2).build();
-        Plan plan = Caches.plan(context, 1, 64, "custom:budget=6");
-        View view = Caches.view(Caches.floats(1024), Caches.floats(1024))) {
-      Check.fails(IllegalStateException.class,
-          () -> context.compact(view, 64, new int[] {0}, 1), "pass direct buffers");
-      Check.fails(IllegalStateException.class,
-          () -> context.reorder(view, 64, new int[] {0}, 1, null), "pass direct buffers");
-      Check.fails(IllegalStateException.class,
-          () -> plan.select(0, new float[128], 64, null, new int[12], null),
-          "pass direct buffers");
     }
   }
 

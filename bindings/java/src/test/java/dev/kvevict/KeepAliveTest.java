@@ -4,7 +4,6 @@ import java.lang.ref.Cleaner;
 import java.nio.Buffer;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
-import java.nio.IntBuffer;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 
@@ -59,24 +58,32 @@ final class KeepAliveTest {
     Watch watch = new Watch();
     try (Context context = watch.context();
         Plan plan = Caches.plan(context, 1, N, "snapkv:budget=0.5,window=4")) {
-      plan.scoreWindow(
-          Caches.plane(watch.on(Caches.random(4 * Caches.QH * Caches.D, 3)), Caches.QH), null,
-          watch.view(), N, watch.on(Caches.floats(Caches.KVH * N)),
-          watch.on(plan.allocateWorkspace(Operation.SCORE_WINDOW)));
+      plan.score(inputs(watch), watch.on(Caches.floats(Caches.KVH * N)),
+          watch.on(plan.allocateWorkspace(Operation.SCORE)));
     }
     watch.check();
   }
 
+  private static ScoreInputs inputs(Watch watch) {
+    FloatBuffer queries = watch.on(Caches.random(4 * Caches.QH * Caches.D, 3));
+    return ScoreInputs.of(watch.view(), N).withQueries(Caches.plane(queries, Caches.QH))
+        .withTokenCounts(watch.on(Caches.ints(N, N)));
+  }
+
   static void selecting() {
     Watch watch = new Watch();
-    try (Context context = watch.context();
-        Plan plan = Caches.plan(context, 1, N, "custom:budget=0.5")) {
-      plan.select(0, watch.on(Caches.random(Caches.KVH * N, 1)), N,
-          watch.on(Caches.bytes(4).asIntBuffer()),
-          watch.on(Caches.bytes(4 * Caches.KVH * N).asIntBuffer()),
-          watch.on(plan.allocateWorkspace(Operation.SELECT)));
+    try (Context context = watch.context()) {
+      context.select(options(SelectOptions.of(N), watch),
+          KeepLists.of(watch.on(Caches.ints(new int[N])), 2, N / 2)
+              .withCounts(watch.on(Caches.ints(N / 2, 7))),
+          watch.on(context.allocateSelectWorkspace(N, 2)));
     }
     watch.check();
+  }
+
+  private static SelectOptions options(SelectOptions options, Watch watch) {
+    return options.withScores(watch.on(Caches.random(Caches.KVH * N, 1)))
+        .withTokenCounts(watch.on(Caches.ints(N, N - 1)));
   }
 
   static void evicting() {
@@ -99,7 +106,7 @@ final class KeepAliveTest {
   static void compacting() {
     Watch watch = new Watch();
     try (Context context = watch.context()) {
-      context.compact(watch.view(), N, watch.on(keep()), 1);
+      context.compact(moves(watch));
     }
     watch.check();
   }
@@ -107,19 +114,19 @@ final class KeepAliveTest {
   static void reordering() {
     Watch watch = new Watch();
     try (Context context = watch.context()) {
-      context.reorder(watch.view(), N, watch.on(keep()), 1, watch.on(workspace(context)));
+      context.reorder(moves(watch), watch.on(workspace(context)));
     }
     watch.check();
   }
 
   /** For two slots of a view that is not watched. */
   private static ByteBuffer workspace(Context context) {
-    return context.allocateReorderWorkspace(
-        Caches.view(Caches.floats(2 * ROW), Caches.floats(2 * ROW)), 2, 1);
+    View view = Caches.view(Caches.floats(2 * ROW), Caches.floats(2 * ROW));
+    return context.allocateReorderWorkspace(Caches.sized(view, 1, 2));
   }
 
-  private static IntBuffer keep() {
-    ByteBuffer slots = Caches.bytes(8);
-    return slots.asIntBuffer().put(0, 1).put(1, 5);
+  private static List<Move> moves(Watch watch) {
+    KeepLists keep = KeepLists.of(watch.on(Caches.ints(1, 5)), 1, 2);
+    return List.of(Move.of(watch.view(), N, keep.withCounts(watch.on(Caches.ints(2)))));
   }
 }

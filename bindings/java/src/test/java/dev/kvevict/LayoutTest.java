@@ -25,7 +25,8 @@ final class LayoutTest {
     reads(Abi.PolicyInfo.class, Records.PolicyInfo.class, Records.PolicyInfo::read);
     reads(Abi.PresetInfo.class, Records.PresetInfo.class, Records.PresetInfo::read);
     reads(Abi.Capabilities.class, Records.Capabilities.class, Records.Capabilities::read);
-    reads(Abi.EvictReport.class, Records.EvictReport.class, in -> Records.EvictReport.read(in, 0));
+    reads(Abi.EvictReport.class, Records.EvictReport.class, 
+        in -> Records.EvictReport.read(in, 0, List.of(), List.of()));
     reads(Abi.SequenceMemory.class, Records.SequenceMemory.class, Records.SequenceMemory::read);
   }
 
@@ -35,6 +36,9 @@ final class LayoutTest {
     int size = offset(struct, "sizeof");
     R zero = read.apply(new Struct(size));
     for (RecordComponent component : type.getRecordComponents()) {
+      if (component.getType() == List.class) {
+        continue; // not of the struct
+      }
       Struct memory = new Struct(size);
       try (Struct text = Struct.text("text")) {
         put(memory, offset(struct, component.getName()), component.getType(), text);
@@ -122,6 +126,7 @@ final class LayoutTest {
         .v(Plane.opaqueAt(201, 7, 202, 203))
         .companion(Plane.opaqueAt(301, 6, 302, 303))
         .paged(16, 401, 402)
+        .tableHeadStride(403)
         .build();
     try (View.Content content = built.content(Device.CPU)) {
       int k = Abi.View.K;
@@ -134,8 +139,31 @@ final class LayoutTest {
           v + Abi.Plane.ROW_BYTES, 7, Abi.View.STRUCT_SIZE, Abi.View.SIZEOF, Abi.View.N_KV_HEADS, 3,
           Abi.View.N_COMPANIONS, 1, Abi.View.BLOCK_SIZE, 16, Abi.View.BLOCK_TABLE, 401,
           Abi.View.BLOCK_TABLE_LEN, 402));
+      Check.equal(403L, content.struct.longAt(Abi.View.BLOCK_TABLE_HEAD_STRIDE));
       Check.that(content.struct.longAt(Abi.View.COMPANIONS) != 0, "companions");
     }
+  }
+
+  static void doorsFieldsLieWhereTheHeaderHasThem() {
+    Struct keep = new Struct(Abi.KeepLists.SIZEOF);
+    KeepLists.at(101, 102, 3, 4).withStride(5).withCounts(106).write(Device.CPU, true, keep, 0);
+    holds(keep, Map.of(Abi.KeepLists.STRUCT_SIZE, Abi.KeepLists.SIZEOF, Abi.KeepLists.SLOTS, 101,
+        Abi.KeepLists.SLOTS_LEN, 102, Abi.KeepLists.N_LISTS, 3, Abi.KeepLists.COUNT, 4,
+        Abi.KeepLists.LIST_STRIDE, 5, Abi.KeepLists.COUNTS, 106));
+    Struct select = new Struct(Abi.SelectOptions.SIZEOF);
+    SelectOptions.of(1).withTokenCounts(102).withScores(103, 104).withRows(5, Reduce.SUM)
+        .withSink(6).withRecent(7).withTie(Tie.HIGHER_POSITION).withProtected(8, 9)
+        .write(Device.CPU, 1, select);
+    holds(select, Map.of(Abi.SelectOptions.N_TOKENS, 1, Abi.SelectOptions.TOKEN_COUNTS, 102,
+        Abi.SelectOptions.SCORES, 103, Abi.SelectOptions.SCORES_LEN, 104,
+        Abi.SelectOptions.N_ROWS, 5, Abi.SelectOptions.REDUCE, 2, Abi.SelectOptions.N_SINK, 6,
+        Abi.SelectOptions.N_RECENT, 7, Abi.SelectOptions.TIE, 1,
+        Abi.SelectOptions.PROTECTED_SLOTS_LEN, 2));
+    Struct plan = Context.planOptions(7, 8, 9);
+    int size = Abi.PlanOptions.SIZEOF;
+    holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.HEAD_BUDGETS_LEN, 3,
+        size, 7, size + 8, 9));
+    Check.equal(plan.address + size, plan.longAt(Abi.PlanOptions.HEAD_BUDGETS));
   }
 
   static void contextOptionsLieWhereTheHeaderHasThem() {
@@ -173,6 +201,13 @@ final class LayoutTest {
     Struct options = new Struct(Abi.EvictOptions.SIZEOF);
     EvictOptions.NONE.write(Device.CPU, options);
     same(options, Abi.EvictOptions.SIZEOF, Native::kvevict_evict_options_init);
+    same(Context.planOptions(), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
+    Struct keep = new Struct(Abi.KeepLists.SIZEOF);
+    KeepLists.at(0, 0, 0, 0).write(Device.CPU, true, keep, 0);
+    same(keep, Abi.KeepLists.SIZEOF, Native::kvevict_keep_lists_init);
+    Struct select = new Struct(Abi.SelectOptions.SIZEOF);
+    SelectOptions.of(0).write(Device.CPU, 1, select);
+    same(select, Abi.SelectOptions.SIZEOF, Native::kvevict_select_options_init);
     Check.equal(List.of(4, 32, 7), List.of(Policy.of(PolicyKind.SNAPKV).nSink(),
         Policy.of(PolicyKind.SNAPKV).obsWindow(), Policy.of(PolicyKind.SNAPKV).poolKernel()));
   }

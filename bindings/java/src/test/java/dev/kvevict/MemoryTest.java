@@ -15,11 +15,10 @@ final class MemoryTest {
         "data is not a direct buffer");
     Check.fails(WRONG, () -> Plane.opaque(ByteBuffer.allocate(64), 8, 8, 8), "not a direct");
     Check.fails(WRONG, () -> View.builder(1).paged(1, IntBuffer.allocate(1)), "not a direct");
-    try (Context context = Context.create();
-        View view = Caches.view(Caches.floats(64), Caches.floats(64))) {
-      Check.fails(WRONG, () -> context.compact(view, 4, IntBuffer.wrap(new int[] {0}), 1),
-          "keep is not a direct buffer");
-    }
+    Check.fails(WRONG, () -> KeepLists.of(IntBuffer.allocate(1), 1, 1), "not a direct");
+    Check.fails(WRONG, () -> KeepLists.of(1, 0).withCounts(IntBuffer.allocate(1)), "not a direct");
+    Check.fails(WRONG, () -> SelectOptions.of(1).withScores(FloatBuffer.allocate(1)),
+        "not a direct");
   }
 
   static void bigEndianBuffers() {
@@ -37,16 +36,9 @@ final class MemoryTest {
     Check.fails(NullPointerException.class,
         () -> Plane.of(Caches.floats(8), null, 8, 32, 32));
     Check.fails(NullPointerException.class, () -> Plane.at(1, null, 8, 32, 32), "dtype");
-    try (Context context = Context.create();
-        Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4")) {
-      Check.fails(NullPointerException.class,
-          () -> plan.select(0, new float[128], 64, null, null, null), "keep");
-      Check.fails(KvEvictException.class,
-          () -> plan.select(0, (float[]) null, 64, null, new int[32],
-              plan.allocateWorkspace(Operation.SELECT)), "scores");
-      Check.fails(KvEvictException.class,
-          () -> plan.select(0, new float[128], 64, null, new int[32], null), "workspace");
-    }
+    Check.fails(NullPointerException.class, () -> ScoreInputs.of(null, 1), "view");
+    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withTie(null), "which");
+    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withRows(1, null), "how");
   }
 
   static void typesThatDoNotHoldTheDtype() {
@@ -98,12 +90,12 @@ final class MemoryTest {
       sequence.beginObserving();
       view.validate(63);
       Check.fails(WRONG, () -> view.validate(64), "v holds 63 rows of 2 heads, not 64");
-      Check.fails(WRONG, () -> context.compact(view, 64, new int[] {0}, 1), "v holds 63 rows");
+      Check.fails(WRONG, () -> context.compact(Caches.moves(view, 64, 1, 0)), "v holds 63 rows");
       Plane queries = Caches.plane(Caches.floats(3 * 32), 4);
       Check.fails(WRONG, () -> sequence.observe(0, queries, 4, 0),
           "queries holds 3 rows of 4 heads, not 4");
-      Check.fails(WRONG, () -> plan.scoreWindow(queries, null, view, 63, Caches.floats(126), null),
-          "queries holds 3 rows");
+      Check.fails(WRONG, () -> plan.score(ScoreInputs.of(view, 63).withQueries(queries),
+          Caches.floats(126), null), "queries holds 3 rows");
       sequence.observe(0, queries, 3, 0);
       sequence.append(64);
       Check.fails(WRONG, () -> sequence.evict(java.util.List.of(view),
@@ -111,12 +103,11 @@ final class MemoryTest {
       Check.fails(WRONG, () -> sequence.evict(java.util.List.of(), null), "0 views for 1 layers");
       Check.fails(KvEvictException.class,
           () -> sequence.keepPositions(0, 0, Caches.bytes(63 * 4).asIntBuffer()), "63", "64");
-      Check.fails(KvEvictException.class, () -> plan.select(
-          0, new float[127], 64, null, new int[32], plan.allocateWorkspace(Operation.SELECT)),
-          "127");
-      Check.fails(KvEvictException.class, () -> plan.select(
-          0, new float[128], 64, null, new int[31], plan.allocateWorkspace(Operation.SELECT)),
-          "31");
+      SelectOptions options = SelectOptions.of(64);
+      Check.fails(KvEvictException.class, () -> context.select(
+          options.withScores(Caches.floats(127)), KeepLists.of(2, new int[32]), null), "127");
+      Check.fails(KvEvictException.class, () -> context.select(
+          options, KeepLists.of(Caches.ints(new int[31]), 2, 16), null), "31");
     }
   }
 
@@ -129,6 +120,14 @@ final class MemoryTest {
       table.put(1, 2); // read when calls are made
       view.validate(4);
     }
+    // A table for each head: {0, 1} and {3, 4}.
+    IntBuffer tables = Caches.ints(0, 1, 3, 4);
+    try (View view = View.builder(2).k(pool).paged(2, tables).tableHeadStride(2).build()) {
+      view.validate(2);
+      Check.fails(WRONG, () -> view.validate(3), "k holds 4 blocks, the block table names 4");
+      tables.put(3, 2);
+      view.validate(4);
+    }
   }
 
   static void readOnlyOutputs() {
@@ -136,9 +135,9 @@ final class MemoryTest {
         Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4")) {
       View view = Caches.view(Caches.floats(64 * 16).asReadOnlyBuffer(), Caches.floats(64 * 16));
       view.validate(64);
-      Check.fails(WRONG, () -> context.compact(view, 64, new int[] {0}, 1), "k", "read-only");
-      Check.fails(WRONG, () -> plan.scoreWindow(Caches.plane(Caches.floats(4 * 32), 4), null, view,
-          64, Caches.floats(128).asReadOnlyBuffer(), null), "scores is read-only");
+      Check.fails(WRONG, () -> context.compact(Caches.moves(view, 64, 1, 0)), "k", "read-only");
+      Check.fails(WRONG, () -> plan.score(ScoreInputs.of(view, 64),
+          Caches.floats(128).asReadOnlyBuffer(), null), "scores is read-only");
     }
   }
 

@@ -3,6 +3,7 @@ package dev.kvevict;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
+import java.util.List;
 import java.util.function.IntUnaryOperator;
 
 /** Rows in an order that does not ascend. */
@@ -39,26 +40,20 @@ final class ReorderTest {
     }
   }
 
-  private static IntBuffer direct(int... values) {
-    return Caches.bytes(4 * values.length).asIntBuffer().put(0, values);
-  }
-
   static void aWrappedRingIsStraightened() {
     try (Context context = Context.create()) {
-      Cache array = new Cache();
-      ByteBuffer workspace = context.allocateReorderWorkspace(array.view, N, 1);
-      context.reorder(array.view, N, RING, 1, workspace);
-      array.holds(0, RING);
-      array.holds(1, RING);
+      Cache cache = new Cache();
+      ByteBuffer workspace = context.allocateReorderWorkspace(Caches.sized(cache.view, 1, N));
+      context.reorder(Caches.moves(cache.view, N, 1, RING), workspace);
+      cache.holds(0, RING);
+      cache.holds(1, RING);
 
-      Cache buffer = new Cache();
-      context.reorder(buffer.view, N, direct(RING), 1, workspace);
-      Check.equal(array.k, buffer.k);
       Cache address = new Cache();
-      IntBuffer slots = direct(RING);
-      context.reorder(address.view, N, Memory.address(slots, "slots"), N, 1,
+      IntBuffer slots = Caches.ints(RING);
+      KeepLists lists = KeepLists.at(Memory.address(slots, "slots"), N, 1, N);
+      context.reorder(List.of(Move.of(address.view, N, lists)),
           Memory.address(workspace, "workspace"), workspace.remaining(), 0);
-      Check.equal(array.k, address.k);
+      Check.equal(cache.k, address.k);
     }
   }
 
@@ -69,9 +64,10 @@ final class ReorderTest {
         View view = View.builder(Caches.KVH)
             .k(Caches.plane(pool.k, Caches.KVH).withBlockStride(ROW * 4))
             .v(Caches.plane(pool.v, Caches.KVH).withBlockStride(ROW * 4))
-            .paged(1, direct(table))
+            .paged(1, Caches.ints(table))
             .build()) {
-      context.reorder(view, N, RING, 1, context.allocateReorderWorkspace(view, N, 1));
+      List<Move> moves = Caches.moves(view, N, 1, RING);
+      context.reorder(moves, context.allocateReorderWorkspace(moves));
       pool.holds(0, slot -> table[slot], RING);
       pool.holds(1, slot -> table[slot], RING);
     }
@@ -80,8 +76,8 @@ final class ReorderTest {
   static void aRowMayGoToSeveralSlots() {
     Cache cache = new Cache();
     try (Context context = Context.create()) {
-      ByteBuffer forMore = context.allocateReorderWorkspace(cache.view, N, 1);
-      context.reorder(cache.view, N, new int[] {9, 0, 9, 0}, 1, forMore);
+      ByteBuffer forMore = context.allocateReorderWorkspace(Caches.sized(cache.view, 1, N));
+      context.reorder(Caches.moves(cache.view, N, 1, 9, 0, 9, 0), forMore);
       cache.holds(1, 9, 0, 9, 0, 4, 5, 6, 7, 8, 9);
     }
   }
@@ -89,8 +85,8 @@ final class ReorderTest {
   static void headsHaveListsOfTheirOwn() {
     Cache cache = new Cache();
     try (Context context = Context.create()) {
-      ByteBuffer workspace = context.allocateReorderWorkspace(cache.view, 3, 2);
-      context.reorder(cache.view, N, new int[] {2, 1, 0, 8, 8, 1}, 2, workspace);
+      ByteBuffer workspace = context.allocateReorderWorkspace(Caches.sized(cache.view, 2, 3));
+      context.reorder(Caches.moves(cache.view, N, 2, 2, 1, 0, 8, 8, 1), workspace);
       cache.holds(0, 2, 1, 0);
       cache.holds(1, 8, 8, 1);
     }
@@ -99,19 +95,18 @@ final class ReorderTest {
   static void workspacesHaveTheLibrarysSize() {
     Cache cache = new Cache();
     try (Context context = Context.create()) {
-      long bytes = context.reorderWorkspaceBytes(cache.view, N, 1);
+      long bytes = context.reorderWorkspaceBytes(Caches.sized(cache.view, 1, N));
       Check.that(bytes >= N * 8, bytes + " bytes");
-      Check.that(context.reorderWorkspaceBytes(cache.view, N, 2) > bytes, "lists need more");
-      Check.equal(0L, context.reorderWorkspaceBytes(cache.view, 0, 1));
-      context.reorder(cache.view, N, new int[0], 1, null);
-      ByteBuffer workspace = context.allocateReorderWorkspace(cache.view, N, 1);
+      Check.that(context.reorderWorkspaceBytes(Caches.sized(cache.view, 2, N)) > bytes,
+          "lists need more");
+      Check.equal(0L, context.reorderWorkspaceBytes(Caches.sized(cache.view, 1, 0)));
+      context.reorder(Caches.moves(cache.view, N, 1), null);
+      ByteBuffer workspace = context.allocateReorderWorkspace(Caches.sized(cache.view, 1, N));
       Check.equal(bytes, (long) workspace.remaining());
       workspace.limit(workspace.limit() - 1);
       String text = "workspace_bytes " + (bytes - 1) + " < " + bytes;
       Check.fails(KvEvictException.class,
-          () -> context.reorder(cache.view, N, RING, 1, workspace), text);
-      Check.fails(KvEvictException.class,
-          () -> context.reorder(cache.view, N, direct(RING), 1, workspace), text);
+          () -> context.reorder(Caches.moves(cache.view, N, 1, RING), workspace), text);
       cache.holds(0, IN_PLACE);
     }
   }
@@ -119,11 +114,11 @@ final class ReorderTest {
   static void compactionTakesAWorkspaceToo() {
     Cache cache = new Cache();
     try (Context context = Context.create()) {
-      IntBuffer keep = direct(1, 5);
-      long bytes = context.compactWorkspaceBytes(cache.view, 2) + 64;
+      List<Move> moves = Caches.moves(cache.view, N, 1, 1, 5);
+      long bytes = context.compactWorkspaceBytes(moves) + 64;
       ByteBuffer workspace = Memory.allocateWorkspace(Device.CPU, bytes);
-      context.compact(cache.view, N, Memory.address(keep, "keep"), 2, 1,
-          Memory.address(workspace, "workspace"), workspace.remaining(), 0);
+      context.compact(
+          moves, Memory.address(workspace, "workspace"), workspace.remaining(), 0);
       cache.holds(0, 1, 5);
     }
   }
@@ -134,37 +129,44 @@ final class ReorderTest {
     Cache cache = new Cache();
     View view = cache.view;
     Context context = Context.create();
-    ByteBuffer scratch = context.allocateReorderWorkspace(view, N, 1);
-    Check.fails(NullPointerException.class,
-        () -> context.reorder(view, N, (int[]) null, 1, scratch), "slots");
-    Check.fails(NullPointerException.class,
-        () -> context.reorder(view, N, (IntBuffer) null, 1, scratch), "slots");
-    Check.fails(wrong, () -> context.reorder(view, N, IntBuffer.wrap(RING), 1, scratch),
+    ByteBuffer scratch = context.allocateReorderWorkspace(Caches.sized(view, 1, N));
+    List<Move> ring = Caches.moves(view, N, 1, RING);
+    Check.fails(NullPointerException.class, () -> KeepLists.of(null, 1, 1), "slots");
+    Check.fails(NullPointerException.class, () -> Move.of(null, N, KeepLists.of(1, 1)), "view");
+    Check.fails(NullPointerException.class, () -> Move.of(view, N, null), "keep");
+    Check.fails(wrong, () -> KeepLists.of(IntBuffer.wrap(RING), 1, N),
         "slots is not a direct buffer");
-    Check.fails(wrong, () -> context.reorder(view, N, RING, 1, ByteBuffer.allocate(4096)),
+    Check.fails(wrong, () -> KeepLists.of(3, RING), "10 slots are not 3 lists");
+    Check.fails(wrong, () -> KeepLists.at(0, 0, 1, -1), "count is negative");
+    Check.fails(wrong, () -> KeepLists.at(0, 0, -1, 1), "nLists is negative");
+    Check.fails(wrong, () -> KeepLists.of(1, RING).withStride(-1), "stride is negative");
+    Check.fails(wrong, () -> context.reorder(ring, ByteBuffer.allocate(4096)),
         "workspace is not a direct buffer");
-    Check.fails(wrong, () -> context.reorder(view, -1, RING, 1, scratch), "nTokens is negative");
-    Check.fails(wrong, () -> context.reorderWorkspaceBytes(view, -1, 1), "nSlots is negative");
-    Check.fails(wrong, () -> context.compactWorkspaceBytes(view, -1), "nKeep is negative");
-    Check.fails(wrong, () -> context.reorder(view, N + 1, RING, 1, scratch),
+    Check.fails(wrong, () -> Move.of(view, -1, KeepLists.of(1, 1)), "nTokens is negative");
+    Check.fails(wrong, () -> context.reorder(Caches.moves(view, N + 1, 1, RING), scratch),
         "k holds 10 rows of 2 heads, not 11");
-    Check.fails(wrong, () -> context.reorderWorkspaceBytes(view, N + 1, 1), "k holds 10 rows");
+    Check.fails(wrong, () -> context.reorderWorkspaceBytes(Caches.sized(view, 1, N + 1)),
+        "k holds 10 rows");
     View readOnly = Caches.view(cache.k.asReadOnlyBuffer(), cache.v);
-    Check.fails(wrong, () -> context.reorder(readOnly, N, RING, 1, scratch), "k", "read-only");
-    Check.fails(wrong, () -> context.reorder(readOnly, N, direct(RING), 1, scratch), "read-only");
-    Check.fails(refused, () -> context.reorder(view, N, new int[] {0, N}, 1, scratch),
-        "slots[1] 10 is not in [0, n_tokens 10)");
-    Check.fails(refused, () -> context.reorder(view, N, new int[] {-1}, 1, scratch), "slots[0] -1");
-    Check.fails(refused, () -> context.reorder(view, 9, RING, 1, scratch), "slots_len 10");
-    Check.fails(refused, () -> context.reorder(view, N, new int[3], 3, scratch), "n_slot_lists 3");
-    Check.fails(refused, () -> context.reorder(view, N, RING, 1, null), "workspace_bytes 0");
-    Check.fails(refused, () -> context.reorderWorkspaceBytes(view, N, 3), "n_slot_lists 3");
+    Check.fails(wrong, () -> context.reorder(Caches.moves(readOnly, N, 1, RING), scratch), "k",
+        "read-only");
+    Check.fails(refused, () -> context.reorder(Caches.moves(view, N, 1, 0, N), scratch),
+        "keep[0][1] 10 is not in [0, n_tokens 10)");
+    Check.fails(refused, () -> context.reorder(Caches.moves(view, N, 1, -1), scratch),
+        "keep[0][0] -1");
+    Check.fails(refused, () -> context.reorder(Caches.moves(view, 9, 1, RING), scratch),
+        "keep.count 10 > n_tokens 9");
+    Check.fails(refused, () -> context.reorder(Caches.moves(view, N, 3, 1, 2, 3), scratch),
+        "keep.n_lists 3");
+    Check.fails(refused, () -> context.reorder(ring, null), "workspace_bytes 0");
+    Check.fails(refused, () -> context.reorderWorkspaceBytes(Caches.sized(view, 3, N)),
+        "keep.n_lists 3");
     cache.holds(0, IN_PLACE);
     view.close();
     Class<IllegalStateException> closed = IllegalStateException.class;
-    Check.fails(closed, () -> context.reorder(view, N, RING, 1, scratch), "this View is closed");
+    Check.fails(closed, () -> context.reorder(ring, scratch), "this View is closed");
     context.close();
-    Check.fails(closed, () -> context.reorderWorkspaceBytes(view, N, 1), "this Context is closed");
-    Check.fails(closed, () -> context.reorder(view, N, RING, 1, scratch), "this Context is closed");
+    Check.fails(closed, () -> context.reorderWorkspaceBytes(ring), "this Context is closed");
+    Check.fails(closed, () -> context.reorder(ring, scratch), "this Context is closed");
   }
 }

@@ -23,7 +23,8 @@ final class SequenceTest {
       EvictReport report =
           sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
       long row = 2 * ROW * 4;
-      Check.equal(new Records.EvictReport(true, N * row, 8 * row, N, 8, 0), report);
+      Check.equal(new Records.EvictReport(
+          true, N * row, 8 * row, N, 8, 0, List.of(N), List.of(8)), report);
       int[] kept = {0, 1, 58, 59, 60, 61, 62, 63};
       Check.equal(kept, sequence.keepPositions(0, 0));
       Check.equal(8, sequence.storedLength(0));
@@ -195,6 +196,81 @@ final class SequenceTest {
           EvictOptions.NONE.withScores(direct, (long) 2 * N, N).withProtected(9, 20);
       sequence.evict(List.of(view), options, workspace);
       Check.equal(new int[] {0, 9, 20, 61, 62, 63}, sequence.keepPositions(0, 0));
+    }
+  }
+
+  /** Heads of a layer hold different numbers of tokens, through two evictions. */
+  static void headsMayDiffer() {
+    FloatBuffer q = Caches.random(N * Caches.QH * Caches.D, 3);
+    Plane queries = Caches.plane(q, Caches.QH);
+    long rowBytes = Caches.QH * Caches.D * 4;
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(
+            context, 2, N, "snapkv:budget=24,window=4,sink=0", 4, 9, 12, 40);
+        Sequence sequence = plan.newSequence()) {
+      FloatBuffer[] k = {Caches.floats(N * ROW), Caches.floats(N * ROW)};
+      List<View> views =
+          List.of(Caches.view(k[0], Caches.floats(N * ROW)), Caches.view(k[1], Caches.floats(N * ROW)));
+      ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
+      sequence.beginObserving();
+      store(sequence, k, 0, 30);
+      for (int layer = 0; layer < 2; ++layer) {
+        sequence.observe(layer, queries, 30, 0);
+      }
+      sequence.append(30);
+      EvictReport report = sequence.evict(views, workspace);
+      Check.equal(List.of(30, 30, 30, 30), report.listTokensBefore());
+      Check.equal(List.of(4, 9, 12, 30), report.listTokensAfter());
+      Check.equal(List.of(60L, 9L + 30), List.of(report.tokensBefore(), report.tokensAfter()));
+      holds(sequence, k, 4, 9, 12, 30);
+
+      store(sequence, k, 30, 6);
+      for (int layer = 0; layer < 2; ++layer) {
+        sequence.observe(layer, queries.from(30 * rowBytes), 6, 30);
+      }
+      sequence.append(6);
+      holds(sequence, k, 10, 15, 18, 36);
+      sequence.trim(34);
+      holds(sequence, k, 8, 13, 16, 34);
+      for (int layer = 0; layer < 2; ++layer) {
+        sequence.observe(layer, queries.from(30 * rowBytes), 4, 30);
+      }
+      report = sequence.evict(views, workspace);
+      Check.equal(List.of(8, 13, 16, 34), report.listTokensBefore());
+      Check.equal(List.of(4, 9, 12, 34), report.listTokensAfter());
+      holds(sequence, k, 4, 9, 12, 34);
+      Check.equal(34, sequence.logicalLength());
+      Check.that(sequence.memoryOf(0).listedCounts() != 0, "listed counts");
+      Check.equal(2, sequence.memoryOf(0).nLists());
+
+      Check.fails(KvEvictException.class, () -> plan.selection(0, 34), "budgets of their own");
+      Check.fails(KvEvictException.class, () -> sequence.storedLength(0, 2), "kv_head 2");
+      Check.fails(KvEvictException.class,
+          () -> context.newPlan(plan.geometry(), plan.policy(), 1, 2, 3), "head_budgets_len 3");
+      Check.fails(IllegalArgumentException.class,
+          () -> context.newPlan(plan.geometry(), plan.policy(), 24, 24, 24, -1), "headBudgets");
+    }
+  }
+
+  /** Writes to every head's next slots what says which tokens they hold. */
+  private static void store(Sequence sequence, FloatBuffer[] k, int token, int n) {
+    for (int i = 0; i < 2 * Caches.KVH; ++i) {
+      int stored = sequence.storedLength(i / 2, i % 2);
+      for (int t = 0; t < n; ++t) {
+        k[i / 2].put(((stored + t) * Caches.KVH + i % 2) * Caches.D, token + t + i / 8f);
+      }
+    }
+  }
+
+  private static void holds(Sequence sequence, FloatBuffer[] k, int... lengths) {
+    for (int i = 0; i < lengths.length; ++i) {
+      Check.equal(lengths[i], sequence.storedLength(i / 2, i % 2));
+      int[] positions = sequence.keepPositions(i / 2, i % 2);
+      Check.equal(lengths[i], positions.length);
+      for (int slot = 0; slot < positions.length; ++slot) {
+        Check.equal(positions[slot] + i / 8f,
+            k[i / 2].get((slot * Caches.KVH + i % 2) * Caches.D));
+      }
     }
   }
 

@@ -1,0 +1,69 @@
+package dev.kvevict;
+
+import java.lang.ref.Reference;
+import java.util.List;
+import java.util.Objects;
+
+/** One layer's part of a call that moves rows. Immutable. */
+public final class Move {
+  private final View view;
+  private final int nTokens;
+  private final KeepLists keep;
+
+  private Move(View view, int nTokens, KeepLists keep) {
+    this.view = Objects.requireNonNull(view, "view");
+    this.nTokens = Memory.count(nTokens, "nTokens");
+    this.keep = Objects.requireNonNull(keep, "keep");
+  }
+
+  /**
+   * A layer's part.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held before, the most of any head
+   * @param keep slots, each below nTokens
+   * @return the move
+   */
+  public static Move of(View view, int nTokens, KeepLists keep) {
+    return new Move(view, nTokens, keep);
+  }
+
+  /** The native structs of a call's moves; a try block keeps what they point to reachable. */
+  static final class All implements AutoCloseable {
+    private static final int PARTS = Abi.View.SIZEOF + Abi.KeepLists.SIZEOF;
+
+    final Struct struct;
+    final int n;
+    private final Move[] moves;
+    private final View.Content[] caches;
+
+    /** Of a call that only asks for sizes, the caches must hold what is kept, else all slots. */
+    All(Device device, List<Move> list, boolean sizes) {
+      moves = list.toArray(new Move[0]);
+      n = moves.length;
+      caches = new View.Content[n];
+      struct = new Struct(n * (Abi.Move.SIZEOF + PARTS));
+      for (int i = 0; i < n; ++i) {
+        Move move = moves[i];
+        caches[i] = move.view.content(device, sizes ? move.keep.count() : move.nTokens);
+        if (!sizes) {
+          caches[i].requireWritable();
+        }
+        int at = i * Abi.Move.SIZEOF;
+        int view = n * Abi.Move.SIZEOF + i * PARTS;
+        int keep = view + Abi.View.SIZEOF;
+        struct.copyFrom(caches[i].struct, view);
+        move.keep.write(device, false, struct, keep);
+        struct.putInt(at + Abi.Move.STRUCT_SIZE, Abi.Move.SIZEOF)
+            .putInt(at + Abi.Move.N_TOKENS, move.nTokens)
+            .putLong(at + Abi.Move.VIEW, struct.address + view)
+            .putLong(at + Abi.Move.KEEP, struct.address + keep);
+      }
+    }
+
+    @Override
+    public void close() {
+      Reference.reachabilityFence(this);
+    }
+  }
+}

@@ -1,0 +1,181 @@
+package dev.kvevict;
+
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.util.Objects;
+
+/**
+ * What {@link Context#select} chooses from, and what must stay. Immutable; as a plan's policy wants
+ * it: {@link Plan#selection}.
+ */
+public final class SelectOptions implements Cloneable {
+  private int nTokens;
+  private Numbers tokenCounts;
+  private Numbers scores;
+  private int nRows;
+  private Reduce reduce = Reduce.MEAN;
+  private int nSink;
+  private int nRecent;
+  private Tie tie = Tie.LOWER_POSITION;
+  private IntBuffer slots;
+
+  private SelectOptions() {}
+
+  /**
+   * Options without scores: every list keeps its first slots.
+   *
+   * @param nTokens slots held, at least 1
+   * @return the options
+   */
+  public static SelectOptions of(int nTokens) {
+    SelectOptions options = new SelectOptions();
+    options.nTokens = Memory.count(nTokens, "nTokens");
+    return options;
+  }
+
+  /**
+   * Where lists hold different numbers of slots, on the CPU.
+   *
+   * @param each slots of a list, at most nTokens; direct, in native order
+   * @return these options with the counts
+   */
+  public SelectOptions withTokenCounts(IntBuffer each) {
+    SelectOptions next = copy();
+    next.tokenCounts = Numbers.of(each, "each");
+    return next;
+  }
+
+  /**
+   * Where lists hold different numbers of slots, at an address.
+   *
+   * @param each address of u32 [lists], at most nTokens, on the context's device
+   * @return these options with the counts
+   */
+  public SelectOptions withTokenCounts(long each) {
+    SelectOptions next = copy();
+    next.tokenCounts = Numbers.at(each, Integer.MAX_VALUE, "each");
+    return next;
+  }
+
+  /**
+   * What is ranked, on the CPU.
+   *
+   * @param buffer f32 [rows, nTokens] of any values; direct, in native order
+   * @return these options with the scores
+   */
+  public SelectOptions withScores(FloatBuffer buffer) {
+    SelectOptions next = copy();
+    next.scores = Numbers.of(buffer, "buffer");
+    return next;
+  }
+
+  /**
+   * What is ranked, at an address.
+   *
+   * @param address of f32 [rows, nTokens] on the context's device
+   * @param length elements
+   * @return these options with the scores
+   */
+  public SelectOptions withScores(long address, long length) {
+    SelectOptions next = copy();
+    next.scores = Numbers.at(address, length, "length");
+    return next;
+  }
+
+  /**
+   * Rows of scores, where lists have several.
+   *
+   * @param rows a multiple of the lists: row r is list r / (rows / lists)'s; 0: one for each list
+   * @param how they become one
+   * @return these options with the rows
+   */
+  public SelectOptions withRows(int rows, Reduce how) {
+    SelectOptions next = copy();
+    next.nRows = Memory.count(rows, "rows");
+    next.reduce = Objects.requireNonNull(how, "how");
+    return next;
+  }
+
+  /**
+   * First slots that must stay.
+   *
+   * @param n how many
+   * @return these options with the sinks
+   */
+  public SelectOptions withSink(int n) {
+    SelectOptions next = copy();
+    next.nSink = Memory.count(n, "n");
+    return next;
+  }
+
+  /**
+   * Last slots that must stay.
+   *
+   * @param n how many
+   * @return these options with the recent slots
+   */
+  public SelectOptions withRecent(int n) {
+    SelectOptions next = copy();
+    next.nRecent = Memory.count(n, "n");
+    return next;
+  }
+
+  /**
+   * Which of two equal scores survives; without scores, whether the first or the last slots do.
+   *
+   * @param which the rule
+   * @return these options with the rule
+   */
+  public SelectOptions withTie(Tie which) {
+    SelectOptions next = copy();
+    next.tie = Objects.requireNonNull(which, "which");
+    return next;
+  }
+
+  /**
+   * Slots that must stay.
+   *
+   * @param protectedSlots strictly ascending
+   * @return these options with the slots
+   */
+  public SelectOptions withProtected(int... protectedSlots) {
+    SelectOptions next = copy();
+    next.slots = Memory.allocateInts(protectedSlots.length).put(0, protectedSlots);
+    return next;
+  }
+
+  private SelectOptions copy() {
+    try {
+      return (SelectOptions) clone();
+    } catch (CloneNotSupportedException e) {
+      throw new AssertionError(e);
+    }
+  }
+
+  static SelectOptions read(Struct in, int nTokens) {
+    return of(nTokens)
+        .withRows(in.intAt(Abi.SelectOptions.N_ROWS),
+            in.enumAt(Abi.SelectOptions.REDUCE, Reduce.class))
+        .withSink(in.intAt(Abi.SelectOptions.N_SINK))
+        .withRecent(in.intAt(Abi.SelectOptions.N_RECENT))
+        .withTie(in.enumAt(Abi.SelectOptions.TIE, Tie.class));
+  }
+
+  /** Writes these options at the begin of zeroed memory; nLists is that of the keep lists. */
+  void write(Device device, int nLists, Struct out) {
+    boolean any = slots != null && slots.hasRemaining();
+    out.putInt(Abi.SelectOptions.STRUCT_SIZE, Abi.SelectOptions.SIZEOF)
+        .putInt(Abi.SelectOptions.N_TOKENS, nTokens)
+        .putLong(Abi.SelectOptions.TOKEN_COUNTS,
+            Numbers.each(tokenCounts, device, nLists, "tokenCounts"))
+        .putLong(Abi.SelectOptions.SCORES, scores == null ? 0 : scores.input(device, "scores"))
+        .putLong(Abi.SelectOptions.SCORES_LEN, scores == null ? 0 : scores.length)
+        .putInt(Abi.SelectOptions.N_ROWS, nRows)
+        .putEnum(Abi.SelectOptions.REDUCE, reduce)
+        .putInt(Abi.SelectOptions.N_SINK, nSink)
+        .putInt(Abi.SelectOptions.N_RECENT, nRecent)
+        .putEnum(Abi.SelectOptions.TIE, tie)
+        .putLong(Abi.SelectOptions.PROTECTED_SLOTS, any ? Memory.address(slots, "slots") : 0)
+        .putLong(Abi.SelectOptions.PROTECTED_SLOTS_LEN, any ? slots.remaining() : 0);
+  }
+}

@@ -1,0 +1,102 @@
+// Which slots every layer has in use, and which positions they hold.
+#ifndef KVEVICT_CORE_SLOT_TABLE_H_
+#define KVEVICT_CORE_SLOT_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/backend.h"
+#include "core/device_array.h"
+#include "core/layer_eviction.h"
+#include "core/plan.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+// The slots of one layer: `n_kept` survivors of the last eviction, whose
+// positions are listed, then tokens appended since, whose positions count up.
+struct LayerSlots {
+  uint32_t stored = 0;         // slots in use; of any list, the most
+  uint32_t n_kept = 0;         // of them listed; likewise
+  uint32_t n_kept_in_row = 0;  // the last ones listed are without gaps
+  uint32_t tail_position = 0;  // position of the first one that is not
+  size_t kept_offset = 0;      // of the lists, [n_lists, n_kept]
+  bool is_ragged = false;      // lists have counts of their own
+};
+
+class SlotTable {
+ public:
+  explicit SlotTable(const Plan& plan);  // which must stay
+
+  Status Allocate();
+  Status Reset(Stream stream);
+  Status CheckAppend(uint32_t n_tokens) const;
+  Status Append(Stream stream, uint32_t n_tokens);
+  // The device has counted them already.
+  void CountAppended(uint32_t n_tokens);
+  // Back to a logical length.
+  Status Trim(Stream stream, uint32_t n_tokens);
+
+  uint32_t logical_length() const { return logical_; }
+  const LayerSlots& operator[](uint32_t layer) const { return layers_[layer]; }
+  // Slots in use, per list; in memory of the device, and of the host.
+  ListCounts DeviceTokens(uint32_t layer) const;
+  ListCounts HostTokens(uint32_t layer) const;
+  // u32 [n_layers, n_lists, 2]; NULL with policy none. Device memory.
+  const uint32_t* lengths() const { return lengths_.data(); }
+
+  // Of a layer, in device memory.
+  SlotPositions DevicePositions(uint32_t layer) const;
+  // The same in host memory; waits for the device where that has evicted since.
+  Status HostPositions(Stream stream, uint32_t layer, SlotPositions* out) const;
+
+  // ---- For an eviction, in this order ----
+
+  // Of a ragged plan: where to write how many slots each list of a layer keeps.
+  std::span<uint32_t> NextCounts(uint32_t layer) const;
+  // Writes that a layer loses nothing, or is like another.
+  void LeaveCounts(uint32_t layer) const;
+  void CopyCounts(uint32_t from, uint32_t layer) const;
+  // Brings them to the device.
+  Status SendNextCounts(Stream stream) const;
+  // As operations need them; `most` of any list.
+  ListCounts DeviceNext(uint32_t layer, uint32_t most) const;
+  ListCounts HostNext(uint32_t layer, uint32_t most) const;
+  // Records the eviction on device and host: one per layer, in order. Of those that
+  // lose tokens the last n_in_row stay.
+  Status Commit(Stream stream, std::span<LayerEviction> layers,
+                uint32_t n_in_row);
+
+ private:
+  uint32_t n_lists() const { return plan_.n_lists(); }
+  size_t FirstList(uint32_t layer) const {
+    return size_t{layer} * plan_.n_lists();
+  }
+  bool AreUneven(uint32_t layer) const;
+  // Lengths to the device: those in stored_, which after a failure are again what
+  // the layers say.
+  Status SendLengths(Stream stream, uint32_t logical);
+  void CountStored();
+
+  const Plan& plan_;
+  uint32_t logical_ = 0;
+  Array<LayerSlots> layers_;
+  Array<uint32_t> stored_;         // [n_layers, n_lists]
+  DeviceArray<uint32_t> lengths_;  // [n_layers, n_lists, 2]
+  // Positions of survivors. An eviction reads one array and writes the other.
+  DeviceArray<int32_t> kept_[2];
+  // Of a ragged plan: how many are listed, [n_layers, n_lists]; the other has those
+  // of the next eviction.
+  DeviceArray<uint32_t> device_counts_[2];
+  Array<uint32_t> counts_[2];
+  int now_ = 0;  // which of them are valid
+  // What the host has read of the positions.
+  mutable Array<int32_t> host_kept_;
+  size_t n_listed_ = 0;  // elements of positions in use
+  mutable bool host_kept_is_current_ = true;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_SLOT_TABLE_H_

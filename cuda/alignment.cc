@@ -1,0 +1,29 @@
+#include "cuda/alignment.h"
+
+#include "core/dtype.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+
+Status CheckAligned(const char* what, uint64_t data,
+                    std::initializer_list<int64_t> strides,
+                    uint32_t element_bytes) {
+  uint64_t all = data;
+  for (const int64_t stride : strides) all |= static_cast<uint64_t>(stride);
+  if (all % element_bytes == 0) return Status();
+  return Unsupported(
+      "%s at 0x%llx: address and strides are not multiples of %u bytes, the "
+      "size of an element, as CUDA needs to read them",
+      what, static_cast<unsigned long long>(data), element_bytes);
+}
+
+Status CheckKeysAligned(const ScoreJob& job, const kvevict_geometry& g) {
+  const RowLayout keys = LayoutOf(*job.view, job.view->k);
+  return CheckAligned("keys", job.view->k.data,
+                      {keys.row_stride, keys.element_stride,
+                       g.n_kv_heads > 1 ? keys.head_stride : 0,
+                       keys.block_size > 0 ? keys.block_stride : 0},
+                      ElementBytes(static_cast<DType>(g.k_dtype)));
+}
+
+}  // namespace kvevict::cuda

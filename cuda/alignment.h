@@ -1,0 +1,23 @@
+// Whether elements lie where kernels can load them.
+#ifndef KVEVICT_CUDA_ALIGNMENT_H_
+#define KVEVICT_CUDA_ALIGNMENT_H_
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "core/backend.h"
+#include "core/status.h"
+
+namespace kvevict::cuda {
+
+// Elements are loaded whole. A stride of 0 stands for an axis of one step.
+Status CheckAligned(const char* what, uint64_t data,
+                    std::initializer_list<int64_t> strides,
+                    uint32_t element_bytes);
+
+// The same of a job's keys.
+Status CheckKeysAligned(const ScoreJob& job, const kvevict_geometry& g);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_ALIGNMENT_H_

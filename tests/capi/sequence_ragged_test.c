@@ -1,0 +1,670 @@
+/* Plans with a budget for every KV head: sequences whose heads hold different numbers
+ * of tokens, in every layout, evicted, grown and trimmed again and again. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/policies.h"
+#include "tests/oracle/policy.h"
+#include "tests/oracle/select.h"
+
+enum { kLayers = 3, kMaxHeads = 4, kMaxTokens = 160, kMaxPositions = 900 };
+
+/* ---- What should be held ---- */
+
+/* The positions that every head holds, as the test keeps account of them. */
+typedef struct account {
+  uint32_t n[kLayers][kMaxHeads];
+  int32_t positions[kLayers][kMaxHeads][kMaxTokens];
+  uint32_t tail; /* the logical length at the last eviction */
+} account;
+
+static void Grow(account* a, uint32_t heads, uint32_t n_seen, uint32_t n) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < heads; ++h) {
+      for (uint32_t i = 0; i < n; ++i) {
+        a->positions[l][h][a->n[l][h]++] = (int32_t)(n_seen + i);
+      }
+    }
+  }
+}
+
+static void Shrink(account* a, uint32_t heads, uint32_t n) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < heads; ++h) a->n[l][h] -= n;
+  }
+}
+
+static void ExpectHeld(const test_model* m, const account* a,
+                       const char* what) {
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
+      int32_t positions[kMaxTokens];
+      EXPECT(test_model_stored_of(m, l, h) == a->n[l][h],
+             "%s: layer %u, head %u holds %u tokens, not %u", what, l, h,
+             test_model_stored_of(m, l, h), a->n[l][h]);
+      test_model_positions(m, l, h, positions);
+      for (uint32_t i = 0; i < a->n[l][h]; ++i) {
+        EXPECT(positions[i] == a->positions[l][h][i],
+               "%s: layer %u, head %u, slot %u is token %d, not %d", what, l, h,
+               i, positions[i], a->positions[l][h][i]);
+      }
+    }
+  }
+  test_model_check(m, what);
+}
+
+/* What the device reads: lengths of every list, listed positions and their counts. */
+static void ExpectMemory(const test_model* m, const account* a,
+                         const char* what) {
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    kvevict_sequence_memory memory = {.struct_size = sizeof memory};
+    EXPECT_OK(kvevict_sequence_memory_of(m->sequence, l, &memory));
+    EXPECT(memory.n_lists == m->spec.n_kv_heads, "%s: %u lists", what,
+           memory.n_lists);
+    const uint32_t* lengths = (const uint32_t*)(uintptr_t)memory.lengths;
+    const uint32_t* counts = (const uint32_t*)(uintptr_t)memory.listed_counts;
+    const int32_t* listed = (const int32_t*)(uintptr_t)memory.positions;
+    for (uint32_t h = 0; h < memory.n_lists; ++h) {
+      const uint32_t* of_list = lengths + 2 * (l * memory.n_lists + h);
+      EXPECT(of_list[0] == a->n[l][h] && of_list[1] == m->n_seen,
+             "%s: layer %u, head %u: lengths %u, %u", what, l, h, of_list[0],
+             of_list[1]);
+      const uint32_t n = counts == NULL ? memory.n_listed : counts[h];
+      EXPECT(n <= memory.n_listed && n <= a->n[l][h],
+             "%s: layer %u, head %u lists %u of %u", what, l, h, n,
+             memory.n_listed);
+      for (uint32_t i = 0; i < n; ++i) {
+        EXPECT(listed[(size_t)h * memory.n_listed + i] == a->positions[l][h][i],
+               "%s: layer %u, head %u: listed %u", what, l, h, i);
+      }
+      /* Those after count up to the logical length. */
+      EXPECT(n == a->n[l][h] ||
+                 (uint32_t)a->positions[l][h][n] == m->n_seen - a->n[l][h] + n,
+             "%s: layer %u, head %u: the tail", what, l, h);
+    }
+  }
+}
+
+/* ---- Block tables: entries of blocks that are free hold -1 ---- */
+
+typedef struct tables {
+  int32_t* full[kLayers];
+} tables;
+
+static tables SaveTables(const test_model* m) {
+  tables t = {{NULL}};
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    if (m->live[l]->block_table == NULL) continue;
+    const size_t bytes = m->live[l]->view.block_table_len * sizeof(int32_t);
+    t.full[l] = malloc(bytes);
+    memcpy(t.full[l], m->live[l]->block_table, bytes);
+  }
+  return t;
+}
+
+static void FreeTables(tables* t) {
+  for (int l = 0; l < kLayers; ++l) free(t->full[l]);
+}
+
+/* Only what n_more tokens in every head need keeps its block; returns how many
+ * entries have none now, over the layers and tables. */
+static uint64_t SetBlocks(test_model* m, const tables* t, uint32_t n_more) {
+  uint64_t n_free = 0;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    if (t->full[l] == NULL) continue;
+    test_cache* c = m->live[l];
+    const uint64_t stride = c->view.block_table_head_stride;
+    const uint32_t n_tables = stride == 0 ? 1 : m->spec.n_kv_heads;
+    const uint32_t all = test_cache_blocks(c, m->spec.max_tokens);
+    for (uint32_t h = 0; h < n_tables; ++h) {
+      const uint32_t held =
+          stride == 0 ? test_model_stored(m, l) : test_model_stored_of(m, l, h);
+      uint32_t n = held + n_more;
+      if (n > m->spec.max_tokens) n = m->spec.max_tokens;
+      const uint32_t used = test_cache_blocks(c, n);
+      for (uint32_t i = 0; i < all; ++i) {
+        const size_t at = h * stride + i;
+        c->block_table[at] = i < used ? t->full[l][at] : -1;
+      }
+      n_free += all - used;
+    }
+  }
+  return n_free;
+}
+
+/* ---- An eviction, held against the oracle ---- */
+
+/* What a layer's heads hold before an eviction. */
+typedef struct head_before {
+  uint32_t n;
+  uint8_t forced[kMaxTokens];
+  double scores[kMaxTokens];
+  double largest;
+} head_before;
+
+static uint32_t Min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+/* Scores of every head, [layers, heads, longest of the layer]. */
+static float* RandomScores(const test_model* m, test_random* random,
+                           size_t* len) {
+  *len = 0;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    *len += (size_t)m->spec.n_kv_heads * test_model_stored(m, l);
+  }
+  float* scores = malloc((*len + 1) * sizeof(float));
+  for (size_t i = 0; i < *len; ++i) {
+    scores[i] = (float)((int)test_random_below(random, 60) - 30) / 4.0f;
+  }
+  return scores;
+}
+
+/* How the kept slots of a head must have been chosen. */
+static void ExpectChosen(const test_model* m, const head_before* before,
+                         uint32_t n_keep, const int32_t* kept, bool exact,
+                         const char* what) {
+  if (!exact) {
+    EXPECT(oracle_selection_is_right(before->scores, before->n, kept, n_keep,
+                                     before->forced, 1e-3 * before->largest),
+           "%s: not the best %u of %u", what, n_keep, before->n);
+    return;
+  }
+  float scores[kMaxTokens];
+  int32_t expected[kMaxTokens];
+  for (uint32_t i = 0; i < before->n; ++i) scores[i] = (float)before->scores[i];
+  const kvevict_tie tie = m->policy.kind == KVEVICT_POLICY_STREAMING_LLM
+                              ? KVEVICT_TIE_HIGHER_POSITION
+                              : m->policy.tie;
+  oracle_select(scores, before->n, n_keep, before->forced, tie, expected);
+  EXPECT(memcmp(kept, expected, n_keep * sizeof *kept) == 0,
+         "%s: other slots than the oracle's", what);
+}
+
+/* Evicts; `a` becomes what is held then. Returns the tokens that went. */
+static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
+                      const kvevict_evict_options* options, const tables* t,
+                      const char* what) {
+  const uint32_t heads = m->spec.n_kv_heads;
+  static head_before before[kLayers][kMaxHeads];
+  static account was;
+  was = *a;
+  size_t at = 0; /* among the caller's scores */
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const uint32_t longest = test_model_stored(m, l);
+    for (uint32_t h = 0; h < heads; ++h) {
+      head_before* b = &before[l][h];
+      b->n = a->n[l][h];
+      b->largest = 0.0;
+      test_model_forced(m, l, h, options, b->forced);
+      memset(b->scores, 0, sizeof b->scores);
+      if (m->policy.kind == KVEVICT_POLICY_SNAPKV &&
+          m->n_seen >= m->policy.obs_window) {
+        test_model_oracle_scores_of(m, l, h, b->scores);
+      } else if (options != NULL && options->scores != NULL) {
+        for (uint32_t i = 0; i < b->n; ++i) {
+          b->scores[i] = options->scores[at + i];
+        }
+      }
+      for (uint32_t i = 0; i < b->n; ++i) {
+        if (isfinite(b->scores[i])) {
+          b->largest = fmax(b->largest, fabs(b->scores[i]));
+        }
+      }
+      at += longest;
+    }
+  }
+  test_cache* caches[kLayers];
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    caches[l] = test_cache_clone(m->live[l]);
+  }
+  const uint64_t free_before = SetBlocks(m, t, 0);
+  uint32_t tokens_before[kLayers * kMaxHeads],
+      tokens_after[kLayers * kMaxHeads];
+  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+  report.list_tokens_before = tokens_before;
+  report.list_tokens_after = tokens_after;
+  report.list_tokens_len = kLayers * heads;
+  EXPECT_OK(test_model_evict(m, options, &report));
+  const uint64_t free_after = SetBlocks(m, t, 0);
+
+  uint64_t n_lost = 0, sum_before = 0, sum_after = 0;
+  uint64_t bytes_before = 0, bytes_after = 0;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const test_cache* c = m->live[l];
+    const uint64_t row = test_model_row_bytes(m, l);
+    uint64_t most_before = 0, most_after = 0;
+    for (uint32_t h = 0; h < heads; ++h) {
+      const head_before* b = &before[l][h];
+      const uint32_t want = Min(budgets[l * heads + h], b->n);
+      int32_t kept[kMaxTokens];
+      EXPECT(test_model_stored_of(m, l, h) == want,
+             "%s: layer %u, head %u holds %u tokens, not %u", what, l, h,
+             test_model_stored_of(m, l, h), want);
+      test_model_positions(m, l, h, a->positions[l][h]);
+      a->n[l][h] = want;
+      uint32_t slot = 0;
+      for (uint32_t i = 0; i < want; ++i) {
+        while (slot < b->n &&
+               was.positions[l][h][slot] != a->positions[l][h][i]) {
+          ++slot;
+        }
+        EXPECT(slot < b->n, "%s: token %d was not held", what,
+               a->positions[l][h][i]);
+        kept[i] = (int32_t)slot++;
+      }
+      if (m->policy.kind != KVEVICT_POLICY_RANDOM && want < b->n) {
+        ExpectChosen(m, b, want, kept, m->policy.kind != KVEVICT_POLICY_SNAPKV,
+                     what);
+      }
+      for (uint32_t i = 0, k = 0; i < b->n && want < b->n; ++i) {
+        while (k < want && kept[k] < (int32_t)i) ++k;
+        EXPECT(!b->forced[i] ||
+                   m->policy.kind == KVEVICT_POLICY_STREAMING_LLM ||
+                   (k < want && kept[k] == (int32_t)i),
+               "%s: layer %u, head %u lost slot %u, which must stay", what, l,
+               h, i);
+      }
+      EXPECT(tokens_before[l * heads + h] == b->n &&
+                 tokens_after[l * heads + h] == want,
+             "%s: layer %u, head %u: report of %u to %u", what, l, h,
+             tokens_before[l * heads + h], tokens_after[l * heads + h]);
+      n_lost += b->n - want;
+      bytes_before += row * b->n;
+      bytes_after += row * want;
+      if (b->n > most_before) most_before = b->n;
+      if (want > most_after) most_after = want;
+    }
+    sum_before += most_before;
+    sum_after += most_after;
+    /* No row that a head did not hold, and nothing beside rows, was written. */
+    test_expect_same_outside_heads(c, caches[l], was.n[l], what);
+    test_cache_destroy(caches[l]);
+  }
+  EXPECT(report.evicted == (n_lost > 0), "%s: evicted %u of %llu", what,
+         report.evicted, (unsigned long long)n_lost);
+  EXPECT(report.tokens_before == sum_before && report.tokens_after == sum_after,
+         "%s: tokens %llu to %llu", what,
+         (unsigned long long)report.tokens_before,
+         (unsigned long long)report.tokens_after);
+  EXPECT(
+      report.bytes_before == bytes_before && report.bytes_after == bytes_after,
+      "%s: bytes %llu to %llu, not %llu to %llu", what,
+      (unsigned long long)report.bytes_before,
+      (unsigned long long)report.bytes_after, (unsigned long long)bytes_before,
+      (unsigned long long)bytes_after);
+  EXPECT(report.blocks_freed == free_after - free_before,
+         "%s: %llu blocks freed, not %llu", what,
+         (unsigned long long)report.blocks_freed,
+         (unsigned long long)(free_after - free_before));
+  if (n_lost > 0) a->tail = m->n_seen;
+  ExpectHeld(m, a, what);
+  ExpectMemory(m, a, what);
+  return n_lost;
+}
+
+/* ---- Lives of random sequences ---- */
+
+static void Step(test_model* m, account* a, const tables* t, uint32_t n) {
+  SetBlocks(m, t, n);
+  test_model_observe(m, m->n_seen, n);
+  Grow(a, m->spec.n_kv_heads, m->n_seen, n);
+  test_model_append(m, n);
+}
+
+static uint32_t Longest(const test_model* m) {
+  uint32_t most = 0;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const uint32_t n = test_model_stored(m, l);
+    if (n > most) most = n;
+  }
+  return most;
+}
+
+/* Budgets of all heads: from `least` on, now and then above what is ever held, or all
+ * alike. */
+static void RandomBudgets(test_random* random, uint32_t least,
+                          uint32_t* budgets, uint32_t n) {
+  const uint32_t kind = test_random_below(random, 5);
+  const uint32_t one = least + test_random_below(random, 60);
+  for (uint32_t i = 0; i < n; ++i) {
+    budgets[i] = kind == 0   ? one
+                 : kind == 1 ? least + test_random_below(random, 3)
+                             : least + test_random_below(random, 120);
+    if (test_random_below(random, 8) == 0) budgets[i] = least;
+    if (test_random_below(random, 8) == 0) budgets[i] = 4000000000u;
+  }
+}
+
+typedef struct ragged_kind {
+  const char* policy;
+  uint32_t
+      least; /* of a budget: what must stay, and room for what is protected */
+  uint32_t n_protect;
+} ragged_kind;
+
+static void Live(test_random* random, const ragged_kind* kind, int round) {
+  static uint32_t budgets[kLayers * kMaxHeads];
+  test_model_spec spec = {.policy = kind->policy};
+  spec.n_layers = kLayers;
+  spec.n_kv_heads = test_random_between(random, 1, kMaxHeads);
+  spec.n_q_heads = spec.n_kv_heads * test_random_between(random, 1, 3);
+  spec.max_tokens = kMaxTokens;
+  spec.max_positions = kMaxPositions;
+  spec.k_head_dim = test_random_between(random, 1, 20);
+  spec.v_head_dim = test_random_below(random, 9);
+  spec.q_dtype = KVEVICT_DTYPE_F32;
+  spec.k_dtype = KVEVICT_DTYPE_F32;
+  spec.layout = (test_layout)(round % TEST_N_LAYOUTS);
+  spec.n_companions = test_random_below(random, 3);
+  spec.n_threads = test_random_between(random, 1, 4);
+  spec.head_budgets = budgets;
+  RandomBudgets(random, kind->least, budgets, kLayers * spec.n_kv_heads);
+  test_model* m = test_model_create(&spec, *random);
+  test_random_u64(random);
+  tables t = SaveTables(m);
+  static account a;
+  memset(&a, 0, sizeof a);
+  char what[160];
+  for (int i = 0; i < 5; ++i) {
+    snprintf(what, sizeof what, "%s, %s, %u heads, eviction %d", kind->policy,
+             test_layout_name(spec.layout), spec.n_kv_heads, i);
+    const uint32_t room = kMaxTokens - Longest(m);
+    if (room > 0) {
+      uint32_t n = test_random_between(random, 1, room);
+      if (n < 10 && room >= 10) n = 10;
+      Step(m, &a, &t, n);
+    }
+    ExpectHeld(m, &a, what);
+    ExpectMemory(m, &a, what);
+    if (m->n_seen > a.tail && test_random_coin(random)) {
+      const uint32_t n = test_random_between(random, 0, m->n_seen - a.tail);
+      EXPECT_OK(kvevict_sequence_trim(m->sequence, m->n_seen - n));
+      m->n_seen -= n;
+      Shrink(&a, spec.n_kv_heads, n);
+      if (m->policy.kind == KVEVICT_POLICY_SNAPKV) {
+        /* Queries that others pushed out of the window are wanted again. */
+        const uint32_t window = Min(m->policy.obs_window, m->n_seen);
+        test_model_observe(m, m->n_seen - window, window);
+      }
+      SetBlocks(m, &t, 0);
+      ExpectHeld(m, &a, what);
+      ExpectMemory(m, &a, what);
+    }
+    int32_t protect[4];
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.protected_positions_len = Min(kind->n_protect, m->n_seen);
+    options.protected_positions =
+        options.protected_positions_len > 0 ? protect : NULL;
+    test_random_ascending(random, protect,
+                          (uint32_t)options.protected_positions_len, m->n_seen);
+    float* scores = NULL;
+    if (m->policy.kind == KVEVICT_POLICY_CUSTOM) {
+      scores = RandomScores(m, random, &options.scores_len);
+      options.scores = scores;
+    }
+    Evict(m, budgets, &a, &options, &t, what);
+    const account same = a;
+    /* Nothing is left to do. */
+    if (m->policy.kind != KVEVICT_POLICY_CUSTOM) {
+      EXPECT(Evict(m, budgets, &a, &options, &t, what) == 0, "%s: again", what);
+      EXPECT(memcmp(same.n, a.n, sizeof same.n) == 0, "%s: again", what);
+    }
+    free(scores);
+  }
+  FreeTables(&t);
+  test_model_destroy(m);
+}
+
+static void LiveAll(const char* name, const ragged_kind* kinds, int n) {
+  test_random random = test_random_start(name);
+  for (int round = 0; round < 5 * TEST_N_LAYOUTS; ++round) {
+    for (int k = 0; k < n; ++k) Live(&random, &kinds[k], round);
+  }
+}
+
+Test(ragged, random_survivors_in_every_layout) {
+  static const ragged_kind kKinds[] = {
+      {"random:budget=0.5,sink=0,recent=0", 0, 0},
+      {"random:budget=60,sink=2,recent=3", 9, 4}};
+  LiveAll("ragged random", kKinds, 2);
+}
+
+Test(ragged, streaming_llm_keeps_sinks_and_the_last) {
+  static const ragged_kind kKinds[] = {
+      {"streaming-llm:budget=60", 5, 0},
+      {"streaming-llm:budget=60,sink=0", 5, 4}};
+  LiveAll("ragged streaming", kKinds, 2);
+}
+
+Test(ragged, custom_scores_select_as_the_oracle) {
+  static const ragged_kind kKinds[] = {
+      {"custom:budget=60,sink=0,recent=0", 0, 0},
+      {"custom:budget=60,sink=1,recent=2,tie=higher", 7, 4}};
+  LiveAll("ragged custom", kKinds, 2);
+}
+
+Test(ragged, window_attention_selects_as_the_oracle) {
+  static const ragged_kind kKinds[] = {
+      {"snapkv:budget=60,sink=2,window=8", 10, 0},
+      {"snapkv:budget=60,sink=0,window=4,pool=max3,tie=higher", 8, 4}};
+  LiveAll("ragged attention", kKinds, 2);
+}
+
+/* Budgets that are all alike are the policy's own. */
+Test(ragged, equal_budgets_are_a_uniform_budget) {
+  uint32_t budgets[6];
+  for (int i = 0; i < 6; ++i) budgets[i] = 40;
+  test_model_spec spec = test_small_model("snapkv:budget=40,window=8");
+  spec.n_layers = 3;
+  test_model* uniform = test_model_create(&spec, (test_random){3});
+  spec.head_budgets = budgets;
+  test_model* ragged = test_model_create(&spec, (test_random){3});
+  for (int i = 0; i < 3; ++i) {
+    test_model_step(uniform, 50);
+    test_model_step(ragged, 50);
+    kvevict_evict_report a = KVEVICT_EVICT_REPORT_INIT;
+    kvevict_evict_report b = KVEVICT_EVICT_REPORT_INIT;
+    EXPECT_OK(test_model_evict(uniform, NULL, &a));
+    EXPECT_OK(test_model_evict(ragged, NULL, &b));
+    cr_expect(memcmp(&a, &b, sizeof a) == 0, "the reports differ");
+    test_expect_same_tokens(uniform, ragged, "equal budgets");
+    for (uint32_t l = 0; l < 3; ++l) {
+      test_expect_same_rows(uniform->live[l], ragged->live[l], 40, "equal");
+    }
+  }
+  test_model_destroy(uniform);
+  test_model_destroy(ragged);
+}
+
+/* The policy's budget is not asked for, so it need not hold what must stay. */
+Test(ragged, the_policys_own_budget_plays_no_part) {
+  const uint32_t budgets[4] = {20, 30, 40, 100};
+  test_model_spec spec = test_small_model("snapkv:budget=0.1,sink=2,window=8");
+  spec.head_budgets = budgets;
+  test_model* m = test_model_create(&spec, (test_random){3});
+  test_model_step(m, 60);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  const uint32_t want[4] = {20, 30, 40, 60};
+  for (uint32_t i = 0; i < 4; ++i) {
+    cr_expect_eq(test_model_stored_of(m, i / 2, i % 2), want[i]);
+  }
+  test_model_check(m, "a ratio too small");
+  test_model_destroy(m);
+}
+
+Test(ragged, reset_forgets_the_lengths_of_heads) {
+  const uint32_t budgets[4] = {20, 30, 40, 50};
+  test_model_spec spec = test_small_model("random");
+  spec.head_budgets = budgets;
+  test_model* m = test_model_create(&spec, (test_random){4});
+  for (int i = 0; i < 3; ++i) {
+    test_model_step(m, 70);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    test_model_check(m, "before a reset");
+    for (uint32_t h = 0; h < 4; ++h) {
+      cr_expect_eq(test_model_stored_of(m, h / 2, h % 2), budgets[h]);
+    }
+    EXPECT_OK(kvevict_sequence_reset(m->sequence));
+    m->n_seen = 0;
+    for (uint32_t h = 0; h < 4; ++h) {
+      cr_expect_eq(test_model_stored_of(m, h / 2, h % 2), 0);
+    }
+  }
+  test_model_destroy(m);
+}
+
+/* Two layers with one cache keep what the first one's heads say. */
+Test(ragged, layers_of_one_cache_are_evicted_once) {
+  const uint32_t budgets[4] = {20, 30, 90, 5};
+  test_model_spec spec = test_small_model("random:sink=0,recent=0");
+  spec.head_budgets = budgets;
+  test_model* m = test_model_create(&spec, (test_random){5});
+  test_model_step(m, 70);
+  m->views[1] = m->views[0];
+  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+  EXPECT_OK(test_model_evict(m, NULL, &report));
+  cr_expect_eq(report.tokens_before, 70);
+  cr_expect_eq(report.tokens_after, 30);
+  for (uint32_t i = 0; i < 4; ++i) {
+    cr_expect_eq(test_model_stored_of(m, i / 2, i % 2), budgets[i % 2]);
+  }
+  for (uint32_t h = 0; h < 2; ++h) {
+    int32_t a[100], b[100];
+    test_model_positions(m, 0, h, a);
+    test_model_positions(m, 1, h, b);
+    cr_expect(memcmp(a, b, budgets[h] * sizeof *a) == 0);
+  }
+  test_model_destroy(m);
+}
+
+/* ---- Errors ---- */
+
+Test(ragged, bad_budgets_of_heads_are_errors) {
+  const test_model_spec spec = test_small_model("random");
+  test_model* m = test_model_create(&spec, (test_random){1});
+  const uint32_t budgets[4] = {1, 2, 3, 4};
+  kvevict_plan* plan;
+  GUARD(plan);
+  GROWN(kvevict_plan_options) grown = {KVEVICT_PLAN_OPTIONS_INIT};
+  kvevict_plan_options* o = &grown.value;
+  kvevict_policy policy = m->policy;
+#define CREATE() \
+  kvevict_plan_create(m->context, &m->geometry, &policy, o, &plan)
+  o->head_budgets = budgets;
+  for (size_t len = 0; len < 6; ++len) {
+    if (len == 4) continue;
+    char text[40];
+    snprintf(text, sizeof text, "head_budgets_len %zu", len);
+    o->head_budgets_len = len;
+    EXPECT_INVALID(CREATE(), text, "n_layers 2", "n_kv_heads 2");
+  }
+  o->head_budgets = NULL;
+  o->head_budgets_len = 4;
+  EXPECT_INVALID(CREATE(), "head_budgets", "NULL", "4");
+  o->head_budgets = budgets;
+  o->reserved = 5;
+  EXPECT_INVALID(CREATE(), "options.reserved 5");
+  o->reserved = 0;
+  policy = test_policy("random:scope=layer");
+  EXPECT_INVALID(CREATE(), "head_budgets", "scope layer");
+  policy = test_policy("random:scope=model");
+  EXPECT_INVALID(CREATE(), "head_budgets", "scope model");
+  EXPECT_UNTOUCHED(plan);
+  policy = m->policy;
+  EXPECT_CHECKS_STRUCT_SIZE(grown,
+                            (plan = NULL, CREATE()) == KVEVICT_OK
+                                ? (kvevict_plan_destroy(plan), KVEVICT_OK)
+                                : KVEVICT_ERROR_INVALID_ARGUMENT);
+  test_model_destroy(m);
+}
+
+/* A head's budget below what must stay in it is found when it is to lose something;
+ * nothing changes. */
+Test(ragged, budgets_of_heads_below_what_must_stay_are_errors) {
+  static const char* const kPolicies[] = {
+      "snapkv:budget=60,sink=2,window=8", "streaming-llm:budget=60,sink=9",
+      "random:budget=60,sink=4,recent=6", "custom:budget=60,sink=4,recent=6"};
+  static const char* const kTexts[][2] = {{"sink 2", "recent 8"},
+                                          {"sink 9", "recent 1"},
+                                          {"sink 4", "recent 6"},
+                                          {"sink 4", "recent 6"}};
+  static float scores[4 * 100];
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t budgets[4] = {40, 40, 40, 9};
+    test_model_spec spec = test_small_model(kPolicies[i]);
+    spec.head_budgets = budgets;
+    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model_step(m, 70);
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    if (i == 3) {
+      options.scores = scores;
+      options.scores_len = 4 * 70;
+    }
+    test_cache* before[2] = {test_cache_clone(m->live[0]),
+                             test_cache_clone(m->live[1])};
+    EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 1", "budget 9",
+                   kTexts[i][0], kTexts[i][1]);
+    for (int l = 0; l < 2; ++l) {
+      test_expect_same_bytes(m->live[l], before[l], kPolicies[i]);
+      test_cache_destroy(before[l]);
+    }
+    test_model_check(m, kPolicies[i]);
+    cr_expect_eq(test_model_stored(m, 0), 70);
+    test_model_destroy(m);
+  }
+}
+
+/* Protected tokens cost only the heads that hold them. */
+Test(ragged, protected_positions_have_to_fit_each_head) {
+  const uint32_t budgets[4] = {30, 4, 30, 30};
+  test_model_spec spec = test_small_model("random:sink=1,recent=1");
+  spec.head_budgets = budgets;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  const int32_t protect[3] = {10, 20, 30};
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions = protect;
+  options.protected_positions_len = 3;
+  test_model_step(m, 70);
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 0", "budget 4",
+                 "sink 1", "recent 1", "3 protected");
+  options.protected_positions_len = 2;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_check(m, "two protected");
+  int32_t positions[4];
+  test_model_positions(m, 0, 1, positions);
+  cr_expect(positions[0] == 0 && positions[1] == 10 && positions[2] == 20 &&
+            positions[3] == 69);
+  /* What the head has lost costs nothing. */
+  test_model_step(m, 20);
+  options.protected_positions_len = 3;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_check(m, "one of three held");
+  test_model_destroy(m);
+}
+
+Test(ragged, questions_are_of_a_heads_own_length) {
+  const uint32_t budgets[4] = {20, 30, 40, 50};
+  test_model_spec spec = test_small_model("random");
+  spec.head_budgets = budgets;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_step(m, 70);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  int32_t positions[60];
+  size_t n = 0;
+  EXPECT_OK(
+      kvevict_sequence_position_of_slot(m->sequence, 0, 1, 29, positions));
+  EXPECT_INVALID(
+      kvevict_sequence_position_of_slot(m->sequence, 0, 0, 20, positions),
+      "slot 20", "20");
+  EXPECT_INVALID(
+      kvevict_sequence_keep_positions(m->sequence, 1, 0, positions, 39, &n),
+      "39", "40");
+  EXPECT_OK(
+      kvevict_sequence_keep_positions(m->sequence, 0, 0, positions, 20, &n));
+  cr_expect_eq(n, 20);
+  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 51), "51", "50", "100");
+  EXPECT_OK(kvevict_sequence_append(m->sequence, 50));
+  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 69), "69", "70");
+  test_model_destroy(m);
+}

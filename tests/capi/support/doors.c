@@ -1,0 +1,69 @@
+#include "tests/capi/support/doors.h"
+
+kvevict_keep_lists test_lists(const int32_t* slots, uint32_t n,
+                              uint32_t n_lists) {
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  lists.n_lists = n_lists;
+  lists.slots = (int32_t*)slots;
+  lists.slots_len = (size_t)n * n_lists;
+  lists.count = n;
+  return lists;
+}
+
+kvevict_status test_score(const test_plan* plan, const kvevict_plane* queries,
+                          const kvevict_view* view, uint32_t n_tokens,
+                          float* scores, size_t scores_len) {
+  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
+  inputs.n_tokens = n_tokens;
+  inputs.view = view;
+  inputs.queries = queries;
+  return kvevict_score(plan->plan, &inputs, scores, scores_len, plan->workspace,
+                       plan->workspace_bytes, NULL);
+}
+
+kvevict_status test_select(const test_plan* plan, uint32_t layer,
+                           const float* scores, size_t scores_len,
+                           uint32_t n_tokens, const int32_t* protect,
+                           size_t n_protect, int32_t* keep, size_t keep_len,
+                           uint32_t* n_keep) {
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  kvevict_status status =
+      kvevict_plan_selection(plan->plan, layer, n_tokens, &options, &lists);
+  if (status != KVEVICT_OK) return status;
+  options.scores = scores;
+  options.scores_len = scores_len;
+  options.protected_slots = protect;
+  options.protected_slots_len = n_protect;
+  lists.slots = keep;
+  lists.slots_len = keep_len;
+  status = kvevict_select(plan->context, &options, &lists, plan->workspace,
+                          plan->workspace_bytes, NULL);
+  if (status == KVEVICT_OK) *n_keep = lists.count;
+  return status;
+}
+
+kvevict_status test_compact(const kvevict_context* context,
+                            const kvevict_view* view, uint32_t n_tokens,
+                            const int32_t* keep, uint32_t n, uint32_t n_lists) {
+  const kvevict_keep_lists lists = test_lists(keep, n, n_lists);
+  const kvevict_move move = {sizeof move, n_tokens, view, &lists};
+  return kvevict_compact(context, &move, 1, NULL, 0, NULL);
+}
+
+kvevict_status test_reorder(const kvevict_context* context,
+                            const kvevict_view* view, uint32_t n_tokens,
+                            const int32_t* slots, uint32_t n, uint32_t n_lists,
+                            void* workspace, size_t workspace_bytes) {
+  const kvevict_keep_lists lists = test_lists(slots, n, n_lists);
+  const kvevict_move move = {sizeof move, n_tokens, view, &lists};
+  return kvevict_reorder(context, &move, 1, workspace, workspace_bytes, NULL);
+}
+
+kvevict_status test_reorder_bytes(const kvevict_context* context,
+                                  const kvevict_view* view, uint32_t n,
+                                  uint32_t n_lists, size_t* out_bytes) {
+  const kvevict_keep_lists lists = test_lists(NULL, n, n_lists);
+  const kvevict_move move = {sizeof move, n, view, &lists};
+  return kvevict_reorder_workspace_bytes(context, &move, 1, out_bytes);
+}

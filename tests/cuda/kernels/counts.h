@@ -1,0 +1,58 @@
+// Lists with counts of their own, as launches are told of them.
+#ifndef KVEVICT_TESTS_CUDA_KERNELS_COUNTS_H_
+#define KVEVICT_TESTS_CUDA_KERNELS_COUNTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/kernels/params.h"
+#include "tests/cuda/kernels/launch.h"
+
+namespace kvevict {
+
+// Counts of the lists of layers in one table, with what lies between them; or no
+// table: all have the most.
+class ListTable {
+ public:
+  ListTable(uint32_t n_lists, bool has_table, uint32_t step)
+      : n_lists_(n_lists), step_(step), has_table_(has_table) {}
+
+  // A layer whose lists have from `least` to `most`.
+  void AddLayer(uint32_t least, uint32_t most, Random& random) {
+    for (uint32_t list = 0; list < n_lists_; ++list) {
+      AddList(has_table_ ? least + random.Below(most - least + 1) : most);
+    }
+  }
+  void AddList(uint32_t count) {
+    values_.push_back(count);
+    for (uint32_t i = 1; i < step_; ++i) values_.push_back(0xDEAD);
+  }
+
+  uint32_t Of(size_t layer, uint32_t list) const {
+    return values_[(layer * n_lists_ + list) * step_];
+  }
+  // Tables begin at their first layer; here at the last one, so that others are
+  // before it.
+  cuda::CountTable table() const {
+    const size_t n_layers = values_.size() / step_ / n_lists_;
+    if (!has_table_) return {};
+    return {Address(values_.data() + (n_layers - 1) * n_lists_ * step_), step_,
+            0};
+  }
+  int32_t FirstOf(size_t layer) const {
+    const size_t n_layers = values_.size() / step_ / n_lists_;
+    return (static_cast<int32_t>(layer) - static_cast<int32_t>(n_layers) + 1) *
+           static_cast<int32_t>(n_lists_ * step_);
+  }
+
+ private:
+  const uint32_t n_lists_;
+  const uint32_t step_;
+  const bool has_table_;
+  std::vector<uint32_t> values_;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_TESTS_CUDA_KERNELS_COUNTS_H_

@@ -1,0 +1,68 @@
+// The doors for one layer, with lists of one length end to end.
+#ifndef KVEVICT_TESTS_GPU_DOORS_H_
+#define KVEVICT_TESTS_GPU_DOORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kvevict/kvevict.h"
+
+namespace kvevict::gpu {
+
+// Scratch of a call, and where it queues work.
+struct Scratch {
+  void* memory = nullptr;
+  size_t n_bytes = 0;
+  kvevict_stream stream = nullptr;
+};
+
+struct ScoreCall {
+  const kvevict_plan* plan;
+  uint32_t layer;
+  uint32_t n_tokens;
+  const kvevict_view* view;
+  const kvevict_plane* queries;
+  const kvevict_plane* row_lse = nullptr;
+};
+kvevict_status Score(const ScoreCall& call, float* scores, size_t scores_len,
+                     const Scratch& scratch);
+
+// As the plan's policy wants it.
+struct SelectCall {
+  const kvevict_context* context;
+  const kvevict_plan* plan;
+  uint32_t layer;
+  uint32_t n_tokens;
+  const float* scores;
+  size_t scores_len;
+  std::span<const int32_t> protect = {};
+};
+// Scratch for n_lists lists of up to n_tokens.
+size_t SelectBytes(const kvevict_context* context, uint32_t n_tokens,
+                   uint32_t n_lists);
+kvevict_status Select(const SelectCall& call, int32_t* keep, size_t keep_len,
+                      uint32_t* n_keep, const Scratch& scratch);
+
+class OneMove {
+ public:
+  OneMove(const kvevict_view& view, uint32_t n_tokens, const int32_t* slots,
+          size_t slots_len, uint32_t n_lists);
+  OneMove(const OneMove&) = delete;
+  OneMove& operator=(const OneMove&) = delete;
+
+  size_t CompactBytes(const kvevict_context* context) const;
+  kvevict_status Compact(const kvevict_context* context,
+                         const Scratch& scratch) const;
+  size_t ReorderBytes(const kvevict_context* context) const;
+  kvevict_status Reorder(const kvevict_context* context,
+                         const Scratch& scratch) const;
+
+ private:
+  kvevict_keep_lists keep_ = KVEVICT_KEEP_LISTS_INIT;
+  kvevict_move move_ = KVEVICT_MOVE_INIT;
+};
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_DOORS_H_

@@ -1,0 +1,138 @@
+// Norms of keys against double precision, in any layout and on every target.
+#include "core/kernels/key_norm.h"
+
+#include <criterion/criterion.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/random.h"
+#include "tests/kernels/row_store.h"
+#include "tests/kernels/targets.h"
+
+namespace kvevict {
+namespace {
+
+constexpr uint32_t kDims[] = {1,  2,  3,  7,   8,   15,  16,  17,  31,  33,  41,
+                              64, 80, 96, 127, 128, 129, 256, 300, 576, 1031};
+
+std::vector<RowLayout> LayoutsOf(DType dtype) {
+  RowLayout gap, spread, reversed, paged, transposed;
+  gap.row_gap_bytes = 3;
+  spread.element_step = 3;
+  spread.guard = GuardedPages::Against::kBegin;
+  reversed.reversed_rows = reversed.reversed_elements = true;
+  paged.block_size = 5;
+  paged.row_gap_bytes = 2;
+  transposed.transposed = true;
+  std::vector<RowLayout> layouts = {RowLayout(), gap,   spread,
+                                    reversed,    paged, transposed};
+  for (RowLayout& layout : layouts) layout.dtype = dtype;
+  return layouts;
+}
+
+std::vector<float> Norms(SimdTarget simd, const std::vector<float>& rows,
+                         uint32_t dim, const RowLayout& layout) {
+  const RowStore store(rows, dim, layout);
+  const auto n = static_cast<uint32_t>(rows.size() / dim);
+  GuardedPages out(n * sizeof(float));
+  auto* const norms = reinterpret_cast<float*>(out.data());
+  ComputeKeyNorms(simd, {store.source(), n, dim, norms});
+  return std::vector<float>(norms, norms + n);
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TestSuite(key_norm);
+
+// A sum of dim rounded squares, added in dim / 16 + 4 steps, and a root of it, which
+// halves the relative error.
+Test(key_norm, matches_the_oracle) {
+  Random random(TestSeed("key_norm/matches_the_oracle"));
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (uint32_t dim : kDims) {
+      std::vector<float> rows(13 * size_t{dim});
+      for (float& v : rows)
+        v = random.Gaussian() * (random.Below(40) == 0 ? 50 : 1);
+      rows = RoundTo(dtype, rows);
+      ForEachTarget([&](SimdTarget simd) {
+        RowLayout packed;
+        packed.dtype = dtype;
+        const std::vector<float> norms = Norms(simd, rows, dim, packed);
+        for (size_t t = 0; t < norms.size(); ++t) {
+          double sum = 0.0;
+          for (uint32_t i = 0; i < dim; ++i) {
+            const double v = rows[t * dim + i];
+            sum += v * v;
+          }
+          const double expected = -std::sqrt(sum);
+          const double bound = (dim / 16.0 + 6) * 0x1p-24 * -expected;
+          cr_assert(std::abs(norms[t] - expected) <= bound,
+                    "%s, dtype %d, dim %u: %.9g, expected %.9g", simd.name,
+                    static_cast<int>(dtype), dim, norms[t], expected);
+        }
+      });
+    }
+  }
+}
+
+Test(key_norm, does_not_depend_on_the_layout) {
+  Random random(TestSeed("key_norm/does_not_depend_on_the_layout"));
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (uint32_t dim : kDims) {
+      std::vector<float> rows(11 * size_t{dim});
+      for (float& v : rows) v = random.Gaussian();
+      rows = RoundTo(dtype, rows);
+      ForEachTarget([&](SimdTarget simd) {
+        const std::vector<RowLayout> layouts = LayoutsOf(dtype);
+        const std::vector<float> packed = Norms(simd, rows, dim, layouts[0]);
+        for (const RowLayout& layout : layouts) {
+          cr_assert(SameBits(Norms(simd, rows, dim, layout), packed),
+                    "%s, dtype %d, dim %u", simd.name, static_cast<int>(dtype),
+                    dim);
+        }
+      });
+    }
+  }
+}
+
+Test(key_norm, is_the_same_on_every_target_for_halves) {
+  Random random(TestSeed("key_norm/is_the_same_on_every_target_for_halves"));
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    for (uint32_t dim : kDims) {
+      std::vector<float> rows(9 * size_t{dim});
+      for (float& v : rows) v = random.Gaussian();
+      rows = RoundTo(dtype, rows);
+      RowLayout packed;
+      packed.dtype = dtype;
+      const std::vector<float> first =
+          Norms(SimdTargetAt(0), rows, dim, packed);
+      ForEachTarget([&](SimdTarget simd) {
+        cr_assert(SameBits(Norms(simd, rows, dim, packed), first), "%s",
+                  simd.name);
+      });
+    }
+  }
+}
+
+Test(key_norm, nan_and_infinity) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> norms =
+        Norms(simd,
+              {0.0f, -0.0f, 3.0f, 4.0f, kInfinity, 1.0f, -kInfinity,
+               std::numeric_limits<float>::quiet_NaN(), 1e30f, 1.0f},
+              2, RowLayout());
+    cr_assert(norms[0] == 0.0f && norms[1] == -5.0f, "%s", simd.name);
+    cr_assert(norms[2] == -kInfinity && std::isnan(norms[3]), "%s", simd.name);
+    cr_assert(norms[4] == -kInfinity, "%s: squares leave f32", simd.name);
+  });
+}
+
+}  // namespace
+}  // namespace kvevict
