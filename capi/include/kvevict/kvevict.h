@@ -144,8 +144,11 @@ typedef int32_t kvevict_status;
  */
 KVEVICT_API const char* kvevict_last_error_message(void) KVEVICT_NOEXCEPT;
 
-/** @return The name of a status, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for a
- *          number that is none. Static. Since: 0.1 */
+/**
+ * @param[in] status  Any number.
+ * @return The name of a status, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for a
+ *          number that is none. Static. Since: 0.1
+ */
 KVEVICT_API const char* kvevict_status_name(kvevict_status status)
     KVEVICT_NOEXCEPT;
 
@@ -169,6 +172,7 @@ typedef int32_t kvevict_device;
 /**
  * Asks whether contexts can be created on a device here.
  *
+ * @param[in] device  Any number.
  * @return KVEVICT_OK, or KVEVICT_ERROR_UNAVAILABLE with the reason as message,
  *         or KVEVICT_ERROR_INVALID_ARGUMENT for a number that is no device.
  *         Thread-safe. Since: 0.1
@@ -364,8 +368,14 @@ typedef struct kvevict_context_options {
         KVEVICT_LOG_WARNING, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
   }
 
-/** Writes KVEVICT_CONTEXT_OPTIONS_INIT. struct_size = sizeof(*out) of the
- *  caller; fails on a smaller one than the first release's. Since: 0.1 */
+/**
+ * Writes KVEVICT_CONTEXT_OPTIONS_INIT. Fails on a smaller size than the first
+ * release's.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status kvevict_context_options_init(
     kvevict_context_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -384,8 +394,13 @@ KVEVICT_API kvevict_status
 kvevict_context_create(const kvevict_context_options* options,
                        kvevict_context** out_context) KVEVICT_NOEXCEPT;
 
-/** Destroys a context; NULL is ignored. Plans and sequences made from it stay
- *  usable and release it with the last of them. Since: 0.1 */
+/**
+ * Destroys a context; NULL is ignored. Plans and sequences made from it stay
+ * usable and release it with the last of them.
+ *
+ * @param[in] context  NULL or a context.
+ * Since: 0.1
+ */
 KVEVICT_API void kvevict_context_destroy(kvevict_context* context)
     KVEVICT_NOEXCEPT;
 
@@ -601,7 +616,9 @@ typedef struct kvevict_policy {
  * pyramidkv the geometric split; for random, custom and knorm no sinks and no
  * pooling.
  *
+ * @param[out] out         Non-NULL.
  * @param[in] struct_size  sizeof(*out) of the caller.
+ * @param[in]  kind        Of the table of policies.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status
@@ -642,9 +659,11 @@ kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
  * Writes the text form: the policy's name and every key that differs from that
  * policy's default. Parsing it gives the same policy back.
  *
+ * @param[in]  policy         Non-NULL.
  * @param[out] text           At least text_capacity bytes; zero-terminated on
  *                            success, untouched on error. May be NULL if
  *                            text_capacity is 0.
+ * @param[in]  text_capacity  Bytes of text; 0 asks for the length alone.
  * @param[out] out_text_len   NULL, or receives the length without the
  *                            terminator, also when text_capacity is 0 (a size
  *                            query, OK).
@@ -658,6 +677,7 @@ KVEVICT_API kvevict_status kvevict_policy_format(
 /**
  * Checks every field and their combination, for any context length.
  *
+ * @param[in] policy  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_validate(const kvevict_policy* policy)
@@ -681,6 +701,7 @@ typedef struct kvevict_resolved_policy {
  * context too short for the policy is an error here; evicting calls instead
  * leave a cache alone that is within its budget.
  *
+ * @param[in]  policy     Non-NULL.
  * @param[in]  n_context  Tokens, 1 .. 2^31 - 1.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT naming the numbers.
@@ -693,6 +714,7 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
 /**
  * Tokens each layer keeps of a context: the budget spread by layer_split.
  *
+ * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
  * @param[out] budgets      [n_layers] tokens, at most n_context each; n_context
  *                          if the budget covers the context.
@@ -728,7 +750,13 @@ typedef struct kvevict_policy_info {
   const char* paper;   /**< Source, e.g. "arXiv:2404.14469"; "" if none. */
 } kvevict_policy_info;
 
-/** Enumerates the policies: index 0, 1, ... until it fails. Since: 0.1 */
+/**
+ * Enumerates the policies: index 0, 1, ... until it fails.
+ *
+ * @param[in]  index  0, 1, ... until the call fails.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status
 kvevict_policy_at(uint32_t index, kvevict_policy_info* out) KVEVICT_NOEXCEPT;
 
@@ -742,7 +770,13 @@ typedef struct kvevict_preset_info {
   const char* reproduces;  /**< Whose behaviour this is; static. */
 } kvevict_preset_info;
 
-/** Enumerates the presets: index 0, 1, ... until it fails. Since: 0.1 */
+/**
+ * Enumerates the presets: index 0, 1, ... until it fails.
+ *
+ * @param[in]  index  0, 1, ... until the call fails.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status
 kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
 
@@ -816,8 +850,13 @@ typedef struct kvevict_view {
         0, 0, 0, 0, 0, 0                                                       \
   }
 
-/** Writes KVEVICT_VIEW_INIT. struct_size = sizeof(*out) of the caller. Since:
- *  0.1 */
+/**
+ * Writes KVEVICT_VIEW_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status
 kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -825,6 +864,7 @@ kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * Checks a view as executing calls on the CPU do. It reads the block table,
  * which must be host memory here; on CUDA calls check all but its ids.
  *
+ * @param[in] view      Non-NULL.
  * @param[in] n_tokens  Slots that will be addressed; 0 is valid.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,
  *         a description without an address, rows or planes that overlap, a
@@ -860,8 +900,13 @@ typedef struct kvevict_geometry {
         KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, 0, 0.0f, 0                  \
   }
 
-/** Writes KVEVICT_GEOMETRY_INIT. struct_size = sizeof(*out) of the caller.
- *  Since: 0.1 */
+/**
+ * Writes KVEVICT_GEOMETRY_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status kvevict_geometry_init(
     kvevict_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -912,8 +957,12 @@ KVEVICT_API kvevict_status kvevict_plan_create(
     const kvevict_policy* policy, const kvevict_plan_options* options,
     kvevict_plan** out_plan) KVEVICT_NOEXCEPT;
 
-/** Destroys a plan; NULL is ignored. Sequences made from it stay usable. Since:
- *  0.1 */
+/**
+ * Destroys a plan; NULL is ignored. Sequences made from it stay usable.
+ *
+ * @param[in] plan  NULL or a plan.
+ * Since: 0.1
+ */
 KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
 
 /**
@@ -1005,6 +1054,7 @@ KVEVICT_API kvevict_status kvevict_plan_query_memory_bytes(
 /**
  * kvevict_policy_layer_budgets() for the plan's policy and layers.
  *
+ * @param[in]  plan         Non-NULL.
  * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
  *                          it counts as max_tokens.
  * @param[out] budgets      [n_layers] tokens.
@@ -1049,6 +1099,7 @@ typedef struct kvevict_capabilities {
 /**
  * Says what the plan can do with a layer.
  *
+ * @param[in]  plan   Non-NULL.
  * @param[in]  layer  < n_layers.
  * @param[out] out    Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
@@ -1057,8 +1108,11 @@ KVEVICT_API kvevict_status
 kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
                           kvevict_capabilities* out) KVEVICT_NOEXCEPT;
 
-/** @return A sentence for a reason; "" for NONE and unknown numbers. Static.
- *          Since: 0.1 */
+/**
+ * @param[in] reason  Any number.
+ * @return A sentence for a reason; "" for NONE and unknown numbers. Static.
+ *          Since: 0.1
+ */
 KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
     KVEVICT_NOEXCEPT;
 
@@ -1404,19 +1458,35 @@ typedef struct kvevict_sequence kvevict_sequence;
 KVEVICT_API kvevict_status kvevict_sequence_create(
     const kvevict_plan* plan, kvevict_sequence** out_sequence) KVEVICT_NOEXCEPT;
 
-/** The stream of this sequence's next calls; NULL at first. The caller orders
- *  the new stream after the old one. Since: 0.1 */
+/**
+ * The stream of this sequence's next calls; NULL at first. The caller orders
+ * the new stream after the old one.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] stream    See kvevict_stream.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status kvevict_sequence_set_stream(
     kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** Destroys a sequence; NULL is ignored. It gives query memory back as
- *  kvevict_sequence_end_observing() does. On CUDA its work must have run: device
- *  memory is freed. Since: 0.1 */
+/**
+ * Destroys a sequence; NULL is ignored. It gives query memory back as
+ * kvevict_sequence_end_observing() does. On CUDA its work must have run: device
+ * memory is freed.
+ *
+ * @param[in] sequence  NULL or a sequence.
+ * Since: 0.1
+ */
 KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
 
-/** Forgets everything, as if newly created, but keeps query memory; allocates
- *  nothing. Since: 0.1 */
+/**
+ * Forgets everything, as if newly created, but keeps query memory; allocates
+ * nothing.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
 
@@ -1464,6 +1534,7 @@ kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
  * policies that do not score by attention; for others the sequence must have
  * memory, see kvevict_sequence_begin_observing().
  *
+ * @param[in] sequence        Non-NULL.
  * @param[in] layer           < n_layers.
  * @param[in] queries         [n_q_heads, n_rows, k_head_dim] rows in any
  *                            strides, after RoPE, dtype = geometry's q_dtype;
@@ -1484,6 +1555,7 @@ KVEVICT_API kvevict_status kvevict_sequence_observe(
  * For engines that have a step's queries of all layers at once. On CUDA that is
  * one launch, where the planes of all layers have the same strides.
  *
+ * @param[in] sequence        Non-NULL.
  * @param[in] queries         [queries_len] planes, layer l's at [l], each as for
  *                            kvevict_sequence_observe(); rows are copied.
  * @param[in] queries_len     The geometry's n_layers.
@@ -1504,6 +1576,7 @@ KVEVICT_API kvevict_status kvevict_sequence_observe_layers(
  * passes over the keys. Does nothing on the CPU and for policies that do not
  * score by attention.
  *
+ * @param[in] sequence        Non-NULL.
  * @param[in] layer           < n_layers.
  * @param[in] row_lse         f32 [n_q_heads, n_rows], head_dim 1; copied.
  * @param[in] n_rows          0 is valid and does nothing.
@@ -1519,6 +1592,8 @@ KVEVICT_API kvevict_status kvevict_sequence_observe_lse(
  * Notes that the engine stored n_tokens more rows in every layer, each at the
  * layer's next slot and with the next positions.
  *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] n_tokens  0 does nothing.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if a layer would hold more
  *         than max_tokens or the sequence more than 2^31 - 1. Since: 0.1
  */
@@ -1532,6 +1607,8 @@ KVEVICT_API kvevict_status kvevict_sequence_append(
  * the graph has appended only. Log-sum-exps are not counted: a
  * window with rows of replays is scored without them.
  *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] n_tokens  Of one run of the graph.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for
  *         kvevict_sequence_append(); KVEVICT_ERROR_UNSUPPORTED on the CPU,
  *         which has no graphs. Since: 0.1
@@ -1549,6 +1626,7 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * older ones that they pushed out of the window: an eviction may want some of
  * them observed again.
  *
+ * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  The logical length to return to; the present one does
  *                      nothing.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bound.
@@ -1581,8 +1659,13 @@ typedef struct kvevict_evict_options {
 #define KVEVICT_EVICT_OPTIONS_INIT \
   { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_EVICT_OPTIONS_INIT. struct_size = sizeof(*out) of the caller.
- *  Since: 0.1 */
+/**
+ * Writes KVEVICT_EVICT_OPTIONS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status kvevict_evict_options_init(
     kvevict_evict_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -1634,6 +1717,7 @@ typedef struct kvevict_evict_report {
  * it matters which are held; or keep_window is 0, and tokens of the window may
  * be gone. With select_on_host it always waits.
  *
+ * @param[in]  sequence         Non-NULL.
  * @param[in]  views      [n_layers] views, all with the same struct_size, a
  *                        multiple of a view's alignment.
  * @param[in]  views_len  = n_layers.
@@ -1677,6 +1761,7 @@ typedef struct kvevict_sequence_memory {
 /**
  * Tells where the state of a layer lies.
  *
+ * @param[in]  sequence  Non-NULL.
  * @param[in]  layer  < n_layers.
  * @param[out] out    Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
@@ -1698,7 +1783,13 @@ KVEVICT_API kvevict_status kvevict_sequence_stored_length(
     const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
     uint32_t* out_length) KVEVICT_NOEXCEPT;
 
-/** Tokens seen so far: the position (for RoPE) of the next one. Since: 0.1 */
+/**
+ * Tokens seen so far: the position (for RoPE) of the next one.
+ *
+ * @param[in]  sequence    Non-NULL.
+ * @param[out] out_length  Tokens.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
 KVEVICT_API kvevict_status kvevict_sequence_logical_length(
     const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
 
@@ -1708,8 +1799,11 @@ KVEVICT_API kvevict_status kvevict_sequence_logical_length(
  * On CUDA this and the next two wait for the last eviction, once, and copy the
  * positions to the host.
  *
+ * @param[in]  sequence      Non-NULL.
+ * @param[in]  layer         < n_layers.
  * @param[in] kv_head  < n_kv_heads; all alike unless the scope is KV_HEAD.
  * @param[in] slot     < the layer's stored length.
+ * @param[out] out_position  The position.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_position_of_slot(
@@ -1719,7 +1813,11 @@ KVEVICT_API kvevict_status kvevict_sequence_position_of_slot(
 /**
  * The slot that holds the token of a position; -1 if it was evicted.
  *
+ * @param[in]  sequence  Non-NULL.
+ * @param[in]  layer     < n_layers.
+ * @param[in]  kv_head   < n_kv_heads; all alike where they share a list.
  * @param[in] position  < the logical length.
+ * @param[out] out_slot  The slot, or -1.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
@@ -1729,6 +1827,9 @@ KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
 /**
  * The positions of all slots of a layer and KV head, ascending.
  *
+ * @param[in]  sequence            Non-NULL.
+ * @param[in]  layer               < n_layers.
+ * @param[in]  kv_head             < n_kv_heads; all alike where they share a list.
  * @param[out] positions  The layer's stored length in elements.
  * @param[in]  positions_capacity  Elements of positions.
  * @param[out] out_positions_len   Elements written.
