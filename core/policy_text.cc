@@ -1,6 +1,8 @@
 #include "core/policy_text.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 #include <type_traits>
 
@@ -226,6 +228,22 @@ bool ReadName(std::string_view name, kvevict_policy* policy) {
   return false;
 }
 
+// The names that a text may begin with, separated by commas.
+struct KnownNames {
+  char text[384];
+
+  KnownNames() {
+    size_t n = 0;
+    const auto add = [&](const char* name) {
+      n += std::snprintf(text + n, sizeof(text) - n, "%s%s", n == 0 ? "" : ", ",
+                         name);
+      n = std::min(n, sizeof(text) - 1);
+    };
+    for (const PolicyInfo& info : Policies()) add(info.name);
+    for (const Preset& preset : kPresets) add(preset.name);
+  }
+};
+
 }  // namespace
 
 std::span<const Preset> Presets() { return kPresets; }
@@ -255,8 +273,8 @@ Status ParsePolicy(std::string_view text, kvevict_policy* out) {
   kvevict_policy policy;
   if (!ReadName(name, &policy)) {
     return InvalidArgument(
-        "policy text, column %d: \"%.*s\" is no policy or preset",
-        reader.Column(name), KV_SV(name));
+        "policy text, column %d: \"%.*s\" is no policy or preset; there are %s",
+        reader.Column(name), KV_SV(name), KnownNames().text);
   }
   if (colon != text.npos) {
     KV_RETURN_IF_ERROR(ReadPairs(reader, text.substr(colon + 1), &policy));

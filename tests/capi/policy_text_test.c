@@ -118,9 +118,9 @@ typedef struct typo {
 static const typo kTypos[] = {
     {"empty", "", 1, "policy"},
     {"blank", "   ", 0, "policy"},
-    {"unknown name", "snapkw:budget=2048", 1, "snapkw"},
+    {"unknown name", "snapkw:budget=2048", 1, "snapkv, pyramidkv"},
     {"upper case", "SnapKV", 1, "SnapKV"},
-    {"leading spaces", "  snapkw", 3, "snapkw"},
+    {"leading spaces", "  snapkw", 3, "snapkv-kvpress"},
     {"no pair", "snapkv:", 8, "key"},
     {"no name", ":budget=1", 1, "policy"},
     {"unknown key", "snapkv:budge=2048", 8, "budge"},
