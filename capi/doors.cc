@@ -62,7 +62,9 @@ kvevict_status kvevict_score(const kvevict_plan* plan,
     kvevict_score_inputs i = KVEVICT_SCORE_INPUTS_INIT;
     KV_RETURN_IF_ERROR(CopyIn("inputs", inputs, &i));
     kvevict_view v = KVEVICT_VIEW_INIT;
-    KV_RETURN_IF_ERROR(CopyIn("view", i.view, &v));
+    if (i.view != nullptr || Core(plan).signal().Needs(kKeys)) {
+      KV_RETURN_IF_ERROR(CopyIn("view", i.view, &v));
+    }
     KV_RETURN_IF_ERROR(CheckArray("scores", scores, scores_len));
     return Score(Core(plan), i, v, {scores, scores_len},
                  {workspace, workspace_bytes, stream});

@@ -134,3 +134,20 @@ Test(score, unreadable_keys_and_queries_are_unsupported) {
     test_plan_destroy(p);
   }
 }
+
+/* What a policy's signal has no use for may be absent. */
+Test(score, random_needs_no_view) {
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
+  geometry.k_head_dim = geometry.v_head_dim = 8;
+  geometry.max_tokens = 10;
+  test_plan* p = test_plan_create("random:budget=5", &geometry,
+                                  KVEVICT_OPERATION_SCORE, 1);
+  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
+  inputs.n_tokens = 10;
+  float scores[10] = {0};
+  EXPECT_OK(kvevict_score(p->plan, &inputs, scores, 10, p->workspace,
+                          p->workspace_bytes, NULL));
+  cr_assert(scores[0] != scores[9], "drawn numbers");
+  test_plan_destroy(p);
+}
