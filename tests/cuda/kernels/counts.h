@@ -18,10 +18,12 @@ class ListTable {
   ListTable(uint32_t n_lists, bool has_table, uint32_t step)
       : n_lists_(n_lists), step_(step), has_table_(has_table) {}
 
-  // A layer whose lists have from `least` to `most`.
+  // A layer whose lists have from `least` to `most`, and one the most.
   void AddLayer(uint32_t least, uint32_t most, Random& random) {
+    const uint32_t longest = random.Below(n_lists_);
     for (uint32_t list = 0; list < n_lists_; ++list) {
-      AddList(has_table_ ? least + random.Below(most - least + 1) : most);
+      const bool is_short = has_table_ && list != longest;
+      AddList(is_short ? least + random.Below(most - least + 1) : most);
     }
   }
   void AddList(uint32_t count) {

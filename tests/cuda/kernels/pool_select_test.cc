@@ -170,8 +170,8 @@ void Check(const Case& c, Layers layers, uint32_t turn) {
 
 // Tiles have 2,048 scores.
 void TestLists() {
-  constexpr uint32_t kSizes[] = {1,   2,    5,    127,  129,
-                                 600, 2047, 2048, 2051, 4100};
+  constexpr uint32_t kSizes[] = {1,    2,    5,    127,  129, 600,
+                                 2047, 2048, 2051, 4100, 4400};
   constexpr uint32_t kKernels[] = {1, 3, 7, 63, 513};
   Random random(TestSeed("pool_select"));
   for (uint32_t turn = 0; turn < Turns(70); ++turn) {
