@@ -10,7 +10,7 @@ struct Plane
     public long TokenStride, HeadStride, ElementStride, BlockStride;
     public int DType;
     public uint HeadDim, RowBytes, Reserved32;
-    [MarshalAs(UnmanagedType.ByValArray, SizeConst = 9)] public ulong[] Reserved;
+    public ulong Reserved0, Reserved1, Reserved2, Reserved3, Reserved4, Reserved5, Reserved6, Reserved7, Reserved8;
 }
 
 [StructLayout(LayoutKind.Sequential)]
