@@ -68,10 +68,8 @@ const char* kvevict_simd_target_at(uint32_t index) noexcept {
 
 kvevict_status kvevict_context_options_init(kvevict_context_options* out,
                                             size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_context_options defaults = KVEVICT_CONTEXT_OPTIONS_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_context_options>(KVEVICT_CONTEXT_OPTIONS_INIT, out,
+                                       struct_size);
 }
 
 kvevict_status kvevict_context_create(const kvevict_context_options* options,

@@ -46,10 +46,8 @@ extern "C" {
 
 kvevict_status kvevict_score_inputs_init(kvevict_score_inputs* out,
                                          size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_score_inputs defaults = KVEVICT_SCORE_INPUTS_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_score_inputs>(KVEVICT_SCORE_INPUTS_INIT, out,
+                                    struct_size);
 }
 
 kvevict_status kvevict_score(const kvevict_plan* plan,
@@ -75,18 +73,13 @@ kvevict_status kvevict_score(const kvevict_plan* plan,
 
 kvevict_status kvevict_keep_lists_init(kvevict_keep_lists* out,
                                        size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_keep_lists defaults = KVEVICT_KEEP_LISTS_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_keep_lists>(KVEVICT_KEEP_LISTS_INIT, out, struct_size);
 }
 
 kvevict_status kvevict_select_options_init(kvevict_select_options* out,
                                            size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_select_options defaults = KVEVICT_SELECT_OPTIONS_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_select_options>(KVEVICT_SELECT_OPTIONS_INIT, out,
+                                      struct_size);
 }
 
 kvevict_status kvevict_select(const kvevict_context* context,
@@ -139,10 +132,7 @@ kvevict_status kvevict_plan_selection(const kvevict_plan* plan, uint32_t layer,
 
 kvevict_status kvevict_move_init(kvevict_move* out,
                                  size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_move defaults = KVEVICT_MOVE_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_move>(KVEVICT_MOVE_INIT, out, struct_size);
 }
 
 kvevict_status kvevict_compact(const kvevict_context* context,

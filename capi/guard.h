@@ -147,6 +147,11 @@ Status InitStruct(const T& defaults, T* out, size_t struct_size) {
   return Status();
 }
 
+template <typename T>
+kvevict_status Init(const T& defaults, T* out, size_t struct_size) noexcept {
+  return Guard([&] { return InitStruct(defaults, out, struct_size); });
+}
+
 // A policy: what an older caller's lacks depends on its kind.
 Status CopyIn(const kvevict_policy* in, kvevict_policy* out);
 

@@ -36,18 +36,13 @@ extern "C" {
 
 kvevict_status kvevict_geometry_init(kvevict_geometry* out,
                                      size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_geometry defaults = KVEVICT_GEOMETRY_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_geometry>(KVEVICT_GEOMETRY_INIT, out, struct_size);
 }
 
 kvevict_status kvevict_plan_options_init(kvevict_plan_options* out,
                                          size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_plan_options defaults = KVEVICT_PLAN_OPTIONS_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_plan_options>(KVEVICT_PLAN_OPTIONS_INIT, out,
+                                    struct_size);
 }
 
 kvevict_status kvevict_plan_create(const kvevict_context* context,

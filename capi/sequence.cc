@@ -173,10 +173,8 @@ kvevict_status kvevict_sequence_trim(kvevict_sequence* sequence,
 
 kvevict_status kvevict_evict_options_init(kvevict_evict_options* out,
                                           size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_evict_options defaults = KVEVICT_EVICT_OPTIONS_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_evict_options>(KVEVICT_EVICT_OPTIONS_INIT, out,
+                                     struct_size);
 }
 
 kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,

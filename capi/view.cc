@@ -9,10 +9,7 @@ extern "C" {
 
 kvevict_status kvevict_view_init(kvevict_view* out,
                                  size_t struct_size) noexcept {
-  return Guard([&] {
-    const kvevict_view defaults = KVEVICT_VIEW_INIT;
-    return InitStruct(defaults, out, struct_size);
-  });
+  return Init<kvevict_view>(KVEVICT_VIEW_INIT, out, struct_size);
 }
 
 kvevict_status kvevict_view_validate(const kvevict_view* view,

@@ -1,7 +1,6 @@
 #include "core/doors.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "core/budgets/budgets.h"
 #include "core/checked_math.h"
@@ -53,8 +52,7 @@ Status WorkspaceSize(CheckedSize bytes, size_t* out_bytes) {
 
 // ---- Keep lists ----
 
-// As operations have them. `least_stride` is that of lists whose count is not known
-// beforehand.
+// As operations have them, whose strides are of 32 bits.
 Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out) {
   KV_RETURN_IF_ERROR(CheckReserved("keep", keep.reserved));
   const uint64_t stride = keep.list_stride == 0 ? keep.count : keep.list_stride;
@@ -71,6 +69,10 @@ Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out) {
         keep.slots_len, static_cast<unsigned long long>(end.value()),
         keep.n_lists, keep.count, static_cast<unsigned long long>(stride));
   }
+  if (stride > UINT32_MAX) {
+    return InvalidArgument("keep.list_stride %llu > %u",
+                           static_cast<unsigned long long>(stride), UINT32_MAX);
+  }
   if (keep.count > 0 && keep.slots == nullptr) {
     return InvalidArgument("keep.slots is NULL, but count is %u", keep.count);
   }
@@ -78,16 +80,26 @@ Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out) {
   return Status();
 }
 
-Status CheckAscending(const char* name, std::span<const int32_t> slots,
-                      uint32_t n_tokens) {
+// The message begins with the place among the slots.
+Status CheckAscending(std::span<const int32_t> slots, uint32_t n_tokens) {
   int64_t least = 0;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < least || slots[i] >= int64_t{n_tokens}) {
       return InvalidArgument(
-          "%s[%zu] %d: ascending slots in [%lld, n_tokens %u) are wanted", name,
-          i, slots[i], static_cast<long long>(least), n_tokens);
+          "[%zu] %d: ascending slots in [%lld, n_tokens %u) are wanted", i,
+          slots[i], static_cast<long long>(least), n_tokens);
     }
     least = int64_t{slots[i]} + 1;
+  }
+  return Status();
+}
+
+// The same of slots in any order.
+Status CheckHeld(std::span<const int32_t> slots, uint32_t n_tokens) {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] >= 0 && slots[i] < int64_t{n_tokens}) continue;
+    return InvalidArgument("[%zu] %d is not in [0, n_tokens %u)", i, slots[i],
+                           n_tokens);
   }
   return Status();
 }
@@ -302,9 +314,11 @@ Status Select(const Context& context, const kvevict_select_options& o,
       CheckCounts(context, "token_counts", tokens, lists.n_lists));
   uint32_t rows_per_list = 1;
   KV_RETURN_IF_ERROR(CheckScores(o, lists.n_lists, &rows_per_list));
-  KV_RETURN_IF_ERROR(CheckAscending("protected_slots",
-                                    {o.protected_slots, o.protected_slots_len},
-                                    o.n_tokens));
+  if (Status status = CheckAscending({o.protected_slots, o.protected_slots_len},
+                                     o.n_tokens);
+      !status.ok()) {
+    return Prefixed(status, "protected_slots");
+  }
   KV_RETURN_IF_ERROR(CheckForced(o, tokens, lists, backend.on_host));
   const CheckedSize bytes = SelectBytes(context, o.n_tokens, lists.n_lists);
   size_t needed_bytes = 0;
@@ -387,7 +401,7 @@ struct MoveJobs {
   Jobs<MoveJob> all() const { return std::span(jobs).first(n); }
 };
 
-// The lists of a view of which `tokens` slots will be addressed.
+// What moves rows of a view of which n_tokens slots will be addressed.
 Status MakeMoveJob(const Context& context, const Move& move, uint32_t n_tokens,
                    const char* n_tokens_name, MoveJob* out) {
   if (n_tokens > INT32_MAX) {
@@ -408,44 +422,30 @@ Status MakeMoveJob(const Context& context, const Move& move, uint32_t n_tokens,
   return Status();
 }
 
-// Checks one slot list.
-using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t list,
-                             uint32_t n_tokens);
+// CheckAscending() or CheckHeld().
+using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t n_tokens);
 
-Status CheckAscendingList(std::span<const int32_t> slots, uint32_t list,
-                          uint32_t n_tokens) {
-  char name[sizeof "keep[4294967295]"];
-  std::snprintf(name, sizeof name, "keep[%u]", list);
-  return CheckAscending(name, slots, n_tokens);
-}
-
-Status CheckAnyList(std::span<const int32_t> slots, uint32_t list,
-                    uint32_t n_tokens) {
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i] >= 0 && slots[i] < int64_t{n_tokens}) continue;
-    return InvalidArgument("keep[%u][%zu] %d is not in [0, n_tokens %u)", list,
-                           i, slots[i], n_tokens);
-  }
-  return Status();
-}
-
-Status CheckMove(const Context& context, const Move& move,
-                 const CheckList& check, MoveJob* out) {
+Status CheckMove(const Context& context, const Move& move, CheckList check,
+                 MoveJob* out) {
   KV_RETURN_IF_ERROR(
       MakeMoveJob(context, move, move.n_tokens, "n_tokens", out));
   KV_RETURN_IF_ERROR(CheckKeepLists(move.keep, &out->keep));
   const KeepLists& keep = out->keep;
   KV_RETURN_IF_ERROR(
       CheckCounts(context, "keep.counts", keep.count, keep.n_lists));
-  for (uint32_t l = 0; context.backend().on_host && l < keep.n_lists; ++l) {
-    KV_RETURN_IF_ERROR(
-        check({keep.List(l), keep.count.Of(l)}, l, move.n_tokens));
+  if (!context.backend().on_host) return Status();
+  for (uint32_t list = 0; list < keep.n_lists; ++list) {
+    if (Status status =
+            check({keep.List(list), keep.count.Of(list)}, move.n_tokens);
+        !status.ok()) {
+      return Prefixed(status, "keep[%u]", list);
+    }
   }
   return Status();
 }
 
 Status CheckMoves(const Context& context, std::span<const Move> moves,
-                  const CheckList& check, MoveJobs* out) {
+                  CheckList check, MoveJobs* out) {
   const bool on_host = context.backend().on_host;
   for (size_t i = 0; i < moves.size(); ++i) {
     if (Status status = CheckMove(context, moves[i], check, &out->jobs[i]);
@@ -520,7 +520,7 @@ Status CompactWorkspaceBytes(const Context& context,
 Status Compact(const Context& context, std::span<const Move> moves,
                const CallMemory& memory) {
   MoveJobs checked;
-  KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckAscendingList, &checked));
+  KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckAscending, &checked));
   const size_t useful_bytes = CompactBytes(context, checked.all()).value();
   std::span<uint8_t> scratch;
   if (memory.workspace_bytes >= useful_bytes) {
@@ -542,7 +542,7 @@ Status ReorderWorkspaceBytes(const Context& context,
 Status Reorder(const Context& context, std::span<const Move> moves,
                const CallMemory& memory) {
   MoveJobs checked;
-  KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckAnyList, &checked));
+  KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckHeld, &checked));
   size_t needed_bytes = 0;
   KV_RETURN_IF_ERROR(
       WorkspaceSize(ReorderBytes(context, checked.all()), &needed_bytes));

@@ -65,15 +65,6 @@ Status FindCaches(const Sequence& sequence) {
   return Status();
 }
 
-// Slots of the layer that holds most; an empty one counts as one.
-uint32_t LongestLayer(const Sequence& sequence) {
-  uint32_t longest = 1;
-  for (uint32_t l = 0; l < sequence.plan().geometry().n_layers; ++l) {
-    longest = std::max(longest, sequence.slots()[l].stored);
-  }
-  return longest;
-}
-
 // One call of Evict(): its parts read each other's results in order.
 class Eviction {
  public:
@@ -560,7 +551,7 @@ Status Evict(Sequence* sequence, const kvevict_evict_options& options,
              void* workspace, size_t workspace_bytes,
              kvevict_evict_report* report) {
   const Plan& plan = sequence->plan();
-  const uint32_t n_tokens = LongestLayer(*sequence);
+  const uint32_t n_tokens = std::max(1u, sequence->slots().Longest());
   KV_RETURN_IF_ERROR(
       CheckWorkspace(plan.context(), workspace, workspace_bytes,
                      plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));

@@ -275,15 +275,14 @@ WorkspaceNeeds Plan::WorkspaceFor(kvevict_operation operation,
                                   uint32_t n_tokens) const {
   WorkspaceNeeds needs;
   switch (operation) {
-    case KVEVICT_OPERATION_EVICT:
+    case KVEVICT_OPERATION_EVICT: {
       if (TouchesNothing(policy_)) break;
-      EvictParts(FewestLayersAtOnce(), n_tokens, &needs);
-      {
-        const CheckedSize least = needs.least;
-        EvictParts(geometry_.n_layers, n_tokens, &needs);
-        needs.least = least;
-      }
+      WorkspaceNeeds fewest;
+      EvictParts(FewestLayersAtOnce(), n_tokens, &fewest);
+      EvictParts(geometry_.n_layers, n_tokens, &needs);
+      needs.least = fewest.least;
       break;
+    }
     case KVEVICT_OPERATION_SCORE:
       if (signal().Ranks() && CanScore()) ScoreParts(n_tokens, &needs);
       break;

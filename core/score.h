@@ -11,9 +11,12 @@
 
 namespace kvevict {
 
-// Scores jobs, of up to n_tokens like all of the call, by a signal of the plan's policy and shapes what comes out; a shape
-// job per score job, whose rows it takes, or none to leave shaping out. Where shaping wants the rows of query
-// heads apart, at most kMostApart jobs in a row may have different rows.
+// Scores jobs by a signal of the plan's policy, and shapes what comes out.
+//
+// n_tokens: the most of any job of the call, of these jobs or beside them. A shape
+// job per score job takes its rows; none leaves shaping out. Where shaping wants the
+// rows of query heads apart, at most kMostApart jobs in a row may have different
+// rows.
 Status ScoreAndShape(const Plan& plan, const SignalInfo& signal, Stream stream,
                      uint32_t n_tokens, Jobs<ScoreJob> scores,
                      Jobs<ShapeJob> shapes, std::span<uint8_t> scratch);

@@ -50,11 +50,16 @@ Status SlotTable::Reset(Stream stream) {
 
 // ---- Lengths ----
 
-Status SlotTable::CheckAppend(uint32_t n_tokens) const {
+uint32_t SlotTable::Longest() const {
   uint32_t longest = 0;
   for (const LayerSlots& layer : layers_) {
     longest = std::max(longest, layer.stored);
   }
+  return longest;
+}
+
+Status SlotTable::CheckAppend(uint32_t n_tokens) const {
+  const uint32_t longest = Longest();
   const uint32_t max_tokens = plan_.geometry().max_tokens;
   if (n_tokens > max_tokens - longest) {
     return InvalidArgument("n_tokens %u + %u stored > max_tokens %u", n_tokens,

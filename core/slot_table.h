@@ -32,6 +32,7 @@ class SlotTable {
   Status Allocate();
   Status Reset(Stream stream);
   Status CheckAppend(uint32_t n_tokens) const;
+  uint32_t Longest() const;  // slots in use by the layer that has most
   Status Append(Stream stream, uint32_t n_tokens);
   // The device has counted them already.
   void CountAppended(uint32_t n_tokens);

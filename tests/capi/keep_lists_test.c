@@ -518,6 +518,10 @@ Test(keep_lists, mistakes_name_their_move) {
   keep[1].counts = counts;
   EXPECT_NAMES("moves[1]", "keep.counts[2] 3", "2");
   keep[1].counts = NULL;
+  keep[1].list_stride = UINT64_C(1) << 32;
+  keep[1].slots_len = SIZE_MAX / 8;
+  EXPECT_NAMES("moves[1]", "keep.list_stride 4294967296 > 4294967295");
+  keep[1] = test_lists(of_heads, 2, 3);
   moves[1].n_tokens = 1;
   EXPECT_NAMES("moves[1]", "keep.count 2", "n_tokens 1");
   moves[1].n_tokens = 60;

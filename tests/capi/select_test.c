@@ -544,69 +544,6 @@ Test(select, one_protected_slot_too_many_is_found_at_either_end) {
   test_plan_destroy(p);
 }
 
-/* ---- What a plan's policy asks for ---- */
-
-Test(select, a_plan_says_what_its_policy_wants) {
-  test_plan* p =
-      Plan("custom:budget=10,sink=2,recent=3,tie=higher,scope=layer,over=max",
-           2, 4, 1);
-  GROWN(kvevict_select_options) o = {KVEVICT_SELECT_OPTIONS_INIT};
-  GROWN(kvevict_keep_lists) k = {KVEVICT_KEEP_LISTS_INIT};
-  o.value.scores_len = 99;
-  k.value.slots_len = 99;
-  EXPECT_OK(kvevict_plan_selection(p->plan, 1, 100, &o.value, &k.value));
-  cr_expect_eq(o.value.n_tokens, 100);
-  cr_expect_eq(o.value.n_rows, 4);
-  cr_expect_eq(o.value.reduce, KVEVICT_REDUCE_MAX);
-  cr_expect_eq(o.value.n_sink, 2);
-  cr_expect_eq(o.value.n_recent, 3);
-  cr_expect_eq(o.value.tie, KVEVICT_TIE_HIGHER_POSITION);
-  cr_expect_eq(o.value.scores_len, 0);
-  cr_expect_eq(k.value.n_lists, 1);
-  cr_expect_eq(k.value.count, 10);
-  cr_expect_eq(k.value.slots_len, 0);
-  EXPECT_INVALID(kvevict_plan_selection(NULL, 0, 100, &o.value, &k.value),
-                 "plan", "NULL");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 100, NULL, &k.value),
-                 "options", "NULL");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 100, &o.value, NULL),
-                 "keep", "NULL");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 2, 100, &o.value, &k.value),
-                 "layer 2", "n_layers 2");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 0, &o.value, &k.value),
-                 "n_tokens 0");
-  EXPECT_INVALID(
-      kvevict_plan_selection(p->plan, 0, kMaxTokens + 1, &o.value, &k.value),
-      "n_tokens 1101", "max_tokens 1100");
-  k.value.struct_size = sizeof k.value;
-  EXPECT_CHECKS_OUT_STRUCT_SIZE(
-      o, (k.value.struct_size = sizeof k.value,
-          kvevict_plan_selection(p->plan, 0, 100, &o.value, &k.value)));
-  o.value.struct_size = sizeof o.value;
-  EXPECT_CHECKS_OUT_STRUCT_SIZE(
-      k, kvevict_plan_selection(p->plan, 0, 100, &o.value, &k.value));
-  test_plan_destroy(p);
-}
-
-/* A plan whose heads have budgets of their own has no one count to give. */
-Test(select, a_plan_of_ragged_heads_has_no_selection) {
-  test_plan* p = Plan("custom:budget=10", 1, 2, 1);
-  const uint32_t budgets[2] = {20, 30};
-  const kvevict_geometry geometry = Geometry(1, 2);
-  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
-  options.head_budgets = budgets;
-  options.head_budgets_len = 2;
-  kvevict_plan* plan = NULL;
-  EXPECT_OK(
-      kvevict_plan_create(p->context, &geometry, &p->policy, &options, &plan));
-  kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
-  kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
-  EXPECT_FAILS(kvevict_plan_selection(plan, 0, 100, &o, &k),
-               KVEVICT_ERROR_UNSUPPORTED, "layer 0", "budgets of their own");
-  kvevict_plan_destroy(plan);
-  test_plan_destroy(p);
-}
-
 Test(select, scores_nobody_asked_for_are_an_error) {
   test_plan* p = Plan("custom:budget=10", 1, 1, 1);
   static const float scores[100];

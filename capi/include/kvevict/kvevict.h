@@ -1126,7 +1126,8 @@ typedef struct kvevict_score_inputs {
   uint32_t n_tokens; /**< Slots held, at most max_tokens. */
   uint32_t reserved; /**< 0. */
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
-   *  n_tokens, device memory; NULL: all hold n_tokens. */
+   *  n_tokens and at least the policy's obs_window where queries score, device
+   *  memory; NULL: all hold n_tokens. On CUDA they are the caller's word. */
   const uint32_t* token_counts;
   const kvevict_view* view; /**< The layer's cache; k as in the geometry. */
   /** Window attention: [n_q_heads, obs_window, k_head_dim] rows in any strides,
@@ -1193,7 +1194,7 @@ typedef struct kvevict_keep_lists {
   uint32_t n_lists; /**< 1 or the view's n_kv_heads. */
   int32_t* slots;   /**< [n_lists, list_stride]; device memory. */
   size_t slots_len; /**< Elements of slots. */
-  /** Elements from one list to the next, at least count; 0: count. */
+  /** Elements from one list to the next, from count to UINT32_MAX; 0: count. */
   uint64_t list_stride;
   uint32_t count;    /**< Slots in every list; with counts, the most of any. */
   uint32_t reserved; /**< 0. */

@@ -1,0 +1,133 @@
+/* What plans with a budget for every KV head refuse, and their sequences. */
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/policies.h"
+
+Test(ragged_errors, bad_budgets_of_heads_are_errors) {
+  const test_model_spec spec = test_small_model("random");
+  test_model* m = test_model_create(&spec, (test_random){1});
+  const uint32_t budgets[4] = {1, 2, 3, 4};
+  kvevict_plan* plan;
+  GUARD(plan);
+  GROWN(kvevict_plan_options) grown = {KVEVICT_PLAN_OPTIONS_INIT};
+  kvevict_plan_options* o = &grown.value;
+  kvevict_policy policy = m->policy;
+#define CREATE() \
+  kvevict_plan_create(m->context, &m->geometry, &policy, o, &plan)
+  o->head_budgets = budgets;
+  for (size_t len = 0; len < 6; ++len) {
+    if (len == 4) continue;
+    char text[40];
+    snprintf(text, sizeof text, "head_budgets_len %zu", len);
+    o->head_budgets_len = len;
+    EXPECT_INVALID(CREATE(), text, "n_layers 2", "n_kv_heads 2");
+  }
+  o->head_budgets = NULL;
+  o->head_budgets_len = 4;
+  EXPECT_INVALID(CREATE(), "head_budgets", "NULL", "4");
+  o->head_budgets = budgets;
+  o->reserved = 5;
+  EXPECT_INVALID(CREATE(), "options.reserved 5");
+  o->reserved = 0;
+  policy = test_policy("random:scope=layer");
+  EXPECT_INVALID(CREATE(), "head_budgets", "scope layer");
+  policy = test_policy("random:scope=model");
+  EXPECT_INVALID(CREATE(), "head_budgets", "scope model");
+  EXPECT_UNTOUCHED(plan);
+  policy = m->policy;
+  EXPECT_CHECKS_STRUCT_SIZE(grown,
+                            (plan = NULL, CREATE()) == KVEVICT_OK
+                                ? (kvevict_plan_destroy(plan), KVEVICT_OK)
+                                : KVEVICT_ERROR_INVALID_ARGUMENT);
+  test_model_destroy(m);
+}
+
+/* A head's budget below what must stay in it is found when it is to lose something;
+ * nothing changes. */
+Test(ragged_errors, budgets_of_heads_below_what_must_stay_are_errors) {
+  static const char* const kPolicies[] = {
+      "snapkv:budget=60,sink=2,window=8", "streaming-llm:budget=60,sink=9",
+      "random:budget=60,sink=4,recent=6", "custom:budget=60,sink=4,recent=6"};
+  static const char* const kTexts[][2] = {{"sink 2", "recent 8"},
+                                          {"sink 9", "recent 1"},
+                                          {"sink 4", "recent 6"},
+                                          {"sink 4", "recent 6"}};
+  static float scores[4 * 100];
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t budgets[4] = {40, 40, 40, 9};
+    test_model_spec spec = test_small_model(kPolicies[i]);
+    spec.head_budgets = budgets;
+    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model_step(m, 70);
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    if (i == 3) {
+      options.scores = scores;
+      options.scores_len = 4 * 70;
+    }
+    test_cache* before[2] = {test_cache_clone(m->live[0]),
+                             test_cache_clone(m->live[1])};
+    EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 1", "budget 9",
+                   kTexts[i][0], kTexts[i][1]);
+    for (int l = 0; l < 2; ++l) {
+      test_expect_same_bytes(m->live[l], before[l], kPolicies[i]);
+      test_cache_destroy(before[l]);
+    }
+    test_model_check(m, kPolicies[i]);
+    cr_expect_eq(test_model_stored(m, 0), 70);
+    test_model_destroy(m);
+  }
+}
+
+/* Protected tokens cost only the heads that hold them. */
+Test(ragged_errors, protected_positions_have_to_fit_each_head) {
+  const uint32_t budgets[4] = {30, 4, 30, 30};
+  test_model_spec spec = test_small_model("random:sink=1,recent=1");
+  spec.head_budgets = budgets;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  const int32_t protect[3] = {10, 20, 30};
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions = protect;
+  options.protected_positions_len = 3;
+  test_model_step(m, 70);
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 0", "budget 4",
+                 "sink 1", "recent 1", "3 protected");
+  options.protected_positions_len = 2;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_check(m, "two protected");
+  int32_t positions[4];
+  test_model_positions(m, 0, 1, positions);
+  cr_expect(positions[0] == 0 && positions[1] == 10 && positions[2] == 20 &&
+            positions[3] == 69);
+  /* What the head has lost costs nothing. */
+  test_model_step(m, 20);
+  options.protected_positions_len = 3;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_check(m, "one of three held");
+  test_model_destroy(m);
+}
+
+Test(ragged_errors, questions_are_of_a_heads_own_length) {
+  const uint32_t budgets[4] = {20, 30, 40, 50};
+  test_model_spec spec = test_small_model("random");
+  spec.head_budgets = budgets;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_step(m, 70);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  int32_t positions[60];
+  size_t n = 0;
+  EXPECT_OK(
+      kvevict_sequence_position_of_slot(m->sequence, 0, 1, 29, positions));
+  EXPECT_INVALID(
+      kvevict_sequence_position_of_slot(m->sequence, 0, 0, 20, positions),
+      "slot 20", "20");
+  EXPECT_INVALID(
+      kvevict_sequence_keep_positions(m->sequence, 1, 0, positions, 39, &n),
+      "39", "40");
+  EXPECT_OK(
+      kvevict_sequence_keep_positions(m->sequence, 0, 0, positions, 20, &n));
+  cr_expect_eq(n, 20);
+  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 51), "51", "50", "100");
+  EXPECT_OK(kvevict_sequence_append(m->sequence, 50));
+  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 69), "69", "70");
+  test_model_destroy(m);
+}

@@ -1,0 +1,163 @@
+/* Layers that attend to another layer's cache, or share its companions. */
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+
+/* Three layers with scales beside K and V. */
+static test_model* Model(const char* policy) {
+  test_model_spec spec = test_small_model(policy);
+  spec.n_layers = 3;
+  spec.q_dtype = KVEVICT_DTYPE_F32;
+  spec.layout = TEST_HEAD_MAJOR;
+  spec.max_positions = 300;
+  spec.n_companions = 1;
+  return test_model_create(&spec, (test_random){1});
+}
+
+/* Bytes of a token in all heads of K, V and the f32 companion. */
+enum { kTokenBytes = 2 * (16 * 4 + 8 * 4 + 4) };
+
+Test(shared, a_cache_shared_by_two_layers_is_compacted_once) {
+  const char* const kPolicies[] = {
+      "snapkv:budget=50", "streaming-llm:budget=50",
+      "pyramidkv:budget=50,alpha=0.9", "snapkv:budget=50,scope=model"};
+  for (int p = 0; p < 4; ++p) {
+    test_model* m = Model(kPolicies[p]);
+    test_model* alone = Model(kPolicies[p]);
+    test_model_step(m, 100);
+    test_model_step(alone, 100);
+    m->views[2] = m->views[0]; /* layer 2 attends to layer 0's cache */
+    kvevict_evict_report report = {.struct_size = sizeof report};
+    EXPECT_OK(test_model_evict(m, NULL, &report));
+    cr_expect_eq(report.tokens_before, 200, "%s", kPolicies[p]);
+    cr_expect_eq(report.bytes_before, 200 * kTokenBytes);
+    const uint32_t n = test_model_stored(m, 0);
+    cr_expect_eq(test_model_stored(m, 2), n, "%s", kPolicies[p]);
+    int32_t own[100], other[100];
+    for (uint32_t h = 0; h < 2; ++h) {
+      test_model_positions(m, 0, h, own);
+      test_model_positions(m, 2, h, other);
+      EXPECT(memcmp(own, other, n * sizeof(int32_t)) == 0,
+             "%s: other positions than the shared cache's", kPolicies[p]);
+      for (uint32_t slot = 0; slot < n; ++slot) {
+        for (uint32_t e = 0; e < 16; ++e) {
+          EXPECT(test_cache_get(m->live[0], &m->live[0]->view.k, slot, h, e) ==
+                     test_cache_get(m->archive[0], &m->archive[0]->view.k,
+                                    (uint32_t)own[slot], h, e),
+                 "%s: slot %u was moved twice", kPolicies[p], slot);
+        }
+      }
+    }
+    if (p < 3) { /* by the first one's queries */
+      EXPECT_OK(test_model_evict(alone, NULL, NULL));
+      test_model_positions(alone, 0, 1, other);
+      EXPECT(memcmp(own, other, n * sizeof(int32_t)) == 0,
+             "%s: not chosen by layer 0's queries", kPolicies[p]);
+    }
+    test_model_destroy(alone);
+    test_model_destroy(m);
+  }
+}
+
+Test(shared, the_report_counts_a_shared_cache_once_whatever_the_policy) {
+  const char* const kPolicies[] = {"none", "snapkv", "streaming-llm:budget=50"};
+  for (int p = 0; p < 3; ++p) {
+    test_model* m = Model(kPolicies[p]);
+    test_model_append(m, 30);
+    m->views[2] = m->views[0];
+    kvevict_evict_report report = {.struct_size = sizeof report};
+    EXPECT_OK(test_model_evict(m, NULL, &report));
+    cr_expect_eq(report.tokens_before, 60, "%s: %llu", kPolicies[p],
+                 (unsigned long long)report.tokens_before);
+    test_model_destroy(m);
+  }
+}
+
+/* Layer 2 has layer 0's scales beside K and V of its own: they move once where both
+ * keep the same tokens. */
+Test(shared, companions_shared_by_layers_move_once) {
+  const char* const kPolicies[] = {
+      "streaming-llm:budget=20", "snapkv:budget=50,scope=model",
+      "random:budget=30,scope=model", "streaming-llm:budget=20,sink=0"};
+  for (int p = 0; p < 4; ++p) {
+    test_model* m = Model(kPolicies[p]);
+    test_model_step(m, 100);
+    /* Both archives say what the shared rows hold. */
+    test_cache* const shared = m->live[0];
+    kvevict_plane own = m->live[2]->companions[0];
+    m->live[2]->companions[0] = shared->companions[0];
+    for (uint32_t token = 0; token < 300; ++token) {
+      for (uint32_t h = 0; h < 2; ++h) {
+        test_cache_set(
+            m->archive[2], &m->archive[2]->companions[0], token, h, 0,
+            test_cache_get(m->archive[0], &m->archive[0]->companions[0], token,
+                           h, 0));
+      }
+    }
+    kvevict_evict_report report = {.struct_size = sizeof report};
+    EXPECT_OK(test_model_evict(m, NULL, &report));
+    test_model_check(m, kPolicies[p]);
+    cr_expect_eq(report.bytes_before, 300 * kTokenBytes - 100 * 2 * 4, "%s",
+                 kPolicies[p]);
+    cr_expect_eq(report.tokens_before, 300, "%s", kPolicies[p]);
+    test_model_step(m, 30); /* once more, from positions that are listed */
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    test_model_check(m, kPolicies[p]);
+    m->live[2]->companions[0] = own;
+    test_model_destroy(m);
+  }
+}
+
+Test(shared,
+     companions_shared_by_layers_that_keep_different_tokens_are_errors) {
+  const char* const kPolicies[] = {
+      "snapkv:budget=50", "snapkv:budget=50,scope=layer", "random:budget=20",
+      "pyramidkv:budget=50", "streaming-llm:budget=20,split=geometric"};
+  for (int p = 0; p < 5; ++p) {
+    test_model* m = Model(kPolicies[p]);
+    test_model_step(m, 40); /* nothing moves yet */
+    kvevict_plane own = m->live[2]->companions[0];
+    m->live[2]->companions[0] = m->live[0]->companions[0];
+    if (p != 2 && p != 4) EXPECT_OK(test_model_evict(m, NULL, NULL));
+    m->live[2]->companions[0] = own;
+    test_model_step(m, 60);
+    test_cache* before = test_cache_clone(m->live[0]);
+    m->live[2]->companions[0] = m->live[0]->companions[0];
+    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[2].companions[0]",
+                   "earlier layer");
+    test_expect_same_bytes(m->live[0], before, kPolicies[p]);
+    m->live[2]->companions[0] = own;
+    test_model_check(m, kPolicies[p]);
+    test_cache_destroy(before);
+    test_model_destroy(m);
+  }
+}
+
+/* Two layers' companions that are not the same plane, or not the same rows. */
+Test(shared, companions_that_overlap_are_errors) {
+  test_model* m = Model("streaming-llm:budget=20");
+  test_model_append(m, 100);
+  const kvevict_plane own = m->live[2]->companions[0];
+  m->live[2]->companions[0] = m->live[0]->companions[0];
+  m->live[2]->companions[0].data += 4;
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[0].companions[0]",
+                 "views[2].companions[0]", "overlap");
+  m->live[2]->companions[0] = own;
+  m->live[2]->companions[0].data = m->views[1].k.data + 64;
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[1].k",
+                 "views[2].companions[0]", "overlap");
+  m->live[2]->companions[0] = own;
+  test_model_check(m, "overlapping companions");
+  test_model_destroy(m);
+}
+
+Test(shared, caches_that_overlap_without_being_equal_are_errors) {
+  test_model* m = Model("streaming-llm:budget=20");
+  test_model_append(m, 100);
+  test_cache* before = test_cache_clone(m->live[0]);
+  m->views[2].k = m->views[0].k; /* K shared, V not */
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[0]", "views[2]");
+  test_expect_same_bytes(m->live[0], before, "overlapping views");
+  test_model_check(m, "overlapping views");
+  test_cache_destroy(before);
+  test_model_destroy(m);
+}
