@@ -6,7 +6,7 @@
 namespace kvevict::gpu {
 namespace {
 
-struct Case {
+struct AlignmentCase {
   const char* name;
   kvevict_dtype q_dtype;
   kvevict_dtype k_dtype;
@@ -25,7 +25,7 @@ constexpr kvevict_dtype kBf16 = KVEVICT_DTYPE_BF16;
 constexpr kvevict_status kNo = KVEVICT_ERROR_UNSUPPORTED;
 
 // Whatever might be too odd for some kernel.
-constexpr Case kCases[] = {
+constexpr AlignmentCase kCases[] = {
     {"opaque keys", kF32, kOpaque, 0, 1, "snapkv:window=4", 0, kNo},
     {"opaque queries", kOpaque, kF32, 8, 1, "snapkv:window=4", 0, kNo},
     {"one element, one row, the widest pooling", kF32, kF32, 1, 1,
@@ -62,7 +62,7 @@ kvevict_plane PlaneOf(uint64_t address, kvevict_dtype dtype, uint32_t head_dim,
   return plane;
 }
 
-void CheckCase(const Gpu& gpu, const Case& c, Report* report) {
+void CheckCase(const Gpu& gpu, const AlignmentCase& c, Report* report) {
   const kvevict_policy policy = ParsePolicy(c.policy);
   const uint32_t n_tokens = policy.obs_window + 9;
   kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
@@ -119,7 +119,7 @@ void CheckCase(const Gpu& gpu, const Case& c, Report* report) {
 }  // namespace
 
 void CheckCapabilities(const Gpu& gpu, const Effort&, Report* report) {
-  for (const Case& c : kCases) {
+  for (const AlignmentCase& c : kCases) {
     report->Check(fmt::format("capabilities: {}", c.name),
                   [&] { CheckCase(gpu, c, report); });
   }

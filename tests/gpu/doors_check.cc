@@ -57,12 +57,12 @@ void CheckLayer(Side* gpu, Side* cpu, Twin* twin, uint32_t layer,
   }
 }
 
-struct Case {
+struct DoorsCase {
   Shape shape;
   std::string policy;
 };
 
-std::vector<Case> Cases(const Effort& effort) {
+std::vector<DoorsCase> DoorsCases(const Effort& effort) {
   const uint32_t n = effort.full ? 16384 : 331;
   const std::string budget = effort.full ? "2048" : "60";
   const auto shape = [&](const char* name, uint32_t q_heads, uint32_t kv_heads,
@@ -193,7 +193,7 @@ void CheckReorder(const Gpu& gpu, const Effort& effort, Layout layout,
 }  // namespace
 
 void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
-  for (const Case& c : Cases(effort)) {
+  for (const DoorsCase& c : DoorsCases(effort)) {
     report->Check("doors: " + c.shape.name + ", " + c.policy, [&] {
       Twin twin(gpu, c.shape, effort.seed);
       Side device(&gpu, &twin, c.policy);

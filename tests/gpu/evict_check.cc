@@ -40,7 +40,7 @@ void ExpectWhatTheDoorsKeep(Side* gpu, Side* cpu, Twin* twin, uint32_t n_tokens,
   }
 }
 
-struct Case {
+struct EvictionCase {
   const char* policy;
   kvevict_dtype q_dtype;
   kvevict_dtype kv_dtype;
@@ -49,7 +49,7 @@ struct Case {
   bool by_attention;
 };
 
-Shape ShapeOf(const Case& c, const Effort& effort) {
+Shape ShapeOf(const EvictionCase& c, const Effort& effort) {
   return {"",
           effort.full ? 4u : 2u,
           effort.full ? 32u : 4u,
@@ -61,7 +61,7 @@ Shape ShapeOf(const Case& c, const Effort& effort) {
           c.layout};
 }
 
-void CheckEviction(const Gpu& gpu, const Case& c, const Effort& effort,
+void CheckEviction(const Gpu& gpu, const EvictionCase& c, const Effort& effort,
                    const kvevict_context_options* options, Report* report) {
   const Shape shape = ShapeOf(c, effort);
   Twin twin(gpu, shape, effort.seed);
@@ -140,12 +140,12 @@ void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
 // The second eviction is told to keep positions that are gone for the most part,
 // more than its budget would hold: those that are there stay, as on the CPU.
 void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
-  const Case c = {"random:budget=50,sink=4,scope=layer",
-                  KVEVICT_DTYPE_BF16,
-                  KVEVICT_DTYPE_BF16,
-                  Layout::kTokenMajor,
-                  64,
-                  false};
+  const EvictionCase c = {"random:budget=50,sink=4,scope=layer",
+                          KVEVICT_DTYPE_BF16,
+                          KVEVICT_DTYPE_BF16,
+                          Layout::kTokenMajor,
+                          64,
+                          false};
   const Shape shape = ShapeOf(c, effort);
   Twin twin(gpu, shape, effort.seed);
   Side device(&gpu, &twin, c.policy);
@@ -179,8 +179,8 @@ void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
 }
 
 // All layers have the first one's companion: it moves once.
-void CheckSharedCompanion(const Gpu& gpu, const Case& c, const Effort& effort,
-                          Report* report) {
+void CheckSharedCompanion(const Gpu& gpu, const EvictionCase& c,
+                          const Effort& effort, Report* report) {
   const Shape shape = ShapeOf(c, effort);
   Twin twin(gpu, shape, effort.seed);
   Side side(&gpu, &twin, c.policy);
@@ -203,7 +203,7 @@ void CheckSharedCompanion(const Gpu& gpu, const Case& c, const Effort& effort,
 // same, if its first token was protected.
 void CheckWindowKeptByChance(const Gpu& gpu, const Effort& effort,
                              Report* report) {
-  const Case c = {
+  const EvictionCase c = {
       "snapkv:budget=60,scope=head,window=16,keep_window=no,recent=14",
       KVEVICT_DTYPE_BF16,
       KVEVICT_DTYPE_BF16,
@@ -232,7 +232,7 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
   const kvevict_dtype f16 = KVEVICT_DTYPE_F16;
   const kvevict_dtype bf16 = KVEVICT_DTYPE_BF16;
-  const Case cases[] = {
+  const EvictionCase cases[] = {
       {"snapkv:budget=60,scope=head,window=16", bf16, bf16, Layout::kTokenMajor,
        64, true},
       {"snapkv:budget=60,scope=layer,window=16", f32, f32, Layout::kTokenMajor,
@@ -248,13 +248,13 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
       {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor,
        64, false},
   };
-  for (const Case& c : cases) {
+  for (const EvictionCase& c : cases) {
     report->Check(std::string("evict: ") + c.policy,
                   [&] { CheckEviction(gpu, c, effort, nullptr, report); });
   }
   kvevict_context_options options = gpu.ContextOptions();
   options.select_on_host = 1;
-  for (const Case& c : {cases[0], cases[5], cases[6]}) {
+  for (const EvictionCase& c : {cases[0], cases[5], cases[6]}) {
     report->Check(std::string("evict, selecting on the host: ") + c.policy,
                   [&] { CheckEviction(gpu, c, effort, &options, report); });
   }
@@ -265,7 +265,7 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   });
   report->Check("evict: protected positions that are gone",
                 [&] { CheckProtected(gpu, effort, report); });
-  for (const Case& c : {cases[3], cases[4]}) {
+  for (const EvictionCase& c : {cases[3], cases[4]}) {
     report->Check(std::string("evict, a shared companion: ") + c.policy,
                   [&] { CheckSharedCompanion(gpu, c, effort, report); });
   }
@@ -284,12 +284,12 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
 
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report) {
   report->Check("determinism", [&] {
-    const Case c = {"snapkv:budget=60,scope=head,window=16",
-                    KVEVICT_DTYPE_BF16,
-                    KVEVICT_DTYPE_BF16,
-                    Layout::kTokenMajor,
-                    64,
-                    true};
+    const EvictionCase c = {"snapkv:budget=60,scope=head,window=16",
+                            KVEVICT_DTYPE_BF16,
+                            KVEVICT_DTYPE_BF16,
+                            Layout::kTokenMajor,
+                            64,
+                            true};
     const Shape shape = ShapeOf(c, effort);
     Twin twin(gpu, shape, effort.seed);
     Side side(&gpu, &twin, c.policy);

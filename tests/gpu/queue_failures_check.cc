@@ -10,7 +10,7 @@
 namespace kvevict::gpu {
 namespace {
 
-constexpr uint32_t kTokens = 120;
+constexpr uint32_t kTokensHeld = 120;
 constexpr int kUnknown = 999;
 
 Shape SmallShape() {
@@ -19,7 +19,7 @@ Shape SmallShape() {
           4,
           2,
           32,
-          kTokens,
+          kTokensHeld,
           KVEVICT_DTYPE_BF16,
           KVEVICT_DTYPE_BF16,
           Layout::kTokenMajor};
@@ -41,7 +41,7 @@ void FailEachCall(const Gpu& gpu, bool select_on_host, const char* function,
   std::vector<int32_t> expected;
   for (uint64_t n = 0;; ++n) {  // 0: none
     twin.Restore();
-    side.Prefill(0, kTokens, 50);
+    side.Prefill(0, kTokensHeld, 50);
     gpu.Synchronize();
     if (n > 0) mock::FailCall(function, n, kUnknown);
     kvevict_evict_report evicted{};

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# package.sh deb|tarball BUILD VERSION LIBDIR: makes the packages, unpacks them into a
-# folder, and lets every program outside the tree use what lies there.
+# package.sh deb|tarball|lintian BUILD VERSION LIBDIR: makes the packages, unpacks them
+# into a folder, and lets every program outside the tree use what lies there; or shows
+# the .deb to lintian.
 set -euo pipefail
 kind=$1 build=$2 version=$3 libdir=$4
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
@@ -12,21 +13,26 @@ skip() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-if [[ $kind == deb ]]; then
+format=${kind/lintian/deb}
+tools=()
+[[ $format != deb ]] || tools=(dpkg-deb dpkg-shlibdeps)
+[[ $kind != lintian ]] || tools+=(lintian)
+for tool in "${tools[@]}"; do
   [[ -f $build/CPackConfig.cmake ]] || skip "not a Debian-like system"
-  for tool in dpkg-deb dpkg-shlibdeps lintian; do
-    command -v $tool >/dev/null || skip "no $tool here"
-  done
-fi
-made=$("$source/pkg/package.sh" "$kind" "$build" "$work/dist")
+  command -v "$tool" >/dev/null || skip "no $tool here"
+done
+made=$("$source/pkg/package.sh" "$format" "$build" "$work/dist")
 mapfile -t packages <<<"$made"
+if [[ $kind == lintian ]]; then
+  options=()
+  [[ $(id -u) != 0 ]] || options+=(--allow-root)
+  TMPDIR=$work lintian "${options[@]}" --fail-on error "${packages[@]}"
+  exit
+fi
 mkdir "$work/root"
 compiler_path=()
 if [[ $kind == deb ]]; then
   [[ ${#packages[@]} -ge 2 ]]
-  options=()
-  [[ $(id -u) != 0 ]] || options+=(--allow-root)
-  TMPDIR=$work lintian "${options[@]}" --fail-on error "${packages[@]}"
   for package in "${packages[@]}"; do
     dpkg-deb -x "$package" "$work/root"
   done

@@ -60,13 +60,12 @@ Variant Make(const Attention& a, bool mma, int sm) {
   const uint32_t tile_keys = TileKeys(mma, a.head_dim, sm);
   Variant variant = {
       .module = ModuleId::window_attention,
-      .options = {define("KV_Q_DTYPE", a.q_dtype),
-                  define("KV_K_DTYPE", a.k_dtype),
-                  define("KV_HEAD_DIM", a.head_dim),
-                  define("KV_WINDOW", a.window), define("KV_GROUP", a.group),
-                  define("KV_PAGED", a.paged), define("KV_RAGGED", a.ragged),
-                  define("KV_USE_MMA", mma),
-                  define("KV_TILE_KEYS", tile_keys), define("KV_OUT", a.out)}};
+      .options = {
+          define("KV_Q_DTYPE", a.q_dtype), define("KV_K_DTYPE", a.k_dtype),
+          define("KV_HEAD_DIM", a.head_dim), define("KV_WINDOW", a.window),
+          define("KV_GROUP", a.group), define("KV_PAGED", a.paged),
+          define("KV_RAGGED", a.ragged), define("KV_USE_MMA", mma),
+          define("KV_TILE_KEYS", tile_keys), define("KV_OUT", a.out)}};
   if (mma) {
     const auto shape =
         ShapeWindowAttention(mma, a.head_dim, a.window, a.group, tile_keys);
@@ -98,7 +97,7 @@ std::string Variant::form() const {
   return module_name + (n_products > 0 ? ", tensor cores" : ", FMA");
 }
 
-std::vector<Variant> VariantsFor(int sm) {
+std::vector<Variant> VariantsFor(int sm, Scorers scorers) {
   std::vector<Variant> variants;
   for (size_t i = 0; i < kNModules; ++i) {
     const auto module = static_cast<ModuleId>(i);
@@ -113,6 +112,7 @@ std::vector<Variant> VariantsFor(int sm) {
   for (const Attention& a : kAttention) {
     variants.push_back(
         Make(a, CanUseMma(a.q_dtype, a.k_dtype, a.head_dim, a.window, sm), sm));
+    if (scorers == Scorers::kFlagship) return variants;  // which comes first
   }
   for (const Attention& a : kAttentionWithoutMma) {
     variants.push_back(Make(a, false, sm));

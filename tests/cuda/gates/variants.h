@@ -28,8 +28,9 @@ struct Variant {
   std::string form() const;
 };
 
-// Of every module, for an architecture.
-std::vector<Variant> VariantsFor(int sm);
+// Of every module, for an architecture; of the scorer all, or the flagship alone.
+enum class Scorers { kAll, kFlagship };
+std::vector<Variant> VariantsFor(int sm, Scorers scorers);
 
 }  // namespace kvevict::cuda
 
