@@ -90,12 +90,11 @@ kvevict_status kvevict_context_prepare(const kvevict_context* context,
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
     const Context& c = Core(context);
-    if (plan == nullptr) return c.backend().prepare(c, nullptr, nullptr, false);
-    if (&Core(plan).context() != &c) {
+    if (plan != nullptr && &Core(plan).context() != &c) {
       return InvalidArgument("plan was made from another context");
     }
-    return c.backend().prepare(c, &Core(plan).geometry(), &Core(plan).policy(),
-                               Core(plan).IsRagged());
+    KV_RETURN_IF_ERROR(c.backend().prepare(c));
+    return plan == nullptr ? Status() : Core(plan).PrepareScoring();
   });
 }
 

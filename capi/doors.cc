@@ -1,4 +1,4 @@
-#include "core/doors.h"
+#include "core/doors/doors.h"
 
 #include "capi/guard.h"
 
@@ -7,9 +7,54 @@ using namespace kvevict::capi;  // NOLINT
 
 namespace {
 
+Status CheckJobs(const char* name, const void* jobs, size_t jobs_len) {
+  KV_RETURN_IF_ERROR(CheckArray(name, jobs, jobs_len));
+  if (jobs_len <= kMaxJobs) return Status();
+  return InvalidArgument("%s_len %zu > %zu", name, jobs_len, kMaxJobs);
+}
+
+// The jobs of a call and what they point to.
+struct CopiedJobs {
+  ScoreRequest jobs[kMaxJobs];
+  size_t n = 0;
+
+  std::span<const ScoreRequest> all() const { return {jobs, n}; }
+};
+
+Status CopyJob(const Plan& plan, const kvevict_score_job* in,
+               ScoreRequest* out) {
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  KV_RETURN_IF_ERROR(CopyIn("job", in, &job));
+  if (job.reserved != 0) {
+    return InvalidArgument("reserved %u is not 0", job.reserved);
+  }
+  KV_RETURN_IF_ERROR(FindLayer(plan, job.layer, &out->inputs.layer));
+  if (job.inputs != nullptr)
+    KV_RETURN_IF_ERROR(CopyIn(job.inputs, &out->inputs));
+  out->view = KVEVICT_VIEW_INIT;
+  if (job.view != nullptr || plan.signal().Needs(kKeys)) {
+    KV_RETURN_IF_ERROR(CopyIn("view", job.view, &out->view));
+  }
+  KV_RETURN_IF_ERROR(CheckArray("scores", job.scores, job.scores_len));
+  out->n_tokens = job.n_tokens;
+  out->token_counts = job.token_counts;
+  out->scores = {job.scores, job.scores_len};
+  return Status();
+}
+
+Status CopyJobs(const Plan& plan, const kvevict_score_job* jobs,
+                size_t jobs_len, CopiedJobs* out) {
+  KV_RETURN_IF_ERROR(CheckJobs("jobs", jobs, jobs_len));
+  out->n = jobs_len;
+  return ForEachStruct("jobs", jobs, jobs_len,
+                       [&](size_t i, const kvevict_score_job* job) {
+                         return CopyJob(plan, job, &out->jobs[i]);
+                       });
+}
+
 // The moves of a call and what they point to.
 struct CopiedMoves {
-  Move moves[kMaxMoves];
+  Move moves[kMaxJobs];
   size_t n = 0;
 
   std::span<const Move> all() const { return {moves, n}; }
@@ -19,6 +64,7 @@ Status CopyMove(const kvevict_move* in, Move* out) {
   kvevict_move move = KVEVICT_MOVE_INIT;
   KV_RETURN_IF_ERROR(CopyIn("move", in, &move));
   out->n_tokens = move.n_tokens;
+  out->token_counts = move.token_counts;
   out->view = KVEVICT_VIEW_INIT;
   out->keep = KVEVICT_KEEP_LISTS_INIT;
   KV_RETURN_IF_ERROR(CopyIn("view", move.view, &out->view));
@@ -27,10 +73,7 @@ Status CopyMove(const kvevict_move* in, Move* out) {
 
 Status CopyMoves(const kvevict_move* moves, size_t moves_len,
                  CopiedMoves* out) {
-  KV_RETURN_IF_ERROR(CheckArray("moves", moves, moves_len));
-  if (moves_len > kMaxMoves) {
-    return InvalidArgument("moves_len %zu > %zu", moves_len, kMaxMoves);
-  }
+  KV_RETURN_IF_ERROR(CheckJobs("moves", moves, moves_len));
   out->n = moves_len;
   return ForEachStruct("moves", moves, moves_len,
                        [&](size_t i, const kvevict_move* move) {
@@ -44,27 +87,26 @@ extern "C" {
 
 // ---- score ----
 
-kvevict_status kvevict_score_inputs_init(kvevict_score_inputs* out,
-                                         size_t struct_size) noexcept {
-  return Init<kvevict_score_inputs>(KVEVICT_SCORE_INPUTS_INIT, out,
-                                    struct_size);
+kvevict_status kvevict_signal_inputs_init(kvevict_signal_inputs* out,
+                                          size_t struct_size) noexcept {
+  return Init<kvevict_signal_inputs>(KVEVICT_SIGNAL_INPUTS_INIT, out,
+                                     struct_size);
+}
+
+kvevict_status kvevict_score_job_init(kvevict_score_job* out,
+                                      size_t struct_size) noexcept {
+  return Init<kvevict_score_job>(KVEVICT_SCORE_JOB_INIT, out, struct_size);
 }
 
 kvevict_status kvevict_score(const kvevict_plan* plan,
-                             const kvevict_score_inputs* inputs, float* scores,
-                             size_t scores_len, void* workspace,
-                             size_t workspace_bytes,
+                             const kvevict_score_job* jobs, size_t jobs_len,
+                             void* workspace, size_t workspace_bytes,
                              kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
-    kvevict_score_inputs i = KVEVICT_SCORE_INPUTS_INIT;
-    KV_RETURN_IF_ERROR(CopyIn("inputs", inputs, &i));
-    kvevict_view v = KVEVICT_VIEW_INIT;
-    if (i.view != nullptr || Core(plan).signal().Needs(kKeys)) {
-      KV_RETURN_IF_ERROR(CopyIn("view", i.view, &v));
-    }
-    KV_RETURN_IF_ERROR(CheckArray("scores", scores, scores_len));
-    return Score(Core(plan), i, v, {scores, scores_len},
+    CopiedJobs copied;
+    KV_RETURN_IF_ERROR(CopyJobs(Core(plan), jobs, jobs_len, &copied));
+    return Score(Core(plan), copied.all(),
                  {workspace, workspace_bytes, stream});
   });
 }
@@ -100,14 +142,16 @@ kvevict_status kvevict_select(const kvevict_context* context,
   });
 }
 
-kvevict_status kvevict_select_workspace_bytes(const kvevict_context* context,
-                                              uint32_t n_tokens,
-                                              uint32_t n_lists,
-                                              size_t* out_bytes) noexcept {
+kvevict_status kvevict_select_workspace(const kvevict_context* context,
+                                        uint32_t n_tokens, uint32_t n_lists,
+                                        kvevict_workspace* out) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
-    return SelectWorkspaceBytes(Core(context), n_tokens, n_lists, out_bytes);
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    WorkspaceNeeds needs;
+    KV_RETURN_IF_ERROR(
+        SelectWorkspace(Core(context), n_tokens, n_lists, &needs));
+    return CopyOut(Core(context), needs, out);
   });
 }
 
@@ -119,10 +163,15 @@ kvevict_status kvevict_plan_selection(const kvevict_plan* plan, uint32_t layer,
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
     KV_RETURN_IF_ERROR(CheckOut("options", options));
     KV_RETURN_IF_ERROR(CheckOut("keep", keep));
-    kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
-    kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
-    KV_RETURN_IF_ERROR(PlanSelection(Core(plan), layer, n_tokens, &o, &k));
-    CopyOut(o, options);
+    uint32_t place = 0;
+    KV_RETURN_IF_ERROR(FindLayer(Core(plan), layer, &place));
+    const kvevict_select_options plain = KVEVICT_SELECT_OPTIONS_INIT;
+    kvevict_select_options o = plain;
+    const kvevict_keep_lists empty = KVEVICT_KEEP_LISTS_INIT;
+    kvevict_keep_lists k = empty;
+    KV_RETURN_IF_ERROR(PlanSelection(Core(plan), place, n_tokens, &o, &k));
+    KV_RETURN_IF_ERROR(CheckRoom("keep", k, empty, *keep));
+    KV_RETURN_IF_ERROR(CopyOutWhole("options", o, plain, options));
     CopyOut(k, keep);
     return Status();
   });
@@ -148,16 +197,18 @@ kvevict_status kvevict_compact(const kvevict_context* context,
   });
 }
 
-kvevict_status kvevict_compact_workspace_bytes(const kvevict_context* context,
-                                               const kvevict_move* moves,
-                                               size_t moves_len,
-                                               size_t* out_bytes) noexcept {
+kvevict_status kvevict_compact_workspace(const kvevict_context* context,
+                                         const kvevict_move* moves,
+                                         size_t moves_len,
+                                         kvevict_workspace* out) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
     CopiedMoves copied;
     KV_RETURN_IF_ERROR(CopyMoves(moves, moves_len, &copied));
-    return CompactWorkspaceBytes(Core(context), copied.all(), out_bytes);
+    WorkspaceNeeds needs;
+    KV_RETURN_IF_ERROR(CompactWorkspace(Core(context), copied.all(), &needs));
+    return CopyOut(Core(context), needs, out);
   });
 }
 
@@ -174,16 +225,18 @@ kvevict_status kvevict_reorder(const kvevict_context* context,
   });
 }
 
-kvevict_status kvevict_reorder_workspace_bytes(const kvevict_context* context,
-                                               const kvevict_move* moves,
-                                               size_t moves_len,
-                                               size_t* out_bytes) noexcept {
+kvevict_status kvevict_reorder_workspace(const kvevict_context* context,
+                                         const kvevict_move* moves,
+                                         size_t moves_len,
+                                         kvevict_workspace* out) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
-    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
     CopiedMoves copied;
     KV_RETURN_IF_ERROR(CopyMoves(moves, moves_len, &copied));
-    return ReorderWorkspaceBytes(Core(context), copied.all(), out_bytes);
+    WorkspaceNeeds needs;
+    KV_RETURN_IF_ERROR(ReorderWorkspace(Core(context), copied.all(), &needs));
+    return CopyOut(Core(context), needs, out);
   });
 }
 

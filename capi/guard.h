@@ -133,6 +133,30 @@ void CopyOut(const T& value, T* out) {
   out->struct_size = struct_size;
 }
 
+// An older caller's struct that other calls take as input must not lose what differs
+// from the defaults.
+template <typename T>
+Status CheckRoom(const char* name, const T& value, const T& defaults,
+                 const T& out) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+  const auto* plain = reinterpret_cast<const uint8_t*>(&defaults);
+  for (size_t i = out.struct_size; i < sizeof(T); ++i) {
+    if (bytes[i] == plain[i]) continue;
+    return InvalidArgument(
+        "%s.struct_size %u: no room for byte %zu, which is not at its default",
+        name, out.struct_size, i);
+  }
+  return Status();
+}
+
+template <typename T>
+Status CopyOutWhole(const char* name, const T& value, const T& defaults,
+                    T* out) {
+  KV_RETURN_IF_ERROR(CheckRoom(name, value, defaults, *out));
+  CopyOut(value, out);
+  return Status();
+}
+
 // The *_init functions: defaults into a struct of the caller's size.
 template <typename T>
 Status InitStruct(const T& defaults, T* out, size_t struct_size) {
@@ -154,6 +178,48 @@ kvevict_status Init(const T& defaults, T* out, size_t struct_size) noexcept {
 
 // A policy: what an older caller's lacks depends on its kind.
 Status CopyIn(const kvevict_policy* in, kvevict_policy* out);
+
+// One of a plan's layers, by its number in the model.
+inline Status FindLayer(const Plan& plan, uint32_t number, uint32_t* out) {
+  if (number >= plan.n_model_layers()) {
+    return InvalidArgument("layer %u >= n_layers %u", number,
+                           plan.n_model_layers());
+  }
+  const int32_t place = plan.Find(number);
+  if (place < 0) {
+    return InvalidArgument("layer %u has no full cache", number);
+  }
+  *out = static_cast<uint32_t>(place);
+  return Status();
+}
+
+// What a call works in.
+inline Status CopyOut(const Context& context, const WorkspaceNeeds& needs,
+                      kvevict_workspace* out) {
+  if (!needs.ok()) {
+    return InvalidArgument("workspace: more bytes than size_t holds");
+  }
+  kvevict_workspace workspace{};
+  workspace.alignment =
+      static_cast<uint32_t>(context.backend().workspace_alignment);
+  workspace.least_bytes = needs.least.value();
+  workspace.best_bytes = needs.best.value();
+  CopyOut(workspace, out);
+  return Status();
+}
+
+// What a caller gives beside keys of a plan's layer.
+inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  KV_RETURN_IF_ERROR(CopyIn("inputs", in, &inputs));
+  if (inputs.reserved != 0) {
+    return InvalidArgument("inputs.reserved %u is not 0", inputs.reserved);
+  }
+  out->queries = inputs.queries;
+  out->row_lse = inputs.row_lse;
+  out->scores = inputs.scores;
+  return Status();
+}
 
 // ---- Handles ----
 

@@ -10,20 +10,36 @@ using namespace kvevict::capi;  // NOLINT
 
 namespace {
 
-Status FindWorkspace(const kvevict_plan* plan, kvevict_operation operation,
-                     uint32_t n_tokens, const size_t* out_bytes,
-                     WorkspaceNeeds* needs) {
-  KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
-  KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
-  const uint32_t max_tokens = Core(plan).geometry().max_tokens;
-  if (n_tokens > max_tokens) {
-    return InvalidArgument("n_tokens %u > max_tokens %u", n_tokens, max_tokens);
+Status CheckLayer(const Plan& plan, uint32_t layer) {
+  if (layer < plan.n_model_layers()) return Status();
+  return InvalidArgument("layer %u >= n_layers %u", layer,
+                         plan.n_model_layers());
+}
+
+Status CopyLayers(const kvevict_geometry& geometry,
+                  Array<kvevict_layer_geometry>* out) {
+  const size_t n = geometry.layers_len;
+  if (n != 1 && n != geometry.n_layers) {
+    return InvalidArgument("geometry: layers_len %zu is not 1 or n_layers %u",
+                           n, geometry.n_layers);
   }
+  KV_RETURN_IF_ERROR(CheckNotNull("geometry.layers", geometry.layers));
+  if (n > kMaxLayers) {
+    return InvalidArgument("geometry: n_layers %zu > %u", n, kMaxLayers);
+  }
+  KV_RETURN_IF_ERROR(out->Allocate("layers", CheckedSize(n)));
+  return ForEachStruct("geometry.layers", geometry.layers, n,
+                       [&](size_t l, const kvevict_layer_geometry* in) {
+                         (*out)[l] = KVEVICT_LAYER_GEOMETRY_INIT;
+                         return CopyIn("layer", in, &(*out)[l]);
+                       });
+}
+
+Status CheckOperation(kvevict_operation operation) {
   switch (operation) {
     case KVEVICT_OPERATION_EVICT:
     case KVEVICT_OPERATION_SCORE:
-      *needs = Core(plan).WorkspaceFor(operation,
-                                       n_tokens == 0 ? max_tokens : n_tokens);
+    case KVEVICT_OPERATION_OBSERVE:
       return Status();
   }
   return InvalidArgument("operation %d is no operation",
@@ -33,6 +49,12 @@ Status FindWorkspace(const kvevict_plan* plan, kvevict_operation operation,
 }  // namespace
 
 extern "C" {
+
+kvevict_status kvevict_layer_geometry_init(kvevict_layer_geometry* out,
+                                           size_t struct_size) noexcept {
+  return Init<kvevict_layer_geometry>(KVEVICT_LAYER_GEOMETRY_INIT, out,
+                                      struct_size);
+}
 
 kvevict_status kvevict_geometry_init(kvevict_geometry* out,
                                      size_t struct_size) noexcept {
@@ -56,11 +78,14 @@ kvevict_status kvevict_plan_create(const kvevict_context* context,
     kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
     kvevict_policy p;
     KV_RETURN_IF_ERROR(CopyIn("geometry", geometry, &g));
+    Array<kvevict_layer_geometry> layers(Core(context));
+    KV_RETURN_IF_ERROR(CopyLayers(g, &layers));
     KV_RETURN_IF_ERROR(CopyIn(policy, &p));
     Plan* plan = nullptr;
     kvevict_plan_options o = KVEVICT_PLAN_OPTIONS_INIT;
     if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
-    KV_RETURN_IF_ERROR(Plan::Create(Core(context), g, p, o, &plan));
+    KV_RETURN_IF_ERROR(Plan::Create(
+        Core(context), g, {layers.data(), layers.size()}, p, o, &plan));
     *out_plan = reinterpret_cast<kvevict_plan*>(plan);
     return Status();
   });
@@ -70,43 +95,47 @@ void kvevict_plan_destroy(kvevict_plan* plan) noexcept {
   if (plan != nullptr) Core(plan).Unref();
 }
 
-kvevict_status kvevict_plan_workspace_bytes(const kvevict_plan* plan,
-                                            kvevict_operation operation,
-                                            uint32_t n_tokens,
-                                            size_t* out_bytes) noexcept {
-  return Guard([&] {
-    WorkspaceNeeds needs;
-    KV_RETURN_IF_ERROR(
-        FindWorkspace(plan, operation, n_tokens, out_bytes, &needs));
-    *out_bytes = needs.best.value();
-    return Status();
-  });
-}
-
-kvevict_status kvevict_plan_least_workspace_bytes(const kvevict_plan* plan,
-                                                  kvevict_operation operation,
-                                                  uint32_t n_tokens,
-                                                  size_t* out_bytes) noexcept {
-  return Guard([&] {
-    WorkspaceNeeds needs;
-    KV_RETURN_IF_ERROR(
-        FindWorkspace(plan, operation, n_tokens, out_bytes, &needs));
-    *out_bytes = needs.least.value();
-    return Status();
-  });
-}
-
-kvevict_status kvevict_plan_query_memory_bytes(const kvevict_plan* plan,
-                                               size_t* out_bytes) noexcept {
+kvevict_status kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
+                                  kvevict_layer_info* out) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
-    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
-    const CheckedSize bytes = QueryRing::MemoryBytes(Core(plan));
-    if (!bytes.ok()) {
-      return InvalidArgument("query memory: more bytes than size_t holds");
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    KV_RETURN_IF_ERROR(CheckLayer(Core(plan), layer));
+    kvevict_layer_info info{};
+    info.cache = Core(plan).CacheKindOf(layer);
+    for (const PlanLayer& of_plan : Core(plan).layers()) {
+      if (of_plan.number > layer) break;
+      info.first_list = of_plan.first_list;
+      if (of_plan.number < layer) {
+        info.first_list += of_plan.n_lists;
+        continue;
+      }
+      info.n_q_heads = of_plan.geometry.n_q_heads;
+      info.n_kv_heads = of_plan.geometry.n_kv_heads;
+      info.n_lists = of_plan.n_lists;
     }
-    *out_bytes = bytes.value();
+    CopyOut(info, out);
     return Status();
+  });
+}
+
+kvevict_status kvevict_plan_workspace(const kvevict_plan* plan,
+                                      kvevict_operation operation,
+                                      uint32_t n_tokens,
+                                      kvevict_workspace* out) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    KV_RETURN_IF_ERROR(CheckOperation(operation));
+    const Plan& p = Core(plan);
+    if (n_tokens > p.max_tokens()) {
+      return InvalidArgument("n_tokens %u > max_tokens %u", n_tokens,
+                             p.max_tokens());
+    }
+    return CopyOut(
+        p.context(),
+        p.WorkspaceFor(operation, n_tokens == 0 ? p.max_tokens() : n_tokens),
+        out);
   });
 }
 
@@ -115,19 +144,23 @@ kvevict_status kvevict_plan_layer_budgets(const kvevict_plan* plan,
                                           size_t budgets_len) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
-    const uint32_t n_layers = Core(plan).geometry().n_layers;
-    if (budgets_len != n_layers) {
+    const Plan& p = Core(plan);
+    if (budgets_len != p.n_model_layers()) {
       return InvalidArgument("budgets_len %zu is not n_layers %u", budgets_len,
-                             n_layers);
+                             p.n_model_layers());
     }
     KV_RETURN_IF_ERROR(CheckNotNull("budgets", budgets));
     if (n_tokens < 1 || n_tokens > INT32_MAX) {
       return InvalidArgument("n_tokens %u is not in [1, %d]", n_tokens,
                              INT32_MAX);
     }
-    return Core(plan).LayerBudgets(
-        std::min(n_tokens, Core(plan).geometry().max_tokens),
-        {budgets, budgets_len});
+    KV_RETURN_IF_ERROR(p.LayerBudgets(std::min(n_tokens, p.max_tokens()),
+                                      {budgets, p.n_layers()}));
+    // Each to its place in the model, which is no earlier one.
+    for (uint32_t l = p.n_model_layers(); l-- > 0;) {
+      budgets[l] = p.Find(l) < 0 ? 0 : budgets[p.Find(l)];
+    }
+    return Status();
   });
 }
 
@@ -138,18 +171,19 @@ kvevict_status kvevict_plan_capabilities(const kvevict_plan* plan,
     KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
     KV_RETURN_IF_ERROR(CheckOut("out", out));
     const Plan& p = Core(plan);
-    if (layer >= p.geometry().n_layers) {
-      return InvalidArgument("layer %u >= n_layers %u", layer,
-                             p.geometry().n_layers);
-    }
+    KV_RETURN_IF_ERROR(CheckLayer(p, layer));
     kvevict_capabilities c{};
-    c.can_move = 1;
-    c.move_reason = KVEVICT_REASON_NONE;
-    c.score_reason = p.ScoreReason();
+    c.move_reason = c.score_reason = c.rotate_reason =
+        KVEVICT_REASON_NO_FULL_CACHE;
+    if (const int32_t place = p.Find(layer); place >= 0) {
+      c.move_reason = KVEVICT_REASON_NONE;
+      c.score_reason = p.ScoreReason(p.layer(static_cast<uint32_t>(place)));
+      c.rotate_reason = KVEVICT_REASON_NO_ROTATION;
+      c.needs_score = p.signal().Needs(kKeys);
+    }
+    c.can_move = c.move_reason == KVEVICT_REASON_NONE;
     c.can_score = c.score_reason == KVEVICT_REASON_NONE;
-    c.rotate_reason = p.RotateReason();
     c.can_rotate = c.rotate_reason == KVEVICT_REASON_NONE;
-    c.needs_score = p.signal().Needs(kKeys);
     CopyOut(c, out);
     return Status();
   });

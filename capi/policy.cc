@@ -49,8 +49,8 @@ kvevict_status kvevict_policy_parse(const char* text,
     KV_RETURN_IF_ERROR(CheckOut("out", out));
     kvevict_policy policy;
     KV_RETURN_IF_ERROR(ParsePolicy(text, &policy));
-    CopyOut(policy, out);
-    return Status();
+    return CopyOutWhole("out", policy, DefaultPolicy(*FindPolicy(policy.kind)),
+                        out);
   });
 }
 

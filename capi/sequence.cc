@@ -8,51 +8,142 @@ using namespace kvevict::capi;  // NOLINT
 
 namespace {
 
-Status CheckLayer(const Sequence& sequence, uint32_t layer) {
-  const uint32_t n_layers = sequence.plan().geometry().n_layers;
-  if (layer < n_layers) return Status();
-  return InvalidArgument("layer %u >= n_layers %u", layer, n_layers);
-}
-
-// A question about a layer and KV head of a sequence.
+// A question about a layer and KV head of a sequence; *out_layer < 0: its cache is
+// not full.
 Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
-                     uint32_t kv_head, const char* out_name, const void* out) {
+                     uint32_t kv_head, const char* out_name, const void* out,
+                     int32_t* out_layer) {
   KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
   KV_RETURN_IF_ERROR(CheckNotNull(out_name, out));
-  KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
-  const uint32_t n_kv_heads = Core(sequence).plan().geometry().n_kv_heads;
+  const Plan& plan = Core(sequence).plan();
+  if (layer >= plan.n_model_layers()) {
+    return InvalidArgument("layer %u >= n_layers %u", layer,
+                           plan.n_model_layers());
+  }
+  *out_layer = plan.Find(layer);
+  if (*out_layer < 0) return Status();
+  const uint32_t n_kv_heads =
+      plan.layer(static_cast<uint32_t>(*out_layer)).geometry.n_kv_heads;
   if (kv_head < n_kv_heads) return Status();
   return InvalidArgument("kv_head %u >= n_kv_heads %u", kv_head, n_kv_heads);
 }
 
-// An array with an element per layer.
-Status CheckLayerCount(const Sequence& sequence, const char* name,
-                       const void* array, size_t len) {
-  const uint32_t n_layers = sequence.plan().geometry().n_layers;
-  if (len != n_layers) {
+// The same, of what only a full cache has.
+Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
+                     uint32_t kv_head, const char* out_name, const void* out,
+                     uint32_t* out_layer) {
+  int32_t place = 0;
+  KV_RETURN_IF_ERROR(
+      CheckQuestion(sequence, layer, kv_head, out_name, out, &place));
+  return FindLayer(Core(sequence).plan(), layer, out_layer);
+}
+
+// Of an array with a struct per layer, those of layers with a full cache.
+template <typename T, typename Copy>
+Status CopyLayers(const Plan& plan, const char* name, const T* array,
+                  size_t len, const Copy& copy) {
+  if (len != plan.n_model_layers()) {
     return InvalidArgument("%s_len %zu is not n_layers %u", name, len,
-                           n_layers);
+                           plan.n_model_layers());
   }
-  return CheckNotNull(name, array);
+  KV_RETURN_IF_ERROR(CheckNotNull(name, array));
+  return ForEachStruct(name, array, len, [&](size_t l, const T* in) {
+    const int32_t place = plan.Find(static_cast<uint32_t>(l));
+    return place < 0 ? Status() : copy(in, static_cast<uint32_t>(place));
+  });
 }
 
 Status CopyViews(const Sequence& sequence, const kvevict_view* views,
                  size_t views_len) {
-  KV_RETURN_IF_ERROR(CheckLayerCount(sequence, "views", views, views_len));
-  return ForEachStruct("views", views, views_len,
-                       [&](size_t l, const kvevict_view* in) {
-                         kvevict_view& view = sequence.views()[l];
-                         view = KVEVICT_VIEW_INIT;
-                         return CopyIn("view", in, &view);
-                       });
+  return CopyLayers(sequence.plan(), "views", views, views_len,
+                    [&](const kvevict_view* in, uint32_t l) {
+                      kvevict_view& view = sequence.views()[l];
+                      view = KVEVICT_VIEW_INIT;
+                      return CopyIn("view", in, &view);
+                    });
 }
 
-// What the caller wants in a report.
-Status CopyReport(const kvevict_evict_report* in, kvevict_evict_report* out) {
-  KV_RETURN_IF_ERROR(CheckOut("report", in));
-  const uint32_t size = in->struct_size;
-  std::memcpy(out, in, std::min<size_t>(size, sizeof(*out)));
-  return Status();
+Status CopyInputs(const Sequence& sequence,
+                  const kvevict_evict_options& options) {
+  const std::span<LayerInputs> inputs = sequence.inputs();
+  std::fill(inputs.begin(), inputs.end(), LayerInputs());
+  if (options.inputs == nullptr) {
+    return CheckArray("inputs", options.inputs, options.inputs_len);
+  }
+  return CopyLayers(sequence.plan(), "inputs", options.inputs,
+                    options.inputs_len,
+                    [&](const kvevict_signal_inputs* in, uint32_t l) {
+                      inputs[l].layer = l;
+                      return CopyIn(in, &inputs[l]);
+                    });
+}
+
+// What is shown of layers with a full cache, in *out_n places of sequence.inputs().
+Status CopyObservations(const Sequence& sequence,
+                        const kvevict_observation* observations, size_t n,
+                        size_t* out_n) {
+  const Plan& plan = sequence.plan();
+  int64_t last = -1;
+  *out_n = 0;
+  KV_RETURN_IF_ERROR(CheckArray("observations", observations, n));
+  return ForEachStruct(
+      "observations", observations, n,
+      [&](size_t, const kvevict_observation* in) {
+        kvevict_observation observation = KVEVICT_OBSERVATION_INIT;
+        KV_RETURN_IF_ERROR(CopyIn("observation", in, &observation));
+        if (observation.layer >= plan.n_model_layers()) {
+          return InvalidArgument("layer %u >= n_layers %u", observation.layer,
+                                 plan.n_model_layers());
+        }
+        if (observation.layer <= last) {
+          return InvalidArgument("layer %u after layer %lld: not ascending",
+                                 observation.layer,
+                                 static_cast<long long>(last));
+        }
+        last = observation.layer;
+        const int32_t place = plan.Find(observation.layer);
+        if (place < 0) return Status();
+        LayerInputs inputs;
+        KV_RETURN_IF_ERROR(CopyIn(observation.inputs, &inputs));
+        if (inputs.queries == nullptr && inputs.row_lse == nullptr) {
+          return InvalidArgument("inputs: neither queries nor row_lse");
+        }
+        inputs.layer = static_cast<uint32_t>(place);
+        sequence.inputs()[(*out_n)++] = inputs;
+        return Status();
+      });
+}
+
+// Writes the reports of lists, as far as the caller's structs know them.
+Status CopyOutLists(const Sequence& sequence, kvevict_list_report* lists,
+                    size_t lists_len) {
+  if (lists_len == 0) return Status();
+  const std::span<const ListReport> reports = sequence.list_reports();
+  if (lists_len != reports.size()) {
+    return InvalidArgument("lists_len %zu is not 0 or %zu, the keep lists",
+                           lists_len, reports.size());
+  }
+  const auto for_each = [&](const auto& visit) {
+    return ForEachStruct("lists", lists, lists_len,
+                         [&](size_t i, const kvevict_list_report* list) {
+                           return visit(i,
+                                        const_cast<kvevict_list_report*>(list));
+                         });
+  };
+  KV_RETURN_IF_ERROR(for_each([](size_t, kvevict_list_report* list) {
+    return CheckOut("list", list);
+  }));
+  uint32_t l = 0;
+  return for_each([&](size_t i, kvevict_list_report* list) {
+    const Plan& plan = sequence.plan();
+    if (i == plan.layer(l).first_list + plan.layer(l).n_lists) ++l;
+    kvevict_list_report report{};
+    report.layer = plan.layer(l).number;
+    report.tokens_before = reports[i].tokens_before;
+    report.tokens_after = reports[i].tokens_after;
+    CopyOut(report, list);
+    return Status();
+  });
 }
 
 }  // namespace
@@ -75,19 +166,12 @@ void kvevict_sequence_destroy(kvevict_sequence* sequence) noexcept {
   if (sequence != nullptr) Core(sequence).Destroy();
 }
 
-kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence) noexcept {
-  return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    return Core(sequence).Reset();
-  });
-}
-
-kvevict_status kvevict_sequence_set_stream(kvevict_sequence* sequence,
-                                           kvevict_stream stream) noexcept {
+kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence,
+                                      kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     Core(sequence).set_stream(stream);
-    return Status();
+    return Core(sequence).Reset();
   });
 }
 
@@ -109,48 +193,34 @@ kvevict_status kvevict_sequence_end_observing(
   });
 }
 
-kvevict_status kvevict_sequence_observe(kvevict_sequence* sequence,
-                                        uint32_t layer,
-                                        const kvevict_plane* queries,
-                                        uint32_t n_rows,
-                                        uint32_t first_position) noexcept {
-  return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
-    KV_RETURN_IF_ERROR(CheckNotNull("queries", queries));
-    return Core(sequence).Observe(layer, {queries, 1}, n_rows, first_position);
-  });
+kvevict_status kvevict_observation_init(kvevict_observation* out,
+                                        size_t struct_size) noexcept {
+  return Init<kvevict_observation>(KVEVICT_OBSERVATION_INIT, out, struct_size);
 }
 
-kvevict_status kvevict_sequence_observe_layers(
-    kvevict_sequence* sequence, const kvevict_plane* queries,
-    size_t queries_len, uint32_t n_rows, uint32_t first_position) noexcept {
+kvevict_status kvevict_sequence_observe(kvevict_sequence* sequence,
+                                        const kvevict_observation* observations,
+                                        size_t observations_len,
+                                        uint32_t n_rows,
+                                        uint32_t first_position,
+                                        kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    size_t n = 0;
     KV_RETURN_IF_ERROR(
-        CheckLayerCount(Core(sequence), "queries", queries, queries_len));
-    return Core(sequence).Observe(0, {queries, queries_len}, n_rows,
+        CopyObservations(Core(sequence), observations, observations_len, &n));
+    Core(sequence).set_stream(stream);
+    return Core(sequence).Observe(Core(sequence).inputs().first(n), n_rows,
                                   first_position);
   });
 }
 
-kvevict_status kvevict_sequence_observe_lse(kvevict_sequence* sequence,
-                                            uint32_t layer,
-                                            const kvevict_plane* row_lse,
-                                            uint32_t n_rows,
-                                            uint32_t first_position) noexcept {
-  return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    KV_RETURN_IF_ERROR(CheckLayer(Core(sequence), layer));
-    KV_RETURN_IF_ERROR(CheckNotNull("row_lse", row_lse));
-    return Core(sequence).ObserveLse(layer, *row_lse, n_rows, first_position);
-  });
-}
-
 kvevict_status kvevict_sequence_append(kvevict_sequence* sequence,
-                                       uint32_t n_tokens) noexcept {
+                                       uint32_t n_tokens,
+                                       kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    Core(sequence).set_stream(stream);
     return Core(sequence).Append(n_tokens);
   });
 }
@@ -164,9 +234,11 @@ kvevict_status kvevict_sequence_replayed(kvevict_sequence* sequence,
 }
 
 kvevict_status kvevict_sequence_trim(kvevict_sequence* sequence,
-                                     uint32_t n_tokens) noexcept {
+                                     uint32_t n_tokens,
+                                     kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    Core(sequence).set_stream(stream);
     return Core(sequence).Trim(n_tokens);
   });
 }
@@ -182,17 +254,28 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
                                       size_t views_len,
                                       const kvevict_evict_options* options,
                                       void* workspace, size_t workspace_bytes,
-                                      kvevict_evict_report* report) noexcept {
+                                      kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     KV_RETURN_IF_ERROR(CopyViews(Core(sequence), views, views_len));
     kvevict_evict_options o = KVEVICT_EVICT_OPTIONS_INIT;
     if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
-    kvevict_evict_report filled = KVEVICT_EVICT_REPORT_INIT;
-    if (report != nullptr) KV_RETURN_IF_ERROR(CopyReport(report, &filled));
-    KV_RETURN_IF_ERROR(
-        Evict(&Core(sequence), o, workspace, workspace_bytes, &filled));
-    if (report != nullptr) CopyOut(filled, report);
+    KV_RETURN_IF_ERROR(CopyInputs(Core(sequence), o));
+    Core(sequence).set_stream(stream);
+    return Evict(&Core(sequence), o, workspace, workspace_bytes);
+  });
+}
+
+kvevict_status kvevict_sequence_report(const kvevict_sequence* sequence,
+                                       kvevict_evict_report* out,
+                                       kvevict_list_report* lists,
+                                       size_t lists_len) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    if (out != nullptr) KV_RETURN_IF_ERROR(CheckOut("out", out));
+    KV_RETURN_IF_ERROR(CheckArray("lists", lists, lists_len));
+    KV_RETURN_IF_ERROR(CopyOutLists(Core(sequence), lists, lists_len));
+    if (out != nullptr) CopyOut(Core(sequence).report(), out);
     return Status();
   });
 }
@@ -201,16 +284,20 @@ kvevict_status kvevict_sequence_memory_of(
     const kvevict_sequence* sequence, uint32_t layer,
     kvevict_sequence_memory* out) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, 0, "out", out));
+    int32_t l = 0;
+    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, 0, "out", out, &l));
     KV_RETURN_IF_ERROR(CheckOut("out", out));
-    const Sequence& s = Core(sequence);
-    const SlotPositions positions = s.slots().DevicePositions(layer);
     kvevict_sequence_memory memory{};
-    memory.lengths = reinterpret_cast<uintptr_t>(s.slots().lengths());
-    memory.positions = reinterpret_cast<uintptr_t>(positions.kept);
-    memory.listed_counts = reinterpret_cast<uintptr_t>(positions.n_kept.each);
-    memory.n_listed = positions.n_kept.most;
-    memory.n_lists = s.plan().n_lists();
+    if (l >= 0) {
+      const SlotTable& slots = Core(sequence).slots();
+      const auto place = static_cast<uint32_t>(l);
+      const SlotPositions positions = slots.DevicePositions(place);
+      memory.lengths = reinterpret_cast<uintptr_t>(slots.LengthsOf(place));
+      memory.positions = reinterpret_cast<uintptr_t>(positions.kept);
+      memory.listed_counts = reinterpret_cast<uintptr_t>(positions.n_kept.each);
+      memory.n_listed = positions.n_kept.most;
+      memory.n_lists = Core(sequence).plan().layer(place).n_lists;
+    }
     CopyOut(memory, out);
     return Status();
   });
@@ -220,9 +307,11 @@ kvevict_status kvevict_sequence_stored_length(const kvevict_sequence* sequence,
                                               uint32_t layer, uint32_t kv_head,
                                               uint32_t* out_length) noexcept {
   return Guard([&] {
+    int32_t l = 0;
     KV_RETURN_IF_ERROR(
-        CheckQuestion(sequence, layer, kv_head, "out_length", out_length));
-    *out_length = Core(sequence).Stored(layer, kv_head);
+        CheckQuestion(sequence, layer, kv_head, "out_length", out_length, &l));
+    *out_length =
+        l < 0 ? 0 : Core(sequence).Stored(static_cast<uint32_t>(l), kv_head);
     return Status();
   });
 }
@@ -230,7 +319,8 @@ kvevict_status kvevict_sequence_stored_length(const kvevict_sequence* sequence,
 kvevict_status kvevict_sequence_logical_length(const kvevict_sequence* sequence,
                                                uint32_t* out_length) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckQuestion(sequence, 0, 0, "out_length", out_length));
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_length", out_length));
     *out_length = Core(sequence).logical_length();
     return Status();
   });
@@ -240,16 +330,17 @@ kvevict_status kvevict_sequence_position_of_slot(
     const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
     uint32_t slot, int32_t* out_position) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(
-        CheckQuestion(sequence, layer, kv_head, "out_position", out_position));
+    uint32_t l = 0;
+    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, kv_head, "out_position",
+                                     out_position, &l));
     const Sequence& s = Core(sequence);
-    const uint32_t stored = s.Stored(layer, kv_head);
+    const uint32_t stored = s.Stored(l, kv_head);
     if (slot >= stored) {
       return InvalidArgument("slot %u >= stored length %u", slot, stored);
     }
     SlotPositions positions;
-    KV_RETURN_IF_ERROR(s.HostPositions(layer, &positions));
-    *out_position = positions.PositionOf(s.ListOf(kv_head), slot);
+    KV_RETURN_IF_ERROR(s.HostPositions(l, &positions));
+    *out_position = positions.PositionOf(s.ListOf(l, kv_head), slot);
     return Status();
   });
 }
@@ -258,18 +349,19 @@ kvevict_status kvevict_sequence_slot_of_position(
     const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
     uint32_t position, int32_t* out_slot) noexcept {
   return Guard([&] {
+    uint32_t l = 0;
     KV_RETURN_IF_ERROR(
-        CheckQuestion(sequence, layer, kv_head, "out_slot", out_slot));
+        CheckQuestion(sequence, layer, kv_head, "out_slot", out_slot, &l));
     const Sequence& s = Core(sequence);
     if (position >= s.logical_length()) {
       return InvalidArgument("position %u >= logical length %u", position,
                              s.logical_length());
     }
     SlotPositions positions;
-    KV_RETURN_IF_ERROR(s.HostPositions(layer, &positions));
+    KV_RETURN_IF_ERROR(s.HostPositions(l, &positions));
     *out_slot = static_cast<int32_t>(
-        positions.SlotOf(s.ListOf(kv_head), static_cast<int32_t>(position),
-                         s.Stored(layer, kv_head)));
+        positions.SlotOf(s.ListOf(l, kv_head), static_cast<int32_t>(position),
+                         s.Stored(l, kv_head)));
     return Status();
   });
 }
@@ -279,19 +371,20 @@ kvevict_status kvevict_sequence_keep_positions(
     int32_t* positions, size_t positions_capacity,
     size_t* out_positions_len) noexcept {
   return Guard([&] {
-    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, kv_head,
-                                     "out_positions_len", out_positions_len));
+    uint32_t l = 0;
+    KV_RETURN_IF_ERROR(CheckQuestion(
+        sequence, layer, kv_head, "out_positions_len", out_positions_len, &l));
     const Sequence& s = Core(sequence);
-    const uint32_t stored = s.Stored(layer, kv_head);
+    const uint32_t stored = s.Stored(l, kv_head);
     if (positions_capacity < stored) {
       return InvalidArgument("positions_capacity %zu < stored length %u",
                              positions_capacity, stored);
     }
     if (stored > 0) KV_RETURN_IF_ERROR(CheckNotNull("positions", positions));
     SlotPositions host;
-    KV_RETURN_IF_ERROR(s.HostPositions(layer, &host));
+    KV_RETURN_IF_ERROR(s.HostPositions(l, &host));
     for (uint32_t slot = 0; slot < stored; ++slot) {
-      positions[slot] = host.PositionOf(s.ListOf(kv_head), slot);
+      positions[slot] = host.PositionOf(s.ListOf(l, kv_head), slot);
     }
     *out_positions_len = stored;
     return Status();

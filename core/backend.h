@@ -39,7 +39,7 @@ struct QueryRows {
 
 // Rows of one chunk into the rings of layers.
 struct ObserveArgs {
-  std::span<const kvevict_plane> layers;  // of [n_heads, first_row + n_rows]
+  Jobs<const kvevict_plane*> layers;  // of [n_heads, first_row + n_rows]
   uint32_t n_heads;
   uint32_t first_row;       // those before it would not stay
   uint32_t n_rows;          // <= window
@@ -53,7 +53,7 @@ struct ObserveArgs {
 };
 
 struct ScoreJob {
-  uint32_t layer = 0;
+  uint32_t layer = 0;                  // its number in the model
   ListCounts tokens;                   // slots held, per KV head
   const kvevict_view* view = nullptr;  // where the signal reads keys
   QueryRows queries;                   // where it reads queries
@@ -67,8 +67,8 @@ struct ScoreJob {
 // One signal's numbers for every token, a row per KV head, or per query head
 // where shaping wants them apart.
 struct ScoreArgs {
-  const kvevict_geometry& geometry;
-  const kvevict_policy& policy;  // the signal's own parameters
+  const kvevict_layer_geometry& layer;  // of all jobs
+  const kvevict_policy& policy;         // the signal's own parameters
   float softmax_scale;
   bool per_query_head;
   uint32_t n_tokens;  // the most of any layer, of these jobs or beside them
@@ -76,7 +76,7 @@ struct ScoreArgs {
   std::span<uint8_t> scratch;  // ScoreOp::scratch_bytes()
 
   uint32_t n_rows() const {
-    return per_query_head ? geometry.n_q_heads : geometry.n_kv_heads;
+    return per_query_head ? layer.n_q_heads : layer.n_kv_heads;
   }
 };
 
@@ -207,7 +207,7 @@ struct ScratchNeeds {
 
 // For jobs of n_layers, of up to n_tokens each.
 using ScratchBytes = ScratchNeeds (*)(const Context& context,
-                                      const kvevict_geometry& geometry,
+                                      const kvevict_layer_geometry& layer,
                                       const kvevict_policy& policy,
                                       uint32_t n_layers, uint32_t n_tokens);
 
@@ -217,7 +217,7 @@ struct ScoreOp {
   ScratchBytes scratch_bytes;
   // Compiles what calls with this geometry and policy launch beyond what all do,
   // and for heads of unlike lengths; null for nothing.
-  Status (*prepare)(const Context& context, const kvevict_geometry& geometry,
+  Status (*prepare)(const Context& context, const kvevict_layer_geometry& layer,
                     const kvevict_policy& policy, bool is_ragged);
 };
 
@@ -234,9 +234,8 @@ struct Backend {
   Status (*open)(const Context& context, const kvevict_context_options& options,
                  DeviceState** out);
   void (*close)(DeviceState* state);
-  // Compiles what calls with this geometry and policy launch; NULL: what all do.
-  Status (*prepare)(const Context& context, const kvevict_geometry* geometry,
-                    const kvevict_policy* policy, bool is_ragged);
+  // Compiles what all calls launch.
+  Status (*prepare)(const Context& context);
 
   // UNSUPPORTED if the stream is captured into a graph, where an eviction by this
   // policy would have to wait or to compile.

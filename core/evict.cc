@@ -22,9 +22,6 @@ Status CheckOptions(const Sequence& sequence,
   if (options.reserved != 0) {
     return InvalidArgument("options.reserved %u is not 0", options.reserved);
   }
-  if (options.scores != nullptr && !sequence.plan().signal().Needs(kScores)) {
-    return InvalidArgument("scores given, but the policy is not custom");
-  }
   if (options.protected_positions_len > 0 &&
       options.protected_positions == nullptr) {
     return InvalidArgument(
@@ -54,12 +51,13 @@ Status FindCaches(const Sequence& sequence) {
   const bool on_host = plan.context().backend().on_host;
   const std::span<LayerCache> caches = sequence.caches();
   for (uint32_t l = 0; l < views.size(); ++l) {
+    const PlanLayer& layer = plan.layer(l);
     const ListCounts tokens = sequence.slots().HostTokens(l);
     Status status = ValidateView(views[l], tokens, on_host);
-    if (status.ok()) status = MatchGeometry(views[l], plan.geometry());
-    if (status.ok()) status = CheckComplete(views[l], plan.geometry());
-    if (!status.ok()) return Prefixed(status, "views[%u]: ", l);
-    caches[l] = CacheOf(views[l], tokens, on_host);
+    if (status.ok()) status = MatchGeometry(views[l], layer.geometry);
+    if (status.ok()) status = CheckComplete(views[l], layer.geometry);
+    if (!status.ok()) return Prefixed(status, "views[%u]: ", layer.number);
+    caches[l] = CacheOf(views[l], layer.number, tokens, on_host);
   }
   FindShared(caches);
   return Status();
@@ -74,7 +72,6 @@ class Eviction {
         slots_(sequence->slots()),
         plan_(sequence->plan()),
         context_(plan_.context()),
-        g_(plan_.geometry()),
         policy_(plan_.policy()),
         signal_(plan_.signal()),
         views_(sequence->views()),
@@ -86,7 +83,7 @@ class Eviction {
   Status Check();
   bool HasWork() const { return !active_.empty(); }
   Status Run();
-  void FillReport(kvevict_evict_report* report) const;
+  void FillReport() const;
 
  private:
   ListCounts AfterOf(const LayerEviction& layer) const;
@@ -102,8 +99,9 @@ class Eviction {
   void FindForced();
   Status CheckForcedFit(const LayerEviction& layer) const;
   Status CheckSignal();
-  Status FindCallerScores();
-  void LayOutScoresAndLists();
+  Status FindQueries(LayerEviction* layer) const;
+  Status FindCallerScores(LayerEviction* layer) const;
+  int32_t* LayOutScoresAndLists(int32_t* keep_slots);
   Status ChooseSlots() const;
   Status Reduce() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs) const;
@@ -118,19 +116,21 @@ class Eviction {
     return sequence_.caches()[layer];
   }
   bool OneList() const { return plan_.scope() == KVEVICT_SCOPE_MODEL; }
+  const PlanLayer& LayerAtOnce() const {
+    return plan_.layer(at_once_.front().layer);
+  }
   // Nothing stands between shaping and selection, and the device has both in one.
   bool ShapesAndSelects() const {
     return context_.backend().shape_and_select != nullptr &&
            !sequence_.selects_on_host() && signal_.Ranks() &&
            policy_.scope == KVEVICT_SCOPE_KV_HEAD &&
-           plan_.ShapingOf(signal_).n_terms == 1;
+           plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 
   Sequence& sequence_;
   SlotTable& slots_;
   const Plan& plan_;
   const Context& context_;
-  const kvevict_geometry& g_;
   const kvevict_policy& policy_;
   const SignalInfo& signal_;
   const std::span<const kvevict_view> views_;
@@ -140,8 +140,9 @@ class Eviction {
   uint8_t* const workspace_;
 
   std::span<LayerEviction> layers_;
-  std::span<LayerEviction> active_;   // that lose tokens, shared ones once
-  std::span<LayerEviction> at_once_;  // of them, whose scores are there
+  std::span<LayerEviction> active_;  // that lose tokens, shared ones once
+  // Of them, whose scores are there; alike, but for layers that share a list.
+  std::span<LayerEviction> at_once_;
   Forced forced_;
 };
 
@@ -162,7 +163,7 @@ Status Eviction::Check() {
 
 Status Eviction::FindLayers() {
   KV_RETURN_IF_ERROR(FindCaches(sequence_));
-  for (uint32_t l = 0; l < g_.n_layers; ++l) {
+  for (uint32_t l = 0; l < plan_.n_layers(); ++l) {
     layers_[l].layer = l;
     layers_[l].owner = Cache(l).owner;
     layers_[l].n_tokens = slots_.HostTokens(l).most;
@@ -174,13 +175,13 @@ Status Eviction::FindLayers() {
 Status Eviction::CheckSharing() const {
   KV_RETURN_IF_ERROR(CheckApart(sequence_.caches()));
   if (plan_.LayersKeepAlike()) return Status();
-  for (uint32_t l = 0; l < g_.n_layers; ++l) {
+  for (uint32_t l = 0; l < plan_.n_layers(); ++l) {
     const uint64_t shared = Cache(l).shared_companions;
     if (Cache(l).owner != l || shared == 0) continue;
     return InvalidArgument(
         "views[%u].companions[%d] is a plane of an earlier layer too: layers "
         "that keep different tokens cannot share it",
-        l, std::countr_zero(shared));
+        plan_.layer(l).number, std::countr_zero(shared));
   }
   return Status();
 }
@@ -188,7 +189,7 @@ Status Eviction::CheckSharing() const {
 Status Eviction::CheckBudgets() {
   // A ratio is one of the context, which never exceeds what the plan is for.
   const uint32_t n_context =
-      std::min(sequence_.logical_length(), g_.max_tokens);
+      std::min(sequence_.logical_length(), plan_.max_tokens());
   const std::span<uint32_t> budgets = sequence_.budgets();
   if (n_context == 0) {
     std::fill(budgets.begin(), budgets.end(), 0);
@@ -207,8 +208,9 @@ Status Eviction::CheckBudgets() {
   for (const LayerEviction& layer : layers_) {
     if (layer.n_tokens != layers_[0].n_tokens) {
       return InvalidArgument(
-          "scope model: layer %u holds %u tokens, layer 0 %u", layer.layer,
-          layer.n_tokens, layers_[0].n_tokens);
+          "scope model: layer %u holds %u tokens, layer %u %u",
+          plan_.layer(layer.layer).number, layer.n_tokens,
+          plan_.layer(0).number, layers_[0].n_tokens);
     }
   }
   return Status();
@@ -251,7 +253,7 @@ Status Eviction::CheckForcedFit(const LayerEviction& layer) const {
   const uint64_t ends = uint64_t{forced_.n_sink} + forced_.n_recent;
   const ListCounts tokens = slots_.HostTokens(layer.layer);
   const ListCounts keep = slots_.HostNext(layer.layer, layer.n_keep);
-  for (uint32_t list = 0; list < plan_.n_lists(); ++list) {
+  for (uint32_t list = 0; list < plan_.layer(layer.layer).n_lists; ++list) {
     const uint32_t n_tokens = tokens.Of(list);
     const uint32_t n_keep = keep.Of(list);
     if (n_keep == n_tokens) continue;
@@ -270,74 +272,69 @@ Status Eviction::CheckForcedFit(const LayerEviction& layer) const {
       return InvalidArgument(
           "layer %u: budget %u < sink %u + recent %u + %llu protected "
           "positions",
-          layer.layer, n_keep, forced_.n_sink, forced_.n_recent,
-          static_cast<unsigned long long>(n_protected));
+          plan_.layer(layer.layer).number, n_keep, forced_.n_sink,
+          forced_.n_recent, static_cast<unsigned long long>(n_protected));
     }
   }
   return Status();
 }
 
 Status Eviction::CheckSignal() {
-  if (!HasWork()) return Status();
-  if (signal_.Needs(kScores)) KV_RETURN_IF_ERROR(FindCallerScores());
-  if (signal_.Needs(kKeys)) KV_RETURN_IF_ERROR(plan_.CheckCanScore());
-  for (const LayerEviction& layer : active_) {
-    if (signal_.Needs(kQueries)) {
-      KV_RETURN_IF_ERROR(sequence_.CheckWindow(layer.layer));
-    }
+  for (LayerEviction& layer : active_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    Status status;
+    if (signal_.Needs(kKeys)) status = plan_.CheckCanScore(of_plan);
+    if (status.ok() && signal_.Needs(kScores))
+      status = FindCallerScores(&layer);
+    if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
+    if (signal_.Needs(kQueries)) KV_RETURN_IF_ERROR(FindQueries(&layer));
   }
   return Status();
 }
 
-// Strides of 0 are packed: rows and layers follow each other, and so a layer's place
-// depends on the lengths of those before it.
-Status Eviction::FindCallerScores() {
-  if (options_.scores == nullptr) {
-    return InvalidArgument("scores is NULL, but the policy is custom");
+// The window's rows: the caller's, or those that were observed.
+Status Eviction::FindQueries(LayerEviction* layer) const {
+  const LayerInputs& inputs = sequence_.inputs()[layer->layer];
+  const bool observed = inputs.queries == nullptr;
+  KV_RETURN_IF_ERROR(sequence_.CheckWindow(layer->layer, observed));
+  if (observed) {
+    layer->score.queries = sequence_.WindowQueries(layer->layer);
+    return Status();
   }
-  const CheckedSize layer_stride(options_.scores_layer_stride);
-  CheckedSize next(0);
-  auto active = active_.begin();
-  for (const LayerEviction& layer : layers_) {
-    const uint64_t row = options_.scores_head_stride == 0
-                             ? layer.n_tokens
-                             : options_.scores_head_stride;
-    const CheckedSize begin = options_.scores_layer_stride == 0
-                                  ? next
-                                  : CheckedSize(layer.layer) * layer_stride;
-    next = begin + CheckedSize(g_.n_kv_heads) * CheckedSize(row);
-    if (active == active_.end()) break;
-    if (active->layer != layer.layer) continue;
-    const CheckedSize end = begin +
-                            CheckedSize(g_.n_kv_heads - 1) * CheckedSize(row) +
-                            CheckedSize(layer.n_tokens);
-    if (!end.ok() || end.value() > options_.scores_len) {
-      return InvalidArgument(
-          "scores_len %zu: layer %u of %u tokens ends beyond it with "
-          "scores_layer_stride %llu, scores_head_stride %llu",
-          options_.scores_len, layer.layer, layer.n_tokens,
-          static_cast<unsigned long long>(options_.scores_layer_stride),
-          static_cast<unsigned long long>(options_.scores_head_stride));
-    }
-    active->score.caller = options_.scores + begin.value();
-    active->score.caller_head_stride = row;
-    ++active;
-  }
+  const PlanLayer& of_plan = plan_.layer(layer->layer);
+  const Status status =
+      CheckWindowRows(of_plan.geometry, policy_.obs_window, inputs);
+  if (!status.ok()) return Prefixed(status, "inputs[%u]: ", of_plan.number);
+  layer->score.queries = QueriesOf(inputs);
   return Status();
+}
+
+Status Eviction::FindCallerScores(LayerEviction* layer) const {
+  const LayerInputs& inputs = sequence_.inputs()[layer->layer];
+  if (inputs.scores == nullptr) {
+    return InvalidArgument("inputs.scores is NULL, but the policy is custom");
+  }
+  return FindScores(plan_.layer(layer->layer).geometry, layer->n_tokens,
+                    *inputs.scores, &layer->score);
 }
 
 // ---- Work ----
 
 // All layers' slots are chosen before the first byte moves.
 Status Eviction::Run() {
-  LayOutScoresAndLists();
   const Backend& backend = context_.backend();
   if (plan_.IsRagged()) {
     KV_RETURN_IF_ERROR(slots_.SendNextCounts(sequence_.stream()));
   }
+  int32_t* keep_slots = Part<int32_t>(layout_.keep);
   for (size_t i = 0; i < active_.size(); i += at_once_.size()) {
-    at_once_ = active_.subspan(
-        i, std::min<size_t>(layout_.n_layers, active_.size() - i));
+    at_once_ = active_.subspan(i);
+    if (!OneList()) {
+      const size_t n_alike =
+          CountAlike(plan_, Jobs<uint32_t>(at_once_, &LayerEviction::layer));
+      at_once_ = at_once_.first(std::min<size_t>(layout_.n_layers, n_alike));
+    }
+    keep_slots = LayOutScoresAndLists(keep_slots);
     KV_RETURN_IF_ERROR(ChooseSlots());
   }
   KV_RETURN_IF_ERROR(backend.compact(
@@ -349,7 +346,8 @@ Status Eviction::Run() {
 Status Eviction::ChooseSlots() const {
   if (signal_.Ranks()) {
     KV_RETURN_IF_ERROR(ScoreAndShape(
-        plan_, signal_, sequence_.stream(), n_tokens_,
+        plan_, sequence_.stream(), n_tokens_,
+        Jobs<uint32_t>(at_once_, &LayerEviction::layer),
         Jobs<ScoreJob>(at_once_, &LayerEviction::score),
         ShapesAndSelects() ? Jobs<ShapeJob>()
                            : Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
@@ -359,34 +357,38 @@ Status Eviction::ChooseSlots() const {
   return Select();
 }
 
-void Eviction::LayOutScoresAndLists() {
-  const uint64_t n_rows = signal_.Ranks() ? g_.n_kv_heads : plan_.n_lists();
-  const bool apart = signal_.Ranks() && plan_.ShapingOf(signal_).n_terms > 1;
+// Of the layers at once; the keep lists of all layers lie end to end. Returns where
+// the next one goes.
+int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
   float* scores = Part<float>(layout_.scores);
   float* rows = Part<float>(layout_.rows);
-  int32_t* keep_slots = Part<int32_t>(layout_.keep);
-  for (size_t i = 0; i < active_.size(); ++i) {
-    LayerEviction& layer = active_[i];
+  size_t n_apart = 0;  // layers whose rows lie there
+  for (size_t i = 0; i < at_once_.size(); ++i) {
+    LayerEviction& layer = at_once_[i];
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
     const kvevict_view* view = &views_[layer.layer];
     const uint32_t n = layer.n_tokens;
+    const uint64_t n_rows =
+        signal_.Ranks() ? of_plan.geometry.n_kv_heads : of_plan.n_lists;
     const ListCounts tokens = slots_.DeviceTokens(layer.layer);
     const SlotPositions slots = slots_.DevicePositions(layer.layer);
     const KeepLists keep =
-        KeepLists::Packed(keep_slots, plan_.n_lists(),
+        KeepLists::Packed(keep_slots, of_plan.n_lists,
                           slots_.DeviceNext(layer.layer, layer.n_keep));
-    const size_t place = i % layout_.n_layers;
-    if (place == 0) scores = Part<float>(layout_.scores);
-    if (place % kMostApart == 0) rows = Part<float>(layout_.rows);
-    float* const signal_rows = apart ? rows : scores;
-    rows += uint64_t{g_.n_q_heads} * n;
-    layer.score.layer = layer.layer;
+    float* signal_rows = scores;
+    if (signal_.Ranks() && plan_.ShapingOf(of_plan).n_terms > 1) {
+      const bool is_like_last =
+          i > 0 && AreAlike(of_plan, plan_.layer(at_once_[i - 1].layer));
+      n_apart = is_like_last ? n_apart % kMostApart : 0;
+      if (n_apart++ == 0) rows = Part<float>(layout_.rows);
+      signal_rows = rows;
+      rows += uint64_t{of_plan.geometry.n_q_heads} * n;
+    }
+    layer.score.layer = of_plan.number;
     layer.score.tokens = tokens;
     layer.score.view = view;
     layer.score.slots = slots;
     layer.score.rows = signal_rows;
-    if (signal_.Needs(kQueries)) {
-      layer.score.queries = sequence_.WindowQueries(layer.layer);
-    }
     layer.shape = {tokens, signal_rows, scores};
     layer.reduce = {n, scores, scores};
     layer.select = {tokens, signal_.Ranks() ? scores : nullptr,
@@ -396,21 +398,25 @@ void Eviction::LayOutScoresAndLists() {
     if (!OneList()) keep_slots += keep.n_elements();
     layers_[layer.layer] = layer;
   }
+  return keep_slots;
 }
 
 // Scores of heads and layers that share a list; they lie end to end.
 Status Eviction::Reduce() const {
   if (policy_.scope == KVEVICT_SCOPE_KV_HEAD) return Status();
-  const size_t n_layers = OneList() ? at_once_.size() : 1;
+  uint32_t n_rows = 0;
+  for (const LayerEviction& layer : OneList() ? at_once_ : at_once_.first(1)) {
+    n_rows += plan_.layer(layer.layer).geometry.n_kv_heads;
+  }
   return context_.backend().reduce(
       context_, sequence_.stream(),
       {Jobs<ReduceJob>(OneList() ? at_once_.first(1) : at_once_,
                        &LayerEviction::reduce),
-       static_cast<uint32_t>(g_.n_kv_heads * n_layers), policy_.scope_reduce});
+       n_rows, policy_.scope_reduce});
 }
 
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
-  return {jobs, plan_.n_lists(), TieOf(policy_), forced_,
+  return {jobs, LayerAtOnce().n_lists, TieOf(policy_), forced_,
           Scratch(layout_.scratch)};
 }
 
@@ -424,7 +430,7 @@ Status Eviction::Select() const {
   }
   return backend.shape_and_select(
       context_, sequence_.stream(),
-      {plan_.ShapingOf(signal_), g_.n_kv_heads,
+      {plan_.ShapingOf(LayerAtOnce()), LayerAtOnce().geometry.n_kv_heads,
        Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
        Scratch(layout_.scratch)},
       ArgsFor(jobs));
@@ -440,7 +446,7 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
   const SelectJob& last = jobs[jobs.size() - 1];
   if (signal_.Ranks()) {
     const size_t n_scores =
-        last.scores - scores + uint64_t{plan_.n_lists()} * last.tokens.most;
+        last.scores - scores + uint64_t{last.keep.n_lists} * last.tokens.most;
     KV_RETURN_IF_ERROR(device.read(context_, stream, scores,
                                    n_scores * sizeof(float), copy.scores));
   }
@@ -488,20 +494,25 @@ void AddLayer(const LayerCache& cache, const ListCounts& before,
   }
 }
 
-void Eviction::FillReport(kvevict_evict_report* report) const {
-  const uint32_t n_lists = plan_.n_lists();
-  for (const LayerEviction& layer : layers_) {
-    const ListCounts before = slots_.HostTokens(layer.layer);
-    const ListCounts after = AfterOf(layer);
-    for (uint32_t i = 0; report->list_tokens_len > 0 && i < n_lists; ++i) {
-      const size_t list = size_t{layer.layer} * n_lists + i;
-      report->list_tokens_before[list] = before.Of(i);
-      report->list_tokens_after[list] = after.Of(i);
-    }
-    if (layer.owner != layer.layer) continue;
-    AddLayer(Cache(layer.layer), before, after, report);
+// Of a layer's lists, and of the layer where it is no other's.
+void ReportLayer(Sequence* sequence, uint32_t l, const ListCounts& before,
+                 const ListCounts& after) {
+  const PlanLayer& layer = sequence->plan().layer(l);
+  for (uint32_t i = 0; i < layer.n_lists; ++i) {
+    sequence->list_reports()[layer.first_list + i] = {before.Of(i),
+                                                      after.Of(i)};
   }
-  report->evicted = HasWork();
+  const LayerCache& cache = sequence->caches()[l];
+  if (cache.owner == l) AddLayer(cache, before, after, &sequence->report());
+}
+
+void Eviction::FillReport() const {
+  sequence_.report() = KVEVICT_EVICT_REPORT_INIT;
+  for (const LayerEviction& layer : layers_) {
+    ReportLayer(&sequence_, layer.layer, slots_.HostTokens(layer.layer),
+                AfterOf(layer));
+  }
+  sequence_.report().evicted = HasWork();
 }
 
 // Slots in use by each list afterwards, known to the host.
@@ -511,36 +522,12 @@ ListCounts Eviction::AfterOf(const LayerEviction& layer) const {
 }
 
 // Policy none keeps no workspace; it only looks.
-Status CheckAndReportNone(const Sequence& sequence,
-                          kvevict_evict_report* report) {
-  KV_RETURN_IF_ERROR(FindCaches(sequence));
-  const std::span<const LayerCache> caches = sequence.caches();
-  for (uint32_t l = 0; l < caches.size(); ++l) {
-    const LayerCache& cache = caches[l];
-    const ListCounts tokens = sequence.slots().HostTokens(l);
-    const size_t n_lists = report->list_tokens_len / caches.size();
-    for (size_t i = l * n_lists; i < (l + 1) * n_lists; ++i) {
-      report->list_tokens_before[i] = report->list_tokens_after[i] =
-          tokens.most;
-    }
-    if (cache.owner == l) AddLayer(cache, tokens, tokens, report);
-  }
-  return Status();
-}
-
-// Where the caller wants the lengths of lists.
-Status CheckReport(const Plan& plan, const kvevict_evict_report& report) {
-  const bool wanted = report.list_tokens_before != nullptr ||
-                      report.list_tokens_after != nullptr;
-  const size_t n = size_t{plan.geometry().n_layers} * plan.n_lists();
-  if (report.list_tokens_len != (wanted ? n : 0)) {
-    return InvalidArgument("report.list_tokens_len %zu is not %zu",
-                           report.list_tokens_len, wanted ? n : 0);
-  }
-  if (wanted && (report.list_tokens_before == nullptr ||
-                 report.list_tokens_after == nullptr)) {
-    return InvalidArgument(
-        "report.list_tokens_before and list_tokens_after: both or neither");
+Status CheckAndReportNone(Sequence* sequence) {
+  KV_RETURN_IF_ERROR(FindCaches(*sequence));
+  sequence->report() = KVEVICT_EVICT_REPORT_INIT;
+  for (uint32_t l = 0; l < sequence->plan().n_layers(); ++l) {
+    const ListCounts tokens = sequence->slots().HostTokens(l);
+    ReportLayer(sequence, l, tokens, tokens);
   }
   return Status();
 }
@@ -548,31 +535,22 @@ Status CheckReport(const Plan& plan, const kvevict_evict_report& report) {
 }  // namespace
 
 Status Evict(Sequence* sequence, const kvevict_evict_options& options,
-             void* workspace, size_t workspace_bytes,
-             kvevict_evict_report* report) {
+             void* workspace, size_t workspace_bytes) {
   const Plan& plan = sequence->plan();
   const uint32_t n_tokens = std::max(1u, sequence->slots().Longest());
   KV_RETURN_IF_ERROR(
       CheckWorkspace(plan.context(), workspace, workspace_bytes,
                      plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
-  KV_RETURN_IF_ERROR(CheckReport(plan, *report));
-  kvevict_evict_report filled{};
-  filled.struct_size = sizeof(filled);
-  filled.list_tokens_before = report->list_tokens_before;
-  filled.list_tokens_after = report->list_tokens_after;
-  filled.list_tokens_len = report->list_tokens_len;
-  if (TouchesNothing(plan.policy())) {
-    KV_RETURN_IF_ERROR(CheckAndReportNone(*sequence, &filled));
-  } else {
-    Eviction eviction(sequence, options, workspace,
-                      plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
-    KV_RETURN_IF_ERROR(eviction.Check());
-    eviction.FillReport(&filled);
-    if (eviction.HasWork()) KV_RETURN_IF_ERROR(eviction.Run());
-  }
-  *report = filled;
-  return Status();
+  if (TouchesNothing(plan.policy())) return CheckAndReportNone(sequence);
+  Eviction eviction(sequence, options, workspace,
+                    plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
+  KV_RETURN_IF_ERROR(eviction.Check());
+  eviction.FillReport();
+  if (!eviction.HasWork()) return Status();
+  const Status status = eviction.Run();
+  if (!status.ok()) sequence->ClearReport();
+  return status;
 }
 
 }  // namespace kvevict

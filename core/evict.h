@@ -9,11 +9,10 @@
 
 namespace kvevict {
 
-// See kvevict_sequence_evict(). The views are sequence->views(). `report` is
-// written on success.
+// See kvevict_sequence_evict(). The views are sequence->views(), the inputs
+// sequence->inputs(); it fills sequence->report().
 Status Evict(Sequence* sequence, const kvevict_evict_options& options,
-             void* workspace, size_t workspace_bytes,
-             kvevict_evict_report* report);
+             void* workspace, size_t workspace_bytes);
 
 }  // namespace kvevict
 

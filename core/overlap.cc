@@ -490,10 +490,11 @@ class Pool {
 
 }  // namespace
 
-LayerCache CacheOf(const kvevict_view& view, const ListCounts& tokens,
-                   bool on_host) {
+LayerCache CacheOf(const kvevict_view& view, uint32_t number,
+                   const ListCounts& tokens, bool on_host) {
   LayerCache cache;
   cache.view = &view;
+  cache.number = number;
   cache.tokens = on_host ? tokens : ListCounts(tokens.most);
   if (!on_host || view.block_size == 0 || tokens.most == 0) return cache;
   cache.knows_blocks = true;
@@ -534,8 +535,9 @@ Status CheckApart(std::span<const LayerCache> layers) {
         PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks);
     if (answer == Answer::kNo) return Status();
     return InvalidArgument(
-        "views[%u].%s of %u tokens and views[%u].%s of %u tokens %s", l,
-        PlaneName(i).text, a.tokens.most, m, PlaneName(j).text, b.tokens.most,
+        "views[%u].%s of %u tokens and views[%u].%s of %u tokens %s", a.number,
+        PlaneName(i).text, a.tokens.most, b.number, PlaneName(j).text,
+        b.tokens.most,
         answer == Answer::kYes
             ? "overlap, but are not the same"
             : "are too intricate to tell that they do not overlap");

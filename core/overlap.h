@@ -16,7 +16,8 @@ inline constexpr uint32_t kMaxCompanions = 64;
 // One layer's rows: the first slots of a valid view.
 struct LayerCache {
   const kvevict_view* view = nullptr;
-  ListCounts tokens;  // per KV head; `each` only where the host can read it
+  uint32_t number = 0;  // of views[number], for whoever reads a message
+  ListCounts tokens;    // per KV head; `each` only where the host can read it
   // Whether the host can read the block table; then the ids of the blocks in use.
   bool knows_blocks = false;
   int32_t lowest_block = 0;
@@ -27,8 +28,8 @@ struct LayerCache {
   uint64_t shared_companions = 0;
 };
 
-LayerCache CacheOf(const kvevict_view& view, const ListCounts& tokens,
-                   bool on_host);
+LayerCache CacheOf(const kvevict_view& view, uint32_t number,
+                   const ListCounts& tokens, bool on_host);
 
 // Sets what the layers' caches have in common: owners and shared companions.
 void FindShared(std::span<LayerCache> layers);

@@ -14,7 +14,6 @@ namespace kvevict {
 namespace {
 
 constexpr uint32_t kMaxHeadDim = 65536;
-constexpr size_t kPartAlignment = 256;
 
 Status CheckRange(const char* name, uint32_t value, uint32_t low,
                   uint32_t high) {
@@ -37,8 +36,8 @@ Status CheckTensor(const char* name, kvevict_dtype dtype, const char* dim_name,
   return CheckRange(dim_name, head_dim, may_be_zero ? 0 : 1, kMaxHeadDim);
 }
 
-Status CheckGeometry(const kvevict_geometry& g) {
-  KV_RETURN_IF_ERROR(CheckRange("n_layers", g.n_layers, 1, kMaxLayers));
+// Of a layer with a full cache.
+Status CheckLayer(const kvevict_layer_geometry& g) {
   KV_RETURN_IF_ERROR(CheckRange("n_kv_heads", g.n_kv_heads, 1, kMaxHeads));
   KV_RETURN_IF_ERROR(CheckRange("n_q_heads", g.n_q_heads, 1, kMaxHeads));
   if (g.n_q_heads % g.n_kv_heads != 0) {
@@ -53,52 +52,58 @@ Status CheckGeometry(const kvevict_geometry& g) {
     return InvalidArgument("q_dtype %d is no dtype",
                            static_cast<int>(g.q_dtype));
   }
-  KV_RETURN_IF_ERROR(CheckRange("max_tokens", g.max_tokens, 1, INT32_MAX));
   if (!(g.softmax_scale >= 0.0f && std::isfinite(g.softmax_scale))) {
     return InvalidArgument("softmax_scale %s is not a finite number >= 0",
                            NumberText(g.softmax_scale).c_str());
   }
+  return Status();
+}
+
+Status CheckGeometry(const kvevict_geometry& g) {
+  KV_RETURN_IF_ERROR(CheckRange("n_layers", g.n_layers, 1, kMaxLayers));
+  KV_RETURN_IF_ERROR(CheckRange("max_tokens", g.max_tokens, 1, INT32_MAX));
   if (g.reserved != 0) {
     return InvalidArgument("reserved %u is not 0", g.reserved);
   }
   return Status();
 }
 
-// One that does not fit is larger than any.
-CheckedSize Larger(CheckedSize a, CheckedSize b) {
-  if (!a.ok() || !b.ok()) return a.ok() ? b : a;
-  return a.value() < b.value() ? b : a;
-}
-
-// Of operations that run one after the other.
-ScratchNeeds Larger(const ScratchNeeds& a, const ScratchNeeds& b) {
-  return {Larger(a.least, b.least), Larger(a.best, b.best)};
-}
-
-// Hands out aligned parts of a workspace.
-class Layout {
- public:
-  size_t Add(CheckedSize n, size_t element_bytes) {
-    const size_t offset = end_.value();
-    end_ = (end_ + n * CheckedSize(element_bytes)).AlignUp(kPartAlignment);
-    return offset;
+// Whether a layer has rows to evict.
+Status FindCache(const kvevict_layer_geometry& g, bool* out_is_full) {
+  switch (g.cache) {
+    case KVEVICT_LAYER_CACHE_FULL:
+    case KVEVICT_LAYER_CACHE_WINDOW:
+    case KVEVICT_LAYER_CACHE_NONE:
+      *out_is_full = g.cache == KVEVICT_LAYER_CACHE_FULL;
+      return *out_is_full ? CheckLayer(g) : Status();
   }
-  // Of a layout whose last part is scratch.
-  size_t AddScratch(const ScratchNeeds& scratch, WorkspaceNeeds* needs) {
-    const auto with = [&](CheckedSize bytes) {
-      return (end_ + bytes).AlignUp(kPartAlignment);
-    };
-    *needs = {with(scratch.least), with(scratch.best)};
-    return end_.value();
-  }
-
- private:
-  CheckedSize end_{0};
-};
+  return InvalidArgument("cache %d is no kind of cache",
+                         static_cast<int>(g.cache));
+}
 
 }  // namespace
 
+float PlanLayer::softmax_scale() const {
+  if (geometry.softmax_scale != 0.0f) return geometry.softmax_scale;
+  return 1.0f / std::sqrt(static_cast<float>(geometry.k_head_dim));
+}
+
+uint64_t PlanLayer::query_bytes() const {
+  return uint64_t{geometry.n_q_heads} * geometry.k_head_dim *
+         ElementBytes(static_cast<DType>(geometry.q_dtype));
+}
+
+bool AreAlike(const PlanLayer& a, const PlanLayer& b) {
+  const kvevict_layer_geometry& g = a.geometry;
+  const kvevict_layer_geometry& h = b.geometry;
+  return g.n_q_heads == h.n_q_heads && g.n_kv_heads == h.n_kv_heads &&
+         g.k_head_dim == h.k_head_dim && g.v_head_dim == h.v_head_dim &&
+         g.q_dtype == h.q_dtype && g.k_dtype == h.k_dtype &&
+         g.v_dtype == h.v_dtype && a.softmax_scale() == b.softmax_scale();
+}
+
 Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
+                    std::span<const kvevict_layer_geometry> layers,
                     const kvevict_policy& policy,
                     const kvevict_plan_options& options, Plan** out) {
   if (Status status = CheckGeometry(geometry); !status.ok()) {
@@ -109,8 +114,13 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   }
   Plan* plan = NewObject<Plan>(context, context, geometry, policy);
   if (plan == nullptr) return OutOfMemory("plan: no %zu bytes", sizeof(Plan));
-  Status status = plan->CopyHeadBudgets(options);
-  if (status.ok()) status = plan->CheckSizes();
+  Status status = plan->CopyLayers(layers);
+  if (!status.ok()) status = Prefixed(status, "geometry: ");
+  if (status.ok()) status = plan->CopyHeadBudgets(options);
+  if (status.ok()) {
+    plan->CountLists();
+    status = plan->CheckSizes();
+  }
   if (!status.ok()) {
     plan->Unref();
     return status;
@@ -118,8 +128,8 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   char text[kMaxPolicyText];
   FormatPolicy(policy, text);
   context.Log(KVEVICT_LOG_DEBUG,
-              "plan %s, %u layers, evict workspace up to %zu bytes", text,
-              geometry.n_layers,
+              "plan %s, %u of %u layers, evict workspace up to %zu bytes", text,
+              plan->n_layers(), plan->n_model_layers(),
               plan->WorkspaceFor(KVEVICT_OPERATION_EVICT, geometry.max_tokens)
                   .best.value());
   *out = plan;
@@ -131,6 +141,38 @@ void Plan::Unref() const {
   DeleteObject(context(), const_cast<Plan*>(this));
 }
 
+Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
+  const auto of = [&](uint32_t number) -> const kvevict_layer_geometry& {
+    return layers[layers.size() == 1 ? 0 : number];
+  };
+  KV_RETURN_IF_ERROR(
+      places_.Allocate("places of the layers", CheckedSize(n_model_layers_)));
+  int32_t n_full = 0;
+  for (uint32_t number = 0; number < n_model_layers_; ++number) {
+    bool is_full = false;
+    if (Status status = FindCache(of(number), &is_full); !status.ok()) {
+      return Prefixed(status, "layers[%u]: ", layers.size() == 1 ? 0 : number);
+    }
+    places_[number] =
+        is_full ? n_full++ : -static_cast<int32_t>(of(number).cache);
+  }
+  if (n_full == 0) {
+    return InvalidArgument("layers: none has a full cache, nothing to evict");
+  }
+  KV_RETURN_IF_ERROR(
+      layers_.Allocate("layers", CheckedSize(static_cast<size_t>(n_full))));
+  uint64_t query_bytes = 0;
+  uint64_t q_heads = 0;
+  for (uint32_t number = 0; number < n_model_layers_; ++number) {
+    if (Find(number) < 0) continue;
+    PlanLayer& layer = layers_[static_cast<size_t>(Find(number))];
+    layer = {of(number), number, 0, 0, query_bytes, q_heads};
+    query_bytes += layer.query_bytes();
+    q_heads += layer.geometry.n_q_heads;
+  }
+  return Status();
+}
+
 Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   if (options.reserved != 0) {
     return InvalidArgument("options.reserved %u is not 0", options.reserved);
@@ -140,14 +182,14 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument("head_budgets is NULL, but head_budgets_len is %zu",
                            options.head_budgets_len);
   }
-  const kvevict_geometry& g = geometry_;
-  const size_t n = size_t{g.n_layers} * g.n_kv_heads;
+  size_t n = 0;
+  for (const PlanLayer& layer : layers_) n += layer.geometry.n_kv_heads;
   if (options.head_budgets_len != n) {
     return InvalidArgument(
-        "head_budgets_len %zu is not n_layers %u * n_kv_heads %u",
-        options.head_budgets_len, g.n_layers, g.n_kv_heads);
+        "head_budgets_len %zu is not %zu, the KV heads of %u layers",
+        options.head_budgets_len, n, n_layers());
   }
-  if (policy_.scope != KVEVICT_SCOPE_KV_HEAD) {
+  if (signal().Ranks() && policy_.scope != KVEVICT_SCOPE_KV_HEAD) {
     return InvalidArgument(
         "head_budgets with scope %s: heads that share a keep list keep the "
         "same",
@@ -159,8 +201,19 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   return Status();
 }
 
+void Plan::CountLists() {
+  uint32_t n = 0;
+  for (PlanLayer& layer : layers_) {
+    layer.first_list = n;
+    layer.n_lists =
+        scope() == KVEVICT_SCOPE_KV_HEAD ? layer.geometry.n_kv_heads : 1;
+    n += layer.n_lists;
+  }
+}
+
 kvevict_scope Plan::scope() const {
-  return signal().Ranks() || IsRagged() ? policy_.scope : KVEVICT_SCOPE_LAYER;
+  if (signal().Ranks()) return policy_.scope;
+  return IsRagged() ? KVEVICT_SCOPE_KV_HEAD : KVEVICT_SCOPE_LAYER;
 }
 
 Status Plan::LayerBudgets(uint32_t n_context,
@@ -175,151 +228,55 @@ Status Plan::LayerBudgets(uint32_t n_context,
 }
 
 CheckedSize Plan::KeepCapacity() const {
-  const kvevict_geometry& g = geometry_;
-  if (!IsRagged()) {
-    return CheckedSize(n_lists()) *
-           CheckedSize(
-               MaxTotalBudget(policy_, g.max_tokens,
-                              scope() == KVEVICT_SCOPE_MODEL ? 1 : g.n_layers));
-  }
   CheckedSize n(0);
-  for (uint32_t l = 0; l < g.n_layers; ++l) {
+  if (!IsRagged()) {
+    uint32_t most_lists = 0;
+    for (const PlanLayer& layer : layers_) {
+      most_lists = std::max(most_lists, layer.n_lists);
+    }
+    return CheckedSize(most_lists) *
+           CheckedSize(
+               MaxTotalBudget(policy_, max_tokens_,
+                              scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers()));
+  }
+  for (uint32_t l = 0; l < n_layers(); ++l) {
     const std::span<const uint32_t> heads = HeadBudgets(l);
     const uint32_t most = *std::max_element(heads.begin(), heads.end());
-    n = n + CheckedSize(n_lists()) * CheckedSize(std::min(most, g.max_tokens));
+    n = n +
+        CheckedSize(heads.size()) * CheckedSize(std::min(most, max_tokens_));
   }
   return n;
 }
 
-float Plan::softmax_scale() const {
-  if (geometry_.softmax_scale != 0.0f) return geometry_.softmax_scale;
-  return 1.0f / std::sqrt(static_cast<float>(geometry_.k_head_dim));
-}
-
-Shaping Plan::ShapingOf(const SignalInfo& signal) const {
-  return MakeShaping(policy_, signal,
-                     geometry_.n_q_heads / geometry_.n_kv_heads);
-}
-
-// Elements of the rows that shaping finds apart, n_layers at a time.
-CheckedSize Plan::ApartRows(const Shaping& shaping, uint32_t n_layers,
-                            uint32_t n_tokens) const {
-  if (shaping.n_terms == 1) return CheckedSize(0);
-  return CheckedSize(std::min(n_layers, kMostApart)) *
-         CheckedSize(geometry_.n_q_heads) * CheckedSize(n_tokens);
-}
-
-ScratchNeeds Plan::NeedsOf(ScratchBytes bytes, uint32_t n_layers,
-                           uint32_t n_tokens) const {
-  return bytes(context(), geometry_, policy_, n_layers, n_tokens);
-}
-
-size_t Plan::n_scores() const {
-  return uint64_t{geometry_.n_layers} *
-         (signal().Ranks() ? geometry_.n_kv_heads : n_lists()) *
-         geometry_.max_tokens;
-}
-
-// Layers that share a list are reduced together.
-uint32_t Plan::FewestLayersAtOnce() const {
-  return scope() == KVEVICT_SCOPE_MODEL ? geometry_.n_layers : 1;
-}
-
-ScoreWorkspace Plan::ScoreParts(uint32_t n_tokens,
-                                WorkspaceNeeds* needs) const {
-  ScoreWorkspace parts;
-  Layout layout;
-  parts.rows =
-      layout.Add(ApartRows(ShapingOf(signal()), 1, n_tokens), sizeof(float));
-  parts.scratch = layout.AddScratch(
-      Larger(NeedsOf(score_op().scratch_bytes, 1, n_tokens),
-             NeedsOf(context().backend().shape_scratch_bytes, 1, n_tokens)),
-      needs);
-  return parts;
-}
-
-EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
-                                WorkspaceNeeds* needs) const {
-  const kvevict_geometry& g = geometry_;
-  const Backend& backend = context().backend();
-  EvictWorkspace parts;
-  Layout layout;
-  // No layer keeps more than it holds.
-  const CheckedSize all =
-      CheckedSize(n_lists()) * CheckedSize(g.n_layers) * CheckedSize(n_tokens);
-  parts.keep =
-      layout.Add(all.ok() ? CheckedSize(std::min(all.value(), keep_capacity_))
-                          : CheckedSize(keep_capacity_),
-                 sizeof(int32_t));
-  parts.n_layers = n_layers;
-  parts.scores =
-      layout.Add(CheckedSize(n_layers) *
-                     CheckedSize(signal().Ranks() ? g.n_kv_heads : n_lists()) *
-                     CheckedSize(n_tokens),
-                 sizeof(float));
-  ScratchNeeds scratch = backend.select_scratch_bytes(
-      context(), n_tokens, uint64_t{n_layers} * n_lists());
-  if (signal().Ranks() && CanScore()) {
-    parts.rows = layout.Add(ApartRows(ShapingOf(signal()), n_layers, n_tokens),
-                            sizeof(float));
-    scratch = Larger(
-        scratch,
-        Larger(NeedsOf(score_op().scratch_bytes, n_layers, n_tokens),
-               NeedsOf(backend.shape_scratch_bytes, n_layers, n_tokens)));
-  }
-  parts.scratch = layout.AddScratch(scratch, needs);
-  return parts;
-}
-
-WorkspaceNeeds Plan::WorkspaceFor(kvevict_operation operation,
-                                  uint32_t n_tokens) const {
-  WorkspaceNeeds needs;
-  switch (operation) {
-    case KVEVICT_OPERATION_EVICT: {
-      if (TouchesNothing(policy_)) break;
-      WorkspaceNeeds fewest;
-      EvictParts(FewestLayersAtOnce(), n_tokens, &fewest);
-      EvictParts(geometry_.n_layers, n_tokens, &needs);
-      needs.least = fewest.least;
-      break;
-    }
-    case KVEVICT_OPERATION_SCORE:
-      if (signal().Ranks() && CanScore()) ScoreParts(n_tokens, &needs);
-      break;
-  }
-  return needs;
-}
-
-ScoreWorkspace Plan::LayOutScore(uint32_t n_tokens) const {
-  WorkspaceNeeds needs;
-  return ScoreParts(n_tokens, &needs);
-}
-
-// Scratch saves more time than scores of more layers at once do.
-EvictWorkspace Plan::LayOutEvict(uint32_t n_tokens, size_t bytes) const {
-  const uint32_t fewest = FewestLayersAtOnce();
-  EvictWorkspace parts;
-  for (uint32_t n = geometry_.n_layers;; --n) {
-    WorkspaceNeeds needs;
-    parts = EvictParts(n, n_tokens, &needs);
-    parts.bytes = std::min(bytes, needs.best.value());
-    if (n == fewest || needs.best.value() <= bytes) return parts;
-  }
+Shaping Plan::ShapingOf(const PlanLayer& layer) const {
+  return MakeShaping(policy_, signal(),
+                     layer.geometry.n_q_heads / layer.geometry.n_kv_heads);
 }
 
 Status Plan::CheckSizes() {
-  const kvevict_geometry& g = geometry_;
   const CheckedSize keep = KeepCapacity();
   keep_capacity_ = keep.value();
-  if (!WorkspaceFor(KVEVICT_OPERATION_SCORE, g.max_tokens).ok()) {
+  if (!WorkspaceFor(KVEVICT_OPERATION_SCORE, max_tokens_).ok()) {
     return InvalidArgument(
-        "max_tokens %u and window %u: a workspace over size_t", g.max_tokens,
+        "max_tokens %u and window %u: a workspace over size_t", max_tokens_,
         policy_.obs_window);
   }
-  if (!keep.ok() || !WorkspaceFor(KVEVICT_OPERATION_EVICT, g.max_tokens).ok()) {
+  if (!keep.ok() || !WorkspaceFor(KVEVICT_OPERATION_EVICT, max_tokens_).ok()) {
     return InvalidArgument(
-        "n_layers %u, n_kv_heads %u, max_tokens %u: a workspace over size_t",
-        g.n_layers, g.n_kv_heads, g.max_tokens);
+        "n_layers %u of up to %u KV heads, max_tokens %u: a workspace over "
+        "size_t",
+        n_model_layers_, MostRows(), max_tokens_);
+  }
+  return Status();
+}
+
+Status Plan::PrepareScoring() const {
+  const ScoreOp* op = context().backend().*signal().op;
+  if (op == nullptr || op->prepare == nullptr) return Status();
+  for (uint32_t l = 0; l < n_layers(); ++l) {
+    if (l > 0 && AreAlike(layers_[l], layers_[l - 1])) continue;
+    KV_RETURN_IF_ERROR(
+        op->prepare(context(), layers_[l].geometry, policy_, IsRagged()));
   }
   return Status();
 }
@@ -330,21 +287,21 @@ bool Plan::LayersKeepAlike() const {
          policy_.layer_split == KVEVICT_LAYER_SPLIT_UNIFORM;
 }
 
-bool Plan::CanScore() const {
-  return !signal().Needs(kKeys) || ScoreReason() == KVEVICT_REASON_NONE;
+bool Plan::CanScore(const PlanLayer& layer) const {
+  return !signal().Needs(kKeys) || ScoreReason(layer) == KVEVICT_REASON_NONE;
 }
 
-kvevict_reason Plan::ScoreReason() const {
+kvevict_reason Plan::ScoreReason(const PlanLayer& layer) const {
   const auto readable = [](kvevict_dtype dtype) {
     return FindDType(static_cast<int32_t>(dtype))->can_score;
   };
-  if (!readable(geometry_.k_dtype)) return KVEVICT_REASON_OPAQUE_KEYS;
-  if (!readable(geometry_.q_dtype)) return KVEVICT_REASON_OPAQUE_QUERIES;
+  if (!readable(layer.geometry.k_dtype)) return KVEVICT_REASON_OPAQUE_KEYS;
+  if (!readable(layer.geometry.q_dtype)) return KVEVICT_REASON_OPAQUE_QUERIES;
   return KVEVICT_REASON_NONE;
 }
 
-Status Plan::CheckCanScore() const {
-  const kvevict_reason reason = ScoreReason();
+Status Plan::CheckCanScore(const PlanLayer& layer) const {
+  const kvevict_reason reason = ScoreReason(layer);
   if (reason == KVEVICT_REASON_NONE) return Status();
   return Unsupported("cannot score: %s", ReasonText(reason));
 }
@@ -359,38 +316,10 @@ const char* ReasonText(kvevict_reason reason) {
       return "q_dtype is opaque: queries cannot be read";
     case KVEVICT_REASON_NO_ROTATION:
       return "this release does not re-rotate keys to new positions";
+    case KVEVICT_REASON_NO_FULL_CACHE:
+      return "the layer has no cache, or only that of a sliding window";
   }
   return "";
-}
-
-Status CheckMemory(const char* name, const Context& context, const void* memory,
-                   size_t memory_bytes, size_t needed_bytes) {
-  if (memory_bytes < needed_bytes) {
-    return InvalidArgument("%s_bytes %zu < %zu", name, memory_bytes,
-                           needed_bytes);
-  }
-  if (needed_bytes == 0) return Status();
-  if (memory == nullptr) {
-    return InvalidArgument("%s is NULL, but %zu bytes are needed", name,
-                           needed_bytes);
-  }
-  const size_t alignment = context.backend().workspace_alignment;
-  if (reinterpret_cast<uintptr_t>(memory) % alignment != 0) {
-    return InvalidArgument("%s %p is not %zu-byte aligned", name, memory,
-                           alignment);
-  }
-  return Status();
-}
-
-Status CheckWorkspace(const Context& context, const void* workspace,
-                      size_t workspace_bytes, const WorkspaceNeeds& needs) {
-  if (workspace_bytes < needs.least.value()) {
-    return InvalidArgument("workspace_bytes %zu < %zu, the least; best are %zu",
-                           workspace_bytes, needs.least.value(),
-                           needs.best.value());
-  }
-  return CheckMemory("workspace", context, workspace, workspace_bytes,
-                     needs.least.value());
 }
 
 }  // namespace kvevict

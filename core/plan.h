@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CORE_PLAN_H_
 #define KVEVICT_CORE_PLAN_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <span>
@@ -40,53 +41,91 @@ struct EvictWorkspace {
   size_t bytes = 0;
 };
 
-// The parts of one layer's scoring.
+// The parts of the scoring of layers.
 struct ScoreWorkspace {
-  size_t rows = 0;  // f32 [n_q_heads, n_tokens], where shaping wants them
+  uint32_t n_layers = 0;  // at once
+  // f32 [n_layers, n_q_heads, n_tokens], where shaping wants them
+  size_t rows = 0;
   size_t scratch = 0;
+  size_t bytes = 0;
 };
+
+// A layer of a plan. Only those with a full cache are: wherever the core counts
+// layers it counts these, and what is said to a caller has the model's numbers.
+struct PlanLayer {
+  kvevict_layer_geometry geometry;
+  uint32_t number;      // in the model
+  uint32_t n_lists;     // of slots to keep
+  uint32_t first_list;  // where the lists of all layers lie end to end
+  // What a position takes in the query rows of the layers before.
+  uint64_t query_bytes_before;
+  uint64_t q_heads_before;
+
+  float softmax_scale() const;
+  // Rows of queries of one position.
+  uint64_t query_bytes() const;
+};
+
+// Whether layers can be in one launch.
+bool AreAlike(const PlanLayer& a, const PlanLayer& b);
 
 class Plan {
  public:
+  // `layers`: one that all have, or one for each.
   static Status Create(const Context& context, const kvevict_geometry& geometry,
+                       std::span<const kvevict_layer_geometry> layers,
                        const kvevict_policy& policy,
                        const kvevict_plan_options& options, Plan** out);
 
   Plan(const Context& context, const kvevict_geometry& geometry,
        const kvevict_policy& policy)
       : context_(context),
-        geometry_(geometry),
+        n_model_layers_(geometry.n_layers),
+        max_tokens_(geometry.max_tokens),
         policy_(policy),
+        layers_(context),
+        places_(context),
         head_budgets_(context) {}
 
   void Ref() const { n_refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref() const;
 
   const Context& context() const { return *context_; }
-  const kvevict_geometry& geometry() const { return geometry_; }
+  uint32_t n_model_layers() const { return n_model_layers_; }
+  uint32_t max_tokens() const { return max_tokens_; }
+  uint32_t n_layers() const { return static_cast<uint32_t>(layers_.size()); }
+  const PlanLayer& layer(uint32_t l) const { return layers_[l]; }
+  std::span<const PlanLayer> layers() const {
+    return {layers_.data(), layers_.size()};
+  }
+  // A layer of the model, by its number there; negative: its cache is not full.
+  int32_t Find(uint32_t number) const { return places_[number]; }
+  kvevict_layer_cache CacheKindOf(uint32_t number) const {
+    return static_cast<kvevict_layer_cache>(std::max(0, -places_[number]));
+  }
   const kvevict_policy& policy() const { return policy_; }
-  float softmax_scale() const;
   const SignalInfo& signal() const { return SignalOf(policy_); }
   const ScoreOp& score_op() const {
     return *(context().backend().*signal().op);
   }
   // The policy scores by queries.
   bool ObservesQueries() const { return signal().Needs(kQueries); }
-  // Of the numbers of a signal, as the policy says.
-  Shaping ShapingOf(const SignalInfo& signal) const;
+  // Of the signal's numbers of a layer, as the policy says.
+  Shaping ShapingOf(const PlanLayer& layer) const;
   // What shares a keep list. Where nothing is ranked, and heads have no budgets of
   // their own, every head keeps the same.
   kvevict_scope scope() const;
-  // Keep lists of a layer; under scope MODEL all layers share the one list.
+  // Of all layers; under scope MODEL each has one, and all are alike.
   uint32_t n_lists() const {
-    return scope() == KVEVICT_SCOPE_KV_HEAD ? geometry_.n_kv_heads : 1;
+    const PlanLayer& last = layers_[n_layers() - 1];
+    return last.first_list + last.n_lists;
   }
   // Whether the lists of a layer may have different counts.
   bool IsRagged() const { return head_budgets_.size() > 0; }
-  // Of a ragged plan, [n_kv_heads] of a layer.
+  // Of a ragged plan, a list's each.
   std::span<const uint32_t> HeadBudgets(uint32_t layer) const {
-    return {head_budgets_.data() + size_t{layer} * geometry_.n_kv_heads,
-            geometry_.n_kv_heads};
+    return {head_budgets_.data() + layers_[layer].first_list,
+            layers_[layer].n_lists};
   }
   // Tokens each layer keeps of a context: of a ragged one, the most of any head.
   Status LayerBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
@@ -97,38 +136,55 @@ class Plan {
   // Elements of the scores of all layers at max_tokens.
   size_t n_scores() const;
 
+  // Only a device reads log-sum-exps.
+  bool ReadsLse() const { return !context().backend().on_host; }
+  // Bytes in which the query rows of all layers are kept, then log-sum-exps.
+  CheckedSize QueryMemory(CheckedSize* out_lse_offset) const;
   // For layers of up to n_tokens, in 1 .. max_tokens.
   WorkspaceNeeds WorkspaceFor(kvevict_operation operation,
                               uint32_t n_tokens) const;
   // In so many bytes, which are enough.
   EvictWorkspace LayOutEvict(uint32_t n_tokens, size_t bytes) const;
-  ScoreWorkspace LayOutScore(uint32_t n_tokens) const;
+  ScoreWorkspace LayOutScore(uint32_t n_layers, uint32_t n_tokens,
+                             size_t bytes) const;
 
-  kvevict_reason ScoreReason() const;
-  bool CanScore() const;  // by the policy's own signal
-  kvevict_reason RotateReason() const { return KVEVICT_REASON_NO_ROTATION; }
-  // UNSUPPORTED, with the reason, if keys cannot be scored.
-  Status CheckCanScore() const;
+  // Compiles what scoring launches.
+  Status PrepareScoring() const;
+
+  kvevict_reason ScoreReason(const PlanLayer& layer) const;
+  // UNSUPPORTED, with the reason, if the keys of a layer cannot be scored.
+  Status CheckCanScore(const PlanLayer& layer) const;
 
  private:
+  Status CopyLayers(std::span<const kvevict_layer_geometry> layers);
   Status CopyHeadBudgets(const kvevict_plan_options& options);
+  void CountLists();
   // Elements of the keep lists of all layers.
   CheckedSize KeepCapacity() const;
   Status CheckSizes();
-  CheckedSize ApartRows(const Shaping& shaping, uint32_t n_layers,
-                        uint32_t n_tokens) const;
+  // By the policy's own signal.
+  bool CanScore(const PlanLayer& layer) const;
+  // Of scores or keys of one layer, the most of any.
+  uint32_t MostRows() const;
+  CheckedSize ApartRows(uint32_t n_layers, uint32_t n_tokens) const;
+  // The most that n_layers of a kind need.
   ScratchNeeds NeedsOf(ScratchBytes bytes, uint32_t n_layers,
                        uint32_t n_tokens) const;
   // Up to the scratch, and what that needs.
   EvictWorkspace EvictParts(uint32_t n_layers, uint32_t n_tokens,
                             WorkspaceNeeds* needs) const;
-  ScoreWorkspace ScoreParts(uint32_t n_tokens, WorkspaceNeeds* needs) const;
+  ScoreWorkspace ScoreParts(uint32_t n_layers, uint32_t n_tokens,
+                            WorkspaceNeeds* needs) const;
   uint32_t FewestLayersAtOnce() const;
 
   const Retained<Context> context_;
-  const kvevict_geometry geometry_;
+  const uint32_t n_model_layers_;
+  const uint32_t max_tokens_;
   const kvevict_policy policy_;
-  Array<uint32_t> head_budgets_;  // [n_layers, n_kv_heads], or none
+  Array<PlanLayer> layers_;
+  // [n_model_layers]: see Find(); negative: minus what kind of cache it is
+  Array<int32_t> places_;
+  Array<uint32_t> head_budgets_;  // [n_lists], or none
   size_t keep_capacity_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};
 };

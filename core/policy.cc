@@ -121,7 +121,7 @@ const PolicyInfo* FindPolicy(kvevict_policy_kind kind) {
 }
 
 bool TouchesNothing(const kvevict_policy& policy) {
-  return policy.kind == KVEVICT_POLICY_NONE;
+  return !FindPolicy(policy.kind)->Evicts();
 }
 
 const char* TriggerText(Trigger trigger) {

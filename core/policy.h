@@ -23,6 +23,8 @@ struct PolicyInfo {
   const char* defaults;  // where they differ from KVEVICT_POLICY_INIT's
   Trigger trigger;
   const char* paper;
+
+  bool Evicts() const { return trigger != Trigger::kNever; }
 };
 
 std::span<const PolicyInfo> Policies();

@@ -21,8 +21,17 @@ constexpr Preset kPresets[] = {
 
 enum class FieldType { kDouble, kU32, kU64, kWord, kPool };
 
+// To which policies a key means something.
+bool Evicts(const PolicyInfo& policy) { return policy.Evicts(); }
+bool Ranks(const PolicyInfo& policy) { return InfoOf(policy.signal).Ranks(); }
+template <SignalNeeds kWhat>
+bool Needs(const PolicyInfo& policy) {
+  return InfoOf(policy.signal).Needs(kWhat);
+}
+
 struct Field {
   const char* key;
+  bool (*is_of)(const PolicyInfo&);
   FieldType type;
   size_t offset;
   // kWord: the words of values 0, 1, ... separated by '|'; otherwise what to
@@ -33,40 +42,44 @@ struct Field {
 static_assert(sizeof(kvevict_pool) == sizeof(uint32_t));
 
 constexpr Field kFields[] = {
-    {"budget", FieldType::kDouble, offsetof(kvevict_policy, budget),
+    {"budget", Evicts, FieldType::kDouble, offsetof(kvevict_policy, budget),
      "a number"},
-    {"sink", FieldType::kU32, offsetof(kvevict_policy, n_sink), "a count"},
-    {"recent", FieldType::kU32, offsetof(kvevict_policy, n_recent), "a count"},
-    {"window", FieldType::kU32, offsetof(kvevict_policy, obs_window),
+    {"sink", Evicts, FieldType::kU32, offsetof(kvevict_policy, n_sink),
      "a count"},
-    {"keep_window", FieldType::kWord, offsetof(kvevict_policy, keep_window),
-     "no|yes"},
-    {"pool", FieldType::kPool, offsetof(kvevict_policy, pool),
+    {"recent", Evicts, FieldType::kU32, offsetof(kvevict_policy, n_recent),
+     "a count"},
+    {"window", Needs<kQueries>, FieldType::kU32,
+     offsetof(kvevict_policy, obs_window), "a count"},
+    {"keep_window", Needs<kQueries>, FieldType::kWord,
+     offsetof(kvevict_policy, keep_window), "no|yes"},
+    {"pool", Ranks, FieldType::kPool, offsetof(kvevict_policy, pool),
      "none, avgN or maxN"},
-    {"edge", FieldType::kWord, offsetof(kvevict_policy, pool_edge),
+    {"edge", Ranks, FieldType::kWord, offsetof(kvevict_policy, pool_edge),
      "pad|shrink"},
-    {"rows", FieldType::kWord, offsetof(kvevict_policy, window_reduce),
-     "mean|max|sum"},
-    {"group", FieldType::kWord, offsetof(kvevict_policy, group_reduce),
-     "mean|max|sum"},
-    {"order", FieldType::kWord, offsetof(kvevict_policy, shaping_order),
-     "reduce-pool|pool-reduce"},
-    {"scope", FieldType::kWord, offsetof(kvevict_policy, scope),
+    {"rows", Needs<kQueries>, FieldType::kWord,
+     offsetof(kvevict_policy, window_reduce), "mean|max|sum"},
+    {"group", Needs<kQueries>, FieldType::kWord,
+     offsetof(kvevict_policy, group_reduce), "mean|max|sum"},
+    {"order", Needs<kQueries>, FieldType::kWord,
+     offsetof(kvevict_policy, shaping_order), "reduce-pool|pool-reduce"},
+    {"scope", Ranks, FieldType::kWord, offsetof(kvevict_policy, scope),
      "head|layer|model"},
-    {"over", FieldType::kWord, offsetof(kvevict_policy, scope_reduce),
+    {"over", Ranks, FieldType::kWord, offsetof(kvevict_policy, scope_reduce),
      "mean|max|sum"},
-    {"tie", FieldType::kWord, offsetof(kvevict_policy, tie), "lower|higher"},
-    {"split", FieldType::kWord, offsetof(kvevict_policy, layer_split),
+    {"tie", Ranks, FieldType::kWord, offsetof(kvevict_policy, tie),
+     "lower|higher"},
+    {"split", Evicts, FieldType::kWord, offsetof(kvevict_policy, layer_split),
 #define KVEVICT_LAYER_SPLIT(Name, id, text, function) "|" text
      &
 #include "core/layer_splits.inc"
      [1]},
 #undef KVEVICT_LAYER_SPLIT
-    {"alpha", FieldType::kDouble, offsetof(kvevict_policy, pyramid_alpha),
-     "a number"},
-    {"beta", FieldType::kU32, offsetof(kvevict_policy, pyramid_beta),
+    {"alpha", Evicts, FieldType::kDouble,
+     offsetof(kvevict_policy, pyramid_alpha), "a number"},
+    {"beta", Evicts, FieldType::kU32, offsetof(kvevict_policy, pyramid_beta),
      "a count"},
-    {"seed", FieldType::kU64, offsetof(kvevict_policy, seed), "a number"},
+    {"seed", Needs<kSeed>, FieldType::kU64, offsetof(kvevict_policy, seed),
+     "a number"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};
@@ -160,9 +173,9 @@ bool ReadValue(const Field& field, std::string_view value,
   return false;
 }
 
-const Field* FindField(std::string_view key) {
+const Field* FindField(const PolicyInfo& policy, std::string_view key) {
   for (const Field& field : kFields) {
-    if (key == field.key) return &field;
+    if (key == field.key && field.is_of(policy)) return &field;
   }
   return nullptr;
 }
@@ -178,18 +191,41 @@ struct Reader {
 
 #define KV_SV(s) static_cast<int>((s).size() > 40 ? 40 : (s).size()), (s).data()
 
+// Words for a message, separated by commas.
+class WordList {
+ public:
+  void Add(const char* word) {
+    n_ += std::snprintf(text_ + n_, sizeof(text_) - n_, "%s%s",
+                        n_ == 0 ? "" : ", ", word);
+    n_ = std::min(n_, sizeof(text_) - 1);
+  }
+  const char* text() const { return text_; }
+  bool empty() const { return n_ == 0; }
+
+ private:
+  char text_[384] = "";
+  size_t n_ = 0;
+};
+
+Status NoSuchKey(const Reader& reader, std::string_view key,
+                 const PolicyInfo& policy) {
+  WordList keys;
+  for (const Field& field : kFields) {
+    if (field.is_of(policy)) keys.Add(field.key);
+  }
+  return InvalidArgument(
+      "policy text, column %d: %s has no key \"%.*s\"; it has %s",
+      reader.Column(key), policy.name, KV_SV(key),
+      keys.empty() ? "none" : keys.text());
+}
+
 Status ReadPair(const Reader& reader, std::string_view pair,
                 kvevict_policy* policy) {
+  const PolicyInfo& info = *FindPolicy(policy->kind);
   const size_t equals = pair.find('=');
   const std::string_view key = Trim(pair.substr(0, equals));
-  const Field* field = FindField(key);
-  if (field == nullptr) {
-    return InvalidArgument(
-        "policy text, column %d: unknown key \"%.*s\"; keys are budget, sink, "
-        "recent, window, keep_window, pool, edge, rows, group, order, scope, "
-        "over, tie, split, alpha, beta, seed",
-        reader.Column(key), KV_SV(key));
-  }
+  const Field* field = FindField(info, key);
+  if (field == nullptr) return NoSuchKey(reader, key, info);
   if (equals == pair.npos) {
     return InvalidArgument("policy text, column %d: \"%s\" without a value",
                            reader.Column(key), field->key);
@@ -228,21 +264,13 @@ bool ReadName(std::string_view name, kvevict_policy* policy) {
   return false;
 }
 
-// The names that a text may begin with, separated by commas.
-struct KnownNames {
-  char text[384];
-
-  KnownNames() {
-    size_t n = 0;
-    const auto add = [&](const char* name) {
-      n += std::snprintf(text + n, sizeof(text) - n, "%s%s", n == 0 ? "" : ", ",
-                         name);
-      n = std::min(n, sizeof(text) - 1);
-    };
-    for (const PolicyInfo& info : Policies()) add(info.name);
-    for (const Preset& preset : kPresets) add(preset.name);
-  }
-};
+// The names that a text may begin with.
+WordList KnownNames() {
+  WordList names;
+  for (const PolicyInfo& info : Policies()) names.Add(info.name);
+  for (const Preset& preset : kPresets) names.Add(preset.name);
+  return names;
+}
 
 }  // namespace
 
@@ -274,7 +302,7 @@ Status ParsePolicy(std::string_view text, kvevict_policy* out) {
   if (!ReadName(name, &policy)) {
     return InvalidArgument(
         "policy text, column %d: \"%.*s\" is no policy or preset; there are %s",
-        reader.Column(name), KV_SV(name), KnownNames().text);
+        reader.Column(name), KV_SV(name), KnownNames().text());
   }
   if (colon != text.npos) {
     KV_RETURN_IF_ERROR(ReadPairs(reader, text.substr(colon + 1), &policy));
@@ -363,7 +391,7 @@ size_t FormatPolicy(const kvevict_policy& policy,
   out.Text(info.name);
   char separator = ':';
   for (const Field& field : kFields) {
-    if (!Differs(field, policy, defaults)) continue;
+    if (!field.is_of(info) || !Differs(field, policy, defaults)) continue;
     out.Text({&separator, 1});
     out.Text(field.key);
     out.Text("=");

@@ -14,31 +14,6 @@ void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
 
 namespace {
 
-// Of all heads.
-uint64_t RowBytes(const Plan& plan) {
-  const kvevict_geometry& g = plan.geometry();
-  return uint64_t{g.n_q_heads} * g.k_head_dim *
-         ElementBytes(static_cast<DType>(g.q_dtype));
-}
-
-uint64_t LseRowBytes(const Plan& plan) {
-  return plan.geometry().n_q_heads * uint64_t{sizeof(float)};
-}
-
-CheckedSize RingBytes(const Plan& plan, uint64_t row_bytes) {
-  return CheckedSize(plan.geometry().n_layers) *
-         CheckedSize(plan.policy().obs_window) * CheckedSize(row_bytes);
-}
-
-// Log-sum-exps come after the rows.
-CheckedSize RowsBytes(const Plan& plan) {
-  return RingBytes(plan, RowBytes(plan))
-      .AlignUp(plan.context().backend().workspace_alignment);
-}
-
-// Only a device reads log-sum-exps.
-bool ReadsLse(const Plan& plan) { return !plan.context().backend().on_host; }
-
 Status CheckPositions(const QueryChunk& chunk) {
   if (chunk.n_rows > INT32_MAX ||
       chunk.first_position > INT32_MAX - chunk.n_rows) {
@@ -55,20 +30,13 @@ QueryRing::QueryRing(const Plan& plan)
 
 Status QueryRing::Allocate() {
   if (!plan_.ObservesQueries()) return Status();
-  const CheckedSize n_layers(plan_.geometry().n_layers);
+  const CheckedSize n_layers(plan_.n_layers());
   KV_RETURN_IF_ERROR(observed_.Allocate("observed ranges", n_layers));
-  if (!ReadsLse(plan_)) return Status();
+  if (!plan_.ReadsLse()) return Status();
   return observed_lse_.Allocate("observed ranges", n_layers);
 }
 
 // ---- Memory ----
-
-CheckedSize QueryRing::MemoryBytes(const Plan& plan) {
-  if (!plan.ObservesQueries()) return CheckedSize(0);
-  CheckedSize bytes = RowsBytes(plan);
-  if (ReadsLse(plan)) bytes = bytes + RingBytes(plan, LseRowBytes(plan));
-  return bytes;
-}
 
 Status QueryRing::Begin(void* memory, size_t memory_bytes) {
   if (memory == nullptr && memory_bytes != 0) {
@@ -81,7 +49,8 @@ Status QueryRing::Begin(void* memory, size_t memory_bytes) {
         "the sequence has query memory already: call "
         "kvevict_sequence_end_observing() first");
   }
-  const CheckedSize needed = MemoryBytes(plan_);
+  CheckedSize lse_offset(0);
+  const CheckedSize needed = plan_.QueryMemory(&lse_offset);
   if (!needed.ok()) {
     return InvalidArgument("query memory: more bytes than size_t holds");
   }
@@ -95,7 +64,7 @@ Status QueryRing::Begin(void* memory, size_t memory_bytes) {
     memory = borrowed_->memory;
   }
   rows_ = static_cast<uint8_t*>(memory);
-  if (ReadsLse(plan_)) lse_ = rows_ + RowsBytes(plan_).value();
+  if (plan_.ReadsLse()) lse_ = rows_ + lse_offset.value();
   has_memory_ = true;
   return Status();
 }
@@ -135,19 +104,32 @@ void QueryRing::Replayed(uint32_t first_position, uint32_t n_rows) {
 
 // ---- Rows that come in ----
 
-Status QueryRing::CheckRows(size_t layer, const kvevict_plane& rows,
-                            const char* name, kvevict_dtype dtype,
-                            uint32_t n_elements, uint32_t n_rows) const {
-  const Status status = ValidateRows(name, rows, dtype, n_elements,
-                                     plan_.geometry().n_q_heads, n_rows);
-  return status.ok() ? status : Prefixed(status, "layer %zu: ", layer);
+// Of a layer, what is given.
+Status QueryRing::CheckRows(const LayerInputs& inputs, uint32_t n_rows) const {
+  const PlanLayer& layer = plan_.layer(inputs.layer);
+  const kvevict_layer_geometry& g = layer.geometry;
+  Status status;
+  if (inputs.queries != nullptr) {
+    status = plan_.CheckCanScore(layer);
+    if (status.ok()) {
+      status = ValidateRows("queries", *inputs.queries, g.q_dtype, g.k_head_dim,
+                            g.n_q_heads, n_rows);
+    }
+  }
+  if (status.ok() && inputs.row_lse != nullptr) {
+    status = ValidateRows("row_lse", *inputs.row_lse, KVEVICT_DTYPE_F32, 1,
+                          g.n_q_heads, n_rows);
+  }
+  return status.ok() ? status : Prefixed(status, "layer %u: ", layer.number);
 }
 
-Status QueryRing::Store(Stream stream, std::span<const kvevict_plane> layers,
-                        const QueryChunk& chunk, uint8_t* rings) const {
+// The rows of a chunk that stay, into the rings of neighbouring layers that are alike.
+Status QueryRing::Store(Stream stream, std::span<const LayerInputs> layers,
+                        Rows rows, const QueryChunk& chunk) const {
+  const uint32_t first = layers.front().layer;
   ObserveArgs args;
-  args.layers = layers;
-  args.n_heads = plan_.geometry().n_q_heads;
+  args.layers = Jobs<const kvevict_plane*>(layers, rows);
+  args.n_heads = plan_.layer(first).geometry.n_q_heads;
   args.window = window();
   args.n_rows = std::min(chunk.n_rows, args.window);
   args.first_row = args.first_position = chunk.n_rows - args.n_rows;
@@ -155,77 +137,85 @@ Status QueryRing::Store(Stream stream, std::span<const kvevict_plane> layers,
   if (chunk.position_address == nullptr) {
     args.first_position += chunk.first_position;
   }
-  args.rings = rings;
+  args.rings = rows == &LayerInputs::queries ? RowsOf(first) : LseOf(first);
   const Context& context = plan_.context();
   return context.backend().observe(context, stream, args);
 }
 
-Status QueryRing::Observe(Stream stream, uint32_t first_layer,
-                          std::span<const kvevict_plane> queries,
-                          const QueryChunk& chunk) {
-  if (!plan_.ObservesQueries()) return Status();
-  const kvevict_geometry& g = plan_.geometry();
-  KV_RETURN_IF_ERROR(plan_.CheckCanScore());
-  KV_RETURN_IF_ERROR(CheckHasMemory());
-  for (size_t i = 0; i < queries.size(); ++i) {
-    KV_RETURN_IF_ERROR(CheckRows(first_layer + i, queries[i], "queries",
-                                 g.q_dtype, g.k_head_dim, chunk.n_rows));
-  }
-  KV_RETURN_IF_ERROR(CheckPositions(chunk));
-  if (chunk.n_rows == 0) return Status();
-  KV_RETURN_IF_ERROR(Store(stream, queries, chunk, RowsOf(first_layer)));
-  for (size_t i = 0; i < queries.size(); ++i) {
-    observed_[first_layer + i].Add(chunk.first_position, chunk.n_rows,
-                                   window());
-    if (observed_lse_.size() > 0) {  // those of replaced rows are old
-      observed_lse_[first_layer + i].Cut(chunk.first_position);
-    }
+Status QueryRing::StoreAll(Stream stream, std::span<const LayerInputs> layers,
+                           Rows rows, const QueryChunk& chunk) const {
+  size_t n = 0;
+  for (size_t i = 0; i < layers.size(); i += std::max<size_t>(n, 1)) {
+    const auto goes_along = [&](const LayerInputs& next) {
+      return next.*rows != nullptr && next.layer == layers[i].layer + n &&
+             AreAlike(plan_.layer(next.layer), plan_.layer(layers[i].layer));
+    };
+    n = 0;
+    while (i + n < layers.size() && goes_along(layers[i + n])) ++n;
+    if (n == 0) continue;
+    KV_RETURN_IF_ERROR(Store(stream, layers.subspan(i, n), rows, chunk));
   }
   return Status();
 }
 
-Status QueryRing::ObserveLse(Stream stream, uint32_t layer,
-                             const kvevict_plane& row_lse,
-                             const QueryChunk& chunk) {
-  if (!plan_.ObservesQueries()) return Status();
+Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
+                          const QueryChunk& chunk) {
+  if (!plan_.ObservesQueries() || layers.empty()) return Status();
   KV_RETURN_IF_ERROR(CheckHasMemory());
-  KV_RETURN_IF_ERROR(
-      CheckRows(layer, row_lse, "row_lse", KVEVICT_DTYPE_F32, 1, chunk.n_rows));
+  for (const LayerInputs& layer : layers) {
+    KV_RETURN_IF_ERROR(CheckRows(layer, chunk.n_rows));
+  }
   KV_RETURN_IF_ERROR(CheckPositions(chunk));
-  if (chunk.n_rows == 0 || observed_lse_.size() == 0) return Status();
-  KV_RETURN_IF_ERROR(Store(stream, {&row_lse, 1}, chunk, LseOf(layer)));
-  observed_lse_[layer].Add(chunk.first_position, chunk.n_rows, window());
+  if (chunk.n_rows == 0) return Status();
+  KV_RETURN_IF_ERROR(StoreAll(stream, layers, &LayerInputs::queries, chunk));
+  if (plan_.ReadsLse()) {
+    KV_RETURN_IF_ERROR(StoreAll(stream, layers, &LayerInputs::row_lse, chunk));
+  }
+  for (const LayerInputs& layer : layers) {
+    const auto add_to = [&](Array<ObservedRange>& ranges) {
+      ranges[layer.layer].Add(chunk.first_position, chunk.n_rows, window());
+    };
+    if (layer.queries != nullptr) add_to(observed_);
+    if (!plan_.ReadsLse()) continue;
+    // Those of replaced rows are old.
+    if (layer.queries != nullptr) {
+      observed_lse_[layer.layer].Cut(chunk.first_position);
+    }
+    if (layer.row_lse != nullptr) add_to(observed_lse_);
+  }
   return Status();
 }
 
 // ---- Rows that are there ----
 
 uint8_t* QueryRing::RowsOf(uint32_t layer) const {
-  return rows_ + uint64_t{layer} * window() * RowBytes(plan_);
+  return rows_ + window() * plan_.layer(layer).query_bytes_before;
 }
 
 uint8_t* QueryRing::LseOf(uint32_t layer) const {
-  return lse_ + uint64_t{layer} * window() * LseRowBytes(plan_);
+  return lse_ + window() * plan_.layer(layer).q_heads_before * sizeof(float);
 }
 
 Status QueryRing::CheckWindow(uint32_t layer, uint32_t logical) const {
   if (Status status = CheckHasMemory(); !status.ok()) {
-    return Prefixed(status, "layer %u: ", layer);
+    return Prefixed(status, "layer %u: ", plan_.layer(layer).number);
   }
   const ObservedRange& known = observed_[layer];
   if (known.Covers(logical - window(), logical)) return Status();
   return InvalidArgument(
       "layer %u: observed queries are of positions [%u, %u), window %u "
       "needs [%u, %u)",
-      layer, known.begin, known.end, window(), logical - window(), logical);
+      plan_.layer(layer).number, known.begin, known.end, window(),
+      logical - window(), logical);
 }
 
 QueryRows QueryRing::WindowOf(uint32_t layer, uint32_t logical) const {
-  const kvevict_geometry& g = plan_.geometry();
+  const kvevict_layer_geometry& g = plan_.layer(layer).geometry;
   const DType dtype = static_cast<DType>(g.q_dtype);
   QueryRows queries;
   queries.rows.base = RowsOf(layer);
-  queries.rows.row_stride = static_cast<int64_t>(RowBytes(plan_));
+  queries.rows.row_stride =
+      static_cast<int64_t>(plan_.layer(layer).query_bytes());
   queries.rows.element_stride = ElementBytes(dtype);
   queries.rows.dtype = dtype;
   queries.head_stride = int64_t{g.k_head_dim} * ElementBytes(dtype);
@@ -233,7 +223,7 @@ QueryRows QueryRing::WindowOf(uint32_t layer, uint32_t logical) const {
   if (observed_lse_.size() > 0 &&
       observed_lse_[layer].Covers(logical - window(), logical)) {
     queries.lse = reinterpret_cast<const float*>(LseOf(layer));
-    queries.lse_row_stride = static_cast<int64_t>(LseRowBytes(plan_));
+    queries.lse_row_stride = int64_t{g.n_q_heads} * int64_t{sizeof(float)};
     queries.lse_head_stride = sizeof(float);
   }
   return queries;

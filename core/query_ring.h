@@ -32,6 +32,15 @@ struct ObservedRange {
   }
 };
 
+// What a caller gives of a layer, checked to be there or NULL; kvevict_signal_inputs
+// for one of the plan's layers.
+struct LayerInputs {
+  uint32_t layer = 0;
+  const kvevict_plane* queries = nullptr;
+  const kvevict_plane* row_lse = nullptr;
+  const kvevict_plane* scores = nullptr;
+};
+
 // Which rows are shown.
 struct QueryChunk {
   uint32_t n_rows;
@@ -47,9 +56,6 @@ class QueryRing {
   explicit QueryRing(const Plan& plan);  // which must stay
   ~QueryRing() { End(); }
 
-  // Of the device; 0 where no queries are observed.
-  static CheckedSize MemoryBytes(const Plan& plan);
-
   Status Allocate();
   // In the caller's memory until the end; NULL: in the context's.
   Status Begin(void* memory, size_t memory_bytes);
@@ -60,12 +66,9 @@ class QueryRing {
   // Rows that a graph has observed.
   void Replayed(uint32_t first_position, uint32_t n_rows);
 
-  // Of first_layer and those after it, a plane each.
-  Status Observe(Stream stream, uint32_t first_layer,
-                 std::span<const kvevict_plane> queries,
+  // Rows of ascending layers.
+  Status Observe(Stream stream, std::span<const LayerInputs> layers,
                  const QueryChunk& chunk);
-  Status ObserveLse(Stream stream, uint32_t layer, const kvevict_plane& row_lse,
-                    const QueryChunk& chunk);
 
   // Whether the rows of a layer's window are there, when `logical` tokens have been
   // seen.
@@ -74,13 +77,14 @@ class QueryRing {
   QueryRows WindowOf(uint32_t layer, uint32_t logical) const;
 
  private:
+  using Rows = const kvevict_plane* LayerInputs::*;
+
   Status CheckHasMemory() const;
-  Status CheckRows(size_t layer, const kvevict_plane& rows, const char* name,
-                   kvevict_dtype dtype, uint32_t n_elements,
-                   uint32_t n_rows) const;
-  // The rows of a chunk that stay, into the rings of neighbouring layers.
-  Status Store(Stream stream, std::span<const kvevict_plane> layers,
-               const QueryChunk& chunk, uint8_t* rings) const;
+  Status CheckRows(const LayerInputs& inputs, uint32_t n_rows) const;
+  Status Store(Stream stream, std::span<const LayerInputs> layers, Rows rows,
+               const QueryChunk& chunk) const;
+  Status StoreAll(Stream stream, std::span<const LayerInputs> layers, Rows rows,
+                  const QueryChunk& chunk) const;
   uint32_t window() const { return plan_.policy().obs_window; }
   uint8_t* RowsOf(uint32_t layer) const;
   uint8_t* LseOf(uint32_t layer) const;
@@ -90,9 +94,9 @@ class QueryRing {
   Array<ObservedRange> observed_lse_;  // empty where nobody reads them
   bool has_memory_ = false;
   MemoryPool::Block* borrowed_ = nullptr;
-  // [n_layers, obs_window, n_q_heads, k_head_dim] of q_dtype
+  // Of each layer [obs_window, n_q_heads, k_head_dim] of q_dtype
   uint8_t* rows_ = nullptr;
-  uint8_t* lse_ = nullptr;  // f32 [n_layers, obs_window, n_q_heads]
+  uint8_t* lse_ = nullptr;  // f32 [obs_window, n_q_heads]
 };
 
 }  // namespace kvevict

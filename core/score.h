@@ -7,18 +7,34 @@
 
 #include "core/backend.h"
 #include "core/plan.h"
+#include "core/query_ring.h"
 #include "core/status.h"
 
 namespace kvevict {
 
-// Scores jobs by a signal of the plan's policy, and shapes what comes out.
+// Checks the rows of a window, inputs.queries and, where given, row_lse.
+Status CheckWindowRows(const kvevict_layer_geometry& layer, uint32_t window,
+                       const LayerInputs& inputs);
+// Those rows.
+QueryRows QueriesOf(const LayerInputs& inputs);
+
+// Checks the caller's scores of n_tokens, and writes where they lie.
+Status FindScores(const kvevict_layer_geometry& layer, uint32_t n_tokens,
+                  const kvevict_plane& scores, ScoreJob* out);
+
+// How many of the first of some layers are alike, and so go in one call of an
+// operation.
+size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers);
+
+// Scores jobs, of a layer each, by the signal of the plan's policy, and shapes what
+// comes out.
 //
 // n_tokens: the most of any job of the call, of these jobs or beside them. A shape
 // job per score job takes its rows; none leaves shaping out. Where shaping wants the
-// rows of query heads apart, at most kMostApart jobs in a row may have different
-// rows.
-Status ScoreAndShape(const Plan& plan, const SignalInfo& signal, Stream stream,
-                     uint32_t n_tokens, Jobs<ScoreJob> scores,
+// rows of query heads apart, they are done kMostApart at a time from each layer on
+// that is not like the one before: those must have different rows.
+Status ScoreAndShape(const Plan& plan, Stream stream, uint32_t n_tokens,
+                     Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
                      Jobs<ShapeJob> shapes, std::span<uint8_t> scratch);
 
 }  // namespace kvevict

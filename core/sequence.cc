@@ -24,21 +24,26 @@ Sequence::Sequence(const Plan& plan)
       slots_(plan),
       ring_(plan),
       views_(plan.context()),
+      inputs_(plan.context()),
       caches_(plan.context()),
       evictions_(plan.context()),
       host_jobs_(plan.context()),
       budgets_(plan.context()),
       host_scores_(plan.context()),
-      host_keep_(plan.context()) {}
+      host_keep_(plan.context()),
+      list_reports_(plan.context()) {}
 
 void Sequence::Destroy() { DeleteObject(plan().context(), this); }
 
 Status Sequence::Allocate() {
-  const CheckedSize n_layers(plan().geometry().n_layers);
+  const CheckedSize n_layers(plan().n_layers());
   KV_RETURN_IF_ERROR(slots_.Allocate());
   KV_RETURN_IF_ERROR(ring_.Allocate());
   KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_layers));
+  KV_RETURN_IF_ERROR(inputs_.Allocate("inputs of the layers", n_layers));
   KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_layers));
+  KV_RETURN_IF_ERROR(
+      list_reports_.Allocate("report", CheckedSize(plan().n_lists())));
   if (TouchesNothing(plan().policy())) return Status();
   KV_RETURN_IF_ERROR(budgets_.Allocate("budgets of the layers", n_layers));
   KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers",
@@ -54,7 +59,13 @@ Status Sequence::Allocate() {
 Status Sequence::Reset() {
   KV_RETURN_IF_ERROR(slots_.Reset(stream_));
   ring_.Reset();
+  ClearReport();
   return Status();
+}
+
+void Sequence::ClearReport() {
+  report_ = KVEVICT_EVICT_REPORT_INIT;
+  std::fill(list_reports_.begin(), list_reports_.end(), ListReport());
 }
 
 Status Sequence::Append(uint32_t n_tokens) {
@@ -89,44 +100,40 @@ QueryChunk Sequence::ChunkOf(uint32_t n_rows, uint32_t first_position) const {
   return {n_rows, logical_length(), lengths == nullptr ? nullptr : lengths + 1};
 }
 
-Status Sequence::Observe(uint32_t first_layer,
-                         std::span<const kvevict_plane> queries,
-                         uint32_t n_rows, uint32_t first_position) {
-  return ring_.Observe(stream_, first_layer, queries,
-                       ChunkOf(n_rows, first_position));
-}
-
-Status Sequence::ObserveLse(uint32_t layer, const kvevict_plane& row_lse,
-                            uint32_t n_rows, uint32_t first_position) {
-  return ring_.ObserveLse(stream_, layer, row_lse,
-                          ChunkOf(n_rows, first_position));
-}
-
-Status Sequence::CheckWindow(uint32_t layer) const {
+Status Sequence::CheckWindow(uint32_t layer, bool observed) const {
   const uint32_t window = plan().policy().obs_window;
+  const uint32_t number = plan().layer(layer).number;
   const LayerSlots& slots = slots_[layer];
   const ListCounts tokens = slots_.HostTokens(layer);
-  for (uint32_t list = 0; list < plan().n_lists(); ++list) {
+  for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
     if (window <= tokens.Of(list)) continue;
-    return InvalidArgument("layer %u: window %u > %u stored tokens", layer,
+    return InvalidArgument("layer %u: window %u > %u stored tokens", number,
                            window, tokens.Of(list));
   }
-  KV_RETURN_IF_ERROR(ring_.CheckWindow(layer, logical_length()));
+  if (observed) KV_RETURN_IF_ERROR(ring_.CheckWindow(layer, logical_length()));
   if (slots.stored - slots.n_kept + slots.n_kept_in_row >= window) {
     return Status();
   }
   SlotPositions positions;
   KV_RETURN_IF_ERROR(HostPositions(layer, &positions));
   bool whole = true;
-  for (uint32_t list = 0; list < plan().n_lists(); ++list) {
+  for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
     // Positions ascend, so this one in place means that all after it are.
     whole = whole && positions.PositionOf(list, tokens.Of(list) - window) ==
                          static_cast<int32_t>(logical_length() - window);
   }
   if (whole) return Status();
   return Unsupported(
-      "layer %u: tokens of the last window %u positions were evicted", layer,
+      "layer %u: tokens of the last window %u positions were evicted", number,
       window);
+}
+
+std::span<LayerInputs> Sequence::inputs() const {
+  return {inputs_.data(), inputs_.size()};
+}
+
+std::span<ListReport> Sequence::list_reports() const {
+  return {list_reports_.data(), list_reports_.size()};
 }
 
 std::span<kvevict_view> Sequence::views() const {

@@ -16,6 +16,12 @@
 
 namespace kvevict {
 
+// Slots in use by a keep list, around the last eviction.
+struct ListReport {
+  uint32_t tokens_before = 0;
+  uint32_t tokens_after = 0;
+};
+
 // Where an eviction selects on the host while its cache is on the device.
 struct HostCopy {
   float* scores;              // as many as the workspace holds
@@ -31,6 +37,7 @@ class Sequence {
   void Destroy();
 
   const Plan& plan() const { return *plan_; }
+  // Of the last call that had one.
   Stream stream() const { return stream_; }
   void set_stream(Stream stream) { stream_ = stream; }
   uint32_t logical_length() const { return slots_.logical_length(); }
@@ -45,41 +52,48 @@ class Sequence {
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
   Status Trim(uint32_t n_tokens);
-  // Of first_layer and those after it, a plane each.
-  Status Observe(uint32_t first_layer, std::span<const kvevict_plane> queries,
-                 uint32_t n_rows, uint32_t first_position);
-  Status ObserveLse(uint32_t layer, const kvevict_plane& row_lse,
-                    uint32_t n_rows, uint32_t first_position);
+  // Of ascending layers.
+  Status Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
+                 uint32_t first_position) {
+    return ring_.Observe(stream_, layers, ChunkOf(n_rows, first_position));
+  }
 
   // Lists per layer are told apart by `list`; KV heads that share one have list
   // 0.
-  uint32_t ListOf(uint32_t kv_head) const {
-    return plan().n_lists() == 1 ? 0 : kv_head;
+  uint32_t ListOf(uint32_t layer, uint32_t kv_head) const {
+    return plan().layer(layer).n_lists == 1 ? 0 : kv_head;
   }
   uint32_t Stored(uint32_t layer, uint32_t kv_head) const {
-    return slots_.HostTokens(layer).Of(ListOf(kv_head));
+    return slots_.HostTokens(layer).Of(ListOf(layer, kv_head));
   }
   // Of a layer, in host memory; waits for the device where that has evicted since.
   Status HostPositions(uint32_t layer, SlotPositions* out) const {
     return slots_.HostPositions(stream_, layer, out);
   }
 
-  // Whether the query ring holds what scoring a layer needs, and its window is
-  // whole.
-  Status CheckWindow(uint32_t layer) const;
+  // Whether a layer holds all tokens of its window, and the query ring the rows,
+  // where they are to be `observed`.
+  Status CheckWindow(uint32_t layer, bool observed) const;
   QueryRows WindowQueries(uint32_t layer) const {
     return ring_.WindowOf(layer, logical_length());
   }
 
-  // Scratch of an eviction: copies of the caller's views, and what becomes of the
+  // Scratch of calls: copies of what the caller gives, and what becomes of the
   // layers.
   std::span<kvevict_view> views() const;       // [n_layers]
+  std::span<LayerInputs> inputs() const;       // [n_layers]
   std::span<LayerCache> caches() const;        // [n_layers]
   std::span<LayerEviction> evictions() const;  // [n_layers]
   std::span<LayerEviction> active() const;     // [n_layers]
   std::span<uint32_t> budgets() const;         // [n_layers]
   bool selects_on_host() const { return host_scores_.size() > 0; }
   HostCopy host_copy() const;
+
+  // What the last eviction did.
+  void ClearReport();
+  kvevict_evict_report& report() { return report_; }
+  const kvevict_evict_report& report() const { return report_; }
+  std::span<ListReport> list_reports() const;  // of all lists
 
  private:
   Status Allocate();
@@ -91,12 +105,15 @@ class Sequence {
   SlotTable slots_;
   QueryRing ring_;
   Array<kvevict_view> views_;  // [n_layers]
+  Array<LayerInputs> inputs_;  // [n_layers]
   Array<LayerCache> caches_;
   Array<LayerEviction> evictions_;  // [2, n_layers]
   Array<SelectJob> host_jobs_;
   Array<uint32_t> budgets_;
   Array<float> host_scores_;
   Array<int32_t> host_keep_;
+  kvevict_evict_report report_ = KVEVICT_EVICT_REPORT_INIT;
+  Array<ListReport> list_reports_;  // [lists]
 };
 
 }  // namespace kvevict

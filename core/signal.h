@@ -23,6 +23,7 @@ enum SignalNeeds : uint32_t {
   kKeys = 1,     // rows that can be read
   kQueries = 2,  // the last obs_window rows of every query head
   kScores = 4,   // the caller's
+  kSeed = 8,
 };
 
 struct SignalInfo {

@@ -19,8 +19,8 @@ SlotTable::SlotTable(const Plan& plan)
       host_kept_(plan.context()) {}
 
 Status SlotTable::Allocate() {
-  const CheckedSize n_layers(plan_.geometry().n_layers);
-  const CheckedSize all_lists = n_layers * CheckedSize(n_lists());
+  const CheckedSize n_layers(plan_.n_layers());
+  const CheckedSize all_lists(plan_.n_lists());
   KV_RETURN_IF_ERROR(layers_.Allocate("slots of the layers", n_layers));
   KV_RETURN_IF_ERROR(stored_.Allocate("lengths on the host", all_lists));
   if (TouchesNothing(plan_.policy())) return Status();
@@ -60,7 +60,7 @@ uint32_t SlotTable::Longest() const {
 
 Status SlotTable::CheckAppend(uint32_t n_tokens) const {
   const uint32_t longest = Longest();
-  const uint32_t max_tokens = plan_.geometry().max_tokens;
+  const uint32_t max_tokens = plan_.max_tokens();
   if (n_tokens > max_tokens - longest) {
     return InvalidArgument("n_tokens %u + %u stored > max_tokens %u", n_tokens,
                            longest, max_tokens);
@@ -101,7 +101,7 @@ Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {
     if (n_tokens < layers_[l].tail_position) {
       return InvalidArgument(
           "n_tokens %u < %u, the logical length when layer %u was evicted",
-          n_tokens, layers_[l].tail_position, l);
+          n_tokens, layers_[l].tail_position, plan_.layer(l).number);
     }
   }
   const uint32_t n_removed = logical_ - n_tokens;
@@ -116,7 +116,7 @@ Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {
 void SlotTable::CountStored() {
   for (uint32_t l = 0; l < layers_.size(); ++l) {
     const LayerSlots& layer = layers_[l];
-    for (uint32_t list = 0; list < n_lists(); ++list) {
+    for (uint32_t list = 0; list < n_lists(l); ++list) {
       const size_t i = FirstList(l) + list;
       stored_[i] = layer.stored;
       if (layer.is_ragged) stored_[i] -= layer.n_kept - counts_[now_][i];
@@ -156,7 +156,7 @@ SlotPositions SlotTable::DevicePositions(uint32_t layer) const {
   if (l.is_ragged) {
     positions.n_kept.each = device_counts_[now_].data() + FirstList(layer);
   }
-  positions.n_lists = n_lists();
+  positions.n_lists = n_lists(layer);
   positions.tail_position = l.tail_position;
   return positions;
 }
@@ -181,19 +181,20 @@ Status SlotTable::HostPositions(Stream stream, uint32_t layer,
 // ---- Evictions ----
 
 std::span<uint32_t> SlotTable::NextCounts(uint32_t layer) const {
-  return {counts_[1 - now_].data() + FirstList(layer), n_lists()};
+  return {counts_[1 - now_].data() + FirstList(layer), n_lists(layer)};
 }
 
 void SlotTable::LeaveCounts(uint32_t layer) const {
   const LayerSlots& l = layers_[layer];
-  for (uint32_t list = 0; list < n_lists(); ++list) {
+  for (uint32_t list = 0; list < n_lists(layer); ++list) {
     NextCounts(layer)[list] =
         l.is_ragged ? counts_[now_][FirstList(layer) + list] : l.n_kept;
   }
 }
 
 void SlotTable::CopyCounts(uint32_t from, uint32_t layer) const {
-  std::copy_n(NextCounts(from).begin(), n_lists(), NextCounts(layer).begin());
+  std::copy_n(NextCounts(from).begin(), n_lists(layer),
+              NextCounts(layer).begin());
 }
 
 Status SlotTable::SendNextCounts(Stream stream) const {
@@ -236,7 +237,7 @@ Status SlotTable::Commit(Stream stream, std::span<LayerEviction> layers,
       continue;
     }
     MapJob map{DevicePositions(l), {}, kept_[1 - now_].data() + offset};
-    map.keep = KeepLists::Packed(nullptr, n_lists(), map.slots.n_kept);
+    map.keep = KeepLists::Packed(nullptr, n_lists(l), map.slots.n_kept);
     if (layer.loses) {
       map.keep = layer.move.keep;
       slots.stored = slots.n_kept = layer.n_keep;
@@ -245,7 +246,7 @@ Status SlotTable::Commit(Stream stream, std::span<LayerEviction> layers,
       slots.is_ragged = AreUneven(l);
     }
     slots.kept_offset = offset;
-    offset += uint64_t{n_lists()} * slots.n_kept;
+    offset += uint64_t{n_lists(l)} * slots.n_kept;
     layers[n_mapped++].map = map;
   }
   KV_RETURN_IF_ERROR(context.backend().map_positions(

@@ -44,8 +44,12 @@ class SlotTable {
   // Slots in use, per list; in memory of the device, and of the host.
   ListCounts DeviceTokens(uint32_t layer) const;
   ListCounts HostTokens(uint32_t layer) const;
-  // u32 [n_layers, n_lists, 2]; NULL with policy none. Device memory.
+  // u32 [lists, 2] of all layers; NULL with policy none. Device memory.
   const uint32_t* lengths() const { return lengths_.data(); }
+  const uint32_t* LengthsOf(uint32_t layer) const {
+    return lengths_.data() == nullptr ? nullptr
+                                      : lengths_.data() + 2 * FirstList(layer);
+  }
 
   // Of a layer, in device memory.
   SlotPositions DevicePositions(uint32_t layer) const;
@@ -70,9 +74,9 @@ class SlotTable {
                 uint32_t n_in_row);
 
  private:
-  uint32_t n_lists() const { return plan_.n_lists(); }
+  uint32_t n_lists(uint32_t layer) const { return plan_.layer(layer).n_lists; }
   size_t FirstList(uint32_t layer) const {
-    return size_t{layer} * plan_.n_lists();
+    return plan_.layer(layer).first_list;
   }
   bool AreUneven(uint32_t layer) const;
   // Lengths to the device: those in stored_, which after a failure are again what
@@ -83,12 +87,12 @@ class SlotTable {
   const Plan& plan_;
   uint32_t logical_ = 0;
   Array<LayerSlots> layers_;
-  Array<uint32_t> stored_;         // [n_layers, n_lists]
-  DeviceArray<uint32_t> lengths_;  // [n_layers, n_lists, 2]
+  Array<uint32_t> stored_;         // of all lists
+  DeviceArray<uint32_t> lengths_;  // [lists, 2]
   // Positions of survivors. An eviction reads one array and writes the other.
   DeviceArray<int32_t> kept_[2];
-  // Of a ragged plan: how many are listed, [n_layers, n_lists]; the other has those
-  // of the next eviction.
+  // Of a ragged plan: how many of each list are listed; the other has those of the
+  // next eviction.
   DeviceArray<uint32_t> device_counts_[2];
   Array<uint32_t> counts_[2];
   int now_ = 0;  // which of them are valid

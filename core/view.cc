@@ -245,7 +245,7 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
       return Prefixed(status, "companions[%u]: ", i);
     }
   }
-  return CheckPlanesApart(CacheOf(view, tokens, on_host));
+  return CheckPlanesApart(CacheOf(view, 0, tokens, on_host));
 }
 
 Status ValidateRows(const char* name, const kvevict_plane& rows,
@@ -276,7 +276,8 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
   return Status();
 }
 
-Status MatchGeometry(const kvevict_view& view, const kvevict_geometry& g) {
+Status MatchGeometry(const kvevict_view& view,
+                     const kvevict_layer_geometry& g) {
   if (view.n_kv_heads != g.n_kv_heads) {
     return InvalidArgument("n_kv_heads %u is not the geometry's %u",
                            view.n_kv_heads, g.n_kv_heads);
@@ -299,7 +300,8 @@ Status MatchGeometry(const kvevict_view& view, const kvevict_geometry& g) {
   return match("v", view.v, g.v_dtype, g.v_head_dim);
 }
 
-Status CheckComplete(const kvevict_view& view, const kvevict_geometry& g) {
+Status CheckComplete(const kvevict_view& view,
+                     const kvevict_layer_geometry& g) {
   if (!IsPresent(view.k)) {
     return InvalidArgument("k.data is 0, but the geometry has keys");
   }

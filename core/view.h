@@ -16,7 +16,7 @@ inline constexpr uint32_t kMaxHeads = 65535;
 inline bool IsPresent(const kvevict_plane& plane) { return plane.data != 0; }
 
 // Whether caches of a valid geometry have V: elements, or opaque rows.
-inline bool HasValues(const kvevict_geometry& g) {
+inline bool HasValues(const kvevict_layer_geometry& g) {
   return g.v_head_dim > 0 || g.v_dtype == KVEVICT_DTYPE_OPAQUE;
 }
 
@@ -39,12 +39,12 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
 // Checks that the planes of a valid view, where present, have the shapes and dtypes
 // of a geometry.
 Status MatchGeometry(const kvevict_view& view,
-                     const kvevict_geometry& geometry);
+                     const kvevict_layer_geometry& geometry);
 
 // Checks that a view has all the planes of a geometry: what is not there does not
 // move.
 Status CheckComplete(const kvevict_view& view,
-                     const kvevict_geometry& geometry);
+                     const kvevict_layer_geometry& geometry);
 
 // The rows of a valid, present plane of `view` for one head.
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,

@@ -17,7 +17,7 @@ Status CheckAligned(const char* what, uint64_t data,
       what, static_cast<unsigned long long>(data), element_bytes);
 }
 
-Status CheckKeysAligned(const ScoreJob& job, const kvevict_geometry& g) {
+Status CheckKeysAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
   const RowLayout keys = LayoutOf(*job.view, job.view->k);
   return CheckAligned("keys", job.view->k.data,
                       {keys.row_stride, keys.element_stride,

@@ -16,7 +16,7 @@ Status CheckAligned(const char* what, uint64_t data,
                     uint32_t element_bytes);
 
 // The same of a job's keys.
-Status CheckKeysAligned(const ScoreJob& job, const kvevict_geometry& g);
+Status CheckKeysAligned(const ScoreJob& job, const kvevict_layer_geometry& g);
 
 }  // namespace kvevict::cuda
 

@@ -21,8 +21,7 @@ Status GpuAt(uint32_t index, kvevict_gpu_info* out) {
 
 void Close(DeviceState* state) { delete state; }
 
-Status Prepare(const Context& context, const kvevict_geometry* geometry,
-               const kvevict_policy* policy, bool is_ragged) {
+Status Prepare(const Context& context) {
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   for (size_t i = 0; i < kNModules; ++i) {
@@ -30,10 +29,7 @@ Status Prepare(const Context& context, const kvevict_geometry* geometry,
     if (id == ModuleId::window_attention) continue;  // has variants
     KV_RETURN_IF_ERROR(Require(context, DeviceOf(context).stream(), id));
   }
-  if (geometry == nullptr) return Status();
-  const ScoreOp* op = context.backend().*SignalOf(*policy).op;
-  if (op == nullptr || op->prepare == nullptr) return Status();
-  return op->prepare(context, *geometry, *policy, is_ragged);
+  return Status();
 }
 
 Status CheckCapture(const Context& context, Stream stream,
@@ -151,7 +147,7 @@ Status Write(const Context& context, Stream stream, const void* host,
 
 namespace cuda {
 
-ScratchNeeds NoScratch(const Context&, const kvevict_geometry&,
+ScratchNeeds NoScratch(const Context&, const kvevict_layer_geometry&,
                        const kvevict_policy&, uint32_t, uint32_t) {
   return CheckedSize(0);
 }

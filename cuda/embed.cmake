@@ -2,7 +2,9 @@
 # Writes the texts of FILES as rows of SourceText, included by kernel_text.cc.
 set(rows "")
 foreach(file IN LISTS FILES)
-  get_filename_component(name "${file}" NAME)
+  # As others include it.
+  string(REGEX REPLACE ".*/cuda/kernels/" "" name "${file}")
+  string(REGEX REPLACE ".*/core/" "core/" name "${name}")
   file(READ "${file}" text)
   string(FIND "${text}" ")kvevict\"" end)
   if(NOT end EQUAL -1)

@@ -8,7 +8,7 @@ namespace kvevict::cuda {
 
 Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
                   KernelId kernel, FillScoresParams p) {
-  p.n_kv_heads = args.geometry.n_kv_heads;
+  p.n_kv_heads = args.layer.n_kv_heads;
   return ForEachBatch(
       args.jobs, FillScoresParams::kMaxLayers,
       [](const ScoreJob& a, const ScoreJob& b) {

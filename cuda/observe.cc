@@ -12,16 +12,16 @@ namespace kvevict::cuda {
 namespace {
 
 // Shape and dtype are the geometry's.
-bool SameStrides(const kvevict_plane& a, const kvevict_plane& b) {
-  return a.token_stride_bytes == b.token_stride_bytes &&
-         a.head_stride_bytes == b.head_stride_bytes &&
-         ElementStride(a) == ElementStride(b);
+bool SameStrides(const kvevict_plane* a, const kvevict_plane* b) {
+  return a->token_stride_bytes == b->token_stride_bytes &&
+         a->head_stride_bytes == b->head_stride_bytes &&
+         ElementStride(*a) == ElementStride(*b);
 }
 
 Status ObserveBatch(const Context& context, Stream stream,
-                    const ObserveArgs& args, Jobs<kvevict_plane> layers,
+                    const ObserveArgs& args, Jobs<const kvevict_plane*> layers,
                     uint8_t* rings) {
-  const kvevict_plane& rows = layers[0];
+  const kvevict_plane& rows = *layers[0];
   ObserveParams p{};
   p.rings = AddressOf(rings);
   p.position_address = AddressOf(args.position_address);
@@ -39,7 +39,7 @@ Status ObserveBatch(const Context& context, Stream stream,
     const uint64_t row = uint64_t{args.first_row} + done;
     for (uint32_t l = 0; l < p.n_layers; ++l) {
       p.from[l] =
-          layers[l].data + row * static_cast<uint64_t>(p.from_row_stride);
+          layers[l]->data + row * static_cast<uint64_t>(p.from_row_stride);
     }
     p.unit = ObserveUnit(p);
     KV_RETURN_IF_ERROR(
@@ -55,11 +55,11 @@ Status Run_observe(const Context& context, Stream stream,
                    const ObserveArgs& args) {
   uint8_t* rings = args.rings;
   return ForEachBatch(
-      Jobs<kvevict_plane>(args.layers), ObserveParams::kMaxLayers, SameStrides,
-      [&](Jobs<kvevict_plane> layers) {
+      args.layers, ObserveParams::kMaxLayers, SameStrides,
+      [&](Jobs<const kvevict_plane*> layers) {
         KV_RETURN_IF_ERROR(ObserveBatch(context, stream, args, layers, rings));
         rings += layers.size() * args.window * args.n_heads *
-                 uint64_t{RowBytes(layers[0])};
+                 uint64_t{RowBytes(*layers[0])};
         return Status();
       });
 }

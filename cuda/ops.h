@@ -20,7 +20,8 @@ Status ShapeAndSelect(const Context& context, Stream stream,
 // The modules of all selections, for what comes before one.
 Status RequireSelection(const Context& context, Stream stream);
 
-ScratchNeeds NoScratch(const Context& context, const kvevict_geometry& geometry,
+ScratchNeeds NoScratch(const Context& context,
+                       const kvevict_layer_geometry& geometry,
                        const kvevict_policy& policy, uint32_t n_layers,
                        uint32_t n_tokens);
 CheckedSize SelectScratchBytes(const Context& context, uint32_t n_tokens,

@@ -29,7 +29,7 @@ bool IsWide(const RowLayout& keys, uint64_t data, uint32_t row_bytes,
 
 Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 Jobs<ScoreJob> batch) {
-  const kvevict_geometry& g = args.geometry;
+  const kvevict_layer_geometry& g = args.layer;
   const kvevict_view& view = *batch.front().view;
   const uint32_t element_bytes = ElementBytes(static_cast<DType>(g.k_dtype));
   const uint32_t row_bytes = g.k_head_dim * element_bytes;
@@ -56,7 +56,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
   for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job, args.geometry));
+    KV_RETURN_IF_ERROR(CheckKeysAligned(job, args.layer));
   }
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::key_norm));
   return ForEachBatch(args.jobs, KeyNormParams::kMaxLayers, GoTogether,

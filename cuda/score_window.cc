@@ -29,7 +29,7 @@ struct Form {
   Out out;
   bool reduces_after;  // rows of query heads, reduced by a launch of their own
 
-  Form(const kvevict_geometry& g, const kvevict_policy& policy,
+  Form(const kvevict_layer_geometry& g, const kvevict_policy& policy,
        bool per_query_head)
       : group(g.n_q_heads / g.n_kv_heads), window(policy.obs_window) {
     const bool max = policy.group_reduce == KVEVICT_REDUCE_MAX;
@@ -43,7 +43,7 @@ struct Form {
   }
 
   // By the plan's own form.
-  Form(const kvevict_geometry& g, const kvevict_policy& policy)
+  Form(const kvevict_layer_geometry& g, const kvevict_policy& policy)
       : Form(g, policy,
              MakeShaping(policy, InfoOf(Signal::kWindowAttention),
                          g.n_q_heads / g.n_kv_heads)
@@ -73,7 +73,7 @@ struct Variant {
   bool mma;
 };
 
-ModuleKey ScorerOf(const Context& context, const kvevict_geometry& g,
+ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
                    const kvevict_policy& policy, const Variant& variant) {
   const Form form(g, policy);
   const uint32_t tile_keys = TileKeys(variant.mma, g.k_head_dim, SmOf(context));
@@ -96,7 +96,7 @@ ModuleKey ScorerOf(const Context& context, const kvevict_geometry& g,
   return key;
 }
 
-bool DTypesAllowMma(const Context& context, const kvevict_geometry& g,
+bool DTypesAllowMma(const Context& context, const kvevict_layer_geometry& g,
                     const kvevict_policy& policy) {
   return CanUseMma(static_cast<uint32_t>(g.q_dtype),
                    static_cast<uint32_t>(g.k_dtype), g.k_head_dim,
@@ -104,7 +104,7 @@ bool DTypesAllowMma(const Context& context, const kvevict_geometry& g,
 }
 
 // Elements where they can be loaded.
-Status CheckRowsAligned(const ScoreJob& job, const kvevict_geometry& g) {
+Status CheckRowsAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
   KV_RETURN_IF_ERROR(CheckKeysAligned(job, g));
   KV_RETURN_IF_ERROR(CheckAligned(
       "queries", AddressOf(job.queries.rows.base),
@@ -159,7 +159,7 @@ uint32_t MostSplits(uint32_t n_tokens) {
 }
 
 // Scratch: the log-sum-exps of one launch, then rows of query heads.
-CheckedSize PartialBytes(const kvevict_geometry& g, const Form& form,
+CheckedSize PartialBytes(const kvevict_layer_geometry& g, const Form& form,
                          uint32_t n_layers, uint32_t n_tokens) {
   return (CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
           CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
@@ -175,7 +175,7 @@ class Scorer {
       : context_(context),
         stream_(stream),
         args_(args),
-        g_(args.geometry),
+        g_(args.layer),
         policy_(args.policy),
         form_(g_, policy_, args.per_query_head) {}
 
@@ -219,7 +219,7 @@ class Scorer {
   const Context& context_;
   const Stream stream_;
   const ScoreArgs& args_;
-  const kvevict_geometry& g_;
+  const kvevict_layer_geometry& g_;
   const kvevict_policy& policy_;
   const Form form_;
 };
@@ -281,7 +281,7 @@ Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   return LaunchReduction(context_, stream_, p, LongestOf(jobs), Size(jobs));
 }
 
-ScratchNeeds ScratchBytes(const Context&, const kvevict_geometry& g,
+ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
                           const kvevict_policy& policy, uint32_t n_layers,
                           uint32_t n_tokens) {
   const Form form(g, policy);
@@ -295,11 +295,13 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_geometry& g,
 }
 
 // Every form that calls may launch.
-Status Prepare(const Context& context, const kvevict_geometry& g,
+Status Prepare(const Context& context, const kvevict_layer_geometry& g,
                const kvevict_policy& policy, bool is_ragged) {
   if (!FindDType(g.q_dtype)->can_score || !FindDType(g.k_dtype)->can_score) {
     return Status();
   }
+  ContextScope scope(DeviceOf(context).driver());
+  KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   const bool mma = DTypesAllowMma(context, g, policy);
   for (const uint32_t i : {0, 1, 2, 3, 4, 5, 6, 7}) {
     const Variant variant{(i & 1) != 0, (i & 2) != 0, (i & 4) != 0};

@@ -12,6 +12,7 @@ static kvevict_plan* plan;
 static kvevict_sequence* sequence;
 static kvevict_view views[LAYERS];
 static kvevict_plane queries;
+static kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
 static float scores[KVH * TOKENS];
 static void* workspace;
 static size_t workspace_bytes;
@@ -32,19 +33,22 @@ static void length(void) {
 }
 
 static void score(void) {
-  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
-  inputs.n_tokens = TOKENS, inputs.view = &views[0], inputs.queries = &queries;
-  check(kvevict_score(plan, &inputs, scores, KVH * TOKENS, workspace,
-                      workspace_bytes, NULL));
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = TOKENS, job.view = &views[0], job.inputs = &inputs;
+  job.scores = scores, job.scores_len = KVH * TOKENS;
+  check(kvevict_score(plan, &job, 1, workspace, workspace_bytes, NULL));
 }
 
 /* A whole request: forget, observe, append, evict. */
 static void evict(void) {
-  check(kvevict_sequence_reset(sequence));
-  for (uint32_t l = 0; l < LAYERS; ++l)
-    check(kvevict_sequence_observe(sequence, l, &queries, WINDOW,
-                                   TOKENS - WINDOW));
-  check(kvevict_sequence_append(sequence, TOKENS));
+  check(kvevict_sequence_reset(sequence, NULL));
+  for (uint32_t l = 0; l < LAYERS; ++l) {
+    kvevict_observation shown = KVEVICT_OBSERVATION_INIT;
+    shown.layer = l, shown.inputs = &inputs;
+    check(kvevict_sequence_observe(sequence, &shown, 1, WINDOW, TOKENS - WINDOW,
+                                   NULL));
+  }
+  check(kvevict_sequence_append(sequence, TOKENS, NULL));
   check(kvevict_sequence_evict(sequence, views, LAYERS, NULL, workspace,
                                workspace_bytes, NULL));
 }
@@ -81,22 +85,27 @@ static kvevict_plane rows(int heads) {
 int main(void) {
   kvevict_context* context;
   kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   kvevict_geometry model = KVEVICT_GEOMETRY_INIT;
-  size_t score_bytes;
-  model.n_layers = LAYERS, model.n_q_heads = QH, model.n_kv_heads = KVH;
-  model.k_head_dim = model.v_head_dim = D, model.max_tokens = TOKENS;
+  kvevict_workspace evicting = KVEVICT_WORKSPACE_INIT;
+  kvevict_workspace scoring = KVEVICT_WORKSPACE_INIT;
+  layer.n_q_heads = QH, layer.n_kv_heads = KVH;
+  layer.k_head_dim = layer.v_head_dim = D;
+  model.n_layers = LAYERS, model.max_tokens = TOKENS;
+  model.layers = &layer, model.layers_len = 1;
   check(kvevict_context_create(NULL, &context));
   check(kvevict_policy_parse("snapkv:budget=64,window=8", &policy));
   check(kvevict_plan_create(context, &model, &policy, NULL, &plan));
   check(kvevict_sequence_create(plan, &sequence));
   check(kvevict_sequence_begin_observing(sequence, NULL, 0));
-  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0,
-                                     &workspace_bytes));
-  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE, 0,
-                                     &score_bytes));
-  if (score_bytes > workspace_bytes) workspace_bytes = score_bytes;
-  workspace = aligned_alloc(64, (workspace_bytes + 63) / 64 * 64);
-  queries = rows(QH);
+  check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &evicting));
+  check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_SCORE, 0, &scoring));
+  workspace_bytes = evicting.best_bytes > scoring.best_bytes
+                        ? evicting.best_bytes
+                        : scoring.best_bytes;
+  workspace =
+      aligned_alloc(evicting.alignment, (workspace_bytes + 63) / 64 * 64);
+  queries = rows(QH), inputs.queries = &queries;
   for (int l = 0; l < LAYERS; ++l) {
     check(kvevict_view_init(&views[l], sizeof views[l]));
     views[l].n_kv_heads = KVH, views[l].k = rows(KVH), views[l].v = rows(KVH);

@@ -144,7 +144,7 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 	if err != nil {
 		return nil, err
 	}
-	nativeGeometry, err := geometry.native()
+	nativeGeometry, each, err := geometry.native()
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		return nil, err
 	}
 	defer c.leave()
-	p := &Plan{device: c.device, geometry: nativeGeometry, obsWindow: nativePolicy.ObsWindow}
+	p := &Plan{device: c.device, maxTokens: nativeGeometry.MaxTokens, obsWindow: nativePolicy.ObsWindow}
 	nativeOptions := native.PlanOptions{StructSize: uint32(unsafe.Sizeof(native.PlanOptions{}))}
 	var budgets Memory
 	if options != nil {
@@ -165,11 +165,18 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 	var pointer uintptr
 	err = native.Kvevict_plan_create(
 		context, &nativeGeometry, &nativePolicy, &nativeOptions, &pointer)
+	runtime.KeepAlive(each)
 	runtime.KeepAlive(budgets.owner)
 	if err != nil {
 		return nil, err
 	}
 	p.own(p, pointer, native.Kvevict_plan_destroy, c.hooks)
+	p.layers = make([]LayerInfo, geometry.Layers)
+	for layer := range p.layers {
+		if p.layers[layer], err = p.Layer(layer); err != nil {
+			return nil, err
+		}
+	}
 	return p, nil
 }
 

@@ -2,6 +2,7 @@ package kvevict
 
 import (
 	"debug/elf"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"kvevict.dev/kvevict/bindings/go/internal/capturing"
 	"kvevict.dev/kvevict/bindings/go/internal/counting"
 )
 
@@ -79,17 +81,18 @@ func (m model) view(k, v []float32) *View {
 }
 
 // workspace is put() for scratch.
-func (m model) workspace(bytes uint64, err error) Memory {
+func (m model) workspace(need Workspace, err error) Memory {
 	must(m.T, err)
-	const alignment = 256
-	raw := make([]byte, bytes+alignment)
+	alignment := uint64(need.Alignment)
+	raw := make([]byte, need.Best+alignment)
 	skip := -Slice(raw).address & (alignment - 1)
-	return put(m, raw[skip:skip+bytes])
+	return put(m, raw[skip:skip+need.Best])
 }
 
 // state is what must be the same on every device.
 type state struct {
 	report  EvictReport
+	lists   []ListReport
 	lengths [8]uint32 // [2 layers, 2 lists, 2]
 	kept    [2][kvHeads][]int32
 	k, v    [2][]float32 // of the slots in use
@@ -101,7 +104,7 @@ func (m model) evicts() (states []state) {
 	const prompt = 48
 	plan := newPlan(m.T, m.context, 2, full, "snapkv:budget=16,window=4")
 	sequence := newSequence(m.T, plan)
-	scratch := m.workspace(plan.WorkspaceBytes(OperationEvict))
+	scratch := m.workspace(plan.Workspace(OperationEvict, 0))
 	var q, k, v [2][]float32
 	var views []*View
 	for l := range q {
@@ -115,12 +118,12 @@ func (m model) evicts() (states []state) {
 	// observe is by layer on the CPU, of all at once on CUDA.
 	observe := func(position, n int) {
 		if m.context.device == DeviceCUDA {
-			both := []*Plane{from(0, position), from(1, position)}
-			must(m.T, sequence.ObserveLayers(both, n, PositionNext))
+			both := append(shown(0, from(0, position)), shown(1, from(1, position))...)
+			must(m.T, sequence.Observe(both, n, PositionNext, 0))
 			return
 		}
-		must(m.T, sequence.Observe(0, from(0, position), n, PositionNext))
-		must(m.T, sequence.Observe(1, from(1, position), n, PositionNext))
+		must(m.T, sequence.Observe(shown(0, from(0, position)), n, PositionNext, 0))
+		must(m.T, sequence.Observe(shown(1, from(1, position)), n, PositionNext, 0))
 	}
 	// decode stores rows of the next tokens.
 	decode := func(n int) {
@@ -133,13 +136,15 @@ func (m model) evicts() (states []state) {
 				copy(v[l][slot*row:][:row], random(row, int64(900+10*position+l)))
 			}
 			observe(position, 1)
-			must(m.T, sequence.Append(1))
+			must(m.T, sequence.Append(1, 0))
 		}
 	}
 	evict := func() {
 		var s state
 		var err error
-		s.report, err = sequence.Evict(views, nil, scratch)
+		s.report, err = sequence.Evict(views, nil, scratch, 0)
+		must(m.T, err)
+		s.lists, err = sequence.ListReports()
 		must(m.T, err)
 		for l := range k {
 			stored, err := sequence.StoredLength(l, 0)
@@ -157,14 +162,14 @@ func (m model) evicts() (states []state) {
 		states = append(states, s)
 	}
 
-	must(m.T, sequence.Observe(0, from(0, 0), 40, 0))
-	must(m.T, sequence.Observe(1, from(1, 0), 40, 0))
-	must(m.T, sequence.Append(40))
+	must(m.T, sequence.Observe(shown(0, from(0, 0)), 40, 0, 0))
+	must(m.T, sequence.Observe(shown(1, from(1, 0)), 40, 0, 0))
+	must(m.T, sequence.Append(40, 0))
 	observe(40, prompt-40)
-	must(m.T, sequence.Append(prompt-40))
+	must(m.T, sequence.Append(prompt-40, 0))
 	evict()
 	decode(8)
-	must(m.T, sequence.Trim(prompt+5))
+	must(m.T, sequence.Trim(prompt+5, 0))
 	decode(6)
 	evict()
 	return states
@@ -217,20 +222,21 @@ func (m model) doors() (scores []float32, moved [4]any) {
 	view := m.view(k, v)
 	scores = make([]float32, kvHeads*n)
 	keep := make([]int32, kvHeads*kept)
-	must(m.T, plan.Score(&ScoreInputs{
-		View: view, Tokens: n, Queries: m.rows(random(window*qHeads*headDim, 2), qHeads),
-	}, put(m, scores), m.workspace(plan.WorkspaceBytes(OperationScore)), 0))
+	must(m.T, plan.Score([]ScoreJob{{
+		View: view, Tokens: n, Scores: put(m, scores),
+		Inputs: SignalInputs{Queries: m.rows(random(window*qHeads*headDim, 2), qHeads)},
+	}}, m.workspace(plan.Workspace(OperationScore, 0)), 0))
 	options, lists, err := plan.Selection(0, n)
 	must(m.T, err)
 	same(m.T, KeepLists{Lists: kvHeads, Count: kept}, lists)
 	options.Scores, options.Protected, lists.Slots = put(m, scores), []int32{7}, put(m, keep)
 	must(m.T, m.context.Select(&options, lists,
-		m.workspace(m.context.SelectWorkspaceBytes(n, kvHeads)), 0))
-	moves := []Move{{view, n, lists}}
-	must(m.T, m.context.Compact(moves, m.workspace(m.context.CompactWorkspaceBytes(moves)), 0))
+		m.workspace(m.context.SelectWorkspace(n, kvHeads)), 0))
+	moves := []Move{{View: view, Tokens: n, Keep: lists}}
+	must(m.T, m.context.Compact(moves, m.workspace(m.context.CompactWorkspace(moves)), 0))
 	moved = [4]any{keep, append([]float32(nil), k[:kept*row]...)}
 	moves = oneMove(view, kept, put(m, ring), 1)
-	must(m.T, m.context.Reorder(moves, m.workspace(m.context.ReorderWorkspaceBytes(moves)), 0))
+	must(m.T, m.context.Reorder(moves, m.workspace(m.context.ReorderWorkspace(moves)), 0))
 	moved[2], moved[3] = k[:kept*row], v[:kept*row]
 	return scores, moved
 }
@@ -254,7 +260,7 @@ func TestCUDARefusesSlices(t *testing.T) {
 	context := m.context
 	plan := newPlan(t, context, 1, nTokens, "snapkv:budget=16,window=4")
 	sequence := newSequence(t, plan)
-	must(t, sequence.Append(nTokens))
+	must(t, sequence.Append(nTokens, 0))
 	floats, slots := random(nTokens*qHeads*headDim, 1), make([]int32, nTokens)
 	slice, memory, list := Slice(floats), put(m, floats), put(m, slots)
 	window := func(memory Memory) *Plane {
@@ -276,15 +282,17 @@ func TestCUDARefusesSlices(t *testing.T) {
 
 	second := func(_ any, err error) error { return err }
 	score := func(queries, rowLSE *Plane, view *View, scores, workspace Memory) error {
-		inputs := &ScoreInputs{View: view, Tokens: nTokens, Queries: queries, RowLSE: rowLSE}
-		return plan.Score(inputs, scores, workspace, 0)
+		inputs := SignalInputs{Queries: queries, RowLSE: rowLSE}
+		job := ScoreJob{View: view, Tokens: nTokens, Inputs: inputs, Scores: scores}
+		return plan.Score([]ScoreJob{job}, workspace, 0)
 	}
 	choose := func(scores, keep, workspace Memory) error {
 		lists := KeepLists{Slots: keep, Lists: 1, Count: nTokens}
 		return context.Select(&SelectOptions{Tokens: nTokens, Scores: scores}, lists, workspace, 0)
 	}
-	evict := func(view *View, scores, workspace Memory) error {
-		return second(sequence.Evict([]*View{view}, &EvictOptions{Scores: scores}, workspace))
+	evict := func(view *View, inputs SignalInputs, workspace Memory) error {
+		options := &EvictOptions{Inputs: []SignalInputs{inputs}}
+		return second(sequence.Evict([]*View{view}, options, workspace, 0))
 	}
 	compact := func(view *View, keep, workspace Memory) error {
 		return context.Compact(oneMove(view, nTokens, keep, 1), workspace, 0)
@@ -294,6 +302,9 @@ func TestCUDARefusesSlices(t *testing.T) {
 	}
 	ofCounts := oneMove(view, nTokens, list, 1)
 	ofCounts[0].Keep.Counts = Slice([]uint32{1})
+	tokensOfCounts := oneMove(view, nTokens, list, 1)
+	tokensOfCounts[0].TokenCounts = Slice([]uint32{1, 1})
+	var none SignalInputs
 	q, wrong, ofSlice := window(memory), window(slice), viewOf(Layout{
 		KVHeads: kvHeads, K: rows(floats, kvHeads),
 	})
@@ -301,53 +312,112 @@ func TestCUDARefusesSlices(t *testing.T) {
 		err  error
 		name string
 	}{
-		{sequence.Observe(0, wrong, 4, 0), "queries"},
-		{sequence.ObserveLayers([]*Plane{wrong}, 4, 0), "queries"},
-		{sequence.ObserveLSE(0, wrong, 4, 0), "rowLSE"},
+		{sequence.Observe(shown(0, wrong), 4, 0, 0), "Queries"},
+		{sequence.Observe([]Observation{{0, SignalInputs{RowLSE: wrong}}}, 4, 0, 0), "RowLSE"},
 		{score(wrong, nil, view, memory, memory), "Queries"},
 		{score(q, wrong, view, memory, memory), "RowLSE"},
 		{score(q, nil, ofSlice, memory, memory), "K"},
-		{score(q, nil, view, slice, memory), "scores"},
+		{score(q, nil, view, slice, memory), "Scores"},
 		{score(q, nil, view, memory, slice), "workspace"},
 		{choose(slice, list, memory), "Scores"},
 		{choose(memory, Slice(slots), memory), "Slots"},
 		{choose(memory, list, slice), "workspace"},
-		{evict(ofSlice, Memory{}, memory), "K"},
-		{evict(viewOf(inV), Memory{}, memory), "V"},
-		{evict(viewOf(inCompanion), Memory{}, memory), "Companions[1]"},
-		{evict(viewOf(paged), Memory{}, memory), "BlockTable"},
-		{evict(view, slice, memory), "Scores"},
-		{evict(view, Memory{}, slice), "workspace"},
+		{evict(ofSlice, none, memory), "K"},
+		{evict(viewOf(inV), none, memory), "V"},
+		{evict(viewOf(inCompanion), none, memory), "Companions[1]"},
+		{evict(viewOf(paged), none, memory), "BlockTable"},
+		{evict(view, SignalInputs{Queries: wrong}, memory), "Queries"},
+		{evict(view, SignalInputs{Scores: wrong}, memory), "Scores"},
+		{evict(view, none, slice), "workspace"},
 		{compact(ofSlice, list, memory), "K"},
 		{compact(view, Slice(slots), memory), "Slots"},
 		{compact(view, list, slice), "workspace"},
 		{reorder(ofSlice, list, memory), "K"},
 		{reorder(view, Slice(slots), memory), "Slots"},
 		{context.Compact(ofCounts, Memory{}, 0), "Counts"},
+		{context.Compact(tokensOfCounts, Memory{}, 0), "TokenCounts"},
 		{reorder(view, list, slice), "workspace"},
 	} {
 		fails(t, refused.err, StatusInvalidArgument,
 			refused.name+" is a slice, but the context is on CUDA: pass device memory by Address")
 	}
-	_, err := plan.NewWorkspace(OperationEvict)
-	fails(t, err, StatusInvalidArgument, "on CUDA", "WorkspaceBytes", "device memory")
-	_, err = context.NewReorderWorkspace(sized(view, 1, 1))
-	fails(t, err, StatusInvalidArgument, "on CUDA", "ReorderWorkspaceBytes", "device memory")
-
-	_, err = context.NewSelectWorkspace(1, 1)
-	fails(t, err, StatusInvalidArgument, "on CUDA", "SelectWorkspaceBytes", "device memory")
+	need, err := plan.Workspace(OperationEvict, 0)
+	must(t, err)
+	_, err = need.New()
+	fails(t, err, StatusInvalidArgument, "on CUDA", fmt.Sprint(need.Best), "aligned to 256")
 
 	must(t, compact(view, Slice([]int32{}), Memory{})) // nothing lies nowhere
 
 	// Who names a pointer knows what it is; protected positions are the host's.
-	must(t, sequence.Observe(0, window(Pointer(unsafe.Pointer(&floats[0]), slice.bytes)), 4, nTokens-4))
+	pointed := window(Pointer(unsafe.Pointer(&floats[0]), slice.bytes))
+	must(t, sequence.Observe(shown(0, pointed), 4, nTokens-4, 0))
 	_, err = sequence.Evict([]*View{view}, &EvictOptions{Protected: []int32{9}},
-		m.workspace(plan.WorkspaceBytes(OperationEvict)))
+		m.workspace(need, nil), 0)
 	must(t, err)
 	slot, err := sequence.SlotOfPosition(0, 0, 9)
 	must(t, err)
 	if slot < 0 {
 		t.Error("a protected position was evicted")
+	}
+}
+
+// What is queued on a stream that is captured runs later: a call that took another would show.
+func TestCUDACallsQueueOnTheirStream(t *testing.T) {
+	const stream = 64
+	options := cudaOptions(t)
+	m := model{t, newContext(t, options)}
+	plan := newPlan(t, m.context, 1, full, "snapkv:budget=16,window=4")
+	must(t, m.context.Prepare(plan))
+	sequence, err := plan.NewSequence()
+	must(t, err)
+	lent := new([1024]uint64) // of a size that the allocator aligns, more than the rows need
+	must(t, sequence.BeginObserving(put(m, lent[:])))
+	k, scores, slots := random(full*row, 1), make([]float32, kvHeads*full), make([]int32, 4)
+	view := m.view(k, random(full*row, 2))
+	inputs := SignalInputs{Queries: m.rows(random(4*qHeads*headDim, 3), qHeads)}
+	jobs := []ScoreJob{{View: view, Tokens: full, Inputs: inputs, Scores: put(m, scores)}}
+	lists := KeepLists{Slots: put(m, slots), Lists: 1, Count: 4}
+	moves := []Move{{View: view, Tokens: full, Keep: lists}}
+	others := oneMove(view, full, put(m, []int32{9, 8, 7, 6}), 1)
+	choose := &SelectOptions{Tokens: full, Tie: TieHigherPosition}
+	scoring := m.workspace(plan.Workspace(OperationScore, 0))
+	selecting := m.workspace(m.context.SelectWorkspace(full, 1))
+	moving := m.workspace(m.context.ReorderWorkspace(others))
+	evicting := m.workspace(plan.Workspace(OperationEvict, 0))
+	memory, err := sequence.MemoryOf(0)
+	must(t, err)
+	state := func() string {
+		return fmt.Sprint(**(**[2]uint32)(unsafe.Pointer(&memory.Lengths)), *lent, k, scores, slots)
+	}
+	for _, queue := range []struct {
+		name string
+		call func() error
+	}{
+		{"Append", func() error { return sequence.Append(full, stream) }},
+		{"Trim", func() error { return sequence.Trim(full-8, stream) }},
+		{"Observe", func() error {
+			return sequence.Observe([]Observation{{0, inputs}}, 4, full-12, stream)
+		}},
+		{"Score", func() error { return plan.Score(jobs, scoring, stream) }},
+		{"Select", func() error { return m.context.Select(choose, lists, selecting, stream) }},
+		{"Compact", func() error { return m.context.Compact(moves, Memory{}, stream) }},
+		{"Reorder", func() error { return m.context.Reorder(others, moving, stream) }},
+		{"Evict", func() error {
+			_, err := sequence.Evict([]*View{view}, nil, evicting, stream)
+			return err
+		}},
+		{"Reset", func() error { return sequence.Reset(stream) }},
+	} {
+		before := state()
+		same(t, 0, capturing.Begin(options.LibCUDAPath, stream))
+		must(t, queue.call())
+		if state() != before {
+			t.Errorf("%s ran at once", queue.name)
+		}
+		same(t, 0, capturing.Run(options.LibCUDAPath, stream))
+		if state() == before {
+			t.Errorf("%s did nothing", queue.name)
+		}
 	}
 }
 

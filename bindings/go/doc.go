@@ -8,13 +8,15 @@
 //	context, err := kvevict.NewContext(nil)
 //	policy, err := kvevict.ParsePolicy("snapkv:budget=512,window=32")
 //	plan, err := context.NewPlan(kvevict.Geometry{
-//		Layers: 32, QHeads: 32, KVHeads: 8, KHeadDim: 128, VHeadDim: 128, MaxTokens: 16384,
-//		QDType: kvevict.DTypeF16, KDType: kvevict.DTypeF16, VDType: kvevict.DTypeF16,
+//		Layers: 32, MaxTokens: 16384, Each: []kvevict.LayerGeometry{{
+//			QHeads: 32, KVHeads: 8, KHeadDim: 128, VHeadDim: 128,
+//			QDType: kvevict.DTypeF16, KDType: kvevict.DTypeF16, VDType: kvevict.DTypeF16,
+//		}},
 //	}, policy, nil)
 //	sequence, err := plan.NewSequence()
 //	err = sequence.BeginObserving(kvevict.Memory{})
 //	...
-//	report, err := sequence.Evict(views, nil, workspace)
+//	report, err := sequence.Evict(views, nil, workspace, 0)
 //
 // The package's example is this in full.
 //
@@ -25,8 +27,9 @@
 // library lie in Go's heap and are kept alive while a call, or an open View, uses them.
 //
 // With a context on CUDA the memory of views and queries, row log-sum-exps, scores, lists of slots
-// and workspaces lie on the device and are given by Address; slices are an error. Calls queue work
-// on a Stream and return: memory must stay, and sequences must be reachable, until it has passed.
+// and workspaces lie on the device and are given by Address; slices are an error. Calls queue work on
+// the Stream that is their last argument and return: memory must stay, and sequences must be reachable,
+// until it has passed. On the CPU the stream is 0.
 //
 // # Errors, goroutines, closing
 //

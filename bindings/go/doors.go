@@ -1,77 +1,85 @@
 package kvevict
 
 import (
-	"fmt"
 	"runtime"
 	"unsafe"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// ScoreInputs is what the scoring of a layer reads. What the policy has no use for may be absent.
-type ScoreInputs struct {
-	Layer       int
-	View        *View
+// MaxJobs is how many jobs or moves one call takes at most.
+const MaxJobs = native.MaxJobs
+
+// ScoreJob is one layer's part of Plan.Score.
+type ScoreJob struct {
+	Layer       int    // with a full cache
 	Tokens      int    // slots held
 	TokenCounts Memory // where heads hold different numbers: uint32 [KVHeads], each at most Tokens
-	Queries     *Plane // window attention: [QHeads, ObsWindow] rows, after RoPE
-	RowLSE      *Plane // float32 log-sum-exps of the rows' logits, which save CUDA a pass over the keys
+	View        *View  // nil where no key is read
+	Inputs      SignalInputs
+	Scores      Memory // float32 [KVHeads, Tokens], is written: higher keeps
 }
 
-// Score scores one layer's cached tokens by the signal of the policy. scores, float32
-// [KVHeads, Tokens], is written: higher keeps. workspace is for OperationScore.
-func (p *Plan) Score(inputs *ScoreInputs, scores, workspace Memory, stream Stream) error {
+// Score scores the cached tokens of layers, at most MaxJobs, by the signal of the policy. Queries and
+// their log-sum-exps have ObsWindow rows: row w is that of token Tokens - ObsWindow + w. With
+// PolicyCustom the caller's scores are pooled as the policy says. workspace is for OperationScore.
+func (p *Plan) Score(jobs []ScoreJob, workspace Memory, stream Stream) error {
 	plan, err := p.enter()
 	if err != nil {
 		return err
 	}
 	defer p.leave()
-	var planes [2]native.Plane
-	n := native.ScoreInputs{StructSize: uint32(unsafe.Sizeof(native.ScoreInputs{}))}
-	if inputs.Queries != nil {
-		if planes[0], err = p.window("Queries", inputs.Queries); err != nil {
-			return err
+	n := make([]native.ScoreJob, len(jobs))
+	caches := make([]*content, len(jobs))
+	var inputs signals
+	inputs.grow(len(jobs))
+	for i := range jobs {
+		caches[i], err = p.job(&n[i], &jobs[i], &inputs, i)
+		if err != nil {
+			return at(err, "jobs", i, len(jobs))
 		}
-		n.Queries = inHeap(unsafe.Pointer(&planes[0]))
-	}
-	if inputs.RowLSE != nil {
-		if planes[1], err = p.window("RowLSE", inputs.RowLSE); err != nil {
-			return err
-		}
-		n.RowLSE = inHeap(unsafe.Pointer(&planes[1]))
-	}
-	cache, tokens, err := inputs.View.use(p.device, inputs.Tokens)
-	n.Layer, n.NTokens = count(&err, "Layer", inputs.Layer), tokens
-	if err != nil {
-		return err
-	}
-	n.View = uintptr(unsafe.Pointer(cache.native))
-	n.TokenCounts, err = inputs.TokenCounts.each(p.device, "TokenCounts", int(p.geometry.NKVHeads))
-	if err != nil {
-		return err
-	}
-	scoresLen, err := scores.floats(p.device, "scores")
-	if err != nil {
-		return err
 	}
 	if err := workspace.on(p.device, "workspace"); err != nil {
 		return err
 	}
-	err = native.Kvevict_score(plan, &n, uintptr(scores.address), scoresLen,
-		uintptr(workspace.address), workspace.bytes, uintptr(stream))
-	runtime.KeepAlive(&planes)
-	runtime.KeepAlive(inputs.Queries)
-	runtime.KeepAlive(inputs.RowLSE)
-	runtime.KeepAlive(inputs.TokenCounts.owner)
-	runtime.KeepAlive(cache)
-	runtime.KeepAlive(scores.owner)
+	err = native.Kvevict_score(plan, first(n), uint64(len(n)), uintptr(workspace.address),
+		workspace.bytes, uintptr(stream))
+	runtime.KeepAlive(&inputs)
+	runtime.KeepAlive(caches)
+	runtime.KeepAlive(jobs)
 	runtime.KeepAlive(workspace.owner)
 	return err
 }
 
-// window converts a plane that must hold the observation window of every query head.
-func (p *Plan) window(name string, plane *Plane) (native.Plane, error) {
-	return plane.rows(p.device, name, p.obsWindow, p.geometry.NQHeads)
+// job converts; the result is to be kept alive.
+func (p *Plan) job(n *native.ScoreJob, job *ScoreJob, inputs *signals, i int) (*content, error) {
+	var err error
+	n.StructSize = uint32(unsafe.Sizeof(*n))
+	n.Layer = count(&err, "Layer", job.Layer)
+	n.NTokens = count(&err, "Tokens", job.Tokens)
+	if err != nil {
+		return nil, err
+	}
+	layer := layerAt(p.layers, n.Layer)
+	n.TokenCounts, err = job.TokenCounts.each(p.device, "TokenCounts", layer.KVHeads)
+	if err != nil {
+		return nil, err
+	}
+	var cache *content
+	if job.View != nil {
+		cache, _, err = job.View.use(p.device, "Tokens", job.Tokens, job.TokenCounts)
+		if err != nil {
+			return nil, err
+		}
+		n.View = uintptr(unsafe.Pointer(cache.native))
+	}
+	n.Inputs, err = inputs.put(i, &job.Inputs, p.device, layer, p.obsWindow, n.NTokens)
+	if err != nil {
+		return nil, err
+	}
+	n.Scores = uintptr(job.Scores.address)
+	n.ScoresLen, err = job.Scores.floats(p.device, "Scores")
+	return cache, err
 }
 
 // KeepLists says which slots of a layer to keep: one list that all KV heads share, or one for each.
@@ -172,7 +180,7 @@ func (p *Plan) Selection(layer, nTokens int) (SelectOptions, KeepLists, error) {
 
 // Select chooses slots: what must stay, and then the highest scores, descending, NaN last. How many
 // is said by the lists, whose slots are written, ascending; a list whose count is all that it holds
-// keeps every slot. workspace is from NewSelectWorkspace, or of SelectWorkspaceBytes.
+// keeps every slot. workspace is of SelectWorkspace.
 func (c *Context) Select(
 	options *SelectOptions, keep KeepLists, workspace Memory, stream Stream,
 ) error {
@@ -204,75 +212,57 @@ func (c *Context) Select(
 	return err
 }
 
-// SelectWorkspaceBytes is the scratch that selecting needs; for more tokens or lists it serves fewer.
-func (c *Context) SelectWorkspaceBytes(nTokens, nLists int) (uint64, error) {
+// SelectWorkspace is that of Select for so many slots held and keep lists.
+func (c *Context) SelectWorkspace(nTokens, nLists int) (Workspace, error) {
 	context, err := c.enter()
 	if err != nil {
-		return 0, err
+		return Workspace{}, err
 	}
 	defer c.leave()
 	tokens := count(&err, "nTokens", nTokens)
 	lists := count(&err, "nLists", nLists)
 	if err != nil {
-		return 0, err
+		return Workspace{}, err
 	}
-	var bytes uint64
-	err = native.Kvevict_select_workspace_bytes(context, tokens, lists, &bytes)
-	return bytes, err
-}
-
-// NewSelectWorkspace makes scratch for selecting on the CPU; on CUDA it is an error. Calls that run at
-// the same time must not share it.
-func (c *Context) NewSelectWorkspace(nTokens, nLists int) (Memory, error) {
-	bytes, err := c.SelectWorkspaceBytes(nTokens, nLists)
-	if err != nil {
-		return Memory{}, err
-	}
-	return newWorkspace(c.device, "SelectWorkspaceBytes", bytes)
+	return workspaceOf(c.device, func(out *native.Workspace) error {
+		return native.Kvevict_select_workspace(context, tokens, lists, out)
+	})
 }
 
 // Move is one layer's part of Compact or Reorder.
 type Move struct {
 	View   *View
-	Tokens int       // slots held before, the most of any head
-	Keep   KeepLists // slots, each below Tokens
+	Tokens int // slots held before, the most of any head
+	// TokenCounts, where heads hold different numbers: uint32 [KVHeads], each at most Tokens. Blocks
+	// beyond a head's own count need not be in its table.
+	TokenCounts Memory
+	Keep        KeepLists // slots that are held
 }
 
-// Compact moves the surviving rows of layers, at most 128, to their first slots, in place. Lists are
-// strictly ascending; for others there is Reorder. workspace is absent, or of CompactWorkspaceBytes,
-// with which CUDA may be faster.
+// Compact moves the surviving rows of layers, at most MaxJobs, to their first slots, in place. Lists
+// are strictly ascending; for others there is Reorder. With less than the best workspace CUDA may be
+// slower.
 func (c *Context) Compact(moves []Move, workspace Memory, stream Stream) error {
 	return c.move(native.Kvevict_compact, moves, workspace, stream)
 }
 
-// CompactWorkspaceBytes is the scratch that compacting can make use of; of the moves only views and
-// the lists' counts are read. 0 on the CPU, and on CUDA where rows are wide enough to move without.
-func (c *Context) CompactWorkspaceBytes(moves []Move) (uint64, error) {
-	return c.scratch(native.Kvevict_compact_workspace_bytes, moves)
+// CompactWorkspace is that of Compact; of the moves only views and the lists' counts are read. The
+// least is 0. So is the best on the CPU, and on CUDA where rows are wide enough to move without.
+func (c *Context) CompactWorkspace(moves []Move) (Workspace, error) {
+	return c.scratch(native.Kvevict_compact_workspace, moves)
 }
 
-// Reorder moves row slots[i] of every head of layers, at most 128, to slot i, in place, as if all rows
-// were read before the first is written. It straightens a ring that has wrapped, and serves keep lists
-// that do not ascend; other rows are not touched. Slots may come in any order, also repeated.
-// workspace is from NewReorderWorkspace, or of ReorderWorkspaceBytes.
+// Reorder moves row slots[i] of every head of layers, at most MaxJobs, to slot i, in place, as if all
+// rows were read before the first is written. It straightens a ring that has wrapped, and serves keep
+// lists that do not ascend; other rows are not touched. Slots may come in any order, also repeated.
 func (c *Context) Reorder(moves []Move, workspace Memory, stream Stream) error {
 	return c.move(native.Kvevict_reorder, moves, workspace, stream)
 }
 
-// ReorderWorkspaceBytes is the scratch that reordering needs, 0 if nothing is listed; of the moves
-// only views and the lists' counts are read. For more slots it serves fewer.
-func (c *Context) ReorderWorkspaceBytes(moves []Move) (uint64, error) {
-	return c.scratch(native.Kvevict_reorder_workspace_bytes, moves)
-}
-
-// NewReorderWorkspace makes scratch for reordering on the CPU; on CUDA it is an error. Calls that run
-// at the same time must not share it.
-func (c *Context) NewReorderWorkspace(moves []Move) (Memory, error) {
-	bytes, err := c.ReorderWorkspaceBytes(moves)
-	if err != nil {
-		return Memory{}, err
-	}
-	return newWorkspace(c.device, "ReorderWorkspaceBytes", bytes)
+// ReorderWorkspace is that of Reorder, 0 if nothing is listed; of the moves only views and the lists'
+// counts are read. One for more slots serves fewer.
+func (c *Context) ReorderWorkspace(moves []Move) (Workspace, error) {
+	return c.scratch(native.Kvevict_reorder_workspace, moves)
 }
 
 // nativeMoves are the structs of a call's moves, and what they point to.
@@ -280,13 +270,6 @@ type nativeMoves struct {
 	moves  []native.Move
 	keep   []native.KeepLists
 	caches []*content
-}
-
-func (m *nativeMoves) first() *native.Move {
-	if len(m.moves) == 0 {
-		return nil
-	}
-	return &m.moves[0]
 }
 
 // moves converts; slotsOf is how many slots the memory of a view must hold.
@@ -298,23 +281,25 @@ func (c *Context) moves(moves []Move, slotsOf func(*Move) (string, int)) (*nativ
 	for i := range moves {
 		move := &moves[i]
 		name, slots := slotsOf(move)
-		cache, _, err := move.View.useNamed(c.device, name, slots)
+		cache, _, err := move.View.use(c.device, name, slots, move.TokenCounts)
 		tokens := count(&err, "Tokens", move.Tokens)
+		var counts uintptr
+		if err == nil {
+			counts, err = move.TokenCounts.each(c.device, "TokenCounts", int(cache.native.NKVHeads))
+		}
 		if err == nil {
 			n.keep[i], err = move.Keep.native(c.device)
 		}
 		if err != nil {
-			if len(moves) > 1 {
-				err = fmt.Errorf("moves[%d]: %w", i, err)
-			}
-			return nil, err
+			return nil, at(err, "moves", i, len(moves))
 		}
 		n.caches[i] = cache
 		n.moves[i] = native.Move{
-			StructSize: uint32(unsafe.Sizeof(native.Move{})),
-			NTokens:    tokens,
-			View:       uintptr(unsafe.Pointer(cache.native)),
-			Keep:       inHeap(unsafe.Pointer(&n.keep[i])),
+			StructSize:  uint32(unsafe.Sizeof(native.Move{})),
+			NTokens:     tokens,
+			View:        uintptr(unsafe.Pointer(cache.native)),
+			Keep:        inHeap(unsafe.Pointer(&n.keep[i])),
+			TokenCounts: counts,
 		}
 	}
 	return n, nil
@@ -338,7 +323,7 @@ func (c *Context) move(
 	if err := workspace.on(c.device, "workspace"); err != nil {
 		return err
 	}
-	err = call(context, n.first(), uint64(len(moves)), uintptr(workspace.address), workspace.bytes,
+	err = call(context, first(n.moves), uint64(len(moves)), uintptr(workspace.address), workspace.bytes,
 		uintptr(stream))
 	runtime.KeepAlive(n)
 	runtime.KeepAlive(moves)
@@ -348,21 +333,21 @@ func (c *Context) move(
 
 // scratch is what moves need.
 func (c *Context) scratch(
-	bytesOf func(context uintptr, moves *native.Move, movesLen uint64, bytes *uint64) error,
+	ask func(context uintptr, moves *native.Move, movesLen uint64, out *native.Workspace) error,
 	moves []Move,
-) (uint64, error) {
+) (Workspace, error) {
 	context, err := c.enter()
 	if err != nil {
-		return 0, err
+		return Workspace{}, err
 	}
 	defer c.leave()
 	n, err := c.moves(moves, func(m *Move) (string, int) { return "Count", m.Keep.Count })
 	if err != nil {
-		return 0, err
+		return Workspace{}, err
 	}
-	var bytes uint64
-	err = bytesOf(context, n.first(), uint64(len(moves)), &bytes)
-	runtime.KeepAlive(n)
-	runtime.KeepAlive(moves)
-	return bytes, err
+	defer runtime.KeepAlive(moves)
+	defer runtime.KeepAlive(n)
+	return workspaceOf(c.device, func(out *native.Workspace) error {
+		return ask(context, first(n.moves), uint64(len(moves)), out)
+	})
 }

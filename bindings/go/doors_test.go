@@ -15,10 +15,10 @@ func scoresOf(t *testing.T, context *Context, n, window int) []float32 {
 	plan := newPlan(t, context, 1, n, "snapkv:budget=0.5,window=4")
 	queries := rows(random(window*qHeads*headDim, 2), qHeads)
 	scores := make([]float32, kvHeads*n)
-	inputs := &ScoreInputs{
-		View: newView(t, random(n*row, 1), random(n*row, 3)), Tokens: n, Queries: &queries,
-	}
-	must(t, plan.Score(inputs, Slice(scores), workspace(t, plan, OperationScore), 0))
+	must(t, plan.Score([]ScoreJob{{
+		View: newView(t, random(n*row, 1), random(n*row, 3)), Tokens: n,
+		Inputs: SignalInputs{Queries: &queries}, Scores: Slice(scores),
+	}}, newMemory(t)(plan.Workspace(OperationScore, 0)), 0))
 	return scores
 }
 
@@ -32,10 +32,10 @@ func TestScoresOfSlicesPointersAndAddressesAreEqual(t *testing.T) {
 		TokenStride: qHeads * 4, HeadStride: 4,
 	}
 	k, v := random(nTokens*row, 1), random(nTokens*row, 3)
-	scratch := workspace(t, plan, OperationScore)
-	inputs := &ScoreInputs{
-		View: newView(t, k, v), Tokens: nTokens, Queries: &queries, RowLSE: &lse,
-		TokenCounts: Slice([]uint32{nTokens, nTokens}),
+	scratch := newMemory(t)(plan.Workspace(OperationScore, 0))
+	job := ScoreJob{
+		View: newView(t, k, v), Tokens: nTokens, TokenCounts: Slice([]uint32{nTokens, nTokens}),
+		Inputs: SignalInputs{Queries: &queries, RowLSE: &lse},
 	}
 	for _, shape := range []func([]float32) Memory{
 		Slice[float32],
@@ -43,7 +43,8 @@ func TestScoresOfSlicesPointersAndAddressesAreEqual(t *testing.T) {
 		func(s []float32) Memory { return Address(Slice(s).address, uint64(len(s)*4)) },
 	} {
 		scores := make([]float32, kvHeads*nTokens)
-		must(t, plan.Score(inputs, shape(scores), scratch, 0))
+		job.Scores = shape(scores)
+		must(t, plan.Score([]ScoreJob{job}, scratch, 0))
 		same(t, expected, scores)
 	}
 	if !math.IsInf(float64(expected[nTokens-1]), 1) || expected[0] <= 0 || expected[0] >= 1 {
@@ -55,30 +56,35 @@ func TestPoliciesWithoutQueriesScoreToo(t *testing.T) {
 	context := newContext(t, nil)
 	plan := newPlan(t, context, 2, 64, "random:budget=16,seed=7")
 	view := newView(t, make([]float32, nTokens*row), make([]float32, nTokens*row))
-	scratch := workspace(t, plan, OperationScore)
-	first, second := make([]float32, kvHeads*nTokens), make([]float32, kvHeads*nTokens)
-	must(t, plan.Score(&ScoreInputs{View: view, Tokens: nTokens}, Slice(first), scratch, 0))
-	must(t, plan.Score(&ScoreInputs{View: view, Tokens: nTokens, Layer: 1}, Slice(second), scratch, 0))
+	scratch := newMemory(t)(plan.Workspace(OperationScore, 0))
+	both := make([]float32, 2*kvHeads*nTokens)
+	first, second := both[:kvHeads*nTokens], both[kvHeads*nTokens:]
+	jobs := []ScoreJob{
+		{View: view, Tokens: nTokens, Scores: Slice(first)},
+		{Tokens: nTokens, Layer: 1, Scores: Slice(second)}, // reads no key
+	}
+	must(t, plan.Score(jobs, scratch, 0))
+	together := append([]float32(nil), both...)
+	must(t, plan.Score(jobs[:1], scratch, 0))
+	must(t, plan.Score(jobs[1:], scratch, 0))
+	same(t, both, together)
 	if reflect.DeepEqual(first, second) {
 		t.Error("layers draw alike")
 	}
-	err := plan.Score(&ScoreInputs{View: view, Tokens: nTokens, Layer: 2}, Slice(first), scratch, 0)
-	fails(t, err, StatusInvalidArgument, "layer 2")
+	jobs[1].Layer = 2
+	fails(t, plan.Score(jobs, scratch, 0), StatusInvalidArgument, "layer 2")
+	jobs[1].Layer, jobs[1].TokenCounts = 1, Slice([]uint32{nTokens})
+	fails(t, plan.Score(jobs, scratch, 0), StatusInvalidArgument,
+		"jobs[1]", "TokenCounts has 1 elements, 2 are needed")
+	must(t, plan.Score(nil, scratch, 0))
+	fails(t, plan.Score(make([]ScoreJob, MaxJobs+1), scratch, 0), StatusInvalidArgument, "129 > 128")
 	none := newPlan(t, context, 1, 64, "streaming-llm:budget=16")
-	err = none.Score(&ScoreInputs{View: view, Tokens: nTokens}, Slice(first), scratch, 0)
-	fails(t, err, StatusInvalidArgument, "nothing to score")
-}
-
-func selectWorkspace(t *testing.T, context *Context, tokens, lists int) Memory {
-	t.Helper()
-	memory, err := context.NewSelectWorkspace(tokens, lists)
-	must(t, err)
-	return memory
+	fails(t, none.Score(jobs[:1], scratch, 0), StatusInvalidArgument, "nothing to score")
 }
 
 func TestEveryListMayHaveACountOfItsOwn(t *testing.T) {
 	context := newContext(t, nil)
-	scratch := selectWorkspace(t, context, 10, 2)
+	scratch := newMemory(t)(context.SelectWorkspace(10, 2))
 	scores := []float32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}
 	slots := []int32{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}
 	counts := []uint32{4, 2}
@@ -127,12 +133,12 @@ func TestAllLayersMoveInOneCall(t *testing.T) {
 	slots := []int32{1, 5, 9, 2, 40, 0}
 	counts := Slice([]uint32{3, 2})
 	moves := []Move{
-		{views[0], nTokens, KeepLists{Slots: Slice(slots), Lists: 1, Count: 3}},
-		{views[1], nTokens, KeepLists{Slots: Slice(slots), Lists: 2, Count: 3, Counts: counts}},
+		{View: views[0], Tokens: nTokens, Keep: KeepLists{Slots: Slice(slots), Lists: 1, Count: 3}},
+		{View: views[1], Tokens: nTokens, Keep: KeepLists{Slots: Slice(slots), Lists: 2, Count: 3, Counts: counts}},
 	}
-	bytes, err := context.CompactWorkspaceBytes(moves)
+	need, err := context.CompactWorkspace(moves)
 	must(t, err)
-	same(t, uint64(0), bytes)
+	same(t, Workspace{Alignment: 64}, need)
 	must(t, context.Compact(moves, Memory{}, 0))
 	for i := 0; i < 5; i++ {
 		isRow(0, i%3, i/3, slots[i%3])
@@ -140,24 +146,22 @@ func TestAllLayersMoveInOneCall(t *testing.T) {
 	}
 	backwards := Slice([]int32{2, 1, 0, 1, 0, 9})
 	moves = []Move{
-		{views[0], 3, KeepLists{Slots: backwards, Lists: 1, Count: 3}},
-		{views[1], 3, KeepLists{Slots: backwards, Lists: 2, Count: 3, Counts: counts}},
+		{View: views[0], Tokens: 3, Keep: KeepLists{Slots: backwards, Lists: 1, Count: 3}},
+		{View: views[1], Tokens: 3, Keep: KeepLists{Slots: backwards, Lists: 2, Count: 3, Counts: counts}},
 	}
-	scratch, err := context.NewReorderWorkspace(moves)
-	must(t, err)
-	must(t, context.Reorder(moves, scratch, 0))
+	must(t, context.Reorder(moves, newMemory(t)(context.ReorderWorkspace(moves)), 0))
 	for i := 0; i < 5; i++ {
 		last := []int{2, 4}[i/3]
 		isRow(0, i%3, i/3, slots[2-i%3])
 		isRow(1, i%3, i/3, slots[last-i%3])
 	}
 
-	first := Move{views[0], 3, KeepLists{Slots: Slice([]int32{0}), Lists: 1, Count: 1}}
+	first := oneMove(views[0], 3, Slice([]int32{0}), 1)[0]
 	err = context.Compact([]Move{first, first}, Memory{}, 0)
 	fails(t, err, StatusInvalidArgument, "moves[1]")
-	err = context.Compact([]Move{first, {nil, 3, first.Keep}}, Memory{}, 0)
-	fails(t, err, StatusInvalidArgument, "view is nil")
-	many := make([]Move, 129)
+	err = context.Compact([]Move{first, {Tokens: 3, Keep: first.Keep}}, Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "moves[1]", "view is nil")
+	many := make([]Move, MaxJobs+1)
 	for i := range many {
 		many[i] = first
 	}
@@ -177,7 +181,7 @@ func TestKeepList(t *testing.T) {
 	must(t, err)
 	same(t, KeepLists{Lists: kvHeads, Count: 6}, lists)
 	options.Scores, options.Protected, lists.Slots = Slice(scores), []int32{7}, Slice(keep)
-	must(t, context.Select(&options, lists, selectWorkspace(t, context, nTokens, kvHeads), 0))
+	must(t, context.Select(&options, lists, newMemory(t)(context.SelectWorkspace(nTokens, kvHeads)), 0))
 	// Sink 0, protected 7, recent 47 and the three highest others of head 0.
 	var others []int
 	for i := 1; i < nTokens-1; i++ {

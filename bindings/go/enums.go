@@ -176,15 +176,32 @@ const (
 	LayerSplitArithmeticKVPress LayerSplit = 3
 )
 
-// Operation: the executing calls that take a workspace.
+// LayerCache: what a layer keeps of the tokens that it has seen.
+type LayerCache int32
+
+// Values of LayerCache.
+const (
+	// A row of every token, until it is evicted.
+	LayerCacheFull LayerCache = 0
+	// The tokens of a sliding window: the engine drops the others.
+	LayerCacheWindow LayerCache = 1
+	// No keys and values: recurrent layers, and those that read another layer's.
+	LayerCacheNone LayerCache = 2
+)
+
+// Operation: what a plan's workspace is for.
 type Operation int32
 
 // Values of Operation.
 const (
-	// Scoring, selecting and compacting the cache of a whole model.
+	// SequenceEvict().
 	OperationEvict Operation = 0
-	// Scoring one layer.
+	// Score().
 	OperationScore Operation = 1
+	// SequenceBeginObserving(): where a sequence keeps query rows, all that it is shown until
+	// SequenceEndObserving(). For each layer obs_window * n_q_heads rows of k_head_dim elements,
+	// and on CUDA a float with each; 0 for policies that do not score by queries.
+	OperationObserve Operation = 2
 )
 
 // Reason: why a plan cannot do something.
@@ -200,4 +217,6 @@ const (
 	ReasonOpaqueQueries Reason = 2
 	// This release does not re-rotate keys.
 	ReasonNoRotation Reason = 3
+	// The layer has no cache, or only that of a sliding window.
+	ReasonNoFullCache Reason = 4
 )

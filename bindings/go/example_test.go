@@ -22,16 +22,19 @@ func Example() {
 	policy, err := kvevict.ParsePolicy("snapkv:budget=512,window=32")
 	check(err)
 	plan, err := context.NewPlan(kvevict.Geometry{
-		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
-		QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32,
-		MaxTokens: prompt,
+		Layers: layers, MaxTokens: prompt, Each: []kvevict.LayerGeometry{{
+			QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
+			QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32,
+		}},
 	}, policy, nil)
 	check(err)
 	defer plan.Close()
 	sequence, err := plan.NewSequence() // one per request
 	check(err)
 	defer sequence.Close()
-	workspace, err := plan.NewWorkspace(kvevict.OperationEvict)
+	need, err := plan.Workspace(kvevict.OperationEvict, prompt)
+	check(err)
+	workspace, err := need.New()
 	check(err)
 
 	check(sequence.BeginObserving(kvevict.Memory{})) // lends it memory for queries
@@ -40,14 +43,16 @@ func Example() {
 		q := make([]float32, prompt*qHeads*dim) // an engine has these already
 		k, v := make([]float32, prompt*kvHeads*dim), make([]float32, prompt*kvHeads*dim)
 		queries := rows(q, qHeads)
-		check(sequence.Observe(layer, &queries, prompt, 0)) // after RoPE, chunk by chunk or at once
+		shown := kvevict.Observation{Layer: layer, Inputs: kvevict.SignalInputs{Queries: &queries}}
+		// After RoPE, layer by layer or all, chunk by chunk or at once.
+		check(sequence.Observe([]kvevict.Observation{shown}, prompt, 0, 0))
 		views[layer], err = kvevict.NewView(kvevict.Layout{
 			KVHeads: kvHeads, K: rows(k, kvHeads), V: rows(v, kvHeads),
 		})
 		check(err)
 	}
-	check(sequence.Append(prompt))
-	_, err = sequence.Evict(views, nil, workspace)
+	check(sequence.Append(prompt, 0))
+	_, err = sequence.Evict(views, nil, workspace, 0)
 	check(err)
 	check(sequence.EndObserving()) // small from here on
 

@@ -52,7 +52,6 @@ KV_NUMBER(NAME **, *uintptr)
 KV_FOR_EACH_HANDLE(KV_HANDLE)
 KV_ADDRESS(void *)
 KV_NUMBER(kvevict_stream, uintptr)
-KV_ADDRESS(float *scores)
 
 KV_POINTER(int32_t *, *int32)
 KV_POINTER(uint32_t *, *uint32)

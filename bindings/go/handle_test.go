@@ -36,10 +36,10 @@ func TestUseAfterClose(t *testing.T) {
 	sequence := newSequence(t, plan)
 	view := newView(t, make([]float32, 1024), make([]float32, 1024))
 	must(t, context.Close())
-	must(t, sequence.Append(1)) // keeps what it needs
+	must(t, sequence.Append(1, 0)) // keeps what it needs
 	must(t, newSequence(t, plan).Close())
 	must(t, plan.Close())
-	must(t, sequence.Append(1))
+	must(t, sequence.Append(1, 0))
 	must(t, sequence.Close())
 	same(t, 2, sequence.LogicalLength())
 	must(t, view.Close())
@@ -49,8 +49,8 @@ func TestUseAfterClose(t *testing.T) {
 	queries := rows(make([]float32, 32), qHeads)
 	open := newContext(t, nil)
 	for i, err := range []error{
-		context.Prepare(nil), planErr, lengthErr, sequence.Observe(0, &queries, 1, 0),
-		sequence.Reset(), view.Validate(0), open.Compact(oneMove(view, 4, Slice([]int32{0}), 1), Memory{}, 0),
+		context.Prepare(nil), planErr, lengthErr, sequence.Observe(shown(0, &queries), 1, 0, 0),
+		sequence.Reset(0), view.Validate(0), open.Compact(oneMove(view, 4, Slice([]int32{0}), 1), Memory{}, 0),
 		open.Prepare(plan),
 	} {
 		if !errors.Is(err, ErrClosed) {
@@ -152,7 +152,7 @@ func TestHooksMayReferToTheirOwner(t *testing.T) {
 		must(t, e.context.Close())
 		sequence, err := plan.NewSequence()
 		must(t, err)
-		must(t, sequence.Append(1))
+		must(t, sequence.Append(1, 0))
 		must(t, plan.Close())
 		must(t, sequence.Close())
 		runtime.SetFinalizer(e, func(*engine) { collected.Add(1) })
@@ -193,7 +193,7 @@ func TestPlanSharedByGoroutinesAndClosed(t *testing.T) {
 		go func() {
 			defer all.Done()
 			for i := 0; i < 200; i++ {
-				_, err := plan.WorkspaceBytes(OperationEvict)
+				_, err := plan.Workspace(OperationEvict, 0)
 				if err != nil && !errors.Is(err, ErrClosed) {
 					t.Error(err)
 				}

@@ -29,6 +29,7 @@ func (w *watch) counts(a, b uint32) Memory {
 func (w *watch) move(t *testing.T, n int, slots []int32) []Move {
 	moves := oneMove(temporaryView(t, w, n), n, w.slots(slots), 1)
 	moves[0].Keep.Counts = w.counts(uint32(len(slots)), 0)
+	moves[0].TokenCounts = w.counts(uint32(n), uint32(n))
 	return moves
 }
 
@@ -75,12 +76,12 @@ func TestScoringKeepsItsMemory(t *testing.T) {
 	var w watch
 	const n = 512
 	plan := newPlan(t, collecting(t, &w), 1, n, "snapkv:budget=0.5,window=4")
-	scratch, err := plan.NewWorkspace(OperationScore)
-	must(t, err)
 	queries := rows(w.floats(random(4*qHeads*headDim, 3)), qHeads)
-	must(t, plan.Score(&ScoreInputs{
-		View: temporaryView(t, &w, n), Tokens: n, Queries: &queries, TokenCounts: w.counts(n, n),
-	}, Slice(w.floats(make([]float32, kvHeads*n))), scratch, 0))
+	must(t, plan.Score([]ScoreJob{{
+		View: temporaryView(t, &w, n), Tokens: n, TokenCounts: w.counts(n, n),
+		Inputs: SignalInputs{Queries: &queries},
+		Scores: Slice(w.floats(make([]float32, kvHeads*n))),
+	}}, newMemory(t)(plan.Workspace(OperationScore, 0)), 0))
 }
 
 func TestSelectingKeepsItsMemory(t *testing.T) {
@@ -91,7 +92,7 @@ func TestSelectingKeepsItsMemory(t *testing.T) {
 		Tokens: n, Scores: Slice(w.floats(random(kvHeads*n, 1))), TokenCounts: w.counts(n, n-1),
 	}, KeepLists{
 		Slots: w.slots(make([]int32, n)), Lists: 2, Count: n / 2, Counts: w.counts(n/2, 7),
-	}, selectWorkspace(t, context, n, 2), 0))
+	}, newMemory(t)(context.SelectWorkspace(n, 2)), 0))
 }
 
 func TestEvictingKeepsItsMemory(t *testing.T) {
@@ -99,13 +100,11 @@ func TestEvictingKeepsItsMemory(t *testing.T) {
 	const n = 512
 	plan := newPlan(t, collecting(t, &w), 1, n, "custom:budget=0.5")
 	sequence := newSequence(t, plan)
-	must(t, sequence.Append(n))
-	scratch, err := plan.NewWorkspace(OperationEvict)
-	must(t, err)
-	_, err = sequence.Evict([]*View{temporaryView(t, &w, n)}, &EvictOptions{
-		Scores: Slice(w.floats(random(kvHeads*n, 3))), ScoresLayerStride: kvHeads * n,
-		ScoresHeadStride: n, Protected: []int32{7},
-	}, scratch)
+	must(t, sequence.Append(n, 0))
+	_, err := sequence.Evict([]*View{temporaryView(t, &w, n)}, &EvictOptions{
+		Inputs:    []SignalInputs{{Scores: scores(w.floats(random(kvHeads*n, 3)))}},
+		Protected: []int32{7},
+	}, newMemory(t)(plan.Workspace(OperationEvict, 0)), 0)
 	must(t, err)
 }
 

@@ -1,6 +1,7 @@
 package kvevict
 
 import (
+	"fmt"
 	"math"
 	"reflect"
 	"unsafe"
@@ -70,22 +71,6 @@ func Address(address, bytes uint64) Memory {
 	return Memory{address: address, bytes: bytes, ended: bytes != 0}
 }
 
-// newWorkspace is scratch for calls on the CPU, aligned as they want it; sizeOf is the method that
-// tells its bytes.
-func newWorkspace(device Device, sizeOf string, bytes uint64) (Memory, error) {
-	const alignment = 64
-	if device == DeviceCUDA {
-		return Memory{}, invalid("the context is on CUDA: pass a workspace of %s in device memory, "+
-			"aligned to 256 bytes, by Address", sizeOf)
-	}
-	if bytes == 0 {
-		return Memory{}, nil
-	}
-	raw := make([]byte, bytes+alignment-1)
-	skip := -uintptr(Slice(raw).address) & (alignment - 1)
-	return Slice(raw[skip : uint64(skip)+bytes]), nil
-}
-
 // on fails where calls must not be given the memory: a slice on CUDA. name is for errors.
 func (m Memory) on(device Device, name string) error {
 	if device == DeviceCUDA && m.kind != reflect.Invalid && m.address != 0 {
@@ -145,6 +130,14 @@ func zeroTerminated(name, text string) (Memory, error) {
 		}
 	}
 	return Slice(append([]byte(text), 0)), nil
+}
+
+// at says which one of several an error is about.
+func at(err error, name string, i, of int) error {
+	if err == nil || of == 1 {
+		return err
+	}
+	return fmt.Errorf("%s[%d]: %w", name, i, err)
 }
 
 func flag(b bool) uint32 {

@@ -68,21 +68,34 @@ func TestSlicesThatAreTooShort(t *testing.T) {
 	fails(t, context.Compact(oneMove(view, 64, keep, 1), Memory{}, 0), StatusInvalidArgument,
 		"V holds 63")
 	queries := rows(make([]float32, 3*qHeads*headDim), qHeads)
-	fails(t, sequence.Observe(0, &queries, 4, 0), StatusInvalidArgument,
-		"queries holds 3 rows of 4 heads, not 4")
-	inputs := &ScoreInputs{View: view, Tokens: 63, Queries: &queries}
-	fails(t, plan.Score(inputs, Memory{}, Memory{}, 0), StatusInvalidArgument,
-		"Queries holds 3 rows")
-	must(t, sequence.Observe(0, &queries, 3, 0))
-	must(t, sequence.Append(64))
-	scratch := workspace(t, plan, OperationEvict)
-	_, err := sequence.Evict([]*View{view}, nil, scratch)
+	fails(t, sequence.Observe(shown(0, &queries), 4, 0, 0), StatusInvalidArgument,
+		"Queries holds 3 rows of 4 heads, not 4")
+	short := SignalInputs{Queries: &queries}
+	jobs := []ScoreJob{{View: view, Tokens: 63, Inputs: short}}
+	fails(t, plan.Score(jobs, Memory{}, 0), StatusInvalidArgument, "Queries holds 3 rows")
+	jobs[0].Inputs = SignalInputs{Scores: scores(make([]float32, kvHeads*62))}
+	fails(t, plan.Score(jobs, Memory{}, 0), StatusInvalidArgument,
+		"Scores holds 62 rows of 2 heads, not 63")
+	jobs[0].Tokens = 64
+	fails(t, plan.Score(jobs, Memory{}, 0), StatusInvalidArgument, "V holds 63 rows")
+	must(t, sequence.Observe(shown(0, &queries), 3, 0, 0))
+	must(t, sequence.Append(64, 0))
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	_, err := sequence.Evict([]*View{view}, nil, scratch, 0)
 	fails(t, err, StatusInvalidArgument, "V holds 63 rows of 2 heads, not 64")
-	_, err = sequence.Evict(nil, nil, scratch)
+	_, err = sequence.Evict(nil, nil, scratch, 0)
 	fails(t, err, StatusInvalidArgument, "0 views for 1 layers")
+	_, err = sequence.Evict([]*View{view}, &EvictOptions{Inputs: make([]SignalInputs, 2)}, scratch, 0)
+	fails(t, err, StatusInvalidArgument, "2 inputs for 1 layers")
+	whole := []*View{newView(t, make([]float32, 64*row), make([]float32, 64*row))}
+	for _, inputs := range []SignalInputs{short, {Scores: scores(make([]float32, kvHeads*63))}} {
+		options := &EvictOptions{Inputs: []SignalInputs{inputs}}
+		_, err = sequence.Evict(whole, options, scratch, 0)
+		fails(t, err, StatusInvalidArgument, " holds ", " rows of ")
+	}
 	_, err = sequence.KeepPositionsInto(0, 0, make([]int32, 63))
 	fails(t, err, StatusInvalidArgument, "63", "64")
-	scratch = selectWorkspace(t, context, 64, 2)
+	scratch = newMemory(t)(context.SelectWorkspace(64, 2))
 	options := &SelectOptions{Tokens: 64, Scores: Slice(make([]float32, 127))}
 	lists := KeepLists{Slots: Slice(make([]int32, 32)), Lists: 2, Count: 16}
 	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "127")
@@ -118,15 +131,15 @@ func TestNumbersAndNils(t *testing.T) {
 	plan := newPlan(t, context, 1, 64, "snapkv:budget=16,window=4")
 	sequence := newSequence(t, plan)
 	view := newView(t, make([]float32, 64), make([]float32, 64))
-	fails(t, sequence.Append(-1), StatusInvalidArgument, "nTokens -1 is not in 0 .. 4294967295")
-	fails(t, sequence.Append(1<<32), StatusInvalidArgument, "nTokens 4294967296")
-	fails(t, sequence.Append(65), StatusInvalidArgument, "65")
+	fails(t, sequence.Append(-1, 0), StatusInvalidArgument, "nTokens -1 is not in 0 .. 4294967295")
+	fails(t, sequence.Append(1<<32, 0), StatusInvalidArgument, "nTokens 4294967296")
+	fails(t, sequence.Append(65, 0), StatusInvalidArgument, "65")
 	fails(t, view.Validate(-1), StatusInvalidArgument, "nTokens -1")
-	fails(t, sequence.Observe(0, nil, 1, 0), StatusInvalidArgument, "queries is nil")
+	fails(t, sequence.Observe(shown(-1, nil), 1, 0, 0), StatusInvalidArgument, "Layer -1")
 	keep := Slice([]int32{0})
 	fails(t, context.Compact(oneMove(nil, 1, keep, 1), Memory{}, 0), StatusInvalidArgument,
 		"view is nil")
-	_, err := sequence.Evict([]*View{nil}, nil, Memory{})
+	_, err := sequence.Evict([]*View{nil}, nil, Memory{}, 0)
 	fails(t, err, StatusInvalidArgument, "view is nil")
 	_, err = sequence.StoredLength(-1, 0)
 	fails(t, err, StatusInvalidArgument, "layer -1")
@@ -140,10 +153,13 @@ func TestNumbersAndNils(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "K: ", "HeadDim -8")
 	_, err = context.NewPlan(Geometry{Layers: -1}, Policy{Budget: 1}, nil)
 	fails(t, err, StatusInvalidArgument, "Layers -1")
+	each := []LayerGeometry{smallLayer, {KVHeads: -1}}
+	_, err = context.NewPlan(Geometry{Layers: 2, Each: each}, Policy{Budget: 1}, nil)
+	fails(t, err, StatusInvalidArgument, "Each[1]", "KVHeads -1")
 	lists := KeepLists{Slots: Slice(make([]int32, 32)), Lists: 2, Count: 16}
 	err = context.Select(&SelectOptions{Tokens: 64}, lists, Memory{}, 0)
 	fails(t, err, StatusInvalidArgument, "workspace")
-	_, err = context.NewSelectWorkspace(-1, 1)
+	_, err = context.SelectWorkspace(-1, 1)
 	fails(t, err, StatusInvalidArgument, "nTokens -1")
 	_, err = NewContext(&ContextOptions{KernelCacheDir: "a\x00b"})
 	fails(t, err, StatusInvalidArgument, "KernelCacheDir has a zero byte at 1")

@@ -6,9 +6,11 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// Geometry is the attention geometry of a model whose layers are alike.
-type Geometry struct {
-	Layers       int
+// LayerGeometry is the attention geometry of one layer.
+type LayerGeometry struct {
+	// Cache is what the layer keeps. Only full caches are evicted: of other layers the fields below
+	// are not read, nor what stands for them where views and inputs are given.
+	Cache        LayerCache
 	QHeads       int // query heads, a multiple of KVHeads
 	KVHeads      int
 	KHeadDim     int // elements of a key row; 0 if opaque
@@ -16,33 +18,52 @@ type Geometry struct {
 	QDType       DType
 	KDType       DType
 	VDType       DType
-	MaxTokens    int     // most slots a layer will ever hold
 	SoftmaxScale float32 // multiplies q.k; 0 means 1/sqrt(KHeadDim)
 }
 
-func (g *Geometry) native() (native.Geometry, error) {
+// Geometry is the attention geometry of a model.
+type Geometry struct {
+	Layers    int
+	MaxTokens int             // most slots a layer will ever hold
+	Each      []LayerGeometry // one that all layers have, or one for each
+}
+
+// native converts; the struct holds the address of the slice.
+func (g *Geometry) native() (native.Geometry, []native.LayerGeometry, error) {
 	var err error
-	n := native.Geometry{
-		StructSize:   uint32(unsafe.Sizeof(native.Geometry{})),
-		NLayers:      count(&err, "Layers", g.Layers),
-		NQHeads:      count(&err, "QHeads", g.QHeads),
-		NKVHeads:     count(&err, "KVHeads", g.KVHeads),
-		KHeadDim:     count(&err, "KHeadDim", g.KHeadDim),
-		VHeadDim:     count(&err, "VHeadDim", g.VHeadDim),
-		QDType:       int32(g.QDType),
-		KDType:       int32(g.KDType),
-		VDType:       int32(g.VDType),
-		MaxTokens:    count(&err, "MaxTokens", g.MaxTokens),
-		SoftmaxScale: g.SoftmaxScale,
+	each := make([]native.LayerGeometry, len(g.Each))
+	for i, layer := range g.Each {
+		each[i] = native.LayerGeometry{
+			StructSize:   uint32(unsafe.Sizeof(native.LayerGeometry{})),
+			Cache:        int32(layer.Cache),
+			NQHeads:      count(&err, "QHeads", layer.QHeads),
+			NKVHeads:     count(&err, "KVHeads", layer.KVHeads),
+			KHeadDim:     count(&err, "KHeadDim", layer.KHeadDim),
+			VHeadDim:     count(&err, "VHeadDim", layer.VHeadDim),
+			QDType:       int32(layer.QDType),
+			KDType:       int32(layer.KDType),
+			VDType:       int32(layer.VDType),
+			SoftmaxScale: layer.SoftmaxScale,
+		}
+		if err != nil {
+			return native.Geometry{}, nil, at(err, "Each", i, len(g.Each))
+		}
 	}
-	return n, err
+	n := native.Geometry{
+		StructSize: uint32(unsafe.Sizeof(native.Geometry{})),
+		NLayers:    count(&err, "Layers", g.Layers),
+		MaxTokens:  count(&err, "MaxTokens", g.MaxTokens),
+		Layers:     inHeap(unsafe.Pointer(first(each))),
+		LayersLen:  uint64(len(each)),
+	}
+	return n, each, err
 }
 
 // PlanOptions is what a plan may be told beside geometry and policy.
 type PlanOptions struct {
-	// HeadBudgets are tokens that each KV head keeps, everything included: [Layers, KVHeads], in place
-	// of the policy's budget and layer split, for ScopeKVHead. Above a head's length it keeps all.
-	// Empty: the policy's.
+	// HeadBudgets are tokens that each KV head keeps, everything included: the heads of all layers
+	// with a full cache, layer by layer, in place of the policy's budget and layer split, for
+	// ScopeKVHead. Above a head's length it keeps all. Empty: the policy's.
 	HeadBudgets []uint32
 }
 
@@ -50,9 +71,49 @@ type PlanOptions struct {
 type Plan struct {
 	handle
 	device      Device
-	geometry    native.Geometry
+	layers      []LayerInfo
+	maxTokens   uint32
 	obsWindow   uint32
 	headsDiffer bool
+}
+
+// LayerInfo is what a layer is for a plan.
+type LayerInfo struct {
+	Cache   LayerCache
+	QHeads  int
+	KVHeads int // 0 without a full cache
+	// Lists are its keep lists: KVHeads where heads may keep different tokens (ScopeKVHead of a
+	// policy that ranks, or HeadBudgets), else one for all; 0 without a full cache.
+	Lists     int
+	FirstList int // the place of its first one where the lists of all layers lie end to end
+}
+
+// Layer tells what a layer is for the plan.
+func (p *Plan) Layer(layer int) (LayerInfo, error) {
+	plan, err := p.enter()
+	if err != nil {
+		return LayerInfo{}, err
+	}
+	defer p.leave()
+	l := count(&err, "layer", layer)
+	if err != nil {
+		return LayerInfo{}, err
+	}
+	n := native.LayerInfo{StructSize: uint32(unsafe.Sizeof(native.LayerInfo{}))}
+	if err := native.Kvevict_plan_layer(plan, l, &n); err != nil {
+		return LayerInfo{}, err
+	}
+	return LayerInfo{
+		LayerCache(n.Cache), int(n.NQHeads), int(n.NKVHeads), int(n.NLists), int(n.FirstList),
+	}, nil
+}
+
+// layerAt is a layer; one without heads for a number that the library will refuse.
+func layerAt(layers []LayerInfo, layer uint32) LayerInfo {
+	if uint64(layer) < uint64(len(layers)) {
+		return layers[layer]
+	}
+	return LayerInfo{}
 }
 
 // NewSequence makes an empty sequence, for one request. It keeps what it needs of the plan alive.
@@ -64,74 +125,41 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 	defer p.leave()
 	s := &Sequence{
 		device:      p.device,
-		geometry:    p.geometry,
+		layers:      p.layers,
+		maxTokens:   p.maxTokens,
+		obsWindow:   p.obsWindow,
 		headsDiffer: p.headsDiffer,
 		args:        &arguments{},
-		planes:      make([]native.Plane, p.geometry.NLayers),
-		views:       make([]native.View, p.geometry.NLayers),
-		caches:      make([]*content, p.geometry.NLayers),
+		views:       make([]native.View, len(p.layers)),
+		caches:      make([]*content, len(p.layers)),
 	}
 	var pointer uintptr
 	if err := native.Kvevict_sequence_create(plan, &pointer); err != nil {
 		return nil, err
 	}
 	s.own(s, pointer, native.Kvevict_sequence_destroy, p.hooks)
-	memory, err := s.MemoryOf(0)
-	s.lists = memory.Lists
-	return s, err
+	return s, nil
 }
 
-// WorkspaceBytes is the scratch in which an operation at MaxTokens is fastest, for any contents; 0
-// means that the zero Memory may be passed.
-func (p *Plan) WorkspaceBytes(operation Operation) (uint64, error) {
-	_, best, err := p.WorkspaceSizes(operation, 0)
-	return best, err
-}
-
-// WorkspaceSizes is the least scratch in which an operation runs, slower where it scores on the CPU,
-// and that in which it is fastest. Results are the same in any. nTokens is the most slots that a
-// layer will hold then; 0 stands for MaxTokens.
-func (p *Plan) WorkspaceSizes(operation Operation, nTokens int) (least, best uint64, err error) {
+// Workspace is that of an operation. nTokens is the most slots that a layer will hold then; 0 stands
+// for MaxTokens. With the least, scoring on the CPU is slower, and an eviction does fewer layers at
+// once.
+func (p *Plan) Workspace(operation Operation, nTokens int) (Workspace, error) {
 	plan, err := p.enter()
 	if err != nil {
-		return 0, 0, err
+		return Workspace{}, err
 	}
 	defer p.leave()
 	n := count(&err, "nTokens", nTokens)
 	if err != nil {
-		return 0, 0, err
+		return Workspace{}, err
 	}
-	err = native.Kvevict_plan_least_workspace_bytes(plan, int32(operation), n, &least)
-	if err == nil {
-		err = native.Kvevict_plan_workspace_bytes(plan, int32(operation), n, &best)
-	}
-	return least, best, err
+	return workspaceOf(p.device, func(out *native.Workspace) error {
+		return native.Kvevict_plan_workspace(plan, int32(operation), n, out)
+	})
 }
 
-// NewWorkspace makes scratch for an operation on the CPU; on CUDA it is an error. Calls that run at
-// the same time must not share it.
-func (p *Plan) NewWorkspace(operation Operation) (Memory, error) {
-	bytes, err := p.WorkspaceBytes(operation)
-	if err != nil {
-		return Memory{}, err
-	}
-	return newWorkspace(p.device, "WorkspaceBytes", bytes)
-}
-
-// QueryMemoryBytes is the memory in which a sequence keeps query rows while it observes; 0 for
-// policies that do not score by queries.
-func (p *Plan) QueryMemoryBytes() (uint64, error) {
-	plan, err := p.enter()
-	if err != nil {
-		return 0, err
-	}
-	defer p.leave()
-	var bytes uint64
-	err = native.Kvevict_plan_query_memory_bytes(plan, &bytes)
-	return bytes, err
-}
-
-// LayerBudgets is the tokens that each layer keeps after so many seen.
+// LayerBudgets is the tokens that each layer keeps after so many seen; 0 without a full cache.
 func (p *Plan) LayerBudgets(nTokens int) ([]uint32, error) {
 	plan, err := p.enter()
 	if err != nil {
@@ -142,7 +170,7 @@ func (p *Plan) LayerBudgets(nTokens int) ([]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
-	budgets := make([]uint32, p.geometry.NLayers)
+	budgets := make([]uint32, len(p.layers))
 	err = native.Kvevict_plan_layer_budgets(plan, n, &budgets[0], uint64(len(budgets)))
 	if err != nil {
 		return nil, err

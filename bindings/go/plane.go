@@ -89,9 +89,6 @@ func elementBytes(dtype DType) int64 {
 
 // rows converts a plane without blocks that must hold nTokens rows of nHeads heads on a device.
 func (p *Plane) rows(device Device, name string, nTokens, nHeads uint32) (native.Plane, error) {
-	if p == nil {
-		return native.Plane{}, invalid("%s is nil", name)
-	}
 	if err := p.Data.on(device, name); err != nil {
 		return native.Plane{}, err
 	}

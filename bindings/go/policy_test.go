@@ -89,7 +89,7 @@ func TestPolicyInTokens(t *testing.T) {
 
 // A field of the header for which Policy has none is neither lost nor makes policies differ.
 func TestPolicyKeepsFieldsThatItDoesNotKnow(t *testing.T) {
-	parsed, err := ParsePolicy("snapkv:budget=100,seed=7")
+	parsed, err := ParsePolicy("random:budget=100,seed=7")
 	must(t, err)
 	n, err := parsed.native()
 	must(t, err)

@@ -34,9 +34,7 @@ func (c *cache) holds(t *testing.T, head int, table, slots []int32) {
 
 func reorderWorkspace(t *testing.T, context *Context, view *View, nSlots, nSlotLists int) Memory {
 	t.Helper()
-	memory, err := context.NewReorderWorkspace(sized(view, nSlots, nSlotLists))
-	must(t, err)
-	return memory
+	return newMemory(t)(context.ReorderWorkspace(sized(view, nSlots, nSlotLists)))
 }
 
 func TestAWrappedRingIsStraightened(t *testing.T) {
@@ -91,17 +89,18 @@ func TestHeadsHaveSlotsOfTheirOwn(t *testing.T) {
 func TestReorderWorkspacesHaveTheLibrarysSize(t *testing.T) {
 	context, c := newContext(t, nil), newCache()
 	view := newView(t, c.k, c.v)
-	n, err := context.ReorderWorkspaceBytes(sized(view, ringLen, 1))
+	need, err := context.ReorderWorkspace(sized(view, ringLen, 1))
 	must(t, err)
-	ofTwo, err := context.ReorderWorkspaceBytes(sized(view, ringLen, 2))
+	ofTwo, err := context.ReorderWorkspace(sized(view, ringLen, 2))
 	must(t, err)
-	if n < 8*ringLen || ofTwo <= n {
-		t.Error(n, ofTwo)
+	n := need.Least
+	if n < 8*ringLen || ofTwo.Least <= n {
+		t.Error(need, ofTwo)
 	}
 	same(t, Memory{}, reorderWorkspace(t, context, view, 0, 1))
 	must(t, context.Reorder(oneMove(view, ringLen, Memory{}, 1), Memory{}, 0))
 	scratch := reorderWorkspace(t, context, view, ringLen, 1)
-	same(t, n, scratch.bytes)
+	same(t, need.Best, scratch.bytes)
 	err = context.Reorder(oneMove(view, ringLen, Slice(ring), 1), Address(scratch.address, n-1), 0)
 	fails(t, err, StatusInvalidArgument, fmt.Sprintf("workspace_bytes %d < %d", n-1, n))
 	c.holds(t, 0, inPlace, inPlace)
@@ -111,11 +110,10 @@ func TestCompactionTakesAWorkspaceToo(t *testing.T) {
 	context, c := newContext(t, nil), newCache()
 	view := newView(t, c.k, c.v)
 	moves := oneMove(view, ringLen, Slice([]int32{1, 5}), 1)
-	n, err := context.CompactWorkspaceBytes(moves)
+	need, err := context.CompactWorkspace(moves)
 	must(t, err)
-	scratch, err := newWorkspace(DeviceCPU, "", n+64)
-	must(t, err)
-	must(t, context.Compact(moves, scratch, 0))
+	need.Best += 64
+	must(t, context.Compact(moves, newMemory(t)(need, nil), 0))
 	c.holds(t, 0, inPlace, []int32{1, 5})
 }
 
@@ -127,11 +125,11 @@ func TestReorderingRefusesWrongUse(t *testing.T) {
 		return context.Reorder(oneMove(view, nTokens, Slice(slots), nSlotLists), scratch, 0)
 	}
 	bytes := func(view *View, nSlots, nSlotLists int) error {
-		_, err := context.ReorderWorkspaceBytes(sized(view, nSlots, nSlotLists))
+		_, err := context.ReorderWorkspace(sized(view, nSlots, nSlotLists))
 		return err
 	}
 	compactBytes := func(view *View, nKeep int) error {
-		_, err := context.CompactWorkspaceBytes(sized(view, nKeep, 1))
+		_, err := context.CompactWorkspace(sized(view, nKeep, 1))
 		return err
 	}
 	for _, wrong := range []struct {

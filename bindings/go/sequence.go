@@ -18,13 +18,16 @@ const PositionNext = native.PositionNext
 type Sequence struct {
 	handle
 	device      Device
-	geometry    native.Geometry
+	layers      []LayerInfo // of the plan
+	maxTokens   uint32
+	obsWindow   uint32
 	headsDiffer bool
-	lists       int // of a layer
 	args        *arguments
-	planes      []native.Plane // one per layer, as views
-	views       []native.View
+	signals     signals // those of one call
+	observed    []native.Observation
+	views       []native.View // one per layer
 	caches      []*content
+	stored      []uint32       // of a layer's heads
 	lent        unsafe.Pointer // memory of BeginObserving
 	logical     atomic.Uint32  // length as of the last call that changed it
 }
@@ -40,20 +43,9 @@ type arguments struct {
 	length  uint64
 }
 
-// SetStream sets the stream of the next calls. The caller orders it after the one before.
-func (s *Sequence) SetStream(stream Stream) error {
-	sequence, err := s.enterAlone()
-	if err != nil {
-		return err
-	}
-	defer s.leave()
-	return native.Kvevict_sequence_set_stream(sequence, uintptr(stream))
-}
-
-// BeginObserving gives the sequence memory for query rows until EndObserving: Plan.QueryMemoryBytes
-// bytes, aligned as a workspace, or the zero Memory for some of the context's, which keeps what is
-// given back. For policies that score by queries it comes before the first Observe; for others it
-// does nothing.
+// BeginObserving gives the sequence memory for query rows until EndObserving: the workspace of
+// OperationObserve, or the zero Memory for some of the context's, which keeps what is given back. For
+// policies that score by queries it comes before the first Observe; for others it does nothing.
 func (s *Sequence) BeginObserving(memory Memory) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -87,102 +79,85 @@ func (s *Sequence) EndObserving() error {
 }
 
 // Reset forgets everything, as if newly created, but keeps query memory.
-func (s *Sequence) Reset() error {
+func (s *Sequence) Reset(stream Stream) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
 		return err
 	}
 	defer s.leave()
-	return s.changed(sequence, native.Kvevict_sequence_reset(sequence))
+	return s.changed(sequence, native.Kvevict_sequence_reset(sequence, uintptr(stream)))
 }
 
-// Observe shows a layer's query rows of one chunk, [QHeads, nRows] after RoPE; the last ObsWindow are
-// copied and remembered. Showing earlier positions again replaces them and forgets what came after
-// (rollback). firstPosition is that of row 0, or PositionNext.
-func (s *Sequence) Observe(layer int, queries *Plane, nRows, firstPosition int) error {
-	return s.observe("queries", native.Kvevict_sequence_observe, layer, queries, nRows, firstPosition)
+// Observation is what a layer shows of one chunk of tokens: Queries, RowLSE, or both.
+type Observation struct {
+	Layer  int
+	Inputs SignalInputs
 }
 
-// ObserveLayers shows the query rows of one chunk in every layer: Observe for all layers or, with an
-// error, for none. On CUDA that is one launch, where the strides of all layers are the same.
-func (s *Sequence) ObserveLayers(queries []*Plane, nRows, firstPosition int) error {
-	sequence, err := s.enterAlone()
-	if err != nil {
-		return err
-	}
-	defer s.leave()
-	if len(queries) != len(s.planes) {
-		return invalid("%d queries for %d layers", len(queries), len(s.planes))
-	}
-	rows := count(&err, "nRows", nRows)
-	position := count(&err, "firstPosition", firstPosition)
-	if err != nil {
-		return err
-	}
-	for layer, plane := range queries {
-		if s.planes[layer], err = s.rows("queries", plane, rows); err != nil {
-			return invalid("layer %d: %v", layer, err)
-		}
-	}
-	err = native.Kvevict_sequence_observe_layers(
-		sequence, &s.planes[0], uint64(len(queries)), rows, position)
-	runtime.KeepAlive(queries)
-	return err
-}
-
-// ObserveLSE shows the log-sum-exps of query rows that were observed before, f32 with HeadDim 1,
-// which saves CUDA a pass over the keys.
-func (s *Sequence) ObserveLSE(layer int, rowLSE *Plane, nRows, firstPosition int) error {
-	return s.observe(
-		"rowLSE", native.Kvevict_sequence_observe_lse, layer, rowLSE, nRows, firstPosition)
-}
-
-func (s *Sequence) observe(
-	name string, call func(uintptr, uint32, *native.Plane, uint32, uint32) error,
-	layer int, plane *Plane, nRows, firstPosition int,
+// Observe shows nRows query rows of one chunk, of one layer or of many in ascending order; the last
+// ObsWindow of each are copied and remembered. Showing earlier positions again replaces them and
+// forgets what came after (rollback). Log-sum-exps may come with the rows or after them. firstPosition
+// is that of row 0, or PositionNext. On CUDA neighbouring layers that lie alike take one launch.
+func (s *Sequence) Observe(
+	observations []Observation, nRows, firstPosition int, stream Stream,
 ) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
 		return err
 	}
 	defer s.leave()
-	l := count(&err, "layer", layer)
 	rows := count(&err, "nRows", nRows)
 	position := count(&err, "firstPosition", firstPosition)
 	if err != nil {
 		return err
 	}
-	if s.planes[0], err = s.rows(name, plane, rows); err != nil {
-		return err
+	n := len(observations)
+	s.signals.grow(n)
+	if len(s.observed) < n {
+		s.observed = make([]native.Observation, n)
 	}
-	err = call(sequence, l, &s.planes[0], rows, position)
-	runtime.KeepAlive(plane)
+	for i := range observations {
+		o := &observations[i]
+		layer := count(&err, "Layer", o.Layer)
+		var inputs uintptr
+		if err == nil {
+			inputs, err = s.signals.put(i, &o.Inputs, s.device, layerAt(s.layers, layer), rows, 0)
+		}
+		if err != nil {
+			return at(err, "observations", i, n)
+		}
+		s.observed[i] = native.Observation{
+			StructSize: uint32(unsafe.Sizeof(s.observed[i])), Layer: layer, Inputs: inputs,
+		}
+	}
+	err = native.Kvevict_sequence_observe(
+		sequence, first(s.observed[:n]), uint64(n), rows, position, uintptr(stream))
+	runtime.KeepAlive(observations)
 	return err
-}
-
-// rows converts a plane that holds nRows rows of the query heads; name is for errors.
-func (s *Sequence) rows(name string, plane *Plane, nRows uint32) (native.Plane, error) {
-	return plane.rows(s.device, name, nRows, s.geometry.NQHeads)
 }
 
 // Append notes that the engine stored nTokens more rows in every layer, each at the layer's next slot
 // and with the next positions.
-func (s *Sequence) Append(nTokens int) error {
-	return s.note(native.Kvevict_sequence_append, nTokens)
+func (s *Sequence) Append(nTokens int, stream Stream) error {
+	return s.note(native.Kvevict_sequence_append, nTokens, stream)
 }
 
 // Replayed notes on the host that a graph ran once more which observed and appended nTokens.
 func (s *Sequence) Replayed(nTokens int) error {
-	return s.note(native.Kvevict_sequence_replayed, nTokens)
+	return s.note(func(sequence uintptr, n uint32, _ uintptr) error {
+		return native.Kvevict_sequence_replayed(sequence, n)
+	}, nTokens, 0)
 }
 
 // Trim takes back the last tokens, for example rejected speculation, down to a logical length of
 // nTokens. It is exact down to the logical length at the last eviction and changes no byte of a cache.
-func (s *Sequence) Trim(nTokens int) error {
-	return s.note(native.Kvevict_sequence_trim, nTokens)
+func (s *Sequence) Trim(nTokens int, stream Stream) error {
+	return s.note(native.Kvevict_sequence_trim, nTokens, stream)
 }
 
-func (s *Sequence) note(call func(uintptr, uint32) error, nTokens int) error {
+func (s *Sequence) note(
+	call func(sequence uintptr, n uint32, stream uintptr) error, nTokens int, stream Stream,
+) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
 		return err
@@ -192,7 +167,7 @@ func (s *Sequence) note(call func(uintptr, uint32) error, nTokens int) error {
 	if err != nil {
 		return err
 	}
-	return s.changed(sequence, call(sequence, n))
+	return s.changed(sequence, call(sequence, n, uintptr(stream)))
 }
 
 // changed remembers the logical length after a call that may have changed it, and returns the call's
@@ -208,11 +183,120 @@ func (s *Sequence) changed(sequence uintptr, err error) error {
 type EvictOptions struct {
 	// Protected are strictly ascending positions that must stay; those already evicted are ignored.
 	Protected []int32
-	// Scores, for PolicyCustom: float32 scores of every layer's slots, [Layers, KVHeads, stored
-	// length, the most of any head] with the strides below, in elements.
-	Scores            Memory
-	ScoresLayerStride uint64
-	ScoresHeadStride  uint64
+	// Inputs, one for each layer, where the policy's signal needs more than keys: scores, or query
+	// rows of the window as for Plan.Score, in place of observed ones. Empty: none.
+	Inputs []SignalInputs
+}
+
+// Evict scores, selects and compacts the cache of a whole model in place. Every check is made before
+// the first byte moves. Afterwards the next token goes to slot StoredLength with position
+// LogicalLength. views has one for each layer, where those without a full cache may be nil; options
+// may be nil; workspace is for OperationEvict.
+func (s *Sequence) Evict(
+	views []*View, options *EvictOptions, workspace Memory, stream Stream,
+) (EvictReport, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return EvictReport{}, err
+	}
+	defer s.leave()
+	var none EvictOptions
+	if options == nil {
+		options = &none
+	}
+	o := &s.args.options
+	protected := Slice(options.Protected)
+	*o = native.EvictOptions{
+		StructSize:            uint32(unsafe.Sizeof(*o)),
+		ProtectedPositions:    uintptr(protected.address),
+		ProtectedPositionsLen: uint64(len(options.Protected)),
+		InputsLen:             uint64(len(options.Inputs)),
+	}
+	if n := len(s.layers); len(views) != n {
+		return EvictReport{}, invalid("%d views for %d layers", len(views), n)
+	} else if len(options.Inputs) > 0 {
+		if len(options.Inputs) != n {
+			return EvictReport{}, invalid("%d inputs for %d layers", len(options.Inputs), n)
+		}
+		s.signals.grow(n)
+		o.Inputs = inHeap(unsafe.Pointer(&s.signals.inputs[0]))
+	}
+	defer s.release()
+	for layer, view := range views {
+		if err := s.place(sequence, layer, view, options.Inputs); err != nil {
+			return EvictReport{}, at(err, "layers", layer, len(views))
+		}
+	}
+	if err := workspace.on(s.device, "workspace"); err != nil {
+		return EvictReport{}, err
+	}
+	err = native.Kvevict_sequence_evict(sequence, &s.views[0], uint64(len(views)), o,
+		uintptr(workspace.address), workspace.bytes, uintptr(stream))
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(protected.owner)
+	runtime.KeepAlive(workspace.owner)
+	if err != nil {
+		return EvictReport{}, err
+	}
+	return s.report(sequence)
+}
+
+// place puts a layer's view, and its inputs if there are any, among the arguments, and keeps the
+// view's memory until release().
+func (s *Sequence) place(sequence uintptr, layer int, view *View, inputs []SignalInputs) error {
+	info, most := s.layers[layer], uint32(0)
+	s.views[layer] = native.View{StructSize: uint32(unsafe.Sizeof(native.View{}))}
+	if info.Cache == LayerCacheFull {
+		cache, err := view.open(s.device)
+		if err != nil {
+			return err
+		}
+		if !cache.holds(s.maxTokens) || len(inputs) > 0 {
+			var counts Memory
+			if most, counts, err = s.held(sequence, layer); err != nil {
+				return err
+			}
+			if err := cache.require(most, counts); err != nil {
+				return err
+			}
+		}
+		s.views[layer], s.caches[layer] = *cache.native, cache
+	}
+	if len(inputs) == 0 {
+		return nil
+	}
+	_, err := s.signals.put(layer, &inputs[layer], s.device, info, s.obsWindow, most)
+	return err
+}
+
+// held is the slots in use by a layer, the most of any head, and by each head if these differ.
+func (s *Sequence) held(sequence uintptr, layer int) (most uint32, counts Memory, err error) {
+	heads := 1
+	if s.headsDiffer {
+		heads = s.layers[layer].KVHeads
+	}
+	s.stored = s.stored[:0]
+	for head := 0; head < heads; head++ {
+		err := native.Kvevict_sequence_stored_length(
+			sequence, uint32(layer), uint32(head), &s.args.n)
+		if err != nil {
+			return 0, Memory{}, err
+		}
+		s.stored = append(s.stored, s.args.n)
+		if s.args.n > most {
+			most = s.args.n
+		}
+	}
+	if s.headsDiffer {
+		counts = Slice(s.stored)
+	}
+	return most, counts, nil
+}
+
+func (s *Sequence) release() {
+	for layer := range s.caches {
+		s.caches[layer] = nil
+	}
 }
 
 // EvictReport is what an eviction did. Bytes count K, V and companions of all layers.
@@ -223,123 +307,63 @@ type EvictReport struct {
 	TokensBefore uint64 // slots in use, summed over the layers: where heads differ, the most of any
 	TokensAfter  uint64
 	BlocksFreed  uint64 // paged: blocks, summed over the block tables, that hold nothing any more
-
-	// ListTokens are the slots in use by each list, [Layers, Lists], see SequenceMemory.
-	ListTokensBefore []uint32
-	ListTokensAfter  []uint32
 }
 
-// Evict scores, selects and compacts the cache of a whole model in place. Every check is made before
-// the first byte moves. Afterwards the next token goes to slot StoredLength with position
-// LogicalLength. options may be nil; workspace is for OperationEvict.
-func (s *Sequence) Evict(views []*View, options *EvictOptions, workspace Memory) (
-	EvictReport, error,
-) {
+// Report tells what the last successful Evict did; all 0 before it and after a Reset.
+func (s *Sequence) Report() (EvictReport, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
 		return EvictReport{}, err
 	}
 	defer s.leave()
-	if len(views) != len(s.views) {
-		return EvictReport{}, invalid("%d views for %d layers", len(views), len(s.views))
-	}
-	defer s.release()
-	for layer, view := range views {
-		if err := s.place(sequence, layer, view); err != nil {
-			return EvictReport{}, err
-		}
-	}
-	var none EvictOptions
-	if options == nil {
-		options = &none
-	}
-	scoresLen, err := options.Scores.floats(s.device, "Scores")
-	if err != nil {
-		return EvictReport{}, err
-	}
-	if err := workspace.on(s.device, "workspace"); err != nil {
-		return EvictReport{}, err
-	}
-	protected := Slice(options.Protected)
-	s.args.options = native.EvictOptions{
-		StructSize:            uint32(unsafe.Sizeof(s.args.options)),
-		ProtectedPositions:    uintptr(protected.address),
-		ProtectedPositionsLen: uint64(len(options.Protected)),
-		Scores:                uintptr(options.Scores.address),
-		ScoresLen:             scoresLen,
-		ScoresLayerStride:     options.ScoresLayerStride,
-		ScoresHeadStride:      options.ScoresHeadStride,
-	}
+	return s.report(sequence)
+}
+
+func (s *Sequence) report(sequence uintptr) (EvictReport, error) {
 	r := &s.args.report
-	tokens := make([]uint32, 2*len(views)*s.lists)
-	before, after := tokens[:len(tokens)/2:len(tokens)/2], tokens[len(tokens)/2:]
-	*r = native.EvictReport{
-		StructSize:       uint32(unsafe.Sizeof(*r)),
-		ListTokensBefore: uintptr(Slice(before).address),
-		ListTokensAfter:  uintptr(Slice(after).address),
-		ListTokensLen:    uint64(len(before)),
-	}
-	err = native.Kvevict_sequence_evict(sequence, &s.views[0], uint64(len(views)), &s.args.options,
-		uintptr(workspace.address), workspace.bytes, r)
-	runtime.KeepAlive(options)
-	runtime.KeepAlive(tokens)
-	runtime.KeepAlive(protected.owner)
-	runtime.KeepAlive(workspace.owner)
-	if err != nil {
+	r.StructSize = uint32(unsafe.Sizeof(*r))
+	if err := native.Kvevict_sequence_report(sequence, r, nil, 0); err != nil {
 		return EvictReport{}, err
 	}
 	return EvictReport{
 		r.Evicted != 0, r.BytesBefore, r.BytesAfter, r.TokensBefore, r.TokensAfter, r.BlocksFreed,
-		before, after,
 	}, nil
 }
 
-// place puts a layer's view among the arguments and keeps its memory until release().
-func (s *Sequence) place(sequence uintptr, layer int, view *View) error {
-	cache, err := view.open(s.device)
+// ListReport is what an eviction did to one keep list: the slots in use.
+type ListReport struct {
+	Layer, TokensBefore, TokensAfter int
+}
+
+// ListReports is Report for the lists of all layers end to end, see Plan.Layer.
+func (s *Sequence) ListReports() ([]ListReport, error) {
+	sequence, err := s.enterAlone()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !cache.holds(s.geometry.MaxTokens) {
-		stored, err := s.mostStored(sequence, uint32(layer))
-		if err != nil {
-			return err
-		}
-		if err := cache.require(stored); err != nil {
-			return err
-		}
+	defer s.leave()
+	n := 0
+	for _, layer := range s.layers {
+		n += layer.Lists
 	}
-	s.views[layer], s.caches[layer] = *cache.native, cache
-	return nil
-}
-
-// mostStored is the slots in use by any head of a layer.
-func (s *Sequence) mostStored(sequence uintptr, layer uint32) (most uint32, err error) {
-	heads := uint32(1)
-	if s.headsDiffer {
-		heads = s.geometry.NKVHeads
+	lists := make([]native.ListReport, n)
+	for i := range lists {
+		lists[i].StructSize = uint32(unsafe.Sizeof(lists[i]))
 	}
-	for head := uint32(0); head < heads; head++ {
-		err := native.Kvevict_sequence_stored_length(sequence, layer, head, &s.args.n)
-		if err != nil {
-			return 0, err
-		}
-		if s.args.n > most {
-			most = s.args.n
-		}
+	if err := native.Kvevict_sequence_report(sequence, nil, first(lists), uint64(n)); err != nil {
+		return nil, err
 	}
-	return most, nil
-}
-
-func (s *Sequence) release() {
-	for layer := range s.caches {
-		s.caches[layer] = nil
+	reports := make([]ListReport, n)
+	for i, list := range lists {
+		reports[i] = ListReport{int(list.Layer), int(list.TokensBefore), int(list.TokensAfter)}
 	}
+	return reports, nil
 }
 
 // SequenceMemory is where a sequence keeps a layer's state, on the device of its context.
 type SequenceMemory struct {
-	// Lengths is the address of u32 [Layers, Lists, 2]: stored and logical length; fixed for life.
+	// Lengths is the address of u32 [Lists, 2]: stored and logical length; fixed for life. Those of all
+	// layers lie end to end. 0 with PolicyNone and without a full cache.
 	Lengths uint64
 	// Positions is the address of i32 [Lists, Listed]: positions of a layer's first Listed slots;
 	// those after count up by one. Moves with every eviction.
@@ -348,7 +372,7 @@ type SequenceMemory struct {
 	// differ; 0 where all list Listed. Moves with every eviction.
 	ListedCounts uint64
 	Listed       int // of any list, the most
-	Lists        int // 1, or the KV heads
+	Lists        int // of the layer, as in LayerInfo
 }
 
 // MemoryOf tells where the state of a layer lies, for the engine's own kernels.

@@ -16,13 +16,17 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, "streaming-llm:budget=8,sink=2")
 	sequence := newSequence(t, plan)
 	view := newView(t, k, random(full*row, 2))
-	must(t, sequence.Append(full))
-	report, err := sequence.Evict([]*View{view}, nil, workspace(t, plan, OperationEvict))
+	must(t, sequence.Append(full, 0))
+	report, err := sequence.Evict([]*View{view}, nil, newMemory(t)(plan.Workspace(OperationEvict, 0)), 0)
 	must(t, err)
 	bytes := uint64(2 * row * 4)
-	same(t, EvictReport{
-		true, full * bytes, 8 * bytes, full, 8, 0, []uint32{full}, []uint32{8},
-	}, report)
+	same(t, EvictReport{true, full * bytes, 8 * bytes, full, 8, 0}, report)
+	again, err := sequence.Report()
+	must(t, err)
+	same(t, report, again)
+	lists, err := sequence.ListReports()
+	must(t, err)
+	same(t, []ListReport{{0, full, 8}}, lists)
 	kept := []int32{0, 1, 58, 59, 60, 61, 62, 63}
 	positions, err := sequence.KeepPositions(0, 0)
 	must(t, err)
@@ -43,9 +47,11 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 	if memory.Lengths == 0 || memory.Lists < 1 {
 		t.Error(memory)
 	}
-	must(t, sequence.SetStream(0))
-	must(t, sequence.Reset())
+	must(t, sequence.Reset(0))
 	same(t, 0, sequence.LogicalLength())
+	report, err = sequence.Report()
+	must(t, err)
+	same(t, EvictReport{}, report)
 }
 
 // The length that is remembered in Go is the library's after every call.
@@ -53,7 +59,7 @@ func TestLogicalLengthIsTheLibrarys(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4,pool=none")
 	sequence := newSequence(t, plan)
 	view := newView(t, random(full*row, 1), random(full*row, 2))
-	scratch := workspace(t, plan, OperationEvict)
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
 	q := rows(random(full*qHeads*headDim, 3), qHeads)
 	ignored := func(error) {} // a failed call may not change the length either
 	for i, step := range []struct {
@@ -61,16 +67,16 @@ func TestLogicalLengthIsTheLibrarys(t *testing.T) {
 		call     func()
 	}{
 		{0, func() {}},
-		{40, func() { must(t, sequence.Append(40)) }},
-		{40, func() { ignored(sequence.Append(full)) }},
-		{40, func() { must(t, sequence.Observe(0, &q, 40, 0)) }},
-		{40, func() { _, err := sequence.Evict([]*View{view}, nil, scratch); must(t, err) }},
-		{45, func() { must(t, sequence.Append(5)) }},
-		{42, func() { must(t, sequence.Trim(42)) }},
-		{42, func() { ignored(sequence.Trim(3)) }},
-		{42, func() { must(t, sequence.Observe(0, &q, 10, 30)) }},
-		{0, func() { must(t, sequence.Reset()) }},
-		{7, func() { must(t, sequence.Append(7)) }},
+		{40, func() { must(t, sequence.Append(40, 0)) }},
+		{40, func() { ignored(sequence.Append(full, 0)) }},
+		{40, func() { must(t, sequence.Observe(shown(0, &q), 40, 0, 0)) }},
+		{40, func() { _, err := sequence.Evict([]*View{view}, nil, scratch, 0); must(t, err) }},
+		{45, func() { must(t, sequence.Append(5, 0)) }},
+		{42, func() { must(t, sequence.Trim(42, 0)) }},
+		{42, func() { ignored(sequence.Trim(3, 0)) }},
+		{42, func() { must(t, sequence.Observe(shown(0, &q), 10, 30, 0)) }},
+		{0, func() { must(t, sequence.Reset(0)) }},
+		{7, func() { must(t, sequence.Append(7, 0)) }},
 	} {
 		step.call()
 		pointer, err := sequence.enterAlone()
@@ -92,7 +98,11 @@ func TestObservesInAnyChunksAndRollsBack(t *testing.T) {
 		plane := rows(q[position*qHeads*headDim:], qHeads)
 		return &plane
 	}
-	var kept [4][]int32
+	both := func(first, second *Plane) []Observation {
+		return append(shown(0, first), shown(1, second)...)
+	}
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	var kept [5][]int32
 	for way := range kept {
 		sequence := newSequence(t, plan)
 		views := make([]*View, 2)
@@ -100,64 +110,77 @@ func TestObservesInAnyChunksAndRollsBack(t *testing.T) {
 			views[layer] = newView(t, random(full*row, int64(10+layer)), random(full*row, 20))
 			switch way {
 			case 0:
-				must(t, sequence.Observe(layer, from(0), full, 0))
+				must(t, sequence.Observe(shown(layer, from(0)), full, 0, 0))
 			case 1:
-				must(t, sequence.Observe(layer, from(0), 40, 0))
-				must(t, sequence.Observe(layer, from(7), 30, 40)) // a wrong branch
-				for p := 40; p < full; p++ {                      // and back
-					must(t, sequence.Observe(layer, from(p), 1, p))
+				must(t, sequence.Observe(shown(layer, from(0)), 40, 0, 0))
+				must(t, sequence.Observe(shown(layer, from(7)), 30, 40, 0)) // a wrong branch
+				for p := 40; p < full; p++ {                                // and back
+					must(t, sequence.Observe(shown(layer, from(p)), 1, p, 0))
 				}
 			case 2:
-				must(t, sequence.Observe(layer, from(0), full, PositionNext))
+				must(t, sequence.Observe(shown(layer, from(0)), full, PositionNext, 0))
 			}
 		}
-		if way == 3 {
-			must(t, sequence.ObserveLayers([]*Plane{from(0), from(0)}, 40, 0))
-			must(t, sequence.ObserveLayers([]*Plane{from(40), from(40)}, full-40, 40))
-			refusesLayers(t, sequence, from)
+		var options *EvictOptions
+		switch way {
+		case 3:
+			must(t, sequence.Observe(both(from(0), from(0)), 40, 0, 0))
+			must(t, sequence.Observe(both(from(40), from(40)), full-40, 40, 0))
+			refusesLayers(t, sequence, both, from)
+		case 4: // nothing is observed: the window is handed over
+			must(t, sequence.EndObserving())
+			window := SignalInputs{Queries: from(full - 4)}
+			options = &EvictOptions{Inputs: []SignalInputs{window, window}}
 		}
-		must(t, sequence.Append(full))
-		_, err := sequence.Evict(views, nil, workspace(t, plan, OperationEvict))
+		must(t, sequence.Append(full, 0))
+		_, err := sequence.Evict(views, options, scratch, 0)
 		must(t, err)
 		kept[way], err = sequence.KeepPositions(1, 1)
 		must(t, err)
 		same(t, 16, len(kept[way]))
+		same(t, kept[0], kept[way])
 	}
-	same(t, kept[0], kept[1])
-	same(t, kept[0], kept[2])
-	same(t, kept[0], kept[3])
 }
 
 // refusesLayers makes bad calls, which must leave every layer as it is.
-func refusesLayers(t *testing.T, sequence *Sequence, from func(int) *Plane) {
+func refusesLayers(
+	t *testing.T, sequence *Sequence, both func(_, _ *Plane) []Observation, from func(int) *Plane,
+) {
 	t.Helper()
-	both := []*Plane{from(0), from(full - 1)} // the second one has a row
-	fails(t, sequence.ObserveLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "1 rows")
-	both[1] = nil
-	fails(t, sequence.ObserveLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "nil")
-	both[1] = from(0)
-	both[1].HeadDim--
-	fails(t, sequence.ObserveLayers(both, 4, full-4), StatusInvalidArgument, "layer 1", "head_dim")
-	fails(t, sequence.ObserveLayers(both[:1], 4, 0), StatusInvalidArgument, "1 queries", "2 layers")
-	fails(t, sequence.ObserveLayers(both, -1, 0), StatusInvalidArgument, "nRows")
+	wrong := from(0)
+	wrong.HeadDim--
+	for _, refused := range []struct {
+		err   error
+		parts []string
+	}{
+		{
+			sequence.Observe(both(from(0), from(full-1)), 4, full-4, 0), // the second one has a row
+			[]string{"observations[1]", "1 rows"},
+		},
+		{sequence.Observe(both(from(0), wrong), 4, full-4, 0), []string{"layer 1", "head_dim"}},
+		{sequence.Observe(append(shown(1, from(0)), shown(0, from(0))...), 4, 0, 0), []string{"layer"}},
+		{sequence.Observe(shown(2, from(0)), 4, 0, 0), []string{"layer 2"}},
+		{sequence.Observe(both(from(0), from(0)), -1, 0, 0), []string{"nRows"}},
+	} {
+		fails(t, refused.err, StatusInvalidArgument, refused.parts...)
+	}
 }
 
 func TestProtectedPositionsAndCustomScores(t *testing.T) {
-	scores := make([]float32, kvHeads*full)
-	for i := range scores {
-		scores[i] = float32(i % full) // the later, the better
+	later := make([]float32, kvHeads*full) // is better
+	for i := range later {
+		later[i] = float32(i % full)
 	}
 	plan := newPlan(t, newContext(t, nil), 1, full, "custom:budget=6,sink=1,recent=1")
 	sequence := newSequence(t, plan)
 	views := []*View{newView(t, random(full*row, 1), random(full*row, 2))}
-	scratch := workspace(t, plan, OperationEvict)
-	must(t, sequence.Append(full))
-	_, err := sequence.Evict(views, nil, scratch)
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	must(t, sequence.Append(full, 0))
+	_, err := sequence.Evict(views, nil, scratch, 0)
 	fails(t, err, StatusInvalidArgument, "scores")
 	_, err = sequence.Evict(views, &EvictOptions{
-		Protected: []int32{9, 20}, Scores: Slice(scores), ScoresLayerStride: kvHeads * full,
-		ScoresHeadStride: full,
-	}, scratch)
+		Protected: []int32{9, 20}, Inputs: []SignalInputs{{Scores: scores(later)}},
+	}, scratch, 0)
 	must(t, err)
 	kept, err := sequence.KeepPositions(0, 0)
 	must(t, err)
@@ -177,34 +200,35 @@ func TestBudgetsAndCapabilities(t *testing.T) {
 	_, err = plan.Capabilities(2)
 	fails(t, err, StatusInvalidArgument, "layer 2")
 	fails(t, newSequence(t, plan).Replayed(1), StatusUnsupported, "CPU")
-	lse := rows(random(full, 1), 1)
-	fails(t, newSequence(t, plan).ObserveLSE(2, &lse, 0, 0), StatusInvalidArgument, "layer 2")
 }
 
 func TestTrimTakesTokensBack(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4")
 	sequence := newSequence(t, plan)
-	must(t, sequence.Append(20))
-	must(t, sequence.Trim(17))
+	must(t, sequence.Append(20, 0))
+	must(t, sequence.Trim(17, 0))
 	stored, err := sequence.StoredLength(0, 0)
 	must(t, err)
 	if stored != 17 {
 		t.Fatalf("%d tokens are stored, not 17", stored)
 	}
-	fails(t, sequence.Trim(18), StatusInvalidArgument, "n_tokens 18")
+	fails(t, sequence.Trim(18, 0), StatusInvalidArgument, "n_tokens 18")
 }
 
 // A call per token must not allocate.
 func TestCallsPerTokenDoNotAllocate(t *testing.T) {
-	plan := newPlan(t, newContext(t, nil), 1, 1<<20, "snapkv:budget=16,window=4")
+	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4")
 	sequence := newSequence(t, plan)
+	views := []*View{newView(t, random(full*row, 1), random(full*row, 2))}
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
 	queries := rows(random(qHeads*headDim, 1), qHeads)
-	layers := []*Plane{&queries}
+	layers := []Observation{{0, SignalInputs{Queries: &queries}}}
 	allocations := testing.AllocsPerRun(100, func() {
-		must(t, sequence.Observe(0, &queries, 1, PositionNext))
-		must(t, sequence.ObserveLayers(layers, 1, PositionNext))
-		must(t, sequence.Append(1))
+		must(t, sequence.Observe(layers, 1, PositionNext, 0))
+		must(t, sequence.Append(1, 0))
 		_, err := sequence.StoredLength(0, 0)
+		must(t, err)
+		_, err = sequence.Evict(views, nil, scratch, 0)
 		must(t, err)
 	})
 	same(t, 0.0, allocations)
@@ -214,30 +238,24 @@ func TestQueryMemoryIsTheContextsOrLent(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4,pool=none")
 	sequence := newSequence(t, plan) // observes in the context's memory
 	fails(t, sequence.BeginObserving(Memory{}), StatusInvalidArgument, "kvevict_sequence_end_observing()")
-	bytes, err := plan.QueryMemoryBytes()
+	memory := newMemory(t)(plan.Workspace(OperationObserve, 0))
+	need, err := plan.Workspace(OperationEvict, full)
 	must(t, err)
-	memory, err := newWorkspace(DeviceCPU, "QueryMemoryBytes", bytes)
-	must(t, err)
-	least, best, err := plan.WorkspaceSizes(OperationEvict, full)
-	must(t, err)
-	if least == 0 || least > best {
-		t.Errorf("at least %d, at best %d bytes", least, best)
-	}
-	scratch, err := newWorkspace(DeviceCPU, "WorkspaceSizes", least)
-	must(t, err)
+	need.Best = need.Least
+	scratch := newMemory(t)(need, nil)
 	queries := rows(random(full*qHeads*headDim, 3), qHeads)
 	var kept [2][]int32
 	for way := range kept {
-		must(t, sequence.Observe(0, &queries, full, 0))
-		must(t, sequence.Append(full))
+		must(t, sequence.Observe(shown(0, &queries), full, 0, 0))
+		must(t, sequence.Append(full, 0))
 		view := newView(t, random(full*row, 10), random(full*row, 20))
-		_, err := sequence.Evict([]*View{view}, nil, scratch)
+		_, err := sequence.Evict([]*View{view}, nil, scratch, 0)
 		must(t, err)
 		kept[way], err = sequence.KeepPositions(0, 1)
 		must(t, err)
 		must(t, sequence.EndObserving())
-		must(t, sequence.Reset())
-		fails(t, sequence.Observe(0, &queries, 1, 0), StatusInvalidArgument, "kvevict_sequence_begin_observing()")
+		must(t, sequence.Reset(0))
+		fails(t, sequence.Observe(shown(0, &queries), 1, 0, 0), StatusInvalidArgument, "kvevict_sequence_begin_observing()")
 		fails(t, sequence.BeginObserving(Slice(make([]byte, 8))), StatusInvalidArgument, "memory_bytes 8")
 		must(t, sequence.BeginObserving(memory))
 	}
@@ -251,7 +269,7 @@ func TestHeadsMayDiffer(t *testing.T) {
 	context := newContext(t, nil)
 	plan := newPlan(t, context, 2, full, "snapkv:budget=24,window=4,sink=0", 4, 9, 12, 40)
 	sequence := newSequence(t, plan)
-	scratch := workspace(t, plan, OperationEvict)
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
 	q := random(full*qHeads*headDim, 3)
 	var k [2][]float32
 	var views []*View
@@ -265,7 +283,7 @@ func TestHeadsMayDiffer(t *testing.T) {
 	observe := func(from, n int) {
 		plane := rows(q[from*qHeads*headDim:], qHeads)
 		for layer := range k {
-			must(t, sequence.Observe(layer, &plane, n, from))
+			must(t, sequence.Observe(shown(layer, &plane), n, from, 0))
 		}
 	}
 	add := func(n int) {
@@ -278,7 +296,7 @@ func TestHeadsMayDiffer(t *testing.T) {
 			}
 		}
 		observe(from, n)
-		must(t, sequence.Append(n))
+		must(t, sequence.Append(n, 0))
 	}
 	holds := func(lengths ...uint32) {
 		t.Helper()
@@ -296,10 +314,14 @@ func TestHeadsMayDiffer(t *testing.T) {
 	}
 	evict := func(before, after []uint32) EvictReport {
 		t.Helper()
-		report, err := sequence.Evict(views, nil, scratch)
+		report, err := sequence.Evict(views, nil, scratch, 0)
 		must(t, err)
-		same(t, before, report.ListTokensBefore)
-		same(t, after, report.ListTokensAfter)
+		lists, err := sequence.ListReports()
+		must(t, err)
+		same(t, 2*kvHeads, len(lists))
+		for i, list := range lists {
+			same(t, ListReport{i / kvHeads, int(before[i]), int(after[i])}, list)
+		}
 		holds(after...)
 		return report
 	}
@@ -309,7 +331,7 @@ func TestHeadsMayDiffer(t *testing.T) {
 	same(t, [2]uint64{60, 9 + 30}, [2]uint64{report.TokensBefore, report.TokensAfter})
 	add(6)
 	holds(10, 15, 18, 36)
-	must(t, sequence.Trim(34))
+	must(t, sequence.Trim(34, 0))
 	holds(8, 13, 16, 34)
 	observe(30, 4)
 	evict([]uint32{8, 13, 16, 34}, []uint32{4, 9, 12, 34})
@@ -322,10 +344,7 @@ func TestHeadsMayDiffer(t *testing.T) {
 
 	_, _, err = plan.Selection(0, 34)
 	fails(t, err, StatusUnsupported, "budgets of their own")
-	geometry := Geometry{
-		Layers: 2, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: headDim, VHeadDim: headDim,
-		QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32, MaxTokens: full,
-	}
+	geometry := Geometry{Layers: 2, MaxTokens: full, Each: []LayerGeometry{smallLayer}}
 	policy, err := ParsePolicy("snapkv:budget=24,window=4")
 	must(t, err)
 	_, err = context.NewPlan(geometry, policy, &PlanOptions{HeadBudgets: []uint32{1, 2, 3}})

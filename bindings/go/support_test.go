@@ -39,8 +39,8 @@ func fails(t *testing.T, err error, code Status, parts ...string) {
 		return
 	}
 	for _, part := range parts {
-		if !strings.Contains(e.Message, part) {
-			t.Errorf("no %q in: %s", part, e.Message)
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("no %q in: %v", part, err)
 		}
 	}
 }
@@ -58,6 +58,14 @@ func rows(data []float32, heads int) Plane {
 	return Plane{
 		Data: Slice(data), DType: DTypeF32, HeadDim: headDim,
 		TokenStride: int64(heads) * headDim * 4, HeadStride: headDim * 4,
+	}
+}
+
+// scores are those of a layer's KV heads, one after the other.
+func scores(data []float32) *Plane {
+	return &Plane{
+		Data: Slice(data), DType: DTypeF32, HeadDim: 1, TokenStride: 4,
+		HeadStride: int64(len(data) / kvHeads * 4),
 	}
 }
 
@@ -83,7 +91,7 @@ func oneMove(view *View, tokens int, slots Memory, lists int) []Move {
 	if lists > 0 {
 		count /= lists
 	}
-	return []Move{{view, tokens, KeepLists{Slots: slots, Lists: lists, Count: count}}}
+	return []Move{{View: view, Tokens: tokens, Keep: KeepLists{Slots: slots, Lists: lists, Count: count}}}
 }
 
 // sized is a move that only asks for sizes.
@@ -97,10 +105,21 @@ func newPlan(
 	t.Helper()
 	policy, err := ParsePolicy(text)
 	must(t, err)
-	plan, err := context.NewPlan(Geometry{
-		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: headDim, VHeadDim: headDim,
-		QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32, MaxTokens: maxTokens,
-	}, policy, &PlanOptions{headBudgets})
+	return planOf(t, context, policy,
+		Geometry{Layers: layers, MaxTokens: maxTokens, Each: []LayerGeometry{smallLayer}}, headBudgets...)
+}
+
+// smallLayer has the heads of the tests' caches.
+var smallLayer = LayerGeometry{
+	QHeads: qHeads, KVHeads: kvHeads, KHeadDim: headDim, VHeadDim: headDim,
+	QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32,
+}
+
+func planOf(
+	t *testing.T, context *Context, policy Policy, geometry Geometry, headBudgets ...uint32,
+) *Plan {
+	t.Helper()
+	plan, err := context.NewPlan(geometry, policy, &PlanOptions{headBudgets})
 	must(t, err)
 	t.Cleanup(func() { _ = plan.Close() })
 	return plan
@@ -115,9 +134,18 @@ func newSequence(t *testing.T, plan *Plan) *Sequence {
 	return sequence
 }
 
-func workspace(t *testing.T, plan *Plan, operation Operation) Memory {
-	t.Helper()
-	memory, err := plan.NewWorkspace(operation)
-	must(t, err)
-	return memory
+// shown is an observation of one layer.
+func shown(layer int, queries *Plane) []Observation {
+	return []Observation{{layer, SignalInputs{Queries: queries}}}
+}
+
+// newMemory is a workspace of what a plan or context says.
+func newMemory(t *testing.T) func(Workspace, error) Memory {
+	return func(need Workspace, err error) Memory {
+		t.Helper()
+		must(t, err)
+		memory, err := need.New()
+		must(t, err)
+		return memory
+	}
 }

@@ -85,12 +85,18 @@ func TestEveryFunctionIsReachable(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	var geometry, emptyGeometry native.Geometry
+	var geometry native.Geometry
 	must(t, native.Kvevict_geometry_init(&geometry, uint64(reflect.TypeOf(geometry).Size())))
-	g := Geometry{QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32}
-	emptyGeometry, err := g.native()
+	emptyGeometry, _, err := (&Geometry{}).native()
 	must(t, err)
 	same(t, geometry, emptyGeometry)
+
+	var layer native.LayerGeometry
+	must(t, native.Kvevict_layer_geometry_init(&layer, uint64(reflect.TypeOf(layer).Size())))
+	floats := Geometry{Each: []LayerGeometry{{QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32}}}
+	_, each, err := floats.native()
+	must(t, err)
+	same(t, layer, each[0])
 
 	var view native.View
 	must(t, native.Kvevict_view_init(&view, uint64(reflect.TypeOf(view).Size())))
@@ -110,9 +116,13 @@ func TestDefaults(t *testing.T) {
 	must(t, native.Kvevict_plan_options_init(&plan, uint64(reflect.TypeOf(plan).Size())))
 	same(t, plan, native.PlanOptions{StructSize: plan.StructSize})
 
-	var score native.ScoreInputs
-	must(t, native.Kvevict_score_inputs_init(&score, uint64(reflect.TypeOf(score).Size())))
-	same(t, score, native.ScoreInputs{StructSize: score.StructSize})
+	var inputs native.SignalInputs
+	must(t, native.Kvevict_signal_inputs_init(&inputs, uint64(reflect.TypeOf(inputs).Size())))
+	same(t, inputs, native.SignalInputs{StructSize: inputs.StructSize})
+
+	var score native.ScoreJob
+	must(t, native.Kvevict_score_job_init(&score, uint64(reflect.TypeOf(score).Size())))
+	same(t, score, native.ScoreJob{StructSize: score.StructSize})
 
 	var keep native.KeepLists
 	must(t, native.Kvevict_keep_lists_init(&keep, uint64(reflect.TypeOf(keep).Size())))

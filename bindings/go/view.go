@@ -98,7 +98,7 @@ func (v *View) Close() error {
 // Validate checks the view as executing calls on the CPU do, for so many slots. It reads the block table, which
 // must not lie on a GPU.
 func (v *View) Validate(nTokens int) error {
-	c, n, err := v.use(DeviceCPU, nTokens)
+	c, n, err := v.use(DeviceCPU, "nTokens", nTokens, Memory{})
 	if err != nil {
 		return err
 	}
@@ -128,17 +128,15 @@ func (c *content) on(device Device) error {
 	return c.layout.BlockTable.on(device, "BlockTable")
 }
 
-// use is open for a view whose memory holds nTokens.
-func (v *View) use(device Device, nTokens int) (*content, uint32, error) {
-	return v.useNamed(device, "nTokens", nTokens)
-}
-
-// useNamed is use for a number of slots that callers know by another name.
-func (v *View) useNamed(device Device, name string, slots int) (*content, uint32, error) {
+// use is open for a view whose memory holds so many slots, which callers know by a name; where counts
+// are given, these of each head.
+func (v *View) use(
+	device Device, name string, slots int, counts Memory,
+) (*content, uint32, error) {
 	c, err := v.open(device)
 	n := count(&err, name, slots)
 	if err == nil {
-		err = c.require(n)
+		err = c.require(n, counts)
 	}
 	return c, n, err
 }
@@ -154,9 +152,9 @@ func (c *content) holds(maxTokens uint32) bool {
 	return true
 }
 
-func (c *content) require(nTokens uint32) error {
+func (c *content) require(nTokens uint32, counts Memory) error {
 	heads, blockSize := c.native.NKVHeads, c.native.BlockSize
-	highest := c.highestBlock(nTokens)
+	highest := c.highestBlock(nTokens, counts)
 	for i, plane := range c.planes {
 		if blockSize == 0 {
 			if err := plane.require(c.names[i], nTokens, heads); err != nil {
@@ -169,20 +167,31 @@ func (c *content) require(nTokens uint32) error {
 	return nil
 }
 
-// highestBlock is that of the blocks that hold the first nTokens; -1 if unknown.
-func (c *content) highestBlock(nTokens uint32) int64 {
+// highestBlock is that of the blocks that hold the first nTokens, or counts of each head; -1 if
+// unknown.
+func (c *content) highestBlock(nTokens uint32, counts Memory) int64 {
 	highest := int64(-1)
 	table, blockSize := c.layout.BlockTable, uint64(c.native.BlockSize)
 	if blockSize == 0 || table.kind != reflect.Int32 || table.owner == nil {
 		return highest
 	}
-	used := (uint64(nTokens) + blockSize - 1) / blockSize
 	tables, stride := uint64(1), c.layout.BlockTableHeadStride
+	var held []uint32
 	if stride > 0 {
 		tables = uint64(c.native.NKVHeads)
+		if counts.address != 0 {
+			if counts.kind != reflect.Uint32 || counts.bytes/4 < tables {
+				return highest
+			}
+			held = unsafe.Slice((*uint32)(counts.owner), tables)
+		}
 	}
 	blocks := unsafe.Slice((*int32)(table.owner), c.native.BlockTableLen)
-	for ; tables > 0; tables-- {
+	for head := uint64(0); head < tables; head++ {
+		if held != nil {
+			nTokens = held[head]
+		}
+		used := (uint64(nTokens) + blockSize - 1) / blockSize
 		for i := uint64(0); i < used && i < uint64(len(blocks)); i++ {
 			if int64(blocks[i]) > highest {
 				highest = int64(blocks[i])

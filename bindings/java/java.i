@@ -99,7 +99,6 @@ KV_NUMBER(char *text, jlong, long, (intptr_t))
 KV_OUTPUT(kvevict_context *, out_context)
 KV_OUTPUT(kvevict_plan *, out_plan)
 KV_OUTPUT(kvevict_sequence *, out_sequence)
-KV_OUTPUT(size_t, out_bytes)
 KV_OUTPUT(size_t, out_text_len)
 KV_OUTPUT(size_t, out_positions_len)
 KV_OUTPUT(uint32_t, out_budget)
@@ -110,7 +109,7 @@ KV_OUTPUT(int32_t, out_slot)
 %typemap(argout) kvevict_context **out_context, kvevict_plan **out_plan,
                  kvevict_sequence **out_sequence
   "$result = (jlong)(intptr_t)value$argnum;"
-%typemap(argout) size_t *out_bytes, size_t *out_text_len, size_t *out_positions_len
+%typemap(argout) size_t *out_text_len, size_t *out_positions_len
   "$result = (jlong)value$argnum;"
 %typemap(argout) uint32_t *out_budget, uint32_t *out_length, int32_t *out_position, int32_t *out_slot
   "$result = (jint)value$argnum;"
@@ -118,12 +117,6 @@ KV_OUTPUT(int32_t, out_slot)
 KV_RESULT(kvevict_context_create, jlong, long)
 KV_RESULT(kvevict_plan_create, jlong, long)
 KV_RESULT(kvevict_sequence_create, jlong, long)
-KV_RESULT(kvevict_plan_workspace_bytes, jlong, long)
-KV_RESULT(kvevict_select_workspace_bytes, jlong, long)
-KV_RESULT(kvevict_plan_least_workspace_bytes, jlong, long)
-KV_RESULT(kvevict_plan_query_memory_bytes, jlong, long)
-KV_RESULT(kvevict_compact_workspace_bytes, jlong, long)
-KV_RESULT(kvevict_reorder_workspace_bytes, jlong, long)
 KV_RESULT(kvevict_policy_format, jlong, long)
 KV_RESULT(kvevict_sequence_keep_positions, jlong, long)
 KV_RESULT(kvevict_auto_budget, jint, int)

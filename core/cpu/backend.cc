@@ -29,7 +29,7 @@ std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
   return scratch.subspan(worker * share, share);
 }
 
-ScratchNeeds NoScratch(const Context&, const kvevict_geometry&,
+ScratchNeeds NoScratch(const Context&, const kvevict_layer_geometry&,
                        const kvevict_policy&, uint32_t, uint32_t) {
   return CheckedSize(0);
 }
@@ -49,10 +49,7 @@ Status Open(const Context&, const kvevict_context_options&, DeviceState** out) {
 
 void Close(DeviceState*) {}
 
-Status Prepare(const Context&, const kvevict_geometry*, const kvevict_policy*,
-               bool) {
-  return Status();
-}
+Status Prepare(const Context&) { return Status(); }
 
 Status CheckCapture(const Context&, Stream, const kvevict_policy&) {
   return Status();

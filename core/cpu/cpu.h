@@ -29,11 +29,12 @@ Reduce ToReduce(kvevict_reduce reduce);
 std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
                            uint32_t worker);
 
-ScratchNeeds NoScratch(const Context& context, const kvevict_geometry& geometry,
+ScratchNeeds NoScratch(const Context& context,
+                       const kvevict_layer_geometry& geometry,
                        const kvevict_policy& policy, uint32_t n_layers,
                        uint32_t n_tokens);
 ScratchNeeds ShapeScratchBytes(const Context& context,
-                               const kvevict_geometry& geometry,
+                               const kvevict_layer_geometry& geometry,
                                const kvevict_policy& policy, uint32_t n_layers,
                                uint32_t n_tokens);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);

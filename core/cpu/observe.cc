@@ -37,9 +37,9 @@ void ObserveLayer(const ObserveArgs& args, const kvevict_plane& rows,
 
 Status Run_observe(const Context&, Stream, const ObserveArgs& args) {
   uint8_t* ring = args.rings;
-  for (const kvevict_plane& rows : args.layers) {
-    ObserveLayer(args, rows, ring);
-    ring += uint64_t{args.window} * args.n_heads * RowBytes(rows);
+  for (const kvevict_plane* rows : args.layers) {
+    ObserveLayer(args, *rows, ring);
+    ring += uint64_t{args.window} * args.n_heads * RowBytes(*rows);
   }
   return Status();
 }

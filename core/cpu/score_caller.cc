@@ -7,7 +7,7 @@ namespace {
 
 Status Run(const Context&, Stream, const ScoreArgs& args) {
   for (const ScoreJob& job : args.jobs) {
-    for (uint32_t h = 0; h < args.geometry.n_kv_heads; ++h) {
+    for (uint32_t h = 0; h < args.layer.n_kv_heads; ++h) {
       std::memcpy(job.rows + uint64_t{h} * job.tokens.most,
                   job.caller + h * job.caller_head_stride,
                   job.tokens.Of(h) * sizeof(float));

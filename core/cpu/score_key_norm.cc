@@ -8,7 +8,7 @@ namespace kvevict::cpu {
 namespace {
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
-  const kvevict_geometry& g = args.geometry;
+  const kvevict_layer_geometry& g = args.layer;
   const uint32_t n_items =
       static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {

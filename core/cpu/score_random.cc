@@ -6,7 +6,7 @@ namespace kvevict::cpu {
 namespace {
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
-  const uint32_t n_heads = args.geometry.n_kv_heads;
+  const uint32_t n_heads = args.layer.n_kv_heads;
   const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_heads);
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
     const ScoreJob& job = args.jobs[item / n_heads];

@@ -9,12 +9,12 @@
 namespace kvevict::cpu {
 namespace {
 
-uint32_t GroupSize(const kvevict_geometry& g) {
+uint32_t GroupSize(const kvevict_layer_geometry& g) {
   return g.n_q_heads / g.n_kv_heads;
 }
 
 // f32 [group, n_tokens]: the group's weights, before they are reduced.
-CheckedSize GroupRowsBytes(const kvevict_geometry& g, uint32_t n_tokens) {
+CheckedSize GroupRowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(GroupSize(g)) * CheckedSize(n_tokens) *
           CheckedSize(sizeof(float)))
       .AlignUp(kCacheLine);
@@ -26,7 +26,8 @@ CheckedSize WindowTableBytes(const kvevict_policy& policy) {
       .AlignUp(kCacheLine);
 }
 
-ScratchNeeds ScratchBytes(const Context& context, const kvevict_geometry& g,
+ScratchNeeds ScratchBytes(const Context& context,
+                          const kvevict_layer_geometry& g,
                           const kvevict_policy& policy, uint32_t,
                           uint32_t n_tokens) {
   const WindowAttentionScratchSize attention = WindowAttentionScratchBytes(
@@ -58,7 +59,7 @@ RowSource Wrapped(const RowSource& rows, uint32_t first, uint32_t n_rows,
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
-  const kvevict_geometry& g = args.geometry;
+  const kvevict_layer_geometry& g = args.layer;
   const uint32_t window = args.policy.obs_window;
   const uint32_t group = GroupSize(g);
   const uint32_t n_items =

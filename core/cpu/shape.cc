@@ -25,7 +25,8 @@ void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
 
 }  // namespace
 
-ScratchNeeds ShapeScratchBytes(const Context& context, const kvevict_geometry&,
+ScratchNeeds ShapeScratchBytes(const Context& context,
+                               const kvevict_layer_geometry&,
                                const kvevict_policy&, uint32_t,
                                uint32_t n_tokens) {
   return SpareRowBytes(n_tokens) * CheckedSize(context.n_workers());

@@ -1,5 +1,4 @@
-// Rows of f32, f16 and bf16 as f32. A new dtype that can be scored is one more
-// decoder below and one more case of LoadRow().
+// Rows of dtypes that can be scored, as f32. A new one is a decoder more below.
 #if defined(KVEVICT_CORE_DTYPES_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_LOAD_INL_H_
 #undef KVEVICT_CORE_DTYPES_LOAD_INL_H_
@@ -40,8 +39,8 @@ HWY_INLINE hn::VFromD<D> LoadBytes(D d, const uint8_t* from) {
 #endif
 }
 
-// A decoder turns Lanes(df) packed elements into f32. All conversions are
-// exact, and NaN stays NaN.
+// A decoder, by the name that core/dtypes.inc has for its dtype, turns Lanes(df)
+// packed elements into f32. All conversions are exact, and NaN stays NaN.
 struct DecodeF32 {
   using Bits = uint32_t;
   template <class DF>
@@ -94,6 +93,23 @@ struct DecodeBF16 {
   }
 };
 
+template <bool kCanScore, class Decode, class Use>
+HWY_INLINE void UseDecoder(const Use& use) {
+  if constexpr (kCanScore) use(Decode());
+}
+
+// Calls use() with the decoder of a dtype that can be scored.
+template <class Use>
+HWY_INLINE void WithDecoder(DType dtype, const Use& use) {
+  switch (dtype) {
+#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
+  case DType::k##Name:                                            \
+    return UseDecoder<score != 0, struct Decode##Name>(use);
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
+  }
+}
+
 template <class Decode>
 HWY_INLINE void LoadRowOf(const uint8_t* from, int64_t element_stride, size_t n,
                           float* HWY_RESTRICT out) {
@@ -125,14 +141,9 @@ HWY_INLINE void LoadRowOf(const uint8_t* from, int64_t element_stride, size_t n,
 HWY_INLINE void LoadRow(const uint8_t* from, DType dtype,
                         int64_t element_stride, size_t n,
                         float* HWY_RESTRICT out) {
-  switch (dtype) {
-    case DType::kF16:
-      return LoadRowOf<DecodeF16>(from, element_stride, n, out);
-    case DType::kBF16:
-      return LoadRowOf<DecodeBF16>(from, element_stride, n, out);
-    default:
-      return LoadRowOf<DecodeF32>(from, element_stride, n, out);
-  }
+  WithDecoder(dtype, [&](auto decoder) HWY_ATTR {
+    LoadRowOf<decltype(decoder)>(from, element_stride, n, out);
+  });
 }
 
 }  // namespace kvevict::HWY_NAMESPACE

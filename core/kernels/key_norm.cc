@@ -94,14 +94,8 @@ void NormsOf(const KeyNorms& args) {
 }
 
 void KeyNormsOf(const KeyNorms& args) {
-  switch (args.keys.dtype) {
-    case DType::kF16:
-      return NormsOf<DecodeF16>(args);
-    case DType::kBF16:
-      return NormsOf<DecodeBF16>(args);
-    default:
-      return NormsOf<DecodeF32>(args);
-  }
+  WithDecoder(args.keys.dtype,
+              [&](auto decoder) HWY_ATTR { NormsOf<decltype(decoder)>(args); });
 }
 
 }  // namespace kvevict::HWY_NAMESPACE

@@ -24,11 +24,6 @@ struct alignas(16) Bytes16 {
   uint32_t x[4];
 };
 
-// The numbers of kvevict_dtype.
-constexpr int kF32 = 1;
-constexpr int kF16 = 2;
-constexpr int kBf16 = 3;
-
 }  // namespace kvevict::cuda
 
 #ifndef __CUDACC_RTC__
@@ -106,10 +101,10 @@ KV_DEVICE float SquareRoot(float v) { return __fsqrt_rn(v); }
 // An element as stored, in the low bits.
 template <int kDType>
 KV_DEVICE float ToFloat(uint32_t bits) {
-  static_assert(kDType == kF32 || kDType == kF16 || kDType == kBf16);
+  static_assert(kDType == kF32 || kDType == kF16 || kDType == kBF16);
   if constexpr (kDType == kF32) {
     return __uint_as_float(bits);
-  } else if constexpr (kDType == kBf16) {
+  } else if constexpr (kDType == kBF16) {
     return __uint_as_float(bits << 16);
   } else {
     float r;
@@ -242,7 +237,7 @@ KV_DEVICE void LoadMatrix4(uint32_t (&r)[4], const void* shared_row) {
 template <int kDType>
 KV_DEVICE void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],
                                        const uint32_t (&b)[2]) {
-  static_assert(kDType == kF16 || kDType == kBf16);
+  static_assert(kDType == kF16 || kDType == kBF16);
   if constexpr (kDType == kF16) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "

@@ -80,14 +80,16 @@ KV_DEVICE void AddNarrow(const KeyNormParams& p,
   }
 }
 
-template <int kDType>
+template <int kDType, bool kCanScore>
 KV_DEVICE void AddRows(const KeyNormParams& p,
                        const uint64_t (&rows)[kNormRows], uint32_t lane,
                        float (&sums)[kNormRows]) {
-  if (p.wide != 0) {
-    AddWide<kDType>(p, rows, lane, sums);
-  } else {
-    AddNarrow<kDType>(p, rows, lane, sums);
+  if constexpr (kCanScore) {
+    if (p.wide != 0) {
+      AddWide<kDType>(p, rows, lane, sums);
+    } else {
+      AddNarrow<kDType>(p, rows, lane, sums);
+    }
   }
 }
 
@@ -112,13 +114,10 @@ KV_KERNEL(key_norms, KeyNormParams, kNormThreads, 4) {
     const uint32_t slot = first + r * step;
     rows[r] = slot < n_tokens ? KeyRow(p, layer, head, slot) : 0;
   }
-  if (p.dtype == kF32) {
-    AddRows<kF32>(p, rows, lane, sums);
-  } else if (p.dtype == kF16) {
-    AddRows<kF16>(p, rows, lane, sums);
-  } else {
-    AddRows<kBf16>(p, rows, lane, sums);
-  }
+#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
+  if (p.dtype == k##Name) AddRows<k##Name, score != 0>(p, rows, lane, sums);
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
 #pragma unroll
   for (uint32_t r = 0; r < kNormRows; ++r) {
     for (uint32_t mask = p.lanes / 2; mask > 0; mask /= 2) {

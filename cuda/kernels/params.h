@@ -21,6 +21,12 @@ typedef long long int64_t;
 
 namespace kvevict::cuda {
 
+// The numbers of kvevict_dtype.
+#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
+  constexpr int k##Name = id;
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
+
 // How the rows of a plane lie. Slot s, head h, element e is at
 //   contiguous  base + s * row_stride + h * head_stride + e * element_stride
 //   paged       base + table[s / block_size] * block_stride
@@ -281,12 +287,13 @@ static_assert(sizeof(KeyNormLayer) == 32);
 struct KeyNormParams {
   static constexpr uint32_t kMaxLayers = 120;
   RowLayout keys;
-  CountTable tokens;   // per KV head
-  uint32_t dtype;      // of kvevict_dtype
+  CountTable tokens;  // per KV head
+  uint32_t dtype;     // of kvevict_dtype
   uint32_t head_dim;
   uint32_t n_kv_heads;
   uint32_t lanes;  // that share a row: KeyNormLanes()
-  uint32_t wide;   // rows are packed and at multiples of 16 bytes, which they fill
+  uint32_t
+      wide;  // rows are packed and at multiples of 16 bytes, which they fill
   uint32_t reserved;
   KeyNormLayer layers[kMaxLayers];
 };

@@ -80,8 +80,9 @@ constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
 // 16 bytes.
 constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype, uint32_t head_dim,
                          uint32_t window, uint32_t sm) {
-  return sm >= 80 && q_dtype == k_dtype && (q_dtype == 2 || q_dtype == 3) &&
-         head_dim % 16 == 0 && head_dim <= 256 && head_dim > 0 &&
+  return sm >= 80 && q_dtype == k_dtype &&
+         (q_dtype == kF16 || q_dtype == kBF16) && head_dim % 16 == 0 &&
+         head_dim <= 256 && head_dim > 0 &&
          window <= (head_dim > 128 ? 128 : 256);
 }
 

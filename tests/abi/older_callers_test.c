@@ -36,14 +36,23 @@ static kvevict_context* Context(void) {
   return context;
 }
 
-static kvevict_geometry* Geometry(void) {
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = kLayers;
-  g.n_q_heads = g.n_kv_heads = kHeads;
-  g.k_head_dim = g.v_head_dim = kDim;
-  g.max_tokens = kTokens;
-  g.softmax_scale = -1.0f; /* is cut off */
-  return OLDER(kvevict_geometry, softmax_scale, g);
+static kvevict_plan* PlanOf(const kvevict_policy* policy) {
+  kvevict_layer_geometry whole = KVEVICT_LAYER_GEOMETRY_INIT;
+  whole.n_q_heads = whole.n_kv_heads = kHeads;
+  whole.k_head_dim = whole.v_head_dim = kDim;
+  whole.softmax_scale = -1.0f; /* is cut off */
+  kvevict_layer_geometry* layer = OLDER(kvevict_layer_geometry, v_dtype, whole);
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = kLayers;
+  geometry.max_tokens = kTokens;
+  geometry.layers = layer;
+  geometry.layers_len = 1;
+  kvevict_context* context = Context();
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(kvevict_plan_create(context, &geometry, policy, NULL, &plan));
+  kvevict_context_destroy(context);
+  free(layer);
+  return plan;
 }
 
 static kvevict_plan* Plan(kvevict_policy_kind kind, double budget) {
@@ -54,12 +63,7 @@ static kvevict_plan* Plan(kvevict_policy_kind kind, double budget) {
   whole.obs_window = 4;
   whole.pyramid_alpha = -1.0; /* is cut off */
   kvevict_policy* policy = OLDER(kvevict_policy, layer_split, whole);
-  kvevict_geometry* geometry = Geometry();
-  kvevict_context* context = Context();
-  kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, geometry, policy, NULL, &plan));
-  kvevict_context_destroy(context);
-  free(geometry);
+  kvevict_plan* plan = PlanOf(policy);
   free(policy);
   return plan;
 }
@@ -86,9 +90,10 @@ Test(older_callers, evict_with_older_views_options_and_reports) {
   kvevict_plan* plan = Plan(KVEVICT_POLICY_STREAMING_LLM, 24);
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
-  size_t bytes = 0;
-  EXPECT_OK(
-      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0, &bytes));
+  const kvevict_workspace whole_size = KVEVICT_WORKSPACE_INIT;
+  kvevict_workspace* size = OLDER(kvevict_workspace, best_bytes, whole_size);
+  EXPECT_OK(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, size));
+  const size_t bytes = size->least_bytes;
   void* workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
   const size_t view_size = offsetof(kvevict_view, companions);
   uint8_t* views = malloc(kLayers * view_size);
@@ -116,14 +121,32 @@ Test(older_callers, evict_with_older_views_options_and_reports) {
   }
   const kvevict_evict_options whole_options = KVEVICT_EVICT_OPTIONS_INIT;
   kvevict_evict_options* options =
-      OLDER(kvevict_evict_options, scores, whole_options);
+      OLDER(kvevict_evict_options, inputs, whole_options);
   kvevict_evict_report whole_report;
   memset(&whole_report, 0xA5, sizeof whole_report);
   kvevict_evict_report* report =
       OLDER(kvevict_evict_report, blocks_freed, whole_report);
-  EXPECT_OK(kvevict_sequence_append(sequence, kTokens));
+  /* Lists of one tell nothing but the layer. */
+  kvevict_list_report whole_list;
+  memset(&whole_list, 0xA5, sizeof whole_list);
+  const size_t list_size = offsetof(kvevict_list_report, tokens_before);
+  uint8_t* lists = malloc(kLayers * list_size);
+  for (int l = 0; l < kLayers; ++l) {
+    kvevict_list_report* older =
+        OLDER(kvevict_list_report, tokens_before, whole_list);
+    memcpy(lists + (size_t)l * list_size, older, list_size);
+    free(older);
+  }
+  EXPECT_OK(kvevict_sequence_append(sequence, kTokens, NULL));
   EXPECT_OK(kvevict_sequence_evict(sequence, (const kvevict_view*)views,
-                                   kLayers, options, workspace, bytes, report));
+                                   kLayers, options, workspace, bytes, NULL));
+  EXPECT_OK(kvevict_sequence_report(sequence, report,
+                                    (kvevict_list_report*)lists, kLayers));
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    uint32_t layer = 99;
+    memcpy(&layer, lists + l * list_size + sizeof(uint32_t), sizeof layer);
+    cr_expect_eq(layer, l);
+  }
   cr_expect_eq(report->struct_size,
                offsetof(kvevict_evict_report, blocks_freed));
   cr_expect_eq(report->tokens_before, kLayers * kTokens);
@@ -135,8 +158,10 @@ Test(older_callers, evict_with_older_views_options_and_reports) {
       cr_expect_eq(g_values[l][slot][0][0], (float)(position * 10 + l));
     }
   }
+  free(lists);
   free(report);
   free(options);
+  free(size);
   free(views);
   free(workspace);
   kvevict_sequence_destroy(sequence);
@@ -170,4 +195,104 @@ Test(older_callers, are_no_older_than_the_first_release) {
   EXPECT_OK(kvevict_policy_init(&policy, first, KVEVICT_POLICY_NONE));
   policy.struct_size = (uint32_t)first - 1;
   EXPECT_INVALID(kvevict_policy_validate(&policy), "struct_size");
+}
+
+/* A field that the caller lacks has its default; what differs cannot be told. */
+Test(older_callers, are_not_given_half_a_policy) {
+  kvevict_policy whole;
+  memset(&whole, 0xA5, sizeof whole);
+  kvevict_policy* policy = OLDER(kvevict_policy, layer_split, whole);
+  const size_t size = offsetof(kvevict_policy, layer_split);
+  kvevict_policy* before = malloc(size);
+  memcpy(before, policy, size);
+  static const char* const kCut[] = {
+      "snapkv:split=geometric", "pyramidkv:split=uniform", "snapkv:alpha=0.5",
+      "pyramidkv:beta=3", "random:seed=1"};
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_INVALID(kvevict_policy_parse(kCut[i], policy), "struct_size");
+    EXPECT(memcmp(policy, before, size) == 0, "%s: written", kCut[i]);
+  }
+  EXPECT_OK(kvevict_policy_parse("snapkv:budget=90,split=uniform", policy));
+  cr_expect_eq(policy->budget, 90.0);
+  /* The split of pyramidkv is the default of that kind. */
+  EXPECT_OK(kvevict_policy_parse("pyramidkv:split=geometric", policy));
+  cr_expect_eq(policy->kind, KVEVICT_POLICY_PYRAMIDKV);
+  free(before);
+  free(policy);
+}
+
+/* Selects as the plan's policy says, which an older caller may be unable to. */
+static void ExpectSelection(const char* policy_text, const char* text) {
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  EXPECT_OK(kvevict_policy_parse(policy_text, &policy));
+  kvevict_plan* plan = PlanOf(&policy);
+  kvevict_select_options whole = KVEVICT_SELECT_OPTIONS_INIT;
+  whole.n_tokens = 77;
+  kvevict_select_options* options = OLDER(kvevict_select_options, tie, whole);
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  const kvevict_status status =
+      kvevict_plan_selection(plan, 0, kTokens, options, &keep);
+  if (text == NULL) {
+    EXPECT_OK(status);
+    EXPECT(options->n_tokens == kTokens && keep.count == 24, "%s", policy_text);
+  } else {
+    EXPECT_INVALID(status, "options.struct_size", text);
+    EXPECT(options->n_tokens == 77 && keep.count == 0, "%s: written",
+           policy_text);
+  }
+  free(options);
+  kvevict_plan_destroy(plan);
+}
+
+Test(older_callers, are_not_given_half_a_selection) {
+  ExpectSelection("custom:budget=24", NULL);
+  ExpectSelection("custom:budget=24,tie=higher", "48");
+  /* Lists of one count none. */
+  kvevict_plan* plan = Plan(KVEVICT_POLICY_CUSTOM, 24);
+  const kvevict_keep_lists whole = KVEVICT_KEEP_LISTS_INIT;
+  kvevict_keep_lists* keep = OLDER(kvevict_keep_lists, count, whole);
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  EXPECT_INVALID(kvevict_plan_selection(plan, 0, kTokens, &options, keep),
+                 "keep.struct_size", "32");
+  cr_expect(keep->n_lists == 0 && options.n_tokens == 0, "written");
+  free(keep);
+  kvevict_plan_destroy(plan);
+}
+
+/* Later fields of what is asked are not written, and later fields of a move are not
+ * read. */
+Test(older_callers, move_and_ask_as_they_did) {
+  kvevict_plan* plan = Plan(KVEVICT_POLICY_CUSTOM, 24);
+  const kvevict_layer_info whole_info = {.struct_size = 7};
+  kvevict_layer_info* info = OLDER(kvevict_layer_info, first_list, whole_info);
+  EXPECT_OK(kvevict_plan_layer(plan, 1, info));
+  cr_expect_eq(info->n_lists, kHeads);
+  free(info);
+  kvevict_plan_destroy(plan);
+
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = kHeads;
+  view.k.data = (uintptr_t)g_keys[0];
+  view.k.token_stride_bytes = sizeof g_keys[0][0];
+  view.k.head_stride_bytes = sizeof g_keys[0][0][0];
+  view.k.dtype = KVEVICT_DTYPE_F32;
+  view.k.head_dim = kDim;
+  int32_t slots[2] = {3, 7};
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  keep.n_lists = 1;
+  keep.slots = slots;
+  keep.slots_len = keep.count = 2;
+  const uint32_t counts[kHeads] = {0, 0};
+  kvevict_move whole = KVEVICT_MOVE_INIT;
+  whole.n_tokens = kTokens;
+  whole.view = &view;
+  whole.keep = &keep;
+  whole.token_counts = counts; /* is cut off */
+  kvevict_move* move = OLDER(kvevict_move, token_counts, whole);
+  for (int t = 0; t < kTokens; ++t) g_keys[0][t][1][2] = (float)t;
+  kvevict_context* context = Context();
+  EXPECT_OK(kvevict_compact(context, move, 1, NULL, 0, NULL));
+  cr_expect(g_keys[0][0][1][2] == 3.0f && g_keys[0][1][1][2] == 7.0f);
+  kvevict_context_destroy(context);
+  free(move);
 }

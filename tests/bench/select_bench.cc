@@ -25,13 +25,14 @@ class Selector {
       : context_(CreateContext(simd.name)), keep_(size_t{n_kv_heads} * budget) {
     kvevict_policy policy = KVEVICT_POLICY_INIT;
     Check(kvevict_policy_parse(policy_text.c_str(), &policy));
+    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+    layer.n_q_heads = layer.n_kv_heads = n_kv_heads;
+    layer.k_head_dim = 1;
     kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
     geometry.n_layers = 1;
-    geometry.n_q_heads = n_kv_heads;
-    geometry.n_kv_heads = n_kv_heads;
-    geometry.k_head_dim = 1;
-    geometry.k_dtype = KVEVICT_DTYPE_F32;
     geometry.max_tokens = n_tokens;
+    geometry.layers = &layer;
+    geometry.layers_len = 1;
     kvevict_plan* plan = nullptr;
     Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
                               &plan));
@@ -39,10 +40,10 @@ class Selector {
     Check(kvevict_plan_selection(plan, 0, n_tokens, &options_, &lists_));
     lists_.slots = keep_.data();
     lists_.slots_len = keep_.size();
-    size_t bytes;
-    Check(kvevict_select_workspace_bytes(context_.get(), n_tokens, n_kv_heads,
-                                         &bytes));
-    workspace_.emplace(bytes);
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    Check(
+        kvevict_select_workspace(context_.get(), n_tokens, n_kv_heads, &size));
+    workspace_.emplace(size.best_bytes);
   }
 
   const std::vector<int32_t>& Select(const float* scores, size_t scores_len) {

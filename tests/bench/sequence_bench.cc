@@ -14,16 +14,6 @@ namespace {
 
 constexpr double kMinSeconds = 3e-3;
 
-kvevict_geometry GeometryOf(const Workload& w, uint32_t n_layers) {
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = n_layers;
-  g.n_q_heads = w.n_q_heads;
-  g.n_kv_heads = w.n_kv_heads;
-  g.k_head_dim = g.v_head_dim = w.head_dim;
-  g.max_tokens = w.n_tokens;
-  return g;
-}
-
 PlanHandle MakePlan(const kvevict_context* context, const Workload& w,
                     uint32_t n_layers) {
   kvevict_policy policy = KVEVICT_POLICY_INIT;
@@ -32,7 +22,15 @@ PlanHandle MakePlan(const kvevict_context* context, const Workload& w,
                   w.window)
           .c_str(),
       &policy));
-  const kvevict_geometry geometry = GeometryOf(w, n_layers);
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = w.n_q_heads;
+  layer.n_kv_heads = w.n_kv_heads;
+  layer.k_head_dim = layer.v_head_dim = w.head_dim;
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = n_layers;
+  geometry.max_tokens = w.n_tokens;
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
   kvevict_plan* plan = nullptr;
   Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
   return PlanHandle(plan);
@@ -92,7 +90,7 @@ class Request {
         sequence_(MakeSequence(plan_.get())),
         data_(w, DType::kF32),
         queries_(size_t{w.window} * w.n_q_heads * w.head_dim),
-        scores_(size_t{w.n_kv_heads} * w.n_tokens) {
+        scores_(size_t{n_layers} * w.n_kv_heads * w.n_tokens) {
     Check(kvevict_sequence_begin_observing(sequence_.get(), nullptr, 0));
     for (uint32_t h = 0; h < w.n_q_heads; ++h) {
       const RowSource rows = data_.Queries(h);
@@ -113,29 +111,39 @@ class Request {
       }
       views_.push_back(view);
     }
-    size_t bytes = 0;
     for (kvevict_operation operation :
          {KVEVICT_OPERATION_EVICT, KVEVICT_OPERATION_SCORE}) {
-      Check(kvevict_plan_workspace_bytes(plan_.get(), operation, 0, &bytes));
-      workspace_bytes_ = std::max(workspace_bytes_, bytes);
+      kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+      Check(kvevict_plan_workspace(plan_.get(), operation, 0, &size));
+      workspace_bytes_ = std::max(workspace_bytes_, size.best_bytes);
     }
     workspace_.emplace_back(workspace_bytes_);
+    query_rows_ = TokenMajor(queries_.data(), w.n_q_heads, w.head_dim);
+    inputs_.queries = &query_rows_;
+    for (uint32_t l = 0; l < n_layers; ++l) {
+      observations_.push_back({sizeof(kvevict_observation), l, &inputs_});
+      kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+      job.layer = l;
+      job.n_tokens = w.n_tokens;
+      job.view = &views_[l];
+      job.inputs = &inputs_;
+      job.scores = scores_.data() + l * scores_.size() / n_layers;
+      job.scores_len = scores_.size() / n_layers;
+      jobs_.push_back(job);
+    }
   }
 
   void Observe() {
-    const kvevict_plane rows =
-        TokenMajor(queries_.data(), w_.n_q_heads, w_.head_dim);
-    for (uint32_t l = 0; l < views_.size(); ++l) {
-      Check(kvevict_sequence_observe(sequence_.get(), l, &rows, w_.window,
-                                     w_.n_tokens - w_.window));
-    }
+    Check(kvevict_sequence_observe(sequence_.get(), observations_.data(),
+                                   observations_.size(), w_.window,
+                                   w_.n_tokens - w_.window, nullptr));
   }
 
   // What comes before an eviction.
   void Prefill() {
-    Check(kvevict_sequence_reset(sequence_.get()));
+    Check(kvevict_sequence_reset(sequence_.get(), nullptr));
     Observe();
-    Check(kvevict_sequence_append(sequence_.get(), w_.n_tokens));
+    Check(kvevict_sequence_append(sequence_.get(), w_.n_tokens, nullptr));
   }
 
   void Evict() {
@@ -146,17 +154,8 @@ class Request {
 
   // By the door, all layers.
   void Score() {
-    const kvevict_plane rows =
-        TokenMajor(queries_.data(), w_.n_q_heads, w_.head_dim);
-    kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
-    inputs.n_tokens = w_.n_tokens;
-    inputs.queries = &rows;
-    for (const kvevict_view& view : views_) {
-      inputs.view = &view;
-      Check(kvevict_score(plan_.get(), &inputs, scores_.data(), scores_.size(),
-                          workspace_[0].data(), workspace_bytes_, nullptr));
-      ++inputs.layer;
-    }
+    Check(kvevict_score(plan_.get(), jobs_.data(), jobs_.size(),
+                        workspace_[0].data(), workspace_bytes_, nullptr));
   }
 
  private:
@@ -169,6 +168,10 @@ class Request {
   HugeBuffer<float> scores_;
   std::vector<HugeBuffer<float>> caches_;
   std::vector<kvevict_view> views_;
+  kvevict_plane query_rows_;
+  kvevict_signal_inputs inputs_ = KVEVICT_SIGNAL_INPUTS_INIT;
+  std::vector<kvevict_observation> observations_;
+  std::vector<kvevict_score_job> jobs_;
   size_t workspace_bytes_ = 0;
   std::vector<HugeBuffer<uint8_t>> workspace_;
 };

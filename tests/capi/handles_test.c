@@ -4,6 +4,7 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 
 typedef struct handles {
@@ -27,12 +28,8 @@ static kvevict_status Create(test_allocator* allocator, const char* policy_text,
   options.alloc = allocator->hooks.alloc;
   options.free = allocator->hooks.free;
   options.alloc_user_data = allocator;
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = 3;
-  geometry.n_q_heads = 4;
-  geometry.n_kv_heads = 2;
-  geometry.k_head_dim = geometry.v_head_dim = 16;
-  geometry.max_tokens = 100;
+  const kvevict_layer_geometry layer = test_layer(4, 2, 16, 16);
+  const kvevict_geometry geometry = test_geometry(3, 100, &layer);
   const kvevict_policy policy = test_policy(policy_text);
   kvevict_status status = kvevict_context_create(&options, &h->context);
   if (status == KVEVICT_OK) {
@@ -168,14 +165,12 @@ static void ExpectNoAllocation(const char* policy, uint32_t n_threads) {
   test_model* m = test_model_create(&spec, (test_random){1});
   static float scores[3 * 2 * 100];
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  test_inputs inputs;
   const int32_t protect[] = {0, 99};
   options.protected_positions = protect;
   options.protected_positions_len = 2;
   if (m->policy.kind == KVEVICT_POLICY_CUSTOM) {
-    options.scores = scores;
-    options.scores_len = 600;
-    options.scores_layer_stride = 200;
-    options.scores_head_stride = 100;
+    test_give_scores(&options, &inputs, 3, scores, 200, 100);
   }
   kvevict_plane queries[3];
   for (uint32_t l = 0; l < 3; ++l) queries[l] = test_model_queries(m, l, 0);
@@ -184,19 +179,20 @@ static void ExpectNoAllocation(const char* policy, uint32_t n_threads) {
   const long before = n_mallocs;
   kvevict_status status = KVEVICT_OK;
   for (uint32_t l = 0; l < 3; ++l) {
-    status |= kvevict_sequence_observe(m->sequence, l, &queries[l], 100, 0);
+    status |= test_observe(m->sequence, l, &queries[l], 100, 0);
   }
-  status |= kvevict_sequence_append(m->sequence, 100);
-  kvevict_evict_report report = {.struct_size = sizeof report};
+  status |= kvevict_sequence_append(m->sequence, 100, NULL);
   status |= kvevict_sequence_evict(m->sequence, m->views, 3, &options,
-                                   m->workspace, m->workspace_bytes, &report);
+                                   m->workspace, m->workspace_bytes, NULL);
+  kvevict_evict_report report = {.struct_size = sizeof report};
+  status |= kvevict_sequence_report(m->sequence, &report, NULL, 0);
   size_t n = 0;
   status |=
       kvevict_sequence_keep_positions(m->sequence, 2, 1, positions, 100, &n);
   status |= test_compact(m->context, &m->views[0], 10, positions, 1, 1);
-  status |= kvevict_sequence_reset(m->sequence);
+  status |= kvevict_sequence_reset(m->sequence, NULL);
   /* Failing allocates nothing either. */
-  const kvevict_status failed = kvevict_sequence_append(m->sequence, 101);
+  const kvevict_status failed = kvevict_sequence_append(m->sequence, 101, NULL);
   const long after = n_mallocs;
   EXPECT_OK(status);
   cr_assert_eq(failed, KVEVICT_ERROR_INVALID_ARGUMENT);

@@ -33,23 +33,11 @@ static kvevict_context* ContextOf(uint32_t n_threads, test_runner* runner) {
 }
 
 Test(keep_lists, init_macros_equal_init_functions) {
-#define EXPECT_SAME_INIT(T, MACRO)                                   \
-  do {                                                               \
-    const T macro = MACRO;                                           \
-    T made;                                                          \
-    GUARD(made);                                                     \
-    EXPECT_OK(T##_init(&made, sizeof made));                         \
-    cr_assert(memcmp(&made, &macro, sizeof made) == 0, #T);          \
-    GUARD(made);                                                     \
-    EXPECT_INVALID(T##_init(NULL, sizeof made), "out", "NULL");      \
-    EXPECT_INVALID(T##_init(&made, sizeof made - 1), "struct_size"); \
-    EXPECT_UNTOUCHED(made);                                          \
-  } while (0)
-  EXPECT_SAME_INIT(kvevict_score_inputs, KVEVICT_SCORE_INPUTS_INIT);
+  EXPECT_SAME_INIT(kvevict_signal_inputs, KVEVICT_SIGNAL_INPUTS_INIT);
+  EXPECT_SAME_INIT(kvevict_score_job, KVEVICT_SCORE_JOB_INIT);
   EXPECT_SAME_INIT(kvevict_keep_lists, KVEVICT_KEEP_LISTS_INIT);
   EXPECT_SAME_INIT(kvevict_select_options, KVEVICT_SELECT_OPTIONS_INIT);
   EXPECT_SAME_INIT(kvevict_move, KVEVICT_MOVE_INIT);
-  EXPECT_SAME_INIT(kvevict_plan_options, KVEVICT_PLAN_OPTIONS_INIT);
 }
 
 /* ---- Select ---- */
@@ -204,9 +192,10 @@ Test(keep_lists, selection_agrees_with_the_oracle_for_any_counts) {
     Aim(&c, lengths, ragged);
     n_ragged += ragged;
     n_lengths += lengths;
-    size_t bytes = 0;
-    EXPECT_OK(kvevict_select_workspace_bytes(with, c.options.n_tokens,
-                                             c.keep.n_lists, &bytes));
+    kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
+    EXPECT_OK(
+        kvevict_select_workspace(with, c.options.n_tokens, c.keep.n_lists, &w));
+    const size_t bytes = w.least_bytes;
     uint8_t* workspace = aligned_alloc(64, (bytes + 64 + 63) / 64 * 64);
     memset(workspace, TEST_GUARD, bytes + 64);
     EXPECT_OK(
@@ -347,9 +336,9 @@ Test(keep_lists, layers_are_reordered_in_one_call_as_one_by_one) {
     test_runner runner;
     kvevict_context* with = ContextOf(1 + i % 4, &runner);
     layers* all = RandomLayers(&random, i % 3 == 0);
-    size_t bytes = 0;
-    EXPECT_OK(
-        kvevict_reorder_workspace_bytes(with, all->moves, all->n, &bytes));
+    kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
+    EXPECT_OK(kvevict_reorder_workspace(with, all->moves, all->n, &w));
+    const size_t bytes = w.least_bytes;
     uint8_t* workspace = aligned_alloc(64, (bytes + 64 + 63) / 64 * 64);
     memset(workspace, TEST_GUARD, bytes + 64);
     EXPECT_OK(kvevict_reorder(with, all->moves, all->n,
@@ -367,7 +356,7 @@ Test(keep_lists, layers_are_reordered_in_one_call_as_one_by_one) {
 }
 
 Test(keep_lists, as_many_layers_as_a_call_takes) {
-  enum { kN = 128 };
+  enum { kN = KVEVICT_MAX_JOBS };
   test_random random = {7};
   static kvevict_move moves[kN];
   static test_cache* caches[kN];
@@ -379,7 +368,8 @@ Test(keep_lists, as_many_layers_as_a_call_takes) {
   for (int l = 0; l < kN; ++l) {
     caches[l] = test_cache_create(&kSpec, &random);
     expected[l] = test_cache_clone(caches[l]);
-    moves[l] = (kvevict_move){sizeof moves[l], 60, &caches[l]->view, &keep};
+    moves[l] =
+        (kvevict_move){sizeof moves[l], 60, &caches[l]->view, &keep, NULL};
     oracle_compact_lists(&expected[l]->view, &keep);
   }
   EXPECT_OK(kvevict_compact(context, moves, 0, NULL, 0, NULL));
@@ -408,7 +398,7 @@ Test(keep_lists, moves_are_as_far_apart_as_their_size_says) {
     caches[l] = test_cache_create(&kSpec, &random);
     expected[l] = test_cache_clone(caches[l]);
     moves[l].move =
-        (kvevict_move){sizeof moves[0], 60, &caches[l]->view, &keep};
+        (kvevict_move){sizeof moves[0], 60, &caches[l]->view, &keep, NULL};
     oracle_compact_lists(&expected[l]->view, &keep);
   }
   moves[1].later = 1;
@@ -437,8 +427,9 @@ static void ExpectRefused(const kvevict_move* moves, size_t n,
   for (size_t i = 0; i < n_caches; ++i) before[i] = test_cache_clone(caches[i]);
   EXPECT_INVALID(kvevict_compact(context, moves, n, NULL, 0, NULL), text,
                  text2);
-  size_t bytes = 0;
-  EXPECT_OK(kvevict_reorder_workspace_bytes(context, moves, n, &bytes));
+  kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_reorder_workspace(context, moves, n, &w));
+  const size_t bytes = w.least_bytes;
   void* workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
   EXPECT_INVALID(kvevict_reorder(context, moves, n, workspace, bytes, NULL),
                  text, text2);
@@ -461,7 +452,7 @@ Test(keep_lists, layers_that_share_rows_are_refused) {
     kvevict_view views[3] = {caches[0]->view, caches[1]->view, caches[0]->view};
     kvevict_move moves[3];
     for (int i = 0; i < 3; ++i) {
-      moves[i] = (kvevict_move){sizeof moves[i], 60, &views[i], &keep};
+      moves[i] = (kvevict_move){sizeof moves[i], 60, &views[i], &keep, NULL};
     }
     EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
     ExpectRefused(moves, 3, caches, 2, "moves[2].view", "moves[0]");
@@ -486,7 +477,7 @@ Test(keep_lists, a_companion_of_two_layers_is_refused) {
   views[1].companions = caches[0]->companions;
   kvevict_move moves[2];
   for (int i = 0; i < 2; ++i) {
-    moves[i] = (kvevict_move){sizeof moves[i], 60, &views[i], &keep};
+    moves[i] = (kvevict_move){sizeof moves[i], 60, &views[i], &keep, NULL};
   }
   ExpectRefused(moves, 2, caches, 2, "moves[1].view", "companion");
   test_cache_destroy(caches[0]);
@@ -503,7 +494,8 @@ Test(keep_lists, mistakes_name_their_move) {
                            test_cache_create(&kSpec, &random)};
   kvevict_move moves[2];
   for (int i = 0; i < 2; ++i) {
-    moves[i] = (kvevict_move){sizeof moves[i], 60, &caches[i]->view, &keep[i]};
+    moves[i] =
+        (kvevict_move){sizeof moves[i], 60, &caches[i]->view, &keep[i], NULL};
   }
   test_cache* before[2] = {test_cache_clone(caches[0]),
                            test_cache_clone(caches[1])};

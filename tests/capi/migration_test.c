@@ -53,9 +53,8 @@ static uint32_t EngineKeeps(const float* scores, uint32_t n, uint32_t budget,
 /* kvevict's for the same scores. */
 static uint32_t Keeps(const char* text, const float* scores, uint32_t n,
                       int32_t* keep) {
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = g.n_q_heads = g.n_kv_heads = g.k_head_dim = g.v_head_dim = 1;
-  g.max_tokens = n;
+  const kvevict_layer_geometry layer = test_layer(1, 1, 1, 1);
+  const kvevict_geometry g = test_geometry(1, n, &layer);
   test_plan* p = test_plan_create_to_select(text, &g, 1);
   uint32_t n_keep = 0;
   const bool ranks = p->policy.kind == KVEVICT_POLICY_SNAPKV;
@@ -276,7 +275,7 @@ Test(migration, separate_pages_are_evicted_where_they_lie) {
     }
   }
   test_model_observe(m, 0, kPrompt);
-  EXPECT_OK(kvevict_sequence_append(m->sequence, kPrompt));
+  EXPECT_OK(kvevict_sequence_append(m->sequence, kPrompt, NULL));
   kvevict_evict_report report = {.struct_size = sizeof report};
   EXPECT_OK(test_model_evict(m, NULL, &report));
   int32_t kept[40];
@@ -315,7 +314,7 @@ Test(migration, trim_takes_back_tokens_not_slots) {
   test_model_step(m, 60);
   ExpectEvicts(m, true);
   test_model_append(m, 9);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 63));
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 63, NULL));
   cr_expect_eq(test_model_stored(m, 0), 43);
   uint32_t logical = 0;
   EXPECT_OK(kvevict_sequence_logical_length(m->sequence, &logical));

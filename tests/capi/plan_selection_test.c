@@ -4,11 +4,8 @@
 
 static test_plan* Plan(const char* policy, uint32_t n_layers,
                        uint32_t n_kv_heads) {
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = n_layers;
-  geometry.n_q_heads = geometry.n_kv_heads = n_kv_heads;
-  geometry.k_head_dim = geometry.v_head_dim = 8;
-  geometry.max_tokens = 1100;
+  const kvevict_layer_geometry layer = test_layer(n_kv_heads, n_kv_heads, 8, 8);
+  const kvevict_geometry geometry = test_geometry(n_layers, 1100, &layer);
   return test_plan_create_to_select(policy, &geometry, 1);
 }
 

@@ -2,20 +2,12 @@
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 
 enum { kMaxTokens = 1000 };
 
-static kvevict_geometry Geometry(void) {
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = 4;
-  geometry.n_q_heads = 8;
-  geometry.n_kv_heads = 2;
-  geometry.k_head_dim = 64;
-  geometry.v_head_dim = 32;
-  geometry.max_tokens = kMaxTokens;
-  return geometry;
-}
+static kvevict_layer_geometry Layer(void) { return test_layer(8, 2, 64, 32); }
 
 static kvevict_context* context;
 
@@ -25,28 +17,15 @@ static void CreateContext(void) {
 static void DestroyContext(void) { kvevict_context_destroy(context); }
 TestSuite(plan, .init = CreateContext, .fini = DestroyContext);
 
-static kvevict_plan* Plan(const char* policy_text) {
-  const kvevict_geometry geometry = Geometry();
-  const kvevict_policy policy = test_policy(policy_text);
-  kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
-  return plan;
-}
-
-Test(plan, geometry_init_macro_equals_init_function) {
-  const kvevict_geometry macro = KVEVICT_GEOMETRY_INIT;
-  kvevict_geometry made;
-  GUARD(made);
-  EXPECT_OK(kvevict_geometry_init(&made, sizeof made));
-  cr_assert(memcmp(&made, &macro, sizeof made) == 0);
-  GUARD(made);
-  EXPECT_INVALID(kvevict_geometry_init(NULL, sizeof made), "out", "NULL");
-  EXPECT_INVALID(kvevict_geometry_init(&made, sizeof made - 1), "struct_size");
-  EXPECT_UNTOUCHED(made);
+Test(plan, init_macros_equal_init_functions) {
+  EXPECT_SAME_INIT(kvevict_geometry, KVEVICT_GEOMETRY_INIT);
+  EXPECT_SAME_INIT(kvevict_layer_geometry, KVEVICT_LAYER_GEOMETRY_INIT);
+  EXPECT_SAME_INIT(kvevict_plan_options, KVEVICT_PLAN_OPTIONS_INIT);
 }
 
 Test(plan, null_arguments_are_errors) {
-  const kvevict_geometry geometry = Geometry();
+  const kvevict_layer_geometry layer = Layer();
+  const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);
   const kvevict_policy policy = test_policy("snapkv:budget=100");
   kvevict_plan* plan;
   GUARD(plan);
@@ -72,18 +51,23 @@ static kvevict_status CreateAndDestroy(const kvevict_geometry* geometry,
 }
 
 Test(plan, struct_sizes_are_checked) {
-  GROWN(kvevict_geometry) geometry = {Geometry()};
+  GROWN(kvevict_layer_geometry) layer = {Layer()};
+  GROWN(kvevict_geometry)
+  geometry = {test_geometry(4, kMaxTokens, &layer.value)};
   GROWN(kvevict_policy) policy = {test_policy("snapkv:budget=100")};
+  EXPECT_CHECKS_STRUCT_SIZE(layer,
+                            CreateAndDestroy(&geometry.value, &policy.value));
   EXPECT_CHECKS_STRUCT_SIZE(geometry,
                             CreateAndDestroy(&geometry.value, &policy.value));
   EXPECT_CHECKS_STRUCT_SIZE(policy,
                             CreateAndDestroy(&geometry.value, &policy.value));
 }
 
-/* `change` to a valid geometry g or policy p makes the plan fail. */
+/* `change` to a valid geometry g, its layers l or policy p makes the plan fail. */
 #define EXPECT_BREAKS(change, ...)                         \
   do {                                                     \
-    kvevict_geometry g = Geometry();                       \
+    kvevict_layer_geometry l = Layer();                    \
+    kvevict_geometry g = test_geometry(4, kMaxTokens, &l); \
     kvevict_policy p = test_policy("snapkv:budget=100");   \
     EXPECT_OK(CreateAndDestroy(&g, &p));                   \
     change;                                                \
@@ -92,24 +76,26 @@ Test(plan, struct_sizes_are_checked) {
 
 Test(plan, bad_geometries_are_errors) {
   EXPECT_BREAKS(g.n_layers = 0, "n_layers", "0");
-  EXPECT_BREAKS(g.n_q_heads = 0, "n_q_heads", "0");
-  EXPECT_BREAKS(g.n_kv_heads = 0, "n_kv_heads", "0");
-  EXPECT_BREAKS(g.n_q_heads = 65536, "n_q_heads 65536", "65535");
-  EXPECT_BREAKS((g.n_q_heads = g.n_kv_heads = 65536), "n_kv_heads 65536",
+  EXPECT_BREAKS(g.layers = NULL, "layers", "NULL");
+  EXPECT_BREAKS(l.cache = 3, "layers[0]", "cache", "3");
+  EXPECT_BREAKS(l.n_q_heads = 0, "n_q_heads", "0");
+  EXPECT_BREAKS(l.n_kv_heads = 0, "n_kv_heads", "0");
+  EXPECT_BREAKS(l.n_q_heads = 65536, "n_q_heads 65536", "65535");
+  EXPECT_BREAKS((l.n_q_heads = l.n_kv_heads = 65536), "n_kv_heads 65536",
                 "65535");
-  EXPECT_BREAKS(g.n_q_heads = 7, "n_q_heads 7", "n_kv_heads 2");
-  EXPECT_BREAKS(g.n_q_heads = 1, "n_q_heads", "n_kv_heads");
-  EXPECT_BREAKS(g.k_head_dim = 0, "k_head_dim", "0");
-  EXPECT_BREAKS(g.q_dtype = 4, "q_dtype", "4");
-  EXPECT_BREAKS(g.k_dtype = 4, "k_dtype", "4");
-  EXPECT_BREAKS(g.v_dtype = -1, "v_dtype", "-1");
-  EXPECT_BREAKS(g.k_dtype = KVEVICT_DTYPE_OPAQUE, "k_head_dim", "64");
-  EXPECT_BREAKS(g.v_dtype = KVEVICT_DTYPE_OPAQUE, "v_head_dim", "32");
+  EXPECT_BREAKS(l.n_q_heads = 7, "n_q_heads 7", "n_kv_heads 2");
+  EXPECT_BREAKS(l.n_q_heads = 1, "n_q_heads", "n_kv_heads");
+  EXPECT_BREAKS(l.k_head_dim = 0, "k_head_dim", "0");
+  EXPECT_BREAKS(l.q_dtype = 4, "q_dtype", "4");
+  EXPECT_BREAKS(l.k_dtype = 4, "k_dtype", "4");
+  EXPECT_BREAKS(l.v_dtype = -1, "v_dtype", "-1");
+  EXPECT_BREAKS(l.k_dtype = KVEVICT_DTYPE_OPAQUE, "k_head_dim", "64");
+  EXPECT_BREAKS(l.v_dtype = KVEVICT_DTYPE_OPAQUE, "v_head_dim", "32");
   EXPECT_BREAKS(g.max_tokens = 0, "max_tokens", "0");
   EXPECT_BREAKS(g.max_tokens = 2147483648u, "max_tokens", "2147483648");
-  EXPECT_BREAKS(g.softmax_scale = -0.1234567f, "softmax_scale -0.1234567 ");
-  EXPECT_BREAKS(g.softmax_scale = NAN, "softmax_scale", "nan");
-  EXPECT_BREAKS(g.softmax_scale = INFINITY, "softmax_scale", "inf");
+  EXPECT_BREAKS(l.softmax_scale = -0.1234567f, "softmax_scale -0.1234567 ");
+  EXPECT_BREAKS(l.softmax_scale = NAN, "softmax_scale", "nan");
+  EXPECT_BREAKS(l.softmax_scale = INFINITY, "softmax_scale", "inf");
   EXPECT_BREAKS(g.reserved = 5, "reserved", "5");
 }
 
@@ -123,74 +109,105 @@ Test(plan, bad_policies_are_errors) {
 Test(plan, workspaces_beyond_size_t_are_errors) {
   EXPECT_BREAKS((g.n_layers = UINT32_MAX, g.max_tokens = INT32_MAX), "n_layers",
                 "4294967295");
-  EXPECT_BREAKS((g.n_q_heads = g.n_kv_heads = UINT32_MAX), "heads",
+  EXPECT_BREAKS((l.n_q_heads = l.n_kv_heads = UINT32_MAX), "heads",
                 "4294967295");
-  EXPECT_BREAKS(g.k_head_dim = UINT32_MAX, "k_head_dim", "4294967295");
+  EXPECT_BREAKS(l.k_head_dim = UINT32_MAX, "k_head_dim", "4294967295");
 }
 
 Test(plan, no_v_and_opaque_rows_are_valid) {
-  kvevict_geometry g = Geometry();
+  kvevict_layer_geometry l = Layer();
+  const kvevict_geometry g = test_geometry(4, kMaxTokens, &l);
   const kvevict_policy policy = test_policy("snapkv:budget=100");
-  g.v_head_dim = 0;
+  l.v_head_dim = 0;
   EXPECT_OK(CreateAndDestroy(&g, &policy));
-  g.k_dtype = g.v_dtype = KVEVICT_DTYPE_OPAQUE;
-  g.k_head_dim = 0;
+  l.k_dtype = l.v_dtype = KVEVICT_DTYPE_OPAQUE;
+  l.k_head_dim = 0;
   EXPECT_OK(CreateAndDestroy(&g, &policy));
+}
+
+static kvevict_plan* PlanOf(const kvevict_geometry* geometry,
+                            const char* policy_text) {
+  const kvevict_policy policy = test_policy(policy_text);
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(kvevict_plan_create(context, geometry, &policy, NULL, &plan));
+  return plan;
+}
+
+static kvevict_plan* Plan(const char* policy_text) {
+  const kvevict_layer_geometry layer = Layer();
+  const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);
+  return PlanOf(&geometry, policy_text);
 }
 
 Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
   const kvevict_operation kOperations[] = {KVEVICT_OPERATION_EVICT,
                                            KVEVICT_OPERATION_SCORE};
   kvevict_plan* none = Plan("none");
-  size_t bytes = 99;
-  EXPECT_OK(
-      kvevict_plan_workspace_bytes(none, KVEVICT_OPERATION_EVICT, 0, &bytes));
-  cr_assert_eq(bytes, 0);
+  const kvevict_workspace of_none =
+      test_workspace(none, KVEVICT_OPERATION_EVICT, 0);
+  cr_assert_eq(of_none.least_bytes, 0);
+  cr_assert_eq(of_none.best_bytes, 0);
   kvevict_plan_destroy(none);
   for (int i = 0; i < 2; ++i) {
-    size_t last = 0;
+    kvevict_workspace last = {0};
     for (uint32_t max_tokens = 1; max_tokens <= 4096; max_tokens *= 4) {
-      kvevict_geometry geometry = Geometry();
-      geometry.max_tokens = max_tokens;
-      const kvevict_policy policy = test_policy("snapkv:budget=100");
-      kvevict_plan* plan = NULL;
-      EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
-      EXPECT_OK(kvevict_plan_workspace_bytes(plan, kOperations[i], 0, &bytes));
-      cr_assert(bytes >= last, "%zu bytes after %zu", bytes, last);
-      last = bytes;
+      const kvevict_layer_geometry layer = Layer();
+      const kvevict_geometry geometry = test_geometry(4, max_tokens, &layer);
+      kvevict_plan* plan = PlanOf(&geometry, "snapkv:budget=100");
+      const kvevict_workspace w = test_workspace(plan, kOperations[i], 0);
+      EXPECT(w.least_bytes >= last.least_bytes &&
+                 w.best_bytes >= last.best_bytes &&
+                 w.least_bytes <= w.best_bytes && w.alignment == 64,
+             "%u tokens: %zu to %zu bytes", max_tokens, w.least_bytes,
+             w.best_bytes);
+      last = w;
       kvevict_plan_destroy(plan);
     }
-    cr_assert(last > 0);
+    cr_assert(last.least_bytes > 0);
+  }
+}
+
+/* Rows of queries, whatever the tokens. */
+Test(plan, workspace_to_observe_is_that_of_the_rows) {
+  static const char* const kOthers[] = {"none", "streaming-llm:budget=100",
+                                        "random", "custom", "knorm"};
+  const kvevict_layer_geometry layer = Layer();
+  const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);
+  kvevict_plan* plan = PlanOf(&geometry, "snapkv:budget=100,window=5");
+  for (uint32_t n = 0; n <= kMaxTokens; n += kMaxTokens / 2) {
+    const kvevict_workspace w =
+        test_workspace(plan, KVEVICT_OPERATION_OBSERVE, n);
+    cr_expect_eq(w.least_bytes, (size_t)4 * 5 * 8 * 64 * sizeof(float));
+    cr_expect_eq(w.best_bytes, w.least_bytes);
+    cr_expect_eq(w.alignment, 64);
+  }
+  kvevict_plan_destroy(plan);
+  for (int i = 0; i < 5; ++i) {
+    plan = PlanOf(&geometry, kOthers[i]);
+    cr_expect_eq(test_workspace(plan, KVEVICT_OPERATION_OBSERVE, 0).best_bytes,
+                 0, "%s", kOthers[i]);
+    kvevict_plan_destroy(plan);
   }
 }
 
 Test(plan, workspace_query_refuses_bad_arguments) {
   kvevict_plan* plan = Plan("snapkv:budget=100");
-  size_t bytes;
-  GUARD(bytes);
-  EXPECT_INVALID(
-      kvevict_plan_workspace_bytes(NULL, KVEVICT_OPERATION_EVICT, 0, &bytes),
-      "plan", "NULL");
-  EXPECT_INVALID(
-      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0, NULL),
-      "out_bytes", "NULL");
-  EXPECT_INVALID(kvevict_plan_workspace_bytes(plan, 3, 0, &bytes), "operation",
-                 "3");
-  EXPECT_INVALID(kvevict_plan_workspace_bytes(plan, -1, 0, &bytes), "operation",
-                 "-1");
-  EXPECT_INVALID(
-      kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT,
-                                   Geometry().max_tokens + 1, &bytes),
-      "n_tokens", "max_tokens");
-  EXPECT_INVALID(kvevict_plan_least_workspace_bytes(
-                     NULL, KVEVICT_OPERATION_EVICT, 0, &bytes),
-                 "plan", "NULL");
-  EXPECT_INVALID(kvevict_plan_least_workspace_bytes(
-                     plan, KVEVICT_OPERATION_EVICT, 0, NULL),
-                 "out_bytes", "NULL");
-  EXPECT_INVALID(kvevict_plan_least_workspace_bytes(plan, 3, 0, &bytes),
-                 "operation", "3");
-  EXPECT_UNTOUCHED(bytes);
+  GROWN(kvevict_workspace) grown = {KVEVICT_WORKSPACE_INIT};
+  kvevict_workspace* out = &grown.value;
+  const kvevict_workspace before = *out;
+  for (kvevict_operation op = KVEVICT_OPERATION_EVICT;
+       op <= KVEVICT_OPERATION_OBSERVE; ++op) {
+    EXPECT_INVALID(kvevict_plan_workspace(NULL, op, 0, out), "plan", "NULL");
+    EXPECT_INVALID(kvevict_plan_workspace(plan, op, 0, NULL), "out", "NULL");
+  }
+  EXPECT_INVALID(kvevict_plan_workspace(plan, 3, 0, out), "operation", "3");
+  EXPECT_INVALID(kvevict_plan_workspace(plan, -1, 0, out), "operation", "-1");
+  EXPECT_INVALID(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT,
+                                        kMaxTokens + 1, out),
+                 "n_tokens", "max_tokens");
+  cr_assert(memcmp(&before, out, sizeof before) == 0);
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(
+      grown, kvevict_plan_workspace(plan, KVEVICT_OPERATION_SCORE, 0, out));
   kvevict_plan_destroy(plan);
 }
 
@@ -256,13 +273,12 @@ static const capability_row kCapabilities[] = {
 Test(plan, capabilities_say_what_and_why_not) {
   for (size_t i = 0; i < sizeof kCapabilities / sizeof kCapabilities[0]; ++i) {
     const capability_row* row = &kCapabilities[i];
-    kvevict_geometry geometry = Geometry();
-    geometry.q_dtype = row->q_dtype;
-    geometry.k_dtype = row->k_dtype;
-    if (row->k_dtype == KVEVICT_DTYPE_OPAQUE) geometry.k_head_dim = 0;
-    const kvevict_policy policy = test_policy(row->policy);
-    kvevict_plan* plan = NULL;
-    EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
+    kvevict_layer_geometry with = Layer();
+    with.q_dtype = row->q_dtype;
+    with.k_dtype = row->k_dtype;
+    if (row->k_dtype == KVEVICT_DTYPE_OPAQUE) with.k_head_dim = 0;
+    const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &with);
+    kvevict_plan* plan = PlanOf(&geometry, row->policy);
     for (uint32_t layer = 0; layer < 4; ++layer) {
       kvevict_capabilities c = {.struct_size = sizeof c};
       EXPECT_OK(kvevict_plan_capabilities(plan, layer, &c));
@@ -297,9 +313,9 @@ Test(plan, capabilities_refuse_bad_arguments) {
 
 Test(plan, every_reason_has_a_sentence) {
   cr_expect_str_eq(kvevict_reason_text(KVEVICT_REASON_NONE), "");
-  cr_expect_str_eq(kvevict_reason_text(4), "");
+  cr_expect_str_eq(kvevict_reason_text(5), "");
   cr_expect_str_eq(kvevict_reason_text(-1), "");
-  for (kvevict_reason reason = 1; reason <= 3; ++reason) {
+  for (kvevict_reason reason = 1; reason <= 4; ++reason) {
     cr_expect(strlen(kvevict_reason_text(reason)) > 10);
   }
 }

@@ -9,10 +9,9 @@ typedef struct resolve_row {
 } resolve_row;
 
 static const resolve_row kRows[] = {
-    /* none keeps everything, whatever else is set */
+    /* none keeps everything */
     {"none", 1, 1, 0, 0, 1, 0},
     {"none", 16384, 16384, 0, 0, 16384, 0},
-    {"none:budget=0.5,sink=9", 16384, 16384, 0, 0, 16384, 0},
     /* unset means the full context; at most 1 is a ratio, above 1 a count */
     {"snapkv", 16384, 16384, 4, 32, 16348, 32},
     {"snapkv:budget=1", 16384, 16384, 4, 32, 16348, 32},
@@ -53,6 +52,16 @@ Test(policy_resolve, token_counts_are_those_of_the_configuration_layer) {
            row->policy, row->n_context, r.budget, r.n_sink, r.n_recent,
            r.n_selected, r.obs_window);
   }
+}
+
+Test(policy_resolve, none_keeps_everything_whatever_is_set) {
+  kvevict_policy policy = test_policy("none");
+  policy.budget = 0.5;
+  policy.n_sink = 9;
+  kvevict_resolved_policy r = {.struct_size = sizeof r};
+  EXPECT_OK(kvevict_policy_resolve(&policy, 16384, &r));
+  cr_assert_eq(r.budget, 16384);
+  cr_assert_eq(r.n_selected, 16384);
 }
 
 /* A policy, a context too short for it, and the numbers the message names. */

@@ -1,4 +1,5 @@
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 
 static void ExpectText(const kvevict_policy* policy, const char* expected) {
@@ -41,18 +42,18 @@ Test(policy_text, every_key_sets_its_field) {
   expected.layer_split = KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF;
   expected.pyramid_alpha = 0.5;
   expected.pyramid_beta = 12;
-  expected.seed = UINT64_MAX;
   const kvevict_policy policy = test_policy(
       "snapkv:budget=0.25,sink=5,recent=40,window=16,keep_window=no,pool=max9,"
       "edge=shrink,rows=sum,group=max,order=pool-reduce,scope=layer,over=sum,"
-      "tie=higher,split=arithmetic-kvf,alpha=0.5,beta=12,"
-      "seed=18446744073709551615");
+      "tie=higher,split=arithmetic-kvf,alpha=0.5,beta=12");
   cr_assert(test_same_policy(&policy, &expected));
+  cr_assert_eq(test_policy("random:seed=18446744073709551615").seed,
+               UINT64_MAX);
 }
 
 Test(policy_text, every_word_has_its_value) {
 #define EXPECT_WORD(word, field, value) \
-  cr_expect_eq(test_policy("random:" word).field, value, "%s", word)
+  cr_expect_eq(test_policy("snapkv:" word).field, value, "%s", word)
   EXPECT_WORD("pool=none", pool, KVEVICT_POOL_NONE);
   EXPECT_WORD("pool=avg3", pool, KVEVICT_POOL_AVG);
   EXPECT_WORD("pool=max3", pool, KVEVICT_POOL_MAX);
@@ -85,6 +86,67 @@ Test(policy_text, every_word_has_its_value) {
   EXPECT_WORD("split=arithmetic-kvpress", layer_split,
               KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS);
 #undef EXPECT_WORD
+}
+
+#define KEYS_OF_RANKED \
+  "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
+#define KEYS_BY_QUERIES                                                  \
+  "budget, sink, recent, window, keep_window, pool, edge, rows, group, " \
+  "order, scope, over, tie, split, alpha, beta"
+
+static const struct {
+  const char* policy;
+  const char* keys;
+} kKeysOf[] = {
+    {"none", "none"},
+    {"streaming-llm", "budget, sink, recent, split, alpha, beta"},
+    {"snapkv", KEYS_BY_QUERIES},
+    {"pyramidkv", KEYS_BY_QUERIES},
+    {"random", KEYS_OF_RANKED ", seed"},
+    {"custom", KEYS_OF_RANKED},
+    {"knorm", KEYS_OF_RANKED},
+};
+
+/* Every key with a value that is no policy's default. */
+static const char* const kPairs[] = {
+    "budget=100",    "sink=1",      "recent=1",   "window=16",
+    "pool=max3",     "edge=shrink", "rows=sum",   "group=max",
+    "scope=layer",   "over=max",    "tie=higher", "split=arithmetic-kvf",
+    "alpha=0.5",     "beta=2",      "seed=7",     "order=pool-reduce",
+    "keep_window=no"};
+
+static bool HasWord(const char* list, const char* word) {
+  char spaced[256], wanted[32];
+  snprintf(spaced, sizeof spaced, " %s,", list);
+  snprintf(wanted, sizeof wanted, " %s,", word);
+  return strstr(spaced, wanted) != NULL;
+}
+
+Test(policy_text, keys_without_meaning_for_the_policy_are_errors) {
+  uint32_t n = 0;
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  while (kvevict_policy_at(n, &info) == KVEVICT_OK) ++n;
+  cr_assert_eq(n, sizeof kKeysOf / sizeof kKeysOf[0]);
+  for (uint32_t i = 0; i < n; ++i) {
+    const char* name = kKeysOf[i].policy;
+    for (size_t j = 0; j < sizeof kPairs / sizeof kPairs[0]; ++j) {
+      char text[64], key[16], message[256];
+      snprintf(text, sizeof text, "%s: %s", name, kPairs[j]);
+      snprintf(key, sizeof key, "%.*s", (int)strcspn(kPairs[j], "="),
+               kPairs[j]);
+      kvevict_policy policy = KVEVICT_POLICY_INIT;
+      if (HasWord(kKeysOf[i].keys, key)) {
+        EXPECT_OK(kvevict_policy_parse(text, &policy));
+        snprintf(text, sizeof text, "%s:%s", name, kPairs[j]);
+        ExpectText(&policy, text);
+      } else {
+        snprintf(message, sizeof message,
+                 "policy text, column %zu: %s has no key \"%s\"; it has %s",
+                 strlen(name) + 3, name, key, kKeysOf[i].keys);
+        EXPECT_INVALID(kvevict_policy_parse(text, &policy), message);
+      }
+    }
+  }
 }
 
 Test(policy_text, spaces_around_tokens_are_ignored) {
@@ -257,7 +319,38 @@ Test(policy_text, format_refuses_null_and_invalid_policies) {
       grown, kvevict_policy_format(&grown.value, NULL, 0, &length));
 }
 
-Test(policy_text, parsing_what_was_printed_gives_the_same_policy) {
+/* The defaults, but for the fields that mean something to the policy. */
+static kvevict_policy WhatCounts(const kvevict_policy* policy) {
+  kvevict_policy p;
+  EXPECT_OK(kvevict_policy_init(&p, sizeof p, policy->kind));
+  const bool by_queries =
+      p.kind == KVEVICT_POLICY_SNAPKV || p.kind == KVEVICT_POLICY_PYRAMIDKV;
+  if (p.kind == KVEVICT_POLICY_NONE) return p;
+  p.budget = policy->budget;
+  p.n_sink = policy->n_sink;
+  p.n_recent = policy->n_recent;
+  p.layer_split = policy->layer_split;
+  p.pyramid_alpha = policy->pyramid_alpha;
+  p.pyramid_beta = policy->pyramid_beta;
+  if (p.kind == KVEVICT_POLICY_STREAMING_LLM) return p;
+  p.pool = policy->pool;
+  p.pool_kernel = policy->pool_kernel;
+  p.pool_edge = policy->pool_edge;
+  p.scope = policy->scope;
+  p.scope_reduce = policy->scope_reduce;
+  p.tie = policy->tie;
+  if (by_queries) {
+    p.obs_window = policy->obs_window;
+    p.keep_window = policy->keep_window;
+    p.window_reduce = policy->window_reduce;
+    p.group_reduce = policy->group_reduce;
+    p.shaping_order = policy->shaping_order;
+  }
+  if (p.kind == KVEVICT_POLICY_RANDOM) p.seed = policy->seed;
+  return p;
+}
+
+Test(policy_text, parsing_what_was_printed_gives_back_all_that_counts) {
   test_random random = test_random_start("policy_text round trip");
   for (int i = 0; i < 20000; ++i) {
     const kvevict_policy policy = test_random_policy(&random);
@@ -265,8 +358,52 @@ Test(policy_text, parsing_what_was_printed_gives_the_same_policy) {
     EXPECT_OK(kvevict_policy_format(&policy, text, sizeof text, NULL));
     kvevict_policy again = KVEVICT_POLICY_INIT;
     EXPECT_OK(kvevict_policy_parse(text, &again));
-    EXPECT(test_same_policy(&policy, &again), "round %d: %s", i, text);
+    const kvevict_policy expected = WhatCounts(&policy);
+    EXPECT(test_same_policy(&again, &expected), "round %d: %s", i, text);
   }
+}
+
+static kvevict_plan* PlanOf(const kvevict_context* context,
+                            const kvevict_geometry* geometry,
+                            const kvevict_policy* policy) {
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(kvevict_plan_create(context, geometry, policy, NULL, &plan));
+  return plan;
+}
+
+Test(policy_text, what_is_not_printed_selects_nothing_else) {
+  test_random random = test_random_start("policy_text selection");
+  kvevict_context* context = NULL;
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+  const kvevict_layer_geometry layer = test_layer(4, 2, 8, 8);
+  const kvevict_geometry geometry = test_geometry(3, 1000, &layer);
+  for (int i = 0; i < 2000; ++i) {
+    const kvevict_policy policy = test_random_policy(&random);
+    char text[512];
+    EXPECT_OK(kvevict_policy_format(&policy, text, sizeof text, NULL));
+    const kvevict_policy again = test_policy(text);
+    kvevict_plan* plans[2] = {PlanOf(context, &geometry, &policy),
+                              PlanOf(context, &geometry, &again)};
+    const uint32_t at = test_random_below(&random, 3);
+    const uint32_t n_tokens = test_random_between(&random, 1, 1000);
+    kvevict_select_options options[2] = {KVEVICT_SELECT_OPTIONS_INIT,
+                                         KVEVICT_SELECT_OPTIONS_INIT};
+    kvevict_keep_lists keep[2] = {KVEVICT_KEEP_LISTS_INIT,
+                                  KVEVICT_KEEP_LISTS_INIT};
+    kvevict_status status[2];
+    for (int p = 0; p < 2; ++p) {
+      status[p] =
+          kvevict_plan_selection(plans[p], at, n_tokens, &options[p], &keep[p]);
+      if (options[p].n_rows == 0) options[p].reduce = 0; /* of nothing */
+      kvevict_plan_destroy(plans[p]);
+    }
+    EXPECT(status[0] == status[1], "round %d: %s", i, text);
+    EXPECT(memcmp(&options[0], &options[1], sizeof options[0]) == 0,
+           "round %d: %s", i, text);
+    EXPECT(memcmp(&keep[0], &keep[1], sizeof keep[0]) == 0, "round %d: %s", i,
+           text);
+  }
+  kvevict_context_destroy(context);
 }
 
 /* Whatever stands in the text, the answer is a policy or an error. */

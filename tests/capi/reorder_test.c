@@ -148,38 +148,45 @@ Test(reorder, queries_check_what_they_are_asked) {
                                 KVEVICT_DTYPE_F32, 4, 0};
   test_cache* cache = test_cache_create(&spec, &random);
   const kvevict_view* view = &cache->view;
-  size_t bytes = 77;
+  GROWN(kvevict_workspace) grown = {KVEVICT_WORKSPACE_INIT};
+  kvevict_workspace* w = &grown.value;
+  const kvevict_workspace untouched = *w;
   kvevict_keep_lists lists = test_lists(NULL, 4, 1);
-  kvevict_move move = {sizeof move, 0, view, &lists};
+  kvevict_move move = {sizeof move, 0, view, &lists, NULL};
   typedef kvevict_status query(const kvevict_context*, const kvevict_move*,
-                               size_t, size_t*);
-  query* const kQueries[] = {kvevict_reorder_workspace_bytes,
-                             kvevict_compact_workspace_bytes};
+                               size_t, kvevict_workspace*);
+  query* const kQueries[] = {kvevict_reorder_workspace,
+                             kvevict_compact_workspace};
   for (int i = 0; i < 2; ++i) {
     query* const ask = kQueries[i];
-    EXPECT_INVALID(ask(NULL, &move, 1, &bytes), "context", "NULL");
-    EXPECT_INVALID(ask(context, NULL, 1, &bytes), "moves", "NULL");
-    EXPECT_INVALID(ask(context, &move, 1, NULL), "out_bytes", "NULL");
-    EXPECT_INVALID(ask(context, &move, 129, &bytes), "moves_len 129", "128");
+    EXPECT_INVALID(ask(NULL, &move, 1, w), "context", "NULL");
+    EXPECT_INVALID(ask(context, NULL, 1, w), "moves", "NULL");
+    EXPECT_INVALID(ask(context, &move, 1, NULL), "out", "NULL");
+    EXPECT_INVALID(ask(context, &move, 129, w), "moves_len 129", "128");
     move.view = NULL;
-    EXPECT_INVALID(ask(context, &move, 1, &bytes), "view", "NULL");
+    EXPECT_INVALID(ask(context, &move, 1, w), "view", "NULL");
     move.view = view;
     move.keep = NULL;
-    EXPECT_INVALID(ask(context, &move, 1, &bytes), "keep", "NULL");
+    EXPECT_INVALID(ask(context, &move, 1, w), "keep", "NULL");
     move.keep = &lists;
     lists.count = 2147483648u;
-    EXPECT_INVALID(ask(context, &move, 1, &bytes), "count", "2147483648");
+    EXPECT_INVALID(ask(context, &move, 1, w), "count", "2147483648");
     lists.count = 49;
-    EXPECT_INVALID(ask(context, &move, 1, &bytes), "view", "block_table_len");
+    EXPECT_INVALID(ask(context, &move, 1, w), "view", "block_table_len");
     lists.count = 4;
     lists.n_lists = 3;
-    EXPECT_INVALID(ask(context, &move, 1, &bytes), "n_lists 3", "n_kv_heads 2");
+    EXPECT_INVALID(ask(context, &move, 1, w), "n_lists 3", "n_kv_heads 2");
     lists.n_lists = 1;
   }
-  EXPECT(bytes == 77, "out_bytes is %zu", bytes);
+  cr_assert(memcmp(w, &untouched, sizeof untouched) == 0);
   lists.count = 40;
-  EXPECT_OK(kvevict_compact_workspace_bytes(context, &move, 1, &bytes));
-  EXPECT(bytes == 0, "the CPU asks for %zu bytes", bytes);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_CHECKS_OUT_STRUCT_SIZE(grown, kQueries[i](context, &move, 1, w));
+    cr_expect_eq(w->alignment, 64);
+    EXPECT(i == 0 ? w->least_bytes > 0 && w->least_bytes <= w->best_bytes
+                  : w->least_bytes == 0 && w->best_bytes == 0,
+           "the CPU asks for %zu to %zu bytes", w->least_bytes, w->best_bytes);
+  }
   test_cache_destroy(cache);
 }
 

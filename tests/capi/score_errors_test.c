@@ -1,49 +1,55 @@
 /* What kvevict_score() refuses. */
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/inputs.h"
 #include "tests/capi/support/scene.h"
 
 /* `change` to a valid call makes it fail with `code`; nothing is written. */
-#define EXPECT_BREAKS_WITH(code, change, ...)                                \
-  do {                                                                       \
-    const test_scene_spec spec = {"snapkv:window=8",                         \
-                                  4,                                         \
-                                  2,                                         \
-                                  16,                                        \
-                                  40,                                        \
-                                  KVEVICT_DTYPE_F16,                         \
-                                  KVEVICT_DTYPE_F32,                         \
-                                  TEST_PAGED_3,                              \
-                                  1,                                         \
-                                  0.0f};                                     \
-    test_scene* s = test_scene_create(&spec, 10);                            \
-    float scores_array[80], *scores = scores_array;                          \
-    GUARD(scores_array);                                                     \
-    const kvevict_plan* plan = s->plan->plan;                                \
-    kvevict_plane queries = s->queries, *q = &queries;                       \
-    kvevict_view view = s->cache->view, *v = &view;                          \
-    uint32_t n_tokens = 40;                                                  \
-    size_t scores_len = 80, bytes = s->plan->workspace_bytes;                \
-    char* workspace = s->plan->workspace;                                    \
-    kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT, *in = &inputs;  \
-    change;                                                                  \
-    inputs.n_tokens = n_tokens;                                              \
-    inputs.view = v;                                                         \
-    inputs.queries = q;                                                      \
-    EXPECT_FAILS(                                                            \
-        kvevict_score(plan, in, scores, scores_len, workspace, bytes, NULL), \
-        code, __VA_ARGS__);                                                  \
-    EXPECT_UNTOUCHED(scores_array);                                          \
-    (void)queries, (void)view;                                               \
-    test_scene_destroy(s);                                                   \
+#define EXPECT_BREAKS_WITH(code, change, ...)                                 \
+  do {                                                                        \
+    const test_scene_spec spec = {"snapkv:window=8",                          \
+                                  4,                                          \
+                                  2,                                          \
+                                  16,                                         \
+                                  40,                                         \
+                                  KVEVICT_DTYPE_F16,                          \
+                                  KVEVICT_DTYPE_F32,                          \
+                                  TEST_PAGED_3,                               \
+                                  1,                                          \
+                                  0.0f};                                      \
+    test_scene* s = test_scene_create(&spec, 10);                             \
+    float scores_array[80], *scores = scores_array;                           \
+    GUARD(scores_array);                                                      \
+    const kvevict_plan* plan = s->plan->plan;                                 \
+    kvevict_plane queries = s->queries, *q = &queries;                        \
+    kvevict_view view = s->cache->view, *v = &view;                           \
+    uint32_t n_tokens = 40;                                                   \
+    size_t scores_len = 80, jobs_len = 1, bytes = s->plan->workspace_bytes;   \
+    char* workspace = s->plan->workspace;                                     \
+    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;                \
+    const kvevict_signal_inputs* in = &inputs;                                \
+    kvevict_score_job job = KVEVICT_SCORE_JOB_INIT, *jobs = &job;             \
+    change;                                                                   \
+    inputs.queries = q;                                                       \
+    job.n_tokens = n_tokens;                                                  \
+    job.view = v;                                                             \
+    job.inputs = in;                                                          \
+    job.scores = scores;                                                      \
+    job.scores_len = scores_len;                                              \
+    EXPECT_FAILS(kvevict_score(plan, jobs, jobs_len, workspace, bytes, NULL), \
+                 code, __VA_ARGS__);                                          \
+    EXPECT_UNTOUCHED(scores_array);                                           \
+    (void)queries, (void)view;                                                \
+    test_scene_destroy(s);                                                    \
   } while (0)
 #define EXPECT_BREAKS(change, ...) \
   EXPECT_BREAKS_WITH(KVEVICT_ERROR_INVALID_ARGUMENT, change, __VA_ARGS__)
 
 Test(score, null_pointers_are_errors) {
   EXPECT_BREAKS(plan = NULL, "plan", "NULL");
-  EXPECT_BREAKS(in = NULL, "inputs", "NULL");
-  EXPECT_BREAKS(q = NULL, "queries", "NULL");
+  EXPECT_BREAKS(jobs = NULL, "jobs", "NULL");
+  EXPECT_BREAKS(in = NULL, "inputs.queries is NULL");
+  EXPECT_BREAKS(q = NULL, "inputs.queries is NULL");
   EXPECT_BREAKS(v = NULL, "view", "NULL");
   EXPECT_BREAKS(scores = NULL, "scores", "NULL");
   EXPECT_BREAKS(workspace = NULL, "workspace", "NULL");
@@ -57,9 +63,10 @@ Test(score, wrong_sizes_are_errors) {
   EXPECT_BREAKS(scores_len = 79, "scores_len 79", "40");
   EXPECT_BREAKS(scores_len = 81, "scores_len 81", "40");
   EXPECT_BREAKS(
-      bytes = test_least_workspace(plan, KVEVICT_OPERATION_SCORE, 40) - 1,
+      bytes = test_workspace(plan, KVEVICT_OPERATION_SCORE, 40).least_bytes - 1,
       "workspace_bytes", "the least");
   EXPECT_BREAKS(workspace += 32, "workspace", "64");
+  EXPECT_BREAKS(jobs_len = KVEVICT_MAX_JOBS + 1, "jobs_len 129", "128");
 }
 
 Test(score, queries_that_do_not_match_are_errors) {
@@ -83,24 +90,27 @@ Test(score, views_that_do_not_match_are_errors) {
 
 /* token counts, the layer and what only other signals know. */
 Test(score, other_inputs_are_checked) {
-  EXPECT_BREAKS(inputs.layer = 1, "layer 1", "n_layers 1");
+  EXPECT_BREAKS(job.layer = 1, "jobs[0]", "layer 1", "n_layers 1");
+  EXPECT_BREAKS(job.reserved = 3, "jobs[0]", "reserved 3");
+  EXPECT_BREAKS(job.struct_size = 8, "jobs[0]", "struct_size 8");
   EXPECT_BREAKS(inputs.reserved = 3, "inputs.reserved 3");
   EXPECT_BREAKS(inputs.struct_size = 8, "struct_size 8");
   const uint32_t more[] = {40, 41}, fewer[] = {40, 7};
-  EXPECT_BREAKS(inputs.token_counts = more, "token_counts[1] 41", "40");
-  EXPECT_BREAKS(inputs.token_counts = fewer, "token_counts[1] 7", "8");
+  EXPECT_BREAKS(job.token_counts = more, "token_counts[1] 41", "40");
+  EXPECT_BREAKS(job.token_counts = fewer, "token_counts[1] 7", "8");
 }
 
-/* A policy that does not score by what is in the cache has no use for the door. */
+static test_plan* SmallPlan(const char* policy) {
+  const kvevict_layer_geometry layer = test_layer(1, 1, 4, 0);
+  const kvevict_geometry geometry = test_geometry(1, 10, &layer);
+  return test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
+}
+
+/* A policy that ranks nothing has no use for the door. */
 Test(score, policies_that_rank_nothing_are_errors) {
-  const char* const kNot[] = {"streaming-llm", "none", "custom"};
-  for (int i = 0; i < 3; ++i) {
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
-    geometry.k_head_dim = 4;
-    geometry.max_tokens = 10;
-    test_plan* p =
-        test_plan_create(kNot[i], &geometry, KVEVICT_OPERATION_SCORE, 1);
+  const char* const kNot[] = {"streaming-llm", "none"};
+  for (int i = 0; i < 2; ++i) {
+    test_plan* p = SmallPlan(kNot[i]);
     const kvevict_view view = KVEVICT_VIEW_INIT;
     float scores[10];
     GUARD(scores);
@@ -113,16 +123,14 @@ Test(score, policies_that_rank_nothing_are_errors) {
 
 Test(score, unreadable_keys_and_queries_are_unsupported) {
   for (int which = 0; which < 2; ++which) {
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
-    geometry.k_head_dim = which == 0 ? 0 : 4;
-    geometry.max_tokens = 10;
-    geometry.k_dtype = which == 0 ? KVEVICT_DTYPE_OPAQUE : KVEVICT_DTYPE_F32;
-    geometry.q_dtype = which == 0 ? KVEVICT_DTYPE_F32 : KVEVICT_DTYPE_OPAQUE;
+    kvevict_layer_geometry layer = test_layer(1, 1, which == 0 ? 0 : 4, 0);
+    layer.k_dtype = which == 0 ? KVEVICT_DTYPE_OPAQUE : KVEVICT_DTYPE_F32;
+    layer.q_dtype = which == 0 ? KVEVICT_DTYPE_F32 : KVEVICT_DTYPE_OPAQUE;
+    const kvevict_geometry geometry = test_geometry(1, 10, &layer);
     test_plan* p = test_plan_create("snapkv:window=2", &geometry,
                                     KVEVICT_OPERATION_SCORE, 1);
     test_random random = {1};
-    const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 10, geometry.k_dtype, 4,
+    const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 10, layer.k_dtype, 4,
                                   KVEVICT_DTYPE_F32, 0, 0};
     test_cache* cache = test_cache_create(&spec, &random);
     float scores[10];
@@ -135,19 +143,51 @@ Test(score, unreadable_keys_and_queries_are_unsupported) {
   }
 }
 
+static kvevict_score_job SmallJob(float* scores) {
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = 10;
+  job.scores = scores;
+  job.scores_len = 10;
+  return job;
+}
+
 /* What a policy's signal has no use for may be absent. */
 Test(score, random_needs_no_view) {
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
-  geometry.k_head_dim = geometry.v_head_dim = 8;
-  geometry.max_tokens = 10;
-  test_plan* p = test_plan_create("random:budget=5", &geometry,
-                                  KVEVICT_OPERATION_SCORE, 1);
-  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
-  inputs.n_tokens = 10;
+  test_plan* p = SmallPlan("random:budget=5");
   float scores[10] = {0};
-  EXPECT_OK(kvevict_score(p->plan, &inputs, scores, 10, p->workspace,
-                          p->workspace_bytes, NULL));
+  const kvevict_score_job job = SmallJob(scores);
+  EXPECT_OK(
+      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
   cr_assert(scores[0] != scores[9], "drawn numbers");
   test_plan_destroy(p);
+}
+
+/* The caller's scores: as many rows as there are heads, tokens packed. */
+Test(score, scores_that_do_not_match_are_errors) {
+#define EXPECT_CUSTOM_BREAKS(change, ...)                                     \
+  do {                                                                        \
+    test_plan* p = SmallPlan("custom:pool=max3");                             \
+    float given[10] = {0}, scores[10];                                        \
+    GUARD(scores);                                                            \
+    kvevict_plane plane = test_floats_plane(given, 10), *at = &plane;         \
+    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT, *in = &inputs; \
+    change;                                                                   \
+    inputs.scores = at;                                                       \
+    kvevict_score_job job = SmallJob(scores);                                 \
+    job.inputs = in;                                                          \
+    EXPECT_INVALID(kvevict_score(p->plan, &job, 1, p->workspace,              \
+                                 p->workspace_bytes, NULL),                   \
+                   __VA_ARGS__);                                              \
+    EXPECT_UNTOUCHED(scores);                                                 \
+    (void)plane;                                                              \
+    test_plan_destroy(p);                                                     \
+  } while (0)
+  EXPECT_CUSTOM_BREAKS(in = NULL, "scores", "NULL");
+  EXPECT_CUSTOM_BREAKS(at = NULL, "scores", "NULL");
+  EXPECT_CUSTOM_BREAKS(plane.data = 0, "scores.data", "0");
+  EXPECT_CUSTOM_BREAKS(plane.dtype = KVEVICT_DTYPE_F16, "scores.dtype 2");
+  EXPECT_CUSTOM_BREAKS(plane.head_dim = 2, "scores.head_dim 2");
+  EXPECT_CUSTOM_BREAKS(plane.token_stride_bytes = 8, "scores.token_stride", "8",
+                       "4");
+  EXPECT_CUSTOM_BREAKS(plane.reserved[3] = 7, "scores.reserved", "7");
 }

@@ -20,7 +20,7 @@ static float Query(const test_scene* s, uint32_t head, uint32_t row,
  * head_dim products of f32 rounding (in random directions: times sqrt(head_dim)),
  * and some units for exp, the sums over tokens and rows, and the pooling. */
 static double* OracleScores(const test_scene* s, double* tolerance) {
-  const kvevict_geometry* g = &s->plan->geometry;
+  const kvevict_layer_geometry* g = &s->plan->layer;
   const uint32_t window = s->plan->policy.obs_window;
   float* queries =
       malloc(sizeof(float) * g->n_q_heads * window * g->k_head_dim);

@@ -10,18 +10,10 @@
 
 enum { kMaxTokens = 1100 };
 
-static kvevict_geometry Geometry(uint32_t n_layers, uint32_t n_kv_heads) {
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = n_layers;
-  geometry.n_q_heads = geometry.n_kv_heads = n_kv_heads;
-  geometry.k_head_dim = geometry.v_head_dim = 8;
-  geometry.max_tokens = kMaxTokens;
-  return geometry;
-}
-
 static test_plan* Plan(const char* policy, uint32_t n_layers,
                        uint32_t n_kv_heads, uint32_t n_threads) {
-  const kvevict_geometry geometry = Geometry(n_layers, n_kv_heads);
+  const kvevict_layer_geometry layer = test_layer(n_kv_heads, n_kv_heads, 8, 8);
+  const kvevict_geometry geometry = test_geometry(n_layers, kMaxTokens, &layer);
   return test_plan_create_to_select(policy, &geometry, n_threads);
 }
 
@@ -130,29 +122,19 @@ Test(select, budget_that_covers_the_tokens_keeps_all) {
   }
 }
 
+/* All heads keep the same: one list. */
 Test(select, streaming_llm_needs_no_scores) {
-  const char* const kScopes[] = {"head", "layer", "model"};
-  for (int s = 0; s < 3; ++s) {
-    char policy[64];
-    snprintf(policy, sizeof policy, "streaming-llm:budget=7,scope=%s",
-             kScopes[s]);
-    test_plan* p = Plan(policy, 2, 3, 1);
-    const uint32_t n_lists = s == 0 ? 3 : 1;
-    int32_t keep[64];
-    GUARD(keep);
-    uint32_t n_keep = 0;
-    EXPECT_OK(Select(p, 0, NULL, 0, 100, keep, n_lists * 7, &n_keep));
-    cr_assert_eq(n_keep, 7);
-    const int32_t expected[] = {0, 1, 2, 3, 97, 98, 99};
-    for (uint32_t i = 0; i < n_lists * 7; ++i) {
-      EXPECT(keep[i] == expected[i % 7], "scope %s: keep[%u] is %d", kScopes[s],
-             i, keep[i]);
-    }
-    cr_assert(test_is_filled(keep + n_lists * 7,
-                             sizeof keep - n_lists * 7 * sizeof(int32_t)),
-              "scope %s: wrote beyond the lists", kScopes[s]);
-    test_plan_destroy(p);
-  }
+  test_plan* p = Plan("streaming-llm:budget=7", 2, 3, 1);
+  int32_t keep[64];
+  GUARD(keep);
+  uint32_t n_keep = 0;
+  EXPECT_OK(Select(p, 0, NULL, 0, 100, keep, 7, &n_keep));
+  cr_assert_eq(n_keep, 7);
+  const int32_t expected[] = {0, 1, 2, 3, 97, 98, 99};
+  cr_assert_arr_eq(keep, expected, sizeof expected);
+  cr_assert(test_is_filled(keep + 7, sizeof keep - sizeof expected),
+            "wrote beyond the list");
+  test_plan_destroy(p);
 }
 
 Test(select, streaming_llm_honours_protected_slots_and_splits) {
@@ -170,9 +152,9 @@ Test(select, streaming_llm_honours_protected_slots_and_splits) {
     cr_assert_eq(n_keep, budgets[layer]);
     cr_assert_eq(n_keep, layer == 0 ? 8 : 6, "layer %u keeps %u", layer,
                  n_keep);
-    for (uint32_t i = 0; i < 2 * n_keep; ++i) {
-      EXPECT(keep[i] == expected[layer][i % n_keep], "layer %u: keep[%u] is %d",
-             layer, i, keep[i]);
+    for (uint32_t i = 0; i < n_keep; ++i) {
+      EXPECT(keep[i] == expected[layer][i], "layer %u: keep[%u] is %d", layer,
+             i, keep[i]);
     }
   }
   test_plan_destroy(p);
@@ -465,8 +447,8 @@ Test(select, wrong_sizes_are_errors) {
 Test(select, counts_out_of_range_are_errors) {
   EXPECT_BREAKS((counts[1] = 11, lists.counts = counts), "keep.counts[1] 11",
                 "10");
-  EXPECT_BREAKS((counts[0] = 5, lists.counts = counts), "budget 5",
-                "< sink 2 + recent 2 + 2 protected", "list 0");
+  EXPECT_BREAKS((counts[0] = 5, lists.counts = counts), "keep.count 5",
+                "< n_sink 2 + n_recent 2 + 2 protected", "list 0");
   EXPECT_BREAKS((counts[1] = 101, options.token_counts = counts),
                 "token_counts[1] 101", "100");
   EXPECT_BREAKS((counts[1] = 9, options.token_counts = counts), "count 10",
@@ -487,23 +469,26 @@ Test(select, bad_protected_slots_are_errors) {
 
 Test(select, a_workspace_for_more_serves_fewer) {
   test_plan* p = Plan("custom", 1, 1, 1);
+  GROWN(kvevict_workspace) grown = {KVEVICT_WORKSPACE_INIT};
+  kvevict_workspace* w = &grown.value;
   size_t last = 0;
   for (uint32_t n = 0; n <= 3000; n += 100) {
-    size_t bytes = 0;
-    EXPECT_OK(kvevict_select_workspace_bytes(p->context, n, 3, &bytes));
-    EXPECT(bytes >= last, "%zu bytes for %u tokens, %zu for fewer", bytes, n,
-           last);
-    last = bytes;
+    EXPECT_OK(kvevict_select_workspace(p->context, n, 3, w));
+    EXPECT(w->least_bytes >= last, "%zu bytes for %u tokens, %zu for fewer",
+           w->least_bytes, n, last);
+    EXPECT(w->best_bytes >= w->least_bytes && w->alignment == 64,
+           "%zu to %zu bytes", w->least_bytes, w->best_bytes);
+    last = w->least_bytes;
   }
-  size_t bytes = 77;
-  EXPECT_INVALID(kvevict_select_workspace_bytes(NULL, 1, 1, &bytes), "context",
+  const kvevict_workspace before = *w;
+  EXPECT_INVALID(kvevict_select_workspace(NULL, 1, 1, w), "context", "NULL");
+  EXPECT_INVALID(kvevict_select_workspace(p->context, 1, 1, NULL), "out",
                  "NULL");
-  EXPECT_INVALID(kvevict_select_workspace_bytes(p->context, 1, 1, NULL),
-                 "out_bytes", "NULL");
-  EXPECT_INVALID(
-      kvevict_select_workspace_bytes(p->context, 2147483648u, 1, &bytes),
-      "n_tokens 2147483648");
-  EXPECT(bytes == 77, "out_bytes is %zu", bytes);
+  EXPECT_INVALID(kvevict_select_workspace(p->context, 2147483648u, 1, w),
+                 "n_tokens 2147483648");
+  cr_assert(memcmp(w, &before, sizeof before) == 0);
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(
+      grown, kvevict_select_workspace(p->context, 100, 3, w));
   test_plan_destroy(p);
 }
 
@@ -516,7 +501,7 @@ Test(select, more_to_keep_than_the_budget_is_an_error) {
   GUARD(keep);
   EXPECT_INVALID(
       test_select(p, 0, scores, 100, 100, slots, 7, keep, 10, &n_keep),
-      "budget 10", "< sink 2", "recent 2", "7 protected");
+      "keep.count 10", "< n_sink 2", "n_recent 2", "7 protected");
   EXPECT_UNTOUCHED(keep);
   test_plan_destroy(p);
   p = Plan("snapkv:budget=0.5", 1, 1, 1);

@@ -5,6 +5,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 
 enum { kAlignment = 64, kGuardBytes = 256 };
@@ -23,17 +24,17 @@ static test_model* SmallModel(void) {
 
 static kvevict_plan* PlanOf8B(const kvevict_context* context,
                               uint32_t max_tokens) {
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = 32;
-  geometry.n_q_heads = 32;
-  geometry.n_kv_heads = 8;
-  geometry.k_head_dim = geometry.v_head_dim = 128;
-  geometry.max_tokens = max_tokens;
+  const kvevict_layer_geometry layer = test_layer(32, 8, 128, 128);
+  const kvevict_geometry geometry = test_geometry(32, max_tokens, &layer);
   const kvevict_policy policy =
       test_policy("snapkv:budget=2048,window=64,sink=4");
   kvevict_plan* plan = NULL;
   EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
   return plan;
+}
+
+static size_t ToObserve(const kvevict_plan* plan) {
+  return test_workspace(plan, KVEVICT_OPERATION_OBSERVE, 0).least_bytes;
 }
 
 static size_t LiveBytes(const test_allocator* allocator) {
@@ -73,8 +74,7 @@ Test(sequence_memory, of_queries_is_what_the_plan_says_and_is_used_again) {
   kvevict_context* context = NULL;
   EXPECT_OK(kvevict_context_create(&options, &context));
   kvevict_plan* plan = PlanOf8B(context, 16384);
-  size_t bytes = 0;
-  EXPECT_OK(kvevict_plan_query_memory_bytes(plan, &bytes));
+  const size_t bytes = ToObserve(plan);
   cr_assert_eq(bytes, (size_t)32 * 64 * 32 * 128 * sizeof(float));
   kvevict_sequence *a = NULL, *b = NULL;
   EXPECT_OK(kvevict_sequence_create(plan, &a));
@@ -93,7 +93,7 @@ Test(sequence_memory, of_queries_is_what_the_plan_says_and_is_used_again) {
   cr_assert_eq(with_two - before, 2 * (with_one - before));
   /* So it is by destroying, and kept by a reset. */
   const uint32_t n_allocs = allocator.n_allocs;
-  EXPECT_OK(kvevict_sequence_reset(a));
+  EXPECT_OK(kvevict_sequence_reset(a, NULL));
   kvevict_sequence_destroy(b);
   b = NULL;
   EXPECT_OK(kvevict_sequence_create(plan, &b));
@@ -103,10 +103,8 @@ Test(sequence_memory, of_queries_is_what_the_plan_says_and_is_used_again) {
   EXPECT_INVALID(kvevict_sequence_begin_observing(a, NULL, 0), "end_observing");
   /* A smaller model takes what is there. */
   EXPECT_OK(kvevict_sequence_end_observing(a));
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
-  geometry.k_head_dim = geometry.v_head_dim = 64;
-  geometry.max_tokens = 100;
+  const kvevict_layer_geometry layer = test_layer(1, 1, 64, 64);
+  const kvevict_geometry geometry = test_geometry(1, 100, &layer);
   const kvevict_policy policy = test_policy("snapkv:budget=60");
   kvevict_plan* small = NULL;
   kvevict_sequence* c = NULL;
@@ -127,8 +125,7 @@ Test(sequence_memory, of_queries_is_what_the_plan_says_and_is_used_again) {
 
 Test(sequence_memory, of_queries_may_be_lent) {
   test_model *m = SmallModel(), *pooled = Model();
-  size_t bytes = 0;
-  EXPECT_OK(kvevict_plan_query_memory_bytes(m->plan, &bytes));
+  const size_t bytes = ToObserve(m->plan);
   uint8_t* memory = aligned_alloc(kAlignment, bytes + kGuardBytes);
   memset(memory, TEST_GUARD, bytes + kGuardBytes);
   const uint32_t n_allocs = m->allocator.n_allocs;
@@ -152,8 +149,7 @@ Test(sequence_memory, of_queries_may_be_lent) {
 
 Test(sequence_memory, that_will_not_do_is_refused) {
   test_model* m = SmallModel();
-  size_t bytes = 0;
-  EXPECT_OK(kvevict_plan_query_memory_bytes(m->plan, &bytes));
+  const size_t bytes = ToObserve(m->plan);
   uint8_t* memory = aligned_alloc(kAlignment, bytes + kAlignment);
   char least[32];
   snprintf(least, sizeof least, "< %zu", bytes);
@@ -166,8 +162,6 @@ Test(sequence_memory, that_will_not_do_is_refused) {
                  "memory is NULL");
   EXPECT_INVALID(kvevict_sequence_begin_observing(NULL, NULL, 0), "sequence");
   EXPECT_INVALID(kvevict_sequence_end_observing(NULL), "sequence");
-  EXPECT_INVALID(kvevict_plan_query_memory_bytes(NULL, &bytes), "plan");
-  EXPECT_INVALID(kvevict_plan_query_memory_bytes(m->plan, NULL), "out_bytes");
   EXPECT_OK(kvevict_sequence_end_observing(s)); /* there is none to give back */
   EXPECT_OK(kvevict_sequence_begin_observing(s, memory, bytes));
   test_model_destroy(m);
@@ -178,9 +172,9 @@ Test(sequence_memory, is_asked_for_where_it_is_missing) {
   test_model* m = SmallModel();
   const kvevict_plane queries = test_model_queries(m, 0, 0);
   kvevict_sequence* s = m->sequence;
-  EXPECT_INVALID(kvevict_sequence_observe(s, 0, &queries, 1, 0),
+  EXPECT_INVALID(test_observe(s, 0, &queries, 1, 0),
                  "kvevict_sequence_begin_observing()");
-  EXPECT_INVALID(kvevict_sequence_observe_lse(s, 0, &queries, 1, 0),
+  EXPECT_INVALID(test_observe_lse(s, 0, &queries, 1, 0),
                  "kvevict_sequence_begin_observing()");
   test_model_append(m, 100);
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
@@ -202,9 +196,7 @@ Test(sequence_memory, of_queries_is_not_needed_where_nothing_reads_them) {
   for (int i = 0; i < 4; ++i) {
     const test_model_spec spec = test_small_model(kOthers[i]);
     test_model* m = test_model_create(&spec, (test_random){1});
-    size_t bytes = 99;
-    EXPECT_OK(kvevict_plan_query_memory_bytes(m->plan, &bytes));
-    cr_expect_eq(bytes, 0);
+    cr_expect_eq(ToObserve(m->plan), 0);
     EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
     const uint32_t n_allocs = m->allocator.n_allocs;
     EXPECT_OK(kvevict_sequence_begin_observing(m->sequence, NULL, 0));

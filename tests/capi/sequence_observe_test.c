@@ -9,57 +9,70 @@ static test_model* Model(void) {
 
 Test(sequence, observe_refuses_bad_arguments) {
   test_model* m = Model();
+  kvevict_sequence* const s = m->sequence;
   const kvevict_plane good = test_model_queries(m, 0, 0);
   kvevict_plane q = good;
-  EXPECT_INVALID(kvevict_sequence_observe(NULL, 0, &q, 1, 0), "sequence",
-                 "NULL");
-  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, NULL, 1, 0),
-                 "queries", "NULL");
-  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 2, &q, 1, 0), "layer 2",
-                 "n_layers 2");
-  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 2, INT32_MAX - 1),
-                 "first_position");
+  EXPECT_INVALID(test_observe(NULL, 0, &q, 1, 0), "sequence", "NULL");
+  EXPECT_INVALID(test_observe(s, 2, &q, 1, 0), "layer 2", "n_layers 2");
+  EXPECT_INVALID(test_observe(s, 0, &q, 2, INT32_MAX - 1),
+                 "first_position 2147483646", "n_rows 2");
   q.data = 0;
-  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 1, 0),
-                 "queries.data", "0");
+  EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "layer 0", "queries.data is 0");
   q = good;
   q.dtype = KVEVICT_DTYPE_BF16;
-  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 1, 0),
-                 "queries.dtype", "3", "2");
+  EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "queries.dtype", "3", "2");
   q = good;
   q.head_dim = 17;
-  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 1, 0),
-                 "queries.head_dim 17", "16");
+  EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "queries.head_dim 17", "16");
   q = good;
   q.token_stride_bytes = INT64_MAX;
-  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, 0, &q, 3, 0), "queries",
-                 "64");
+  EXPECT_INVALID(test_observe(s, 0, &q, 3, 0), "queries", "64");
+  q = good;
+  q.reserved[8] = 9;
+  EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "queries.reserved", "9");
   test_model_destroy(m);
 }
 
-Test(sequence, observe_layers_refuses_bad_arguments) {
+/* Two good observations, of which `change` spoils something. */
+#define EXPECT_BREAKS(change, ...)                                           \
+  do {                                                                       \
+    test_model* m = Model();                                                 \
+    kvevict_plane q[] = {test_model_queries(m, 0, 0),                        \
+                         test_model_queries(m, 1, 0)};                       \
+    kvevict_signal_inputs in[] = {KVEVICT_SIGNAL_INPUTS_INIT,                \
+                                  KVEVICT_SIGNAL_INPUTS_INIT};               \
+    kvevict_observation both[2], *at = both;                                 \
+    for (uint32_t l = 0; l < 2; ++l) {                                       \
+      in[l].queries = &q[l];                                                 \
+      both[l] = (kvevict_observation){sizeof both[l], l, &in[l]};            \
+    }                                                                        \
+    EXPECT_OK(kvevict_sequence_observe(m->sequence, at, 2, 1, 0, NULL));     \
+    change;                                                                  \
+    EXPECT_INVALID(kvevict_sequence_observe(m->sequence, at, 2, 1, 0, NULL), \
+                   __VA_ARGS__);                                             \
+    test_model_destroy(m);                                                   \
+  } while (0)
+
+Test(sequence, observe_refuses_bad_observations) {
+  EXPECT_BREAKS(at = NULL, "observations", "NULL");
+  EXPECT_BREAKS(both[1].struct_size = 8, "observations[1]", "struct_size");
+  EXPECT_BREAKS(both[0].struct_size = 8, "observations[0]", "struct_size 8");
+  EXPECT_BREAKS(both[1].layer = 2, "observations[1]", "layer 2", "n_layers 2");
+  EXPECT_BREAKS(both[1].layer = 0, "observations[1]", "layer 0", "ascending");
+  EXPECT_BREAKS(both[0].layer = 1, "observations[1]", "layer 1", "ascending");
+  EXPECT_BREAKS(both[1].inputs = NULL, "observations[1]", "inputs", "NULL");
+  EXPECT_BREAKS(in[0].struct_size = 8, "observations[0]", "struct_size 8");
+  EXPECT_BREAKS(in[1].reserved = 1, "observations[1]", "reserved 1");
+  EXPECT_BREAKS(in[1].queries = NULL, "observations[1]", "queries", "row_lse");
+  EXPECT_BREAKS(q[1].head_dim = 17, "layer 1", "queries.head_dim 17", "16");
+}
+
+Test(sequence, no_observations_do_nothing) {
   test_model* m = Model();
-  const kvevict_plane good[] = {test_model_queries(m, 0, 0),
-                                test_model_queries(m, 1, 0)};
-  kvevict_sequence* const s = m->sequence;
-  EXPECT_INVALID(kvevict_sequence_observe_layers(NULL, good, 2, 1, 0),
-                 "sequence", "NULL");
-  EXPECT_INVALID(kvevict_sequence_observe_layers(s, NULL, 2, 1, 0), "queries",
-                 "NULL");
-  for (size_t n = 0; n < 4; ++n) {
-    if (n == 2) continue;
-    char expected[32];
-    snprintf(expected, sizeof expected, "queries_len %zu", n);
-    EXPECT_INVALID(kvevict_sequence_observe_layers(s, good, n, 1, 0), expected,
-                   "n_layers 2");
-  }
-  EXPECT_INVALID(kvevict_sequence_observe_layers(s, good, 2, 2, INT32_MAX - 1),
-                 "first_position 2147483646", "n_rows 2");
-  kvevict_plane bad[] = {good[0], good[1]};
-  bad[1].head_dim = 17;
-  EXPECT_INVALID(kvevict_sequence_observe_layers(s, bad, 2, 1, 0), "layer 1",
-                 "queries.head_dim 17", "16");
-  EXPECT_OK(kvevict_sequence_observe_layers(s, good, 2, 0, 3));
+  EXPECT_OK(kvevict_sequence_observe(m->sequence, NULL, 0, 3, 7, NULL));
+  test_model_step(m, 100);
+  EXPECT_OK(kvevict_sequence_observe(m->sequence, NULL, 0, 8, 0, NULL));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_destroy(m);
 }
 
@@ -71,11 +84,11 @@ Test(sequence, a_bad_layer_leaves_all_layers_untouched) {
   kvevict_plane planes[] = {test_model_queries(m, 0, 0),
                             test_model_queries(m, 1, 0)};
   planes[1].data = 0;
-  EXPECT_INVALID(kvevict_sequence_observe_layers(m->sequence, planes, 2, 8, 92),
-                 "layer 1", "queries.data is 0");
+  EXPECT_INVALID(test_observe_layers(m->sequence, planes, 2, 8, 92), "layer 1",
+                 "queries.data is 0");
   /* Nor are rows forgotten, as after a rollback. */
-  EXPECT_INVALID(kvevict_sequence_observe_layers(m->sequence, planes, 2, 8, 40),
-                 "layer 1", "queries.data is 0");
+  EXPECT_INVALID(test_observe_layers(m->sequence, planes, 2, 8, 40), "layer 1",
+                 "queries.data is 0");
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT_OK(test_model_evict(control, NULL, NULL));
   test_expect_same_tokens(m, control, "after a refused observe");
@@ -87,7 +100,7 @@ Test(sequence, observe_of_no_rows_does_nothing) {
   test_model* m = Model();
   test_model_step(m, 100);
   const kvevict_plane q = test_model_queries(m, 0, 0);
-  EXPECT_OK(kvevict_sequence_observe(m->sequence, 0, &q, 0, 3));
+  EXPECT_OK(test_observe(m->sequence, 0, &q, 0, 3));
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_check(m, "after an empty observe");
   test_model_destroy(m);
@@ -110,7 +123,7 @@ Test(sequence, observe_does_nothing_where_attention_does_not_score) {
   const test_model_spec spec = test_small_model("streaming-llm:budget=20");
   test_model* m = test_model_create(&spec, (test_random){1});
   const kvevict_plane nothing[2] = {0};
-  EXPECT_OK(kvevict_sequence_observe_layers(m->sequence, nothing, 2, 1, 0));
+  EXPECT_OK(test_observe_layers(m->sequence, nothing, 2, 1, 0));
   test_model_step(m, 100);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_check(m, "streaming-llm");
@@ -124,10 +137,10 @@ Test(sequence, opaque_queries_cannot_be_observed) {
   kvevict_plane q = test_model_queries(m, 0, 0);
   q.head_dim = 0;
   q.row_bytes = 16;
-  EXPECT_FAILS(kvevict_sequence_observe(m->sequence, 0, &q, 1, 0),
+  EXPECT_FAILS(test_observe(m->sequence, 0, &q, 1, 0),
                KVEVICT_ERROR_UNSUPPORTED, "opaque");
   const kvevict_plane both[] = {q, q};
-  EXPECT_FAILS(kvevict_sequence_observe_layers(m->sequence, both, 2, 1, 0),
+  EXPECT_FAILS(test_observe_layers(m->sequence, both, 2, 1, 0),
                KVEVICT_ERROR_UNSUPPORTED, "opaque");
   test_model_destroy(m);
 }
@@ -169,8 +182,8 @@ static void LayersTogether(test_model* m, uint32_t step) {
     const kvevict_plane queries[] = {test_model_queries(m, 0, m->n_seen),
                                      test_model_queries(m, 1, m->n_seen)};
     const bool next = m->n_seen % 2 == 0;
-    EXPECT_OK(kvevict_sequence_observe_layers(
-        m->sequence, queries, 2, n, next ? KVEVICT_POSITION_NEXT : m->n_seen));
+    EXPECT_OK(test_observe_layers(m->sequence, queries, 2, n,
+                                  next ? KVEVICT_POSITION_NEXT : m->n_seen));
     test_model_append(m, n);
   }
 }
@@ -191,8 +204,7 @@ static void AfterRollback(test_model* m, uint32_t from) {
   test_model_observe(m, 0, from);
   for (uint32_t l = 0; l < 2; ++l) {
     const kvevict_plane wrong = test_model_queries(m, l, 100);
-    EXPECT_OK(
-        kvevict_sequence_observe(m->sequence, l, &wrong, 100 - from, from));
+    EXPECT_OK(test_observe(m->sequence, l, &wrong, 100 - from, from));
   }
   test_model_observe(m, from, 100 - from);
 }
@@ -259,7 +271,7 @@ Test(sequence, rows_missing_in_one_layer_are_found) {
   test_model* m = Model();
   test_model_append(m, 100);
   const kvevict_plane q = test_model_queries(m, 0, 0);
-  EXPECT_OK(kvevict_sequence_observe(m->sequence, 0, &q, 100, 0));
+  EXPECT_OK(test_observe(m->sequence, 0, &q, 100, 0));
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 1");
   cr_expect_eq(test_model_stored(m, 0), 100);
   test_model_destroy(m);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/inputs.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/overlap.h"
@@ -135,10 +137,8 @@ typedef struct model {
 static kvevict_status Evict(model* m, const kvevict_view* views) {
   static const float scores[64];
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.scores = scores;
-  options.scores_len = 64;
-  options.scores_head_stride = 8;
-  options.scores_layer_stride = 24;
+  test_inputs inputs;
+  test_give_scores(&options, &inputs, 2, scores, 24, 8);
   return kvevict_sequence_evict(m->sequence, views, 2, &options, workspace,
                                 sizeof workspace, NULL);
 }
@@ -147,20 +147,18 @@ static kvevict_status Evict(model* m, const kvevict_view* views) {
 static model NewModel(test_random* random, const shape* s) {
   model m;
   EXPECT_OK(kvevict_context_create(NULL, &m.context));
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = 2;
-  g.n_q_heads = g.n_kv_heads = s->n_heads;
-  g.k_dtype = s->dtype[0];
-  g.k_head_dim = g.k_dtype == KVEVICT_DTYPE_OPAQUE ? 0 : s->row[0];
-  if (s->row[1] > 0) g.v_dtype = s->dtype[1];
-  g.v_head_dim = g.v_dtype == KVEVICT_DTYPE_OPAQUE ? 0 : s->row[1];
-  g.max_tokens = 8;
+  kvevict_layer_geometry layer = test_layer(s->n_heads, s->n_heads, 0, 0);
+  layer.k_dtype = s->dtype[0];
+  layer.k_head_dim = layer.k_dtype == KVEVICT_DTYPE_OPAQUE ? 0 : s->row[0];
+  if (s->row[1] > 0) layer.v_dtype = s->dtype[1];
+  layer.v_head_dim = layer.v_dtype == KVEVICT_DTYPE_OPAQUE ? 0 : s->row[1];
+  const kvevict_geometry g = test_geometry(2, 8, &layer);
   const kvevict_policy policy =
       test_policy("custom:budget=2,sink=0,split=geometric,alpha=0.3");
   EXPECT_OK(kvevict_plan_create(m.context, &g, &policy, NULL, &m.plan));
   EXPECT_OK(kvevict_sequence_create(m.plan, &m.sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(m.sequence, NULL, 0));
-  EXPECT_OK(kvevict_sequence_append(m.sequence, 6));
+  EXPECT_OK(kvevict_sequence_append(m.sequence, 6, NULL));
   kvevict_view clean[2];
   for (int l = 0; l < 2; ++l) {
     kvevict_view view = KVEVICT_VIEW_INIT;
@@ -177,8 +175,8 @@ static model NewModel(test_random* random, const shape* s) {
     clean[l] = view;
   }
   EXPECT_OK(Evict(&m, clean));
-  EXPECT_OK(
-      kvevict_sequence_append(m.sequence, test_random_between(random, 2, 5)));
+  EXPECT_OK(kvevict_sequence_append(m.sequence,
+                                    test_random_between(random, 2, 5), NULL));
   for (uint32_t l = 0; l < 2; ++l) {
     EXPECT_OK(kvevict_sequence_stored_length(m.sequence, l, 0, &m.stored[l]));
   }

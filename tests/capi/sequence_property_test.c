@@ -39,19 +39,27 @@ static void RandomPolicy(test_random* random, const char* kind, char* text,
   static const char* const kSplits[] = {"uniform", "geometric",
                                         "arithmetic-kvf", "arithmetic-kvpress"};
   static const char* const kPools[] = {"none", "avg5", "max5", "avg7"};
-  snprintf(text, capacity,
-           "%s:budget=%u,sink=%u,recent=%u,window=%u,pool=%s,rows=%s,group=%s,"
-           "order=%s,scope=%s,over=%s,tie=%s,split=%s,alpha=0.8",
-           kind, test_random_between(random, 40, 90),
-           test_random_below(random, 5), test_random_below(random, 20),
-           test_random_between(random, 1, 20),
-           kPools[test_random_below(random, 4)],
-           test_random_coin(random) ? "mean" : "sum",
-           kReduces[test_random_below(random, 3)],
-           test_random_coin(random) ? "reduce-pool" : "pool-reduce",
-           kScopes[scope], kReduces[test_random_below(random, 3)],
-           test_random_coin(random) ? "lower" : "higher",
-           kSplits[scope == 2 ? 0 : test_random_below(random, 4)]);
+  const bool ranks = strcmp(kind, "streaming-llm") != 0;
+  const bool by_queries = ranks && strcmp(kind, "custom") != 0;
+  size_t n = (size_t)snprintf(
+      text, capacity, "%s:budget=%u,sink=%u,recent=%u,split=%s,alpha=0.8", kind,
+      test_random_between(random, 40, 90), test_random_below(random, 5),
+      test_random_below(random, 20),
+      kSplits[ranks && scope == 2 ? 0 : test_random_below(random, 4)]);
+  if (ranks) {
+    n += (size_t)snprintf(text + n, capacity - n,
+                          ",pool=%s,scope=%s,over=%s,tie=%s",
+                          kPools[test_random_below(random, 4)], kScopes[scope],
+                          kReduces[test_random_below(random, 3)],
+                          test_random_coin(random) ? "lower" : "higher");
+  }
+  if (by_queries) {
+    snprintf(text + n, capacity - n, ",window=%u,rows=%s,group=%s,order=%s",
+             test_random_between(random, 1, 20),
+             test_random_coin(random) ? "mean" : "sum",
+             kReduces[test_random_below(random, 3)],
+             test_random_coin(random) ? "reduce-pool" : "pool-reduce");
+  }
 }
 
 /* ---- What should be kept ---- */
@@ -266,10 +274,9 @@ Test(property, custom_scores_select_exactly_as_the_oracle) {
       test_random_ascending(&random, protect,
                             (uint32_t)options.protected_positions_len,
                             m->n_seen);
-      options.scores = &scores[0][0][0];
-      options.scores_len = 9 * kMaxTokens;
-      options.scores_layer_stride = 3 * kMaxTokens;
-      options.scores_head_stride = kMaxTokens;
+      test_inputs inputs;
+      test_give_scores(&options, &inputs, spec.n_layers, scores[0][0],
+                       3 * kMaxTokens, kMaxTokens);
       TakeSnapshots(m, &options, before);
       if (test_model_evict(m, &options, NULL) != KVEVICT_OK) {
         EXPECT(strstr(kvevict_last_error_message(), "protected") != NULL,
@@ -461,9 +468,8 @@ Test(property, announced_workspaces_suffice_for_steep_schedules) {
                                       .k_dtype = KVEVICT_DTYPE_F32};
         static float scores[4 * 480];
         kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-        options.scores = scores;
-        options.scores_len = 4 * 480;
-        options.scores_layer_stride = 480;
+        test_inputs inputs;
+        test_give_scores(&options, &inputs, 4, scores, 480, 0);
         test_model* m = test_model_create(&spec, (test_random){1});
         test_model_append(m, length);
         EXPECT_OK(test_model_evict(m, &options, NULL));

@@ -20,7 +20,7 @@ Test(ragged_errors, bad_budgets_of_heads_are_errors) {
     char text[40];
     snprintf(text, sizeof text, "head_budgets_len %zu", len);
     o->head_budgets_len = len;
-    EXPECT_INVALID(CREATE(), text, "n_layers 2", "n_kv_heads 2");
+    EXPECT_INVALID(CREATE(), text, "4");
   }
   o->head_budgets = NULL;
   o->head_budgets_len = 4;
@@ -60,9 +60,9 @@ Test(ragged_errors, budgets_of_heads_below_what_must_stay_are_errors) {
     test_model* m = test_model_create(&spec, (test_random){1});
     test_model_step(m, 70);
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    test_inputs inputs;
     if (i == 3) {
-      options.scores = scores;
-      options.scores_len = 4 * 70;
+      test_give_scores(&options, &inputs, 2, scores, 2 * 70, 70);
     }
     test_cache* before[2] = {test_cache_clone(m->live[0]),
                              test_cache_clone(m->live[1])};
@@ -126,8 +126,9 @@ Test(ragged_errors, questions_are_of_a_heads_own_length) {
   EXPECT_OK(
       kvevict_sequence_keep_positions(m->sequence, 0, 0, positions, 20, &n));
   cr_expect_eq(n, 20);
-  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 51), "51", "50", "100");
-  EXPECT_OK(kvevict_sequence_append(m->sequence, 50));
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 69), "69", "70");
+  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 51, NULL), "51", "50",
+                 "100");
+  EXPECT_OK(kvevict_sequence_append(m->sequence, 50, NULL));
+  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 69, NULL), "69", "70");
   test_model_destroy(m);
 }

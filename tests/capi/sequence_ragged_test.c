@@ -67,7 +67,7 @@ static void ExpectMemory(const test_model* m, const account* a,
     const uint32_t* counts = (const uint32_t*)(uintptr_t)memory.listed_counts;
     const int32_t* listed = (const int32_t*)(uintptr_t)memory.positions;
     for (uint32_t h = 0; h < memory.n_lists; ++h) {
-      const uint32_t* of_list = lengths + 2 * (l * memory.n_lists + h);
+      const uint32_t* of_list = lengths + 2 * h;
       EXPECT(of_list[0] == a->n[l][h] && of_list[1] == m->n_seen,
              "%s: layer %u, head %u: lengths %u, %u", what, l, h, of_list[0],
              of_list[1]);
@@ -146,18 +146,13 @@ typedef struct head_before {
 
 static uint32_t Min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/* Scores of every head, [layers, heads, longest of the layer]. */
-static float* RandomScores(const test_model* m, test_random* random,
-                           size_t* len) {
-  *len = 0;
-  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    *len += (size_t)m->spec.n_kv_heads * test_model_stored(m, l);
-  }
-  float* scores = malloc((*len + 1) * sizeof(float));
-  for (size_t i = 0; i < *len; ++i) {
+static float given_scores[kLayers][kMaxHeads][kMaxTokens];
+
+static void DrawScores(test_random* random) {
+  float* scores = &given_scores[0][0][0];
+  for (size_t i = 0; i < sizeof given_scores / sizeof *scores; ++i) {
     scores[i] = (float)((int)test_random_below(random, 60) - 30) / 4.0f;
   }
-  return scores;
 }
 
 /* How the kept slots of a head must have been chosen. */
@@ -189,9 +184,7 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
   static head_before before[kLayers][kMaxHeads];
   static account was;
   was = *a;
-  size_t at = 0; /* among the caller's scores */
   for (uint32_t l = 0; l < kLayers; ++l) {
-    const uint32_t longest = test_model_stored(m, l);
     for (uint32_t h = 0; h < heads; ++h) {
       head_before* b = &before[l][h];
       b->n = a->n[l][h];
@@ -201,9 +194,9 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
       if (m->policy.kind == KVEVICT_POLICY_SNAPKV &&
           m->n_seen >= m->policy.obs_window) {
         test_model_oracle_scores_of(m, l, h, b->scores);
-      } else if (options != NULL && options->scores != NULL) {
+      } else if (m->policy.kind == KVEVICT_POLICY_CUSTOM) {
         for (uint32_t i = 0; i < b->n; ++i) {
-          b->scores[i] = options->scores[at + i];
+          b->scores[i] = given_scores[l][h][i];
         }
       }
       for (uint32_t i = 0; i < b->n; ++i) {
@@ -211,7 +204,6 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
           b->largest = fmax(b->largest, fabs(b->scores[i]));
         }
       }
-      at += longest;
     }
   }
   test_cache* caches[kLayers];
@@ -219,13 +211,14 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
     caches[l] = test_cache_clone(m->live[l]);
   }
   const uint64_t free_before = SetBlocks(m, t, 0);
-  uint32_t tokens_before[kLayers * kMaxHeads],
-      tokens_after[kLayers * kMaxHeads];
+  EXPECT_OK(test_model_evict(m, options, NULL));
   kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
-  report.list_tokens_before = tokens_before;
-  report.list_tokens_after = tokens_after;
-  report.list_tokens_len = kLayers * heads;
-  EXPECT_OK(test_model_evict(m, options, &report));
+  kvevict_list_report lists[kLayers * kMaxHeads];
+  for (uint32_t i = 0; i < kLayers * heads; ++i) {
+    lists[i] = (kvevict_list_report)KVEVICT_LIST_REPORT_INIT;
+  }
+  EXPECT_OK(
+      kvevict_sequence_report(m->sequence, &report, lists, kLayers * heads));
   const uint64_t free_after = SetBlocks(m, t, 0);
 
   uint64_t n_lost = 0, sum_before = 0, sum_after = 0;
@@ -265,10 +258,11 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
                "%s: layer %u, head %u lost slot %u, which must stay", what, l,
                h, i);
       }
-      EXPECT(tokens_before[l * heads + h] == b->n &&
-                 tokens_after[l * heads + h] == want,
-             "%s: layer %u, head %u: report of %u to %u", what, l, h,
-             tokens_before[l * heads + h], tokens_after[l * heads + h]);
+      const kvevict_list_report* list = &lists[l * heads + h];
+      EXPECT(list->layer == l && list->tokens_before == b->n &&
+                 list->tokens_after == want,
+             "%s: layer %u, head %u: report of layer %u, %u to %u", what, l, h,
+             list->layer, list->tokens_before, list->tokens_after);
       n_lost += b->n - want;
       bytes_before += row * b->n;
       bytes_after += row * want;
@@ -379,7 +373,7 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
     ExpectMemory(m, &a, what);
     if (m->n_seen > a.tail && test_random_coin(random)) {
       const uint32_t n = test_random_between(random, 0, m->n_seen - a.tail);
-      EXPECT_OK(kvevict_sequence_trim(m->sequence, m->n_seen - n));
+      EXPECT_OK(kvevict_sequence_trim(m->sequence, m->n_seen - n, NULL));
       m->n_seen -= n;
       Shrink(&a, spec.n_kv_heads, n);
       if (m->policy.kind == KVEVICT_POLICY_SNAPKV) {
@@ -398,10 +392,11 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
         options.protected_positions_len > 0 ? protect : NULL;
     test_random_ascending(random, protect,
                           (uint32_t)options.protected_positions_len, m->n_seen);
-    float* scores = NULL;
+    test_inputs inputs;
     if (m->policy.kind == KVEVICT_POLICY_CUSTOM) {
-      scores = RandomScores(m, random, &options.scores_len);
-      options.scores = scores;
+      DrawScores(random);
+      test_give_scores(&options, &inputs, kLayers, given_scores[0][0],
+                       kMaxHeads * kMaxTokens, kMaxTokens);
     }
     Evict(m, budgets, &a, &options, &t, what);
     const account same = a;
@@ -410,7 +405,6 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
       EXPECT(Evict(m, budgets, &a, &options, &t, what) == 0, "%s: again", what);
       EXPECT(memcmp(same.n, a.n, sizeof same.n) == 0, "%s: again", what);
     }
-    free(scores);
   }
   FreeTables(&t);
   test_model_destroy(m);
@@ -505,7 +499,7 @@ Test(ragged, reset_forgets_the_lengths_of_heads) {
     for (uint32_t h = 0; h < 4; ++h) {
       cr_expect_eq(test_model_stored_of(m, h / 2, h % 2), budgets[h]);
     }
-    EXPECT_OK(kvevict_sequence_reset(m->sequence));
+    EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
     m->n_seen = 0;
     for (uint32_t h = 0; h < 4; ++h) {
       cr_expect_eq(test_model_stored_of(m, h / 2, h % 2), 0);

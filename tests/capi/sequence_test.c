@@ -42,7 +42,7 @@ Test(sequence, reset_forgets_everything_and_allocates_nothing) {
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_step(m, 20);
   const uint32_t n_allocs = m->allocator.n_allocs;
-  EXPECT_OK(kvevict_sequence_reset(m->sequence));
+  EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
   cr_assert_eq(m->allocator.n_allocs, n_allocs);
   m->n_seen = 0;
   test_model_check(m, "after reset");
@@ -51,7 +51,7 @@ Test(sequence, reset_forgets_everything_and_allocates_nothing) {
   test_model_append(m, 100);
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed");
   /* From here on it is like new. */
-  EXPECT_OK(kvevict_sequence_reset(m->sequence));
+  EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
   m->n_seen = 0;
   test_model_step(m, 100);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
@@ -66,12 +66,14 @@ Test(sequence, reset_forgets_everything_and_allocates_nothing) {
 Test(sequence, append_beyond_max_tokens_is_an_error_that_changes_nothing) {
   test_model* m = Model();
   test_model_append(m, 99);
-  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 2), "n_tokens 2", "99",
-                 "max_tokens 100");
-  EXPECT_INVALID(kvevict_sequence_append(m->sequence, UINT32_MAX), "n_tokens");
+  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 2, NULL), "n_tokens 2",
+                 "99", "max_tokens 100");
+  EXPECT_INVALID(kvevict_sequence_append(m->sequence, UINT32_MAX, NULL),
+                 "n_tokens");
   cr_expect_eq(test_model_stored(m, 0), 99);
   test_model_append(m, 1);
-  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 1), "max_tokens 100");
+  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 1, NULL),
+                 "max_tokens 100");
   test_model_check(m, "full");
   test_model_destroy(m);
 }
@@ -88,8 +90,8 @@ Test(sequence, logical_length_stops_at_31_bits) {
   EXPECT_OK(
       kvevict_plan_create(m->context, &geometry, &m->policy, NULL, &plan));
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
-  EXPECT_OK(kvevict_sequence_append(sequence, INT32_MAX));
-  EXPECT_INVALID(kvevict_sequence_append(sequence, 1), "2147483647");
+  EXPECT_OK(kvevict_sequence_append(sequence, INT32_MAX, NULL));
+  EXPECT_INVALID(kvevict_sequence_append(sequence, 1, NULL), "2147483647");
   uint32_t length = 0;
   EXPECT_OK(kvevict_sequence_logical_length(sequence, &length));
   cr_expect_eq(length, (uint32_t)INT32_MAX);
@@ -120,8 +122,8 @@ Test(sequence, questions_refuse_null) {
   GUARD(u);
   GUARD(i);
   GUARD(n);
-  EXPECT_INVALID(kvevict_sequence_reset(NULL), "sequence", "NULL");
-  EXPECT_INVALID(kvevict_sequence_append(NULL, 1), "sequence", "NULL");
+  EXPECT_INVALID(kvevict_sequence_reset(NULL, NULL), "sequence", "NULL");
+  EXPECT_INVALID(kvevict_sequence_append(NULL, 1, NULL), "sequence", "NULL");
   EXPECT_INVALID(kvevict_sequence_stored_length(NULL, 0, 0, &u), "sequence");
   EXPECT_INVALID(kvevict_sequence_stored_length(s, 0, 0, NULL), "out_length");
   EXPECT_INVALID(kvevict_sequence_logical_length(NULL, &u), "sequence");
@@ -192,7 +194,7 @@ Test(sequence, trimmed_tokens_were_never_there) {
   test_model_step(m, 90);
   test_model_step(fresh, 90);
   test_model_step(m, 5);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90));
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90, NULL));
   m->n_seen = 90;
   test_model_check(m, "trimmed");
   cr_expect_eq(test_model_stored(m, 1), 90);
@@ -205,14 +207,15 @@ Test(sequence, trimmed_tokens_were_never_there) {
 
   /* Down to the eviction, not below it. */
   test_model_step(m, 7);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 92));
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 92, NULL));
   m->n_seen = 92;
   test_model_check(m, "trimmed after an eviction");
   cr_expect_eq(test_model_stored(m, 0), 62);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90));
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90, NULL));
   m->n_seen = 90;
   test_expect_same_tokens(m, fresh, "trimmed to the eviction");
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 89), "n_tokens 89", "90");
+  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 89, NULL), "n_tokens 89",
+                 "90");
   test_expect_same_tokens(m, fresh, "after an error");
   test_model_destroy(m);
   test_model_destroy(fresh);
@@ -220,14 +223,14 @@ Test(sequence, trimmed_tokens_were_never_there) {
 
 Test(sequence, trim_refuses_lengths_it_has_not_reached) {
   test_model* m = Model();
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 0));
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 0, NULL));
   test_model_append(m, 10);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 10));
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 11), "n_tokens 11",
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 10, NULL));
+  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 11, NULL), "n_tokens 11",
                  "logical length 10");
-  EXPECT_INVALID(kvevict_sequence_trim(NULL, 0), "sequence", "NULL");
+  EXPECT_INVALID(kvevict_sequence_trim(NULL, 0, NULL), "sequence", "NULL");
   cr_expect_eq(test_model_stored(m, 0), 10);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 0));
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 0, NULL));
   cr_expect_eq(test_model_stored(m, 0), 0);
   m->n_seen = 0;
   test_model_check(m, "trimmed to nothing");

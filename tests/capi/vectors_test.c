@@ -8,6 +8,7 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
+#include "tests/capi/support/inputs.h"
 #include "tests/capi/support/npy.h"
 #include "tests/capi/support/plan.h"
 
@@ -122,16 +123,12 @@ static void FreePlane(kvevict_plane* plane) {
   plane->data = 0;
 }
 
-static kvevict_geometry Geometry(const vector_case* c, const vector_files* v,
-                                 kvevict_dtype dtype) {
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = c->n_layers;
-  geometry.n_q_heads = v->n_q_heads;
-  geometry.n_kv_heads = v->n_kv_heads;
-  geometry.k_head_dim = v->head_dim;
-  geometry.q_dtype = geometry.k_dtype = geometry.v_dtype = dtype;
-  geometry.max_tokens = v->n_tokens;
-  return geometry;
+static kvevict_layer_geometry Layer(const vector_files* v,
+                                    kvevict_dtype dtype) {
+  kvevict_layer_geometry layer =
+      test_layer(v->n_q_heads, v->n_kv_heads, v->head_dim, 0);
+  layer.q_dtype = layer.k_dtype = layer.v_dtype = dtype;
+  return layer;
 }
 
 static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
@@ -195,7 +192,9 @@ static void ExpectKeepSet(const vector_case* c, const vector_files* v,
 
 static void RunCase(const vector_case* c, const vector_files* v,
                     kvevict_dtype dtype) {
-  const kvevict_geometry geometry = Geometry(c, v, dtype);
+  const kvevict_layer_geometry layer = Layer(v, dtype);
+  const kvevict_geometry geometry =
+      test_geometry(c->n_layers, v->n_tokens, &layer);
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = v->n_kv_heads;
   view.k = Plane(&v->k, dtype);
@@ -241,7 +240,9 @@ ParameterizedTest(vector_case* c, vectors,
 
 /* The whole way, in one call for all layers: the same sets, and K's rows moved. */
 static void EvictCase(const vector_case* c, const vector_files* v) {
-  const kvevict_geometry geometry = Geometry(c, v, KVEVICT_DTYPE_F16);
+  const kvevict_layer_geometry alike = Layer(v, KVEVICT_DTYPE_F16);
+  const kvevict_geometry geometry =
+      test_geometry(c->n_layers, v->n_tokens, &alike);
   test_plan* p =
       test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_EVICT, 1);
   kvevict_sequence* sequence = NULL;
@@ -253,10 +254,10 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
     views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = v->n_kv_heads;
     views[l].k = Plane(&v->k, KVEVICT_DTYPE_F16);
-    EXPECT_OK(kvevict_sequence_observe(sequence, l, &queries, v->window,
-                                       v->n_tokens - v->window));
+    EXPECT_OK(test_observe(sequence, l, &queries, v->window,
+                           v->n_tokens - v->window));
   }
-  EXPECT_OK(kvevict_sequence_append(sequence, v->n_tokens));
+  EXPECT_OK(kvevict_sequence_append(sequence, v->n_tokens, NULL));
   EXPECT_OK(kvevict_sequence_evict(sequence, views, c->n_layers, NULL,
                                    p->workspace, p->workspace_bytes, NULL));
   int32_t* keep = malloc((size_t)v->n_kv_heads * v->n_tokens * sizeof(int32_t));

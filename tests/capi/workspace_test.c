@@ -8,21 +8,15 @@
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/scene.h"
 
-static size_t Best(const kvevict_plan* plan, kvevict_operation operation,
-                   uint32_t n_tokens) {
-  size_t bytes = 0;
-  EXPECT_OK(kvevict_plan_workspace_bytes(plan, operation, n_tokens, &bytes));
-  return bytes;
-}
-
 /* Scores in each size, against the best one's scores. */
 static void CheckScores(const char* target, const test_scene_spec* spec,
                         const float* expected) {
   test_scene* s = test_scene_create_for(target, spec, 1);
   const size_t n_bytes = test_scene_scores_len(s) * sizeof(float);
   const size_t best = s->plan->workspace_bytes;
-  const size_t least = test_least_workspace(
-      s->plan->plan, KVEVICT_OPERATION_SCORE, spec->n_tokens);
+  const size_t least =
+      test_workspace(s->plan->plan, KVEVICT_OPERATION_SCORE, spec->n_tokens)
+          .least_bytes;
   EXPECT(least < best, "at least %zu, at best %zu bytes", least, best);
   for (int i = 0; i <= 8; ++i) {
     const size_t bytes = best - (best - least) * (size_t)i / 8;
@@ -84,7 +78,8 @@ Test(workspace, of_any_size_evicts_the_same) {
     test_model_step(expected, 100);
     EXPECT_OK(test_model_evict(expected, NULL, NULL));
     const size_t least =
-        test_least_workspace(expected->plan, KVEVICT_OPERATION_EVICT, 100);
+        test_workspace(expected->plan, KVEVICT_OPERATION_EVICT, 100)
+            .least_bytes;
     const size_t best = expected->workspace_bytes;
     for (int i = 0; i <= 4; ++i) {
       test_model* m = Model(kEvicting[p]);
@@ -103,36 +98,34 @@ Test(workspace, of_less_than_the_least_is_refused_with_both_numbers) {
   test_model* m = Model("snapkv:budget=60,window=8");
   char least[32], best[32];
   test_model_step(m, 80);
-  const size_t bytes =
-      test_least_workspace(m->plan, KVEVICT_OPERATION_EVICT, 80);
+  const kvevict_workspace w =
+      test_workspace(m->plan, KVEVICT_OPERATION_EVICT, 80);
+  const size_t bytes = w.least_bytes;
   snprintf(least, sizeof least, "< %zu", bytes);
-  snprintf(best, sizeof best, "best are %zu",
-           Best(m->plan, KVEVICT_OPERATION_EVICT, 80));
+  snprintf(best, sizeof best, "best are %zu", w.best_bytes);
   m->workspace_bytes = bytes - 1;
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "workspace_bytes", least,
                  best);
   m->workspace_bytes = bytes; /* less than 100 tokens would need */
   cr_assert(bytes <
-            test_least_workspace(m->plan, KVEVICT_OPERATION_EVICT, 100));
+            test_workspace(m->plan, KVEVICT_OPERATION_EVICT, 100).least_bytes);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_destroy(m);
 }
 
 Test(workspace, of_long_contexts_is_at_least_under_8_mib_per_thread) {
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = geometry.n_q_heads = 32;
-  geometry.n_kv_heads = 8;
-  geometry.k_head_dim = geometry.v_head_dim = 128;
-  geometry.max_tokens = 131072;
+  const kvevict_layer_geometry layer = test_layer(32, 8, 128, 128);
+  const kvevict_geometry geometry = test_geometry(32, 131072, &layer);
   for (uint32_t n_threads = 1; n_threads <= 8; n_threads *= 8) {
     test_plan* p = test_plan_create_to_select("snapkv:budget=2048,window=32",
                                               &geometry, n_threads);
     const size_t of_threads = (size_t)n_threads * (8 << 20);
-    size_t bytes = test_least_workspace(p->plan, KVEVICT_OPERATION_SCORE, 0);
+    size_t bytes =
+        test_workspace(p->plan, KVEVICT_OPERATION_SCORE, 0).least_bytes;
     EXPECT(bytes < of_threads, "%u threads: %zu bytes", n_threads, bytes);
     const size_t of_layer = (size_t)8 * 131072 * sizeof(float);
     const size_t keep_lists = (size_t)32 * 8 * 2048 * sizeof(int32_t);
-    bytes = test_least_workspace(p->plan, KVEVICT_OPERATION_EVICT, 0);
+    bytes = test_workspace(p->plan, KVEVICT_OPERATION_EVICT, 0).least_bytes;
     EXPECT(bytes < of_threads + of_layer + keep_lists,
            "an eviction on %u threads: %zu bytes", n_threads, bytes);
     test_plan_destroy(p);

@@ -21,10 +21,12 @@ std::string RandomPolicyText(Random& random) {
   std::string budget = std::to_string(2 + random.Below(200));
   if (random.Below(2) == 0)
     budget = "0." + std::to_string(1 + random.Below(99));
-  return std::string(kKinds[random.Below(4)]) + ":budget=" + budget +
+  const std::string kind = kKinds[random.Below(4)];
+  return kind + ":budget=" + budget +
          ",sink=" + std::to_string(random.Below(60)) +
          ",recent=" + std::to_string(random.Below(60)) +
-         ",window=" + std::to_string(1 + random.Below(40)) +
+         (kind == "snapkv" ? ",window=" + std::to_string(1 + random.Below(40))
+                           : "") +
          ",split=" + kSplits[random.Below(4)] +
          ",beta=" + std::to_string(1 + random.Below(40)) + ",alpha=0." +
          std::to_string(1 + random.Below(9));

@@ -287,7 +287,7 @@ const std::vector<Layout>& Layouts() {
 std::vector<LayerCache> CachesOf(const Model& m, bool on_host = true) {
   std::vector<LayerCache> caches;
   for (uint32_t l = 0; l < kLayers; ++l) {
-    caches.push_back(CacheOf(m.views[l], m.lengths[l], on_host));
+    caches.push_back(CacheOf(m.views[l], l, m.lengths[l], on_host));
   }
   FindShared(caches);
   return caches;

@@ -107,10 +107,11 @@ std::vector<int32_t> DrawList(Draw& draw, uint32_t n_tokens, uint32_t n_keep,
 // kvevict_reorder() in a workspace of just the size it asks for.
 kvevict_status Reorder(const kvevict_context* context,
                        const kvevict_move& move) {
-  size_t bytes = 0;
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   const kvevict_status status =
-      kvevict_reorder_workspace_bytes(context, &move, 1, &bytes);
+      kvevict_reorder_workspace(context, &move, 1, &size);
   if (status != KVEVICT_OK) return status;
+  const size_t bytes = size.least_bytes;
   const std::unique_ptr<void, decltype(&std::free)> workspace(
       std::aligned_alloc(64, bytes), &std::free);
   return kvevict_reorder(context, &move, 1, workspace.get(), bytes, nullptr);

@@ -1,4 +1,4 @@
-// Any text is a policy or an error; a policy prints, reads back and resolves as the
+// Any text is a policy or an error; a policy prints, reads back and keeps what the
 // oracle says.
 #include <cstring>
 #include <string>
@@ -10,9 +10,9 @@
 namespace kvevict {
 namespace {
 
-constexpr const char* kNames[] = {"none",           "streaming-llm",  "snapkv",
-                                  "pyramidkv",      "random",         "custom",
-                                  "snapkv-kvpress", "snapkv-original"};
+constexpr const char* kNames[] = {
+    "none",   "streaming-llm", "snapkv",         "pyramidkv",      "random",
+    "custom", "knorm",         "snapkv-kvpress", "snapkv-original"};
 constexpr const char* kPairs[] = {"budget=64",
                                   "budget=0.5",
                                   "budget=1e9",
@@ -65,7 +65,7 @@ std::string DrawText(Draw& draw) {
   return text;
 }
 
-void CheckPolicy(const kvevict_policy& policy, Draw& draw) {
+kvevict_policy Reread(const kvevict_policy& policy) {
   char printed[512];
   size_t length = 0;
   FUZZ_CHECK(kvevict_policy_format(&policy, printed, sizeof(printed),
@@ -73,17 +73,34 @@ void CheckPolicy(const kvevict_policy& policy, Draw& draw) {
   FUZZ_CHECK(length == std::strlen(printed));
   kvevict_policy again = KVEVICT_POLICY_INIT;
   FUZZ_CHECK(kvevict_policy_parse(printed, &again) == KVEVICT_OK);
-  FUZZ_CHECK(std::memcmp(&policy, &again, sizeof(policy)) == 0);
+  return again;
+}
 
+// `policy` keeps what the oracle says of `same`.
+void CheckBudgets(const kvevict_policy& policy, const kvevict_policy& same,
+                  Draw& draw) {
   const uint32_t n_context = 1 + draw.Below(5000);
   const uint32_t n_layers = 1 + draw.Below(20);
   std::vector<uint32_t> ours(n_layers), theirs(n_layers);
   const bool fits =
-      oracle_layer_budgets(&policy, n_context, theirs.data(), n_layers);
+      oracle_layer_budgets(&same, n_context, theirs.data(), n_layers);
   const kvevict_status status =
       kvevict_policy_layer_budgets(&policy, n_context, ours.data(), n_layers);
   FUZZ_CHECK((status == KVEVICT_OK) == fits);
   FUZZ_CHECK(!fits || ours == theirs);
+}
+
+void CheckPolicy(const kvevict_policy& policy, Draw& draw) {
+  const kvevict_policy again = Reread(policy);
+  FUZZ_CHECK(std::memcmp(&policy, &again, sizeof(policy)) == 0);
+  CheckBudgets(again, policy, draw);
+  // Fields that mean nothing to another policy are not printed, and change nothing.
+  kvevict_policy other = policy;
+  other.kind = static_cast<kvevict_policy_kind>(draw.Below(7));
+  other.seed = draw.Byte();
+  if (kvevict_policy_validate(&other) == KVEVICT_OK) {
+    CheckBudgets(Reread(other), other, draw);
+  }
 }
 
 }  // namespace

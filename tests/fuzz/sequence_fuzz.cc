@@ -32,11 +32,14 @@ class Fuzz {
  public:
   explicit Fuzz(Draw& draw) : draw_(draw) {
     FUZZ_CHECK(kvevict_context_create(nullptr, &context_) == KVEVICT_OK);
+    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+    layer.n_q_heads = layer.n_kv_heads = kHeads;
+    layer.k_head_dim = 1;
     kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
     geometry.n_layers = kLayers;
-    geometry.n_q_heads = geometry.n_kv_heads = kHeads;
-    geometry.k_head_dim = 1;
     geometry.max_tokens = kMaxTokens;
+    geometry.layers = &layer;
+    geometry.layers_len = 1;
     FUZZ_CHECK(kvevict_policy_parse(kPolicies[draw.Below(std::size(kPolicies))],
                                     &policy_) == KVEVICT_OK);
     FUZZ_CHECK(kvevict_plan_create(context_, &geometry, &policy_, nullptr,
@@ -44,8 +47,10 @@ class Fuzz {
     FUZZ_CHECK(kvevict_sequence_create(plan_, &sequence_) == KVEVICT_OK);
     FUZZ_CHECK(kvevict_sequence_begin_observing(sequence_, nullptr, 0) ==
                KVEVICT_OK);
-    FUZZ_CHECK(kvevict_plan_workspace_bytes(plan_, KVEVICT_OPERATION_EVICT, 0,
-                                            &workspace_bytes_) == KVEVICT_OK);
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    FUZZ_CHECK(kvevict_plan_workspace(plan_, KVEVICT_OPERATION_EVICT, 0,
+                                      &size) == KVEVICT_OK);
+    workspace_bytes_ = size.best_bytes;
     // malloc'd apart and of just the right size, so that a sanitizer sees all.
     workspace_ = workspace_bytes_ == 0
                      ? nullptr
@@ -62,7 +67,7 @@ class Fuzz {
   void Step() {
     switch (draw_.Below(16)) {
       case 0:
-        FUZZ_CHECK(kvevict_sequence_reset(sequence_) == KVEVICT_OK);
+        FUZZ_CHECK(kvevict_sequence_reset(sequence_, nullptr) == KVEVICT_OK);
         for (auto& layer : held_) {
           for (auto& head : layer) head.clear();
         }
@@ -89,7 +94,8 @@ class Fuzz {
 
   void Append(uint32_t n) {
     const bool fits = std::max(Stored(0), Stored(1)) + n <= kMaxTokens;
-    FUZZ_CHECK((kvevict_sequence_append(sequence_, n) == KVEVICT_OK) == fits);
+    FUZZ_CHECK((kvevict_sequence_append(sequence_, n, nullptr) == KVEVICT_OK) ==
+               fits);
     if (!fits) return;
     for (uint32_t l = 0; l < kLayers; ++l) {
       for (uint32_t h = 0; h < kHeads; ++h) {
@@ -140,11 +146,21 @@ class Fuzz {
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
     options.protected_positions = protect.data();
     options.protected_positions_len = protect.size();
+    kvevict_plane planes[kLayers];
+    kvevict_signal_inputs inputs[kLayers];
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      planes[l] = KVEVICT_PLANE_INIT;
+      planes[l].data = reinterpret_cast<uint64_t>(scores[l][0]);
+      planes[l].token_stride_bytes = sizeof(float);
+      planes[l].head_stride_bytes = sizeof(scores[l][0]);
+      planes[l].dtype = KVEVICT_DTYPE_F32;
+      planes[l].head_dim = 1;
+      inputs[l] = KVEVICT_SIGNAL_INPUTS_INIT;
+      inputs[l].scores = &planes[l];
+    }
     if (policy_.kind == KVEVICT_POLICY_CUSTOM) {
-      options.scores = &scores[0][0][0];
-      options.scores_len = kLayers * kHeads * kMaxTokens;
-      options.scores_layer_stride = kHeads * kMaxTokens;
-      options.scores_head_stride = kMaxTokens;
+      options.inputs = inputs;
+      options.inputs_len = kLayers;
     }
     std::vector<int32_t> expected[kLayers][kHeads];
     const bool fits = Expect(scores, protect, expected);

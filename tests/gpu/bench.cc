@@ -16,15 +16,13 @@
 namespace kvevict::gpu {
 namespace {
 
-kvevict_geometry GeometryOf(const Workload& w) {
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = w.n_layers;
-  g.n_q_heads = w.n_q_heads;
-  g.n_kv_heads = w.n_kv_heads;
-  g.k_head_dim = g.v_head_dim = w.head_dim;
-  g.q_dtype = g.k_dtype = g.v_dtype = w.dtype;
-  g.max_tokens = w.n_tokens;
-  return g;
+Geometry GeometryOf(const Workload& w) {
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = w.n_q_heads;
+  layer.n_kv_heads = w.n_kv_heads;
+  layer.k_head_dim = layer.v_head_dim = w.head_dim;
+  layer.q_dtype = layer.k_dtype = layer.v_dtype = w.dtype;
+  return {w.n_layers, w.n_tokens, {layer}};
 }
 
 ContextHandle ContextOn(const Gpu& gpu) {
@@ -63,7 +61,7 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
                      data.workload.n_kv_heads * data.workload.budget),
       score_scratch_(gpu, backend()
                               .score_window
-                              ->scratch_bytes(context(), geometry_, policy_,
+                              ->scratch_bytes(context(), layer(), policy_,
                                               data.workload.n_layers,
                                               data.workload.n_tokens)
                               .best.value()),
@@ -119,15 +117,16 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
   std::iota(ring.begin(), ring.end(), 0);
   std::rotate(ring.begin(), ring.begin() + w.budget / 2, ring.end());
   ring_.Write(ring.data(), ring_.n_bytes());
-  Check(backend().prepare(context(), &geometry_, &policy_, false).code());
+  const PlanHandle plan = CreatePlan(context_.get(), geometry_, policy_);
+  Check(kvevict_context_prepare(context_.get(), plan.get()));
 }
 
 void Bench::Score(Jobs<ScoreJob> jobs) const {
   Check(backend()
             .score_window
             ->run(context(), gpu_.stream(),
-                  {geometry_, policy_, 0.088f, false, geometry_.max_tokens,
-                   jobs, Scratch(score_scratch_)})
+                  {layer(), policy_, 0.088f, false, geometry_.max_tokens, jobs,
+                   Scratch(score_scratch_)})
             .code());
 }
 
@@ -152,15 +151,15 @@ void Bench::ScoreQueryByQuery(uint32_t n_queries) const {
 
 ShapeArgs Bench::ShapeOfAll() const {
   return {MakeShaping(policy_, InfoOf(Signal::kWindowAttention),
-                      geometry_.n_q_heads / geometry_.n_kv_heads),
-          geometry_.n_kv_heads,
+                      layer().n_q_heads / layer().n_kv_heads),
+          layer().n_kv_heads,
           JobsOf(&LayerEviction::shape),
           {}};
 }
 
 SelectArgs Bench::SelectionOfAll() const {
   return {JobsOf(&LayerEviction::select),
-          geometry_.n_kv_heads,
+          layer().n_kv_heads,
           policy_.tie,
           {policy_.n_sink, policy_.obs_window, {}},
           Scratch(select_scratch_)};

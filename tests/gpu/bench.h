@@ -74,6 +74,8 @@ class Bench {
     return *reinterpret_cast<const Context*>(context_.get());
   }
   const Backend& backend() const { return context().backend(); }
+  // All are alike.
+  const kvevict_layer_geometry& layer() const { return geometry_.layer(0); }
   std::span<uint8_t> Scratch(const Buffer& buffer) const {
     return {buffer.pointer<uint8_t>(), buffer.n_bytes()};
   }
@@ -87,7 +89,7 @@ class Bench {
   void CopyScores(const Buffer& from, const Buffer& to) const;
 
   const Gpu& gpu_;
-  kvevict_geometry geometry_;
+  Geometry geometry_;
   kvevict_policy policy_;
   ContextHandle context_;
   Buffer staged_query_;

@@ -65,16 +65,14 @@ kvevict_plane PlaneOf(uint64_t address, kvevict_dtype dtype, uint32_t head_dim,
 void CheckCase(const Gpu& gpu, const AlignmentCase& c, Report* report) {
   const kvevict_policy policy = ParsePolicy(c.policy);
   const uint32_t n_tokens = policy.obs_window + 9;
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = 1;
+  kvevict_layer_geometry g = KVEVICT_LAYER_GEOMETRY_INIT;
   g.n_kv_heads = kKvHeads;
   g.n_q_heads = kKvHeads * c.group;
   g.q_dtype = c.q_dtype;
   g.k_dtype = c.k_dtype;
   g.k_head_dim = c.head_dim;
-  g.max_tokens = n_tokens;
   const ContextHandle context = CreateContext(gpu.ContextOptions());
-  const PlanHandle plan = CreatePlan(context.get(), g, policy);
+  const PlanHandle plan = CreatePlan(context.get(), {1, n_tokens, {g}}, policy);
   kvevict_capabilities can{};
   can.struct_size = sizeof(can);
   Check(kvevict_plan_capabilities(plan.get(), 0, &can));

@@ -61,7 +61,7 @@ void ExpectRefused(const Gpu& gpu, CUstream captured, const char* word,
 
 // A sequence that has evicted, and tokens since.
 void Fill(Evictable& e) {
-  Check(kvevict_sequence_reset(e.side.sequence()));
+  Check(kvevict_sequence_reset(e.side.sequence(), e.side.stream()));
   e.side.Prefill(0, 120, 50);
   Check(e.Evict());
   e.side.Prefill(120, 20, 20);
@@ -99,20 +99,23 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
   };
   return {
       {"capture",
-       [=] { return kvevict_sequence_observe(s, 0, &queries, 1, next); }},
-      {"observe_layers",
        [=] {
-         const kvevict_plane both[] = {queries, queries};
-         return kvevict_sequence_observe_layers(s, both, 2, 1, next);
+         return Observe(s, {0, &queries}, 1, next, stream);
        }},
-      {"observe_lse",
+      {"observe, all layers",
+       [=] {
+         const Shown both[] = {{0, &queries}, {1, &queries}};
+         return Observe(s, both, 1, next, stream);
+       }},
+      {"observe, log-sum-exps",
        [=] {
          const uint32_t last = next == 0 ? 0 : next - 1;
-         return kvevict_sequence_observe_lse(s, 0, &lse, 1, last);
+         return Observe(s, {0, nullptr, &lse}, 1, last, stream);
        }},
-      {"append", [=] { return kvevict_sequence_append(s, 1); }},
-      {"trim", [=] { return kvevict_sequence_trim(s, next == 0 ? 0 : 130); }},
-      {"reset", [=] { return kvevict_sequence_reset(s); }},
+      {"append", [=] { return kvevict_sequence_append(s, 1, stream); }},
+      {"trim",
+       [=] { return kvevict_sequence_trim(s, next == 0 ? 0 : 130, stream); }},
+      {"reset", [=] { return kvevict_sequence_reset(s, stream); }},
       {"score",
        [=] {
          return Score({plan, 0, 60, view, &queries}, scores, 120,
@@ -198,7 +201,7 @@ void CheckPositionsOnHost(const Gpu& gpu, Report* report) {
       {DefaultStream(1), blocking},
   };
   for (const auto& [of_sequence, captured] : streams) {
-    Check(kvevict_sequence_set_stream(s, of_sequence));
+    e.side.UseStream(of_sequence);
     Fill(e);
     for (const Call& call : calls) {
       ExpectRefused(gpu, captured, "copying to the host", call, report);

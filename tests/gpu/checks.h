@@ -28,6 +28,10 @@ void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
 // Decoding by graphs that were captured once, across an eviction.
 void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
+// Models whose layers differ in heads, sizes and dtypes, or have no full cache.
+void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report);
+// One sequence on several streams.
+void CheckStreams(const Gpu& gpu, const Effort& effort, Report* report);
 // What a plan says it can do is what it does, for odd shapes and layouts too.
 void CheckCapabilities(const Gpu& gpu, const Effort& effort, Report* report);
 // The first user's prompt: token-major rings shrink by a factor of 8, decoding
@@ -47,6 +51,7 @@ inline constexpr Part kParts[] = {
     {"doors", CheckDoors},         {"capabilities", CheckCapabilities},
     {"evictions", CheckEvictions}, {"determinism", CheckDeterminism},
     {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
+    {"layers", CheckLayers},       {"streams", CheckStreams},
     {"random", CheckRandom},
 };
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
 #include "tests/gpu/other_context.h"
@@ -116,15 +117,14 @@ void Serve(const Twin& twin, const kvevict_plan* plan, const Buffer& workspace,
            cuda::CUstream stream, std::vector<int32_t>* positions) {
   const uint32_t n = twin.shape().n_tokens;
   const SequenceHandle sequence = CreateSequence(plan);
-  Check(kvevict_sequence_set_stream(sequence.get(), stream));
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
     const kvevict_plane queries = twin.DeviceQueries(l, 0);
-    Check(kvevict_sequence_observe(sequence.get(), l, &queries, n, 0));
+    Check(Observe(sequence.get(), {l, &queries}, n, 0, stream));
   }
-  Check(kvevict_sequence_append(sequence.get(), n));
+  Check(kvevict_sequence_append(sequence.get(), n, stream));
   Check(kvevict_sequence_evict(
       sequence.get(), twin.device_views().data(), twin.device_views().size(),
-      nullptr, workspace.pointer<void>(), workspace.n_bytes(), nullptr));
+      nullptr, workspace.pointer<void>(), workspace.n_bytes(), stream));
   positions->resize(60);
   size_t len = 0;
   Check(kvevict_sequence_keep_positions(sequence.get(), 1, 1, positions->data(),

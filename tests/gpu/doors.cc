@@ -1,26 +1,85 @@
 #include "tests/gpu/doors.h"
 
+#include <cstring>
+
 #include "tests/gpu/gpu.h"
 
 namespace kvevict::gpu {
 
 kvevict_status Score(const ScoreCall& call, float* scores, size_t scores_len,
                      const Scratch& scratch) {
-  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
-  inputs.layer = call.layer;
-  inputs.n_tokens = call.n_tokens;
-  inputs.view = call.view;
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = call.queries;
   inputs.row_lse = call.row_lse;
-  return kvevict_score(call.plan, &inputs, scores, scores_len, scratch.memory,
-                       scratch.n_bytes, scratch.stream);
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.layer = call.layer;
+  job.n_tokens = call.n_tokens;
+  job.view = call.view;
+  job.inputs = &inputs;
+  job.scores = scores;
+  job.scores_len = scores_len;
+  return kvevict_score(call.plan, &job, 1, scratch.memory, scratch.n_bytes,
+                       scratch.stream);
+}
+
+kvevict_status Observe(kvevict_sequence* sequence,
+                       std::span<const Shown> layers, uint32_t n_rows,
+                       uint32_t first_position, kvevict_stream stream) {
+  std::vector<kvevict_signal_inputs> inputs(layers.size(),
+                                            KVEVICT_SIGNAL_INPUTS_INIT);
+  std::vector<kvevict_observation> observations(layers.size(),
+                                                KVEVICT_OBSERVATION_INIT);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    inputs[i].queries = layers[i].queries;
+    inputs[i].row_lse = layers[i].row_lse;
+    observations[i].layer = layers[i].layer;
+    observations[i].inputs = &inputs[i];
+  }
+  return kvevict_sequence_observe(sequence, observations.data(),
+                                  observations.size(), n_rows, first_position,
+                                  stream);
+}
+
+kvevict_signal_inputs* LayerInputs::Add() {
+  inputs_.push_back(KVEVICT_SIGNAL_INPUTS_INIT);
+  return &inputs_.back();
+}
+
+void LayerInputs::AddScores(const void* address, uint64_t head_stride) {
+  kvevict_plane plane{};
+  plane.data = reinterpret_cast<uintptr_t>(address);
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = 1;
+  plane.token_stride_bytes = sizeof(float);
+  plane.head_stride_bytes = static_cast<int64_t>(head_stride * sizeof(float));
+  planes_.push_back(plane);
+  Add()->scores = &planes_.back();
+}
+
+void LayerInputs::AddWindow(const kvevict_plane& queries,
+                            const kvevict_plane* row_lse) {
+  planes_.push_back(queries);
+  kvevict_signal_inputs* const inputs = Add();
+  inputs->queries = &planes_.back();
+  inputs->row_lse = row_lse;
+}
+
+void LayerInputs::AddUnread() {
+  kvevict_signal_inputs* const inputs = Add();
+  std::memset(inputs, 0xEE, sizeof(*inputs));
+  inputs->struct_size = sizeof(*inputs);
+}
+
+void LayerInputs::Lend(kvevict_evict_options* options) const {
+  options->inputs = inputs_.data();
+  options->inputs_len = inputs_.size();
 }
 
 size_t SelectBytes(const kvevict_context* context, uint32_t n_tokens,
                    uint32_t n_lists) {
-  size_t n_bytes = 0;
-  Check(kvevict_select_workspace_bytes(context, n_tokens, n_lists, &n_bytes));
-  return n_bytes;
+  kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
+  Check(kvevict_select_workspace(context, n_tokens, n_lists, &workspace));
+  return workspace.best_bytes;
 }
 
 kvevict_status Select(const SelectCall& call, int32_t* keep, size_t keep_len,
@@ -53,9 +112,9 @@ OneMove::OneMove(const kvevict_view& view, uint32_t n_tokens,
 }
 
 size_t OneMove::CompactBytes(const kvevict_context* context) const {
-  size_t n_bytes = 0;
-  Check(kvevict_compact_workspace_bytes(context, &move_, 1, &n_bytes));
-  return n_bytes;
+  kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
+  Check(kvevict_compact_workspace(context, &move_, 1, &workspace));
+  return workspace.best_bytes;
 }
 
 kvevict_status OneMove::Compact(const kvevict_context* context,
@@ -65,9 +124,9 @@ kvevict_status OneMove::Compact(const kvevict_context* context,
 }
 
 size_t OneMove::ReorderBytes(const kvevict_context* context) const {
-  size_t n_bytes = 0;
-  Check(kvevict_reorder_workspace_bytes(context, &move_, 1, &n_bytes));
-  return n_bytes;
+  kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
+  Check(kvevict_reorder_workspace(context, &move_, 1, &workspace));
+  return workspace.best_bytes;
 }
 
 kvevict_status OneMove::Reorder(const kvevict_context* context,

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
+#include <vector>
 
 #include "kvevict/kvevict.h"
 
@@ -27,6 +29,42 @@ struct ScoreCall {
 };
 kvevict_status Score(const ScoreCall& call, float* scores, size_t scores_len,
                      const Scratch& scratch);
+
+// What a layer shows of a chunk.
+struct Shown {
+  uint32_t layer;
+  const kvevict_plane* queries;
+  const kvevict_plane* row_lse = nullptr;
+};
+kvevict_status Observe(kvevict_sequence* sequence,
+                       std::span<const Shown> layers, uint32_t n_rows,
+                       uint32_t first_position, kvevict_stream stream);
+inline kvevict_status Observe(kvevict_sequence* sequence, const Shown& layer,
+                              uint32_t n_rows, uint32_t first_position,
+                              kvevict_stream stream) {
+  return Observe(sequence, std::span(&layer, 1), n_rows, first_position,
+                 stream);
+}
+
+// What an eviction is told of each layer, in order.
+class LayerInputs {
+ public:
+  // f32 rows, so many elements apart.
+  void AddScores(const void* address, uint64_t head_stride);
+  void AddWindow(const kvevict_plane& queries,
+                 const kvevict_plane* row_lse = nullptr);
+  void AddNothing() { Add(); }
+  // Of a layer that has none: what nobody may read.
+  void AddUnread();
+  // While this is there.
+  void Lend(kvevict_evict_options* options) const;
+
+ private:
+  kvevict_signal_inputs* Add();
+
+  std::deque<kvevict_plane> planes_;  // stay where they are
+  std::vector<kvevict_signal_inputs> inputs_;
+};
 
 // As the plan's policy wants it.
 struct SelectCall {

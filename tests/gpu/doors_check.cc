@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/gpu/checks.h"
+#include "tests/gpu/doors.h"
 #include "tests/gpu/model.h"
 
 namespace kvevict::gpu {
@@ -44,9 +45,7 @@ void CheckLayer(Side* gpu, Side* cpu, Twin* twin, uint32_t layer,
   const std::vector<int32_t> plain = gpu->Select(layer, scores, n_tokens, {});
   report->FailIf(plain != cpu->Select(layer, scores, n_tokens, {}),
                  "keep lists of the same scores differ, nothing protected");
-  const uint32_t n_lists = gpu->policy().scope == KVEVICT_SCOPE_KV_HEAD
-                               ? twin->shape().n_kv_heads
-                               : 1;
+  const uint32_t n_lists = LayerOf(gpu->plan(), layer).n_lists;
   for (const bool with_workspace : {false, true}) {
     twin->Restore();
     gpu->Compact(layer, n_tokens, keep, n_lists, with_workspace);
@@ -133,17 +132,27 @@ void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
   for (uint32_t done = 0; done < window; done += 5) {
     kvevict_plane rows = plane;
     rows.data += done * sizeof(float);
-    Check(kvevict_sequence_observe_lse(keeper.sequence(), 0, &rows,
-                                       std::min(5u, window - done),
-                                       first + done));
+    Check(Observe(keeper.sequence(), {0, nullptr, &rows},
+                  std::min(5u, window - done), first + done, keeper.stream()));
   }
   keeper.Evict();
+  // And handed over at the eviction.
+  twin.Restore();
+  Check(
+      kvevict_sequence_append(side.sequence(), shape.n_tokens, side.stream()));
+  LayerInputs window_rows;
+  window_rows.AddWindow(twin.DeviceQueries(0, first), &plane);
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  window_rows.Lend(&options);
+  side.Evict(&options);
   const std::vector<int32_t> keep = side.Select(0, scores, shape.n_tokens, {});
   for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
     const std::vector<int32_t> expected(keep.begin() + h * 60,
                                         keep.begin() + (h + 1) * 60);
-    report->FailIf(keeper.Positions(0, h) != expected,
-                   fmt::format("head {}: kept others than the doors", h));
+    for (const Side* evicted : {&keeper, &side}) {
+      report->FailIf(evicted->Positions(0, h) != expected,
+                     fmt::format("head {}: kept others than the doors", h));
+    }
   }
 }
 

@@ -29,7 +29,7 @@ void CheckExecutionIsQuiet(const Gpu& gpu, Report* report) {
   e.side.Prefill(0, 120, 50);
   Check(e.Evict());
   e.side.Prefill(120, 3, 1);
-  Check(kvevict_sequence_reset(e.side.sequence()));
+  Check(kvevict_sequence_reset(e.side.sequence(), e.side.stream()));
   report->FailIf(CallsNotWhileExecuting() != before,
                  "an executing call waited, allocated or loaded code");
   gpu.Synchronize();
@@ -41,7 +41,7 @@ void CheckNothingForNone(const Gpu& gpu, Report* report) {
   const uint64_t launches = mock::Calls("cuLaunchKernel");
   side.Prefill(0, 120, 7);
   const kvevict_evict_report evicted = side.Evict();
-  Check(kvevict_sequence_reset(side.sequence()));
+  Check(kvevict_sequence_reset(side.sequence(), side.stream()));
   report->FailIf(evicted.evicted != 0, "something was evicted");
   report->FailIf(mock::Calls("cuLaunchKernel") != launches,
                  "something was launched");
@@ -80,8 +80,8 @@ void CheckCaptureWantsPreparing(const Gpu& gpu, Report* report) {
   std::string message;
   const auto capture = [&] {
     const Graph graph(gpu, [&] {
-      status = kvevict_sequence_observe(e.side.sequence(), 0, &queries, 1,
-                                        KVEVICT_POSITION_NEXT);
+      status = Observe(e.side.sequence(), {0, &queries}, 1,
+                       KVEVICT_POSITION_NEXT, gpu.stream());
     });
     gpu.Synchronize();
   };
@@ -92,7 +92,8 @@ void CheckCaptureWantsPreparing(const Gpu& gpu, Report* report) {
   report->FailIf(status != KVEVICT_OK, "capturing fails after preparing");
 }
 
-void CheckLseSavesAPass(const Gpu& gpu, Report* report) {
+// Log-sum-exps that were observed, or come with the eviction.
+void CheckLseSavesAPass(const Gpu& gpu, bool observed, Report* report) {
   Evictable e(gpu);
   e.side.Prefill(0, 120, 50);
   const uint32_t window = e.side.obs_window();
@@ -105,12 +106,17 @@ void CheckLseSavesAPass(const Gpu& gpu, Report* report) {
   plane.head_dim = 1;
   plane.token_stride_bytes = sizeof(float);
   plane.head_stride_bytes = static_cast<int64_t>(window * sizeof(float));
+  LayerInputs inputs;
   for (uint32_t l = 0; l < SmallShape().n_layers; ++l) {
-    Check(kvevict_sequence_observe_lse(e.side.sequence(), l, &plane, window,
-                                       120 - window));
+    inputs.AddWindow(e.twin.DeviceQueries(l, 120 - window), &plane);
+    if (!observed) continue;
+    Check(Observe(e.side.sequence(), {l, nullptr, &plane}, window, 120 - window,
+                  gpu.stream()));
   }
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  if (!observed) inputs.Lend(&options);
   const uint64_t before = mock::Launches("window_lse");
-  Check(e.Evict());
+  Check(e.Evict(&options));
   gpu.Synchronize();
   report->FailIf(mock::Launches("window_lse") != before,
                  "the first pass ran all the same");
@@ -165,7 +171,8 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
                            kvevict_status expected, const char* word,
                            Report* report) {
   Twin twin(gpu, SmallShape(), 1);
-  const kvevict_geometry geometry = GeometryOf(twin.shape());
+  const Geometry layers = GeometryOf(twin.shape());
+  const kvevict_geometry geometry = layers.Borrowed();
   const kvevict_policy policy = ParsePolicy(kPolicy);
   const kvevict_context_options options = gpu.ContextOptions();
   const auto n_allocations = [] {
@@ -298,7 +305,7 @@ void CheckContextLost(const Gpu& gpu, Report* report) {
                                       positions.size(), &n),
       KVEVICT_ERROR_DEVICE, {"CUDA_ERROR_LAUNCH_FAILED", "context lost"},
       report);
-  ExpectFailure(kvevict_sequence_append(e.side.sequence(), 1),
+  ExpectFailure(kvevict_sequence_append(e.side.sequence(), 1, gpu.stream()),
                 KVEVICT_ERROR_DEVICE, {"context lost"}, report);
   mock::ClearProblems();
 }
@@ -315,7 +322,9 @@ void CheckDriverUse(const Gpu& gpu, const Effort&, Report* report) {
   report->Check("captured calls must be prepared",
                 [&] { CheckCaptureWantsPreparing(gpu, report); });
   report->Check("log-sum-exps save the first pass",
-                [&] { CheckLseSavesAPass(gpu, report); });
+                [&] { CheckLseSavesAPass(gpu, true, report); });
+  report->Check("log-sum-exps given to an eviction save it too",
+                [&] { CheckLseSavesAPass(gpu, false, report); });
   report->Check("scores are pooled where they are selected",
                 [&] { CheckPoolingWithSelection(gpu, report); });
   report->Check("debug finds keep lists that do not ascend",

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "tests/gpu/checks.h"
+#include "tests/gpu/doors.h"
 #include "tests/gpu/model.h"
 
 namespace kvevict::gpu {
@@ -28,8 +29,7 @@ void ExpectWhatTheDoorsKeep(Side* gpu, Side* cpu, Twin* twin, uint32_t n_tokens,
         cpu->Select(l, gpu->Score(l, n_tokens), n_tokens, {});
     const uint32_t n_keep = gpu->Stored(l);
     for (uint32_t h = 0; h < twin->shape().n_kv_heads; ++h) {
-      const uint64_t list =
-          gpu->policy().scope == KVEVICT_SCOPE_KV_HEAD ? h : 0;
+      const uint64_t list = LayerOf(gpu->plan(), l).n_lists == 1 ? 0 : h;
       const std::vector<int32_t> expected(keep.begin() + list * n_keep,
                                           keep.begin() + (list + 1) * n_keep);
       report->FailIf(gpu->Positions(l, h) != expected,
@@ -95,7 +95,7 @@ void CheckEviction(const Gpu& gpu, const EvictionCase& c, const Effort& effort,
     twin.Restore();
     ExpectWhatTheDoorsKeep(&device, &host, &twin, shape.n_tokens, report);
   }
-  Check(kvevict_sequence_reset(device.sequence()));
+  Check(kvevict_sequence_reset(device.sequence(), device.stream()));
   ExpectLengths(gpu, device, twin, report);
 }
 
@@ -109,8 +109,8 @@ void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
   Side host(nullptr, &twin, kPolicy);
   device.Prefill(0, shape.n_tokens, shape.n_tokens);
   host.Prefill(0, shape.n_tokens, shape.n_tokens);
-  const uint64_t head_stride = shape.n_tokens + 3;
-  std::vector<float> scores(shape.n_layers * shape.n_kv_heads * head_stride);
+  const uint64_t with_gaps = shape.n_tokens + 3;
+  std::vector<float> scores(shape.n_layers * shape.n_kv_heads * with_gaps);
   for (size_t i = 0; i < scores.size(); ++i) {
     scores[i] = static_cast<float>(i * 7919 % 23);
     if (i % 31 == 0) scores[i] = __builtin_nanf("");
@@ -118,19 +118,25 @@ void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
   }
   const Buffer on_device(gpu, scores.size() * sizeof(float));
   on_device.Write(scores.data(), on_device.n_bytes());
-  kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
-  evict.scores_len = scores.size();
   // First in rows with gaps, then packed.
-  for (const uint64_t stride : {head_stride, uint64_t{0}}) {
-    evict.scores_head_stride = stride;
-    evict.scores_layer_stride = stride * shape.n_kv_heads;
-    evict.scores = on_device.pointer<float>();
+  for (const bool packed : {false, true}) {
+    LayerInputs of_device;
+    LayerInputs of_host;
+    uint64_t first = 0;
+    for (uint32_t l = 0; l < shape.n_layers; ++l) {
+      const uint64_t stride = packed ? host.Stored(l) : with_gaps;
+      of_device.AddScores(on_device.pointer<float>() + first, stride);
+      of_host.AddScores(scores.data() + first, stride);
+      first += stride * shape.n_kv_heads;
+    }
+    kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+    of_device.Lend(&evict);
     device.Evict(&evict);
-    evict.scores = scores.data();
+    of_host.Lend(&evict);
     host.Evict(&evict);
     ExpectSamePositions(device, host, twin, report);
     // Rows are those of the prompt; tokens added since have none.
-    if (stride != 0) ExpectRowsOfPositions(device, &twin, report);
+    if (!packed) ExpectRowsOfPositions(device, &twin, report);
     for (Side* side : {&device, &host}) {
       side->Prefill(shape.n_tokens, kRoomForDecoding / 2, 1);
     }
@@ -191,7 +197,7 @@ void CheckSharedCompanion(const Gpu& gpu, const EvictionCase& c,
                          WorkspaceBytes(side.plan(), KVEVICT_OPERATION_EVICT));
   Check(kvevict_sequence_evict(side.sequence(), views.data(), views.size(),
                                nullptr, workspace.pointer<void>(),
-                               workspace.n_bytes(), nullptr));
+                               workspace.n_bytes(), side.stream()));
   gpu.Synchronize();
   twin.Fetch(0);
   for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
@@ -298,7 +304,7 @@ void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report) {
     for (uint32_t run = 0; run < effort.n_equal_runs; ++run) {
       report->FailIf(side.Score(0, shape.n_tokens) != scores,
                      fmt::format("run {}: other scores", run));
-      Check(kvevict_sequence_reset(side.sequence()));
+      Check(kvevict_sequence_reset(side.sequence(), side.stream()));
       side.Prefill(0, shape.n_tokens, 50 + run);
       side.Evict();
       if (run == 0) positions = side.Positions(0, 0);

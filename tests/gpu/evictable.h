@@ -51,7 +51,7 @@ struct Evictable {
   kvevict_status Evict(const kvevict_evict_options* options = nullptr) const {
     return kvevict_sequence_evict(
         side.sequence(), twin.device_views().data(), twin.device_views().size(),
-        options, workspace.pointer<void>(), workspace.n_bytes(), nullptr);
+        options, workspace.pointer<void>(), workspace.n_bytes(), side.stream());
   }
 };
 

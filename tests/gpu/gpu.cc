@@ -131,6 +131,25 @@ void Buffer::Read(void* host, size_t n_bytes, size_t offset) const {
   gpu_->Synchronize();
 }
 
+// ---- Streams ----
+
+OtherStream::OtherStream(const Gpu& gpu, unsigned flags) : gpu_(gpu) {
+  Check(gpu.driver(), gpu.driver().cuStreamCreate(&stream_, flags),
+        "cuStreamCreate");
+}
+
+OtherStream::~OtherStream() { (void)gpu_.driver().cuStreamDestroy(stream_); }
+
+void Order(const Gpu& gpu, cuda::CUstream first, cuda::CUstream second) {
+  const Driver& driver = gpu.driver();
+  cuda::CUevent event;
+  Check(driver, driver.cuEventCreate(&event, 0), "cuEventCreate");
+  Check(driver, driver.cuEventRecord(event, first), "cuEventRecord");
+  Check(driver, driver.cuStreamWaitEvent(second, event, 0),
+        "cuStreamWaitEvent");
+  (void)driver.cuEventDestroy(event);  // goes when it has been reached
+}
+
 // ---- Graph ----
 
 Graph::Graph(const Gpu& gpu, const std::function<void()>& queue) : gpu_(gpu) {
@@ -172,11 +191,21 @@ ContextHandle CreateContext(const kvevict_context_options& options) {
   return ContextHandle(context);
 }
 
-PlanHandle CreatePlan(const kvevict_context* context,
-                      const kvevict_geometry& geometry,
-                      const kvevict_policy& policy) {
+kvevict_geometry Geometry::Borrowed() const {
+  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
+  g.n_layers = n_layers;
+  g.max_tokens = max_tokens;
+  g.layers = layers.data();
+  g.layers_len = layers.size();
+  return g;
+}
+
+PlanHandle CreatePlan(const kvevict_context* context, const Geometry& geometry,
+                      const kvevict_policy& policy,
+                      const kvevict_plan_options* options) {
+  const kvevict_geometry g = geometry.Borrowed();
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
+  Check(kvevict_plan_create(context, &g, &policy, options, &plan));
   return PlanHandle(plan);
 }
 
@@ -194,10 +223,28 @@ kvevict_policy ParsePolicy(const std::string& text) {
   return policy;
 }
 
+kvevict_workspace WorkspaceOf(const kvevict_plan* plan,
+                              kvevict_operation operation) {
+  kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
+  Check(kvevict_plan_workspace(plan, operation, 0, &workspace));
+  return workspace;
+}
+
 size_t WorkspaceBytes(const kvevict_plan* plan, kvevict_operation operation) {
-  size_t n_bytes = 0;
-  Check(kvevict_plan_workspace_bytes(plan, operation, 0, &n_bytes));
-  return n_bytes;
+  return WorkspaceOf(plan, operation).best_bytes;
+}
+
+kvevict_layer_info LayerOf(const kvevict_plan* plan, uint32_t layer) {
+  kvevict_layer_info info{};
+  info.struct_size = sizeof(info);
+  Check(kvevict_plan_layer(plan, layer, &info));
+  return info;
+}
+
+kvevict_evict_report ReportOf(const kvevict_sequence* sequence) {
+  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+  Check(kvevict_sequence_report(sequence, &report, nullptr, 0));
+  return report;
 }
 
 }  // namespace kvevict::gpu

@@ -87,6 +87,25 @@ class Buffer {
   size_t n_bytes_;
 };
 
+// A stream beside the Gpu's own.
+class OtherStream {
+ public:
+  explicit OtherStream(const Gpu& gpu,
+                       unsigned flags = cuda::CU_STREAM_NON_BLOCKING);
+  ~OtherStream();
+  OtherStream(const OtherStream&) = delete;
+  OtherStream& operator=(const OtherStream&) = delete;
+
+  cuda::CUstream get() const { return stream_; }
+
+ private:
+  const Gpu& gpu_;
+  cuda::CUstream stream_ = nullptr;
+};
+
+// What is queued on `second` from now on comes after what is on `first`.
+void Order(const Gpu& gpu, cuda::CUstream first, cuda::CUstream second);
+
 // What a stream captured, to be run again and again.
 class Graph {
  public:
@@ -133,13 +152,35 @@ using ContextHandle = Handle<kvevict_context, DestroyContext>;
 using PlanHandle = Handle<kvevict_plan, DestroyPlan>;
 using SequenceHandle = Handle<kvevict_sequence, DestroySequence>;
 
+// A geometry with the layers that it borrows.
+struct Geometry {
+  uint32_t n_layers;
+  uint32_t max_tokens;
+  std::vector<kvevict_layer_geometry> layers;  // one for all, or one for each
+
+  const kvevict_layer_geometry& layer(uint32_t l) const {
+    return layers[layers.size() == 1 ? 0 : l];
+  }
+  bool IsFull(uint32_t l) const {
+    return layer(l).cache == KVEVICT_LAYER_CACHE_FULL;
+  }
+  // While this is there, and as it is now.
+  kvevict_geometry Borrowed() const;
+};
+
 ContextHandle CreateContext(const kvevict_context_options& options);
-PlanHandle CreatePlan(const kvevict_context* context,
-                      const kvevict_geometry& geometry,
-                      const kvevict_policy& policy);
+PlanHandle CreatePlan(const kvevict_context* context, const Geometry& geometry,
+                      const kvevict_policy& policy,
+                      const kvevict_plan_options* options = nullptr);
 SequenceHandle CreateSequence(const kvevict_plan* plan);
 kvevict_policy ParsePolicy(const std::string& text);
+kvevict_workspace WorkspaceOf(const kvevict_plan* plan,
+                              kvevict_operation operation);
+// The best size.
 size_t WorkspaceBytes(const kvevict_plan* plan, kvevict_operation operation);
+kvevict_layer_info LayerOf(const kvevict_plan* plan, uint32_t layer);
+// Of the last eviction.
+kvevict_evict_report ReportOf(const kvevict_sequence* sequence);
 
 }  // namespace kvevict::gpu
 

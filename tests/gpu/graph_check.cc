@@ -28,10 +28,10 @@ void CaptureStep(const Side& side, const Twin& twin, const Buffer& row) {
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
     kvevict_plane queries = twin.DeviceQueries(l, 0);
     queries.data = row.address() + l * (row.n_bytes() / shape.n_layers);
-    Check(kvevict_sequence_observe(side.sequence(), l, &queries, 1,
-                                   KVEVICT_POSITION_NEXT));
+    Check(Observe(side.sequence(), {l, &queries}, 1, KVEVICT_POSITION_NEXT,
+                  side.stream()));
   }
-  Check(kvevict_sequence_append(side.sequence(), 1));
+  Check(kvevict_sequence_append(side.sequence(), 1, side.stream()));
 }
 
 // Puts the queries of a position there.

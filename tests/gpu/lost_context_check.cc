@@ -57,8 +57,12 @@ void LoseContext(const Gpu& gpu, const char* function, Report* report) {
           return kvevict_sequence_position_of_slot(e.side.sequence(), 0, 0, 0,
                                                    &position);
         },
-        [&] { return kvevict_sequence_append(e.side.sequence(), 1); },
-        [&] { return kvevict_sequence_reset(e.side.sequence()); },
+        [&] {
+          return kvevict_sequence_append(e.side.sequence(), 1, e.side.stream());
+        },
+        [&] {
+          return kvevict_sequence_reset(e.side.sequence(), e.side.stream());
+        },
         [&] {
           kvevict_sequence* sequence = nullptr;
           return kvevict_sequence_create(e.side.plan(), &sequence);
@@ -106,7 +110,7 @@ void CheckDestroyedContext(const Gpu& gpu, Report* report) {
     Check(kvevict_context_prepare(context.get(), plan.get()));
     sequence = CreateSequence(plan.get());
   }
-  ExpectFailure(kvevict_sequence_append(sequence.get(), 1),
+  ExpectFailure(kvevict_sequence_append(sequence.get(), 1, nullptr),
                 KVEVICT_ERROR_DEVICE, {"CUDA_ERROR_INVALID_CONTEXT"}, report);
   sequence = SequenceHandle();
   plan = PlanHandle();

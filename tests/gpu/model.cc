@@ -80,7 +80,6 @@ Side::Side(const Gpu* gpu, Twin* twin, const std::string& policy,
   context_ = CreateContext(o);
   plan_ = CreatePlan(context(), GeometryOf(twin->shape()), policy_);
   sequence_ = CreateSequence(plan());
-  Check(kvevict_sequence_set_stream(sequence(), stream_));
 }
 
 const kvevict_view& Side::View(uint32_t layer) const {
@@ -117,8 +116,7 @@ std::vector<int32_t> Side::Select(uint32_t layer,
                      scores.size(), protect},
                     keep.pointer<int32_t>(), capacity, &n_keep,
                     {workspace.pointer<void>(), workspace.n_bytes(), stream_}));
-  const uint32_t n_lists =
-      policy_.scope == KVEVICT_SCOPE_KV_HEAD ? twin_->shape().n_kv_heads : 1;
+  const uint32_t n_lists = LayerOf(plan(), layer).n_lists;
   return keep.Values<int32_t>(size_t{n_lists} * n_keep);
 }
 
@@ -156,9 +154,9 @@ void Side::Observe(uint32_t first, uint32_t rows, uint32_t position) {
     const kvevict_plane queries = gpu_ == nullptr
                                       ? twin_->HostQueries(l, first)
                                       : twin_->DeviceQueries(l, first);
-    Check(kvevict_sequence_observe(sequence(), l, &queries, rows, position));
+    Check(gpu::Observe(sequence(), {l, &queries}, rows, position, stream_));
   }
-  Check(kvevict_sequence_append(sequence(), rows));
+  Check(kvevict_sequence_append(sequence(), rows, stream_));
 }
 
 void Side::Decode(uint32_t position) {
@@ -169,19 +167,14 @@ kvevict_evict_report Side::Evict(const kvevict_evict_options* options) {
   const std::vector<kvevict_view>& views =
       gpu_ == nullptr ? twin_->host_views() : twin_->device_views();
   // The best size and the least take turns: results are the same.
-  size_t bytes = WorkspaceBytes(plan(), KVEVICT_OPERATION_EVICT);
-  if (++n_evictions_ % 2 == 0) {
-    Check(kvevict_plan_least_workspace_bytes(plan(), KVEVICT_OPERATION_EVICT, 0,
-                                             &bytes));
-  }
-  const Memory workspace(gpu_, bytes);
-  kvevict_evict_report report{};
-  report.struct_size = sizeof(report);
+  const kvevict_workspace sizes = WorkspaceOf(plan(), KVEVICT_OPERATION_EVICT);
+  const Memory workspace(
+      gpu_, ++n_evictions_ % 2 == 0 ? sizes.least_bytes : sizes.best_bytes);
   Check(kvevict_sequence_evict(sequence(), views.data(), views.size(), options,
                                workspace.pointer<void>(), workspace.n_bytes(),
-                               &report));
+                               stream_));
   if (gpu_ != nullptr) gpu_->Synchronize();  // the workspace goes
-  return report;
+  return ReportOf(sequence());
 }
 
 std::vector<int32_t> Side::Positions(uint32_t layer, uint32_t kv_head) const {

@@ -22,6 +22,9 @@ class Side {
   const kvevict_plan* plan() const { return plan_.get(); }
   kvevict_sequence* sequence() const { return sequence_.get(); }
   uint32_t obs_window() const { return policy_.obs_window; }
+  kvevict_stream stream() const { return stream_; }
+  // For the calls of the sequence from now on.
+  void UseStream(kvevict_stream stream) { stream_ = stream; }
   const kvevict_policy& policy() const { return policy_; }
 
   // ---- The doors, of one layer at n_tokens ----

@@ -97,11 +97,12 @@ kvevict_plane Opaque(kvevict_plane plane) {
 void CheckEvictionHasTickets(const Gpu& gpu, const Shape& shape, bool opaque,
                              Report* report) {
   Twin twin(gpu, shape, 1);
-  kvevict_geometry geometry = GeometryOf(shape);
+  Geometry geometry = GeometryOf(shape);
   std::vector<kvevict_view> views = twin.device_views();
   if (opaque) {
-    geometry.k_dtype = geometry.v_dtype = KVEVICT_DTYPE_OPAQUE;
-    geometry.k_head_dim = geometry.v_head_dim = 0;
+    kvevict_layer_geometry& layer = geometry.layers[0];
+    layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_OPAQUE;
+    layer.k_head_dim = layer.v_head_dim = 0;
     for (kvevict_view& view : views) {
       view.k = Opaque(view.k);
       view.v = Opaque(view.v);
@@ -111,8 +112,7 @@ void CheckEvictionHasTickets(const Gpu& gpu, const Shape& shape, bool opaque,
   const PlanHandle plan = CreatePlan(
       context.get(), geometry, ParsePolicy("streaming-llm:budget=30,sink=4"));
   const SequenceHandle sequence = CreateSequence(plan.get());
-  Check(kvevict_sequence_set_stream(sequence.get(), gpu.stream()));
-  Check(kvevict_sequence_append(sequence.get(), shape.n_tokens));
+  Check(kvevict_sequence_append(sequence.get(), shape.n_tokens, gpu.stream()));
   const Buffer workspace(gpu,
                          WorkspaceBytes(plan.get(), KVEVICT_OPERATION_EVICT));
   const auto by_columns = [] {
@@ -123,7 +123,7 @@ void CheckEvictionHasTickets(const Gpu& gpu, const Shape& shape, bool opaque,
   const uint64_t chunks = mock::Launches("gather_chunks_4");
   Check(kvevict_sequence_evict(sequence.get(), views.data(), views.size(),
                                nullptr, workspace.pointer<void>(),
-                               workspace.n_bytes(), nullptr));
+                               workspace.n_bytes(), gpu.stream()));
   gpu.Synchronize();
   report->FailIf(by_columns() != columns, "narrow rows went by columns");
   report->FailIf(mock::Launches("gather_chunks_4") == chunks,

@@ -68,8 +68,7 @@ void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
     const std::vector<int32_t> keep = side->Select(
         0, scores, kTokens,
         protects ? std::vector<int32_t>{2} : std::vector<int32_t>());
-    const uint32_t n_lists =
-        side->policy().scope == KVEVICT_SCOPE_KV_HEAD ? shape.n_kv_heads : 1;
+    const uint32_t n_lists = LayerOf(side->plan(), 0).n_lists;
     for (const bool with_workspace : {false, true}) {
       side->Compact(0, kTokens, keep, n_lists, with_workspace);
     }
@@ -82,8 +81,8 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
   side->Prefill(0, kTokens, 30);
   const uint32_t window = side->obs_window();
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
-    Check(kvevict_sequence_observe_lse(side->sequence(), l, &row_lse, window,
-                                       kTokens - window));
+    Check(Observe(side->sequence(), {l, nullptr, &row_lse}, window,
+                  kTokens - window, side->stream()));
   }
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   const int32_t protect[] = {20};
@@ -95,17 +94,18 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
   const Buffer scores(gpu, size_t{twin.shape().n_layers} *
                                twin.shape().n_kv_heads * kTokens *
                                sizeof(float));
-  if (side->policy().kind == KVEVICT_POLICY_CUSTOM) {
-    options.scores = scores.pointer<float>();
-    options.scores_len = scores.n_bytes() / sizeof(float);
-    options.scores_head_stride = kTokens;
-    options.scores_layer_stride = size_t{twin.shape().n_kv_heads} * kTokens;
+  LayerInputs inputs;
+  for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
+    inputs.AddScores(
+        scores.pointer<float>() + size_t{l} * twin.shape().n_kv_heads * kTokens,
+        kTokens);
   }
+  if (side->policy().kind == KVEVICT_POLICY_CUSTOM) inputs.Lend(&options);
   side->Evict(&options);
   side->Prefill(kTokens, 3, 1);
   side->Evict(&options);
   side->Positions(0, 0);
-  Check(kvevict_sequence_reset(side->sequence()));
+  Check(kvevict_sequence_reset(side->sequence(), side->stream()));
 }
 
 void CheckPlan(const Gpu& gpu, const std::string& policy, kvevict_dtype q_dtype,
@@ -138,14 +138,14 @@ void CheckPrepared(const Gpu& gpu, const Effort&, Report* report) {
       {KVEVICT_DTYPE_BF16, KVEVICT_DTYPE_BF16},
       {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16}};
   const char* const policies[] = {
-      "none:window=4",
-      "streaming-llm:budget=40,window=4",
+      "none",
+      "streaming-llm:budget=40",
       "snapkv:budget=40,window=4,scope=head",
       "snapkv:budget=40,window=4,scope=layer,group=max",
       "snapkv:budget=40,window=4,scope=model,group=max,order=pool-reduce",
       "pyramidkv:budget=40,window=4",
-      "random:budget=40,window=4,scope=head",
-      "custom:budget=40,window=4,scope=layer"};
+      "random:budget=40,scope=head",
+      "custom:budget=40,scope=layer"};
   for (const char* policy : policies) {
     // Kernels of other policies know nothing of the queries' dtype.
     const bool observes = std::strstr(policy, "kv:") != nullptr;

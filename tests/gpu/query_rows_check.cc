@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda/kernels/params.h"
+#include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
 #include "tests/gpu/other_context.h"
@@ -11,6 +12,21 @@
 
 namespace kvevict::gpu {
 namespace {
+
+std::vector<Shown> AllOf(const std::vector<kvevict_plane>& queries) {
+  std::vector<Shown> shown;
+  for (uint32_t l = 0; l < queries.size(); ++l)
+    shown.push_back({l, &queries[l]});
+  return shown;
+}
+
+// A geometry of layers with one head of one element.
+Geometry OneElement(uint32_t n_layers, uint32_t max_tokens) {
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = layer.n_kv_heads = 1;
+  layer.k_head_dim = layer.v_head_dim = 1;
+  return {n_layers, max_tokens, {layer}};
+}
 
 // Layers together are like one after the other, in a launch for neighbours of the
 // same strides.
@@ -21,22 +37,21 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
   Evictable e(gpu);
   kvevict_sequence* const sequence = e.side.sequence();
   const uint32_t window = e.side.obs_window();
-  Check(kvevict_sequence_append(sequence, 120 - window));
+  Check(kvevict_sequence_append(sequence, 120 - window, gpu.stream()));
   const uint64_t before = mock::Launches("observe_rows");
   std::vector<kvevict_plane> queries(SmallShape().n_layers);
+  const std::vector<Shown> shown = AllOf(queries);
   for (uint32_t position = 120 - window; position < 120; ++position) {
     for (uint32_t l = 0; l < queries.size(); ++l) {
       queries[l] = e.twin.DeviceQueries(l, position);
       // Nothing lies a token further on.
       if (!same_strides) queries[l].token_stride_bytes += 2 * l;
     }
-    Check(kvevict_sequence_observe_layers(
-        sequence, queries.data(), queries.size(), 1, KVEVICT_POSITION_NEXT));
-    Check(kvevict_sequence_append(sequence, 1));
+    Check(Observe(sequence, shown, 1, KVEVICT_POSITION_NEXT, gpu.stream()));
+    Check(kvevict_sequence_append(sequence, 1, gpu.stream()));
   }
   queries.back().data = 0;
-  ExpectFailure(kvevict_sequence_observe_layers(sequence, queries.data(),
-                                                queries.size(), 1, 119),
+  ExpectFailure(Observe(sequence, shown, 1, 119, gpu.stream()),
                 KVEVICT_ERROR_INVALID_ARGUMENT, {"layer 1", "data"}, report);
   gpu.Synchronize();
   const uint64_t n_launches = mock::Launches("observe_rows") - before;
@@ -49,15 +64,11 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
 // More layers than a kernel's argument holds.
 void CheckManyLayers(const Gpu& gpu, Report* report) {
   constexpr uint32_t kLayers = cuda::ObserveParams::kMaxLayers + 1;
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = kLayers;
-  g.n_q_heads = g.n_kv_heads = g.k_head_dim = g.v_head_dim = 1;
-  g.max_tokens = 4;
   const ContextHandle context = CreateContext(gpu.ContextOptions());
-  const PlanHandle plan = CreatePlan(
-      context.get(), g, ParsePolicy("snapkv:budget=3,window=1,sink=0"));
+  const PlanHandle plan =
+      CreatePlan(context.get(), OneElement(kLayers, 4),
+                 ParsePolicy("snapkv:budget=3,window=1,sink=0"));
   const SequenceHandle sequence = CreateSequence(plan.get());
-  Check(kvevict_sequence_set_stream(sequence.get(), gpu.stream()));
   const Buffer rows(gpu, kLayers * sizeof(float));
   std::vector<kvevict_plane> queries(kLayers);
   for (uint32_t l = 0; l < kLayers; ++l) {
@@ -66,8 +77,7 @@ void CheckManyLayers(const Gpu& gpu, Report* report) {
     queries[l].head_dim = 1;
   }
   const uint64_t before = mock::Launches("observe_rows");
-  Check(kvevict_sequence_observe_layers(sequence.get(), queries.data(), kLayers,
-                                        1, 0));
+  Check(Observe(sequence.get(), AllOf(queries), 1, 0, gpu.stream()));
   gpu.Synchronize();
   report->FailIf(mock::Launches("observe_rows") != before + 2,
                  "not in two launches");
@@ -79,15 +89,11 @@ void CheckLongWindow(const Gpu& gpu, Report* report) {
   constexpr int kLaunchFailed = 719;
   constexpr uint32_t kRows = 65536;
   const OtherContext other(gpu);
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = g.n_q_heads = g.n_kv_heads = 1;
-  g.k_head_dim = g.v_head_dim = 1;
-  g.max_tokens = kRows;
   const ContextHandle context = CreateContext(other.gpu().ContextOptions());
-  const PlanHandle plan = CreatePlan(
-      context.get(), g, ParsePolicy("snapkv:budget=65550,window=65536"));
+  const PlanHandle plan =
+      CreatePlan(context.get(), OneElement(1, kRows),
+                 ParsePolicy("snapkv:budget=65550,window=65536"));
   const SequenceHandle sequence = CreateSequence(plan.get());
-  Check(kvevict_sequence_set_stream(sequence.get(), other.gpu().stream()));
   const Buffer rows(other.gpu(), kRows * sizeof(float));
   kvevict_plane queries{};
   queries.data = rows.address();
@@ -95,7 +101,7 @@ void CheckLongWindow(const Gpu& gpu, Report* report) {
   queries.head_dim = 1;
   queries.token_stride_bytes = sizeof(float);
   const uint64_t before = mock::Calls("cuLaunchKernel");
-  Check(kvevict_sequence_observe(sequence.get(), 0, &queries, kRows, 0));
+  Check(Observe(sequence.get(), {0, &queries}, kRows, 0, other.gpu().stream()));
   report->FailIf(mock::Calls("cuLaunchKernel") != before + 2,
                  "not in two launches");
   mock::FailKernel(1, kLaunchFailed);

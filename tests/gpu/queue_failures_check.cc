@@ -44,11 +44,9 @@ void FailEachCall(const Gpu& gpu, bool select_on_host, const char* function,
     side.Prefill(0, kTokensHeld, 50);
     gpu.Synchronize();
     if (n > 0) mock::FailCall(function, n, kUnknown);
-    kvevict_evict_report evicted{};
-    evicted.struct_size = sizeof(evicted);
     const kvevict_status status = kvevict_sequence_evict(
         side.sequence(), twin.device_views().data(), twin.device_views().size(),
-        nullptr, workspace.pointer<void>(), workspace.n_bytes(), &evicted);
+        nullptr, workspace.pointer<void>(), workspace.n_bytes(), side.stream());
     const std::string_view message = kvevict_last_error_message();
     mock::ForgetFailures();
     if (status == KVEVICT_OK) {
@@ -66,10 +64,11 @@ void FailEachCall(const Gpu& gpu, bool select_on_host, const char* function,
                          message.find("(999)") == std::string_view::npos,
                      fmt::format("{} number {}: {}: {}", function, n,
                                  kvevict_status_name(status), message));
-      report->FailIf(evicted.tokens_before != 0, "a report was written");
+      report->FailIf(ReportOf(side.sequence()).tokens_before != 0,
+                     "a report was written");
     }
     gpu.Synchronize();
-    Check(kvevict_sequence_reset(side.sequence()));
+    Check(kvevict_sequence_reset(side.sequence(), side.stream()));
   }
   mock::ClearProblems();
 }

@@ -26,49 +26,93 @@ uint32_t ElementBytesOf(kvevict_dtype dtype) {
   return dtype == KVEVICT_DTYPE_OPAQUE ? 0 : dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
 }
 
-kvevict_geometry RandomGeometry(Random* random) {
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = random->In(1, 4);
-  g.n_kv_heads = random->In(1, 4);
-  g.n_q_heads = g.n_kv_heads * random->In(1, 8);
-  g.k_head_dim = random->Pick({1u, 3u, 8u, 16u, 24u, 32u, 33u, 64u, 80u});
+kvevict_layer_geometry UnreadLayer(kvevict_layer_cache cache) {
+  kvevict_layer_geometry layer;
+  std::memset(&layer, 0xEE, sizeof(layer));
+  layer.struct_size = sizeof(layer);
+  layer.cache = cache;
+  return layer;
+}
+
+namespace {
+
+kvevict_layer_geometry DrawLayer(Random* random, bool small) {
+  kvevict_layer_geometry g = KVEVICT_LAYER_GEOMETRY_INIT;
+  g.n_kv_heads = small ? 1 : random->In(1, 4);
+  g.n_q_heads = g.n_kv_heads * random->In(1, small ? 2 : 8);
+  g.k_head_dim = small
+                     ? random->Pick({3u, 16u})
+                     : random->Pick({1u, 3u, 8u, 16u, 24u, 32u, 33u, 64u, 80u});
   g.v_head_dim = random->OneOf(3) ? random->In(1, 40) : g.k_head_dim;
   g.k_dtype = RandomDType(random);
   g.q_dtype = random->OneOf(3) ? RandomDType(random) : g.k_dtype;
   g.v_dtype = random->OneOf(3) ? RandomDType(random) : g.k_dtype;
-  g.max_tokens = random->OneOf(4) ? random->In(2, kMostTokens)
-                                  : random->In(40, kMostTokens);
   if (random->OneOf(4)) g.softmax_scale = 2.0f;
-  if (random->OneOf(12)) {  // more layers than go in a launch
+  return g;
+}
+
+// Layers of two kinds in any order, and some without a full cache between them.
+std::vector<kvevict_layer_geometry> DrawUnlikeLayers(Random* random,
+                                                     uint32_t n_layers,
+                                                     bool small) {
+  const kvevict_layer_geometry kinds[] = {DrawLayer(random, small),
+                                          DrawLayer(random, small)};
+  std::vector<kvevict_layer_geometry> layers;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    layers.push_back(random->OneOf(4)
+                         ? UnreadLayer(random->Pick({KVEVICT_LAYER_CACHE_WINDOW,
+                                                     KVEVICT_LAYER_CACHE_NONE}))
+                         : kinds[random->In(0, 1)]);
+  }
+  layers[random->In(0, n_layers - 1)] = kinds[0];
+  return layers;
+}
+
+Geometry DrawGeometry(Random* random) {
+  Geometry g = {random->In(1, 4),
+                random->OneOf(4) ? random->In(2, kMostTokens)
+                                 : random->In(40, kMostTokens),
+                {}};
+  const bool many_layers = random->OneOf(12);
+  if (many_layers) {  // more than go in a launch
     g.n_layers = random->In(60, 170);
-    g.n_kv_heads = 1;
-    g.n_q_heads = random->In(1, 2);
-    g.k_head_dim = g.v_head_dim = random->Pick({3u, 16u});
     g.max_tokens = random->In(20, 40);
   } else if (random->OneOf(12)) {  // more positions than go in a launch
-    g.n_layers = g.n_kv_heads = g.n_q_heads = 1;
-    g.k_head_dim = g.v_head_dim = 2;
+    g.n_layers = 1;
     g.max_tokens = random->In(1000, 2500);
+    g.layers = {DrawLayer(random, true)};
+    g.layers[0].n_q_heads = 1;
+    g.layers[0].k_head_dim = g.layers[0].v_head_dim = 2;
+    return g;
+  }
+  if (random->OneOf(2)) {
+    g.layers = {DrawLayer(random, many_layers)};
+  } else {
+    g.n_layers = std::max(g.n_layers, 2u);
+    g.layers = DrawUnlikeLayers(random, g.n_layers, many_layers);
   }
   return g;
 }
 
-kvevict_policy RandomPolicy(Random* random, uint32_t max_tokens) {
+// What must stay, and one more.
+uint32_t LeastBudget(const kvevict_policy& p) {
+  return p.n_sink + std::max(p.n_recent, p.keep_window ? p.obs_window : 0) + 1;
+}
+
+kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   kvevict_policy p = KVEVICT_POLICY_INIT;
-  const kvevict_policy_kind kind =
-      random->Pick({KVEVICT_POLICY_STREAMING_LLM, KVEVICT_POLICY_SNAPKV,
-                    KVEVICT_POLICY_SNAPKV, KVEVICT_POLICY_PYRAMIDKV,
-                    KVEVICT_POLICY_RANDOM, KVEVICT_POLICY_CUSTOM});
+  const kvevict_policy_kind kind = random->Pick(
+      {KVEVICT_POLICY_STREAMING_LLM, KVEVICT_POLICY_SNAPKV,
+       KVEVICT_POLICY_SNAPKV, KVEVICT_POLICY_PYRAMIDKV, KVEVICT_POLICY_RANDOM,
+       KVEVICT_POLICY_CUSTOM, KVEVICT_POLICY_KNORM});
   Check(kvevict_policy_init(&p, sizeof(p), kind));
   p.n_sink = random->In(0, 4);
   p.n_recent = random->OneOf(2) ? 0 : random->In(0, 12);
   p.obs_window = random->OneOf(4) ? random->In(1, 64) : random->In(1, 12);
   p.keep_window = !random->OneOf(4);
-  const uint32_t least =
-      p.n_sink + std::max(p.n_recent, p.keep_window ? p.obs_window : 0) + 1;
   p.budget = random->OneOf(5)
                  ? 0.3 + random->In(0, 60) * 0.01
-                 : least + random->In(0, std::max(1u, max_tokens / 5));
+                 : LeastBudget(p) + random->In(0, std::max(1u, max_tokens / 5));
   p.pool =
       random->Pick({KVEVICT_POOL_NONE, KVEVICT_POOL_AVG, KVEVICT_POOL_MAX});
   p.pool_kernel = 2 * random->In(0, random->OneOf(4) ? 40 : 5) + 1;
@@ -94,6 +138,40 @@ kvevict_policy RandomPolicy(Random* random, uint32_t max_tokens) {
   }
   p.seed = random->Bits();
   return p;
+}
+
+// About what the policy's budget would be. In some models a head may keep all, which
+// ends what can be appended, or less than must stay.
+std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
+                                      const kvevict_policy& policy) {
+  const uint32_t least = LeastBudget(policy);
+  const bool some_keep_all = random->OneOf(4);
+  const bool some_are_small = random->OneOf(8);
+  std::vector<uint32_t> budgets;
+  for (uint32_t l = 0; l < g.n_layers; ++l) {
+    for (uint32_t h = 0; g.IsFull(l) && h < g.layer(l).n_kv_heads; ++h) {
+      uint32_t budget = least + random->In(0, g.max_tokens / 5);
+      if (some_keep_all && random->OneOf(4)) budget = g.max_tokens;
+      if (some_are_small && random->OneOf(4)) budget = random->In(1, least);
+      budgets.push_back(budget);
+    }
+  }
+  return budgets;
+}
+
+}  // namespace
+
+ModelCase RandomCase(Random* random) {
+  ModelCase c = {DrawGeometry(random), {}};
+  c.policy = DrawPolicy(random, c.geometry.max_tokens);
+  if (random->OneOf(3)) {
+    c.policy.scope = KVEVICT_SCOPE_KV_HEAD;
+    c.head_budgets = DrawHeadBudgets(random, c.geometry, c.policy);
+  }
+  c.select_on_host = random->OneOf(6);
+  c.debug = random->OneOf(8);
+  c.observes = !random->OneOf(4);
+  return c;
 }
 
 RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,

@@ -5,8 +5,9 @@
 #include <cstdint>
 #include <initializer_list>
 #include <random>
+#include <vector>
 
-#include "kvevict/kvevict.h"
+#include "tests/gpu/gpu.h"
 
 namespace kvevict::gpu {
 
@@ -30,9 +31,21 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-kvevict_geometry RandomGeometry(Random* random);
+// What a model is made of.
+struct ModelCase {
+  Geometry geometry;
+  kvevict_policy policy;
+  std::vector<uint32_t> head_budgets = {};  // of the plan, or none
+  bool select_on_host = false;
+  bool debug = false;
+  bool observes = true;  // query rows as they come; else at evictions
+};
+
 // Fits contexts of some ten tokens up to max_tokens; may still be refused.
-kvevict_policy RandomPolicy(Random* random, uint32_t max_tokens);
+ModelCase RandomCase(Random* random);
+
+// A layer without a full cache: nobody may read what else is said of it.
+kvevict_layer_geometry UnreadLayer(kvevict_layer_cache cache);
 
 // Rows [n_heads, n_rows] somewhere in a piece of memory.
 struct RandomPlane {

@@ -1,234 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <stdexcept>
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
-#include "tests/gpu/random_model.h"
+#include "tests/gpu/random_evict.h"
 
 namespace kvevict::gpu {
 namespace {
-
-constexpr double kRelativeError = 1e-4;  // as doors_check.cc says
-constexpr double kAbsoluteError = 1e-30;
-
-bool AreClose(float a, float b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return true;
-  return std::abs(double{a} - b) <=
-         kRelativeError * std::abs(double{b}) + kAbsoluteError;
-}
-
-// Numbers with ties, NaN, infinities and what else is rare.
-std::vector<float> RandomScores(Random* random, size_t n) {
-  const uint32_t levels = random->Pick({2u, 50u, 1000000u});
-  std::vector<float> scores(n);
-  for (float& score : scores) {
-    score = static_cast<float>(random->In(0, levels)) * 0.37f - 1.0f;
-    if (random->OneOf(10)) {
-      score = random->Pick({NAN, INFINITY, -INFINITY, -0.0f, 0.0f, 1e-42f});
-    }
-  }
-  return scores;
-}
-
-std::vector<int32_t> RandomSlots(Random* random, uint32_t n) {
-  std::vector<int32_t> slots;
-  const uint32_t one_of = n > 500 ? 3 : 30;  // more than go in a launch
-  for (uint32_t i = 0; i < n; ++i) {
-    if (random->OneOf(one_of)) slots.push_back(static_cast<int32_t>(i));
-  }
-  return slots;
-}
-
-// ---- An eviction of both sides ----
-
-// What both get besides their caches.
-struct EvictInput {
-  std::vector<int32_t> protect;
-  std::vector<float> scores;
-  uint64_t head_stride = 0;
-  uint64_t layer_stride = 0;
-
-  kvevict_evict_options Options(const float* scores_address) const {
-    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-    options.protected_positions = protect.empty() ? nullptr : protect.data();
-    options.protected_positions_len = protect.size();
-    if (scores_address == nullptr) return options;
-    options.scores = scores_address;
-    options.scores_len = scores.size();
-    options.scores_head_stride = head_stride;
-    options.scores_layer_stride = layer_stride;
-    return options;
-  }
-};
-
-// The GPU's scores of a layer, which are held against the CPU's.
-std::vector<float> ScoreLayer(const Gpu& gpu, const RandomModel& model,
-                              uint32_t layer, Report* report) {
-  const uint32_t n_tokens = model.Stored(layer);
-  const uint32_t window = model.policy().obs_window;
-  const size_t n = size_t{model.geometry().n_kv_heads} * n_tokens;
-  const QueryRows queries =
-      model.Queries(layer, model.Logical() - window, window);
-  const RandomLayer& cache = model.cache(layer);
-  const Buffer scores(gpu, n * sizeof(float));
-  const Buffer workspace(gpu,
-                         WorkspaceBytes(model.plan(), KVEVICT_OPERATION_SCORE));
-  Check(Score(
-      {model.plan(), layer, n_tokens, &cache.device_view(), &queries.device},
-      scores.pointer<float>(), n,
-      {workspace.pointer<void>(), workspace.n_bytes(), gpu.stream()}));
-  std::vector<float> got = scores.ReadAll<float>();
-  std::vector<float> expected(n);
-  const HostWorkspace host(
-      WorkspaceBytes(model.host_plan(), KVEVICT_OPERATION_SCORE));
-  Check(Score(
-      {model.host_plan(), layer, n_tokens, &cache.host_view(), &queries.host},
-      expected.data(), n, {host.memory(), host.n_bytes()}));
-  for (size_t i = 0; i < n; ++i) {
-    if (AreClose(got[i], expected[i])) continue;
-    report->Fail(
-        fmt::format("layer {}: score {} is {} on the GPU, {} on the "
-                    "CPU",
-                    layer, i, got[i], expected[i]));
-    break;
-  }
-  return got;
-}
-
-// Some, and now and then the first one behind those that the last eviction
-// listed.
-std::vector<int32_t> DrawProtected(const RandomModel& model, Random* random) {
-  std::vector<int32_t> positions = RandomSlots(random, model.Logical());
-  kvevict_sequence_memory memory{};
-  memory.struct_size = sizeof(memory);
-  Check(kvevict_sequence_memory_of(model.sequence(), 0, &memory));
-  if (random->OneOf(2) && memory.n_listed < model.Stored(0)) {
-    int32_t edge = 0;
-    Check(kvevict_sequence_position_of_slot(model.twin(), 0, 0, memory.n_listed,
-                                            &edge));
-    const auto place =
-        std::lower_bound(positions.begin(), positions.end(), edge);
-    if (place == positions.end() || *place != edge) {
-      positions.insert(place, edge);
-    }
-  }
-  return positions;
-}
-
-EvictInput DrawInput(const Gpu& gpu, const RandomModel& model, Random* random,
-                     Report* report) {
-  EvictInput input;
-  if (random->OneOf(2)) input.protect = DrawProtected(model, random);
-  if (!model.twin_takes_scores()) return input;
-  const kvevict_geometry& g = model.geometry();
-  input.head_stride = g.max_tokens + random->In(0, 3);
-  input.layer_stride = input.head_stride * g.n_kv_heads + random->In(0, 3);
-  input.scores = RandomScores(random, input.layer_stride * g.n_layers);
-  for (uint32_t l = 0; l < g.n_layers && model.by_attention(); ++l) {
-    const uint32_t n_tokens = model.Stored(l);
-    if (!model.OwnsCache(l) || n_tokens < model.policy().obs_window) continue;
-    const std::vector<float> scores = ScoreLayer(gpu, model, l, report);
-    for (uint32_t h = 0; h < g.n_kv_heads; ++h) {
-      std::copy_n(
-          &scores[size_t{h} * n_tokens], n_tokens,
-          &input.scores[l * input.layer_stride + h * input.head_stride]);
-    }
-  }
-  return input;
-}
-
-void ExpectSameCaches(const RandomModel& model, Report* report) {
-  for (uint32_t l = 0; l < model.geometry().n_layers; ++l) {
-    if (!model.OwnsCache(l)) continue;
-    const std::string difference = model.cache(l).Compare(model.Stored(l));
-    report->FailIf(!difference.empty(),
-                   fmt::format("layer {}: {}", l, difference));
-    model.cache(l).Upload();  // rows that may hold anything are alike again
-  }
-}
-
-std::vector<int32_t> Positions(const kvevict_sequence* sequence, uint32_t layer,
-                               uint32_t kv_head, uint32_t n_tokens) {
-  std::vector<int32_t> positions(n_tokens);
-  size_t n = 0;
-  Check(kvevict_sequence_keep_positions(sequence, layer, kv_head,
-                                        positions.data(), n_tokens, &n));
-  return positions;
-}
-
-void ExpectSamePositions(const RandomModel& model, Report* report) {
-  for (uint32_t l = 0; l < model.geometry().n_layers; ++l) {
-    for (uint32_t h = 0; h < model.geometry().n_kv_heads; ++h) {
-      const uint32_t n = model.Stored(l);
-      report->FailIf(Positions(model.sequence(), l, h, n) !=
-                         Positions(model.twin(), l, h, n),
-                     fmt::format("layer {}, head {}: positions differ", l, h));
-    }
-  }
-}
-
-bool SameReport(const kvevict_evict_report& a, const kvevict_evict_report& b) {
-  return a.evicted == b.evicted && a.bytes_before == b.bytes_before &&
-         a.bytes_after == b.bytes_after && a.tokens_before == b.tokens_before &&
-         a.tokens_after == b.tokens_after && a.blocks_freed == b.blocks_freed;
-}
-
-// True if tokens went.
-bool Evict(const Gpu& gpu, const RandomModel& model, Random* random,
-           Report* report) {
-  if (model.Logical() == 0) return false;
-  const EvictInput input = DrawInput(gpu, model, random, report);
-  std::vector<kvevict_view> views;
-  std::vector<kvevict_view> host_views;
-  for (uint32_t l = 0; l < model.geometry().n_layers; ++l) {
-    views.push_back(model.cache(l).device_view());
-    host_views.push_back(model.cache(l).host_view());
-  }
-  const Buffer scores(gpu, input.scores.size() * sizeof(float));
-  scores.Write(input.scores.data(), scores.n_bytes());
-  const kvevict_evict_options options = input.Options(
-      model.by_attention() ? nullptr : scores.pointer<const float>());
-  const Buffer workspace(gpu,
-                         WorkspaceBytes(model.plan(), KVEVICT_OPERATION_EVICT));
-  kvevict_evict_report got{};
-  got.struct_size = sizeof(got);
-  const kvevict_status status = kvevict_sequence_evict(
-      model.sequence(), views.data(), views.size(), &options,
-      workspace.pointer<void>(), workspace.n_bytes(), &got);
-  const std::string message =
-      status == KVEVICT_OK ? "" : kvevict_last_error_message();
-  gpu.Synchronize();
-  if (status == KVEVICT_ERROR_DEVICE || status == KVEVICT_ERROR_INTERNAL) {
-    throw std::runtime_error(message);
-  }
-  if (status != KVEVICT_OK && model.by_attention()) {
-    ExpectSameCaches(model, report);  // custom may see nothing wrong
-    return false;
-  }
-
-  const HostWorkspace host(
-      WorkspaceBytes(model.twin_plan(), KVEVICT_OPERATION_EVICT));
-  const kvevict_evict_options on_host =
-      input.Options(model.twin_takes_scores() ? input.scores.data() : nullptr);
-  kvevict_evict_report expected{};
-  expected.struct_size = sizeof(expected);
-  const kvevict_status host_status = kvevict_sequence_evict(
-      model.twin(), host_views.data(), host_views.size(), &on_host,
-      host.memory(), host.n_bytes(), &expected);
-  if (status != host_status) {
-    throw std::runtime_error(fmt::format("{} on the GPU: {}; {} on the CPU",
-                                         kvevict_status_name(status), message,
-                                         kvevict_status_name(host_status)));
-  }
-  report->FailIf(status == KVEVICT_OK && !SameReport(got, expected),
-                 "the reports differ");
-  ExpectSamePositions(model, report);
-  ExpectSameCaches(model, report);
-  return got.evicted != 0;
-}
 
 // ---- The doors of a layer ----
 
@@ -239,10 +18,10 @@ std::vector<int32_t> SelectOnGpu(const Gpu& gpu, const RandomModel& model,
                                  kvevict_status* status) {
   const Buffer in(gpu, scores.size() * sizeof(float));
   in.Write(scores.data(), in.n_bytes());
-  const size_t capacity = size_t{model.geometry().n_kv_heads} * n_tokens;
+  const size_t capacity = size_t{model.n_kv_heads(layer)} * n_tokens;
   const Buffer keep(gpu, capacity * sizeof(int32_t));
   const Buffer workspace(
-      gpu, SelectBytes(model.context(), n_tokens, model.geometry().n_kv_heads));
+      gpu, SelectBytes(model.context(), n_tokens, model.n_kv_heads(layer)));
   uint32_t n_keep = 0;
   *status =
       Select({model.context(), model.plan(), layer, n_tokens,
@@ -259,7 +38,7 @@ void Reorder(const Gpu& gpu, const RandomModel& model, uint32_t layer,
              uint32_t n_tokens, Random* random, Report* report) {
   RandomLayer& cache = model.cache(layer);
   const uint32_t n_slots = random->In(0, n_tokens);
-  const uint32_t n_lists = random->OneOf(2) ? 1 : model.geometry().n_kv_heads;
+  const uint32_t n_lists = random->OneOf(2) ? 1 : model.n_kv_heads(layer);
   std::vector<int32_t> slots(size_t{n_lists} * n_slots);
   for (int32_t& slot : slots) {
     slot = static_cast<int32_t>(random->In(0, n_tokens - 1));
@@ -283,27 +62,148 @@ void Reorder(const Gpu& gpu, const RandomModel& model, uint32_t layer,
   cache.Upload();
 }
 
+// ---- Lists of lengths of their own ----
+
+// Writes `counts` to the GPU.
+Buffer CountsOn(const Gpu& gpu, const std::vector<uint32_t>& counts) {
+  Buffer buffer(gpu, counts.size() * sizeof(uint32_t));
+  buffer.Write(counts.data(), buffer.n_bytes());
+  return buffer;
+}
+
+// A layer's heads hold, and keep, numbers of their own.
+struct UnevenLists {
+  std::vector<uint32_t> held;
+  std::vector<uint32_t> kept;
+  std::vector<float> scores;
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+
+  UnevenLists(Random* random, uint32_t n_heads, uint32_t most) {
+    options.n_tokens = most;
+    options.n_sink = random->In(0, 3);
+    options.n_recent = random->In(0, 3);
+    for (uint32_t h = 0; h < n_heads; ++h) {
+      held.push_back(random->In(0, most));
+      kept.push_back(random->In(
+          std::min(held[h], options.n_sink + options.n_recent), held[h]));
+    }
+    scores = RandomScores(random, size_t{n_heads} * most);
+    options.scores_len = scores.size();
+    lists.n_lists = n_heads;
+    lists.slots_len = scores.size();
+    lists.list_stride = most;
+    lists.count = *std::max_element(kept.begin(), kept.end());
+  }
+};
+
+// Selects and compacts by such lists.
+void UseUnevenDoors(const Gpu& gpu, const RandomModel& model, uint32_t layer,
+                    uint32_t n_tokens, Random* random, Report* report) {
+  const uint32_t n_heads = model.n_kv_heads(layer);
+  UnevenLists on_host(random, n_heads, n_tokens);
+  UnevenLists on_device = on_host;
+  std::vector<int32_t> expected(on_host.scores.size());
+  on_host.options.scores = on_host.scores.data();
+  on_host.options.token_counts = on_host.held.data();
+  on_host.lists.slots = expected.data();
+  on_host.lists.counts = on_host.kept.data();
+  const Buffer held = CountsOn(gpu, on_host.held);
+  const Buffer kept = CountsOn(gpu, on_host.kept);
+  const Buffer scores(gpu, on_host.scores.size() * sizeof(float));
+  scores.Write(on_host.scores.data(), scores.n_bytes());
+  const Buffer slots(gpu, expected.size() * sizeof(int32_t));
+  on_device.options.scores = scores.pointer<float>();
+  on_device.options.token_counts = held.pointer<uint32_t>();
+  on_device.lists.slots = slots.pointer<int32_t>();
+  on_device.lists.counts = kept.pointer<uint32_t>();
+
+  const HostWorkspace host(
+      SelectBytes(model.host_context(), n_tokens, n_heads));
+  Check(kvevict_select(model.host_context(), &on_host.options, &on_host.lists,
+                       host.memory(), host.n_bytes(), nullptr));
+  const Buffer workspace(gpu, SelectBytes(model.context(), n_tokens, n_heads));
+  Check(kvevict_select(model.context(), &on_device.options, &on_device.lists,
+                       workspace.pointer<void>(), workspace.n_bytes(),
+                       gpu.stream()));
+  const std::vector<int32_t> got = slots.ReadAll<int32_t>();
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    const auto list = static_cast<std::ptrdiff_t>(size_t{h} * n_tokens);
+    report->FailIf(!std::equal(expected.begin() + list,
+                               expected.begin() + list + on_host.kept[h],
+                               got.begin() + list),
+                   fmt::format("uneven lists, head {}: slots differ", h));
+  }
+
+  RandomLayer& cache = model.cache(layer);
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = n_tokens;
+  move.view = &cache.host_view();
+  move.keep = &on_host.lists;
+  move.token_counts = on_host.held.data();
+  Check(kvevict_compact(model.host_context(), &move, 1, nullptr, 0, nullptr));
+  move.view = &cache.device_view();
+  move.keep = &on_device.lists;
+  move.token_counts = held.pointer<uint32_t>();
+  kvevict_workspace sizes = KVEVICT_WORKSPACE_INIT;
+  Check(kvevict_compact_workspace(model.context(), &move, 1, &sizes));
+  const Buffer scratch(gpu, random->OneOf(2) ? 0 : sizes.best_bytes);
+  Check(kvevict_compact(model.context(), &move, 1, scratch.pointer<void>(),
+                        scratch.n_bytes(), gpu.stream()));
+  gpu.Synchronize();
+  const std::string difference = cache.Compare(on_host.kept);
+  report->FailIf(!difference.empty(), "compacted unevenly: " + difference);
+  cache.Upload();
+}
+
+// ---- Lists as the plan says ----
+
+uint32_t DrawFullLayer(const RandomModel& model, Random* random) {
+  uint32_t layer = 0;
+  do {
+    layer = random->In(0, model.geometry().n_layers - 1);
+  } while (!model.IsFull(layer));
+  return layer;
+}
+
+// Rows that the layer's lists are chosen from.
+uint64_t RowsOf(const RandomModel& model, uint32_t layer) {
+  if (model.policy().kind == KVEVICT_POLICY_STREAMING_LLM) return 0;
+  if (model.policy().scope != KVEVICT_SCOPE_MODEL) {
+    return model.n_kv_heads(layer);
+  }
+  uint64_t n_rows = 0;
+  for (uint32_t l = 0; l < model.geometry().n_layers; ++l) {
+    if (model.IsFull(l)) n_rows += model.n_kv_heads(l);
+  }
+  return n_rows;
+}
+
 // kvevict_select() and kvevict_compact().
 void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
               Report* report) {
-  const kvevict_geometry& g = model.geometry();
   const kvevict_scope scope = model.policy().scope;
-  const uint32_t layer =
-      scope == KVEVICT_SCOPE_MODEL ? 0 : random->In(0, g.n_layers - 1);
+  const uint32_t layer = scope == KVEVICT_SCOPE_MODEL
+                             ? model.first_full()
+                             : DrawFullLayer(model, random);
   if (model.Stored(layer) == 0) return;
   const uint32_t n_tokens = random->In(1, model.Stored(layer));
-  size_t n_scores = size_t{g.n_kv_heads} * n_tokens;
-  if (scope == KVEVICT_SCOPE_MODEL) n_scores *= g.n_layers;
-  if (model.policy().kind == KVEVICT_POLICY_STREAMING_LLM) n_scores = 0;
+  if (model.IsRagged() || random->OneOf(3)) {
+    UseUnevenDoors(gpu, model, layer, n_tokens, random, report);
+    Reorder(gpu, model, layer, n_tokens, random, report);
+    return;
+  }
+  const uint32_t n_heads = model.n_kv_heads(layer);
+  const size_t n_scores = RowsOf(model, layer) * n_tokens;
   const std::vector<float> scores = RandomScores(random, n_scores);
   const std::vector<int32_t> protect = RandomSlots(random, n_tokens);
   kvevict_status status = KVEVICT_OK;
   std::vector<int32_t> keep =
       SelectOnGpu(gpu, model, layer, n_tokens, scores, protect, &status);
 
-  std::vector<int32_t> expected(size_t{g.n_kv_heads} * n_tokens);
+  std::vector<int32_t> expected(size_t{n_heads} * n_tokens);
   const HostWorkspace workspace(
-      SelectBytes(model.host_context(), n_tokens, g.n_kv_heads));
+      SelectBytes(model.host_context(), n_tokens, n_heads));
   uint32_t n_keep = 0;
   report->FailIf(Select({model.host_context(), model.host_plan(), layer,
                          n_tokens, scores.data(), n_scores, protect},
@@ -311,7 +211,7 @@ void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
                         {workspace.memory(), workspace.n_bytes()}) != status,
                  "only one side selects");
   if (status != KVEVICT_OK) return;
-  const uint32_t n_lists = scope == KVEVICT_SCOPE_KV_HEAD ? g.n_kv_heads : 1;
+  const uint32_t n_lists = LayerOf(model.plan(), layer).n_lists;
   expected.resize(size_t{n_lists} * n_keep);
   keep.resize(expected.size());
   report->FailIf(keep != expected, "keep lists of the same scores differ");
@@ -341,7 +241,7 @@ void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
 
 void Live(const Gpu& gpu, uint64_t seed, Report* report) {
   Random random(seed);
-  RandomModel model(gpu, &random);
+  RandomModel model(gpu, &random, RandomCase(&random));
   if (!model.MakePlans()) return;
   constexpr int kSteps = 12;
   int n_evictions = 0;
@@ -363,7 +263,7 @@ void Live(const Gpu& gpu, uint64_t seed, Report* report) {
       case 5:
       case 6:
         if (random.OneOf(2)) model.Append(model.Room());
-        n_evictions += Evict(gpu, model, &random, report);
+        n_evictions += EvictModel(gpu, &random, &model, report);
         break;
       default:
         model.Append(random.In(0, model.Room()));

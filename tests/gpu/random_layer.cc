@@ -16,36 +16,23 @@ uint32_t UnitBytes(const kvevict_plane& plane) {
 }  // namespace
 
 RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
-                         const kvevict_geometry& geometry)
-    : geometry_(geometry), n_slots_(geometry.max_tokens) {
-  uint32_t tokens = n_slots_;
-  uint32_t n_blocks = 1;
-  if (random->OneOf(2)) {
-    block_size_ = random->Pick({1u, 2u, 7u, 16u});
-    tokens = block_size_;
-    const uint32_t used = (n_slots_ + block_size_ - 1) / block_size_;
-    n_blocks = used + random->In(0, 3);
-    block_table_.resize(n_blocks);
-    std::iota(block_table_.begin(), block_table_.end(), 0);
-    for (uint32_t i = n_blocks - 1; i > 0; --i) {
-      std::swap(block_table_[i], block_table_[random->In(0, i)]);
-    }
-    block_table_.resize(used);
-    device_table_ = std::make_unique<Buffer>(gpu, used * sizeof(int32_t));
-    device_table_->Write(block_table_.data(), used * sizeof(int32_t));
-  }
+                         const kvevict_layer_geometry& geometry,
+                         uint32_t n_slots)
+    : n_kv_heads_(geometry.n_kv_heads), n_slots_(n_slots) {
+  if (random->OneOf(2)) DrawTables(gpu, random);
   uint64_t n_bytes = 0;
   const auto add = [&](kvevict_dtype dtype, uint32_t row_len) {
-    RandomPlane drawn = DrawPlane(random, dtype, row_len, geometry_.n_kv_heads,
-                                  tokens, n_blocks);
+    RandomPlane drawn =
+        DrawPlane(random, dtype, row_len, n_kv_heads_,
+                  block_size_ > 0 ? block_size_ : n_slots_, n_blocks_);
     n_bytes = (n_bytes + 15) / 16 * 16;
     drawn.plane.data += n_bytes;
     n_bytes += drawn.n_bytes;
     if (block_size_ == 0) drawn.plane.block_stride_bytes = 0;
     planes_.push_back(drawn.plane);
   };
-  add(geometry_.k_dtype, geometry_.k_head_dim);
-  add(geometry_.v_dtype, geometry_.v_head_dim);
+  add(geometry.k_dtype, geometry.k_head_dim);
+  add(geometry.v_dtype, geometry.v_head_dim);
   for (uint32_t i = random->In(0, 3); i > 0; --i) {
     if (random->OneOf(2)) {
       add(KVEVICT_DTYPE_OPAQUE, random->In(1, 33));
@@ -69,11 +56,29 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
   }
 }
 
+// Blocks all differ, those of heads with tables of their own too.
+void RandomLayer::DrawTables(const Gpu& gpu, Random* random) {
+  block_size_ = random->Pick({1u, 2u, 7u, 16u});
+  const uint32_t used = (n_slots_ + block_size_ - 1) / block_size_;
+  if (random->OneOf(3)) table_head_stride_ = used + random->In(0, 2);
+  const uint32_t n_entries =
+      table_head_stride_ == 0 ? used : table_head_stride_ * n_kv_heads_;
+  n_blocks_ = n_entries + random->In(0, 3);
+  block_table_.resize(n_blocks_);
+  std::iota(block_table_.begin(), block_table_.end(), 0);
+  for (uint32_t i = n_blocks_ - 1; i > 0; --i) {
+    std::swap(block_table_[i], block_table_[random->In(0, i)]);
+  }
+  block_table_.resize(n_entries);
+  device_table_ = std::make_unique<Buffer>(gpu, n_entries * sizeof(int32_t));
+  device_table_->Write(block_table_.data(), device_table_->n_bytes());
+}
+
 void RandomLayer::View(uint64_t base, kvevict_view* view,
                        std::vector<kvevict_plane>* companions) const {
   std::vector<kvevict_plane> planes = planes_;
   for (kvevict_plane& plane : planes) plane.data += base;
-  view->n_kv_heads = geometry_.n_kv_heads;
+  view->n_kv_heads = n_kv_heads_;
   view->k = planes[0];
   view->v = planes[1];
   companions->assign(planes.begin() + 2, planes.end());
@@ -81,13 +86,15 @@ void RandomLayer::View(uint64_t base, kvevict_view* view,
   view->n_companions = static_cast<uint32_t>(companions->size());
   view->block_size = block_size_;
   view->block_table_len = block_table_.size();
+  view->block_table_head_stride = table_head_stride_;
 }
 
 uint64_t RandomLayer::Offset(const kvevict_plane& plane, uint32_t slot,
                              uint32_t head, uint32_t element) const {
   int64_t offset = static_cast<int64_t>(plane.data);
   if (block_size_ > 0) {
-    offset += block_table_[slot / block_size_] * plane.block_stride_bytes;
+    offset += block_table_[head * table_head_stride_ + slot / block_size_] *
+              plane.block_stride_bytes;
     slot %= block_size_;
   }
   offset += slot * plane.token_stride_bytes + head * plane.head_stride_bytes;
@@ -100,20 +107,21 @@ uint64_t RandomLayer::Offset(const kvevict_plane& plane, uint32_t slot,
 }
 
 template <typename Visit>
-void RandomLayer::ForEachPiece(uint32_t slot, const Visit& visit) const {
+void RandomLayer::ForEachPiece(uint32_t head, uint32_t slot,
+                               const Visit& visit) const {
   for (const kvevict_plane& plane : planes_) {
-    for (uint32_t h = 0; h < geometry_.n_kv_heads; ++h) {
-      const uint32_t n = std::max(1u, plane.head_dim);
-      for (uint32_t e = 0; e < n; ++e) {
-        visit(plane, Offset(plane, slot, h, e), UnitBytes(plane));
-      }
+    const uint32_t n = std::max(1u, plane.head_dim);
+    for (uint32_t e = 0; e < n; ++e) {
+      visit(plane, Offset(plane, slot, head, e), UnitBytes(plane));
     }
   }
 }
 
-void RandomLayer::WriteToken(Random* random, uint32_t slot, bool special) {
+void RandomLayer::WriteRows(Random* random, uint32_t head, uint32_t slot,
+                            bool special) {
   ForEachPiece(
-      slot, [&](const kvevict_plane& plane, uint64_t offset, uint32_t n_bytes) {
+      head, slot,
+      [&](const kvevict_plane& plane, uint64_t offset, uint32_t n_bytes) {
         uint8_t* to = host_.data() + offset;
         if (plane.dtype == KVEVICT_DTYPE_OPAQUE) {
           for (uint32_t i = 0; i < n_bytes; ++i) {
@@ -129,21 +137,23 @@ void RandomLayer::Upload() const {
   device_->Write(host_.data(), host_.size(), device_base_ - device_->address());
 }
 
-std::string RandomLayer::Compare(uint32_t n_tokens) const {
+std::string RandomLayer::Compare(const std::vector<uint32_t>& n_tokens) const {
   const uint64_t shift = device_base_ - device_->address();
   std::vector<uint8_t> got(host_.size());
   device_->Read(got.data(), got.size(), shift);
   std::vector<uint8_t> loose(host_.size());  // what may hold anything
-  for (uint32_t slot = n_tokens; slot < n_slots_; ++slot) {
-    ForEachPiece(
-        slot, [&](const kvevict_plane&, uint64_t offset, uint32_t n_bytes) {
-          std::fill_n(loose.begin() + static_cast<long>(offset), n_bytes, 1);
-        });
+  for (uint32_t head = 0; head < n_kv_heads_; ++head) {
+    for (uint32_t slot = n_tokens[head]; slot < n_slots_; ++slot) {
+      ForEachPiece(
+          head, slot,
+          [&](const kvevict_plane&, uint64_t offset, uint32_t n_bytes) {
+            std::fill_n(loose.begin() + static_cast<long>(offset), n_bytes, 1);
+          });
+    }
   }
   for (size_t i = 0; i < got.size(); ++i) {
     if (loose[i] == 0 && got[i] != host_[i]) {
-      return fmt::format("byte {} of {} differs, {} tokens", i, got.size(),
-                         n_tokens);
+      return fmt::format("byte {} of {} differs", i, got.size());
     }
   }
   return "";

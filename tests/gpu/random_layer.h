@@ -15,31 +15,40 @@ namespace kvevict::gpu {
 
 class RandomLayer {
  public:
-  RandomLayer(const Gpu& gpu, Random* random, const kvevict_geometry& geometry);
+  RandomLayer(const Gpu& gpu, Random* random,
+              const kvevict_layer_geometry& geometry, uint32_t n_slots);
 
   const kvevict_view& host_view() const { return host_view_; }
   const kvevict_view& device_view() const { return device_view_; }
 
-  // New rows for `slot` in every plane on the host; Upload() makes both alike.
-  void WriteToken(Random* random, uint32_t slot, bool special);
+  // New rows for a head's slot in every plane on the host; Upload() makes both
+  // alike.
+  void WriteRows(Random* random, uint32_t head, uint32_t slot, bool special);
   void Upload() const;
-  // "" or what differs between the sides, but for the rows of slots from
-  // n_tokens on: bytes between the rows count.
-  std::string Compare(uint32_t n_tokens) const;
+  // "" or what differs between the sides, but for the rows of each head's slots
+  // from n_tokens on: bytes between the rows count.
+  std::string Compare(const std::vector<uint32_t>& n_tokens) const;
+  std::string Compare(uint32_t n_tokens) const {
+    return Compare(std::vector<uint32_t>(n_kv_heads_, n_tokens));
+  }
 
  private:
   uint64_t Offset(const kvevict_plane& plane, uint32_t slot, uint32_t head,
                   uint32_t element) const;
-  // Calls visit(offset, n_bytes) for the pieces of a slot's rows.
+  // Calls visit(plane, offset, n_bytes) for the pieces of a slot's rows.
   template <typename Visit>
-  void ForEachPiece(uint32_t slot, const Visit& visit) const;
+  void ForEachPiece(uint32_t head, uint32_t slot, const Visit& visit) const;
   void View(uint64_t base, kvevict_view* view,
             std::vector<kvevict_plane>* companions) const;
 
-  kvevict_geometry geometry_;
+  void DrawTables(const Gpu& gpu, Random* random);
+
+  uint32_t n_kv_heads_;
   uint32_t n_slots_;
   uint32_t block_size_ = 0;
-  std::vector<int32_t> block_table_;
+  uint32_t n_blocks_ = 1;
+  std::vector<int32_t> block_table_;  // one, or one for each head
+  uint32_t table_head_stride_ = 0;
   std::vector<kvevict_plane> planes_;  // K, V, companions; offsets
   std::vector<uint8_t> host_;
   std::unique_ptr<Buffer> device_;

@@ -3,33 +3,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
+
+#include "tests/gpu/doors.h"
 
 namespace kvevict::gpu {
 
-RandomModel::RandomModel(const Gpu& gpu, Random* random)
+RandomModel::RandomModel(const Gpu& gpu, Random* random, const ModelCase& model)
     : gpu_(gpu),
       random_(*random),
-      g_(RandomGeometry(random)),
-      policy_(RandomPolicy(random, g_.max_tokens)),
+      case_(model),
       special_(random->OneOf(10)),
-      options_(gpu.ContextOptions()) {
-  options_.select_on_host = random->OneOf(6);
-  options_.debug = random->OneOf(8);
-  context_ = CreateContext(options_);
+      other_stream_(gpu),
+      stream_(gpu.stream()) {
+  kvevict_context_options options = gpu.ContextOptions();
+  options.select_on_host = model.select_on_host;
+  options.debug = model.debug;
+  context_ = CreateContext(options);
   host_context_ = CreateContext(KVEVICT_CONTEXT_OPTIONS_INIT);
 }
 
 bool RandomModel::MakePlans() {
+  const kvevict_geometry g = geometry().Borrowed();
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.head_budgets = IsRagged() ? case_.head_budgets.data() : nullptr;
+  options.head_budgets_len = case_.head_budgets.size();
   kvevict_plan* plan = nullptr;
   const kvevict_status status =
-      kvevict_plan_create(context(), &g_, &policy_, nullptr, &plan);
+      kvevict_plan_create(context(), &g, &policy(), &options, &plan);
   plan_ = PlanHandle(plan);
   const std::string message =
       status == KVEVICT_OK ? "" : kvevict_last_error_message();
   plan = nullptr;
   const kvevict_status on_host =
-      kvevict_plan_create(host_context(), &g_, &policy_, nullptr, &plan);
+      kvevict_plan_create(host_context(), &g, &policy(), &options, &plan);
   host_plan_ = PlanHandle(plan);
   if (status != on_host) {
     throw std::runtime_error("only one side makes a plan; the GPU: " + message);
@@ -37,36 +45,49 @@ bool RandomModel::MakePlans() {
   if (status != KVEVICT_OK) return false;
 
   DrawTwinPolicy();
-  twin_plan_ = CreatePlan(host_context(), g_, twin_policy_);
+  twin_plan_ = CreatePlan(host_context(), geometry(), twin_policy_, &options);
   sequence_ = CreateSequence(plan_.get());
-  Check(kvevict_sequence_set_stream(sequence(), gpu_.stream()));
   twin_ = CreateSequence(twin_plan_.get());
-  caches_.resize(g_.n_layers);
-  for (uint32_t l = 0; l < g_.n_layers; ++l) {
-    if (l > 0 && random_.OneOf(6)) continue;
-    caches_[l] = std::make_unique<RandomLayer>(gpu_, &random_, g_);
+  observes_ = by_attention() && case_.observes;
+  if (!observes_) Check(kvevict_sequence_end_observing(sequence()));
+  caches_.resize(g.n_layers);
+  for (uint32_t l = 0; l < g.n_layers; ++l) {
+    if (!IsFull(l)) continue;
+    const kvevict_layer_geometry& layer = geometry().layer(l);
+    if (l > 0 && random_.OneOf(6) &&
+        std::memcmp(&layer, &geometry().layer(l - 1), sizeof(layer)) == 0) {
+      continue;
+    }
+    caches_[l] =
+        std::make_unique<RandomLayer>(gpu_, &random_, layer, g.max_tokens);
   }
-  queries_.resize(g_.n_layers);
+  queries_.resize(g.n_layers);
   return true;
 }
 
 void RandomModel::DrawTwinPolicy() {
-  twin_policy_ = policy_;
-  if (policy_.kind != KVEVICT_POLICY_SNAPKV &&
-      policy_.kind != KVEVICT_POLICY_PYRAMIDKV) {
-    return;
-  }
+  const kvevict_policy& p = policy();
+  twin_policy_ = p;
+  const bool observes =
+      p.kind == KVEVICT_POLICY_SNAPKV || p.kind == KVEVICT_POLICY_PYRAMIDKV;
+  if (!observes && p.kind != KVEVICT_POLICY_KNORM) return;
   Check(kvevict_policy_init(&twin_policy_, sizeof(twin_policy_),
                             KVEVICT_POLICY_CUSTOM));
-  twin_policy_.n_sink = policy_.n_sink;
-  twin_policy_.n_recent = std::max(
-      policy_.n_recent, policy_.keep_window != 0 ? policy_.obs_window : 0);
-  twin_policy_.budget = policy_.budget;
-  twin_policy_.scope = policy_.scope;
-  twin_policy_.scope_reduce = policy_.scope_reduce;
-  twin_policy_.tie = policy_.tie;
-  twin_policy_.layer_split = policy_.layer_split;
-  twin_policy_.pyramid_alpha = policy_.pyramid_alpha;
+  twin_policy_.n_sink = p.n_sink;
+  twin_policy_.n_recent =
+      std::max(p.n_recent, observes && p.keep_window != 0 ? p.obs_window : 0);
+  twin_policy_.budget = p.budget;
+  twin_policy_.scope = p.scope;
+  twin_policy_.scope_reduce = p.scope_reduce;
+  twin_policy_.tie = p.tie;
+  twin_policy_.layer_split = p.layer_split;
+  twin_policy_.pyramid_alpha = p.pyramid_alpha;
+}
+
+uint32_t RandomModel::first_full() const {
+  uint32_t l = 0;
+  while (!IsFull(l)) ++l;
+  return l;
 }
 
 RandomLayer& RandomModel::cache(uint32_t layer) const {
@@ -74,10 +95,23 @@ RandomLayer& RandomModel::cache(uint32_t layer) const {
   return *caches_[layer];
 }
 
-uint32_t RandomModel::Stored(uint32_t layer) const {
+uint32_t RandomModel::Stored(uint32_t layer, uint32_t kv_head) const {
   uint32_t n = 0;
-  Check(kvevict_sequence_stored_length(sequence(), layer, 0, &n));
+  Check(kvevict_sequence_stored_length(sequence(), layer, kv_head, &n));
   return n;
+}
+
+std::vector<uint32_t> RandomModel::Counts(uint32_t layer) const {
+  std::vector<uint32_t> counts;
+  for (uint32_t h = 0; h < n_kv_heads(layer); ++h) {
+    counts.push_back(Stored(layer, h));
+  }
+  return counts;
+}
+
+uint32_t RandomModel::Stored(uint32_t layer) const {
+  const std::vector<uint32_t> counts = Counts(layer);
+  return *std::max_element(counts.begin(), counts.end());
 }
 
 uint32_t RandomModel::Logical() const {
@@ -88,28 +122,29 @@ uint32_t RandomModel::Logical() const {
 
 uint32_t RandomModel::Room() const {
   uint32_t longest = 0;
-  for (uint32_t l = 0; l < g_.n_layers; ++l) {
-    longest = std::max(longest, Stored(l));
+  for (uint32_t l = 0; l < geometry().n_layers; ++l) {
+    if (IsFull(l)) longest = std::max(longest, Stored(l));
   }
-  return g_.max_tokens - longest;
+  return geometry().max_tokens - longest;
 }
 
 QueryRows RandomModel::Queries(uint32_t layer, uint32_t first,
                                uint32_t n) const {
+  const kvevict_layer_geometry& g = geometry().layer(layer);
   const RandomPlane drawn =
-      DrawPlane(&random_, g_.q_dtype, g_.k_head_dim, g_.n_q_heads, n, 1);
+      DrawPlane(&random_, g.q_dtype, g.k_head_dim, g.n_q_heads, n, 1);
   const kvevict_plane& p = drawn.plane;
-  const uint32_t element = ElementBytesOf(g_.q_dtype);
+  const uint32_t element = ElementBytesOf(g.q_dtype);
   const int64_t step =
       p.element_stride_bytes != 0 ? p.element_stride_bytes : int64_t{element};
   QueryRows rows;
   rows.bytes.assign(drawn.n_bytes, 0xEE);
   for (uint32_t i = 0; i < n; ++i) {
     const uint8_t* from = queries_[layer][first + i].data();
-    for (uint32_t h = 0; h < g_.n_q_heads; ++h) {
+    for (uint32_t h = 0; h < g.n_q_heads; ++h) {
       int64_t offset = static_cast<int64_t>(p.data) + i * p.token_stride_bytes +
                        h * p.head_stride_bytes;
-      for (uint32_t e = 0; e < g_.k_head_dim; ++e, offset += step) {
+      for (uint32_t e = 0; e < g.k_head_dim; ++e, offset += step) {
         std::copy_n(from, element, &rows.bytes[static_cast<size_t>(offset)]);
         from += element;
       }
@@ -123,24 +158,50 @@ QueryRows RandomModel::Queries(uint32_t layer, uint32_t first,
   return rows;
 }
 
+// ---- Streams ----
+
+void RandomModel::MoveTo(cuda::CUstream stream) {
+  if (stream == stream_) return;
+  Order(gpu_, stream_, stream);
+  stream_ = stream;
+}
+
+kvevict_stream RandomModel::NextStream() {
+  if (random_.OneOf(4)) {
+    MoveTo(stream_ == gpu_.stream() ? other_stream_.get() : gpu_.stream());
+  }
+  return stream_;
+}
+
+void RandomModel::Synchronize() const {
+  Check(gpu_.driver(), gpu_.driver().cuStreamSynchronize(stream_),
+        "cuStreamSynchronize");
+}
+
 // ---- What an engine does ----
 
 void RandomModel::AddTokens(uint32_t n) {
   const uint32_t logical = static_cast<uint32_t>(queries_[0].size());
-  for (uint32_t l = 0; l < g_.n_layers; ++l) {
+  // A captured step may have been counted already.
+  const uint32_t n_counted = Logical() - logical;
+  for (uint32_t l = 0; l < geometry().n_layers; ++l) {
     if (OwnsCache(l)) {
-      // A captured step may have been counted already.
-      const uint32_t first = Stored(l) - (Logical() - logical);
-      for (uint32_t i = 0; i < n; ++i) {
-        cache(l).WriteToken(&random_, first + i, special_);
+      for (uint32_t h = 0; h < n_kv_heads(l); ++h) {
+        const uint32_t first = Stored(l, h) - n_counted;
+        for (uint32_t i = 0; i < n; ++i) {
+          cache(l).WriteRows(&random_, h, first + i, special_);
+        }
       }
       cache(l).Upload();
     }
-    const uint32_t element = ElementBytesOf(g_.q_dtype);
+    const kvevict_layer_geometry& g = geometry().layer(l);
+    const uint32_t element = IsFull(l) ? ElementBytesOf(g.q_dtype) : 0;
+    const size_t row_bytes =
+        element == 0 ? 0 : size_t{g.n_q_heads} * g.k_head_dim * element;
     for (uint32_t i = 0; i < n; ++i) {
-      std::vector<uint8_t> row(size_t{g_.n_q_heads} * g_.k_head_dim * element);
+      std::vector<uint8_t> row(row_bytes);
       for (size_t e = 0; e < row.size(); e += element) {
-        WriteRandomElement(&random_, g_.q_dtype, false, &row[e]);
+        WriteRandomElement(&random_, g.q_dtype, false, &row[e]);
       }
       queries_[l].push_back(std::move(row));
     }
@@ -148,24 +209,24 @@ void RandomModel::AddTokens(uint32_t n) {
 }
 
 void RandomModel::Observe(uint32_t layer, uint32_t first, uint32_t n,
-                          bool next) const {
+                          bool next) {
   const QueryRows rows = Queries(layer, first, n);
-  Check(kvevict_sequence_observe(sequence(), layer, &rows.device, n,
-                                 next ? KVEVICT_POSITION_NEXT : first));
-  gpu_.Synchronize();  // the rows go
+  Check(gpu::Observe(sequence(), {layer, &rows.device}, n,
+                     next ? KVEVICT_POSITION_NEXT : first, NextStream()));
+  Synchronize();  // the rows go
 }
 
-void RandomModel::ObserveLayers(uint32_t first, uint32_t n, bool next) const {
-  std::vector<QueryRows> rows;
-  std::vector<kvevict_plane> planes;
-  for (uint32_t l = 0; l < g_.n_layers; ++l) {
-    rows.push_back(Queries(l, first, n));
-    planes.push_back(rows.back().device);
+void RandomModel::ObserveLayers(uint32_t first, uint32_t n, bool next) {
+  std::vector<QueryRows> rows(geometry().n_layers);
+  std::vector<Shown> shown;
+  for (uint32_t l = 0; l < geometry().n_layers; ++l) {
+    if (!IsFull(l)) continue;
+    rows[l] = Queries(l, first, n);
+    shown.push_back({l, &rows[l].device});
   }
-  Check(kvevict_sequence_observe_layers(sequence(), planes.data(),
-                                        planes.size(), n,
-                                        next ? KVEVICT_POSITION_NEXT : first));
-  gpu_.Synchronize();  // the rows go
+  Check(gpu::Observe(sequence(), shown, n, next ? KVEVICT_POSITION_NEXT : first,
+                     NextStream()));
+  Synchronize();  // the rows go
 }
 
 void RandomModel::Append(uint32_t n) {
@@ -173,105 +234,119 @@ void RandomModel::Append(uint32_t n) {
   const uint32_t first = Logical();
   AddTokens(n);
   const bool next = random_.OneOf(2);
+  // Without anybody who observes it does nothing.
   const bool together = random_.OneOf(3);
-  if (together) ObserveLayers(first, n, next);
-  for (uint32_t l = 0; l < g_.n_layers && by_attention() && !together; ++l) {
+  if (together && observes() == by_attention()) ObserveLayers(first, n, next);
+  for (uint32_t l = 0; l < geometry().n_layers && !together; ++l) {
+    if (!observes() || !IsFull(l)) continue;
     for (uint32_t done = 0; done < n;) {
       const uint32_t rows = next ? n : random_.In(1, n - done);
       Observe(l, first + done, rows, next);
       done += rows;
     }
   }
-  Check(kvevict_sequence_append(sequence(), n));
-  Check(kvevict_sequence_append(twin(), n));
+  Check(kvevict_sequence_append(sequence(), n, NextStream()));
+  Check(kvevict_sequence_append(twin(), n, nullptr));
 }
 
 void RandomModel::Decode(uint32_t n) {
   n = std::min(n, Room());
-  if (n == 0 || options_.debug != 0) return;  // which waits for every kernel
+  if (n == 0 || case_.debug) return;  // which waits for every kernel
   Check(kvevict_context_prepare(context(), plan()));
-  const size_t row_bytes =
-      size_t{g_.n_q_heads} * g_.k_head_dim * ElementBytesOf(g_.q_dtype);
-  const Buffer rows(gpu_, row_bytes * g_.n_layers);
-  std::vector<kvevict_plane> planes(g_.n_layers);
-  for (uint32_t l = 0; l < g_.n_layers; ++l) {
-    planes[l].data = rows.address() + l * row_bytes;
-    planes[l].dtype = g_.q_dtype;
-    planes[l].head_dim = g_.k_head_dim;
-    planes[l].head_stride_bytes =
-        static_cast<int64_t>(row_bytes / g_.n_q_heads);
-    planes[l].token_stride_bytes = static_cast<int64_t>(row_bytes);
+  std::vector<Buffer> rows;
+  std::vector<kvevict_plane> planes(geometry().n_layers);
+  std::vector<Shown> shown;
+  for (uint32_t l = 0; l < geometry().n_layers; ++l) {
+    const kvevict_layer_geometry& g = geometry().layer(l);
+    if (!IsFull(l) || !observes()) {
+      rows.emplace_back(gpu_, 0);
+      continue;
+    }
+    const size_t head_bytes = size_t{g.k_head_dim} * ElementBytesOf(g.q_dtype);
+    rows.emplace_back(gpu_, head_bytes * g.n_q_heads);
+    planes[l].data = rows[l].address();
+    planes[l].dtype = g.q_dtype;
+    planes[l].head_dim = g.k_head_dim;
+    planes[l].head_stride_bytes = static_cast<int64_t>(head_bytes);
+    planes[l].token_stride_bytes =
+        static_cast<int64_t>(head_bytes * g.n_q_heads);
+    shown.push_back({l, &planes[l]});
   }
+  MoveTo(gpu_.stream());
   const bool together = random_.OneOf(2);
   const Graph graph(gpu_, [&] {
-    if (together) {
-      Check(kvevict_sequence_observe_layers(
-          sequence(), planes.data(), planes.size(), 1, KVEVICT_POSITION_NEXT));
+    if (together && !shown.empty()) {
+      Check(gpu::Observe(sequence(), shown, 1, KVEVICT_POSITION_NEXT, stream_));
     }
-    for (uint32_t l = 0; l < g_.n_layers && !together; ++l) {
-      Check(kvevict_sequence_observe(sequence(), l, &planes[l], 1,
-                                     KVEVICT_POSITION_NEXT));
+    for (size_t i = 0; i < shown.size() && !together; ++i) {
+      Check(gpu::Observe(sequence(), shown[i], 1, KVEVICT_POSITION_NEXT,
+                         stream_));
     }
-    Check(kvevict_sequence_append(sequence(), 1));
+    Check(kvevict_sequence_append(sequence(), 1, stream_));
   });
   for (uint32_t i = 0; i < n; ++i) {
     AddTokens(1);
-    for (uint32_t l = 0; l < g_.n_layers; ++l) {
-      rows.Write(queries_[l].back().data(), row_bytes, l * row_bytes);
+    for (const Shown& layer : shown) {
+      rows[layer.layer].Write(queries_[layer.layer].back().data(),
+                              rows[layer.layer].n_bytes());
     }
     // The first run was counted when it was captured.
     if (i > 0) Check(kvevict_sequence_replayed(sequence(), 1));
     graph.Launch();
-    Check(kvevict_sequence_append(twin(), 1));
+    Check(kvevict_sequence_append(twin(), 1, nullptr));
   }
-  gpu_.Synchronize();
+  Synchronize();
 }
 
 void RandomModel::Trim() {
   const uint32_t logical = Logical();
   const uint32_t n = logical - random_.In(0, std::min(logical, 9u));
-  const kvevict_status status = kvevict_sequence_trim(sequence(), n);
-  if (status != kvevict_sequence_trim(twin(), n)) {
+  const kvevict_status status =
+      kvevict_sequence_trim(sequence(), n, NextStream());
+  if (status != kvevict_sequence_trim(twin(), n, nullptr)) {
     throw std::runtime_error("only one side takes tokens back");
   }
   if (status != KVEVICT_OK) return;
   for (auto& rows : queries_) rows.resize(n);
-  const uint32_t again = std::min(n, policy_.obs_window);
-  for (uint32_t l = 0; l < g_.n_layers && by_attention() && again > 0; ++l) {
-    Observe(l, n - again, again, false);
-  }
+  const uint32_t again = std::min(n, policy().obs_window);
+  if (observes() && again > 0) ObserveLayers(n - again, again, false);
 }
 
 void RandomModel::Reset() {
-  Check(kvevict_sequence_reset(sequence()));
-  Check(kvevict_sequence_reset(twin()));
+  Check(kvevict_sequence_reset(sequence(), NextStream()));
+  Check(kvevict_sequence_reset(twin(), nullptr));
   for (auto& rows : queries_) rows.clear();
 }
 
 void RandomModel::ExpectSameLengths(Report* report) const {
-  kvevict_sequence_memory memory{};
-  memory.struct_size = sizeof(memory);
-  Check(kvevict_sequence_memory_of(sequence(), 0, &memory));
-  std::vector<uint32_t> lengths(2 * g_.n_layers * memory.n_lists);
-  Check(gpu_.driver(),
-        gpu_.driver().cuMemcpyDtoHAsync(lengths.data(), memory.lengths,
-                                        lengths.size() * sizeof(uint32_t),
-                                        gpu_.stream()),
-        "cuMemcpyDtoHAsync");
-  gpu_.Synchronize();
+  Synchronize();
   uint32_t logical = 0;
   Check(kvevict_sequence_logical_length(twin(), &logical));
-  for (size_t i = 0; i < lengths.size() / 2; ++i) {
-    const auto l = static_cast<uint32_t>(i / memory.n_lists);
-    uint32_t stored = 0;
-    Check(kvevict_sequence_stored_length(twin(), l, 0, &stored));
-    report->FailIf(
-        lengths[2 * i] != stored || Stored(l) != stored ||
-            lengths[2 * i + 1] != logical || Logical() != logical,
-        fmt::format("layer {}: {}, {} on the GPU; {}, {} counted; {}, {} on "
-                    "the CPU",
-                    l, lengths[2 * i], lengths[2 * i + 1], Stored(l), Logical(),
-                    stored, logical));
+  for (uint32_t l = 0; l < geometry().n_layers; ++l) {
+    if (!IsFull(l)) continue;
+    kvevict_sequence_memory memory{};
+    memory.struct_size = sizeof(memory);
+    Check(kvevict_sequence_memory_of(sequence(), l, &memory));
+    std::vector<uint32_t> lengths(2 * memory.n_lists);
+    Check(gpu_.driver(),
+          gpu_.driver().cuMemcpyDtoHAsync(lengths.data(), memory.lengths,
+                                          lengths.size() * sizeof(uint32_t),
+                                          gpu_.stream()),
+          "cuMemcpyDtoHAsync");
+    gpu_.Synchronize();
+    for (uint32_t h = 0; h < n_kv_heads(l); ++h) {
+      uint32_t stored = 0;
+      Check(kvevict_sequence_stored_length(twin(), l, h, &stored));
+      const uint32_t* const list =
+          &lengths[memory.n_lists == 1 ? 0 : size_t{2} * h];
+      report->FailIf(
+          list[0] != stored || Stored(l, h) != stored || list[1] != logical ||
+              Logical() != logical,
+          fmt::format("layer {}, head {}: {}, {} on the GPU; {}, {} counted; "
+                      "{}, {} on the CPU",
+                      l, h, list[0], list[1], Stored(l, h), Logical(), stored,
+                      logical));
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 // A random model through the life of a sequence, on the GPU and on the CPU.
 //
-// Where attention scores, the CPU's sequence is one of policy custom, which is
+// Where the GPU scores keys, the CPU's sequence is one of policy custom, which is
 // given the GPU's scores: from then on both must do the same.
 #ifndef KVEVICT_TESTS_GPU_RANDOM_MODEL_H_
 #define KVEVICT_TESTS_GPU_RANDOM_MODEL_H_
@@ -48,14 +48,26 @@ struct QueryRows {
 
 class RandomModel {
  public:
-  RandomModel(const Gpu& gpu, Random* random);
+  RandomModel(const Gpu& gpu, Random* random, const ModelCase& model);
 
   // False if both sides refuse the policy. Throws if only one does.
   bool MakePlans();
 
-  const kvevict_geometry& geometry() const { return g_; }
-  const kvevict_policy& policy() const { return policy_; }
-  bool by_attention() const { return policy_.kind != twin_policy_.kind; }
+  const Geometry& geometry() const { return case_.geometry; }
+  bool IsFull(uint32_t layer) const { return case_.geometry.IsFull(layer); }
+  uint32_t n_kv_heads(uint32_t layer) const {
+    return case_.geometry.layer(layer).n_kv_heads;
+  }
+  uint32_t first_full() const;
+  const kvevict_policy& policy() const { return case_.policy; }
+  bool IsRagged() const { return !case_.head_budgets.empty(); }
+  // The GPU's numbers are the twin's too.
+  bool lends_scores() const { return case_.policy.kind != twin_policy_.kind; }
+  bool by_attention() const {
+    return lends_scores() && case_.policy.kind != KVEVICT_POLICY_KNORM;
+  }
+  // Otherwise every eviction is handed the window's rows.
+  bool observes() const { return observes_; }
   bool twin_takes_scores() const {
     return twin_policy_.kind == KVEVICT_POLICY_CUSTOM;
   }
@@ -72,11 +84,18 @@ class RandomModel {
   bool OwnsCache(uint32_t layer) const { return caches_[layer] != nullptr; }
   RandomLayer& cache(uint32_t layer) const;
 
-  uint32_t Stored(uint32_t layer) const;
+  uint32_t Stored(uint32_t layer, uint32_t kv_head) const;
+  std::vector<uint32_t> Counts(uint32_t layer) const;  // of all heads
+  uint32_t Stored(uint32_t layer) const;               // the most of any
   uint32_t Logical() const;
   // What the longest layer can still take.
   uint32_t Room() const;
   QueryRows Queries(uint32_t layer, uint32_t first, uint32_t n) const;
+
+  // The stream for the next call: that of the last one, or another that waits for
+  // it.
+  kvevict_stream NextStream();
+  void Synchronize() const;
 
   // ---- What an engine does besides evicting ----
 
@@ -92,17 +111,19 @@ class RandomModel {
 
  private:
   void DrawTwinPolicy();
+  void MoveTo(cuda::CUstream stream);
   void AddTokens(uint32_t n);  // rows of caches, queries
-  void Observe(uint32_t layer, uint32_t first, uint32_t n, bool next) const;
-  void ObserveLayers(uint32_t first, uint32_t n, bool next) const;
+  void Observe(uint32_t layer, uint32_t first, uint32_t n, bool next);
+  void ObserveLayers(uint32_t first, uint32_t n, bool next);
 
   const Gpu& gpu_;
   Random& random_;
-  kvevict_geometry g_;
-  kvevict_policy policy_;
+  const ModelCase case_;
   kvevict_policy twin_policy_ = KVEVICT_POLICY_INIT;
   bool special_;  // NaN and infinities are among the keys
-  kvevict_context_options options_;
+  bool observes_ = false;
+  OtherStream other_stream_;
+  cuda::CUstream stream_;
   ContextHandle context_;
   ContextHandle host_context_;
   PlanHandle plan_;

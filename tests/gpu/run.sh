@@ -73,7 +73,7 @@ test_program() {
 
 if wanted timings; then test_program timings 150 --no-checks; fi
 if wanted checks; then
-  for part in doors capabilities evictions random determinism graphs acceptance; do
+  for part in doors capabilities evictions random determinism graphs layers streams acceptance; do
     test_program "$part" 90 --no-timings --only "$part"
   done
 fi

@@ -26,16 +26,14 @@ uint32_t RoundUp(uint32_t n, uint32_t unit) {
 
 }  // namespace
 
-kvevict_geometry GeometryOf(const Shape& shape) {
-  kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-  g.n_layers = shape.n_layers;
-  g.n_q_heads = shape.n_q_heads;
-  g.n_kv_heads = shape.n_kv_heads;
-  g.k_head_dim = g.v_head_dim = shape.head_dim;
-  g.q_dtype = shape.q_dtype;
-  g.k_dtype = g.v_dtype = shape.kv_dtype;
-  g.max_tokens = shape.n_tokens + kRoomForDecoding;
-  return g;
+Geometry GeometryOf(const Shape& shape) {
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = shape.n_q_heads;
+  layer.n_kv_heads = shape.n_kv_heads;
+  layer.k_head_dim = layer.v_head_dim = shape.head_dim;
+  layer.q_dtype = shape.q_dtype;
+  layer.k_dtype = layer.v_dtype = shape.kv_dtype;
+  return {shape.n_layers, shape.n_tokens + kRoomForDecoding, {layer}};
 }
 
 Twin::Twin(const Gpu& gpu, const Shape& shape, uint64_t seed)

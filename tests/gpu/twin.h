@@ -29,7 +29,7 @@ struct Shape {
 constexpr uint32_t kRoomForDecoding = 64;
 constexpr uint32_t kBlockSize = 16;  // of kPaged
 
-kvevict_geometry GeometryOf(const Shape& shape);
+Geometry GeometryOf(const Shape& shape);
 
 // K, V and an opaque companion of 12 bytes per token and head, per layer; query
 // rows of all positions. Contents depend on shape and seed alone.

@@ -23,8 +23,9 @@ struct Free {
 };
 
 struct Workspace {
-  explicit Workspace(size_t n)
-      : memory(std::aligned_alloc(64, (n + 127) / 64 * 64)), bytes(n) {}
+  explicit Workspace(const kvevict_workspace& size)
+      : memory(std::aligned_alloc(64, (size.best_bytes + 127) / 64 * 64)),
+        bytes(size.best_bytes) {}
   std::unique_ptr<void, Free> memory;
   size_t bytes = 0;
 };
@@ -44,15 +45,19 @@ std::vector<float> WalkThrough(const kvevict_context* context,
   const kvevict_plane queries = RowsOf(q.data(), kQHeads);
 
   std::vector<float> scores(kKvHeads * kTokens);
-  size_t bytes = 0;
-  CHECK_OK(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE, 0, &bytes));
-  const Workspace scoring(bytes);
-  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
-  inputs.n_tokens = kTokens;
-  inputs.view = &view;
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  CHECK_OK(kvevict_plan_workspace(plan, KVEVICT_OPERATION_SCORE, 0, &size));
+  const Workspace scoring(size);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &queries;
-  CHECK_OK(kvevict_score(plan, &inputs, scores.data(), scores.size(),
-                         scoring.memory.get(), scoring.bytes, nullptr));
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = kTokens;
+  job.view = &view;
+  job.inputs = &inputs;
+  job.scores = scores.data();
+  job.scores_len = scores.size();
+  CHECK_OK(kvevict_score(plan, &job, 1, scoring.memory.get(), scoring.bytes,
+                         nullptr));
   std::vector<int32_t> slots(kKvHeads * kKeep);
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
@@ -62,8 +67,8 @@ std::vector<float> WalkThrough(const kvevict_context* context,
   options.scores_len = scores.size();
   keep.slots = slots.data();
   keep.slots_len = slots.size();
-  CHECK_OK(kvevict_select_workspace_bytes(context, kTokens, kKvHeads, &bytes));
-  const Workspace selecting(bytes);
+  CHECK_OK(kvevict_select_workspace(context, kTokens, kKvHeads, &size));
+  const Workspace selecting(size);
   CHECK_OK(kvevict_select(context, &options, &keep, selecting.memory.get(),
                           selecting.bytes, nullptr));
   kvevict_move move = KVEVICT_MOVE_INIT;

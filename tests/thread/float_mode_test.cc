@@ -121,15 +121,19 @@ std::vector<float> Scores(const kvevict_plan* plan, const Data& data) {
   view.k = RowsOf(data.k.data(), kKvHeads);
   const kvevict_plane queries = RowsOf(data.q.data(), kQHeads);
   std::vector<float> scores(kKvHeads * kTokens);
-  size_t bytes = 0;
-  CHECK_OK(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_SCORE, 0, &bytes));
-  const Memory workspace = WorkspaceOf(bytes);
-  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
-  inputs.n_tokens = kTokens;
-  inputs.view = &view;
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  CHECK_OK(kvevict_plan_workspace(plan, KVEVICT_OPERATION_SCORE, 0, &size));
+  const Memory workspace = WorkspaceOf(size.best_bytes);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &queries;
-  CHECK_OK(kvevict_score(plan, &inputs, scores.data(), scores.size(),
-                         workspace.get(), bytes, nullptr));
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = kTokens;
+  job.view = &view;
+  job.inputs = &inputs;
+  job.scores = scores.data();
+  job.scores_len = scores.size();
+  CHECK_OK(
+      kvevict_score(plan, &job, 1, workspace.get(), size.best_bytes, nullptr));
   return scores;
 }
 
@@ -143,12 +147,11 @@ std::vector<int32_t> List(const kvevict_context* context,
   options.scores_len = data.scores.size();
   keep.slots = slots.data();
   keep.slots_len = slots.size();
-  size_t bytes = 0;
-  CHECK_OK(
-      kvevict_select_workspace_bytes(context, kTokens, keep.n_lists, &bytes));
-  const Memory workspace = WorkspaceOf(bytes);
-  CHECK_OK(kvevict_select(context, &options, &keep, workspace.get(), bytes,
-                          nullptr));
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  CHECK_OK(kvevict_select_workspace(context, kTokens, keep.n_lists, &size));
+  const Memory workspace = WorkspaceOf(size.best_bytes);
+  CHECK_OK(kvevict_select(context, &options, &keep, workspace.get(),
+                          size.best_bytes, nullptr));
   slots.resize(keep.count);
   return slots;
 }

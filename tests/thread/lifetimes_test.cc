@@ -42,10 +42,10 @@ void HandlesOutliveTheirMaker() {
     for (kvevict_sequence* sequence : sequences) {
       threads.emplace_back([sequence] {
         for (int i = 0; i < 50; ++i) {
-          CHECK_OK(kvevict_sequence_append(sequence, 3));
+          CHECK_OK(kvevict_sequence_append(sequence, 3, nullptr));
           CHECK_OK(kvevict_sequence_end_observing(sequence));
           CHECK_OK(kvevict_sequence_begin_observing(sequence, nullptr, 0));
-          CHECK_OK(kvevict_sequence_reset(sequence));
+          CHECK_OK(kvevict_sequence_reset(sequence, nullptr));
         }
         kvevict_sequence_destroy(sequence);
       });

@@ -9,12 +9,15 @@
 namespace kvevict {
 
 kvevict_plan* NewPlan(const kvevict_context* context, const char* policy_text) {
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = kQHeads;
+  layer.n_kv_heads = kKvHeads;
+  layer.k_head_dim = layer.v_head_dim = kHeadDim;
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   geometry.n_layers = kLayers;
-  geometry.n_q_heads = kQHeads;
-  geometry.n_kv_heads = kKvHeads;
-  geometry.k_head_dim = geometry.v_head_dim = kHeadDim;
   geometry.max_tokens = kMaxTokens;
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   CHECK_OK(kvevict_policy_parse(policy_text, &policy));
   kvevict_plan* plan = nullptr;
@@ -55,8 +58,10 @@ class Request {
       k_[l].resize(kMaxTokens * kKvRow);
       v_[l].resize(kMaxTokens * kKvRow);
     }
-    CHECK_OK(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0,
-                                          &workspace_bytes_));
+    kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
+    CHECK_OK(
+        kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &workspace));
+    workspace_bytes_ = workspace.best_bytes;
     workspace_.reset(
         std::aligned_alloc(64, (workspace_bytes_ + 127) / 64 * 64));
   }
@@ -72,9 +77,15 @@ class Request {
       std::copy(k.begin(), k.end(), k_[l].begin() + stored * kKvRow);
       std::copy(v.begin(), v.end(), v_[l].begin() + stored * kKvRow);
       const kvevict_plane rows = RowsOf(q.data(), kQHeads);
-      CHECK_OK(kvevict_sequence_observe(sequence_, l, &rows, n, position_));
+      kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+      inputs.queries = &rows;
+      kvevict_observation shown = KVEVICT_OBSERVATION_INIT;
+      shown.layer = l;
+      shown.inputs = &inputs;
+      CHECK_OK(kvevict_sequence_observe(sequence_, &shown, 1, n, position_,
+                                        nullptr));
     }
-    CHECK_OK(kvevict_sequence_append(sequence_, n));
+    CHECK_OK(kvevict_sequence_append(sequence_, n, nullptr));
     position_ += n;
   }
 

@@ -311,8 +311,10 @@ void AttendSpanTarget(const AttentionSpan& span) {
       return AttendSpanOf<hwy::float16_t>(span);
     case KVEVICT_DTYPE_BF16:
       return AttendSpanOf<hwy::bfloat16_t>(span);
-    default:
+    case KVEVICT_DTYPE_F32:
       return AttendSpanOf<float>(span);
+    case KVEVICT_DTYPE_OPAQUE:
+      return;  // engines' caches are none
   }
 }
 

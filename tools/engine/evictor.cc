@@ -9,31 +9,28 @@
 namespace kvevict::tools {
 namespace {
 
-// The library asks for 64-byte alignment.
-constexpr size_t kWorkspaceAlignment = 64;
-
-void* AllocateWorkspace(size_t n_bytes) {
-  const size_t rounded = (n_bytes + kWorkspaceAlignment - 1) /
-                         kWorkspaceAlignment * kWorkspaceAlignment;
-  void* memory = std::aligned_alloc(kWorkspaceAlignment, rounded);
+void* Allocate(const kvevict_workspace& size) {
+  const size_t rounded =
+      (size.best_bytes + size.alignment - 1) / size.alignment * size.alignment;
+  void* memory = std::aligned_alloc(size.alignment, rounded);
   if (memory == nullptr) throw std::bad_alloc();
   std::memset(memory, 0, rounded);  // page faults now, not while evicting
   return memory;
 }
 
-kvevict_geometry Geometry(const KvShape& cache, const QueryShape& queries) {
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = cache.n_layers;
-  geometry.n_q_heads = queries.n_q_heads;
-  geometry.n_kv_heads = cache.n_kv_heads;
-  geometry.k_head_dim = cache.k_head_dim;
-  geometry.v_head_dim = cache.v_head_dim;
-  geometry.q_dtype = KVEVICT_DTYPE_F32;
-  geometry.k_dtype = cache.dtype;
-  geometry.v_dtype = cache.dtype;
-  geometry.max_tokens = cache.capacity;
-  geometry.softmax_scale = queries.softmax_scale;
-  return geometry;
+// All layers are alike.
+kvevict_layer_geometry LayerGeometry(const KvShape& cache,
+                                     const QueryShape& queries) {
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = queries.n_q_heads;
+  layer.n_kv_heads = cache.n_kv_heads;
+  layer.k_head_dim = cache.k_head_dim;
+  layer.v_head_dim = cache.v_head_dim;
+  layer.q_dtype = KVEVICT_DTYPE_F32;
+  layer.k_dtype = cache.dtype;
+  layer.v_dtype = cache.dtype;
+  layer.softmax_scale = queries.softmax_scale;
+  return layer;
 }
 
 }  // namespace
@@ -55,7 +52,12 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   Check(kvevict_context_create(&options, &context));
   context_.reset(context);
 
-  const kvevict_geometry geometry = Geometry(cache, queries);
+  const kvevict_layer_geometry layer = LayerGeometry(cache, queries);
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = cache.n_layers;
+  geometry.max_tokens = cache.capacity;
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
   kvevict_plan* plan = nullptr;
   Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
   plan_.reset(plan);
@@ -65,11 +67,10 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   sequence_.reset(sequence);
   Check(kvevict_sequence_begin_observing(sequence, nullptr, 0));
 
-  Check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0,
-                                     &workspace_bytes_));
-  if (workspace_bytes_ > 0) {
-    workspace_.reset(AllocateWorkspace(workspace_bytes_));
-  }
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  Check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &size));
+  workspace_bytes_ = size.best_bytes;
+  if (workspace_bytes_ > 0) workspace_.reset(Allocate(size));
 }
 
 void Evictor::AlignedFree::operator()(void* memory) const { std::free(memory); }
@@ -83,12 +84,15 @@ void Evictor::Observe(uint32_t layer, const float* queries, uint32_t n_rows,
   rows.token_stride_bytes = rows.head_stride_bytes * n_q_heads_;
   rows.dtype = KVEVICT_DTYPE_F32;
   rows.head_dim = head_dim_;
-  Check(kvevict_sequence_observe(sequence_.get(), layer, &rows, n_rows,
-                                 first_position));
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.queries = &rows;
+  const kvevict_observation shown = {sizeof(shown), layer, &inputs};
+  Check(kvevict_sequence_observe(sequence_.get(), &shown, 1, n_rows,
+                                 first_position, nullptr));
 }
 
 void Evictor::Append(uint32_t n_tokens) {
-  Check(kvevict_sequence_append(sequence_.get(), n_tokens));
+  Check(kvevict_sequence_append(sequence_.get(), n_tokens, nullptr));
 }
 
 // Step 3.
@@ -97,13 +101,13 @@ Evictor::Report Evictor::Evict(KvCache& cache) {
   for (uint32_t layer = 0; layer < n_layers_; ++layer) {
     views.push_back(cache.View(layer));
   }
-  kvevict_evict_report report = {};
-  report.struct_size = sizeof(report);
   const auto start = std::chrono::steady_clock::now();
   Check(kvevict_sequence_evict(sequence_.get(), views.data(), views.size(),
                                nullptr, workspace_.get(), workspace_bytes_,
-                               &report));
+                               nullptr));
   const auto end = std::chrono::steady_clock::now();
+  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+  Check(kvevict_sequence_report(sequence_.get(), &report, nullptr, 0));
   for (uint32_t layer = 0; layer < n_layers_; ++layer) {
     cache.set_length(layer, stored_length(layer));
   }

@@ -9,11 +9,8 @@ NativeLibrary.SetDllImportResolver(typeof(ByHand).Assembly, NativeLoader.Resolve
 const int Layers = 2, QueryHeads = 8, KvHeads = 2, Dim = 64, Tokens = 256, Window = 8;
 
 using var context = new KvContext();
-using var plan = new KvPlan(context, new KvGeometry
-{
-    Layers = Layers, QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim,
-    MaxTokens = Tokens,
-}, KvPolicy.Parse("snapkv:budget=64,window=8"));
+var layer = new KvLayerGeometry { QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim };
+using var plan = new KvPlan(context, new KvGeometry(Layers, layer, Tokens), KvPolicy.Parse("snapkv:budget=64,window=8"));
 using var sequence = new KvSequence(plan);
 sequence.BeginObserving();
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);
@@ -22,7 +19,7 @@ KvPlane queries = KvPlane.TokenMajor(Rows(QueryHeads), QueryHeads, Dim);
 KvView[] views = Enumerable.Range(0, Layers).Select(_ => new KvView(
     KvHeads, KvPlane.TokenMajor(Rows(KvHeads), KvHeads, Dim),
     KvPlane.TokenMajor(Rows(KvHeads), KvHeads, Dim))).ToArray();
-var inputs = new KvScoreInputs(views[0], Tokens) { Queries = queries };
+var job = new KvScoreJob(0, views[0], Tokens) { Inputs = new KvSignalInputs { Queries = queries } };
 float[] scores = new float[KvHeads * Tokens];
 int sink = 0;
 
@@ -39,7 +36,7 @@ Report("length", hand.Length, n =>
 });
 Report("score", hand.Score, n =>
 {
-    for (int i = 0; i < n; ++i) plan.Score(inputs, scores, scoring);
+    for (int i = 0; i < n; ++i) plan.Score(job, scores, scoring);
 });
 Report("evict", hand.Evict, n =>
 {
@@ -111,7 +108,8 @@ internal sealed unsafe class ByHand
     private readonly void* _plan;
     private readonly void* _sequence;
     private readonly float* _scores;
-    private readonly kvevict_plane* _queries;
+    private readonly kvevict_signal_inputs* _inputs;
+    private readonly kvevict_observation* _observations;
     private readonly kvevict_view* _views;
     private readonly KvRegion _workspace;
     private readonly KvRegion _scoring;
@@ -125,9 +123,19 @@ internal sealed unsafe class ByHand
         _sequence = NativeHandle.Pointer(sequence.Handle);
         GCHandle.Alloc(scores, GCHandleType.Pinned);
         fixed (float* first = scores) _scores = first;
-        _queries = (kvevict_plane*)NativeMemory.Alloc((nuint)sizeof(kvevict_plane));
-        *_queries = queries.ToNative(plan.Context, nameof(queries));
+        var rows = (kvevict_plane*)NativeMemory.Alloc((nuint)sizeof(kvevict_plane));
+        *rows = queries.ToNative(plan.Context, nameof(queries));
+        _inputs = (kvevict_signal_inputs*)NativeMemory.Alloc((nuint)sizeof(kvevict_signal_inputs));
+        *_inputs = new() { struct_size = (uint)sizeof(kvevict_signal_inputs), queries = rows };
         _layers = views.Length;
+        _observations = (kvevict_observation*)NativeMemory.Alloc((nuint)(sizeof(kvevict_observation) * _layers));
+        for (uint l = 0; l < _layers; ++l)
+        {
+            _observations[l] = new()
+            {
+                struct_size = (uint)sizeof(kvevict_observation), layer = l, inputs = _inputs,
+            };
+        }
         _views = (kvevict_view*)NativeMemory.Alloc((nuint)(sizeof(kvevict_view) * views.Length));
         for (int l = 0; l < views.Length; ++l) views[l].Write(_views + l, 256, plan.Context);
         _workspace = workspace;
@@ -153,11 +161,12 @@ internal sealed unsafe class ByHand
     {
         for (int i = 0; i < n; ++i)
         {
-            kvevict_score_inputs inputs = new()
+            kvevict_score_job job = new()
             {
-                struct_size = (uint)sizeof(kvevict_score_inputs), n_tokens = 256, view = _views, queries = _queries,
+                struct_size = (uint)sizeof(kvevict_score_job), n_tokens = 256, view = _views, inputs = _inputs,
+                scores = _scores, scores_len = 2 * 256,
             };
-            Check(score(_plan, &inputs, _scores, 2 * 256, (void*)_scoring.Address, (nuint)_scoring.Bytes, null));
+            Check(score(_plan, &job, 1, (void*)_scoring.Address, (nuint)_scoring.Bytes, null));
         }
     }
 
@@ -165,9 +174,9 @@ internal sealed unsafe class ByHand
     {
         for (int i = 0; i < n; ++i)
         {
-            Check(reset(_sequence));
-            for (int l = 0; l < _layers; ++l) Check(observe(_sequence, (uint)l, _queries, 8, 256 - 8));
-            Check(append(_sequence, 256));
+            Check(reset(_sequence, null));
+            for (int l = 0; l < _layers; ++l) Check(observe(_sequence, _observations + l, 1, 8, 256 - 8, null));
+            Check(append(_sequence, 256, null));
             Check(evict(_sequence, _views, (nuint)_layers, null, (void*)_workspace.Address, (nuint)_workspace.Bytes,
                         null));
         }
@@ -188,19 +197,20 @@ internal sealed unsafe class ByHand
     private static extern int stored_length(void* sequence, uint layer, uint head, uint* length);
 
     [DllImport(Library, EntryPoint = Prefix + "score")]
-    private static extern int score(void* plan, kvevict_score_inputs* inputs, float* scores, nuint scoresLength,
-                                    void* workspace, nuint workspaceBytes, void* stream);
+    private static extern int score(void* plan, kvevict_score_job* jobs, nuint jobsLength, void* workspace,
+                                    nuint workspaceBytes, void* stream);
 
     [DllImport(Library, EntryPoint = Prefix + "sequence_reset")]
-    private static extern int reset(void* sequence);
+    private static extern int reset(void* sequence, void* stream);
 
     [DllImport(Library, EntryPoint = Prefix + "sequence_observe")]
-    private static extern int observe(void* sequence, uint layer, kvevict_plane* queries, uint rows, uint first);
+    private static extern int observe(void* sequence, kvevict_observation* observations, nuint observationsLength,
+                                      uint rows, uint first, void* stream);
 
     [DllImport(Library, EntryPoint = Prefix + "sequence_append")]
-    private static extern int append(void* sequence, uint tokens);
+    private static extern int append(void* sequence, uint tokens, void* stream);
 
     [DllImport(Library, EntryPoint = Prefix + "sequence_evict")]
     private static extern int evict(void* sequence, kvevict_view* views, nuint viewsLength, void* options,
-                                    void* workspace, nuint workspaceBytes, void* report);
+                                    void* workspace, nuint workspaceBytes, void* stream);
 }

@@ -34,10 +34,9 @@ public sealed class CudaTests : IDisposable
         using var cpu = new SmallModel(PolicyText);
         using var gpu = new SmallModel(PolicyText, new KvContext(Cuda));
         gpu.Context.Prepare(gpu.Plan);
-        KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Evict));
+        KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Evict));
         cpu.Prefill(Tokens);
-        gpu.Sequence.SetStream(0);
-        gpu.Sequence.ObserveLayers([gpu.QueryPlane, gpu.QueryPlane], Tokens);
+        gpu.Sequence.Observe([new(0, gpu.QueriesFrom(0)), new(1, gpu.QueriesFrom(0))], Tokens);
         gpu.Sequence.Append(Tokens);
         Assert.Equal(cpu.Evict(), gpu.Sequence.Evict(gpu.Views, workspace));
         AssertSame(cpu, gpu);
@@ -57,21 +56,95 @@ public sealed class CudaTests : IDisposable
         AssertSame(cpu, gpu);
     }
 
+    /// <summary>
+    /// What is captured on a stream runs when its graph does: so each call has queued its work on the stream it was
+    /// given, and nowhere else.
+    /// </summary>
+    [CudaFact]
+    public unsafe void Every_call_queues_its_work_on_the_stream_it_is_given()
+    {
+        nint driver = NativeLibrary.Load(CudaFactAttribute.Libcuda!);
+        void* Entry(string name) => (void*)NativeLibrary.GetExport(driver, name);
+        var create = (delegate* unmanaged<nint*, uint, int>)Entry("cuStreamCreate");
+        var begin = (delegate* unmanaged<nint, int, int>)Entry("cuStreamBeginCapture_v2");
+        var end = (delegate* unmanaged<nint, nint*, int>)Entry("cuStreamEndCapture");
+        var instantiate = (delegate* unmanaged<nint*, nint, ulong, int>)Entry("cuGraphInstantiateWithFlags");
+        var launch = (delegate* unmanaged<nint, nint, int>)Entry("cuGraphLaunch");
+        nint made;
+        Assert.Equal(0, create(&made, 0));
+        nint stream = made;
+        void Captures(KvRegion state, Action call)
+        {
+            nint graph, executable;
+            byte[] before = DeviceMemory.Read<byte>(state).ToArray();
+            Assert.Equal(0, begin(stream, 0));
+            call();
+            Assert.Equal(0, end(stream, &graph));
+            Assert.Equal(before, DeviceMemory.Read<byte>(state));
+            Assert.Equal(0, instantiate(&executable, graph, 0));
+            Assert.Equal(0, launch(executable, stream));
+            Assert.NotEqual(before, DeviceMemory.Read<byte>(state).ToArray());
+        }
+
+        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda));
+        gpu.Context.Prepare(gpu.Plan);
+        KvSequence s = gpu.Sequence;
+        s.EndObserving();
+        KvRegion rows = _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Observe));
+        KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Evict));
+        var lengths = new KvRegion(s.MemoryOf(0).Lengths, 2 * sizeof(uint));
+        s.BeginObserving(rows);
+        Captures(rows, () => s.Observe(0, gpu.QueryPlane, Tokens, stream: stream));
+        Captures(rows, () => s.Observe([new(1, gpu.QueriesFrom(0))], Tokens, stream: stream));
+        Captures(lengths, () => s.Append(Tokens, stream));
+        Captures(lengths, () => s.Evict(gpu.Views, workspace, stream: stream));
+        s.Append(2);
+        Captures(lengths, () => s.Trim(Tokens + 1, stream));
+        Captures(lengths, () => s.Reset(stream));
+
+        KvRegion scores = _device.Allocate(SmallModel.KvHeads * Tokens * sizeof(float));
+        KvRegion slots = _device.Allocate(24 * sizeof(int));
+        KvRegion keys = gpu.Views[0].Keys.Region;
+        var job = new KvScoreJob(0, gpu.Views[0], Tokens) { Inputs = gpu.QueriesFrom(0), Scores = scores };
+        KvMove[] moves = [new(gpu.Views[0], Tokens, new KvKeepLists(slots, 24))];
+        Captures(scores, () => gpu.Plan.Score([job], workspace, stream));
+        KvRegion reordering = _device.Allocate(gpu.Context.ReorderWorkspaceSize(moves));
+        Captures(slots, () => gpu.Context.Select(Last(), moves[0].Keep, workspace, stream));
+        Captures(keys, () => gpu.Context.Compact(moves, default, stream));
+        gpu.Keys[0].Span[..SmallModel.Dim].Clear();
+        Captures(keys, () => gpu.Context.Reorder(moves, reordering, stream));
+
+        static KvSelectOptions Last() => new() { TokenCount = Tokens, Tie = KvTie.HigherPosition };
+    }
+
+    [CudaFact]
+    public void A_window_may_be_handed_over_with_the_eviction()
+    {
+        using var cpu = new SmallModel(PolicyText);
+        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda));
+        gpu.Sequence.EndObserving();
+        cpu.Prefill(Tokens);
+        gpu.Sequence.Append(Tokens);
+        KvSignalInputs window = gpu.QueriesFrom(Tokens - 4);
+        Assert.Equal(cpu.Evict(), gpu.Sequence.Evict(
+            gpu.Views, _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Evict)),
+            new KvEvictOptions { Inputs = new[] { window, window } }));
+        AssertSame(cpu, gpu);
+    }
+
     [CudaFact]
     public void Heads_may_hold_different_numbers_of_tokens()
     {
         int[] budgets = [7, 9, 12, 50];
         using var cpu = new SmallModel(PolicyText, headBudgets: budgets);
         using var gpu = new SmallModel(PolicyText, new KvContext(Cuda), headBudgets: budgets);
-        KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Evict));
-        int[] before = new int[4], after = new int[4], onGpu = new int[4];
+        KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Evict));
         cpu.Prefill(Tokens);
         gpu.Prefill(Tokens);
         for (int round = 0; round < 2; ++round)
         {
-            KvEvictReport report = cpu.Sequence.Evict(cpu.Views, cpu.Workspace, default, before, after);
-            Assert.Equal(report, gpu.Sequence.Evict(gpu.Views, workspace, default, before, onGpu));
-            Assert.Equal(after, onGpu);
+            Assert.Equal(cpu.Evict(), gpu.Sequence.Evict(gpu.Views, workspace));
+            Assert.Equal(cpu.Sequence.ListReports(), gpu.Sequence.ListReports());
             AssertSameHeads();
             if (round == 1) break;
             foreach (SmallModel model in new[] { cpu, gpu })
@@ -105,25 +178,33 @@ public sealed class CudaTests : IDisposable
         int[] expectedKeep = new int[SmallModel.KvHeads * 24];
         using KvWorkspace scoring = cpu.Plan.CreateWorkspace(KvOperation.Score);
         using KvWorkspace selecting = cpu.Context.CreateSelectWorkspace(Tokens, SmallModel.KvHeads);
-        var inputs = new KvScoreInputs(cpu.Views[0], Tokens) { Queries = cpu.QueryPlane };
-        cpu.Plan.Score(inputs, expectedScores, scoring);
+        var onCpu = new KvScoreJob(0, cpu.Views[0], Tokens) { Inputs = cpu.QueriesFrom(0) };
+        cpu.Plan.Score(onCpu, expectedScores, scoring);
         KvSelectOptions options = cpu.Plan.Selection(0, Tokens, out KvKeepLists lists);
         cpu.Context.Select(options, expectedScores, expectedKeep, selecting, lists.ListCount);
         cpu.Context.Compact(cpu.Views[0], Tokens, expectedKeep, SmallModel.KvHeads);
 
         KvRegion scores = _device.Allocate(expectedScores.Length * sizeof(float));
         KvRegion keep = _device.Allocate(expectedKeep.Length * sizeof(int));
-        gpu.Plan.Score(new KvScoreInputs(gpu.Views[0], Tokens) { Queries = gpu.QueryPlane }, scores,
-                       _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Score)));
+        var job = new KvScoreJob(0, gpu.Views[0], Tokens) { Inputs = gpu.QueriesFrom(0), Scores = scores };
+        gpu.Plan.Score([job], _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Score)));
         float[] got = DeviceMemory.Read<float>(scores).ToArray();
         Assert.All(expectedScores.Zip(got), pair => Assert.True(
             pair.First == pair.Second || Math.Abs(pair.First - pair.Second) <= 1e-4f * pair.First, $"{pair}"));
         lists = lists with { Slots = keep };
         gpu.Context.Select(options with { Scores = scores }, lists,
-                           _device.Allocate(gpu.Context.SelectWorkspaceBytes(Tokens, lists.ListCount)));
+                           _device.Allocate(gpu.Context.SelectWorkspaceSize(Tokens, lists.ListCount)));
         Assert.Equal(expectedKeep, DeviceMemory.Read<int>(keep));
         KvMove[] moves = [new(gpu.Views[0], Tokens, lists)];
-        gpu.Context.Compact(moves, _device.Allocate(gpu.Context.CompactWorkspaceBytes(moves)));
+        gpu.Context.Compact(moves, _device.Allocate(gpu.Context.CompactWorkspaceSize(moves)));
+        AssertSameRows(cpu, gpu, layer: 0, slots: 24);
+
+        // Each head's last two of as many as it holds.
+        KvRegion lasts = _device.Allocate(4 * sizeof(int)), counts = _device.Allocate(2 * sizeof(int));
+        new[] { 22, 23, 8, 9 }.CopyTo(DeviceMemory.Read<int>(lasts));
+        new[] { 24, 10 }.CopyTo(DeviceMemory.Read<int>(counts));
+        gpu.Context.Compact([new(gpu.Views[0], 24, new KvKeepLists(lasts, 2, 2)) { TokenCounts = counts }]);
+        cpu.Context.Compact(cpu.Views[0], 24, [22, 23, 8, 9], SmallModel.KvHeads);
         AssertSameRows(cpu, gpu, layer: 0, slots: 24);
 
         int[] backwards = [.. Enumerable.Range(0, 24).Reverse()];
@@ -133,7 +214,7 @@ public sealed class CudaTests : IDisposable
         KvRegion slots = _device.Allocate(24 * sizeof(int));
         backwards.CopyTo(DeviceMemory.Read<int>(slots));
         moves = [new(gpu.Views[0], 24, new KvKeepLists(slots, 24))];
-        gpu.Context.Reorder(moves, _device.Allocate(gpu.Context.ReorderWorkspaceBytes(moves)));
+        gpu.Context.Reorder(moves, _device.Allocate(gpu.Context.ReorderWorkspaceSize(moves)));
         AssertSameRows(cpu, gpu, layer: 0, slots: 24);
     }
 
@@ -151,7 +232,7 @@ public sealed class CudaTests : IDisposable
         using (var gpu = new SmallModel(PolicyText, new KvContext(options)))
         {
             gpu.Prefill(Tokens);
-            gpu.Sequence.Evict(gpu.Views, _device.Allocate(gpu.Plan.WorkspaceBytes(KvOperation.Evict)));
+            gpu.Sequence.Evict(gpu.Views, _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Evict)));
             Assert.NotEqual(0, hooks.Live);
             Assert.NotEmpty(Directory.GetFiles(cache));
             KvRegion keep = _device.Allocate(2 * sizeof(int));
@@ -178,7 +259,7 @@ public sealed class CudaTests : IDisposable
         KvView view = gpu.Views[0];
         KvPlane hostPlane = KvPlane.TokenMajor(host, KvDType.F32, SmallModel.KvHeads, SmallModel.Dim);
         KvPlane hostQueries = KvPlane.TokenMajor(host, KvDType.F32, SmallModel.QueryHeads, SmallModel.Dim);
-        KvPlane hostLse = KvPlane.HeadMajor(host, KvDType.F32, 4, 1);
+        KvPlane hostRows = KvPlane.HeadMajor(host, KvDType.F32, Tokens, 1);
         using var pinned = new KvPinnedMemory<int>(64);
         KvView With(KvPlane values = default, KvPlane companion = default, KvRegion table = default) =>
             new(SmallModel.KvHeads, view.Keys with { BlockStride = 64 }, values)
@@ -186,15 +267,22 @@ public sealed class CudaTests : IDisposable
                 Companions = companion == default ? [] : [companion],
                 BlockTable = table, BlockSize = table == default ? 0 : 1,
             };
-        var inputs = new KvScoreInputs(view, Tokens) { Queries = gpu.QueryPlane };
+        var job = new KvScoreJob(0, view, Tokens) { Inputs = gpu.QueriesFrom(0), Scores = values };
         var lists = new KvKeepLists(slots, 24, SmallModel.KvHeads);
         KvMove move = new(view, Tokens, lists);
         void RefusesView(string parameter, KvView wrong)
         {
-            Refuses(parameter, () => gpu.Plan.Score(inputs with { View = wrong }, values, values));
+            Refuses(parameter, () => gpu.Plan.Score([job with { View = wrong }], values));
             Refuses(parameter, () => gpu.Context.Compact([move with { View = wrong }]));
             Refuses(parameter, () => gpu.Context.Reorder([move with { View = wrong }], values));
             Refuses(parameter, () => gpu.Sequence.Evict([wrong, wrong], values));
+        }
+        void RefusesInputs(string parameter, KvSignalInputs wrong)
+        {
+            Refuses(parameter, () => gpu.Plan.Score([job with { Inputs = wrong }], values));
+            Refuses(parameter, () => gpu.Sequence.Observe([new(0, default), new(1, wrong)], 4));
+            Refuses(parameter, () => gpu.Sequence.Evict(
+                gpu.Views, values, new KvEvictOptions { Inputs = new[] { default, wrong } }));
         }
         RefusesView("Keys", new KvView(SmallModel.KvHeads, hostPlane));
         RefusesView("Values", With(values: hostPlane));
@@ -205,16 +293,15 @@ public sealed class CudaTests : IDisposable
         RefusesView("BlockTable", withTable);
         Refuses("queries", () => gpu.Sequence.Observe(0, scores));
         Refuses("queries", () => gpu.Sequence.Observe(0, new Half[64], 0));
-        Refuses("queries", () => gpu.Plan.Score(inputs, scores, scores, values));
-        Refuses("queries", () => gpu.Sequence.Observe(0, hostQueries, 4));
-        Refuses("queries", () => gpu.Sequence.ObserveLayers([hostQueries, hostQueries], 4));
-        Refuses("rowLse", () => gpu.Sequence.ObserveLse(0, hostLse, 4));
-        Refuses("Queries", () => gpu.Plan.Score(inputs with { Queries = hostQueries }, values, values));
-        Refuses("RowLse", () => gpu.Plan.Score(inputs with { RowLse = hostLse }, values, values));
-        Refuses("TokenCounts", () => gpu.Plan.Score(inputs with { TokenCounts = pinned }, values, values));
-        Refuses("scores", () => gpu.Plan.Score(inputs, host, values));
-        Refuses("scores", () => gpu.Plan.Score(inputs, scores, values));
-        Refuses("workspace", () => gpu.Plan.Score(inputs, values, host));
+        Refuses("queries", () => gpu.Plan.Score(job, scores, scores, values));
+        Refuses("Queries", () => gpu.Sequence.Observe(0, hostQueries, 4));
+        RefusesInputs("Queries", new() { Queries = hostQueries });
+        RefusesInputs("RowLse", new() { RowLse = hostRows });
+        RefusesInputs("Scores", new() { Scores = hostRows });
+        Refuses("TokenCounts", () => gpu.Plan.Score([job with { TokenCounts = pinned }], values));
+        Refuses("Scores", () => gpu.Plan.Score([job with { Scores = host }], values));
+        Refuses("scores", () => gpu.Plan.Score(job, scores, values));
+        Refuses("workspace", () => gpu.Plan.Score([job], host));
         Refuses("workspace", () => gpu.Plan.CreateWorkspace(KvOperation.Evict));
         Refuses("workspace", () => gpu.Context.CreateSelectWorkspace(4));
         Refuses("workspace", () => gpu.Context.CreateReorderWorkspace([move]));
@@ -226,13 +313,15 @@ public sealed class CudaTests : IDisposable
         Refuses("Slots", () => gpu.Context.Select(Options(values), inHost, values));
         Refuses("Slots", () => gpu.Context.Compact([move with { Keep = inHost }]));
         Refuses("Counts", () => gpu.Context.Compact([move with { Keep = countsInHost }]));
+        Refuses("TokenCounts", () => gpu.Context.Compact([move with { TokenCounts = pinned }]));
+        Refuses("TokenCounts", () => gpu.Context.Reorder([move with { TokenCounts = pinned }], values));
+        Refuses("memory", () => gpu.Sequence.BeginObserving(host));
         Refuses("Slots", () => gpu.Context.Reorder([move with { Keep = inHost }], values));
         Refuses("keep", () => gpu.Context.Compact(view, Tokens, [1, 2]));
         Refuses("workspace", () => gpu.Context.Compact([move], host));
         Refuses("slots", () => gpu.Context.Reorder(view, Tokens, [2, 1], slots));
         Refuses("workspace", () => gpu.Context.Reorder([move], host));
         Refuses("workspace", () => gpu.Sequence.Evict(gpu.Views, host));
-        Refuses("Scores", () => gpu.Sequence.Evict(gpu.Views, values, new KvEvictOptions { Scores = host }));
     }
 
     private static KvSelectOptions Options(KvRegion scores = default, KvRegion tokenCounts = default) =>
@@ -254,12 +343,11 @@ public sealed class CudaTests : IDisposable
         {
             int stored = cpu.Sequence.StoredLength(l);
             KvSequenceMemory memory = gpu.Sequence.MemoryOf(l);
-            int lists = memory.ListCount;
-            var lengths = new KvRegion(memory.Lengths, SmallModel.Layers * lists * 2 * sizeof(uint));
-            for (int list = 0; list < lists; ++list)
+            var lengths = new KvRegion(memory.Lengths, memory.ListCount * 2 * sizeof(uint));
+            for (int list = 0; list < memory.ListCount; ++list)
             {
                 Assert.Equal([(uint)cpu.Sequence.StoredLength(l, list), (uint)cpu.Sequence.LogicalLength],
-                             DeviceMemory.Read<uint>(lengths).Slice((l * lists + list) * 2, 2).ToArray());
+                             DeviceMemory.Read<uint>(lengths).Slice(list * 2, 2).ToArray());
             }
             for (int h = 0; h < SmallModel.KvHeads; ++h)
                 Assert.Equal(cpu.Sequence.KeepPositions(l, h), gpu.Sequence.KeepPositions(l, h));
@@ -278,6 +366,12 @@ public sealed class CudaTests : IDisposable
     private sealed unsafe class DeviceMemory : IDisposable
     {
         private readonly List<nint> _all = [];
+
+        public KvRegion Allocate(KvWorkspaceSize size)
+        {
+            Assert.Equal(256, size.Alignment);
+            return Allocate(size.Best);
+        }
 
         public KvRegion Allocate(long bytes)
         {

@@ -19,10 +19,10 @@ public class DoorTests
         int[] keep = new int[SmallModel.KvHeads * 24];
         using KvWorkspace scoring = doors.Plan.CreateWorkspace(KvOperation.Score);
         using KvWorkspace selecting = doors.Context.CreateSelectWorkspace(Tokens, SmallModel.KvHeads);
-        KvPlane window = doors.QueryPlane with { Offset = (Tokens - 4) * doors.QueryPlane.TokenStride };
+        KvSignalInputs window = doors.QueriesFrom(Tokens - 4);
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
-            doors.Plan.Score(new KvScoreInputs(doors.Views[l], Tokens) { Layer = l, Queries = window }, scores, scoring);
+            doors.Plan.Score(new KvScoreJob(l, doors.Views[l], Tokens) { Inputs = window }, scores, scoring);
             KvSelectOptions options = doors.Plan.Selection(l, Tokens, out KvKeepLists lists);
             Assert.Equal((24, SmallModel.KvHeads), (lists.Count, lists.ListCount));
             doors.Context.Select(options, scores, keep, selecting, lists.ListCount);
@@ -47,9 +47,10 @@ public class DoorTests
         using var keep = new KvPinnedMemory<int>(SmallModel.KvHeads * 24);
         float[] expectedScores = new float[scores.Length];
         int[] expectedKeep = new int[keep.Length];
-        var inputs = new KvScoreInputs(model.Views[0], Tokens) { Queries = model.QueryPlane };
-        model.Plan.Score(inputs, expectedScores, workspace);
-        model.Plan.Score(inputs with { RowLse = KvPlane.HeadMajor(lse, KvDType.F32, 4, 1) }, scores, workspace);
+        var job = new KvScoreJob(0, model.Views[0], Tokens) { Inputs = model.QueriesFrom(0) };
+        model.Plan.Score(job, expectedScores, workspace);
+        KvPlane rowLse = KvPlane.HeadMajor(lse, KvDType.F32, 4, 1);
+        model.Plan.Score([job with { Inputs = job.Inputs with { RowLse = rowLse }, Scores = scores }], workspace);
         Assert.Equal(expectedScores, scores.Span.ToArray());
         KvSelectOptions options = model.Plan.Selection(0, Tokens, out KvKeepLists lists);
         model.Context.Select(options, expectedScores, expectedKeep, selecting, lists.ListCount);
@@ -69,20 +70,20 @@ public class DoorTests
         const int Row = SmallModel.QueryHeads * SmallModel.Dim;
         using var model = new SmallModel("snapkv:budget=24,window=4", queryType: dtype);
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
-        var inputs = new KvScoreInputs(model.Views[0], Tokens);
+        var job = new KvScoreJob(0, model.Views[0], Tokens);
         float[] expected = new float[SmallModel.KvHeads * Tokens], scores = new float[expected.Length];
-        model.Plan.Score(inputs with { Queries = model.QueryPlane }, expected, workspace);
+        model.Plan.Score(job with { Inputs = model.QueriesFrom(0) }, expected, workspace);
         Score(model.Queries.Span[..(4 * Row)]);
         Assert.Equal(expected, scores);
-        Assert.Contains("3 rows", Assert.Throws<ArgumentException>(
+        Assert.Contains("rows of 4 tokens", Assert.Throws<ArgumentException>(
             () => Score(model.Queries.Span[..(3 * Row)])).Message);
         Assert.Throws<ArgumentException>(() => Score(model.Queries.Span[..(4 * Row + 1)]));
 
         void Score(ReadOnlySpan<float> rows)
         {
-            if (dtype == KvDType.F32) model.Plan.Score(inputs, rows, scores, workspace);
-            else if (dtype == KvDType.F16) model.Plan.Score(inputs, SmallModel.ToHalf(rows), scores, workspace);
-            else model.Plan.Score(inputs, SmallModel.ToBF16(rows), scores, workspace);
+            if (dtype == KvDType.F32) model.Plan.Score(job, rows, scores, workspace);
+            else if (dtype == KvDType.F16) model.Plan.Score(job, SmallModel.ToHalf(rows), scores, workspace);
+            else model.Plan.Score(job, SmallModel.ToBF16(rows), scores, workspace);
         }
     }
 
@@ -137,7 +138,7 @@ public class DoorTests
         var shared = new KvKeepLists(slots, 3);
         KvKeepLists ragged = shared with { ListCount = 2, Counts = counts };
         KvMove[] moves = [new(model.Views[0], Tokens, shared), new(model.Views[1], Tokens, ragged)];
-        Assert.Equal(0, model.Context.CompactWorkspaceBytes(moves));
+        Assert.Equal(new KvWorkspaceSize(64, 0, 0), model.Context.CompactWorkspaceSize(moves));
         model.Context.Compact(moves);
         for (int i = 0; i < 3; ++i)
         {
@@ -166,17 +167,86 @@ public class DoorTests
     }
 
     [Fact]
+    public void All_layers_score_in_one_call()
+    {
+        using var model = new SmallModel("snapkv:budget=24,window=4");
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+        using var first = new KvPinnedMemory<float>(SmallModel.KvHeads * Tokens);
+        using var second = new KvPinnedMemory<float>(SmallModel.KvHeads * 40);
+        KvScoreJob[] jobs =
+        [
+            new(0, model.Views[0], Tokens) { Inputs = model.QueriesFrom(Tokens - 4), Scores = first },
+            new(1, model.Views[1], 40) { Inputs = model.QueriesFrom(36), Scores = second },
+        ];
+        model.Plan.Score(jobs, workspace);
+        foreach ((KvScoreJob job, KvPinnedMemory<float> scores) in jobs.Zip([first, second]))
+        {
+            float[] alone = new float[scores.Length];
+            model.Plan.Score(job, alone, workspace);
+            Assert.Equal(alone, scores.Span.ToArray());
+        }
+        jobs[1] = jobs[1] with { Inputs = model.QueriesFrom(61) };
+        Assert.Contains("Queries[1]",
+                        Assert.Throws<ArgumentException>(() => model.Plan.Score(jobs, workspace)).Message);
+        Assert.Contains("jobs_len 129 > 128", Assert.Throws<KvEvictException>(
+            () => model.Plan.Score([.. Enumerable.Repeat(jobs[0], 129)], workspace)).Message);
+        model.Plan.Score([], workspace);
+    }
+
+    [Fact]
+    public void Own_scores_are_shaped()
+    {
+        using var model = new SmallModel("custom:budget=6,pool=max3");
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+        using var own = new KvPinnedMemory<float>(SmallModel.KvHeads * Tokens);
+        own.Span[10] = own.Span[Tokens + 20] = 1;
+        float[] scores = new float[own.Length], expected = new float[own.Length];
+        for (int i = -1; i <= 1; ++i) expected[10 + i] = expected[Tokens + 20 + i] = 1;
+        var job = new KvScoreJob(0, model.Views[0], Tokens);
+        Assert.Throws<KvEvictException>(() => model.Plan.Score(job, scores, workspace));
+        model.Plan.Score(job with { Inputs = new() { Scores = KvPlane.HeadMajor(own, Tokens, 1) } }, scores, workspace);
+        Assert.Equal(expected, scores);
+    }
+
+    [Fact]
+    public void Heads_may_hold_different_numbers_of_tokens()
+    {
+        using var model = new SmallModel("knorm:budget=24");
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+        using var counts = new KvPinnedMemory<int>(new[] { Tokens, 20 });
+        float[] all = new float[SmallModel.KvHeads * Tokens], scores = new float[all.Length];
+        var job = new KvScoreJob(0, model.Views[0], Tokens);
+        model.Plan.Score(job, all, workspace);
+        model.Plan.Score(job with { TokenCounts = counts }, scores, workspace);
+        Assert.Equal(all[..(Tokens + 20)], scores[..(Tokens + 20)]);
+
+        using var slots = new KvPinnedMemory<int>(new[] { 5, 30, 5, 19 });
+        KvMove move = new(model.Views[0], Tokens, new KvKeepLists(slots, 2, 2)) { TokenCounts = counts };
+        model.Context.Compact([move]);
+        Assert.Equal([5, 30], new[] { model.TokenInSlot(0, 0, 0), model.TokenInSlot(0, 0, 1) });
+        Assert.Equal([5, 19], new[] { model.TokenInSlot(0, 1, 0), model.TokenInSlot(0, 1, 1) });
+        slots.Span[3] = 20; // the second head has no such slot
+        Assert.Contains("keep[1][1] 20", Assert.Throws<KvEvictException>(() => model.Context.Compact([move])).Message);
+        Assert.Throws<KvEvictException>(() => model.Context.Reorder([move], workspace));
+        counts.Span[0] = Tokens + 1;
+        Assert.Throws<KvEvictException>(() => model.Context.Compact([move]));
+        move = move with { TokenCounts = counts.ToRegion().Slice(4) };
+        Assert.Contains("TokenCounts has 1 elements, 2 are needed",
+                        Assert.Throws<ArgumentException>(() => model.Context.Compact([move])).Message);
+    }
+
+    [Fact]
     public void A_policy_without_queries_scores_too()
     {
         using var model = new SmallModel("random:budget=24,seed=7");
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         float[] first = new float[SmallModel.KvHeads * Tokens], second = new float[first.Length];
-        model.Plan.Score(new KvScoreInputs(model.Views[0], Tokens), first, workspace);
-        model.Plan.Score(new KvScoreInputs(model.Views[1], Tokens) { Layer = 1 }, second, workspace);
+        model.Plan.Score(new KvScoreJob(0, model.Views[0], Tokens), first, workspace);
+        model.Plan.Score(new KvScoreJob(1, model.Views[1], Tokens), second, workspace);
         Assert.NotEqual(first, second);
         using var streaming = new SmallModel("streaming-llm:budget=24,sink=4");
         Assert.Contains("nothing to score", Assert.Throws<KvEvictException>(() => streaming.Plan.Score(
-            new KvScoreInputs(model.Views[0], Tokens), first, workspace)).Message);
+            new KvScoreJob(0, model.Views[0], Tokens), first, workspace)).Message);
     }
 
     [Fact]
@@ -185,20 +255,24 @@ public class DoorTests
         using var model = new SmallModel("snapkv:budget=24,window=4");
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         float[] scores = new float[SmallModel.KvHeads * Tokens];
-        var inputs = new KvScoreInputs(model.Views[0], Tokens) { Queries = model.QueryPlane };
-        var e = Assert.Throws<ArgumentException>(() => model.Plan.Score(inputs, scores.AsSpan(1), workspace));
-        Assert.Contains("scores has 95 elements, 96 are needed", e.Message);
-        Assert.Throws<ArgumentException>(() => model.Plan.Score(inputs, new KvRegion(64, 95 * 4), workspace));
-        Assert.Throws<ArgumentNullException>(() => model.Plan.Score(inputs with { View = null! }, scores, workspace));
-        Assert.Throws<ArgumentNullException>(() => model.Context.Compact(null!, Tokens, [0]));
-        Assert.Throws<ArgumentOutOfRangeException>(
-            () => model.Plan.Score(inputs with { TokenCount = -1 }, scores, workspace));
+        var job = new KvScoreJob(0, model.Views[0], Tokens) { Inputs = model.QueriesFrom(0) };
+        Refuses<ArgumentException>("Scores has 95 elements, 96 are needed", job, scores.AsSpan(1));
+        Refuses<ArgumentNullException>("View", job with { View = null! }, scores);
+        Refuses<ArgumentOutOfRangeException>("tokenCount", job with { TokenCount = -1 }, scores);
+        Refuses<ArgumentOutOfRangeException>("Layer", job with { Layer = -1 }, scores);
+        Refuses<KvEvictException>("layer 2", job with { Layer = 2 }, scores);
+        using var counts = new KvPinnedMemory<int>(new[] { Tokens });
+        Refuses<ArgumentException>("TokenCounts has 1 elements", job with { TokenCounts = counts }, scores);
         // Four query rows are asked for; the last one lies behind the memory.
-        KvPlane behind = model.QueryPlane with { Offset = (SmallModel.MaxTokens - 3) * model.QueryPlane.TokenStride };
-        Assert.Contains("Queries", Assert.Throws<ArgumentException>(
-            () => model.Plan.Score(inputs with { Queries = behind }, scores, workspace)).Message);
-        Assert.Throws<KvEvictException>(() => model.Plan.Score(inputs with { Queries = default }, scores, workspace));
-        Assert.Throws<KvEvictException>(() => model.Plan.Score(inputs, scores, new KvRegion(64, 1)));
+        KvSignalInputs behind = model.QueriesFrom(SmallModel.MaxTokens - 3);
+        Refuses<ArgumentException>("Queries", job with { Inputs = behind }, scores);
+        Refuses<ArgumentException>("RowLse", job with { Inputs = job.Inputs with { RowLse = behind.Queries } }, scores);
+        Refuses<KvEvictException>("queries", job with { Inputs = default }, scores);
+        Assert.Throws<ArgumentException>(
+            () => model.Plan.Score([job with { Scores = new KvRegion(64, 95 * 4) }], workspace));
+        Assert.Throws<KvEvictException>(() => model.Plan.Score([job], workspace)); // no scores at all
+        Assert.Throws<KvEvictException>(() => model.Plan.Score(job, scores, new KvRegion(64, 1)));
+        Assert.Throws<ArgumentNullException>(() => model.Context.Compact(null!, Tokens, [0]));
         Assert.Throws<KvEvictException>(() => model.Plan.Selection(2, Tokens, out _));
         Assert.Throws<ArgumentException>(() => model.Context.Select(
             new KvSelectOptions { TokenCount = Tokens }, scores, new int[3], model.Workspace, 2));
@@ -206,6 +280,20 @@ public class DoorTests
             new KvSelectOptions { TokenCount = Tokens }, scores, new int[2], default, 2));
         Assert.Throws<KvEvictException>(() => model.Context.Compact(model.Views[0], Tokens, [5, 5]));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Context.Compact(model.Views[0], Tokens, [5], -1));
+
+        void Refuses<T>(string text, KvScoreJob job, Span<float> scores) where T : Exception
+        {
+            Exception? e = null;
+            try
+            {
+                model.Plan.Score(job, scores, workspace);
+            }
+            catch (Exception thrown)
+            {
+                e = thrown;
+            }
+            Assert.Contains(text, Assert.IsType<T>(e).Message);
+        }
     }
 
     [Fact]
@@ -213,8 +301,25 @@ public class DoorTests
     {
         using var model = new SmallModel("pyramidkv:budget=24,window=4");
         Assert.Equal(48, model.Plan.LayerBudgets(60).Sum());
-        Assert.True(model.Plan.WorkspaceBytes(KvOperation.Evict) > 0);
-        Assert.Throws<KvEvictException>(() => model.Plan.WorkspaceBytes((KvOperation)9));
+        foreach (KvOperation operation in Enum.GetValues<KvOperation>())
+        {
+            KvWorkspaceSize size = model.Plan.WorkspaceSize(operation), few = model.Plan.WorkspaceSize(operation, 8);
+            Assert.Equal(64, size.Alignment);
+            Assert.InRange(size.Least, 1, size.Best);
+            Assert.InRange(few.Best, few.Least, size.Best - (operation == KvOperation.Observe ? 0 : 1));
+            using KvWorkspace workspace = model.Plan.CreateWorkspace(operation, 8);
+            Assert.Equal(few.Best, workspace.ToRegion().Bytes);
+        }
+        Assert.Equal(SmallModel.Layers * 4 * SmallModel.QueryHeads * SmallModel.Dim * sizeof(float),
+                     model.Plan.WorkspaceSize(KvOperation.Observe).Least);
+        Assert.InRange(model.Context.SelectWorkspaceSize(Tokens).Least, 1,
+                       model.Context.SelectWorkspaceSize(Tokens, 2).Best);
+        Assert.Throws<KvEvictException>(() => model.Plan.WorkspaceSize((KvOperation)9));
+        Assert.Throws<KvEvictException>(() => model.Plan.WorkspaceSize(KvOperation.Evict, SmallModel.MaxTokens + 1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => model.Plan.WorkspaceSize(KvOperation.Evict, -1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => model.Context.SelectWorkspaceSize(-1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => new KvWorkspace(-1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => new KvWorkspace(1, 0));
         KvCapabilities can = model.Plan.Capabilities(1);
         Assert.True(can is { CanMove: true, CanScore: true, CanRotate: false, NeedsScore: true });
         Assert.Equal(KvReason.NoRotation, can.RotateReason);

@@ -40,7 +40,7 @@ public sealed unsafe class GarbageTests
     {
         using var context = new KvContext(
             new KvContextOptions { ThreadCount = threads, Parallel = ownRunner ? RunAll : null });
-        using var plan = new KvPlan(context, SmallModel.Geometry with { Layers = layers },
+        using var plan = new KvPlan(context, new KvGeometry(layers, SmallModel.Layer, SmallModel.MaxTokens),
                                     KvPolicy.Parse("snapkv:budget=24,window=4,sink=2"));
         using var sequence = new KvSequence(plan);
         sequence.BeginObserving();
@@ -52,16 +52,20 @@ public sealed unsafe class GarbageTests
         KvPlane At(int place) => rows with { Offset = place * Tokens * rows.TokenStride };
         KvView[] views = [.. Enumerable.Range(0, layers).Select(
             l => new KvView(SmallModel.KvHeads, At(2 * l), At(2 * l + 1)))];
-        KvPlane[] queryPlanes = [.. Enumerable.Repeat(queryRows, layers)];
+        KvObservation[] shown = [.. Enumerable.Range(0, layers).Select(
+            l => new KvObservation(l, new KvSignalInputs { Queries = queryRows }))];
+        KvPlane window = queryRows with { Offset = (Tokens - 4) * queryRows.TokenStride };
+        KvSignalInputs[] inputs = [.. Enumerable.Repeat(new KvSignalInputs { Queries = window }, layers)];
         Assert.Equal(0, Allocated(() =>
         {
             sequence.Reset();
-            sequence.ObserveLayers(queryPlanes, Tokens, 0);
+            sequence.Observe(shown, Tokens, 0);
             for (int l = 0; l < layers; ++l) sequence.Observe(l, queries.Span);
+            for (int l = 0; l < layers; ++l) sequence.Observe(l, queryRows, Tokens);
             sequence.Append(Tokens);
-            Span<int> before = stackalloc int[layers * SmallModel.KvHeads];
-            Span<int> after = stackalloc int[before.Length];
-            sequence.Evict(views, workspace, new KvEvictOptions { ProtectedPositions = [7, 8] }, before, after);
+            sequence.Evict(views, workspace, new KvEvictOptions { ProtectedPositions = [7, 8], Inputs = inputs });
+            Span<KvListReport> lists = stackalloc KvListReport[layers * SmallModel.KvHeads];
+            sequence.ListReports(lists);
         }));
         Assert.Equal(24, sequence.StoredLength(layers - 1));
     }
@@ -81,10 +85,13 @@ public sealed unsafe class GarbageTests
         using KvWorkspace workspace = model.Context.CreateSelectWorkspace(Tokens, SmallModel.KvHeads);
         using var slots = new KvPinnedMemory<int>(keep.Length);
         using var pinnedScores = new KvPinnedMemory<float>(scores);
+        KvSignalInputs window = model.QueriesFrom(0);
         Assert.Equal(0, Allocated(() =>
         {
             paged.SetBlockTable(table);
-            model.Plan.Score(new KvScoreInputs(paged, Tokens), model.Queries.Span, scores, model.Workspace);
+            var job = new KvScoreJob(0, paged, Tokens) { Scores = pinnedScores };
+            model.Plan.Score([job with { Inputs = window }, job with { Layer = 1, Inputs = window }], model.Workspace);
+            model.Plan.Score(job, model.Queries.Span, scores, model.Workspace);
             KvSelectOptions options = model.Plan.Selection(0, Tokens, out KvKeepLists lists);
             model.Context.Select(options, scores, keep, workspace, SmallModel.KvHeads);
             model.Context.Select(options with { Scores = pinnedScores }, lists = lists with { Slots = slots }, workspace);
@@ -114,7 +121,7 @@ public sealed unsafe class GarbageTests
         }
     }
 
-    private static readonly KvGeometry s_large = SmallModel.Geometry with { Layers = 64, QueryHeads = 64 };
+    private static readonly KvGeometry s_large = new(64, SmallModel.Layer with { QueryHeads = 64 }, 64);
 
     /// <summary>
     /// The collector sees objects of some bytes; that each holds a MiB it has to be told, or it lets them pile up.

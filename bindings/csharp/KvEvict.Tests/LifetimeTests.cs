@@ -108,7 +108,7 @@ public class LifetimeTests
         {
             long before = memory.Blocks;
             Assert.Throws<KvEvictException>(
-                () => new KvPlan(context, SmallModel.Geometry with { QueryHeads = 3 },
+                () => new KvPlan(context, new KvGeometry(2, SmallModel.Layer with { QueryHeads = 3 }, 64),
                                  new KvPolicy(KvPolicyKind.None)));
             Assert.Equal(before, memory.Blocks);
         }

@@ -79,20 +79,26 @@ public sealed class ReorderTests : IDisposable
     [Fact]
     public void Workspaces_have_the_librarys_size()
     {
-        long bytes = _context.ReorderWorkspaceBytes([Sized(_view, Tokens)]);
-        Assert.True(bytes >= Tokens * 8, $"{bytes} bytes");
-        Assert.True(_context.ReorderWorkspaceBytes([Sized(_view, Tokens, Heads)]) > bytes);
-        Assert.Equal(0, _context.ReorderWorkspaceBytes([Sized(_view, 0)]));
+        KvWorkspaceSize size = _context.ReorderWorkspaceSize([Sized(_view, Tokens)]);
+        Assert.Equal(64, size.Alignment);
+        Assert.InRange(size.Least, Tokens * 8, size.Best);
+        Assert.True(_context.ReorderWorkspaceSize([Sized(_view, Tokens, Heads)]).Least > size.Least);
+        Assert.Equal((0, 0), Bytes(_context.ReorderWorkspaceSize([Sized(_view, 0)])));
+        Assert.Equal((0, 0), Bytes(_context.CompactWorkspaceSize([Sized(_view, Tokens)])));
         _context.Reorder(_view, Tokens, [], default(KvRegion));
         Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(0));
 
         using KvWorkspace workspace = _context.CreateReorderWorkspace([Sized(_view, Tokens)]);
         KvRegion region = workspace;
-        Assert.Equal(bytes, region.Bytes);
+        Assert.Equal(size.Best, region.Bytes);
         var e = Assert.Throws<KvEvictException>(
-            () => _context.Reorder(_view, Tokens, Ring, new KvRegion(region.Address, bytes - 1, workspace)));
-        Assert.Equal($"workspace_bytes {bytes - 1} < {bytes}", e.Message);
+            () => _context.Reorder(_view, Tokens, Ring, new KvRegion(region.Address, size.Least - 1, workspace)));
+        Assert.Equal($"workspace_bytes {size.Least - 1} < {size.Least}", e.Message);
         Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(0));
+        _context.Reorder(_view, Tokens, Ring, new KvRegion(region.Address, size.Least, workspace));
+        Assert.Equal(Ring, TokensInSlots(0));
+
+        static (long, long) Bytes(KvWorkspaceSize size) => (size.Least, size.Best);
     }
 
     [Fact]
@@ -100,7 +106,7 @@ public sealed class ReorderTests : IDisposable
     {
         using var keep = new KvPinnedMemory<int>(new[] { 1, 5 });
         KvMove[] moves = [new(_view, Tokens, new KvKeepLists(keep, keep.Length))];
-        using var workspace = new KvWorkspace(_context.CompactWorkspaceBytes(moves) + 64);
+        using var workspace = new KvWorkspace(_context.CompactWorkspaceSize(moves).Best + 64);
         _context.Compact(moves, workspace);
         Assert.Equal([1, 5], TokensInSlots(0)[..2]);
         workspace.Dispose();
@@ -113,28 +119,28 @@ public sealed class ReorderTests : IDisposable
         using KvWorkspace workspace = _context.CreateReorderWorkspace([Sized(_view, Tokens)]);
         KvRegion scratch = workspace;
         Assert.Throws<ArgumentNullException>(() => _context.Reorder(null!, Tokens, Ring, scratch));
-        Assert.Throws<ArgumentNullException>(() => _context.ReorderWorkspaceBytes([Sized(null!, Tokens)]));
-        Assert.Throws<ArgumentNullException>(() => _context.CompactWorkspaceBytes([Sized(null!, Tokens)]));
+        Assert.Throws<ArgumentNullException>(() => _context.ReorderWorkspaceSize([Sized(null!, Tokens)]));
+        Assert.Throws<ArgumentNullException>(() => _context.CompactWorkspaceSize([Sized(null!, Tokens)]));
         Refuses("tokenCount", () => _context.Reorder(_view, -1, Ring, scratch));
         Refuses("listCount", () => _context.Reorder(_view, Tokens, Ring, scratch, -1));
-        Refuses("tokenCount", () => _context.ReorderWorkspaceBytes([Sized(_view, -1)]));
-        Refuses("ListCount", () => _context.ReorderWorkspaceBytes([Sized(_view, Tokens, -1)]));
-        Refuses("tokenCount", () => _context.CompactWorkspaceBytes([Sized(_view, -1)]));
+        Refuses("tokenCount", () => _context.ReorderWorkspaceSize([Sized(_view, -1)]));
+        Refuses("ListCount", () => _context.ReorderWorkspaceSize([Sized(_view, Tokens, -1)]));
+        Refuses("tokenCount", () => _context.CompactWorkspaceSize([Sized(_view, -1)]));
         Assert.Throws<ArgumentException>(() => _context.Reorder(_view, Tokens, Ring, scratch, 3));
         Assert.Throws<ArgumentException>(() => _context.Reorder(_view, Tokens + 1, Ring, scratch));
-        Assert.Throws<ArgumentException>(() => _context.ReorderWorkspaceBytes([Sized(_view, Tokens + 1)]));
+        Assert.Throws<ArgumentException>(() => _context.ReorderWorkspaceSize([Sized(_view, Tokens + 1)]));
         Fails("keep[0][1] 10 is not in [0, n_tokens 10)",
               () => _context.Reorder(_view, Tokens, [0, Tokens], scratch));
         Fails("keep[0][0] -1", () => _context.Reorder(_view, Tokens, [-1], scratch));
         Fails("keep.count 10 > n_tokens 9", () => _context.Reorder(_view, 9, Ring, scratch));
         Fails("keep.n_lists 3", () => _context.Reorder(_view, Tokens, [1, 2, 0], scratch, 3));
-        Fails("keep.n_lists 3", () => _context.ReorderWorkspaceBytes([Sized(_view, Tokens, 3)]));
+        Fails("keep.n_lists 3", () => _context.ReorderWorkspaceSize([Sized(_view, Tokens, 3)]));
         Assert.Equal(Enumerable.Range(0, Tokens), TokensInSlots(1));
         workspace.Dispose();
         Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, Ring, scratch));
         _context.Dispose();
         Assert.Throws<ObjectDisposedException>(() => _context.Reorder(_view, Tokens, [], default(KvRegion)));
-        Assert.Throws<ObjectDisposedException>(() => _context.ReorderWorkspaceBytes([Sized(_view, Tokens)]));
+        Assert.Throws<ObjectDisposedException>(() => _context.ReorderWorkspaceSize([Sized(_view, Tokens)]));
     }
 
     private static KvMove Sized(KvView view, int slots, int lists = 1) =>

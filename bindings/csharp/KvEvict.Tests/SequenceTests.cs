@@ -12,6 +12,8 @@ public class SequenceTests
         KvEvictReport report = model.Evict();
         long rowBytes = SmallModel.KvHeads * SmallModel.Dim * 4 * 2 * SmallModel.Layers;
         Assert.Equal(new KvEvictReport(true, 60 * rowBytes, 24 * rowBytes, 120, 48, 0), report);
+        Assert.Equal(report, model.Sequence.Report);
+        Assert.Equal([new(0, 60, 24), new(0, 60, 24), new(1, 60, 24), new(1, 60, 24)], model.Sequence.ListReports());
         Assert.Equal(60, model.Sequence.LogicalLength);
         for (int l = 0; l < SmallModel.Layers; ++l)
         {
@@ -56,7 +58,7 @@ public class SequenceTests
         using var lent = new SmallModel("snapkv:budget=24,window=4");
         lent.Sequence.EndObserving();
         Assert.Contains("begin_observing", Assert.Throws<KvEvictException>(() => lent.Prefill(40)).Message);
-        using var memory = new KvWorkspace(lent.Plan.QueryMemoryBytes);
+        using KvWorkspace memory = lent.Plan.CreateWorkspace(KvOperation.Observe);
         Assert.Throws<KvEvictException>(() => lent.Sequence.BeginObserving(memory.ToRegion().Slice(64)));
         lent.Sequence.BeginObserving(memory);
         Assert.Contains("end_observing",
@@ -67,11 +69,8 @@ public class SequenceTests
         lent.Evict();
         lent.Sequence.EndObserving();
         Assert.Equal(pooled.Sequence.KeepPositions(1, 1), lent.Sequence.KeepPositions(1, 1));
-        Assert.InRange(lent.Plan.LeastWorkspaceBytes(KvOperation.Evict, 40), 1,
-                       lent.Plan.WorkspaceBytes(KvOperation.Evict, 40));
-        Assert.True(lent.Plan.WorkspaceBytes(KvOperation.Evict, 8) < lent.Plan.WorkspaceBytes(KvOperation.Evict));
         using var streaming = new SmallModel("streaming-llm:budget=16,sink=4");
-        Assert.Equal(0, streaming.Plan.QueryMemoryBytes);
+        Assert.Equal(new KvWorkspaceSize(64, 0, 0), streaming.Plan.WorkspaceSize(KvOperation.Observe));
     }
 
     [Fact]
@@ -80,7 +79,9 @@ public class SequenceTests
         using var model = new SmallModel("streaming-llm:budget=16,sink=4");
         model.Prefill(32);
         model.Evict();
+        Assert.Equal((64, 32), (model.Sequence.Report.TokensBefore, model.Sequence.Report.TokensAfter));
         model.Sequence.Reset();
+        Assert.Equal(default, model.Sequence.Report);
         Assert.Equal(0, model.Sequence.LogicalLength);
         Assert.Equal(0, model.Sequence.StoredLength(1));
         Assert.Empty(model.Sequence.KeepPositions(0, 0));
@@ -102,24 +103,42 @@ public class SequenceTests
     {
         using var model = new SmallModel("custom:budget=6,sink=0");
         model.Prefill(20);
-        using var scores = new KvPinnedMemory<float>(SmallModel.Layers * SmallModel.KvHeads * 20);
+        using var scores = new KvPinnedMemory<float>(SmallModel.KvHeads * 20);
+        using var others = new KvPinnedMemory<float>(SmallModel.KvHeads * 32); // rows apart
         int[] best = [1, 4, 9, 12, 16, 19];
-        for (int row = 0; row < SmallModel.Layers * SmallModel.KvHeads; ++row)
+        for (int head = 0; head < SmallModel.KvHeads; ++head)
         {
-            foreach (int slot in best) scores.Span[row * 20 + slot] = 1;
+            foreach (int slot in best)
+            {
+                scores.Span[head * 20 + slot] = 1;
+                others.Span[head * 32 + 19 - slot] = 1;
+            }
         }
-        model.Sequence.Evict(model.Views, model.Workspace, new KvEvictOptions
-        {
-            Scores = scores, ScoresHeadStride = 20, ScoresLayerStride = 20 * SmallModel.KvHeads,
-        });
-        Assert.Equal(best, model.Sequence.KeepPositions(1, 0));
-        Assert.Equal(12, model.TokenInSlot(1, 0, 3));
+        KvSignalInputs[] inputs =
+        [
+            new() { Scores = KvPlane.HeadMajor(scores, 20, 1) }, new() { Scores = KvPlane.HeadMajor(others, 32, 1) },
+        ];
+        Refuses<ArgumentException>("Scores[1]", [inputs[0], new() { Scores = KvPlane.HeadMajor(others, 50, 1) }]);
+        Refuses<KvEvictException>("inputs_len 1", [inputs[0]]);
+        Refuses<KvEvictException>("inputs_len 3", [.. inputs, inputs[0]]);
+        Refuses<KvEvictException>("scores", [inputs[0], default]);
+        Refuses<KvEvictException>("scores", []);
+        Assert.Equal(20, model.Sequence.StoredLength(0));
+        Evict(inputs);
+        Assert.Equal(best, model.Sequence.KeepPositions(0, 1));
+        Assert.Equal(best.Select(slot => 19 - slot).Order(), model.Sequence.KeepPositions(1, 0));
+        Assert.Equal(10, model.TokenInSlot(1, 0, 3));
+
+        void Evict(KvSignalInputs[] inputs) =>
+            model.Sequence.Evict(model.Views, model.Workspace, new KvEvictOptions { Inputs = inputs });
+        void Refuses<T>(string text, KvSignalInputs[] inputs) where T : Exception =>
+            Assert.Contains(text, Assert.Throws<T>(() => Evict(inputs)).Message);
     }
 
     [Fact]
     public void Many_layers_do_not_need_the_stack()
     {
-        var geometry = SmallModel.Geometry with { Layers = 200, ValueHeadDim = 0 };
+        var geometry = new KvGeometry(200, SmallModel.Layer with { ValueHeadDim = 0 }, SmallModel.MaxTokens);
         using var context = new KvContext();
         using var plan = new KvPlan(context, geometry, KvPolicy.Parse("streaming-llm:budget=8,sink=2"));
         using var sequence = new KvSequence(plan);
@@ -138,19 +157,21 @@ public class SequenceTests
         using var one = new SmallModel("snapkv:budget=24,window=4");
         using var all = new SmallModel("snapkv:budget=24,window=4");
         one.Prefill(40);
-        KvPlane[] planes = [all.QueryPlane, all.QueryPlane];
-        all.Sequence.ObserveLayers(planes, 30);
-        all.Sequence.ObserveLayers([.. planes.Select(p => p with { Offset = 30 * p.TokenStride })], 10, 30);
+        all.Sequence.Observe([new(0, all.QueriesFrom(0)), new(1, all.QueriesFrom(0))], 30);
+        KvObservation[] rest = [new(0, all.QueriesFrom(30)), new(1, all.QueriesFrom(30))];
+        all.Sequence.Observe(rest, 10, 30);
         // Refused calls leave what is known.
-        KvPlane[] bad = [planes[0] with { Offset = 8 * planes[0].TokenStride }, planes[1] with { HeadDim = 7 }];
-        Assert.Contains("layer 1", Assert.Throws<KvEvictException>(
-            () => all.Sequence.ObserveLayers(bad, 10, 30)).Message);
-        Assert.Contains("queries_len 1", Assert.Throws<KvEvictException>(
-            () => all.Sequence.ObserveLayers(bad.AsSpan(1), 10, 30)).Message);
-        bad[1] = planes[1] with { Offset = 60 * planes[1].TokenStride };
-        Assert.Contains("queries[1]", Assert.Throws<ArgumentException>(
-            () => all.Sequence.ObserveLayers(bad, 10, 30)).Message);
-        Assert.Throws<ArgumentOutOfRangeException>(() => all.Sequence.ObserveLayers(planes, 10, -1));
+        KvPlane rows = all.QueryPlane;
+        KvObservation earlier = new(0, all.QueriesFrom(8));
+        Refuses<KvEvictException>("layer 1", earlier, new(1, new() { Queries = rows with { HeadDim = 7 } }));
+        Refuses<KvEvictException>("layer", rest[1], earlier);
+        Refuses<KvEvictException>("layer 2", earlier, rest[1] with { Layer = 2 });
+        Refuses<KvEvictException>("queries", earlier, new(1, default));
+        Refuses<ArgumentException>("Queries[1]", earlier, new(1, all.QueriesFrom(60)));
+        Refuses<ArgumentOutOfRangeException>("Layer", earlier with { Layer = -1 });
+        Assert.Throws<ArgumentOutOfRangeException>(() => all.Sequence.Observe(rest, 10, -1));
+        Assert.Throws<ArgumentOutOfRangeException>(() => all.Sequence.Observe(rest, -1));
+        all.Sequence.Observe([], 10, 30);
         all.Sequence.Append(40);
         one.Evict();
         all.Evict();
@@ -158,6 +179,39 @@ public class SequenceTests
         {
             Assert.Equal(one.Sequence.KeepPositions(l, 0), all.Sequence.KeepPositions(l, 0));
         }
+
+        void Refuses<T>(string text, params KvObservation[] wrong) where T : Exception =>
+            Assert.Contains(text, Assert.Throws<T>(() => all.Sequence.Observe(wrong, 10, 30)).Message);
+    }
+
+    [Fact]
+    public void A_window_may_be_handed_over_with_the_eviction()
+    {
+        using var observed = new SmallModel("snapkv:budget=24,window=4");
+        using var handed = new SmallModel("snapkv:budget=24,window=4");
+        handed.Sequence.EndObserving();
+        observed.Prefill(40);
+        handed.Sequence.Append(40);
+        Assert.Throws<KvEvictException>(() => handed.Evict());
+        Refuses<ArgumentException>("Queries[1]", handed.QueriesFrom(36), handed.QueriesFrom(61));
+        Refuses<KvEvictException>("layer 1", handed.QueriesFrom(36), default);
+        using var lse = new KvPinnedMemory<float>(SmallModel.QueryHeads * 4);
+        KvPlane rowLse = KvPlane.HeadMajor(lse, 4, 1);
+        Refuses<ArgumentException>("RowLse[0]", handed.QueriesFrom(36) with { RowLse = rowLse with { Offset = 4 } },
+                                   handed.QueriesFrom(36));
+        Assert.Equal(40, handed.Sequence.StoredLength(0));
+        Assert.Equal(observed.Evict(), Evict(handed.QueriesFrom(36), handed.QueriesFrom(36) with { RowLse = rowLse }));
+        for (int l = 0; l < SmallModel.Layers; ++l)
+        {
+            for (int h = 0; h < SmallModel.KvHeads; ++h)
+                Assert.Equal(observed.Sequence.KeepPositions(l, h), handed.Sequence.KeepPositions(l, h));
+            Assert.Equal(observed.Keys[l].Span.ToArray(), handed.Keys[l].Span.ToArray());
+        }
+
+        KvEvictReport Evict(params KvSignalInputs[] inputs) =>
+            handed.Sequence.Evict(handed.Views, handed.Workspace, new KvEvictOptions { Inputs = inputs });
+        void Refuses<T>(string text, params KvSignalInputs[] inputs) where T : Exception =>
+            Assert.Contains(text, Assert.Throws<T>(() => Evict(inputs)).Message);
     }
 
     public static TheoryData<KvDType> Scored => [KvDType.F32, KvDType.F16, KvDType.BF16];
@@ -214,8 +268,8 @@ public class SequenceTests
         Assert.InRange(memory.ListCount, 1, SmallModel.KvHeads);
         unsafe
         {
-            int first = memory.ListCount * 2; // of layer 1
-            Assert.Equal([16u, 32u], new ReadOnlySpan<uint>((uint*)memory.Lengths, first + 2)[first..].ToArray());
+            Assert.Equal([16u, 32u], new ReadOnlySpan<uint>((uint*)memory.Lengths, 2).ToArray());
+            Assert.Equal(memory.Lengths, model.Sequence.MemoryOf(0).Lengths + memory.ListCount * 2 * sizeof(uint));
             Assert.Equal(model.Sequence.KeepPositions(1, 0),
                          new ReadOnlySpan<int>((int*)memory.Positions, 16).ToArray());
         }
@@ -227,13 +281,13 @@ public class SequenceTests
         int[] budgets = [4, 9, 12, 40];
         using var model = new SmallModel("snapkv:budget=24,window=4,sink=0", headBudgets: budgets);
         KvSequence s = model.Sequence;
-        int[] before = new int[4], after = new int[4];
+        Assert.Equal(4, model.Plan.ListCount);
+        Assert.All(s.ListReports(), list => Assert.Equal((0, 0), (list.TokensBefore, list.TokensAfter)));
         model.Prefill(30);
-        KvEvictReport report = s.Evict(model.Views, model.Workspace, default, before, after);
-        Assert.Equal([30, 30, 30, 30], before);
-        Assert.Equal([4, 9, 12, 30], after);
+        KvEvictReport report = model.Evict();
+        Assert.Equal([new(0, 30, 4), new(0, 30, 9), new(1, 30, 12), new(1, 30, 30)], s.ListReports());
         Assert.Equal((60, 9 + 30), (report.TokensBefore, report.TokensAfter));
-        Assert.Equal(after, Lengths());
+        Assert.Equal([4, 9, 12, 30], Lengths());
         AssertRows();
 
         // Every head's next row goes to a slot of its own.
@@ -249,10 +303,9 @@ public class SequenceTests
             s.Observe(l, model.QueryPlane with { Offset = 30 * model.QueryPlane.TokenStride }, 4, 30);
         AssertRows();
 
-        s.Evict(model.Views, model.Workspace, default, before, after);
-        Assert.Equal([8, 13, 16, 34], before);
-        Assert.Equal([4, 9, 12, 34], after);
-        Assert.Equal(after, Lengths());
+        model.Evict();
+        Assert.Equal([new(0, 8, 4), new(0, 13, 9), new(1, 16, 12), new(1, 34, 34)], s.ListReports());
+        Assert.Equal([4, 9, 12, 34], Lengths());
         AssertRows();
         unsafe
         {
@@ -285,10 +338,8 @@ public class SequenceTests
         Assert.Equal(KvStatus.Unsupported, Assert.Throws<KvEvictException>(
             () => model.Plan.Selection(0, 40, out _)).Status);
         model.Prefill(40);
-        Assert.Throws<ArgumentException>(
-            () => model.Sequence.Evict(model.Views, model.Workspace, default, new int[4], new int[3]));
-        Assert.Contains("list_tokens_len 3", Assert.Throws<KvEvictException>(
-            () => model.Sequence.Evict(model.Views, model.Workspace, default, new int[3], new int[3])).Message);
+        Assert.Contains("lists has 3 elements, 4 are needed", Assert.Throws<ArgumentException>(
+            () => model.Sequence.ListReports(new KvListReport[3])).Message);
         Assert.Throws<KvEvictException>(() => model.Sequence.StoredLength(0, SmallModel.KvHeads));
         Assert.Equal(40, model.Sequence.StoredLength(1, 1));
     }
@@ -298,10 +349,14 @@ public class SequenceTests
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");
         using var lse = new KvPinnedMemory<float>(SmallModel.QueryHeads * 40);
-        model.Sequence.SetStream(0);
+        KvSignalInputs rows = new() { RowLse = KvPlane.HeadMajor(lse, 40, 1) };
         model.Prefill(40);
-        model.Sequence.ObserveLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 40, 0);
-        model.Sequence.ObserveLse(0, KvPlane.HeadMajor(lse, KvDType.F32, 40, 1), 0);
+        model.Sequence.Observe([new(0, rows)], 40, 0, stream: 7);
+        model.Sequence.Observe([new(1, rows)], 0);
+        model.Sequence.Append(1, stream: 7);
+        model.Sequence.Trim(40, stream: 7);
+        model.Sequence.Reset(stream: 7);
+        model.Prefill(40);
         model.Context.Prepare(model.Plan);
         model.Context.Prepare();
         Assert.Equal(40, model.Sequence.LogicalLength);

@@ -12,7 +12,8 @@ internal sealed class SmallModel : IDisposable
                       int[]? headBudgets = null)
     {
         Context = context ?? new KvContext();
-        Plan = new KvPlan(Context, Geometry with { QueryType = queryType }, KvPolicy.Parse(policy), headBudgets);
+        var geometry = new KvGeometry(Layers, Layer with { QueryType = queryType }, MaxTokens);
+        Plan = new KvPlan(Context, geometry, KvPolicy.Parse(policy), headBudgets);
         Sequence = new KvSequence(Plan);
         Sequence.BeginObserving();
         if (Context.Device == KvDevice.Cpu) Workspace = Plan.CreateWorkspace(KvOperation.Evict);
@@ -32,11 +33,12 @@ internal sealed class SmallModel : IDisposable
         for (int i = 0; i < Queries.Length; ++i) Queries.Span[i] = (i * 37 % 101 - 50) / 50f;
     }
 
-    public static KvGeometry Geometry => new()
+    public static KvLayerGeometry Layer => new()
     {
-        Layers = Layers, QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim,
-        MaxTokens = MaxTokens,
+        QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim,
     };
+
+    public static KvGeometry Geometry => new(Layers, Layer, MaxTokens);
 
     public KvContext Context { get; }
     public KvPlan Plan { get; }
@@ -50,13 +52,17 @@ internal sealed class SmallModel : IDisposable
     public static float Content(int layer, int token, int head) => token + head / 4f + layer / 16f;
 
     /// <summary>The queries, in the geometry's type.</summary>
-    public KvPlane QueryPlane => Plan.Geometry.QueryType switch
+    public KvPlane QueryPlane => Plan.Geometry.Layers[0].QueryType switch
     {
         KvDType.F16 => KvPlane.TokenMajor(new KvPinnedMemory<Half>(ToHalf(Queries.Span)), QueryHeads, Dim),
         KvDType.BF16 => KvPlane.TokenMajor(new KvPinnedMemory<ushort>(ToBF16(Queries.Span)), KvDType.BF16,
                                            QueryHeads, Dim),
         _ => KvPlane.TokenMajor(Place(Queries), KvDType.F32, QueryHeads, Dim),
     };
+
+    /// <summary>The queries from a token on, as a layer's inputs.</summary>
+    public KvSignalInputs QueriesFrom(int token) =>
+        new() { Queries = QueryPlane with { Offset = token * QueryPlane.TokenStride } };
 
     public static Half[] ToHalf(ReadOnlySpan<float> values) => [.. values.ToArray().Select(v => (Half)v)];
 

@@ -89,6 +89,36 @@ public class ViewTests
         Assert.Throws<KvEvictException>(() => absent.Validate(Tokens));
     }
 
+    /// <summary>A head's table may have anything behind the blocks of its own tokens.</summary>
+    [Fact]
+    public void A_head_needs_blocks_for_its_own_tokens_only()
+    {
+        using var context = new KvContext();
+        using var pool = new KvPinnedMemory<float>(5 * BlockSize * Dim);
+        using var counts = new KvPinnedMemory<int>(2);
+        using var slots = new KvPinnedMemory<int>(new[] { 2, 9, 0, 1 });
+        for (int i = 0; i < pool.Length; ++i) pool.Span[i] = i / Dim;
+        var view = new KvView(Heads, KvPlane.PagedTokenMajor(pool, BlockSize, 1, Dim) with { HeadStride = 0 })
+        {
+            BlockSize = BlockSize, BlockTableHeadStride = 3,
+        };
+        Compact([4, 0, 2, 1, -1, 1 << 28], 2);
+        Assert.Throws<ArgumentException>(() => Compact([4, 0, 2, 1, -1, 1 << 28], 9));
+        Assert.Throws<ArgumentException>(() => Compact([4, 0, 2, 5, 1, 3], 2)); // a block behind the pool
+        Assert.Throws<KvEvictException>(() => Compact([4, 0, 2], 2)); // the second has no table
+        Assert.Throws<KvEvictException>(() => Compact([4, 0, 2, 1, 3, 3], -1)); // above all that are held
+        // Slots 2 and 9 of the first table are token 2 of block 4 and token 1 of block 2.
+        Assert.Equal([18, 9, 18, 19], Enumerable.Range(16, 4).Select(row => (int)pool.Span[row * Dim]));
+        Assert.Equal([4, 5, 6, 7], Enumerable.Range(4, 4).Select(row => (int)pool.Span[row * Dim]));
+
+        void Compact(int[] table, int ofSecond)
+        {
+            (counts.Span[0], counts.Span[1]) = (Tokens, ofSecond);
+            view.SetBlockTable(table);
+            context.Compact([new KvMove(view, Tokens, new KvKeepLists(slots, 2, Heads)) { TokenCounts = counts }]);
+        }
+    }
+
     [Fact]
     public void A_table_may_be_any_span()
     {

@@ -1,29 +1,63 @@
 namespace KvEvict;
 
-/// <summary>What the scoring of a layer reads. What the policy has no use for may be absent.</summary>
+/// <summary>One layer's part of <see cref="KvPlan.Score(ReadOnlySpan{KvScoreJob}, KvRegion, nint)"/>.</summary>
+/// <param name="Layer">Below the number of layers, with a full cache.</param>
 /// <param name="View">The layer's cache.</param>
 /// <param name="TokenCount">Slots held.</param>
-public readonly record struct KvScoreInputs(KvView View, int TokenCount)
+public readonly record struct KvScoreJob(int Layer, KvView View, int TokenCount)
 {
-    /// <summary>Below the number of layers.</summary>
-    public int Layer { get; init; }
-
     /// <summary>
     /// Where heads hold different numbers: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
     /// </summary>
     public KvRegion TokenCounts { get; init; }
 
     /// <summary>
-    /// Window attention: [query heads, observation window, key dim] rows after RoPE; "token" w is the query of
-    /// token <see cref="TokenCount"/> - window + w.
+    /// What is read beside the keys. Queries and their log-sum-exps have as many rows as the observation window: row w
+    /// is of token <see cref="TokenCount"/> - window + w.
     /// </summary>
-    public KvPlane Queries { get; init; }
+    public KvSignalInputs Inputs { get; init; }
 
     /// <summary>
-    /// Absent, or floats [query heads, window] with one element per row: the log-sum-exp of each query row, as
-    /// flash attention leaves it behind. Saves CUDA one of two passes over the keys.
+    /// Receives floats [KV heads, <see cref="TokenCount"/>]; higher keeps. Tokens of a kept window get +infinity.
+    /// May be longer.
     /// </summary>
-    public KvPlane RowLse { get; init; }
+    public KvRegion Scores { get; init; }
+
+    internal void KeepAlive()
+    {
+        GC.KeepAlive(View);
+        GC.KeepAlive(TokenCounts.Owner);
+        Inputs.KeepAlive();
+        GC.KeepAlive(Scores.Owner);
+    }
+}
+
+/// <summary>The native structs of one job, which point to each other and so must not move themselves.</summary>
+internal unsafe struct NativeScoreJob
+{
+    private kvevict_view _view;
+    private kvevict_signal_inputs _inputs;
+    private NativeInputs _planes;
+
+    /// <summary>Writes a job, whose rows must lie in their memory.</summary>
+    internal static void Write(NativeScoreJob* self, kvevict_score_job* native, in KvScoreJob job,
+                               KvLayerGeometry layer, int window, ContextHandle context, int index)
+    {
+        if (job.View is null) throw new ArgumentNullException(nameof(job.View));
+        int heads = Math.Max(layer.KvHeads, job.View.KvHeads); // that they differ is the library's to refuse
+        uint* counts = (uint*)job.TokenCounts.Each(context, nameof(job.TokenCounts), heads);
+        job.View.Write(&self->_view, job.TokenCount, context, counts);
+        NativeInputs.Write(&self->_planes, &self->_inputs, job.Inputs, layer, window, job.TokenCount, context, index);
+        Native.kvevict_score_job_init(native, (nuint)sizeof(kvevict_score_job));
+        native->layer = Check.Count(job.Layer, nameof(job.Layer));
+        native->n_tokens = (uint)job.TokenCount;
+        native->token_counts = counts;
+        native->view = &self->_view;
+        native->inputs = &self->_inputs;
+        long length = (long)layer.KvHeads * job.TokenCount;
+        native->scores = (float*)job.Scores.Each(context, nameof(job.Scores), length);
+        native->scores_len = (nuint)length;
+    }
 }
 
 /// <summary>
@@ -116,7 +150,21 @@ public ref struct KvSelectOptions
 /// <param name="View">The layer's cache.</param>
 /// <param name="TokenCount">Slots held before, the most of any head.</param>
 /// <param name="Keep">Slots, each below <paramref name="TokenCount"/>.</param>
-public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Keep);
+public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Keep)
+{
+    /// <summary>
+    /// Where heads hold different numbers: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>. Blocks
+    /// beyond a head's own count need not be in its table.
+    /// </summary>
+    public KvRegion TokenCounts { get; init; }
+
+    internal void KeepAlive()
+    {
+        GC.KeepAlive(View);
+        Keep.KeepAlive();
+        GC.KeepAlive(TokenCounts.Owner);
+    }
+}
 
 /// <summary>The native structs of one move, which point to each other and so must not move themselves.</summary>
 internal unsafe struct NativeMove
@@ -129,10 +177,12 @@ internal unsafe struct NativeMove
                                ContextHandle context)
     {
         if (move.View is null) throw new ArgumentNullException(nameof(move.View));
-        move.View.Write(&self->_view, tokenCount, context);
+        uint* counts = (uint*)move.TokenCounts.Each(context, nameof(move.TokenCounts), move.View.KvHeads);
+        move.View.Write(&self->_view, tokenCount, context, counts);
         move.Keep.Write(&self->_keep, context);
         Native.kvevict_move_init(native, (nuint)sizeof(kvevict_move));
         native->n_tokens = Check.Count(move.TokenCount, nameof(move.TokenCount));
+        native->token_counts = counts;
         native->view = &self->_view;
         native->keep = &self->_keep;
     }

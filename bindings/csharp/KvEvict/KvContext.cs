@@ -10,8 +10,8 @@ namespace KvEvict;
 /// Score, select and compact the cache of a model whose last 32 queries were observed:
 /// <code>
 /// using var context = new KvContext();
-/// var model = new KvGeometry { Layers = 1, QueryHeads = 8, KvHeads = 2, KeyHeadDim = 64, ValueHeadDim = 64,
-///                            MaxTokens = 4096 };
+/// var layer = new KvLayerGeometry { QueryHeads = 8, KvHeads = 2, KeyHeadDim = 64, ValueHeadDim = 64 };
+/// var model = new KvGeometry(layerCount: 1, layer, maxTokens: 4096);
 /// using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=512,window=32"));
 /// using var sequence = new KvSequence(plan);
 /// using var workspace = plan.CreateWorkspace(KvOperation.Evict);
@@ -91,7 +91,7 @@ public sealed unsafe class KvContext : IDisposable
     /// </summary>
     /// <param name="options">What to choose from, and what must stay.</param>
     /// <param name="keep">Lists whose slots are written, ascending.</param>
-    /// <param name="workspace">Scratch of <see cref="SelectWorkspaceBytes"/>.</param>
+    /// <param name="workspace">Scratch of <see cref="SelectWorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">A region is too short.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
@@ -132,16 +132,16 @@ public sealed unsafe class KvContext : IDisposable
         }
     }
 
-    /// <summary>Scratch that selecting needs: 64-byte aligned, on CUDA 256.</summary>
-    /// <param name="tokenCount">The most slots held; scratch for more serves fewer.</param>
+    /// <summary>The workspace of selecting.</summary>
+    /// <param name="tokenCount">The most slots held.</param>
     /// <param name="listCount">Lists.</param>
-    /// <returns>Bytes.</returns>
-    public long SelectWorkspaceBytes(int tokenCount, int listCount = 1)
+    /// <returns>Its size.</returns>
+    public KvWorkspaceSize SelectWorkspaceSize(int tokenCount, int listCount = 1)
     {
-        nuint bytes;
-        Native.kvevict_select_workspace_bytes(Handle, Check.Count(tokenCount, nameof(tokenCount)),
-                                              Check.Count(listCount, nameof(listCount)), &bytes);
-        return checked((long)bytes);
+        kvevict_workspace size = new() { struct_size = (uint)sizeof(kvevict_workspace) };
+        Native.kvevict_select_workspace(Handle, Check.Count(tokenCount, nameof(tokenCount)),
+                                        Check.Count(listCount, nameof(listCount)), &size);
+        return new KvWorkspaceSize(size);
     }
 
     /// <summary>Allocates the scratch that selecting needs on the CPU.</summary>
@@ -152,7 +152,7 @@ public sealed unsafe class KvContext : IDisposable
     public KvWorkspace CreateSelectWorkspace(int tokenCount, int listCount = 1)
     {
         Handle.RefuseHostMemory("workspace");
-        return new KvWorkspace(SelectWorkspaceBytes(tokenCount, listCount));
+        return new KvWorkspace(SelectWorkspaceSize(tokenCount, listCount));
     }
 
     /// <summary>
@@ -164,7 +164,7 @@ public sealed unsafe class KvContext : IDisposable
     /// <see cref="Reorder(ReadOnlySpan{KvMove}, KvRegion, nint)"/>.
     /// </param>
     /// <param name="workspace">
-    /// Absent, or scratch of <see cref="CompactWorkspaceBytes"/>, with which CUDA may be faster.
+    /// Absent, or scratch of <see cref="CompactWorkspaceSize"/>, with which CUDA may be faster.
     /// </param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">Rows lie outside a view's memory, or a region is too short.</exception>
@@ -193,13 +193,16 @@ public sealed unsafe class KvContext : IDisposable
             Compact([new KvMove(view, tokenCount, Lists(slots, keep.Length, listCount, nameof(keep)))]);
     }
 
-    /// <summary>Scratch that compacting can make use of; on CUDA 256-byte aligned.</summary>
+    /// <summary>
+    /// The workspace of compacting: the least is 0. So is the best on the CPU, and on CUDA where rows are wide enough
+    /// to move without.
+    /// </summary>
     /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
-    /// <returns>Bytes; 0 on the CPU, and on CUDA where rows are wide enough to move without.</returns>
+    /// <returns>Its size.</returns>
     /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
     /// <exception cref="KvEvictException">A view cannot be.</exception>
-    public long CompactWorkspaceBytes(ReadOnlySpan<KvMove> moves) =>
-        MoveBytes(ascending: true, moves);
+    public KvWorkspaceSize CompactWorkspaceSize(ReadOnlySpan<KvMove> moves) =>
+        MoveWorkspaceSize(ascending: true, moves);
 
     /// <summary>
     /// Moves row slots[i] of every head of layers to slot i, in place, as if all rows were read before the first is
@@ -207,7 +210,7 @@ public sealed unsafe class KvContext : IDisposable
     /// ascend. Other rows are not touched.
     /// </summary>
     /// <param name="moves">A layer each, at most 128, with slots in any order, also repeated.</param>
-    /// <param name="workspace">Scratch of <see cref="ReorderWorkspaceBytes"/>.</param>
+    /// <param name="workspace">Scratch of <see cref="ReorderWorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">Rows lie outside a view's memory, or a region is too short.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
@@ -238,16 +241,16 @@ public sealed unsafe class KvContext : IDisposable
             Reorder([new KvMove(view, tokenCount, Lists(first, slots.Length, listCount, nameof(slots)))], workspace);
     }
 
-    /// <summary>Scratch that reordering needs: 64-byte aligned, on CUDA 256.</summary>
-    /// <param name="moves">As for the call; only views and the lists' counts are read. More serves fewer.</param>
-    /// <returns>Bytes; 0 if nothing is listed.</returns>
+    /// <summary>The workspace of reordering.</summary>
+    /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
+    /// <returns>Its size; 0 if nothing is listed.</returns>
     /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
     /// <exception cref="KvEvictException">A view, or so many lists, cannot be.</exception>
-    public long ReorderWorkspaceBytes(ReadOnlySpan<KvMove> moves) =>
-        MoveBytes(ascending: false, moves);
+    public KvWorkspaceSize ReorderWorkspaceSize(ReadOnlySpan<KvMove> moves) =>
+        MoveWorkspaceSize(ascending: false, moves);
 
     /// <summary>Allocates the scratch that reordering needs on the CPU.</summary>
-    /// <param name="moves">As for the call; only views and the lists' counts are read. More serves fewer.</param>
+    /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
     /// <returns>A workspace to dispose.</returns>
     /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
@@ -255,7 +258,7 @@ public sealed unsafe class KvContext : IDisposable
     public KvWorkspace CreateReorderWorkspace(ReadOnlySpan<KvMove> moves)
     {
         Handle.RefuseHostMemory("workspace");
-        return new KvWorkspace(ReorderWorkspaceBytes(moves));
+        return new KvWorkspace(ReorderWorkspaceSize(moves));
     }
 
     /// <summary>Releases it with the last object made from it. A second call does nothing.</summary>
@@ -302,36 +305,28 @@ public sealed unsafe class KvContext : IDisposable
             if (ascending) Native.kvevict_compact(handle, first, (nuint)moves.Length, scratch, bytes, stream);
             else Native.kvevict_reorder(handle, first, (nuint)moves.Length, scratch, bytes, stream);
         }
-        foreach (ref readonly KvMove move in moves)
-        {
-            GC.KeepAlive(move.View);
-            move.Keep.KeepAlive();
-        }
+        foreach (ref readonly KvMove move in moves) move.KeepAlive();
         GC.KeepAlive(workspace.Owner);
     }
 
-    private long MoveBytes(bool ascending, ReadOnlySpan<KvMove> moves)
+    private KvWorkspaceSize MoveWorkspaceSize(bool ascending, ReadOnlySpan<KvMove> moves)
     {
         ContextHandle handle = Handle;
         Span<NativeMove> parts = Few(moves) ? stackalloc NativeMove[moves.Length] : new NativeMove[moves.Length];
         Span<kvevict_move> native = Few(moves) ? stackalloc kvevict_move[moves.Length] : new kvevict_move[moves.Length];
-        nuint bytes;
+        kvevict_workspace size = new() { struct_size = (uint)sizeof(kvevict_workspace) };
         fixed (NativeMove* part = parts)
         fixed (kvevict_move* first = native)
         {
             for (int i = 0; i < moves.Length; ++i)
                 NativeMove.Write(part + i, first + i, moves[i], moves[i].Keep.Count, handle);
-            if (ascending) Native.kvevict_compact_workspace_bytes(handle, first, (nuint)moves.Length, &bytes);
-            else Native.kvevict_reorder_workspace_bytes(handle, first, (nuint)moves.Length, &bytes);
+            if (ascending) Native.kvevict_compact_workspace(handle, first, (nuint)moves.Length, &size);
+            else Native.kvevict_reorder_workspace(handle, first, (nuint)moves.Length, &size);
         }
-        foreach (ref readonly KvMove move in moves)
-        {
-            GC.KeepAlive(move.View);
-            move.Keep.KeepAlive();
-        }
-        return checked((long)bytes);
+        foreach (ref readonly KvMove move in moves) move.KeepAlive();
+        return new KvWorkspaceSize(size);
     }
 
     // More than these the library refuses.
-    private static bool Few(ReadOnlySpan<KvMove> moves) => moves.Length <= 128;
+    private static bool Few(ReadOnlySpan<KvMove> moves) => moves.Length <= NativeConstants.KVEVICT_MAX_JOBS;
 }

@@ -1,10 +1,16 @@
 namespace KvEvict;
 
-/// <summary>The attention geometry of a model whose layers are alike.</summary>
-public sealed record KvGeometry
+/// <summary>The attention geometry of one layer.</summary>
+public sealed record KvLayerGeometry
 {
-    /// <summary>Layers, 1 to 4096.</summary>
-    public required int Layers { get; init; }
+    /// <summary>A layer whose sliding window the engine keeps: it is not evicted, and nothing of it matters.</summary>
+    public static KvLayerGeometry Window { get; } = Without(KvLayerCache.Window);
+
+    /// <summary>A layer without keys and values: recurrent, or a reader of another layer's.</summary>
+    public static KvLayerGeometry None { get; } = Without(KvLayerCache.None);
+
+    /// <summary>What it keeps. Only full caches are evicted; of other layers nothing else is read.</summary>
+    public KvLayerCache Cache { get; init; }
 
     /// <summary>Query heads, a multiple of <see cref="KvHeads"/>.</summary>
     public required int QueryHeads { get; init; }
@@ -18,9 +24,6 @@ public sealed record KvGeometry
     /// <summary>Elements of a value row; 0 if opaque or if there are no values.</summary>
     public required int ValueHeadDim { get; init; }
 
-    /// <summary>Most slots a layer will ever hold.</summary>
-    public required int MaxTokens { get; init; }
-
     /// <summary>Element type of the queries handed to observe and score.</summary>
     public KvDType QueryType { get; init; } = KvDType.F32;
 
@@ -33,10 +36,15 @@ public sealed record KvGeometry
     /// <summary>Multiplies q.k; 0 means 1/sqrt(KeyHeadDim).</summary>
     public float SoftmaxScale { get; init; }
 
-    /// <summary>Packed query rows [rows, query heads, key dim], and how many those are.</summary>
-    internal unsafe kvevict_plane QueryRows(void* rows, int length, KvDType dtype, out int rowCount)
+    internal bool HasFullCache => Cache == KvLayerCache.Full;
+
+    /// <summary>
+    /// Packed query rows [rows, query heads, key dim], and how many those are; none of a layer that observes nothing.
+    /// </summary>
+    internal unsafe KvPlane QueryRows<T>(T* rows, int length, KvDType dtype, out int rowCount) where T : unmanaged
     {
-        int elementBytes = KvEvictLibrary.ElementBytes(dtype);
+        rowCount = 0;
+        if (!HasFullCache) return default;
         long row = (long)QueryHeads * KeyHeadDim;
         if (row == 0 || length % row != 0)
         {
@@ -44,21 +52,14 @@ public sealed record KvGeometry
                 $"queries has {length} elements, not rows of {QueryHeads} heads * {KeyHeadDim}", "queries");
         }
         rowCount = (int)(length / row);
-        return new kvevict_plane
-        {
-            data = (ulong)rows,
-            token_stride_bytes = row * elementBytes,
-            head_stride_bytes = (long)KeyHeadDim * elementBytes,
-            dtype = dtype,
-            head_dim = (uint)KeyHeadDim,
-        };
+        return KvPlane.TokenMajor(new KvRegion((nint)rows, (long)length * sizeof(T)), dtype, QueryHeads, KeyHeadDim);
     }
 
-    internal unsafe kvevict_geometry ToNative()
+    internal unsafe kvevict_layer_geometry ToNative()
     {
-        kvevict_geometry native;
-        Native.kvevict_geometry_init(&native, (nuint)sizeof(kvevict_geometry));
-        native.n_layers = Check.Count(Layers, nameof(Layers));
+        kvevict_layer_geometry native;
+        Native.kvevict_layer_geometry_init(&native, (nuint)sizeof(kvevict_layer_geometry));
+        native.cache = Cache;
         native.n_q_heads = Check.Count(QueryHeads, nameof(QueryHeads));
         native.n_kv_heads = Check.Count(KvHeads, nameof(KvHeads));
         native.k_head_dim = Check.Count(KeyHeadDim, nameof(KeyHeadDim));
@@ -66,8 +67,65 @@ public sealed record KvGeometry
         native.q_dtype = QueryType;
         native.k_dtype = KeyType;
         native.v_dtype = ValueType;
-        native.max_tokens = Check.Count(MaxTokens, nameof(MaxTokens));
         native.softmax_scale = SoftmaxScale;
+        return native;
+    }
+
+    private static KvLayerGeometry Without(KvLayerCache cache) =>
+        new() { Cache = cache, QueryHeads = 0, KvHeads = 0, KeyHeadDim = 0, ValueHeadDim = 0 };
+}
+
+/// <summary>The attention geometry of a model.</summary>
+/// <example>
+/// <code>
+/// var full = new KvLayerGeometry { QueryHeads = 8, KvHeads = 2, KeyHeadDim = 64, ValueHeadDim = 64 };
+/// var alike = new KvGeometry(32, full, maxTokens: 4096);
+/// var mixed = new KvGeometry([full, KvLayerGeometry.Window, full, KvLayerGeometry.Window], maxTokens: 4096);
+/// </code>
+/// </example>
+public sealed class KvGeometry
+{
+    private readonly KvLayerGeometry[] _layers;
+
+    /// <summary>A model whose layers are alike.</summary>
+    /// <param name="layerCount">Layers, 1 to 4096.</param>
+    /// <param name="layer">Each of them.</param>
+    /// <param name="maxTokens">Most slots a layer will ever hold.</param>
+    public KvGeometry(int layerCount, KvLayerGeometry layer, int maxTokens) : this([layer], maxTokens) =>
+        LayerCount = layerCount;
+
+    /// <summary>A model whose layers differ.</summary>
+    /// <param name="layers">Each layer, 1 to 4096.</param>
+    /// <param name="maxTokens">Most slots a layer will ever hold.</param>
+    public KvGeometry(IEnumerable<KvLayerGeometry> layers, int maxTokens)
+    {
+        _layers = [.. layers];
+        foreach (KvLayerGeometry layer in _layers) ArgumentNullException.ThrowIfNull(layer);
+        LayerCount = _layers.Length;
+        MaxTokens = maxTokens;
+    }
+
+    /// <summary>Layers.</summary>
+    public int LayerCount { get; }
+
+    /// <summary>One that all layers have, or one for each.</summary>
+    public IReadOnlyList<KvLayerGeometry> Layers => _layers;
+
+    /// <summary>Most slots a layer will ever hold.</summary>
+    public int MaxTokens { get; }
+
+    /// <summary>A layer's; of a layer that is none, which the library refuses, the nearest.</summary>
+    internal KvLayerGeometry Of(int layer) => _layers[Math.Clamp(layer, 0, _layers.Length - 1)];
+
+    internal kvevict_layer_geometry[] LayersToNative() => [.. _layers.Select(layer => layer.ToNative())];
+
+    /// <summary>All but the layers, which a caller pins.</summary>
+    internal unsafe kvevict_geometry ToNative()
+    {
+        kvevict_geometry native;
+        Native.kvevict_geometry_init(&native, (nuint)sizeof(kvevict_geometry));
+        native.n_layers = Check.Count(LayerCount, nameof(LayerCount));
+        native.max_tokens = Check.Count(MaxTokens, nameof(MaxTokens));
         return native;
     }
 }

@@ -12,6 +12,17 @@ public readonly record struct KvCapabilities(
     bool CanMove, bool CanScore, bool CanRotate, KvReason MoveReason, KvReason ScoreReason, KvReason RotateReason,
     bool NeedsScore);
 
+/// <summary>What a layer is for a plan.</summary>
+/// <param name="Cache">What it keeps; only full caches are evicted.</param>
+/// <param name="QueryHeads">Query heads.</param>
+/// <param name="KvHeads">KV heads; 0 without a full cache.</param>
+/// <param name="ListCount">
+/// Its keep lists: its KV heads where those may keep different tokens, else one for all; 0 without a full cache.
+/// </param>
+/// <param name="FirstList">The place of its first one where the lists of all layers lie end to end.</param>
+public readonly record struct KvLayerInfo(
+    KvLayerCache Cache, int QueryHeads, int KvHeads, int ListCount, int FirstList);
+
 /// <summary>
 /// Geometry, policy and context, checked once; immutable and safe to share between threads. Keeps its context
 /// alive.
@@ -26,8 +37,9 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="geometry">The model.</param>
     /// <param name="policy">What survives.</param>
     /// <param name="headBudgets">
-    /// Tokens that each KV head keeps, everything included: [layers, KV heads], in place of the policy's budget and
-    /// layer split, for <see cref="KvScope.KvHead"/>. Above a head's length it keeps all. Empty: the policy's.
+    /// Tokens that each KV head keeps, everything included: the heads of all layers with a full cache, layer by layer,
+    /// in place of the policy's budget and layer split, for <see cref="KvScope.KvHead"/>. Above a head's length it
+    /// keeps all. Empty: the policy's.
     /// </param>
     /// <exception cref="KvEvictException">They do not go together.</exception>
     public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default)
@@ -44,8 +56,11 @@ public sealed unsafe class KvPlan : IDisposable
         _handle = new PlanHandle(_context);
         try
         {
+            fixed (kvevict_layer_geometry* layers = geometry.LayersToNative())
             fixed (int* budgets = headBudgets)
             {
+                nativeGeometry.layers = layers;
+                nativeGeometry.layers_len = (nuint)geometry.Layers.Count;
                 options.head_budgets = (uint*)budgets;
                 options.head_budgets_len = (nuint)headBudgets.Length;
                 Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, &options, _handle);
@@ -59,6 +74,8 @@ public sealed unsafe class KvPlan : IDisposable
         Geometry = geometry;
         Policy = policy;
         HeadsDiffer = !headBudgets.IsEmpty;
+        KvLayerInfo last = Layer(geometry.LayerCount - 1);
+        ListCount = last.FirstList + last.ListCount;
     }
 
     /// <summary>The model.</summary>
@@ -67,6 +84,9 @@ public sealed unsafe class KvPlan : IDisposable
     /// <summary>What survives.</summary>
     public KvPolicy Policy { get; }
 
+    /// <summary>The keep lists of all layers.</summary>
+    public int ListCount { get; }
+
     internal PlanHandle Handle => Check.Open(_handle, this);
 
     internal ContextHandle Context => _context;
@@ -74,66 +94,51 @@ public sealed unsafe class KvPlan : IDisposable
     /// <summary>Whether the heads of a layer may hold different numbers of tokens.</summary>
     internal bool HeadsDiffer { get; }
 
-    /// <summary>
-    /// Scratch in which an operation is fastest, for any contents: 64-byte aligned, on CUDA 256. It runs in any size
-    /// from <see cref="LeastWorkspaceBytes"/> on, with the same results.
-    /// </summary>
-    /// <param name="operation">The operation.</param>
-    /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
-    /// <returns>Bytes; 0 means that none need be given.</returns>
-    /// <exception cref="KvEvictException">There is no such operation, or no layer holds so much.</exception>
-    public long WorkspaceBytes(KvOperation operation, int tokenCount = 0)
+    /// <summary>Tells what a layer is for the plan.</summary>
+    /// <param name="layer">Below the number of layers.</param>
+    /// <returns>What it keeps, and its heads and lists.</returns>
+    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    public KvLayerInfo Layer(int layer)
     {
-        nuint bytes;
-        Native.kvevict_plan_workspace_bytes(Handle, operation, Check.Count(tokenCount, nameof(tokenCount)), &bytes);
-        return checked((long)bytes);
+        kvevict_layer_info i = new() { struct_size = (uint)sizeof(kvevict_layer_info) };
+        Native.kvevict_plan_layer(Handle, Check.Count(layer, nameof(layer)), &i);
+        return new KvLayerInfo(i.cache, Check.ToInt(i.n_q_heads), Check.ToInt(i.n_kv_heads), Check.ToInt(i.n_lists),
+                               Check.ToInt(i.first_list));
     }
 
-    /// <summary>The least scratch in which an operation runs, slower where it scores on the CPU.</summary>
-    /// <param name="operation">The operation.</param>
+    /// <summary>The workspace of an operation; in the least, scoring on the CPU is slower.</summary>
+    /// <param name="operation">
+    /// The operation; <see cref="KvOperation.Observe"/>: where a sequence keeps query rows.
+    /// </param>
     /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
-    /// <returns>Bytes; 0 means that none need be given.</returns>
+    /// <returns>Its size.</returns>
     /// <exception cref="KvEvictException">There is no such operation, or no layer holds so much.</exception>
-    public long LeastWorkspaceBytes(KvOperation operation, int tokenCount = 0)
+    public KvWorkspaceSize WorkspaceSize(KvOperation operation, int tokenCount = 0)
     {
-        nuint bytes;
-        Native.kvevict_plan_least_workspace_bytes(Handle, operation, Check.Count(tokenCount, nameof(tokenCount)),
-                                                  &bytes);
-        return checked((long)bytes);
+        kvevict_workspace size = new() { struct_size = (uint)sizeof(kvevict_workspace) };
+        Native.kvevict_plan_workspace(Handle, operation, Check.Count(tokenCount, nameof(tokenCount)), &size);
+        return new KvWorkspaceSize(size);
     }
 
-    /// <summary>Allocates the scratch that an operation needs on the CPU.</summary>
+    /// <summary>Allocates the workspace in which an operation is fastest on the CPU.</summary>
     /// <param name="operation">The operation.</param>
+    /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
     /// <returns>A workspace to dispose.</returns>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">There is no such operation.</exception>
-    public KvWorkspace CreateWorkspace(KvOperation operation)
+    /// <exception cref="KvEvictException">There is no such operation, or no layer holds so much.</exception>
+    public KvWorkspace CreateWorkspace(KvOperation operation, int tokenCount = 0)
     {
         _context.RefuseHostMemory("workspace");
-        return new KvWorkspace(WorkspaceBytes(operation));
-    }
-
-    /// <summary>
-    /// Memory in which a sequence keeps query rows while it observes; 0 for policies that do not score by queries.
-    /// </summary>
-    /// <exception cref="KvEvictException">More than can be addressed.</exception>
-    public long QueryMemoryBytes
-    {
-        get
-        {
-            nuint bytes;
-            Native.kvevict_plan_query_memory_bytes(Handle, &bytes);
-            return checked((long)bytes);
-        }
+        return new KvWorkspace(WorkspaceSize(operation, tokenCount));
     }
 
     /// <summary>Tokens each layer keeps.</summary>
     /// <param name="tokenCount">Tokens seen so far, at least 1.</param>
-    /// <returns>Tokens per layer.</returns>
+    /// <returns>Tokens per layer; 0 without a full cache.</returns>
     /// <exception cref="KvEvictException"><paramref name="tokenCount"/> is 0.</exception>
     public int[] LayerBudgets(int tokenCount)
     {
-        int[] budgets = new int[Geometry.Layers];
+        int[] budgets = new int[Geometry.LayerCount];
         fixed (int* tokens = budgets)
         {
             Native.kvevict_plan_layer_budgets(Handle, Check.Count(tokenCount, nameof(tokenCount)), (uint*)tokens,
@@ -159,7 +164,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// must stay, the tie rule, the reduction of rows, the number of lists and how many slots each keeps. The caller
     /// adds scores, protected slots and where the lists lie.
     /// </summary>
-    /// <param name="layer">Decides the budget; 0 for <see cref="KvScope.Model"/>.</param>
+    /// <param name="layer">With a full cache; decides the budget. <see cref="KvScope.Model"/>: the first one.</param>
     /// <param name="tokenCount">Slots held; for a budget that is a ratio also the tokens seen so far.</param>
     /// <param name="keep">The lists, without slots.</param>
     /// <returns>The options, without scores.</returns>
@@ -184,126 +189,90 @@ public sealed unsafe class KvPlan : IDisposable
         };
     }
 
-    /// <summary>Scores one layer's cached tokens by the signal of the policy. This overload is for the CPU.</summary>
-    /// <param name="inputs">What is read.</param>
-    /// <param name="scores">
-    /// Receives [KV heads, tokens]; higher keeps. Tokens of a kept window get +infinity. May be longer.
-    /// </param>
+    /// <summary>Scores the cached tokens of layers by the signal of the policy.</summary>
+    /// <param name="jobs">A layer each, at most 128.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">
+    /// A view cannot be, keys cannot be read, or the policy scores nothing.
+    /// </exception>
+    public void Score(ReadOnlySpan<KvScoreJob> jobs, KvRegion workspace, nint stream = 0)
+    {
+        // More than these the library refuses.
+        bool few = jobs.Length <= NativeConstants.KVEVICT_MAX_JOBS;
+        Span<NativeScoreJob> parts = few ? stackalloc NativeScoreJob[jobs.Length] : new NativeScoreJob[jobs.Length];
+        Span<kvevict_score_job> native = few ? stackalloc kvevict_score_job[jobs.Length]
+                                             : new kvevict_score_job[jobs.Length];
+        fixed (NativeScoreJob* part = parts)
+        fixed (kvevict_score_job* first = native)
+        {
+            for (int i = 0; i < jobs.Length; ++i)
+            {
+                NativeScoreJob.Write(part + i, first + i, jobs[i], Geometry.Of(jobs[i].Layer),
+                                     Policy.ObservationWindow, _context, jobs.Length == 1 ? -1 : i);
+            }
+            Native.kvevict_score(Handle, first, (nuint)jobs.Length,
+                                 (void*)workspace.Resolve(_context, nameof(workspace)), (nuint)workspace.Bytes,
+                                 stream);
+        }
+        foreach (ref readonly KvScoreJob job in jobs) job.KeepAlive();
+        GC.KeepAlive(workspace.Owner);
+    }
+
+    /// <summary>
+    /// As the other overload, of one layer, with the scores in any memory of the host's. For the CPU.
+    /// </summary>
+    /// <param name="job">The layer, without scores.</param>
+    /// <param name="scores">Receives [KV heads, tokens]; may be longer.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <exception cref="ArgumentException">A span is too short, or rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
     /// The view cannot be, keys cannot be read, or the policy scores nothing.
     /// </exception>
-    public void Score(in KvScoreInputs inputs, Span<float> scores, KvRegion workspace)
+    public void Score(in KvScoreJob job, Span<float> scores, KvRegion workspace)
     {
         _context.RefuseHostMemory(nameof(scores));
-        CheckWindow(inputs.Queries, nameof(inputs.Queries));
-        kvevict_plane rows = inputs.Queries.ToNative(_context, nameof(inputs.Queries));
-        Score(inputs, &rows, scores, workspace);
-        GC.KeepAlive(inputs.Queries.Region.Owner);
+        fixed (float* values = scores)
+            Score([job with { Scores = new KvRegion((nint)values, (long)scores.Length * sizeof(float)) }], workspace);
     }
 
     /// <summary>As the other overload, of query rows that lie packed in any memory of the host's.</summary>
-    /// <param name="inputs">What is read beside the queries.</param>
+    /// <param name="job">The layer, without scores and queries.</param>
     /// <param name="queries">
     /// [observation window, query heads, key dim] after RoPE; ushort for the bits of <see cref="KvDType.BF16"/>.
     /// </param>
-    /// <param name="scores">Receives [KV heads, tokens].</param>
+    /// <param name="scores">Receives [KV heads, tokens]; may be longer.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <exception cref="ArgumentException">A span has too few rows, or rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
     /// The view cannot be, keys cannot be read, or the policy scores nothing.
     /// </exception>
-    public void Score(in KvScoreInputs inputs, ReadOnlySpan<float> queries, Span<float> scores, KvRegion workspace) =>
-        Score(inputs, queries, KvDType.F32, scores, workspace);
+    public void Score(in KvScoreJob job, ReadOnlySpan<float> queries, Span<float> scores, KvRegion workspace) =>
+        Score(job, queries, KvDType.F32, scores, workspace);
 
-    /// <inheritdoc cref="Score(in KvScoreInputs, ReadOnlySpan{float}, Span{float}, KvRegion)"/>
-    public void Score(in KvScoreInputs inputs, ReadOnlySpan<Half> queries, Span<float> scores, KvRegion workspace) =>
-        Score(inputs, queries, KvDType.F16, scores, workspace);
+    /// <inheritdoc cref="Score(in KvScoreJob, ReadOnlySpan{float}, Span{float}, KvRegion)"/>
+    public void Score(in KvScoreJob job, ReadOnlySpan<Half> queries, Span<float> scores, KvRegion workspace) =>
+        Score(job, queries, KvDType.F16, scores, workspace);
 
-    /// <inheritdoc cref="Score(in KvScoreInputs, ReadOnlySpan{float}, Span{float}, KvRegion)"/>
-    public void Score(in KvScoreInputs inputs, ReadOnlySpan<ushort> queries, Span<float> scores, KvRegion workspace) =>
-        Score(inputs, queries, KvDType.BF16, scores, workspace);
-
-    /// <summary>As the other overload, with the scores in any memory, such as the device's.</summary>
-    /// <param name="inputs">What is read.</param>
-    /// <param name="scores">Receives [KV heads, tokens] floats.</param>
-    /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
-    /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// The view cannot be, keys cannot be read, or the policy scores nothing.
-    /// </exception>
-    public void Score(in KvScoreInputs inputs, KvRegion scores, KvRegion workspace, nint stream = 0)
-    {
-        long length = ScoresLength(inputs.TokenCount);
-        long available = (long)scores.Elements<float>();
-        if (available < length) throw TooShort(nameof(scores), available, length);
-        CheckWindow(inputs.Queries, nameof(inputs.Queries));
-        kvevict_plane rows = inputs.Queries.ToNative(_context, nameof(inputs.Queries));
-        Score(inputs, &rows, (float*)scores.Resolve(_context, nameof(scores)), length, workspace, stream);
-        GC.KeepAlive(inputs.Queries.Region.Owner);
-        GC.KeepAlive(scores.Owner);
-    }
+    /// <inheritdoc cref="Score(in KvScoreJob, ReadOnlySpan{float}, Span{float}, KvRegion)"/>
+    public void Score(in KvScoreJob job, ReadOnlySpan<ushort> queries, Span<float> scores, KvRegion workspace) =>
+        Score(job, queries, KvDType.BF16, scores, workspace);
 
     /// <summary>Releases it with the last sequence made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    private void Score<T>(in KvScoreInputs inputs, ReadOnlySpan<T> queries, KvDType dtype, Span<float> scores,
+    private void Score<T>(in KvScoreJob job, ReadOnlySpan<T> queries, KvDType dtype, Span<float> scores,
                           KvRegion workspace) where T : unmanaged
     {
         _context.RefuseHostMemory(nameof(queries));
-        fixed (T* first = queries)
+        fixed (T* rows = queries)
         {
-            kvevict_plane rows = Geometry.QueryRows(first, queries.Length, dtype, out int rowCount);
-            if (rowCount < Policy.ObservationWindow)
-            {
-                throw new ArgumentException(
-                    $"queries has {rowCount} rows, the window {Policy.ObservationWindow}", nameof(queries));
-            }
-            Score(inputs, &rows, scores, workspace);
+            KvPlane plane = Geometry.Of(job.Layer).QueryRows(rows, queries.Length, dtype, out _);
+            Score(job with { Inputs = job.Inputs with { Queries = plane } }, scores, workspace);
         }
     }
-
-    private void Score(in KvScoreInputs inputs, kvevict_plane* queries, Span<float> scores, KvRegion workspace)
-    {
-        long length = ScoresLength(inputs.TokenCount);
-        if (scores.Length < length) throw TooShort(nameof(scores), scores.Length, length);
-        fixed (float* values = scores) Score(inputs, queries, values, length, workspace, 0);
-    }
-
-    private void Score(in KvScoreInputs inputs, kvevict_plane* queries, float* scores, long length,
-                       KvRegion workspace, nint stream)
-    {
-        if (inputs.View is null) throw new ArgumentNullException(nameof(inputs.View));
-        CheckWindow(inputs.RowLse, nameof(inputs.RowLse));
-        kvevict_plane lse = inputs.RowLse.ToNative(_context, nameof(inputs.RowLse));
-        kvevict_view view;
-        inputs.View.Write(&view, inputs.TokenCount, _context);
-        kvevict_score_inputs native;
-        Native.kvevict_score_inputs_init(&native, (nuint)sizeof(kvevict_score_inputs));
-        native.layer = Check.Count(inputs.Layer, nameof(inputs.Layer));
-        native.n_tokens = (uint)inputs.TokenCount;
-        native.token_counts = (uint*)inputs.TokenCounts.Each(_context, nameof(inputs.TokenCounts), Geometry.KvHeads);
-        native.view = &view;
-        native.queries = queries->data == 0 ? null : queries;
-        native.row_lse = lse.data == 0 ? null : &lse;
-        Native.kvevict_score(Handle, &native, scores, (nuint)length,
-                             (void*)workspace.Resolve(_context, nameof(workspace)), (nuint)workspace.Bytes, stream);
-        GC.KeepAlive(inputs.View);
-        GC.KeepAlive(inputs.TokenCounts.Owner);
-        GC.KeepAlive(inputs.RowLse.Region.Owner);
-        GC.KeepAlive(workspace.Owner);
-    }
-
-    private void CheckWindow(KvPlane rows, string name) =>
-        rows.CheckRows(name, Policy.ObservationWindow, Geometry.QueryHeads);
-
-    private long ScoresLength(int tokenCount) => (long)Check.Count(tokenCount, nameof(tokenCount)) * Geometry.KvHeads;
-
-    private static ArgumentException TooShort(string name, long length, long needed) =>
-        new($"{name} has {length} elements, {needed} are needed", name);
 }

@@ -72,7 +72,7 @@ public readonly record struct KvRegion
     }
 
     /// <summary>The address of 32-bit numbers, one for each of some; 0 if absent.</summary>
-    internal nint Each(ContextHandle? context, string name, int count)
+    internal nint Each(ContextHandle? context, string name, long count)
     {
         if (Address != 0 && Elements<uint>() < (nuint)Math.Max(count, 0))
             throw new ArgumentException($"{name} has {Elements<uint>()} elements, {count} are needed", name);

@@ -13,7 +13,11 @@ public sealed unsafe class KvSequence : IDisposable
     private readonly SequenceHandle _handle;
     private readonly KvPlan _plan;
     private kvevict_view[] _manyViews = [];
-    private kvevict_plane[] _manyPlanes = [];
+    private kvevict_signal_inputs[] _manyInputs = [];
+    private NativeInputs[] _manyPlanes = [];
+    private kvevict_observation[] _manyObservations = [];
+    private kvevict_list_report[] _lists = [];
+    private readonly uint[] _heldByHead = [];
     private object? _lent;
 
     /// <summary>Creates an empty sequence.</summary>
@@ -23,6 +27,7 @@ public sealed unsafe class KvSequence : IDisposable
     {
         ArgumentNullException.ThrowIfNull(plan);
         _plan = plan;
+        if (plan.HeadsDiffer) _heldByHead = new uint[plan.Geometry.Layers.Max(layer => layer.KvHeads)];
         PlanHandle planHandle = plan.Handle;
         _handle = new SequenceHandle(planHandle);
         try
@@ -49,19 +54,27 @@ public sealed unsafe class KvSequence : IDisposable
 
     internal SequenceHandle Handle => Check.Open(_handle, this);
 
-    /// <summary>Sets the stream of the next calls; 0 at first.</summary>
-    /// <param name="stream">A CUstream, ordered after the old one by the caller.</param>
-    public void SetStream(nint stream) => Native.kvevict_sequence_set_stream(Handle, stream);
+    /// <summary>What the last eviction did; all 0 before it and after a reset.</summary>
+    public KvEvictReport Report
+    {
+        get
+        {
+            kvevict_evict_report r = new() { struct_size = (uint)sizeof(kvevict_evict_report) };
+            Native.kvevict_sequence_report(Handle, &r, null, 0);
+            return new KvEvictReport(r.evicted != 0, (long)r.bytes_before, (long)r.bytes_after, (long)r.tokens_before,
+                                     (long)r.tokens_after, (long)r.blocks_freed);
+        }
+    }
 
     /// <summary>
     /// Takes memory for query rows from the context, which keeps what is given back. For policies that score by
-    /// queries: before the first <see cref="Observe(int, KvPlane, int, int)"/>; for others it does nothing.
+    /// queries: before the first <see cref="Observe(int, KvPlane, int, int?, nint)"/>; for others it does nothing.
     /// </summary>
     /// <exception cref="KvEvictException">The sequence observes already, or there is no memory left.</exception>
     public void BeginObserving() => Native.kvevict_sequence_begin_observing(Handle, null, 0);
 
     /// <summary>As the other overload, with memory of the caller's until <see cref="EndObserving"/>.</summary>
-    /// <param name="memory"><see cref="KvPlan.QueryMemoryBytes"/> bytes, aligned as a workspace.</param>
+    /// <param name="memory">The workspace of <see cref="KvOperation.Observe"/>.</param>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">It is too small, or the sequence observes already.</exception>
     public void BeginObserving(KvRegion memory)
@@ -82,28 +95,66 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>Forgets everything, as if newly created, but keeps query memory; allocates nothing.</summary>
-    public void Reset() => Native.kvevict_sequence_reset(Handle);
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    public void Reset(nint stream = 0) => Native.kvevict_sequence_reset(Handle, stream);
 
-    /// <summary>Shows a layer's query rows of one chunk; the last of them are remembered.</summary>
+    /// <summary>Shows the query rows of one chunk, of one layer or of many; the last of them are remembered.</summary>
     /// <remarks>
     /// Any split of a prompt into chunks leaves the same rows behind. Showing earlier positions again replaces
-    /// them and forgets what came after (rollback).
+    /// them and forgets what came after (rollback). Log-sum-exps may come with the rows or after them; they save CUDA a
+    /// pass over the keys. There neighbouring layers whose planes lie alike take one launch.
     /// </remarks>
-    /// <param name="layer">Below the number of layers.</param>
-    /// <param name="queries">[query heads, rows, key dim] after RoPE; copied.</param>
-    /// <param name="rowCount">Rows; 0 does nothing.</param>
-    /// <param name="firstPosition">Position of row 0.</param>
+    /// <param name="observations">Of ascending layers; if one is refused, none is remembered.</param>
+    /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
+    /// <param name="firstPosition">Position of row 0; null: the sequence's logical length.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The plane does not match the geometry.</exception>
-    public void Observe(int layer, KvPlane queries, int rowCount, int firstPosition) =>
-        Observe(layer, queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
+    /// <exception cref="KvEvictException">A plane does not match the geometry, or there is no such layer.</exception>
+    public void Observe(ReadOnlySpan<KvObservation> observations, int rowCount, int? firstPosition = null,
+                        nint stream = 0)
+    {
+        int count = observations.Length;
+        uint first = firstPosition is { } position ? Check.Count(position, nameof(firstPosition)) : NextPosition;
+        SequenceHandle handle = Handle;
+        Span<kvevict_observation> native = count <= MaxStackLayers ? stackalloc kvevict_observation[count]
+                                                                   : First(ref _manyObservations, count);
+        Span<kvevict_signal_inputs> inputs = count <= MaxStackLayers ? stackalloc kvevict_signal_inputs[count]
+                                                                     : First(ref _manyInputs, count);
+        Span<NativeInputs> planes = count <= MaxStackLayers ? stackalloc NativeInputs[count]
+                                                            : First(ref _manyPlanes, count);
+        fixed (kvevict_observation* nativeObservations = native)
+        fixed (kvevict_signal_inputs* nativeInputs = inputs)
+        fixed (NativeInputs* nativePlanes = planes)
+        {
+            for (int i = 0; i < count; ++i)
+            {
+                ref readonly KvObservation observation = ref observations[i];
+                NativeInputs.Write(nativePlanes + i, nativeInputs + i, observation.Inputs,
+                                   _plan.Geometry.Of(observation.Layer), rowCount, 0, _plan.Context,
+                                   count == 1 ? -1 : i);
+                kvevict_observation* at = nativeObservations + i;
+                Native.kvevict_observation_init(at, (nuint)sizeof(kvevict_observation));
+                at->layer = Check.Count(observation.Layer, nameof(observation.Layer));
+                at->inputs = nativeInputs + i;
+            }
+            Native.kvevict_sequence_observe(handle, nativeObservations, (nuint)count,
+                                            Check.Count(rowCount, nameof(rowCount)), first, stream);
+        }
+        foreach (ref readonly KvObservation observation in observations) observation.Inputs.KeepAlive();
+    }
 
-    /// <summary>As the other overload, from the sequence's logical length on.</summary>
+    /// <summary>As the other overload, of one layer's queries.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="queries">[query heads, rows, key dim] after RoPE; copied.</param>
     /// <param name="rowCount">Rows; 0 does nothing.</param>
-    public void Observe(int layer, KvPlane queries, int rowCount) => Observe(layer, queries, rowCount, NextPosition);
+    /// <param name="firstPosition">Position of row 0; null: the sequence's logical length.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">The plane does not match the geometry, or there is no such layer.</exception>
+    public void Observe(int layer, KvPlane queries, int rowCount, int? firstPosition = null, nint stream = 0) =>
+        Observe([new KvObservation(layer, new KvSignalInputs { Queries = queries })], rowCount, firstPosition, stream);
 
     /// <summary>
     /// As the other overloads, of rows that lie packed in any memory of the host's. For contexts on the CPU.
@@ -127,50 +178,12 @@ public sealed unsafe class KvSequence : IDisposable
     public void Observe(int layer, ReadOnlySpan<ushort> queries, int? firstPosition = null) =>
         Observe(layer, queries, KvDType.BF16, firstPosition);
 
-    /// <summary>
-    /// Shows the query rows of one chunk in every layer: <see cref="Observe(int, KvPlane, int, int)"/> for all layers
-    /// or, if one is refused, for none.
-    /// </summary>
-    /// <remarks>On CUDA one launch, where the strides of all layers are the same.</remarks>
-    /// <param name="queries">One per layer, [query heads, rows, key dim] after RoPE; copied.</param>
-    /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
-    /// <param name="firstPosition">Position of row 0.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">A plane does not match the geometry, or their number is wrong.</exception>
-    public void ObserveLayers(ReadOnlySpan<KvPlane> queries, int rowCount, int firstPosition) =>
-        ObserveLayers(queries, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
-
-    /// <summary>As the other overload, from the sequence's logical length on.</summary>
-    /// <param name="queries">One per layer, [query heads, rows, key dim] after RoPE; copied.</param>
-    /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
-    public void ObserveLayers(ReadOnlySpan<KvPlane> queries, int rowCount) =>
-        ObserveLayers(queries, rowCount, NextPosition);
-
-    /// <summary>
-    /// Shows the log-sum-exps of query rows that were observed before; they save CUDA a pass over the keys.
-    /// </summary>
-    /// <param name="layer">Below the number of layers.</param>
-    /// <param name="rowLse">Floats [query heads, rows], one element per row; copied.</param>
-    /// <param name="rowCount">Rows; 0 does nothing.</param>
-    /// <param name="firstPosition">Position of row 0.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    public void ObserveLse(int layer, KvPlane rowLse, int rowCount, int firstPosition) =>
-        ObserveLse(layer, rowLse, rowCount, Check.Count(firstPosition, nameof(firstPosition)));
-
-    /// <summary>As the other overload, from the sequence's logical length on.</summary>
-    /// <param name="layer">Below the number of layers.</param>
-    /// <param name="rowLse">Floats [query heads, rows], one element per row; copied.</param>
-    /// <param name="rowCount">Rows; 0 does nothing.</param>
-    public void ObserveLse(int layer, KvPlane rowLse, int rowCount) =>
-        ObserveLse(layer, rowLse, rowCount, NextPosition);
-
     /// <summary>Notes that the engine stored more rows in every layer, each at the layer's next slot.</summary>
     /// <param name="tokenCount">Tokens.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="KvEvictException">A layer would hold more than the geometry's tokens.</exception>
-    public void Append(int tokenCount) =>
-        Native.kvevict_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)));
+    public void Append(int tokenCount, nint stream = 0) =>
+        Native.kvevict_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
 
     /// <summary>
     /// Notes that a CUDA graph ran once more which observed (from the logical length on, in every layer) and
@@ -186,73 +199,109 @@ public sealed unsafe class KvSequence : IDisposable
     /// eviction; no cache byte changes.
     /// </summary>
     /// <param name="tokenCount">The logical length to return to.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="KvEvictException">It is above the present length, or an eviction lies between.</exception>
-    public void Trim(int tokenCount) =>
-        Native.kvevict_sequence_trim(Handle, Check.Count(tokenCount, nameof(tokenCount)));
+    public void Trim(int tokenCount, nint stream = 0) =>
+        Native.kvevict_sequence_trim(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
 
     /// <summary>
     /// Scores, selects and compacts the cache of a whole model in place. A layer within its budget is left
     /// alone. Afterwards the next token goes to slot <see cref="StoredLength"/> of a layer and KV head with position
     /// <see cref="LogicalLength"/>.
     /// </summary>
-    /// <param name="views">One per layer.</param>
+    /// <param name="views">One per layer; of layers without a full cache they are not read and may be null.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
     /// <param name="options">What it is told beside the policy.</param>
-    /// <param name="listTokensBefore">
-    /// Empty, or receives the slots in use by each list before: [layers, lists] with the lists of
-    /// <see cref="MemoryOf"/>.
-    /// </param>
-    /// <param name="listTokensAfter">As long; receives the slots in use now.</param>
-    /// <returns>What it did.</returns>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <returns>What it did, see <see cref="Report"/>.</returns>
     /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">
     /// A view that cannot be, too few observed queries, a budget smaller than what must stay; nothing was moved.
     /// </exception>
     public KvEvictReport Evict(ReadOnlySpan<KvView> views, KvRegion workspace, KvEvictOptions options = default,
-                               Span<int> listTokensBefore = default, Span<int> listTokensAfter = default)
+                               nint stream = 0)
     {
-        if (listTokensBefore.Length != listTokensAfter.Length)
-        {
-            throw new ArgumentException($"listTokensBefore has {listTokensBefore.Length} elements, listTokensAfter "
-                                        + $"{listTokensAfter.Length}");
-        }
         SequenceHandle handle = Handle;
-        Span<kvevict_view> native = views.Length <= MaxStackLayers
-            ? stackalloc kvevict_view[views.Length]
-            : First(ref _manyViews, views.Length);
-        kvevict_evict_report report = new() { struct_size = (uint)sizeof(kvevict_evict_report) };
+        int count = Math.Max(views.Length, options.Inputs.Length); // that they differ is the library's to refuse
+        int inputCount = options.Inputs.Length;
+        Span<kvevict_view> native = count <= MaxStackLayers ? stackalloc kvevict_view[count]
+                                                            : First(ref _manyViews, count);
+        Span<kvevict_signal_inputs> inputs = count <= MaxStackLayers ? stackalloc kvevict_signal_inputs[inputCount]
+                                                                     : First(ref _manyInputs, inputCount);
+        Span<NativeInputs> planes = count <= MaxStackLayers ? stackalloc NativeInputs[inputCount]
+                                                            : First(ref _manyPlanes, inputCount);
         fixed (kvevict_view* nativeViews = native)
+        fixed (kvevict_signal_inputs* nativeInputs = inputs)
+        fixed (NativeInputs* nativePlanes = planes)
         fixed (int* mustStay = options.ProtectedPositions)
-        fixed (int* before = listTokensBefore, after = listTokensAfter)
+        fixed (uint* heldByHead = _heldByHead)
         {
-            report.list_tokens_before = (uint*)before;
-            report.list_tokens_after = (uint*)after;
-            report.list_tokens_len = (nuint)listTokensBefore.Length;
-            for (int layer = 0; layer < views.Length; ++layer)
+            for (int layer = 0; layer < count; ++layer)
             {
-                if (views[layer] is null) throw new ArgumentNullException($"views[{layer}]");
-                // Views beyond the last layer are the library's to refuse.
-                int stored = layer < _plan.Geometry.Layers ? MostStored(layer) : 0;
-                views[layer].Write(nativeViews + layer, stored, _plan.Context);
+                KvLayerGeometry geometry = _plan.Geometry.Of(layer);
+                // What is beyond the last layer is the library's to refuse.
+                int held = layer < _plan.Geometry.LayerCount ? Held(layer, geometry) : 0;
+                Native.kvevict_view_init(nativeViews + layer, (nuint)sizeof(kvevict_view));
+                if (layer < views.Length && geometry.HasFullCache)
+                {
+                    KvView view = views[layer] ?? throw new ArgumentNullException($"views[{layer}]");
+                    uint* heads = view.KvHeads == geometry.KvHeads ? heldByHead : null;
+                    view.Write(nativeViews + layer, held, _plan.Context, heads);
+                }
+                if (layer < inputCount)
+                {
+                    NativeInputs.Write(nativePlanes + layer, nativeInputs + layer, options.Inputs[layer], geometry,
+                                       _plan.Policy.ObservationWindow, held, _plan.Context, layer);
+                }
             }
             kvevict_evict_options nativeOptions;
             Native.kvevict_evict_options_init(&nativeOptions, (nuint)sizeof(kvevict_evict_options));
             nativeOptions.protected_positions = mustStay;
             nativeOptions.protected_positions_len = (nuint)options.ProtectedPositions.Length;
-            nativeOptions.scores = (float*)options.Scores.Resolve(_plan.Context, nameof(options.Scores));
-            nativeOptions.scores_len = options.Scores.Elements<float>();
-            nativeOptions.scores_layer_stride = options.ScoresLayerStride;
-            nativeOptions.scores_head_stride = options.ScoresHeadStride;
+            nativeOptions.inputs = nativeInputs;
+            nativeOptions.inputs_len = (nuint)inputCount;
             Native.kvevict_sequence_evict(handle, nativeViews, (nuint)views.Length, &nativeOptions,
                                           (void*)workspace.Resolve(_plan.Context, nameof(workspace)),
-                                          (nuint)workspace.Bytes, &report);
+                                          (nuint)workspace.Bytes, stream);
         }
         foreach (KvView view in views) GC.KeepAlive(view);
-        GC.KeepAlive(options.Scores.Owner);
+        foreach (ref readonly KvSignalInputs one in options.Inputs) one.KeepAlive();
         GC.KeepAlive(workspace.Owner);
-        return new KvEvictReport(report.evicted != 0, (long)report.bytes_before, (long)report.bytes_after,
-                                 (long)report.tokens_before, (long)report.tokens_after, (long)report.blocks_freed);
+        return Report;
+    }
+
+    /// <summary>Writes what the last eviction did to each keep list, without allocating.</summary>
+    /// <param name="lists">
+    /// At least <see cref="KvPlan.ListCount"/> elements: the lists of all layers end to end, see
+    /// <see cref="KvPlan.Layer"/>.
+    /// </param>
+    /// <returns>Elements written.</returns>
+    /// <exception cref="ArgumentException"><paramref name="lists"/> is too short.</exception>
+    public int ListReports(Span<KvListReport> lists)
+    {
+        int count = _plan.ListCount;
+        if (lists.Length < count)
+            throw new ArgumentException($"lists has {lists.Length} elements, {count} are needed", nameof(lists));
+        Span<kvevict_list_report> native = First(ref _lists, count);
+        native.Fill(new kvevict_list_report { struct_size = (uint)sizeof(kvevict_list_report) });
+        fixed (kvevict_list_report* first = native)
+            Native.kvevict_sequence_report(Handle, null, first, (nuint)count);
+        for (int i = 0; i < count; ++i)
+        {
+            ref readonly kvevict_list_report list = ref native[i];
+            lists[i] = new KvListReport((int)list.layer, (int)list.tokens_before, (int)list.tokens_after);
+        }
+        return count;
+    }
+
+    /// <summary>What the last eviction did to each keep list.</summary>
+    /// <returns>The lists of all layers end to end.</returns>
+    public KvListReport[] ListReports()
+    {
+        var lists = new KvListReport[_plan.ListCount];
+        ListReports(lists);
+        return lists;
     }
 
     /// <summary>Tells where the state of a layer lies, for the engine's own kernels.</summary>
@@ -270,7 +319,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>Slots in use by a layer and KV head: where its next row goes.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="kvHead">A KV head; all alike unless the plan has budgets for each.</param>
-    /// <returns>Slots.</returns>
+    /// <returns>Slots; 0 of a layer without a full cache.</returns>
     /// <exception cref="KvEvictException">There is no such layer or head.</exception>
     public int StoredLength(int layer, int kvHead = 0)
     {
@@ -349,60 +398,26 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>Releases it; on CUDA its work must have run. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    // Slots in use by any head of a layer.
-    private int MostStored(int layer)
+    // Slots in use by a layer, the most of any head; where heads differ, of each too.
+    private int Held(int layer, KvLayerGeometry geometry)
     {
-        int most = StoredLength(layer);
-        for (int head = 1; _plan.HeadsDiffer && head < _plan.Geometry.KvHeads; ++head)
-            most = Math.Max(most, StoredLength(layer, head));
-        return most;
-    }
-
-    private void Observe(int layer, KvPlane queries, int rowCount, uint firstPosition)
-    {
-        queries.CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads);
-        kvevict_plane native = queries.ToNative(_plan.Context, nameof(queries));
-        Native.kvevict_sequence_observe(Handle, Check.Count(layer, nameof(layer)), &native,
-                                        Check.Count(rowCount, nameof(rowCount)), firstPosition);
-        GC.KeepAlive(queries.Region.Owner);
+        if (!geometry.HasFullCache) return 0;
+        if (!_plan.HeadsDiffer) return StoredLength(layer);
+        Span<uint> heads = _heldByHead.AsSpan(0, geometry.KvHeads);
+        uint most = 0;
+        for (int head = 0; head < heads.Length; ++head)
+            most = Math.Max(most, heads[head] = (uint)StoredLength(layer, head));
+        return (int)most;
     }
 
     private void Observe<T>(int layer, ReadOnlySpan<T> queries, KvDType dtype, int? firstPosition) where T : unmanaged
     {
         _plan.Context.RefuseHostMemory(nameof(queries));
-        uint first = firstPosition is { } position ? Check.Count(position, nameof(firstPosition)) : NextPosition;
         fixed (T* rows = queries)
         {
-            kvevict_plane native = _plan.Geometry.QueryRows(rows, queries.Length, dtype, out int rowCount);
-            Native.kvevict_sequence_observe(Handle, Check.Count(layer, nameof(layer)), &native, (uint)rowCount, first);
+            KvPlane plane = _plan.Geometry.Of(layer).QueryRows(rows, queries.Length, dtype, out int rowCount);
+            Observe(layer, plane, rowCount, firstPosition);
         }
-    }
-
-    private void ObserveLayers(ReadOnlySpan<KvPlane> queries, int rowCount, uint firstPosition)
-    {
-        Span<kvevict_plane> native = queries.Length <= MaxStackLayers
-            ? stackalloc kvevict_plane[queries.Length]
-            : First(ref _manyPlanes, queries.Length);
-        for (int layer = 0; layer < queries.Length; ++layer)
-        {
-            queries[layer].CheckRows(nameof(queries), rowCount, _plan.Geometry.QueryHeads, index: layer);
-            native[layer] = queries[layer].ToNative(_plan.Context, nameof(queries));
-        }
-        fixed (kvevict_plane* planes = native)
-        {
-            Native.kvevict_sequence_observe_layers(Handle, planes, (nuint)queries.Length,
-                                                   Check.Count(rowCount, nameof(rowCount)), firstPosition);
-        }
-        foreach (ref readonly KvPlane plane in queries) GC.KeepAlive(plane.Region.Owner);
-    }
-
-    private void ObserveLse(int layer, KvPlane rowLse, int rowCount, uint firstPosition)
-    {
-        rowLse.CheckRows(nameof(rowLse), rowCount, _plan.Geometry.QueryHeads);
-        kvevict_plane native = rowLse.ToNative(_plan.Context, nameof(rowLse));
-        Native.kvevict_sequence_observe_lse(Handle, Check.Count(layer, nameof(layer)), &native,
-                                            Check.Count(rowCount, nameof(rowCount)), firstPosition);
-        GC.KeepAlive(rowLse.Region.Owner);
     }
 
     private static Span<T> First<T>(ref T[] array, int count)

@@ -97,9 +97,9 @@ public sealed unsafe class KvView
 
     /// <summary>
     /// Writes the native view, whose pointers hold as long as this object; fails if rows of so many tokens lie
-    /// outside their memory.
+    /// outside their memory. Where heads hold different numbers, there is one for each in the context's memory.
     /// </summary>
-    internal void Write(kvevict_view* native, int tokenCount, ContextHandle? context)
+    internal void Write(kvevict_view* native, int tokenCount, ContextHandle? context, uint* tokenCounts = null)
     {
         Native.kvevict_view_init(native, (nuint)sizeof(kvevict_view));
         native->n_kv_heads = (uint)KvHeads;
@@ -116,10 +116,10 @@ public sealed unsafe class KvView
         native->block_table = (int*)BlockTable.Resolve(context, nameof(BlockTable));
         native->block_table_len = BlockTable.Elements<int>();
         native->block_table_head_stride = Check.Count(BlockTableHeadStride, nameof(BlockTableHeadStride));
-        CheckRows(tokenCount, onHost: context is null or { Device: KvDevice.Cpu });
+        CheckRows(tokenCount, tokenCounts, onHost: context is null or { Device: KvDevice.Cpu });
     }
 
-    private void CheckRows(int tokenCount, bool onHost)
+    private void CheckRows(int tokenCount, uint* tokenCounts, bool onHost)
     {
         Check.Count(tokenCount, nameof(tokenCount));
         int highestBlock = -1;
@@ -128,15 +128,17 @@ public sealed unsafe class KvView
         {
             if (!onHost) return; // a table in device memory cannot be read here
             rows = Math.Min(tokenCount, BlockSize);
-            int blocks = (int)(((long)tokenCount + BlockSize - 1) / BlockSize);
-            int tables = BlockTableHeadStride == 0 ? 1 : KvHeads;
-            Int128 elements = (Int128)(tables - 1) * BlockTableHeadStride + blocks;
-            if (BlockTable.Address == 0 || elements > BlockTable.Elements<int>()) return; // the library says so
-            for (int table = 0; table < tables; ++table)
+            for (int head = 0; head < KvHeads; ++head)
             {
-                int* first = (int*)BlockTable.Address + table * BlockTableHeadStride;
+                // What a table has beyond its head's tokens may be anything.
+                long tokens = tokenCounts is null ? tokenCount : Math.Min(tokenCounts[head], (uint)tokenCount);
+                int blocks = (int)((tokens + BlockSize - 1) / BlockSize);
+                Int128 elements = (Int128)head * BlockTableHeadStride + blocks;
+                if (BlockTable.Address == 0 || elements > BlockTable.Elements<int>()) return; // the library says so
+                int* first = (int*)BlockTable.Address + head * BlockTableHeadStride;
                 foreach (int block in new ReadOnlySpan<int>(first, blocks))
                     highestBlock = Math.Max(highestBlock, block);
+                if (BlockTableHeadStride == 0 && tokenCounts is null) break; // all heads are like the first
             }
         }
         _keys.CheckRows("keys", rows, KvHeads, highestBlock);

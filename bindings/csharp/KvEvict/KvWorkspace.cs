@@ -3,25 +3,45 @@ using System.Runtime.InteropServices;
 namespace KvEvict;
 
 /// <summary>
+/// The memory that a call works in, for any contents of its inputs. It runs in any size from the least on, with the
+/// same results, and gains nothing from more than the best. Memory for more tokens serves fewer.
+/// </summary>
+/// <param name="Alignment">Of the address, in bytes: 64, on CUDA 256.</param>
+/// <param name="Least">Bytes; 0: the call can do without.</param>
+/// <param name="Best">Bytes.</param>
+public readonly record struct KvWorkspaceSize(int Alignment, long Least, long Best)
+{
+    internal KvWorkspaceSize(in kvevict_workspace native)
+        : this(Check.ToInt(native.alignment), checked((long)native.least_bytes), checked((long)native.best_bytes))
+    {
+    }
+}
+
+/// <summary>
 /// Scratch memory for calls on the CPU, aligned as they want it; from
-/// <see cref="KvPlan.CreateWorkspace(KvOperation)"/>, <see cref="KvContext.CreateSelectWorkspace"/> or
+/// <see cref="KvPlan.CreateWorkspace"/>, <see cref="KvContext.CreateSelectWorkspace"/> or
 /// <see cref="KvContext.CreateReorderWorkspace"/>. One serves all sequences whose calls do not run at the same time.
 /// For a context on CUDA hand over a <see cref="KvRegion"/> of device memory instead.
 /// </summary>
 public sealed unsafe class KvWorkspace : IDisposable, IRegionOwner
 {
-    private const nuint Alignment = 64;
     private readonly long _bytes;
     private void* _memory;
 
     /// <summary>Allocates.</summary>
-    /// <param name="bytes">Size, such as <see cref="KvPlan.WorkspaceBytes"/>.</param>
-    public KvWorkspace(long bytes)
+    /// <param name="bytes">Size, such as <see cref="KvWorkspaceSize.Least"/>.</param>
+    /// <param name="alignment">Of the address, as calls on the CPU want it.</param>
+    public KvWorkspace(long bytes, int alignment = 64)
     {
         ArgumentOutOfRangeException.ThrowIfNegative(bytes);
+        ArgumentOutOfRangeException.ThrowIfNegativeOrZero(alignment);
         _bytes = bytes;
-        _memory = NativeMemory.AlignedAlloc((nuint)bytes, Alignment);
+        _memory = NativeMemory.AlignedAlloc((nuint)bytes, (nuint)alignment);
         if (bytes > 0) GC.AddMemoryPressure(bytes);
+    }
+
+    internal KvWorkspace(KvWorkspaceSize size) : this(size.Best, size.Alignment)
+    {
     }
 
     /// <summary>Frees the memory if it was not disposed.</summary>

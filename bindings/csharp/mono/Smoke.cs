@@ -40,7 +40,7 @@ struct KeepLists
 struct Move
 {
     public uint StructSize, TokenCount;
-    public IntPtr View, Keep;
+    public IntPtr View, Keep, TokenCounts;
 }
 
 static class Smoke

@@ -38,7 +38,10 @@ static kvevict_plane rows(const float* data, int heads) {
 /* Shows n rows of the query log. */
 static void observe(engine* e, int layer, uint32_t first, uint32_t n) {
   kvevict_plane queries = rows(e->q[layer][first], QH);
-  check(kvevict_sequence_observe(e->seq, layer, &queries, n, first));
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  kvevict_observation shown = KVEVICT_OBSERVATION_INIT;
+  inputs.queries = &queries, shown.layer = layer, shown.inputs = &inputs;
+  check(kvevict_sequence_observe(e->seq, &shown, 1, n, first, NULL));
 }
 
 static void attend(engine* e, int layer, uint32_t n_slots, const float* q) {
@@ -77,16 +80,16 @@ static uint32_t step(engine* e, uint32_t token) {
     observe(e, l, position, 1);
     attend(e, l, slot + 1, q);
   }
-  check(kvevict_sequence_append(e->seq, 1));
+  check(kvevict_sequence_append(e->seq, 1, NULL));
   for (int i = 0; i < X; ++i) next += (uint32_t)(e->x[i] + 8) * (i + 1);
   return next % 256;
 }
 
 /* Before an eviction the cache has every row: start over and show what stays. */
 static void take_back(engine* e, uint32_t n_tokens) {
-  check(kvevict_sequence_reset(e->seq));
+  check(kvevict_sequence_reset(e->seq, NULL));
   for (int l = 0; l < L; ++l) observe(e, l, 0, n_tokens);
-  check(kvevict_sequence_append(e->seq, n_tokens));
+  check(kvevict_sequence_append(e->seq, n_tokens, NULL));
 }
 
 static void print_keep_positions(const engine* e, int layer, int head) {
@@ -103,21 +106,25 @@ int main(int argc, char** argv) {
   kvevict_context* context;
   kvevict_plan* plan;
   kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   kvevict_geometry model = KVEVICT_GEOMETRY_INIT;
+  kvevict_workspace need = KVEVICT_WORKSPACE_INIT;
   kvevict_view views[L];
-  size_t bytes;
   uint32_t token = 0;
   unsigned long long checksum = 14695981039346656037u;
   e->seed = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
-  model.n_layers = L, model.n_q_heads = QH, model.n_kv_heads = KVH;
-  model.k_head_dim = model.v_head_dim = D, model.max_tokens = MAX;
+  layer.n_q_heads = QH, layer.n_kv_heads = KVH;
+  layer.k_head_dim = layer.v_head_dim = D;
+  model.n_layers = L, model.max_tokens = MAX;
+  model.layers = &layer, model.layers_len = 1;
   check(kvevict_context_create(NULL, &context));
   check(kvevict_policy_parse("snapkv:budget=40,window=8,sink=2", &policy));
   check(kvevict_plan_create(context, &model, &policy, NULL, &plan));
   check(kvevict_sequence_create(plan, &e->seq));
   check(kvevict_sequence_begin_observing(e->seq, NULL, 0));
-  check(kvevict_plan_workspace_bytes(plan, KVEVICT_OPERATION_EVICT, 0, &bytes));
-  void* scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &need));
+  size_t bytes = (need.best_bytes + 63) / 64 * 64;
+  void* scratch = aligned_alloc(need.alignment, bytes);
   for (int l = 0; l < L; ++l) {
     check(kvevict_view_init(&views[l], sizeof views[l]));
     views[l].n_kv_heads = KVH;

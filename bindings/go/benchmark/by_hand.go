@@ -23,12 +23,12 @@ import (
 type byHand struct {
 	plan              *C.kvevict_plan
 	sequence          *C.kvevict_sequence
-	queries           *C.kvevict_plane
 	views             *C.kvevict_view
-	inputs            *C.kvevict_score_inputs
-	scores            []float32
+	inputs            *C.kvevict_signal_inputs
+	shown             *C.kvevict_observation
+	job               *C.kvevict_score_job
 	workspace         unsafe.Pointer
-	evicting, scoring C.size_t
+	evicting, scoring C.kvevict_workspace
 }
 
 func ok(status C.kvevict_status) {
@@ -38,14 +38,16 @@ func ok(status C.kvevict_status) {
 }
 
 func newByHand() *byHand {
-	h := &byHand{scores: make([]float32, kvHeads*tokens)}
+	h := &byHand{}
 	var context *C.kvevict_context
 	var policy C.kvevict_policy
 	var model C.kvevict_geometry
+	layer := (*C.kvevict_layer_geometry)(C.malloc(C.sizeof_kvevict_layer_geometry))
+	ok(C.kvevict_layer_geometry_init(layer, C.sizeof_kvevict_layer_geometry))
 	ok(C.kvevict_geometry_init(&model, C.sizeof_kvevict_geometry))
 	ok(C.kvevict_policy_init(&policy, C.sizeof_kvevict_policy, C.KVEVICT_POLICY_NONE))
-	model.n_layers, model.n_q_heads, model.n_kv_heads = layers, qHeads, kvHeads
-	model.k_head_dim, model.v_head_dim, model.max_tokens = dim, dim, tokens
+	layer.n_q_heads, layer.n_kv_heads, layer.k_head_dim, layer.v_head_dim = qHeads, kvHeads, dim, dim
+	model.n_layers, model.max_tokens, model.layers, model.layers_len = layers, tokens, layer, 1
 	text := C.CString("snapkv:budget=64,window=8")
 	ok(C.kvevict_policy_parse(text, &policy))
 	C.free(unsafe.Pointer(text))
@@ -53,11 +55,19 @@ func newByHand() *byHand {
 	ok(C.kvevict_plan_create(context, &model, &policy, nil, &h.plan))
 	ok(C.kvevict_sequence_create(h.plan, &h.sequence))
 	ok(C.kvevict_sequence_begin_observing(h.sequence, nil, 0))
-	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_EVICT, 0, &h.evicting))
-	ok(C.kvevict_plan_workspace_bytes(h.plan, C.KVEVICT_OPERATION_SCORE, 0, &h.scoring))
-	h.workspace = C.aligned_alloc(64, (h.evicting+h.scoring+63)/64*64)
-	h.queries = (*C.kvevict_plane)(C.malloc(C.sizeof_kvevict_plane))
-	*h.queries = C.rows_of(inC(rows(qHeads)), qHeads)
+	h.evicting.struct_size, h.scoring.struct_size = C.sizeof_kvevict_workspace, C.sizeof_kvevict_workspace
+	ok(C.kvevict_plan_workspace(h.plan, C.KVEVICT_OPERATION_EVICT, 0, &h.evicting))
+	ok(C.kvevict_plan_workspace(h.plan, C.KVEVICT_OPERATION_SCORE, 0, &h.scoring))
+	bytes := (h.evicting.best_bytes + h.scoring.best_bytes + 63) / 64 * 64
+	h.workspace = C.aligned_alloc(C.size_t(h.evicting.alignment), bytes)
+	queries := (*C.kvevict_plane)(C.malloc(C.sizeof_kvevict_plane))
+	*queries = C.rows_of(inC(rows(qHeads)), qHeads)
+	h.inputs = (*C.kvevict_signal_inputs)(C.malloc(C.sizeof_kvevict_signal_inputs))
+	ok(C.kvevict_signal_inputs_init(h.inputs, C.sizeof_kvevict_signal_inputs))
+	h.inputs.queries = queries
+	h.shown = (*C.kvevict_observation)(C.malloc(C.sizeof_kvevict_observation))
+	ok(C.kvevict_observation_init(h.shown, C.sizeof_kvevict_observation))
+	h.shown.inputs = h.inputs
 	h.views = (*C.kvevict_view)(C.malloc(layers * C.sizeof_kvevict_view))
 	for l := range h.slice() {
 		view := &h.slice()[l]
@@ -66,9 +76,10 @@ func newByHand() *byHand {
 		view.k = C.rows_of(inC(rows(kvHeads)), kvHeads)
 		view.v = C.rows_of(inC(rows(kvHeads)), kvHeads)
 	}
-	h.inputs = (*C.kvevict_score_inputs)(C.malloc(C.sizeof_kvevict_score_inputs))
-	ok(C.kvevict_score_inputs_init(h.inputs, C.sizeof_kvevict_score_inputs))
-	h.inputs.n_tokens, h.inputs.view, h.inputs.queries = tokens, h.views, h.queries
+	h.job = (*C.kvevict_score_job)(C.malloc(C.sizeof_kvevict_score_job))
+	ok(C.kvevict_score_job_init(h.job, C.sizeof_kvevict_score_job))
+	h.job.n_tokens, h.job.view, h.job.inputs = tokens, h.views, h.inputs
+	h.job.scores, h.job.scores_len = inC(make([]float32, kvHeads*tokens)), kvHeads*tokens
 	return h
 }
 
@@ -97,18 +108,19 @@ func (h *byHand) length(n int) {
 
 func (h *byHand) score(n int) {
 	for i := 0; i < n; i++ {
-		ok(C.kvevict_score(h.plan, h.inputs, (*C.float)(&h.scores[0]), C.size_t(len(h.scores)),
-			h.workspace, h.scoring, nil))
+		ok(C.kvevict_score(h.plan, h.job, 1, h.workspace, h.scoring.best_bytes, nil))
 	}
 }
 
 func (h *byHand) evict(n int) {
 	for i := 0; i < n; i++ {
-		ok(C.kvevict_sequence_reset(h.sequence))
+		ok(C.kvevict_sequence_reset(h.sequence, nil))
 		for l := 0; l < layers; l++ {
-			ok(C.kvevict_sequence_observe(h.sequence, C.uint32_t(l), h.queries, window, tokens-window))
+			h.shown.layer = C.uint32_t(l)
+			ok(C.kvevict_sequence_observe(h.sequence, h.shown, 1, window, tokens-window, nil))
 		}
-		ok(C.kvevict_sequence_append(h.sequence, tokens))
-		ok(C.kvevict_sequence_evict(h.sequence, h.views, layers, nil, h.workspace, h.evicting, nil))
+		ok(C.kvevict_sequence_append(h.sequence, tokens, nil))
+		ok(C.kvevict_sequence_evict(h.sequence, h.views, layers, nil, h.workspace,
+			h.evicting.best_bytes, nil))
 	}
 }

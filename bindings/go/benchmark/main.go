@@ -43,14 +43,15 @@ func main() {
 	}
 	context := must(kvevict.NewContext(nil))
 	plan := must(context.NewPlan(kvevict.Geometry{
-		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
-		QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32,
-		MaxTokens: tokens,
+		Layers: layers, MaxTokens: tokens, Each: []kvevict.LayerGeometry{{
+			QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
+			QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32,
+		}},
 	}, must(kvevict.ParsePolicy("snapkv:budget=64,window=8")), nil))
 	sequence := must(plan.NewSequence())
 	check(sequence.BeginObserving(kvevict.Memory{}))
-	workspace := must(plan.NewWorkspace(kvevict.OperationEvict))
-	scoring := must(plan.NewWorkspace(kvevict.OperationScore))
+	workspace := must(must(plan.Workspace(kvevict.OperationEvict, 0)).New())
+	scoring := must(must(plan.Workspace(kvevict.OperationScore, 0)).New())
 	scores := make([]float32, kvHeads*tokens)
 	queries := plane(rows(qHeads), qHeads)
 	views := make([]*kvevict.View, layers)
@@ -59,7 +60,11 @@ func main() {
 			KVHeads: kvHeads, K: plane(rows(kvHeads), kvHeads), V: plane(rows(kvHeads), kvHeads),
 		}))
 	}
-	inputs := kvevict.ScoreInputs{View: views[0], Tokens: tokens, Queries: &queries}
+	inputs := kvevict.SignalInputs{Queries: &queries}
+	shown := []kvevict.Observation{{Inputs: inputs}}
+	jobs := []kvevict.ScoreJob{{
+		View: views[0], Tokens: tokens, Inputs: inputs, Scores: kvevict.Slice(scores),
+	}}
 	hand := newByHand()
 
 	fmt.Printf("%-12s%10s%10s%10s%12s\n", "ns per call", "plain C", "by hand", "kvevict", "/ by hand")
@@ -84,17 +89,18 @@ func main() {
 	})
 	report("score", hand.score, func(n int) {
 		for i := 0; i < n; i++ {
-			check(plan.Score(&inputs, kvevict.Slice(scores), scoring, 0))
+			check(plan.Score(jobs, scoring, 0))
 		}
 	})
 	report("evict", hand.evict, func(n int) {
 		for i := 0; i < n; i++ {
-			check(sequence.Reset())
+			check(sequence.Reset(0))
 			for l := 0; l < layers; l++ {
-				check(sequence.Observe(l, &queries, window, tokens-window))
+				shown[0].Layer = l
+				check(sequence.Observe(shown, window, tokens-window, 0))
 			}
-			check(sequence.Append(tokens))
-			must(sequence.Evict(views, nil, workspace))
+			check(sequence.Append(tokens, 0))
+			must(sequence.Evict(views, nil, workspace, 0))
 		}
 	})
 }

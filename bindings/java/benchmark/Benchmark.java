@@ -59,12 +59,13 @@ final class Benchmark {
             .headDim(D).maxTokens(TOKENS).build(), Policy.parse("snapkv:budget=64,window=8"));
         Sequence sequence = plan.newSequence()) {
       sequence.beginObserving();
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
-      ByteBuffer scoring = plan.allocateWorkspace(Operation.SCORE);
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
+      ByteBuffer scoring = plan.workspace(Operation.SCORE).allocate();
       FloatBuffer scores = floats(KVH * TOKENS);
       Plane queries = Plane.of(q, DType.F32, D, QH * D * 4, D * 4);
       View first = view(k, v, 0);
-      ScoreInputs inputs = ScoreInputs.of(first, TOKENS).withQueries(queries);
+      List<ScoreJob> jobs = List.of(ScoreJob.of(0, TOKENS, scores).withView(first)
+          .withInputs(SignalInputs.NONE.withQueries(queries)));
       List<View> views = List.of(first, view(k, v, 1));
 
       System.out.printf("%-12s%10s%10s%10s%12s%n", "ns per call", "plain C", "by hand", "kvevict",
@@ -93,7 +94,7 @@ final class Benchmark {
         }
       }, n -> {
         for (int i = 0; i < n; ++i) {
-          plan.score(inputs, scores, scoring);
+          plan.score(jobs, scoring);
         }
       });
       report("evict", plainC, n -> {

@@ -12,6 +12,7 @@ static kvevict_plan* plan;
 static kvevict_sequence* sequence;
 static kvevict_view views[LAYERS];
 static kvevict_plane queries;
+static kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
 
 static void check(JNIEnv* env, kvevict_status status) {
   if (status == KVEVICT_OK) return;
@@ -37,9 +38,12 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handInit(JNIEnv* env,
   (void)owner;
   kvevict_context* context;
   kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   kvevict_geometry model = KVEVICT_GEOMETRY_INIT;
-  model.n_layers = LAYERS, model.n_q_heads = QH, model.n_kv_heads = KVH;
-  model.k_head_dim = model.v_head_dim = D, model.max_tokens = TOKENS;
+  layer.n_q_heads = QH, layer.n_kv_heads = KVH;
+  layer.k_head_dim = layer.v_head_dim = D;
+  model.n_layers = LAYERS, model.max_tokens = TOKENS;
+  model.layers = &layer, model.layers_len = 1;
   if (kvevict_context_create(NULL, &context) != KVEVICT_OK ||
       kvevict_policy_parse("snapkv:budget=64,window=8", &policy) !=
           KVEVICT_OK ||
@@ -47,7 +51,7 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handInit(JNIEnv* env,
     return check(env, KVEVICT_ERROR_INTERNAL);
   check(env, kvevict_sequence_create(plan, &sequence));
   check(env, kvevict_sequence_begin_observing(sequence, NULL, 0));
-  queries = rows(env, q, QH);
+  queries = rows(env, q, QH), inputs.queries = &queries;
   for (int l = 0; l < LAYERS; ++l) {
     kvevict_view_init(&views[l], sizeof views[l]);
     views[l].n_kv_heads = KVH;
@@ -76,13 +80,13 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handScore(
     JNIEnv* env, jclass owner, jobject scores, jint scores_len,
     jobject workspace, jint workspace_bytes) {
   (void)owner;
-  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
-  inputs.n_tokens = TOKENS;
-  inputs.view = &views[0];
-  inputs.queries = &queries;
-  check(env, kvevict_score(plan, &inputs,
-                           (*env)->GetDirectBufferAddress(env, scores),
-                           (size_t)scores_len,
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = TOKENS;
+  job.view = &views[0];
+  job.inputs = &inputs;
+  job.scores = (*env)->GetDirectBufferAddress(env, scores);
+  job.scores_len = (size_t)scores_len;
+  check(env, kvevict_score(plan, &job, 1,
                            (*env)->GetDirectBufferAddress(env, workspace),
                            (size_t)workspace_bytes, NULL));
 }
@@ -90,21 +94,23 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handScore(
 JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handReset(JNIEnv* env,
                                                             jclass owner) {
   (void)owner;
-  check(env, kvevict_sequence_reset(sequence));
+  check(env, kvevict_sequence_reset(sequence, NULL));
 }
 
 JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handObserve(JNIEnv* env,
                                                               jclass owner,
                                                               jint layer) {
   (void)owner;
-  check(env, kvevict_sequence_observe(sequence, (uint32_t)layer, &queries,
-                                      WINDOW, TOKENS - WINDOW));
+  kvevict_observation shown = KVEVICT_OBSERVATION_INIT;
+  shown.layer = (uint32_t)layer, shown.inputs = &inputs;
+  check(env, kvevict_sequence_observe(sequence, &shown, 1, WINDOW,
+                                      TOKENS - WINDOW, NULL));
 }
 
 JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handAppend(JNIEnv* env,
                                                              jclass owner) {
   (void)owner;
-  check(env, kvevict_sequence_append(sequence, TOKENS));
+  check(env, kvevict_sequence_append(sequence, TOKENS, NULL));
 }
 
 JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handEvict(

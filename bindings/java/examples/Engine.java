@@ -115,7 +115,7 @@ final class Engine {
     for (int i = PROMPT; i < PROMPT + GUESSED; ++i) {
       token = step(token(i));
     }
-    sequence.evict(views, plan.allocateWorkspace(Operation.EVICT));
+    sequence.evict(views, plan.workspace(Operation.EVICT).allocate());
     for (int i = 0; i < L * KVH; ++i) {
       System.out.printf("layer %d head %d keeps %s%n", i / KVH, i % KVH,
           IntStream.of(sequence.keepPositions(i / KVH, i % KVH)).mapToObj(Integer::toString)

@@ -646,6 +646,11 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
  *
+ * A policy has the keys that mean something to it, any other is an error: none has
+ * no key; all others have budget, sink, recent, split, alpha, beta; those that
+ * rank tokens, all but streaming-llm, also pool, edge, scope, over, tie; snapkv and
+ * pyramidkv also window, keep_window, rows, group, order; random also seed.
+ *
  * @param[in]  text  Zero-terminated, non-NULL.
  * @param[out] out   Non-NULL, out->struct_size set; unchanged on error.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT: with the column and what
@@ -656,8 +661,9 @@ KVEVICT_API kvevict_status
 kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
 
 /**
- * Writes the text form: the policy's name and every key that differs from that
- * policy's default. Parsing it gives the same policy back.
+ * Writes the text form: the policy's name and every key it has that differs from
+ * that policy's default. Parsing it gives a policy that behaves the same: fields
+ * that mean nothing to the policy are not written, and come back as its defaults.
  *
  * @param[in]  policy         Non-NULL.
  * @param[out] text           At least text_capacity bytes; zero-terminated on
@@ -876,10 +882,31 @@ KVEVICT_API kvevict_status kvevict_view_validate(
 
 /* ---- Plan ---------------------------------------------------------------- */
 
-/** The attention geometry of a model whose layers are alike. */
-typedef struct kvevict_geometry {
+/** What a layer keeps of the tokens that it has seen. */
+enum kvevict_layer_cache
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** A row of every token, until it is evicted. */
+  KVEVICT_LAYER_CACHE_FULL = 0,
+  /** The tokens of a sliding window: the engine drops the others. */
+  KVEVICT_LAYER_CACHE_WINDOW = 1,
+  /** No keys and values: recurrent layers, and those that read another layer's. */
+  KVEVICT_LAYER_CACHE_NONE = 2
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_layer_cache;
+#endif
+
+/** The attention geometry of one layer. */
+typedef struct kvevict_layer_geometry {
   uint32_t struct_size;
-  uint32_t n_layers;  /**< 1 .. 4096. */
+  /** Only full caches are evicted. Of other layers the fields below are not read;
+   *  they have no keep lists, no budget and no stored length, nothing is observed,
+   *  and of what stands for them in arrays of views and inputs only struct_size is
+   *  read. */
+  kvevict_layer_cache cache;
   uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65535. */
   uint32_t
       n_kv_heads; /**< q head h reads KV head h / (n_q_heads/n_kv_heads). */
@@ -889,16 +916,36 @@ typedef struct kvevict_geometry {
   kvevict_dtype q_dtype; /**< Of the queries handed to observe and score. */
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
-  uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
   float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
+} kvevict_layer_geometry;
+
+#define KVEVICT_LAYER_GEOMETRY_INIT                                           \
+  {                                                                           \
+    (uint32_t)sizeof(kvevict_layer_geometry), KVEVICT_LAYER_CACHE_FULL, 0, 0, \
+        0, 0, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, 0.0f   \
+  }
+
+/** Writes KVEVICT_LAYER_GEOMETRY_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_layer_geometry_init(
+    kvevict_layer_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/** The attention geometry of a model. */
+typedef struct kvevict_geometry {
+  uint32_t struct_size;
+  uint32_t n_layers;   /**< 1 .. 4096. */
+  uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
   uint32_t reserved;   /**< 0. */
+  /** One that all layers have, or one for each; borrowed. */
+  const kvevict_layer_geometry* layers;
+  size_t layers_len; /**< 1 or n_layers. */
 } kvevict_geometry;
 
-#define KVEVICT_GEOMETRY_INIT                                             \
-  {                                                                       \
-    (uint32_t)sizeof(kvevict_geometry), 0, 0, 0, 0, 0, KVEVICT_DTYPE_F32, \
-        KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, 0, 0.0f, 0                  \
-  }
+#define KVEVICT_GEOMETRY_INIT \
+  { (uint32_t)sizeof(kvevict_geometry), 0, 0, 0, 0, 0 }
 
 /**
  * Writes KVEVICT_GEOMETRY_INIT.
@@ -917,12 +964,12 @@ typedef struct kvevict_plan kvevict_plan;
 typedef struct kvevict_plan_options {
   uint32_t struct_size;
   uint32_t reserved; /**< 0. */
-  /** Tokens that each KV head keeps, everything included: [n_layers,
-   *  n_kv_heads], in place of the policy's budget and layer split. Above a head's
-   *  length it keeps all. Heads may so hold different numbers of tokens; scope
-   *  must be KV_HEAD. NULL: the policy's. Copied. */
+  /** Tokens that each KV head keeps, everything included: the heads of all layers
+   *  with a full cache, layer by layer, in place of the policy's budget and layer
+   *  split. Above a head's length it keeps all. Heads may so hold different numbers
+   *  of tokens; scope must be KV_HEAD. NULL: the policy's. Copied. */
   const uint32_t* head_budgets;
-  size_t head_budgets_len; /**< = n_layers * n_kv_heads; 0 with NULL. */
+  size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
 } kvevict_plan_options;
 
 #define KVEVICT_PLAN_OPTIONS_INIT \
@@ -984,72 +1031,92 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
 KVEVICT_API kvevict_status kvevict_context_prepare(
     const kvevict_context* context, const kvevict_plan* plan) KVEVICT_NOEXCEPT;
 
-/** The executing calls that take a workspace. */
+/** What a layer is for a plan. */
+typedef struct kvevict_layer_info {
+  uint32_t struct_size;
+  kvevict_layer_cache cache;
+  uint32_t n_q_heads;
+  uint32_t n_kv_heads; /**< 0 without a full cache. */
+  /** Its keep lists: n_kv_heads where heads may keep different tokens (scope
+   *  KV_HEAD of a policy that ranks, or head_budgets), else one for all; 0 without
+   *  a full cache. */
+  uint32_t n_lists;
+  /** The place of its first one where the lists of all layers lie end to end; without
+   *  any, of the next layer's. */
+  uint32_t first_list;
+} kvevict_layer_info;
+
+/**
+ * Tells what a layer is for a plan.
+ *
+ * @param[in]  plan   Non-NULL.
+ * @param[in]  layer  < n_layers.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
+                   kvevict_layer_info* out) KVEVICT_NOEXCEPT;
+
+/**
+ * The memory that a call works in, for any contents of its inputs.
+ *
+ * A call runs in any size from the least on, to the same bytes, and gains nothing
+ * from more than the best. The memory lies on the context's device, may hold
+ * anything before and after the call, and serves one call at a time: on CUDA until
+ * the stream has passed the call. One for more tokens serves fewer.
+ */
+typedef struct kvevict_workspace {
+  uint32_t struct_size;
+  uint32_t alignment; /**< Of the address, in bytes: 64, on CUDA 256. */
+  size_t
+      least_bytes; /**< 0: the call can do without, and NULL may be passed. */
+  size_t best_bytes;
+} kvevict_workspace;
+
+#define KVEVICT_WORKSPACE_INIT \
+  { (uint32_t)sizeof(kvevict_workspace), 0, 0, 0 }
+
+/** What a plan's workspace is for. */
 enum kvevict_operation
 #ifdef __cplusplus
     : int32_t
 #endif
 {
-  /** Scoring, selecting and compacting the cache of a whole model. */
+  /** kvevict_sequence_evict(). */
   KVEVICT_OPERATION_EVICT = 0,
-  /** Scoring one layer. */
-  KVEVICT_OPERATION_SCORE = 1
+  /** kvevict_score(). */
+  KVEVICT_OPERATION_SCORE = 1,
+  /** kvevict_sequence_begin_observing(): where a sequence keeps query rows, all
+   *  that it is shown until kvevict_sequence_end_observing(). For each layer
+   *  obs_window * n_q_heads rows of k_head_dim elements, and on CUDA a float with
+   *  each; 0 for policies that do not score by queries. */
+  KVEVICT_OPERATION_OBSERVE = 2
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_operation;
 #endif
 
 /**
- * The workspace in which an operation is fastest, for any contents. It runs in
- * any size from kvevict_plan_least_workspace_bytes() on, to the same bytes; what
- * less costs is said there.
+ * The workspace of an operation of a plan.
  *
- * The workspace itself must be 64-byte aligned (on CUDA 256, in device memory),
- * may hold anything before and after the call, and serves one call at a time:
- * on CUDA until the stream has passed the call. One for n_tokens serves fewer.
- *
- * @param[in]  plan       Non-NULL.
- * @param[in]  operation  Which.
- * @param[in]  n_tokens   The most slots that a layer will hold then, up to
- *                        max_tokens; 0: max_tokens.
- * @param[out] out_bytes  Bytes; 0 means that NULL may be passed as workspace.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_plan_workspace_bytes(
-    const kvevict_plan* plan, kvevict_operation operation, uint32_t n_tokens,
-    size_t* out_bytes) KVEVICT_NOEXCEPT;
-
-/**
- * The smallest workspace in which an operation runs.
- *
- * On the CPU scoring then computes most products of queries and keys twice and
- * takes 1.8 times as long, 1.4 times with half of the best size. At 131,072
+ * In the least, scoring on the CPU computes most products of queries and keys twice
+ * and takes 1.8 times as long, 1.4 times with half of the best size. At 131,072
  * tokens, 32 window rows, 4 query heads per KV head and a head size of 128 the
  * least is 3.3 MiB per thread, the best 67.3. An eviction also scores and selects
  * fewer layers at once, down to one; with scope MODEL always all.
  *
  * @param[in]  plan       Non-NULL.
  * @param[in]  operation  Which.
- * @param[in]  n_tokens   As for kvevict_plan_workspace_bytes().
- * @param[out] out_bytes  Bytes; 0 means that NULL may be passed as workspace.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @param[in]  n_tokens   The most slots that a layer will hold then, up to
+ *                        max_tokens; 0: max_tokens. Does not matter to OBSERVE.
+ * @param[out] out        Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would not
+ *         fit in size_t). Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_plan_least_workspace_bytes(
+KVEVICT_API kvevict_status kvevict_plan_workspace(
     const kvevict_plan* plan, kvevict_operation operation, uint32_t n_tokens,
-    size_t* out_bytes) KVEVICT_NOEXCEPT;
-
-/**
- * Memory in which a sequence keeps query rows, see
- * kvevict_sequence_begin_observing(): n_layers * obs_window * n_q_heads rows of
- * k_head_dim elements, and on CUDA a float with each.
- *
- * @param[in]  plan       Non-NULL.
- * @param[out] out_bytes  Bytes; 0 for policies that do not score by queries.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when the size would
- *         not fit in size_t). Thread-safe. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_plan_query_memory_bytes(
-    const kvevict_plan* plan, size_t* out_bytes) KVEVICT_NOEXCEPT;
+    kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
 /**
  * kvevict_policy_layer_budgets() for the plan's policy and layers.
@@ -1057,7 +1124,8 @@ KVEVICT_API kvevict_status kvevict_plan_query_memory_bytes(
  * @param[in]  plan         Non-NULL.
  * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
  *                          it counts as max_tokens.
- * @param[out] budgets      [n_layers] tokens.
+ * @param[out] budgets      [n_layers] tokens; 0 for layers without a full cache,
+ *                          which do not count where the budget is spread.
  * @param[in]  budgets_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
@@ -1078,7 +1146,9 @@ enum kvevict_reason
   /** Queries are opaque. */
   KVEVICT_REASON_OPAQUE_QUERIES = 2,
   /** This release does not re-rotate keys. */
-  KVEVICT_REASON_NO_ROTATION = 3
+  KVEVICT_REASON_NO_ROTATION = 3,
+  /** The layer has no cache, or only that of a sliding window. */
+  KVEVICT_REASON_NO_FULL_CACHE = 4
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_reason;
@@ -1118,44 +1188,74 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
 
 /* ---- The three doors ----------------------------------------------------- */
 
-/** What the scoring of a layer reads. What the policy's signal has no use for
- *  may be absent. */
-typedef struct kvevict_score_inputs {
+/** What signals read of a layer beside its keys. Each policy's signal needs some of
+ *  them; what it has no use for may be absent, and is not read. */
+typedef struct kvevict_signal_inputs {
   uint32_t struct_size;
-  uint32_t layer;    /**< < n_layers. */
+  uint32_t reserved; /**< 0. */
+  /** Window attention: query rows [n_q_heads, rows, k_head_dim] in any strides,
+   *  after RoPE; dtype = the geometry's q_dtype. CUDA takes its tensor cores where
+   *  elements are packed and rows of queries and keys begin at multiples of 16
+   *  bytes, else a slower kernel. */
+  const kvevict_plane* queries;
+  /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of each
+   *  row's scaled logits over the keys that it sees, as flash attention leaves it
+   *  behind. Saves CUDA the first of two passes over the keys; not read on the
+   *  CPU. */
+  const kvevict_plane* row_lse;
+  /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at multiples
+   *  of 4 bytes, tokens packed, rows of heads one after another. */
+  const kvevict_plane* scores;
+} kvevict_signal_inputs;
+
+#define KVEVICT_SIGNAL_INPUTS_INIT \
+  { (uint32_t)sizeof(kvevict_signal_inputs), 0, 0, 0, 0 }
+
+/** Writes KVEVICT_SIGNAL_INPUTS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_signal_inputs_init(
+    kvevict_signal_inputs* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/** One layer's part of kvevict_score(). */
+typedef struct kvevict_score_job {
+  uint32_t struct_size;
+  uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, at most max_tokens. */
   uint32_t reserved; /**< 0. */
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens and at least the policy's obs_window where queries score, device
    *  memory; NULL: all hold n_tokens. On CUDA they are the caller's word. */
   const uint32_t* token_counts;
-  const kvevict_view* view; /**< The layer's cache; k as in the geometry. */
-  /** Window attention: [n_q_heads, obs_window, k_head_dim] rows in any strides,
-   *  after RoPE; "token" w is the query of token n_tokens - obs_window + w. dtype
-   *  = geometry's q_dtype. CUDA takes its tensor cores where elements are packed and
-   *  rows of queries and keys begin at multiples of 16 bytes, else a slower
-   *  kernel. */
-  const kvevict_plane* queries;
-  /** NULL, or f32 [n_q_heads, obs_window], head_dim 1: the natural log-sum-exp
-   *  of each row's scaled logits over the keys that it sees, as flash attention
-   *  leaves it behind. Saves CUDA the first of two passes over the keys; not
-   *  read on the CPU. */
-  const kvevict_plane* row_lse;
-} kvevict_score_inputs;
+  /** The layer's cache; k as in the geometry. NULL where no key is read. */
+  const kvevict_view* view;
+  /** NULL where nothing but keys is read. queries and row_lse have obs_window rows:
+   *  row w is the query of token n_tokens - obs_window + w. */
+  const kvevict_signal_inputs* inputs;
+  /** Out: f32 [n_kv_heads, n_tokens], device memory; higher keeps. Tokens of a
+   *  kept window get +infinity. Beyond a head's own count unspecified. */
+  float* scores;
+  size_t scores_len; /**< = n_kv_heads * n_tokens. */
+} kvevict_score_job;
 
-#define KVEVICT_SCORE_INPUTS_INIT \
-  { (uint32_t)sizeof(kvevict_score_inputs), 0, 0, 0, 0, 0, 0, 0 }
+#define KVEVICT_SCORE_JOB_INIT \
+  { (uint32_t)sizeof(kvevict_score_job), 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_SCORE_INPUTS_INIT.
+/** Writes KVEVICT_SCORE_JOB_INIT.
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_score_inputs_init(
-    kvevict_score_inputs* out, size_t struct_size) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_score_job_init(
+    kvevict_score_job* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/** Jobs and moves that one call takes at most. */
+#define KVEVICT_MAX_JOBS 128
 
 /**
- * Scores one layer's cached tokens by the signal of the plan's policy.
+ * Scores the cached tokens of layers by the signal of the plan's policy.
  *
  * Window attention (snapkv, pyramidkv): weights are the exact causal softmax over
  * all of a head's keys; they are reduced over the window's rows and the query
@@ -1167,23 +1267,20 @@ KVEVICT_API kvevict_status kvevict_score_inputs_init(
  * multiply-adds. On CUDA twice as much of both without row_lse.
  *
  * @param[in]  plan      Non-NULL.
- * @param[in]  inputs    Non-NULL.
- * @param[out] scores    [n_kv_heads, n_tokens] f32; higher keeps. Tokens of a
- *                       kept window get +infinity. Beyond a head's own count
- *                       unspecified.
- * @param[in]  scores_len  = n_kv_heads * n_tokens.
- * @param[in]  workspace   For SCORE, see kvevict_plan_workspace_bytes().
- * @param[in]  workspace_bytes  Its size, at least the least for n_tokens.
+ * @param[in]  jobs      [jobs_len], a layer each.
+ * @param[in]  jobs_len  0 does nothing; at most KVEVICT_MAX_JOBS.
+ * @param[in]  workspace  For SCORE, see kvevict_plan_workspace().
+ * @param[in]  workspace_bytes  Its size, at least the least for the most n_tokens.
  * @param[in]  stream      See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also where the policy ranks
- *         nothing, or by the caller's scores); KVEVICT_ERROR_UNSUPPORTED (keys or
- *         queries cannot be read; on CUDA elements that are not aligned to their
- *         size). Threads: safe for distinct workspaces. Since: 0.1
+ *         nothing); KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read; on
+ *         CUDA elements that are not aligned to their size). Threads: safe for
+ *         distinct scores and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_score(const kvevict_plan* plan, const kvevict_score_inputs* inputs,
-              float* scores, size_t scores_len, void* workspace,
-              size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
+kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
+              size_t jobs_len, void* workspace, size_t workspace_bytes,
+              kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * Which slots of a layer to keep: one list that all KV heads share, or one for
@@ -1199,7 +1296,7 @@ typedef struct kvevict_keep_lists {
   uint32_t count;    /**< Slots in every list; with counts, the most of any. */
   uint32_t reserved; /**< 0. */
   /** u32 [n_lists], each at most count; device memory. NULL: all are count. */
-  const uint32_t* counts;
+  uint32_t* counts;
 } kvevict_keep_lists;
 
 #define KVEVICT_KEEP_LISTS_INIT \
@@ -1267,7 +1364,7 @@ KVEVICT_API kvevict_status kvevict_select_options_init(
  *                      what a list holds, or below what must stay, are errors
  *                      where they can be read: always on the CPU, on CUDA for
  *                      `count`, not for counts that lie on the device.
- * @param[in]  workspace  kvevict_select_workspace_bytes().
+ * @param[in]  workspace  See kvevict_select_workspace().
  * @param[in]  workspace_bytes  Its size.
  * @param[in]  stream   See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for distinct
@@ -1279,32 +1376,34 @@ KVEVICT_API kvevict_status kvevict_select(
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace that kvevict_select() needs.
+ * The workspace of kvevict_select().
  *
- * @param[in]  context    Non-NULL.
- * @param[in]  n_tokens   The most slots held; a workspace for more serves fewer.
- * @param[in]  n_lists    Keep lists.
- * @param[out] out_bytes  Bytes.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when the size would
- *         not fit in size_t). Thread-safe. Since: 0.1
+ * @param[in]  context   Non-NULL.
+ * @param[in]  n_tokens  The most slots held.
+ * @param[in]  n_lists   Keep lists.
+ * @param[out] out       Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would not
+ *         fit in size_t). Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_select_workspace_bytes(
+KVEVICT_API kvevict_status kvevict_select_workspace(
     const kvevict_context* context, uint32_t n_tokens, uint32_t n_lists,
-    size_t* out_bytes) KVEVICT_NOEXCEPT;
+    kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
 /**
  * Writes what a plan's policy asks of kvevict_select(): what must stay, the tie
  * rule, the reduction of rows, the number of lists and how many slots each keeps.
  *
  * The caller adds scores, protected slots and where the lists lie. The rows are
- * [n_kv_heads] of the layer; with scope MODEL [n_layers, n_kv_heads].
+ * [n_kv_heads] of the layer; with scope MODEL those of all layers, end to end.
  *
  * @param[in]  plan      Non-NULL.
- * @param[in]  layer     < n_layers; decides the budget. Scope MODEL: 0.
+ * @param[in]  layer     < n_layers, with a full cache; decides the budget. Scope
+ *                       MODEL: the first one.
  * @param[in]  n_tokens  Slots held, 1 .. max_tokens; for a budget that is a ratio
  *                       also the tokens seen so far.
  * @param[out] options   Non-NULL, options->struct_size set. Other fields than
- *                       those named are 0.
+ *                       those named are 0. A caller's that lacks a field which the
+ *                       policy has set is an error.
  * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         for a layer whose heads have budgets of their own. Thread-safe. Since:
@@ -1319,11 +1418,15 @@ typedef struct kvevict_move {
   uint32_t struct_size;
   uint32_t n_tokens;        /**< Slots held before, the most of any head. */
   const kvevict_view* view; /**< The cache; see kvevict_view_validate(). */
-  const kvevict_keep_lists* keep; /**< Slots, each < n_tokens. */
+  const kvevict_keep_lists* keep; /**< Slots that are held. */
+  /** Where heads hold different numbers: u32 [n_kv_heads], each at most n_tokens,
+   *  device memory; NULL: all hold n_tokens. Of a head's block table
+   *  nothing beyond its own count is read. On CUDA they are the caller's word. */
+  const uint32_t* token_counts;
 } kvevict_move;
 
 #define KVEVICT_MOVE_INIT \
-  { (uint32_t)sizeof(kvevict_move), 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0 }
 
 /** Writes KVEVICT_MOVE_INIT.
  *
@@ -1348,10 +1451,9 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *                       which is checked on the CPU, on CUDA only by a context
  *                       with debug set. Caches must not overlap, which is checked
  *                       as kvevict_sequence_evict() does.
- * @param[in] moves_len  0 does nothing; at most 128.
- * @param[in] workspace  kvevict_compact_workspace_bytes(), aligned as a plan's
- *                       workspaces are; optional: with less it is not touched,
- *                       and CUDA may be slower.
+ * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
+ * @param[in] workspace  See kvevict_compact_workspace(); with less than the best
+ *                       it is not touched, and CUDA may be slower.
  * @param[in] workspace_bytes  Its size; 0 with NULL.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
@@ -1363,19 +1465,19 @@ kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
                 kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace that kvevict_compact() can make use of.
+ * The workspace of kvevict_compact(): the least is 0. So is the best on the CPU,
+ * and on CUDA where rows are wide enough to move without.
  *
  * @param[in]  context    Non-NULL.
  * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
  *                        and count are read, and n_tokens is not.
- * @param[in]  moves_len  At most 128.
- * @param[out] out_bytes  Bytes. 0 on the CPU, and on CUDA where rows are wide
- *                        enough to move without.
+ * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
+ * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_compact_workspace_bytes(
+KVEVICT_API kvevict_status kvevict_compact_workspace(
     const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
-    size_t* out_bytes) KVEVICT_NOEXCEPT;
+    kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
 /* ---- Rows in another order ----------------------------------------------- */
 
@@ -1396,9 +1498,8 @@ KVEVICT_API kvevict_status kvevict_compact_workspace_bytes(
  * @param[in] moves      [moves_len], a layer each, counts at most n_tokens. That
  *                       slots are in [0, n_tokens) is checked on the CPU, on CUDA
  *                       only by a context with debug set.
- * @param[in] moves_len  0 does nothing; at most 128.
- * @param[in] workspace  kvevict_reorder_workspace_bytes(), aligned as a plan's
- *                       workspaces are.
+ * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
+ * @param[in] workspace  See kvevict_reorder_workspace().
  * @param[in] workspace_bytes  Its size.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
@@ -1410,21 +1511,21 @@ kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
                 kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace that kvevict_reorder() needs: on the CPU 8 bytes per listed
- * slot and a row per worker; on CUDA the listed rows of all planes, but no more
- * than 32 MiB or one plane's. Layers take turns with it.
+ * The workspace of kvevict_reorder(): on the CPU 8 bytes per listed slot and a row
+ * per worker; on CUDA the listed rows of all planes, but no more than 32 MiB or one
+ * plane's. Layers take turns with it.
  *
  * @param[in]  context    Non-NULL.
  * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
  *                        and count are read, and n_tokens is not.
- * @param[in]  moves_len  At most 128.
- * @param[out] out_bytes  Bytes; 0 if nothing is listed.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when the size would
- *         not fit in size_t). Thread-safe. Since: 0.1
+ * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
+ * @param[out] out        Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would not
+ *         fit in size_t). Thread-safe. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_reorder_workspace_bytes(
+KVEVICT_API kvevict_status kvevict_reorder_workspace(
     const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
-    size_t* out_bytes) KVEVICT_NOEXCEPT;
+    kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
 /* ---- Sequence ------------------------------------------------------------ */
 
@@ -1460,17 +1561,6 @@ KVEVICT_API kvevict_status kvevict_sequence_create(
     const kvevict_plan* plan, kvevict_sequence** out_sequence) KVEVICT_NOEXCEPT;
 
 /**
- * The stream of this sequence's next calls; NULL at first. The caller orders
- * the new stream after the old one.
- *
- * @param[in] sequence  Non-NULL.
- * @param[in] stream    See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_set_stream(
-    kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/**
  * Destroys a sequence; NULL is ignored. It gives query memory back as
  * kvevict_sequence_end_observing() does. On CUDA its work must have run: device
  * memory is freed.
@@ -1486,10 +1576,11 @@ KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
  * nothing.
  *
  * @param[in] sequence  Non-NULL.
+ * @param[in] stream    See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
-    KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_sequence_reset(
+    kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * Gives a sequence the memory in which it keeps the query rows that it is shown.
@@ -1500,11 +1591,11 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence)
  * other policies.
  *
  * @param[in] sequence  Non-NULL, not observing yet.
- * @param[in] memory    Lent until the end: kvevict_plan_query_memory_bytes()
- *                      bytes with any content, aligned as a workspace is, on CUDA
- *                      in device memory. NULL: from a pool of the context, which
- *                      allocates where it has none that is large enough, takes a
- *                      lock, and keeps what comes back until the context goes.
+ * @param[in] memory    Lent until the end: the workspace of OBSERVE, see
+ *                      kvevict_plan_workspace(). NULL: from a pool of the context,
+ *                      which allocates where it has none that is large enough,
+ *                      takes a lock, and keeps what comes back until the context
+ *                      goes.
  * @param[in] memory_bytes  0 with NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
@@ -1526,68 +1617,51 @@ kvevict_sequence_begin_observing(kvevict_sequence* sequence, void* memory,
 KVEVICT_API kvevict_status
 kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 
+/** What a layer shows of one chunk of tokens. */
+typedef struct kvevict_observation {
+  uint32_t struct_size;
+  uint32_t layer; /**< < n_layers. */
+  /** Of the chunk's n_rows rows: queries, row_lse, or both. Copied. */
+  const kvevict_signal_inputs* inputs;
+} kvevict_observation;
+
+#define KVEVICT_OBSERVATION_INIT \
+  { (uint32_t)sizeof(kvevict_observation), 0, 0 }
+
+/** Writes KVEVICT_OBSERVATION_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_observation_init(
+    kvevict_observation* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
 /**
- * Shows a layer's query rows of one chunk; the last obs_window are remembered.
+ * Shows the query rows of one chunk, of one layer or of many; the last obs_window
+ * of each are remembered.
  *
  * Any split of a prompt into chunks leaves the same rows behind, and a chunk
  * may leave out rows that later ones push out anyway. Showing earlier positions
- * again replaces them and forgets what came after (rollback). Does nothing for
- * policies that do not score by attention; for others the sequence must have
- * memory, see kvevict_sequence_begin_observing().
+ * again replaces them and forgets what came after (rollback). Log-sum-exps may come
+ * with the rows or after them; where a layer has them for its whole window, CUDA
+ * skips the first of two passes over the keys, and elsewhere they are not read.
+ * Does nothing for policies that do not score by queries; for others the sequence
+ * must have memory, see kvevict_sequence_begin_observing(). On CUDA neighbouring
+ * layers whose planes have the same shape and strides take one launch.
  *
- * @param[in] sequence        Non-NULL.
- * @param[in] layer           < n_layers.
- * @param[in] queries         [n_q_heads, n_rows, k_head_dim] rows in any
- *                            strides, after RoPE, dtype = geometry's q_dtype;
- *                            copied.
- * @param[in] n_rows          0 is valid and does nothing.
- * @param[in] first_position  Position of row 0, or KVEVICT_POSITION_NEXT.
+ * @param[in] sequence          Non-NULL.
+ * @param[in] observations      [observations_len], of ascending layers.
+ * @param[in] observations_len  0 does nothing.
+ * @param[in] n_rows            Of each layer; 0 is valid and does nothing.
+ * @param[in] first_position    Position of row 0, or KVEVICT_POSITION_NEXT.
+ * @param[in] stream            See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         (opaque queries). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_observe(
-    kvevict_sequence* sequence, uint32_t layer, const kvevict_plane* queries,
-    uint32_t n_rows, uint32_t first_position) KVEVICT_NOEXCEPT;
-
-/**
- * Shows the query rows of one chunk in every layer: kvevict_sequence_observe()
- * for all layers, or an error and for none.
- *
- * For engines that have a step's queries of all layers at once. On CUDA that is
- * one launch, where the planes of all layers have the same strides.
- *
- * @param[in] sequence        Non-NULL.
- * @param[in] queries         [queries_len] planes, layer l's at [l], each as for
- *                            kvevict_sequence_observe(); rows are copied.
- * @param[in] queries_len     The geometry's n_layers.
- * @param[in] n_rows          Of each layer; 0 is valid and does nothing.
- * @param[in] first_position  Position of row 0, or KVEVICT_POSITION_NEXT.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         (opaque queries). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_observe_layers(
-    kvevict_sequence* sequence, const kvevict_plane* queries,
-    size_t queries_len, uint32_t n_rows,
-    uint32_t first_position) KVEVICT_NOEXCEPT;
-
-/**
- * Shows the log-sum-exps of query rows, as kvevict_score() takes them.
- *
- * Where a layer has them for its whole window, CUDA skips the first of two
- * passes over the keys. Does nothing on the CPU and for policies that do not
- * score by attention.
- *
- * @param[in] sequence        Non-NULL.
- * @param[in] layer           < n_layers.
- * @param[in] row_lse         f32 [n_q_heads, n_rows], head_dim 1; copied.
- * @param[in] n_rows          0 is valid and does nothing.
- * @param[in] first_position  As for kvevict_sequence_observe(): of rows that
- *                            were observed before.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_observe_lse(
-    kvevict_sequence* sequence, uint32_t layer, const kvevict_plane* row_lse,
-    uint32_t n_rows, uint32_t first_position) KVEVICT_NOEXCEPT;
+    kvevict_sequence* sequence, const kvevict_observation* observations,
+    size_t observations_len, uint32_t n_rows, uint32_t first_position,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * Notes that the engine stored n_tokens more rows in every layer, each at the
@@ -1595,11 +1669,13 @@ KVEVICT_API kvevict_status kvevict_sequence_observe_lse(
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  0 does nothing.
+ * @param[in] stream    See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if a layer would hold more
  *         than max_tokens or the sequence more than 2^31 - 1. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_sequence_append(
-    kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
+                        kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * Notes on the host that a graph ran once more which observed, with
@@ -1630,11 +1706,13 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  The logical length to return to; the present one does
  *                      nothing.
+ * @param[in] stream    See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bound.
  *         Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_sequence_trim(
-    kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_sequence_trim(kvevict_sequence* sequence, uint32_t n_tokens,
+                      kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /** What an eviction may be told beside the policy. */
 typedef struct kvevict_evict_options {
@@ -1644,21 +1722,15 @@ typedef struct kvevict_evict_options {
    *  ignored. NULL with length 0 for none. */
   const int32_t* protected_positions;
   size_t protected_positions_len;
-  /** Policy custom: f32 scores of every layer's slots, [n_layers, n_kv_heads,
-   *  stored length, the most of any head] with the strides below; otherwise
-   *  NULL. */
-  const float* scores;
-  size_t scores_len; /**< Elements; must cover the last row. */
-  /** Elements from one layer's scores to the next's; 0: packed, each layer's
-   *  rows right behind those of the layer before. */
-  uint64_t scores_layer_stride;
-  /** Elements from one KV head's scores to the next's; 0: packed, the layer's
-   *  stored length. */
-  uint64_t scores_head_stride;
+  /** [n_layers], where the policy's signal needs more than keys: scores, or query
+   *  rows of the window as kvevict_score() takes them, in place of observed ones.
+   *  NULL: none. */
+  const kvevict_signal_inputs* inputs;
+  size_t inputs_len; /**< = n_layers; 0 with NULL. */
 } kvevict_evict_options;
 
 #define KVEVICT_EVICT_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0 }
 
 /**
  * Writes KVEVICT_EVICT_OPTIONS_INIT.
@@ -1669,30 +1741,6 @@ typedef struct kvevict_evict_options {
  */
 KVEVICT_API kvevict_status kvevict_evict_options_init(
     kvevict_evict_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/** What an eviction did. Bytes count K, V and companions of all layers. */
-typedef struct kvevict_evict_report {
-  uint32_t struct_size;
-  uint32_t evicted;      /**< 1 if any layer lost a token. */
-  uint64_t bytes_before; /**< In use before. */
-  uint64_t bytes_after;  /**< In use now. */
-  /** Slots in use before, summed over the layers: of a layer whose heads differ,
-   *  the most of any head. */
-  uint64_t tokens_before;
-  uint64_t tokens_after;
-  /** Paged: blocks, summed over the layers and the block tables of heads, that
-   *  hold nothing any more: the entries of each block table from
-   *  ceil(stored length / block_size) on. */
-  uint64_t blocks_freed;
-  /** In: both NULL, or both where to write the slots in use by each list before
-   *  and after, [n_layers, n_lists] with n_lists as in kvevict_sequence_memory. */
-  uint32_t* list_tokens_before;
-  uint32_t* list_tokens_after;
-  size_t list_tokens_len; /**< In: elements of each; n_layers * n_lists. */
-} kvevict_evict_report;
-
-#define KVEVICT_EVICT_REPORT_INIT \
-  { (uint32_t)sizeof(kvevict_evict_report), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Scores, selects and compacts the cache of a whole model in place.
@@ -1723,10 +1771,10 @@ typedef struct kvevict_evict_report {
  *                        multiple of a view's alignment.
  * @param[in]  views_len  = n_layers.
  * @param[in]  options    NULL for none.
- * @param[in]  workspace  For EVICT, see kvevict_plan_workspace_bytes().
+ * @param[in]  workspace  For EVICT, see kvevict_plan_workspace().
  * @param[in]  workspace_bytes  Its size, at least the least for the longest
  *                        layer.
- * @param[out] report     NULL, or report->struct_size set.
+ * @param[in]  stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
  *         planes that the geometry has, too few observed queries, a budget smaller than what must stay, layers of
  *         unequal length under scope MODEL); KVEVICT_ERROR_UNSUPPORTED (the
@@ -1736,18 +1784,63 @@ typedef struct kvevict_evict_report {
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
     const kvevict_evict_options* options, void* workspace,
-    size_t workspace_bytes, kvevict_evict_report* report) KVEVICT_NOEXCEPT;
+    size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** Where a sequence keeps its state, on the device of its plan's context. A layer
- *  has a list of slots for each KV head where heads may keep different tokens
- *  (scope KV_HEAD of a policy that ranks, or head_budgets), else one for all. */
+/** What an eviction did. Bytes count K, V and companions of all layers. */
+typedef struct kvevict_evict_report {
+  uint32_t struct_size;
+  uint32_t evicted;      /**< 1 if any layer lost a token. */
+  uint64_t bytes_before; /**< In use before. */
+  uint64_t bytes_after;  /**< In use then. */
+  /** Slots in use before, summed over the layers: of a layer whose heads differ,
+   *  the most of any head. */
+  uint64_t tokens_before;
+  uint64_t tokens_after;
+  /** Paged: blocks, summed over the layers and the block tables of heads, that
+   *  hold nothing any more: the entries of each block table from
+   *  ceil(stored length / block_size) on. */
+  uint64_t blocks_freed;
+} kvevict_evict_report;
+
+#define KVEVICT_EVICT_REPORT_INIT \
+  { (uint32_t)sizeof(kvevict_evict_report), 0, 0, 0, 0, 0, 0 }
+
+/** What it did to one keep list. */
+typedef struct kvevict_list_report {
+  uint32_t struct_size;
+  uint32_t layer;
+  uint32_t tokens_before; /**< Slots in use. */
+  uint32_t tokens_after;
+} kvevict_list_report;
+
+#define KVEVICT_LIST_REPORT_INIT \
+  { (uint32_t)sizeof(kvevict_list_report), 0, 0, 0 }
+
+/**
+ * Tells what the last successful kvevict_sequence_evict() did; all 0 before it,
+ * after a reset and after a failure of the device.
+ *
+ * @param[in]  sequence   Non-NULL.
+ * @param[out] out        NULL, or out->struct_size set.
+ * @param[out] lists      [lists_len], each with struct_size set, all to the same:
+ *                        the lists of all layers end to end, see
+ *                        kvevict_plan_layer().
+ * @param[in]  lists_len  0, or as many as there are.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_report(
+    const kvevict_sequence* sequence, kvevict_evict_report* out,
+    kvevict_list_report* lists, size_t lists_len) KVEVICT_NOEXCEPT;
+
+/** Where a sequence keeps its state, on the device of its plan's context. */
 typedef struct kvevict_sequence_memory {
   uint32_t struct_size;
-  uint32_t n_lists; /**< 1 or n_kv_heads. */
-  /** u32 [n_layers, n_lists, 2]: stored and logical length, brought up to date by
-   *  the stream's work. For the engine's kernels: the next token goes to slot
-   *  `stored` with position `logical`. Fixed for the sequence's life. 0 with
-   *  policy none, for which nothing is ever queued. */
+  uint32_t n_lists; /**< Of the layer, see kvevict_plan_layer(). */
+  /** u32 [n_lists, 2] of the layer: stored and logical length, brought up to date
+   *  by the streams' work; those of all layers lie end to end. For the engine's
+   *  kernels: the next token goes to slot `stored` with position `logical`. Fixed
+   *  for the sequence's life. 0 with policy none, for which nothing is ever queued,
+   *  and for layers without a full cache. */
   uint64_t lengths;
   /** i32 [n_lists, n_listed] positions of the layer's first slots; those after
    *  count up by one each to logical length - 1. Moves with every eviction. */
@@ -1777,7 +1870,7 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
  * @param[in]  sequence    Non-NULL.
  * @param[in]  layer       < n_layers.
  * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with head_budgets.
- * @param[out] out_length  Slots.
+ * @param[out] out_length  Slots; 0 for a layer without a full cache.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_stored_length(
@@ -1798,7 +1891,7 @@ KVEVICT_API kvevict_status kvevict_sequence_logical_length(
  * The position of the token in a slot.
  *
  * On CUDA this and the next two wait for the last eviction, once, and copy the
- * positions to the host.
+ * positions to the host, by the stream of the sequence's last call.
  *
  * @param[in]  sequence      Non-NULL.
  * @param[in]  layer         < n_layers.

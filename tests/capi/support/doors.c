@@ -13,11 +13,15 @@ kvevict_keep_lists test_lists(const int32_t* slots, uint32_t n,
 kvevict_status test_score(const test_plan* plan, const kvevict_plane* queries,
                           const kvevict_view* view, uint32_t n_tokens,
                           float* scores, size_t scores_len) {
-  kvevict_score_inputs inputs = KVEVICT_SCORE_INPUTS_INIT;
-  inputs.n_tokens = n_tokens;
-  inputs.view = view;
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = queries;
-  return kvevict_score(plan->plan, &inputs, scores, scores_len, plan->workspace,
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = n_tokens;
+  job.view = view;
+  job.inputs = &inputs;
+  job.scores = scores;
+  job.scores_len = scores_len;
+  return kvevict_score(plan->plan, &job, 1, plan->workspace,
                        plan->workspace_bytes, NULL);
 }
 
@@ -47,7 +51,7 @@ kvevict_status test_compact(const kvevict_context* context,
                             const kvevict_view* view, uint32_t n_tokens,
                             const int32_t* keep, uint32_t n, uint32_t n_lists) {
   const kvevict_keep_lists lists = test_lists(keep, n, n_lists);
-  const kvevict_move move = {sizeof move, n_tokens, view, &lists};
+  const kvevict_move move = {sizeof move, n_tokens, view, &lists, NULL};
   return kvevict_compact(context, &move, 1, NULL, 0, NULL);
 }
 
@@ -56,7 +60,7 @@ kvevict_status test_reorder(const kvevict_context* context,
                             const int32_t* slots, uint32_t n, uint32_t n_lists,
                             void* workspace, size_t workspace_bytes) {
   const kvevict_keep_lists lists = test_lists(slots, n, n_lists);
-  const kvevict_move move = {sizeof move, n_tokens, view, &lists};
+  const kvevict_move move = {sizeof move, n_tokens, view, &lists, NULL};
   return kvevict_reorder(context, &move, 1, workspace, workspace_bytes, NULL);
 }
 
@@ -64,6 +68,10 @@ kvevict_status test_reorder_bytes(const kvevict_context* context,
                                   const kvevict_view* view, uint32_t n,
                                   uint32_t n_lists, size_t* out_bytes) {
   const kvevict_keep_lists lists = test_lists(NULL, n, n_lists);
-  const kvevict_move move = {sizeof move, n, view, &lists};
-  return kvevict_reorder_workspace_bytes(context, &move, 1, out_bytes);
+  const kvevict_move move = {sizeof move, n, view, &lists, NULL};
+  kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
+  const kvevict_status status =
+      kvevict_reorder_workspace(context, &move, 1, &workspace);
+  *out_bytes = workspace.least_bytes;
+  return status;
 }

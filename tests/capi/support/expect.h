@@ -112,4 +112,18 @@ static inline int test_is_filled(const void* memory, size_t n_bytes) {
     }                                                                    \
   } while (0)
 
+/* A struct's initialiser and its init function write the same. */
+#define EXPECT_SAME_INIT(T, MACRO)                                   \
+  do {                                                               \
+    const T macro = MACRO;                                           \
+    T made;                                                          \
+    GUARD(made);                                                     \
+    EXPECT_OK(T##_init(&made, sizeof made));                         \
+    cr_assert(memcmp(&made, &macro, sizeof made) == 0, #T);          \
+    GUARD(made);                                                     \
+    EXPECT_INVALID(T##_init(NULL, sizeof made), "out", "NULL");      \
+    EXPECT_INVALID(T##_init(&made, sizeof made - 1), "struct_size"); \
+    EXPECT_UNTOUCHED(made);                                          \
+  } while (0)
+
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_EXPECT_H_ */

@@ -6,6 +6,7 @@
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 #include "tests/oracle/compact.h"
 #include "tests/oracle/policy.h"
@@ -57,29 +58,24 @@ static void CreateHandles(test_model* model) {
                       &options);
   EXPECT_OK(kvevict_context_create(&options, &model->context));
   const bool opaque = s->k_dtype == KVEVICT_DTYPE_OPAQUE;
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = s->n_layers;
-  geometry.n_q_heads = s->n_q_heads;
-  geometry.n_kv_heads = s->n_kv_heads;
-  geometry.k_head_dim = opaque ? 0 : s->k_head_dim;
-  geometry.v_head_dim = opaque ? 0 : s->v_head_dim;
-  geometry.q_dtype = s->q_dtype;
-  geometry.k_dtype = s->k_dtype;
-  geometry.v_dtype = s->k_dtype;
-  geometry.max_tokens = s->max_tokens;
-  model->geometry = geometry;
+  model->layer =
+      test_layer(s->n_q_heads, s->n_kv_heads, opaque ? 0 : s->k_head_dim,
+                 opaque ? 0 : s->v_head_dim);
+  model->layer.q_dtype = s->q_dtype;
+  model->layer.k_dtype = model->layer.v_dtype = s->k_dtype;
+  model->geometry = test_geometry(s->n_layers, s->max_tokens, &model->layer);
   model->policy = test_policy(s->policy);
   kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
   plan_options.head_budgets = s->head_budgets;
   if (s->head_budgets != NULL) {
     plan_options.head_budgets_len = (size_t)s->n_layers * s->n_kv_heads;
   }
-  EXPECT_OK(kvevict_plan_create(model->context, &geometry, &model->policy,
-                                &plan_options, &model->plan));
+  EXPECT_OK(kvevict_plan_create(model->context, &model->geometry,
+                                &model->policy, &plan_options, &model->plan));
   EXPECT_OK(kvevict_sequence_create(model->plan, &model->sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(model->sequence, NULL, 0));
-  EXPECT_OK(kvevict_plan_workspace_bytes(model->plan, KVEVICT_OPERATION_EVICT,
-                                         0, &model->workspace_bytes));
+  model->workspace_bytes =
+      test_workspace(model->plan, KVEVICT_OPERATION_EVICT, 0).best_bytes;
   const size_t rounded = (model->workspace_bytes + kGuardBytes + kAlignment) /
                          kAlignment * kAlignment;
   model->workspace = aligned_alloc(kAlignment, rounded);
@@ -157,14 +153,14 @@ void test_model_append(test_model* model, uint32_t n) {
       }
     }
   }
-  EXPECT_OK(kvevict_sequence_append(model->sequence, n));
+  EXPECT_OK(kvevict_sequence_append(model->sequence, n, NULL));
   model->n_seen += n;
 }
 
 void test_model_observe(test_model* model, uint32_t first, uint32_t n) {
   for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
     const kvevict_plane queries = test_model_queries(model, l, first);
-    EXPECT_OK(kvevict_sequence_observe(model->sequence, l, &queries, n, first));
+    EXPECT_OK(test_observe(model->sequence, l, &queries, n, first));
   }
 }
 
@@ -180,10 +176,13 @@ kvevict_status test_model_evict(test_model* model,
   const kvevict_status status = kvevict_sequence_evict(
       model->sequence, model->views, model->spec.n_layers, options,
       model->workspace_bytes == 0 ? NULL : model->workspace,
-      model->workspace_bytes, report);
+      model->workspace_bytes, NULL);
   EXPECT(test_is_filled(model->workspace + model->workspace_bytes, kGuardBytes),
          "the eviction wrote beyond its workspace of %zu bytes",
          model->workspace_bytes);
+  if (status == KVEVICT_OK && report != NULL) {
+    EXPECT_OK(kvevict_sequence_report(model->sequence, report, NULL, 0));
+  }
   return status;
 }
 

@@ -11,9 +11,8 @@
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/hooks.h"
+#include "tests/capi/support/inputs.h"
 #include "tests/capi/support/random.h"
-
-enum { TEST_MAX_LAYERS = 8 };
 
 typedef struct test_model_spec {
   const char* policy;
@@ -38,6 +37,7 @@ test_model_spec test_small_model(const char* policy);
 typedef struct test_model {
   test_model_spec spec;
   kvevict_policy policy;
+  kvevict_layer_geometry layer;
   kvevict_geometry geometry;
   test_allocator allocator;
   test_runner runner;
@@ -72,7 +72,8 @@ void test_model_observe(test_model* model, uint32_t first, uint32_t n);
 /* Observe and append of the next n tokens. */
 void test_model_step(test_model* model, uint32_t n);
 
-/* Evicts, in a workspace full of guard bytes, and checks its end afterwards. */
+/* Evicts, in a workspace full of guard bytes, and checks its end afterwards; then
+ * asks for the report unless that is NULL. */
 kvevict_status test_model_evict(test_model* model,
                                 const kvevict_evict_options* options,
                                 kvevict_evict_report* report);

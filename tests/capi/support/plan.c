@@ -7,6 +7,26 @@
 
 enum { kGuardBytes = 1024, kAlignment = 64 };
 
+kvevict_geometry test_geometry(uint32_t n_layers, uint32_t max_tokens,
+                               const kvevict_layer_geometry* layer) {
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = n_layers;
+  geometry.max_tokens = max_tokens;
+  geometry.layers = layer;
+  geometry.layers_len = 1;
+  return geometry;
+}
+
+kvevict_layer_geometry test_layer(uint32_t n_q_heads, uint32_t n_kv_heads,
+                                  uint32_t k_head_dim, uint32_t v_head_dim) {
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = n_q_heads;
+  layer.n_kv_heads = n_kv_heads;
+  layer.k_head_dim = k_head_dim;
+  layer.v_head_dim = v_head_dim;
+  return layer;
+}
+
 test_plan* test_plan_create(const char* policy,
                             const kvevict_geometry* geometry,
                             kvevict_operation operation, uint32_t n_threads) {
@@ -22,6 +42,8 @@ static test_plan* CreateHandles(const char* simd_target, const char* policy,
   test_runner_install(&p->runner, n_threads, &options);
   p->policy = test_policy(policy);
   p->geometry = *geometry;
+  p->layer = geometry->layers[0];
+  p->geometry.layers = &p->layer;
   EXPECT_OK(kvevict_context_create(&options, &p->context));
   EXPECT_OK(
       kvevict_plan_create(p->context, geometry, &p->policy, NULL, &p->plan));
@@ -44,8 +66,7 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
                                 kvevict_operation operation,
                                 uint32_t n_threads) {
   test_plan* p = CreateHandles(simd_target, policy, geometry, n_threads);
-  EXPECT_OK(
-      kvevict_plan_workspace_bytes(p->plan, operation, 0, &p->workspace_bytes));
+  p->workspace_bytes = test_workspace(p->plan, operation, 0).best_bytes;
   return WithWorkspace(p);
 }
 
@@ -53,18 +74,19 @@ test_plan* test_plan_create_to_select(const char* policy,
                                       const kvevict_geometry* geometry,
                                       uint32_t n_threads) {
   test_plan* p = CreateHandles(NULL, policy, geometry, n_threads);
-  EXPECT_OK(kvevict_select_workspace_bytes(p->context, geometry->max_tokens,
-                                           geometry->n_kv_heads,
-                                           &p->workspace_bytes));
+  kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_select_workspace(p->context, geometry->max_tokens,
+                                     p->layer.n_kv_heads, &workspace));
+  p->workspace_bytes = workspace.least_bytes;
   return WithWorkspace(p);
 }
 
-size_t test_least_workspace(const kvevict_plan* plan,
-                            kvevict_operation operation, uint32_t n_tokens) {
-  size_t bytes = 0;
-  EXPECT_OK(
-      kvevict_plan_least_workspace_bytes(plan, operation, n_tokens, &bytes));
-  return bytes;
+kvevict_workspace test_workspace(const kvevict_plan* plan,
+                                 kvevict_operation operation,
+                                 uint32_t n_tokens) {
+  kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_plan_workspace(plan, operation, n_tokens, &workspace));
+  return workspace;
 }
 
 void test_plan_shrink(test_plan* plan, size_t workspace_bytes) {

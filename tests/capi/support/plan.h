@@ -5,21 +5,31 @@
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/hooks.h"
 
+/* n layers that are alike; `layer` is borrowed. */
+kvevict_geometry test_geometry(uint32_t n_layers, uint32_t max_tokens,
+                               const kvevict_layer_geometry* layer);
+
+/* A layer of f32 rows, of K and of V. */
+kvevict_layer_geometry test_layer(uint32_t n_q_heads, uint32_t n_kv_heads,
+                                  uint32_t k_head_dim, uint32_t v_head_dim);
+
 typedef struct test_plan {
   kvevict_context* context;
   kvevict_plan* plan;
   kvevict_policy policy;
   kvevict_geometry geometry;
+  kvevict_layer_geometry layer; /* all of them */
   test_runner runner;
   void* workspace; /* NULL if none is needed */
   size_t workspace_bytes;
 } test_plan;
 
-/* kvevict_plan_least_workspace_bytes(). */
-size_t test_least_workspace(const kvevict_plan* plan,
-                            kvevict_operation operation, uint32_t n_tokens);
+/* kvevict_plan_workspace(). */
+kvevict_workspace test_workspace(const kvevict_plan* plan,
+                                 kvevict_operation operation,
+                                 uint32_t n_tokens);
 
-/* n_threads > 1: with the shuffling runner. */
+/* Layers alike. n_threads > 1: with the shuffling runner. */
 test_plan* test_plan_create(const char* policy,
                             const kvevict_geometry* geometry,
                             kvevict_operation operation, uint32_t n_threads);

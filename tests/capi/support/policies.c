@@ -33,7 +33,7 @@ kvevict_policy test_random_policy(test_random* random) {
     kvevict_policy policy;
     EXPECT_OK(
         kvevict_policy_init(&policy, sizeof policy,
-                            (kvevict_policy_kind)test_random_below(random, 6)));
+                            (kvevict_policy_kind)test_random_below(random, 7)));
     policy.budget = RandomBudget(random);
     MAYBE(n_sink, test_random_below(random, 20));
     MAYBE(n_recent, test_random_below(random, 80));

@@ -14,15 +14,13 @@ test_scene* test_scene_create_for(const char* simd_target,
                                   const test_scene_spec* spec, uint64_t seed) {
   test_scene* s = calloc(1, sizeof *s);
   test_random random = {seed};
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = 1;
-  geometry.n_q_heads = spec->n_q_heads;
-  geometry.n_kv_heads = spec->n_kv_heads;
-  geometry.k_head_dim = spec->head_dim;
-  geometry.q_dtype = spec->q_dtype;
-  geometry.k_dtype = spec->k_dtype;
-  geometry.max_tokens = spec->n_tokens + 3;
-  geometry.softmax_scale = spec->softmax_scale;
+  kvevict_layer_geometry layer =
+      test_layer(spec->n_q_heads, spec->n_kv_heads, spec->head_dim, 0);
+  layer.q_dtype = spec->q_dtype;
+  layer.k_dtype = spec->k_dtype;
+  layer.softmax_scale = spec->softmax_scale;
+  const kvevict_geometry geometry =
+      test_geometry(1, spec->n_tokens + 3, &layer);
   s->plan = test_plan_create_for(simd_target, spec->policy, &geometry,
                                  KVEVICT_OPERATION_SCORE, spec->n_threads);
   s->n_tokens = spec->n_tokens;
@@ -66,7 +64,7 @@ void test_scene_destroy(test_scene* s) {
 }
 
 size_t test_scene_scores_len(const test_scene* s) {
-  return (size_t)s->plan->geometry.n_kv_heads * s->n_tokens;
+  return (size_t)s->plan->layer.n_kv_heads * s->n_tokens;
 }
 
 float* test_scene_score(const test_scene* s) {

@@ -24,36 +24,42 @@ int main(void) {
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
   kvevict_move move = KVEVICT_MOVE_INIT;
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   kvevict_view view;
   int32_t keep[N_KEEP];
-  size_t workspace_bytes = 0;
+  kvevict_workspace workspace_size = KVEVICT_WORKSPACE_INIT;
   char* workspace = memory.bytes + (64 - (uintptr_t)memory.bytes % 64) % 64;
   int t;
 
   if (kvevict_abi_version() != KVEVICT_ABI_VERSION) return fail("abi version");
   for (t = 0; t < N_TOKENS; ++t) k[t][0] = v[t][HEAD_DIM - 1] = (float)t;
 
-  geometry.n_layers = geometry.n_q_heads = geometry.n_kv_heads = 1;
-  geometry.k_head_dim = geometry.v_head_dim = HEAD_DIM;
+  layer.n_q_heads = layer.n_kv_heads = 1;
+  layer.k_head_dim = layer.v_head_dim = HEAD_DIM;
+  geometry.n_layers = 1;
   geometry.max_tokens = N_TOKENS;
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
   if (kvevict_context_create(NULL, &context) ||
-      kvevict_policy_parse("custom:budget=4,sink=1,recent=1,keep_window=no",
+      kvevict_policy_parse("custom:budget=4,sink=1,recent=1",
                            &policy) ||
       kvevict_plan_create(context, &geometry, &policy, NULL, &plan) ||
       kvevict_plan_selection(plan, 0, N_TOKENS, &options, &lists) ||
-      kvevict_select_workspace_bytes(context, N_TOKENS, lists.n_lists,
-                                     &workspace_bytes)) {
+      kvevict_select_workspace(context, N_TOKENS, lists.n_lists,
+                               &workspace_size)) {
     return fail("setting up");
   }
-  if (workspace_bytes > sizeof memory - 64) return fail("workspace size");
+  if (workspace_size.least_bytes > sizeof memory - 64) {
+    return fail("workspace size");
+  }
   options.scores = scores;
   options.scores_len = N_TOKENS;
   lists.slots = keep;
   lists.slots_len = N_KEEP;
-  if (kvevict_select(context, &options, &lists, workspace, workspace_bytes,
-                     NULL)) {
+  if (kvevict_select(context, &options, &lists, workspace,
+                     workspace_size.least_bytes, NULL)) {
     return fail("select");
   }
   if (lists.count != N_KEEP || memcmp(keep, expected, sizeof keep) != 0) {

@@ -34,14 +34,24 @@ bool EndsContext(CUresult result) {
   }
 }
 
+namespace {
+
+CUresult End(Context& context, CUresult result) {
+  context.lost = result;
+  if (result != CUDA_SUCCESS) context.pending.clear();
+  return result;
+}
+
+}  // namespace
+
 CUresult Drain(Context& context) {
-  while (!context.pending.empty() && context.lost == CUDA_SUCCESS) {
-    const Work work = std::move(context.pending.front());
-    context.pending.pop_front();
-    context.lost = work();
-  }
-  if (context.lost != CUDA_SUCCESS) context.pending.clear();
-  return context.lost;
+  if (context.lost != CUDA_SUCCESS) return context.lost;
+  return End(context, context.pending.RunAll());
+}
+
+CUresult Drain(Context& context, const Stream* stream) {
+  if (context.lost != CUDA_SUCCESS) return context.lost;
+  return End(context, context.pending.Run(stream, IsBlocking(stream)));
 }
 
 void DestroyContext(State& state, Context* context) {
@@ -169,12 +179,14 @@ CUresult Call::FindStream(CUstream handle, Stream** out) {
   return CUDA_SUCCESS;
 }
 
-CUresult Call::Enqueue(CUstream handle, Work work) {
+CUresult Call::Enqueue(CUstream handle, Work work, uint64_t* out_step) {
   Stream* stream = nullptr;
   const CUresult found = FindStream(handle, &stream);
   if (found != CUDA_SUCCESS) return found;
   if (stream == nullptr || stream->capture == Capture::kNone) {
-    context->pending.push_back(std::move(work));
+    const uint64_t step =
+        context->pending.Push(stream, IsBlocking(stream), std::move(work));
+    if (out_step != nullptr) *out_step = step;
     return CUDA_SUCCESS;
   }
   if (stream->capture == Capture::kInvalidated) {

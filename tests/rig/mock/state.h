@@ -2,8 +2,6 @@
 #ifndef KVEVICT_TESTS_RIG_MOCK_STATE_H_
 #define KVEVICT_TESTS_RIG_MOCK_STATE_H_
 
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,13 +11,11 @@
 
 #include "tests/rig/mock/api.h"
 #include "tests/rig/mock/mock.h"
+#include "tests/rig/mock/queue.h"
 #include "tests/rig/ptx/memory.h"
 #include "tests/rig/ptx/module.h"
 
 namespace kvevict::mock {
-
-// A step on a stream or a node of a graph.
-using Work = std::function<CUresult()>;
 
 enum class Capture { kNone = 0, kActive = 1, kInvalidated = 2 };
 enum CaptureMode { kCaptureGlobal = 0, kCaptureThreadLocal, kCaptureRelaxed };
@@ -39,9 +35,14 @@ struct Stream {
   std::vector<Work> captured;
 };
 
+inline bool IsBlocking(const Stream* stream) {
+  return stream != nullptr && stream->blocking;
+}
+
 struct Event {
   Context* context;
   double milliseconds = -1.0;  // when it was reached; -1: not yet
+  uint64_t step = 0;           // of the queue; 0: not recorded
 };
 
 // PTX text, loaded into contexts.
@@ -75,7 +76,7 @@ struct Context {
   CUresult lost = CUDA_SUCCESS;  // what every call returns from then on
   ptx::Memory memory;
   std::map<CUdeviceptr, size_t> allocations;
-  std::deque<Work> pending;
+  Queue pending;
 };
 
 struct Failure {
@@ -157,8 +158,8 @@ class Call {
   // Finds the stream for this call; the legacy default stream becomes NULL.
   // Misuse if it is unknown or of another context.
   CUresult FindStream(CUstream handle, Stream** out);
-  // Appends to the stream, or to what it captures.
-  CUresult Enqueue(CUstream handle, Work work);
+  // Appends to the stream, or to what it captures: then no step is there yet.
+  CUresult Enqueue(CUstream handle, Work work, uint64_t* out_step = nullptr);
 
  private:
   CUresult CheckFailures();
@@ -170,8 +171,10 @@ class Call {
   std::string function_;
 };
 
-// Runs what is pending; the first result that is not success ends the context.
+// Run what is pending, of all streams or what one waits for (NULL: the legacy default
+// stream). The first result that is not success ends the context.
 CUresult Drain(Context& context);
+CUresult Drain(Context& context, const Stream* stream);
 
 // Shared memory that a block may ask for on a device, in bytes.
 int SharedBytesOptIn(int compute_capability);

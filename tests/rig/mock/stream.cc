@@ -41,7 +41,7 @@ KVEVICT_MOCK_API CUresult cuStreamSynchronize(CUstream handle) {
                        "the stream is captured");
   }
   ++call.state.waits;
-  return Drain(*call.context);
+  return Drain(*call.context, stream);
 }
 
 KVEVICT_MOCK_API CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
@@ -202,12 +202,33 @@ KVEVICT_MOCK_API CUresult cuEventRecord(CUevent handle, CUstream stream) {
     return call.Misuse(CUDA_ERROR_INVALID_HANDLE, "unknown event");
   }
   State& state = call.state;
-  return call.Enqueue(stream, [&state, event]() -> CUresult {
-    if (Find(state.events, event) != nullptr) {
-      event->milliseconds = static_cast<double>(state.kernels_run);
-    }
-    return CUDA_SUCCESS;
-  });
+  return call.Enqueue(
+      stream,
+      [&state, event]() -> CUresult {
+        if (Find(state.events, event) != nullptr) {
+          event->milliseconds = static_cast<double>(state.kernels_run);
+        }
+        return CUDA_SUCCESS;
+      },
+      &event->step);
+}
+
+KVEVICT_MOCK_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event,
+                                            unsigned /*flags*/) {
+  KVEVICT_MOCK_CALL(kContext);
+  const Event* awaited = Find(call.state.events, event);
+  if (awaited == nullptr || awaited->context != call.context) {
+    return call.Misuse(CUDA_ERROR_INVALID_HANDLE, "unknown event");
+  }
+  Stream* stream = nullptr;
+  const CUresult found = call.FindStream(handle, &stream);
+  if (found != CUDA_SUCCESS) return found;
+  if (stream != nullptr && stream->capture != Capture::kNone) {
+    return call.Misuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                       "the mock's captures know no events");
+  }
+  call.context->pending.PushWait(stream, IsBlocking(stream), awaited->step);
+  return CUDA_SUCCESS;
 }
 
 KVEVICT_MOCK_API CUresult cuEventSynchronize(CUevent handle) {

@@ -35,6 +35,15 @@ CUresult Shim_cuStreamCreate(CUstream* out, unsigned) {
 CUresult Shim_cuStreamDestroy(CUstream stream) { return Destroy<char>(stream); }
 CUresult Shim_cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
 
+CUresult Shim_cuEventCreate(CUevent* out, unsigned) {
+  return Create(out, new char);
+}
+CUresult Shim_cuEventDestroy(CUevent event) { return Destroy<char>(event); }
+CUresult Shim_cuEventRecord(CUevent, CUstream) { return CUDA_SUCCESS; }
+CUresult Shim_cuStreamWaitEvent(CUstream, CUevent, unsigned) {
+  return CUDA_SUCCESS;
+}
+
 CUresult Shim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) {
   return CUDA_SUCCESS;
 }

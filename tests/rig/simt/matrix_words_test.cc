@@ -34,7 +34,7 @@ KV_DEVICE void Multiply(const MatrixParams& p) {
 }
 
 KV_KERNEL(multiply_f16, MatrixParams, 32, 1) { Multiply<kF16>(p); }
-KV_KERNEL(multiply_bf16, MatrixParams, 32, 1) { Multiply<kBf16>(p); }
+KV_KERNEL(multiply_bf16, MatrixParams, 32, 1) { Multiply<kBF16>(p); }
 
 // Half h of row r of matrix m is 1000 m + 10 r + h.
 KV_KERNEL(load_matrix, MatrixParams, 32, 1) {

@@ -292,7 +292,7 @@ void ArithmeticIsThatOfTheDevice() {
 
 void StoredBitsAreRead() {
   CHECK(ToFloat<kF32>(0x3fc00000) == 1.5f);
-  CHECK(ToFloat<kBf16>(0x3fc0) == 1.5f && ToFloat<kBf16>(0xc040) == -3.0f);
+  CHECK(ToFloat<kBF16>(0x3fc0) == 1.5f && ToFloat<kBF16>(0xc040) == -3.0f);
   CHECK(ToFloat<kF16>(0x3e00) == 1.5f && ToFloat<kF16>(0xc200) == -3.0f);
   CHECK(ToFloat<kF16>(0x7bff) == 65504.0f);
   CHECK(ToFloat<kF16>(0x0400) == 0x1p-14f);       // least normal

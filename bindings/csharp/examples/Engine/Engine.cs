@@ -5,10 +5,8 @@ const int Layers = 2, QueryHeads = 4, KvHeads = 2, Dim = 16, X = QueryHeads * Di
 const int Prompt = 96, Guessed = 8, Decoded = 24;
 
 uint seed = args.Length > 0 ? uint.Parse(args[0]) : 1;
-var model = new KvGeometry
-{
-    Layers = Layers, QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim, MaxTokens = Max,
-};
+var layer = new KvLayerGeometry { QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim };
+var model = new KvGeometry(Layers, layer, Max);
 using var context = new KvContext();
 using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"));
 using var sequence = new KvSequence(plan);

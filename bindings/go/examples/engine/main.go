@@ -11,7 +11,7 @@ import (
 )
 
 const layers, qHeads, kvHeads, dim, room, x, kv = 2, 4, 2, 16, 160, qHeads * dim, kvHeads * dim
-const prompt, guessed, decoded = 96, 8, 24
+const prompt, guessed, decoded, f32 = 96, 8, 24, kvevict.DTypeF32
 
 type engine struct {
 	seed     uint32
@@ -41,7 +41,7 @@ func (e *engine) hash(a uint32) uint32 {
 // rows of so many heads, one after the other.
 func rows(data []float32, heads int) kvevict.Plane {
 	return kvevict.Plane{
-		Data: kvevict.Slice(data), DType: kvevict.DTypeF32, HeadDim: dim,
+		Data: kvevict.Slice(data), DType: f32, HeadDim: dim,
 		TokenStride: int64(heads) * dim * 4, HeadStride: dim * 4,
 	}
 }
@@ -49,7 +49,8 @@ func rows(data []float32, heads int) kvevict.Plane {
 // observe shows n rows of the query log.
 func (e *engine) observe(layer, first, n int) {
 	queries := rows(e.q[layer][first*x:], qHeads)
-	check(e.sequence.Observe(layer, &queries, n, first))
+	inputs := kvevict.SignalInputs{Queries: &queries}
+	check(e.sequence.Observe([]kvevict.Observation{{Layer: layer, Inputs: inputs}}, n, first, 0))
 }
 
 func (e *engine) attend(layer, nSlots int, q []float32) {
@@ -75,7 +76,7 @@ func (e *engine) attend(layer, nSlots int, q []float32) {
 }
 
 // step takes one token through all layers; returns the next one.
-func (e *engine) step(token uint32) uint32 {
+func (e *engine) step(token uint32) (next uint32) {
 	position := e.sequence.LogicalLength()
 	for i := range e.x {
 		e.x[i] = int(e.hash((token*1024+uint32(position))*x+uint32(i))>>28) - 8
@@ -93,12 +94,11 @@ func (e *engine) step(token uint32) uint32 {
 		e.observe(l, position, 1)
 		e.attend(l, slot+1, q)
 	}
-	check(e.sequence.Append(1))
-	sum := 0
+	check(e.sequence.Append(1, 0))
 	for i, value := range e.x {
-		sum += (value + 8) * (i + 1)
+		next += uint32((value + 8) * (i + 1))
 	}
-	return uint32(sum % 256)
+	return next % 256
 }
 
 // feed steps through n tokens; returns the next one.
@@ -113,27 +113,27 @@ func main() {
 	e := &engine{}
 	must(fmt.Sscan(append(os.Args, "1")[1], &e.seed))
 	plan := must(must(kvevict.NewContext(nil)).NewPlan(kvevict.Geometry{
-		Layers: layers, QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim,
-		QDType: kvevict.DTypeF32, KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32, MaxTokens: room,
+		Layers: layers, MaxTokens: room, Each: []kvevict.LayerGeometry{{
+			QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim, QDType: f32, KDType: f32, VDType: f32}},
 	}, must(kvevict.ParsePolicy("snapkv:budget=40,window=8,sink=2")), nil))
 	e.sequence = must(plan.NewSequence())
 	check(e.sequence.BeginObserving(kvevict.Memory{}))
-	scratch := must(plan.NewWorkspace(kvevict.OperationEvict))
+	scratch := must(must(plan.Workspace(kvevict.OperationEvict, 0)).New())
 	views := make([]*kvevict.View, layers)
 	for l := range views {
 		e.q[l], e.k[l], e.v[l] = make([]float32, room*x), make([]float32, room*kv), make([]float32, room*kv)
-		k, v := rows(e.k[l], kvHeads), rows(e.v[l], kvHeads)
-		views[l] = must(kvevict.NewView(kvevict.Layout{KVHeads: kvHeads, K: k, V: v}))
+		views[l] = must(kvevict.NewView(kvevict.Layout{
+			KVHeads: kvHeads, K: rows(e.k[l], kvHeads), V: rows(e.v[l], kvHeads)}))
 	}
 	e.feed(0, prompt)
 	e.feed(1000, guessed)
-	check(e.sequence.Reset()) // the cache has every row still: start over, show what stays
+	check(e.sequence.Reset(0)) // the cache has every row still: start over, show what stays
 	for l := range views {
 		e.observe(l, 0, prompt)
 	}
-	check(e.sequence.Append(prompt))
+	check(e.sequence.Append(prompt, 0))
 	token := e.feed(prompt, guessed)
-	must(e.sequence.Evict(views, nil, scratch))
+	must(e.sequence.Evict(views, nil, scratch, 0))
 	for i := 0; i < layers*kvHeads; i++ {
 		kept := fmt.Sprint(must(e.sequence.KeepPositions(i/kvHeads, i%kvHeads)))
 		fmt.Printf("layer %d head %d keeps %s\n", i/kvHeads, i%kvHeads, kept[1:len(kept)-1])

@@ -40,8 +40,8 @@ typedef long long swig_type_10;
 typedef long long swig_type_11;
 typedef long long swig_type_12;
 typedef long long swig_type_13;
-typedef _gostring_ swig_type_14;
-typedef long long swig_type_15;
+typedef long long swig_type_14;
+typedef _gostring_ swig_type_15;
 typedef long long swig_type_16;
 typedef long long swig_type_17;
 typedef long long swig_type_18;
@@ -60,6 +60,10 @@ typedef long long swig_type_30;
 typedef long long swig_type_31;
 typedef long long swig_type_32;
 typedef long long swig_type_33;
+typedef long long swig_type_34;
+typedef long long swig_type_35;
+typedef long long swig_type_36;
+typedef long long swig_type_37;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -84,49 +88,49 @@ extern uintptr_t _wrap_kvevict_policy_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_view_init_kvevict(swig_voidp arg1, swig_type_10 arg2);
 extern uintptr_t _wrap_kvevict_view_validate_kvevict(swig_voidp arg1, int arg2);
-extern uintptr_t _wrap_kvevict_geometry_init_kvevict(swig_voidp arg1, swig_type_11 arg2);
-extern uintptr_t _wrap_kvevict_plan_options_init_kvevict(swig_voidp arg1, swig_type_12 arg2);
+extern uintptr_t _wrap_kvevict_layer_geometry_init_kvevict(swig_voidp arg1, swig_type_11 arg2);
+extern uintptr_t _wrap_kvevict_geometry_init_kvevict(swig_voidp arg1, swig_type_12 arg2);
+extern uintptr_t _wrap_kvevict_plan_options_init_kvevict(swig_voidp arg1, swig_type_13 arg2);
 extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4, swig_voidp arg5);
 extern void _wrap_kvevict_plan_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_context_prepare_kvevict(uintptr_t arg1, uintptr_t arg2);
-extern uintptr_t _wrap_kvevict_plan_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, int arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_plan_least_workspace_bytes_kvevict(uintptr_t arg1, swig_intgo arg2, int arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_plan_query_memory_bytes_kvevict(uintptr_t arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_13 arg4);
+extern uintptr_t _wrap_kvevict_plan_layer_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_plan_workspace_kvevict(uintptr_t arg1, swig_intgo arg2, int arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_14 arg4);
 extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern swig_type_14 _wrap_kvevict_reason_text_kvevict(swig_intgo arg1);
-extern uintptr_t _wrap_kvevict_score_inputs_init_kvevict(swig_voidp arg1, swig_type_15 arg2);
-extern uintptr_t _wrap_kvevict_score_kvevict(uintptr_t arg1, swig_voidp arg2, uintptr_t arg3, swig_type_16 arg4, uintptr_t arg5, swig_type_17 arg6, uintptr_t arg7);
-extern uintptr_t _wrap_kvevict_keep_lists_init_kvevict(swig_voidp arg1, swig_type_18 arg2);
-extern uintptr_t _wrap_kvevict_select_options_init_kvevict(swig_voidp arg1, swig_type_19 arg2);
-extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4, swig_type_20 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_select_workspace_bytes_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
+extern swig_type_15 _wrap_kvevict_reason_text_kvevict(swig_intgo arg1);
+extern uintptr_t _wrap_kvevict_signal_inputs_init_kvevict(swig_voidp arg1, swig_type_16 arg2);
+extern uintptr_t _wrap_kvevict_score_job_init_kvevict(swig_voidp arg1, swig_type_17 arg2);
+extern uintptr_t _wrap_kvevict_score_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_18 arg3, uintptr_t arg4, swig_type_19 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_keep_lists_init_kvevict(swig_voidp arg1, swig_type_20 arg2);
+extern uintptr_t _wrap_kvevict_select_options_init_kvevict(swig_voidp arg1, swig_type_21 arg2);
+extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4, swig_type_22 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_select_workspace_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_move_init_kvevict(swig_voidp arg1, swig_type_21 arg2);
-extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_22 arg3, uintptr_t arg4, swig_type_23 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_compact_workspace_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_25 arg3, uintptr_t arg4, swig_type_26 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_reorder_workspace_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_27 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_move_init_kvevict(swig_voidp arg1, swig_type_23 arg2);
+extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, uintptr_t arg4, swig_type_25 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_compact_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_27 arg3, uintptr_t arg4, swig_type_28 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_29 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_create_kvevict(uintptr_t arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_sequence_set_stream_kvevict(uintptr_t arg1, uintptr_t arg2);
 extern void _wrap_kvevict_sequence_destroy_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_sequence_reset_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_28 arg3);
+extern uintptr_t _wrap_kvevict_sequence_reset_kvevict(uintptr_t arg1, uintptr_t arg2);
+extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_30 arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_observing_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_observe_layers_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_29 arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_observe_lse_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5);
-extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2);
+extern uintptr_t _wrap_kvevict_observation_init_kvevict(swig_voidp arg1, swig_type_31 arg2);
+extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_32 arg3, int arg4, int arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
 extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_30 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_31 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_32 arg6, swig_voidp arg7);
+extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_33 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_34 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_35 arg6, uintptr_t arg7);
+extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_36 arg4);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_33 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_37 arg5, swig_voidp arg6);
 #undef intgo
 */
 import "C"
@@ -454,11 +458,25 @@ func Kvevict_view_validate(arg1 *View, arg2 uint32) (_swig_ret error) {
 	return swig_r_1
 }
 
+func Kvevict_layer_geometry_init(arg1 *LayerGeometry, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_layer_geometry_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_11(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_geometry_init(arg1 *Geometry, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_geometry_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_11(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_geometry_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_12(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -472,7 +490,7 @@ func Kvevict_plan_options_init(arg1 *PlanOptions, arg2 uint64) (_swig_ret error)
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_plan_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_12(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_13(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -518,13 +536,12 @@ func Kvevict_context_prepare(arg1 uintptr, arg2 uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_plan_workspace_bytes(arg1 uintptr, arg2 int32, arg3 uint32, arg4 *uint64) (_swig_ret error) {
+func Kvevict_plan_layer(arg1 uintptr, arg2 uint32, arg3 *LayerInfo) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -534,27 +551,13 @@ func Kvevict_plan_workspace_bytes(arg1 uintptr, arg2 int32, arg3 uint32, arg4 *u
 	return swig_r_1
 }
 
-func Kvevict_plan_least_workspace_bytes(arg1 uintptr, arg2 int32, arg3 uint32, arg4 *uint64) (_swig_ret error) {
+func Kvevict_plan_workspace(arg1 uintptr, arg2 int32, arg3 uint32, arg4 *Workspace) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_least_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_plan_query_memory_bytes(arg1 uintptr, arg2 *uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_plan_query_memory_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -570,7 +573,7 @@ func Kvevict_plan_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 ui
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_13(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_14(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -605,11 +608,11 @@ func Kvevict_reason_text(arg1 int32) (_swig_ret string) {
 	return swig_r_1
 }
 
-func Kvevict_score_inputs_init(arg1 *ScoreInputs, arg2 uint64) (_swig_ret error) {
+func Kvevict_signal_inputs_init(arg1 *SignalInputs, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_score_inputs_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_15(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_signal_inputs_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_16(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -619,7 +622,21 @@ func Kvevict_score_inputs_init(arg1 *ScoreInputs, arg2 uint64) (_swig_ret error)
 	return swig_r_1
 }
 
-func Kvevict_score(arg1 uintptr, arg2 *ScoreInputs, arg3 uintptr, arg4 uint64, arg5 uintptr, arg6 uint64, arg7 uintptr) (_swig_ret error) {
+func Kvevict_score_job_init(arg1 *ScoreJob, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_score_job_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_17(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_score(arg1 uintptr, arg2 *ScoreJob, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
@@ -627,8 +644,7 @@ func Kvevict_score(arg1 uintptr, arg2 *ScoreInputs, arg3 uintptr, arg4 uint64, a
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_score_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_16(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_17(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_score_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_18(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_19(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -642,7 +658,7 @@ func Kvevict_keep_lists_init(arg1 *KeepLists, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_keep_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_18(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_keep_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_20(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -656,7 +672,7 @@ func Kvevict_select_options_init(arg1 *SelectOptions, arg2 uint64) (_swig_ret er
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_select_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_19(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_select_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_21(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -674,7 +690,7 @@ func Kvevict_select(arg1 uintptr, arg2 *SelectOptions, arg3 *KeepLists, arg4 uin
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_20(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_22(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -684,13 +700,13 @@ func Kvevict_select(arg1 uintptr, arg2 *SelectOptions, arg3 *KeepLists, arg4 uin
 	return swig_r_1
 }
 
-func Kvevict_select_workspace_bytes(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *uint64) (_swig_ret error) {
+func Kvevict_select_workspace(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *Workspace) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_select_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_select_workspace_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -721,7 +737,7 @@ func Kvevict_move_init(arg1 *Move, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_move_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_21(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_move_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_23(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -739,7 +755,7 @@ func Kvevict_compact(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_22(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_23(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_25(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -749,13 +765,13 @@ func Kvevict_compact(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 u
 	return swig_r_1
 }
 
-func Kvevict_compact_workspace_bytes(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+func Kvevict_compact_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_26(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -773,7 +789,7 @@ func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_25(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_26(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_27(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_28(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -783,13 +799,13 @@ func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 u
 	return swig_r_1
 }
 
-func Kvevict_reorder_workspace_bytes(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+func Kvevict_reorder_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_27(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_29(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -813,29 +829,16 @@ func Kvevict_sequence_create(arg1 uintptr, arg2 *uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_sequence_set_stream(arg1 uintptr, arg2 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_set_stream_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
 func Kvevict_sequence_destroy(arg1 uintptr) {
 	_swig_i_0 := arg1
 	C._wrap_kvevict_sequence_destroy_kvevict(C.uintptr_t(_swig_i_0))
 }
 
-func Kvevict_sequence_reset(arg1 uintptr) (_swig_ret error) {
+func Kvevict_sequence_reset(arg1 uintptr, arg2 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_reset_kvevict(C.uintptr_t(_swig_i_0)))
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_reset_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -850,7 +853,7 @@ func Kvevict_sequence_begin_observing(arg1 uintptr, arg2 uintptr, arg3 uint64) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_28(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_30(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -873,14 +876,11 @@ func Kvevict_sequence_end_observing(arg1 uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_sequence_observe(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32) (_swig_ret error) {
+func Kvevict_observation_init(arg1 *Observation, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_observation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_31(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -890,14 +890,15 @@ func Kvevict_sequence_observe(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint3
 	return swig_r_1
 }
 
-func Kvevict_sequence_observe_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg4 uint32, arg5 uint32) (_swig_ret error) {
+func Kvevict_sequence_observe(arg1 uintptr, arg2 *Observation, arg3 uint64, arg4 uint32, arg5 uint32, arg6 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_layers_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_29(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_32(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -907,28 +908,12 @@ func Kvevict_sequence_observe_layers(arg1 uintptr, arg2 *Plane, arg3 uint64, arg
 	return swig_r_1
 }
 
-func Kvevict_sequence_observe_lse(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32) (_swig_ret error) {
+func Kvevict_sequence_append(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_lse_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_append(arg1 uintptr, arg2 uint32) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_append_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_append_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -952,11 +937,12 @@ func Kvevict_sequence_replayed(arg1 uintptr, arg2 uint32) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_sequence_trim(arg1 uintptr, arg2 uint32) (_swig_ret error) {
+func Kvevict_sequence_trim(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_trim_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_trim_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -970,7 +956,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_30(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_33(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -980,7 +966,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	return swig_r_1
 }
 
-func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOptions, arg5 uintptr, arg6 uint64, arg7 *EvictReport) (_swig_ret error) {
+func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOptions, arg5 uintptr, arg6 uint64, arg7 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
@@ -989,7 +975,23 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_31(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_32(_swig_i_5), C.swig_voidp(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_34(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_35(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_report(arg1 uintptr, arg2 *EvictReport, arg3 *ListReport, arg4 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_36(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1086,7 +1088,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_33(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_37(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -534,6 +534,21 @@ intgo _wrap_kvevict_view_validate_kvevict(kvevict_view *_swig_go_0, int _swig_go
 }
 
 
+intgo _wrap_kvevict_layer_geometry_init_kvevict(kvevict_layer_geometry *_swig_go_0, long long _swig_go_1) {
+  kvevict_layer_geometry *arg1 = (kvevict_layer_geometry *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_layer_geometry *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_layer_geometry_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_geometry_init_kvevict(kvevict_geometry *_swig_go_0, long long _swig_go_1) {
   kvevict_geometry *arg1 = (kvevict_geometry *) 0 ;
   size_t arg2 ;
@@ -610,54 +625,37 @@ intgo _wrap_kvevict_context_prepare_kvevict(kvevict_context *_swig_go_0, kvevict
 }
 
 
-intgo _wrap_kvevict_plan_workspace_bytes_kvevict(kvevict_plan *_swig_go_0, intgo _swig_go_1, int _swig_go_2, long long *_swig_go_3) {
+intgo _wrap_kvevict_plan_layer_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, kvevict_layer_info *_swig_go_2) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  uint32_t arg2 ;
+  kvevict_layer_info *arg3 = (kvevict_layer_info *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_layer_info *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_plan_layer((struct kvevict_plan const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_plan_workspace_kvevict(kvevict_plan *_swig_go_0, intgo _swig_go_1, int _swig_go_2, kvevict_workspace *_swig_go_3) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_operation arg2 ;
   uint32_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
   arg2 = (kvevict_operation)_swig_go_1;
   arg3 = (uint32_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
+  arg4 = (kvevict_workspace *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_plan_workspace_bytes((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_least_workspace_bytes_kvevict(kvevict_plan *_swig_go_0, intgo _swig_go_1, int _swig_go_2, long long *_swig_go_3) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  kvevict_operation arg2 ;
-  uint32_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (kvevict_operation)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_plan_least_workspace_bytes((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_query_memory_bytes_kvevict(kvevict_plan *_swig_go_0, long long *_swig_go_1) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  size_t *arg2 = (size_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (size_t *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_plan_query_memory_bytes((struct kvevict_plan const *)arg1,arg2);
+  result = (kvevict_status)kvevict_plan_workspace((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -712,41 +710,54 @@ _gostring_ _wrap_kvevict_reason_text_kvevict(intgo _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_score_inputs_init_kvevict(kvevict_score_inputs *_swig_go_0, long long _swig_go_1) {
-  kvevict_score_inputs *arg1 = (kvevict_score_inputs *) 0 ;
+intgo _wrap_kvevict_signal_inputs_init_kvevict(kvevict_signal_inputs *_swig_go_0, long long _swig_go_1) {
+  kvevict_signal_inputs *arg1 = (kvevict_signal_inputs *) 0 ;
   size_t arg2 ;
   kvevict_status result;
   intgo _swig_go_result;
   
-  arg1 = (kvevict_score_inputs *)_swig_go_0;
+  arg1 = (kvevict_signal_inputs *)_swig_go_0;
   arg2 = (size_t)_swig_go_1;
   
-  result = (kvevict_status)kvevict_score_inputs_init(arg1,arg2);
+  result = (kvevict_status)kvevict_signal_inputs_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_score_kvevict(kvevict_plan *_swig_go_0, kvevict_score_inputs *_swig_go_1, float *_swig_go_2, long long _swig_go_3, void *_swig_go_4, long long _swig_go_5, kvevict_stream _swig_go_6) {
+intgo _wrap_kvevict_score_job_init_kvevict(kvevict_score_job *_swig_go_0, long long _swig_go_1) {
+  kvevict_score_job *arg1 = (kvevict_score_job *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_score_job *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_score_job_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_score_kvevict(kvevict_plan *_swig_go_0, kvevict_score_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  kvevict_score_inputs *arg2 = (kvevict_score_inputs *) 0 ;
-  float *arg3 = (float *) 0 ;
-  size_t arg4 ;
-  void *arg5 = (void *) 0 ;
-  size_t arg6 ;
-  kvevict_stream arg7 = (kvevict_stream) 0 ;
+  kvevict_score_job *arg2 = (kvevict_score_job *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (kvevict_score_inputs *)_swig_go_1;
-  arg3 = (float *)_swig_go_2;
-  arg4 = (size_t)_swig_go_3;
-  arg5 = (void *)_swig_go_4;
-  arg6 = (size_t)_swig_go_5;
-  arg7 = (kvevict_stream)_swig_go_6;
+  arg2 = (kvevict_score_job *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
   
-  result = (kvevict_status)kvevict_score((struct kvevict_plan const *)arg1,(struct kvevict_score_inputs const *)arg2,arg3,arg4,arg5,arg6,arg7);
+  result = (kvevict_status)kvevict_score((struct kvevict_plan const *)arg1,(struct kvevict_score_job const *)arg2,arg3,arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -805,20 +816,20 @@ intgo _wrap_kvevict_select_kvevict(kvevict_context *_swig_go_0, kvevict_select_o
 }
 
 
-intgo _wrap_kvevict_select_workspace_bytes_kvevict(kvevict_context *_swig_go_0, int _swig_go_1, int _swig_go_2, long long *_swig_go_3) {
+intgo _wrap_kvevict_select_workspace_kvevict(kvevict_context *_swig_go_0, int _swig_go_1, int _swig_go_2, kvevict_workspace *_swig_go_3) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   uint32_t arg2 ;
   uint32_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (uint32_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
+  arg4 = (kvevict_workspace *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_select_workspace_bytes((struct kvevict_context const *)arg1,arg2,arg3,arg4);
+  result = (kvevict_status)kvevict_select_workspace((struct kvevict_context const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -883,20 +894,20 @@ intgo _wrap_kvevict_compact_kvevict(kvevict_context *_swig_go_0, kvevict_move *_
 }
 
 
-intgo _wrap_kvevict_compact_workspace_bytes_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+intgo _wrap_kvevict_compact_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_move *arg2 = (kvevict_move *) 0 ;
   size_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
   arg2 = (kvevict_move *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
+  arg4 = (kvevict_workspace *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_compact_workspace_bytes((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
+  result = (kvevict_status)kvevict_compact_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -925,20 +936,20 @@ intgo _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_move *_
 }
 
 
-intgo _wrap_kvevict_reorder_workspace_bytes_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+intgo _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_move *arg2 = (kvevict_move *) 0 ;
   size_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
   arg2 = (kvevict_move *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
+  arg4 = (kvevict_workspace *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_reorder_workspace_bytes((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
+  result = (kvevict_status)kvevict_reorder_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -959,21 +970,6 @@ intgo _wrap_kvevict_sequence_create_kvevict(kvevict_plan *_swig_go_0, kvevict_se
 }
 
 
-intgo _wrap_kvevict_sequence_set_stream_kvevict(kvevict_sequence *_swig_go_0, kvevict_stream _swig_go_1) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_stream arg2 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_stream)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_set_stream(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 void _wrap_kvevict_sequence_destroy_kvevict(kvevict_sequence *_swig_go_0) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   
@@ -984,14 +980,16 @@ void _wrap_kvevict_sequence_destroy_kvevict(kvevict_sequence *_swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_sequence_reset_kvevict(kvevict_sequence *_swig_go_0) {
+intgo _wrap_kvevict_sequence_reset_kvevict(kvevict_sequence *_swig_go_0, kvevict_stream _swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_stream arg2 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_stream)_swig_go_1;
   
-  result = (kvevict_status)kvevict_sequence_reset(arg1);
+  result = (kvevict_status)kvevict_sequence_reset(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1027,79 +1025,56 @@ intgo _wrap_kvevict_sequence_end_observing_kvevict(kvevict_sequence *_swig_go_0)
 }
 
 
-intgo _wrap_kvevict_sequence_observe_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  kvevict_plane *arg3 = (kvevict_plane *) 0 ;
-  uint32_t arg4 ;
-  uint32_t arg5 ;
+intgo _wrap_kvevict_observation_init_kvevict(kvevict_observation *_swig_go_0, long long _swig_go_1) {
+  kvevict_observation *arg1 = (kvevict_observation *) 0 ;
+  size_t arg2 ;
   kvevict_status result;
   intgo _swig_go_result;
   
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_plane *)_swig_go_2;
-  arg4 = (uint32_t)_swig_go_3;
-  arg5 = (uint32_t)_swig_go_4;
+  arg1 = (kvevict_observation *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
   
-  result = (kvevict_status)kvevict_sequence_observe(arg1,arg2,(struct kvevict_plane const *)arg3,arg4,arg5);
+  result = (kvevict_status)kvevict_observation_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_observe_layers_kvevict(kvevict_sequence *_swig_go_0, kvevict_plane *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4) {
+intgo _wrap_kvevict_sequence_observe_kvevict(kvevict_sequence *_swig_go_0, kvevict_observation *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4, kvevict_stream _swig_go_5) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_plane *arg2 = (kvevict_plane *) 0 ;
+  kvevict_observation *arg2 = (kvevict_observation *) 0 ;
   size_t arg3 ;
   uint32_t arg4 ;
   uint32_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_plane *)_swig_go_1;
+  arg2 = (kvevict_observation *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (uint32_t)_swig_go_3;
   arg5 = (uint32_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
   
-  result = (kvevict_status)kvevict_sequence_observe_layers(arg1,(struct kvevict_plane const *)arg2,arg3,arg4,arg5);
+  result = (kvevict_status)kvevict_sequence_observe(arg1,(struct kvevict_observation const *)arg2,arg3,arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_observe_lse_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4) {
+intgo _wrap_kvevict_sequence_append_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
-  kvevict_plane *arg3 = (kvevict_plane *) 0 ;
-  uint32_t arg4 ;
-  uint32_t arg5 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_plane *)_swig_go_2;
-  arg4 = (uint32_t)_swig_go_3;
-  arg5 = (uint32_t)_swig_go_4;
+  arg3 = (kvevict_stream)_swig_go_2;
   
-  result = (kvevict_status)kvevict_sequence_observe_lse(arg1,arg2,(struct kvevict_plane const *)arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_append_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_append(arg1,arg2);
+  result = (kvevict_status)kvevict_sequence_append(arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1120,16 +1095,18 @@ intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int 
 }
 
 
-intgo _wrap_kvevict_sequence_trim_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
+intgo _wrap_kvevict_sequence_trim_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
   
-  result = (kvevict_status)kvevict_sequence_trim(arg1,arg2);
+  result = (kvevict_status)kvevict_sequence_trim(arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1150,14 +1127,14 @@ intgo _wrap_kvevict_evict_options_init_kvevict(kvevict_evict_options *_swig_go_0
 }
 
 
-intgo _wrap_kvevict_sequence_evict_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_evict_options *_swig_go_3, void *_swig_go_4, long long _swig_go_5, kvevict_evict_report *_swig_go_6) {
+intgo _wrap_kvevict_sequence_evict_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_evict_options *_swig_go_3, void *_swig_go_4, long long _swig_go_5, kvevict_stream _swig_go_6) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   size_t arg3 ;
   kvevict_evict_options *arg4 = (kvevict_evict_options *) 0 ;
   void *arg5 = (void *) 0 ;
   size_t arg6 ;
-  kvevict_evict_report *arg7 = (kvevict_evict_report *) 0 ;
+  kvevict_stream arg7 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
@@ -1167,9 +1144,28 @@ intgo _wrap_kvevict_sequence_evict_kvevict(kvevict_sequence *_swig_go_0, kvevict
   arg4 = (kvevict_evict_options *)_swig_go_3;
   arg5 = (void *)_swig_go_4;
   arg6 = (size_t)_swig_go_5;
-  arg7 = (kvevict_evict_report *)_swig_go_6;
+  arg7 = (kvevict_stream)_swig_go_6;
   
   result = (kvevict_status)kvevict_sequence_evict(arg1,(struct kvevict_view const *)arg2,arg3,(struct kvevict_evict_options const *)arg4,arg5,arg6,arg7);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_report_kvevict(kvevict_sequence *_swig_go_0, kvevict_evict_report *_swig_go_1, kvevict_list_report *_swig_go_2, long long _swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_evict_report *arg2 = (kvevict_evict_report *) 0 ;
+  kvevict_list_report *arg3 = (kvevict_list_report *) 0 ;
+  size_t arg4 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_evict_report *)_swig_go_1;
+  arg3 = (kvevict_list_report *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_sequence_report((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

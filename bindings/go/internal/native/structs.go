@@ -9,6 +9,8 @@ const (
 	VersionPatch = 0
 	// Rises with every incompatible change of this header; equals the SONAME.
 	ABIVersion = 0
+	// Jobs and moves that one call takes at most.
+	MaxJobs = 128
 	// As first_position: the sequence's logical length. On CUDA it is then read from device memory
 	// when the work runs, so that a captured graph goes on where the sequence is.
 	PositionNext = 4294967295
@@ -146,10 +148,10 @@ type View struct {
 	BlockTableHeadStride uint64
 }
 
-// Geometry is kvevict_geometry.
-type Geometry struct {
+// LayerGeometry is kvevict_layer_geometry.
+type LayerGeometry struct {
 	StructSize   uint32
-	NLayers      uint32
+	Cache        int32
 	NQHeads      uint32
 	NKVHeads     uint32
 	KHeadDim     uint32
@@ -157,9 +159,17 @@ type Geometry struct {
 	QDType       int32
 	KDType       int32
 	VDType       int32
-	MaxTokens    uint32
 	SoftmaxScale float32
-	Reserved     uint32
+}
+
+// Geometry is kvevict_geometry.
+type Geometry struct {
+	StructSize uint32
+	NLayers    uint32
+	MaxTokens  uint32
+	Reserved   uint32
+	Layers     uintptr
+	LayersLen  uint64
 }
 
 // PlanOptions is kvevict_plan_options.
@@ -168,6 +178,24 @@ type PlanOptions struct {
 	Reserved       uint32
 	HeadBudgets    uintptr
 	HeadBudgetsLen uint64
+}
+
+// LayerInfo is kvevict_layer_info.
+type LayerInfo struct {
+	StructSize uint32
+	Cache      int32
+	NQHeads    uint32
+	NKVHeads   uint32
+	NLists     uint32
+	FirstList  uint32
+}
+
+// Workspace is kvevict_workspace.
+type Workspace struct {
+	StructSize uint32
+	Alignment  uint32
+	LeastBytes uint64
+	BestBytes  uint64
 }
 
 // Capabilities is kvevict_capabilities.
@@ -182,16 +210,26 @@ type Capabilities struct {
 	NeedsScore   uint32
 }
 
-// ScoreInputs is kvevict_score_inputs.
-type ScoreInputs struct {
+// SignalInputs is kvevict_signal_inputs.
+type SignalInputs struct {
+	StructSize uint32
+	Reserved   uint32
+	Queries    uintptr
+	RowLSE     uintptr
+	Scores     uintptr
+}
+
+// ScoreJob is kvevict_score_job.
+type ScoreJob struct {
 	StructSize  uint32
 	Layer       uint32
 	NTokens     uint32
 	Reserved    uint32
 	TokenCounts uintptr
 	View        uintptr
-	Queries     uintptr
-	RowLSE      uintptr
+	Inputs      uintptr
+	Scores      uintptr
+	ScoresLen   uint64
 }
 
 // KeepLists is kvevict_keep_lists.
@@ -225,10 +263,18 @@ type SelectOptions struct {
 
 // Move is kvevict_move.
 type Move struct {
+	StructSize  uint32
+	NTokens     uint32
+	View        uintptr
+	Keep        uintptr
+	TokenCounts uintptr
+}
+
+// Observation is kvevict_observation.
+type Observation struct {
 	StructSize uint32
-	NTokens    uint32
-	View       uintptr
-	Keep       uintptr
+	Layer      uint32
+	Inputs     uintptr
 }
 
 // EvictOptions is kvevict_evict_options.
@@ -237,24 +283,27 @@ type EvictOptions struct {
 	Reserved              uint32
 	ProtectedPositions    uintptr
 	ProtectedPositionsLen uint64
-	Scores                uintptr
-	ScoresLen             uint64
-	ScoresLayerStride     uint64
-	ScoresHeadStride      uint64
+	Inputs                uintptr
+	InputsLen             uint64
 }
 
 // EvictReport is kvevict_evict_report.
 type EvictReport struct {
-	StructSize       uint32
-	Evicted          uint32
-	BytesBefore      uint64
-	BytesAfter       uint64
-	TokensBefore     uint64
-	TokensAfter      uint64
-	BlocksFreed      uint64
-	ListTokensBefore uintptr
-	ListTokensAfter  uintptr
-	ListTokensLen    uint64
+	StructSize   uint32
+	Evicted      uint32
+	BytesBefore  uint64
+	BytesAfter   uint64
+	TokensBefore uint64
+	TokensAfter  uint64
+	BlocksFreed  uint64
+}
+
+// ListReport is kvevict_list_report.
+type ListReport struct {
+	StructSize   uint32
+	Layer        uint32
+	TokensBefore uint32
+	TokensAfter  uint32
 }
 
 // SequenceMemory is kvevict_sequence_memory.

@@ -23,8 +23,10 @@ func main() {
 	policy, err := kvevict.ParsePolicy("streaming-llm:budget=16")
 	check(err)
 	plan, err := context.NewPlan(kvevict.Geometry{
-		Layers: 1, QHeads: 1, KVHeads: 1, KHeadDim: 4, VHeadDim: 4, QDType: kvevict.DTypeF32,
-		KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32, MaxTokens: 64,
+		Layers: 1, MaxTokens: 64, Each: []kvevict.LayerGeometry{{
+			QHeads: 1, KVHeads: 1, KHeadDim: 4, VHeadDim: 4, QDType: kvevict.DTypeF32,
+			KDType: kvevict.DTypeF32, VDType: kvevict.DTypeF32,
+		}},
 	}, policy, nil)
 	check(err)
 	sequence, err := plan.NewSequence()
@@ -37,10 +39,12 @@ func main() {
 	}
 	view, err := kvevict.NewView(kvevict.Layout{KVHeads: 1, K: plane(keys), V: plane(values)})
 	check(err)
-	workspace, err := plan.NewWorkspace(kvevict.OperationEvict)
+	need, err := plan.Workspace(kvevict.OperationEvict, 0)
 	check(err)
-	check(sequence.Append(64))
-	report, err := sequence.Evict([]*kvevict.View{view}, nil, workspace)
+	workspace, err := need.New()
+	check(err)
+	check(sequence.Append(64, 0))
+	report, err := sequence.Evict([]*kvevict.View{view}, nil, workspace, 0)
 	check(err)
 	fmt.Printf("%+v\n", report)
 	if report.TokensAfter != 16 {

@@ -100,10 +100,10 @@ inline float SquareRoot(float v) { return std::sqrt(v); }
 
 template <int kDType>
 float ToFloat(uint32_t bits) {
-  static_assert(kDType == kF32 || kDType == kF16 || kDType == kBf16);
+  static_assert(kDType == kF32 || kDType == kF16 || kDType == kBF16);
   if constexpr (kDType == kF32) {
     return std::bit_cast<float>(bits);
-  } else if constexpr (kDType == kBf16) {
+  } else if constexpr (kDType == kBF16) {
     return std::bit_cast<float>(bits << 16);
   } else {
     const uint32_t sign = (bits & 0x8000) << 16;
@@ -222,7 +222,7 @@ inline void LoadMatrix4(uint32_t (&r)[4], const void* shared_row,
 template <int kDType>
 void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],
                              const uint32_t (&b)[2], Site site = Site::Here()) {
-  static_assert(kDType == kF16 || kDType == kBf16);
+  static_assert(kDType == kF16 || kDType == kBF16);
   simt::WarpMultiply16816(ToFloat<kDType>, kDType == kF16 ? -14 : -126, c, a, b,
                           site);
 }

@@ -38,7 +38,7 @@ public final class App {
                 Plane.of(values, DType.F32, 4, 16, 16))) {
       sequence.append(64);
       EvictReport report =
-          sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
+          sequence.evict(List.of(view), plan.workspace(Operation.EVICT).allocate());
       System.out.println(report + " in " + App.class.getModule());
       if (report.tokensAfter() != 16) {
         throw new AssertionError(report);

@@ -39,9 +39,9 @@ public final class Context extends Handle {
    *
    * @param geometry of the model
    * @param policy what survives
-   * @param headBudgets tokens that each KV head keeps, everything included: [nLayers, nKvHeads], in
-   *     place of the policy's budget and layer split, for scope KV_HEAD; above a head's length it
-   *     keeps all. Without any: the policy's
+   * @param headBudgets tokens that each KV head keeps, everything included: the heads of all layers
+   *     with a full cache, layer by layer, in place of the policy's budget and layer split, for
+   *     scope KV_HEAD; above a head's length it keeps all. Without any: the policy's
    * @return the plan, which keeps what it needs of this context alive
    */
   public Plan newPlan(Geometry geometry, Policy policy, int... headBudgets) {
@@ -49,9 +49,10 @@ public final class Context extends Handle {
       Memory.count(budget, "headBudgets");
     }
     long context = enter();
-    try (geometry.struct; policy.struct; Struct options = planOptions(headBudgets)) {
+    try (Struct model = geometry.write(); policy.struct;
+        Struct options = planOptions(headBudgets)) {
       long pointer = Native.kvevict_plan_create(
-          context, geometry.struct.address, policy.struct.address, options.address);
+          context, model.address, policy.struct.address, options.address);
       return new Plan(pointer, geometry, policy, headBudgets.length > 0, hooks);
     } finally {
       leave();
@@ -110,7 +111,7 @@ public final class Context extends Handle {
    *
    * @param options what to choose from, and what must stay
    * @param keep lists whose slots are written, ascending
-   * @param workspace from {@link #allocateSelectWorkspace}
+   * @param workspace see {@link #selectWorkspace}
    */
   public void select(SelectOptions options, KeepLists keep, ByteBuffer workspace) {
     select(options, keep, Memory.workspace(hooks.device, workspace),
@@ -124,7 +125,7 @@ public final class Context extends Handle {
    *
    * @param options what to choose from, and what must stay
    * @param keep lists whose slots are written, ascending
-   * @param workspace address of scratch, see {@link #selectWorkspaceBytes}
+   * @param workspace address of scratch, see {@link #selectWorkspace}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
    */
@@ -145,32 +146,22 @@ public final class Context extends Handle {
   }
 
   /**
-   * Scratch that selecting needs: 64-byte aligned, 256 on CUDA.
+   * Scratch that selecting needs.
    *
-   * @param nTokens the most slots held; scratch for more serves fewer
+   * @param nTokens the most slots held
    * @param nLists keep lists
-   * @return bytes
+   * @return its sizes
    */
-  public long selectWorkspaceBytes(int nTokens, int nLists) {
+  public Workspace selectWorkspace(int nTokens, int nLists) {
+    Memory.count(nTokens, "nTokens");
+    Memory.count(nLists, "nLists");
     long context = enter();
     try {
-      return Native.kvevict_select_workspace_bytes(
-          context, Memory.count(nTokens, "nTokens"), Memory.count(nLists, "nLists"));
+      return Records.Workspace.of(hooks.device,
+          out -> Native.kvevict_select_workspace(context, nTokens, nLists, out));
     } finally {
       leave();
     }
-  }
-
-  /**
-   * Scratch for selecting on the CPU. Calls that run at the same time must not share it.
-   *
-   * @param nTokens the most slots held; scratch for more serves fewer
-   * @param nLists keep lists
-   * @return a direct buffer of the right size and alignment
-   * @throws IllegalStateException if the context is on CUDA: then pass device memory's address
-   */
-  public ByteBuffer allocateSelectWorkspace(int nTokens, int nLists) {
-    return Memory.allocateWorkspace(hooks.device, selectWorkspaceBytes(nTokens, nLists));
   }
 
   /**
@@ -189,7 +180,7 @@ public final class Context extends Handle {
    *
    * @param moves a layer each, at most 128, with strictly ascending lists
    * @param workspace address of scratch by which CUDA may be faster, see {@link
-   *     #compactWorkspaceBytes}; 0 for none
+   *     #compactWorkspace}; 0 for none
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
    */
@@ -204,15 +195,17 @@ public final class Context extends Handle {
   }
 
   /**
-   * Scratch that compacting can make use of; 256-byte aligned on CUDA.
+   * Scratch that compacting can make use of: the least is 0, and so is the best on the CPU, and on
+   * CUDA where rows are wide enough to move without.
    *
    * @param moves as for the call; only views and the lists' counts are read
-   * @return bytes; 0 on the CPU, and on CUDA where rows are wide enough to move without
+   * @return its sizes
    */
-  public long compactWorkspaceBytes(List<Move> moves) {
+  public Workspace compactWorkspace(List<Move> moves) {
     long context = enter();
     try (Move.All all = new Move.All(hooks.device, moves, true)) {
-      return Native.kvevict_compact_workspace_bytes(context, all.struct.address, all.n);
+      return Records.Workspace.of(hooks.device,
+          out -> Native.kvevict_compact_workspace(context, all.struct.address, all.n, out));
     } finally {
       leave();
     }
@@ -224,7 +217,7 @@ public final class Context extends Handle {
    * that do not ascend. Other rows are not touched.
    *
    * @param moves a layer each, at most 128, with slots in any order, also repeated
-   * @param workspace from {@link #allocateReorderWorkspace}
+   * @param workspace see {@link #reorderWorkspace}
    */
   public void reorder(List<Move> moves, ByteBuffer workspace) {
     reorder(moves, Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
@@ -236,7 +229,7 @@ public final class Context extends Handle {
    * the first is written.
    *
    * @param moves a layer each, at most 128, with slots in any order, also repeated
-   * @param workspace address of scratch, see {@link #reorderWorkspaceBytes}
+   * @param workspace address of scratch, see {@link #reorderWorkspace}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
    */
@@ -251,30 +244,19 @@ public final class Context extends Handle {
   }
 
   /**
-   * Scratch that reordering needs: 64-byte aligned, 256 on CUDA.
+   * Scratch that reordering needs.
    *
-   * @param moves as for the call; only views and the lists' counts are read. More serves fewer
-   * @return bytes; 0 if nothing is listed
+   * @param moves as for the call; only views and the lists' counts are read
+   * @return its sizes
    */
-  public long reorderWorkspaceBytes(List<Move> moves) {
+  public Workspace reorderWorkspace(List<Move> moves) {
     long context = enter();
     try (Move.All all = new Move.All(hooks.device, moves, true)) {
-      return Native.kvevict_reorder_workspace_bytes(context, all.struct.address, all.n);
+      return Records.Workspace.of(hooks.device,
+          out -> Native.kvevict_reorder_workspace(context, all.struct.address, all.n, out));
     } finally {
       leave();
     }
-  }
-
-  /**
-   * Scratch for reordering on the CPU. Calls that run at the same time must not share it.
-   *
-   * @param moves as for the call; only views and the lists' counts are read. More serves fewer
-   * @return a direct buffer of the right size and alignment
-   * @throws ArithmeticException if it would exceed a buffer's 2 GiB: then pass an address
-   * @throws IllegalStateException if the context is on CUDA: then pass device memory's address
-   */
-  public ByteBuffer allocateReorderWorkspace(List<Move> moves) {
-    return Memory.allocateWorkspace(hooks.device, reorderWorkspaceBytes(moves));
   }
 
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */

@@ -1,7 +1,5 @@
 package dev.kvevict;
 
-import java.util.List;
-
 /** What an eviction did. Bytes count K, V and companions of all layers. */
 public sealed interface EvictReport permits Records.EvictReport {
   /** {@return whether any layer lost a token} */
@@ -10,7 +8,7 @@ public sealed interface EvictReport permits Records.EvictReport {
   /** {@return bytes in use before} */
   long bytesBefore();
 
-  /** {@return bytes in use now} */
+  /** {@return bytes in use then} */
   long bytesAfter();
 
   /**
@@ -19,15 +17,9 @@ public sealed interface EvictReport permits Records.EvictReport {
    */
   long tokensBefore();
 
-  /** {@return slots in use now} */
+  /** {@return slots in use then} */
   long tokensAfter();
 
   /** {@return paged: blocks, summed over the block tables, that hold nothing any more} */
   long blocksFreed();
-
-  /** {@return slots in use by each list before: [nLayers, nLists], see {@link SequenceMemory}} */
-  List<Integer> listTokensBefore();
-
-  /** {@return slots in use by each list now} */
-  List<Integer> listTokensAfter();
 }

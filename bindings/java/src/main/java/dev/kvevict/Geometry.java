@@ -1,19 +1,25 @@
 package dev.kvevict;
 
-/**
- * The attention geometry of a model whose layers are alike. A value; {@link #builder()} names the
- * numbers.
- */
-public final class Geometry {
-  /** As C has it; not written to again. */
-  final Struct struct;
+import java.util.List;
+import java.util.Objects;
 
-  private Geometry(Struct struct) {
-    this.struct = struct;
+/** The attention geometry of a model. A value. */
+public final class Geometry {
+  private static final LayerGeometry NOT_EVICTED =
+      LayerGeometry.builder().cache(LayerCache.NONE).build();
+
+  private final int nLayers;
+  private final int maxTokens;
+  private final List<LayerGeometry> layers; // one that all have, or one for each
+
+  private Geometry(int nLayers, int maxTokens, List<LayerGeometry> layers) {
+    this.nLayers = nLayers;
+    this.maxTokens = Memory.count(maxTokens, "maxTokens");
+    this.layers = layers;
   }
 
   /**
-   * A geometry to fill in; element types are f32 unless set.
+   * The geometry of a model whose layers are alike, to fill in.
    *
    * @return the builder
    */
@@ -21,81 +27,82 @@ public final class Geometry {
     return new Builder();
   }
 
+  /**
+   * The geometry of a model whose layers differ.
+   *
+   * @param maxTokens most slots a layer will ever hold
+   * @param layers each one, in their order
+   * @return the geometry
+   */
+  public static Geometry of(int maxTokens, List<LayerGeometry> layers) {
+    boolean alike = layers.stream().distinct().count() == 1;
+    return new Geometry(
+        layers.size(), maxTokens, List.copyOf(alike ? layers.subList(0, 1) : layers));
+  }
+
   /** {@return layers} */
   public int nLayers() {
-    return struct.intAt(Abi.Geometry.N_LAYERS);
-  }
-
-  /** {@return query heads, a multiple of {@link #nKvHeads}} */
-  public int nQHeads() {
-    return struct.intAt(Abi.Geometry.N_Q_HEADS);
-  }
-
-  /** {@return KV heads} */
-  public int nKvHeads() {
-    return struct.intAt(Abi.Geometry.N_KV_HEADS);
-  }
-
-  /** {@return elements of a key row; 0 if opaque} */
-  public int kHeadDim() {
-    return struct.intAt(Abi.Geometry.K_HEAD_DIM);
-  }
-
-  /** {@return elements of a value row; 0 if opaque or no V} */
-  public int vHeadDim() {
-    return struct.intAt(Abi.Geometry.V_HEAD_DIM);
-  }
-
-  /** {@return element type of the queries} */
-  public DType qDtype() {
-    return struct.enumAt(Abi.Geometry.Q_DTYPE, DType.class);
-  }
-
-  /** {@return element type of the keys} */
-  public DType kDtype() {
-    return struct.enumAt(Abi.Geometry.K_DTYPE, DType.class);
-  }
-
-  /** {@return element type of the values} */
-  public DType vDtype() {
-    return struct.enumAt(Abi.Geometry.V_DTYPE, DType.class);
+    return nLayers;
   }
 
   /** {@return most slots a layer will ever hold} */
   public int maxTokens() {
-    return struct.intAt(Abi.Geometry.MAX_TOKENS);
+    return maxTokens;
   }
 
-  /** {@return what multiplies q.k; 0 means 1/sqrt(kHeadDim)} */
-  public float softmaxScale() {
-    return struct.floatAt(Abi.Geometry.SOFTMAX_SCALE);
+  /**
+   * A layer.
+   *
+   * @param layer which
+   * @return its geometry
+   */
+  public LayerGeometry layer(int layer) {
+    return layers.get(Objects.checkIndex(layer, nLayers) < layers.size() ? layer : 0);
+  }
+
+  /** The layer if it is evicted. Else one without heads: C reads nothing of it, or refuses it. */
+  LayerGeometry evicted(int layer) {
+    boolean full =
+        layer >= 0 && layer < nLayers && layer(layer).cache() == LayerCache.FULL;
+    return full ? layer(layer) : NOT_EVICTED;
+  }
+
+  /** As C has it; the layers lie behind the struct. */
+  Struct write() {
+    int size = Abi.Geometry.SIZEOF;
+    Struct out = new Struct(size + layers.size() * Abi.LayerGeometry.SIZEOF);
+    for (int i = 0; i < layers.size(); ++i) {
+      out.copyFrom(layers.get(i).struct, size + i * Abi.LayerGeometry.SIZEOF);
+    }
+    return out.putInt(Abi.Geometry.STRUCT_SIZE, size)
+        .putInt(Abi.Geometry.N_LAYERS, nLayers)
+        .putInt(Abi.Geometry.MAX_TOKENS, maxTokens)
+        .putLong(Abi.Geometry.LAYERS, layers.isEmpty() ? 0 : out.address + size)
+        .putLong(Abi.Geometry.LAYERS_LEN, layers.size());
   }
 
   @Override
   public boolean equals(Object other) {
-    return other instanceof Geometry that && struct.equals(that.struct);
+    return other instanceof Geometry that && nLayers == that.nLayers
+        && maxTokens == that.maxTokens && layers.equals(that.layers);
   }
 
   @Override
   public int hashCode() {
-    return struct.hashCode();
+    return Objects.hash(nLayers, maxTokens, layers);
   }
 
   @Override
   public String toString() {
-    return "Geometry[nLayers=" + nLayers() + ", nQHeads=" + nQHeads() + ", nKvHeads=" + nKvHeads()
-        + ", kHeadDim=" + kHeadDim() + ", vHeadDim=" + vHeadDim() + ", qDtype=" + qDtype()
-        + ", kDtype=" + kDtype() + ", vDtype=" + vDtype() + ", maxTokens=" + maxTokens()
-        + ", softmaxScale=" + softmaxScale() + "]";
+    return "Geometry[nLayers=" + nLayers + ", maxTokens=" + maxTokens + ", layers=" + layers + "]";
   }
 
-  /** Names the numbers of a {@link Geometry}. */
-  public static final class Builder {
-    private final Struct struct = Struct.sized(Abi.Geometry.SIZEOF);
+  /** Names the numbers of a {@link Geometry} whose layers are alike; of f32 elements unless set. */
+  public static final class Builder extends LayerBuilder<Builder> {
+    private int nLayers;
+    private int maxTokens;
 
-    private Builder() {
-      dtype(DType.F32);
-    }
+    private Builder() {}
 
     /**
      * Layers.
@@ -104,77 +111,7 @@ public final class Geometry {
      * @return this
      */
     public Builder layers(int n) {
-      struct.putCount(Abi.Geometry.N_LAYERS, n, "layers");
-      return this;
-    }
-
-    /**
-     * Query heads.
-     *
-     * @param n how many
-     * @return this
-     */
-    public Builder queryHeads(int n) {
-      struct.putCount(Abi.Geometry.N_Q_HEADS, n, "queryHeads");
-      return this;
-    }
-
-    /**
-     * KV heads.
-     *
-     * @param n how many
-     * @return this
-     */
-    public Builder kvHeads(int n) {
-      struct.putCount(Abi.Geometry.N_KV_HEADS, n, "kvHeads");
-      return this;
-    }
-
-    /**
-     * Elements of key and value rows.
-     *
-     * @param elements of both
-     * @return this
-     */
-    public Builder headDim(int elements) {
-      return headDims(elements, elements);
-    }
-
-    /**
-     * Elements of key and of value rows.
-     *
-     * @param key elements of a key row
-     * @param value elements of a value row
-     * @return this
-     */
-    public Builder headDims(int key, int value) {
-      struct.putCount(Abi.Geometry.K_HEAD_DIM, key, "key");
-      struct.putCount(Abi.Geometry.V_HEAD_DIM, value, "value");
-      return this;
-    }
-
-    /**
-     * One element type for queries, keys and values.
-     *
-     * @param dtype the type
-     * @return this
-     */
-    public Builder dtype(DType dtype) {
-      return dtypes(dtype, dtype, dtype);
-    }
-
-    /**
-     * The element types.
-     *
-     * @param query of the queries handed to observe and score
-     * @param key of the keys
-     * @param value of the values
-     * @return this
-     */
-    public Builder dtypes(DType query, DType key, DType value) {
-      struct.putEnum(Abi.Geometry.Q_DTYPE, query, "query");
-      struct.putEnum(Abi.Geometry.K_DTYPE, key, "key");
-      struct.putEnum(Abi.Geometry.V_DTYPE, value, "value");
+      nLayers = Memory.count(n, "layers");
       return this;
     }
 
@@ -185,18 +122,7 @@ public final class Geometry {
      * @return this
      */
     public Builder maxTokens(int n) {
-      struct.putCount(Abi.Geometry.MAX_TOKENS, n, "maxTokens");
-      return this;
-    }
-
-    /**
-     * What multiplies q.k, unless 1/sqrt(headDim) is right.
-     *
-     * @param scale the factor
-     * @return this
-     */
-    public Builder softmaxScale(float scale) {
-      struct.putFloat(Abi.Geometry.SOFTMAX_SCALE, scale);
+      maxTokens = Memory.count(n, "maxTokens");
       return this;
     }
 
@@ -206,7 +132,12 @@ public final class Geometry {
      * @return it
      */
     public Geometry build() {
-      return new Geometry(struct.copy());
+      return new Geometry(nLayers, maxTokens, List.of(new LayerGeometry(struct.copy())));
+    }
+
+    @Override
+    Builder self() {
+      return this;
     }
   }
 }

@@ -13,9 +13,6 @@ import java.util.Objects;
 
 /** Where the memory of direct buffers lies, with the checks that native code cannot make. */
 final class Memory {
-  /** Alignment of a workspace on the CPU. */
-  private static final int ALIGNMENT = 64;
-
   private Memory() {}
 
   /** Address of the element at the buffer's position. Elements are plain bytes to the callee. */
@@ -88,17 +85,6 @@ final class Memory {
 
   static long workspaceBytes(ByteBuffer workspace) {
     return workspace == null ? 0 : workspace.remaining();
-  }
-
-  static ByteBuffer allocateWorkspace(Device device, long size) {
-    if (device != Device.CPU) {
-      throw new IllegalStateException("the context is on " + device + ", where a workspace is "
-          + "device memory: pass the address of " + size + " bytes there, 256-byte aligned");
-    }
-    int bytes = Math.toIntExact(size);
-    ByteBuffer raw = ByteBuffer.allocateDirect(Math.addExact(bytes, ALIGNMENT - 1));
-    int skip = Math.floorMod(-NativeSupport.addressOf(raw), ALIGNMENT);
-    return raw.slice(skip, bytes);
   }
 
   static IntBuffer allocateInts(int n) {

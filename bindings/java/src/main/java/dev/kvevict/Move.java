@@ -1,6 +1,7 @@
 package dev.kvevict;
 
 import java.lang.ref.Reference;
+import java.nio.IntBuffer;
 import java.util.List;
 import java.util.Objects;
 
@@ -9,11 +10,13 @@ public final class Move {
   private final View view;
   private final int nTokens;
   private final KeepLists keep;
+  private final Numbers tokenCounts; // null: all heads hold nTokens
 
-  private Move(View view, int nTokens, KeepLists keep) {
+  private Move(View view, int nTokens, KeepLists keep, Numbers tokenCounts) {
     this.view = Objects.requireNonNull(view, "view");
     this.nTokens = Memory.count(nTokens, "nTokens");
     this.keep = Objects.requireNonNull(keep, "keep");
+    this.tokenCounts = tokenCounts;
   }
 
   /**
@@ -21,11 +24,32 @@ public final class Move {
    *
    * @param view the layer's cache
    * @param nTokens slots held before, the most of any head
-   * @param keep slots, each below nTokens
+   * @param keep slots that are held
    * @return the move
    */
   public static Move of(View view, int nTokens, KeepLists keep) {
-    return new Move(view, nTokens, keep);
+    return new Move(view, nTokens, keep, null);
+  }
+
+  /**
+   * Where heads hold different numbers of slots, on the CPU. Blocks beyond a head's own count need
+   * not be in its table.
+   *
+   * @param each slots of a KV head, at most nTokens; direct, in native order
+   * @return this move with the counts
+   */
+  public Move withTokenCounts(IntBuffer each) {
+    return new Move(view, nTokens, keep, Numbers.of(each, "each"));
+  }
+
+  /**
+   * Where heads hold different numbers of slots, at an address.
+   *
+   * @param each address of u32 [nKvHeads], at most nTokens, on the context's device
+   * @return this move with the counts
+   */
+  public Move withTokenCounts(long each) {
+    return new Move(view, nTokens, keep, Numbers.at(each, Integer.MAX_VALUE, "each"));
   }
 
   /** The native structs of a call's moves; a try block keeps what they point to reachable. */
@@ -45,7 +69,8 @@ public final class Move {
       struct = new Struct(n * (Abi.Move.SIZEOF + PARTS));
       for (int i = 0; i < n; ++i) {
         Move move = moves[i];
-        caches[i] = move.view.content(device, sizes ? move.keep.count() : move.nTokens);
+        caches[i] = move.view.content(device, sizes ? move.keep.count() : move.nTokens,
+            move.tokenCounts);
         if (!sizes) {
           caches[i].requireWritable();
         }
@@ -57,7 +82,9 @@ public final class Move {
         struct.putInt(at + Abi.Move.STRUCT_SIZE, Abi.Move.SIZEOF)
             .putInt(at + Abi.Move.N_TOKENS, move.nTokens)
             .putLong(at + Abi.Move.VIEW, struct.address + view)
-            .putLong(at + Abi.Move.KEEP, struct.address + keep);
+            .putLong(at + Abi.Move.KEEP, struct.address + keep)
+            .putLong(at + Abi.Move.TOKEN_COUNTS,
+                Numbers.each(move.tokenCounts, device, caches[i].nKvHeads, "tokenCounts"));
       }
     }
 

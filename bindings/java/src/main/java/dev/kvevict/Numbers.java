@@ -1,15 +1,18 @@
 package dev.kvevict;
 
 import java.nio.Buffer;
+import java.nio.IntBuffer;
 
 /** 32-bit numbers that calls read or write: a buffer's, or those at an address. */
 final class Numbers {
   final long length;
   private final Buffer buffer; // null for an address
+  private final IntBuffer ints; // its content, whose position stays; null unless it has ints
   private final long address;
 
   private Numbers(Buffer buffer, long address, long length) {
     this.buffer = buffer;
+    ints = buffer instanceof IntBuffer i ? i.slice() : null;
     this.address = address;
     this.length = length;
   }
@@ -36,6 +39,18 @@ final class Numbers {
       throw new IllegalArgumentException(name + " is read-only");
     }
     return input(device, name);
+  }
+
+  /**
+   * How many tokens a head has, as far as is known: 0 at an address, all without numbers, and no
+   * more than all.
+   */
+  static int tokensOf(Numbers counts, int head, int all) {
+    if (counts == null) {
+      return all;
+    }
+    return counts.ints == null || head >= counts.length
+        ? 0 : Math.min(counts.ints.get(head), all);
   }
 
   /** The address of one number for each of some; 0 if there are none. */

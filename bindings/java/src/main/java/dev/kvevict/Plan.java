@@ -2,18 +2,22 @@ package dev.kvevict;
 
 import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
-import java.nio.FloatBuffer;
+import java.util.List;
+import java.util.stream.IntStream;
 
 /** A geometry with a policy and a context, checked once. Immutable and thread-safe. */
 public final class Plan extends Handle {
-  /** Inputs and two planes per thread, so that scoring allocates no memory of C. */
-  private static final ThreadLocal<Struct> INPUTS =
-      ThreadLocal.withInitial(() -> new Struct(Abi.ScoreInputs.SIZEOF + 2 * Abi.Plane.SIZEOF));
+  /**
+   * The memory of a thread's last call for its jobs: scoring as many again allocates none. A call
+   * takes it away while it runs, since its executor may score, too.
+   */
+  private static final ThreadLocal<Struct> JOBS = new ThreadLocal<>();
 
   private final Geometry geometry;
   private final Policy policy;
   private final boolean headsDiffer;
   private final Hooks hooks;
+  private final int nLists; // of all layers
 
   Plan(long pointer, Geometry geometry, Policy policy, boolean headsDiffer, Hooks hooks) {
     super(pointer, Native::kvevict_plan_destroy, hooks);
@@ -21,6 +25,7 @@ public final class Plan extends Handle {
     this.policy = policy;
     this.headsDiffer = headsDiffer;
     this.hooks = hooks;
+    nLists = IntStream.range(0, geometry.nLayers()).map(layer -> layer(layer).nLists()).sum();
   }
 
   /**
@@ -49,77 +54,51 @@ public final class Plan extends Handle {
   public Sequence newSequence() {
     long plan = enter();
     try {
-      return new Sequence(Native.kvevict_sequence_create(plan), geometry, headsDiffer, hooks);
+      return new Sequence(Native.kvevict_sequence_create(plan), geometry, policy.obsWindow(),
+          headsDiffer, nLists, hooks);
     } finally {
       leave();
     }
   }
 
   /**
-   * Scratch in which an operation at the geometry's maxTokens is fastest, for any contents: 64-byte
-   * aligned, 256 on CUDA.
+   * Scratch for an operation at the geometry's maxTokens.
    *
    * @param operation which
-   * @return bytes; 0 means that null may be passed
+   * @return its sizes
    */
-  public long workspaceBytes(Operation operation) {
-    return workspaceBytes(operation, 0);
+  public Workspace workspace(Operation operation) {
+    return workspace(operation, 0);
   }
 
   /**
-   * Scratch in which an operation is fastest. It runs in any size from {@link #leastWorkspaceBytes}
-   * on, with the same results.
+   * Scratch for an operation. In the least, scoring on the CPU is slower.
    *
    * @param operation which
    * @param nTokens the most slots that a layer will hold then; 0: maxTokens
-   * @return bytes; 0 means that null may be passed
+   * @return its sizes
    */
-  public long workspaceBytes(Operation operation, int nTokens) {
+  public Workspace workspace(Operation operation, int nTokens) {
     long plan = enter();
     try {
-      return Native.kvevict_plan_workspace_bytes(plan, operation.value(), nTokens);
+      return Records.Workspace.of(hooks.device,
+          out -> Native.kvevict_plan_workspace(plan, operation.value(), nTokens, out));
     } finally {
       leave();
     }
   }
 
   /**
-   * The least scratch in which an operation runs, slower where it scores on the CPU.
+   * What a layer is for the plan.
    *
-   * @param operation which
-   * @param nTokens the most slots that a layer will hold then; 0: maxTokens
-   * @return bytes; 0 means that null may be passed
+   * @param layer which
+   * @return its heads and keep lists
    */
-  public long leastWorkspaceBytes(Operation operation, int nTokens) {
+  public LayerInfo layer(int layer) {
     long plan = enter();
-    try {
-      return Native.kvevict_plan_least_workspace_bytes(plan, operation.value(), nTokens);
-    } finally {
-      leave();
-    }
-  }
-
-  /**
-   * Scratch for an operation on the CPU. Calls that run at the same time must not share it.
-   *
-   * @param operation which
-   * @return a direct buffer of the right size and alignment
-   * @throws ArithmeticException if it would exceed a buffer's 2 GiB: then pass an address
-   * @throws IllegalStateException if the context is on CUDA: then pass device memory's address
-   */
-  public ByteBuffer allocateWorkspace(Operation operation) {
-    return Memory.allocateWorkspace(hooks.device, workspaceBytes(operation));
-  }
-
-  /**
-   * Memory in which a sequence keeps query rows while it observes.
-   *
-   * @return bytes; 0 for policies that do not score by queries
-   */
-  public long queryMemoryBytes() {
-    long plan = enter();
-    try {
-      return Native.kvevict_plan_query_memory_bytes(plan);
+    try (Struct out = Struct.sized(Abi.LayerInfo.SIZEOF)) {
+      Native.kvevict_plan_layer(plan, layer, out.address);
+      return Records.LayerInfo.read(out);
     } finally {
       leave();
     }
@@ -129,7 +108,7 @@ public final class Plan extends Handle {
    * Tokens each layer keeps.
    *
    * @param nTokens tokens seen so far, at least 1
-   * @return tokens per layer
+   * @return tokens per layer; 0 without a full cache
    */
   public int[] layerBudgets(int nTokens) {
     int[] budgets = new int[geometry.nLayers()];
@@ -162,7 +141,7 @@ public final class Plan extends Handle {
    * What the policy asks of {@link Context#select}. The caller adds scores, protected slots and
    * where the lists lie.
    *
-   * @param layer decides the budget; 0 with scope MODEL
+   * @param layer decides the budget; with scope MODEL the first one with a full cache
    * @param nTokens slots held; for a budget that is a ratio also the tokens seen so far
    * @return what must stay, the rules, the number of lists and how many slots each keeps
    */
@@ -179,58 +158,48 @@ public final class Plan extends Handle {
   }
 
   /**
-   * Scores one layer's cached tokens by the signal of the policy, on the CPU.
+   * Scores the cached tokens of layers by the signal of the policy, on the CPU.
    *
-   * @param inputs what is read
-   * @param scores out: [nKvHeads, nTokens], higher keeps; direct, in native order
+   * @param jobs a layer each, at most 128
    * @param workspace for {@link Operation#SCORE}
    */
-  public void score(ScoreInputs inputs, FloatBuffer scores, ByteBuffer workspace) {
-    score(inputs, Memory.output(hooks.device, scores, "scores"), scores.remaining(),
-        Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
-    Reference.reachabilityFence(scores);
+  public void score(List<ScoreJob> jobs, ByteBuffer workspace) {
+    score(jobs, Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
     Reference.reachabilityFence(workspace);
   }
 
   /**
-   * Scores one layer's cached tokens by the signal of the policy.
+   * Scores the cached tokens of layers by the signal of the policy.
    *
-   * @param inputs what is read
-   * @param scores address of f32 [nKvHeads, nTokens], written; higher keeps
-   * @param scoresLength elements of scores
+   * @param jobs a layer each, at most 128
    * @param workspace address of scratch for {@link Operation#SCORE}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
    */
-  public void score(ScoreInputs inputs, long scores, long scoresLength, long workspace,
-      long workspaceBytes, long stream) {
-    if (inputs.queries != null) {
-      inputs.queries.require(policy.obsWindow(), geometry.nQHeads(), "queries");
-    }
-    if (inputs.rowLse != null) {
-      inputs.rowLse.require(policy.obsWindow(), geometry.nQHeads(), "rowLse");
-    }
+  public void score(List<ScoreJob> jobs, long workspace, long workspaceBytes, long stream) {
+    ScoreJob[] all = jobs.toArray(new ScoreJob[0]);
+    View.Content[] caches = new View.Content[all.length];
+    int parts = all.length * Abi.ScoreJob.SIZEOF;
+    Struct struct = takeJobs(parts + all.length * ScoreJob.PARTS);
     long plan = enter();
-    Struct struct = INPUTS.get();
-    try (View.Content cache = inputs.view.content(hooks.device, inputs.nTokens)) {
-      int queries = Abi.ScoreInputs.SIZEOF;
-      int rowLse = queries + Abi.Plane.SIZEOF;
-      Plane.write(inputs.queries, struct, queries);
-      Plane.write(inputs.rowLse, struct, rowLse);
-      struct.putInt(Abi.ScoreInputs.STRUCT_SIZE, Abi.ScoreInputs.SIZEOF)
-          .putInt(Abi.ScoreInputs.LAYER, inputs.layer)
-          .putInt(Abi.ScoreInputs.N_TOKENS, inputs.nTokens)
-          .putLong(Abi.ScoreInputs.TOKEN_COUNTS,
-              Numbers.each(inputs.tokenCounts, hooks.device, geometry.nKvHeads(), "tokenCounts"))
-          .putLong(Abi.ScoreInputs.VIEW, cache.struct.address)
-          .putLong(Abi.ScoreInputs.QUERIES, inputs.queries == null ? 0 : struct.address + queries)
-          .putLong(Abi.ScoreInputs.ROW_LSE, inputs.rowLse == null ? 0 : struct.address + rowLse);
+    try {
+      for (int i = 0; i < all.length; ++i) {
+        caches[i] = all[i].write(geometry, policy.obsWindow(), hooks.device, struct,
+            i * Abi.ScoreJob.SIZEOF, parts + i * ScoreJob.PARTS);
+      }
       Native.kvevict_score(
-          plan, struct.address, scores, scoresLength, workspace, workspaceBytes, stream);
+          plan, struct.address, all.length, workspace, workspaceBytes, stream);
     } finally {
       leave();
-      Reference.reachabilityFence(struct);
-      Reference.reachabilityFence(inputs);
+      JOBS.set(struct);
+      Reference.reachabilityFence(all);
+      Reference.reachabilityFence(caches);
     }
+  }
+
+  private static Struct takeJobs(int size) {
+    Struct struct = JOBS.get();
+    JOBS.remove();
+    return struct != null && struct.size() == size ? struct : new Struct(size);
   }
 }

@@ -1,6 +1,7 @@
 package dev.kvevict;
 
-import java.util.List;
+import java.nio.ByteBuffer;
+import java.util.function.LongConsumer;
 
 /**
  * What calls return. The records are hidden behind interfaces, which can get more to tell: nobody
@@ -39,19 +40,16 @@ final class Records {
   }
 
   record EvictReport(boolean evicted, long bytesBefore, long bytesAfter, long tokensBefore,
-      long tokensAfter, long blocksFreed, List<Integer> listTokensBefore,
-      List<Integer> listTokensAfter)
+      long tokensAfter, long blocksFreed)
       implements dev.kvevict.EvictReport {
-    static EvictReport read(Struct in, int offset, List<Integer> before, List<Integer> after) {
+    static EvictReport read(Struct in, int offset) {
       return new EvictReport(
           in.flagAt(offset + Abi.EvictReport.EVICTED),
           in.longAt(offset + Abi.EvictReport.BYTES_BEFORE),
           in.longAt(offset + Abi.EvictReport.BYTES_AFTER),
           in.longAt(offset + Abi.EvictReport.TOKENS_BEFORE),
           in.longAt(offset + Abi.EvictReport.TOKENS_AFTER),
-          in.longAt(offset + Abi.EvictReport.BLOCKS_FREED),
-          before,
-          after);
+          in.longAt(offset + Abi.EvictReport.BLOCKS_FREED));
     }
   }
 
@@ -67,6 +65,28 @@ final class Records {
           in.textAt(Abi.GpuInfo.NVRTC),
           in.textAt(Abi.GpuInfo.TARGET),
           in.textAt(Abi.GpuInfo.PROBLEM));
+    }
+  }
+
+  record LayerInfo(LayerCache cache, int nQHeads, int nKvHeads, int nLists, int firstList)
+      implements dev.kvevict.LayerInfo {
+    static LayerInfo read(Struct in) {
+      return new LayerInfo(
+          in.enumAt(Abi.LayerInfo.CACHE, LayerCache.class),
+          in.intAt(Abi.LayerInfo.N_Q_HEADS),
+          in.intAt(Abi.LayerInfo.N_KV_HEADS),
+          in.intAt(Abi.LayerInfo.N_LISTS),
+          in.intAt(Abi.LayerInfo.FIRST_LIST));
+    }
+  }
+
+  record ListReport(int layer, int tokensBefore, int tokensAfter)
+      implements dev.kvevict.ListReport {
+    static ListReport read(Struct in, int offset) {
+      return new ListReport(
+          in.intAt(offset + Abi.ListReport.LAYER),
+          in.intAt(offset + Abi.ListReport.TOKENS_BEFORE),
+          in.intAt(offset + Abi.ListReport.TOKENS_AFTER));
     }
   }
 
@@ -119,6 +139,38 @@ final class Records {
           in.longAt(Abi.SequenceMemory.LISTED_COUNTS),
           in.intAt(Abi.SequenceMemory.N_LISTED),
           in.intAt(Abi.SequenceMemory.N_LISTS));
+    }
+  }
+
+  record Workspace(int alignment, long leastBytes, long bestBytes, Device device)
+      implements dev.kvevict.Workspace {
+    static Workspace read(Struct in, Device device) {
+      return new Workspace(
+          in.intAt(Abi.Workspace.ALIGNMENT),
+          in.longAt(Abi.Workspace.LEAST_BYTES),
+          in.longAt(Abi.Workspace.BEST_BYTES),
+          device);
+    }
+
+    /** What a call writes to the struct at an address. */
+    static Workspace of(Device device, LongConsumer call) {
+      try (Struct out = Struct.sized(Abi.Workspace.SIZEOF)) {
+        call.accept(out.address);
+        return read(out, device);
+      }
+    }
+
+    @Override
+    public ByteBuffer allocate() {
+      if (device != Device.CPU) {
+        throw new IllegalStateException("the context is on " + device + ", where a workspace is "
+            + "device memory: pass the address of " + bestBytes + " bytes there, " + alignment
+            + "-byte aligned");
+      }
+      int bytes = Math.toIntExact(bestBytes);
+      ByteBuffer raw = ByteBuffer.allocateDirect(Math.addExact(bytes, alignment - 1));
+      int skip = Math.floorMod(-NativeSupport.addressOf(raw), alignment);
+      return raw.slice(skip, bytes);
     }
   }
 }

@@ -3,7 +3,10 @@ package dev.kvevict;
 import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.nio.IntBuffer;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
+import java.util.stream.IntStream;
 
 /**
  * What one request carries between steps: the position of every slot, stored and logical length,
@@ -18,13 +21,14 @@ public final class Sequence extends Handle {
   public static final int POSITION_NEXT = Abi.POSITION_NEXT;
 
   private final Geometry geometry;
+  private final int obsWindow;
   private final boolean headsDiffer;
+  private final int nLists; // of all layers
   private final Device device;
-  private final int nLists; // of a layer
 
   /**
-   * A call's arguments: options, report, a plane per layer, a view per layer, the tokens of lists
-   * before and after. Each has its place, so that fields which are not written stay zero.
+   * A call's arguments: options, report, and for each layer an observation, inputs, their planes
+   * and a view. Each has its place, so that fields which are not written stay zero.
    */
   private final Struct arguments;
 
@@ -32,31 +36,24 @@ public final class Sequence extends Handle {
   private ByteBuffer lent;
 
   private static final int REPORT = Abi.EvictOptions.SIZEOF;
-  private static final int PLANES = REPORT + Abi.EvictReport.SIZEOF;
+  private static final int OBSERVATIONS = REPORT + Abi.EvictReport.SIZEOF;
+  private final int inputs;
+  private final int planes;
   private final int views;
 
-  Sequence(long pointer, Geometry geometry, boolean headsDiffer, Hooks hooks) {
+  Sequence(long pointer, Geometry geometry, int obsWindow, boolean headsDiffer, int nLists,
+      Hooks hooks) {
     super(pointer, Native::kvevict_sequence_destroy, hooks);
     this.geometry = geometry;
+    this.obsWindow = obsWindow;
     this.headsDiffer = headsDiffer;
+    this.nLists = nLists;
     device = hooks.device;
-    nLists = memoryOf(0).nLists();
-    views = PLANES + geometry.nLayers() * Abi.Plane.SIZEOF;
-    arguments = new Struct(views + geometry.nLayers() * (Abi.View.SIZEOF + 2 * 4 * nLists));
-  }
-
-  /**
-   * The stream of the next calls. The caller orders it after the one before.
-   *
-   * @param stream a CUstream; 0 is the default stream
-   */
-  public void setStream(long stream) {
-    long sequence = enterAlone();
-    try {
-      Native.kvevict_sequence_set_stream(sequence, stream);
-    } finally {
-      leave();
-    }
+    int n = geometry.nLayers();
+    inputs = OBSERVATIONS + n * Abi.Observation.SIZEOF;
+    planes = inputs + n * Abi.SignalInputs.SIZEOF;
+    views = planes + n * SignalInputs.PLANES;
+    arguments = new Struct(views + n * Abi.View.SIZEOF);
   }
 
   /**
@@ -70,7 +67,7 @@ public final class Sequence extends Handle {
   /**
    * Keeps query rows in memory of the caller's until {@link #endObserving}, on the CPU.
    *
-   * @param memory direct; {@link Plan#queryMemoryBytes} bytes, 64-byte aligned
+   * @param memory the workspace of {@link Operation#OBSERVE}; direct
    */
   public void beginObserving(ByteBuffer memory) {
     Memory.requireCpu(device, "memory");
@@ -81,8 +78,8 @@ public final class Sequence extends Handle {
   /**
    * Keeps query rows in memory of the caller's until {@link #endObserving}.
    *
-   * @param memory address of {@link Plan#queryMemoryBytes} bytes, aligned as a workspace; 0 with 0
-   *     bytes: of the context's
+   * @param memory address of the workspace of {@link Operation#OBSERVE}; 0 with 0 bytes: of the
+   *     context's
    * @param memoryBytes its bytes
    */
   public void beginObserving(long memory, long memoryBytes) {
@@ -110,9 +107,18 @@ public final class Sequence extends Handle {
 
   /** Forgets everything, as if newly created, but keeps query memory. */
   public void reset() {
+    reset(0);
+  }
+
+  /**
+   * Forgets everything, as if newly created, but keeps query memory.
+   *
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void reset(long stream) {
     long sequence = enterAlone();
     try {
-      Native.kvevict_sequence_reset(sequence);
+      Native.kvevict_sequence_reset(sequence, stream);
     } finally {
       leave();
     }
@@ -128,71 +134,99 @@ public final class Sequence extends Handle {
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    */
   public void observe(int layer, Plane queries, int nRows, int firstPosition) {
-    queries.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "queries");
+    observe(layer, SignalInputs.NONE.withQueries(Objects.requireNonNull(queries, "queries")), nRows,
+        firstPosition, 0);
+  }
+
+  /**
+   * Shows a layer's query rows of one chunk, their log-sum-exps, or both; the last obsWindow are
+   * remembered. Showing earlier positions again replaces them and forgets what came after
+   * (rollback).
+   *
+   * @param layer which
+   * @param shown nRows rows; copied. Log-sum-exps may come with the queries or after them
+   * @param nRows 0 does nothing
+   * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void observe(
+      int layer, SignalInputs shown, int nRows, int firstPosition, long stream) {
+    Memory.count(nRows, "nRows");
     long sequence = enterAlone();
     try {
-      Plane.write(queries, arguments, PLANES);
-      Native.kvevict_sequence_observe(
-          sequence, layer, arguments.address + PLANES, nRows, firstPosition);
+      writeObservation(0, layer, shown, nRows);
+      observe(sequence, 1, nRows, firstPosition, stream);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
-      Reference.reachabilityFence(queries);
+      Reference.reachabilityFence(shown);
     }
   }
 
   /**
-   * Shows the query rows of one chunk in every layer: {@link #observe} for all layers or, if one is
-   * refused, for none. On CUDA one launch, where the strides of all layers are the same.
+   * Shows the query rows of one chunk in every layer: those of all layers or, if one is refused, of
+   * none.
    *
-   * @param queries one per layer: [nQHeads, nRows] rows, after RoPE; copied
+   * @param layers what each layer shows, as for one; null for nothing, as of layers without a full
+   *     cache
    * @param nRows of each layer; 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    */
-  public void observeLayers(List<Plane> queries, int nRows, int firstPosition) {
-    Memory.count(nRows, "nRows");
-    Plane[] planes = queries.toArray(new Plane[0]);
-    if (planes.length != geometry.nLayers()) {
-      throw new IllegalArgumentException(
-          planes.length + " queries for " + geometry.nLayers() + " layers");
-    }
-    for (int layer = 0; layer < planes.length; ++layer) {
-      planes[layer].require(nRows, geometry.nQHeads(), "queries[" + layer + "]");
-    }
-    long sequence = enterAlone();
-    try {
-      for (int layer = 0; layer < planes.length; ++layer) {
-        Plane.write(planes[layer], arguments, PLANES + layer * Abi.Plane.SIZEOF);
-      }
-      Native.kvevict_sequence_observe_layers(
-          sequence, arguments.address + PLANES, planes.length, nRows, firstPosition);
-    } finally {
-      leave();
-      Reference.reachabilityFence(arguments);
-      Reference.reachabilityFence(planes);
-    }
+  public void observe(List<SignalInputs> layers, int nRows, int firstPosition) {
+    observe(layers, nRows, firstPosition, 0);
   }
 
   /**
-   * Shows the log-sum-exps of query rows, which saves CUDA a pass over the keys.
+   * Shows the query rows of one chunk in every layer: those of all layers or, if one is refused, of
+   * none. On CUDA neighbouring layers whose planes lie alike take one launch.
    *
-   * @param layer which
-   * @param rowLse [nQHeads, nRows] f32, headDim 1; copied
-   * @param nRows 0 does nothing
-   * @param firstPosition as for {@link #observe}: of rows that were observed before
+   * @param layers what each layer shows, as for one; null for nothing, as of layers without a full
+   *     cache
+   * @param nRows of each layer; 0 does nothing
+   * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
+   * @param stream a CUstream; ignored on the CPU
    */
-  public void observeLse(int layer, Plane rowLse, int nRows, int firstPosition) {
-    rowLse.require(Memory.count(nRows, "nRows"), geometry.nQHeads(), "rowLse");
+  public void observe(List<SignalInputs> layers, int nRows, int firstPosition, long stream) {
+    Memory.count(nRows, "nRows");
+    SignalInputs[] shown = layers.toArray(new SignalInputs[0]);
+    if (shown.length != geometry.nLayers()) {
+      throw new IllegalArgumentException(
+          shown.length + " inputs for " + geometry.nLayers() + " layers");
+    }
     long sequence = enterAlone();
     try {
-      Plane.write(rowLse, arguments, PLANES);
-      Native.kvevict_sequence_observe_lse(
-          sequence, layer, arguments.address + PLANES, nRows, firstPosition);
+      int n = 0;
+      for (int layer = 0; layer < shown.length; ++layer) {
+        if (shown[layer] != null) {
+          writeObservation(n++, layer, shown[layer], nRows);
+        }
+      }
+      observe(sequence, n, nRows, firstPosition, stream);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
-      Reference.reachabilityFence(rowLse);
+      Reference.reachabilityFence(shown);
     }
+  }
+
+  private void writeObservation(int i, int layer, SignalInputs shown, int nRows) {
+    shown.requireRows(nRows, geometry.evicted(layer), layer);
+    int at = OBSERVATIONS + i * Abi.Observation.SIZEOF;
+    arguments.putInt(at + Abi.Observation.STRUCT_SIZE, Abi.Observation.SIZEOF)
+        .putInt(at + Abi.Observation.LAYER, layer)
+        .putLong(at + Abi.Observation.INPUTS, writeInputs(i, shown));
+  }
+
+  private void observe(long sequence, int n, int nRows, int firstPosition, long stream) {
+    Native.kvevict_sequence_observe(
+        sequence, arguments.address + OBSERVATIONS, n, nRows, firstPosition, stream);
+  }
+
+  /** Returns where inputs lie then. */
+  private long writeInputs(int i, SignalInputs written) {
+    int at = inputs + i * Abi.SignalInputs.SIZEOF;
+    written.write(arguments, at, planes + i * SignalInputs.PLANES);
+    return arguments.address + at;
   }
 
   /**
@@ -202,10 +236,21 @@ public final class Sequence extends Handle {
    * @param nTokens how many
    */
   public void append(int nTokens) {
+    append(nTokens, 0);
+  }
+
+  /**
+   * Notes that the engine stored more rows in every layer, each at the layer's next slot and with
+   * the next positions.
+   *
+   * @param nTokens how many
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void append(int nTokens, long stream) {
     Memory.count(nTokens, "nTokens");
     long sequence = enterAlone();
     try {
-      Native.kvevict_sequence_append(sequence, nTokens);
+      Native.kvevict_sequence_append(sequence, nTokens, stream);
     } finally {
       leave();
     }
@@ -233,10 +278,21 @@ public final class Sequence extends Handle {
    * @param nTokens the logical length to return to
    */
   public void trim(int nTokens) {
+    trim(nTokens, 0);
+  }
+
+  /**
+   * Takes back the last tokens, for example rejected speculation. Exact down to the logical length
+   * at the last eviction; no cache byte changes.
+   *
+   * @param nTokens the logical length to return to
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void trim(int nTokens, long stream) {
     Memory.count(nTokens, "nTokens");
     long sequence = enterAlone();
     try {
-      Native.kvevict_sequence_trim(sequence, nTokens);
+      Native.kvevict_sequence_trim(sequence, nTokens, stream);
     } finally {
       leave();
     }
@@ -245,7 +301,7 @@ public final class Sequence extends Handle {
   /**
    * Scores, selects and compacts the cache of a whole model in place, on the CPU.
    *
-   * @param views one per layer
+   * @param views one per layer; null for layers without a full cache
    * @param workspace for {@link Operation#EVICT}
    * @return what was done
    */
@@ -256,14 +312,14 @@ public final class Sequence extends Handle {
   /**
    * Scores, selects and compacts the cache of a whole model in place, on the CPU.
    *
-   * @param views one per layer
-   * @param options protected positions, custom scores
+   * @param views one per layer; null for layers without a full cache
+   * @param options protected positions, scores, queries
    * @param workspace for {@link Operation#EVICT}
    * @return what was done
    */
   public EvictReport evict(List<View> views, EvictOptions options, ByteBuffer workspace) {
-    EvictReport report = evict(
-        views, options, Memory.workspace(device, workspace), Memory.workspaceBytes(workspace));
+    EvictReport report = evict(views, options, Memory.workspace(device, workspace),
+        Memory.workspaceBytes(workspace), 0);
     Reference.reachabilityFence(workspace);
     return report;
   }
@@ -273,47 +329,93 @@ public final class Sequence extends Handle {
    * the first byte moves. Afterwards the next token goes to slot {@link #storedLength} with position
    * {@link #logicalLength}.
    *
-   * @param views one per layer
-   * @param options protected positions, custom scores
+   * @param views one per layer; null for layers without a full cache
+   * @param options protected positions, scores, queries
    * @param workspace address of scratch for {@link Operation#EVICT}
    * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
    * @return what was done
    */
-  public EvictReport evict(
-      List<View> views, EvictOptions options, long workspace, long workspaceBytes) {
+  public EvictReport evict(List<View> views, EvictOptions options, long workspace,
+      long workspaceBytes, long stream) {
     int n = views.size();
     if (n != geometry.nLayers()) {
       throw new IllegalArgumentException(n + " views for " + geometry.nLayers() + " layers");
     }
+    options.requireLayers(n);
     View.Content[] caches = new View.Content[n];
     long sequence = enterAlone();
     try {
       for (int layer = 0; layer < n; ++layer) {
+        LayerGeometry shape = geometry.evicted(layer);
+        SignalInputs read = options.inputs(layer);
+        read.requireRows(obsWindow, shape, layer);
+        writeInputs(layer, read);
+        int view = this.views + layer * Abi.View.SIZEOF;
+        if (shape.cache() != LayerCache.FULL) {
+          arguments.putInt(view + Abi.View.STRUCT_SIZE, Abi.View.SIZEOF);
+          continue;
+        }
         View.Content cache = views.get(layer).content(device);
-        if (!cache.holds(geometry.maxTokens())) {
-          cache.require(mostStored(sequence, layer));
+        if (read.hasScores() || !cache.holds(geometry.maxTokens())) {
+          int[] stored = storedLengths(sequence, layer, shape);
+          int most = IntStream.of(stored).max().getAsInt();
+          read.requireScores(most, shape, layer);
+          cache.require(most, head -> stored[Math.min(head, stored.length - 1)]);
         }
         cache.requireWritable();
-        arguments.copyFrom(cache.struct, this.views + layer * Abi.View.SIZEOF);
+        arguments.copyFrom(cache.struct, view);
         caches[layer] = cache;
       }
-      options.write(device, arguments);
       long base = arguments.address;
-      int before = this.views + n * Abi.View.SIZEOF;
-      int after = before + 4 * n * nLists;
-      arguments.putInt(REPORT + Abi.EvictReport.STRUCT_SIZE, Abi.EvictReport.SIZEOF)
-          .putLong(REPORT + Abi.EvictReport.LIST_TOKENS_BEFORE, base + before)
-          .putLong(REPORT + Abi.EvictReport.LIST_TOKENS_AFTER, base + after)
-          .putLong(REPORT + Abi.EvictReport.LIST_TOKENS_LEN, n * nLists);
+      options.write(arguments, base + inputs);
       Native.kvevict_sequence_evict(
-          sequence, base + this.views, n, base, workspace, workspaceBytes, base + REPORT);
-      return Records.EvictReport.read(arguments, REPORT, arguments.intsAt(before, n * nLists),
-          arguments.intsAt(after, n * nLists));
+          sequence, base + this.views, n, base, workspace, workspaceBytes, stream);
+      return report(sequence);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
       Reference.reachabilityFence(options);
       Reference.reachabilityFence(caches);
+    }
+  }
+
+  /**
+   * What the last eviction did.
+   *
+   * @return its report; all 0 before the first one and after a reset
+   */
+  public EvictReport report() {
+    long sequence = enterAlone();
+    try {
+      return report(sequence);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+    }
+  }
+
+  private EvictReport report(long sequence) {
+    arguments.putInt(REPORT + Abi.EvictReport.STRUCT_SIZE, Abi.EvictReport.SIZEOF);
+    Native.kvevict_sequence_report(sequence, arguments.address + REPORT, 0, 0);
+    return Records.EvictReport.read(arguments, REPORT);
+  }
+
+  /**
+   * What the last eviction did to each keep list.
+   *
+   * @return the lists of all layers end to end, see {@link LayerInfo}
+   */
+  public List<ListReport> listReports() {
+    int size = Abi.ListReport.SIZEOF;
+    long sequence = enterAlone();
+    try (Struct out = new Struct(nLists * size)) {
+      IntStream.range(0, nLists).forEach(i -> out.putInt(i * size, size));
+      Native.kvevict_sequence_report(sequence, 0, out.address, nLists);
+      return IntStream.range(0, nLists)
+          .<ListReport>mapToObj(i -> Records.ListReport.read(out, i * size)).toList();
+    } finally {
+      leave();
     }
   }
 
@@ -334,7 +436,8 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * Slots in use in a layer: where its next row goes; of KV head 0, where heads differ.
+   * Slots in use in a layer: where its next row goes; of KV head 0, where heads differ. 0 without a
+   * full cache.
    *
    * @param layer which
    * @return slots
@@ -359,13 +462,12 @@ public final class Sequence extends Handle {
     }
   }
 
-  /** Slots in use by any head of a layer. */
-  private int mostStored(long sequence, int layer) {
-    int most = Native.kvevict_sequence_stored_length(sequence, layer, 0);
-    for (int head = 1; headsDiffer && head < geometry.nKvHeads(); ++head) {
-      most = Math.max(most, Native.kvevict_sequence_stored_length(sequence, layer, head));
-    }
-    return most;
+  /** Slots in use by each head of a layer, or by all where they do not differ. */
+  private int[] storedLengths(long sequence, int layer, LayerGeometry shape) {
+    int[] stored = new int[headsDiffer ? shape.nKvHeads() : 1];
+    Arrays.setAll(
+        stored, head -> Native.kvevict_sequence_stored_length(sequence, layer, head));
+    return stored;
   }
 
   /**

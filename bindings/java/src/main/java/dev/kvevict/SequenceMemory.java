@@ -2,7 +2,10 @@ package dev.kvevict;
 
 /** Where a sequence keeps a layer's state, on the device of its context. */
 public sealed interface SequenceMemory permits Records.SequenceMemory {
-  /** {@return the address of u32 [nLayers, nLists, 2]: stored and logical length; fixed for life} */
+  /**
+   * {@return the address of u32 [nLists, 2]: stored and logical length of the layer's lists; those
+   * of all layers lie end to end; fixed for life}
+   */
   long lengths();
 
   /**
@@ -20,6 +23,6 @@ public sealed interface SequenceMemory permits Records.SequenceMemory {
   /** {@return how many slots, the most of any list, have their positions listed; those after count up by one} */
   int nListed();
 
-  /** {@return 1, or the KV heads} */
+  /** {@return keep lists of the layer, see {@link LayerInfo}} */
   int nLists();
 }

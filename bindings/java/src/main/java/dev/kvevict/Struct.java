@@ -4,9 +4,7 @@ import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
-import java.util.List;
 import java.util.Objects;
-import java.util.stream.IntStream;
 
 /**
  * Memory of C structs, whose fields are written and read at their offsets, see {@link Abi}. It
@@ -36,6 +34,10 @@ final class Struct implements AutoCloseable {
     Struct struct = new Struct(utf8.length + 1);
     struct.bytes.put(0, utf8);
     return struct;
+  }
+
+  int size() {
+    return bytes.capacity();
   }
 
   static long addressOrNull(Struct struct) {
@@ -100,10 +102,6 @@ final class Struct implements AutoCloseable {
 
   double doubleAt(int offset) {
     return bytes.getDouble(offset);
-  }
-
-  List<Integer> intsAt(int offset, int n) {
-    return IntStream.range(0, n).mapToObj(i -> intAt(offset + 4 * i)).toList();
   }
 
   String textAt(int offset) {

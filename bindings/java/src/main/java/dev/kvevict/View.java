@@ -5,6 +5,7 @@ import java.nio.IntBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
+import java.util.function.IntUnaryOperator;
 
 /**
  * Where one layer's cache lies. K and V may differ in dtype, head size and strides. Nothing is
@@ -47,7 +48,7 @@ public final class View implements AutoCloseable {
    * @throws IllegalArgumentException if a buffer is too short
    */
   public void validate(int nTokens) {
-    try (Content cache = content(Device.CPU, nTokens)) {
+    try (Content cache = content(Device.CPU, nTokens, null)) {
       Native.kvevict_view_validate(cache.struct.address, nTokens);
     }
   }
@@ -70,17 +71,21 @@ public final class View implements AutoCloseable {
     return open;
   }
 
-  /** The open view's content, whose buffers hold nTokens, for calls on a device. */
-  Content content(Device device, int nTokens) {
+  /**
+   * The open view's content, whose buffers hold nTokens, or of each head as many as the counts say,
+   * for calls on a device.
+   */
+  Content content(Device device, int nTokens, Numbers tokenCounts) {
     Content open = content(device);
-    open.require(Memory.count(nTokens, "nTokens"));
+    open.require(Memory.count(nTokens, "nTokens"),
+        head -> Numbers.tokensOf(tokenCounts, head, nTokens));
     return open;
   }
 
   /** What calls need of a view; a try block keeps it and its buffers reachable. */
   static final class Content implements AutoCloseable {
     final Struct struct = Struct.sized(Abi.View.SIZEOF);
-    private final int nKvHeads;
+    final int nKvHeads;
     private final List<Plane> planes;
     private final List<String> names;
     private final Struct companions;
@@ -132,8 +137,9 @@ public final class View implements AutoCloseable {
       return true;
     }
 
-    void require(int nTokens) {
-      int highest = blockSize > 0 ? highestBlock(nTokens) : 0;
+    /** Throws unless the buffers hold nTokens, in blocks those that each head has. */
+    void require(int nTokens, IntUnaryOperator tokensOf) {
+      int highest = blockSize > 0 ? highestBlock(tokensOf) : 0;
       for (int i = 0; i < planes.size(); ++i) {
         Plane plane = planes.get(i);
         if (blockSize == 0) {
@@ -145,18 +151,16 @@ public final class View implements AutoCloseable {
       }
     }
 
-    /** Of the blocks that hold the first nTokens; -1 if unknown. */
-    private int highestBlock(int nTokens) {
+    /** Of the blocks that hold the heads' tokens; -1 if unknown. */
+    private int highestBlock(IntUnaryOperator tokensOf) {
       int highest = -1;
-      if (table != null) {
-        long used = ((long) nTokens + blockSize - 1) / blockSize;
-        long begin = 0;
-        for (int head = 0; head < (tableHeadStride == 0 ? 1 : nKvHeads); ++head) {
-          for (long i = begin; i < Math.min(begin + used, table.remaining()); ++i) {
-            highest = Math.max(highest, table.get(table.position() + (int) i));
-          }
-          begin = Math.min(begin + tableHeadStride, table.remaining());
+      long begin = 0;
+      for (int head = 0; table != null && head < nKvHeads; ++head) {
+        long used = ((long) tokensOf.applyAsInt(head) + blockSize - 1) / blockSize;
+        for (long i = begin; i < Math.min(begin + used, table.remaining()); ++i) {
+          highest = Math.max(highest, table.get(table.position() + (int) i));
         }
+        begin = Math.min(begin + tableHeadStride, table.remaining());
       }
       return highest;
     }

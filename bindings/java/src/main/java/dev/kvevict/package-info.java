@@ -13,7 +13,7 @@
  *         Geometry.builder().layers(LAYERS).queryHeads(QH).kvHeads(KVH).headDim(D).maxTokens(N).build(),
  *         Policy.parse("snapkv:budget=512,window=32"));
  *     Sequence sequence = plan.newSequence()) {
- *   ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
+ *   ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
  *   List<View> views = new ArrayList<>();
  *   sequence.beginObserving(); // lends it memory for queries
  *   for (int layer = 0; layer < LAYERS; ++layer) { // q, k, v: direct FloatBuffer[], [token, head, D]
@@ -38,9 +38,10 @@
  * a new {@code ByteBuffer} is big-endian. Their ends are checked, an address's are not.
  *
  * <p>With a context on CUDA caches, queries, block tables, scores, keep lists and workspaces are
- * device addresses and calls take a stream, a {@code CUstream} as {@code long}. The work may run
- * after the call: the forms of calls that take buffers are for the CPU and refuse a
- * context on CUDA. Only a {@link dev.kvevict.Plane} may also be a buffer there.
+ * device addresses, and a call's last argument is its stream, a {@code CUstream} as {@code long}; 0
+ * is the default stream, and that of the forms without one. The work may run after the call: the
+ * forms of calls that take buffers are for the CPU and refuse a context on CUDA. Only a {@link
+ * dev.kvevict.Plane} may also be a buffer there.
  *
  * <h2>Errors, threads, closing</h2>
  *

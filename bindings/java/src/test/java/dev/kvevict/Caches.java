@@ -49,6 +49,21 @@ final class Caches {
     return bytes(4 * values.length).asIntBuffer().put(0, values);
   }
 
+  /** Scores, a row of so many tokens per head. */
+  static Plane scores(FloatBuffer data, int nTokens) {
+    return Plane.of(data, DType.F32, 1, 4, 4L * nTokens);
+  }
+
+  static SignalInputs queries(Plane rows) {
+    return SignalInputs.NONE.withQueries(rows);
+  }
+
+  /** One layer's scores, by queries. */
+  static List<ScoreJob> jobs(View view, int nTokens, Plane queries, FloatBuffer scores) {
+    return List.of(
+        ScoreJob.of(0, nTokens, scores).withView(view).withInputs(queries(queries)));
+  }
+
   /** A move of one layer by lists of an array. */
   static List<Move> moves(View view, int nTokens, int nLists, int... slots) {
     return List.of(Move.of(view, nTokens, KeepLists.of(nLists, slots)));

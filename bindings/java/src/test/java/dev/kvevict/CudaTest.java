@@ -125,10 +125,11 @@ final class CudaTest {
     try (Plan plan = Caches.plan(context, LAYERS, N, POLICY);
         Sequence sequence = plan.newSequence()) {
       sequence.beginObserving();
-      long bytes = plan.workspaceBytes(Operation.EVICT);
+      long bytes = plan.workspace(Operation.EVICT).bestBytes();
       long workspace = workspace(bytes);
       Runnable evict = () -> {
-        seen.add(sequence.evict(views, EvictOptions.NONE, workspace, bytes));
+        seen.add(sequence.evict(views, EvictOptions.NONE, workspace, bytes, 0));
+        seen.add(sequence.listReports());
         for (int layer = 0; layer < LAYERS; ++layer) {
           int stored = sequence.storedLength(layer);
           for (int head = 0; head < Caches.KVH; ++head) {
@@ -139,7 +140,7 @@ final class CudaTest {
           SequenceMemory memory = sequence.memoryOf(layer);
           seen.add(read(memory.positions(), memory.nLists() * memory.nListed()));
           Check.equal(new int[] {stored, sequence.logicalLength()},
-              read(memory.lengths() + 8L * layer * memory.nLists(), 2));
+              read(memory.lengths(), 2));
         }
       };
       for (int layer = 0; layer < LAYERS; ++layer) {
@@ -154,21 +155,22 @@ final class CudaTest {
           k[layer].put(slot * ROW, Caches.random(ROW, 100 * t + layer), 0, ROW);
           v[layer].put(slot * ROW, Caches.random(ROW, 200 * t + layer), 0, ROW);
         }
-        sequence.observeLayers(from(queries, t), 1, Sequence.POSITION_NEXT);
+        sequence.observe(from(queries, t), 1, Sequence.POSITION_NEXT);
         sequence.append(1);
       }
       evict.run();
 
       sequence.append(3); // a wrong branch
       sequence.trim(61);
-      sequence.observeLayers(from(queries, 57), 4, 57);
+      sequence.observe(from(queries, 57), 4, 57);
       evict.run();
     }
     return seen;
   }
 
-  private static List<Plane> from(List<Plane> queries, int token) {
-    return queries.stream().map(q -> q.from((long) token * Caches.QH * Caches.D * 4)).toList();
+  private static List<SignalInputs> from(List<Plane> queries, int token) {
+    return queries.stream().map(q -> q.from((long) token * Caches.QH * Caches.D * 4))
+        .map(Caches::queries).toList();
   }
 
   static void requestsAreEqual() {
@@ -184,23 +186,23 @@ final class CudaTest {
       FloatBuffer scores = Caches.floats(Caches.KVH * n);
       View view = view(k, v);
       try (Plan plan = Caches.plan(context, 1, N, POLICY)) {
-        long bytes = plan.workspaceBytes(Operation.SCORE);
+        long bytes = plan.workspace(Operation.SCORE).bestBytes();
         Plane queries = plane(Caches.random(4 * Caches.QH * Caches.D, 3), Caches.QH);
-        plan.score(ScoreInputs.of(view, n).withQueries(queries), address(scores), Caches.KVH * n,
-            workspace(bytes), bytes, 0);
+        plan.score(List.of(ScoreJob.of(0, n, address(scores), Caches.KVH * n).withView(view)
+            .withInputs(Caches.queries(queries))), workspace(bytes), bytes, 0);
         scored.add(scores);
 
         Selection selection = plan.selection(0, n);
         int kept = selection.count();
         Check.equal(16, kept);
-        bytes = context.selectWorkspaceBytes(n, selection.nLists());
+        bytes = context.selectWorkspace(n, selection.nLists()).bestBytes();
         long slots = ints(new int[Caches.KVH * kept]);
         KeepLists keep = KeepLists.at(slots, Caches.KVH * kept, Caches.KVH, kept);
         context.select(selection.options().withProtected(7)
             .withScores(address(scored.get(0)), Caches.KVH * n), keep, workspace(bytes), bytes, 0);
 
         List<Move> moves = List.of(Move.of(view, n, keep));
-        bytes = context.compactWorkspaceBytes(moves);
+        bytes = context.compactWorkspace(moves).bestBytes();
         context.compact(moves, workspace(bytes), bytes, 0);
         return List.of(read(slots, Caches.KVH * kept), rows(k, kept), rows(v, kept));
       }
@@ -213,6 +215,35 @@ final class CudaTest {
     }
   }
 
+  /** Scores, or queries of the window, that come with the eviction; scores may be of more slots. */
+  static void inputsHandedOverAreEqual() {
+    for (String policy : List.of("custom:budget=9", POLICY)) {
+      compare(context -> {
+        List<Object> seen = new ArrayList<>();
+        List<View> views = new ArrayList<>();
+        List<SignalInputs> inputs = new ArrayList<>();
+        for (int layer = 0; layer < LAYERS; ++layer) {
+          views.add(view(Caches.random(N * ROW, layer), Caches.random(N * ROW, 10 + layer)));
+          long scores = address(Caches.random(Caches.KVH * N, 20 + layer));
+          Plane queries = plane(Caches.random(4 * Caches.QH * Caches.D, 30 + layer), Caches.QH);
+          inputs.add(Caches.queries(queries)
+              .withScores(Plane.at(scores, DType.F32, 1, 4, 4 * N)));
+        }
+        try (Plan plan = Caches.plan(context, LAYERS, N, policy);
+            Sequence sequence = plan.newSequence()) {
+          long bytes = plan.workspace(Operation.EVICT).bestBytes();
+          sequence.append(N - 1, 0);
+          seen.add(sequence.evict(
+              views, EvictOptions.NONE.withInputs(inputs), workspace(bytes), bytes, 0));
+          for (int i = 0; i < LAYERS * Caches.KVH; ++i) {
+            seen.add(sequence.keepPositions(i / Caches.KVH, i % Caches.KVH));
+          }
+        }
+        return seen;
+      });
+    }
+  }
+
   static void reorderedRowsAreEqual() {
     compare(context -> {
       FloatBuffer k = Caches.random(10 * ROW, 1);
@@ -221,7 +252,7 @@ final class CudaTest {
       long slots = ints(4, 9, 0, 9, 1, 3, 2, 1, 0, 4);
       List<Move> moves =
           List.of(Move.of(view, 10, KeepLists.at(slots, 10, Caches.KVH, 5)));
-      long bytes = context.reorderWorkspaceBytes(moves);
+      long bytes = context.reorderWorkspace(moves).bestBytes();
       context.reorder(moves, workspace(bytes), bytes, 0);
       return List.of(rows(k, 10), rows(v, 10));
     });
@@ -301,25 +332,26 @@ final class CudaTest {
       refused("counts",
           () -> context.compact(List.of(Move.of(view, 8, onDevice.withCounts(slots)))));
       refused("slots", () -> context.reorder(Caches.moves(view, 8, 1, 3), null));
-      refused("scores", () -> plan.score(
-          ScoreInputs.of(view, 8).withQueries(queries), scores, null));
-      refused("tokenCounts", () -> plan.score(ScoreInputs.of(view, 8).withQueries(queries)
-          .withTokenCounts(Caches.ints(8, 8)), 64, 16, 0, 0, 0));
+      refused("scores", () -> plan.score(Caches.jobs(view, 8, queries, scores), null));
+      refused("tokenCounts", () -> plan.score(List.of(
+          ScoreJob.of(0, 8, 64, 16).withView(view).withTokenCounts(Caches.ints(8, 8))), 0, 0, 0));
+      refused("tokenCounts", () -> context.compact(
+          List.of(Move.of(view, 8, onDevice).withTokenCounts(Caches.ints(8, 8)))));
       refused("scores", () -> context.select(options.withScores(scores), onDevice, 0, 0, 0));
       refused("tokenCounts",
           () -> context.select(options.withTokenCounts(slots), onDevice, 0, 0, 0));
       refused("slots", () -> context.select(options, KeepLists.of(1, 3), 0, 0, 0));
       refused("workspace", () -> context.select(options, onDevice, scratch));
       refused("workspace", () -> sequence.evict(List.of(view), scratch));
-      refused("scores", () -> sequence.evict(
-          List.of(view), EvictOptions.NONE.withScores(scores, 16, 8), 0, 0));
       refused("blocks", () -> context.compact(List.of(Move.of(paged, 1, onDevice))));
-      refused("blocks", () -> context.reorderWorkspaceBytes(Caches.sized(paged, 1, 1)));
-      refused("blocks", () -> sequence.evict(List.of(paged), EvictOptions.NONE, 0, 0));
+      refused("blocks", () -> context.reorderWorkspace(Caches.sized(paged, 1, 1)).bestBytes());
+      refused("blocks", () -> sequence.evict(List.of(paged), EvictOptions.NONE, 0, 0, 0));
       Class<IllegalStateException> state = IllegalStateException.class;
-      Check.fails(state, () -> plan.allocateWorkspace(Operation.EVICT), "context is on CUDA",
-          "device memory", " " + plan.workspaceBytes(Operation.EVICT) + " bytes");
-      Check.fails(state, () -> context.allocateReorderWorkspace(Caches.sized(view, 1, 8)),
+      Check.equal(256, plan.workspace(Operation.EVICT).alignment());
+      Check.fails(state, () -> plan.workspace(Operation.EVICT).allocate(), "context is on CUDA",
+          "device memory", "256-byte",
+          " " + plan.workspace(Operation.EVICT).bestBytes() + " bytes");
+      Check.fails(state, () -> context.reorderWorkspace(Caches.sized(view, 1, 8)).allocate(),
           "device memory");
 
       Check.equal(before, k);

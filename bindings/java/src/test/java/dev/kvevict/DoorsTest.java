@@ -3,6 +3,8 @@ package dev.kvevict;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 
 /** Score, select, compact: every shape of their arguments means the same. */
@@ -18,20 +20,15 @@ final class DoorsTest {
       FloatBuffer k = Caches.random(N * ROW, 1);
       Plane queries = Caches.plane(Caches.random(4 * Caches.QH * Caches.D, 2), Caches.QH);
       View view = Caches.view(k, Caches.random(N * ROW, 3));
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.SCORE);
-      Check.equal(plan.workspaceBytes(Operation.SCORE), (long) workspace.remaining());
-      long least = plan.leastWorkspaceBytes(Operation.SCORE, 0);
-      Check.that(least <= workspace.remaining(), "the least is the most");
-      Check.that(plan.workspaceBytes(Operation.SCORE, 8) < workspace.remaining(),
-          "fewer tokens need as much");
-
+      ByteBuffer workspace = plan.workspace(Operation.SCORE).allocate();
       FloatBuffer first = Caches.floats(Caches.KVH * N);
-      ScoreInputs inputs = ScoreInputs.of(view, N).withQueries(queries);
-      plan.score(inputs, first, workspace);
+      plan.score(Caches.jobs(view, N, queries, first), workspace);
       FloatBuffer second = Caches.floats(Caches.KVH * N);
       Plane lse = Plane.of(Caches.floats(4 * Caches.QH), DType.F32, 1, Caches.QH * 4, 4);
-      plan.score(inputs.withRowLse(lse).withTokenCounts(Caches.ints(N, N)),
-          Memory.address(second, "second"), second.remaining(),
+      plan.score(List.of(
+          ScoreJob.of(0, N, Memory.address(second, "second"), second.remaining())
+              .withView(view).withTokenCounts(Caches.ints(N, N))
+              .withInputs(Caches.queries(queries).withRowLse(lse))),
           Memory.address(workspace, "workspace"), workspace.remaining(), 0);
       Check.equal(first, second);
       Check.equal(Float.POSITIVE_INFINITY, first.get(N - 1)); // a kept window
@@ -44,16 +41,95 @@ final class DoorsTest {
     FloatBuffer second = Caches.floats(Caches.KVH * N);
     try (Context context = Context.create();
         Plan plan = Caches.plan(context, 2, 64, "random:budget=16,seed=7");
-        Plan none = Caches.plan(context, 2, 64, "streaming-llm:budget=16");
-        View view = Caches.view(Caches.floats(N * ROW), Caches.floats(N * ROW))) {
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.SCORE);
-      plan.score(ScoreInputs.of(view, N), first, workspace);
-      plan.score(ScoreInputs.of(view, N).withLayer(1), second, workspace);
+        Plan none = Caches.plan(context, 2, 64, "streaming-llm:budget=16")) {
+      ByteBuffer workspace = plan.workspace(Operation.SCORE).allocate();
+      plan.score(
+          List.of(ScoreJob.of(0, N, first), ScoreJob.of(1, N, second)), workspace);
       Check.that(!first.equals(second), "layers draw alike");
       Check.fails(KvEvictException.class,
-          () -> plan.score(ScoreInputs.of(view, N).withLayer(2), first, workspace), "layer 2");
+          () -> plan.score(List.of(ScoreJob.of(2, N, first)), workspace), "layer 2");
       Check.fails(KvEvictException.class,
-          () -> none.score(ScoreInputs.of(view, N), first, workspace), "nothing to score");
+          () -> none.score(List.of(ScoreJob.of(0, N, first)), workspace), "nothing to score");
+    }
+  }
+
+  /** Each with its own cache, queries and length, as by itself. */
+  static void layersScoreInOneCall() {
+    View[] views = new View[2];
+    Plane[] queries = new Plane[2];
+    for (int i = 0; i < 2; ++i) {
+      views[i] = Caches.view(Caches.random(N * ROW, i), Caches.random(N * ROW, 2 + i));
+      queries[i] = Caches.plane(Caches.random(4 * Caches.QH * Caches.D, 4 + i), Caches.QH);
+    }
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 2, 64, "snapkv:budget=16,window=4")) {
+      ByteBuffer workspace = plan.workspace(Operation.SCORE).allocate();
+      List<ScoreJob> together = new ArrayList<>();
+      List<FloatBuffer> scores = new ArrayList<>();
+      for (int i = 0; i < 4; ++i) { // both, and then each alone
+        int layer = i % 2;
+        scores.add(Caches.floats(Caches.KVH * (N - layer)));
+        ScoreJob job = ScoreJob.of(layer, N - layer, scores.get(i)).withView(views[layer])
+            .withInputs(Caches.queries(queries[layer]));
+        if (i < 2) {
+          together.add(job);
+        } else {
+          plan.score(List.of(job), workspace);
+        }
+      }
+      plan.score(together, workspace);
+      Check.equal(scores.subList(2, 4), scores.subList(0, 2));
+      Check.that(!scores.get(0).slice(0, 8).equals(scores.get(1).slice(0, 8)), "layers are alike");
+      plan.score(List.of(), workspace);
+      Check.fails(KvEvictException.class,
+          () -> plan.score(Collections.nCopies(129, together.get(0)), workspace),
+          "jobs_len 129 > 128");
+    }
+  }
+
+  /** A caller's scores are pooled as the policy says. */
+  static void scoresOfTheCallerAreShaped() {
+    FloatBuffer given = Caches.random(Caches.KVH * N, 1);
+    FloatBuffer shaped = Caches.floats(Caches.KVH * N);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, 64, "custom:budget=6,pool=max3")) {
+      ScoreJob job = ScoreJob.of(0, N, shaped)
+          .withInputs(SignalInputs.NONE.withScores(Caches.scores(given, N)));
+      ByteBuffer workspace = plan.workspace(Operation.SCORE).allocate();
+      plan.score(List.of(job), workspace);
+      for (int i = 1; i < N - 1; ++i) {
+        float sides = Math.max(given.get(N + i - 1), given.get(N + i + 1));
+        Check.equal(Math.max(sides, given.get(N + i)), shaped.get(N + i));
+      }
+      Check.fails(KvEvictException.class,
+          () -> plan.score(List.of(ScoreJob.of(0, N, shaped)), workspace), "scores");
+      Plane less = Caches.scores(given.slice(0, 2 * N - 1), N);
+      Check.fails(IllegalArgumentException.class, () -> plan.score(
+          List.of(job.withInputs(SignalInputs.NONE.withScores(less))), workspace),
+          "scores of layer 0 holds " + (N - 1) + " rows of 2 heads, not " + N);
+    }
+  }
+
+  static void workspacesTellWhatTheyNeed() {
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 2, 64, "snapkv:budget=16,window=4");
+        Plan custom = Caches.plan(context, 2, 64, "custom:budget=16")) {
+      for (Operation operation : Operation.values()) {
+        Workspace sizes = plan.workspace(operation);
+        Check.equal(64, sizes.alignment());
+        Check.that(sizes.leastBytes() > 0 && sizes.leastBytes() <= sizes.bestBytes(),
+            sizes.toString());
+        ByteBuffer memory = sizes.allocate();
+        Check.equal(sizes.bestBytes(), (long) memory.remaining());
+        Check.equal(0L, Memory.address(memory, "memory") % 64);
+        boolean fewer = plan.workspace(operation, 8).bestBytes() < sizes.bestBytes();
+        Check.equal(operation != Operation.OBSERVE, fewer);
+      }
+      long rows = 2L * 4 * Caches.QH * Caches.D * 4;
+      Check.equal(new Records.Workspace(64, rows, rows, Device.CPU),
+          plan.workspace(Operation.OBSERVE));
+      Check.equal(0L, custom.workspace(Operation.OBSERVE).bestBytes());
+      Check.fails(KvEvictException.class, () -> plan.workspace(Operation.EVICT, 65), "65");
     }
   }
 
@@ -68,7 +144,7 @@ final class DoorsTest {
       Selection selection = plan.selection(0, N);
       Check.equal(List.of(Caches.KVH, 6), List.of(selection.nLists(), selection.count()));
       SelectOptions options = selection.options().withProtected(7);
-      ByteBuffer workspace = context.allocateSelectWorkspace(N, Caches.KVH);
+      ByteBuffer workspace = context.selectWorkspace(N, Caches.KVH).allocate();
 
       IntBuffer buffer = Caches.ints(new int[Caches.KVH * 6]);
       context.select(
@@ -94,8 +170,8 @@ final class DoorsTest {
     KeepLists lists = KeepLists.of(slots, 2, 4).withStride(5).withCounts(counts);
     SelectOptions options = SelectOptions.of(10).withSink(1);
     try (Context context = Context.create()) {
-      ByteBuffer workspace = context.allocateSelectWorkspace(10, 2);
-      Check.equal(context.selectWorkspaceBytes(10, 2), (long) workspace.remaining());
+      ByteBuffer workspace = context.selectWorkspace(10, 2).allocate();
+      Check.equal(context.selectWorkspace(10, 2).bestBytes(), (long) workspace.remaining());
       context.select(
           options.withScores(scores).withTokenCounts(Caches.ints(10, 6)), lists, workspace);
       Check.equal(Caches.ints(0, 7, 8, 9, -1, 0, 1, -1, -1, -1), slots);
@@ -133,7 +209,7 @@ final class DoorsTest {
     try (Context context = Context.create()) {
       List<Move> moves = List.of(Move.of(views[0], N, KeepLists.of(1, 1, 5, 9)),
           Move.of(views[1], N, ragged));
-      Check.equal(0L, context.compactWorkspaceBytes(moves));
+      Check.equal(0L, context.compactWorkspace(moves).bestBytes());
       context.compact(moves);
       for (int i = 0; i < 5; ++i) {
         int head = i / 3;
@@ -144,7 +220,7 @@ final class DoorsTest {
       moves = List.of(Move.of(views[0], 3, KeepLists.of(1, 2, 1, 0)),
           Move.of(views[1], 3,
               KeepLists.of(2, 2, 1, 0, 1, 0, 9).withCounts(Caches.ints(3, 2))));
-      context.reorder(moves, context.allocateReorderWorkspace(moves));
+      context.reorder(moves, context.reorderWorkspace(moves).allocate());
       for (int i = 0; i < 5; ++i) {
         int n = i < 3 ? 3 : 2;
         row(k[0], i % 3, i / 3, before[0], slots[2 - i % 3]);
@@ -154,8 +230,32 @@ final class DoorsTest {
       Check.fails(
           KvEvictException.class, () -> context.compact(List.of(first, first)), "moves[1]");
       Check.fails(KvEvictException.class,
-          () -> context.compact(java.util.Collections.nCopies(129, first)), "moves_len 129 > 128");
+          () -> context.compact(Collections.nCopies(129, first)), "moves_len 129 > 128");
       context.compact(List.of());
+    }
+  }
+
+  /** Heads of different lengths: one keeps a slot that another has not. */
+  static void movesMayHaveTokenCounts() {
+    FloatBuffer k = Caches.random(N * ROW, 4);
+    FloatBuffer before = Caches.copy(k);
+    View view = Caches.view(k, Caches.copy(k));
+    Move move = Move.of(view, 10, KeepLists.of(2, 3, 9, 1, 4));
+    IntBuffer counts = Caches.ints(10, 5);
+    try (Context context = Context.create()) {
+      context.compact(List.of(move.withTokenCounts(counts)));
+      for (int i = 0; i < 4; ++i) {
+        row(k, i % 2, i / 2, before, new int[] {3, 9, 1, 4}[i]);
+      }
+      counts.put(1, 4);
+      Check.fails(KvEvictException.class,
+          () -> context.compact(List.of(move.withTokenCounts(counts))), "4");
+      long address = Memory.address(counts, "counts");
+      Check.fails(KvEvictException.class,
+          () -> context.compact(List.of(move.withTokenCounts(address))), "4");
+      counts.put(1, 11);
+      Check.fails(KvEvictException.class,
+          () -> context.compact(List.of(move.withTokenCounts(counts))), "11");
     }
   }
 

@@ -41,7 +41,7 @@ final class HandleTest {
     view.close();
     Class<IllegalStateException> closed = IllegalStateException.class;
     Check.fails(closed, context::prepare, "this Context is closed");
-    Check.fails(closed, () -> plan.workspaceBytes(Operation.EVICT), "this Plan is closed");
+    Check.fails(closed, () -> plan.workspace(Operation.EVICT).bestBytes(), "this Plan is closed");
     Check.fails(closed, plan::newSequence, "this Plan is closed");
     Check.fails(closed, sequence::logicalLength, "this Sequence is closed");
     Check.fails(closed, () -> sequence.observe(0, Caches.plane(Caches.floats(32), 4), 1, 0),

@@ -45,11 +45,11 @@ final class HooksTest {
 
     Window(Context context) {
       plan = Caches.plan(context, 1, N, "snapkv:budget=64,window=32");
-      workspace = plan.allocateWorkspace(Operation.SCORE);
+      workspace = plan.workspace(Operation.SCORE).allocate();
     }
 
     void score() {
-      plan.score(ScoreInputs.of(view, N).withQueries(queries), scores, workspace);
+      plan.score(Caches.jobs(view, N, queries, scores), workspace);
     }
 
     @Override
@@ -133,12 +133,12 @@ final class HooksTest {
           Caches.random(n * heads * dim, 1), DType.F32, dim, heads * dim * 4, dim * 4);
       Plane v = Plane.of(
           Caches.random(n * heads * dim, 2), DType.F32, dim, heads * dim * 4, dim * 4);
-      final int size = plan.allocateWorkspace(Operation.SCORE).capacity();
+      final int size = plan.workspace(Operation.SCORE).allocate().capacity();
       ByteBuffer all = ByteBuffer.allocateDirect(4 * size + 64);
       int skip = Math.floorMod(-NativeSupport.addressOf(all), 64);
       for (int i = 0; i < 10; ++i) {
-        plan.score(ScoreInputs.of(View.of(heads, k, v), n).withQueries(k),
-            Caches.floats(heads * n), all.slice(skip, size));
+        plan.score(Caches.jobs(View.of(heads, k, v), n, k, Caches.floats(heads * n)),
+            all.slice(skip, size));
       }
       Check.that(late.size() >= 10, late.size() + " tasks of 10 calls");
       late.forEach(Runnable::run);
@@ -235,7 +235,7 @@ final class HooksTest {
         views.add(Caches.view(Caches.random(N * row, 2), Caches.random(N * row, 3)));
       }
       sequence.append(N);
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
       Check.fails(AssertionError.class, () -> sequence.evict(views, workspace), "part 1");
       Check.that(asked.get() > 1, "the eviction had one part");
       Check.equal(List.of(), inner);

@@ -58,16 +58,22 @@ final class KeepAliveTest {
     Watch watch = new Watch();
     try (Context context = watch.context();
         Plan plan = Caches.plan(context, 1, N, "snapkv:budget=0.5,window=4")) {
-      plan.score(inputs(watch), watch.on(Caches.floats(Caches.KVH * N)),
-          watch.on(plan.allocateWorkspace(Operation.SCORE)));
+      plan.score(jobs(watch), watch.on(plan.workspace(Operation.SCORE).allocate()));
     }
     watch.check();
   }
 
-  private static ScoreInputs inputs(Watch watch) {
+  private static List<ScoreJob> jobs(Watch watch) {
+    return List.of(ScoreJob.of(0, N, watch.on(Caches.floats(Caches.KVH * N)))
+        .withView(watch.view()).withTokenCounts(watch.on(Caches.ints(N, N)))
+        .withInputs(window(watch)));
+  }
+
+  private static SignalInputs window(Watch watch) {
     FloatBuffer queries = watch.on(Caches.random(4 * Caches.QH * Caches.D, 3));
-    return ScoreInputs.of(watch.view(), N).withQueries(Caches.plane(queries, Caches.QH))
-        .withTokenCounts(watch.on(Caches.ints(N, N)));
+    FloatBuffer lse = watch.on(Caches.floats(4 * Caches.QH));
+    return Caches.queries(Caches.plane(queries, Caches.QH))
+        .withRowLse(Plane.of(lse, DType.F32, 1, Caches.QH * 4, 4));
   }
 
   static void selecting() {
@@ -76,7 +82,7 @@ final class KeepAliveTest {
       context.select(options(SelectOptions.of(N), watch),
           KeepLists.of(watch.on(Caches.ints(new int[N])), 2, N / 2)
               .withCounts(watch.on(Caches.ints(N / 2, 7))),
-          watch.on(context.allocateSelectWorkspace(N, 2)));
+          watch.on(context.selectWorkspace(N, 2).allocate()));
     }
     watch.check();
   }
@@ -93,14 +99,28 @@ final class KeepAliveTest {
         Sequence sequence = plan.newSequence()) {
       sequence.append(N);
       sequence.evict(List.of(watch.view()), options(watch),
-          watch.on(plan.allocateWorkspace(Operation.EVICT)));
+          watch.on(plan.workspace(Operation.EVICT).allocate()));
     }
     watch.check();
   }
 
   private static EvictOptions options(Watch watch) {
     FloatBuffer scores = watch.on(Caches.random(Caches.KVH * N, 3));
-    return EvictOptions.NONE.withScores(scores, (long) Caches.KVH * N, N).withProtected(7);
+    return EvictOptions.NONE.withProtected(7)
+        .withInputs(List.of(SignalInputs.NONE.withScores(Caches.scores(scores, N))));
+  }
+
+  static void evictingByQueriesHandedOver() {
+    Watch watch = new Watch();
+    try (Context context = watch.context();
+        Plan plan = Caches.plan(context, 1, N, "snapkv:budget=0.5,window=4");
+        Sequence sequence = plan.newSequence()) {
+      sequence.append(N);
+      sequence.evict(List.of(watch.view()),
+          EvictOptions.NONE.withInputs(List.of(window(watch))),
+          watch.on(plan.workspace(Operation.EVICT).allocate()));
+    }
+    watch.check();
   }
 
   static void compacting() {
@@ -122,11 +142,12 @@ final class KeepAliveTest {
   /** For two slots of a view that is not watched. */
   private static ByteBuffer workspace(Context context) {
     View view = Caches.view(Caches.floats(2 * ROW), Caches.floats(2 * ROW));
-    return context.allocateReorderWorkspace(Caches.sized(view, 1, 2));
+    return context.reorderWorkspace(Caches.sized(view, 1, 2)).allocate();
   }
 
   private static List<Move> moves(Watch watch) {
     KeepLists keep = KeepLists.of(watch.on(Caches.ints(1, 5)), 1, 2);
-    return List.of(Move.of(watch.view(), N, keep.withCounts(watch.on(Caches.ints(2)))));
+    return List.of(Move.of(watch.view(), N, keep.withCounts(watch.on(Caches.ints(2))))
+        .withTokenCounts(watch.on(Caches.ints(N, N - 1))));
   }
 }

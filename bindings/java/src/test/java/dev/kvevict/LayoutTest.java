@@ -25,8 +25,13 @@ final class LayoutTest {
     reads(Abi.PolicyInfo.class, Records.PolicyInfo.class, Records.PolicyInfo::read);
     reads(Abi.PresetInfo.class, Records.PresetInfo.class, Records.PresetInfo::read);
     reads(Abi.Capabilities.class, Records.Capabilities.class, Records.Capabilities::read);
-    reads(Abi.EvictReport.class, Records.EvictReport.class, 
-        in -> Records.EvictReport.read(in, 0, List.of(), List.of()));
+    reads(Abi.EvictReport.class, Records.EvictReport.class,
+        in -> Records.EvictReport.read(in, 0));
+    reads(Abi.ListReport.class, Records.ListReport.class,
+        in -> Records.ListReport.read(in, 0));
+    reads(Abi.LayerInfo.class, Records.LayerInfo.class, Records.LayerInfo::read);
+    reads(Abi.Workspace.class, Records.Workspace.class,
+        in -> Records.Workspace.read(in, Device.CPU));
     reads(Abi.SequenceMemory.class, Records.SequenceMemory.class, Records.SequenceMemory::read);
   }
 
@@ -36,7 +41,7 @@ final class LayoutTest {
     int size = offset(struct, "sizeof");
     R zero = read.apply(new Struct(size));
     for (RecordComponent component : type.getRecordComponents()) {
-      if (component.getType() == List.class) {
+      if (component.getType() == Device.class) {
         continue; // not of the struct
       }
       Struct memory = new Struct(size);
@@ -109,15 +114,37 @@ final class LayoutTest {
   }
 
   static void geometryFieldsLieWhereTheHeaderHasThem() {
-    Geometry geometry = Geometry.builder().layers(1).queryHeads(2).kvHeads(3).headDims(4, 5)
+    Geometry alike = Geometry.builder().layers(2).queryHeads(2).kvHeads(3).headDims(4, 5)
         .dtypes(DType.BF16, DType.F16, DType.F32).maxTokens(9).softmaxScale(1.5f).build();
-    Check.equal("Geometry[nLayers=1, nQHeads=2, nKvHeads=3, kHeadDim=4, vHeadDim=5, qDtype=BF16, "
-        + "kDtype=F16, vDtype=F32, maxTokens=9, softmaxScale=1.5]", geometry.toString());
-    holds(geometry.struct, Map.of(Abi.Geometry.STRUCT_SIZE, Abi.Geometry.SIZEOF,
-        Abi.Geometry.N_LAYERS, 1, Abi.Geometry.N_Q_HEADS, 2, Abi.Geometry.N_KV_HEADS, 3,
-        Abi.Geometry.K_HEAD_DIM, 4, Abi.Geometry.V_HEAD_DIM, 5, Abi.Geometry.Q_DTYPE, 3,
-        Abi.Geometry.K_DTYPE, 2, Abi.Geometry.V_DTYPE, 1, Abi.Geometry.MAX_TOKENS, 9));
-    Check.equal(1.5f, geometry.struct.floatAt(Abi.Geometry.SOFTMAX_SCALE));
+    LayerGeometry layer = LayerGeometry.builder().queryHeads(2).kvHeads(3).headDims(4, 5)
+        .dtypes(DType.BF16, DType.F16, DType.F32).softmaxScale(1.5f).build();
+    LayerGeometry window = LayerGeometry.builder().cache(LayerCache.WINDOW).build();
+    String text = "LayerGeometry[cache=FULL, nQHeads=2, nKvHeads=3, kHeadDim=4, vHeadDim=5, "
+        + "qDtype=BF16, kDtype=F16, vDtype=F32, softmaxScale=1.5]";
+    Check.equal("Geometry[nLayers=2, maxTokens=9, layers=[" + text + "]]", alike.toString());
+    Check.equal(alike, Geometry.of(9, List.of(layer, layer)));
+    Check.equal(List.of(layer, layer), List.of(alike.layer(0), alike.layer(1)));
+    Geometry differ = Geometry.of(9, List.of(window, layer));
+    Check.equal(List.of(window, layer), List.of(differ.layer(0), differ.layer(1)));
+    Check.that(!alike.equals(differ), "equal");
+    Check.fails(IndexOutOfBoundsException.class, () -> alike.layer(2));
+
+    int size = Abi.Geometry.SIZEOF;
+    int second = size + Abi.LayerGeometry.SIZEOF;
+    for (Geometry geometry : List.of(alike, differ)) {
+      Struct struct = geometry.write();
+      holds(struct, Map.of(Abi.Geometry.STRUCT_SIZE, size, Abi.Geometry.N_LAYERS, 2,
+          Abi.Geometry.MAX_TOKENS, 9, Abi.Geometry.LAYERS_LEN, geometry == alike ? 1 : 2));
+      Check.equal(struct.address + size, struct.longAt(Abi.Geometry.LAYERS));
+      int at = geometry == alike ? size : second;
+      holds(struct, Map.of(at + Abi.LayerGeometry.STRUCT_SIZE, Abi.LayerGeometry.SIZEOF,
+          at + Abi.LayerGeometry.CACHE, 0, at + Abi.LayerGeometry.N_Q_HEADS, 2,
+          at + Abi.LayerGeometry.N_KV_HEADS, 3, at + Abi.LayerGeometry.K_HEAD_DIM, 4,
+          at + Abi.LayerGeometry.V_HEAD_DIM, 5, at + Abi.LayerGeometry.Q_DTYPE, 3,
+          at + Abi.LayerGeometry.K_DTYPE, 2, at + Abi.LayerGeometry.V_DTYPE, 1));
+      Check.equal(1.5f, struct.floatAt(at + Abi.LayerGeometry.SOFTMAX_SCALE));
+    }
+    Check.equal(1, differ.write().intAt(size + Abi.LayerGeometry.CACHE));
   }
 
   static void viewFieldsLieWhereTheHeaderHasThem() {
@@ -159,6 +186,23 @@ final class LayoutTest {
         Abi.SelectOptions.N_ROWS, 5, Abi.SelectOptions.REDUCE, 2, Abi.SelectOptions.N_SINK, 6,
         Abi.SelectOptions.N_RECENT, 7, Abi.SelectOptions.TIE, 1,
         Abi.SelectOptions.PROTECTED_SLOTS_LEN, 2));
+    Plane plane = Plane.at(101, DType.F32, 1, 0, 0);
+    int parts = Abi.ScoreJob.SIZEOF;
+    Struct job = new Struct(parts + ScoreJob.PARTS);
+    ScoreJob.of(1, 2, 103, 104).withTokenCounts(105)
+        .withInputs(SignalInputs.NONE.withScores(plane).withQueries(plane.from(1))
+            .withRowLse(plane.from(2)))
+        .write(Geometry.builder().build(), 0, Device.CPU, job, 0, parts);
+    holds(job, Map.of(Abi.ScoreJob.STRUCT_SIZE, parts, Abi.ScoreJob.LAYER, 1,
+        Abi.ScoreJob.N_TOKENS, 2, Abi.ScoreJob.SCORES, 103, Abi.ScoreJob.SCORES_LEN, 104,
+        Abi.ScoreJob.TOKEN_COUNTS, 105, Abi.ScoreJob.VIEW, 0));
+    Check.equal(job.address + parts, job.longAt(Abi.ScoreJob.INPUTS));
+    Check.equal(Abi.SignalInputs.SIZEOF, job.intAt(parts + Abi.SignalInputs.STRUCT_SIZE));
+    int[] pointers = {Abi.SignalInputs.SCORES, Abi.SignalInputs.QUERIES, Abi.SignalInputs.ROW_LSE};
+    for (int i = 0; i < 3; ++i) {
+      long at = job.longAt(parts + pointers[i]) - job.address;
+      Check.equal(101L + i, job.longAt((int) at + Abi.Plane.DATA));
+    }
     Struct plan = Context.planOptions(7, 8, 9);
     int size = Abi.PlanOptions.SIZEOF;
     holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.HEAD_BUDGETS_LEN, 3,
@@ -192,14 +236,24 @@ final class LayoutTest {
   }
 
   static void defaultsAreTheLibrarys() {
-    same(Geometry.builder().build().struct, Abi.Geometry.SIZEOF, Native::kvevict_geometry_init);
+    same(Geometry.of(0, List.of()).write(), Abi.Geometry.SIZEOF, Native::kvevict_geometry_init);
+    same(LayerGeometry.builder().build().struct, Abi.LayerGeometry.SIZEOF,
+        Native::kvevict_layer_geometry_init);
+    Struct job = new Struct(Abi.ScoreJob.SIZEOF + ScoreJob.PARTS);
+    ScoreJob.of(0, 0, 0, 0)
+        .write(Geometry.builder().build(), 0, Device.CPU, job, 0, Abi.ScoreJob.SIZEOF);
+    job.putLong(Abi.ScoreJob.INPUTS, 0); // NONE, instead of nothing
+    same(job, Abi.ScoreJob.SIZEOF, Native::kvevict_score_job_init);
+    Struct inputs = new Struct(Abi.SignalInputs.SIZEOF);
+    SignalInputs.NONE.write(inputs, 0, 0);
+    same(inputs, Abi.SignalInputs.SIZEOF, Native::kvevict_signal_inputs_init);
     same(View.of(0, null, null).content(Device.CPU).struct, Abi.View.SIZEOF,
         Native::kvevict_view_init);
     same(Context.builder().write(new Hooks(Device.CPU, null, null, 0), null, null, null,
         null),
         Abi.ContextOptions.SIZEOF, Native::kvevict_context_options_init);
     Struct options = new Struct(Abi.EvictOptions.SIZEOF);
-    EvictOptions.NONE.write(Device.CPU, options);
+    EvictOptions.NONE.write(options, 0);
     same(options, Abi.EvictOptions.SIZEOF, Native::kvevict_evict_options_init);
     same(Context.planOptions(), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
     Struct keep = new Struct(Abi.KeepLists.SIZEOF);

@@ -3,6 +3,7 @@ package dev.kvevict;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
+import java.util.List;
 
 /** Memory that native code would misread or overrun is refused before it is called. */
 final class MemoryTest {
@@ -36,7 +37,8 @@ final class MemoryTest {
     Check.fails(NullPointerException.class,
         () -> Plane.of(Caches.floats(8), null, 8, 32, 32));
     Check.fails(NullPointerException.class, () -> Plane.at(1, null, 8, 32, 32), "dtype");
-    Check.fails(NullPointerException.class, () -> ScoreInputs.of(null, 1), "view");
+    Check.fails(NullPointerException.class, () -> ScoreJob.of(0, 1, null), "scores");
+    Check.fails(NullPointerException.class, () -> ScoreJob.of(0, 1, 0, 0).withInputs(null), "read");
     Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withTie(null), "which");
     Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withRows(1, null), "how");
   }
@@ -93,14 +95,30 @@ final class MemoryTest {
       Check.fails(WRONG, () -> context.compact(Caches.moves(view, 64, 1, 0)), "v holds 63 rows");
       Plane queries = Caches.plane(Caches.floats(3 * 32), 4);
       Check.fails(WRONG, () -> sequence.observe(0, queries, 4, 0),
-          "queries holds 3 rows of 4 heads, not 4");
-      Check.fails(WRONG, () -> plan.score(ScoreInputs.of(view, 63).withQueries(queries),
-          Caches.floats(126), null), "queries holds 3 rows");
+          "queries of layer 0 holds 3 rows of 4 heads, not 4");
+      SignalInputs inputs =
+          SignalInputs.NONE.withRowLse(Plane.of(Caches.floats(15), DType.F32, 1, 16, 4));
+      Check.fails(WRONG, () -> sequence.observe(0, inputs, 4, 0, 0),
+          "rowLse of layer 0 holds 3 rows of 4 heads, not 4");
+      Check.fails(WRONG,
+          () -> plan.score(Caches.jobs(view, 63, queries, Caches.floats(126)), null),
+          "queries of layer 0 holds 3 rows");
+      Check.fails(NullPointerException.class, () -> sequence.observe(0, null, 3, 0), "queries");
       sequence.observe(0, queries, 3, 0);
       sequence.append(64);
-      Check.fails(WRONG, () -> sequence.evict(java.util.List.of(view),
-          plan.allocateWorkspace(Operation.EVICT)), "v holds 63 rows of 2 heads, not 64");
-      Check.fails(WRONG, () -> sequence.evict(java.util.List.of(), null), "0 views for 1 layers");
+      Check.fails(WRONG, () -> sequence.evict(List.of(view),
+          plan.workspace(Operation.EVICT).allocate()), "v holds 63 rows of 2 heads, not 64");
+      Check.fails(WRONG, () -> sequence.evict(List.of(), null), "0 views for 1 layers");
+      Check.fails(WRONG, () -> sequence.evict(List.of(view),
+          EvictOptions.NONE.withInputs(List.of(Caches.queries(queries))), null),
+          "queries of layer 0 holds 3 rows of 4 heads, not 4");
+      Check.fails(WRONG, () -> sequence.evict(List.of(view),
+          EvictOptions.NONE.withInputs(List.of()), null), "0 inputs for 1 layers");
+      SignalInputs scores =
+          SignalInputs.NONE.withScores(Caches.scores(Caches.floats(2 * 64 - 1), 64));
+      Check.fails(WRONG, () -> sequence.evict(List.of(view),
+          EvictOptions.NONE.withInputs(List.of(scores)), null),
+          "scores of layer 0 holds 63 rows of 2 heads, not 64");
       Check.fails(KvEvictException.class,
           () -> sequence.keepPositions(0, 0, Caches.bytes(63 * 4).asIntBuffer()), "63", "64");
       SelectOptions options = SelectOptions.of(64);
@@ -125,6 +143,24 @@ final class MemoryTest {
     try (View view = View.builder(2).k(pool).paged(2, tables).tableHeadStride(2).build()) {
       view.validate(2);
       Check.fails(WRONG, () -> view.validate(3), "k holds 4 blocks, the block table names 4");
+      // Where a head has no tokens, its table may name anything.
+      try (Context context = Context.create();
+          Plan plan = Caches.plan(context, 1, 4, "knorm:budget=2")) {
+        Move move = Move.of(view, 3, KeepLists.of(2, 2, 1));
+        Check.fails(WRONG, () -> context.compact(List.of(move)), "table names 4");
+        context.compact(List.of(move.withTokenCounts(Caches.ints(3, 2))));
+        Check.fails(WRONG, () -> context.compact(
+            List.of(move.withTokenCounts(Caches.ints(3, 3)))), "table names 4");
+        Check.fails(WRONG, () -> context.compact(
+            List.of(move.withTokenCounts(Caches.ints(3)))),
+            "tokenCounts has 1 elements, 2 are needed");
+        Check.fails(WRONG, () -> move.withTokenCounts(IntBuffer.allocate(2)), "not a direct");
+        ScoreJob job = ScoreJob.of(0, 3, Caches.floats(6)).withView(view);
+        ByteBuffer workspace = plan.workspace(Operation.SCORE).allocate();
+        Check.fails(WRONG, () -> plan.score(List.of(job), workspace), "table names 4");
+        plan.score(
+            List.of(job.withTokenCounts(Caches.ints(3, 2))), workspace);
+      }
       tables.put(3, 2);
       view.validate(4);
     }
@@ -136,8 +172,9 @@ final class MemoryTest {
       View view = Caches.view(Caches.floats(64 * 16).asReadOnlyBuffer(), Caches.floats(64 * 16));
       view.validate(64);
       Check.fails(WRONG, () -> context.compact(Caches.moves(view, 64, 1, 0)), "k", "read-only");
-      Check.fails(WRONG, () -> plan.score(ScoreInputs.of(view, 64),
-          Caches.floats(128).asReadOnlyBuffer(), null), "scores is read-only");
+      Check.fails(WRONG, () -> plan.score(List.of(
+          ScoreJob.of(0, 64, Caches.floats(128).asReadOnlyBuffer())), null),
+          "scores is read-only");
     }
   }
 

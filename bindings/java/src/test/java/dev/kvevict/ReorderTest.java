@@ -43,7 +43,7 @@ final class ReorderTest {
   static void aWrappedRingIsStraightened() {
     try (Context context = Context.create()) {
       Cache cache = new Cache();
-      ByteBuffer workspace = context.allocateReorderWorkspace(Caches.sized(cache.view, 1, N));
+      ByteBuffer workspace = context.reorderWorkspace(Caches.sized(cache.view, 1, N)).allocate();
       context.reorder(Caches.moves(cache.view, N, 1, RING), workspace);
       cache.holds(0, RING);
       cache.holds(1, RING);
@@ -67,7 +67,7 @@ final class ReorderTest {
             .paged(1, Caches.ints(table))
             .build()) {
       List<Move> moves = Caches.moves(view, N, 1, RING);
-      context.reorder(moves, context.allocateReorderWorkspace(moves));
+      context.reorder(moves, context.reorderWorkspace(moves).allocate());
       pool.holds(0, slot -> table[slot], RING);
       pool.holds(1, slot -> table[slot], RING);
     }
@@ -76,7 +76,7 @@ final class ReorderTest {
   static void aRowMayGoToSeveralSlots() {
     Cache cache = new Cache();
     try (Context context = Context.create()) {
-      ByteBuffer forMore = context.allocateReorderWorkspace(Caches.sized(cache.view, 1, N));
+      ByteBuffer forMore = context.reorderWorkspace(Caches.sized(cache.view, 1, N)).allocate();
       context.reorder(Caches.moves(cache.view, N, 1, 9, 0, 9, 0), forMore);
       cache.holds(1, 9, 0, 9, 0, 4, 5, 6, 7, 8, 9);
     }
@@ -85,7 +85,7 @@ final class ReorderTest {
   static void headsHaveListsOfTheirOwn() {
     Cache cache = new Cache();
     try (Context context = Context.create()) {
-      ByteBuffer workspace = context.allocateReorderWorkspace(Caches.sized(cache.view, 2, 3));
+      ByteBuffer workspace = context.reorderWorkspace(Caches.sized(cache.view, 2, 3)).allocate();
       context.reorder(Caches.moves(cache.view, N, 2, 2, 1, 0, 8, 8, 1), workspace);
       cache.holds(0, 2, 1, 0);
       cache.holds(1, 8, 8, 1);
@@ -95,13 +95,15 @@ final class ReorderTest {
   static void workspacesHaveTheLibrarysSize() {
     Cache cache = new Cache();
     try (Context context = Context.create()) {
-      long bytes = context.reorderWorkspaceBytes(Caches.sized(cache.view, 1, N));
+      Workspace sizes = context.reorderWorkspace(Caches.sized(cache.view, 1, N));
+      long bytes = sizes.leastBytes();
       Check.that(bytes >= N * 8, bytes + " bytes");
-      Check.that(context.reorderWorkspaceBytes(Caches.sized(cache.view, 2, N)) > bytes,
+      Check.equal(bytes, sizes.bestBytes());
+      Check.that(context.reorderWorkspace(Caches.sized(cache.view, 2, N)).bestBytes() > bytes,
           "lists need more");
-      Check.equal(0L, context.reorderWorkspaceBytes(Caches.sized(cache.view, 1, 0)));
+      Check.equal(0L, context.reorderWorkspace(Caches.sized(cache.view, 1, 0)).bestBytes());
       context.reorder(Caches.moves(cache.view, N, 1), null);
-      ByteBuffer workspace = context.allocateReorderWorkspace(Caches.sized(cache.view, 1, N));
+      ByteBuffer workspace = context.reorderWorkspace(Caches.sized(cache.view, 1, N)).allocate();
       Check.equal(bytes, (long) workspace.remaining());
       workspace.limit(workspace.limit() - 1);
       String text = "workspace_bytes " + (bytes - 1) + " < " + bytes;
@@ -115,8 +117,8 @@ final class ReorderTest {
     Cache cache = new Cache();
     try (Context context = Context.create()) {
       List<Move> moves = Caches.moves(cache.view, N, 1, 1, 5);
-      long bytes = context.compactWorkspaceBytes(moves) + 64;
-      ByteBuffer workspace = Memory.allocateWorkspace(Device.CPU, bytes);
+      Check.equal(new Records.Workspace(64, 0, 0, Device.CPU), context.compactWorkspace(moves));
+      ByteBuffer workspace = ByteBuffer.allocateDirect(128).alignedSlice(64);
       context.compact(
           moves, Memory.address(workspace, "workspace"), workspace.remaining(), 0);
       cache.holds(0, 1, 5);
@@ -129,7 +131,7 @@ final class ReorderTest {
     Cache cache = new Cache();
     View view = cache.view;
     Context context = Context.create();
-    ByteBuffer scratch = context.allocateReorderWorkspace(Caches.sized(view, 1, N));
+    ByteBuffer scratch = context.reorderWorkspace(Caches.sized(view, 1, N)).allocate();
     List<Move> ring = Caches.moves(view, N, 1, RING);
     Check.fails(NullPointerException.class, () -> KeepLists.of(null, 1, 1), "slots");
     Check.fails(NullPointerException.class, () -> Move.of(null, N, KeepLists.of(1, 1)), "view");
@@ -145,7 +147,7 @@ final class ReorderTest {
     Check.fails(wrong, () -> Move.of(view, -1, KeepLists.of(1, 1)), "nTokens is negative");
     Check.fails(wrong, () -> context.reorder(Caches.moves(view, N + 1, 1, RING), scratch),
         "k holds 10 rows of 2 heads, not 11");
-    Check.fails(wrong, () -> context.reorderWorkspaceBytes(Caches.sized(view, 1, N + 1)),
+    Check.fails(wrong, () -> context.reorderWorkspace(Caches.sized(view, 1, N + 1)).bestBytes(),
         "k holds 10 rows");
     View readOnly = Caches.view(cache.k.asReadOnlyBuffer(), cache.v);
     Check.fails(wrong, () -> context.reorder(Caches.moves(readOnly, N, 1, RING), scratch), "k",
@@ -159,14 +161,14 @@ final class ReorderTest {
     Check.fails(refused, () -> context.reorder(Caches.moves(view, N, 3, 1, 2, 3), scratch),
         "keep.n_lists 3");
     Check.fails(refused, () -> context.reorder(ring, null), "workspace_bytes 0");
-    Check.fails(refused, () -> context.reorderWorkspaceBytes(Caches.sized(view, 3, N)),
+    Check.fails(refused, () -> context.reorderWorkspace(Caches.sized(view, 3, N)).bestBytes(),
         "keep.n_lists 3");
     cache.holds(0, IN_PLACE);
     view.close();
     Class<IllegalStateException> closed = IllegalStateException.class;
     Check.fails(closed, () -> context.reorder(ring, scratch), "this View is closed");
     context.close();
-    Check.fails(closed, () -> context.reorderWorkspaceBytes(ring), "this Context is closed");
+    Check.fails(closed, () -> context.reorderWorkspace(ring).bestBytes(), "this Context is closed");
     Check.fails(closed, () -> context.reorder(ring, scratch), "this Context is closed");
   }
 }

@@ -3,7 +3,10 @@ package dev.kvevict;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
+import java.util.Arrays;
 import java.util.List;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /** A request from prefill to rollback. */
 final class SequenceTest {
@@ -21,10 +24,12 @@ final class SequenceTest {
         View view = Caches.view(k, Caches.random(N * ROW, 2))) {
       sequence.append(N);
       EvictReport report =
-          sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
+          sequence.evict(List.of(view), plan.workspace(Operation.EVICT).allocate());
       long row = 2 * ROW * 4;
       Check.equal(new Records.EvictReport(
-          true, N * row, 8 * row, N, 8, 0, List.of(N), List.of(8)), report);
+          true, N * row, 8 * row, N, 8, 0), report);
+      Check.equal(report, sequence.report());
+      Check.equal(List.of(new Records.ListReport(0, N, 8)), sequence.listReports());
       int[] kept = {0, 1, 58, 59, 60, 61, 62, 63};
       Check.equal(kept, sequence.keepPositions(0, 0));
       Check.equal(8, sequence.storedLength(0));
@@ -42,6 +47,8 @@ final class SequenceTest {
       Check.that(memory.lengths() != 0 && memory.nLists() >= 1, memory.toString());
       sequence.reset();
       Check.equal(0, sequence.logicalLength());
+      Check.equal(new Records.EvictReport(false, 0, 0, 0, 0, 0), sequence.report());
+      Check.equal(0, sequence.listReports().get(0).tokensBefore());
     }
   }
 
@@ -71,7 +78,7 @@ final class SequenceTest {
             }
           }
           sequence.append(N);
-          sequence.evict(List.of(views), plan.allocateWorkspace(Operation.EVICT));
+          sequence.evict(List.of(views), plan.workspace(Operation.EVICT).allocate());
           kept[way] = sequence.keepPositions(1, 1);
           Check.equal(16, kept[way].length);
         }
@@ -101,19 +108,21 @@ final class SequenceTest {
             }
           }
           if (way == 1) {
-            sequence.observeLayers(List.of(queries), N, Sequence.POSITION_NEXT);
-            List<Plane> swapped = List.of(queries[1], Caches.plane(Caches.floats(0), Caches.QH));
+            sequence.observe(all(queries), N, Sequence.POSITION_NEXT);
+            List<SignalInputs> swapped =
+                all(queries[1], Caches.plane(Caches.floats(0), Caches.QH));
             Check.fails(IllegalArgumentException.class,
-                () -> sequence.observeLayers(swapped, N, 0), "queries[1]");
+                () -> sequence.observe(swapped, N, 0), "queries of layer 1");
             Plane narrow = Plane.of(Caches.floats(N * Caches.QH * Caches.D), DType.F32,
                 Caches.D - 1, Caches.QH * Caches.D * 4, Caches.D * 4);
             Check.fails(KvEvictException.class,
-                () -> sequence.observeLayers(List.of(queries[1], narrow), N, 0), "layer 1");
+                () -> sequence.observe(all(queries[1], narrow), N, 0), "layer 1");
             Check.fails(IllegalArgumentException.class,
-                () -> sequence.observeLayers(List.of(queries[1]), N, 0), "1 queries");
+                () -> sequence.observe(all(queries[1]), N, 0), "1 inputs for 2 layers");
+            sequence.observe(Arrays.asList(null, null), N, 0);
           }
           sequence.append(N);
-          sequence.evict(List.of(views), plan.allocateWorkspace(Operation.EVICT));
+          sequence.evict(List.of(views), plan.workspace(Operation.EVICT).allocate());
           for (int layer = 0; layer < 2; ++layer) {
             kept[way][layer] = sequence.keepPositions(layer, 1);
           }
@@ -122,6 +131,40 @@ final class SequenceTest {
       for (int layer = 0; layer < 2; ++layer) {
         Check.equal(kept[0][layer], kept[1][layer]);
       }
+    }
+  }
+
+  private static List<SignalInputs> all(Plane... queries) {
+    return Stream.of(queries).map(Caches::queries).toList();
+  }
+
+  /** The window's rows keep the same tokens, whether they were observed or come with the call. */
+  static void queriesMayComeWithTheEviction() {
+    FloatBuffer q = Caches.random(N * Caches.QH * Caches.D, 3);
+    Plane queries = Caches.plane(q, Caches.QH);
+    long rowBytes = Caches.QH * Caches.D * 4;
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, N, "snapkv:budget=16,window=4,pool=none")) {
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
+      int[][] kept = new int[3][];
+      for (int way = 0; way < 3; ++way) {
+        try (Sequence sequence = plan.newSequence();
+            View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
+          sequence.append(N);
+          EvictOptions options = EvictOptions.NONE;
+          if (way == 0) {
+            sequence.beginObserving();
+            sequence.observe(0, queries, N, 0);
+          } else { // another window keeps other tokens
+            long first = way == 1 ? N - 4 : 0;
+            options = options.withInputs(all(queries.from(first * rowBytes)));
+          }
+          sequence.evict(List.of(view), options, workspace);
+          kept[way] = sequence.keepPositions(0, 0);
+        }
+      }
+      Check.equal(kept[0], kept[1]);
+      Check.that(!Arrays.equals(kept[0], kept[2]), "queries do not matter");
     }
   }
 
@@ -136,7 +179,7 @@ final class SequenceTest {
         sequence.observe(0, queries, N / 2, Sequence.POSITION_NEXT);
         sequence.append(N / 2);
       }
-      sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
+      sequence.evict(List.of(view), plan.workspace(Operation.EVICT).allocate());
       Check.equal(16, sequence.storedLength(0));
       Check.fails(KvEvictException.class, () -> sequence.observe(0, queries, 1, -2), "position");
     }
@@ -151,7 +194,7 @@ final class SequenceTest {
         Sequence sequence = plan.newSequence()) {
       Check.fails(KvEvictException.class, () -> sequence.observe(0, queries, N, 0),
           "kvevict_sequence_begin_observing()");
-      ByteBuffer memory = Memory.allocateWorkspace(Device.CPU, plan.queryMemoryBytes());
+      ByteBuffer memory = plan.workspace(Operation.OBSERVE).allocate();
       Check.fails(KvEvictException.class,
           () -> sequence.beginObserving(memory.slice(64, memory.capacity() - 64)), "memory_bytes");
       Check.fails(IllegalArgumentException.class,
@@ -169,7 +212,7 @@ final class SequenceTest {
         sequence.observe(0, queries, N, 0);
         sequence.append(N);
         try (View view = Caches.view(Caches.copy(k), Caches.copy(v))) {
-          sequence.evict(List.of(view), plan.allocateWorkspace(Operation.EVICT));
+          sequence.evict(List.of(view), plan.workspace(Operation.EVICT).allocate());
         }
         sequence.endObserving();
         kept[way] = sequence.keepPositions(0, 1);
@@ -188,14 +231,61 @@ final class SequenceTest {
         Plan plan = Caches.plan(context, 1, N, "custom:budget=6,sink=1,recent=1");
         Sequence sequence = plan.newSequence();
         View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
       sequence.append(N);
       Check.fails(KvEvictException.class, () -> sequence.evict(List.of(view), workspace),
           "scores");
-      EvictOptions options =
-          EvictOptions.NONE.withScores(direct, (long) 2 * N, N).withProtected(9, 20);
+      EvictOptions options = EvictOptions.NONE.withProtected(9, 20)
+          .withInputs(List.of(SignalInputs.NONE.withScores(Caches.scores(direct, N))));
       sequence.evict(List.of(view), options, workspace);
       Check.equal(new int[] {0, 9, 20, 61, 62, 63}, sequence.keepPositions(0, 0));
+    }
+  }
+
+  /** A plane of scores for each layer, with strides of its own. */
+  static void layersHaveScoresOfTheirOwn() {
+    FloatBuffer[] scores = {Caches.random(2 * N, 1), Caches.random(3 * N, 2)};
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 2, N, "custom:budget=6");
+        Sequence sequence = plan.newSequence()) {
+      List<View> views = List.of(Caches.view(Caches.floats(N * ROW), Caches.floats(N * ROW)),
+          Caches.view(Caches.floats(N * ROW), Caches.floats(N * ROW)));
+      sequence.append(N);
+      sequence.evict(views, EvictOptions.NONE.withInputs(
+          List.of(SignalInputs.NONE.withScores(Caches.scores(scores[0], N)),
+              SignalInputs.NONE.withScores(Caches.scores(scores[1], 2 * N)))),
+          plan.workspace(Operation.EVICT).allocate());
+      for (int i = 0; i < 4; ++i) {
+        FloatBuffer row = scores[i / 2].slice(i % 2 * (i / 2 + 1) * N, N);
+        int[] best = IntStream.range(0, N).boxed()
+            .sorted((a, b) -> Float.compare(row.get(b), row.get(a))).limit(6).sorted()
+            .mapToInt(Integer::intValue).toArray();
+        Check.equal(best, sequence.keepPositions(i / 2, i % 2));
+      }
+    }
+  }
+
+  /** Blocks that a head has no more may be gone from its table, though another head is longer. */
+  static void freedBlocksMayLeaveTheTable() {
+    IntBuffer tables = Caches.ints(0, 1, 2, 3);
+    int block = 8 * Caches.D;
+    Plane k = Plane.of(Caches.random(4 * block, 1), DType.F32, Caches.D, Caches.D * 4, 0)
+        .withBlockStride(4 * block);
+    Plane v = Plane.of(Caches.random(4 * block, 2), DType.F32, Caches.D, Caches.D * 4, 0)
+        .withBlockStride(4 * block);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, 32, "knorm:budget=8", 4, 12);
+        Sequence sequence = plan.newSequence();
+        View view = View.builder(2).k(k).v(v).paged(8, tables).tableHeadStride(2).build()) {
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
+      sequence.append(16);
+      Check.equal(1L, sequence.evict(List.of(view), workspace).blocksFreed());
+      tables.put(1, 99);
+      sequence.append(2);
+      sequence.evict(List.of(view), workspace);
+      sequence.append(5); // head 0 is in its second block again
+      Check.fails(IllegalArgumentException.class, () -> sequence.evict(List.of(view), workspace),
+          "the block table names 99");
     }
   }
 
@@ -210,8 +300,9 @@ final class SequenceTest {
         Sequence sequence = plan.newSequence()) {
       FloatBuffer[] k = {Caches.floats(N * ROW), Caches.floats(N * ROW)};
       List<View> views =
-          List.of(Caches.view(k[0], Caches.floats(N * ROW)), Caches.view(k[1], Caches.floats(N * ROW)));
-      ByteBuffer workspace = plan.allocateWorkspace(Operation.EVICT);
+          List.of(Caches.view(k[0], Caches.floats(N * ROW)),
+              Caches.view(k[1], Caches.floats(N * ROW)));
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
       sequence.beginObserving();
       store(sequence, k, 0, 30);
       for (int layer = 0; layer < 2; ++layer) {
@@ -219,8 +310,10 @@ final class SequenceTest {
       }
       sequence.append(30);
       EvictReport report = sequence.evict(views, workspace);
-      Check.equal(List.of(30, 30, 30, 30), report.listTokensBefore());
-      Check.equal(List.of(4, 9, 12, 30), report.listTokensAfter());
+      Check.equal(List.of(
+          new Records.ListReport(0, 30, 4), new Records.ListReport(0, 30, 9),
+          new Records.ListReport(1, 30, 12), new Records.ListReport(1, 30, 30)),
+          sequence.listReports());
       Check.equal(List.of(60L, 9L + 30), List.of(report.tokensBefore(), report.tokensAfter()));
       holds(sequence, k, 4, 9, 12, 30);
 
@@ -235,9 +328,11 @@ final class SequenceTest {
       for (int layer = 0; layer < 2; ++layer) {
         sequence.observe(layer, queries.from(30 * rowBytes), 4, 30);
       }
-      report = sequence.evict(views, workspace);
-      Check.equal(List.of(8, 13, 16, 34), report.listTokensBefore());
-      Check.equal(List.of(4, 9, 12, 34), report.listTokensAfter());
+      sequence.evict(views, workspace);
+      Check.equal(List.of(
+          new Records.ListReport(0, 8, 4), new Records.ListReport(0, 13, 9),
+          new Records.ListReport(1, 16, 12), new Records.ListReport(1, 34, 34)),
+          sequence.listReports());
       holds(sequence, k, 4, 9, 12, 34);
       Check.equal(34, sequence.logicalLength());
       Check.that(sequence.memoryOf(0).listedCounts() != 0, "listed counts");

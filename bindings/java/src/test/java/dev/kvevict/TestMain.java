@@ -19,6 +19,7 @@ final class TestMain {
       DoorsTest.class,
       ReorderTest.class,
       SequenceTest.class,
+      LayersTest.class,
       CudaTest.class,
       HooksTest.class,
       KeepAliveTest.class);

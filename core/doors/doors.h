@@ -1,7 +1,7 @@
 // The doors beside evict: scoring, selecting and moving alone. Each call checks
 // everything and then runs one operation or two.
-#ifndef KVEVICT_CORE_DOORS_H_
-#define KVEVICT_CORE_DOORS_H_
+#ifndef KVEVICT_CORE_DOORS_DOORS_H_
+#define KVEVICT_CORE_DOORS_DOORS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "core/backend.h"
 #include "core/plan.h"
+#include "core/query_ring.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -20,16 +21,27 @@ struct CallMemory {
   Stream stream;
 };
 
-// See kvevict_score(). `view` and what the inputs point to have been copied in.
-Status Score(const Plan& plan, const kvevict_score_inputs& inputs,
-             const kvevict_view& view, std::span<float> scores,
+// The most jobs or moves of a call: their parts lie on the stack.
+inline constexpr size_t kMaxJobs = KVEVICT_MAX_JOBS;
+
+// One layer's part of kvevict_score(), copied in.
+struct ScoreRequest {
+  LayerInputs inputs;
+  kvevict_view view;  // where keys are read
+  uint32_t n_tokens;
+  const uint32_t* token_counts;
+  std::span<float> scores;
+};
+
+// See kvevict_score().
+Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
              const CallMemory& memory);
 
 // See kvevict_select().
 Status Select(const Context& context, const kvevict_select_options& options,
               const kvevict_keep_lists& keep, const CallMemory& memory);
-Status SelectWorkspaceBytes(const Context& context, uint32_t n_tokens,
-                            uint32_t n_lists, size_t* out_bytes);
+Status SelectWorkspace(const Context& context, uint32_t n_tokens,
+                       uint32_t n_lists, WorkspaceNeeds* out);
 // See kvevict_plan_selection().
 Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
                      kvevict_select_options* options, kvevict_keep_lists* keep);
@@ -40,23 +52,21 @@ struct Move {
   kvevict_view view;
   kvevict_keep_lists keep;
   uint32_t n_tokens;
+  const uint32_t* token_counts;
 };
-
-// The most layers that a call moves: their parts lie on the stack.
-inline constexpr size_t kMaxMoves = 128;
 
 // See kvevict_compact().
 Status Compact(const Context& context, std::span<const Move> moves,
                const CallMemory& memory);
-Status CompactWorkspaceBytes(const Context& context,
-                             std::span<const Move> moves, size_t* out_bytes);
+Status CompactWorkspace(const Context& context, std::span<const Move> moves,
+                        WorkspaceNeeds* out);
 
 // See kvevict_reorder().
 Status Reorder(const Context& context, std::span<const Move> moves,
                const CallMemory& memory);
-Status ReorderWorkspaceBytes(const Context& context,
-                             std::span<const Move> moves, size_t* out_bytes);
+Status ReorderWorkspace(const Context& context, std::span<const Move> moves,
+                        WorkspaceNeeds* out);
 
 }  // namespace kvevict
 
-#endif  // KVEVICT_CORE_DOORS_H_
+#endif  // KVEVICT_CORE_DOORS_DOORS_H_

@@ -1,0 +1,113 @@
+package dev.kvevict;
+
+/** The attention geometry of one layer. A value; {@link #builder()} names the numbers. */
+public final class LayerGeometry {
+  /** As C has it; not written to again. */
+  final Struct struct;
+
+  LayerGeometry(Struct struct) {
+    this.struct = struct;
+  }
+
+  /**
+   * A layer to fill in, with a full cache; element types are f32 unless set.
+   *
+   * @return the builder
+   */
+  public static Builder builder() {
+    return new Builder();
+  }
+
+  /** {@return what the layer keeps; of one without a full cache nothing else is read} */
+  public LayerCache cache() {
+    return struct.enumAt(Abi.LayerGeometry.CACHE, LayerCache.class);
+  }
+
+  /** {@return query heads, a multiple of {@link #nKvHeads}} */
+  public int nQHeads() {
+    return struct.intAt(Abi.LayerGeometry.N_Q_HEADS);
+  }
+
+  /** {@return KV heads} */
+  public int nKvHeads() {
+    return struct.intAt(Abi.LayerGeometry.N_KV_HEADS);
+  }
+
+  /** {@return elements of a key row; 0 if opaque} */
+  public int kHeadDim() {
+    return struct.intAt(Abi.LayerGeometry.K_HEAD_DIM);
+  }
+
+  /** {@return elements of a value row; 0 if opaque or no V} */
+  public int vHeadDim() {
+    return struct.intAt(Abi.LayerGeometry.V_HEAD_DIM);
+  }
+
+  /** {@return element type of the queries} */
+  public DType qDtype() {
+    return struct.enumAt(Abi.LayerGeometry.Q_DTYPE, DType.class);
+  }
+
+  /** {@return element type of the keys} */
+  public DType kDtype() {
+    return struct.enumAt(Abi.LayerGeometry.K_DTYPE, DType.class);
+  }
+
+  /** {@return element type of the values} */
+  public DType vDtype() {
+    return struct.enumAt(Abi.LayerGeometry.V_DTYPE, DType.class);
+  }
+
+  /** {@return what multiplies q.k; 0 means 1/sqrt(kHeadDim)} */
+  public float softmaxScale() {
+    return struct.floatAt(Abi.LayerGeometry.SOFTMAX_SCALE);
+  }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof LayerGeometry that && struct.equals(that.struct);
+  }
+
+  @Override
+  public int hashCode() {
+    return struct.hashCode();
+  }
+
+  @Override
+  public String toString() {
+    return "LayerGeometry[cache=" + cache() + ", nQHeads=" + nQHeads() + ", nKvHeads=" + nKvHeads()
+        + ", kHeadDim=" + kHeadDim() + ", vHeadDim=" + vHeadDim() + ", qDtype=" + qDtype()
+        + ", kDtype=" + kDtype() + ", vDtype=" + vDtype() + ", softmaxScale=" + softmaxScale()
+        + "]";
+  }
+
+  /** Names the numbers of a {@link LayerGeometry}. */
+  public static final class Builder extends LayerBuilder<Builder> {
+    private Builder() {}
+
+    /**
+     * What the layer keeps of the tokens that it has seen.
+     *
+     * @param cache {@link LayerCache#FULL} unless set; with another the layer needs nothing else
+     * @return this
+     */
+    public Builder cache(LayerCache cache) {
+      struct.putEnum(Abi.LayerGeometry.CACHE, cache, "cache");
+      return this;
+    }
+
+    /**
+     * The layer.
+     *
+     * @return it
+     */
+    public LayerGeometry build() {
+      return new LayerGeometry(struct.copy());
+    }
+
+    @Override
+    Builder self() {
+      return this;
+    }
+  }
+}

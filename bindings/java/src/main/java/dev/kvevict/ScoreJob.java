@@ -1,0 +1,122 @@
+package dev.kvevict;
+
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.util.Objects;
+
+/** One layer's part of {@link Plan#score}. Immutable; what the policy does not need may be absent. */
+public final class ScoreJob {
+  /** Bytes of what lies behind the jobs for each of them: inputs and their planes. */
+  static final int PARTS = Abi.SignalInputs.SIZEOF + SignalInputs.PLANES;
+
+  private final int layer;
+  private final int nTokens;
+  private final Numbers scores;
+  private final Numbers tokenCounts; // null: all heads hold nTokens
+  private final View view;
+  private final SignalInputs inputs;
+
+  private ScoreJob(int layer, int nTokens, Numbers scores, Numbers tokenCounts, View view,
+      SignalInputs inputs) {
+    this.layer = layer;
+    this.nTokens = Memory.count(nTokens, "nTokens");
+    this.scores = scores;
+    this.tokenCounts = tokenCounts;
+    this.view = view;
+    this.inputs = inputs;
+  }
+
+  /**
+   * A layer's part, on the CPU.
+   *
+   * @param layer which, with a full cache
+   * @param nTokens slots held
+   * @param scores out: [nKvHeads, nTokens], higher keeps; direct, in native order
+   * @return the job
+   */
+  public static ScoreJob of(int layer, int nTokens, FloatBuffer scores) {
+    return new ScoreJob(
+        layer, nTokens, Numbers.of(scores, "scores"), null, null, SignalInputs.NONE);
+  }
+
+  /**
+   * A layer's part, with scores at an address.
+   *
+   * @param layer which, with a full cache
+   * @param nTokens slots held
+   * @param scores address of f32 [nKvHeads, nTokens] on the context's device, written; higher keeps
+   * @param length elements there
+   * @return the job
+   */
+  public static ScoreJob of(int layer, int nTokens, long scores, long length) {
+    return new ScoreJob(
+        layer, nTokens, Numbers.at(scores, length, "length"), null, null, SignalInputs.NONE);
+  }
+
+  /**
+   * Where heads hold different numbers of slots, on the CPU.
+   *
+   * @param each slots of a KV head, at most nTokens; direct, in native order
+   * @return this job with the counts
+   */
+  public ScoreJob withTokenCounts(IntBuffer each) {
+    return new ScoreJob(layer, nTokens, scores, Numbers.of(each, "each"), view, inputs);
+  }
+
+  /**
+   * Where heads hold different numbers of slots, at an address.
+   *
+   * @param each address of u32 [nKvHeads], at most nTokens, on the context's device
+   * @return this job with the counts
+   */
+  public ScoreJob withTokenCounts(long each) {
+    return new ScoreJob(
+        layer, nTokens, scores, Numbers.at(each, Integer.MAX_VALUE, "each"), view, inputs);
+  }
+
+  /**
+   * The layer's cache.
+   *
+   * @param cache where it lies; null where no key is read
+   * @return this job with the view
+   */
+  public ScoreJob withView(View cache) {
+    return new ScoreJob(layer, nTokens, scores, tokenCounts, cache, inputs);
+  }
+
+  /**
+   * What is read beside keys.
+   *
+   * @param read queries and log-sum-exps have obsWindow rows: row w is the query of token nTokens -
+   *     obsWindow + w
+   * @return this job with the inputs
+   */
+  public ScoreJob withInputs(SignalInputs read) {
+    return new ScoreJob(layer, nTokens, scores, tokenCounts, view,
+        Objects.requireNonNull(read, "read"));
+  }
+
+  /**
+   * Writes the job and its parts at offsets where nothing else ever lies.
+   *
+   * @return the cache, which must stay reachable; null without a view
+   */
+  View.Content write(Geometry geometry, int obsWindow, Device device, Struct out, int at,
+      int parts) {
+    LayerGeometry shape = geometry.evicted(layer);
+    inputs.requireRows(obsWindow, shape, layer);
+    inputs.requireScores(nTokens, shape, layer);
+    View.Content cache = view == null ? null : view.content(device, nTokens, tokenCounts);
+    inputs.write(out, parts, parts + Abi.SignalInputs.SIZEOF);
+    out.putInt(at + Abi.ScoreJob.STRUCT_SIZE, Abi.ScoreJob.SIZEOF)
+        .putInt(at + Abi.ScoreJob.LAYER, layer)
+        .putInt(at + Abi.ScoreJob.N_TOKENS, nTokens)
+        .putLong(at + Abi.ScoreJob.TOKEN_COUNTS,
+            Numbers.each(tokenCounts, device, shape.nKvHeads(), "tokenCounts"))
+        .putLong(at + Abi.ScoreJob.VIEW, cache == null ? 0 : cache.struct.address)
+        .putLong(at + Abi.ScoreJob.INPUTS, out.address + parts)
+        .putLong(at + Abi.ScoreJob.SCORES, scores.output(device, "scores"))
+        .putLong(at + Abi.ScoreJob.SCORES_LEN, scores.length);
+    return cache;
+  }
+}

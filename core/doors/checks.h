@@ -1,0 +1,34 @@
+// Checks that doors share.
+#ifndef KVEVICT_CORE_DOORS_CHECKS_H_
+#define KVEVICT_CORE_DOORS_CHECKS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "core/checked_math.h"
+#include "core/context.h"
+#include "core/keep_lists.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+Status CheckTokenCount(uint32_t n_tokens, uint32_t least, uint32_t most,
+                       const char* most_name);
+
+// Counts per list as the caller has them. On a device they are the caller's word.
+Status CheckCounts(const Context& context, const char* name,
+                   const ListCounts& counts, uint32_t n_lists);
+
+// Checks that a workspace can be addressed.
+Status CheckFits(CheckedSize bytes);
+
+// Writes the lists as operations have them, whose strides are of 32 bits.
+Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out);
+
+// Checks that slots ascend, in [0, n_tokens). The message begins with the place among
+// them.
+Status CheckAscending(std::span<const int32_t> slots, uint32_t n_tokens);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_DOORS_CHECKS_H_

@@ -1,0 +1,204 @@
+// Moving rows alone: compact and reorder.
+#include <algorithm>
+
+#include "core/doors/checks.h"
+#include "core/doors/doors.h"
+#include "core/overlap.h"
+#include "core/view.h"
+
+namespace kvevict {
+namespace {
+
+// What a call makes of its moves.
+struct MoveJobs {
+  MoveJob jobs[kMaxJobs];
+  LayerCache caches[kMaxJobs];
+  size_t n = 0;
+
+  Jobs<MoveJob> all() const { return std::span(jobs).first(n); }
+};
+
+// What moves rows of a view of which so many slots will be addressed.
+Status MakeMoveJob(const Move& move, const ListCounts& tokens,
+                   bool reads_blocks, const char* n_tokens_name, MoveJob* out) {
+  if (tokens.most > INT32_MAX) {
+    return InvalidArgument("%s %u > %d", n_tokens_name, tokens.most, INT32_MAX);
+  }
+  Status status = ValidateView(move.view, tokens, reads_blocks);
+  if (!status.ok()) return Prefixed(status, "view: ");
+  const kvevict_keep_lists& keep = move.keep;
+  if (keep.n_lists != 1 && keep.n_lists != move.view.n_kv_heads) {
+    return InvalidArgument("keep.n_lists %u is not 1 or n_kv_heads %u",
+                           keep.n_lists, move.view.n_kv_heads);
+  }
+  if (keep.count > tokens.most) {
+    return InvalidArgument("keep.count %u > n_tokens %u", keep.count,
+                           tokens.most);
+  }
+  out->view = &move.view;
+  out->n_tokens = tokens.most;
+  return Status();
+}
+
+// Slots that all heads of a list hold.
+uint32_t HeldBy(const ListCounts& tokens, uint32_t list, const Move& move) {
+  if (tokens.each == nullptr || move.keep.n_lists > 1) return tokens.Of(list);
+  return *std::min_element(tokens.each, tokens.each + move.view.n_kv_heads);
+}
+
+// The same as CheckAscending(), of slots in any order.
+Status CheckHeld(std::span<const int32_t> slots, uint32_t n_tokens) {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] >= 0 && slots[i] < int64_t{n_tokens}) continue;
+    return InvalidArgument("[%zu] %d is not in [0, n_tokens %u)", i, slots[i],
+                           n_tokens);
+  }
+  return Status();
+}
+
+// CheckAscending() or CheckHeld().
+using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t n_tokens);
+
+Status CheckMove(const Context& context, const Move& move, CheckList check,
+                 MoveJob* out) {
+  const ListCounts tokens(move.n_tokens, move.token_counts);
+  KV_RETURN_IF_ERROR(
+      CheckCounts(context, "token_counts", tokens, move.view.n_kv_heads));
+  KV_RETURN_IF_ERROR(
+      MakeMoveJob(move, tokens, context.backend().on_host, "n_tokens", out));
+  KV_RETURN_IF_ERROR(CheckKeepLists(move.keep, &out->keep));
+  const KeepLists& keep = out->keep;
+  KV_RETURN_IF_ERROR(
+      CheckCounts(context, "keep.counts", keep.count, keep.n_lists));
+  if (!context.backend().on_host) return Status();
+  for (uint32_t list = 0; list < keep.n_lists; ++list) {
+    const uint32_t n_held = HeldBy(tokens, list, move);
+    // Slots below the count are written.
+    if (keep.count.Of(list) > n_held) {
+      return InvalidArgument("keep[%u]: count %u > %u tokens held", list,
+                             keep.count.Of(list), n_held);
+    }
+    if (Status status = check({keep.List(list), keep.count.Of(list)}, n_held);
+        !status.ok()) {
+      return Prefixed(status, "keep[%u]", list);
+    }
+  }
+  return Status();
+}
+
+Status CheckMoves(const Context& context, std::span<const Move> moves,
+                  CheckList check, MoveJobs* out) {
+  const bool on_host = context.backend().on_host;
+  for (size_t i = 0; i < moves.size(); ++i) {
+    if (Status status = CheckMove(context, moves[i], check, &out->jobs[i]);
+        !status.ok()) {
+      return moves.size() == 1 ? status : Prefixed(status, "moves[%zu]: ", i);
+    }
+    out->caches[i] =
+        CacheOf(moves[i].view, static_cast<uint32_t>(i),
+                {moves[i].n_tokens, moves[i].token_counts}, on_host);
+  }
+  out->n = moves.size();
+  if (moves.size() < 2) return Status();
+  const std::span<LayerCache> caches = std::span(out->caches).first(out->n);
+  FindShared(caches);
+  for (uint32_t i = 0; i < out->n; ++i) {
+    if (caches[i].owner != i) {
+      return InvalidArgument("moves[%u].view is that of moves[%u] again", i,
+                             caches[i].owner);
+    }
+    if (caches[i].shared_companions != 0) {
+      return InvalidArgument(
+          "moves[%u].view has a companion of an earlier one: it would move "
+          "twice",
+          i);
+    }
+  }
+  return CheckApart(caches);
+}
+
+// Of the largest job: layers take turns.
+template <typename Bytes>
+CheckedSize LargestOf(Jobs<MoveJob> jobs, const Bytes& bytes_of) {
+  CheckedSize largest(0);
+  for (const MoveJob& job : jobs) {
+    const CheckedSize bytes = bytes_of(job);
+    if (!bytes.ok()) return bytes;
+    if (bytes.value() > largest.value()) largest = bytes;
+  }
+  return largest;
+}
+
+// Jobs of which only view and count of the lists matter.
+Status SizedJobs(std::span<const Move> moves, MoveJobs* out) {
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const kvevict_keep_lists& keep = moves[i].keep;
+    KV_RETURN_IF_ERROR(
+        MakeMoveJob(moves[i], keep.count, false, "keep.count", &out->jobs[i]));
+    out->jobs[i].keep = KeepLists::Packed(nullptr, keep.n_lists, keep.count);
+  }
+  out->n = moves.size();
+  return Status();
+}
+
+CheckedSize CompactBytes(const Context& context, Jobs<MoveJob> jobs) {
+  return context.backend().compact_scratch_bytes(context, jobs);
+}
+
+CheckedSize ReorderBytes(const Context& context, Jobs<MoveJob> jobs) {
+  return LargestOf(jobs, [&](const MoveJob& job) {
+    return context.backend().reorder_scratch_bytes(context, job);
+  });
+}
+
+}  // namespace
+
+Status CompactWorkspace(const Context& context, std::span<const Move> moves,
+                        WorkspaceNeeds* out) {
+  MoveJobs sized;
+  KV_RETURN_IF_ERROR(SizedJobs(moves, &sized));
+  out->best = CompactBytes(context, sized.all());
+  return CheckFits(out->best);
+}
+
+Status Compact(const Context& context, std::span<const Move> moves,
+               const CallMemory& memory) {
+  MoveJobs checked;
+  KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckAscending, &checked));
+  const size_t useful_bytes = CompactBytes(context, checked.all()).value();
+  std::span<uint8_t> scratch;
+  if (memory.workspace_bytes >= useful_bytes) {
+    KV_RETURN_IF_ERROR(CheckMemory("workspace", context, memory.workspace,
+                                   memory.workspace_bytes, useful_bytes));
+    scratch = {static_cast<uint8_t*>(memory.workspace), useful_bytes};
+  }
+  return context.backend().compact(context, memory.stream,
+                                   {checked.all(), scratch});
+}
+
+Status ReorderWorkspace(const Context& context, std::span<const Move> moves,
+                        WorkspaceNeeds* out) {
+  MoveJobs sized;
+  KV_RETURN_IF_ERROR(SizedJobs(moves, &sized));
+  out->least = out->best = ReorderBytes(context, sized.all());
+  return CheckFits(out->best);
+}
+
+Status Reorder(const Context& context, std::span<const Move> moves,
+               const CallMemory& memory) {
+  MoveJobs checked;
+  KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckHeld, &checked));
+  const CheckedSize bytes = ReorderBytes(context, checked.all());
+  KV_RETURN_IF_ERROR(CheckFits(bytes));
+  const size_t needed_bytes = bytes.value();
+  KV_RETURN_IF_ERROR(CheckMemory("workspace", context, memory.workspace,
+                                 memory.workspace_bytes, needed_bytes));
+  for (const MoveJob& job : checked.all()) {
+    KV_RETURN_IF_ERROR(context.backend().reorder(
+        context, memory.stream,
+        {job, {static_cast<uint8_t*>(memory.workspace), needed_bytes}}));
+  }
+  return Status();
+}
+
+}  // namespace kvevict

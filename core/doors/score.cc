@@ -1,0 +1,135 @@
+// Scores alone.
+#include <algorithm>
+
+#include "core/doors/checks.h"
+#include "core/doors/doors.h"
+#include "core/score.h"
+#include "core/view.h"
+
+namespace kvevict {
+namespace {
+
+// Checks what the policy's signal needs of a layer, and writes what operations get.
+Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
+  const PlanLayer& layer = plan.layer(request.inputs.layer);
+  const kvevict_layer_geometry& g = layer.geometry;
+  const SignalInfo& signal = plan.signal();
+  const bool on_host = plan.context().backend().on_host;
+  const uint32_t window = signal.Needs(kQueries) ? plan.policy().obs_window : 1;
+  KV_RETURN_IF_ERROR(CheckTokenCount(request.n_tokens, window,
+                                     plan.max_tokens(), "max_tokens"));
+  out->layer = layer.number;
+  out->tokens = {request.n_tokens, request.token_counts};
+  const ListCounts& tokens = out->tokens;
+  KV_RETURN_IF_ERROR(
+      CheckCounts(plan.context(), "token_counts", tokens, g.n_kv_heads));
+  for (uint32_t h = 0; on_host && tokens.each != nullptr && h < g.n_kv_heads;
+       ++h) {
+    if (tokens.Of(h) >= window) continue;
+    return InvalidArgument("token_counts[%u] %u < %u", h, tokens.Of(h), window);
+  }
+  if (signal.Needs(kKeys)) {
+    KV_RETURN_IF_ERROR(plan.CheckCanScore(layer));
+    Status status = ValidateView(request.view, tokens, on_host);
+    if (status.ok()) status = MatchGeometry(request.view, g);
+    if (status.ok() && !IsPresent(request.view.k)) {
+      status = InvalidArgument("k.data is 0: no keys to score");
+    }
+    if (!status.ok()) return Prefixed(status, "view: ");
+    out->view = &request.view;
+  }
+  const auto check_given = [&](const char* name, const kvevict_plane* plane) {
+    if (plane != nullptr) return Status();
+    return InvalidArgument("inputs.%s is NULL, but the policy scores by %s",
+                           name, signal.text);
+  };
+  if (signal.Needs(kScores)) {
+    KV_RETURN_IF_ERROR(check_given("scores", request.inputs.scores));
+    KV_RETURN_IF_ERROR(
+        FindScores(g, request.n_tokens, *request.inputs.scores, out));
+  }
+  if (signal.Needs(kQueries)) {
+    KV_RETURN_IF_ERROR(check_given("queries", request.inputs.queries));
+    KV_RETURN_IF_ERROR(CheckWindowRows(g, window, request.inputs));
+    out->queries = QueriesOf(request.inputs);
+  }
+  if (request.scores.size() != uint64_t{g.n_kv_heads} * request.n_tokens) {
+    return InvalidArgument("scores_len %zu is not n_kv_heads %u * n_tokens %u",
+                           request.scores.size(), g.n_kv_heads,
+                           request.n_tokens);
+  }
+  return Status();
+}
+
+// One layer's part in the operations.
+struct ScoredLayer {
+  uint32_t layer = 0;
+  ScoreJob score;
+  ShapeJob shape;
+};
+
+// Where the rows of layers that go together lie; see ScoreAndShape().
+void LayOutRows(const Plan& plan, std::span<const ScoreRequest> requests,
+                float* apart, std::span<ScoredLayer> layers) {
+  float* rows = apart;
+  size_t n_apart = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    ScoredLayer& layer = layers[i];
+    const PlanLayer& of_plan = plan.layer(layer.layer);
+    layer.score.rows = requests[i].scores.data();
+    if (plan.ShapingOf(of_plan).n_terms > 1) {
+      const bool is_like_last =
+          i > 0 && AreAlike(of_plan, plan.layer(layers[i - 1].layer));
+      n_apart = is_like_last ? n_apart % kMostApart : 0;
+      if (n_apart++ == 0) rows = apart;
+      layer.score.rows = rows;
+      rows += uint64_t{of_plan.geometry.n_q_heads} * layer.score.tokens.most;
+    }
+    layer.shape = {layer.score.tokens, layer.score.rows,
+                   requests[i].scores.data()};
+  }
+}
+
+}  // namespace
+
+Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
+             const CallMemory& memory) {
+  if (requests.empty()) return Status();
+  if (!plan.signal().Ranks()) {
+    return InvalidArgument(
+        "the policy ranks tokens by their place: nothing to score");
+  }
+  ScoredLayer scored[kMaxJobs];
+  const std::span<ScoredLayer> all = std::span(scored).first(requests.size());
+  uint32_t n_tokens = 1;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].layer = requests[i].inputs.layer;
+    if (Status status = CheckJob(plan, requests[i], &all[i].score);
+        !status.ok()) {
+      return all.size() == 1 ? status : Prefixed(status, "jobs[%zu]: ", i);
+    }
+    n_tokens = std::max(n_tokens, requests[i].n_tokens);
+  }
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(plan.context(), memory.workspace, memory.workspace_bytes,
+                     plan.WorkspaceFor(KVEVICT_OPERATION_SCORE, n_tokens)));
+  auto* const workspace = static_cast<uint8_t*>(memory.workspace);
+  for (size_t i = 0; i < all.size();) {
+    const ScoreWorkspace parts =
+        plan.LayOutScore(static_cast<uint32_t>(all.size() - i), n_tokens,
+                         memory.workspace_bytes);
+    const std::span<ScoredLayer> now =
+        all.subspan(i, std::min<size_t>(parts.n_layers, all.size() - i));
+    LayOutRows(plan, requests.subspan(i),
+               reinterpret_cast<float*>(workspace + parts.rows), now);
+    KV_RETURN_IF_ERROR(ScoreAndShape(
+        plan, memory.stream, n_tokens, Jobs<uint32_t>(now, &ScoredLayer::layer),
+        Jobs<ScoreJob>(now, &ScoredLayer::score),
+        Jobs<ShapeJob>(now, &ScoredLayer::shape),
+        {workspace + parts.scratch, parts.bytes - parts.scratch}));
+    i += now.size();
+  }
+  return Status();
+}
+
+}  // namespace kvevict

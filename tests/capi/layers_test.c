@@ -1,0 +1,717 @@
+/* Models whose layers differ. Wherever a layer's tokens depend on nothing but itself,
+ * it must come out as in a model of such layers alone. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/mixed.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+#include "tests/oracle/compact.h"
+#include "tests/oracle/select.h"
+
+enum { kTokens = TEST_MIXED_TOKENS, kHeads = TEST_MIXED_HEADS };
+
+/* ---- Against models of layers that are alike ---- */
+
+static float given_scores[TEST_MAX_LAYERS][kHeads][kTokens];
+
+static void DrawScores(test_random* random) {
+  float* scores = given_scores[0][0];
+  for (size_t i = 0; i < sizeof given_scores / sizeof *scores; ++i) {
+    scores[i] = (float)((int)test_random_below(random, 60) - 30) / 4.0f;
+  }
+}
+
+/* Of the mixed model; layers without a full cache are given nothing. */
+static void GiveScores(const test_mixed* m, kvevict_evict_options* options,
+                       test_inputs* inputs) {
+  test_give_scores(options, inputs, m->n_layers, given_scores[0][0],
+                   kHeads * kTokens, kTokens);
+  for (uint32_t l = 0; l < m->n_layers; ++l) {
+    if (!test_mixed_is_full(m, l)) inputs->inputs[l].scores = NULL;
+  }
+}
+
+static uint32_t Room(const test_mixed* m) {
+  uint32_t longest = 0;
+  for (uint32_t l = 0; l < m->n_layers; ++l) {
+    if (m->alike[l] == NULL) continue;
+    const uint32_t n = test_model_stored(m->alike[l], l);
+    if (n > longest) longest = n;
+  }
+  return kTokens - longest;
+}
+
+/* The report of the mixed model: its lists are those of the models beside, its sums
+ * those over them. */
+static void ExpectReport(const test_mixed* m, const char* what) {
+  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+  kvevict_evict_report sum = KVEVICT_EVICT_REPORT_INIT;
+  kvevict_list_report lists[TEST_MAX_LAYERS * kHeads];
+  kvevict_list_report beside[TEST_MAX_LAYERS * kHeads];
+  uint32_t n_lists = 0;
+  for (int i = 0; i < TEST_MAX_LAYERS * kHeads; ++i) {
+    lists[i] = beside[i] = (kvevict_list_report)KVEVICT_LIST_REPORT_INIT;
+  }
+  for (uint32_t l = 0; l < m->n_layers; ++l) {
+    kvevict_layer_info info = {.struct_size = sizeof info};
+    EXPECT_OK(kvevict_plan_layer(m->plan, l, &info));
+    EXPECT(info.first_list == n_lists, "%s: layer %u: first list %u", what, l,
+           info.first_list);
+    n_lists += info.n_lists;
+  }
+  EXPECT_OK(kvevict_sequence_report(m->sequence, &report, lists, n_lists));
+  uint32_t at = 0;
+  for (uint32_t l = 0; l < m->n_layers; ++l) {
+    const test_model* alike = m->alike[l];
+    if (alike == NULL) continue;
+    kvevict_layer_info info = {.struct_size = sizeof info};
+    EXPECT_OK(kvevict_plan_layer(alike->plan, l, &info));
+    EXPECT_OK(kvevict_sequence_report(alike->sequence, NULL, beside,
+                                      info.first_list + info.n_lists));
+    uint64_t most_before = 0, most_after = 0, before = 0, after = 0;
+    for (uint32_t i = 0; i < info.n_lists; ++i, ++at) {
+      const kvevict_list_report* want = &beside[info.first_list + i];
+      EXPECT(lists[at].layer == l &&
+                 lists[at].tokens_before == want->tokens_before &&
+                 lists[at].tokens_after == want->tokens_after,
+             "%s: list %u is of layer %u, %u to %u", what, at, lists[at].layer,
+             lists[at].tokens_before, lists[at].tokens_after);
+      if (want->tokens_before > most_before) most_before = want->tokens_before;
+      if (want->tokens_after > most_after) most_after = want->tokens_after;
+      before += want->tokens_before;
+      after += want->tokens_after;
+    }
+    const uint64_t row = test_model_row_bytes(alike, l) *
+                         (uint64_t)(info.n_kv_heads / info.n_lists);
+    sum.tokens_before += most_before;
+    sum.tokens_after += most_after;
+    sum.bytes_before += row * before;
+    sum.bytes_after += row * after;
+    sum.evicted |= before != after;
+  }
+  EXPECT(at == n_lists, "%s: %u lists, not %u", what, n_lists, at);
+  sum.blocks_freed = report.blocks_freed; /* of layouts that alike ones count */
+  EXPECT(memcmp(&report, &sum, sizeof sum) == 0,
+         "%s: %llu to %llu tokens, %llu to %llu bytes", what,
+         (unsigned long long)report.tokens_before,
+         (unsigned long long)report.tokens_after,
+         (unsigned long long)report.bytes_before,
+         (unsigned long long)report.bytes_after);
+}
+
+/* Evicts the mixed model and those beside it. */
+static void EvictAll(test_mixed* m, test_random* random, const char* what) {
+  int32_t protect[3];
+  test_inputs inputs, beside;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  uint32_t n_seen = 0;
+  for (uint32_t l = 0; l < m->n_layers; ++l) {
+    if (m->alike[l] != NULL) n_seen = m->alike[l]->n_seen;
+  }
+  options.protected_positions_len = test_random_below(random, 4);
+  options.protected_positions = protect;
+  test_random_ascending(random, protect,
+                        (uint32_t)options.protected_positions_len, n_seen);
+  kvevict_evict_options alone = options;
+  const bool given = strncmp(what, "custom", 6) == 0;
+  if (given) {
+    DrawScores(random);
+    GiveScores(m, &options, &inputs);
+  }
+  EXPECT_OK(test_mixed_evict(m, &options, random));
+  for (uint32_t l = 0; l < m->n_layers; ++l) {
+    if (m->alike[l] == NULL) continue;
+    if (given) {
+      test_give_scores(&alone, &beside, l + 1, given_scores[l][0], 0, kTokens);
+    }
+    EXPECT_OK(test_model_evict(m->alike[l], &alone, NULL));
+    test_mixed_expect_alike(m, l, what);
+  }
+  ExpectReport(m, what);
+}
+
+typedef struct layers_kind {
+  const char* policy;
+  bool opaque; /* rows need not be read */
+} layers_kind;
+
+static const layers_kind kKinds[] = {
+    {"snapkv:budget=40,window=8,sink=2", false},
+    {"snapkv:budget=45,window=4,scope=layer,over=max,pool=max5,"
+     "order=pool-reduce",
+     false},
+    {"knorm:budget=40,recent=3", false},
+    {"knorm:budget=0.4,scope=layer", false},
+    {"streaming-llm:budget=30", true},
+    {"custom:budget=35,sink=1,tie=higher,pool=max3", true},
+    {"custom:budget=35,scope=layer,over=sum", true},
+    {"random:budget=30,sink=2,seed=5", true},
+    {"random:budget=0.3,scope=layer", true},
+    {"none", true},
+};
+enum { kNKinds = sizeof kKinds / sizeof kKinds[0], kTrials = 12 };
+
+static void Live(test_mixed* m, int n_rounds, test_random* random,
+                 const char* what) {
+  for (int round = 0; round < n_rounds; ++round) {
+    const uint32_t room = Room(m);
+    if (room > 0) {
+      const uint32_t n = test_random_between(random, 1, room);
+      test_mixed_step(m, round == 0 || n < 8 ? room : n);
+    }
+    EvictAll(m, random, what);
+  }
+}
+
+Test(layers, that_differ_are_evicted_as_those_that_are_alike) {
+  test_random random = test_random_start("layers alike");
+  for (int k = 0; k < kNKinds; ++k) {
+    for (int trial = 0; trial < kTrials; ++trial) {
+      test_mixed* m = test_mixed_draw(&random, kKinds[k].opaque);
+      test_mixed_open(m, kKinds[k].policy, NULL, &random);
+      Live(m, 3, &random, kKinds[k].policy);
+      test_mixed_destroy(m);
+    }
+  }
+}
+
+/* Budgets of heads are those of full layers end to end. */
+Test(layers, that_differ_take_budgets_of_heads) {
+  static const layers_kind kRagged[] = {
+      {"snapkv:budget=40,window=8,sink=2", false},
+      {"knorm:budget=40", false},
+      {"streaming-llm:budget=40", true},
+      {"custom:budget=40", true},
+      {"random:budget=40", true}};
+  test_random random = test_random_start("layers ragged");
+  for (int k = 0; k < 5; ++k) {
+    for (int trial = 0; trial < kTrials; ++trial) {
+      uint32_t budgets[TEST_MAX_LAYERS * kHeads];
+      for (int i = 0; i < TEST_MAX_LAYERS * kHeads; ++i) {
+        budgets[i] = test_random_between(&random, 14, 110);
+      }
+      test_mixed* m = test_mixed_draw(&random, kRagged[k].opaque);
+      test_mixed_open(m, kRagged[k].policy, budgets, &random);
+      Live(m, 3, &random, kRagged[k].policy);
+      test_mixed_destroy(m);
+    }
+  }
+}
+
+/* The budget is spread over full layers, as if there were no others. */
+Test(layers, that_differ_share_a_pyramid_among_full_caches) {
+  static const char* const kPyramids[] = {
+      "pyramidkv:budget=60,window=4,sink=2,alpha=0.8",
+      "pyramidkv:budget=60,window=4,sink=2,split=arithmetic-kvf,beta=4",
+      "pyramidkv:budget=60,window=4,sink=2,split=arithmetic-kvpress,beta=4"};
+  test_random random = test_random_start("layers pyramid");
+  bool differ = false;
+  for (int k = 0; k < 3; ++k) {
+    const kvevict_policy policy = test_policy(kPyramids[k]);
+    for (int trial = 0; trial < kTrials; ++trial) {
+      test_mixed* m = test_mixed_draw(&random, false);
+      uint32_t n_full = 0, budgets[TEST_MAX_LAYERS], said[TEST_MAX_LAYERS];
+      for (uint32_t l = 0; l < m->n_layers; ++l) {
+        n_full += test_mixed_is_full(m, l);
+      }
+      EXPECT_OK(
+          kvevict_policy_layer_budgets(&policy, kTokens, budgets, n_full));
+      differ |= budgets[0] != budgets[n_full - 1];
+      for (uint32_t l = 0, i = 0; l < m->n_layers; ++l) {
+        if (!test_mixed_is_full(m, l)) continue;
+        snprintf(m->policies[l], sizeof m->policies[l],
+                 "snapkv:budget=%u,window=4,sink=2", budgets[i++]);
+      }
+      test_mixed_open(m, kPyramids[k], NULL, &random);
+      EXPECT_OK(
+          kvevict_plan_layer_budgets(m->plan, kTokens, said, m->n_layers));
+      for (uint32_t l = 0, i = 0; l < m->n_layers; ++l) {
+        const uint32_t want = test_mixed_is_full(m, l) ? budgets[i++] : 0;
+        EXPECT(said[l] == want, "%s: layer %u has %u, not %u", kPyramids[k], l,
+               said[l], want);
+      }
+      Live(m, 1, &random, kPyramids[k]);
+      test_mixed_destroy(m);
+    }
+  }
+  cr_assert(differ, "no pyramid was seen");
+}
+
+/* ---- One list for the model ---- */
+
+/* Rows of scores of all full layers end to end: given ones, or by kvevict_score(). */
+static uint32_t ScoreRows(const test_mixed* m, bool given, float* rows) {
+  kvevict_plane queries[TEST_MAX_LAYERS];
+  kvevict_signal_inputs inputs[TEST_MAX_LAYERS];
+  kvevict_score_job jobs[TEST_MAX_LAYERS];
+  const kvevict_workspace size =
+      test_workspace(m->plan, KVEVICT_OPERATION_SCORE, 0);
+  uint32_t n_rows = 0, n = 0;
+  for (uint32_t l = 0; l < m->n_layers; ++l) {
+    if (m->alike[l] == NULL) continue;
+    const uint32_t n_tokens = m->alike[l]->n_seen;
+    const uint32_t heads = m->layers[l].n_kv_heads;
+    float* of_layer = rows + (size_t)n_rows * n_tokens;
+    n_rows += heads;
+    if (given) {
+      for (uint32_t h = 0; h < heads; ++h) {
+        memcpy(of_layer + h * n_tokens, given_scores[l][h],
+               n_tokens * sizeof(float));
+      }
+      continue;
+    }
+    queries[n] = test_model_queries(m->alike[l], l,
+                                    n_tokens - m->alike[l]->policy.obs_window);
+    inputs[n] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs[n].queries = &queries[n];
+    jobs[n] = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
+    jobs[n].layer = l;
+    jobs[n].n_tokens = n_tokens;
+    jobs[n].view = &m->views[l];
+    jobs[n].inputs = &inputs[n];
+    jobs[n].scores = of_layer;
+    jobs[n].scores_len = (size_t)heads * n_tokens;
+    n += 1;
+  }
+  void* workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);
+  EXPECT_OK(kvevict_score(m->plan, jobs, n, workspace, size.best_bytes, NULL));
+  free(workspace);
+  return n_rows;
+}
+
+/* kvevict_select() as the plan of the model says, by its first full layer. */
+static void SelectByDoor(const test_mixed* m, const float* rows,
+                         uint32_t n_rows, uint32_t n_tokens, int32_t* keep,
+                         uint32_t n_keep) {
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  uint32_t first = 0;
+  while (!test_mixed_is_full(m, first)) ++first;
+  EXPECT_OK(kvevict_plan_selection(m->plan, first, n_tokens, &options, &lists));
+  EXPECT(
+      options.n_rows == n_rows && lists.n_lists == 1 && lists.count == n_keep,
+      "%u rows for %u lists of %u", options.n_rows, lists.n_lists, lists.count);
+  EXPECT_OK(kvevict_select_workspace(m->context, n_tokens, 1, &size));
+  void* workspace = aligned_alloc(64, (size.least_bytes + 127) / 64 * 64);
+  options.scores = rows;
+  options.scores_len = (size_t)n_rows * n_tokens;
+  lists.slots = keep;
+  lists.slots_len = n_keep;
+  EXPECT_OK(kvevict_select(m->context, &options, &lists, workspace,
+                           size.least_bytes, NULL));
+  free(workspace);
+}
+
+Test(layers, that_differ_share_one_list_of_the_model) {
+  static const char* const kModel[] = {
+      "custom:budget=30,sink=2,recent=3,scope=model,over=mean",
+      "custom:budget=30,sink=2,recent=3,scope=model,over=sum,tie=higher",
+      "snapkv:budget=30,sink=2,recent=0,window=3,scope=model,over=max",
+      "knorm:budget=30,sink=2,recent=3,scope=model,over=max"};
+  test_random random = test_random_start("layers, one list");
+  for (int k = 0; k < 4; ++k) {
+    for (int trial = 0; trial < kTrials; ++trial) {
+      const bool given = k < 2;
+      test_mixed* m = test_mixed_draw(&random, given);
+      test_mixed_open(m, kModel[k], NULL, &random);
+      const uint32_t n = test_random_between(&random, 30, kTokens);
+      test_mixed_step(m, n);
+      DrawScores(&random);
+      static float rows[TEST_MAX_LAYERS * kHeads * kTokens];
+      float combined[kTokens];
+      uint8_t forced[kTokens];
+      int32_t expected[30], keep[30], positions[kTokens];
+      const uint32_t n_rows = ScoreRows(m, given, rows);
+      for (uint32_t i = 0; i < n; ++i) forced[i] = i < 2 || i + 3 >= n;
+      const kvevict_policy policy = test_policy(kModel[k]);
+      oracle_combine(rows, n_rows, n, policy.scope_reduce, combined);
+      oracle_select(combined, n, 30, forced, policy.tie, expected);
+      SelectByDoor(m, rows, n_rows, n, keep, 30);
+      EXPECT(memcmp(keep, expected, sizeof keep) == 0, "%s: selected others",
+             kModel[k]);
+      test_inputs inputs;
+      kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+      if (given) GiveScores(m, &options, &inputs);
+      EXPECT_OK(test_mixed_evict(m, &options, &random));
+      for (uint32_t l = 0; l < m->n_layers; ++l) {
+        if (m->alike[l] == NULL) continue;
+        for (uint32_t h = 0; h < m->layers[l].n_kv_heads; ++h) {
+          size_t n_kept = 0;
+          EXPECT_OK(kvevict_sequence_keep_positions(
+              m->sequence, l, h, positions, kTokens, &n_kept));
+          EXPECT(n_kept == 30 && memcmp(positions, expected, sizeof keep) == 0,
+                 "%s: layer %u, head %u keeps others", kModel[k], l, h);
+        }
+        oracle_compact(&m->alike[l]->live[l]->view, expected, 30, 1);
+        test_expect_same_rows(m->live[l], m->alike[l]->live[l], 30, kModel[k]);
+      }
+      test_mixed_destroy(m);
+    }
+  }
+}
+
+/* ---- What is said of layers ---- */
+
+static kvevict_context* context;
+
+static void CreateContext(void) {
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+}
+static void DestroyContext(void) { kvevict_context_destroy(context); }
+TestSuite(layers, .init = CreateContext, .fini = DestroyContext);
+
+enum { kFive = 5 };
+
+/* Full, a window, full, nothing, full. */
+static void Five(kvevict_layer_geometry* layers) {
+  layers[0] = test_layer(8, 2, 16, 8);
+  layers[1] = test_layer(0, 0, 0, 0);
+  layers[1].cache = KVEVICT_LAYER_CACHE_WINDOW;
+  layers[2] = test_layer(4, 4, 24, 0);
+  layers[3] = layers[1];
+  layers[3].cache = KVEVICT_LAYER_CACHE_NONE;
+  layers[4] = test_layer(3, 1, 40, 40);
+}
+
+static kvevict_status Create(const kvevict_geometry* geometry,
+                             const char* policy_text,
+                             const kvevict_plan_options* options,
+                             kvevict_plan** plan) {
+  const kvevict_policy policy = test_policy(policy_text);
+  *plan = NULL;
+  return kvevict_plan_create(context, geometry, &policy, options, plan);
+}
+
+static kvevict_plan* PlanOfFive(const char* policy_text,
+                                const kvevict_plan_options* options) {
+  kvevict_layer_geometry layers[kFive];
+  Five(layers);
+  kvevict_geometry geometry = test_geometry(kFive, kTokens, layers);
+  geometry.layers_len = kFive;
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(Create(&geometry, policy_text, options, &plan));
+  return plan; /* the layers were borrowed */
+}
+
+Test(layers, are_told_with_their_lists) {
+  static const struct {
+    const char* policy;
+    bool of_heads, head_budgets;
+  } kLists[] = {
+      {"snapkv:budget=40", true, false},
+      {"random:budget=40", true, false},
+      {"snapkv:budget=40,scope=layer", false, false},
+      {"snapkv:budget=40,scope=model", false, false},
+      {"streaming-llm:budget=40", false, false},
+      {"none", false, false},
+      {"streaming-llm:budget=40", true, true},
+  };
+  const uint32_t q_heads[] = {8, 0, 4, 0, 3}, heads[] = {2, 0, 4, 0, 1};
+  const kvevict_layer_cache caches[] = {
+      KVEVICT_LAYER_CACHE_FULL, KVEVICT_LAYER_CACHE_WINDOW,
+      KVEVICT_LAYER_CACHE_FULL, KVEVICT_LAYER_CACHE_NONE,
+      KVEVICT_LAYER_CACHE_FULL};
+  const uint32_t budgets[] = {20, 20, 20, 20, 20, 20, 20};
+  for (int i = 0; i < 7; ++i) {
+    kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+    options.head_budgets = kLists[i].head_budgets ? budgets : NULL;
+    options.head_budgets_len = kLists[i].head_budgets ? 7 : 0;
+    kvevict_plan* plan = PlanOfFive(kLists[i].policy, &options);
+    uint32_t first = 0;
+    for (uint32_t l = 0; l < kFive; ++l) {
+      kvevict_layer_info info = {.struct_size = sizeof info};
+      EXPECT_OK(kvevict_plan_layer(plan, l, &info));
+      const bool full = heads[l] > 0;
+      const uint32_t n_lists = full ? (kLists[i].of_heads ? heads[l] : 1) : 0;
+      EXPECT(info.cache == caches[l] && info.n_q_heads == q_heads[l] &&
+                 info.n_kv_heads == heads[l] && info.n_lists == n_lists,
+             "%s: layer %u: %u lists of %u heads", kLists[i].policy, l,
+             info.n_lists, info.n_kv_heads);
+      EXPECT(info.first_list == first, "%s: layer %u: list %u",
+             kLists[i].policy, l, info.first_list);
+      first += n_lists;
+    }
+    kvevict_plan_destroy(plan);
+  }
+}
+
+Test(layers, are_told_if_there_are_as_many) {
+  kvevict_plan* plan = PlanOfFive("snapkv:budget=40", NULL);
+  GROWN(kvevict_layer_info) grown;
+  GUARD(grown);
+  grown.value.struct_size = sizeof grown.value;
+  const kvevict_layer_info before = grown.value;
+  EXPECT_INVALID(kvevict_plan_layer(NULL, 0, &grown.value), "plan", "NULL");
+  EXPECT_INVALID(kvevict_plan_layer(plan, 0, NULL), "out", "NULL");
+  EXPECT_INVALID(kvevict_plan_layer(plan, 5, &grown.value), "layer 5",
+                 "n_layers 5");
+  cr_assert(memcmp(&before, &grown.value, sizeof before) == 0);
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(grown,
+                                kvevict_plan_layer(plan, 2, &grown.value));
+  kvevict_plan_destroy(plan);
+}
+
+Test(layers, without_a_full_cache_can_do_nothing_and_say_why) {
+  kvevict_plan* plan = PlanOfFive("snapkv:budget=40", NULL);
+  for (uint32_t l = 0; l < kFive; ++l) {
+    kvevict_capabilities c = {.struct_size = sizeof c};
+    EXPECT_OK(kvevict_plan_capabilities(plan, l, &c));
+    const bool full = l % 2 == 0;
+    EXPECT(c.can_move == full && c.can_score == full && !c.can_rotate &&
+               c.needs_score == full,
+           "layer %u can otherwise", l);
+    const kvevict_reason reason =
+        full ? KVEVICT_REASON_NONE : KVEVICT_REASON_NO_FULL_CACHE;
+    EXPECT(c.move_reason == reason && c.score_reason == reason &&
+               c.rotate_reason == (full ? KVEVICT_REASON_NO_ROTATION : reason),
+           "layer %u has other reasons", l);
+  }
+  kvevict_plan_destroy(plan);
+}
+
+/* The memory is that of a model of the full layers alone. */
+Test(layers, without_a_full_cache_take_no_memory) {
+  kvevict_layer_geometry layers[kFive], full[3];
+  Five(layers);
+  for (int i = 0; i < 3; ++i) full[i] = layers[2 * i];
+  kvevict_geometry five = test_geometry(kFive, kTokens, layers);
+  kvevict_geometry three = test_geometry(3, kTokens, full);
+  five.layers_len = kFive;
+  three.layers_len = 3;
+  static const char* const kPolicies[] = {
+      "snapkv:budget=40,window=5", "pyramidkv:budget=40,window=5",
+      "random:budget=40,scope=model", "streaming-llm:budget=40"};
+  for (int p = 0; p < 4; ++p) {
+    kvevict_plan *a = NULL, *b = NULL;
+    EXPECT_OK(Create(&five, kPolicies[p], NULL, &a));
+    EXPECT_OK(Create(&three, kPolicies[p], NULL, &b));
+    for (kvevict_operation op = KVEVICT_OPERATION_EVICT;
+         op <= KVEVICT_OPERATION_OBSERVE; ++op) {
+      const kvevict_workspace of_five = test_workspace(a, op, 0);
+      const kvevict_workspace of_three = test_workspace(b, op, 0);
+      EXPECT(memcmp(&of_five, &of_three, sizeof of_five) == 0,
+             "%s: operation %d: %zu bytes, not %zu", kPolicies[p], (int)op,
+             of_five.best_bytes, of_three.best_bytes);
+    }
+    if (p < 2) {
+      const size_t rows = 8 * 16 + 4 * 24 + 3 * 40;
+      const size_t bytes =
+          test_workspace(a, KVEVICT_OPERATION_OBSERVE, 0).least_bytes;
+      EXPECT(bytes >= 5 * rows * sizeof(float) &&
+                 bytes < 5 * rows * sizeof(float) + 3 * 64,
+             "%s: %zu bytes to observe", kPolicies[p], bytes);
+    }
+    kvevict_plan_destroy(a);
+    kvevict_plan_destroy(b);
+  }
+}
+
+Test(layers, without_a_full_cache_hold_nothing) {
+  kvevict_plan* plan = PlanOfFive("snapkv:budget=40,window=5", NULL);
+  kvevict_sequence* s = NULL;
+  EXPECT_OK(kvevict_sequence_create(plan, &s));
+  EXPECT_OK(kvevict_sequence_begin_observing(s, NULL, 0));
+  EXPECT_OK(kvevict_sequence_append(s, 90, NULL));
+  uint64_t first = 0;
+  for (uint32_t l = 0; l < kFive; ++l) {
+    const bool full = l % 2 == 0;
+    uint32_t length = 77;
+    EXPECT_OK(kvevict_sequence_stored_length(s, l, 0, &length));
+    EXPECT(length == (full ? 90 : 0), "layer %u holds %u", l, length);
+    kvevict_sequence_memory memory = {.struct_size = sizeof memory};
+    kvevict_layer_info info = {.struct_size = sizeof info};
+    EXPECT_OK(kvevict_sequence_memory_of(s, l, &memory));
+    EXPECT_OK(kvevict_plan_layer(plan, l, &info));
+    EXPECT(memory.n_lists == info.n_lists, "layer %u: %u lists", l,
+           memory.n_lists);
+    if (l == 0) first = memory.lengths;
+    EXPECT(memory.lengths == (full ? first + 8 * info.first_list : 0),
+           "layer %u: its lengths lie elsewhere", l);
+    for (uint32_t i = 0; i < memory.n_lists; ++i) {
+      const uint32_t* lengths = (const uint32_t*)(uintptr_t)memory.lengths;
+      EXPECT(lengths[2 * i] == 90 && lengths[2 * i + 1] == 90,
+             "layer %u: lengths", l);
+    }
+    int32_t position = 77;
+    const kvevict_status status =
+        kvevict_sequence_position_of_slot(s, l, 0, 0, &position);
+    EXPECT(full ? status == KVEVICT_OK && position == 0
+                : status == KVEVICT_ERROR_INVALID_ARGUMENT && position == 77,
+           "layer %u, slot 0: position %d", l, position);
+  }
+  kvevict_sequence_destroy(s);
+  kvevict_plan_destroy(plan);
+}
+
+Test(layers, without_a_full_cache_have_no_doors) {
+  kvevict_plan* plan = PlanOfFive("random:budget=40", NULL);
+  float scores[10];
+  GUARD(scores);
+  for (uint32_t l = 1; l < kFive; l += 2) {
+    char text[16];
+    snprintf(text, sizeof text, "layer %u", l);
+    kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+    job.layer = l;
+    job.n_tokens = 10;
+    job.scores = scores;
+    job.scores_len = 10;
+    EXPECT_INVALID(kvevict_score(plan, &job, 1, NULL, 0, NULL), text);
+    kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+    kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+    EXPECT_INVALID(kvevict_plan_selection(plan, l, 50, &options, &keep), text);
+  }
+  EXPECT_UNTOUCHED(scores);
+  kvevict_plan_destroy(plan);
+}
+
+/* What is shown and given of them is not read: these addresses cannot be. */
+Test(layers, without_a_full_cache_are_not_read) {
+  test_random random = {3};
+  kvevict_layer_geometry layers[2] = {test_layer(0, 0, 0, 0),
+                                      test_layer(2, 1, 8, 0)};
+  layers[0].cache = KVEVICT_LAYER_CACHE_WINDOW;
+  const kvevict_plane nowhere = {
+      .data = 8, .token_stride_bytes = -3, .dtype = 77, .head_dim = 5};
+  const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 50, KVEVICT_DTYPE_F32, 8,
+                                KVEVICT_DTYPE_F32, 0, 0};
+  test_cache* cache = test_cache_create(&spec, &random);
+  kvevict_geometry geometry = test_geometry(2, 50, layers);
+  geometry.layers_len = 2;
+  kvevict_plan* plan = NULL;
+  kvevict_sequence* s = NULL;
+  EXPECT_OK(Create(&geometry, "snapkv:budget=20,window=5", NULL, &plan));
+  EXPECT_OK(kvevict_sequence_create(plan, &s));
+  EXPECT_OK(kvevict_sequence_begin_observing(s, NULL, 0));
+  kvevict_plane rows = cache->view.k; /* of as many tokens as slots */
+  rows.head_stride_bytes = 0;
+  const kvevict_plane planes[2] = {nowhere, rows};
+  EXPECT_OK(test_observe_layers(s, planes, 2, 50, 0));
+  const kvevict_observation of_nothing = {
+      sizeof of_nothing, 0, (const kvevict_signal_inputs*)&nowhere.head_dim};
+  EXPECT_OK(kvevict_sequence_observe(s, &of_nothing, 1, 50, 0, NULL));
+  EXPECT_OK(kvevict_sequence_append(s, 50, NULL));
+  kvevict_view views[2] = {KVEVICT_VIEW_INIT, cache->view};
+  views[0].k = views[0].v = nowhere;
+  views[0].n_companions = 99;
+  kvevict_signal_inputs inputs[2] = {KVEVICT_SIGNAL_INPUTS_INIT,
+                                     KVEVICT_SIGNAL_INPUTS_INIT};
+  inputs[0].queries = inputs[0].row_lse = inputs[0].scores = &nowhere;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.inputs = inputs;
+  options.inputs_len = 2;
+  const kvevict_workspace size =
+      test_workspace(plan, KVEVICT_OPERATION_EVICT, 0);
+  void* workspace = aligned_alloc(64, (size.best_bytes + 63) / 64 * 64);
+  EXPECT_OK(kvevict_sequence_evict(s, views, 2, &options, workspace,
+                                   size.best_bytes, NULL));
+  uint32_t length = 0;
+  EXPECT_OK(kvevict_sequence_stored_length(s, 1, 0, &length));
+  cr_assert_eq(length, 20);
+  free(workspace);
+  kvevict_sequence_destroy(s);
+  kvevict_plan_destroy(plan);
+  test_cache_destroy(cache);
+}
+
+/* ---- Bad geometries ---- */
+
+/* `change` to five good layers makes the plan fail. */
+#define EXPECT_BREAKS(change, ...)                                            \
+  do {                                                                        \
+    kvevict_layer_geometry l[kFive];                                          \
+    Five(l);                                                                  \
+    kvevict_geometry g = test_geometry(kFive, kTokens, l);                    \
+    g.layers_len = kFive;                                                     \
+    kvevict_plan* plan = NULL;                                                \
+    EXPECT_OK(Create(&g, "snapkv:budget=40", NULL, &plan));                   \
+    kvevict_plan_destroy(plan);                                               \
+    change;                                                                   \
+    EXPECT_INVALID(Create(&g, "snapkv:budget=40", NULL, &plan), __VA_ARGS__); \
+    cr_assert_null(plan);                                                     \
+  } while (0)
+
+Test(layers, one_or_one_for_each_are_wanted) {
+  EXPECT_BREAKS(g.layers_len = 0, "layers_len 0", "n_layers 5");
+  EXPECT_BREAKS(g.layers_len = 2, "layers_len 2", "n_layers 5");
+  EXPECT_BREAKS(g.layers_len = 4, "layers_len 4", "n_layers 5");
+  EXPECT_BREAKS(g.layers_len = 6, "layers_len 6", "n_layers 5");
+  EXPECT_BREAKS(g.n_layers = 6, "layers_len 5", "n_layers 6");
+  EXPECT_BREAKS(g.layers = NULL, "layers", "NULL");
+  EXPECT_BREAKS((g.n_layers = 5000, g.layers_len = 5000), "5000", "4096");
+}
+
+Test(layers, that_are_bad_are_named) {
+  EXPECT_BREAKS(l[1].cache = 3, "layers[1]", "cache 3");
+  EXPECT_BREAKS(l[4].cache = -1, "layers[4]", "cache -1");
+  EXPECT_BREAKS(l[2].n_kv_heads = 0, "layers[2]", "n_kv_heads", "0");
+  EXPECT_BREAKS(l[4].n_q_heads = 0, "layers[4]", "n_q_heads", "0");
+  EXPECT_BREAKS(l[0].n_q_heads = 7, "layers[0]", "n_q_heads 7", "n_kv_heads 2");
+  EXPECT_BREAKS(l[2].k_head_dim = 0, "layers[2]", "k_head_dim", "0");
+  EXPECT_BREAKS(l[4].q_dtype = 9, "layers[4]", "q_dtype", "9");
+  EXPECT_BREAKS(l[4].v_dtype = KVEVICT_DTYPE_OPAQUE, "layers[4]", "v_head_dim",
+                "40");
+  EXPECT_BREAKS(l[2].softmax_scale = NAN, "layers[2]", "softmax_scale", "nan");
+  EXPECT_BREAKS(l[2].struct_size = 8, "layers[2]", "struct_size 8");
+  EXPECT_BREAKS(l[0].struct_size = 8, "layers[0]", "struct_size 8");
+}
+
+Test(layers, one_of_which_must_have_a_full_cache) {
+  EXPECT_BREAKS(
+      l[0].cache = l[2].cache = l[4].cache = KVEVICT_LAYER_CACHE_WINDOW,
+      "layers", "none has a full cache");
+  EXPECT_BREAKS((g.layers = &l[3], g.layers_len = 1), "layers",
+                "none has a full cache");
+}
+
+Test(layers, without_a_full_cache_have_no_budgets_of_heads) {
+  const uint32_t budgets[20] = {0};
+  kvevict_layer_geometry layers[kFive];
+  Five(layers);
+  kvevict_geometry geometry = test_geometry(kFive, kTokens, layers);
+  geometry.layers_len = kFive;
+  for (size_t n = 1; n < 20; ++n) {
+    kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+    options.head_budgets = budgets;
+    options.head_budgets_len = n;
+    kvevict_plan* plan = NULL;
+    const kvevict_status status =
+        Create(&geometry, "random:budget=40", &options, &plan);
+    if (n == 7) {
+      EXPECT_OK(status);
+    } else {
+      char text[32];
+      snprintf(text, sizeof text, "head_budgets_len %zu", n);
+      EXPECT_INVALID(status, text, "7");
+    }
+    kvevict_plan_destroy(plan);
+  }
+}
+
+/* A caller of a later release has layers that are further apart. */
+Test(layers, are_as_far_apart_as_their_size_says) {
+  union {
+    kvevict_layer_geometry layer;
+    uint64_t room[kFive][8];
+  } wide;
+  memset(&wide, 0, sizeof wide);
+  kvevict_layer_geometry layers[kFive];
+  Five(layers);
+  for (int i = 0; i < kFive; ++i) {
+    layers[i].struct_size = sizeof wide.room[i];
+    memcpy(wide.room[i], &layers[i], sizeof layers[i]);
+  }
+  kvevict_geometry geometry = test_geometry(kFive, kTokens, &wide.layer);
+  geometry.layers_len = kFive;
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(Create(&geometry, "snapkv:budget=40", NULL, &plan));
+  kvevict_layer_info info = {.struct_size = sizeof info};
+  EXPECT_OK(kvevict_plan_layer(plan, 4, &info));
+  cr_expect_eq(info.n_q_heads, 3);
+  kvevict_plan_destroy(plan);
+  wide.room[3][7] = 1;
+  EXPECT_INVALID(Create(&geometry, "snapkv:budget=40", NULL, &plan),
+                 "layers[3]", "struct_size");
+}

@@ -1,0 +1,272 @@
+/* kvevict_score() of several layers, and of the caller's scores. */
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/mixed.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+
+enum { kTokens = TEST_MIXED_TOKENS, kHeads = TEST_MIXED_HEADS, kMaxJobs = 12 };
+
+/* Jobs for layers of a mixed model, some of them twice, with other lengths. */
+typedef struct jobs {
+  size_t n;
+  kvevict_score_job jobs[kMaxJobs];
+  kvevict_signal_inputs inputs[kMaxJobs];
+  kvevict_plane queries[kMaxJobs], given[kMaxJobs];
+  uint32_t counts[kMaxJobs][kHeads];
+  float scores[kMaxJobs][kHeads * kTokens];
+  float caller[kMaxJobs][kHeads * kTokens];
+} jobs;
+
+static void DrawJob(const test_mixed* m, uint32_t layer, test_random* random,
+                    jobs* all) {
+  const size_t i = all->n++;
+  const test_model* alike = m->alike[layer];
+  const uint32_t window = alike->policy.obs_window;
+  const uint32_t n = test_random_between(random, window, kTokens);
+  const uint32_t heads = m->layers[layer].n_kv_heads;
+  for (uint32_t h = 0; h < kHeads; ++h) {
+    all->counts[i][h] = test_random_between(random, window, n);
+  }
+  for (uint32_t k = 0; k < kHeads * kTokens; ++k) {
+    all->caller[i][k] = (float)test_random_unit(random);
+  }
+  all->queries[i] = test_model_queries(alike, layer, n - window);
+  all->given[i] = test_floats_plane(all->caller[i], kTokens);
+  all->inputs[i] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+  all->inputs[i].queries = &all->queries[i];
+  all->inputs[i].scores = &all->given[i];
+  kvevict_score_job* job = &all->jobs[i];
+  *job = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
+  job->layer = layer;
+  job->n_tokens = n;
+  job->token_counts = test_random_below(random, 4) == 0 ? all->counts[i] : NULL;
+  job->view = &m->views[layer];
+  job->inputs = &all->inputs[i];
+  job->scores = all->scores[i];
+  job->scores_len = (size_t)heads * n;
+}
+
+static jobs* DrawJobs(const test_mixed* m, test_random* random) {
+  jobs* all = calloc(1, sizeof *all);
+  for (uint32_t l = 0; l < m->n_layers; ++l) {
+    if (m->alike[l] == NULL) continue;
+    DrawJob(m, l, random, all);
+    if (test_random_coin(random)) DrawJob(m, l, random, all);
+  }
+  memset(all->scores, TEST_GUARD, sizeof all->scores);
+  return all;
+}
+
+/* Of what heads hold; beyond is unspecified. */
+static void ExpectSame(const test_mixed* m, const jobs* a,
+                       float (*b)[kHeads * kTokens], const char* what) {
+  for (size_t i = 0; i < a->n; ++i) {
+    const kvevict_score_job* job = &a->jobs[i];
+    const uint32_t heads = m->layers[job->layer].n_kv_heads;
+    for (uint32_t h = 0; h < heads; ++h) {
+      const uint32_t n =
+          job->token_counts == NULL ? job->n_tokens : job->token_counts[h];
+      EXPECT(memcmp(a->scores[i] + h * job->n_tokens, b[i] + h * job->n_tokens,
+                    n * sizeof(float)) == 0,
+             "%s: job %zu, layer %u, head %u: other scores", what, i,
+             job->layer, h);
+    }
+    const size_t end = (size_t)heads * job->n_tokens;
+    EXPECT(test_is_filled(a->scores[i] + end,
+                          (kHeads * kTokens - end) * sizeof(float)),
+           "%s: job %zu wrote beyond its scores", what, i);
+  }
+}
+
+Test(score_jobs, in_one_call_are_like_one_by_one_in_any_workspace) {
+  static const char* const kScoring[] = {
+      "snapkv:window=4",
+      "snapkv:window=4,pool=max5,order=pool-reduce",
+      "snapkv:window=3,group=max,keep_window=no",
+      "knorm",
+      "knorm:pool=avg5",
+      "random:seed=3",
+      "custom",
+      "custom:pool=avg5",
+      "custom:pool=max3"};
+  test_random random = test_random_start("score jobs");
+  static float one_by_one[kMaxJobs][kHeads * kTokens];
+  for (int p = 0; p < 9; ++p) {
+    for (int trial = 0; trial < 8; ++trial) {
+      test_mixed* m = test_mixed_draw(&random, false);
+      test_mixed_open(m, kScoring[p], NULL, &random);
+      test_mixed_append(m, kTokens);
+      jobs* all = DrawJobs(m, &random);
+      const kvevict_workspace size =
+          test_workspace(m->plan, KVEVICT_OPERATION_SCORE, kTokens);
+      uint8_t* memory =
+          aligned_alloc(64, (size.best_bytes + 64 + 63) / 64 * 64);
+      for (size_t i = 0; i < all->n; ++i) {
+        EXPECT_OK(kvevict_score(m->plan, &all->jobs[i], 1, memory,
+                                size.best_bytes, NULL));
+      }
+      memcpy(one_by_one, all->scores, sizeof one_by_one);
+      for (int step = 0; step <= 4; ++step) {
+        const size_t bytes =
+            size.least_bytes +
+            (size.best_bytes - size.least_bytes) * (size_t)step / 4;
+        memset(all->scores, TEST_GUARD, sizeof all->scores);
+        memset(memory, TEST_GUARD, size.best_bytes + 64);
+        EXPECT_OK(kvevict_score(m->plan, all->jobs, all->n,
+                                bytes == 0 ? NULL : memory, bytes, NULL));
+        EXPECT(test_is_filled(memory + bytes, 64),
+               "%s: wrote beyond a workspace of %zu bytes", kScoring[p], bytes);
+        ExpectSame(m, all, one_by_one, kScoring[p]);
+      }
+      free(memory);
+      free(all);
+      test_mixed_destroy(m);
+    }
+  }
+}
+
+static test_plan* Plan(const char* policy, uint32_t n_layers) {
+  const kvevict_layer_geometry layer = test_layer(2, 2, 4, 0);
+  const kvevict_geometry geometry = test_geometry(n_layers, 40, &layer);
+  return test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
+}
+
+Test(score_jobs, are_up_to_as_many_as_a_call_takes) {
+  static float scores[KVEVICT_MAX_JOBS][2 * 40], expected[2 * 40];
+  static kvevict_score_job jobs[KVEVICT_MAX_JOBS];
+  test_plan* p = Plan("random:budget=5", KVEVICT_MAX_JOBS);
+  for (uint32_t l = 0; l < KVEVICT_MAX_JOBS; ++l) {
+    jobs[l] = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
+    jobs[l].layer = l;
+    jobs[l].n_tokens = 40;
+    jobs[l].scores = scores[l];
+    jobs[l].scores_len = 80;
+  }
+  EXPECT_OK(kvevict_score(p->plan, NULL, 0, NULL, 0, NULL));
+  EXPECT_OK(kvevict_score(p->plan, jobs, 0, NULL, 0, NULL));
+  EXPECT_OK(kvevict_score(p->plan, jobs, KVEVICT_MAX_JOBS, p->workspace,
+                          p->workspace_bytes, NULL));
+  for (uint32_t l = 0; l < KVEVICT_MAX_JOBS; l += 9) {
+    kvevict_score_job one = jobs[l];
+    one.scores = expected;
+    EXPECT_OK(kvevict_score(p->plan, &one, 1, p->workspace, p->workspace_bytes,
+                            NULL));
+    EXPECT(memcmp(expected, scores[l], sizeof expected) == 0, "layer %u", l);
+  }
+  test_plan_destroy(p);
+}
+
+/* A mistake in one job is named, and none is done. */
+Test(score_jobs, are_all_checked_before_the_first) {
+  float given[3][2 * 40] = {{0}}, scores[3][2 * 40];
+  kvevict_plane planes[3];
+  kvevict_signal_inputs inputs[3];
+  kvevict_score_job jobs[3];
+  test_plan* p = Plan("custom", 3);
+  for (uint32_t l = 0; l < 3; ++l) {
+    planes[l] = test_floats_plane(given[l], 40);
+    inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs[l].scores = &planes[l];
+    jobs[l] = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
+    jobs[l].layer = l;
+    jobs[l].n_tokens = 40;
+    jobs[l].inputs = &inputs[l];
+    jobs[l].scores = scores[l];
+    jobs[l].scores_len = 80;
+  }
+  const kvevict_score_job good = jobs[2];
+  GUARD(scores);
+#define EXPECT_BREAKS(change, ...)                               \
+  do {                                                           \
+    change;                                                      \
+    EXPECT_INVALID(kvevict_score(p->plan, jobs, 3, p->workspace, \
+                                 p->workspace_bytes, NULL),      \
+                   "jobs[2]", __VA_ARGS__);                      \
+    EXPECT_UNTOUCHED(scores);                                    \
+    jobs[2] = good;                                              \
+  } while (0)
+  EXPECT_BREAKS(jobs[2].layer = 3, "layer 3", "n_layers 3");
+  EXPECT_BREAKS(jobs[2].struct_size = 8, "struct_size");
+  EXPECT_BREAKS(jobs[2].n_tokens = 41, "n_tokens 41", "max_tokens 40");
+  EXPECT_BREAKS(jobs[2].scores_len = 79, "scores_len 79", "40");
+  EXPECT_BREAKS(jobs[2].scores = NULL, "scores", "NULL");
+  EXPECT_BREAKS(jobs[2].inputs = NULL, "inputs.scores is NULL");
+  EXPECT_BREAKS(jobs[2].reserved = 4, "reserved 4");
+  planes[2].head_dim = 3;
+  EXPECT_BREAKS((void)0, "scores.head_dim 3");
+  planes[2].head_dim = 1;
+  EXPECT_OK(
+      kvevict_score(p->plan, jobs, 3, p->workspace, p->workspace_bytes, NULL));
+  test_plan_destroy(p);
+}
+
+/* ---- The caller's scores, shaped by hand ---- */
+
+/* Pools row[n] as the policy says; whole numbers, so that sums are exact. */
+static void PoolByHand(const kvevict_policy* policy, const float* row,
+                       uint32_t n, float* out) {
+  const uint32_t half =
+      policy->pool == KVEVICT_POOL_NONE ? 0 : policy->pool_kernel / 2;
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t begin = i < half ? 0 : i - half;
+    const uint32_t end = n - i <= half ? n : i + half + 1;
+    float sum = 0.0f, most = row[begin];
+    for (uint32_t k = begin; k < end; ++k) {
+      sum += row[k];
+      if (row[k] > most) most = row[k];
+    }
+    const uint32_t width = policy->pool_edge == KVEVICT_POOL_EDGE_PAD
+                               ? policy->pool_kernel
+                               : end - begin;
+    out[i] = policy->pool == KVEVICT_POOL_NONE  ? row[i]
+             : policy->pool == KVEVICT_POOL_MAX ? most
+                                                : sum / (float)width;
+  }
+}
+
+Test(score_jobs, of_the_callers_scores_pool_them) {
+  static const char* const kPools[] = {"custom", "custom:pool=max3",
+                                       "custom:pool=avg5,edge=shrink",
+                                       "custom:pool=avg5", "custom:pool=max39"};
+  test_random random = test_random_start("score custom");
+  for (int p = 0; p < 5; ++p) {
+    const kvevict_policy policy = test_policy(kPools[p]);
+    test_plan* plan = Plan(kPools[p], 1);
+    for (uint32_t n = 1; n <= 40; n += 3) {
+      const uint32_t stride = n + test_random_below(&random, 5);
+      float given[2 * 45], scores[2 * 40], expected[40];
+      for (int i = 0; i < 2 * 45; ++i) {
+        given[i] = (float)test_random_below(&random, 1000);
+      }
+      GUARD(scores);
+      const kvevict_plane plane = test_floats_plane(given, stride);
+      kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+      inputs.scores = &plane;
+      kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+      job.n_tokens = n;
+      job.inputs = &inputs;
+      job.scores = scores;
+      job.scores_len = (size_t)2 * n;
+      EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
+                              plan->workspace_bytes, NULL));
+      for (uint32_t h = 0; h < 2; ++h) {
+        PoolByHand(&policy, given + h * stride, n, expected);
+        for (uint32_t t = 0; t < n; ++t) {
+          /* The quotient of two whole numbers, or the product with a rounded
+           * reciprocal: two roundings. */
+          const float want = expected[t], got = scores[h * n + t];
+          EXPECT(got >= want * (1.0f - 0x1p-22f) &&
+                     got <= want * (1.0f + 0x1p-22f),
+                 "%s: %u tokens, head %u: score %u is %.9g, not %.9g",
+                 kPools[p], n, h, t, (double)got, (double)want);
+        }
+      }
+      EXPECT(test_is_filled(scores + 2 * n,
+                            sizeof scores - 2 * n * sizeof *scores),
+             "wrote beyond the scores");
+    }
+    test_plan_destroy(plan);
+  }
+}

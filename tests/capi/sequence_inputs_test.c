@@ -1,0 +1,228 @@
+/* What an eviction is handed with its options, in place of what was shown before. */
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/mixed.h"
+#include "tests/capi/support/plan.h"
+
+enum { kWindow = 8, kTokens = 100 };
+
+static test_model* Model(const char* policy) {
+  const test_model_spec spec = test_small_model(policy);
+  return test_model_create(&spec, (test_random){1});
+}
+
+/* The window's rows of layers l0, l1, ... below n_layers, as bits say. */
+static void GiveQueries(const test_model* m, kvevict_evict_options* options,
+                        test_inputs* given, uint32_t layers) {
+  test_give_scores(options, given, m->spec.n_layers, NULL, 0, 0);
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    given->inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    if ((layers >> l & 1) == 0) continue;
+    given->planes[l] = test_model_queries(m, l, m->n_seen - kWindow);
+    given->inputs[l].queries = &given->planes[l];
+  }
+}
+
+static const char* const kPolicies[] = {
+    "snapkv:budget=60,window=8", "snapkv:budget=60,window=8,scope=layer",
+    "snapkv:budget=60,window=8,scope=model",
+    "snapkv:budget=60,window=8,pool=max5,order=pool-reduce",
+    "pyramidkv:budget=60,window=8"};
+
+/* Bits of `layers`: handed over; the others are observed. */
+static void ExpectLikeObserved(const char* policy, uint32_t layers,
+                               bool has_memory) {
+  test_model *m = Model(policy), *observed = Model(policy);
+  if (!has_memory) EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
+  for (int round = 0; round < 3; ++round) {
+    const uint32_t n = round == 0 ? kTokens : 12;
+    test_model_step(observed, n);
+    for (uint32_t l = 0; l < 2; ++l) {
+      const kvevict_plane q = test_model_queries(m, l, m->n_seen);
+      if ((layers >> l & 1) != 0) continue;
+      EXPECT_OK(test_observe(m->sequence, l, &q, n, m->n_seen));
+    }
+    test_model_append(m, n);
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    test_inputs given;
+    GiveQueries(m, &options, &given, layers);
+    EXPECT_OK(test_model_evict(m, &options, NULL));
+    EXPECT_OK(test_model_evict(observed, NULL, NULL));
+    test_expect_same_tokens(m, observed, policy);
+    for (uint32_t l = 0; l < 2; ++l) {
+      test_expect_same_rows(m->live[l], observed->live[l],
+                            test_model_stored(m, l), policy);
+    }
+  }
+  test_model_destroy(m);
+  test_model_destroy(observed);
+}
+
+Test(inputs, queries_handed_over_are_like_observed_ones) {
+  for (size_t p = 0; p < sizeof kPolicies / sizeof kPolicies[0]; ++p) {
+    ExpectLikeObserved(kPolicies[p], 3, true);
+    ExpectLikeObserved(kPolicies[p], 3, false);
+  }
+}
+
+Test(inputs, queries_are_handed_over_for_some_layers) {
+  for (size_t p = 0; p < sizeof kPolicies / sizeof kPolicies[0]; ++p) {
+    for (uint32_t layers = 0; layers < 3; ++layers) {
+      ExpectLikeObserved(kPolicies[p], layers, true);
+    }
+  }
+}
+
+/* They count, not the observed ones. */
+Test(inputs, queries_handed_over_stand_before_observed_ones) {
+  test_model *m = Model(kPolicies[0]), *right = Model(kPolicies[0]),
+             *wrong = Model(kPolicies[0]);
+  test_model_append(m, kTokens);
+  test_model_append(wrong, kTokens);
+  test_model_step(right, kTokens);
+  for (uint32_t l = 0; l < 2; ++l) {
+    const kvevict_plane others = test_model_queries(m, l, 0);
+    EXPECT_OK(test_observe(m->sequence, l, &others, kTokens, 0));
+    const kvevict_plane of_start = test_model_queries(m, l, kTokens);
+    EXPECT_OK(test_observe(m->sequence, l, &of_start, kWindow, 92));
+    EXPECT_OK(test_observe(wrong->sequence, l, &of_start, kWindow, 92));
+  }
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  test_inputs given;
+  GiveQueries(m, &options, &given, 3);
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  EXPECT_OK(test_model_evict(right, NULL, NULL));
+  EXPECT_OK(test_model_evict(wrong, NULL, NULL));
+  test_expect_same_tokens(m, right, "handed over");
+  int32_t a[60], b[60];
+  test_model_positions(right, 0, 0, a);
+  test_model_positions(wrong, 0, 0, b);
+  cr_assert(memcmp(a, b, sizeof a) != 0, "the other rows select alike");
+  test_model_destroy(m);
+  test_model_destroy(right);
+  test_model_destroy(wrong);
+}
+
+/* Any strides, and rows of a head size and dtype as the layer has them. */
+Test(inputs, queries_are_handed_over_where_layers_differ) {
+  test_random random = test_random_start("inputs of layers");
+  for (int trial = 0; trial < 20; ++trial) {
+    test_mixed* m = test_mixed_draw(&random, false);
+    test_mixed_open(m, kPolicies[0], NULL, &random);
+    test_mixed_append(m, kTokens);
+    test_inputs given;
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    test_give_scores(&options, &given, m->n_layers, NULL, 0, 0);
+    for (uint32_t l = 0; l < m->n_layers; ++l) {
+      given.inputs[l].scores = NULL;
+      if (m->alike[l] == NULL) continue;
+      test_model_observe(m->alike[l], kTokens - kWindow, kWindow);
+      given.planes[l] = test_model_queries(m->alike[l], l, kTokens - kWindow);
+      given.inputs[l].queries = &given.planes[l];
+    }
+    EXPECT_OK(test_mixed_evict(m, &options, &random));
+    for (uint32_t l = 0; l < m->n_layers; ++l) {
+      if (m->alike[l] == NULL) continue;
+      EXPECT_OK(test_model_evict(m->alike[l], NULL, NULL));
+      test_mixed_expect_alike(m, l, "handed over");
+    }
+    test_mixed_destroy(m);
+  }
+}
+
+/* Log-sum-exps are checked, and not read on the CPU. */
+Test(inputs, log_sum_exps_come_along) {
+  test_model *m = Model(kPolicies[0]), *observed = Model(kPolicies[0]);
+  static float lse[4 * kWindow];
+  for (int i = 0; i < 4 * kWindow; ++i) lse[i] = 1e9f;
+  kvevict_plane rows = test_floats_plane(lse, kWindow);
+  test_model_append(m, kTokens);
+  test_model_step(observed, kTokens);
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  test_inputs given;
+  GiveQueries(m, &options, &given, 3);
+  given.inputs[1].row_lse = &rows;
+  rows.head_dim = 2;
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "inputs[1]",
+                 "row_lse.head_dim 2");
+  rows.head_dim = 1;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  EXPECT_OK(test_model_evict(observed, NULL, NULL));
+  test_expect_same_tokens(m, observed, "with log-sum-exps");
+  test_model_destroy(m);
+  test_model_destroy(observed);
+}
+
+/* What a policy's signal has no use for may be there, and is not read. */
+Test(inputs, that_are_of_no_use_are_not_read) {
+  static const char* const kOthers[] = {"none", "streaming-llm:budget=60",
+                                        "random:budget=60", "knorm:budget=60",
+                                        "snapkv:budget=60,window=8"};
+  const kvevict_plane nowhere = {
+      .data = 8, .token_stride_bytes = -3, .dtype = 77, .head_dim = 5};
+  for (int p = 0; p < 5; ++p) {
+    test_model *m = Model(kOthers[p]), *without = Model(kOthers[p]);
+    test_model_step(m, kTokens);
+    test_model_step(without, kTokens);
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    test_inputs given;
+    GiveQueries(m, &options, &given, 0);
+    for (int l = 0; l < 2; ++l) {
+      given.inputs[l].scores = &nowhere;
+      if (p < 4) given.inputs[l].queries = given.inputs[l].row_lse = &nowhere;
+    }
+    EXPECT_OK(test_model_evict(m, &options, NULL));
+    EXPECT_OK(test_model_evict(without, NULL, NULL));
+    test_expect_same_tokens(m, without, kOthers[p]);
+    test_model_destroy(m);
+    test_model_destroy(without);
+  }
+}
+
+/* `change` to good inputs makes the eviction fail; nothing moves. */
+#define EXPECT_BREAKS(change, ...)                                    \
+  do {                                                                \
+    test_model* m = Model(kPolicies[0]);                              \
+    test_model_append(m, kTokens);                                    \
+    test_cache* before = test_cache_clone(m->live[0]);                \
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;       \
+    test_inputs given;                                                \
+    GiveQueries(m, &options, &given, 3);                              \
+    kvevict_signal_inputs* in = given.inputs;                         \
+    kvevict_plane* planes = given.planes;                             \
+    change;                                                           \
+    EXPECT_INVALID(test_model_evict(m, &options, NULL), __VA_ARGS__); \
+    test_expect_same_bytes(m->live[0], before, #change);              \
+    test_model_check(m, #change);                                     \
+    (void)in, (void)planes;                                           \
+    test_cache_destroy(before);                                       \
+    test_model_destroy(m);                                            \
+  } while (0)
+
+Test(inputs, that_are_bad_are_errors) {
+  EXPECT_BREAKS(options.inputs = NULL, "inputs", "NULL", "2");
+  EXPECT_BREAKS(options.inputs_len = 1, "inputs_len 1", "2");
+  EXPECT_BREAKS(in[1].struct_size = 8, "inputs[1]", "struct_size 8");
+  EXPECT_BREAKS(in[0].reserved = 5, "inputs[0]", "reserved 5");
+  EXPECT_BREAKS(planes[1].data = 0, "inputs[1]", "queries.data", "0");
+  EXPECT_BREAKS(planes[0].dtype = KVEVICT_DTYPE_F32, "inputs[0]",
+                "queries.dtype", "1", "2");
+  EXPECT_BREAKS(planes[1].head_dim = 17, "inputs[1]", "queries.head_dim 17",
+                "16");
+  EXPECT_BREAKS(planes[1].token_stride_bytes = INT64_MAX, "inputs[1]",
+                "queries", "64");
+  EXPECT_BREAKS(planes[1].reserved[0] = 6, "inputs[1]", "queries.reserved",
+                "6");
+  /* Nothing was observed in place of what is missing. */
+  EXPECT_BREAKS(in[1].queries = NULL, "layer 1", "observed");
+}
+
+Test(inputs, of_fewer_tokens_than_the_window_are_not_asked_for) {
+  test_model* m = Model("snapkv:budget=20,window=8");
+  test_model_append(m, 7);
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  cr_assert_eq(test_model_stored(m, 0), 7);
+  test_model_destroy(m);
+}

@@ -1,0 +1,363 @@
+#include "tests/gpu/random_evict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+
+#include "tests/gpu/doors.h"
+
+namespace kvevict::gpu {
+
+std::vector<float> RandomScores(Random* random, size_t n) {
+  const uint32_t levels = random->Pick({2u, 50u, 1000000u});
+  std::vector<float> scores(n);
+  for (float& score : scores) {
+    score = static_cast<float>(random->In(0, levels)) * 0.37f - 1.0f;
+    if (random->OneOf(10)) {
+      score = random->Pick({NAN, INFINITY, -INFINITY, -0.0f, 0.0f, 1e-42f});
+    }
+  }
+  return scores;
+}
+
+std::vector<int32_t> RandomSlots(Random* random, uint32_t n) {
+  std::vector<int32_t> slots;
+  const uint32_t one_of = n > 500 ? 3 : 30;  // more than go in a launch
+  for (uint32_t i = 0; i < n; ++i) {
+    if (random->OneOf(one_of)) slots.push_back(static_cast<int32_t>(i));
+  }
+  return slots;
+}
+
+namespace {
+
+constexpr double kMostRelative = 1e-4;  // as doors_check.cc says
+constexpr double kMostAbsolute = 1e-30;
+
+bool AreClose(float a, float b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return true;
+  return std::abs(double{a} - b) <=
+         kMostRelative * std::abs(double{b}) + kMostAbsolute;
+}
+
+// ---- What both sides are given ----
+
+// Scores of a layer, rows of heads with a gap or none.
+struct LayerScores {
+  std::vector<float> values;
+  uint32_t stride = 0;
+  std::unique_ptr<Buffer> buffer;
+};
+
+struct EvictInput {
+  std::vector<int32_t> protect;
+  std::vector<LayerScores> scores;                // of each layer
+  std::vector<std::optional<QueryRows>> windows;  // where attention scores
+  LayerInputs device;
+  LayerInputs host;
+};
+
+// Some, and now and then the first one behind those that the last eviction
+// listed.
+std::vector<int32_t> DrawProtected(const RandomModel& model, Random* random) {
+  std::vector<int32_t> positions = RandomSlots(random, model.Logical());
+  const uint32_t layer = model.first_full();
+  kvevict_sequence_memory memory{};
+  memory.struct_size = sizeof(memory);
+  Check(kvevict_sequence_memory_of(model.sequence(), layer, &memory));
+  if (random->OneOf(2) && memory.n_listed < model.Stored(layer, 0)) {
+    int32_t edge = 0;
+    Check(kvevict_sequence_position_of_slot(model.twin(), layer, 0,
+                                            memory.n_listed, &edge));
+    const auto place =
+        std::lower_bound(positions.begin(), positions.end(), edge);
+    if (place == positions.end() || *place != edge) {
+      positions.insert(place, edge);
+    }
+  }
+  return positions;
+}
+
+// One layer's part of a scoring call, on both sides.
+struct ScoreCase {
+  uint32_t layer;
+  std::vector<uint32_t> counts;
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  kvevict_signal_inputs host_inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  std::unique_ptr<Buffer> token_counts = {};
+  std::unique_ptr<Buffer> scores = {};
+  std::vector<float> expected = {};
+
+  uint32_t n_tokens() const {
+    return *std::max_element(counts.begin(), counts.end());
+  }
+};
+
+kvevict_score_job JobOf(const ScoreCase& c, bool is_ragged) {
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.layer = c.layer;
+  job.n_tokens = c.n_tokens();
+  if (is_ragged) job.token_counts = c.counts.data();
+  job.scores_len = c.expected.size();
+  return job;
+}
+
+// The GPU's scores of layers of one call, which are held against the CPU's.
+void ScoreTogether(const Gpu& gpu, Random* random, RandomModel* model,
+                   std::vector<ScoreCase>* cases, Report* report) {
+  std::vector<kvevict_score_job> jobs;
+  std::vector<kvevict_score_job> host_jobs;
+  for (ScoreCase& c : *cases) {
+    c.expected.resize(c.counts.size() * c.n_tokens());
+    c.scores = std::make_unique<Buffer>(gpu, c.expected.size() * sizeof(float));
+    const RandomLayer& cache = model->cache(c.layer);
+    host_jobs.push_back(JobOf(c, model->IsRagged()));
+    host_jobs.back().view = &cache.host_view();
+    host_jobs.back().inputs = &c.host_inputs;
+    host_jobs.back().scores = c.expected.data();
+    jobs.push_back(host_jobs.back());
+    jobs.back().view = &cache.device_view();
+    jobs.back().inputs = &c.inputs;
+    jobs.back().scores = c.scores->pointer<float>();
+    if (!model->IsRagged()) continue;
+    c.token_counts =
+        std::make_unique<Buffer>(gpu, c.counts.size() * sizeof(uint32_t));
+    c.token_counts->Write(c.counts.data(), c.token_counts->n_bytes());
+    jobs.back().token_counts = c.token_counts->pointer<uint32_t>();
+  }
+  const kvevict_workspace sizes =
+      WorkspaceOf(model->plan(), KVEVICT_OPERATION_SCORE);
+  const Buffer workspace(
+      gpu, random->OneOf(2) ? sizes.least_bytes : sizes.best_bytes);
+  Check(kvevict_score(model->plan(), jobs.data(), jobs.size(),
+                      workspace.pointer<void>(), workspace.n_bytes(),
+                      model->NextStream()));
+  model->Synchronize();
+  const HostWorkspace host(
+      WorkspaceBytes(model->host_plan(), KVEVICT_OPERATION_SCORE));
+  Check(kvevict_score(model->host_plan(), host_jobs.data(), host_jobs.size(),
+                      host.memory(), host.n_bytes(), nullptr));
+  for (const ScoreCase& c : *cases) {
+    const std::vector<float> got = c.scores->ReadAll<float>();
+    for (size_t i = 0; i < got.size(); ++i) {
+      const size_t head = i / c.n_tokens();
+      if (i % c.n_tokens() >= c.counts[head]) continue;  // anything
+      if (AreClose(got[i], c.expected[i])) continue;
+      report->Fail(
+          fmt::format("layer {}, {} together: score {} is {} on the "
+                      "GPU, {} on the CPU",
+                      c.layer, cases->size(), i, got[i], c.expected[i]));
+      break;
+    }
+  }
+}
+
+// Puts the GPU's numbers in the place of those drawn.
+void LendScores(const Gpu& gpu, Random* random, RandomModel* model,
+                EvictInput* input, Report* report) {
+  const size_t most = random->Pick({1u, 3u, uint32_t{KVEVICT_MAX_JOBS}});
+  std::vector<ScoreCase> cases;
+  const auto score = [&] {
+    if (cases.empty()) return;
+    ScoreTogether(gpu, random, model, &cases, report);
+    for (const ScoreCase& c : cases) {
+      const std::vector<float> got = c.scores->ReadAll<float>();
+      LayerScores* const scores = &input->scores[c.layer];
+      for (size_t h = 0; h < c.counts.size(); ++h) {
+        std::copy_n(&got[h * c.n_tokens()], c.n_tokens(),
+                    &scores->values[h * scores->stride]);
+      }
+    }
+    cases.clear();
+  };
+  const uint32_t least = model->by_attention() ? model->policy().obs_window : 1;
+  for (uint32_t l = 0; l < model->geometry().n_layers; ++l) {
+    if (!model->OwnsCache(l)) continue;
+    ScoreCase c = {l, model->Counts(l)};
+    if (*std::min_element(c.counts.begin(), c.counts.end()) < least) continue;
+    if (model->by_attention()) {
+      c.inputs.queries = &input->windows[l]->device;
+      c.host_inputs.queries = &input->windows[l]->host;
+    }
+    cases.push_back(std::move(c));
+    if (cases.size() == most) score();
+  }
+  score();
+}
+
+EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
+                     Report* report) {
+  EvictInput input;
+  const uint32_t n_layers = model->geometry().n_layers;
+  if (random->OneOf(2)) input.protect = DrawProtected(*model, random);
+  if (!model->twin_takes_scores()) return input;
+  const uint32_t window = model->policy().obs_window;
+  const bool has_windows = model->by_attention() && model->Logical() >= window;
+  input.scores.resize(n_layers);
+  input.windows.resize(n_layers);
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    if (!model->IsFull(l)) continue;
+    LayerScores& scores = input.scores[l];
+    scores.stride = std::max(1u, model->Stored(l)) + random->In(0, 3);
+    scores.values =
+        RandomScores(random, size_t{model->n_kv_heads(l)} * scores.stride);
+    if (has_windows) {
+      input.windows[l] = model->Queries(l, model->Logical() - window, window);
+    }
+  }
+  if (model->lends_scores() && has_windows == model->by_attention()) {
+    LendScores(gpu, random, model, &input, report);
+  }
+  const bool hands_over =
+      has_windows && (!model->observes() || random->OneOf(3));
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    if (!model->IsFull(l)) {
+      input.device.AddUnread();
+      input.host.AddUnread();
+      continue;
+    }
+    LayerScores& scores = input.scores[l];
+    input.host.AddScores(scores.values.data(), scores.stride);
+    if (!model->lends_scores()) {
+      scores.buffer =
+          std::make_unique<Buffer>(gpu, scores.values.size() * sizeof(float));
+      scores.buffer->Write(scores.values.data(), scores.buffer->n_bytes());
+      input.device.AddScores(scores.buffer->pointer<float>(), scores.stride);
+    } else if (hands_over && !(model->observes() && random->OneOf(2))) {
+      input.device.AddWindow(input.windows[l]->device);
+    } else {
+      input.device.AddNothing();
+    }
+  }
+  // For the GPU there may be nothing to say.
+  if (model->lends_scores() && !hands_over) input.device = LayerInputs();
+  return input;
+}
+
+kvevict_evict_options OptionsOf(const EvictInput& input,
+                                const LayerInputs& layers) {
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions =
+      input.protect.empty() ? nullptr : input.protect.data();
+  options.protected_positions_len = input.protect.size();
+  layers.Lend(&options);
+  return options;
+}
+
+// ---- What both sides hold ----
+
+void ExpectSameCaches(const RandomModel& model, Report* report) {
+  for (uint32_t l = 0; l < model.geometry().n_layers; ++l) {
+    if (!model.OwnsCache(l)) continue;
+    const std::string difference = model.cache(l).Compare(model.Counts(l));
+    report->FailIf(!difference.empty(),
+                   fmt::format("layer {}: {}", l, difference));
+    model.cache(l).Upload();  // rows that may hold anything are alike again
+  }
+}
+
+std::vector<int32_t> Positions(const kvevict_sequence* sequence, uint32_t layer,
+                               uint32_t kv_head, uint32_t n_tokens) {
+  std::vector<int32_t> positions(n_tokens);
+  size_t n = 0;
+  Check(kvevict_sequence_keep_positions(sequence, layer, kv_head,
+                                        positions.data(), n_tokens, &n));
+  return positions;
+}
+
+void ExpectHeldAlike(const RandomModel& model, Report* report) {
+  for (uint32_t l = 0; l < model.geometry().n_layers; ++l) {
+    if (!model.IsFull(l)) continue;
+    for (uint32_t h = 0; h < model.n_kv_heads(l); ++h) {
+      const uint32_t n = model.Stored(l, h);
+      report->FailIf(Positions(model.sequence(), l, h, n) !=
+                         Positions(model.twin(), l, h, n),
+                     fmt::format("layer {}, head {}: positions differ", l, h));
+    }
+  }
+}
+
+struct WholeReport {
+  kvevict_evict_report sums = KVEVICT_EVICT_REPORT_INIT;
+  std::vector<kvevict_list_report> lists;
+
+  WholeReport(const kvevict_plan* plan, const kvevict_sequence* sequence,
+              uint32_t n_layers) {
+    const kvevict_layer_info last = LayerOf(plan, n_layers - 1);
+    lists.resize(last.first_list + last.n_lists, KVEVICT_LIST_REPORT_INIT);
+    Check(kvevict_sequence_report(sequence, &sums, lists.data(), lists.size()));
+  }
+  bool operator==(const WholeReport& other) const {
+    return std::memcmp(&sums, &other.sums, sizeof(sums)) == 0 &&
+           lists.size() == other.lists.size() &&
+           std::memcmp(lists.data(), other.lists.data(),
+                       lists.size() * sizeof(lists[0])) == 0;
+  }
+};
+
+// Of a layer without a full cache nobody reads the view.
+kvevict_view UnreadView() {
+  kvevict_view view;
+  std::memset(&view, 0xEE, sizeof(view));
+  view.struct_size = sizeof(view);
+  return view;
+}
+
+}  // namespace
+
+bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
+                Report* report) {
+  if (model->Logical() == 0) return false;
+  const uint32_t n_layers = model->geometry().n_layers;
+  const EvictInput input = DrawInput(gpu, random, model, report);
+  std::vector<kvevict_view> views(n_layers, UnreadView());
+  std::vector<kvevict_view> host_views = views;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    if (!model->IsFull(l)) continue;
+    views[l] = model->cache(l).device_view();
+    host_views[l] = model->cache(l).host_view();
+  }
+  const kvevict_evict_options options = OptionsOf(input, input.device);
+  const kvevict_workspace sizes =
+      WorkspaceOf(model->plan(), KVEVICT_OPERATION_EVICT);
+  const Buffer workspace(
+      gpu, random->OneOf(3) ? sizes.least_bytes : sizes.best_bytes);
+  const kvevict_status status = kvevict_sequence_evict(
+      model->sequence(), views.data(), views.size(), &options,
+      workspace.pointer<void>(), workspace.n_bytes(), model->NextStream());
+  const std::string message =
+      status == KVEVICT_OK ? "" : kvevict_last_error_message();
+  model->Synchronize();
+  if (status == KVEVICT_ERROR_DEVICE || status == KVEVICT_ERROR_INTERNAL) {
+    throw std::runtime_error(message);
+  }
+  if (status != KVEVICT_OK && model->by_attention()) {
+    ExpectSameCaches(*model, report);  // custom may see nothing wrong
+    return false;
+  }
+
+  const HostWorkspace host(
+      WorkspaceBytes(model->twin_plan(), KVEVICT_OPERATION_EVICT));
+  const kvevict_evict_options on_host = OptionsOf(input, input.host);
+  const kvevict_status host_status = kvevict_sequence_evict(
+      model->twin(), host_views.data(), host_views.size(), &on_host,
+      host.memory(), host.n_bytes(), nullptr);
+  if (status != host_status) {
+    throw std::runtime_error(fmt::format("{} on the GPU: {}; {} on the CPU",
+                                         kvevict_status_name(status), message,
+                                         kvevict_status_name(host_status)));
+  }
+  const WholeReport got(model->plan(), model->sequence(), n_layers);
+  const WholeReport expected(model->twin_plan(), model->twin(), n_layers);
+  report->FailIf(!(got == expected), "the reports differ");
+  ExpectHeldAlike(*model, report);
+  ExpectSameCaches(*model, report);
+  return status == KVEVICT_OK && got.sums.evicted != 0;
+}
+
+}  // namespace kvevict::gpu

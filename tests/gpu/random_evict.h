@@ -1,0 +1,25 @@
+// An eviction of a random model on both sides, which then hold the same.
+#ifndef KVEVICT_TESTS_GPU_RANDOM_EVICT_H_
+#define KVEVICT_TESTS_GPU_RANDOM_EVICT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tests/gpu/random_model.h"
+#include "tests/gpu/report.h"
+
+namespace kvevict::gpu {
+
+// Numbers with ties, NaN, infinities and what else is rare.
+std::vector<float> RandomScores(Random* random, size_t n);
+// Ascending, below n.
+std::vector<int32_t> RandomSlots(Random* random, uint32_t n);
+
+// Scores are held against the CPU's on the way. True if tokens went.
+bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
+                Report* report);
+
+}  // namespace kvevict::gpu
+
+#endif  // KVEVICT_TESTS_GPU_RANDOM_EVICT_H_
