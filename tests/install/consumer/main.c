@@ -43,8 +43,7 @@ int main(void) {
   geometry.layers = &layer;
   geometry.layers_len = 1;
   if (kvevict_context_create(NULL, &context) ||
-      kvevict_policy_parse("custom:budget=4,sink=1,recent=1",
-                           &policy) ||
+      kvevict_policy_parse("custom:budget=4,sink=1,recent=1", &policy) ||
       kvevict_plan_create(context, &geometry, &policy, NULL, &plan) ||
       kvevict_plan_selection(plan, 0, N_TOKENS, &options, &lists) ||
       kvevict_select_workspace(context, N_TOKENS, lists.n_lists,
