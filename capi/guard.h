@@ -99,10 +99,9 @@ Status ForEachStruct(const char* name, const T* first, size_t n,
                      const Visit& visit) {
   if (n == 0) return Status();
   const size_t stride = first->struct_size;
-  if (stride % alignof(T) != 0) {
-    return InvalidArgument(
-        "%s[0].struct_size %zu is not a multiple of %zu, their alignment", name,
-        stride, alignof(T));
+  if (stride % 8 != 0) {
+    return InvalidArgument("%s[0].struct_size %zu is not a multiple of 8", name,
+                           stride);
   }
   const auto* bytes = reinterpret_cast<const uint8_t*>(first);
   for (size_t i = 0; i < n; ++i) {

@@ -128,7 +128,7 @@ kvevict_status kvevict_plan_workspace(const kvevict_plan* plan,
     KV_RETURN_IF_ERROR(CheckOut("out", out));
     KV_RETURN_IF_ERROR(CheckOperation(operation));
     const Plan& p = Core(plan);
-    if (n_tokens > p.max_tokens()) {
+    if (operation != KVEVICT_OPERATION_OBSERVE && n_tokens > p.max_tokens()) {
       return InvalidArgument("n_tokens %u > max_tokens %u", n_tokens,
                              p.max_tokens());
     }

@@ -38,6 +38,16 @@ Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
   return FindLayer(Core(sequence).plan(), layer, out_layer);
 }
 
+// Runs a call's body with the sequence on its stream, where it stays if it succeeds.
+template <typename Body>
+Status OnStream(Sequence& sequence, kvevict_stream stream, const Body& body) {
+  const Stream last = sequence.stream();
+  sequence.set_stream(stream);
+  const Status status = body();
+  if (!status.ok()) sequence.set_stream(last);
+  return status;
+}
+
 // Of an array with a struct per layer, those of layers with a full cache.
 template <typename T, typename Copy>
 Status CopyLayers(const Plan& plan, const char* name, const T* array,
@@ -170,8 +180,8 @@ kvevict_status kvevict_sequence_reset(kvevict_sequence* sequence,
                                       kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    Core(sequence).set_stream(stream);
-    return Core(sequence).Reset();
+    return OnStream(Core(sequence), stream,
+                    [&] { return Core(sequence).Reset(); });
   });
 }
 
@@ -209,9 +219,10 @@ kvevict_status kvevict_sequence_observe(kvevict_sequence* sequence,
     size_t n = 0;
     KV_RETURN_IF_ERROR(
         CopyObservations(Core(sequence), observations, observations_len, &n));
-    Core(sequence).set_stream(stream);
-    return Core(sequence).Observe(Core(sequence).inputs().first(n), n_rows,
-                                  first_position);
+    return OnStream(Core(sequence), stream, [&] {
+      return Core(sequence).Observe(Core(sequence).inputs().first(n), n_rows,
+                                    first_position);
+    });
   });
 }
 
@@ -220,8 +231,8 @@ kvevict_status kvevict_sequence_append(kvevict_sequence* sequence,
                                        kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    Core(sequence).set_stream(stream);
-    return Core(sequence).Append(n_tokens);
+    return OnStream(Core(sequence), stream,
+                    [&] { return Core(sequence).Append(n_tokens); });
   });
 }
 
@@ -238,8 +249,8 @@ kvevict_status kvevict_sequence_trim(kvevict_sequence* sequence,
                                      kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    Core(sequence).set_stream(stream);
-    return Core(sequence).Trim(n_tokens);
+    return OnStream(Core(sequence), stream,
+                    [&] { return Core(sequence).Trim(n_tokens); });
   });
 }
 
@@ -261,8 +272,9 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
     kvevict_evict_options o = KVEVICT_EVICT_OPTIONS_INIT;
     if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
     KV_RETURN_IF_ERROR(CopyInputs(Core(sequence), o));
-    Core(sequence).set_stream(stream);
-    return Evict(&Core(sequence), o, workspace, workspace_bytes);
+    return OnStream(Core(sequence), stream, [&] {
+      return Evict(&Core(sequence), o, workspace, workspace_bytes);
+    });
   });
 }
 

@@ -149,11 +149,11 @@ struct CompactArgs {
   std::span<uint8_t> scratch;
 };
 
-// Moves row keep[i] of the job's view to slot i, as if all were read first; keep
-// lists are in any order and may repeat slots.
+// Moves row keep[i] of each job's view to slot i, as if all were read first; keep
+// lists are in any order and may repeat slots. Jobs take turns with the scratch.
 struct ReorderArgs {
-  const MoveJob& job;
-  std::span<uint8_t> scratch;  // Backend::reorder_scratch_bytes()
+  Jobs<MoveJob> jobs;
+  std::span<uint8_t> scratch;  // Backend::reorder_scratch_bytes(), the most
 };
 
 struct MapJob {
@@ -219,6 +219,11 @@ struct ScoreOp {
   // and for heads of unlike lengths; null for nothing.
   Status (*prepare)(const Context& context, const kvevict_layer_geometry& layer,
                     const kvevict_policy& policy, bool is_ragged);
+  // Whether all jobs can run, asked before the first one does: rows that the device
+  // can load, code that is there while a stream is captured. Jobs have no `rows` yet.
+  // Null where nothing can be wrong.
+  Status (*check)(const Context& context, Stream stream,
+                  const ScoreArgs& args) = nullptr;
 };
 
 // Operations are queued on a stream; a failure to queue is their Status.

@@ -173,7 +173,7 @@ Status Eviction::FindLayers() {
 
 // What moves must move once, by one list.
 Status Eviction::CheckSharing() const {
-  KV_RETURN_IF_ERROR(CheckApart(sequence_.caches()));
+  KV_RETURN_IF_ERROR(CheckApart("views", sequence_.caches()));
   if (plan_.LayersKeepAlike()) return Status();
   for (uint32_t l = 0; l < plan_.n_layers(); ++l) {
     const uint64_t shared = Cache(l).shared_companions;
@@ -282,6 +282,8 @@ Status Eviction::CheckForcedFit(const LayerEviction& layer) const {
 Status Eviction::CheckSignal() {
   for (LayerEviction& layer : active_) {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
+    layer.score.view = &views_[layer.layer];
+    layer.score.tokens = slots_.DeviceTokens(layer.layer);
     Status status;
     if (signal_.Needs(kKeys)) status = plan_.CheckCanScore(of_plan);
     if (status.ok() && signal_.Needs(kScores))
@@ -289,7 +291,10 @@ Status Eviction::CheckSignal() {
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
     if (signal_.Needs(kQueries)) KV_RETURN_IF_ERROR(FindQueries(&layer));
   }
-  return Status();
+  if (!signal_.Ranks()) return Status();
+  return CheckScoring(plan_, sequence_.stream(), n_tokens_,
+                      Jobs<uint32_t>(active_, &LayerEviction::layer),
+                      Jobs<ScoreJob>(active_, &LayerEviction::score));
 }
 
 // The window's rows: the caller's, or those that were observed.
@@ -340,6 +345,9 @@ Status Eviction::Run() {
   KV_RETURN_IF_ERROR(backend.compact(
       context_, sequence_.stream(),
       {Jobs<MoveJob>(active_, &LayerEviction::move), Scratch(layout_.scores)}));
+  for (const LayerEviction& layer : layers_) {
+    if (layer.loses) sequence_.ForgetLse(layer.layer);
+  }
   return slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
 }
 
@@ -385,8 +393,6 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
       rows += uint64_t{of_plan.geometry.n_q_heads} * n;
     }
     layer.score.layer = of_plan.number;
-    layer.score.tokens = tokens;
-    layer.score.view = view;
     layer.score.slots = slots;
     layer.score.rows = signal_rows;
     layer.shape = {tokens, signal_rows, scores};

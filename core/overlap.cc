@@ -524,7 +524,7 @@ void FindShared(std::span<LayerCache> layers) {
   }
 }
 
-Status CheckApart(std::span<const LayerCache> layers) {
+Status CheckApart(const char* array, std::span<const LayerCache> layers) {
   LayersOfBlocks blocks(layers);
   Pool pool(&blocks);
   const auto check = [&](uint32_t l, uint32_t i, uint32_t m, uint32_t j) {
@@ -535,8 +535,8 @@ Status CheckApart(std::span<const LayerCache> layers) {
         PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks);
     if (answer == Answer::kNo) return Status();
     return InvalidArgument(
-        "views[%u].%s of %u tokens and views[%u].%s of %u tokens %s", a.number,
-        PlaneName(i).text, a.tokens.most, b.number, PlaneName(j).text,
+        "%s[%u].%s of %u tokens and %s[%u].%s of %u tokens %s", array, a.number,
+        PlaneName(i).text, a.tokens.most, array, b.number, PlaneName(j).text,
         b.tokens.most,
         answer == Answer::kYes
             ? "overlap, but are not the same"

@@ -42,7 +42,8 @@ void FindShared(std::span<LayerCache> layers);
 // of an engine comes near. And where the host cannot read block tables, planes of
 // paged caches are compared only if they have one table and one block stride, and then
 // within a block.
-Status CheckApart(std::span<const LayerCache> layers);
+// Messages call them array[number].
+Status CheckApart(const char* array, std::span<const LayerCache> layers);
 
 // Checks the same of the planes of one view.
 Status CheckPlanesApart(const LayerCache& cache);

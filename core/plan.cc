@@ -165,8 +165,14 @@ Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
   uint64_t q_heads = 0;
   for (uint32_t number = 0; number < n_model_layers_; ++number) {
     if (Find(number) < 0) continue;
-    PlanLayer& layer = layers_[static_cast<size_t>(Find(number))];
+    const auto place = static_cast<size_t>(Find(number));
+    PlanLayer& layer = layers_[place];
     layer = {of(number), number, 0, 0, query_bytes, q_heads};
+    // Rows of alike layers follow each other; others begin where any dtype may.
+    if (place > 0 && !AreAlike(layer, layers_[place - 1])) {
+      query_bytes = (query_bytes + 15) / 16 * 16;
+      layer.query_bytes_before = query_bytes;
+    }
     query_bytes += layer.query_bytes();
     q_heads += layer.geometry.n_q_heads;
   }
@@ -296,7 +302,9 @@ kvevict_reason Plan::ScoreReason(const PlanLayer& layer) const {
     return FindDType(static_cast<int32_t>(dtype))->can_score;
   };
   if (!readable(layer.geometry.k_dtype)) return KVEVICT_REASON_OPAQUE_KEYS;
-  if (!readable(layer.geometry.q_dtype)) return KVEVICT_REASON_OPAQUE_QUERIES;
+  if (signal().Needs(kQueries) && !readable(layer.geometry.q_dtype)) {
+    return KVEVICT_REASON_OPAQUE_QUERIES;
+  }
   return KVEVICT_REASON_NONE;
 }
 

@@ -95,6 +95,10 @@ void QueryRing::Cut(uint32_t position) {
   for (ObservedRange& range : observed_lse_) range.Cut(position);
 }
 
+void QueryRing::ForgetLse(uint32_t layer) {
+  if (observed_lse_.size() > 0) observed_lse_[layer] = ObservedRange();
+}
+
 void QueryRing::Replayed(uint32_t first_position, uint32_t n_rows) {
   if (!has_memory_) return;
   for (ObservedRange& range : observed_) {

@@ -98,6 +98,26 @@ size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers) {
   return n;
 }
 
+Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
+                    Jobs<uint32_t> layers, Jobs<ScoreJob> scores) {
+  if (plan.score_op().check == nullptr) return Status();
+  while (!layers.empty()) {
+    const PlanLayer& layer = plan.layer(layers[0]);
+    const size_t n = CountAlike(plan, layers);
+    KV_RETURN_IF_ERROR(plan.score_op().check(plan.context(), stream,
+                                             {layer.geometry,
+                                              plan.policy(),
+                                              layer.softmax_scale(),
+                                              plan.ShapingOf(layer).n_terms > 1,
+                                              n_tokens,
+                                              scores.first(n),
+                                              {}}));
+    layers = layers.subspan(n);
+    scores = scores.subspan(n);
+  }
+  return Status();
+}
+
 Status ScoreAndShape(const Plan& plan, Stream stream, uint32_t n_tokens,
                      Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
                      Jobs<ShapeJob> shapes, std::span<uint8_t> scratch) {

@@ -26,7 +26,11 @@ Status FindScores(const kvevict_layer_geometry& layer, uint32_t n_tokens,
 // operation.
 size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers);
 
-// Scores jobs, of a layer each, by the signal of the plan's policy, and shapes what
+// Checks that jobs, of a layer each, can be scored, before the first of them is.
+Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
+                    Jobs<uint32_t> layers, Jobs<ScoreJob> scores);
+
+// Scores jobs that have been checked, of a layer each, by the signal of the plan's policy, and shapes what
 // comes out.
 //
 // n_tokens: the most of any job of the call, of these jobs or beside them. A shape

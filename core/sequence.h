@@ -71,6 +71,7 @@ class Sequence {
     return slots_.HostPositions(stream_, layer, out);
   }
 
+  void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
   // Whether a layer holds all tokens of its window, and the query ring the rows,
   // where they are to be `observed`.
   Status CheckWindow(uint32_t layer, bool observed) const;

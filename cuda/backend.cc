@@ -33,7 +33,7 @@ Status Prepare(const Context& context) {
 }
 
 Status CheckCapture(const Context& context, Stream stream,
-                    const kvevict_policy& policy) {
+                    const kvevict_policy&) {
   const DeviceState& device = DeviceOf(context);
   ContextScope scope(device.driver());
   KV_RETURN_IF_ERROR(device.Enter(&scope));
@@ -45,10 +45,7 @@ Status CheckCapture(const Context& context, Stream stream,
   if (context.options().select_on_host != 0) {
     return device.CheckCanWait(cu_stream, "select_on_host");
   }
-  // All but the scorers, which come first and ask for themselves.
-  if (SignalOf(policy).Ranks()) {
-    KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::pool1d));
-  }
+  // Scoring asks for itself.
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   for (const ModuleId module : {ModuleId::gather_rows, ModuleId::positions}) {
     KV_RETURN_IF_ERROR(Require(context, stream, module));

@@ -2,9 +2,15 @@
 
 #include "cuda/kernels/fill_scores.h"
 #include "cuda/launch.h"
+#include "cuda/ops.h"
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
+
+Status CheckFill(const Context& context, Stream stream, const ScoreArgs&) {
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  return Require(context, stream, ModuleId::fill_scores);
+}
 
 Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
                   KernelId kernel, FillScoresParams p) {

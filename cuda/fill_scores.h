@@ -9,6 +9,9 @@
 
 namespace kvevict::cuda {
 
+// See ScoreOp::check.
+Status CheckFill(const Context& context, Stream stream, const ScoreArgs& args);
+
 // Launches an entry of fill_scores.cu for all jobs, with `p` but for heads and
 // layers.
 Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,

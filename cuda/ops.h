@@ -17,7 +17,8 @@ namespace kvevict::cuda {
 Status ShapeAndSelect(const Context& context, Stream stream,
                       const ShapeArgs& shape, const SelectArgs& select);
 
-// The modules of all selections, for what comes before one.
+// The modules of shaping, and of all selections, for what comes before.
+Status RequireShaping(const Context& context, Stream stream);
 Status RequireSelection(const Context& context, Stream stream);
 
 ScratchNeeds NoScratch(const Context& context,

@@ -51,16 +51,16 @@ CheckedSize ReorderScratchBytes(const Context&, const MoveJob& job) {
                                                              : one_plane;
 }
 
-Status Run_reorder(const Context& context, Stream stream,
-                   const ReorderArgs& args) {
-  KV_RETURN_IF_ERROR(
-      CheckKeepLists(context, stream, args.job, KeepOrder::kAny, "keep"));
+namespace {
+
+Status Reorder(const Context& context, Stream stream, const MoveJob& job,
+               std::span<uint8_t> scratch) {
   return ForEachPlaneBatch(
-      Jobs<MoveJob>(args.job), args.scratch.size(), [&](PlaneBatch& batch) {
+      Jobs<MoveJob>(job), scratch.size(), [&](PlaneBatch& batch) {
         GatherParams& p = batch.params;
         const uint32_t unit = ColumnUnit(GatherUnit(p));
         DealChunks(&p, unit);
-        p.scratch = AddressOf(args.scratch.data());
+        p.scratch = AddressOf(scratch.data());
         const Steps steps = StepsOf(unit);
         const LaunchShape shape = {
             static_cast<uint32_t>(ChunkBlocks(p, unit, batch.longest)), 1, 1,
@@ -68,6 +68,20 @@ Status Run_reorder(const Context& context, Stream stream,
         KV_RETURN_IF_ERROR(Launch(context, stream, steps.stage, shape, p));
         return Launch(context, stream, steps.place, shape, p);
       });
+}
+
+}  // namespace
+
+Status Run_reorder(const Context& context, Stream stream,
+                   const ReorderArgs& args) {
+  for (const MoveJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(
+        CheckKeepLists(context, stream, job, KeepOrder::kAny, "keep"));
+  }
+  for (const MoveJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(Reorder(context, stream, job, args.scratch));
+  }
+  return Status();
 }
 
 }  // namespace kvevict::cuda

@@ -10,6 +10,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_caller = {Run, NoScratch, nullptr};
+const ScoreOp kOp_score_caller = {Run, NoScratch, nullptr, CheckFill};
 
 }  // namespace kvevict::cuda

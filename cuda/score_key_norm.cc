@@ -54,11 +54,15 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 p);
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
   for (const ScoreJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckKeysAligned(job, args.layer));
   }
-  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::key_norm));
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  return Require(context, stream, ModuleId::key_norm);
+}
+
+Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
   return ForEachBatch(args.jobs, KeyNormParams::kMaxLayers, GoTogether,
                       [&](Jobs<ScoreJob> batch) {
                         return RunBatch(context, stream, args, batch);
@@ -67,6 +71,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_norm = {Run, NoScratch, nullptr};
+const ScoreOp kOp_score_key_norm = {Run, NoScratch, nullptr, Check};
 
 }  // namespace kvevict::cuda

@@ -12,6 +12,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_random = {Run, NoScratch, nullptr};
+const ScoreOp kOp_score_random = {Run, NoScratch, nullptr, CheckFill};
 
 }  // namespace kvevict::cuda

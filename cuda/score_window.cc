@@ -179,12 +179,11 @@ class Scorer {
         policy_(args.policy),
         form_(g_, policy_, args.per_query_head) {}
 
-  // What a launch needs, before the first of them.
-  Status Prepare(Jobs<ScoreJob> jobs) const {
-    for (const ScoreJob& job : jobs)
+  // What a launch needs.
+  Status Check(Jobs<ScoreJob> jobs) const {
+    for (const ScoreJob& job : jobs) {
       KV_RETURN_IF_ERROR(CheckRowsAligned(job, g_));
-    // Of shaping, which follows.
-    KV_RETURN_IF_ERROR(Require(context_, stream_, ModuleId::pool1d));
+    }
     return Require(context_, stream_, ScorerOf(jobs[0]));
   }
 
@@ -314,18 +313,21 @@ Status Prepare(const Context& context, const kvevict_layer_geometry& g,
   return Status();
 }
 
+Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+  const Scorer scorer(context, stream, args);
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether,
+                      [&](Jobs<ScoreJob> jobs) { return scorer.Check(jobs); });
+}
+
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
   const Scorer scorer(context, stream, args);
-  const auto for_each_launch = [&](const auto& run) {
-    return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether, run);
-  };
-  KV_RETURN_IF_ERROR(for_each_launch(
-      [&](Jobs<ScoreJob> jobs) { return scorer.Prepare(jobs); }));
-  return for_each_launch([&](Jobs<ScoreJob> jobs) { return scorer.Run(jobs); });
+  return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether,
+                      [&](Jobs<ScoreJob> jobs) { return scorer.Run(jobs); });
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_window = {Run, ScratchBytes, Prepare};
+const ScoreOp kOp_score_window = {Run, ScratchBytes, Prepare, Check};
 
 }  // namespace kvevict::cuda

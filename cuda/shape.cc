@@ -43,9 +43,13 @@ Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
 
 }  // namespace
 
+Status RequireShaping(const Context& context, Stream stream) {
+  return Require(context, stream, ModuleId::pool1d);
+}
+
 Status Run_shape(const Context& context, Stream stream, const ShapeArgs& args) {
   const Shaping& shaping = args.shaping;
-  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::pool1d));
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
   KV_RETURN_IF_ERROR(PoolRows(context, stream, shaping, args.jobs,
                               args.n_kv_heads * shaping.n_terms));
   if (shaping.n_terms == 1) return Status();

@@ -35,19 +35,21 @@ CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job) {
          CheckedSize(context.n_workers()) * SavedRowBytes(job);
 }
 
-Status Run_reorder(const Context& context, Stream, const ReorderArgs& args) {
-  const MoveJob& job = args.job;
+namespace {
+
+void Reorder(const Context& context, const MoveJob& job,
+             std::span<uint8_t> scratch) {
   const KeepLists& keep = job.keep;
-  if (keep.count.most == 0) return Status();
+  if (keep.count.most == 0) return;
   const size_t moves_bytes = MovesBytes(job).value();
   const size_t row_bytes = SavedRowBytes(job).value();
   const auto moves = [&](uint32_t list) {
-    return reinterpret_cast<int32_t*>(args.scratch.data() + list * moves_bytes);
+    return reinterpret_cast<int32_t*>(scratch.data() + list * moves_bytes);
   };
   context.ParallelFor(keep.n_lists, [&](uint32_t list, uint32_t) {
     OrderMoves(keep.List(list), keep.count.Of(list), moves(list));
   });
-  uint8_t* const saved_rows = args.scratch.data() + keep.n_lists * moves_bytes;
+  uint8_t* const saved_rows = scratch.data() + keep.n_lists * moves_bytes;
   context.ParallelFor(job.view->n_kv_heads, [&](uint32_t head,
                                                 uint32_t worker) {
     ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
@@ -58,6 +60,12 @@ Status Run_reorder(const Context& context, Stream, const ReorderArgs& args) {
                                           saved_rows + worker * row_bytes});
     });
   });
+}
+
+}  // namespace
+
+Status Run_reorder(const Context& context, Stream, const ReorderArgs& args) {
+  for (const MoveJob& job : args.jobs) Reorder(context, job, args.scratch);
   return Status();
 }
 

@@ -1,6 +1,7 @@
 #include "core/doors/checks.h"
 
 #include "core/backend.h"
+#include "core/view.h"
 
 namespace kvevict {
 
@@ -27,6 +28,11 @@ Status CheckFits(CheckedSize bytes) {
   return InvalidArgument("workspace: more bytes than size_t holds");
 }
 
+Status CheckListCount(const char* name, uint32_t n_lists) {
+  if (n_lists >= 1 && n_lists <= kMaxHeads) return Status();
+  return InvalidArgument("%s %u is not in [1, %u]", name, n_lists, kMaxHeads);
+}
+
 Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out) {
   if (keep.reserved != 0) {
     return InvalidArgument("keep.reserved %u is not 0", keep.reserved);
@@ -36,7 +42,7 @@ Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out) {
     return InvalidArgument("keep.list_stride %llu < count %u",
                            static_cast<unsigned long long>(stride), keep.count);
   }
-  if (keep.n_lists < 1) return InvalidArgument("keep.n_lists 0 < 1");
+  KV_RETURN_IF_ERROR(CheckListCount("keep.n_lists", keep.n_lists));
   const CheckedSize end = CheckedSize(keep.n_lists - 1) * CheckedSize(stride) +
                           CheckedSize(keep.count);
   if (!end.ok() || end.value() > keep.slots_len) {

@@ -22,6 +22,9 @@ Status CheckCounts(const Context& context, const char* name,
 // Checks that a workspace can be addressed.
 Status CheckFits(CheckedSize bytes);
 
+// Checks that a device can count so many lists.
+Status CheckListCount(const char* name, uint32_t n_lists);
+
 // Writes the lists as operations have them, whose strides are of 32 bits.
 Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out);
 

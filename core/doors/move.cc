@@ -62,8 +62,10 @@ using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t n_tokens);
 Status CheckMove(const Context& context, const Move& move, CheckList check,
                  MoveJob* out) {
   const ListCounts tokens(move.n_tokens, move.token_counts);
-  KV_RETURN_IF_ERROR(
-      CheckCounts(context, "token_counts", tokens, move.view.n_kv_heads));
+  if (move.view.n_kv_heads <= kMaxHeads) {  // else the view is refused
+    KV_RETURN_IF_ERROR(
+        CheckCounts(context, "token_counts", tokens, move.view.n_kv_heads));
+  }
   KV_RETURN_IF_ERROR(
       MakeMoveJob(move, tokens, context.backend().on_host, "n_tokens", out));
   KV_RETURN_IF_ERROR(CheckKeepLists(move.keep, &out->keep));
@@ -114,7 +116,7 @@ Status CheckMoves(const Context& context, std::span<const Move> moves,
           i);
     }
   }
-  return CheckApart(caches);
+  return CheckApart("moves", caches);
 }
 
 // Of the largest job: layers take turns.
@@ -193,12 +195,9 @@ Status Reorder(const Context& context, std::span<const Move> moves,
   const size_t needed_bytes = bytes.value();
   KV_RETURN_IF_ERROR(CheckMemory("workspace", context, memory.workspace,
                                  memory.workspace_bytes, needed_bytes));
-  for (const MoveJob& job : checked.all()) {
-    KV_RETURN_IF_ERROR(context.backend().reorder(
-        context, memory.stream,
-        {job, {static_cast<uint8_t*>(memory.workspace), needed_bytes}}));
-  }
-  return Status();
+  return context.backend().reorder(
+      context, memory.stream,
+      {checked.all(), {static_cast<uint8_t*>(memory.workspace), needed_bytes}});
 }
 
 }  // namespace kvevict

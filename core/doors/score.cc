@@ -25,8 +25,9 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
       CheckCounts(plan.context(), "token_counts", tokens, g.n_kv_heads));
   for (uint32_t h = 0; on_host && tokens.each != nullptr && h < g.n_kv_heads;
        ++h) {
-    if (tokens.Of(h) >= window) continue;
-    return InvalidArgument("token_counts[%u] %u < %u", h, tokens.Of(h), window);
+    const uint32_t least = signal.Needs(kQueries) ? window : 0;
+    if (tokens.Of(h) >= least) continue;
+    return InvalidArgument("token_counts[%u] %u < %u", h, tokens.Of(h), least);
   }
   if (signal.Needs(kKeys)) {
     KV_RETURN_IF_ERROR(plan.CheckCanScore(layer));
@@ -113,6 +114,9 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
   KV_RETURN_IF_ERROR(
       CheckWorkspace(plan.context(), memory.workspace, memory.workspace_bytes,
                      plan.WorkspaceFor(KVEVICT_OPERATION_SCORE, n_tokens)));
+  KV_RETURN_IF_ERROR(CheckScoring(plan, memory.stream, n_tokens,
+                                  Jobs<uint32_t>(all, &ScoredLayer::layer),
+                                  Jobs<ScoreJob>(all, &ScoredLayer::score)));
   auto* const workspace = static_cast<uint8_t*>(memory.workspace);
   for (size_t i = 0; i < all.size();) {
     const ScoreWorkspace parts =

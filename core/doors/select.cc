@@ -115,6 +115,7 @@ Status CheckForced(const kvevict_select_options& o, const ListCounts& tokens,
 Status SelectWorkspace(const Context& context, uint32_t n_tokens,
                        uint32_t n_lists, WorkspaceNeeds* out) {
   KV_RETURN_IF_ERROR(CheckTokenCount(n_tokens, 0, INT32_MAX, "most"));
+  if (n_lists > 0) KV_RETURN_IF_ERROR(CheckListCount("n_lists", n_lists));
   out->least = out->best = SelectBytes(context, n_tokens, n_lists);
   return CheckFits(out->best);
 }

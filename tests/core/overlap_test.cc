@@ -309,7 +309,7 @@ Test(overlap, layouts_of_engines_are_apart) {
       }
       const auto start = std::chrono::steady_clock::now();
       const std::vector<LayerCache> caches = CachesOf(m, on_host);
-      const Status status = CheckApart(caches);
+      const Status status = CheckApart("views", caches);
       const std::chrono::duration<double, std::milli> ms =
           std::chrono::steady_clock::now() - start;
       std::fprintf(stderr, "%-52s %s %6.2f ms\n", layout.name,
@@ -332,11 +332,11 @@ Test(overlap, a_byte_off_is_found) {
       layout.build(&m);
       m.views[50] = m.views[49];
       m.lengths[50] = m.lengths[49];
-      cr_expect(CheckApart(CachesOf(m)).ok(), "%s: %s", layout.name,
+      cr_expect(CheckApart("views", CachesOf(m)).ok(), "%s: %s", layout.name,
                 LastErrorMessage());
       cr_expect_eq(CachesOf(m)[50].owner, 49);
       m.views[50].k.data += static_cast<uint64_t>(step);
-      cr_expect_not(CheckApart(CachesOf(m)).ok(), "%s", layout.name);
+      cr_expect_not(CheckApart("views", CachesOf(m)).ok(), "%s", layout.name);
       cr_expect_not_null(std::strstr(LastErrorMessage(), "views[50].k"), "%s",
                          LastErrorMessage());
     }
@@ -351,13 +351,13 @@ Test(overlap, a_block_in_two_tables_is_found) {
     const int32_t own = m.tables[l][3 * l];
     m.tables[l][3 * l] = m.tables[l - 1][5 * l];
     m.Table(l, m.tables[l], kBlock);
-    cr_assert_not(CheckApart(CachesOf(m)).ok());
+    cr_assert_not(CheckApart("views", CachesOf(m)).ok());
     const std::string names = "views[" + std::to_string(l - 1) + "]";
     cr_assert(std::string(LastErrorMessage()).find(names) != std::string::npos,
               "%s", LastErrorMessage());
     m.tables[l][3 * l] = own;
   }
-  cr_assert(CheckApart(CachesOf(m)).ok());
+  cr_assert(CheckApart("views", CachesOf(m)).ok());
 }
 
 }  // namespace

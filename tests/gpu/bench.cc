@@ -206,7 +206,8 @@ void Bench::Reorder() const {
     job.keep.n_lists = 1;
     job.keep.slots = ring_.pointer<int32_t>();
     Check(backend()
-              .reorder(context(), gpu_.stream(), {job, Scratch(move_scratch_)})
+              .reorder(context(), gpu_.stream(),
+                       {Jobs<MoveJob>(job), Scratch(move_scratch_)})
               .code());
   }
 }

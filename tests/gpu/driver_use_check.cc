@@ -120,6 +120,17 @@ void CheckLseSavesAPass(const Gpu& gpu, bool observed, Report* report) {
   gpu.Synchronize();
   report->FailIf(mock::Launches("window_lse") != before,
                  "the first pass ran all the same");
+  if (!observed) return;
+  // Those of older rows cover keys that are gone now.
+  e.side.Prefill(120, 3, 1);
+  for (uint32_t l = 0; l < SmallShape().n_layers; ++l) {
+    Check(Observe(e.side.sequence(), {l, nullptr, &plane}, 3, 120,
+                  gpu.stream()));
+  }
+  Check(e.Evict(&options));
+  gpu.Synchronize();
+  report->FailIf(mock::Launches("window_lse") == before,
+                 "log-sum-exps from before an eviction were used after it");
 }
 
 // Where every head has its list, and nothing else is done to the scores.

@@ -158,7 +158,8 @@ void CheckReorderInTurns(const Gpu& gpu, Report* report) {
     const uint64_t waits = mock::Waits();
     Check(context.backend()
               .reorder(context, gpu.stream(),
-                       {job, {scratch.pointer<uint8_t>(), scratch.n_bytes()}})
+                       {Jobs<MoveJob>(job),
+                        {scratch.pointer<uint8_t>(), scratch.n_bytes()}})
               .code());
     report->FailIf(mock::Waits() != waits, "reordering waited");
     gpu.Synchronize();

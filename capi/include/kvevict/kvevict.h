@@ -845,7 +845,9 @@ typedef struct kvevict_view {
   /** Paged: block ids, i32, non-negative, all different, in token order;
    *  borrowed. That they differ is not checked. */
   const int32_t* block_table;
-  size_t block_table_len; /**< Elements, of all heads' tables together. */
+  /** Elements, of all heads' tables together; the last one's for as many tokens as
+   *  any head holds. */
+  size_t block_table_len;
   /** Elements from one KV head's table to the next's; 0: all heads share one. */
   uint64_t block_table_head_stride;
 } kvevict_view;
@@ -1017,8 +1019,9 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * at first use. On the CPU there is nothing to do.
  *
  * Scoring has one kernel per combination of dtypes, k_head_dim, obs_window and
- * group size, which contiguous and paged keys share not; the others serve every
- * plan. With a kernel_cache_dir compiled kernels are taken from there.
+ * group size, which contiguous and paged keys share not, and neither heads that hold
+ * different numbers: those of a plan with head_budgets are prepared, not those that
+ * token_counts of kvevict_score() needs of another. The others serve every plan. With a kernel_cache_dir compiled kernels are taken from there.
  *
  * @param[in] context  Non-NULL.
  * @param[in] plan     Made from `context`; NULL: only the kernels that serve
@@ -1200,8 +1203,8 @@ typedef struct kvevict_signal_inputs {
   const kvevict_plane* queries;
   /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of each
    *  row's scaled logits over the keys that it sees, as flash attention leaves it
-   *  behind. Saves CUDA the first of two passes over the keys; not read on the
-   *  CPU. */
+   *  behind. Saves CUDA the first of two passes over the keys; the CPU has no use
+   *  for it. */
   const kvevict_plane* row_lse;
   /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at multiples
    *  of 4 bytes, tokens packed, rows of heads one after another. */
@@ -1223,7 +1226,7 @@ KVEVICT_API kvevict_status kvevict_signal_inputs_init(
 typedef struct kvevict_score_job {
   uint32_t struct_size;
   uint32_t layer;    /**< < n_layers, with a full cache. */
-  uint32_t n_tokens; /**< Slots held, at most max_tokens. */
+  uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   uint32_t reserved; /**< 0. */
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens and at least the policy's obs_window where queries score, device
@@ -1288,7 +1291,7 @@ kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
  */
 typedef struct kvevict_keep_lists {
   uint32_t struct_size;
-  uint32_t n_lists; /**< 1 or the view's n_kv_heads. */
+  uint32_t n_lists; /**< 1 or the view's n_kv_heads; at most 65535. */
   int32_t* slots;   /**< [n_lists, list_stride]; device memory. */
   size_t slots_len; /**< Elements of slots. */
   /** Elements from one list to the next, from count to UINT32_MAX; 0: count. */
@@ -1644,7 +1647,9 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * may leave out rows that later ones push out anyway. Showing earlier positions
  * again replaces them and forgets what came after (rollback). Log-sum-exps may come
  * with the rows or after them; where a layer has them for its whole window, CUDA
- * skips the first of two passes over the keys, and elsewhere they are not read.
+ * skips the first of two passes over the keys, and elsewhere they are not read. An
+ * eviction forgets those of the layers that lose tokens: they cover keys that are
+ * gone.
  * Does nothing for policies that do not score by queries; for others the sequence
  * must have memory, see kvevict_sequence_begin_observing(). On CUDA neighbouring
  * layers whose planes have the same shape and strides take one launch.
@@ -1723,8 +1728,8 @@ typedef struct kvevict_evict_options {
   const int32_t* protected_positions;
   size_t protected_positions_len;
   /** [n_layers], where the policy's signal needs more than keys: scores, or query
-   *  rows of the window as kvevict_score() takes them, in place of observed ones.
-   *  NULL: none. */
+   *  rows of the window as kvevict_score() takes them, in place of observed ones;
+   *  row_lse only beside them. NULL: none. */
   const kvevict_signal_inputs* inputs;
   size_t inputs_len; /**< = n_layers; 0 with NULL. */
 } kvevict_evict_options;
@@ -1817,8 +1822,8 @@ typedef struct kvevict_list_report {
   { (uint32_t)sizeof(kvevict_list_report), 0, 0, 0 }
 
 /**
- * Tells what the last successful kvevict_sequence_evict() did; all 0 before it,
- * after a reset and after a failure of the device.
+ * Tells what the last successful kvevict_sequence_evict() did; counts are 0 before
+ * it, after a reset and after a failure of the device.
  *
  * @param[in]  sequence   Non-NULL.
  * @param[out] out        NULL, or out->struct_size set.
@@ -1894,7 +1899,7 @@ KVEVICT_API kvevict_status kvevict_sequence_logical_length(
  * positions to the host, by the stream of the sequence's last call.
  *
  * @param[in]  sequence      Non-NULL.
- * @param[in]  layer         < n_layers.
+ * @param[in]  layer         < n_layers, with a full cache.
  * @param[in] kv_head  < n_kv_heads; all alike unless the scope is KV_HEAD.
  * @param[in] slot     < the layer's stored length.
  * @param[out] out_position  The position.
@@ -1908,7 +1913,7 @@ KVEVICT_API kvevict_status kvevict_sequence_position_of_slot(
  * The slot that holds the token of a position; -1 if it was evicted.
  *
  * @param[in]  sequence  Non-NULL.
- * @param[in]  layer     < n_layers.
+ * @param[in]  layer     < n_layers, with a full cache.
  * @param[in]  kv_head   < n_kv_heads; all alike where they share a list.
  * @param[in] position  < the logical length.
  * @param[out] out_slot  The slot, or -1.
@@ -1922,7 +1927,7 @@ KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
  * The positions of all slots of a layer and KV head, ascending.
  *
  * @param[in]  sequence            Non-NULL.
- * @param[in]  layer               < n_layers.
+ * @param[in]  layer               < n_layers; none without a full cache.
  * @param[in]  kv_head             < n_kv_heads; all alike where they share a list.
  * @param[out] positions  The layer's stored length in elements.
  * @param[in]  positions_capacity  Elements of positions.
