@@ -124,8 +124,8 @@ void CheckLseSavesAPass(const Gpu& gpu, bool observed, Report* report) {
   // Those of older rows cover keys that are gone now.
   e.side.Prefill(120, 3, 1);
   for (uint32_t l = 0; l < SmallShape().n_layers; ++l) {
-    Check(Observe(e.side.sequence(), {l, nullptr, &plane}, 3, 120,
-                  gpu.stream()));
+    Check(
+        Observe(e.side.sequence(), {l, nullptr, &plane}, 3, 120, gpu.stream()));
   }
   Check(e.Evict(&options));
   gpu.Synchronize();
