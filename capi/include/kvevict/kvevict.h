@@ -1537,7 +1537,7 @@ KVEVICT_API kvevict_status kvevict_reorder_workspace(
  * logical length, and, while it observes, the last queries of every layer.
  * Opaque. One thread at a time.
  *
- * A sequence is small: about 1 KiB per layer, twice 4 bytes per position that an
+ * A sequence is small: under 2 KiB per layer, twice 4 bytes per position that an
  * eviction may leave behind, and query memory only between
  * kvevict_sequence_begin_observing() and kvevict_sequence_end_observing().
  *
