@@ -95,22 +95,21 @@ Status CopyIn(const char* name, const T* in, T* out) {
 // Calls visit(i, struct) for an array of structs, which are as far apart as the
 // first one says it is wide.
 template <typename T, typename Visit>
-Status ForEachStruct(const char* name, const T* first, size_t n,
-                     const Visit& visit) {
+Status ForEachStruct(const char* name, T* first, size_t n, const Visit& visit) {
   if (n == 0) return Status();
   const size_t stride = first->struct_size;
   if (stride % 8 != 0) {
     return InvalidArgument("%s[0].struct_size %zu is not a multiple of 8", name,
                            stride);
   }
-  const auto* bytes = reinterpret_cast<const uint8_t*>(first);
+  const auto address = reinterpret_cast<uintptr_t>(first);
   for (size_t i = 0; i < n; ++i) {
-    const auto* in = reinterpret_cast<const T*>(bytes + i * stride);
-    if (in->struct_size != stride) {
+    T* const one = reinterpret_cast<T*>(address + i * stride);
+    if (one->struct_size != stride) {
       return InvalidArgument("%s[%zu].struct_size %u is not %s[0]'s %zu", name,
-                             i, in->struct_size, name, stride);
+                             i, one->struct_size, name, stride);
     }
-    if (Status status = visit(i, in); !status.ok()) {
+    if (Status status = visit(i, one); !status.ok()) {
       return Prefixed(status, "%s[%zu]: ", name, i);
     }
   }
@@ -178,12 +177,16 @@ kvevict_status Init(const T& defaults, T* out, size_t struct_size) noexcept {
 // A policy: what an older caller's lacks depends on its kind.
 Status CopyIn(const kvevict_policy* in, kvevict_policy* out);
 
+// A layer of the model.
+inline Status CheckLayer(const Plan& plan, uint32_t number) {
+  if (number < plan.n_model_layers()) return Status();
+  return InvalidArgument("layer %u >= n_layers %u", number,
+                         plan.n_model_layers());
+}
+
 // One of a plan's layers, by its number in the model.
 inline Status FindLayer(const Plan& plan, uint32_t number, uint32_t* out) {
-  if (number >= plan.n_model_layers()) {
-    return InvalidArgument("layer %u >= n_layers %u", number,
-                           plan.n_model_layers());
-  }
+  KV_RETURN_IF_ERROR(CheckLayer(plan, number));
   const int32_t place = plan.Find(number);
   if (place < 0) {
     return InvalidArgument("layer %u has no full cache", number);

@@ -10,12 +10,6 @@ using namespace kvevict::capi;  // NOLINT
 
 namespace {
 
-Status CheckLayer(const Plan& plan, uint32_t layer) {
-  if (layer < plan.n_model_layers()) return Status();
-  return InvalidArgument("layer %u >= n_layers %u", layer,
-                         plan.n_model_layers());
-}
-
 Status CopyLayers(const kvevict_geometry& geometry,
                   Array<kvevict_layer_geometry>* out) {
   const size_t n = geometry.layers_len;

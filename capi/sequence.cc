@@ -16,10 +16,7 @@ Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
   KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
   KV_RETURN_IF_ERROR(CheckNotNull(out_name, out));
   const Plan& plan = Core(sequence).plan();
-  if (layer >= plan.n_model_layers()) {
-    return InvalidArgument("layer %u >= n_layers %u", layer,
-                           plan.n_model_layers());
-  }
+  KV_RETURN_IF_ERROR(CheckLayer(plan, layer));
   *out_layer = plan.Find(layer);
   if (*out_layer < 0) return Status();
   const uint32_t n_kv_heads =
@@ -83,7 +80,6 @@ Status CopyInputs(const Sequence& sequence,
   return CopyLayers(sequence.plan(), "inputs", options.inputs,
                     options.inputs_len,
                     [&](const kvevict_signal_inputs* in, uint32_t l) {
-                      inputs[l].layer = l;
                       return CopyIn(in, &inputs[l]);
                     });
 }
@@ -101,10 +97,7 @@ Status CopyObservations(const Sequence& sequence,
       [&](size_t, const kvevict_observation* in) {
         kvevict_observation observation = KVEVICT_OBSERVATION_INIT;
         KV_RETURN_IF_ERROR(CopyIn("observation", in, &observation));
-        if (observation.layer >= plan.n_model_layers()) {
-          return InvalidArgument("layer %u >= n_layers %u", observation.layer,
-                                 plan.n_model_layers());
-        }
+        KV_RETURN_IF_ERROR(CheckLayer(plan, observation.layer));
         if (observation.layer <= last) {
           return InvalidArgument("layer %u after layer %lld: not ascending",
                                  observation.layer,
@@ -133,27 +126,22 @@ Status CopyOutLists(const Sequence& sequence, kvevict_list_report* lists,
     return InvalidArgument("lists_len %zu is not 0 or %zu, the keep lists",
                            lists_len, reports.size());
   }
-  const auto for_each = [&](const auto& visit) {
-    return ForEachStruct("lists", lists, lists_len,
-                         [&](size_t i, const kvevict_list_report* list) {
-                           return visit(i,
-                                        const_cast<kvevict_list_report*>(list));
-                         });
-  };
-  KV_RETURN_IF_ERROR(for_each([](size_t, kvevict_list_report* list) {
-    return CheckOut("list", list);
-  }));
+  KV_RETURN_IF_ERROR(ForEachStruct("lists", lists, lists_len,
+                                   [](size_t, kvevict_list_report* list) {
+                                     return CheckOut("list", list);
+                                   }));
+  const Plan& plan = sequence.plan();
   uint32_t l = 0;
-  return for_each([&](size_t i, kvevict_list_report* list) {
-    const Plan& plan = sequence.plan();
-    if (i == plan.layer(l).first_list + plan.layer(l).n_lists) ++l;
-    kvevict_list_report report{};
-    report.layer = plan.layer(l).number;
-    report.tokens_before = reports[i].tokens_before;
-    report.tokens_after = reports[i].tokens_after;
-    CopyOut(report, list);
-    return Status();
-  });
+  return ForEachStruct(
+      "lists", lists, lists_len, [&](size_t i, kvevict_list_report* list) {
+        if (i == plan.layer(l).first_list + plan.layer(l).n_lists) ++l;
+        kvevict_list_report report{};
+        report.layer = plan.layer(l).number;
+        report.tokens_before = reports[i].tokens_before;
+        report.tokens_after = reports[i].tokens_after;
+        CopyOut(report, list);
+        return Status();
+      });
 }
 
 }  // namespace

@@ -126,9 +126,7 @@ struct SelectJob {
 };
 
 struct SelectArgs {
-  Jobs<SelectJob> jobs;
-  // Lists told apart; where that is 1, all of the jobs' lists are alike.
-  uint32_t n_lists;
+  Jobs<SelectJob> jobs;  // with as many lists each
   kvevict_tie tie;
   Forced forced;
   std::span<uint8_t> scratch;  // Backend::select_scratch_bytes()

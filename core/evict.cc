@@ -286,8 +286,9 @@ Status Eviction::CheckSignal() {
     layer.score.tokens = slots_.DeviceTokens(layer.layer);
     Status status;
     if (signal_.Needs(kKeys)) status = plan_.CheckCanScore(of_plan);
-    if (status.ok() && signal_.Needs(kScores))
+    if (status.ok() && signal_.Needs(kScores)) {
       status = FindCallerScores(&layer);
+    }
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
     if (signal_.Needs(kQueries)) KV_RETURN_IF_ERROR(FindQueries(&layer));
   }
@@ -308,7 +309,7 @@ Status Eviction::FindQueries(LayerEviction* layer) const {
   }
   const PlanLayer& of_plan = plan_.layer(layer->layer);
   const Status status =
-      CheckWindowRows(of_plan.geometry, policy_.obs_window, inputs);
+      CheckQueryRows(of_plan.geometry, policy_.obs_window, inputs);
   if (!status.ok()) return Prefixed(status, "inputs[%u]: ", of_plan.number);
   layer->score.queries = QueriesOf(inputs);
   return Status();
@@ -369,10 +370,8 @@ Status Eviction::ChooseSlots() const {
 // the next one goes.
 int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
   float* scores = Part<float>(layout_.scores);
-  float* rows = Part<float>(layout_.rows);
-  size_t n_apart = 0;  // layers whose rows lie there
-  for (size_t i = 0; i < at_once_.size(); ++i) {
-    LayerEviction& layer = at_once_[i];
+  ApartRows apart(plan_, Part<float>(layout_.rows));
+  for (LayerEviction& layer : at_once_) {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
     const kvevict_view* view = &views_[layer.layer];
     const uint32_t n = layer.n_tokens;
@@ -383,19 +382,11 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
     const KeepLists keep =
         KeepLists::Packed(keep_slots, of_plan.n_lists,
                           slots_.DeviceNext(layer.layer, layer.n_keep));
-    float* signal_rows = scores;
-    if (signal_.Ranks() && plan_.ShapingOf(of_plan).n_terms > 1) {
-      const bool is_like_last =
-          i > 0 && AreAlike(of_plan, plan_.layer(at_once_[i - 1].layer));
-      n_apart = is_like_last ? n_apart % kMostApart : 0;
-      if (n_apart++ == 0) rows = Part<float>(layout_.rows);
-      signal_rows = rows;
-      rows += uint64_t{of_plan.geometry.n_q_heads} * n;
-    }
+    float* const rows = apart.Next(of_plan, n, scores);
     layer.score.layer = of_plan.number;
     layer.score.slots = slots;
-    layer.score.rows = signal_rows;
-    layer.shape = {tokens, signal_rows, scores};
+    layer.score.rows = rows;
+    layer.shape = {tokens, rows, scores};
     layer.reduce = {n, scores, scores};
     layer.select = {tokens, signal_.Ranks() ? scores : nullptr,
                     reinterpret_cast<uint32_t*>(scores), keep, slots};
@@ -422,8 +413,7 @@ Status Eviction::Reduce() const {
 }
 
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
-  return {jobs, LayerAtOnce().n_lists, TieOf(policy_), forced_,
-          Scratch(layout_.scratch)};
+  return {jobs, TieOf(policy_), forced_, Scratch(layout_.scratch)};
 }
 
 Status Eviction::Select() const {

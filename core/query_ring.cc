@@ -12,6 +12,17 @@ void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
   begin = std::max(begin, end - std::min(end, window));
 }
 
+Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
+                      const LayerInputs& inputs) {
+  if (inputs.queries != nullptr) {
+    KV_RETURN_IF_ERROR(ValidateRows("queries", *inputs.queries, layer.q_dtype,
+                                    layer.k_head_dim, layer.n_q_heads, n_rows));
+  }
+  if (inputs.row_lse == nullptr) return Status();
+  return ValidateRows("row_lse", *inputs.row_lse, KVEVICT_DTYPE_F32, 1,
+                      layer.n_q_heads, n_rows);
+}
+
 namespace {
 
 Status CheckPositions(const QueryChunk& chunk) {
@@ -108,22 +119,11 @@ void QueryRing::Replayed(uint32_t first_position, uint32_t n_rows) {
 
 // ---- Rows that come in ----
 
-// Of a layer, what is given.
 Status QueryRing::CheckRows(const LayerInputs& inputs, uint32_t n_rows) const {
   const PlanLayer& layer = plan_.layer(inputs.layer);
-  const kvevict_layer_geometry& g = layer.geometry;
   Status status;
-  if (inputs.queries != nullptr) {
-    status = plan_.CheckCanScore(layer);
-    if (status.ok()) {
-      status = ValidateRows("queries", *inputs.queries, g.q_dtype, g.k_head_dim,
-                            g.n_q_heads, n_rows);
-    }
-  }
-  if (status.ok() && inputs.row_lse != nullptr) {
-    status = ValidateRows("row_lse", *inputs.row_lse, KVEVICT_DTYPE_F32, 1,
-                          g.n_q_heads, n_rows);
-  }
+  if (inputs.queries != nullptr) status = plan_.CheckCanScore(layer);
+  if (status.ok()) status = CheckQueryRows(layer.geometry, n_rows, inputs);
   return status.ok() ? status : Prefixed(status, "layer %u: ", layer.number);
 }
 

@@ -41,6 +41,10 @@ struct LayerInputs {
   const kvevict_plane* scores = nullptr;
 };
 
+// Checks what is given of n_rows rows, queries and row_lse.
+Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
+                      const LayerInputs& inputs);
+
 // Which rows are shown.
 struct QueryChunk {
   uint32_t n_rows;

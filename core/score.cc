@@ -7,7 +7,18 @@
 namespace kvevict {
 namespace {
 
-// The same of jobs whose layers are alike.
+ScoreArgs ArgsOf(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
+                 Jobs<ScoreJob> jobs, std::span<uint8_t> scratch) {
+  return {layer.geometry,
+          plan.policy(),
+          layer.softmax_scale(),
+          plan.ShapingOf(layer).n_terms > 1,
+          n_tokens,
+          jobs,
+          scratch};
+}
+
+// ScoreAndShape() of jobs whose layers are alike.
 Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
                         uint32_t n_tokens, Jobs<ScoreJob> scores,
                         Jobs<ShapeJob> shapes, std::span<uint8_t> scratch) {
@@ -19,8 +30,7 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
         apart ? std::min<size_t>(scores.size(), kMostApart) : scores.size();
     KV_RETURN_IF_ERROR(plan.score_op().run(
         context, stream,
-        {layer.geometry, plan.policy(), layer.softmax_scale(), apart, n_tokens,
-         scores.first(n), scratch}));
+        ArgsOf(plan, layer, n_tokens, scores.first(n), scratch)));
     scores = scores.subspan(n);
     if (shapes.empty()) continue;
     if (!shaping.IsIdentity()) {
@@ -34,15 +44,6 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
 }
 
 }  // namespace
-
-Status CheckWindowRows(const kvevict_layer_geometry& layer, uint32_t window,
-                       const LayerInputs& inputs) {
-  KV_RETURN_IF_ERROR(ValidateRows("queries", *inputs.queries, layer.q_dtype,
-                                  layer.k_head_dim, layer.n_q_heads, window));
-  if (inputs.row_lse == nullptr) return Status();
-  return ValidateRows("row_lse", *inputs.row_lse, KVEVICT_DTYPE_F32, 1,
-                      layer.n_q_heads, window);
-}
 
 QueryRows QueriesOf(const LayerInputs& inputs) {
   const kvevict_plane& queries = *inputs.queries;
@@ -89,6 +90,18 @@ Status FindScores(const kvevict_layer_geometry& layer, uint32_t n_tokens,
   return Status();
 }
 
+float* ApartRows::Next(const PlanLayer& layer, uint32_t n_tokens,
+                       float* scores) {
+  const bool goes_on = last_ != nullptr && AreAlike(layer, *last_);
+  last_ = &layer;
+  if (plan_.ShapingOf(layer).n_terms == 1) return scores;
+  n_ = goes_on ? n_ % kMostApart : 0;
+  if (n_++ == 0) next_ = first_;
+  float* const rows = next_;
+  next_ += uint64_t{layer.geometry.n_q_heads} * n_tokens;
+  return rows;
+}
+
 size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers) {
   size_t n = 1;
   while (n < layers.size() &&
@@ -104,14 +117,9 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
   while (!layers.empty()) {
     const PlanLayer& layer = plan.layer(layers[0]);
     const size_t n = CountAlike(plan, layers);
-    KV_RETURN_IF_ERROR(plan.score_op().check(plan.context(), stream,
-                                             {layer.geometry,
-                                              plan.policy(),
-                                              layer.softmax_scale(),
-                                              plan.ShapingOf(layer).n_terms > 1,
-                                              n_tokens,
-                                              scores.first(n),
-                                              {}}));
+    KV_RETURN_IF_ERROR(plan.score_op().check(
+        plan.context(), stream,
+        ArgsOf(plan, layer, n_tokens, scores.first(n), {})));
     layers = layers.subspan(n);
     scores = scores.subspan(n);
   }

@@ -12,10 +12,7 @@
 
 namespace kvevict {
 
-// Checks the rows of a window, inputs.queries and, where given, row_lse.
-Status CheckWindowRows(const kvevict_layer_geometry& layer, uint32_t window,
-                       const LayerInputs& inputs);
-// Those rows.
+// The rows of a window, which have been checked.
 QueryRows QueriesOf(const LayerInputs& inputs);
 
 // Checks the caller's scores of n_tokens, and writes where they lie.
@@ -26,12 +23,28 @@ Status FindScores(const kvevict_layer_geometry& layer, uint32_t n_tokens,
 // operation.
 size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers);
 
+// Where the rows of query heads lie that shaping wants apart, layer after layer in the
+// order in which ScoreAndShape() is given them.
+class ApartRows {
+ public:
+  ApartRows(const Plan& plan, float* rows) : plan_(plan), first_(rows) {}
+  // Of a layer of n_tokens; `scores` where it wants none apart.
+  float* Next(const PlanLayer& layer, uint32_t n_tokens, float* scores);
+
+ private:
+  const Plan& plan_;
+  float* const first_;
+  float* next_ = nullptr;
+  const PlanLayer* last_ = nullptr;
+  size_t n_ = 0;  // layers since the first place
+};
+
 // Checks that jobs, of a layer each, can be scored, before the first of them is.
 Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
                     Jobs<uint32_t> layers, Jobs<ScoreJob> scores);
 
-// Scores jobs that have been checked, of a layer each, by the signal of the plan's policy, and shapes what
-// comes out.
+// Scores jobs that have been checked, of a layer each, by the signal of the plan's
+// policy, and shapes what comes out.
 //
 // n_tokens: the most of any job of the call, of these jobs or beside them. A shape
 // job per score job takes its rows; none leaves shaping out. Where shaping wants the

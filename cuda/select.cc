@@ -28,7 +28,7 @@ class Selector {
         stream_(stream),
         args_(args),
         shaping_(shaping),
-        n_lists_(args.n_lists) {}
+        n_lists_(args.jobs.front().keep.n_lists) {}
 
   Status Run(Jobs<SelectJob> jobs) const;
 
@@ -53,19 +53,11 @@ Status Selector::Run(Jobs<SelectJob> jobs) const {
     KV_RETURN_IF_ERROR(MakeKeys(jobs, &p));
     KV_RETURN_IF_ERROR(Pin(jobs));
   }
-  // Further lists, which a policy that ranks nothing is asked for, are alike.
-  const uint32_t n_wanted = jobs.front().keep.n_lists;
-  for (uint32_t list = 0; list < n_wanted; list += n_lists_) {
-    const uint32_t longest = LongestOf(jobs);
-    KV_RETURN_IF_ERROR(p.input == kSelectScores && FitsShared(context_, longest)
-                           ? SelectInShared(jobs, p)
-                       : longest <= kMaxShortKeys ? SelectShort(jobs, p)
-                                                  : SelectLong(jobs, p));
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      p.layers[i].keep += n_lists_ * jobs[i].keep.stride * sizeof(int32_t);
-    }
+  const uint32_t longest = LongestOf(jobs);
+  if (p.input == kSelectScores && FitsShared(context_, longest)) {
+    return SelectInShared(jobs, p);
   }
-  return Status();
+  return longest <= kMaxShortKeys ? SelectShort(jobs, p) : SelectLong(jobs, p);
 }
 
 SelectParams Selector::ParamsFor(Jobs<SelectJob> jobs) const {

@@ -25,11 +25,11 @@ void ForceKeys(const Forced& forced, const SlotPositions& slots, uint32_t list,
 Status Run_select(const Context& context, Stream, const SelectArgs& args) {
   const Tie tie =
       args.tie == KVEVICT_TIE_LOWER_POSITION ? Tie::kLower : Tie::kHigher;
-  const uint32_t n_items =
-      static_cast<uint32_t>(args.jobs.size() * args.n_lists);
+  const uint32_t n_lists = args.jobs.front().keep.n_lists;
+  const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_lists);
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
-    const SelectJob& job = args.jobs[item / args.n_lists];
-    const uint32_t list = item % args.n_lists;
+    const SelectJob& job = args.jobs[item / n_lists];
+    const uint32_t list = item % n_lists;
     const uint32_t n_tokens = job.tokens.Of(list);
     const uint64_t row = uint64_t{list} * job.tokens.most;
     uint32_t* keys = job.keys + row;
@@ -42,11 +42,6 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
     SelectTopK(context.simd(), keys, n_tokens, job.keep.count.Of(list), tie,
                job.keep.List(list));
   });
-  for (const SelectJob& job : args.jobs) {
-    for (uint32_t list = args.n_lists; list < job.keep.n_lists; ++list) {
-      std::copy_n(job.keep.List(0), job.keep.count.most, job.keep.List(list));
-    }
-  }
   return Status();
 }
 

@@ -51,7 +51,7 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   }
   if (signal.Needs(kQueries)) {
     KV_RETURN_IF_ERROR(check_given("queries", request.inputs.queries));
-    KV_RETURN_IF_ERROR(CheckWindowRows(g, window, request.inputs));
+    KV_RETURN_IF_ERROR(CheckQueryRows(g, window, request.inputs));
     out->queries = QueriesOf(request.inputs);
   }
   if (request.scores.size() != uint64_t{g.n_kv_heads} * request.n_tokens) {
@@ -68,28 +68,6 @@ struct ScoredLayer {
   ScoreJob score;
   ShapeJob shape;
 };
-
-// Where the rows of layers that go together lie; see ScoreAndShape().
-void LayOutRows(const Plan& plan, std::span<const ScoreRequest> requests,
-                float* apart, std::span<ScoredLayer> layers) {
-  float* rows = apart;
-  size_t n_apart = 0;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    ScoredLayer& layer = layers[i];
-    const PlanLayer& of_plan = plan.layer(layer.layer);
-    layer.score.rows = requests[i].scores.data();
-    if (plan.ShapingOf(of_plan).n_terms > 1) {
-      const bool is_like_last =
-          i > 0 && AreAlike(of_plan, plan.layer(layers[i - 1].layer));
-      n_apart = is_like_last ? n_apart % kMostApart : 0;
-      if (n_apart++ == 0) rows = apart;
-      layer.score.rows = rows;
-      rows += uint64_t{of_plan.geometry.n_q_heads} * layer.score.tokens.most;
-    }
-    layer.shape = {layer.score.tokens, layer.score.rows,
-                   requests[i].scores.data()};
-  }
-}
 
 }  // namespace
 
@@ -124,8 +102,13 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
                          memory.workspace_bytes);
     const std::span<ScoredLayer> now =
         all.subspan(i, std::min<size_t>(parts.n_layers, all.size() - i));
-    LayOutRows(plan, requests.subspan(i),
-               reinterpret_cast<float*>(workspace + parts.rows), now);
+    ApartRows apart(plan, reinterpret_cast<float*>(workspace + parts.rows));
+    for (size_t j = 0; j < now.size(); ++j) {
+      ScoreJob& job = now[j].score;
+      float* const scores = requests[i + j].scores.data();
+      job.rows = apart.Next(plan.layer(now[j].layer), job.tokens.most, scores);
+      now[j].shape = {job.tokens, job.rows, scores};
+    }
     KV_RETURN_IF_ERROR(ScoreAndShape(
         plan, memory.stream, n_tokens, Jobs<uint32_t>(now, &ScoredLayer::layer),
         Jobs<ScoreJob>(now, &ScoredLayer::score),

@@ -166,7 +166,6 @@ Status Select(const Context& context, const kvevict_select_options& o,
       o.n_sink, o.n_recent, {o.protected_slots, o.protected_slots_len}};
   return backend.select(context, memory.stream,
                         {Jobs<SelectJob>(job),
-                         lists.n_lists,
                          o.tie,
                          forced,
                          {keys + scratch, needed_bytes - scratch}});

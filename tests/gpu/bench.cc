@@ -159,7 +159,6 @@ ShapeArgs Bench::ShapeOfAll() const {
 
 SelectArgs Bench::SelectionOfAll() const {
   return {JobsOf(&LayerEviction::select),
-          layer().n_kv_heads,
           policy_.tie,
           {policy_.n_sink, policy_.obs_window, {}},
           Scratch(select_scratch_)};

@@ -904,14 +904,13 @@ typedef int32_t kvevict_layer_cache;
 /** The attention geometry of one layer. */
 typedef struct kvevict_layer_geometry {
   uint32_t struct_size;
-  /** Only full caches are evicted. Of other layers the fields below are not read;
-   *  they have no keep lists, no budget and no stored length, nothing is observed,
-   *  and of what stands for them in arrays of views and inputs only struct_size is
-   *  read. */
+  /** Only full caches are evicted. Other layers have no keep lists, no budget and
+   *  no stored length, and nothing of them is observed. Their fields below are not
+   *  read. Their views and inputs in arrays need struct_size alone. */
   kvevict_layer_cache cache;
   uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65535. */
-  uint32_t
-      n_kv_heads; /**< q head h reads KV head h / (n_q_heads/n_kv_heads). */
+  /** Query head h reads KV head h / (n_q_heads / n_kv_heads). */
+  uint32_t n_kv_heads;
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
   /** Elements of a value row; 0 if opaque. 0 with another v_dtype: no V. */
   uint32_t v_head_dim;
@@ -1018,10 +1017,12 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * Compiles and loads the kernels that a plan's calls may launch, now instead of
  * at first use. On the CPU there is nothing to do.
  *
- * Scoring has one kernel per combination of dtypes, k_head_dim, obs_window and
- * group size, which contiguous and paged keys share not, and neither heads that hold
- * different numbers: those of a plan with head_budgets are prepared, not those that
- * token_counts of kvevict_score() needs of another. The others serve every plan. With a kernel_cache_dir compiled kernels are taken from there.
+ * Scoring has a kernel for each combination of dtypes, k_head_dim, obs_window and
+ * group size: one for contiguous keys, one for paged keys, and one of each for heads
+ * that hold different numbers. The last are prepared for a plan with head_budgets;
+ * token_counts of kvevict_score() with another plan compile theirs at first use. All
+ * other kernels serve every plan. With a kernel_cache_dir compiled kernels are taken
+ * from there.
  *
  * @param[in] context  Non-NULL.
  * @param[in] plan     Made from `context`; NULL: only the kernels that serve
@@ -1072,8 +1073,7 @@ kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
 typedef struct kvevict_workspace {
   uint32_t struct_size;
   uint32_t alignment; /**< Of the address, in bytes: 64, on CUDA 256. */
-  size_t
-      least_bytes; /**< 0: the call can do without, and NULL may be passed. */
+  size_t least_bytes; /**< 0: the call can do without; NULL may be passed. */
   size_t best_bytes;
 } kvevict_workspace;
 
@@ -1090,10 +1090,10 @@ enum kvevict_operation
   KVEVICT_OPERATION_EVICT = 0,
   /** kvevict_score(). */
   KVEVICT_OPERATION_SCORE = 1,
-  /** kvevict_sequence_begin_observing(): where a sequence keeps query rows, all
-   *  that it is shown until kvevict_sequence_end_observing(). For each layer
-   *  obs_window * n_q_heads rows of k_head_dim elements, and on CUDA a float with
-   *  each; 0 for policies that do not score by queries. */
+  /** kvevict_sequence_begin_observing(): there a sequence keeps query rows until
+   *  kvevict_sequence_end_observing(). For each layer obs_window * n_q_heads rows of
+   *  k_head_dim elements, and on CUDA a float with each; 0 for policies that do not
+   *  score by queries. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
 #ifndef __cplusplus
@@ -1423,8 +1423,8 @@ typedef struct kvevict_move {
   const kvevict_view* view; /**< The cache; see kvevict_view_validate(). */
   const kvevict_keep_lists* keep; /**< Slots that are held. */
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most n_tokens,
-   *  device memory; NULL: all hold n_tokens. Of a head's block table
-   *  nothing beyond its own count is read. On CUDA they are the caller's word. */
+   *  device memory; NULL: all hold n_tokens. Nothing of a head's block table is
+   *  read beyond its own count. On CUDA they are the caller's word. */
   const uint32_t* token_counts;
 } kvevict_move;
 
