@@ -198,9 +198,9 @@ const (
 	OperationEvict Operation = 0
 	// Score().
 	OperationScore Operation = 1
-	// SequenceBeginObserving(): where a sequence keeps query rows, all that it is shown until
-	// SequenceEndObserving(). For each layer obs_window * n_q_heads rows of k_head_dim elements,
-	// and on CUDA a float with each; 0 for policies that do not score by queries.
+	// SequenceBeginObserving(): there a sequence keeps query rows until SequenceEndObserving().
+	// For each layer obs_window * n_q_heads rows of k_head_dim elements, and on CUDA a float with
+	// each; 0 for policies that do not score by queries.
 	OperationObserve Operation = 2
 )
 
