@@ -156,7 +156,7 @@ kvevict_status kvevict_select_workspace(const kvevict_context* context,
 }
 
 kvevict_status kvevict_plan_selection(const kvevict_plan* plan, uint32_t layer,
-                                      uint32_t n_tokens,
+                                      uint32_t n_tokens, uint32_t n_seen,
                                       kvevict_select_options* options,
                                       kvevict_keep_lists* keep) noexcept {
   return Guard([&] {
@@ -169,7 +169,8 @@ kvevict_status kvevict_plan_selection(const kvevict_plan* plan, uint32_t layer,
     kvevict_select_options o = plain;
     const kvevict_keep_lists empty = KVEVICT_KEEP_LISTS_INIT;
     kvevict_keep_lists k = empty;
-    KV_RETURN_IF_ERROR(PlanSelection(Core(plan), place, n_tokens, &o, &k));
+    KV_RETURN_IF_ERROR(
+        PlanSelection(Core(plan), place, n_tokens, n_seen, &o, &k));
     KV_RETURN_IF_ERROR(CheckRoom("keep", k, empty, *keep));
     KV_RETURN_IF_ERROR(CopyOutWhole("options", o, plain, options));
     CopyOut(k, keep);

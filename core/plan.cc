@@ -294,14 +294,16 @@ bool Plan::LayersKeepAlike() const {
 }
 
 bool Plan::CanScore(const PlanLayer& layer) const {
-  return !signal().Needs(kKeys) || ScoreReason(layer) == KVEVICT_REASON_NONE;
+  return ScoreReason(layer) == KVEVICT_REASON_NONE;
 }
 
 kvevict_reason Plan::ScoreReason(const PlanLayer& layer) const {
   const auto readable = [](kvevict_dtype dtype) {
     return FindDType(static_cast<int32_t>(dtype))->can_score;
   };
-  if (!readable(layer.geometry.k_dtype)) return KVEVICT_REASON_OPAQUE_KEYS;
+  if (signal().Needs(kKeys) && !readable(layer.geometry.k_dtype)) {
+    return KVEVICT_REASON_OPAQUE_KEYS;
+  }
   if (signal().Needs(kQueries) && !readable(layer.geometry.q_dtype)) {
     return KVEVICT_REASON_OPAQUE_QUERIES;
   }

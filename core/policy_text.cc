@@ -45,11 +45,11 @@ constexpr Field kFields[] = {
     {"budget", Evicts, FieldType::kDouble, offsetof(kvevict_policy, budget),
      "a number"},
     {"sink", Evicts, FieldType::kU32, offsetof(kvevict_policy, n_sink),
-     "a count"},
+     "a count below 2^32"},
     {"recent", Evicts, FieldType::kU32, offsetof(kvevict_policy, n_recent),
-     "a count"},
+     "a count below 2^32"},
     {"window", Needs<kQueries>, FieldType::kU32,
-     offsetof(kvevict_policy, obs_window), "a count"},
+     offsetof(kvevict_policy, obs_window), "a count below 2^32"},
     {"keep_window", Needs<kQueries>, FieldType::kWord,
      offsetof(kvevict_policy, keep_window), "no|yes"},
     {"pool", Ranks, FieldType::kPool, offsetof(kvevict_policy, pool),
@@ -69,7 +69,7 @@ constexpr Field kFields[] = {
     {"tie", Ranks, FieldType::kWord, offsetof(kvevict_policy, tie),
      "lower|higher"},
     {"split", Evicts, FieldType::kWord, offsetof(kvevict_policy, layer_split),
-#define KVEVICT_LAYER_SPLIT(Name, id, text, function) "|" text
+#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) "|" text
      &
 #include "core/layer_splits.inc"
      [1]},
@@ -77,9 +77,9 @@ constexpr Field kFields[] = {
     {"alpha", Evicts, FieldType::kDouble,
      offsetof(kvevict_policy, pyramid_alpha), "a number"},
     {"beta", Evicts, FieldType::kU32, offsetof(kvevict_policy, pyramid_beta),
-     "a count"},
+     "a count below 2^32"},
     {"seed", Needs<kSeed>, FieldType::kU64, offsetof(kvevict_policy, seed),
-     "a number"},
+     "a whole number below 2^64"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};
@@ -264,11 +264,9 @@ bool ReadName(std::string_view name, kvevict_policy* policy) {
   return false;
 }
 
-// The names that a text may begin with.
-WordList KnownNames() {
+WordList PolicyNames() {
   WordList names;
   for (const PolicyInfo& info : Policies()) names.Add(info.name);
-  for (const Preset& preset : kPresets) names.Add(preset.name);
   return names;
 }
 
@@ -287,7 +285,7 @@ kvevict_policy DefaultPolicy(const PolicyInfo& info) {
 
 const char* SplitText(kvevict_layer_split split) {
   constexpr const char* kTexts[] = {
-#define KVEVICT_LAYER_SPLIT(Name, id, text, function) text,
+#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) text,
 #include "core/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
   };
@@ -301,8 +299,9 @@ Status ParsePolicy(std::string_view text, kvevict_policy* out) {
   kvevict_policy policy;
   if (!ReadName(name, &policy)) {
     return InvalidArgument(
-        "policy text, column %d: \"%.*s\" is no policy or preset; there are %s",
-        reader.Column(name), KV_SV(name), KnownNames().text());
+        "policy text, column %d: \"%.*s\" is no policy or preset; the policies "
+        "are %s",
+        reader.Column(name), KV_SV(name), PolicyNames().text());
   }
   if (colon != text.npos) {
     KV_RETURN_IF_ERROR(ReadPairs(reader, text.substr(colon + 1), &policy));

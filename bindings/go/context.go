@@ -13,7 +13,7 @@ import (
 type ContextOptions struct {
 	Device   Device
 	Threads  int                                  // goroutines that share a call's work; 0 means 1
-	Go       func(work func())                    // how to start the others; nil: a go statement
+	Go       func(work func())                    // how to start the others; nil: a go statement; what it panics is dropped
 	LogLevel LogLevel                             // lines above it are not sent
 	Log      func(level LogLevel, message string) // nil: silence; what it panics is dropped
 

@@ -226,7 +226,7 @@ func (m model) doors() (scores []float32, moved [4]any) {
 		View: view, Tokens: n, Scores: put(m, scores),
 		Inputs: SignalInputs{Queries: m.rows(random(window*qHeads*headDim, 2), qHeads)},
 	}}, m.workspace(plan.Workspace(OperationScore, 0)), 0))
-	options, lists, err := plan.Selection(0, n)
+	options, lists, err := plan.Selection(0, n, 0)
 	must(m.T, err)
 	same(m.T, KeepLists{Lists: kvHeads, Count: kept}, lists)
 	options.Scores, options.Protected, lists.Slots = put(m, scores), []int32{7}, put(m, keep)

@@ -153,22 +153,22 @@ func (o *SelectOptions) native(device Device, lists int) (native.SelectOptions, 
 
 // Selection is what the policy asks of Context.Select: what must stay, the tie rule, the reduction of
 // rows, the number of lists and how many slots each keeps. The caller adds scores, protected slots
-// and where the lists lie. layer decides the budget (0 with ScopeModel); for a budget that is a ratio
-// nTokens is also the tokens seen so far.
-func (p *Plan) Selection(layer, nTokens int) (SelectOptions, KeepLists, error) {
+// and where the lists lie. layer decides the budget (0 with ScopeModel); nTokens slots are held, and a
+// budget that is a ratio is one of the nSeen tokens seen so far; 0: of those held.
+func (p *Plan) Selection(layer, nTokens, nSeen int) (SelectOptions, KeepLists, error) {
 	plan, err := p.enter()
 	if err != nil {
 		return SelectOptions{}, KeepLists{}, err
 	}
 	defer p.leave()
 	l := count(&err, "layer", layer)
-	tokens := count(&err, "nTokens", nTokens)
+	tokens, seen := count(&err, "nTokens", nTokens), count(&err, "nSeen", nSeen)
 	if err != nil {
 		return SelectOptions{}, KeepLists{}, err
 	}
 	o := native.SelectOptions{StructSize: uint32(unsafe.Sizeof(native.SelectOptions{}))}
 	k := native.KeepLists{StructSize: uint32(unsafe.Sizeof(native.KeepLists{}))}
-	if err := native.Kvevict_plan_selection(plan, l, tokens, &o, &k); err != nil {
+	if err := native.Kvevict_plan_selection(plan, l, tokens, seen, &o, &k); err != nil {
 		return SelectOptions{}, KeepLists{}, err
 	}
 	options := SelectOptions{

@@ -177,7 +177,7 @@ func TestKeepList(t *testing.T) {
 		scores[i] = float32((i * 37) % 101)
 	}
 	keep := make([]int32, kvHeads*6)
-	options, lists, err := plan.Selection(0, nTokens)
+	options, lists, err := plan.Selection(0, nTokens, 0)
 	must(t, err)
 	same(t, KeepLists{Lists: kvHeads, Count: 6}, lists)
 	options.Scores, options.Protected, lists.Slots = Slice(scores), []int32{7}, Slice(keep)
@@ -266,6 +266,20 @@ func TestEveryNumberOfThreadsGivesTheSameBytes(t *testing.T) {
 			}()
 		}
 		all.Wait()
+	}
+	for name, start := range map[string]func(work func()){
+		"never":       func(func()) {},
+		"at once":     func(work func()) { work() },
+		"panics":      func(func()) { panic("no goroutine") },
+		"then panics": func(work func()) { go work(); panic("no more") },
+		"three times": func(work func()) { go work(); go work(); go work() },
+	} {
+		context := newContext(t, &ContextOptions{Threads: 2, Go: start})
+		for i := 0; i < 20; i++ {
+			if scores := scoresOf(t, context, n, 4); !reflect.DeepEqual(alone, scores) {
+				t.Fatalf("%s: other scores", name)
+			}
+		}
 	}
 	_, err := NewContext(&ContextOptions{Threads: 5000})
 	fails(t, err, StatusInvalidArgument, "5000")

@@ -342,7 +342,7 @@ func TestHeadsMayDiffer(t *testing.T) {
 	same(t, [4]uint32{4, 34, 9, 34}, **(**[4]uint32)(unsafe.Pointer(&memory.Lengths)))
 	same(t, [2]uint32{4, 9}, **(**[2]uint32)(unsafe.Pointer(&memory.ListedCounts)))
 
-	_, _, err = plan.Selection(0, 34)
+	_, _, err = plan.Selection(0, 34, 0)
 	fails(t, err, StatusUnsupported, "budgets of their own")
 	geometry := Geometry{Layers: 2, MaxTokens: full, Each: []LayerGeometry{smallLayer}}
 	policy, err := ParsePolicy("snapkv:budget=24,window=4")

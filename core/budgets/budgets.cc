@@ -1,19 +1,33 @@
 #include "core/budgets/budgets.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/policy.h"
 
 namespace kvevict {
 namespace {
 
-using SplitFunction = void (*)(const SplitInput&, std::span<uint32_t>);
+struct LayerSplit {
+  kvevict_layer_split value;
+  void (*spread)(const SplitInput&, std::span<uint32_t>);
+  bool is_exact;
+};
 
-constexpr SplitFunction kSplits[] = {
-#define KVEVICT_LAYER_SPLIT(Name, id, text, function) &function,
+constexpr LayerSplit kSplits[] = {
+#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) \
+  {KVEVICT_LAYER_SPLIT_##NAME, function, is_exact},
 #include "core/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
 };
+
+constexpr bool StandInOrder() {
+  for (size_t i = 0; i < std::size(kSplits); ++i) {
+    if (static_cast<size_t>(kSplits[i].value) != i) return false;
+  }
+  return true;
+}
+static_assert(StandInOrder());
 
 }  // namespace
 
@@ -33,21 +47,19 @@ Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
                       resolved.n_sink,
                       n_recent,
                       resolved.budget - resolved.n_sink - n_recent};
-  kSplits[policy.layer_split](in, budgets);
+  kSplits[policy.layer_split].spread(in, budgets);
   return Status();
 }
 
 size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
                       uint32_t n_layers) {
   const size_t budget = BudgetTokens(policy, max_tokens);
-  // Uniform and geometric sums are exact. The integer steps of the arithmetic
-  // splits lose less than one token per layer and step, and sinks may lift a
-  // layer, so a layer keeps on average fewer than n_layers + n_sink more than
-  // it should.
-  const bool exact = policy.layer_split == KVEVICT_LAYER_SPLIT_UNIFORM ||
-                     policy.layer_split == KVEVICT_LAYER_SPLIT_GEOMETRIC;
+  // The integer steps of the arithmetic splits lose less than one token per layer
+  // and step, and sinks may lift a layer, so a layer keeps on average fewer than
+  // n_layers + n_sink more than it should.
+  const bool is_exact = kSplits[policy.layer_split].is_exact;
   const size_t per_layer =
-      budget + (exact ? 0 : size_t{n_layers} + policy.n_sink);
+      budget + (is_exact ? 0 : size_t{n_layers} + policy.n_sink);
   return n_layers * std::min<size_t>(per_layer, max_tokens);
 }
 

@@ -27,10 +27,10 @@ struct SplitInput {
 
 // Each writes, per layer, the tokens it keeps, in [n_sink + n_recent,
 // n_context].
-void SplitUniform(const SplitInput& in, std::span<uint32_t> budgets);
-void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets);
-void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets);
-void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets);
+#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) \
+  void function(const SplitInput& in, std::span<uint32_t> budgets);
+#include "core/layer_splits.inc"
+#undef KVEVICT_LAYER_SPLIT
 
 // Tokens each layer keeps of a context; n_context where the budget covers it.
 // The policy is valid. Fails where kvevict_policy_resolve() does, except that a

@@ -44,7 +44,8 @@ Status SelectWorkspace(const Context& context, uint32_t n_tokens,
                        uint32_t n_lists, WorkspaceNeeds* out);
 // See kvevict_plan_selection().
 Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
-                     kvevict_select_options* options, kvevict_keep_lists* keep);
+                     uint32_t n_seen, kvevict_select_options* options,
+                     kvevict_keep_lists* keep);
 
 // One layer's part of a call that moves rows; what the caller's struct points to has
 // been copied in.

@@ -172,7 +172,7 @@ Status Select(const Context& context, const kvevict_select_options& o,
 }
 
 Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
-                     kvevict_select_options* options,
+                     uint32_t n_seen, kvevict_select_options* options,
                      kvevict_keep_lists* keep) {
   const kvevict_policy& policy = plan.policy();
   const PlanLayer& of_plan = plan.layer(layer);
@@ -187,14 +187,20 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
   }
   KV_RETURN_IF_ERROR(
       CheckTokenCount(n_tokens, 1, plan.max_tokens(), "max_tokens"));
+  if (n_seen == 0) n_seen = n_tokens;
+  if (n_seen < n_tokens || n_seen > INT32_MAX) {
+    return InvalidArgument("n_seen %u is not 0 or in [n_tokens %u, %d]", n_seen,
+                           n_tokens, INT32_MAX);
+  }
   uint32_t budgets[kMaxLayers];
   KV_RETURN_IF_ERROR(
-      plan.LayerBudgets(n_tokens, std::span(budgets).first(plan.n_layers())));
+      plan.LayerBudgets(std::min(n_seen, plan.max_tokens()),
+                        std::span(budgets).first(plan.n_layers())));
   options->n_tokens = n_tokens;
   options->tie = TieOf(policy);
   options->reduce = policy.scope_reduce;
   keep->n_lists = of_plan.n_lists;
-  keep->count = budgets[layer];
+  keep->count = std::min(budgets[layer], n_tokens);
   if (plan.signal().Ranks()) {
     for (const PlanLayer& ranked :
          model ? plan.layers() : plan.layers().subspan(layer, 1)) {

@@ -231,7 +231,7 @@ static void ExpectSelection(const char* policy_text, const char* text) {
   kvevict_select_options* options = OLDER(kvevict_select_options, tie, whole);
   kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
   const kvevict_status status =
-      kvevict_plan_selection(plan, 0, kTokens, options, &keep);
+      kvevict_plan_selection(plan, 0, kTokens, 0, options, &keep);
   if (text == NULL) {
     EXPECT_OK(status);
     EXPECT(options->n_tokens == kTokens && keep.count == 24, "%s", policy_text);
@@ -252,7 +252,7 @@ Test(older_callers, are_not_given_half_a_selection) {
   const kvevict_keep_lists whole = KVEVICT_KEEP_LISTS_INIT;
   kvevict_keep_lists* keep = OLDER(kvevict_keep_lists, count, whole);
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
-  EXPECT_INVALID(kvevict_plan_selection(plan, 0, kTokens, &options, keep),
+  EXPECT_INVALID(kvevict_plan_selection(plan, 0, kTokens, 0, &options, keep),
                  "keep.struct_size", "32");
   cr_expect(keep->n_lists == 0 && options.n_tokens == 0, "written");
   free(keep);

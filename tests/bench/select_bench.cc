@@ -37,7 +37,7 @@ class Selector {
     Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
                               &plan));
     plan_.reset(plan);
-    Check(kvevict_plan_selection(plan, 0, n_tokens, &options_, &lists_));
+    Check(kvevict_plan_selection(plan, 0, n_tokens, 0, &options_, &lists_));
     lists_.slots = keep_.data();
     lists_.slots_len = keep_.size();
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;

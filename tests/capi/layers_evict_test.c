@@ -290,7 +290,8 @@ static void SelectByDoor(const test_mixed* m, const float* rows,
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   uint32_t first = 0;
   while (!test_mixed_is_full(m, first)) ++first;
-  EXPECT_OK(kvevict_plan_selection(m->plan, first, n_tokens, &options, &lists));
+  EXPECT_OK(
+      kvevict_plan_selection(m->plan, first, n_tokens, 0, &options, &lists));
   EXPECT(
       options.n_rows == n_rows && lists.n_lists == 1 && lists.count == n_keep,
       "%u rows for %u lists of %u", options.n_rows, lists.n_lists, lists.count);

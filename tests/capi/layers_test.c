@@ -212,7 +212,8 @@ Test(layers, without_a_full_cache_have_no_doors) {
     EXPECT_INVALID(kvevict_score(plan, &job, 1, NULL, 0, NULL), text);
     kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
     kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
-    EXPECT_INVALID(kvevict_plan_selection(plan, l, 50, &options, &keep), text);
+    EXPECT_INVALID(kvevict_plan_selection(plan, l, 50, 0, &options, &keep),
+                   text);
   }
   EXPECT_UNTOUCHED(scores);
   kvevict_plan_destroy(plan);

@@ -16,7 +16,7 @@ Test(plan_selection, a_plan_says_what_its_policy_wants) {
   GROWN(kvevict_keep_lists) k = {KVEVICT_KEEP_LISTS_INIT};
   o.value.scores_len = 99;
   k.value.slots_len = 99;
-  EXPECT_OK(kvevict_plan_selection(p->plan, 1, 100, &o.value, &k.value));
+  EXPECT_OK(kvevict_plan_selection(p->plan, 1, 100, 0, &o.value, &k.value));
   cr_expect_eq(o.value.n_tokens, 100);
   cr_expect_eq(o.value.n_rows, 4);
   cr_expect_eq(o.value.reduce, KVEVICT_REDUCE_MAX);
@@ -27,25 +27,52 @@ Test(plan_selection, a_plan_says_what_its_policy_wants) {
   cr_expect_eq(k.value.n_lists, 1);
   cr_expect_eq(k.value.count, 10);
   cr_expect_eq(k.value.slots_len, 0);
-  EXPECT_INVALID(kvevict_plan_selection(NULL, 0, 100, &o.value, &k.value),
+  EXPECT_INVALID(kvevict_plan_selection(NULL, 0, 100, 0, &o.value, &k.value),
                  "plan", "NULL");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 100, NULL, &k.value),
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 100, 0, NULL, &k.value),
                  "options", "NULL");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 100, &o.value, NULL),
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 100, 0, &o.value, NULL),
                  "keep", "NULL");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 2, 100, &o.value, &k.value),
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 2, 100, 0, &o.value, &k.value),
                  "layer 2", "n_layers 2");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 0, &o.value, &k.value),
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 0, 0, &o.value, &k.value),
                  "n_tokens 0");
-  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 1101, &o.value, &k.value),
-                 "n_tokens 1101", "max_tokens 1100");
+  EXPECT_INVALID(
+      kvevict_plan_selection(p->plan, 0, 1101, 0, &o.value, &k.value),
+      "n_tokens 1101", "max_tokens 1100");
   k.value.struct_size = sizeof k.value;
   EXPECT_CHECKS_OUT_STRUCT_SIZE(
       o, (k.value.struct_size = sizeof k.value,
-          kvevict_plan_selection(p->plan, 0, 100, &o.value, &k.value)));
+          kvevict_plan_selection(p->plan, 0, 100, 0, &o.value, &k.value)));
   o.value.struct_size = sizeof o.value;
   EXPECT_CHECKS_OUT_STRUCT_SIZE(
-      k, kvevict_plan_selection(p->plan, 0, 100, &o.value, &k.value));
+      k, kvevict_plan_selection(p->plan, 0, 100, 0, &o.value, &k.value));
+  test_plan_destroy(p);
+}
+
+/* As in an eviction: what is left of a cache does not shrink with every call. */
+Test(plan_selection, a_ratio_is_one_of_the_tokens_seen) {
+  test_plan* p = Plan("streaming-llm:budget=0.25", 1, 1);
+  const struct {
+    uint32_t n_tokens, n_seen, count;
+  } cases[] = {{200, 0, 50},         {200, 200, 50},  {200, 500, 125},
+               {200, 900, 200},      {100, 401, 100}, {900, 4000, 275},
+               {900, INT32_MAX, 275}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
+    kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
+    EXPECT_OK(kvevict_plan_selection(p->plan, 0, cases[i].n_tokens,
+                                     cases[i].n_seen, &o, &k));
+    EXPECT(k.count == cases[i].count, "case %zu: %u, not %u", i, k.count,
+           cases[i].count);
+    EXPECT(o.n_sink == (k.count == cases[i].n_tokens ? 0 : 4), "case %zu", i);
+  }
+  kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 200, 199, &o, &k),
+                 "n_seen 199 is not 0 or in [n_tokens 200, 2147483647]");
+  EXPECT_INVALID(kvevict_plan_selection(p->plan, 0, 200, 1u << 31, &o, &k),
+                 "n_seen 2147483648");
   test_plan_destroy(p);
 }
 
@@ -61,7 +88,7 @@ Test(plan_selection, a_plan_of_ragged_heads_has_no_selection) {
                                 &plan));
   kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
-  EXPECT_FAILS(kvevict_plan_selection(plan, 0, 100, &o, &k),
+  EXPECT_FAILS(kvevict_plan_selection(plan, 0, 100, 0, &o, &k),
                KVEVICT_ERROR_UNSUPPORTED, "layer 0", "budgets of their own");
   kvevict_plan_destroy(plan);
   test_plan_destroy(p);

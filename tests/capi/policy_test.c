@@ -29,12 +29,22 @@ Test(policy, init_differs_from_the_macro_where_the_header_says) {
   for (kvevict_policy_kind kind = KVEVICT_POLICY_NONE; kind < n; ++kind) {
     kvevict_policy expected = KVEVICT_POLICY_INIT;
     expected.kind = kind;
-    if (kind == KVEVICT_POLICY_PYRAMIDKV) {
-      expected.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC;
-    }
-    if (kind >= KVEVICT_POLICY_RANDOM) {
-      expected.n_sink = 0;
-      expected.pool = KVEVICT_POOL_NONE;
+    switch (kind) {
+      case KVEVICT_POLICY_NONE:
+      case KVEVICT_POLICY_STREAMING_LLM:
+      case KVEVICT_POLICY_SNAPKV:
+        break;
+      case KVEVICT_POLICY_PYRAMIDKV:
+        expected.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC;
+        break;
+      case KVEVICT_POLICY_RANDOM:
+      case KVEVICT_POLICY_CUSTOM:
+      case KVEVICT_POLICY_KNORM:
+        expected.n_sink = 0;
+        expected.pool = KVEVICT_POOL_NONE;
+        break;
+      default:
+        cr_assert_fail("kind %d: what are its defaults?", (int)kind);
     }
     kvevict_policy policy;
     EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, kind));

@@ -182,7 +182,7 @@ static const typo kTypos[] = {
     {"blank", "   ", 0, "policy"},
     {"unknown name", "snapkw:budget=2048", 1, "snapkv, pyramidkv"},
     {"upper case", "SnapKV", 1, "SnapKV"},
-    {"leading spaces", "  snapkw", 3, "snapkv-kvpress"},
+    {"leading spaces", "  snapkw", 3, "knorm"},
     {"no pair", "snapkv:", 8, "key"},
     {"no name", ":budget=1", 1, "policy"},
     {"unknown key", "snapkv:budge=2048", 8, "budge"},
@@ -392,8 +392,8 @@ Test(policy_text, what_is_not_printed_selects_nothing_else) {
                                   KVEVICT_KEEP_LISTS_INIT};
     kvevict_status status[2];
     for (int p = 0; p < 2; ++p) {
-      status[p] =
-          kvevict_plan_selection(plans[p], at, n_tokens, &options[p], &keep[p]);
+      status[p] = kvevict_plan_selection(plans[p], at, n_tokens, 0, &options[p],
+                                         &keep[p]);
       if (options[p].n_rows == 0) options[p].reduce = 0; /* of nothing */
       kvevict_plan_destroy(plans[p]);
     }

@@ -389,7 +389,7 @@ Test(select, permuted_heads_give_permuted_lists) {
     kvevict_keep_lists lists, *keep = &lists;                                \
     options = (kvevict_select_options)KVEVICT_SELECT_OPTIONS_INIT;           \
     lists = (kvevict_keep_lists)KVEVICT_KEEP_LISTS_INIT;                     \
-    EXPECT_OK(kvevict_plan_selection(p->plan, 1, 100, &options, &lists));    \
+    EXPECT_OK(kvevict_plan_selection(p->plan, 1, 100, 0, &options, &lists)); \
     int32_t slots[2] = {5, 9}, keep_array[20];                               \
     uint32_t counts[2] = {10, 10};                                           \
     options.scores = kScores;                                                \

@@ -87,7 +87,7 @@ kvevict_status Select(const SelectCall& call, int32_t* keep, size_t keep_len,
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
   const kvevict_status status = kvevict_plan_selection(
-      call.plan, call.layer, call.n_tokens, &options, &lists);
+      call.plan, call.layer, call.n_tokens, 0, &options, &lists);
   if (status != KVEVICT_OK) return status;
   options.scores = call.scores_len == 0 ? nullptr : call.scores;
   options.scores_len = call.scores_len;

@@ -78,5 +78,17 @@ case $1 in
       -DKVEVICT_BUILD_TOOLS=OFF -DKVEVICT_BUILD_TESTS=OFF -DKVEVICT_BUILD_BINDINGS=go \
       -DCMAKE_PROJECT_INCLUDE="$work/no_programs.cmake" || fail "a binding without its tools"
     says "-DKVEVICT_BUILD_BINDINGS=OFF, or a list, does without."
+
+    # A .NET runtime alone.
+    printf '#!/bin/sh\nexit 145\n' >"$work/dotnet"
+    chmod +x "$work/dotnet"
+    runtime_alone=(-DSWIG="$work/dotnet" -DDOTNET="$work/dotnet" -DKVEVICT_BUILD_TOOLS=OFF
+      -DKVEVICT_BUILD_TESTS=OFF)
+    configured "$source" -DKVEVICT_HIGHWAY_SOURCE="$work/highway" "${runtime_alone[@]}" ||
+      fail "C# is wanted without an SDK"
+    says "Bindings: csharp is left out, not found: a .NET SDK"
+    ! configured "$source" -DKVEVICT_HIGHWAY_SOURCE="$work/highway" "${runtime_alone[@]}" \
+      -DKVEVICT_BUILD_BINDINGS=csharp || fail "C# is left out though listed"
+    says "Bindings: not found, for csharp: a .NET SDK."
     ;;
 esac

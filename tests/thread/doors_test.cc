@@ -61,7 +61,7 @@ std::vector<float> WalkThrough(const kvevict_context* context,
   std::vector<int32_t> slots(kKvHeads * kKeep);
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
-  CHECK_OK(kvevict_plan_selection(plan, 0, kTokens, &options, &keep));
+  CHECK_OK(kvevict_plan_selection(plan, 0, kTokens, 0, &options, &keep));
   CHECK(keep.count == kKeep);
   options.scores = scores.data();
   options.scores_len = scores.size();

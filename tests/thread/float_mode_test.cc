@@ -142,7 +142,7 @@ std::vector<int32_t> List(const kvevict_context* context,
   std::vector<int32_t> slots(kTokens);
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
-  CHECK_OK(kvevict_plan_selection(plan, 0, kTokens, &options, &keep));
+  CHECK_OK(kvevict_plan_selection(plan, 0, kTokens, 0, &options, &keep));
   options.scores = data.scores.data();
   options.scores_len = data.scores.size();
   keep.slots = slots.data();

@@ -323,7 +323,8 @@ Test(recall_program, plan_splits_budgets_as_the_library_does) {
   preset.struct_size = sizeof(preset);
   std::vector<std::string> texts = {
       "pyramidkv:budget=600",      "pyramidkv:budget=300,split=arithmetic-kvf",
-      "streaming-llm:recent=100",  "none",
+      "streaming-llm:recent=100",  "streaming-llm:budget=100,split=geometric",
+      "none",
       "custom:budget=0.25,sink=0", "snapkv"};
   for (uint32_t i = 0; kvevict_preset_at(i, &preset) == KVEVICT_OK; ++i) {
     texts.emplace_back(preset.name);
@@ -341,10 +342,13 @@ Test(recall_program, plan_splits_budgets_as_the_library_does) {
     for (size_t l = 0; l < 7; ++l) {
       const json& layer = document.at("layers").at(l);
       cr_expect(layer.at("n_keep") == budgets[l], "%s", text.c_str());
-      cr_expect(layer.at("n_first").get<uint32_t>() +
-                    layer.at("n_last").get<uint32_t>() +
-                    layer.at("n_chosen").get<uint32_t>() ==
-                budgets[l]);
+      const auto n_first = layer.at("n_first").get<uint64_t>();
+      const auto n_last = layer.at("n_last").get<uint64_t>();
+      const auto n_chosen = layer.at("n_chosen").get<uint64_t>();
+      cr_expect(n_first + n_last + n_chosen == budgets[l], "%s", text.c_str());
+      if (policy.kind == KVEVICT_POLICY_STREAMING_LLM) {
+        cr_expect(n_chosen == 0 && n_first == 4, "%s", text.c_str());
+      }
     }
     kvevict_policy printed = KVEVICT_POLICY_INIT;
     const std::string spelled_out = document.at("policy");

@@ -33,6 +33,7 @@ struct Kept {
   std::string policy;  // spelled out
   uint32_t n_first = 0;
   uint32_t n_last = 0;
+  bool chooses = false;  // some of the others, by score
   std::vector<uint32_t> layers;  // tokens in all
   uint64_t token_bytes = 0;      // K and V of one layer
 };
@@ -56,6 +57,7 @@ Kept Resolve(const PlanOptions& options) {
       KVEVICT_OK) {
     kept.n_first = resolved.n_sink;
     kept.n_last = resolved.n_recent;
+    kept.chooses = resolved.n_selected > 0;
   }
   for (const kvevict_dtype_info& info : CacheDtypes()) {
     if (info.dtype != options.dtype) continue;
@@ -73,6 +75,7 @@ struct Parts {
 Parts PartsOf(const Kept& kept, uint32_t layer, uint32_t n_tokens) {
   const uint32_t n = kept.layers[layer];
   if (n == n_tokens) return {0, 0, n};
+  if (!kept.chooses) return {kept.n_first, n - kept.n_first, 0};
   return {kept.n_first, kept.n_last, n - kept.n_first - kept.n_last};
 }
 

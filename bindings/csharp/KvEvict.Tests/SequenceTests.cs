@@ -239,6 +239,7 @@ public class SequenceTests
         Assert.Contains("63", Assert.Throws<ArgumentException>(
             () => Observe(0, rows.AsSpan(0, 63), 0)).Message);
         Assert.Throws<ArgumentOutOfRangeException>(() => Observe(0, rows, -1));
+        Observe(0, [], 0);
         Assert.Throws<KvEvictException>(() => Observe(2, rows, 0));
         var e = Assert.Throws<KvEvictException>(() =>
         {

@@ -78,7 +78,7 @@ public delegate void KvParallelRunner(int itemCount, KvParallelTask task);
 
 /// <summary>
 /// Memory for the library. May be called from any thread that creates, disposes or finalizes an object made
-/// from the context. What it hands out is reported to the garbage collector.
+/// from the context. Host memory that it hands out is reported to the garbage collector.
 /// </summary>
 /// <remarks>
 /// Where nobody disposed the objects, <see cref="Free"/> runs on the finalizer's thread, and maybe after a finalizer

@@ -165,18 +165,20 @@ public sealed unsafe class KvPlan : IDisposable
     /// adds scores, protected slots and where the lists lie.
     /// </summary>
     /// <param name="layer">With a full cache; decides the budget. <see cref="KvScope.Model"/>: the first one.</param>
-    /// <param name="tokenCount">Slots held; for a budget that is a ratio also the tokens seen so far.</param>
+    /// <param name="tokenCount">Slots held.</param>
     /// <param name="keep">The lists, without slots.</param>
+    /// <param name="seenCount">Tokens seen so far, which a budget that is a ratio is one of; 0: the slots held.</param>
     /// <returns>The options, without scores.</returns>
     /// <exception cref="KvEvictException">
     /// There is no such layer, or so many tokens; its heads have budgets of their own.
     /// </exception>
-    public KvSelectOptions Selection(int layer, int tokenCount, out KvKeepLists keep)
+    public KvSelectOptions Selection(int layer, int tokenCount, out KvKeepLists keep, int seenCount = 0)
     {
         kvevict_select_options options = new() { struct_size = (uint)sizeof(kvevict_select_options) };
         kvevict_keep_lists lists = new() { struct_size = (uint)sizeof(kvevict_keep_lists) };
         Native.kvevict_plan_selection(Handle, Check.Count(layer, nameof(layer)),
-                                      Check.Count(tokenCount, nameof(tokenCount)), &options, &lists);
+                                      Check.Count(tokenCount, nameof(tokenCount)),
+                                      Check.Count(seenCount, nameof(seenCount)), &options, &lists);
         keep = new KvKeepLists(default, Check.ToInt(lists.count), Check.ToInt(lists.n_lists));
         return new KvSelectOptions
         {

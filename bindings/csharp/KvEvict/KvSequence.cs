@@ -413,6 +413,7 @@ public sealed unsafe class KvSequence : IDisposable
     private void Observe<T>(int layer, ReadOnlySpan<T> queries, KvDType dtype, int? firstPosition) where T : unmanaged
     {
         _plan.Context.RefuseHostMemory(nameof(queries));
+        if (queries.IsEmpty) return;
         fixed (T* rows = queries)
         {
             KvPlane plane = _plan.Geometry.Of(layer).QueryRows(rows, queries.Length, dtype, out int rowCount);

@@ -30,6 +30,10 @@
  *   is the caller's workspace. One call at a time may use a workspace; on CUDA
  *   a call uses it until the stream has passed the call, so that calls on two
  *   streams need two.
+ * - Threads: functions may be called from any threads at once, but for two that
+ *   use one sequence, one workspace or one output.
+ * - Cost: microseconds, or what a call says. Executing calls take time
+ *   proportional to the layers beside what they do to rows.
  * - CUDA: the same calls with a context on CUDA. Caches, queries, block tables,
  *   scores, keep lists and workspaces are then device addresses (a CUdeviceptr
  *   where the type is a pointer), which the library does not read on the host;
@@ -354,7 +358,8 @@ typedef struct kvevict_context_options {
   void* device_alloc_user_data;
   /** 1: an eviction scores on the GPU, copies the scores, selects on the host
    *  and uploads the keep lists. It waits for the stream, and the host knows
-   *  the positions when it returns. */
+   *  the positions when it returns. Each sequence then holds host memory for the
+   *  scores of all layers at max_tokens, 4 bytes per token and KV head. */
   uint32_t select_on_host;
   /** 1: wait after every kernel, so that a fault names the kernel, and check
    *  on the device that keep lists are strictly ascending and that the slots
@@ -1161,6 +1166,7 @@ typedef int32_t kvevict_reason;
 typedef struct kvevict_capabilities {
   uint32_t struct_size;
   uint32_t can_move; /**< 1 or 0, as the next two. */
+  /** What the policy's signal reads can be read. */
   uint32_t can_score;
   uint32_t can_rotate;
   kvevict_reason move_reason; /**< KVEVICT_REASON_NONE where it can. */
@@ -1402,8 +1408,10 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
  * @param[in]  plan      Non-NULL.
  * @param[in]  layer     < n_layers, with a full cache; decides the budget. Scope
  *                       MODEL: the first one.
- * @param[in]  n_tokens  Slots held, 1 .. max_tokens; for a budget that is a ratio
- *                       also the tokens seen so far.
+ * @param[in]  n_tokens  Slots held, 1 .. max_tokens.
+ * @param[in]  n_seen    Tokens seen so far, which a budget that is a ratio is one of, as
+ *                       in kvevict_sequence_evict(); 0: n_tokens. Above max_tokens it
+ *                       counts as max_tokens.
  * @param[out] options   Non-NULL, options->struct_size set. Other fields than
  *                       those named are 0. A caller's that lacks a field which the
  *                       policy has set is an error.
@@ -1414,7 +1422,8 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
  */
 KVEVICT_API kvevict_status kvevict_plan_selection(
     const kvevict_plan* plan, uint32_t layer, uint32_t n_tokens,
-    kvevict_select_options* options, kvevict_keep_lists* keep) KVEVICT_NOEXCEPT;
+    uint32_t n_seen, kvevict_select_options* options,
+    kvevict_keep_lists* keep) KVEVICT_NOEXCEPT;
 
 /** One layer's part of kvevict_compact() or kvevict_reorder(). */
 typedef struct kvevict_move {
@@ -1542,7 +1551,7 @@ KVEVICT_API kvevict_status kvevict_reorder_workspace(
  * kvevict_sequence_begin_observing() and kvevict_sequence_end_observing().
  *
  * On CUDA queries, positions and lengths lie in device memory; the host follows
- * the lengths by counting, so it never has to ask. Calls that a stream captures
+ * the lengths by counting where counts are the plan's. Calls that a stream captures
  * into a graph count as one run; see kvevict_sequence_replayed().
  */
 typedef struct kvevict_sequence kvevict_sequence;
@@ -1760,7 +1769,7 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * one's queries. A companion that several layers have moves once too; they must
  * keep the same tokens, with scope MODEL or with streaming-llm and a uniform
  * split. Caches that overlap otherwise are an error where something is to move;
- * a block in use counts as full. Caches apart are refused only where strides have
+ * a block in use counts as full, but for the only one of a cache. Caches apart are refused only where strides have
  * so little in common that it takes too long to tell. On CUDA, where block ids are
  * not read, paged caches are compared block by block and only if they have the same
  * block_table: blocks of different tables must differ, and so must blocks of planes

@@ -33,7 +33,7 @@ kvevict_status test_select(const test_plan* plan, uint32_t layer,
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
   kvevict_status status =
-      kvevict_plan_selection(plan->plan, layer, n_tokens, &options, &lists);
+      kvevict_plan_selection(plan->plan, layer, n_tokens, 0, &options, &lists);
   if (status != KVEVICT_OK) return status;
   options.scores = scores;
   options.scores_len = scores_len;

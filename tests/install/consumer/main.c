@@ -45,7 +45,7 @@ int main(void) {
   if (kvevict_context_create(NULL, &context) ||
       kvevict_policy_parse("custom:budget=4,sink=1,recent=1", &policy) ||
       kvevict_plan_create(context, &geometry, &policy, NULL, &plan) ||
-      kvevict_plan_selection(plan, 0, N_TOKENS, &options, &lists) ||
+      kvevict_plan_selection(plan, 0, N_TOKENS, 0, &options, &lists) ||
       kvevict_select_workspace(context, N_TOKENS, lists.n_lists,
                                &workspace_size)) {
     return fail("setting up");

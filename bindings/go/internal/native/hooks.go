@@ -27,14 +27,25 @@ func kvevictGoLog(level C.int32_t, message *C.char, handle C.uintptr_t) {
 	cgo.Handle(handle).Value().(*Hooks).Log(int32(level), C.GoString(message))
 }
 
+// start starts work, or not: this goroutine does what no other does.
+func (h *Hooks) start(work func()) {
+	defer func() { _ = recover() }()
+	h.Go(work)
+}
+
 //export kvevictGoParallel
 func kvevictGoParallel(nItems C.uint32_t, run, task, handle C.uintptr_t) {
 	j := &job{nItems: uint32(nItems), run: run, task: task}
 	j.open.Add(int(nItems))
 	hooks := cgo.Handle(handle).Value().(*Hooks)
+	// Whoever starts the work, and however often: a number is one goroutine's.
+	help := func() {
+		if worker := j.helpers.Add(1); worker < uint32(hooks.Threads) {
+			j.work(worker)
+		}
+	}
 	for w := uint32(1); w < uint32(hooks.Threads) && w < j.nItems; w++ {
-		worker := w
-		hooks.Go(func() { j.work(worker) })
+		hooks.start(help)
 	}
 	j.work(0)
 	j.open.Wait()
@@ -46,6 +57,7 @@ type job struct {
 	nItems    uint32
 	run, task C.uintptr_t
 	next      atomic.Uint32
+	helpers   atomic.Uint32
 	open      sync.WaitGroup // items
 }
 

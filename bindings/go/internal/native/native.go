@@ -106,7 +106,7 @@ extern uintptr_t _wrap_kvevict_keep_lists_init_kvevict(swig_voidp arg1, swig_typ
 extern uintptr_t _wrap_kvevict_select_options_init_kvevict(swig_voidp arg1, swig_type_21 arg2);
 extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4, swig_type_22 arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_select_workspace_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_voidp arg5);
+extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5, swig_voidp arg6);
 extern uintptr_t _wrap_kvevict_move_init_kvevict(swig_voidp arg1, swig_type_23 arg2);
 extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, uintptr_t arg4, swig_type_25 arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_compact_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4);
@@ -716,14 +716,15 @@ func Kvevict_select_workspace(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *Work
 	return swig_r_1
 }
 
-func Kvevict_plan_selection(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *SelectOptions, arg5 *KeepLists) (_swig_ret error) {
+func Kvevict_plan_selection(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 uint32, arg5 *SelectOptions, arg6 *KeepLists) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_plan_selection_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4)))
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_plan_selection_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

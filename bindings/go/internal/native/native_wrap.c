@@ -835,22 +835,24 @@ intgo _wrap_kvevict_select_workspace_kvevict(kvevict_context *_swig_go_0, int _s
 }
 
 
-intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int _swig_go_2, kvevict_select_options *_swig_go_3, kvevict_keep_lists *_swig_go_4) {
+intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, kvevict_select_options *_swig_go_4, kvevict_keep_lists *_swig_go_5) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   uint32_t arg2 ;
   uint32_t arg3 ;
-  kvevict_select_options *arg4 = (kvevict_select_options *) 0 ;
-  kvevict_keep_lists *arg5 = (kvevict_keep_lists *) 0 ;
+  uint32_t arg4 ;
+  kvevict_select_options *arg5 = (kvevict_select_options *) 0 ;
+  kvevict_keep_lists *arg6 = (kvevict_keep_lists *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (uint32_t)_swig_go_2;
-  arg4 = (kvevict_select_options *)_swig_go_3;
-  arg5 = (kvevict_keep_lists *)_swig_go_4;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (kvevict_select_options *)_swig_go_4;
+  arg6 = (kvevict_keep_lists *)_swig_go_5;
   
-  result = (kvevict_status)kvevict_plan_selection((struct kvevict_plan const *)arg1,arg2,arg3,arg4,arg5);
+  result = (kvevict_status)kvevict_plan_selection((struct kvevict_plan const *)arg1,arg2,arg3,arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

@@ -142,14 +142,26 @@ public final class Plan extends Handle {
    * where the lists lie.
    *
    * @param layer decides the budget; with scope MODEL the first one with a full cache
-   * @param nTokens slots held; for a budget that is a ratio also the tokens seen so far
+   * @param nTokens slots held, and the tokens seen so far
    * @return what must stay, the rules, the number of lists and how many slots each keeps
    */
   public Selection selection(int layer, int nTokens) {
+    return selection(layer, nTokens, 0);
+  }
+
+  /**
+   * The same of a cache that has lost tokens.
+   *
+   * @param layer decides the budget; with scope MODEL the first one with a full cache
+   * @param nTokens slots held
+   * @param nSeen tokens seen so far, which a budget that is a ratio is one of; 0: the slots held
+   * @return what must stay, the rules, the number of lists and how many slots each keeps
+   */
+  public Selection selection(int layer, int nTokens, int nSeen) {
     long plan = enter();
     try (Struct options = Struct.sized(Abi.SelectOptions.SIZEOF);
         Struct keep = Struct.sized(Abi.KeepLists.SIZEOF)) {
-      Native.kvevict_plan_selection(plan, layer, nTokens, options.address, keep.address);
+      Native.kvevict_plan_selection(plan, layer, nTokens, nSeen, options.address, keep.address);
       return new Records.Selection(SelectOptions.read(options, nTokens),
           keep.intAt(Abi.KeepLists.N_LISTS), keep.intAt(Abi.KeepLists.COUNT));
     } finally {
