@@ -214,12 +214,15 @@ inline Status CopyOut(const Context& context, const WorkspaceNeeds& needs,
 inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   KV_RETURN_IF_ERROR(CopyIn("inputs", in, &inputs));
-  if (inputs.reserved != 0) {
-    return InvalidArgument("inputs.reserved %u is not 0", inputs.reserved);
-  }
+  out->n_sum_heads = inputs.n_sum_heads;
   out->queries = inputs.queries;
   out->row_lse = inputs.row_lse;
   out->scores = inputs.scores;
+  out->attention_sums = inputs.attention_sums;
+  out->query_mean = inputs.query_mean;
+  out->query_covariance = inputs.query_covariance;
+  out->key_filter = inputs.key_filter;
+  out->token_weights = inputs.token_weights;
   return Status();
 }
 

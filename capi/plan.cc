@@ -173,7 +173,7 @@ kvevict_status kvevict_plan_capabilities(const kvevict_plan* plan,
       c.move_reason = KVEVICT_REASON_NONE;
       c.score_reason = p.ScoreReason(p.layer(static_cast<uint32_t>(place)));
       c.rotate_reason = KVEVICT_REASON_NO_ROTATION;
-      c.needs_score = p.signal().Needs(kKeys);
+      c.needs_score = p.ReadsRows();
     }
     c.can_move = c.move_reason == KVEVICT_REASON_NONE;
     c.can_score = c.score_reason == KVEVICT_REASON_NONE;

@@ -2,7 +2,7 @@
 // core/cpu with Highway kernels, cuda with launches. Policies, plans and sequences
 // do not know which one runs. An eviction is a chain of them:
 //
-//   score_<signal> -> shape -> reduce -> select -> compact -> map_positions
+//   score_<signal> -> shape -> weigh -> reduce -> select -> compact -> map_positions
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
@@ -52,6 +52,12 @@ struct ObserveArgs {
   uint32_t window;
 };
 
+// Floats of every head, packed within it.
+struct FloatRows {
+  const float* data = nullptr;
+  uint64_t head_stride = 0;  // elements
+};
+
 struct ScoreJob {
   uint32_t layer = 0;                  // its number in the model
   ListCounts tokens;                   // slots held, per KV head
@@ -59,9 +65,15 @@ struct ScoreJob {
   QueryRows queries;                   // where it reads queries
   SlotPositions slots;
   float* rows = nullptr;  // out: [ScoreArgs::n_rows, tokens.most]
-  // The caller's scores, [n_kv_heads, tokens.most] with a stride in elements.
-  const float* caller = nullptr;
-  uint64_t caller_head_stride = 0;
+  // What else the signal needs, of the caller's.
+  FloatRows caller;            // [n_kv_heads, tokens.most] scores
+  FloatRows sums;              // [n_sum_heads, tokens.most] of attention
+  uint32_t n_sum_heads = 0;    // n_q_heads or n_kv_heads
+  uint32_t n_seen = 0;         // tokens so far, and as many queries
+  FloatRows query_mean;        // [n_q_heads, k_head_dim]
+  FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim], or none
+  FloatRows key_filter;        // [n_kv_heads, k_head_dim]
+  FloatRows weights;           // [n_kv_heads, tokens.most], for weighing
 };
 
 // One signal's numbers for every token, a row per KV head, or per query head
@@ -84,6 +96,9 @@ struct ShapeJob {
   ListCounts tokens;      // per KV head
   float* rows = nullptr;  // [n_kv_heads * n_terms, tokens.most]; is written to
   float* scores = nullptr;  // out: [n_kv_heads, tokens.most]; may be `rows`
+  // What weighing reads.
+  const kvevict_view* view = nullptr;  // by norms: values
+  FloatRows weights;  // [n_kv_heads, tokens.most], the caller's
 };
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
@@ -93,6 +108,14 @@ struct ShapeArgs {
   uint32_t n_kv_heads;
   Jobs<ShapeJob> jobs;
   std::span<uint8_t> scratch;  // Backend::shape_scratch_bytes()
+};
+
+// Makes shaped scores (score + weight_epsilon) * weight, in place, as the policy says,
+// which has weights; +infinity stays.
+struct WeighArgs {
+  const kvevict_layer_geometry& layer;  // of all jobs
+  const kvevict_policy& policy;
+  Jobs<ShapeJob> jobs;
 };
 
 struct ReduceJob {
@@ -273,6 +296,11 @@ struct Backend {
 #define KVEVICT_OP(name, Args) \
   Status (*name)(const Context& context, Stream stream, const Args& args);
 #include "core/ops.inc"
+
+  // Whether jobs of a policy with weights can be weighed: see ScoreOp::check. NULL
+  // where nothing can be wrong.
+  Status (*check_weighing)(const Context& context, Stream stream,
+                           const ScoreArgs& args);
 
   // shape and then select, by the same lists; scores stay as they were. For one
   // row per KV head, each with its list. NULL where this is nothing more than

@@ -10,6 +10,7 @@
 #include "core/overlap.h"
 #include "core/policy.h"
 #include "core/score.h"
+#include "core/signal_inputs.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -99,8 +100,7 @@ class Eviction {
   void FindForced();
   Status CheckForcedFit(const LayerEviction& layer) const;
   Status CheckSignal();
-  Status FindQueries(LayerEviction* layer) const;
-  Status FindCallerScores(LayerEviction* layer) const;
+  Status FindWindow(LayerEviction* layer) const;
   int32_t* LayOutScoresAndLists(int32_t* keep_slots);
   Status ChooseSlots() const;
   Status Reduce() const;
@@ -123,7 +123,7 @@ class Eviction {
   bool ShapesAndSelects() const {
     return context_.backend().shape_and_select != nullptr &&
            !sequence_.selects_on_host() && signal_.Ranks() &&
-           policy_.scope == KVEVICT_SCOPE_KV_HEAD &&
+           policy_.scope == KVEVICT_SCOPE_KV_HEAD && !plan_.Weighs() &&
            plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 
@@ -284,13 +284,15 @@ Status Eviction::CheckSignal() {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
     layer.score.view = &views_[layer.layer];
     layer.score.tokens = slots_.DeviceTokens(layer.layer);
+    layer.score.n_seen = sequence_.logical_length();
     Status status;
-    if (signal_.Needs(kKeys)) status = plan_.CheckCanScore(of_plan);
-    if (status.ok() && signal_.Needs(kScores)) {
-      status = FindCallerScores(&layer);
+    if (plan_.ReadsRows()) status = plan_.CheckCanScore(of_plan);
+    if (status.ok()) {
+      status = FindInputs(plan_, of_plan, layer.n_tokens,
+                          sequence_.inputs()[layer.layer], &layer.score);
     }
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
-    if (signal_.Needs(kQueries)) KV_RETURN_IF_ERROR(FindQueries(&layer));
+    if (signal_.Needs(kQueries)) KV_RETURN_IF_ERROR(FindWindow(&layer));
   }
   if (!signal_.Ranks()) return Status();
   return CheckScoring(plan_, sequence_.stream(), n_tokens_,
@@ -299,7 +301,7 @@ Status Eviction::CheckSignal() {
 }
 
 // The window's rows: the caller's, or those that were observed.
-Status Eviction::FindQueries(LayerEviction* layer) const {
+Status Eviction::FindWindow(LayerEviction* layer) const {
   const LayerInputs& inputs = sequence_.inputs()[layer->layer];
   const bool observed = inputs.queries == nullptr;
   KV_RETURN_IF_ERROR(sequence_.CheckWindow(layer->layer, observed));
@@ -308,20 +310,9 @@ Status Eviction::FindQueries(LayerEviction* layer) const {
     return Status();
   }
   const PlanLayer& of_plan = plan_.layer(layer->layer);
-  const Status status =
-      CheckQueryRows(of_plan.geometry, policy_.obs_window, inputs);
-  if (!status.ok()) return Prefixed(status, "inputs[%u]: ", of_plan.number);
-  layer->score.queries = QueriesOf(inputs);
-  return Status();
-}
-
-Status Eviction::FindCallerScores(LayerEviction* layer) const {
-  const LayerInputs& inputs = sequence_.inputs()[layer->layer];
-  if (inputs.scores == nullptr) {
-    return InvalidArgument("inputs.scores is NULL, but the policy is custom");
-  }
-  return FindScores(plan_.layer(layer->layer).geometry, layer->n_tokens,
-                    *inputs.scores, &layer->score);
+  const Status status = FindQueries(plan_, of_plan, inputs, &layer->score);
+  if (status.ok()) return status;
+  return Prefixed(status, "inputs[%u]: ", of_plan.number);
 }
 
 // ---- Work ----
@@ -386,7 +377,7 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
     layer.score.layer = of_plan.number;
     layer.score.slots = slots;
     layer.score.rows = rows;
-    layer.shape = {tokens, rows, scores};
+    layer.shape = {tokens, rows, scores, view, layer.score.weights};
     layer.reduce = {n, scores, scores};
     layer.select = {tokens, signal_.Ranks() ? scores : nullptr,
                     reinterpret_cast<uint32_t*>(scores), keep, slots};

@@ -7,13 +7,11 @@
 #include <utility>
 
 #include "core/block_numbers.h"
-#include "core/dtype.h"
+#include "core/extent.h"
 #include "core/view.h"
 
 namespace kvevict {
 namespace {
-
-using Wide = __int128;  // holds any product of a count and a stride
 
 // b > 0. Mostly both fit in 64 bits, which divide ten times as fast.
 Wide FloorDiv(Wide a, Wide b) {
@@ -37,98 +35,39 @@ class Effort {
   uint32_t left_;
 };
 
-// ---- Planes as sums of axes ----
+// ---- Planes ----
 
-struct Axis {
-  uint64_t stride;
-  int64_t n;
-};
-
-// Every byte of a plane is at low + number * block_stride + a step along each axis
-// + less than unit. Strides are positive: what counts downwards starts at its end.
-struct Grid {
-  Wide low = 0;
-  Wide unit = 0;
-  Axis axes[3];
-  int n_axes = 0;
+// A grid in each of some blocks: number * block_stride further on.
+struct BlockGrid : Grid {
   uint64_t block_stride = 0;  // 0: there is one place only
   BlockNumbers blocks;
 
-  Grid(const LayerCache& cache, const kvevict_plane& plane);
+  BlockGrid(const LayerCache& cache, const kvevict_plane& plane);
+  explicit BlockGrid(const Grid& rows) : Grid(rows) {}
 
-  Wide begin() const { return low + blocks.first() * Wide{block_stride}; }
-  Wide end() const {
-    Wide end = low + blocks.last() * Wide{block_stride} + unit;
-    for (int i = 0; i < n_axes; ++i) {
-      end += (axes[i].n - 1) * Wide{axes[i].stride};
-    }
-    return end;
-  }
-  // The numbers of blocks that have bytes in [begin, end), used or not.
-  std::pair<Wide, Wide> NumbersNear(Wide near_begin, Wide near_end) const {
-    const Wide size = end() - low - blocks.last() * Wide{block_stride};
+  // The numbers of blocks that have bytes in `near`, used or not.
+  std::pair<Wide, Wide> NumbersNear(const Extent& near) const {
     return {std::max<Wide>(blocks.first(),
-                           FloorDiv(near_begin - low - size, block_stride) + 1),
+                           FloorDiv(near.begin - extent.end, block_stride) + 1),
             std::min<Wide>(blocks.last(),
-                           CeilDiv(near_end - low, block_stride) - 1)};
+                           CeilDiv(near.end - extent.begin, block_stride) - 1)};
   }
   // The rows in one of the blocks.
-  Grid InBlock(int64_t number) const {
-    Grid grid = *this;
-    grid.low += number * Wide{block_stride};
-    grid.block_stride = 0;
-    grid.blocks = {};
+  BlockGrid InBlock(int64_t number) const {
+    BlockGrid grid{static_cast<const Grid&>(*this)};
+    grid.extent.Move(number * Wide{block_stride});
     return grid;
   }
-
- private:
-  void Add(int64_t stride, int64_t n);
-  void MergeAxes();
 };
 
-uint64_t Magnitude(int64_t stride) {
-  const auto bits = static_cast<uint64_t>(stride);
-  return stride < 0 ? 0 - bits : bits;
-}
-
-uint32_t TokensInBlock(const LayerCache& cache) {
-  const uint32_t size = cache.view->block_size;
-  return size == 0 ? cache.tokens.most : std::min(cache.tokens.most, size);
-}
-
-Grid::Grid(const LayerCache& cache, const kvevict_plane& plane)
-    : low(plane.data), unit(RowBytes(plane)) {
-  if (plane.dtype != KVEVICT_DTYPE_OPAQUE) {
-    unit /= plane.head_dim;
-    Add(ElementStride(plane), plane.head_dim);
-  }
-  Add(plane.head_stride_bytes, cache.view->n_kv_heads);
-  Add(plane.token_stride_bytes, TokensInBlock(cache));
-  MergeAxes();
+BlockGrid::BlockGrid(const LayerCache& cache, const kvevict_plane& plane)
+    : Grid(PlaneAxes(*cache.view, plane, cache.tokens.most, 1)) {
+  Merge();
   if (cache.view->block_size == 0 || !cache.knows_blocks) return;
   blocks = BlockNumbers(*cache.view, cache.tokens, cache.lowest_block,
                         cache.highest_block, plane.block_stride_bytes < 0);
   block_stride = Magnitude(plane.block_stride_bytes);
   if (blocks.first() == blocks.last()) *this = InBlock(blocks.first());
-}
-
-void Grid::Add(int64_t stride, int64_t n) {
-  // Heads with block tables of their own may all begin where the block does.
-  if (n <= 1 || stride == 0) return;
-  if (stride < 0) low += Wide{stride} * (n - 1);
-  axes[n_axes++] = {Magnitude(stride), n};
-}
-
-// Axes whose steps lie end to end are one run of bytes.
-void Grid::MergeAxes() {
-  std::sort(axes, axes + n_axes,
-            [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
-  int n_merged = 0;
-  while (n_merged < n_axes && axes[n_merged].stride == unit) {
-    unit *= axes[n_merged++].n;
-  }
-  std::copy(axes + n_merged, axes + n_axes, axes);
-  n_axes -= n_merged;
 }
 
 // ---- Do two grids meet? ----
@@ -139,7 +78,8 @@ void Grid::MergeAxes() {
 class Search {
  public:
   // Without `layers` every difference but 0 does.
-  Search(const Grid& a, const Grid& b, Effort* effort, LayersOfBlocks* layers);
+  Search(const BlockGrid& a, const BlockGrid& b, Effort* effort,
+         LayersOfBlocks* layers);
 
   // Also true if it takes too long to tell.
   bool Meet() { return Find(0, distance_); }
@@ -175,13 +115,13 @@ class Search {
   size_t n_refuted_ = 0;
 };
 
-Search::Search(const Grid& a, const Grid& b, Effort* effort,
+Search::Search(const BlockGrid& a, const BlockGrid& b, Effort* effort,
                LayersOfBlocks* layers)
     : a_blocks_(a.blocks),
       b_blocks_(b.blocks),
       a_unit_(a.unit),
       b_unit_(b.unit),
-      distance_(b.low - a.low),
+      distance_(b.extent.begin - a.extent.begin),
       effort_(effort),
       layers_(layers) {
   for (int i = 0; i < a.n_axes; ++i) Add(a.axes[i].stride, 0, a.axes[i].n - 1);
@@ -264,15 +204,15 @@ bool Search::BlocksAreThere() {
 }
 
 // Asks each block of `a` and those of `b` that it may reach.
-bool BlocksMeet(const Grid& a, const Grid& b, Effort* effort,
+bool BlocksMeet(const BlockGrid& a, const BlockGrid& b, Effort* effort,
                 LayersOfBlocks* layers) {
   for (uint64_t begin = 0; begin < b.blocks.size();
        begin += NumberSet::kCapacity) {
     const NumberSet some(b.blocks, begin);
     for (uint64_t i = 0; i < a.blocks.size(); ++i) {
       if (!effort->Spend()) return true;
-      const Grid block = a.InBlock(a.blocks[i]);
-      auto [number, last] = b.NumbersNear(block.begin(), block.end());
+      const BlockGrid block = a.InBlock(a.blocks[i]);
+      auto [number, last] = b.NumbersNear(block.extent);
       for (; number <= last; ++number) {
         if (!some.Contains(number)) continue;
         const auto n = static_cast<int64_t>(number);
@@ -283,19 +223,18 @@ bool BlocksMeet(const Grid& a, const Grid& b, Effort* effort,
   return false;
 }
 
-bool BlocksMeetRows(const Grid& a, const Grid& rows, Effort* effort,
+bool BlocksMeetRows(const BlockGrid& a, const BlockGrid& rows, Effort* effort,
                     LayersOfBlocks* layers) {
   for (uint64_t i = 0; i < a.blocks.size(); ++i) {
     if (!effort->Spend()) return true;
-    const Grid block = a.InBlock(a.blocks[i]);
+    const BlockGrid block = a.InBlock(a.blocks[i]);
     if (Search(block, rows, effort, layers).Meet()) return true;
   }
   return false;
 }
 
-bool Meet(const Grid& a, const Grid& b, Effort* effort,
+bool Meet(const BlockGrid& a, const BlockGrid& b, Effort* effort,
           LayersOfBlocks* layers) {
-  if (a.end() <= b.begin() || b.end() <= a.begin()) return false;
   if (a.block_stride == b.block_stride) {
     return Search(a, b, effort, layers).Meet();
   }
@@ -332,32 +271,13 @@ bool IsHidden(const LayerCache& cache) {
   return cache.view->block_size != 0 && !cache.knows_blocks;
 }
 
-// Quick, since most planes are far from each other.
-bool RangesMeet(const LayerCache& a, const kvevict_plane& p,
-                const LayerCache& b, const kvevict_plane& q) {
-  struct Range {
-    Wide begin, end;
-    void Widen(int64_t stride, int64_t n) {
-      const Wide span = Wide{stride} * (n - 1);
-      (span < 0 ? begin : end) += span;
-    }
-    Range(const LayerCache& cache, const kvevict_plane& plane)
-        : begin(plane.data), end(begin) {
-      Widen(plane.token_stride_bytes, TokensInBlock(cache));
-      Widen(plane.head_stride_bytes, cache.view->n_kv_heads);
-      if (plane.dtype == KVEVICT_DTYPE_OPAQUE) {
-        end += plane.row_bytes;
-      } else {
-        Widen(ElementStride(plane), plane.head_dim);
-        end += ElementBytes(static_cast<DType>(plane.dtype));
-      }
-      const Wide block = plane.block_stride_bytes;
-      begin += block * (block < 0 ? cache.highest_block : cache.lowest_block);
-      end += block * (block < 0 ? cache.lowest_block : cache.highest_block);
-    }
-  };
-  const Range r(a, p), s(b, q);
-  return r.begin < s.end && s.begin < r.end;
+// From the lowest of its blocks to the highest.
+Extent ExtentOf(const LayerCache& cache, const kvevict_plane& plane) {
+  const int64_t lowest = cache.lowest_block;
+  Extent extent(PlaneAxes(*cache.view, plane, cache.tokens.most,
+                          cache.highest_block - lowest + 1));
+  extent.Move(lowest * Wide{plane.block_stride_bytes});
+  return extent;
 }
 
 enum class Answer { kNo, kYes, kTooLong };
@@ -374,9 +294,11 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
                             p.block_stride_bytes == q.block_stride_bytes;
     if (!same_place) return Answer::kNo;
   }
-  if (!RangesMeet(a, p, b, q)) return Answer::kNo;
+  // Quick, since most planes are far from each other.
+  if (!ExtentOf(a, p).Meets(ExtentOf(b, q))) return Answer::kNo;
   Effort effort;
-  if (!Meet(Grid(a, p), Grid(b, q), &effort, layers)) return Answer::kNo;
+  if (!Meet(BlockGrid(a, p), BlockGrid(b, q), &effort, layers))
+    return Answer::kNo;
   return effort.spent() ? Answer::kTooLong : Answer::kYes;
 }
 
@@ -461,7 +383,8 @@ bool BlocksAreApart(const LayerCache& layer, int32_t lowest, int32_t highest) {
       if (!IsPresent(p) || !IsPresent(q)) continue;
       if (p.block_stride_bytes != q.block_stride_bytes) return false;
       Effort effort;
-      if (Meet(Grid(any, p), Grid(any, q), &effort, nullptr)) return false;
+      if (Meet(BlockGrid(any, p), BlockGrid(any, q), &effort, nullptr))
+        return false;
     }
   }
   return true;

@@ -301,11 +301,15 @@ kvevict_reason Plan::ScoreReason(const PlanLayer& layer) const {
   const auto readable = [](kvevict_dtype dtype) {
     return FindDType(static_cast<int32_t>(dtype))->can_score;
   };
-  if (signal().Needs(kKeys) && !readable(layer.geometry.k_dtype)) {
+  if (ReadsKeys() && !readable(layer.geometry.k_dtype)) {
     return KVEVICT_REASON_OPAQUE_KEYS;
   }
   if (signal().Needs(kQueries) && !readable(layer.geometry.q_dtype)) {
     return KVEVICT_REASON_OPAQUE_QUERIES;
+  }
+  if (ReadsValues() &&
+      (!readable(layer.geometry.v_dtype) || layer.geometry.v_head_dim == 0)) {
+    return KVEVICT_REASON_OPAQUE_VALUES;
   }
   return KVEVICT_REASON_NONE;
 }
@@ -328,6 +332,8 @@ const char* ReasonText(kvevict_reason reason) {
       return "this release does not re-rotate keys to new positions";
     case KVEVICT_REASON_NO_FULL_CACHE:
       return "the layer has no cache, or only that of a sliding window";
+    case KVEVICT_REASON_OPAQUE_VALUES:
+      return "v_dtype is opaque, or v_head_dim 0: no values can be read";
   }
   return "";
 }

@@ -108,6 +108,18 @@ class Plan {
   const ScoreOp& score_op() const {
     return *(context().backend().*signal().op);
   }
+  // What scoring reads of the caches' rows.
+  bool ReadsKeys() const { return signal().Needs(kKeys); }
+  bool ReadsValues() const {
+    return signal().Needs(kValues) ||
+           (Weighs() && policy_.value_weight == KVEVICT_VALUE_WEIGHT_NORM);
+  }
+  bool ReadsRows() const { return ReadsKeys() || ReadsValues(); }
+  // Shaped scores are multiplied by weights.
+  bool Weighs() const {
+    return signal().Ranks() &&
+           policy_.value_weight != KVEVICT_VALUE_WEIGHT_NONE;
+  }
   // The policy scores by queries.
   bool ObservesQueries() const { return signal().Needs(kQueries); }
   // Of the signal's numbers of a layer, as the policy says.
@@ -152,7 +164,7 @@ class Plan {
   Status PrepareScoring() const;
 
   kvevict_reason ScoreReason(const PlanLayer& layer) const;
-  // UNSUPPORTED, with the reason, if the keys of a layer cannot be scored.
+  // UNSUPPORTED, with the reason, if a layer cannot be scored.
   Status CheckCanScore(const PlanLayer& layer) const;
 
  private:

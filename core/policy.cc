@@ -10,6 +10,7 @@ namespace kvevict {
 namespace {
 
 constexpr uint32_t kMaxTokens = INT32_MAX;
+constexpr uint32_t kMaxBlock = 65536;
 
 constexpr PolicyInfo kPolicies[] = {
 #define KVEVICT_POLICY(KIND, text, signal, shaping, defaults, trigger, paper) \
@@ -42,6 +43,8 @@ Status CheckEnums(const kvevict_policy& p) {
   KV_RETURN_IF_ERROR(CheckEnum("scope", p.scope, KVEVICT_SCOPE_MODEL));
   KV_RETURN_IF_ERROR(CheckEnum("over", p.scope_reduce, KVEVICT_REDUCE_SUM));
   KV_RETURN_IF_ERROR(CheckEnum("tie", p.tie, KVEVICT_TIE_HIGHER_POSITION));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("weight", p.value_weight, KVEVICT_VALUE_WEIGHT_GIVEN));
   return CheckEnum("split", p.layer_split, kNSplits - 1);
 }
 
@@ -78,8 +81,15 @@ Status CheckNumbers(const kvevict_policy& p) {
   if (p.pyramid_beta < 1) {
     return InvalidArgument("beta %u < 1", p.pyramid_beta);
   }
+  if (!(p.weight_epsilon >= 0.0 && std::isfinite(p.weight_epsilon))) {
+    return InvalidArgument("epsilon %s is not a finite number >= 0",
+                           NumberText(p.weight_epsilon).c_str());
+  }
   if (p.reserved != 0) {
     return InvalidArgument("reserved %u is not 0", p.reserved);
+  }
+  if (p.block < 2 || p.block > kMaxBlock) {
+    return InvalidArgument("block %u is not in [2, %u]", p.block, kMaxBlock);
   }
   return Status();
 }

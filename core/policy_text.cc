@@ -24,9 +24,12 @@ enum class FieldType { kDouble, kU32, kU64, kWord, kPool };
 // To which policies a key means something.
 bool Evicts(const PolicyInfo& policy) { return policy.Evicts(); }
 bool Ranks(const PolicyInfo& policy) { return InfoOf(policy.signal).Ranks(); }
-template <SignalNeeds kWhat>
+template <SignalNeeds... kWhat>
 bool Needs(const PolicyInfo& policy) {
-  return InfoOf(policy.signal).Needs(kWhat);
+  return (InfoOf(policy.signal).Needs(kWhat) || ...);
+}
+bool IsOfQueryHeads(const PolicyInfo& policy) {
+  return InfoOf(policy.signal).IsOfQueryHeads();
 }
 
 struct Field {
@@ -56,11 +59,11 @@ constexpr Field kFields[] = {
      "none, avgN or maxN"},
     {"edge", Ranks, FieldType::kWord, offsetof(kvevict_policy, pool_edge),
      "pad|shrink"},
-    {"rows", Needs<kQueries>, FieldType::kWord,
+    {"rows", Needs<kQueries, kSums>, FieldType::kWord,
      offsetof(kvevict_policy, window_reduce), "mean|max|sum"},
-    {"group", Needs<kQueries>, FieldType::kWord,
+    {"group", IsOfQueryHeads, FieldType::kWord,
      offsetof(kvevict_policy, group_reduce), "mean|max|sum"},
-    {"order", Needs<kQueries>, FieldType::kWord,
+    {"order", IsOfQueryHeads, FieldType::kWord,
      offsetof(kvevict_policy, shaping_order), "reduce-pool|pool-reduce"},
     {"scope", Ranks, FieldType::kWord, offsetof(kvevict_policy, scope),
      "head|layer|model"},
@@ -80,6 +83,12 @@ constexpr Field kFields[] = {
      "a count below 2^32"},
     {"seed", Needs<kSeed>, FieldType::kU64, offsetof(kvevict_policy, seed),
      "a whole number below 2^64"},
+    {"block", Needs<kBlock>, FieldType::kU32, offsetof(kvevict_policy, block),
+     "a count below 2^32"},
+    {"weight", Ranks, FieldType::kWord, offsetof(kvevict_policy, value_weight),
+     "none|norm|given"},
+    {"epsilon", Ranks, FieldType::kDouble,
+     offsetof(kvevict_policy, weight_epsilon), "a number"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};

@@ -12,17 +12,6 @@ void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
   begin = std::max(begin, end - std::min(end, window));
 }
 
-Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
-                      const LayerInputs& inputs) {
-  if (inputs.queries != nullptr) {
-    KV_RETURN_IF_ERROR(ValidateRows("queries", *inputs.queries, layer.q_dtype,
-                                    layer.k_head_dim, layer.n_q_heads, n_rows));
-  }
-  if (inputs.row_lse == nullptr) return Status();
-  return ValidateRows("row_lse", *inputs.row_lse, KVEVICT_DTYPE_F32, 1,
-                      layer.n_q_heads, n_rows);
-}
-
 namespace {
 
 Status CheckPositions(const QueryChunk& chunk) {

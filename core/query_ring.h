@@ -10,6 +10,7 @@
 #include "core/context.h"
 #include "core/memory_pool.h"
 #include "core/plan.h"
+#include "core/signal_inputs.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -31,19 +32,6 @@ struct ObservedRange {
     return begin <= first && end == last;
   }
 };
-
-// What a caller gives of a layer, checked to be there or NULL; kvevict_signal_inputs
-// for one of the plan's layers.
-struct LayerInputs {
-  uint32_t layer = 0;
-  const kvevict_plane* queries = nullptr;
-  const kvevict_plane* row_lse = nullptr;
-  const kvevict_plane* scores = nullptr;
-};
-
-// Checks what is given of n_rows rows, queries and row_lse.
-Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
-                      const LayerInputs& inputs);
 
 // Which rows are shown.
 struct QueryChunk {

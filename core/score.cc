@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/view.h"
-
 namespace kvevict {
 namespace {
 
@@ -38,57 +36,16 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
           context, stream,
           {shaping, layer.geometry.n_kv_heads, shapes.first(n), scratch}));
     }
+    if (plan.Weighs()) {
+      KV_RETURN_IF_ERROR(context.backend().weigh(
+          context, stream, {layer.geometry, plan.policy(), shapes.first(n)}));
+    }
     shapes = shapes.subspan(n);
   }
   return Status();
 }
 
 }  // namespace
-
-QueryRows QueriesOf(const LayerInputs& inputs) {
-  const kvevict_plane& queries = *inputs.queries;
-  QueryRows rows;
-  rows.rows.base = reinterpret_cast<const uint8_t*>(queries.data);
-  rows.rows.row_stride = queries.token_stride_bytes;
-  rows.rows.element_stride = ElementStride(queries);
-  rows.rows.dtype = static_cast<DType>(queries.dtype);
-  rows.head_stride = queries.head_stride_bytes;
-  if (inputs.row_lse != nullptr) {
-    rows.lse = reinterpret_cast<const float*>(inputs.row_lse->data);
-    rows.lse_row_stride = inputs.row_lse->token_stride_bytes;
-    rows.lse_head_stride = inputs.row_lse->head_stride_bytes;
-  }
-  return rows;
-}
-
-Status FindScores(const kvevict_layer_geometry& layer, uint32_t n_tokens,
-                  const kvevict_plane& scores, ScoreJob* out) {
-  constexpr auto kElement = static_cast<int64_t>(sizeof(float));
-  KV_RETURN_IF_ERROR(ValidateRows("scores", scores, KVEVICT_DTYPE_F32, 1,
-                                  layer.n_kv_heads, n_tokens));
-  if (n_tokens > 1 && scores.token_stride_bytes != kElement) {
-    return InvalidArgument("scores.token_stride_bytes %lld is not %lld",
-                           static_cast<long long>(scores.token_stride_bytes),
-                           static_cast<long long>(kElement));
-  }
-  const int64_t row = scores.head_stride_bytes;
-  if (layer.n_kv_heads > 1 &&
-      (row < n_tokens * kElement || row % kElement != 0)) {
-    return InvalidArgument(
-        "scores.head_stride_bytes %lld is not a multiple of %lld, at least %u "
-        "times that",
-        static_cast<long long>(row), static_cast<long long>(kElement),
-        n_tokens);
-  }
-  if (scores.data % sizeof(float) != 0) {
-    return InvalidArgument("scores.data 0x%llx is not aligned to %zu",
-                           static_cast<unsigned long long>(scores.data),
-                           sizeof(float));
-  }
-  out->caller = reinterpret_cast<const float*>(scores.data);
-  out->caller_head_stride = static_cast<uint64_t>(row) / sizeof(float);
-  return Status();
-}
 
 float* ApartRows::Next(const PlanLayer& layer, uint32_t n_tokens,
                        float* scores) {
@@ -113,13 +70,19 @@ size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers) {
 
 Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
                     Jobs<uint32_t> layers, Jobs<ScoreJob> scores) {
-  if (plan.score_op().check == nullptr) return Status();
+  const Context& context = plan.context();
+  const auto check = plan.score_op().check;
+  const auto check_weighing =
+      plan.Weighs() ? context.backend().check_weighing : nullptr;
+  if (check == nullptr && check_weighing == nullptr) return Status();
   while (!layers.empty()) {
     const PlanLayer& layer = plan.layer(layers[0]);
     const size_t n = CountAlike(plan, layers);
-    KV_RETURN_IF_ERROR(plan.score_op().check(
-        plan.context(), stream,
-        ArgsOf(plan, layer, n_tokens, scores.first(n), {})));
+    const ScoreArgs args = ArgsOf(plan, layer, n_tokens, scores.first(n), {});
+    if (check != nullptr) KV_RETURN_IF_ERROR(check(context, stream, args));
+    if (check_weighing != nullptr) {
+      KV_RETURN_IF_ERROR(check_weighing(context, stream, args));
+    }
     layers = layers.subspan(n);
     scores = scores.subspan(n);
   }

@@ -1,4 +1,4 @@
-// Scoring: one signal's operation, then shaping.
+// Scoring: one signal's operation, then shaping and weighing.
 #ifndef KVEVICT_CORE_SCORE_H_
 #define KVEVICT_CORE_SCORE_H_
 
@@ -7,17 +7,9 @@
 
 #include "core/backend.h"
 #include "core/plan.h"
-#include "core/query_ring.h"
 #include "core/status.h"
 
 namespace kvevict {
-
-// The rows of a window, which have been checked.
-QueryRows QueriesOf(const LayerInputs& inputs);
-
-// Checks the caller's scores of n_tokens, and writes where they lie.
-Status FindScores(const kvevict_layer_geometry& layer, uint32_t n_tokens,
-                  const kvevict_plane& scores, ScoreJob* out);
 
 // How many of the first of some layers are alike, and so go in one call of an
 // operation.
@@ -44,10 +36,11 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
                     Jobs<uint32_t> layers, Jobs<ScoreJob> scores);
 
 // Scores jobs that have been checked, of a layer each, by the signal of the plan's
-// policy, and shapes what comes out.
+// policy, shapes what comes out, and weighs it where the policy has weights.
 //
 // n_tokens: the most of any job of the call, of these jobs or beside them. A shape
-// job per score job takes its rows; none leaves shaping out. Where shaping wants the
+// job per score job takes its rows; none leaves shaping out, and needs a policy
+// without weights. Where shaping wants the
 // rows of query heads apart, they are done kMostApart at a time from each layer on
 // that is not like the one before: those must have different rows.
 Status ScoreAndShape(const Plan& plan, Stream stream, uint32_t n_tokens,

@@ -9,8 +9,10 @@ Shaping MakeShaping(const kvevict_policy& policy, const SignalInfo& signal,
   shaping.pool_kernel = policy.pool_kernel;
   shaping.pool_edge = policy.pool_edge;
   shaping.group_reduce = policy.group_reduce;
-  if (!signal.Needs(kQueries)) return shaping;
-  if (policy.keep_window != 0) shaping.n_unpooled = policy.obs_window;
+  if (!signal.IsOfQueryHeads()) return shaping;
+  if (signal.Needs(kQueries) && policy.keep_window != 0) {
+    shaping.n_unpooled = policy.obs_window;
+  }
   const bool commutes = (policy.group_reduce == KVEVICT_REDUCE_MAX) ==
                         (policy.pool == KVEVICT_POOL_MAX);
   if (shaping.Pools() && !commutes &&

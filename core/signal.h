@@ -24,6 +24,12 @@ enum SignalNeeds : uint32_t {
   kQueries = 2,  // the last obs_window rows of every query head
   kScores = 4,   // the caller's
   kSeed = 8,
+  kValues = 16,  // rows that can be read
+  kBlock = 32,   // how many tokens it compares
+  kSums = 64,    // attention weights summed over the queries
+  kQueryMean = 128,
+  kQueryCovariance = 256,  // where it is given
+  kFilter = 512,           // a direction per KV head
 };
 
 struct SignalInfo {
@@ -32,6 +38,10 @@ struct SignalInfo {
   const ScoreOp* Backend::*op;
 
   bool Needs(SignalNeeds what) const { return (needs & what) != 0; }
+  // Its numbers are a query head's, of which a KV head has several.
+  bool IsOfQueryHeads() const {
+    return (needs & (kQueries | kSums | kQueryMean)) != 0;
+  }
   bool Ranks() const;  // tokens are chosen by number, not by place alone
 };
 

@@ -2,56 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "core/block_numbers.h"
 #include "core/dtype.h"
+#include "core/extent.h"
 #include "core/overlap.h"
 
 namespace kvevict {
 namespace {
-
-using Wide = __int128;  // holds any product of a count and a stride
-
-// One axis of a plane: how many steps, how far apart.
-struct Axis {
-  uint64_t n;
-  int64_t stride;
-};
-
-constexpr size_t kMaxAxes = 4;  // element, head, token, block
-
-Wide Magnitude(int64_t stride) { return stride < 0 ? -Wide{stride} : stride; }
-
-// Axes nest when each step of one clears all that the finer ones reach; then no
-// two rows overlap.
-bool AxesNest(Axis* axes, size_t n_axes, Wide unit) {
-  // Finest first, by insertion: there are four at most.
-  for (size_t i = 1; i < n_axes; ++i) {
-    for (size_t j = i;
-         j > 0 && Magnitude(axes[j].stride) < Magnitude(axes[j - 1].stride);
-         --j) {
-      std::swap(axes[j], axes[j - 1]);
-    }
-  }
-  Wide reach = unit;
-  for (size_t i = 0; i < n_axes; ++i) {
-    if (Magnitude(axes[i].stride) < reach) return false;
-    reach += Magnitude(axes[i].stride) * (axes[i].n - 1);
-  }
-  return true;
-}
-
-bool FitsAddressSpace(uint64_t data, const Axis* axes, size_t n_axes,
-                      Wide unit) {
-  Wide low = data;
-  Wide high = Wide{data} + unit - 1;
-  for (size_t i = 0; i < n_axes; ++i) {
-    const Wide span = Wide{axes[i].stride} * (axes[i].n - 1);
-    (span < 0 ? low : high) += span;
-  }
-  return low >= 0 && high <= Wide{UINT64_MAX};
-}
 
 Status CheckElements(const char* name, const kvevict_plane& plane) {
   const DTypeInfo* info = FindDType(static_cast<int32_t>(plane.dtype));
@@ -81,7 +39,7 @@ Status CheckElements(const char* name, const kvevict_plane& plane) {
     return InvalidArgument("%s.reserved 0x%llx is not 0", name,
                            static_cast<unsigned long long>(reserved));
   }
-  if (Wide{plane.head_dim} * info->element_bytes > UINT32_MAX) {
+  if (uint64_t{plane.head_dim} * info->element_bytes > UINT32_MAX) {
     return InvalidArgument("%s.head_dim %u: a row over %u bytes", name,
                            plane.head_dim, UINT32_MAX);
   }
@@ -100,35 +58,22 @@ Status CheckAbsent(const char* name, const kvevict_plane& plane) {
       plane.row_bytes, static_cast<long long>(plane.token_stride_bytes));
 }
 
-// A plane whose tokens and blocks make the given axes.
-Status CheckPlane(const char* name, const kvevict_plane& plane,
-                  uint32_t n_heads, Axis tokens, Axis blocks) {
+Status CheckPlane(const char* name, const kvevict_view& view,
+                  const kvevict_plane& plane, uint32_t n_tokens,
+                  int64_t n_blocks) {
   KV_RETURN_IF_ERROR(CheckElements(name, plane));
-  Axis axes[kMaxAxes];
-  size_t n_axes = 0;
-  const auto add = [&](Axis axis) {
-    if (axis.n > 1) axes[n_axes++] = axis;
-  };
-  Wide unit = RowBytes(plane);
-  if (plane.dtype != KVEVICT_DTYPE_OPAQUE &&
-      ElementStride(plane) != unit / plane.head_dim) {
-    unit /= plane.head_dim;
-    add({plane.head_dim, ElementStride(plane)});
-  }
-  add({n_heads, plane.head_stride_bytes});
-  if (tokens.n == 0) return Status();
-  add(tokens);
-  add(blocks);
-  if (!FitsAddressSpace(plane.data, axes, n_axes, unit)) {
+  if (n_tokens == 0) return Status();
+  const Grid grid(PlaneAxes(view, plane, n_tokens, n_blocks));
+  if (!grid.extent.IsAddressable()) {
     return InvalidArgument("%s: data 0x%llx and strides leave the 64-bit range",
                            name, static_cast<unsigned long long>(plane.data));
   }
-  if (!AxesNest(axes, n_axes, unit)) {
+  if (!grid.Nests()) {
     return InvalidArgument(
         "%s: rows of %u bytes overlap with token_stride_bytes %lld, "
         "head_stride_bytes %lld, element_stride_bytes %lld, "
         "block_stride_bytes %lld",
-        name, RowBytes(plane), static_cast<long long>(tokens.stride),
+        name, RowBytes(plane), static_cast<long long>(plane.token_stride_bytes),
         static_cast<long long>(plane.head_stride_bytes),
         static_cast<long long>(plane.element_stride_bytes),
         static_cast<long long>(plane.block_stride_bytes));
@@ -223,15 +168,7 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
   KV_RETURN_IF_ERROR(CheckBlockTables(view, tokens, on_host, &n_blocks));
 
   const auto check = [&](const char* name, const kvevict_plane& plane) {
-    const uint64_t in_block = view.block_size == 0
-                                  ? tokens.most
-                                  : std::min(tokens.most, view.block_size);
-    // Heads with block tables of their own may all begin where the block does.
-    const bool is_head_alone =
-        view.block_table_head_stride != 0 && plane.head_stride_bytes == 0;
-    return CheckPlane(name, plane, is_head_alone ? 1 : view.n_kv_heads,
-                      {in_block, plane.token_stride_bytes},
-                      {n_blocks, plane.block_stride_bytes});
+    return CheckPlane(name, view, plane, tokens.most, n_blocks);
   };
   KV_RETURN_IF_ERROR(IsPresent(view.k) ? check("k", view.k)
                                        : CheckAbsent("k", view.k));
@@ -264,12 +201,7 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
   KV_RETURN_IF_ERROR(CheckElements(name, rows));
   // Rows are read only, so they may overlap (broadcast); they must be
   // addressable.
-  const Axis axes[] = {{rows.head_dim, ElementStride(rows)},
-                       {n_heads, rows.head_stride_bytes},
-                       {n_rows, rows.token_stride_bytes}};
-  if (n_rows > 0 &&
-      !FitsAddressSpace(rows.data, axes, std::size(axes),
-                        ElementBytes(static_cast<DType>(dtype)))) {
+  if (n_rows > 0 && !Extent(PlaneAxes(rows, n_heads, n_rows)).IsAddressable()) {
     return InvalidArgument("%s: data 0x%llx and strides leave the 64-bit range",
                            name, static_cast<unsigned long long>(rows.data));
   }

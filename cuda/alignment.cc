@@ -17,13 +17,18 @@ Status CheckAligned(const char* what, uint64_t data,
       what, static_cast<unsigned long long>(data), element_bytes);
 }
 
-Status CheckKeysAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
-  const RowLayout keys = LayoutOf(*job.view, job.view->k);
-  return CheckAligned("keys", job.view->k.data,
-                      {keys.row_stride, keys.element_stride,
-                       g.n_kv_heads > 1 ? keys.head_stride : 0,
-                       keys.block_size > 0 ? keys.block_stride : 0},
-                      ElementBytes(static_cast<DType>(g.k_dtype)));
+Status CheckRowsAligned(const char* what, const kvevict_view& view,
+                        const kvevict_plane& plane) {
+  const RowLayout rows = LayoutOf(view, plane);
+  return CheckAligned(what, plane.data,
+                      {rows.row_stride, rows.element_stride,
+                       view.n_kv_heads > 1 ? rows.head_stride : 0,
+                       rows.block_size > 0 ? rows.block_stride : 0},
+                      ElementBytes(static_cast<DType>(plane.dtype)));
+}
+
+Status CheckKeysAligned(const ScoreJob& job) {
+  return CheckRowsAligned("keys", *job.view, job.view->k);
 }
 
 }  // namespace kvevict::cuda

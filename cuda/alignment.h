@@ -15,8 +15,12 @@ Status CheckAligned(const char* what, uint64_t data,
                     std::initializer_list<int64_t> strides,
                     uint32_t element_bytes);
 
+// The same of a plane of a view whose rows are read.
+Status CheckRowsAligned(const char* what, const kvevict_view& view,
+                        const kvevict_plane& plane);
+
 // The same of a job's keys.
-Status CheckKeysAligned(const ScoreJob& job, const kvevict_layer_geometry& g);
+Status CheckKeysAligned(const ScoreJob& job);
 
 }  // namespace kvevict::cuda
 

@@ -173,6 +173,7 @@ const Backend kCudaBackend = {
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
+    .check_weighing = CheckWeighing,
     .shape_and_select = ShapeAndSelect,
 };
 

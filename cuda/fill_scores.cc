@@ -6,6 +6,16 @@
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
+namespace {
+
+// Of the sum of the rows that a row of scores is made of.
+float ScaleOf(const ScoreArgs& args, const FillScoresParams& p) {
+  const bool is_mean = args.policy.group_reduce == KVEVICT_REDUCE_MEAN &&
+                       p.n_sum_rows > p.n_score_rows;
+  return is_mean ? 1.0f / static_cast<float>(p.n_sum_rows) : 1.0f;
+}
+
+}  // namespace
 
 Status CheckFill(const Context& context, Stream stream, const ScoreArgs&) {
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
@@ -13,15 +23,18 @@ Status CheckFill(const Context& context, Stream stream, const ScoreArgs&) {
 }
 
 Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
-                  KernelId kernel, FillScoresParams p) {
+                  KernelId kernel, FloatRows ScoreJob::*rows,
+                  FillScoresParams p) {
   p.n_kv_heads = args.layer.n_kv_heads;
+  p.n_score_rows = args.n_rows() / p.n_kv_heads;
   return ForEachBatch(
       args.jobs, FillScoresParams::kMaxLayers,
-      [](const ScoreJob& a, const ScoreJob& b) {
+      [rows](const ScoreJob& a, const ScoreJob& b) {
         return a.slots.n_lists == b.slots.n_lists &&
                InOneTable(a.tokens, b.tokens) &&
                InOneTable(a.slots.n_kept, b.slots.n_kept) &&
-               a.caller_head_stride == b.caller_head_stride;
+               (a.*rows).head_stride == (b.*rows).head_stride &&
+               a.n_sum_heads == b.n_sum_heads;
       },
       [&](Jobs<ScoreJob> batch) {
         const Counts tokens(batch.front().tokens);
@@ -29,19 +42,21 @@ Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
         p.tokens = tokens.table();
         p.kept = kept.table();
         p.n_lists = batch.front().slots.n_lists;
-        p.caller_head_stride = batch.front().caller_head_stride;
+        p.head_stride = (batch.front().*rows).head_stride;
+        p.n_sum_rows = batch.front().n_sum_heads / p.n_kv_heads;
+        p.scale = ScaleOf(args, p);
         for (size_t i = 0; i < batch.size(); ++i) {
           const ScoreJob& job = batch[i];
           p.layers[i] = {AddressOf(job.rows),
-                         AddressOf(job.caller),
+                         AddressOf((job.*rows).data),
                          ParamsOf(job.slots, kept),
                          job.tokens.most,
                          job.layer,
                          tokens.FirstOf(job.tokens),
-                         0};
+                         job.n_seen};
         }
         return Launch(context, stream, kernel,
-                      {BlocksFor(LongestOf(batch), kFillThreads), p.n_kv_heads,
+                      {BlocksFor(LongestOf(batch), kFillThreads), args.n_rows(),
                        Size(batch), kFillThreads},
                       p);
       });

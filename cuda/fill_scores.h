@@ -1,4 +1,4 @@
-// Scores that do not come from keys: drawn, or the caller's.
+// Scores that need no key: drawn, the caller's, or from sums of attention.
 #ifndef KVEVICT_CUDA_FILL_SCORES_H_
 #define KVEVICT_CUDA_FILL_SCORES_H_
 
@@ -12,10 +12,11 @@ namespace kvevict::cuda {
 // See ScoreOp::check.
 Status CheckFill(const Context& context, Stream stream, const ScoreArgs& args);
 
-// Launches an entry of fill_scores.cu for all jobs, with `p` but for heads and
-// layers.
+// Launches an entry of fill_scores.cu for all jobs, by the caller's rows if it reads
+// any. `p`: what layers and the caller's rows do not say.
 Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
-                  KernelId kernel, FillScoresParams p);
+                  KernelId kernel, FloatRows ScoreJob::*rows,
+                  FillScoresParams p);
 
 }  // namespace kvevict::cuda
 

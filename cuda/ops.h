@@ -17,6 +17,10 @@ namespace kvevict::cuda {
 Status ShapeAndSelect(const Context& context, Stream stream,
                       const ShapeArgs& shape, const SelectArgs& select);
 
+// See Backend::check_weighing.
+Status CheckWeighing(const Context& context, Stream stream,
+                     const ScoreArgs& args);
+
 // The modules of shaping, and of all selections, for what comes before.
 Status RequireShaping(const Context& context, Stream stream);
 Status RequireSelection(const Context& context, Stream stream);

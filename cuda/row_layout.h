@@ -32,6 +32,16 @@ inline bool SameLayout(const RowLayout& a, const RowLayout& b) {
          a.table_head_stride == b.table_head_stride;
 }
 
+// Rows of keys or values of a view, of a dtype that can be scored.
+CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane);
+
+// Whether two layers' planes can be read in one launch.
+inline bool ReadAlike(const kvevict_view& a, const kvevict_plane& plane_a,
+                      const kvevict_view& b, const kvevict_plane& plane_b) {
+  return SameLayout(LayoutOf(a, plane_a), LayoutOf(b, plane_b)) &&
+         (plane_a.data - plane_b.data) % 16 == 0;
+}
+
 inline uint32_t TokensOf(const ReduceJob& job) { return job.n_tokens; }
 template <typename Job>
 uint32_t TokensOf(const Job& job) {

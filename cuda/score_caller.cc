@@ -5,7 +5,8 @@ namespace kvevict::cuda {
 namespace {
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
-  return FillScores(context, stream, args, KernelId::caller_scores, {});
+  return FillScores(context, stream, args, KernelId::caller_scores,
+                    &ScoreJob::caller, {});
 }
 
 }  // namespace

@@ -7,7 +7,8 @@ namespace {
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
   FillScoresParams p{};
   p.seed = args.policy.seed;
-  return FillScores(context, stream, args, KernelId::random_scores, p);
+  return FillScores(context, stream, args, KernelId::random_scores,
+                    &ScoreJob::caller, p);
 }
 
 }  // namespace

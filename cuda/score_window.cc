@@ -104,8 +104,8 @@ bool DTypesAllowMma(const Context& context, const kvevict_layer_geometry& g,
 }
 
 // Elements where they can be loaded.
-Status CheckRowsAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
-  KV_RETURN_IF_ERROR(CheckKeysAligned(job, g));
+Status CheckJobAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
+  KV_RETURN_IF_ERROR(CheckKeysAligned(job));
   KV_RETURN_IF_ERROR(CheckAligned(
       "queries", AddressOf(job.queries.rows.base),
       {job.queries.rows.row_stride, job.queries.rows.element_stride,
@@ -182,7 +182,7 @@ class Scorer {
   // What a launch needs.
   Status Check(Jobs<ScoreJob> jobs) const {
     for (const ScoreJob& job : jobs) {
-      KV_RETURN_IF_ERROR(CheckRowsAligned(job, g_));
+      KV_RETURN_IF_ERROR(CheckJobAligned(job, g_));
     }
     return Require(context_, stream_, ScorerOf(jobs[0]));
   }

@@ -83,6 +83,21 @@ const (
 	PolicyCustom PolicyKind = 5
 	// The keys of the smallest Euclidean norm: arXiv:2406.11430.
 	PolicyKnorm PolicyKind = 6
+	// Attention that tokens have got so far, summed: arXiv:2306.14048. The engine hands the sums
+	// over.
+	PolicyH2O PolicyKind = 7
+	// Attention of the last query, over all heads: arXiv:2401.06104.
+	PolicyTOVA PolicyKind = 8
+	// The keys least like their mean: arXiv:2504.15364.
+	PolicyKeyDiff PolicyKind = 9
+	// Keys and values that stand out against the tokens after them: arXiv:2504.04704.
+	PolicyLagKV PolicyKind = 10
+	// Keys and values of large norm among their neighbours: arXiv:2509.15038.
+	PolicyCUR PolicyKind = 11
+	// Keys against a direction per KV head, found beforehand: arXiv:2503.02812.
+	PolicyQFilter PolicyKind = 12
+	// Attention of queries to come, from their mean and covariance: arXiv:2510.00636.
+	PolicyExpectedAttention PolicyKind = 13
 )
 
 // Pool: pooling of scores along the tokens, stride 1.
@@ -176,6 +191,19 @@ const (
 	LayerSplitArithmeticKVPress LayerSplit = 3
 )
 
+// ValueWeight: A weight of each token by which its score is multiplied.
+type ValueWeight int32
+
+// Values of ValueWeight.
+const (
+	// None.
+	ValueWeightNone ValueWeight = 0
+	// The Euclidean norm of its value row, which has to be readable.
+	ValueWeightNorm ValueWeight = 1
+	// The caller's, in SignalInputs.
+	ValueWeightGiven ValueWeight = 2
+)
+
 // LayerCache: what a layer keeps of the tokens that it has seen.
 type LayerCache int32
 
@@ -219,4 +247,6 @@ const (
 	ReasonNoRotation Reason = 3
 	// The layer has no cache, or only that of a sliding window.
 	ReasonNoFullCache Reason = 4
+	// Values are opaque, or there are none.
+	ReasonOpaqueValues Reason = 5
 )

@@ -24,7 +24,7 @@ type Policy struct {
 	Pool         Pool
 	PoolKernel   int // odd width of the pooling
 	PoolEdge     PoolEdge
-	WindowReduce Reduce // over the window's rows: mean or sum
+	WindowReduce Reduce // over the window's rows, or the queries that saw a token: mean or sum
 	GroupReduce  Reduce // over the query heads of a KV head
 	ShapingOrder ShapingOrder
 	Scope        Scope
@@ -34,6 +34,10 @@ type Policy struct {
 	PyramidAlpha float64 // geometric ratio in (0, 1]
 	PyramidBeta  int     // steepness of the arithmetic splits
 	Seed         uint64  // of the random policy
+	Block        int     // tokens that are compared with each other
+	// ValueWeight is the weight of each token: a shaped score becomes (score + WeightEpsilon) * weight.
+	ValueWeight   ValueWeight
+	WeightEpsilon float64
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -186,6 +190,10 @@ func (p *Policy) native() (native.Policy, error) {
 		PyramidAlpha: p.PyramidAlpha,
 		PyramidBeta:  count(&err, "PyramidBeta", p.PyramidBeta),
 		Seed:         p.Seed,
+
+		Block:         count(&err, "Block", p.Block),
+		ValueWeight:   int32(p.ValueWeight),
+		WeightEpsilon: p.WeightEpsilon,
 	}
 	return merged(n, p.rest), err
 }
@@ -221,6 +229,10 @@ func policyOf(n *native.Policy) Policy {
 		PyramidAlpha: n.PyramidAlpha,
 		PyramidBeta:  int(n.PyramidBeta),
 		Seed:         n.Seed,
+
+		Block:         int(n.Block),
+		ValueWeight:   ValueWeight(n.ValueWeight),
+		WeightEpsilon: n.WeightEpsilon,
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

@@ -42,15 +42,17 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, ReduceMax,
 		ShapingPoolThenReduce, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 18, native.Policy{},
+		0.25, 17, 18, 19, ValueWeightGiven, 0.125, native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
 	same(t, policy, policyOf(&n))
-	same(t, [7]uint32{11, 12, 13, 0, 15, 17, 0},
-		[7]uint32{n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Reserved})
-	same(t, [5]int32{3, 2, 1, 2, 1},
-		[5]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge})
+	same(t, [8]uint32{11, 12, 13, 0, 15, 17, 19, 0}, [8]uint32{
+		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.Reserved,
+	})
+	same(t, [6]int32{3, 2, 1, 2, 1, 2},
+		[6]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight})
+	same(t, [3]float64{0.5, 0.25, 0.125}, [3]float64{n.Budget, n.PyramidAlpha, n.WeightEpsilon})
 }
 
 func TestPolicyNumbersAreChecked(t *testing.T) {

@@ -54,6 +54,30 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 	same(t, EvictReport{}, report)
 }
 
+// A view without V, where the geometry has V, is refused, and nothing moves.
+func TestMissingValuesAreRefused(t *testing.T) {
+	k, v, alone := random(full*row, 1), random(full*row, 2), random(full*row, 3)
+	var before [3][]float32
+	for i, data := range [][]float32{k, v, alone} {
+		before[i] = append([]float32(nil), data...)
+	}
+	plan := newPlan(t, newContext(t, nil), 2, full, "streaming-llm:budget=8,sink=2")
+	sequence := newSequence(t, plan)
+	keysAlone, err := NewView(Layout{KVHeads: kvHeads, K: rows(alone, kvHeads)})
+	must(t, err)
+	t.Cleanup(func() { _ = keysAlone.Close() })
+	must(t, sequence.Append(full, 0))
+	_, err = sequence.Evict([]*View{newView(t, k, v), keysAlone}, nil,
+		newMemory(t)(plan.Workspace(OperationEvict, 0)), 0)
+	fails(t, err, StatusInvalidArgument, "views[1]: v.data is 0")
+	for layer := 0; layer < 2; layer++ {
+		stored, err := sequence.StoredLength(layer, 0)
+		must(t, err)
+		same(t, full, stored)
+	}
+	same(t, before, [3][]float32{k, v, alone})
+}
+
 // The length that is remembered in Go is the library's after every call.
 func TestLogicalLengthIsTheLibrarys(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4,pool=none")

@@ -12,18 +12,35 @@ type SignalInputs struct {
 	Queries *Plane // window attention: rows of the query heads, after RoPE
 	RowLSE  *Plane // float32 log-sum-exps of the rows' logits, which save CUDA a pass over the keys
 	Scores  *Plane // PolicyCustom: float32 [KVHeads, slots held], HeadDim 1, tokens packed
+	// AttentionSums are for PolicyH2O: float32 [SumHeads, slots held], HeadDim 1, tokens packed: the
+	// attention weight that each slot got, summed over all queries that saw it. A companion of the
+	// view moves with its tokens.
+	AttentionSums *Plane
+	// SumHeads is QHeads, or KVHeads where the query heads of a KV head are reduced already; 0: QHeads.
+	SumHeads int
+	// QueryMean and QueryCovariance are for PolicyExpectedAttention: float32 [QHeads, 1, KHeadDim]
+	// and [QHeads, KHeadDim, KHeadDim], packed, of the queries to come, rotated to where they will be.
+	QueryMean, QueryCovariance *Plane
+	// KeyFilter is for PolicyQFilter: float32 [KVHeads, 1, KHeadDim], packed: the direction of a KV
+	// head in which keys get no attention.
+	KeyFilter *Plane
+	// TokenWeights are for ValueWeightGiven: float32 [KVHeads, slots held], HeadDim 1, tokens packed:
+	// what scores are multiplied by, whatever the policy.
+	TokenWeights *Plane
 }
 
 // signals are inputs as C takes them: they hold no pointers of Go.
 type signals struct {
 	inputs []native.SignalInputs
-	planes [][3]native.Plane // of each
+	planes [][nPlanes]native.Plane // of each
 }
+
+const nPlanes = 8
 
 // grow makes room for n inputs.
 func (s *signals) grow(n int) {
 	if len(s.inputs) < n {
-		s.inputs, s.planes = make([]native.SignalInputs, n), make([][3]native.Plane, n)
+		s.inputs, s.planes = make([]native.SignalInputs, n), make([][nPlanes]native.Plane, n)
 	}
 }
 
@@ -34,23 +51,36 @@ func (s *signals) put(
 ) (uintptr, error) {
 	n := &s.inputs[i]
 	*n = native.SignalInputs{StructSize: uint32(unsafe.Sizeof(*n))}
+	var err error
+	n.NSumHeads = count(&err, "SumHeads", inputs.SumHeads)
+	if err != nil {
+		return 0, err
+	}
 	if layer.Cache != LayerCacheFull {
 		layer = LayerInfo{}
 	}
-	for j, plane := range [...]struct {
+	q, kv, sums := uint32(layer.QHeads), uint32(layer.KVHeads), n.NSumHeads
+	if sums == 0 {
+		sums = q
+	}
+	for j, plane := range [nPlanes]struct {
 		name        string
 		from        *Plane
 		to          *uintptr
 		rows, heads uint32
 	}{
-		{"Queries", inputs.Queries, &n.Queries, rows, uint32(layer.QHeads)},
-		{"RowLSE", inputs.RowLSE, &n.RowLSE, rows, uint32(layer.QHeads)},
-		{"Scores", inputs.Scores, &n.Scores, held, uint32(layer.KVHeads)},
+		{"Queries", inputs.Queries, &n.Queries, rows, q},
+		{"RowLSE", inputs.RowLSE, &n.RowLSE, rows, q},
+		{"Scores", inputs.Scores, &n.Scores, held, kv},
+		{"AttentionSums", inputs.AttentionSums, &n.AttentionSums, held, sums},
+		{"QueryMean", inputs.QueryMean, &n.QueryMean, 1, q},
+		{"QueryCovariance", inputs.QueryCovariance, &n.QueryCovariance, inputs.QueryCovariance.dim(), q},
+		{"KeyFilter", inputs.KeyFilter, &n.KeyFilter, 1, kv},
+		{"TokenWeights", inputs.TokenWeights, &n.TokenWeights, held, kv},
 	} {
 		if plane.from == nil {
 			continue
 		}
-		var err error
 		s.planes[i][j], err = plane.from.rows(device, plane.name, plane.rows, plane.heads)
 		if err != nil {
 			return 0, err
@@ -58,4 +88,12 @@ func (s *signals) put(
 		*plane.to = inHeap(unsafe.Pointer(&s.planes[i][j]))
 	}
 	return inHeap(unsafe.Pointer(n)), nil
+}
+
+// dim is how many rows a square matrix of such rows has.
+func (p *Plane) dim() uint32 {
+	if p == nil || p.HeadDim < 0 {
+		return 0
+	}
+	return uint32(p.HeadDim)
 }

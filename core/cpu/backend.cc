@@ -117,6 +117,7 @@ const Backend kCpuBackend = {
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
+    .check_weighing = nullptr,
     .shape_and_select = nullptr,
 };
 

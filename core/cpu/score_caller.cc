@@ -9,7 +9,7 @@ Status Run(const Context&, Stream, const ScoreArgs& args) {
   for (const ScoreJob& job : args.jobs) {
     for (uint32_t h = 0; h < args.layer.n_kv_heads; ++h) {
       std::memcpy(job.rows + uint64_t{h} * job.tokens.most,
-                  job.caller + h * job.caller_head_stride,
+                  job.caller.data + h * job.caller.head_stride,
                   job.tokens.Of(h) * sizeof(float));
     }
   }

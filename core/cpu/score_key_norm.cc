@@ -1,7 +1,7 @@
 // Norms of keys: an item is a layer and KV head.
 #include "core/context.h"
 #include "core/cpu/cpu.h"
-#include "core/kernels/key_norm.h"
+#include "core/kernels/row_norm.h"
 #include "core/view.h"
 
 namespace kvevict::cpu {
@@ -14,10 +14,10 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
     const ScoreJob& job = args.jobs[item / g.n_kv_heads];
     const uint32_t head = item % g.n_kv_heads;
-    ComputeKeyNorms(
+    ComputeRowNorms(
         context.simd(),
-        {HeadRows(*job.view, job.view->k, head), job.tokens.Of(head),
-         g.k_head_dim, job.rows + uint64_t{head} * job.tokens.most});
+        {HeadRows(*job.view, job.view->k, head), 0, job.tokens.Of(head),
+         g.k_head_dim, true, job.rows + uint64_t{head} * job.tokens.most});
   });
   return Status();
 }

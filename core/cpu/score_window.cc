@@ -1,6 +1,4 @@
 // Attention of the window: an item is a layer and KV head.
-#include <algorithm>
-
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/window_attention.h"
@@ -11,13 +9,6 @@ namespace {
 
 uint32_t GroupSize(const kvevict_layer_geometry& g) {
   return g.n_q_heads / g.n_kv_heads;
-}
-
-// f32 [group, n_tokens]: the group's weights, before they are reduced.
-CheckedSize GroupRowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
-  return (CheckedSize(GroupSize(g)) * CheckedSize(n_tokens) *
-          CheckedSize(sizeof(float)))
-      .AlignUp(kCacheLine);
 }
 
 // i32 [obs_window]: the stored row of window row w.
@@ -31,12 +22,10 @@ ScratchNeeds ScratchBytes(const Context& context,
                           const kvevict_policy& policy, uint32_t,
                           uint32_t n_tokens) {
   const WindowAttentionScratchSize attention = WindowAttentionScratchBytes(
-      n_tokens, std::min(policy.obs_window, n_tokens), GroupSize(g),
-      g.k_head_dim);
+      n_tokens, policy.obs_window, GroupSize(g), g.k_head_dim);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which says that it does not fit, overflows here.
-    return (GroupRowsBytes(g, n_tokens) + WindowTableBytes(policy) +
-            CheckedSize(attention_bytes))
+    return (WindowTableBytes(policy) + CheckedSize(attention_bytes))
                .AlignUp(kCacheLine) *
            CheckedSize(context.n_workers());
   };
@@ -68,49 +57,32 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
     const ScoreJob& job = args.jobs[item / g.n_kv_heads];
     const uint32_t head = item % g.n_kv_heads;
     const std::span<uint8_t> share = ShareOf(context, args.scratch, worker);
-    uint8_t* scratch = share.data();
-    float* group_rows = reinterpret_cast<float*>(scratch);
-    scratch += GroupRowsBytes(g, args.n_tokens).value();
-    int32_t* table = reinterpret_cast<int32_t*>(scratch);
-    scratch += WindowTableBytes(args.policy).value();
+    const size_t table_bytes = WindowTableBytes(args.policy).value();
     const uint64_t first_row =
         uint64_t{head} * (args.per_query_head ? group : 1);
-    const uint32_t n_tokens = job.tokens.Of(head);
-    float* const rows = job.rows + first_row * job.tokens.most;
-    const bool reduces = group > 1 && !args.per_query_head;
-    // Rows of a shorter head lie further apart than they are long.
-    const bool apart = group > 1 && n_tokens < job.tokens.most;
 
     WindowAttention attention;
-    attention.queries =
-        Wrapped(job.queries.rows, job.queries.first_row, window, table);
+    attention.queries = Wrapped(job.queries.rows, job.queries.first_row, window,
+                                reinterpret_cast<int32_t*>(share.data()));
     attention.queries.base += int64_t{head} * group * job.queries.head_stride;
     attention.query_head_stride = job.queries.head_stride;
     attention.keys = HeadRows(*job.view, job.view->k, head);
-    attention.n_tokens = n_tokens;
+    attention.n_tokens = job.tokens.Of(head);
     attention.window = window;
     attention.group = group;
     attention.head_dim = g.k_head_dim;
     attention.scale = args.softmax_scale;
-    attention.out = reduces || apart ? group_rows : rows;
-    attention.scratch = scratch;
-    attention.scratch_bytes = share.data() + share.size() - scratch;
-    ComputeWindowAttention(context.simd(), attention);
-
+    attention.out = job.rows + first_row * job.tokens.most;
+    attention.out_stride = job.tokens.most;
     if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
-      const float scale = 1.0f / static_cast<float>(window);
-      const uint64_t n = uint64_t{group} * n_tokens;
-      for (uint64_t i = 0; i < n; ++i) attention.out[i] *= scale;
+      attention.out_scale = 1.0f / static_cast<float>(window);
     }
-    if (reduces) {
-      ReduceRows(context.simd(), group_rows, group, n_tokens, n_tokens,
-                 ToReduce(args.policy.group_reduce), rows);
-    } else if (apart) {
-      for (uint64_t i = 0; i < group; ++i) {
-        std::copy_n(group_rows + i * n_tokens, n_tokens,
-                    rows + i * job.tokens.most);
-      }
+    if (!args.per_query_head) {
+      attention.group_reduce = ToReduce(args.policy.group_reduce);
     }
+    attention.scratch = share.data() + table_bytes;
+    attention.scratch_bytes = share.size() - table_bytes;
+    ComputeWindowAttention(context.simd(), attention);
   });
   return Status();
 }

@@ -4,6 +4,7 @@
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
 #include "core/score.h"
+#include "core/signal_inputs.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -19,6 +20,7 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   KV_RETURN_IF_ERROR(CheckTokenCount(request.n_tokens, window,
                                      plan.max_tokens(), "max_tokens"));
   out->layer = layer.number;
+  out->n_seen = request.n_tokens;
   out->tokens = {request.n_tokens, request.token_counts};
   const ListCounts& tokens = out->tokens;
   KV_RETURN_IF_ERROR(
@@ -29,30 +31,23 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
     if (tokens.Of(h) >= least) continue;
     return InvalidArgument("token_counts[%u] %u < %u", h, tokens.Of(h), least);
   }
-  if (signal.Needs(kKeys)) {
+  if (plan.ReadsRows()) {
     KV_RETURN_IF_ERROR(plan.CheckCanScore(layer));
     Status status = ValidateView(request.view, tokens, on_host);
     if (status.ok()) status = MatchGeometry(request.view, g);
-    if (status.ok() && !IsPresent(request.view.k)) {
+    if (status.ok() && plan.ReadsKeys() && !IsPresent(request.view.k)) {
       status = InvalidArgument("k.data is 0: no keys to score");
+    }
+    if (status.ok() && plan.ReadsValues() && !IsPresent(request.view.v)) {
+      status = InvalidArgument("v.data is 0: no values to score by");
     }
     if (!status.ok()) return Prefixed(status, "view: ");
     out->view = &request.view;
   }
-  const auto check_given = [&](const char* name, const kvevict_plane* plane) {
-    if (plane != nullptr) return Status();
-    return InvalidArgument("inputs.%s is NULL, but the policy scores by %s",
-                           name, signal.text);
-  };
-  if (signal.Needs(kScores)) {
-    KV_RETURN_IF_ERROR(check_given("scores", request.inputs.scores));
-    KV_RETURN_IF_ERROR(
-        FindScores(g, request.n_tokens, *request.inputs.scores, out));
-  }
+  KV_RETURN_IF_ERROR(
+      FindInputs(plan, layer, request.n_tokens, request.inputs, out));
   if (signal.Needs(kQueries)) {
-    KV_RETURN_IF_ERROR(check_given("queries", request.inputs.queries));
-    KV_RETURN_IF_ERROR(CheckQueryRows(g, window, request.inputs));
-    out->queries = QueriesOf(request.inputs);
+    KV_RETURN_IF_ERROR(FindQueries(plan, layer, request.inputs, out));
   }
   if (request.scores.size() != uint64_t{g.n_kv_heads} * request.n_tokens) {
     return InvalidArgument("scores_len %zu is not n_kv_heads %u * n_tokens %u",
@@ -107,7 +102,7 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
       ScoreJob& job = now[j].score;
       float* const scores = requests[i + j].scores.data();
       job.rows = apart.Next(plan.layer(now[j].layer), job.tokens.most, scores);
-      now[j].shape = {job.tokens, job.rows, scores};
+      now[j].shape = {job.tokens, job.rows, scores, job.view, job.weights};
     }
     KV_RETURN_IF_ERROR(ScoreAndShape(
         plan, memory.stream, n_tokens, Jobs<uint32_t>(now, &ScoredLayer::layer),

@@ -6,6 +6,9 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/pool1d.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h, which includes this file once per target.
+#include "core/kernels/reduce_rows-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -13,27 +16,12 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using DF = hn::ScalableTag<float>;
-
-// The larger one, or NaN if either is: the same on every target.
-template <class V>
-HWY_INLINE V MaxNan(V a, V b) {
-  const V larger = hn::IfThenElse(hn::Gt(a, b), a, b);  // b if b is NaN
-  return hn::IfThenElse(hn::IsNaN(a), a, larger);
-}
-
-template <bool kIsMax, class V>
-HWY_INLINE V Combine(V a, V b) {
-  if constexpr (kIsMax) return MaxNan(a, b);
-  return hn::Add(a, b);
-}
-
 // out[i], i in [0, n): terms in[i .. i + width), combined left to right, times
 // scale.
 template <bool kIsMax>
 void PoolInside(const float* in, size_t n, uint32_t width, float scale,
                 float* out) {
-  const DF d;
+  const hn::ScalableTag<float> d;
   const auto vscale = hn::Set(d, scale);
   size_t i = 0;
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
@@ -62,30 +50,14 @@ void MaxPoolInside(const float* in, size_t n, uint32_t width, float scale,
   PoolInside<true>(in, n, width, scale, out);
 }
 
-template <bool kIsMax>
-void Reduce(const float* rows, size_t n_rows, size_t row_stride, size_t n,
-            float scale, float* out) {
-  const DF d;
-  const auto vscale = hn::Set(d, scale);
-  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
-    const size_t lanes = std::min(hn::Lanes(d), n - i);
-    auto sum = hn::LoadN(d, rows + i, lanes);
-    for (size_t r = 1; r < n_rows; ++r) {
-      sum =
-          Combine<kIsMax>(sum, hn::LoadN(d, rows + r * row_stride + i, lanes));
-    }
-    hn::StoreN(kIsMax ? sum : hn::Mul(sum, vscale), d, out + i, lanes);
-  }
-}
-
 void SumRows(const float* rows, size_t n_rows, size_t row_stride, size_t n,
              float scale, float* out) {
-  Reduce<false>(rows, n_rows, row_stride, n, scale, out);
+  ReduceRowsTo<false>(rows, n_rows, row_stride, n, scale, false, out);
 }
 
 void MaxRows(const float* rows, size_t n_rows, size_t row_stride, size_t n,
              float scale, float* out) {
-  Reduce<true>(rows, n_rows, row_stride, n, scale, out);
+  ReduceRowsTo<true>(rows, n_rows, row_stride, n, scale, false, out);
 }
 
 }  // namespace kvevict::HWY_NAMESPACE

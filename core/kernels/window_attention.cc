@@ -13,6 +13,7 @@
 
 // After foreach_target.h, which includes this file once per target.
 #include "core/kernels/exp2-inl.h"
+#include "core/kernels/reduce_rows-inl.h"
 #include "core/kernels/window_attention_pack-inl.h"
 #include "core/kernels/window_attention_product-inl.h"
 #include "hwy/cache_control.h"
@@ -27,10 +28,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 // raised only when a logit exceeds it by this much (base 2): rarely, and far
 // from overflow.
 constexpr float kReferenceMargin = 8.0f;
-
-// Rows whose weighted sum is formed before it is added to the rest, so that
-// rounding errors do not grow with the window.
-constexpr size_t kRowsPerSum = 64;
 
 // Keys of a tile that row `w` of the window sees: its own token and those
 // before it.
@@ -79,13 +76,14 @@ class KeyPrefetcher {
   int64_t row_bytes_;
 };
 
-// Logits, in base 2, of all rows and one tile of packed keys. Panel by panel,
+// Logits, in base 2, of a batch and one tile of packed keys. Panel by panel,
 // so that a panel stays in the L1 cache while the queries stream by.
-HWY_NOINLINE void MultiplyTile(const WindowAttention& args, size_t tile,
+HWY_NOINLINE void MultiplyTile(const WindowAttention& args,
+                               const RowBatch& batch, size_t tile,
                                const WindowAttentionScratch& s) {
   const size_t panel_keys = KeysPerPanel();
   const size_t dim = args.head_dim;
-  const size_t n_blocks = (s.n_rows + kRowsPerBlock - 1) / kRowsPerBlock;
+  const size_t n_blocks = (batch.size() + kRowsPerBlock - 1) / kRowsPerBlock;
   KeyPrefetcher prefetch(args, tile + 1, n_blocks * (kTileKeys / panel_keys));
   const float* panel = s.panels;
   for (size_t key = 0; key < kTileKeys; key += panel_keys) {
@@ -148,101 +146,95 @@ HWY_INLINE float ExpRow(const float* HWY_RESTRICT logits, size_t n_visible,
   return hn::ReduceSum(d, tile_sum);
 }
 
-// Keys of a tile that row r of the group sees.
+// Keys of a tile that row r of a batch sees.
 template <bool kMasked>
-HWY_INLINE size_t RowKeys(const WindowAttention& args, size_t tile, size_t r) {
-  return kMasked ? VisibleKeys(args, tile, r % args.window) : kTileKeys;
+HWY_INLINE size_t RowKeys(const WindowAttention& args, const RowBatch& batch,
+                          size_t tile, size_t r) {
+  return kMasked ? VisibleKeys(args, tile, batch.row + r % batch.n_rows)
+                 : kTileKeys;
 }
 
 // Exponentials of a tile, which settle its references and add to the sums; kMasked
 // if not every row sees all of it.
 template <bool kMasked>
-HWY_INLINE void ExpRows(const WindowAttention& args, size_t tile,
-                        const WindowAttentionScratch& s) {
+HWY_INLINE void ExpRows(const WindowAttention& args, const RowBatch& batch,
+                        size_t tile, const WindowAttentionScratch& s) {
   float* exps = s.TileExps(tile);
-  for (size_t r = 0; r < s.n_rows; ++r) {
+  for (size_t r = 0; r < batch.size(); ++r) {
     const float* logits = s.logits + r * kTileKeys;
-    const size_t n_visible = RowKeys<kMasked>(args, tile, r);
+    const size_t n_visible = RowKeys<kMasked>(args, batch, tile, r);
     RaiseReference<kMasked>(logits, n_visible, s.references + r, s.sums + r);
     s.sums[r] += ExpRow<kMasked>(logits, n_visible, s.references[r],
                                  exps + r * kTileKeys);
   }
 }
 
-// The same exponentials once more.
-template <bool kMasked>
-HWY_INLINE void ExpRowsAgain(const WindowAttention& args, size_t tile,
-                             const WindowAttentionScratch& s) {
-  float* exps = s.TileExps(tile);
-  const float* references = s.TileReferences(tile);
-  for (size_t r = 0; r < s.n_rows; ++r) {
-    (void)ExpRow<kMasked>(s.logits + r * kTileKeys,
-                          RowKeys<kMasked>(args, tile, r), references[r],
-                          exps + r * kTileKeys);
-  }
-}
-
-HWY_NOINLINE void ExpTile(const WindowAttention& args, size_t tile,
-                          const WindowAttentionScratch& s) {
+// The same once more, if the references are those after the tile before.
+HWY_NOINLINE void ExpTile(const WindowAttention& args, const RowBatch& batch,
+                          size_t tile, const WindowAttentionScratch& s) {
   if (IsUnmasked(args, tile)) {
-    ExpRows<false>(args, tile, s);
+    ExpRows<false>(args, batch, tile, s);
   } else {
-    ExpRows<true>(args, tile, s);
+    ExpRows<true>(args, batch, tile, s);
   }
   std::memcpy(s.TileReferences(tile), s.references,
               s.n_padded_rows * sizeof(float));
 }
 
-HWY_NOINLINE void ExpTileAgain(const WindowAttention& args, size_t tile,
-                               const WindowAttentionScratch& s) {
-  if (IsUnmasked(args, tile)) {
-    ExpRowsAgain<false>(args, tile, s);
-  } else {
-    ExpRowsAgain<true>(args, tile, s);
-  }
-}
-
 // Turns the references of a tile into the weights of its exps:
-// 2^(reference of the tile - final reference) / sum of the row.
+// 2^(reference of the tile - last reference) / sum of the row.
 HWY_INLINE void WeighTile(size_t tile, const WindowAttentionScratch& s) {
   const RowTag d;
   float* weights = s.TileReferences(tile);
   for (size_t r = 0; r < s.n_padded_rows; r += hn::Lanes(d)) {
     const auto below =
-        hn::Sub(hn::Load(d, weights + r), hn::Load(d, s.references + r));
+        hn::Sub(hn::Load(d, weights + r), hn::Load(d, s.last_references + r));
     hn::Store(hn::Mul(Exp2(d, below), hn::Load(d, s.inverse_sums + r)), d,
               weights + r);
   }
 }
 
-// out[0, min(kTileKeys, n_tokens - first)) = weighted sum over the window's
-// rows of one query head. What a row does not see is left out even if its
-// weight is NaN.
+// Keys of a tile that there are.
+HWY_INLINE size_t KeysOf(const WindowAttention& args, size_t tile) {
+  return std::min(kTileKeys, size_t{args.n_tokens} - tile * kTileKeys);
+}
+
+// out[0, KeysOf(tile)) = weighted sum over a batch's rows of one query head, added to
+// what stands there if rows went before, and times out_scale if none follow. What a
+// row does not see is left out even if its weight is NaN.
 template <bool kMasked>
-HWY_INLINE void SumRows(const WindowAttention& args, size_t tile,
-                        const float* HWY_RESTRICT exps,
+HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
+                        size_t tile, const float* HWY_RESTRICT exps,
                         const float* HWY_RESTRICT weights,
                         float* HWY_RESTRICT out) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
-  const size_t n_keys =
-      std::min(kTileKeys, size_t{args.n_tokens} - tile * kTileKeys);
+  const size_t n_keys = KeysOf(args, tile);
+  const bool is_first = batch.row == 0;
+  const bool is_last = batch.row + batch.n_rows == args.window;
+  const auto scale = hn::Set(d, is_last ? args.out_scale : 1.0f);
   // Four vectors side by side hide the latency of the additions.
   for (size_t key = 0; key < n_keys; key += 4 * lanes) {
-    auto total0 = hn::Zero(d), total1 = total0, total2 = total0,
-         total3 = total0;
-    for (size_t begin = 0; begin < args.window; begin += kRowsPerSum) {
-      const size_t end = std::min<size_t>(begin + kRowsPerSum, args.window);
+    const auto before = [&](size_t i) HWY_ATTR {
+      if (is_first) return hn::Zero(d);
+      const size_t at = std::min(n_keys, key + i);
+      return hn::LoadN(d, out + at, std::min(lanes, n_keys - at));
+    };
+    auto total0 = before(0), total1 = before(lanes), total2 = before(2 * lanes),
+         total3 = before(3 * lanes);
+    for (size_t begin = 0; begin < batch.n_rows; begin += kRowsPerSum) {
+      const size_t end = std::min<size_t>(begin + kRowsPerSum, batch.n_rows);
       auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-      for (size_t w = begin; w < end; ++w) {
-        const auto weight = hn::Set(d, weights[w]);
-        const float* e = exps + w * kTileKeys + key;
-        const size_t n_visible = kMasked ? VisibleKeys(args, tile, w) : 0;
+      for (size_t r = begin; r < end; ++r) {
+        const auto weight = hn::Set(d, weights[r]);
+        const float* e = exps + r * kTileKeys + key;
+        const size_t n_visible =
+            kMasked ? VisibleKeys(args, tile, batch.row + r) : 0;
         const auto add = [&](size_t i, auto sum) HWY_ATTR {
           const auto more = hn::MulAdd(hn::LoadU(d, e + i), weight, sum);
           if constexpr (!kMasked) return more;
-          const size_t before = std::min(n_visible, key + i);
-          return hn::IfThenElse(hn::FirstN(d, n_visible - before), more, sum);
+          const size_t unseen = std::min(n_visible, key + i);
+          return hn::IfThenElse(hn::FirstN(d, n_visible - unseen), more, sum);
         };
         sum0 = add(0, sum0);
         sum1 = add(lanes, sum1);
@@ -256,7 +248,8 @@ HWY_INLINE void SumRows(const WindowAttention& args, size_t tile,
     }
     const auto store = [&](size_t i, auto total) HWY_ATTR {
       const size_t at = std::min(n_keys, key + i);
-      hn::StoreN(total, d, out + at, std::min(lanes, n_keys - at));
+      hn::StoreN(hn::Mul(total, scale), d, out + at,
+                 std::min(lanes, n_keys - at));
     };
     store(0, total0);
     store(lanes, total1);
@@ -265,19 +258,84 @@ HWY_INLINE void SumRows(const WindowAttention& args, size_t tile,
   }
 }
 
-HWY_NOINLINE void SumTile(const WindowAttention& args, size_t tile,
-                          const WindowAttentionScratch& s) {
+HWY_NOINLINE void SumTile(const WindowAttention& args, const RowBatch& batch,
+                          size_t tile, const WindowAttentionScratch& s) {
   const bool unmasked = IsUnmasked(args, tile);
-  for (size_t g = 0; g < args.group; ++g) {
-    const size_t row = g * args.window;
+  const bool reduces = args.group_reduce.has_value();
+  float* out = reduces
+                   ? s.HeadSums(tile)
+                   : args.out + batch.head * args.out_stride + tile * kTileKeys;
+  const size_t out_stride = reduces ? kTileKeys : args.out_stride;
+  for (size_t h = 0; h < batch.n_heads; ++h) {
+    const size_t row = h * batch.n_rows;
     const float* exps = s.TileExps(tile) + row * kTileKeys;
     const float* weights = s.TileReferences(tile) + row;
-    float* out = args.out + g * args.n_tokens + tile * kTileKeys;
     if (unmasked) {
-      SumRows<false>(args, tile, exps, weights, out);
+      SumRows<false>(args, batch, tile, exps, weights, out + h * out_stride);
     } else {
-      SumRows<true>(args, tile, exps, weights, out);
+      SumRows<true>(args, batch, tile, exps, weights, out + h * out_stride);
     }
+  }
+}
+
+// Adds a batch's heads, whose sums are whole, to those before.
+HWY_NOINLINE void ReduceTile(const WindowAttention& args, const RowBatch& batch,
+                             size_t tile, const WindowAttentionScratch& s) {
+  const float* sums = s.HeadSums(tile);
+  const size_t n_keys = KeysOf(args, tile);
+  float* out = args.out + tile * kTileKeys;
+  const bool goes_on = batch.head > 0;
+  const bool is_last = batch.head + batch.n_heads == args.group;
+  if (*args.group_reduce == Reduce::kMax) {
+    ReduceRowsTo<true>(sums, batch.n_heads, kTileKeys, n_keys, 1.0f, goes_on,
+                       out);
+  } else {
+    const bool divides = is_last && *args.group_reduce == Reduce::kMean;
+    const float scale = divides ? 1.0f / static_cast<float>(args.group) : 1.0f;
+    ReduceRowsTo<false>(sums, batch.n_heads, kTileKeys, n_keys, scale, goes_on,
+                        out);
+  }
+}
+
+// References as they are before the first tile.
+HWY_INLINE void ResetReferences(const WindowAttentionScratch& s) {
+  std::fill_n(s.references, s.n_padded_rows,
+              std::numeric_limits<float>::lowest());
+}
+
+// First the sums of all rows, tile by tile, then their weights, which need them.
+void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
+                  float factor, const WindowAttentionScratch& s) {
+  PackQueries(args, batch, factor, s.staged, s.queries);
+  ResetReferences(s);
+  std::fill_n(s.sums, s.n_padded_rows, 0.0);
+
+  const auto compute_exps = [&](size_t tile) {
+    PackKeys(args.keys, static_cast<uint32_t>(tile * kTileKeys), args.n_tokens,
+             args.head_dim, s.staged, s.panels);
+    MultiplyTile(args, batch, tile, s);
+    ExpTile(args, batch, tile, s);
+  };
+  for (size_t tile = 0; tile < s.n_tiles; ++tile) compute_exps(tile);
+
+  std::memcpy(s.last_references, s.references, s.n_padded_rows * sizeof(float));
+  for (size_t r = 0; r < s.n_padded_rows; ++r) {
+    s.inverse_sums[r] = static_cast<float>(1.0 / s.sums[r]);
+  }
+  // Tiles without a room of their own go on from the last one that has.
+  const size_t n_kept = s.n_kept_tiles();
+  if (n_kept == 0) {
+    ResetReferences(s);
+  } else {
+    std::memcpy(s.references, s.TileReferences(n_kept - 1),
+                s.n_padded_rows * sizeof(float));
+  }
+  const bool is_whole = batch.row + batch.n_rows == args.window;
+  for (size_t tile = 0; tile < s.n_tiles; ++tile) {
+    if (tile >= n_kept) compute_exps(tile);
+    WeighTile(tile, s);
+    SumTile(args, batch, tile, s);
+    if (args.group_reduce && is_whole) ReduceTile(args, batch, tile, s);
   }
 }
 
@@ -285,31 +343,9 @@ void Compute(const WindowAttention& args, const WindowAttentionScratch& s) {
   // Logits in base 2 turn e^x into 2^x.
   const float factor =
       static_cast<float>(args.scale * 1.4426950408889634073599246810);
-  PackQueries(args, factor, s.staged, s.queries);
-  std::fill_n(s.references, s.n_padded_rows,
-              std::numeric_limits<float>::lowest());
-  std::fill_n(s.sums, s.n_padded_rows, 0.0);
-
-  const auto compute_logits = [&](size_t tile) {
-    PackKeys(args.keys, static_cast<uint32_t>(tile * kTileKeys), args.n_tokens,
-             args.head_dim, s.staged, s.panels);
-    MultiplyTile(args, tile, s);
-  };
-  for (size_t tile = 0; tile < s.n_tiles; ++tile) {
-    compute_logits(tile);
-    ExpTile(args, tile, s);
-  }
-
-  for (size_t r = 0; r < s.n_padded_rows; ++r) {
-    s.inverse_sums[r] = static_cast<float>(1.0 / s.sums[r]);
-  }
-  for (size_t tile = 0; tile < s.n_tiles; ++tile) {
-    if (!s.KeepsExps(tile)) {
-      compute_logits(tile);
-      ExpTileAgain(args, tile, s);
-    }
-    WeighTile(tile, s);
-    SumTile(args, tile, s);
+  for (RowBatch batch = s.batches.First(); batch.head < args.group;
+       batch = s.batches.After(batch)) {
+    ComputeBatch(args, batch, factor, s);
   }
 }
 

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
+#include "core/kernels/pool1d.h"
 #include "core/kernels/row_source.h"
 #include "core/simd.h"
 
@@ -21,17 +23,25 @@ struct WindowAttention {
   uint32_t group = 0;     // query heads that read this KV head
   uint32_t head_dim = 0;
   float scale = 0.0f;  // of the logits
-  // [group, n_tokens]: for each query head and key, the sum over the window's
-  // rows of the causal softmax weights.
+  // For each query head and key, the sum over the window's rows of the causal
+  // softmax weights, times out_scale: [group, n_tokens], rows out_stride elements
+  // apart; or what group_reduce makes of the heads' rows, in order: [n_tokens].
   float* out = nullptr;
+  size_t out_stride = 0;
+  float out_scale = 1.0f;
+  std::optional<Reduce> group_reduce;
   // At least WindowAttentionScratchBytes().least, 64-byte aligned.
   void* scratch = nullptr;
   size_t scratch_bytes = 0;
 };
 
-// Scratch for one call; independent of the CPU target. SIZE_MAX if it does not
-// fit in size_t. At best all exponentials: n_tokens * window * group floats; at
-// least a 64th of that.
+// Scratch for one call; independent of the CPU target. SIZE_MAX if it does not fit
+// in size_t. Queries go through the keys in batches of about 2 MiB, and at best all
+// exponentials of a batch have room: n_tokens floats for each of its queries.
+//
+// At least those of 64 tokens: 3.5 MiB and 672 bytes for each element of head_dim,
+// whatever the group, with n_tokens floats more where the queries of one head exceed a
+// batch (a window above 2,048 with head_dim 128). Mostly far less.
 struct WindowAttentionScratchSize {
   size_t least;
   size_t best;
@@ -41,8 +51,9 @@ WindowAttentionScratchSize WindowAttentionScratchBytes(uint32_t n_tokens,
                                                        uint32_t group,
                                                        uint32_t head_dim);
 
-// Exact two-pass softmax over tiles of keys, in f32; reads every key row once,
-// and computes the exponentials that scratch has no room for a second time.
+// Exact two-pass softmax over tiles of keys, in f32; reads every key row once for
+// each batch, and computes the exponentials that scratch has no room for a second
+// time.
 // Deterministic on one CPU target, whatever the scratch; targets differ by
 // rounding.
 //

@@ -33,17 +33,18 @@ static_assert(kRowsPerBlock <= kMaxRowsPerBlock);
 // Keys per panel: the two vectors that a block of rows meets at once.
 HWY_INLINE size_t KeysPerPanel() { return 2 * hn::Lanes(RowTag()); }
 
-// [group * window, head_dim] to [block, head_dim, kRowsPerBlock], times factor;
-// rows that fill up the last block are 0. `row` is scratch for one row.
-HWY_INLINE void PackQueries(const WindowAttention& args, float factor,
-                            float* HWY_RESTRICT row,
+// [n_heads * n_rows of the batch, head_dim] to [block, head_dim, kRowsPerBlock],
+// times factor; rows that fill up the last block are 0. `row` is scratch for one row.
+HWY_INLINE void PackQueries(const WindowAttention& args, const RowBatch& batch,
+                            float factor, float* HWY_RESTRICT row,
                             float* HWY_RESTRICT packed) {
-  const size_t n_rows = size_t{args.group} * args.window;
+  const size_t n_rows = batch.size();
   const size_t dim = args.head_dim;
   for (size_t r = 0; r < n_rows; ++r) {
     const uint8_t* from =
-        args.queries.Row(static_cast<uint32_t>(r % args.window)) +
-        static_cast<int64_t>(r / args.window) * args.query_head_stride;
+        args.queries.Row(batch.row + static_cast<uint32_t>(r % batch.n_rows)) +
+        static_cast<int64_t>(batch.head + r / batch.n_rows) *
+            args.query_head_stride;
     LoadRow(from, args.queries.dtype, args.queries.element_stride, dim, row);
     float* to =
         packed + r / kRowsPerBlock * dim * kRowsPerBlock + r % kRowsPerBlock;

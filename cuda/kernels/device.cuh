@@ -24,6 +24,8 @@ struct alignas(16) Bytes16 {
   uint32_t x[4];
 };
 
+constexpr uint32_t kInfinityBits = 0x7f800000u;  // of f32
+
 }  // namespace kvevict::cuda
 
 #ifndef __CUDACC_RTC__

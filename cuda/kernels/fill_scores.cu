@@ -1,7 +1,7 @@
-// Scores that do not come from attention: drawn, or the caller's.
+// Scores that need no key: drawn, the caller's, or from sums of attention.
 //
-// Grid (n_tokens / 256 of the longest layer, n_kv_heads, n_layers); a thread
-// owns one slot.
+// Grid (n_tokens / 256 of the longest layer, rows of scores, n_layers); a thread
+// owns one slot. Rows are KV heads, of sum_scores also query heads.
 #include "fill_scores.h"
 
 #include "device.cuh"
@@ -33,6 +33,22 @@ KV_DEVICE uint32_t TokensOf(const FillScoresParams& p,
   return CountOf(p.tokens, layer.first_token_count, head, layer.n_tokens);
 }
 
+// Of n rows a stride of bytes apart, in the CPU's order; NaN in, NaN out.
+KV_DEVICE float ReduceSums(const FillScoresParams& p, uint64_t rows,
+                           uint64_t stride, uint32_t n) {
+  float all = LoadGlobal<float>(rows);
+#pragma unroll 4
+  for (uint32_t r = 1; r < n; ++r) {
+    const float one = LoadGlobal<float>(rows + r * stride);
+    if (p.is_max == 0) {
+      all += one;
+    } else if (all == all && !(one < all)) {
+      all = one;
+    }
+  }
+  return p.is_max != 0 ? all : all * p.scale;
+}
+
 }  // namespace
 
 KV_KERNEL(random_scores, FillScoresParams, kFillThreads, 1) {
@@ -53,9 +69,31 @@ KV_KERNEL(caller_scores, FillScoresParams, kFillThreads, 1) {
   const uint32_t slot = blockIdx.x * kFillThreads + threadIdx.x;
   if (slot >= TokensOf(p, layer, blockIdx.y)) return;
   const uint32_t bits = LoadGlobal<uint32_t>(
-      layer.caller + (head * p.caller_head_stride + slot) * sizeof(float));
+      layer.rows + (head * p.head_stride + slot) * sizeof(float));
   StoreGlobal(layer.scores + (head * layer.n_tokens + slot) * sizeof(float),
               bits);
+}
+
+KV_KERNEL(sum_scores, FillScoresParams, kFillThreads, 1) {
+  const FillScoresLayer& layer = p.layers[blockIdx.z];
+  const uint32_t row = blockIdx.y;
+  const uint32_t head = row / p.n_score_rows;
+  const uint32_t slot = blockIdx.x * kFillThreads + threadIdx.x;
+  if (slot >= TokensOf(p, layer, head)) return;
+  const bool one_to_one = p.n_sum_rows == p.n_score_rows;
+  const uint64_t first = one_to_one ? row : uint64_t{head} * p.n_sum_rows;
+  const uint64_t stride = p.head_stride * sizeof(float);
+  float score = ReduceSums(
+      p, layer.rows + first * stride + uint64_t{slot} * sizeof(float), stride,
+      one_to_one ? 1 : p.n_sum_rows);
+  if (p.divides != 0) {
+    const uint32_t position = static_cast<uint32_t>(
+        PositionOf(layer.slots, p.kept, p.n_lists == 1 ? 0 : head, slot));
+    score /= static_cast<float>(layer.n_seen - position);
+  }
+  StoreGlobal(
+      layer.scores + (uint64_t{row} * layer.n_tokens + slot) * sizeof(float),
+      score);
 }
 
 }  // namespace kvevict::cuda

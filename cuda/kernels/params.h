@@ -41,6 +41,24 @@ struct RowLayout {
 };
 static_assert(sizeof(RowLayout) == 40);
 
+// Rows of keys or values whose elements are read.
+struct CacheRows {
+  RowLayout layout;
+  uint32_t dtype;  // of kvevict_dtype
+  uint32_t head_dim;
+  uint32_t lanes;  // that share a row: LanesOfRow()
+  // Rows are packed and at multiples of 16 bytes, which they fill.
+  uint32_t wide;
+};
+static_assert(sizeof(CacheRows) == 56);
+
+// Threads of a warp that share a row: a power of two, enough to load it at once.
+constexpr uint32_t LanesOfRow(uint32_t loads_per_row) {
+  uint32_t lanes = 1;
+  while (lanes < 32 && lanes < loads_per_row) lanes *= 2;
+  return lanes;
+}
+
 // Counts of lists, u32: list i of a layer has the one at
 // base + 4 * (first + i * step), with `first` the layer's own. base 0: the lists
 // of a layer are alike, and the layer says how many.
@@ -248,56 +266,212 @@ struct PoolSelectParams {
 };
 static_assert(sizeof(PoolSelectParams) <= 4096);
 
-// ---- signals/random and caller: other scores ----
+// ---- fill_scores: scores that need no key ----
 
 struct FillScoresLayer {
   uint64_t scores;  // out: f32 [n_kv_heads, n_tokens]
-  uint64_t caller;  // caller: f32, head stride below
+  uint64_t rows;    // caller, sums: f32, head stride below
   SlotPositions slots;
   uint32_t n_tokens;
   uint32_t layer;  // random: the layer that draws
   int32_t first_token_count;
-  uint32_t reserved;
+  uint32_t n_seen;  // sums: of which each slot saw those from its position on
 };
 static_assert(sizeof(FillScoresLayer) == 56);
 
 struct FillScoresParams {
   static constexpr uint32_t kMaxLayers = 70;
   uint64_t seed;
-  uint64_t caller_head_stride;  // elements
-  CountTable tokens;            // per KV head
-  CountTable kept;              // of the slots
+  uint64_t head_stride;  // of rows; elements
+  CountTable tokens;     // per KV head
+  CountTable kept;       // of the slots
   uint32_t n_kv_heads;
   uint32_t n_lists;  // of positions: 1 or n_kv_heads
+  // sums: rows of them and of scores per KV head, 1 or all of its query heads.
+  uint32_t n_sum_rows;
+  uint32_t n_score_rows;
+  uint32_t is_max;   // of the rows of sums that a row of scores is made of
+  float scale;       // else of their sum
+  uint32_t divides;  // by the queries that a slot saw
+  uint32_t reserved;
   FillScoresLayer layers[kMaxLayers];
 };
 static_assert(sizeof(FillScoresParams) <= 4096);
 
-// ---- key_norm ----
+// ---- row_norm: scores from the norms of rows, or weighed by them ----
 
-struct KeyNormLayer {
+struct RowNormLayer {
+  uint64_t rows;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged rows only
+  uint64_t scores;       // f32 [n_kv_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // of RowNormParams::tokens
+};
+static_assert(sizeof(RowNormLayer) == 32);
+
+struct RowNormParams {
+  static constexpr uint32_t kMaxLayers = 120;
+  CacheRows rows;
+  CountTable tokens;  // per KV head
+  uint32_t n_kv_heads;
+  uint32_t weighs;  // scores are there, and are weighed; else norms are negated
+  float epsilon;    // of weighing
+  uint32_t reserved;
+  RowNormLayer layers[kMaxLayers];
+};
+static_assert(sizeof(RowNormParams) <= 4096);
+
+// ---- weigh: scores by the caller's weights ----
+
+struct WeighLayer {
+  uint64_t scores;   // f32 [n_kv_heads, n_tokens], in place
+  uint64_t weights;  // f32, head stride below
+  uint32_t n_tokens;
+  int32_t first_count;  // of WeighParams::tokens
+};
+static_assert(sizeof(WeighLayer) == 24);
+
+struct WeighParams {
+  static constexpr uint32_t kMaxLayers = 160;
+  uint64_t weight_head_stride;  // elements
+  CountTable tokens;            // per KV head
+  uint32_t n_kv_heads;
+  float epsilon;
+  WeighLayer layers[kMaxLayers];
+};
+static_assert(sizeof(WeighParams) <= 4096);
+
+// ---- expected_attention ----
+
+struct ExpectedLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t mean;         // f32 [n_q_heads, head_dim], head stride below
+  uint64_t
+      covariance;  // f32 [n_q_heads, head_dim, head_dim], likewise; 0: none
+  uint64_t rows;   // out: f32 [n_q_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // of ExpectedParams::tokens
+};
+static_assert(sizeof(ExpectedLayer) == 48);
+
+struct ExpectedParams {
+  static constexpr uint32_t kMaxLayers = 80;
+  CacheRows keys;
+  CountTable tokens;           // per KV head
+  uint64_t mean_stride;        // elements
+  uint64_t covariance_stride;  // elements
+  uint32_t group;
+  uint32_t n_sink;  // beside the softmax, 0
+  float scale;
+  float half_square;  // scale^2 / 2
+  ExpectedLayer layers[kMaxLayers];
+};
+static_assert(sizeof(ExpectedParams) <= 4096);
+
+// ---- lag ----
+
+// Keys, or values.
+struct LagRows {
+  CacheRows rows;      // `wide` and `lanes` are not used
+  float mean_scale;    // 1 / head_dim
+  float spread_scale;  // log2(e)^2 / (head_dim - 1), or 0
+};
+static_assert(sizeof(LagRows) == 64);
+
+struct LagLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t values;       // likewise
+  uint64_t block_table;  // i32; paged rows only
+  uint64_t scores;       // out: f32 [n_kv_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // of LagParams::tokens
+};
+static_assert(sizeof(LagLayer) == 40);
+
+struct LagParams {
+  static constexpr uint32_t kMaxLayers = 96;
+  LagRows keys;
+  LagRows values;
+  CountTable tokens;  // per KV head
+  // f32 [LagScratchRows(), n_layers, n_kv_heads, scratch_stride]
+  uint64_t scratch;
+  uint32_t scratch_stride;  // tokens of the longest layer
+  uint32_t n_layers;
+  uint32_t n_kv_heads;
+  uint32_t n_sink;
+  uint32_t partition;
+  float rank_scale;  // 1 / partition
+  LagLayer layers[kMaxLayers];
+};
+static_assert(sizeof(LagParams) <= 4096);
+
+// ---- cur ----
+
+struct CurLayer {
+  uint64_t scores;  // f32 [n_kv_heads, n_tokens]: norms of keys, then scores
+  uint64_t value_norms;  // f32, likewise
+  uint64_t sums;         // f32 [n_kv_heads, CurBlocks()]
+  uint32_t n_tokens;
+  int32_t first_count;  // of CurParams::tokens
+};
+static_assert(sizeof(CurLayer) == 32);
+
+struct CurParams {
+  static constexpr uint32_t kMaxLayers = RowNormParams::kMaxLayers;
+  CountTable tokens;  // per KV head
+  uint32_t window;
+  uint32_t n_sink;
+  CurLayer layers[kMaxLayers];
+};
+static_assert(sizeof(CurParams) <= 4096);
+
+// ---- key_diff ----
+
+struct KeyDiffLayer {
   uint64_t keys;         // slot 0, head 0
   uint64_t block_table;  // i32; paged keys only
   uint64_t scores;       // out: f32 [n_kv_heads, n_tokens]
   uint32_t n_tokens;
-  int32_t first_count;  // of KeyNormParams::tokens
+  int32_t first_count;  // of KeyDiffParams::tokens
 };
-static_assert(sizeof(KeyNormLayer) == 32);
+static_assert(sizeof(KeyDiffLayer) == 32);
 
-struct KeyNormParams {
+struct KeyDiffParams {
   static constexpr uint32_t kMaxLayers = 120;
-  RowLayout keys;
+  CacheRows keys;
   CountTable tokens;  // per KV head
-  uint32_t dtype;     // of kvevict_dtype
-  uint32_t head_dim;
+  // f32 [n_layers, n_kv_heads, n_chunks, head_dim], 16-byte aligned: of a chunk
+  // of tokens, the sum of their keys' directions
+  uint64_t sums;
   uint32_t n_kv_heads;
-  uint32_t lanes;  // that share a row: KeyNormLanes()
-  uint32_t
-      wide;  // rows are packed and at multiples of 16 bytes, which they fill
-  uint32_t reserved;
-  KeyNormLayer layers[kMaxLayers];
+  uint32_t n_chunks;  // KeyDiffChunks() of the longest layer
+  KeyDiffLayer layers[kMaxLayers];
 };
-static_assert(sizeof(KeyNormParams) <= 4096);
+static_assert(sizeof(KeyDiffParams) <= 4096);
+
+// ---- key_filter ----
+
+struct KeyFilterLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t filter;       // f32 [n_kv_heads, head_dim], head stride below
+  uint64_t scores;       // out: f32 [n_kv_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // of KeyFilterParams::tokens
+};
+static_assert(sizeof(KeyFilterLayer) == 40);
+
+struct KeyFilterParams {
+  static constexpr uint32_t kMaxLayers = 96;
+  CacheRows keys;
+  CountTable tokens;            // per KV head
+  uint64_t filter_head_stride;  // elements
+  uint32_t n_kv_heads;
+  uint32_t reserved;
+  KeyFilterLayer layers[kMaxLayers];
+};
+static_assert(sizeof(KeyFilterParams) <= 4096);
 
 // ---- gather_rows, reorder_rows: row keep[i] to row i, in place ----
 

@@ -10,8 +10,6 @@
 
 namespace kvevict::cuda {
 
-constexpr uint32_t kInfinityBits = 0x7f800000u;
-
 // The larger one, NaN if either is. Of equal ones, that is +0 and -0, the
 // second or the first.
 KV_DEVICE float Larger(float a, float b, bool second_of_equals) {

@@ -286,7 +286,7 @@ void BenchScoring(Session& session) {
     }
   }
   BenchAvx2(session);
-  for (const Workload& w : {kA, kB, kC}) BenchScratch(session, w);
+  for (const Workload& w : {kA, kB, kC, kG, kM}) BenchScratch(session, w);
 }
 
 }  // namespace kvevict::bench

@@ -128,6 +128,7 @@ Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
     args.head_dim = w.head_dim;
     args.scale = 1.0f / std::sqrt(static_cast<float>(w.head_dim));
     args.out = weights_.data() + size_t{head} * w.group() * w.n_tokens;
+    args.out_stride = w.n_tokens;
     args.scratch = scratch_[worker].data();
     args.scratch_bytes =
         scratch_size_.least +

@@ -28,11 +28,14 @@ struct Workload {
   }
 };
 
-// One layer of an 8B-class model; long context; small, where overheads show; sizes
-// that are no multiple of anything.
+// One layer of an 8B-class model; long context; small, where overheads show; 16 query
+// heads per KV head; MLA, whose heads share one latent KV head; sizes that are no
+// multiple of anything.
 inline constexpr Workload kA = {"A", 16384, 32, 8, 128, 64, 2048};
 inline constexpr Workload kB = {"B", 131072, 32, 8, 128, 64, 8192};
 inline constexpr Workload kC = {"C", 2048, 8, 2, 64, 32, 256};
+inline constexpr Workload kG = {"G", 16384, 32, 2, 128, 32, 2048};
+inline constexpr Workload kM = {"M", 8192, 128, 1, 576, 32, 2048};
 inline constexpr Workload kOdd = {
     "odd (S=16381, D=80, G=3)", 16381, 24, 8, 80, 61, 2048};
 inline constexpr Workload kSmoke = {"smoke", 500, 6, 2, 40, 9, 50};

@@ -23,13 +23,23 @@ static void DrawScores(test_random* random) {
   }
 }
 
+/* Scores are sums of attention too: a row per KV head. */
+static void GiveAsSums(kvevict_signal_inputs* inputs, uint32_t n_kv_heads) {
+  inputs->attention_sums = inputs->scores;
+  inputs->n_sum_heads = n_kv_heads;
+}
+
 /* Of the mixed model; layers without a full cache are given nothing. */
 static void GiveScores(const test_mixed* m, kvevict_evict_options* options,
                        test_inputs* inputs) {
   test_give_scores(options, inputs, m->n_layers, given_scores[0][0],
                    kHeads * kTokens, kTokens);
   for (uint32_t l = 0; l < m->n_layers; ++l) {
-    if (!test_mixed_is_full(m, l)) inputs->inputs[l].scores = NULL;
+    if (test_mixed_is_full(m, l)) {
+      GiveAsSums(&inputs->inputs[l], m->layers[l].n_kv_heads);
+    } else {
+      inputs->inputs[l].scores = NULL;
+    }
   }
 }
 
@@ -115,16 +125,32 @@ static void EvictAll(test_mixed* m, test_random* random, const char* what) {
   test_random_ascending(random, protect,
                         (uint32_t)options.protected_positions_len, n_seen);
   kvevict_evict_options alone = options;
-  const bool given = strncmp(what, "custom", 6) == 0;
-  if (given) {
+  const bool given =
+      strncmp(what, "custom", 6) == 0 || strncmp(what, "h2o", 3) == 0;
+  const bool has_statistics =
+      strncmp(what, "expected", 8) == 0 || strstr(what, "weight=given") != NULL;
+  kvevict_plane statistics[TEST_MAX_LAYERS][3];
+  if (given || has_statistics) {
     DrawScores(random);
     GiveScores(m, &options, &inputs);
+  }
+  for (uint32_t l = 0; has_statistics && l < m->n_layers; ++l) {
+    if (!test_mixed_is_full(m, l)) continue;
+    test_give_statistics(&m->layers[l], l, kTokens, statistics[l],
+                         &inputs.inputs[l]);
   }
   EXPECT_OK(test_mixed_evict(m, &options, random));
   for (uint32_t l = 0; l < m->n_layers; ++l) {
     if (m->alike[l] == NULL) continue;
-    if (given) {
+    if (given || has_statistics) {
       test_give_scores(&alone, &beside, l + 1, given_scores[l][0], 0, kTokens);
+      for (uint32_t i = 0; i <= l; ++i) {
+        GiveAsSums(&beside.inputs[i], m->layers[l].n_kv_heads);
+      }
+    }
+    for (uint32_t k = 0; has_statistics && k <= l; ++k) {
+      test_give_statistics(&m->layers[l], l, kTokens, statistics[k],
+                           &beside.inputs[k]);
     }
     EXPECT_OK(test_model_evict(m->alike[l], &alone, NULL));
     test_mixed_expect_alike(m, l, what);
@@ -144,11 +170,22 @@ static const layers_kind kKinds[] = {
      false},
     {"knorm:budget=40,recent=3", false},
     {"knorm:budget=0.4,scope=layer", false},
+    {"lagkv:budget=40,block=9", false},
+    {"h2o:budget=40,recent=3", true},
+    {"h2o:budget=0.4,recent=3,rows=mean,group=max,scope=layer", true},
+    {"cur:budget=40,recent=3,block=5", false},
+    {"keydiff:budget=40,recent=3", false},
     {"streaming-llm:budget=30", true},
     {"custom:budget=35,sink=1,tie=higher,pool=max3", true},
     {"custom:budget=35,scope=layer,over=sum", true},
     {"random:budget=30,sink=2,seed=5", true},
     {"random:budget=0.3,scope=layer", true},
+    {"custom:budget=35,weight=given,epsilon=0.5", true},
+    {"random:budget=35,weight=given", true},
+    {"expected-attention:budget=35,weight=none", false},
+    {"expected-attention:budget=35,scope=layer,over=max,weight=given,pool=max5,"
+     "order=pool-reduce",
+     false},
     {"none", true},
 };
 enum { kNKinds = sizeof kKinds / sizeof kKinds[0], kTrials = 12 };
@@ -169,7 +206,8 @@ Test(layers_evict, that_differ_are_evicted_as_those_that_are_alike) {
   test_random random = test_random_start("layers alike");
   for (int k = 0; k < kNKinds; ++k) {
     for (int trial = 0; trial < kTrials; ++trial) {
-      test_mixed* m = test_mixed_draw(&random, kKinds[k].opaque);
+      test_mixed* m =
+          test_mixed_draw_for(kKinds[k].policy, &random, kKinds[k].opaque);
       test_mixed_open(m, kKinds[k].policy, NULL, &random);
       Live(m, 3, &random, kKinds[k].policy);
       test_mixed_destroy(m);
@@ -182,17 +220,23 @@ Test(layers_evict, that_differ_take_budgets_of_heads) {
   static const layers_kind kRagged[] = {
       {"snapkv:budget=40,window=8,sink=2", false},
       {"knorm:budget=40", false},
+      {"lagkv:budget=40,block=9", false},
+      {"h2o:budget=40,recent=3,rows=mean", true},
+      {"cur:budget=40", false},
+      {"keydiff:budget=40", false},
       {"streaming-llm:budget=40", true},
       {"custom:budget=40", true},
-      {"random:budget=40", true}};
+      {"random:budget=40,weight=given", true},
+      {"expected-attention:budget=40,weight=given", false}};
   test_random random = test_random_start("layers ragged");
-  for (int k = 0; k < 5; ++k) {
+  for (int k = 0; k < (int)(sizeof kRagged / sizeof kRagged[0]); ++k) {
     for (int trial = 0; trial < kTrials; ++trial) {
       uint32_t budgets[TEST_MAX_LAYERS * kHeads];
       for (int i = 0; i < TEST_MAX_LAYERS * kHeads; ++i) {
         budgets[i] = test_random_between(&random, 14, 110);
       }
-      test_mixed* m = test_mixed_draw(&random, kRagged[k].opaque);
+      test_mixed* m =
+          test_mixed_draw_for(kRagged[k].policy, &random, kRagged[k].opaque);
       test_mixed_open(m, kRagged[k].policy, budgets, &random);
       Live(m, 3, &random, kRagged[k].policy);
       test_mixed_destroy(m);
@@ -311,9 +355,10 @@ Test(layers_evict, that_differ_share_one_list_of_the_model) {
       "custom:budget=30,sink=2,recent=3,scope=model,over=mean",
       "custom:budget=30,sink=2,recent=3,scope=model,over=sum,tie=higher",
       "snapkv:budget=30,sink=2,recent=0,window=3,scope=model,over=max",
-      "knorm:budget=30,sink=2,recent=3,scope=model,over=max"};
+      "knorm:budget=30,sink=2,recent=3,scope=model,over=max",
+      "keydiff:budget=30,sink=2,recent=3,scope=model,over=mean"};
   test_random random = test_random_start("layers, one list");
-  for (int k = 0; k < 4; ++k) {
+  for (int k = 0; k < (int)(sizeof kModel / sizeof kModel[0]); ++k) {
     for (int trial = 0; trial < kTrials; ++trial) {
       const bool given = k < 2;
       test_mixed* m = test_mixed_draw(&random, given);

@@ -237,8 +237,11 @@ Test(layers, without_a_full_cache_are_not_read) {
   EXPECT_OK(Create(&geometry, "snapkv:budget=20,window=5", NULL, &plan));
   EXPECT_OK(kvevict_sequence_create(plan, &s));
   EXPECT_OK(kvevict_sequence_begin_observing(s, NULL, 0));
-  kvevict_plane rows = cache->view.k; /* of as many tokens as slots */
-  rows.head_stride_bytes = 0;
+  static float queries[2][50][8];
+  for (int i = 0; i < 2 * 50 * 8; ++i) (&queries[0][0][0])[i] = (float)(i % 7);
+  kvevict_plane rows = test_floats_plane(&queries[0][0][0], 50 * 8);
+  rows.head_dim = 8;
+  rows.token_stride_bytes = 8 * sizeof(float);
   const kvevict_plane planes[2] = {nowhere, rows};
   EXPECT_OK(test_observe_layers(s, planes, 2, 50, 0));
   const kvevict_observation of_nothing = {

@@ -169,8 +169,17 @@ Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
 
 /* Rows of queries, whatever the tokens. */
 Test(plan, workspace_to_observe_is_that_of_the_rows) {
-  static const char* const kOthers[] = {"none", "streaming-llm:budget=100",
-                                        "random", "custom", "knorm"};
+  static const char* const kOthers[] = {"none",
+                                        "streaming-llm:budget=100",
+                                        "random",
+                                        "custom",
+                                        "knorm",
+                                        "keydiff",
+                                        "q-filter",
+                                        "h2o",
+                                        "lagkv",
+                                        "cur",
+                                        "expected-attention"};
   const kvevict_layer_geometry layer = Layer();
   const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);
   kvevict_plan* plan = PlanOf(&geometry, "snapkv:budget=100,window=5");
@@ -182,7 +191,7 @@ Test(plan, workspace_to_observe_is_that_of_the_rows) {
     cr_expect_eq(w.alignment, 64);
   }
   kvevict_plan_destroy(plan);
-  for (int i = 0; i < 5; ++i) {
+  for (size_t i = 0; i < sizeof kOthers / sizeof kOthers[0]; ++i) {
     plan = PlanOf(&geometry, kOthers[i]);
     cr_expect_eq(test_workspace(plan, KVEVICT_OPERATION_OBSERVE, 0).best_bytes,
                  0, "%s", kOthers[i]);
@@ -315,9 +324,9 @@ Test(plan, capabilities_refuse_bad_arguments) {
 
 Test(plan, every_reason_has_a_sentence) {
   cr_expect_str_eq(kvevict_reason_text(KVEVICT_REASON_NONE), "");
-  cr_expect_str_eq(kvevict_reason_text(5), "");
+  cr_expect_str_eq(kvevict_reason_text(6), "");
   cr_expect_str_eq(kvevict_reason_text(-1), "");
-  for (kvevict_reason reason = 1; reason <= 4; ++reason) {
+  for (kvevict_reason reason = 1; reason <= 5; ++reason) {
     cr_expect(strlen(kvevict_reason_text(reason)) > 10);
   }
 }

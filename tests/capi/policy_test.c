@@ -5,7 +5,7 @@
 
 Test(policy, struct_has_no_padding) {
   /* test_same_policy() compares bytes. */
-  cr_assert_eq(sizeof(kvevict_policy), 18 * 4 + 3 * 8);
+  cr_assert_eq(sizeof(kvevict_policy), 20 * 4 + 4 * 8);
 }
 
 Test(policy, init_macro_equals_init_function) {
@@ -16,17 +16,20 @@ Test(policy, init_macro_equals_init_function) {
   cr_assert(test_same_policy(&policy, &macro));
 }
 
-/* Kinds are numbered in the order of the table. */
-static kvevict_policy_kind CountKinds(void) {
+/* The kinds of the table. */
+enum { kMostKinds = 64 };
+static uint32_t FindKinds(kvevict_policy_kind* kinds) {
   kvevict_policy_info info = {.struct_size = sizeof info};
-  kvevict_policy_kind n = 0;
-  while (kvevict_policy_at((uint32_t)n, &info) == KVEVICT_OK) ++n;
+  uint32_t n = 0;
+  for (; kvevict_policy_at(n, &info) == KVEVICT_OK; ++n) kinds[n] = info.kind;
   return n;
 }
 
 Test(policy, init_differs_from_the_macro_where_the_header_says) {
-  const kvevict_policy_kind n = CountKinds();
-  for (kvevict_policy_kind kind = KVEVICT_POLICY_NONE; kind < n; ++kind) {
+  kvevict_policy_kind kinds[kMostKinds];
+  const uint32_t n = FindKinds(kinds);
+  for (uint32_t i = 0; i < n; ++i) {
+    const kvevict_policy_kind kind = kinds[i];
     kvevict_policy expected = KVEVICT_POLICY_INIT;
     expected.kind = kind;
     switch (kind) {
@@ -37,11 +40,36 @@ Test(policy, init_differs_from_the_macro_where_the_header_says) {
       case KVEVICT_POLICY_PYRAMIDKV:
         expected.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC;
         break;
+      case KVEVICT_POLICY_TOVA:
+        expected.n_sink = 0;
+        expected.obs_window = 1;
+        expected.pool = KVEVICT_POOL_NONE;
+        expected.scope = KVEVICT_SCOPE_LAYER;
+        break;
+      case KVEVICT_POLICY_H2O:
+        expected.n_sink = 0;
+        expected.n_recent = 32;
+        expected.pool = KVEVICT_POOL_NONE;
+        expected.window_reduce = KVEVICT_REDUCE_SUM;
+        break;
       case KVEVICT_POLICY_RANDOM:
       case KVEVICT_POLICY_CUSTOM:
       case KVEVICT_POLICY_KNORM:
+      case KVEVICT_POLICY_KEYDIFF:
+      case KVEVICT_POLICY_Q_FILTER:
         expected.n_sink = 0;
         expected.pool = KVEVICT_POOL_NONE;
+        break;
+      case KVEVICT_POLICY_CUR:
+        expected.block = 16;
+        expected.pool = KVEVICT_POOL_NONE;
+        break;
+      case KVEVICT_POLICY_LAGKV:
+        expected.pool = KVEVICT_POOL_NONE;
+        break;
+      case KVEVICT_POLICY_EXPECTED_ATTENTION:
+        expected.pool = KVEVICT_POOL_NONE;
+        expected.value_weight = KVEVICT_VALUE_WEIGHT_NORM;
         break;
       default:
         cr_assert_fail("kind %d: what are its defaults?", (int)kind);
@@ -73,10 +101,11 @@ Test(policy, init_of_a_grown_struct_gives_one_that_is_accepted) {
 }
 
 Test(policy, validate_accepts_the_defaults_of_every_kind) {
-  const kvevict_policy_kind n = CountKinds();
-  for (kvevict_policy_kind kind = 0; kind < n; ++kind) {
+  kvevict_policy_kind kinds[kMostKinds];
+  const uint32_t n = FindKinds(kinds);
+  for (uint32_t i = 0; i < n; ++i) {
     kvevict_policy policy;
-    EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, kind));
+    EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, kinds[i]));
     EXPECT_OK(kvevict_policy_validate(&policy));
   }
 }
@@ -134,6 +163,10 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.pyramid_alpha = (double)NAN, "alpha", "nan");
   EXPECT_BREAKS(p.pyramid_beta = 0, "beta", "0");
   EXPECT_BREAKS(p.reserved = 1, "reserved", "1");
+  EXPECT_BREAKS(p.block = 1, "block 1 is not in [2, 65536]");
+  EXPECT_BREAKS(p.block = 65537, "block 65537");
+  EXPECT_BREAKS(p.value_weight = 3, "weight 3 is not in [0, 2]");
+  EXPECT_BREAKS(p.weight_epsilon = -1.0, "epsilon -1 is not a finite number");
   EXPECT_BREAKS(p.n_sink = UINT32_MAX, "sink");
   EXPECT_BREAKS(p.n_recent = UINT32_MAX, "recent");
 }
@@ -174,19 +207,20 @@ Test(policy, one_list_for_the_model_needs_one_budget) {
 }
 
 Test(policy, enumeration_names_every_kind) {
-  const kvevict_policy_kind n = CountKinds();
+  kvevict_policy_kind kinds[kMostKinds];
+  const uint32_t n = FindKinds(kinds);
   cr_assert_gt(n, KVEVICT_POLICY_CUSTOM);
-  for (kvevict_policy_kind kind = 0; kind < n; ++kind) {
+  for (uint32_t i = 0; i < n; ++i) {
     kvevict_policy_info info = {.struct_size = sizeof info};
-    EXPECT_OK(kvevict_policy_at((uint32_t)kind, &info));
+    EXPECT_OK(kvevict_policy_at(i, &info));
     cr_expect_eq(info.struct_size, sizeof info);
-    cr_expect_eq(info.kind, kind);
+    for (uint32_t j = 0; j < i; ++j) cr_expect_neq(info.kind, kinds[j]);
     cr_expect_not_null(info.signal);
     cr_expect_not_null(info.shaping);
     cr_expect_not_null(info.budget);
     cr_expect_not_null(info.trigger);
     cr_expect(info.paper[0] == 0 || strncmp(info.paper, "arXiv:", 6) == 0);
-    cr_expect_eq(test_policy(info.name).kind, kind);
+    cr_expect_eq(test_policy(info.name).kind, kinds[i]);
   }
 }
 

@@ -90,9 +90,14 @@ Test(policy_text, every_word_has_its_value) {
 
 #define KEYS_OF_RANKED \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
+#define KEYS_OF_WEIGHT ", weight, epsilon"
 #define KEYS_BY_QUERIES                                                  \
   "budget, sink, recent, window, keep_window, pool, edge, rows, group, " \
-  "order, scope, over, tie, split, alpha, beta"
+  "order, scope, over, tie, split, alpha, beta" KEYS_OF_WEIGHT
+
+#define KEYS_BY_SUMS                                                    \
+  "budget, sink, recent, pool, edge, rows, group, order, scope, over, " \
+  "tie, split, alpha, beta" KEYS_OF_WEIGHT
 
 static const struct {
   const char* policy;
@@ -102,21 +107,35 @@ static const struct {
     {"streaming-llm", "budget, sink, recent, split, alpha, beta"},
     {"snapkv", KEYS_BY_QUERIES},
     {"pyramidkv", KEYS_BY_QUERIES},
-    {"random", KEYS_OF_RANKED ", seed"},
-    {"custom", KEYS_OF_RANKED},
-    {"knorm", KEYS_OF_RANKED},
+    {"tova", KEYS_BY_QUERIES},
+    {"h2o", KEYS_BY_SUMS},
+    {"knorm", KEYS_OF_RANKED KEYS_OF_WEIGHT},
+    {"keydiff", KEYS_OF_RANKED KEYS_OF_WEIGHT},
+    {"q-filter", KEYS_OF_RANKED KEYS_OF_WEIGHT},
+    {"lagkv", KEYS_OF_RANKED ", block" KEYS_OF_WEIGHT},
+    {"cur", KEYS_OF_RANKED ", block" KEYS_OF_WEIGHT},
+    {"expected-attention",
+     "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, "
+     "alpha, beta" KEYS_OF_WEIGHT},
+    {"random", KEYS_OF_RANKED ", seed" KEYS_OF_WEIGHT},
+    {"custom", KEYS_OF_RANKED KEYS_OF_WEIGHT},
 };
 
-/* Every key with a value that is no policy's default. */
-static const char* const kPairs[] = {
-    "budget=100",    "sink=1",      "recent=1",   "window=16",
-    "pool=max3",     "edge=shrink", "rows=sum",   "group=max",
-    "scope=layer",   "over=max",    "tie=higher", "split=arithmetic-kvf",
-    "alpha=0.5",     "beta=2",      "seed=7",     "order=pool-reduce",
-    "keep_window=no"};
+/* Every key with a value that is no policy's default, or with all that are. */
+static const char* const kPairs[] = {"budget=100",     "sink=1",
+                                     "recent=1",       "window=16",
+                                     "pool=max3",      "edge=shrink",
+                                     "rows=sum",       "rows=mean",
+                                     "group=max",      "scope=layer",
+                                     "scope=head",     "over=max",
+                                     "tie=higher",     "split=arithmetic-kvf",
+                                     "alpha=0.5",      "beta=2",
+                                     "seed=7",         "order=pool-reduce",
+                                     "keep_window=no", "block=64",
+                                     "weight=given",   "epsilon=0.5"};
 
 static bool HasWord(const char* list, const char* word) {
-  char spaced[256], wanted[32];
+  char spaced[512], wanted[32];
   snprintf(spaced, sizeof spaced, " %s,", list);
   snprintf(wanted, sizeof wanted, " %s,", word);
   return strstr(spaced, wanted) != NULL;
@@ -137,7 +156,10 @@ Test(policy_text, keys_without_meaning_for_the_policy_are_errors) {
       kvevict_policy policy = KVEVICT_POLICY_INIT;
       if (HasWord(kKeysOf[i].keys, key)) {
         EXPECT_OK(kvevict_policy_parse(text, &policy));
-        snprintf(text, sizeof text, "%s:%s", name, kPairs[j]);
+        const kvevict_policy defaults = test_policy(name);
+        const bool says = !test_same_policy(&policy, &defaults);
+        snprintf(text, sizeof text, "%s%s%s", name, says ? ":" : "",
+                 says ? kPairs[j] : "");
         ExpectText(&policy, text);
       } else {
         snprintf(message, sizeof message,
@@ -323,8 +345,9 @@ Test(policy_text, format_refuses_null_and_invalid_policies) {
 static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   kvevict_policy p;
   EXPECT_OK(kvevict_policy_init(&p, sizeof p, policy->kind));
-  const bool by_queries =
-      p.kind == KVEVICT_POLICY_SNAPKV || p.kind == KVEVICT_POLICY_PYRAMIDKV;
+  const bool by_queries = p.kind == KVEVICT_POLICY_SNAPKV ||
+                          p.kind == KVEVICT_POLICY_PYRAMIDKV ||
+                          p.kind == KVEVICT_POLICY_TOVA;
   if (p.kind == KVEVICT_POLICY_NONE) return p;
   p.budget = policy->budget;
   p.n_sink = policy->n_sink;
@@ -342,10 +365,18 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   if (by_queries) {
     p.obs_window = policy->obs_window;
     p.keep_window = policy->keep_window;
-    p.window_reduce = policy->window_reduce;
+  }
+  const bool by_sums = p.kind == KVEVICT_POLICY_H2O;
+  if (by_queries || by_sums) p.window_reduce = policy->window_reduce;
+  if (by_queries || by_sums || p.kind == KVEVICT_POLICY_EXPECTED_ATTENTION) {
     p.group_reduce = policy->group_reduce;
     p.shaping_order = policy->shaping_order;
   }
+  if (p.kind == KVEVICT_POLICY_LAGKV || p.kind == KVEVICT_POLICY_CUR) {
+    p.block = policy->block;
+  }
+  p.value_weight = policy->value_weight;
+  p.weight_epsilon = policy->weight_epsilon;
   if (p.kind == KVEVICT_POLICY_RANDOM) p.seed = policy->seed;
   return p;
 }

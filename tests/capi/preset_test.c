@@ -50,6 +50,18 @@ Test(preset, kvpress_pools_each_query_head_before_the_group_mean) {
   cr_expect_eq(p.shaping_order, KVEVICT_SHAPING_POOL_THEN_REDUCE);
 }
 
+Test(preset, kvpress_expected_attention_weighs_by_norms) {
+  const kvevict_policy p = test_policy("expected-attention-kvpress");
+  cr_expect_eq(p.kind, KVEVICT_POLICY_EXPECTED_ATTENTION);
+  cr_expect_eq(p.budget, 0.5);
+  cr_expect_eq(p.n_sink, 4);
+  cr_expect_eq(p.n_recent, 0);
+  cr_expect_eq(p.pool, KVEVICT_POOL_NONE);
+  cr_expect_eq(p.group_reduce, KVEVICT_REDUCE_MEAN);
+  cr_expect_eq(p.value_weight, KVEVICT_VALUE_WEIGHT_NORM);
+  cr_expect_eq(p.weight_epsilon, 0.0);
+}
+
 Test(preset, sharpinference_sums_everything_into_one_list) {
   const kvevict_policy p = test_policy("snapkv-sharpinference");
   cr_expect_eq(p.n_recent, 64);

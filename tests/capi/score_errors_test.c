@@ -93,7 +93,6 @@ Test(score, other_inputs_are_checked) {
   EXPECT_BREAKS(job.layer = 1, "jobs[0]", "layer 1", "n_layers 1");
   EXPECT_BREAKS(job.reserved = 3, "jobs[0]", "reserved 3");
   EXPECT_BREAKS(job.struct_size = 8, "jobs[0]", "struct_size 8");
-  EXPECT_BREAKS(inputs.reserved = 3, "inputs.reserved 3");
   EXPECT_BREAKS(inputs.struct_size = 8, "struct_size 8");
   const uint32_t more[] = {40, 41}, fewer[] = {40, 7};
   EXPECT_BREAKS(job.token_counts = more, "token_counts[1] 41", "40");
@@ -190,4 +189,30 @@ Test(score, scores_that_do_not_match_are_errors) {
   EXPECT_CUSTOM_BREAKS(plane.token_stride_bytes = 8, "scores.token_stride", "8",
                        "4");
   EXPECT_CUSTOM_BREAKS(plane.reserved[3] = 7, "scores.reserved", "7");
+}
+
+/* Not head 0's row for all. */
+Test(score, scores_without_strides_are_packed) {
+  const kvevict_layer_geometry layer = test_layer(3, 3, 4, 0);
+  const kvevict_geometry geometry = test_geometry(1, 10, &layer);
+  test_plan* p = test_plan_create("custom:pool=max3", &geometry,
+                                  KVEVICT_OPERATION_SCORE, 1);
+  float given[3 * 10], packed[3 * 10], scores[3 * 10];
+  for (int i = 0; i < 30; ++i) given[i] = (float)((i * 17) % 30);
+  kvevict_plane plane = test_floats_plane(given, 10);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.scores = &plane;
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = 10;
+  job.inputs = &inputs;
+  job.scores_len = 30;
+  job.scores = packed;
+  EXPECT_OK(
+      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  plane.token_stride_bytes = plane.head_stride_bytes = 0;
+  job.scores = scores;
+  EXPECT_OK(
+      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  cr_assert_arr_eq(scores, packed, sizeof scores);
+  test_plan_destroy(p);
 }

@@ -13,10 +13,11 @@ typedef struct jobs {
   size_t n;
   kvevict_score_job jobs[kMaxJobs];
   kvevict_signal_inputs inputs[kMaxJobs];
-  kvevict_plane queries[kMaxJobs], given[kMaxJobs];
+  kvevict_plane queries[kMaxJobs], given[kMaxJobs], sums[kMaxJobs],
+      filters[kMaxJobs], statistics[kMaxJobs][3];
   uint32_t counts[kMaxJobs][kHeads];
   float scores[kMaxJobs][kHeads * kTokens];
-  float caller[kMaxJobs][kHeads * kTokens];
+  float caller[kMaxJobs][3 * kHeads * kTokens];
 } jobs;
 
 static void DrawJob(const test_mixed* m, uint32_t layer, test_random* random,
@@ -29,14 +30,23 @@ static void DrawJob(const test_mixed* m, uint32_t layer, test_random* random,
   for (uint32_t h = 0; h < kHeads; ++h) {
     all->counts[i][h] = test_random_between(random, window, n);
   }
-  for (uint32_t k = 0; k < kHeads * kTokens; ++k) {
+  for (uint32_t k = 0; k < 3 * kHeads * kTokens; ++k) {
     all->caller[i][k] = (float)test_random_unit(random);
   }
   all->queries[i] = test_model_queries(alike, layer, n - window);
   all->given[i] = test_floats_plane(all->caller[i], kTokens);
+  all->filters[i] = test_floats_plane(all->caller[i], kTokens);
+  all->filters[i].head_dim = m->layers[layer].k_head_dim;
   all->inputs[i] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
   all->inputs[i].queries = &all->queries[i];
   all->inputs[i].scores = &all->given[i];
+  test_give_statistics(&m->layers[layer], layer, kTokens, all->statistics[i],
+                       &all->inputs[i]);
+  all->sums[i] = test_floats_plane(all->caller[i],
+                                   test_random_between(random, n, kTokens));
+  all->inputs[i].attention_sums = &all->sums[i];
+  all->inputs[i].n_sum_heads = test_random_coin(random) ? heads : 0;
+  all->inputs[i].key_filter = &all->filters[i];
   kvevict_score_job* job = &all->jobs[i];
   *job = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
   job->layer = layer;
@@ -87,15 +97,26 @@ Test(score_jobs, in_one_call_are_like_one_by_one_in_any_workspace) {
       "snapkv:window=3,group=max,keep_window=no",
       "knorm",
       "knorm:pool=avg5",
+      "lagkv:block=7",
+      "h2o",
+      "h2o:rows=mean,group=max,pool=avg5,order=pool-reduce",
+      "cur",
+      "keydiff",
+      "q-filter",
       "random:seed=3",
       "custom",
       "custom:pool=avg5",
-      "custom:pool=max3"};
+      "custom:pool=max3",
+      "custom:weight=given",
+      "snapkv:window=4,weight=given,epsilon=0.5",
+      "expected-attention:weight=none",
+      "expected-attention:weight=given,group=max,sink=1",
+      "expected-attention:weight=given,pool=max5,order=pool-reduce"};
   test_random random = test_random_start("score jobs");
   static float one_by_one[kMaxJobs][kHeads * kTokens];
-  for (int p = 0; p < 9; ++p) {
+  for (size_t p = 0; p < sizeof kScoring / sizeof kScoring[0]; ++p) {
     for (int trial = 0; trial < 8; ++trial) {
-      test_mixed* m = test_mixed_draw(&random, false);
+      test_mixed* m = test_mixed_draw_for(kScoring[p], &random, false);
       test_mixed_open(m, kScoring[p], NULL, &random);
       test_mixed_append(m, kTokens);
       jobs* all = DrawJobs(m, &random);

@@ -204,7 +204,6 @@ Test(evict, custom_scores_must_be_there) {
                        "struct_size 8");
   EXPECT_CUSTOM_BREAKS(given.inputs[2].struct_size = 8, "inputs[2]",
                        "struct_size 8");
-  EXPECT_CUSTOM_BREAKS(given.inputs[1].reserved = 8, "inputs[1]", "reserved 8");
   EXPECT_CUSTOM_BREAKS(given.inputs[1].scores = NULL, "layer 1",
                        "inputs.scores is NULL");
   EXPECT_CUSTOM_BREAKS(given.planes[1].data = 0, "layer 1", "scores.data", "0");

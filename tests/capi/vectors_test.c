@@ -11,6 +11,7 @@
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/npy.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 
 typedef struct vector_case {
   char folder[64];
@@ -59,12 +60,35 @@ static vector_case kCases[] = {
      {0, 15, 31},
      3,
      0},
-    {"knorm_kvpress__h2_D64_S96", "knorm:budget=0.5", 1, {0}, 1, 0},
+    {"knorm_kvpress__h2_D64_S96", "knorm-kvpress", 1, {0}, 1, 0},
+    {"tova_kvpress__gqa8x2_D64_S96", "tova-kvpress", 1, {0}, 1, 0},
+    {"lagkv_kvpress__h2_D64_S96_lag16",
+     "lagkv-kvpress:budget=0.6,block=16",
+     1,
+     {0},
+     1,
+     0},
+    {"expected_attention_kvpress__gqa4x2_D64_S509_novnorm",
+     "expected-attention-kvpress:budget=0.7,sink=8,weight=none",
+     1,
+     {0},
+     1,
+     0},
+    {"h2o_kvf__mha4_D64_S96_W8", "h2o-kvf:budget=40,recent=8", 1, {0}, 1, 1},
+    {"observed_attention_kvpress__gqa8x2_D64_S96",
+     "observed-kvpress",
+     1,
+     {0},
+     1,
+     0},
+    {"keydiff_kvpress__h2_D64_S96", "keydiff-kvpress", 1, {0}, 1, 0},
 };
 
 typedef struct vector_files {
   char folder[1200];
-  test_npy k, q, scores;
+  test_npy k, v, q, scores;  /* no v and no q where the policy does without */
+  test_npy mean, covariance; /* of queries, f32; without rows of queries */
+  test_npy sums;             /* of attention, where that is what counts */
   uint32_t n_tokens, n_kv_heads, n_q_heads, head_dim, window;
 } vector_files;
 
@@ -78,29 +102,40 @@ static vector_files Load(const vector_case* c) {
     fprintf(stderr, "skipped: no reference vectors in %s\n", v.folder);
     cr_skip_test("no reference vectors in %s", v.folder);
   }
-  v.q = test_npy_read(v.folder, "Q", "<f2", 3);
+  v.v = test_npy_read(v.folder, "V", "<f2", 3);
+  v.mean = test_npy_read(v.folder, "mean", "<f4", 2);
+  v.covariance = test_npy_read(v.folder, "cov", "<f4", 3);
+  if (v.mean.bytes == NULL) v.q = test_npy_read(v.folder, "Q", "<f2", 3);
   v.scores = test_npy_read(v.folder, c->past_only ? "scores_past" : "scores",
                            "<f4", 2);
-  EXPECT(v.q.bytes != NULL && v.scores.bytes != NULL, "%s is incomplete",
-         v.folder);
+  v.sums = test_npy_read(v.folder, "attn_sum", "<f4", 2);
+  EXPECT(v.scores.bytes != NULL, "%s is incomplete", v.folder);
   v.n_kv_heads = v.k.shape[0];
   v.n_tokens = v.k.shape[1];
   v.head_dim = v.k.shape[2];
-  v.n_q_heads = v.q.shape[0];
-  v.window = v.q.shape[1];
+  v.n_q_heads = v.q.bytes != NULL      ? v.q.shape[0]
+                : v.mean.bytes != NULL ? v.mean.shape[0]
+                                       : v.n_kv_heads;
+  if (v.q.bytes != NULL) v.window = v.q.shape[1];
   return v;
 }
 
 static void Free(vector_files* v) {
   test_npy_free(&v->k);
+  test_npy_free(&v->v);
   test_npy_free(&v->q);
   test_npy_free(&v->scores);
+  test_npy_free(&v->mean);
+  test_npy_free(&v->covariance);
+  test_npy_free(&v->sums);
 }
 
-/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim]. */
+/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim]. Of
+ * none, none. */
 static kvevict_plane Plane(const test_npy* array, kvevict_dtype dtype) {
   kvevict_plane plane;
   memset(&plane, 0, sizeof plane);
+  if (array->bytes == NULL) return plane;
   const uint32_t size = test_element_bytes(dtype);
   const size_t n = (size_t)array->shape[0] * array->shape[1] * array->shape[2];
   uint8_t* bytes = malloc(n * size);
@@ -123,33 +158,86 @@ static void FreePlane(kvevict_plane* plane) {
   plane->data = 0;
 }
 
+/* What the signal reads beside keys. */
+typedef struct vector_inputs {
+  kvevict_plane queries, mean, covariance, sums;
+  kvevict_signal_inputs inputs;
+} vector_inputs;
+
+static kvevict_plane FloatsPlane(const test_npy* array, uint32_t n_rows) {
+  kvevict_plane plane =
+      test_floats_plane((const float*)array->bytes, n_rows * array->shape[1]);
+  plane.head_dim = array->shape[1];
+  plane.token_stride_bytes = (int64_t)(array->shape[1] * sizeof(float));
+  return plane;
+}
+
+static void MakeInputs(const vector_files* v, kvevict_dtype dtype,
+                       vector_inputs* out) {
+  memset(out, 0, sizeof *out);
+  out->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+  if (v->q.bytes != NULL) {
+    out->queries = Plane(&v->q, dtype);
+    out->inputs.queries = &out->queries;
+  }
+  if (v->sums.bytes != NULL) {
+    out->sums = test_floats_plane((const float*)v->sums.bytes, v->n_tokens);
+    out->inputs.attention_sums = &out->sums;
+  }
+  if (v->mean.bytes == NULL) return;
+  out->mean = FloatsPlane(&v->mean, 1);
+  out->covariance = FloatsPlane(&v->covariance, v->head_dim);
+  out->inputs.query_mean = &out->mean;
+  out->inputs.query_covariance = &out->covariance;
+}
+
 static kvevict_layer_geometry Layer(const vector_files* v,
                                     kvevict_dtype dtype) {
   kvevict_layer_geometry layer =
-      test_layer(v->n_q_heads, v->n_kv_heads, v->head_dim, 0);
+      test_layer(v->n_q_heads, v->n_kv_heads, v->head_dim, v->v.shape[2]);
   layer.q_dtype = layer.k_dtype = layer.v_dtype = dtype;
   return layer;
 }
 
+/* Theirs are the mean over all heads, of each of them. */
+static void ShareScores(const vector_files* v, float* scores) {
+  for (uint32_t t = 0; t < v->n_tokens; ++t) {
+    double sum = 0.0;
+    for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+      sum += scores[(size_t)h * v->n_tokens + t];
+    }
+    for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+      scores[(size_t)h * v->n_tokens + t] = (float)(sum / v->n_kv_heads);
+    }
+  }
+}
+
 static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
-                         const float* scores) {
+                         float* scores) {
   kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
   EXPECT_OK(kvevict_policy_resolve(policy, v->n_tokens, &resolved));
-  const uint32_t n_past = v->n_tokens - resolved.obs_window;
+  const uint32_t n_past = v->scores.shape[1] < v->n_tokens
+                              ? v->scores.shape[1]
+                              : v->n_tokens - resolved.obs_window;
+  /* Theirs of sinks say only that they stay. */
+  const uint32_t n_sink = resolved.n_sink;
+  if (policy->scope == KVEVICT_SCOPE_LAYER) {
+    ShareScores(v, scores);
+  }
   for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
     const float* ours = scores + (size_t)h * v->n_tokens;
     const float* theirs =
         (const float*)v->scores.bytes + (size_t)h * v->scores.shape[1];
     float largest = 0.0f;
-    for (uint32_t t = 0; t < n_past; ++t)
+    for (uint32_t t = n_sink; t < n_past; ++t)
       largest = fmaxf(largest, fabsf(theirs[t]));
-    for (uint32_t t = 0; t < n_past; ++t) {
+    for (uint32_t t = n_sink; t < n_past; ++t) {
       EXPECT(fabsf(ours[t] - theirs[t]) <=
                  2e-5f * fabsf(theirs[t]) + 1e-6f * largest,
              "head %u, token %u: score %.9g, not %.9g", h, t, (double)ours[t],
              (double)theirs[t]);
     }
-    for (uint32_t t = n_past; t < v->n_tokens; ++t) {
+    for (uint32_t t = v->n_tokens - resolved.obs_window; t < v->n_tokens; ++t) {
       EXPECT(ours[t] == INFINITY, "head %u: token %u of the window", h, t);
     }
   }
@@ -198,14 +286,23 @@ static void RunCase(const vector_case* c, const vector_files* v,
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = v->n_kv_heads;
   view.k = Plane(&v->k, dtype);
-  kvevict_plane queries = Plane(&v->q, dtype);
+  view.v = Plane(&v->v, dtype);
+  vector_inputs given;
+  MakeInputs(v, dtype, &given);
   const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
   float* scores = malloc(n_scores * sizeof(float));
   int32_t* keep = malloc(n_scores * sizeof(int32_t));
 
   test_plan* p =
       test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
-  EXPECT_OK(test_score(p, &queries, &view, v->n_tokens, scores, n_scores));
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = v->n_tokens;
+  job.view = &view;
+  job.inputs = &given.inputs;
+  job.scores = scores;
+  job.scores_len = n_scores;
+  EXPECT_OK(
+      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
   ExpectScores(v, &p->policy, scores);
   test_plan_destroy(p);
 
@@ -214,13 +311,18 @@ static void RunCase(const vector_case* c, const vector_files* v,
     uint32_t n_keep = 0;
     EXPECT_OK(test_select(p, c->layers[set], scores, n_scores, v->n_tokens,
                           NULL, 0, keep, n_scores, &n_keep));
+    for (uint32_t h = 1;
+         p->policy.scope != KVEVICT_SCOPE_KV_HEAD && h < v->n_kv_heads; ++h) {
+      memcpy(keep + (size_t)h * n_keep, keep, n_keep * sizeof(int32_t));
+    }
     ExpectKeepSet(c, v, set, keep, n_keep);
   }
   test_plan_destroy(p);
   free(scores);
   free(keep);
   FreePlane(&view.k);
-  FreePlane(&queries);
+  FreePlane(&view.v);
+  FreePlane(&given.queries);
 }
 
 ParameterizedTestParameters(vectors,
@@ -248,17 +350,25 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(sequence, NULL, 0));
-  kvevict_plane queries = Plane(&v->q, KVEVICT_DTYPE_F16);
+  vector_inputs given;
+  MakeInputs(v, KVEVICT_DTYPE_F16, &given);
+  kvevict_signal_inputs inputs[32]; /* what is observed is not handed over */
   kvevict_view views[32];
   for (uint32_t l = 0; l < c->n_layers; ++l) {
     views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = v->n_kv_heads;
     views[l].k = Plane(&v->k, KVEVICT_DTYPE_F16);
-    EXPECT_OK(test_observe(sequence, l, &queries, v->window,
+    views[l].v = Plane(&v->v, KVEVICT_DTYPE_F16);
+    EXPECT_OK(test_observe(sequence, l, &given.queries, v->window,
                            v->n_tokens - v->window));
+    inputs[l] = given.inputs;
+    inputs[l].queries = NULL;
   }
   EXPECT_OK(kvevict_sequence_append(sequence, v->n_tokens, NULL));
-  EXPECT_OK(kvevict_sequence_evict(sequence, views, c->n_layers, NULL,
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.inputs = inputs;
+  options.inputs_len = c->n_layers;
+  EXPECT_OK(kvevict_sequence_evict(sequence, views, c->n_layers, &options,
                                    p->workspace, p->workspace_bytes, NULL));
   int32_t* keep = malloc((size_t)v->n_kv_heads * v->n_tokens * sizeof(int32_t));
   const size_t row = 2 * (size_t)v->head_dim;
@@ -282,8 +392,11 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
     ExpectKeepSet(c, v, set, keep, n);
   }
   free(keep);
-  for (uint32_t l = 0; l < c->n_layers; ++l) FreePlane(&views[l].k);
-  FreePlane(&queries);
+  for (uint32_t l = 0; l < c->n_layers; ++l) {
+    FreePlane(&views[l].k);
+    FreePlane(&views[l].v);
+  }
+  FreePlane(&given.queries);
   kvevict_sequence_destroy(sequence);
   test_plan_destroy(p);
 }
@@ -297,6 +410,71 @@ ParameterizedTest(vector_case* c, vectors,
                   one_eviction_reproduces_published_sets) {
   vector_files v = Load(c);
   EvictCase(c, &v);
+  Free(&v);
+}
+
+/* Shares of one kind: what cur makes of the rows beside others that are all alike, of
+ * which a token has 1 / the tokens of its window. */
+static void SharesOf(const test_npy* rows, bool are_keys, float* shares) {
+  enum { kWindow = 16 };
+  const uint32_t n = rows->shape[1], n_heads = rows->shape[0];
+  const kvevict_layer_geometry layer =
+      test_layer(n_heads, n_heads, rows->shape[2], rows->shape[2]);
+  const kvevict_geometry geometry = test_geometry(1, n, &layer);
+  kvevict_plane alike = Plane(rows, KVEVICT_DTYPE_F32);
+  float* const numbers = (float*)(uintptr_t)alike.data;
+  for (size_t i = 0; i < (size_t)n_heads * n * rows->shape[2]; ++i) {
+    numbers[i] = 1.0f;
+  }
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = n_heads;
+  view.k = are_keys ? Plane(rows, KVEVICT_DTYPE_F32) : alike;
+  view.v = are_keys ? alike : Plane(rows, KVEVICT_DTYPE_F32);
+  test_plan* p = test_plan_create("cur-kvpress:sink=0", &geometry,
+                                  KVEVICT_OPERATION_SCORE, 1);
+  EXPECT_OK(test_score(p, NULL, &view, n, shares, (size_t)n_heads * n));
+  double sum = 0.0; /* of the products: 1 / length for every window */
+  for (uint32_t w = 0; w < n; w += kWindow) {
+    sum += 1.0 / (n - w < kWindow ? n - w : kWindow);
+  }
+  for (size_t i = 0; i < (size_t)n_heads * n; ++i) {
+    const uint32_t w = (uint32_t)(i % n) / kWindow * kWindow;
+    shares[i] *= (float)(sum * (n - w < kWindow ? n - w : kWindow));
+  }
+  test_plan_destroy(p);
+  FreePlane(&view.k);
+  FreePlane(&view.v);
+}
+
+/* CURPress with leverage_type kv_avg: not our product, but of the same shares. */
+Test(vectors, shares_of_norms_average_to_published_scores) {
+  const vector_case c = {
+      "cur_kvpress__kv_avg_h2_D64_S509", "cur-kvpress", 1, {0}, 1, 0};
+  vector_files v = Load(&c);
+  const size_t n = (size_t)v.n_kv_heads * v.n_tokens;
+  float* of_keys = malloc(n * sizeof(float));
+  float* of_values = malloc(n * sizeof(float));
+  SharesOf(&v.k, true, of_keys);
+  SharesOf(&v.v, false, of_values);
+  const float n_windows = ceilf((float)v.n_tokens / 16.0f);
+  for (size_t i = 0; i < n; ++i) {
+    of_keys[i] =
+        i % v.n_tokens < 4 ? 1.0f : (of_keys[i] + of_values[i]) / 2 / n_windows;
+  }
+  const kvevict_policy policy = test_policy(c.policy);
+  ExpectScores(&v, &policy, of_keys);
+  const kvevict_layer_geometry layer = Layer(&v, KVEVICT_DTYPE_F16);
+  const kvevict_geometry geometry = test_geometry(1, v.n_tokens, &layer);
+  test_plan* p = test_plan_create_to_select(c.policy, &geometry, 1);
+  int32_t* keep = malloc(n * sizeof(int32_t));
+  uint32_t n_keep = 0;
+  EXPECT_OK(
+      test_select(p, 0, of_keys, n, v.n_tokens, NULL, 0, keep, n, &n_keep));
+  ExpectKeepSet(&c, &v, 0, keep, n_keep);
+  test_plan_destroy(p);
+  free(keep);
+  free(of_keys);
+  free(of_values);
   Free(&v);
 }
 

@@ -8,9 +8,9 @@
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/scene.h"
 
-/* Scores in each size, against the best one's scores. */
+/* Scores in n_sizes sizes, against the best one's scores. */
 static void CheckScores(const char* target, const test_scene_spec* spec,
-                        const float* expected) {
+                        const float* expected, int n_sizes) {
   test_scene* s = test_scene_create_for(target, spec, 1);
   const size_t n_bytes = test_scene_scores_len(s) * sizeof(float);
   const size_t best = s->plan->workspace_bytes;
@@ -18,13 +18,14 @@ static void CheckScores(const char* target, const test_scene_spec* spec,
       test_workspace(s->plan->plan, KVEVICT_OPERATION_SCORE, spec->n_tokens)
           .least_bytes;
   EXPECT(least < best, "at least %zu, at best %zu bytes", least, best);
-  for (int i = 0; i <= 8; ++i) {
-    const size_t bytes = best - (best - least) * (size_t)i / 8;
+  for (int i = 0; i < n_sizes; ++i) {
+    const size_t bytes = best - (best - least) * (size_t)i / (n_sizes - 1);
     test_plan_shrink(s->plan, bytes);
     float* scores = test_scene_score(s);
     EXPECT(memcmp(scores, expected, n_bytes) == 0,
-           "%s, %u threads, %s: other scores in %zu bytes", target,
-           spec->n_threads, spec->policy, bytes);
+           "%s, %u threads, %u heads for %u, %s: other scores in %zu bytes",
+           target, spec->n_threads, spec->n_q_heads, spec->n_kv_heads,
+           spec->policy, bytes);
     free(scores);
   }
   test_scene_destroy(s);
@@ -50,9 +51,9 @@ Test(workspace, of_any_size_gives_the_same_scores) {
       test_scene* s = test_scene_create_for(target, &spec, 1);
       float* expected = test_scene_score(s);
       test_scene_destroy(s);
-      CheckScores(target, &spec, expected);
+      CheckScores(target, &spec, expected, 9);
       spec.n_threads = 3;
-      CheckScores(target, &spec, expected);
+      CheckScores(target, &spec, expected, 9);
       free(expected);
     }
   }
@@ -113,21 +114,76 @@ Test(workspace, of_less_than_the_least_is_refused_with_both_numbers) {
   test_model_destroy(m);
 }
 
+/* GQA in groups of 4, 8 and 16, MQA, and MLA, whose heads share one latent row. */
+typedef struct heads {
+  uint32_t n_q_heads, n_kv_heads, k_head_dim, v_head_dim;
+} heads;
+static const heads kHeads[] = {{32, 8, 128, 128},
+                               {64, 8, 128, 128},
+                               {32, 2, 128, 128},
+                               {64, 1, 128, 128},
+                               {128, 1, 576, 0}};
+static const uint32_t kWindows[] = {32, 64, 256};
+
+static const char* SnapKv(uint32_t window) {
+  static char text[64];
+  snprintf(text, sizeof text, "snapkv:budget=2048,window=%u", window);
+  return text;
+}
+
 Test(workspace, of_long_contexts_is_at_least_under_8_mib_per_thread) {
-  const kvevict_layer_geometry layer = test_layer(32, 8, 128, 128);
-  const kvevict_geometry geometry = test_geometry(32, 131072, &layer);
-  for (uint32_t n_threads = 1; n_threads <= 8; n_threads *= 8) {
-    test_plan* p = test_plan_create_to_select("snapkv:budget=2048,window=32",
-                                              &geometry, n_threads);
-    const size_t of_threads = (size_t)n_threads * (8 << 20);
-    size_t bytes =
-        test_workspace(p->plan, KVEVICT_OPERATION_SCORE, 0).least_bytes;
-    EXPECT(bytes < of_threads, "%u threads: %zu bytes", n_threads, bytes);
-    const size_t of_layer = (size_t)8 * 131072 * sizeof(float);
-    const size_t keep_lists = (size_t)32 * 8 * 2048 * sizeof(int32_t);
-    bytes = test_workspace(p->plan, KVEVICT_OPERATION_EVICT, 0).least_bytes;
-    EXPECT(bytes < of_threads + of_layer + keep_lists,
-           "an eviction on %u threads: %zu bytes", n_threads, bytes);
-    test_plan_destroy(p);
+  for (int h = 0; h < 5; ++h) {
+    for (int w = 0; w < 3; ++w) {
+      for (uint32_t n_threads = 1; n_threads <= 8; n_threads *= 8) {
+        const heads n = kHeads[h];
+        const kvevict_layer_geometry layer =
+            test_layer(n.n_q_heads, n.n_kv_heads, n.k_head_dim, n.v_head_dim);
+        const kvevict_geometry geometry = test_geometry(32, 131072, &layer);
+        test_plan* p = test_plan_create_to_select(SnapKv(kWindows[w]),
+                                                  &geometry, n_threads);
+        const size_t of_threads = (size_t)n_threads * (8 << 20);
+        size_t bytes =
+            test_workspace(p->plan, KVEVICT_OPERATION_SCORE, 0).least_bytes;
+        EXPECT(bytes < of_threads,
+               "%u heads for %u, window %u, %u threads: %zu bytes", n.n_q_heads,
+               n.n_kv_heads, kWindows[w], n_threads, bytes);
+        const size_t of_layer = (size_t)n.n_kv_heads * 131072 * sizeof(float);
+        const size_t keep_lists =
+            (size_t)32 * n.n_kv_heads * 2048 * sizeof(int32_t);
+        bytes = test_workspace(p->plan, KVEVICT_OPERATION_EVICT, 0).least_bytes;
+        EXPECT(bytes < of_threads + of_layer + keep_lists,
+               "an eviction of %u heads for %u, window %u, %u threads: %zu "
+               "bytes",
+               n.n_q_heads, n.n_kv_heads, kWindows[w], n_threads, bytes);
+        test_plan_destroy(p);
+      }
+    }
+  }
+}
+
+Test(workspace, of_any_size_gives_the_same_scores_whatever_the_heads) {
+  const char* target = kvevict_simd_target_at(0);
+  for (int h = 0; h < 5; ++h) {
+    for (int w = 0; w < 3; ++w) {
+      const heads n = kHeads[h];
+      /* Two KV heads tell as much as eight. */
+      const uint32_t n_kv_heads = n.n_kv_heads < 2 ? n.n_kv_heads : 2;
+      test_scene_spec spec = {SnapKv(kWindows[w]),
+                              n.n_q_heads / n.n_kv_heads * n_kv_heads,
+                              n_kv_heads,
+                              n.k_head_dim,
+                              kWindows[w] + 150,
+                              KVEVICT_DTYPE_BF16,
+                              KVEVICT_DTYPE_BF16,
+                              TEST_TOKEN_MAJOR,
+                              1,
+                              0.0f};
+      test_scene* s = test_scene_create_for(target, &spec, 1);
+      float* expected = test_scene_score(s);
+      test_scene_destroy(s);
+      spec.n_threads = 2;
+      CheckScores(target, &spec, expected, 3);
+      free(expected);
+    }
   }
 }

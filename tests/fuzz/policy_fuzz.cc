@@ -10,9 +10,25 @@
 namespace kvevict {
 namespace {
 
-constexpr const char* kNames[] = {
-    "none",   "streaming-llm", "snapkv",         "pyramidkv",      "random",
-    "custom", "knorm",         "snapkv-kvpress", "snapkv-original"};
+// Of all policies and presets.
+const std::vector<const char*>& Names() {
+  static const std::vector<const char*> names = [] {
+    std::vector<const char*> all;
+    kvevict_policy_info policy{};
+    policy.struct_size = sizeof(policy);
+    for (uint32_t i = 0; kvevict_policy_at(i, &policy) == KVEVICT_OK; ++i) {
+      all.push_back(policy.name);
+    }
+    kvevict_preset_info preset{};
+    preset.struct_size = sizeof(preset);
+    for (uint32_t i = 0; kvevict_preset_at(i, &preset) == KVEVICT_OK; ++i) {
+      all.push_back(preset.name);
+    }
+    return all;
+  }();
+  return names;
+}
+
 constexpr const char* kPairs[] = {"budget=64",
                                   "budget=0.5",
                                   "budget=1e9",
@@ -27,6 +43,7 @@ constexpr const char* kPairs[] = {"budget=64",
                                   "pool=max63",
                                   "pool=none",
                                   "rows=sum",
+                                  "rows=mean",
                                   "group=max",
                                   "group=sum",
                                   "scope=model",
@@ -44,6 +61,11 @@ constexpr const char* kPairs[] = {"budget=64",
                                   "seed=5",
                                   "split=arithmetic-kvf",
                                   "keep_window=no",
+                                  "weight=norm",
+                                  "weight=given",
+                                  "epsilon=0.25",
+                                  "block=2",
+                                  "block=65536",
                                   "split=arithmetic-kvpress"};
 
 // A text as a person would write it, with a slip now and then, or any bytes.
@@ -53,7 +75,8 @@ std::string DrawText(Draw& draw) {
     while (!draw.empty()) text += static_cast<char>(draw.Byte());
     return text;
   }
-  text = kNames[draw.Below(std::size(kNames))];
+  const std::vector<const char*>& names = Names();
+  text = names[draw.Below(static_cast<uint32_t>(names.size()))];
   for (uint32_t n = draw.Below(8); n > 0; --n) {
     text += text.find(':') == text.npos ? ':' : ',';
     text += kPairs[draw.Below(std::size(kPairs))];
@@ -96,7 +119,7 @@ void CheckPolicy(const kvevict_policy& policy, Draw& draw) {
   CheckBudgets(again, policy, draw);
   // Fields that mean nothing to another policy are not printed, and change nothing.
   kvevict_policy other = policy;
-  other.kind = static_cast<kvevict_policy_kind>(draw.Below(7));
+  other.kind = static_cast<kvevict_policy_kind>(draw.Below(8));
   other.seed = draw.Byte();
   if (kvevict_policy_validate(&other) == KVEVICT_OK) {
     CheckBudgets(Reread(other), other, draw);

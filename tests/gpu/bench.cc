@@ -98,7 +98,10 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     const KeepLists keep = KeepLists::Packed(
         keep_.pointer<int32_t>() + uint64_t{l} * w.n_kv_heads * w.budget,
         w.n_kv_heads, w.budget);
-    layer.score = {l, w.n_tokens, &view, {}, {}, scores};
+    layer.score.layer = l;
+    layer.score.tokens = w.n_tokens;
+    layer.score.view = &view;
+    layer.score.rows = scores;
     QueryRows& queries = layer.score.queries;
     queries.rows.base = data.queries.pointer<uint8_t>() + l * w.WindowBytes();
     queries.rows.row_stride = row * w.n_q_heads;
@@ -108,7 +111,8 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     queries.lse = has_lse ? row_lse_.pointer<float>() : nullptr;
     queries.lse_row_stride = 4;
     queries.lse_head_stride = int64_t{4} * window;
-    layer.shape = {w.n_tokens, scores, scores};
+    layer.shape.tokens = w.n_tokens;
+    layer.shape.rows = layer.shape.scores = scores;
     layer.select = {
         w.n_tokens, scores, reinterpret_cast<uint32_t*>(scores), keep, {}};
     layer.move = {&view, w.n_tokens, keep};

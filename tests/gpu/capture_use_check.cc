@@ -86,6 +86,7 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
   lse.data = e.workspace.address();
   lse.dtype = KVEVICT_DTYPE_F32;
   lse.head_dim = 1;
+  lse.head_stride_bytes = sizeof(float);
   const uint32_t next = e.side.Logical();
   float* const scores = e.scores.pointer<float>();
   int32_t* const keep = e.keep.pointer<int32_t>();

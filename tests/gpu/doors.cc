@@ -45,7 +45,8 @@ kvevict_signal_inputs* LayerInputs::Add() {
   return &inputs_.back();
 }
 
-void LayerInputs::AddScores(const void* address, uint64_t head_stride) {
+const kvevict_plane* LayerInputs::Floats(const void* address,
+                                         uint64_t head_stride) {
   kvevict_plane plane{};
   plane.data = reinterpret_cast<uintptr_t>(address);
   plane.dtype = KVEVICT_DTYPE_F32;
@@ -53,7 +54,18 @@ void LayerInputs::AddScores(const void* address, uint64_t head_stride) {
   plane.token_stride_bytes = sizeof(float);
   plane.head_stride_bytes = static_cast<int64_t>(head_stride * sizeof(float));
   planes_.push_back(plane);
-  Add()->scores = &planes_.back();
+  return &planes_.back();
+}
+
+void LayerInputs::AddScores(const void* address, uint64_t head_stride) {
+  Add()->scores = Floats(address, head_stride);
+}
+
+void LayerInputs::AddSums(const void* address, uint64_t head_stride,
+                          uint32_t n_heads) {
+  kvevict_signal_inputs* const inputs = Add();
+  inputs->attention_sums = Floats(address, head_stride);
+  inputs->n_sum_heads = n_heads;
 }
 
 void LayerInputs::AddWindow(const kvevict_plane& queries,

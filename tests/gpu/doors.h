@@ -51,9 +51,12 @@ class LayerInputs {
  public:
   // f32 rows, so many elements apart.
   void AddScores(const void* address, uint64_t head_stride);
+  void AddSums(const void* address, uint64_t head_stride, uint32_t n_heads);
   void AddWindow(const kvevict_plane& queries,
                  const kvevict_plane* row_lse = nullptr);
   void AddNothing() { Add(); }
+  // To what the last layer was given.
+  kvevict_signal_inputs* last() { return &inputs_.back(); }
   // Of a layer that has none: what nobody may read.
   void AddUnread();
   // While this is there.
@@ -61,6 +64,7 @@ class LayerInputs {
 
  private:
   kvevict_signal_inputs* Add();
+  const kvevict_plane* Floats(const void* address, uint64_t head_stride);
 
   std::deque<kvevict_plane> planes_;  // stay where they are
   std::vector<kvevict_signal_inputs> inputs_;

@@ -94,19 +94,38 @@ Geometry DrawGeometry(Random* random) {
   return g;
 }
 
+// Directions of such keys cancel out, and then rounding alone would rank.
+bool HasScalarKeys(const Geometry& g) {
+  for (uint32_t l = 0; l < g.n_layers; ++l) {
+    if (g.IsFull(l) && g.layer(l).k_head_dim == 1) return true;
+  }
+  return false;
+}
+
 // What must stay, and one more.
 uint32_t LeastBudget(const kvevict_policy& p) {
   return p.n_sink + std::max(p.n_recent, p.keep_window ? p.obs_window : 0) + 1;
 }
 
+// Of any policy that evicts.
+kvevict_policy_kind DrawKind(Random* random) {
+  uint32_t n = 0;
+  kvevict_policy_info info{};
+  info.struct_size = sizeof(info);
+  while (kvevict_policy_at(n, &info) == KVEVICT_OK) ++n;
+  do {
+    Check(kvevict_policy_at(random->In(0, n - 1), &info));
+  } while (info.kind == KVEVICT_POLICY_NONE);
+  return info.kind;
+}
+
 kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   kvevict_policy p = KVEVICT_POLICY_INIT;
-  const kvevict_policy_kind kind = random->Pick(
-      {KVEVICT_POLICY_STREAMING_LLM, KVEVICT_POLICY_SNAPKV,
-       KVEVICT_POLICY_SNAPKV, KVEVICT_POLICY_PYRAMIDKV, KVEVICT_POLICY_RANDOM,
-       KVEVICT_POLICY_CUSTOM, KVEVICT_POLICY_KNORM});
+  const kvevict_policy_kind kind =
+      random->OneOf(3) ? KVEVICT_POLICY_SNAPKV : DrawKind(random);
   Check(kvevict_policy_init(&p, sizeof(p), kind));
   p.n_sink = random->In(0, 4);
+  p.block = random->OneOf(4) ? random->In(20, 60) : random->In(2, 12);
   p.n_recent = random->OneOf(2) ? 0 : random->In(0, 12);
   p.obs_window = random->OneOf(4) ? random->In(1, 64) : random->In(1, 12);
   p.keep_window = !random->OneOf(4);
@@ -137,6 +156,14 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
     p.layer_split = KVEVICT_LAYER_SPLIT_UNIFORM;
   }
   p.seed = random->Bits();
+  // Norms round otherwise on either side, which scores that are lent to the twin do
+  // not mind.
+  const bool lends = RoundsOnItsOwn(kind);
+  p.value_weight = random->OneOf(3)            ? KVEVICT_VALUE_WEIGHT_GIVEN
+                   : lends && random->OneOf(2) ? KVEVICT_VALUE_WEIGHT_NORM
+                                               : KVEVICT_VALUE_WEIGHT_NONE;
+  // Not to what is below 0, lest a sum near 0 is all rounding.
+  if (kind != KVEVICT_POLICY_KNORM && random->OneOf(2)) p.weight_epsilon = 0.25;
   return p;
 }
 
@@ -164,6 +191,9 @@ std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
 ModelCase RandomCase(Random* random) {
   ModelCase c = {DrawGeometry(random), {}};
   c.policy = DrawPolicy(random, c.geometry.max_tokens);
+  if (c.policy.kind == KVEVICT_POLICY_KEYDIFF && HasScalarKeys(c.geometry)) {
+    c.policy.kind = KVEVICT_POLICY_KNORM;
+  }
   if (random->OneOf(3)) {
     c.policy.scope = KVEVICT_SCOPE_KV_HEAD;
     c.head_budgets = DrawHeadBudgets(random, c.geometry, c.policy);

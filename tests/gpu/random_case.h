@@ -65,6 +65,19 @@ uint32_t ElementBytesOf(kvevict_dtype dtype);  // 0 for opaque
 void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
                         void* to);
 
+// The last queries of a window rank.
+inline bool ByWindow(kvevict_policy_kind kind) {
+  return kind == KVEVICT_POLICY_SNAPKV || kind == KVEVICT_POLICY_PYRAMIDKV ||
+         kind == KVEVICT_POLICY_TOVA;
+}
+
+// Scores of the CPU are others.
+inline bool RoundsOnItsOwn(kvevict_policy_kind kind) {
+  return kind != KVEVICT_POLICY_STREAMING_LLM &&
+         kind != KVEVICT_POLICY_RANDOM && kind != KVEVICT_POLICY_CUSTOM &&
+         kind != KVEVICT_POLICY_H2O;
+}
+
 }  // namespace kvevict::gpu
 
 #endif  // KVEVICT_TESTS_GPU_RANDOM_CASE_H_

@@ -38,24 +38,102 @@ namespace {
 
 constexpr double kMostRelative = 1e-4;  // as doors_check.cc says
 constexpr double kMostAbsolute = 1e-30;
+constexpr double kMostOfCosine = 1e-5;  // which may be next to 0
 
-bool AreClose(float a, float b) {
+bool AreClose(const kvevict_policy& policy, float a, float b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return true;
+  const double absolute =
+      policy.kind == KVEVICT_POLICY_KEYDIFF ? kMostOfCosine : kMostAbsolute;
   return std::abs(double{a} - b) <=
-         kMostRelative * std::abs(double{b}) + kMostAbsolute;
+         kMostRelative * std::abs(double{b}) + absolute;
 }
 
 // ---- What both sides are given ----
 
-// Scores of a layer, rows of heads with a gap or none.
+// Scores of a layer, or its sums of attention: rows of heads with a gap or none.
 struct LayerScores {
   std::vector<float> values;
+  uint32_t n_heads = 0;
   uint32_t stride = 0;
   std::unique_ptr<Buffer> buffer;
 };
 
+// f32 numbers [n_heads, n_rows, n], with a gap between heads or none.
+struct GivenRows {
+  std::vector<float> values;
+  std::unique_ptr<Buffer> buffer;
+  kvevict_plane host{};
+  kvevict_plane device{};
+
+  GivenRows(const Gpu& gpu, Random* random, uint32_t n_heads, uint32_t n_rows,
+            uint32_t n, float spread) {
+    const size_t stride = size_t{n_rows} * n + random->In(0, 3);
+    values.resize(n_heads * stride);
+    for (float& v : values) {
+      v = spread * (static_cast<float>(random->In(0, 2000)) / 1000.0f - 0.75f);
+    }
+    buffer = std::make_unique<Buffer>(gpu, values.size() * sizeof(float));
+    buffer->Write(values.data(), buffer->n_bytes());
+    host.dtype = KVEVICT_DTYPE_F32;
+    host.head_dim = n;
+    host.token_stride_bytes = static_cast<int64_t>(n * sizeof(float));
+    host.head_stride_bytes = static_cast<int64_t>(stride * sizeof(float));
+    device = host;
+    host.data = reinterpret_cast<uintptr_t>(values.data());
+    device.data = buffer->address();
+  }
+
+  // To few bits, whose products with those of caches both sides add up exactly.
+  void Coarsen() {
+    for (float& v : values) v = std::floor(v * 8.0f) / 8.0f;
+    buffer->Write(values.data(), buffer->n_bytes());
+  }
+};
+
+// What a layer's signal and weights are given beside queries and scores.
+struct LayerRows {
+  std::optional<GivenRows> mean;
+  std::optional<GivenRows> covariance;
+  std::optional<GivenRows> weights;
+  std::optional<GivenRows> filter;
+
+  void Lend(bool on_device, kvevict_signal_inputs* inputs) const {
+    const auto plane = [&](const std::optional<GivenRows>& rows) {
+      return !rows ? nullptr : on_device ? &rows->device : &rows->host;
+    };
+    inputs->query_mean = plane(mean);
+    inputs->query_covariance = plane(covariance);
+    inputs->token_weights = plane(weights);
+    inputs->key_filter = plane(filter);
+  }
+};
+
+LayerRows DrawRows(const Gpu& gpu, Random* random, const RandomModel& model,
+                   uint32_t layer) {
+  const kvevict_layer_geometry& g = model.geometry().layer(layer);
+  LayerRows rows;
+  if (model.by_statistics()) {
+    rows.mean.emplace(gpu, random, g.n_q_heads, 1, g.k_head_dim, 1.0f);
+    if (layer % 3 < 2) {  // so that runs of layers go together
+      rows.covariance.emplace(gpu, random, g.n_q_heads, g.k_head_dim,
+                              g.k_head_dim,
+                              1.0f / static_cast<float>(g.k_head_dim));
+    }
+  }
+  if (model.by_filter()) {
+    rows.filter.emplace(gpu, random, g.n_kv_heads, 1, g.k_head_dim, 1.0f);
+    rows.filter->Coarsen();
+  }
+  if (model.by_given_weights()) {
+    rows.weights.emplace(gpu, random, g.n_kv_heads,
+                         std::max(1u, model.Stored(layer)), 1, 2.0f);
+  }
+  return rows;
+}
+
 struct EvictInput {
   std::vector<int32_t> protect;
+  std::vector<LayerRows> rows;                    // of each layer
   std::vector<LayerScores> scores;                // of each layer
   std::vector<std::optional<QueryRows>> windows;  // where attention scores
   LayerInputs device;
@@ -147,7 +225,7 @@ void ScoreTogether(const Gpu& gpu, Random* random, RandomModel* model,
     for (size_t i = 0; i < got.size(); ++i) {
       const size_t head = i / c.n_tokens();
       if (i % c.n_tokens() >= c.counts[head]) continue;  // anything
-      if (AreClose(got[i], c.expected[i])) continue;
+      if (AreClose(model->policy(), got[i], c.expected[i])) continue;
       report->Fail(
           fmt::format("layer {}, {} together: score {} is {} on the "
                       "GPU, {} on the CPU",
@@ -184,6 +262,8 @@ void LendScores(const Gpu& gpu, Random* random, RandomModel* model,
       c.inputs.queries = &input->windows[l]->device;
       c.host_inputs.queries = &input->windows[l]->host;
     }
+    input->rows[l].Lend(true, &c.inputs);
+    input->rows[l].Lend(false, &c.host_inputs);
     cases.push_back(std::move(c));
     if (cases.size() == most) score();
   }
@@ -195,7 +275,23 @@ EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
   EvictInput input;
   const uint32_t n_layers = model->geometry().n_layers;
   if (random->OneOf(2)) input.protect = DrawProtected(*model, random);
-  if (!model->twin_takes_scores()) return input;
+  input.rows.resize(n_layers);
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    if (model->IsFull(l)) input.rows[l] = DrawRows(gpu, random, *model, l);
+  }
+  if (!model->takes_rows()) {
+    for (uint32_t l = 0; model->by_given_weights() && l < n_layers; ++l) {
+      for (LayerInputs* const side : {&input.device, &input.host}) {
+        if (!model->IsFull(l)) {
+          side->AddUnread();
+          continue;
+        }
+        side->AddNothing();
+        input.rows[l].Lend(side == &input.device, side->last());
+      }
+    }
+    return input;
+  }
   const uint32_t window = model->policy().obs_window;
   const bool has_windows = model->by_attention() && model->Logical() >= window;
   input.scores.resize(n_layers);
@@ -204,8 +300,11 @@ EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
     if (!model->IsFull(l)) continue;
     LayerScores& scores = input.scores[l];
     scores.stride = std::max(1u, model->Stored(l)) + random->In(0, 3);
+    scores.n_heads = model->takes_sums() && !random->OneOf(3)
+                         ? model->geometry().layer(l).n_q_heads
+                         : model->n_kv_heads(l);
     scores.values =
-        RandomScores(random, size_t{model->n_kv_heads(l)} * scores.stride);
+        RandomScores(random, size_t{scores.n_heads} * scores.stride);
     if (has_windows) {
       input.windows[l] = model->Queries(l, model->Logical() - window, window);
     }
@@ -222,20 +321,31 @@ EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
       continue;
     }
     LayerScores& scores = input.scores[l];
-    input.host.AddScores(scores.values.data(), scores.stride);
+    const auto add = [&](const void* address, LayerInputs* inputs) {
+      if (model->takes_sums()) {
+        inputs->AddSums(address, scores.stride, scores.n_heads);
+      } else {
+        inputs->AddScores(address, scores.stride);
+      }
+    };
+    add(scores.values.data(), &input.host);
     if (!model->lends_scores()) {
       scores.buffer =
           std::make_unique<Buffer>(gpu, scores.values.size() * sizeof(float));
       scores.buffer->Write(scores.values.data(), scores.buffer->n_bytes());
-      input.device.AddScores(scores.buffer->pointer<float>(), scores.stride);
+      add(scores.buffer->pointer<float>(), &input.device);
     } else if (hands_over && !(model->observes() && random->OneOf(2))) {
       input.device.AddWindow(input.windows[l]->device);
     } else {
       input.device.AddNothing();
     }
+    input.rows[l].Lend(true, input.device.last());
+    input.rows[l].Lend(false, input.host.last());
   }
   // For the GPU there may be nothing to say.
-  if (model->lends_scores() && !hands_over) input.device = LayerInputs();
+  if (model->lends_scores() && !hands_over && !model->takes_given_rows()) {
+    input.device = LayerInputs();
+  }
   return input;
 }
 

@@ -68,14 +68,12 @@ bool RandomModel::MakePlans() {
 void RandomModel::DrawTwinPolicy() {
   const kvevict_policy& p = policy();
   twin_policy_ = p;
-  const bool observes =
-      p.kind == KVEVICT_POLICY_SNAPKV || p.kind == KVEVICT_POLICY_PYRAMIDKV;
-  if (!observes && p.kind != KVEVICT_POLICY_KNORM) return;
+  if (!RoundsOnItsOwn(p.kind)) return;
   Check(kvevict_policy_init(&twin_policy_, sizeof(twin_policy_),
                             KVEVICT_POLICY_CUSTOM));
   twin_policy_.n_sink = p.n_sink;
-  twin_policy_.n_recent =
-      std::max(p.n_recent, observes && p.keep_window != 0 ? p.obs_window : 0);
+  twin_policy_.n_recent = std::max(
+      p.n_recent, by_attention() && p.keep_window != 0 ? p.obs_window : 0);
   twin_policy_.budget = p.budget;
   twin_policy_.scope = p.scope;
   twin_policy_.scope_reduce = p.scope_reduce;

@@ -63,13 +63,30 @@ class RandomModel {
   bool IsRagged() const { return !case_.head_budgets.empty(); }
   // The GPU's numbers are the twin's too.
   bool lends_scores() const { return case_.policy.kind != twin_policy_.kind; }
+  // Mean and covariance of queries are handed over.
+  bool by_statistics() const {
+    return case_.policy.kind == KVEVICT_POLICY_EXPECTED_ATTENTION;
+  }
+  bool by_given_weights() const {
+    return case_.policy.kind != KVEVICT_POLICY_STREAMING_LLM &&
+           case_.policy.value_weight == KVEVICT_VALUE_WEIGHT_GIVEN;
+  }
   bool by_attention() const {
-    return lends_scores() && case_.policy.kind != KVEVICT_POLICY_KNORM;
+    return lends_scores() && ByWindow(case_.policy.kind);
+  }
+  bool by_filter() const {
+    return case_.policy.kind == KVEVICT_POLICY_Q_FILTER;
+  }
+  // Of statistics, filters or weights, both sides.
+  bool takes_given_rows() const {
+    return by_statistics() || by_filter() || by_given_weights();
   }
   // Otherwise every eviction is handed the window's rows.
   bool observes() const { return observes_; }
-  bool twin_takes_scores() const {
-    return twin_policy_.kind == KVEVICT_POLICY_CUSTOM;
+  bool takes_sums() const { return policy().kind == KVEVICT_POLICY_H2O; }
+  // Of scores or sums, the twin at least.
+  bool takes_rows() const {
+    return takes_sums() || twin_policy_.kind == KVEVICT_POLICY_CUSTOM;
   }
   const kvevict_context* context() const { return context_.get(); }
   const kvevict_context* host_context() const { return host_context_.get(); }

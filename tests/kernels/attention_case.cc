@@ -39,7 +39,8 @@ oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
 std::vector<float> RunKernel(SimdTarget simd,
                              const oracle::WindowAttentionInput& in,
                              const RowLayout& query_layout,
-                             const RowLayout& key_layout, size_t scratch_less) {
+                             const RowLayout& key_layout, size_t scratch_less,
+                             std::optional<Reduce> group_reduce) {
   // Query row w of all heads of the group is one row of the store.
   std::vector<float> query_rows(in.queries.size());
   for (uint32_t g = 0; g < in.group; ++g) {
@@ -59,7 +60,8 @@ std::vector<float> RunKernel(SimdTarget simd,
       size.best - std::min(size.best - size.least, scratch_less);
   const GuardedPages scratch(scratch_bytes);
   std::memset(scratch.data(), 0xFF, scratch_bytes);
-  std::vector<float> weights(size_t{in.group} * in.n_tokens);
+  const size_t n_out = group_reduce ? 1 : in.group;
+  std::vector<float> weights(n_out * in.n_tokens);
   const GuardedPages out(weights.size() * sizeof(float));
 
   WindowAttention args;
@@ -73,6 +75,8 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.head_dim = in.head_dim;
   args.scale = in.scale;
   args.out = reinterpret_cast<float*>(out.data());
+  args.out_stride = in.n_tokens;
+  args.group_reduce = group_reduce;
   args.scratch = scratch.data();
   args.scratch_bytes = scratch_bytes;
   ComputeWindowAttention(simd, args);

@@ -3,8 +3,10 @@
 #define KVEVICT_TESTS_KERNELS_ATTENTION_CASE_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "core/kernels/pool1d.h"
 #include "core/simd.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/row_store.h"
@@ -22,12 +24,13 @@ oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
 
 // Runs the kernel for a target with inputs laid out as told. Scratch is of the best
 // size less so many bytes, at least the least, and full of NaN; scratch and output
-// touch inaccessible pages.
+// touch inaccessible pages. One row comes back if heads are reduced.
 std::vector<float> RunKernel(SimdTarget simd,
                              const oracle::WindowAttentionInput& in,
                              const RowLayout& queries = {},
                              const RowLayout& keys = {},
-                             size_t scratch_less = 0);
+                             size_t scratch_less = 0,
+                             std::optional<Reduce> group_reduce = {});
 
 // Fails the test if a weight is further from the oracle's than its tolerance.
 void ExpectWeights(const oracle::WindowAttentionInput& in,

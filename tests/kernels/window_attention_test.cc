@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/kernels/window_attention.h"
+#include "core/kernels/window_attention_layout.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/targets.h"
 
@@ -188,17 +188,92 @@ Test(window_attention, of_a_group_equals_its_heads_alone) {
   });
 }
 
-Test(window_attention, scratch_that_does_not_fit_is_size_max) {
-  const WindowAttentionScratchSize none =
-      WindowAttentionScratchBytes(INT32_MAX, INT32_MAX, 64, 128);
-  cr_assert(none.least == SIZE_MAX && none.best == SIZE_MAX);
+// Rows of one batch; of three, by heads; of two, by the rows of each head's window.
+struct Batching {
+  uint32_t n_tokens, window, group, head_dim;
+};
+constexpr Batching kBatchings[] = {
+    {150, 9, 3, 40}, {130, 100, 9, 1024}, {200, 150, 2, 3000}};
+
+Test(window_attention, matches_the_oracle_in_batches) {
+  Random random(TestSeed("window_attention/matches_the_oracle_in_batches"));
+  for (const Batching& b : kBatchings) {
+    ExpectOracle(
+        RandomInput(b.n_tokens, b.window, b.group, b.head_dim, random));
+  }
+}
+
+Test(window_attention, reduces_heads_in_any_scratch_to_the_same_bytes) {
+  Random random(TestSeed(
+      "window_attention/reduces_heads_in_any_scratch_to_the_same_bytes"));
+  for (const Batching& b : kBatchings) {
+    const oracle::WindowAttentionInput in =
+        RandomInput(b.n_tokens, b.window, b.group, b.head_dim, random);
+    ForEachTarget([&](SimdTarget simd) {
+      const std::vector<float> heads = RunKernel(simd, in);
+      cr_assert(SameBytes(RunKernel(simd, in, {}, {}, SIZE_MAX), heads),
+                "%s: group %u", simd.name, b.group);
+      for (Reduce reduce : {Reduce::kMean, Reduce::kMax, Reduce::kSum}) {
+        std::vector<float> expected(b.n_tokens);
+        ReduceRows(simd, heads.data(), b.group, b.n_tokens, b.n_tokens, reduce,
+                   expected.data());
+        for (size_t less : {size_t{0}, SIZE_MAX}) {
+          cr_assert(
+              SameBytes(RunKernel(simd, in, {}, {}, less, reduce), expected),
+              "%s: group %u, reduce %d, %zu bytes less", simd.name, b.group,
+              static_cast<int>(reduce), less);
+        }
+      }
+    });
+  }
+}
+
+Test(window_attention, batches_have_every_row_once) {
+  for (uint32_t head_dim : {1u, 64u, 128u, 576u, 8192u}) {
+    for (uint32_t window : {1u, 32u, 63u, 64u, 65u, 256u, 5000u}) {
+      for (uint32_t group : {1u, 4u, 16u, 127u}) {
+        const RowBatches batches(window, group, head_dim);
+        const RowBatch first = batches.First();
+        uint64_t n = 0;  // rows before the batch, head after head
+        for (RowBatch b = first; b.head < group; b = batches.After(b)) {
+          cr_assert(uint64_t{b.head} * window + b.row == n &&
+                        b.row % kRowsPerSum == 0 && b.size() > 0 &&
+                        b.size() <= first.size() &&
+                        (b.n_heads == 1 || b.n_rows == window),
+                    "head_dim %u, window %u, group %u: batch at %llu", head_dim,
+                    window, group, static_cast<unsigned long long>(n));
+          n += b.size();
+        }
+        cr_assert_eq(n, uint64_t{window} * group);
+        cr_assert(first.size() <= kRowsPerSum ||
+                  first.size() * (head_dim + 2 * kTileKeys) * sizeof(float) <=
+                      RowBatches::kBytes);
+      }
+    }
+  }
+}
+
+Test(window_attention, scratch_is_at_best_for_a_batch_and_at_least_for_a_tile) {
   const WindowAttentionScratchSize some =
       WindowAttentionScratchBytes(16384, 64, 4, 128);
   const size_t exps = size_t{16384} * 64 * 4 * sizeof(float);
   cr_assert(some.best >= exps && some.best < exps + exps / 16);
-  const WindowAttentionScratchSize most =
-      WindowAttentionScratchBytes(131072, 32, 4, 128);
-  cr_assert(most.least < 2 << 20, "at least %zu bytes", most.least);
+  // 128 heads in batches of 23 at most.
+  const WindowAttentionScratchSize mla =
+      WindowAttentionScratchBytes(131072, 32, 128, 576);
+  cr_assert(mla.best < size_t{131072 + 8192} * 32 * 23 * sizeof(float));
+  for (uint32_t window : {1u, 32u, 256u, 131072u}) {
+    for (uint32_t group : {1u, 4u, 16u, 128u, 5000u}) {
+      for (uint32_t head_dim : {1u, 64u, 128u, 576u, 65536u}) {
+        const size_t least =
+            WindowAttentionScratchBytes(131072, window, group, head_dim).least;
+        cr_assert(least < (size_t{7} << 19) + 131072 * sizeof(float) +
+                              size_t{672} * head_dim,
+                  "window %u, group %u, head_dim %u: at least %zu bytes",
+                  window, group, head_dim, least);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 namespace {
 
 bool ScoresByAttention(const kvevict_policy& p) {
-  return p.kind == KVEVICT_POLICY_SNAPKV || p.kind == KVEVICT_POLICY_PYRAMIDKV;
+  return p.kind == KVEVICT_POLICY_SNAPKV ||
+         p.kind == KVEVICT_POLICY_PYRAMIDKV || p.kind == KVEVICT_POLICY_TOVA;
 }
 
 // The budget as a real number, before it is rounded and clamped.

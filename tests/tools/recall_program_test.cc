@@ -321,11 +321,13 @@ Test(recall_program, plan_tells_what_a_policy_keeps) {
 Test(recall_program, plan_splits_budgets_as_the_library_does) {
   kvevict_preset_info preset = {};
   preset.struct_size = sizeof(preset);
-  std::vector<std::string> texts = {
-      "pyramidkv:budget=600",      "pyramidkv:budget=300,split=arithmetic-kvf",
-      "streaming-llm:recent=100",  "streaming-llm:budget=100,split=geometric",
-      "none",
-      "custom:budget=0.25,sink=0", "snapkv"};
+  std::vector<std::string> texts = {"pyramidkv:budget=600",
+                                    "pyramidkv:budget=300,split=arithmetic-kvf",
+                                    "streaming-llm:recent=100",
+                                    "streaming-llm:budget=100,split=geometric",
+                                    "none",
+                                    "custom:budget=0.25,sink=0",
+                                    "snapkv"};
   for (uint32_t i = 0; kvevict_preset_at(i, &preset) == KVEVICT_OK; ++i) {
     texts.emplace_back(preset.name);
   }

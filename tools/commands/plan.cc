@@ -33,7 +33,7 @@ struct Kept {
   std::string policy;  // spelled out
   uint32_t n_first = 0;
   uint32_t n_last = 0;
-  bool chooses = false;  // some of the others, by score
+  bool chooses = false;          // some of the others, by score
   std::vector<uint32_t> layers;  // tokens in all
   uint64_t token_bytes = 0;      // K and V of one layer
 };

@@ -209,6 +209,65 @@ public class DoorTests
     }
 
     [Fact]
+    public void Accumulated_attention_is_scored()
+    {
+        float[] sums = [5, 4, 3, 2, 1, 10, 8, 3, 0, 7];
+        using var pinned = new KvPinnedMemory<float>(sums.Concat(sums).ToArray());
+        var all = new KvSignalInputs { AttentionSums = KvPlane.HeadMajor(pinned, 5, 1) };
+        KvSignalInputs reduced = all with { SumHeads = SmallModel.KvHeads };
+        Assert.Equal(sums, Score("h2o", reduced));
+        // The first of five tokens was seen by five queries, the last by one.
+        Assert.Equal([1, 1, 1, 1, 1, 2, 2, 1, 0, 7], Score("h2o:rows=mean", reduced));
+        Assert.Equal([10, 8, 3, 2, 7, 10, 8, 3, 2, 7], Score("h2o:group=max", all));
+        Assert.Contains("attention_sums is NULL", Assert.Throws<KvEvictException>(() => Score("h2o", default)).Message);
+        Assert.Contains("n_sum_heads 3", Assert.Throws<KvEvictException>(
+            () => Score("h2o", all with { SumHeads = 3 })).Message);
+        Assert.Throws<ArgumentOutOfRangeException>(() => Score("h2o", all with { SumHeads = -1 }));
+
+        static float[] Score(string policy, KvSignalInputs inputs)
+        {
+            using var model = new SmallModel(policy);
+            using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+            float[] scores = new float[SmallModel.KvHeads * 5];
+            model.Plan.Score(new KvScoreJob(0, model.Views[0], 5) { Inputs = inputs }, scores, workspace);
+            return scores;
+        }
+    }
+
+    [Fact]
+    public void Inputs_that_are_too_short_are_refused()
+    {
+        const int Q = SmallModel.QueryHeads, Kv = SmallModel.KvHeads, Dim = SmallModel.Dim;
+        using var model = new SmallModel("random:budget=24");
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+        float[] scores = new float[Kv * Tokens];
+        int window = model.Plan.Policy.ObservationWindow;
+        Needs(Q, window, Dim, plane => new() { Queries = plane }, nameof(KvSignalInputs.Queries));
+        Needs(Q, window, 1, plane => new() { RowLse = plane }, nameof(KvSignalInputs.RowLse));
+        Needs(Kv, Tokens, 1, plane => new() { Scores = plane }, nameof(KvSignalInputs.Scores));
+        Needs(Q, Tokens, 1, plane => new() { AttentionSums = plane }, nameof(KvSignalInputs.AttentionSums));
+        Needs(Kv, Tokens, 1, plane => new() { AttentionSums = plane, SumHeads = Kv }, "AttentionSums");
+        Needs(Q, 1, Dim, plane => new() { QueryMean = plane }, nameof(KvSignalInputs.QueryMean));
+        Needs(Q, Dim, Dim, plane => new() { QueryCovariance = plane }, nameof(KvSignalInputs.QueryCovariance));
+        Needs(Kv, 1, Dim, plane => new() { KeyFilter = plane }, nameof(KvSignalInputs.KeyFilter));
+        Needs(Kv, Tokens, 1, plane => new() { TokenWeights = plane }, nameof(KvSignalInputs.TokenWeights));
+
+        void Needs(int heads, int rows, int dim, Func<KvPlane, KvSignalInputs> inputs, string name)
+        {
+            using var enough = new KvPinnedMemory<float>(heads * rows * dim);
+            var job = new KvScoreJob(0, model.Views[0], Tokens)
+            {
+                Inputs = inputs(KvPlane.HeadMajor(enough, rows, dim)),
+            };
+            model.Plan.Score(job, scores, workspace);
+            using var less = new KvPinnedMemory<float>(enough.Length - 1);
+            job = job with { Inputs = inputs(KvPlane.HeadMajor(less, rows, dim)) };
+            Assert.StartsWith($"{name}: the rows of {rows} tokens and {heads} heads", Assert.Throws<ArgumentException>(
+                () => model.Plan.Score(job, scores, workspace)).Message);
+        }
+    }
+
+    [Fact]
     public void Heads_may_hold_different_numbers_of_tokens()
     {
         using var model = new SmallModel("knorm:budget=24");
@@ -306,7 +365,7 @@ public class DoorTests
             KvWorkspaceSize size = model.Plan.WorkspaceSize(operation), few = model.Plan.WorkspaceSize(operation, 8);
             Assert.Equal(64, size.Alignment);
             Assert.InRange(size.Least, 1, size.Best);
-            Assert.InRange(few.Best, few.Least, size.Best - (operation == KvOperation.Observe ? 0 : 1));
+            Assert.InRange(few.Best, few.Least, size.Best - (operation == KvOperation.Evict ? 1 : 0));
             using KvWorkspace workspace = model.Plan.CreateWorkspace(operation, 8);
             Assert.Equal(few.Best, workspace.ToRegion().Bytes);
         }

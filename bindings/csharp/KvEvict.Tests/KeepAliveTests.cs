@@ -50,13 +50,13 @@ public sealed unsafe class KeepAliveTests : IDisposable
     public void While_reordering() => Check(2 + 4, () => Reorder());
 
     [Fact]
-    public void While_scoring() => Check(2 + 6, () => Score());
+    public void While_scoring() => Check(2 + 11, () => Score());
 
     [Fact]
     public void While_selecting() => Check(5, () => Select());
 
     [Fact]
-    public void While_evicting() => Check((2 + 3) * SmallModel.Layers + 1, () => Evict());
+    public void While_evicting() => Check((2 + 8) * SmallModel.Layers + 1, () => Evict());
 
     private void Check(int owners, Action call)
     {
@@ -150,7 +150,10 @@ public sealed unsafe class KeepAliveTests : IDisposable
     private KvSignalInputs Inputs() => new()
     {
         Queries = Rows(SmallModel.QueryHeads), RowLse = Floats(SmallModel.QueryHeads, 4),
-        Scores = Floats(SmallModel.KvHeads, Tokens),
+        Scores = Floats(SmallModel.KvHeads, Tokens), AttentionSums = Floats(SmallModel.QueryHeads, Tokens),
+        QueryMean = Floats(SmallModel.QueryHeads, SmallModel.Dim),
+        QueryCovariance = Floats(SmallModel.QueryHeads, SmallModel.Dim * SmallModel.Dim),
+        KeyFilter = Floats(SmallModel.KvHeads, SmallModel.Dim), TokenWeights = Floats(SmallModel.KvHeads, Tokens),
     };
 
     [MethodImpl(MethodImplOptions.NoInlining)]

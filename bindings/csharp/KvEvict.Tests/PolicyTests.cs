@@ -37,6 +37,8 @@ public class PolicyTests
             LayerSplit = KvLayerSplit.ArithmeticKvf,
             PyramidAlpha = 0.5,
             PyramidBeta = 14,
+            ValueWeight = KvValueWeight.Given,
+            WeightEpsilon = 0.125,
         };
         policy.Validate();
         KvPolicy back = KvPolicy.Parse(policy.ToString());
@@ -49,8 +51,9 @@ public class PolicyTests
             (KvPoolEdge.Shrink, KvReduce.Sum, KvReduce.Max, KvShapingOrder.PoolThenReduce, KvScope.Layer, KvReduce.Max),
             (back.PoolEdge, back.WindowReduce, back.GroupReduce, back.ShapingOrder, back.Scope, back.ScopeReduce));
         Assert.Equal(
-            (KvTie.HigherPosition, KvLayerSplit.ArithmeticKvf, 0.5, 14),
-            (back.Tie, back.LayerSplit, back.PyramidAlpha, back.PyramidBeta));
+            (KvTie.HigherPosition, KvLayerSplit.ArithmeticKvf, 0.5, 14, KvValueWeight.Given, 0.125),
+            (back.Tie, back.LayerSplit, back.PyramidAlpha, back.PyramidBeta, back.ValueWeight, back.WeightEpsilon));
+        Assert.Equal((128, 64), (policy.Block, (policy with { Block = 64 }).Block));
         var drawn = new KvPolicy(KvPolicyKind.Random) with { Seed = 1 };
         Assert.Equal(drawn, KvPolicy.Parse(drawn.ToString()));
     }
@@ -85,7 +88,7 @@ public class PolicyTests
     [Fact]
     public void Every_policy_and_preset_can_be_parsed()
     {
-        Assert.Equal(Enum.GetValues<KvPolicyKind>(), KvPolicy.All.Select(p => p.Kind));
+        Assert.Equal(Enum.GetValues<KvPolicyKind>(), KvPolicy.All.Select(p => p.Kind).Order());
         foreach (KvPolicyInfo info in KvPolicy.All)
         {
             Assert.Equal(info.Name, new KvPolicy(info.Kind).ToString());

@@ -389,6 +389,25 @@ public class SequenceTests
     }
 
     [Fact]
+    public void A_view_without_the_values_of_the_geometry_is_refused_and_nothing_moves()
+    {
+        using var model = new SmallModel("streaming-llm:budget=16,sink=4");
+        model.Prefill(40);
+        var keysAlone = new KvView(SmallModel.KvHeads,
+                                   KvPlane.TokenMajor(model.Keys[1], SmallModel.KvHeads, SmallModel.Dim));
+        var e = Assert.Throws<KvEvictException>(
+            () => model.Sequence.Evict([model.Views[0], keysAlone], model.Workspace));
+        Assert.Equal(KvStatus.InvalidArgument, e.Status);
+        Assert.Contains("views[1]: v.data is 0", e.Message);
+        for (int l = 0; l < SmallModel.Layers; ++l)
+        {
+            Assert.Equal(40, model.Sequence.StoredLength(l));
+            Assert.Equal(Enumerable.Range(0, 40),
+                         Enumerable.Range(0, 40).Select(slot => model.TokenInSlot(l, 1, slot)));
+        }
+    }
+
+    [Fact]
     public void Wrong_use_is_refused_and_moves_nothing()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");

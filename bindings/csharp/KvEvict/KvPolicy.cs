@@ -76,7 +76,7 @@ public sealed unsafe record KvPolicy
     /// <summary>What average pooling divides by at an edge.</summary>
     public KvPoolEdge PoolEdge { get => _native.pool_edge; init => _native.pool_edge = value; }
 
-    /// <summary>How the window's rows become one; mean or sum.</summary>
+    /// <summary>How the window's rows, or the queries that saw a token, become one; mean or sum.</summary>
     public KvReduce WindowReduce { get => _native.window_reduce; init => _native.window_reduce = value; }
 
     /// <summary>How the query heads of a KV head become one.</summary>
@@ -109,6 +109,17 @@ public sealed unsafe record KvPolicy
 
     /// <summary>Seed of the random policy.</summary>
     public ulong Seed { get => _native.seed; init => _native.seed = value; }
+
+    /// <summary>Tokens that are compared with each other.</summary>
+    public int Block { get => (int)_native.block; init => _native.block = Check.Count(value, nameof(Block)); }
+
+    /// <summary>
+    /// The weight of each token: a shaped score becomes (score + <see cref="WeightEpsilon"/>) * weight.
+    /// </summary>
+    public KvValueWeight ValueWeight { get => _native.value_weight; init => _native.value_weight = value; }
+
+    /// <summary>What is added to a shaped score before it is multiplied by the weight; at least 0.</summary>
+    public double WeightEpsilon { get => _native.weight_epsilon; init => _native.weight_epsilon = value; }
 
     /// <summary>The policies, as in the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();

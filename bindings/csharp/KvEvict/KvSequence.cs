@@ -8,7 +8,7 @@ public sealed unsafe class KvSequence : IDisposable
 {
     private const uint NextPosition = NativeConstants.KVEVICT_POSITION_NEXT;
     // Above this many layers what a call takes of each goes not on the stack, but into an array that stays.
-    private const int MaxStackLayers = 128;
+    private const int MaxStackLayers = 64;
 
     private readonly SequenceHandle _handle;
     private readonly KvPlan _plan;

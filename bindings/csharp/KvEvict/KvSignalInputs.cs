@@ -21,11 +21,52 @@ public readonly record struct KvSignalInputs
     /// </summary>
     public KvPlane Scores { get; init; }
 
+    /// <summary>
+    /// <see cref="KvPolicyKind.H2O"/>: floats [<see cref="SumHeads"/>, slots held] with one element per row: the
+    /// attention weight that each slot got, summed over all queries that saw it. A companion of the view moves with its
+    /// tokens.
+    /// </summary>
+    public KvPlane AttentionSums { get; init; }
+
+    /// <summary>
+    /// Rows of <see cref="AttentionSums"/>: the query heads, or the KV heads where the query heads of each are reduced
+    /// already. 0: the query heads.
+    /// </summary>
+    public int SumHeads { get; init; }
+
+    /// <summary>
+    /// <see cref="KvPolicyKind.ExpectedAttention"/>: floats [query heads, 1, key dim], packed: the mean of the queries
+    /// to come, rotated to where they will be.
+    /// </summary>
+    public KvPlane QueryMean { get; init; }
+
+    /// <summary>
+    /// <see cref="KvPolicyKind.ExpectedAttention"/>: floats [query heads, key dim, key dim], packed: their covariance.
+    /// </summary>
+    public KvPlane QueryCovariance { get; init; }
+
+    /// <summary>
+    /// <see cref="KvPolicyKind.QFilter"/>: floats [KV heads, 1, key dim], packed: the direction of a KV head in which
+    /// keys get no attention.
+    /// </summary>
+    public KvPlane KeyFilter { get; init; }
+
+    /// <summary>
+    /// <see cref="KvValueWeight.Given"/>: floats [KV heads, slots held] with one element per row: what scores are
+    /// multiplied by, whatever the policy.
+    /// </summary>
+    public KvPlane TokenWeights { get; init; }
+
     internal void KeepAlive()
     {
         GC.KeepAlive(Queries.Region.Owner);
         GC.KeepAlive(RowLse.Region.Owner);
         GC.KeepAlive(Scores.Region.Owner);
+        GC.KeepAlive(AttentionSums.Region.Owner);
+        GC.KeepAlive(QueryMean.Region.Owner);
+        GC.KeepAlive(QueryCovariance.Region.Owner);
+        GC.KeepAlive(KeyFilter.Region.Owner);
+        GC.KeepAlive(TokenWeights.Region.Owner);
     }
 }
 
@@ -35,11 +76,10 @@ public readonly record struct KvSignalInputs
 public readonly record struct KvObservation(int Layer, KvSignalInputs Inputs);
 
 /// <summary>The native planes of a layer's inputs, to which they point and which so must not move themselves.</summary>
+[System.Runtime.CompilerServices.InlineArray(8)]
 internal unsafe struct NativeInputs
 {
-    private kvevict_plane _queries;
-    private kvevict_plane _rowLse;
-    private kvevict_plane _scores;
+    private kvevict_plane _first;
 
     /// <summary>
     /// Writes inputs of so many query rows and slots, which must lie in their memory; none of a layer of which
@@ -50,16 +90,25 @@ internal unsafe struct NativeInputs
     {
         Native.kvevict_signal_inputs_init(native, (nuint)sizeof(kvevict_signal_inputs));
         if (!layer.HasFullCache) return;
-        native->queries = Write(&self->_queries, inputs.Queries, nameof(inputs.Queries), rowCount, layer.QueryHeads);
-        native->row_lse = Write(&self->_rowLse, inputs.RowLse, nameof(inputs.RowLse), rowCount, layer.QueryHeads);
-        native->scores = Write(&self->_scores, inputs.Scores, nameof(inputs.Scores), slotCount, layer.KvHeads);
+        int queryHeads = layer.QueryHeads, kvHeads = layer.KvHeads, dim = layer.KeyHeadDim;
+        int sumHeads = inputs.SumHeads == 0 ? queryHeads : inputs.SumHeads;
+        kvevict_plane* next = &self->_first;
+        native->queries = Write(inputs.Queries, nameof(inputs.Queries), rowCount, queryHeads);
+        native->row_lse = Write(inputs.RowLse, nameof(inputs.RowLse), rowCount, queryHeads);
+        native->scores = Write(inputs.Scores, nameof(inputs.Scores), slotCount, kvHeads);
+        native->n_sum_heads = Check.Count(inputs.SumHeads, nameof(inputs.SumHeads));
+        native->attention_sums = Write(inputs.AttentionSums, nameof(inputs.AttentionSums), slotCount, sumHeads);
+        native->query_mean = Write(inputs.QueryMean, nameof(inputs.QueryMean), 1, queryHeads);
+        native->query_covariance = Write(inputs.QueryCovariance, nameof(inputs.QueryCovariance), dim, queryHeads);
+        native->key_filter = Write(inputs.KeyFilter, nameof(inputs.KeyFilter), 1, kvHeads);
+        native->token_weights = Write(inputs.TokenWeights, nameof(inputs.TokenWeights), slotCount, kvHeads);
 
-        kvevict_plane* Write(kvevict_plane* at, KvPlane plane, string name, int count, int headCount)
+        kvevict_plane* Write(KvPlane plane, string name, int count, int headCount)
         {
             if (plane.Region.Address == 0) return null;
             plane.CheckRows(name, count, headCount, index: index);
-            *at = plane.ToNative(context, name);
-            return at;
+            *next = plane.ToNative(context, name);
+            return next++;
         }
     }
 }

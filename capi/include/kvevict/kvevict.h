@@ -24,12 +24,12 @@
  *   a sequence its plan. So handles may be destroyed in any order, and NULL may
  *   be destroyed.
  * - Memory: create functions and kvevict_sequence_begin_observing() allocate
- *   through the context's hooks. Executing
- *   calls (score, select, compact, reorder, observe, append, evict) allocate
- *   nothing, take no lock, print nothing and read no environment; their scratch
- *   is the caller's workspace. One call at a time may use a workspace; on CUDA
- *   a call uses it until the stream has passed the call, so that calls on two
- *   streams need two.
+ *   through the context's hooks. Executing calls (score, select, compact,
+ *   reorder, observe, append, evict) allocate nothing, take no lock, print
+ *   nothing and read no environment, but for a CUDA kernel that was not
+ *   prepared. Their scratch is the caller's workspace. One call at a time may
+ *   use a workspace; on CUDA a call uses it until the stream has passed the
+ *   call, so that calls on two streams need two.
  * - Threads: functions may be called from any threads at once, but for two that
  *   use one sequence, one workspace or one output.
  * - Cost: microseconds, or what a call says. Executing calls take time
@@ -43,28 +43,30 @@
  *   the stream has passed them. They push the context's CUcontext and pop it
  *   again, so any thread may call. After kvevict_context_prepare() they compile
  *   and load nothing and may be captured into a CUDA graph, which must not be
- *   launched after the last handle of its context is gone. Calls that would
- *   have to compile or to wait for a stream that is captured return
- *   KVEVICT_ERROR_UNSUPPORTED, and the capture goes on: what is not prepared,
- *   what asks for positions on the host, all with select_on_host or debug.
+ *   launched after the last handle of its context is gone. A call that would
+ *   have to compile or to wait returns KVEVICT_ERROR_UNSUPPORTED while its
+ *   stream is captured, and the capture goes on. Such calls are those whose
+ *   kernels are not prepared, questions about positions, and all evictions with
+ *   select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
- *   Structs grow at their end. A smaller size than this release's is that of an
- *   older one, down to the first: fields that it lacks have their defaults. A
- *   larger one is accepted when the bytes this library does not know are zero;
- *   in output structs those bytes stay as they are. Structs in an array have
- *   one struct_size, a multiple of 8, which is also how far they are apart.
+ *   Structs grow at their end. A caller of an older release passes a smaller
+ *   size, down to the first release's; fields that it lacks have their
+ *   defaults. A caller of a newer one passes a larger size, which is accepted
+ *   if the bytes that this library does not know are 0; in output structs those
+ *   bytes stay as they are. Structs in an array have one struct_size, a
+ *   multiple of 8, which is also how far they are apart.
  * - Sizes in bytes end in _bytes, counts start with n_, lengths of arrays end
  *   in _len and count elements. Layouts are written outermost first. Positions,
  *   slots and lengths are at most 2^31 - 1; offsets are 64-bit throughout.
  * - slot: row of the cache, 0 .. stored length - 1. position: place of the
  *   token in the sequence, what RoPE saw, 0 .. logical length - 1. Before the
  *   first eviction they are equal.
- * - Determinism: equal inputs give equal bytes on every run, for every thread
- *   count and whatever floating-point mode (rounding, denormals, traps) the
- *   threads have set, which they find unchanged. Equal scores give equal keep
- *   lists on every CPU target and device; scores of the CPU and of CUDA differ
- *   by rounding.
+ * - Determinism: equal inputs give equal bytes on every run and for every
+ *   thread count. The threads' floating-point mode (rounding, denormals, traps)
+ *   does not matter and is left as it was. Equal scores give equal keep lists
+ *   on every CPU target and device; scores of the CPU and of CUDA differ by
+ *   rounding.
  */
 #ifndef KVEVICT_KVEVICT_H_
 #define KVEVICT_KVEVICT_H_
@@ -179,12 +181,13 @@ typedef int32_t kvevict_device;
  * @param[in] device  Any number.
  * @return KVEVICT_OK, or KVEVICT_ERROR_UNAVAILABLE with the reason as message,
  *         or KVEVICT_ERROR_INVALID_ARGUMENT for a number that is no device.
- *         Thread-safe. Since: 0.1
+ *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_device_check(kvevict_device device)
     KVEVICT_NOEXCEPT;
 
-/** A GPU, and what would compile kernels for it. Texts are static, never NULL. */
+/** A GPU, and what would compile kernels for it. Texts are static, never
+ *  NULL. */
 typedef struct kvevict_gpu_info {
   uint32_t struct_size;
   uint32_t compute_capability; /**< 90 is 9.0. */
@@ -200,14 +203,14 @@ typedef struct kvevict_gpu_info {
 } kvevict_gpu_info;
 
 /**
- * Enumerates the GPUs that the CUDA driver sees, in its order. Libraries are those
- * that the system finds.
+ * Enumerates the GPUs that the CUDA driver sees, in its order. It looks for the
+ * libraries where the system does.
  *
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end;
- *         KVEVICT_ERROR_UNAVAILABLE, with the reason, if there is no driver or no
- *         GPU. Thread-safe. Since: 0.1
+ *         KVEVICT_ERROR_UNAVAILABLE, with the reason, if there is no driver or
+ *         no GPU. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_gpu_at(uint32_t index, kvevict_gpu_info* out)
     KVEVICT_NOEXCEPT;
@@ -252,7 +255,7 @@ typedef struct kvevict_dtype_info {
  *
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end. Thread-safe.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end.
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status
@@ -262,7 +265,7 @@ kvevict_dtype_at(uint32_t index, kvevict_dtype_info* out) KVEVICT_NOEXCEPT;
  * Enumerates the SIMD targets that this build holds and this CPU can run.
  *
  * @param[in] index  0 is the best one, which contexts use that name none.
- * @return A name such as "AVX3_ZEN4", static; NULL past the end. Thread-safe.
+ * @return A name such as "AVX3_ZEN4", static; NULL past the end.
  *         Since: 0.1
  */
 KVEVICT_API const char* kvevict_simd_target_at(uint32_t index) KVEVICT_NOEXCEPT;
@@ -315,9 +318,9 @@ enum kvevict_log_level
 typedef int32_t kvevict_log_level;
 #endif
 
-/** Receives one line without newline, borrowed. Called on the thread of a create
- *  function or of kvevict_context_prepare(); from executing calls only where
- *  they compile a CUDA kernel that was not prepared. */
+/** Receives one line without newline, borrowed. Called on the thread of a
+ *  create function or of kvevict_context_prepare(); from executing calls only
+ *  where they compile a CUDA kernel that was not prepared. */
 typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
                                void* user_data);
 
@@ -335,31 +338,31 @@ typedef struct kvevict_context_options {
   void* parallel_user_data;
   kvevict_log_fn log; /**< NULL: silence. */
   void* log_user_data;
-  /** Whose code the CPU's kernels run, a name of kvevict_simd_target_at(); NULL:
-   *  the best one. Copied. */
+  /** SIMD target of the CPU's kernels, a name of kvevict_simd_target_at();
+   *  NULL: the best. Copied. */
   const char* simd_target;
   /* What follows concerns CUDA and must be 0 on the CPU. */
   /** CUcontext to work in; NULL: the one current on the creating thread. The
    *  library never makes or retains one: it must outlive the handles. */
   void* cuda_context;
   const char* libcuda_path; /**< NULL: libcuda.so.1 or nvcuda.dll. Copied. */
-  /** NULL: of the system's that the driver takes code from, the newest that
-   *  compiles for the GPU. Copied. */
+  /** NULL: the newest libnvrtc of the system that compiles for this GPU and
+   *  whose code the driver takes. Copied. */
   const char* libnvrtc_path;
   /** Directory in which compiled kernels are kept, created if need be; NULL:
    *  none. It must belong to the user and be writable by nobody else: what
    *  lies in it runs on the GPU. Copied. */
   const char* kernel_cache_dir;
   /** Device memory of sequences; NULL, together with device_free: cuMemAlloc.
-   *  Called with the CUcontext current. Returns a CUdeviceptr that no queued
-   *  work uses any more. */
+   *  Called with the CUcontext current. Returns a CUdeviceptr; no queued work
+   *  may still use that memory. */
   kvevict_alloc_fn device_alloc;
   kvevict_free_fn device_free;
   void* device_alloc_user_data;
   /** 1: an eviction scores on the GPU, copies the scores, selects on the host
    *  and uploads the keep lists. It waits for the stream, and the host knows
-   *  the positions when it returns. Each sequence then holds host memory for the
-   *  scores of all layers at max_tokens, 4 bytes per token and KV head. */
+   *  the positions when it returns. Each sequence then holds host memory for
+   *  the scores of all layers at max_tokens, 4 bytes per token and KV head. */
   uint32_t select_on_host;
   /** 1: wait after every kernel, so that a fault names the kernel, and check
    *  on the device that keep lists are strictly ascending and that the slots
@@ -393,7 +396,7 @@ KVEVICT_API kvevict_status kvevict_context_options_init(
  * @param[out] out_context  Non-NULL. Destroy with kvevict_context_destroy().
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT, KVEVICT_ERROR_UNAVAILABLE
  *         (no such device, no CUcontext, no compiler: with the reason),
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Thread-safe. Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_context_create(const kvevict_context_options* options,
@@ -430,7 +433,25 @@ enum kvevict_policy_kind
   /** The caller's scores, in kvevict_evict_options. */
   KVEVICT_POLICY_CUSTOM = 5,
   /** The keys of the smallest Euclidean norm: arXiv:2406.11430. */
-  KVEVICT_POLICY_KNORM = 6
+  KVEVICT_POLICY_KNORM = 6,
+  /** Attention that tokens have got so far, summed: arXiv:2306.14048. The
+   *  engine hands the sums over. */
+  KVEVICT_POLICY_H2O = 7,
+  /** Attention of the last query, over all heads: arXiv:2401.06104. */
+  KVEVICT_POLICY_TOVA = 8,
+  /** The keys least like their mean: arXiv:2504.15364. */
+  KVEVICT_POLICY_KEYDIFF = 9,
+  /** Keys and values that stand out against the tokens after them:
+   *  arXiv:2504.04704. */
+  KVEVICT_POLICY_LAGKV = 10,
+  /** Keys and values of large norm among their neighbours: arXiv:2509.15038. */
+  KVEVICT_POLICY_CUR = 11,
+  /** Keys against a direction per KV head, found beforehand:
+   *  arXiv:2503.02812. */
+  KVEVICT_POLICY_Q_FILTER = 12,
+  /** Attention of queries to come, from their mean and covariance:
+   *  arXiv:2510.00636. */
+  KVEVICT_POLICY_EXPECTED_ATTENTION = 13
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_policy_kind;
@@ -556,6 +577,23 @@ enum kvevict_layer_split
 typedef int32_t kvevict_layer_split;
 #endif
 
+/** A weight of each token by which its score is multiplied. */
+enum kvevict_value_weight
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** None. */
+  KVEVICT_VALUE_WEIGHT_NONE = 0,
+  /** The Euclidean norm of its value row, which has to be readable. */
+  KVEVICT_VALUE_WEIGHT_NORM = 1,
+  /** The caller's, in kvevict_signal_inputs. */
+  KVEVICT_VALUE_WEIGHT_GIVEN = 2
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_value_weight;
+#endif
+
 /**
  * What survives an eviction: signal, shaping, budget.
  *
@@ -565,10 +603,11 @@ typedef int32_t kvevict_layer_split;
  * ties by `tie`, NaN last, +infinity first.
  *
  * What must stay has to fit: n_sink < budget for streaming-llm,
- * n_sink + max(n_recent, kept window) < budget for snapkv and pyramidkv,
+ * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv and tova,
  * n_sink + n_recent <= budget for the others.
  *
- * Messages call a field by its key of the text form, see kvevict_policy_parse().
+ * Messages call a field by its key of the text form, see
+ * kvevict_policy_parse().
  */
 typedef struct kvevict_policy {
   uint32_t struct_size;
@@ -579,22 +618,24 @@ typedef struct kvevict_policy {
    *  down and clamped to [1, context]. Default 1.0: everything. 0, negative,
    *  NaN and infinity are errors. */
   double budget;
-  /** First tokens, always kept. Default 4; of random, custom and knorm 0. */
+  /** First tokens, always kept. Default 4. */
   uint32_t n_sink;
   /** Last tokens, always kept. Default 0. StreamingLLM: its window; 0 means
-   *  budget - n_sink, otherwise the budget is n_sink + n_recent. Its layers keep
-   *  as much of the window as their budget has room for beside the sinks and
-   *  what is protected, at least the last token. */
+   *  budget - n_sink, otherwise the budget is n_sink + n_recent. A layer keeps
+   *  the sinks, what is protected, and then as many of the window's last tokens
+   *  as its budget has room for, at least one. */
   uint32_t n_recent;
   uint32_t obs_window;  /**< Last queries that score, >= 1. Default 32. */
   uint32_t keep_window; /**< 1: the window's own tokens are kept; 0: they are
                                  ranked and pooled like others. Default 1. */
-  kvevict_pool pool;    /**< Default average; of random, custom and
-                              knorm none. */
+  kvevict_pool pool;    /**< Default average. */
   uint32_t pool_kernel; /**< Odd width up to 1023. Default 7. */
-  kvevict_pool_edge pool_edge;  /**< Default pad. */
-  kvevict_reduce window_reduce; /**< Over the window's rows; mean or sum. */
-  kvevict_reduce group_reduce;  /**< Over the query heads of a KV head. */
+  kvevict_pool_edge pool_edge; /**< Default pad. */
+  /** Over the window's rows: mean or sum. h2o: over the queries that could see
+   *  a token: sum takes attention_sums as they are, mean divides them by the
+   *  tokens seen so far less the token's position. Default mean. */
+  kvevict_reduce window_reduce;
+  kvevict_reduce group_reduce; /**< Over the query heads of a KV head. */
   kvevict_shaping_order shaping_order;
   kvevict_scope scope;         /**< Default: a keep list per KV head. */
   kvevict_reduce scope_reduce; /**< Over heads (and layers) sharing a list. */
@@ -603,8 +644,16 @@ typedef struct kvevict_policy {
   kvevict_layer_split layer_split;
   double pyramid_alpha;  /**< Geometric ratio in (0, 1]. Default 0.7. */
   uint32_t pyramid_beta; /**< Steepness of the arithmetic splits, >= 1; 20. */
-  uint32_t reserved;     /**< 0. */
-  uint64_t seed;         /**< Of the random policy. Default 0. */
+  /** lagkv: tokens of a partition; cur: of a window. 2 .. 65536, default
+   *  128. */
+  uint32_t block;
+  uint64_t seed; /**< Of the random policy. Default 0. */
+  /** A shaped score becomes (score + weight_epsilon) * weight, per KV head;
+   *  +infinity stays. */
+  kvevict_value_weight value_weight; /**< Default none; of
+                                            expected-attention norm. */
+  uint32_t reserved;                 /**< 0. */
+  double weight_epsilon;             /**< Finite, >= 0. Default 0. */
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                    \
@@ -613,18 +662,26 @@ typedef struct kvevict_policy {
         KVEVICT_POOL_AVG, 7, KVEVICT_POOL_EDGE_PAD, KVEVICT_REDUCE_MEAN,       \
         KVEVICT_REDUCE_MEAN, KVEVICT_SHAPING_REDUCE_THEN_POOL,                 \
         KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                            \
-        KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 0, 0 \
+        KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, \
+        0, KVEVICT_VALUE_WEIGHT_NONE, 0, 0.0                                   \
   }
 
 /**
- * Writes the defaults of a policy kind: KVEVICT_POLICY_INIT with that kind; for
- * pyramidkv the geometric split; for random, custom and knorm no sinks and no
- * pooling.
+ * Writes the defaults of a policy kind: KVEVICT_POLICY_INIT with that kind and,
+ * as a policy text would set them:
+ *     pyramidkv                 split=geometric
+ *     tova                      sink=0,window=1,pool=none,scope=layer
+ *     h2o                       sink=0,recent=32,pool=none,rows=sum
+ *     knorm, keydiff, q-filter  sink=0,pool=none
+ *     random, custom            sink=0,pool=none
+ *     lagkv                     sink=4,pool=none
+ *     cur                       sink=4,pool=none,block=16
+ *     expected-attention        sink=4,pool=none,weight=norm
  *
  * @param[out] out         Non-NULL.
  * @param[in] struct_size  sizeof(*out) of the caller.
  * @param[in]  kind        Of the table of policies.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_policy_init(kvevict_policy* out, size_t struct_size,
@@ -633,8 +690,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
 /**
  * Reads a policy from its text form: `name` or `name:key=value,key=value`.
  *
- * name: a policy ("snapkv") or a preset ("snapkv-kvpress"). Keys, their words, and
- * the fields they set:
+ * name: a policy ("snapkv") or a preset ("snapkv-kvpress"). Keys, their words,
+ * and the fields they set:
  *     budget, sink, recent, window   budget, n_sink, n_recent, obs_window
  *     keep_window=yes|no             keep_window
  *     pool=none|avgN|maxN            pool, pool_kernel
@@ -647,28 +704,35 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     tie=lower|higher               tie
  *     split=uniform|geometric|arithmetic-kvf|arithmetic-kvpress   layer_split
  *     alpha, beta, seed              pyramid_alpha, pyramid_beta, seed
+ *     block                          block
+ *     weight=none|norm|given, epsilon   value_weight, weight_epsilon
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
  *
- * A policy has the keys that mean something to it, any other is an error: none has
- * no key; all others have budget, sink, recent, split, alpha, beta; those that
- * rank tokens, all but streaming-llm, also pool, edge, scope, over, tie; snapkv and
- * pyramidkv also window, keep_window, rows, group, order; random also seed.
+ * A policy has the keys that mean something to it, any other is an error:
+ *     all but none                budget, sink, recent, split, alpha, beta
+ *     all but streaming-llm too   pool, edge, scope, over, tie, weight, epsilon
+ *     snapkv, pyramidkv, tova     window, keep_window, rows, group, order
+ *     h2o                         rows, group, order
+ *     expected-attention          group, order
+ *     lagkv, cur                  block
+ *     random                      seed
  *
  * @param[in]  text  Zero-terminated, non-NULL.
  * @param[out] out   Non-NULL, out->struct_size set; unchanged on error.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT: with the column and what
  *         was expected there where the text cannot be read, with the numbers
- *         where they do not go together. Thread-safe. Since: 0.1
+ *         where they do not go together. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
 
 /**
- * Writes the text form: the policy's name and every key it has that differs from
- * that policy's default. Parsing it gives a policy that behaves the same: fields
- * that mean nothing to the policy are not written, and come back as its defaults.
+ * Writes the text form: the policy's name and every key it has that differs
+ * from that policy's default. Parsing it gives a policy that behaves the same:
+ * fields that mean nothing to the policy are not written, and come back as its
+ * defaults.
  *
  * @param[in]  policy         Non-NULL.
  * @param[out] text           At least text_capacity bytes; zero-terminated on
@@ -679,7 +743,7 @@ kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
  *                            terminator, also when text_capacity is 0 (a size
  *                            query, OK).
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy is invalid
- *         or 0 < text_capacity <= length. Thread-safe. Since: 0.1
+ *         or 0 < text_capacity <= length. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_format(
     const kvevict_policy* policy, char* text, size_t text_capacity,
@@ -689,7 +753,7 @@ KVEVICT_API kvevict_status kvevict_policy_format(
  * Checks every field and their combination, for any context length.
  *
  * @param[in] policy  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_validate(const kvevict_policy* policy)
     KVEVICT_NOEXCEPT;
@@ -716,7 +780,7 @@ typedef struct kvevict_resolved_policy {
  * @param[in]  n_context  Tokens, 1 .. 2^31 - 1.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT naming the numbers.
- *         Thread-safe. Since: 0.1
+ *         Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
@@ -730,7 +794,7 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
  * @param[out] budgets      [n_layers] tokens, at most n_context each; n_context
  *                          if the budget covers the context.
  * @param[in]  budgets_len  = n_layers, at least 1.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
     const kvevict_policy* policy, uint32_t n_context, uint32_t* budgets,
@@ -743,7 +807,7 @@ KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
  * @param[in]  max_tokens        The model's context length, 1 .. 2^31 - 1.
  * @param[in]  full_cache_bytes  K and V of all layers at max_tokens.
  * @param[out] out_budget        Tokens.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
@@ -838,9 +902,9 @@ typedef struct kvevict_view {
   uint32_t struct_size;
   uint32_t n_kv_heads; /**< 1 .. 65535. */
   kvevict_plane k;
-  /** Absent for caches with one row per token (MLA). Where a geometry is at hand
-   *  and has values, a view without V cannot be evicted; kvevict_compact() and
-   *  kvevict_reorder() do not know, and move what is there. */
+  /** Absent for caches with one row per token (MLA). Where a geometry is at
+   *  hand and has values, a view without V cannot be evicted; kvevict_compact()
+   *  and kvevict_reorder() do not know, and move what is there. */
   kvevict_plane v;
   /** What else has a row per token and head and must move along: scales,
    *  position arrays. n_companions planes, borrowed; NULL if 0. */
@@ -850,10 +914,11 @@ typedef struct kvevict_view {
   /** Paged: block ids, i32, non-negative, all different, in token order;
    *  borrowed. That they differ is not checked. */
   const int32_t* block_table;
-  /** Elements, of all heads' tables together; the last one's for as many tokens as
-   *  any head holds. */
+  /** Elements of all tables together. The last table counts as if its head held
+   *  as many tokens as the longest. */
   size_t block_table_len;
-  /** Elements from one KV head's table to the next's; 0: all heads share one. */
+  /** Elements from one KV head's table to the next's; 0: all heads share
+   *  one. */
   uint64_t block_table_head_stride;
 } kvevict_view;
 
@@ -882,7 +947,7 @@ kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,
  *         a description without an address, rows or planes that overlap, a
  *         block table too short or with a negative id, an offset beyond 64
- *         bits). Thread-safe. Since: 0.1
+ *         bits). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_view_validate(
     const kvevict_view* view, uint32_t n_tokens) KVEVICT_NOEXCEPT;
@@ -899,7 +964,8 @@ enum kvevict_layer_cache
   KVEVICT_LAYER_CACHE_FULL = 0,
   /** The tokens of a sliding window: the engine drops the others. */
   KVEVICT_LAYER_CACHE_WINDOW = 1,
-  /** No keys and values: recurrent layers, and those that read another layer's. */
+  /** No keys and values: recurrent layers, and those that read another
+   *  layer's. */
   KVEVICT_LAYER_CACHE_NONE = 2
 };
 #ifndef __cplusplus
@@ -909,15 +975,17 @@ typedef int32_t kvevict_layer_cache;
 /** The attention geometry of one layer. */
 typedef struct kvevict_layer_geometry {
   uint32_t struct_size;
-  /** Only full caches are evicted. Other layers have no keep lists, no budget and
-   *  no stored length, and nothing of them is observed. Their fields below are not
-   *  read. Their views and inputs in arrays need struct_size alone. */
+  /** Only full caches are evicted. Other layers have no keep lists, no budget
+   *  and no stored length, and nothing of them is observed. Their fields below
+   *  are not read, and of their entries in arrays of views and inputs only
+   *  struct_size is. */
   kvevict_layer_cache cache;
   uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65535. */
   /** Query head h reads KV head h / (n_q_heads / n_kv_heads). */
   uint32_t n_kv_heads;
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
-  /** Elements of a value row; 0 if opaque. 0 with another v_dtype: no V. */
+  /** Elements of a value row. 0 if v_dtype is opaque; with any other 0 means
+   *  that there is no V. */
   uint32_t v_head_dim;
   kvevict_dtype q_dtype; /**< Of the queries handed to observe and score. */
   kvevict_dtype k_dtype;
@@ -935,7 +1003,7 @@ typedef struct kvevict_layer_geometry {
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_layer_geometry_init(
     kvevict_layer_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -970,10 +1038,11 @@ typedef struct kvevict_plan kvevict_plan;
 typedef struct kvevict_plan_options {
   uint32_t struct_size;
   uint32_t reserved; /**< 0. */
-  /** Tokens that each KV head keeps, everything included: the heads of all layers
-   *  with a full cache, layer by layer, in place of the policy's budget and layer
-   *  split. Above a head's length it keeps all. Heads may so hold different numbers
-   *  of tokens; scope must be KV_HEAD. NULL: the policy's. Copied. */
+  /** Tokens that each KV head keeps, everything included: the heads of all
+   *  layers with a full cache, layer by layer, in place of the policy's budget
+   *  and layer split. A head shorter than its budget keeps everything. Heads
+   *  may then hold different numbers of tokens, so scope must be KV_HEAD. NULL:
+   *  the policy's. Copied. */
   const uint32_t* head_budgets;
   size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
 } kvevict_plan_options;
@@ -985,7 +1054,7 @@ typedef struct kvevict_plan_options {
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_plan_options_init(
     kvevict_plan_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -1003,7 +1072,7 @@ KVEVICT_API kvevict_status kvevict_plan_options_init(
  * @param[out] out_plan  Non-NULL. Destroy with kvevict_plan_destroy().
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a workspace
  *         size would not fit in size_t); KVEVICT_ERROR_OUT_OF_MEMORY.
- *         Thread-safe. Since: 0.1
+ *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_create(
     const kvevict_context* context, const kvevict_geometry* geometry,
@@ -1022,11 +1091,12 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * Compiles and loads the kernels that a plan's calls may launch, now instead of
  * at first use. On the CPU there is nothing to do.
  *
- * Scoring has a kernel for each combination of dtypes, k_head_dim, obs_window and
- * group size: one for contiguous keys, one for paged keys, and one of each for heads
- * that hold different numbers. The last are prepared for a plan with head_budgets;
- * token_counts of kvevict_score() with another plan compile theirs at first use. All
- * other kernels serve every plan. With a kernel_cache_dir compiled kernels are taken
+ * Window attention has kernels of its own for each combination of dtypes,
+ * k_head_dim, obs_window and group size: for contiguous and for paged keys,
+ * each for heads of one length and for heads of different lengths. Those for
+ * different lengths are prepared for a plan with head_budgets; with another
+ * plan the first kvevict_score() with token_counts compiles them. All other
+ * kernels serve every plan. With a kernel_cache_dir compiled kernels are taken
  * from there.
  *
  * @param[in] context  Non-NULL.
@@ -1034,7 +1104,7 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  *                     every plan.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_UNAVAILABLE (the compiler's log is in the message);
- *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_DEVICE. Thread-safe; may
+ *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_DEVICE. May
  *         take seconds, waits for other threads that compile. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_context_prepare(
@@ -1047,11 +1117,11 @@ typedef struct kvevict_layer_info {
   uint32_t n_q_heads;
   uint32_t n_kv_heads; /**< 0 without a full cache. */
   /** Its keep lists: n_kv_heads where heads may keep different tokens (scope
-   *  KV_HEAD of a policy that ranks, or head_budgets), else one for all; 0 without
-   *  a full cache. */
+   *  KV_HEAD of a policy that ranks, or head_budgets), else one for all; 0
+   *  without a full cache. */
   uint32_t n_lists;
-  /** The place of its first one where the lists of all layers lie end to end; without
-   *  any, of the next layer's. */
+  /** The place of its first one where the lists of all layers lie end to end;
+   *  without any, of the next layer's. */
   uint32_t first_list;
 } kvevict_layer_info;
 
@@ -1061,7 +1131,7 @@ typedef struct kvevict_layer_info {
  * @param[in]  plan   Non-NULL.
  * @param[in]  layer  < n_layers.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
@@ -1070,10 +1140,11 @@ kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
 /**
  * The memory that a call works in, for any contents of its inputs.
  *
- * A call runs in any size from the least on, to the same bytes, and gains nothing
- * from more than the best. The memory lies on the context's device, may hold
- * anything before and after the call, and serves one call at a time: on CUDA until
- * the stream has passed the call. One for more tokens serves fewer.
+ * A call gives the same bytes in any size from the least on. More than the best
+ * makes it no faster. The memory lies on the context's device, may hold
+ * anything before and after the call, and serves one call at a time: on CUDA
+ * until the stream has passed the call. A workspace for more tokens also serves
+ * fewer.
  */
 typedef struct kvevict_workspace {
   uint32_t struct_size;
@@ -1095,10 +1166,10 @@ enum kvevict_operation
   KVEVICT_OPERATION_EVICT = 0,
   /** kvevict_score(). */
   KVEVICT_OPERATION_SCORE = 1,
-  /** kvevict_sequence_begin_observing(): there a sequence keeps query rows until
-   *  kvevict_sequence_end_observing(). For each layer obs_window * n_q_heads rows of
-   *  k_head_dim elements, and on CUDA a float with each; 0 for policies that do not
-   *  score by queries. */
+  /** kvevict_sequence_begin_observing(): there a sequence keeps query rows
+   *  until kvevict_sequence_end_observing(). For each layer obs_window *
+   *  n_q_heads rows of k_head_dim elements, and on CUDA a float with each; 0
+   *  for policies that do not score by queries. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
 #ifndef __cplusplus
@@ -1108,19 +1179,28 @@ typedef int32_t kvevict_operation;
 /**
  * The workspace of an operation of a plan.
  *
- * In the least, scoring on the CPU computes most products of queries and keys twice
- * and takes 1.8 times as long, 1.4 times with half of the best size. At 131,072
- * tokens, 32 window rows, 4 query heads per KV head and a head size of 128 the
- * least is 3.3 MiB per thread, the best 67.3. An eviction also scores and selects
- * fewer layers at once, down to one; with scope MODEL always all.
+ * In the least, scoring on the CPU computes most products of queries and keys
+ * twice, to the same bytes. With 4 query heads per KV head, 32 window rows and
+ * a head size of 128 that takes 1.8 times as long as in the best, 1.4 times in
+ * half of it; with 16 query heads 1.9 times, with 128 of 576 elements twice as
+ * long.
+ *
+ * Per thread the least of SCORE at 131,072 tokens is 0.5 MiB for that first
+ * shape (the best 65.3), 0.6 with 16 query heads per KV head, 1.1 with 256
+ * window rows, and 2.1 with 128 query heads of 576 elements (the best 360).
+ * Whatever the model and the window, it is at most 3.5 MiB, 672 * k_head_dim
+ * bytes and 8 bytes per token. Not per thread, but once come n_q_heads floats
+ * per token where rows are pooled before their maximum is taken, or averaged
+ * before that of a maximum pool (order=pool-reduce). An eviction also scores
+ * and selects fewer layers at once, down to one; with scope MODEL always all.
  *
  * @param[in]  plan       Non-NULL.
  * @param[in]  operation  Which.
  * @param[in]  n_tokens   The most slots that a layer will hold then, up to
- *                        max_tokens; 0: max_tokens. Does not matter to OBSERVE.
+ *                        max_tokens; 0: max_tokens. OBSERVE does not read it.
  * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would not
- *         fit in size_t). Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
+ *         not fit in size_t). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_workspace(
     const kvevict_plan* plan, kvevict_operation operation, uint32_t n_tokens,
@@ -1132,10 +1212,11 @@ KVEVICT_API kvevict_status kvevict_plan_workspace(
  * @param[in]  plan         Non-NULL.
  * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
  *                          it counts as max_tokens.
- * @param[out] budgets      [n_layers] tokens; 0 for layers without a full cache,
- *                          which do not count where the budget is spread.
+ * @param[out] budgets      [n_layers] tokens; 0 for layers without a full
+ *                          cache, which do not count where the budget is
+ *                          spread.
  * @param[in]  budgets_len  = n_layers.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_layer_budgets(
     const kvevict_plan* plan, uint32_t n_tokens, uint32_t* budgets,
@@ -1156,7 +1237,9 @@ enum kvevict_reason
   /** This release does not re-rotate keys. */
   KVEVICT_REASON_NO_ROTATION = 3,
   /** The layer has no cache, or only that of a sliding window. */
-  KVEVICT_REASON_NO_FULL_CACHE = 4
+  KVEVICT_REASON_NO_FULL_CACHE = 4,
+  /** Values are opaque, or there are none. */
+  KVEVICT_REASON_OPAQUE_VALUES = 5
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_reason;
@@ -1172,7 +1255,7 @@ typedef struct kvevict_capabilities {
   kvevict_reason move_reason; /**< KVEVICT_REASON_NONE where it can. */
   kvevict_reason score_reason;
   kvevict_reason rotate_reason;
-  uint32_t needs_score; /**< 1 if the policy has to score keys to evict. */
+  uint32_t needs_score; /**< 1 if the policy has to read rows to evict. */
 } kvevict_capabilities;
 
 /**
@@ -1181,7 +1264,7 @@ typedef struct kvevict_capabilities {
  * @param[in]  plan   Non-NULL.
  * @param[in]  layer  < n_layers.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
@@ -1197,34 +1280,57 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
 
 /* ---- The three doors ----------------------------------------------------- */
 
-/** What signals read of a layer beside its keys. Each policy's signal needs some of
- *  them; what it has no use for may be absent, and is not read. */
+/** What signals read of a layer beside its keys. Each policy's signal needs
+ *  some of them; what it has no use for may be absent, and is not read. */
 typedef struct kvevict_signal_inputs {
   uint32_t struct_size;
-  uint32_t reserved; /**< 0. */
+  /** Rows of attention_sums: n_q_heads, or n_kv_heads where the query heads of
+   *  a KV head are reduced already; 0: n_q_heads. */
+  uint32_t n_sum_heads;
   /** Window attention: query rows [n_q_heads, rows, k_head_dim] in any strides,
-   *  after RoPE; dtype = the geometry's q_dtype. CUDA takes its tensor cores where
-   *  elements are packed and rows of queries and keys begin at multiples of 16
-   *  bytes, else a slower kernel. */
+   *  after RoPE; dtype = the geometry's q_dtype. CUDA takes its tensor cores
+   *  where elements are packed and rows of queries and keys begin at multiples
+   *  of 16 bytes, else a slower kernel. */
   const kvevict_plane* queries;
-  /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of each
-   *  row's scaled logits over the keys that it sees, as flash attention leaves it
-   *  behind. Saves CUDA the first of two passes over the keys; the CPU has no use
-   *  for it. */
+  /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of
+   *  each row's scaled logits over the keys that it sees, as flash attention
+   *  leaves it behind. Saves CUDA the first of two passes over the keys; the
+   *  CPU has no use for it. */
   const kvevict_plane* row_lse;
-  /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at multiples
-   *  of 4 bytes, tokens packed, rows of heads one after another. */
+  /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at
+   *  multiples of 4 bytes, tokens packed, rows of heads one after another; a
+   *  stride of 0 means packed. */
   const kvevict_plane* scores;
+  /* What follows is f32 as well, packed within a head and aligned to 4 bytes,
+   * rows of heads one after another; strides of 0 as for scores. */
+  /** Policy h2o: [n_sum_heads, slots held], head_dim 1: the attention weight
+   *  that each slot got, summed over all queries that saw it. They are the
+   *  engine's to keep: as a companion of the view they move with their tokens.
+   *  Rows of KV heads stand for each of their query heads where those are
+   *  pooled one by one. */
+  const kvevict_plane* attention_sums;
+  /** Policy expected-attention: [n_q_heads, 1, k_head_dim]: the mean of the
+   *  queries to come, rotated to where they will be. */
+  const kvevict_plane* query_mean;
+  /** Policy expected-attention: [n_q_heads, k_head_dim, k_head_dim]: their
+   *  covariance; NULL: they all are the mean. */
+  const kvevict_plane* query_covariance;
+  /** Policy q-filter: [n_kv_heads, 1, k_head_dim]: the direction of a KV head
+   *  in which keys get no attention. */
+  const kvevict_plane* key_filter;
+  /** With weight=given: [n_kv_heads, slots held], head_dim 1: what scores are
+   *  multiplied by, whatever the signal. */
+  const kvevict_plane* token_weights;
 } kvevict_signal_inputs;
 
 #define KVEVICT_SIGNAL_INPUTS_INIT \
-  { (uint32_t)sizeof(kvevict_signal_inputs), 0, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_signal_inputs), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /** Writes KVEVICT_SIGNAL_INPUTS_INIT.
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_signal_inputs_init(
     kvevict_signal_inputs* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -1238,10 +1344,11 @@ typedef struct kvevict_score_job {
    *  n_tokens and at least the policy's obs_window where queries score, device
    *  memory; NULL: all hold n_tokens. On CUDA they are the caller's word. */
   const uint32_t* token_counts;
-  /** The layer's cache; k as in the geometry. NULL where no key is read. */
+  /** The layer's cache; k as in the geometry, and v where values are read. NULL
+   *  where no row is read. */
   const kvevict_view* view;
-  /** NULL where nothing but keys is read. queries and row_lse have obs_window rows:
-   *  row w is the query of token n_tokens - obs_window + w. */
+  /** NULL where nothing but keys is read. queries and row_lse have obs_window
+   *  rows: row w is the query of token n_tokens - obs_window + w. */
   const kvevict_signal_inputs* inputs;
   /** Out: f32 [n_kv_heads, n_tokens], device memory; higher keeps. Tokens of a
    *  kept window get +infinity. Beyond a head's own count unspecified. */
@@ -1256,7 +1363,7 @@ typedef struct kvevict_score_job {
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_score_job_init(
     kvevict_score_job* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -1266,25 +1373,46 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
 /**
  * Scores the cached tokens of layers by the signal of the plan's policy.
  *
- * Window attention (snapkv, pyramidkv): weights are the exact causal softmax over
- * all of a head's keys; they are reduced over the window's rows and the query
- * heads of each KV head and pooled over the tokens before the window (with
- * keep_window 0 over all), as the policy says. Accumulated in f32 whatever the
- * dtypes. NaN in a key makes every weight of the rows that see it NaN, and so the
- * head's other scores. Method: SnapKV, arXiv:2404.14469.
- * Cost: reads K once; n_q_heads * obs_window * n_tokens * head_dim
- * multiply-adds. On CUDA twice as much of both without row_lse.
+ * Window attention (snapkv, pyramidkv): weights are the exact causal softmax
+ * over all of a head's keys; they are reduced over the window's rows and the
+ * query heads of each KV head and pooled over the tokens before the window
+ * (with keep_window 0 over all), as the policy says. Accumulated in f32
+ * whatever the dtypes. NaN in a key makes every weight of the rows that see it
+ * NaN, and so the head's other scores. Method: SnapKV, arXiv:2404.14469. Cost:
+ * reads K once; n_q_heads * obs_window * n_tokens * head_dim multiply-adds. On
+ * CUDA twice as much of both without row_lse.
+ *
+ * Accumulated attention (h2o): attention_sums, with rows=mean divided by the
+ * queries that could see each token, and reduced over the query heads of each
+ * KV head. This door takes slots for positions and n_tokens for the tokens
+ * seen; an eviction knows both. Method: H2O, arXiv:2306.14048. Cost: reads the
+ * sums once. Expected attention: softmax over a head's keys k of s m.k + s^2 /
+ * 2 k' C k with the mean m and the covariance C of the queries to come and the
+ * softmax scale s, by query head, reduced over the query heads of each KV head
+ * and pooled. The first n_sink tokens are left out of the softmax and get 0.
+ * Accumulated in f32. NaN in the key of any other makes the scores of all
+ * others NaN. Method: arXiv:2510.00636. Cost: n_q_heads * n_tokens * head_dim^2
+ * multiply-adds, without a covariance head_dim. Keys and values against their
+ * neighbours (lagkv, cur): slots behind the sinks are cut into partitions of
+ * `block`, slots from 0 on into windows. lagkv: how far a token's channels
+ * spread on the scale of the next partition, as a place within its own, in [0,
+ * 1); 1 where nothing is compared. cur: the shares that its squared norms have
+ * of their window's, multiplied, of the sum of all; sinks 1. A token with NaN
+ * or infinity scores NaN and changes no other score but those it would be
+ * compared with. Methods: LagKV, arXiv:2504.04704; CurDKV, arXiv:2509.15038.
+ * Cost: reads K and V once, or twice where two partitions do not fit the cache.
  *
  * @param[in]  plan      Non-NULL.
  * @param[in]  jobs      [jobs_len], a layer each.
  * @param[in]  jobs_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in]  workspace  For SCORE, see kvevict_plan_workspace().
- * @param[in]  workspace_bytes  Its size, at least the least for the most n_tokens.
+ * @param[in]  workspace_bytes  Its size, at least the least for the most
+ *                              n_tokens.
  * @param[in]  stream      See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also where the policy ranks
- *         nothing); KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be read; on
- *         CUDA elements that are not aligned to their size). Threads: safe for
- *         distinct scores and workspaces. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also where the policy
+ *         ranks nothing); KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be
+ *         read; on CUDA elements that are not aligned to their size). Threads:
+ *         safe for distinct scores and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
@@ -1315,7 +1443,7 @@ typedef struct kvevict_keep_lists {
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_keep_lists_init(
     kvevict_keep_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
@@ -1355,29 +1483,28 @@ typedef struct kvevict_select_options {
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_select_options_init(
     kvevict_select_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Chooses slots: what must stay, and then the highest scores, descending, ties by
- * `tie`, NaN last.
+ * Chooses slots: what must stay, and then the highest scores, descending, ties
+ * by `tie`, NaN last.
  *
- * How many is said by the lists: keep->count, or keep->counts. A list whose count
- * is all that it holds keeps every slot.
- * Cost: three passes over the scores, independent of their values.
+ * How many is said by the lists: keep->count, or keep->counts. A list whose
+ * count is all that it holds keeps every slot. Cost: three passes over the
+ * scores, independent of their values.
  *
  * @param[in]  context  Non-NULL; device and parallel runner.
  * @param[in]  options  Non-NULL.
- * @param[in]  keep     Lists whose slots are written, ascending. Counts beyond
- *                      what a list holds, or below what must stay, are errors
- *                      where they can be read: always on the CPU, on CUDA for
- *                      `count`, not for counts that lie on the device.
+ * @param[in] keep Lists whose slots are written, ascending. A count above what
+ * a list holds, or below what must stay, is an error. The CPU checks every
+ * count, CUDA `count` but not `counts`.
  * @param[in]  workspace  See kvevict_select_workspace().
  * @param[in]  workspace_bytes  Its size.
  * @param[in]  stream   See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for distinct
- *         lists and workspaces. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
+ *         distinct lists and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_select(
     const kvevict_context* context, const kvevict_select_options* options,
@@ -1391,8 +1518,8 @@ KVEVICT_API kvevict_status kvevict_select(
  * @param[in]  n_tokens  The most slots held.
  * @param[in]  n_lists   Keep lists.
  * @param[out] out       Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would not
- *         fit in size_t). Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
+ *         not fit in size_t). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_select_workspace(
     const kvevict_context* context, uint32_t n_tokens, uint32_t n_lists,
@@ -1400,24 +1527,25 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
 
 /**
  * Writes what a plan's policy asks of kvevict_select(): what must stay, the tie
- * rule, the reduction of rows, the number of lists and how many slots each keeps.
+ * rule, the reduction of rows, the number of lists and how many slots each
+ * keeps.
  *
  * The caller adds scores, protected slots and where the lists lie. The rows are
  * [n_kv_heads] of the layer; with scope MODEL those of all layers, end to end.
  *
  * @param[in]  plan      Non-NULL.
- * @param[in]  layer     < n_layers, with a full cache; decides the budget. Scope
- *                       MODEL: the first one.
+ * @param[in]  layer     < n_layers, with a full cache; decides the budget.
+ *                       Scope MODEL: the first one.
  * @param[in]  n_tokens  Slots held, 1 .. max_tokens.
- * @param[in]  n_seen    Tokens seen so far, which a budget that is a ratio is one of, as
- *                       in kvevict_sequence_evict(); 0: n_tokens. Above max_tokens it
- *                       counts as max_tokens.
- * @param[out] options   Non-NULL, options->struct_size set. Other fields than
- *                       those named are 0. A caller's that lacks a field which the
- *                       policy has set is an error.
+ * @param[in]  n_seen    Tokens seen so far, which a budget that is a ratio is
+ *                       one of, as in kvevict_sequence_evict(); 0: n_tokens.
+ *                       Above max_tokens it counts as max_tokens.
+ * @param[out] options Non-NULL, options->struct_size set. All other fields
+ * become 0. If the caller's struct is too short for a field that the policy
+ * sets, that is an error.
  * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for a layer whose heads have budgets of their own. Thread-safe. Since:
+ *         for a layer whose heads have budgets of their own. Since:
  *         0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_selection(
@@ -1431,9 +1559,10 @@ typedef struct kvevict_move {
   uint32_t n_tokens;        /**< Slots held before, the most of any head. */
   const kvevict_view* view; /**< The cache; see kvevict_view_validate(). */
   const kvevict_keep_lists* keep; /**< Slots that are held. */
-  /** Where heads hold different numbers: u32 [n_kv_heads], each at most n_tokens,
-   *  device memory; NULL: all hold n_tokens. Nothing of a head's block table is
-   *  read beyond its own count. On CUDA they are the caller's word. */
+  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
+   *  n_tokens, device memory; NULL: all hold n_tokens. A head's block table is
+   *  read only as far as its own count reaches. On CUDA they are the caller's
+   *  word. */
   const uint32_t* token_counts;
 } kvevict_move;
 
@@ -1444,28 +1573,28 @@ typedef struct kvevict_move {
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
 KVEVICT_API kvevict_status
 kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Moves the surviving rows of layers to their first slots, in place.
  *
- * Row keep[i] of a head goes to slot i. K, V and companions move alike, byte for
- * byte. Rows from a list's count on are unspecified afterwards. Needs no staging
- * memory: survivors only move down. For lists in another order there is
- * kvevict_reorder(). All checks come before the first byte moves.
- * Cost: reads and writes the kept rows that change place, once. On CUDA one
- * launch for all planes that lie alike, whatever their layer.
+ * Row keep[i] of a head goes to slot i. K, V and companions move alike, byte
+ * for byte. Rows from a list's count on are unspecified afterwards. Needs no
+ * staging memory: survivors only move down. For lists in another order there is
+ * kvevict_reorder(). All checks come before the first byte moves. Cost: reads
+ * and writes the kept rows that change place, once. On CUDA one launch for all
+ * planes that lie alike, whatever their layer.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
- * @param[in] moves      [moves_len], a layer each. Lists are strictly ascending,
- *                       which is checked on the CPU, on CUDA only by a context
- *                       with debug set. Caches must not overlap, which is checked
- *                       as kvevict_sequence_evict() does.
+ * @param[in] moves      [moves_len], a layer each. Lists are strictly
+ *                       ascending, which is checked on the CPU, on CUDA only by
+ *                       a context with debug set. Caches must not overlap,
+ *                       which is checked as kvevict_sequence_evict() does.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] workspace  See kvevict_compact_workspace(); with less than the best
- *                       it is not touched, and CUDA may be slower.
+ * @param[in] workspace  See kvevict_compact_workspace(); with less than the
+ *                       best it is not touched, and CUDA may be slower.
  * @param[in] workspace_bytes  Its size; 0 with NULL.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
@@ -1477,15 +1606,15 @@ kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
                 kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace of kvevict_compact(): the least is 0. So is the best on the CPU,
- * and on CUDA where rows are wide enough to move without.
+ * The workspace of kvevict_compact(): the least is 0. So is the best on the
+ * CPU, and on CUDA where rows are wide enough to move without.
  *
  * @param[in]  context    Non-NULL.
  * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
  *                        and count are read, and n_tokens is not.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_compact_workspace(
     const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
@@ -1498,18 +1627,18 @@ KVEVICT_API kvevict_status kvevict_compact_workspace(
  * were read before the first is written.
  *
  * Slots may come in any order and more than once; a row may so be copied to
- * several slots. Straightens a ring that has wrapped, with its survivors'
- * slots in the order of their positions, and serves keep lists that do not
- * ascend; kvevict_compact() is faster for those that do. K, V and companions
- * move alike, byte for byte. Other rows are not touched.
- * Cost: on the CPU reads and writes the rows that change place, once, and one
- * row more per cycle of them. On CUDA those that come from a slot below a list's
- * count go by way of the workspace: read and written twice.
+ * several slots. Straightens a ring that has wrapped, with its survivors' slots
+ * in the order of their positions, and serves keep lists that do not ascend;
+ * kvevict_compact() is faster for those that do. K, V and companions move
+ * alike, byte for byte. Other rows are not touched. Cost: on the CPU reads and
+ * writes the rows that change place, once, and one row more per cycle of them.
+ * On CUDA a row whose slot is below a list's count passes through the
+ * workspace, so it is read and written twice.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
- * @param[in] moves      [moves_len], a layer each, counts at most n_tokens. That
- *                       slots are in [0, n_tokens) is checked on the CPU, on CUDA
- *                       only by a context with debug set.
+ * @param[in] moves      [moves_len], a layer each, counts at most n_tokens.
+ *                       That slots are in [0, n_tokens) is checked on the CPU,
+ *                       on CUDA only by a context with debug set.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_reorder_workspace().
  * @param[in] workspace_bytes  Its size.
@@ -1523,17 +1652,17 @@ kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
                 kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace of kvevict_reorder(): on the CPU 8 bytes per listed slot and a row
- * per worker; on CUDA the listed rows of all planes, but no more than 32 MiB or one
- * plane's. Layers take turns with it.
+ * The workspace of kvevict_reorder(): on the CPU 8 bytes per listed slot and a
+ * row per worker; on CUDA the listed rows of all planes, but no more than 32
+ * MiB or one plane's. Layers take turns with it.
  *
  * @param[in]  context    Non-NULL.
  * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
  *                        and count are read, and n_tokens is not.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would not
- *         fit in size_t). Thread-safe. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
+ *         not fit in size_t). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_reorder_workspace(
     const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
@@ -1542,17 +1671,17 @@ KVEVICT_API kvevict_status kvevict_reorder_workspace(
 /* ---- Sequence ------------------------------------------------------------ */
 
 /**
- * What one request carries between steps: the position of every slot, stored and
- * logical length, and, while it observes, the last queries of every layer.
+ * What one request carries between steps: the position of every slot, stored
+ * and logical length, and, while it observes, the last queries of every layer.
  * Opaque. One thread at a time.
  *
- * A sequence is small: under 2 KiB per layer, twice 4 bytes per position that an
- * eviction may leave behind, and query memory only between
+ * A sequence is small: under 2 KiB per layer, twice 4 bytes per position that
+ * an eviction may leave behind, and query memory only between
  * kvevict_sequence_begin_observing() and kvevict_sequence_end_observing().
  *
  * On CUDA queries, positions and lengths lie in device memory; the host follows
- * the lengths by counting where counts are the plan's. Calls that a stream captures
- * into a graph count as one run; see kvevict_sequence_replayed().
+ * the lengths by counting where counts are the plan's. Calls that a stream
+ * captures into a graph count as one run; see kvevict_sequence_replayed().
  */
 typedef struct kvevict_sequence kvevict_sequence;
 
@@ -1567,7 +1696,7 @@ typedef struct kvevict_sequence kvevict_sequence;
  * @param[in]  plan          Non-NULL; kept alive by the sequence.
  * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Thread-safe. Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_create(
     const kvevict_plan* plan, kvevict_sequence** out_sequence) KVEVICT_NOEXCEPT;
@@ -1595,7 +1724,8 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(
     kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Gives a sequence the memory in which it keeps the query rows that it is shown.
+ * Gives a sequence the memory in which it keeps the query rows that it is
+ * shown.
  *
  * For policies that score by queries: call it before the first row is observed
  * and kvevict_sequence_end_observing() once the eviction that uses the rows is
@@ -1604,10 +1734,10 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(
  *
  * @param[in] sequence  Non-NULL, not observing yet.
  * @param[in] memory    Lent until the end: the workspace of OBSERVE, see
- *                      kvevict_plan_workspace(). NULL: from a pool of the context,
- *                      which allocates where it has none that is large enough,
- *                      takes a lock, and keeps what comes back until the context
- *                      goes.
+ *                      kvevict_plan_workspace(). NULL: from a pool of the
+ *                      context, which allocates where it has none that is large
+ *                      enough, takes a lock, and keeps what comes back until
+ *                      the context goes.
  * @param[in] memory_bytes  0 with NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
@@ -1617,11 +1747,11 @@ kvevict_sequence_begin_observing(kvevict_sequence* sequence, void* memory,
                                  size_t memory_bytes) KVEVICT_NOEXCEPT;
 
 /**
- * Forgets the query rows and gives their memory back. Does nothing for a sequence
- * that does not observe.
+ * Forgets the query rows and gives their memory back. Does nothing for a
+ * sequence that does not observe.
  *
- * On CUDA the work that uses the rows must have run, the eviction above all, and
- * so must graphs that observe: somebody else may get the memory at once.
+ * On CUDA the work that uses the rows must have run, the eviction above all,
+ * and so must graphs that observe: somebody else may get the memory at once.
  *
  * @param[in] sequence  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
@@ -1644,24 +1774,24 @@ typedef struct kvevict_observation {
  *
  * @param[out] out          Non-NULL.
  * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Thread-safe. Since: 0.1 */
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
 KVEVICT_API kvevict_status kvevict_observation_init(
     kvevict_observation* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Shows the query rows of one chunk, of one layer or of many; the last obs_window
- * of each are remembered.
+ * Shows the query rows of one chunk, of one layer or of many; the last
+ * obs_window of each are remembered.
  *
  * Any split of a prompt into chunks leaves the same rows behind, and a chunk
  * may leave out rows that later ones push out anyway. Showing earlier positions
- * again replaces them and forgets what came after (rollback). Log-sum-exps may come
- * with the rows or after them; where a layer has them for its whole window, CUDA
- * skips the first of two passes over the keys, and elsewhere they are not read. An
- * eviction forgets those of the layers that lose tokens: they cover keys that are
- * gone.
- * Does nothing for policies that do not score by queries; for others the sequence
- * must have memory, see kvevict_sequence_begin_observing(). On CUDA neighbouring
- * layers whose planes have the same shape and strides take one launch.
+ * again replaces them and forgets what came after (rollback). Log-sum-exps may
+ * come with the rows or after them. CUDA uses them where it has all of a
+ * layer's window, and then skips the first of two passes; the CPU never reads
+ * them. An eviction forgets those of layers that lose tokens, since they cover
+ * keys that are gone. Does nothing for policies that do not score by queries;
+ * for others the sequence must have memory, see
+ * kvevict_sequence_begin_observing(). On CUDA neighbouring layers whose planes
+ * have the same shape and strides take one launch.
  *
  * @param[in] sequence          Non-NULL.
  * @param[in] observations      [observations_len], of ascending layers.
@@ -1691,12 +1821,11 @@ KVEVICT_API kvevict_status
 kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
                         kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/**
- * Notes on the host that a graph ran once more which observed, with
- * KVEVICT_POSITION_NEXT and in every layer, n_tokens query rows and appended
- * n_tokens. The device has counted already. For a sequence without query memory
- * the graph has appended only. Log-sum-exps are not counted: a
- * window with rows of replays is scored without them.
+/**Tells the host that a graph ran once more. The graph has observed n_tokens
+ * query rows in every layer, with KVEVICT_POSITION_NEXT, and appended n_tokens;
+ * without query memory it has appended only. The device has counted already.
+ * Log-sum-exps are not counted: a window with rows of replays is scored without
+ * them.
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  Of one run of the graph.
@@ -1708,9 +1837,9 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
     kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
 
 /**
- * Takes back the last tokens, e.g. rejected speculation: the sequence is then as
- * if they had not been appended. No cache byte changes; the engine writes over
- * their slots.
+ * Takes back the last tokens, e.g. rejected speculation: the sequence is then
+ * as if they had not been appended. No cache byte changes; the engine writes
+ * over their slots.
  *
  * Exact down to the logical length at the last eviction; what was evicted does
  * not come back. Observed queries of the tokens are forgotten, and so are the
@@ -1736,9 +1865,9 @@ typedef struct kvevict_evict_options {
    *  ignored. NULL with length 0 for none. */
   const int32_t* protected_positions;
   size_t protected_positions_len;
-  /** [n_layers], where the policy's signal needs more than keys: scores, or query
-   *  rows of the window as kvevict_score() takes them, in place of observed ones;
-   *  row_lse only beside them. NULL: none. */
+  /** [n_layers]: what the policy's signal and weights need beside keys and
+   *  values. Query rows of the window, as kvevict_score() takes them, replace
+   *  observed ones; row_lse is read only beside them. NULL: none. */
   const kvevict_signal_inputs* inputs;
   size_t inputs_len; /**< = n_layers; 0 with NULL. */
 } kvevict_evict_options;
@@ -1765,20 +1894,22 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
  *
- * Two layers that share one cache (equal views) are compacted once, by the first
- * one's queries. A companion that several layers have moves once too; they must
- * keep the same tokens, with scope MODEL or with streaming-llm and a uniform
- * split. Caches that overlap otherwise are an error where something is to move;
- * a block in use counts as full, but for the only one of a cache. Caches apart are refused only where strides have
- * so little in common that it takes too long to tell. On CUDA, where block ids are
- * not read, paged caches are compared block by block and only if they have the same
- * block_table: blocks of different tables must differ, and so must blocks of planes
- * that lie further apart than a block.
+ * Two layers that share one cache (equal views) are compacted once, by the
+ * first one's queries. A companion that several layers have moves once too;
+ * they must keep the same tokens, with scope MODEL or with streaming-llm and a
+ * uniform split. Caches that overlap otherwise are an error where something is
+ * to move. A block in use counts as full, but for the only one of a cache, and
+ * as every head's; contiguous heads count as long as the longest. Caches apart
+ * are refused where these meet, or where strides have so little in common that
+ * it takes too long to tell. CUDA does not read block ids: there, paged caches
+ * are compared only if they share a block_table; blocks of different tables
+ * must differ, and so must blocks of planes that lie further apart than a
+ * block.
  *
- * On CUDA the host waits for the eviction before, and copies its positions, in
- * two cases: more positions are protected than the budget has room for, so that
- * it matters which are held; or keep_window is 0, and tokens of the window may
- * be gone. With select_on_host it always waits.
+ * On CUDA this call waits for the eviction before it and copies its positions
+ * in two cases: more positions are protected than the budget has room for, or
+ * keep_window is 0 and tokens of the window may be gone. With select_on_host it
+ * always waits.
  *
  * @param[in]  sequence         Non-NULL.
  * @param[in]  views      [n_layers] views, all with the same struct_size, a
@@ -1790,10 +1921,11 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *                        layer.
  * @param[in]  stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
- *         planes that the geometry has, too few observed queries, a budget smaller than what must stay, layers of
- *         unequal length under scope MODEL); KVEVICT_ERROR_UNSUPPORTED (the
- *         policy must score keys that cannot be read, or tokens of the window
- *         are gone already, which keep_window 0 allows). Since: 0.1
+ *         planes that the geometry has, too few observed queries, a budget
+ *         smaller than what must stay, layers of unequal length under scope
+ *         MODEL); KVEVICT_ERROR_UNSUPPORTED (the policy must score keys that
+ *         cannot be read, or tokens of the window are gone already, which
+ *         keep_window 0 allows). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -1806,8 +1938,8 @@ typedef struct kvevict_evict_report {
   uint32_t evicted;      /**< 1 if any layer lost a token. */
   uint64_t bytes_before; /**< In use before. */
   uint64_t bytes_after;  /**< In use then. */
-  /** Slots in use before, summed over the layers: of a layer whose heads differ,
-   *  the most of any head. */
+  /** Slots in use before, summed over the layers: of a layer whose heads
+   *  differ, the most of any head. */
   uint64_t tokens_before;
   uint64_t tokens_after;
   /** Paged: blocks, summed over the layers and the block tables of heads, that
@@ -1831,13 +1963,13 @@ typedef struct kvevict_list_report {
   { (uint32_t)sizeof(kvevict_list_report), 0, 0, 0 }
 
 /**
- * Tells what the last successful kvevict_sequence_evict() did; counts are 0 before
- * it, after a reset and after a failure of the device.
+ * Tells what the last successful kvevict_sequence_evict() did; counts are 0
+ * before it, after a reset and after a failure of the device.
  *
  * @param[in]  sequence   Non-NULL.
  * @param[out] out        NULL, or out->struct_size set.
- * @param[out] lists      [lists_len], each with struct_size set, all to the same:
- *                        the lists of all layers end to end, see
+ * @param[out] lists      [lists_len], each with struct_size set, all to the
+ *                        same: the lists of all layers end to end, see
  *                        kvevict_plan_layer().
  * @param[in]  lists_len  0, or as many as there are.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
@@ -1850,11 +1982,11 @@ KVEVICT_API kvevict_status kvevict_sequence_report(
 typedef struct kvevict_sequence_memory {
   uint32_t struct_size;
   uint32_t n_lists; /**< Of the layer, see kvevict_plan_layer(). */
-  /** u32 [n_lists, 2] of the layer: stored and logical length, brought up to date
-   *  by the streams' work; those of all layers lie end to end. For the engine's
-   *  kernels: the next token goes to slot `stored` with position `logical`. Fixed
-   *  for the sequence's life. 0 with policy none, for which nothing is ever queued,
-   *  and for layers without a full cache. */
+  /** u32 [n_lists, 2] of the layer: stored and logical length, brought up to
+   *  date by the streams' work; those of all layers lie end to end. For the
+   *  engine's kernels: the next token goes to slot `stored` with position
+   *  `logical`. Fixed for the sequence's life. 0 with policy none and for
+   *  layers without a full cache. */
   uint64_t lengths;
   /** i32 [n_lists, n_listed] positions of the layer's first slots; those after
    *  count up by one each to logical length - 1. Moves with every eviction. */
@@ -1883,7 +2015,8 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
  *
  * @param[in]  sequence    Non-NULL.
  * @param[in]  layer       < n_layers.
- * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with head_budgets.
+ * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with
+ *                         head_budgets.
  * @param[out] out_length  Slots; 0 for a layer without a full cache.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
@@ -1937,7 +2070,8 @@ KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
  *
  * @param[in]  sequence            Non-NULL.
  * @param[in]  layer               < n_layers; none without a full cache.
- * @param[in]  kv_head             < n_kv_heads; all alike where they share a list.
+ * @param[in]  kv_head             < n_kv_heads; all alike where they share a
+ *                                 list.
  * @param[out] positions  The layer's stored length in elements.
  * @param[in]  positions_capacity  Elements of positions.
  * @param[out] out_positions_len   Elements written.

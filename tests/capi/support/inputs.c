@@ -1,5 +1,7 @@
 #include "tests/capi/support/inputs.h"
 
+#include "tests/capi/support/expect.h"
+
 kvevict_plane test_floats_plane(const float* numbers, uint64_t stride) {
   kvevict_plane plane = KVEVICT_PLANE_INIT;
   plane.data = (uint64_t)(uintptr_t)numbers;
@@ -21,6 +23,37 @@ void test_give_scores(kvevict_evict_options* options, test_inputs* inputs,
   }
   options->inputs = inputs->inputs;
   options->inputs_len = n_layers;
+}
+
+static kvevict_plane RowsPlane(const float* numbers, uint32_t n_rows,
+                               uint32_t head_dim) {
+  kvevict_plane plane = test_floats_plane(numbers, (uint64_t)n_rows * head_dim);
+  plane.head_dim = head_dim;
+  plane.token_stride_bytes = (int64_t)(head_dim * sizeof(float));
+  return plane;
+}
+
+void test_give_statistics(const kvevict_layer_geometry* layer, uint32_t number,
+                          uint64_t stride, kvevict_plane planes[3],
+                          kvevict_signal_inputs* inputs) {
+  enum { kMost = 1 << 15, kApart = 1000 };
+  static float numbers[kMost + kApart * TEST_MAX_LAYERS];
+  uint32_t bits = 1;
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) {
+    bits = bits * 1664525u + 1013904223u;
+    numbers[i] = (float)(bits >> 24) / 256.0f - 0.375f;
+  }
+  const float* const first = numbers + number * kApart;
+  const uint32_t dim = layer->k_head_dim;
+  EXPECT(layer->n_q_heads * dim * dim <= kMost &&
+             layer->n_kv_heads * stride <= kMost,
+         "%u heads of %u", layer->n_q_heads, dim);
+  planes[0] = RowsPlane(first, 1, dim);
+  planes[1] = RowsPlane(first, dim, dim);
+  planes[2] = test_floats_plane(first, stride);
+  inputs->query_mean = &planes[0];
+  inputs->query_covariance = number % 3 == 2 ? NULL : &planes[1];
+  inputs->token_weights = &planes[2];
 }
 
 static kvevict_status Observe(kvevict_sequence* sequence, uint32_t layer,

@@ -23,6 +23,13 @@ void test_give_scores(kvevict_evict_options* options, test_inputs* inputs,
                       uint32_t n_layers, const float* scores,
                       uint64_t layer_stride, uint64_t head_stride);
 
+/* Mean and covariance of queries, and weights of up to `stride` slots, of a layer of any
+ * geometry: the same numbers whatever stands beside. `planes` are written, and pointed
+ * to. */
+void test_give_statistics(const kvevict_layer_geometry* layer, uint32_t number,
+                          uint64_t stride, kvevict_plane planes[3],
+                          kvevict_signal_inputs* inputs);
+
 /* kvevict_sequence_observe() of one layer. */
 kvevict_status test_observe(kvevict_sequence* sequence, uint32_t layer,
                             const kvevict_plane* queries, uint32_t n_rows,

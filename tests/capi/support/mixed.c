@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
@@ -13,7 +14,7 @@ static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
                                        KVEVICT_DTYPE_BF16,
                                        KVEVICT_DTYPE_OPAQUE};
 
-static test_model_spec DrawSpec(test_random* random, bool opaque) {
+static test_model_spec DrawSpec(test_random* random, bool opaque, bool values) {
   static const uint32_t kGroups[] = {1, 2, 3};
   test_model_spec spec = {.max_tokens = TEST_MIXED_TOKENS,
                           .max_positions = kPositions};
@@ -22,8 +23,8 @@ static test_model_spec DrawSpec(test_random* random, bool opaque) {
   spec.k_head_dim = test_random_between(random, 1, 24);
   spec.q_dtype = kTypes[test_random_below(random, 3)];
   spec.k_dtype = kTypes[test_random_below(random, opaque ? 4 : 3)];
-  const bool has_v =
-      spec.k_dtype == KVEVICT_DTYPE_OPAQUE || test_random_coin(random);
+  const bool has_v = spec.k_dtype == KVEVICT_DTYPE_OPAQUE ||
+                     test_random_coin(random) || values;
   spec.v_head_dim = has_v ? test_random_between(random, 1, 20) : 0;
   spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
   spec.n_companions = test_random_below(random, 3);
@@ -47,7 +48,7 @@ static kvevict_layer_geometry WithoutFullCache(test_random* random) {
   return layer;
 }
 
-test_mixed* test_mixed_draw(test_random* random, bool opaque) {
+static test_mixed* Draw(test_random* random, bool opaque, bool values) {
   test_mixed* m = calloc(1, sizeof *m);
   m->n_layers = test_random_between(random, 2, 6);
   const uint32_t full = test_random_below(random, m->n_layers);
@@ -59,7 +60,7 @@ test_mixed* test_mixed_draw(test_random* random, bool opaque) {
     /* Neighbours are alike now and then. */
     const bool again = l > 0 && test_mixed_is_full(m, l - 1) &&
                        test_random_below(random, 3) == 0;
-    m->specs[l] = again ? m->specs[l - 1] : DrawSpec(random, opaque);
+    m->specs[l] = again ? m->specs[l - 1] : DrawSpec(random, opaque, values);
     const test_model_spec* s = &m->specs[l];
     const bool rows = s->k_dtype == KVEVICT_DTYPE_OPAQUE;
     m->layers[l] =
@@ -69,6 +70,17 @@ test_mixed* test_mixed_draw(test_random* random, bool opaque) {
     m->layers[l].k_dtype = m->layers[l].v_dtype = s->k_dtype;
   }
   return m;
+}
+
+test_mixed* test_mixed_draw(test_random* random, bool opaque) {
+  return Draw(random, opaque, false);
+}
+
+test_mixed* test_mixed_draw_for(const char* policy, test_random* random,
+                                bool opaque) {
+  const bool values =
+      strncmp(policy, "lagkv", 5) == 0 || strncmp(policy, "cur", 3) == 0;
+  return Draw(random, opaque, values);
 }
 
 bool test_mixed_is_full(const test_mixed* m, uint32_t layer) {

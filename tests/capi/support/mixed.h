@@ -35,6 +35,10 @@ typedef struct test_mixed {
  * read. */
 test_mixed* test_mixed_draw(test_random* random, bool opaque);
 
+/* The same for a policy, which may have to read values. */
+test_mixed* test_mixed_draw_for(const char* policy, test_random* random,
+                                bool opaque);
+
 bool test_mixed_is_full(const test_mixed* mixed, uint32_t layer);
 
 /* Makes plan, sequence and caches. budgets: those of all heads end to end, or NULL.

@@ -23,6 +23,14 @@ static double RandomBudget(test_random* random) {
   }
 }
 
+static kvevict_policy_kind RandomKind(test_random* random) {
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  uint32_t n = 0;
+  while (kvevict_policy_at(n, &info) == KVEVICT_OK) ++n;
+  EXPECT_OK(kvevict_policy_at(test_random_below(random, n), &info));
+  return info.kind;
+}
+
 /* Every field takes its default half the time, so that combinations get
  * through. */
 #define MAYBE(field, value) \
@@ -31,9 +39,7 @@ static double RandomBudget(test_random* random) {
 kvevict_policy test_random_policy(test_random* random) {
   for (;;) {
     kvevict_policy policy;
-    EXPECT_OK(
-        kvevict_policy_init(&policy, sizeof policy,
-                            (kvevict_policy_kind)test_random_below(random, 7)));
+    EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, RandomKind(random)));
     policy.budget = RandomBudget(random);
     MAYBE(n_sink, test_random_below(random, 20));
     MAYBE(n_recent, test_random_below(random, 80));
@@ -53,6 +59,9 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(pyramid_alpha, 1.0 - test_random_unit(random));
     MAYBE(pyramid_beta, test_random_between(random, 1, 64));
     MAYBE(seed, test_random_u64(random));
+    MAYBE(block, test_random_between(random, 2, 300));
+    MAYBE(value_weight, (kvevict_value_weight)test_random_below(random, 3));
+    MAYBE(weight_epsilon, test_random_unit(random));
     if (kvevict_policy_validate(&policy) == KVEVICT_OK) return policy;
   }
 }

@@ -1,8 +1,13 @@
-// Drawn scores with the bits of core/signals, the caller's copied.
+// Drawn scores with the bits of core/signals, the caller's copied, those from sums of
+// attention with the bits of the CPU's kernels.
 #include "cuda/kernels/fill_scores.cu"
 
 #include <bit>
+#include <cmath>
+#include <limits>
 
+#include "core/kernels/attention_sums.h"
+#include "core/kernels/pool1d.h"
 #include "core/signals/signals.h"
 #include "tests/cuda/kernels/launch.h"
 
@@ -104,9 +109,9 @@ void TestCallerScores() {
   for (uint32_t& bits : caller) bits = static_cast<uint32_t>(random.Next());
   Rows rows = RowsFor(layers);
   cuda::FillScoresParams p = ParamsFor(layers, 1, rows);
-  p.caller_head_stride = head_stride;
+  p.head_stride = head_stride;
   for (size_t l = 0; l < layers.size(); ++l) {
-    p.layers[l].caller = Address(&caller[l * kHeads * head_stride]);
+    p.layers[l].rows = Address(&caller[l * kHeads * head_stride]);
   }
   Run(cuda::caller_scores,
       {kBlocks, kHeads, static_cast<uint32_t>(layers.size())},
@@ -122,10 +127,114 @@ void TestCallerScores() {
   }
 }
 
+// ---- From sums ----
+
+struct SumCase {
+  uint32_t n_sum_rows;  // per KV head
+  uint32_t n_score_rows;
+  Reduce reduce;
+  bool divides;
+  uint32_t n_lists;
+};
+
+// NaN has many bits.
+uint32_t BitsOf(float v) {
+  return std::isnan(v) ? 0x7FC00000u : std::bit_cast<uint32_t>(v);
+}
+
+std::vector<float> SomeSums(size_t n, Random& random) {
+  constexpr float kRare[] = {0.0f, -0.0f, 1e-42f,
+                             std::numeric_limits<float>::infinity(),
+                             std::numeric_limits<float>::quiet_NaN()};
+  std::vector<float> sums(n);
+  for (float& sum : sums) {
+    sum = random.Below(8) == 0
+              ? kRare[random.Below(5)]
+              : static_cast<float>(random.Below(1u << 24)) * 0x1p-20f;
+  }
+  return sums;
+}
+
+// What the CPU makes of a row of scores.
+std::vector<uint32_t> RowOf(const SumCase& c, const Layer& layer, uint32_t row,
+                            const float* sums, uint32_t head_stride,
+                            uint32_t n_seen) {
+  const uint32_t head = row / c.n_score_rows;
+  const bool is_own = c.n_sum_rows == c.n_score_rows;
+  std::vector<float> scores(layer.n_tokens);
+  ReduceRows(SimdTargetAt(0),
+             sums + size_t{is_own ? row : head * c.n_sum_rows} * head_stride,
+             is_own ? 1 : std::max(1u, c.n_sum_rows), head_stride,
+             scores.size(), c.reduce, scores.data());
+  if (c.divides) {
+    SlotPositions slots;
+    slots.kept = layer.kept.data();
+    slots.n_kept = layer.n_kept;
+    slots.n_lists = c.n_lists;
+    slots.tail_position = layer.tail_position;
+    DivideByQueries(SimdTargetAt(0), slots, c.n_lists == 1 ? 0 : head, 0,
+                    layer.n_tokens, n_seen, scores.data());
+  }
+  std::vector<uint32_t> bits;
+  for (const float score : scores) bits.push_back(BitsOf(score));
+  return bits;
+}
+
+void TestSumScores() {
+  Random random(TestSeed("fill_scores/sums"));
+  constexpr SumCase kCases[] = {
+      {4, 1, Reduce::kMean, false, 1},     {4, 1, Reduce::kMax, true, 1},
+      {7, 1, Reduce::kSum, true, kHeads},  {1, 1, Reduce::kMean, true, kHeads},
+      {4, 4, Reduce::kMean, true, kHeads}, {1, 4, Reduce::kMean, true, 1}};
+  uint32_t turn = 0;
+  for (const SumCase& c : kCases) {
+    const std::vector<Layer> layers = SomeLayers(c.n_lists, random);
+    const uint32_t n_rows = kHeads * c.n_score_rows;
+    const uint32_t n_sums = kHeads * c.n_sum_rows;
+    const uint32_t head_stride = 513 + 2;
+    const size_t layer_stride = size_t{n_sums} * head_stride;
+    const std::vector<float> sums =
+        SomeSums(layer_stride * layers.size(), random);
+    Rows rows;
+    for (const Layer& layer : layers) {
+      rows.emplace_back(n_rows * layer.n_tokens, 0xA5A5A5A5u);
+    }
+    cuda::FillScoresParams p = ParamsFor(layers, c.n_lists, rows);
+    p.head_stride = head_stride;
+    p.n_sum_rows = c.n_sum_rows;
+    p.n_score_rows = c.n_score_rows;
+    p.is_max = c.reduce == Reduce::kMax;
+    p.scale = c.reduce == Reduce::kMean && c.n_score_rows == 1
+                  ? 1.0f / static_cast<float>(c.n_sum_rows)
+                  : 1.0f;
+    p.divides = c.divides;
+    for (size_t l = 0; l < layers.size(); ++l) {
+      p.layers[l].rows = Address(&sums[l * layer_stride]);
+      p.layers[l].n_seen = 3000 + static_cast<uint32_t>(l);
+    }
+    Run(cuda::sum_scores,
+        {kBlocks, n_rows, static_cast<uint32_t>(layers.size())},
+        cuda::kFillThreads, p, Schedule(turn));
+    for (size_t l = 0; l < layers.size(); ++l) {
+      std::vector<uint32_t> expected;
+      for (uint32_t r = 0; r < n_rows; ++r) {
+        const std::vector<uint32_t> row =
+            RowOf(c, layers[l], r, &sums[l * layer_stride], head_stride,
+                  p.layers[l].n_seen);
+        expected.insert(expected.end(), row.begin(), row.end());
+      }
+      for (uint32_t& bits : rows[l]) bits = BitsOf(std::bit_cast<float>(bits));
+      ExpectSame(rows[l], expected, "sum_scores", turn);
+    }
+    ++turn;
+  }
+}
+
 }  // namespace
 }  // namespace kvevict
 
 int main() {
   kvevict::TestRandomScores();
   kvevict::TestCallerScores();
+  kvevict::TestSumScores();
 }

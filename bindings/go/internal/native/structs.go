@@ -66,27 +66,30 @@ type ContextOptions struct {
 
 // Policy is kvevict_policy.
 type Policy struct {
-	StructSize   uint32
-	Kind         int32
-	Budget       float64
-	NSink        uint32
-	NRecent      uint32
-	ObsWindow    uint32
-	KeepWindow   uint32
-	Pool         int32
-	PoolKernel   uint32
-	PoolEdge     int32
-	WindowReduce int32
-	GroupReduce  int32
-	ShapingOrder int32
-	Scope        int32
-	ScopeReduce  int32
-	Tie          int32
-	LayerSplit   int32
-	PyramidAlpha float64
-	PyramidBeta  uint32
-	Reserved     uint32
-	Seed         uint64
+	StructSize    uint32
+	Kind          int32
+	Budget        float64
+	NSink         uint32
+	NRecent       uint32
+	ObsWindow     uint32
+	KeepWindow    uint32
+	Pool          int32
+	PoolKernel    uint32
+	PoolEdge      int32
+	WindowReduce  int32
+	GroupReduce   int32
+	ShapingOrder  int32
+	Scope         int32
+	ScopeReduce   int32
+	Tie           int32
+	LayerSplit    int32
+	PyramidAlpha  float64
+	PyramidBeta   uint32
+	Block         uint32
+	Seed          uint64
+	ValueWeight   int32
+	Reserved      uint32
+	WeightEpsilon float64
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.
@@ -212,11 +215,16 @@ type Capabilities struct {
 
 // SignalInputs is kvevict_signal_inputs.
 type SignalInputs struct {
-	StructSize uint32
-	Reserved   uint32
-	Queries    uintptr
-	RowLSE     uintptr
-	Scores     uintptr
+	StructSize      uint32
+	NSumHeads       uint32
+	Queries         uintptr
+	RowLSE          uintptr
+	Scores          uintptr
+	AttentionSums   uintptr
+	QueryMean       uintptr
+	QueryCovariance uintptr
+	KeyFilter       uintptr
+	TokenWeights    uintptr
 }
 
 // ScoreJob is kvevict_score_job.

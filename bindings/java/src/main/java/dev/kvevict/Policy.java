@@ -178,7 +178,7 @@ public final class Policy {
     return struct.enumAt(Abi.Policy.POOL_EDGE, PoolEdge.class);
   }
 
-  /** {@return how the window's rows are reduced: mean or sum} */
+  /** {@return how the window's rows, or the queries that saw a token, are reduced: mean or sum} */
   public Reduce windowReduce() {
     return struct.enumAt(Abi.Policy.WINDOW_REDUCE, Reduce.class);
   }
@@ -226,6 +226,21 @@ public final class Policy {
   /** {@return the seed of the random policy, all 64 bits} */
   public long seed() {
     return struct.longAt(Abi.Policy.SEED);
+  }
+
+  /** {@return tokens that are compared with each other} */
+  public int block() {
+    return struct.intAt(Abi.Policy.BLOCK);
+  }
+
+  /** {@return the weight of each token by which its shaped score is multiplied} */
+  public ValueWeight valueWeight() {
+    return struct.enumAt(Abi.Policy.VALUE_WEIGHT, ValueWeight.class);
+  }
+
+  /** {@return what is added to a shaped score before it is multiplied by the weight} */
+  public double weightEpsilon() {
+    return struct.doubleAt(Abi.Policy.WEIGHT_EPSILON);
   }
 
   @Override
@@ -345,7 +360,7 @@ public final class Policy {
     }
 
     /**
-     * Over the window's rows.
+     * Over the window's rows, or the queries that saw a token.
      *
      * @param how mean or sum
      * @return this
@@ -451,6 +466,39 @@ public final class Policy {
      */
     public Builder seed(long bits) {
       struct.putLong(Abi.Policy.SEED, bits);
+      return this;
+    }
+
+    /**
+     * Tokens that are compared with each other.
+     *
+     * @param tokens how many
+     * @return this
+     */
+    public Builder block(int tokens) {
+      struct.putCount(Abi.Policy.BLOCK, tokens, "block");
+      return this;
+    }
+
+    /**
+     * The weight of each token: a shaped score becomes (score + epsilon) * weight.
+     *
+     * @param what which
+     * @return this
+     */
+    public Builder valueWeight(ValueWeight what) {
+      struct.putEnum(Abi.Policy.VALUE_WEIGHT, what, "valueWeight");
+      return this;
+    }
+
+    /**
+     * What is added to a shaped score before it is multiplied by the weight.
+     *
+     * @param epsilon at least 0
+     * @return this
+     */
+    public Builder weightEpsilon(double epsilon) {
+      struct.putDouble(Abi.Policy.WEIGHT_EPSILON, epsilon);
       return this;
     }
 

@@ -105,7 +105,7 @@ public final class ScoreJob {
       int parts) {
     LayerGeometry shape = geometry.evicted(layer);
     inputs.requireRows(obsWindow, shape, layer);
-    inputs.requireScores(nTokens, shape, layer);
+    inputs.requireSlots(nTokens, shape, layer);
     View.Content cache = view == null ? null : view.content(device, nTokens, tokenCounts);
     inputs.write(out, parts, parts + Abi.SignalInputs.SIZEOF);
     out.putInt(at + Abi.ScoreJob.STRUCT_SIZE, Abi.ScoreJob.SIZEOF)

@@ -357,10 +357,10 @@ public final class Sequence extends Handle {
           continue;
         }
         View.Content cache = views.get(layer).content(device);
-        if (read.hasScores() || !cache.holds(geometry.maxTokens())) {
+        if (read.hasSlots() || !cache.holds(geometry.maxTokens())) {
           int[] stored = storedLengths(sequence, layer, shape);
           int most = IntStream.of(stored).max().getAsInt();
-          read.requireScores(most, shape, layer);
+          read.requireSlots(most, shape, layer);
           cache.require(most, head -> stored[Math.min(head, stored.length - 1)]);
         }
         cache.requireWritable();

@@ -5,20 +5,53 @@ package dev.kvevict;
  * be absent. Immutable; start from {@link #NONE}.
  */
 public final class SignalInputs {
+  /** How many rows a head has in an input. */
+  private enum Rows { WINDOW, SLOTS, ONE, HEAD_DIM }
+
+  /** The inputs: where C points to them, and their rows. */
+  private enum Input {
+    QUERIES("queries", Abi.SignalInputs.QUERIES, Rows.WINDOW, false),
+    ROW_LSE("rowLse", Abi.SignalInputs.ROW_LSE, Rows.WINDOW, false),
+    SCORES("scores", Abi.SignalInputs.SCORES, Rows.SLOTS, true),
+    ATTENTION_SUMS("attentionSums", Abi.SignalInputs.ATTENTION_SUMS, Rows.SLOTS, false),
+    QUERY_MEAN("queryMean", Abi.SignalInputs.QUERY_MEAN, Rows.ONE, false),
+    QUERY_COVARIANCE("queryCovariance", Abi.SignalInputs.QUERY_COVARIANCE, Rows.HEAD_DIM, false),
+    KEY_FILTER("keyFilter", Abi.SignalInputs.KEY_FILTER, Rows.ONE, true),
+    TOKEN_WEIGHTS("tokenWeights", Abi.SignalInputs.TOKEN_WEIGHTS, Rows.SLOTS, true);
+
+    final String text;
+    final int pointer;
+    final Rows rows;
+    final boolean ofKvHeads;
+
+    Input(String text, int pointer, Rows rows, boolean ofKvHeads) {
+      this.text = text;
+      this.pointer = pointer;
+      this.rows = rows;
+      this.ofKvHeads = ofKvHeads;
+    }
+  }
+
+  private static final Input[] INPUTS = Input.values();
+
   /** Nothing. */
-  public static final SignalInputs NONE = new SignalInputs(null, null, null);
+  public static final SignalInputs NONE = new SignalInputs(new Plane[INPUTS.length], 0);
 
   /** Bytes of the planes of one. */
-  static final int PLANES = 3 * Abi.Plane.SIZEOF;
+  static final int PLANES = INPUTS.length * Abi.Plane.SIZEOF;
 
-  private final Plane queries;
-  private final Plane rowLse;
-  private final Plane scores;
+  private final Plane[] planes; // of INPUTS
+  private final int nSumHeads;
 
-  private SignalInputs(Plane queries, Plane rowLse, Plane scores) {
-    this.queries = queries;
-    this.rowLse = rowLse;
-    this.scores = scores;
+  private SignalInputs(Plane[] planes, int nSumHeads) {
+    this.planes = planes;
+    this.nSumHeads = nSumHeads;
+  }
+
+  private SignalInputs with(Input input, Plane plane, int nSumHeads) {
+    Plane[] changed = planes.clone();
+    changed[input.ordinal()] = plane;
+    return new SignalInputs(changed, nSumHeads);
   }
 
   /**
@@ -29,7 +62,7 @@ public final class SignalInputs {
    * @return these inputs with the queries
    */
   public SignalInputs withQueries(Plane rows) {
-    return new SignalInputs(rows, rowLse, scores);
+    return with(Input.QUERIES, rows, nSumHeads);
   }
 
   /**
@@ -40,7 +73,7 @@ public final class SignalInputs {
    * @return these inputs with the numbers
    */
   public SignalInputs withRowLse(Plane lse) {
-    return new SignalInputs(queries, lse, scores);
+    return with(Input.ROW_LSE, lse, nSumHeads);
   }
 
   /**
@@ -50,42 +83,111 @@ public final class SignalInputs {
    * @return these inputs with the scores
    */
   public SignalInputs withScores(Plane each) {
-    return new SignalInputs(queries, rowLse, each);
+    return with(Input.SCORES, each, nSumHeads);
   }
 
-  boolean hasScores() {
-    return scores != null;
+  /**
+   * For the policy h2o: the attention weight that each slot got, summed over all queries that saw
+   * it. A companion of the view moves with its tokens.
+   *
+   * @param each [nHeads, slots held] f32, headDim 1, tokens packed; or null
+   * @param nHeads nQHeads, or nKvHeads where the query heads of a KV head are reduced already; 0:
+   *     nQHeads
+   * @return these inputs with the sums
+   */
+  public SignalInputs withAttentionSums(Plane each, int nHeads) {
+    return with(Input.ATTENTION_SUMS, each, Memory.count(nHeads, "nHeads"));
   }
 
-  /** Throws unless the buffers hold so many rows of the layer's query heads. */
+  /**
+   * For the policy expected-attention: the queries to come, rotated to where they will be.
+   *
+   * @param mean [nQHeads, 1, kHeadDim] f32, packed; or null
+   * @param covariance [nQHeads, kHeadDim, kHeadDim] f32, packed; or null
+   * @return these inputs with mean and covariance
+   */
+  public SignalInputs withQueryStatistics(Plane mean, Plane covariance) {
+    return with(Input.QUERY_MEAN, mean, nSumHeads)
+        .with(Input.QUERY_COVARIANCE, covariance, nSumHeads);
+  }
+
+  /**
+   * For the policy q-filter.
+   *
+   * @param direction [nKvHeads, 1, kHeadDim] f32, packed: where keys get no attention; or null
+   * @return these inputs with the direction
+   */
+  public SignalInputs withKeyFilter(Plane direction) {
+    return with(Input.KEY_FILTER, direction, nSumHeads);
+  }
+
+  /**
+   * What scores are multiplied by with {@link ValueWeight#GIVEN}, whatever the policy.
+   *
+   * @param each [nKvHeads, slots held] f32, headDim 1, tokens packed; or null
+   * @return these inputs with the weights
+   */
+  public SignalInputs withTokenWeights(Plane each) {
+    return with(Input.TOKEN_WEIGHTS, each, nSumHeads);
+  }
+
+  /** Whether some have a row per slot held. */
+  boolean hasSlots() {
+    for (Input input : INPUTS) {
+      if (input.rows == Rows.SLOTS && planes[input.ordinal()] != null) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** Throws unless buffers without a row per slot hold what is read, of so many query rows. */
   void requireRows(int nRows, LayerGeometry shape, int layer) {
-    require(queries, nRows, shape.nQHeads(), "queries", layer);
-    require(rowLse, nRows, shape.nQHeads(), "rowLse", layer);
+    for (Input input : INPUTS) {
+      if (input.rows != Rows.SLOTS) {
+        require(input, switch (input.rows) {
+          case WINDOW -> nRows;
+          case HEAD_DIM -> shape.kHeadDim();
+          default -> 1;
+        }, shape, layer);
+      }
+    }
   }
 
-  /** Throws unless the buffer has scores of so many slots of the layer's KV heads. */
-  void requireScores(int nSlots, LayerGeometry shape, int layer) {
-    require(scores, nSlots, shape.nKvHeads(), "scores", layer);
+  /** Throws unless buffers with a row per slot hold so many. */
+  void requireSlots(int nSlots, LayerGeometry shape, int layer) {
+    for (Input input : INPUTS) {
+      if (input.rows == Rows.SLOTS) {
+        require(input, nSlots, shape, layer);
+      }
+    }
   }
 
-  private static void require(Plane plane, int n, int nHeads, String name, int layer) {
-    if (plane != null && plane.capacity(nHeads) < n) {
-      plane.require(n, nHeads, name + " of layer " + layer);
+  private void require(Input input, int n, LayerGeometry shape, int layer) {
+    Plane plane = planes[input.ordinal()];
+    if (plane == null || shape.nKvHeads() == 0) {
+      return;
+    }
+    int nHeads = input.ofKvHeads ? shape.nKvHeads() : shape.nQHeads();
+    if (input == Input.ATTENTION_SUMS && nSumHeads != 0) {
+      nHeads = nSumHeads;
+    }
+    if (plane.capacity(nHeads) < n) {
+      plane.require(n, nHeads, input.text + " of layer " + layer);
     }
   }
 
   /** Writes these inputs, and their planes, at offsets where nothing else ever lies. */
   void write(Struct out, int offset, int planes) {
-    out.putInt(offset + Abi.SignalInputs.STRUCT_SIZE, Abi.SignalInputs.SIZEOF);
-    write(queries, out, offset + Abi.SignalInputs.QUERIES, planes);
-    write(rowLse, out, offset + Abi.SignalInputs.ROW_LSE, planes + Abi.Plane.SIZEOF);
-    write(scores, out, offset + Abi.SignalInputs.SCORES, planes + 2 * Abi.Plane.SIZEOF);
-  }
-
-  private static void write(Plane plane, Struct out, int pointer, int offset) {
-    if (plane != null) {
-      Plane.write(plane, out, offset);
+    out.putInt(offset + Abi.SignalInputs.STRUCT_SIZE, Abi.SignalInputs.SIZEOF)
+        .putInt(offset + Abi.SignalInputs.N_SUM_HEADS, nSumHeads);
+    for (Input input : INPUTS) {
+      Plane plane = this.planes[input.ordinal()];
+      int at = planes + input.ordinal() * Abi.Plane.SIZEOF;
+      if (plane != null) {
+        Plane.write(plane, out, at);
+      }
+      out.putLong(offset + input.pointer, plane == null ? 0 : out.address + at);
     }
-    out.putLong(pointer, plane == null ? 0 : out.address + offset);
   }
 }

@@ -4,6 +4,7 @@ import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.util.List;
+import java.util.function.Function;
 
 /** Memory that native code would misread or overrun is refused before it is called. */
 final class MemoryTest {
@@ -82,6 +83,41 @@ final class MemoryTest {
     Check.fails(WRONG, () -> plane.from(641), "outside of the buffer");
     Check.fails(WRONG, () -> plane.from(-1), "outside of the buffer");
     Check.fails(WRONG, () -> plane.from(Long.MIN_VALUE), "outside of the buffer");
+  }
+
+  static void inputsThatAreTooShort() {
+    SignalInputs none = SignalInputs.NONE;
+    LayerGeometry shape = LayerGeometry.builder().queryHeads(4).kvHeads(2).headDim(8).build();
+    tooShort(shape, 4, 3, 8, "queries", none::withQueries);
+    tooShort(shape, 4, 3, 1, "rowLse", none::withRowLse);
+    tooShort(shape, 2, 5, 1, "scores", none::withScores);
+    tooShort(shape, 4, 5, 1, "attentionSums", plane -> none.withAttentionSums(plane, 0));
+    tooShort(shape, 2, 5, 1, "attentionSums", plane -> none.withAttentionSums(plane, 2));
+    tooShort(shape, 4, 1, 8, "queryMean", plane -> none.withQueryStatistics(plane, null));
+    tooShort(shape, 4, 8, 8, "queryCovariance", plane -> none.withQueryStatistics(null, plane));
+    tooShort(shape, 2, 1, 8, "keyFilter", none::withKeyFilter);
+    tooShort(shape, 2, 5, 1, "tokenWeights", none::withTokenWeights);
+  }
+
+  /** Of 3 query rows and 5 slots: [nHeads, nRows, dim] numbers will do, one less will not. */
+  private static void tooShort(LayerGeometry shape, int nHeads, int nRows, int dim, String name,
+      Function<Plane, SignalInputs> inputs) {
+    for (int less = 0; less < 2; ++less) {
+      FloatBuffer numbers = Caches.floats(nHeads * nRows * dim - less);
+      SignalInputs given =
+          inputs.apply(Plane.of(numbers, DType.F32, dim, 4 * dim, 4L * dim * nRows));
+      Runnable check = () -> {
+        given.requireRows(3, shape, 7);
+        given.requireSlots(5, shape, 7);
+      };
+      if (less == 0) {
+        check.run();
+      } else {
+        Check.fails(WRONG, check::run, name + " of layer 7 holds " + (nRows - 1) + " rows of "
+            + nHeads + " heads, not " + nRows);
+      }
+      given.requireRows(3, Geometry.builder().build().evicted(0), 7);
+    }
   }
 
   static void buffersThatAreTooShort() {

@@ -52,6 +52,31 @@ final class SequenceTest {
     }
   }
 
+  /** A view without V, where the geometry has V, is refused, and nothing moves. */
+  static void missingValuesAreRefused() {
+    FloatBuffer k = Caches.random(N * ROW, 1);
+    FloatBuffer v = Caches.random(N * ROW, 2);
+    FloatBuffer alone = Caches.random(N * ROW, 3);
+    List<FloatBuffer> before = List.of(Caches.copy(k), Caches.copy(v), Caches.copy(alone));
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 2, N, "streaming-llm:budget=8,sink=2");
+        Sequence sequence = plan.newSequence();
+        View whole = Caches.view(k, v);
+        View keysAlone =
+            View.builder(Caches.KVH).k(Caches.plane(alone, Caches.KVH)).build()) {
+      sequence.append(N);
+      KvEvictException e = Check.fails(KvEvictException.class,
+          () -> sequence.evict(
+              List.of(whole, keysAlone), plan.workspace(Operation.EVICT).allocate()),
+          "views[1]: v.data is 0");
+      Check.equal(Status.INVALID_ARGUMENT, e.status());
+      for (int layer = 0; layer < 2; ++layer) {
+        Check.equal(N, sequence.storedLength(layer));
+      }
+      Check.equal(before, List.of(k, v, alone));
+    }
+  }
+
   /** What attention ranks highest stays, chunk by chunk as all at once, with a rollback between. */
   static void observesInAnyChunksAndRollsBack() {
     FloatBuffer q = Caches.random(N * Caches.QH * Caches.D, 3);

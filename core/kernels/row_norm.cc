@@ -1,10 +1,10 @@
-#include "core/kernels/key_norm.h"
+#include "core/kernels/row_norm.h"
 
 #include <algorithm>
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "core/kernels/key_norm.cc"
+#define HWY_TARGET_INCLUDE "core/kernels/row_norm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h, which includes this file once per target.
@@ -71,30 +71,31 @@ HWY_INLINE void AddSquares(const uint8_t* from, size_t n,
 }
 
 template <class Decode>
-void NormsOf(const KeyNorms& args) {
+void NormsOf(const RowNorms& args) {
   using Bits = typename Decode::Bits;
   const size_t n = args.head_dim;
-  const bool packed = args.keys.element_stride == int64_t{sizeof(Bits)};
+  const bool packed = args.rows.element_stride == int64_t{sizeof(Bits)};
   const size_t n_whole = packed ? n / kRowPad * kRowPad : 0;
-  for (uint32_t t = 0; t < args.n_tokens; ++t) {
-    const uint8_t* row = args.keys.Row(t);
+  for (uint32_t r = 0; r < args.n_rows; ++r) {
+    const uint8_t* row = args.rows.Row(args.first_row + r);
     float sums[kRowPad] = {};
     AddSquares<Decode>(row, n_whole, sums);
     // The end of the row, and elements that lie apart.
     for (size_t i = n_whole; i < n; i += kRowPad) {
       float piece[kRowPad];
       LoadRowOf<Decode>(
-          row + static_cast<int64_t>(i) * args.keys.element_stride,
-          args.keys.element_stride, std::min(n - i, kRowPad), piece);
+          row + static_cast<int64_t>(i) * args.rows.element_stride,
+          args.rows.element_stride, std::min(n - i, kRowPad), piece);
       AddSquares<DecodeF32>(reinterpret_cast<const uint8_t*>(piece), kRowPad,
                             sums);
     }
-    args.out[t] = -std::sqrt(AddUp(sums));
+    const float norm = std::sqrt(AddUp(sums));
+    args.out[r] = args.negated ? -norm : norm;
   }
 }
 
-void KeyNormsOf(const KeyNorms& args) {
-  WithDecoder(args.keys.dtype,
+void RowNormsOf(const RowNorms& args) {
+  WithDecoder(args.rows.dtype,
               [&](auto decoder) HWY_ATTR { NormsOf<decltype(decoder)>(args); });
 }
 
@@ -104,10 +105,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvevict {
 
-HWY_EXPORT(KeyNormsOf);
+HWY_EXPORT(RowNormsOf);
 
-void ComputeKeyNorms(SimdTarget simd, const KeyNorms& args) {
-  KV_DISPATCH(simd, KeyNormsOf)(args);
+void ComputeRowNorms(SimdTarget simd, const RowNorms& args) {
+  KV_DISPATCH(simd, RowNormsOf)(args);
 }
 
 }  // namespace kvevict

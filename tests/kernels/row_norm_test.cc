@@ -1,5 +1,5 @@
-// Norms of keys against double precision, in any layout and on every target.
-#include "core/kernels/key_norm.h"
+// Norms of rows against double precision, in any layout and on every target.
+#include "core/kernels/row_norm.h"
 
 #include <criterion/criterion.h>
 
@@ -39,7 +39,7 @@ std::vector<float> Norms(SimdTarget simd, const std::vector<float>& rows,
   const auto n = static_cast<uint32_t>(rows.size() / dim);
   GuardedPages out(n * sizeof(float));
   auto* const norms = reinterpret_cast<float*>(out.data());
-  ComputeKeyNorms(simd, {store.source(), n, dim, norms});
+  ComputeRowNorms(simd, {store.source(), 0, n, dim, true, norms});
   return std::vector<float>(norms, norms + n);
 }
 
@@ -48,12 +48,12 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
          std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-TestSuite(key_norm);
+TestSuite(row_norm);
 
 // A sum of dim rounded squares, added in dim / 16 + 4 steps, and a root of it, which
 // halves the relative error.
-Test(key_norm, matches_the_oracle) {
-  Random random(TestSeed("key_norm/matches_the_oracle"));
+Test(row_norm, matches_the_oracle) {
+  Random random(TestSeed("row_norm/matches_the_oracle"));
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (uint32_t dim : kDims) {
       std::vector<float> rows(13 * size_t{dim});
@@ -81,8 +81,8 @@ Test(key_norm, matches_the_oracle) {
   }
 }
 
-Test(key_norm, does_not_depend_on_the_layout) {
-  Random random(TestSeed("key_norm/does_not_depend_on_the_layout"));
+Test(row_norm, does_not_depend_on_the_layout) {
+  Random random(TestSeed("row_norm/does_not_depend_on_the_layout"));
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (uint32_t dim : kDims) {
       std::vector<float> rows(11 * size_t{dim});
@@ -101,8 +101,8 @@ Test(key_norm, does_not_depend_on_the_layout) {
   }
 }
 
-Test(key_norm, is_the_same_on_every_target_for_halves) {
-  Random random(TestSeed("key_norm/is_the_same_on_every_target_for_halves"));
+Test(row_norm, is_the_same_on_every_target_for_halves) {
+  Random random(TestSeed("row_norm/is_the_same_on_every_target_for_halves"));
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     for (uint32_t dim : kDims) {
       std::vector<float> rows(9 * size_t{dim});
@@ -120,7 +120,29 @@ Test(key_norm, is_the_same_on_every_target_for_halves) {
   }
 }
 
-Test(key_norm, nan_and_infinity) {
+Test(row_norm, of_some_rows_from_one_on) {
+  Random random(TestSeed("row_norm/of_some_rows_from_one_on"));
+  std::vector<float> rows(23 * size_t{19});
+  for (float& v : rows) v = random.Gaussian();
+  for (const RowLayout& layout : LayoutsOf(DType::kF32)) {
+    const RowStore store(rows, 19, layout);
+    ForEachTarget([&](SimdTarget simd) {
+      const std::vector<float> all = Norms(simd, rows, 19, layout);
+      for (uint32_t first = 0; first <= 23; ++first) {
+        const uint32_t n = (23 - first) / 2;
+        std::vector<float> norms(n + 1, 7.0f);
+        ComputeRowNorms(simd,
+                        {store.source(), first, n, 19, false, norms.data()});
+        for (uint32_t r = 0; r < n; ++r) {
+          cr_assert(norms[r] == -all[first + r], "%s, row %u", simd.name, r);
+        }
+        cr_assert(norms[n] == 7.0f, "%s: one norm too many", simd.name);
+      }
+    });
+  }
+}
+
+Test(row_norm, nan_and_infinity) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   ForEachTarget([&](SimdTarget simd) {
     const std::vector<float> norms =

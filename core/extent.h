@@ -1,0 +1,104 @@
+// Which bytes the counts and strides of a plane reach.
+#ifndef KVEVICT_CORE_EXTENT_H_
+#define KVEVICT_CORE_EXTENT_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "kvevict/kvevict.h"
+
+namespace kvevict {
+
+using Wide = __int128;  // holds any product of a count and a stride
+
+inline uint64_t Magnitude(int64_t stride) {
+  const auto bits = static_cast<uint64_t>(stride);
+  return stride < 0 ? 0 - bits : bits;
+}
+
+// Where a plane has rows: `unit` bytes at data, and wherever steps along the axes lead
+// from there.
+struct PlaneAxes {
+  struct Axis {
+    int64_t stride = 0;
+    int64_t n = 1;  // > 0; 1: no axis
+  };
+
+  uint64_t data;
+  uint32_t unit;
+  Axis elements, heads, tokens, blocks;
+
+  PlaneAxes(const kvevict_plane& plane, uint32_t n_heads, uint32_t n_tokens)
+      : data(plane.data),
+        unit(plane.row_bytes),
+        heads{plane.head_stride_bytes, n_heads},
+        tokens{plane.token_stride_bytes, n_tokens} {
+    if (plane.dtype == KVEVICT_DTYPE_OPAQUE) return;
+    unit = ElementBytes(static_cast<DType>(plane.dtype));
+    const int64_t stride = plane.element_stride_bytes;
+    elements = {stride == 0 ? unit : stride, plane.head_dim};
+  }
+  // Of a view with n_tokens, in n_blocks; without blocks 1.
+  PlaneAxes(const kvevict_view& view, const kvevict_plane& plane,
+            uint32_t n_tokens, int64_t n_blocks)
+      : PlaneAxes(plane, view.n_kv_heads,
+                  view.block_size == 0 ? n_tokens
+                                       : std::min(n_tokens, view.block_size)) {
+    blocks = {plane.block_stride_bytes, n_blocks};
+    // Heads with block tables of their own may all begin where the block does.
+    if (view.block_table_head_stride != 0 && heads.stride == 0) heads.n = 1;
+  }
+};
+
+// [begin, end), which may lie beyond what an address can be.
+struct Extent {
+  Wide begin, end;
+
+  explicit Extent(const PlaneAxes& plane)
+      : begin(plane.data), end(begin + plane.unit) {
+    Widen(plane.elements);
+    Widen(plane.heads);
+    Widen(plane.tokens);
+    Widen(plane.blocks);
+  }
+  void Widen(const PlaneAxes::Axis& axis) {
+    const Wide span = Wide{axis.stride} * (axis.n - 1);
+    (span < 0 ? begin : end) += span;
+  }
+  void Move(Wide bytes) {
+    begin += bytes;
+    end += bytes;
+  }
+  bool Meets(const Extent& other) const {
+    return begin < other.end && other.begin < end;
+  }
+  bool IsAddressable() const { return begin >= 0 && end - 1 <= UINT64_MAX; }
+};
+
+// The same seen from its lowest byte: every byte is at extent.begin + a step along
+// each axis + less than unit. Finest axis first.
+struct Grid {
+  struct Axis {
+    uint64_t stride;
+    int64_t n;  // > 1
+  };
+
+  Extent extent;
+  Wide unit;
+  Axis axes[4];
+  int n_axes = 0;
+
+  explicit Grid(const PlaneAxes& plane);
+
+  // Whether each step of an axis clears all that the finer ones reach; then no two
+  // units overlap.
+  bool Nests() const;
+  // Makes longer units of axes whose steps lie end to end, and leaves out those whose
+  // steps lead nowhere.
+  void Merge();
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_EXTENT_H_

@@ -1,0 +1,86 @@
+#include "core/kernels/attention_sums.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/attention_sums.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// sums[i] /= counts_at(i), lanes at a time.
+template <class CountsAt>
+HWY_INLINE void DivideBy(const CountsAt& counts_at, size_t n, float* sums) {
+  const hn::ScalableTag<float> d;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    const auto counts = counts_at(i, hn::Lanes(d));
+    hn::StoreU(hn::Div(hn::LoadU(d, sums + i), counts), d, sums + i);
+  }
+  if (i == n) return;
+  const auto counts = counts_at(i, n - i);
+  hn::StoreN(hn::Div(hn::LoadN(d, sums + i, n - i), counts), d, sums + i,
+             n - i);
+}
+
+void DivideListed(const int32_t* positions, int32_t n_seen, size_t n,
+                  float* sums) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto seen = hn::Set(di, n_seen);
+  DivideBy(
+      [=](size_t i, size_t lanes) HWY_ATTR {
+        return hn::ConvertTo(
+            d, hn::Sub(seen, hn::LoadN(di, positions + i, lanes)));
+      },
+      n, sums);
+}
+
+// By `first`, and one less for each that follows.
+void DivideCounted(int32_t first, size_t n, float* sums) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto lane = hn::Iota(di, 0);
+  DivideBy(
+      [=](size_t i, size_t) HWY_ATTR {
+        return hn::ConvertTo(
+            d, hn::Sub(hn::Set(di, first - static_cast<int32_t>(i)), lane));
+      },
+      n, sums);
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvevict {
+namespace {
+
+HWY_EXPORT(DivideListed);
+HWY_EXPORT(DivideCounted);
+
+}  // namespace
+
+void DivideByQueries(SimdTarget simd, const SlotPositions& slots, uint32_t list,
+                     uint32_t begin, uint32_t n, uint32_t n_seen, float* sums) {
+  const auto seen = static_cast<int32_t>(n_seen);
+  const uint32_t n_listed = slots.n_kept.Of(list);
+  const uint32_t n_here =
+      begin < n_listed ? std::min(n, n_listed - begin) : uint32_t{0};
+  if (n_here > 0) {
+    const int32_t* const positions =
+        slots.kept + uint64_t{list} * slots.n_kept.most + begin;
+    KV_DISPATCH(simd, DivideListed)(positions, seen, n_here, sums);
+  }
+  if (n_here == n) return;
+  const int32_t first = seen - slots.PositionOf(list, begin + n_here);
+  KV_DISPATCH(simd, DivideCounted)(first, n - n_here, sums + n_here);
+}
+
+}  // namespace kvevict
+#endif  // HWY_ONCE

@@ -1,0 +1,32 @@
+// One KV head's keys against a direction.
+#ifndef KVEVICT_CORE_KERNELS_KEY_FILTER_H_
+#define KVEVICT_CORE_KERNELS_KEY_FILTER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/kernels/row_source.h"
+#include "core/simd.h"
+
+namespace kvevict {
+
+struct KeyFilter {
+  RowSource keys;  // n_tokens rows
+  uint32_t n_tokens = 0;
+  uint32_t head_dim = 0;
+  const float* filter = nullptr;  // [head_dim]
+  float* out = nullptr;           // [n_tokens]: the dot products' negatives
+  // KeyFilterScratchFloats(head_dim), any content.
+  float* scratch = nullptr;
+};
+
+size_t KeyFilterScratchFloats(uint32_t head_dim);
+
+// Accumulated in f32 in an order that depends on head_dim alone: every target with a
+// fused multiply-add makes the same bits, whatever the layout. Reads every key row
+// once.
+void FilterKeys(SimdTarget simd, const KeyFilter& args);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_KERNELS_KEY_FILTER_H_

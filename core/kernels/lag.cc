@@ -1,0 +1,471 @@
+#include "core/kernels/lag.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/lag.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h, which includes this file once per target.
+#include "core/dtypes/load-inl.h"
+#include "core/kernels/exp2-inl.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+namespace {
+
+// No product below is an operand of a plain sum: a compiler that fuses the two
+// would change bits. Where they belong together it says MulAdd.
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+// Spreads are kept in units of ln 2, so that softmax is 2^x.
+constexpr float kLog2ESquared = 2.08136898f;
+
+// Rows that are worked on together: what they have in common is loaded once.
+constexpr size_t kRows = 4;
+
+// Channels whose sums are added up before those of the next ones; of cuda/ too.
+constexpr size_t kPieceDims = 128;
+
+// The lesser (greater) one; `x` is left out if it is NaN.
+template <class V>
+HWY_INLINE V LesserOf(V least, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+  return hn::Min(x, least);  // the second one, if either is NaN
+#else
+  return hn::IfThenElse(hn::Lt(x, least), x, least);
+#endif
+}
+template <class V>
+HWY_INLINE V GreaterOf(V greatest, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+  return hn::Max(x, greatest);
+#else
+  return hn::IfThenElse(hn::Gt(x, greatest), x, greatest);
+#endif
+}
+
+// Rows of one head and dtype.
+template <class Decode>
+class Rows {
+ public:
+  Rows(const RowSource& source, size_t dim, float* row)
+      : source_(source),
+        dim_(dim),
+        is_whole_(dim % kRowPad == 0 &&
+                  source.element_stride ==
+                      int64_t{sizeof(typename Decode::Bits)}),
+        row_(row) {}
+
+  size_t dim() const { return dim_; }
+  size_t padded_dim() const { return PaddedRow(dim_); }
+
+  // visit(decoder, rows, first, n) with kRows rows of padded_dim() elements, of which
+  // n count from row `first`; the others are one of them again.
+  template <class Visit>
+  HWY_INLINE void ForEach(uint32_t first, uint32_t n,
+                          const Visit& visit) const {
+    if (!is_whole_) {
+      for (uint32_t t = 0; t < n; ++t) {
+        LoadRowOf<Decode>(source_.Row(first + t), source_.element_stride, dim_,
+                          row_);
+        const uint8_t* rows[kRows];
+        for (const uint8_t*& row : rows) {
+          row = reinterpret_cast<const uint8_t*>(row_);
+        }
+        visit(DecodeF32(), rows, t, 1u);
+      }
+      return;
+    }
+    for (uint32_t t = 0; t < n; t += kRows) {
+      const uint8_t* rows[kRows];
+      for (uint32_t r = 0; r < kRows; ++r) {
+        rows[r] = source_.Row(first + std::min(t + r, n - 1));
+      }
+      visit(Decode(), rows, t, std::min<uint32_t>(kRows, n - t));
+    }
+  }
+
+  // Brings a row nearer, if it is to be loaded by vectors.
+  HWY_INLINE void Prefetch(uint32_t t) const {
+    if (!is_whole_) return;
+    const uint8_t* const row = source_.Row(t);
+    const size_t n_bytes = dim_ * sizeof(typename Decode::Bits);
+    for (size_t i = 0; i < n_bytes; i += 64) hwy::Prefetch(row + i);
+  }
+
+ private:
+  const RowSource& source_;
+  const size_t dim_;
+  const bool is_whole_;  // can be loaded by vectors
+  float* const row_;     // a copy of one that cannot
+};
+
+// ---- What a partition is measured by ----
+
+// Least element and 1 / range of every channel over rows [first, first + n); both 0
+// where there is no range. Channels behind the last one get what makes the zeros
+// there x' = 1/2.
+template <class Decode>
+HWY_INLINE void MeasureRanges(const Rows<Decode>& rows, uint32_t first,
+                              uint32_t n, float* HWY_RESTRICT least,
+                              float* HWY_RESTRICT scale) {
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t dim = rows.padded_dim();
+  std::fill_n(least, dim, kInfinity);   // the least so far
+  std::fill_n(scale, dim, -kInfinity);  // the greatest
+  rows.ForEach(
+      first, n,
+      [&](auto decoder, const uint8_t* const(&row)[kRows], uint32_t,
+          uint32_t) HWY_ATTR {
+        using Load = decltype(decoder);
+        constexpr size_t kBytes = sizeof(typename Load::Bits);
+        for (size_t i = 0; i < dim; i += lanes) {
+          const auto a = Load::Load(d, row[0] + i * kBytes);
+          const auto b = Load::Load(d, row[1] + i * kBytes);
+          const auto c = Load::Load(d, row[2] + i * kBytes);
+          const auto e = Load::Load(d, row[3] + i * kBytes);
+          auto low = hn::LoadU(d, least + i);
+          auto high = hn::LoadU(d, scale + i);
+          low = LesserOf(LesserOf(LesserOf(LesserOf(low, a), b), c), e);
+          high = GreaterOf(GreaterOf(GreaterOf(GreaterOf(high, a), b), c), e);
+          hn::StoreU(low, d, least + i);
+          hn::StoreU(high, d, scale + i);
+        }
+      });
+  const auto infinity = hn::Set(d, kInfinity);
+  for (size_t i = 0; i < dim; i += lanes) {
+    const auto low = hn::LoadU(d, least + i);
+    const auto range = hn::Sub(hn::LoadU(d, scale + i), low);
+    const auto inverse = hn::Div(hn::Set(d, 1.0f), range);
+    const auto is_range =
+        hn::And(hn::And(hn::Gt(range, hn::Zero(d)), hn::Lt(range, infinity)),
+                hn::Lt(inverse, infinity));
+    hn::StoreU(hn::IfThenElseZero(is_range, low), d, least + i);
+    hn::StoreU(hn::IfThenElseZero(is_range, inverse), d, scale + i);
+  }
+  std::fill(least + rows.dim(), least + dim, -1.0f);
+  std::fill(scale + rows.dim(), scale + dim, 0.5f);
+}
+
+// ---- Spreads ----
+
+// out[r] += the sums of row r, added pairwise: sum j and j + 8, then j and j + 4, ...
+HWY_INLINE void AddPairs(const float (&sums)[kRows][kRowPad],
+                         float (&out)[kRows]) {
+#if HWY_TARGET == HWY_SCALAR
+  for (size_t r = 0; r < kRows; ++r) {
+    float pairs[kRowPad];
+    std::copy_n(sums[r], kRowPad, pairs);
+    for (size_t half = kRowPad / 2; half > 0; half /= 2) {
+      for (size_t j = 0; j < half; ++j) pairs[j] += pairs[j + half];
+    }
+    out[r] += pairs[0];
+  }
+#else
+  const hn::FixedTag<float, 4> d;
+  const auto quads = [&](size_t r) HWY_ATTR {
+    const float* const s = sums[r];
+    return hn::Add(hn::Add(hn::Load(d, s), hn::Load(d, s + 8)),
+                   hn::Add(hn::Load(d, s + 4), hn::Load(d, s + 12)));
+  };
+  const auto a = quads(0), b = quads(1), c = quads(2), e = quads(3);
+  const auto ab =
+      hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const auto ce =
+      hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const auto sum =
+      hn::Add(hn::ConcatLowerLower(d, ce, ab), hn::ConcatUpperUpper(d, ce, ab));
+  hn::StoreU(hn::Add(hn::LoadU(d, out), sum), d, out);
+#endif
+}
+
+struct RowSums {
+  float sum[kRows] = {};
+  float squares[kRows] = {};
+};
+
+// Of x' - 1/2 over the channels, which does not change their spread and keeps small
+// what is subtracted later. Sum j of a piece is that of its channels j, j + kRowPad,
+// ...
+template <class Decode>
+HWY_INLINE void AddChannels(const uint8_t* const (&rows)[kRows], size_t dim,
+                            const float* HWY_RESTRICT least,
+                            const float* HWY_RESTRICT scale, RowSums* out) {
+  constexpr size_t kBytes = sizeof(typename Decode::Bits);
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto minus_half = hn::Set(d, -0.5f);
+  for (size_t first = 0; first < dim; first += kPieceDims) {
+    const size_t end = std::min(dim, first + kPieceDims);
+    HWY_ALIGN float sums[kRows][kRowPad];
+    HWY_ALIGN float squares[kRows][kRowPad];
+    for (size_t part = 0; part < kRowPad; part += lanes) {
+      auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+      auto q0 = s0, q1 = s0, q2 = s0, q3 = s0;
+      for (size_t i = first + part; i < end; i += kRowPad) {
+        const auto low = hn::LoadU(d, least + i);
+        const auto inverse = hn::LoadU(d, scale + i);
+        const auto add = [&](const uint8_t* row, auto& s, auto& q) HWY_ATTR {
+          const auto off = hn::Sub(Decode::Load(d, row + i * kBytes), low);
+          const auto v = hn::MulAdd(off, inverse, minus_half);
+          s = hn::Add(s, v);
+          q = hn::MulAdd(v, v, q);
+        };
+        add(rows[0], s0, q0);
+        add(rows[1], s1, q1);
+        add(rows[2], s2, q2);
+        add(rows[3], s3, q3);
+      }
+      hn::StoreU(s0, d, sums[0] + part);
+      hn::StoreU(s1, d, sums[1] + part);
+      hn::StoreU(s2, d, sums[2] + part);
+      hn::StoreU(s3, d, sums[3] + part);
+      hn::StoreU(q0, d, squares[0] + part);
+      hn::StoreU(q1, d, squares[1] + part);
+      hn::StoreU(q2, d, squares[2] + part);
+      hn::StoreU(q3, d, squares[3] + part);
+    }
+    AddPairs(sums, out->sum);
+    AddPairs(squares, out->squares);
+  }
+}
+
+// visit(i, n) for vectors of n lanes that cover [0, count).
+template <class Visit>
+HWY_INLINE void ForEachVector(size_t count, const Visit& visit) {
+  const size_t lanes = hn::Lanes(RowTag());
+  for (size_t i = 0; i < count; i += lanes) {
+    visit(i, std::min(lanes, count - i));
+  }
+}
+
+// spreads[i], which has the sum so far, becomes the spread; NaN if not finite.
+HWY_INLINE void FinishSpreads(const float* squares, uint32_t n, uint32_t dim,
+                              float* spreads) {
+  const RowTag d;
+  const auto part = hn::Set(d, 1.0f / static_cast<float>(dim));
+  const auto unit =
+      hn::Set(d, dim == 1 ? 0.0f : kLog2ESquared / static_cast<float>(dim - 1));
+  ForEachVector(n, [&](size_t i, size_t lanes) HWY_ATTR {
+    const auto sum = hn::LoadN(d, spreads + i, lanes);
+    const auto mean = hn::Mul(sum, part);
+    const auto rest =
+        hn::NegMulAdd(mean, sum, hn::LoadN(d, squares + i, lanes));
+    const auto least = hn::IfThenZeroElse(hn::Lt(rest, hn::Zero(d)), rest);
+    const auto spread = hn::Sqrt(hn::Mul(least, unit));
+    const auto is_finite = hn::Lt(spread, hn::Set(d, kInfinity));
+    hn::StoreN(hn::IfThenElse(is_finite, spread, hn::Set(d, kNan)), d,
+               spreads + i, lanes);
+  });
+}
+
+// Spreads of rows [first, first + n) against those of the next n, behind which
+// n_later will be read by the next partition.
+template <class Decode>
+HWY_INLINE void MeasureSpreads(const RowSource& source, uint32_t dim,
+                               uint32_t first, uint32_t n, uint32_t n_later,
+                               float* ranges, float* squares, float* spreads) {
+  const size_t padded = PaddedRow(dim);
+  float* const least = ranges;
+  float* const scale = ranges + padded;
+  const Rows<Decode> rows(source, dim, ranges + 2 * padded);
+  MeasureRanges(rows, first + n, n, least, scale);
+  rows.ForEach(first, n,
+               [&](auto decoder, const uint8_t* const(&row)[kRows], uint32_t t,
+                   uint32_t n_rows) HWY_ATTR {
+                 // Arithmetic on rows that are here, while those come.
+                 for (uint32_t r = t; r < t + n_rows && r < n_later; ++r) {
+                   rows.Prefetch(first + 2 * n + r);
+                 }
+                 RowSums sums;
+                 AddChannels<decltype(decoder)>(row, padded, least, scale,
+                                                &sums);
+                 std::copy_n(sums.sum, n_rows, spreads + t);
+                 std::copy_n(sums.squares, n_rows, squares + t);
+               });
+  FinishSpreads(squares, n, dim, spreads);
+}
+
+// ---- Scores ----
+
+// spreads[i] becomes 2^(it - greatest); returns 1 / their sum, both without NaN.
+HWY_INLINE float Soften(uint32_t n, float* spreads) {
+  const RowTag d;
+  auto greatest = hn::Zero(d);
+  ForEachVector(n, [&](size_t i, size_t lanes) HWY_ATTR {
+    greatest = GreaterOf(greatest, hn::LoadN(d, spreads + i, lanes));
+  });
+  greatest = hn::MaxOfLanes(d, greatest);
+  HWY_ALIGN float sums[kRows][kRowPad] = {};
+  ForEachVector(n, [&](size_t i, size_t lanes) HWY_ATTR {
+    const auto weight =
+        Exp2(d, hn::Sub(hn::LoadN(d, spreads + i, lanes), greatest));
+    hn::StoreN(weight, d, spreads + i, lanes);
+    float* const sum = sums[0] + i % kRowPad;
+    const auto added = hn::IfThenElseZero(
+        hn::And(hn::FirstN(d, lanes), hn::Eq(weight, weight)), weight);
+    hn::StoreU(hn::Add(hn::LoadU(d, sum), added), d, sum);
+  });
+  float sum[kRows] = {};
+  AddPairs(sums, sum);
+  return 1.0f / sum[0];
+}
+
+// out[i]: half of both kinds of weights.
+HWY_INLINE void AddWeights(uint32_t n, const float* values, float v_scale,
+                           float k_scale, float* out) {
+  const RowTag d;
+  ForEachVector(n, [&](size_t i, size_t lanes) HWY_ATTR {
+    const auto of_keys =
+        hn::Mul(hn::LoadN(d, out + i, lanes), hn::Set(d, k_scale));
+    const auto sum = hn::MulAdd(hn::LoadN(d, values + i, lanes),
+                                hn::Set(d, v_scale), of_keys);
+    hn::StoreN(hn::Mul(sum, hn::Set(d, 0.5f)), d, out + i, lanes);
+  });
+}
+
+// Up to so many are ranked by comparing each with each: there that takes less time
+// than sorting.
+constexpr uint32_t kMostCompared = 256;
+
+// sum + how many of numbers[begin, end) `is_below` says of; four sums hide its
+// latency.
+template <class V, class Below>
+HWY_INLINE V CountBelow(const float* numbers, uint32_t begin, uint32_t end,
+                        V sum, const Below& is_below) {
+  const RowTag d;
+  const auto one = hn::Set(d, 1.0f);
+  auto s1 = hn::Zero(d), s2 = s1, s3 = s1;
+  const auto count = [&](uint32_t j) HWY_ATTR {
+    return hn::IfThenElseZero(is_below(hn::Set(d, numbers[j])), one);
+  };
+  uint32_t j = begin;
+  for (; j + 4 <= end; j += 4) {
+    sum = hn::Add(sum, count(j));
+    s1 = hn::Add(s1, count(j + 1));
+    s2 = hn::Add(s2, count(j + 2));
+    s3 = hn::Add(s3, count(j + 3));
+  }
+  for (; j < end; ++j) sum = hn::Add(sum, count(j));
+  return hn::Add(hn::Add(sum, s1), hn::Add(s2, s3));
+}
+
+// Numbers, of which none is negative, become their places from below / n. Of equal
+// ones the earlier is above.
+void RankFew(uint32_t n, float* numbers, float* out) {
+  const RowTag d;
+  for (uint32_t i = 0; i < n; ++i) {
+    numbers[i] = std::isnan(out[i]) ? -1.0f : out[i];
+  }
+  const auto unit = hn::Set(d, 1.0f / static_cast<float>(n));
+  ForEachVector(n, [&](size_t i, size_t lanes) HWY_ATTR {
+    const auto own = hn::LoadN(d, numbers + i, lanes);
+    const auto begin = static_cast<uint32_t>(i);
+    const auto end = static_cast<uint32_t>(i + lanes);
+    using V = decltype(own);
+    auto place =
+        CountBelow(numbers, 0, begin, hn::Zero(d),
+                   [&](V other) HWY_ATTR { return hn::Lt(other, own); });
+    place = CountBelow(numbers, end, n, place,
+                       [&](V other) HWY_ATTR { return hn::Le(other, own); });
+    for (uint32_t j = begin; j < end; ++j) {
+      const auto other = hn::Set(d, numbers[j]);
+      const auto is_later = hn::FirstN(d, j - begin);
+      const auto below =
+          hn::Or(hn::Lt(other, own), hn::And(is_later, hn::Eq(other, own)));
+      place = hn::Add(place, hn::IfThenElseZero(below, hn::Set(d, 1.0f)));
+    }
+    const auto score = hn::IfThenElse(hn::Lt(own, hn::Zero(d)),
+                                      hn::Set(d, kNan), hn::Mul(place, unit));
+    hn::StoreN(score, d, out + i, lanes);
+  });
+}
+
+// The same for any number of them.
+void RankMany(uint32_t n, uint64_t* order, float* out) {
+  for (uint32_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, out + i, sizeof(bits));
+    const uint32_t key = std::isnan(out[i]) ? 0 : bits + 1;
+    // The earlier of equal ones comes later.
+    order[i] = uint64_t{key} << 32 | (UINT32_MAX - i);
+  }
+  std::sort(order, order + n);
+  const float unit = 1.0f / static_cast<float>(n);
+  for (uint32_t place = 0; place < n; ++place) {
+    const auto i = UINT32_MAX - static_cast<uint32_t>(order[place]);
+    out[i] = order[place] >> 32 == 0 ? kNan : static_cast<float>(place) * unit;
+  }
+}
+
+}  // namespace
+
+void ScoreByLag(const LagScores& args) {
+  const uint32_t n = args.partition;
+  const uint32_t n_sink = std::min(args.n_sink, args.n_tokens);
+  const uint32_t n_ranked = args.n_tokens - n_sink;
+  std::fill_n(args.out, args.n_tokens, 1.0f);
+  if (n_ranked / n < 2) {
+    const float unit = 1.0f / static_cast<float>(n_ranked);
+    for (uint32_t i = 0; i < n_ranked; ++i) {
+      args.out[n_sink + i] = static_cast<float>(i) * unit;
+    }
+    return;
+  }
+  // Ranges and a row; then spreads of values and squares, and then the order.
+  auto* const ranges = reinterpret_cast<float*>(args.scratch);
+  float* const values =
+      ranges + 3 * PaddedRow(std::max(args.k_head_dim, args.v_head_dim));
+  float* const squares = values + n;
+  for (uint32_t p = 0; p + 1 < n_ranked / n; ++p) {
+    const uint32_t first = n_sink + p * n;
+    const uint32_t n_later = p + 2 < n_ranked / n ? n : 0;
+    float* const out = args.out + first;
+    WithDecoder(args.keys.dtype, [&](auto decoder) HWY_ATTR {
+      MeasureSpreads<decltype(decoder)>(args.keys, args.k_head_dim, first, n,
+                                        n_later, ranges, squares, out);
+    });
+    WithDecoder(args.values.dtype, [&](auto decoder) HWY_ATTR {
+      MeasureSpreads<decltype(decoder)>(args.values, args.v_head_dim, first, n,
+                                        n_later, ranges, squares, values);
+    });
+    const float k_scale = Soften(n, out);
+    const float v_scale = Soften(n, values);
+    AddWeights(n, values, v_scale, k_scale, out);
+    if (n <= kMostCompared) {
+      RankFew(n, values, out);
+    } else {
+      RankMany(n, reinterpret_cast<uint64_t*>(values), out);
+    }
+  }
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvevict {
+
+HWY_EXPORT(ScoreByLag);
+
+uint64_t LagScratchBytes(uint32_t k_head_dim, uint32_t v_head_dim,
+                         uint32_t partition) {
+  // 16 as rows are padded to.
+  const uint64_t dim = (uint64_t{std::max(k_head_dim, v_head_dim)} + 15) / 16;
+  return (3 * dim * 16 + 2 * uint64_t{partition}) * sizeof(float);
+}
+
+void ComputeLagScores(SimdTarget simd, const LagScores& args) {
+  KV_DISPATCH(simd, ScoreByLag)(args);
+}
+
+}  // namespace kvevict
+#endif  // HWY_ONCE

@@ -1,0 +1,161 @@
+#include "core/signal_inputs.h"
+
+#include "core/view.h"
+
+namespace kvevict {
+namespace {
+
+constexpr auto kElement = static_cast<int64_t>(sizeof(float));
+
+// Floats that an operation reads: [n_heads, n_rows, n], packed within a head.
+struct Shape {
+  uint32_t n_heads;
+  uint32_t n_rows;
+  uint32_t n;
+};
+
+Status CheckPacked(const char* name, const char* stride_name, int64_t stride,
+                   int64_t wanted) {
+  if (stride == wanted) return Status();
+  return InvalidArgument("%s.%s %lld is not %lld", name, stride_name,
+                         static_cast<long long>(stride),
+                         static_cast<long long>(wanted));
+}
+
+// A stride of 0 stands for packed rows.
+Status FindRows(const char* name, kvevict_plane plane, const Shape& shape,
+                FloatRows* out) {
+  const int64_t row = kElement * shape.n;
+  int64_t& head = plane.head_stride_bytes;
+  if (plane.token_stride_bytes == 0) plane.token_stride_bytes = row;
+  if (head == 0) head = row * shape.n_rows;
+  KV_RETURN_IF_ERROR(ValidateRows(name, plane, KVEVICT_DTYPE_F32, shape.n,
+                                  shape.n_heads, shape.n_rows));
+  if (shape.n > 1) {
+    KV_RETURN_IF_ERROR(CheckPacked(name, "element_stride_bytes",
+                                   ElementStride(plane), kElement));
+  }
+  if (shape.n_rows > 1) {
+    KV_RETURN_IF_ERROR(
+        CheckPacked(name, "token_stride_bytes", plane.token_stride_bytes, row));
+  }
+  if (shape.n_heads > 1 &&
+      (head < row * shape.n_rows || head % kElement != 0)) {
+    return InvalidArgument(
+        "%s.head_stride_bytes %lld is not a multiple of %lld, at least %lld",
+        name, static_cast<long long>(head), static_cast<long long>(kElement),
+        static_cast<long long>(row * shape.n_rows));
+  }
+  if (plane.data % sizeof(float) != 0) {
+    return InvalidArgument("%s.data 0x%llx is not aligned to %zu", name,
+                           static_cast<unsigned long long>(plane.data),
+                           sizeof(float));
+  }
+  out->data = reinterpret_cast<const float*>(plane.data);
+  out->head_stride = static_cast<uint64_t>(head) / sizeof(float);
+  return Status();
+}
+
+// Rows of which all are the first are a stride forgotten.
+Status CheckStep(const char* name, const char* stride_name, const char* what,
+                 uint32_t n, int64_t stride) {
+  if (n <= 1 || stride != 0) return Status();
+  return InvalidArgument("%s.%s is 0 for %u %s", name, stride_name, n, what);
+}
+
+Status CheckGiven(const char* name, const kvevict_plane* plane,
+                  const SignalInfo& signal) {
+  if (plane != nullptr) return Status();
+  return InvalidArgument("inputs.%s is NULL, but the policy scores by %s", name,
+                         signal.text);
+}
+
+Status FindSumHeads(const kvevict_layer_geometry& g, uint32_t given,
+                    uint32_t* out) {
+  *out = given == 0 ? g.n_q_heads : given;
+  if (*out == g.n_q_heads || *out == g.n_kv_heads) return Status();
+  return InvalidArgument(
+      "inputs.n_sum_heads %u is not 0, n_q_heads %u or n_kv_heads %u", given,
+      g.n_q_heads, g.n_kv_heads);
+}
+
+}  // namespace
+
+Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
+                      const LayerInputs& inputs) {
+  const auto check = [&](const char* name, const kvevict_plane* plane,
+                         kvevict_dtype dtype, uint32_t head_dim) {
+    if (plane == nullptr) return Status();
+    KV_RETURN_IF_ERROR(
+        ValidateRows(name, *plane, dtype, head_dim, layer.n_q_heads, n_rows));
+    KV_RETURN_IF_ERROR(CheckStep(name, "head_stride_bytes", "heads",
+                                 layer.n_q_heads, plane->head_stride_bytes));
+    return CheckStep(name, "token_stride_bytes", "rows", n_rows,
+                     plane->token_stride_bytes);
+  };
+  KV_RETURN_IF_ERROR(
+      check("queries", inputs.queries, layer.q_dtype, layer.k_head_dim));
+  return check("row_lse", inputs.row_lse, KVEVICT_DTYPE_F32, 1);
+}
+
+Status FindQueries(const Plan& plan, const PlanLayer& layer,
+                   const LayerInputs& inputs, ScoreJob* out) {
+  KV_RETURN_IF_ERROR(CheckGiven("queries", inputs.queries, plan.signal()));
+  KV_RETURN_IF_ERROR(
+      CheckQueryRows(layer.geometry, plan.policy().obs_window, inputs));
+  const kvevict_plane& queries = *inputs.queries;
+  QueryRows& rows = out->queries;
+  rows = QueryRows();
+  rows.rows.base = reinterpret_cast<const uint8_t*>(queries.data);
+  rows.rows.row_stride = queries.token_stride_bytes;
+  rows.rows.element_stride = ElementStride(queries);
+  rows.rows.dtype = static_cast<DType>(queries.dtype);
+  rows.head_stride = queries.head_stride_bytes;
+  if (inputs.row_lse != nullptr) {
+    rows.lse = reinterpret_cast<const float*>(inputs.row_lse->data);
+    rows.lse_row_stride = inputs.row_lse->token_stride_bytes;
+    rows.lse_head_stride = inputs.row_lse->head_stride_bytes;
+  }
+  return Status();
+}
+
+Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
+                  const LayerInputs& inputs, ScoreJob* out) {
+  const kvevict_layer_geometry& g = layer.geometry;
+  const SignalInfo& signal = plan.signal();
+  const auto find = [&](SignalNeeds need, const char* name,
+                        const kvevict_plane* plane, const Shape& shape,
+                        FloatRows* rows) {
+    if (!signal.Needs(need)) return Status();
+    KV_RETURN_IF_ERROR(CheckGiven(name, plane, signal));
+    return FindRows(name, *plane, shape, rows);
+  };
+  if (signal.Needs(kSums)) {
+    KV_RETURN_IF_ERROR(FindSumHeads(g, inputs.n_sum_heads, &out->n_sum_heads));
+  }
+  KV_RETURN_IF_ERROR(find(kScores, "scores", inputs.scores,
+                          {g.n_kv_heads, n_tokens, 1}, &out->caller));
+  KV_RETURN_IF_ERROR(find(kSums, "attention_sums", inputs.attention_sums,
+                          {out->n_sum_heads, n_tokens, 1}, &out->sums));
+  KV_RETURN_IF_ERROR(find(kQueryMean, "query_mean", inputs.query_mean,
+                          {g.n_q_heads, 1, g.k_head_dim}, &out->query_mean));
+  if (inputs.query_covariance != nullptr) {
+    KV_RETURN_IF_ERROR(find(
+        kQueryCovariance, "query_covariance", inputs.query_covariance,
+        {g.n_q_heads, g.k_head_dim, g.k_head_dim}, &out->query_covariance));
+  }
+  KV_RETURN_IF_ERROR(find(kFilter, "key_filter", inputs.key_filter,
+                          {g.n_kv_heads, 1, g.k_head_dim}, &out->key_filter));
+  if (!plan.Weighs() ||
+      plan.policy().value_weight != KVEVICT_VALUE_WEIGHT_GIVEN) {
+    return Status();
+  }
+  if (inputs.token_weights == nullptr) {
+    return InvalidArgument(
+        "inputs.token_weights is NULL, but the policy has weight=given");
+  }
+  return FindRows("token_weights", *inputs.token_weights,
+                  {g.n_kv_heads, n_tokens, 1}, &out->weights);
+}
+
+}  // namespace kvevict

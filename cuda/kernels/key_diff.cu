@@ -1,0 +1,259 @@
+// Keys against their mean direction, as cosines, negated: the least alike ranks first.
+//
+// key_sums adds up the directions of each chunk of tokens, add_key_sums those of the
+// chunks, key_diffs compares. All sums are added in an order that follows from the
+// shape of a row and the tokens of its head.
+#include "key_diff.h"
+
+#include "cache_rows.cuh"
+#include "counts.cuh"
+#include "device.cuh"
+#include "row_products.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+constexpr float kLeastNorm = 1e-12f;   // of a key that gets a direction
+constexpr float kLeastCosine = 1e-8f;  // of a norm that a cosine is divided by
+
+// Not of rows with NaN or infinity, or whose squares leave f32.
+KV_DEVICE bool HasDirection(float norm) { return norm <= 3.402823466e+38f; }
+
+KV_DEVICE float AtLeast(float v, float least) { return v > least ? v : least; }
+
+// The sums of a head's chunk; those of its first chunk become its sum.
+KV_DEVICE uint64_t SumsOf(const KeyDiffParams& p, uint32_t layer, uint32_t head,
+                          uint32_t chunk) {
+  const uint64_t row =
+      (uint64_t{layer} * p.n_kv_heads + head) * p.n_chunks + chunk;
+  return p.sums + row * p.keys.head_dim * sizeof(float);
+}
+
+// The tokens of a block of key_sums.
+struct Chunk {
+  const KeyDiffLayer& layer;
+  uint32_t head;
+  uint32_t begin;
+  uint32_t end;
+  uint64_t sums;  // out
+};
+
+KV_DEVICE uint64_t RowOf(const KeyDiffParams& p, const Chunk& chunk,
+                         uint32_t slot) {
+  return slot < chunk.end
+             ? RowAddress(p.keys.layout, chunk.layer.keys,
+                          chunk.layer.block_table, chunk.head, slot)
+             : 0;
+}
+
+// Of rows of which every lane has 16 bytes at most. Each thread adds up its elements
+// of its rows, in registers; then the threads that have the same ones do.
+template <class Tag>
+KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p,
+                            const Chunk& chunk) {
+  KV_SHARED(float, shared, kDiffThreads * 8);
+  const uint32_t lanes = p.keys.lanes;
+  const uint32_t lane = threadIdx.x % lanes;
+  const uint32_t group = threadIdx.x / lanes;
+  const uint32_t n_groups = kDiffThreads / lanes;
+  const bool has_part = lane * Tag::kPer16 < p.keys.head_dim;
+  float sums[Tag::kPer16] = {};
+  for (uint32_t first = chunk.begin + group; first - group < chunk.end;
+       first += n_groups * kDiffRows) {
+    Bytes16 words[kDiffRows];
+#pragma unroll
+    for (uint32_t r = 0; r < kDiffRows; ++r) {
+      const uint64_t row = RowOf(p, chunk, first + r * n_groups);
+      words[r] = row != 0 && has_part
+                     ? LoadGlobal<Bytes16>(row + uint64_t{lane} * 16)
+                     : Bytes16{};
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < kDiffRows; ++r) {
+      float v[Tag::kPer16];
+      Unpack(tag, words[r], v);
+      float square = 0.0f;
+#pragma unroll
+      for (uint32_t j = 0; j < Tag::kPer16; ++j) {
+        square = Fma(v[j], v[j], square);
+      }
+      const float norm = SquareRoot(SumOverLanes(square, lanes));
+      if (!HasDirection(norm)) continue;
+      const float scale = 1.0f / AtLeast(norm, kLeastNorm);
+#pragma unroll
+      for (uint32_t j = 0; j < Tag::kPer16; ++j) {
+        sums[j] = Fma(v[j], scale, sums[j]);
+      }
+    }
+  }
+  const uint32_t row_floats = lanes * Tag::kPer16;
+#pragma unroll
+  for (uint32_t j = 0; j < Tag::kPer16; ++j) {
+    shared[group * row_floats + lane * Tag::kPer16 + j] = sums[j];
+  }
+  BlockSync();
+  if (threadIdx.x >= p.keys.head_dim) return;
+  float sum = 0.0f;
+  for (uint32_t g = 0; g < n_groups; ++g) {
+    sum += shared[g * row_floats + threadIdx.x];
+  }
+  StoreGlobal(chunk.sums + threadIdx.x * sizeof(float), sum);
+}
+
+// Of any rows: their norms, and then each thread has some elements of all of them.
+// Reads them twice, the second time from a cache.
+template <class Tag>
+KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk) {
+  KV_SHARED(uint64_t, rows, kDiffChunk);
+  KV_SHARED(float, scales, kDiffChunk);
+  const uint32_t lanes = p.keys.lanes;
+  const uint32_t group = threadIdx.x / lanes;
+  const uint32_t n_groups = kDiffThreads / lanes;
+  for (uint32_t first = group; first - group < kDiffChunk;
+       first += n_groups * kDiffRows) {
+    uint64_t addresses[kDiffRows];
+    float squares[kDiffRows] = {};
+#pragma unroll
+    for (uint32_t r = 0; r < kDiffRows; ++r) {
+      addresses[r] = RowOf(p, chunk, chunk.begin + first + r * n_groups);
+    }
+    VisitRows(p.keys, addresses, threadIdx.x % lanes,
+              [&](uint32_t r, uint32_t, float v) {
+                squares[r] = Fma(v, v, squares[r]);
+              });
+#pragma unroll
+    for (uint32_t r = 0; r < kDiffRows; ++r) {
+      const float norm = SquareRoot(SumOverLanes(squares[r], lanes));
+      const uint32_t i = first + r * n_groups;
+      if (threadIdx.x % lanes != 0 || i >= kDiffChunk) continue;
+      rows[i] = HasDirection(norm) ? addresses[r] : 0;
+      scales[i] = 1.0f / AtLeast(norm, kLeastNorm);
+    }
+  }
+  BlockSync();
+  const uint32_t n = chunk.end - chunk.begin;
+  for (uint32_t i = threadIdx.x; i < p.keys.head_dim; i += kDiffThreads) {
+    const int64_t element = i * p.keys.layout.element_stride;
+    float sum = 0.0f;
+    for (uint32_t t = 0; t < n; t += kDiffRows) {
+      float v[kDiffRows];
+#pragma unroll
+      for (uint32_t r = 0; r < kDiffRows; ++r) {
+        const uint64_t row = rows[t + r];
+        v[r] = row == 0 ? 0.0f : LoadElement(tag, row + element);
+      }
+#pragma unroll
+      for (uint32_t r = 0; r < kDiffRows; ++r) {
+        sum = Fma(v[r], scales[t + r], sum);
+      }
+    }
+    StoreGlobal(chunk.sums + uint64_t{i} * sizeof(float), sum);
+  }
+}
+
+}  // namespace
+
+// Grid (KeyDiffChunks() of the longest layer, n_kv_heads, n_layers), 12 KiB shared. Reads
+// every key once, those of more than 512 bytes or apart once more from a cache; writes
+// 4 * head_dim bytes per chunk.
+KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
+  const KeyDiffLayer& layer = p.layers[blockIdx.z];
+  const uint32_t head = blockIdx.y;
+  const uint32_t n_tokens =
+      CountOf(p.tokens, layer.first_count, head, layer.n_tokens);
+  const uint32_t begin = blockIdx.x * kDiffChunk;
+  if (begin >= n_tokens) return;
+  const uint32_t end =
+      n_tokens - begin < kDiffChunk ? n_tokens : begin + kDiffChunk;
+  const Chunk chunk = {layer, head, begin, end,
+                       SumsOf(p, blockIdx.z, head, blockIdx.x)};
+  WithDType(p.keys.dtype, [&](auto tag) {
+    if (p.keys.wide != 0 &&
+        p.keys.head_dim <= p.keys.lanes * decltype(tag)::kPer16) {
+      AddShortRows(tag, p, chunk);
+    } else {
+      AddRows(tag, p, chunk);
+    }
+  });
+}
+
+// Grid (head_dim / kDiffColumns, n_kv_heads, n_layers); kDiffSlices threads share an
+// element, and each has every so manyth chunk. Reads all sums once.
+KV_KERNEL(add_key_sums, KeyDiffParams, kDiffThreads, 4) {
+  KV_SHARED(float, shared, kDiffThreads);
+  const KeyDiffLayer& layer = p.layers[blockIdx.z];
+  const uint32_t head = blockIdx.y;
+  const uint32_t n_chunks =
+      KeyDiffChunks(CountOf(p.tokens, layer.first_count, head, layer.n_tokens));
+  const uint32_t slice = threadIdx.x / kDiffColumns;
+  const uint32_t column =
+      blockIdx.x * kDiffColumns + threadIdx.x % kDiffColumns;
+  const uint64_t at = SumsOf(p, blockIdx.z, head, 0) + column * sizeof(float);
+  const uint64_t step = uint64_t{p.keys.head_dim} * sizeof(float);
+  const bool has_column = column < p.keys.head_dim;
+  float sum = 0.0f;
+  if (has_column) {
+#pragma unroll 4
+    for (uint32_t c = slice; c < n_chunks; c += kDiffSlices) {
+      sum += LoadGlobal<float>(at + c * step);
+    }
+  }
+  shared[threadIdx.x] = sum;
+  BlockSync();
+  if (slice != 0 || !has_column || n_chunks == 0) return;
+#pragma unroll
+  for (uint32_t s = 1; s < kDiffSlices; ++s) {
+    sum += shared[s * kDiffColumns + threadIdx.x];
+  }
+  StoreGlobal(at, sum);
+}
+
+// Grid (n_tokens / KeyDiffBlockRows() of the longest layer, n_kv_heads, n_layers);
+// p.keys.lanes threads share a row, and each has its part of kDiffRows rows. Reads every
+// key once, writes 4 bytes per key.
+KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads, 4) {
+  const KeyDiffLayer& layer = p.layers[blockIdx.z];
+  const uint32_t head = blockIdx.y;
+  const uint32_t n_tokens =
+      CountOf(p.tokens, layer.first_count, head, layer.n_tokens);
+  const uint32_t lanes = p.keys.lanes;
+  const uint32_t lane = threadIdx.x % lanes;
+  const uint32_t step = kDiffThreads / lanes;
+  const uint32_t first = blockIdx.x * (step * kDiffRows) + threadIdx.x / lanes;
+  uint64_t rows[kDiffRows];
+  float dots[kDiffRows] = {};
+  float squares[kDiffRows] = {};
+  float anchor_square = 0.0f;
+#pragma unroll
+  for (uint32_t r = 0; r < kDiffRows; ++r) {
+    const uint32_t slot = first + r * step;
+    rows[r] = slot < n_tokens ? RowAddress(p.keys.layout, layer.keys,
+                                           layer.block_table, head, slot)
+                              : 0;
+  }
+  VisitRowsWith(p.keys, rows, lane, SumsOf(p, blockIdx.z, head, 0),
+                [&](uint32_t r, float v, float a) {
+                  dots[r] = Fma(v, a, dots[r]);
+                  squares[r] = Fma(v, v, squares[r]);
+                  if (r == 0) anchor_square = Fma(a, a, anchor_square);
+                });
+  // Of the sum; what is the mean's is divided by n_tokens.
+  const float n = static_cast<float>(n_tokens);
+  const float length =
+      AtLeast(SquareRoot(SumOverLanes(anchor_square, lanes)) / n, kLeastCosine);
+#pragma unroll
+  for (uint32_t r = 0; r < kDiffRows; ++r) {
+    const float dot = SumOverLanes(dots[r], lanes) / n;
+    const float norm = SquareRoot(SumOverLanes(squares[r], lanes));
+    if (lane != 0 || rows[r] == 0) continue;
+    const uint64_t place = uint64_t{head} * layer.n_tokens + first + r * step;
+    const uint32_t nan = 0x7fc00000;
+    StoreGlobal(layer.scores + place * sizeof(float),
+                HasDirection(norm)
+                    ? -(dot / (AtLeast(norm, kLeastCosine) * length))
+                    : ToFloat<kF32>(nan));
+  }
+}
+
+}  // namespace kvevict::cuda

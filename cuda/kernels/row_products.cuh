@@ -1,0 +1,122 @@
+// Rows of caches beside a row of floats: their elements in pairs, by several lanes of a
+// warp.
+#ifndef KVEVICT_CUDA_KERNELS_ROW_PRODUCTS_CUH_
+#define KVEVICT_CUDA_KERNELS_ROW_PRODUCTS_CUH_
+
+#include "cache_rows.cuh"
+#include "device.cuh"
+#include "params.h"
+
+namespace kvevict::cuda {
+
+template <int kDType>
+struct DTypeTag {
+  static constexpr int kValue = kDType;
+  static constexpr uint32_t kBytes = kDType == kF32 ? 4 : 2;
+  static constexpr uint32_t kPer16 = 16 / kBytes;
+};
+
+template <int kDType, bool kCanScore, class Use>
+KV_DEVICE void UseDType(const Use& use) {
+  if constexpr (kCanScore) use(DTypeTag<kDType>());
+}
+
+// Calls use() with the tag of a dtype that can be scored.
+template <class Use>
+KV_DEVICE void WithDType(uint32_t dtype, const Use& use) {
+#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
+  if (dtype == k##Name) UseDType<k##Name, score != 0>(use);
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
+}
+
+template <class Tag>
+KV_DEVICE float LoadElement(Tag, uint64_t address) {
+  if constexpr (Tag::kBytes == 4) {
+    return ToFloat<Tag::kValue>(LoadGlobal<uint32_t>(address));
+  } else {
+    return ToFloat<Tag::kValue>(LoadGlobal<uint16_t>(address));
+  }
+}
+
+template <class Tag>
+KV_DEVICE void Unpack(Tag, const Bytes16& words, float (&v)[Tag::kPer16]) {
+#pragma unroll
+  for (uint32_t j = 0; j < 4; ++j) {
+    const uint32_t word = words.x[j];
+    if constexpr (Tag::kBytes == 4) {
+      v[j] = ToFloat<Tag::kValue>(word);
+    } else {
+      v[2 * j] = ToFloat<Tag::kValue>(word & 0xffff);
+      v[2 * j + 1] = ToFloat<Tag::kValue>(word >> 16);
+    }
+  }
+}
+
+// n neighbouring floats, a multiple of four.
+template <uint32_t n>
+KV_DEVICE void LoadFloats(uint64_t address, float (&v)[n]) {
+  if (address % 16 == 0) {
+#pragma unroll
+    for (uint32_t j = 0; j < n; j += 4) {
+      const Bytes16 words = LoadGlobal<Bytes16>(address + j * sizeof(float));
+#pragma unroll
+      for (uint32_t k = 0; k < 4; ++k) v[j + k] = ToFloat<kF32>(words.x[k]);
+    }
+  } else {
+#pragma unroll
+    for (uint32_t j = 0; j < n; ++j) {
+      v[j] = LoadGlobal<float>(address + j * sizeof(float));
+    }
+  }
+}
+
+// visit(r, value, other) with the elements that lane `lane` of rows.lanes has of some
+// rows, and the float at `with` beside each; an address of 0 is of no row, which may
+// be visited with zeros. A row's elements are visited in order, the first row's
+// wherever another's are.
+template <uint32_t kRows, class Visit>
+KV_DEVICE void VisitRowsWith(const CacheRows& rows,
+                             const uint64_t (&addresses)[kRows], uint32_t lane,
+                             uint64_t with, const Visit& visit) {
+  WithDType(rows.dtype, [&](auto tag) {
+    using Tag = decltype(tag);
+    if (rows.wide != 0) {
+      for (uint32_t i = lane; i < rows.head_dim / Tag::kPer16;
+           i += rows.lanes) {
+        Bytes16 words[kRows];
+#pragma unroll
+        for (uint32_t r = 0; r < kRows; ++r) {
+          words[r] = addresses[r] == 0
+                         ? Bytes16{}
+                         : LoadGlobal<Bytes16>(addresses[r] + uint64_t{i} * 16);
+        }
+        float others[Tag::kPer16];
+        LoadFloats(with + uint64_t{i} * (Tag::kPer16 * sizeof(float)), others);
+#pragma unroll
+        for (uint32_t r = 0; r < kRows; ++r) {
+          float v[Tag::kPer16];
+          Unpack(tag, words[r], v);
+#pragma unroll
+          for (uint32_t j = 0; j < Tag::kPer16; ++j) visit(r, v[j], others[j]);
+        }
+      }
+    } else {
+      for (uint32_t i = lane; i < rows.head_dim; i += rows.lanes) {
+        const float other =
+            LoadGlobal<float>(with + uint64_t{i} * sizeof(float));
+#pragma unroll
+        for (uint32_t r = 0; r < kRows; ++r) {
+          if (addresses[r] == 0) continue;
+          visit(r,
+                LoadElement(tag, addresses[r] + i * rows.layout.element_stride),
+                other);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_ROW_PRODUCTS_CUH_

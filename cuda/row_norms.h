@@ -1,0 +1,45 @@
+// Launches of row_norms: one for layers that lie alike.
+#ifndef KVEVICT_CUDA_ROW_NORMS_H_
+#define KVEVICT_CUDA_ROW_NORMS_H_
+
+#include "core/backend.h"
+#include "core/view.h"
+#include "cuda/kernels/row_norm.h"
+#include "cuda/launch.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+
+// Of a plane of the jobs' views, into `scores` of the jobs. The rest of p says what
+// becomes of the norms.
+template <typename Job>
+Status LaunchRowNorms(const Context& context, Stream stream, Jobs<Job> jobs,
+                      kvevict_plane kvevict_view::*plane, float* Job::*scores,
+                      RowNormParams p) {
+  const auto go_together = [&](const Job& a, const Job& b) {
+    return ReadAlike(*a.view, a.view->*plane, *b.view, b.view->*plane) &&
+           InOneTable(a.tokens, b.tokens);
+  };
+  const auto run = [&](Jobs<Job> batch) {
+    const kvevict_view& view = *batch.front().view;
+    const Counts tokens(batch.front().tokens);
+    p.rows = RowsOf(view, view.*plane);
+    p.tokens = tokens.table();
+    p.n_kv_heads = view.n_kv_heads;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const Job& job = batch[i];
+      p.layers[i] = {(job.view->*plane).data, AddressOf(job.view->block_table),
+                     AddressOf(job.*scores), job.tokens.most,
+                     tokens.FirstOf(job.tokens)};
+    }
+    return Launch(context, stream, KernelId::row_norms,
+                  {BlocksFor(LongestOf(batch), NormBlockRows(p.rows.lanes)),
+                   p.n_kv_heads, Size(batch), kNormThreads},
+                  p);
+  };
+  return ForEachBatch(jobs, RowNormParams::kMaxLayers, go_together, run);
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_ROW_NORMS_H_

@@ -1,0 +1,124 @@
+// Attention of queries to come: logits, softmax and reduction, a launch each for layers
+// that lie alike.
+#include <algorithm>
+
+#include "core/shaping.h"
+#include "core/signal.h"
+#include "core/view.h"
+#include "cuda/alignment.h"
+#include "cuda/kernels/expected_attention.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/reduce_rows.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+namespace {
+
+// Layers whose query heads' rows lie in scratch, where there is room for them.
+constexpr uint32_t kMostInScratch = 16;
+
+uint32_t GroupSize(const kvevict_layer_geometry& g) {
+  return g.n_q_heads / g.n_kv_heads;
+}
+
+bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+  return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
+         InOneTable(a.tokens, b.tokens) &&
+         a.query_mean.head_stride == b.query_mean.head_stride &&
+         a.query_covariance.head_stride == b.query_covariance.head_stride;
+}
+
+// f32 [n_q_heads, n_tokens] of a layer, where they are reduced afterwards.
+CheckedSize RowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
+  return (CheckedSize(g.n_q_heads) * CheckedSize(n_tokens) *
+          CheckedSize(sizeof(float)))
+      .AlignUp(256);
+}
+
+ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
+                          const kvevict_policy& policy, uint32_t n_layers,
+                          uint32_t n_tokens) {
+  const uint32_t group = GroupSize(g);
+  if (group == 1 ||
+      MakeShaping(policy, InfoOf(Signal::kExpectedAttention), group).n_terms >
+          1) {
+    return CheckedSize(0);
+  }
+  const CheckedSize rows = RowsBytes(g, n_tokens);
+  return {rows, CheckedSize(std::min(n_layers, kMostInScratch)) * rows};
+}
+
+// A launch each for jobs that lie alike; rows of query heads are `apart` from each
+// job's in scratch, or where they shall be (0).
+Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
+                Jobs<ScoreJob> batch, size_t apart) {
+  const kvevict_layer_geometry& g = args.layer;
+  const ScoreJob& first = batch.front();
+  const Counts tokens(first.tokens);
+  ExpectedParams p{};
+  p.keys = RowsOf(*first.view, first.view->k);
+  p.tokens = tokens.table();
+  p.mean_stride = first.query_mean.head_stride;
+  p.covariance_stride = first.query_covariance.head_stride;
+  p.group = GroupSize(g);
+  p.n_sink = args.policy.n_sink;
+  p.scale = args.softmax_scale;
+  p.half_square = args.softmax_scale * args.softmax_scale * 0.5f;
+  ReduceParams reduce = ReductionOf(args.policy.group_reduce, p.group);
+  reduce.n_out_rows = g.n_kv_heads;
+  reduce.tokens = p.tokens;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const ScoreJob& job = batch[i];
+    const uint64_t rows = apart == 0
+                              ? AddressOf(job.rows)
+                              : AddressOf(args.scratch.data()) + i * apart;
+    const uint32_t n_tokens = job.tokens.most;
+    const int32_t first_count = tokens.FirstOf(job.tokens);
+    p.layers[i] = {job.view->k.data,
+                   AddressOf(job.view->block_table),
+                   AddressOf(job.query_mean.data),
+                   AddressOf(job.query_covariance.data),
+                   rows,
+                   n_tokens,
+                   first_count};
+    reduce.layers[i] = {rows, AddressOf(job.rows), n_tokens, first_count};
+  }
+  const uint32_t longest = LongestOf(batch);
+  KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::expected_logits,
+                            {BlocksFor(longest, kExpectedKeys), g.n_kv_heads,
+                             Size(batch), kExpectedThreads},
+                            p));
+  KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::expected_softmax,
+                            {g.n_q_heads, Size(batch), 1, kExpectedThreads},
+                            p));
+  if (apart == 0) return Status();
+  return LaunchReduction(context, stream, reduce, longest, Size(batch));
+}
+
+Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+  for (const ScoreJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
+  }
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  return Require(context, stream, ModuleId::expected_attention);
+}
+
+Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+  size_t most = ExpectedParams::kMaxLayers;
+  size_t apart = 0;
+  if (GroupSize(args.layer) > 1 && !args.per_query_head) {
+    apart = RowsBytes(args.layer, args.n_tokens).value();
+    most = std::min(most, args.scratch.size() / apart);
+  }
+  return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<ScoreJob> batch) {
+    return RunBatch(context, stream, args, batch, apart);
+  });
+}
+
+}  // namespace
+
+const ScoreOp kOp_score_expected_attention = {Run, ScratchBytes, nullptr,
+                                              Check};
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,62 @@
+// Keys against the filters of their heads: one launch for layers that lie alike.
+#include "core/view.h"
+#include "cuda/alignment.h"
+#include "cuda/kernels/key_filter.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+namespace {
+
+bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+  return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
+         a.key_filter.head_stride == b.key_filter.head_stride &&
+         InOneTable(a.tokens, b.tokens);
+}
+
+Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
+                Jobs<ScoreJob> batch) {
+  const kvevict_layer_geometry& g = args.layer;
+  const kvevict_view& view = *batch.front().view;
+  const Counts tokens(batch.front().tokens);
+  KeyFilterParams p{};
+  p.keys = RowsOf(view, view.k);
+  p.tokens = tokens.table();
+  p.filter_head_stride = batch.front().key_filter.head_stride;
+  p.n_kv_heads = g.n_kv_heads;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const ScoreJob& job = batch[i];
+    p.layers[i] = {job.view->k.data,
+                   AddressOf(job.view->block_table),
+                   AddressOf(job.key_filter.data),
+                   AddressOf(job.rows),
+                   job.tokens.most,
+                   tokens.FirstOf(job.tokens)};
+  }
+  return Launch(context, stream, KernelId::filter_keys,
+                {BlocksFor(LongestOf(batch), KeyFilterBlockRows(p.keys.lanes)),
+                 g.n_kv_heads, Size(batch), kFilterThreads},
+                p);
+}
+
+Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+  for (const ScoreJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
+  }
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  return Require(context, stream, ModuleId::key_filter);
+}
+
+Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+  return ForEachBatch(args.jobs, KeyFilterParams::kMaxLayers, GoTogether,
+                      [&](Jobs<ScoreJob> batch) {
+                        return RunBatch(context, stream, args, batch);
+                      });
+}
+
+}  // namespace
+
+const ScoreOp kOp_score_key_filter = {Run, NoScratch, nullptr, Check};
+
+}  // namespace kvevict::cuda

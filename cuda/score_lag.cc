@@ -1,0 +1,93 @@
+// Ranks of keys and values against later ones: two launches for layers that lie
+// alike.
+#include <algorithm>
+
+#include "core/view.h"
+#include "cuda/alignment.h"
+#include "cuda/kernels/lag.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+namespace {
+
+constexpr float kLog2ESquared = 2.08136898f;  // of core/kernels/lag.cc
+
+bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+  return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
+         ReadAlike(*a.view, a.view->v, *b.view, b.view->v) &&
+         InOneTable(a.tokens, b.tokens);
+}
+
+LagRows LagRowsOf(const kvevict_view& view, const kvevict_plane& plane) {
+  const uint32_t dim = plane.head_dim;
+  return {RowsOf(view, plane), 1.0f / static_cast<float>(dim),
+          dim == 1 ? 0.0f : kLog2ESquared / static_cast<float>(dim - 1)};
+}
+
+Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
+                Jobs<ScoreJob> batch) {
+  const kvevict_layer_geometry& g = args.layer;
+  const kvevict_view& view = *batch.front().view;
+  const Counts tokens(batch.front().tokens);
+  const uint32_t longest = LongestOf(batch);
+  LagParams p{};
+  p.keys = LagRowsOf(view, view.k);
+  p.values = LagRowsOf(view, view.v);
+  p.tokens = tokens.table();
+  p.scratch = AddressOf(args.scratch.data());
+  p.scratch_stride = longest;
+  p.n_layers = Size(batch);
+  p.n_kv_heads = g.n_kv_heads;
+  p.n_sink = args.policy.n_sink;
+  p.partition = args.policy.block;
+  p.rank_scale = 1.0f / static_cast<float>(p.partition);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const ScoreJob& job = batch[i];
+    p.layers[i] = {
+        job.view->k.data,    job.view->v.data, AddressOf(job.view->block_table),
+        AddressOf(job.rows), job.tokens.most,  tokens.FirstOf(job.tokens)};
+  }
+  const uint32_t n_partitions = LagPartitions(longest, p.n_sink, p.partition);
+  if (n_partitions > 1) {
+    KV_RETURN_IF_ERROR(Launch(
+        context, stream, KernelId::lag_spreads,
+        {n_partitions - 1, g.n_kv_heads, 2 * p.n_layers, kLagThreads}, p));
+  }
+  return Launch(context, stream, KernelId::lag_ranks,
+                {std::max(2u, n_partitions) - 1, g.n_kv_heads, p.n_layers,
+                 kLagRankThreads},
+                p);
+}
+
+ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
+                          const kvevict_policy&, uint32_t n_layers,
+                          uint32_t n_tokens) {
+  return CheckedSize(std::min(n_layers, LagParams::kMaxLayers)) *
+         CheckedSize(LagScratchRows(g.k_head_dim, g.v_head_dim)) *
+         CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *
+         CheckedSize(sizeof(float));
+}
+
+Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+  for (const ScoreJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
+    KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
+  }
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  return Require(context, stream, ModuleId::lag);
+}
+
+Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+  return ForEachBatch(args.jobs, LagParams::kMaxLayers, GoTogether,
+                      [&](Jobs<ScoreJob> batch) {
+                        return RunBatch(context, stream, args, batch);
+                      });
+}
+
+}  // namespace
+
+const ScoreOp kOp_score_lag = {Run, ScratchBytes, nullptr, Check};
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,59 @@
+// Weights on shaped scores: one launch for layers that lie alike.
+#include "cuda/kernels/weigh.h"
+#include "cuda/alignment.h"
+#include "cuda/ops.h"
+#include "cuda/row_norms.h"
+
+namespace kvevict::cuda {
+namespace {
+
+bool ByNorms(const kvevict_policy& policy) {
+  return policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM;
+}
+
+bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
+  return InOneTable(a.tokens, b.tokens) &&
+         a.weights.head_stride == b.weights.head_stride;
+}
+
+}  // namespace
+
+Status CheckWeighing(const Context& context, Stream stream,
+                     const ScoreArgs& args) {
+  if (!ByNorms(args.policy)) return Require(context, stream, ModuleId::weigh);
+  for (const ScoreJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
+  }
+  return Require(context, stream, ModuleId::row_norm);
+}
+
+Status Run_weigh(const Context& context, Stream stream, const WeighArgs& args) {
+  const auto epsilon = static_cast<float>(args.policy.weight_epsilon);
+  if (ByNorms(args.policy)) {
+    RowNormParams p{};
+    p.weighs = 1;
+    p.epsilon = epsilon;
+    return LaunchRowNorms(context, stream, args.jobs, &kvevict_view::v,
+                          &ShapeJob::scores, p);
+  }
+  const auto run = [&](Jobs<ShapeJob> batch) {
+    const Counts tokens(batch.front().tokens);
+    WeighParams p{};
+    p.weight_head_stride = batch.front().weights.head_stride;
+    p.tokens = tokens.table();
+    p.n_kv_heads = args.layer.n_kv_heads;
+    p.epsilon = epsilon;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const ShapeJob& job = batch[i];
+      p.layers[i] = {AddressOf(job.scores), AddressOf(job.weights.data),
+                     job.tokens.most, tokens.FirstOf(job.tokens)};
+    }
+    return Launch(context, stream, KernelId::weigh_scores,
+                  {BlocksFor(LongestOf(batch), kWeighThreads), p.n_kv_heads,
+                   Size(batch), kWeighThreads},
+                  p);
+  };
+  return ForEachBatch(args.jobs, WeighParams::kMaxLayers, GoTogether, run);
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,71 @@
+// docs/policies.md has a row for every policy, key and preset, with what the lists of
+// core/ say of it.
+#include <criterion/criterion.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "core/policy.h"
+#include "core/policy_text.h"
+
+namespace kvevict {
+namespace {
+
+std::vector<std::string> ReadLines() {
+  std::ifstream page(KVEVICT_POLICIES_PAGE);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(page, line);) lines.push_back(line);
+  cr_assert(lines.size() > 50, "%s", KVEVICT_POLICIES_PAGE);
+  return lines;
+}
+
+// The table row that begins with a word; empty if there is none.
+std::string RowOf(const std::vector<std::string>& lines,
+                  const std::string& word) {
+  for (const std::string& line : lines) {
+    if (line.starts_with("| `" + word + "` |")) return line;
+  }
+  return {};
+}
+
+Test(policies_page, has_every_policy) {
+  const std::vector<std::string> lines = ReadLines();
+  for (const PolicyInfo& policy : Policies()) {
+    const std::string row = RowOf(lines, policy.name);
+    const std::string defaults = *policy.defaults == '\0'
+                                     ? ""
+                                     : "`" + std::string(policy.defaults) + "`";
+    cr_expect(row.find("| " + defaults) != row.npos &&
+                  row.find(policy.paper) != row.npos,
+              "%s: the row is '%s'", policy.name, row.c_str());
+  }
+}
+
+Test(policies_page, has_every_preset) {
+  const std::vector<std::string> lines = ReadLines();
+  for (const Preset& preset : Presets()) {
+    cr_expect(!RowOf(lines, preset.name).empty(), "%s", preset.name);
+  }
+}
+
+// Which a policy has says the error about one that it has not.
+Test(policies_page, has_every_key) {
+  const std::vector<std::string> lines = ReadLines();
+  for (const PolicyInfo& policy : Policies()) {
+    kvevict_policy out;
+    cr_assert(!ParsePolicy(std::string(policy.name) + ":?=1", &out).ok());
+    std::string keys = LastErrorMessage();
+    keys.erase(0, keys.find("it has ") + 7);
+    for (size_t at = 0; keys != "none" && at < keys.size();) {
+      const size_t end = std::min(keys.find(", ", at), keys.size());
+      const std::string key = keys.substr(at, end - at);
+      cr_expect(!RowOf(lines, key).empty(), "%s of %s", key.c_str(),
+                policy.name);
+      at = end + 2;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvevict

@@ -1,0 +1,27 @@
+// Scores from the keys of one head alone, in double precision, and how far from them
+// arithmetic in f32 may be.
+#ifndef KVEVICT_TESTS_ORACLE_KEY_SCORES_H_
+#define KVEVICT_TESTS_ORACLE_KEY_SCORES_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// keys[n_tokens, head_dim]; scores[n_tokens], bounds[n_tokens].
+
+// KeyDiff: -cos(k, the mean of k / |k|), norms at least 1e-12 where a key is divided
+// by its own and 1e-8 in the cosine. Finite keys.
+void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
+                     double* scores, double* bounds);
+
+// Q-Filter: -(filter . k).
+void oracle_key_filter(const float* keys, uint32_t n_tokens, uint32_t head_dim,
+                       const float* filter, double* scores, double* bounds);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_KEY_SCORES_H_
