@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/checked_math.h"
+#include "core/context.h"
 #include "core/kernels/pool1d.h"
 #include "core/status.h"
 
@@ -28,6 +29,17 @@ Reduce ToReduce(kvevict_reduce reduce);
 // cache line.
 std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
                            uint32_t worker);
+
+// Calls body(job, head, worker) for every KV head of the jobs, on the workers.
+template <typename Body>
+void ForEachHead(const Context& context, const ScoreArgs& args,
+                 const Body& body) {
+  const uint32_t n_heads = args.layer.n_kv_heads;
+  context.ParallelFor(static_cast<uint32_t>(args.jobs.size() * n_heads),
+                      [&](uint32_t item, uint32_t worker) {
+                        body(args.jobs[item / n_heads], item % n_heads, worker);
+                      });
+}
 
 ScratchNeeds NoScratch(const Context& context,
                        const kvevict_layer_geometry& geometry,

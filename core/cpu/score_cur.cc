@@ -1,5 +1,4 @@
 // Shares of squared norms: an item is a layer and KV head.
-#include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/cur.h"
 #include "core/kernels/row_norm.h"
@@ -18,23 +17,21 @@ ScratchNeeds ScratchBytes(const Context& context, const kvevict_layer_geometry&,
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
-  const uint32_t n_items =
-      static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
-    const ScoreJob& job = args.jobs[item / g.n_kv_heads];
-    const uint32_t head = item % g.n_kv_heads;
-    const uint32_t n_tokens = job.tokens.Of(head);
-    float* const scores = job.rows + uint64_t{head} * job.tokens.most;
-    auto* const value_norms =
-        reinterpret_cast<float*>(ShareOf(context, args.scratch, worker).data());
-    ComputeRowNorms(context.simd(), {HeadRows(*job.view, job.view->k, head), 0,
-                                     n_tokens, g.k_head_dim, false, scores});
-    ComputeRowNorms(context.simd(),
-                    {HeadRows(*job.view, job.view->v, head), 0, n_tokens,
-                     g.v_head_dim, false, value_norms});
-    ComputeCurShares(
-        {n_tokens, args.policy.block, args.policy.n_sink, value_norms, scores});
-  });
+  ForEachHead(
+      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
+        const uint32_t n_tokens = job.tokens.Of(head);
+        float* const scores = job.rows + uint64_t{head} * job.tokens.most;
+        auto* const value_norms = reinterpret_cast<float*>(
+            ShareOf(context, args.scratch, worker).data());
+        ComputeRowNorms(context.simd(),
+                        {HeadRows(*job.view, job.view->k, head), 0, n_tokens,
+                         g.k_head_dim, false, scores});
+        ComputeRowNorms(context.simd(),
+                        {HeadRows(*job.view, job.view->v, head), 0, n_tokens,
+                         g.v_head_dim, false, value_norms});
+        ComputeCurShares({n_tokens, args.policy.block, args.policy.n_sink,
+                          value_norms, scores});
+      });
   return Status();
 }
 

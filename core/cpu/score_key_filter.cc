@@ -1,5 +1,4 @@
 // Keys against the filters of their heads: an item is a layer and KV head.
-#include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/key_filter.h"
 #include "core/view.h"
@@ -18,19 +17,16 @@ ScratchNeeds ScratchBytes(const Context& context,
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
-  const uint32_t n_items =
-      static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
-    const ScoreJob& job = args.jobs[item / g.n_kv_heads];
-    const uint32_t head = item % g.n_kv_heads;
-    FilterKeys(
-        context.simd(),
-        {HeadRows(*job.view, job.view->k, head), job.tokens.Of(head),
-         g.k_head_dim, job.key_filter.data + head * job.key_filter.head_stride,
-         job.rows + uint64_t{head} * job.tokens.most,
-         reinterpret_cast<float*>(
-             ShareOf(context, args.scratch, worker).data())});
-  });
+  ForEachHead(
+      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
+        FilterKeys(context.simd(),
+                   {HeadRows(*job.view, job.view->k, head), job.tokens.Of(head),
+                    g.k_head_dim,
+                    job.key_filter.data + head * job.key_filter.head_stride,
+                    job.rows + uint64_t{head} * job.tokens.most,
+                    reinterpret_cast<float*>(
+                        ShareOf(context, args.scratch, worker).data())});
+      });
   return Status();
 }
 

@@ -1,5 +1,4 @@
 // Ranks of keys and values against later ones: an item is a layer and KV head.
-#include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/lag.h"
 #include "core/view.h"
@@ -17,19 +16,16 @@ ScratchNeeds ScratchBytes(const Context& context,
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
-  const uint32_t n_items =
-      static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
-    const ScoreJob& job = args.jobs[item / g.n_kv_heads];
-    const uint32_t head = item % g.n_kv_heads;
-    ComputeLagScores(
-        context.simd(),
-        {HeadRows(*job.view, job.view->k, head),
-         HeadRows(*job.view, job.view->v, head), g.k_head_dim, g.v_head_dim,
-         job.tokens.Of(head), args.policy.n_sink, args.policy.block,
-         ShareOf(context, args.scratch, worker).data(),
-         job.rows + uint64_t{head} * job.tokens.most});
-  });
+  ForEachHead(
+      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
+        ComputeLagScores(
+            context.simd(),
+            {HeadRows(*job.view, job.view->k, head),
+             HeadRows(*job.view, job.view->v, head), g.k_head_dim, g.v_head_dim,
+             job.tokens.Of(head), args.policy.n_sink, args.policy.block,
+             ShareOf(context, args.scratch, worker).data(),
+             job.rows + uint64_t{head} * job.tokens.most});
+      });
   return Status();
 }
 

@@ -166,21 +166,12 @@ Test(expected_attention, of_long_rows) {
 
 Test(expected_attention, does_not_depend_on_the_layout) {
   Random random(TestSeed("expected_attention/does_not_depend_on_the_layout"));
-  RowLayout gap, spread, reversed, paged, transposed;
-  gap.row_gap_bytes = 3;
-  spread.element_step = 3;
-  spread.guard = GuardedPages::Against::kBegin;
-  reversed.reversed_rows = reversed.reversed_elements = true;
-  paged.block_size = 5;
-  paged.row_gap_bytes = 2;
-  transposed.transposed = true;
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (uint32_t dim : {5u, 16u, 33u}) {
       const Input in = Draw(61, dim, 2, true, dtype, random);
       ForEachTarget([&](SimdTarget simd) {
         const std::vector<float> packed = Weights(simd, in, Packed(dtype));
-        for (RowLayout layout : {gap, spread, reversed, paged, transposed}) {
-          layout.dtype = dtype;
+        for (const RowLayout& layout : EveryLayout(dtype)) {
           cr_assert(Weights(simd, in, layout, 2) == packed, "%s, dtype %d, %u",
                     simd.name, static_cast<int>(dtype), dim);
         }

@@ -24,20 +24,6 @@ inline RowLayout Packed(DType dtype = DType::kF32) {
   return layout;
 }
 
-inline std::vector<RowLayout> KeyLayouts(DType dtype) {
-  RowLayout gap, spread, reversed, paged, transposed;
-  gap.row_gap_bytes = 3;
-  spread.element_step = 3;
-  spread.guard = GuardedPages::Against::kBegin;
-  reversed.reversed_rows = reversed.reversed_elements = true;
-  paged.block_size = 5;
-  paged.row_gap_bytes = 2;
-  transposed.transposed = true;
-  std::vector<RowLayout> layouts = {gap, spread, reversed, paged, transposed};
-  for (RowLayout& layout : layouts) layout.dtype = dtype;
-  return layouts;
-}
-
 // As models have them: every channel around a mean of its own, some far from zero.
 inline std::vector<float> DrawKeys(Random& random, DType dtype, uint32_t n,
                                    uint32_t dim) {

@@ -219,21 +219,6 @@ bool HasFusedMultiplyAdd(SimdTarget simd) {
          std::strcmp(simd.name, "SCALAR") != 0;
 }
 
-std::vector<RowLayout> LayoutsOf(DType dtype) {
-  RowLayout gap, spread, reversed, paged, transposed;
-  gap.row_gap_bytes = 3;
-  spread.element_step = 3;
-  spread.guard = GuardedPages::Against::kBegin;
-  reversed.reversed_rows = reversed.reversed_elements = true;
-  paged.block_size = 5;
-  paged.row_gap_bytes = 2;
-  transposed.transposed = true;
-  std::vector<RowLayout> layouts = {RowLayout(), gap,   spread,
-                                    reversed,    paged, transposed};
-  for (RowLayout& layout : layouts) layout.dtype = dtype;
-  return layouts;
-}
-
 Case DrawCase(Random* random, uint32_t k_dim, uint32_t v_dim) {
   constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
   Case c = {};
@@ -276,8 +261,8 @@ Test(lag, does_not_depend_on_the_layout_or_on_targets_with_fma) {
   Random random(TestSeed("lag/does_not_depend_on_the_layout"));
   for (int turn = 0; turn < 60; ++turn) {
     Case c = DrawCase(&random, 1 + random.Below(150), 1 + random.Below(300));
-    const std::vector<RowLayout> of_keys = LayoutsOf(c.keys.layout.dtype);
-    const std::vector<RowLayout> of_values = LayoutsOf(c.values.layout.dtype);
+    const std::vector<RowLayout> of_keys = EveryLayout(c.keys.layout.dtype);
+    const std::vector<RowLayout> of_values = EveryLayout(c.values.layout.dtype);
     const std::vector<float> best = Score(SimdTargetAt(0), c);
     ForEachTarget([&](SimdTarget simd) {
       c.keys.layout = of_keys[0];

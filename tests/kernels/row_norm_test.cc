@@ -18,21 +18,6 @@ namespace {
 constexpr uint32_t kDims[] = {1,  2,  3,  7,   8,   15,  16,  17,  31,  33,  41,
                               64, 80, 96, 127, 128, 129, 256, 300, 576, 1031};
 
-std::vector<RowLayout> LayoutsOf(DType dtype) {
-  RowLayout gap, spread, reversed, paged, transposed;
-  gap.row_gap_bytes = 3;
-  spread.element_step = 3;
-  spread.guard = GuardedPages::Against::kBegin;
-  reversed.reversed_rows = reversed.reversed_elements = true;
-  paged.block_size = 5;
-  paged.row_gap_bytes = 2;
-  transposed.transposed = true;
-  std::vector<RowLayout> layouts = {RowLayout(), gap,   spread,
-                                    reversed,    paged, transposed};
-  for (RowLayout& layout : layouts) layout.dtype = dtype;
-  return layouts;
-}
-
 std::vector<float> Norms(SimdTarget simd, const std::vector<float>& rows,
                          uint32_t dim, const RowLayout& layout) {
   const RowStore store(rows, dim, layout);
@@ -89,7 +74,7 @@ Test(row_norm, does_not_depend_on_the_layout) {
       for (float& v : rows) v = random.Gaussian();
       rows = RoundTo(dtype, rows);
       ForEachTarget([&](SimdTarget simd) {
-        const std::vector<RowLayout> layouts = LayoutsOf(dtype);
+        const std::vector<RowLayout> layouts = EveryLayout(dtype);
         const std::vector<float> packed = Norms(simd, rows, dim, layouts[0]);
         for (const RowLayout& layout : layouts) {
           cr_assert(SameBits(Norms(simd, rows, dim, layout), packed),
@@ -124,7 +109,7 @@ Test(row_norm, of_some_rows_from_one_on) {
   Random random(TestSeed("row_norm/of_some_rows_from_one_on"));
   std::vector<float> rows(23 * size_t{19});
   for (float& v : rows) v = random.Gaussian();
-  for (const RowLayout& layout : LayoutsOf(DType::kF32)) {
+  for (const RowLayout& layout : EveryLayout(DType::kF32)) {
     const RowStore store(rows, 19, layout);
     ForEachTarget([&](SimdTarget simd) {
       const std::vector<float> all = Norms(simd, rows, 19, layout);

@@ -118,4 +118,19 @@ RowStore::RowStore(const std::vector<float>& rows, uint32_t dim,
   }
 }
 
+std::vector<RowLayout> EveryLayout(DType dtype) {
+  RowLayout gap, spread, reversed, paged, transposed;
+  gap.row_gap_bytes = 3;
+  spread.element_step = 3;
+  spread.guard = GuardedPages::Against::kBegin;
+  reversed.reversed_rows = reversed.reversed_elements = true;
+  paged.block_size = 5;
+  paged.row_gap_bytes = 2;
+  transposed.transposed = true;
+  std::vector<RowLayout> layouts = {RowLayout(), gap,   spread,
+                                    reversed,    paged, transposed};
+  for (RowLayout& layout : layouts) layout.dtype = dtype;
+  return layouts;
+}
+
 }  // namespace kvevict

@@ -22,6 +22,9 @@ struct RowLayout {
   GuardedPages::Against guard = GuardedPages::Against::kEnd;
 };
 
+// Of a dtype: packed rows first, and then every other way.
+std::vector<RowLayout> EveryLayout(DType dtype);
+
 // The nearest (f16: one of the two nearest) numbers that a dtype can hold.
 std::vector<float> RoundTo(DType dtype, std::vector<float> values);
 
