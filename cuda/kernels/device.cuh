@@ -24,7 +24,8 @@ struct alignas(16) Bytes16 {
   uint32_t x[4];
 };
 
-constexpr uint32_t kInfinityBits = 0x7f800000u;  // of f32
+// Of f32. A constexpr would stand in every module, by name.
+enum : uint32_t { kInfinityBits = 0x7f800000u };
 
 }  // namespace kvevict::cuda
 

@@ -26,7 +26,7 @@
 namespace kvevict::cuda {
 namespace {
 
-constexpr size_t kMostCubinBytes = 200 * 1000;
+constexpr size_t kMostCubinBytes = 200 << 10;
 // Two blocks of 256 threads share a multiprocessor's 65,536 registers.
 constexpr uint32_t kFullBlock = 256;
 constexpr int kMostRegisters = 128;
@@ -53,8 +53,10 @@ double LeastTileBytes(int sm) {
 constexpr uint32_t kFewThreads = 256;
 
 uint32_t LeastThreads(const KernelFigures& figures) {
-  // A T4 has shared memory for one block of it.
-  const bool is_alone = figures.sm == 75 && figures.kernel == "window_scores";
+  // A T4 has shared memory for one block of them.
+  const bool is_alone =
+      figures.sm == 75 &&
+      (figures.kernel == "window_scores" || figures.kernel == "key_sums");
   return is_alone || figures.kernel == "gather_columns_16" ? kFewThreads
                                                            : kLeastThreads;
 }
