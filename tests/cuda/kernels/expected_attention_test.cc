@@ -19,7 +19,7 @@ struct Queries {
 };
 constexpr size_t kGap = 3;
 
-Queries DrawQueries(const CacheCase& c, uint32_t group, bool spreads,
+Queries DrawQueries(const PlaneShape& c, uint32_t group, bool spreads,
                     Random& random) {
   const size_t n_q_heads = size_t{c.n_heads} * group;
   const size_t square = size_t{c.head_dim} * c.head_dim;
@@ -33,7 +33,7 @@ Queries DrawQueries(const CacheCase& c, uint32_t group, bool spreads,
   return queries;
 }
 
-oracle::ExpectedAttentionResult Expected(const CacheCase& c,
+oracle::ExpectedAttentionResult Expected(const PlaneShape& c,
                                          const CacheLayer& layer,
                                          const Queries& queries, uint32_t group,
                                          uint32_t head, uint32_t n_tokens,
@@ -45,7 +45,7 @@ oracle::ExpectedAttentionResult Expected(const CacheCase& c,
   in.group = group;
   in.head_dim = c.head_dim;
   in.scale = p.scale;
-  const float* const keys = &layer.rows[head * layer.n_tokens * dim];
+  const float* const keys = layer.Row(c, head, 0);
   in.keys.assign(keys, keys + n_tokens * dim);
   for (size_t q = size_t{head} * group; q < (head + size_t{1}) * group; ++q) {
     const float* const mean = &queries.mean[q * (dim + kGap)];
@@ -58,7 +58,8 @@ oracle::ExpectedAttentionResult Expected(const CacheCase& c,
   return oracle::ExpectedAttention(in);
 }
 
-void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
+void Check(const PlaneShape& c, bool has_counts, Random& random,
+           uint32_t turn) {
   ListTable tokens(c.n_heads, has_counts, 2);
   const uint32_t n_layers = 1 + turn % 2;
   const uint32_t group = 1 + random.Below(3);
@@ -68,12 +69,12 @@ void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
   std::vector<std::vector<float>> rows;
   for (size_t l = 0; l < n_layers; ++l) {
     tokens.AddLayer(0, 1 + random.Below(kMost), random);
-    layers.emplace_back(c, tokens, l, random);
+    layers.push_back(MakeCacheLayer(c, tokens, l, {}, random));
     queries.push_back(DrawQueries(c, group, spreads, random));
     rows.emplace_back(size_t{c.n_heads} * group * layers[l].n_tokens, kGuard);
   }
   cuda::ExpectedParams p = {};
-  p.keys = c.Params();
+  p.keys = c.cache_rows();
   p.tokens = tokens.table();
   p.mean_stride = c.head_dim + kGap;
   p.covariance_stride = uint64_t{c.head_dim} * c.head_dim + kGap;
@@ -83,7 +84,7 @@ void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
   p.half_square = p.scale * p.scale * 0.5f;
   for (size_t l = 0; l < n_layers; ++l) {
     p.layers[l] = {Address(layers[l].memory.data()),
-                   Address(layers[l].table.data()),
+                   Address(layers[l].tables.data()),
                    Address(queries[l].mean.data()),
                    spreads ? Address(queries[l].covariance.data()) : 0,
                    Address(rows[l].data()),
@@ -119,8 +120,9 @@ void TestExpectedAttention() {
   constexpr uint32_t kDims[] = {1, 8, 24, 32, 33, 40, 64, 72};
   Random random(TestSeed("expected_attention"));
   for (uint32_t turn = 0; turn < Turns(48); ++turn) {
-    const CacheCase c = CacheCase::Draw(
-        1 + turn % 3, kDims[turn / 3 % std::size(kDims)], kMost, random);
+    const PlaneShape c =
+        RandomPlane(1 + turn % 3, kDims[turn / 3 % std::size(kDims)],
+                    1 + random.Below(2), kMost, random);
     Check(c, random.Below(2) == 0, random, turn);
   }
 }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/cuda/kernels/cache_rows.h"
+#include "tests/cuda/kernels/cache_layer.h"
 #include "tests/oracle/key_scores.h"
 
 namespace kvevict {
@@ -29,12 +29,12 @@ void Launch(const cuda::KeyDiffParams& p, uint32_t n_tokens, uint32_t n_layers,
 }
 
 // Keys that are not finite add nothing to the mean, and score NaN.
-void CheckHead(const CacheCase& c, const CacheLayer& layer, uint32_t head,
+void CheckHead(const PlaneShape& c, const CacheLayer& layer, uint32_t head,
                uint32_t n_tokens, uint32_t turn) {
   std::vector<float> good;
   std::vector<bool> is_good(n_tokens);
   for (uint32_t t = 0; t < n_tokens; ++t) {
-    const float* key = layer.Key(c, head, t);
+    const float* key = layer.Row(c, head, t);
     is_good[t] = std::all_of(key, key + c.head_dim,
                              [](float v) { return std::isfinite(v); });
     if (is_good[t]) good.insert(good.end(), key, key + c.head_dim);
@@ -59,7 +59,8 @@ void CheckHead(const CacheCase& c, const CacheLayer& layer, uint32_t head,
   }
 }
 
-void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
+void Check(const PlaneShape& c, bool has_counts, Random& random,
+           uint32_t turn) {
   ListTable tokens(c.n_heads, has_counts, 2);
   const uint32_t n_layers = 1 + turn % 3;
   uint32_t n_longest = 0;
@@ -75,7 +76,7 @@ void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
     layers.push_back(MakeCacheLayer(c, tokens, l, odd, random));
   }
   cuda::KeyDiffParams p = {};
-  p.keys = c.Rows();
+  p.keys = c.cache_rows();
   p.tokens = tokens.table();
   p.n_kv_heads = c.n_heads;
   p.n_chunks = cuda::KeyDiffChunks(n_longest);
@@ -84,7 +85,7 @@ void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
   p.sums = Address(sums.data());
   for (size_t l = 0; l < n_layers; ++l) {
     p.layers[l] = {Address(layers[l].memory.data()),
-                   Address(layers[l].table.data()),
+                   Address(layers[l].tables.data()),
                    Address(layers[l].scores.data()), layers[l].n_tokens,
                    tokens.FirstOf(l)};
   }
@@ -101,7 +102,7 @@ void TestDiffs() {
   for (uint32_t turn = 0; turn < Turns(66); ++turn) {
     // One chunk, or up to more than there are slices.
     const uint32_t n_most = turn % 22 == 0 ? 2600 : turn % 3 == 0 ? 600 : 100;
-    const CacheCase c = DrawCacheCase(turn, n_most, random);
+    const PlaneShape c = PlaneOfTurn(turn, n_most, random);
     Check(c, random.Below(2) == 0, random, turn);
   }
 }

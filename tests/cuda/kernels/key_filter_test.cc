@@ -4,16 +4,16 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/cuda/kernels/cache_rows.h"
+#include "tests/cuda/kernels/cache_layer.h"
 #include "tests/oracle/key_scores.h"
 
 namespace kvevict {
 namespace {
 
-void CheckHead(const CacheCase& c, const CacheLayer& layer, uint32_t head,
+void CheckHead(const PlaneShape& c, const CacheLayer& layer, uint32_t head,
                uint32_t n_tokens, const float* filter, uint32_t turn) {
   std::vector<double> expected(n_tokens), bounds(n_tokens);
-  oracle_key_filter(layer.Key(c, head, 0), n_tokens, c.head_dim, filter,
+  oracle_key_filter(layer.Row(c, head, 0), n_tokens, c.head_dim, filter,
                     expected.data(), bounds.data());
   for (uint32_t t = 0; t < layer.n_tokens; ++t) {
     const double score = layer.scores[size_t{head} * layer.n_tokens + t];
@@ -29,7 +29,8 @@ void CheckHead(const CacheCase& c, const CacheLayer& layer, uint32_t head,
   }
 }
 
-void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
+void Check(const PlaneShape& c, bool has_counts, Random& random,
+           uint32_t turn) {
   ListTable tokens(c.n_heads, has_counts, 2);
   const uint32_t n_layers = 1 + turn % 3;
   std::vector<float> odd;
@@ -51,13 +52,13 @@ void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
     for (float& v : filters.back()) v = random.Gaussian();
   }
   cuda::KeyFilterParams p = {};
-  p.keys = c.Rows();
+  p.keys = c.cache_rows();
   p.tokens = tokens.table();
   p.filter_head_stride = head_stride;
   p.n_kv_heads = c.n_heads;
   for (size_t l = 0; l < n_layers; ++l) {
     p.layers[l] = {Address(layers[l].memory.data()),
-                   Address(layers[l].table.data()),
+                   Address(layers[l].tables.data()),
                    Address(filters[l].data() + begin),
                    Address(layers[l].scores.data()),
                    layers[l].n_tokens,
@@ -77,7 +78,7 @@ void Check(const CacheCase& c, bool has_counts, Random& random, uint32_t turn) {
 void TestFilter() {
   Random random(TestSeed("key_filter"));
   for (uint32_t turn = 0; turn < Turns(66); ++turn) {
-    const CacheCase c = DrawCacheCase(turn, 150, random);
+    const PlaneShape c = PlaneOfTurn(turn, 150, random);
     Check(c, random.Below(2) == 0, random, turn);
   }
 }

@@ -19,7 +19,7 @@ float Expected(bool weighs, float norm, float before) {
   return before == kInfinity ? before : (before + kEpsilon) * norm;
 }
 
-void Check(const CacheCase& c, bool weighs, bool has_counts, Random& random,
+void Check(const PlaneShape& c, bool weighs, bool has_counts, Random& random,
            uint32_t turn) {
   ListTable tokens(c.n_heads, has_counts, 2);
   const uint32_t n_layers = 1 + turn % 3;
@@ -29,7 +29,7 @@ void Check(const CacheCase& c, bool weighs, bool has_counts, Random& random,
   std::vector<CacheLayer> layers;
   std::vector<std::vector<float>> before;
   for (size_t l = 0; l < n_layers; ++l) {
-    layers.emplace_back(c, tokens, l, random);
+    layers.push_back(MakeCacheLayer(c, tokens, l, {}, random));
     before.emplace_back();
     for (size_t i = 0; i < size_t{c.n_heads} * layers[l].n_tokens; ++i) {
       before[l].push_back(random.Below(9) == 0 ? kInfinity : random.Gaussian());
@@ -37,14 +37,14 @@ void Check(const CacheCase& c, bool weighs, bool has_counts, Random& random,
   }
   std::vector<std::vector<float>> scores = before;
   cuda::RowNormParams p = {};
-  p.rows = c.Params();
+  p.rows = c.cache_rows();
   p.tokens = tokens.table();
   p.n_kv_heads = c.n_heads;
   p.weighs = weighs;
   p.epsilon = kEpsilon;
   for (size_t l = 0; l < n_layers; ++l) {
     p.layers[l] = {Address(layers[l].memory.data()),
-                   Address(layers[l].table.data()), Address(scores[l].data()),
+                   Address(layers[l].tables.data()), Address(scores[l].data()),
                    layers[l].n_tokens, tokens.FirstOf(l)};
   }
   const uint32_t rows = cuda::NormBlockRows(p.rows.lanes);
@@ -71,11 +71,9 @@ void Check(const CacheCase& c, bool weighs, bool has_counts, Random& random,
 }
 
 void TestNorms() {
-  constexpr uint32_t kDims[] = {1, 3, 8, 16, 40, 41, 64, 80, 128, 300};
   Random random(TestSeed("row_norm"));
-  for (uint32_t turn = 0; turn < Turns(90); ++turn) {
-    const CacheCase c = CacheCase::Draw(
-        1 + turn % 3, kDims[turn / 3 % std::size(kDims)], kMost, random);
+  for (uint32_t turn = 0; turn < Turns(99); ++turn) {
+    const PlaneShape c = PlaneOfTurn(turn, kMost, random);
     Check(c, random.Below(2) == 0, random.Below(2) == 0, random, turn);
   }
 }
