@@ -1,6 +1,8 @@
 #include "cuda/alignment.h"
 
 #include "core/dtype.h"
+#include "core/signal.h"
+#include "cuda/ops.h"
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
@@ -29,6 +31,22 @@ Status CheckRowsAligned(const char* what, const kvevict_view& view,
 
 Status CheckKeysAligned(const ScoreJob& job) {
   return CheckRowsAligned("keys", *job.view, job.view->k);
+}
+
+Status CheckReading(const Context& context, Stream stream,
+                    const ScoreArgs& args,
+                    std::initializer_list<ModuleId> modules) {
+  const bool reads_values = SignalOf(args.policy).Needs(kValues);
+  for (const ScoreJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
+    if (!reads_values) continue;
+    KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
+  }
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  for (const ModuleId module : modules) {
+    KV_RETURN_IF_ERROR(Require(context, stream, module));
+  }
+  return Status();
 }
 
 }  // namespace kvevict::cuda

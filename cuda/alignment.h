@@ -7,6 +7,7 @@
 
 #include "core/backend.h"
 #include "core/status.h"
+#include "cuda/launch.h"
 
 namespace kvevict::cuda {
 
@@ -21,6 +22,12 @@ Status CheckRowsAligned(const char* what, const kvevict_view& view,
 
 // The same of a job's keys.
 Status CheckKeysAligned(const ScoreJob& job);
+
+// All that a signal checks which reads rows of the cache: keys, values if it needs them,
+// and its modules beside those of shaping.
+Status CheckReading(const Context& context, Stream stream,
+                    const ScoreArgs& args,
+                    std::initializer_list<ModuleId> modules);
 
 }  // namespace kvevict::cuda
 

@@ -106,13 +106,8 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
-    KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
-  }
-  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
-  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::row_norm));
-  return Require(context, stream, ModuleId::cur);
+  return CheckReading(context, stream, args,
+                      {ModuleId::row_norm, ModuleId::cur});
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {

@@ -97,11 +97,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
-  }
-  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
-  return Require(context, stream, ModuleId::expected_attention);
+  return CheckReading(context, stream, args, {ModuleId::expected_attention});
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {

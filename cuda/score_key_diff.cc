@@ -58,11 +58,7 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
-  }
-  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
-  return Require(context, stream, ModuleId::key_diff);
+  return CheckReading(context, stream, args, {ModuleId::key_diff});
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {

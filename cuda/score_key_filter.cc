@@ -41,11 +41,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
-  }
-  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
-  return Require(context, stream, ModuleId::key_filter);
+  return CheckReading(context, stream, args, {ModuleId::key_filter});
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {

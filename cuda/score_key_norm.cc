@@ -7,11 +7,7 @@ namespace kvevict::cuda {
 namespace {
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
-  }
-  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
-  return Require(context, stream, ModuleId::row_norm);
+  return CheckReading(context, stream, args, {ModuleId::row_norm});
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {

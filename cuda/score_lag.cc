@@ -71,12 +71,7 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
-    KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
-  }
-  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
-  return Require(context, stream, ModuleId::lag);
+  return CheckReading(context, stream, args, {ModuleId::lag});
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {

@@ -22,6 +22,10 @@ Reduce ToReduce(kvevict_reduce reduce) {
   return Reduce::kMean;  // policies have been checked
 }
 
+CheckedSize SharesOf(const Context& context, CheckedSize bytes) {
+  return bytes.AlignUp(kCacheLine) * CheckedSize(context.n_workers());
+}
+
 std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
                            uint32_t worker) {
   const size_t share =

@@ -25,15 +25,17 @@ inline constexpr size_t kCacheLine = 64;
 // The kernels' name for it.
 Reduce ToReduce(kvevict_reduce reduce);
 
+// Scratch for operations whose workers need so many bytes each.
+CheckedSize SharesOf(const Context& context, CheckedSize bytes);
+
 // A worker's share of an operation's scratch: as large as everybody else's, and at a
 // cache line.
 std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
                            uint32_t worker);
 
 // Calls body(job, head, worker) for every KV head of the jobs, on the workers.
-template <typename Body>
-void ForEachHead(const Context& context, const ScoreArgs& args,
-                 const Body& body) {
+template <typename Args, typename Body>
+void ForEachHead(const Context& context, const Args& args, const Body& body) {
   const uint32_t n_heads = args.layer.n_kv_heads;
   context.ParallelFor(static_cast<uint32_t>(args.jobs.size() * n_heads),
                       [&](uint32_t item, uint32_t worker) {

@@ -10,9 +10,7 @@ namespace {
 // Norms of one head's values.
 ScratchNeeds ScratchBytes(const Context& context, const kvevict_layer_geometry&,
                           const kvevict_policy&, uint32_t, uint32_t n_tokens) {
-  return (CheckedSize(n_tokens) * CheckedSize(sizeof(float)))
-             .AlignUp(kCacheLine) *
-         CheckedSize(context.n_workers());
+  return SharesOf(context, CheckedSize(n_tokens) * CheckedSize(sizeof(float)));
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {

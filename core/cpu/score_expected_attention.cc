@@ -17,51 +17,47 @@ CheckedSize GroupRowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
 ScratchNeeds ScratchBytes(const Context& context,
                           const kvevict_layer_geometry& g,
                           const kvevict_policy&, uint32_t, uint32_t n_tokens) {
-  return (GroupRowsBytes(g, n_tokens) +
-          ExpectedAttentionScratchBytes(g.k_head_dim,
-                                        g.n_q_heads / g.n_kv_heads))
-             .AlignUp(kCacheLine) *
-         CheckedSize(context.n_workers());
+  return SharesOf(context, GroupRowsBytes(g, n_tokens) +
+                               ExpectedAttentionScratchBytes(
+                                   g.k_head_dim, g.n_q_heads / g.n_kv_heads));
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   const uint32_t group = g.n_q_heads / g.n_kv_heads;
   const bool reduces = group > 1 && !args.per_query_head;
-  const uint32_t n_items =
-      static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
-    const ScoreJob& job = args.jobs[item / g.n_kv_heads];
-    const uint32_t head = item % g.n_kv_heads;
-    const uint64_t q_head = uint64_t{head} * group;
-    const uint32_t n_tokens = job.tokens.Of(head);
-    uint8_t* const scratch = ShareOf(context, args.scratch, worker).data();
-    float* const group_rows = reinterpret_cast<float*>(scratch);
-    float* const rows =
-        job.rows + (args.per_query_head ? q_head : head) * job.tokens.most;
+  ForEachHead(
+      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
+        const uint64_t q_head = uint64_t{head} * group;
+        const uint32_t n_tokens = job.tokens.Of(head);
+        uint8_t* const scratch = ShareOf(context, args.scratch, worker).data();
+        float* const group_rows = reinterpret_cast<float*>(scratch);
+        float* const rows =
+            job.rows + (args.per_query_head ? q_head : head) * job.tokens.most;
 
-    ExpectedAttention attention;
-    attention.keys = HeadRows(*job.view, job.view->k, head);
-    attention.n_tokens = n_tokens;
-    attention.n_sink = args.policy.n_sink;
-    attention.group = group;
-    attention.head_dim = g.k_head_dim;
-    attention.scale = args.softmax_scale;
-    attention.mean = job.query_mean.data + q_head * job.query_mean.head_stride;
-    attention.mean_stride = job.query_mean.head_stride;
-    if (job.query_covariance.data != nullptr) {
-      attention.covariance =
-          job.query_covariance.data + q_head * job.query_covariance.head_stride;
-      attention.covariance_stride = job.query_covariance.head_stride;
-    }
-    attention.out = reduces ? group_rows : rows;
-    attention.out_stride = reduces ? n_tokens : job.tokens.most;
-    attention.scratch = scratch + GroupRowsBytes(g, args.n_tokens).value();
-    ComputeExpectedAttention(context.simd(), attention);
-    if (!reduces) return;
-    ReduceRows(context.simd(), group_rows, group, n_tokens, n_tokens,
-               ToReduce(args.policy.group_reduce), rows);
-  });
+        ExpectedAttention attention;
+        attention.keys = HeadRows(*job.view, job.view->k, head);
+        attention.n_tokens = n_tokens;
+        attention.n_sink = args.policy.n_sink;
+        attention.group = group;
+        attention.head_dim = g.k_head_dim;
+        attention.scale = args.softmax_scale;
+        attention.mean =
+            job.query_mean.data + q_head * job.query_mean.head_stride;
+        attention.mean_stride = job.query_mean.head_stride;
+        if (job.query_covariance.data != nullptr) {
+          attention.covariance = job.query_covariance.data +
+                                 q_head * job.query_covariance.head_stride;
+          attention.covariance_stride = job.query_covariance.head_stride;
+        }
+        attention.out = reduces ? group_rows : rows;
+        attention.out_stride = reduces ? n_tokens : job.tokens.most;
+        attention.scratch = scratch + GroupRowsBytes(g, args.n_tokens).value();
+        ComputeExpectedAttention(context.simd(), attention);
+        if (!reduces) return;
+        ReduceRows(context.simd(), group_rows, group, n_tokens, n_tokens,
+                   ToReduce(args.policy.group_reduce), rows);
+      });
   return Status();
 }
 

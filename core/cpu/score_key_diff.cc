@@ -9,10 +9,8 @@ namespace {
 ScratchNeeds ScratchBytes(const Context& context,
                           const kvevict_layer_geometry& g,
                           const kvevict_policy&, uint32_t, uint32_t) {
-  return (CheckedSize(KeyDiffScratchFloats(g.k_head_dim)) *
-          CheckedSize(sizeof(float)))
-             .AlignUp(kCacheLine) *
-         CheckedSize(context.n_workers());
+  return SharesOf(context, CheckedSize(KeyDiffScratchFloats(g.k_head_dim)) *
+                               CheckedSize(sizeof(float)));
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {

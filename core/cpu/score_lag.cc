@@ -9,9 +9,8 @@ namespace {
 ScratchNeeds ScratchBytes(const Context& context,
                           const kvevict_layer_geometry& g,
                           const kvevict_policy& policy, uint32_t, uint32_t) {
-  return CheckedSize(LagScratchBytes(g.k_head_dim, g.v_head_dim, policy.block))
-             .AlignUp(kCacheLine) *
-         CheckedSize(context.n_workers());
+  return SharesOf(context, CheckedSize(LagScratchBytes(
+                               g.k_head_dim, g.v_head_dim, policy.block)));
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {

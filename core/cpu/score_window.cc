@@ -25,9 +25,8 @@ ScratchNeeds ScratchBytes(const Context& context,
       n_tokens, policy.obs_window, GroupSize(g), g.k_head_dim);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which says that it does not fit, overflows here.
-    return (WindowTableBytes(policy) + CheckedSize(attention_bytes))
-               .AlignUp(kCacheLine) *
-           CheckedSize(context.n_workers());
+    return SharesOf(context,
+                    WindowTableBytes(policy) + CheckedSize(attention_bytes));
   };
   return {of_all(attention.least), of_all(attention.best)};
 }
@@ -51,39 +50,38 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   const uint32_t window = args.policy.obs_window;
   const uint32_t group = GroupSize(g);
-  const uint32_t n_items =
-      static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
-    const ScoreJob& job = args.jobs[item / g.n_kv_heads];
-    const uint32_t head = item % g.n_kv_heads;
-    const std::span<uint8_t> share = ShareOf(context, args.scratch, worker);
-    const size_t table_bytes = WindowTableBytes(args.policy).value();
-    const uint64_t first_row =
-        uint64_t{head} * (args.per_query_head ? group : 1);
+  ForEachHead(
+      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
+        const std::span<uint8_t> share = ShareOf(context, args.scratch, worker);
+        const size_t table_bytes = WindowTableBytes(args.policy).value();
+        const uint64_t first_row =
+            uint64_t{head} * (args.per_query_head ? group : 1);
 
-    WindowAttention attention;
-    attention.queries = Wrapped(job.queries.rows, job.queries.first_row, window,
-                                reinterpret_cast<int32_t*>(share.data()));
-    attention.queries.base += int64_t{head} * group * job.queries.head_stride;
-    attention.query_head_stride = job.queries.head_stride;
-    attention.keys = HeadRows(*job.view, job.view->k, head);
-    attention.n_tokens = job.tokens.Of(head);
-    attention.window = window;
-    attention.group = group;
-    attention.head_dim = g.k_head_dim;
-    attention.scale = args.softmax_scale;
-    attention.out = job.rows + first_row * job.tokens.most;
-    attention.out_stride = job.tokens.most;
-    if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
-      attention.out_scale = 1.0f / static_cast<float>(window);
-    }
-    if (!args.per_query_head) {
-      attention.group_reduce = ToReduce(args.policy.group_reduce);
-    }
-    attention.scratch = share.data() + table_bytes;
-    attention.scratch_bytes = share.size() - table_bytes;
-    ComputeWindowAttention(context.simd(), attention);
-  });
+        WindowAttention attention;
+        attention.queries =
+            Wrapped(job.queries.rows, job.queries.first_row, window,
+                    reinterpret_cast<int32_t*>(share.data()));
+        attention.queries.base +=
+            int64_t{head} * group * job.queries.head_stride;
+        attention.query_head_stride = job.queries.head_stride;
+        attention.keys = HeadRows(*job.view, job.view->k, head);
+        attention.n_tokens = job.tokens.Of(head);
+        attention.window = window;
+        attention.group = group;
+        attention.head_dim = g.k_head_dim;
+        attention.scale = args.softmax_scale;
+        attention.out = job.rows + first_row * job.tokens.most;
+        attention.out_stride = job.tokens.most;
+        if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
+          attention.out_scale = 1.0f / static_cast<float>(window);
+        }
+        if (!args.per_query_head) {
+          attention.group_reduce = ToReduce(args.policy.group_reduce);
+        }
+        attention.scratch = share.data() + table_bytes;
+        attention.scratch_bytes = share.size() - table_bytes;
+        ComputeWindowAttention(context.simd(), attention);
+      });
   return Status();
 }
 

@@ -8,12 +8,6 @@
 namespace kvevict::cpu {
 namespace {
 
-// f32 [n_tokens]: a row as it was before pooling.
-CheckedSize SpareRowBytes(uint32_t n_tokens) {
-  return (CheckedSize(n_tokens) * CheckedSize(sizeof(float)))
-      .AlignUp(kCacheLine);
-}
-
 void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
              uint32_t n, float* out) {
   Pool1d(simd, row, n, shaping.pool_kernel,
@@ -25,11 +19,12 @@ void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
 
 }  // namespace
 
+// f32 [n_tokens]: a row as it was before pooling.
 ScratchNeeds ShapeScratchBytes(const Context& context,
                                const kvevict_layer_geometry&,
                                const kvevict_policy&, uint32_t,
                                uint32_t n_tokens) {
-  return SpareRowBytes(n_tokens) * CheckedSize(context.n_workers());
+  return SharesOf(context, CheckedSize(n_tokens) * CheckedSize(sizeof(float)));
 }
 
 Status Run_shape(const Context& context, Stream, const ShapeArgs& args) {

@@ -28,11 +28,7 @@ void WeighByNorms(const Context& context, const RowSource& values,
 Status Run_weigh(const Context& context, Stream, const WeighArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   const auto epsilon = static_cast<float>(args.policy.weight_epsilon);
-  const uint32_t n_items =
-      static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
-    const ShapeJob& job = args.jobs[item / g.n_kv_heads];
-    const uint32_t head = item % g.n_kv_heads;
+  ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {
     const uint32_t n_tokens = job.tokens.Of(head);
     float* const scores = job.scores + uint64_t{head} * job.tokens.most;
     if (args.policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) {
