@@ -20,15 +20,58 @@ KV_DEVICE uint64_t RowAddress(const RowLayout& layout, uint64_t base,
          (slot - page * layout.block_size) * layout.row_stride;
 }
 
+template <int kDType>
+struct DTypeTag {
+  static constexpr int kValue = kDType;
+  static constexpr uint32_t kBytes = kDType == kF32 ? 4 : 2;
+  static constexpr uint32_t kPer16 = 16 / kBytes;
+};
+
+template <int kDType, bool kCanScore, class Use>
+KV_DEVICE void UseDType(const Use& use) {
+  if constexpr (kCanScore) use(DTypeTag<kDType>());
+}
+
+// Calls use() with the tag of a dtype that can be scored.
+template <class Use>
+KV_DEVICE void WithDType(uint32_t dtype, const Use& use) {
+#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
+  if (dtype == k##Name) UseDType<k##Name, score != 0>(use);
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
+}
+
+template <class Tag>
+KV_DEVICE float LoadElement(Tag, uint64_t address) {
+  if constexpr (Tag::kBytes == 4) {
+    return ToFloat<Tag::kValue>(LoadGlobal<uint32_t>(address));
+  } else {
+    return ToFloat<Tag::kValue>(LoadGlobal<uint16_t>(address));
+  }
+}
+
+template <class Tag>
+KV_DEVICE void Unpack(Tag, const Bytes16& words, float (&v)[Tag::kPer16]) {
+#pragma unroll
+  for (uint32_t j = 0; j < 4; ++j) {
+    const uint32_t word = words.x[j];
+    if constexpr (Tag::kBytes == 4) {
+      v[j] = ToFloat<Tag::kValue>(word);
+    } else {
+      v[2 * j] = ToFloat<Tag::kValue>(word & 0xffff);
+      v[2 * j + 1] = ToFloat<Tag::kValue>(word >> 16);
+    }
+  }
+}
+
 // visit(r, i, value) with the elements that lane `lane` of rows.lanes has of some
 // rows; an address of 0 is of no row. What the rows have of an element is visited
 // in the order of the rows, and so are a row's elements.
-template <int kDType, uint32_t kRows, class Visit>
-KV_DEVICE void VisitWide(const CacheRows& rows,
+template <class Tag, uint32_t kRows, class Visit>
+KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows,
                          const uint64_t (&addresses)[kRows], uint32_t lane,
                          const Visit& visit) {
-  constexpr uint32_t kElements = kDType == kF32 ? 4 : 8;
-  for (uint32_t i = lane; i < rows.head_dim / kElements; i += rows.lanes) {
+  for (uint32_t i = lane; i < rows.head_dim / Tag::kPer16; i += rows.lanes) {
     Bytes16 words[kRows];
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
@@ -38,48 +81,27 @@ KV_DEVICE void VisitWide(const CacheRows& rows,
     }
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
+      float v[Tag::kPer16];
+      Unpack(tag, words[r], v);
 #pragma unroll
-      for (uint32_t j = 0; j < 4; ++j) {
-        const uint32_t word = words[r].x[j];
-        if constexpr (kDType == kF32) {
-          visit(r, i * 4 + j, ToFloat<kDType>(word));
-        } else {
-          visit(r, i * 8 + 2 * j, ToFloat<kDType>(word & 0xffff));
-          visit(r, i * 8 + 2 * j + 1, ToFloat<kDType>(word >> 16));
-        }
+      for (uint32_t j = 0; j < Tag::kPer16; ++j) {
+        visit(r, i * Tag::kPer16 + j, v[j]);
       }
     }
   }
 }
 
 // The same, an element at a time.
-template <int kDType, uint32_t kRows, class Visit>
-KV_DEVICE void VisitNarrow(const CacheRows& rows,
+template <class Tag, uint32_t kRows, class Visit>
+KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows,
                            const uint64_t (&addresses)[kRows], uint32_t lane,
                            const Visit& visit) {
   for (uint32_t i = lane; i < rows.head_dim; i += rows.lanes) {
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
       if (addresses[r] == 0) continue;
-      const uint64_t at = addresses[r] + i * rows.layout.element_stride;
-      if constexpr (kDType == kF32) {
-        visit(r, i, ToFloat<kDType>(LoadGlobal<uint32_t>(at)));
-      } else {
-        visit(r, i, ToFloat<kDType>(LoadGlobal<uint16_t>(at)));
-      }
-    }
-  }
-}
-
-template <int kDType, bool kCanScore, uint32_t kRows, class Visit>
-KV_DEVICE void VisitRowsOf(const CacheRows& rows,
-                           const uint64_t (&addresses)[kRows], uint32_t lane,
-                           const Visit& visit) {
-  if constexpr (kCanScore) {
-    if (rows.wide != 0) {
-      VisitWide<kDType>(rows, addresses, lane, visit);
-    } else {
-      VisitNarrow<kDType>(rows, addresses, lane, visit);
+      visit(r, i,
+            LoadElement(tag, addresses[r] + i * rows.layout.element_stride));
     }
   }
 }
@@ -90,12 +112,13 @@ template <uint32_t kRows, class Visit>
 KV_DEVICE void VisitRows(const CacheRows& rows,
                          const uint64_t (&addresses)[kRows], uint32_t lane,
                          const Visit& visit) {
-#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate)   \
-  if (rows.dtype == k##Name) {                                      \
-    VisitRowsOf<k##Name, score != 0>(rows, addresses, lane, visit); \
-  }
-#include "core/dtypes.inc"
-#undef KVEVICT_DTYPE
+  WithDType(rows.dtype, [&](auto tag) {
+    if (rows.wide != 0) {
+      VisitWide(tag, rows, addresses, lane, visit);
+    } else {
+      VisitNarrow(tag, rows, addresses, lane, visit);
+    }
+  });
 }
 
 // Over the lanes of a row: every one of them has the sum then.

@@ -78,7 +78,7 @@ KV_KERNEL(cur_shares, CurParams, kCurThreads, 4) {
     const bool counts = squares.AreFinite();
     sum += counts ? share : 0.0f;
     StoreGlobal(head.scores + slot * sizeof(float),
-                counts ? share : ToFloat<kF32>(0x7fc00000u));
+                counts ? share : ToFloat<kF32>(kNaNBits));
   }
   sum = SumOverLanes(sum, 32);
   if (lane == 0) sums[warp] = sum;

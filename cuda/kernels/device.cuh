@@ -25,7 +25,7 @@ struct alignas(16) Bytes16 {
 };
 
 // Of f32. A constexpr would stand in every module, by name.
-enum : uint32_t { kInfinityBits = 0x7f800000u };
+enum : uint32_t { kInfinityBits = 0x7f800000u, kNaNBits = 0x7fc00000u };
 
 }  // namespace kvevict::cuda
 

@@ -50,9 +50,8 @@ KV_DEVICE uint64_t RowOf(const KeyDiffParams& p, const Chunk& chunk,
 // Of rows of which every lane has 16 bytes at most. Each thread adds up its elements
 // of its rows, in registers; then the threads that have the same ones do.
 template <class Tag>
-KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p,
-                            const Chunk& chunk) {
-  KV_SHARED(float, shared, kDiffThreads * 8);
+KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
+                            float* shared) {
   const uint32_t lanes = p.keys.lanes;
   const uint32_t lane = threadIdx.x % lanes;
   const uint32_t group = threadIdx.x / lanes;
@@ -104,9 +103,8 @@ KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p,
 // Of any rows: their norms, and then each thread has some elements of all of them.
 // Reads them twice, the second time from a cache.
 template <class Tag>
-KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk) {
-  KV_SHARED(uint64_t, rows, kDiffChunk);
-  KV_SHARED(float, scales, kDiffChunk);
+KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
+                       uint64_t* rows, float* scales) {
   const uint32_t lanes = p.keys.lanes;
   const uint32_t group = threadIdx.x / lanes;
   const uint32_t n_groups = kDiffThreads / lanes;
@@ -154,10 +152,13 @@ KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk) {
 
 }  // namespace
 
-// Grid (KeyDiffChunks() of the longest layer, n_kv_heads, n_layers), 12 KiB shared. Reads
+// Grid (KeyDiffChunks() of the longest layer, n_kv_heads, n_layers), 11 KiB shared. Reads
 // every key once, those of more than 512 bytes or apart once more from a cache; writes
 // 4 * head_dim bytes per chunk.
 KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
+  KV_SHARED(float, shared, kDiffThreads * 8);
+  KV_SHARED(uint64_t, rows, kDiffChunk);
+  KV_SHARED(float, scales, kDiffChunk);
   const KeyDiffLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;
   const uint32_t n_tokens =
@@ -171,9 +172,9 @@ KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
   WithDType(p.keys.dtype, [&](auto tag) {
     if (p.keys.wide != 0 &&
         p.keys.head_dim <= p.keys.lanes * decltype(tag)::kPer16) {
-      AddShortRows(tag, p, chunk);
+      AddShortRows(tag, p, chunk, shared);
     } else {
-      AddRows(tag, p, chunk);
+      AddRows(tag, p, chunk, rows, scales);
     }
   });
 }
@@ -248,11 +249,10 @@ KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads, 4) {
     const float norm = SquareRoot(SumOverLanes(squares[r], lanes));
     if (lane != 0 || rows[r] == 0) continue;
     const uint64_t place = uint64_t{head} * layer.n_tokens + first + r * step;
-    const uint32_t nan = 0x7fc00000;
     StoreGlobal(layer.scores + place * sizeof(float),
                 HasDirection(norm)
                     ? -(dot / (AtLeast(norm, kLeastCosine) * length))
-                    : ToFloat<kF32>(nan));
+                    : ToFloat<kF32>(kNaNBits));
   }
 }
 

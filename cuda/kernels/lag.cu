@@ -39,17 +39,8 @@ KV_DEVICE uint64_t LagScratch(const LagParams& p, uint32_t row, uint32_t layer,
   return p.scratch + place * p.scratch_stride * sizeof(float);
 }
 
-template <int kDType>
-KV_DEVICE float LagElementOf(uint64_t address) {
-  if constexpr (kDType == kF32) {
-    return ToFloat<kDType>(LoadGlobal<uint32_t>(address));
-  } else {
-    return ToFloat<kDType>(LoadGlobal<uint16_t>(address));
-  }
-}
-
 // The channels that a lane has of rows of one dtype in a piece.
-template <int kDType>
+template <class Tag>
 struct LagPiece {
   const CacheRows& rows;
   uint32_t first;  // channel; the next ones are kLagLanes apart
@@ -64,7 +55,7 @@ struct LagPiece {
       if (!Has(k)) continue;
       const int64_t offset =
           int64_t{first + k * kLagLanes} * rows.layout.element_stride;
-      x[k] = LagElementOf<kDType>(row + offset);
+      x[k] = LoadElement(Tag(), row + offset);
     }
   }
 };
@@ -81,7 +72,7 @@ KV_DEVICE void LagRange(const float* least, const float* greatest, float* base,
     low = l < low ? l : low;
     high = h > high ? h : high;
   }
-  const float infinity = ToFloat<kF32>(0x7f800000u);
+  const float infinity = ToFloat<kF32>(kInfinityBits);
   const float range = high - low;
   const float inverse = 1.0f / range;
   const bool is_range = range > 0.0f && range < infinity && inverse < infinity;
@@ -95,8 +86,8 @@ KV_DEVICE float LagSpread(float sum, float squares, const LagRows& rows) {
   float rest = Fma(-mean, sum, squares);
   rest = rest < 0.0f ? 0.0f : rest;
   const float spread = SquareRoot(rest * rows.spread_scale);
-  return spread < ToFloat<kF32>(0x7f800000u) ? spread
-                                             : ToFloat<kF32>(0x7fc00000u);
+  return spread < ToFloat<kF32>(kInfinityBits) ? spread
+                                               : ToFloat<kF32>(kNaNBits);
 }
 
 // What a block of lag_spreads works on.
@@ -115,22 +106,19 @@ struct LagPart {
   }
 };
 
-template <int kDType>
-KV_DEVICE void LagSpreadsOf(const LagPart& part) {
-  KV_SHARED(float, least, kLagWarps* kLagPieceDims);
-  KV_SHARED(float, greatest, kLagWarps* kLagPieceDims);
-  KV_SHARED(float, base, kLagPieceDims);
-  KV_SHARED(float, scale, kLagPieceDims);
+template <class Tag>
+KV_DEVICE void LagSpreadsOf(const LagPart& part, float* least, float* greatest,
+                            float* base, float* scale) {
   const uint32_t lane = threadIdx.x % kLagLanes;
   const uint32_t row = threadIdx.x / kLagLanes;
   const uint32_t dim = part.rows.rows.head_dim;
   for (uint32_t piece = 0; piece < dim; piece += kLagPieceDims) {
-    const LagPiece<kDType> channels{part.rows.rows, piece + lane};
+    const LagPiece<Tag> channels{part.rows.rows, piece + lane};
     float x[kLagDims] = {};
     float low[kLagDims], high[kLagDims];
 #pragma unroll
     for (uint32_t k = 0; k < kLagDims; ++k) {
-      low[k] = ToFloat<kF32>(0x7f800000u);
+      low[k] = ToFloat<kF32>(kInfinityBits);
       high[k] = -low[k];
     }
     for (uint32_t r = row; r < part.partition; r += kLagRows) {
@@ -191,16 +179,15 @@ KV_DEVICE void LagSpreadsOf(const LagPart& part) {
   }
 }
 
-template <int kDType, bool kCanScore>
-KV_DEVICE void LagSpreadsIfRead(const LagPart& part) {
-  if constexpr (kCanScore) LagSpreadsOf<kDType>(part);
-}
-
 // Grid (partitions that have one after them, of the longest head, n_kv_heads,
 // 2 n_layers: keys, values). 16 lanes share a row, each with every 16th channel,
 // whose range it finds in the partition behind and keeps in registers. Reads every
 // row twice, the second time by the next block, and writes 4 bytes per row.
 KV_KERNEL(lag_spreads, LagParams, kLagThreads, 3) {
+  KV_SHARED(float, least, kLagWarps* kLagPieceDims);
+  KV_SHARED(float, greatest, kLagWarps* kLagPieceDims);
+  KV_SHARED(float, base, kLagPieceDims);
+  KV_SHARED(float, scale, kLagPieceDims);
   const uint32_t l = blockIdx.z / 2;
   const uint32_t is_values = blockIdx.z % 2;
   const uint32_t head = blockIdx.y;
@@ -219,10 +206,9 @@ KV_KERNEL(lag_spreads, LagParams, kLagThreads, 3) {
       p.partition,
       (is_values != 0 ? LagScratch(p, 0, l, head) : tokens.scores) + offset,
       LagScratch(p, 1 + is_values, l, head) + offset};
-#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
-  if (rows.rows.dtype == k##Name) LagSpreadsIfRead<k##Name, score != 0>(part);
-#include "core/dtypes.inc"
-#undef KVEVICT_DTYPE
+  WithDType(rows.rows.dtype, [&](auto tag) {
+    LagSpreadsOf<decltype(tag)>(part, least, greatest, base, scale);
+  });
 }
 
 // The greatest of all threads' that are numbers, or 0.
@@ -305,7 +291,7 @@ KV_DEVICE void LagRank(uint32_t n, uint64_t scores, uint64_t values,
     if (i >= n) continue;
     const float score = static_cast<float>(place) * unit;
     StoreGlobal(scores + uint64_t{i} * sizeof(float),
-                key == 0 ? ToFloat<kF32>(0x7fc00000u) : score);
+                key == 0 ? ToFloat<kF32>(kNaNBits) : score);
   }
 }
 

@@ -9,50 +9,6 @@
 
 namespace kvevict::cuda {
 
-template <int kDType>
-struct DTypeTag {
-  static constexpr int kValue = kDType;
-  static constexpr uint32_t kBytes = kDType == kF32 ? 4 : 2;
-  static constexpr uint32_t kPer16 = 16 / kBytes;
-};
-
-template <int kDType, bool kCanScore, class Use>
-KV_DEVICE void UseDType(const Use& use) {
-  if constexpr (kCanScore) use(DTypeTag<kDType>());
-}
-
-// Calls use() with the tag of a dtype that can be scored.
-template <class Use>
-KV_DEVICE void WithDType(uint32_t dtype, const Use& use) {
-#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
-  if (dtype == k##Name) UseDType<k##Name, score != 0>(use);
-#include "core/dtypes.inc"
-#undef KVEVICT_DTYPE
-}
-
-template <class Tag>
-KV_DEVICE float LoadElement(Tag, uint64_t address) {
-  if constexpr (Tag::kBytes == 4) {
-    return ToFloat<Tag::kValue>(LoadGlobal<uint32_t>(address));
-  } else {
-    return ToFloat<Tag::kValue>(LoadGlobal<uint16_t>(address));
-  }
-}
-
-template <class Tag>
-KV_DEVICE void Unpack(Tag, const Bytes16& words, float (&v)[Tag::kPer16]) {
-#pragma unroll
-  for (uint32_t j = 0; j < 4; ++j) {
-    const uint32_t word = words.x[j];
-    if constexpr (Tag::kBytes == 4) {
-      v[j] = ToFloat<Tag::kValue>(word);
-    } else {
-      v[2 * j] = ToFloat<Tag::kValue>(word & 0xffff);
-      v[2 * j + 1] = ToFloat<Tag::kValue>(word >> 16);
-    }
-  }
-}
-
 // n neighbouring floats, a multiple of four.
 template <uint32_t n>
 KV_DEVICE void LoadFloats(uint64_t address, float (&v)[n]) {

@@ -53,10 +53,8 @@ double LeastTileBytes(int sm) {
 constexpr uint32_t kFewThreads = 256;
 
 uint32_t LeastThreads(const KernelFigures& figures) {
-  // A T4 has shared memory for one block of them.
-  const bool is_alone =
-      figures.sm == 75 &&
-      (figures.kernel == "window_scores" || figures.kernel == "key_sums");
+  // A T4 has shared memory for one block of it.
+  const bool is_alone = figures.sm == 75 && figures.kernel == "window_scores";
   return is_alone || figures.kernel == "gather_columns_16" ? kFewThreads
                                                            : kLeastThreads;
 }
