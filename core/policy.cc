@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/number_text.h"
 #include "core/policy_text.h"
@@ -81,8 +82,9 @@ Status CheckNumbers(const kvevict_policy& p) {
   if (p.pyramid_beta < 1) {
     return InvalidArgument("beta %u < 1", p.pyramid_beta);
   }
-  if (!(p.weight_epsilon >= 0.0 && std::isfinite(p.weight_epsilon))) {
-    return InvalidArgument("epsilon %s is not a finite number >= 0",
+  if (!(p.weight_epsilon >= 0.0 &&
+        p.weight_epsilon <= double{std::numeric_limits<float>::max()})) {
+    return InvalidArgument("epsilon %s is not in [0, 3.4e38]",
                            NumberText(p.weight_epsilon).c_str());
   }
   if (p.reserved != 0) {

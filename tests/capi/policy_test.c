@@ -166,7 +166,8 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.block = 1, "block 1 is not in [2, 65536]");
   EXPECT_BREAKS(p.block = 65537, "block 65537");
   EXPECT_BREAKS(p.value_weight = 3, "weight 3 is not in [0, 2]");
-  EXPECT_BREAKS(p.weight_epsilon = -1.0, "epsilon -1 is not a finite number");
+  EXPECT_BREAKS(p.weight_epsilon = -1.0, "epsilon -1 is not in [0, 3.4e38]");
+  EXPECT_BREAKS(p.weight_epsilon = 1e39, "epsilon 1e+39 is not in [0, 3.4e38]");
   EXPECT_BREAKS(p.n_sink = UINT32_MAX, "sink");
   EXPECT_BREAKS(p.n_recent = UINT32_MAX, "recent");
 }
