@@ -57,7 +57,7 @@ func (s *signals) put(
 		return 0, err
 	}
 	if layer.Cache != LayerCacheFull {
-		layer = LayerInfo{}
+		return inHeap(unsafe.Pointer(n)), nil
 	}
 	q, kv, sums := uint32(layer.QHeads), uint32(layer.KVHeads), n.NSumHeads
 	if sums == 0 {
