@@ -145,8 +145,8 @@ typedef int32_t kvevict_status;
  *
  * @return ASCII, never NULL, "" if no call of this thread has failed yet.
  *         Static thread-local storage, overwritten by the thread's next
- *         failure; a successful call leaves it alone. Needs no memory. Since:
- *         0.1
+ *         failure; a successful call leaves it alone. Needs no memory.
+ *         Since: 0.1
  */
 KVEVICT_API const char* kvevict_last_error_message(void) KVEVICT_NOEXCEPT;
 
@@ -644,16 +644,17 @@ typedef struct kvevict_policy {
   kvevict_layer_split layer_split;
   double pyramid_alpha;  /**< Geometric ratio in (0, 1]. Default 0.7. */
   uint32_t pyramid_beta; /**< Steepness of the arithmetic splits, >= 1; 20. */
-  /** lagkv: tokens of a partition; cur: of a window. 2 .. 65536, default
-   *  128. */
+  /** lagkv: tokens of a partition, default 128; cur: of a window, default 16.
+   *  2 .. 65536. */
   uint32_t block;
   uint64_t seed; /**< Of the random policy. Default 0. */
   /** A shaped score becomes (score + weight_epsilon) * weight, per KV head;
    *  +infinity stays. */
-  kvevict_value_weight value_weight; /**< Default none; of
-                                            expected-attention norm. */
+  /** Default: none; of expected-attention norm, which needs V that can be
+   *  scored. */
+  kvevict_value_weight value_weight;
   uint32_t reserved;                 /**< 0. */
-  double weight_epsilon;             /**< Finite, >= 0. Default 0. */
+  double weight_epsilon;             /**< An f32, >= 0. Default 0. */
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                    \
@@ -1104,8 +1105,8 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  *                     every plan.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_UNAVAILABLE (the compiler's log is in the message);
- *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_DEVICE. May
- *         take seconds, waits for other threads that compile. Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_DEVICE. May take seconds,
+ *         waits for other threads that compile. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_context_prepare(
     const kvevict_context* context, const kvevict_plan* plan) KVEVICT_NOEXCEPT;
@@ -1288,14 +1289,15 @@ typedef struct kvevict_signal_inputs {
    *  a KV head are reduced already; 0: n_q_heads. */
   uint32_t n_sum_heads;
   /** Window attention: query rows [n_q_heads, rows, k_head_dim] in any strides,
-   *  after RoPE; dtype = the geometry's q_dtype. CUDA takes its tensor cores
+   *  after RoPE; dtype = the geometry's q_dtype. A stride of 0 is an error
+   *  where there is more than one head or row. CUDA takes its tensor cores
    *  where elements are packed and rows of queries and keys begin at multiples
    *  of 16 bytes, else a slower kernel. */
   const kvevict_plane* queries;
   /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of
    *  each row's scaled logits over the keys that it sees, as flash attention
-   *  leaves it behind. Saves CUDA the first of two passes over the keys; the
-   *  CPU has no use for it. */
+   *  leaves it behind. Strides as for queries. Saves CUDA the first of two
+   *  passes over the keys; the CPU has no use for it. */
   const kvevict_plane* row_lse;
   /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at
    *  multiples of 4 bytes, tokens packed, rows of heads one after another; a
@@ -1305,15 +1307,18 @@ typedef struct kvevict_signal_inputs {
    * rows of heads one after another; strides of 0 as for scores. */
   /** Policy h2o: [n_sum_heads, slots held], head_dim 1: the attention weight
    *  that each slot got, summed over all queries that saw it. They are the
-   *  engine's to keep: as a companion of the view they move with their tokens.
-   *  Rows of KV heads stand for each of their query heads where those are
-   *  pooled one by one. */
+   *  engine's to keep, and to move when an eviction moves their tokens: by
+   *  kvevict_compact(), or beside a contiguous cache, with n_kv_heads rows, as
+   *  a companion of the view. Rows of KV heads stand for each of their query
+   *  heads where those are pooled one by one. */
   const kvevict_plane* attention_sums;
   /** Policy expected-attention: [n_q_heads, 1, k_head_dim]: the mean of the
-   *  queries to come, rotated to where they will be. */
+   *  queries to come, rotated to where they will be; without the softmax scale,
+   *  which is applied to it. */
   const kvevict_plane* query_mean;
   /** Policy expected-attention: [n_q_heads, k_head_dim, k_head_dim]: their
-   *  covariance; NULL: they all are the mean. */
+   *  covariance: head_dim is k_head_dim, and tokens are the matrix's rows.
+   *  NULL: 0. */
   const kvevict_plane* query_covariance;
   /** Policy q-filter: [n_kv_heads, 1, k_head_dim]: the direction of a KV head
    *  in which keys get no attention. */
@@ -1373,34 +1378,50 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
 /**
  * Scores the cached tokens of layers by the signal of the plan's policy.
  *
- * Window attention (snapkv, pyramidkv): weights are the exact causal softmax
- * over all of a head's keys; they are reduced over the window's rows and the
- * query heads of each KV head and pooled over the tokens before the window
- * (with keep_window 0 over all), as the policy says. Accumulated in f32
+ * Window attention (snapkv, pyramidkv, tova): weights are the exact causal
+ * softmax over all of a head's keys; they are reduced over the window's rows
+ * and the query heads of each KV head and pooled over the tokens before the
+ * window (with keep_window 0 over all), as the policy says. Accumulated in f32
  * whatever the dtypes. NaN in a key makes every weight of the rows that see it
  * NaN, and so the head's other scores. Method: SnapKV, arXiv:2404.14469. Cost:
- * reads K once; n_q_heads * obs_window * n_tokens * head_dim multiply-adds. On
- * CUDA twice as much of both without row_lse.
+ * reads K once; n_q_headsobs_windown_tokenshead_dim multiply-adds. On CUDA
+ * twice as much of both without row_lse.
  *
  * Accumulated attention (h2o): attention_sums, with rows=mean divided by the
  * queries that could see each token, and reduced over the query heads of each
- * KV head. This door takes slots for positions and n_tokens for the tokens
- * seen; an eviction knows both. Method: H2O, arXiv:2306.14048. Cost: reads the
- * sums once. Expected attention: softmax over a head's keys k of s m.k + s^2 /
- * 2 k' C k with the mean m and the covariance C of the queries to come and the
- * softmax scale s, by query head, reduced over the query heads of each KV head
- * and pooled. The first n_sink tokens are left out of the softmax and get 0.
- * Accumulated in f32. NaN in the key of any other makes the scores of all
- * others NaN. Method: arXiv:2510.00636. Cost: n_q_heads * n_tokens * head_dim^2
- * multiply-adds, without a covariance head_dim. Keys and values against their
- * neighbours (lagkv, cur): slots behind the sinks are cut into partitions of
- * `block`, slots from 0 on into windows. lagkv: how far a token's channels
- * spread on the scale of the next partition, as a place within its own, in [0,
- * 1); 1 where nothing is compared. cur: the shares that its squared norms have
- * of their window's, multiplied, of the sum of all; sinks 1. A token with NaN
- * or infinity scores NaN and changes no other score but those it would be
- * compared with. Methods: LagKV, arXiv:2504.04704; CurDKV, arXiv:2509.15038.
- * Cost: reads K and V once, or twice where two partitions do not fit the cache.
+ * KV head. This call takes slots for positions and n_tokens for the tokens
+ * seen, which is true until the first eviction; kvevict_sequence_evict() knows
+ * both. Method: H2O, arXiv:2306.14048. Cost: reads the sums once.
+ *
+ * Expected attention: softmax over a head's keys k of s m.k + s^2 / 2 k' C k,
+ * with the mean m and the covariance C of the queries to come and the softmax
+ * scale s; by query head, reduced over the query heads of each KV head and
+ * pooled. The first n_sink tokens are left out of the softmax and get 0.
+ * Accumulated in f32. NaN in any other key, or with a covariance infinity,
+ * makes the scores of all others NaN. Method: arXiv:2510.00636. Cost: reads K
+ * once; n_q_headsn_tokenshead_dim^2 multiply-adds, without a covariance
+ * head_dim.
+ *
+ * Keys alone: knorm scores a key k by -|k|; keydiff by -cos(k, m), m being the
+ * mean direction of the head's keys; q-filter by -(k . key_filter). A key with
+ * NaN or infinity scores NaN in keydiff, and is not in the mean. Methods:
+ * arXiv:2406.11430, arXiv:2504.15364, arXiv:2503.02812. Cost: reads K once,
+ * keydiff twice.
+ *
+ * Keys and values against their neighbours (lagkv, cur): slots behind the sinks
+ * are cut into partitions of `block`, slots from 0 on into windows. lagkv: how
+ * far a token's channels spread on the scale of the next partition, as a place
+ * within its own, in [0, 1). Sinks, the last whole partition and what follows
+ * it score 1. With fewer than two whole partitions slot t scores (t - n_sink) /
+ * (n_tokens - n_sink), so that late ones stay. cur: the shares that a token's
+ * squared norms have of their window's, multiplied, of the sum of all; sinks 1.
+ * A token with NaN or infinity scores NaN and changes no other score but those
+ * it would be compared with. Methods: LagKV, arXiv:2504.04704; CurDKV,
+ * arXiv:2509.15038. Cost: reads K and V once, or twice where two partitions do
+ * not fit the cache.
+ *
+ * With value_weight shaped scores are weighed here too. Cost of
+ * KVEVICT_VALUE_WEIGHT_NORM: reads V once.
  *
  * @param[in]  plan      Non-NULL.
  * @param[in]  jobs      [jobs_len], a layer each.
@@ -1410,9 +1431,10 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  *                              n_tokens.
  * @param[in]  stream      See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also where the policy
- *         ranks nothing); KVEVICT_ERROR_UNSUPPORTED (keys or queries cannot be
- *         read; on CUDA elements that are not aligned to their size). Threads:
- *         safe for distinct scores and workspaces. Since: 0.1
+ *         ranks nothing); KVEVICT_ERROR_UNSUPPORTED (the policy reads keys,
+ *         values or queries that cannot be read; on CUDA elements that are not
+ *         aligned to their size). Threads: safe for distinct scores and
+ *         workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
@@ -1497,9 +1519,10 @@ KVEVICT_API kvevict_status kvevict_select_options_init(
  *
  * @param[in]  context  Non-NULL; device and parallel runner.
  * @param[in]  options  Non-NULL.
- * @param[in] keep Lists whose slots are written, ascending. A count above what
- * a list holds, or below what must stay, is an error. The CPU checks every
- * count, CUDA `count` but not `counts`.
+ * @param[in]  keep      Lists whose slots are written, ascending. A count
+ *                       above what a list holds, or below what must stay, is
+ *                       an error. The CPU checks every count, CUDA `count` but
+ *                       not `counts`.
  * @param[in]  workspace  See kvevict_select_workspace().
  * @param[in]  workspace_bytes  Its size.
  * @param[in]  stream   See kvevict_stream.
@@ -1537,16 +1560,17 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
  * @param[in]  layer     < n_layers, with a full cache; decides the budget.
  *                       Scope MODEL: the first one.
  * @param[in]  n_tokens  Slots held, 1 .. max_tokens.
- * @param[in]  n_seen    Tokens seen so far, which a budget that is a ratio is
- *                       one of, as in kvevict_sequence_evict(); 0: n_tokens.
- *                       Above max_tokens it counts as max_tokens.
- * @param[out] options Non-NULL, options->struct_size set. All other fields
- * become 0. If the caller's struct is too short for a field that the policy
- * sets, that is an error.
+ * @param[in]  n_seen    Tokens seen so far, n_tokens .. 2^31 - 1: a ratio
+ *                       budget is a part of them, as in
+ *                       kvevict_sequence_evict(). 0: n_tokens. Above max_tokens
+ *                       it counts as max_tokens.
+ * @param[out] options   Non-NULL, options->struct_size set. All other fields
+ *                       become 0. If the caller's struct is too short for a
+ *                       field that the policy sets, that is an error.
  * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for a layer whose heads have budgets of their own. Since:
- *         0.1
+ *         for a layer whose heads have budgets of their own.
+ *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_selection(
     const kvevict_plan* plan, uint32_t layer, uint32_t n_tokens,
@@ -1821,7 +1845,8 @@ KVEVICT_API kvevict_status
 kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
                         kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/**Tells the host that a graph ran once more. The graph has observed n_tokens
+/**
+ * Tells the host that a graph ran once more. The graph has observed n_tokens
  * query rows in every layer, with KVEVICT_POSITION_NEXT, and appended n_tokens;
  * without query memory it has appended only. The device has counted already.
  * Log-sum-exps are not counted: a window with rows of replays is scored without
@@ -1923,9 +1948,9 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
  *         planes that the geometry has, too few observed queries, a budget
  *         smaller than what must stay, layers of unequal length under scope
- *         MODEL); KVEVICT_ERROR_UNSUPPORTED (the policy must score keys that
- *         cannot be read, or tokens of the window are gone already, which
- *         keep_window 0 allows). Since: 0.1
+ *         MODEL); KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or
+ *         values that cannot be read, or tokens of the window are gone already,
+ *         which keep_window 0 allows). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
