@@ -114,6 +114,21 @@ kvevict_status kvevict_policy_layer_budgets(const kvevict_policy* in,
   });
 }
 
+kvevict_status kvevict_policy_need(const kvevict_policy* in,
+                                   kvevict_input input,
+                                   kvevict_need* out_need) noexcept {
+  return Guard([&] {
+    kvevict_policy policy;
+    KV_RETURN_IF_ERROR(ReadPolicy(in, &policy));
+    if (input < KVEVICT_INPUT_KEYS || input > KVEVICT_INPUT_TOKEN_WEIGHTS) {
+      return InvalidArgument("input %d is none", static_cast<int>(input));
+    }
+    KV_RETURN_IF_ERROR(CheckNotNull("out_need", out_need));
+    *out_need = NeedOf(policy, input);
+    return Status();
+  });
+}
+
 kvevict_status kvevict_auto_budget(uint32_t max_tokens,
                                    uint64_t full_cache_bytes,
                                    uint32_t* out_budget) noexcept {

@@ -108,12 +108,12 @@ class Plan {
   const ScoreOp& score_op() const {
     return *(context().backend().*signal().op);
   }
-  // What scoring reads of the caches' rows.
-  bool ReadsKeys() const { return signal().Needs(kKeys); }
-  bool ReadsValues() const {
-    return signal().Needs(kValues) ||
-           (Weighs() && policy_.value_weight == KVEVICT_VALUE_WEIGHT_NORM);
+  bool Needs(kvevict_input input) const {
+    return NeedOf(policy_, input) == KVEVICT_NEED_REQUIRED;
   }
+  // What scoring reads of the caches' rows.
+  bool ReadsKeys() const { return Needs(KVEVICT_INPUT_KEYS); }
+  bool ReadsValues() const { return Needs(KVEVICT_INPUT_VALUES); }
   bool ReadsRows() const { return ReadsKeys() || ReadsValues(); }
   // Shaped scores are multiplied by weights.
   bool Weighs() const {
@@ -121,7 +121,7 @@ class Plan {
            policy_.value_weight != KVEVICT_VALUE_WEIGHT_NONE;
   }
   // The policy scores by queries.
-  bool ObservesQueries() const { return signal().Needs(kQueries); }
+  bool ObservesQueries() const { return Needs(KVEVICT_INPUT_QUERIES); }
   // Of the signal's numbers of a layer, as the policy says.
   Shaping ShapingOf(const PlanLayer& layer) const;
   // What shares a keep list. Where nothing is ranked, and heads have no budgets of

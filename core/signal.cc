@@ -7,7 +7,8 @@ namespace kvevict {
 namespace {
 
 constexpr SignalInfo kSignals[] = {
-#define KVEVICT_SIGNAL(Name, text, needs, op) {text, needs, &Backend::op},
+#define KVEVICT_SIGNAL(Name, text, needs, takes, op) \
+  {text, needs, takes, &Backend::op},
 #include "core/signals.inc"
 #undef KVEVICT_SIGNAL
 };
@@ -22,6 +23,20 @@ const SignalInfo& InfoOf(Signal signal) {
 
 const SignalInfo& SignalOf(const kvevict_policy& policy) {
   return InfoOf(FindPolicy(policy.kind)->signal);
+}
+
+kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input) {
+  const SignalInfo& signal = SignalOf(policy);
+  uint32_t needs = signal.needs;
+  if (signal.Ranks() && policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) {
+    needs |= kValues;
+  }
+  if (signal.Ranks() && policy.value_weight == KVEVICT_VALUE_WEIGHT_GIVEN) {
+    needs |= kTokenWeights;
+  }
+  const uint32_t what = 1u << input;
+  if ((needs & what) != 0) return KVEVICT_NEED_REQUIRED;
+  return (signal.takes & what) != 0 ? KVEVICT_NEED_OPTIONAL : KVEVICT_NEED_NONE;
 }
 
 }  // namespace kvevict

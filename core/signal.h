@@ -12,29 +12,34 @@ struct Backend;
 struct ScoreOp;
 
 enum class Signal {
-#define KVEVICT_SIGNAL(Name, text, needs, op) k##Name,
+#define KVEVICT_SIGNAL(Name, text, needs, takes, op) k##Name,
 #include "core/signals.inc"
 #undef KVEVICT_SIGNAL
 };
 
-// What a signal has to be given.
+// What a signal is given.
 enum SignalNeeds : uint32_t {
   kNothing = 0,
-  kKeys = 1,     // rows that can be read
-  kQueries = 2,  // the last obs_window rows of every query head
-  kScores = 4,   // the caller's
-  kSeed = 8,
-  kValues = 16,  // rows that can be read
-  kBlock = 32,   // how many tokens it compares
-  kSums = 64,    // attention weights summed over the queries
-  kQueryMean = 128,
-  kQueryCovariance = 256,  // where it is given
-  kFilter = 512,           // a direction per KV head
+  // Of the caller's.
+  kKeys = 1u << KVEVICT_INPUT_KEYS,
+  kValues = 1u << KVEVICT_INPUT_VALUES,
+  kQueries = 1u << KVEVICT_INPUT_QUERIES,
+  kRowLse = 1u << KVEVICT_INPUT_ROW_LSE,
+  kScores = 1u << KVEVICT_INPUT_SCORES,
+  kSums = 1u << KVEVICT_INPUT_ATTENTION_SUMS,
+  kQueryMean = 1u << KVEVICT_INPUT_QUERY_MEAN,
+  kQueryCovariance = 1u << KVEVICT_INPUT_QUERY_COVARIANCE,
+  kFilter = 1u << KVEVICT_INPUT_KEY_FILTER,
+  kTokenWeights = 1u << KVEVICT_INPUT_TOKEN_WEIGHTS,
+  // Of the policy's.
+  kSeed = 1u << 30,
+  kBlock = 1u << 31  // how many tokens it compares
 };
 
 struct SignalInfo {
   const char* text;
   uint32_t needs;
+  uint32_t takes;
   const ScoreOp* Backend::*op;
 
   bool Needs(SignalNeeds what) const { return (needs & what) != 0; }
@@ -49,6 +54,9 @@ const SignalInfo& InfoOf(Signal signal);
 
 // The signal of a valid policy.
 const SignalInfo& SignalOf(const kvevict_policy& policy);
+
+// Of a valid policy: its signal, and its weights.
+kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input);
 
 }  // namespace kvevict
 

@@ -123,31 +123,34 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
                   const LayerInputs& inputs, ScoreJob* out) {
   const kvevict_layer_geometry& g = layer.geometry;
   const SignalInfo& signal = plan.signal();
-  const auto find = [&](SignalNeeds need, const char* name,
+  const auto find = [&](kvevict_input input, const char* name,
                         const kvevict_plane* plane, const Shape& shape,
                         FloatRows* rows) {
-    if (!signal.Needs(need)) return Status();
+    const kvevict_need need = NeedOf(plan.policy(), input);
+    if (need == KVEVICT_NEED_NONE) return Status();
+    if (need == KVEVICT_NEED_OPTIONAL && plane == nullptr) return Status();
     KV_RETURN_IF_ERROR(CheckGiven(name, plane, signal));
     return FindRows(name, *plane, shape, rows);
   };
   if (signal.Needs(kSums)) {
     KV_RETURN_IF_ERROR(FindSumHeads(g, inputs.n_sum_heads, &out->n_sum_heads));
   }
-  KV_RETURN_IF_ERROR(find(kScores, "scores", inputs.scores,
+  KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_SCORES, "scores", inputs.scores,
                           {g.n_kv_heads, n_tokens, 1}, &out->caller));
-  KV_RETURN_IF_ERROR(find(kSums, "attention_sums", inputs.attention_sums,
+  KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_ATTENTION_SUMS, "attention_sums",
+                          inputs.attention_sums,
                           {out->n_sum_heads, n_tokens, 1}, &out->sums));
-  KV_RETURN_IF_ERROR(find(kQueryMean, "query_mean", inputs.query_mean,
-                          {g.n_q_heads, 1, g.k_head_dim}, &out->query_mean));
-  if (inputs.query_covariance != nullptr) {
-    KV_RETURN_IF_ERROR(find(
-        kQueryCovariance, "query_covariance", inputs.query_covariance,
-        {g.n_q_heads, g.k_head_dim, g.k_head_dim}, &out->query_covariance));
-  }
-  KV_RETURN_IF_ERROR(find(kFilter, "key_filter", inputs.key_filter,
-                          {g.n_kv_heads, 1, g.k_head_dim}, &out->key_filter));
-  if (!plan.Weighs() ||
-      plan.policy().value_weight != KVEVICT_VALUE_WEIGHT_GIVEN) {
+  KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_QUERY_MEAN, "query_mean",
+                          inputs.query_mean, {g.n_q_heads, 1, g.k_head_dim},
+                          &out->query_mean));
+  KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_QUERY_COVARIANCE, "query_covariance",
+                          inputs.query_covariance,
+                          {g.n_q_heads, g.k_head_dim, g.k_head_dim},
+                          &out->query_covariance));
+  KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_KEY_FILTER, "key_filter",
+                          inputs.key_filter, {g.n_kv_heads, 1, g.k_head_dim},
+                          &out->key_filter));
+  if (NeedOf(plan.policy(), KVEVICT_INPUT_TOKEN_WEIGHTS) == KVEVICT_NEED_NONE) {
     return Status();
   }
   if (inputs.token_weights == nullptr) {

@@ -204,6 +204,46 @@ const (
 	ValueWeightGiven ValueWeight = 2
 )
 
+// Input: what a policy may read of a layer: rows of its view, or a plane of SignalInputs.
+type Input int32
+
+// Values of Input.
+const (
+	// k of the view, of a scored dtype.
+	InputKeys Input = 0
+	// v of the view, likewise.
+	InputValues Input = 1
+	// Of the observation window.
+	InputQueries Input = 2
+	// Log-sum-exps of these queries.
+	InputRowLSE Input = 3
+	// The caller's own.
+	InputScores Input = 4
+	// Attention that each slot got.
+	InputAttentionSums Input = 5
+	// Mean of the queries to come.
+	InputQueryMean Input = 6
+	// Their covariance.
+	InputQueryCovariance Input = 7
+	// A direction per KV head.
+	InputKeyFilter Input = 8
+	// What scores are multiplied by.
+	InputTokenWeights Input = 9
+)
+
+// Need: whether a policy wants an input.
+type Need int32
+
+// Values of Need.
+const (
+	// It is not read.
+	NeedNone Need = 0
+	// It is used where it is given.
+	NeedOptional Need = 1
+	// Without it calls fail.
+	NeedRequired Need = 2
+)
+
 // LayerCache: what a layer keeps of the tokens that it has seen.
 type LayerCache int32
 

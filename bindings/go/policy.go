@@ -156,6 +156,17 @@ func (p Policy) LayerBudgets(nContext, nLayers int) ([]uint32, error) {
 	return budgets, nil
 }
 
+// NeedOf says whether the policy wants an input, so that an engine makes no others.
+func (p Policy) NeedOf(input Input) (Need, error) {
+	n, err := p.native()
+	if err != nil {
+		return 0, err
+	}
+	var need int32
+	err = native.Kvevict_policy_need(&n, int32(input), &need)
+	return Need(need), err
+}
+
 // maxLayers is the header's bound, checked before memory is made for so many.
 const maxLayers = 4096
 

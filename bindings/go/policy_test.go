@@ -104,3 +104,21 @@ func TestPolicyKeepsFieldsThatItDoesNotKnow(t *testing.T) {
 	n.Budget = 200
 	same(t, policyOf(&n), changed)
 }
+
+func TestPolicySaysWhatItReads(t *testing.T) {
+	policy, err := ParsePolicy("snapkv:budget=100,weight=norm")
+	must(t, err)
+	for input, want := range map[Input]Need{
+		InputQueries: NeedRequired, InputValues: NeedRequired, InputRowLSE: NeedOptional,
+		InputTokenWeights: NeedNone,
+	} {
+		need, err := policy.NeedOf(input)
+		must(t, err)
+		same(t, want, need)
+	}
+	_, err = policy.NeedOf(99)
+	fails(t, err, StatusInvalidArgument, "input 99")
+	policy.Budget = -1
+	_, err = policy.NeedOf(InputKeys)
+	fails(t, err, StatusInvalidArgument, "budget -1")
+}

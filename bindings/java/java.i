@@ -105,13 +105,15 @@ KV_OUTPUT(uint32_t, out_budget)
 KV_OUTPUT(uint32_t, out_length)
 KV_OUTPUT(int32_t, out_position)
 KV_OUTPUT(int32_t, out_slot)
+KV_OUTPUT(kvevict_need, out_need)
 
 %typemap(argout) kvevict_context **out_context, kvevict_plan **out_plan,
                  kvevict_sequence **out_sequence
   "$result = (jlong)(intptr_t)value$argnum;"
 %typemap(argout) size_t *out_text_len, size_t *out_positions_len
   "$result = (jlong)value$argnum;"
-%typemap(argout) uint32_t *out_budget, uint32_t *out_length, int32_t *out_position, int32_t *out_slot
+%typemap(argout) uint32_t *out_budget, uint32_t *out_length, int32_t *out_position, int32_t *out_slot,
+                 kvevict_need *out_need
   "$result = (jint)value$argnum;"
 
 KV_RESULT(kvevict_context_create, jlong, long)
@@ -119,6 +121,7 @@ KV_RESULT(kvevict_plan_create, jlong, long)
 KV_RESULT(kvevict_sequence_create, jlong, long)
 KV_RESULT(kvevict_policy_format, jlong, long)
 KV_RESULT(kvevict_sequence_keep_positions, jlong, long)
+KV_RESULT(kvevict_policy_need, jint, int)
 KV_RESULT(kvevict_auto_budget, jint, int)
 KV_RESULT(kvevict_sequence_stored_length, jint, int)
 KV_RESULT(kvevict_sequence_logical_length, jint, int)

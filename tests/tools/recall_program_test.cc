@@ -273,6 +273,18 @@ Test(recall_program, inspect_lists_what_the_library_enumerates) {
     cr_expect(row.at("budget") == policy.budget);
     cr_expect(row.at("trigger") == policy.trigger);
     cr_expect(row.at("paper") == policy.paper);
+    const json& reads = row.at("reads");
+    kvevict_policy of_kind = {};
+    kvevict_policy_init(&of_kind, sizeof(of_kind), policy.kind);
+    kvevict_need need = KVEVICT_NEED_NONE;
+    kvevict_policy_need(&of_kind, KVEVICT_INPUT_VALUES, &need);
+    cr_expect((std::find(reads.begin(), reads.end(), "V") != reads.end()) ==
+                  (need == KVEVICT_NEED_REQUIRED),
+              "%s", policy.name);
+    kvevict_policy_need(&of_kind, KVEVICT_INPUT_ROW_LSE, &need);
+    cr_expect((std::find(reads.begin(), reads.end(), "[log-sum-exps]") !=
+               reads.end()) == (need == KVEVICT_NEED_OPTIONAL),
+              "%s", policy.name);
   }
   cr_expect(n == document.at("policies").size() && n >= 6);
 

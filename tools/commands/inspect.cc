@@ -1,12 +1,14 @@
 // `kvevict inspect`: what this library is and can do on this machine.
 #include <fmt/format.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "kvevict/kvevict.h"
 #include "tools/commands/commands.h"
+#include "tools/engine/kvevict_error.h"
 #include "tools/engine/text_table.h"
 
 namespace kvevict::tools {
@@ -33,6 +35,29 @@ struct Inspection {
   std::vector<kvevict_preset_info> presets;
   std::vector<kvevict_dtype_info> dtypes;
 };
+
+// What a policy of a kind reads, by its defaults; in brackets what it can do without.
+std::vector<std::string> InputsOf(kvevict_policy_kind kind) {
+  static constexpr const char* kNames[] = {"K",          "V",
+                                           "queries",    "log-sum-exps",
+                                           "scores",     "sums",
+                                           "query mean", "query covariance",
+                                           "key filter", "token weights"};
+  static_assert(std::size(kNames) == KVEVICT_INPUT_TOKEN_WEIGHTS + 1);
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  Check(kvevict_policy_init(&policy, sizeof(policy), kind));
+  std::vector<std::string> inputs;
+  for (kvevict_input i = {}; i <= KVEVICT_INPUT_TOKEN_WEIGHTS;
+       i = static_cast<kvevict_input>(i + 1)) {
+    kvevict_need need = KVEVICT_NEED_NONE;
+    Check(kvevict_policy_need(&policy, i, &need));
+    if (need == KVEVICT_NEED_REQUIRED) inputs.emplace_back(kNames[i]);
+    if (need == KVEVICT_NEED_OPTIONAL) {
+      inputs.push_back(fmt::format("[{}]", kNames[i]));
+    }
+  }
+  return inputs;
+}
 
 Inspection Inspect() {
   Inspection found;
@@ -82,6 +107,7 @@ nlohmann::ordered_json ToJson(const Inspection& found) {
   for (const kvevict_policy_info& p : found.policies) {
     policies.push_back({{"name", p.name},
                         {"signal", p.signal},
+                        {"reads", InputsOf(p.kind)},
                         {"shaping", p.shaping},
                         {"budget", p.budget},
                         {"trigger", p.trigger},
@@ -137,13 +163,15 @@ std::string ToText(const Inspection& found) {
   if (!found.gpus.empty()) text += "\n" + gpus.ToString();
   TextTable policies({{"policy", kLeft},
                       {"signal", kLeft},
+                      {"reads", kLeft},
                       {"shaping", kLeft},
                       {"budget", kLeft},
                       {"trigger", kLeft},
                       {"paper", kLeft}});
   for (const kvevict_policy_info& p : found.policies) {
-    policies.AddRow(
-        {p.name, p.signal, p.shaping, p.budget, p.trigger, p.paper});
+    policies.AddRow({p.name, p.signal,
+                     fmt::format("{}", fmt::join(InputsOf(p.kind), ", ")),
+                     p.shaping, p.budget, p.trigger, p.paper});
   }
   TextTable presets(
       {{"preset", kLeft}, {"policy", kLeft}, {"reproduces", kLeft}});

@@ -104,6 +104,18 @@ public class PolicyTests
     }
 
     [Fact]
+    public void A_policy_says_what_it_reads()
+    {
+        KvPolicy policy = KvPolicy.Parse("snapkv:budget=100,weight=norm");
+        Assert.Equal(KvNeed.Required, policy.NeedOf(KvInput.Queries));
+        Assert.Equal(KvNeed.Required, policy.NeedOf(KvInput.Values));
+        Assert.Equal(KvNeed.Optional, policy.NeedOf(KvInput.RowLse));
+        Assert.Equal(KvNeed.None, policy.NeedOf(KvInput.TokenWeights));
+        Assert.Throws<KvEvictException>(() => policy.NeedOf((KvInput)99));
+        Assert.Throws<KvEvictException>(() => (policy with { Budget = -1 }).NeedOf(KvInput.Keys));
+    }
+
+    [Fact]
     public void Budgets_come_out_in_tokens()
     {
         KvPolicy policy = KvPolicy.Parse("snapkv:budget=100,sink=4,window=32");

@@ -216,6 +216,18 @@ public sealed unsafe record KvPolicy
         return budgets;
     }
 
+    /// <summary>Whether this policy wants an input, so that an engine makes no others.</summary>
+    /// <param name="input">Rows of a view, or a part of <see cref="KvSignalInputs"/>.</param>
+    /// <returns>Whether it is read, and whether calls fail without it.</returns>
+    /// <exception cref="KvEvictException">The policy is not valid, or there is no such input.</exception>
+    public KvNeed NeedOf(KvInput input)
+    {
+        kvevict_policy native = _native;
+        KvNeed need;
+        Native.kvevict_policy_need(&native, input, &need);
+        return need;
+    }
+
     /// <summary>The text form: the name and every key that differs from that policy's default.</summary>
     /// <returns>What <see cref="Parse"/> reads; a note if the policy is not valid.</returns>
     public override string ToString()

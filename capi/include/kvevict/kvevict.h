@@ -594,6 +594,45 @@ enum kvevict_value_weight
 typedef int32_t kvevict_value_weight;
 #endif
 
+/** What a policy may read of a layer: rows of its view, or a plane of
+ *  kvevict_signal_inputs. */
+enum kvevict_input
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  KVEVICT_INPUT_KEYS = 0,             /**< k of the view, of a scored dtype. */
+  KVEVICT_INPUT_VALUES = 1,           /**< v of the view, likewise. */
+  KVEVICT_INPUT_QUERIES = 2,          /**< Of the observation window. */
+  KVEVICT_INPUT_ROW_LSE = 3,          /**< Log-sum-exps of these queries. */
+  KVEVICT_INPUT_SCORES = 4,           /**< The caller's own. */
+  KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot got. */
+  KVEVICT_INPUT_QUERY_MEAN = 6,       /**< Mean of the queries to come. */
+  KVEVICT_INPUT_QUERY_COVARIANCE = 7, /**< Their covariance. */
+  KVEVICT_INPUT_KEY_FILTER = 8,       /**< A direction per KV head. */
+  KVEVICT_INPUT_TOKEN_WEIGHTS = 9     /**< What scores are multiplied by. */
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_input;
+#endif
+
+/** Whether a policy wants an input. */
+enum kvevict_need
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** It is not read. */
+  KVEVICT_NEED_NONE = 0,
+  /** It is used where it is given. */
+  KVEVICT_NEED_OPTIONAL = 1,
+  /** Without it calls fail. */
+  KVEVICT_NEED_REQUIRED = 2
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_need;
+#endif
+
 /**
  * What survives an eviction: signal, shaping, budget.
  *
@@ -800,6 +839,18 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
 KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
     const kvevict_policy* policy, uint32_t n_context, uint32_t* budgets,
     size_t budgets_len) KVEVICT_NOEXCEPT;
+
+/**
+ * Says whether a policy wants an input, so that an engine makes no others.
+ *
+ * @param[in]  policy    Non-NULL.
+ * @param[in]  input     One of kvevict_input.
+ * @param[out] out_need  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_policy_need(const kvevict_policy* policy, kvevict_input input,
+                    kvevict_need* out_need) KVEVICT_NOEXCEPT;
 
 /**
  * Suggests a budget for a model: min(max_tokens / 4, 4096), at least 1024, at

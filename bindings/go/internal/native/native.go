@@ -83,6 +83,7 @@ extern uintptr_t _wrap_kvevict_policy_format_kvevict(swig_voidp arg1, swig_voidp
 extern uintptr_t _wrap_kvevict_policy_validate_kvevict(swig_voidp arg1);
 extern uintptr_t _wrap_kvevict_policy_resolve_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3, swig_type_8 arg4);
+extern uintptr_t _wrap_kvevict_policy_need_kvevict(swig_voidp arg1, swig_intgo arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_9 arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
@@ -378,6 +379,21 @@ func Kvevict_policy_layer_budgets(arg1 *Policy, arg2 uint32, arg3 *uint32, arg4 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_8(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_need(arg1 *Policy, arg2 int32, arg3 *int32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_policy_need_kvevict(C.swig_voidp(_swig_i_0), C.swig_intgo(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

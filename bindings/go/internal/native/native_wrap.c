@@ -457,6 +457,23 @@ intgo _wrap_kvevict_policy_layer_budgets_kvevict(kvevict_policy *_swig_go_0, int
 }
 
 
+intgo _wrap_kvevict_policy_need_kvevict(kvevict_policy *_swig_go_0, intgo _swig_go_1, int *_swig_go_2) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  kvevict_input arg2 ;
+  kvevict_need *arg3 = (kvevict_need *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (kvevict_input)_swig_go_1;
+  arg3 = (kvevict_need *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_policy_need((struct kvevict_policy const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_auto_budget_kvevict(int _swig_go_0, long long _swig_go_1, int *_swig_go_2) {
   uint32_t arg1 ;
   uint64_t arg2 ;

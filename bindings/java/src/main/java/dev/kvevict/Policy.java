@@ -133,6 +133,19 @@ public final class Policy {
     return budgets;
   }
 
+  /**
+   * Whether this policy wants an input, so that an engine makes no others.
+   *
+   * @param input rows of a view, or a part of {@link SignalInputs}
+   * @return whether it is read, and whether calls fail without it
+   * @throws KvEvictException if the policy is invalid
+   */
+  public Need needOf(Input input) {
+    try (struct) {
+      return CEnum.of(Need.class, Native.kvevict_policy_need(struct.address, input.value()));
+    }
+  }
+
   /** {@return what ranks the tokens} */
   public PolicyKind kind() {
     return struct.enumAt(Abi.Policy.KIND, PolicyKind.class);

@@ -59,4 +59,15 @@ final class PolicyTest {
     Check.fails(KvEvictException.class, () -> policy.resolve(0), "n_context");
     Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "nLayers");
   }
+
+  static void saysWhatItReads() {
+    Policy policy = Policy.parse("snapkv:budget=100,weight=norm");
+    Check.equal(Need.REQUIRED, policy.needOf(Input.QUERIES));
+    Check.equal(Need.REQUIRED, policy.needOf(Input.VALUES));
+    Check.equal(Need.OPTIONAL, policy.needOf(Input.ROW_LSE));
+    Check.equal(Need.NONE, policy.needOf(Input.TOKEN_WEIGHTS));
+    Check.fails(NullPointerException.class, () -> policy.needOf(null));
+    Check.fails(KvEvictException.class,
+        () -> policy.toBuilder().budget(-1).build().needOf(Input.KEYS), "budget -1");
+  }
 }

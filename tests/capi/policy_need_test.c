@@ -1,0 +1,188 @@
+/* kvevict_policy_need(): what it says is what kvevict_score() does. */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/inputs.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+
+enum { kQHeads = 4, kHeads = 2, kTokens = 64, kDim = 8 };
+
+/* Each plane of the inputs: how long a head's row is, and how many a head has. */
+static const struct {
+  kvevict_input input;
+  size_t offset;
+  uint32_t head_dim, n_rows;
+} kInputs[] = {
+    {KVEVICT_INPUT_QUERIES, offsetof(kvevict_signal_inputs, queries), kDim, 1},
+    {KVEVICT_INPUT_ROW_LSE, offsetof(kvevict_signal_inputs, row_lse), 1, 1},
+    {KVEVICT_INPUT_SCORES, offsetof(kvevict_signal_inputs, scores), 1, 1},
+    {KVEVICT_INPUT_ATTENTION_SUMS,
+     offsetof(kvevict_signal_inputs, attention_sums), 1, 1},
+    {KVEVICT_INPUT_QUERY_MEAN, offsetof(kvevict_signal_inputs, query_mean),
+     kDim, 1},
+    {KVEVICT_INPUT_QUERY_COVARIANCE,
+     offsetof(kvevict_signal_inputs, query_covariance), kDim, kDim},
+    {KVEVICT_INPUT_KEY_FILTER, offsetof(kvevict_signal_inputs, key_filter),
+     kDim, 1},
+    {KVEVICT_INPUT_TOKEN_WEIGHTS,
+     offsetof(kvevict_signal_inputs, token_weights), 1, 1},
+};
+enum { kNInputs = sizeof kInputs / sizeof kInputs[0] };
+
+typedef struct scene {
+  float numbers[kQHeads * kTokens * kDim];
+  float values[kHeads * kTokens * kDim];
+  kvevict_view view;
+  kvevict_plane planes[kNInputs];
+  kvevict_signal_inputs inputs;
+} scene;
+
+static void Give(scene* s, uint32_t i, const kvevict_plane* plane) {
+  memcpy((char*)&s->inputs + kInputs[i].offset, &plane, sizeof plane);
+}
+
+static void MakeScene(scene* s) {
+  for (int i = 0; i < kQHeads * kTokens * kDim; ++i) {
+    s->numbers[i] = (float)(i % 13) / 8.0f;
+  }
+  s->view = (kvevict_view)KVEVICT_VIEW_INIT;
+  s->view.n_kv_heads = kHeads;
+  s->view.k = test_floats_plane(s->numbers, kTokens * kDim);
+  s->view.k.head_dim = kDim;
+  s->view.k.token_stride_bytes = kDim * sizeof(float);
+  memcpy(s->values, s->numbers, sizeof s->values);
+  s->view.v = s->view.k;
+  s->view.v.data = (uint64_t)(uintptr_t)s->values;
+  s->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+  for (uint32_t i = 0; i < kNInputs; ++i) {
+    const uint32_t dim = kInputs[i].head_dim;
+    s->planes[i] = test_floats_plane(s->numbers, kTokens * kDim);
+    s->planes[i].head_dim = dim;
+    s->planes[i].token_stride_bytes = (int64_t)(dim * sizeof(float));
+    Give(s, i, &s->planes[i]);
+  }
+}
+
+static kvevict_status Score(const test_plan* p, const scene* s) {
+  static float scores[kHeads * kTokens];
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = kTokens;
+  job.view = &s->view;
+  job.inputs = &s->inputs;
+  job.scores = scores;
+  job.scores_len = kHeads * kTokens;
+  return kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes,
+                       NULL);
+}
+
+static kvevict_need NeedOf(const test_plan* p, kvevict_input input) {
+  kvevict_need need = -1;
+  EXPECT_OK(kvevict_policy_need(&p->policy, input, &need));
+  return need;
+}
+
+/* Keys, and values, of a dtype that no one can read. */
+static void ExpectRowsAsSaid(const char* text, scene* s) {
+  for (int values = 0; values < 2; ++values) {
+    kvevict_layer_geometry layer = test_layer(kQHeads, kHeads, kDim, kDim);
+    kvevict_plane* const rows = values ? &s->view.v : &s->view.k;
+    const kvevict_plane readable = *rows;
+    rows->dtype = KVEVICT_DTYPE_OPAQUE;
+    rows->head_dim = 0;
+    rows->row_bytes = kDim * sizeof(float);
+    *(values ? &layer.v_dtype : &layer.k_dtype) = rows->dtype;
+    *(values ? &layer.v_head_dim : &layer.k_head_dim) = 0;
+    const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
+    test_plan* p =
+        test_plan_create(text, &geometry, KVEVICT_OPERATION_SCORE, 1);
+    const kvevict_need need =
+        NeedOf(p, values ? KVEVICT_INPUT_VALUES : KVEVICT_INPUT_KEYS);
+    const kvevict_status status = Score(p, s);
+    EXPECT((status == KVEVICT_OK) == (need == KVEVICT_NEED_NONE),
+           "%s, opaque %s: need %d, status %d", text,
+           values ? "values" : "keys", need, status);
+    test_plan_destroy(p);
+    *rows = readable;
+  }
+}
+
+/* Absent planes, and planes that no call could read. */
+static void ExpectAsSaid(const char* text) {
+  const kvevict_layer_geometry layer = test_layer(kQHeads, kHeads, kDim, kDim);
+  const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
+  test_plan* p = test_plan_create(text, &geometry, KVEVICT_OPERATION_SCORE, 1);
+  static scene s;
+  MakeScene(&s);
+  EXPECT_OK(Score(p, &s));
+  for (uint32_t i = 0; i < kNInputs; ++i) {
+    const kvevict_need need = NeedOf(p, kInputs[i].input);
+    Give(&s, i, NULL);
+    const kvevict_status absent = Score(p, &s);
+    EXPECT((absent == KVEVICT_OK) == (need != KVEVICT_NEED_REQUIRED),
+           "%s, input %d absent: need %d, status %d", text, kInputs[i].input,
+           need, absent);
+    kvevict_plane unreadable = s.planes[i];
+    unreadable.data = 0;
+    Give(&s, i, &unreadable);
+    const kvevict_status wrong = Score(p, &s);
+    EXPECT((wrong == KVEVICT_OK) == (need == KVEVICT_NEED_NONE),
+           "%s, input %d unreadable: need %d, status %d", text,
+           kInputs[i].input, need, wrong);
+    Give(&s, i, &s.planes[i]);
+  }
+  test_plan_destroy(p);
+  ExpectRowsAsSaid(text, &s);
+}
+
+Test(policy_need, is_what_scoring_reads) {
+  static const char* const kWeights[] = {"none", "norm", "given"};
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  uint32_t n = 0;
+  for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
+    if (strcmp(info.signal, "-") == 0 || strcmp(info.signal, "position") == 0) {
+      continue; /* there is nothing to score */
+    }
+    for (uint32_t w = 0; w < 3; ++w) {
+      char text[128];
+      snprintf(text, sizeof text, "%s:budget=40,weight=%s", info.name,
+               kWeights[w]);
+      ExpectAsSaid(text);
+    }
+    ++n;
+  }
+  cr_assert_gt(n, 10);
+}
+
+Test(policy_need, place_wants_nothing) {
+  static const char* const kTexts[] = {"none", "streaming-llm:budget=10"};
+  for (int t = 0; t < 2; ++t) {
+    const kvevict_policy policy = test_policy(kTexts[t]);
+    for (kvevict_input i = KVEVICT_INPUT_KEYS; i <= KVEVICT_INPUT_TOKEN_WEIGHTS;
+         ++i) {
+      kvevict_need need = -1;
+      EXPECT_OK(kvevict_policy_need(&policy, i, &need));
+      cr_expect_eq(need, KVEVICT_NEED_NONE, "%s: %d", kTexts[t], i);
+    }
+  }
+}
+
+Test(policy_need, bad_arguments_are_errors) {
+  const kvevict_policy policy = test_policy("snapkv:budget=100");
+  kvevict_policy wrong = policy;
+  wrong.budget = -1;
+  kvevict_need need = KVEVICT_NEED_OPTIONAL;
+  EXPECT_INVALID(kvevict_policy_need(NULL, KVEVICT_INPUT_KEYS, &need),
+                 "policy is NULL");
+  EXPECT_INVALID(kvevict_policy_need(&wrong, KVEVICT_INPUT_KEYS, &need),
+                 "budget -1");
+  EXPECT_INVALID(kvevict_policy_need(&policy, -1, &need), "input -1");
+  EXPECT_INVALID(
+      kvevict_policy_need(&policy, KVEVICT_INPUT_TOKEN_WEIGHTS + 1, &need),
+      "input 10");
+  EXPECT_INVALID(kvevict_policy_need(&policy, KVEVICT_INPUT_KEYS, NULL),
+                 "out_need is NULL");
+  cr_expect_eq(need, KVEVICT_NEED_OPTIONAL);
+}
