@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   Session session;
   app.add_option("--filter", filter,
                  "only rows whose group contains this text: limits, scoring, "
-                 "select, compact, sequence, request, f32 A, ...")
+                 "signal, select, compact, sequence, request, f32 A, ...")
       ->type_name("TEXT");
   app.add_option("--repetitions", session.repetitions, "1 to 1000 (default 5)")
       ->type_name("N")
@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   try {
     BenchLimits(session);
     BenchScoring(session);
+    BenchSignals(session);
     BenchSelect(session);
     BenchCompact(session);
     BenchSequence(session);

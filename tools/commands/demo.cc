@@ -55,7 +55,8 @@ void AddDemoCommand(CLI::App& app, Action& action) {
           ->type_name("X")
           ->check(Budget());
   demo->add_option("--policy", args->policies,
-                   "Policy, e.g. snapkv:window=64,pool=max5; repeatable")
+                   "Policy, e.g. snapkv:window=64,pool=max5, or `all`; "
+                   "repeatable")
       ->type_name("POLICY")
       ->take_all()
       ->allow_extra_args(false);
@@ -100,7 +101,12 @@ void AddDemoCommand(CLI::App& app, Action& action) {
     if (budget->count() > 0) options.budget = args->budget;
     if (!args->policies.empty()) options.policies.clear();
     for (const std::string& policy : args->policies) {
-      options.policies.push_back({policy, policy});
+      if (policy == "all") {
+        const std::vector<NamedPolicy> all = AllPolicies();
+        options.policies.insert(options.policies.end(), all.begin(), all.end());
+      } else {
+        options.policies.push_back({policy, policy});
+      }
     }
     if (options.model.empty()) {
       action = [args] { return RunRecallDemo(args->options); };

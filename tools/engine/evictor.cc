@@ -96,14 +96,18 @@ void Evictor::Append(uint32_t n_tokens) {
 }
 
 // Step 3.
-Evictor::Report Evictor::Evict(KvCache& cache) {
+Evictor::Report Evictor::Evict(KvCache& cache,
+                               std::span<const kvevict_signal_inputs> inputs) {
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.inputs = inputs.data();
+  options.inputs_len = inputs.size();
   std::vector<kvevict_view> views;
   for (uint32_t layer = 0; layer < n_layers_; ++layer) {
     views.push_back(cache.View(layer));
   }
   const auto start = std::chrono::steady_clock::now();
   Check(kvevict_sequence_evict(sequence_.get(), views.data(), views.size(),
-                               nullptr, workspace_.get(), workspace_bytes_,
+                               &options, workspace_.get(), workspace_bytes_,
                                nullptr));
   const auto end = std::chrono::steady_clock::now();
   kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;

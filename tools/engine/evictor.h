@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "kvevict/kvevict.h"
 #include "tools/engine/kv_cache.h"
@@ -50,8 +51,10 @@ class Evictor {
     double milliseconds = 0;  // wall time of the library call
   };
 
-  // Shrinks the cache in place and sets its new lengths.
-  Report Evict(KvCache& cache);
+  // Shrinks the cache in place and sets its new lengths. `inputs`, one per layer or
+  // none, are what the policy reads beside the cache and the observed queries.
+  Report Evict(KvCache& cache,
+               std::span<const kvevict_signal_inputs> inputs = {});
 
   uint32_t stored_length(uint32_t layer) const;
   uint32_t logical_length() const;

@@ -7,12 +7,23 @@
 namespace kvevict::tools {
 namespace {
 
+bool Needs(const kvevict_policy& policy, kvevict_input input) {
+  kvevict_need need = KVEVICT_NEED_NONE;
+  Check(kvevict_policy_need(&policy, input, &need));
+  return need == KVEVICT_NEED_REQUIRED;
+}
+
 // What the library checks only when an eviction knows the tokens.
 void CheckFits(const kvevict_policy& policy, uint32_t n_tokens,
                uint32_t n_layers) {
-  if (policy.kind == KVEVICT_POLICY_CUSTOM) {
+  if (Needs(policy, KVEVICT_INPUT_SCORES)) {
     throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
                        "it ranks by scores of the caller's own, and this "
+                       "program has none");
+  }
+  if (Needs(policy, KVEVICT_INPUT_TOKEN_WEIGHTS)) {
+    throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
+                       "it weighs by numbers of the caller's own, and this "
                        "program has none");
   }
   std::vector<uint32_t> budgets(n_layers);
@@ -32,6 +43,18 @@ kvevict_policy ParsePolicy(const std::string& text, double default_budget) {
   if (!names_budget && !has_window) policy.budget = default_budget;
   Check(kvevict_policy_validate(&policy));
   return policy;
+}
+
+std::vector<NamedPolicy> AllPolicies() {
+  std::vector<NamedPolicy> all;
+  kvevict_policy_info info = {};
+  info.struct_size = sizeof(info);
+  for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
+    if (!Needs(ParsePolicy(info.name, 1), KVEVICT_INPUT_SCORES)) {
+      all.push_back({info.name, info.name});
+    }
+  }
+  return all;
 }
 
 std::vector<kvevict_policy> ParsePolicies(std::span<const NamedPolicy> policies,

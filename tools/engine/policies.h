@@ -16,6 +16,9 @@ struct NamedPolicy {
   std::string text;
 };
 
+// Every policy of the library that ranks by itself, with its defaults.
+std::vector<NamedPolicy> AllPolicies();
+
 // Reads the text form of a policy. Where the text leaves the budget open (and is
 // not a StreamingLLM window), default_budget applies.
 kvevict_policy ParsePolicy(const std::string& text, double default_budget);

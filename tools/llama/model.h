@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "kvevict/kvevict.h"
+#include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
+#include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/llama/weights.h"
 
@@ -30,6 +32,8 @@ class LlamaModel {
   LlamaModel(LlamaWeights weights, ThreadPool& pool);
 
   const LlamaConfig& config() const { return weights_.config; }
+  QueryShape HeadShape() const { return {.n_q_heads = config().n_q_heads}; }
+  Rope RopeOfHeads() const { return {.inv_freq = config().inv_freq}; }
 
   // A cache this model can use.
   KvShape CacheShape(kvevict_dtype dtype, uint32_t capacity) const;

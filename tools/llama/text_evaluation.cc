@@ -39,11 +39,12 @@ TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
       task_(std::move(task)),
       n_greedy_(n_greedy),
       full_cache_(model.CacheShape(dtype, Capacity(task_, n_greedy))),
-      evicted_cache_(full_cache_.shape()) {
-  const QueryShape queries{.n_q_heads = model.config().n_q_heads};
+      evicted_cache_(full_cache_.shape()),
+      statistics_(full_cache_.shape(), model.HeadShape(), model.RopeOfHeads(),
+                  policies, pool) {
   for (const kvevict_policy& policy : policies) {
-    evictors_.push_back(std::make_unique<Evictor>(full_cache_.shape(), queries,
-                                                  policy, pool, simd_target));
+    evictors_.push_back(std::make_unique<Evictor>(
+        full_cache_.shape(), model.HeadShape(), policy, pool, simd_target));
   }
 }
 
@@ -54,6 +55,7 @@ void TextEvaluation::Prefill(const Progress& progress) {
     for (auto& evictor : evictors_) {
       evictor->Observe(layer, queries, n_rows, first_position);
     }
+    statistics_.Observe(layer, queries, n_rows, first_position);
   };
   prompt_logits_.resize(model_.config().vocab_size);
   const std::span<const int32_t> prompt = task_.prompt;
@@ -70,6 +72,7 @@ void TextEvaluation::Prefill(const Progress& progress) {
     done += n;
     if (progress) progress(static_cast<uint32_t>(done));
   }
+  inputs_ = statistics_.Inputs();
   const std::vector<uint32_t> lengths = Lengths(full_cache_);
   full_ = Predict(full_cache_);
   Rewind(full_cache_, lengths);
@@ -78,7 +81,7 @@ void TextEvaluation::Prefill(const Progress& progress) {
 TextResult TextEvaluation::Evaluate(size_t index) {
   evicted_cache_.CopyFrom(full_cache_);
   TextResult result;
-  result.eviction = evictors_[index]->Evict(evicted_cache_);
+  result.eviction = evictors_[index]->Evict(evicted_cache_, inputs_);
 
   const std::vector<uint32_t> lengths = Lengths(evicted_cache_);
   const Predictions predictions = Predict(evicted_cache_);

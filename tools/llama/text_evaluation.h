@@ -11,6 +11,7 @@
 #include "kvevict/kvevict.h"
 #include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
+#include "tools/engine/query_statistics.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/llama/model.h"
 
@@ -70,6 +71,8 @@ class TextEvaluation {
   std::vector<std::unique_ptr<Evictor>> evictors_;
   KvCache full_cache_;     // after the prompt
   KvCache evicted_cache_;  // the copy under test
+  QueryStatistics statistics_;
+  std::span<const kvevict_signal_inputs> inputs_;  // of the whole prompt
   std::vector<float> prompt_logits_;
   Predictions full_;
 };

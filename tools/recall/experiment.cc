@@ -12,6 +12,8 @@ namespace {
 // Long enough that every thread has several blocks of queries.
 constexpr uint32_t kChunkTokens = 1024;
 
+constexpr QueryShape kQueryShape = {.n_q_heads = kQHeads};
+
 // The prompt and one question.
 uint32_t Capacity(const Workload& workload) {
   return static_cast<uint32_t>(workload.tokens.size()) + 1;
@@ -26,10 +28,12 @@ RecallExperiment::RecallExperiment(const Workload& workload,
     : workload_(workload),
       model_(Capacity(workload), pool),
       full_(RecallModel::CacheShape(dtype, Capacity(workload))),
-      evicted_(full_.shape()) {
+      evicted_(full_.shape()),
+      statistics_(full_.shape(), kQueryShape, RecallModel::RopeOfHeads(),
+                  policies, pool) {
   for (const kvevict_policy& policy : policies) {
-    evictors_.emplace_back(full_.shape(), QueryShape{.n_q_heads = kQHeads},
-                           policy, pool, simd_target);
+    evictors_.emplace_back(full_.shape(), kQueryShape, policy, pool,
+                           simd_target);
   }
 }
 
@@ -44,6 +48,7 @@ void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
       for (Evictor& evictor : evictors_) {
         evictor.Observe(layer, queries, n_rows, done);
       }
+      statistics_.Observe(layer, queries, n_rows, done);
     };
     const std::vector<int32_t> next =
         model_.Forward(chunk, done, full_, show_queries);
@@ -54,6 +59,7 @@ void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
     }
     if (progress) progress(done);
   }
+  inputs_ = statistics_.Inputs();
   CheckAnswers(predictions);
 }
 
@@ -84,7 +90,7 @@ int32_t RecallExperiment::Ask(int32_t key) {
 RecallResult RecallExperiment::Evaluate(size_t i) {
   evicted_.CopyFrom(full_);
   RecallResult result;
-  result.eviction = evictors_[i].Evict(evicted_);
+  result.eviction = evictors_[i].Evict(evicted_, inputs_);
 
   uint32_t found_asked = 0;
   uint32_t found_unasked = 0;

@@ -11,6 +11,7 @@
 
 #include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
+#include "tools/engine/query_statistics.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/recall/model.h"
 #include "tools/recall/workload.h"
@@ -48,6 +49,8 @@ class RecallExperiment {
   KvCache full_;
   KvCache evicted_;
   std::vector<Evictor> evictors_;
+  QueryStatistics statistics_;
+  std::span<const kvevict_signal_inputs> inputs_;  // of the whole prompt
 };
 
 }  // namespace kvevict::tools

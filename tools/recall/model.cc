@@ -34,8 +34,7 @@ void Project(const std::vector<float>& rows, uint32_t n_rows,
 RecallModel::RecallModel(uint32_t n_positions, ThreadPool& pool)
     : pool_(pool), weights_(MakeWeights()) {
   // In double: at 16K, f32 angles are off by 1e-3.
-  double frequencies[kRopePairs];
-  for (uint32_t f = 0; f < kRopePairs; ++f) frequencies[f] = RopeFrequency(f);
+  const std::vector<double> frequencies = RopeOfHeads().inv_freq;
   cos_.reserve(size_t{n_positions} * kRopePairs);
   sin_.reserve(size_t{n_positions} * kRopePairs);
   for (uint32_t position = 0; position < n_positions; ++position) {
@@ -54,6 +53,14 @@ KvShape RecallModel::CacheShape(kvevict_dtype dtype, uint32_t n_slots) {
           .v_head_dim = kHeadDim,
           .dtype = dtype,
           .capacity = n_slots};
+}
+
+Rope RecallModel::RopeOfHeads() {
+  Rope rope{.halves = true};
+  for (uint32_t f = 0; f < kRopePairs; ++f) {
+    rope.inv_freq.push_back(RopeFrequency(f));
+  }
+  return rope;
 }
 
 void RecallModel::Rotate(std::vector<float>& rows, uint32_t n_heads,

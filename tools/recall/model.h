@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/engine/kv_cache.h"
+#include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/recall/weights.h"
 
@@ -20,6 +21,8 @@ class RecallModel {
 
   // The cache for n_slots tokens.
   static KvShape CacheShape(kvevict_dtype dtype, uint32_t n_slots);
+
+  static Rope RopeOfHeads();
 
   // Sees a layer's queries [n_rows, kQHeads, kHeadDim] after RoPE.
   using QueryObserver = std::function<void(uint32_t layer, const float* queries,

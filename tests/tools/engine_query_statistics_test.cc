@@ -1,0 +1,189 @@
+// Means, covariances and directions of queries, against their definitions.
+#include <criterion/criterion.h>
+
+#include <cmath>
+#include <complex>
+#include <vector>
+
+#include "tests/tools/engine_test_util.h"
+#include "tools/engine/policies.h"
+#include "tools/engine/query_statistics.h"
+
+namespace kvevict::tools {
+namespace {
+
+constexpr uint32_t kLayers = 2, kQHeads = 4, kKvHeads = 2, kDim = 10;
+constexpr uint32_t kPairs = 4, kTokens = 70, kFuture = 512;
+
+const KvShape kCache = {.n_layers = kLayers,
+                        .n_kv_heads = kKvHeads,
+                        .k_head_dim = kDim,
+                        .v_head_dim = kDim,
+                        .capacity = kTokens};
+
+Rope RopeOf(bool halves) {
+  Rope rope{.halves = halves};
+  for (uint32_t p = 0; p < kPairs; ++p) {
+    rope.inv_freq.push_back(std::pow(100.0, -double{p} / kPairs));
+  }
+  return rope;
+}
+
+// A row turned to a position; elements beyond the pairs stay.
+std::vector<double> Rotated(const float* row, const Rope& rope,
+                            double angle_at) {
+  std::vector<double> out(row, row + kDim);
+  for (uint32_t p = 0; p < kPairs; ++p) {
+    const size_t x = rope.halves ? p : 2 * p;
+    const size_t y = rope.halves ? p + kPairs : 2 * p + 1;
+    const std::complex<double> z = std::complex<double>(row[x], row[y]) *
+                                   std::polar(1.0, angle_at * rope.inv_freq[p]);
+    out[x] = z.real();
+    out[y] = z.imag();
+  }
+  return out;
+}
+
+// [layer][token][head][element], before RoPE; off centre, unlike per layer.
+std::vector<float> Queries(uint32_t layer) {
+  std::vector<float> q = RandomFloats(kTokens * kQHeads * kDim, layer + 1);
+  for (size_t i = 0; i < q.size(); ++i)
+    q[i] += 0.1f * static_cast<float>(i % 7);
+  return q;
+}
+
+// After RoPE, in chunks of 32 and what is left.
+void Show(QueryStatistics& statistics, const Rope& rope) {
+  for (uint32_t first = 0; first < kTokens; first += 32) {
+    const uint32_t n = std::min(32u, kTokens - first);
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      const std::vector<float> q = Queries(layer);
+      std::vector<float> rows;
+      for (uint32_t r = first * kQHeads; r < (first + n) * kQHeads; ++r) {
+        for (double x : Rotated(&q[size_t{r} * kDim], rope, r / kQHeads)) {
+          rows.push_back(static_cast<float>(x));
+        }
+      }
+      statistics.Observe(layer, rows.data(), n, first);
+    }
+  }
+}
+
+const float* Numbers(const kvevict_plane& plane, uint32_t head) {
+  return reinterpret_cast<const float*>(plane.data +
+                                        head * plane.head_stride_bytes);
+}
+
+// The mean of R q and R C R' over all positions to come, rotation by rotation: R is a
+// mean itself.
+void ExpectExpected(bool halves) {
+  const Rope rope = RopeOf(halves);
+  ThreadPool pool(2);
+  const kvevict_policy policy = ParsePolicy("expected-attention", 20);
+  QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
+                             std::span(&policy, 1), pool);
+  Show(statistics, rope);
+  const auto inputs = statistics.Inputs();
+  cr_assert(inputs.size() == kLayers);
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    cr_assert(inputs[layer].key_filter == nullptr);
+    const std::vector<float> q = Queries(layer);
+    for (uint32_t head = 0; head < kQHeads; ++head) {
+      // R as columns: what becomes of each unit vector.
+      std::vector<std::vector<double>> columns(kDim);
+      for (uint32_t i = 0; i < kDim; ++i) {
+        std::vector<float> unit(kDim);
+        unit[i] = 1;
+        columns[i].resize(kDim);
+        for (uint32_t f = 0; f < kFuture; ++f) {
+          const std::vector<double> turned =
+              Rotated(unit.data(), rope, kTokens + f);
+          for (uint32_t j = 0; j < kDim; ++j) {
+            columns[i][j] += turned[j] / kFuture;
+          }
+        }
+      }
+      std::vector<double> mean(kDim);
+      std::vector<std::vector<double>> turned(kTokens);
+      for (uint32_t t = 0; t < kTokens; ++t) {
+        turned[t].resize(kDim);
+        const float* row = &q[(size_t{t} * kQHeads + head) * kDim];
+        for (uint32_t i = 0; i < kDim; ++i) {
+          for (uint32_t j = 0; j < kDim; ++j) {
+            turned[t][j] += row[i] * columns[i][j];
+          }
+        }
+        for (uint32_t j = 0; j < kDim; ++j) mean[j] += turned[t][j] / kTokens;
+      }
+      for (uint32_t i = 0; i < kDim; ++i) {
+        const double got = Numbers(*inputs[layer].query_mean, head)[i];
+        cr_assert(std::fabs(got - mean[i]) < 1e-5, "mean %u: %g, not %g", i,
+                  got, mean[i]);
+        for (uint32_t j = 0; j < kDim; ++j) {
+          double expected = 0;
+          for (const std::vector<double>& row : turned) {
+            expected += (row[i] - mean[i]) * (row[j] - mean[j]) / kTokens;
+          }
+          const double covariance =
+              Numbers(*inputs[layer].query_covariance, head)[i * kDim + j];
+          cr_assert(std::fabs(covariance - expected) < 1e-5,
+                    "covariance %u, %u: %g, not %g", i, j, covariance,
+                    expected);
+        }
+      }
+    }
+  }
+}
+
+Test(engine_query_statistics, expects_the_queries_to_come) {
+  ExpectExpected(false);
+  ExpectExpected(true);
+}
+
+// No other unit vector has a larger sum of squared products; the mean product is
+// negative.
+Test(engine_query_statistics, filters_point_away_from_what_queries_share) {
+  Rope rope = RopeOf(true);
+  rope.inv_freq.assign(kPairs, 0.0);  // after RoPE as before
+  ThreadPool pool(2);
+  const kvevict_policy policy = ParsePolicy("q-filter", 20);
+  QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
+                             std::span(&policy, 1), pool);
+  Show(statistics, rope);
+  const auto inputs = statistics.Inputs();
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    cr_assert(inputs[layer].query_mean == nullptr);
+    const std::vector<float> q = Queries(layer);
+    for (uint32_t head = 0; head < kKvHeads; ++head) {
+      const auto sums = [&](const float* direction) {
+        double sum = 0, squares = 0, norm = 0;
+        for (uint32_t i = 0; i < kDim; ++i) {
+          norm += double{direction[i]} * direction[i];
+        }
+        for (uint32_t row = 0; row < kTokens * kQHeads; ++row) {
+          if (row % kQHeads / (kQHeads / kKvHeads) != head) continue;
+          double product = 0;
+          for (uint32_t i = 0; i < kDim; ++i) {
+            product += double{q[size_t{row} * kDim + i]} * direction[i];
+          }
+          sum += product;
+          squares += product * product / norm;
+        }
+        return std::pair(sum, squares);
+      };
+      const float* filter = Numbers(*inputs[layer].key_filter, head);
+      const auto [sum, squares] = sums(filter);
+      cr_assert(sum < 0);
+      for (uint32_t trial = 0; trial < 200; ++trial) {
+        std::vector<float> other = RandomFloats(kDim, 100 + trial);
+        for (uint32_t i = 0; i < kDim; ++i) {
+          other[i] = filter[i] + 0.1f * other[i];
+        }
+        cr_assert(sums(other.data()).second <= squares * (1 + 1e-6));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvevict::tools

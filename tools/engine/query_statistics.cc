@@ -1,0 +1,238 @@
+#include "tools/engine/query_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <utility>
+
+#include "tools/engine/kvevict_error.h"
+#include "tools/engine/matmul.h"
+
+namespace kvevict::tools {
+namespace {
+
+// Positions over which the rotation of queries to come is averaged, as in the paper of
+// expected attention (arXiv:2510.00636).
+constexpr uint32_t kFuturePositions = 512;
+
+// More than enough for a direction that stands out at all.
+constexpr int kPowerIterations = 64;
+
+bool AnyNeeds(std::span<const kvevict_policy> policies, kvevict_input input) {
+  return std::any_of(policies.begin(), policies.end(),
+                     [&](const kvevict_policy& policy) {
+                       kvevict_need need = KVEVICT_NEED_NONE;
+                       Check(kvevict_policy_need(&policy, input, &need));
+                       return need != KVEVICT_NEED_NONE;
+                     });
+}
+
+// f32 [n_heads, n_rows, n], packed.
+kvevict_plane Packed(const std::vector<float>& numbers, uint32_t n_rows,
+                     uint32_t n) {
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
+  plane.data = reinterpret_cast<uintptr_t>(numbers.data());
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = n;
+  plane.token_stride_bytes = int64_t{n} * sizeof(float);
+  plane.head_stride_bytes = plane.token_stride_bytes * n_rows;
+  return plane;
+}
+
+// (x, y) as a complex number, times another.
+template <typename T>
+void Turn(std::complex<T> turn, T& x, T& y) {
+  const T real = x * turn.real() - y * turn.imag();
+  y = x * turn.imag() + y * turn.real();
+  x = real;
+}
+
+double Norm(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double element : x) sum += element * element;
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+QueryStatistics::QueryStatistics(const KvShape& cache,
+                                 const QueryShape& queries, Rope rope,
+                                 std::span<const kvevict_policy> policies,
+                                 ThreadPool& pool)
+    : n_q_heads_(queries.n_q_heads),
+      n_kv_heads_(cache.n_kv_heads),
+      head_dim_(cache.k_head_dim),
+      rope_(std::move(rope)),
+      wants_expected_(AnyNeeds(policies, KVEVICT_INPUT_QUERY_MEAN)),
+      wants_filter_(AnyNeeds(policies, KVEVICT_INPUT_KEY_FILTER)),
+      pool_(pool),
+      layers_(cache.n_layers),
+      inputs_(cache.n_layers) {
+  const Moments none{std::vector<double>(head_dim_),
+                     std::vector<float>(size_t{head_dim_} * head_dim_)};
+  for (Layer& layer : layers_) {
+    if (wants_expected_) layer.before_rope.assign(n_q_heads_, none);
+    if (wants_filter_) layer.after_rope.assign(n_q_heads_, none);
+  }
+}
+
+void QueryStatistics::Moments::Add(const std::vector<float>& rows,
+                                   uint32_t n_rows, ThreadPool& pool) {
+  const uint32_t dim = static_cast<uint32_t>(sum.size());
+  std::vector<float> transposed(rows.size());
+  for (uint32_t r = 0; r < n_rows; ++r) {
+    for (uint32_t i = 0; i < dim; ++i) {
+      const float x = rows[size_t{r} * dim + i];
+      transposed[size_t{i} * n_rows + r] = x;
+      sum[i] += x;
+    }
+  }
+  MatMul({.n_rows = dim,
+          .n_inner = n_rows,
+          .n_cols = dim,
+          .a = transposed.data(),
+          .a_stride = n_rows,
+          .b = rows.data(),
+          .b_stride = dim,
+          .c = products.data(),
+          .c_stride = dim,
+          .accumulate = true},
+         pool);
+}
+
+void QueryStatistics::Observe(uint32_t layer, const float* queries,
+                              uint32_t n_rows, uint32_t first_position) {
+  n_seen_ = first_position + n_rows;
+  if (!wants_expected_ && !wants_filter_) return;
+  turns_back_.clear();
+  for (uint32_t r = 0; r < n_rows; ++r) {
+    for (const double inv_freq : rope_.inv_freq) {
+      turns_back_.push_back(std::complex<float>(
+          std::polar(1.0, -(first_position + double{r}) * inv_freq)));
+    }
+  }
+  Layer& of = layers_[layer];
+  of.n_rows += n_rows;
+  std::vector<float> rows(size_t{n_rows} * head_dim_);
+  for (uint32_t head = 0; head < n_q_heads_; ++head) {
+    for (uint32_t r = 0; r < n_rows; ++r) {
+      const float* row = queries + (size_t{r} * n_q_heads_ + head) * head_dim_;
+      std::copy_n(row, head_dim_, rows.begin() + size_t{r} * head_dim_);
+    }
+    if (wants_filter_) of.after_rope[head].Add(rows, n_rows, pool_);
+    if (!wants_expected_) continue;
+    Unrotate(rows, n_rows);
+    of.before_rope[head].Add(rows, n_rows, pool_);
+  }
+}
+
+void QueryStatistics::Unrotate(std::vector<float>& rows,
+                               uint32_t n_rows) const {
+  const size_t n_pairs = rope_.n_pairs();
+  for (uint32_t r = 0; r < n_rows; ++r) {
+    float* const row = rows.data() + size_t{r} * head_dim_;
+    for (size_t p = 0; p < n_pairs; ++p) {
+      Turn(turns_back_[r * n_pairs + p], row[rope_.First(p)],
+           row[rope_.Second(p)]);
+    }
+  }
+}
+
+// With R the mean rotation of positions to come: mean = R m, covariance = R C R'.
+void QueryStatistics::FindExpected(Layer& layer) const {
+  const size_t dim = head_dim_;
+  layer.mean.clear();
+  layer.covariance.clear();
+  for (const Moments& moments : layer.before_rope) {
+    std::vector<double> mean(moments.sum);
+    for (double& element : mean) element /= layer.n_rows;
+    std::vector<double> covariance(dim * dim);
+    for (size_t i = 0; i < dim; ++i) {
+      for (size_t j = 0; j < dim; ++j) {
+        const double product = moments.products[i * dim + j];
+        covariance[i * dim + j] = product / layer.n_rows - mean[i] * mean[j];
+      }
+    }
+    for (size_t p = 0; p < rope_.n_pairs(); ++p) {
+      const std::complex<double> turn = MeanTurn(rope_.inv_freq[p]);
+      const size_t x = rope_.First(p);
+      const size_t y = rope_.Second(p);
+      Turn(turn, mean[x], mean[y]);
+      for (size_t i = 0; i < dim; ++i) {
+        Turn(turn, covariance[x * dim + i], covariance[y * dim + i]);
+      }
+      for (size_t i = 0; i < dim; ++i) {
+        Turn(turn, covariance[i * dim + x], covariance[i * dim + y]);
+      }
+    }
+    layer.mean.insert(layer.mean.end(), mean.begin(), mean.end());
+    layer.covariance.insert(layer.covariance.end(), covariance.begin(),
+                            covariance.end());
+  }
+}
+
+// Of one pair of elements, over the positions to come.
+std::complex<double> QueryStatistics::MeanTurn(double inv_freq) const {
+  std::complex<double> sum;
+  for (uint32_t i = 0; i < kFuturePositions; ++i) {
+    sum += std::polar(1.0, (double{n_seen_} + i) * inv_freq);
+  }
+  return sum / double{kFuturePositions};
+}
+
+// The first singular vector of a group's queries, by power iteration from their mean,
+// turned away from them.
+void QueryStatistics::FindFilter(Layer& layer) const {
+  const size_t dim = head_dim_;
+  const size_t group = n_q_heads_ / n_kv_heads_;
+  layer.filter.clear();
+  for (size_t head = 0; head < n_q_heads_; head += group) {
+    std::vector<double> mean(dim);
+    std::vector<double> products(dim * dim);
+    for (size_t g = head; g < head + group; ++g) {
+      const Moments& moments = layer.after_rope[g];
+      for (size_t i = 0; i < dim; ++i) mean[i] += moments.sum[i];
+      for (size_t i = 0; i < dim * dim; ++i) products[i] += moments.products[i];
+    }
+    std::vector<double> direction(mean);
+    for (int round = 0; round < kPowerIterations; ++round) {
+      std::vector<double> next(dim);
+      for (size_t i = 0; i < dim; ++i) {
+        for (size_t j = 0; j < dim; ++j) {
+          next[i] += products[i * dim + j] * direction[j];
+        }
+      }
+      const double norm = Norm(next);
+      if (norm == 0) break;
+      for (double& element : next) element /= norm;
+      direction = std::move(next);
+    }
+    for (const double element : direction) {
+      layer.filter.push_back(static_cast<float>(-element));
+    }
+  }
+}
+
+std::span<const kvevict_signal_inputs> QueryStatistics::Inputs() {
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
+    kvevict_signal_inputs& inputs = inputs_[l];
+    inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+    if (layer.n_rows == 0) continue;
+    if (wants_expected_) {
+      FindExpected(layer);
+      layer.planes[0] = Packed(layer.mean, 1, head_dim_);
+      layer.planes[1] = Packed(layer.covariance, head_dim_, head_dim_);
+      inputs.query_mean = &layer.planes[0];
+      inputs.query_covariance = &layer.planes[1];
+    }
+    if (wants_filter_) {
+      FindFilter(layer);
+      layer.planes[2] = Packed(layer.filter, 1, head_dim_);
+      inputs.key_filter = &layer.planes[2];
+    }
+  }
+  return inputs_;
+}
+
+}  // namespace kvevict::tools

@@ -1,0 +1,76 @@
+// What policies want to know of a model's queries as a whole.
+#ifndef KVEVICT_TOOLS_ENGINE_QUERY_STATISTICS_H_
+#define KVEVICT_TOOLS_ENGINE_QUERY_STATISTICS_H_
+
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvevict/kvevict.h"
+#include "tools/engine/evictor.h"
+#include "tools/engine/kv_cache.h"
+#include "tools/engine/rope.h"
+#include "tools/engine/thread_pool.h"
+
+namespace kvevict::tools {
+
+// Means and products of all queries of a prompt, and the inputs of signals that come
+// of them. Nothing is added up that no policy reads.
+class QueryStatistics {
+ public:
+  // `pool` must outlive this.
+  QueryStatistics(const KvShape& cache, const QueryShape& queries, Rope rope,
+                  std::span<const kvevict_policy> policies, ThreadPool& pool);
+
+  // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, after RoPE, for positions
+  // first_position, first_position + 1, ...
+  void Observe(uint32_t layer, const float* queries, uint32_t n_rows,
+               uint32_t first_position);
+
+  // For an eviction now, one per layer. Valid as long as this, and until it is
+  // called again.
+  //   query_mean, query_covariance: of the queries before RoPE, their rotation
+  //     averaged over the next 512 positions
+  //   key_filter: away from the direction that the queries of a KV head, after RoPE,
+  //     have in common
+  std::span<const kvevict_signal_inputs> Inputs();
+
+ private:
+  // Of one head's rows.
+  struct Moments {
+    std::vector<double> sum;  // [head_dim]
+    std::vector<float>
+        products;  // [head_dim, head_dim], of all pairs of elements
+    void Add(const std::vector<float>& rows, uint32_t n_rows, ThreadPool& pool);
+  };
+  struct Layer {
+    uint32_t n_rows = 0;
+    std::vector<Moments> before_rope;  // per query head
+    std::vector<Moments> after_rope;
+    std::vector<float> mean, covariance, filter;
+    kvevict_plane planes[3];
+  };
+
+  void Unrotate(std::vector<float>& rows, uint32_t n_rows) const;
+  std::complex<double> MeanTurn(double inv_freq) const;
+  void FindExpected(Layer& layer) const;
+  void FindFilter(Layer& layer) const;
+
+  uint32_t n_q_heads_;
+  uint32_t n_kv_heads_;
+  uint32_t head_dim_;
+  Rope rope_;
+  bool wants_expected_ = false;
+  bool wants_filter_ = false;
+  ThreadPool& pool_;
+  uint32_t n_seen_ = 0;
+  std::vector<std::complex<float>> turns_back_;  // [rows of a chunk, pairs]
+  std::vector<Layer> layers_;
+  std::vector<kvevict_signal_inputs> inputs_;
+};
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_ENGINE_QUERY_STATISTICS_H_
