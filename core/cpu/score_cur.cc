@@ -1,35 +1,48 @@
-// Shares of squared norms: an item is a layer and KV head.
-#include "core/cpu/cpu.h"
+// Shares of squared norms, a layer after the other: norms of some tokens, then shares of
+// a KV head.
+#include "core/cpu/row_runs.h"
 #include "core/kernels/cur.h"
 #include "core/kernels/row_norm.h"
-#include "core/view.h"
 
 namespace kvevict::cpu {
 namespace {
 
-// Norms of one head's values.
-ScratchNeeds ScratchBytes(const Context& context, const kvevict_layer_geometry&,
+// Norms of a layer's values.
+ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
                           const kvevict_policy&, uint32_t, uint32_t n_tokens) {
-  return SharesOf(context, CheckedSize(n_tokens) * CheckedSize(sizeof(float)));
+  return CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *
+         CheckedSize(sizeof(float));
+}
+
+// out: [n_kv_heads, the layer's tokens]
+void FindNorms(const Context& context, const ScoreArgs& layer,
+               kvevict_plane kvevict_view::*plane, uint32_t head_dim,
+               float* out) {
+  ForEachRowRun(
+      context, layer, plane, head_dim,
+      [&](const ScoreJob& job, const RowRun& run, uint32_t) {
+        float* const of_head = out + uint64_t{run.head} * job.tokens.most;
+        ComputeRowNorms(context.simd(), {run.rows, run.first, run.n, head_dim,
+                                         false, of_head + run.first});
+      });
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
-  const kvevict_layer_geometry& g = args.layer;
-  ForEachHead(
-      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
-        const uint32_t n_tokens = job.tokens.Of(head);
-        float* const scores = job.rows + uint64_t{head} * job.tokens.most;
-        auto* const value_norms = reinterpret_cast<float*>(
-            ShareOf(context, args.scratch, worker).data());
-        ComputeRowNorms(context.simd(),
-                        {HeadRows(*job.view, job.view->k, head), 0, n_tokens,
-                         g.k_head_dim, false, scores});
-        ComputeRowNorms(context.simd(),
-                        {HeadRows(*job.view, job.view->v, head), 0, n_tokens,
-                         g.v_head_dim, false, value_norms});
-        ComputeCurShares({n_tokens, args.policy.block, args.policy.n_sink,
-                          value_norms, scores});
-      });
+  auto* const value_norms = reinterpret_cast<float*>(args.scratch.data());
+  ScoreArgs layer = args;
+  for (const ScoreJob& job : args.jobs) {
+    layer.jobs = Jobs<ScoreJob>(job);
+    FindNorms(context, layer, &kvevict_view::k, args.layer.k_head_dim,
+              job.rows);
+    FindNorms(context, layer, &kvevict_view::v, args.layer.v_head_dim,
+              value_norms);
+    ForEachHead(context, layer, [&](const ScoreJob&, uint32_t head, uint32_t) {
+      const uint64_t first = uint64_t{head} * job.tokens.most;
+      ComputeCurShares({job.tokens.Of(head), args.policy.block,
+                        args.policy.n_sink, value_norms + first,
+                        job.rows + first});
+    });
+  }
   return Status();
 }
 

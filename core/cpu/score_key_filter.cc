@@ -1,7 +1,6 @@
-// Keys against the filters of their heads: an item is a layer and KV head.
-#include "core/cpu/cpu.h"
+// Keys against the filters of their heads: an item is some tokens of a layer.
+#include "core/cpu/row_runs.h"
 #include "core/kernels/key_filter.h"
-#include "core/view.h"
 
 namespace kvevict::cpu {
 namespace {
@@ -14,14 +13,15 @@ ScratchNeeds ScratchBytes(const Context& context,
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
-  const kvevict_layer_geometry& g = args.layer;
-  ForEachHead(
-      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
+  const uint32_t head_dim = args.layer.k_head_dim;
+  ForEachRowRun(
+      context, args, &kvevict_view::k, head_dim,
+      [&](const ScoreJob& job, const RowRun& run, uint32_t worker) {
+        float* const scores = job.rows + uint64_t{run.head} * job.tokens.most;
         FilterKeys(context.simd(),
-                   {HeadRows(*job.view, job.view->k, head), job.tokens.Of(head),
-                    g.k_head_dim,
-                    job.key_filter.data + head * job.key_filter.head_stride,
-                    job.rows + uint64_t{head} * job.tokens.most,
+                   {run.rows, run.first, run.n, head_dim,
+                    job.key_filter.data + run.head * job.key_filter.head_stride,
+                    scores + run.first,
                     reinterpret_cast<float*>(
                         ShareOf(context, args.scratch, worker).data())});
       });

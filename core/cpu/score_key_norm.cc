@@ -1,19 +1,19 @@
-// Norms of keys: an item is a layer and KV head.
-#include "core/cpu/cpu.h"
+// Norms of keys: an item is some tokens of a layer.
+#include "core/cpu/row_runs.h"
 #include "core/kernels/row_norm.h"
-#include "core/view.h"
 
 namespace kvevict::cpu {
 namespace {
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
-  const kvevict_layer_geometry& g = args.layer;
-  ForEachHead(context, args, [&](const ScoreJob& job, uint32_t head, uint32_t) {
-    ComputeRowNorms(
-        context.simd(),
-        {HeadRows(*job.view, job.view->k, head), 0, job.tokens.Of(head),
-         g.k_head_dim, true, job.rows + uint64_t{head} * job.tokens.most});
-  });
+  const uint32_t head_dim = args.layer.k_head_dim;
+  ForEachRowRun(
+      context, args, &kvevict_view::k, head_dim,
+      [&](const ScoreJob& job, const RowRun& run, uint32_t) {
+        float* const scores = job.rows + uint64_t{run.head} * job.tokens.most;
+        ComputeRowNorms(context.simd(), {run.rows, run.first, run.n, head_dim,
+                                         true, scores + run.first});
+      });
   return Status();
 }
 

@@ -1,45 +1,48 @@
-// Weights on shaped scores: an item is a layer and KV head.
-#include <algorithm>
-
-#include "core/context.h"
-#include "core/cpu/cpu.h"
-#include "core/kernels/row_norm.h"
+// Weights on shaped scores.
 #include "core/kernels/weigh.h"
-#include "core/view.h"
+#include "core/cpu/row_runs.h"
+#include "core/kernels/row_norm.h"
 
 namespace kvevict::cpu {
 namespace {
 
-// By the norms of a head's value rows, of some tokens at a time.
-void WeighByNorms(const Context& context, const RowSource& values,
-                  uint32_t head_dim, uint32_t n_tokens, float epsilon,
-                  float* scores) {
-  constexpr uint32_t kAtOnce = 64;
-  float norms[kAtOnce];
-  for (uint32_t first = 0; first < n_tokens; first += kAtOnce) {
-    const uint32_t n = std::min(kAtOnce, n_tokens - first);
-    ComputeRowNorms(context.simd(), {values, first, n, head_dim, false, norms});
-    WeighScores(context.simd(), norms, n, epsilon, scores + first);
-  }
+float* ScoresOf(const ShapeJob& job, uint32_t head) {
+  return job.scores + uint64_t{head} * job.tokens.most;
+}
+
+// By the norms of value rows, of some tokens at a time.
+void WeighByNorms(const Context& context, const WeighArgs& args,
+                  float epsilon) {
+  const uint32_t head_dim = args.layer.v_head_dim;
+  ForEachRowRun(context, args, &kvevict_view::v, head_dim,
+                [&](const ShapeJob& job, const RowRun& run, uint32_t) {
+                  float norms[kRowRun];
+                  ComputeRowNorms(context.simd(), {run.rows, run.first, run.n,
+                                                   head_dim, false, norms});
+                  WeighScores(context.simd(), norms, run.n, epsilon,
+                              ScoresOf(job, run.head) + run.first);
+                });
+}
+
+// By the caller's numbers: an item is a layer and KV head.
+void WeighByGiven(const Context& context, const WeighArgs& args,
+                  float epsilon) {
+  ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {
+    WeighScores(context.simd(),
+                job.weights.data + head * job.weights.head_stride,
+                job.tokens.Of(head), epsilon, ScoresOf(job, head));
+  });
 }
 
 }  // namespace
 
 Status Run_weigh(const Context& context, Stream, const WeighArgs& args) {
-  const kvevict_layer_geometry& g = args.layer;
   const auto epsilon = static_cast<float>(args.policy.weight_epsilon);
-  ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {
-    const uint32_t n_tokens = job.tokens.Of(head);
-    float* const scores = job.scores + uint64_t{head} * job.tokens.most;
-    if (args.policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) {
-      WeighByNorms(context, HeadRows(*job.view, job.view->v, head),
-                   g.v_head_dim, n_tokens, epsilon, scores);
-    } else {
-      WeighScores(context.simd(),
-                  job.weights.data + head * job.weights.head_stride, n_tokens,
-                  epsilon, scores);
-    }
-  });
+  if (args.policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) {
+    WeighByNorms(context, args, epsilon);
+  } else {
+    WeighByGiven(context, args, epsilon);
+  }
   return Status();
 }
 

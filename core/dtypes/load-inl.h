@@ -27,6 +27,15 @@ constexpr size_t PaddedRow(size_t n) {
   return (n + kRowPad - 1) / kRowPad * kRowPad;
 }
 
+// Of kRowPad sums, j and j + kRowPad / 2 are added, and so on with the half that this
+// leaves.
+HWY_INLINE float AddUp(float (&sums)[kRowPad]) {
+  for (size_t half = kRowPad / 2; half > 0; half /= 2) {
+    for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+  }
+  return sums[0];
+}
+
 // Loads from an address of any alignment.
 template <class D>
 HWY_INLINE hn::VFromD<D> LoadBytes(D d, const uint8_t* from) {

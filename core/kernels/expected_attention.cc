@@ -284,10 +284,7 @@ double ExpRow(float* row, size_t n, float most) {
       float* const sum = sums + (i - begin) % kRowPad;
       hn::StoreU(hn::Add(hn::LoadU(d, sum), e), d, sum);
     }
-    for (size_t half = kRowPad / 2; half > 0; half /= 2) {
-      for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
-    }
-    total += double{sums[0]};
+    total += double{AddUp(sums)};
   }
   return total;
 }

@@ -23,8 +23,8 @@ void ProductsOf(const KeyFilter& args) {
     RowGroup rows;
     for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
       rows[r] = t + r < args.n_tokens
-                    ? Rows::Find(args.keys, t + r, args.head_dim,
-                                 copies + r * n_padded)
+                    ? Rows::Find(args.keys, args.first_token + t + r,
+                                 args.head_dim, copies + r * n_padded)
                     : rows[0];
     }
     float products[kRowsAtOnce];

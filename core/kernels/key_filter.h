@@ -11,7 +11,8 @@
 namespace kvevict {
 
 struct KeyFilter {
-  RowSource keys;  // n_tokens rows
+  RowSource keys;
+  uint32_t first_token = 0;  // of n_tokens
   uint32_t n_tokens = 0;
   uint32_t head_dim = 0;
   const float* filter = nullptr;  // [head_dim]

@@ -164,10 +164,7 @@ HWY_INLINE void AddPairs(const float (&sums)[kRows][kRowPad],
   for (size_t r = 0; r < kRows; ++r) {
     float pairs[kRowPad];
     std::copy_n(sums[r], kRowPad, pairs);
-    for (size_t half = kRowPad / 2; half > 0; half /= 2) {
-      for (size_t j = 0; j < half; ++j) pairs[j] += pairs[j + half];
-    }
-    out[r] += pairs[0];
+    out[r] += AddUp(pairs);
   }
 #else
   const hn::FixedTag<float, 4> d;

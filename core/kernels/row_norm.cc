@@ -8,89 +8,64 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h, which includes this file once per target.
-#include "core/dtypes/load-inl.h"
+#include "core/kernels/row_sums-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Sum j is that of the elements j, j + kRowPad, ... of a piece; then they are
-// added pairwise.
-float AddUp(float (&sums)[kRowPad]) {
-  for (size_t half = kRowPad / 2; half > 0; half /= 2) {
-    for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
-  }
-  return sums[0];
+// Squares' sum -> norm.
+HWY_INLINE void Finish(const RowNorms& args, float sum, uint32_t row) {
+  const float norm = std::sqrt(sum);
+  args.out[row] = args.negated ? -norm : norm;
 }
 
-// Of n packed elements, a multiple of kRowPad. Vectors of scalable targets cannot
-// be in arrays, so the sums of up to four have names.
+// Rows whose whole groups of kRowPad elements lie packed.
 template <class Decode>
-HWY_INLINE void AddSquares(const uint8_t* from, size_t n,
-                           float (&sums)[kRowPad]) {
-  using Bits = typename Decode::Bits;
+void NormsOfWholeRows(const RowNorms& args) {
+  for (uint32_t r = 0; r < args.n_rows; r += kRowsAtOnce) {
+    RowGroup rows;
+    for (uint32_t i = 0; i < kRowsAtOnce; ++i) {
+      rows[i] =
+          args.rows.Row(args.first_row + std::min(r + i, args.n_rows - 1));
+    }
+    float sums[kRowsAtOnce];
+    SumsOfSquares<Decode>(rows, args.head_dim, sums);
+    for (uint32_t i = 0; i < kRowsAtOnce && r + i < args.n_rows; ++i) {
+      Finish(args, sums[i], r + i);
+    }
+  }
+}
+
+// Any rows, a group of kRowPad elements after the other; the same sums.
+template <class Decode>
+void NormsOfGroups(const RowNorms& args) {
   const RowTag d;
-  const size_t lanes = hn::Lanes(d);
-  if (lanes < kRowPad / 4) {
-    for (size_t i = 0; i < n; i += lanes) {
-      const auto v = Decode::Load(d, from + i * sizeof(Bits));
-      float* const sum = sums + i % kRowPad;
-      hn::StoreU(hn::MulAdd(v, v, hn::LoadU(d, sum)), d, sum);
+  const size_t n = args.head_dim;
+  for (uint32_t r = 0; r < args.n_rows; ++r) {
+    const uint8_t* const row = args.rows.Row(args.first_row + r);
+    float sums[kRowPad] = {};
+    for (size_t i = 0; i < n; i += kRowPad) {
+      float group[kRowPad];
+      LoadRowOf<Decode>(
+          row + static_cast<int64_t>(i) * args.rows.element_stride,
+          args.rows.element_stride, std::min(n - i, kRowPad), group);
+      for (size_t j = 0; j < kRowPad; j += hn::Lanes(d)) {
+        const auto v = hn::LoadU(d, group + j);
+        hn::StoreU(hn::MulAdd(v, v, hn::LoadU(d, sums + j)), d, sums + j);
+      }
     }
-    return;
-  }
-  auto a = hn::LoadU(d, sums);
-  auto b = a, c = a, e = a;
-  if (lanes < kRowPad) b = hn::LoadU(d, sums + lanes);
-  if (lanes < kRowPad / 2) {
-    c = hn::LoadU(d, sums + 2 * lanes);
-    e = hn::LoadU(d, sums + 3 * lanes);
-  }
-  const size_t step = lanes * sizeof(Bits);
-  for (size_t i = 0; i < n; i += kRowPad) {
-    const uint8_t* at = from + i * sizeof(Bits);
-    auto v = Decode::Load(d, at);
-    a = hn::MulAdd(v, v, a);
-    if (lanes < kRowPad) {
-      v = Decode::Load(d, at + step);
-      b = hn::MulAdd(v, v, b);
-    }
-    if (lanes < kRowPad / 2) {
-      v = Decode::Load(d, at + 2 * step);
-      c = hn::MulAdd(v, v, c);
-      v = Decode::Load(d, at + 3 * step);
-      e = hn::MulAdd(v, v, e);
-    }
-  }
-  hn::StoreU(a, d, sums);
-  if (lanes < kRowPad) hn::StoreU(b, d, sums + lanes);
-  if (lanes < kRowPad / 2) {
-    hn::StoreU(c, d, sums + 2 * lanes);
-    hn::StoreU(e, d, sums + 3 * lanes);
+    Finish(args, AddUp(sums), r);
   }
 }
 
 template <class Decode>
 void NormsOf(const RowNorms& args) {
-  using Bits = typename Decode::Bits;
-  const size_t n = args.head_dim;
-  const bool packed = args.rows.element_stride == int64_t{sizeof(Bits)};
-  const size_t n_whole = packed ? n / kRowPad * kRowPad : 0;
-  for (uint32_t r = 0; r < args.n_rows; ++r) {
-    const uint8_t* row = args.rows.Row(args.first_row + r);
-    float sums[kRowPad] = {};
-    AddSquares<Decode>(row, n_whole, sums);
-    // The end of the row, and elements that lie apart.
-    for (size_t i = n_whole; i < n; i += kRowPad) {
-      float piece[kRowPad];
-      LoadRowOf<Decode>(
-          row + static_cast<int64_t>(i) * args.rows.element_stride,
-          args.rows.element_stride, std::min(n - i, kRowPad), piece);
-      AddSquares<DecodeF32>(reinterpret_cast<const uint8_t*>(piece), kRowPad,
-                            sums);
-    }
-    const float norm = std::sqrt(AddUp(sums));
-    args.out[r] = args.negated ? -norm : norm;
+  if (args.head_dim % kRowPad == 0 &&
+      args.rows.element_stride == int64_t{sizeof(typename Decode::Bits)}) {
+    NormsOfWholeRows<Decode>(args);
+  } else {
+    NormsOfGroups<Decode>(args);
   }
 }
 

@@ -58,8 +58,8 @@ inline constexpr uint32_t kRowsAtOnce = 4;
 using RowGroup = const uint8_t* [kRowsAtOnce];
 
 // out[r] = the sum of row r's n terms, a multiple of kRowPad; add(r, i, sum) returns
-// sum + the terms from i on. The terms j, j + kRowPad, ... make sum j of kRowPad; of
-// those, j and j + kRowPad / 2 are added, and so on with the half that this leaves.
+// sum + the terms from i on. The terms j, j + kRowPad, ... make sum j of kRowPad, and
+// AddUp() one of them.
 #if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
 template <class Add>
 HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
@@ -71,10 +71,7 @@ HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
       float* const sum = sums + i % kRowPad;
       hn::StoreU(add(r, i, hn::LoadU(d, sum)), d, sum);
     }
-    for (size_t half = kRowPad / 2; half > 0; half /= 2) {
-      for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
-    }
-    out[r] = sums[0];
+    out[r] = AddUp(sums);
   }
 }
 #else

@@ -31,7 +31,7 @@ std::vector<float> Filter(SimdTarget simd, const std::vector<float>& rows,
   std::memset(scratch.data(), 0xff,
               KeyFilterScratchFloats(dim) * sizeof(float));
   auto* const scores = reinterpret_cast<float*>(out.data());
-  FilterKeys(simd, {store.source(), n, dim,
+  FilterKeys(simd, {store.source(), 0, n, dim,
                     reinterpret_cast<const float*>(given.data()), scores,
                     reinterpret_cast<float*>(scratch.data())});
   return std::vector<float>(scores, scores + n);
