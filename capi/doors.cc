@@ -32,7 +32,8 @@ Status CopyJob(const Plan& plan, const kvevict_score_job* in,
   if (job.inputs != nullptr)
     KV_RETURN_IF_ERROR(CopyIn(job.inputs, &out->inputs));
   out->view = KVEVICT_VIEW_INIT;
-  if (job.view != nullptr || plan.ReadsRows()) {
+  if (job.view != nullptr || plan.ReadsRows() ||
+      IsScoredByQueries(plan, out->inputs)) {
     KV_RETURN_IF_ERROR(CopyIn("view", job.view, &out->view));
   }
   KV_RETURN_IF_ERROR(CheckArray("scores", job.scores, job.scores_len));

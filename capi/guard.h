@@ -214,6 +214,10 @@ inline Status CopyOut(const Context& context, const WorkspaceNeeds& needs,
 inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   KV_RETURN_IF_ERROR(CopyIn("inputs", in, &inputs));
+  if (inputs.reserved != 0) {
+    return InvalidArgument("inputs.reserved %u is not 0", inputs.reserved);
+  }
+  out->n_query_rows = inputs.n_query_rows;
   out->n_sum_heads = inputs.n_sum_heads;
   out->queries = inputs.queries;
   out->row_lse = inputs.row_lse;

@@ -25,9 +25,10 @@ class Context;
 //
 // Everything has been checked. Pointers but for views are to memory of the device.
 
-// Query rows of one layer's window, and what is known of them. Window row w, the
-// query of token n_tokens - window + w, is row (first_row + w) % window.
+// Query rows of one layer, and what is known of them. Row w, the query of token
+// n_tokens - n_rows + w, is stored row (first_row + w) % n_rows.
 struct QueryRows {
+  uint32_t n_rows = 0;  // the window's; 0: none are given
   RowSource rows;
   int64_t head_stride = 0;
   uint32_t first_row = 0;
@@ -66,8 +67,9 @@ struct ScoreJob {
   SlotPositions slots;
   float* rows = nullptr;  // out: [ScoreArgs::n_rows, tokens.most]
   // What else the signal needs, of the caller's.
-  FloatRows caller;            // [n_kv_heads, tokens.most] scores
-  FloatRows sums;              // [n_sum_heads, tokens.most] of attention
+  FloatRows caller;  // [n_kv_heads, tokens.most] scores
+  // [n_sum_heads, tokens.most] of attention; none: to be made of `queries`
+  FloatRows sums;
   uint32_t n_sum_heads = 0;    // n_q_heads or n_kv_heads
   uint32_t n_seen = 0;         // tokens so far, and as many queries
   FloatRows query_mean;        // [n_q_heads, k_head_dim]

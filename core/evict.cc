@@ -100,7 +100,7 @@ class Eviction {
   void FindForced();
   Status CheckForcedFit(const LayerEviction& layer) const;
   Status CheckSignal();
-  Status FindWindow(LayerEviction* layer) const;
+  Status FindQueryRows(LayerEviction* layer) const;
   int32_t* LayOutScoresAndLists(int32_t* keep_slots);
   Status ChooseSlots() const;
   Status Reduce() const;
@@ -285,14 +285,17 @@ Status Eviction::CheckSignal() {
     layer.score.view = &views_[layer.layer];
     layer.score.tokens = slots_.DeviceTokens(layer.layer);
     layer.score.n_seen = sequence_.logical_length();
+    const LayerInputs& inputs = sequence_.inputs()[layer.layer];
+    const bool by_queries = IsScoredByQueries(plan_, inputs);
     Status status;
-    if (plan_.ReadsRows()) status = plan_.CheckCanScore(of_plan);
+    if (plan_.ReadsRows() || by_queries) {
+      status = plan_.CheckCanScore(of_plan, by_queries);
+    }
     if (status.ok()) {
-      status = FindInputs(plan_, of_plan, layer.n_tokens,
-                          sequence_.inputs()[layer.layer], &layer.score);
+      status = FindInputs(plan_, of_plan, layer.n_tokens, inputs, &layer.score);
     }
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
-    if (signal_.Needs(kQueries)) KV_RETURN_IF_ERROR(FindWindow(&layer));
+    if (by_queries) KV_RETURN_IF_ERROR(FindQueryRows(&layer));
   }
   if (!signal_.Ranks()) return Status();
   return CheckScoring(plan_, sequence_.stream(), n_tokens_,
@@ -300,17 +303,20 @@ Status Eviction::CheckSignal() {
                       Jobs<ScoreJob>(active_, &LayerEviction::score));
 }
 
-// The window's rows: the caller's, or those that were observed.
-Status Eviction::FindWindow(LayerEviction* layer) const {
+// Rows of queries: the caller's, or those of the window that were observed.
+Status Eviction::FindQueryRows(LayerEviction* layer) const {
   const LayerInputs& inputs = sequence_.inputs()[layer->layer];
+  const PlanLayer& of_plan = plan_.layer(layer->layer);
   const bool observed = inputs.queries == nullptr;
-  KV_RETURN_IF_ERROR(sequence_.CheckWindow(layer->layer, observed));
+  uint32_t n_rows = 0;
+  Status status = FindQueryCount(plan_, layer->n_tokens, inputs, &n_rows);
+  if (!status.ok()) return Prefixed(status, "inputs[%u]: ", of_plan.number);
+  KV_RETURN_IF_ERROR(sequence_.CheckQueries(layer->layer, n_rows, observed));
   if (observed) {
     layer->score.queries = sequence_.WindowQueries(layer->layer);
     return Status();
   }
-  const PlanLayer& of_plan = plan_.layer(layer->layer);
-  const Status status = FindQueries(plan_, of_plan, inputs, &layer->score);
+  status = FindQueries(plan_, of_plan, n_rows, inputs, &layer->score);
   if (status.ok()) return status;
   return Prefixed(status, "inputs[%u]: ", of_plan.number);
 }

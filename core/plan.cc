@@ -297,14 +297,16 @@ bool Plan::CanScore(const PlanLayer& layer) const {
   return ScoreReason(layer) == KVEVICT_REASON_NONE;
 }
 
-kvevict_reason Plan::ScoreReason(const PlanLayer& layer) const {
+kvevict_reason Plan::ScoreReason(const PlanLayer& layer,
+                                 bool by_queries) const {
   const auto readable = [](kvevict_dtype dtype) {
     return FindDType(static_cast<int32_t>(dtype))->can_score;
   };
-  if (ReadsKeys() && !readable(layer.geometry.k_dtype)) {
+  if ((by_queries || ReadsKeys()) && !readable(layer.geometry.k_dtype)) {
     return KVEVICT_REASON_OPAQUE_KEYS;
   }
-  if (signal().Needs(kQueries) && !readable(layer.geometry.q_dtype)) {
+  if ((by_queries || signal().Needs(kQueries)) &&
+      !readable(layer.geometry.q_dtype)) {
     return KVEVICT_REASON_OPAQUE_QUERIES;
   }
   if (ReadsValues() &&
@@ -314,8 +316,8 @@ kvevict_reason Plan::ScoreReason(const PlanLayer& layer) const {
   return KVEVICT_REASON_NONE;
 }
 
-Status Plan::CheckCanScore(const PlanLayer& layer) const {
-  const kvevict_reason reason = ScoreReason(layer);
+Status Plan::CheckCanScore(const PlanLayer& layer, bool by_queries) const {
+  const kvevict_reason reason = ScoreReason(layer, by_queries);
   if (reason == KVEVICT_REASON_NONE) return Status();
   return Unsupported("cannot score: %s", ReasonText(reason));
 }

@@ -115,6 +115,8 @@ class Plan {
   bool ReadsKeys() const { return Needs(KVEVICT_INPUT_KEYS); }
   bool ReadsValues() const { return Needs(KVEVICT_INPUT_VALUES); }
   bool ReadsRows() const { return ReadsKeys() || ReadsValues(); }
+  // A layer's queries, and its keys, may be read where the signal can do without.
+  bool MayReadQueries() const { return signal().Needs(kSums); }
   // Shaped scores are multiplied by weights.
   bool Weighs() const {
     return signal().Ranks() &&
@@ -163,9 +165,11 @@ class Plan {
   // Compiles what scoring launches.
   Status PrepareScoring() const;
 
-  kvevict_reason ScoreReason(const PlanLayer& layer) const;
-  // UNSUPPORTED, with the reason, if a layer cannot be scored.
-  Status CheckCanScore(const PlanLayer& layer) const;
+  kvevict_reason ScoreReason(const PlanLayer& layer,
+                             bool by_queries = false) const;
+  // UNSUPPORTED, with the reason, if a layer cannot be scored; by_queries: or its keys
+  // and queries not be read, whatever the signal needs.
+  Status CheckCanScore(const PlanLayer& layer, bool by_queries = false) const;
 
  private:
   Status CopyLayers(std::span<const kvevict_layer_geometry> layers);

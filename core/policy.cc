@@ -40,7 +40,11 @@ Status CheckEnums(const kvevict_policy& p) {
   KV_RETURN_IF_ERROR(CheckEnum("rows", p.window_reduce, KVEVICT_REDUCE_SUM));
   KV_RETURN_IF_ERROR(CheckEnum("group", p.group_reduce, KVEVICT_REDUCE_SUM));
   KV_RETURN_IF_ERROR(
-      CheckEnum("order", p.shaping_order, KVEVICT_SHAPING_POOL_THEN_REDUCE));
+      CheckEnum("row_weight", p.row_weight, KVEVICT_ROW_WEIGHT_PAST));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("softmax", p.softmax_keys, KVEVICT_SOFTMAX_PAST));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("order", p.shaping_order, KVEVICT_SHAPING_REDUCE_LOGITS));
   KV_RETURN_IF_ERROR(CheckEnum("scope", p.scope, KVEVICT_SCOPE_MODEL));
   KV_RETURN_IF_ERROR(CheckEnum("over", p.scope_reduce, KVEVICT_REDUCE_SUM));
   KV_RETURN_IF_ERROR(CheckEnum("tie", p.tie, KVEVICT_TIE_HIGHER_POSITION));
@@ -72,9 +76,6 @@ Status CheckNumbers(const kvevict_policy& p) {
     return InvalidArgument("pool width %u is not an odd number in [1, %u]",
                            p.pool_kernel, kMaxPoolKernel);
   }
-  if (p.window_reduce == KVEVICT_REDUCE_MAX) {
-    return InvalidArgument("rows max is not mean or sum");
-  }
   if (!(p.pyramid_alpha > 0.0 && p.pyramid_alpha <= 1.0)) {
     return InvalidArgument("alpha %s is not in (0, 1]",
                            NumberText(p.pyramid_alpha).c_str());
@@ -94,6 +95,27 @@ Status CheckNumbers(const kvevict_policy& p) {
     return InvalidArgument("block %u is not in [2, %u]", p.block, kMaxBlock);
   }
   return Status();
+}
+
+// What only some signals' numbers can be reduced by.
+Status CheckReductions(const kvevict_policy& p) {
+  const SignalInfo& signal = SignalOf(p);
+  if (signal.Needs(kSums) && p.window_reduce == KVEVICT_REDUCE_MAX) {
+    return InvalidArgument("rows max is not mean or sum");
+  }
+  if (!signal.IsOfQueryHeads() ||
+      p.shaping_order != KVEVICT_SHAPING_REDUCE_LOGITS) {
+    return Status();
+  }
+  if (!signal.Needs(kQueries)) {
+    return InvalidArgument("order reduce-logits: %s has no logits to reduce",
+                           signal.text);
+  }
+  if (p.group_reduce == KVEVICT_REDUCE_MAX) return Status();
+  return InvalidArgument(
+      "order reduce-logits with group %s: only max reduces "
+      "logits",
+      p.group_reduce == KVEVICT_REDUCE_SUM ? "sum" : "mean");
 }
 
 // What must stay has to fit into `budget` tokens.
@@ -150,6 +172,7 @@ Status ValidatePolicy(const kvevict_policy& p) {
   }
   KV_RETURN_IF_ERROR(CheckEnums(p));
   KV_RETURN_IF_ERROR(CheckNumbers(p));
+  KV_RETURN_IF_ERROR(CheckReductions(p));
   if (p.scope == KVEVICT_SCOPE_MODEL &&
       p.layer_split != KVEVICT_LAYER_SPLIT_UNIFORM) {
     return InvalidArgument(

@@ -206,6 +206,7 @@ QueryRows QueryRing::WindowOf(uint32_t layer, uint32_t logical) const {
   const kvevict_layer_geometry& g = plan_.layer(layer).geometry;
   const DType dtype = static_cast<DType>(g.q_dtype);
   QueryRows queries;
+  queries.n_rows = window();
   queries.rows.base = RowsOf(layer);
   queries.rows.row_stride =
       static_cast<int64_t>(plan_.layer(layer).query_bytes());

@@ -100,18 +100,19 @@ QueryChunk Sequence::ChunkOf(uint32_t n_rows, uint32_t first_position) const {
   return {n_rows, logical_length(), lengths == nullptr ? nullptr : lengths + 1};
 }
 
-Status Sequence::CheckWindow(uint32_t layer, bool observed) const {
-  const uint32_t window = plan().policy().obs_window;
+Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
+                              bool observed) const {
+  const char* name = plan().ObservesQueries() ? "window" : "n_query_rows";
   const uint32_t number = plan().layer(layer).number;
   const LayerSlots& slots = slots_[layer];
   const ListCounts tokens = slots_.HostTokens(layer);
   for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
-    if (window <= tokens.Of(list)) continue;
-    return InvalidArgument("layer %u: window %u > %u stored tokens", number,
-                           window, tokens.Of(list));
+    if (n_rows <= tokens.Of(list)) continue;
+    return InvalidArgument("layer %u: %s %u > %u stored tokens", number, name,
+                           n_rows, tokens.Of(list));
   }
   if (observed) KV_RETURN_IF_ERROR(ring_.CheckWindow(layer, logical_length()));
-  if (slots.stored - slots.n_kept + slots.n_kept_in_row >= window) {
+  if (slots.stored - slots.n_kept + slots.n_kept_in_row >= n_rows) {
     return Status();
   }
   SlotPositions positions;
@@ -119,13 +120,13 @@ Status Sequence::CheckWindow(uint32_t layer, bool observed) const {
   bool whole = true;
   for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
     // Positions ascend, so this one in place means that all after it are.
-    whole = whole && positions.PositionOf(list, tokens.Of(list) - window) ==
-                         static_cast<int32_t>(logical_length() - window);
+    whole = whole && positions.PositionOf(list, tokens.Of(list) - n_rows) ==
+                         static_cast<int32_t>(logical_length() - n_rows);
   }
   if (whole) return Status();
   return Unsupported(
-      "layer %u: tokens of the last window %u positions were evicted", number,
-      window);
+      "layer %u: tokens of the last %s %u positions were evicted", number, name,
+      n_rows);
 }
 
 std::span<LayerInputs> Sequence::inputs() const {

@@ -35,8 +35,8 @@ kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input) {
     needs |= kTokenWeights;
   }
   const uint32_t what = 1u << input;
-  if ((needs & what) != 0) return KVEVICT_NEED_REQUIRED;
-  return (signal.takes & what) != 0 ? KVEVICT_NEED_OPTIONAL : KVEVICT_NEED_NONE;
+  if ((signal.takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
+  return (needs & what) != 0 ? KVEVICT_NEED_REQUIRED : KVEVICT_NEED_NONE;
 }
 
 }  // namespace kvevict

@@ -26,7 +26,7 @@ enum SignalNeeds : uint32_t {
   kQueries = 1u << KVEVICT_INPUT_QUERIES,
   kRowLse = 1u << KVEVICT_INPUT_ROW_LSE,
   kScores = 1u << KVEVICT_INPUT_SCORES,
-  kSums = 1u << KVEVICT_INPUT_ATTENTION_SUMS,
+  kSums = 1u << KVEVICT_INPUT_ATTENTION_SUMS,  // or what they can be made of
   kQueryMean = 1u << KVEVICT_INPUT_QUERY_MEAN,
   kQueryCovariance = 1u << KVEVICT_INPUT_QUERY_COVARIANCE,
   kFilter = 1u << KVEVICT_INPUT_KEY_FILTER,

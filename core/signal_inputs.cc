@@ -66,6 +66,11 @@ Status CheckStep(const char* name, const char* stride_name, const char* what,
 Status CheckGiven(const char* name, const kvevict_plane* plane,
                   const SignalInfo& signal) {
   if (plane != nullptr) return Status();
+  if (signal.Needs(kSums)) {
+    return InvalidArgument(
+        "inputs.%s is NULL, and so are queries, but the policy scores by %s",
+        name, signal.text);
+  }
   return InvalidArgument("inputs.%s is NULL, but the policy scores by %s", name,
                          signal.text);
 }
@@ -98,14 +103,34 @@ Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
   return check("row_lse", inputs.row_lse, KVEVICT_DTYPE_F32, 1);
 }
 
-Status FindQueries(const Plan& plan, const PlanLayer& layer,
+bool IsScoredByQueries(const Plan& plan, const LayerInputs& inputs) {
+  if (plan.signal().Needs(kQueries)) return true;
+  return plan.MayReadQueries() && inputs.attention_sums == nullptr &&
+         inputs.queries != nullptr;
+}
+
+Status FindQueryCount(const Plan& plan, uint32_t n_tokens,
+                      const LayerInputs& inputs, uint32_t* out) {
+  const uint32_t n = inputs.n_query_rows;
+  if (plan.signal().Needs(kQueries)) {
+    *out = plan.policy().obs_window;
+    if (n == 0 || n == *out) return Status();
+    return InvalidArgument("inputs.n_query_rows %u is not 0 or window %u", n,
+                           *out);
+  }
+  *out = n == 0 ? n_tokens : n;
+  if (n <= n_tokens) return Status();
+  return InvalidArgument("inputs.n_query_rows %u > %u slots held", n, n_tokens);
+}
+
+Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
                    const LayerInputs& inputs, ScoreJob* out) {
   KV_RETURN_IF_ERROR(CheckGiven("queries", inputs.queries, plan.signal()));
-  KV_RETURN_IF_ERROR(
-      CheckQueryRows(layer.geometry, plan.policy().obs_window, inputs));
+  KV_RETURN_IF_ERROR(CheckQueryRows(layer.geometry, n_rows, inputs));
   const kvevict_plane& queries = *inputs.queries;
   QueryRows& rows = out->queries;
   rows = QueryRows();
+  rows.n_rows = n_rows;
   rows.rows.base = reinterpret_cast<const uint8_t*>(queries.data);
   rows.rows.row_stride = queries.token_stride_bytes;
   rows.rows.element_stride = ElementStride(queries);
@@ -123,6 +148,8 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
                   const LayerInputs& inputs, ScoreJob* out) {
   const kvevict_layer_geometry& g = layer.geometry;
   const SignalInfo& signal = plan.signal();
+  const bool makes_sums =
+      signal.Needs(kSums) && IsScoredByQueries(plan, inputs);
   const auto find = [&](kvevict_input input, const char* name,
                         const kvevict_plane* plane, const Shape& shape,
                         FloatRows* rows) {
@@ -132,14 +159,21 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
     KV_RETURN_IF_ERROR(CheckGiven(name, plane, signal));
     return FindRows(name, *plane, shape, rows);
   };
+  out->queries = QueryRows();
   if (signal.Needs(kSums)) {
     KV_RETURN_IF_ERROR(FindSumHeads(g, inputs.n_sum_heads, &out->n_sum_heads));
   }
   KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_SCORES, "scores", inputs.scores,
                           {g.n_kv_heads, n_tokens, 1}, &out->caller));
-  KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_ATTENTION_SUMS, "attention_sums",
-                          inputs.attention_sums,
-                          {out->n_sum_heads, n_tokens, 1}, &out->sums));
+  if (makes_sums) {
+    out->n_sum_heads = g.n_q_heads;
+  } else if (signal.Needs(kSums)) {
+    KV_RETURN_IF_ERROR(
+        CheckGiven("attention_sums", inputs.attention_sums, signal));
+    KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_ATTENTION_SUMS, "attention_sums",
+                            inputs.attention_sums,
+                            {out->n_sum_heads, n_tokens, 1}, &out->sums));
+  }
   KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_QUERY_MEAN, "query_mean",
                           inputs.query_mean, {g.n_q_heads, 1, g.k_head_dim},
                           &out->query_mean));

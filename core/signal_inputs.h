@@ -13,7 +13,8 @@ namespace kvevict {
 // What is given of one of the plan's layers; NULL for what is not.
 struct LayerInputs {
   uint32_t layer = 0;
-  uint32_t n_sum_heads = 0;  // 0: all query heads
+  uint32_t n_sum_heads = 0;   // 0: all query heads
+  uint32_t n_query_rows = 0;  // 0: the window's, or of all tokens
   const kvevict_plane* queries = nullptr;
   const kvevict_plane* row_lse = nullptr;
   const kvevict_plane* scores = nullptr;
@@ -28,8 +29,16 @@ struct LayerInputs {
 Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
                       const LayerInputs& inputs);
 
-// Checks that the queries of a window are given, and writes where they lie.
-Status FindQueries(const Plan& plan, const PlanLayer& layer,
+// Whether a layer is scored by queries: what the signal always needs, or what sums of
+// attention that are not given are made of.
+bool IsScoredByQueries(const Plan& plan, const LayerInputs& inputs);
+
+// How many rows of queries a layer of n_tokens slots is scored by.
+Status FindQueryCount(const Plan& plan, uint32_t n_tokens,
+                      const LayerInputs& inputs, uint32_t* out);
+
+// Checks that so many rows of queries are given, and writes where they lie.
+Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
                    const LayerInputs& inputs, ScoreJob* out);
 
 // Checks that all else that the plan's signal reads of a layer of n_tokens slots is

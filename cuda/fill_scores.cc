@@ -34,6 +34,7 @@ Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
                InOneTable(a.tokens, b.tokens) &&
                InOneTable(a.slots.n_kept, b.slots.n_kept) &&
                (a.*rows).head_stride == (b.*rows).head_stride &&
+               a.queries.n_rows == b.queries.n_rows &&
                a.n_sum_heads == b.n_sum_heads;
       },
       [&](Jobs<ScoreJob> batch) {
@@ -42,6 +43,7 @@ Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
         p.tokens = tokens.table();
         p.kept = kept.table();
         p.n_lists = batch.front().slots.n_lists;
+        p.n_query_rows = batch.front().queries.n_rows;
         p.head_stride = (batch.front().*rows).head_stride;
         p.n_sum_rows = batch.front().n_sum_heads / p.n_kv_heads;
         p.scale = ScaleOf(args, p);

@@ -1,19 +1,95 @@
+// Attention sums: the caller's, or made of queries in scratch.
+#include <algorithm>
+
+#include "core/dtype.h"
+#include "cuda/alignment.h"
 #include "cuda/fill_scores.h"
+#include "cuda/kernels/params.h"
+#include "cuda/launch.h"
 #include "cuda/ops.h"
+#include "cuda/row_layout.h"
+#include "cuda/score_window.h"
 
 namespace kvevict::cuda {
 namespace {
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+bool CanReadQueries(const kvevict_layer_geometry& g) {
+  return FindDType(g.k_dtype)->can_score && FindDType(g.q_dtype)->can_score;
+}
+
+// f32 [n_layers, n_q_heads, n_tokens], behind the scratch of making them.
+ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
+                          const kvevict_policy&, uint32_t n_layers,
+                          uint32_t n_tokens) {
+  if (!CanReadQueries(g)) return CheckedSize(0);
+  return QuerySumScratchBytes(g, n_layers, n_tokens) +
+         CheckedSize(n_layers) * CheckedSize(g.n_q_heads) *
+             CheckedSize(n_tokens) * CheckedSize(sizeof(float));
+}
+
+bool AreAlikeBySource(const ScoreJob& a, const ScoreJob& b) {
+  return (a.queries.n_rows == 0) == (b.queries.n_rows == 0);
+}
+
+Status Prepare(const Context& context, const kvevict_layer_geometry& g,
+               const kvevict_policy&, bool is_ragged) {
+  if (!CanReadQueries(g)) return Status();
+  return PrepareQuerySums(context, g, is_ragged);
+}
+
+Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+  KV_RETURN_IF_ERROR(CheckFill(context, stream, args));
+  for (const ScoreJob& job : args.jobs) {
+    if (job.queries.n_rows == 0) continue;
+    KV_RETURN_IF_ERROR(
+        CheckQuerySums(context, stream, args, Jobs<ScoreJob>(job)));
+  }
+  return Status();
+}
+
+Status Fill(const Context& context, Stream stream, const ScoreArgs& args,
+            Jobs<ScoreJob> jobs) {
+  ScoreArgs of_jobs = {args.layer,          args.policy,   args.softmax_scale,
+                       args.per_query_head, args.n_tokens, jobs,
+                       args.scratch};
   FillScoresParams p{};
   p.is_max = args.policy.group_reduce == KVEVICT_REDUCE_MAX;
   p.divides = args.policy.window_reduce == KVEVICT_REDUCE_MEAN;
-  return FillScores(context, stream, args, KernelId::sum_scores,
+  return FillScores(context, stream, of_jobs, KernelId::sum_scores,
                     &ScoreJob::sums, p);
+}
+
+// At most FillScoresParams::kMaxLayers jobs with queries.
+Status FillBySums(const Context& context, Stream stream, const ScoreArgs& args,
+                  Jobs<ScoreJob> jobs) {
+  const uint64_t sums =
+      AddressOf(args.scratch.data()) +
+      QuerySumScratchBytes(args.layer, Size(args.jobs), args.n_tokens).value();
+  KV_RETURN_IF_ERROR(SumQueries(context, stream, args, jobs, sums));
+  ScoreJob made[FillScoresParams::kMaxLayers];
+  uint64_t next = sums;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    made[i] = jobs[i];
+    made[i].sums = {reinterpret_cast<const float*>(next), jobs[i].tokens.most};
+    next +=
+        uint64_t{args.layer.n_q_heads} * jobs[i].tokens.most * sizeof(float);
+  }
+  return Fill(context, stream, args,
+              std::span<const ScoreJob>(made, jobs.size()));
+}
+
+Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+  return ForEachBatch(args.jobs, FillScoresParams::kMaxLayers, AreAlikeBySource,
+                      [&](Jobs<ScoreJob> jobs) {
+                        if (jobs[0].queries.n_rows == 0) {
+                          return Fill(context, stream, args, jobs);
+                        }
+                        return FillBySums(context, stream, args, jobs);
+                      });
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_sums = {Run, NoScratch, nullptr, CheckFill};
+const ScoreOp kOp_score_sums = {Run, ScratchBytes, Prepare, Check};
 
 }  // namespace kvevict::cuda

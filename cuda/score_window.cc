@@ -1,4 +1,5 @@
-// The window's attention: two launches for layers that lie alike.
+// The window's attention: two launches for layers that lie alike. More rows than a
+// window has, for sums of attention, go part by part.
 #include <algorithm>
 
 #include "core/dtype.h"
@@ -13,6 +14,7 @@
 #include "cuda/ops.h"
 #include "cuda/reduce_rows.h"
 #include "cuda/row_layout.h"
+#include "cuda/score_window.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -24,22 +26,47 @@ constexpr float kLog2E = 1.44269504088896340736f;
 enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
 
 struct Form {
-  uint32_t group;
+  uint32_t group;  // by logit_heads
   uint32_t window;
   Out out;
   bool reduces_after;  // rows of query heads, reduced by a launch of their own
+  bool max_of_rows = false;
+  bool softmax_past = false;
+  bool weigh_by_past = false;
+  uint32_t logit_heads = 1;
+  bool is_part = false;
 
   Form(const kvevict_layer_geometry& g, const kvevict_policy& policy,
        bool per_query_head)
-      : group(g.n_q_heads / g.n_kv_heads), window(policy.obs_window) {
+      : group(g.n_q_heads / g.n_kv_heads),
+        window(policy.obs_window),
+        max_of_rows(policy.window_reduce == KVEVICT_REDUCE_MAX),
+        softmax_past(policy.softmax_keys == KVEVICT_SOFTMAX_PAST),
+        weigh_by_past(policy.row_weight == KVEVICT_ROW_WEIGHT_PAST) {
+    if (policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS) {
+      logit_heads = group;
+      group = 1;
+    }
     const bool max = policy.group_reduce == KVEVICT_REDUCE_MAX;
     const bool reduces = group > 1 && !per_query_head;
-    reduces_after = reduces && max && !CanReduceByMax(window);
+    // A maximum of both is one of all; else of whole heads, if a block has them.
+    reduces_after =
+        reduces && (max_of_rows ? !max : max && !CanReduceByMax(window));
     if (per_query_head || reduces_after) {
       out = group == 1 ? kSumOfGroup : kRowPerHead;
     } else {
-      out = reduces && max ? kMaxOfGroup : kSumOfGroup;
+      out = reduces && max && !max_of_rows ? kMaxOfGroup : kSumOfGroup;
     }
+  }
+
+  // Of rows that go part by part: sums of every query head.
+  static Form OfParts(const kvevict_layer_geometry& g) {
+    kvevict_policy policy = KVEVICT_POLICY_INIT;
+    policy.window_reduce = KVEVICT_REDUCE_SUM;
+    policy.obs_window = PartRows(g.k_head_dim);
+    Form form(g, policy, /*per_query_head=*/true);
+    form.is_part = true;
+    return form;
   }
 
   // By the plan's own form.
@@ -53,6 +80,7 @@ struct Form {
 // Of the summed weights of a row of scores.
 float WeightScale(const Form& form, const kvevict_policy& policy) {
   float scale = 1.0f;
+  if (form.is_part) return scale;
   if (policy.window_reduce == KVEVICT_REDUCE_MEAN) {
     scale /= static_cast<float>(form.window);
   }
@@ -73,10 +101,15 @@ struct Variant {
   bool mma;
 };
 
+uint32_t TileKeysOf(const Context& context, const kvevict_layer_geometry& g,
+                    const Form& form, bool mma) {
+  if (form.logit_heads > 1) return LogitTileKeys(form.window);
+  return TileKeys(mma, g.k_head_dim, SmOf(context));
+}
+
 ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
-                   const kvevict_policy& policy, const Variant& variant) {
-  const Form form(g, policy);
-  const uint32_t tile_keys = TileKeys(variant.mma, g.k_head_dim, SmOf(context));
+                   const Form& form, const Variant& variant) {
+  const uint32_t tile_keys = TileKeysOf(context, g, form, variant.mma);
   ModuleKey key;
   key.module = ModuleId::window_attention;
   key.Add("KV_Q_DTYPE", g.q_dtype);
@@ -89,6 +122,11 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   key.Add("KV_USE_MMA", variant.mma);
   key.Add("KV_TILE_KEYS", tile_keys);
   key.Add("KV_OUT", form.out);
+  if (form.softmax_past) key.Add("KV_SOFTMAX_PAST", true);
+  if (form.weigh_by_past) key.Add("KV_WEIGH_BY_PAST", true);
+  if (form.max_of_rows) key.Add("KV_MAX_OF_ROWS", true);
+  if (form.logit_heads > 1) key.Add("KV_LOGIT_HEADS", form.logit_heads);
+  if (form.is_part) key.Add("KV_PART", true);
   key.dynamic_shared_bytes =
       ShapeWindowAttention(variant.mma, g.k_head_dim, form.window, form.group,
                            tile_keys)
@@ -97,10 +135,11 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
 }
 
 bool DTypesAllowMma(const Context& context, const kvevict_layer_geometry& g,
-                    const kvevict_policy& policy) {
-  return CanUseMma(static_cast<uint32_t>(g.q_dtype),
-                   static_cast<uint32_t>(g.k_dtype), g.k_head_dim,
-                   policy.obs_window, SmOf(context));
+                    const Form& form) {
+  return form.logit_heads == 1 &&
+         CanUseMma(static_cast<uint32_t>(g.q_dtype),
+                   static_cast<uint32_t>(g.k_dtype), g.k_head_dim, form.window,
+                   SmOf(context));
 }
 
 // Elements where they can be loaded.
@@ -145,6 +184,7 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.queries.rows.row_stride == b.queries.rows.row_stride &&
          a.queries.rows.element_stride == b.queries.rows.element_stride &&
          a.queries.head_stride == b.queries.head_stride &&
+         a.queries.n_rows == b.queries.n_rows &&
          (a.queries.lse == nullptr) == (b.queries.lse == nullptr) &&
          a.queries.lse_row_stride == b.queries.lse_row_stride &&
          a.queries.lse_head_stride == b.queries.lse_head_stride &&
@@ -169,15 +209,24 @@ CheckedSize PartialBytes(const kvevict_layer_geometry& g, const Form& form,
 
 // ---- Launches ----
 
+// Which of a job's rows a launch takes: form.window of them, that end n_after before the
+// last one.
+struct Part {
+  uint32_t n_after = 0;
+  uint64_t sums =
+      0;  // where those of the first job go, the others' behind; 0: scores
+};
+
 class Scorer {
  public:
-  Scorer(const Context& context, Stream stream, const ScoreArgs& args)
+  Scorer(const Context& context, Stream stream, const ScoreArgs& args,
+         const Form& form)
       : context_(context),
         stream_(stream),
         args_(args),
         g_(args.layer),
         policy_(args.policy),
-        form_(g_, policy_, args.per_query_head) {}
+        form_(form) {}
 
   // What a launch needs.
   Status Check(Jobs<ScoreJob> jobs) const {
@@ -188,8 +237,16 @@ class Scorer {
   }
 
   Status Run(Jobs<ScoreJob> jobs) const {
-    KV_RETURN_IF_ERROR(Attend(jobs));
+    KV_RETURN_IF_ERROR(Attend(jobs, Part()));
     return form_.reduces_after ? ReduceGroups(jobs) : Status();
+  }
+
+  // All rows of jobs that have as many; the last part, which reaches every key, first.
+  Status SumParts(Jobs<ScoreJob> jobs, uint64_t sums) const {
+    for (uint32_t n = 0; n < jobs[0].queries.n_rows; n += form_.window) {
+      KV_RETURN_IF_ERROR(Attend(jobs, {n, sums}));
+    }
+    return Status();
   }
 
  private:
@@ -205,15 +262,20 @@ class Scorer {
   }
 
   bool UsesMma(const ScoreJob& job) const {
-    return DTypesAllowMma(context_, g_, policy_) && LayoutAllowsMma(job);
+    return DTypesAllowMma(context_, g_, form_) && LayoutAllowsMma(job);
   }
   ModuleKey ScorerOf(const ScoreJob& job) const {
     return cuda::ScorerOf(
-        context_, g_, policy_,
+        context_, g_, form_,
         {job.view->block_size != 0, job.tokens.each != nullptr, UsesMma(job)});
   }
-  Status Attend(Jobs<ScoreJob> jobs) const;
+  Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
+  // Those that are given are of the causal softmax of every query head.
+  bool KnowsLse(const ScoreJob& job) const {
+    return job.queries.lse != nullptr && !form_.softmax_past &&
+           form_.logit_heads == 1;
+  }
 
   const Context& context_;
   const Stream stream_;
@@ -223,8 +285,15 @@ class Scorer {
   const Form form_;
 };
 
-Status Scorer::Attend(Jobs<ScoreJob> jobs) const {
+Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   const ScoreJob& first = jobs[0];
+  // The first row of the launch among the job's; before those there are, if the part
+  // is not full.
+  const int64_t first_row =
+      int64_t{first.queries.n_rows} - part.n_after - int64_t{form_.window};
+  const auto at_first_row = [&](const void* rows, int64_t stride) {
+    return AddressOf(rows) + static_cast<uint64_t>(first_row * stride);
+  };
   // By what no grouping of layers changes, since results depend on it.
   const KeySplits splits = SplitKeys(args_.n_tokens);
   const Counts tokens(first.tokens);
@@ -242,28 +311,36 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs) const {
   p.n_splits = splits.n_splits;
   p.keys_per_split = splits.keys_per_split;
   p.first_row = first.queries.first_row;
+  p.n_after = part.n_after;
+  p.n_absent = static_cast<uint32_t>(std::max<int64_t>(0, -first_row));
+  p.adds = part.n_after > 0;
   p.tokens = tokens.table();
+  uint64_t sums = part.sums;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const ScoreJob& job = jobs[i];
     ScoreLayer& layer = p.layers[i];
-    layer.queries = AddressOf(job.queries.rows.base);
+    layer.queries = at_first_row(job.queries.rows.base, p.query_row_stride);
     layer.keys = job.view->k.data;
     layer.block_table = AddressOf(job.view->block_table);
-    layer.row_lse = AddressOf(job.queries.lse);
-    layer.scores =
-        form_.reduces_after ? ApartRowsOf(jobs, i) : AddressOf(job.rows);
+    if (KnowsLse(job)) {
+      layer.row_lse = at_first_row(job.queries.lse, p.lse_row_stride);
+    }
+    layer.scores = form_.is_part         ? sums
+                   : form_.reduces_after ? ApartRowsOf(jobs, i)
+                                         : AddressOf(job.rows);
+    sums += uint64_t{g_.n_q_heads} * job.tokens.most * sizeof(float);
     layer.n_tokens = job.tokens.most;
     layer.first_count = tokens.FirstOf(job.tokens);
   }
   const bool mma = UsesMma(first);
   const WindowAttentionShape shape =
       ShapeWindowAttention(mma, g_.k_head_dim, form_.window, form_.group,
-                           TileKeys(mma, g_.k_head_dim, SmOf(context_)));
+                           TileKeysOf(context_, g_, form_, mma));
   const ModuleKey module = ScorerOf(first);
   const LaunchShape launch{splits.n_splits, g_.n_kv_heads,
                            static_cast<uint32_t>(jobs.size()), shape.threads,
                            shape.dynamic_shared_bytes};
-  if (first.queries.lse == nullptr) {
+  if (!KnowsLse(first)) {
     KV_RETURN_IF_ERROR(
         Launch(context_, stream_, module, KernelId::window_lse, launch, p));
   }
@@ -293,35 +370,44 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
   return bytes;
 }
 
-// Every form that calls may launch.
-Status Prepare(const Context& context, const kvevict_layer_geometry& g,
-               const kvevict_policy& policy, bool is_ragged) {
+// Every variant of a form that calls may launch.
+Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
+                   const Form& form, bool is_ragged) {
   if (!FindDType(g.q_dtype)->can_score || !FindDType(g.k_dtype)->can_score) {
     return Status();
   }
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
-  const bool mma = DTypesAllowMma(context, g, policy);
+  const bool mma = DTypesAllowMma(context, g, form);
   for (const uint32_t i : {0, 1, 2, 3, 4, 5, 6, 7}) {
     const Variant variant{(i & 1) != 0, (i & 2) != 0, (i & 4) != 0};
     if ((variant.mma && !mma) || (variant.ragged && !is_ragged)) continue;
     const Module* module;
     KV_RETURN_IF_ERROR(
-        DeviceOf(context).modules().Find(ScorerOf(context, g, policy, variant),
+        DeviceOf(context).modules().Find(ScorerOf(context, g, form, variant),
                                          DeviceOf(context).stream(), &module));
   }
   return Status();
 }
 
+Status Prepare(const Context& context, const kvevict_layer_geometry& g,
+               const kvevict_policy& policy, bool is_ragged) {
+  return PrepareForm(context, g, Form(g, policy), is_ragged);
+}
+
+Form FormOf(const ScoreArgs& args) {
+  return {args.layer, args.policy, args.per_query_head};
+}
+
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  const Scorer scorer(context, stream, args);
+  const Scorer scorer(context, stream, args, FormOf(args));
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
   return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether,
                       [&](Jobs<ScoreJob> jobs) { return scorer.Check(jobs); });
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
-  const Scorer scorer(context, stream, args);
+  const Scorer scorer(context, stream, args, FormOf(args));
   return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether,
                       [&](Jobs<ScoreJob> jobs) { return scorer.Run(jobs); });
 }
@@ -329,5 +415,36 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 }  // namespace
 
 const ScoreOp kOp_score_window = {Run, ScratchBytes, Prepare, Check};
+
+// ---- Sums over any number of rows ----
+
+CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
+                                 uint32_t n_layers, uint32_t n_tokens) {
+  return PartialBytes(g, Form::OfParts(g), n_layers, n_tokens);
+}
+
+Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
+                        bool is_ragged) {
+  return PrepareForm(context, g, Form::OfParts(g), is_ragged);
+}
+
+Status CheckQuerySums(const Context& context, Stream stream,
+                      const ScoreArgs& args, Jobs<ScoreJob> jobs) {
+  return Scorer(context, stream, args, Form::OfParts(args.layer)).Check(jobs);
+}
+
+Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
+                  Jobs<ScoreJob> jobs, uint64_t sums) {
+  const Scorer scorer(context, stream, args, Form::OfParts(args.layer));
+  return ForEachBatch(
+      jobs, ScoreParams::kMaxLayers, GoTogether, [&](Jobs<ScoreJob> batch) {
+        const uint64_t first = sums;
+        for (const ScoreJob& job : batch) {
+          sums +=
+              uint64_t{args.layer.n_q_heads} * job.tokens.most * sizeof(float);
+        }
+        return scorer.SumParts(batch, first);
+      });
+}
 
 }  // namespace kvevict::cuda

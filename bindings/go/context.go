@@ -154,6 +154,9 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 	}
 	defer c.leave()
 	p := &Plan{device: c.device, maxTokens: nativeGeometry.MaxTokens, obsWindow: nativePolicy.ObsWindow}
+	if policy.Kind == PolicyH2O {
+		p.obsWindow = 0
+	}
 	nativeOptions := native.PlanOptions{StructSize: uint32(unsafe.Sizeof(native.PlanOptions{}))}
 	var budgets Memory
 	if options != nil {

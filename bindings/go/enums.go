@@ -148,6 +148,32 @@ const (
 	ShapingReduceThenPool ShapingOrder = 0
 	// Pools first.
 	ShapingPoolThenReduce ShapingOrder = 1
+	// Reduces logits, before the softmax: window attention by maximum. R-KV, arXiv:2505.24133.
+	ShapingReduceLogits ShapingOrder = 2
+)
+
+// SoftmaxKeys: window attention: the keys over which a row's softmax goes.
+type SoftmaxKeys int32
+
+// Values of SoftmaxKeys.
+const (
+	// All up to the row's own token.
+	SoftmaxCausal SoftmaxKeys = 0
+	// Those before the window. Those of the window score 0 where it is not kept. R-KV,
+	// arXiv:2505.24133.
+	SoftmaxPast SoftmaxKeys = 1
+)
+
+// RowWeight: window attention: what a row's weights are multiplied by before rows are reduced.
+type RowWeight int32
+
+// Values of RowWeight.
+const (
+	// Nothing.
+	RowWeightNone RowWeight = 0
+	// The slots before its own: a row that sees more keys has less for each. FINCH,
+	// arXiv:2408.00167.
+	RowWeightPast RowWeight = 1
 )
 
 // Scope: what shares one keep list.
@@ -213,7 +239,7 @@ const (
 	InputKeys Input = 0
 	// v of the view, likewise.
 	InputValues Input = 1
-	// Of the observation window.
+	// Of the last tokens.
 	InputQueries Input = 2
 	// Log-sum-exps of these queries.
 	InputRowLSE Input = 3
@@ -238,7 +264,8 @@ type Need int32
 const (
 	// It is not read.
 	NeedNone Need = 0
-	// It is used where it is given.
+	// It is used where it is given. h2o wants attention_sums or, where they are not given, keys
+	// and queries: each of them is optional, not all.
 	NeedOptional Need = 1
 	// Without it calls fail.
 	NeedRequired Need = 2

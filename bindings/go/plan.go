@@ -73,7 +73,7 @@ type Plan struct {
 	device      Device
 	layers      []LayerInfo
 	maxTokens   uint32
-	obsWindow   uint32
+	obsWindow   uint32 // 0: queries are of any number
 	headsDiffer bool
 }
 

@@ -24,8 +24,10 @@ type Policy struct {
 	Pool         Pool
 	PoolKernel   int // odd width of the pooling
 	PoolEdge     PoolEdge
-	WindowReduce Reduce // over the window's rows, or the queries that saw a token: mean or sum
-	GroupReduce  Reduce // over the query heads of a KV head
+	WindowReduce Reduce      // over the window's rows, or the queries that saw a token, of which there is no max
+	RowWeight    RowWeight   // what a row's weights are multiplied by
+	SoftmaxKeys  SoftmaxKeys // over which a row's softmax goes
+	GroupReduce  Reduce      // over the query heads of a KV head
 	ShapingOrder ShapingOrder
 	Scope        Scope
 	ScopeReduce  Reduce // over heads (and layers) sharing a list
@@ -192,6 +194,8 @@ func (p *Policy) native() (native.Policy, error) {
 		PoolKernel:   count(&err, "PoolKernel", p.PoolKernel),
 		PoolEdge:     int32(p.PoolEdge),
 		WindowReduce: int32(p.WindowReduce),
+		RowWeight:    int32(p.RowWeight),
+		SoftmaxKeys:  int32(p.SoftmaxKeys),
 		GroupReduce:  int32(p.GroupReduce),
 		ShapingOrder: int32(p.ShapingOrder),
 		Scope:        int32(p.Scope),
@@ -231,6 +235,8 @@ func policyOf(n *native.Policy) Policy {
 		PoolKernel:   int(n.PoolKernel),
 		PoolEdge:     PoolEdge(n.PoolEdge),
 		WindowReduce: Reduce(n.WindowReduce),
+		RowWeight:    RowWeight(n.RowWeight),
+		SoftmaxKeys:  SoftmaxKeys(n.SoftmaxKeys),
 		GroupReduce:  Reduce(n.GroupReduce),
 		ShapingOrder: ShapingOrder(n.ShapingOrder),
 		Scope:        Scope(n.Scope),

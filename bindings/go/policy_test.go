@@ -40,8 +40,8 @@ func TestPolicyTypoSaysWhere(t *testing.T) {
 
 func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
-		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, ReduceMax,
-		ShapingPoolThenReduce, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
+		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
+		SoftmaxPast, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
 		0.25, 17, 18, 19, ValueWeightGiven, 0.125, native.Policy{},
 	}
 	n, err := policy.native()
@@ -52,6 +52,7 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	})
 	same(t, [6]int32{3, 2, 1, 2, 1, 2},
 		[6]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight})
+	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
 	same(t, [3]float64{0.5, 0.25, 0.125}, [3]float64{n.Budget, n.PyramidAlpha, n.WeightEpsilon})
 }
 

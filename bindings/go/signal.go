@@ -9,9 +9,14 @@ import (
 // SignalInputs is what signals read of a layer beside its keys. Each policy's signal needs some of
 // them; what it has no use for may be nil.
 type SignalInputs struct {
-	Queries *Plane // window attention: rows of the query heads, after RoPE
-	RowLSE  *Plane // float32 log-sum-exps of the rows' logits, which save CUDA a pass over the keys
-	Scores  *Plane // PolicyCustom: float32 [KVHeads, slots held], HeadDim 1, tokens packed
+	// Queries are rows of the query heads, after RoPE: of the window, or for PolicyH2O without
+	// AttentionSums of the last QueryRows tokens.
+	Queries *Plane
+	// QueryRows of Queries and RowLSE are handed over where layers are scored; 0: those of the window,
+	// for PolicyH2O as many as slots are held.
+	QueryRows int
+	RowLSE    *Plane // float32 log-sum-exps of the rows' logits, which save a pass over the keys
+	Scores    *Plane // PolicyCustom: float32 [KVHeads, slots held], HeadDim 1, tokens packed
 	// AttentionSums are for PolicyH2O: float32 [SumHeads, slots held], HeadDim 1, tokens packed: the
 	// attention weight that each slot got, summed over all queries that saw it. A companion of the
 	// view moves with its tokens.
@@ -45,7 +50,7 @@ func (s *signals) grow(n int) {
 }
 
 // put converts inputs of a layer with so many rows of queries and slots held, and returns where
-// they lie. Without a full cache nothing of them is read, so any memory will do.
+// they lie; 0 rows are as many as the inputs say, or as slots are held. Without a full cache nothing of them is read, so any memory will do.
 func (s *signals) put(
 	i int, inputs *SignalInputs, device Device, layer LayerInfo, rows, held uint32,
 ) (uintptr, error) {
@@ -53,6 +58,7 @@ func (s *signals) put(
 	*n = native.SignalInputs{StructSize: uint32(unsafe.Sizeof(*n))}
 	var err error
 	n.NSumHeads = count(&err, "SumHeads", inputs.SumHeads)
+	n.NQueryRows = count(&err, "QueryRows", inputs.QueryRows)
 	if err != nil {
 		return 0, err
 	}
@@ -62,6 +68,11 @@ func (s *signals) put(
 	q, kv, sums := uint32(layer.QHeads), uint32(layer.KVHeads), n.NSumHeads
 	if sums == 0 {
 		sums = q
+	}
+	if held > 0 && n.NQueryRows > 0 {
+		rows = n.NQueryRows
+	} else if rows == 0 {
+		rows = held
 	}
 	for j, plane := range [nPlanes]struct {
 		name        string

@@ -1,32 +1,108 @@
-// Attention sums: an item is a layer and a row of scores. A row's sums are reduced and
-// divided in pieces that stay in the L1 cache, so that they are read once.
+// Attention sums: an item is a layer and KV head. A row's sums are reduced and divided
+// in pieces that stay in the L1 cache, so that they are read once. Where queries are
+// given instead, they are made of these first.
 #include <algorithm>
 
 #include "core/context.h"
 #include "core/cpu/cpu.h"
+#include "core/dtype.h"
 #include "core/kernels/attention_sums.h"
+#include "core/kernels/window_attention.h"
+#include "core/view.h"
 
 namespace kvevict::cpu {
 namespace {
 
 constexpr uint32_t kColumns = 4096;
 
+// Room for exponentials that the best scratch has at most. What does not fit in it is
+// computed twice, which is what causal attention costs anyway.
+constexpr size_t kMostExpBytes = size_t{128} << 20;
+
+uint32_t GroupSize(const kvevict_layer_geometry& g) {
+  return g.n_q_heads / g.n_kv_heads;
+}
+
+// f32 [group, n_tokens] of a worker.
+CheckedSize MadeSumsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
+  return (CheckedSize(GroupSize(g)) * CheckedSize(n_tokens) *
+          CheckedSize(sizeof(float)))
+      .AlignUp(kCacheLine);
+}
+
+ScratchNeeds ScratchBytes(const Context& context,
+                          const kvevict_layer_geometry& g,
+                          const kvevict_policy&, uint32_t, uint32_t n_tokens) {
+  const bool readable =
+      FindDType(g.k_dtype)->can_score && FindDType(g.q_dtype)->can_score;
+  if (!readable) return CheckedSize(0);
+  const WindowAttentionScratchSize attention =
+      WindowAttentionScratchOfAnyWindow(n_tokens, GroupSize(g), g.k_head_dim);
+  const auto of_all = [&](size_t attention_bytes) {
+    // SIZE_MAX, which says that it does not fit, overflows here.
+    return SharesOf(context,
+                    MadeSumsBytes(g, n_tokens) + CheckedSize(attention_bytes));
+  };
+  return {of_all(attention.least),
+          of_all(std::min(attention.best,
+                          std::max(attention.least, kMostExpBytes)))};
+}
+
+// The sums of a head's group over the rows that are given: window attention whose
+// window is all of them.
+FloatRows MakeSums(const Context& context, const ScoreArgs& args,
+                   const ScoreJob& job, uint32_t head,
+                   std::span<uint8_t> scratch) {
+  const kvevict_layer_geometry& g = args.layer;
+  const uint64_t first_head = uint64_t{head} * GroupSize(g);
+  const QueryRows& queries = job.queries;
+  const size_t sums_bytes = MadeSumsBytes(g, job.tokens.most).value();
+  float* const sums = reinterpret_cast<float*>(scratch.data());
+
+  WindowAttention attention;
+  attention.queries = queries.rows;
+  attention.queries.base +=
+      static_cast<int64_t>(first_head) * queries.head_stride;
+  attention.query_head_stride = queries.head_stride;
+  if (queries.lse != nullptr) {
+    attention.lse = reinterpret_cast<const float*>(
+        reinterpret_cast<const uint8_t*>(queries.lse) +
+        static_cast<int64_t>(first_head) * queries.lse_head_stride);
+    attention.lse_row_stride = queries.lse_row_stride;
+    attention.lse_head_stride = queries.lse_head_stride;
+  }
+  attention.keys = HeadRows(*job.view, job.view->k, head);
+  attention.n_tokens = job.tokens.Of(head);
+  attention.window = queries.n_rows;
+  attention.group = GroupSize(g);
+  attention.head_dim = g.k_head_dim;
+  attention.scale = args.softmax_scale;
+  attention.out = sums;
+  attention.out_stride = job.tokens.most;
+  attention.scratch = scratch.data() + sums_bytes;
+  attention.scratch_bytes = scratch.size() - sums_bytes;
+  ComputeWindowAttention(context.simd(), attention);
+  return {sums, job.tokens.most};
+}
+
+// Of the head's rows of scores, row `row`; `sums` are those of the layer's
+// n_sum_heads, or from the head's first one on.
 void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
-              uint32_t row) {
+              uint32_t head, const FloatRows& sums, uint32_t first,
+              uint32_t n_terms, float* scores) {
   const kvevict_policy& policy = args.policy;
-  const uint32_t n_rows = args.n_rows();
-  const uint32_t head = row / (n_rows / args.layer.n_kv_heads);
   const uint32_t list = job.slots.n_lists == 1 ? 0 : head;
-  const uint32_t n_terms = std::max(1u, job.n_sum_heads / n_rows);
-  const uint64_t first = uint64_t{row} * job.n_sum_heads / n_rows;
-  const float* const sums = job.sums.data + first * job.sums.head_stride;
-  float* const scores = job.rows + uint64_t{row} * job.tokens.most;
   const uint32_t n_tokens = job.tokens.Of(head);
+  const float* const terms = sums.data + first * sums.head_stride;
   for (uint32_t begin = 0; begin < n_tokens; begin += kColumns) {
     const uint32_t n = std::min(kColumns, n_tokens - begin);
-    ReduceRows(simd, sums + begin, n_terms, job.sums.head_stride, n,
+    ReduceRows(simd, terms + begin, n_terms, sums.head_stride, n,
                ToReduce(policy.group_reduce), scores + begin);
-    if (policy.window_reduce == KVEVICT_REDUCE_MEAN) {
+    if (policy.window_reduce != KVEVICT_REDUCE_MEAN) continue;
+    if (job.queries.n_rows > 0) {
+      DivideByRows(simd, n_tokens, job.queries.n_rows, begin, n,
+                   scores + begin);
+    } else {
       DivideByQueries(simd, job.slots, list, begin, n, job.n_seen,
                       scores + begin);
     }
@@ -34,17 +110,30 @@ void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
-  const uint32_t n_rows = args.n_rows();
-  context.ParallelFor(static_cast<uint32_t>(args.jobs.size() * n_rows),
-                      [&](uint32_t item, uint32_t) {
-                        ScoreRow(context.simd(), args, args.jobs[item / n_rows],
-                                 item % n_rows);
-                      });
+  const uint32_t n_kv_heads = args.layer.n_kv_heads;
+  const uint32_t n_rows = args.n_rows() / n_kv_heads;  // of a KV head
+  ForEachHead(
+      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
+        const bool made = job.queries.n_rows > 0;
+        const FloatRows sums =
+            made ? MakeSums(context, args, job, head,
+                            ShareOf(context, args.scratch, worker))
+                 : job.sums;
+        const uint32_t n_sums = job.n_sum_heads / n_kv_heads;  // of a KV head
+        for (uint32_t row = 0; row < n_rows; ++row) {
+          const uint32_t first =
+              (made ? 0 : head * n_sums) + (n_sums == n_rows ? row : 0);
+          ScoreRow(
+              context.simd(), args, job, head, sums, first,
+              n_sums == n_rows ? 1 : n_sums,
+              job.rows + (uint64_t{head} * n_rows + row) * job.tokens.most);
+        }
+      });
   return Status();
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_sums = {Run, NoScratch, nullptr};
+const ScoreOp kOp_score_sums = {Run, ScratchBytes, nullptr};
 
 }  // namespace kvevict::cpu

@@ -11,6 +11,18 @@ uint32_t GroupSize(const kvevict_layer_geometry& g) {
   return g.n_q_heads / g.n_kv_heads;
 }
 
+WindowRowOptions OptionsOf(const kvevict_layer_geometry& g,
+                           const kvevict_policy& policy) {
+  WindowRowOptions rows;
+  rows.past_only = policy.softmax_keys == KVEVICT_SOFTMAX_PAST;
+  rows.weigh_by_past = policy.row_weight == KVEVICT_ROW_WEIGHT_PAST;
+  rows.max_of_rows = policy.window_reduce == KVEVICT_REDUCE_MAX;
+  if (policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS) {
+    rows.logit_heads = GroupSize(g);
+  }
+  return rows;
+}
+
 // i32 [obs_window]: the stored row of window row w.
 CheckedSize WindowTableBytes(const kvevict_policy& policy) {
   return (CheckedSize(policy.obs_window) * CheckedSize(sizeof(int32_t)))
@@ -21,8 +33,10 @@ ScratchNeeds ScratchBytes(const Context& context,
                           const kvevict_layer_geometry& g,
                           const kvevict_policy& policy, uint32_t,
                           uint32_t n_tokens) {
+  const uint32_t logit_heads = OptionsOf(g, policy).logit_heads;
   const WindowAttentionScratchSize attention = WindowAttentionScratchBytes(
-      n_tokens, policy.obs_window, GroupSize(g), g.k_head_dim);
+      n_tokens, policy.obs_window, GroupSize(g) / logit_heads, g.k_head_dim,
+      logit_heads);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which says that it does not fit, overflows here.
     return SharesOf(context,
@@ -50,6 +64,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   const uint32_t window = args.policy.obs_window;
   const uint32_t group = GroupSize(g);
+  const WindowRowOptions rows = OptionsOf(g, args.policy);
   ForEachHead(
       context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
         const std::span<uint8_t> share = ShareOf(context, args.scratch, worker);
@@ -67,15 +82,16 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         attention.keys = HeadRows(*job.view, job.view->k, head);
         attention.n_tokens = job.tokens.Of(head);
         attention.window = window;
-        attention.group = group;
+        attention.group = group / rows.logit_heads;
         attention.head_dim = g.k_head_dim;
         attention.scale = args.softmax_scale;
+        attention.rows = rows;
         attention.out = job.rows + first_row * job.tokens.most;
         attention.out_stride = job.tokens.most;
         if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
           attention.out_scale = 1.0f / static_cast<float>(window);
         }
-        if (!args.per_query_head) {
+        if (!args.per_query_head && rows.logit_heads == 1) {
           attention.group_reduce = ToReduce(args.policy.group_reduce);
         }
         attention.scratch = share.data() + table_bytes;

@@ -16,9 +16,15 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   const kvevict_layer_geometry& g = layer.geometry;
   const SignalInfo& signal = plan.signal();
   const bool on_host = plan.context().backend().on_host;
+  const bool by_queries = IsScoredByQueries(plan, request.inputs);
   const uint32_t window = signal.Needs(kQueries) ? plan.policy().obs_window : 1;
   KV_RETURN_IF_ERROR(CheckTokenCount(request.n_tokens, window,
                                      plan.max_tokens(), "max_tokens"));
+  uint32_t n_rows = 0;
+  if (by_queries) {
+    KV_RETURN_IF_ERROR(
+        FindQueryCount(plan, request.n_tokens, request.inputs, &n_rows));
+  }
   out->layer = layer.number;
   out->n_seen = request.n_tokens;
   out->tokens = {request.n_tokens, request.token_counts};
@@ -27,15 +33,15 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
       CheckCounts(plan.context(), "token_counts", tokens, g.n_kv_heads));
   for (uint32_t h = 0; on_host && tokens.each != nullptr && h < g.n_kv_heads;
        ++h) {
-    const uint32_t least = signal.Needs(kQueries) ? window : 0;
-    if (tokens.Of(h) >= least) continue;
-    return InvalidArgument("token_counts[%u] %u < %u", h, tokens.Of(h), least);
+    if (tokens.Of(h) >= n_rows) continue;
+    return InvalidArgument("token_counts[%u] %u < %u", h, tokens.Of(h), n_rows);
   }
-  if (plan.ReadsRows()) {
-    KV_RETURN_IF_ERROR(plan.CheckCanScore(layer));
+  if (plan.ReadsRows() || by_queries) {
+    KV_RETURN_IF_ERROR(plan.CheckCanScore(layer, by_queries));
     Status status = ValidateView(request.view, tokens, on_host);
     if (status.ok()) status = MatchGeometry(request.view, g);
-    if (status.ok() && plan.ReadsKeys() && !IsPresent(request.view.k)) {
+    if (status.ok() && (plan.ReadsKeys() || by_queries) &&
+        !IsPresent(request.view.k)) {
       status = InvalidArgument("k.data is 0: no keys to score");
     }
     if (status.ok() && plan.ReadsValues() && !IsPresent(request.view.v)) {
@@ -46,8 +52,8 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   }
   KV_RETURN_IF_ERROR(
       FindInputs(plan, layer, request.n_tokens, request.inputs, out));
-  if (signal.Needs(kQueries)) {
-    KV_RETURN_IF_ERROR(FindQueries(plan, layer, request.inputs, out));
+  if (by_queries) {
+    KV_RETURN_IF_ERROR(FindQueries(plan, layer, n_rows, request.inputs, out));
   }
   if (request.scores.size() != uint64_t{g.n_kv_heads} * request.n_tokens) {
     return InvalidArgument("scores_len %zu is not n_kv_heads %u * n_tokens %u",

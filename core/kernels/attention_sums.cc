@@ -41,15 +41,17 @@ void DivideListed(const int32_t* positions, int32_t n_seen, size_t n,
       n, sums);
 }
 
-// By `first`, and one less for each that follows.
-void DivideCounted(int32_t first, size_t n, float* sums) {
+// By `first`, and one less for each that follows; but by `most` at most.
+void DivideCounted(int32_t first, int32_t most, size_t n, float* sums) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto lane = hn::Iota(di, 0);
+  const auto limit = hn::Set(di, most);
   DivideBy(
       [=](size_t i, size_t) HWY_ATTR {
-        return hn::ConvertTo(
-            d, hn::Sub(hn::Set(di, first - static_cast<int32_t>(i)), lane));
+        const auto count =
+            hn::Sub(hn::Set(di, first - static_cast<int32_t>(i)), lane);
+        return hn::ConvertTo(d, hn::Min(count, limit));
       },
       n, sums);
 }
@@ -79,7 +81,15 @@ void DivideByQueries(SimdTarget simd, const SlotPositions& slots, uint32_t list,
   }
   if (n_here == n) return;
   const int32_t first = seen - slots.PositionOf(list, begin + n_here);
-  KV_DISPATCH(simd, DivideCounted)(first, n - n_here, sums + n_here);
+  KV_DISPATCH(simd, DivideCounted)
+  (first, INT32_MAX, n - n_here, sums + n_here);
+}
+
+void DivideByRows(SimdTarget simd, uint32_t n_tokens, uint32_t n_rows,
+                  uint32_t begin, uint32_t n, float* sums) {
+  KV_DISPATCH(simd, DivideCounted)
+  (static_cast<int32_t>(n_tokens - begin), static_cast<int32_t>(n_rows), n,
+   sums);
 }
 
 }  // namespace kvevict

@@ -15,6 +15,11 @@ namespace kvevict {
 void DivideByQueries(SimdTarget simd, const SlotPositions& slots, uint32_t list,
                      uint32_t begin, uint32_t n, uint32_t n_seen, float* sums);
 
+// The same where the last n_rows queries of a row of n_tokens slots are those summed,
+// and each could see the slots up to its own.
+void DivideByRows(SimdTarget simd, uint32_t n_tokens, uint32_t n_rows,
+                  uint32_t begin, uint32_t n, float* sums);
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_KERNELS_ATTENTION_SUMS_H_

@@ -29,18 +29,49 @@ namespace hn = hwy::HWY_NAMESPACE;
 // from overflow.
 constexpr float kReferenceMargin = 8.0f;
 
-// Keys of a tile that row `w` of the window sees: its own token and those
-// before it.
+constexpr double kLog2E = 1.4426950408889634073599246810;
+
+// Keys that row `w` of the window sees: its own token and those before it.
+HWY_INLINE size_t VisibleKeys(const WindowAttention& args, size_t w) {
+  const size_t n_past = size_t{args.n_tokens} - args.window;
+  return args.rows.past_only ? n_past : n_past + w + 1;
+}
+
+// Those of a tile.
 HWY_INLINE size_t VisibleKeys(const WindowAttention& args, size_t tile,
                               size_t w) {
-  const size_t n = size_t{args.n_tokens} - args.window + w + 1;
+  const size_t n = VisibleKeys(args, w);
   const size_t first = tile * kTileKeys;
   return n <= first ? 0 : std::min(n - first, kTileKeys);
 }
 
-// Whether every row of the window sees the whole tile.
-HWY_INLINE bool IsUnmasked(const WindowAttention& args, size_t tile) {
-  return VisibleKeys(args, tile, 0) == kTileKeys;
+// Whether every row of a batch sees the whole tile.
+HWY_INLINE bool IsUnmasked(const WindowAttention& args, const RowBatch& batch,
+                           size_t tile) {
+  return VisibleKeys(args, tile, batch.row) == kTileKeys;
+}
+
+// Tiles of which a batch sees keys.
+HWY_INLINE size_t TilesOf(const WindowAttention& args, const RowBatch& batch) {
+  const size_t n = VisibleKeys(args, batch.row + batch.n_rows - 1);
+  return (n + kTileKeys - 1) / kTileKeys;
+}
+
+// The queries whose logits make those of a batch.
+HWY_INLINE RowBatch QueriesOf(const WindowAttention& args,
+                              const RowBatch& batch) {
+  const uint32_t n = args.rows.logit_heads;
+  return {batch.head * n, batch.n_heads * n, batch.row, batch.n_rows};
+}
+
+// Whether a query of a block sees a key of the tile. Later ones of a head see more.
+HWY_INLINE bool SeesTile(const WindowAttention& args, const RowBatch& queries,
+                         size_t block, size_t tile) {
+  const size_t first = block * kRowsPerBlock;
+  const size_t last = std::min(first + kRowsPerBlock, queries.size()) - 1;
+  const bool ends_head = first / queries.n_rows != last / queries.n_rows;
+  const size_t row = ends_head ? queries.n_rows - 1 : last % queries.n_rows;
+  return VisibleKeys(args, tile, queries.row + row) > 0;
 }
 
 // Asks for the rows of the next tile, a few with every block, since they are
@@ -83,17 +114,31 @@ HWY_NOINLINE void MultiplyTile(const WindowAttention& args,
                                const WindowAttentionScratch& s) {
   const size_t panel_keys = KeysPerPanel();
   const size_t dim = args.head_dim;
-  const size_t n_blocks = (batch.size() + kRowsPerBlock - 1) / kRowsPerBlock;
+  const RowBatch queries = QueriesOf(args, batch);
+  const bool unmasked = IsUnmasked(args, batch, tile);
+  const size_t n_blocks = (queries.size() + kRowsPerBlock - 1) / kRowsPerBlock;
   KeyPrefetcher prefetch(args, tile + 1, n_blocks * (kTileKeys / panel_keys));
   const float* panel = s.panels;
   for (size_t key = 0; key < kTileKeys; key += panel_keys) {
     for (size_t block = 0; block < n_blocks; ++block) {
       prefetch.Next();
+      if (!unmasked && !SeesTile(args, queries, block, tile)) continue;
       MultiplyBlock(s.queries + block * dim * kRowsPerBlock, panel, dim,
                     s.logits + block * kRowsPerBlock * kTileKeys + key,
                     kTileKeys);
     }
     panel += PaddedRow(dim) * panel_keys;
+  }
+}
+
+// The maximum of the logits of all heads that make a row's, in place of the first's.
+HWY_NOINLINE void MaxLogits(const WindowAttention& args, const RowBatch& batch,
+                            const WindowAttentionScratch& s) {
+  const size_t n = size_t{batch.n_rows} * kTileKeys;
+  for (size_t h = 0; h < batch.n_heads; ++h) {
+    const uint32_t n_heads = args.rows.logit_heads;
+    ReduceRowsTo<true>(s.logits + h * n_heads * n, n_heads, n, n, 1.0f, false,
+                       s.logits + h * n);
   }
 }
 
@@ -146,36 +191,31 @@ HWY_INLINE float ExpRow(const float* HWY_RESTRICT logits, size_t n_visible,
   return hn::ReduceSum(d, tile_sum);
 }
 
-// Keys of a tile that row r of a batch sees.
+// Exponentials of row r of a tile, which settle its reference and add to its sum;
+// kMasked if it does not see all of it.
 template <bool kMasked>
-HWY_INLINE size_t RowKeys(const WindowAttention& args, const RowBatch& batch,
-                          size_t tile, size_t r) {
-  return kMasked ? VisibleKeys(args, tile, batch.row + r % batch.n_rows)
-                 : kTileKeys;
+HWY_INLINE void ExpOfRow(size_t tile, size_t r, size_t n_visible,
+                         const WindowAttentionScratch& s) {
+  const float* logits = s.logits + r * kTileKeys;
+  RaiseReference<kMasked>(logits, n_visible, s.references + r, s.sums + r);
+  s.sums[r] += ExpRow<kMasked>(logits, n_visible, s.references[r],
+                               s.TileExps(tile) + r * kTileKeys);
 }
 
-// Exponentials of a tile, which settle its references and add to the sums; kMasked
-// if not every row sees all of it.
-template <bool kMasked>
-HWY_INLINE void ExpRows(const WindowAttention& args, const RowBatch& batch,
-                        size_t tile, const WindowAttentionScratch& s) {
-  float* exps = s.TileExps(tile);
-  for (size_t r = 0; r < batch.size(); ++r) {
-    const float* logits = s.logits + r * kTileKeys;
-    const size_t n_visible = RowKeys<kMasked>(args, batch, tile, r);
-    RaiseReference<kMasked>(logits, n_visible, s.references + r, s.sums + r);
-    s.sums[r] += ExpRow<kMasked>(logits, n_visible, s.references[r],
-                                 exps + r * kTileKeys);
-  }
-}
-
-// The same once more, if the references are those after the tile before.
+// The same once more, if the references are those after the tile before. Rows that see
+// nothing of the tile are left out.
 HWY_NOINLINE void ExpTile(const WindowAttention& args, const RowBatch& batch,
                           size_t tile, const WindowAttentionScratch& s) {
-  if (IsUnmasked(args, tile)) {
-    ExpRows<false>(args, batch, tile, s);
-  } else {
-    ExpRows<true>(args, batch, tile, s);
+  const bool unmasked = IsUnmasked(args, batch, tile);
+  for (size_t r = 0; r < batch.size(); ++r) {
+    const size_t n_visible =
+        unmasked ? kTileKeys
+                 : VisibleKeys(args, tile, batch.row + r % batch.n_rows);
+    if (n_visible == kTileKeys) {
+      ExpOfRow<false>(tile, r, n_visible, s);
+    } else if (n_visible > 0) {
+      ExpOfRow<true>(tile, r, n_visible, s);
+    }
   }
   std::memcpy(s.TileReferences(tile), s.references,
               s.n_padded_rows * sizeof(float));
@@ -199,10 +239,16 @@ HWY_INLINE size_t KeysOf(const WindowAttention& args, size_t tile) {
   return std::min(kTileKeys, size_t{args.n_tokens} - tile * kTileKeys);
 }
 
+template <bool kMax, class V>
+HWY_INLINE V AddWeight(V exps, V weight, V sum) {
+  if constexpr (kMax) return Combine<true>(sum, hn::Mul(exps, weight));
+  return hn::MulAdd(exps, weight, sum);
+}
+
 // out[0, KeysOf(tile)) = weighted sum over a batch's rows of one query head, added to
-// what stands there if rows went before, and times out_scale if none follow. What a
-// row does not see is left out even if its weight is NaN.
-template <bool kMasked>
+// what stands there if rows went before, and times out_scale if none follow; or their
+// maximum. What a row does not see is left out even if its weight is NaN.
+template <bool kMasked, bool kMax>
 HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
                         size_t tile, const float* HWY_RESTRICT exps,
                         const float* HWY_RESTRICT weights,
@@ -230,8 +276,9 @@ HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
         const float* e = exps + r * kTileKeys + key;
         const size_t n_visible =
             kMasked ? VisibleKeys(args, tile, batch.row + r) : 0;
+        if (kMasked && n_visible == 0) continue;
         const auto add = [&](size_t i, auto sum) HWY_ATTR {
-          const auto more = hn::MulAdd(hn::LoadU(d, e + i), weight, sum);
+          const auto more = AddWeight<kMax>(hn::LoadU(d, e + i), weight, sum);
           if constexpr (!kMasked) return more;
           const size_t unseen = std::min(n_visible, key + i);
           return hn::IfThenElse(hn::FirstN(d, n_visible - unseen), more, sum);
@@ -241,10 +288,10 @@ HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
         sum2 = add(2 * lanes, sum2);
         sum3 = add(3 * lanes, sum3);
       }
-      total0 = hn::Add(total0, sum0);
-      total1 = hn::Add(total1, sum1);
-      total2 = hn::Add(total2, sum2);
-      total3 = hn::Add(total3, sum3);
+      total0 = Combine<kMax>(total0, sum0);
+      total1 = Combine<kMax>(total1, sum1);
+      total2 = Combine<kMax>(total2, sum2);
+      total3 = Combine<kMax>(total3, sum3);
     }
     const auto store = [&](size_t i, auto total) HWY_ATTR {
       const size_t at = std::min(n_keys, key + i);
@@ -258,9 +305,10 @@ HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
+template <bool kMax>
 HWY_NOINLINE void SumTile(const WindowAttention& args, const RowBatch& batch,
                           size_t tile, const WindowAttentionScratch& s) {
-  const bool unmasked = IsUnmasked(args, tile);
+  const bool unmasked = IsUnmasked(args, batch, tile);
   const bool reduces = args.group_reduce.has_value();
   float* out = reduces
                    ? s.HeadSums(tile)
@@ -271,9 +319,11 @@ HWY_NOINLINE void SumTile(const WindowAttention& args, const RowBatch& batch,
     const float* exps = s.TileExps(tile) + row * kTileKeys;
     const float* weights = s.TileReferences(tile) + row;
     if (unmasked) {
-      SumRows<false>(args, batch, tile, exps, weights, out + h * out_stride);
+      SumRows<false, kMax>(args, batch, tile, exps, weights,
+                           out + h * out_stride);
     } else {
-      SumRows<true>(args, batch, tile, exps, weights, out + h * out_stride);
+      SumRows<true, kMax>(args, batch, tile, exps, weights,
+                          out + h * out_stride);
     }
   }
 }
@@ -297,52 +347,108 @@ HWY_NOINLINE void ReduceTile(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
-// References as they are before the first tile.
-HWY_INLINE void ResetReferences(const WindowAttentionScratch& s) {
+// References as they are before the first tile: log-sum-exps, if they are known, else
+// below any logit.
+HWY_INLINE void ResetReferences(const WindowAttention& args,
+                                const RowBatch& batch,
+                                const WindowAttentionScratch& s) {
   std::fill_n(s.references, s.n_padded_rows,
               std::numeric_limits<float>::lowest());
+  if (args.lse == nullptr) return;
+  for (size_t r = 0; r < batch.size(); ++r) {
+    float lse;
+    std::memcpy(&lse,
+                reinterpret_cast<const uint8_t*>(args.lse) +
+                    static_cast<int64_t>(batch.head + r / batch.n_rows) *
+                        args.lse_head_stride +
+                    static_cast<int64_t>(batch.row + r % batch.n_rows) *
+                        args.lse_row_stride,
+                sizeof(lse));
+    s.references[r] = static_cast<float>(lse * kLog2E);
+  }
+}
+
+// What all weights of row r are multiplied by, but for the sum of its exponentials.
+HWY_INLINE double RowWeight(const WindowAttention& args, const RowBatch& batch,
+                            size_t r) {
+  if (!args.rows.weigh_by_past) return 1.0;
+  return static_cast<double>(args.n_tokens) - args.window + batch.row +
+         static_cast<double>(r % batch.n_rows);
+}
+
+// After the last tile of the first pass, or before the only one.
+HWY_INLINE void FinishSums(const WindowAttention& args, const RowBatch& batch,
+                           const WindowAttentionScratch& s) {
+  std::memcpy(s.last_references, s.references, s.n_padded_rows * sizeof(float));
+  for (size_t r = 0; r < s.n_padded_rows; ++r) {
+    // 1, or NaN of NaN and infinity.
+    const double sum = args.lse == nullptr
+                           ? s.sums[r]
+                           : 1.0 + (s.references[r] - s.references[r]);
+    s.inverse_sums[r] = static_cast<float>(RowWeight(args, batch, r) / sum);
+  }
+}
+
+// A tile that no row of a batch sees: nothing is added, but there may be nothing yet.
+HWY_INLINE void SkipTile(const WindowAttention& args, const RowBatch& batch,
+                         size_t tile, const WindowAttentionScratch& s) {
+  if (batch.row != 0) return;
+  const bool reduces = args.group_reduce.has_value();
+  for (size_t h = 0; h < batch.n_heads; ++h) {
+    float* out = reduces ? s.HeadSums(tile) + h * kTileKeys
+                         : args.out + (batch.head + h) * args.out_stride +
+                               tile * kTileKeys;
+    std::fill_n(out, KeysOf(args, tile), 0.0f);
+  }
 }
 
 // First the sums of all rows, tile by tile, then their weights, which need them.
 void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
                   float factor, const WindowAttentionScratch& s) {
-  PackQueries(args, batch, factor, s.staged, s.queries);
-  ResetReferences(s);
+  PackQueries(args, QueriesOf(args, batch), factor, s.staged, s.queries);
+  ResetReferences(args, batch, s);
   std::fill_n(s.sums, s.n_padded_rows, 0.0);
 
   const auto compute_exps = [&](size_t tile) {
     PackKeys(args.keys, static_cast<uint32_t>(tile * kTileKeys), args.n_tokens,
              args.head_dim, s.staged, s.panels);
     MultiplyTile(args, batch, tile, s);
+    if (args.rows.logit_heads > 1) MaxLogits(args, batch, s);
     ExpTile(args, batch, tile, s);
   };
-  for (size_t tile = 0; tile < s.n_tiles; ++tile) compute_exps(tile);
+  const size_t n_tiles = TilesOf(args, batch);
+  const bool one_pass = args.lse != nullptr;
+  for (size_t tile = 0; !one_pass && tile < n_tiles; ++tile) compute_exps(tile);
 
-  std::memcpy(s.last_references, s.references, s.n_padded_rows * sizeof(float));
-  for (size_t r = 0; r < s.n_padded_rows; ++r) {
-    s.inverse_sums[r] = static_cast<float>(1.0 / s.sums[r]);
-  }
+  FinishSums(args, batch, s);
   // Tiles without a room of their own go on from the last one that has.
-  const size_t n_kept = s.n_kept_tiles();
+  const size_t n_kept = one_pass ? 0 : s.n_kept_tiles(n_tiles);
   if (n_kept == 0) {
-    ResetReferences(s);
+    ResetReferences(args, batch, s);
   } else {
     std::memcpy(s.references, s.TileReferences(n_kept - 1),
                 s.n_padded_rows * sizeof(float));
   }
   const bool is_whole = batch.row + batch.n_rows == args.window;
   for (size_t tile = 0; tile < s.n_tiles; ++tile) {
-    if (tile >= n_kept) compute_exps(tile);
-    WeighTile(tile, s);
-    SumTile(args, batch, tile, s);
+    if (tile >= n_tiles) {
+      SkipTile(args, batch, tile, s);
+    } else {
+      if (tile >= n_kept) compute_exps(tile);
+      WeighTile(tile, s);
+      if (args.rows.max_of_rows) {
+        SumTile<true>(args, batch, tile, s);
+      } else {
+        SumTile<false>(args, batch, tile, s);
+      }
+    }
     if (args.group_reduce && is_whole) ReduceTile(args, batch, tile, s);
   }
 }
 
 void Compute(const WindowAttention& args, const WindowAttentionScratch& s) {
   // Logits in base 2 turn e^x into 2^x.
-  const float factor =
-      static_cast<float>(args.scale * 1.4426950408889634073599246810);
+  const float factor = static_cast<float>(args.scale * kLog2E);
   for (RowBatch batch = s.batches.First(); batch.head < args.group;
        batch = s.batches.After(batch)) {
     ComputeBatch(args, batch, factor, s);
@@ -363,17 +469,46 @@ HWY_EXPORT(Compute);
 WindowAttentionScratchSize WindowAttentionScratchBytes(uint32_t n_tokens,
                                                        uint32_t window,
                                                        uint32_t group,
-                                                       uint32_t head_dim) {
+                                                       uint32_t head_dim,
+                                                       uint32_t logit_heads) {
   const auto with_tiles = [&](size_t n) {
-    return WindowAttentionLayout(n_tokens, window, group, head_dim, n).bytes();
+    return WindowAttentionLayout(n_tokens, window, group, head_dim, logit_heads,
+                                 n)
+        .bytes();
   };
   return {with_tiles(1), with_tiles(SIZE_MAX)};
 }
 
+WindowAttentionScratchSize WindowAttentionScratchOfAnyWindow(
+    uint32_t n_tokens, uint32_t group, uint32_t head_dim) {
+  // A batch has at most so many rows, and sums of a row per head, or of one head for
+  // every tile.
+  const size_t rows =
+      std::min(size_t{group} * n_tokens, RowBatches::MostRows(head_dim));
+  const WindowAttentionScratchSize of_rows = WindowAttentionScratchBytes(
+      n_tokens, static_cast<uint32_t>(rows), 1, head_dim);
+  const size_t n_tiles = (size_t{n_tokens} + kTileKeys - 1) / kTileKeys;
+  const CheckedSize sums =
+      CheckedSize(std::max(n_tiles, std::min<size_t>(group, rows))) *
+      CheckedSize(kTileKeys * sizeof(float));
+  const auto with_sums = [&](size_t bytes) {
+    const CheckedSize all = CheckedSize(bytes) + sums;
+    return all.ok() ? all.value() : SIZE_MAX;
+  };
+  return {with_sums(of_rows.least), with_sums(of_rows.best)};
+}
+
 void ComputeWindowAttention(SimdTarget simd, const WindowAttention& args) {
-  const WindowAttentionLayout layout =
-      WindowAttentionLayout::ThatFits(args.n_tokens, args.window, args.group,
-                                      args.head_dim, args.scratch_bytes);
+  // One pass keeps no exponentials: those of all tiles take the same place.
+  const size_t scratch_bytes =
+      args.lse == nullptr
+          ? args.scratch_bytes
+          : WindowAttentionScratchBytes(args.n_tokens, args.window, args.group,
+                                        args.head_dim, args.rows.logit_heads)
+                .least;
+  const WindowAttentionLayout layout = WindowAttentionLayout::ThatFits(
+      args.n_tokens, args.window, args.group, args.head_dim,
+      args.rows.logit_heads, scratch_bytes);
   KV_DISPATCH(simd, Compute)
   (args, WindowAttentionScratch(layout, args.scratch));
 }

@@ -12,20 +12,36 @@
 
 namespace kvevict {
 
+// What a row's softmax sees and weighs beyond the causal one.
+struct WindowRowOptions {
+  bool past_only = false;  // rows see the keys before the window, no others
+  // A row's weights times the keys before its own token.
+  bool weigh_by_past = false;
+  bool max_of_rows = false;  // in place of the sum over the window's rows
+  // Query heads of which a row's logits are the maximum. They follow each other.
+  uint32_t logit_heads = 1;
+};
+
 struct WindowAttention {
   // Queries of the group: head g of the group, window row w is
-  // queries.Row(w) + g * query_head_stride.
+  // queries.Row(w) + g * query_head_stride. There are logit_heads times as many.
   RowSource queries;
   int64_t query_head_stride = 0;
+  // Natural log-sum-exps of the rows' logits, strides in bytes; nullptr: unknown. One
+  // pass over the keys then suffices.
+  const float* lse = nullptr;
+  int64_t lse_row_stride = 0;
+  int64_t lse_head_stride = 0;
   RowSource keys;         // n_tokens rows
   uint32_t n_tokens = 0;  // >= window
   uint32_t window = 0;    // >= 1; row w is token n_tokens - window + w
-  uint32_t group = 0;     // query heads that read this KV head
+  uint32_t group = 0;     // query heads that read this KV head, by logit_heads
   uint32_t head_dim = 0;
   float scale = 0.0f;  // of the logits
-  // For each query head and key, the sum over the window's rows of the causal
-  // softmax weights, times out_scale: [group, n_tokens], rows out_stride elements
-  // apart; or what group_reduce makes of the heads' rows, in order: [n_tokens].
+  WindowRowOptions rows;
+  // For each query head and key, the sum over the window's rows of the softmax
+  // weights, times out_scale: [group, n_tokens], rows out_stride elements apart; or
+  // what group_reduce makes of the heads' rows, in order: [n_tokens].
   float* out = nullptr;
   size_t out_stride = 0;
   float out_scale = 1.0f;
@@ -46,14 +62,18 @@ struct WindowAttentionScratchSize {
   size_t least;
   size_t best;
 };
-WindowAttentionScratchSize WindowAttentionScratchBytes(uint32_t n_tokens,
-                                                       uint32_t window,
-                                                       uint32_t group,
-                                                       uint32_t head_dim);
+WindowAttentionScratchSize WindowAttentionScratchBytes(
+    uint32_t n_tokens, uint32_t window, uint32_t group, uint32_t head_dim,
+    uint32_t logit_heads = 1);
 
-// Exact two-pass softmax over tiles of keys, in f32; reads every key row once for
-// each batch, and computes the exponentials that scratch has no room for a second
-// time.
+// The same that serves any window of up to n_tokens.
+WindowAttentionScratchSize WindowAttentionScratchOfAnyWindow(uint32_t n_tokens,
+                                                             uint32_t group,
+                                                             uint32_t head_dim);
+
+// Exact two-pass softmax over tiles of keys, in f32; reads the key rows that a batch
+// of queries sees once for the batch, and computes the exponentials that scratch has no
+// room for a second time.
 // Deterministic on one CPU target, whatever the scratch; targets differ by
 // rounding.
 //
@@ -62,7 +82,8 @@ WindowAttentionScratchSize WindowAttentionScratchBytes(uint32_t n_tokens,
 // one NaN in a key makes all rows that see it NaN, and with them out for all
 // keys these rows see; one NaN in a query does so for its query head. Otherwise
 // a logit of -infinity weighs 0, as does one more than 126 (base 2) below the
-// row's highest. Keys that a row does not see never matter to it.
+// row's highest. Keys that a row does not see never matter to it. Of log-sum-exps
+// that are given, NaN and infinity make a row's weights NaN.
 void ComputeWindowAttention(SimdTarget simd, const WindowAttention& args);
 
 }  // namespace kvevict

@@ -44,17 +44,20 @@ class RowBatches {
   // times the time that they take together; in 1 MiB 0.89, in 512 KiB 0.97.
   static constexpr size_t kBytes = size_t{2} << 20;
 
-  RowBatches(uint32_t window, uint32_t group, uint32_t head_dim)
+  RowBatches(uint32_t window, uint32_t group, uint32_t head_dim,
+             uint32_t logit_heads)
       : window_(window), group_(group) {
-    // A row's query, logits and exponentials of one tile.
-    const size_t row_bytes = (head_dim + 2 * kTileKeys) * sizeof(float);
-    const size_t most = std::max(kRowsPerSum, kBytes / row_bytes);
+    // A row's queries, logits and exponentials of one tile.
+    const size_t row_bytes =
+        size_t{logit_heads} * (head_dim + 2 * kTileKeys) * sizeof(float);
+    const size_t unit = logit_heads == 1 ? kRowsPerSum : kMaxRowsPerBlock;
+    const size_t most = std::max(unit, kBytes / row_bytes);
     if (window <= most) {
       n_heads_ = Even(group, most / window, 1);
       n_rows_ = window;
     } else {
       n_heads_ = 1;
-      n_rows_ = Even(window, most / kRowsPerSum * kRowsPerSum, kRowsPerSum);
+      n_rows_ = Even(window, most / unit * unit, unit);
     }
   }
 
@@ -72,6 +75,11 @@ class RowBatches {
     return batch;
   }
   bool PartWindows() const { return n_rows_ < window_; }
+  // Rows that no batch of single heads exceeds, whatever the window.
+  static size_t MostRows(uint32_t head_dim) {
+    return std::max(kRowsPerSum,
+                    kBytes / ((head_dim + 2 * kTileKeys) * sizeof(float)));
+  }
 
  private:
   // The size of parts of n, `most` at most, in multiples of `unit`.
@@ -99,20 +107,25 @@ class WindowAttentionLayout {
  public:
   // With room for the exponentials of so many tiles, or all.
   WindowAttentionLayout(uint32_t n_tokens, uint32_t window, uint32_t group,
-                        uint32_t head_dim, size_t most_exp_tiles)
-      : batches(window, group, head_dim),
+                        uint32_t head_dim, uint32_t logit_heads,
+                        size_t most_exp_tiles)
+      : batches(window, group, head_dim, logit_heads),
         n_tiles((size_t{n_tokens} + kTileKeys - 1) / kTileKeys),
         n_exp_tiles(std::min(n_tiles, most_exp_tiles)),
         n_rows(batches.First().size()),
         // Enough for the last block, whatever its size, and for whole vectors.
         n_padded_rows((n_rows + kMaxRowsPerBlock - 1 + 15) / 16 * 16) {
     const CheckedSize padded = n_padded_rows;
+    const CheckedSize padded_queries =
+        (CheckedSize(n_rows) * CheckedSize(logit_heads) +
+         CheckedSize(kMaxRowsPerBlock - 1))
+            .AlignUp(16);
     const CheckedSize f32 = sizeof(float);
     const CheckedSize padded_dim = CheckedSize(head_dim).AlignUp(16);
-    queries = Add(padded * CheckedSize(head_dim) * f32);
+    queries = Add(padded_queries * CheckedSize(head_dim) * f32);
     staged = Add(CheckedSize(16 * StagedRowStride(head_dim)) * f32);
     panels = Add(padded_dim * CheckedSize(kTileKeys) * f32);
-    logits = Add(padded * CheckedSize(kTileKeys) * f32);
+    logits = Add(padded_queries * CheckedSize(kTileKeys) * f32);
     references = Add(padded * f32);
     last_references = Add(padded * f32);
     sums = Add(padded * CheckedSize(sizeof(double)));
@@ -129,12 +142,15 @@ class WindowAttentionLayout {
   // As many as fit in scratch that has room for one.
   static WindowAttentionLayout ThatFits(uint32_t n_tokens, uint32_t window,
                                         uint32_t group, uint32_t head_dim,
+                                        uint32_t logit_heads,
                                         size_t scratch_bytes) {
-    const WindowAttentionLayout least(n_tokens, window, group, head_dim, 1);
+    const WindowAttentionLayout least(n_tokens, window, group, head_dim,
+                                      logit_heads, 1);
     const size_t tile_bytes =
         (least.n_padded_rows + least.n_rows * kTileKeys) * sizeof(float);
-    return {n_tokens, window, group, head_dim,
-            1 + (scratch_bytes - least.bytes()) / tile_bytes};
+    return {n_tokens,    window,
+            group,       head_dim,
+            logit_heads, 1 + (scratch_bytes - least.bytes()) / tile_bytes};
   }
 
   // SIZE_MAX if the sizes do not fit in size_t.
@@ -146,11 +162,12 @@ class WindowAttentionLayout {
   size_t n_rows;
   size_t n_padded_rows;
 
-  size_t queries = 0;  // f32 [block, head_dim, rows per block], scaled
+  // f32 [block, head_dim, rows per block], scaled; of all heads of a row's logits
+  size_t queries = 0;
   size_t staged = 0;  // f32 [16, StagedRowStride()] keys on their way to panels
   size_t panels =
       0;  // f32 [panel, padded head_dim, keys per panel] of one tile
-  size_t logits = 0;  // f32 [n_padded_rows, kTileKeys] of one tile, in base 2
+  size_t logits = 0;      // f32 [likewise, kTileKeys] of one tile, in base 2
   size_t references = 0;  // f32 [n_padded_rows]: what exponents are relative to
   size_t last_references = 0;  // f32 [n_padded_rows]: after the last tile
   size_t sums = 0;             // f64 [n_padded_rows]
@@ -203,9 +220,9 @@ struct WindowAttentionScratch {
   float* TileExps(size_t tile) const {
     return exps + std::min(tile, n_exp_tiles - 1) * n_rows * kTileKeys;
   }
-  // The first so many have rooms of their own.
-  size_t n_kept_tiles() const {
-    return n_exp_tiles == n_tiles ? n_tiles : n_exp_tiles - 1;
+  // The first so many, of n, have rooms of their own.
+  size_t n_kept_tiles(size_t n) const {
+    return n <= n_exp_tiles ? n : n_exp_tiles - 1;
   }
   // f32 [n_heads of a batch, kTileKeys]
   float* HeadSums(size_t tile) const {

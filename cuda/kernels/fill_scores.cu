@@ -87,9 +87,16 @@ KV_KERNEL(sum_scores, FillScoresParams, kFillThreads, 1) {
       p, layer.rows + first * stride + uint64_t{slot} * sizeof(float), stride,
       one_to_one ? 1 : p.n_sum_rows);
   if (p.divides != 0) {
-    const uint32_t position = static_cast<uint32_t>(
-        PositionOf(layer.slots, p.kept, p.n_lists == 1 ? 0 : head, slot));
-    score /= static_cast<float>(layer.n_seen - position);
+    uint32_t n_queries;
+    if (p.n_query_rows != 0) {
+      n_queries = TokensOf(p, layer, head) - slot;
+      if (n_queries > p.n_query_rows) n_queries = p.n_query_rows;
+    } else {
+      n_queries = layer.n_seen -
+                  static_cast<uint32_t>(PositionOf(
+                      layer.slots, p.kept, p.n_lists == 1 ? 0 : head, slot));
+    }
+    score /= static_cast<float>(n_queries);
   }
   StoreGlobal(
       layer.scores + (uint64_t{row} * layer.n_tokens + slot) * sizeof(float),

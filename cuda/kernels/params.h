@@ -136,7 +136,13 @@ struct ScoreParams {
   uint32_t n_splits;        // the most of any layer; grid.x
   uint32_t keys_per_split;  // a multiple of KV_TILE_KEYS
   uint32_t first_row;       // window row w is stored row (it + w) % window
-  CountTable tokens;        // with KV_RAGGED, per KV head
+  // KV_PART: the window's rows are those of the tokens before the last n_after, the
+  // first n_absent of which are not there; added to what stands in the scores.
+  uint32_t n_after;
+  uint32_t n_absent;
+  uint32_t adds;
+  uint32_t reserved;
+  CountTable tokens;  // with KV_RAGGED, per KV head
   ScoreLayer layers[kMaxLayers];
 };
 static_assert(sizeof(ScoreParams) <= 4096);
@@ -293,7 +299,9 @@ struct FillScoresParams {
   uint32_t is_max;   // of the rows of sums that a row of scores is made of
   float scale;       // else of their sum
   uint32_t divides;  // by the queries that a slot saw
-  uint32_t reserved;
+  // sums: not 0: of the last so many, each saw the slots up to its own; n_seen and
+  // positions do not matter.
+  uint32_t n_query_rows;
   FillScoresLayer layers[kMaxLayers];
 };
 static_assert(sizeof(FillScoresParams) <= 4096);

@@ -12,7 +12,13 @@
 // Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP
 // KV_PAGED KV_USE_MMA KV_TILE_KEYS KV_RAGGED, and KV_OUT: 0 one row of scores per KV head,
 // the sum over the group; 1 the maximum of the group's sums; 2 one row per query
-// head.
+// head. And where they are not 0, or 1 of KV_LOGIT_HEADS:
+//   KV_SOFTMAX_PAST   rows see the keys before the window alone
+//   KV_WEIGH_BY_PAST  a row's weights times the keys before its own
+//   KV_MAX_OF_ROWS    the maximum over rows in place of their sum
+//   KV_LOGIT_HEADS    query heads whose largest logit is the row's; without tensor cores
+//   KV_PART           the window is a part of more rows: ScoreParams says which. Its
+//                     sums are added to what stands there; weight_scale is 1.
 #include "device.cuh"
 #include "window_attention.h"
 #include "window_attention_rows.cuh"
@@ -29,8 +35,11 @@ namespace {
 
 // Whether some row does not see all keys of a tile.
 KV_DEVICE bool TouchesWindow(const Work& work, uint32_t tile) {
-  return work.first_key + (tile + 1) * kTileKeys >
-         work.n_tokens() - kWindow + 1;
+  constexpr uint32_t kOwn = KV_SOFTMAX_PAST != 0 ? 0 : 1;
+  const uint32_t end = work.first_key + (tile + 1) * kTileKeys;
+  // A part may begin before the first token.
+  if constexpr (KV_PART != 0) return end + kWindow > work.n_tokens() + kOwn;
+  return end > work.n_tokens() - kWindow + kOwn;
 }
 
 template <bool kMasked>
@@ -80,7 +89,7 @@ KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
       }
     }
     BlockSync();
-    const QueryRow row = FindQueryRow(block, threadIdx.x);
+    const QueryRow row = FindQueryRow(work, block, threadIdx.x);
     if (threadIdx.x < kBlockRows && row.valid) {
       RowSum sum = group_sums[threadIdx.x];
       for (uint32_t g = 1; g < kShape.key_groups; ++g) {
@@ -105,7 +114,7 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
     products.Begin(block);
     if (threadIdx.x < kBlockRows) {
       visible_keys[threadIdx.x] = VisibleKeys(work, block, threadIdx.x);
-      row_lse[threadIdx.x] = RowLogSum(work, block, threadIdx.x);
+      row_lse[threadIdx.x] = RowReference(work, block, threadIdx.x);
     }
     BlockSync();
     float references[kLaneRows];
@@ -118,7 +127,7 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
       products.NextTile(tile);
       if (tile > 0) StoreScores(work, block, tile - 1, key_sums);
-      if (kPadded || TouchesWindow(work, tile)) {
+      if (HasPadding(work) || TouchesWindow(work, tile)) {
         SumKeys<true>(work, products, visible_keys, tile, references, key_sums);
       } else {
         SumKeys<false>(work, products, visible_keys, tile, references,

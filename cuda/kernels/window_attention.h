@@ -15,6 +15,11 @@ constexpr uint32_t TileKeys(bool use_mma, uint32_t head_dim, uint32_t sm) {
   const bool large = sm == 80 || sm == 87 || (sm >= 90 && sm < 120);
   return use_mma && large && head_dim <= 128 ? kMostTileKeys : 64;
 }
+// Where rows have the largest logit of several heads: of a tile a warp keeps two sets of
+// products then, which must not be too many for its registers.
+constexpr uint32_t LogitTileKeys(uint32_t window) {
+  return window > 128 ? 32 : 64;
+}
 // Query rows of an m16 tile. Each query head's window is padded to whole tiles,
 // so that a tile belongs to one head.
 constexpr uint32_t kTileRows = 16;
@@ -84,6 +89,11 @@ constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype, uint32_t head_dim,
          (q_dtype == kF16 || q_dtype == kBF16) && head_dim % 16 == 0 &&
          head_dim <= 256 && head_dim > 0 &&
          window <= (head_dim > 128 ? 128 : 256);
+}
+
+// Rows of a part, KV_PART: as many as the tensor cores take.
+constexpr uint32_t PartRows(uint32_t head_dim) {
+  return head_dim > 128 ? 128 : 256;
 }
 
 // KV_OUT 1, the maximum over the heads of a group, needs whole heads in a row

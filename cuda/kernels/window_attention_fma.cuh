@@ -60,27 +60,54 @@ class Products {
       const uint32_t key = work_.first_key + tile * kTileKeys + threadIdx.x;
       key_rows_[threadIdx.x] = key < work_.n_tokens() ? KeyRow(work_, key) : 0;
     }
-    for (Chunk& chunk : chunks_) chunk = {};
+    MultiplyTile(0);
+    if constexpr (kLogitHeads > 1) {
+      Chunk highest[kChunksPerWarp];
+      for (uint32_t c = 0; c < kChunksPerWarp; ++c) highest[c] = chunks_[c];
 #pragma unroll 1
-    for (uint32_t first = 0; first < kHeadDim; first += kSlice) {
-      // Addresses are there; the slice before has been used.
-      BlockSync();
-      LoadSlice<KV_Q_DTYPE, kBlockRows>(
-          query_rows_, work_.p.query_element_stride, first, query_slices_);
-      LoadSlice<KV_K_DTYPE, kTileKeys>(key_rows_, work_.p.keys.element_stride,
-                                       first, key_slices_);
-      BlockSync();
-      MultiplySlice();
+      for (uint32_t head = 1; head < kLogitHeads; ++head) {
+        MultiplyTile(head * work_.p.query_head_stride);
+        for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
+          TakeLarger(chunks_[c], highest[c]);
+        }
+      }
+      for (uint32_t c = 0; c < kChunksPerWarp; ++c) chunks_[c] = highest[c];
     }
   }
 
   KV_DEVICE const Chunk& Multiply(uint32_t c) const { return chunks_[c]; }
 
  private:
+  // Products with the query rows so many bytes behind those of query_rows_.
+  KV_DEVICE void MultiplyTile(int64_t query_offset) {
+    for (Chunk& chunk : chunks_) chunk = {};
+#pragma unroll 1
+    for (uint32_t first = 0; first < kHeadDim; first += kSlice) {
+      // Addresses are there; the slice before has been used.
+      BlockSync();
+      LoadSlice<KV_Q_DTYPE, kBlockRows>(query_rows_, query_offset,
+                                        work_.p.query_element_stride, first,
+                                        query_slices_);
+      LoadSlice<KV_K_DTYPE, kTileKeys>(
+          key_rows_, 0, work_.p.keys.element_stride, first, key_slices_);
+      BlockSync();
+      MultiplySlice();
+    }
+  }
+
+  KV_DEVICE static void TakeLarger(const Chunk& from, Chunk& to) {
+    for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
+      for (uint32_t i = 0; i < 8; ++i) {
+        to.x[t][i / 4][i % 4] =
+            Larger(from.x[t][i / 4][i % 4], to.x[t][i / 4][i % 4]);
+      }
+    }
+  }
+
   // Zeros beyond the row's end and in rows that are none.
   template <int kDType, uint32_t kRows>
-  KV_DEVICE void LoadSlice(const uint64_t* rows, int64_t stride, uint32_t first,
-                           float* slices) {
+  KV_DEVICE void LoadSlice(const uint64_t* rows, int64_t offset, int64_t stride,
+                           uint32_t first, float* slices) {
     constexpr uint32_t kLoads = kRows * kSlice;
 #pragma unroll 4
     for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
@@ -90,7 +117,8 @@ class Products {
       const uint32_t element = i % kSlice;
       float v = 0.0f;
       if (rows[row] != 0 && first + element < kHeadDim) {
-        v = LoadElement<kDType>(rows[row] + (first + element) * stride);
+        v = LoadElement<kDType>(rows[row] + offset +
+                                (first + element) * stride);
       }
       slices[row * kSlicePitch + element] = v;
     }

@@ -13,6 +13,7 @@
 namespace kvevict::cuda {
 namespace {
 
+static_assert(kLogitHeads == 1);
 static_assert(CanUseMma(KV_Q_DTYPE, KV_K_DTYPE, KV_HEAD_DIM, KV_WINDOW, 80));
 
 // Other warps hide a warp's latencies; a short loop stays in the cache.

@@ -14,6 +14,22 @@ constexpr uint32_t kHeadDim = KV_HEAD_DIM;
 constexpr uint32_t kWindow = KV_WINDOW;
 constexpr uint32_t kGroup = KV_GROUP;
 constexpr uint32_t kTileKeys = KV_TILE_KEYS;
+#ifndef KV_SOFTMAX_PAST
+#define KV_SOFTMAX_PAST 0
+#endif
+#ifndef KV_WEIGH_BY_PAST
+#define KV_WEIGH_BY_PAST 0
+#endif
+#ifndef KV_MAX_OF_ROWS
+#define KV_MAX_OF_ROWS 0
+#endif
+#ifndef KV_LOGIT_HEADS
+#define KV_LOGIT_HEADS 1
+#endif
+#ifndef KV_PART
+#define KV_PART 0
+#endif
+constexpr uint32_t kLogitHeads = KV_LOGIT_HEADS;
 
 constexpr WindowAttentionShape kShape =
     ShapeWindowAttention(KV_USE_MMA != 0, kHeadDim, kWindow, kGroup, kTileKeys);
@@ -38,13 +54,15 @@ struct Work {
   uint32_t first_key;
   uint32_t n_tiles;
 
-  // Of the head. Loaded anew at every use: registers are short.
+  // Of the head, up to the last row's. Loaded anew at every use: registers are short.
   KV_DEVICE uint32_t n_tokens() const {
 #if KV_RAGGED
-    return CountOf(p.tokens, layer.first_count, kv_head, layer.n_tokens);
+    const uint32_t n =
+        CountOf(p.tokens, layer.first_count, kv_head, layer.n_tokens);
 #else
-    return layer.n_tokens;
+    const uint32_t n = layer.n_tokens;
 #endif
+    return KV_PART != 0 ? n - p.n_after : n;
   }
 };
 
@@ -85,7 +103,7 @@ struct QueryRow {
   bool valid;       // padding if not
 };
 
-KV_DEVICE QueryRow FindQueryRow(uint32_t block, uint32_t r) {
+KV_DEVICE QueryRow FindQueryRow(const Work& work, uint32_t block, uint32_t r) {
   uint32_t tile = r / kTileRows;
   const bool in_block = tile < kShape.tiles_per_block;
   uint32_t head;
@@ -97,7 +115,14 @@ KV_DEVICE QueryRow FindQueryRow(uint32_t block, uint32_t r) {
     tile += block % kShape.blocks_per_head * kShape.tiles_per_block;
   }
   const uint32_t window = tile * kTileRows + r % kTileRows;
-  return {head, window, in_block && head < kGroup && window < kWindow};
+  const bool is_there = KV_PART == 0 || window >= work.p.n_absent;
+  return {head, window,
+          in_block && head < kGroup && window < kWindow && is_there};
+}
+
+// Whether a row block has rows that see nothing.
+KV_DEVICE bool HasPadding(const Work& work) {
+  return kPadded || (KV_PART != 0 && work.p.n_absent != 0);
 }
 
 // The ring may have wrapped.
@@ -106,20 +131,22 @@ KV_DEVICE uint32_t StoredRow(const Work& work, uint32_t window_row) {
   return row < kWindow ? row : row - kWindow;
 }
 
-// 0 for padding.
+// 0 for padding. Of the first of the row's logit heads.
 KV_DEVICE uint64_t QueryAddress(const Work& work, uint32_t block, uint32_t r) {
-  const QueryRow row = FindQueryRow(block, r);
+  const QueryRow row = FindQueryRow(work, block, r);
   if (!row.valid) return 0;
   return work.layer.queries +
-         (uint64_t{work.kv_head} * kGroup + row.head) *
+         (uint64_t{work.kv_head} * kGroup + row.head) * kLogitHeads *
              work.p.query_head_stride +
          StoredRow(work, row.window) * work.p.query_row_stride;
 }
 
 // The row sees the keys before this one; padding sees none.
 KV_DEVICE uint32_t VisibleKeys(const Work& work, uint32_t block, uint32_t r) {
-  const QueryRow row = FindQueryRow(block, r);
-  return row.valid ? work.n_tokens() - kWindow + row.window + 1 : 0;
+  const QueryRow row = FindQueryRow(work, block, r);
+  if (!row.valid) return 0;
+  const uint32_t n_past = work.n_tokens() - kWindow;
+  return KV_SOFTMAX_PAST != 0 ? n_past : n_past + row.window + 1;
 }
 
 // Of f32 [n_layers, n_kv_heads, n_splits, group, window].

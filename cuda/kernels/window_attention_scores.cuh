@@ -41,7 +41,7 @@ KV_DEVICE void SumChunk(const Chunk& chunk, const Mask<kMasked>& mask,
     for (uint32_t j = 0; j < 4; ++j) {
       for (uint32_t i = s * kRows; i < (s + 1) * kRows; ++i) {
         const float weight = Weight(chunk, mask, i, j, scale, references[i]);
-        v[j] = i == s * kRows ? weight : v[j] + weight;
+        v[j] = i == s * kRows ? weight : Combine(v[j], weight);
       }
     }
     sums[s] = HalveSums(v);
@@ -65,24 +65,21 @@ KV_DEVICE void SumKeys(const Work& work, const Products& products,
     const uint32_t first_slot = RowWarp() * kSlotsPerWarp;
     const uint32_t key = ChunkKey(c) + ScatteredKey();
     if constexpr (kSlotsPerWarp == 1) {
-      const float sum = sums[0] + ShuffleXor(sums[0], 4);
+      const float sum = Combine(sums[0], ShuffleXor(sums[0], 4));
       if (!upper) SlotSums(key_sums, tile, first_slot)[key] = sum;
     } else {
-      const float sum = (upper ? sums[1] : sums[0]) +
-                        ShuffleXor(upper ? sums[0] : sums[1], 4);
+      const float sum = Combine(upper ? sums[1] : sums[0],
+                                ShuffleXor(upper ? sums[0] : sums[1], 4));
       SlotSums(key_sums, tile, first_slot + upper)[key] = sum;
     }
   }
 }
 
-// NaN if either is.
-KV_DEVICE float Larger(float a, float b) { return a > b || a != a ? a : b; }
-
 KV_DEVICE float AddSlots(float* key_sums, uint32_t tile, uint32_t sum,
                          uint32_t key) {
   float v = 0.0f;
   for (uint32_t s = 0; s < kSlotsPerSum; ++s) {
-    v += SlotSums(key_sums, tile, sum * kSlotsPerSum + s)[key];
+    v = Combine(v, SlotSums(key_sums, tile, sum * kSlotsPerSum + s)[key]);
   }
   return v;
 }
@@ -113,9 +110,10 @@ KV_DEVICE void StoreScores(const Work& work, uint32_t block, uint32_t tile,
         KV_OUT == 2 ? uint64_t{work.kv_head} * kGroup + head : work.kv_head;
     const uint64_t address =
         work.layer.scores + 4 * (row * work.layer.n_tokens + key);
-    if (block % kBlocksPerScore != 0) {
+    const bool adds = KV_PART != 0 && work.p.adds != 0;
+    if (block % kBlocksPerScore != 0 || adds) {
       const float before = LoadGlobal<float>(address);
-      v = KV_OUT == 1 ? Larger(before, v) : before + v;
+      v = KV_OUT == 1 ? Larger(before, v) : Combine(before, v);
     }
     if (block % kBlocksPerScore == kBlocksPerScore - 1) {
       v *= work.p.weight_scale;

@@ -156,7 +156,7 @@ KV_DEVICE float FiniteOrNan(float v) { return v + (v - v); }
 // The log-sum-exp of a row over all splits, added in their order, or the one
 // that the caller has, a natural logarithm.
 KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
-  const QueryRow row = FindQueryRow(block, r);
+  const QueryRow row = FindQueryRow(work, block, r);
   if (!row.valid) return 0.0f;
   if (work.layer.row_lse != 0) {
     const float lse = LoadGlobal<float>(
@@ -183,6 +183,28 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
   return FiniteOrNan(LogSum(all));
 }
 
+// What the exponents of a row's weights are relative to: its log-sum-exp, less the
+// logarithm of what the weights are multiplied by.
+KV_DEVICE float RowReference(const Work& work, uint32_t block, uint32_t r) {
+  const float lse = RowLogSum(work, block, r);
+  if constexpr (KV_WEIGH_BY_PAST != 0) {
+    const uint32_t n_past =
+        work.n_tokens() - kWindow + FindQueryRow(work, block, r).window;
+    // Nothing counts where nothing went before.
+    return n_past == 0 ? lse - kNoReference
+                       : lse - Log2(static_cast<float>(n_past));
+  }
+  return lse;
+}
+
+// NaN if either is.
+KV_DEVICE float Larger(float a, float b) { return a > b || a != a ? a : b; }
+
+// Of weights of rows.
+KV_DEVICE float Combine(float a, float b) {
+  return KV_MAX_OF_ROWS != 0 ? Larger(a, b) : a + b;
+}
+
 // Two of three steps to the sums of 16 keys over the rows of a warp, from v[j],
 // that of this lane's key j over its rows. Each step halves what a lane cares
 // for: with the last one, of lanes 4 apart, 4 shuffles instead of 12. In the
@@ -192,9 +214,11 @@ KV_DEVICE float HalveSums(const float (&v)[4]) {
   const bool odd = (Lane() & 8) != 0;
   float half[2];
   for (uint32_t b = 0; b < 2; ++b) {
-    half[b] = (high ? v[2 + b] : v[b]) + ShuffleXor(high ? v[b] : v[2 + b], 16);
+    half[b] =
+        Combine(high ? v[2 + b] : v[b], ShuffleXor(high ? v[b] : v[2 + b], 16));
   }
-  return (odd ? half[1] : half[0]) + ShuffleXor(odd ? half[0] : half[1], 8);
+  return Combine(odd ? half[1] : half[0],
+                 ShuffleXor(odd ? half[0] : half[1], 8));
 }
 KV_DEVICE uint32_t ScatteredKey() {
   return LaneKey() + (Lane() & 16) / 2 + (Lane() & 8) / 8;

@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   try {
     BenchLimits(session);
     BenchScoring(session);
+    BenchH2o(session);
     BenchSignals(session);
     BenchSelect(session);
     BenchCompact(session);

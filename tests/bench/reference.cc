@@ -79,6 +79,43 @@ void RowDot(const Workload& w, const RowSource& queries, const RowSource& keys,
   }
 }
 
+// out[0, n) = sum over j of weights[j] times row j of the values.
+void WeighRows(const RowSource& values, const float* weights, uint32_t n_rows,
+               size_t n, float* out) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  std::fill_n(out, n, 0.0f);
+  for (uint32_t j = 0; j < n_rows; ++j) {
+    const float* v = reinterpret_cast<const float*>(values.Row(j));
+    const auto weight = hn::Set(d, weights[j]);
+    for (size_t i = 0; i < n; i += lanes) {
+      const size_t rest = std::min(lanes, n - i);
+      hn::StoreN(hn::MulAdd(weight, hn::LoadN(d, v + i, rest),
+                            hn::LoadN(d, out + i, rest)),
+                 d, out + i, rest);
+    }
+  }
+}
+
+void RowAttention(const Workload& w, const RowSource& queries,
+                  const RowSource& keys, float* logits, float* weights,
+                  float* out) {
+  const float factor = static_cast<float>(
+      1.4426950408889634 / std::sqrt(static_cast<double>(w.head_dim)));
+  for (uint32_t row = 0; row < w.window; ++row) {
+    const float* q = reinterpret_cast<const float*>(queries.Row(row));
+    const uint32_t n_visible = w.n_tokens - w.window + row + 1;
+    for (uint32_t j = 0; j < n_visible; ++j) {
+      const float* k = reinterpret_cast<const float*>(keys.Row(j));
+      logits[j] = factor * Dot(q, k, w.head_dim);
+    }
+    std::fill_n(weights, n_visible, 0.0f);
+    AddSoftmax(logits, n_visible, weights);
+    WeighRows(keys, weights, n_visible, w.head_dim,
+              out + size_t{row} * w.head_dim);
+  }
+}
+
 }  // namespace kvevict::bench::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -87,6 +124,7 @@ namespace kvevict::bench {
 namespace {
 
 HWY_EXPORT(RowDot);
+HWY_EXPORT(RowAttention);
 
 // Places in the order of SortSelect.
 struct HigherFirst {
@@ -134,6 +172,16 @@ void RowDotScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
   (w, data.Queries(q_head), data.Keys(layout, q_head / w.group()),
    logits.data(), sums.data());
   std::copy_n(sums.data(), w.n_tokens, weights);
+}
+
+void RowDotAttention(const AttentionData& data, KeyLayout layout,
+                     uint32_t q_head, float* out) {
+  const Workload& w = data.workload();
+  std::vector<float> logits(w.n_tokens + 8);
+  std::vector<float> weights(w.n_tokens + 8);
+  HWY_DYNAMIC_DISPATCH(RowAttention)
+  (w, data.Queries(q_head), data.Keys(layout, q_head / w.group()),
+   logits.data(), weights.data(), out);
 }
 
 void SortSelect(const float* scores, uint32_t n, uint32_t k, int32_t* places) {

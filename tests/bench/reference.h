@@ -18,6 +18,11 @@ void NaiveScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
 void RowDotScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
                   float* weights);
 
+// out[window, head_dim] = causal attention of one query head of f32 data over keys that
+// are values too, the same way: two products.
+void RowDotAttention(const AttentionData& data, KeyLayout layout,
+                     uint32_t q_head, float* out);
+
 // Places of the k highest scores, ascending; ties to the lower place.
 void SortSelect(const float* scores, uint32_t n, uint32_t k, int32_t* places);
 void NthElementSelect(const float* scores, uint32_t n, uint32_t k,

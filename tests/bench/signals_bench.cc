@@ -85,7 +85,8 @@ class Layer {
     for (kvevict_input rows : {KVEVICT_INPUT_KEYS, KVEVICT_INPUT_VALUES}) {
       if (Needs(policy, rows)) bytes += static_cast<double>(RowsBytes());
     }
-    if (Needs(policy, KVEVICT_INPUT_ATTENTION_SUMS)) {
+    // Which are there, so that nothing has to stand in for them.
+    if (policy.kind == KVEVICT_POLICY_H2O) {
       bytes += of_tokens * w_.n_q_heads;
     }
     if (Needs(policy, KVEVICT_INPUT_SCORES)) bytes += of_tokens * w_.n_kv_heads;

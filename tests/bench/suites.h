@@ -33,6 +33,7 @@ void Repeat(const Session& session, const Repetition& repetition) {
 // They throw std::runtime_error if a kernel's result is wrong.
 void BenchLimits(Session& session);
 void BenchScoring(Session& session);
+void BenchH2o(Session& session);
 void BenchSignals(Session& session);
 void BenchSelect(Session& session);
 void BenchCompact(Session& session);

@@ -112,7 +112,9 @@ RowSource AttentionData::Keys(KeyLayout layout, uint32_t kv_head) const {
 }
 
 Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
-                            uint32_t n_threads, double scratch) {
+                            uint32_t n_threads, double scratch,
+                            bool knows_lse) {
+  const float lse = 9.0f;
   while (scratch_.size() < n_threads) {
     scratch_.emplace_back(scratch_size_.best);
   }
@@ -129,6 +131,7 @@ Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
     args.scale = 1.0f / std::sqrt(static_cast<float>(w.head_dim));
     args.out = weights_.data() + size_t{head} * w.group() * w.n_tokens;
     args.out_stride = w.n_tokens;
+    if (knows_lse) args.lse = &lse;  // of strides 0
     args.scratch = scratch_[worker].data();
     args.scratch_bytes =
         scratch_size_.least +

@@ -54,8 +54,9 @@ class AttentionData {
 
   // Scores all heads into weights(): an item of work is a KV head.
   // With the least scratch, or so much of what is best beyond that.
+  // In one pass, by log-sum-exps of all rows, of any value, if they are told to be known.
   Timing Score(SimdTarget simd, KeyLayout layout, uint32_t n_threads,
-               double scratch = 1.0);
+               double scratch = 1.0, bool knows_lse = false);
   // [n_q_heads, n_tokens]
   const float* weights() const { return weights_.data(); }
 

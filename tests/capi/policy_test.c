@@ -5,7 +5,7 @@
 
 Test(policy, struct_has_no_padding) {
   /* test_same_policy() compares bytes. */
-  cr_assert_eq(sizeof(kvevict_policy), 20 * 4 + 4 * 8);
+  cr_assert_eq(sizeof(kvevict_policy), 22 * 4 + 4 * 8);
 }
 
 Test(policy, init_macro_equals_init_function) {
@@ -143,7 +143,9 @@ Test(policy, enumerators_must_exist) {
   EXPECT_BREAKS(p.window_reduce = 3, "rows", "3");
   EXPECT_BREAKS(p.group_reduce = 3, "group", "3");
   EXPECT_BREAKS(p.group_reduce = -7, "group", "-7");
-  EXPECT_BREAKS(p.shaping_order = 2, "order", "2");
+  EXPECT_BREAKS(p.row_weight = 2, "row_weight 2 is not in [0, 1]");
+  EXPECT_BREAKS(p.softmax_keys = 2, "softmax 2 is not in [0, 1]");
+  EXPECT_BREAKS(p.shaping_order = 3, "order", "3");
   EXPECT_BREAKS(p.scope = 3, "scope", "3");
   EXPECT_BREAKS(p.scope_reduce = 3, "over", "3");
   EXPECT_BREAKS(p.tie = 2, "tie", "2");
@@ -154,7 +156,6 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.pool_kernel = 0, "pool width", "0", "odd");
   EXPECT_BREAKS(p.pool_kernel = 4, "pool width", "4", "odd");
   EXPECT_BREAKS(p.pool_kernel = UINT32_MAX - 1, "pool width", "odd");
-  EXPECT_BREAKS(p.window_reduce = KVEVICT_REDUCE_MAX, "rows", "max");
   EXPECT_BREAKS(p.keep_window = 2, "keep_window", "2");
   EXPECT_BREAKS(p.obs_window = 0, "window", "0");
   EXPECT_BREAKS(p.pyramid_alpha = 0.0, "alpha", "0");
@@ -170,6 +171,21 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.weight_epsilon = 1e39, "epsilon 1e+39 is not in [0, 3.4e38]");
   EXPECT_BREAKS(p.n_sink = UINT32_MAX, "sink");
   EXPECT_BREAKS(p.n_recent = UINT32_MAX, "recent");
+}
+
+Test(policy, logits_are_reduced_by_maximum_and_sums_by_none) {
+  EXPECT_BREAKS(p.shaping_order = KVEVICT_SHAPING_REDUCE_LOGITS,
+                "order reduce-logits", "group mean", "max");
+  kvevict_policy p = test_policy("snapkv:group=max,order=reduce-logits");
+  EXPECT_OK(kvevict_policy_validate(&p));
+  p.kind = KVEVICT_POLICY_EXPECTED_ATTENTION;
+  EXPECT_INVALID(kvevict_policy_validate(&p), "order reduce-logits",
+                 "expected attention", "no logits");
+  p = test_policy("snapkv:rows=max");
+  EXPECT_OK(kvevict_policy_validate(&p));
+  p = test_policy("h2o");
+  p.window_reduce = KVEVICT_REDUCE_MAX;
+  EXPECT_INVALID(kvevict_policy_validate(&p), "rows max is not mean or sum");
 }
 
 Test(policy, messages_show_numbers_apart_from_their_bounds) {

@@ -63,7 +63,12 @@ Test(policy_text, every_word_has_its_value) {
   EXPECT_WORD("edge=pad", pool_edge, KVEVICT_POOL_EDGE_PAD);
   EXPECT_WORD("edge=shrink", pool_edge, KVEVICT_POOL_EDGE_SHRINK);
   EXPECT_WORD("rows=mean", window_reduce, KVEVICT_REDUCE_MEAN);
+  EXPECT_WORD("rows=max", window_reduce, KVEVICT_REDUCE_MAX);
   EXPECT_WORD("rows=sum", window_reduce, KVEVICT_REDUCE_SUM);
+  EXPECT_WORD("row_weight=none", row_weight, KVEVICT_ROW_WEIGHT_NONE);
+  EXPECT_WORD("row_weight=past", row_weight, KVEVICT_ROW_WEIGHT_PAST);
+  EXPECT_WORD("softmax=causal", softmax_keys, KVEVICT_SOFTMAX_CAUSAL);
+  EXPECT_WORD("softmax=past", softmax_keys, KVEVICT_SOFTMAX_PAST);
   EXPECT_WORD("group=mean", group_reduce, KVEVICT_REDUCE_MEAN);
   EXPECT_WORD("group=max", group_reduce, KVEVICT_REDUCE_MAX);
   EXPECT_WORD("group=sum", group_reduce, KVEVICT_REDUCE_SUM);
@@ -71,6 +76,8 @@ Test(policy_text, every_word_has_its_value) {
               KVEVICT_SHAPING_REDUCE_THEN_POOL);
   EXPECT_WORD("order=pool-reduce", shaping_order,
               KVEVICT_SHAPING_POOL_THEN_REDUCE);
+  EXPECT_WORD("group=max,order=reduce-logits", shaping_order,
+              KVEVICT_SHAPING_REDUCE_LOGITS);
   EXPECT_WORD("scope=head", scope, KVEVICT_SCOPE_KV_HEAD);
   EXPECT_WORD("scope=layer", scope, KVEVICT_SCOPE_LAYER);
   EXPECT_WORD("scope=model", scope, KVEVICT_SCOPE_MODEL);
@@ -91,9 +98,10 @@ Test(policy_text, every_word_has_its_value) {
 #define KEYS_OF_RANKED \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
 #define KEYS_OF_WEIGHT ", weight, epsilon"
-#define KEYS_BY_QUERIES                                                  \
-  "budget, sink, recent, window, keep_window, pool, edge, rows, group, " \
-  "order, scope, over, tie, split, alpha, beta" KEYS_OF_WEIGHT
+#define KEYS_BY_QUERIES                                                 \
+  "budget, sink, recent, window, keep_window, pool, edge, rows, "       \
+  "row_weight, softmax, group, order, scope, over, tie, split, alpha, " \
+  "beta" KEYS_OF_WEIGHT
 
 #define KEYS_BY_SUMS                                                    \
   "budget, sink, recent, pool, edge, rows, group, order, scope, over, " \
@@ -132,7 +140,8 @@ static const char* const kPairs[] = {"budget=100",     "sink=1",
                                      "alpha=0.5",      "beta=2",
                                      "seed=7",         "order=pool-reduce",
                                      "keep_window=no", "block=64",
-                                     "weight=given",   "epsilon=0.5"};
+                                     "weight=given",   "epsilon=0.5",
+                                     "softmax=past",   "row_weight=past"};
 
 static bool HasWord(const char* list, const char* word) {
   char spaced[512], wanted[32];
@@ -237,7 +246,8 @@ static const typo kTypos[] = {
     {"nan budget", "snapkv:budget=nan", 0, "budget"},
     {"infinite budget", "snapkv:budget=inf", 0, "budget"},
     {"small budget", "snapkv:budget=36", 0, "36"},
-    {"rows by max", "snapkv:rows=max", 0, "max"},
+    {"rows by max", "h2o:rows=max", 0, "max"},
+    {"logits by mean", "snapkv:order=reduce-logits", 0, "group mean"},
 };
 
 Test(policy_text, typos_are_named_with_their_column) {
@@ -267,7 +277,9 @@ Test(policy_text, messages_use_the_words_of_the_text) {
       {"snapkv:recent=4294967295", "recent 4294967295 > 2147483647"},
       {"snapkv:window=0", "window 0 is not in [1, 2147483647]"},
       {"snapkv:pool=avg8", "pool width 8 is not an odd number in [1, 1023]"},
-      {"snapkv:rows=max", "rows max is not mean or sum"},
+      {"h2o:rows=max", "rows max is not mean or sum"},
+      {"tova:order=reduce-logits,group=sum",
+       "order reduce-logits with group sum: only max reduces logits"},
       {"pyramidkv:alpha=2", "alpha 2 is not in (0, 1]"},
       {"pyramidkv:beta=0", "beta 0 < 1"},
       {"snapkv:budget=36", "sink 4 + window 32 >= budget 36"},
@@ -365,6 +377,8 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   if (by_queries) {
     p.obs_window = policy->obs_window;
     p.keep_window = policy->keep_window;
+    p.row_weight = policy->row_weight;
+    p.softmax_keys = policy->softmax_keys;
   }
   const bool by_sums = p.kind == KVEVICT_POLICY_H2O;
   if (by_queries || by_sums) p.window_reduce = policy->window_reduce;

@@ -53,9 +53,9 @@ static double* OracleScores(const test_scene* s, double* tolerance) {
   const double scale = g->softmax_scale != 0.0f
                            ? (double)g->softmax_scale
                            : 1.0 / sqrt((double)g->k_head_dim);
-  const oracle_attention attention = {g->n_q_heads, g->n_kv_heads, s->n_tokens,
-                                      window,       g->k_head_dim, scale,
-                                      queries,      keys};
+  const oracle_attention attention = {
+      g->n_q_heads, g->n_kv_heads, s->n_tokens, window,          g->k_head_dim,
+      scale,        queries,       keys,        &s->plan->policy};
   oracle_window_weights(&attention, weights);
   oracle_shape_scores(&s->plan->policy, &attention, weights, scores);
   const double logit = scale * sqrt(q_max * k_max); /* Cauchy-Schwarz */
@@ -106,16 +106,21 @@ Test(score, agrees_with_the_oracle_at_odd_sizes) {
   for (int i = 0; i < 250; ++i) {
     const uint32_t window = kWindows[test_random_below(&random, 7)];
     const uint32_t kv_heads = test_random_between(&random, 1, 3);
+    const bool of_logits = test_random_below(&random, 4) == 0;
     char policy[200];
     snprintf(policy, sizeof policy,
              "snapkv:window=%u,pool=%s,edge=%s,rows=%s,group=%s,order=%s,"
-             "keep_window=%s",
+             "keep_window=%s,row_weight=%s,softmax=%s",
              window, kPools[test_random_below(&random, 5)],
              test_random_coin(&random) ? "pad" : "shrink",
-             test_random_coin(&random) ? "mean" : "sum",
              kReduces[test_random_below(&random, 3)],
-             test_random_coin(&random) ? "reduce-pool" : "pool-reduce",
-             test_random_coin(&random) ? "yes" : "no");
+             of_logits ? "max" : kReduces[test_random_below(&random, 3)],
+             of_logits                   ? "reduce-logits"
+             : test_random_coin(&random) ? "reduce-pool"
+                                         : "pool-reduce",
+             test_random_coin(&random) ? "yes" : "no",
+             test_random_below(&random, 4) == 0 ? "past" : "none",
+             test_random_below(&random, 4) == 0 ? "past" : "causal");
     const test_scene_spec spec = {
         policy,
         kv_heads * kGroups[test_random_below(&random, 4)],

@@ -11,6 +11,7 @@ kvevict_status Score(const ScoreCall& call, float* scores, size_t scores_len,
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = call.queries;
   inputs.row_lse = call.row_lse;
+  inputs.n_query_rows = call.n_query_rows;
   kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
   job.layer = call.layer;
   job.n_tokens = call.n_tokens;

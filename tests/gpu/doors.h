@@ -26,6 +26,7 @@ struct ScoreCall {
   const kvevict_view* view;
   const kvevict_plane* queries;
   const kvevict_plane* row_lse = nullptr;
+  uint32_t n_query_rows = 0;
 };
 kvevict_status Score(const ScoreCall& call, float* scores, size_t scores_len,
                      const Scratch& scratch);

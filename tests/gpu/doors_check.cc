@@ -101,6 +101,19 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("f16 queries, f32 keys, head-major", 8, 8, 40, f16, f32,
              Layout::kHeadMajor),
        "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
+      // What else rows can do.
+      {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
+             Layout::kTokenMajor),
+       "snapkv:budget=" + budget +
+           ",rows=max,row_weight=past,window=" + window},
+      {shape("f16, paged", heads, kv_heads, wide, f16, f16, Layout::kPaged),
+       "snapkv:budget=" + budget +
+           ",window=8,group=max,order=reduce-logits,softmax=past"},
+      // Sums made of all queries, in parts.
+      {shape("bf16, paged", heads, kv_heads, wide, bf16, bf16, Layout::kPaged),
+       "h2o:budget=" + budget + ",rows=mean"},
+      {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
+       "h2o:budget=" + budget + ",group=max"},
   };
 }
 

@@ -90,15 +90,19 @@ const kvevict_view& Side::View(uint32_t layer) const {
 std::vector<float> Side::Score(uint32_t layer, uint32_t n_tokens,
                                const kvevict_plane* row_lse, uint32_t logical) {
   const size_t n = size_t{twin_->shape().n_kv_heads} * n_tokens;
-  const uint32_t first = (logical == 0 ? n_tokens : logical) - obs_window();
+  // Of a window, or to make sums of: all.
+  const uint32_t n_rows =
+      policy_.kind == KVEVICT_POLICY_H2O ? n_tokens : obs_window();
+  const uint32_t first = (logical == 0 ? n_tokens : logical) - n_rows;
   const kvevict_plane queries = gpu_ == nullptr
                                     ? twin_->HostQueries(layer, first)
                                     : twin_->DeviceQueries(layer, first);
   const Memory scores(gpu_, n * sizeof(float));
   const Memory workspace(gpu_, WorkspaceBytes(plan(), KVEVICT_OPERATION_SCORE));
-  Check(gpu::Score({plan(), layer, n_tokens, &View(layer), &queries, row_lse},
-                   scores.pointer<float>(), n,
-                   {workspace.pointer<void>(), workspace.n_bytes(), stream_}));
+  Check(gpu::Score(
+      {plan(), layer, n_tokens, &View(layer), &queries, row_lse, n_rows},
+      scores.pointer<float>(), n,
+      {workspace.pointer<void>(), workspace.n_bytes(), stream_}));
   return scores.Values<float>(n);
 }
 

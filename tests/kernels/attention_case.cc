@@ -40,21 +40,23 @@ std::vector<float> RunKernel(SimdTarget simd,
                              const oracle::WindowAttentionInput& in,
                              const RowLayout& query_layout,
                              const RowLayout& key_layout, size_t scratch_less,
-                             std::optional<Reduce> group_reduce) {
+                             std::optional<Reduce> group_reduce,
+                             const std::vector<float>& lse) {
   // Query row w of all heads of the group is one row of the store.
+  const uint32_t n_heads = in.group * in.logit_heads;
   std::vector<float> query_rows(in.queries.size());
-  for (uint32_t g = 0; g < in.group; ++g) {
+  for (uint32_t g = 0; g < n_heads; ++g) {
     for (uint32_t w = 0; w < in.window; ++w) {
-      std::memcpy(&query_rows[(size_t{w} * in.group + g) * in.head_dim],
+      std::memcpy(&query_rows[(size_t{w} * n_heads + g) * in.head_dim],
                   &in.queries[(size_t{g} * in.window + w) * in.head_dim],
                   in.head_dim * sizeof(float));
     }
   }
-  const RowStore queries(query_rows, in.group * in.head_dim, query_layout);
+  const RowStore queries(query_rows, n_heads * in.head_dim, query_layout);
   const RowStore keys(in.keys, in.head_dim, key_layout);
 
   const WindowAttentionScratchSize size = WindowAttentionScratchBytes(
-      in.n_tokens, in.window, in.group, in.head_dim);
+      in.n_tokens, in.window, in.group, in.head_dim, in.logit_heads);
   cr_assert(size.least % 64 == 0 && size.best % 64 == 0);
   const size_t scratch_bytes =
       size.best - std::min(size.best - size.least, scratch_less);
@@ -74,6 +76,10 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.group = in.group;
   args.head_dim = in.head_dim;
   args.scale = in.scale;
+  args.rows = {in.past_only, in.weigh_by_past, in.max_of_rows, in.logit_heads};
+  if (!lse.empty()) args.lse = lse.data();
+  args.lse_row_stride = sizeof(float);
+  args.lse_head_stride = int64_t{in.window} * int64_t{sizeof(float)};
   args.out = reinterpret_cast<float*>(out.data());
   args.out_stride = in.n_tokens;
   args.group_reduce = group_reduce;

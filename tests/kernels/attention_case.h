@@ -24,13 +24,15 @@ oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
 
 // Runs the kernel for a target with inputs laid out as told. Scratch is of the best
 // size less so many bytes, at least the least, and full of NaN; scratch and output
-// touch inaccessible pages. One row comes back if heads are reduced.
+// touch inaccessible pages. One row comes back if heads are reduced. lse: empty, or the
+// log-sum-exps of all rows, [group, window].
 std::vector<float> RunKernel(SimdTarget simd,
                              const oracle::WindowAttentionInput& in,
                              const RowLayout& queries = {},
                              const RowLayout& keys = {},
                              size_t scratch_less = 0,
-                             std::optional<Reduce> group_reduce = {});
+                             std::optional<Reduce> group_reduce = {},
+                             const std::vector<float>& lse = {});
 
 // Fails the test if a weight is further from the oracle's than its tolerance.
 void ExpectWeights(const oracle::WindowAttentionInput& in,

@@ -82,5 +82,26 @@ Test(attention_sums, are_divided_by_the_queries_that_saw_the_slot) {
   }
 }
 
+Test(attention_sums, of_some_rows_are_divided_by_those_that_see_the_slot) {
+  for (const uint32_t n_tokens : {1u, 2u, 17u, 130u}) {
+    for (const uint32_t n_rows : {1u, n_tokens / 2 + 1, n_tokens}) {
+      const uint32_t begin = n_tokens / 3;
+      const uint32_t n = n_tokens - begin;
+      ForEachTarget([&](SimdTarget simd) {
+        GuardedPages pages(n * sizeof(float));
+        auto* const out = reinterpret_cast<float*>(pages.data());
+        for (uint32_t i = 0; i < n; ++i) out[i] = 1.0f;
+        DivideByRows(simd, n_tokens, n_rows, begin, n, out);
+        for (uint32_t i = 0; i < n; ++i) {
+          const uint32_t later = std::min(n_rows, n_tokens - begin - i);
+          cr_assert(out[i] == 1.0f / static_cast<float>(later),
+                    "%s: slot %u of %u, %u rows: %g", simd.name, begin + i,
+                    n_tokens, n_rows, static_cast<double>(out[i]));
+        }
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvevict

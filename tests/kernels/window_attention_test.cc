@@ -228,11 +228,118 @@ Test(window_attention, reduces_heads_in_any_scratch_to_the_same_bytes) {
   }
 }
 
+// What else rows can do, alone and together.
+void SetOptions(uint32_t options, oracle::WindowAttentionInput* in) {
+  in->past_only = (options & 1) != 0;
+  in->weigh_by_past = (options & 2) != 0;
+  in->max_of_rows = (options & 4) != 0;
+  if ((options & 8) == 0) return;
+  in->logit_heads = in->group;
+  in->group = 1;
+}
+
+Test(window_attention, options_of_rows_match_the_oracle) {
+  Random random(TestSeed("window_attention/options_of_rows"));
+  for (uint32_t options = 1; options < 16; ++options) {
+    for (const Batching& b : kBatchings) {
+      oracle::WindowAttentionInput in =
+          RandomInput(b.n_tokens, b.window, b.group, b.head_dim, random);
+      SetOptions(options, &in);
+      ExpectOracle(in);
+    }
+    oracle::WindowAttentionInput whole = RandomInput(70, 70, 3, 24, random);
+    SetOptions(options, &whole);
+    ExpectOracle(whole);
+  }
+}
+
+Test(window_attention, the_largest_logit_is_nan_if_one_is) {
+  Random random(TestSeed("window_attention/the_largest_logit"));
+  oracle::WindowAttentionInput in = RandomInput(100, 5, 3, 8, random);
+  in.logit_heads = 3;
+  in.group = 1;
+  in.queries[(1 * 5 + 2) * 8 + 3] = NAN;  // head 1, row 2
+  in.max_of_rows = true;
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> weights = RunKernel(simd, in);
+    for (uint32_t j = 0; j < 100; ++j) {
+      cr_assert(std::isnan(weights[j]) == (j < 98), "%s: key %u is %g",
+                simd.name, j, static_cast<double>(weights[j]));
+    }
+  });
+}
+
+std::vector<float> LogSumExps(const oracle::WindowAttentionInput& in) {
+  std::vector<float> lse;
+  for (size_t row = 0; row < size_t{in.group} * in.window; ++row) {
+    double sum = 0.0;
+    for (size_t j = 0; j <= in.n_tokens - in.window + row % in.window; ++j) {
+      double dot = 0.0;
+      for (uint32_t d = 0; d < in.head_dim; ++d) {
+        dot += double{in.queries[row * in.head_dim + d]} *
+               in.keys[j * in.head_dim + d];
+      }
+      sum += std::exp(dot * in.scale);
+    }
+    lse.push_back(static_cast<float>(std::log(sum)));
+  }
+  return lse;
+}
+
+// In one pass, with no room for exponentials.
+Test(window_attention, takes_log_sum_exps_in_place_of_a_pass) {
+  Random random(TestSeed("window_attention/takes_log_sum_exps"));
+  for (const Batching& b :
+       {kBatchings[0], kBatchings[1], kBatchings[2], Batching{700, 700, 2, 64},
+        Batching{64, 64, 3, 5}, Batching{1, 1, 1, 3}}) {
+    oracle::WindowAttentionInput in =
+        RandomInput(b.n_tokens, b.window, b.group, b.head_dim, random);
+    const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
+    const std::vector<float> lse = LogSumExps(in);
+    ForEachTarget([&](SimdTarget simd) {
+      const std::vector<float> weights =
+          RunKernel(simd, in, {}, {}, SIZE_MAX, {}, lse);
+      ExpectWeights(in, expected, weights, simd.name);
+      cr_assert(SameBytes(RunKernel(simd, in, {}, {}, 0, {}, lse), weights),
+                "%s", simd.name);
+    });
+    // They are what counts, not what could be computed.
+    std::vector<float> other = lse;
+    for (float& v : other) v += 1.0f;
+    const std::vector<float> less =
+        RunKernel(SimdTargetAt(0), in, {}, {}, SIZE_MAX, {}, other);
+    cr_assert(std::abs(less[0] - expected.weights[0] / std::exp(1.0)) <=
+              1e-3 * expected.weights[0]);
+    other[0] = INFINITY;
+    cr_assert(std::isnan(
+        RunKernel(SimdTargetAt(0), in, {}, {}, SIZE_MAX, {}, other)[0]));
+  }
+}
+
+Test(window_attention, has_scratch_that_serves_any_window) {
+  for (uint32_t n_tokens : {1u, 64u, 1000u, 5000u}) {
+    for (uint32_t group : {1u, 3u, 16u, 127u}) {
+      for (uint32_t head_dim : {3u, 128u, 1024u}) {
+        const WindowAttentionScratchSize any =
+            WindowAttentionScratchOfAnyWindow(n_tokens, group, head_dim);
+        for (uint32_t window = 1; window <= n_tokens;
+             window += 1 + window / 7) {
+          const WindowAttentionScratchSize one =
+              WindowAttentionScratchBytes(n_tokens, window, group, head_dim);
+          cr_assert(any.least >= one.least && any.best >= one.best,
+                    "%u tokens, window %u, group %u, head_dim %u", n_tokens,
+                    window, group, head_dim);
+        }
+      }
+    }
+  }
+}
+
 Test(window_attention, batches_have_every_row_once) {
   for (uint32_t head_dim : {1u, 64u, 128u, 576u, 8192u}) {
     for (uint32_t window : {1u, 32u, 63u, 64u, 65u, 256u, 5000u}) {
       for (uint32_t group : {1u, 4u, 16u, 127u}) {
-        const RowBatches batches(window, group, head_dim);
+        const RowBatches batches(window, group, head_dim, 1);
         const RowBatch first = batches.First();
         uint64_t n = 0;  // rows before the batch, head after head
         for (RowBatch b = first; b.head < group; b = batches.After(b)) {

@@ -9,24 +9,51 @@
 
 using kvevict::oracle::Reduce;
 
-void oracle_window_weights(const oracle_attention* in, double* weights) {
+namespace {
+
+double Logit(const oracle_attention* in, uint32_t head, uint32_t row,
+             uint32_t key) {
   const uint32_t group = in->n_q_heads / in->n_kv_heads;
+  const float* q =
+      in->queries + (size_t{head} * in->window + row) * in->head_dim;
+  const float* k =
+      in->keys + (size_t{head / group} * in->n_tokens + key) * in->head_dim;
+  double dot = 0.0;
+  for (uint32_t d = 0; d < in->head_dim; ++d) {
+    dot += static_cast<double>(q[d]) * k[d];
+  }
+  return dot * in->scale;
+}
+
+// R-KV: of all query heads of the KV head, the largest.
+double LargestLogit(const oracle_attention* in, uint32_t head, uint32_t row,
+                    uint32_t key) {
+  const uint32_t group = in->n_q_heads / in->n_kv_heads;
+  std::vector<double> logits;
+  for (uint32_t g = 0; g < group; ++g) {
+    logits.push_back(Logit(in, head / group * group + g, row, key));
+  }
+  return Reduce(logits, KVEVICT_REDUCE_MAX);
+}
+
+}  // namespace
+
+void oracle_window_weights(const oracle_attention* in, double* weights) {
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  if (in->policy != nullptr) policy = *in->policy;
   std::fill(weights, weights + size_t{in->n_q_heads} * in->n_tokens, 0.0);
   std::vector<double> e(in->n_tokens);
   for (uint32_t h = 0; h < in->n_q_heads; ++h) {
     for (uint32_t w = 0; w < in->window; ++w) {
-      const float* q =
-          in->queries + (size_t{h} * in->window + w) * in->head_dim;
-      const uint32_t n_visible = in->n_tokens - in->window + w + 1;
+      const uint32_t n_past = in->n_tokens - in->window + w;
+      const uint32_t n_visible = policy.softmax_keys == KVEVICT_SOFTMAX_PAST
+                                     ? in->n_tokens - in->window
+                                     : n_past + 1;
       double highest = -std::numeric_limits<double>::infinity();
       for (uint32_t j = 0; j < n_visible; ++j) {
-        const float* k =
-            in->keys + (size_t{h / group} * in->n_tokens + j) * in->head_dim;
-        double dot = 0.0;
-        for (uint32_t d = 0; d < in->head_dim; ++d) {
-          dot += static_cast<double>(q[d]) * k[d];
-        }
-        e[j] = dot * in->scale;
+        e[j] = policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS
+                   ? LargestLogit(in, h, w, j)
+                   : Logit(in, h, w, j);
         highest = std::max(highest, e[j]);
       }
       double sum = 0.0;
@@ -34,7 +61,12 @@ void oracle_window_weights(const oracle_attention* in, double* weights) {
         sum += e[j] = std::exp(e[j] - highest);
       }
       for (uint32_t j = 0; j < n_visible; ++j) {
-        weights[size_t{h} * in->n_tokens + j] += e[j] / sum;
+        double weight = e[j] / sum;
+        if (policy.row_weight == KVEVICT_ROW_WEIGHT_PAST) weight *= n_past;
+        double& of_key = weights[size_t{h} * in->n_tokens + j];
+        of_key = policy.window_reduce == KVEVICT_REDUCE_MAX
+                     ? Reduce({of_key, weight}, KVEVICT_REDUCE_MAX)
+                     : of_key + weight;
       }
     }
   }

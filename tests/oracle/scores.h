@@ -20,10 +20,12 @@ typedef struct oracle_attention {
   double scale;
   const float* queries;  // [n_q_heads, window, head_dim]
   const float* keys;     // [n_kv_heads, n_tokens, head_dim]
+  // What it says of rows, softmax and logits; NULL: causal, and summed.
+  const kvevict_policy* policy;
 } oracle_attention;
 
-// weights[n_q_heads, n_tokens]: causal softmax weights, summed over the
-// window's rows.
+// weights[n_q_heads, n_tokens]: softmax weights, summed over the window's rows, or
+// their maximum. Where logits are reduced, all query heads of a KV head have the same.
 void oracle_window_weights(const oracle_attention* in, double* weights);
 
 // One row of n values pooled; out is not in.

@@ -42,46 +42,64 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
   const size_t n = in.n_tokens;
   WindowAttentionResult out;
   // Exponentials under 2^-126 may become 0.
+  const double nothing =
+      (in.weigh_by_past ? double(n) : 1.0) * in.window * std::ldexp(1.0, -116);
   out.weights.assign(in.group * n, 0.0);
-  out.tolerance.assign(in.group * n, in.window * std::ldexp(1.0, -116));
+  out.tolerance.assign(in.group * n, nothing);
   std::vector<double> e(n);
   for (uint32_t row = 0; row < in.group * in.window; ++row) {
     const uint32_t g = row / in.window;
     const uint32_t w = row % in.window;
-    const float* q = &in.queries[size_t{row} * in.head_dim];
-    const size_t n_visible = n - in.window + w + 1;
+    const size_t n_past = n - in.window + w;
+    const size_t n_visible = in.past_only ? n - in.window : n_past + 1;
     double highest = -std::numeric_limits<double>::infinity();
     double magnitude = 0.0;
     double partial = 0.0;
     for (size_t j = 0; j < n_visible; ++j) {
       const float* k = &in.keys[j * in.head_dim];
-      double dot = 0.0;
-      double size = 0.0;
-      double largest = 0.0;
-      for (uint32_t d = 0; d < in.head_dim; ++d) {
-        const double term = static_cast<double>(q[d]) * k[d];
-        dot += term;
-        size += std::abs(term);
-        largest = std::max({largest, std::abs(term), std::abs(dot)});
+      for (uint32_t h = 0; h < in.logit_heads; ++h) {
+        const size_t head = size_t{g} * in.logit_heads + h;
+        const float* q = &in.queries[(head * in.window + w) * in.head_dim];
+        double dot = 0.0;
+        double size = 0.0;
+        double largest = 0.0;
+        for (uint32_t d = 0; d < in.head_dim; ++d) {
+          const double term = static_cast<double>(q[d]) * k[d];
+          dot += term;
+          size += std::abs(term);
+          largest = std::max({largest, std::abs(term), std::abs(dot)});
+        }
+        const double logit = dot * in.scale;
+        e[j] = h == 0 || std::isnan(logit) || logit > e[j] ? logit : e[j];
+        // Infinite terms make exactly 0 or NaN of a weight.
+        if (std::isfinite(size)) {
+          magnitude = std::max(magnitude, size * std::abs(in.scale));
+          partial = std::max(partial, largest * std::abs(in.scale));
+        }
       }
-      e[j] = dot * in.scale;
       highest = std::max(highest, e[j]);
-      // Infinite terms make exactly 0 or NaN of a weight.
-      if (std::isfinite(size)) {
-        magnitude = std::max(magnitude, size * std::abs(in.scale));
-        partial = std::max(partial, largest * std::abs(in.scale));
-      }
     }
     double sum = 0.0;
     for (size_t j = 0; j < n_visible; ++j) {
       sum += e[j] = std::exp(e[j] - highest);
     }
-    const double error = in.dot_error > 0.0
-                             ? RowErrorOfDots(partial, in.dot_error, in.window)
-                             : RowError(magnitude, in.head_dim, in.window);
+    double error = in.dot_error > 0.0
+                       ? RowErrorOfDots(partial, in.dot_error, in.window)
+                       : RowError(magnitude, in.head_dim, in.window);
+    // A logarithm of up to 31 and a difference, or a product.
+    if (in.weigh_by_past) error += 64.0 * kUnit;
+    const double factor = in.weigh_by_past ? static_cast<double>(n_past) : 1.0;
     for (size_t j = 0; j < n_visible; ++j) {
-      out.weights[g * n + j] += e[j] / sum;
-      out.tolerance[g * n + j] += e[j] / sum * error;
+      double& weight = out.weights[g * n + j];
+      double& tolerance = out.tolerance[g * n + j];
+      const double of_row = e[j] / sum * factor;
+      if (in.max_of_rows) {
+        weight = std::isnan(of_row) || of_row > weight ? of_row : weight;
+        tolerance = std::max(tolerance, nothing + of_row * error);
+      } else {
+        weight += of_row;
+        tolerance += of_row * error;
+      }
     }
   }
   return out;

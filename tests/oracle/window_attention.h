@@ -12,9 +12,14 @@ struct WindowAttentionInput {
   uint32_t n_tokens = 0;
   uint32_t window = 0;
   uint32_t group = 0;
+  // Query heads whose logits' maximum is that of one head of the group.
+  uint32_t logit_heads = 1;
+  bool past_only = false;      // rows see the keys before the window alone
+  bool weigh_by_past = false;  // weights times the keys before the row's own
+  bool max_of_rows = false;    // in place of their sum
   uint32_t head_dim = 0;
   float scale = 0.0f;
-  std::vector<float> queries;  // [group, window, head_dim]
+  std::vector<float> queries;  // [group, logit_heads, window, head_dim]
   std::vector<float> keys;     // [n_tokens, head_dim]
   // How far a dot product may be off, in 2^-24 of the largest magnitude among its
   // products and partial sums; 0: as sums in f32, in any order.
@@ -22,7 +27,8 @@ struct WindowAttentionInput {
 };
 
 struct WindowAttentionResult {
-  std::vector<double> weights;    // [group, n_tokens], summed over the window
+  // [group, n_tokens], summed over the window, or the largest
+  std::vector<double> weights;
   std::vector<double> tolerance;  // [group, n_tokens], absolute
 };
 

@@ -29,6 +29,8 @@ public class PolicyTests
             PoolKernel = 9,
             PoolEdge = KvPoolEdge.Shrink,
             WindowReduce = KvReduce.Sum,
+            RowWeight = KvRowWeight.Past,
+            SoftmaxKeys = KvSoftmaxKeys.Past,
             GroupReduce = KvReduce.Max,
             ShapingOrder = KvShapingOrder.PoolThenReduce,
             Scope = KvScope.Layer,
@@ -53,6 +55,7 @@ public class PolicyTests
         Assert.Equal(
             (KvTie.HigherPosition, KvLayerSplit.ArithmeticKvf, 0.5, 14, KvValueWeight.Given, 0.125),
             (back.Tie, back.LayerSplit, back.PyramidAlpha, back.PyramidBeta, back.ValueWeight, back.WeightEpsilon));
+        Assert.Equal((KvRowWeight.Past, KvSoftmaxKeys.Past), (back.RowWeight, back.SoftmaxKeys));
         Assert.Equal((128, 64), (policy.Block, (policy with { Block = 64 }).Block));
         var drawn = new KvPolicy(KvPolicyKind.Random) with { Seed = 1 };
         Assert.Equal(drawn, KvPolicy.Parse(drawn.ToString()));

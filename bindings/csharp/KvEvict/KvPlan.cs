@@ -213,7 +213,7 @@ public sealed unsafe class KvPlan : IDisposable
             for (int i = 0; i < jobs.Length; ++i)
             {
                 NativeScoreJob.Write(part + i, first + i, jobs[i], Geometry.Of(jobs[i].Layer),
-                                     Policy.ObservationWindow, _context, jobs.Length == 1 ? -1 : i);
+                                     Policy.QueryRows, _context, jobs.Length == 1 ? -1 : i);
             }
             Native.kvevict_score(Handle, first, (nuint)jobs.Length,
                                  (void*)workspace.Resolve(_context, nameof(workspace)), (nuint)workspace.Bytes,

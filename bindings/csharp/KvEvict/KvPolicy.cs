@@ -76,8 +76,17 @@ public sealed unsafe record KvPolicy
     /// <summary>What average pooling divides by at an edge.</summary>
     public KvPoolEdge PoolEdge { get => _native.pool_edge; init => _native.pool_edge = value; }
 
-    /// <summary>How the window's rows, or the queries that saw a token, become one; mean or sum.</summary>
+    /// <summary>How the window's rows, or the queries that saw a token, become one; of the latter there is no maximum.</summary>
     public KvReduce WindowReduce { get => _native.window_reduce; init => _native.window_reduce = value; }
+
+    /// <summary>What a row's weights are multiplied by before rows are reduced.</summary>
+    public KvRowWeight RowWeight { get => _native.row_weight; init => _native.row_weight = value; }
+
+    /// <summary>The keys over which a row's softmax goes.</summary>
+    public KvSoftmaxKeys SoftmaxKeys { get => _native.softmax_keys; init => _native.softmax_keys = value; }
+
+    /// <summary>Rows of queries that score; 0: of any number.</summary>
+    internal int QueryRows => Kind == KvPolicyKind.H2O ? 0 : ObservationWindow;
 
     /// <summary>How the query heads of a KV head become one.</summary>
     public KvReduce GroupReduce { get => _native.group_reduce; init => _native.group_reduce = value; }

@@ -252,7 +252,7 @@ public sealed unsafe class KvSequence : IDisposable
                 if (layer < inputCount)
                 {
                     NativeInputs.Write(nativePlanes + layer, nativeInputs + layer, options.Inputs[layer], geometry,
-                                       _plan.Policy.ObservationWindow, held, _plan.Context, layer);
+                                       _plan.Policy.QueryRows, held, _plan.Context, layer);
                 }
             }
             kvevict_evict_options nativeOptions;

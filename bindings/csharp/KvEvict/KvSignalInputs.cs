@@ -16,6 +16,12 @@ public readonly record struct KvSignalInputs
     public KvPlane RowLse { get; init; }
 
     /// <summary>
+    /// Rows of <see cref="Queries"/> and <see cref="RowLse"/> where layers are scored: those of the last tokens. 0: the
+    /// policy's window, and for <see cref="KvPolicyKind.H2O"/>, whose sums they make, as many as slots are held.
+    /// </summary>
+    public int QueryRows { get; init; }
+
+    /// <summary>
     /// <see cref="KvPolicyKind.Custom"/>: floats [KV heads, slots held] with one element per row, such as
     /// <c>KvPlane.HeadMajor(scores, slots, 1)</c>.
     /// </summary>
@@ -82,7 +88,8 @@ internal unsafe struct NativeInputs
     private kvevict_plane _first;
 
     /// <summary>
-    /// Writes inputs of so many query rows and slots, which must lie in their memory; none of a layer of which
+    /// Writes inputs of so many query rows and slots, which must lie in their memory; 0 rows are as many as the inputs
+    /// say, or as there are slots; none of a layer of which
     /// nothing is read. The index is -1 if they are none of several.
     /// </summary>
     internal static void Write(NativeInputs* self, kvevict_signal_inputs* native, in KvSignalInputs inputs,
@@ -92,6 +99,9 @@ internal unsafe struct NativeInputs
         if (!layer.HasFullCache) return;
         int queryHeads = layer.QueryHeads, kvHeads = layer.KvHeads, dim = layer.KeyHeadDim;
         int sumHeads = inputs.SumHeads == 0 ? queryHeads : inputs.SumHeads;
+        native->n_query_rows = Check.Count(inputs.QueryRows, nameof(inputs.QueryRows));
+        if (slotCount > 0 && inputs.QueryRows > 0) rowCount = inputs.QueryRows;
+        else if (rowCount == 0) rowCount = slotCount;
         kvevict_plane* next = &self->_first;
         native->queries = Write(inputs.Queries, nameof(inputs.Queries), rowCount, queryHeads);
         native->row_lse = Write(inputs.RowLse, nameof(inputs.RowLse), rowCount, queryHeads);

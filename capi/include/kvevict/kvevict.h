@@ -517,10 +517,46 @@ enum kvevict_shaping_order
   /** Reduces first. */
   KVEVICT_SHAPING_REDUCE_THEN_POOL = 0,
   /** Pools first. */
-  KVEVICT_SHAPING_POOL_THEN_REDUCE = 1
+  KVEVICT_SHAPING_POOL_THEN_REDUCE = 1,
+  /** Reduces logits, before the softmax: window attention by maximum. R-KV,
+   *  arXiv:2505.24133. */
+  KVEVICT_SHAPING_REDUCE_LOGITS = 2
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_shaping_order;
+#endif
+
+/** Window attention: the keys over which a row's softmax goes. */
+enum kvevict_softmax_keys
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** All up to the row's own token. */
+  KVEVICT_SOFTMAX_CAUSAL = 0,
+  /** Those before the window. Those of the window score 0 where it is not
+   *  kept. R-KV, arXiv:2505.24133. */
+  KVEVICT_SOFTMAX_PAST = 1
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_softmax_keys;
+#endif
+
+/** Window attention: what a row's weights are multiplied by before rows are
+ *  reduced. */
+enum kvevict_row_weight
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** Nothing. */
+  KVEVICT_ROW_WEIGHT_NONE = 0,
+  /** The slots before its own: a row that sees more keys has less for each.
+   *  FINCH, arXiv:2408.00167. */
+  KVEVICT_ROW_WEIGHT_PAST = 1
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_row_weight;
 #endif
 
 /** What shares one keep list. */
@@ -603,7 +639,7 @@ enum kvevict_input
 {
   KVEVICT_INPUT_KEYS = 0,             /**< k of the view, of a scored dtype. */
   KVEVICT_INPUT_VALUES = 1,           /**< v of the view, likewise. */
-  KVEVICT_INPUT_QUERIES = 2,          /**< Of the observation window. */
+  KVEVICT_INPUT_QUERIES = 2,          /**< Of the last tokens. */
   KVEVICT_INPUT_ROW_LSE = 3,          /**< Log-sum-exps of these queries. */
   KVEVICT_INPUT_SCORES = 4,           /**< The caller's own. */
   KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot got. */
@@ -624,7 +660,8 @@ enum kvevict_need
 {
   /** It is not read. */
   KVEVICT_NEED_NONE = 0,
-  /** It is used where it is given. */
+  /** It is used where it is given. h2o wants attention_sums or, where they are
+   *  not given, keys and queries: each of them is optional, not all. */
   KVEVICT_NEED_OPTIONAL = 1,
   /** Without it calls fail. */
   KVEVICT_NEED_REQUIRED = 2
@@ -670,10 +707,12 @@ typedef struct kvevict_policy {
   kvevict_pool pool;    /**< Default average. */
   uint32_t pool_kernel; /**< Odd width up to 1023. Default 7. */
   kvevict_pool_edge pool_edge; /**< Default pad. */
-  /** Over the window's rows: mean or sum. h2o: over the queries that could see
-   *  a token: sum takes attention_sums as they are, mean divides them by the
-   *  tokens seen so far less the token's position. Default mean. */
+  /** Over the window's rows. h2o: over the queries that could see a token: sum
+   *  takes attention_sums as they are, mean divides them by the tokens seen so
+   *  far less the token's position; there is no max. Default mean. */
   kvevict_reduce window_reduce;
+  kvevict_row_weight row_weight;     /**< Default none. */
+  kvevict_softmax_keys softmax_keys; /**< Default causal. */
   kvevict_reduce group_reduce; /**< Over the query heads of a KV head. */
   kvevict_shaping_order shaping_order;
   kvevict_scope scope;         /**< Default: a keep list per KV head. */
@@ -700,7 +739,8 @@ typedef struct kvevict_policy {
   {                                                                            \
     (uint32_t)sizeof(kvevict_policy), KVEVICT_POLICY_NONE, 1.0, 4, 0, 32, 1,   \
         KVEVICT_POOL_AVG, 7, KVEVICT_POOL_EDGE_PAD, KVEVICT_REDUCE_MEAN,       \
-        KVEVICT_REDUCE_MEAN, KVEVICT_SHAPING_REDUCE_THEN_POOL,                 \
+        KVEVICT_ROW_WEIGHT_NONE, KVEVICT_SOFTMAX_CAUSAL, KVEVICT_REDUCE_MEAN,  \
+        KVEVICT_SHAPING_REDUCE_THEN_POOL,                                      \
         KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                            \
         KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, \
         0, KVEVICT_VALUE_WEIGHT_NONE, 0, 0.0                                   \
@@ -736,9 +776,11 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     keep_window=yes|no             keep_window
  *     pool=none|avgN|maxN            pool, pool_kernel
  *     edge=pad|shrink                pool_edge
- *     rows=mean|sum                  window_reduce
+ *     rows=mean|max|sum              window_reduce
+ *     row_weight=none|past           row_weight
+ *     softmax=causal|past            softmax_keys
  *     group=mean|max|sum             group_reduce
- *     order=reduce-pool|pool-reduce  shaping_order
+ *     order=reduce-pool|pool-reduce|reduce-logits   shaping_order
  *     scope=head|layer|model         scope
  *     over=mean|max|sum              scope_reduce
  *     tie=lower|higher               tie
@@ -753,7 +795,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  * A policy has the keys that mean something to it, any other is an error:
  *     all but none                budget, sink, recent, split, alpha, beta
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight, epsilon
- *     snapkv, pyramidkv, tova     window, keep_window, rows, group, order
+ *     snapkv, pyramidkv, tova     window, keep_window, rows, row_weight,
+ *                                 softmax, group, order
  *     h2o                         rows, group, order
  *     expected-attention          group, order
  *     lagkv, cur                  block
@@ -1235,7 +1278,8 @@ typedef int32_t kvevict_operation;
  * twice, to the same bytes. With 4 query heads per KV head, 32 window rows and
  * a head size of 128 that takes 1.8 times as long as in the best, 1.4 times in
  * half of it; with 16 query heads 1.9 times, with 128 of 576 elements twice as
- * long.
+ * long. Policy h2o needs it where it scores by queries: at best 128 MiB per
+ * thread, room for as many products.
  *
  * Per thread the least of SCORE at 131,072 tokens is 0.5 MiB for that first
  * shape (the best 65.3), 0.6 with 16 query heads per KV head, 1.1 with 256
@@ -1339,16 +1383,19 @@ typedef struct kvevict_signal_inputs {
   /** Rows of attention_sums: n_q_heads, or n_kv_heads where the query heads of
    *  a KV head are reduced already; 0: n_q_heads. */
   uint32_t n_sum_heads;
-  /** Window attention: query rows [n_q_heads, rows, k_head_dim] in any strides,
-   *  after RoPE; dtype = the geometry's q_dtype. A stride of 0 is an error
-   *  where there is more than one head or row. CUDA takes its tensor cores
-   *  where elements are packed and rows of queries and keys begin at multiples
-   *  of 16 bytes, else a slower kernel. */
+  /** Query rows [n_q_heads, rows, k_head_dim] in any strides, after RoPE; dtype
+   *  = the geometry's q_dtype. A stride of 0 is an error where there is more
+   *  than one head or row. Window attention: of the window. Policy h2o without
+   *  attention_sums: n_query_rows. CUDA takes its tensor cores where elements
+   *  are packed and rows of queries and keys begin at multiples of 16 bytes,
+   *  else a slower kernel. */
   const kvevict_plane* queries;
   /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of
    *  each row's scaled logits over the keys that it sees, as flash attention
-   *  leaves it behind. Strides as for queries. Saves CUDA the first of two
-   *  passes over the keys; the CPU has no use for it. */
+   *  leaves it behind. Strides as for queries. Saves h2o the first of two
+   *  passes over the keys, and window attention on CUDA; it has no use on the
+   *  CPU there, nor with softmax=past or order=reduce-logits, whose sums are
+   *  others. */
   const kvevict_plane* row_lse;
   /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at
    *  multiples of 4 bytes, tokens packed, rows of heads one after another; a
@@ -1377,10 +1424,16 @@ typedef struct kvevict_signal_inputs {
   /** With weight=given: [n_kv_heads, slots held], head_dim 1: what scores are
    *  multiplied by, whatever the signal. */
   const kvevict_plane* token_weights;
+  /** Rows of queries and of row_lse that kvevict_score() and
+   *  kvevict_sequence_evict() are given, those of the last tokens: 1 .. the
+   *  slots held. 0, and the only one that window attention takes beside 0:
+   *  obs_window; of h2o: as many as slots are held. */
+  uint32_t n_query_rows;
+  uint32_t reserved; /**< 0. */
 } kvevict_signal_inputs;
 
 #define KVEVICT_SIGNAL_INPUTS_INIT \
-  { (uint32_t)sizeof(kvevict_signal_inputs), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_signal_inputs), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /** Writes KVEVICT_SIGNAL_INPUTS_INIT.
  *
@@ -1403,8 +1456,8 @@ typedef struct kvevict_score_job {
   /** The layer's cache; k as in the geometry, and v where values are read. NULL
    *  where no row is read. */
   const kvevict_view* view;
-  /** NULL where nothing but keys is read. queries and row_lse have obs_window
-   *  rows: row w is the query of token n_tokens - obs_window + w. */
+  /** NULL where nothing but keys is read. Of n rows of queries and row_lse, row
+   *  i is the query of token n_tokens - n + i. */
   const kvevict_signal_inputs* inputs;
   /** Out: f32 [n_kv_heads, n_tokens], device memory; higher keeps. Tokens of a
    *  kept window get +infinity. Beyond a head's own count unspecified. */
@@ -1430,9 +1483,10 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * Scores the cached tokens of layers by the signal of the plan's policy.
  *
  * Window attention (snapkv, pyramidkv, tova): weights are the exact causal
- * softmax over all of a head's keys; they are reduced over the window's rows
- * and the query heads of each KV head and pooled over the tokens before the
- * window (with keep_window 0 over all), as the policy says. Accumulated in f32
+ * softmax over all of a head's keys, or with softmax_keys over those before the
+ * window; they are reduced over the window's rows and the query heads of each
+ * KV head and pooled over the tokens before the window (with keep_window 0 over
+ * all), as the policy says. Accumulated in f32
  * whatever the dtypes. NaN in a key makes every weight of the rows that see it
  * NaN, and so the head's other scores. Method: SnapKV, arXiv:2404.14469. Cost:
  * reads K once; n_q_headsobs_windown_tokenshead_dim multiply-adds. On CUDA
@@ -1442,7 +1496,12 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * queries that could see each token, and reduced over the query heads of each
  * KV head. This call takes slots for positions and n_tokens for the tokens
  * seen, which is true until the first eviction; kvevict_sequence_evict() knows
- * both. Method: H2O, arXiv:2306.14048. Cost: reads the sums once.
+ * both. Without attention_sums they are made of the n_query_rows last queries:
+ * column sums of the exact causal softmax, each row over the slots up to its
+ * own, which rows=mean divides by the rows that see the slot. Method: H2O,
+ * arXiv:2306.14048. Cost: reads the sums once; of queries, no more than causal
+ * attention of as many rows, half of that with row_lse, and never a matrix of
+ * rows times slots.
  *
  * Expected attention: softmax over a head's keys k of s m.k + s^2 / 2 k' C k,
  * with the mean m and the covariance C of the queries to come and the softmax

@@ -315,9 +315,15 @@ void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
     keys[i] = test_cache_get(live, &live->view.k, i / s->k_head_dim, head,
                              i % s->k_head_dim);
   }
-  const oracle_attention attention = {
-      group,   1,   n, window, s->k_head_dim, 1.0 / sqrt((double)s->k_head_dim),
-      queries, keys};
+  const oracle_attention attention = {group,
+                                      1,
+                                      n,
+                                      window,
+                                      s->k_head_dim,
+                                      1.0 / sqrt((double)s->k_head_dim),
+                                      queries,
+                                      keys,
+                                      &model->policy};
   oracle_window_weights(&attention, weights);
   oracle_shape_scores(&model->policy, &attention, weights, scores);
   free(queries);

@@ -48,10 +48,11 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(pool, (kvevict_pool)test_random_below(random, 3));
     MAYBE(pool_kernel, 2 * test_random_below(random, 20) + 1);
     MAYBE(pool_edge, (kvevict_pool_edge)test_random_below(random, 2));
-    MAYBE(window_reduce,
-          test_random_coin(random) ? KVEVICT_REDUCE_SUM : KVEVICT_REDUCE_MEAN);
+    MAYBE(window_reduce, (kvevict_reduce)test_random_below(random, 3));
+    MAYBE(row_weight, (kvevict_row_weight)test_random_below(random, 2));
+    MAYBE(softmax_keys, (kvevict_softmax_keys)test_random_below(random, 2));
     MAYBE(group_reduce, (kvevict_reduce)test_random_below(random, 3));
-    MAYBE(shaping_order, (kvevict_shaping_order)test_random_below(random, 2));
+    MAYBE(shaping_order, (kvevict_shaping_order)test_random_below(random, 3));
     MAYBE(scope, (kvevict_scope)test_random_below(random, 3));
     MAYBE(scope_reduce, (kvevict_reduce)test_random_below(random, 3));
     MAYBE(tie, (kvevict_tie)test_random_below(random, 2));

@@ -19,10 +19,12 @@ struct Attention {
   bool paged;
   Out out;
   bool ragged = false;
+  std::vector<const char*> options = {};  // 1 each
+  uint32_t logit_heads = 1;
 };
 
 // Where the tensor cores can do it, they do.
-constexpr Attention kAttention[] = {
+const Attention kAttention[] = {
     {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup},
     {kF16, kF16, 128, 32, 8, true, kMaxOfGroup},
     {kBF16, kBF16, 64, 64, 8, false, kRowPerHead},
@@ -45,19 +47,50 @@ constexpr Attention kAttention[] = {
     {kF16, kF16, 112, 32, 7, true, kRowPerHead, true},
     {kBF16, kBF16, 128, 16, 8, true, kRowPerHead, true},
     {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup, true},
+    // What else rows can do, and parts of more of them.
+    {kBF16, kBF16, 128, 64, 4, false, kRowPerHead, false, {"KV_MAX_OF_ROWS"}},
+    {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup, true, {"KV_MAX_OF_ROWS"}},
+    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, {"KV_WEIGH_BY_PAST"}},
+    {kBF16,
+     kBF16,
+     128,
+     16,
+     8,
+     true,
+     kRowPerHead,
+     true,
+     {"KV_SOFTMAX_PAST", "KV_WEIGH_BY_PAST"}},
+    {kBF16, kBF16, 128, 256, 4, false, kRowPerHead, false, {"KV_PART"}},
+    {kF16, kF16, 128, 256, 8, true, kRowPerHead, true, {"KV_PART"}},
+    {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, {"KV_PART"}},
+    {kF32, kF32, 128, 256, 4, true, kRowPerHead, true, {"KV_PART"}},
 };
 
 // With elements or rows that the tensor cores cannot load.
-constexpr Attention kAttentionWithoutMma[] = {
+const Attention kAttentionWithoutMma[] = {
     {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup},
     {kF16, kF16, 256, 32, 1, false, kRowPerHead},
+    // The largest logit of a group: R-KV's window, and longer ones.
+    {kBF16,
+     kBF16,
+     128,
+     8,
+     1,
+     false,
+     kSumOfGroup,
+     false,
+     {"KV_SOFTMAX_PAST"},
+     4},
+    {kF16, kF16, 128, 64, 1, true, kSumOfGroup, true, {}, 8},
+    {kF32, kF32, 80, 256, 1, true, kSumOfGroup, true, {"KV_SOFTMAX_PAST"}, 7},
 };
 
 Variant Make(const Attention& a, bool mma, int sm) {
   const auto define = [](const char* name, uint32_t value) {
     return std::string("-D") + name + "=" + std::to_string(value);
   };
-  const uint32_t tile_keys = TileKeys(mma, a.head_dim, sm);
+  const uint32_t tile_keys = a.logit_heads > 1 ? LogitTileKeys(a.window)
+                                               : TileKeys(mma, a.head_dim, sm);
   Variant variant = {
       .module = ModuleId::window_attention,
       .options = {
@@ -66,6 +99,12 @@ Variant Make(const Attention& a, bool mma, int sm) {
           define("KV_GROUP", a.group), define("KV_PAGED", a.paged),
           define("KV_RAGGED", a.ragged), define("KV_USE_MMA", mma),
           define("KV_TILE_KEYS", tile_keys), define("KV_OUT", a.out)}};
+  for (const char* option : a.options) {
+    variant.options.push_back(define(option, 1));
+  }
+  if (a.logit_heads > 1) {
+    variant.options.push_back(define("KV_LOGIT_HEADS", a.logit_heads));
+  }
   if (mma) {
     const auto shape =
         ShapeWindowAttention(mma, a.head_dim, a.window, a.group, tile_keys);

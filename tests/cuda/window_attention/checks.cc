@@ -35,16 +35,18 @@ bool SameBytes(const Scores& a, const Scores& b) {
 // row log-sum-exps given; one of the window's length.
 std::vector<AttentionLayer> ThreeLayers(const AttentionVariant& v,
                                         Random& random) {
-  const uint32_t shorter =
-      std::max(v.window, 2 * v.tile_keys + 2 + random.Below(v.tile_keys - 2));
+  const uint32_t shorter = std::max(
+      QueryRows(v), 2 * v.tile_keys + 2 + random.Below(v.tile_keys - 2));
   const uint32_t n_heads = v.ragged ? 2 : 1;
   return {RandomLayer(v, n_heads, shorter + 2 * v.tile_keys, random),
           RandomLayer(v, n_heads, shorter, random),
-          RandomLayer(v, n_heads, v.window, random)};
+          RandomLayer(v, n_heads, QueryRows(v), random)};
 }
 
 AttentionLayout RandomRing(const AttentionVariant& v, Random& random) {
-  return {.first_row = random.Below(v.window), .odd_layers_have_lse = true};
+  const bool is_ring = (v.rows & kPart) == 0;
+  return {.first_row = is_ring ? random.Below(v.window) : 0,
+          .odd_layers_have_lse = true};
 }
 
 }  // namespace
@@ -63,7 +65,7 @@ void MatchesTheOracle(const AttentionVariant& v, simt::Policy policy,
 }
 
 void KeepsToTheErrorBound(const AttentionVariant& v, Random& random) {
-  const uint32_t n_tokens = v.window + 2 * v.tile_keys + random.Below(16);
+  const uint32_t n_tokens = QueryRows(v) + 2 * v.tile_keys + random.Below(16);
   std::vector<AttentionLayer> layers = {OutlierLayer(v, 1, n_tokens, random)};
   const AttentionLayout layout = {.tiles_per_split = 1};
   std::vector<Scores> by_core;
@@ -109,7 +111,7 @@ void TakesAnyLayout(const AttentionVariant& v, Random& random) {
     layout.block_size = 1 + random.Below(90);
     layout.tiles_per_split = 1;
     ExpectOracle("another layout", v,
-                 {RandomLayer(v, 2, v.window + random.Below(80), random)},
+                 {RandomLayer(v, 2, QueryRows(v) + random.Below(80), random)},
                  layout, {.seed = random.Next()});
   }
 }

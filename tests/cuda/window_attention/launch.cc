@@ -18,6 +18,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // What a mean over the window needs, and not a power of two.
 float WeightScale(const AttentionVariant& v) {
+  if ((v.rows & kPart) != 0) return 1.0f;
   return 1.0f / static_cast<float>(v.window);
 }
 
@@ -107,17 +108,19 @@ uint32_t Gap(const AttentionVariant& v, uint32_t dtype) {
 Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
                   const AttentionLayout& layout) {
   const auto n_kv_heads = static_cast<uint32_t>(layer.size());
-  Rows rows = MakeRows(layout.queries, v.q_dtype, n_kv_heads * v.group,
-                       v.window, v.head_dim, Gap(v, v.q_dtype));
-  for (uint32_t head = 0; head < n_kv_heads * v.group; ++head) {
-    const oracle::WindowAttentionInput& in = layer[head / v.group];
-    for (uint32_t w = 0; w < v.window; ++w) {
-      const uint32_t stored = (layout.first_row + w) % v.window;
+  const uint32_t group = v.group * v.logit_heads;
+  const uint32_t n_rows = QueryRows(v);
+  Rows rows = MakeRows(layout.queries, v.q_dtype, n_kv_heads * group, n_rows,
+                       v.head_dim, Gap(v, v.q_dtype));
+  for (uint32_t head = 0; head < n_kv_heads * group; ++head) {
+    const oracle::WindowAttentionInput& in = layer[head / group];
+    for (uint32_t w = 0; w < n_rows; ++w) {
+      const uint32_t stored = (layout.first_row + w) % n_rows;
       for (uint32_t d = 0; d < v.head_dim; ++d) {
         rows.Store(
             v.q_dtype,
             rows.base + head * rows.head_stride + stored * rows.row_stride, d,
-            in.queries[(head % v.group * v.window + w) * v.head_dim + d]);
+            in.queries[(head % group * n_rows + w) * v.head_dim + d]);
       }
     }
   }
@@ -180,32 +183,40 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
   return keys;
 }
 
-// Natural logarithms, [n_q_heads, window] with a gap, rows in ring order.
+// Natural logarithms, [n_q_heads, rows] with a gap, rows in ring order.
 constexpr uint32_t kLseGap = 1;
 std::vector<float> RowLse(const AttentionVariant& v,
                           const AttentionLayer& layer, uint32_t first_row) {
   const auto n_heads = static_cast<uint32_t>(layer.size()) * v.group;
-  std::vector<float> lse(n_heads * (v.window + kLseGap), kNan);
+  const uint32_t n_rows = QueryRows(v);
+  std::vector<float> lse(n_heads * (n_rows + kLseGap), kNan);
   for (uint32_t head = 0; head < n_heads; ++head) {
     const oracle::WindowAttentionInput& in = layer[head / v.group];
-    for (uint32_t w = 0; w < v.window; ++w) {
-      const float* q =
-          &in.queries[(head % v.group * v.window + w) * v.head_dim];
-      const uint32_t n_visible = in.n_tokens - v.window + w + 1;
+    for (uint32_t w = 0; w < n_rows; ++w) {
+      const uint32_t n_visible =
+          in.n_tokens - n_rows + ((v.rows & kSoftmaxPast) != 0 ? 0 : w + 1);
       std::vector<double> logits(n_visible);
       for (uint32_t j = 0; j < n_visible; ++j) {
-        double dot = 0.0;
-        for (uint32_t d = 0; d < v.head_dim; ++d) {
-          dot +=
-              static_cast<double>(q[d]) * in.keys[size_t{j} * v.head_dim + d];
+        for (uint32_t h = 0; h < v.logit_heads; ++h) {
+          const uint32_t row =
+              (head % v.group * v.logit_heads + h) * n_rows + w;
+          const float* q = &in.queries[size_t{row} * v.head_dim];
+          double dot = 0.0;
+          for (uint32_t d = 0; d < v.head_dim; ++d) {
+            dot +=
+                static_cast<double>(q[d]) * in.keys[size_t{j} * v.head_dim + d];
+          }
+          const double logit = dot * in.scale;
+          logits[j] = h == 0 ? logit : std::max(logits[j], logit);
         }
-        logits[j] = dot * in.scale;
       }
-      const double highest = *std::max_element(logits.begin(), logits.end());
+      const double highest =
+          logits.empty() ? -std::numeric_limits<double>::infinity()
+                         : *std::max_element(logits.begin(), logits.end());
       double sum = 0.0;
       for (double logit : logits) sum += std::exp(logit - highest);
-      const uint32_t stored = (first_row + w) % v.window;
-      lse[head * (v.window + kLseGap) + stored] = static_cast<float>(
+      const uint32_t stored = (first_row + w) % n_rows;
+      lse[head * (n_rows + kLseGap) + stored] = static_cast<float>(
           std::isinf(highest) ? highest : highest + std::log(sum));
     }
   }
@@ -232,18 +243,23 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
   for (oracle::WindowAttentionInput& in : layer) {
     in.n_tokens = n_tokens;
     if (v.ragged && &in != &layer[0]) {
-      in.n_tokens = v.window + random.Below(n_tokens - v.window + 1);
+      in.n_tokens = QueryRows(v) + random.Below(n_tokens - QueryRows(v) + 1);
     }
-    in.window = v.window;
+    in.window = QueryRows(v);
     in.group = v.group;
+    in.logit_heads = v.logit_heads;
+    in.past_only = (v.rows & kSoftmaxPast) != 0;
+    in.weigh_by_past = (v.rows & kWeighByPast) != 0;
+    in.max_of_rows = (v.rows & kMaxOfRows) != 0;
     in.head_dim = v.head_dim;
     in.scale = 1.0f / std::sqrt(static_cast<float>(v.head_dim));
-    in.queries.resize(size_t{v.group} * v.window * v.head_dim);
+    const uint32_t n_query_rows = v.group * v.logit_heads * in.window;
+    in.queries.resize(size_t{n_query_rows} * v.head_dim);
     in.keys.resize(size_t{in.n_tokens} * v.head_dim);
     for (float& q : in.queries) q = RoundTo(v.q_dtype, random.Gaussian());
     for (uint32_t j = 0; j < in.n_tokens; ++j) {
       const bool like_a_query = random.Below(50) == 0;
-      const size_t row = random.Below(v.group * v.window);
+      const size_t row = random.Below(n_query_rows);
       for (uint32_t d = 0; d < v.head_dim; ++d) {
         float k = random.Gaussian();
         if (like_a_query) k += 0.5f * in.queries[row * v.head_dim + d];
@@ -330,7 +346,7 @@ std::vector<std::vector<float>> RunAttention(
   p.query_head_stride = queries[0].head_stride;
   p.query_element_stride = queries[0].element_stride;
   p.lse_row_stride = 4;
-  p.lse_head_stride = 4 * (v.window + kLseGap);
+  p.lse_head_stride = 4 * (QueryRows(v) + kLseGap);
   p.scale_log2e = layers[0][0].scale * 1.44269504f;
   p.weight_scale = WeightScale(v);
   p.n_kv_heads = n_kv_heads;
@@ -351,8 +367,24 @@ std::vector<std::vector<float>> RunAttention(
           simt::Launch(kernel, grid, {shape.threads},
                        shape.dynamic_shared_bytes, p, options));
   };
-  launch("window_lse", v.window_lse);
-  launch("window_scores", v.window_scores);
+  // One launch of each, or one for each part, the last rows first.
+  const ScoreParams whole = p;
+  for (uint32_t n_after = 0; n_after < QueryRows(v); n_after += v.window) {
+    const int64_t first_row = int64_t{QueryRows(v)} - n_after - v.window;
+    p.n_after = n_after;
+    p.n_absent = static_cast<uint32_t>(std::max<int64_t>(0, -first_row));
+    p.adds = n_after > 0;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const ScoreLayer& all = whole.layers[i];
+      p.layers[i].queries =
+          all.queries + static_cast<uint64_t>(first_row * p.query_row_stride);
+      if (all.row_lse == 0) continue;
+      p.layers[i].row_lse =
+          all.row_lse + static_cast<uint64_t>(first_row * p.lse_row_stride);
+    }
+    launch("window_lse", v.window_lse);
+    launch("window_scores", v.window_scores);
+  }
   return scores;
 }
 
@@ -378,7 +410,7 @@ Comparison CompareWithOracle(const AttentionVariant& v,
           if (v.out == 2 && g != row) continue;
           const double weight = r.weights[size_t{g} * n + j];
           const double error = r.tolerance[size_t{g} * n + j];
-          if (v.out == 1) {
+          if (v.out == 1 || (v.rows & kMaxOfRows) != 0) {
             expected =
                 std::isnan(weight) || weight > expected ? weight : expected;
             tolerance = std::max(tolerance, error);

@@ -14,6 +14,14 @@
 
 namespace kvevict::cuda {
 
+// What a variant does with rows, bits of the column of that name.
+enum AttentionRows : uint32_t {
+  kSoftmaxPast = 1,
+  kWeighByPast = 2,
+  kMaxOfRows = 4,
+  kPart = 8  // several launches for more rows than a window has
+};
+
 // A row of mma_variants.inc or fma_variants.inc.
 struct AttentionVariant {
   const char* name;
@@ -27,9 +35,16 @@ struct AttentionVariant {
   uint32_t out;
   bool ragged;
   bool use_mma;
+  uint32_t rows;
+  uint32_t logit_heads;
   void (*window_lse)(const ScoreParams&);
   void (*window_scores)(const ScoreParams&);
 };
+// Query rows per head: of a window, or of two parts and more.
+inline uint32_t QueryRows(const AttentionVariant& v) {
+  return (v.rows & kPart) != 0 ? 2 * v.window + v.window / 2 + 1 : v.window;
+}
+
 // One layer: an input per KV head, all of one length; of ragged variants none is
 // longer than the first.
 using AttentionLayer = std::vector<oracle::WindowAttentionInput>;

@@ -1,7 +1,7 @@
 // The variants in the file KV_ATTENTION_LIST, KV_USE_MMA all or none of them.
 
 #define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, tile, out, \
-                             ragged)                                           \
+                             ragged, rows, logit_heads)                        \
   namespace kvevict::cuda::name {                                              \
   void window_lse(const ScoreParams&);                                         \
   void window_scores(const ScoreParams&);                                      \
@@ -14,7 +14,7 @@ namespace {
 
 const std::vector<AttentionVariant> kVariants = {
 #define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, tile, out, \
-                             ragged)                                           \
+                             ragged, rows, logit_heads)                        \
   {#name,                                                                      \
    q,                                                                          \
    k,                                                                          \
@@ -26,6 +26,8 @@ const std::vector<AttentionVariant> kVariants = {
    out,                                                                        \
    ragged,                                                                     \
    KV_USE_MMA,                                                                 \
+   rows,                                                                       \
+   logit_heads,                                                                \
    name::window_lse,                                                           \
    name::window_scores},
 #include KV_ATTENTION_LIST

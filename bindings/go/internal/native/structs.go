@@ -77,6 +77,8 @@ type Policy struct {
 	PoolKernel    uint32
 	PoolEdge      int32
 	WindowReduce  int32
+	RowWeight     int32
+	SoftmaxKeys   int32
 	GroupReduce   int32
 	ShapingOrder  int32
 	Scope         int32
@@ -225,6 +227,8 @@ type SignalInputs struct {
 	QueryCovariance uintptr
 	KeyFilter       uintptr
 	TokenWeights    uintptr
+	NQueryRows      uint32
+	Reserved        uint32
 }
 
 // ScoreJob is kvevict_score_job.

@@ -54,7 +54,7 @@ public final class Plan extends Handle {
   public Sequence newSequence() {
     long plan = enter();
     try {
-      return new Sequence(Native.kvevict_sequence_create(plan), geometry, policy.obsWindow(),
+      return new Sequence(Native.kvevict_sequence_create(plan), geometry, policy.queryRows(),
           headsDiffer, nLists, hooks);
     } finally {
       leave();
@@ -196,7 +196,7 @@ public final class Plan extends Handle {
     long plan = enter();
     try {
       for (int i = 0; i < all.length; ++i) {
-        caches[i] = all[i].write(geometry, policy.obsWindow(), hooks.device, struct,
+        caches[i] = all[i].write(geometry, policy.queryRows(), hooks.device, struct,
             i * Abi.ScoreJob.SIZEOF, parts + i * ScoreJob.PARTS);
       }
       Native.kvevict_score(

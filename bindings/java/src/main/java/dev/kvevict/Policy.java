@@ -191,9 +191,24 @@ public final class Policy {
     return struct.enumAt(Abi.Policy.POOL_EDGE, PoolEdge.class);
   }
 
-  /** {@return how the window's rows, or the queries that saw a token, are reduced: mean or sum} */
+  /** {@return how the window's rows, or the queries that saw a token, are reduced} */
   public Reduce windowReduce() {
     return struct.enumAt(Abi.Policy.WINDOW_REDUCE, Reduce.class);
+  }
+
+  /** {@return what a row's weights are multiplied by before rows are reduced} */
+  public RowWeight rowWeight() {
+    return struct.enumAt(Abi.Policy.ROW_WEIGHT, RowWeight.class);
+  }
+
+  /** {@return the keys over which a row's softmax goes} */
+  public SoftmaxKeys softmaxKeys() {
+    return struct.enumAt(Abi.Policy.SOFTMAX_KEYS, SoftmaxKeys.class);
+  }
+
+  /** Rows of queries that score; 0: of any number. */
+  int queryRows() {
+    return kind() == PolicyKind.H2O ? 0 : obsWindow();
   }
 
   /** {@return how the query heads of a KV head are reduced} */
@@ -375,11 +390,33 @@ public final class Policy {
     /**
      * Over the window's rows, or the queries that saw a token.
      *
-     * @param how mean or sum
+     * @param how which; of queries that saw a token there is no maximum
      * @return this
      */
     public Builder windowReduce(Reduce how) {
       struct.putEnum(Abi.Policy.WINDOW_REDUCE, how, "windowReduce");
+      return this;
+    }
+
+    /**
+     * What a row's weights are multiplied by before rows are reduced.
+     *
+     * @param what which
+     * @return this
+     */
+    public Builder rowWeight(RowWeight what) {
+      struct.putEnum(Abi.Policy.ROW_WEIGHT, what, "rowWeight");
+      return this;
+    }
+
+    /**
+     * The keys over which a row's softmax goes.
+     *
+     * @param keys which
+     * @return this
+     */
+    public Builder softmaxKeys(SoftmaxKeys keys) {
+      struct.putEnum(Abi.Policy.SOFTMAX_KEYS, keys, "softmaxKeys");
       return this;
     }
 

@@ -87,8 +87,7 @@ public final class ScoreJob {
   /**
    * What is read beside keys.
    *
-   * @param read queries and log-sum-exps have obsWindow rows: row w is the query of token nTokens -
-   *     obsWindow + w
+   * @param read of n rows of queries and log-sum-exps, row i is the query of token nTokens - n + i
    * @return this job with the inputs
    */
   public ScoreJob withInputs(SignalInputs read) {
@@ -104,7 +103,7 @@ public final class ScoreJob {
   View.Content write(Geometry geometry, int obsWindow, Device device, Struct out, int at,
       int parts) {
     LayerGeometry shape = geometry.evicted(layer);
-    inputs.requireRows(obsWindow, shape, layer);
+    inputs.requireRows(inputs.queryRows(obsWindow, nTokens), shape, layer);
     inputs.requireSlots(nTokens, shape, layer);
     View.Content cache = view == null ? null : view.content(device, nTokens, tokenCounts);
     inputs.write(out, parts, parts + Abi.SignalInputs.SIZEOF);

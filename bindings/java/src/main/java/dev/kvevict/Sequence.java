@@ -349,7 +349,7 @@ public final class Sequence extends Handle {
       for (int layer = 0; layer < n; ++layer) {
         LayerGeometry shape = geometry.evicted(layer);
         SignalInputs read = options.inputs(layer);
-        read.requireRows(obsWindow, shape, layer);
+        read.requireRows(read.queryRows(obsWindow, 0), shape, layer);
         writeInputs(layer, read);
         int view = this.views + layer * Abi.View.SIZEOF;
         if (shape.cache() != LayerCache.FULL) {
@@ -357,10 +357,11 @@ public final class Sequence extends Handle {
           continue;
         }
         View.Content cache = views.get(layer).content(device);
-        if (read.hasSlots() || !cache.holds(geometry.maxTokens())) {
+        if (read.hasSlots(obsWindow) || !cache.holds(geometry.maxTokens())) {
           int[] stored = storedLengths(sequence, layer, shape);
           int most = IntStream.of(stored).max().getAsInt();
           read.requireSlots(most, shape, layer);
+          read.requireRows(read.queryRows(obsWindow, most), shape, layer);
           cache.require(most, head -> stored[Math.min(head, stored.length - 1)]);
         }
         cache.requireWritable();

@@ -35,27 +35,29 @@ public final class SignalInputs {
   private static final Input[] INPUTS = Input.values();
 
   /** Nothing. */
-  public static final SignalInputs NONE = new SignalInputs(new Plane[INPUTS.length], 0);
+  public static final SignalInputs NONE = new SignalInputs(new Plane[INPUTS.length], 0, 0);
 
   /** Bytes of the planes of one. */
   static final int PLANES = INPUTS.length * Abi.Plane.SIZEOF;
 
   private final Plane[] planes; // of INPUTS
   private final int nSumHeads;
+  private final int nQueryRows;
 
-  private SignalInputs(Plane[] planes, int nSumHeads) {
+  private SignalInputs(Plane[] planes, int nSumHeads, int nQueryRows) {
     this.planes = planes;
     this.nSumHeads = nSumHeads;
+    this.nQueryRows = nQueryRows;
   }
 
   private SignalInputs with(Input input, Plane plane, int nSumHeads) {
     Plane[] changed = planes.clone();
     changed[input.ordinal()] = plane;
-    return new SignalInputs(changed, nSumHeads);
+    return new SignalInputs(changed, nSumHeads, nQueryRows);
   }
 
   /**
-   * For window attention. CUDA takes its tensor cores where elements are packed and rows of queries
+   * For window attention, and for the policy h2o without sums. CUDA takes its tensor cores where elements are packed and rows of queries
    * and keys begin at multiples of 16 bytes.
    *
    * @param rows [nQHeads, rows], after RoPE; or null
@@ -66,7 +68,19 @@ public final class SignalInputs {
   }
 
   /**
-   * What saves CUDA a pass over the keys.
+   * Rows of queries and of log-sum-exps that a score job or an eviction is given: those of the last
+   * tokens.
+   *
+   * @param nRows 0: the policy's window, and for the policy h2o, whose sums they make, as many as
+   *     slots are held
+   * @return these inputs with the number
+   */
+  public SignalInputs withQueryRows(int nRows) {
+    return new SignalInputs(planes, nSumHeads, Memory.count(nRows, "nRows"));
+  }
+
+  /**
+   * What saves a pass over the keys.
    *
    * @param lse [nQHeads, rows] f32, headDim 1: the natural log-sum-exp of each query row's scaled
    *     logits; or null
@@ -131,8 +145,16 @@ public final class SignalInputs {
     return with(Input.TOKEN_WEIGHTS, each, nSumHeads);
   }
 
+  /** Rows of queries, of a window of so many, or 0 for any number, and so many slots. */
+  int queryRows(int window, int nSlots) {
+    return nQueryRows != 0 ? nQueryRows : window != 0 ? window : nSlots;
+  }
+
   /** Whether some have a row per slot held. */
-  boolean hasSlots() {
+  boolean hasSlots(int window) {
+    if (queryRows(window, 0) == 0 && planes[Input.QUERIES.ordinal()] != null) {
+      return true;
+    }
     for (Input input : INPUTS) {
       if (input.rows == Rows.SLOTS && planes[input.ordinal()] != null) {
         return true;
@@ -180,7 +202,8 @@ public final class SignalInputs {
   /** Writes these inputs, and their planes, at offsets where nothing else ever lies. */
   void write(Struct out, int offset, int planes) {
     out.putInt(offset + Abi.SignalInputs.STRUCT_SIZE, Abi.SignalInputs.SIZEOF)
-        .putInt(offset + Abi.SignalInputs.N_SUM_HEADS, nSumHeads);
+        .putInt(offset + Abi.SignalInputs.N_SUM_HEADS, nSumHeads)
+        .putInt(offset + Abi.SignalInputs.N_QUERY_ROWS, nQueryRows);
     for (Input input : INPUTS) {
       Plane plane = this.planes[input.ordinal()];
       int at = planes + input.ordinal() * Abi.Plane.SIZEOF;

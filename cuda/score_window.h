@@ -1,0 +1,31 @@
+// Attention summed over any number of query rows, by the kernels of score_window.cc.
+#ifndef KVEVICT_CUDA_SCORE_WINDOW_H_
+#define KVEVICT_CUDA_SCORE_WINDOW_H_
+
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/status.h"
+
+namespace kvevict::cuda {
+
+// At the begin of ScoreArgs::scratch.
+CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
+                                 uint32_t n_layers, uint32_t n_tokens);
+
+// Compiles what SumQueries() launches.
+Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
+                        bool is_ragged);
+
+// See ScoreOp::check, of jobs with queries that go together.
+Status CheckQuerySums(const Context& context, Stream stream,
+                      const ScoreArgs& args, Jobs<ScoreJob> jobs);
+
+// sums = f32 [n_q_heads, tokens.most] of each job, one after another: the causal
+// softmax weights of each query head, summed over the rows that the job has.
+Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
+                  Jobs<ScoreJob> jobs, uint64_t sums);
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_SCORE_WINDOW_H_
