@@ -2,7 +2,8 @@
 // core/cpu with Highway kernels, cuda with launches. Policies, plans and sequences
 // do not know which one runs. An eviction is a chain of them:
 //
-//   score_<signal> -> shape -> weigh -> reduce -> select -> compact -> map_positions
+//   score_<signal> -> shape -> weigh -> diversify -> reduce -> select -> compact
+//     -> map_positions
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
@@ -98,8 +99,8 @@ struct ShapeJob {
   ListCounts tokens;      // per KV head
   float* rows = nullptr;  // [n_kv_heads * n_terms, tokens.most]; is written to
   float* scores = nullptr;  // out: [n_kv_heads, tokens.most]; may be `rows`
-  // What weighing reads.
-  const kvevict_view* view = nullptr;  // by norms: values
+  // What weighing and diversifying read.
+  const kvevict_view* view = nullptr;  // by norms values, by redundancy keys
   FloatRows weights;  // [n_kv_heads, tokens.most], the caller's
 };
 
@@ -118,6 +119,16 @@ struct WeighArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
   const kvevict_policy& policy;
   Jobs<ShapeJob> jobs;
+};
+
+// Takes the redundancy of a head's keys off its weighed scores, in place, as the
+// policy says, whose redundancy is above 0; +infinity stays.
+struct DiversifyArgs {
+  const kvevict_layer_geometry& layer;  // of all jobs
+  const kvevict_policy& policy;
+  uint32_t n_tokens;  // the most of any layer, of these jobs or beside them
+  Jobs<ShapeJob> jobs;
+  std::span<uint8_t> scratch;  // Backend::diversify_scratch_bytes()
 };
 
 struct ReduceJob {
@@ -284,6 +295,7 @@ struct Backend {
                   size_t n_bytes, void* device);
 
   ScratchBytes shape_scratch_bytes;
+  ScratchBytes diversify_scratch_bytes;
   // For jobs with n_lists of up to n_tokens in all.
   CheckedSize (*select_scratch_bytes)(const Context& context, uint32_t n_tokens,
                                       uint64_t n_lists);
@@ -303,6 +315,10 @@ struct Backend {
   // where nothing can be wrong.
   Status (*check_weighing)(const Context& context, Stream stream,
                            const ScoreArgs& args);
+
+  // The same of a policy with redundancy.
+  Status (*check_diversifying)(const Context& context, Stream stream,
+                               const ScoreArgs& args);
 
   // shape and then select, by the same lists; scores stay as they were. For one
   // row per KV head, each with its list. NULL where this is nothing more than

@@ -123,7 +123,7 @@ class Eviction {
   bool ShapesAndSelects() const {
     return context_.backend().shape_and_select != nullptr &&
            !sequence_.selects_on_host() && signal_.Ranks() &&
-           policy_.scope == KVEVICT_SCOPE_KV_HEAD && !plan_.Weighs() &&
+           policy_.scope == KVEVICT_SCOPE_KV_HEAD && !plan_.Refines() &&
            plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 

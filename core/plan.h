@@ -122,6 +122,12 @@ class Plan {
     return signal().Ranks() &&
            policy_.value_weight != KVEVICT_VALUE_WEIGHT_NONE;
   }
+  // Redundancy is taken off weighed scores.
+  bool Diversifies() const {
+    return signal().Ranks() && policy_.redundancy > 0.0;
+  }
+  // Something is done to shaped scores.
+  bool Refines() const { return Weighs() || Diversifies(); }
   // The policy scores by queries.
   bool ObservesQueries() const { return Needs(KVEVICT_INPUT_QUERIES); }
   // Of the signal's numbers of a layer, as the policy says.
@@ -191,6 +197,8 @@ class Plan {
                             WorkspaceNeeds* needs) const;
   ScoreWorkspace ScoreParts(uint32_t n_layers, uint32_t n_tokens,
                             WorkspaceNeeds* needs) const;
+  // Of operations that make scores.
+  ScratchNeeds ScoringNeeds(uint32_t n_layers, uint32_t n_tokens) const;
   uint32_t FewestLayersAtOnce() const;
 
   const Retained<Context> context_;

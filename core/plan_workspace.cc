@@ -88,6 +88,14 @@ ScratchNeeds Plan::NeedsOf(ScratchBytes bytes, uint32_t n_layers,
   return most;
 }
 
+ScratchNeeds Plan::ScoringNeeds(uint32_t n_layers, uint32_t n_tokens) const {
+  const Backend& backend = context().backend();
+  return Larger(
+      NeedsOf(score_op().scratch_bytes, n_layers, n_tokens),
+      Larger(NeedsOf(backend.shape_scratch_bytes, n_layers, n_tokens),
+             NeedsOf(backend.diversify_scratch_bytes, n_layers, n_tokens)));
+}
+
 size_t Plan::n_scores() const {
   return uint64_t{n_layers()} * MostRows() * max_tokens_;
 }
@@ -103,11 +111,7 @@ ScoreWorkspace Plan::ScoreParts(uint32_t n_layers, uint32_t n_tokens,
   Layout layout;
   parts.n_layers = n_layers;
   parts.rows = layout.Add(ApartRows(n_layers, n_tokens), sizeof(float));
-  parts.scratch = layout.AddScratch(
-      Larger(
-          NeedsOf(score_op().scratch_bytes, n_layers, n_tokens),
-          NeedsOf(context().backend().shape_scratch_bytes, n_layers, n_tokens)),
-      needs);
+  parts.scratch = layout.AddScratch(ScoringNeeds(n_layers, n_tokens), needs);
   return parts;
 }
 
@@ -134,10 +138,7 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
       context(), n_tokens, uint64_t{n_layers} * most_lists);
   if (signal().Ranks()) {
     parts.rows = layout.Add(ApartRows(n_layers, n_tokens), sizeof(float));
-    scratch = Larger(
-        scratch,
-        Larger(NeedsOf(score_op().scratch_bytes, n_layers, n_tokens),
-               NeedsOf(backend.shape_scratch_bytes, n_layers, n_tokens)));
+    scratch = Larger(scratch, ScoringNeeds(n_layers, n_tokens));
   }
   parts.scratch = layout.AddScratch(scratch, needs);
   return parts;

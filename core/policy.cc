@@ -88,6 +88,20 @@ Status CheckNumbers(const kvevict_policy& p) {
     return InvalidArgument("epsilon %s is not in [0, 3.4e38]",
                            NumberText(p.weight_epsilon).c_str());
   }
+  if (!(p.redundancy >= 0.0 && p.redundancy <= 1.0)) {
+    return InvalidArgument("redundancy %s is not in [0, 1]",
+                           NumberText(p.redundancy).c_str());
+  }
+  if (!(p.similarity >= 0.0 && p.similarity <= 1.0)) {
+    return InvalidArgument("similarity %s is not in [0, 1]",
+                           NumberText(p.similarity).c_str());
+  }
+  if (p.lag_ranks > 1) {
+    return InvalidArgument("ranks %u is not 0 or 1", p.lag_ranks);
+  }
+  if (p.budget_of_partition > 1) {
+    return InvalidArgument("of %u is not 0 or 1", p.budget_of_partition);
+  }
   if (p.reserved != 0) {
     return InvalidArgument("reserved %u is not 0", p.reserved);
   }
@@ -116,6 +130,17 @@ Status CheckReductions(const kvevict_policy& p) {
       "order reduce-logits with group %s: only max reduces "
       "logits",
       p.group_reduce == KVEVICT_REDUCE_SUM ? "sum" : "mean");
+}
+
+// Of a budget per partition: what the partitions lose that are compared with one
+// behind them.
+uint64_t PartitionLoss(const kvevict_policy& p, uint32_t n_context) {
+  const uint32_t n = n_context - std::min(n_context, p.n_sink);
+  if (n / p.block < 2) return 0;
+  const double budget = p.budget <= 1.0 ? p.budget * p.block : p.budget;
+  const auto keep = static_cast<uint32_t>(
+      std::min(std::floor(budget), static_cast<double>(p.block)));
+  return uint64_t{n / p.block - 1} * (p.block - keep);
 }
 
 // What must stay has to fit into `budget` tokens.
@@ -185,8 +210,15 @@ Status ValidatePolicy(const kvevict_policy& p) {
       p, p.budget > 1.0 ? BudgetTokens(p, kMaxTokens) : uint64_t{UINT64_MAX});
 }
 
+bool IsBudgetOfPartition(const kvevict_policy& p) {
+  return SignalOf(p).Needs(kPartitions) && p.budget_of_partition != 0;
+}
+
 double ExactBudget(const kvevict_policy& p, uint32_t n_context) {
   if (TouchesNothing(p)) return n_context;
+  if (IsBudgetOfPartition(p)) {
+    return static_cast<double>(n_context - PartitionLoss(p, n_context));
+  }
   if (!SignalOf(p).Ranks() && p.n_recent > 0) {
     return double{1} * p.n_sink + p.n_recent;
   }

@@ -46,6 +46,9 @@ uint32_t BudgetTokens(const kvevict_policy& policy, uint32_t n_context);
 // The same before rounding and clamping.
 double ExactBudget(const kvevict_policy& policy, uint32_t n_context);
 
+// The budget is that of each partition which the signal compares with the next.
+bool IsBudgetOfPartition(const kvevict_policy& policy);
+
 // Last tokens a valid policy always keeps.
 uint32_t RecentTokens(const kvevict_policy& policy);
 

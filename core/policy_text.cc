@@ -90,10 +90,18 @@ constexpr Field kFields[] = {
      "a whole number below 2^64"},
     {"block", Needs<kBlock>, FieldType::kU32, offsetof(kvevict_policy, block),
      "a count below 2^32"},
+    {"ranks", Needs<kPartitions>, FieldType::kWord,
+     offsetof(kvevict_policy, lag_ranks), "no|yes"},
+    {"of", Needs<kPartitions>, FieldType::kWord,
+     offsetof(kvevict_policy, budget_of_partition), "context|partition"},
     {"weight", Ranks, FieldType::kWord, offsetof(kvevict_policy, value_weight),
      "none|norm|given"},
     {"epsilon", Ranks, FieldType::kDouble,
      offsetof(kvevict_policy, weight_epsilon), "a number"},
+    {"redundancy", Ranks, FieldType::kDouble,
+     offsetof(kvevict_policy, redundancy), "a number"},
+    {"similarity", Ranks, FieldType::kDouble,
+     offsetof(kvevict_policy, similarity), "a number"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};

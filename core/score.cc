@@ -40,6 +40,11 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
       KV_RETURN_IF_ERROR(context.backend().weigh(
           context, stream, {layer.geometry, plan.policy(), shapes.first(n)}));
     }
+    if (plan.Diversifies()) {
+      KV_RETURN_IF_ERROR(context.backend().diversify(
+          context, stream,
+          {layer.geometry, plan.policy(), n_tokens, shapes.first(n), scratch}));
+    }
     shapes = shapes.subspan(n);
   }
   return Status();
@@ -71,17 +76,16 @@ size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers) {
 Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
                     Jobs<uint32_t> layers, Jobs<ScoreJob> scores) {
   const Context& context = plan.context();
-  const auto check = plan.score_op().check;
-  const auto check_weighing =
-      plan.Weighs() ? context.backend().check_weighing : nullptr;
-  if (check == nullptr && check_weighing == nullptr) return Status();
+  const decltype(ScoreOp::check) checks[] = {
+      plan.score_op().check,
+      plan.Weighs() ? context.backend().check_weighing : nullptr,
+      plan.Diversifies() ? context.backend().check_diversifying : nullptr};
   while (!layers.empty()) {
     const PlanLayer& layer = plan.layer(layers[0]);
     const size_t n = CountAlike(plan, layers);
     const ScoreArgs args = ArgsOf(plan, layer, n_tokens, scores.first(n), {});
-    if (check != nullptr) KV_RETURN_IF_ERROR(check(context, stream, args));
-    if (check_weighing != nullptr) {
-      KV_RETURN_IF_ERROR(check_weighing(context, stream, args));
+    for (const auto check : checks) {
+      if (check != nullptr) KV_RETURN_IF_ERROR(check(context, stream, args));
     }
     layers = layers.subspan(n);
     scores = scores.subspan(n);

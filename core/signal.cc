@@ -27,16 +27,17 @@ const SignalInfo& SignalOf(const kvevict_policy& policy) {
 
 kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input) {
   const SignalInfo& signal = SignalOf(policy);
-  uint32_t needs = signal.needs;
-  if (signal.Ranks() && policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) {
-    needs |= kValues;
-  }
-  if (signal.Ranks() && policy.value_weight == KVEVICT_VALUE_WEIGHT_GIVEN) {
-    needs |= kTokenWeights;
-  }
   const uint32_t what = 1u << input;
+  uint32_t refining = kNothing;  // what is done to shaped scores
+  if (policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) refining |= kValues;
+  if (policy.value_weight == KVEVICT_VALUE_WEIGHT_GIVEN) {
+    refining |= kTokenWeights;
+  }
+  if (policy.redundancy > 0.0) refining |= kKeys;
+  if (signal.Ranks() && (refining & what) != 0) return KVEVICT_NEED_REQUIRED;
   if ((signal.takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
-  return (needs & what) != 0 ? KVEVICT_NEED_REQUIRED : KVEVICT_NEED_NONE;
+  return signal.Needs(static_cast<SignalNeeds>(what)) ? KVEVICT_NEED_REQUIRED
+                                                      : KVEVICT_NEED_NONE;
 }
 
 }  // namespace kvevict

@@ -32,6 +32,7 @@ enum SignalNeeds : uint32_t {
   kFilter = 1u << KVEVICT_INPUT_KEY_FILTER,
   kTokenWeights = 1u << KVEVICT_INPUT_TOKEN_WEIGHTS,
   // Of the policy's.
+  kPartitions = 1u << 29,  // blocks behind the sinks, each against the next
   kSeed = 1u << 30,
   kBlock = 1u << 31  // how many tokens it compares
 };
@@ -55,7 +56,7 @@ const SignalInfo& InfoOf(Signal signal);
 // The signal of a valid policy.
 const SignalInfo& SignalOf(const kvevict_policy& policy);
 
-// Of a valid policy: its signal, and its weights.
+// Of a valid policy: its signal, its weights, its redundancy.
 kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input);
 
 }  // namespace kvevict

@@ -167,6 +167,7 @@ const Backend kCudaBackend = {
     .read = Read,
     .write = Write,
     .shape_scratch_bytes = NoScratch,
+    .diversify_scratch_bytes = DiversifyScratchBytes,
     .select_scratch_bytes = SelectScratchBytes,
     .compact_scratch_bytes = CompactScratchBytes,
     .reorder_scratch_bytes = ReorderScratchBytes,
@@ -174,6 +175,7 @@ const Backend kCudaBackend = {
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
     .check_weighing = CheckWeighing,
+    .check_diversifying = CheckDiversifying,
     .shape_and_select = ShapeAndSelect,
 };
 

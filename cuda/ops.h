@@ -21,6 +21,10 @@ Status ShapeAndSelect(const Context& context, Stream stream,
 Status CheckWeighing(const Context& context, Stream stream,
                      const ScoreArgs& args);
 
+// See Backend::check_diversifying.
+Status CheckDiversifying(const Context& context, Stream stream,
+                         const ScoreArgs& args);
+
 // The modules of shaping, and of all selections, for what comes before.
 Status RequireShaping(const Context& context, Stream stream);
 Status RequireSelection(const Context& context, Stream stream);
@@ -29,6 +33,10 @@ ScratchNeeds NoScratch(const Context& context,
                        const kvevict_layer_geometry& geometry,
                        const kvevict_policy& policy, uint32_t n_layers,
                        uint32_t n_tokens);
+ScratchNeeds DiversifyScratchBytes(const Context& context,
+                                   const kvevict_layer_geometry& geometry,
+                                   const kvevict_policy& policy,
+                                   uint32_t n_layers, uint32_t n_tokens);
 CheckedSize SelectScratchBytes(const Context& context, uint32_t n_tokens,
                                uint64_t n_lists);
 

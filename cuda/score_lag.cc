@@ -42,7 +42,9 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   p.n_kv_heads = g.n_kv_heads;
   p.n_sink = args.policy.n_sink;
   p.partition = args.policy.block;
-  p.rank_scale = 1.0f / static_cast<float>(p.partition);
+  p.rank_scale = args.policy.lag_ranks != 0
+                     ? 1.0f / static_cast<float>(p.partition)
+                     : 0.0f;
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
     p.layers[i] = {

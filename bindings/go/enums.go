@@ -98,6 +98,8 @@ const (
 	PolicyQFilter PolicyKind = 12
 	// Attention of queries to come, from their mean and covariance: arXiv:2510.00636.
 	PolicyExpectedAttention PolicyKind = 13
+	// Attention of the last queries, less the redundancy of the keys: arXiv:2505.24133.
+	PolicyRKV PolicyKind = 15
 )
 
 // Pool: pooling of scores along the tokens, stride 1.

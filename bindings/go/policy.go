@@ -40,6 +40,14 @@ type Policy struct {
 	// ValueWeight is the weight of each token: a shaped score becomes (score + WeightEpsilon) * weight.
 	ValueWeight   ValueWeight
 	WeightEpsilon float64
+	// Redundancy is the share that the likeness of keys has in a score; keys whose cosine is above
+	// Similarity are similar.
+	Redundancy float64
+	Similarity float64
+	// LagRanks: a token scores by its place within its partition. BudgetOfPartition: the budget is
+	// that of each partition.
+	LagRanks          bool
+	BudgetOfPartition bool
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -209,6 +217,11 @@ func (p *Policy) native() (native.Policy, error) {
 		Block:         count(&err, "Block", p.Block),
 		ValueWeight:   int32(p.ValueWeight),
 		WeightEpsilon: p.WeightEpsilon,
+		Redundancy:    p.Redundancy,
+		Similarity:    p.Similarity,
+
+		LagRanks:          flag(p.LagRanks),
+		BudgetOfPartition: flag(p.BudgetOfPartition),
 	}
 	return merged(n, p.rest), err
 }
@@ -250,6 +263,11 @@ func policyOf(n *native.Policy) Policy {
 		Block:         int(n.Block),
 		ValueWeight:   ValueWeight(n.ValueWeight),
 		WeightEpsilon: n.WeightEpsilon,
+		Redundancy:    n.Redundancy,
+		Similarity:    n.Similarity,
+
+		LagRanks:          n.LagRanks != 0,
+		BudgetOfPartition: n.BudgetOfPartition != 0,
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

@@ -42,7 +42,7 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
 		SoftmaxPast, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 18, 19, ValueWeightGiven, 0.125, native.Policy{},
+		0.25, 17, 18, 19, ValueWeightGiven, 0.125, 0.75, 0.625, false, true, native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
@@ -50,10 +50,12 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	same(t, [8]uint32{11, 12, 13, 0, 15, 17, 19, 0}, [8]uint32{
 		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.Reserved,
 	})
+	same(t, [2]uint32{0, 1}, [2]uint32{n.LagRanks, n.BudgetOfPartition})
 	same(t, [6]int32{3, 2, 1, 2, 1, 2},
 		[6]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
-	same(t, [3]float64{0.5, 0.25, 0.125}, [3]float64{n.Budget, n.PyramidAlpha, n.WeightEpsilon})
+	same(t, [5]float64{0.5, 0.25, 0.125, 0.75, 0.625},
+		[5]float64{n.Budget, n.PyramidAlpha, n.WeightEpsilon, n.Redundancy, n.Similarity})
 }
 
 func TestPolicyNumbersAreChecked(t *testing.T) {

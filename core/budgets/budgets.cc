@@ -58,8 +58,10 @@ size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
   // and step, and sinks may lift a layer, so a layer keeps on average fewer than
   // n_layers + n_sink more than it should.
   const bool is_exact = kSplits[policy.layer_split].is_exact;
-  const size_t per_layer =
-      budget + (is_exact ? 0 : size_t{n_layers} + policy.n_sink);
+  // A context that is a token longer may end a partition, which then loses some.
+  const size_t per_layer = budget +
+                           (is_exact ? 0 : size_t{n_layers} + policy.n_sink) +
+                           (IsBudgetOfPartition(policy) ? policy.block : 0);
   return n_layers * std::min<size_t>(per_layer, max_tokens);
 }
 

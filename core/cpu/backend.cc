@@ -115,6 +115,7 @@ const Backend kCpuBackend = {
     .read = Read,
     .write = Write,
     .shape_scratch_bytes = ShapeScratchBytes,
+    .diversify_scratch_bytes = DiversifyScratchBytes,
     .select_scratch_bytes = NoSelectScratch,
     .compact_scratch_bytes = NoCompactScratch,
     .reorder_scratch_bytes = ReorderScratchBytes,
@@ -122,6 +123,7 @@ const Backend kCpuBackend = {
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
     .check_weighing = nullptr,
+    .check_diversifying = nullptr,
     .shape_and_select = nullptr,
 };
 

@@ -51,6 +51,10 @@ ScratchNeeds ShapeScratchBytes(const Context& context,
                                const kvevict_layer_geometry& geometry,
                                const kvevict_policy& policy, uint32_t n_layers,
                                uint32_t n_tokens);
+ScratchNeeds DiversifyScratchBytes(const Context& context,
+                                   const kvevict_layer_geometry& geometry,
+                                   const kvevict_policy& policy,
+                                   uint32_t n_layers, uint32_t n_tokens);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
 
 }  // namespace kvevict::cpu

@@ -17,13 +17,13 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   ForEachHead(
       context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
-        ComputeLagScores(
-            context.simd(),
-            {HeadRows(*job.view, job.view->k, head),
-             HeadRows(*job.view, job.view->v, head), g.k_head_dim, g.v_head_dim,
-             job.tokens.Of(head), args.policy.n_sink, args.policy.block,
-             ShareOf(context, args.scratch, worker).data(),
-             job.rows + uint64_t{head} * job.tokens.most});
+        ComputeLagScores(context.simd(),
+                         {HeadRows(*job.view, job.view->k, head),
+                          HeadRows(*job.view, job.view->v, head), g.k_head_dim,
+                          g.v_head_dim, job.tokens.Of(head), args.policy.n_sink,
+                          args.policy.block, args.policy.lag_ranks != 0,
+                          ShareOf(context, args.scratch, worker).data(),
+                          job.rows + uint64_t{head} * job.tokens.most});
       });
   return Status();
 }

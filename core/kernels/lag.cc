@@ -437,6 +437,7 @@ void ScoreByLag(const LagScores& args) {
     const float k_scale = Soften(n, out);
     const float v_scale = Soften(n, values);
     AddWeights(n, values, v_scale, k_scale, out);
+    if (!args.ranks) continue;
     if (n <= kMostCompared) {
       RankFew(n, values, out);
     } else {

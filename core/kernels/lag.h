@@ -33,6 +33,7 @@ struct LagScores {
   uint32_t n_tokens = 0;
   uint32_t n_sink = 0;         // may be more than there are
   uint32_t partition = 0;      // tokens, 2 or more
+  bool ranks = true;           // else scores are the means that places go by
   uint8_t* scratch = nullptr;  // LagScratchBytes(), aligned to 8
   float* out = nullptr;        // [n_tokens]
 };

@@ -265,10 +265,15 @@ KV_DEVICE void LagRank(uint32_t n, uint64_t scores, uint64_t values,
     const float k = SameExp2(LoadGlobal<float>(scores + offset) - most_key);
     const float v = SameExp2(LoadGlobal<float>(values + offset) - most_value);
     const float score = Fma(v, inverse[1], k * inverse[0]) * 0.5f;
+    if (unit == 0.0f) {
+      StoreGlobal(scores + offset, score);
+      continue;
+    }
     uint32_t key;
     memcpy(&key, &score, sizeof(key));
     StoreGlobal(values + offset, score == score ? key + 1 : 0u);
   }
+  if (unit == 0.0f) return;
   for (uint32_t first = 0; first < n; first += kLagRankThreads) {
     const uint32_t i = first + threadIdx.x;
     uint32_t key = 0;

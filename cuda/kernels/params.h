@@ -409,7 +409,7 @@ struct LagParams {
   uint32_t n_kv_heads;
   uint32_t n_sink;
   uint32_t partition;
-  float rank_scale;  // 1 / partition
+  float rank_scale;  // 1 / partition; 0: scores are the means that places go by
   LagLayer layers[kMaxLayers];
 };
 static_assert(sizeof(LagParams) <= 4096);
@@ -457,6 +457,37 @@ struct KeyDiffParams {
   KeyDiffLayer layers[kMaxLayers];
 };
 static_assert(sizeof(KeyDiffParams) <= 4096);
+
+// ---- redundancy ----
+
+struct RedundancyLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t scores;       // f32 [n_kv_heads, n_tokens], in place
+  uint32_t n_tokens;
+  int32_t first_count;  // of RedundancyParams::tokens
+};
+static_assert(sizeof(RedundancyLayer) == 32);
+
+struct RedundancyParams {
+  static constexpr uint32_t kMaxLayers = 120;
+  CacheRows keys;
+  CountTable tokens;  // per KV head
+  // f32 [n_layers, n_kv_heads, n_chunks, head_dim]: of a chunk of tokens, the sum of
+  // their keys' directions
+  uint64_t sums;
+  // [n_layers, n_kv_heads, 3, stride]: f32 scales of the keys, which become the sums
+  // of columns; u32 columns that rows leave out; f32 the entries there
+  uint64_t rows;
+  uint32_t stride;  // tokens of the longest layer
+  uint32_t n_kv_heads;
+  uint32_t n_chunks;  // RedundancyChunks() of the longest layer
+  float threshold;
+  float score_weight;
+  float weight;
+  RedundancyLayer layers[kMaxLayers];
+};
+static_assert(sizeof(RedundancyParams) <= 4096);
 
 // ---- key_filter ----
 

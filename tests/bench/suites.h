@@ -34,6 +34,7 @@ void Repeat(const Session& session, const Repetition& repetition) {
 void BenchLimits(Session& session);
 void BenchScoring(Session& session);
 void BenchH2o(Session& session);
+void BenchRedundancy(Session& session);
 void BenchSignals(Session& session);
 void BenchSelect(Session& session);
 void BenchCompact(Session& session);

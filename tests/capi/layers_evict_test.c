@@ -171,6 +171,7 @@ static const layers_kind kKinds[] = {
     {"knorm:budget=40,recent=3", false},
     {"knorm:budget=0.4,scope=layer", false},
     {"lagkv:budget=40,block=9", false},
+    {"lagkv:budget=0.4,block=9,of=partition,ranks=no", false},
     {"h2o:budget=40,recent=3", true},
     {"h2o:budget=0.4,recent=3,rows=mean,group=max,scope=layer", true},
     {"cur:budget=40,recent=3,block=5", false},
@@ -186,6 +187,9 @@ static const layers_kind kKinds[] = {
     {"expected-attention:budget=35,scope=layer,over=max,weight=given,pool=max5,"
      "order=pool-reduce",
      false},
+    {"r-kv:budget=40", false},
+    {"keydiff:budget=40,redundancy=0.5,scope=layer", false},
+    {"custom:budget=35,weight=given,redundancy=0.9,similarity=0.3", false},
     {"none", true},
 };
 enum { kNKinds = sizeof kKinds / sizeof kKinds[0], kTrials = 12 };
@@ -227,7 +231,8 @@ Test(layers_evict, that_differ_take_budgets_of_heads) {
       {"streaming-llm:budget=40", true},
       {"custom:budget=40", true},
       {"random:budget=40,weight=given", true},
-      {"expected-attention:budget=40,weight=given", false}};
+      {"expected-attention:budget=40,weight=given", false},
+      {"custom:budget=40,redundancy=0.9", false}};
   test_random random = test_random_start("layers ragged");
   for (int k = 0; k < (int)(sizeof kRagged / sizeof kRagged[0]); ++k) {
     for (int trial = 0; trial < kTrials; ++trial) {

@@ -149,14 +149,15 @@ static void ExpectAsSaid(const char* text) {
 }
 
 Test(policy_need, is_what_scoring_reads) {
-  static const char* const kWeights[] = {"none", "norm", "given"};
+  static const char* const kWeights[] = {"none", "norm", "given",
+                                        "none,redundancy=0.5"};
   kvevict_policy_info info = {.struct_size = sizeof info};
   uint32_t n = 0;
   for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
     if (strcmp(info.signal, "-") == 0 || strcmp(info.signal, "position") == 0) {
       continue; /* there is nothing to score */
     }
-    for (uint32_t w = 0; w < 3; ++w) {
+    for (uint32_t w = 0; w < 4; ++w) {
       char text[128];
       snprintf(text, sizeof text, "%s:budget=40,weight=%s", info.name,
                kWeights[w]);

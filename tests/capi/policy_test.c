@@ -5,7 +5,7 @@
 
 Test(policy, struct_has_no_padding) {
   /* test_same_policy() compares bytes. */
-  cr_assert_eq(sizeof(kvevict_policy), 22 * 4 + 4 * 8);
+  cr_assert_eq(sizeof(kvevict_policy), 24 * 4 + 6 * 8);
 }
 
 Test(policy, init_macro_equals_init_function) {
@@ -70,6 +70,15 @@ Test(policy, init_differs_from_the_macro_where_the_header_says) {
       case KVEVICT_POLICY_EXPECTED_ATTENTION:
         expected.pool = KVEVICT_POOL_NONE;
         expected.value_weight = KVEVICT_VALUE_WEIGHT_NORM;
+        break;
+      case KVEVICT_POLICY_R_KV:
+        expected.n_sink = 0;
+        expected.obs_window = 8;
+        expected.pool = KVEVICT_POOL_MAX;
+        expected.group_reduce = KVEVICT_REDUCE_MAX;
+        expected.shaping_order = KVEVICT_SHAPING_REDUCE_LOGITS;
+        expected.softmax_keys = KVEVICT_SOFTMAX_PAST;
+        expected.redundancy = 0.9;
         break;
       default:
         cr_assert_fail("kind %d: what are its defaults?", (int)kind);
@@ -169,6 +178,13 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.value_weight = 3, "weight 3 is not in [0, 2]");
   EXPECT_BREAKS(p.weight_epsilon = -1.0, "epsilon -1 is not in [0, 3.4e38]");
   EXPECT_BREAKS(p.weight_epsilon = 1e39, "epsilon 1e+39 is not in [0, 3.4e38]");
+  EXPECT_BREAKS(p.redundancy = -0.5, "redundancy -0.5 is not in [0, 1]");
+  EXPECT_BREAKS(p.redundancy = 1.5, "redundancy 1.5");
+  EXPECT_BREAKS(p.redundancy = (double)NAN, "redundancy nan");
+  EXPECT_BREAKS(p.similarity = -0.5, "similarity -0.5 is not in [0, 1]");
+  EXPECT_BREAKS(p.similarity = (double)NAN, "similarity nan");
+  EXPECT_BREAKS(p.lag_ranks = 2, "ranks 2 is not 0 or 1");
+  EXPECT_BREAKS(p.budget_of_partition = 2, "of 2 is not 0 or 1");
   EXPECT_BREAKS(p.n_sink = UINT32_MAX, "sink");
   EXPECT_BREAKS(p.n_recent = UINT32_MAX, "recent");
 }

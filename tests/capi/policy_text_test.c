@@ -97,7 +97,7 @@ Test(policy_text, every_word_has_its_value) {
 
 #define KEYS_OF_RANKED \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
-#define KEYS_OF_WEIGHT ", weight, epsilon"
+#define KEYS_OF_WEIGHT ", weight, epsilon, redundancy, similarity"
 #define KEYS_BY_QUERIES                                                 \
   "budget, sink, recent, window, keep_window, pool, edge, rows, "       \
   "row_weight, softmax, group, order, scope, over, tie, split, alpha, " \
@@ -116,11 +116,12 @@ static const struct {
     {"snapkv", KEYS_BY_QUERIES},
     {"pyramidkv", KEYS_BY_QUERIES},
     {"tova", KEYS_BY_QUERIES},
+    {"r-kv", KEYS_BY_QUERIES},
     {"h2o", KEYS_BY_SUMS},
     {"knorm", KEYS_OF_RANKED KEYS_OF_WEIGHT},
     {"keydiff", KEYS_OF_RANKED KEYS_OF_WEIGHT},
     {"q-filter", KEYS_OF_RANKED KEYS_OF_WEIGHT},
-    {"lagkv", KEYS_OF_RANKED ", block" KEYS_OF_WEIGHT},
+    {"lagkv", KEYS_OF_RANKED ", block, ranks, of" KEYS_OF_WEIGHT},
     {"cur", KEYS_OF_RANKED ", block" KEYS_OF_WEIGHT},
     {"expected-attention",
      "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, "
@@ -141,7 +142,9 @@ static const char* const kPairs[] = {"budget=100",     "sink=1",
                                      "seed=7",         "order=pool-reduce",
                                      "keep_window=no", "block=64",
                                      "weight=given",   "epsilon=0.5",
-                                     "softmax=past",   "row_weight=past"};
+                                     "softmax=past",   "row_weight=past",
+                                     "redundancy=0.5", "similarity=0.25",
+                                     "ranks=no",       "of=partition"};
 
 static bool HasWord(const char* list, const char* word) {
   char spaced[512], wanted[32];
@@ -357,9 +360,9 @@ Test(policy_text, format_refuses_null_and_invalid_policies) {
 static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   kvevict_policy p;
   EXPECT_OK(kvevict_policy_init(&p, sizeof p, policy->kind));
-  const bool by_queries = p.kind == KVEVICT_POLICY_SNAPKV ||
-                          p.kind == KVEVICT_POLICY_PYRAMIDKV ||
-                          p.kind == KVEVICT_POLICY_TOVA;
+  const bool by_queries =
+      p.kind == KVEVICT_POLICY_SNAPKV || p.kind == KVEVICT_POLICY_PYRAMIDKV ||
+      p.kind == KVEVICT_POLICY_TOVA || p.kind == KVEVICT_POLICY_R_KV;
   if (p.kind == KVEVICT_POLICY_NONE) return p;
   p.budget = policy->budget;
   p.n_sink = policy->n_sink;
@@ -389,8 +392,14 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   if (p.kind == KVEVICT_POLICY_LAGKV || p.kind == KVEVICT_POLICY_CUR) {
     p.block = policy->block;
   }
+  if (p.kind == KVEVICT_POLICY_LAGKV) {
+    p.lag_ranks = policy->lag_ranks;
+    p.budget_of_partition = policy->budget_of_partition;
+  }
   p.value_weight = policy->value_weight;
   p.weight_epsilon = policy->weight_epsilon;
+  p.redundancy = policy->redundancy;
+  p.similarity = policy->similarity;
   if (p.kind == KVEVICT_POLICY_RANDOM) p.seed = policy->seed;
   return p;
 }

@@ -98,6 +98,7 @@ Test(score_jobs, in_one_call_are_like_one_by_one_in_any_workspace) {
       "knorm",
       "knorm:pool=avg5",
       "lagkv:block=7",
+      "lagkv:block=7,ranks=no",
       "h2o",
       "h2o:rows=mean,group=max,pool=avg5,order=pool-reduce",
       "cur",
@@ -109,6 +110,8 @@ Test(score_jobs, in_one_call_are_like_one_by_one_in_any_workspace) {
       "custom:pool=max3",
       "custom:weight=given",
       "snapkv:window=4,weight=given,epsilon=0.5",
+      "r-kv:window=4",
+      "custom:weight=given,redundancy=0.5",
       "expected-attention:weight=none",
       "expected-attention:weight=given,group=max,sink=1",
       "expected-attention:weight=given,pool=max5,order=pool-reduce"};

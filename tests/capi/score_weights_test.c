@@ -248,7 +248,9 @@ Test(score_weights, are_what_evictions_choose_by) {
       "knorm:budget=40,weight=norm,sink=2",
       "snapkv:budget=40,window=8,weight=norm",
       "snapkv:budget=40,window=8,weight=given,pool=max5,order=pool-reduce",
-      "snapkv:budget=40,window=8,weight=norm,scope=model"};
+      "snapkv:budget=40,window=8,weight=norm,scope=model",
+      "custom:budget=40,redundancy=0.5,similarity=0.1",
+      "custom:budget=40,weight=given,redundancy=0.9,scope=layer"};
   static const uint32_t kBudgets[] = {40, 23, 31, 70};
   test_random random = test_random_start("evict by weights");
   for (int trial = 0; trial < 6; ++trial) {

@@ -108,6 +108,7 @@ static vector_case kCases[] = {
      0,
      0},
     {"keydiff_kvpress__h2_D64_S96", "keydiff-kvpress", 1, {0}, 1, 0, 0},
+    {"rkv_official__gqa8x2_D64_S256", "r-kv-original", 1, {0}, 1, 1, 0},
 };
 
 typedef struct vector_files {
@@ -509,6 +510,100 @@ Test(vectors, shares_of_norms_average_to_published_scores) {
   free(keep);
   free(of_keys);
   free(of_values);
+  Free(&v);
+}
+
+/* The authors' LagKV, which has no scores to show: all of what it keeps. */
+Test(vectors, budgets_of_partitions_keep_the_published_set) {
+  vector_files v;
+  memset(&v, 0, sizeof v);
+  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", KVEVICT_SHARED_DIR,
+           "lagkv_official__S300_lag64");
+  test_npy theirs = test_npy_read(v.folder, "keep", "<i4", 2);
+  if (theirs.bytes == NULL) {
+    fprintf(stderr, "skipped: no reference vectors in %s\n", v.folder);
+    cr_skip_test("no reference vectors in %s", v.folder);
+  }
+  v.k = test_npy_read(v.folder, "K", "<f2", 3);
+  v.v = test_npy_read(v.folder, "V", "<f2", 3);
+  const uint32_t n_heads = v.k.shape[0], n = v.k.shape[1];
+  const kvevict_layer_geometry layer =
+      test_layer(n_heads, n_heads, v.k.shape[2], v.v.shape[2]);
+  const kvevict_geometry geometry = test_geometry(1, n, &layer);
+  const char* const policy = "lagkv-original:sink=4,block=64";
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = n_heads;
+  view.k = Plane(&v.k, KVEVICT_DTYPE_F32);
+  view.v = Plane(&v.v, KVEVICT_DTYPE_F32);
+  const size_t n_scores = (size_t)n_heads * n;
+  float* scores = malloc(n_scores * sizeof(float));
+  int32_t* keep = malloc(n_scores * sizeof(int32_t));
+  test_plan* p =
+      test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
+  EXPECT_OK(test_score(p, NULL, &view, n, scores, n_scores));
+  test_plan_destroy(p);
+  p = test_plan_create_to_select(policy, &geometry, 1);
+  uint32_t n_keep = 0;
+  EXPECT_OK(
+      test_select(p, 0, scores, n_scores, n, NULL, 0, keep, n_scores, &n_keep));
+  EXPECT(n_keep == theirs.shape[1], "%u kept, not %u", n_keep, theirs.shape[1]);
+  for (size_t i = 0; i < (size_t)n_heads * n_keep; ++i) {
+    const int32_t want = ((const int32_t*)theirs.bytes)[i];
+    EXPECT(keep[i] == want, "kept %d, not %d", keep[i], want);
+  }
+  test_plan_destroy(p);
+  FreePlane(&view.k);
+  FreePlane(&view.v);
+  free(scores);
+  free(keep);
+  test_npy_free(&theirs);
+  Free(&v);
+}
+
+/* R-KV's, of scores that are all 0. */
+Test(vectors, redundancy_is_the_published_one) {
+  vector_files v;
+  memset(&v, 0, sizeof v);
+  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", KVEVICT_SHARED_DIR,
+           "rkv_official__gqa8x2_D64_S256");
+  test_npy theirs = test_npy_read(v.folder, "redundancy", "<f4", 2);
+  if (theirs.bytes == NULL) {
+    fprintf(stderr, "skipped: no reference vectors in %s\n", v.folder);
+    cr_skip_test("no reference vectors in %s", v.folder);
+  }
+  v.k = test_npy_read(v.folder, "K", "<f2", 3);
+  const uint32_t n_heads = v.k.shape[0], n = v.k.shape[1];
+  const kvevict_layer_geometry layer =
+      test_layer(n_heads, n_heads, v.k.shape[2], 0);
+  const kvevict_geometry geometry = test_geometry(1, n, &layer);
+  float* zeros = calloc((size_t)n_heads * n, sizeof(float));
+  float* scores = malloc((size_t)n_heads * n * sizeof(float));
+  const kvevict_plane given = test_floats_plane(zeros, n);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.scores = &given;
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = n_heads;
+  view.k = Plane(&v.k, KVEVICT_DTYPE_F32);
+  test_plan* p = test_plan_create("custom:redundancy=1", &geometry,
+                                  KVEVICT_OPERATION_SCORE, 1);
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = n;
+  job.view = &view;
+  job.inputs = &inputs;
+  job.scores = scores;
+  job.scores_len = (size_t)n_heads * n;
+  EXPECT_OK(
+      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  for (size_t i = 0; i < (size_t)n_heads * n; ++i) {
+    const float want = ((const float*)theirs.bytes)[i];
+    EXPECT(fabsf(-scores[i] - want) <= 2e-5f * want,
+           "score %zu: %.9g, not %.9g", i, (double)-scores[i], (double)want);
+  }
+  test_plan_destroy(p);
+  FreePlane(&view.k);
+  free(zeros);
+  free(scores);
+  test_npy_free(&theirs);
   Free(&v);
 }
 

@@ -140,8 +140,9 @@ void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report) {
        {"snapkv:budget=30,window=8,scope=head",
         "snapkv:budget=30,window=8,scope=layer,group=max,order=pool-reduce",
         "snapkv:budget=30,window=8,scope=model", "pyramidkv:budget=30,window=8",
-        "knorm:budget=30,sink=2", "keydiff:budget=30,sink=2",
-        "streaming-llm:budget=30", "expected-attention:budget=30",
+        "knorm:budget=30,sink=2", "keydiff:budget=30,sink=2", "r-kv:budget=30",
+        "knorm:budget=30,redundancy=0.5,scope=layer", "streaming-llm:budget=30",
+        "expected-attention:budget=30",
         "expected-attention:budget=30,pool=max5,order=pool-reduce,"
         "weight=given",
         "custom:budget=30,scope=head"}) {

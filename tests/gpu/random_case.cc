@@ -164,6 +164,8 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
                                                : KVEVICT_VALUE_WEIGHT_NONE;
   // Not to what is below 0, lest a sum near 0 is all rounding.
   if (kind != KVEVICT_POLICY_KNORM && random->OneOf(2)) p.weight_epsilon = 0.25;
+  if (lends && random->OneOf(3)) p.redundancy = 0.5;
+  p.similarity = random->In(0, 4) * 0.2;
   return p;
 }
 

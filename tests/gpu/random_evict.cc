@@ -43,7 +43,9 @@ constexpr double kMostOfCosine = 1e-5;  // which may be next to 0
 bool AreClose(const kvevict_policy& policy, float a, float b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return true;
   const double absolute =
-      policy.kind == KVEVICT_POLICY_KEYDIFF ? kMostOfCosine : kMostAbsolute;
+      policy.kind == KVEVICT_POLICY_KEYDIFF || policy.redundancy > 0.0
+          ? kMostOfCosine
+          : kMostAbsolute;
   return std::abs(double{a} - b) <=
          kMostRelative * std::abs(double{b}) + absolute;
 }

@@ -38,6 +38,7 @@ struct Case {
   uint32_t partition;
   Tensor keys;
   Tensor values;
+  bool ranks = true;
 };
 
 Tensor DrawTensor(Random* random, DType dtype, uint32_t dim, uint32_t n) {
@@ -59,9 +60,9 @@ std::vector<float> Score(SimdTarget simd, const Case& c) {
   GuardedPages scratch(LagScratchBytes(c.keys.dim, c.values.dim, c.partition));
   GuardedPages out(c.n_tokens * sizeof(float));
   auto* const scores = reinterpret_cast<float*>(out.data());
-  ComputeLagScores(simd,
-                   {keys.source(), values.source(), c.keys.dim, c.values.dim,
-                    c.n_tokens, c.n_sink, c.partition, scratch.data(), scores});
+  ComputeLagScores(simd, {keys.source(), values.source(), c.keys.dim,
+                          c.values.dim, c.n_tokens, c.n_sink, c.partition,
+                          c.ranks, scratch.data(), scores});
   return std::vector<float>(scores, scores + c.n_tokens);
 }
 
@@ -243,6 +244,33 @@ Test(lag, matches_the_oracle) {
       const Case c = DrawCase(&random, k_dim, v_dim);
       ExpectPlacesOnEveryTarget(c);
     }
+  }
+}
+
+// Without ranks a score is what its place goes by.
+Test(lag, numbers_that_places_go_by_match_the_oracle) {
+  Random random(TestSeed("lag/numbers_that_places_go_by"));
+  for (int turn = 0; turn < 40; ++turn) {
+    Case c = DrawCase(&random, 1 + random.Below(130), 1 + random.Below(130));
+    const std::vector<Bounded> ranked_by = RankedBy(c);
+    c.ranks = false;
+    ForEachTarget([&](SimdTarget simd) {
+      const std::vector<float> scores = Score(simd, c);
+      const uint32_t n_sink = std::min(c.n_sink, c.n_tokens);
+      for (uint32_t i = 0; i < ranked_by.size(); ++i) {
+        cr_assert(std::abs(scores[n_sink + i] - ranked_by[i].value) <=
+                      ranked_by[i].error + 4 * kUnit * ranked_by[i].value,
+                  "%s: token %u scores %.9g, not %.9g", simd.name, n_sink + i,
+                  scores[n_sink + i], ranked_by[i].value);
+      }
+      // All others score as they do with ranks.
+      for (uint32_t t = 0; t < c.n_tokens; ++t) {
+        if (ranked_by.empty()) break;
+        if (t >= n_sink && t - n_sink < ranked_by.size()) continue;
+        cr_assert(scores[t] == 1.0f, "%s: token %u scores %.9g", simd.name, t,
+                  scores[t]);
+      }
+    });
   }
 }
 

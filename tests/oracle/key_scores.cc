@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace {
@@ -17,6 +18,24 @@ double Norm(const std::vector<double>& v) {
   for (double x : v) sum += x * x;
   return std::sqrt(sum);
 }
+
+bool IsFinite(const float* key, uint32_t head_dim) {
+  return std::all_of(key, key + head_dim,
+                     [](float v) { return std::isfinite(v); });
+}
+
+// Of two keys: k / (|k| + 1e-8) by one another, 0 where one is not finite.
+double Cosine(const float* a, const float* b, uint32_t head_dim) {
+  if (!IsFinite(a, head_dim) || !IsFinite(b, head_dim)) return 0.0;
+  double dot = 0.0;
+  for (uint32_t i = 0; i < head_dim; ++i) dot += double{a[i]} * b[i];
+  return dot / ((Norm(std::vector<double>(a, a + head_dim)) + 1e-8) *
+                (Norm(std::vector<double>(b, b + head_dim)) + 1e-8));
+}
+
+// A product is a sum in the order of its elements, of numbers that are each off by the
+// roundings of a norm and four more.
+double CosineRoundings(uint32_t head_dim) { return 2.0 * head_dim + 10; }
 
 }  // namespace
 
@@ -63,5 +82,62 @@ void oracle_key_filter(const float* keys, uint32_t n_tokens, uint32_t head_dim,
     }
     scores[t] = -dot;
     bounds[t] = kHalfUlp * (RowRoundings(head_dim) + 1) * sizes;
+  }
+}
+
+double oracle_similarity_gap(const float* keys, uint32_t n_tokens,
+                             uint32_t head_dim, double threshold) {
+  double nearest = std::numeric_limits<double>::infinity();
+  for (uint32_t i = 0; i < n_tokens; ++i) {
+    for (uint32_t j = 0; j < i; ++j) {
+      const double cosine = Cosine(keys + size_t{i} * head_dim,
+                                   keys + size_t{j} * head_dim, head_dim);
+      nearest = std::min(nearest, std::abs(cosine - threshold));
+    }
+  }
+  return nearest - kHalfUlp * CosineRoundings(head_dim);
+}
+
+// A mean is off by the roundings of the sum of all directions, of a product with it, of
+// the entry left out and a few more, each of numbers up to 1; an exponential by twice
+// that, and all by their sum's.
+void oracle_redundancy(const float* keys, uint32_t n_tokens, uint32_t head_dim,
+                       double threshold, double* scores, double* bounds) {
+  std::vector<double> means(n_tokens);
+  uint32_t n_good = 0;
+  for (uint32_t i = 0; i < n_tokens; ++i) {
+    std::vector<double> row(n_tokens);
+    uint32_t left_out = 0;
+    for (uint32_t j = 0; j < n_tokens; ++j) {
+      if (i == j) continue;
+      row[j] = Cosine(keys + size_t{i} * head_dim, keys + size_t{j} * head_dim,
+                      head_dim);
+      if (row[j] > threshold) left_out = j;
+    }
+    row[left_out] = 0.0;
+    for (uint32_t j = 0; j < n_tokens; ++j) means[j] += row[j];
+    n_good += IsFinite(keys + size_t{i} * head_dim, head_dim);
+  }
+  double highest = -std::numeric_limits<double>::infinity();
+  for (uint32_t j = 0; j < n_tokens; ++j) {
+    means[j] /= n_good;
+    if (!IsFinite(keys + size_t{j} * head_dim, head_dim)) {
+      means[j] = std::numeric_limits<double>::quiet_NaN();
+    } else {
+      highest = std::max(highest, means[j]);
+    }
+  }
+  double sum = 0.0;
+  for (uint32_t j = 0; j < n_tokens; ++j) {
+    scores[j] = std::exp(means[j] - highest);
+    if (!std::isnan(scores[j])) sum += scores[j];
+  }
+  const double mean_error =
+      kHalfUlp * (2 * CosineRoundings(head_dim) + std::min(n_tokens, 256u) +
+                  n_tokens / 256.0 + 4);
+  const double sum_error = kHalfUlp * (n_tokens / 256.0 + 12);
+  for (uint32_t j = 0; j < n_tokens; ++j) {
+    scores[j] /= sum;
+    bounds[j] = scores[j] * (4 * mean_error + sum_error + 8e-7);
   }
 }

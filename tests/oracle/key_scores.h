@@ -20,6 +20,15 @@ void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
 void oracle_key_filter(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                        const float* filter, double* scores, double* bounds);
 
+// R-KV: the softmax over the tokens of the means over i of the cosines C[i, j], 0 for
+// j = i and for one j of every i: the last with C[i, j] > threshold, or 0. Keys with
+// elements that are not finite score NaN, and are in no mean. All n_tokens^2 of them.
+void oracle_redundancy(const float* keys, uint32_t n_tokens, uint32_t head_dim,
+                       double threshold, double* scores, double* bounds);
+// How near to the threshold the nearest cosine of two keys is, less what f32 may be off.
+double oracle_similarity_gap(const float* keys, uint32_t n_tokens,
+                             uint32_t head_dim, double threshold);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,7 +10,8 @@ namespace {
 
 bool ScoresByAttention(const kvevict_policy& p) {
   return p.kind == KVEVICT_POLICY_SNAPKV ||
-         p.kind == KVEVICT_POLICY_PYRAMIDKV || p.kind == KVEVICT_POLICY_TOVA;
+         p.kind == KVEVICT_POLICY_PYRAMIDKV || p.kind == KVEVICT_POLICY_TOVA ||
+         p.kind == KVEVICT_POLICY_R_KV;
 }
 
 // The budget as a real number, before it is rounded and clamped.
@@ -18,6 +19,19 @@ double RealBudget(const kvevict_policy& p, uint32_t n_context) {
   if (p.kind == KVEVICT_POLICY_NONE) return n_context;
   if (p.kind == KVEVICT_POLICY_STREAMING_LLM && p.n_recent > 0) {
     return static_cast<double>(p.n_sink) + static_cast<double>(p.n_recent);
+  }
+  if (p.kind == KVEVICT_POLICY_LAGKV && p.budget_of_partition != 0) {
+    // Sinks, all partitions but the last, the rest.
+    double kept = 0.0;
+    uint32_t left = n_context;
+    for (uint32_t i = 0; i < p.n_sink && left > 0; ++i, --left) kept += 1.0;
+    while (left >= 2 * p.block) {
+      double of_partition = p.budget > 1.0 ? p.budget : p.budget * p.block;
+      if (of_partition > p.block) of_partition = p.block;
+      kept += std::floor(of_partition);
+      left -= p.block;
+    }
+    return kept + left;
   }
   if (p.budget > 1.0) return p.budget;
   return p.budget * n_context;

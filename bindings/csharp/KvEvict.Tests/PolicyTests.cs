@@ -41,6 +41,8 @@ public class PolicyTests
             PyramidBeta = 14,
             ValueWeight = KvValueWeight.Given,
             WeightEpsilon = 0.125,
+            Redundancy = 0.75,
+            Similarity = 0.625,
         };
         policy.Validate();
         KvPolicy back = KvPolicy.Parse(policy.ToString());
@@ -56,7 +58,11 @@ public class PolicyTests
             (KvTie.HigherPosition, KvLayerSplit.ArithmeticKvf, 0.5, 14, KvValueWeight.Given, 0.125),
             (back.Tie, back.LayerSplit, back.PyramidAlpha, back.PyramidBeta, back.ValueWeight, back.WeightEpsilon));
         Assert.Equal((KvRowWeight.Past, KvSoftmaxKeys.Past), (back.RowWeight, back.SoftmaxKeys));
+        Assert.Equal((0.75, 0.625), (back.Redundancy, back.Similarity));
         Assert.Equal((128, 64), (policy.Block, (policy with { Block = 64 }).Block));
+        var lag = new KvPolicy(KvPolicyKind.LagKV) with { LagRanks = false, BudgetOfPartition = true };
+        KvPolicy lagBack = KvPolicy.Parse(lag.ToString());
+        Assert.Equal((lag, false, true), (lagBack, lagBack.LagRanks, lagBack.BudgetOfPartition));
         var drawn = new KvPolicy(KvPolicyKind.Random) with { Seed = 1 };
         Assert.Equal(drawn, KvPolicy.Parse(drawn.ToString()));
     }

@@ -130,6 +130,22 @@ public sealed unsafe record KvPolicy
     /// <summary>What is added to a shaped score before it is multiplied by the weight; at least 0.</summary>
     public double WeightEpsilon { get => _native.weight_epsilon; init => _native.weight_epsilon = value; }
 
+    /// <summary>The share that the likeness of keys has in a score, in [0, 1].</summary>
+    public double Redundancy { get => _native.redundancy; init => _native.redundancy = value; }
+
+    /// <summary>The cosine above which keys are similar, in [0, 1].</summary>
+    public double Similarity { get => _native.similarity; init => _native.similarity = value; }
+
+    /// <summary>LagKV: whether a token scores by its place within its partition.</summary>
+    public bool LagRanks { get => _native.lag_ranks != 0; init => _native.lag_ranks = value ? 1u : 0; }
+
+    /// <summary>LagKV: whether the budget is that of each partition.</summary>
+    public bool BudgetOfPartition
+    {
+        get => _native.budget_of_partition != 0;
+        init => _native.budget_of_partition = value ? 1u : 0;
+    }
+
     /// <summary>The policies, as in the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();
 

@@ -451,7 +451,10 @@ enum kvevict_policy_kind
   KVEVICT_POLICY_Q_FILTER = 12,
   /** Attention of queries to come, from their mean and covariance:
    *  arXiv:2510.00636. */
-  KVEVICT_POLICY_EXPECTED_ATTENTION = 13
+  KVEVICT_POLICY_EXPECTED_ATTENTION = 13,
+  /** Attention of the last queries, less the redundancy of the keys:
+   *  arXiv:2505.24133. */
+  KVEVICT_POLICY_R_KV = 15
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_policy_kind;
@@ -679,8 +682,8 @@ typedef int32_t kvevict_need;
  * ties by `tie`, NaN last, +infinity first.
  *
  * What must stay has to fit: n_sink < budget for streaming-llm,
- * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv and tova,
- * n_sink + n_recent <= budget for the others.
+ * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv, tova and
+ * r-kv, n_sink + n_recent <= budget for the others.
  *
  * Messages call a field by its key of the text form, see
  * kvevict_policy_parse().
@@ -733,6 +736,18 @@ typedef struct kvevict_policy {
   kvevict_value_weight value_weight;
   uint32_t reserved;                 /**< 0. */
   double weight_epsilon;             /**< An f32, >= 0. Default 0. */
+  /** Then, where above 0, (1 - redundancy) * score - redundancy * R, per KV
+   *  head; +infinity stays. R: how much a token's key is like the others, which
+   *  have to be readable; see kvevict_score(). [0, 1]. Default 0. */
+  double redundancy;
+  double similarity; /**< Cosine above which keys are similar. Default 0.5. */
+  /** lagkv: 1: a token scores by its place within its partition; 0: by the
+   *  number that places it. Default 1. */
+  uint32_t lag_ranks;
+  /** lagkv: 1: the budget is that of each partition but the last whole one,
+   *  ratio or tokens of `block`; sinks and what follows those partitions are
+   *  kept beside it. Default 0: of the context. */
+  uint32_t budget_of_partition;
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                    \
@@ -743,7 +758,7 @@ typedef struct kvevict_policy {
         KVEVICT_SHAPING_REDUCE_THEN_POOL,                                      \
         KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                            \
         KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, \
-        0, KVEVICT_VALUE_WEIGHT_NONE, 0, 0.0                                   \
+        0, KVEVICT_VALUE_WEIGHT_NONE, 0, 0.0, 0.0, 0.5, 1, 0                   \
   }
 
 /**
@@ -757,6 +772,9 @@ typedef struct kvevict_policy {
  *     lagkv                     sink=4,pool=none
  *     cur                       sink=4,pool=none,block=16
  *     expected-attention        sink=4,pool=none,weight=norm
+ *     r-kv                      sink=0,window=8,pool=max7,group=max,
+ *                               order=reduce-logits,softmax=past,
+ *                               redundancy=0.9
  *
  * @param[out] out         Non-NULL.
  * @param[in] struct_size  sizeof(*out) of the caller.
@@ -788,18 +806,24 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     alpha, beta, seed              pyramid_alpha, pyramid_beta, seed
  *     block                          block
  *     weight=none|norm|given, epsilon   value_weight, weight_epsilon
+ *     redundancy, similarity         redundancy, similarity
+ *     ranks=no|yes                   lag_ranks
+ *     of=context|partition           budget_of_partition
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
  *
  * A policy has the keys that mean something to it, any other is an error:
  *     all but none                budget, sink, recent, split, alpha, beta
- *     all but streaming-llm too   pool, edge, scope, over, tie, weight, epsilon
- *     snapkv, pyramidkv, tova     window, keep_window, rows, row_weight,
+ *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
+ *                                 epsilon, redundancy, similarity
+ *     snapkv, pyramidkv, tova,
+ *     r-kv                        window, keep_window, rows, row_weight,
  *                                 softmax, group, order
  *     h2o                         rows, group, order
  *     expected-attention          group, order
  *     lagkv, cur                  block
+ *     lagkv                       ranks, of
  *     random                      seed
  *
  * @param[in]  text  Zero-terminated, non-NULL.
@@ -1482,14 +1506,14 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
 /**
  * Scores the cached tokens of layers by the signal of the plan's policy.
  *
- * Window attention (snapkv, pyramidkv, tova): weights are the exact causal
- * softmax over all of a head's keys, or with softmax_keys over those before the
- * window; they are reduced over the window's rows and the query heads of each
- * KV head and pooled over the tokens before the window (with keep_window 0 over
- * all), as the policy says. Accumulated in f32
- * whatever the dtypes. NaN in a key makes every weight of the rows that see it
- * NaN, and so the head's other scores. Method: SnapKV, arXiv:2404.14469. Cost:
- * reads K once; n_q_headsobs_windown_tokenshead_dim multiply-adds. On CUDA
+ * Window attention (snapkv, pyramidkv, tova, r-kv): weights are the exact
+ * causal softmax over all of a head's keys, or with softmax_keys over those
+ * before the window; they are reduced over the window's rows and the query
+ * heads of each KV head and pooled over the tokens before the window (with
+ * keep_window 0 over all), as the policy says. Accumulated in f32 whatever the
+ * dtypes. NaN in a key makes every weight of the rows that see it NaN, and so
+ * the head's other scores. Method: SnapKV, arXiv:2404.14469. Cost: reads K
+ * once; n_q_heads x obs_window x n_tokens x head_dim multiply-adds. On CUDA
  * twice as much of both without row_lse.
  *
  * Accumulated attention (h2o): attention_sums, with rows=mean divided by the
@@ -1521,7 +1545,8 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * Keys and values against their neighbours (lagkv, cur): slots behind the sinks
  * are cut into partitions of `block`, slots from 0 on into windows. lagkv: how
  * far a token's channels spread on the scale of the next partition, as a place
- * within its own, in [0, 1). Sinks, the last whole partition and what follows
+ * within its own, in [0, 1), or with lag_ranks 0 as the mean of two softmaxes
+ * over the partition, of keys and of values. Sinks, the last whole partition and what follows
  * it score 1. With fewer than two whole partitions slot t scores (t - n_sink) /
  * (n_tokens - n_sink), so that late ones stay. cur: the shares that a token's
  * squared norms have of their window's, multiplied, of the sum of all; sinks 1.
@@ -1532,6 +1557,18 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  *
  * With value_weight shaped scores are weighed here too. Cost of
  * KVEVICT_VALUE_WEIGHT_NORM: reads V once.
+ *
+ * With redundancy above 0 that of the keys is taken off last. C[i, j] being the
+ * cosine of keys i and j of a head, 0 for i = j, and 0 for one j of every i:
+ * the last with C[i, j] > similarity, so that of keys alike the latest stays,
+ * or j = 0 where there is none; R is the softmax over the head's tokens j of
+ * the mean over i of C[i, j]. Keys are divided by their norms + 1e-8. A key
+ * with NaN or infinity scores NaN and is in no mean. Accumulated in f32,
+ * without n_tokens^2 memory. Method: R-KV, arXiv:2505.24133. Cost per KV head:
+ * reads K four times, and meets keys with the last ones, in blocks, until each
+ * has met a similar one: n_tokens^2 * head_dim multiply-adds where none is
+ * similar, few where most are. An item of parallel work is a KV head of a
+ * layer.
  *
  * @param[in]  plan      Non-NULL.
  * @param[in]  jobs      [jobs_len], a layer each.

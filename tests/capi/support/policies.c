@@ -63,6 +63,10 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(block, test_random_between(random, 2, 300));
     MAYBE(value_weight, (kvevict_value_weight)test_random_below(random, 3));
     MAYBE(weight_epsilon, test_random_unit(random));
+    MAYBE(redundancy, test_random_unit(random));
+    MAYBE(similarity, test_random_unit(random));
+    MAYBE(lag_ranks, test_random_below(random, 2));
+    MAYBE(budget_of_partition, test_random_below(random, 2));
     if (kvevict_policy_validate(&policy) == KVEVICT_OK) return policy;
   }
 }

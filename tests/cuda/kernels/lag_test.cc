@@ -19,6 +19,7 @@ struct Case {
   bool has_counts;
   uint32_t rare;  // see RandomRows()
   uint32_t n_numbers;
+  bool ranks;
 };
 
 struct Layer {
@@ -47,7 +48,7 @@ std::vector<float> OnCpu(const Case& c, const Layer& layer, uint32_t head,
       SimdTargetAt(0),
       {HeadSource(c.keys, layer.keys, layer.tables, head),
        HeadSource(c.values, layer.values, layer.tables, head), c.keys.head_dim,
-       c.values.head_dim, n_tokens, c.n_sink, c.partition,
+       c.values.head_dim, n_tokens, c.n_sink, c.partition, c.ranks,
        reinterpret_cast<uint8_t*>(scratch.data()), scores.data()});
   return scores;
 }
@@ -72,7 +73,7 @@ void Check(const Case& c, uint32_t n_layers, Random& random, uint32_t turn) {
   p.n_kv_heads = n_heads;
   p.n_sink = c.n_sink;
   p.partition = c.partition;
-  p.rank_scale = 1.0f / static_cast<float>(c.partition);
+  p.rank_scale = c.ranks ? 1.0f / static_cast<float>(c.partition) : 0.0f;
   for (size_t l = 0; l < n_layers; ++l) {
     Layer& layer = layers[l];
     for (uint32_t h = 0; h < n_heads; ++h) {
@@ -142,6 +143,7 @@ void TestScores() {
     c.has_counts = random.Below(2) == 0;
     if (random.Below(4) == 0) c.rare = 300;
     c.n_numbers = turn % 5 == 0 ? 1 + random.Below(3) : 511;
+    c.ranks = turn % 6 != 5;
     Check(c, 1 + turn % 3, random, turn);
   }
 }

@@ -271,6 +271,26 @@ public final class Policy {
     return struct.doubleAt(Abi.Policy.WEIGHT_EPSILON);
   }
 
+  /** {@return the share that the likeness of keys has in a score} */
+  public double redundancy() {
+    return struct.doubleAt(Abi.Policy.REDUNDANCY);
+  }
+
+  /** {@return the cosine above which keys are similar} */
+  public double similarity() {
+    return struct.doubleAt(Abi.Policy.SIMILARITY);
+  }
+
+  /** {@return whether a token of LagKV scores by its place within its partition} */
+  public boolean lagRanks() {
+    return struct.flagAt(Abi.Policy.LAG_RANKS);
+  }
+
+  /** {@return whether LagKV's budget is that of each partition} */
+  public boolean budgetOfPartition() {
+    return struct.flagAt(Abi.Policy.BUDGET_OF_PARTITION);
+  }
+
   @Override
   public boolean equals(Object other) {
     return other instanceof Policy that && struct.equals(that.struct);
@@ -549,6 +569,50 @@ public final class Policy {
      */
     public Builder weightEpsilon(double epsilon) {
       struct.putDouble(Abi.Policy.WEIGHT_EPSILON, epsilon);
+      return this;
+    }
+
+    /**
+     * The share that the likeness of keys has in a score.
+     *
+     * @param share in [0, 1]
+     * @return this
+     */
+    public Builder redundancy(double share) {
+      struct.putDouble(Abi.Policy.REDUNDANCY, share);
+      return this;
+    }
+
+    /**
+     * The cosine above which keys are similar.
+     *
+     * @param cosine in [0, 1]
+     * @return this
+     */
+    public Builder similarity(double cosine) {
+      struct.putDouble(Abi.Policy.SIMILARITY, cosine);
+      return this;
+    }
+
+    /**
+     * Whether a token of LagKV scores by its place within its partition.
+     *
+     * @param ranks false to score it by the number that places it
+     * @return this
+     */
+    public Builder lagRanks(boolean ranks) {
+      struct.putFlag(Abi.Policy.LAG_RANKS, ranks);
+      return this;
+    }
+
+    /**
+     * Whether LagKV's budget is that of each partition.
+     *
+     * @param each true for that, false for a budget of the context
+     * @return this
+     */
+    public Builder budgetOfPartition(boolean each) {
+      struct.putFlag(Abi.Policy.BUDGET_OF_PARTITION, each);
       return this;
     }
 

@@ -1,0 +1,385 @@
+#include "core/kernels/redundancy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/redundancy.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h, which includes this file once per target.
+#include "core/dtypes/load-inl.h"
+#include "core/kernels/exp2-inl.h"
+#include "core/kernels/window_attention_product-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+constexpr float kPlus = 1e-8f;  // to a norm that a key is divided by
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kLog2E = 1.44269504088896340736f;
+// Tokens whose directions are added up apart: few enough that f32 loses little.
+constexpr uint32_t kPiece = 256;
+// Rows that look for their entry together: packing keys takes little time beside their
+// products with so many, which fit into the L2 cache.
+constexpr uint32_t kBlock = 192;
+static_assert(kBlock % kRowsPerBlock == 0);
+// Softmax: terms i, i + kSums, ... are added up apart.
+constexpr size_t kSums = 256;
+// Of an entry in fixed point.
+constexpr float kUnits = 4294967296.0f;
+
+// ---- A worker's memory ----
+
+// Rows of a panel are far enough apart not to evict each other from the L1 cache.
+constexpr size_t StagedRow(size_t dim) { return PaddedRow(dim) + kRowPad; }
+
+struct Scratch {
+  // Of what rows left out in each column, in fixed point.
+  int64_t* left_out;  // [n_tokens]
+  float* scales;  // [n_tokens]: of a key that makes it u, 0 if there is none
+  float* sum;     // [padded]: of all u
+  float* piece;   // [padded]
+  float* staged;  // a panel's rows
+  float* panel;   // [padded, 2 * lanes]: keys side by side
+  float* block;   // [kBlock / kRowsPerBlock, head_dim, kRowsPerBlock]
+
+  Scratch(const Redundancy& args, uint8_t* memory) {
+    const size_t padded = PaddedRow(args.head_dim);
+    left_out = reinterpret_cast<int64_t*>(memory);
+    scales = reinterpret_cast<float*>(left_out + args.n_tokens);
+    sum = scales + args.n_tokens;
+    piece = sum + padded;
+    staged = piece + padded;
+    panel = staged + kRowPad * StagedRow(args.head_dim);
+    block = panel + 2 * kRowPad * padded;
+  }
+};
+
+constexpr size_t ScratchBytes(size_t n_tokens, size_t dim) {
+  return n_tokens * (sizeof(int64_t) + sizeof(float)) +
+         sizeof(float) * (2 * PaddedRow(dim) + kRowPad * StagedRow(dim) +
+                          2 * kRowPad * PaddedRow(dim) + kBlock * dim);
+}
+
+// ---- Keys side by side ----
+
+// One head's keys in panels of KeysPerPanel().
+class Panels {
+ public:
+  Panels(const Redundancy& args, const Scratch& scratch)
+      : args_(args), scratch_(scratch) {}
+
+  static uint32_t Width() { return static_cast<uint32_t>(KeysPerPanel()); }
+  size_t padded() const { return PaddedRow(args_.head_dim); }
+
+  // Keys [first, first + Width()) as they are, or as their u; 0 past the last one.
+  // visit(key, row) with every row that is there.
+  template <class Visit>
+  HWY_INLINE void Pack(uint32_t first, bool scaled, const Visit& visit) const {
+    const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(RowTag()));
+    const size_t stride = StagedRow(args_.head_dim);
+    for (uint32_t key = 0; key < Width(); key += lanes) {
+      for (uint32_t r = 0; r < lanes; ++r) {
+        float* const row = scratch_.staged + r * stride;
+        if (first + key + r >= args_.n_tokens) {
+          std::fill_n(row, padded(), 0.0f);
+          continue;
+        }
+        Load(first + key + r, scaled, row);
+        visit(first + key + r, row);
+      }
+      Transpose(scratch_.staged, stride, padded(), scratch_.panel + key,
+                Width());
+    }
+  }
+  HWY_INLINE void Pack(uint32_t first, bool scaled) const {
+    Pack(first, scaled, [](uint32_t, const float*) {});
+  }
+
+  // row[0, padded()) = a key.
+  HWY_INLINE void Load(uint32_t key, bool scaled, float* row) const {
+    const float scale = scaled ? scratch_.scales[key] : 1.0f;
+    if (scale == 0.0f) {
+      std::fill_n(row, padded(), 0.0f);
+      return;
+    }
+    LoadRow(args_.keys.Row(key), args_.keys.dtype, args_.keys.element_stride,
+            args_.head_dim, row);
+    if (!scaled) return;
+    const RowTag d;
+    const auto by = hn::Set(d, scale);
+    for (size_t i = 0; i < padded(); i += hn::Lanes(d)) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, row + i), by), d, row + i);
+    }
+  }
+
+  // sums[i] over the elements of key i of the panel, in order: add(element, its values
+  // in several keys, sums so far).
+  template <class Add>
+  HWY_INLINE void SumOver(const Add& add, float* sums) const {
+    const RowTag d;
+    const size_t lanes = hn::Lanes(d);
+    auto a = hn::Zero(d), b = a;
+    const float* at = scratch_.panel;
+    for (size_t e = 0; e < args_.head_dim; ++e, at += 2 * lanes) {
+      a = add(e, hn::LoadU(d, at), a);
+      b = add(e, hn::LoadU(d, at + lanes), b);
+    }
+    hn::StoreU(a, d, sums);
+    hn::StoreU(b, d, sums + lanes);
+  }
+
+ private:
+  const Redundancy& args_;
+  const Scratch& scratch_;
+};
+
+// ---- Directions, and their sum ----
+
+HWY_INLINE float ScaleOf(float square) {
+  const float norm = std::sqrt(square);
+  return norm < kInfinity ? 1.0f / (norm + kPlus) : 0.0f;
+}
+
+// sum[0, n) += row * scale.
+HWY_INLINE void AddScaledRow(const float* HWY_RESTRICT row, float scale,
+                             size_t n, float* HWY_RESTRICT sum) {
+  const RowTag d;
+  const auto by = hn::Set(d, scale);
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, row + i), by, hn::LoadU(d, sum + i)), d,
+               sum + i);
+  }
+}
+
+void FindDirections(const Redundancy& args, const Panels& panels,
+                    const Scratch& s) {
+  float squares[2 * kRowPad];
+  for (uint32_t t = 0; t < args.n_tokens; t += Panels::Width()) {
+    panels.Pack(t, false);
+    panels.SumOver([](size_t, auto v, auto sum)
+                       HWY_ATTR { return hn::MulAdd(v, v, sum); },
+                   squares);
+    for (uint32_t i = t; i < std::min(args.n_tokens, t + Panels::Width());
+         ++i) {
+      s.scales[i] = ScaleOf(squares[i - t]);
+    }
+  }
+  const size_t padded = panels.padded();
+  std::fill_n(s.sum, padded, 0.0f);
+  for (uint32_t first = 0; first < args.n_tokens; first += kPiece) {
+    std::fill_n(s.piece, padded, 0.0f);
+    for (uint32_t t = first; t < std::min(args.n_tokens, first + kPiece); ++t) {
+      if (s.scales[t] == 0.0f) continue;
+      panels.Load(t, false, s.staged);
+      AddScaledRow(s.staged, s.scales[t], padded, s.piece);
+    }
+    AddScaledRow(s.piece, 1.0f, padded, s.sum);
+  }
+}
+
+// ---- The entry that each row leaves out ----
+
+// What a block's rows have found: a key and its cosine.
+struct Found {
+  uint32_t key[kBlock];
+  float cosine[kBlock];
+  bool is_found[kBlock];
+  uint32_t n_left[kBlock / kRowsPerBlock];  // of its rows
+};
+
+// Of a row's cosines with the panel's keys: the last that is similar, or -1.
+HWY_INLINE int LastSimilar(const float* cosines, float threshold) {
+  const RowTag d;
+  const auto least = hn::Set(d, threshold);
+  const auto a = hn::Gt(hn::LoadU(d, cosines), least);
+  const auto b = hn::Gt(hn::LoadU(d, cosines + hn::Lanes(d)), least);
+  if (!hn::AllFalse(d, b)) {
+    return static_cast<int>(hn::Lanes(d) + hn::FindKnownLastTrue(d, b));
+  }
+  return hn::AllFalse(d, a) ? -1
+                            : static_cast<int>(hn::FindKnownLastTrue(d, a));
+}
+
+// Rows [row, row + kRowsPerBlock) of the block at `first` against the panel's keys,
+// which begin at `key`. A key that is not there has a cosine of 0.
+void MeetPanel(const Redundancy& args, const Scratch& s, uint32_t first,
+               uint32_t row, uint32_t key, Found* found) {
+  const uint32_t width = Panels::Width();
+  HWY_ALIGN float cosines[kRowsPerBlock * 2 * kRowPad];
+  MultiplyBlock(s.block + size_t{row} * args.head_dim, s.panel, args.head_dim,
+                cosines, width);
+  for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
+    float* const mine = cosines + r * width;
+    const uint32_t self = first + row + r;
+    if (self >= key && self - key < width) mine[self - key] = 0.0f;
+    if (found->is_found[row + r]) continue;
+    int last = LastSimilar(mine, args.threshold);
+    if (last < 0 && key > 0) continue;
+    last = std::max(last, 0);  // no key is similar: column 0
+    found->key[row + r] = key + static_cast<uint32_t>(last);
+    found->cosine[row + r] = mine[last];
+    found->is_found[row + r] = true;
+    --found->n_left[row / kRowsPerBlock];
+  }
+}
+
+void LeaveOutOfBlock(const Redundancy& args, const Panels& panels,
+                     const Scratch& s, uint32_t first) {
+  const uint32_t n = std::min(kBlock, args.n_tokens - first);
+  const uint32_t n_groups = (n + kRowsPerBlock - 1) / kRowsPerBlock;
+  for (uint32_t r = 0; r < n_groups * kRowsPerBlock; ++r) {
+    if (r < n) {
+      panels.Load(first + r, true, s.staged);
+    } else {
+      std::fill_n(s.staged, args.head_dim, 0.0f);
+    }
+    float* const to =
+        s.block + r / kRowsPerBlock * size_t{args.head_dim} * kRowsPerBlock +
+        r % kRowsPerBlock;
+    for (size_t d = 0; d < args.head_dim; ++d) {
+      to[d * kRowsPerBlock] = s.staged[d];
+    }
+  }
+  Found found = {};
+  std::fill_n(found.n_left, n_groups, static_cast<uint32_t>(kRowsPerBlock));
+  // Rows that are not there look for nothing.
+  for (uint32_t r = n; r < n_groups * kRowsPerBlock; ++r) {
+    found.is_found[r] = true;
+    --found.n_left[n_groups - 1];
+  }
+  const uint32_t width = Panels::Width();
+  bool are_left = true;
+  for (uint32_t key = (args.n_tokens - 1) / width * width; are_left;
+       key -= width) {
+    panels.Pack(key, true);
+    are_left = false;
+    for (uint32_t g = 0; g < n_groups; ++g) {
+      if (found.n_left[g] == 0) continue;
+      MeetPanel(args, s, first, g * kRowsPerBlock, key, &found);
+      are_left = are_left || found.n_left[g] > 0;
+    }
+  }
+  for (uint32_t r = 0; r < n; ++r) {
+    s.left_out[found.key[r]] += static_cast<int64_t>(found.cosine[r] * kUnits);
+  }
+}
+
+// ---- Columns ----
+
+// scales[j] of every key -> the sum of column j, NaN for one without a direction.
+// Returns how many have one.
+uint32_t SumColumns(const Redundancy& args, const Panels& panels,
+                    const Scratch& s) {
+  const RowTag d;
+  uint32_t n_good = 0;
+  float dots[2 * kRowPad], squares[2 * kRowPad];
+  for (uint32_t t = 0; t < args.n_tokens; t += Panels::Width()) {
+    panels.Pack(t, true);
+    panels.SumOver(
+        [&](size_t e, auto v, auto sum)
+            HWY_ATTR { return hn::MulAdd(v, hn::Set(d, s.sum[e]), sum); },
+        dots);
+    panels.SumOver([](size_t, auto v, auto sum)
+                       HWY_ATTR { return hn::MulAdd(v, v, sum); },
+                   squares);
+    for (uint32_t i = t; i < std::min(args.n_tokens, t + Panels::Width());
+         ++i) {
+      const bool is_good = s.scales[i] != 0.0f;
+      const float others = dots[i - t] - squares[i - t];
+      s.scales[i] =
+          is_good ? others - static_cast<float>(s.left_out[i]) * (1.0f / kUnits)
+                  : kNan;
+      n_good += is_good;
+    }
+  }
+  return n_good;
+}
+
+// The softmax of columns / n_good, in place; NaN stays and is left out.
+void Soften(float n_good, size_t n, float* columns) {
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto count = hn::Set(d, n_good);
+  auto most = hn::Set(d, -kInfinity);
+  for (size_t i = 0; i < n; i += lanes) {
+    const size_t n_lanes = std::min(lanes, n - i);
+    const auto mean = hn::Div(hn::LoadN(d, columns + i, n_lanes), count);
+    hn::StoreN(mean, d, columns + i, n_lanes);
+    most = hn::IfThenElse(hn::And(hn::FirstN(d, n_lanes), hn::Gt(mean, most)),
+                          mean, most);
+  }
+  most = hn::MaxOfLanes(d, most);
+  const auto log2e = hn::Set(d, kLog2E);
+  HWY_ALIGN float sums[kSums] = {};
+  for (size_t i = 0; i < n; i += lanes) {
+    const size_t n_lanes = std::min(lanes, n - i);
+    const auto mean = hn::LoadN(d, columns + i, n_lanes);
+    const auto e = Exp2(d, hn::Mul(hn::Sub(mean, most), log2e));
+    hn::StoreN(e, d, columns + i, n_lanes);
+    const auto added =
+        hn::IfThenElseZero(hn::And(hn::FirstN(d, n_lanes), hn::Eq(e, e)), e);
+    float* const sum = sums + i % kSums;
+    hn::StoreU(hn::Add(hn::LoadU(d, sum), added), d, sum);
+  }
+  for (size_t half = kSums / 2; half > 0; half /= 2) {
+    for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+  }
+  const auto sum = hn::Set(d, sums[0]);
+  for (size_t i = 0; i < n; i += lanes) {
+    const size_t n_lanes = std::min(lanes, n - i);
+    hn::StoreN(hn::Div(hn::LoadN(d, columns + i, n_lanes), sum), d, columns + i,
+               n_lanes);
+  }
+}
+
+void Mix(const Redundancy& args, const float* redundancy) {
+  const RowTag d;
+  const auto a = hn::Set(d, args.score_weight), b = hn::Set(d, args.weight);
+  const auto infinity = hn::Set(d, kInfinity);
+  for (size_t i = 0; i < args.n_tokens; i += hn::Lanes(d)) {
+    const size_t n = std::min(hn::Lanes(d), args.n_tokens - i);
+    const auto score = hn::LoadN(d, args.scores + i, n);
+    const auto off = hn::Mul(b, hn::LoadN(d, redundancy + i, n));
+    const auto mixed = hn::MulSub(a, score, off);
+    hn::StoreN(hn::IfThenElse(hn::Eq(score, infinity), score, mixed), d,
+               args.scores + i, n);
+  }
+}
+
+void Subtract(const Redundancy& args) {
+  if (args.n_tokens == 0) return;
+  const Scratch scratch(args, args.scratch);
+  const Panels panels(args, scratch);
+  std::fill_n(scratch.left_out, args.n_tokens, 0);
+  FindDirections(args, panels, scratch);
+  for (uint32_t first = 0; first < args.n_tokens; first += kBlock) {
+    LeaveOutOfBlock(args, panels, scratch, first);
+  }
+  const uint32_t n_good = SumColumns(args, panels, scratch);
+  Soften(static_cast<float>(n_good), args.n_tokens, scratch.scales);
+  Mix(args, scratch.scales);
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvevict {
+
+HWY_EXPORT(Subtract);
+
+size_t RedundancyScratchBytes(uint32_t n_tokens, uint32_t head_dim) {
+  return HWY_STATIC_DISPATCH(ScratchBytes)(n_tokens, head_dim);
+}
+
+void SubtractRedundancy(SimdTarget simd, const Redundancy& args) {
+  KV_DISPATCH(simd, Subtract)(args);
+}
+
+}  // namespace kvevict
+#endif  // HWY_ONCE

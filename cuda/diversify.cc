@@ -1,0 +1,105 @@
+// Redundancy of keys off their scores: five launches for layers that lie alike, four
+// where one chunk of tokens is all there is.
+#include <algorithm>
+
+#include "core/view.h"
+#include "cuda/alignment.h"
+#include "cuda/kernels/redundancy.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+namespace {
+
+// Layers whose scratch is there at once, where there is room for it.
+constexpr uint32_t kMostInScratch = 16;
+
+bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
+  return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
+         InOneTable(a.tokens, b.tokens);
+}
+
+// Of a layer: the sums of its chunks; what its rows are about.
+CheckedSize SumBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
+  return (CheckedSize(g.n_kv_heads) * CheckedSize(RedundancyChunks(n_tokens)) *
+          CheckedSize(g.k_head_dim) * CheckedSize(sizeof(float)))
+      .AlignUp(16);
+}
+CheckedSize RowBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
+  return (CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *
+          CheckedSize(3 * sizeof(float)))
+      .AlignUp(16);
+}
+
+Status RunBatch(const Context& context, Stream stream,
+                const DiversifyArgs& args, Jobs<ShapeJob> batch,
+                size_t n_in_scratch) {
+  const kvevict_view& view = *batch.front().view;
+  const Counts tokens(batch.front().tokens);
+  const uint32_t n_tokens = LongestOf(batch);
+  RedundancyParams p{};
+  p.keys = RowsOf(view, view.k);
+  p.tokens = tokens.table();
+  p.sums = AddressOf(args.scratch.data());
+  p.rows = p.sums + n_in_scratch * SumBytes(args.layer, args.n_tokens).value();
+  p.stride = n_tokens;
+  p.n_kv_heads = args.layer.n_kv_heads;
+  p.n_chunks = RedundancyChunks(n_tokens);
+  p.threshold = static_cast<float>(args.policy.similarity);
+  p.score_weight = static_cast<float>(1.0 - args.policy.redundancy);
+  p.weight = static_cast<float>(args.policy.redundancy);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const ShapeJob& job = batch[i];
+    p.layers[i] = {job.view->k.data, AddressOf(job.view->block_table),
+                   AddressOf(job.scores), job.tokens.most,
+                   tokens.FirstOf(job.tokens)};
+  }
+  const auto launch = [&](KernelId kernel, uint32_t grid_x) {
+    return Launch(context, stream, kernel,
+                  {grid_x, p.n_kv_heads, Size(batch), kRedundancyThreads}, p);
+  };
+  KV_RETURN_IF_ERROR(launch(KernelId::redundancy_directions, p.n_chunks));
+  if (p.n_chunks > 1) {
+    KV_RETURN_IF_ERROR(launch(KernelId::redundancy_sums,
+                              BlocksFor(p.keys.head_dim, kRedundancyThreads)));
+  }
+  KV_RETURN_IF_ERROR(launch(KernelId::redundancy_search,
+                            BlocksFor(n_tokens, kRedundancyTile)));
+  KV_RETURN_IF_ERROR(launch(KernelId::redundancy_columns, p.n_chunks));
+  return Launch(context, stream, KernelId::redundancy_mix,
+                {p.n_kv_heads, Size(batch), 1, kRedundancyThreads}, p);
+}
+
+}  // namespace
+
+ScratchNeeds DiversifyScratchBytes(const Context&,
+                                   const kvevict_layer_geometry& g,
+                                   const kvevict_policy& policy,
+                                   uint32_t n_layers, uint32_t n_tokens) {
+  if (policy.redundancy == 0.0) return CheckedSize(0);
+  const CheckedSize bytes = SumBytes(g, n_tokens) + RowBytes(g, n_tokens);
+  return {bytes, CheckedSize(std::min(n_layers, kMostInScratch)) * bytes};
+}
+
+Status CheckDiversifying(const Context& context, Stream stream,
+                         const ScoreArgs& args) {
+  for (const ScoreJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
+  }
+  return Require(context, stream, ModuleId::redundancy);
+}
+
+Status Run_diversify(const Context& context, Stream stream,
+                     const DiversifyArgs& args) {
+  const size_t bytes = (SumBytes(args.layer, args.n_tokens) +
+                        RowBytes(args.layer, args.n_tokens))
+                           .value();
+  const size_t most = std::min<size_t>(args.scratch.size() / bytes,
+                                       RedundancyParams::kMaxLayers);
+  return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<ShapeJob> batch) {
+    return RunBatch(context, stream, args, batch, most);
+  });
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,341 @@
+// The redundancy of keys off their scores: core/kernels/redundancy.h says what that is.
+// The same bits as there on targets that have a fused multiply-add: every sum is added
+// in the same order.
+//
+// redundancy_directions finds what makes a key a direction and adds those of a chunk of
+// tokens, redundancy_sums adds the chunks; redundancy_search finds the entry that each
+// row leaves out, redundancy_columns sums the columns, redundancy_mix makes a softmax of
+// their means and takes it off.
+#include "redundancy.h"
+
+#include "cache_rows.cuh"
+#include "counts.cuh"
+#include "device.cuh"
+#include "exp2.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+constexpr float kPlus = 1e-8f;           // to a norm that a key is divided by
+constexpr float kUnits = 4294967296.0f;  // of an entry in fixed point
+constexpr float kLog2E = 1.44269504088896340736f;
+// A multiple of four, so that a thread's keys lie in one load.
+constexpr uint32_t kKeyStride =
+    kRedundancyTile + 4;  // keys lie [element, token]
+
+// One head's keys and its scratch.
+struct RedundancyHead {
+  const RedundancyLayer& layer;
+  const CacheRows& keys;
+  uint32_t head;
+  uint32_t n_tokens;
+  uint64_t sums;     // [n_chunks, head_dim]
+  uint64_t scales;   // [stride]
+  uint64_t columns;  // [stride]
+  uint64_t entries;  // [stride]
+
+  KV_DEVICE RedundancyHead(const RedundancyParams& p, uint32_t l, uint32_t h)
+      : layer(p.layers[l]), keys(p.keys), head(h) {
+    n_tokens = CountOf(p.tokens, layer.first_count, h, layer.n_tokens);
+    const uint64_t place = uint64_t{l} * p.n_kv_heads + h;
+    sums = p.sums + place * p.n_chunks * p.keys.head_dim * sizeof(float);
+    scales = p.rows + place * 3 * p.stride * sizeof(float);
+    columns = scales + uint64_t{p.stride} * sizeof(float);
+    entries = columns + uint64_t{p.stride} * sizeof(float);
+  }
+  // 0 past the last one.
+  KV_DEVICE uint64_t Row(uint32_t slot) const {
+    return slot < n_tokens ? RowAddress(keys.layout, layer.keys,
+                                        layer.block_table, head, slot)
+                           : 0;
+  }
+  KV_DEVICE float ScaleOf(uint32_t slot) const {
+    return slot < n_tokens ? LoadGlobal<float>(scales + slot * sizeof(float))
+                           : 0.0f;
+  }
+};
+
+// visit(i, element) with all of a row that is there, by one thread.
+template <class Visit>
+KV_DEVICE void VisitRow(const CacheRows& keys, uint64_t row,
+                        const Visit& visit) {
+  CacheRows mine = keys;
+  mine.lanes = 1;
+  const uint64_t at[1] = {row};
+  if (row == 0) return;
+  VisitRows(mine, at, 0, [&](uint32_t, uint32_t i, float v) { visit(i, v); });
+}
+
+}  // namespace
+
+// Grid (RedundancyChunks() of the longest layer, n_kv_heads, n_layers). A thread has a
+// row's norm, and then an element of all of the chunk's rows. Reads every key twice,
+// the second time from a cache.
+KV_KERNEL(redundancy_directions, RedundancyParams, kRedundancyThreads, 4) {
+  KV_SHARED(uint64_t, rows, kRedundancyChunk);
+  KV_SHARED(float, row_scales, kRedundancyChunk);
+  const RedundancyHead my(p, blockIdx.z, blockIdx.y);
+  const uint32_t begin = blockIdx.x * kRedundancyChunk;
+  if (begin >= my.n_tokens) return;
+  const uint32_t slot = begin + threadIdx.x;
+  const uint64_t row = my.Row(slot);
+  float square = 0.0f;
+  VisitRow(p.keys, row, [&](uint32_t, float v) { square = Fma(v, v, square); });
+  const float norm = SquareRoot(square);
+  const bool is_good = norm < ToFloat<kF32>(kInfinityBits);
+  const float scale = is_good ? 1.0f / (norm + kPlus) : 0.0f;
+  if (row != 0) StoreGlobal(my.scales + slot * sizeof(float), scale);
+  rows[threadIdx.x] = is_good ? row : 0;
+  row_scales[threadIdx.x] = scale;
+  BlockSync();
+  const uint32_t n = my.n_tokens - begin < kRedundancyChunk
+                         ? my.n_tokens - begin
+                         : kRedundancyChunk;
+  const uint64_t sums =
+      my.sums + uint64_t{blockIdx.x} * p.keys.head_dim * sizeof(float);
+  WithDType(p.keys.dtype, [&](auto tag) {
+    for (uint32_t i = threadIdx.x; i < p.keys.head_dim;
+         i += kRedundancyThreads) {
+      const int64_t element = i * p.keys.layout.element_stride;
+      float sum = 0.0f;
+#pragma unroll 4
+      for (uint32_t t = 0; t < n; ++t) {
+        const float v =
+            rows[t] == 0 ? 0.0f : LoadElement(tag, rows[t] + element);
+        sum = Fma(v, row_scales[t], sum);
+      }
+      StoreGlobal(sums + uint64_t{i} * sizeof(float), sum);
+    }
+  });
+}
+
+// Grid (head_dim / kRedundancyThreads, n_kv_heads, n_layers); a thread has an element.
+// The first chunk's sums become those of all.
+KV_KERNEL(redundancy_sums, RedundancyParams, kRedundancyThreads, 1) {
+  const RedundancyHead my(p, blockIdx.z, blockIdx.y);
+  const uint32_t i = blockIdx.x * kRedundancyThreads + threadIdx.x;
+  const uint32_t n_chunks = RedundancyChunks(my.n_tokens);
+  if (i >= p.keys.head_dim || n_chunks == 0) return;
+  const uint64_t at = my.sums + uint64_t{i} * sizeof(float);
+  float sum = LoadGlobal<float>(at);
+#pragma unroll 4
+  for (uint32_t c = 1; c < n_chunks; ++c) {
+    sum +=
+        LoadGlobal<float>(at + uint64_t{c} * p.keys.head_dim * sizeof(float));
+  }
+  StoreGlobal(at, sum);
+}
+
+namespace {
+
+// Elements [first, first + kRedundancyElements) of the directions of the tile's keys
+// from `slot` on; 0 past the last element or key. Four threads share a row.
+KV_DEVICE void LoadDirections(const RedundancyHead& my, uint32_t slot,
+                              uint32_t first, float* to) {
+  constexpr uint32_t kLanes = kRedundancyThreads / kRedundancyTile;
+  const uint32_t key = threadIdx.x / kLanes;
+  const uint32_t lane = threadIdx.x % kLanes;
+  const float scale = my.ScaleOf(slot + key);
+  CacheRows chunk = my.keys;
+  chunk.head_dim = my.keys.head_dim - first < kRedundancyElements
+                       ? my.keys.head_dim - first
+                       : kRedundancyElements;
+  chunk.lanes = kLanes;
+  const bool is_there = scale != 0.0f;
+  if (is_there) {
+    const uint64_t at[1] = {my.Row(slot + key) +
+                            first * my.keys.layout.element_stride};
+    VisitRows(chunk, at, lane, [&](uint32_t, uint32_t i, float v) {
+      to[i * kKeyStride + key] = v * scale;
+    });
+  }
+  for (uint32_t i = (is_there ? chunk.head_dim : 0) + lane;
+       i < kRedundancyElements; i += kLanes) {
+    to[i * kKeyStride + key] = 0.0f;
+  }
+}
+
+}  // namespace
+
+// Grid (n_tokens / kRedundancyTile of the longest layer, n_kv_heads, n_layers). A block
+// has its rows, and meets tiles of keys from the last on until every row has met a
+// similar one. A thread owns four rows and four columns of a tile, and 16 threads beside
+// each other share the rows. 17 KiB shared. Reads a block's keys once per tile.
+KV_KERNEL(redundancy_search, RedundancyParams, kRedundancyThreads, 2) {
+  KV_SHARED(float, row_keys, kRedundancyElements* kKeyStride);
+  KV_SHARED(float, column_keys, kRedundancyElements* kKeyStride);
+  const RedundancyHead my(p, blockIdx.z, blockIdx.y);
+  const uint32_t first_row = blockIdx.x * kRedundancyTile;
+  if (first_row >= my.n_tokens) return;
+  const uint32_t my_row = threadIdx.x / 16 * 4;
+  const uint32_t my_column = threadIdx.x % 16 * 4;
+  const uint32_t dim = p.keys.head_dim;
+  bool found[4];
+#pragma unroll
+  for (uint32_t r = 0; r < 4; ++r) {
+    found[r] = first_row + my_row + r >= my.n_tokens;
+  }
+  uint32_t tile =
+      (my.n_tokens + kRedundancyTile - 1) / kRedundancyTile * kRedundancyTile;
+  do {
+    tile -= kRedundancyTile;
+    float cosines[4][4] = {};
+    for (uint32_t i = 0; i < dim; i += kRedundancyElements) {
+      BlockSync();  // all have read what is written over
+      LoadDirections(my, first_row, i, row_keys);
+      LoadDirections(my, tile, i, column_keys);
+      BlockSync();
+      const uint32_t n =
+          dim - i < kRedundancyElements ? dim - i : kRedundancyElements;
+#pragma unroll 8
+      for (uint32_t e = 0; e < n; ++e) {
+        const float* const rows = row_keys + e * kKeyStride + my_row;
+        const float* const columns = column_keys + e * kKeyStride + my_column;
+#pragma unroll
+        for (uint32_t r = 0; r < 4; ++r) {
+#pragma unroll
+          for (uint32_t c = 0; c < 4; ++c) {
+            cosines[r][c] = Fma(columns[c], rows[r], cosines[r][c]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < 4; ++r) {
+      const uint32_t row = first_row + my_row + r;
+      // One more than the last similar column; 0 if there is none.
+      uint32_t mine = 0;
+      float entry = 0.0f;
+#pragma unroll
+      for (uint32_t c = 0; c < 4; ++c) {
+        const uint32_t column = tile + my_column + c;
+        const float cosine = row == column ? 0.0f : cosines[r][c];
+        // Column 0 is left out where no other is.
+        if (cosine > p.threshold || column == 0) {
+          mine = column + 1;
+          entry = cosine;
+        }
+      }
+      uint32_t last = mine;
+      for (uint32_t mask = 8; mask > 0; mask /= 2) {
+        const uint32_t other = ShuffleXor(last, mask);
+        last = other > last ? other : last;
+      }
+      if (last == 0 || found[r]) continue;
+      found[r] = true;
+      if (mine != last) continue;
+      StoreGlobal(my.columns + row * sizeof(uint32_t), last - 1);
+      StoreGlobal(my.entries + row * sizeof(float), entry);
+    }
+  } while (BlockAny(!(found[0] && found[1] && found[2] && found[3])));
+}
+
+// Grid (RedundancyChunks() of the longest layer, n_kv_heads, n_layers); a thread has a
+// column, and looks at what all rows leave out. Reads every key once, and 8 bytes per
+// row for each chunk.
+KV_KERNEL(redundancy_columns, RedundancyParams, kRedundancyThreads, 2) {
+  KV_SHARED(uint32_t, columns, kRedundancyChunk);
+  KV_SHARED(float, entries, kRedundancyChunk);
+  const RedundancyHead my(p, blockIdx.z, blockIdx.y);
+  const uint32_t begin = blockIdx.x * kRedundancyChunk;
+  if (begin >= my.n_tokens) return;
+  const uint32_t column = begin + threadIdx.x;
+  const float scale = my.ScaleOf(column);
+  float dot = 0.0f;
+  float square = 0.0f;
+  VisitRow(
+      p.keys, scale == 0.0f ? 0 : my.Row(column), [&](uint32_t i, float v) {
+        const float u = v * scale;
+        dot = Fma(u, LoadGlobal<float>(my.sums + uint64_t{i} * sizeof(float)),
+                  dot);
+        square = Fma(u, u, square);
+      });
+  int64_t left_out = 0;
+  for (uint32_t first = 0; first < my.n_tokens; first += kRedundancyChunk) {
+    const uint32_t row = first + threadIdx.x;
+    const bool is_row = row < my.n_tokens;
+    BlockSync();  // all have read what is written over
+    columns[threadIdx.x] =
+        is_row ? LoadGlobal<uint32_t>(my.columns + row * sizeof(uint32_t))
+               : 0xffffffffu;
+    entries[threadIdx.x] =
+        is_row ? LoadGlobal<float>(my.entries + row * sizeof(float)) : 0.0f;
+    BlockSync();
+#pragma unroll 8
+    for (uint32_t r = 0; r < kRedundancyChunk; ++r) {
+      if (columns[r] == column) {
+        left_out += static_cast<int64_t>(entries[r] * kUnits);
+      }
+    }
+  }
+  if (column >= my.n_tokens) return;
+  const float others = dot - square;
+  const float entry = static_cast<float>(left_out) * (1.0f / kUnits);
+  StoreGlobal(my.scales + column * sizeof(float),
+              scale == 0.0f ? ToFloat<kF32>(kNaNBits) : others - entry);
+}
+
+namespace {
+
+// Combines the values of a block's threads: i and i + half, then with half of half.
+// Between two calls with the same memory stands one with other memory.
+template <class T, class Combine>
+KV_DEVICE T OverThreads(T v, T* shared, const Combine& combine) {
+  shared[threadIdx.x] = v;
+  BlockSync();
+  for (uint32_t half = kRedundancyThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) {
+      shared[threadIdx.x] =
+          combine(shared[threadIdx.x], shared[threadIdx.x + half]);
+    }
+    BlockSync();
+  }
+  return shared[0];
+}
+
+}  // namespace
+
+// Grid (n_kv_heads, n_layers); a block has a head. Reads its columns three times, its
+// scores once, and writes them.
+KV_KERNEL(redundancy_mix, RedundancyParams, kRedundancyThreads, 1) {
+  KV_SHARED(float, floats, kRedundancyThreads);
+  KV_SHARED(uint32_t, counts, kRedundancyThreads);
+  const RedundancyHead my(p, blockIdx.y, blockIdx.x);
+  const auto column = [&](uint32_t i) {
+    return LoadGlobal<float>(my.scales + uint64_t{i} * sizeof(float));
+  };
+  float most = -ToFloat<kF32>(kInfinityBits);
+  uint32_t n_good = 0;
+  for (uint32_t i = threadIdx.x; i < my.n_tokens; i += kRedundancyThreads) {
+    const float v = column(i);
+    most = v > most ? v : most;
+    n_good += v == v;
+  }
+  most =
+      OverThreads(most, floats, [](float a, float b) { return b > a ? b : a; });
+  n_good =
+      OverThreads(n_good, counts, [](uint32_t a, uint32_t b) { return a + b; });
+  const float count = static_cast<float>(n_good);
+  const float most_mean = most / count;
+  const auto exponential = [&](uint32_t i) {
+    return SameExp2((column(i) / count - most_mean) * kLog2E);
+  };
+  float sum = 0.0f;
+  for (uint32_t i = threadIdx.x; i < my.n_tokens; i += kRedundancyThreads) {
+    const float e = exponential(i);
+    sum += e == e ? e : 0.0f;
+  }
+  sum = OverThreads(sum, floats, [](float a, float b) { return a + b; });
+  const uint64_t scores =
+      my.layer.scores + uint64_t{my.head} * my.layer.n_tokens * sizeof(float);
+  for (uint32_t i = threadIdx.x; i < my.n_tokens; i += kRedundancyThreads) {
+    const uint64_t at = scores + uint64_t{i} * sizeof(float);
+    const float score = LoadGlobal<float>(at);
+    const float off = p.weight * (exponential(i) / sum);
+    if (score == ToFloat<kF32>(kInfinityBits)) continue;
+    StoreGlobal(at, Fma(p.score_weight, score, -off));
+  }
+}
+
+}  // namespace kvevict::cuda
