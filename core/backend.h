@@ -7,6 +7,7 @@
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -152,6 +153,28 @@ struct Forced {
   std::span<const int32_t> protect;
 };
 
+// How many a list keeps, where the scores of its layer decide.
+struct HeadSplit {
+  kvevict_head_split kind = KVEVICT_HEAD_SPLIT_EQUAL;
+  double floor = 0.0;
+  double threshold = 0.0;
+
+  bool Counts() const { return kind != KVEVICT_HEAD_SPLIT_EQUAL; }
+  // What a list keeps whatever others have: its best tokens; of a blend, beside what
+  // must stay.
+  uint32_t OwnOf(uint32_t budget, const Forced& forced) const {
+    if (kind == KVEVICT_HEAD_SPLIT_ADAPTIVE) {
+      return std::max(1u, static_cast<uint32_t>(budget * floor));
+    }
+    const uint64_t n_forced =
+        uint64_t{forced.n_sink} + forced.n_recent + forced.protect.size();
+    return n_forced < budget
+               ? static_cast<uint32_t>((budget - n_forced) * floor)
+               : 0;
+  }
+  float won_part() const { return static_cast<float>(1.0 - floor); }
+};
+
 struct SelectJob {
   ListCounts tokens;  // per list
   // [n_lists, tokens.most]; NULL: nothing is ranked
@@ -159,6 +182,10 @@ struct SelectJob {
   uint32_t* keys = nullptr;  // scratch, likewise; may be the scores
   KeepLists keep;            // out: ascending; count.Of(i) <= tokens.Of(i)
   SlotPositions slots;
+  // Where scores decide how many: the budget of a list, and where keep.count.each is
+  // to be written. No list keeps more than keep.count.most.
+  uint32_t budget = 0;
+  uint32_t* counts = nullptr;
 };
 
 struct SelectArgs {
@@ -166,6 +193,7 @@ struct SelectArgs {
   kvevict_tie tie;
   Forced forced;
   std::span<uint8_t> scratch;  // Backend::select_scratch_bytes()
+  HeadSplit heads;
 };
 
 struct MoveJob {

@@ -103,6 +103,7 @@ class Eviction {
   Status FindQueryRows(LayerEviction* layer) const;
   int32_t* LayOutScoresAndLists(int32_t* keep_slots);
   Status ChooseSlots() const;
+  Status ReadCounts();
   Status Reduce() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs) const;
   Status Select() const;
@@ -123,8 +124,8 @@ class Eviction {
   bool ShapesAndSelects() const {
     return context_.backend().shape_and_select != nullptr &&
            !sequence_.selects_on_host() && signal_.Ranks() &&
-           policy_.scope == KVEVICT_SCOPE_KV_HEAD && !plan_.Refines() &&
-           plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
+           policy_.scope == KVEVICT_SCOPE_KV_HEAD && !CountsByScore(policy_) &&
+           !plan_.Refines() && plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 
   Sequence& sequence_;
@@ -229,14 +230,23 @@ void Eviction::FindCounts(uint32_t budget, LayerEviction* layer) const {
     return;
   }
   const ListCounts tokens = slots_.HostTokens(l);
-  const std::span<const uint32_t> budgets = plan_.HeadBudgets(l);
   const std::span<uint32_t> next = slots_.NextCounts(l);
+  uint64_t n_held = 0;
   layer->n_keep = 0;
   layer->loses = false;
   for (uint32_t list = 0; list < next.size(); ++list) {
-    next[list] = std::min(budgets[list], tokens.Of(list));
+    const uint32_t of_list =
+        plan_.HasHeadBudgets() ? plan_.HeadBudgets(l)[list] : budget;
+    next[list] = std::min(of_list, tokens.Of(list));
     layer->n_keep = std::max(layer->n_keep, next[list]);
     layer->loses = layer->loses || next[list] < tokens.Of(list);
+    n_held += tokens.Of(list);
+  }
+  if (CountsByScore(policy_)) {  // `next` is what is known before
+    layer->loses =
+        !HeadsCompete(policy_) || n_held > uint64_t{budget} * next.size();
+    layer->n_keep = plan_.MostOfList(plan_.layer(l), budget, layer->n_tokens);
+    layer->budget = budget;
   }
   if (!layer->loses) slots_.LeaveCounts(l);
 }
@@ -340,6 +350,9 @@ Status Eviction::Run() {
     keep_slots = LayOutScoresAndLists(keep_slots);
     KV_RETURN_IF_ERROR(ChooseSlots());
   }
+  if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(ReadCounts());
+  FillReport();
+  if (!HasWork()) return Status();
   KV_RETURN_IF_ERROR(backend.compact(
       context_, sequence_.stream(),
       {Jobs<MoveJob>(active_, &LayerEviction::move), Scratch(layout_.scores)}));
@@ -347,6 +360,36 @@ Status Eviction::Run() {
     if (layer.loses) sequence_.ForgetLse(layer.layer);
   }
   return slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
+}
+
+// How many each list keeps, where scores decided. Layers turn out to lose nothing.
+Status Eviction::ReadCounts() {
+  KV_RETURN_IF_ERROR(slots_.ReadNextCounts(sequence_.stream()));
+  size_t n_active = 0;
+  for (LayerEviction layer : active_) {
+    const std::span<const uint32_t> next = slots_.NextCounts(layer.layer);
+    const ListCounts tokens = slots_.HostTokens(layer.layer);
+    layer.n_keep = *std::max_element(next.begin(), next.end());
+    layer.move.keep.count.most = layer.n_keep;
+    layer.loses = false;
+    for (uint32_t list = 0; list < next.size(); ++list) {
+      layer.loses = layer.loses || next[list] < tokens.Of(list);
+    }
+    if (layer.loses) {
+      active_[n_active++] = layer;
+    } else {
+      slots_.LeaveCounts(layer.layer);
+    }
+    layers_[layer.layer] = layer;
+  }
+  active_ = active_.first(n_active);
+  for (LayerEviction& layer : layers_) {
+    if (layer.owner == layer.layer) continue;
+    slots_.CopyCounts(layer.owner, layer.layer);
+    layer.n_keep = layers_[layer.owner].n_keep;
+    layer.loses = layers_[layer.owner].loses;
+  }
+  return slots_.SendNextCounts(sequence_.stream());
 }
 
 Status Eviction::ChooseSlots() const {
@@ -387,6 +430,10 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
     layer.reduce = {n, scores, scores};
     layer.select = {tokens, signal_.Ranks() ? scores : nullptr,
                     reinterpret_cast<uint32_t*>(scores), keep, slots};
+    if (CountsByScore(policy_)) {
+      layer.select.budget = layer.budget;
+      layer.select.counts = slots_.DeviceNextCounts(layer.layer);
+    }
     layer.move = {view, n, keep, Cache(layer.layer).shared_companions};
     scores += n_rows * n;
     if (!OneList()) keep_slots += keep.n_elements();
@@ -410,7 +457,11 @@ Status Eviction::Reduce() const {
 }
 
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
-  return {jobs, TieOf(policy_), forced_, Scratch(layout_.scratch)};
+  return {jobs, TieOf(policy_), forced_, Scratch(layout_.scratch),
+          CountsByScore(policy_)
+              ? HeadSplit{policy_.head_split, policy_.head_floor,
+                          policy_.score_threshold}
+              : HeadSplit()};
 }
 
 Status Eviction::Select() const {
@@ -449,6 +500,9 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
     job = jobs[i];
     job.tokens = slots_.HostTokens(layer.layer);
     job.keep.count = slots_.HostNext(layer.layer, layer.n_keep);
+    if (job.counts != nullptr) {
+      job.counts = slots_.NextCounts(layer.layer).data();
+    }
     float* const row =
         copy.scores + (reinterpret_cast<const float*>(job.keys) - scores);
     job.keys = reinterpret_cast<uint32_t*>(row);
@@ -459,6 +513,7 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
   KV_RETURN_IF_ERROR(kCpuBackend.select(
       context_, stream,
       ArgsFor(std::span<const SelectJob>(copy.jobs).first(jobs.size()))));
+  if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(slots_.SendNextCounts(stream));
   const size_t n_keep = last.keep.slots - keep + last.keep.n_elements();
   return device.write(context_, stream, copy.keep, n_keep * sizeof(int32_t),
                       keep);
@@ -539,8 +594,10 @@ Status Evict(Sequence* sequence, const kvevict_evict_options& options,
   Eviction eviction(sequence, options, workspace,
                     plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
   KV_RETURN_IF_ERROR(eviction.Check());
-  eviction.FillReport();
-  if (!eviction.HasWork()) return Status();
+  if (!eviction.HasWork()) {
+    eviction.FillReport();
+    return Status();
+  }
   const Status status = eviction.Run();
   if (!status.ok()) sequence->ClearReport();
   return status;

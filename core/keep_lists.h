@@ -9,13 +9,13 @@ namespace kvevict {
 // How many each list of a layer has.
 struct ListCounts {
   uint32_t most;         // of any list
-  const uint32_t* each;  // in memory of the device; nullptr: all alike
   uint32_t step;         // elements of `each` from list to list
+  const uint32_t* each;  // in memory of the device; nullptr: all alike
 
   // NOLINTNEXTLINE: one number is meant to do
   ListCounts(uint32_t most = 0, const uint32_t* each = nullptr,
              uint32_t step = 1)
-      : most(most), each(each), step(step) {}
+      : most(most), step(step), each(each) {}
 
   // Where the device is the host.
   uint32_t Of(uint32_t list) const {

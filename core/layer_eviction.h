@@ -14,6 +14,7 @@ struct LayerEviction {
   uint32_t n_tokens = 0;  // slots held; of any list, the most
   uint32_t n_keep = 0;    // slots that survive, likewise
   bool loses = false;     // a list keeps less than it holds
+  uint32_t budget = 0;    // of each list, where they share
   ScoreJob score;
   ShapeJob shape;
   ReduceJob reduce;

@@ -195,6 +195,10 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
         "head_budgets_len %zu is not %zu, the KV heads of %u layers",
         options.head_budgets_len, n, n_layers());
   }
+  if (CountsByScore(policy_)) {
+    return InvalidArgument(
+        "head_budgets with heads that are not equal: one or the other");
+  }
   if (signal().Ranks() && policy_.scope != KVEVICT_SCOPE_KV_HEAD) {
     return InvalidArgument(
         "head_budgets with scope %s: heads that share a keep list keep the "
@@ -224,7 +228,9 @@ kvevict_scope Plan::scope() const {
 
 Status Plan::LayerBudgets(uint32_t n_context,
                           std::span<uint32_t> budgets) const {
-  if (!IsRagged()) return kvevict::LayerBudgets(policy_, n_context, budgets);
+  if (!HasHeadBudgets()) {
+    return kvevict::LayerBudgets(policy_, n_context, budgets);
+  }
   for (uint32_t l = 0; l < budgets.size(); ++l) {
     const std::span<const uint32_t> heads = HeadBudgets(l);
     budgets[l] =
@@ -233,17 +239,30 @@ Status Plan::LayerBudgets(uint32_t n_context,
   return Status();
 }
 
+uint32_t Plan::MostOfList(const PlanLayer& layer, uint32_t budget,
+                          uint32_t n_tokens) const {
+  const uint64_t most =
+      HeadsCompete(policy_) ? uint64_t{layer.n_lists} * budget : budget;
+  return static_cast<uint32_t>(std::min<uint64_t>(most, n_tokens));
+}
+
 CheckedSize Plan::KeepCapacity() const {
   CheckedSize n(0);
-  if (!IsRagged()) {
+  if (!HasHeadBudgets()) {
     uint32_t most_lists = 0;
     for (const PlanLayer& layer : layers_) {
       most_lists = std::max(most_lists, layer.n_lists);
     }
-    return CheckedSize(most_lists) *
-           CheckedSize(
-               MaxTotalBudget(policy_, max_tokens_,
-                              scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers()));
+    const CheckedSize lists(most_lists);
+    const CheckedSize kept(MaxTotalBudget(
+        policy_, max_tokens_, scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers()));
+    if (!HeadsCompete(policy_)) return lists * kept;
+    // Any list of a layer may get what all of them have.
+    const CheckedSize shared = lists * kept;
+    const CheckedSize all = CheckedSize(n_layers()) * CheckedSize(max_tokens_);
+    return lists * (shared.ok() && all.ok()
+                        ? CheckedSize(std::min(shared.value(), all.value()))
+                        : all);
   }
   for (uint32_t l = 0; l < n_layers(); ++l) {
     const std::span<const uint32_t> heads = HeadBudgets(l);

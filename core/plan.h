@@ -9,6 +9,7 @@
 
 #include "core/backend.h"
 #include "core/context.h"
+#include "core/policy.h"
 #include "core/shaping.h"
 #include "core/signal.h"
 #include "core/status.h"
@@ -141,13 +142,18 @@ class Plan {
     return last.first_list + last.n_lists;
   }
   // Whether the lists of a layer may have different counts.
-  bool IsRagged() const { return head_budgets_.size() > 0; }
-  // Of a ragged plan, a list's each.
+  bool IsRagged() const { return HasHeadBudgets() || CountsByScore(policy_); }
+  bool HasHeadBudgets() const { return head_budgets_.size() > 0; }
+  // The most that a list of a layer keeps which has `budget`.
+  uint32_t MostOfList(const PlanLayer& layer, uint32_t budget,
+                      uint32_t n_tokens) const;
+  // Where heads have budgets of their own, a list's each.
   std::span<const uint32_t> HeadBudgets(uint32_t layer) const {
     return {head_budgets_.data() + layers_[layer].first_list,
             layers_[layer].n_lists};
   }
-  // Tokens each layer keeps of a context: of a ragged one, the most of any head.
+  // Tokens each layer keeps of a context, per head: where heads have budgets of their
+  // own, the most of any.
   Status LayerBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
   // Whether the keep lists of all layers are alike, always.
   bool LayersKeepAlike() const;

@@ -49,6 +49,8 @@ Status CheckEnums(const kvevict_policy& p) {
   KV_RETURN_IF_ERROR(CheckEnum("over", p.scope_reduce, KVEVICT_REDUCE_SUM));
   KV_RETURN_IF_ERROR(CheckEnum("tie", p.tie, KVEVICT_TIE_HIGHER_POSITION));
   KV_RETURN_IF_ERROR(
+      CheckEnum("heads", p.head_split, KVEVICT_HEAD_SPLIT_THRESHOLD));
+  KV_RETURN_IF_ERROR(
       CheckEnum("weight", p.value_weight, KVEVICT_VALUE_WEIGHT_GIVEN));
   return CheckEnum("split", p.layer_split, kNSplits - 1);
 }
@@ -102,8 +104,14 @@ Status CheckNumbers(const kvevict_policy& p) {
   if (p.budget_of_partition > 1) {
     return InvalidArgument("of %u is not 0 or 1", p.budget_of_partition);
   }
-  if (p.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", p.reserved);
+  if (!(p.head_floor >= 0.0 && p.head_floor <= 1.0)) {
+    return InvalidArgument("floor %s is not in [0, 1]",
+                           NumberText(p.head_floor).c_str());
+  }
+  if (!(std::abs(p.score_threshold) <=
+        double{std::numeric_limits<float>::max()})) {
+    return InvalidArgument("threshold %s is not in [-3.4e38, 3.4e38]",
+                           NumberText(p.score_threshold).c_str());
   }
   if (p.block < 2 || p.block > kMaxBlock) {
     return InvalidArgument("block %u is not in [2, %u]", p.block, kMaxBlock);
@@ -177,6 +185,16 @@ const PolicyInfo* FindPolicy(kvevict_policy_kind kind) {
   return nullptr;
 }
 
+bool CountsByScore(const kvevict_policy& policy) {
+  return SignalOf(policy).Ranks() &&
+         policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL;
+}
+
+bool HeadsCompete(const kvevict_policy& policy) {
+  return CountsByScore(policy) &&
+         policy.head_split != KVEVICT_HEAD_SPLIT_THRESHOLD;
+}
+
 bool TouchesNothing(const kvevict_policy& policy) {
   return !FindPolicy(policy.kind)->Evicts();
 }
@@ -204,6 +222,12 @@ Status ValidatePolicy(const kvevict_policy& p) {
         "split %s with scope model: one keep list needs the same budget in "
         "every layer",
         SplitText(p.layer_split));
+  }
+  if (CountsByScore(p) && p.scope != KVEVICT_SCOPE_KV_HEAD) {
+    return InvalidArgument(
+        "heads that are not equal with scope %s: heads that share a keep list "
+        "keep the same",
+        p.scope == KVEVICT_SCOPE_LAYER ? "layer" : "model");
   }
   // A ratio can be judged only against a context; a token count already here.
   return CheckForced(

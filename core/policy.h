@@ -35,6 +35,11 @@ const PolicyInfo* FindPolicy(kvevict_policy_kind kind);
 // Caches of a policy that touches nothing are only looked at.
 bool TouchesNothing(const kvevict_policy& policy);
 
+// How many tokens a head keeps is known when they have been scored.
+bool CountsByScore(const kvevict_policy& policy);
+// And one may keep what others of its layer do not.
+bool HeadsCompete(const kvevict_policy& policy);
+
 inline constexpr uint32_t kMaxPoolKernel = 1023;  // of every backend
 
 // Checks all that does not depend on a context length.

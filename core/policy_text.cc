@@ -102,6 +102,12 @@ constexpr Field kFields[] = {
      offsetof(kvevict_policy, redundancy), "a number"},
     {"similarity", Ranks, FieldType::kDouble,
      offsetof(kvevict_policy, similarity), "a number"},
+    {"heads", Ranks, FieldType::kWord, offsetof(kvevict_policy, head_split),
+     "equal|adaptive|adaptive-blend|threshold"},
+    {"floor", Ranks, FieldType::kDouble, offsetof(kvevict_policy, head_floor),
+     "a number"},
+    {"threshold", Ranks, FieldType::kDouble,
+     offsetof(kvevict_policy, score_threshold), "a number"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};

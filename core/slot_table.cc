@@ -205,9 +205,21 @@ Status SlotTable::SendNextCounts(Stream stream) const {
       {device_counts_[1 - now_].data(), {next.data(), next.size()}});
 }
 
+Status SlotTable::ReadNextCounts(Stream stream) const {
+  const Array<uint32_t>& next = counts_[1 - now_];
+  const Context& context = plan_.context();
+  return context.backend().read(context, stream,
+                                device_counts_[1 - now_].data(),
+                                next.size() * sizeof(uint32_t), next.data());
+}
+
+uint32_t* SlotTable::DeviceNextCounts(uint32_t layer) const {
+  return device_counts_[1 - now_].data() + FirstList(layer);
+}
+
 ListCounts SlotTable::DeviceNext(uint32_t layer, uint32_t most) const {
   if (!plan_.IsRagged()) return most;
-  return {most, device_counts_[1 - now_].data() + FirstList(layer)};
+  return {most, DeviceNextCounts(layer)};
 }
 
 ListCounts SlotTable::HostNext(uint32_t layer, uint32_t most) const {

@@ -65,6 +65,10 @@ class SlotTable {
   void CopyCounts(uint32_t from, uint32_t layer) const;
   // Brings them to the device.
   Status SendNextCounts(Stream stream) const;
+  // Brings back what the device has made of them; waits.
+  Status ReadNextCounts(Stream stream) const;
+  // Where the device writes those of a layer.
+  uint32_t* DeviceNextCounts(uint32_t layer) const;
   // As operations need them; `most` of any list.
   ListCounts DeviceNext(uint32_t layer, uint32_t most) const;
   ListCounts HostNext(uint32_t layer, uint32_t most) const;

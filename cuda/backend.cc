@@ -33,7 +33,7 @@ Status Prepare(const Context& context) {
 }
 
 Status CheckCapture(const Context& context, Stream stream,
-                    const kvevict_policy&) {
+                    const kvevict_policy& policy) {
   const DeviceState& device = DeviceOf(context);
   ContextScope scope(device.driver());
   KV_RETURN_IF_ERROR(device.Enter(&scope));
@@ -44,6 +44,9 @@ Status CheckCapture(const Context& context, Stream stream,
   if (device.debug()) return device.CheckCanWait(cu_stream, "debug");
   if (context.options().select_on_host != 0) {
     return device.CheckCanWait(cu_stream, "select_on_host");
+  }
+  if (CountsByScore(policy)) {
+    return device.CheckCanWait(cu_stream, "heads that are not equal");
   }
   // Scoring asks for itself.
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));

@@ -36,6 +36,7 @@ class Selector {
   SelectParams ParamsFor(Jobs<SelectJob> jobs) const;
   Status MakeKeys(Jobs<SelectJob> jobs, SelectParams* p) const;
   Status Pin(Jobs<SelectJob> jobs) const;
+  Status CountKept(Jobs<SelectJob> jobs, const SelectParams& p) const;
   Status SelectInShared(Jobs<SelectJob> jobs, const SelectParams& p) const;
   Status SelectShort(Jobs<SelectJob> jobs, const SelectParams& p) const;
   Status SelectLong(Jobs<SelectJob> jobs, SelectParams p) const;
@@ -53,6 +54,7 @@ Status Selector::Run(Jobs<SelectJob> jobs) const {
     KV_RETURN_IF_ERROR(MakeKeys(jobs, &p));
     KV_RETURN_IF_ERROR(Pin(jobs));
   }
+  if (args_.heads.Counts()) KV_RETURN_IF_ERROR(CountKept(jobs, p));
   const uint32_t longest = LongestOf(jobs);
   if (p.input == kSelectScores && FitsShared(context_, longest)) {
     return SelectInShared(jobs, p);
@@ -127,6 +129,34 @@ Status Selector::Pin(Jobs<SelectJob> jobs) const {
   return Status();
 }
 
+// Counts of lists, to where selection reads them.
+Status Selector::CountKept(Jobs<SelectJob> jobs, const SelectParams& p) const {
+  const HeadSplit& heads = args_.heads;
+  static_assert(kHeadsAdaptive == KVEVICT_HEAD_SPLIT_ADAPTIVE &&
+                kHeadsBlend == KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND &&
+                kHeadsThreshold == KVEVICT_HEAD_SPLIT_THRESHOLD);
+  HeadSplitParams q{};
+  q.lists = p.lists;
+  q.input = p.input;
+  q.kind = heads.kind;
+  q.won_part = heads.won_part();
+  q.threshold = static_cast<float>(heads.threshold);
+  for (size_t i = 0; i < jobs.size();) {
+    const size_t n =
+        std::min<size_t>(jobs.size() - i, HeadSplitParams::kMaxLayers);
+    for (size_t j = 0; j < n; ++j) {
+      const uint32_t budget = jobs[i + j].budget;
+      q.layers[j] = {p.layers[i + j], budget,
+                     heads.OwnOf(budget, args_.forced)};
+    }
+    KV_RETURN_IF_ERROR(Launch(context_, stream_, KernelId::count_kept,
+                              {static_cast<uint32_t>(n), 1, 1, kSelectThreads},
+                              q));
+    i += n;
+  }
+  return Status();
+}
+
 Status Selector::SelectInShared(Jobs<SelectJob> jobs,
                                 const SelectParams& p) const {
   PoolSelectParams q{};
@@ -177,6 +207,9 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
               const Shaping& shaping) {
   const Selector selector(context, stream, args, shaping);
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
+  if (args.heads.Counts()) {
+    KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::head_split));
+  }
   return ForEachBatch(
       args.jobs, SelectParams::kMaxLayers,
       [](const SelectJob& a, const SelectJob& b) {

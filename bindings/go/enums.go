@@ -219,6 +219,32 @@ const (
 	LayerSplitArithmeticKVPress LayerSplit = 3
 )
 
+// HeadSplit: how the KV heads of a layer share its budget, which is that of a head times their
+// number. A head keeps what must stay, and at least one token.
+type HeadSplit int32
+
+// Values of HeadSplit.
+const (
+	// Alike.
+	HeadSplitEqual HeadSplit = 0
+	// A contest: the layer keeps its highest scores, whichever head has them, and of each head at
+	// least the best head_floor of a head's budget, rounded down. The layer keeps exactly its
+	// budget. Of scores that are equal at the cut every head gets one in turn. AdaKV,
+	// arXiv:2407.11550, as kvpress computes it.
+	HeadSplitAdaptive HeadSplit = 1
+	// The same contest without a floor, then a mean: beside what must stay, a head keeps 1 -
+	// head_floor of the tokens that it won, and head_floor of an equal share, which is rounded
+	// down first. The sum is rounded to the nearest, halves to even, in f32; so a layer may keep
+	// more or less than its budget, by half a token per head and by what rounding down took. AdaKV
+	// as its authors compute it.
+	HeadSplitAdaptiveBlend HeadSplit = 2
+	// Nothing is shared: a head keeps the tokens whose final score is at least score_threshold,
+	// but no more than its budget, the best ones; what must stay counts first. NaN is below every
+	// threshold. With n_recent as the sliding window: DMS, arXiv:2506.05345, and KVzap,
+	// arXiv:2601.07891.
+	HeadSplitThreshold HeadSplit = 3
+)
+
 // ValueWeight: A weight of each token by which its score is multiplied.
 type ValueWeight int32
 

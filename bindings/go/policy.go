@@ -48,6 +48,10 @@ type Policy struct {
 	// that of each partition.
 	LagRanks          bool
 	BudgetOfPartition bool
+	HeadSplit     HeadSplit // how the KV heads of a layer share its budget
+	HeadFloor     float64   // of adaptive heads, in [0, 1]
+	// ScoreThreshold is the least score that heads by threshold keep.
+	ScoreThreshold float64
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -222,6 +226,9 @@ func (p *Policy) native() (native.Policy, error) {
 
 		LagRanks:          flag(p.LagRanks),
 		BudgetOfPartition: flag(p.BudgetOfPartition),
+		HeadSplit:         int32(p.HeadSplit),
+		HeadFloor:         p.HeadFloor,
+		ScoreThreshold:    p.ScoreThreshold,
 	}
 	return merged(n, p.rest), err
 }
@@ -268,6 +275,9 @@ func policyOf(n *native.Policy) Policy {
 
 		LagRanks:          n.LagRanks != 0,
 		BudgetOfPartition: n.BudgetOfPartition != 0,
+		HeadSplit:         HeadSplit(n.HeadSplit),
+		HeadFloor:         n.HeadFloor,
+		ScoreThreshold:    n.ScoreThreshold,
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

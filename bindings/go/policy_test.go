@@ -42,20 +42,22 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
 		SoftmaxPast, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 18, 19, ValueWeightGiven, 0.125, 0.75, 0.625, false, true, native.Policy{},
+		0.25, 17, 18, 19, ValueWeightGiven, 0.125, 0.75, 0.625, false, true,
+		HeadSplitThreshold, 0.0625, -4, native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
 	same(t, policy, policyOf(&n))
-	same(t, [8]uint32{11, 12, 13, 0, 15, 17, 19, 0}, [8]uint32{
-		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.Reserved,
+	same(t, [7]uint32{11, 12, 13, 0, 15, 17, 19}, [7]uint32{
+		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block,
 	})
 	same(t, [2]uint32{0, 1}, [2]uint32{n.LagRanks, n.BudgetOfPartition})
-	same(t, [6]int32{3, 2, 1, 2, 1, 2},
-		[6]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight})
+	same(t, [7]int32{3, 2, 1, 2, 1, 2, 3},
+		[7]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
-	same(t, [5]float64{0.5, 0.25, 0.125, 0.75, 0.625},
-		[5]float64{n.Budget, n.PyramidAlpha, n.WeightEpsilon, n.Redundancy, n.Similarity})
+	same(t, [7]float64{0.5, 0.25, 0.125, 0.75, 0.625, 0.0625, -4}, [7]float64{
+		n.Budget, n.PyramidAlpha, n.WeightEpsilon, n.Redundancy, n.Similarity, n.HeadFloor, n.ScoreThreshold,
+	})
 }
 
 func TestPolicyNumbersAreChecked(t *testing.T) {
@@ -92,13 +94,13 @@ func TestPolicyInTokens(t *testing.T) {
 	fails(t, err, StatusInvalidArgument)
 }
 
-// A field of the header for which Policy has none is neither lost nor makes policies differ.
-func TestPolicyKeepsFieldsThatItDoesNotKnow(t *testing.T) {
+// What the header's struct has beside the fields of Policy is neither lost nor makes policies differ.
+func TestPolicyKeepsWhatItHasNoFieldFor(t *testing.T) {
 	parsed, err := ParsePolicy("random:budget=100,seed=7")
 	must(t, err)
 	n, err := parsed.native()
 	must(t, err)
-	n.Reserved = 5
+	n.KeepWindow = 5 // of which a bool is one bit
 	changed := policyOf(&n)
 	kept, err := changed.native()
 	must(t, err)

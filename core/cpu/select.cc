@@ -3,6 +3,7 @@
 
 #include "core/context.h"
 #include "core/cpu/cpu.h"
+#include "core/kernels/head_split.h"
 #include "core/kernels/topk.h"
 
 namespace kvevict::cpu {
@@ -20,6 +21,31 @@ void ForceKeys(const Forced& forced, const SlotPositions& slots, uint32_t list,
   }
 }
 
+// Of a layer whose keys are there. The lists are not written yet, and serve as
+// scratch.
+void CountKept(SimdTarget simd, const SelectArgs& args, const SelectJob& job) {
+  const HeadSplit& heads = args.heads;
+  const HeadContest contest{job.keys,
+                            job.tokens,
+                            job.keep.n_lists,
+                            job.budget,
+                            job.keep.count.most,
+                            job.counts,
+                            reinterpret_cast<uint32_t*>(job.keep.slots),
+                            job.keep.stride};
+  const uint32_t n_own = heads.OwnOf(job.budget, args.forced);
+  switch (heads.kind) {
+    case KVEVICT_HEAD_SPLIT_EQUAL:
+      return;
+    case KVEVICT_HEAD_SPLIT_ADAPTIVE:
+      return CountWinners(simd, contest, n_own);
+    case KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND:
+      return BlendWinners(simd, contest, n_own, heads.won_part());
+    case KVEVICT_HEAD_SPLIT_THRESHOLD:
+      return CountPassing(simd, contest, static_cast<float>(heads.threshold));
+  }
+}
+
 }  // namespace
 
 Status Run_select(const Context& context, Stream, const SelectArgs& args) {
@@ -27,9 +53,7 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
       args.tie == KVEVICT_TIE_LOWER_POSITION ? Tie::kLower : Tie::kHigher;
   const uint32_t n_lists = args.jobs.front().keep.n_lists;
   const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_lists);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
-    const SelectJob& job = args.jobs[item / n_lists];
-    const uint32_t list = item % n_lists;
+  const auto make_keys = [&](const SelectJob& job, uint32_t list) {
     const uint32_t n_tokens = job.tokens.Of(list);
     const uint64_t row = uint64_t{list} * job.tokens.most;
     uint32_t* keys = job.keys + row;
@@ -39,7 +63,22 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
       std::fill_n(keys, n_tokens, kNanKey);
     }
     ForceKeys(args.forced, job.slots, list, n_tokens, keys);
-    SelectTopK(context.simd(), keys, n_tokens, job.keep.count.Of(list), tie,
+  };
+  if (args.heads.Counts()) {
+    context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
+      make_keys(args.jobs[item / n_lists], item % n_lists);
+    });
+    context.ParallelFor(static_cast<uint32_t>(args.jobs.size()),
+                        [&](uint32_t item, uint32_t) {
+                          CountKept(context.simd(), args, args.jobs[item]);
+                        });
+  }
+  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
+    const SelectJob& job = args.jobs[item / n_lists];
+    const uint32_t list = item % n_lists;
+    if (!args.heads.Counts()) make_keys(job, list);
+    SelectTopK(context.simd(), job.keys + uint64_t{list} * job.tokens.most,
+               job.tokens.Of(list), job.keep.count.Of(list), tie,
                job.keep.List(list));
   });
   return Status();

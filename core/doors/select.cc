@@ -168,7 +168,8 @@ Status Select(const Context& context, const kvevict_select_options& o,
                         {Jobs<SelectJob>(job),
                          o.tie,
                          forced,
-                         {keys + scratch, needed_bytes - scratch}});
+                         {keys + scratch, needed_bytes - scratch},
+                         HeadSplit()});
 }
 
 Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
@@ -180,6 +181,12 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
   if (model && layer != 0) {
     return InvalidArgument("layer %u is not %u, the first, with scope model",
                            of_plan.number, plan.layer(0).number);
+  }
+  if (CountsByScore(policy)) {
+    return Unsupported(
+        "layer %u: scores decide how many tokens its heads keep, in "
+        "kvevict_sequence_evict()",
+        of_plan.number);
   }
   if (plan.IsRagged()) {
     return Unsupported("layer %u: its heads have budgets of their own",

@@ -116,6 +116,21 @@ void CountDigit(const uint32_t* keys, size_t n, uint32_t shift,
   count_packed();
 }
 
+uint32_t CountGreater(const uint32_t* keys, size_t n, uint32_t key) {
+  const D32 d;
+  const size_t lanes = hn::Lanes(d);
+  const auto vkey = hn::Set(d, key);
+  auto counts = hn::Zero(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto greater = hn::Gt(hn::LoadU(d, keys + i), vkey);
+    counts = hn::Sub(counts, hn::VecFromMask(d, greater));
+  }
+  uint32_t count = hn::ReduceSum(d, counts);
+  for (; i < n; ++i) count += keys[i] > key;
+  return count;
+}
+
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -126,29 +141,22 @@ namespace {
 HWY_EXPORT(ScoresToKeys);
 HWY_EXPORT(Emit);
 HWY_EXPORT(CountDigit);
-
-// The bits of a key, highest first: 11 + 11 + 10.
-struct Digit {
-  uint32_t shift;
-  uint32_t n_bits;
-};
-constexpr Digit kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
-constexpr size_t kMaxBins = 2048;
+HWY_EXPORT(CountGreater);
 
 // The first digit of all keys. Several copies, so that equal neighbours do not
 // wait for each other's increment.
 void CountFirstDigit(const uint32_t* keys, size_t n, uint32_t* bins) {
   constexpr size_t kCopies = 4;
-  uint32_t copies[kCopies][kMaxBins];
+  uint32_t copies[kCopies][kMaxKeyBins];
   std::memset(copies, 0, sizeof(copies));
   size_t i = 0;
   for (; i + kCopies <= n; i += kCopies) {
     for (size_t c = 0; c < kCopies; ++c) {
-      ++copies[c][keys[i + c] >> kDigits[0].shift];
+      ++copies[c][keys[i + c] >> kKeyDigits[0].shift];
     }
   }
-  for (; i < n; ++i) ++copies[0][keys[i] >> kDigits[0].shift];
-  for (size_t b = 0; b < kMaxBins; ++b) {
+  for (; i < n; ++i) ++copies[0][keys[i] >> kKeyDigits[0].shift];
+  for (size_t b = 0; b < kMaxKeyBins; ++b) {
     bins[b] = copies[0][b] + copies[1][b] + copies[2][b] + copies[3][b];
   }
 }
@@ -160,22 +168,29 @@ void ScoresToKeys(SimdTarget simd, const float* scores, size_t n,
   KV_DISPATCH(simd, ScoresToKeys)(scores, n, keys);
 }
 
+void CountKeyDigit(SimdTarget simd, const uint32_t* keys, size_t n,
+                   const KeyDigit& digit, uint32_t prefix, uint32_t* bins) {
+  if (digit.shift == kKeyDigits[0].shift) return CountFirstDigit(keys, n, bins);
+  std::memset(bins, 0, sizeof(*bins) << digit.n_bits);
+  KV_DISPATCH(simd, CountDigit)
+  (keys, n, digit.shift, digit.shift + digit.n_bits, prefix, bins);
+}
+
+uint32_t CountGreater(SimdTarget simd, const uint32_t* keys, size_t n,
+                      uint32_t key) {
+  return KV_DISPATCH(simd, CountGreater)(keys, n, key);
+}
+
 void SelectTopK(SimdTarget simd, const uint32_t* keys, size_t n, size_t k,
                 Tie tie, int32_t* out) {
   if (k == 0) return;
   // Narrow the k-th largest key down digit by digit.
-  uint32_t bins[kMaxBins];
+  uint32_t bins[kMaxKeyBins];
   uint32_t cut = 0;
   size_t needed = k;  // among keys that share the digits of `cut` so far
   size_t n_equal = n;
-  for (const Digit digit : kDigits) {
-    if (digit.shift == kDigits[0].shift) {
-      CountFirstDigit(keys, n, bins);
-    } else {
-      std::memset(bins, 0, sizeof(bins));
-      KV_DISPATCH(simd, CountDigit)
-      (keys, n, digit.shift, digit.shift + digit.n_bits, cut, bins);
-    }
+  for (const KeyDigit& digit : kKeyDigits) {
+    CountKeyDigit(simd, keys, n, digit, cut, bins);
     uint32_t b = (1u << digit.n_bits) - 1;
     while (bins[b] < needed) needed -= bins[b--];
     cut = (cut << digit.n_bits) + b;

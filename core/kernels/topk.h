@@ -18,6 +18,23 @@ inline constexpr uint32_t kForcedKey = UINT32_MAX;
 void ScoresToKeys(SimdTarget simd, const float* scores, size_t n,
                   uint32_t* keys);
 
+// The bits of a key, digit by digit, highest first: 11 + 11 + 10.
+struct KeyDigit {
+  uint32_t shift;
+  uint32_t n_bits;
+};
+inline constexpr KeyDigit kKeyDigits[] = {{21, 11}, {10, 11}, {0, 10}};
+inline constexpr size_t kMaxKeyBins = 2048;
+
+// Counts, per value of the digit, the keys whose higher digits are `prefix`, into
+// bins[0, 2^n_bits).
+void CountKeyDigit(SimdTarget simd, const uint32_t* keys, size_t n,
+                   const KeyDigit& digit, uint32_t prefix, uint32_t* bins);
+
+// How many keys are larger than `key`.
+uint32_t CountGreater(SimdTarget simd, const uint32_t* keys, size_t n,
+                      uint32_t key);
+
 enum class Tie { kLower, kHigher };
 
 // Writes the places of the k largest keys to out[0, k), ascending; of equal

@@ -99,6 +99,8 @@ KV_DEVICE float Log2(float v) {
   return r;
 }
 KV_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+// Rounded, whatever is added to it.
+KV_DEVICE float Multiply(float a, float b) { return __fmul_rn(a, b); }
 KV_DEVICE float SquareRoot(float v) { return __fsqrt_rn(v); }
 
 // An element as stored, in the low bits.

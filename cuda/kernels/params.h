@@ -259,6 +259,32 @@ struct PinParams {
 };
 static_assert(sizeof(PinParams) <= 4096);
 
+// ---- head_split: how many each list of a layer keeps ----
+
+enum HeadSplitKind : uint32_t {
+  kHeadsAdaptive = 1,
+  kHeadsBlend = 2,
+  kHeadsThreshold = 3
+};
+
+struct HeadSplitLayer {
+  SelectLayer select;
+  uint32_t budget;  // of each list, if all kept the same
+  uint32_t n_own;   // that a list keeps whatever others have
+};
+static_assert(sizeof(HeadSplitLayer) == 40);
+
+struct HeadSplitParams {
+  static constexpr uint32_t kMaxLayers = 100;
+  SelectLists lists;  // `keep` is written
+  uint32_t input;     // SelectInput
+  uint32_t kind;      // HeadSplitKind
+  float won_part;     // of a blend
+  float threshold;
+  HeadSplitLayer layers[kMaxLayers];
+};
+static_assert(sizeof(HeadSplitParams) <= 4096);
+
 // ---- pool_select: scores, pooled on the way, to ascending keep lists ----
 
 struct PoolSelectParams {

@@ -79,7 +79,8 @@ struct Keys {
   uint32_t fast_begin;  // quads
   uint32_t fast_end;
 
-  KV_DEVICE Keys(const SelectParams& p, const SelectLayer& layer, uint32_t list)
+  template <class Params>
+  KV_DEVICE Keys(const Params& p, const SelectLayer& layer, uint32_t list)
       : words(layer.scores + uint64_t{list} * layer.n_tokens * sizeof(uint32_t),
               TokensOf(p.lists, layer, list)),
         input(p.input),

@@ -7,7 +7,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/kernels/head_split.h"
 #include "core/kernels/pool1d.h"
+#include "core/kernels/topk.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"
 #include "tests/bench/reference.h"
@@ -179,10 +181,44 @@ void BenchSelectAlone(Session& session, uint32_t n_tokens, uint32_t budget,
   });
 }
 
+// How many keys each of a layer's heads keeps by a contest, beside selecting them.
+void BenchHeadSplit(Session& session, uint32_t n_heads, uint32_t n_tokens,
+                    uint32_t budget) {
+  const std::string name = fmt::format("share {} of {} x {}, adaptive heads",
+                                       n_heads * budget, n_heads, n_tokens);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  std::mt19937_64 engine(2);
+  std::vector<uint32_t> keys(size_t{n_heads} * n_tokens);
+  for (uint32_t& key : keys) key = static_cast<uint32_t>(engine() >> 32);
+  std::vector<uint32_t> counts(n_heads);
+  std::vector<uint32_t> scratch(n_heads);
+  std::vector<int32_t> places(n_tokens);
+  const HeadContest contest{keys.data(), n_tokens,      n_heads,        budget,
+                            n_tokens,    counts.data(), scratch.data(), 1};
+  const auto count = [&] { CountWinners(session.simd, contest, budget / 5); };
+  const auto select = [&] {
+    for (uint32_t head = 0; head < n_heads; ++head) {
+      SelectTopK(session.simd, &keys[size_t{head} * n_tokens], n_tokens,
+                 counts[head], Tie::kLower, places.data());
+    }
+  };
+  Row& row = session.report.AddRow(name, 1, "score/s");
+  Comparison& share = row.Against("time of selecting them");
+  Repeat(session, [&](bool measured) {
+    const Timing timing = TimeCalls(count, kMinSeconds);
+    const Timing selecting = TimeCalls(select, kMinSeconds);
+    if (!measured) return;
+    row.Add(timing, static_cast<double>(keys.size()));
+    share.ratio.Add(timing.cpu / selecting.cpu);
+  });
+}
+
 }  // namespace
 
 void BenchSelect(Session& session) {
   if (session.smoke) {
+    BenchHeadSplit(session, 2, 500, 50);
     BenchPoolAndSelect(session, kSmoke, std::nullopt);
     BenchSelectAlone(session, 500, 50, std::nullopt);
     return;
@@ -194,6 +230,7 @@ void BenchSelect(Session& session) {
     BenchSelectAlone(session, w.n_tokens, w.budget, Goal{8, 17});
   }
   BenchSelectAlone(session, kC.n_tokens, kC.budget, std::nullopt);
+  BenchHeadSplit(session, kA.n_kv_heads, kA.n_tokens, kA.budget);
 }
 
 }  // namespace kvevict::bench

@@ -93,3 +93,12 @@ Test(plan_selection, a_plan_of_ragged_heads_has_no_selection) {
   kvevict_plan_destroy(plan);
   test_plan_destroy(p);
 }
+
+Test(plan_selection, a_plan_whose_scores_count_has_no_selection) {
+  test_plan* p = Plan("custom:budget=10,heads=adaptive", 1, 2);
+  kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
+  EXPECT_FAILS(kvevict_plan_selection(p->plan, 0, 100, 0, &o, &k),
+               KVEVICT_ERROR_UNSUPPORTED, "layer 0", "scores decide");
+  test_plan_destroy(p);
+}

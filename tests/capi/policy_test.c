@@ -5,7 +5,7 @@
 
 Test(policy, struct_has_no_padding) {
   /* test_same_policy() compares bytes. */
-  cr_assert_eq(sizeof(kvevict_policy), 24 * 4 + 6 * 8);
+  cr_assert_eq(sizeof(kvevict_policy), 24 * 4 + 8 * 8);
 }
 
 Test(policy, init_macro_equals_init_function) {
@@ -172,7 +172,6 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.pyramid_alpha = 1.5, "alpha", "1.5");
   EXPECT_BREAKS(p.pyramid_alpha = (double)NAN, "alpha", "nan");
   EXPECT_BREAKS(p.pyramid_beta = 0, "beta", "0");
-  EXPECT_BREAKS(p.reserved = 1, "reserved", "1");
   EXPECT_BREAKS(p.block = 1, "block 1 is not in [2, 65536]");
   EXPECT_BREAKS(p.block = 65537, "block 65537");
   EXPECT_BREAKS(p.value_weight = 3, "weight 3 is not in [0, 2]");
@@ -185,6 +184,15 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.similarity = (double)NAN, "similarity nan");
   EXPECT_BREAKS(p.lag_ranks = 2, "ranks 2 is not 0 or 1");
   EXPECT_BREAKS(p.budget_of_partition = 2, "of 2 is not 0 or 1");
+  EXPECT_BREAKS(p.head_split = 4, "heads 4 is not in [0, 3]");
+  EXPECT_BREAKS(p.head_split = -1, "heads -1");
+  EXPECT_BREAKS(p.head_floor = -0.1, "floor -0.1 is not in [0, 1]");
+  EXPECT_BREAKS(p.head_floor = 1.5, "floor 1.5");
+  EXPECT_BREAKS(p.head_floor = (double)NAN, "floor nan");
+  EXPECT_BREAKS(p.score_threshold = (double)INFINITY,
+                "threshold inf is not in [-3.4e38, 3.4e38]");
+  EXPECT_BREAKS(p.score_threshold = -1e39, "threshold -1e+39");
+  EXPECT_BREAKS(p.score_threshold = (double)NAN, "threshold nan");
   EXPECT_BREAKS(p.n_sink = UINT32_MAX, "sink");
   EXPECT_BREAKS(p.n_recent = UINT32_MAX, "recent");
 }

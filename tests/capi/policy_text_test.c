@@ -400,6 +400,9 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   p.weight_epsilon = policy->weight_epsilon;
   p.redundancy = policy->redundancy;
   p.similarity = policy->similarity;
+  p.head_split = policy->head_split;
+  p.head_floor = policy->head_floor;
+  p.score_threshold = policy->score_threshold;
   if (p.kind == KVEVICT_POLICY_RANDOM) p.seed = policy->seed;
   return p;
 }

@@ -1,11 +1,13 @@
-/* Plans with a budget for every KV head: sequences whose heads hold different numbers
- * of tokens, in every layout, evicted, grown and trimmed again and again. */
+/* Plans with a budget for every KV head, and policies whose scores decide what a head
+ * keeps: sequences whose heads hold different numbers of tokens, in every layout,
+ * evicted, grown and trimmed again and again. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/policies.h"
+#include "tests/oracle/head_split.h"
 #include "tests/oracle/policy.h"
 #include "tests/oracle/select.h"
 
@@ -152,6 +154,7 @@ static void DrawScores(test_random* random) {
   float* scores = &given_scores[0][0][0];
   for (size_t i = 0; i < sizeof given_scores / sizeof *scores; ++i) {
     scores[i] = (float)((int)test_random_below(random, 60) - 30) / 4.0f;
+    if (test_random_below(random, 40) == 0) scores[i] = NAN;
   }
 }
 
@@ -176,11 +179,37 @@ static void ExpectChosen(const test_model* m, const head_before* before,
          "%s: other slots than the oracle's", what);
 }
 
-/* Evicts; `a` becomes what is held then. Returns the tokens that went. */
+/* What a layer's heads keep by the scores that the test has given. */
+static void CountByScores(const test_model* m, const head_before* before,
+                          uint32_t budget, size_t n_protect, uint32_t* counts) {
+  const kvevict_policy* p = &m->policy;
+  const uint32_t n = m->spec.n_kv_heads;
+  oracle_head heads[kMaxHeads];
+  float scores[kMaxHeads][kMaxTokens];
+  uint64_t n_held = 0;
+  for (uint32_t h = 0; h < n; ++h) {
+    for (uint32_t i = 0; i < before[h].n; ++i) {
+      scores[h][i] = (float)before[h].scores[i];
+    }
+    heads[h] = (oracle_head){scores[h], before[h].forced, before[h].n};
+    n_held += before[h].n;
+    counts[h] = UINT32_MAX;
+  }
+  if (n_held <= (uint64_t)budget * n &&
+      p->head_split != KVEVICT_HEAD_SPLIT_THRESHOLD) {
+    return;
+  }
+  oracle_head_counts(p, heads, n, budget,
+                     p->n_sink + p->n_recent + (uint32_t)n_protect, counts);
+}
+
+/* Evicts; `a` becomes what is held then. Returns the tokens that went. `budgets` of the
+ * heads, NULL if scores decide. */
 static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
                       const kvevict_evict_options* options, const tables* t,
                       const char* what) {
   const uint32_t heads = m->spec.n_kv_heads;
+  uint32_t counts[kLayers * kMaxHeads], of_layers[kLayers];
   static head_before before[kLayers][kMaxHeads];
   static account was;
   was = *a;
@@ -205,6 +234,16 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
         }
       }
     }
+  }
+  if (budgets == NULL) {
+    const uint32_t n_context = test_model_context(m);
+    EXPECT_OK(kvevict_policy_layer_budgets(
+        &m->policy, n_context + (n_context == 0), of_layers, kLayers));
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      CountByScores(m, before[l], of_layers[l],
+                    options->protected_positions_len, counts + l * heads);
+    }
+    budgets = counts;
   }
   test_cache* caches[kLayers];
   for (uint32_t l = 0; l < kLayers; ++l) {
@@ -335,10 +374,12 @@ typedef struct ragged_kind {
   uint32_t
       least; /* of a budget: what must stay, and room for what is protected */
   uint32_t n_protect;
+  bool by_scores; /* of the policy's budget, not one per head */
 } ragged_kind;
 
 static void Live(test_random* random, const ragged_kind* kind, int round) {
-  static uint32_t budgets[kLayers * kMaxHeads];
+  static uint32_t of_heads[kLayers * kMaxHeads];
+  const uint32_t* budgets = kind->by_scores ? NULL : of_heads;
   test_model_spec spec = {.policy = kind->policy};
   spec.n_layers = kLayers;
   spec.n_kv_heads = test_random_between(random, 1, kMaxHeads);
@@ -353,7 +394,7 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
   spec.n_companions = test_random_below(random, 3);
   spec.n_threads = test_random_between(random, 1, 4);
   spec.head_budgets = budgets;
-  RandomBudgets(random, kind->least, budgets, kLayers * spec.n_kv_heads);
+  RandomBudgets(random, kind->least, of_heads, kLayers * spec.n_kv_heads);
   test_model* m = test_model_create(&spec, *random);
   test_random_u64(random);
   tables t = SaveTables(m);
@@ -419,30 +460,58 @@ static void LiveAll(const char* name, const ragged_kind* kinds, int n) {
 
 Test(ragged, random_survivors_in_every_layout) {
   static const ragged_kind kKinds[] = {
-      {"random:budget=0.5,sink=0,recent=0", 0, 0},
-      {"random:budget=60,sink=2,recent=3", 9, 4}};
+      {"random:budget=0.5,sink=0,recent=0", 0, 0, false},
+      {"random:budget=60,sink=2,recent=3", 9, 4, false}};
   LiveAll("ragged random", kKinds, 2);
 }
 
 Test(ragged, streaming_llm_keeps_sinks_and_the_last) {
   static const ragged_kind kKinds[] = {
-      {"streaming-llm:budget=60", 5, 0},
-      {"streaming-llm:budget=60,sink=0", 5, 4}};
+      {"streaming-llm:budget=60", 5, 0, false},
+      {"streaming-llm:budget=60,sink=0", 5, 4, false}};
   LiveAll("ragged streaming", kKinds, 2);
 }
 
 Test(ragged, custom_scores_select_as_the_oracle) {
   static const ragged_kind kKinds[] = {
-      {"custom:budget=60,sink=0,recent=0", 0, 0},
-      {"custom:budget=60,sink=1,recent=2,tie=higher", 7, 4}};
+      {"custom:budget=60,sink=0,recent=0", 0, 0, false},
+      {"custom:budget=60,sink=1,recent=2,tie=higher", 7, 4, false}};
   LiveAll("ragged custom", kKinds, 2);
 }
 
 Test(ragged, window_attention_selects_as_the_oracle) {
   static const ragged_kind kKinds[] = {
-      {"snapkv:budget=60,sink=2,window=8", 10, 0},
-      {"snapkv:budget=60,sink=0,window=4,pool=max3,tie=higher", 8, 4}};
+      {"snapkv:budget=60,sink=2,window=8", 10, 0, false},
+      {"snapkv:budget=60,sink=0,window=4,pool=max3,tie=higher", 8, 4, false}};
   LiveAll("ragged attention", kKinds, 2);
+}
+
+Test(ragged, heads_share_a_budget_as_the_oracle) {
+  static const ragged_kind kKinds[] = {
+      {"custom:budget=40,sink=1,recent=2,heads=adaptive", 0, 4, true},
+      {"custom:budget=25,heads=adaptive,floor=0,tie=higher", 0, 0, true},
+      {"custom:budget=0.3,heads=adaptive,floor=1,split=geometric", 0, 0, true},
+      {"custom:budget=1.5,heads=adaptive,floor=0.9", 0, 0, true},
+      {"custom:budget=30,sink=8,recent=16,heads=adaptive", 0, 4, true},
+      {"custom:budget=30,heads=adaptive,split=arithmetic-kvf", 0, 0, true}};
+  LiveAll("adaptive heads", kKinds, 6);
+}
+
+Test(ragged, heads_blend_a_budget_as_the_oracle) {
+  static const ragged_kind kKinds[] = {
+      {"custom:budget=30,sink=2,recent=3,heads=adaptive-blend", 0, 4, true},
+      {"custom:budget=17,heads=adaptive-blend,floor=0.5", 0, 0, true},
+      {"custom:budget=1.5,heads=adaptive-blend,floor=0", 0, 0, true}};
+  LiveAll("blended heads", kKinds, 3);
+}
+
+Test(ragged, heads_keep_what_reaches_a_threshold) {
+  static const ragged_kind kKinds[] = {
+      {"custom:budget=40,sink=1,recent=6,heads=threshold,threshold=1", 0, 4,
+       true},
+      {"custom:recent=3,heads=threshold,threshold=-7", 0, 0, true},
+      {"custom:budget=1.5,heads=threshold,threshold=99", 0, 0, true}};
+  LiveAll("heads by threshold", kKinds, 3);
 }
 
 /* Budgets that are all alike are the policy's own. */

@@ -109,6 +109,20 @@ static vector_case kCases[] = {
      0},
     {"keydiff_kvpress__h2_D64_S96", "keydiff-kvpress", 1, {0}, 1, 0, 0},
     {"rkv_official__gqa8x2_D64_S256", "r-kv-original", 1, {0}, 1, 1, 0},
+    {"adakv_kvpress__gqa8x4_D64_S96_W8",
+     "adakv-kvpress:window=8",
+     1,
+     {0},
+     1,
+     0,
+     0},
+    {"adakv_official__gqamean_8x4_D64_S512",
+     "adakv-original:budget=128",
+     1,
+     {0},
+     1,
+     1,
+     0},
 };
 
 typedef struct vector_files {
@@ -271,9 +285,10 @@ static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
 }
 
 /* must <= keep <= must + may, and as many as theirs; where they do not say what must
- * stay, what they kept. */
+ * stay, what they kept. keep[n_kv_heads][n_tokens]. */
 static void ExpectKeepSet(const vector_case* c, const vector_files* v,
-                          uint32_t set, const int32_t* keep, uint32_t n_keep) {
+                          uint32_t set, const int32_t* keep,
+                          const uint32_t* n_keep) {
   char name[64], suffix[16] = "";
   if (c->n_keep_sets > 1) {
     snprintf(suffix, sizeof suffix, "_l%u", c->layers[set]);
@@ -286,17 +301,23 @@ static void ExpectKeepSet(const vector_case* c, const vector_files* v,
   test_npy may = test_npy_read(v->folder, name, "|b1", 2);
   snprintf(name, sizeof name, "keep%s", c->n_keep_sets > 1 ? suffix : "");
   test_npy theirs = test_npy_read(v->folder, name, "<i4", 2);
-  EXPECT((must.bytes == NULL) == (may.bytes == NULL) && theirs.bytes != NULL,
+  test_npy lengths = test_npy_read(v->folder, "head_len", "<i4", 1);
+  EXPECT((must.bytes == NULL) == (may.bytes == NULL) &&
+             (theirs.bytes != NULL || lengths.bytes != NULL),
          "%s is incomplete", v->folder);
-  EXPECT(n_keep == theirs.shape[1], "%u kept, not %u", n_keep, theirs.shape[1]);
   const bool exact = must.bytes == NULL;
   const uint32_t n = exact ? v->n_tokens : must.shape[1];
   for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+    const uint32_t wanted = lengths.bytes == NULL
+                                ? theirs.shape[1]
+                                : ((const uint32_t*)lengths.bytes)[h];
+    EXPECT(n_keep[h] == wanted, "head %u: %u kept, not %u", h, n_keep[h],
+           wanted);
     uint8_t kept[4096] = {0};
-    for (uint32_t i = 0; i < n_keep; ++i) kept[keep[h * n_keep + i]] = 1;
+    for (uint32_t i = 0; i < wanted; ++i) kept[keep[h * v->n_tokens + i]] = 1;
     const int32_t* const kept_there =
-        (const int32_t*)theirs.bytes + (size_t)h * n_keep;
-    for (uint32_t i = 0; exact && i < n_keep; ++i) {
+        (const int32_t*)theirs.bytes + (size_t)h * wanted;
+    for (uint32_t i = 0; exact && i < wanted; ++i) {
       EXPECT(kept[kept_there[i]], "head %u lost token %d", h, kept_there[i]);
     }
     if (exact) continue;
@@ -311,6 +332,29 @@ static void ExpectKeepSet(const vector_case* c, const vector_files* v,
   test_npy_free(&must);
   test_npy_free(&may);
   test_npy_free(&theirs);
+  test_npy_free(&lengths);
+}
+
+/* Selects alone, from [n_kv_heads, n_tokens] scores; heads that share a list have
+ * copies of it. */
+static void SelectSet(const vector_case* c, const vector_files* v, test_plan* p,
+                      uint32_t set, const float* scores) {
+  const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
+  int32_t* keep = malloc(n_scores * sizeof(int32_t));
+  int32_t* apart = malloc(n_scores * sizeof(int32_t));
+  uint32_t n_keep = 0;
+  EXPECT_OK(test_select(p, c->layers[set], scores, n_scores, v->n_tokens, NULL,
+                        0, keep, n_scores, &n_keep));
+  const bool one_list = p->policy.scope != KVEVICT_SCOPE_KV_HEAD;
+  uint32_t counts[64];
+  for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+    counts[h] = n_keep;
+    memcpy(apart + (size_t)h * v->n_tokens,
+           keep + (one_list ? 0 : (size_t)h * n_keep), n_keep * sizeof *keep);
+  }
+  ExpectKeepSet(c, v, set, apart, counts);
+  free(keep);
+  free(apart);
 }
 
 static void RunCase(const vector_case* c, const vector_files* v,
@@ -326,7 +370,6 @@ static void RunCase(const vector_case* c, const vector_files* v,
   MakeInputs(v, dtype, &given);
   const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
   float* scores = malloc(n_scores * sizeof(float));
-  int32_t* keep = malloc(n_scores * sizeof(int32_t));
 
   test_plan* p =
       test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
@@ -341,20 +384,14 @@ static void RunCase(const vector_case* c, const vector_files* v,
   ExpectScores(v, &p->policy, scores);
   test_plan_destroy(p);
 
+  /* Scores of all heads decide only in an eviction. */
+  const bool alike = test_policy(c->policy).head_split == 0;
   p = test_plan_create_to_select(c->policy, &geometry, 1);
-  for (uint32_t set = 0; set < c->n_keep_sets; ++set) {
-    uint32_t n_keep = 0;
-    EXPECT_OK(test_select(p, c->layers[set], scores, n_scores, v->n_tokens,
-                          NULL, 0, keep, n_scores, &n_keep));
-    for (uint32_t h = 1;
-         p->policy.scope != KVEVICT_SCOPE_KV_HEAD && h < v->n_kv_heads; ++h) {
-      memcpy(keep + (size_t)h * n_keep, keep, n_keep * sizeof(int32_t));
-    }
-    ExpectKeepSet(c, v, set, keep, n_keep);
+  for (uint32_t set = 0; alike && set < c->n_keep_sets; ++set) {
+    SelectSet(c, v, p, set, scores);
   }
   test_plan_destroy(p);
   free(scores);
-  free(keep);
   FreePlane(&view.k);
   FreePlane(&view.v);
   FreePlane(&given.queries);
@@ -409,22 +446,23 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
   const size_t row = 2 * (size_t)v->head_dim;
   for (uint32_t set = 0; set < c->n_keep_sets; ++set) {
     const uint32_t layer = c->layers[set];
-    uint32_t n = 0;
-    EXPECT_OK(kvevict_sequence_stored_length(sequence, layer, 0, &n));
+    uint32_t counts[64];
     for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+      int32_t* kept = keep + (size_t)h * v->n_tokens;
+      EXPECT_OK(kvevict_sequence_stored_length(sequence, layer, h, &counts[h]));
       size_t n_written = 0;
-      EXPECT_OK(kvevict_sequence_keep_positions(
-          sequence, layer, h, keep + (size_t)h * n, n, &n_written));
+      EXPECT_OK(kvevict_sequence_keep_positions(sequence, layer, h, kept,
+                                                counts[h], &n_written));
       const uint8_t* head = (const uint8_t*)(uintptr_t)views[layer].k.data +
                             h * views[layer].k.head_stride_bytes;
-      for (uint32_t i = 0; i < n; ++i) {
-        const size_t from = (size_t)h * v->n_tokens + (size_t)keep[h * n + i];
+      for (uint32_t i = 0; i < counts[h]; ++i) {
+        const size_t from = (size_t)h * v->n_tokens + (size_t)kept[i];
         EXPECT(memcmp(head + i * row, v->k.bytes + from * row, row) == 0,
                "layer %u, head %u: slot %u is not token %d", layer, h, i,
-               keep[h * n + i]);
+               kept[i]);
       }
     }
-    ExpectKeepSet(c, v, set, keep, n);
+    ExpectKeepSet(c, v, set, keep, counts);
   }
   free(keep);
   for (uint32_t l = 0; l < c->n_layers; ++l) {
@@ -501,13 +539,8 @@ Test(vectors, shares_of_norms_average_to_published_scores) {
   const kvevict_layer_geometry layer = Layer(&v, KVEVICT_DTYPE_F16);
   const kvevict_geometry geometry = test_geometry(1, v.n_tokens, &layer);
   test_plan* p = test_plan_create_to_select(c.policy, &geometry, 1);
-  int32_t* keep = malloc(n * sizeof(int32_t));
-  uint32_t n_keep = 0;
-  EXPECT_OK(
-      test_select(p, 0, of_keys, n, v.n_tokens, NULL, 0, keep, n, &n_keep));
-  ExpectKeepSet(&c, &v, 0, keep, n_keep);
+  SelectSet(&c, &v, p, 0, of_keys);
   test_plan_destroy(p);
-  free(keep);
   free(of_keys);
   free(of_values);
   Free(&v);

@@ -73,8 +73,9 @@ Test(workspace, of_any_size_evicts_the_same) {
       "snapkv:budget=60,window=8,pool=max5,order=pool-reduce",
       "pyramidkv:budget=40,window=8",
       "random:budget=60",
-      "streaming-llm:budget=60"};
-  for (int p = 0; p < 7; ++p) {
+      "streaming-llm:budget=60",
+      "snapkv:budget=20,window=8,heads=adaptive"};
+  for (int p = 0; p < 8; ++p) {
     test_model* expected = Model(kEvicting[p]);
     test_model_step(expected, 100);
     EXPECT_OK(test_model_evict(expected, NULL, NULL));

@@ -173,6 +173,18 @@ void CheckSelectingOnHost(const Gpu& gpu, Report* report) {
   Check(e.Evict());
 }
 
+// The host reads how many each head keeps before rows move.
+void CheckHeadsByScore(const Gpu& gpu, Report* report) {
+  Evictable e(gpu, nullptr, "snapkv:budget=60,window=16,heads=adaptive");
+  Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
+  e.side.Prefill(0, 120, 50);
+  ExpectRefused(
+      gpu, gpu.stream(), "heads that are not equal", [&] { return e.Evict(); },
+      report);
+  report->FailIf(e.side.Stored(0) != 120, "the host counts an eviction");
+  Check(e.Evict());
+}
+
 // On every kind of stream that the host would have to wait for.
 void CheckPositionsOnHost(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
@@ -330,6 +342,8 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckDebug(gpu, report); });
   report->Check("in a capture, selecting on the host is refused",
                 [&] { CheckSelectingOnHost(gpu, report); });
+  report->Check("in a capture, counting by scores is refused",
+                [&] { CheckHeadsByScore(gpu, report); });
   report->Check("in a capture, positions on the host are refused",
                 [&] { CheckPositionsOnHost(gpu, report); });
   report->Check("in a capture, looking for protected positions is refused",

@@ -188,6 +188,17 @@ std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
   return budgets;
 }
 
+// Of policies that rank.
+void DrawHeadSplit(Random* random, kvevict_policy* policy) {
+  if (policy->kind == KVEVICT_POLICY_STREAMING_LLM) return;
+  policy->scope = KVEVICT_SCOPE_KV_HEAD;
+  policy->head_split = random->Pick({KVEVICT_HEAD_SPLIT_ADAPTIVE,
+                                     KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND,
+                                     KVEVICT_HEAD_SPLIT_THRESHOLD});
+  policy->head_floor = random->In(0, 10) * 0.1;
+  policy->score_threshold = random->In(0, 8) * 0.01;
+}
+
 }  // namespace
 
 ModelCase RandomCase(Random* random) {
@@ -199,6 +210,9 @@ ModelCase RandomCase(Random* random) {
   if (random->OneOf(3)) {
     c.policy.scope = KVEVICT_SCOPE_KV_HEAD;
     c.head_budgets = DrawHeadBudgets(random, c.geometry, c.policy);
+  }
+  if (c.head_budgets.empty() && random->OneOf(3)) {
+    DrawHeadSplit(random, &c.policy);
   }
   c.select_on_host = random->OneOf(6);
   c.debug = random->OneOf(8);

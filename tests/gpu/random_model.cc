@@ -27,7 +27,8 @@ RandomModel::RandomModel(const Gpu& gpu, Random* random, const ModelCase& model)
 bool RandomModel::MakePlans() {
   const kvevict_geometry g = geometry().Borrowed();
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
-  options.head_budgets = IsRagged() ? case_.head_budgets.data() : nullptr;
+  options.head_budgets =
+      case_.head_budgets.empty() ? nullptr : case_.head_budgets.data();
   options.head_budgets_len = case_.head_budgets.size();
   kvevict_plan* plan = nullptr;
   const kvevict_status status =
@@ -80,6 +81,9 @@ void RandomModel::DrawTwinPolicy() {
   twin_policy_.tie = p.tie;
   twin_policy_.layer_split = p.layer_split;
   twin_policy_.pyramid_alpha = p.pyramid_alpha;
+  twin_policy_.head_split = p.head_split;
+  twin_policy_.head_floor = p.head_floor;
+  twin_policy_.score_threshold = p.score_threshold;
 }
 
 uint32_t RandomModel::first_full() const {

@@ -60,7 +60,11 @@ class RandomModel {
   }
   uint32_t first_full() const;
   const kvevict_policy& policy() const { return case_.policy; }
-  bool IsRagged() const { return !case_.head_budgets.empty(); }
+  // The heads of a layer may hold different numbers.
+  bool IsRagged() const {
+    return !case_.head_budgets.empty() ||
+           case_.policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL;
+  }
   // The GPU's numbers are the twin's too.
   bool lends_scores() const { return case_.policy.kind != twin_policy_.kind; }
   // Mean and covariance of queries are handed over.

@@ -393,6 +393,33 @@ Test(recall_program, plan_prints_layers_that_are_alike_in_one_row) {
             "%s", pyramid.out.c_str());
 }
 
+// What scores decide is a mean or a bound, and is said to be one.
+Test(recall_program, plan_of_heads_that_keep_different_numbers) {
+  const Outcome adaptive =
+      Run("plan adakv-kvpress:budget=2000 --tokens 16000 --layers 4");
+  cr_assert(adaptive.status == 0, "%s", adaptive.err.c_str());
+  cr_expect(adaptive.out.find("keep and chosen are the mean of heads.\nOf "
+                              "16000 tokens per KV head 2000 stay") !=
+                std::string::npos,
+            "%s", adaptive.out.c_str());
+  const Outcome threshold =
+      Run("plan custom:budget=2000,heads=threshold --tokens 16000 --layers 4");
+  cr_expect(threshold.out.find("the most of a head.\nOf 16000 tokens per KV "
+                               "head at most 2000 stay") != std::string::npos,
+            "%s", threshold.out.c_str());
+  const json document =
+      json::parse(Run("plan adakv-original --tokens 16000 --json").out);
+  cr_expect_eq(document.at("numbers_are"), "about the mean of heads");
+}
+
+Test(recall_program, demo_refuses_heads_that_keep_different_numbers) {
+  const Outcome run = Run("demo --tokens 1024 --policy adakv-kvpress");
+  cr_expect(run.status != 0);
+  cr_expect(run.err.find("policy adakv-kvpress: heads that are not equal") !=
+                std::string::npos,
+            "%s", run.err.c_str());
+}
+
 // ---- --simd ----
 
 // Every target finds the needles; the library's rounding alone may differ.

@@ -33,7 +33,8 @@ struct Kept {
   std::string policy;  // spelled out
   uint32_t n_first = 0;
   uint32_t n_last = 0;
-  bool chooses = false;          // some of the others, by score
+  bool chooses = false;  // some of the others, by score
+  kvevict_head_split heads = KVEVICT_HEAD_SPLIT_EQUAL;
   std::vector<uint32_t> layers;  // tokens in all
   uint64_t token_bytes = 0;      // K and V of one layer
 };
@@ -47,6 +48,7 @@ Kept Resolve(const PlanOptions& options) {
   kept.policy.resize(length);
   Check(
       kvevict_policy_format(&policy, kept.policy.data(), length + 1, nullptr));
+  kept.heads = policy.head_split;
   kept.layers.resize(options.n_layers);
   Check(kvevict_policy_layer_budgets(&policy, options.n_tokens,
                                      kept.layers.data(), kept.layers.size()));
@@ -94,6 +96,21 @@ uint64_t BytesBefore(const PlanOptions& options, const Kept& kept) {
   return n_bytes;
 }
 
+// What the numbers of a layer are, where its heads keep different ones.
+const char* NumbersAre(kvevict_head_split heads) {
+  switch (heads) {
+    case KVEVICT_HEAD_SPLIT_EQUAL:
+      return "of every head";
+    case KVEVICT_HEAD_SPLIT_ADAPTIVE:
+      return "the mean of heads";
+    case KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND:
+      return "about the mean of heads";
+    case KVEVICT_HEAD_SPLIT_THRESHOLD:
+      return "the most of a head";
+  }
+  return "";
+}
+
 std::string ToJson(const PlanOptions& options, const Kept& kept) {
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (uint32_t l = 0; l < options.n_layers; ++l) {
@@ -108,6 +125,7 @@ std::string ToJson(const PlanOptions& options, const Kept& kept) {
   const nlohmann::ordered_json document = {
       {"policy", kept.policy},
       {"n_tokens", options.n_tokens},
+      {"numbers_are", NumbersAre(kept.heads)},
       {"kv_bytes_before", before},
       {"kv_bytes_after", after},
       {"shrink", static_cast<double>(before) / static_cast<double>(after)},
@@ -149,9 +167,16 @@ std::string ToText(const PlanOptions& options, const Kept& kept) {
   const uint64_t before = BytesBefore(options, kept);
   const uint64_t after = kept.token_bytes * Sum(kept.layers);
   return fmt::format(
-      "{}\n\n{}\nOf {} tokens per KV head {} stay in a layer, on average: "
+      "{}\n\n{}\n{}Of {} tokens per KV head {}{} stay in a layer, on average: "
       "{} MiB become {}, {:.1f} times less.\n",
-      kept.policy, table.ToString(), options.n_tokens,
+      kept.policy, table.ToString(),
+      kept.heads == KVEVICT_HEAD_SPLIT_EQUAL
+          ? ""
+          : fmt::format("Scores decide what each head keeps: keep and chosen "
+                        "are {}.\n",
+                        NumbersAre(kept.heads)),
+      options.n_tokens,
+      kept.heads == KVEVICT_HEAD_SPLIT_THRESHOLD ? "at most " : "",
       Sum(kept.layers) / options.n_layers, mib(before), mib(after),
       static_cast<double>(before) / static_cast<double>(after));
 }

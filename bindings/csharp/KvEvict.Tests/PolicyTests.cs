@@ -59,6 +59,13 @@ public class PolicyTests
             (back.Tie, back.LayerSplit, back.PyramidAlpha, back.PyramidBeta, back.ValueWeight, back.WeightEpsilon));
         Assert.Equal((KvRowWeight.Past, KvSoftmaxKeys.Past), (back.RowWeight, back.SoftmaxKeys));
         Assert.Equal((0.75, 0.625), (back.Redundancy, back.Similarity));
+        KvPolicy shared = policy with
+        {
+            Scope = KvScope.KvHead, HeadSplit = KvHeadSplit.AdaptiveBlend, HeadFloor = 0.0625, ScoreThreshold = -4,
+        };
+        back = KvPolicy.Parse(shared.ToString());
+        Assert.Equal(
+            (KvHeadSplit.AdaptiveBlend, 0.0625, -4.0), (back.HeadSplit, back.HeadFloor, back.ScoreThreshold));
         Assert.Equal((128, 64), (policy.Block, (policy with { Block = 64 }).Block));
         var lag = new KvPolicy(KvPolicyKind.LagKV) with { LagRanks = false, BudgetOfPartition = true };
         KvPolicy lagBack = KvPolicy.Parse(lag.ToString());

@@ -146,6 +146,15 @@ public sealed unsafe record KvPolicy
         init => _native.budget_of_partition = value ? 1u : 0;
     }
 
+    /// <summary>How the KV heads of a layer share its budget.</summary>
+    public KvHeadSplit HeadSplit { get => _native.head_split; init => _native.head_split = value; }
+
+    /// <summary>What adaptive heads keep of a head's budget whatever others have, in [0, 1].</summary>
+    public double HeadFloor { get => _native.head_floor; init => _native.head_floor = value; }
+
+    /// <summary>The least score that heads by threshold keep.</summary>
+    public double ScoreThreshold { get => _native.score_threshold; init => _native.score_threshold = value; }
+
     /// <summary>The policies, as in the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();
 

@@ -46,7 +46,8 @@
  *   launched after the last handle of its context is gone. A call that would
  *   have to compile or to wait returns KVEVICT_ERROR_UNSUPPORTED while its
  *   stream is captured, and the capture goes on. Such calls are those whose
- *   kernels are not prepared, questions about positions, and all evictions with
+ *   kernels are not prepared, questions about positions, evictions whose heads
+ *   do not share alike (kvevict_head_split), and all evictions with
  *   select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
@@ -616,6 +617,38 @@ enum kvevict_layer_split
 typedef int32_t kvevict_layer_split;
 #endif
 
+/** How the KV heads of a layer share its budget, which is that of a head times
+ *  their number. A head keeps what must stay, and at least one token. */
+enum kvevict_head_split
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** Alike. */
+  KVEVICT_HEAD_SPLIT_EQUAL = 0,
+  /** A contest: the layer keeps its highest scores, whichever head has them,
+   *  and of each head at least the best head_floor of a head's budget, rounded
+   *  down. The layer keeps exactly its budget. Of scores that are equal at the
+   *  cut every head gets one in turn. AdaKV, arXiv:2407.11550, as kvpress
+   *  computes it. */
+  KVEVICT_HEAD_SPLIT_ADAPTIVE = 1,
+  /** The same contest without a floor, then a mean: beside what must stay, a
+   *  head keeps 1 - head_floor of the tokens that it won, and head_floor of an
+   *  equal share, which is rounded down first. The sum is rounded to the
+   *  nearest, halves to even, in f32; so a layer may keep more or less than its
+   *  budget, by half a token per head and by what rounding down took. AdaKV as
+   *  its authors compute it. */
+  KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND = 2,
+  /** Nothing is shared: a head keeps the tokens whose final score is at least
+   *  score_threshold, but no more than its budget, the best ones; what must
+   *  stay counts first. NaN is below every threshold. With n_recent as the
+   *  sliding window: DMS, arXiv:2506.05345, and KVzap, arXiv:2601.07891. */
+  KVEVICT_HEAD_SPLIT_THRESHOLD = 3
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_head_split;
+#endif
+
 /** A weight of each token by which its score is multiplied. */
 enum kvevict_value_weight
 #ifdef __cplusplus
@@ -691,11 +724,11 @@ typedef int32_t kvevict_need;
 typedef struct kvevict_policy {
   uint32_t struct_size;
   kvevict_policy_kind kind;
-  /** Tokens kept per KV head and layer (on average over the layers), everything
-   *  included. (0, 1]: ratio of the context, which is the tokens seen so far,
-   *  but at most a plan's max_tokens; above 1: a token count. Both are rounded
-   *  down and clamped to [1, context]. Default 1.0: everything. 0, negative,
-   *  NaN and infinity are errors. */
+  /** Tokens kept per KV head and layer (on average over layers, and over heads
+   *  that are adaptive), everything included. (0, 1]: ratio of the context,
+   *  which is the tokens seen so far, but at most a plan's max_tokens; above 1:
+   *  a token count. Both are rounded down and clamped to [1, context]. Default
+   *  1.0: everything. 0, negative, NaN and infinity are errors. */
   double budget;
   /** First tokens, always kept. Default 4. */
   uint32_t n_sink;
@@ -734,8 +767,10 @@ typedef struct kvevict_policy {
   /** Default: none; of expected-attention norm, which needs V that can be
    *  scored. */
   kvevict_value_weight value_weight;
-  uint32_t reserved;                 /**< 0. */
-  double weight_epsilon;             /**< An f32, >= 0. Default 0. */
+  /** Default equal. Another needs scope KV_HEAD; heads then hold different
+   *  numbers of tokens. */
+  kvevict_head_split head_split;
+  double weight_epsilon; /**< An f32, >= 0. Default 0. */
   /** Then, where above 0, (1 - redundancy) * score - redundancy * R, per KV
    *  head; +infinity stays. R: how much a token's key is like the others, which
    *  have to be readable; see kvevict_score(). [0, 1]. Default 0. */
@@ -748,6 +783,8 @@ typedef struct kvevict_policy {
    *  ratio or tokens of `block`; sinks and what follows those partitions are
    *  kept beside it. Default 0: of the context. */
   uint32_t budget_of_partition;
+  double head_floor;      /**< Of adaptive heads, in [0, 1]. Default 0.2. */
+  double score_threshold; /**< Of heads by threshold, an f32. Default 0. */
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                    \
@@ -758,7 +795,8 @@ typedef struct kvevict_policy {
         KVEVICT_SHAPING_REDUCE_THEN_POOL,                                      \
         KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                            \
         KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, \
-        0, KVEVICT_VALUE_WEIGHT_NONE, 0, 0.0, 0.0, 0.5, 1, 0                   \
+        0, KVEVICT_VALUE_WEIGHT_NONE, KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, \
+        1, 0, 0.2, 0.0                                                         \
   }
 
 /**
@@ -809,6 +847,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     redundancy, similarity         redundancy, similarity
  *     ranks=no|yes                   lag_ranks
  *     of=context|partition           budget_of_partition
+ *     heads=equal|adaptive|adaptive-blend|threshold   head_split
+ *     floor, threshold               head_floor, score_threshold
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
@@ -816,7 +856,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  * A policy has the keys that mean something to it, any other is an error:
  *     all but none                budget, sink, recent, split, alpha, beta
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
- *                                 epsilon, redundancy, similarity
+ *                                 epsilon, redundancy, similarity, heads,
+ *                                 floor, threshold
  *     snapkv, pyramidkv, tova,
  *     r-kv                        window, keep_window, rows, row_weight,
  *                                 softmax, group, order
@@ -894,7 +935,7 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
                        kvevict_resolved_policy* out) KVEVICT_NOEXCEPT;
 
 /**
- * Tokens each layer keeps of a context: the budget spread by layer_split.
+ * What each layer keeps of a context, per KV head: the budget by layer_split.
  *
  * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
@@ -1160,8 +1201,8 @@ typedef struct kvevict_plan_options {
   /** Tokens that each KV head keeps, everything included: the heads of all
    *  layers with a full cache, layer by layer, in place of the policy's budget
    *  and layer split. A head shorter than its budget keeps everything. Heads
-   *  may then hold different numbers of tokens, so scope must be KV_HEAD. NULL:
-   *  the policy's. Copied. */
+   *  may then hold different numbers of tokens, so scope must be KV_HEAD, and
+   *  head_split equal. NULL: the policy's. Copied. */
   const uint32_t* head_budgets;
   size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
 } kvevict_plan_options;
@@ -1213,10 +1254,10 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * Window attention has kernels of its own for each combination of dtypes,
  * k_head_dim, obs_window and group size: for contiguous and for paged keys,
  * each for heads of one length and for heads of different lengths. Those for
- * different lengths are prepared for a plan with head_budgets; with another
- * plan the first kvevict_score() with token_counts compiles them. All other
- * kernels serve every plan. With a kernel_cache_dir compiled kernels are taken
- * from there.
+ * different lengths are prepared for a plan with head_budgets or a head_split;
+ * with another plan the first kvevict_score() with token_counts compiles them.
+ * All other kernels serve every plan. With a kernel_cache_dir compiled kernels
+ * are taken from there.
  *
  * @param[in] context  Non-NULL.
  * @param[in] plan     Made from `context`; NULL: only the kernels that serve
@@ -1716,7 +1757,9 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
  *                       field that the policy sets, that is an error.
  * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for a layer whose heads have budgets of their own.
+ *         for a layer whose heads have budgets of their own, or share one by
+ *         score (kvevict_head_split): kvevict_sequence_evict() does that, also
+ *         with the caller's scores (policy custom).
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_selection(
@@ -1847,8 +1890,9 @@ KVEVICT_API kvevict_status kvevict_reorder_workspace(
  * Opaque. One thread at a time.
  *
  * A sequence is small: under 2 KiB per layer, twice 4 bytes per position that
- * an eviction may leave behind, and query memory only between
- * kvevict_sequence_begin_observing() and kvevict_sequence_end_observing().
+ * an eviction may leave behind (with adaptive heads any head may get what all
+ * have), and query memory only between kvevict_sequence_begin_observing() and
+ * kvevict_sequence_end_observing().
  *
  * On CUDA queries, positions and lengths lie in device memory; the host follows
  * the lengths by counting where counts are the plan's. Calls that a stream
@@ -2188,7 +2232,7 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
  * @param[in]  sequence    Non-NULL.
  * @param[in]  layer       < n_layers.
  * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with
- *                         head_budgets.
+ *                         head_budgets or a head_split.
  * @param[out] out_length  Slots; 0 for a layer without a full cache.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */

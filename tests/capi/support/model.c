@@ -345,8 +345,9 @@ void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
   kvevict_resolved_policy r = {.struct_size = sizeof r};
   kvevict_policy policy = model->policy;
   uint32_t n_context = test_model_context(model);
-  if (model->spec.head_budgets !=
-      NULL) { /* the policy's budget is not asked for */
+  /* A budget that not every context has. */
+  if (model->spec.head_budgets != NULL ||
+      policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
     n_context = INT32_MAX;
     policy.budget = n_context;
   }

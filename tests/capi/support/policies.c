@@ -67,6 +67,9 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(similarity, test_random_unit(random));
     MAYBE(lag_ranks, test_random_below(random, 2));
     MAYBE(budget_of_partition, test_random_below(random, 2));
+    MAYBE(head_split, (kvevict_head_split)test_random_below(random, 4));
+    MAYBE(head_floor, test_random_unit(random));
+    MAYBE(score_threshold, (double)test_random_normal(random));
     if (kvevict_policy_validate(&policy) == KVEVICT_OK) return policy;
   }
 }

@@ -287,6 +287,7 @@ void ArithmeticIsThatOfTheDevice() {
   CHECK(Log2(8.0f) == 3.0f);
   // One rounding: the product alone would lose the last bit.
   CHECK(Fma(1.0f + 0x1p-23f, 1.0f - 0x1p-23f, -1.0f) == -0x1p-46f);
+  CHECK(Multiply(2.25f, 2.0f) == 4.5f);
   CHECK(SquareRoot(2.25f) == 1.5f);
 }
 

@@ -44,7 +44,7 @@ var (
 	_ [128]byte = [unsafe.Offsetof(ContextOptions{}.DeviceAllocUserData)]byte{}
 	_ [136]byte = [unsafe.Offsetof(ContextOptions{}.SelectOnHost)]byte{}
 	_ [140]byte = [unsafe.Offsetof(ContextOptions{}.Debug)]byte{}
-	_ [120]byte = [unsafe.Sizeof(Policy{})]byte{}
+	_ [160]byte = [unsafe.Sizeof(Policy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Policy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Policy{}.Kind)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Policy{}.Budget)]byte{}
@@ -69,8 +69,14 @@ var (
 	_ [92]byte  = [unsafe.Offsetof(Policy{}.Block)]byte{}
 	_ [96]byte  = [unsafe.Offsetof(Policy{}.Seed)]byte{}
 	_ [104]byte = [unsafe.Offsetof(Policy{}.ValueWeight)]byte{}
-	_ [108]byte = [unsafe.Offsetof(Policy{}.Reserved)]byte{}
+	_ [108]byte = [unsafe.Offsetof(Policy{}.HeadSplit)]byte{}
 	_ [112]byte = [unsafe.Offsetof(Policy{}.WeightEpsilon)]byte{}
+	_ [120]byte = [unsafe.Offsetof(Policy{}.Redundancy)]byte{}
+	_ [128]byte = [unsafe.Offsetof(Policy{}.Similarity)]byte{}
+	_ [136]byte = [unsafe.Offsetof(Policy{}.LagRanks)]byte{}
+	_ [140]byte = [unsafe.Offsetof(Policy{}.BudgetOfPartition)]byte{}
+	_ [144]byte = [unsafe.Offsetof(Policy{}.HeadFloor)]byte{}
+	_ [152]byte = [unsafe.Offsetof(Policy{}.ScoreThreshold)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}

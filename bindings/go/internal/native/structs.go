@@ -66,32 +66,38 @@ type ContextOptions struct {
 
 // Policy is kvevict_policy.
 type Policy struct {
-	StructSize    uint32
-	Kind          int32
-	Budget        float64
-	NSink         uint32
-	NRecent       uint32
-	ObsWindow     uint32
-	KeepWindow    uint32
-	Pool          int32
-	PoolKernel    uint32
-	PoolEdge      int32
-	WindowReduce  int32
-	RowWeight     int32
-	SoftmaxKeys   int32
-	GroupReduce   int32
-	ShapingOrder  int32
-	Scope         int32
-	ScopeReduce   int32
-	Tie           int32
-	LayerSplit    int32
-	PyramidAlpha  float64
-	PyramidBeta   uint32
-	Block         uint32
-	Seed          uint64
-	ValueWeight   int32
-	Reserved      uint32
-	WeightEpsilon float64
+	StructSize        uint32
+	Kind              int32
+	Budget            float64
+	NSink             uint32
+	NRecent           uint32
+	ObsWindow         uint32
+	KeepWindow        uint32
+	Pool              int32
+	PoolKernel        uint32
+	PoolEdge          int32
+	WindowReduce      int32
+	RowWeight         int32
+	SoftmaxKeys       int32
+	GroupReduce       int32
+	ShapingOrder      int32
+	Scope             int32
+	ScopeReduce       int32
+	Tie               int32
+	LayerSplit        int32
+	PyramidAlpha      float64
+	PyramidBeta       uint32
+	Block             uint32
+	Seed              uint64
+	ValueWeight       int32
+	HeadSplit         int32
+	WeightEpsilon     float64
+	Redundancy        float64
+	Similarity        float64
+	LagRanks          uint32
+	BudgetOfPartition uint32
+	HeadFloor         float64
+	ScoreThreshold    float64
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.

@@ -96,6 +96,7 @@ inline float Exp2(float v) {
 }
 inline float Log2(float v) { return std::log2(v); }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
+inline float Multiply(float a, float b) { return a * b; }
 inline float SquareRoot(float v) { return std::sqrt(v); }
 
 template <int kDType>

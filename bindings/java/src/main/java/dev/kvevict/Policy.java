@@ -291,6 +291,21 @@ public final class Policy {
     return struct.flagAt(Abi.Policy.BUDGET_OF_PARTITION);
   }
 
+  /** {@return how the KV heads of a layer share its budget} */
+  public HeadSplit headSplit() {
+    return struct.enumAt(Abi.Policy.HEAD_SPLIT, HeadSplit.class);
+  }
+
+  /** {@return what adaptive heads keep of a head's budget whatever others have} */
+  public double headFloor() {
+    return struct.doubleAt(Abi.Policy.HEAD_FLOOR);
+  }
+
+  /** {@return the least score that heads by threshold keep} */
+  public double scoreThreshold() {
+    return struct.doubleAt(Abi.Policy.SCORE_THRESHOLD);
+  }
+
   @Override
   public boolean equals(Object other) {
     return other instanceof Policy that && struct.equals(that.struct);
@@ -613,6 +628,39 @@ public final class Policy {
      */
     public Builder budgetOfPartition(boolean each) {
       struct.putFlag(Abi.Policy.BUDGET_OF_PARTITION, each);
+      return this;
+    }
+
+    /**
+     * How the KV heads of a layer share its budget.
+     *
+     * @param split which way
+     * @return this
+     */
+    public Builder headSplit(HeadSplit split) {
+      struct.putEnum(Abi.Policy.HEAD_SPLIT, split, "headSplit");
+      return this;
+    }
+
+    /**
+     * What adaptive heads keep of a head's budget whatever others have.
+     *
+     * @param floor in [0, 1]
+     * @return this
+     */
+    public Builder headFloor(double floor) {
+      struct.putDouble(Abi.Policy.HEAD_FLOOR, floor);
+      return this;
+    }
+
+    /**
+     * The least score that heads by threshold keep.
+     *
+     * @param score the threshold
+     * @return this
+     */
+    public Builder scoreThreshold(double score) {
+      struct.putDouble(Abi.Policy.SCORE_THRESHOLD, score);
       return this;
     }
 

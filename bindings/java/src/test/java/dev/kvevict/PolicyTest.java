@@ -42,6 +42,12 @@ final class PolicyTest {
     Check.equal(512.0, policy.budget()); // a value
     Check.equal(policy, policy.toBuilder().build());
     Check.equal(policy.format(), policy.toString());
+    Policy shared = policy.toBuilder().headSplit(HeadSplit.ADAPTIVE_BLEND).headFloor(0.5)
+        .scoreThreshold(-4).build();
+    Check.equal(shared, policy.with("heads=adaptive-blend,floor=0.5,threshold=-4"));
+    Check.equal(HeadSplit.ADAPTIVE_BLEND, shared.headSplit());
+    Check.equal(0.5, shared.headFloor());
+    Check.equal(-4.0, shared.scoreThreshold());
     Check.that(policy.toBuilder().budget(-1).build().toString().startsWith("(INVALID_ARGUMENT"),
         "an invalid policy has no text form");
   }

@@ -1,0 +1,31 @@
+// How many tokens each head of a layer keeps where scores decide, by sorting all of
+// them.
+#ifndef KVEVICT_TESTS_ORACLE_HEAD_SPLIT_H_
+#define KVEVICT_TESTS_ORACLE_HEAD_SPLIT_H_
+
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct oracle_head {
+  const float* scores;    // [n_tokens]
+  const uint8_t* forced;  // [n_tokens] of 0 and 1
+  uint32_t n_tokens;
+} oracle_head;
+
+// counts[n_heads] by head_split, head_floor and score_threshold of the policy.
+// `budget` of a head; n_asked: what a head is asked to keep in any case, whether it
+// holds it or not.
+void oracle_head_counts(const kvevict_policy* policy, const oracle_head* heads,
+                        uint32_t n_heads, uint32_t budget, uint32_t n_asked,
+                        uint32_t* counts);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_HEAD_SPLIT_H_
