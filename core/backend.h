@@ -30,9 +30,9 @@ class Context;
 // Query rows of one layer, and what is known of them. Row w, the query of token
 // n_tokens - n_rows + w, is stored row (first_row + w) % n_rows.
 struct QueryRows {
-  uint32_t n_rows = 0;  // the window's; 0: none are given
   RowSource rows;
   int64_t head_stride = 0;
+  uint32_t n_rows = 0;  // the window's; 0: none are given
   uint32_t first_row = 0;
   // Natural log-sum-exps in the same order; NULL if unknown. Strides in bytes.
   const float* lse = nullptr;
