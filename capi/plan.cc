@@ -148,7 +148,7 @@ kvevict_status kvevict_plan_layer_budgets(const kvevict_plan* plan,
       return InvalidArgument("n_tokens %u is not in [1, %d]", n_tokens,
                              INT32_MAX);
     }
-    KV_RETURN_IF_ERROR(p.LayerBudgets(std::min(n_tokens, p.max_tokens()),
+    KV_RETURN_IF_ERROR(p.LayerBudgets(p.ContextOf(n_tokens, n_tokens),
                                       {budgets, p.n_layers()}));
     // Each to its place in the model, which is no earlier one.
     for (uint32_t l = p.n_model_layers(); l-- > 0;) {

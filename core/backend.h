@@ -17,6 +17,7 @@
 #include "core/keep_lists.h"
 #include "core/kernels/row_source.h"
 #include "core/shaping.h"
+#include "core/slot_blocks.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -194,6 +195,9 @@ struct SelectArgs {
   Forced forced;
   std::span<uint8_t> scratch;  // Backend::select_scratch_bytes()
   HeadSplit heads;
+  // What stays or goes together: the slots of a block have the mean of its scores, and
+  // what must stay keeps its block. Lists lose a multiple of the size.
+  SlotBlocks blocks = {};
 };
 
 struct MoveJob {

@@ -189,8 +189,8 @@ Status Eviction::CheckSharing() const {
 
 Status Eviction::CheckBudgets() {
   // A ratio is one of the context, which never exceeds what the plan is for.
-  const uint32_t n_context =
-      std::min(sequence_.logical_length(), plan_.max_tokens());
+  const uint32_t n_seen = sequence_.logical_length();
+  const uint32_t n_context = plan_.ContextOf(n_seen, n_seen);
   const std::span<uint32_t> budgets = sequence_.budgets();
   if (n_context == 0) {
     std::fill(budgets.begin(), budgets.end(), 0);
@@ -220,7 +220,8 @@ Status Eviction::CheckBudgets() {
 // How many slots the layer's lists keep, and whether that is less than they hold.
 void Eviction::FindCounts(uint32_t budget, LayerEviction* layer) const {
   const uint32_t l = layer->layer;
-  layer->n_keep = std::min(budget, layer->n_tokens);
+  const SlotBlocks blocks = BlocksOf(policy_);
+  layer->n_keep = blocks.Within(budget, layer->n_tokens);
   layer->loses = layer->n_keep < layer->n_tokens;
   if (!plan_.IsRagged()) return;
   if (layer->owner != l) {  // owners come first
@@ -237,7 +238,7 @@ void Eviction::FindCounts(uint32_t budget, LayerEviction* layer) const {
   for (uint32_t list = 0; list < next.size(); ++list) {
     const uint32_t of_list =
         plan_.HasHeadBudgets() ? plan_.HeadBudgets(l)[list] : budget;
-    next[list] = std::min(of_list, tokens.Of(list));
+    next[list] = blocks.Within(of_list, tokens.Of(list));
     layer->n_keep = std::max(layer->n_keep, next[list]);
     layer->loses = layer->loses || next[list] < tokens.Of(list);
     n_held += tokens.Of(list);
@@ -260,30 +261,30 @@ void Eviction::FindForced() {
 
 // What must stay has to fit the layer's budget, in every list.
 Status Eviction::CheckForcedFit(const LayerEviction& layer) const {
-  const uint64_t ends = uint64_t{forced_.n_sink} + forced_.n_recent;
   const ListCounts tokens = slots_.HostTokens(layer.layer);
   const ListCounts keep = slots_.HostNext(layer.layer, layer.n_keep);
   for (uint32_t list = 0; list < plan_.layer(layer.layer).n_lists; ++list) {
     const uint32_t n_tokens = tokens.Of(list);
     const uint32_t n_keep = keep.Of(list);
     if (n_keep == n_tokens) continue;
+    const SlotBlocks blocks = BlocksOf(policy_);
+    ForcedSlots forced(blocks, forced_.n_sink, forced_.n_recent, n_tokens);
     // Mostly all of them would fit, and then it does not matter which are held: a
     // device may have to be waited for to know.
-    if (ends + forced_.protect.size() <= n_keep) continue;
+    if (forced.ends() + forced_.protect.size() * blocks.size <= n_keep) {
+      continue;
+    }
     SlotPositions positions;
     KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &positions));
-    const uint64_t n_protected = std::count_if(
-        forced_.protect.begin(), forced_.protect.end(), [&](int32_t position) {
-          const int64_t slot = positions.SlotOf(list, position, n_tokens);
-          return slot >= forced_.n_sink &&
-                 slot < int64_t{n_tokens} - forced_.n_recent;
-        });
-    if (ends + n_protected > n_keep) {
+    for (int32_t position : forced_.protect) {
+      forced.Add(positions.SlotOf(list, position, n_tokens));
+    }
+    if (forced.count() > n_keep) {
       return InvalidArgument(
           "layer %u: budget %u < sink %u + recent %u + %llu protected "
-          "positions",
+          "positions%s",
           plan_.layer(layer.layer).number, n_keep, forced_.n_sink,
-          forced_.n_recent, static_cast<unsigned long long>(n_protected));
+          forced_.n_recent, forced.n_added(), BlockWords(blocks).text);
     }
   }
   return Status();
@@ -461,7 +462,8 @@ SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
           CountsByScore(policy_)
               ? HeadSplit{policy_.head_split, policy_.head_floor,
                           policy_.score_threshold}
-              : HeadSplit()};
+              : HeadSplit(),
+          BlocksOf(policy_)};
 }
 
 Status Eviction::Select() const {

@@ -226,6 +226,13 @@ kvevict_scope Plan::scope() const {
   return IsRagged() ? KVEVICT_SCOPE_KV_HEAD : KVEVICT_SCOPE_LAYER;
 }
 
+uint32_t Plan::ContextOf(uint32_t n_seen, uint32_t n_tokens) const {
+  const uint32_t most = std::min(n_seen, max_tokens_);
+  const uint32_t size = BlocksOf(policy_).size;
+  const uint32_t behind = (most % size + size - n_tokens % size) % size;
+  return behind < most ? most - behind : most;
+}
+
 Status Plan::LayerBudgets(uint32_t n_context,
                           std::span<uint32_t> budgets) const {
   if (!HasHeadBudgets()) {
@@ -233,8 +240,8 @@ Status Plan::LayerBudgets(uint32_t n_context,
   }
   for (uint32_t l = 0; l < budgets.size(); ++l) {
     const std::span<const uint32_t> heads = HeadBudgets(l);
-    budgets[l] =
-        std::min(n_context, *std::max_element(heads.begin(), heads.end()));
+    budgets[l] = BlocksOf(policy_).Within(
+        *std::max_element(heads.begin(), heads.end()), n_context);
   }
   return Status();
 }
@@ -266,7 +273,9 @@ CheckedSize Plan::KeepCapacity() const {
   }
   for (uint32_t l = 0; l < n_layers(); ++l) {
     const std::span<const uint32_t> heads = HeadBudgets(l);
-    const uint32_t most = *std::max_element(heads.begin(), heads.end());
+    const uint32_t most =  // a list has a part of a block
+        std::max(*std::max_element(heads.begin(), heads.end()),
+                 BlocksOf(policy_).size - 1);
     n = n +
         CheckedSize(heads.size()) * CheckedSize(std::min(most, max_tokens_));
   }

@@ -152,6 +152,9 @@ class Plan {
     return {head_budgets_.data() + layers_[layer].first_list,
             layers_[layer].n_lists};
   }
+  // What budgets are reckoned by where a list holds n_tokens of n_seen: at most what
+  // the plan is for, with as full a last block as the list's.
+  uint32_t ContextOf(uint32_t n_seen, uint32_t n_tokens) const;
   // Tokens each layer keeps of a context, per head: where heads have budgets of their
   // own, the most of any.
   Status LayerBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;

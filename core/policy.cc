@@ -113,6 +113,13 @@ Status CheckNumbers(const kvevict_policy& p) {
     return InvalidArgument("threshold %s is not in [-3.4e38, 3.4e38]",
                            NumberText(p.score_threshold).c_str());
   }
+  if (p.select_block < 1 || p.select_block > SlotBlocks::kMostSize) {
+    return InvalidArgument("select_block %u is not in [1, %u]", p.select_block,
+                           SlotBlocks::kMostSize);
+  }
+  if (p.reserved != 0) {
+    return InvalidArgument("reserved %u is not 0", p.reserved);
+  }
   if (p.block < 2 || p.block > kMaxBlock) {
     return InvalidArgument("block %u is not in [2, %u]", p.block, kMaxBlock);
   }
@@ -174,6 +181,45 @@ Status CheckForced(const kvevict_policy& p, uint64_t budget) {
                          static_cast<unsigned long long>(recent), tokens);
 }
 
+// Whether the budget is a number of tokens, whatever the context.
+bool CountsTokens(const kvevict_policy& p) {
+  if (IsBudgetOfPartition(p)) return false;
+  return p.budget > 1.0 || (!SignalOf(p).Ranks() && p.n_recent > 0);
+}
+
+double TokenBudget(const kvevict_policy& p) {
+  if (!SignalOf(p).Ranks() && p.n_recent > 0) {
+    return double{1} * p.n_sink + p.n_recent;
+  }
+  return p.budget;
+}
+
+// The blocks in which lies what must stay have to fit too, of caches of any length:
+// the last ones may begin up to a slot less than a block early.
+Status CheckBlocks(const kvevict_policy& p) {
+  if (p.select_block == 1 || TouchesNothing(p)) return Status();
+  if (CountsByScore(p) || IsBudgetOfPartition(p)) {
+    return InvalidArgument(
+        "select_block %u with %s: these count single tokens", p.select_block,
+        CountsByScore(p) ? "heads that are not equal" : "of partition");
+  }
+  if (!CountsTokens(p)) return Status();
+  const auto budget = static_cast<uint64_t>(std::min(TokenBudget(p), 1e18));
+  const auto tokens = static_cast<unsigned long long>(budget);
+  if (budget < p.select_block) {
+    return InvalidArgument("select_block %u > budget %llu", p.select_block,
+                           tokens);
+  }
+  const uint64_t sink = BlocksOf(p).RoundUp(p.n_sink);
+  const uint64_t recent = ForcedRecentTokens(p);
+  if (sink + recent + p.select_block - 1 <= budget) return Status();
+  return InvalidArgument(
+      "sink %llu in whole blocks + recent %llu + select_block %u - 1 > budget "
+      "%llu",
+      static_cast<unsigned long long>(sink),
+      static_cast<unsigned long long>(recent), p.select_block, tokens);
+}
+
 }  // namespace
 
 std::span<const PolicyInfo> Policies() { return kPolicies; }
@@ -230,8 +276,14 @@ Status ValidatePolicy(const kvevict_policy& p) {
         p.scope == KVEVICT_SCOPE_LAYER ? "layer" : "model");
   }
   // A ratio can be judged only against a context; a token count already here.
-  return CheckForced(
-      p, p.budget > 1.0 ? BudgetTokens(p, kMaxTokens) : uint64_t{UINT64_MAX});
+  const double budget = CountsTokens(p) ? TokenBudget(p) : kMaxTokens;
+  KV_RETURN_IF_ERROR(CheckForced(
+      p, static_cast<uint64_t>(std::min<double>(budget, kMaxTokens))));
+  return CheckBlocks(p);
+}
+
+SlotBlocks BlocksOf(const kvevict_policy& p) {
+  return {TouchesNothing(p) ? 1 : p.select_block};
 }
 
 bool IsBudgetOfPartition(const kvevict_policy& p) {
@@ -239,20 +291,24 @@ bool IsBudgetOfPartition(const kvevict_policy& p) {
 }
 
 double ExactBudget(const kvevict_policy& p, uint32_t n_context) {
-  if (TouchesNothing(p)) return n_context;
+  const SlotBlocks blocks = BlocksOf(p);
+  const uint32_t n_blocks = blocks.Count(n_context);
+  if (TouchesNothing(p)) return n_blocks;
   if (IsBudgetOfPartition(p)) {
     return static_cast<double>(n_context - PartitionLoss(p, n_context));
   }
-  if (!SignalOf(p).Ranks() && p.n_recent > 0) {
-    return double{1} * p.n_sink + p.n_recent;
-  }
-  return p.budget <= 1.0 ? p.budget * n_context : p.budget;
+  if (!CountsTokens(p)) return p.budget * n_blocks;
+  const double free_slots = double{1} * n_blocks * blocks.size - n_context;
+  return (TokenBudget(p) + free_slots) / blocks.size;
 }
 
 uint32_t BudgetTokens(const kvevict_policy& p, uint32_t n_context) {
+  const SlotBlocks blocks = BlocksOf(p);
   const double exact = std::floor(ExactBudget(p, n_context));
-  return static_cast<uint32_t>(
-      std::clamp(exact, 1.0, static_cast<double>(n_context)));
+  return blocks.TokensOf(
+      static_cast<uint32_t>(
+          std::clamp(exact, 1.0, static_cast<double>(blocks.Count(n_context)))),
+      n_context);
 }
 
 uint32_t RecentTokens(const kvevict_policy& p) {
@@ -274,15 +330,27 @@ Status ResolvePolicy(const kvevict_policy& p, uint32_t n_context,
   const SignalInfo& signal = SignalOf(p);
   const uint32_t budget = BudgetTokens(p, n_context);
   KV_RETURN_IF_ERROR(CheckForced(p, budget));
+  const ForcedSlots forced(BlocksOf(p), p.n_sink, ForcedRecentTokens(p),
+                           n_context);
+  if (budget < n_context && forced.ends() > budget) {
+    return InvalidArgument(
+        "budget %u < %llu tokens of the blocks of %u that sink %u and recent "
+        "%u "
+        "lie in",
+        budget, static_cast<unsigned long long>(forced.ends()), p.select_block,
+        p.n_sink, ForcedRecentTokens(p));
+  }
   out->budget = budget;
   out->n_sink = 0;
   out->n_recent = 0;
-  if (signal.Ranks()) {
-    out->n_sink = p.n_sink;
-    out->n_recent = RecentTokens(p);
-  } else if (!TouchesNothing(p)) {
-    out->n_sink = std::min(p.n_sink, budget);
+  if (!TouchesNothing(p)) {
+    const auto sink = static_cast<uint32_t>(BlocksOf(p).RoundUp(p.n_sink));
+    out->n_sink = std::min(sink, budget);
     out->n_recent = budget - out->n_sink;
+  }
+  if (signal.Ranks()) {
+    const uint32_t recent = BlocksOf(p).Recent(RecentTokens(p), n_context);
+    out->n_recent = std::min(recent, out->n_recent);
   }
   out->n_selected = budget - out->n_sink - out->n_recent;
   out->obs_window = signal.Needs(kQueries) ? p.obs_window : 0;

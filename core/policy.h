@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/signal.h"
+#include "core/slot_blocks.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -45,10 +46,14 @@ inline constexpr uint32_t kMaxPoolKernel = 1023;  // of every backend
 // Checks all that does not depend on a context length.
 Status ValidatePolicy(const kvevict_policy& policy);
 
-// Tokens a valid policy keeps of `n_context`, clamped to [1, n_context].
+// What a valid policy keeps or evicts together.
+SlotBlocks BlocksOf(const kvevict_policy& policy);
+
+// Tokens a valid policy keeps of `n_context`, in whole blocks, at least one and at
+// most all.
 uint32_t BudgetTokens(const kvevict_policy& policy, uint32_t n_context);
 
-// The same before rounding and clamping.
+// The same in blocks, before rounding and clamping.
 double ExactBudget(const kvevict_policy& policy, uint32_t n_context);
 
 // The budget is that of each partition which the signal compares with the next.

@@ -1,5 +1,5 @@
-// Scores to keep lists: one launch where nothing but the ends must stay and a
-// block holds a list, shaping included where shared memory does.
+// Scores to keep lists: one launch where nothing but the ends must stay, slot by slot,
+// and a block holds a list, shaping included where shared memory does.
 #include <algorithm>
 
 #include "core/policy.h"
@@ -50,7 +50,7 @@ class Selector {
 
 Status Selector::Run(Jobs<SelectJob> jobs) const {
   SelectParams p = ParamsFor(jobs);
-  if (!args_.forced.protect.empty()) {
+  if (!args_.forced.protect.empty() || args_.blocks.size > 1) {
     KV_RETURN_IF_ERROR(MakeKeys(jobs, &p));
     KV_RETURN_IF_ERROR(Pin(jobs));
   }
@@ -74,7 +74,7 @@ SelectParams Selector::ParamsFor(Jobs<SelectJob> jobs) const {
              args_.tie == KVEVICT_TIE_HIGHER_POSITION,
              args_.forced.n_sink,
              args_.forced.n_recent,
-             0};
+             args_.blocks.size};
   p.input = first.scores == nullptr ? kSelectNothing : kSelectScores;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const SelectJob& job = jobs[i];
@@ -95,8 +95,8 @@ Status Selector::MakeKeys(Jobs<SelectJob> jobs, SelectParams* p) const {
   }
   p->input = kSelectKeys;
   return Launch(context_, stream_, KernelId::make_keys,
-                {BlocksFor(LongestOf(jobs), kKeysThreads), n_lists_, Size(jobs),
-                 kKeysThreads},
+                {BlocksFor(args_.blocks.Count(LongestOf(jobs)), kKeysThreads),
+                 n_lists_, Size(jobs), kKeysThreads},
                 make);
 }
 
@@ -107,6 +107,7 @@ Status Selector::Pin(Jobs<SelectJob> jobs) const {
     PinParams p{};
     p.n_lists = n_lists_;
     p.n_positions = static_cast<uint32_t>(n);
+    p.block = args_.blocks.size;
     std::copy_n(rest.begin(), n, p.positions);
     KV_RETURN_IF_ERROR(
         ForEachBatch(jobs, PinParams::kMaxLayers, [&](Jobs<SelectJob> batch) {
@@ -194,11 +195,11 @@ Status Selector::SelectLong(Jobs<SelectJob> jobs, SelectParams p) const {
   return Launch(context_, stream_, KernelId::select_long_emit, shape, p);
 }
 
-// Whether pool_select does both. What else touches scores, to pin some, wants them
-// shaped.
+// Whether pool_select does both. What else touches scores, to pin some or to average
+// blocks, wants them shaped.
 bool CanShape(const Context& context, const Shaping& shaping,
               const SelectArgs& args) {
-  return args.forced.protect.empty() &&
+  return args.forced.protect.empty() && args.blocks.size == 1 &&
          shaping.pool_kernel <= kMostSelectPoolKernel &&
          FitsShared(context, LongestOf(args.jobs));
 }

@@ -121,26 +121,28 @@ type SelectOptions struct {
 	TokenCounts Memory // where lists hold different numbers: uint32, each at most Tokens
 	// Scores are float32 [Rows, Tokens]. Absent: nothing is ranked, and every list keeps what must
 	// stay and then the first tokens, or the last with TieHigherPosition.
-	Scores    Memory
-	Rows      int     // a multiple of the lists, row r is list r/(Rows/lists)'s; 0: one for each list
-	Reduce    Reduce  // over the rows of a list
-	Sink      int     // first slots that must stay
-	Recent    int     // last slots that must stay
-	Tie       Tie     // of equal scores
-	Protected []int32 // strictly ascending slots that must stay
+	Scores      Memory
+	Rows        int     // a multiple of the lists, row r is list r/(Rows/lists)'s; 0: one for each list
+	Reduce      Reduce  // over the rows of a list
+	Sink        int     // first slots that must stay
+	Recent      int     // last slots that must stay
+	Tie         Tie     // of equal scores
+	SelectBlock int     // slots that stay or go together, of which lists lose a multiple; 0: 1
+	Protected   []int32 // strictly ascending slots that must stay
 }
 
 func (o *SelectOptions) native(device Device, lists int) (native.SelectOptions, error) {
 	var err error
 	n := native.SelectOptions{
-		StructSize: uint32(unsafe.Sizeof(native.SelectOptions{})),
-		NTokens:    count(&err, "Tokens", o.Tokens),
-		Scores:     uintptr(o.Scores.address),
-		NRows:      count(&err, "Rows", o.Rows),
-		Reduce:     int32(o.Reduce),
-		NSink:      count(&err, "Sink", o.Sink),
-		NRecent:    count(&err, "Recent", o.Recent),
-		Tie:        int32(o.Tie),
+		StructSize:  uint32(unsafe.Sizeof(native.SelectOptions{})),
+		NTokens:     count(&err, "Tokens", o.Tokens),
+		Scores:      uintptr(o.Scores.address),
+		NRows:       count(&err, "Rows", o.Rows),
+		Reduce:      int32(o.Reduce),
+		NSink:       count(&err, "Sink", o.Sink),
+		NRecent:     count(&err, "Recent", o.Recent),
+		Tie:         int32(o.Tie),
+		SelectBlock: count(&err, "SelectBlock", o.SelectBlock),
 	}
 	if err == nil {
 		n.ScoresLen, err = o.Scores.floats(device, "Scores")
@@ -173,7 +175,7 @@ func (p *Plan) Selection(layer, nTokens, nSeen int) (SelectOptions, KeepLists, e
 	}
 	options := SelectOptions{
 		Tokens: nTokens, Rows: int(o.NRows), Reduce: Reduce(o.Reduce), Sink: int(o.NSink),
-		Recent: int(o.NRecent), Tie: Tie(o.Tie),
+		Recent: int(o.NRecent), Tie: Tie(o.Tie), SelectBlock: int(o.SelectBlock),
 	}
 	return options, KeepLists{Lists: int(k.NLists), Count: int(k.Count)}, nil
 }

@@ -103,6 +103,11 @@ func TestEveryListMayHaveACountOfItsOwn(t *testing.T) {
 	must(t, context.Select(both, KeepLists{Slots: Slice(slots), Lists: 1, Count: 4}, scratch, 0))
 	same(t, []int32{0, 1, 8, 9}, slots[:4])
 
+	// Whole blocks of slots: of the two that are left, and of the best mean.
+	blocks := &SelectOptions{Tokens: 10, Scores: Slice(scores[:10]), SelectBlock: 4}
+	must(t, context.Select(blocks, KeepLists{Slots: Slice(slots), Lists: 1, Count: 6}, scratch, 0))
+	same(t, []int32{4, 5, 6, 7, 8, 9}, slots[:6])
+
 	counts[1] = 5
 	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "keep.counts[1] 5 > 4")
 	counts[1] = 0

@@ -217,6 +217,9 @@ const (
 	// The same in floating point with the window on top, falling back to uniform where the
 	// schedule does not fit, as kvpress computes it.
 	LayerSplitArithmeticKVPress LayerSplit = 3
+	// The integer steps of ARITHMETIC_KVF for every context over the budget, as AdaKV's authors
+	// compute them.
+	LayerSplitArithmeticAdakv LayerSplit = 4
 )
 
 // HeadSplit: how the KV heads of a layer share its budget, which is that of a head times their

@@ -37,6 +37,7 @@ type Policy struct {
 	PyramidBeta  int     // steepness of the arithmetic splits
 	Seed         uint64  // of the random policy
 	Block        int     // tokens that are compared with each other
+	SelectBlock  int     // neighbouring slots that stay or go together; 1: each by itself
 	// ValueWeight is the weight of each token: a shaped score becomes (score + WeightEpsilon) * weight.
 	ValueWeight   ValueWeight
 	WeightEpsilon float64
@@ -219,6 +220,7 @@ func (p *Policy) native() (native.Policy, error) {
 		Seed:         p.Seed,
 
 		Block:         count(&err, "Block", p.Block),
+		SelectBlock:   count(&err, "SelectBlock", p.SelectBlock),
 		ValueWeight:   int32(p.ValueWeight),
 		WeightEpsilon: p.WeightEpsilon,
 		Redundancy:    p.Redundancy,
@@ -268,6 +270,7 @@ func policyOf(n *native.Policy) Policy {
 		Seed:         n.Seed,
 
 		Block:         int(n.Block),
+		SelectBlock:   int(n.SelectBlock),
 		ValueWeight:   ValueWeight(n.ValueWeight),
 		WeightEpsilon: n.WeightEpsilon,
 		Redundancy:    n.Redundancy,

@@ -42,14 +42,14 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
 		SoftmaxPast, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 18, 19, ValueWeightGiven, 0.125, 0.75, 0.625, false, true,
+		0.25, 17, 18, 19, 20, ValueWeightGiven, 0.125, 0.75, 0.625, false, true,
 		HeadSplitThreshold, 0.0625, -4, native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
 	same(t, policy, policyOf(&n))
-	same(t, [7]uint32{11, 12, 13, 0, 15, 17, 19}, [7]uint32{
-		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block,
+	same(t, [8]uint32{11, 12, 13, 0, 15, 17, 19, 20}, [8]uint32{
+		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock,
 	})
 	same(t, [2]uint32{0, 1}, [2]uint32{n.LagRanks, n.BudgetOfPartition})
 	same(t, [7]int32{3, 2, 1, 2, 1, 2, 3},
@@ -100,7 +100,7 @@ func TestPolicyKeepsWhatItHasNoFieldFor(t *testing.T) {
 	must(t, err)
 	n, err := parsed.native()
 	must(t, err)
-	n.KeepWindow = 5 // of which a bool is one bit
+	n.Reserved = 5
 	changed := policyOf(&n)
 	kept, err := changed.native()
 	must(t, err)

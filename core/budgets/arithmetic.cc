@@ -1,4 +1,4 @@
-// PyramidKV with budgets that fall by a constant step, in the two published
+// PyramidKV with budgets that fall by a constant step, in the three published
 // forms. c = budget - window past tokens; layer 0 gets 2c - c/beta, the last
 // one c/beta.
 #include <algorithm>
@@ -8,14 +8,14 @@
 
 namespace kvevict {
 
-// KVCache-Factory: integers. The floor in the step makes the sum run over.
-void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets) {
+// The AdaKV repository: integers, for every context over the budget. A layer whose
+// share is more than there is keeps all. The floor in the step makes the sum run over.
+void SplitArithmeticAdakv(const SplitInput& in, std::span<uint32_t> budgets) {
   const int64_t n = static_cast<int64_t>(budgets.size());
+  if (n == 1) return SplitUniform(in, budgets);
   const int64_t window = in.n_recent;
   const int64_t c = int64_t{in.budget} - window;
   const int64_t past = int64_t{in.n_context} - window;
-  if (n == 1 || in.n_context < 2 * c) return SplitUniform(in, budgets);
-
   int64_t lowest = c / in.policy.pyramid_beta;
   int64_t highest = 2 * c - lowest;
   if (highest >= past) {
@@ -28,6 +28,13 @@ void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets) {
     budgets[l] = static_cast<uint32_t>(
         std::clamp<int64_t>(highest - l * step + window, forced, in.n_context));
   }
+}
+
+// KVCache-Factory: the same, but uniform for contexts of less than 2c.
+void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets) {
+  const int64_t c = int64_t{in.budget} - in.n_recent;
+  if (in.n_context < 2 * c) return SplitUniform(in, budgets);
+  SplitArithmeticAdakv(in, budgets);
 }
 
 // kvpress: floating point, the window inside a layer's number but on top of the

@@ -39,29 +39,39 @@ Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
   }
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_context, &resolved));
-  const uint32_t n_recent = ForcedRecentTokens(policy);
+  // Splits count blocks: what layers have of them adds up.
+  const SlotBlocks blocks = BlocksOf(policy);
+  const uint32_t n_budget = blocks.Count(resolved.budget);
+  const uint32_t n_sink = blocks.Count(resolved.n_sink);
+  const uint32_t n_recent =
+      blocks.Count(blocks.Recent(ForcedRecentTokens(policy), n_context));
   const SplitInput in{policy,
-                      n_context,
-                      resolved.budget,
+                      blocks.Count(n_context),
+                      n_budget,
                       ExactBudget(policy, n_context),
-                      resolved.n_sink,
+                      n_sink,
                       n_recent,
-                      resolved.budget - resolved.n_sink - n_recent};
+                      n_budget - n_sink - n_recent};
   kSplits[policy.layer_split].spread(in, budgets);
+  for (uint32_t& budget : budgets) budget = blocks.TokensOf(budget, n_context);
   return Status();
 }
 
 size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
                       uint32_t n_layers) {
-  const size_t budget = BudgetTokens(policy, max_tokens);
-  // The integer steps of the arithmetic splits lose less than one token per layer
+  const SlotBlocks blocks = BlocksOf(policy);
+  // The last block of a shorter context may be fuller.
+  const size_t budget = BudgetTokens(policy, max_tokens) + (blocks.size - 1);
+  // The integer steps of the arithmetic splits lose less than one block per layer
   // and step, and sinks may lift a layer, so a layer keeps on average fewer than
-  // n_layers + n_sink more than it should.
+  // n_layers + n_sink blocks more than it should.
   const bool is_exact = kSplits[policy.layer_split].is_exact;
   // A context that is a token longer may end a partition, which then loses some.
-  const size_t per_layer = budget +
-                           (is_exact ? 0 : size_t{n_layers} + policy.n_sink) +
-                           (IsBudgetOfPartition(policy) ? policy.block : 0);
+  const size_t per_layer =
+      budget +
+      (is_exact ? 0
+                : blocks.RoundUp(policy.n_sink) + n_layers * blocks.size) +
+      (IsBudgetOfPartition(policy) ? policy.block : 0);
   return n_layers * std::min<size_t>(per_layer, max_tokens);
 }
 

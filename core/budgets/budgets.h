@@ -13,8 +13,8 @@ namespace kvevict {
 // The splits take time quadratic in the layers, so there is a most of them.
 inline constexpr uint32_t kMaxLayers = 4096;
 
-// What a split starts from. n_sink + n_recent + n_selected = budget <
-// n_context.
+// What a split starts from, in blocks of the policy's, which mostly are tokens.
+// n_sink + n_recent + n_selected = budget < n_context.
 struct SplitInput {
   const kvevict_policy& policy;
   uint32_t n_context;
@@ -25,7 +25,7 @@ struct SplitInput {
   uint32_t n_selected;
 };
 
-// Each writes, per layer, the tokens it keeps, in [n_sink + n_recent,
+// Each writes, per layer, the blocks it keeps, in [n_sink + n_recent,
 // n_context].
 #define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) \
   void function(const SplitInput& in, std::span<uint32_t> budgets);

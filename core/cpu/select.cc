@@ -3,6 +3,7 @@
 
 #include "core/context.h"
 #include "core/cpu/cpu.h"
+#include "core/kernels/block_means.h"
 #include "core/kernels/head_split.h"
 #include "core/kernels/topk.h"
 
@@ -10,14 +11,20 @@ namespace kvevict::cpu {
 namespace {
 
 // Gives what must stay the key that no score has.
-void ForceKeys(const Forced& forced, const SlotPositions& slots, uint32_t list,
-               uint32_t n_tokens, uint32_t* keys) {
-  const uint32_t n_recent = std::min(forced.n_recent, n_tokens);
-  std::fill_n(keys, std::min(forced.n_sink, n_tokens), kForcedKey);
+void ForceKeys(const Forced& forced, SlotBlocks blocks,
+               const SlotPositions& slots, uint32_t list, uint32_t n_tokens,
+               uint32_t* keys) {
+  const uint64_t n_sink = blocks.RoundUp(forced.n_sink);
+  const uint32_t n_recent =
+      std::min(blocks.Recent(forced.n_recent, n_tokens), n_tokens);
+  std::fill_n(keys, std::min<uint64_t>(n_sink, n_tokens), kForcedKey);
   std::fill_n(keys + n_tokens - n_recent, n_recent, kForcedKey);
   for (int32_t position : forced.protect) {
-    const int64_t slot = slots.SlotOf(list, position, n_tokens);
-    if (slot >= 0) keys[slot] = kForcedKey;
+    const int64_t found = slots.SlotOf(list, position, n_tokens);
+    if (found < 0) continue;
+    const auto slot = static_cast<uint32_t>(found);
+    std::fill(keys + blocks.BeginOf(slot), keys + blocks.EndOf(slot, n_tokens),
+              kForcedKey);
   }
 }
 
@@ -58,11 +65,18 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
     const uint64_t row = uint64_t{list} * job.tokens.most;
     uint32_t* keys = job.keys + row;
     if (job.scores != nullptr) {
-      ScoresToKeys(context.simd(), job.scores + row, n_tokens, keys);
+      const float* scores = job.scores + row;
+      if (args.blocks.size > 1) {
+        float* const means = reinterpret_cast<float*>(keys);
+        AverageBlocks(context.simd(), scores, n_tokens, args.blocks.size,
+                      means);
+        scores = means;
+      }
+      ScoresToKeys(context.simd(), scores, n_tokens, keys);
     } else {
       std::fill_n(keys, n_tokens, kNanKey);
     }
-    ForceKeys(args.forced, job.slots, list, n_tokens, keys);
+    ForceKeys(args.forced, args.blocks, job.slots, list, n_tokens, keys);
   };
   if (args.heads.Counts()) {
     context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {

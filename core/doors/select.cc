@@ -80,8 +80,9 @@ Status ReduceLists(const Context& context, Stream stream,
 }
 
 // What must stay has to fit every list that loses something.
-Status CheckForced(const kvevict_select_options& o, const ListCounts& tokens,
-                   const KeepLists& keep, bool on_host) {
+Status CheckForced(const kvevict_select_options& o, SlotBlocks blocks,
+                   const ListCounts& tokens, const KeepLists& keep,
+                   bool on_host) {
   const std::span<const int32_t> protect{o.protected_slots,
                                          o.protected_slots_len};
   const uint32_t n_known = on_host                          ? keep.n_lists
@@ -95,17 +96,20 @@ Status CheckForced(const kvevict_select_options& o, const ListCounts& tokens,
                              n_tokens, list);
     }
     if (n_keep == n_tokens) continue;
-    const uint64_t n_protected =
-        std::count_if(protect.begin(), protect.end(), [&](int32_t slot) {
-          return slot >= int64_t{o.n_sink} &&
-                 slot < int64_t{n_tokens} - o.n_recent;
-        });
-    if (uint64_t{o.n_sink} + o.n_recent + n_protected <= n_keep) continue;
+    if ((n_tokens - n_keep) % blocks.size != 0) {
+      return InvalidArgument(
+          "keep.count %u of list %u: %u slots less %u are not whole blocks of "
+          "select_block %u",
+          n_keep, list, n_tokens, n_keep, blocks.size);
+    }
+    ForcedSlots forced(blocks, o.n_sink, o.n_recent, n_tokens);
+    for (int32_t slot : protect) forced.Add(slot);
+    if (forced.count() <= n_keep) continue;
     return InvalidArgument(
         "keep.count %u of list %u < n_sink %u + n_recent %u + %llu protected "
-        "slots",
-        n_keep, list, o.n_sink, o.n_recent,
-        static_cast<unsigned long long>(n_protected));
+        "slots%s",
+        n_keep, list, o.n_sink, o.n_recent, forced.n_added(),
+        BlockWords(blocks).text);
   }
   return Status();
 }
@@ -123,9 +127,11 @@ Status SelectWorkspace(const Context& context, uint32_t n_tokens,
 Status Select(const Context& context, const kvevict_select_options& o,
               const kvevict_keep_lists& keep, const CallMemory& memory) {
   const Backend& backend = context.backend();
-  if (o.reserved != 0) {
-    return InvalidArgument("options.reserved %u is not 0", o.reserved);
+  if (o.select_block > SlotBlocks::kMostSize) {
+    return InvalidArgument("select_block %u > %u", o.select_block,
+                           SlotBlocks::kMostSize);
   }
+  const SlotBlocks blocks = {std::max(1u, o.select_block)};
   KV_RETURN_IF_ERROR(CheckSelectEnums(o));
   KV_RETURN_IF_ERROR(CheckTokenCount(o.n_tokens, 1, INT32_MAX, "most"));
   KeepLists lists;
@@ -142,7 +148,7 @@ Status Select(const Context& context, const kvevict_select_options& o,
       !status.ok()) {
     return Prefixed(status, "protected_slots");
   }
-  KV_RETURN_IF_ERROR(CheckForced(o, tokens, lists, backend.on_host));
+  KV_RETURN_IF_ERROR(CheckForced(o, blocks, tokens, lists, backend.on_host));
   const CheckedSize bytes = SelectBytes(context, o.n_tokens, lists.n_lists);
   KV_RETURN_IF_ERROR(CheckFits(bytes));
   const size_t needed_bytes = bytes.value();
@@ -169,7 +175,8 @@ Status Select(const Context& context, const kvevict_select_options& o,
                          o.tie,
                          forced,
                          {keys + scratch, needed_bytes - scratch},
-                         HeadSplit()});
+                         HeadSplit(),
+                         blocks});
 }
 
 Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
@@ -201,13 +208,16 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
   }
   uint32_t budgets[kMaxLayers];
   KV_RETURN_IF_ERROR(
-      plan.LayerBudgets(std::min(n_seen, plan.max_tokens()),
+      plan.LayerBudgets(plan.ContextOf(n_seen, n_tokens),
                         std::span(budgets).first(plan.n_layers())));
   options->n_tokens = n_tokens;
   options->tie = TieOf(policy);
+  if (const SlotBlocks blocks = BlocksOf(policy); blocks.size > 1) {
+    options->select_block = blocks.size;
+  }
   options->reduce = policy.scope_reduce;
   keep->n_lists = of_plan.n_lists;
-  keep->count = std::min(budgets[layer], n_tokens);
+  keep->count = BlocksOf(policy).Within(budgets[layer], n_tokens);
   if (plan.signal().Ranks()) {
     for (const PlanLayer& ranked :
          model ? plan.layers() : plan.layers().subspan(layer, 1)) {

@@ -213,7 +213,7 @@ struct SelectLists {
   uint32_t higher_wins;  // of equal keys at the cut
   uint32_t n_sink;       // forced, at the ends; not for keys
   uint32_t n_recent;
-  uint32_t reserved;
+  uint32_t block;  // make_keys: slots that have one key; 1: each its own
 };
 static_assert(sizeof(SelectLists) == 56);
 
@@ -238,7 +238,7 @@ static_assert(sizeof(SelectParams) <= 4096);
 // make_keys: SelectParams; scores -> u32 keys at `keep`, [n_lists, n_tokens],
 // which may be where the scores are.
 
-// pin_positions: gives protected positions the forced key.
+// pin_positions: gives the blocks of protected positions the forced key.
 struct PinLayer {
   uint64_t keys;  // u32 [n_lists, n_tokens]
   SlotPositions slots;
@@ -252,6 +252,8 @@ struct PinParams {
   static constexpr uint32_t kMaxPositions = 500;
   uint32_t n_lists;
   uint32_t n_positions;
+  uint32_t block;  // slots that are pinned together
+  uint32_t reserved;
   CountTable tokens;
   CountTable kept;  // of the slots
   PinLayer layers[kMaxLayers];

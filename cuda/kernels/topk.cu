@@ -144,27 +144,52 @@ KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
             KeepList(p.lists, layer, blockIdx.y), *shared);
 }
 
-// ---- Keys in memory, where more than the ends of a list must stay ----
+// ---- Keys in memory, where more than the ends of a list must stay, or slots stay
+// or go in blocks ----
 
-// Scores, or nothing, to keys [n_lists, n_tokens] at `keep`, the ends forced.
-// They may lie where the scores are. Grid (n_tokens / 256 of the longest layer,
-// n_lists, n_layers); a thread makes one key.
-KV_KERNEL(make_keys, SelectParams, kKeysThreads, 1) {
-  const SelectLayer& layer = p.layers[blockIdx.z];
-  const uint32_t i = blockIdx.x * kKeysThreads + threadIdx.x;
-  const Keys keys(p, layer, blockIdx.y);
-  if (i >= keys.words.n) return;
-  const uint64_t place = (uint64_t{blockIdx.y} * layer.n_tokens + i) * 4;
-  uint32_t bits = 0;
-  if (p.input != kSelectNothing) {
-    bits = LoadGlobal<uint32_t>(layer.scores + place);
-  }
-  StoreGlobal(layer.keep + place,
-              keys.IsForced(i) ? kForcedKey : keys.Key(bits));
+namespace {
+
+// The bits of the mean of n scores: summed one after the other, as the CPU does.
+KV_DEVICE uint32_t MeanOf(uint64_t scores, uint32_t n) {
+  if (n == 1) return LoadGlobal<uint32_t>(scores);
+  float sum = LoadGlobal<float>(scores);
+#pragma unroll 4
+  for (uint32_t i = 1; i < n; ++i) sum += LoadGlobal<float>(scores + i * 4);
+  const float mean = sum / static_cast<float>(n);
+  uint32_t bits;
+  memcpy(&bits, &mean, sizeof(bits));
+  return bits;
 }
 
-// Grid (n_positions / 256, n_lists, n_layers); a thread pins one position in
-// one list.
+}  // namespace
+
+// Scores, or nothing, to keys [n_lists, n_tokens] at `keep`: of a block that of its
+// mean, but the forced one where an end begins or stops in it or it is not full. They
+// may lie where the scores are. Grid (blocks / 256 of the longest layer, n_lists,
+// n_layers); a thread makes the keys of one block of p.lists.block slots.
+KV_KERNEL(make_keys, SelectParams, kKeysThreads, 1) {
+  const SelectLayer& layer = p.layers[blockIdx.z];
+  const uint32_t block = p.lists.block;
+  const uint64_t first =
+      (uint64_t{blockIdx.x} * kKeysThreads + threadIdx.x) * block;
+  const Keys keys(p, layer, blockIdx.y);
+  if (first >= keys.words.n) return;
+  const uint32_t begin = static_cast<uint32_t>(first);
+  const uint32_t left = keys.words.n - begin;
+  const uint32_t n = left < block ? left : block;
+  const uint64_t place = (uint64_t{blockIdx.y} * layer.n_tokens + begin) * 4;
+  uint32_t key = kForcedKey;
+  if (begin >= keys.n_sink && begin + n <= keys.recent_begin && n == block) {
+    key = p.input == kSelectNothing ? kNanKey
+                                    : keys.Key(MeanOf(layer.scores + place, n));
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    StoreGlobal(layer.keep + place + i * 4, key);
+  }
+}
+
+// Grid (n_positions / 256, n_lists, n_layers); a thread pins the block of one
+// position in one list.
 KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
   const PinLayer& layer = p.layers[blockIdx.z];
   const uint32_t i = blockIdx.x * kKeysThreads + threadIdx.x;
@@ -175,9 +200,13 @@ KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
   const uint32_t slot =
       SlotOf(layer.slots, p.kept, list, n_tokens, p.positions[i]);
   if (slot == n_tokens) return;
-  StoreGlobal(
-      layer.keys + (uint64_t{list} * layer.n_tokens + slot) * sizeof(uint32_t),
-      kForcedKey);
+  const uint32_t begin = slot - slot % p.block;
+  const uint32_t end = n_tokens - begin < p.block ? n_tokens : begin + p.block;
+  const uint64_t keys =
+      layer.keys + uint64_t{list} * layer.n_tokens * sizeof(uint32_t);
+  for (uint32_t i = begin; i < end; ++i) {
+    StoreGlobal(keys + uint64_t{i} * sizeof(uint32_t), kForcedKey);
+  }
 }
 
 }  // namespace kvevict::cuda

@@ -6,10 +6,12 @@
 
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
+#include "tests/oracle/select.h"
 
 /* The page's text for three numbers of the engine's configuration. */
 static const char* TextOf(int32_t budget, int32_t window, int32_t recency) {
@@ -117,7 +119,7 @@ Test(migration, nan_scores_come_last_the_lower_position_first) {
   cr_expect_arr_eq(keep, expected, sizeof expected);
 }
 
-/* ---- When it evicts ---- */
+/* ---- What it scores by ---- */
 
 static test_model* Model(const char* policy, uint32_t n_layers) {
   test_model_spec spec = test_small_model(policy);
@@ -131,6 +133,77 @@ static void ExpectEvicts(test_model* m, bool evicts) {
   EXPECT_OK(test_model_evict(m, NULL, &report));
   cr_expect_eq(report.evicted, evicts);
 }
+
+/* The engine's sums in double: over layers, the window's rows and query heads, of the
+ * softmax over the keys that a row sees. */
+static void EngineScores(const test_model* m, uint32_t n, uint32_t window,
+                         double* scores) {
+  const test_model_spec* s = &m->spec;
+  const uint32_t group = s->n_q_heads / s->n_kv_heads;
+  double* weights = malloc(n * sizeof *weights);
+  memset(scores, 0, n * sizeof *scores);
+  for (uint32_t l = 0; l < s->n_layers; ++l) {
+    const test_cache* keys = m->archive[l];
+    for (uint32_t q = n - window; q < n; ++q) {
+      for (uint32_t h = 0; h < s->n_q_heads; ++h) {
+        const uint8_t* row = m->queries[l] + ((size_t)q * s->n_q_heads + h) *
+                                                 s->k_head_dim *
+                                                 test_element_bytes(s->q_dtype);
+        double sum = 0.0;
+        for (uint32_t p = 0; p <= q; ++p) {
+          double dot = 0.0;
+          for (uint32_t e = 0; e < s->k_head_dim; ++e) {
+            const double x =
+                test_load(s->q_dtype, row + e * test_element_bytes(s->q_dtype));
+            dot += x * test_cache_get(keys, &keys->view.k, p, h / group, e);
+          }
+          sum += weights[p] = exp(dot / sqrt((double)s->k_head_dim));
+        }
+        for (uint32_t p = 0; p <= q; ++p) scores[p] += weights[p] / sum;
+      }
+    }
+  }
+  free(weights);
+}
+
+/* From queries to keep sets: one for all layers and heads, of the last tokens and of
+ * the best before them; the window itself is not protected. */
+Test(migration, keep_sets_are_the_engines_for_the_same_queries) {
+  enum { N = 120 };
+  static const int32_t kCases[][3] = {{70, 64, 64}, {70, 64, 0},  {100, 16, 64},
+                                      {119, 1, 0},  {1, 64, 0},   {2, 64, 1},
+                                      {64, 64, 64}, {40, 64, 64}, {1, 64, 64}};
+  for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
+    const int32_t *c = kCases[i], recency = c[2] < c[0] ? c[2] : c[0];
+    test_model_spec spec = test_small_model(TextOf(c[0], c[1], c[2]));
+    spec.n_layers = 3;
+    spec.max_tokens = N;
+    test_model* m = test_model_create(&spec, (test_random){(uint64_t)i + 1});
+    test_model_step(m, N);
+    double scores[N];
+    EngineScores(m, N, (uint32_t)c[1], scores);
+    uint8_t forced[N] = {0};
+    memset(forced + N - recency, 1, (size_t)recency);
+    ExpectEvicts(m, true);
+    for (uint32_t l = 0; l < spec.n_layers; ++l) {
+      for (uint32_t h = 0; h < spec.n_kv_heads; ++h) {
+        int32_t kept[N];
+        EXPECT(test_model_stored_of(m, l, h) == (uint32_t)c[0],
+               "budget %d: %u tokens", c[0], test_model_stored_of(m, l, h));
+        test_model_positions(m, l, h, kept);
+        EXPECT(oracle_selection_is_right(scores, N, kept, (uint32_t)c[0],
+                                         forced, 1e-4),
+               "budget %d, window %d, recency %d: layer %u, head %u keeps "
+               "others than the best",
+               c[0], c[1], c[2], l, h);
+      }
+    }
+    test_model_check(m, "engine");
+    test_model_destroy(m);
+  }
+}
+
+/* ---- When it evicts ---- */
 
 Test(migration, a_window_that_covers_the_prompt) {
   test_model* m = Model(TextOf(10, 64, 4), 2);

@@ -76,6 +76,49 @@ static const struct {
      4096,
      1,
      {200}},
+    /* AdaKV: as KVCache-Factory from 2c on ... */
+    {"snapkv:budget=128,sink=0,split=arithmetic-adakv",
+     4096,
+     4,
+     {220, 159, 98, 37}},
+    {"snapkv:budget=128,sink=0,split=arithmetic-adakv",
+     193,
+     4,
+     {193, 150, 107, 64}},
+    /* ... and below: highest 191 - 32 = 159, lowest 33, step 42 */
+    {"snapkv:budget=128,sink=0,split=arithmetic-adakv",
+     191,
+     4,
+     {191, 149, 107, 65}},
+    /* highest 150 - 32 = 118, lowest 74, step 14 */
+    {"snapkv:budget=128,sink=0,split=arithmetic-adakv",
+     150,
+     4,
+     {150, 136, 122, 108}},
+    {"snapkv:budget=128,sink=0,split=arithmetic-adakv",
+     128,
+     4,
+     {128, 128, 128, 128}},
+    {"snapkv:budget=128,sink=0,split=arithmetic-adakv", 4096, 1, {128}},
+    /* In whole blocks of 20: 105 tokens are 5 and a quarter, 52 hold 2 and that
+       quarter, and half of 6 are 3 with it. */
+    {"custom:budget=52,sink=0,select_block=20", 105, 2, {45, 45}},
+    {"custom:budget=0.5,sink=0,select_block=20", 105, 2, {45, 45}},
+    {"custom:budget=64,sink=0,select_block=20", 105, 1, {45}},
+    {"custom:budget=65,sink=0,select_block=20", 105, 1, {65}},
+    {"custom:budget=59,sink=0,select_block=20", 100, 1, {40}},
+    {"custom:budget=100,sink=0,select_block=20", 100, 1, {100}},
+    /* at least one */
+    {"custom:budget=0.01,sink=0,select_block=20", 105, 1, {5}},
+    {"custom:budget=0.01,sink=0,select_block=20", 100, 1, {20}},
+    /* the last block, of 10 tokens, and of 3 * 6 by 4 : 2 : 1 10.3, 5.1, 2.6 */
+    {"custom:budget=130,sink=0,select_block=20,split=geometric,alpha=0.5",
+     390,
+     3,
+     {210, 110, 70}},
+    /* the sink's block and the last of 32 tokens, of which 2 are in a third */
+    {"snapkv:budget=110,select_block=16", 258, 2, {98, 98}},
+    {"streaming-llm:budget=100,select_block=16", 258, 1, {98}},
 };
 
 Test(policy_budgets, are_those_worked_by_hand) {
@@ -136,7 +179,7 @@ Test(policy_budgets, agree_with_the_oracle) {
   for (int i = 0; i < 20000; ++i) {
     kvevict_policy policy = test_random_policy(&random);
     policy.scope = KVEVICT_SCOPE_KV_HEAD; /* leaves every split allowed */
-    policy.layer_split = (kvevict_layer_split)test_random_below(&random, 4);
+    policy.layer_split = (kvevict_layer_split)test_random_below(&random, 5);
     const uint32_t n_layers = test_random_between(&random, 1, kMaxLayers);
     const uint32_t n_context =
         1 + test_random_below(&random, 1u << test_random_below(&random, 18));

@@ -42,10 +42,11 @@ Test(policy_text, every_key_sets_its_field) {
   expected.layer_split = KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF;
   expected.pyramid_alpha = 0.5;
   expected.pyramid_beta = 12;
+  expected.select_block = 16;
   const kvevict_policy policy = test_policy(
       "snapkv:budget=0.25,sink=5,recent=40,window=16,keep_window=no,pool=max9,"
       "edge=shrink,rows=sum,group=max,order=pool-reduce,scope=layer,over=sum,"
-      "tie=higher,split=arithmetic-kvf,alpha=0.5,beta=12");
+      "tie=higher,split=arithmetic-kvf,alpha=0.5,beta=12,select_block=16");
   cr_assert(test_same_policy(&policy, &expected));
   cr_assert_eq(test_policy("random:seed=18446744073709551615").seed,
                UINT64_MAX);
@@ -92,12 +93,15 @@ Test(policy_text, every_word_has_its_value) {
               KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF);
   EXPECT_WORD("split=arithmetic-kvpress", layer_split,
               KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS);
+  EXPECT_WORD("split=arithmetic-adakv", layer_split,
+              KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV);
 #undef EXPECT_WORD
 }
 
 #define KEYS_OF_RANKED \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
-#define KEYS_OF_WEIGHT ", weight, epsilon, redundancy, similarity"
+#define KEYS_OF_WEIGHT \
+  ", select_block, weight, epsilon, redundancy, similarity, heads, floor, threshold"
 #define KEYS_BY_QUERIES                                                 \
   "budget, sink, recent, window, keep_window, pool, edge, rows, "       \
   "row_weight, softmax, group, order, scope, over, tie, split, alpha, " \
@@ -112,7 +116,7 @@ static const struct {
   const char* keys;
 } kKeysOf[] = {
     {"none", "none"},
-    {"streaming-llm", "budget, sink, recent, split, alpha, beta"},
+    {"streaming-llm", "budget, sink, recent, split, alpha, beta, select_block"},
     {"snapkv", KEYS_BY_QUERIES},
     {"pyramidkv", KEYS_BY_QUERIES},
     {"tova", KEYS_BY_QUERIES},
@@ -144,7 +148,8 @@ static const char* const kPairs[] = {"budget=100",     "sink=1",
                                      "weight=given",   "epsilon=0.5",
                                      "softmax=past",   "row_weight=past",
                                      "redundancy=0.5", "similarity=0.25",
-                                     "ranks=no",       "of=partition"};
+                                     "ranks=no",       "of=partition",
+                                     "select_block=20"};
 
 static bool HasWord(const char* list, const char* word) {
   char spaced[512], wanted[32];
@@ -370,6 +375,7 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   p.layer_split = policy->layer_split;
   p.pyramid_alpha = policy->pyramid_alpha;
   p.pyramid_beta = policy->pyramid_beta;
+  p.select_block = policy->select_block;
   if (p.kind == KVEVICT_POLICY_STREAMING_LLM) return p;
   p.pool = policy->pool;
   p.pool_kernel = policy->pool_kernel;

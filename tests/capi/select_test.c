@@ -424,7 +424,7 @@ Test(select, null_pointers_are_errors) {
 Test(select, wrong_sizes_are_errors) {
   EXPECT_BREAKS(options.struct_size = 4, "struct_size 4");
   EXPECT_BREAKS(lists.struct_size = 4, "struct_size 4");
-  EXPECT_BREAKS(options.reserved = 1, "options.reserved 1");
+  EXPECT_BREAKS(options.select_block = 65537, "select_block 65537 > 65536");
   EXPECT_BREAKS(lists.reserved = 1, "keep.reserved 1");
   EXPECT_BREAKS(options.scores_len = 199, "scores_len 199", "n_rows 2", "100");
   EXPECT_BREAKS(options.scores_len = 201, "scores_len 201", "n_rows 2", "100");

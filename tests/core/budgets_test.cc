@@ -16,7 +16,7 @@ namespace {
 
 std::string RandomPolicyText(Random& random) {
   const char* const kSplits[] = {"uniform", "geometric", "arithmetic-kvf",
-                                 "arithmetic-kvpress"};
+                                 "arithmetic-kvpress", "arithmetic-adakv"};
   const char* const kKinds[] = {"custom", "snapkv", "streaming-llm", "random"};
   std::string budget = std::to_string(2 + random.Below(200));
   if (random.Below(2) == 0)
@@ -27,7 +27,8 @@ std::string RandomPolicyText(Random& random) {
          ",recent=" + std::to_string(random.Below(60)) +
          (kind == "snapkv" ? ",window=" + std::to_string(1 + random.Below(40))
                            : "") +
-         ",split=" + kSplits[random.Below(4)] +
+         ",split=" + kSplits[random.Below(5)] + ",select_block=" +
+         std::to_string(1 + random.Below(2) * random.Below(30)) +
          ",beta=" + std::to_string(1 + random.Below(40)) + ",alpha=0." +
          std::to_string(1 + random.Below(9));
 }
@@ -74,10 +75,16 @@ Test(budgets, every_layer_keeps_what_must_stay) {
       continue;
     }
     for (uint32_t budget : budgets) {
-      const uint32_t n_recent = ForcedRecentTokens(policy);
-      if (budget < resolved.n_sink + n_recent || budget > n_context) {
+      const uint32_t n_recent =
+          BlocksOf(policy).Recent(ForcedRecentTokens(policy), n_context);
+      if (budget < std::min(resolved.n_sink + n_recent, n_context) ||
+          budget > n_context) {
         cr_assert_fail("%s of %u: a layer keeps %u", text.c_str(), n_context,
                        budget);
+      }
+      if ((n_context - budget) % policy.select_block != 0) {
+        cr_assert_fail("%s of %u: a layer loses %u", text.c_str(), n_context,
+                       n_context - budget);
       }
     }
   }

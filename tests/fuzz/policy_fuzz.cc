@@ -66,7 +66,10 @@ constexpr const char* kPairs[] = {"budget=64",
                                   "epsilon=0.25",
                                   "block=2",
                                   "block=65536",
-                                  "split=arithmetic-kvpress"};
+                                  "split=arithmetic-kvpress",
+                                  "split=arithmetic-adakv",
+                                  "select_block=3",
+                                  "select_block=64"};
 
 // A text as a person would write it, with a slip now and then, or any bytes.
 std::string DrawText(Draw& draw) {

@@ -26,6 +26,9 @@ constexpr const char* kPolicies[] = {
     "streaming-llm:budget=0.5,sink=1",
     "streaming-llm:budget=12,sink=2,split=arithmetic-kvf",
     "none",
+    "custom:budget=24,sink=1,recent=2,select_block=4",
+    "custom:budget=0.5,sink=0,select_block=3,scope=layer,over=sum,tie=higher",
+    "streaming-llm:budget=20,sink=3,select_block=6",
 };
 
 class Fuzz {
@@ -182,7 +185,10 @@ class Fuzz {
       for (uint32_t h = 0; h < kHeads; ++h) left[l][h] = held_[l][h];
     }
     if (n_seen_ == 0) return true;
-    const uint32_t n_context = std::min(n_seen_, kMaxTokens);
+    const uint32_t block = policy_.select_block;
+    uint32_t n_context = std::min(n_seen_, kMaxTokens);
+    // Blocks end where those of the cache do.
+    while (n_context % block != n_seen_ % block) --n_context;
     uint32_t budgets[kLayers];
     if (!oracle_layer_budgets(&policy_, n_context, budgets, kLayers)) {
       return false;
@@ -200,7 +206,14 @@ class Fuzz {
           forced[slot] = slot < r.n_sink || slot + n_last >= n ||
                          std::binary_search(protect.begin(), protect.end(),
                                             held_[l][h][slot]);
-          n_forced += forced[slot];
+        }
+        for (uint32_t begin = 0; begin < n; begin += block) {
+          const uint32_t end = std::min(n, begin + block);
+          const auto first = forced.begin() + begin;
+          if (end - begin < block || std::find(first, forced.begin() + end,
+                                               1) != forced.begin() + end) {
+            n_forced += end - begin;
+          }
         }
         if (n_forced > budgets[l]) return false;
         std::vector<float> rows;
@@ -219,9 +232,13 @@ class Fuzz {
         if (policy_.kind == KVEVICT_POLICY_STREAMING_LLM) {  // by place
           std::iota(combined.begin(), combined.end(), 0.0f);
         }
-        std::vector<int32_t> keep(budgets[l]);
-        oracle_select(combined.data(), n, budgets[l], forced.data(),
-                      policy_.tie, keep.data());
+        std::vector<int32_t> keep(n);
+        keep.resize(oracle_select_blocks(
+            combined.data(), n, budgets[l], forced.data(), block,
+            policy_.kind == KVEVICT_POLICY_STREAMING_LLM
+                ? KVEVICT_TIE_HIGHER_POSITION
+                : policy_.tie,
+            keep.data()));
         left[l][h].clear();
         for (int32_t slot : keep) left[l][h].push_back(held_[l][h][slot]);
       }

@@ -102,9 +102,11 @@ bool HasScalarKeys(const Geometry& g) {
   return false;
 }
 
-// What must stay, and one more.
+// What must stay, wherever blocks begin, and one more.
 uint32_t LeastBudget(const kvevict_policy& p) {
-  return p.n_sink + std::max(p.n_recent, p.keep_window ? p.obs_window : 0) + 1;
+  const uint32_t b = p.select_block;
+  return (p.n_sink + b - 1) / b * b +
+         std::max(p.n_recent, p.keep_window ? p.obs_window : 0) + b;
 }
 
 // Of any policy that evicts.
@@ -129,6 +131,7 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.n_recent = random->OneOf(2) ? 0 : random->In(0, 12);
   p.obs_window = random->OneOf(4) ? random->In(1, 64) : random->In(1, 12);
   p.keep_window = !random->OneOf(4);
+  if (random->OneOf(4)) p.select_block = random->In(2, 20);
   p.budget = random->OneOf(5)
                  ? 0.3 + random->In(0, 60) * 0.01
                  : LeastBudget(p) + random->In(0, std::max(1u, max_tokens / 5));

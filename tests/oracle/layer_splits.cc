@@ -79,6 +79,27 @@ void SplitKvf(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   }
 }
 
+// The AdaKV repository: base capacities of one tensor of integers. A layer is
+// compressed only where the prompt is at least its capacity and the window long.
+void SplitAdakv(const Split& in, uint32_t* budgets, uint32_t n_layers) {
+  if (n_layers == 1) return;  // divides by 0 there
+  const int64_t window = in.resolved.n_recent;
+  const int64_t base = in.resolved.budget - window;
+  const int64_t past = in.n_context - window;
+  int64_t min_num = base / in.policy.pyramid_beta;
+  int64_t max_num = base * 2 - min_num;
+  if (max_num >= past) {
+    max_num = past;
+    min_num = base * 2 - max_num;
+  }
+  const int64_t steps = (max_num - min_num) / (n_layers - 1);
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    const int64_t kept = max_num - l * steps + window;
+    const bool skips = in.n_context < kept;
+    budgets[l] = Clamp(static_cast<double>(skips ? in.n_context : kept), in);
+  }
+}
+
 // kvpress: S(1 - r) is the budget; the window rides on top of it while the
 // schedule is made and is inside the number that comes out. round() is to even.
 void SplitKvpress(const Split& in, uint32_t* budgets, uint32_t n_layers) {

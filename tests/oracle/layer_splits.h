@@ -9,6 +9,7 @@
 
 namespace kvevict::oracle {
 
+// In blocks of the policy's, which mostly are tokens.
 struct Split {
   const kvevict_policy& policy;
   uint32_t n_context;  // more than the budget
@@ -16,11 +17,11 @@ struct Split {
   const kvevict_resolved_policy& resolved;
 };
 
-// budgets[n_layers]: the uniform budget on entry, each layer's tokens on
-// return.
+// budgets[n_layers]: the uniform budget on entry, each layer's on return.
 void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers);
 void SplitKvf(const Split& in, uint32_t* budgets, uint32_t n_layers);
 void SplitKvpress(const Split& in, uint32_t* budgets, uint32_t n_layers);
+void SplitAdakv(const Split& in, uint32_t* budgets, uint32_t n_layers);
 
 }  // namespace kvevict::oracle
 

@@ -14,12 +14,20 @@ bool ScoresByAttention(const kvevict_policy& p) {
          p.kind == KVEVICT_POLICY_R_KV;
 }
 
-// The budget as a real number, before it is rounded and clamped.
+uint32_t Blocks(const kvevict_policy& p, uint32_t n_context) {
+  return n_context / p.select_block + (n_context % p.select_block != 0);
+}
+
+// Of so many blocks of a cache, the last one being one of them.
+double Tokens(const kvevict_policy& p, double n_blocks, uint32_t n_context) {
+  const uint32_t last = n_context - (Blocks(p, n_context) - 1) * p.select_block;
+  return (n_blocks - 1) * p.select_block + last;
+}
+
+// The budget in blocks as a real number, before it is rounded and clamped.
 double RealBudget(const kvevict_policy& p, uint32_t n_context) {
-  if (p.kind == KVEVICT_POLICY_NONE) return n_context;
-  if (p.kind == KVEVICT_POLICY_STREAMING_LLM && p.n_recent > 0) {
-    return static_cast<double>(p.n_sink) + static_cast<double>(p.n_recent);
-  }
+  const double n_blocks = Blocks(p, n_context);
+  if (p.kind == KVEVICT_POLICY_NONE) return n_blocks;
   if (p.kind == KVEVICT_POLICY_LAGKV && p.budget_of_partition != 0) {
     // Sinks, all partitions but the last, the rest.
     double kept = 0.0;
@@ -33,15 +41,36 @@ double RealBudget(const kvevict_policy& p, uint32_t n_context) {
     }
     return kept + left;
   }
-  if (p.budget > 1.0) return p.budget;
-  return p.budget * n_context;
+  double tokens = p.budget;
+  if (p.kind == KVEVICT_POLICY_STREAMING_LLM && p.n_recent > 0) {
+    tokens = static_cast<double>(p.n_sink) + static_cast<double>(p.n_recent);
+  } else if (p.budget <= 1.0) {
+    return p.budget * n_blocks;
+  }
+  // What the tokens hold beyond the last block, in blocks.
+  return 1 + (tokens - Tokens(p, 1, n_context)) / p.select_block;
+}
+
+uint32_t BudgetBlocks(const kvevict_policy& p, uint32_t n_context) {
+  const double n_blocks = std::floor(RealBudget(p, n_context));
+  return static_cast<uint32_t>(
+      std::clamp(n_blocks, 1.0, static_cast<double>(Blocks(p, n_context))));
 }
 
 uint32_t Budget(const kvevict_policy& p, uint32_t n_context) {
-  const double tokens = std::floor(RealBudget(p, n_context));
-  if (tokens < 1.0) return 1;
-  if (tokens > n_context) return n_context;
-  return static_cast<uint32_t>(tokens);
+  return static_cast<uint32_t>(
+      Tokens(p, BudgetBlocks(p, n_context), n_context));
+}
+
+// The first tokens of all blocks that the first n lie in, and the last ones.
+uint64_t FirstInBlocks(const kvevict_policy& p, uint64_t n) {
+  while (n % p.select_block != 0) ++n;
+  return n;
+}
+
+uint64_t LastInBlocks(const kvevict_policy& p, uint64_t n, uint32_t n_context) {
+  while (n < n_context && (n_context - n) % p.select_block != 0) ++n;
+  return n;
 }
 
 }  // namespace
@@ -66,6 +95,14 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
     fits = sink + recent <= budget;
   }
   if (!fits) return false;
+  if (p.select_block > 1 && p.kind != KVEVICT_POLICY_NONE) {
+    const bool streams = p.kind == KVEVICT_POLICY_STREAMING_LLM;
+    sink = FirstInBlocks(p, sink);
+    recent = LastInBlocks(p, streams ? 1 : recent, n_context);
+    if (budget < n_context && sink + recent > budget) return false;
+    sink = std::min(sink, budget);
+    recent = streams ? budget - sink : std::min(recent, budget - sink);
+  }
   out->struct_size = sizeof(*out);
   out->budget = static_cast<uint32_t>(budget);
   out->n_sink = static_cast<uint32_t>(sink);
@@ -77,7 +114,8 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
 
 uint32_t oracle_last_tokens(const kvevict_policy* policy,
                             const kvevict_resolved_policy* resolved) {
-  return policy->kind == KVEVICT_POLICY_STREAMING_LLM ? 1 : resolved->n_recent;
+  if (policy->kind != KVEVICT_POLICY_STREAMING_LLM) return resolved->n_recent;
+  return 1;
 }
 
 bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
@@ -88,11 +126,16 @@ bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
   if (budget == n_context) return true;
   kvevict_resolved_policy resolved;
   if (!oracle_resolve(policy, n_context, &resolved)) return false;
-  // A schedule spreads what is left when what must stay is taken off.
-  resolved.n_recent = oracle_last_tokens(policy, &resolved);
-  resolved.n_selected = budget - resolved.n_sink - resolved.n_recent;
-  const kvevict::oracle::Split split = {p, n_context, RealBudget(p, n_context),
-                                        resolved};
+  // A schedule spreads what is left when what must stay is taken off, in blocks.
+  const uint64_t last =
+      LastInBlocks(p, oracle_last_tokens(policy, &resolved), n_context);
+  resolved.budget = BudgetBlocks(p, n_context);
+  resolved.n_sink = Blocks(p, resolved.n_sink);
+  resolved.n_recent = Blocks(p, static_cast<uint32_t>(last));
+  resolved.n_selected = resolved.budget - resolved.n_sink - resolved.n_recent;
+  std::fill(budgets, budgets + n_layers, resolved.budget);
+  const kvevict::oracle::Split split = {p, Blocks(p, n_context),
+                                        RealBudget(p, n_context), resolved};
   switch (p.layer_split) {
     case KVEVICT_LAYER_SPLIT_UNIFORM:
       break;
@@ -105,6 +148,12 @@ bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
     case KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS:
       SplitKvpress(split, budgets, n_layers);
       break;
+    case KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV:
+      SplitAdakv(split, budgets, n_layers);
+      break;
+  }
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    budgets[l] = static_cast<uint32_t>(Tokens(p, budgets[l], n_context));
   }
   return true;
 }

@@ -34,6 +34,43 @@ void oracle_select(const float* scores, uint32_t n_tokens, uint32_t n_keep,
   std::copy(order.begin(), order.begin() + n_keep, keep);
 }
 
+uint32_t oracle_select_blocks(const float* scores, uint32_t n_tokens,
+                              uint32_t n_keep, const uint8_t* forced,
+                              uint32_t block, kvevict_tie tie, int32_t* keep) {
+  std::vector<float> means;
+  std::vector<uint8_t> block_forced;
+  for (uint32_t begin = 0; begin < n_tokens; begin += block) {
+    const uint32_t end = std::min(n_tokens, begin + block);
+    double sum = 0.0;
+    bool stays = end - begin < block;
+    for (uint32_t i = begin; i < end; ++i) {
+      sum += static_cast<double>(scores[i]);
+      stays = stays || forced[i] != 0;
+    }
+    means.push_back(static_cast<float>(sum / (end - begin)));
+    block_forced.push_back(stays);
+  }
+  const uint32_t n_blocks = static_cast<uint32_t>(means.size());
+  const bool part_full = n_tokens % block != 0;
+  uint32_t n_best = 0;  // how many blocks there is room for
+  while (n_best < n_blocks &&
+         (n_best + 1) * block - (part_full ? block - n_tokens % block : 0) <=
+             n_keep) {
+    ++n_best;
+  }
+  std::vector<int32_t> best(n_best);
+  oracle_select(means.data(), n_blocks, n_best, block_forced.data(), tie,
+                best.data());
+  uint32_t n = 0;
+  for (const int32_t b : best) {
+    const uint32_t begin = static_cast<uint32_t>(b) * block;
+    for (uint32_t i = begin; i < std::min(n_tokens, begin + block); ++i) {
+      keep[n++] = static_cast<int32_t>(i);
+    }
+  }
+  return n;
+}
+
 bool oracle_selection_is_right(const double* scores, uint32_t n_tokens,
                                const int32_t* keep, uint32_t n_keep,
                                const uint8_t* forced, double tolerance) {

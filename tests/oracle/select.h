@@ -20,6 +20,13 @@ void oracle_combine(const float* rows, uint32_t n_rows, uint32_t n_tokens,
 void oracle_select(const float* scores, uint32_t n_tokens, uint32_t n_keep,
                    const uint8_t* forced, kvevict_tie tie, int32_t* keep);
 
+// The same in whole blocks of neighbouring slots, whose scores are the means of
+// theirs: a forced slot forces its block, and a last block that is not full is forced.
+// Returns how many slots the best blocks have that n_keep has room for.
+uint32_t oracle_select_blocks(const float* scores, uint32_t n_tokens,
+                              uint32_t n_keep, const uint8_t* forced,
+                              uint32_t block, kvevict_tie tie, int32_t* keep);
+
 // Whether keep[n_keep] is ascending, holds every forced slot, and leaves out no
 // slot that beats a kept one by more than `tolerance`.
 bool oracle_selection_is_right(const double* scores, uint32_t n_tokens,

@@ -70,6 +70,7 @@ public class PolicyTests
         var lag = new KvPolicy(KvPolicyKind.LagKV) with { LagRanks = false, BudgetOfPartition = true };
         KvPolicy lagBack = KvPolicy.Parse(lag.ToString());
         Assert.Equal((lag, false, true), (lagBack, lagBack.LagRanks, lagBack.BudgetOfPartition));
+        Assert.Equal((1, 16), (policy.SelectBlock, (policy with { SelectBlock = 16 }).SelectBlock));
         var drawn = new KvPolicy(KvPolicyKind.Random) with { Seed = 1 };
         Assert.Equal(drawn, KvPolicy.Parse(drawn.ToString()));
     }

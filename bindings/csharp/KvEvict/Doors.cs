@@ -129,6 +129,9 @@ public ref struct KvSelectOptions
     /// <summary>Which of two equal scores survives.</summary>
     public KvTie Tie { get; set; }
 
+    /// <summary>Slots that stay or go together, of which lists lose a multiple; 0: 1.</summary>
+    public int SelectBlock { get; set; }
+
     /// <summary>Strictly ascending slots that must stay, in host memory.</summary>
     public ReadOnlySpan<int> ProtectedSlots { get; set; }
 
@@ -143,6 +146,7 @@ public ref struct KvSelectOptions
         native->n_sink = Check.Count(SinkCount, nameof(SinkCount));
         native->n_recent = Check.Count(RecentCount, nameof(RecentCount));
         native->tie = Tie;
+        native->select_block = Check.Count(SelectBlock, nameof(SelectBlock));
     }
 }
 

@@ -188,6 +188,7 @@ public sealed unsafe class KvPlan : IDisposable
             SinkCount = Check.ToInt(options.n_sink),
             RecentCount = Check.ToInt(options.n_recent),
             Tie = options.tie,
+            SelectBlock = Check.ToInt(options.select_block),
         };
     }
 

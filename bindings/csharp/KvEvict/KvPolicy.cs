@@ -122,6 +122,13 @@ public sealed unsafe record KvPolicy
     /// <summary>Tokens that are compared with each other.</summary>
     public int Block { get => (int)_native.block; init => _native.block = Check.Count(value, nameof(Block)); }
 
+    /// <summary>Neighbouring slots that stay or go together; 1: each by itself.</summary>
+    public int SelectBlock
+    {
+        get => (int)_native.select_block;
+        init => _native.select_block = Check.Count(value, nameof(SelectBlock));
+    }
+
     /// <summary>
     /// The weight of each token: a shaped score becomes (score + <see cref="WeightEpsilon"/>) * weight.
     /// </summary>

@@ -611,7 +611,10 @@ enum kvevict_layer_split
   KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF = 2,
   /** The same in floating point with the window on top, falling back to uniform
    *  where the schedule does not fit, as kvpress computes it. */
-  KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS = 3
+  KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS = 3,
+  /** The integer steps of ARITHMETIC_KVF for every context over the budget, as
+   *  AdaKV's authors compute them. */
+  KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV = 4
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_layer_split;
@@ -716,7 +719,9 @@ typedef int32_t kvevict_need;
  *
  * What must stay has to fit: n_sink < budget for streaming-llm,
  * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv, tova and
- * r-kv, n_sink + n_recent <= budget for the others.
+ * r-kv, n_sink + n_recent <= budget for the others. With select_block b, at
+ * whatever length: n_sink, rounded up to whole blocks, + n_recent or kept
+ * window + b - 1 <= budget.
  *
  * Messages call a field by its key of the text form, see
  * kvevict_policy_parse().
@@ -785,6 +790,16 @@ typedef struct kvevict_policy {
   uint32_t budget_of_partition;
   double head_floor;      /**< Of adaptive heads, in [0, 1]. Default 0.2. */
   double score_threshold; /**< Of heads by threshold, an f32. Default 0. */
+  /** Tokens stay or go in whole blocks of so many neighbouring slots, the first
+   *  from slot 0 on: those of a block have the mean of its final scores, and
+   *  what must stay keeps the blocks it lies in. The last block, where it is not
+   *  full, must stay: it is where the next token goes. A ratio budget is one of
+   *  the blocks, rounded down to at least one; a token count, also of a layer or
+   *  a head, is rounded down to whole blocks. Above 1 it does not go with
+   *  head_split or budget_of_partition. 1 .. 65536; default 1: single tokens.
+   *  ChunkKV, arXiv:2502.00299. */
+  uint32_t select_block;
+  uint32_t reserved; /**< 0. */
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                    \
@@ -796,7 +811,7 @@ typedef struct kvevict_policy {
         KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                            \
         KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, \
         0, KVEVICT_VALUE_WEIGHT_NONE, KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, \
-        1, 0, 0.2, 0.0                                                         \
+        1, 0, 0.2, 0.0, 1, 0                                                   \
   }
 
 /**
@@ -840,9 +855,11 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     scope=head|layer|model         scope
  *     over=mean|max|sum              scope_reduce
  *     tie=lower|higher               tie
- *     split=uniform|geometric|arithmetic-kvf|arithmetic-kvpress   layer_split
+ *     split=uniform|geometric|arithmetic-kvf|arithmetic-kvpress
+ *          |arithmetic-adakv         layer_split
  *     alpha, beta, seed              pyramid_alpha, pyramid_beta, seed
  *     block                          block
+ *     select_block                   select_block
  *     weight=none|norm|given, epsilon   value_weight, weight_epsilon
  *     redundancy, similarity         redundancy, similarity
  *     ranks=no|yes                   lag_ranks
@@ -854,7 +871,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  * is validated.
  *
  * A policy has the keys that mean something to it, any other is an error:
- *     all but none                budget, sink, recent, split, alpha, beta
+ *     all but none                budget, sink, recent, split, alpha, beta,
+ *                                 select_block
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
  *                                 epsilon, redundancy, similarity, heads,
  *                                 floor, threshold
@@ -909,7 +927,9 @@ KVEVICT_API kvevict_status kvevict_policy_validate(const kvevict_policy* policy)
 /** A policy in tokens, for one context length. */
 typedef struct kvevict_resolved_policy {
   uint32_t struct_size;
-  uint32_t budget;   /**< Tokens kept in all; n_sink + n_recent + n_selected. */
+  /** Tokens kept in all; n_sink + n_recent + n_selected. With select_block each
+   *  is a sum of whole blocks of a cache that holds the context. */
+  uint32_t budget;
   uint32_t n_sink;   /**< First tokens kept. */
   uint32_t n_recent; /**< Last tokens kept, the observation window included. */
   uint32_t n_selected; /**< Tokens chosen by score. */
@@ -1676,7 +1696,9 @@ typedef struct kvevict_select_options {
   uint32_t n_sink;       /**< First slots that must stay. */
   uint32_t n_recent;     /**< Last slots that must stay. */
   kvevict_tie tie;       /**< Of equal scores. */
-  uint32_t reserved;     /**< 0. */
+  /** Slots stay or go in whole blocks of so many, see kvevict_policy; a list must
+   *  lose a multiple of it. 0: 1. */
+  uint32_t select_block;
   /** Strictly ascending slots < n_tokens that must stay, in host memory; NULL
    *  with length 0 for none. */
   const int32_t* protected_slots;
@@ -1703,7 +1725,7 @@ KVEVICT_API kvevict_status kvevict_select_options_init(
  *
  * How many is said by the lists: keep->count, or keep->counts. A list whose
  * count is all that it holds keeps every slot. Cost: three passes over the
- * scores, independent of their values.
+ * scores, independent of their values; one more with select_block.
  *
  * @param[in]  context  Non-NULL; device and parallel runner.
  * @param[in]  options  Non-NULL.
@@ -1738,8 +1760,8 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
 
 /**
  * Writes what a plan's policy asks of kvevict_select(): what must stay, the tie
- * rule, the reduction of rows, the number of lists and how many slots each
- * keeps.
+ * rule, the reduction of rows, whole blocks, the number of lists and how many
+ * slots each keeps.
  *
  * The caller adds scores, protected slots and where the lists lie. The rows are
  * [n_kv_heads] of the layer; with scope MODEL those of all layers, end to end.

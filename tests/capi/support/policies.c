@@ -56,7 +56,7 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(scope, (kvevict_scope)test_random_below(random, 3));
     MAYBE(scope_reduce, (kvevict_reduce)test_random_below(random, 3));
     MAYBE(tie, (kvevict_tie)test_random_below(random, 2));
-    MAYBE(layer_split, (kvevict_layer_split)test_random_below(random, 4));
+    MAYBE(layer_split, (kvevict_layer_split)test_random_below(random, 5));
     MAYBE(pyramid_alpha, 1.0 - test_random_unit(random));
     MAYBE(pyramid_beta, test_random_between(random, 1, 64));
     MAYBE(seed, test_random_u64(random));
@@ -70,6 +70,7 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(head_split, (kvevict_head_split)test_random_below(random, 4));
     MAYBE(head_floor, test_random_unit(random));
     MAYBE(score_threshold, (double)test_random_normal(random));
+    MAYBE(select_block, test_random_between(random, 1, 40));
     if (kvevict_policy_validate(&policy) == KVEVICT_OK) return policy;
   }
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "core/kernels/block_means.h"
 #include "cuda/kernels/topk.cu"
 #include "tests/cuda/kernels/counts.h"
 #include "tests/oracle/select.h"
@@ -134,7 +135,7 @@ cuda::SelectParams ParamsFor(const Case& c, const Layers& layers) {
              c.higher_wins,
              c.n_sink,
              c.n_recent,
-             0};
+             1};
   p.input = c.input;
   for (size_t l = 0; l < layers.all.size(); ++l) {
     const Layer& layer = layers.all[l];
@@ -256,7 +257,7 @@ void TestLongLists() {
   }
 }
 
-// ---- Protected positions ----
+// ---- Protected positions, whole blocks ----
 
 // A layer's slots after an eviction.
 struct Slots {
@@ -286,10 +287,30 @@ int64_t PositionOf(const Slots& s, uint32_t list, uint32_t slot) {
                          : int64_t{s.tail} + slot - s.n_kept;
 }
 
+// Of a list: of blocks of slots the key of their mean, or the forced one where any
+// must stay or they are not full.
+void ExpectedKeys(const std::vector<float>& scores, uint32_t block,
+                  const std::vector<bool>& stays, uint32_t* keys) {
+  const auto n = static_cast<uint32_t>(scores.size());
+  std::vector<float> means(n);
+  AverageBlocks(SimdTargetAt(0), scores.data(), n, block, means.data());
+  ScoresToKeys(SimdTargetAt(0), means.data(), n, keys);
+  for (uint32_t begin = 0; begin < n; begin += block) {
+    const uint32_t end = std::min(n, begin + block);
+    const auto first = stays.begin() + begin;
+    if (end - begin < block ||
+        std::find(first, stays.begin() + end, true) != stays.begin() + end) {
+      std::fill(keys + begin, keys + end, kForcedKey);
+    }
+  }
+}
+
 // Makes keys where the scores are, pins, and compares with pinning by search.
 void TestPinnedKeys() {
+  constexpr uint32_t kBlocks[] = {1, 1, 2, 7, 16, 300};
   Random random(TestSeed("topk/pinned"));
-  for (uint32_t turn = 0; turn < 40; ++turn) {
+  for (uint32_t turn = 0; turn < 60; ++turn) {
+    const uint32_t block = kBlocks[turn % std::size(kBlocks)];
     Case c = RandomCase(random, turn);
     if (c.input == cuda::kSelectKeys) c.input = cuda::kSelectScores;
     const Slots slots = RandomSlots(c.n_lists, random);
@@ -299,6 +320,7 @@ void TestPinnedKeys() {
 
     cuda::PinParams pin = {};
     pin.n_lists = c.n_lists;
+    pin.block = block;
     int32_t position = static_cast<int32_t>(random.Below(5));
     const uint32_t n_positions = turn % 4 == 0 ? 500 : random.Below(9);
     for (; pin.n_positions < n_positions; ++pin.n_positions) {
@@ -317,16 +339,19 @@ void TestPinnedKeys() {
     uint32_t* const keys = expected.data() + c.lead;
     const std::set<int64_t> pinned(pin.positions,
                                    pin.positions + pin.n_positions);
-    for (uint32_t i = 0; i < c.n_lists * n; ++i) {
-      const float score = std::bit_cast<float>(keys[i]);
-      ScoresToKeys(SimdTargetAt(0), &score, 1, &keys[i]);
-      const bool forced = i % n < c.n_sink || i % n >= n - c.n_recent;
-      if (forced || pinned.contains(PositionOf(slots, i / n, i % n))) {
-        keys[i] = kForcedKey;
+    for (uint32_t list = 0; list < c.n_lists; ++list) {
+      std::vector<float> scores(n);
+      std::vector<bool> stays(n);
+      for (uint32_t i = 0; i < n; ++i) {
+        scores[i] = std::bit_cast<float>(keys[list * n + i]);
+        stays[i] = i < c.n_sink || i >= n - c.n_recent ||
+                   pinned.contains(PositionOf(slots, list, i));
       }
+      ExpectedKeys(scores, block, stays, keys + size_t{list} * n);
     }
 
     cuda::SelectParams p = ParamsFor(c, layers);
+    p.lists.block = block;
     if (c.input == cuda::kSelectScores) {
       p.layers[0].scores = Address(words.data() + c.lead);
     }

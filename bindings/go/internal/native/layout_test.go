@@ -44,7 +44,7 @@ var (
 	_ [128]byte = [unsafe.Offsetof(ContextOptions{}.DeviceAllocUserData)]byte{}
 	_ [136]byte = [unsafe.Offsetof(ContextOptions{}.SelectOnHost)]byte{}
 	_ [140]byte = [unsafe.Offsetof(ContextOptions{}.Debug)]byte{}
-	_ [160]byte = [unsafe.Sizeof(Policy{})]byte{}
+	_ [168]byte = [unsafe.Sizeof(Policy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Policy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Policy{}.Kind)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Policy{}.Budget)]byte{}
@@ -77,6 +77,8 @@ var (
 	_ [140]byte = [unsafe.Offsetof(Policy{}.BudgetOfPartition)]byte{}
 	_ [144]byte = [unsafe.Offsetof(Policy{}.HeadFloor)]byte{}
 	_ [152]byte = [unsafe.Offsetof(Policy{}.ScoreThreshold)]byte{}
+	_ [160]byte = [unsafe.Offsetof(Policy{}.SelectBlock)]byte{}
+	_ [164]byte = [unsafe.Offsetof(Policy{}.Reserved)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}
@@ -208,7 +210,7 @@ var (
 	_ [40]byte  = [unsafe.Offsetof(SelectOptions{}.NSink)]byte{}
 	_ [44]byte  = [unsafe.Offsetof(SelectOptions{}.NRecent)]byte{}
 	_ [48]byte  = [unsafe.Offsetof(SelectOptions{}.Tie)]byte{}
-	_ [52]byte  = [unsafe.Offsetof(SelectOptions{}.Reserved)]byte{}
+	_ [52]byte  = [unsafe.Offsetof(SelectOptions{}.SelectBlock)]byte{}
 	_ [56]byte  = [unsafe.Offsetof(SelectOptions{}.ProtectedSlots)]byte{}
 	_ [64]byte  = [unsafe.Offsetof(SelectOptions{}.ProtectedSlotsLen)]byte{}
 	_ [32]byte  = [unsafe.Sizeof(Move{})]byte{}

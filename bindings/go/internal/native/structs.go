@@ -98,6 +98,8 @@ type Policy struct {
 	BudgetOfPartition uint32
 	HeadFloor         float64
 	ScoreThreshold    float64
+	SelectBlock       uint32
+	Reserved          uint32
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.
@@ -274,7 +276,7 @@ type SelectOptions struct {
 	NSink             uint32
 	NRecent           uint32
 	Tie               int32
-	Reserved          uint32
+	SelectBlock       uint32
 	ProtectedSlots    uintptr
 	ProtectedSlotsLen uint64
 }

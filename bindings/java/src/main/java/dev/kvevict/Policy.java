@@ -261,6 +261,11 @@ public final class Policy {
     return struct.intAt(Abi.Policy.BLOCK);
   }
 
+  /** {@return neighbouring slots that stay or go together} */
+  public int selectBlock() {
+    return struct.intAt(Abi.Policy.SELECT_BLOCK);
+  }
+
   /** {@return the weight of each token by which its shaped score is multiplied} */
   public ValueWeight valueWeight() {
     return struct.enumAt(Abi.Policy.VALUE_WEIGHT, ValueWeight.class);
@@ -562,6 +567,17 @@ public final class Policy {
      */
     public Builder block(int tokens) {
       struct.putCount(Abi.Policy.BLOCK, tokens, "block");
+      return this;
+    }
+
+    /**
+     * Neighbouring slots that stay or go together.
+     *
+     * @param slots how many; 1: each by itself
+     * @return this
+     */
+    public Builder selectBlock(int slots) {
+      struct.putCount(Abi.Policy.SELECT_BLOCK, slots, "selectBlock");
       return this;
     }
 

@@ -17,6 +17,7 @@ public final class SelectOptions implements Cloneable {
   private int nSink;
   private int nRecent;
   private Tie tie = Tie.LOWER_POSITION;
+  private int selectBlock;
   private IntBuffer slots;
 
   private SelectOptions() {}
@@ -133,6 +134,18 @@ public final class SelectOptions implements Cloneable {
   }
 
   /**
+   * Slots that stay or go together.
+   *
+   * @param n how many, of which lists lose a multiple; 0: 1
+   * @return these options with the blocks
+   */
+  public SelectOptions withSelectBlock(int n) {
+    SelectOptions next = copy();
+    next.selectBlock = Memory.count(n, "n");
+    return next;
+  }
+
+  /**
    * Slots that must stay.
    *
    * @param protectedSlots strictly ascending
@@ -158,7 +171,8 @@ public final class SelectOptions implements Cloneable {
             in.enumAt(Abi.SelectOptions.REDUCE, Reduce.class))
         .withSink(in.intAt(Abi.SelectOptions.N_SINK))
         .withRecent(in.intAt(Abi.SelectOptions.N_RECENT))
-        .withTie(in.enumAt(Abi.SelectOptions.TIE, Tie.class));
+        .withTie(in.enumAt(Abi.SelectOptions.TIE, Tie.class))
+        .withSelectBlock(in.intAt(Abi.SelectOptions.SELECT_BLOCK));
   }
 
   /** Writes these options at the begin of zeroed memory; nLists is that of the keep lists. */
@@ -175,6 +189,7 @@ public final class SelectOptions implements Cloneable {
         .putInt(Abi.SelectOptions.N_SINK, nSink)
         .putInt(Abi.SelectOptions.N_RECENT, nRecent)
         .putEnum(Abi.SelectOptions.TIE, tie)
+        .putInt(Abi.SelectOptions.SELECT_BLOCK, selectBlock)
         .putLong(Abi.SelectOptions.PROTECTED_SLOTS, any ? Memory.address(slots, "slots") : 0)
         .putLong(Abi.SelectOptions.PROTECTED_SLOTS_LEN, any ? slots.remaining() : 0);
   }

@@ -179,13 +179,14 @@ final class LayoutTest {
         Abi.KeepLists.LIST_STRIDE, 5, Abi.KeepLists.COUNTS, 106));
     Struct select = new Struct(Abi.SelectOptions.SIZEOF);
     SelectOptions.of(1).withTokenCounts(102).withScores(103, 104).withRows(5, Reduce.SUM)
-        .withSink(6).withRecent(7).withTie(Tie.HIGHER_POSITION).withProtected(8, 9)
-        .write(Device.CPU, 1, select);
+        .withSink(6).withRecent(7).withTie(Tie.HIGHER_POSITION).withSelectBlock(10)
+        .withProtected(8, 9).write(Device.CPU, 1, select);
     holds(select, Map.of(Abi.SelectOptions.N_TOKENS, 1, Abi.SelectOptions.TOKEN_COUNTS, 102,
         Abi.SelectOptions.SCORES, 103, Abi.SelectOptions.SCORES_LEN, 104,
         Abi.SelectOptions.N_ROWS, 5, Abi.SelectOptions.REDUCE, 2, Abi.SelectOptions.N_SINK, 6,
         Abi.SelectOptions.N_RECENT, 7, Abi.SelectOptions.TIE, 1,
         Abi.SelectOptions.PROTECTED_SLOTS_LEN, 2));
+    Check.equal(10, select.intAt(Abi.SelectOptions.SELECT_BLOCK));
     Plane plane = Plane.at(101, DType.F32, 1, 0, 0);
     int parts = Abi.ScoreJob.SIZEOF;
     Struct job = new Struct(parts + ScoreJob.PARTS);
