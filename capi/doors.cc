@@ -25,9 +25,6 @@ Status CopyJob(const Plan& plan, const kvevict_score_job* in,
                ScoreRequest* out) {
   kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
   KV_RETURN_IF_ERROR(CopyIn("job", in, &job));
-  if (job.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", job.reserved);
-  }
   KV_RETURN_IF_ERROR(FindLayer(plan, job.layer, &out->inputs.layer));
   if (job.inputs != nullptr)
     KV_RETURN_IF_ERROR(CopyIn(job.inputs, &out->inputs));
@@ -38,6 +35,7 @@ Status CopyJob(const Plan& plan, const kvevict_score_job* in,
   }
   KV_RETURN_IF_ERROR(CheckArray("scores", job.scores, job.scores_len));
   out->n_tokens = job.n_tokens;
+  out->n_seen = job.n_seen == 0 ? job.n_tokens : job.n_seen;
   out->token_counts = job.token_counts;
   out->scores = {job.scores, job.scores_len};
   return Status();

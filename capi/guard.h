@@ -227,6 +227,7 @@ inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   out->query_covariance = inputs.query_covariance;
   out->key_filter = inputs.key_filter;
   out->token_weights = inputs.token_weights;
+  out->query_centers = inputs.query_centers;
   return Status();
 }
 

@@ -120,7 +120,7 @@ kvevict_status kvevict_policy_need(const kvevict_policy* in,
   return Guard([&] {
     kvevict_policy policy;
     KV_RETURN_IF_ERROR(ReadPolicy(in, &policy));
-    if (input < KVEVICT_INPUT_KEYS || input > KVEVICT_INPUT_TOKEN_WEIGHTS) {
+    if (input < KVEVICT_INPUT_KEYS || input > KVEVICT_INPUT_QUERY_CENTERS) {
       return InvalidArgument("input %d is none", static_cast<int>(input));
     }
     KV_RETURN_IF_ERROR(CheckNotNull("out_need", out_need));

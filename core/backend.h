@@ -23,6 +23,7 @@
 namespace kvevict {
 
 class Context;
+class Rope;
 
 // ---- What an operation is told: a job per layer, and what all layers share ----
 //
@@ -78,6 +79,7 @@ struct ScoreJob {
   FloatRows query_mean;        // [n_q_heads, k_head_dim]
   FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim], or none
   FloatRows key_filter;        // [n_kv_heads, k_head_dim]
+  FloatRows query_centers;     // [n_q_heads, 3, rope.n_frequencies()]
   FloatRows weights;           // [n_kv_heads, tokens.most], for weighing
 };
 
@@ -86,6 +88,7 @@ struct ScoreJob {
 struct ScoreArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
   const kvevict_policy& policy;         // the signal's own parameters
+  const Rope& rope;
   float softmax_scale;
   bool per_query_head;
   uint32_t n_tokens;  // the most of any layer, of these jobs or beside them

@@ -62,9 +62,6 @@ Status CheckLayer(const kvevict_layer_geometry& g) {
 Status CheckGeometry(const kvevict_geometry& g) {
   KV_RETURN_IF_ERROR(CheckRange("n_layers", g.n_layers, 1, kMaxLayers));
   KV_RETURN_IF_ERROR(CheckRange("max_tokens", g.max_tokens, 1, INT32_MAX));
-  if (g.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", g.reserved);
-  }
   return Status();
 }
 
@@ -115,6 +112,7 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   Plan* plan = NewObject<Plan>(context, context, geometry, policy);
   if (plan == nullptr) return OutOfMemory("plan: no %zu bytes", sizeof(Plan));
   Status status = plan->CopyLayers(layers);
+  if (status.ok()) status = plan->CopyRope(geometry);
   if (!status.ok()) status = Prefixed(status, "geometry: ");
   if (status.ok()) status = plan->CopyHeadBudgets(options);
   if (status.ok()) {
@@ -177,6 +175,27 @@ Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
     q_heads += layer.geometry.n_q_heads;
   }
   return Status();
+}
+
+// Only a signal that sees through RoPE reads it.
+Status Plan::CopyRope(const kvevict_geometry& geometry) {
+  KV_RETURN_IF_ERROR(CheckRope(geometry));
+  if (!signal().Needs(kCenters)) return Status();
+  const size_t n = geometry.rope_inv_freq_len;
+  if (n == 0) {
+    return InvalidArgument("rope_inv_freq is NULL, but the policy scores by %s",
+                           signal().text);
+  }
+  for (const PlanLayer& layer : layers_) {
+    if (layer.geometry.k_dtype == KVEVICT_DTYPE_OPAQUE ||
+        2 * n <= layer.geometry.k_head_dim) {
+      continue;
+    }
+    return InvalidArgument(
+        "rope_inv_freq_len %zu: layer %u has k_head_dim %u, less than two each",
+        n, layer.number, layer.geometry.k_head_dim);
+  }
+  return rope_.Copy(geometry);
 }
 
 Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {

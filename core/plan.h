@@ -10,6 +10,7 @@
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/policy.h"
+#include "core/rope.h"
 #include "core/shaping.h"
 #include "core/signal.h"
 #include "core/status.h"
@@ -86,6 +87,7 @@ class Plan {
         policy_(policy),
         layers_(context),
         places_(context),
+        rope_(context),
         head_budgets_(context) {}
 
   void Ref() const { n_refs_.fetch_add(1, std::memory_order_relaxed); }
@@ -105,6 +107,7 @@ class Plan {
     return static_cast<kvevict_layer_cache>(std::max(0, -places_[number]));
   }
   const kvevict_policy& policy() const { return policy_; }
+  const Rope& rope() const { return rope_; }
   const SignalInfo& signal() const { return SignalOf(policy_); }
   const ScoreOp& score_op() const {
     return *(context().backend().*signal().op);
@@ -188,6 +191,7 @@ class Plan {
 
  private:
   Status CopyLayers(std::span<const kvevict_layer_geometry> layers);
+  Status CopyRope(const kvevict_geometry& geometry);
   Status CopyHeadBudgets(const kvevict_plan_options& options);
   void CountLists();
   // Elements of the keep lists of all layers.
@@ -217,6 +221,7 @@ class Plan {
   Array<PlanLayer> layers_;
   // [n_model_layers]: see Find(); negative: minus what kind of cache it is
   Array<int32_t> places_;
+  Rope rope_;
   Array<uint32_t> head_budgets_;  // [n_lists], or none
   size_t keep_capacity_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};

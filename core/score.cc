@@ -9,6 +9,7 @@ ScoreArgs ArgsOf(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
                  Jobs<ScoreJob> jobs, std::span<uint8_t> scratch) {
   return {layer.geometry,
           plan.policy(),
+          plan.rope(),
           layer.softmax_scale(),
           plan.ShapingOf(layer).n_terms > 1,
           n_tokens,

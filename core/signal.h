@@ -31,6 +31,7 @@ enum SignalNeeds : uint32_t {
   kQueryCovariance = 1u << KVEVICT_INPUT_QUERY_COVARIANCE,
   kFilter = 1u << KVEVICT_INPUT_KEY_FILTER,
   kTokenWeights = 1u << KVEVICT_INPUT_TOKEN_WEIGHTS,
+  kCenters = 1u << KVEVICT_INPUT_QUERY_CENTERS,
   // Of the policy's.
   kPartitions = 1u << 29,  // blocks behind the sinks, each against the next
   kSeed = 1u << 30,
@@ -46,7 +47,7 @@ struct SignalInfo {
   bool Needs(SignalNeeds what) const { return (needs & what) != 0; }
   // Its numbers are a query head's, of which a KV head has several.
   bool IsOfQueryHeads() const {
-    return (needs & (kQueries | kSums | kQueryMean)) != 0;
+    return (needs & (kQueries | kSums | kQueryMean | kCenters)) != 0;
   }
   bool Ranks() const;  // tokens are chosen by number, not by place alone
 };

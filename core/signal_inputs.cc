@@ -184,6 +184,9 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
   KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_KEY_FILTER, "key_filter",
                           inputs.key_filter, {g.n_kv_heads, 1, g.k_head_dim},
                           &out->key_filter));
+  KV_RETURN_IF_ERROR(
+      find(KVEVICT_INPUT_QUERY_CENTERS, "query_centers", inputs.query_centers,
+           {g.n_q_heads, 3, plan.rope().n_frequencies()}, &out->query_centers));
   if (NeedOf(plan.policy(), KVEVICT_INPUT_TOKEN_WEIGHTS) == KVEVICT_NEED_NONE) {
     return Status();
   }

@@ -23,6 +23,7 @@ struct LayerInputs {
   const kvevict_plane* query_covariance = nullptr;
   const kvevict_plane* key_filter = nullptr;
   const kvevict_plane* token_weights = nullptr;
+  const kvevict_plane* query_centers = nullptr;
 };
 
 // Checks what is given of n_rows query rows: queries and row_lse.

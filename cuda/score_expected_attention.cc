@@ -2,51 +2,22 @@
 // that lie alike.
 #include <algorithm>
 
-#include "core/shaping.h"
-#include "core/signal.h"
 #include "core/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/expected_attention.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
-#include "cuda/reduce_rows.h"
+#include "cuda/query_head_rows.h"
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
 namespace {
-
-// Layers whose query heads' rows lie in scratch, where there is room for them.
-constexpr uint32_t kMostInScratch = 16;
-
-uint32_t GroupSize(const kvevict_layer_geometry& g) {
-  return g.n_q_heads / g.n_kv_heads;
-}
 
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          InOneTable(a.tokens, b.tokens) &&
          a.query_mean.head_stride == b.query_mean.head_stride &&
          a.query_covariance.head_stride == b.query_covariance.head_stride;
-}
-
-// f32 [n_q_heads, n_tokens] of a layer, where they are reduced afterwards.
-CheckedSize RowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
-  return (CheckedSize(g.n_q_heads) * CheckedSize(n_tokens) *
-          CheckedSize(sizeof(float)))
-      .AlignUp(256);
-}
-
-ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t n_layers,
-                          uint32_t n_tokens) {
-  const uint32_t group = GroupSize(g);
-  if (group == 1 ||
-      MakeShaping(policy, InfoOf(Signal::kExpectedAttention), group).n_terms >
-          1) {
-    return CheckedSize(0);
-  }
-  const CheckedSize rows = RowsBytes(g, n_tokens);
-  return {rows, CheckedSize(std::min(n_layers, kMostInScratch)) * rows};
 }
 
 // A launch each for jobs that lie alike; rows of query heads are `apart` from each
@@ -102,11 +73,8 @@ Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
   size_t most = ExpectedParams::kMaxLayers;
-  size_t apart = 0;
-  if (GroupSize(args.layer) > 1 && !args.per_query_head) {
-    apart = RowsBytes(args.layer, args.n_tokens).value();
-    most = std::min(most, args.scratch.size() / apart);
-  }
+  const size_t apart = QueryHeadRowsApart(args);
+  if (apart > 0) most = std::min(most, args.scratch.size() / apart);
   return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<ScoreJob> batch) {
     return RunBatch(context, stream, args, batch, apart);
   });
@@ -114,7 +82,7 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_expected_attention = {Run, ScratchBytes, nullptr,
-                                              Check};
+const ScoreOp kOp_score_expected_attention = {
+    Run, QueryHeadRowsScratch<Signal::kExpectedAttention>, nullptr, Check};
 
 }  // namespace kvevict::cuda

@@ -49,9 +49,8 @@ Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
 
 Status Fill(const Context& context, Stream stream, const ScoreArgs& args,
             Jobs<ScoreJob> jobs) {
-  ScoreArgs of_jobs = {args.layer,          args.policy,   args.softmax_scale,
-                       args.per_query_head, args.n_tokens, jobs,
-                       args.scratch};
+  ScoreArgs of_jobs = args;
+  of_jobs.jobs = jobs;
   FillScoresParams p{};
   p.is_max = args.policy.group_reduce == KVEVICT_REDUCE_MAX;
   p.divides = args.policy.window_reduce == KVEVICT_REDUCE_MEAN;

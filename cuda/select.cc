@@ -133,9 +133,9 @@ Status Selector::Pin(Jobs<SelectJob> jobs) const {
 // Counts of lists, to where selection reads them.
 Status Selector::CountKept(Jobs<SelectJob> jobs, const SelectParams& p) const {
   const HeadSplit& heads = args_.heads;
-  static_assert(kHeadsAdaptive == KVEVICT_HEAD_SPLIT_ADAPTIVE &&
-                kHeadsBlend == KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND &&
-                kHeadsThreshold == KVEVICT_HEAD_SPLIT_THRESHOLD);
+  static_assert(int{kHeadsAdaptive} == int{KVEVICT_HEAD_SPLIT_ADAPTIVE} &&
+                int{kHeadsBlend} == int{KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND} &&
+                int{kHeadsThreshold} == int{KVEVICT_HEAD_SPLIT_THRESHOLD});
   HeadSplitParams q{};
   q.lists = p.lists;
   q.input = p.input;

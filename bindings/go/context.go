@@ -169,6 +169,7 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 	err = native.Kvevict_plan_create(
 		context, &nativeGeometry, &nativePolicy, &nativeOptions, &pointer)
 	runtime.KeepAlive(each)
+	runtime.KeepAlive(geometry.RoPEInvFreq)
 	runtime.KeepAlive(budgets.owner)
 	if err != nil {
 		return nil, err

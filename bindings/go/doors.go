@@ -12,8 +12,11 @@ const MaxJobs = native.MaxJobs
 
 // ScoreJob is one layer's part of Plan.Score.
 type ScoreJob struct {
-	Layer       int    // with a full cache
-	Tokens      int    // slots held
+	Layer  int // with a full cache
+	Tokens int // slots held
+	// Seen is how many tokens were seen so far, evicted ones included, for PolicyH2O and
+	// PolicyTriattention; 0: Tokens.
+	Seen        int
 	TokenCounts Memory // where heads hold different numbers: uint32 [KVHeads], each at most Tokens
 	View        *View  // nil where no key is read
 	Inputs      SignalInputs
@@ -57,6 +60,7 @@ func (p *Plan) job(n *native.ScoreJob, job *ScoreJob, inputs *signals, i int) (*
 	n.StructSize = uint32(unsafe.Sizeof(*n))
 	n.Layer = count(&err, "Layer", job.Layer)
 	n.NTokens = count(&err, "Tokens", job.Tokens)
+	n.NSeen = count(&err, "Seen", job.Seen)
 	if err != nil {
 		return nil, err
 	}

@@ -98,6 +98,8 @@ const (
 	PolicyQFilter PolicyKind = 12
 	// Attention of queries to come, from their mean and covariance: arXiv:2510.00636.
 	PolicyExpectedAttention PolicyKind = 13
+	// Keys against where the model's queries lie before RoPE, found beforehand: arXiv:2604.04921.
+	PolicyTriattention PolicyKind = 14
 	// Attention of the last queries, less the redundancy of the keys: arXiv:2505.24133.
 	PolicyRKV PolicyKind = 15
 )
@@ -286,6 +288,8 @@ const (
 	InputKeyFilter Input = 8
 	// What scores are multiplied by.
 	InputTokenWeights Input = 9
+	// Where queries lie before RoPE.
+	InputQueryCenters Input = 10
 )
 
 // Need: whether a policy wants an input.
@@ -313,6 +317,17 @@ const (
 	LayerCacheWindow LayerCache = 1
 	// No keys and values: recurrent layers, and those that read another layer's.
 	LayerCacheNone LayerCache = 2
+)
+
+// RoPELayout: which elements of a key RoPE turns together.
+type RoPELayout int32
+
+// Values of RoPELayout.
+const (
+	// f and f + rope_inv_freq_len (NeoX, Hugging Face).
+	RoPELayoutHalf RoPELayout = 0
+	// 2 f and 2 f + 1 (GPT-J; Llama's keys in llama.cpp).
+	RoPELayoutInterleaved RoPELayout = 1
 )
 
 // Operation: what a plan's workspace is for.

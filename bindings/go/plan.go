@@ -26,9 +26,14 @@ type Geometry struct {
 	Layers    int
 	MaxTokens int             // most slots a layer will ever hold
 	Each      []LayerGeometry // one that all layers have, or one for each
+	// RoPEInvFreq says how RoPE turned the keys of layers with a full cache: pair f of a key at
+	// position p by p times number f radians, whatever scaling went into that. Elements beyond the
+	// pairs are not turned. Empty: not said; PolicyTriattention needs it.
+	RoPEInvFreq []float32
+	RoPELayout  RoPELayout // which elements are a pair
 }
 
-// native converts; the struct holds the address of the slice.
+// native converts; the struct holds the addresses of the slices.
 func (g *Geometry) native() (native.Geometry, []native.LayerGeometry, error) {
 	var err error
 	each := make([]native.LayerGeometry, len(g.Each))
@@ -55,6 +60,10 @@ func (g *Geometry) native() (native.Geometry, []native.LayerGeometry, error) {
 		MaxTokens:  count(&err, "MaxTokens", g.MaxTokens),
 		Layers:     inHeap(unsafe.Pointer(first(each))),
 		LayersLen:  uint64(len(each)),
+
+		RoPELayout:     int32(g.RoPELayout),
+		RoPEInvFreq:    inHeap(unsafe.Pointer(first(g.RoPEInvFreq))),
+		RoPEInvFreqLen: uint64(len(g.RoPEInvFreq)),
 	}
 	return n, each, err
 }

@@ -32,6 +32,10 @@ type SignalInputs struct {
 	// TokenWeights are for ValueWeightGiven: float32 [KVHeads, slots held], HeadDim 1, tokens packed:
 	// what scores are multiplied by, whatever the policy.
 	TokenWeights *Plane
+	// QueryCenters are for PolicyTriattention: float32 [QHeads, 3, pairs that RoPE turns], packed: of
+	// each pair of elements of the model's queries before RoPE the real and the imaginary part of
+	// their mean, and the mean length.
+	QueryCenters *Plane
 }
 
 // signals are inputs as C takes them: they hold no pointers of Go.
@@ -40,7 +44,7 @@ type signals struct {
 	planes [][nPlanes]native.Plane // of each
 }
 
-const nPlanes = 8
+const nPlanes = 9
 
 // grow makes room for n inputs.
 func (s *signals) grow(n int) {
@@ -88,6 +92,7 @@ func (s *signals) put(
 		{"QueryCovariance", inputs.QueryCovariance, &n.QueryCovariance, inputs.QueryCovariance.dim(), q},
 		{"KeyFilter", inputs.KeyFilter, &n.KeyFilter, 1, kv},
 		{"TokenWeights", inputs.TokenWeights, &n.TokenWeights, held, kv},
+		{"QueryCenters", inputs.QueryCenters, &n.QueryCenters, 3, q},
 	} {
 		if plane.from == nil {
 			continue

@@ -20,6 +20,7 @@ var inputShapes = map[string][3]int{
 	"QueryCovariance": {4, 8, 8},
 	"KeyFilter":       {2, 1, 8},
 	"TokenWeights":    {2, 5, 1},
+	"QueryCenters":    {4, 3, 4},
 }
 
 // give sets one input to a plane of so many elements less than its shape's.

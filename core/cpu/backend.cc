@@ -33,6 +33,12 @@ std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
   return scratch.subspan(worker * share, share);
 }
 
+CheckedSize GroupRowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
+  return (CheckedSize(g.n_q_heads / g.n_kv_heads) * CheckedSize(n_tokens) *
+          CheckedSize(sizeof(float)))
+      .AlignUp(kCacheLine);
+}
+
 ScratchNeeds NoScratch(const Context&, const kvevict_layer_geometry&,
                        const kvevict_policy&, uint32_t, uint32_t) {
   return CheckedSize(0);

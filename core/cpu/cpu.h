@@ -33,6 +33,10 @@ CheckedSize SharesOf(const Context& context, CheckedSize bytes);
 std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
                            uint32_t worker);
 
+// f32 [group, n_tokens]: what the query heads of a KV head have, before it is reduced.
+CheckedSize GroupRowsBytes(const kvevict_layer_geometry& geometry,
+                           uint32_t n_tokens);
+
 // Calls body(job, head, worker) for every KV head of the jobs, on the workers.
 template <typename Args, typename Body>
 void ForEachHead(const Context& context, const Args& args, const Body& body) {

@@ -7,13 +7,6 @@
 namespace kvevict::cpu {
 namespace {
 
-// f32 [group, n_tokens]: the group's weights, before they are reduced.
-CheckedSize GroupRowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
-  return (CheckedSize(g.n_q_heads / g.n_kv_heads) * CheckedSize(n_tokens) *
-          CheckedSize(sizeof(float)))
-      .AlignUp(kCacheLine);
-}
-
 ScratchNeeds ScratchBytes(const Context& context,
                           const kvevict_layer_geometry& g,
                           const kvevict_policy&, uint32_t, uint32_t n_tokens) {

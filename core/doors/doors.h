@@ -29,6 +29,7 @@ struct ScoreRequest {
   LayerInputs inputs;
   kvevict_view view;  // where keys are read
   uint32_t n_tokens;
+  uint32_t n_seen;
   const uint32_t* token_counts;
   std::span<float> scores;
 };

@@ -25,8 +25,12 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
     KV_RETURN_IF_ERROR(
         FindQueryCount(plan, request.n_tokens, request.inputs, &n_rows));
   }
+  if (request.n_seen < request.n_tokens || request.n_seen > INT32_MAX) {
+    return InvalidArgument("n_seen %u is not in [n_tokens %u, %d]",
+                           request.n_seen, request.n_tokens, INT32_MAX);
+  }
   out->layer = layer.number;
-  out->n_seen = request.n_tokens;
+  out->n_seen = request.n_seen;
   out->tokens = {request.n_tokens, request.token_counts};
   const ListCounts& tokens = out->tokens;
   KV_RETURN_IF_ERROR(

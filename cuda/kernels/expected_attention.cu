@@ -5,6 +5,7 @@
 #include "cache_rows.cuh"
 #include "counts.cuh"
 #include "device.cuh"
+#include "over_block.cuh"
 
 namespace kvevict::cuda {
 
@@ -135,26 +136,6 @@ KV_KERNEL(expected_logits, ExpectedParams, kExpectedThreads, 2) {
   }
 }
 
-namespace {
-
-// Of a block's threads, in a fixed order; `warps` has a place for each warp. All have
-// the result, and may call it again at once with other places.
-template <class Combine>
-KV_DEVICE float OverBlock(float v, float* warps, const Combine& combine) {
-  for (uint32_t mask = 16; mask > 0; mask /= 2) {
-    v = combine(v, ShuffleXor(v, mask));
-  }
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
-  BlockSync();
-  v = warps[0];
-  for (uint32_t w = 1; w < kExpectedThreads / 32; ++w) {
-    v = combine(v, warps[w]);
-  }
-  return v;
-}
-
-}  // namespace
-
 // Grid (n_q_heads, n_layers); a block has a row of logits, in place, and the first
 // n_sink stand beside. Reads a row three times and writes it once.
 KV_KERNEL(expected_softmax, ExpectedParams, kExpectedThreads, 1) {
@@ -174,14 +155,15 @@ KV_KERNEL(expected_softmax, ExpectedParams, kExpectedThreads, 1) {
     const float v = LoadGlobal<float>(at(i));
     most = v > most ? v : most;
   }
-  most = OverBlock(most, most_of_warps,
-                   [](float a, float b) { return b > a ? b : a; });
+  most = OverBlock<kExpectedThreads>(
+      most, most_of_warps, [](float a, float b) { return b > a ? b : a; });
   float sum = 0.0f;
 #pragma unroll 4
   for (uint32_t i = first; i < n_tokens; i += kExpectedThreads) {
     sum += Exp2((LoadGlobal<float>(at(i)) - most) * kLog2E);
   }
-  sum = OverBlock(sum, sum_of_warps, [](float a, float b) { return a + b; });
+  sum = OverBlock<kExpectedThreads>(sum, sum_of_warps,
+                                    [](float a, float b) { return a + b; });
   const float scale = 1.0f / sum;
 #pragma unroll 4
   for (uint32_t i = first; i < n_tokens; i += kExpectedThreads) {

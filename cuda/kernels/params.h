@@ -540,6 +540,39 @@ struct KeyFilterParams {
 };
 static_assert(sizeof(KeyFilterParams) <= 4096);
 
+// ---- query_centers ----
+
+struct CentersLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t centers;      // f32 [n_q_heads, 3, n_pairs], head stride below
+  uint64_t rows;         // out: f32 [n_q_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // of CentersParams::tokens
+};
+static_assert(sizeof(CentersLayer) == 40);
+
+// What the center of a pair is multiplied by.
+struct CentersTurn {
+  float re;
+  float im;
+};
+
+struct CentersParams {
+  static constexpr uint32_t kMaxLayers = 48;
+  static constexpr uint32_t kMaxPairs = 256;
+  CacheRows keys;          // PairRows(); head_dim is not read
+  CountTable tokens;       // per KV head
+  uint64_t center_stride;  // elements
+  uint32_t group;
+  uint32_t n_sink;  // not scored, 0
+  uint32_t n_pairs;
+  uint32_t is_interleaved;  // 2f and 2f + 1 are one, else f and f + n_pairs
+  CentersTurn turns[kMaxPairs];
+  CentersLayer layers[kMaxLayers];
+};
+static_assert(sizeof(CentersParams) <= 4096);
+
 // ---- gather_rows, reorder_rows: row keep[i] to row i, in place ----
 
 struct GatherPlane {

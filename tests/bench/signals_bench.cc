@@ -51,12 +51,14 @@ class Layer {
     queries_ = Numbers(w.window, w.head_dim);
     mean_ = Numbers(1, w.head_dim);
     covariance_ = Numbers(w.head_dim, w.head_dim);
+    centers_ = Numbers(3, w.head_dim / 2);
     of_tokens_ = Numbers(w.n_tokens, 1);
     inputs_.queries = &queries_;
     inputs_.scores = inputs_.attention_sums = inputs_.token_weights =
         &of_tokens_;
     inputs_.query_mean = inputs_.key_filter = &mean_;
     inputs_.query_covariance = &covariance_;
+    inputs_.query_centers = &centers_;
   }
 
   kvevict_layer_geometry Geometry() const {
@@ -120,16 +122,18 @@ class Layer {
   HugeBuffer<uint16_t> keys_, values_;
   HugeBuffer<float> numbers_, scores_;
   kvevict_view view_ = KVEVICT_VIEW_INIT;
-  kvevict_plane queries_, mean_, covariance_, of_tokens_;
+  kvevict_plane queries_, mean_, covariance_, centers_, of_tokens_;
   kvevict_signal_inputs inputs_ = KVEVICT_SIGNAL_INPUTS_INIT;
 };
 
-// Keys are read at the speed of memory where nothing else is.
+// Keys are read at the speed of memory where nothing else is, and no query head has
+// products of its own.
 std::optional<Goal> GoalOf(const Session& session,
                            const kvevict_policy& policy) {
   bool keys_alone = Needs(policy, KVEVICT_INPUT_KEYS);
-  for (kvevict_input input : {KVEVICT_INPUT_VALUES, KVEVICT_INPUT_QUERIES,
-                              KVEVICT_INPUT_QUERY_MEAN}) {
+  for (kvevict_input input :
+       {KVEVICT_INPUT_VALUES, KVEVICT_INPUT_QUERIES, KVEVICT_INPUT_QUERY_MEAN,
+        KVEVICT_INPUT_QUERY_CENTERS}) {
     keys_alone = keys_alone && !Needs(policy, input);
   }
   if (session.smoke || !keys_alone) return std::nullopt;
@@ -157,6 +161,9 @@ void BenchPolicy(Session& session, const Workload& w, const char* policy_name,
   geometry.max_tokens = w.n_tokens;
   geometry.layers = &of_layer;
   geometry.layers_len = 1;
+  const std::vector<float> inv_freq(w.head_dim / 2, 0.01f);
+  geometry.rope_inv_freq = inv_freq.data();
+  geometry.rope_inv_freq_len = inv_freq.size();
   kvevict_plan* made = nullptr;
   Check(kvevict_plan_create(context.get(), &geometry, &policy, nullptr, &made));
   const PlanHandle plan(made);

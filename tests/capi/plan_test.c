@@ -96,7 +96,7 @@ Test(plan, bad_geometries_are_errors) {
   EXPECT_BREAKS(l.softmax_scale = -0.1234567f, "softmax_scale -0.1234567 ");
   EXPECT_BREAKS(l.softmax_scale = NAN, "softmax_scale", "nan");
   EXPECT_BREAKS(l.softmax_scale = INFINITY, "softmax_scale", "inf");
-  EXPECT_BREAKS(g.reserved = 5, "reserved", "5");
+  EXPECT_BREAKS(g.rope_layout = (kvevict_rope_layout)5, "rope_layout", "5");
 }
 
 Test(plan, bad_policies_are_errors) {

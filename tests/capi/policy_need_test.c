@@ -29,6 +29,8 @@ static const struct {
      kDim, 1},
     {KVEVICT_INPUT_TOKEN_WEIGHTS,
      offsetof(kvevict_signal_inputs, token_weights), 1, 1},
+    {KVEVICT_INPUT_QUERY_CENTERS,
+     offsetof(kvevict_signal_inputs, query_centers), kDim / 2, 3},
 };
 enum { kNInputs = sizeof kInputs / sizeof kInputs[0] };
 
@@ -78,6 +80,14 @@ static kvevict_status Score(const test_plan* p, const scene* s) {
                        NULL);
 }
 
+static kvevict_geometry GeometryOf(const kvevict_layer_geometry* layer) {
+  static const float kInvFreq[kDim / 2] = {1.0f, 0.5f, 0.1f, 0.01f};
+  kvevict_geometry geometry = test_geometry(1, kTokens, layer);
+  geometry.rope_inv_freq = kInvFreq;
+  geometry.rope_inv_freq_len = kDim / 2;
+  return geometry;
+}
+
 static kvevict_need NeedOf(const test_plan* p, kvevict_input input) {
   kvevict_need need = -1;
   EXPECT_OK(kvevict_policy_need(&p->policy, input, &need));
@@ -102,7 +112,7 @@ static void ExpectRowsAsSaid(const char* text, scene* s) {
     rows->row_bytes = kDim * sizeof(float);
     *(values ? &layer.v_dtype : &layer.k_dtype) = rows->dtype;
     *(values ? &layer.v_head_dim : &layer.k_head_dim) = 0;
-    const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
+    const kvevict_geometry geometry = GeometryOf(&layer);
     test_plan* p =
         test_plan_create(text, &geometry, KVEVICT_OPERATION_SCORE, 1);
     const kvevict_need need =
@@ -120,7 +130,7 @@ static void ExpectRowsAsSaid(const char* text, scene* s) {
 /* Absent planes, and planes that no call could read. */
 static void ExpectAsSaid(const char* text) {
   const kvevict_layer_geometry layer = test_layer(kQHeads, kHeads, kDim, kDim);
-  const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
+  const kvevict_geometry geometry = GeometryOf(&layer);
   test_plan* p = test_plan_create(text, &geometry, KVEVICT_OPERATION_SCORE, 1);
   static scene s;
   MakeScene(&s);
@@ -172,7 +182,7 @@ Test(policy_need, place_wants_nothing) {
   static const char* const kTexts[] = {"none", "streaming-llm:budget=10"};
   for (int t = 0; t < 2; ++t) {
     const kvevict_policy policy = test_policy(kTexts[t]);
-    for (kvevict_input i = KVEVICT_INPUT_KEYS; i <= KVEVICT_INPUT_TOKEN_WEIGHTS;
+    for (kvevict_input i = KVEVICT_INPUT_KEYS; i <= KVEVICT_INPUT_QUERY_CENTERS;
          ++i) {
       kvevict_need need = -1;
       EXPECT_OK(kvevict_policy_need(&policy, i, &need));
@@ -192,8 +202,8 @@ Test(policy_need, bad_arguments_are_errors) {
                  "budget -1");
   EXPECT_INVALID(kvevict_policy_need(&policy, -1, &need), "input -1");
   EXPECT_INVALID(
-      kvevict_policy_need(&policy, KVEVICT_INPUT_TOKEN_WEIGHTS + 1, &need),
-      "input 10");
+      kvevict_policy_need(&policy, KVEVICT_INPUT_QUERY_CENTERS + 1, &need),
+      "input 11");
   EXPECT_INVALID(kvevict_policy_need(&policy, KVEVICT_INPUT_KEYS, NULL),
                  "out_need is NULL");
   cr_expect_eq(need, KVEVICT_NEED_OPTIONAL);

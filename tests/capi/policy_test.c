@@ -67,6 +67,12 @@ Test(policy, init_differs_from_the_macro_where_the_header_says) {
       case KVEVICT_POLICY_LAGKV:
         expected.pool = KVEVICT_POOL_NONE;
         break;
+      case KVEVICT_POLICY_TRIATTENTION:
+        expected.n_sink = 0;
+        expected.pool = KVEVICT_POOL_NONE;
+        expected.group_reduce = KVEVICT_REDUCE_MAX;
+        expected.scope_reduce = KVEVICT_REDUCE_MAX;
+        break;
       case KVEVICT_POLICY_EXPECTED_ATTENTION:
         expected.pool = KVEVICT_POOL_NONE;
         expected.value_weight = KVEVICT_VALUE_WEIGHT_NORM;

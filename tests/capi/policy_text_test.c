@@ -100,8 +100,9 @@ Test(policy_text, every_word_has_its_value) {
 
 #define KEYS_OF_RANKED \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
-#define KEYS_OF_WEIGHT \
-  ", select_block, weight, epsilon, redundancy, similarity, heads, floor, threshold"
+#define KEYS_OF_WEIGHT                                                      \
+  ", select_block, weight, epsilon, redundancy, similarity, heads, floor, " \
+  "threshold"
 #define KEYS_BY_QUERIES                                                 \
   "budget, sink, recent, window, keep_window, pool, edge, rows, "       \
   "row_weight, softmax, group, order, scope, over, tie, split, alpha, " \
@@ -110,6 +111,10 @@ Test(policy_text, every_word_has_its_value) {
 #define KEYS_BY_SUMS                                                    \
   "budget, sink, recent, pool, edge, rows, group, order, scope, over, " \
   "tie, split, alpha, beta" KEYS_OF_WEIGHT
+
+#define KEYS_BY_TABLES                                                        \
+  "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, " \
+  "alpha, beta" KEYS_OF_WEIGHT
 
 static const struct {
   const char* policy;
@@ -127,29 +132,29 @@ static const struct {
     {"q-filter", KEYS_OF_RANKED KEYS_OF_WEIGHT},
     {"lagkv", KEYS_OF_RANKED ", block, ranks, of" KEYS_OF_WEIGHT},
     {"cur", KEYS_OF_RANKED ", block" KEYS_OF_WEIGHT},
-    {"expected-attention",
-     "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, "
-     "alpha, beta" KEYS_OF_WEIGHT},
+    {"expected-attention", KEYS_BY_TABLES},
+    {"triattention", KEYS_BY_TABLES},
     {"random", KEYS_OF_RANKED ", seed" KEYS_OF_WEIGHT},
     {"custom", KEYS_OF_RANKED KEYS_OF_WEIGHT},
 };
 
 /* Every key with a value that is no policy's default, or with all that are. */
-static const char* const kPairs[] = {"budget=100",     "sink=1",
-                                     "recent=1",       "window=16",
-                                     "pool=max3",      "edge=shrink",
-                                     "rows=sum",       "rows=mean",
-                                     "group=max",      "scope=layer",
-                                     "scope=head",     "over=max",
-                                     "tie=higher",     "split=arithmetic-kvf",
-                                     "alpha=0.5",      "beta=2",
-                                     "seed=7",         "order=pool-reduce",
-                                     "keep_window=no", "block=64",
-                                     "weight=given",   "epsilon=0.5",
-                                     "softmax=past",   "row_weight=past",
-                                     "redundancy=0.5", "similarity=0.25",
-                                     "ranks=no",       "of=partition",
-                                     "select_block=20"};
+static const char* const kPairs[] = {"budget=100",      "sink=1",
+                                     "recent=1",        "window=16",
+                                     "pool=max3",       "edge=shrink",
+                                     "rows=sum",        "rows=mean",
+                                     "group=max",       "scope=layer",
+                                     "scope=head",      "over=max",
+                                     "tie=higher",      "split=arithmetic-kvf",
+                                     "alpha=0.5",       "beta=2",
+                                     "seed=7",          "order=pool-reduce",
+                                     "keep_window=no",  "block=64",
+                                     "weight=given",    "epsilon=0.5",
+                                     "softmax=past",    "row_weight=past",
+                                     "redundancy=0.5",  "similarity=0.25",
+                                     "ranks=no",        "of=partition",
+                                     "select_block=20", "group=mean",
+                                     "over=mean"};
 
 static bool HasWord(const char* list, const char* word) {
   char spaced[512], wanted[32];
@@ -168,6 +173,8 @@ Test(policy_text, keys_without_meaning_for_the_policy_are_errors) {
     for (size_t j = 0; j < sizeof kPairs / sizeof kPairs[0]; ++j) {
       char text[64], key[16], message[256];
       snprintf(text, sizeof text, "%s: %s", name, kPairs[j]);
+      /* Its order takes no other. */
+      if (strcmp(text, "r-kv: group=mean") == 0) continue;
       snprintf(key, sizeof key, "%.*s", (int)strcspn(kPairs[j], "="),
                kPairs[j]);
       kvevict_policy policy = KVEVICT_POLICY_INIT;
@@ -391,7 +398,9 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   }
   const bool by_sums = p.kind == KVEVICT_POLICY_H2O;
   if (by_queries || by_sums) p.window_reduce = policy->window_reduce;
-  if (by_queries || by_sums || p.kind == KVEVICT_POLICY_EXPECTED_ATTENTION) {
+  const bool by_tables = p.kind == KVEVICT_POLICY_EXPECTED_ATTENTION ||
+                         p.kind == KVEVICT_POLICY_TRIATTENTION;
+  if (by_queries || by_sums || by_tables) {
     p.group_reduce = policy->group_reduce;
     p.shaping_order = policy->shaping_order;
   }
@@ -439,7 +448,10 @@ Test(policy_text, what_is_not_printed_selects_nothing_else) {
   kvevict_context* context = NULL;
   EXPECT_OK(kvevict_context_create(NULL, &context));
   const kvevict_layer_geometry layer = test_layer(4, 2, 8, 8);
-  const kvevict_geometry geometry = test_geometry(3, 1000, &layer);
+  static const float kInvFreq[] = {1.0f, 0.1f};
+  kvevict_geometry geometry = test_geometry(3, 1000, &layer);
+  geometry.rope_inv_freq = kInvFreq;
+  geometry.rope_inv_freq_len = 2;
   for (int i = 0; i < 2000; ++i) {
     const kvevict_policy policy = test_random_policy(&random);
     char text[512];

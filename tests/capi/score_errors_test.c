@@ -91,7 +91,7 @@ Test(score, views_that_do_not_match_are_errors) {
 /* token counts, the layer and what only other signals know. */
 Test(score, other_inputs_are_checked) {
   EXPECT_BREAKS(job.layer = 1, "jobs[0]", "layer 1", "n_layers 1");
-  EXPECT_BREAKS(job.reserved = 3, "jobs[0]", "reserved 3");
+  EXPECT_BREAKS(job.n_seen = 3, "n_seen 3", "40");
   EXPECT_BREAKS(job.struct_size = 8, "jobs[0]", "struct_size 8");
   EXPECT_BREAKS(inputs.struct_size = 8, "struct_size 8");
   const uint32_t more[] = {40, 41}, fewer[] = {40, 7};

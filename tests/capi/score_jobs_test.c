@@ -217,7 +217,7 @@ Test(score_jobs, are_all_checked_before_the_first) {
   EXPECT_BREAKS(jobs[2].scores_len = 79, "scores_len 79", "40");
   EXPECT_BREAKS(jobs[2].scores = NULL, "scores", "NULL");
   EXPECT_BREAKS(jobs[2].inputs = NULL, "inputs.scores is NULL");
-  EXPECT_BREAKS(jobs[2].reserved = 4, "reserved 4");
+  EXPECT_BREAKS(jobs[2].n_seen = 1, "n_seen 1");
   planes[2].head_dim = 3;
   EXPECT_BREAKS((void)0, "scores.head_dim 3");
   planes[2].head_dim = 1;

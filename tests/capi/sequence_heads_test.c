@@ -59,8 +59,10 @@ Test(heads, equal_scores_are_chronological) {
     for (int s = 0; s < 4; ++s) {
       given g;
       Start(&g, kPolicies[p], 70);
-      for (int i = 0; i < kLayers * kHeads * kRow; ++i) {
-        g.scores[0][0][i] = kScores[s];
+      for (int l = 0; l < kLayers; ++l) {
+        for (int h = 0; h < kHeads; ++h) {
+          for (int i = 0; i < kRow; ++i) g.scores[l][h][i] = kScores[s];
+        }
       }
       EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
       ExpectCounts(&g, 20, 20, kPolicies[p]);

@@ -9,6 +9,7 @@
 #include "capi/guard.h"
 #include "core/plan.h"
 #include "core/policy.h"
+#include "core/rope.h"
 #include "core/shaping.h"
 #include "cuda/launch.h"
 #include "tests/gpu/random_values.h"
@@ -126,11 +127,12 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
 }
 
 void Bench::Score(Jobs<ScoreJob> jobs) const {
+  const Rope rope(context());
   Check(backend()
             .score_window
             ->run(context(), gpu_.stream(),
-                  {layer(), policy_, 0.088f, false, geometry_.max_tokens, jobs,
-                   Scratch(score_scratch_)})
+                  {layer(), policy_, rope, 0.088f, false, geometry_.max_tokens,
+                   jobs, Scratch(score_scratch_)})
             .code());
 }
 

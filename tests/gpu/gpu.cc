@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "cuda/device.h"
@@ -185,10 +187,23 @@ void Graph::Launch() const {
 
 // ---- kvevict ----
 
+constexpr std::array kRopeFrequencies = {
+    1.0f,   0.77f,  0.6f,   0.46f,   0.36f,  0.28f,   0.22f,   0.17f,
+    0.13f,  0.1f,   0.077f, 0.06f,   0.046f, 0.036f,  0.028f,  0.022f,
+    0.017f, 0.013f, 0.01f,  0.0077f, 0.006f, 0.0046f, 0.0036f, 0.0028f};
+
 ContextHandle CreateContext(const kvevict_context_options& options) {
   kvevict_context* context = nullptr;
   Check(kvevict_context_create(&options, &context));
   return ContextHandle(context);
+}
+
+uint32_t Geometry::n_rope_pairs() const {
+  uint32_t n = kRopeFrequencies.size();
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    if (IsFull(l)) n = std::min(n, layer(l).k_head_dim / 2);
+  }
+  return n;
 }
 
 kvevict_geometry Geometry::Borrowed() const {
@@ -197,6 +212,10 @@ kvevict_geometry Geometry::Borrowed() const {
   g.max_tokens = max_tokens;
   g.layers = layers.data();
   g.layers_len = layers.size();
+  g.rope_inv_freq = kRopeFrequencies.data();
+  g.rope_inv_freq_len = n_rope_pairs();
+  g.rope_layout = max_tokens % 2 == 0 ? KVEVICT_ROPE_LAYOUT_HALF
+                                      : KVEVICT_ROPE_LAYOUT_INTERLEAVED;
   return g;
 }
 

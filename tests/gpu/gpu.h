@@ -164,6 +164,8 @@ struct Geometry {
   bool IsFull(uint32_t l) const {
     return layer(l).cache == KVEVICT_LAYER_CACHE_FULL;
   }
+  // Pairs of elements that RoPE turns in every layer's keys.
+  uint32_t n_rope_pairs() const;
   // While this is there, and as it is now.
   kvevict_geometry Borrowed() const;
 };

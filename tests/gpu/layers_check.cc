@@ -145,6 +145,8 @@ void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report) {
         "expected-attention:budget=30",
         "expected-attention:budget=30,pool=max5,order=pool-reduce,"
         "weight=given",
+        "triattention:budget=30,sink=2",
+        "triattention:budget=30,scope=model,pool=avg3,order=pool-reduce",
         "custom:budget=30,scope=head"}) {
     report->Check(fmt::format("unlike layers: {}", policy), [&] {
       LiveWithUnlikeLayers(gpu, {UnlikeLayers(), ParsePolicy(policy)},

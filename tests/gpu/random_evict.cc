@@ -38,12 +38,14 @@ namespace {
 
 constexpr double kMostRelative = 1e-4;  // as doors_check.cc says
 constexpr double kMostAbsolute = 1e-30;
-constexpr double kMostOfCosine = 1e-5;  // which may be next to 0
+constexpr double kMostOfCosine = 1e-5;     // which may be next to 0
+constexpr double kMostOfDeviation = 1e-4;  // likewise
 
 bool AreClose(const kvevict_policy& policy, float a, float b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return true;
   const double absolute =
-      policy.kind == KVEVICT_POLICY_KEYDIFF || policy.redundancy > 0.0
+      policy.kind == KVEVICT_POLICY_TRIATTENTION ? kMostOfDeviation
+      : policy.kind == KVEVICT_POLICY_KEYDIFF || policy.redundancy > 0.0
           ? kMostOfCosine
           : kMostAbsolute;
   return std::abs(double{a} - b) <=
@@ -98,6 +100,7 @@ struct LayerRows {
   std::optional<GivenRows> covariance;
   std::optional<GivenRows> weights;
   std::optional<GivenRows> filter;
+  std::optional<GivenRows> centers;
 
   void Lend(bool on_device, kvevict_signal_inputs* inputs) const {
     const auto plane = [&](const std::optional<GivenRows>& rows) {
@@ -107,6 +110,7 @@ struct LayerRows {
     inputs->query_covariance = plane(covariance);
     inputs->token_weights = plane(weights);
     inputs->key_filter = plane(filter);
+    inputs->query_centers = plane(centers);
   }
 };
 
@@ -125,6 +129,10 @@ LayerRows DrawRows(const Gpu& gpu, Random* random, const RandomModel& model,
   if (model.by_filter()) {
     rows.filter.emplace(gpu, random, g.n_kv_heads, 1, g.k_head_dim, 1.0f);
     rows.filter->Coarsen();
+  }
+  if (model.by_centers()) {
+    rows.centers.emplace(gpu, random, g.n_q_heads, 3,
+                         model.geometry().n_rope_pairs(), 1.0f);
   }
   if (model.by_given_weights()) {
     rows.weights.emplace(gpu, random, g.n_kv_heads,
@@ -178,11 +186,12 @@ struct ScoreCase {
   }
 };
 
-kvevict_score_job JobOf(const ScoreCase& c, bool is_ragged) {
+kvevict_score_job JobOf(const ScoreCase& c, const RandomModel& model) {
   kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
   job.layer = c.layer;
   job.n_tokens = c.n_tokens();
-  if (is_ragged) job.token_counts = c.counts.data();
+  job.n_seen = model.Logical();
+  if (model.IsRagged()) job.token_counts = c.counts.data();
   job.scores_len = c.expected.size();
   return job;
 }
@@ -196,7 +205,7 @@ void ScoreTogether(const Gpu& gpu, Random* random, RandomModel* model,
     c.expected.resize(c.counts.size() * c.n_tokens());
     c.scores = std::make_unique<Buffer>(gpu, c.expected.size() * sizeof(float));
     const RandomLayer& cache = model->cache(c.layer);
-    host_jobs.push_back(JobOf(c, model->IsRagged()));
+    host_jobs.push_back(JobOf(c, *model));
     host_jobs.back().view = &cache.host_view();
     host_jobs.back().inputs = &c.host_inputs;
     host_jobs.back().scores = c.expected.data();

@@ -81,9 +81,12 @@ class RandomModel {
   bool by_filter() const {
     return case_.policy.kind == KVEVICT_POLICY_Q_FILTER;
   }
-  // Of statistics, filters or weights, both sides.
+  bool by_centers() const {
+    return case_.policy.kind == KVEVICT_POLICY_TRIATTENTION;
+  }
+  // Of statistics, filters, centers or weights, both sides.
   bool takes_given_rows() const {
-    return by_statistics() || by_filter() || by_given_weights();
+    return by_statistics() || by_filter() || by_centers() || by_given_weights();
   }
   // Otherwise every eviction is handed the window's rows.
   bool observes() const { return observes_; }

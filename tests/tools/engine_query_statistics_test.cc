@@ -140,6 +140,39 @@ Test(engine_query_statistics, expects_the_queries_to_come) {
   ExpectExpected(true);
 }
 
+Test(engine_query_statistics, centers_are_those_of_queries_before_rope) {
+  for (bool halves : {false, true}) {
+    const Rope rope = RopeOf(halves);
+    ThreadPool pool(2);
+    const kvevict_policy policy = ParsePolicy("triattention", 20);
+    QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
+                               std::span(&policy, 1), pool);
+    Show(statistics, rope);
+    const auto inputs = statistics.Inputs();
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      cr_assert(inputs[layer].key_filter == nullptr);
+      const std::vector<float> q = Queries(layer);
+      for (uint32_t head = 0; head < kQHeads; ++head) {
+        const float* got = Numbers(*inputs[layer].query_centers, head);
+        for (uint32_t p = 0; p < kPairs; ++p) {
+          std::complex<double> mean = 0;
+          double length = 0;
+          for (uint32_t t = 0; t < kTokens; ++t) {
+            const float* row = &q[(size_t{t} * kQHeads + head) * kDim];
+            const std::complex<double> z(row[halves ? p : 2 * p],
+                                         row[halves ? p + kPairs : 2 * p + 1]);
+            mean += z / double{kTokens};
+            length += std::abs(z) / kTokens;
+          }
+          cr_assert(std::fabs(got[p] - mean.real()) < 1e-5);
+          cr_assert(std::fabs(got[kPairs + p] - mean.imag()) < 1e-5);
+          cr_assert(std::fabs(got[2 * kPairs + p] - length) < 1e-5);
+        }
+      }
+    }
+  }
+}
+
 // No other unit vector has a larger sum of squared products; the mean product is
 // negative.
 Test(engine_query_statistics, filters_point_away_from_what_queries_share) {

@@ -13,6 +13,7 @@ void AddCommands(CLI::App& app, Action& action) {
   AddDemoCommand(app, action);
   AddPlanCommand(app, action);
   AddInspectCommand(app, action);
+  AddCalibrationCommand(app, action);
 }
 
 }  // namespace kvevict::tools

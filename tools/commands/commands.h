@@ -16,6 +16,7 @@ using Action = std::function<std::string()>;  // returns what to print
 // Names the program and adds all of its commands.
 void AddCommands(CLI::App& app, Action& action);
 
+void AddCalibrationCommand(CLI::App& app, Action& action);
 void AddDemoCommand(CLI::App& app, Action& action);
 void AddInspectCommand(CLI::App& app, Action& action);
 void AddPlanCommand(CLI::App& app, Action& action);

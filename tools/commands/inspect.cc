@@ -38,16 +38,22 @@ struct Inspection {
 
 // What a policy of a kind reads, by its defaults; in brackets what it can do without.
 std::vector<std::string> InputsOf(kvevict_policy_kind kind) {
-  static constexpr const char* kNames[] = {"K",          "V",
-                                           "queries",    "log-sum-exps",
-                                           "scores",     "sums",
-                                           "query mean", "query covariance",
-                                           "key filter", "token weights"};
-  static_assert(std::size(kNames) == KVEVICT_INPUT_TOKEN_WEIGHTS + 1);
+  static constexpr const char* kNames[] = {"K",
+                                           "V",
+                                           "queries",
+                                           "log-sum-exps",
+                                           "scores",
+                                           "sums",
+                                           "query mean",
+                                           "query covariance",
+                                           "key filter",
+                                           "token weights",
+                                           "query centers"};
+  static_assert(std::size(kNames) == KVEVICT_INPUT_QUERY_CENTERS + 1);
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   Check(kvevict_policy_init(&policy, sizeof(policy), kind));
   std::vector<std::string> inputs;
-  for (kvevict_input i = {}; i <= KVEVICT_INPUT_TOKEN_WEIGHTS;
+  for (kvevict_input i = {}; i <= KVEVICT_INPUT_QUERY_CENTERS;
        i = static_cast<kvevict_input>(i + 1)) {
     kvevict_need need = KVEVICT_NEED_NONE;
     Check(kvevict_policy_need(&policy, i, &need));

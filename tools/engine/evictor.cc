@@ -39,7 +39,7 @@ kvevict_layer_geometry LayerGeometry(const KvShape& cache,
 // nothing is allocated after this.
 Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
                  const kvevict_policy& policy, ThreadPool& pool,
-                 const char* simd_target)
+                 const char* simd_target, const Rope& rope)
     : n_layers_(cache.n_layers),
       n_q_heads_(queries.n_q_heads),
       head_dim_(cache.k_head_dim) {
@@ -58,6 +58,11 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   geometry.max_tokens = cache.capacity;
   geometry.layers = &layer;
   geometry.layers_len = 1;
+  const std::vector<float> inv_freq(rope.inv_freq.begin(), rope.inv_freq.end());
+  geometry.rope_inv_freq = inv_freq.data();
+  geometry.rope_inv_freq_len = inv_freq.size();
+  geometry.rope_layout =
+      rope.halves ? KVEVICT_ROPE_LAYOUT_HALF : KVEVICT_ROPE_LAYOUT_INTERLEAVED;
   kvevict_plan* plan = nullptr;
   Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
   plan_.reset(plan);

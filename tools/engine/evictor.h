@@ -17,6 +17,7 @@
 #include "kvevict/kvevict.h"
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/kvevict_error.h"
+#include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
 
 namespace kvevict::tools {
@@ -31,10 +32,10 @@ struct QueryShape {
 class Evictor {
  public:
   // `pool` must outlive the evictor. simd_target is whose code the library runs;
-  // nullptr: the best one.
+  // nullptr: the best one. `rope` is for policies that see through it.
   Evictor(const KvShape& cache, const QueryShape& queries,
           const kvevict_policy& policy, ThreadPool& pool,
-          const char* simd_target = nullptr);
+          const char* simd_target = nullptr, const Rope& rope = {});
 
   // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, f32 after RoPE, for
   // positions first_position, first_position + 1, ...

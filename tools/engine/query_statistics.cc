@@ -65,6 +65,7 @@ QueryStatistics::QueryStatistics(const KvShape& cache,
       rope_(std::move(rope)),
       wants_expected_(AnyNeeds(policies, KVEVICT_INPUT_QUERY_MEAN)),
       wants_filter_(AnyNeeds(policies, KVEVICT_INPUT_KEY_FILTER)),
+      wants_centers_(AnyNeeds(policies, KVEVICT_INPUT_QUERY_CENTERS)),
       pool_(pool),
       layers_(cache.n_layers),
       inputs_(cache.n_layers) {
@@ -73,6 +74,7 @@ QueryStatistics::QueryStatistics(const KvShape& cache,
   for (Layer& layer : layers_) {
     if (wants_expected_) layer.before_rope.assign(n_q_heads_, none);
     if (wants_filter_) layer.after_rope.assign(n_q_heads_, none);
+    layer.pair_sums.resize(n_q_heads_ * 3 * rope_.n_pairs());
   }
 }
 
@@ -103,7 +105,7 @@ void QueryStatistics::Moments::Add(const std::vector<float>& rows,
 void QueryStatistics::Observe(uint32_t layer, const float* queries,
                               uint32_t n_rows, uint32_t first_position) {
   n_seen_ = first_position + n_rows;
-  if (!wants_expected_ && !wants_filter_) return;
+  if (!wants_expected_ && !wants_filter_ && !wants_centers_) return;
   turns_back_.clear();
   for (uint32_t r = 0; r < n_rows; ++r) {
     for (const double inv_freq : rope_.inv_freq) {
@@ -120,9 +122,26 @@ void QueryStatistics::Observe(uint32_t layer, const float* queries,
       std::copy_n(row, head_dim_, rows.begin() + size_t{r} * head_dim_);
     }
     if (wants_filter_) of.after_rope[head].Add(rows, n_rows, pool_);
-    if (!wants_expected_) continue;
+    if (!wants_expected_ && !wants_centers_) continue;
     Unrotate(rows, n_rows);
-    of.before_rope[head].Add(rows, n_rows, pool_);
+    if (wants_expected_) of.before_rope[head].Add(rows, n_rows, pool_);
+    if (wants_centers_) {
+      AddPairs(rows, n_rows, &of.pair_sums[head * 3 * rope_.n_pairs()]);
+    }
+  }
+}
+
+void QueryStatistics::AddPairs(const std::vector<float>& rows, uint32_t n_rows,
+                               double* sums) const {
+  const size_t n_pairs = rope_.n_pairs();
+  for (uint32_t r = 0; r < n_rows; ++r) {
+    const float* const row = rows.data() + size_t{r} * head_dim_;
+    for (size_t p = 0; p < n_pairs; ++p) {
+      const std::complex<double> z(row[rope_.First(p)], row[rope_.Second(p)]);
+      sums[p] += z.real();
+      sums[n_pairs + p] += z.imag();
+      sums[2 * n_pairs + p] += std::abs(z);
+    }
   }
 }
 
@@ -230,6 +249,15 @@ std::span<const kvevict_signal_inputs> QueryStatistics::Inputs() {
       FindFilter(layer);
       layer.planes[2] = Packed(layer.filter, 1, head_dim_);
       inputs.key_filter = &layer.planes[2];
+    }
+    if (wants_centers_) {
+      layer.centers.clear();
+      for (const double sum : layer.pair_sums) {
+        layer.centers.push_back(static_cast<float>(sum / layer.n_rows));
+      }
+      layer.planes[3] =
+          Packed(layer.centers, 3, static_cast<uint32_t>(rope_.n_pairs()));
+      inputs.query_centers = &layer.planes[3];
     }
   }
   return inputs_;

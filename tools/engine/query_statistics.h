@@ -33,6 +33,7 @@ class QueryStatistics {
   // called again.
   //   query_mean, query_covariance: of the queries before RoPE, their rotation
   //     averaged over the next 512 positions
+  //   query_centers: of the queries before RoPE
   //   key_filter: away from the direction that the queries of a KV head, after RoPE,
   //     have in common
   std::span<const kvevict_signal_inputs> Inputs();
@@ -49,11 +50,15 @@ class QueryStatistics {
     uint32_t n_rows = 0;
     std::vector<Moments> before_rope;  // per query head
     std::vector<Moments> after_rope;
-    std::vector<float> mean, covariance, filter;
-    kvevict_plane planes[3];
+    // [n_q_heads, 3, pairs]: of each pair's real and imaginary parts and lengths
+    std::vector<double> pair_sums;
+    std::vector<float> mean, covariance, filter, centers;
+    kvevict_plane planes[4];
   };
 
   void Unrotate(std::vector<float>& rows, uint32_t n_rows) const;
+  void AddPairs(const std::vector<float>& rows, uint32_t n_rows,
+                double* sums) const;
   std::complex<double> MeanTurn(double inv_freq) const;
   void FindExpected(Layer& layer) const;
   void FindFilter(Layer& layer) const;
@@ -64,6 +69,7 @@ class QueryStatistics {
   Rope rope_;
   bool wants_expected_ = false;
   bool wants_filter_ = false;
+  bool wants_centers_ = false;
   ThreadPool& pool_;
   uint32_t n_seen_ = 0;
   std::vector<std::complex<float>> turns_back_;  // [rows of a chunk, pairs]

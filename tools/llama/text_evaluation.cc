@@ -44,7 +44,8 @@ TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
                   policies, pool) {
   for (const kvevict_policy& policy : policies) {
     evictors_.push_back(std::make_unique<Evictor>(
-        full_cache_.shape(), model.HeadShape(), policy, pool, simd_target));
+        full_cache_.shape(), model.HeadShape(), policy, pool, simd_target,
+        model.RopeOfHeads()));
   }
 }
 

@@ -121,11 +121,13 @@ std::string ValuesOf(const CLI::Option& option) {
 }
 
 std::string Completion(const CLI::App& app) {
-  std::string names;   // of commands, as a pattern
-  std::string values;  // cases: what follows an option of a command
-  std::string words;   // cases: what a command takes
+  std::string names;         // of commands, as a pattern
+  std::string values;        // cases: what follows an option of a command
+  std::string words;         // cases: what a command takes
+  bool takes_files = false;  // a command, by its place
   const auto add = [&](const CLI::App& of, const std::string& name) {
     std::string own;
+    takes_files = false;
     for (const CLI::Option* option : of.get_options()) {
       for (const std::string& lname : option->get_lnames()) {
         own += " --" + lname;
@@ -133,7 +135,10 @@ std::string Completion(const CLI::App& app) {
         values += fmt::format("    {},--{}) reply {}; return ;;\n", name, lname,
                               ValuesOf(*option));
       }
-      if (option->get_positional()) own += " " + PolicyNames();
+      if (!option->get_positional()) continue;
+      const std::string type = option->get_type_name();
+      if (type == "POLICY") own += " " + PolicyNames();
+      takes_files = takes_files || type == "FILE";
     }
     return own;
   };
@@ -142,8 +147,9 @@ std::string Completion(const CLI::App& app) {
     const std::string& name = command->get_name();
     names += (names.empty() ? "" : "|") + name;
     top += " " + name;
-    words += fmt::format("    {}) reply -W '{}' ;;\n", name,
-                         add(*command, name).substr(1));
+    const std::string own = add(*command, name).substr(1);
+    words += fmt::format("    {}) reply {}-W '{}' ;;\n", name,
+                         takes_files ? "-f " : "", own);
   }
   return fmt::format(R"(# Completion of kvevict for bash.
 _kvevict() {{

@@ -33,7 +33,7 @@ RecallExperiment::RecallExperiment(const Workload& workload,
                   policies, pool) {
   for (const kvevict_policy& policy : policies) {
     evictors_.emplace_back(full_.shape(), kQueryShape, policy, pool,
-                           simd_target);
+                           simd_target, RecallModel::RopeOfHeads());
   }
 }
 

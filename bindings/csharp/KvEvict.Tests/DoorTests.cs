@@ -251,6 +251,7 @@ public class DoorTests
         Needs(Q, Dim, Dim, plane => new() { QueryCovariance = plane }, nameof(KvSignalInputs.QueryCovariance));
         Needs(Kv, 1, Dim, plane => new() { KeyFilter = plane }, nameof(KvSignalInputs.KeyFilter));
         Needs(Kv, Tokens, 1, plane => new() { TokenWeights = plane }, nameof(KvSignalInputs.TokenWeights));
+        Needs(Q, 3, Dim / 2, plane => new() { QueryCenters = plane }, nameof(KvSignalInputs.QueryCenters));
 
         void Needs(int heads, int rows, int dim, Func<KvPlane, KvSignalInputs> inputs, string name)
         {
@@ -265,6 +266,40 @@ public class DoorTests
             Assert.StartsWith($"{name}: the rows of {rows} tokens and {heads} heads", Assert.Throws<ArgumentException>(
                 () => model.Plan.Score(job, scores, workspace)).Message);
         }
+    }
+
+    [Fact]
+    public void Triattention_scores_by_centers_of_queries()
+    {
+        const int Q = SmallModel.QueryHeads, Kv = SmallModel.KvHeads, Pairs = SmallModel.Dim / 2;
+        using var model = new SmallModel("random:budget=24");
+        using var context = new KvContext();
+        KvPolicy policy = KvPolicy.Parse("triattention:budget=24");
+        KvLayerGeometry layer = model.Plan.Geometry.Layers[0];
+        Assert.Contains("rope_inv_freq is NULL", Assert.Throws<KvEvictException>(
+            () => new KvPlan(context, new KvGeometry(1, layer, Tokens), policy)).Message);
+        float[] frequencies = [.. Enumerable.Range(0, Pairs).Select(f => MathF.Pow(100, -(float)f / Pairs))];
+        var geometry = new KvGeometry(1, layer, Tokens)
+        {
+            RopeInverseFrequencies = frequencies, RopeLayout = KvRopeLayout.Interleaved,
+        };
+        using var plan = new KvPlan(context, geometry, policy);
+        using KvWorkspace workspace = plan.CreateWorkspace(KvOperation.Score);
+        using var centers = new KvPinnedMemory<float>(Q * 3 * Pairs);
+        for (int i = 0; i < centers.Length; ++i) centers.Span[i] = i % 7 + 1;
+        var job = new KvScoreJob(0, model.Views[0], Tokens)
+        {
+            Inputs = new() { QueryCenters = KvPlane.HeadMajor(centers, 3, Pairs) },
+        };
+        float[] now = new float[Kv * Tokens], later = new float[Kv * Tokens];
+        plan.Score(job, now, workspace);
+        Assert.InRange(now.Max(), 0.1f, 100f);
+        plan.Score(job with { SeenCount = Tokens }, later, workspace);
+        Assert.Equal(now, later);
+        plan.Score(job with { SeenCount = Tokens + 100 }, later, workspace);
+        Assert.NotEqual(now, later);
+        Assert.Contains("n_seen 1", Assert.Throws<KvEvictException>(
+            () => plan.Score(job with { SeenCount = 1 }, later, workspace)).Message);
     }
 
     [Fact]

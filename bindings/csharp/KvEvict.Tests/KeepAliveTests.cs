@@ -154,6 +154,7 @@ public sealed unsafe class KeepAliveTests : IDisposable
         QueryMean = Floats(SmallModel.QueryHeads, SmallModel.Dim),
         QueryCovariance = Floats(SmallModel.QueryHeads, SmallModel.Dim * SmallModel.Dim),
         KeyFilter = Floats(SmallModel.KvHeads, SmallModel.Dim), TokenWeights = Floats(SmallModel.KvHeads, Tokens),
+        QueryCenters = Floats(SmallModel.QueryHeads, 3 * SmallModel.Dim),
     };
 
     [MethodImpl(MethodImplOptions.NoInlining)]

@@ -12,6 +12,12 @@ public readonly record struct KvScoreJob(int Layer, KvView View, int TokenCount)
     public KvRegion TokenCounts { get; init; }
 
     /// <summary>
+    /// Tokens seen so far, evicted ones included; 0: <see cref="TokenCount"/>. Read by <see cref="KvPolicyKind.H2O"/> and
+    /// <see cref="KvPolicyKind.Triattention"/>.
+    /// </summary>
+    public int SeenCount { get; init; }
+
+    /// <summary>
     /// What is read beside the keys. Queries and their log-sum-exps have as many rows as the observation window: row w
     /// is of token <see cref="TokenCount"/> - window + w.
     /// </summary>
@@ -51,6 +57,7 @@ internal unsafe struct NativeScoreJob
         Native.kvevict_score_job_init(native, (nuint)sizeof(kvevict_score_job));
         native->layer = Check.Count(job.Layer, nameof(job.Layer));
         native->n_tokens = (uint)job.TokenCount;
+        native->n_seen = Check.Count(job.SeenCount, nameof(job.SeenCount));
         native->token_counts = counts;
         native->view = &self->_view;
         native->inputs = &self->_inputs;

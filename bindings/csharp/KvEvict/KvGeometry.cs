@@ -114,18 +114,30 @@ public sealed class KvGeometry
     /// <summary>Most slots a layer will ever hold.</summary>
     public int MaxTokens { get; }
 
+    /// <summary>
+    /// How RoPE turned the keys of layers with a full cache: pair f of a key at position p by p times number f radians,
+    /// whatever scaling went into that. Elements beyond the pairs are not turned. Empty: not said;
+    /// <see cref="KvPolicyKind.Triattention"/> needs it.
+    /// </summary>
+    public ReadOnlyMemory<float> RopeInverseFrequencies { get; init; }
+
+    /// <summary>Which elements of a key RoPE turns together.</summary>
+    public KvRopeLayout RopeLayout { get; init; }
+
     /// <summary>A layer's; of a layer that is none, which the library refuses, the nearest.</summary>
     internal KvLayerGeometry Of(int layer) => _layers[Math.Clamp(layer, 0, _layers.Length - 1)];
 
     internal kvevict_layer_geometry[] LayersToNative() => [.. _layers.Select(layer => layer.ToNative())];
 
-    /// <summary>All but the layers, which a caller pins.</summary>
+    /// <summary>All but the layers and frequencies, which a caller pins.</summary>
     internal unsafe kvevict_geometry ToNative()
     {
         kvevict_geometry native;
         Native.kvevict_geometry_init(&native, (nuint)sizeof(kvevict_geometry));
         native.n_layers = Check.Count(LayerCount, nameof(LayerCount));
         native.max_tokens = Check.Count(MaxTokens, nameof(MaxTokens));
+        native.rope_layout = RopeLayout;
+        native.rope_inv_freq_len = (nuint)RopeInverseFrequencies.Length;
         return native;
     }
 }

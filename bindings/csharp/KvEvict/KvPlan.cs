@@ -57,8 +57,10 @@ public sealed unsafe class KvPlan : IDisposable
         try
         {
             fixed (kvevict_layer_geometry* layers = geometry.LayersToNative())
+            fixed (float* frequencies = geometry.RopeInverseFrequencies.Span)
             fixed (int* budgets = headBudgets)
             {
+                nativeGeometry.rope_inv_freq = frequencies;
                 nativeGeometry.layers = layers;
                 nativeGeometry.layers_len = (nuint)geometry.Layers.Count;
                 options.head_budgets = (uint*)budgets;

@@ -63,6 +63,12 @@ public readonly record struct KvSignalInputs
     /// </summary>
     public KvPlane TokenWeights { get; init; }
 
+    /// <summary>
+    /// <see cref="KvPolicyKind.Triattention"/>: floats [query heads, 3, pairs that RoPE turns], packed: of each pair of
+    /// elements of the model's queries before RoPE the real and the imaginary part of their mean, and the mean length.
+    /// </summary>
+    public KvPlane QueryCenters { get; init; }
+
     internal void KeepAlive()
     {
         GC.KeepAlive(Queries.Region.Owner);
@@ -73,6 +79,7 @@ public readonly record struct KvSignalInputs
         GC.KeepAlive(QueryCovariance.Region.Owner);
         GC.KeepAlive(KeyFilter.Region.Owner);
         GC.KeepAlive(TokenWeights.Region.Owner);
+        GC.KeepAlive(QueryCenters.Region.Owner);
     }
 }
 
@@ -82,7 +89,7 @@ public readonly record struct KvSignalInputs
 public readonly record struct KvObservation(int Layer, KvSignalInputs Inputs);
 
 /// <summary>The native planes of a layer's inputs, to which they point and which so must not move themselves.</summary>
-[System.Runtime.CompilerServices.InlineArray(8)]
+[System.Runtime.CompilerServices.InlineArray(9)]
 internal unsafe struct NativeInputs
 {
     private kvevict_plane _first;
@@ -112,6 +119,7 @@ internal unsafe struct NativeInputs
         native->query_covariance = Write(inputs.QueryCovariance, nameof(inputs.QueryCovariance), dim, queryHeads);
         native->key_filter = Write(inputs.KeyFilter, nameof(inputs.KeyFilter), 1, kvHeads);
         native->token_weights = Write(inputs.TokenWeights, nameof(inputs.TokenWeights), slotCount, kvHeads);
+        native->query_centers = Write(inputs.QueryCenters, nameof(inputs.QueryCenters), 3, queryHeads);
 
         kvevict_plane* Write(KvPlane plane, string name, int count, int headCount)
         {

@@ -453,6 +453,9 @@ enum kvevict_policy_kind
   /** Attention of queries to come, from their mean and covariance:
    *  arXiv:2510.00636. */
   KVEVICT_POLICY_EXPECTED_ATTENTION = 13,
+  /** Keys against where the model's queries lie before RoPE, found beforehand:
+   *  arXiv:2604.04921. */
+  KVEVICT_POLICY_TRIATTENTION = 14,
   /** Attention of the last queries, less the redundancy of the keys:
    *  arXiv:2505.24133. */
   KVEVICT_POLICY_R_KV = 15
@@ -685,7 +688,8 @@ enum kvevict_input
   KVEVICT_INPUT_QUERY_MEAN = 6,       /**< Mean of the queries to come. */
   KVEVICT_INPUT_QUERY_COVARIANCE = 7, /**< Their covariance. */
   KVEVICT_INPUT_KEY_FILTER = 8,       /**< A direction per KV head. */
-  KVEVICT_INPUT_TOKEN_WEIGHTS = 9     /**< What scores are multiplied by. */
+  KVEVICT_INPUT_TOKEN_WEIGHTS = 9,    /**< What scores are multiplied by. */
+  KVEVICT_INPUT_QUERY_CENTERS = 10    /**< Where queries lie before RoPE. */
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_input;
@@ -754,7 +758,7 @@ typedef struct kvevict_policy {
   kvevict_reduce window_reduce;
   kvevict_row_weight row_weight;     /**< Default none. */
   kvevict_softmax_keys softmax_keys; /**< Default causal. */
-  kvevict_reduce group_reduce; /**< Over the query heads of a KV head. */
+  kvevict_reduce group_reduce;       /**< Over the query heads of a KV head. */
   kvevict_shaping_order shaping_order;
   kvevict_scope scope;         /**< Default: a keep list per KV head. */
   kvevict_reduce scope_reduce; /**< Over heads (and layers) sharing a list. */
@@ -790,12 +794,12 @@ typedef struct kvevict_policy {
   uint32_t budget_of_partition;
   double head_floor;      /**< Of adaptive heads, in [0, 1]. Default 0.2. */
   double score_threshold; /**< Of heads by threshold, an f32. Default 0. */
-  /** Tokens stay or go in whole blocks of so many neighbouring slots, the first
-   *  from slot 0 on: those of a block have the mean of its final scores, and
-   *  what must stay keeps the blocks it lies in. The last block, where it is not
-   *  full, must stay: it is where the next token goes. A ratio budget is one of
-   *  the blocks, rounded down to at least one; a token count, also of a layer or
-   *  a head, is rounded down to whole blocks. Above 1 it does not go with
+  /** Tokens stay or go in whole blocks of so many neighbouring slots, from slot
+   *  0 on: those of a block have the mean of its final scores, and what must
+   *  stay keeps the blocks it lies in. The last block, where it is not full,
+   *  must stay: it is where the next token goes. A ratio budget is one of the
+   *  blocks, rounded down to at least one; a token count, also of a layer or a
+   *  head, is rounded down to whole blocks. Above 1 it does not go with
    *  head_split or budget_of_partition. 1 .. 65536; default 1: single tokens.
    *  ChunkKV, arXiv:2502.00299. */
   uint32_t select_block;
@@ -807,11 +811,11 @@ typedef struct kvevict_policy {
     (uint32_t)sizeof(kvevict_policy), KVEVICT_POLICY_NONE, 1.0, 4, 0, 32, 1,   \
         KVEVICT_POOL_AVG, 7, KVEVICT_POOL_EDGE_PAD, KVEVICT_REDUCE_MEAN,       \
         KVEVICT_ROW_WEIGHT_NONE, KVEVICT_SOFTMAX_CAUSAL, KVEVICT_REDUCE_MEAN,  \
-        KVEVICT_SHAPING_REDUCE_THEN_POOL,                                      \
-        KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                            \
-        KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, \
-        0, KVEVICT_VALUE_WEIGHT_NONE, KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, \
-        1, 0, 0.2, 0.0, 1, 0                                                   \
+        KVEVICT_SHAPING_REDUCE_THEN_POOL, KVEVICT_SCOPE_KV_HEAD,               \
+        KVEVICT_REDUCE_MEAN, KVEVICT_TIE_LOWER_POSITION,                       \
+        KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, 0,                          \
+        KVEVICT_VALUE_WEIGHT_NONE, KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 1, \
+        0, 0.2, 0.0, 1, 0                                                      \
   }
 
 /**
@@ -825,6 +829,7 @@ typedef struct kvevict_policy {
  *     lagkv                     sink=4,pool=none
  *     cur                       sink=4,pool=none,block=16
  *     expected-attention        sink=4,pool=none,weight=norm
+ *     triattention              sink=0,pool=none,group=max,over=max
  *     r-kv                      sink=0,window=8,pool=max7,group=max,
  *                               order=reduce-logits,softmax=past,
  *                               redundancy=0.9
@@ -881,6 +886,7 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *                                 softmax, group, order
  *     h2o                         rows, group, order
  *     expected-attention          group, order
+ *     triattention                group, order
  *     lagkv, cur                  block
  *     lagkv                       ranks, of
  *     random                      seed
@@ -1045,7 +1051,7 @@ kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
  *                      + e * element_stride_bytes
  *     paged       data + table[t / block_size] * block_stride_bytes
  *                      + (t % block_size) * token_stride_bytes + ... as above,
- *                      where table is block_table + h * block_table_head_stride.
+ *                      with table = block_table + h * block_table_head_stride.
  * Strides may be negative or zero where no two rows overlap. No alignment is
  * needed, but for elements that CUDA is to score: at multiples of their size. A
  * plane with data 0 is absent, and then 0 throughout.
@@ -1187,19 +1193,44 @@ typedef struct kvevict_layer_geometry {
 KVEVICT_API kvevict_status kvevict_layer_geometry_init(
     kvevict_layer_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
+/** Which elements of a key RoPE turns together. */
+enum kvevict_rope_layout
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** f and f + rope_inv_freq_len (NeoX, Hugging Face). */
+  KVEVICT_ROPE_LAYOUT_HALF = 0,
+  /** 2 f and 2 f + 1 (GPT-J; Llama's keys in llama.cpp). */
+  KVEVICT_ROPE_LAYOUT_INTERLEAVED = 1
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_rope_layout;
+#endif
+
 /** The attention geometry of a model. */
 typedef struct kvevict_geometry {
   uint32_t struct_size;
   uint32_t n_layers;   /**< 1 .. 4096. */
   uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
-  uint32_t reserved;   /**< 0. */
+  kvevict_rope_layout rope_layout; /**< Read with rope_inv_freq. */
   /** One that all layers have, or one for each; borrowed. */
   const kvevict_layer_geometry* layers;
   size_t layers_len; /**< 1 or n_layers. */
+  /** How RoPE turned the keys of layers with a full cache: pair f of a key at
+   *  position p by p * rope_inv_freq[f] radians, whatever scaling went into
+   *  that. Finite, host memory, copied. Elements beyond the pairs are not
+   *  turned (partial rotary). NULL: not said; triattention needs it, no other
+   *  policy reads it. */
+  const float* rope_inv_freq;
+  size_t rope_inv_freq_len; /**< Pairs: up to k_head_dim / 2 and 256; 0. */
 } kvevict_geometry;
 
-#define KVEVICT_GEOMETRY_INIT \
-  { (uint32_t)sizeof(kvevict_geometry), 0, 0, 0, 0, 0 }
+#define KVEVICT_GEOMETRY_INIT                                                 \
+  {                                                                           \
+    (uint32_t)sizeof(kvevict_geometry), 0, 0, KVEVICT_ROPE_LAYOUT_HALF, 0, 0, \
+        0, 0                                                                  \
+  }
 
 /**
  * Writes KVEVICT_GEOMETRY_INIT.
@@ -1509,6 +1540,13 @@ typedef struct kvevict_signal_inputs {
   /** With weight=given: [n_kv_heads, slots held], head_dim 1: what scores are
    *  multiplied by, whatever the signal. */
   const kvevict_plane* token_weights;
+  /** Policy triattention: [n_q_heads, 3, rope_inv_freq_len]: what the model's
+   *  queries are like before RoPE, found once per model. Of each pair of
+   *  elements, as a complex number in the geometry's rope_layout: the real part
+   *  of its mean, the imaginary part, and the mean of its absolute value. In
+   *  the file that `kvevict calibration` writes, a head's rows lie as they are
+   *  wanted here, with a fourth one between heads. */
+  const kvevict_plane* query_centers;
   /** Rows of queries and of row_lse that kvevict_score() and
    *  kvevict_sequence_evict() are given, those of the last tokens: 1 .. the
    *  slots held. 0, and the only one that window attention takes beside 0:
@@ -1517,8 +1555,11 @@ typedef struct kvevict_signal_inputs {
   uint32_t reserved; /**< 0. */
 } kvevict_signal_inputs;
 
-#define KVEVICT_SIGNAL_INPUTS_INIT \
-  { (uint32_t)sizeof(kvevict_signal_inputs), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define KVEVICT_SIGNAL_INPUTS_INIT                                            \
+  {                                                                           \
+    (uint32_t)sizeof(kvevict_signal_inputs), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+        0                                                                     \
+  }
 
 /** Writes KVEVICT_SIGNAL_INPUTS_INIT.
  *
@@ -1533,7 +1574,9 @@ typedef struct kvevict_score_job {
   uint32_t struct_size;
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
-  uint32_t reserved; /**< 0. */
+  /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
+   *  n_tokens. Read by h2o and triattention. */
+  uint32_t n_seen;
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens and at least the policy's obs_window where queries score, device
    *  memory; NULL: all hold n_tokens. On CUDA they are the caller's word. */
@@ -1579,9 +1622,9 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  *
  * Accumulated attention (h2o): attention_sums, with rows=mean divided by the
  * queries that could see each token, and reduced over the query heads of each
- * KV head. This call takes slots for positions and n_tokens for the tokens
- * seen, which is true until the first eviction; kvevict_sequence_evict() knows
- * both. Without attention_sums they are made of the n_query_rows last queries:
+ * KV head. This call takes slots for positions and n_seen for the tokens seen;
+ * slots are positions until the first eviction, and kvevict_sequence_evict()
+ * knows both. Without attention_sums they are made of the n_query_rows last queries:
  * column sums of the exact causal softmax, each row over the slots up to its
  * own, which rows=mean divides by the rows that see the slot. Method: H2O,
  * arXiv:2306.14048. Cost: reads the sums once; of queries, no more than causal
@@ -1594,8 +1637,22 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * pooled. The first n_sink tokens are left out of the softmax and get 0.
  * Accumulated in f32. NaN in any other key, or with a covariance infinity,
  * makes the scores of all others NaN. Method: arXiv:2510.00636. Cost: reads K
- * once; n_q_headsn_tokenshead_dim^2 multiply-adds, without a covariance
+ * once; n_q_heads*n_tokens*head_dim^2 multiply-adds, without a covariance
  * head_dim.
+ *
+ * Query centers (triattention): with the center q and the mean length a of a
+ * pair of a query head before RoPE, the pair k of a key as it is cached, the
+ * pair's frequency w and the tokens seen t, a key's score by the query head is
+ * the sum over its pairs of Re(q m conj(k)) + max(0, a - |q|) |k|, where m is
+ * the mean of e^(i w (t + o)) over distances o = 1, 2, 4 .. 65536 of queries to
+ * come. Each query head's scores less their mean are divided by their standard
+ * deviation, at least 1e-6, and reduced over the query heads of each KV head
+ * and pooled. The first n_sink tokens are left out of both and get 0; a key
+ * with NaN or infinity gets NaN and is in neither. Keys must still be turned to
+ * the positions where their tokens were seen. A factor that all keys have
+ * (YaRN's) does not matter. In f32, m in double. Method: arXiv:2604.04921.
+ * Cost: reads K once; 3/2 n_q_heads*n_tokens*head_dim multiply-adds and a
+ * square root per pair and key.
  *
  * Keys alone: knorm scores a key k by -|k|; keydiff by -cos(k, m), m being the
  * mean direction of the head's keys; q-filter by -(k . key_filter). A key with
@@ -1607,14 +1664,14 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * are cut into partitions of `block`, slots from 0 on into windows. lagkv: how
  * far a token's channels spread on the scale of the next partition, as a place
  * within its own, in [0, 1), or with lag_ranks 0 as the mean of two softmaxes
- * over the partition, of keys and of values. Sinks, the last whole partition and what follows
- * it score 1. With fewer than two whole partitions slot t scores (t - n_sink) /
- * (n_tokens - n_sink), so that late ones stay. cur: the shares that a token's
- * squared norms have of their window's, multiplied, of the sum of all; sinks 1.
- * A token with NaN or infinity scores NaN and changes no other score but those
- * it would be compared with. Methods: LagKV, arXiv:2504.04704; CurDKV,
- * arXiv:2509.15038. Cost: reads K and V once, or twice where two partitions do
- * not fit the cache.
+ * over the partition, of keys and of values. Sinks, the last whole partition
+ * and what follows it score 1. With fewer than two whole partitions slot t
+ * scores (t - n_sink) / (n_tokens - n_sink), so that late ones stay. cur: the
+ * shares that a token's squared norms have of their window's, multiplied, of
+ * the sum of all; sinks 1. A token with NaN or infinity scores NaN and changes
+ * no other score but those it would be compared with. Methods: LagKV,
+ * arXiv:2504.04704; CurDKV, arXiv:2509.15038. Cost: reads K and V once, or
+ * twice where two partitions do not fit the cache.
  *
  * With value_weight shaped scores are weighed here too. Cost of
  * KVEVICT_VALUE_WEIGHT_NORM: reads V once.
@@ -1696,8 +1753,8 @@ typedef struct kvevict_select_options {
   uint32_t n_sink;       /**< First slots that must stay. */
   uint32_t n_recent;     /**< Last slots that must stay. */
   kvevict_tie tie;       /**< Of equal scores. */
-  /** Slots stay or go in whole blocks of so many, see kvevict_policy; a list must
-   *  lose a multiple of it. 0: 1. */
+  /** Slots stay or go in whole blocks of so many, see kvevict_policy; a list
+   *  must lose a multiple of it. 0: 1. */
   uint32_t select_block;
   /** Strictly ascending slots < n_tokens that must stay, in host memory; NULL
    *  with length 0 for none. */

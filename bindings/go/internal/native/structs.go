@@ -177,12 +177,14 @@ type LayerGeometry struct {
 
 // Geometry is kvevict_geometry.
 type Geometry struct {
-	StructSize uint32
-	NLayers    uint32
-	MaxTokens  uint32
-	Reserved   uint32
-	Layers     uintptr
-	LayersLen  uint64
+	StructSize     uint32
+	NLayers        uint32
+	MaxTokens      uint32
+	RoPELayout     int32
+	Layers         uintptr
+	LayersLen      uint64
+	RoPEInvFreq    uintptr
+	RoPEInvFreqLen uint64
 }
 
 // PlanOptions is kvevict_plan_options.
@@ -235,6 +237,7 @@ type SignalInputs struct {
 	QueryCovariance uintptr
 	KeyFilter       uintptr
 	TokenWeights    uintptr
+	QueryCenters    uintptr
 	NQueryRows      uint32
 	Reserved        uint32
 }
@@ -244,7 +247,7 @@ type ScoreJob struct {
 	StructSize  uint32
 	Layer       uint32
 	NTokens     uint32
-	Reserved    uint32
+	NSeen       uint32
 	TokenCounts uintptr
 	View        uintptr
 	Inputs      uintptr

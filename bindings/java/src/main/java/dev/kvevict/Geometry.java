@@ -1,5 +1,6 @@
 package dev.kvevict;
 
+import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
 
@@ -11,11 +12,16 @@ public final class Geometry {
   private final int nLayers;
   private final int maxTokens;
   private final List<LayerGeometry> layers; // one that all have, or one for each
+  private final RopeLayout ropeLayout;
+  private final float[] ropeInvFreq;
 
-  private Geometry(int nLayers, int maxTokens, List<LayerGeometry> layers) {
+  private Geometry(int nLayers, int maxTokens, List<LayerGeometry> layers, RopeLayout ropeLayout,
+      float... ropeInvFreq) {
     this.nLayers = nLayers;
     this.maxTokens = Memory.count(maxTokens, "maxTokens");
     this.layers = layers;
+    this.ropeLayout = Objects.requireNonNull(ropeLayout, "ropeLayout");
+    this.ropeInvFreq = ropeInvFreq.clone();
   }
 
   /**
@@ -37,7 +43,21 @@ public final class Geometry {
   public static Geometry of(int maxTokens, List<LayerGeometry> layers) {
     boolean alike = layers.stream().distinct().count() == 1;
     return new Geometry(
-        layers.size(), maxTokens, List.copyOf(alike ? layers.subList(0, 1) : layers));
+        layers.size(), maxTokens, List.copyOf(alike ? layers.subList(0, 1) : layers),
+        RopeLayout.HALF);
+  }
+
+  /**
+   * How RoPE turned the keys of layers with a full cache, which the policy triattention needs: pair
+   * f of a key at position p by p times number f radians, whatever scaling went into that. Elements
+   * beyond the pairs are not turned.
+   *
+   * @param layout which elements are a pair
+   * @param inverseFrequencies a number for each pair
+   * @return this geometry with RoPE
+   */
+  public Geometry withRope(RopeLayout layout, float... inverseFrequencies) {
+    return new Geometry(nLayers, maxTokens, layers, layout, inverseFrequencies);
   }
 
   /** {@return layers} */
@@ -67,10 +87,14 @@ public final class Geometry {
     return full ? layer(layer) : NOT_EVICTED;
   }
 
-  /** As C has it; the layers lie behind the struct. */
+  /** As C has it; the layers lie behind the struct, and then the numbers of RoPE. */
   Struct write() {
     int size = Abi.Geometry.SIZEOF;
-    Struct out = new Struct(size + layers.size() * Abi.LayerGeometry.SIZEOF);
+    int rope = size + layers.size() * Abi.LayerGeometry.SIZEOF;
+    Struct out = new Struct(rope + ropeInvFreq.length * Float.BYTES);
+    for (int f = 0; f < ropeInvFreq.length; ++f) {
+      out.putFloat(rope + f * Float.BYTES, ropeInvFreq[f]);
+    }
     for (int i = 0; i < layers.size(); ++i) {
       out.copyFrom(layers.get(i).struct, size + i * Abi.LayerGeometry.SIZEOF);
     }
@@ -78,23 +102,28 @@ public final class Geometry {
         .putInt(Abi.Geometry.N_LAYERS, nLayers)
         .putInt(Abi.Geometry.MAX_TOKENS, maxTokens)
         .putLong(Abi.Geometry.LAYERS, layers.isEmpty() ? 0 : out.address + size)
-        .putLong(Abi.Geometry.LAYERS_LEN, layers.size());
+        .putLong(Abi.Geometry.LAYERS_LEN, layers.size())
+        .putInt(Abi.Geometry.ROPE_LAYOUT, ropeLayout.value())
+        .putLong(Abi.Geometry.ROPE_INV_FREQ, ropeInvFreq.length == 0 ? 0 : out.address + rope)
+        .putLong(Abi.Geometry.ROPE_INV_FREQ_LEN, ropeInvFreq.length);
   }
 
   @Override
   public boolean equals(Object other) {
     return other instanceof Geometry that && nLayers == that.nLayers
-        && maxTokens == that.maxTokens && layers.equals(that.layers);
+        && maxTokens == that.maxTokens && layers.equals(that.layers)
+        && ropeLayout == that.ropeLayout && Arrays.equals(ropeInvFreq, that.ropeInvFreq);
   }
 
   @Override
   public int hashCode() {
-    return Objects.hash(nLayers, maxTokens, layers);
+    return Objects.hash(nLayers, maxTokens, layers, ropeLayout, Arrays.hashCode(ropeInvFreq));
   }
 
   @Override
   public String toString() {
-    return "Geometry[nLayers=" + nLayers + ", maxTokens=" + maxTokens + ", layers=" + layers + "]";
+    return "Geometry[nLayers=" + nLayers + ", maxTokens=" + maxTokens + ", layers=" + layers
+        + ", ropeLayout=" + ropeLayout + ", ropeInvFreq=" + Arrays.toString(ropeInvFreq) + "]";
   }
 
   /** Names the numbers of a {@link Geometry} whose layers are alike; of f32 elements unless set. */
@@ -132,7 +161,8 @@ public final class Geometry {
      * @return it
      */
     public Geometry build() {
-      return new Geometry(nLayers, maxTokens, List.of(new LayerGeometry(struct.copy())));
+      return new Geometry(nLayers, maxTokens, List.of(new LayerGeometry(struct.copy())),
+          RopeLayout.HALF);
     }
 
     @Override

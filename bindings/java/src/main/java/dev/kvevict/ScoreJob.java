@@ -11,15 +11,17 @@ public final class ScoreJob {
 
   private final int layer;
   private final int nTokens;
+  private final int nSeen; // 0: nTokens
   private final Numbers scores;
   private final Numbers tokenCounts; // null: all heads hold nTokens
   private final View view;
   private final SignalInputs inputs;
 
-  private ScoreJob(int layer, int nTokens, Numbers scores, Numbers tokenCounts, View view,
+  private ScoreJob(int layer, int nTokens, int nSeen, Numbers scores, Numbers tokenCounts, View view,
       SignalInputs inputs) {
     this.layer = layer;
     this.nTokens = Memory.count(nTokens, "nTokens");
+    this.nSeen = Memory.count(nSeen, "nSeen");
     this.scores = scores;
     this.tokenCounts = tokenCounts;
     this.view = view;
@@ -36,7 +38,7 @@ public final class ScoreJob {
    */
   public static ScoreJob of(int layer, int nTokens, FloatBuffer scores) {
     return new ScoreJob(
-        layer, nTokens, Numbers.of(scores, "scores"), null, null, SignalInputs.NONE);
+        layer, nTokens, 0, Numbers.of(scores, "scores"), null, null, SignalInputs.NONE);
   }
 
   /**
@@ -50,7 +52,7 @@ public final class ScoreJob {
    */
   public static ScoreJob of(int layer, int nTokens, long scores, long length) {
     return new ScoreJob(
-        layer, nTokens, Numbers.at(scores, length, "length"), null, null, SignalInputs.NONE);
+        layer, nTokens, 0, Numbers.at(scores, length, "length"), null, null, SignalInputs.NONE);
   }
 
   /**
@@ -60,7 +62,7 @@ public final class ScoreJob {
    * @return this job with the counts
    */
   public ScoreJob withTokenCounts(IntBuffer each) {
-    return new ScoreJob(layer, nTokens, scores, Numbers.of(each, "each"), view, inputs);
+    return new ScoreJob(layer, nTokens, nSeen, scores, Numbers.of(each, "each"), view, inputs);
   }
 
   /**
@@ -71,7 +73,17 @@ public final class ScoreJob {
    */
   public ScoreJob withTokenCounts(long each) {
     return new ScoreJob(
-        layer, nTokens, scores, Numbers.at(each, Integer.MAX_VALUE, "each"), view, inputs);
+        layer, nTokens, nSeen, scores, Numbers.at(each, Integer.MAX_VALUE, "each"), view, inputs);
+  }
+
+  /**
+   * For the policies h2o and triattention.
+   *
+   * @param n tokens seen so far, evicted ones included; 0: nTokens
+   * @return this job with that number
+   */
+  public ScoreJob withSeen(int n) {
+    return new ScoreJob(layer, nTokens, n, scores, tokenCounts, view, inputs);
   }
 
   /**
@@ -81,7 +93,7 @@ public final class ScoreJob {
    * @return this job with the view
    */
   public ScoreJob withView(View cache) {
-    return new ScoreJob(layer, nTokens, scores, tokenCounts, cache, inputs);
+    return new ScoreJob(layer, nTokens, nSeen, scores, tokenCounts, cache, inputs);
   }
 
   /**
@@ -91,7 +103,7 @@ public final class ScoreJob {
    * @return this job with the inputs
    */
   public ScoreJob withInputs(SignalInputs read) {
-    return new ScoreJob(layer, nTokens, scores, tokenCounts, view,
+    return new ScoreJob(layer, nTokens, nSeen, scores, tokenCounts, view,
         Objects.requireNonNull(read, "read"));
   }
 
@@ -110,6 +122,7 @@ public final class ScoreJob {
     out.putInt(at + Abi.ScoreJob.STRUCT_SIZE, Abi.ScoreJob.SIZEOF)
         .putInt(at + Abi.ScoreJob.LAYER, layer)
         .putInt(at + Abi.ScoreJob.N_TOKENS, nTokens)
+        .putInt(at + Abi.ScoreJob.N_SEEN, nSeen)
         .putLong(at + Abi.ScoreJob.TOKEN_COUNTS,
             Numbers.each(tokenCounts, device, shape.nKvHeads(), "tokenCounts"))
         .putLong(at + Abi.ScoreJob.VIEW, cache == null ? 0 : cache.struct.address)

@@ -6,7 +6,7 @@ package dev.kvevict;
  */
 public final class SignalInputs {
   /** How many rows a head has in an input. */
-  private enum Rows { WINDOW, SLOTS, ONE, HEAD_DIM }
+  private enum Rows { WINDOW, SLOTS, ONE, THREE, HEAD_DIM }
 
   /** The inputs: where C points to them, and their rows. */
   private enum Input {
@@ -17,7 +17,8 @@ public final class SignalInputs {
     QUERY_MEAN("queryMean", Abi.SignalInputs.QUERY_MEAN, Rows.ONE, false),
     QUERY_COVARIANCE("queryCovariance", Abi.SignalInputs.QUERY_COVARIANCE, Rows.HEAD_DIM, false),
     KEY_FILTER("keyFilter", Abi.SignalInputs.KEY_FILTER, Rows.ONE, true),
-    TOKEN_WEIGHTS("tokenWeights", Abi.SignalInputs.TOKEN_WEIGHTS, Rows.SLOTS, true);
+    TOKEN_WEIGHTS("tokenWeights", Abi.SignalInputs.TOKEN_WEIGHTS, Rows.SLOTS, true),
+    QUERY_CENTERS("queryCenters", Abi.SignalInputs.QUERY_CENTERS, Rows.THREE, false);
 
     final String text;
     final int pointer;
@@ -150,6 +151,17 @@ public final class SignalInputs {
     return nQueryRows != 0 ? nQueryRows : window != 0 ? window : nSlots;
   }
 
+  /**
+   * For the policy triattention: where the model's queries lie before RoPE.
+   *
+   * @param centers [nQHeads, 3, pairs that RoPE turns] f32, packed: of each pair of elements the
+   *     real and the imaginary part of its mean, and its mean length; or null
+   * @return these inputs with the centers
+   */
+  public SignalInputs withQueryCenters(Plane centers) {
+    return with(Input.QUERY_CENTERS, centers, nSumHeads);
+  }
+
   /** Whether some have a row per slot held. */
   boolean hasSlots(int window) {
     if (queryRows(window, 0) == 0 && planes[Input.QUERIES.ordinal()] != null) {
@@ -170,6 +182,7 @@ public final class SignalInputs {
         require(input, switch (input.rows) {
           case WINDOW -> nRows;
           case HEAD_DIM -> shape.kHeadDim();
+          case THREE -> 3;
           default -> 1;
         }, shape, layer);
       }

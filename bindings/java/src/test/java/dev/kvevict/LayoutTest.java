@@ -194,10 +194,11 @@ final class LayoutTest {
         .withInputs(SignalInputs.NONE.withScores(plane).withQueries(plane.from(1))
             .withRowLse(plane.from(2)).withAttentionSums(plane.from(3), 7)
             .withQueryStatistics(plane.from(4), plane.from(5)).withKeyFilter(plane.from(6))
-            .withTokenWeights(plane.from(7)))
+            .withTokenWeights(plane.from(7)).withQueryCenters(plane.from(8)))
+        .withSeen(9)
         .write(Geometry.builder().build(), 0, Device.CPU, job, 0, parts);
     holds(job, Map.of(Abi.ScoreJob.STRUCT_SIZE, parts, Abi.ScoreJob.LAYER, 1,
-        Abi.ScoreJob.N_TOKENS, 2, Abi.ScoreJob.SCORES, 103, Abi.ScoreJob.SCORES_LEN, 104,
+        Abi.ScoreJob.N_TOKENS, 2, Abi.ScoreJob.N_SEEN, 9, Abi.ScoreJob.SCORES, 103, Abi.ScoreJob.SCORES_LEN, 104,
         Abi.ScoreJob.TOKEN_COUNTS, 105, Abi.ScoreJob.VIEW, 0));
     Check.equal(job.address + parts, job.longAt(Abi.ScoreJob.INPUTS));
     Check.equal(Abi.SignalInputs.SIZEOF, job.intAt(parts + Abi.SignalInputs.STRUCT_SIZE));
@@ -205,7 +206,7 @@ final class LayoutTest {
     int[] pointers = {Abi.SignalInputs.SCORES, Abi.SignalInputs.QUERIES, Abi.SignalInputs.ROW_LSE,
         Abi.SignalInputs.ATTENTION_SUMS, Abi.SignalInputs.QUERY_MEAN,
         Abi.SignalInputs.QUERY_COVARIANCE, Abi.SignalInputs.KEY_FILTER,
-        Abi.SignalInputs.TOKEN_WEIGHTS};
+        Abi.SignalInputs.TOKEN_WEIGHTS, Abi.SignalInputs.QUERY_CENTERS};
     Check.equal(Abi.SignalInputs.SIZEOF, 8 + 8 * pointers.length);
     for (int i = 0; i < pointers.length; ++i) {
       long at = job.longAt(parts + pointers[i]) - job.address;

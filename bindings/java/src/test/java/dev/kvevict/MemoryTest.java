@@ -97,6 +97,7 @@ final class MemoryTest {
     tooShort(shape, 4, 8, 8, "queryCovariance", plane -> none.withQueryStatistics(null, plane));
     tooShort(shape, 2, 1, 8, "keyFilter", none::withKeyFilter);
     tooShort(shape, 2, 5, 1, "tokenWeights", none::withTokenWeights);
+    tooShort(shape, 4, 3, 4, "queryCenters", none::withQueryCenters);
   }
 
   /** Of 3 query rows and 5 slots: [nHeads, nRows, dim] numbers will do, one less will not. */

@@ -1,0 +1,14 @@
+// Complex numbers as C lays them out.
+#ifndef KVEVICT_CORE_COMPLEX_H_
+#define KVEVICT_CORE_COMPLEX_H_
+
+namespace kvevict {
+
+struct Complex {
+  double re;
+  double im;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_COMPLEX_H_

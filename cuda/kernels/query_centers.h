@@ -1,0 +1,37 @@
+// Launch shapes of query_centers.cu.
+#ifndef KVEVICT_CUDA_KERNELS_QUERY_CENTERS_H_
+#define KVEVICT_CUDA_KERNELS_QUERY_CENTERS_H_
+
+#include "params.h"
+
+namespace kvevict::cuda {
+
+constexpr uint32_t kCentersThreads = 256;
+// Of a thread of center_scores: so many rows by so many query heads at a time.
+constexpr uint32_t kCentersRows = 4;
+constexpr uint32_t kCentersHeads = 4;
+
+// Rows of a block of center_scores.
+constexpr uint32_t CentersBlockRows(uint32_t lanes) {
+  return kCentersThreads / lanes * kCentersRows;
+}
+
+// Elements that lie end to end: of all pairs, or of one side of each.
+constexpr uint32_t CentersElements(uint32_t n_pairs, uint32_t is_interleaved) {
+  return is_interleaved != 0 ? 2 * n_pairs : n_pairs;
+}
+
+// Rows of which the pairs alone are read. They are wide where those elements fill whole
+// loads of 16 bytes.
+constexpr CacheRows PairRows(CacheRows rows, uint32_t n_pairs,
+                             uint32_t is_interleaved) {
+  const uint32_t n = CentersElements(n_pairs, is_interleaved);
+  const uint32_t per_16 = rows.dtype == kF32 ? 4 : 8;
+  if (n % per_16 != 0) rows.wide = 0;
+  rows.lanes = LanesOfRow(rows.wide != 0 ? n / per_16 : n_pairs);
+  return rows;
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_QUERY_CENTERS_H_

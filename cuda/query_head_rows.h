@@ -1,0 +1,51 @@
+// Rows of query heads that lie in scratch until they are reduced to one per KV head.
+#ifndef KVEVICT_CUDA_QUERY_HEAD_ROWS_H_
+#define KVEVICT_CUDA_QUERY_HEAD_ROWS_H_
+
+#include <algorithm>
+
+#include "core/backend.h"
+#include "core/shaping.h"
+#include "core/signal.h"
+#include "cuda/reduce_rows.h"
+
+namespace kvevict::cuda {
+
+inline uint32_t GroupSize(const kvevict_layer_geometry& g) {
+  return g.n_q_heads / g.n_kv_heads;
+}
+
+// f32 [n_q_heads, n_tokens] of a layer.
+inline CheckedSize QueryHeadRowsBytes(const kvevict_layer_geometry& g,
+                                      uint32_t n_tokens) {
+  return (CheckedSize(g.n_q_heads) * CheckedSize(n_tokens) *
+          CheckedSize(sizeof(float)))
+      .AlignUp(256);
+}
+
+// ScoreOp::scratch_bytes of a signal that reduces the heads of a group: none where
+// shaping wants them apart.
+template <Signal kSignal>
+ScratchNeeds QueryHeadRowsScratch(const Context&,
+                                  const kvevict_layer_geometry& g,
+                                  const kvevict_policy& policy,
+                                  uint32_t n_layers, uint32_t n_tokens) {
+  constexpr uint32_t kMostInScratch = 16;  // layers
+  const uint32_t group = GroupSize(g);
+  if (group == 1 || MakeShaping(policy, InfoOf(kSignal), group).n_terms > 1) {
+    return CheckedSize(0);
+  }
+  const CheckedSize rows = QueryHeadRowsBytes(g, n_tokens);
+  return {rows, CheckedSize(std::min(n_layers, kMostInScratch)) * rows};
+}
+
+// What of a layer's rows in scratch has to be apart from the next one's, or 0 where
+// they lie where they shall be.
+inline size_t QueryHeadRowsApart(const ScoreArgs& args) {
+  if (GroupSize(args.layer) == 1 || args.per_query_head) return 0;
+  return QueryHeadRowsBytes(args.layer, args.n_tokens).value();
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_QUERY_HEAD_ROWS_H_

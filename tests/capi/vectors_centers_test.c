@@ -1,0 +1,194 @@
+/* What TriAttention's authors' code kept in its mode union, reproduced through the
+ * preset: one eviction, and those of a sequence that goes on. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/inputs.h"
+#include "tests/capi/support/npy.h"
+#include "tests/capi/support/plan.h"
+
+enum { kMaxLayers = 4 };
+
+typedef struct recorded {
+  char folder[1200];
+  test_npy k, re, im, length, omega;
+  uint32_t n_layers, n_kv_heads, n_q_heads, n_tokens, head_dim, n_pairs;
+  kvevict_layer_geometry layer;
+  kvevict_geometry geometry;
+  float* centers; /* [n_layers, n_q_heads, 3, n_pairs] */
+  uint8_t* cache; /* [n_layers, n_kv_heads, n_tokens, head_dim] of f16 */
+  kvevict_view views[kMaxLayers];
+  kvevict_plane planes[kMaxLayers];
+  kvevict_signal_inputs inputs[kMaxLayers];
+} recorded;
+
+static recorded* Load(const char* name) {
+  recorded* r = calloc(1, sizeof *r);
+  snprintf(r->folder, sizeof r->folder, "%s/vectors/%s", KVEVICT_SHARED_DIR,
+           name);
+  r->k = test_npy_read(r->folder, "K", "<f2", 4);
+  if (r->k.bytes == NULL) {
+    fprintf(stderr, "skipped: no reference vectors in %s\n", r->folder);
+    cr_skip_test("no reference vectors in %s", r->folder);
+  }
+  r->re = test_npy_read(r->folder, "q_mean_real", "<f4", 3);
+  r->im = test_npy_read(r->folder, "q_mean_imag", "<f4", 3);
+  r->length = test_npy_read(r->folder, "q_abs_mean", "<f4", 3);
+  r->omega = test_npy_read(r->folder, "omega", "<f4", 1);
+  EXPECT(r->re.bytes != NULL && r->im.bytes != NULL &&
+             r->length.bytes != NULL && r->omega.bytes != NULL,
+         "%s is incomplete", r->folder);
+  r->n_layers = r->k.shape[0];
+  r->n_kv_heads = r->k.shape[1];
+  r->n_tokens = r->k.shape[2];
+  r->head_dim = r->k.shape[3];
+  r->n_q_heads = r->re.shape[1];
+  r->n_pairs = r->omega.shape[0];
+  EXPECT(r->n_layers <= kMaxLayers, "%u layers", r->n_layers);
+  r->layer = test_layer(r->n_q_heads, r->n_kv_heads, r->head_dim, 0);
+  r->layer.k_dtype = KVEVICT_DTYPE_F16;
+  r->geometry = test_geometry(r->n_layers, r->n_tokens, &r->layer);
+  r->geometry.rope_inv_freq = (const float*)r->omega.bytes;
+  r->geometry.rope_inv_freq_len = r->n_pairs;
+
+  const size_t row = r->n_pairs * sizeof(float);
+  const size_t n_rows = (size_t)r->n_layers * r->n_q_heads;
+  r->centers = malloc(n_rows * 3 * row);
+  for (size_t i = 0; i < n_rows; ++i) {
+    char* to = (char*)r->centers + i * 3 * row;
+    memcpy(to, r->re.bytes + i * row, row);
+    memcpy(to + row, r->im.bytes + i * row, row);
+    memcpy(to + 2 * row, r->length.bytes + i * row, row);
+  }
+  const size_t head_bytes = (size_t)r->n_tokens * r->head_dim * 2;
+  r->cache = calloc((size_t)r->n_layers * r->n_kv_heads, head_bytes);
+  for (uint32_t l = 0; l < r->n_layers; ++l) {
+    kvevict_view* view = &r->views[l];
+    *view = (kvevict_view)KVEVICT_VIEW_INIT;
+    view->n_kv_heads = r->n_kv_heads;
+    view->k.data =
+        (uint64_t)(uintptr_t)(r->cache + l * r->n_kv_heads * head_bytes);
+    view->k.dtype = KVEVICT_DTYPE_F16;
+    view->k.head_dim = r->head_dim;
+    view->k.token_stride_bytes = 2 * r->head_dim;
+    view->k.head_stride_bytes = (int64_t)head_bytes;
+    r->planes[l] =
+        test_floats_plane(r->centers + l * r->n_q_heads * 3 * r->n_pairs,
+                          3 * (uint64_t)r->n_pairs);
+    r->planes[l].head_dim = r->n_pairs;
+    r->planes[l].token_stride_bytes = (int64_t)row;
+    r->inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    r->inputs[l].query_centers = &r->planes[l];
+  }
+  return r;
+}
+
+static void Free(recorded* r) {
+  test_npy_free(&r->k);
+  test_npy_free(&r->re);
+  test_npy_free(&r->im);
+  test_npy_free(&r->length);
+  test_npy_free(&r->omega);
+  free(r->centers);
+  free(r->cache);
+  free(r);
+}
+
+/* Tokens [first, first + n) to slots from `slot` on. */
+static void Store(recorded* r, uint32_t first, uint32_t n, uint32_t slot) {
+  const size_t row = 2 * (size_t)r->head_dim;
+  for (uint32_t i = 0; i < r->n_layers * r->n_kv_heads; ++i) {
+    const size_t head = (size_t)i * r->n_tokens;
+    memcpy(r->cache + (head + slot) * row, r->k.bytes + (head + first) * row,
+           n * row);
+  }
+}
+
+static void Evict(recorded* r, test_plan* p, kvevict_sequence* sequence) {
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.inputs = r->inputs;
+  options.inputs_len = r->n_layers;
+  EXPECT_OK(kvevict_sequence_evict(sequence, r->views, r->n_layers, &options,
+                                   p->workspace, p->workspace_bytes, NULL));
+}
+
+/* The positions that layers and heads hold, which are those of `keep`. */
+static void ExpectKept(const recorded* r, const kvevict_sequence* sequence,
+                       const int32_t* keep, uint32_t n_keep) {
+  int32_t* positions = malloc(r->n_tokens * sizeof *positions);
+  for (uint32_t l = 0; l < r->n_layers; ++l) {
+    for (uint32_t h = 0; h < r->n_kv_heads; ++h) {
+      size_t n = 0;
+      EXPECT_OK(kvevict_sequence_keep_positions(sequence, l, h, positions,
+                                                r->n_tokens, &n));
+      EXPECT(n == n_keep, "%zu kept, not %u", n, n_keep);
+      for (size_t i = 0; i < n; ++i) {
+        EXPECT(positions[i] == keep[i],
+               "layer %u, head %u, slot %zu: %d, not %d", l, h, i, positions[i],
+               keep[i]);
+      }
+    }
+  }
+  free(positions);
+}
+
+Test(vectors, triattention_keeps_what_the_authors_code_keeps) {
+  recorded* r = Load("triattention_official__union_gqa8x2_L2_D64_S96");
+  test_npy keep = test_npy_read(r->folder, "keep", "<i4", 2);
+  test_npy rows = test_npy_read(r->folder, "K_out", "<f2", 4);
+  EXPECT(keep.bytes != NULL && rows.bytes != NULL, "%s is incomplete",
+         r->folder);
+  test_plan* p = test_plan_create("triattention-original:budget=56,sink=16",
+                                  &r->geometry, KVEVICT_OPERATION_EVICT, 1);
+  kvevict_sequence* sequence = NULL;
+  EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
+  Store(r, 0, r->n_tokens, 0);
+  EXPECT_OK(kvevict_sequence_append(sequence, r->n_tokens, NULL));
+  Evict(r, p, sequence);
+  ExpectKept(r, sequence, (const int32_t*)keep.bytes, keep.shape[1]);
+  const size_t row = 2 * (size_t)r->head_dim;
+  for (uint32_t i = 0; i < r->n_layers * r->n_kv_heads; ++i) {
+    EXPECT(memcmp(r->cache + (size_t)i * r->n_tokens * row,
+                  rows.bytes + (size_t)i * keep.shape[1] * row,
+                  keep.shape[1] * row) == 0,
+           "rows of head %u", i);
+  }
+  kvevict_sequence_destroy(sequence);
+  test_plan_destroy(p);
+  test_npy_free(&keep);
+  test_npy_free(&rows);
+  Free(r);
+}
+
+Test(vectors, triattention_goes_the_way_of_the_authors_code) {
+  recorded* r =
+      Load("triattention_official__trajectory_union_interval_gqa4x2_L2_D64");
+  test_npy events = test_npy_read(r->folder, "event", "<i4", 2);
+  test_npy keep = test_npy_read(r->folder, "keep_positions", "<i4", 3);
+  EXPECT(events.bytes != NULL && keep.bytes != NULL, "%s is incomplete",
+         r->folder);
+  test_plan* p = test_plan_create("triattention-original:budget=64,sink=24",
+                                  &r->geometry, KVEVICT_OPERATION_EVICT, 1);
+  kvevict_sequence* sequence = NULL;
+  EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
+  uint32_t n_seen = 0, n_held = 0;
+  for (uint32_t e = 0; e < events.shape[0]; ++e) {
+    const int32_t* event = (const int32_t*)events.bytes + 3 * e;
+    const uint32_t n_new = (uint32_t)event[0] - n_seen;
+    Store(r, n_seen, n_new, n_held);
+    EXPECT_OK(kvevict_sequence_append(sequence, n_new, NULL));
+    n_seen += n_new;
+    EXPECT(n_held + n_new == (uint32_t)event[1], "event %u: %u held", e,
+           n_held + n_new);
+    Evict(r, p, sequence);
+    n_held = (uint32_t)event[2];
+    ExpectKept(r, sequence, (const int32_t*)keep.bytes + e * keep.shape[2],
+               n_held);
+  }
+  kvevict_sequence_destroy(sequence);
+  test_plan_destroy(p);
+  test_npy_free(&events);
+  test_npy_free(&keep);
+  Free(r);
+}

@@ -1,0 +1,24 @@
+// Zip archives as PyTorch writes them: nothing is compressed.
+#ifndef KVEVICT_TOOLS_CALIBRATION_ZIP_H_
+#define KVEVICT_TOOLS_CALIBRATION_ZIP_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+namespace kvevict::tools {
+
+bool IsZip(std::span<const uint8_t> bytes);
+
+// The entries by name, where they lie. Throws std::runtime_error that names the file: for
+// what is damaged (every entry has a checksum), compressed, or beyond 4 GiB.
+std::map<std::string, std::span<const uint8_t>> ReadZip(
+    const std::string& path, std::span<const uint8_t> bytes);
+
+// The checksum of zip.
+uint32_t Crc32(std::span<const uint8_t> bytes);
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_CALIBRATION_ZIP_H_
