@@ -1624,12 +1624,12 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * queries that could see each token, and reduced over the query heads of each
  * KV head. This call takes slots for positions and n_seen for the tokens seen;
  * slots are positions until the first eviction, and kvevict_sequence_evict()
- * knows both. Without attention_sums they are made of the n_query_rows last queries:
- * column sums of the exact causal softmax, each row over the slots up to its
- * own, which rows=mean divides by the rows that see the slot. Method: H2O,
- * arXiv:2306.14048. Cost: reads the sums once; of queries, no more than causal
- * attention of as many rows, half of that with row_lse, and never a matrix of
- * rows times slots.
+ * knows both. Without attention_sums they are made of the n_query_rows last
+ * queries: column sums of the exact causal softmax, each row over the slots up
+ * to its own, which rows=mean divides by the rows that see the slot. Method:
+ * H2O, arXiv:2306.14048. Cost: reads the sums once; of queries, no more than
+ * causal attention of as many rows, half of that with row_lse, and never a
+ * matrix of rows times slots.
  *
  * Expected attention: softmax over a head's keys k of s m.k + s^2 / 2 k' C k,
  * with the mean m and the covariance C of the queries to come and the softmax
