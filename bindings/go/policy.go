@@ -49,8 +49,8 @@ type Policy struct {
 	// that of each partition.
 	LagRanks          bool
 	BudgetOfPartition bool
-	HeadSplit     HeadSplit // how the KV heads of a layer share its budget
-	HeadFloor     float64   // of adaptive heads, in [0, 1]
+	HeadSplit         HeadSplit // how the KV heads of a layer share its budget
+	HeadFloor         float64   // of adaptive heads, in [0, 1]
 	// ScoreThreshold is the least score that heads by threshold keep.
 	ScoreThreshold float64
 

@@ -30,8 +30,9 @@ void TurnCenters(const QueryCenters& args, uint32_t head, size_t n_padded,
     const Complex turn = args.turns[f];
     out[f] = static_cast<float>(re[f] * turn.re - im[f] * turn.im);
     out[n_padded + f] = static_cast<float>(re[f] * turn.im + im[f] * turn.re);
-    out[2 * n_padded + f] = static_cast<float>(
-        std::max(0.0, length[f] - std::hypot(double{re[f]}, double{im[f]})));
+    out[2 * n_padded + f] = static_cast<float>(std::max(
+        0.0,
+        length[f] - std::sqrt(double{re[f]} * re[f] + double{im[f]} * im[f])));
   }
 }
 

@@ -109,6 +109,7 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     queries.rows.element_stride = static_cast<int64_t>(w.element());
     queries.rows.dtype = static_cast<DType>(w.dtype);
     queries.head_stride = row;
+    queries.n_rows = window;
     queries.lse = has_lse ? row_lse_.pointer<float>() : nullptr;
     queries.lse_row_stride = 4;
     queries.lse_head_stride = int64_t{4} * window;

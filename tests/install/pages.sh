@@ -70,7 +70,7 @@ expect "plan" kvevict pl
 expect "--tokens --threads --text --tokenizer" kvevict demo --t
 expect "f32 f16" kvevict demo --dtype f
 expect "" kvevict demo --tokens 1
-expect "snapkv-kvpress" kvevict plan snapkv-k
+expect "snapkv-kvpress" kvevict plan snapkv-kvp
 expect "snapkv-web-llm" kvevict demo --policy snapkv-w
 cd "$1"
 expect "bin" kvevict demo --model bi

@@ -52,11 +52,20 @@ std::vector<float> Queries(uint32_t layer) {
   return q;
 }
 
+// [layer][token][head][element], after RoPE.
+std::vector<float> Keys(uint32_t layer) {
+  return RandomFloats(kTokens * kKvHeads * kDim, 50 + layer);
+}
+
 // After RoPE, in chunks of 32 and what is left.
 void Show(QueryStatistics& statistics, const Rope& rope) {
+  KvCache cache(kCache);
   for (uint32_t first = 0; first < kTokens; first += 32) {
     const uint32_t n = std::min(32u, kTokens - first);
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      const std::vector<float> keys = Keys(layer);
+      const float* const k = &keys[size_t{first} * kKvHeads * kDim];
+      cache.Append(layer, n, k, kKvHeads * kDim, k, kKvHeads * kDim);
       const std::vector<float> q = Queries(layer);
       std::vector<float> rows;
       for (uint32_t r = first * kQHeads; r < (first + n) * kQHeads; ++r) {
@@ -64,7 +73,7 @@ void Show(QueryStatistics& statistics, const Rope& rope) {
           rows.push_back(static_cast<float>(x));
         }
       }
-      statistics.Observe(layer, rows.data(), n, first);
+      statistics.Observe(layer, cache, rows.data(), n, first);
     }
   }
 }
@@ -213,6 +222,48 @@ Test(engine_query_statistics, filters_point_away_from_what_queries_share) {
           other[i] = filter[i] + 0.1f * other[i];
         }
         cr_assert(sums(other.data()).second <= squares * (1 + 1e-6));
+      }
+    }
+  }
+}
+
+// The causal softmax of every row, in double precision.
+Test(engine_query_statistics, sums_are_those_of_all_rows) {
+  const Rope rope = RopeOf(true);
+  ThreadPool pool(2);
+  const kvevict_policy policy = ParsePolicy("h2o:recent=5", 20);
+  QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
+                             std::span(&policy, 1), pool);
+  Show(statistics, rope);
+  const auto inputs = statistics.Inputs();
+  constexpr uint32_t kGroup = kQHeads / kKvHeads;
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    cr_assert(inputs[layer].n_sum_heads == kKvHeads);
+    const std::vector<float> q = Queries(layer), keys = Keys(layer);
+    for (uint32_t head = 0; head < kKvHeads; ++head) {
+      std::vector<double> expected(kTokens);
+      for (uint32_t row = 0; row < kTokens * kQHeads; ++row) {
+        if (row % kQHeads / kGroup != head) continue;
+        const std::vector<double> query =
+            Rotated(&q[size_t{row} * kDim], rope, row / kQHeads);
+        std::vector<double> weights;
+        double sum = 0;
+        for (uint32_t t = 0; t <= row / kQHeads; ++t) {
+          double dot = 0;
+          for (uint32_t i = 0; i < kDim; ++i) {
+            dot += query[i] * keys[(size_t{t} * kKvHeads + head) * kDim + i];
+          }
+          weights.push_back(std::exp(dot / std::sqrt(double{kDim})));
+          sum += weights.back();
+        }
+        for (size_t t = 0; t < weights.size(); ++t) {
+          expected[t] += weights[t] / sum / kGroup;
+        }
+      }
+      for (uint32_t t = 0; t < kTokens; ++t) {
+        const double got = Numbers(*inputs[layer].attention_sums, head)[t];
+        cr_assert(std::fabs(got - expected[t]) <= 1e-5 * expected[t],
+                  "head %u, token %u: %g, not %g", head, t, got, expected[t]);
       }
     }
   }

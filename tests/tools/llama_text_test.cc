@@ -31,7 +31,7 @@ Test(llama_text, json_has_every_field) {
   // The context is 128: 64 of it are the prompt.
   cr_assert(json["n_tokens"] == 64 && json["n_predictions"] == 64);
   cr_assert(json["budget"] == 48);
-  cr_assert(json["results"].size() == 5);
+  cr_assert(json["results"].size() == kDefaultDemoPolicies.size());
   for (const auto& row : json["results"]) {
     const bool none = row["policy"] == "none";
     cr_expect(row["kv_bytes_before"] == 2 * 2 * 64 * 2 * 16 * 4);

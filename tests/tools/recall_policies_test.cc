@@ -18,6 +18,13 @@ const std::vector<RecallRow> kShortRows = {
     {"pyramidkv:budget=1024,alpha=0.317333333333", 1.00, 0.17, 2},
     {"pyramidkv:budget=512,alpha=0.300546448087", 1.00, 0.06, 4},
     {"pyramidkv:budget=256,alpha=0.264367816092", 0.79, 0.01, 8},
+    // Half of what stays is recent.
+    {"h2o:budget=1024,recent=512", 0.40, 0.27, 2},
+    {"h2o:budget=512,recent=256", 0.10, 0.10, 4},
+    {"h2o:budget=256,recent=128", 0.00, 0.02, 8},
+    // By head, beside a window of 32, as all in the prototype.
+    {"tova:budget=1024,scope=head,sink=4,recent=32", 0.35, 0.47, 2},
+    {"tova:budget=512,scope=head,sink=4,recent=32", 0.23, 0.28, 4},
     // Everything fits.
     {"snapkv:budget=2048", 1.00, 1.00, 1},
 };

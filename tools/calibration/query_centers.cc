@@ -25,7 +25,7 @@ std::vector<float> Concentrations(const QueryCenters& c) {
     const float* const im = re + c.n_pairs;
     const float* const length = im + c.n_pairs;
     for (uint32_t f = 0; f < c.n_pairs; ++f) {
-      const float mean = std::hypot(re[f], im[f]);
+      const float mean = std::sqrt(re[f] * re[f] + im[f] * im[f]);
       parts.push_back(length[f] > 0.0f ? mean / length[f] : 0.0f);
     }
   }

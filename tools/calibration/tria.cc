@@ -84,7 +84,8 @@ std::string WriteTria(const QueryCenters& c) {
       const float* const head = c.Head(l, h);
       for (uint32_t f = 0; f < c.n_pairs; ++f) {
         const float length = head[2 * c.n_pairs + f];
-        const float mean = std::hypot(head[f], head[c.n_pairs + f]);
+        const float mean = std::sqrt(head[f] * head[f] +
+                                     head[c.n_pairs + f] * head[c.n_pairs + f]);
         parts[f] = length > 0.0f ? mean / length : 0.0f;
       }
       Append(out, head, 3 * c.n_pairs * sizeof(float));

@@ -18,6 +18,10 @@ inline const std::vector<NamedPolicy> kDefaultDemoPolicies = {
     {"streaming-llm", "streaming-llm"},
     {"snapkv", "snapkv"},
     {"pyramidkv", "pyramidkv"},
+    {"tova", "tova"},
+    {"h2o", "h2o"},
+    {"knorm", "knorm"},
+    {"keydiff", "keydiff"},
     {"random", "random:recent=32"},
 };
 

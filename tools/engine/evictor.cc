@@ -81,19 +81,42 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
 void Evictor::AlignedFree::operator()(void* memory) const { std::free(memory); }
 
 // Step 2. Rows are described by strides, so the engine's array is used as it is.
-void Evictor::Observe(uint32_t layer, const float* queries, uint32_t n_rows,
-                      uint32_t first_position) {
+kvevict_plane Evictor::QueryRows(const float* queries) const {
   kvevict_plane rows = {};
   rows.data = reinterpret_cast<uintptr_t>(queries);
   rows.head_stride_bytes = int64_t{head_dim_} * sizeof(float);
   rows.token_stride_bytes = rows.head_stride_bytes * n_q_heads_;
   rows.dtype = KVEVICT_DTYPE_F32;
   rows.head_dim = head_dim_;
+  return rows;
+}
+
+void Evictor::Observe(uint32_t layer, const float* queries, uint32_t n_rows,
+                      uint32_t first_position) {
+  const kvevict_plane rows = QueryRows(queries);
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &rows;
   const kvevict_observation shown = {sizeof(shown), layer, &inputs};
   Check(kvevict_sequence_observe(sequence_.get(), &shown, 1, n_rows,
                                  first_position, nullptr));
+}
+
+void Evictor::Score(uint32_t layer, KvCache& cache, const float* queries,
+                    uint32_t n_rows, std::span<float> out) {
+  const kvevict_plane rows = QueryRows(queries);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.queries = &rows;
+  inputs.n_query_rows = n_rows;
+  const kvevict_view view = cache.View(layer);
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.layer = layer;
+  job.n_tokens = job.n_seen = cache.length(layer);
+  job.view = &view;
+  job.inputs = &inputs;
+  job.scores = out.data();
+  job.scores_len = out.size();
+  Check(kvevict_score(plan_.get(), &job, 1, workspace_.get(), workspace_bytes_,
+                      nullptr));
 }
 
 void Evictor::Append(uint32_t n_tokens) {

@@ -57,10 +57,17 @@ class Evictor {
   Report Evict(KvCache& cache,
                std::span<const kvevict_signal_inputs> inputs = {});
 
+  // What the policy makes of n_rows query rows, those of the last tokens that the
+  // layer holds: out [n_kv_heads, slots held]. For policies that score by queries.
+  void Score(uint32_t layer, KvCache& cache, const float* queries,
+             uint32_t n_rows, std::span<float> out);
+
   uint32_t stored_length(uint32_t layer) const;
   uint32_t logical_length() const;
 
  private:
+  kvevict_plane QueryRows(const float* queries) const;
+
   template <auto Destroy>
   struct Deleter {
     template <typename T>

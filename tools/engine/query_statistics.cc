@@ -7,6 +7,7 @@
 
 #include "tools/engine/kvevict_error.h"
 #include "tools/engine/matmul.h"
+#include "tools/engine/policies.h"
 
 namespace kvevict::tools {
 namespace {
@@ -58,7 +59,7 @@ double Norm(const std::vector<double>& x) {
 QueryStatistics::QueryStatistics(const KvShape& cache,
                                  const QueryShape& queries, Rope rope,
                                  std::span<const kvevict_policy> policies,
-                                 ThreadPool& pool)
+                                 ThreadPool& pool, const char* simd_target)
     : n_q_heads_(queries.n_q_heads),
       n_kv_heads_(cache.n_kv_heads),
       head_dim_(cache.k_head_dim),
@@ -75,6 +76,14 @@ QueryStatistics::QueryStatistics(const KvShape& cache,
     if (wants_expected_) layer.before_rope.assign(n_q_heads_, none);
     if (wants_filter_) layer.after_rope.assign(n_q_heads_, none);
     layer.pair_sums.resize(n_q_heads_ * 3 * rope_.n_pairs());
+  }
+  if (AnyNeeds(policies, KVEVICT_INPUT_ATTENTION_SUMS)) {
+    attention_ = std::make_unique<Evictor>(
+        cache, queries, ParsePolicy("h2o:recent=0,rows=sum,group=mean", 1.0),
+        pool, simd_target);
+    for (Layer& layer : layers_) {
+      layer.sums.resize(size_t{n_kv_heads_} * cache.capacity);
+    }
   }
 }
 
@@ -102,9 +111,12 @@ void QueryStatistics::Moments::Add(const std::vector<float>& rows,
          pool);
 }
 
-void QueryStatistics::Observe(uint32_t layer, const float* queries,
-                              uint32_t n_rows, uint32_t first_position) {
+void QueryStatistics::Observe(uint32_t layer, KvCache& cache,
+                              const float* queries, uint32_t n_rows,
+                              uint32_t first_position) {
   n_seen_ = first_position + n_rows;
+  layers_[layer].n_rows += n_rows;
+  if (attention_ != nullptr) AddSums(layer, cache, queries, n_rows);
   if (!wants_expected_ && !wants_filter_ && !wants_centers_) return;
   turns_back_.clear();
   for (uint32_t r = 0; r < n_rows; ++r) {
@@ -114,7 +126,6 @@ void QueryStatistics::Observe(uint32_t layer, const float* queries,
     }
   }
   Layer& of = layers_[layer];
-  of.n_rows += n_rows;
   std::vector<float> rows(size_t{n_rows} * head_dim_);
   for (uint32_t head = 0; head < n_q_heads_; ++head) {
     for (uint32_t r = 0; r < n_rows; ++r) {
@@ -131,6 +142,19 @@ void QueryStatistics::Observe(uint32_t layer, const float* queries,
   }
 }
 
+// The library makes the sums of a chunk's rows; they are added up here.
+void QueryStatistics::AddSums(uint32_t layer, KvCache& cache,
+                              const float* queries, uint32_t n_rows) {
+  const uint32_t n_slots = cache.length(layer);
+  std::vector<float> of_rows(size_t{n_kv_heads_} * n_slots);
+  attention_->Score(layer, cache, queries, n_rows, of_rows);
+  const size_t capacity = layers_[layer].sums.size() / n_kv_heads_;
+  for (size_t head = 0; head < n_kv_heads_; ++head) {
+    float* const sums = &layers_[layer].sums[head * capacity];
+    for (size_t t = 0; t < n_slots; ++t) sums[t] += of_rows[head * n_slots + t];
+  }
+}
+
 void QueryStatistics::AddPairs(const std::vector<float>& rows, uint32_t n_rows,
                                double* sums) const {
   const size_t n_pairs = rope_.n_pairs();
@@ -140,7 +164,7 @@ void QueryStatistics::AddPairs(const std::vector<float>& rows, uint32_t n_rows,
       const std::complex<double> z(row[rope_.First(p)], row[rope_.Second(p)]);
       sums[p] += z.real();
       sums[n_pairs + p] += z.imag();
-      sums[2 * n_pairs + p] += std::abs(z);
+      sums[2 * n_pairs + p] += std::sqrt(std::norm(z));
     }
   }
 }
@@ -238,6 +262,13 @@ std::span<const kvevict_signal_inputs> QueryStatistics::Inputs() {
     kvevict_signal_inputs& inputs = inputs_[l];
     inputs = KVEVICT_SIGNAL_INPUTS_INIT;
     if (layer.n_rows == 0) continue;
+    if (attention_ != nullptr) {
+      layer.planes[4] =
+          Packed(layer.sums,
+                 static_cast<uint32_t>(layer.sums.size() / n_kv_heads_), 1);
+      inputs.attention_sums = &layer.planes[4];
+      inputs.n_sum_heads = n_kv_heads_;
+    }
     if (wants_expected_) {
       FindExpected(layer);
       layer.planes[0] = Packed(layer.mean, 1, head_dim_);

@@ -5,6 +5,7 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -22,15 +23,17 @@ class QueryStatistics {
  public:
   // `pool` must outlive this.
   QueryStatistics(const KvShape& cache, const QueryShape& queries, Rope rope,
-                  std::span<const kvevict_policy> policies, ThreadPool& pool);
+                  std::span<const kvevict_policy> policies, ThreadPool& pool,
+                  const char* simd_target = nullptr);
 
   // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, after RoPE, for positions
-  // first_position, first_position + 1, ...
-  void Observe(uint32_t layer, const float* queries, uint32_t n_rows,
-               uint32_t first_position);
+  // first_position, first_position + 1, ..., the last ones whose keys the cache holds.
+  void Observe(uint32_t layer, KvCache& cache, const float* queries,
+               uint32_t n_rows, uint32_t first_position);
 
   // For an eviction now, one per layer. Valid as long as this, and until it is
   // called again.
+  //   attention_sums: a mean over the query heads of each KV head
   //   query_mean, query_covariance: of the queries before RoPE, their rotation
   //     averaged over the next 512 positions
   //   query_centers: of the queries before RoPE
@@ -53,9 +56,12 @@ class QueryStatistics {
     // [n_q_heads, 3, pairs]: of each pair's real and imaginary parts and lengths
     std::vector<double> pair_sums;
     std::vector<float> mean, covariance, filter, centers;
-    kvevict_plane planes[4];
+    std::vector<float> sums;  // [n_kv_heads, capacity]
+    kvevict_plane planes[5];
   };
 
+  void AddSums(uint32_t layer, KvCache& cache, const float* queries,
+               uint32_t n_rows);
   void Unrotate(std::vector<float>& rows, uint32_t n_rows) const;
   void AddPairs(const std::vector<float>& rows, uint32_t n_rows,
                 double* sums) const;
@@ -70,6 +76,7 @@ class QueryStatistics {
   bool wants_expected_ = false;
   bool wants_filter_ = false;
   bool wants_centers_ = false;
+  std::unique_ptr<Evictor> attention_;  // makes sums, where they are wanted
   ThreadPool& pool_;
   uint32_t n_seen_ = 0;
   std::vector<std::complex<float>> turns_back_;  // [rows of a chunk, pairs]

@@ -76,11 +76,10 @@ void LlamaModel::Attention(const LlamaLayer& layer, uint32_t index,
   Project(layer.wv, normed_.data(), n_tokens, v_.data());
   RotateHeads(q_.data(), n_tokens, c.n_q_heads);
   RotateHeads(k_.data(), n_tokens, c.n_kv_heads);
-  if (observe) observe(index, q_.data(), n_tokens, first_position);
-
   const uint32_t n_stored = cache.length(index);
   const size_t kv_width = layer.wk.n_outputs;
   cache.Append(index, n_tokens, k_.data(), kv_width, v_.data(), kv_width);
+  if (observe) observe(index, q_.data(), n_tokens, first_position);
   for (uint32_t i = 0; i < n_tokens; ++i) n_visible_[i] = n_stored + i + 1;
   Attend({.cache = &cache,
           .layer = index,

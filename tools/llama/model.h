@@ -17,7 +17,7 @@
 namespace kvevict::tools {
 
 // Sees every layer's query rows, [n_rows, n_q_heads, head_dim] after RoPE, for
-// positions first_position, first_position + 1, ... This is what an eviction
+// positions first_position, first_position + 1, ..., whose keys the cache holds. This is what an eviction
 // policy that looks at attention has to be shown.
 using QueryObserver =
     std::function<void(uint32_t layer, const float* queries, uint32_t n_rows,

@@ -41,7 +41,7 @@ TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
       full_cache_(model.CacheShape(dtype, Capacity(task_, n_greedy))),
       evicted_cache_(full_cache_.shape()),
       statistics_(full_cache_.shape(), model.HeadShape(), model.RopeOfHeads(),
-                  policies, pool) {
+                  policies, pool, simd_target) {
   for (const kvevict_policy& policy : policies) {
     evictors_.push_back(std::make_unique<Evictor>(
         full_cache_.shape(), model.HeadShape(), policy, pool, simd_target,
@@ -56,7 +56,7 @@ void TextEvaluation::Prefill(const Progress& progress) {
     for (auto& evictor : evictors_) {
       evictor->Observe(layer, queries, n_rows, first_position);
     }
-    statistics_.Observe(layer, queries, n_rows, first_position);
+    statistics_.Observe(layer, full_cache_, queries, n_rows, first_position);
   };
   prompt_logits_.resize(model_.config().vocab_size);
   const std::span<const int32_t> prompt = task_.prompt;

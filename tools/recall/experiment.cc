@@ -30,7 +30,7 @@ RecallExperiment::RecallExperiment(const Workload& workload,
       full_(RecallModel::CacheShape(dtype, Capacity(workload))),
       evicted_(full_.shape()),
       statistics_(full_.shape(), kQueryShape, RecallModel::RopeOfHeads(),
-                  policies, pool) {
+                  policies, pool, simd_target) {
   for (const kvevict_policy& policy : policies) {
     evictors_.emplace_back(full_.shape(), kQueryShape, policy, pool,
                            simd_target, RecallModel::RopeOfHeads());
@@ -48,7 +48,7 @@ void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
       for (Evictor& evictor : evictors_) {
         evictor.Observe(layer, queries, n_rows, done);
       }
-      statistics_.Observe(layer, queries, n_rows, done);
+      statistics_.Observe(layer, full_, queries, n_rows, done);
     };
     const std::vector<int32_t> next =
         model_.Forward(chunk, done, full_, show_queries);

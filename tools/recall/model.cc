@@ -119,10 +119,9 @@ std::vector<int32_t> RecallModel::Forward(std::span<const int32_t> tokens,
     Project(x, n_rows, kModelDim, 0, w.wv, false, v, pool_);
     Rotate(q, kQHeads, first_position);
     Rotate(k, kKvHeads, first_position);
-    if (observe) observe(layer, q.data(), n_rows);
-
     std::iota(n_visible.begin(), n_visible.end(), cache.length(layer) + 1);
     cache.Append(layer, n_rows, k.data(), w.wk.n_cols, v.data(), w.wv.n_cols);
+    if (observe) observe(layer, q.data(), n_rows);
     Attend({.cache = &cache,
             .layer = layer,
             .queries = q.data(),

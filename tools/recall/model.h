@@ -24,7 +24,8 @@ class RecallModel {
 
   static Rope RopeOfHeads();
 
-  // Sees a layer's queries [n_rows, kQHeads, kHeadDim] after RoPE.
+  // Sees a layer's queries [n_rows, kQHeads, kHeadDim] after RoPE; the cache holds
+  // their keys.
   using QueryObserver = std::function<void(uint32_t layer, const float* queries,
                                            uint32_t n_rows)>;
 

@@ -50,13 +50,13 @@ public sealed unsafe class KeepAliveTests : IDisposable
     public void While_reordering() => Check(2 + 4, () => Reorder());
 
     [Fact]
-    public void While_scoring() => Check(2 + 11, () => Score());
+    public void While_scoring() => Check(2 + 12, () => Score());
 
     [Fact]
     public void While_selecting() => Check(5, () => Select());
 
     [Fact]
-    public void While_evicting() => Check((2 + 8) * SmallModel.Layers + 1, () => Evict());
+    public void While_evicting() => Check((2 + 9) * SmallModel.Layers + 1, () => Evict());
 
     private void Check(int owners, Action call)
     {

@@ -121,7 +121,7 @@ final class LayoutTest {
     LayerGeometry window = LayerGeometry.builder().cache(LayerCache.WINDOW).build();
     String text = "LayerGeometry[cache=FULL, nQHeads=2, nKvHeads=3, kHeadDim=4, vHeadDim=5, "
         + "qDtype=BF16, kDtype=F16, vDtype=F32, softmaxScale=1.5]";
-    Check.equal("Geometry[nLayers=2, maxTokens=9, layers=[" + text + "]]", alike.toString());
+    Check.equal("Geometry[nLayers=2, maxTokens=9, layers=[" + text + "], ropeLayout=HALF, ropeInvFreq=[]]", alike.toString());
     Check.equal(alike, Geometry.of(9, List.of(layer, layer)));
     Check.equal(List.of(layer, layer), List.of(alike.layer(0), alike.layer(1)));
     Geometry differ = Geometry.of(9, List.of(window, layer));
@@ -194,12 +194,12 @@ final class LayoutTest {
         .withInputs(SignalInputs.NONE.withScores(plane).withQueries(plane.from(1))
             .withRowLse(plane.from(2)).withAttentionSums(plane.from(3), 7)
             .withQueryStatistics(plane.from(4), plane.from(5)).withKeyFilter(plane.from(6))
-            .withTokenWeights(plane.from(7)).withQueryCenters(plane.from(8)))
+            .withTokenWeights(plane.from(7)).withQueryCenters(plane.from(8)).withQueryRows(10))
         .withSeen(9)
         .write(Geometry.builder().build(), 0, Device.CPU, job, 0, parts);
     holds(job, Map.of(Abi.ScoreJob.STRUCT_SIZE, parts, Abi.ScoreJob.LAYER, 1,
-        Abi.ScoreJob.N_TOKENS, 2, Abi.ScoreJob.N_SEEN, 9, Abi.ScoreJob.SCORES, 103, Abi.ScoreJob.SCORES_LEN, 104,
-        Abi.ScoreJob.TOKEN_COUNTS, 105, Abi.ScoreJob.VIEW, 0));
+        Abi.ScoreJob.N_TOKENS, 2, Abi.ScoreJob.N_SEEN, 9, Abi.ScoreJob.SCORES, 103,
+        Abi.ScoreJob.SCORES_LEN, 104, Abi.ScoreJob.TOKEN_COUNTS, 105, Abi.ScoreJob.VIEW, 0));
     Check.equal(job.address + parts, job.longAt(Abi.ScoreJob.INPUTS));
     Check.equal(Abi.SignalInputs.SIZEOF, job.intAt(parts + Abi.SignalInputs.STRUCT_SIZE));
     Check.equal(7, job.intAt(parts + Abi.SignalInputs.N_SUM_HEADS));
@@ -207,7 +207,8 @@ final class LayoutTest {
         Abi.SignalInputs.ATTENTION_SUMS, Abi.SignalInputs.QUERY_MEAN,
         Abi.SignalInputs.QUERY_COVARIANCE, Abi.SignalInputs.KEY_FILTER,
         Abi.SignalInputs.TOKEN_WEIGHTS, Abi.SignalInputs.QUERY_CENTERS};
-    Check.equal(Abi.SignalInputs.SIZEOF, 8 + 8 * pointers.length);
+    Check.equal(10, job.intAt(parts + Abi.SignalInputs.N_QUERY_ROWS));
+    Check.equal(Abi.SignalInputs.SIZEOF, 8 + 8 * pointers.length + 8);
     for (int i = 0; i < pointers.length; ++i) {
       long at = job.longAt(parts + pointers[i]) - job.address;
       Check.equal(101L + i, job.longAt((int) at + Abi.Plane.DATA));
