@@ -240,7 +240,7 @@ KV_DEVICE void CountPassing(const HeadSplitParams& p,
 
 // Grid (n_layers); a block has all lists of a layer. Reads the scores once for a
 // threshold, four times for a contest, five times for a blend.
-KV_KERNEL(count_kept, HeadSplitParams, kSelectThreads, 4) {
+KV_KERNEL(count_kept, HeadSplitParams, kSelectThreads, 3) {
   KV_SHARED(ContestShared, shared, 1);
   const HeadSplitLayer& layer = p.layers[blockIdx.x];
   ZeroBins(shared->select);

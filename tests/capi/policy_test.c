@@ -167,6 +167,19 @@ Test(policy, enumerators_must_exist) {
   EXPECT_BREAKS(p.layer_split = 5, "split", "5");
 }
 
+/* What counts single tokens does not keep whole blocks. */
+Test(policy, whole_blocks_go_with_budgets_of_blocks) {
+  static const char* const kTexts[] = {
+      "snapkv:budget=100,heads=adaptive", "snapkv:budget=100,heads=threshold",
+      "lagkv:budget=0.5,of=partition"};
+  for (int i = 0; i < 3; ++i) {
+    kvevict_policy p = test_policy(kTexts[i]);
+    p.select_block = 4;
+    EXPECT_INVALID(kvevict_policy_validate(&p), "select_block 4 with",
+                   "count single tokens");
+  }
+}
+
 Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.pool_kernel = 0, "pool width", "0", "odd");
   EXPECT_BREAKS(p.pool_kernel = 4, "pool width", "4", "odd");
