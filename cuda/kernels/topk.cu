@@ -189,7 +189,7 @@ KV_KERNEL(make_keys, SelectParams, kKeysThreads, 1) {
 }
 
 // Grid (n_positions / 256, n_lists, n_layers); a thread pins the block of one
-// position in one list.
+// position in one list. Positions ascend.
 KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
   const PinLayer& layer = p.layers[blockIdx.z];
   const uint32_t i = blockIdx.x * kKeysThreads + threadIdx.x;
@@ -201,6 +201,14 @@ KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
       SlotOf(layer.slots, p.kept, list, n_tokens, p.positions[i]);
   if (slot == n_tokens) return;
   const uint32_t begin = slot - slot % p.block;
+  // The first of a block's positions pins it.
+  for (uint32_t before = i; p.block > 1 && before-- > 0;) {
+    const uint32_t other =
+        SlotOf(layer.slots, p.kept, list, n_tokens, p.positions[before]);
+    if (other == n_tokens) continue;
+    if (other >= begin) return;
+    break;
+  }
   const uint32_t end = n_tokens - begin < p.block ? n_tokens : begin + p.block;
   const uint64_t keys =
       layer.keys + uint64_t{list} * layer.n_tokens * sizeof(uint32_t);
