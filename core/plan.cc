@@ -269,7 +269,9 @@ uint32_t Plan::MostOfList(const PlanLayer& layer, uint32_t budget,
                           uint32_t n_tokens) const {
   const uint64_t most =
       HeadsCompete(policy_) ? uint64_t{layer.n_lists} * budget : budget;
-  return static_cast<uint32_t>(std::min<uint64_t>(most, n_tokens));
+  // A split may leave a layer nothing; each of its heads then keeps one token.
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(std::max<uint64_t>(most, 1), n_tokens));
 }
 
 CheckedSize Plan::KeepCapacity() const {
@@ -280,8 +282,10 @@ CheckedSize Plan::KeepCapacity() const {
       most_lists = std::max(most_lists, layer.n_lists);
     }
     const CheckedSize lists(most_lists);
-    const CheckedSize kept(MaxTotalBudget(
-        policy_, max_tokens_, scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers()));
+    const CheckedSize kept(
+        MaxTotalBudget(policy_, max_tokens_,
+                       scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers()) +
+        (CountsByScore(policy_) ? n_layers() : 0));
     if (!HeadsCompete(policy_)) return lists * kept;
     // Any list of a layer may get what all of them have.
     const CheckedSize shared = lists * kept;

@@ -38,7 +38,8 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   for (uint32_t h = 0; on_host && tokens.each != nullptr && h < g.n_kv_heads;
        ++h) {
     if (tokens.Of(h) >= n_rows) continue;
-    return InvalidArgument("token_counts[%u] %u < %u", h, tokens.Of(h), n_rows);
+    return InvalidArgument("token_counts[%u] %u < %u rows of queries", h,
+                           tokens.Of(h), n_rows);
   }
   if (plan.ReadsRows() || by_queries) {
     KV_RETURN_IF_ERROR(plan.CheckCanScore(layer, by_queries));

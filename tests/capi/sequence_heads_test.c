@@ -74,6 +74,31 @@ Test(heads, equal_scores_are_chronological) {
   }
 }
 
+/* A layer that the split leaves nothing: every head keeps its own best token. */
+Test(heads, keep_a_token_of_a_layer_without_a_budget) {
+  static const char* const kPolicies[] = {
+      "custom:budget=3,split=geometric,alpha=0.01,heads=adaptive",
+      "custom:budget=3,split=geometric,alpha=0.01,heads=adaptive-blend",
+      "custom:budget=3,split=geometric,alpha=0.01,heads=threshold,threshold=9"};
+  for (int p = 0; p < 3; ++p) {
+    given g;
+    Start(&g, kPolicies[p], 60);
+    for (int l = 0; l < kLayers; ++l) {
+      for (int h = 0; h < kHeads; ++h) g.scores[l][h][11 + 20 * h + 5 * l] = 1;
+    }
+    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      EXPECT(test_model_stored_of(g.m, 1, h) == 1, "%s", kPolicies[p]);
+      int32_t position = -1;
+      test_model_positions(g.m, 1, h, &position);
+      EXPECT(position == (int32_t)(16 + 20 * h), "%s, head %u: %d",
+             kPolicies[p], h, position);
+    }
+    test_model_check(g.m, kPolicies[p]);
+    test_model_destroy(g.m);
+  }
+}
+
 /* NaN loses against every number, in whichever head, and reaches no threshold. */
 Test(heads, nan_is_last) {
   static const char* const kPolicies[] = {
