@@ -458,7 +458,10 @@ Status Eviction::Reduce() const {
 }
 
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
-  return {jobs, TieOf(policy_), forced_, Scratch(layout_.scratch),
+  return {jobs,
+          TieOf(policy_),
+          forced_,
+          Scratch(layout_.scratch),
           CountsByScore(policy_)
               ? HeadSplit{policy_.head_split, policy_.head_floor,
                           policy_.score_threshold}

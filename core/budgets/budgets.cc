@@ -69,8 +69,7 @@ size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
   // A context that is a token longer may end a partition, which then loses some.
   const size_t per_layer =
       budget +
-      (is_exact ? 0
-                : blocks.RoundUp(policy.n_sink) + n_layers * blocks.size) +
+      (is_exact ? 0 : blocks.RoundUp(policy.n_sink) + n_layers * blocks.size) +
       (IsBudgetOfPartition(policy) ? policy.block : 0);
   return n_layers * std::min<size_t>(per_layer, max_tokens);
 }

@@ -51,7 +51,12 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_RAGGED", KV_RAGGED),                                  \
         KV_PTX_PAIR("KV_USE_MMA", KV_USE_MMA),                                \
         KV_PTX_PAIR("KV_TILE_KEYS", KV_TILE_KEYS),                            \
-        KV_PTX_PAIR("KV_OUT", KV_OUT)                                         \
+        KV_PTX_PAIR("KV_OUT", KV_OUT),                                        \
+        KV_PTX_PAIR("KV_SOFTMAX_PAST", KV_SOFTMAX_PAST),                      \
+        KV_PTX_PAIR("KV_WEIGH_BY_PAST", KV_WEIGH_BY_PAST),                    \
+        KV_PTX_PAIR("KV_MAX_OF_ROWS", KV_MAX_OF_ROWS),                        \
+        KV_PTX_PAIR("KV_LOGIT_HEADS", KV_LOGIT_HEADS),                        \
+        KV_PTX_PAIR("KV_PART", KV_PART)                                       \
   }
 
 // KV_VARIANT may not be defined: the namespace is inline for that reason. The
