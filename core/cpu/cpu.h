@@ -25,6 +25,11 @@ inline constexpr size_t kCacheLine = 64;
 // The kernels' name for it.
 Reduce ToReduce(kvevict_reduce reduce);
 
+// Query heads of a KV head.
+inline uint32_t GroupSize(const kvevict_layer_geometry& g) {
+  return g.n_q_heads / g.n_kv_heads;
+}
+
 // Scratch for operations whose workers need so many bytes each.
 CheckedSize SharesOf(const Context& context, CheckedSize bytes);
 

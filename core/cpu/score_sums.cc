@@ -19,10 +19,6 @@ constexpr uint32_t kColumns = 4096;
 // computed twice, which is what causal attention costs anyway.
 constexpr size_t kMostExpBytes = size_t{128} << 20;
 
-uint32_t GroupSize(const kvevict_layer_geometry& g) {
-  return g.n_q_heads / g.n_kv_heads;
-}
-
 // f32 [group, n_tokens] of a worker.
 CheckedSize MadeSumsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(GroupSize(g)) * CheckedSize(n_tokens) *

@@ -7,10 +7,6 @@
 namespace kvevict::cpu {
 namespace {
 
-uint32_t GroupSize(const kvevict_layer_geometry& g) {
-  return g.n_q_heads / g.n_kv_heads;
-}
-
 WindowRowOptions OptionsOf(const kvevict_layer_geometry& g,
                            const kvevict_policy& policy) {
   WindowRowOptions rows;

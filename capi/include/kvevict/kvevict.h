@@ -965,8 +965,8 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
  *
  * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
- * @param[out] budgets      [n_layers] tokens, at most n_context each; n_context
- *                          if the budget covers the context.
+ * @param[out] budgets      [n_layers] tokens, at most n_context each; all of
+ *                          it if the budget covers it, 0 if a split has none.
  * @param[in]  budgets_len  = n_layers, at least 1.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
