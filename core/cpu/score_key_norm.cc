@@ -8,7 +8,7 @@ namespace {
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t head_dim = args.layer.k_head_dim;
   ForEachRowRun(
-      context, args, &kvevict_view::k, head_dim,
+      context, args, &kvevict_view::k,
       [&](const ScoreJob& job, const RowRun& run, uint32_t) {
         float* const scores = job.rows + uint64_t{run.head} * job.tokens.most;
         ComputeRowNorms(context.simd(), {run.rows, run.first, run.n, head_dim,

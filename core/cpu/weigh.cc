@@ -14,7 +14,7 @@ float* ScoresOf(const ShapeJob& job, uint32_t head) {
 void WeighByNorms(const Context& context, const WeighArgs& args,
                   float epsilon) {
   const uint32_t head_dim = args.layer.v_head_dim;
-  ForEachRowRun(context, args, &kvevict_view::v, head_dim,
+  ForEachRowRun(context, args, &kvevict_view::v,
                 [&](const ShapeJob& job, const RowRun& run, uint32_t) {
                   float norms[kRowRun];
                   ComputeRowNorms(context.simd(), {run.rows, run.first, run.n,

@@ -66,23 +66,18 @@ template <class Rows>
 void AddDirections(const KeyDiffs& args, uint32_t begin, uint32_t end,
                    size_t n_padded, float* copies, float* sums) {
   using Decode = typename Rows::Decode;
-  for (uint32_t t = begin; t < end; t += kRowsAtOnce) {
-    RowGroup rows;
-    for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
-      float* const copy = copies + r * n_padded;
-      rows[r] = t + r < end ? Rows::Find(args.keys, t + r, args.head_dim, copy)
-                            : Zeros(copy, n_padded);
-    }
+  RowGroups<Rows> keys(args.keys, begin, end, args.head_dim, copies);
+  while (keys.Next()) {
     float norms[kRowsAtOnce], scales[kRowsAtOnce];
-    SumsOfSquares<Decode>(rows, n_padded, norms);
+    SumsOfSquares<Decode>(keys.rows, n_padded, norms);
     InvertNorms(norms, scales);
-    for (uint32_t r = 0; r < kRowsAtOnce && t + r < end; ++r) {
-      args.out[t + r] = norms[r];
-      if (HasDirection(norms[r])) continue;
-      rows[r] = Zeros(copies + r * n_padded, n_padded);
+    for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+      if (r < keys.size()) args.out[keys.first() + r] = norms[r];
+      if (r < keys.size() && HasDirection(norms[r])) continue;
+      keys.rows[r] = Zeros(copies + r * n_padded, n_padded);
       scales[r] = 0.0f;
     }
-    AddScaled<Decode>(rows, scales, n_padded, sums);
+    AddScaled<Decode>(keys.rows, scales, n_padded, sums);
   }
 }
 
@@ -104,20 +99,14 @@ void Normalize(uint32_t n_tokens, size_t n_padded, float* sums) {
 template <class Rows>
 void Compare(const KeyDiffs& args, uint32_t begin, uint32_t end,
              size_t n_padded, float* copies, const float* direction) {
-  for (uint32_t t = begin; t < end; t += kRowsAtOnce) {
-    RowGroup rows;
-    for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
-      rows[r] = t + r < end ? Rows::Find(args.keys, t + r, args.head_dim,
-                                         copies + r * n_padded)
-                            : rows[0];
-    }
+  RowGroups<Rows> keys(args.keys, begin, end, args.head_dim, copies);
+  while (keys.Next()) {
     float dots[kRowsAtOnce];
-    DotProducts<typename Rows::Decode>(rows, direction, n_padded, dots);
-    for (uint32_t r = 0; r < kRowsAtOnce && t + r < end; ++r) {
-      const float norm = args.out[t + r];
-      args.out[t + r] = HasDirection(norm)
-                            ? -(dots[r] / std::max(norm, kLeastCosine))
-                            : std::numeric_limits<float>::quiet_NaN();
+    DotProducts<typename Rows::Decode>(keys.rows, direction, n_padded, dots);
+    for (uint32_t r = 0; r < keys.size(); ++r) {
+      float& out = args.out[keys.first() + r];  // the norm so far
+      out = HasDirection(out) ? -(dots[r] / std::max(out, kLeastCosine))
+                              : std::numeric_limits<float>::quiet_NaN();
     }
   }
 }

@@ -19,19 +19,13 @@ void ProductsOf(const KeyFilter& args) {
   float* const filter = args.scratch;
   float* const copies = filter + n_padded;
   std::fill(std::copy_n(args.filter, args.head_dim, filter), copies, 0.0f);
-  for (uint32_t t = 0; t < args.n_tokens; t += kRowsAtOnce) {
-    RowGroup rows;
-    for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
-      rows[r] = t + r < args.n_tokens
-                    ? Rows::Find(args.keys, args.first_token + t + r,
-                                 args.head_dim, copies + r * n_padded)
-                    : rows[0];
-    }
+  RowGroups<Rows> keys(args.keys, args.first_token,
+                       args.first_token + args.n_tokens, args.head_dim, copies);
+  float* out = args.out;
+  while (keys.Next()) {
     float products[kRowsAtOnce];
-    DotProducts<typename Rows::Decode>(rows, filter, n_padded, products);
-    for (uint32_t r = 0; r < kRowsAtOnce && t + r < args.n_tokens; ++r) {
-      args.out[t + r] = -products[r];
-    }
+    DotProducts<typename Rows::Decode>(keys.rows, filter, n_padded, products);
+    for (uint32_t r = 0; r < keys.size(); ++r) *out++ = -products[r];
   }
 }
 

@@ -1,7 +1,6 @@
 #include "core/kernels/row_norm.h"
 
 #include <algorithm>
-#include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/row_norm.cc"
@@ -14,26 +13,29 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Squares' sum -> norm.
-HWY_INLINE void Finish(const RowNorms& args, float sum, uint32_t row) {
-  const float norm = std::sqrt(sum);
-  args.out[row] = args.negated ? -norm : norm;
+// Squares' sums -> norms of `n` rows; returns the place after them.
+HWY_INLINE float* Finish(float (&sums)[kRowsAtOnce], uint32_t n, bool negated,
+                         float* out) {
+  const hn::CappedTag<float, kRowsAtOnce> d;
+  for (uint32_t r = 0; r < kRowsAtOnce; r += hn::Lanes(d)) {
+    const auto norm = hn::Sqrt(hn::LoadU(d, sums + r));
+    hn::StoreU(negated ? hn::Neg(norm) : norm, d, sums + r);
+  }
+  if (n == kRowsAtOnce) return std::copy_n(sums, kRowsAtOnce, out);
+  return std::copy_n(sums, n, out);
 }
 
 // Rows whose whole groups of kRowPad elements lie packed.
 template <class Decode>
 void NormsOfWholeRows(const RowNorms& args) {
-  for (uint32_t r = 0; r < args.n_rows; r += kRowsAtOnce) {
-    RowGroup rows;
-    for (uint32_t i = 0; i < kRowsAtOnce; ++i) {
-      rows[i] =
-          args.rows.Row(args.first_row + std::min(r + i, args.n_rows - 1));
-    }
+  RowGroups<WholeRows<Decode, false>> groups(args.rows, args.first_row,
+                                             args.first_row + args.n_rows,
+                                             args.head_dim, nullptr);
+  float* out = args.out;
+  while (groups.Next()) {
     float sums[kRowsAtOnce];
-    SumsOfSquares<Decode>(rows, args.head_dim, sums);
-    for (uint32_t i = 0; i < kRowsAtOnce && r + i < args.n_rows; ++i) {
-      Finish(args, sums[i], r + i);
-    }
+    SumsOfSquares<Decode>(groups.rows, args.head_dim, sums);
+    out = Finish(sums, groups.size(), args.negated, out);
   }
 }
 
@@ -55,7 +57,8 @@ void NormsOfGroups(const RowNorms& args) {
         hn::StoreU(hn::MulAdd(v, v, hn::LoadU(d, sums + j)), d, sums + j);
       }
     }
-    Finish(args, AddUp(sums), r);
+    float sum[kRowsAtOnce] = {AddUp(sums)};
+    Finish(sum, 1, args.negated, args.out + r);
   }
 }
 

@@ -6,6 +6,7 @@
 #define KVEVICT_CORE_KERNELS_ROW_SUMS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -22,6 +23,7 @@ namespace kvevict::HWY_NAMESPACE {
 template <class Stored, bool kCopies>
 struct WholeRows {
   using Decode = std::conditional_t<kCopies, DecodeF32, Stored>;
+  static constexpr bool kIsCopy = kCopies;
 
   // `copy`: PaddedRow(n) floats.
   static HWY_INLINE const uint8_t* Find(const RowSource& rows, uint32_t row,
@@ -47,15 +49,71 @@ HWY_INLINE void WithWholeRows(const RowSource& rows, size_t n, const Use& use) {
   });
 }
 
+// Sums of as many rows are finished together, with one shuffle for several of them.
+inline constexpr uint32_t kRowsAtOnce = 4;
+using RowGroup = const uint8_t* [kRowsAtOnce];
+
+// How many rows ahead of their use rows are asked for. Those of a head mostly lie
+// apart, between rows of other heads, where prefetchers of the hardware find nothing.
+inline constexpr uint32_t kRowsAhead = 32;
+
+// Asks for rows [first, end) of n packed elements.
+template <class Decode>
+HWY_INLINE void AskForRows(const RowSource& source, uint32_t first,
+                           uint32_t end, size_t n) {
+  const size_t n_bytes = n * sizeof(typename Decode::Bits);
+  for (uint32_t r = first; r < end; ++r) {
+    const uint8_t* const row = source.Row(r);
+    // Into L2: rows a power of two apart share few sets of L1.
+    for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
+  }
+}
+
+// WholeRows [begin, end) of n elements, a group after the other: while (groups.Next()).
+template <class Rows>
+class RowGroups {
+ public:
+  // `copies`: kRowsAtOnce rows of PaddedRow(n) floats, if Rows makes copies.
+  HWY_INLINE RowGroups(const RowSource& source, uint32_t begin, uint32_t end,
+                       size_t n, float* copies)
+      : source_(source), next_(begin), end_(end), n_(n), copies_(copies) {}
+
+  HWY_INLINE bool Next() {
+    if (next_ >= end_) return false;
+    if constexpr (!Rows::kIsCopy) {
+      // A few lines at a time: many at once wait for each other.
+      AskForRows<typename Rows::Decode>(
+          source_, std::min(end_, next_ + kRowsAhead),
+          std::min(end_, next_ + kRowsAhead + kRowsAtOnce), n_);
+    }
+    first_ = next_;
+    size_ = std::min(kRowsAtOnce, end_ - next_);
+    for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+      float* const copy = Rows::kIsCopy ? copies_ + r * PaddedRow(n_) : nullptr;
+      rows[r] = r < size_ ? Rows::Find(source_, first_ + r, n_, copy) : rows[0];
+    }
+    next_ += kRowsAtOnce;
+    return true;
+  }
+
+  // Rows [first(), first() + size()), and where the group is not full its first again.
+  RowGroup rows;
+  uint32_t first() const { return first_; }
+  uint32_t size() const { return size_; }
+
+ private:
+  const RowSource source_;
+  uint32_t next_, first_ = 0, size_ = 0;
+  const uint32_t end_;
+  const size_t n_;
+  float* const copies_;
+};
+
 // Elements [i, i + Lanes(d)) of a whole row.
 template <class Decode, class D>
 HWY_INLINE hn::VFromD<D> ElementsAt(D d, const uint8_t* row, size_t i) {
   return Decode::Load(d, row + i * sizeof(typename Decode::Bits));
 }
-
-// Sums of as many rows are finished together, with one shuffle for several of them.
-inline constexpr uint32_t kRowsAtOnce = 4;
-using RowGroup = const uint8_t* [kRowsAtOnce];
 
 // out[r] = the sum of row r's n terms, a multiple of kRowPad; add(r, i, sum) returns
 // sum + the terms from i on. The terms j, j + kRowPad, ... make sum j of kRowPad, and
@@ -100,6 +158,23 @@ class RowSums {
       e_ = add(r, i + 3 * kLanes, e_);
     }
   }
+  // Steps without a loop's leave room for more loads at once.
+  template <class Add>
+  HWY_INLINE void TakeRow(const Add& add, uint32_t r, size_t n) {
+    constexpr size_t kSteps = 8;
+    size_t i = 0;
+    for (; i + kSteps * kRowPad <= n; i += kSteps * kRowPad) {
+      Take(add, r, i);
+      Take(add, r, i + kRowPad);
+      Take(add, r, i + 2 * kRowPad);
+      Take(add, r, i + 3 * kRowPad);
+      Take(add, r, i + 4 * kRowPad);
+      Take(add, r, i + 5 * kRowPad);
+      Take(add, r, i + 6 * kRowPad);
+      Take(add, r, i + 7 * kRowPad);
+    }
+    for (; i < n; i += kRowPad) Take(add, r, i);
+  }
   // The last four.
   HWY_INLINE Quarter Fold() const {
     if constexpr (kLanes == kRowPad) return FoldToQuarter(a_);
@@ -120,10 +195,10 @@ HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
   // Row after row, as prefetchers like it: in step, four rows at a time, f32 keys came
   // at half the speed from memory.
   RowSums<RowTag> s0, s1, s2, s3;
-  for (size_t i = 0; i < n; i += kRowPad) s0.Take(add, 0, i);
-  for (size_t i = 0; i < n; i += kRowPad) s1.Take(add, 1, i);
-  for (size_t i = 0; i < n; i += kRowPad) s2.Take(add, 2, i);
-  for (size_t i = 0; i < n; i += kRowPad) s3.Take(add, 3, i);
+  s0.TakeRow(add, 0, n);
+  s1.TakeRow(add, 1, n);
+  s2.TakeRow(add, 2, n);
+  s3.TakeRow(add, 3, n);
   const QuarterTag d;
   const Quarter v0 = s0.Fold(), v1 = s1.Fold(), v2 = s2.Fold(), v3 = s3.Fold();
   const Quarter low =
