@@ -132,8 +132,8 @@ static test_plan* Plan(const char* simd_target, const char* policy,
                        uint32_t group, uint32_t n_tokens) {
   const kvevict_layer_geometry layer = test_layer(kHeads * group, kHeads, 4, 0);
   const kvevict_geometry geometry = test_geometry(1, n_tokens, &layer);
-  return test_plan_create_for(simd_target, policy, &geometry,
-                              KVEVICT_OPERATION_SCORE, 2);
+  return test_plan_create_least_for(simd_target, policy, &geometry,
+                                    KVEVICT_OPERATION_SCORE, 2);
 }
 
 static const char* const kPolicies[] = {

@@ -50,8 +50,9 @@ static test_plan* CreateHandles(const char* simd_target, const char* policy,
   return p;
 }
 
-static test_plan* WithWorkspace(test_plan* p) {
-  if (p->workspace_bytes > 0) {
+static test_plan* WithWorkspace(test_plan* p, size_t bytes) {
+  p->workspace_bytes = bytes;
+  if (bytes > 0) {
     p->workspace = aligned_alloc(
         kAlignment, (p->workspace_bytes + kGuardBytes + kAlignment - 1) /
                         kAlignment * kAlignment);
@@ -66,8 +67,16 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
                                 kvevict_operation operation,
                                 uint32_t n_threads) {
   test_plan* p = CreateHandles(simd_target, policy, geometry, n_threads);
-  p->workspace_bytes = test_workspace(p->plan, operation, 0).best_bytes;
-  return WithWorkspace(p);
+  return WithWorkspace(p, test_workspace(p->plan, operation, 0).best_bytes);
+}
+
+test_plan* test_plan_create_least_for(const char* simd_target,
+                                      const char* policy,
+                                      const kvevict_geometry* geometry,
+                                      kvevict_operation operation,
+                                      uint32_t n_threads) {
+  test_plan* p = CreateHandles(simd_target, policy, geometry, n_threads);
+  return WithWorkspace(p, test_workspace(p->plan, operation, 0).least_bytes);
 }
 
 test_plan* test_plan_create_to_select(const char* policy,
@@ -77,8 +86,7 @@ test_plan* test_plan_create_to_select(const char* policy,
   kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
   EXPECT_OK(kvevict_select_workspace(p->context, geometry->max_tokens,
                                      p->layer.n_kv_heads, &workspace));
-  p->workspace_bytes = workspace.least_bytes;
-  return WithWorkspace(p);
+  return WithWorkspace(p, workspace.least_bytes);
 }
 
 kvevict_workspace test_workspace(const kvevict_plan* plan,

@@ -40,6 +40,13 @@ test_plan* test_plan_create_for(const char* simd_target, const char* policy,
                                 kvevict_operation operation,
                                 uint32_t n_threads);
 
+/* With the least workspace: the best may be large, and is poisoned. */
+test_plan* test_plan_create_least_for(const char* simd_target,
+                                      const char* policy,
+                                      const kvevict_geometry* geometry,
+                                      kvevict_operation operation,
+                                      uint32_t n_threads);
+
 /* With the workspace that kvevict_select() needs for max_tokens and a list per KV
  * head. */
 test_plan* test_plan_create_to_select(const char* policy,
