@@ -76,6 +76,7 @@ struct ScoreJob {
   FloatRows sums;
   uint32_t n_sum_heads = 0;    // n_q_heads or n_kv_heads
   uint32_t n_seen = 0;         // tokens so far, and as many queries
+  ListCounts keep;             // slots that lists are to keep, of job.slots
   FloatRows query_mean;        // [n_q_heads, k_head_dim]
   FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim], or none
   FloatRows key_filter;        // [n_kv_heads, k_head_dim]

@@ -318,11 +318,13 @@ Status Eviction::CheckSignal() {
 Status Eviction::FindQueryRows(LayerEviction* layer) const {
   const LayerInputs& inputs = sequence_.inputs()[layer->layer];
   const PlanLayer& of_plan = plan_.layer(layer->layer);
-  const bool observed = inputs.queries == nullptr;
+  const bool observed = signal_.HasWindow() && inputs.queries == nullptr;
   uint32_t n_rows = 0;
   Status status = FindQueryCount(plan_, layer->n_tokens, inputs, &n_rows);
   if (!status.ok()) return Prefixed(status, "inputs[%u]: ", of_plan.number);
-  KV_RETURN_IF_ERROR(sequence_.CheckQueries(layer->layer, n_rows, observed));
+  if (!signal_.Needs(kAllQueries)) {
+    KV_RETURN_IF_ERROR(sequence_.CheckQueries(layer->layer, n_rows, observed));
+  }
   if (observed) {
     layer->score.queries = sequence_.WindowQueries(layer->layer);
     return Status();
@@ -426,6 +428,7 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
     float* const rows = apart.Next(of_plan, n, scores);
     layer.score.layer = of_plan.number;
     layer.score.slots = slots;
+    layer.score.keep = keep.count;
     layer.score.rows = rows;
     layer.shape = {tokens, rows, scores, view, layer.score.weights};
     layer.reduce = {n, scores, scores};

@@ -130,10 +130,19 @@ class Plan {
   bool Diversifies() const {
     return signal().Ranks() && policy_.redundancy > 0.0;
   }
+  // It is scores that are not yet shaped.
+  bool WeighsFirst() const {
+    return Weighs() && signal().IsOfQueryHeads() &&
+           policy_.shaping_order == KVEVICT_SHAPING_WEIGH_THEN_POOL;
+  }
   // Something is done to shaped scores.
   bool Refines() const { return Weighs() || Diversifies(); }
-  // The policy scores by queries.
-  bool ObservesQueries() const { return Needs(KVEVICT_INPUT_QUERIES); }
+  // Keys come block after block, and what does not fit the budget leaves.
+  bool KeepsByBlocks() const {
+    return (signal().takes & kBlock) != 0 && policy_.block > 0;
+  }
+  // The policy scores by the window's queries.
+  bool ObservesQueries() const { return signal().HasWindow(); }
   // Of the signal's numbers of a layer, as the policy says.
   Shaping ShapingOf(const PlanLayer& layer) const;
   // What shares a keep list. Where nothing is ranked, and heads have no budgets of

@@ -44,7 +44,7 @@ Status CheckEnums(const kvevict_policy& p) {
   KV_RETURN_IF_ERROR(
       CheckEnum("softmax", p.softmax_keys, KVEVICT_SOFTMAX_PAST));
   KV_RETURN_IF_ERROR(
-      CheckEnum("order", p.shaping_order, KVEVICT_SHAPING_REDUCE_LOGITS));
+      CheckEnum("order", p.shaping_order, KVEVICT_SHAPING_WEIGH_THEN_POOL));
   KV_RETURN_IF_ERROR(CheckEnum("scope", p.scope, KVEVICT_SCOPE_MODEL));
   KV_RETURN_IF_ERROR(CheckEnum("over", p.scope_reduce, KVEVICT_REDUCE_SUM));
   KV_RETURN_IF_ERROR(CheckEnum("tie", p.tie, KVEVICT_TIE_HIGHER_POSITION));
@@ -120,8 +120,10 @@ Status CheckNumbers(const kvevict_policy& p) {
   if (p.reserved != 0) {
     return InvalidArgument("reserved %u is not 0", p.reserved);
   }
-  if (p.block < 2 || p.block > kMaxBlock) {
-    return InvalidArgument("block %u is not in [2, %u]", p.block, kMaxBlock);
+  const bool may_be_0 = (SignalOf(p).takes & kBlock) != 0;
+  if ((p.block < 2 && !(p.block == 0 && may_be_0)) || p.block > kMaxBlock) {
+    return InvalidArgument("block %u is not %sin [2, %u]", p.block,
+                           may_be_0 ? "0 or " : "", kMaxBlock);
   }
   return Status();
 }
@@ -136,7 +138,7 @@ Status CheckReductions(const kvevict_policy& p) {
       p.shaping_order != KVEVICT_SHAPING_REDUCE_LOGITS) {
     return Status();
   }
-  if (!signal.Needs(kQueries)) {
+  if (!signal.HasWindow()) {
     return InvalidArgument("order reduce-logits: %s has no logits to reduce",
                            signal.text);
   }
@@ -169,7 +171,7 @@ Status CheckForced(const kvevict_policy& p, uint64_t budget) {
     if (sink < budget) return Status();
     return InvalidArgument("sink %u >= budget %llu", p.n_sink, tokens);
   }
-  if (signal.Needs(kQueries)) {
+  if (signal.HasWindow()) {
     if (sink + recent < budget) return Status();
     return InvalidArgument(
         "sink %u + %s %llu >= budget %llu", p.n_sink,
@@ -312,7 +314,7 @@ uint32_t BudgetTokens(const kvevict_policy& p, uint32_t n_context) {
 }
 
 uint32_t RecentTokens(const kvevict_policy& p) {
-  const bool window = SignalOf(p).Needs(kQueries) && p.keep_window != 0;
+  const bool window = SignalOf(p).HasWindow() && p.keep_window != 0;
   return window ? std::max(p.n_recent, p.obs_window) : p.n_recent;
 }
 
@@ -353,7 +355,7 @@ Status ResolvePolicy(const kvevict_policy& p, uint32_t n_context,
     out->n_recent = std::min(recent, out->n_recent);
   }
   out->n_selected = budget - out->n_sink - out->n_recent;
-  out->obs_window = signal.Needs(kQueries) ? p.obs_window : 0;
+  out->obs_window = signal.HasWindow() ? p.obs_window : 0;
   return Status();
 }
 

@@ -28,6 +28,17 @@ template <SignalNeeds... kWhat>
 bool Needs(const PolicyInfo& policy) {
   return (InfoOf(policy.signal).Needs(kWhat) || ...);
 }
+bool HasBlock(const PolicyInfo& policy) {
+  const SignalInfo& signal = InfoOf(policy.signal);
+  return signal.Needs(kBlock) || (signal.takes & kBlock) != 0;
+}
+bool HasWindow(const PolicyInfo& policy) {
+  return InfoOf(policy.signal).HasWindow();
+}
+// Of which the rows are summed as the policy says.
+bool ReducesRows(const PolicyInfo& policy) {
+  return HasWindow(policy) || Needs<kSums>(policy);
+}
 bool IsOfQueryHeads(const PolicyInfo& policy) {
   return InfoOf(policy.signal).IsOfQueryHeads();
 }
@@ -51,25 +62,25 @@ constexpr Field kFields[] = {
      "a count below 2^32"},
     {"recent", Evicts, FieldType::kU32, offsetof(kvevict_policy, n_recent),
      "a count below 2^32"},
-    {"window", Needs<kQueries>, FieldType::kU32,
-     offsetof(kvevict_policy, obs_window), "a count below 2^32"},
-    {"keep_window", Needs<kQueries>, FieldType::kWord,
+    {"window", HasWindow, FieldType::kU32, offsetof(kvevict_policy, obs_window),
+     "a count below 2^32"},
+    {"keep_window", HasWindow, FieldType::kWord,
      offsetof(kvevict_policy, keep_window), "no|yes"},
     {"pool", Ranks, FieldType::kPool, offsetof(kvevict_policy, pool),
      "none, avgN or maxN"},
     {"edge", Ranks, FieldType::kWord, offsetof(kvevict_policy, pool_edge),
      "pad|shrink"},
-    {"rows", Needs<kQueries, kSums>, FieldType::kWord,
+    {"rows", ReducesRows, FieldType::kWord,
      offsetof(kvevict_policy, window_reduce), "mean|max|sum"},
-    {"row_weight", Needs<kQueries>, FieldType::kWord,
+    {"row_weight", HasWindow, FieldType::kWord,
      offsetof(kvevict_policy, row_weight), "none|past"},
-    {"softmax", Needs<kQueries>, FieldType::kWord,
+    {"softmax", HasWindow, FieldType::kWord,
      offsetof(kvevict_policy, softmax_keys), "causal|past"},
     {"group", IsOfQueryHeads, FieldType::kWord,
      offsetof(kvevict_policy, group_reduce), "mean|max|sum"},
     {"order", IsOfQueryHeads, FieldType::kWord,
      offsetof(kvevict_policy, shaping_order),
-     "reduce-pool|pool-reduce|reduce-logits"},
+     "reduce-pool|pool-reduce|reduce-logits|weigh-pool"},
     {"scope", Ranks, FieldType::kWord, offsetof(kvevict_policy, scope),
      "head|layer|model"},
     {"over", Ranks, FieldType::kWord, offsetof(kvevict_policy, scope_reduce),
@@ -88,7 +99,7 @@ constexpr Field kFields[] = {
      "a count below 2^32"},
     {"seed", Needs<kSeed>, FieldType::kU64, offsetof(kvevict_policy, seed),
      "a whole number below 2^64"},
-    {"block", Needs<kBlock>, FieldType::kU32, offsetof(kvevict_policy, block),
+    {"block", HasBlock, FieldType::kU32, offsetof(kvevict_policy, block),
      "a count below 2^32"},
     {"ranks", Needs<kPartitions>, FieldType::kWord,
      offsetof(kvevict_policy, lag_ranks), "no|yes"},

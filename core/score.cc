@@ -32,15 +32,17 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
         ArgsOf(plan, layer, n_tokens, scores.first(n), scratch)));
     scores = scores.subspan(n);
     if (shapes.empty()) continue;
+    const auto weigh = [&] {
+      return context.backend().weigh(
+          context, stream, {layer.geometry, plan.policy(), shapes.first(n)});
+    };
+    if (plan.WeighsFirst()) KV_RETURN_IF_ERROR(weigh());
     if (!shaping.IsIdentity()) {
       KV_RETURN_IF_ERROR(context.backend().shape(
           context, stream,
           {shaping, layer.geometry.n_kv_heads, shapes.first(n), scratch}));
     }
-    if (plan.Weighs()) {
-      KV_RETURN_IF_ERROR(context.backend().weigh(
-          context, stream, {layer.geometry, plan.policy(), shapes.first(n)}));
-    }
+    if (plan.Weighs() && !plan.WeighsFirst()) KV_RETURN_IF_ERROR(weigh());
     if (plan.Diversifies()) {
       KV_RETURN_IF_ERROR(context.backend().diversify(
           context, stream,

@@ -10,7 +10,7 @@ Shaping MakeShaping(const kvevict_policy& policy, const SignalInfo& signal,
   shaping.pool_edge = policy.pool_edge;
   shaping.group_reduce = policy.group_reduce;
   if (!signal.IsOfQueryHeads()) return shaping;
-  if (signal.Needs(kQueries) && policy.keep_window != 0) {
+  if (signal.HasWindow() && policy.keep_window != 0) {
     shaping.n_unpooled = policy.obs_window;
   }
   const bool commutes = (policy.group_reduce == KVEVICT_REDUCE_MAX) ==

@@ -32,10 +32,12 @@ enum SignalNeeds : uint32_t {
   kFilter = 1u << KVEVICT_INPUT_KEY_FILTER,
   kTokenWeights = 1u << KVEVICT_INPUT_TOKEN_WEIGHTS,
   kCenters = 1u << KVEVICT_INPUT_QUERY_CENTERS,
+  // Of kQueries: of every slot held, not of an observation window.
+  kAllQueries = 1u << 28,
   // Of the policy's.
   kPartitions = 1u << 29,  // blocks behind the sinks, each against the next
   kSeed = 1u << 30,
-  kBlock = 1u << 31  // how many tokens it compares
+  kBlock = 1u << 31  // how many tokens it compares; taken: 0 for all
 };
 
 struct SignalInfo {
@@ -45,6 +47,8 @@ struct SignalInfo {
   const ScoreOp* Backend::*op;
 
   bool Needs(SignalNeeds what) const { return (needs & what) != 0; }
+  // By the queries of the last tokens.
+  bool HasWindow() const { return Needs(kQueries) && !Needs(kAllQueries); }
   // Its numbers are a query head's, of which a KV head has several.
   bool IsOfQueryHeads() const {
     return (needs & (kQueries | kSums | kQueryMean | kCenters)) != 0;

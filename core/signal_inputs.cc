@@ -112,13 +112,17 @@ bool IsScoredByQueries(const Plan& plan, const LayerInputs& inputs) {
 Status FindQueryCount(const Plan& plan, uint32_t n_tokens,
                       const LayerInputs& inputs, uint32_t* out) {
   const uint32_t n = inputs.n_query_rows;
-  if (plan.signal().Needs(kQueries)) {
+  if (plan.signal().HasWindow()) {
     *out = plan.policy().obs_window;
     if (n == 0 || n == *out) return Status();
     return InvalidArgument("inputs.n_query_rows %u is not 0 or window %u", n,
                            *out);
   }
   *out = n == 0 ? n_tokens : n;
+  if (plan.signal().Needs(kAllQueries) && *out != n_tokens) {
+    return InvalidArgument("inputs.n_query_rows %u is not 0 or %u slots held",
+                           n, n_tokens);
+  }
   if (n <= n_tokens) return Status();
   return InvalidArgument("inputs.n_query_rows %u > %u slots held", n, n_tokens);
 }
@@ -126,7 +130,11 @@ Status FindQueryCount(const Plan& plan, uint32_t n_tokens,
 Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
                    const LayerInputs& inputs, ScoreJob* out) {
   KV_RETURN_IF_ERROR(CheckGiven("queries", inputs.queries, plan.signal()));
-  KV_RETURN_IF_ERROR(CheckQueryRows(layer.geometry, n_rows, inputs));
+  LayerInputs read = inputs;
+  if (NeedOf(plan.policy(), KVEVICT_INPUT_ROW_LSE) == KVEVICT_NEED_NONE) {
+    read.row_lse = nullptr;
+  }
+  KV_RETURN_IF_ERROR(CheckQueryRows(layer.geometry, n_rows, read));
   const kvevict_plane& queries = *inputs.queries;
   QueryRows& rows = out->queries;
   rows = QueryRows();
@@ -136,10 +144,10 @@ Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
   rows.rows.element_stride = ElementStride(queries);
   rows.rows.dtype = static_cast<DType>(queries.dtype);
   rows.head_stride = queries.head_stride_bytes;
-  if (inputs.row_lse != nullptr) {
-    rows.lse = reinterpret_cast<const float*>(inputs.row_lse->data);
-    rows.lse_row_stride = inputs.row_lse->token_stride_bytes;
-    rows.lse_head_stride = inputs.row_lse->head_stride_bytes;
+  if (read.row_lse != nullptr) {
+    rows.lse = reinterpret_cast<const float*>(read.row_lse->data);
+    rows.lse_row_stride = read.row_lse->token_stride_bytes;
+    rows.lse_head_stride = read.row_lse->head_stride_bytes;
   }
   return Status();
 }

@@ -1,10 +1,12 @@
 // Keys against their mean direction: three launches for layers that lie alike, two where
-// one chunk of tokens is all there is.
+// one chunk of tokens is all there is; block by block one.
 #include <algorithm>
 
+#include "core/policy.h"
 #include "core/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/key_diff.h"
+#include "cuda/kernels/key_diff_blocks.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
@@ -48,20 +50,67 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 BlocksFor(n_tokens, KeyDiffBlockRows(p.keys.lanes)));
 }
 
-// Sums of the chunks of one batch.
+// ---- Block by block ----
+
+bool GoThroughTogether(const ScoreJob& a, const ScoreJob& b) {
+  return GoTogether(a, b) && InOneTable(a.keep, b.keep);
+}
+
+Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
+                 Jobs<ScoreJob> batch) {
+  const kvevict_layer_geometry& g = args.layer;
+  const kvevict_view& view = *batch.front().view;
+  const Counts tokens(batch.front().tokens);
+  const Counts keep(batch.front().keep);
+  KeyDiffBlocksParams p{};
+  p.keys = RowsOf(view, view.k);
+  p.tokens = tokens.table();
+  p.keep = keep.table();
+  p.scratch = AddressOf(args.scratch.data());
+  p.n_kv_heads = g.n_kv_heads;
+  p.n_most = LongestOf(batch);
+  p.block = args.policy.block;
+  p.higher_wins = TieOf(args.policy) == KVEVICT_TIE_HIGHER_POSITION;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const ScoreJob& job = batch[i];
+    p.layers[i] = {job.view->k.data,           AddressOf(job.view->block_table),
+                   AddressOf(job.rows),        job.tokens.most,
+                   tokens.FirstOf(job.tokens), job.keep.most,
+                   keep.FirstOf(job.keep)};
+  }
+  return Launch(context, stream, KernelId::key_diff_blocks,
+                {g.n_kv_heads, Size(batch), 1, kSelectThreads}, p);
+}
+
+// ---- Either ----
+
+// Sums of the chunks of one batch, or what each of its heads needs.
 ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy&, uint32_t n_layers,
+                          const kvevict_policy& policy, uint32_t n_layers,
                           uint32_t n_tokens) {
+  if (policy.block > 0) {
+    return CheckedSize(std::min(n_layers, KeyDiffBlocksParams::kMaxLayers)) *
+           CheckedSize(g.n_kv_heads) *
+           CheckedSize(LayOutKeyDiffBlocks(g.k_head_dim, n_tokens).n_bytes);
+  }
   return CheckedSize(std::min(n_layers, KeyDiffParams::kMaxLayers)) *
          CheckedSize(g.n_kv_heads) * CheckedSize(KeyDiffChunks(n_tokens)) *
          CheckedSize(g.k_head_dim) * CheckedSize(sizeof(float));
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  return CheckReading(context, stream, args, {ModuleId::key_diff});
+  return CheckReading(
+      context, stream, args,
+      {args.policy.block > 0 ? ModuleId::key_diff_blocks : ModuleId::key_diff});
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+  if (args.policy.block > 0) {
+    return ForEachBatch(args.jobs, KeyDiffBlocksParams::kMaxLayers,
+                        GoThroughTogether, [&](Jobs<ScoreJob> batch) {
+                          return RunBlocks(context, stream, args, batch);
+                        });
+  }
   return ForEachBatch(args.jobs, KeyDiffParams::kMaxLayers, GoTogether,
                       [&](Jobs<ScoreJob> batch) {
                         return RunBatch(context, stream, args, batch);

@@ -1,5 +1,5 @@
 // The window's attention: two launches for layers that lie alike. More rows than a
-// window has, for sums of attention, go part by part.
+// window has, for sums of attention and within chunks, go part by part.
 #include <algorithm>
 
 #include "core/dtype.h"
@@ -25,6 +25,12 @@ constexpr float kLog2E = 1.44269504088896340736f;
 
 enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
 
+bool LeavesHeadsApart(const kvevict_layer_geometry& g,
+                      const kvevict_policy& policy) {
+  return MakeShaping(policy, SignalOf(policy), g.n_q_heads / g.n_kv_heads)
+             .n_terms > 1;
+}
+
 struct Form {
   uint32_t group;  // by logit_heads
   uint32_t window;
@@ -35,6 +41,8 @@ struct Form {
   bool weigh_by_past = false;
   uint32_t logit_heads = 1;
   bool is_part = false;
+  uint32_t chunk =
+      0;  // tokens whose rows and keys are apart; 0: the window's form
 
   Form(const kvevict_layer_geometry& g, const kvevict_policy& policy,
        bool per_query_head)
@@ -69,19 +77,47 @@ struct Form {
     return form;
   }
 
+  // Within chunks: sums of their rows, in parts where these are too many for one.
+  static Form OfChunks(const kvevict_layer_geometry& g,
+                       const kvevict_policy& policy, bool per_query_head) {
+    kvevict_policy of_rows = KVEVICT_POLICY_INIT;
+    of_rows.window_reduce = KVEVICT_REDUCE_SUM;
+    of_rows.group_reduce = policy.group_reduce;
+    of_rows.obs_window = std::min(policy.block, PartRows(g.k_head_dim));
+    Form form(g, of_rows, per_query_head);
+    form.chunk = policy.block;
+    if (form.chunk > form.window && form.group > 1 && !per_query_head) {
+      form.reduces_after = true;
+      form.out = kRowPerHead;
+    }
+    return form;
+  }
+
+  // Those in one launch.
+  uint32_t MaxLayers() const {
+    // A layer's chunks are enough for a device, and their log-sum-exps are many.
+    return chunk > 0 ? 16 : ScoreParams::kMaxLayers;
+  }
+  KeySplits SplitsOf(uint32_t n_tokens) const {
+    if (chunk == 0) return SplitKeys(n_tokens);
+    return {CeilDiv(n_tokens, chunk), chunk};
+  }
+  // The most of any length up to n_tokens.
+  uint32_t MostSplits(uint32_t n_tokens) const {
+    if (chunk > 0) return CeilDiv(n_tokens, chunk);
+    return std::clamp(n_tokens / 1024, 1u, 64u);
+  }
+
   // By the plan's own form.
   Form(const kvevict_layer_geometry& g, const kvevict_policy& policy)
-      : Form(g, policy,
-             MakeShaping(policy, InfoOf(Signal::kWindowAttention),
-                         g.n_q_heads / g.n_kv_heads)
-                     .n_terms > 1) {}
+      : Form(g, policy, LeavesHeadsApart(g, policy)) {}
 };
 
 // Of the summed weights of a row of scores.
 float WeightScale(const Form& form, const kvevict_policy& policy) {
   float scale = 1.0f;
   if (form.is_part) return scale;
-  if (policy.window_reduce == KVEVICT_REDUCE_MEAN) {
+  if (form.chunk == 0 && policy.window_reduce == KVEVICT_REDUCE_MEAN) {
     scale /= static_cast<float>(form.window);
   }
   if (form.out == kSumOfGroup && policy.group_reduce == KVEVICT_REDUCE_MEAN) {
@@ -127,6 +163,7 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.max_of_rows) key.Add("KV_MAX_OF_ROWS", true);
   if (form.logit_heads > 1) key.Add("KV_LOGIT_HEADS", form.logit_heads);
   if (form.is_part) key.Add("KV_PART", true);
+  if (form.chunk > 0) key.Add("KV_CHUNKS", true);
   key.dynamic_shared_bytes =
       ShapeWindowAttention(variant.mma, g.k_head_dim, form.window, form.group,
                            tile_keys)
@@ -193,26 +230,22 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          LayoutAllowsMma(a) == LayoutAllowsMma(b);
 }
 
-// The most splits of any length up to n_tokens.
-uint32_t MostSplits(uint32_t n_tokens) {
-  return std::clamp(n_tokens / 1024, 1u, 64u);
-}
-
 // Scratch: the log-sum-exps of one launch, then rows of query heads.
 CheckedSize PartialBytes(const kvevict_layer_geometry& g, const Form& form,
                          uint32_t n_layers, uint32_t n_tokens) {
-  return (CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
+  return (CheckedSize(std::min(n_layers, form.MaxLayers())) *
           CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
-          CheckedSize(MostSplits(n_tokens)) * CheckedSize(sizeof(float)))
+          CheckedSize(form.MostSplits(n_tokens)) * CheckedSize(sizeof(float)))
       .AlignUp(256);
 }
 
 // ---- Launches ----
 
 // Which of a job's rows a launch takes: form.window of them, that end n_after before the
-// last one.
+// last one; or of each chunk, from row first_row on.
 struct Part {
   uint32_t n_after = 0;
+  uint32_t first_row = 0;
   uint64_t sums =
       0;  // where those of the first job go, the others' behind; 0: scores
 };
@@ -244,9 +277,18 @@ class Scorer {
   // All rows of jobs that have as many; the last part, which reaches every key, first.
   Status SumParts(Jobs<ScoreJob> jobs, uint64_t sums) const {
     for (uint32_t n = 0; n < jobs[0].queries.n_rows; n += form_.window) {
-      KV_RETURN_IF_ERROR(Attend(jobs, {n, sums}));
+      KV_RETURN_IF_ERROR(Attend(jobs, {n, 0, sums}));
     }
     return Status();
+  }
+
+  // All rows of every chunk.
+  Status RunChunks(Jobs<ScoreJob> jobs) const {
+    const uint32_t n_rows = std::min(form_.chunk, LongestOf(jobs));
+    for (uint32_t first = 0; first < n_rows; first += form_.window) {
+      KV_RETURN_IF_ERROR(Attend(jobs, {0, first, 0}));
+    }
+    return form_.reduces_after ? ReduceGroups(jobs) : Status();
   }
 
  private:
@@ -289,13 +331,15 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   const ScoreJob& first = jobs[0];
   // The first row of the launch among the job's; before those there are, if the part
   // is not full.
-  const int64_t first_row =
-      int64_t{first.queries.n_rows} - part.n_after - int64_t{form_.window};
+  const int64_t first_row = form_.chunk > 0
+                                ? 0
+                                : int64_t{first.queries.n_rows} - part.n_after -
+                                      int64_t{form_.window};
   const auto at_first_row = [&](const void* rows, int64_t stride) {
     return AddressOf(rows) + static_cast<uint64_t>(first_row * stride);
   };
   // By what no grouping of layers changes, since results depend on it.
-  const KeySplits splits = SplitKeys(args_.n_tokens);
+  const KeySplits splits = form_.SplitsOf(args_.n_tokens);
   const Counts tokens(first.tokens);
   ScoreParams p{};
   p.keys = LayoutOf(*first.view, first.view->k);
@@ -305,15 +349,15 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.lse_row_stride = first.queries.lse_row_stride;
   p.lse_head_stride = first.queries.lse_head_stride;
   p.partial_lse = AddressOf(args_.scratch.data());
-  p.scale_log2e = args_.softmax_scale * kLog2E;
+  p.scale_log2e = form_.chunk > 0 ? kLog2E : args_.softmax_scale * kLog2E;
   p.weight_scale = WeightScale(form_, policy_);
   p.n_kv_heads = g_.n_kv_heads;
   p.n_splits = splits.n_splits;
   p.keys_per_split = splits.keys_per_split;
-  p.first_row = first.queries.first_row;
+  p.first_row = form_.chunk > 0 ? part.first_row : first.queries.first_row;
   p.n_after = part.n_after;
   p.n_absent = static_cast<uint32_t>(std::max<int64_t>(0, -first_row));
-  p.adds = part.n_after > 0;
+  p.adds = part.n_after > 0 || part.first_row > 0;
   p.tokens = tokens.table();
   uint64_t sums = part.sums;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -357,17 +401,21 @@ Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   return LaunchReduction(context_, stream_, p, LongestOf(jobs), Size(jobs));
 }
 
-ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t n_layers,
-                          uint32_t n_tokens) {
-  const Form form(g, policy);
+CheckedSize FormBytes(const kvevict_layer_geometry& g, const Form& form,
+                      uint32_t n_layers, uint32_t n_tokens) {
   CheckedSize bytes = PartialBytes(g, form, n_layers, n_tokens);
   if (form.reduces_after) {
-    bytes = bytes + CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
+    bytes = bytes + CheckedSize(std::min(n_layers, form.MaxLayers())) *
                         CheckedSize(g.n_q_heads) * CheckedSize(n_tokens) *
                         CheckedSize(sizeof(float));
   }
   return bytes;
+}
+
+ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
+                          const kvevict_policy& policy, uint32_t n_layers,
+                          uint32_t n_tokens) {
+  return FormBytes(g, Form(g, policy), n_layers, n_tokens);
 }
 
 // Every variant of a form that calls may launch.
@@ -445,6 +493,41 @@ Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
         }
         return scorer.SumParts(batch, first);
       });
+}
+
+// ---- Within chunks ----
+
+ScratchNeeds ChunkScratchBytes(const Context&, const kvevict_layer_geometry& g,
+                               const kvevict_policy& policy, uint32_t n_layers,
+                               uint32_t n_tokens) {
+  const Form form = Form::OfChunks(g, policy, LeavesHeadsApart(g, policy));
+  return FormBytes(g, form, n_layers, n_tokens);
+}
+
+Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
+                     const kvevict_policy& policy, bool is_ragged) {
+  const Form form = Form::OfChunks(g, policy, LeavesHeadsApart(g, policy));
+  return PrepareForm(context, g, form, is_ragged);
+}
+
+Status CheckChunks(const Context& context, Stream stream,
+                   const ScoreArgs& args) {
+  const Form form =
+      Form::OfChunks(args.layer, args.policy, args.per_query_head);
+  const Scorer scorer(context, stream, args, form);
+  KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  return ForEachBatch(args.jobs, form.MaxLayers(), GoTogether,
+                      [&](Jobs<ScoreJob> jobs) { return scorer.Check(jobs); });
+}
+
+Status ScoreChunks(const Context& context, Stream stream,
+                   const ScoreArgs& args) {
+  const Form form =
+      Form::OfChunks(args.layer, args.policy, args.per_query_head);
+  const Scorer scorer(context, stream, args, form);
+  return ForEachBatch(
+      args.jobs, form.MaxLayers(), GoTogether,
+      [&](Jobs<ScoreJob> jobs) { return scorer.RunChunks(jobs); });
 }
 
 }  // namespace kvevict::cuda

@@ -1,4 +1,5 @@
-// Attention summed over any number of query rows, by the kernels of score_window.cc.
+// Attention summed over any number of query rows, and within chunks, by the kernels of
+// score_window.cc.
 #ifndef KVEVICT_CUDA_SCORE_WINDOW_H_
 #define KVEVICT_CUDA_SCORE_WINDOW_H_
 
@@ -25,6 +26,19 @@ Status CheckQuerySums(const Context& context, Stream stream,
 // softmax weights of each query head, summed over the rows that the job has.
 Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
                   Jobs<ScoreJob> jobs, uint64_t sums);
+
+// Each chunk of policy.block tokens by its own queries: see ScoreOp, whose operation
+// this is.
+ScratchNeeds ChunkScratchBytes(const Context& context,
+                               const kvevict_layer_geometry& g,
+                               const kvevict_policy& policy, uint32_t n_layers,
+                               uint32_t n_tokens);
+Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
+                     const kvevict_policy& policy, bool is_ragged);
+Status CheckChunks(const Context& context, Stream stream,
+                   const ScoreArgs& args);
+Status ScoreChunks(const Context& context, Stream stream,
+                   const ScoreArgs& args);
 
 }  // namespace kvevict::cuda
 

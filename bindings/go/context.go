@@ -154,7 +154,7 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 	}
 	defer c.leave()
 	p := &Plan{device: c.device, maxTokens: nativeGeometry.MaxTokens, obsWindow: nativePolicy.ObsWindow}
-	if policy.Kind == PolicyH2O {
+	if policy.Kind == PolicyH2O || policy.Kind == PolicyNonCausal {
 		p.obsWindow = 0
 	}
 	nativeOptions := native.PlanOptions{StructSize: uint32(unsafe.Sizeof(native.PlanOptions{}))}

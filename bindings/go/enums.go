@@ -102,6 +102,9 @@ const (
 	PolicyTriattention PolicyKind = 14
 	// Attention of the last queries, less the redundancy of the keys: arXiv:2505.24133.
 	PolicyRKV PolicyKind = 15
+	// Attention within chunks of the prompt, to tokens before and after alike, times the value's
+	// norm: arXiv:2507.08143.
+	PolicyNonCausal PolicyKind = 16
 )
 
 // Pool: pooling of scores along the tokens, stride 1.
@@ -142,18 +145,21 @@ const (
 	ReduceSum Reduce = 2
 )
 
-// ShapingOrder: which comes first: reducing the query heads of a KV head, or pooling. They
-// commute, but for rounding, unless a maximum is involved.
+// ShapingOrder: which comes first: reducing the query heads of a KV head, pooling, or weighing
+// by value_weight. Reducing and pooling commute, but for rounding, unless a maximum is
+// involved.
 type ShapingOrder int32
 
 // Values of ShapingOrder.
 const (
-	// Reduces first.
+	// Reduces, pools, weighs.
 	ShapingReduceThenPool ShapingOrder = 0
-	// Pools first.
+	// Pools, reduces, weighs.
 	ShapingPoolThenReduce ShapingOrder = 1
 	// Reduces logits, before the softmax: window attention by maximum. R-KV, arXiv:2505.24133.
 	ShapingReduceLogits ShapingOrder = 2
+	// Reduces, weighs, pools: weights of neighbours count too.
+	ShapingWeighThenPool ShapingOrder = 3
 )
 
 // SoftmaxKeys: window attention: the keys over which a row's softmax goes.
@@ -272,7 +278,7 @@ const (
 	InputKeys Input = 0
 	// v of the view, likewise.
 	InputValues Input = 1
-	// Of the last tokens.
+	// Of the last tokens; non-causal: of all.
 	InputQueries Input = 2
 	// Log-sum-exps of these queries.
 	InputRowLSE Input = 3

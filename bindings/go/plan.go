@@ -82,7 +82,7 @@ type Plan struct {
 	device      Device
 	layers      []LayerInfo
 	maxTokens   uint32
-	obsWindow   uint32 // 0: queries are of any number
+	obsWindow   uint32 // 0: queries are not of a window
 	headsDiffer bool
 }
 

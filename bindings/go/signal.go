@@ -9,11 +9,11 @@ import (
 // SignalInputs is what signals read of a layer beside its keys. Each policy's signal needs some of
 // them; what it has no use for may be nil.
 type SignalInputs struct {
-	// Queries are rows of the query heads, after RoPE: of the window, or for PolicyH2O without
-	// AttentionSums of the last QueryRows tokens.
+	// Queries are rows of the query heads, after RoPE: of the window, for PolicyH2O without
+	// AttentionSums of the last QueryRows tokens, for PolicyNonCausal of all slots.
 	Queries *Plane
 	// QueryRows of Queries and RowLSE are handed over where layers are scored; 0: those of the window,
-	// for PolicyH2O as many as slots are held.
+	// for PolicyH2O and PolicyNonCausal as many as slots are held.
 	QueryRows int
 	RowLSE    *Plane // float32 log-sum-exps of the rows' logits, which save a pass over the keys
 	Scores    *Plane // PolicyCustom: float32 [KVHeads, slots held], HeadDim 1, tokens packed

@@ -112,3 +112,12 @@ func TestAccumulatedAttention(t *testing.T) {
 	fails(t, score("h2o", reduced), StatusInvalidArgument, "n_sum_heads 3", "n_kv_heads 2")
 	fails(t, score("h2o", SignalInputs{}), StatusInvalidArgument, "attention_sums is NULL")
 }
+
+func TestRowsOfQueriesThatPoliciesTake(t *testing.T) {
+	context := newContext(t, nil)
+	for text, rows := range map[string]uint32{
+		"non-causal": 0, "h2o": 0, "snapkv:budget=40,window=9": 9,
+	} {
+		same(t, rows, newPlan(t, context, 1, 64, text).obsWindow)
+	}
+}

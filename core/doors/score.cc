@@ -1,14 +1,28 @@
 // Scores alone.
 #include <algorithm>
 
+#include "core/budgets/budgets.h"
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
+#include "core/policy.h"
 #include "core/score.h"
 #include "core/signal_inputs.h"
 #include "core/view.h"
 
 namespace kvevict {
 namespace {
+
+// Signals that go through the keys by blocks keep the layer's budget of them.
+Status FindKeep(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
+  if (!plan.KeepsByBlocks()) return Status();
+  uint32_t budgets[kMaxLayers];
+  KV_RETURN_IF_ERROR(
+      plan.LayerBudgets(plan.ContextOf(request.n_seen, request.n_tokens),
+                        std::span(budgets).first(plan.n_layers())));
+  out->keep = BlocksOf(plan.policy())
+                  .Within(budgets[request.inputs.layer], request.n_tokens);
+  return Status();
+}
 
 // Checks what the policy's signal needs of a layer, and writes what operations get.
 Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
@@ -17,7 +31,7 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   const SignalInfo& signal = plan.signal();
   const bool on_host = plan.context().backend().on_host;
   const bool by_queries = IsScoredByQueries(plan, request.inputs);
-  const uint32_t window = signal.Needs(kQueries) ? plan.policy().obs_window : 1;
+  const uint32_t window = signal.HasWindow() ? plan.policy().obs_window : 1;
   KV_RETURN_IF_ERROR(CheckTokenCount(request.n_tokens, window,
                                      plan.max_tokens(), "max_tokens"));
   uint32_t n_rows = 0;
@@ -29,14 +43,16 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
     return InvalidArgument("n_seen %u is not in [n_tokens %u, %d]",
                            request.n_seen, request.n_tokens, INT32_MAX);
   }
+  KV_RETURN_IF_ERROR(FindKeep(plan, request, out));
   out->layer = layer.number;
   out->n_seen = request.n_seen;
   out->tokens = {request.n_tokens, request.token_counts};
   const ListCounts& tokens = out->tokens;
   KV_RETURN_IF_ERROR(
       CheckCounts(plan.context(), "token_counts", tokens, g.n_kv_heads));
-  for (uint32_t h = 0; on_host && tokens.each != nullptr && h < g.n_kv_heads;
-       ++h) {
+  const bool of_last = !signal.Needs(kAllQueries);
+  for (uint32_t h = 0;
+       of_last && on_host && tokens.each != nullptr && h < g.n_kv_heads; ++h) {
     if (tokens.Of(h) >= n_rows) continue;
     return InvalidArgument("token_counts[%u] %u < %u rows of queries", h,
                            tokens.Of(h), n_rows);

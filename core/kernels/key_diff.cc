@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/kernels/topk.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/key_diff.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -61,24 +63,38 @@ HWY_INLINE void InvertNorms(float (&norms)[kRowsAtOnce],
   }
 }
 
-// Tokens [begin, end): sums += their directions, out = their norms.
-template <class Rows>
-void AddDirections(const KeyDiffs& args, uint32_t begin, uint32_t end,
-                   size_t n_padded, float* copies, float* sums) {
-  using Decode = typename Rows::Decode;
-  RowGroups<Rows> keys(args.keys, begin, end, args.head_dim, copies);
+// visit(rows, scales) for tokens [begin, end), or those that stand there in `list`, a
+// group at a time, whose directions are the rows times the scales; of what has none
+// zeros. out = their norms.
+template <class Rows, class Args, class Visit>
+HWY_INLINE void ForEachDirection(const Args& args, uint32_t begin, uint32_t end,
+                                 size_t n_padded, float* copies,
+                                 const Visit& visit,
+                                 const uint32_t* list = nullptr) {
+  RowGroups<Rows> keys(args.keys, begin, end, args.head_dim, copies, list);
   while (keys.Next()) {
     float norms[kRowsAtOnce], scales[kRowsAtOnce];
-    SumsOfSquares<Decode>(keys.rows, n_padded, norms);
+    SumsOfSquares<typename Rows::Decode>(keys.rows, n_padded, norms);
     InvertNorms(norms, scales);
     for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
-      if (r < keys.size()) args.out[keys.first() + r] = norms[r];
+      if (r < keys.size()) args.out[keys.row(r)] = norms[r];
       if (r < keys.size() && HasDirection(norms[r])) continue;
       keys.rows[r] = Zeros(copies + r * n_padded, n_padded);
       scales[r] = 0.0f;
     }
-    AddScaled<Decode>(keys.rows, scales, n_padded, sums);
+    visit(keys.rows, scales);
   }
+}
+
+// Tokens [begin, end): sums += their directions, out = their norms.
+template <class Rows>
+void AddDirections(const KeyDiffs& args, uint32_t begin, uint32_t end,
+                   size_t n_padded, float* copies, float* sums) {
+  ForEachDirection<Rows>(
+      args, begin, end, n_padded, copies,
+      [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce]) HWY_ATTR {
+        AddScaled<typename Rows::Decode>(rows, scales, n_padded, sums);
+      });
 }
 
 // sums -> the mean's direction.
@@ -95,6 +111,12 @@ void Normalize(uint32_t n_tokens, size_t n_padded, float* sums) {
   for (size_t i = 0; i < n_padded; ++i) sums[i] /= divisor;
 }
 
+// What a key scores whose product with the mean's direction is `dot`.
+HWY_INLINE float ScoreOf(float dot, float norm) {
+  return HasDirection(norm) ? -(dot / std::max(norm, kLeastCosine))
+                            : std::numeric_limits<float>::quiet_NaN();
+}
+
 // Tokens [begin, end): their norms -> their scores.
 template <class Rows>
 void Compare(const KeyDiffs& args, uint32_t begin, uint32_t end,
@@ -105,8 +127,7 @@ void Compare(const KeyDiffs& args, uint32_t begin, uint32_t end,
     DotProducts<typename Rows::Decode>(keys.rows, direction, n_padded, dots);
     for (uint32_t r = 0; r < keys.size(); ++r) {
       float& out = args.out[keys.first() + r];  // the norm so far
-      out = HasDirection(out) ? -(dots[r] / std::max(out, kLeastCosine))
-                              : std::numeric_limits<float>::quiet_NaN();
+      out = ScoreOf(dots[r], out);
     }
   }
 }
@@ -138,6 +159,172 @@ void KeyDiffsOf(const KeyDiffs& args) {
                 [&](auto rows) HWY_ATTR { DiffsOf<decltype(rows)>(args); });
 }
 
+// ---- Block by block ----
+
+constexpr float kUnits = 0x1p30f;  // of a direction's length
+
+// A token of the set, and what there is to say of it.
+struct BlockScratch {
+  int64_t* sums;     // [n_padded], in units
+  float* direction;  // [n_padded], of the mean
+  float* copies;     // [kRowsAtOnce, n_padded]
+  uint32_t* tokens;  // [n_tokens], ascending: those that are there
+  float* scores;     // [n_tokens], theirs
+  uint32_t* keys;    // [n_tokens], to choose by
+  int32_t* places;   // [n_tokens], of those that stay
+  size_t n_bytes;
+
+  BlockScratch(void* memory, size_t n_padded, size_t n_tokens) {
+    uint8_t* next = static_cast<uint8_t*>(memory);
+    const auto take = [&](auto*& part, size_t n) {
+      part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(next);
+      next += (n * sizeof(*part) + 63) / 64 * 64;
+    };
+    take(sums, n_padded);
+    take(direction, n_padded);
+    take(copies, kRowsAtOnce * n_padded);
+    take(tokens, n_tokens);
+    take(scores, n_tokens);
+    take(keys, n_tokens);
+    take(places, n_tokens);
+    n_bytes = static_cast<size_t>(next - static_cast<uint8_t*>(memory));
+  }
+};
+
+// sums += (or -=) the directions of rows.
+template <bool kTakesOff, class Decode>
+HWY_INLINE void AddUnits(const RowGroup& rows,
+                         const float (&scales)[kRowsAtOnce], size_t n,
+                         int64_t* HWY_RESTRICT sums) {
+  const RowTag d;
+  const hn::RebindToSigned<RowTag> di;
+  for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+    const auto scale = hn::Set(d, scales[r]);
+    const auto units = hn::Set(d, kUnits);
+    for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+      const auto u = hn::Mul(ElementsAt<Decode>(d, rows[r], i), scale);
+      HWY_ALIGN int32_t v[kRowPad];
+      hn::Store(hn::ConvertTo(di, hn::Mul(u, units)), di, v);
+      for (size_t j = 0; j < hn::Lanes(d); ++j) {
+        sums[i + j] += kTakesOff ? -int64_t{v[j]} : int64_t{v[j]};
+      }
+    }
+  }
+}
+
+template <class Rows>
+class BlockwiseDiffs {
+ public:
+  BlockwiseDiffs(SimdTarget simd, const KeyDiffBlocks& args)
+      : simd_(simd),
+        args_(args),
+        n_padded_(PaddedRow(args.head_dim)),
+        s_(args.scratch, n_padded_, args.n_tokens) {}
+
+  void Compute() {
+    std::fill_n(s_.sums, n_padded_, int64_t{0});
+    const uint32_t n_keep =
+        std::min(std::max(args_.n_keep, uint32_t{1}), args_.n_tokens);
+    Come(0, n_keep);
+    if (n_keep == args_.n_tokens) {
+      Compare();
+      std::copy_n(s_.scores, n_, args_.out);
+      return;
+    }
+    for (uint32_t begin = n_keep; begin < args_.n_tokens;) {
+      const uint32_t end =
+          begin + std::min(args_.block, args_.n_tokens - begin);
+      const uint32_t n_later =
+          (args_.n_tokens - end + args_.block - 1) / args_.block;
+      Come(begin, end);
+      Compare();
+      Choose(n_keep, n_later);
+      begin = end;
+    }
+  }
+
+ private:
+  using Decode = typename Rows::Decode;
+
+  // Tokens [begin, end) are there too.
+  void Come(uint32_t begin, uint32_t end) {
+    ForEachDirection<Rows>(
+        args_, begin, end, n_padded_, s_.copies,
+        [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce]) HWY_ATTR {
+          AddUnits<false, Decode>(rows, scales, n_padded_, s_.sums);
+        });
+    for (uint32_t t = begin; t < end; ++t) s_.tokens[n_++] = t;
+  }
+
+  // Scores of all that are there.
+  void Compare() {
+    for (size_t i = 0; i < n_padded_; ++i) {
+      s_.direction[i] = static_cast<float>(s_.sums[i]) * (1.0f / kUnits);
+    }
+    Normalize(n_, n_padded_, s_.direction);
+    RowGroups<Rows> keys(args_.keys, 0, n_, args_.head_dim, s_.copies,
+                         s_.tokens);
+    while (keys.Next()) {
+      float dots[kRowsAtOnce];
+      DotProducts<Decode>(keys.rows, s_.direction, n_padded_, dots);
+      for (uint32_t r = 0; r < keys.size(); ++r) {
+        const uint32_t i = keys.first() + r;
+        s_.scores[i] = ScoreOf(dots[r], args_.out[s_.tokens[i]]);
+      }
+    }
+  }
+
+  // The best stay.
+  void Choose(uint32_t n_keep, uint32_t n_later) {
+    ScoresToKeys(simd_, s_.scores, n_, s_.keys);
+    SelectTopK(simd_, s_.keys, n_, n_keep, args_.tie, s_.places);
+    // Those that leave take the place of keys, which have been read.
+    uint32_t* const leaving = s_.keys;
+    uint32_t n_leaving = 0;
+    uint32_t next = 0;  // of the places
+    for (uint32_t i = 0; i < n_; ++i) {
+      const uint32_t token = s_.tokens[i];
+      if (next < n_keep && s_.places[next] == static_cast<int32_t>(i)) {
+        if (n_later == 0) args_.out[token] = s_.scores[i];
+        s_.tokens[next++] = token;
+        continue;
+      }
+      leaving[n_leaving++] = token;
+    }
+    n_ = n_keep;
+    if (n_later > 0) {
+      ForEachDirection<Rows>(
+          args_, 0, n_leaving, n_padded_, s_.copies,
+          [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce])
+              HWY_ATTR {
+                AddUnits<true, Decode>(rows, scales, n_padded_, s_.sums);
+              },
+          leaving);
+    }
+    for (uint32_t i = 0; i < n_leaving; ++i) {
+      float& out = args_.out[leaving[i]];  // the norm so far
+      out = HasDirection(out) ? -2.0f - static_cast<float>(n_later)
+                              : std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+
+  const SimdTarget simd_;
+  const KeyDiffBlocks& args_;
+  const size_t n_padded_;
+  const BlockScratch s_;
+  uint32_t n_ = 0;  // that are there
+};
+
+void BlockDiffsOf(SimdTarget simd, const KeyDiffBlocks& args) {
+  WithWholeRows(args.keys, args.head_dim, [&](auto rows) HWY_ATTR {
+    BlockwiseDiffs<decltype(rows)>(simd, args).Compute();
+  });
+}
+
+size_t BlocksBytes(uint32_t head_dim, uint32_t n_tokens) {
+  return BlockScratch(nullptr, PaddedRow(head_dim), n_tokens).n_bytes;
+}
+
 size_t DiffScratchFloats(uint32_t head_dim) {
   return (2 + kRowsAtOnce) * PaddedRow(head_dim);
 }
@@ -149,6 +336,7 @@ HWY_AFTER_NAMESPACE();
 namespace kvevict {
 
 HWY_EXPORT(KeyDiffsOf);
+HWY_EXPORT(BlockDiffsOf);
 
 size_t KeyDiffScratchFloats(uint32_t head_dim) {
   return HWY_STATIC_DISPATCH(DiffScratchFloats)(head_dim);
@@ -156,6 +344,14 @@ size_t KeyDiffScratchFloats(uint32_t head_dim) {
 
 void ComputeKeyDiffs(SimdTarget simd, const KeyDiffs& args) {
   KV_DISPATCH(simd, KeyDiffsOf)(args);
+}
+
+size_t KeyDiffBlocksBytes(uint32_t head_dim, uint32_t n_tokens) {
+  return HWY_STATIC_DISPATCH(BlocksBytes)(head_dim, n_tokens);
+}
+
+void ComputeKeyDiffBlocks(SimdTarget simd, const KeyDiffBlocks& args) {
+  KV_DISPATCH(simd, BlockDiffsOf)(simd, args);
 }
 
 }  // namespace kvevict

@@ -57,26 +57,33 @@ using RowGroup = const uint8_t* [kRowsAtOnce];
 // apart, between rows of other heads, where prefetchers of the hardware find nothing.
 inline constexpr uint32_t kRowsAhead = 32;
 
-// Asks for rows [first, end) of n packed elements.
+// Asks for rows [first, end) of n packed elements, or of a list of rows.
 template <class Decode>
 HWY_INLINE void AskForRows(const RowSource& source, uint32_t first,
-                           uint32_t end, size_t n) {
+                           uint32_t end, size_t n,
+                           const uint32_t* list = nullptr) {
   const size_t n_bytes = n * sizeof(typename Decode::Bits);
   for (uint32_t r = first; r < end; ++r) {
-    const uint8_t* const row = source.Row(r);
+    const uint8_t* const row = source.Row(list == nullptr ? r : list[r]);
     // Into L2: rows a power of two apart share few sets of L1.
     for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
   }
 }
 
-// WholeRows [begin, end) of n elements, a group after the other: while (groups.Next()).
+// WholeRows [begin, end) of n elements, or those of a list, a group after the other:
+// while (groups.Next()).
 template <class Rows>
 class RowGroups {
  public:
   // `copies`: kRowsAtOnce rows of PaddedRow(n) floats, if Rows makes copies.
   HWY_INLINE RowGroups(const RowSource& source, uint32_t begin, uint32_t end,
-                       size_t n, float* copies)
-      : source_(source), next_(begin), end_(end), n_(n), copies_(copies) {}
+                       size_t n, float* copies, const uint32_t* list = nullptr)
+      : source_(source),
+        next_(begin),
+        end_(end),
+        n_(n),
+        copies_(copies),
+        list_(list) {}
 
   HWY_INLINE bool Next() {
     if (next_ >= end_) return false;
@@ -84,13 +91,13 @@ class RowGroups {
       // A few lines at a time: many at once wait for each other.
       AskForRows<typename Rows::Decode>(
           source_, std::min(end_, next_ + kRowsAhead),
-          std::min(end_, next_ + kRowsAhead + kRowsAtOnce), n_);
+          std::min(end_, next_ + kRowsAhead + kRowsAtOnce), n_, list_);
     }
     first_ = next_;
     size_ = std::min(kRowsAtOnce, end_ - next_);
     for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
       float* const copy = Rows::kIsCopy ? copies_ + r * PaddedRow(n_) : nullptr;
-      rows[r] = r < size_ ? Rows::Find(source_, first_ + r, n_, copy) : rows[0];
+      rows[r] = r < size_ ? Rows::Find(source_, row(r), n_, copy) : rows[0];
     }
     next_ += kRowsAtOnce;
     return true;
@@ -100,6 +107,9 @@ class RowGroups {
   RowGroup rows;
   uint32_t first() const { return first_; }
   uint32_t size() const { return size_; }
+  HWY_INLINE uint32_t row(uint32_t r) const {
+    return list_ == nullptr ? first_ + r : list_[first_ + r];
+  }
 
  private:
   const RowSource source_;
@@ -107,6 +117,7 @@ class RowGroups {
   const uint32_t end_;
   const size_t n_;
   float* const copies_;
+  const uint32_t* const list_;
 };
 
 // Elements [i, i + Lanes(d)) of a whole row.

@@ -33,6 +33,7 @@ constexpr double kLog2E = 1.4426950408889634073599246810;
 
 // Keys that row `w` of the window sees: its own token and those before it.
 HWY_INLINE size_t VisibleKeys(const WindowAttention& args, size_t w) {
+  if (args.rows.all_keys) return args.n_tokens;
   const size_t n_past = size_t{args.n_tokens} - args.window;
   return args.rows.past_only ? n_past : n_past + w + 1;
 }
@@ -80,8 +81,10 @@ class KeyPrefetcher {
  public:
   KeyPrefetcher(const WindowAttention& args, size_t tile, size_t n_calls)
       : args_(args),
-        row_(std::min<size_t>(tile * kTileKeys, args.n_tokens)),
-        end_(std::min<size_t>(row_ + kTileKeys, args.n_tokens)),
+        row_(args.first_key +
+             std::min<size_t>(tile * kTileKeys, args.n_tokens)),
+        end_(std::min<size_t>(row_ + kTileKeys,
+                              size_t{args.first_key} + args.n_tokens)),
         rows_per_call_((kTileKeys + n_calls - 1) / n_calls) {
     const int64_t bytes = ElementBytes(args.keys.dtype);
     // Elements far apart are on lines of their own, too many to ask for.
@@ -410,8 +413,9 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
   std::fill_n(s.sums, s.n_padded_rows, 0.0);
 
   const auto compute_exps = [&](size_t tile) {
-    PackKeys(args.keys, static_cast<uint32_t>(tile * kTileKeys), args.n_tokens,
-             args.head_dim, s.staged, s.panels);
+    PackKeys(args.keys,
+             args.first_key + static_cast<uint32_t>(tile * kTileKeys),
+             args.first_key + args.n_tokens, args.head_dim, s.staged, s.panels);
     MultiplyTile(args, batch, tile, s);
     if (args.rows.logit_heads > 1) MaxLogits(args, batch, s);
     ExpTile(args, batch, tile, s);

@@ -14,6 +14,7 @@ namespace kvevict {
 
 // What a row's softmax sees and weighs beyond the causal one.
 struct WindowRowOptions {
+  bool all_keys = false;   // rows see those behind their own token too
   bool past_only = false;  // rows see the keys before the window, no others
   // A row's weights times the keys before its own token.
   bool weigh_by_past = false;
@@ -32,10 +33,11 @@ struct WindowAttention {
   const float* lse = nullptr;
   int64_t lse_row_stride = 0;
   int64_t lse_head_stride = 0;
-  RowSource keys;         // n_tokens rows
-  uint32_t n_tokens = 0;  // >= window
-  uint32_t window = 0;    // >= 1; row w is token n_tokens - window + w
-  uint32_t group = 0;     // query heads that read this KV head, by logit_heads
+  RowSource keys;
+  uint32_t first_key = 0;  // of n_tokens rows
+  uint32_t n_tokens = 0;   // >= window
+  uint32_t window = 0;     // >= 1; row w is token n_tokens - window + w
+  uint32_t group = 0;      // query heads that read this KV head, by logit_heads
   uint32_t head_dim = 0;
   float scale = 0.0f;  // of the logits
   WindowRowOptions rows;

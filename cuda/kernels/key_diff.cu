@@ -8,19 +8,12 @@
 #include "cache_rows.cuh"
 #include "counts.cuh"
 #include "device.cuh"
+#include "key_direction.cuh"
 #include "row_products.cuh"
 
 namespace kvevict::cuda {
 
 namespace {
-
-constexpr float kLeastNorm = 1e-12f;   // of a key that gets a direction
-constexpr float kLeastCosine = 1e-8f;  // of a norm that a cosine is divided by
-
-// Not of rows with NaN or infinity, or whose squares leave f32.
-KV_DEVICE bool HasDirection(float norm) { return norm <= 3.402823466e+38f; }
-
-KV_DEVICE float AtLeast(float v, float least) { return v > least ? v : least; }
 
 // The sums of a head's chunk; those of its first chunk become its sum.
 KV_DEVICE uint64_t SumsOf(const KeyDiffParams& p, uint32_t layer, uint32_t head,
@@ -250,9 +243,7 @@ KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads, 4) {
     if (lane != 0 || rows[r] == 0) continue;
     const uint64_t place = uint64_t{head} * layer.n_tokens + first + r * step;
     StoreGlobal(layer.scores + place * sizeof(float),
-                HasDirection(norm)
-                    ? -(dot / (AtLeast(norm, kLeastCosine) * length))
-                    : ToFloat<kF32>(kNaNBits));
+                KeyDiff(dot, norm, length));
   }
 }
 

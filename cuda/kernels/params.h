@@ -134,10 +134,12 @@ struct ScoreParams {
   float weight_scale;  // of the summed weights: 1 / window for a mean
   uint32_t n_kv_heads;
   uint32_t n_splits;        // the most of any layer; grid.x
-  uint32_t keys_per_split;  // a multiple of KV_TILE_KEYS
-  uint32_t first_row;       // window row w is stored row (it + w) % window
+  uint32_t keys_per_split;  // a multiple of KV_TILE_KEYS; KV_CHUNKS: a chunk
+  // Window row w is stored row (it + w) % window, or row it + w of the chunk.
+  uint32_t first_row;
   // KV_PART: the window's rows are those of the tokens before the last n_after, the
-  // first n_absent of which are not there; added to what stands in the scores.
+  // first n_absent of which are not there. With it and with KV_CHUNKS: whether they
+  // are added to what stands in the scores.
   uint32_t n_after;
   uint32_t n_absent;
   uint32_t adds;
@@ -485,6 +487,34 @@ struct KeyDiffParams {
   KeyDiffLayer layers[kMaxLayers];
 };
 static_assert(sizeof(KeyDiffParams) <= 4096);
+
+// ---- key_diff_blocks ----
+
+struct KeyDiffBlocksLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t scores;       // out: f32 [n_kv_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // of KeyDiffBlocksParams::tokens
+  uint32_t n_keep;
+  int32_t first_keep_count;  // of KeyDiffBlocksParams::keep
+};
+static_assert(sizeof(KeyDiffBlocksLayer) == 40);
+
+struct KeyDiffBlocksParams {
+  static constexpr uint32_t kMaxLayers = 16;  // each has scratch
+  CacheRows keys;
+  CountTable tokens;  // per KV head
+  CountTable keep;
+  // [n_layers, n_kv_heads] of KeyDiffBlocksBytes(), 16-byte aligned
+  uint64_t scratch;
+  uint32_t n_kv_heads;
+  uint32_t n_most;  // tokens of the longest layer
+  uint32_t block;
+  uint32_t higher_wins;  // of equal scores
+  KeyDiffBlocksLayer layers[kMaxLayers];
+};
+static_assert(sizeof(KeyDiffBlocksParams) <= 4096);
 
 // ---- redundancy ----
 

@@ -19,6 +19,9 @@
 //   KV_LOGIT_HEADS    query heads whose largest logit is the row's; without tensor cores
 //   KV_PART           the window is a part of more rows: ScoreParams says which. Its
 //                     sums are added to what stands there; weight_scale is 1.
+//   KV_CHUNKS         a split is a chunk, of any length: its keys meet the queries of
+//                     the same tokens, from its row first_row on, which see all of
+//                     them and no others. Further launches add the next rows.
 #include "device.cuh"
 #include "window_attention.h"
 #include "window_attention_rows.cuh"
@@ -37,6 +40,7 @@ namespace {
 KV_DEVICE bool TouchesWindow(const Work& work, uint32_t tile) {
   constexpr uint32_t kOwn = KV_SOFTMAX_PAST != 0 ? 0 : 1;
   const uint32_t end = work.first_key + (tile + 1) * kTileKeys;
+  if constexpr (KV_CHUNKS != 0) return end > work.n_tokens();
   // A part may begin before the first token.
   if constexpr (KV_PART != 0) return end + kWindow > work.n_tokens() + kOwn;
   return end > work.n_tokens() - kWindow + kOwn;

@@ -29,6 +29,9 @@ constexpr uint32_t kTileKeys = KV_TILE_KEYS;
 #ifndef KV_PART
 #define KV_PART 0
 #endif
+#ifndef KV_CHUNKS
+#define KV_CHUNKS 0
+#endif
 constexpr uint32_t kLogitHeads = KV_LOGIT_HEADS;
 
 constexpr WindowAttentionShape kShape =
@@ -54,7 +57,8 @@ struct Work {
   uint32_t first_key;
   uint32_t n_tiles;
 
-  // Of the head, up to the last row's. Loaded anew at every use: registers are short.
+  // Of the head, up to the last row's, or the chunk's end. Loaded anew at every use:
+  // registers are short.
   KV_DEVICE uint32_t n_tokens() const {
 #if KV_RAGGED
     const uint32_t n =
@@ -62,6 +66,9 @@ struct Work {
 #else
     const uint32_t n = layer.n_tokens;
 #endif
+    if (KV_CHUNKS != 0 && n > first_key + p.keys_per_split) {
+      return first_key + p.keys_per_split;
+    }
     return KV_PART != 0 ? n - p.n_after : n;
   }
 };
@@ -115,19 +122,27 @@ KV_DEVICE QueryRow FindQueryRow(const Work& work, uint32_t block, uint32_t r) {
     tile += block % kShape.blocks_per_head * kShape.tiles_per_block;
   }
   const uint32_t window = tile * kTileRows + r % kTileRows;
-  const bool is_there = KV_PART == 0 || window >= work.p.n_absent;
+  bool is_there = KV_PART == 0 || window >= work.p.n_absent;
+  if constexpr (KV_CHUNKS != 0) {
+    is_there = work.first_key + work.p.first_row + window < work.n_tokens();
+  }
   return {head, window,
           in_block && head < kGroup && window < kWindow && is_there};
 }
 
 // Whether a row block has rows that see nothing.
 KV_DEVICE bool HasPadding(const Work& work) {
+  if constexpr (KV_CHUNKS != 0) {
+    return kPadded ||
+           work.first_key + work.p.first_row + kWindow > work.n_tokens();
+  }
   return kPadded || (KV_PART != 0 && work.p.n_absent != 0);
 }
 
 // The ring may have wrapped.
 KV_DEVICE uint32_t StoredRow(const Work& work, uint32_t window_row) {
   const uint32_t row = work.p.first_row + window_row;
+  if constexpr (KV_CHUNKS != 0) return work.first_key + row;
   return row < kWindow ? row : row - kWindow;
 }
 
@@ -141,10 +156,11 @@ KV_DEVICE uint64_t QueryAddress(const Work& work, uint32_t block, uint32_t r) {
          StoredRow(work, row.window) * work.p.query_row_stride;
 }
 
-// The row sees the keys before this one; padding sees none.
+// The row sees the keys before this one, of its chunk or all; padding sees none.
 KV_DEVICE uint32_t VisibleKeys(const Work& work, uint32_t block, uint32_t r) {
   const QueryRow row = FindQueryRow(work, block, r);
   if (!row.valid) return 0;
+  if constexpr (KV_CHUNKS != 0) return work.n_tokens();
   const uint32_t n_past = work.n_tokens() - kWindow;
   return KV_SOFTMAX_PAST != 0 ? n_past : n_past + row.window + 1;
 }

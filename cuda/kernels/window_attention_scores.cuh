@@ -110,7 +110,7 @@ KV_DEVICE void StoreScores(const Work& work, uint32_t block, uint32_t tile,
         KV_OUT == 2 ? uint64_t{work.kv_head} * kGroup + head : work.kv_head;
     const uint64_t address =
         work.layer.scores + 4 * (row * work.layer.n_tokens + key);
-    const bool adds = KV_PART != 0 && work.p.adds != 0;
+    const bool adds = (KV_PART != 0 || KV_CHUNKS != 0) && work.p.adds != 0;
     if (block % kBlocksPerScore != 0 || adds) {
       const float before = LoadGlobal<float>(address);
       v = KV_OUT == 1 ? Larger(before, v) : Combine(before, v);

@@ -165,6 +165,10 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
         StoredRow(work, row.window) * work.p.lse_row_stride);
     return FiniteOrNan(lse * 1.4426950408889634f);
   }
+  if constexpr (KV_CHUNKS != 0) {
+    return FiniteOrNan(
+        LoadGlobal<float>(PartialAddress(work, blockIdx.x, row)));
+  }
   const uint32_t n_splits = SplitsOfLayer(work);
   const uint64_t first = PartialAddress(work, 0, row);
   RowSum all = NoKeys();

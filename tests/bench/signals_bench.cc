@@ -31,7 +31,7 @@ class Layer {
         values_(RowsBytes() / sizeof(uint16_t)),
         numbers_(size_t{w.n_q_heads} *
                  std::max({w.head_dim * w.head_dim, w.n_tokens,
-                           w.head_dim * w.window})),
+                           w.head_dim * w.n_tokens})),
         scores_(size_t{w.n_kv_heads} * w.n_tokens) {
     std::minstd_rand random(1);
     // Numbers between -2 and 2.
@@ -48,7 +48,7 @@ class Layer {
     view_.n_kv_heads = w.n_kv_heads;
     view_.k = Rows(keys_.data());
     view_.v = Rows(values_.data());
-    queries_ = Numbers(w.window, w.head_dim);
+    queries_ = Numbers(w.n_tokens, w.head_dim);
     mean_ = Numbers(1, w.head_dim);
     covariance_ = Numbers(w.head_dim, w.head_dim);
     centers_ = Numbers(3, w.head_dim / 2);

@@ -176,6 +176,7 @@ static const layers_kind kKinds[] = {
     {"h2o:budget=0.4,recent=3,rows=mean,group=max,scope=layer", true},
     {"cur:budget=40,recent=3,block=5", false},
     {"keydiff:budget=40,recent=3", false},
+    {"keydiff:budget=0.4,recent=3,block=7", false},
     {"streaming-llm:budget=30", true},
     {"custom:budget=35,sink=1,tie=higher,pool=max3", true},
     {"custom:budget=35,scope=layer,over=sum", true},

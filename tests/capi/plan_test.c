@@ -169,17 +169,13 @@ Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
 
 /* Rows of queries, whatever the tokens. */
 Test(plan, workspace_to_observe_is_that_of_the_rows) {
-  static const char* const kOthers[] = {"none",
-                                        "streaming-llm:budget=100",
-                                        "random",
-                                        "custom",
-                                        "knorm",
-                                        "keydiff",
-                                        "q-filter",
-                                        "h2o",
-                                        "lagkv",
-                                        "cur",
-                                        "expected-attention"};
+  static const char* const kOthers[] = {
+      "none",       "streaming-llm:budget=100",
+      "random",     "custom",
+      "knorm",      "keydiff",
+      "q-filter",   "h2o",
+      "lagkv",      "cur",
+      "non-causal", "expected-attention"};
   const kvevict_layer_geometry layer = Layer();
   const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);
   kvevict_plan* plan = PlanOf(&geometry, "snapkv:budget=100,window=5");

@@ -55,10 +55,14 @@ Test(policy, init_differs_from_the_macro_where_the_header_says) {
       case KVEVICT_POLICY_RANDOM:
       case KVEVICT_POLICY_CUSTOM:
       case KVEVICT_POLICY_KNORM:
-      case KVEVICT_POLICY_KEYDIFF:
       case KVEVICT_POLICY_Q_FILTER:
         expected.n_sink = 0;
         expected.pool = KVEVICT_POOL_NONE;
+        break;
+      case KVEVICT_POLICY_KEYDIFF:
+        expected.n_sink = 0;
+        expected.pool = KVEVICT_POOL_NONE;
+        expected.block = 0;
         break;
       case KVEVICT_POLICY_CUR:
         expected.block = 16;
@@ -72,6 +76,13 @@ Test(policy, init_differs_from_the_macro_where_the_header_says) {
         expected.pool = KVEVICT_POOL_NONE;
         expected.group_reduce = KVEVICT_REDUCE_MAX;
         expected.scope_reduce = KVEVICT_REDUCE_MAX;
+        break;
+      case KVEVICT_POLICY_NON_CAUSAL:
+        expected.n_sink = 0;
+        expected.pool_kernel = 3;
+        expected.shaping_order = KVEVICT_SHAPING_WEIGH_THEN_POOL;
+        expected.block = 256;
+        expected.value_weight = KVEVICT_VALUE_WEIGHT_NORM;
         break;
       case KVEVICT_POLICY_EXPECTED_ATTENTION:
         expected.pool = KVEVICT_POOL_NONE;
@@ -160,7 +171,7 @@ Test(policy, enumerators_must_exist) {
   EXPECT_BREAKS(p.group_reduce = -7, "group", "-7");
   EXPECT_BREAKS(p.row_weight = 2, "row_weight 2 is not in [0, 1]");
   EXPECT_BREAKS(p.softmax_keys = 2, "softmax 2 is not in [0, 1]");
-  EXPECT_BREAKS(p.shaping_order = 3, "order", "3");
+  EXPECT_BREAKS(p.shaping_order = 4, "order", "4");
   EXPECT_BREAKS(p.scope = 3, "scope", "3");
   EXPECT_BREAKS(p.scope_reduce = 3, "over", "3");
   EXPECT_BREAKS(p.tie = 2, "tie", "2");
@@ -169,9 +180,9 @@ Test(policy, enumerators_must_exist) {
 
 /* What counts single tokens does not keep whole blocks. */
 Test(policy, whole_blocks_go_with_budgets_of_blocks) {
-  static const char* const kTexts[] = {
-      "snapkv:budget=100,heads=adaptive", "snapkv:budget=100,heads=threshold",
-      "lagkv:budget=0.5,of=partition"};
+  static const char* const kTexts[] = {"snapkv:budget=100,heads=adaptive",
+                                       "snapkv:budget=100,heads=threshold",
+                                       "lagkv:budget=0.5,of=partition"};
   for (int i = 0; i < 3; ++i) {
     kvevict_policy p = test_policy(kTexts[i]);
     p.select_block = 4;

@@ -116,6 +116,10 @@ Test(policy_text, every_word_has_its_value) {
   "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, " \
   "alpha, beta" KEYS_OF_WEIGHT
 
+#define KEYS_BY_CHUNKS                                                        \
+  "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, " \
+  "alpha, beta, block" KEYS_OF_WEIGHT
+
 static const struct {
   const char* policy;
   const char* keys;
@@ -128,12 +132,13 @@ static const struct {
     {"r-kv", KEYS_BY_QUERIES},
     {"h2o", KEYS_BY_SUMS},
     {"knorm", KEYS_OF_RANKED KEYS_OF_WEIGHT},
-    {"keydiff", KEYS_OF_RANKED KEYS_OF_WEIGHT},
+    {"keydiff", KEYS_OF_RANKED ", block" KEYS_OF_WEIGHT},
     {"q-filter", KEYS_OF_RANKED KEYS_OF_WEIGHT},
     {"lagkv", KEYS_OF_RANKED ", block, ranks, of" KEYS_OF_WEIGHT},
     {"cur", KEYS_OF_RANKED ", block" KEYS_OF_WEIGHT},
     {"expected-attention", KEYS_BY_TABLES},
     {"triattention", KEYS_BY_TABLES},
+    {"non-causal", KEYS_BY_CHUNKS},
     {"random", KEYS_OF_RANKED ", seed" KEYS_OF_WEIGHT},
     {"custom", KEYS_OF_RANKED KEYS_OF_WEIGHT},
 };
@@ -293,6 +298,8 @@ Test(policy_text, messages_use_the_words_of_the_text) {
       {"snapkv:window=0", "window 0 is not in [1, 2147483647]"},
       {"snapkv:pool=avg8", "pool width 8 is not an odd number in [1, 1023]"},
       {"h2o:rows=max", "rows max is not mean or sum"},
+      {"keydiff:block=1", "block 1 is not 0 or in [2, 65536]"},
+      {"cur:block=0", "block 0 is not in [2, 65536]"},
       {"tova:order=reduce-logits,group=sum",
        "order reduce-logits with group sum: only max reduces logits"},
       {"pyramidkv:alpha=2", "alpha 2 is not in (0, 1]"},
@@ -400,11 +407,13 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   if (by_queries || by_sums) p.window_reduce = policy->window_reduce;
   const bool by_tables = p.kind == KVEVICT_POLICY_EXPECTED_ATTENTION ||
                          p.kind == KVEVICT_POLICY_TRIATTENTION;
-  if (by_queries || by_sums || by_tables) {
+  const bool by_chunks = p.kind == KVEVICT_POLICY_NON_CAUSAL;
+  if (by_queries || by_sums || by_tables || by_chunks) {
     p.group_reduce = policy->group_reduce;
     p.shaping_order = policy->shaping_order;
   }
-  if (p.kind == KVEVICT_POLICY_LAGKV || p.kind == KVEVICT_POLICY_CUR) {
+  if (p.kind == KVEVICT_POLICY_LAGKV || p.kind == KVEVICT_POLICY_CUR ||
+      p.kind == KVEVICT_POLICY_KEYDIFF || by_chunks) {
     p.block = policy->block;
   }
   if (p.kind == KVEVICT_POLICY_LAGKV) {

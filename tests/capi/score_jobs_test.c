@@ -103,6 +103,7 @@ Test(score_jobs, in_one_call_are_like_one_by_one_in_any_workspace) {
       "h2o:rows=mean,group=max,pool=avg5,order=pool-reduce",
       "cur",
       "keydiff",
+      "keydiff:budget=0.3,block=5",
       "q-filter",
       "random:seed=3",
       "custom",

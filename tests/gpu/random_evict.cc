@@ -101,6 +101,7 @@ struct LayerRows {
   std::optional<GivenRows> weights;
   std::optional<GivenRows> filter;
   std::optional<GivenRows> centers;
+  std::optional<QueryRows> queries;  // of every slot
 
   void Lend(bool on_device, kvevict_signal_inputs* inputs) const {
     const auto plane = [&](const std::optional<GivenRows>& rows) {
@@ -111,6 +112,8 @@ struct LayerRows {
     inputs->token_weights = plane(weights);
     inputs->key_filter = plane(filter);
     inputs->query_centers = plane(centers);
+    if (queries)
+      inputs->queries = on_device ? &queries->device : &queries->host;
   }
 };
 
@@ -133,6 +136,9 @@ LayerRows DrawRows(const Gpu& gpu, Random* random, const RandomModel& model,
   if (model.by_centers()) {
     rows.centers.emplace(gpu, random, g.n_q_heads, 3,
                          model.geometry().n_rope_pairs(), 1.0f);
+  }
+  if (model.by_all_queries()) {
+    rows.queries = model.Queries(layer, 0, std::max(1u, model.Stored(layer)));
   }
   if (model.by_given_weights()) {
     rows.weights.emplace(gpu, random, g.n_kv_heads,

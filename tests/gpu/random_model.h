@@ -78,6 +78,10 @@ class RandomModel {
   bool by_attention() const {
     return lends_scores() && ByWindow(case_.policy.kind);
   }
+  // Of every slot.
+  bool by_all_queries() const {
+    return case_.policy.kind == KVEVICT_POLICY_NON_CAUSAL;
+  }
   bool by_filter() const {
     return case_.policy.kind == KVEVICT_POLICY_Q_FILTER;
   }
@@ -86,7 +90,8 @@ class RandomModel {
   }
   // Of statistics, filters, centers or weights, both sides.
   bool takes_given_rows() const {
-    return by_statistics() || by_filter() || by_centers() || by_given_weights();
+    return by_statistics() || by_filter() || by_centers() ||
+           by_given_weights() || by_all_queries();
   }
   // Otherwise every eviction is handed the window's rows.
   bool observes() const { return observes_; }

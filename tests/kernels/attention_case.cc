@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "core/kernels/window_attention.h"
 
@@ -53,7 +54,12 @@ std::vector<float> RunKernel(SimdTarget simd,
     }
   }
   const RowStore queries(query_rows, n_heads * in.head_dim, query_layout);
-  const RowStore keys(in.keys, in.head_dim, key_layout);
+  // Keys before the first one are nobody's.
+  constexpr uint32_t kBefore = 3;
+  std::vector<float> key_rows(size_t{kBefore} * in.head_dim,
+                              std::numeric_limits<float>::quiet_NaN());
+  key_rows.insert(key_rows.end(), in.keys.begin(), in.keys.end());
+  const RowStore keys(key_rows, in.head_dim, key_layout);
 
   const WindowAttentionScratchSize size = WindowAttentionScratchBytes(
       in.n_tokens, in.window, in.group, in.head_dim, in.logit_heads);
@@ -71,12 +77,14 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.query_head_stride =
       int64_t{in.head_dim} * queries.source().element_stride;
   args.keys = keys.source();
+  args.first_key = kBefore;
   args.n_tokens = in.n_tokens;
   args.window = in.window;
   args.group = in.group;
   args.head_dim = in.head_dim;
   args.scale = in.scale;
-  args.rows = {in.past_only, in.weigh_by_past, in.max_of_rows, in.logit_heads};
+  args.rows = {in.chunk > 0, in.past_only, in.weigh_by_past, in.max_of_rows,
+               in.logit_heads};
   if (!lse.empty()) args.lse = lse.data();
   args.lse_row_stride = sizeof(float);
   args.lse_head_stride = int64_t{in.window} * int64_t{sizeof(float)};

@@ -150,5 +150,187 @@ Test(key_diff, nan_and_infinity_stay_apart) {
   }
 }
 
+// ---- Block by block ----
+
+struct Blocks {
+  uint32_t n_keep;
+  uint32_t block;
+  Tie tie = Tie::kLower;
+};
+
+std::vector<float> BlockDiffs(SimdTarget simd, const std::vector<float>& rows,
+                              uint32_t dim, const RowLayout& layout,
+                              const Blocks& blocks) {
+  const RowStore store(rows, dim, layout);
+  const auto n = static_cast<uint32_t>(rows.size() / dim);
+  GuardedPages out(n * sizeof(float));
+  const size_t n_bytes = KeyDiffBlocksBytes(dim, n);
+  GuardedPages scratch(n_bytes);
+  std::memset(scratch.data(), 0xff, n_bytes);
+  KeyDiffBlocks args;
+  args.keys = store.source();
+  args.n_tokens = n;
+  args.head_dim = dim;
+  args.n_keep = blocks.n_keep;
+  args.block = blocks.block;
+  args.tie = blocks.tie;
+  args.out = reinterpret_cast<float*>(out.data());
+  args.scratch = scratch.data();
+  ComputeKeyDiffBlocks(simd, args);
+  return std::vector<float>(args.out, args.out + n);
+}
+
+void ExpectBlockDiffs(const std::vector<float>& rows, uint32_t dim,
+                      const RowLayout& layout, const Blocks& blocks,
+                      const std::vector<double>& expected,
+                      const std::vector<double>& bounds) {
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> diffs =
+        BlockDiffs(simd, rows, dim, layout, blocks);
+    for (uint32_t t = 0; t < diffs.size(); ++t) {
+      cr_assert(std::isnan(expected[t])
+                    ? std::isnan(diffs[t])
+                    : std::abs(diffs[t] - expected[t]) <= bounds[t],
+                "%s, dim %u, %u by %u: token %u of %zu: %.9g, not %.9g to %.3g",
+                simd.name, dim, blocks.n_keep, blocks.block, t, diffs.size(),
+                diffs[t], expected[t], bounds[t]);
+    }
+  });
+}
+
+// Keys that f32 tells apart wherever it chooses: others are drawn anew, which few are.
+// Two keys are as near to their mean as each other.
+Test(key_diff, by_blocks_matches_the_oracle) {
+  Random random(TestSeed("key_diff/by_blocks_matches_the_oracle"));
+  constexpr Blocks kBlocks[] = {{2, 1},    {1, 5},   {7, 3},    {40, 128},
+                                {128, 64}, {100, 7}, {2000, 10}};
+  uint32_t n_drawn = 0, n_cases = 0;
+  for (DType dtype : kKeyDTypes) {
+    for (uint32_t dim : {8u, 17u, 64u, 128u}) {
+      for (const Blocks& blocks : kBlocks) {
+        const uint32_t n = kTokens[random.Below(std::size(kTokens))];
+        std::vector<double> expected(n), bounds(n);
+        std::vector<float> rows;
+        ++n_cases;
+        do {
+          cr_assert(++n_drawn < 1000);
+          rows = DrawKeys(random, dtype, n, dim);
+        } while (!(oracle_key_diff_blocks(rows.data(), n, dim, blocks.n_keep,
+                                          blocks.block, 0, expected.data(),
+                                          bounds.data()) > 0.0));
+        ExpectBlockDiffs(rows, dim, Packed(dtype), blocks, expected, bounds);
+      }
+    }
+  }
+  std::fprintf(stderr, "%u cases drawn %u times\n", n_cases, n_drawn);
+}
+
+Test(key_diff, by_blocks_does_not_depend_on_the_layout) {
+  Random random(TestSeed("key_diff/by_blocks_layout"));
+  constexpr Blocks kBlocks = {20, 6};
+  for (DType dtype : kKeyDTypes) {
+    for (uint32_t dim : {16u, 41u}) {
+      const std::vector<float> rows = DrawKeys(random, dtype, 61, dim);
+      ForEachTarget([&](SimdTarget simd) {
+        const std::vector<float> packed =
+            BlockDiffs(simd, rows, dim, Packed(dtype), kBlocks);
+        for (const RowLayout& layout : EveryLayout(dtype)) {
+          cr_assert(
+              SameBits(BlockDiffs(simd, rows, dim, layout, kBlocks), packed),
+              "%s, dtype %d, dim %u", simd.name, static_cast<int>(dtype), dim);
+        }
+      });
+    }
+  }
+}
+
+// What left has taken off all that it brought: those of the last block score as if
+// nobody else had ever been there.
+Test(key_diff, by_blocks_depends_on_who_is_there) {
+  Random random(TestSeed("key_diff/by_blocks_depends_on_who_is_there"));
+  constexpr uint32_t kDim = 40, kMost = 700;
+  constexpr Blocks kBlocks = {50, 32};
+  const std::vector<float> rows = DrawKeys(random, DType::kF32, kMost, kDim);
+  const auto first = [&](uint32_t n) {
+    return std::vector<float>(rows.begin(), rows.begin() + n * kDim);
+  };
+  ForEachTarget([&](SimdTarget simd) {
+    // Without the last block: who stays till then.
+    constexpr uint32_t kAll = 50 + 20 * 32;
+    const std::vector<float> before =
+        BlockDiffs(simd, first(kAll - 32), kDim, Packed(), kBlocks);
+    const std::vector<float> diffs =
+        BlockDiffs(simd, first(kAll), kDim, Packed(), kBlocks);
+    std::vector<float> there;
+    std::vector<uint32_t> tokens;
+    for (uint32_t t = 0; t < kAll; ++t) {
+      if (t < kAll - 32 && before[t] <= -2.0f) continue;
+      there.insert(there.end(), rows.begin() + t * kDim,
+                   rows.begin() + (t + 1) * kDim);
+      tokens.push_back(t);
+    }
+    cr_assert(tokens.size() == 82, "%s: %zu", simd.name, tokens.size());
+    const std::vector<float> alone =
+        BlockDiffs(simd, there, kDim, Packed(), {82, 32});
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < tokens.size(); ++i) {
+      if (diffs[tokens[i]] <= -2.0f) continue;
+      ++n_kept;
+      cr_assert(alone[i] == diffs[tokens[i]], "%s: token %u: %.9g, alone %.9g",
+                simd.name, tokens[i], diffs[tokens[i]], alone[i]);
+    }
+    cr_assert(n_kept == 50, "%s: %u", simd.name, n_kept);
+  });
+}
+
+Test(key_diff, by_blocks_equal_keys_are_chronological) {
+  Random random(TestSeed("key_diff/by_blocks_equal_keys"));
+  const std::vector<float> one = DrawKeys(random, DType::kF32, 1, 24);
+  std::vector<float> rows;
+  for (int t = 0; t < 43; ++t) rows.insert(rows.end(), one.begin(), one.end());
+  ForEachTarget([&](SimdTarget simd) {
+    for (const Tie tie : {Tie::kLower, Tie::kHigher}) {
+      const std::vector<float> diffs =
+          BlockDiffs(simd, rows, 24, Packed(), {10, 4, tie});
+      for (uint32_t t = 0; t < 43; ++t) {
+        const bool stays = tie == Tie::kLower ? t < 10 : t >= 33;
+        cr_assert((diffs[t] > -1.5f) == stays, "%s: token %u: %g", simd.name, t,
+                  diffs[t]);
+      }
+    }
+  });
+}
+
+// They are NaN, leave first, and change nothing else.
+Test(key_diff, by_blocks_nan_and_infinity_leave_first) {
+  Random random(TestSeed("key_diff/by_blocks_nan"));
+  constexpr uint32_t kDim = 12, kN = 90;
+  for (const float bad : {kNan, kInfinity, -kInfinity}) {
+    std::vector<double> expected(kN), bounds(kN);
+    std::vector<float> rows;
+    double gap;
+    do {
+      rows = DrawKeys(random, DType::kF32, kN, kDim);
+      for (uint32_t t : {0u, 3u, 35u, 36u, 60u, 89u}) rows[t * kDim + 5] = bad;
+      gap = oracle_key_diff_blocks(rows.data(), kN, kDim, 30, 8, 0,
+                                   expected.data(), bounds.data());
+    } while (!(gap > 0.0));
+    ExpectBlockDiffs(rows, kDim, Packed(), {30, 8}, expected, bounds);
+  }
+  // Too few others: some stay.
+  ForEachTarget([&](SimdTarget simd) {
+    const std::vector<float> rows = {kNan, 1, 2, 3, kNan, 1, kNan, 0, kNan, 2};
+    for (const float v :
+         BlockDiffs(simd, {kNan, kNan, 1, kNan}, 1, Packed(), {2, 1})) {
+      cr_assert(std::isnan(v) || v == -1.0f, "%s: %g", simd.name, v);
+    }
+    const std::vector<float> diffs =
+        BlockDiffs(simd, rows, 2, Packed(), {3, 1});
+    cr_assert(
+        !std::isnan(diffs[1]) && std::isnan(diffs[0]) && std::isnan(diffs[4]),
+        "%s", simd.name);
+  });
+}
+
 }  // namespace
 }  // namespace kvevict

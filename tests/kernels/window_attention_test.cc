@@ -35,6 +35,19 @@ Test(window_attention, matches_the_oracle_around_tiles) {
   }
 }
 
+// As within a chunk.
+Test(window_attention, of_rows_that_see_all_keys_matches_the_oracle) {
+  Random random(TestSeed("window_attention/of_rows_that_see_all_keys"));
+  for (uint32_t n_tokens : {1u, 2u, 17u, 63u, 64u, 65u, 129u, 256u}) {
+    for (uint32_t group : {1u, 3u}) {
+      oracle::WindowAttentionInput in =
+          RandomInput(n_tokens, n_tokens, group, 8, random);
+      in.chunk = n_tokens;
+      ExpectOracle(in);
+    }
+  }
+}
+
 Test(window_attention, matches_the_oracle_for_any_head_dim) {
   Random random(
       TestSeed("window_attention/matches_the_oracle_for_any_head_dim"));

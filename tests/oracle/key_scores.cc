@@ -70,6 +70,89 @@ void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
   }
 }
 
+namespace {
+
+// A token of those that are there.
+struct Present {
+  uint32_t token;
+  double score;  // NaN: none
+  double bound;
+};
+
+// Scores of all by the mean of all, in order.
+std::vector<Present> Compare(const float* keys, uint32_t head_dim,
+                             const std::vector<uint32_t>& tokens) {
+  std::vector<float> rows;
+  std::vector<Present> there;
+  for (const uint32_t token : tokens) {
+    const float* key = keys + size_t{token} * head_dim;
+    const bool is_finite = std::all_of(
+        key, key + head_dim, [](float v) { return std::isfinite(v); });
+    if (is_finite) rows.insert(rows.end(), key, key + head_dim);
+    there.push_back({token, is_finite ? 0.0 : std::nan(""), 0.0});
+  }
+  const auto n = static_cast<uint32_t>(rows.size() / head_dim);
+  std::vector<double> scores(n), bounds(n);
+  oracle_key_diff(rows.data(), n, head_dim, scores.data(), bounds.data());
+  uint32_t next = 0;
+  for (Present& p : there) {
+    if (std::isnan(p.score)) continue;
+    p.score = scores[next];
+    p.bound = bounds[next++];
+  }
+  return there;
+}
+
+}  // namespace
+
+double oracle_key_diff_blocks(const float* keys, uint32_t n_tokens,
+                              uint32_t head_dim, uint32_t n_keep,
+                              uint32_t block, int higher_wins, double* scores,
+                              double* bounds) {
+  std::vector<uint32_t> tokens;
+  for (uint32_t t = 0; t < std::min(n_keep, n_tokens); ++t) tokens.push_back(t);
+  if (n_keep >= n_tokens) {
+    for (const Present& p : Compare(keys, head_dim, tokens)) {
+      scores[p.token] = p.score;
+      bounds[p.token] = p.bound;
+    }
+    return INFINITY;
+  }
+  double gap = INFINITY;
+  for (uint32_t begin = n_keep; begin < n_tokens; begin += block) {
+    const uint32_t end = std::min(n_tokens, begin + block);
+    for (uint32_t t = begin; t < end; ++t) tokens.push_back(t);
+    std::vector<Present> there = Compare(keys, head_dim, tokens);
+    std::stable_sort(there.begin(), there.end(),
+                     [&](const Present& a, const Present& b) {
+                       if (std::isnan(a.score) || std::isnan(b.score)) {
+                         if (std::isnan(a.score) != std::isnan(b.score)) {
+                           return std::isnan(b.score);
+                         }
+                       } else if (a.score != b.score) {
+                         return a.score > b.score;
+                       }
+                       return higher_wins != 0 && a.token > b.token;
+                     });
+    const double n_later = std::ceil((n_tokens - end) / double(block));
+    double least = INFINITY, most = -INFINITY;
+    tokens.clear();
+    for (uint32_t i = 0; i < there.size(); ++i) {
+      const Present& p = there[i];
+      const bool stays = i < n_keep;
+      scores[p.token] = stays || std::isnan(p.score) ? p.score : -2 - n_later;
+      bounds[p.token] = stays ? p.bound : 0.0;
+      if (stays) tokens.push_back(p.token);
+      if (std::isnan(p.score)) continue;
+      if (stays) least = std::min(least, p.score - p.bound);
+      if (!stays) most = std::max(most, p.score + p.bound);
+    }
+    std::sort(tokens.begin(), tokens.end());
+    gap = std::min(gap, least - most);
+  }
+  return gap;
+}
+
 void oracle_key_filter(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                        const float* filter, double* scores, double* bounds) {
   for (uint32_t t = 0; t < n_tokens; ++t) {

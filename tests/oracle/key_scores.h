@@ -16,6 +16,18 @@ extern "C" {
 void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                      double* scores, double* bounds);
 
+// The same block by block, as the paper does: the first n_keep tokens stay; of those that
+// stayed and the next `block` the n_keep best stay, by -cos(k, the mean over just these),
+// equal ones by their position, the lower or, if higher_wins, the higher ones. Keys with
+// elements that are not finite are in no mean, score NaN and leave first. Others that
+// leave score -2 less the blocks that came after. Returns by how much the scores of those
+// that stay and of those that leave are apart in the closest block, less what f32 may be
+// off: above 0 nothing else is right.
+double oracle_key_diff_blocks(const float* keys, uint32_t n_tokens,
+                              uint32_t head_dim, uint32_t n_keep,
+                              uint32_t block, int higher_wins, double* scores,
+                              double* bounds);
+
 // Q-Filter: -(filter . k).
 void oracle_key_filter(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                        const float* filter, double* scores, double* bounds);

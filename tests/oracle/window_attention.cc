@@ -51,11 +51,16 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
     const uint32_t g = row / in.window;
     const uint32_t w = row % in.window;
     const size_t n_past = n - in.window + w;
-    const size_t n_visible = in.past_only ? n - in.window : n_past + 1;
+    size_t first = 0;
+    size_t n_visible = in.past_only ? n - in.window : n_past + 1;
+    if (in.chunk > 0) {
+      first = w - w % in.chunk;
+      n_visible = std::min<size_t>(n, first + in.chunk);
+    }
     double highest = -std::numeric_limits<double>::infinity();
     double magnitude = 0.0;
     double partial = 0.0;
-    for (size_t j = 0; j < n_visible; ++j) {
+    for (size_t j = first; j < n_visible; ++j) {
       const float* k = &in.keys[j * in.head_dim];
       for (uint32_t h = 0; h < in.logit_heads; ++h) {
         const size_t head = size_t{g} * in.logit_heads + h;
@@ -80,7 +85,7 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
       highest = std::max(highest, e[j]);
     }
     double sum = 0.0;
-    for (size_t j = 0; j < n_visible; ++j) {
+    for (size_t j = first; j < n_visible; ++j) {
       sum += e[j] = std::exp(e[j] - highest);
     }
     double error = in.dot_error > 0.0
@@ -89,7 +94,7 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
     // A logarithm of up to 31 and a difference, or a product.
     if (in.weigh_by_past) error += 64.0 * kUnit;
     const double factor = in.weigh_by_past ? static_cast<double>(n_past) : 1.0;
-    for (size_t j = 0; j < n_visible; ++j) {
+    for (size_t j = first; j < n_visible; ++j) {
       double& weight = out.weights[g * n + j];
       double& tolerance = out.tolerance[g * n + j];
       const double of_row = e[j] / sum * factor;

@@ -17,6 +17,9 @@ struct WindowAttentionInput {
   bool past_only = false;      // rows see the keys before the window alone
   bool weigh_by_past = false;  // weights times the keys before the row's own
   bool max_of_rows = false;    // in place of their sum
+  // Above 0: the window is all tokens, and rows see the keys of their chunk of so many,
+  // before them and after.
+  uint32_t chunk = 0;
   uint32_t head_dim = 0;
   float scale = 0.0f;
   std::vector<float> queries;  // [group, logit_heads, window, head_dim]

@@ -182,6 +182,34 @@ Test(engine_query_statistics, centers_are_those_of_queries_before_rope) {
   }
 }
 
+// Of the whole prompt, as they were shown; for nobody else.
+Test(engine_query_statistics, keeps_queries_for_who_wants_all) {
+  Rope rope = RopeOf(true);
+  rope.inv_freq.assign(kPairs, 0.0);  // after RoPE as before
+  ThreadPool pool(2);
+  for (const char* text : {"non-causal", "snapkv:budget=40,window=8"}) {
+    const kvevict_policy policy = ParsePolicy(text, 20);
+    QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
+                               std::span(&policy, 1), pool);
+    Show(statistics, rope);
+    const auto inputs = statistics.Inputs();
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      const kvevict_plane* const rows = inputs[layer].queries;
+      cr_assert((rows != nullptr) == WantsAllQueries(policy), "%s", text);
+      if (rows == nullptr) continue;
+      const std::vector<float> q = Queries(layer);
+      for (uint32_t i = 0; i < kTokens * kQHeads * kDim; ++i) {
+        const uint32_t row = i / kDim;
+        const auto* const got = reinterpret_cast<const float*>(
+            rows->data + row / kQHeads * rows->token_stride_bytes +
+            row % kQHeads * rows->head_stride_bytes);
+        cr_assert(got[i % kDim] == q[i], "token %u, head %u", row / kQHeads,
+                  row % kQHeads);
+      }
+    }
+  }
+}
+
 // No other unit vector has a larger sum of squared products; the mean product is
 // negative.
 Test(engine_query_statistics, filters_point_away_from_what_queries_share) {

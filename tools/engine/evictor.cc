@@ -6,6 +6,8 @@
 #include <new>
 #include <vector>
 
+#include "tools/engine/policies.h"
+
 namespace kvevict::tools {
 namespace {
 
@@ -42,7 +44,8 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
                  const char* simd_target, const Rope& rope)
     : n_layers_(cache.n_layers),
       n_q_heads_(queries.n_q_heads),
-      head_dim_(cache.k_head_dim) {
+      head_dim_(cache.k_head_dim),
+      wants_all_queries_(WantsAllQueries(policy)) {
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   options.n_threads = pool.n_threads();
   options.parallel = &ThreadPool::Run;
@@ -126,9 +129,13 @@ void Evictor::Append(uint32_t n_tokens) {
 // Step 3.
 Evictor::Report Evictor::Evict(KvCache& cache,
                                std::span<const kvevict_signal_inputs> inputs) {
+  std::vector<kvevict_signal_inputs> read(inputs.begin(), inputs.end());
+  for (kvevict_signal_inputs& layer : read) {
+    if (!wants_all_queries_) layer.queries = nullptr;
+  }
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.inputs = inputs.data();
-  options.inputs_len = inputs.size();
+  options.inputs = read.data();
+  options.inputs_len = read.size();
   std::vector<kvevict_view> views;
   for (uint32_t layer = 0; layer < n_layers_; ++layer) {
     views.push_back(cache.View(layer));

@@ -53,7 +53,8 @@ class Evictor {
   };
 
   // Shrinks the cache in place and sets its new lengths. `inputs`, one per layer or
-  // none, are what the policy reads beside the cache and the observed queries.
+  // none, are what the policy reads beside the cache and the observed queries: their
+  // queries, of all slots, only where it wants those.
   Report Evict(KvCache& cache,
                std::span<const kvevict_signal_inputs> inputs = {});
 
@@ -82,6 +83,7 @@ class Evictor {
   uint32_t n_layers_;
   uint32_t n_q_heads_;
   uint32_t head_dim_;
+  bool wants_all_queries_;
   std::unique_ptr<kvevict_context, Deleter<kvevict_context_destroy>> context_;
   std::unique_ptr<kvevict_plan, Deleter<kvevict_plan_destroy>> plan_;
   std::unique_ptr<kvevict_sequence, Deleter<kvevict_sequence_destroy>>

@@ -1,6 +1,7 @@
 #include "tools/engine/policies.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "tools/engine/kvevict_error.h"
 
@@ -48,6 +49,14 @@ kvevict_policy ParsePolicy(const std::string& text, double default_budget) {
   if (!names_budget && !has_window) policy.budget = default_budget;
   Check(kvevict_policy_validate(&policy));
   return policy;
+}
+
+bool WantsAllQueries(const kvevict_policy& policy) {
+  if (!Needs(policy, KVEVICT_INPUT_QUERIES)) return false;
+  kvevict_resolved_policy resolved = {};
+  resolved.struct_size = sizeof(resolved);
+  Check(kvevict_policy_resolve(&policy, INT32_MAX, &resolved));
+  return resolved.obs_window == 0;
 }
 
 std::vector<NamedPolicy> AllPolicies() {

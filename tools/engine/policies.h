@@ -23,6 +23,9 @@ std::vector<NamedPolicy> AllPolicies();
 // not a StreamingLLM window), default_budget applies.
 kvevict_policy ParsePolicy(const std::string& text, double default_budget);
 
+// It scores by the queries of all slots held, not by those of a window.
+bool WantsAllQueries(const kvevict_policy& policy);
+
 // The policies of evictors for caches of n_layers, which evict n_tokens. Throws a
 // KvevictError that names the policy where one could not do that: policy custom
 // among them, whose scores an engine would have to give.

@@ -67,6 +67,8 @@ QueryStatistics::QueryStatistics(const KvShape& cache,
       wants_expected_(AnyNeeds(policies, KVEVICT_INPUT_QUERY_MEAN)),
       wants_filter_(AnyNeeds(policies, KVEVICT_INPUT_KEY_FILTER)),
       wants_centers_(AnyNeeds(policies, KVEVICT_INPUT_QUERY_CENTERS)),
+      wants_queries_(
+          std::any_of(policies.begin(), policies.end(), WantsAllQueries)),
       pool_(pool),
       layers_(cache.n_layers),
       inputs_(cache.n_layers) {
@@ -117,6 +119,11 @@ void QueryStatistics::Observe(uint32_t layer, KvCache& cache,
   n_seen_ = first_position + n_rows;
   layers_[layer].n_rows += n_rows;
   if (attention_ != nullptr) AddSums(layer, cache, queries, n_rows);
+  if (wants_queries_) {
+    std::vector<float>& all = layers_[layer].queries;
+    all.insert(all.end(), queries,
+               queries + size_t{n_rows} * n_q_heads_ * head_dim_);
+  }
   if (!wants_expected_ && !wants_filter_ && !wants_centers_) return;
   turns_back_.clear();
   for (uint32_t r = 0; r < n_rows; ++r) {
@@ -268,6 +275,12 @@ std::span<const kvevict_signal_inputs> QueryStatistics::Inputs() {
                  static_cast<uint32_t>(layer.sums.size() / n_kv_heads_), 1);
       inputs.attention_sums = &layer.planes[4];
       inputs.n_sum_heads = n_kv_heads_;
+    }
+    if (wants_queries_) {
+      kvevict_plane& rows = layer.planes[5];
+      rows = Packed(layer.queries, 1, head_dim_);
+      rows.token_stride_bytes = n_q_heads_ * rows.head_stride_bytes;
+      inputs.queries = &rows;
     }
     if (wants_expected_) {
       FindExpected(layer);

@@ -37,6 +37,7 @@ class QueryStatistics {
   //   query_mean, query_covariance: of the queries before RoPE, their rotation
   //     averaged over the next 512 positions
   //   query_centers: of the queries before RoPE
+  //   queries: of the whole prompt, after RoPE
   //   key_filter: away from the direction that the queries of a KV head, after RoPE,
   //     have in common
   std::span<const kvevict_signal_inputs> Inputs();
@@ -56,8 +57,9 @@ class QueryStatistics {
     // [n_q_heads, 3, pairs]: of each pair's real and imaginary parts and lengths
     std::vector<double> pair_sums;
     std::vector<float> mean, covariance, filter, centers;
-    std::vector<float> sums;  // [n_kv_heads, capacity]
-    kvevict_plane planes[5];
+    std::vector<float> sums;     // [n_kv_heads, capacity]
+    std::vector<float> queries;  // [n_rows, n_q_heads, head_dim]
+    kvevict_plane planes[6];
   };
 
   void AddSums(uint32_t layer, KvCache& cache, const float* queries,
@@ -76,6 +78,7 @@ class QueryStatistics {
   bool wants_expected_ = false;
   bool wants_filter_ = false;
   bool wants_centers_ = false;
+  bool wants_queries_ = false;
   std::unique_ptr<Evictor> attention_;  // makes sums, where they are wanted
   ThreadPool& pool_;
   uint32_t n_seen_ = 0;

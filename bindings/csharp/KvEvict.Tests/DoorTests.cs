@@ -208,6 +208,13 @@ public class DoorTests
         Assert.Equal(expected, scores);
     }
 
+    [Theory]
+    [InlineData("non-causal", 0)]
+    [InlineData("h2o", 0)]
+    [InlineData("snapkv:budget=40,window=9", 9)]
+    public void Policies_say_how_many_rows_of_queries_they_take(string policy, int rows) =>
+        Assert.Equal(rows, KvPolicy.Parse(policy).QueryRows);
+
     [Fact]
     public void Accumulated_attention_is_scored()
     {

@@ -86,7 +86,7 @@ public sealed unsafe record KvPolicy
     public KvSoftmaxKeys SoftmaxKeys { get => _native.softmax_keys; init => _native.softmax_keys = value; }
 
     /// <summary>Rows of queries that score; 0: of any number.</summary>
-    internal int QueryRows => Kind == KvPolicyKind.H2O ? 0 : ObservationWindow;
+    internal int QueryRows => Kind is KvPolicyKind.H2O or KvPolicyKind.NonCausal ? 0 : ObservationWindow;
 
     /// <summary>How the query heads of a KV head become one.</summary>
     public KvReduce GroupReduce { get => _native.group_reduce; init => _native.group_reduce = value; }

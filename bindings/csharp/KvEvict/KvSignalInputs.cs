@@ -17,7 +17,8 @@ public readonly record struct KvSignalInputs
 
     /// <summary>
     /// Rows of <see cref="Queries"/> and <see cref="RowLse"/> where layers are scored: those of the last tokens. 0: the
-    /// policy's window, and for <see cref="KvPolicyKind.H2O"/>, whose sums they make, as many as slots are held.
+    /// policy's window, and for <see cref="KvPolicyKind.H2O"/>, whose sums they make, and
+    /// <see cref="KvPolicyKind.NonCausal"/>, which takes no others, as many as slots are held.
     /// </summary>
     public int QueryRows { get; init; }
 

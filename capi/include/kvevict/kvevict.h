@@ -458,7 +458,10 @@ enum kvevict_policy_kind
   KVEVICT_POLICY_TRIATTENTION = 14,
   /** Attention of the last queries, less the redundancy of the keys:
    *  arXiv:2505.24133. */
-  KVEVICT_POLICY_R_KV = 15
+  KVEVICT_POLICY_R_KV = 15,
+  /** Attention within chunks of the prompt, to tokens before and after alike,
+   *  times the value's norm: arXiv:2507.08143. */
+  KVEVICT_POLICY_NON_CAUSAL = 16
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_policy_kind;
@@ -514,20 +517,23 @@ enum kvevict_reduce
 typedef int32_t kvevict_reduce;
 #endif
 
-/** Which comes first: reducing the query heads of a KV head, or pooling. They
- *  commute, but for rounding, unless a maximum is involved. */
+/** Which comes first: reducing the query heads of a KV head, pooling, or
+ *  weighing by value_weight. Reducing and pooling commute, but for rounding,
+ *  unless a maximum is involved. */
 enum kvevict_shaping_order
 #ifdef __cplusplus
     : int32_t
 #endif
 {
-  /** Reduces first. */
+  /** Reduces, pools, weighs. */
   KVEVICT_SHAPING_REDUCE_THEN_POOL = 0,
-  /** Pools first. */
+  /** Pools, reduces, weighs. */
   KVEVICT_SHAPING_POOL_THEN_REDUCE = 1,
   /** Reduces logits, before the softmax: window attention by maximum. R-KV,
    *  arXiv:2505.24133. */
-  KVEVICT_SHAPING_REDUCE_LOGITS = 2
+  KVEVICT_SHAPING_REDUCE_LOGITS = 2,
+  /** Reduces, weighs, pools: weights of neighbours count too. */
+  KVEVICT_SHAPING_WEIGH_THEN_POOL = 3
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_shaping_order;
@@ -681,7 +687,7 @@ enum kvevict_input
 {
   KVEVICT_INPUT_KEYS = 0,             /**< k of the view, of a scored dtype. */
   KVEVICT_INPUT_VALUES = 1,           /**< v of the view, likewise. */
-  KVEVICT_INPUT_QUERIES = 2,          /**< Of the last tokens. */
+  KVEVICT_INPUT_QUERIES = 2, /**< Of the last tokens; non-causal: of all. */
   KVEVICT_INPUT_ROW_LSE = 3,          /**< Log-sum-exps of these queries. */
   KVEVICT_INPUT_SCORES = 4,           /**< The caller's own. */
   KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot got. */
@@ -767,14 +773,15 @@ typedef struct kvevict_policy {
   kvevict_layer_split layer_split;
   double pyramid_alpha;  /**< Geometric ratio in (0, 1]. Default 0.7. */
   uint32_t pyramid_beta; /**< Steepness of the arithmetic splits, >= 1; 20. */
-  /** lagkv: tokens of a partition, default 128; cur: of a window, default 16.
-   *  2 .. 65536. */
+  /** lagkv: tokens of a partition, default 128; cur: of a window, default 16;
+   *  non-causal: of a chunk, default 256. 2 .. 65536. keydiff: that come at a
+   *  time, see kvevict_score(); or 0, its default: all at once. */
   uint32_t block;
   uint64_t seed; /**< Of the random policy. Default 0. */
   /** A shaped score becomes (score + weight_epsilon) * weight, per KV head;
    *  +infinity stays. */
-  /** Default: none; of expected-attention norm, which needs V that can be
-   *  scored. */
+  /** Default: none; of expected-attention and non-causal norm, which needs V
+   *  that can be scored. */
   kvevict_value_weight value_weight;
   /** Default equal. Another needs scope KV_HEAD; heads then hold different
    *  numbers of tokens. */
@@ -824,12 +831,15 @@ typedef struct kvevict_policy {
  *     pyramidkv                 split=geometric
  *     tova                      sink=0,window=1,pool=none,scope=layer
  *     h2o                       sink=0,recent=32,pool=none,rows=sum
- *     knorm, keydiff, q-filter  sink=0,pool=none
+ *     knorm, q-filter           sink=0,pool=none
+ *     keydiff                   sink=0,pool=none,block=0
  *     random, custom            sink=0,pool=none
  *     lagkv                     sink=4,pool=none
  *     cur                       sink=4,pool=none,block=16
  *     expected-attention        sink=4,pool=none,weight=norm
  *     triattention              sink=0,pool=none,group=max,over=max
+ *     non-causal                sink=0,pool=avg3,order=weigh-pool,block=256,
+ *                               weight=norm
  *     r-kv                      sink=0,window=8,pool=max7,group=max,
  *                               order=reduce-logits,softmax=past,
  *                               redundancy=0.9
@@ -856,7 +866,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     row_weight=none|past           row_weight
  *     softmax=causal|past            softmax_keys
  *     group=mean|max|sum             group_reduce
- *     order=reduce-pool|pool-reduce|reduce-logits   shaping_order
+ *     order=reduce-pool|pool-reduce|reduce-logits|weigh-pool
+ *                                    shaping_order
  *     scope=head|layer|model         scope
  *     over=mean|max|sum              scope_reduce
  *     tie=lower|higher               tie
@@ -886,8 +897,9 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *                                 softmax, group, order
  *     h2o                         rows, group, order
  *     expected-attention          group, order
- *     triattention                group, order
- *     lagkv, cur                  block
+ *     triattention, non-causal    group, order
+ *     lagkv, cur, keydiff,
+ *     non-causal                  block
  *     lagkv                       ranks, of
  *     random                      seed
  *
@@ -1502,9 +1514,10 @@ typedef struct kvevict_signal_inputs {
   /** Query rows [n_q_heads, rows, k_head_dim] in any strides, after RoPE; dtype
    *  = the geometry's q_dtype. A stride of 0 is an error where there is more
    *  than one head or row. Window attention: of the window. Policy h2o without
-   *  attention_sums: n_query_rows. CUDA takes its tensor cores where elements
-   *  are packed and rows of queries and keys begin at multiples of 16 bytes,
-   *  else a slower kernel. */
+   *  attention_sums: n_query_rows. Policy non-causal: of all slots held; row t
+   *  is the query of slot t of its KV head. CUDA takes its tensor cores where
+   *  elements are packed and rows of queries and keys begin at multiples of 16
+   *  bytes, else a slower kernel. */
   const kvevict_plane* queries;
   /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of
    *  each row's scaled logits over the keys that it sees, as flash attention
@@ -1550,7 +1563,8 @@ typedef struct kvevict_signal_inputs {
   /** Rows of queries and of row_lse that kvevict_score() and
    *  kvevict_sequence_evict() are given, those of the last tokens: 1 .. the
    *  slots held. 0, and the only one that window attention takes beside 0:
-   *  obs_window; of h2o: as many as slots are held. */
+   *  obs_window; of h2o, and the only one that non-causal takes: as many as
+   *  slots are held. */
   uint32_t n_query_rows;
   uint32_t reserved; /**< 0. */
 } kvevict_signal_inputs;
@@ -1575,7 +1589,7 @@ typedef struct kvevict_score_job {
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
-   *  n_tokens. Read by h2o and triattention. */
+   *  n_tokens. Read by h2o and triattention, and keydiff with a block. */
   uint32_t n_seen;
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens and at least the policy's obs_window where queries score, device
@@ -1640,6 +1654,18 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * once; n_q_heads*n_tokens*head_dim^2 multiply-adds, without a covariance
  * head_dim.
  *
+ * Attention within chunks (non-causal): the first `block` slots, the next, and
+ * so on to the last ones, which may be fewer. Each query attends to all keys of
+ * its chunk, those before it and after it, and to no others: softmax of q.k,
+ * without the softmax scale. A slot's score is the sum over its chunk's
+ * queries, reduced over the query heads of each KV head; then it is weighed,
+ * then pooled, in the order that shaping_order says. NaN in a key makes NaN of
+ * its chunk. Accumulated in f32. Method: Compactor, arXiv:2507.08143, whose
+ * normalisation over the layer's heads and tokens is left out: a rising line
+ * for all of them, it changes no keep list of a layer. Cost: reads K once;
+ * n_q_heads * block * n_tokens * head_dim multiply-adds, on CUDA twice as much
+ * of both.
+ *
  * Query centers (triattention): with the center q and the mean length a of a
  * pair of a query head before RoPE, the pair k of a key as it is cached, the
  * pair's frequency w and the tokens seen t, a key's score by the query head is
@@ -1659,6 +1685,18 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * NaN or infinity scores NaN in keydiff, and is not in the mean. Methods:
  * arXiv:2406.11430, arXiv:2504.15364, arXiv:2503.02812. Cost: reads K once,
  * keydiff twice.
+ *
+ * keydiff with a block b above 0 goes through the keys as its paper does in a
+ * prefill by blocks: of a list that keeps n slots the first n stay; then come b
+ * at a time, or what is left, the mean direction is made anew of those that
+ * stayed and those that came, and of them the n with the highest scores stay,
+ * equal ones by `tie`, NaN last. Those that stay to the end keep their last
+ * score; one that left scores -2 less the number of blocks that came after.
+ * This call takes for n the layer's budget of a context of n_seen. Cost: each
+ * block reads the keys that stayed and those that came, (n_tokens - n) / b *
+ * (n + b) rows in all; an item of parallel work is a KV head of a layer. Of
+ * policies whose scores do not depend on other keys (knorm, q-filter, h2o,
+ * random, custom) going by blocks keeps what they keep at once.
  *
  * Keys and values against their neighbours (lagkv, cur): slots behind the sinks
  * are cut into partitions of `block`, slots from 0 on into windows. lagkv: how

@@ -331,6 +331,36 @@ void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
   free(weights);
 }
 
+void test_model_read_rows(const test_model* model, uint32_t layer,
+                          uint32_t head, float* queries, float* keys,
+                          double* value_norms) {
+  const test_model_spec* s = &model->spec;
+  const uint32_t group = s->n_q_heads / s->n_kv_heads;
+  const uint32_t size = test_element_bytes(s->q_dtype);
+  const test_cache* live = model->live[layer];
+  for (uint32_t h = head * group; h < (head + 1) * group; ++h) {
+    for (uint32_t t = 0; t < model->n_seen; ++t) {
+      const size_t row = (size_t)t * s->n_q_heads + h;
+      for (uint32_t e = 0; e < s->k_head_dim; ++e) {
+        *queries++ =
+            test_load(s->q_dtype,
+                      model->queries[layer] + (row * s->k_head_dim + e) * size);
+      }
+    }
+  }
+  for (uint32_t t = 0; t < model->n_seen; ++t) {
+    for (uint32_t e = 0; e < s->k_head_dim; ++e) {
+      *keys++ = test_cache_get(live, &live->view.k, t, head, e);
+    }
+    double sum = 0.0;
+    for (uint32_t e = 0; e < s->v_head_dim; ++e) {
+      const double v = test_cache_get(live, &live->view.v, t, head, e);
+      sum += v * v;
+    }
+    value_norms[t] = sqrt(sum);
+  }
+}
+
 void test_model_oracle_scores(const test_model* model, uint32_t layer,
                               double* scores) {
   const uint32_t n = test_model_stored(model, layer);

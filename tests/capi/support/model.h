@@ -106,6 +106,12 @@ void test_model_oracle_scores(const test_model* model, uint32_t layer,
 void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
                                  uint32_t head, double* scores);
 
+/* Rows as f32 of what a head held while nothing was evicted: queries [group, n_seen,
+ * k_head_dim], keys [n_seen, k_head_dim], and the norms of its values [n_seen]. */
+void test_model_read_rows(const test_model* model, uint32_t layer,
+                          uint32_t head, float* queries, float* keys,
+                          double* value_norms);
+
 /* What must stay of a layer and head: forced[stored_of] of 0 and 1; protected
  * positions as in the options. */
 void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,

@@ -52,7 +52,7 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(row_weight, (kvevict_row_weight)test_random_below(random, 2));
     MAYBE(softmax_keys, (kvevict_softmax_keys)test_random_below(random, 2));
     MAYBE(group_reduce, (kvevict_reduce)test_random_below(random, 3));
-    MAYBE(shaping_order, (kvevict_shaping_order)test_random_below(random, 3));
+    MAYBE(shaping_order, (kvevict_shaping_order)test_random_below(random, 4));
     MAYBE(scope, (kvevict_scope)test_random_below(random, 3));
     MAYBE(scope_reduce, (kvevict_reduce)test_random_below(random, 3));
     MAYBE(tie, (kvevict_tie)test_random_below(random, 2));

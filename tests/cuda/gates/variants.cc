@@ -64,6 +64,12 @@ const Attention kAttention[] = {
     {kF16, kF16, 128, 256, 8, true, kRowPerHead, true, {"KV_PART"}},
     {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, {"KV_PART"}},
     {kF32, kF32, 128, 256, 4, true, kRowPerHead, true, {"KV_PART"}},
+    // Chunks of 256: whole, and of long rows in parts.
+    {kBF16, kBF16, 128, 256, 4, false, kSumOfGroup, false, {"KV_CHUNKS"}},
+    {kF16, kF16, 128, 256, 8, true, kMaxOfGroup, true, {"KV_CHUNKS"}},
+    {kBF16, kBF16, 64, 256, 8, true, kSumOfGroup, true, {"KV_CHUNKS"}},
+    {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, {"KV_CHUNKS"}},
+    {kF32, kF32, 128, 256, 4, true, kSumOfGroup, true, {"KV_CHUNKS"}},
 };
 
 // With elements or rows that the tensor cores cannot load.

@@ -44,7 +44,7 @@ std::vector<AttentionLayer> ThreeLayers(const AttentionVariant& v,
 }
 
 AttentionLayout RandomRing(const AttentionVariant& v, Random& random) {
-  const bool is_ring = (v.rows & kPart) == 0;
+  const bool is_ring = (v.rows & (kPart | kChunks)) == 0;
   return {.first_row = is_ring ? random.Below(v.window) : 0,
           .odd_layers_have_lse = true};
 }

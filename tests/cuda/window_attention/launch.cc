@@ -18,7 +18,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // What a mean over the window needs, and not a power of two.
 float WeightScale(const AttentionVariant& v) {
-  if ((v.rows & kPart) != 0) return 1.0f;
+  if ((v.rows & (kPart | kChunks)) != 0) return 1.0f;
   return 1.0f / static_cast<float>(v.window);
 }
 
@@ -109,18 +109,18 @@ Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
                   const AttentionLayout& layout) {
   const auto n_kv_heads = static_cast<uint32_t>(layer.size());
   const uint32_t group = v.group * v.logit_heads;
-  const uint32_t n_rows = QueryRows(v);
+  const uint32_t n_rows = QueryRows(v, layer[0].n_tokens);
   Rows rows = MakeRows(layout.queries, v.q_dtype, n_kv_heads * group, n_rows,
                        v.head_dim, Gap(v, v.q_dtype));
   for (uint32_t head = 0; head < n_kv_heads * group; ++head) {
     const oracle::WindowAttentionInput& in = layer[head / group];
-    for (uint32_t w = 0; w < n_rows; ++w) {
+    for (uint32_t w = 0; w < in.window; ++w) {
       const uint32_t stored = (layout.first_row + w) % n_rows;
       for (uint32_t d = 0; d < v.head_dim; ++d) {
         rows.Store(
             v.q_dtype,
             rows.base + head * rows.head_stride + stored * rows.row_stride, d,
-            in.queries[(head % group * n_rows + w) * v.head_dim + d]);
+            in.queries[(head % group * in.window + w) * v.head_dim + d]);
       }
     }
   }
@@ -245,7 +245,8 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
     if (v.ragged && &in != &layer[0]) {
       in.n_tokens = QueryRows(v) + random.Below(n_tokens - QueryRows(v) + 1);
     }
-    in.window = QueryRows(v);
+    in.window = QueryRows(v, in.n_tokens);
+    if ((v.rows & kChunks) != 0) in.chunk = QueryRows(v);
     in.group = v.group;
     in.logit_heads = v.logit_heads;
     in.past_only = (v.rows & kSoftmaxPast) != 0;
@@ -313,7 +314,8 @@ std::vector<std::vector<float>> RunAttention(
     }
     queries.push_back(StoreQueries(v, layers[i], layout));
     keys.push_back(StoreKeys(v, layers[i], layout));
-    const bool has_lse = layout.odd_layers_have_lse && i % 2 == 1;
+    const bool has_lse =
+        layout.odd_layers_have_lse && i % 2 == 1 && (v.rows & kChunks) == 0;
     lse.push_back(has_lse ? RowLse(v, layers[i], layout.first_row)
                           : std::vector<float>());
     const uint32_t n_tokens = layers[i][0].n_tokens;
@@ -350,7 +352,9 @@ std::vector<std::vector<float>> RunAttention(
   p.scale_log2e = layers[0][0].scale * 1.44269504f;
   p.weight_scale = WeightScale(v);
   p.n_kv_heads = n_kv_heads;
-  p.keys_per_split = layout.tiles_per_split * v.tile_keys;
+  p.keys_per_split = (v.rows & kChunks) != 0
+                         ? QueryRows(v)
+                         : layout.tiles_per_split * v.tile_keys;
   p.n_splits = CeilDiv(longest, p.keys_per_split);
   const auto n_layers = static_cast<uint32_t>(layers.size());
   const std::vector<float> partial_lse(
@@ -374,7 +378,8 @@ std::vector<std::vector<float>> RunAttention(
     p.n_after = n_after;
     p.n_absent = static_cast<uint32_t>(std::max<int64_t>(0, -first_row));
     p.adds = n_after > 0;
-    for (size_t i = 0; i < layers.size(); ++i) {
+    if ((v.rows & kChunks) != 0) p.first_row = n_after;  // the first rows first
+    for (size_t i = 0; i < layers.size() && (v.rows & kChunks) == 0; ++i) {
       const ScoreLayer& all = whole.layers[i];
       p.layers[i].queries =
           all.queries + static_cast<uint64_t>(first_row * p.query_row_stride);

@@ -19,7 +19,10 @@ enum AttentionRows : uint32_t {
   kSoftmaxPast = 1,
   kWeighByPast = 2,
   kMaxOfRows = 4,
-  kPart = 8  // several launches for more rows than a window has
+  kPart = 8,  // several launches for more rows than a window has
+  // Every token has a row; a window is a part of the rows of a chunk, of which there are
+  // half a window more than two.
+  kChunks = 16
 };
 
 // A row of mma_variants.inc or fma_variants.inc.
@@ -40,9 +43,14 @@ struct AttentionVariant {
   void (*window_lse)(const ScoreParams&);
   void (*window_scores)(const ScoreParams&);
 };
-// Query rows per head: of a window, or of two parts and more.
+// Query rows per head: of a window, or of two parts and more; of chunks, a chunk's.
 inline uint32_t QueryRows(const AttentionVariant& v) {
-  return (v.rows & kPart) != 0 ? 2 * v.window + v.window / 2 + 1 : v.window;
+  return (v.rows & (kPart | kChunks)) != 0 ? 2 * v.window + v.window / 2 + 1
+                                           : v.window;
+}
+// Those of a head of n_tokens.
+inline uint32_t QueryRows(const AttentionVariant& v, uint32_t n_tokens) {
+  return (v.rows & kChunks) != 0 ? n_tokens : QueryRows(v);
 }
 
 // One layer: an input per KV head, all of one length; of ragged variants none is

@@ -206,9 +206,10 @@ public final class Policy {
     return struct.enumAt(Abi.Policy.SOFTMAX_KEYS, SoftmaxKeys.class);
   }
 
-  /** Rows of queries that score; 0: of any number. */
+  /** Rows of queries that score; 0: not those of a window. */
   int queryRows() {
-    return kind() == PolicyKind.H2O ? 0 : obsWindow();
+    boolean hasWindow = kind() != PolicyKind.H2O && kind() != PolicyKind.NON_CAUSAL;
+    return hasWindow ? obsWindow() : 0;
   }
 
   /** {@return how the query heads of a KV head are reduced} */

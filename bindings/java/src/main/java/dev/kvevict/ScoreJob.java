@@ -77,7 +77,7 @@ public final class ScoreJob {
   }
 
   /**
-   * For the policies h2o and triattention.
+   * For the policies h2o and triattention, and keydiff with a block.
    *
    * @param n tokens seen so far, evicted ones included; 0: nTokens
    * @return this job with that number

@@ -58,8 +58,9 @@ public final class SignalInputs {
   }
 
   /**
-   * For window attention, and for the policy h2o without sums. CUDA takes its tensor cores where elements are packed and rows of queries
-   * and keys begin at multiples of 16 bytes.
+   * For window attention, for the policy h2o without sums, and for non-causal, of all slots. CUDA
+   * takes its tensor cores where elements are packed and rows of queries and keys begin at
+   * multiples of 16 bytes.
    *
    * @param rows [nQHeads, rows], after RoPE; or null
    * @return these inputs with the queries
@@ -72,8 +73,8 @@ public final class SignalInputs {
    * Rows of queries and of log-sum-exps that a score job or an eviction is given: those of the last
    * tokens.
    *
-   * @param nRows 0: the policy's window, and for the policy h2o, whose sums they make, as many as
-   *     slots are held
+   * @param nRows 0: the policy's window, and for the policy h2o, whose sums they make, and
+   *     non-causal, which takes no others, as many as slots are held
    * @return these inputs with the number
    */
   public SignalInputs withQueryRows(int nRows) {

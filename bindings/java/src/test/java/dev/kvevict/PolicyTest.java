@@ -66,6 +66,12 @@ final class PolicyTest {
     Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "nLayers");
   }
 
+  static void saysHowManyRowsOfQueriesItTakes() {
+    Check.equal(0, Policy.parse("non-causal").queryRows());
+    Check.equal(0, Policy.parse("h2o").queryRows());
+    Check.equal(9, Policy.parse("snapkv:budget=40,window=9").queryRows());
+  }
+
   static void saysWhatItReads() {
     Policy policy = Policy.parse("snapkv:budget=100,weight=norm");
     Check.equal(Need.REQUIRED, policy.needOf(Input.QUERIES));

@@ -1,0 +1,79 @@
+// Attention within chunks: an item is a layer, KV head and chunk. It is that of a
+// window as long as the chunk, whose rows see all of its keys.
+#include <algorithm>
+
+#include "core/context.h"
+#include "core/cpu/cpu.h"
+#include "core/dtype.h"
+#include "core/kernels/window_attention.h"
+#include "core/view.h"
+
+namespace kvevict::cpu {
+namespace {
+
+ScratchNeeds ScratchBytes(const Context& context,
+                          const kvevict_layer_geometry& g,
+                          const kvevict_policy& policy, uint32_t,
+                          uint32_t n_tokens) {
+  const uint32_t chunk = std::min(policy.block, n_tokens);
+  const WindowAttentionScratchSize attention =
+      WindowAttentionScratchOfAnyWindow(chunk, GroupSize(g), g.k_head_dim);
+  return {SharesOf(context, CheckedSize(attention.least)),
+          SharesOf(context, CheckedSize(attention.best))};
+}
+
+// Slots [first, first + n) of a head.
+void ScoreChunk(const Context& context, const ScoreArgs& args,
+                const ScoreJob& job, uint32_t head, uint32_t first, uint32_t n,
+                std::span<uint8_t> scratch) {
+  const uint32_t group = GroupSize(args.layer);
+  const uint64_t first_row = uint64_t{head} * (args.per_query_head ? group : 1);
+
+  WindowAttention attention;
+  attention.queries = job.queries.rows;
+  attention.queries.base += int64_t{head} * group * job.queries.head_stride +
+                            int64_t{first} * job.queries.rows.row_stride;
+  attention.query_head_stride = job.queries.head_stride;
+  attention.keys = HeadRows(*job.view, job.view->k, head);
+  attention.first_key = first;
+  attention.n_tokens = n;
+  attention.window = n;
+  attention.group = group;
+  attention.head_dim = args.layer.k_head_dim;
+  attention.scale = 1.0f;
+  attention.rows.all_keys = true;
+  attention.out = job.rows + first_row * job.tokens.most + first;
+  attention.out_stride = job.tokens.most;
+  if (!args.per_query_head) {
+    attention.group_reduce = ToReduce(args.policy.group_reduce);
+  }
+  attention.scratch = scratch.data();
+  attention.scratch_bytes = scratch.size();
+  ComputeWindowAttention(context.simd(), attention);
+}
+
+Status Run(const Context& context, Stream, const ScoreArgs& args) {
+  const uint32_t chunk = args.policy.block;
+  const uint32_t n_heads = args.layer.n_kv_heads;
+  const uint32_t n_chunks = (args.n_tokens + chunk - 1) / chunk;
+  const uint32_t n_of_job = n_chunks * n_heads;
+  context.ParallelFor(static_cast<uint32_t>(args.jobs.size() * n_of_job),
+                      [&](uint32_t item, uint32_t worker) {
+                        const ScoreJob& job = args.jobs[item / n_of_job];
+                        const uint32_t head = item % n_heads;
+                        const uint32_t first =
+                            item % n_of_job / n_heads * chunk;
+                        const uint32_t n_tokens = job.tokens.Of(head);
+                        if (first >= n_tokens) return;
+                        ScoreChunk(context, args, job, head, first,
+                                   std::min(chunk, n_tokens - first),
+                                   ShareOf(context, args.scratch, worker));
+                      });
+  return Status();
+}
+
+}  // namespace
+
+const ScoreOp kOp_score_non_causal = {Run, ScratchBytes, nullptr};
+
+}  // namespace kvevict::cpu

@@ -1,0 +1,38 @@
+// Launch shapes of key_diff_blocks.cu.
+#ifndef KVEVICT_CUDA_KERNELS_KEY_DIFF_BLOCKS_H_
+#define KVEVICT_CUDA_KERNELS_KEY_DIFF_BLOCKS_H_
+
+#include "params.h"
+#include "topk.h"
+
+namespace kvevict::cuda {
+
+// Of a thread: so many rows' loads are on their way together.
+constexpr uint32_t kBlockwiseRows = 4;
+
+// What a head needs: the sum of directions, i64 [head_dim], the same as f32, and of the
+// tokens that are there their numbers, scores, and places of those that stay.
+struct KeyDiffBlocksScratch {
+  uint64_t sums = 0;
+  uint64_t direction;
+  uint64_t tokens;
+  uint64_t scores;
+  uint64_t places;
+  uint64_t n_bytes;
+};
+constexpr KeyDiffBlocksScratch LayOutKeyDiffBlocks(uint32_t head_dim,
+                                                   uint32_t n_tokens) {
+  const uint64_t elements = (uint64_t{head_dim} + 3) / 4 * 4;
+  const uint64_t list = (uint64_t{n_tokens} + 3) / 4 * 16;
+  KeyDiffBlocksScratch s{};
+  s.direction = s.sums + elements * 8;
+  s.tokens = s.direction + elements * 4;
+  s.scores = s.tokens + list;
+  s.places = s.scores + list;
+  s.n_bytes = s.places + list;
+  return s;
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_KEY_DIFF_BLOCKS_H_

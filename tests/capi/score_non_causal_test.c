@@ -1,0 +1,366 @@
+/* Attention within chunks: policy non-causal. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/inputs.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+#include "tests/oracle/non_causal.h"
+#include "tests/oracle/select.h"
+
+enum { kHeads = 2, kValueDim = 5 };
+
+typedef struct chunk_case {
+  const char* policy;
+  uint32_t group, n_tokens, head_dim;
+  const uint32_t* counts;
+} chunk_case;
+
+/* Rows of a layer, head after head. */
+typedef struct rows {
+  float* numbers;
+  kvevict_plane plane;
+} rows;
+
+static rows DrawRows(uint32_t n_heads, uint32_t n_tokens, uint32_t dim,
+                     test_random* random) {
+  rows r = {malloc(sizeof(float) * n_heads * n_tokens * dim),
+            KVEVICT_PLANE_INIT};
+  for (size_t i = 0; i < (size_t)n_heads * n_tokens * dim; ++i) {
+    r.numbers[i] = 2.0f * (float)test_random_unit(random) - 1.0f;
+  }
+  r.plane.data = (uint64_t)(uintptr_t)r.numbers;
+  r.plane.dtype = KVEVICT_DTYPE_F32;
+  r.plane.head_dim = dim;
+  r.plane.token_stride_bytes = (int64_t)dim * 4;
+  r.plane.head_stride_bytes = (int64_t)n_tokens * dim * 4;
+  return r;
+}
+
+typedef struct scene {
+  chunk_case c;
+  test_plan* plan;
+  rows q, k, v;
+  kvevict_view view;
+  kvevict_signal_inputs inputs;
+  kvevict_score_job job;
+  float* scores; /* [kHeads, n_tokens] */
+} scene;
+
+static scene* MakeScene(const chunk_case* c, const char* target,
+                        test_random* random) {
+  scene* s = malloc(sizeof *s);
+  const uint32_t n_q = kHeads * c->group;
+  s->c = *c;
+  s->q = DrawRows(n_q, c->n_tokens, c->head_dim, random);
+  s->k = DrawRows(kHeads, c->n_tokens, c->head_dim, random);
+  s->v = DrawRows(kHeads, c->n_tokens, kValueDim, random);
+  const kvevict_layer_geometry layer =
+      test_layer(n_q, kHeads, c->head_dim, kValueDim);
+  const kvevict_geometry geometry = test_geometry(1, c->n_tokens, &layer);
+  s->plan = test_plan_create_for(target, c->policy, &geometry,
+                                 KVEVICT_OPERATION_SCORE, 2);
+  s->view = (kvevict_view)KVEVICT_VIEW_INIT;
+  s->view.n_kv_heads = kHeads;
+  s->view.k = s->k.plane;
+  s->view.v = s->v.plane;
+  s->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+  s->inputs.queries = &s->q.plane;
+  s->scores = malloc(sizeof(float) * kHeads * c->n_tokens);
+  s->job = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
+  s->job.n_tokens = c->n_tokens;
+  s->job.token_counts = c->counts;
+  s->job.view = &s->view;
+  s->job.inputs = &s->inputs;
+  s->job.scores = s->scores;
+  s->job.scores_len = (size_t)kHeads * c->n_tokens;
+  return s;
+}
+
+static kvevict_status Score(const scene* s) {
+  return kvevict_score(s->plan->plan, &s->job, 1, s->plan->workspace,
+                       s->plan->workspace_bytes, NULL);
+}
+
+static void FreeScene(scene* s) {
+  test_plan_destroy(s->plan);
+  free(s->q.numbers);
+  free(s->k.numbers);
+  free(s->v.numbers);
+  free(s->scores);
+  free(s);
+}
+
+static void OracleScores(const scene* s, uint32_t head, uint32_t n,
+                         double* scores) {
+  const chunk_case* c = &s->c;
+  const kvevict_policy* policy = &s->plan->policy;
+  double* norms = malloc(sizeof(double) * n);
+  for (uint32_t t = 0; t < n; ++t) {
+    double sum = 0.0;
+    for (uint32_t e = 0; e < kValueDim; ++e) {
+      const double v =
+          s->v.numbers[((size_t)head * c->n_tokens + t) * kValueDim + e];
+      sum += v * v;
+    }
+    norms[t] = sqrt(sum);
+  }
+  /* A query head's rows are n_tokens apart, of which n count. */
+  const size_t row = sizeof(float) * c->head_dim;
+  float* queries = malloc(c->group * n * row);
+  for (uint32_t g = 0; g < c->group; ++g) {
+    memcpy(queries + (size_t)g * n * c->head_dim,
+           s->q.numbers +
+               ((size_t)head * c->group + g) * c->n_tokens * c->head_dim,
+           n * row);
+  }
+  const oracle_non_causal in = {
+      c->group,
+      n,
+      c->head_dim,
+      queries,
+      s->k.numbers + (size_t)head * c->n_tokens * c->head_dim,
+      policy->value_weight == KVEVICT_VALUE_WEIGHT_NORM ? norms : NULL};
+  oracle_non_causal_scores(&in, policy, scores);
+  free(norms);
+  free(queries);
+}
+
+/* Everything is >= 0. A weight: a logit of up to head_dim, twice, as sums in f32 of
+ * random signs, and 64 roundings more (tests/oracle/window_attention.cc); sums of rows,
+ * heads and neighbours, and a norm. */
+static void ExpectScores(const scene* s, const char* what) {
+  const double dim = s->c.head_dim;
+  const double bound = 0x1p-24 * (dim * (8.0 + 4.0 * sqrt(dim)) + 100.0 +
+                                  sqrt(s->plan->policy.block) + s->c.group +
+                                  s->plan->policy.pool_kernel);
+  double* expected = malloc(sizeof(double) * s->c.n_tokens);
+  for (uint32_t h = 0; h < kHeads; ++h) {
+    const uint32_t n = s->c.counts == NULL ? s->c.n_tokens : s->c.counts[h];
+    if (n == 0) continue;
+    OracleScores(s, h, n, expected);
+    for (uint32_t t = 0; t < n; ++t) {
+      const double score = s->scores[(size_t)h * s->c.n_tokens + t];
+      EXPECT(fabs(score - expected[t]) <= bound * expected[t],
+             "%s, %s, group %u, head_dim %u: head %u, token %u of %u: %.9g, "
+             "not %.9g",
+             what, s->c.policy, s->c.group, s->c.head_dim, h, t, n, score,
+             expected[t]);
+    }
+  }
+  free(expected);
+}
+
+static const char* const kPolicies[] = {
+    "non-causal",
+    "non-causal:block=64",
+    "non-causal:block=7,pool=none",
+    "non-causal:block=100,group=max,order=reduce-pool",
+    "non-causal:block=33,group=sum,weight=none,pool=max5,order=pool-reduce",
+    "non-causal:block=65536,epsilon=0.5,pool=avg7"};
+enum { kNPolicies = sizeof kPolicies / sizeof kPolicies[0] };
+
+Test(score_non_causal, matches_the_oracle) {
+  static const uint32_t kTokens[] = {1, 2, 63, 65, 256, 257, 600};
+  test_random random = test_random_start("score_non_causal");
+  for (int p = 0; p < kNPolicies; ++p) {
+    for (int i = 0; i < 7; ++i) {
+      const chunk_case c = {kPolicies[p], 1 + 2 * ((uint32_t)(p + i) % 2),
+                            kTokens[i], i % 2 == 0 ? 16 : 5, NULL};
+      const char* target;
+      for (uint32_t at = 0; (target = kvevict_simd_target_at(at)) != NULL;
+           ++at) {
+        if (at > 0 && kTokens[i] > 257) break;
+        scene* s = MakeScene(&c, target, &random);
+        test_plan_poison(s->plan, 0xFF);
+        EXPECT_OK(Score(s));
+        ExpectScores(s, target);
+        /* In any workspace to the same bytes. */
+        float* before = malloc(sizeof(float) * s->job.scores_len);
+        memcpy(before, s->scores, sizeof(float) * s->job.scores_len);
+        test_plan_shrink(
+            s->plan,
+            test_workspace(s->plan->plan, KVEVICT_OPERATION_SCORE, c.n_tokens)
+                .least_bytes);
+        EXPECT_OK(Score(s));
+        EXPECT(
+            memcmp(before, s->scores, sizeof(float) * s->job.scores_len) == 0,
+            "%s: other bits in the least workspace", c.policy);
+        free(before);
+        FreeScene(s);
+      }
+    }
+  }
+}
+
+Test(score_non_causal, is_of_what_each_head_holds) {
+  static const uint32_t kCounts[][kHeads] = {{100, 60}, {1, 100}, {0, 100}};
+  test_random random = test_random_start("score_non_causal heads");
+  for (int p = 0; p < kNPolicies; ++p) {
+    for (int i = 0; i < 3; ++i) {
+      const chunk_case c = {kPolicies[p], 2, 100, 8, kCounts[i]};
+      scene* s = MakeScene(&c, NULL, &random);
+      EXPECT_OK(Score(s));
+      ExpectScores(s, "counts");
+      FreeScene(s);
+    }
+  }
+}
+
+/* The scale of the geometry is not theirs, and log-sum-exps are of another softmax. */
+Test(score_non_causal, reads_no_scale_and_no_log_sum_exps) {
+  test_random random = test_random_start("score_non_causal scale");
+  const chunk_case c = {"non-causal:block=20", 2, 50, 8, NULL};
+  scene* s = MakeScene(&c, NULL, &random);
+  test_plan_destroy(s->plan);
+  kvevict_layer_geometry layer =
+      test_layer(kHeads * c.group, kHeads, c.head_dim, kValueDim);
+  layer.softmax_scale = 40.0f;
+  const kvevict_geometry geometry = test_geometry(1, c.n_tokens, &layer);
+  s->plan = test_plan_create(c.policy, &geometry, KVEVICT_OPERATION_SCORE, 2);
+  float lse[kHeads * 2 * 50] = {0};
+  const kvevict_plane plane = test_floats_plane(lse, 50);
+  s->inputs.row_lse = &plane;
+  EXPECT_OK(Score(s));
+  ExpectScores(s, "another scale");
+  FreeScene(s);
+}
+
+/* NaN in a key spoils its chunk, which pooling carries over by a slot, and no other
+ * head; infinity likewise, where a query meets it. */
+Test(score_non_causal, keeps_nan_within_its_chunk) {
+  test_random random = test_random_start("score_non_causal nan");
+  const chunk_case c = {"non-causal:block=20", 2, 70, 8, NULL};
+  for (int i = 0; i < 2; ++i) {
+    scene* s = MakeScene(&c, NULL, &random);
+    s->k.numbers[(size_t)c.n_tokens * c.head_dim + 25 * c.head_dim + 3] =
+        i == 0 ? NAN : INFINITY;
+    EXPECT_OK(Score(s));
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t t = 0; t < c.n_tokens; ++t) {
+        const bool spoiled = h == 1 && t >= 19 && t <= 40;
+        EXPECT(!!isnan(s->scores[h * c.n_tokens + t]) == spoiled,
+               "head %u, token %u: %g", h, t,
+               (double)s->scores[h * c.n_tokens + t]);
+      }
+    }
+    FreeScene(s);
+  }
+}
+
+Test(score_non_causal, with_what_is_missing_or_wrong_is_an_error) {
+  test_random random = test_random_start("score_non_causal errors");
+  const chunk_case c = {"non-causal:block=20", 2, 40, 8, NULL};
+  scene* s = MakeScene(&c, NULL, &random);
+#define EXPECT_BREAKS(change, undo, ...)   \
+  do {                                     \
+    change;                                \
+    EXPECT_INVALID(Score(s), __VA_ARGS__); \
+    undo;                                  \
+    EXPECT_OK(Score(s));                   \
+  } while (0)
+  EXPECT_BREAKS(s->inputs.queries = NULL, s->inputs.queries = &s->q.plane,
+                "inputs.queries is NULL", "attention within chunks");
+  EXPECT_BREAKS(s->inputs.n_query_rows = 39, s->inputs.n_query_rows = 40,
+                "inputs.n_query_rows 39 is not 0 or 40 slots held");
+  EXPECT_BREAKS(s->inputs.n_query_rows = 41, s->inputs.n_query_rows = 0,
+                "inputs.n_query_rows 41 is not 0 or 40 slots held");
+  EXPECT_BREAKS(s->view.k.data = 0, s->view.k = s->k.plane, "k.data is 0");
+  EXPECT_BREAKS(s->view.v.data = 0, s->view.v = s->v.plane, "v.data is 0");
+  EXPECT_BREAKS(s->job.view = NULL, s->job.view = &s->view, "view", "NULL");
+#undef EXPECT_BREAKS
+  FreeScene(s);
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  static const char* const kWrong[][2] = {
+      {"non-causal:block=1", "block 1"},
+      {"non-causal:block=65537", "block 65537"},
+      {"non-causal:window=8", "window"},
+      {"non-causal:rows=mean", "rows"},
+      {"non-causal:softmax=past", "softmax"},
+      {"non-causal:order=reduce-logits,group=max", "no logits to reduce"}};
+  for (size_t i = 0; i < sizeof kWrong / sizeof kWrong[0]; ++i) {
+    EXPECT_INVALID(kvevict_policy_parse(kWrong[i][0], &policy), kWrong[i][1]);
+  }
+}
+
+/* Rows of queries are an eviction's inputs, of every layer and slot; what is kept is
+ * the best by kvpress's rule, its normalisation over the layer included. */
+Test(score_non_causal, evicts_as_kvpress_does) {
+  static const char* const kLives[] = {
+      "non-causal-kvpress:budget=0.5,block=16",
+      "non-causal:budget=0.3,block=20,sink=2,recent=3",
+      "non-causal:budget=40,block=32,heads=adaptive,floor=0.3"};
+  test_random random = test_random_start("score_non_causal evict");
+  for (int i = 0; i < 3; ++i) {
+    test_model_spec spec = test_small_model(kLives[i]);
+    test_model* m = test_model_create(&spec, random);
+    enum { kTokens = 90 };
+    test_model_append(m, kTokens);
+    const uint32_t group = spec.n_q_heads / kHeads;
+    kvevict_plane planes[TEST_MAX_LAYERS];
+    kvevict_signal_inputs inputs[TEST_MAX_LAYERS];
+    double scores[TEST_MAX_LAYERS][kHeads * kTokens];
+    uint8_t forced[TEST_MAX_LAYERS][kHeads * kTokens];
+    for (uint32_t l = 0; l < spec.n_layers; ++l) {
+      planes[l] = test_model_queries(m, l, 0);
+      inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+      inputs[l].queries = &planes[l];
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        float* queries = malloc(sizeof(float) * group * kTokens * 16);
+        float keys[kTokens * 16];
+        double norms[kTokens];
+        test_model_read_rows(m, l, h, queries, keys, norms);
+        const oracle_non_causal in = {group, kTokens, 16, queries, keys, norms};
+        oracle_non_causal_scores(&in, &m->policy, scores[l] + h * kTokens);
+        test_model_forced(m, l, h, NULL, forced[l] + h * kTokens);
+        free(queries);
+      }
+      oracle_normalise(scores[l], kHeads * kTokens);
+    }
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    EXPECT_INVALID(test_model_evict(m, &options, NULL),
+                   "inputs.queries is NULL", "attention within chunks");
+    options.inputs = inputs;
+    options.inputs_len = spec.n_layers;
+    inputs[1].n_query_rows = kTokens - 1;
+    EXPECT_INVALID(test_model_evict(m, &options, NULL), "n_query_rows 89");
+    inputs[1].n_query_rows = kTokens;
+    EXPECT_OK(test_model_evict(m, &options, NULL));
+    const bool equal = m->policy.head_split == KVEVICT_HEAD_SPLIT_EQUAL;
+    for (uint32_t l = 0; l < spec.n_layers; ++l) {
+      uint32_t n_kept = 0;
+      double lowest_kept = INFINITY, highest_lost = -INFINITY;
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        int32_t positions[kTokens];
+        const uint32_t n = test_model_stored_of(m, l, h);
+        n_kept += n;
+        test_model_positions(m, l, h, positions);
+        EXPECT(oracle_selection_is_right(scores[l] + h * kTokens, kTokens,
+                                         positions, n, forced[l] + h * kTokens,
+                                         1e-4),
+               "%s: layer %u, head %u keeps others than the best", kLives[i], l,
+               h);
+        /* Of adaptive heads, beyond the floor of each, the layer's best. */
+        uint32_t at = 0;
+        for (uint32_t t = 0; t < kTokens; ++t) {
+          const double score = scores[l][h * kTokens + t];
+          const bool kept = at < n && positions[at] == (int32_t)t;
+          if (kept) ++at;
+          if (kept && n > 12) lowest_kept = fmin(lowest_kept, score);
+          if (!kept) highest_lost = fmax(highest_lost, score);
+        }
+      }
+      EXPECT(equal || lowest_kept >= highest_lost - 1e-4,
+             "%s: layer %u keeps %g and loses %g", kLives[i], l, lowest_kept,
+             highest_lost);
+      EXPECT(n_kept == kHeads * (uint32_t)(m->policy.budget <= 1
+                                               ? m->policy.budget * kTokens
+                                               : m->policy.budget),
+             "%s: layer %u keeps %u", kLives[i], l, n_kept);
+    }
+    test_model_check(m, kLives[i]);
+    test_model_destroy(m);
+  }
+}

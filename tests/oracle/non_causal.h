@@ -1,0 +1,37 @@
+// Attention within chunks in double precision, step by step as published.
+#ifndef KVEVICT_TESTS_ORACLE_NON_CAUSAL_H_
+#define KVEVICT_TESTS_ORACLE_NON_CAUSAL_H_
+
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// One KV head.
+typedef struct oracle_non_causal {
+  uint32_t group;
+  uint32_t n_tokens;
+  uint32_t head_dim;
+  const float* queries;         // [group, n_tokens, head_dim]
+  const float* keys;            // [n_tokens, head_dim]
+  const double* token_weights;  // [n_tokens], or NULL: 1
+} oracle_non_causal;
+
+// scores[n_tokens]: softmax of q.k over the keys of a chunk of policy->block tokens, for
+// each of its queries; summed over these; the group reduced, weighed and pooled in the
+// policy's order.
+void oracle_non_causal_scores(const oracle_non_causal* in,
+                              const kvevict_policy* policy, double* scores);
+
+// What kvpress does to the scores of all heads of a layer, [n]: less their mean, over
+// their standard deviation, n - 1 of them, at least 1e-6.
+void oracle_normalise(double* scores, uint64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_NON_CAUSAL_H_
