@@ -171,9 +171,13 @@ kvevict_status kvevict_plan_capabilities(const kvevict_plan* plan,
         KVEVICT_REASON_NO_FULL_CACHE;
     if (const int32_t place = p.Find(layer); place >= 0) {
       c.move_reason = KVEVICT_REASON_NONE;
-      c.score_reason = p.ScoreReason(p.layer(static_cast<uint32_t>(place)));
+      const PlanLayer& of_plan = p.layer(static_cast<uint32_t>(place));
+      c.score_reason = p.ScoreReason(of_plan);
+      if (c.score_reason == KVEVICT_REASON_NONE) {
+        c.score_reason = p.MergeReasonOf(of_plan);
+      }
       c.rotate_reason = KVEVICT_REASON_NO_ROTATION;
-      c.needs_score = p.ReadsRows();
+      c.needs_score = p.ReadsRows() || p.merge().Merges();
     }
     c.can_move = c.move_reason == KVEVICT_REASON_NONE;
     c.can_score = c.score_reason == KVEVICT_REASON_NONE;

@@ -2,8 +2,8 @@
 // core/cpu with Highway kernels, cuda with launches. Policies, plans and sequences
 // do not know which one runs. An eviction is a chain of them:
 //
-//   score_<signal> -> shape -> weigh -> diversify -> reduce -> select -> compact
-//     -> map_positions
+//   score_<signal> -> shape -> weigh -> diversify -> reduce -> select -> merge
+//     -> compact -> map_positions
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
@@ -16,6 +16,7 @@
 #include "core/jobs.h"
 #include "core/keep_lists.h"
 #include "core/kernels/row_source.h"
+#include "core/merge.h"
 #include "core/shaping.h"
 #include "core/slot_blocks.h"
 #include "core/status.h"
@@ -206,10 +207,18 @@ struct SelectArgs {
 
 struct MoveJob {
   const kvevict_view* view = nullptr;
-  uint32_t n_tokens = 0;  // of any head, the most
+  ListCounts tokens;  // slots held, per KV head
   KeepLists keep;
   // Bit i: companion i is another layer's too, whose job it is.
   uint64_t shared_companions = 0;
+  Merge merge;  // before rows move: what becomes of those that are not kept
+};
+
+// Merges rows of each job that are not kept into those that are, as the job says, in
+// place; jobs that merge nothing are left alone. Rows can be read.
+struct MergeArgs {
+  Jobs<MoveJob> jobs;
+  std::span<uint8_t> scratch;  // Backend::merge_scratch_bytes()
 };
 
 // Moves the kept rows of each job's view down to slots [0, count).
@@ -335,6 +344,10 @@ struct Backend {
   // For jobs with n_lists of up to n_tokens in all.
   CheckedSize (*select_scratch_bytes)(const Context& context, uint32_t n_tokens,
                                       uint64_t n_lists);
+  // For jobs of n_layers.
+  ScratchNeeds (*merge_scratch_bytes)(const Context& context,
+                                      const MergeShape& shape,
+                                      uint32_t n_layers);
   // Of jobs only view and count of the lists matter.
   CheckedSize (*compact_scratch_bytes)(const Context& context,
                                        Jobs<MoveJob> jobs);
@@ -355,6 +368,11 @@ struct Backend {
   // The same of a policy with redundancy.
   Status (*check_diversifying)(const Context& context, Stream stream,
                                const ScoreArgs& args);
+
+  // Whether jobs can be merged, asked before the first byte changes; they have no keep
+  // lists yet. NULL where nothing can be wrong.
+  Status (*check_merging)(const Context& context, Stream stream,
+                          Jobs<MoveJob> jobs);
 
   // shape and then select, by the same lists; scores stay as they were. For one
   // row per KV head, each with its list. NULL where this is nothing more than

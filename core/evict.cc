@@ -100,6 +100,7 @@ class Eviction {
   void FindForced();
   Status CheckForcedFit(const LayerEviction& layer) const;
   Status CheckSignal();
+  Status CheckMerge();
   Status FindQueryRows(LayerEviction* layer) const;
   int32_t* LayOutScoresAndLists(int32_t* keep_slots);
   Status ChooseSlots() const;
@@ -157,6 +158,7 @@ Status Eviction::Check() {
   KV_RETURN_IF_ERROR(CheckBudgets());
   KV_RETURN_IF_ERROR(CheckSignal());
   if (!HasWork()) return Status();
+  if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
   KV_RETURN_IF_ERROR(CheckSharing());
   return context_.backend().check_capture(context_, sequence_.stream(),
                                           policy_);
@@ -314,6 +316,22 @@ Status Eviction::CheckSignal() {
                       Jobs<ScoreJob>(active_, &LayerEviction::score));
 }
 
+// What goes and what it is merged into has to be readable.
+Status Eviction::CheckMerge() {
+  for (LayerEviction& layer : active_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    if (Status status = plan_.CheckCanMerge(of_plan); !status.ok()) {
+      return Prefixed(status, "layer %u: ", of_plan.number);
+    }
+    layer.move.view = &views_[layer.layer];
+    layer.move.merge = plan_.merge();
+  }
+  const auto check = context_.backend().check_merging;
+  if (check == nullptr) return Status();
+  return check(context_, sequence_.stream(),
+               Jobs<MoveJob>(active_, &LayerEviction::move));
+}
+
 // Rows of queries: the caller's, or those of the window that were observed.
 Status Eviction::FindQueryRows(LayerEviction* layer) const {
   const LayerInputs& inputs = sequence_.inputs()[layer->layer];
@@ -356,9 +374,13 @@ Status Eviction::Run() {
   if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(ReadCounts());
   FillReport();
   if (!HasWork()) return Status();
-  KV_RETURN_IF_ERROR(backend.compact(
-      context_, sequence_.stream(),
-      {Jobs<MoveJob>(active_, &LayerEviction::move), Scratch(layout_.scores)}));
+  const Jobs<MoveJob> moves(active_, &LayerEviction::move);
+  if (plan_.merge().Merges()) {
+    KV_RETURN_IF_ERROR(backend.merge(context_, sequence_.stream(),
+                                     {moves, Scratch(layout_.scores)}));
+  }
+  KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
+                                     {moves, Scratch(layout_.scores)}));
   for (const LayerEviction& layer : layers_) {
     if (layer.loses) sequence_.ForgetLse(layer.layer);
   }
@@ -438,7 +460,8 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
       layer.select.budget = layer.budget;
       layer.select.counts = slots_.DeviceNextCounts(layer.layer);
     }
-    layer.move = {view, n, keep, Cache(layer.layer).shared_companions};
+    layer.move = {view, tokens, keep, Cache(layer.layer).shared_companions,
+                  plan_.merge()};
     scores += n_rows * n;
     if (!OneList()) keep_slots += keep.n_elements();
     layers_[layer.layer] = layer;

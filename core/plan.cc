@@ -373,6 +373,17 @@ Status Plan::CheckCanScore(const PlanLayer& layer, bool by_queries) const {
   return Unsupported("cannot score: %s", ReasonText(reason));
 }
 
+kvevict_reason Plan::MergeReasonOf(const PlanLayer& layer) const {
+  const kvevict_layer_geometry& g = layer.geometry;
+  return MergeReason(merge(), g.k_dtype, HasValues(g), g.v_dtype);
+}
+
+Status Plan::CheckCanMerge(const PlanLayer& layer) const {
+  const kvevict_reason reason = MergeReasonOf(layer);
+  if (reason == KVEVICT_REASON_NONE) return Status();
+  return Unsupported("cannot merge: %s", ReasonText(reason));
+}
+
 const char* ReasonText(kvevict_reason reason) {
   switch (reason) {
     case KVEVICT_REASON_NONE:

@@ -9,6 +9,7 @@
 
 #include "core/backend.h"
 #include "core/context.h"
+#include "core/merge.h"
 #include "core/policy.h"
 #include "core/rope.h"
 #include "core/shaping.h"
@@ -112,8 +113,9 @@ class Plan {
   const ScoreOp& score_op() const {
     return *(context().backend().*signal().op);
   }
+  // To score.
   bool Needs(kvevict_input input) const {
-    return NeedOf(policy_, input) == KVEVICT_NEED_REQUIRED;
+    return ScoringNeedOf(policy_, input) == KVEVICT_NEED_REQUIRED;
   }
   // What scoring reads of the caches' rows.
   bool ReadsKeys() const { return Needs(KVEVICT_INPUT_KEYS); }
@@ -140,6 +142,10 @@ class Plan {
   // Keys come block after block, and what does not fit the budget leaves.
   bool KeepsByBlocks() const {
     return (signal().takes & kBlock) != 0 && policy_.block > 0;
+  }
+  // What goes is merged into what stays.
+  Merge merge() const {
+    return TouchesNothing(policy_) ? Merge() : MergeOf(policy_);
   }
   // The policy scores by the window's queries.
   bool ObservesQueries() const { return signal().HasWindow(); }
@@ -197,6 +203,9 @@ class Plan {
   // UNSUPPORTED, with the reason, if a layer cannot be scored; by_queries: or its keys
   // and queries not be read, whatever the signal needs.
   Status CheckCanScore(const PlanLayer& layer, bool by_queries = false) const;
+  // The same of merging.
+  kvevict_reason MergeReasonOf(const PlanLayer& layer) const;
+  Status CheckCanMerge(const PlanLayer& layer) const;
 
  private:
   Status CopyLayers(std::span<const kvevict_layer_geometry> layers);
@@ -219,6 +228,8 @@ class Plan {
                             WorkspaceNeeds* needs) const;
   ScoreWorkspace ScoreParts(uint32_t n_layers, uint32_t n_tokens,
                             WorkspaceNeeds* needs) const;
+  // Of a layer whose rows are merged, the most of any.
+  CheckedSize MergeBytes(uint32_t n_tokens) const;
   // Of operations that make scores.
   ScratchNeeds ScoringNeeds(uint32_t n_layers, uint32_t n_tokens) const;
   uint32_t FewestLayersAtOnce() const;

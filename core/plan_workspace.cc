@@ -96,6 +96,19 @@ ScratchNeeds Plan::ScoringNeeds(uint32_t n_layers, uint32_t n_tokens) const {
              NeedsOf(backend.diversify_scratch_bytes, n_layers, n_tokens)));
 }
 
+CheckedSize Plan::MergeBytes(uint32_t n_tokens) const {
+  CheckedSize most(0);
+  for (const PlanLayer& layer : layers_) {
+    const kvevict_layer_geometry& g = layer.geometry;
+    if (MergeReasonOf(layer) != KVEVICT_REASON_NONE) continue;
+    const MergeShape shape{g.n_kv_heads, g.k_head_dim, g.v_head_dim, n_tokens};
+    most = Larger(
+        most,
+        context().backend().merge_scratch_bytes(context(), shape, 1).least);
+  }
+  return most;
+}
+
 size_t Plan::n_scores() const {
   return uint64_t{n_layers()} * MostRows() * max_tokens_;
 }
@@ -141,6 +154,13 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
     scratch = Larger(scratch, ScoringNeeds(n_layers, n_tokens));
   }
   parts.scratch = layout.AddScratch(scratch, needs);
+  if (merge().Merges()) {  // once the keep lists are there
+    const CheckedSize merging =
+        (CheckedSize(parts.scores) + MergeBytes(n_tokens))
+            .AlignUp(kPartAlignment);
+    needs->least = Larger(needs->least, merging);
+    needs->best = Larger(needs->best, merging);
+  }
   return parts;
 }
 

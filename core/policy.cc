@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/merge.h"
 #include "core/number_text.h"
 #include "core/policy_text.h"
 
@@ -116,9 +117,6 @@ Status CheckNumbers(const kvevict_policy& p) {
   if (p.select_block < 1 || p.select_block > SlotBlocks::kMostSize) {
     return InvalidArgument("select_block %u is not in [1, %u]", p.select_block,
                            SlotBlocks::kMostSize);
-  }
-  if (p.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", p.reserved);
   }
   const bool may_be_0 = (SignalOf(p).takes & kBlock) != 0;
   if ((p.block < 2 && !(p.block == 0 && may_be_0)) || p.block > kMaxBlock) {
@@ -263,6 +261,7 @@ Status ValidatePolicy(const kvevict_policy& p) {
   }
   KV_RETURN_IF_ERROR(CheckEnums(p));
   KV_RETURN_IF_ERROR(CheckNumbers(p));
+  KV_RETURN_IF_ERROR(ValidateMerge(MergeOf(p)));
   KV_RETURN_IF_ERROR(CheckReductions(p));
   if (p.scope == KVEVICT_SCOPE_MODEL &&
       p.layer_split != KVEVICT_LAYER_SPLIT_UNIFORM) {

@@ -121,6 +121,12 @@ constexpr Field kFields[] = {
      "a number"},
     {"threshold", Ranks, FieldType::kDouble,
      offsetof(kvevict_policy, score_threshold), "a number"},
+    {"merge", Evicts, FieldType::kWord, offsetof(kvevict_policy, merge),
+     "none|values|pivot|weighted"},
+    {"merge_threshold", Evicts, FieldType::kDouble,
+     offsetof(kvevict_policy, merge_threshold), "a number"},
+    {"merge_fraction", Evicts, FieldType::kDouble,
+     offsetof(kvevict_policy, merge_fraction), "a number"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};

@@ -1,6 +1,9 @@
 #include "core/signal.h"
 
+#include <algorithm>
+
 #include "core/backend.h"
+#include "core/merge.h"
 #include "core/policy.h"
 
 namespace kvevict {
@@ -25,7 +28,7 @@ const SignalInfo& SignalOf(const kvevict_policy& policy) {
   return InfoOf(FindPolicy(policy.kind)->signal);
 }
 
-kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input) {
+kvevict_need ScoringNeedOf(const kvevict_policy& policy, kvevict_input input) {
   const SignalInfo& signal = SignalOf(policy);
   const uint32_t what = 1u << input;
   uint32_t refining = kNothing;  // what is done to shaped scores
@@ -38,6 +41,20 @@ kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input) {
   if ((signal.takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
   return signal.Needs(static_cast<SignalNeeds>(what)) ? KVEVICT_NEED_REQUIRED
                                                       : KVEVICT_NEED_NONE;
+}
+
+kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input) {
+  const kvevict_need to_score = ScoringNeedOf(policy, input);
+  const Merge merge = TouchesNothing(policy) ? Merge() : MergeOf(policy);
+  kvevict_need to_merge = KVEVICT_NEED_NONE;
+  if (merge.Merges() && input == KVEVICT_INPUT_KEYS) {
+    to_merge = KVEVICT_NEED_REQUIRED;
+  } else if (merge.Merges() && input == KVEVICT_INPUT_VALUES) {
+    // Where a layer has none, keys alone are merged.
+    to_merge =
+        merge.MergesKeys() ? KVEVICT_NEED_OPTIONAL : KVEVICT_NEED_REQUIRED;
+  }
+  return std::max(to_score, to_merge);
 }
 
 }  // namespace kvevict

@@ -161,7 +161,7 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
   const auto find = [&](kvevict_input input, const char* name,
                         const kvevict_plane* plane, const Shape& shape,
                         FloatRows* rows) {
-    const kvevict_need need = NeedOf(plan.policy(), input);
+    const kvevict_need need = ScoringNeedOf(plan.policy(), input);
     if (need == KVEVICT_NEED_NONE) return Status();
     if (need == KVEVICT_NEED_OPTIONAL && plane == nullptr) return Status();
     KV_RETURN_IF_ERROR(CheckGiven(name, plane, signal));
@@ -195,7 +195,8 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
   KV_RETURN_IF_ERROR(
       find(KVEVICT_INPUT_QUERY_CENTERS, "query_centers", inputs.query_centers,
            {g.n_q_heads, 3, plan.rope().n_frequencies()}, &out->query_centers));
-  if (NeedOf(plan.policy(), KVEVICT_INPUT_TOKEN_WEIGHTS) == KVEVICT_NEED_NONE) {
+  if (ScoringNeedOf(plan.policy(), KVEVICT_INPUT_TOKEN_WEIGHTS) ==
+      KVEVICT_NEED_NONE) {
     return Status();
   }
   if (inputs.token_weights == nullptr) {

@@ -172,6 +172,7 @@ const Backend kCudaBackend = {
     .shape_scratch_bytes = NoScratch,
     .diversify_scratch_bytes = DiversifyScratchBytes,
     .select_scratch_bytes = SelectScratchBytes,
+    .merge_scratch_bytes = MergeScratchBytes,
     .compact_scratch_bytes = CompactScratchBytes,
     .reorder_scratch_bytes = ReorderScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,
@@ -179,6 +180,7 @@ const Backend kCudaBackend = {
 #include "core/ops.inc"
     .check_weighing = CheckWeighing,
     .check_diversifying = CheckDiversifying,
+    .check_merging = CheckMerging,
     .shape_and_select = ShapeAndSelect,
 };
 

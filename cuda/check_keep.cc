@@ -14,7 +14,7 @@ Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
   CheckKeepParams p{AddressOf(job.keep.slots),
                     DeviceOf(context).debug_word(),
                     Counts(job.keep.count).table(),
-                    job.n_tokens,
+                    job.tokens.most,
                     job.keep.count.most,
                     any_order,
                     static_cast<uint32_t>(job.keep.stride)};
@@ -31,7 +31,7 @@ Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
   return InvalidArgument(
       "%s: %u of the slots listed %s n_tokens %u", name, n_wrong,
       any_order ? "are not below" : "do not ascend strictly below",
-      job.n_tokens);
+      job.tokens.most);
 }
 
 }  // namespace kvevict::cuda

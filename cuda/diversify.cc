@@ -64,8 +64,8 @@ Status RunBatch(const Context& context, Stream stream,
     KV_RETURN_IF_ERROR(launch(KernelId::redundancy_sums,
                               BlocksFor(p.keys.head_dim, kRedundancyThreads)));
   }
-  KV_RETURN_IF_ERROR(launch(KernelId::redundancy_search,
-                            BlocksFor(n_tokens, kRedundancyTile)));
+  KV_RETURN_IF_ERROR(
+      launch(KernelId::redundancy_search, BlocksFor(n_tokens, kCosineTile)));
   KV_RETURN_IF_ERROR(launch(KernelId::redundancy_columns, p.n_chunks));
   return Launch(context, stream, KernelId::redundancy_mix,
                 {p.n_kv_heads, Size(batch), 1, kRedundancyThreads}, p);

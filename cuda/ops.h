@@ -25,6 +25,9 @@ Status CheckWeighing(const Context& context, Stream stream,
 Status CheckDiversifying(const Context& context, Stream stream,
                          const ScoreArgs& args);
 
+// See Backend::check_merging.
+Status CheckMerging(const Context& context, Stream stream, Jobs<MoveJob> jobs);
+
 // The modules of shaping, and of all selections, for what comes before.
 Status RequireShaping(const Context& context, Stream stream);
 Status RequireSelection(const Context& context, Stream stream);
@@ -40,6 +43,8 @@ ScratchNeeds DiversifyScratchBytes(const Context& context,
 CheckedSize SelectScratchBytes(const Context& context, uint32_t n_tokens,
                                uint64_t n_lists);
 
+ScratchNeeds MergeScratchBytes(const Context& context, const MergeShape& shape,
+                               uint32_t n_layers);
 CheckedSize CompactScratchBytes(const Context& context, Jobs<MoveJob> jobs);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
 

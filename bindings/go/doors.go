@@ -243,6 +243,11 @@ type Move struct {
 	// beyond a head's own count need not be in its table.
 	TokenCounts Memory
 	Keep        KeepLists // slots that are held
+	// Merge is what Compact makes of the rows that go. Of values: MergeThreshold is the least similarity
+	// that merges, MergeFraction the part of those that go, the most similar; 0: all.
+	Merge          Merge
+	MergeThreshold float64
+	MergeFraction  float64
 }
 
 // Compact moves the surviving rows of layers, at most MaxJobs, to their first slots, in place. Lists
@@ -252,8 +257,9 @@ func (c *Context) Compact(moves []Move, workspace Memory, stream Stream) error {
 	return c.move(native.Kvevict_compact, moves, workspace, stream)
 }
 
-// CompactWorkspace is that of Compact; of the moves only views and the lists' counts are read. The
-// least is 0. So is the best on the CPU, and on CUDA where rows are wide enough to move without.
+// CompactWorkspace is that of Compact; of the moves only views and the lists' counts are read, and of
+// those that merge Tokens. The least is 0 where none merges. So is the best on the CPU, and on CUDA
+// where rows are wide enough to move without.
 func (c *Context) CompactWorkspace(moves []Move) (Workspace, error) {
 	return c.scratch(native.Kvevict_compact_workspace, moves)
 }
@@ -306,6 +312,10 @@ func (c *Context) moves(moves []Move, slotsOf func(*Move) (string, int)) (*nativ
 			View:        uintptr(unsafe.Pointer(cache.native)),
 			Keep:        inHeap(unsafe.Pointer(&n.keep[i])),
 			TokenCounts: counts,
+
+			Merge:          int32(move.Merge),
+			MergeThreshold: move.MergeThreshold,
+			MergeFraction:  move.MergeFraction,
 		}
 	}
 	return n, nil

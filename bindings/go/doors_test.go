@@ -149,6 +149,19 @@ func TestAllLayersMoveInOneCall(t *testing.T) {
 		isRow(0, i%3, i/3, slots[i%3])
 		isRow(1, i%3, i/3, slots[i])
 	}
+
+	// The mean of 2 and of what lies between 2 and 4.
+	merged := make([]float32, 2*row)
+	for i := range merged {
+		merged[i] = 2 + 2*float32(i/row)
+	}
+	one := oneMove(newView(t, merged, append([]float32(nil), merged...)), 2, Slice([]int32{0}), 1)
+	one[0].Merge = MergePivot
+	must(t, context.Compact(one, newMemory(t)(context.CompactWorkspace(one)), 0))
+	same(t, float32(2.5), merged[0])
+	one[0].MergeFraction = 2
+	fails(t, context.Compact(one, Memory{}, 0), StatusInvalidArgument, "merge_fraction 2")
+
 	backwards := Slice([]int32{2, 1, 0, 1, 0, 9})
 	moves = []Move{
 		{View: views[0], Tokens: 3, Keep: KeepLists{Slots: backwards, Lists: 1, Count: 3}},

@@ -269,6 +269,33 @@ const (
 	ValueWeightGiven ValueWeight = 2
 )
 
+// Merge: what becomes of a row that compaction drops: nothing, or it is merged into one that
+// stays. For each KV head by itself, with u = k / max(|k|, 1e-6): a token e that goes has a
+// target, the token t of those that stay whose u_t . u_e, the similarity, is the highest; of
+// equals the lowest slot. Rows are changed where they lie, before survivors move: x_t becomes
+// a mean of what x_t and the x_e were, added up in ascending order of the slots in f32 and
+// rounded once to the plane's dtype, to the nearest, halves to even. Targets that get nothing
+// keep their bytes, and so do companions. A token whose key or value row has no finite norm in
+// f32, as with NaN or infinity, takes no part.
+type Merge int32
+
+// Values of Merge.
+const (
+	// Nothing.
+	MergeNone Merge = 0
+	// Values only, by how similar their keys are: with w_e = max(similarity, 0) |v_e| / (|v_e| +
+	// |v_t| + 1e-6), v_t = (v_t + sum w_e v_e) / (1 + sum w_e), where the sum of weights is above
+	// 0. merge_threshold and merge_fraction say which e take part. MergingPress of kvpress, after
+	// arXiv:2210.09461 and arXiv:2406.13035.
+	MergeValues Merge = 1
+	// Keys and values: x_t = the mean of x_t and of (x_e + x_t) / 2 of every e. Keys that RoPE has
+	// turned are averaged over positions. LOOK-M, arXiv:2406.18139.
+	MergePivot Merge = 2
+	// Keys, likewise, and values: with w_e = max((similarity + 1) / 2, 1e-6), x_t = (x_t + sum w_e
+	// x_e) / (1 + sum w_e). KVMerger, arXiv:2407.08454.
+	MergeWeighted Merge = 3
+)
+
 // Input: what a policy may read of a layer: rows of its view, or a plane of SignalInputs.
 type Input int32
 

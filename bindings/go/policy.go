@@ -53,6 +53,11 @@ type Policy struct {
 	HeadFloor         float64   // of adaptive heads, in [0, 1]
 	// ScoreThreshold is the least score that heads by threshold keep.
 	ScoreThreshold float64
+	// Merge is what becomes of the rows that go. Of values: MergeThreshold is the least similarity that
+	// merges, MergeFraction the part of those that go, the most similar.
+	Merge          Merge
+	MergeThreshold float64
+	MergeFraction  float64
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -231,6 +236,10 @@ func (p *Policy) native() (native.Policy, error) {
 		HeadSplit:         int32(p.HeadSplit),
 		HeadFloor:         p.HeadFloor,
 		ScoreThreshold:    p.ScoreThreshold,
+
+		Merge:          int32(p.Merge),
+		MergeThreshold: p.MergeThreshold,
+		MergeFraction:  p.MergeFraction,
 	}
 	return merged(n, p.rest), err
 }
@@ -281,6 +290,10 @@ func policyOf(n *native.Policy) Policy {
 		HeadSplit:         HeadSplit(n.HeadSplit),
 		HeadFloor:         n.HeadFloor,
 		ScoreThreshold:    n.ScoreThreshold,
+
+		Merge:          Merge(n.Merge),
+		MergeThreshold: n.MergeThreshold,
+		MergeFraction:  n.MergeFraction,
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

@@ -43,7 +43,7 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
 		SoftmaxPast, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
 		0.25, 17, 18, 19, 20, ValueWeightGiven, 0.125, 0.75, 0.625, false, true,
-		HeadSplitThreshold, 0.0625, -4, native.Policy{},
+		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.375, 0.875, native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
@@ -52,8 +52,9 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock,
 	})
 	same(t, [2]uint32{0, 1}, [2]uint32{n.LagRanks, n.BudgetOfPartition})
-	same(t, [7]int32{3, 2, 1, 2, 1, 2, 3},
-		[7]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit})
+	same(t, [8]int32{3, 2, 1, 2, 1, 2, 3, 3},
+		[8]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge})
+	same(t, [2]float64{0.375, 0.875}, [2]float64{n.MergeThreshold, n.MergeFraction})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
 	same(t, [7]float64{0.5, 0.25, 0.125, 0.75, 0.625, 0.0625, -4}, [7]float64{
 		n.Budget, n.PyramidAlpha, n.WeightEpsilon, n.Redundancy, n.Similarity, n.HeadFloor, n.ScoreThreshold,
@@ -100,7 +101,7 @@ func TestPolicyKeepsWhatItHasNoFieldFor(t *testing.T) {
 	must(t, err)
 	n, err := parsed.native()
 	must(t, err)
-	n.Reserved = 5
+	n.KeepWindow = 5 // of which a bool has one bit
 	changed := policyOf(&n)
 	kept, err := changed.native()
 	must(t, err)

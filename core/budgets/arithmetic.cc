@@ -42,7 +42,9 @@ void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets) {
 void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets) {
   const size_t n = budgets.size();
   const double window = in.n_recent;
-  const double c = in.exact_budget;
+  // Rounded twice, as the original does: halves depend on it.
+  const double capacity = window + in.exact_budget;
+  const double c = capacity - window;
   double lowest = c / in.policy.pyramid_beta;
   double highest = 2.0 * c - lowest;
   if (highest > in.n_context - window) {
@@ -55,7 +57,7 @@ void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets) {
       in.n_context >= highest && highest >= lowest && lowest >= window;
   const double step = n > 1 ? (highest - lowest) / (n - 1) : 0.0;
   for (size_t l = 0; l < n; ++l) {
-    const double exact = fits && n > 1 ? highest - l * step : c;
+    const double exact = fits && n > 1 ? highest - l * step : in.exact_budget;
     budgets[l] = static_cast<uint32_t>(std::clamp(
         std::nearbyint(exact), forced, static_cast<double>(in.n_context)));
   }

@@ -123,6 +123,7 @@ const Backend kCpuBackend = {
     .shape_scratch_bytes = ShapeScratchBytes,
     .diversify_scratch_bytes = DiversifyScratchBytes,
     .select_scratch_bytes = NoSelectScratch,
+    .merge_scratch_bytes = MergeScratchBytes,
     .compact_scratch_bytes = NoCompactScratch,
     .reorder_scratch_bytes = ReorderScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,
@@ -130,6 +131,7 @@ const Backend kCpuBackend = {
 #include "core/ops.inc"
     .check_weighing = nullptr,
     .check_diversifying = nullptr,
+    .check_merging = nullptr,
     .shape_and_select = nullptr,
 };
 

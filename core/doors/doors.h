@@ -55,6 +55,7 @@ struct Move {
   kvevict_keep_lists keep;
   uint32_t n_tokens;
   const uint32_t* token_counts;
+  Merge merge;
 };
 
 // See kvevict_compact().

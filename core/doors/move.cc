@@ -18,12 +18,36 @@ struct MoveJobs {
   Jobs<MoveJob> all() const { return std::span(jobs).first(n); }
 };
 
+// What is merged has to be readable.
+Status CheckMerge(const Move& move) {
+  KV_RETURN_IF_ERROR(ValidateMerge(move.merge));
+  if (!move.merge.Merges()) return Status();
+  const kvevict_plane& k = move.view.k;
+  const kvevict_plane& v = move.view.v;
+  if (!IsPresent(k)) {
+    return InvalidArgument(
+        "view: k.data is 0, but merge finds targets by keys");
+  }
+  const kvevict_reason reason =
+      MergeReason(move.merge, k.dtype, IsPresent(v), v.dtype);
+  if (reason == KVEVICT_REASON_NONE) return Status();
+  return Unsupported("view: cannot merge: %s", ReasonText(reason));
+}
+
+// Slots of any head, the most, hold what is kept.
+Status CheckSlots(const Move& move, const char* name, uint32_t n_tokens) {
+  if (n_tokens > INT32_MAX) {
+    return InvalidArgument("%s %u > %d", name, n_tokens, INT32_MAX);
+  }
+  if (move.keep.count <= n_tokens) return Status();
+  return InvalidArgument("keep.count %u > n_tokens %u", move.keep.count,
+                         n_tokens);
+}
+
 // What moves rows of a view of which so many slots will be addressed.
 Status MakeMoveJob(const Move& move, const ListCounts& tokens,
                    bool reads_blocks, const char* n_tokens_name, MoveJob* out) {
-  if (tokens.most > INT32_MAX) {
-    return InvalidArgument("%s %u > %d", n_tokens_name, tokens.most, INT32_MAX);
-  }
+  KV_RETURN_IF_ERROR(CheckSlots(move, n_tokens_name, tokens.most));
   Status status = ValidateView(move.view, tokens, reads_blocks);
   if (!status.ok()) return Prefixed(status, "view: ");
   const kvevict_keep_lists& keep = move.keep;
@@ -31,12 +55,10 @@ Status MakeMoveJob(const Move& move, const ListCounts& tokens,
     return InvalidArgument("keep.n_lists %u is not 1 or n_kv_heads %u",
                            keep.n_lists, move.view.n_kv_heads);
   }
-  if (keep.count > tokens.most) {
-    return InvalidArgument("keep.count %u > n_tokens %u", keep.count,
-                           tokens.most);
-  }
+  KV_RETURN_IF_ERROR(CheckMerge(move));
   out->view = &move.view;
-  out->n_tokens = tokens.most;
+  out->tokens = tokens;
+  out->merge = move.merge;
   return Status();
 }
 
@@ -131,20 +153,46 @@ CheckedSize LargestOf(Jobs<MoveJob> jobs, const Bytes& bytes_of) {
   return largest;
 }
 
-// Jobs of which only view and count of the lists matter.
+ScratchNeeds MergeNeeds(const Context& context, const MoveJob& job,
+                        uint32_t n_layers) {
+  if (!job.merge.Merges()) return CheckedSize(0);
+  const kvevict_view& view = *job.view;
+  return context.backend().merge_scratch_bytes(
+      context,
+      {view.n_kv_heads, view.k.head_dim, view.v.head_dim, job.tokens.most},
+      n_layers);
+}
+
+// Jobs of which only view and count of the lists matter, and, if they merge, slots.
 Status SizedJobs(std::span<const Move> moves, MoveJobs* out) {
   for (size_t i = 0; i < moves.size(); ++i) {
     const kvevict_keep_lists& keep = moves[i].keep;
     KV_RETURN_IF_ERROR(
         MakeMoveJob(moves[i], keep.count, false, "keep.count", &out->jobs[i]));
     out->jobs[i].keep = KeepLists::Packed(nullptr, keep.n_lists, keep.count);
+    if (!moves[i].merge.Merges()) continue;
+    KV_RETURN_IF_ERROR(CheckSlots(moves[i], "n_tokens", moves[i].n_tokens));
+    out->jobs[i].tokens = moves[i].n_tokens;
   }
   out->n = moves.size();
   return Status();
 }
 
-CheckedSize CompactBytes(const Context& context, Jobs<MoveJob> jobs) {
-  return context.backend().compact_scratch_bytes(context, jobs);
+// Merging and compaction run one after the other.
+WorkspaceNeeds CompactNeeds(const Context& context, Jobs<MoveJob> jobs) {
+  const Backend& backend = context.backend();
+  const auto n_layers = static_cast<uint32_t>(jobs.size());
+  WorkspaceNeeds needs;
+  needs.least = LargestOf(jobs, [&](const MoveJob& job) {
+    return MergeNeeds(context, job, 1).least;
+  });
+  const CheckedSize merging = LargestOf(jobs, [&](const MoveJob& job) {
+    return MergeNeeds(context, job, n_layers).best;
+  });
+  const CheckedSize moving = backend.compact_scratch_bytes(context, jobs);
+  needs.best =
+      merging.ok() && merging.value() < moving.value() ? moving : merging;
+  return needs;
 }
 
 CheckedSize ReorderBytes(const Context& context, Jobs<MoveJob> jobs) {
@@ -153,13 +201,23 @@ CheckedSize ReorderBytes(const Context& context, Jobs<MoveJob> jobs) {
   });
 }
 
+// Of reordering, which leaves rows as they are.
+Status CheckMergesNothing(std::span<const Move> moves) {
+  for (size_t i = 0; i < moves.size(); ++i) {
+    if (!moves[i].merge.Merges()) continue;
+    return InvalidArgument("moves[%zu]: merge %d: a reordering merges nothing",
+                           i, static_cast<int>(moves[i].merge.rule));
+  }
+  return Status();
+}
+
 }  // namespace
 
 Status CompactWorkspace(const Context& context, std::span<const Move> moves,
                         WorkspaceNeeds* out) {
   MoveJobs sized;
   KV_RETURN_IF_ERROR(SizedJobs(moves, &sized));
-  out->best = CompactBytes(context, sized.all());
+  *out = CompactNeeds(context, sized.all());
   return CheckFits(out->best);
 }
 
@@ -167,20 +225,34 @@ Status Compact(const Context& context, std::span<const Move> moves,
                const CallMemory& memory) {
   MoveJobs checked;
   KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckAscending, &checked));
-  const size_t useful_bytes = CompactBytes(context, checked.all()).value();
+  const Backend& backend = context.backend();
+  const Jobs<MoveJob> jobs = checked.all();
+  const WorkspaceNeeds needs = CompactNeeds(context, jobs);
+  KV_RETURN_IF_ERROR(CheckFits(needs.best));
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(context, memory.workspace, memory.workspace_bytes, needs));
+  const bool merges = needs.least.value() > 0;
   std::span<uint8_t> scratch;
-  if (memory.workspace_bytes >= useful_bytes) {
+  if (merges || memory.workspace_bytes >= needs.best.value()) {
+    const size_t useful_bytes =
+        std::min(memory.workspace_bytes, needs.best.value());
     KV_RETURN_IF_ERROR(CheckMemory("workspace", context, memory.workspace,
                                    memory.workspace_bytes, useful_bytes));
     scratch = {static_cast<uint8_t*>(memory.workspace), useful_bytes};
   }
-  return context.backend().compact(context, memory.stream,
-                                   {checked.all(), scratch});
+  if (merges) {
+    if (backend.check_merging != nullptr) {
+      KV_RETURN_IF_ERROR(backend.check_merging(context, memory.stream, jobs));
+    }
+    KV_RETURN_IF_ERROR(backend.merge(context, memory.stream, {jobs, scratch}));
+  }
+  return backend.compact(context, memory.stream, {jobs, scratch});
 }
 
 Status ReorderWorkspace(const Context& context, std::span<const Move> moves,
                         WorkspaceNeeds* out) {
   MoveJobs sized;
+  KV_RETURN_IF_ERROR(CheckMergesNothing(moves));
   KV_RETURN_IF_ERROR(SizedJobs(moves, &sized));
   out->least = out->best = ReorderBytes(context, sized.all());
   return CheckFits(out->best);
@@ -189,6 +261,7 @@ Status ReorderWorkspace(const Context& context, std::span<const Move> moves,
 Status Reorder(const Context& context, std::span<const Move> moves,
                const CallMemory& memory) {
   MoveJobs checked;
+  KV_RETURN_IF_ERROR(CheckMergesNothing(moves));
   KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckHeld, &checked));
   const CheckedSize bytes = ReorderBytes(context, checked.all());
   KV_RETURN_IF_ERROR(CheckFits(bytes));

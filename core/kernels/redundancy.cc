@@ -9,9 +9,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h, which includes this file once per target.
-#include "core/dtypes/load-inl.h"
 #include "core/kernels/exp2-inl.h"
-#include "core/kernels/window_attention_product-inl.h"
+#include "core/kernels/row_panel-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,19 +22,12 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kLog2E = 1.44269504088896340736f;
 // Tokens whose directions are added up apart: few enough that f32 loses little.
 constexpr uint32_t kPiece = 256;
-// Rows that look for their entry together: packing keys takes little time beside their
-// products with so many, which fit into the L2 cache.
-constexpr uint32_t kBlock = 192;
-static_assert(kBlock % kRowsPerBlock == 0);
 // Softmax: terms i, i + kSums, ... are added up apart.
 constexpr size_t kSums = 256;
 // Of an entry in fixed point.
 constexpr float kUnits = 4294967296.0f;
 
 // ---- A worker's memory ----
-
-// Rows of a panel are far enough apart not to evict each other from the L1 cache.
-constexpr size_t StagedRow(size_t dim) { return PaddedRow(dim) + kRowPad; }
 
 struct Scratch {
   // Of what rows left out in each column, in fixed point.
@@ -54,50 +46,32 @@ struct Scratch {
     sum = scales + args.n_tokens;
     piece = sum + padded;
     staged = piece + padded;
-    panel = staged + kRowPad * StagedRow(args.head_dim);
-    block = panel + 2 * kRowPad * padded;
+    panel = staged + RowPanel::StagedFloats(args.head_dim);
+    block = panel + RowPanel::PanelFloats(args.head_dim);
   }
 };
 
 constexpr size_t ScratchBytes(size_t n_tokens, size_t dim) {
   return n_tokens * (sizeof(int64_t) + sizeof(float)) +
-         sizeof(float) * (2 * PaddedRow(dim) + kRowPad * StagedRow(dim) +
-                          2 * kRowPad * PaddedRow(dim) + kBlock * dim);
+         sizeof(float) * (2 * PaddedRow(dim) + RowPanel::StagedFloats(dim) +
+                          RowPanel::PanelFloats(dim) + BlockFloats(dim));
 }
 
 // ---- Keys side by side ----
 
-// One head's keys in panels of KeysPerPanel().
-class Panels {
+// One head's keys in panels.
+class Panels : public RowPanel {
  public:
   Panels(const Redundancy& args, const Scratch& scratch)
-      : args_(args), scratch_(scratch) {}
-
-  static uint32_t Width() { return static_cast<uint32_t>(KeysPerPanel()); }
-  size_t padded() const { return PaddedRow(args_.head_dim); }
+      : RowPanel(args.head_dim, scratch.staged, scratch.panel),
+        args_(args),
+        scratch_(scratch) {}
 
   // Keys [first, first + Width()) as they are, or as their u; 0 past the last one.
-  // visit(key, row) with every row that is there.
-  template <class Visit>
-  HWY_INLINE void Pack(uint32_t first, bool scaled, const Visit& visit) const {
-    const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(RowTag()));
-    const size_t stride = StagedRow(args_.head_dim);
-    for (uint32_t key = 0; key < Width(); key += lanes) {
-      for (uint32_t r = 0; r < lanes; ++r) {
-        float* const row = scratch_.staged + r * stride;
-        if (first + key + r >= args_.n_tokens) {
-          std::fill_n(row, padded(), 0.0f);
-          continue;
-        }
-        Load(first + key + r, scaled, row);
-        visit(first + key + r, row);
-      }
-      Transpose(scratch_.staged, stride, padded(), scratch_.panel + key,
-                Width());
-    }
-  }
   HWY_INLINE void Pack(uint32_t first, bool scaled) const {
-    Pack(first, scaled, [](uint32_t, const float*) {});
+    RowPanel::Pack(std::min(Width(), args_.n_tokens - first),
+                   [&](uint32_t i, float* row)
+                       HWY_ATTR { Load(first + i, scaled, row); });
   }
 
   // row[0, padded()) = a key.
@@ -109,28 +83,7 @@ class Panels {
     }
     LoadRow(args_.keys.Row(key), args_.keys.dtype, args_.keys.element_stride,
             args_.head_dim, row);
-    if (!scaled) return;
-    const RowTag d;
-    const auto by = hn::Set(d, scale);
-    for (size_t i = 0; i < padded(); i += hn::Lanes(d)) {
-      hn::StoreU(hn::Mul(hn::LoadU(d, row + i), by), d, row + i);
-    }
-  }
-
-  // sums[i] over the elements of key i of the panel, in order: add(element, its values
-  // in several keys, sums so far).
-  template <class Add>
-  HWY_INLINE void SumOver(const Add& add, float* sums) const {
-    const RowTag d;
-    const size_t lanes = hn::Lanes(d);
-    auto a = hn::Zero(d), b = a;
-    const float* at = scratch_.panel;
-    for (size_t e = 0; e < args_.head_dim; ++e, at += 2 * lanes) {
-      a = add(e, hn::LoadU(d, at), a);
-      b = add(e, hn::LoadU(d, at + lanes), b);
-    }
-    hn::StoreU(a, d, sums);
-    hn::StoreU(b, d, sums + lanes);
+    if (scaled) ScaleRow(scale, padded(), row);
   }
 
  private:
@@ -145,25 +98,12 @@ HWY_INLINE float ScaleOf(float square) {
   return norm < kInfinity ? 1.0f / (norm + kPlus) : 0.0f;
 }
 
-// sum[0, n) += row * scale.
-HWY_INLINE void AddScaledRow(const float* HWY_RESTRICT row, float scale,
-                             size_t n, float* HWY_RESTRICT sum) {
-  const RowTag d;
-  const auto by = hn::Set(d, scale);
-  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, row + i), by, hn::LoadU(d, sum + i)), d,
-               sum + i);
-  }
-}
-
 void FindDirections(const Redundancy& args, const Panels& panels,
                     const Scratch& s) {
   float squares[2 * kRowPad];
   for (uint32_t t = 0; t < args.n_tokens; t += Panels::Width()) {
     panels.Pack(t, false);
-    panels.SumOver([](size_t, auto v, auto sum)
-                       HWY_ATTR { return hn::MulAdd(v, v, sum); },
-                   squares);
+    panels.SquaresOf(squares);
     for (uint32_t i = t; i < std::min(args.n_tokens, t + Panels::Width());
          ++i) {
       s.scales[i] = ScaleOf(squares[i - t]);
@@ -231,20 +171,11 @@ void MeetPanel(const Redundancy& args, const Scratch& s, uint32_t first,
 void LeaveOutOfBlock(const Redundancy& args, const Panels& panels,
                      const Scratch& s, uint32_t first) {
   const uint32_t n = std::min(kBlock, args.n_tokens - first);
-  const uint32_t n_groups = (n + kRowsPerBlock - 1) / kRowsPerBlock;
-  for (uint32_t r = 0; r < n_groups * kRowsPerBlock; ++r) {
-    if (r < n) {
-      panels.Load(first + r, true, s.staged);
-    } else {
-      std::fill_n(s.staged, args.head_dim, 0.0f);
-    }
-    float* const to =
-        s.block + r / kRowsPerBlock * size_t{args.head_dim} * kRowsPerBlock +
-        r % kRowsPerBlock;
-    for (size_t d = 0; d < args.head_dim; ++d) {
-      to[d * kRowsPerBlock] = s.staged[d];
-    }
-  }
+  const uint32_t n_groups = PackBlock(
+      n, args.head_dim,
+      [&](uint32_t r, float* row)
+          HWY_ATTR { panels.Load(first + r, true, row); },
+      s.staged, s.block);
   Found found = {};
   std::fill_n(found.n_left, n_groups, static_cast<uint32_t>(kRowsPerBlock));
   // Rows that are not there look for nothing.
@@ -284,9 +215,7 @@ uint32_t SumColumns(const Redundancy& args, const Panels& panels,
         [&](size_t e, auto v, auto sum)
             HWY_ATTR { return hn::MulAdd(v, hn::Set(d, s.sum[e]), sum); },
         dots);
-    panels.SumOver([](size_t, auto v, auto sum)
-                       HWY_ATTR { return hn::MulAdd(v, v, sum); },
-                   squares);
+    panels.SquaresOf(squares);
     for (uint32_t i = t; i < std::min(args.n_tokens, t + Panels::Width());
          ++i) {
       const bool is_good = s.scales[i] != 0.0f;

@@ -121,6 +121,17 @@ KV_DEVICE void VisitRows(const CacheRows& rows,
   });
 }
 
+// visit(i, element) with all of a row that is there, by one thread.
+template <class Visit>
+KV_DEVICE void VisitRow(const CacheRows& rows, uint64_t row,
+                        const Visit& visit) {
+  CacheRows mine = rows;
+  mine.lanes = 1;
+  const uint64_t at[1] = {row};
+  if (row == 0) return;
+  VisitRows(mine, at, 0, [&](uint32_t, uint32_t i, float v) { visit(i, v); });
+}
+
 // Over the lanes of a row: every one of them has the sum then.
 KV_DEVICE float SumOverLanes(float v, uint32_t lanes) {
   for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) v += ShuffleXor(v, mask);

@@ -118,6 +118,22 @@ KV_DEVICE float ToFloat(uint32_t bits) {
   }
 }
 
+// An element as it is stored: rounded to the nearest, halves to even. Not of NaN.
+template <int kDType>
+KV_DEVICE uint32_t FromFloat(float v) {
+  static_assert(kDType == kF32 || kDType == kF16 || kDType == kBF16);
+  const uint32_t bits = __float_as_uint(v);
+  if constexpr (kDType == kF32) {
+    return bits;
+  } else if constexpr (kDType == kBF16) {
+    return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+  } else {
+    uint16_t r;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
+    return r;
+  }
+}
+
 // ---- Global memory, by address ----
 // Volatile and never through the read-only cache: kernels work in place.
 

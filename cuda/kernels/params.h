@@ -603,6 +603,43 @@ struct CentersParams {
 };
 static_assert(sizeof(CentersParams) <= 4096);
 
+// ---- merge: rows that go into rows that stay, in place ----
+
+struct MergeLayer {
+  uint64_t keys;              // slot 0, head 0
+  uint64_t values;            // likewise; 0: none
+  uint64_t block_table;       // i32; paged rows only
+  uint64_t keep;              // i32 [n_lists, keep stride]
+  uint32_t n_tokens;          // of any head, the most
+  uint32_t n_keep;            // of any list, the most
+  int32_t first_token_count;  // of MergeParams::tokens
+  int32_t first_keep_count;   // of MergeParams::counts
+};
+static_assert(sizeof(MergeLayer) == 48);
+
+struct MergeParams {
+  static constexpr uint32_t kMaxLayers = 80;
+  CacheRows keys;
+  CacheRows values;
+  CountTable tokens;  // per KV head
+  CountTable counts;  // per list
+  // [n_layers, n_kv_heads, 4, stride]: f32 scales of keys, 0 of tokens that take no
+  // part; f32 norms of values; f32 similarities; u32 targets, by their place among
+  // those that stay
+  uint64_t rows;
+  uint64_t cutoffs;  // f32 [n_layers, n_kv_heads]
+  uint32_t stride;   // tokens of the longest layer
+  uint32_t n_kv_heads;
+  uint32_t n_lists;      // 1 or n_kv_heads
+  uint32_t keep_stride;  // elements from list to list; 0: the layer's n_keep
+  uint32_t rule;         // of kvevict_merge
+  float threshold;       // values
+  float quantile;        // values; 0: there are no cutoffs
+  uint32_t reserved;
+  MergeLayer layers[kMaxLayers];
+};
+static_assert(sizeof(MergeParams) <= 4096);
+
 // ---- gather_rows, reorder_rows: row keep[i] to row i, in place ----
 
 struct GatherPlane {

@@ -9,6 +9,7 @@
 #include "redundancy.h"
 
 #include "cache_rows.cuh"
+#include "cosines.cuh"
 #include "counts.cuh"
 #include "device.cuh"
 #include "exp2.cuh"
@@ -20,9 +21,6 @@ namespace {
 constexpr float kPlus = 1e-8f;           // to a norm that a key is divided by
 constexpr float kUnits = 4294967296.0f;  // of an entry in fixed point
 constexpr float kLog2E = 1.44269504088896340736f;
-// A multiple of four, so that a thread's keys lie in one load.
-constexpr uint32_t kKeyStride =
-    kRedundancyTile + 4;  // keys lie [element, token]
 
 // One head's keys and its scratch.
 struct RedundancyHead {
@@ -54,18 +52,10 @@ struct RedundancyHead {
     return slot < n_tokens ? LoadGlobal<float>(scales + slot * sizeof(float))
                            : 0.0f;
   }
+  KV_DEVICE Direction DirectionOf(uint32_t slot) const {
+    return {Row(slot), ScaleOf(slot)};
+  }
 };
-
-// visit(i, element) with all of a row that is there, by one thread.
-template <class Visit>
-KV_DEVICE void VisitRow(const CacheRows& keys, uint64_t row,
-                        const Visit& visit) {
-  CacheRows mine = keys;
-  mine.lanes = 1;
-  const uint64_t at[1] = {row};
-  if (row == 0) return;
-  VisitRows(mine, at, 0, [&](uint32_t, uint32_t i, float v) { visit(i, v); });
-}
 
 }  // namespace
 
@@ -127,80 +117,31 @@ KV_KERNEL(redundancy_sums, RedundancyParams, kRedundancyThreads, 1) {
   StoreGlobal(at, sum);
 }
 
-namespace {
-
-// Elements [first, first + kRedundancyElements) of the directions of the tile's keys
-// from `slot` on; 0 past the last element or key. Four threads share a row.
-KV_DEVICE void LoadDirections(const RedundancyHead& my, uint32_t slot,
-                              uint32_t first, float* to) {
-  constexpr uint32_t kLanes = kRedundancyThreads / kRedundancyTile;
-  const uint32_t key = threadIdx.x / kLanes;
-  const uint32_t lane = threadIdx.x % kLanes;
-  const float scale = my.ScaleOf(slot + key);
-  CacheRows chunk = my.keys;
-  chunk.head_dim = my.keys.head_dim - first < kRedundancyElements
-                       ? my.keys.head_dim - first
-                       : kRedundancyElements;
-  chunk.lanes = kLanes;
-  const bool is_there = scale != 0.0f;
-  if (is_there) {
-    const uint64_t at[1] = {my.Row(slot + key) +
-                            first * my.keys.layout.element_stride};
-    VisitRows(chunk, at, lane, [&](uint32_t, uint32_t i, float v) {
-      to[i * kKeyStride + key] = v * scale;
-    });
-  }
-  for (uint32_t i = (is_there ? chunk.head_dim : 0) + lane;
-       i < kRedundancyElements; i += kLanes) {
-    to[i * kKeyStride + key] = 0.0f;
-  }
-}
-
-}  // namespace
-
-// Grid (n_tokens / kRedundancyTile of the longest layer, n_kv_heads, n_layers). A block
+// Grid (n_tokens / kCosineTile of the longest layer, n_kv_heads, n_layers). A block
 // has its rows, and meets tiles of keys from the last on until every row has met a
 // similar one. A thread owns four rows and four columns of a tile, and 16 threads beside
 // each other share the rows. 17 KiB shared. Reads a block's keys once per tile.
 KV_KERNEL(redundancy_search, RedundancyParams, kRedundancyThreads, 2) {
-  KV_SHARED(float, row_keys, kRedundancyElements* kKeyStride);
-  KV_SHARED(float, column_keys, kRedundancyElements* kKeyStride);
+  KV_SHARED(float, row_keys, kTileFloats);
+  KV_SHARED(float, column_keys, kTileFloats);
   const RedundancyHead my(p, blockIdx.z, blockIdx.y);
-  const uint32_t first_row = blockIdx.x * kRedundancyTile;
+  const uint32_t first_row = blockIdx.x * kCosineTile;
   if (first_row >= my.n_tokens) return;
   const uint32_t my_row = threadIdx.x / 16 * 4;
   const uint32_t my_column = threadIdx.x % 16 * 4;
-  const uint32_t dim = p.keys.head_dim;
   bool found[4];
 #pragma unroll
   for (uint32_t r = 0; r < 4; ++r) {
     found[r] = first_row + my_row + r >= my.n_tokens;
   }
-  uint32_t tile =
-      (my.n_tokens + kRedundancyTile - 1) / kRedundancyTile * kRedundancyTile;
+  uint32_t tile = (my.n_tokens + kCosineTile - 1) / kCosineTile * kCosineTile;
   do {
-    tile -= kRedundancyTile;
+    tile -= kCosineTile;
     float cosines[4][4] = {};
-    for (uint32_t i = 0; i < dim; i += kRedundancyElements) {
-      BlockSync();  // all have read what is written over
-      LoadDirections(my, first_row, i, row_keys);
-      LoadDirections(my, tile, i, column_keys);
-      BlockSync();
-      const uint32_t n =
-          dim - i < kRedundancyElements ? dim - i : kRedundancyElements;
-#pragma unroll 8
-      for (uint32_t e = 0; e < n; ++e) {
-        const float* const rows = row_keys + e * kKeyStride + my_row;
-        const float* const columns = column_keys + e * kKeyStride + my_column;
-#pragma unroll
-        for (uint32_t r = 0; r < 4; ++r) {
-#pragma unroll
-          for (uint32_t c = 0; c < 4; ++c) {
-            cosines[r][c] = Fma(columns[c], rows[r], cosines[r][c]);
-          }
-        }
-      }
-    }
+    MultiplyTiles(
+        p.keys, [&](uint32_t i) { return my.DirectionOf(first_row + i); },
+        [&](uint32_t i) { return my.DirectionOf(tile + i); }, row_keys,
+        column_keys, cosines);
 #pragma unroll
     for (uint32_t r = 0; r < 4; ++r) {
       const uint32_t row = first_row + my_row + r;

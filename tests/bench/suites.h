@@ -35,6 +35,7 @@ void BenchLimits(Session& session);
 void BenchScoring(Session& session);
 void BenchH2o(Session& session);
 void BenchRedundancy(Session& session);
+void BenchMerge(Session& session);
 void BenchSignals(Session& session);
 void BenchSelect(Session& session);
 void BenchCompact(Session& session);

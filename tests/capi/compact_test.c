@@ -174,7 +174,10 @@ Test(compact, the_cpu_leaves_a_workspace_alone) {
   memset(workspace, 0xA5, sizeof workspace);
   oracle_compact(&theirs->view, keep, 3, 1);
   const kvevict_keep_lists lists = test_lists(keep, 3, 1);
-  const kvevict_move move = {sizeof move, 40, &ours->view, &lists, NULL};
+  const kvevict_move move = {.struct_size = sizeof move,
+                             .n_tokens = 40,
+                             .view = &ours->view,
+                             .keep = &lists};
   EXPECT_OK(kvevict_compact(context, &move, 1, workspace + 1, 64, NULL));
   test_expect_same_rows(ours, theirs, 3, "with a workspace");
   for (int i = 0; i < 65; ++i) {

@@ -368,8 +368,10 @@ Test(keep_lists, as_many_layers_as_a_call_takes) {
   for (int l = 0; l < kN; ++l) {
     caches[l] = test_cache_create(&kSpec, &random);
     expected[l] = test_cache_clone(caches[l]);
-    moves[l] =
-        (kvevict_move){sizeof moves[l], 60, &caches[l]->view, &keep, NULL};
+    moves[l] = (kvevict_move){.struct_size = sizeof moves[l],
+                              .n_tokens = 60,
+                              .view = &caches[l]->view,
+                              .keep = &keep};
     oracle_compact_lists(&expected[l]->view, &keep);
   }
   EXPECT_OK(kvevict_compact(context, moves, 0, NULL, 0, NULL));
@@ -397,8 +399,10 @@ Test(keep_lists, moves_are_as_far_apart_as_their_size_says) {
   for (int l = 0; l < 2; ++l) {
     caches[l] = test_cache_create(&kSpec, &random);
     expected[l] = test_cache_clone(caches[l]);
-    moves[l].move =
-        (kvevict_move){sizeof moves[0], 60, &caches[l]->view, &keep, NULL};
+    moves[l].move = (kvevict_move){.struct_size = sizeof moves[0],
+                                   .n_tokens = 60,
+                                   .view = &caches[l]->view,
+                                   .keep = &keep};
     oracle_compact_lists(&expected[l]->view, &keep);
   }
   moves[1].later = 1;
@@ -452,7 +456,10 @@ Test(keep_lists, layers_that_share_rows_are_refused) {
     kvevict_view views[3] = {caches[0]->view, caches[1]->view, caches[0]->view};
     kvevict_move moves[3];
     for (int i = 0; i < 3; ++i) {
-      moves[i] = (kvevict_move){sizeof moves[i], 60, &views[i], &keep, NULL};
+      moves[i] = (kvevict_move){.struct_size = sizeof moves[i],
+                                .n_tokens = 60,
+                                .view = &views[i],
+                                .keep = &keep};
     }
     EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
     ExpectRefused(moves, 3, caches, 2, "moves[2].view", "moves[0]");
@@ -477,7 +484,10 @@ Test(keep_lists, a_companion_of_two_layers_is_refused) {
   views[1].companions = caches[0]->companions;
   kvevict_move moves[2];
   for (int i = 0; i < 2; ++i) {
-    moves[i] = (kvevict_move){sizeof moves[i], 60, &views[i], &keep, NULL};
+    moves[i] = (kvevict_move){.struct_size = sizeof moves[i],
+                              .n_tokens = 60,
+                              .view = &views[i],
+                              .keep = &keep};
   }
   ExpectRefused(moves, 2, caches, 2, "moves[1].view", "companion");
   test_cache_destroy(caches[0]);
@@ -494,8 +504,10 @@ Test(keep_lists, mistakes_name_their_move) {
                            test_cache_create(&kSpec, &random)};
   kvevict_move moves[2];
   for (int i = 0; i < 2; ++i) {
-    moves[i] =
-        (kvevict_move){sizeof moves[i], 60, &caches[i]->view, &keep[i], NULL};
+    moves[i] = (kvevict_move){.struct_size = sizeof moves[i],
+                              .n_tokens = 60,
+                              .view = &caches[i]->view,
+                              .keep = &keep[i]};
   }
   test_cache* before[2] = {test_cache_clone(caches[0]),
                            test_cache_clone(caches[1])};

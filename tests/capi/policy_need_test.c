@@ -160,7 +160,7 @@ static void ExpectAsSaid(const char* text) {
 
 Test(policy_need, is_what_scoring_reads) {
   static const char* const kWeights[] = {"none", "norm", "given",
-                                        "none,redundancy=0.5"};
+                                         "none,redundancy=0.5"};
   kvevict_policy_info info = {.struct_size = sizeof info};
   uint32_t n = 0;
   for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
@@ -188,6 +188,29 @@ Test(policy_need, place_wants_nothing) {
       EXPECT_OK(kvevict_policy_need(&policy, i, &need));
       cr_expect_eq(need, KVEVICT_NEED_NONE, "%s: %d", kTexts[t], i);
     }
+  }
+}
+
+Test(policy_need, merging_wants_rows_of_any_policy) {
+  static const struct {
+    const char* text;
+    kvevict_need keys, values;
+  } kRows[] = {
+      {"none", KVEVICT_NEED_NONE, KVEVICT_NEED_NONE},
+      {"streaming-llm:merge=values", KVEVICT_NEED_REQUIRED,
+       KVEVICT_NEED_REQUIRED},
+      {"streaming-llm:merge=pivot", KVEVICT_NEED_REQUIRED,
+       KVEVICT_NEED_OPTIONAL},
+      {"h2o:merge=weighted", KVEVICT_NEED_REQUIRED, KVEVICT_NEED_OPTIONAL},
+      {"cur:merge=pivot", KVEVICT_NEED_REQUIRED, KVEVICT_NEED_REQUIRED},
+      {"custom:merge=none", KVEVICT_NEED_NONE, KVEVICT_NEED_NONE}};
+  for (size_t i = 0; i < sizeof kRows / sizeof *kRows; ++i) {
+    const kvevict_policy policy = test_policy(kRows[i].text);
+    kvevict_need keys = -1, values = -1;
+    EXPECT_OK(kvevict_policy_need(&policy, KVEVICT_INPUT_KEYS, &keys));
+    EXPECT_OK(kvevict_policy_need(&policy, KVEVICT_INPUT_VALUES, &values));
+    cr_expect_eq(keys, kRows[i].keys, "%s", kRows[i].text);
+    cr_expect_eq(values, kRows[i].values, "%s", kRows[i].text);
   }
 }
 

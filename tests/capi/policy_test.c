@@ -5,7 +5,7 @@
 
 Test(policy, struct_has_no_padding) {
   /* test_same_policy() compares bytes. */
-  cr_assert_eq(sizeof(kvevict_policy), 26 * 4 + 8 * 8);
+  cr_assert_eq(sizeof(kvevict_policy), 26 * 4 + 10 * 8);
 }
 
 Test(policy, init_macro_equals_init_function) {
@@ -176,6 +176,8 @@ Test(policy, enumerators_must_exist) {
   EXPECT_BREAKS(p.scope_reduce = 3, "over", "3");
   EXPECT_BREAKS(p.tie = 2, "tie", "2");
   EXPECT_BREAKS(p.layer_split = 5, "split", "5");
+  EXPECT_BREAKS(p.merge = 4, "merge 4 is not in [0, 3]");
+  EXPECT_BREAKS(p.merge = -1, "merge -1");
 }
 
 /* What counts single tokens does not keep whole blocks. */
@@ -204,6 +206,13 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.pyramid_beta = 0, "beta", "0");
   EXPECT_BREAKS(p.select_block = 0, "select_block 0 is not in [1, 65536]");
   EXPECT_BREAKS(p.select_block = 65537, "select_block 65537");
+  EXPECT_BREAKS(p.merge_threshold = -0.5,
+                "merge_threshold -0.5 is not in [0, 1]");
+  EXPECT_BREAKS(p.merge_threshold = 1.5, "merge_threshold 1.5");
+  EXPECT_BREAKS(p.merge_threshold = (double)NAN, "merge_threshold nan");
+  EXPECT_BREAKS(p.merge_fraction = 0.0, "merge_fraction 0 is not in (0, 1]");
+  EXPECT_BREAKS(p.merge_fraction = 1.5, "merge_fraction 1.5");
+  EXPECT_BREAKS(p.merge_fraction = (double)NAN, "merge_fraction nan");
   EXPECT_BREAKS(p.block = 1, "block 1 is not in [2, 65536]");
   EXPECT_BREAKS(p.block = 65537, "block 65537");
   EXPECT_BREAKS(p.value_weight = 3, "weight 3 is not in [0, 2]");

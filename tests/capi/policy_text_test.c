@@ -43,10 +43,14 @@ Test(policy_text, every_key_sets_its_field) {
   expected.pyramid_alpha = 0.5;
   expected.pyramid_beta = 12;
   expected.select_block = 16;
+  expected.merge = KVEVICT_MERGE_VALUES;
+  expected.merge_threshold = 0.5;
+  expected.merge_fraction = 0.75;
   const kvevict_policy policy = test_policy(
       "snapkv:budget=0.25,sink=5,recent=40,window=16,keep_window=no,pool=max9,"
       "edge=shrink,rows=sum,group=max,order=pool-reduce,scope=layer,over=sum,"
-      "tie=higher,split=arithmetic-kvf,alpha=0.5,beta=12,select_block=16");
+      "tie=higher,split=arithmetic-kvf,alpha=0.5,beta=12,select_block=16,"
+      "merge=values,merge_threshold=0.5,merge_fraction=0.75");
   cr_assert(test_same_policy(&policy, &expected));
   cr_assert_eq(test_policy("random:seed=18446744073709551615").seed,
                UINT64_MAX);
@@ -95,14 +99,19 @@ Test(policy_text, every_word_has_its_value) {
               KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS);
   EXPECT_WORD("split=arithmetic-adakv", layer_split,
               KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV);
+  EXPECT_WORD("merge=none", merge, KVEVICT_MERGE_NONE);
+  EXPECT_WORD("merge=values", merge, KVEVICT_MERGE_VALUES);
+  EXPECT_WORD("merge=pivot", merge, KVEVICT_MERGE_PIVOT);
+  EXPECT_WORD("merge=weighted", merge, KVEVICT_MERGE_WEIGHTED);
 #undef EXPECT_WORD
 }
 
+#define KEYS_OF_MERGE ", merge, merge_threshold, merge_fraction"
 #define KEYS_OF_RANKED \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
 #define KEYS_OF_WEIGHT                                                      \
   ", select_block, weight, epsilon, redundancy, similarity, heads, floor, " \
-  "threshold"
+  "threshold" KEYS_OF_MERGE
 #define KEYS_BY_QUERIES                                                 \
   "budget, sink, recent, window, keep_window, pool, edge, rows, "       \
   "row_weight, softmax, group, order, scope, over, tie, split, alpha, " \
@@ -125,7 +134,8 @@ static const struct {
   const char* keys;
 } kKeysOf[] = {
     {"none", "none"},
-    {"streaming-llm", "budget, sink, recent, split, alpha, beta, select_block"},
+    {"streaming-llm",
+     "budget, sink, recent, split, alpha, beta, select_block" KEYS_OF_MERGE},
     {"snapkv", KEYS_BY_QUERIES},
     {"pyramidkv", KEYS_BY_QUERIES},
     {"tova", KEYS_BY_QUERIES},
@@ -144,22 +154,40 @@ static const struct {
 };
 
 /* Every key with a value that is no policy's default, or with all that are. */
-static const char* const kPairs[] = {"budget=100",      "sink=1",
-                                     "recent=1",        "window=16",
-                                     "pool=max3",       "edge=shrink",
-                                     "rows=sum",        "rows=mean",
-                                     "group=max",       "scope=layer",
-                                     "scope=head",      "over=max",
-                                     "tie=higher",      "split=arithmetic-kvf",
-                                     "alpha=0.5",       "beta=2",
-                                     "seed=7",          "order=pool-reduce",
-                                     "keep_window=no",  "block=64",
-                                     "weight=given",    "epsilon=0.5",
-                                     "softmax=past",    "row_weight=past",
-                                     "redundancy=0.5",  "similarity=0.25",
-                                     "ranks=no",        "of=partition",
-                                     "select_block=20", "group=mean",
-                                     "over=mean"};
+static const char* const kPairs[] = {"budget=100",
+                                     "sink=1",
+                                     "recent=1",
+                                     "window=16",
+                                     "pool=max3",
+                                     "edge=shrink",
+                                     "rows=sum",
+                                     "rows=mean",
+                                     "group=max",
+                                     "scope=layer",
+                                     "scope=head",
+                                     "over=max",
+                                     "tie=higher",
+                                     "split=arithmetic-kvf",
+                                     "alpha=0.5",
+                                     "beta=2",
+                                     "seed=7",
+                                     "order=pool-reduce",
+                                     "keep_window=no",
+                                     "block=64",
+                                     "weight=given",
+                                     "epsilon=0.5",
+                                     "softmax=past",
+                                     "row_weight=past",
+                                     "redundancy=0.5",
+                                     "similarity=0.25",
+                                     "ranks=no",
+                                     "of=partition",
+                                     "select_block=20",
+                                     "group=mean",
+                                     "over=mean",
+                                     "merge=pivot",
+                                     "merge_threshold=0.5",
+                                     "merge_fraction=0.5"};
 
 static bool HasWord(const char* list, const char* word) {
   char spaced[512], wanted[32];
@@ -390,6 +418,9 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   p.pyramid_alpha = policy->pyramid_alpha;
   p.pyramid_beta = policy->pyramid_beta;
   p.select_block = policy->select_block;
+  p.merge = policy->merge;
+  p.merge_threshold = policy->merge_threshold;
+  p.merge_fraction = policy->merge_fraction;
   if (p.kind == KVEVICT_POLICY_STREAMING_LLM) return p;
   p.pool = policy->pool;
   p.pool_kernel = policy->pool_kernel;

@@ -84,7 +84,11 @@ static ragged* Draw(test_layout layout, bool ascending, test_random* random) {
   k->slots_len = (size_t)k->n_lists * kCapacity;
   k->list_stride = kCapacity;
   k->counts = r->counts;
-  r->move = (kvevict_move){sizeof r->move, most, &r->ours->view, k, r->held};
+  r->move = (kvevict_move){.struct_size = sizeof r->move,
+                           .n_tokens = most,
+                           .view = &r->ours->view,
+                           .keep = k,
+                           .token_counts = r->held};
   oracle_compact_lists(&r->theirs->view, k);
   return r;
 }
@@ -192,9 +196,16 @@ Test(ragged_moves, of_caches_that_share_a_pool) {
   const uint32_t held[2] = {12, 5}, held_there[1] = {6};
   int32_t slots[2] = {1, 4};
   const kvevict_keep_lists keep = test_lists(slots, 2, 1);
-  const kvevict_move moves[2] = {
-      {sizeof moves[0], 12, &views[0], &keep, held},
-      {sizeof moves[0], 6, &views[1], &keep, held_there}};
+  const kvevict_move moves[2] = {{.struct_size = sizeof moves[0],
+                                  .n_tokens = 12,
+                                  .view = &views[0],
+                                  .keep = &keep,
+                                  .token_counts = held},
+                                 {.struct_size = sizeof moves[0],
+                                  .n_tokens = 6,
+                                  .view = &views[1],
+                                  .keep = &keep,
+                                  .token_counts = held_there}};
   freed[0] = cache->block_table[stride + 1];
   EXPECT_INVALID(kvevict_compact(context, moves, 2, NULL, 0, NULL), "overlap");
   test_expect_same_bytes(cache, before, "refused");
@@ -226,7 +237,11 @@ Test(ragged_moves, of_caches_that_share_a_pool) {
     uint32_t held[2] = {40, 20};                                              \
     int32_t slots[8] = {1, 3, 20, 39, 0, 2, 15, 19};                          \
     kvevict_keep_lists lists = test_lists(slots, 4, 2);                       \
-    kvevict_move move = {sizeof move, 40, &cache->view, &lists, held};        \
+    kvevict_move move = {.struct_size = sizeof move,                          \
+                         .n_tokens = 40,                                      \
+                         .view = &cache->view,                                \
+                         .keep = &lists,                                      \
+                         .token_counts = held};                               \
     int32_t* table = cache->block_table;                                      \
     const uint64_t stride = cache->view.block_table_head_stride;              \
     uint64_t room[512];                                                       \
@@ -274,7 +289,11 @@ Test(ragged_moves, reorder_has_no_more_places_than_are_held) {
   FreeBlocks(cache, held, 40);
   test_cache* before = test_cache_clone(cache);
   const kvevict_keep_lists lists = test_lists(slots, 20, 2);
-  const kvevict_move move = {sizeof move, 40, &cache->view, &lists, held};
+  const kvevict_move move = {.struct_size = sizeof move,
+                             .n_tokens = 40,
+                             .view = &cache->view,
+                             .keep = &lists,
+                             .token_counts = held};
   EXPECT_INVALID(kvevict_reorder(context, &move, 1, workspace, 4000, NULL),
                  "20", "3");
   test_expect_same_bytes(cache, before, "refused");

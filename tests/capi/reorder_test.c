@@ -152,7 +152,8 @@ Test(reorder, queries_check_what_they_are_asked) {
   kvevict_workspace* w = &grown.value;
   const kvevict_workspace untouched = *w;
   kvevict_keep_lists lists = test_lists(NULL, 4, 1);
-  kvevict_move move = {sizeof move, 0, view, &lists, NULL};
+  kvevict_move move = {
+      .struct_size = sizeof move, .n_tokens = 0, .view = view, .keep = &lists};
   typedef kvevict_status query(const kvevict_context*, const kvevict_move*,
                                size_t, kvevict_workspace*);
   query* const kQueries[] = {kvevict_reorder_workspace,

@@ -69,7 +69,14 @@ constexpr const char* kPairs[] = {"budget=64",
                                   "split=arithmetic-kvpress",
                                   "split=arithmetic-adakv",
                                   "select_block=3",
-                                  "select_block=64"};
+                                  "select_block=64",
+                                  "merge=values",
+                                  "merge=pivot",
+                                  "merge=weighted",
+                                  "merge_threshold=0.25",
+                                  "merge_threshold=2",
+                                  "merge_fraction=0.5",
+                                  "merge_fraction=0"};
 
 // A text as a person would write it, with a slip now and then, or any bytes.
 std::string DrawText(Draw& draw) {
@@ -92,7 +99,7 @@ std::string DrawText(Draw& draw) {
 }
 
 kvevict_policy Reread(const kvevict_policy& policy) {
-  char printed[512];
+  char printed[640];
   size_t length = 0;
   FUZZ_CHECK(kvevict_policy_format(&policy, printed, sizeof(printed),
                                    &length) == KVEVICT_OK);

@@ -146,6 +146,8 @@ void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report) {
         "expected-attention:budget=30,pool=max5,order=pool-reduce,"
         "weight=given",
         "triattention:budget=30,sink=2",
+        "streaming-llm:budget=30,merge=values,merge_fraction=0.6",
+        "knorm:budget=30,sink=2,scope=model,merge=pivot",
         "triattention:budget=30,scope=model,pool=avg3,order=pool-reduce",
         "custom:budget=30,scope=head"}) {
     report->Check(fmt::format("unlike layers: {}", policy), [&] {

@@ -169,6 +169,12 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   if (kind != KVEVICT_POLICY_KNORM && random->OneOf(2)) p.weight_epsilon = 0.25;
   if (lends && random->OneOf(3)) p.redundancy = 0.5;
   p.similarity = random->In(0, 4) * 0.2;
+  if (random->OneOf(3)) {
+    p.merge = random->Pick(
+        {KVEVICT_MERGE_VALUES, KVEVICT_MERGE_PIVOT, KVEVICT_MERGE_WEIGHTED});
+    p.merge_threshold = random->In(0, 2) * 0.25;
+    p.merge_fraction = 1.0 - random->In(0, 3) * 0.25;
+  }
   return p;
 }
 

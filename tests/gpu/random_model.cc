@@ -85,6 +85,9 @@ void RandomModel::DrawTwinPolicy() {
   twin_policy_.head_floor = p.head_floor;
   twin_policy_.score_threshold = p.score_threshold;
   twin_policy_.select_block = p.select_block;
+  twin_policy_.merge = p.merge;
+  twin_policy_.merge_threshold = p.merge_threshold;
+  twin_policy_.merge_fraction = p.merge_fraction;
 }
 
 uint32_t RandomModel::first_full() const {

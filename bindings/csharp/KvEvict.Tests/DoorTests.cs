@@ -148,6 +148,12 @@ public class DoorTests
             if (i < 2) Assert.Equal(slots.Span[3 + i], model.TokenInSlot(1, 1, i));
         }
 
+        KvMove[] merging = [new(model.Views[0], 3, new KvKeepLists(slots, 1)) { Merge = KvMerge.Pivot }];
+        Assert.True(model.Context.CompactWorkspaceSize(merging).Least > 0);
+        merging[0] = merging[0] with { MergeThreshold = 2 };
+        Assert.Contains("merge_threshold 2",
+                        Assert.Throws<KvEvictException>(() => model.Context.Compact(merging)).Message);
+
         // Both layers back to front; the second one's lists have 3 and 2.
         using var backwards = new KvPinnedMemory<int>(new[] { 2, 1, 0, 1, 0, 9 });
         moves = [new(model.Views[0], 3, new KvKeepLists(backwards, 3)),

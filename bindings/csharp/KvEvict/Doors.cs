@@ -169,6 +169,15 @@ public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Ke
     /// </summary>
     public KvRegion TokenCounts { get; init; }
 
+    /// <summary>What becomes of the rows that go when a context compacts.</summary>
+    public KvMerge Merge { get; init; }
+
+    /// <summary>Values that merge: the least similarity of their keys, in [0, 1].</summary>
+    public double MergeThreshold { get; init; }
+
+    /// <summary>Values that merge: the part of those that go, the most similar, in (0, 1]; 0: all.</summary>
+    public double MergeFraction { get; init; }
+
     internal void KeepAlive()
     {
         GC.KeepAlive(View);
@@ -194,6 +203,9 @@ internal unsafe struct NativeMove
         Native.kvevict_move_init(native, (nuint)sizeof(kvevict_move));
         native->n_tokens = Check.Count(move.TokenCount, nameof(move.TokenCount));
         native->token_counts = counts;
+        native->merge = move.Merge;
+        native->merge_threshold = move.MergeThreshold;
+        native->merge_fraction = move.MergeFraction;
         native->view = &self->_view;
         native->keep = &self->_keep;
     }

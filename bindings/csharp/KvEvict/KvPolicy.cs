@@ -162,6 +162,15 @@ public sealed unsafe record KvPolicy
     /// <summary>The least score that heads by threshold keep.</summary>
     public double ScoreThreshold { get => _native.score_threshold; init => _native.score_threshold = value; }
 
+    /// <summary>What becomes of the rows that go.</summary>
+    public KvMerge Merge { get => _native.merge; init => _native.merge = value; }
+
+    /// <summary>Values that merge: the least similarity of their keys, in [0, 1].</summary>
+    public double MergeThreshold { get => _native.merge_threshold; init => _native.merge_threshold = value; }
+
+    /// <summary>Values that merge: the part of those that go, the most similar, in (0, 1].</summary>
+    public double MergeFraction { get => _native.merge_fraction; init => _native.merge_fraction = value; }
+
     /// <summary>The policies, as in the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();
 

@@ -678,6 +678,43 @@ enum kvevict_value_weight
 typedef int32_t kvevict_value_weight;
 #endif
 
+/** What becomes of a row that compaction drops: nothing, or it is merged into
+ *  one that stays.
+ *
+ *  For each KV head by itself, with u = k / max(|k|, 1e-6): a token e that goes
+ *  has a target, the token t of those that stay whose u_t . u_e, the
+ *  similarity, is the highest; of equals the lowest slot. Rows are changed
+ *  where they lie, before survivors move: x_t becomes a mean of what x_t and
+ *  the x_e were, added up in ascending order of the slots in f32 and rounded
+ *  once to the plane's dtype, to the nearest, halves to even. Targets that get
+ *  nothing keep their bytes, and so do companions. A token whose key or value
+ *  row has no finite norm in f32, as with NaN or infinity, takes no part. */
+enum kvevict_merge
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** Nothing. */
+  KVEVICT_MERGE_NONE = 0,
+  /** Values only, by how similar their keys are: with
+   *  w_e = max(similarity, 0) |v_e| / (|v_e| + |v_t| + 1e-6),
+   *  v_t = (v_t + sum w_e v_e) / (1 + sum w_e), where the sum of weights is
+   *  above 0. merge_threshold and merge_fraction say which e take part.
+   *  MergingPress of kvpress, after arXiv:2210.09461 and arXiv:2406.13035. */
+  KVEVICT_MERGE_VALUES = 1,
+  /** Keys and values: x_t = the mean of x_t and of (x_e + x_t) / 2 of every e.
+   *  Keys that RoPE has turned are averaged over positions. LOOK-M,
+   *  arXiv:2406.18139. */
+  KVEVICT_MERGE_PIVOT = 2,
+  /** Keys, likewise, and values: with w_e = max((similarity + 1) / 2, 1e-6),
+   *  x_t = (x_t + sum w_e x_e) / (1 + sum w_e). KVMerger,
+   *  arXiv:2407.08454. */
+  KVEVICT_MERGE_WEIGHTED = 3
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_merge;
+#endif
+
 /** What a policy may read of a layer: rows of its view, or a plane of
  *  kvevict_signal_inputs. */
 enum kvevict_input
@@ -810,7 +847,17 @@ typedef struct kvevict_policy {
    *  head_split or budget_of_partition. 1 .. 65536; default 1: single tokens.
    *  ChunkKV, arXiv:2502.00299. */
   uint32_t select_block;
-  uint32_t reserved; /**< 0. */
+  /** What becomes of the rows that go; K, and V where there is one, must be
+   *  readable, and values needs V. Default none: they are dropped. */
+  kvevict_merge merge;
+  /** Of values: the least similarity that merges, in [0, 1]. Default 0. */
+  double merge_threshold;
+  /** Of values: the part of a head's tokens that merge, of those that go: the
+   *  most similar ones, from the quantile 1 - merge_fraction of the
+   *  similarities on, which is interpolated linearly; those below the threshold
+   *  count as -infinity, and so does what lies between one and a number.
+   *  (0, 1]. Default 1. */
+  double merge_fraction;
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                    \
@@ -822,7 +869,7 @@ typedef struct kvevict_policy {
         KVEVICT_REDUCE_MEAN, KVEVICT_TIE_LOWER_POSITION,                       \
         KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, 0,                          \
         KVEVICT_VALUE_WEIGHT_NONE, KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 1, \
-        0, 0.2, 0.0, 1, 0                                                      \
+        0, 0.2, 0.0, 1, KVEVICT_MERGE_NONE, 0.0, 1.0                           \
   }
 
 /**
@@ -882,13 +929,16 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     of=context|partition           budget_of_partition
  *     heads=equal|adaptive|adaptive-blend|threshold   head_split
  *     floor, threshold               head_floor, score_threshold
+ *     merge=none|values|pivot|weighted   merge
+ *     merge_threshold, merge_fraction    merge_threshold, merge_fraction
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
  *
  * A policy has the keys that mean something to it, any other is an error:
  *     all but none                budget, sink, recent, split, alpha, beta,
- *                                 select_block
+ *                                 select_block, merge, merge_threshold,
+ *                                 merge_fraction
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
  *                                 epsilon, redundancy, similarity, heads,
  *                                 floor, threshold
@@ -1473,7 +1523,7 @@ typedef int32_t kvevict_reason;
 typedef struct kvevict_capabilities {
   uint32_t struct_size;
   uint32_t can_move; /**< 1 or 0, as the next two. */
-  /** What the policy's signal reads can be read. */
+  /** What the policy reads of rows can be read: to score, and to merge. */
   uint32_t can_score;
   uint32_t can_rotate;
   kvevict_reason move_reason; /**< KVEVICT_REASON_NONE where it can. */
@@ -1895,10 +1945,17 @@ typedef struct kvevict_move {
    *  read only as far as its own count reaches. On CUDA they are the caller's
    *  word. */
   const uint32_t* token_counts;
+  /** kvevict_compact(): what becomes of the rows that go, as in
+   *  kvevict_policy; K, and V where the view has one, must be of dtypes that
+   *  are scored, and values needs V. kvevict_reorder(): none. */
+  kvevict_merge merge;
+  uint32_t reserved;      /**< 0. */
+  double merge_threshold; /**< See kvevict_policy. */
+  double merge_fraction;  /**< Likewise; 0: 1. */
 } kvevict_move;
 
 #define KVEVICT_MOVE_INIT \
-  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0 }
 
 /** Writes KVEVICT_MOVE_INIT.
  *
@@ -1918,17 +1975,25 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * and writes the kept rows that change place, once. On CUDA one launch for all
  * planes that lie alike, whatever their layer.
  *
+ * A move with merge changes rows that stay, also those that stay where they
+ * are: a block that another sequence shares must be copied first. Cost: as many
+ * multiply-adds as rows that go times rows that stay times head_dim, per head;
+ * no such memory. The same bytes for any number of threads; and on CUDA as on
+ * CPUs that have a fused multiply-add.
+ *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each. Lists are strictly
  *                       ascending, which is checked on the CPU, on CUDA only by
  *                       a context with debug set. Caches must not overlap,
  *                       which is checked as kvevict_sequence_evict() does.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] workspace  See kvevict_compact_workspace(); with less than the
- *                       best it is not touched, and CUDA may be slower.
+ * @param[in] workspace  See kvevict_compact_workspace(); what is less than the
+ *                       best may not be touched, and CUDA may be slower.
  * @param[in] workspace_bytes  Its size; 0 with NULL.
  * @param[in] stream     See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_UNSUPPORTED (rows to merge that cannot be read; on CUDA
+ *         elements that are not aligned to their size). Threads: safe for
  *         distinct caches and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
@@ -1938,11 +2003,13 @@ kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
 
 /**
  * The workspace of kvevict_compact(): the least is 0. So is the best on the
- * CPU, and on CUDA where rows are wide enough to move without.
+ * CPU, and on CUDA where rows are wide enough to move without. Moves with merge
+ * need 28 bytes per slot and worker on the CPU, beside tiles of some rows; on
+ * CUDA 16 bytes per slot and head of one layer, and make use of as much for 16.
  *
  * @param[in]  context    Non-NULL.
  * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
- *                        and count are read, and n_tokens is not.
+ *                        and count are read, and n_tokens only with merge.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
@@ -1967,8 +2034,8 @@ KVEVICT_API kvevict_status kvevict_compact_workspace(
  * workspace, so it is read and written twice.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
- * @param[in] moves      [moves_len], a layer each, counts at most n_tokens.
- *                       That slots are in [0, n_tokens) is checked on the CPU,
+ * @param[in] moves      [moves_len], a layer each, counts at most n_tokens,
+ *                       without merge. That slots are in [0, n_tokens) is checked on the CPU,
  *                       on CUDA only by a context with debug set.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_reorder_workspace().
@@ -2227,6 +2294,10 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
  *
+ * With merge, rows that go are merged first, by the lists of the survivors;
+ * also rows that stay where they are change, so that a block that another
+ * sequence shares must be copied before.
+ *
  * Two layers that share one cache (equal views) are compacted once, by the
  * first one's queries. A companion that several layers have moves once too;
  * they must keep the same tokens, with scope MODEL or with streaming-llm and a
@@ -2257,7 +2328,7 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *         planes that the geometry has, too few observed queries, a budget
  *         smaller than what must stay, layers of unequal length under scope
  *         MODEL); KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or
- *         values that cannot be read, or tokens of the window are gone already,
+ *         values that cannot be read, or merges them, or tokens of the window are gone already,
  *         which keep_window 0 allows). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(

@@ -51,7 +51,10 @@ kvevict_status test_compact(const kvevict_context* context,
                             const kvevict_view* view, uint32_t n_tokens,
                             const int32_t* keep, uint32_t n, uint32_t n_lists) {
   const kvevict_keep_lists lists = test_lists(keep, n, n_lists);
-  const kvevict_move move = {sizeof move, n_tokens, view, &lists, NULL};
+  const kvevict_move move = {.struct_size = sizeof move,
+                             .n_tokens = n_tokens,
+                             .view = view,
+                             .keep = &lists};
   return kvevict_compact(context, &move, 1, NULL, 0, NULL);
 }
 
@@ -60,7 +63,10 @@ kvevict_status test_reorder(const kvevict_context* context,
                             const int32_t* slots, uint32_t n, uint32_t n_lists,
                             void* workspace, size_t workspace_bytes) {
   const kvevict_keep_lists lists = test_lists(slots, n, n_lists);
-  const kvevict_move move = {sizeof move, n_tokens, view, &lists, NULL};
+  const kvevict_move move = {.struct_size = sizeof move,
+                             .n_tokens = n_tokens,
+                             .view = view,
+                             .keep = &lists};
   return kvevict_reorder(context, &move, 1, workspace, workspace_bytes, NULL);
 }
 
@@ -68,7 +74,8 @@ kvevict_status test_reorder_bytes(const kvevict_context* context,
                                   const kvevict_view* view, uint32_t n,
                                   uint32_t n_lists, size_t* out_bytes) {
   const kvevict_keep_lists lists = test_lists(NULL, n, n_lists);
-  const kvevict_move move = {sizeof move, n, view, &lists, NULL};
+  const kvevict_move move = {
+      .struct_size = sizeof move, .n_tokens = n, .view = view, .keep = &lists};
   kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
   const kvevict_status status =
       kvevict_reorder_workspace(context, &move, 1, &workspace);

@@ -71,6 +71,9 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(head_floor, test_random_unit(random));
     MAYBE(score_threshold, (double)test_random_normal(random));
     MAYBE(select_block, test_random_between(random, 1, 40));
+    MAYBE(merge, (kvevict_merge)test_random_below(random, 4));
+    MAYBE(merge_threshold, test_random_unit(random));
+    MAYBE(merge_fraction, 1.0 - test_random_unit(random));
     if (kvevict_policy_validate(&policy) == KVEVICT_OK) return policy;
   }
 }

@@ -29,7 +29,7 @@ void Launch(const cuda::RedundancyParams& p, uint32_t n_tokens,
             cuda::kRedundancyThreads);
   }
   run(cuda::redundancy_search,
-      (n_tokens + cuda::kRedundancyTile - 1) / cuda::kRedundancyTile);
+      (n_tokens + cuda::kCosineTile - 1) / cuda::kCosineTile);
   run(cuda::redundancy_columns, p.n_chunks);
   Run(cuda::redundancy_mix, {p.n_kv_heads, n_layers, 1},
       cuda::kRedundancyThreads, p, Schedule(turn));

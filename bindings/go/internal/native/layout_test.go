@@ -44,7 +44,7 @@ var (
 	_ [128]byte = [unsafe.Offsetof(ContextOptions{}.DeviceAllocUserData)]byte{}
 	_ [136]byte = [unsafe.Offsetof(ContextOptions{}.SelectOnHost)]byte{}
 	_ [140]byte = [unsafe.Offsetof(ContextOptions{}.Debug)]byte{}
-	_ [168]byte = [unsafe.Sizeof(Policy{})]byte{}
+	_ [184]byte = [unsafe.Sizeof(Policy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Policy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Policy{}.Kind)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Policy{}.Budget)]byte{}
@@ -78,7 +78,9 @@ var (
 	_ [144]byte = [unsafe.Offsetof(Policy{}.HeadFloor)]byte{}
 	_ [152]byte = [unsafe.Offsetof(Policy{}.ScoreThreshold)]byte{}
 	_ [160]byte = [unsafe.Offsetof(Policy{}.SelectBlock)]byte{}
-	_ [164]byte = [unsafe.Offsetof(Policy{}.Reserved)]byte{}
+	_ [164]byte = [unsafe.Offsetof(Policy{}.Merge)]byte{}
+	_ [168]byte = [unsafe.Offsetof(Policy{}.MergeThreshold)]byte{}
+	_ [176]byte = [unsafe.Offsetof(Policy{}.MergeFraction)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}
@@ -216,12 +218,16 @@ var (
 	_ [52]byte  = [unsafe.Offsetof(SelectOptions{}.SelectBlock)]byte{}
 	_ [56]byte  = [unsafe.Offsetof(SelectOptions{}.ProtectedSlots)]byte{}
 	_ [64]byte  = [unsafe.Offsetof(SelectOptions{}.ProtectedSlotsLen)]byte{}
-	_ [32]byte  = [unsafe.Sizeof(Move{})]byte{}
+	_ [56]byte  = [unsafe.Sizeof(Move{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Move{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Move{}.NTokens)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Move{}.View)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(Move{}.Keep)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(Move{}.TokenCounts)]byte{}
+	_ [32]byte  = [unsafe.Offsetof(Move{}.Merge)]byte{}
+	_ [36]byte  = [unsafe.Offsetof(Move{}.Reserved)]byte{}
+	_ [40]byte  = [unsafe.Offsetof(Move{}.MergeThreshold)]byte{}
+	_ [48]byte  = [unsafe.Offsetof(Move{}.MergeFraction)]byte{}
 	_ [16]byte  = [unsafe.Sizeof(Observation{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Observation{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Observation{}.Layer)]byte{}

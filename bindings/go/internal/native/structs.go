@@ -99,7 +99,9 @@ type Policy struct {
 	HeadFloor         float64
 	ScoreThreshold    float64
 	SelectBlock       uint32
-	Reserved          uint32
+	Merge             int32
+	MergeThreshold    float64
+	MergeFraction     float64
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.
@@ -286,11 +288,15 @@ type SelectOptions struct {
 
 // Move is kvevict_move.
 type Move struct {
-	StructSize  uint32
-	NTokens     uint32
-	View        uintptr
-	Keep        uintptr
-	TokenCounts uintptr
+	StructSize     uint32
+	NTokens        uint32
+	View           uintptr
+	Keep           uintptr
+	TokenCounts    uintptr
+	Merge          int32
+	Reserved       uint32
+	MergeThreshold float64
+	MergeFraction  float64
 }
 
 // Observation is kvevict_observation.

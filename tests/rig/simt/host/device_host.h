@@ -119,6 +119,27 @@ float ToFloat(uint32_t bits) {
   }
 }
 
+template <int kDType>
+uint32_t FromFloat(float v) {
+  static_assert(kDType == kF32 || kDType == kF16 || kDType == kBF16);
+  const auto bits = std::bit_cast<uint32_t>(v);
+  if constexpr (kDType == kF32) {
+    return bits;
+  } else if constexpr (kDType == kBF16) {
+    const uint32_t up = (bits & 0xffff) > 0x8000 ||
+                        ((bits & 0xffff) == 0x8000 && (bits >> 16 & 1) != 0);
+    return (bits >> 16) + up;
+  } else {
+    const float size = std::fabs(v);
+    const uint32_t sign = bits >> 16 & 0x8000;
+    if (size >= 65520.0f) return sign | 0x7c00;
+    const int exponent = size < 0x1p-14f ? -14 : std::ilogb(size);
+    const auto units =
+        static_cast<uint32_t>(std::nearbyint(std::ldexp(size, 10 - exponent)));
+    return sign | ((static_cast<uint32_t>(exponent + 14) << 10) + units);
+  }
+}
+
 // ---- Global memory ----
 
 namespace shim {

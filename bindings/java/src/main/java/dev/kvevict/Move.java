@@ -11,12 +11,23 @@ public final class Move {
   private final int nTokens;
   private final KeepLists keep;
   private final Numbers tokenCounts; // null: all heads hold nTokens
+  private final Merge merge;
+  private final double mergeThreshold;
+  private final double mergeFraction;
 
-  private Move(View view, int nTokens, KeepLists keep, Numbers tokenCounts) {
+  private Move(View view, int nTokens, KeepLists keep, Numbers tokenCounts, Merge merge,
+      double mergeThreshold, double mergeFraction) {
     this.view = Objects.requireNonNull(view, "view");
     this.nTokens = Memory.count(nTokens, "nTokens");
     this.keep = Objects.requireNonNull(keep, "keep");
     this.tokenCounts = tokenCounts;
+    this.merge = Objects.requireNonNull(merge, "merge");
+    this.mergeThreshold = mergeThreshold;
+    this.mergeFraction = mergeFraction;
+  }
+
+  private Move withTokenCounts(Numbers each) {
+    return new Move(view, nTokens, keep, each, merge, mergeThreshold, mergeFraction);
   }
 
   /**
@@ -28,7 +39,7 @@ public final class Move {
    * @return the move
    */
   public static Move of(View view, int nTokens, KeepLists keep) {
-    return new Move(view, nTokens, keep, null);
+    return new Move(view, nTokens, keep, null, Merge.NONE, 0, 1);
   }
 
   /**
@@ -39,7 +50,7 @@ public final class Move {
    * @return this move with the counts
    */
   public Move withTokenCounts(IntBuffer each) {
-    return new Move(view, nTokens, keep, Numbers.of(each, "each"));
+    return withTokenCounts(Numbers.of(each, "each"));
   }
 
   /**
@@ -49,7 +60,29 @@ public final class Move {
    * @return this move with the counts
    */
   public Move withTokenCounts(long each) {
-    return new Move(view, nTokens, keep, Numbers.at(each, Integer.MAX_VALUE, "each"));
+    return withTokenCounts(Numbers.at(each, Integer.MAX_VALUE, "each"));
+  }
+
+  /**
+   * What becomes of the rows that go when a context compacts.
+   *
+   * @param rule by which they merge into rows that stay
+   * @return this move with the rule
+   */
+  public Move withMerge(Merge rule) {
+    return withMerge(rule, 0, 1);
+  }
+
+  /**
+   * The same, of the most similar rows.
+   *
+   * @param rule by which they merge into rows that stay
+   * @param threshold of values, the least similarity of their keys, in [0, 1]
+   * @param fraction of values, the part of those that go, in (0, 1]
+   * @return this move with the rule
+   */
+  public Move withMerge(Merge rule, double threshold, double fraction) {
+    return new Move(view, nTokens, keep, tokenCounts, rule, threshold, fraction);
   }
 
   /** The native structs of a call's moves; a try block keeps what they point to reachable. */
@@ -83,6 +116,9 @@ public final class Move {
             .putInt(at + Abi.Move.N_TOKENS, move.nTokens)
             .putLong(at + Abi.Move.VIEW, struct.address + view)
             .putLong(at + Abi.Move.KEEP, struct.address + keep)
+            .putEnum(at + Abi.Move.MERGE, move.merge, "merge")
+            .putDouble(at + Abi.Move.MERGE_THRESHOLD, move.mergeThreshold)
+            .putDouble(at + Abi.Move.MERGE_FRACTION, move.mergeFraction)
             .putLong(at + Abi.Move.TOKEN_COUNTS,
                 Numbers.each(move.tokenCounts, device, caches[i].nKvHeads, "tokenCounts"));
       }

@@ -312,6 +312,21 @@ public final class Policy {
     return struct.doubleAt(Abi.Policy.SCORE_THRESHOLD);
   }
 
+  /** {@return what becomes of the rows that go} */
+  public Merge merge() {
+    return struct.enumAt(Abi.Policy.MERGE, Merge.class);
+  }
+
+  /** {@return of values that merge, the least similarity of their keys} */
+  public double mergeThreshold() {
+    return struct.doubleAt(Abi.Policy.MERGE_THRESHOLD);
+  }
+
+  /** {@return of values that merge, the part of those that go} */
+  public double mergeFraction() {
+    return struct.doubleAt(Abi.Policy.MERGE_FRACTION);
+  }
+
   @Override
   public boolean equals(Object other) {
     return other instanceof Policy that && struct.equals(that.struct);
@@ -678,6 +693,39 @@ public final class Policy {
      */
     public Builder scoreThreshold(double score) {
       struct.putDouble(Abi.Policy.SCORE_THRESHOLD, score);
+      return this;
+    }
+
+    /**
+     * What becomes of the rows that go.
+     *
+     * @param rule by which they merge into rows that stay
+     * @return this
+     */
+    public Builder merge(Merge rule) {
+      struct.putEnum(Abi.Policy.MERGE, rule, "merge");
+      return this;
+    }
+
+    /**
+     * Of values that merge, the least similarity of their keys.
+     *
+     * @param similarity in [0, 1]
+     * @return this
+     */
+    public Builder mergeThreshold(double similarity) {
+      struct.putDouble(Abi.Policy.MERGE_THRESHOLD, similarity);
+      return this;
+    }
+
+    /**
+     * Of values that merge, the part of those that go, the most similar.
+     *
+     * @param part in (0, 1]
+     * @return this
+     */
+    public Builder mergeFraction(double part) {
+      struct.putDouble(Abi.Policy.MERGE_FRACTION, part);
       return this;
     }
 

@@ -246,6 +246,10 @@ final class DoorsTest {
         row(k[0], i % 3, head, before[0], slots[i % 3]);
         row(k[1], i % 3, head, before[1], slots[i]);
       }
+      List<Move> merging = List.of(
+          Move.of(views[0], 3, KeepLists.of(1, 0)).withMerge(Merge.PIVOT, 0.5, 0.5));
+      Check.that(context.compactWorkspace(merging).leastBytes() > 0, "merging needs a workspace");
+      Check.fails(KvEvictException.class, () -> context.compact(merging), "the least");
       // Back to front.
       moves = List.of(Move.of(views[0], 3, KeepLists.of(1, 2, 1, 0)),
           Move.of(views[1], 3,

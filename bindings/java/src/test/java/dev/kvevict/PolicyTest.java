@@ -48,6 +48,12 @@ final class PolicyTest {
     Check.equal(HeadSplit.ADAPTIVE_BLEND, shared.headSplit());
     Check.equal(0.5, shared.headFloor());
     Check.equal(-4.0, shared.scoreThreshold());
+    Policy merging = policy.toBuilder().merge(Merge.PIVOT).mergeThreshold(0.5).mergeFraction(0.75)
+        .build();
+    Check.equal(merging, policy.with("merge=pivot,merge_threshold=0.5,merge_fraction=0.75"));
+    Check.equal(Merge.PIVOT, merging.merge());
+    Check.equal(0.5, merging.mergeThreshold());
+    Check.equal(0.75, merging.mergeFraction());
     Check.that(policy.toBuilder().budget(-1).build().toString().startsWith("(INVALID_ARGUMENT"),
         "an invalid policy has no text form");
   }

@@ -1,0 +1,58 @@
+// Merging: an item is a layer and KV head.
+#include "core/kernels/merge.h"
+
+#include <algorithm>
+
+#include "core/cpu/cpu.h"
+#include "core/view.h"
+
+namespace kvevict::cpu {
+namespace {
+
+// The kernels' name for it.
+MergeRule ToMergeRule(kvevict_merge merge) {
+  return merge == KVEVICT_MERGE_PIVOT      ? MergeRule::kPivot
+         : merge == KVEVICT_MERGE_WEIGHTED ? MergeRule::kWeighted
+                                           : MergeRule::kValues;
+}
+
+}  // namespace
+
+ScratchNeeds MergeScratchBytes(const Context& context, const MergeShape& shape,
+                               uint32_t) {
+  return SharesOf(context,
+                  CheckedSize(kvevict::MergeScratchBytes(
+                      shape.n_tokens, shape.k_head_dim, shape.v_head_dim)));
+}
+
+Status Run_merge(const Context& context, Stream, const MergeArgs& args) {
+  uint32_t n_heads = 0;
+  for (const MoveJob& job : args.jobs) {
+    n_heads = std::max(n_heads, job.view->n_kv_heads);
+  }
+  const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_heads);
+  context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
+    const MoveJob& job = args.jobs[item / n_heads];
+    const kvevict_view& view = *job.view;
+    const uint32_t head = item % n_heads;
+    if (head >= view.n_kv_heads || !job.merge.Merges()) return;
+    MergeRowsArgs rows;
+    rows.keys = HeadRows(view, view.k, head);
+    rows.n_tokens = job.tokens.Of(head);
+    rows.key_dim = view.k.head_dim;
+    if (IsPresent(view.v)) {
+      rows.values = HeadRows(view, view.v, head);
+      rows.value_dim = view.v.head_dim;
+    }
+    rows.keep = job.keep.ListOf(head);
+    rows.n_keep = job.keep.CountOf(head);
+    rows.rule = ToMergeRule(job.merge.rule);
+    rows.threshold = static_cast<float>(job.merge.threshold);
+    rows.quantile = static_cast<float>(1.0 - job.merge.fraction);
+    rows.scratch = ShareOf(context, args.scratch, worker).data();
+    MergeRows(context.simd(), rows);
+  });
+  return Status();
+}
+
+}  // namespace kvevict::cpu

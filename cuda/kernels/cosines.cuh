@@ -1,0 +1,81 @@
+// Cosines of a tile of keys with a tile of others.
+#ifndef KVEVICT_CUDA_KERNELS_COSINES_CUH_
+#define KVEVICT_CUDA_KERNELS_COSINES_CUH_
+
+#include "cache_rows.cuh"
+#include "cosines.h"
+#include "device.cuh"
+
+namespace kvevict::cuda {
+
+// A multiple of four, so that a thread's keys lie in one load.
+constexpr uint32_t kKeyStride = kCosineTile + 4;  // keys lie [element, token]
+constexpr uint32_t kTileFloats = kCosineElements * kKeyStride;
+
+// A key, and what makes it one of norm 1; 0 where there is none.
+struct Direction {
+  uint64_t row;
+  float scale;
+};
+
+// Elements [first, first + kCosineElements) of a tile's directions, of which find(i) is
+// one; 0 past the last element, and where there is none. Four threads share a row.
+template <class Find>
+KV_DEVICE void LoadDirections(const CacheRows& keys, uint32_t first,
+                              const Find& find, float* to) {
+  constexpr uint32_t kLanes = kCosineThreads / kCosineTile;
+  const uint32_t key = threadIdx.x / kLanes;
+  const uint32_t lane = threadIdx.x % kLanes;
+  const Direction mine = find(key);
+  CacheRows chunk = keys;
+  chunk.head_dim = keys.head_dim - first < kCosineElements
+                       ? keys.head_dim - first
+                       : kCosineElements;
+  chunk.lanes = kLanes;
+  const bool is_there = mine.scale != 0.0f;
+  if (is_there) {
+    const uint64_t at[1] = {mine.row + first * keys.layout.element_stride};
+    VisitRows(chunk, at, lane, [&](uint32_t, uint32_t i, float v) {
+      to[i * kKeyStride + key] = v * mine.scale;
+    });
+  }
+  for (uint32_t i = (is_there ? chunk.head_dim : 0) + lane; i < kCosineElements;
+       i += kLanes) {
+    to[i * kKeyStride + key] = 0.0f;
+  }
+}
+
+// A thread's cosines: of rows threadIdx.x / 16 * 4 and the next three with columns
+// threadIdx.x % 16 * 4 and the next three, every product added up in the order of its
+// elements. Both tiles: kTileFloats shared floats, which may be read until the call.
+template <class FindRow, class FindColumn>
+KV_DEVICE void MultiplyTiles(const CacheRows& keys, const FindRow& find_row,
+                             const FindColumn& find_column, float* row_keys,
+                             float* column_keys, float (&cosines)[4][4]) {
+  const uint32_t my_row = threadIdx.x / 16 * 4;
+  const uint32_t my_column = threadIdx.x % 16 * 4;
+  for (uint32_t i = 0; i < keys.head_dim; i += kCosineElements) {
+    BlockSync();  // all have read what is written over
+    LoadDirections(keys, i, find_row, row_keys);
+    LoadDirections(keys, i, find_column, column_keys);
+    BlockSync();
+    const uint32_t n = keys.head_dim - i < kCosineElements ? keys.head_dim - i
+                                                           : kCosineElements;
+#pragma unroll 8
+    for (uint32_t e = 0; e < n; ++e) {
+      const float* const rows = row_keys + e * kKeyStride + my_row;
+      const float* const columns = column_keys + e * kKeyStride + my_column;
+#pragma unroll
+      for (uint32_t r = 0; r < 4; ++r) {
+#pragma unroll
+        for (uint32_t c = 0; c < 4; ++c) {
+          cosines[r][c] = Fma(columns[c], rows[r], cosines[r][c]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_COSINES_CUH_

@@ -1,0 +1,17 @@
+// Tiles of cosines.cuh.
+#ifndef KVEVICT_CUDA_KERNELS_COSINES_H_
+#define KVEVICT_CUDA_KERNELS_COSINES_H_
+
+#include "params.h"
+
+namespace kvevict::cuda {
+
+// Threads of a block; rows of a block and columns that meet them at a time; elements of
+// theirs that are there at a time.
+constexpr uint32_t kCosineThreads = 256;
+constexpr uint32_t kCosineTile = 64;
+constexpr uint32_t kCosineElements = 32;
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_COSINES_H_

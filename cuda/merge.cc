@@ -1,0 +1,144 @@
+// Merging: three launches for layers that lie alike, four where a fraction merges.
+#include <algorithm>
+
+#include "core/view.h"
+#include "cuda/alignment.h"
+#include "cuda/check_keep.h"
+#include "cuda/kernels/merge.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+namespace {
+
+static_assert(kMergeValues == uint32_t{KVEVICT_MERGE_VALUES} &&
+              kMergePivot == uint32_t{KVEVICT_MERGE_PIVOT} &&
+              kMergeWeighted == uint32_t{KVEVICT_MERGE_WEIGHTED});
+
+// Layers whose scratch is there at once, where there is room for it.
+constexpr uint32_t kMostInScratch = 16;
+
+bool HasValues(const MoveJob& job) { return IsPresent(job.view->v); }
+
+bool GoTogether(const MoveJob& a, const MoveJob& b) {
+  const kvevict_view& x = *a.view;
+  const kvevict_view& y = *b.view;
+  return a.merge == b.merge && x.n_kv_heads == y.n_kv_heads &&
+         x.k.dtype == y.k.dtype && x.k.head_dim == y.k.head_dim &&
+         ReadAlike(x, x.k, y, y.k) && HasValues(a) == HasValues(b) &&
+         x.v.dtype == y.v.dtype && x.v.head_dim == y.v.head_dim &&
+         ReadAlike(x, x.v, y, y.v) && a.keep.n_lists == b.keep.n_lists &&
+         KeepStride(a.keep) == KeepStride(b.keep) &&
+         InOneTable(a.tokens, b.tokens) &&
+         InOneTable(a.keep.count, b.keep.count);
+}
+
+// Of a layer: what its rows are about, and cutoffs of its heads.
+CheckedSize RowBytes(uint32_t n_kv_heads, uint32_t n_tokens) {
+  return (CheckedSize(n_kv_heads) * CheckedSize(n_tokens) *
+          CheckedSize(4 * sizeof(float)))
+      .AlignUp(16);
+}
+CheckedSize CutoffBytes(uint32_t n_kv_heads) {
+  return (CheckedSize(n_kv_heads) * CheckedSize(sizeof(float))).AlignUp(16);
+}
+CheckedSize LayerBytes(uint32_t n_kv_heads, uint32_t n_tokens) {
+  return RowBytes(n_kv_heads, n_tokens) + CutoffBytes(n_kv_heads);
+}
+
+Status RunBatch(const Context& context, Stream stream, Jobs<MoveJob> batch,
+                std::span<uint8_t> scratch) {
+  const MoveJob& first = batch.front();
+  const kvevict_view& view = *first.view;
+  const Counts tokens(first.tokens);
+  const Counts counts(first.keep.count);
+  MergeParams p{};
+  p.stride = LongestOf(batch);
+  p.keys = RowsOf(view, view.k);
+  if (HasValues(first)) p.values = RowsOf(view, view.v);
+  p.tokens = tokens.table();
+  p.counts = counts.table();
+  p.n_kv_heads = view.n_kv_heads;
+  p.rows = AddressOf(scratch.data());
+  p.cutoffs = p.rows + batch.size() * RowBytes(p.n_kv_heads, p.stride).value();
+  p.n_lists = first.keep.n_lists;
+  p.keep_stride = KeepStride(first.keep);
+  p.rule = static_cast<uint32_t>(first.merge.rule);
+  if (!first.merge.MergesKeys()) {
+    p.threshold = static_cast<float>(first.merge.threshold);
+    p.quantile = static_cast<float>(1.0 - first.merge.fraction);
+  }
+  uint32_t most_kept = 1;
+  uint32_t most_gone = 1;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const MoveJob& job = batch[i];
+    const ListCounts& keep = job.keep.count;
+    p.layers[i] = {job.view->k.data,
+                   job.view->v.data,
+                   AddressOf(job.view->block_table),
+                   AddressOf(job.keep.slots),
+                   job.tokens.most,
+                   keep.most,
+                   tokens.FirstOf(job.tokens),
+                   counts.FirstOf(keep)};
+    most_kept = std::max(most_kept, keep.most);
+    most_gone =
+        std::max(most_gone, keep.each == nullptr ? job.tokens.most - keep.most
+                                                 : job.tokens.most);
+  }
+  const auto launch = [&](KernelId kernel, uint32_t grid_x) {
+    return Launch(context, stream, kernel,
+                  {grid_x, p.n_kv_heads, Size(batch), kMergeThreads}, p);
+  };
+  KV_RETURN_IF_ERROR(
+      launch(KernelId::merge_norms, BlocksFor(p.stride, kMergeThreads)));
+  KV_RETURN_IF_ERROR(
+      launch(KernelId::merge_search, BlocksFor(most_gone, kCosineTile)));
+  if (p.quantile != 0.0f) {
+    KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::merge_cutoff,
+                              {p.n_kv_heads, Size(batch), 1, kMergeThreads},
+                              p));
+  }
+  return launch(KernelId::merge_rows, BlocksFor(most_kept, kMergeRows));
+}
+
+}  // namespace
+
+ScratchNeeds MergeScratchBytes(const Context&, const MergeShape& shape,
+                               uint32_t n_layers) {
+  const CheckedSize bytes = LayerBytes(shape.n_kv_heads, shape.n_tokens);
+  return {bytes, CheckedSize(std::min(n_layers, kMostInScratch)) * bytes};
+}
+
+Status CheckMerging(const Context& context, Stream stream, Jobs<MoveJob> jobs) {
+  for (const MoveJob& job : jobs) {
+    if (!job.merge.Merges()) continue;
+    const kvevict_view& view = *job.view;
+    KV_RETURN_IF_ERROR(CheckRowsAligned("keys", view, view.k));
+    if (HasValues(job)) {
+      KV_RETURN_IF_ERROR(CheckRowsAligned("values", view, view.v));
+    }
+  }
+  return Require(context, stream, ModuleId::merge);
+}
+
+Status Run_merge(const Context& context, Stream stream, const MergeArgs& args) {
+  size_t largest = 1;
+  for (const MoveJob& job : args.jobs) {
+    if (!job.merge.Merges()) continue;
+    largest = std::max(
+        largest, LayerBytes(job.view->n_kv_heads, job.tokens.most).value());
+    KV_RETURN_IF_ERROR(
+        CheckKeepLists(context, stream, job, KeepOrder::kAscending, "keep"));
+  }
+  const size_t most =
+      std::min<size_t>(args.scratch.size() / largest, MergeParams::kMaxLayers);
+  return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<MoveJob> batch) {
+    return batch.front().merge.Merges()
+               ? RunBatch(context, stream, batch, args.scratch)
+               : Status();
+  });
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,303 @@
+/* kvevict_compact() of moves that merge: every layout and dtype against the oracle. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/cache_trials.h"
+#include "tests/capi/support/doors.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/hooks.h"
+#include "tests/capi/support/merged.h"
+#include "tests/oracle/compact.h"
+
+static kvevict_context* context;
+
+static void CreateContext(void) {
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+}
+static void DestroyContext(void) { kvevict_context_destroy(context); }
+TestSuite(compact_merge, .init = CreateContext, .fini = DestroyContext);
+
+/* With exactly the workspace that is asked for, guard bytes behind it. */
+static kvevict_status Compact(const kvevict_context* with,
+                              const kvevict_move* moves, size_t n) {
+  kvevict_workspace needs = {.struct_size = sizeof needs};
+  kvevict_status status = kvevict_compact_workspace(with, moves, n, &needs);
+  if (status != KVEVICT_OK) return status;
+  const size_t bytes = (size_t)needs.least_bytes;
+  EXPECT(bytes > 0, "no workspace to merge in");
+  uint8_t* const workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+  memset(workspace, TEST_GUARD, bytes + 64);
+  status = kvevict_compact(with, moves, n, workspace, bytes, NULL);
+  EXPECT(test_is_filled(workspace + bytes, 64), "wrote behind the workspace");
+  free(workspace);
+  return status;
+}
+
+static bool CanMerge(const test_cache* cache, kvevict_merge merge) {
+  const bool has_values = cache->view.v.data != 0;
+  if (cache->view.k.dtype == KVEVICT_DTYPE_OPAQUE) return false;
+  if (has_values) return cache->view.v.dtype != KVEVICT_DTYPE_OPAQUE;
+  return merge != KVEVICT_MERGE_VALUES;
+}
+
+static uint32_t n_compared;
+
+static void TryCache(const kvevict_context* with, const test_cache_trial* t,
+                     test_random* random) {
+  static int32_t keep[4 * 128];
+  const uint32_t heads = t->cache->view.n_kv_heads;
+  /* Of several heads one list can be for all; counts may differ else. */
+  uint32_t counts[4], n_keep = 0;
+  const bool ragged = t->n_lists > 1 && test_random_coin(random);
+  for (uint32_t l = 0; l < t->n_lists; ++l) {
+    counts[l] = l > 0 && !ragged ? counts[0]
+                                 : test_random_below(random, t->n_tokens + 1);
+    if (counts[l] > n_keep) n_keep = counts[l];
+  }
+  for (uint32_t l = 0; l < t->n_lists; ++l) {
+    test_random_ascending(random, keep + l * t->n_tokens, counts[l],
+                          t->n_tokens);
+  }
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  lists.n_lists = t->n_lists;
+  lists.slots = keep;
+  lists.slots_len = sizeof keep / sizeof *keep;
+  lists.list_stride = t->n_tokens;
+  lists.count = n_keep;
+  lists.counts = ragged ? counts : NULL;
+  test_cache* ours = test_cache_clone(t->cache);
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = t->n_tokens;
+  move.view = &ours->view;
+  move.keep = &lists;
+  move.merge = (kvevict_merge)test_random_between(random, 1, 3);
+  if (test_random_coin(random)) move.merge_threshold = 0.3;
+  if (test_random_coin(random)) move.merge_fraction = 0.6;
+  if (!CanMerge(ours, move.merge)) {
+    EXPECT_FAILS(
+        Compact(with, &move, 1), KVEVICT_ERROR_UNSUPPORTED, "cannot merge",
+        ours->view.k.dtype == KVEVICT_DTYPE_OPAQUE ? "k_dtype" : "v_dtype");
+    test_expect_same_bytes(ours, t->cache, t->what);
+    test_cache_destroy(ours);
+    return;
+  }
+  /* Companions and what merges into nothing: as without. */
+  test_cache* theirs = test_cache_clone(t->cache);
+  oracle_compact_lists(&theirs->view, &lists);
+  EXPECT_OK(Compact(with, &move, 1));
+  for (uint32_t h = 0; h < heads; ++h) {
+    const uint32_t l = t->n_lists == 1 ? 0 : h;
+    n_compared +=
+        test_expect_merged(t->cache, ours, theirs, h, t->n_tokens,
+                           keep + l * t->n_tokens, counts[l], move.merge,
+                           move.merge_threshold, move.merge_fraction, t->what);
+  }
+  test_expect_same_outside(ours, t->cache, 0, t->n_tokens, t->what);
+  test_cache_destroy(ours);
+  test_cache_destroy(theirs);
+}
+
+Test(compact_merge, every_layout_and_dtype_merges_as_the_oracle_says) {
+  test_random random = test_random_start("compact merge layouts");
+  test_try_layouts_and_dtypes(context, &random, TryCache);
+  EXPECT(n_compared > 200, "only %u heads could be told", n_compared);
+}
+
+Test(compact_merge, any_number_of_threads_merges) {
+  test_random random = test_random_start("compact merge threads");
+  test_try_threads(&random, TryCache);
+}
+
+/* The same bytes for any number of threads, and in any layout. */
+Test(compact_merge, threads_and_layouts_make_the_same_bytes) {
+  test_random random = test_random_start("compact merge bytes");
+  for (kvevict_merge merge = KVEVICT_MERGE_VALUES;
+       merge <= KVEVICT_MERGE_WEIGHTED; ++merge) {
+    test_cache_spec spec = {TEST_TOKEN_MAJOR,   4, 80, KVEVICT_DTYPE_BF16, 24,
+                            KVEVICT_DTYPE_BF16, 9, 0};
+    test_cache* first = test_cache_create(&spec, &random);
+    test_cache* merged = test_cache_clone(first);
+    int32_t keep[4 * 30];
+    for (int h = 0; h < 4; ++h) {
+      test_random_ascending(&random, keep + h * 30, 30, 80);
+    }
+    const kvevict_keep_lists lists = test_lists(keep, 30, 4);
+    kvevict_move move = KVEVICT_MOVE_INIT;
+    move.n_tokens = 80;
+    move.keep = &lists;
+    move.merge = merge;
+    move.view = &merged->view;
+    EXPECT_OK(Compact(context, &move, 1));
+    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+      test_runner runner;
+      kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+      test_runner_install(&runner, 1 + (uint32_t)layout % 4, &options);
+      kvevict_context* threaded = NULL;
+      EXPECT_OK(kvevict_context_create(&options, &threaded));
+      spec.layout = (test_layout)layout;
+      test_cache* other = test_cache_create(&spec, &random);
+      test_cache_copy_rows(other, first, 80);
+      move.view = &other->view;
+      EXPECT_OK(Compact(threaded, &move, 1));
+      test_expect_same_rows(other, merged, 30, test_layout_name(spec.layout));
+      test_cache_destroy(other);
+      kvevict_context_destroy(threaded);
+    }
+    test_cache_destroy(first);
+    test_cache_destroy(merged);
+  }
+}
+
+Test(compact_merge, what_drops_nothing_changes_nothing) {
+  test_random random = {7};
+  const test_cache_spec spec = {TEST_PAGED_3,      2, 30, KVEVICT_DTYPE_F32, 5,
+                                KVEVICT_DTYPE_F16, 6, 1};
+  test_cache* cache = test_cache_create(&spec, &random);
+  test_cache* before = test_cache_clone(cache);
+  int32_t keep[30];
+  for (int i = 0; i < 30; ++i) keep[i] = i;
+  for (kvevict_merge merge = KVEVICT_MERGE_VALUES;
+       merge <= KVEVICT_MERGE_WEIGHTED; ++merge) {
+    for (uint32_t n = 0; n <= 30; n += 30) {
+      const kvevict_keep_lists lists = test_lists(keep, n, 1);
+      kvevict_move move = KVEVICT_MOVE_INIT;
+      move.n_tokens = 30;
+      move.view = &cache->view;
+      move.keep = &lists;
+      move.merge = merge;
+      EXPECT_OK(Compact(context, &move, 1));
+      test_expect_same_bytes(cache, before, "nothing dropped, or nothing kept");
+    }
+  }
+  test_cache_destroy(cache);
+  test_cache_destroy(before);
+}
+
+/* A call's moves may merge by different rules, or not at all. */
+Test(compact_merge, every_move_merges_as_it_says) {
+  test_random random = {8};
+  int32_t keep[12];
+  test_random_ascending(&random, keep, 12, 40);
+  const kvevict_keep_lists lists = test_lists(keep, 12, 1);
+  test_cache* together[4];
+  kvevict_move moves[4];
+  for (int i = 0; i < 4; ++i) {
+    const test_cache_spec spec = {
+        TEST_HEAD_MAJOR,   2, 40, KVEVICT_DTYPE_F32, 8 + (uint32_t)i,
+        KVEVICT_DTYPE_F32, 8, 0};
+    together[i] = test_cache_create(&spec, &random);
+    moves[i] = (kvevict_move)KVEVICT_MOVE_INIT;
+    moves[i].n_tokens = 40;
+    moves[i].view = &together[i]->view;
+    moves[i].keep = &lists;
+    moves[i].merge = (kvevict_merge)i;
+  }
+  test_cache* apart[4];
+  for (int i = 0; i < 4; ++i) apart[i] = test_cache_clone(together[i]);
+  EXPECT_OK(Compact(context, moves, 4));
+  for (int i = 0; i < 4; ++i) {
+    moves[i].view = &apart[i]->view;
+    if (i == 0) {
+      EXPECT_OK(kvevict_compact(context, &moves[i], 1, NULL, 0, NULL));
+    } else {
+      EXPECT_OK(Compact(context, &moves[i], 1));
+    }
+    test_expect_same_rows(together[i], apart[i], 12, "together");
+    test_cache_destroy(together[i]);
+    test_cache_destroy(apart[i]);
+  }
+}
+
+/* ---- Errors ---- */
+
+#define EXPECT_BREAKS(change, ...)                                            \
+  do {                                                                        \
+    test_random random = {6};                                                 \
+    const test_cache_spec spec = {                                            \
+        TEST_PAGED_16, 2, 40, KVEVICT_DTYPE_F32, 4, KVEVICT_DTYPE_F32, 4, 0}; \
+    test_cache* cache = test_cache_create(&spec, &random);                    \
+    test_cache* before = test_cache_clone(cache);                             \
+    int32_t keep[4] = {1, 3, 20, 39};                                         \
+    const kvevict_keep_lists lists = test_lists(keep, 4, 1);                  \
+    kvevict_view view = cache->view;                                          \
+    static uint64_t memory[1 << 15];                                          \
+    uint8_t* workspace = (uint8_t*)memory;                                    \
+    workspace += (64 - (uintptr_t)workspace % 64) % 64;                       \
+    size_t workspace_bytes = sizeof memory - 64;                              \
+    kvevict_move move = KVEVICT_MOVE_INIT;                                    \
+    move.n_tokens = 40;                                                       \
+    move.view = &view;                                                        \
+    move.keep = &lists;                                                       \
+    move.merge = KVEVICT_MERGE_VALUES;                                        \
+    change;                                                                   \
+    EXPECT_INVALID(                                                           \
+        kvevict_compact(context, &move, 1, workspace, workspace_bytes, NULL), \
+        __VA_ARGS__);                                                         \
+    test_expect_same_bytes(cache, before, #change);                           \
+    test_cache_destroy(cache);                                                \
+    test_cache_destroy(before);                                               \
+  } while (0)
+
+Test(compact_merge, numbers_out_of_bounds_are_errors) {
+  EXPECT_BREAKS(move.merge = (kvevict_merge)4, "merge 4", "[0, 3]");
+  EXPECT_BREAKS(move.merge = (kvevict_merge)(-1), "merge -1");
+  EXPECT_BREAKS(move.reserved = 1, "reserved 1");
+  EXPECT_BREAKS(move.merge_threshold = -0.1, "merge_threshold -0.1", "[0, 1]");
+  EXPECT_BREAKS(move.merge_threshold = 1.5, "merge_threshold 1.5");
+  EXPECT_BREAKS(move.merge_threshold = NAN, "merge_threshold nan");
+  EXPECT_BREAKS(move.merge_fraction = -0.5, "merge_fraction -0.5", "(0, 1]");
+  EXPECT_BREAKS(move.merge_fraction = 1.01, "merge_fraction 1.01");
+  EXPECT_BREAKS(move.merge_fraction = NAN, "merge_fraction nan");
+  EXPECT_BREAKS((keep[1] = 40), "keep[0][1] 40");
+  EXPECT_BREAKS((memset(&view.k, 0, sizeof view.k)), "k.data is 0", "merge");
+  EXPECT_BREAKS(workspace_bytes = 100, "workspace_bytes 100", "the least");
+  EXPECT_BREAKS(workspace += 4, "aligned");
+}
+
+Test(compact_merge, a_reordering_merges_nothing) {
+  test_random random = {6};
+  const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 9, KVEVICT_DTYPE_F32, 4,
+                                KVEVICT_DTYPE_F32, 4, 0};
+  test_cache* cache = test_cache_create(&spec, &random);
+  int32_t slots[2] = {5, 1};
+  const kvevict_keep_lists lists = test_lists(slots, 2, 1);
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = 9;
+  move.view = &cache->view;
+  move.keep = &lists;
+  move.merge = KVEVICT_MERGE_PIVOT;
+  static uint64_t memory[1 << 12];
+  EXPECT_INVALID(
+      kvevict_reorder(context, &move, 1, memory, sizeof memory, NULL),
+      "merge 2", "reordering");
+  kvevict_workspace needs = {.struct_size = sizeof needs};
+  EXPECT_INVALID(kvevict_reorder_workspace(context, &move, 1, &needs),
+                 "merge 2");
+  test_cache_destroy(cache);
+}
+
+Test(compact_merge, sizes_of_workspaces_need_the_tokens_held) {
+  test_random random = {6};
+  const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 9, KVEVICT_DTYPE_F32, 4,
+                                KVEVICT_DTYPE_F32, 4, 0};
+  test_cache* cache = test_cache_create(&spec, &random);
+  const kvevict_keep_lists lists = test_lists(NULL, 3, 1);
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.view = &cache->view;
+  move.keep = &lists;
+  kvevict_workspace needs = {.struct_size = sizeof needs};
+  EXPECT_OK(kvevict_compact_workspace(context, &move, 1, &needs));
+  cr_expect_eq(needs.least_bytes, 0);
+  move.merge = KVEVICT_MERGE_PIVOT;
+  EXPECT_INVALID(kvevict_compact_workspace(context, &move, 1, &needs),
+                 "keep.count 3", "n_tokens 0");
+  move.n_tokens = 2147483648u;
+  EXPECT_INVALID(kvevict_compact_workspace(context, &move, 1, &needs),
+                 "n_tokens 2147483648");
+  move.n_tokens = 1000;
+  EXPECT_OK(kvevict_compact_workspace(context, &move, 1, &needs));
+  EXPECT(needs.least_bytes >= 28 * 1000 && needs.least_bytes < 80 * 1000,
+         "%llu bytes", (unsigned long long)needs.least_bytes);
+  test_cache_destroy(cache);
+}

@@ -1,0 +1,187 @@
+/* Evictions that merge: whatever the policy, rows that stay are merged with those that
+ * go as the oracle says. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/merged.h"
+#include "tests/capi/support/model.h"
+#include "tests/oracle/compact.h"
+
+enum { kMaxTokens = 100 };
+
+static uint32_t n_compared;
+
+/* Evicts and holds every layer and head against the oracle. */
+static void EvictAndCheck(test_model* m, const char* what) {
+  test_cache* before[TEST_MAX_LAYERS];
+  static int32_t held[TEST_MAX_LAYERS][4][kMaxTokens];
+  uint32_t n_held[TEST_MAX_LAYERS][4];
+  const uint32_t heads = m->spec.n_kv_heads;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    before[l] = test_cache_clone(m->live[l]);
+    for (uint32_t h = 0; h < heads; ++h) {
+      n_held[l][h] = test_model_stored_of(m, l, h);
+      test_model_positions(m, l, h, held[l][h]);
+    }
+  }
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  const kvevict_policy* p = &m->policy;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    test_cache* moved = test_cache_clone(before[l]);
+    static int32_t keep[4][kMaxTokens];
+    uint32_t counts[4];
+    for (uint32_t h = 0; h < heads; ++h) {
+      int32_t kept[kMaxTokens];
+      counts[h] = test_model_stored_of(m, l, h);
+      test_model_positions(m, l, h, kept);
+      uint32_t slot = 0;
+      for (uint32_t i = 0; i < counts[h]; ++i) {
+        while (held[l][h][slot] != kept[i]) ++slot;
+        keep[h][i] = (int32_t)slot;
+      }
+    }
+    kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+    lists.n_lists = heads;
+    lists.slots = &keep[0][0];
+    lists.list_stride = kMaxTokens;
+    lists.count = kMaxTokens;
+    lists.counts = counts;
+    oracle_compact_lists(&moved->view, &lists);
+    for (uint32_t h = 0; h < heads; ++h) {
+      EXPECT(counts[h] <= n_held[l][h], "%s: layer %u grew", what, l);
+      n_compared += test_expect_merged(
+          before[l], m->live[l], moved, h, n_held[l][h], keep[h], counts[h],
+          p->merge, p->merge_threshold, p->merge_fraction, what);
+    }
+    test_cache_destroy(moved);
+    test_cache_destroy(before[l]);
+  }
+}
+
+static const char* const kPolicies[] = {
+    "streaming-llm:budget=40,merge=values",
+    "streaming-llm:budget=0.5,sink=2,merge=pivot",
+    "random:budget=33,merge=values,merge_threshold=0.2,merge_fraction=0.75",
+    "random:budget=40,scope=layer,merge=weighted",
+    "random:budget=40,scope=model,merge=pivot",
+    "random:budget=30,scope=model,merge=values",
+    "knorm:budget=45,sink=2,heads=adaptive,merge=values",
+    "random:budget=45,heads=threshold,threshold=0.6,merge=weighted",
+    "random:budget=48,select_block=8,merge=values,merge_fraction=0.5",
+    "random:budget=40,split=geometric,merge=pivot",
+    "snapkv:budget=50,window=8,merge=weighted",
+    "keydiff:budget=40,merge=values"};
+
+Test(sequence_merge, every_policy_merges_as_the_oracle_says) {
+  test_random random = test_random_start("sequence merge");
+  const kvevict_dtype kDTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
+                                   KVEVICT_DTYPE_BF16};
+  uint32_t n_heads = 0;
+  for (size_t i = 0; i < sizeof kPolicies / sizeof *kPolicies; ++i) {
+    for (uint32_t round = 0; round < 3; ++round) {
+      test_model_spec spec = test_small_model(kPolicies[i]);
+      spec.layout = (test_layout)((i + round * 5) % TEST_N_LAYOUTS);
+      spec.k_dtype = kDTypes[(i + round) % 3];
+      spec.n_threads = 1 + round;
+      spec.n_companions = round;
+      test_model* m = test_model_create(&spec, random);
+      test_model_step(m, 90);
+      EvictAndCheck(m, kPolicies[i]);
+      test_model_step(m, 30);
+      EvictAndCheck(m, kPolicies[i]);
+      n_heads += 2 * spec.n_layers * spec.n_kv_heads;
+      test_model_destroy(m);
+    }
+  }
+  EXPECT(n_compared * 2 > n_heads, "only %u heads of %u could be told",
+         n_compared, n_heads);
+}
+
+/* Without budget pressure no byte changes. */
+Test(sequence_merge, an_eviction_that_drops_nothing_changes_nothing) {
+  test_random random = {5};
+  test_model_spec spec = test_small_model("random:budget=60,merge=pivot");
+  test_model* m = test_model_create(&spec, random);
+  test_model_step(m, 60);
+  test_cache* before = test_cache_clone(m->live[0]);
+  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+  EXPECT_OK(test_model_evict(m, NULL, &report));
+  cr_expect_eq(report.evicted, 0);
+  test_expect_same_bytes(m->live[0], before, "nothing dropped");
+  test_cache_destroy(before);
+  test_model_destroy(m);
+}
+
+/* Layers that share a cache are merged once. */
+Test(sequence_merge, a_shared_cache_is_merged_once) {
+  test_random random = {6};
+  test_cache* merged[2];
+  for (int shares = 0; shares < 2; ++shares) {
+    test_model_spec spec =
+        test_small_model("streaming-llm:budget=40,merge=weighted");
+    test_model* m = test_model_create(&spec, random);
+    test_model_step(m, 80);
+    if (shares) m->views[1] = m->views[0];
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    merged[shares] = test_cache_clone(m->live[0]);
+    test_model_destroy(m);
+  }
+  test_expect_same_rows(merged[1], merged[0], 40, "shared");
+  test_cache_destroy(merged[0]);
+  test_cache_destroy(merged[1]);
+}
+
+/* What cannot be read is found before anything changes. */
+static void ExpectRefused(const char* policy, kvevict_dtype dtype,
+                          uint32_t v_head_dim, bool refused,
+                          const char* reason) {
+  test_random random = {7};
+  test_model_spec spec = test_small_model(policy);
+  spec.k_dtype = dtype;
+  spec.v_head_dim = v_head_dim;
+  test_model* m = test_model_create(&spec, random);
+  kvevict_capabilities can = {.struct_size = sizeof can};
+  EXPECT_OK(kvevict_plan_capabilities(m->plan, 1, &can));
+  EXPECT(can.can_score == !refused && can.needs_score, "%s: capabilities",
+         policy);
+  test_model_append(m, 80);
+  test_cache* before = test_cache_clone(m->live[0]);
+  if (refused) {
+    EXPECT_FAILS(test_model_evict(m, NULL, NULL), KVEVICT_ERROR_UNSUPPORTED,
+                 "layer 0: cannot merge", reason);
+    test_expect_same_bytes(m->live[0], before, policy);
+    cr_expect_eq(test_model_stored(m, 0), 80);
+  } else {
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    cr_expect_eq(test_model_stored(m, 0), 40);
+  }
+  test_cache_destroy(before);
+  test_model_destroy(m);
+}
+
+Test(sequence_merge, rows_that_cannot_be_read_are_refused) {
+  const char* const kValues = "streaming-llm:budget=40,merge=values";
+  const char* const kPivot = "streaming-llm:budget=40,merge=pivot";
+  ExpectRefused(kValues, KVEVICT_DTYPE_OPAQUE, 8, true, "k_dtype");
+  ExpectRefused(kPivot, KVEVICT_DTYPE_OPAQUE, 8, true, "k_dtype");
+  ExpectRefused(kValues, KVEVICT_DTYPE_F16, 0, true, "v_head_dim");
+  ExpectRefused(kPivot, KVEVICT_DTYPE_F16, 0, false, "");
+  ExpectRefused(kValues, KVEVICT_DTYPE_F16, 8, false, "");
+}
+
+Test(sequence_merge, a_workspace_holds_what_merging_needs) {
+  for (int merges = 0; merges < 2; ++merges) {
+    test_random random = {8};
+    test_model_spec spec =
+        test_small_model(merges ? "streaming-llm:budget=40,merge=values"
+                                : "streaming-llm:budget=40");
+    test_model* m = test_model_create(&spec, random);
+    kvevict_workspace needs = {.struct_size = sizeof needs};
+    EXPECT_OK(
+        kvevict_plan_workspace(m->plan, KVEVICT_OPERATION_EVICT, 100, &needs));
+    EXPECT((needs.least_bytes >= 28 * 100) == merges, "%llu bytes",
+           (unsigned long long)needs.least_bytes);
+    test_model_destroy(m);
+  }
+}

@@ -1,0 +1,117 @@
+// core/dtypes/store-inl.h: the nearest number, halves to even, any stride and address.
+#include <criterion/criterion.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/guarded_pages.h"
+#include "tests/kernels/half_bits.h"
+#include "tests/kernels/random.h"
+#include "tests/kernels/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tests/kernels/store_test.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/dtypes/store-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+void TestedStoreRow(const float* from, size_t n, DType dtype,
+                    int64_t element_stride, uint8_t* to) {
+  StoreRow(from, n, dtype, element_stride, to);
+}
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvevict {
+namespace {
+
+HWY_EXPORT(TestedStoreRow);
+
+uint16_t Store(SimdTarget simd, DType dtype, float v) {
+  uint16_t bits = 0;
+  KV_DISPATCH(simd, TestedStoreRow)
+  (&v, 1, dtype, 2, reinterpret_cast<uint8_t*>(&bits));
+  return bits;
+}
+
+double Decode(DType dtype, uint16_t bits) {
+  return dtype == DType::kF16 ? DecodeF16(bits) : DecodeBF16(bits);
+}
+
+TestSuite(store);
+
+// Every number, what lies half way to the next, and its neighbours.
+Test(store, rounds_to_the_nearest_and_halves_to_even) {
+  ForEachTarget([&](SimdTarget simd) {
+    for (DType dtype : {DType::kF16, DType::kBF16}) {
+      const uint32_t infinity = dtype == DType::kF16 ? 0x7C00 : 0x7F80;
+      for (uint32_t i = 0; i < infinity; ++i) {
+        const auto bits = static_cast<uint16_t>(i);
+        const double low = Decode(dtype, bits);
+        // The largest number rounds up where the next one would be.
+        const double high = i + 1 < infinity
+                                ? Decode(dtype, static_cast<uint16_t>(i + 1))
+                                : 2 * low - Decode(dtype, bits - 1);
+        const auto half = static_cast<float>((low + high) / 2);
+        const uint32_t even = i % 2 == 0 ? i : i + 1;
+        const bool ok =
+            Store(simd, dtype, static_cast<float>(low)) == i &&
+            Store(simd, dtype, half) == even &&
+            Store(simd, dtype, std::nextafter(half, 0.0f)) == i &&
+            Store(simd, dtype, std::nextafter(half, HUGE_VALF)) == i + 1 &&
+            Store(simd, dtype, -half) == (even | 0x8000);
+        cr_assert(ok, "%s, dtype %d: 0x%04x", simd.name,
+                  static_cast<int>(dtype), i);
+      }
+      cr_assert(Store(simd, dtype, HUGE_VALF) == infinity);
+      cr_assert(std::isnan(Decode(
+          dtype, Store(simd, dtype, std::numeric_limits<float>::quiet_NaN()))));
+    }
+  });
+}
+
+Test(store, writes_the_elements_and_nothing_else) {
+  Random random(TestSeed("store/writes_the_elements"));
+  ForEachTarget([&](SimdTarget simd) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      const int64_t size = ElementBytes(dtype);
+      for (int64_t stride : {size, 2 * size, 3 * size + 1, -size}) {
+        for (size_t n = 1; n <= 40; ++n) {
+          const size_t span = (n - 1) * std::abs(stride) + size;
+          const GuardedPages memory(span);
+          std::memset(memory.data(), 0xA5, span);
+          uint8_t* const to =
+              memory.data() + (stride < 0 ? (n - 1) * -stride : 0);
+          std::vector<float> row(n);
+          for (float& v : row) v = static_cast<float>(random.Below(255)) - 127;
+          KV_DISPATCH(simd, TestedStoreRow)(row.data(), n, dtype, stride, to);
+          std::vector<uint8_t> left(memory.data(), memory.data() + span);
+          for (size_t i = 0; i < n; ++i) {
+            const uint8_t* const at = to + static_cast<int64_t>(i) * stride;
+            float v = 0.0f;
+            uint16_t bits = 0;
+            std::memcpy(dtype == DType::kF32 ? static_cast<void*>(&v) : &bits,
+                        at, static_cast<size_t>(size));
+            const double got =
+                dtype == DType::kF32 ? double{v} : Decode(dtype, bits);
+            cr_assert(got == double{row[i]}, "%s, dtype %d, element %zu",
+                      simd.name, static_cast<int>(dtype), i);
+            std::memset(left.data() + (at - memory.data()), 0xA5,
+                        static_cast<size_t>(size));
+          }
+          for (const uint8_t byte : left) cr_assert(byte == 0xA5);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace kvevict
+#endif  // HWY_ONCE
