@@ -4,6 +4,8 @@
 //
 //   score_<signal> -> shape -> weigh -> diversify -> reduce -> select -> merge
 //     -> compact -> map_positions
+//
+// with normalize before heads compete, and secure before scores are weighed.
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
@@ -172,11 +174,13 @@ struct HeadSplit {
     if (kind == KVEVICT_HEAD_SPLIT_ADAPTIVE) {
       return std::max(1u, static_cast<uint32_t>(budget * floor));
     }
+    return static_cast<uint32_t>(RoomOf(budget, forced) * floor);
+  }
+  // What a budget has beside what must stay.
+  static uint32_t RoomOf(uint32_t budget, const Forced& forced) {
     const uint64_t n_forced =
         uint64_t{forced.n_sink} + forced.n_recent + forced.protect.size();
-    return n_forced < budget
-               ? static_cast<uint32_t>((budget - n_forced) * floor)
-               : 0;
+    return static_cast<uint32_t>(budget - std::min<uint64_t>(n_forced, budget));
   }
   float won_part() const { return static_cast<float>(1.0 - floor); }
 };
@@ -203,6 +207,28 @@ struct SelectArgs {
   // What stays or goes together: the slots of a block have the mean of its scores, and
   // what must stay keeps its block. Lists lose a multiple of the size.
   SlotBlocks blocks = {};
+};
+
+// What changes scores by which of a list are the best, what must stay before all.
+//
+// normalize: multiplies a list's scores by the share that its best have in the sum of
+// them, as many as the budget has beside what must stay, which is in neither sum, nor
+// is NaN. Where that is not a finite number above 0 scores stay as they are.
+//
+// secure: of what a list keeps the best `share`, rounded down in f32, get +infinity,
+// and where heads are adaptive, those of its floor. Where scores decide how many a list
+// keeps, they do so here.
+struct BestArgs {
+  SelectArgs select;      // whose lists are scratch, and keys not the scores
+  Jobs<ShapeJob> shapes;  // with the scores of the jobs, which are written to
+  double share = 0.0;
+
+  // Of any list of a layer.
+  uint32_t LeastSecured(const SelectJob& job) const {
+    return select.heads.kind == KVEVICT_HEAD_SPLIT_ADAPTIVE
+               ? select.heads.OwnOf(job.budget, select.forced)
+               : 0;
+  }
 };
 
 struct MoveJob {

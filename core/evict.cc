@@ -105,10 +105,14 @@ class Eviction {
   int32_t* LayOutScoresAndLists(int32_t* keep_slots);
   Status ChooseSlots() const;
   Status ReadCounts();
+  Status RefineScores() const;
+  Status Normalize() const;
   Status Reduce() const;
-  SelectArgs ArgsFor(Jobs<SelectJob> jobs) const;
+  HeadSplit Split() const;
+  SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
+  BestArgs BestOfLists() const;
   Status Select() const;
-  Status SelectOnHost(Jobs<SelectJob> jobs) const;
+  Status SelectOnHost(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
 
   // Where the scratch of operations begins, up to the end.
   std::span<uint8_t> Scratch(size_t offset) const {
@@ -341,7 +345,7 @@ Status Eviction::FindQueryRows(LayerEviction* layer) const {
   Status status = FindQueryCount(plan_, layer->n_tokens, inputs, &n_rows);
   if (!status.ok()) return Prefixed(status, "inputs[%u]: ", of_plan.number);
   if (!signal_.Needs(kAllQueries)) {
-    KV_RETURN_IF_ERROR(sequence_.CheckQueries(layer->layer, n_rows, observed));
+    KV_RETURN_IF_ERROR(sequence_.CheckQueries(layer->layer, n_rows, inputs));
   }
   if (observed) {
     layer->score.queries = sequence_.WindowQueries(layer->layer);
@@ -426,15 +430,44 @@ Status Eviction::ChooseSlots() const {
         ShapesAndSelects() ? Jobs<ShapeJob>()
                            : Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
         Scratch(layout_.scratch)));
+    KV_RETURN_IF_ERROR(RefineScores());
     KV_RETURN_IF_ERROR(Reduce());
   }
   return Select();
+}
+
+// Heads compete by the scores that decide first: where tokens are secured, by shaped
+// ones.
+Status Eviction::RefineScores() const {
+  if (plan_.Secures()) {
+    KV_RETURN_IF_ERROR(Normalize());
+    KV_RETURN_IF_ERROR(
+        context_.backend().secure(context_, sequence_.stream(), BestOfLists()));
+  }
+  KV_RETURN_IF_ERROR(Refine(plan_, sequence_.stream(), n_tokens_,
+                            Jobs<uint32_t>(at_once_, &LayerEviction::layer),
+                            Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
+                            Scratch(layout_.scratch)));
+  return plan_.Secures() ? Status() : Normalize();
+}
+
+Status Eviction::Normalize() const {
+  if (!plan_.Normalizes()) return Status();
+  return context_.backend().normalize(context_, sequence_.stream(),
+                                      BestOfLists());
+}
+
+BestArgs Eviction::BestOfLists() const {
+  return {ArgsFor(Jobs<SelectJob>(at_once_, &LayerEviction::select), Split()),
+          Jobs<ShapeJob>(at_once_, &LayerEviction::shape), policy_.secure};
 }
 
 // Of the layers at once; the keep lists of all layers lie end to end. Returns where
 // the next one goes.
 int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
   float* scores = Part<float>(layout_.scores);
+  uint32_t* keys = plan_.NeedsBest() ? Part<uint32_t>(layout_.keys)
+                                     : reinterpret_cast<uint32_t*>(scores);
   ApartRows apart(plan_, Part<float>(layout_.rows));
   for (LayerEviction& layer : at_once_) {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
@@ -454,8 +487,8 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
     layer.score.rows = rows;
     layer.shape = {tokens, rows, scores, view, layer.score.weights};
     layer.reduce = {n, scores, scores};
-    layer.select = {tokens, signal_.Ranks() ? scores : nullptr,
-                    reinterpret_cast<uint32_t*>(scores), keep, slots};
+    layer.select = {tokens, signal_.Ranks() ? scores : nullptr, keys, keep,
+                    slots};
     if (CountsByScore(policy_)) {
       layer.select.budget = layer.budget;
       layer.select.counts = slots_.DeviceNextCounts(layer.layer);
@@ -463,6 +496,7 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
     layer.move = {view, tokens, keep, Cache(layer.layer).shared_companions,
                   plan_.merge()};
     scores += n_rows * n;
+    keys += n_rows * n;
     if (!OneList()) keep_slots += keep.n_elements();
     layers_[layer.layer] = layer;
   }
@@ -483,36 +517,38 @@ Status Eviction::Reduce() const {
        n_rows, policy_.scope_reduce});
 }
 
-SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs) const {
-  return {jobs,
-          TieOf(policy_),
-          forced_,
-          Scratch(layout_.scratch),
-          CountsByScore(policy_)
-              ? HeadSplit{policy_.head_split, policy_.head_floor,
-                          policy_.score_threshold}
-              : HeadSplit(),
-          BlocksOf(policy_)};
+HeadSplit Eviction::Split() const {
+  if (!CountsByScore(policy_)) return HeadSplit();
+  return {policy_.head_split, policy_.head_floor, policy_.score_threshold};
+}
+
+SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs,
+                             const HeadSplit& heads) const {
+  return {jobs,  TieOf(policy_),   forced_, Scratch(layout_.scratch),
+          heads, BlocksOf(policy_)};
 }
 
 Status Eviction::Select() const {
   const Backend& backend = context_.backend();
   const Jobs<SelectJob> jobs(OneList() ? at_once_.first(1) : at_once_,
                              &LayerEviction::select);
-  if (sequence_.selects_on_host()) return SelectOnHost(jobs);
+  // Where tokens were secured, lists have been counted.
+  const HeadSplit heads = plan_.Secures() ? HeadSplit() : Split();
+  if (sequence_.selects_on_host()) return SelectOnHost(jobs, heads);
   if (!ShapesAndSelects()) {
-    return backend.select(context_, sequence_.stream(), ArgsFor(jobs));
+    return backend.select(context_, sequence_.stream(), ArgsFor(jobs, heads));
   }
   return backend.shape_and_select(
       context_, sequence_.stream(),
       {plan_.ShapingOf(LayerAtOnce()), LayerAtOnce().geometry.n_kv_heads,
        Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
        Scratch(layout_.scratch)},
-      ArgsFor(jobs));
+      ArgsFor(jobs, heads));
 }
 
 // Scores come down, keep lists go up; jobs of the same shape on the host.
-Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
+Status Eviction::SelectOnHost(Jobs<SelectJob> jobs,
+                              const HeadSplit& heads) const {
   const Backend& device = context_.backend();
   const Stream stream = sequence_.stream();
   const HostCopy copy = sequence_.host_copy();
@@ -525,6 +561,9 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
     KV_RETURN_IF_ERROR(device.read(context_, stream, scores,
                                    n_scores * sizeof(float), copy.scores));
   }
+  if (CountsByScore(policy_) && !heads.Counts()) {
+    KV_RETURN_IF_ERROR(slots_.ReadNextCounts(stream));
+  }
   for (size_t i = 0; i < jobs.size(); ++i) {
     SelectJob& job = copy.jobs[i];
     const LayerEviction& layer = at_once_[i];
@@ -534,8 +573,10 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
     if (job.counts != nullptr) {
       job.counts = slots_.NextCounts(layer.layer).data();
     }
-    float* const row =
-        copy.scores + (reinterpret_cast<const float*>(job.keys) - scores);
+    const float* const from = job.scores != nullptr
+                                  ? job.scores
+                                  : reinterpret_cast<const float*>(job.keys);
+    float* const row = copy.scores + (from - scores);
     job.keys = reinterpret_cast<uint32_t*>(row);
     if (job.scores != nullptr) job.scores = row;
     job.keep.slots = copy.keep + (job.keep.slots - keep);
@@ -543,7 +584,8 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs) const {
   }
   KV_RETURN_IF_ERROR(kCpuBackend.select(
       context_, stream,
-      ArgsFor(std::span<const SelectJob>(copy.jobs).first(jobs.size()))));
+      ArgsFor(std::span<const SelectJob>(copy.jobs).first(jobs.size()),
+              heads)));
   if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(slots_.SendNextCounts(stream));
   const size_t n_keep = last.keep.slots - keep + last.keep.n_elements();
   return device.write(context_, stream, copy.keep, n_keep * sizeof(int32_t),

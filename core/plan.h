@@ -40,6 +40,7 @@ struct EvictWorkspace {
   size_t scores = 0;  // f32 [n_layers, n_kv_heads or 1, n_tokens], become keys
   // f32 [kMostApart or fewer, n_q_heads, n_tokens], where shaping wants them
   size_t rows = 0;
+  size_t keys = 0;  // u32, as scores, where BestArgs wants them beside
   size_t scratch = 0;
   size_t bytes = 0;
 };
@@ -147,6 +148,13 @@ class Plan {
   Merge merge() const {
     return TouchesNothing(policy_) ? Merge() : MergeOf(policy_);
   }
+  // And some tokens are chosen before.
+  bool Secures() const { return Refines() && policy_.secure > 0.0; }
+  // Scores of heads are brought to one scale before they compete.
+  bool Normalizes() const {
+    return HeadsCompete(policy_) && policy_.head_normalize != 0;
+  }
+  bool NeedsBest() const { return Secures() || Normalizes(); }
   // The policy scores by the window's queries.
   bool ObservesQueries() const { return signal().HasWindow(); }
   // Of the signal's numbers of a layer, as the policy says.

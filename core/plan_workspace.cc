@@ -143,6 +143,11 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
   parts.scores = layout.Add(
       CheckedSize(n_layers) * CheckedSize(MostRows()) * CheckedSize(n_tokens),
       sizeof(float));
+  if (NeedsBest()) {
+    parts.keys = layout.Add(
+        CheckedSize(n_layers) * CheckedSize(MostRows()) * CheckedSize(n_tokens),
+        sizeof(uint32_t));
+  }
   uint32_t most_lists = 0;
   for (const PlanLayer& layer : layers_) {
     most_lists = std::max(most_lists, layer.n_lists);

@@ -99,6 +99,10 @@ Status CheckNumbers(const kvevict_policy& p) {
     return InvalidArgument("similarity %s is not in [0, 1]",
                            NumberText(p.similarity).c_str());
   }
+  if (!(p.secure >= 0.0 && p.secure <= 1.0)) {
+    return InvalidArgument("secure %s is not in [0, 1]",
+                           NumberText(p.secure).c_str());
+  }
   if (p.lag_ranks > 1) {
     return InvalidArgument("ranks %u is not 0 or 1", p.lag_ranks);
   }
@@ -118,12 +122,32 @@ Status CheckNumbers(const kvevict_policy& p) {
     return InvalidArgument("select_block %u is not in [1, %u]", p.select_block,
                            SlotBlocks::kMostSize);
   }
+  if (p.head_normalize > 1) {
+    return InvalidArgument("normalize %u is not 0 or 1", p.head_normalize);
+  }
+  if (p.reserved != 0) {
+    return InvalidArgument("reserved %u is not 0", p.reserved);
+  }
   const bool may_be_0 = (SignalOf(p).takes & kBlock) != 0;
   if ((p.block < 2 && !(p.block == 0 && may_be_0)) || p.block > kMaxBlock) {
     return InvalidArgument("block %u is not %sin [2, %u]", p.block,
                            may_be_0 ? "0 or " : "", kMaxBlock);
   }
   return Status();
+}
+
+// Tokens are secured of each head's own, one by one, so many as it keeps.
+Status CheckSecure(const kvevict_policy& p) {
+  if (p.secure == 0.0 || !SignalOf(p).Ranks()) return Status();
+  const char* with = nullptr;
+  if (p.scope == KVEVICT_SCOPE_LAYER) with = "scope layer";
+  if (p.scope == KVEVICT_SCOPE_MODEL) with = "scope model";
+  if (p.head_split == KVEVICT_HEAD_SPLIT_THRESHOLD) with = "heads threshold";
+  if (p.select_block > 1) with = "select_block above 1";
+  if (with == nullptr) return Status();
+  return InvalidArgument(
+      "secure %s with %s: it is a share of the single tokens that a head keeps",
+      NumberText(p.secure).c_str(), with);
 }
 
 // What only some signals' numbers can be reduced by.
@@ -276,6 +300,7 @@ Status ValidatePolicy(const kvevict_policy& p) {
         "keep the same",
         p.scope == KVEVICT_SCOPE_LAYER ? "layer" : "model");
   }
+  KV_RETURN_IF_ERROR(CheckSecure(p));
   // A ratio can be judged only against a context; a token count already here.
   const double budget = CountsTokens(p) ? TokenBudget(p) : kMaxTokens;
   KV_RETURN_IF_ERROR(CheckForced(

@@ -115,6 +115,8 @@ constexpr Field kFields[] = {
      offsetof(kvevict_policy, redundancy), "a number"},
     {"similarity", Ranks, FieldType::kDouble,
      offsetof(kvevict_policy, similarity), "a number"},
+    {"secure", Ranks, FieldType::kDouble, offsetof(kvevict_policy, secure),
+     "a number"},
     {"heads", Ranks, FieldType::kWord, offsetof(kvevict_policy, head_split),
      "equal|adaptive|adaptive-blend|threshold"},
     {"floor", Ranks, FieldType::kDouble, offsetof(kvevict_policy, head_floor),
@@ -127,6 +129,8 @@ constexpr Field kFields[] = {
      offsetof(kvevict_policy, merge_threshold), "a number"},
     {"merge_fraction", Evicts, FieldType::kDouble,
      offsetof(kvevict_policy, merge_fraction), "a number"},
+    {"normalize", Ranks, FieldType::kWord,
+     offsetof(kvevict_policy, head_normalize), "no|yes"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};

@@ -32,21 +32,14 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
         ArgsOf(plan, layer, n_tokens, scores.first(n), scratch)));
     scores = scores.subspan(n);
     if (shapes.empty()) continue;
-    const auto weigh = [&] {
-      return context.backend().weigh(
-          context, stream, {layer.geometry, plan.policy(), shapes.first(n)});
-    };
-    if (plan.WeighsFirst()) KV_RETURN_IF_ERROR(weigh());
+    if (plan.WeighsFirst()) {
+      KV_RETURN_IF_ERROR(context.backend().weigh(
+          context, stream, {layer.geometry, plan.policy(), shapes.first(n)}));
+    }
     if (!shaping.IsIdentity()) {
       KV_RETURN_IF_ERROR(context.backend().shape(
           context, stream,
           {shaping, layer.geometry.n_kv_heads, shapes.first(n), scratch}));
-    }
-    if (plan.Weighs() && !plan.WeighsFirst()) KV_RETURN_IF_ERROR(weigh());
-    if (plan.Diversifies()) {
-      KV_RETURN_IF_ERROR(context.backend().diversify(
-          context, stream,
-          {layer.geometry, plan.policy(), n_tokens, shapes.first(n), scratch}));
     }
     shapes = shapes.subspan(n);
   }
@@ -107,6 +100,28 @@ Status ScoreAndShape(const Plan& plan, Stream stream, uint32_t n_tokens,
     layers = layers.subspan(n);
     scores = scores.subspan(n);
     if (!shapes.empty()) shapes = shapes.subspan(n);
+  }
+  return Status();
+}
+
+Status Refine(const Plan& plan, Stream stream, uint32_t n_tokens,
+              Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
+              std::span<uint8_t> scratch) {
+  const Context& context = plan.context();
+  while (plan.Refines() && !layers.empty()) {
+    const kvevict_layer_geometry& layer = plan.layer(layers[0]).geometry;
+    const size_t n = CountAlike(plan, layers);
+    if (plan.Weighs() && !plan.WeighsFirst()) {
+      KV_RETURN_IF_ERROR(context.backend().weigh(
+          context, stream, {layer, plan.policy(), shapes.first(n)}));
+    }
+    if (plan.Diversifies()) {
+      KV_RETURN_IF_ERROR(context.backend().diversify(
+          context, stream,
+          {layer, plan.policy(), n_tokens, shapes.first(n), scratch}));
+    }
+    layers = layers.subspan(n);
+    shapes = shapes.subspan(n);
   }
   return Status();
 }

@@ -1,4 +1,4 @@
-// Scoring: one signal's operation, then shaping, weighing and diversifying.
+// Scoring: one signal's operation, then shaping; and weighing and diversifying.
 #ifndef KVEVICT_CORE_SCORE_H_
 #define KVEVICT_CORE_SCORE_H_
 
@@ -36,16 +36,20 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
                     Jobs<uint32_t> layers, Jobs<ScoreJob> scores);
 
 // Scores jobs that have been checked, of a layer each, by the signal of the plan's
-// policy, shapes what comes out, and refines it: by weights, by redundancy.
+// policy, and shapes what comes out.
 //
 // n_tokens: the most of any job of the call, of these jobs or beside them. A shape
-// job per score job takes its rows; none leaves shaping out, and needs a policy that
-// refines nothing. Where shaping wants the rows of query heads apart, they are done
+// job per score job takes its rows; none leaves shaping out. Where shaping wants the rows of query heads apart, they are done
 // kMostApart at a time from each layer on that is not like the one before: those must
 // have different rows.
 Status ScoreAndShape(const Plan& plan, Stream stream, uint32_t n_tokens,
                      Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
                      Jobs<ShapeJob> shapes, std::span<uint8_t> scratch);
+
+// Refines shaped scores as the policy says: by weights, by redundancy.
+Status Refine(const Plan& plan, Stream stream, uint32_t n_tokens,
+              Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
+              std::span<uint8_t> scratch);
 
 }  // namespace kvevict
 

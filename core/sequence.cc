@@ -101,8 +101,11 @@ QueryChunk Sequence::ChunkOf(uint32_t n_rows, uint32_t first_position) const {
 }
 
 Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
-                              bool observed) const {
-  const char* name = plan().ObservesQueries() ? "window" : "n_query_rows";
+                              const LayerInputs& inputs) const {
+  const bool observed = inputs.queries == nullptr;
+  const char* name = plan().ObservesQueries()   ? "window"
+                     : inputs.n_query_rows == 0 ? "n_query_rows 0, all slots:"
+                                                : "n_query_rows";
   const uint32_t number = plan().layer(layer).number;
   const LayerSlots& slots = slots_[layer];
   const ListCounts tokens = slots_.HostTokens(layer);

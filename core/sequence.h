@@ -73,8 +73,9 @@ class Sequence {
 
   void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
   // Whether a layer holds the tokens of the last n_rows queries, and the query ring
-  // those of its window, where they are to be `observed`.
-  Status CheckQueries(uint32_t layer, uint32_t n_rows, bool observed) const;
+  // those of its window, where none are given.
+  Status CheckQueries(uint32_t layer, uint32_t n_rows,
+                      const LayerInputs& inputs) const;
   QueryRows WindowQueries(uint32_t layer) const {
     return ring_.WindowOf(layer, logical_length());
   }

@@ -2,12 +2,12 @@
 // and a block holds a list, shaping included where shared memory does.
 #include <algorithm>
 
-#include "core/policy.h"
 #include "cuda/device_state.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/pool_select.h"
 #include "cuda/kernels/topk.h"
 #include "cuda/launch.h"
+#include "cuda/list_keys.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
 
@@ -33,10 +33,6 @@ class Selector {
   Status Run(Jobs<SelectJob> jobs) const;
 
  private:
-  SelectParams ParamsFor(Jobs<SelectJob> jobs) const;
-  Status MakeKeys(Jobs<SelectJob> jobs, SelectParams* p) const;
-  Status Pin(Jobs<SelectJob> jobs) const;
-  Status CountKept(Jobs<SelectJob> jobs, const SelectParams& p) const;
   Status SelectInShared(Jobs<SelectJob> jobs, const SelectParams& p) const;
   Status SelectShort(Jobs<SelectJob> jobs, const SelectParams& p) const;
   Status SelectLong(Jobs<SelectJob> jobs, SelectParams p) const;
@@ -49,113 +45,16 @@ class Selector {
 };
 
 Status Selector::Run(Jobs<SelectJob> jobs) const {
-  SelectParams p = ParamsFor(jobs);
-  if (!args_.forced.protect.empty() || args_.blocks.size > 1) {
-    KV_RETURN_IF_ERROR(MakeKeys(jobs, &p));
-    KV_RETURN_IF_ERROR(Pin(jobs));
+  SelectParams p{};
+  KV_RETURN_IF_ERROR(MakeKeys(context_, stream_, args_, jobs, &p));
+  if (args_.heads.Counts()) {
+    KV_RETURN_IF_ERROR(CountKept(context_, stream_, args_, jobs, p));
   }
-  if (args_.heads.Counts()) KV_RETURN_IF_ERROR(CountKept(jobs, p));
   const uint32_t longest = LongestOf(jobs);
   if (p.input == kSelectScores && FitsShared(context_, longest)) {
     return SelectInShared(jobs, p);
   }
   return longest <= kMaxShortKeys ? SelectShort(jobs, p) : SelectLong(jobs, p);
-}
-
-SelectParams Selector::ParamsFor(Jobs<SelectJob> jobs) const {
-  const SelectJob& first = jobs.front();
-  const Counts tokens(first.tokens);
-  const Counts keep(first.keep.count);
-  SelectParams p{};
-  p.lists = {tokens.table(),
-             keep.table(),
-             KeepStride(first.keep),
-             n_lists_,
-             args_.tie == KVEVICT_TIE_HIGHER_POSITION,
-             args_.forced.n_sink,
-             args_.forced.n_recent,
-             args_.blocks.size};
-  p.input = first.scores == nullptr ? kSelectNothing : kSelectScores;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const SelectJob& job = jobs[i];
-    p.layers[i] = {AddressOf(job.scores),
-                   AddressOf(job.keep.slots),
-                   job.tokens.most,
-                   job.keep.count.most,
-                   tokens.FirstOf(job.tokens),
-                   keep.FirstOf(job.keep.count)};
-  }
-  return p;
-}
-
-Status Selector::MakeKeys(Jobs<SelectJob> jobs, SelectParams* p) const {
-  SelectParams make = *p;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    make.layers[i].keep = p->layers[i].scores = AddressOf(jobs[i].keys);
-  }
-  p->input = kSelectKeys;
-  return Launch(context_, stream_, KernelId::make_keys,
-                {BlocksFor(args_.blocks.Count(LongestOf(jobs)), kKeysThreads),
-                 n_lists_, Size(jobs), kKeysThreads},
-                make);
-}
-
-Status Selector::Pin(Jobs<SelectJob> jobs) const {
-  std::span<const int32_t> rest = args_.forced.protect;
-  while (!rest.empty()) {
-    const size_t n = std::min<size_t>(rest.size(), PinParams::kMaxPositions);
-    PinParams p{};
-    p.n_lists = n_lists_;
-    p.n_positions = static_cast<uint32_t>(n);
-    p.block = args_.blocks.size;
-    std::copy_n(rest.begin(), n, p.positions);
-    KV_RETURN_IF_ERROR(
-        ForEachBatch(jobs, PinParams::kMaxLayers, [&](Jobs<SelectJob> batch) {
-          const Counts tokens(batch.front().tokens);
-          const Counts kept(batch.front().slots.n_kept);
-          p.tokens = tokens.table();
-          p.kept = kept.table();
-          for (size_t i = 0; i < batch.size(); ++i) {
-            const SelectJob& job = batch[i];
-            p.layers[i] = {AddressOf(job.keys), ParamsOf(job.slots, kept),
-                           job.tokens.most, tokens.FirstOf(job.tokens)};
-          }
-          return Launch(
-              context_, stream_, KernelId::pin_positions,
-              {BlocksFor(n, kKeysThreads), n_lists_, Size(batch), kKeysThreads},
-              p);
-        }));
-    rest = rest.subspan(n);
-  }
-  return Status();
-}
-
-// Counts of lists, to where selection reads them.
-Status Selector::CountKept(Jobs<SelectJob> jobs, const SelectParams& p) const {
-  const HeadSplit& heads = args_.heads;
-  static_assert(int{kHeadsAdaptive} == int{KVEVICT_HEAD_SPLIT_ADAPTIVE} &&
-                int{kHeadsBlend} == int{KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND} &&
-                int{kHeadsThreshold} == int{KVEVICT_HEAD_SPLIT_THRESHOLD});
-  HeadSplitParams q{};
-  q.lists = p.lists;
-  q.input = p.input;
-  q.kind = heads.kind;
-  q.won_part = heads.won_part();
-  q.threshold = static_cast<float>(heads.threshold);
-  for (size_t i = 0; i < jobs.size();) {
-    const size_t n =
-        std::min<size_t>(jobs.size() - i, HeadSplitParams::kMaxLayers);
-    for (size_t j = 0; j < n; ++j) {
-      const uint32_t budget = jobs[i + j].budget;
-      q.layers[j] = {p.layers[i + j], budget,
-                     heads.OwnOf(budget, args_.forced)};
-    }
-    KV_RETURN_IF_ERROR(Launch(context_, stream_, KernelId::count_kept,
-                              {static_cast<uint32_t>(n), 1, 1, kSelectThreads},
-                              q));
-    i += n;
-  }
-  return Status();
 }
 
 Status Selector::SelectInShared(Jobs<SelectJob> jobs,
@@ -208,20 +107,9 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
               const Shaping& shaping) {
   const Selector selector(context, stream, args, shaping);
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
-  if (args.heads.Counts()) {
-    KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::head_split));
-  }
-  return ForEachBatch(
-      args.jobs, SelectParams::kMaxLayers,
-      [](const SelectJob& a, const SelectJob& b) {
-        return a.keep.n_lists == b.keep.n_lists &&
-               KeepStride(a.keep) == KeepStride(b.keep) &&
-               InOneTable(a.tokens, b.tokens) &&
-               InOneTable(a.keep.count, b.keep.count) &&
-               InOneTable(a.slots.n_kept, b.slots.n_kept) &&
-               (a.scores == nullptr) == (b.scores == nullptr);
-      },
-      [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
+  KV_RETURN_IF_ERROR(RequireCounting(context, stream, args));
+  return ForEachBatch(args.jobs, SelectParams::kMaxLayers, GoTogether,
+                      [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ type Policy struct {
 	// Similarity are similar.
 	Redundancy float64
 	Similarity float64
+	// Secure is the share of what a head keeps that goes to shaped scores alone, before they are
+	// weighed or lose redundancy.
+	Secure float64
 	// LagRanks: a token scores by its place within its partition. BudgetOfPartition: the budget is
 	// that of each partition.
 	LagRanks          bool
@@ -58,6 +61,8 @@ type Policy struct {
 	Merge          Merge
 	MergeThreshold float64
 	MergeFraction  float64
+	// HeadNormalize: heads compete by scores times the share that their best have in the sum of them.
+	HeadNormalize bool
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -230,6 +235,7 @@ func (p *Policy) native() (native.Policy, error) {
 		WeightEpsilon: p.WeightEpsilon,
 		Redundancy:    p.Redundancy,
 		Similarity:    p.Similarity,
+		Secure:        p.Secure,
 
 		LagRanks:          flag(p.LagRanks),
 		BudgetOfPartition: flag(p.BudgetOfPartition),
@@ -240,6 +246,7 @@ func (p *Policy) native() (native.Policy, error) {
 		Merge:          int32(p.Merge),
 		MergeThreshold: p.MergeThreshold,
 		MergeFraction:  p.MergeFraction,
+		HeadNormalize:     flag(p.HeadNormalize),
 	}
 	return merged(n, p.rest), err
 }
@@ -284,6 +291,7 @@ func policyOf(n *native.Policy) Policy {
 		WeightEpsilon: n.WeightEpsilon,
 		Redundancy:    n.Redundancy,
 		Similarity:    n.Similarity,
+		Secure:        n.Secure,
 
 		LagRanks:          n.LagRanks != 0,
 		BudgetOfPartition: n.BudgetOfPartition != 0,
@@ -294,6 +302,7 @@ func policyOf(n *native.Policy) Policy {
 		Merge:          Merge(n.Merge),
 		MergeThreshold: n.MergeThreshold,
 		MergeFraction:  n.MergeFraction,
+		HeadNormalize:     n.HeadNormalize != 0,
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

@@ -42,8 +42,8 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
 		SoftmaxPast, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 18, 19, 20, ValueWeightGiven, 0.125, 0.75, 0.625, false, true,
-		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.375, 0.875, native.Policy{},
+		0.25, 17, 18, 19, 20, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
+		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
@@ -51,13 +51,13 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	same(t, [8]uint32{11, 12, 13, 0, 15, 17, 19, 20}, [8]uint32{
 		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock,
 	})
-	same(t, [2]uint32{0, 1}, [2]uint32{n.LagRanks, n.BudgetOfPartition})
+	same(t, [3]uint32{0, 1, 1}, [3]uint32{n.LagRanks, n.BudgetOfPartition, n.HeadNormalize})
 	same(t, [8]int32{3, 2, 1, 2, 1, 2, 3, 3},
 		[8]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge})
-	same(t, [2]float64{0.375, 0.875}, [2]float64{n.MergeThreshold, n.MergeFraction})
+	same(t, [2]float64{0.4375, 0.875}, [2]float64{n.MergeThreshold, n.MergeFraction})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
-	same(t, [7]float64{0.5, 0.25, 0.125, 0.75, 0.625, 0.0625, -4}, [7]float64{
-		n.Budget, n.PyramidAlpha, n.WeightEpsilon, n.Redundancy, n.Similarity, n.HeadFloor, n.ScoreThreshold,
+	same(t, [8]float64{0.5, 0.25, 0.125, 0.75, 0.625, 0.375, 0.0625, -4}, [8]float64{
+		n.Budget, n.PyramidAlpha, n.WeightEpsilon, n.Redundancy, n.Similarity, n.Secure, n.HeadFloor, n.ScoreThreshold,
 	})
 }
 
@@ -95,13 +95,13 @@ func TestPolicyInTokens(t *testing.T) {
 	fails(t, err, StatusInvalidArgument)
 }
 
-// What the header's struct has beside the fields of Policy is neither lost nor makes policies differ.
+// What the header's struct has beside what the fields of Policy say is neither lost nor makes policies differ.
 func TestPolicyKeepsWhatItHasNoFieldFor(t *testing.T) {
 	parsed, err := ParsePolicy("random:budget=100,seed=7")
 	must(t, err)
 	n, err := parsed.native()
 	must(t, err)
-	n.KeepWindow = 5 // of which a bool has one bit
+	n.Reserved = 5
 	changed := policyOf(&n)
 	kept, err := changed.native()
 	must(t, err)

@@ -90,10 +90,18 @@ void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
   const uint32_t list = job.slots.n_lists == 1 ? 0 : head;
   const uint32_t n_tokens = job.tokens.Of(head);
   const float* const terms = sums.data + first * sums.head_stride;
+  // A sum that was reduced already is in equal parts that of its query heads.
+  const uint32_t n_rows = args.n_rows() / args.layer.n_kv_heads;
+  const bool is_part = policy.group_reduce == KVEVICT_REDUCE_SUM &&
+                       job.n_sum_heads < args.n_rows();
+  const float part = is_part ? 1.0f / static_cast<float>(n_rows) : 1.0f;
   for (uint32_t begin = 0; begin < n_tokens; begin += kColumns) {
     const uint32_t n = std::min(kColumns, n_tokens - begin);
     ReduceRows(simd, terms + begin, n_terms, sums.head_stride, n,
                ToReduce(policy.group_reduce), scores + begin);
+    if (part != 1.0f) {
+      for (uint32_t i = begin; i < begin + n; ++i) scores[i] *= part;
+    }
     if (policy.window_reduce != KVEVICT_REDUCE_MEAN) continue;
     if (job.queries.n_rows > 0) {
       DivideByRows(simd, n_tokens, job.queries.n_rows, begin, n,

@@ -131,11 +131,15 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
       job.rows = apart.Next(plan.layer(now[j].layer), job.tokens.most, scores);
       now[j].shape = {job.tokens, job.rows, scores, job.view, job.weights};
     }
-    KV_RETURN_IF_ERROR(ScoreAndShape(
-        plan, memory.stream, n_tokens, Jobs<uint32_t>(now, &ScoredLayer::layer),
-        Jobs<ScoreJob>(now, &ScoredLayer::score),
-        Jobs<ShapeJob>(now, &ScoredLayer::shape),
-        {workspace + parts.scratch, parts.bytes - parts.scratch}));
+    const Jobs<uint32_t> layers(now, &ScoredLayer::layer);
+    const Jobs<ShapeJob> shapes(now, &ScoredLayer::shape);
+    const std::span<uint8_t> scratch(workspace + parts.scratch,
+                                     parts.bytes - parts.scratch);
+    KV_RETURN_IF_ERROR(ScoreAndShape(plan, memory.stream, n_tokens, layers,
+                                     Jobs<ScoreJob>(now, &ScoredLayer::score),
+                                     shapes, scratch));
+    KV_RETURN_IF_ERROR(
+        Refine(plan, memory.stream, n_tokens, layers, shapes, scratch));
     i += now.size();
   }
   return Status();

@@ -199,6 +199,12 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
     return Unsupported("layer %u: its heads have budgets of their own",
                        of_plan.number);
   }
+  if (plan.Secures()) {
+    return Unsupported(
+        "layer %u: tokens are chosen in two stages, in "
+        "kvevict_sequence_evict()",
+        of_plan.number);
+  }
   KV_RETURN_IF_ERROR(
       CheckTokenCount(n_tokens, 1, plan.max_tokens(), "max_tokens"));
   if (n_seen == 0) n_seen = n_tokens;

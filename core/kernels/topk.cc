@@ -181,23 +181,27 @@ uint32_t CountGreater(SimdTarget simd, const uint32_t* keys, size_t n,
   return KV_DISPATCH(simd, CountGreater)(keys, n, key);
 }
 
+// Digit by digit.
+KeyCut FindKeyCut(SimdTarget simd, const uint32_t* keys, size_t n, size_t k) {
+  uint32_t bins[kMaxKeyBins];
+  KeyCut cut = {0, n, k};  // of keys that share the digits so far
+  for (const KeyDigit& digit : kKeyDigits) {
+    CountKeyDigit(simd, keys, n, digit, cut.key, bins);
+    uint32_t b = (1u << digit.n_bits) - 1;
+    while (bins[b] < cut.n_needed) cut.n_needed -= bins[b--];
+    cut.key = (cut.key << digit.n_bits) + b;
+    cut.n_equal = bins[b];
+  }
+  return cut;
+}
+
 void SelectTopK(SimdTarget simd, const uint32_t* keys, size_t n, size_t k,
                 Tie tie, int32_t* out) {
   if (k == 0) return;
-  // Narrow the k-th largest key down digit by digit.
-  uint32_t bins[kMaxKeyBins];
-  uint32_t cut = 0;
-  size_t needed = k;  // among keys that share the digits of `cut` so far
-  size_t n_equal = n;
-  for (const KeyDigit& digit : kKeyDigits) {
-    CountKeyDigit(simd, keys, n, digit, cut, bins);
-    uint32_t b = (1u << digit.n_bits) - 1;
-    while (bins[b] < needed) needed -= bins[b--];
-    cut = (cut << digit.n_bits) + b;
-    n_equal = bins[b];
-  }
-  const size_t first = tie == Tie::kLower ? 0 : n_equal - needed;
-  KV_DISPATCH(simd, Emit)(keys, n, cut, first, first + needed, out);
+  const KeyCut cut = FindKeyCut(simd, keys, n, k);
+  const size_t first = tie == Tie::kLower ? 0 : cut.n_equal - cut.n_needed;
+  KV_DISPATCH(simd, Emit)
+  (keys, n, cut.key, first, first + cut.n_needed, out);
 }
 
 }  // namespace kvevict

@@ -35,6 +35,16 @@ void CountKeyDigit(SimdTarget simd, const uint32_t* keys, size_t n,
 uint32_t CountGreater(SimdTarget simd, const uint32_t* keys, size_t n,
                       uint32_t key);
 
+// The k-th largest key.
+struct KeyCut {
+  uint32_t key;
+  size_t n_equal;   // keys equal to it
+  size_t n_needed;  // of them among the k largest
+};
+
+// 0 < k <= n < 2^31.
+KeyCut FindKeyCut(SimdTarget simd, const uint32_t* keys, size_t n, size_t k);
+
 enum class Tie { kLower, kHigher };
 
 // Writes the places of the k largest keys to out[0, k), ascending; of equal

@@ -289,6 +289,25 @@ struct HeadSplitParams {
 };
 static_assert(sizeof(HeadSplitParams) <= 4096);
 
+// ---- best_scores: changes scores by which of a list are the best ----
+
+struct BestLayer {
+  SelectLayer select;  // `keep` is not used
+  uint64_t scores;  // f32 [n_lists, n_tokens], in place; may be select.scores
+  uint32_t n_best;  // normalize: beside what must stay; secure: at least
+  uint32_t reserved;
+};
+static_assert(sizeof(BestLayer) == 48);
+
+struct BestParams {
+  static constexpr uint32_t kMaxLayers = 80;
+  SelectLists lists;
+  uint32_t input;  // SelectInput: scores or keys
+  float share;     // secure: of what a list keeps
+  BestLayer layers[kMaxLayers];
+};
+static_assert(sizeof(BestParams) <= 4096);
+
 // ---- pool_select: scores, pooled on the way, to ascending keep lists ----
 
 struct PoolSelectParams {

@@ -382,12 +382,21 @@ struct WarpBits {
   }
 };
 
-// Writes the places of this warp's quads, `before` being the tally of the keys
-// before them.
-template <class Keys>
+// Writes places to a list.
+struct ToList {
+  uint64_t keep;
+
+  KV_DEVICE void operator()(uint32_t i, uint32_t place) const {
+    StoreGlobal(keep + uint64_t{i} * sizeof(int32_t), place);
+  }
+};
+
+// Calls write(i, place) for the places of this warp's quads, place i of the list,
+// `before` being the tally of the keys before them.
+template <class Keys, class Write>
 KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
                         uint32_t cut, const EqualsTaken& taken, Tally before,
-                        uint64_t keep) {
+                        const Write& write) {
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t lower_lanes = (1u << lane) - 1;
   uint32_t n_out = before.greater + taken.Among(before.equal);
@@ -417,8 +426,7 @@ KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
 #pragma unroll
     for (uint32_t j = 0; j < 4; ++j) {
       if (!take[j]) continue;
-      StoreGlobal(keep + uint64_t{out++} * sizeof(int32_t),
-                  keys.Place(first + lane) + j);
+      write(out++, keys.Place(first + lane) + j);
     }
     n_out = Shuffle(out, 31);
   }
@@ -455,16 +463,32 @@ KV_DEVICE void TallyWarps(const Keys& keys, const WarpPart& part, uint32_t cut,
 }
 
 // `before` is the tally of the keys before `begin`.
-template <class Keys>
+template <class Keys, class Write>
 KV_DEVICE void BlockEmit(const Keys& keys, uint32_t begin, uint32_t end,
                          const Cut& cut, const EqualsTaken& taken, Tally before,
-                         uint64_t keep, SelectShared& shared) {
+                         const Write& write, SelectShared& shared) {
   const WarpPart part(begin, end);
   TallyWarps(keys, part, cut.low, shared);
   const Tally warps = SumTallies(shared, threadIdx.x / 32);
   before.greater += warps.greater;
   before.equal += warps.equal;
-  WarpEmit(keys, part.begin, part.end, cut.low, taken, before, keep);
+  WarpEmit(keys, part.begin, part.end, cut.low, taken, before, write);
+}
+
+// Of the n_keep largest of a list's n keys.
+template <class Keys>
+KV_DEVICE Cut BlockCut(const Keys& keys, uint32_t n, uint32_t n_keep,
+                       SelectShared& shared) {
+  Cut cut = {0, n_keep, n};
+  ZeroBins(shared);
+  BlockSync();
+#pragma unroll
+  for (uint32_t round = 0; round < 3; ++round) {
+    CountDigits(keys, 0, keys.Size(), round, cut, shared);
+    BlockSync();
+    cut = PickDigit(round, cut, shared);
+  }
+  return cut;
 }
 
 // The n_keep largest of a list's n keys, to `keep`.
@@ -472,18 +496,9 @@ template <class Keys>
 KV_DEVICE void BlockSelect(const Keys& keys, uint32_t n, uint32_t n_keep,
                            bool higher_wins, uint64_t keep,
                            SelectShared& shared) {
-  const uint32_t end = keys.Size();
-  Cut cut = {0, n_keep, n};
-  ZeroBins(shared);
-  BlockSync();
-#pragma unroll
-  for (uint32_t round = 0; round < 3; ++round) {
-    CountDigits(keys, 0, end, round, cut, shared);
-    BlockSync();
-    cut = PickDigit(round, cut, shared);
-  }
-  BlockEmit(keys, 0, end, cut, EqualsTaken(higher_wins, cut), {0, 0}, keep,
-            shared);
+  const Cut cut = BlockCut(keys, n, n_keep, shared);
+  BlockEmit(keys, 0, keys.Size(), cut, EqualsTaken(higher_wins, cut), {0, 0},
+            ToList{keep}, shared);
 }
 
 }  // namespace kvevict::cuda

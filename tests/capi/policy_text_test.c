@@ -109,9 +109,9 @@ Test(policy_text, every_word_has_its_value) {
 #define KEYS_OF_MERGE ", merge, merge_threshold, merge_fraction"
 #define KEYS_OF_RANKED \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
-#define KEYS_OF_WEIGHT                                                      \
-  ", select_block, weight, epsilon, redundancy, similarity, heads, floor, " \
-  "threshold" KEYS_OF_MERGE
+#define KEYS_OF_WEIGHT                                                       \
+  ", select_block, weight, epsilon, redundancy, similarity, secure, heads, " \
+  "floor, threshold, normalize" KEYS_OF_MERGE
 #define KEYS_BY_QUERIES                                                 \
   "budget, sink, recent, window, keep_window, pool, edge, rows, "       \
   "row_weight, softmax, group, order, scope, over, tie, split, alpha, " \
@@ -455,9 +455,11 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   p.weight_epsilon = policy->weight_epsilon;
   p.redundancy = policy->redundancy;
   p.similarity = policy->similarity;
+  p.secure = policy->secure;
   p.head_split = policy->head_split;
   p.head_floor = policy->head_floor;
   p.score_threshold = policy->score_threshold;
+  p.head_normalize = policy->head_normalize;
   if (p.kind == KVEVICT_POLICY_RANDOM) p.seed = policy->seed;
   return p;
 }

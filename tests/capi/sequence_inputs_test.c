@@ -270,3 +270,36 @@ Test(inputs, of_expected_attention_are_checked) {
   test_model_check(m, "expected attention");
   test_model_destroy(m);
 }
+
+/* The last n rows of both layers. */
+static void GiveRows(const test_model* m, kvevict_evict_options* options,
+                     test_inputs* given, uint32_t n, uint32_t n_query_rows) {
+  GiveQueries(m, options, given, 0);
+  for (uint32_t l = 0; l < 2; ++l) {
+    given->planes[l] = test_model_queries(m, l, m->n_seen - n);
+    given->inputs[l].queries = &given->planes[l];
+    given->inputs[l].n_query_rows = n_query_rows;
+  }
+}
+
+/* Heads of unlike lengths have no one number of slots. */
+Test(inputs, rows_of_all_slots_are_those_of_every_head) {
+  test_model* m = Model("h2o:budget=20,rows=mean,recent=2,heads=adaptive");
+  test_model_append(m, kTokens);
+  test_inputs given;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  GiveRows(m, &options, &given, kTokens, 0);
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  const uint32_t a = test_model_stored_of(m, 0, 0);
+  const uint32_t b = test_model_stored_of(m, 0, 1);
+  cr_assert_neq(a, b);
+  test_model_append(m, 30);
+  GiveRows(m, &options, &given, 60, 0);
+  char numbers[60];
+  snprintf(numbers, sizeof numbers, "n_query_rows 0, all slots: %u > %u stored",
+           (a > b ? a : b) + 30, (a > b ? b : a) + 30);
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 0", numbers);
+  GiveRows(m, &options, &given, 20, 20);
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_destroy(m);
+}

@@ -251,6 +251,9 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
       {"streaming-llm:budget=50,split=geometric", bf16, bf16,
        Layout::kTokenMajor, 64, false},
       {"random:budget=50,scope=head", f32, f16, Layout::kHeadMajor, 64, false},
+      // Norms round otherwise on either side; all that stays is chosen before.
+      {"random:budget=50,weight=norm,secure=1", f32, f32, Layout::kTokenMajor,
+       64, false},
       {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor,
        64, false},
   };
@@ -260,7 +263,7 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   }
   kvevict_context_options options = gpu.ContextOptions();
   options.select_on_host = 1;
-  for (const EvictionCase& c : {cases[0], cases[5], cases[6]}) {
+  for (const EvictionCase& c : {cases[0], cases[5], cases[6], cases[7]}) {
     report->Check(std::string("evict, selecting on the host: ") + c.policy,
                   [&] { CheckEviction(gpu, c, effort, &options, report); });
   }

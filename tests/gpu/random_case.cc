@@ -206,6 +206,16 @@ void DrawHeadSplit(Random* random, kvevict_policy* policy) {
                                      KVEVICT_HEAD_SPLIT_THRESHOLD});
   policy->head_floor = random->In(0, 10) * 0.1;
   policy->score_threshold = random->In(0, 8) * 0.01;
+  policy->head_normalize = random->OneOf(3);
+}
+
+// Of policies whose scores are not lent to the twin, which has none to refine.
+void DrawSecure(Random* random, kvevict_policy* policy) {
+  if (RoundsOnItsOwn(policy->kind)) return;
+  kvevict_policy p = *policy;
+  p.value_weight = KVEVICT_VALUE_WEIGHT_GIVEN;
+  p.secure = random->In(1, 10) * 0.1;
+  if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
 }
 
 }  // namespace
@@ -226,6 +236,7 @@ ModelCase RandomCase(Random* random) {
   if (c.head_budgets.empty() && random->OneOf(3)) {
     DrawHeadSplit(random, &c.policy);
   }
+  if (random->OneOf(2)) DrawSecure(random, &c.policy);
   c.select_on_host = random->OneOf(6);
   c.debug = random->OneOf(8);
   c.observes = !random->OneOf(4);

@@ -84,6 +84,7 @@ void RandomModel::DrawTwinPolicy() {
   twin_policy_.head_split = p.head_split;
   twin_policy_.head_floor = p.head_floor;
   twin_policy_.score_threshold = p.score_threshold;
+  twin_policy_.head_normalize = p.head_normalize;
   twin_policy_.select_block = p.select_block;
   twin_policy_.merge = p.merge;
   twin_policy_.merge_threshold = p.merge_threshold;

@@ -62,6 +62,7 @@ public class PolicyTests
         KvPolicy shared = policy with
         {
             Scope = KvScope.KvHead, HeadSplit = KvHeadSplit.AdaptiveBlend, HeadFloor = 0.0625, ScoreThreshold = -4,
+            HeadNormalize = true, Secure = 0.375,
         };
         back = KvPolicy.Parse(shared.ToString());
         Assert.Equal(
@@ -69,6 +70,7 @@ public class PolicyTests
         KvPolicy merging = policy with { Merge = KvMerge.Pivot, MergeThreshold = 0.5, MergeFraction = 0.75 };
         back = KvPolicy.Parse(merging.ToString());
         Assert.Equal((KvMerge.Pivot, 0.5, 0.75), (back.Merge, back.MergeThreshold, back.MergeFraction));
+        Assert.Equal((true, 0.375), (back.HeadNormalize, back.Secure));
         Assert.Equal((128, 64), (policy.Block, (policy with { Block = 64 }).Block));
         var lag = new KvPolicy(KvPolicyKind.LagKV) with { LagRanks = false, BudgetOfPartition = true };
         KvPolicy lagBack = KvPolicy.Parse(lag.ToString());

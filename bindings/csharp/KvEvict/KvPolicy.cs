@@ -143,6 +143,9 @@ public sealed unsafe record KvPolicy
     /// <summary>The cosine above which keys are similar, in [0, 1].</summary>
     public double Similarity { get => _native.similarity; init => _native.similarity = value; }
 
+    /// <summary>The share of what a head keeps that goes to shaped scores alone, before they are weighed, in [0, 1].</summary>
+    public double Secure { get => _native.secure; init => _native.secure = value; }
+
     /// <summary>LagKV: whether a token scores by its place within its partition.</summary>
     public bool LagRanks { get => _native.lag_ranks != 0; init => _native.lag_ranks = value ? 1u : 0; }
 
@@ -170,6 +173,8 @@ public sealed unsafe record KvPolicy
 
     /// <summary>Values that merge: the part of those that go, the most similar, in (0, 1].</summary>
     public double MergeFraction { get => _native.merge_fraction; init => _native.merge_fraction = value; }
+    /// <summary>Whether heads compete by scores times the share that their best have in the sum of them.</summary>
+    public bool HeadNormalize { get => _native.head_normalize != 0; init => _native.head_normalize = value ? 1u : 0; }
 
     /// <summary>The policies, as in the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();

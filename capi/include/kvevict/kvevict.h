@@ -829,6 +829,15 @@ typedef struct kvevict_policy {
    *  have to be readable; see kvevict_score(). [0, 1]. Default 0. */
   double redundancy;
   double similarity; /**< Cosine above which keys are similar. Default 0.5. */
+  /** Two stages, where scores are weighed or lose redundancy: so much of what a
+   *  KV head keeps, rounded down in f32, goes to its best tokens by shaped
+   *  scores alone, what must stay included; the rest to the best by what scores
+   *  become. Heads that compete do so by shaped scores then, and where they are
+   *  adaptive the tokens of their floor are secured too. Only
+   *  kvevict_sequence_evict() does it. [0, 1]; above 0 it needs scope KV_HEAD,
+   *  and does not go with heads by threshold nor with select_block above 1.
+   *  Default 0. CriticalKV, arXiv:2502.03805. */
+  double secure;
   /** lagkv: 1: a token scores by its place within its partition; 0: by the
    *  number that places it. Default 1. */
   uint32_t lag_ranks;
@@ -838,6 +847,12 @@ typedef struct kvevict_policy {
   uint32_t budget_of_partition;
   double head_floor;      /**< Of adaptive heads, in [0, 1]. Default 0.2. */
   double score_threshold; /**< Of heads by threshold, an f32. Default 0. */
+  /** 1: the scores of a head that competes are first multiplied by the share
+   *  that its best have in their sum, so many as a head's budget has room for
+   *  beside what must stay; what must stay is in neither sum, nor is NaN. A head
+   *  whose share is not a finite number above 0 keeps its scores. AdaKV's
+   *  normalize. Default 0. */
+  uint32_t head_normalize;
   /** Tokens stay or go in whole blocks of so many neighbouring slots, from slot
    *  0 on: those of a block have the mean of its final scores, and what must
    *  stay keeps the blocks it lies in. The last block, where it is not full,
@@ -847,17 +862,18 @@ typedef struct kvevict_policy {
    *  head_split or budget_of_partition. 1 .. 65536; default 1: single tokens.
    *  ChunkKV, arXiv:2502.00299. */
   uint32_t select_block;
-  /** What becomes of the rows that go; K, and V where there is one, must be
-   *  readable, and values needs V. Default none: they are dropped. */
-  kvevict_merge merge;
-  /** Of values: the least similarity that merges, in [0, 1]. Default 0. */
+  /** Of merge values: the least similarity that merges, in [0, 1]. Default 0. */
   double merge_threshold;
-  /** Of values: the part of a head's tokens that merge, of those that go: the
-   *  most similar ones, from the quantile 1 - merge_fraction of the
+  /** Of merge values: the part of a head's tokens that merge, of those that go:
+   *  the most similar ones, from the quantile 1 - merge_fraction of the
    *  similarities on, which is interpolated linearly; those below the threshold
    *  count as -infinity, and so does what lies between one and a number.
    *  (0, 1]. Default 1. */
   double merge_fraction;
+  /** What becomes of the rows that go; K, and V where there is one, must be
+   *  readable, and values needs V. Default none: they are dropped. */
+  kvevict_merge merge;
+  uint32_t reserved; /**< 0. */
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                    \
@@ -868,8 +884,8 @@ typedef struct kvevict_policy {
         KVEVICT_SHAPING_REDUCE_THEN_POOL, KVEVICT_SCOPE_KV_HEAD,               \
         KVEVICT_REDUCE_MEAN, KVEVICT_TIE_LOWER_POSITION,                       \
         KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, 0,                          \
-        KVEVICT_VALUE_WEIGHT_NONE, KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 1, \
-        0, 0.2, 0.0, 1, KVEVICT_MERGE_NONE, 0.0, 1.0                           \
+        KVEVICT_VALUE_WEIGHT_NONE, KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5,    \
+        0.0, 1, 0, 0.2, 0.0, 0, 1, 0.0, 1.0, KVEVICT_MERGE_NONE, 0             \
   }
 
 /**
@@ -925,10 +941,12 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     select_block                   select_block
  *     weight=none|norm|given, epsilon   value_weight, weight_epsilon
  *     redundancy, similarity         redundancy, similarity
+ *     secure                         secure
  *     ranks=no|yes                   lag_ranks
  *     of=context|partition           budget_of_partition
  *     heads=equal|adaptive|adaptive-blend|threshold   head_split
  *     floor, threshold               head_floor, score_threshold
+ *     normalize=no|yes               head_normalize
  *     merge=none|values|pivot|weighted   merge
  *     merge_threshold, merge_fraction    merge_threshold, merge_fraction
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
@@ -940,8 +958,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *                                 select_block, merge, merge_threshold,
  *                                 merge_fraction
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
- *                                 epsilon, redundancy, similarity, heads,
- *                                 floor, threshold
+ *                                 epsilon, redundancy, similarity, secure,
+ *                                 heads, floor, threshold, normalize
  *     snapkv, pyramidkv, tova,
  *     r-kv                        window, keep_window, rows, row_weight,
  *                                 softmax, group, order
@@ -1587,7 +1605,7 @@ typedef struct kvevict_signal_inputs {
    *  engine's to keep, and to move when an eviction moves their tokens: by
    *  kvevict_compact(), or beside a contiguous cache, with n_kv_heads rows, as
    *  a companion of the view. Rows of KV heads stand for each of their query
-   *  heads where those are pooled one by one. */
+   *  heads where those are pooled one by one, with group=sum in equal parts. */
   const kvevict_plane* attention_sums;
   /** Policy expected-attention: [n_q_heads, 1, k_head_dim]: the mean of the
    *  queries to come, rotated to where they will be; without the softmax scale,
@@ -1761,8 +1779,9 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * arXiv:2504.04704; CurDKV, arXiv:2509.15038. Cost: reads K and V once, or
  * twice where two partitions do not fit the cache.
  *
- * With value_weight shaped scores are weighed here too. Cost of
- * KVEVICT_VALUE_WEIGHT_NORM: reads V once.
+ * With value_weight shaped scores are weighed here too, all of them: the stages
+ * of `secure` are an eviction's. Cost of KVEVICT_VALUE_WEIGHT_NORM: reads V
+ * once.
  *
  * With redundancy above 0 that of the keys is taken off last. C[i, j] being the
  * cosine of keys i and j of a head, 0 for i = j, and 0 for one j of every i:
@@ -1925,8 +1944,9 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
  * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         for a layer whose heads have budgets of their own, or share one by
- *         score (kvevict_head_split): kvevict_sequence_evict() does that, also
- *         with the caller's scores (policy custom).
+ *         score (kvevict_head_split), and for one of two stages (`secure`):
+ *         kvevict_sequence_evict() does that, also with the caller's scores
+ *         (policy custom).
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_selection(

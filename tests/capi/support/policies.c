@@ -65,11 +65,13 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(weight_epsilon, test_random_unit(random));
     MAYBE(redundancy, test_random_unit(random));
     MAYBE(similarity, test_random_unit(random));
+    MAYBE(secure, test_random_unit(random));
     MAYBE(lag_ranks, test_random_below(random, 2));
     MAYBE(budget_of_partition, test_random_below(random, 2));
     MAYBE(head_split, (kvevict_head_split)test_random_below(random, 4));
     MAYBE(head_floor, test_random_unit(random));
     MAYBE(score_threshold, (double)test_random_normal(random));
+    MAYBE(head_normalize, test_random_below(random, 2));
     MAYBE(select_block, test_random_between(random, 1, 40));
     MAYBE(merge, (kvevict_merge)test_random_below(random, 4));
     MAYBE(merge_threshold, test_random_unit(random));

@@ -94,10 +94,12 @@ type Policy struct {
 	WeightEpsilon     float64
 	Redundancy        float64
 	Similarity        float64
+	Secure            float64
 	LagRanks          uint32
 	BudgetOfPartition uint32
 	HeadFloor         float64
 	ScoreThreshold    float64
+	HeadNormalize     uint32
 	SelectBlock       uint32
 	Merge             int32
 	MergeThreshold    float64

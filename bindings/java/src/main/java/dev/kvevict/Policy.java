@@ -287,6 +287,11 @@ public final class Policy {
     return struct.doubleAt(Abi.Policy.SIMILARITY);
   }
 
+  /** {@return the share of what a head keeps that goes to shaped scores alone} */
+  public double secure() {
+    return struct.doubleAt(Abi.Policy.SECURE);
+  }
+
   /** {@return whether a token of LagKV scores by its place within its partition} */
   public boolean lagRanks() {
     return struct.flagAt(Abi.Policy.LAG_RANKS);
@@ -325,6 +330,9 @@ public final class Policy {
   /** {@return of values that merge, the part of those that go} */
   public double mergeFraction() {
     return struct.doubleAt(Abi.Policy.MERGE_FRACTION);
+  /** {@return whether heads compete by scores times the share that their best have of all} */
+  public boolean headNormalize() {
+    return struct.flagAt(Abi.Policy.HEAD_NORMALIZE);
   }
 
   @Override
@@ -642,6 +650,18 @@ public final class Policy {
     }
 
     /**
+     * The share of what a head keeps that goes to shaped scores alone, before they are weighed or
+     * lose redundancy.
+     *
+     * @param share in [0, 1]
+     * @return this
+     */
+    public Builder secure(double share) {
+      struct.putDouble(Abi.Policy.SECURE, share);
+      return this;
+    }
+
+    /**
      * Whether a token of LagKV scores by its place within its partition.
      *
      * @param ranks false to score it by the number that places it
@@ -726,6 +746,13 @@ public final class Policy {
      */
     public Builder mergeFraction(double part) {
       struct.putDouble(Abi.Policy.MERGE_FRACTION, part);
+     * Whether heads compete by scores times the share that their best have in the sum of them.
+     *
+     * @param normalize whether they do
+     * @return this
+     */
+    public Builder headNormalize(boolean normalize) {
+      struct.putFlag(Abi.Policy.HEAD_NORMALIZE, normalize);
       return this;
     }
 

@@ -43,8 +43,11 @@ final class PolicyTest {
     Check.equal(policy, policy.toBuilder().build());
     Check.equal(policy.format(), policy.toString());
     Policy shared = policy.toBuilder().headSplit(HeadSplit.ADAPTIVE_BLEND).headFloor(0.5)
-        .scoreThreshold(-4).build();
-    Check.equal(shared, policy.with("heads=adaptive-blend,floor=0.5,threshold=-4"));
+        .scoreThreshold(-4).headNormalize(true).secure(0.25).build();
+    Check.equal(shared,
+        policy.with("heads=adaptive-blend,floor=0.5,threshold=-4,normalize=yes,secure=0.25"));
+    Check.that(shared.headNormalize(), "heads are normalized");
+    Check.equal(0.25, shared.secure());
     Check.equal(HeadSplit.ADAPTIVE_BLEND, shared.headSplit());
     Check.equal(0.5, shared.headFloor());
     Check.equal(-4.0, shared.scoreThreshold());

@@ -1,0 +1,38 @@
+// The keys by which the lists of layers are selected.
+#ifndef KVEVICT_CORE_CPU_LIST_KEYS_H_
+#define KVEVICT_CORE_CPU_LIST_KEYS_H_
+
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/context.h"
+#include "core/kernels/topk.h"
+
+namespace kvevict::cpu {
+
+inline Tie TieOf(const SelectArgs& args) {
+  return args.tie == KVEVICT_TIE_LOWER_POSITION ? Tie::kLower : Tie::kHigher;
+}
+
+// Calls body(item, list), on the workers, for every list of every job.
+template <typename Body>
+void ForEachList(const Context& context, const SelectArgs& args,
+                 const Body& body) {
+  const uint32_t n_lists = args.jobs.front().keep.n_lists;
+  context.ParallelFor(
+      static_cast<uint32_t>(args.jobs.size() * n_lists),
+      [&](uint32_t item, uint32_t) { body(item / n_lists, item % n_lists); });
+}
+
+// Makes those of a list, of the job's scores; of what must stay the one that no score
+// has.
+void MakeKeys(const Context& context, const SelectArgs& args,
+              const SelectJob& job, uint32_t list);
+
+// Makes all, and counts what each list keeps where they decide. The lists are not
+// written yet, and serve as scratch.
+void MakeKeysAndCount(const Context& context, const SelectArgs& args);
+
+}  // namespace kvevict::cpu
+
+#endif  // KVEVICT_CORE_CPU_LIST_KEYS_H_

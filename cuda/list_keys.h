@@ -1,0 +1,38 @@
+// The keys by which the lists of layers are selected, and what depends on the best of
+// them.
+#ifndef KVEVICT_CUDA_LIST_KEYS_H_
+#define KVEVICT_CUDA_LIST_KEYS_H_
+
+#include "core/backend.h"
+#include "core/status.h"
+#include "cuda/kernels/params.h"
+#include "cuda/launch.h"
+
+namespace kvevict::cuda {
+
+// Whether one launch can have both.
+bool GoTogether(const SelectJob& a, const SelectJob& b);
+
+// Kernels that count, where scores decide how many a list keeps.
+Status RequireCounting(const Context& context, Stream stream,
+                       const SelectArgs& args);
+
+// What kernels read of jobs that go together: scores, or keys, which are made where more
+// than the ends must stay, slot by slot.
+Status MakeKeys(const Context& context, Stream stream, const SelectArgs& args,
+                Jobs<SelectJob> jobs, SelectParams* p);
+
+// Counts what each list keeps, to where selection reads it.
+Status CountKept(const Context& context, Stream stream, const SelectArgs& args,
+                 Jobs<SelectJob> jobs, const SelectParams& p);
+
+// Launches a kernel of best_scores for all jobs; counts: once each list has been
+// counted, where scores decide.
+Status ForBestOf(const Context& context, Stream stream, const BestArgs& args,
+                 KernelId kernel, bool counts,
+                 uint32_t (*n_best)(const BestArgs& args,
+                                    const SelectJob& job));
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_LIST_KEYS_H_

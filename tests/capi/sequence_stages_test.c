@@ -1,0 +1,303 @@
+/* Two stages of selection, and heads that compete by normalized scores: against sorting,
+ * and edge by edge. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+#include "tests/oracle/head_split.h"
+#include "tests/oracle/select.h"
+
+enum { kLayers = 2, kHeads = 2, kRow = 100 };
+
+/* A model whose evictions are given scores and weights. */
+typedef struct given {
+  test_model* m;
+  float scores[kLayers][kHeads][kRow];
+  float weights[kLayers][kHeads][kRow];
+  kvevict_plane planes[kLayers];
+  test_inputs inputs;
+  kvevict_evict_options options;
+} given;
+
+static void Start(given* g, const char* policy, uint32_t n, uint64_t seed) {
+  const test_model_spec spec = test_small_model(policy);
+  memset(g, 0, sizeof *g);
+  g->m = test_model_create(&spec, (test_random){seed});
+  g->options = (kvevict_evict_options)KVEVICT_EVICT_OPTIONS_INIT;
+  test_give_scores(&g->options, &g->inputs, kLayers, g->scores[0][0],
+                   kHeads * kRow, kRow);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    g->planes[l] = test_floats_plane(g->weights[l][0], kRow);
+    g->inputs.inputs[l].token_weights = &g->planes[l];
+  }
+  test_model_append(g->m, n);
+}
+
+/* What must stay, then so many by the scores alone, then by weighed ones. */
+static void KeptInStages(const kvevict_policy* p, const float* scores,
+                         const float* weights, uint32_t n,
+                         const uint8_t* forced, uint32_t n_keep,
+                         uint32_t n_least, int32_t* keep) {
+  const float part = (float)n_keep * (float)p->secure;
+  uint32_t n_first = (uint32_t)part;
+  if (n_first < n_least) n_first = n_least;
+  if (n_first > n_keep) n_first = n_keep;
+  float refined[kRow];
+  for (uint32_t i = 0; i < n; ++i) {
+    const float sum = scores[i] + (float)p->weight_epsilon;
+    refined[i] =
+        isinf(scores[i]) && scores[i] > 0 ? scores[i] : sum * weights[i];
+  }
+  oracle_select(scores, n, n_first, forced, p->tie, keep);
+  for (uint32_t i = 0; i < n_first; ++i) refined[keep[i]] = INFINITY;
+  oracle_select(refined, n, n_keep, forced, p->tie, keep);
+}
+
+static const char* const kPolicies[] = {
+    "custom:budget=30,weight=given,secure=0.5",
+    "custom:budget=31,weight=given,epsilon=0.25,secure=0.3,sink=3,recent=5",
+    "custom:budget=0.4,weight=given,secure=1,tie=higher",
+    "custom:budget=30,weight=given,secure=0.01,recent=20",
+    "custom:budget=20,weight=given,secure=0.5,heads=adaptive",
+    "custom:budget=24,weight=given,secure=0.25,heads=adaptive,floor=0.5,sink=2",
+    "custom:budget=20,weight=given,secure=0.5,heads=adaptive-blend,recent=3",
+};
+
+Test(stages, keep_what_sorting_keeps) {
+  test_random random = test_random_start("stages sorting");
+  for (int round = 0; round < 210; ++round) {
+    const char* const policy = kPolicies[round % 7];
+    given g;
+    const uint32_t n = test_random_between(&random, 45, 100);
+    Start(&g, policy, n, (uint64_t)round);
+    const kvevict_policy* const p = &g.m->policy;
+    int32_t protect[3] = {20, 30, 31};
+    if (round % 3 == 0) {
+      g.options.protected_positions = protect;
+      g.options.protected_positions_len = 3;
+    }
+    uint32_t want[kLayers][kHeads];
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      oracle_head heads[kHeads];
+      uint8_t forced[kHeads][kRow];
+      uint32_t budgets[kLayers];
+      EXPECT_OK(kvevict_policy_layer_budgets(p, n, budgets, kLayers));
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        for (uint32_t i = 0; i < n; ++i) {
+          const bool few = round % 5 == 0; /* ties */
+          float s = few ? (float)test_random_below(&random, 4)
+                        : (float)(1 + h) * test_random_normal(&random);
+          if (test_random_below(&random, 40) == 0) s = NAN;
+          if (test_random_below(&random, 60) == 0) s = INFINITY;
+          g.scores[l][h][i] = s;
+          g.weights[l][h][i] = test_random_normal(&random);
+        }
+        test_model_forced(g.m, l, h, &g.options, forced[h]);
+        heads[h] = (oracle_head){g.scores[l][h], forced[h], n};
+      }
+      const uint32_t n_asked =
+          p->n_sink + p->n_recent + (uint32_t)g.options.protected_positions_len;
+      oracle_head_counts(p, heads, kHeads, budgets[l], n_asked, want[l]);
+    }
+    const given before = g;
+    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        int32_t kept[kRow], expected[kRow];
+        uint8_t forced[kRow] = {0};
+        for (uint32_t i = 0; i < n; ++i) {
+          forced[i] = i < p->n_sink || i + p->n_recent >= n;
+        }
+        for (size_t i = 0; i < g.options.protected_positions_len; ++i) {
+          forced[protect[i]] = 1;
+        }
+        const uint32_t least =
+            p->head_split != KVEVICT_HEAD_SPLIT_ADAPTIVE
+                ? 0
+                : (uint32_t)fmax(1, floor(p->budget * p->head_floor));
+        KeptInStages(p, before.scores[l][h], before.weights[l][h], n, forced,
+                     want[l][h], least, expected);
+        const uint32_t n_kept = test_model_stored_of(g.m, l, h);
+        EXPECT(n_kept == want[l][h], "%s, round %d: %u kept, not %u", policy,
+               round, n_kept, want[l][h]);
+        test_model_positions(g.m, l, h, kept);
+        for (uint32_t i = 0; i < n_kept; ++i) {
+          EXPECT(kept[i] == expected[i],
+                 "%s, round %d, head %u: %d in place of %d", policy, round, h,
+                 kept[i], expected[i]);
+        }
+      }
+    }
+    test_model_check(g.m, policy);
+    test_model_destroy(g.m);
+  }
+}
+
+/* All scores alike: the first tokens, whatever their weights. */
+Test(stages, equal_scores_are_chronological_as_far_as_secured) {
+  given g;
+  Start(&g, "custom:budget=20,weight=given,secure=0.5", 80, 1);
+  for (int l = 0; l < kLayers; ++l) {
+    for (int h = 0; h < kHeads; ++h) {
+      for (int i = 0; i < kRow; ++i) {
+        g.scores[l][h][i] = 1;
+        g.weights[l][h][i] = (float)i;
+      }
+    }
+  }
+  EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
+  int32_t kept[kRow];
+  test_model_positions(g.m, 1, 1, kept);
+  for (int i = 0; i < 20; ++i) cr_expect_eq(kept[i], i < 10 ? i : 60 + i);
+  test_model_destroy(g.m);
+}
+
+/* Without anything to refine by, and of a context of a few tokens. */
+Test(stages, mean_nothing_where_scores_are_not_refined) {
+  static const char* const kPairs[][2] = {
+      {"snapkv:budget=40,window=8,secure=0.5", "snapkv:budget=40,window=8"},
+      {"snapkv:budget=40,window=8,weight=norm,secure=1,heads=adaptive",
+       "snapkv:budget=40,window=8,heads=adaptive"},
+      {"knorm:budget=1.5,weight=norm,epsilon=9,secure=0.5",
+       "knorm:budget=1.5,weight=norm,epsilon=9"}};
+  for (int p = 0; p < 3; ++p) {
+    for (uint32_t n = 2; n <= 90; n += 44) {
+      if (p < 2 && n < 40) continue;
+      test_model_spec spec = test_small_model(kPairs[p][0]);
+      test_model* staged = test_model_create(&spec, (test_random){n});
+      spec.policy = kPairs[p][1];
+      test_model* plain = test_model_create(&spec, (test_random){n});
+      test_model_step(staged, n);
+      test_model_step(plain, n);
+      EXPECT_OK(test_model_evict(staged, NULL, NULL));
+      EXPECT_OK(test_model_evict(plain, NULL, NULL));
+      test_expect_same_tokens(staged, plain, kPairs[p][0]);
+      test_model_destroy(staged);
+      test_model_destroy(plain);
+    }
+  }
+}
+
+Test(stages, redundancy_is_a_second_stage_too) {
+  test_model_spec spec =
+      test_small_model("snapkv:budget=40,window=8,redundancy=1,secure=1");
+  test_model* all = test_model_create(&spec, (test_random){5});
+  spec.policy = "snapkv:budget=40,window=8";
+  test_model* plain = test_model_create(&spec, (test_random){5});
+  test_model_step(all, 90);
+  test_model_step(plain, 90);
+  EXPECT_OK(test_model_evict(all, NULL, NULL));
+  EXPECT_OK(test_model_evict(plain, NULL, NULL));
+  test_expect_same_tokens(all, plain, "all are secured");
+  test_model_destroy(all);
+  test_model_destroy(plain);
+}
+
+Test(stages, other_scopes_blocks_and_thresholds_are_refused) {
+  static const struct {
+    const char* keys;
+    const char* word;
+  } kCases[] = {{"scope=layer", "scope layer"},
+                {"scope=model", "scope model"},
+                {"heads=threshold", "heads threshold"},
+                {"select_block=4", "select_block"}};
+  for (int i = 0; i < 4; ++i) {
+    char text[80];
+    kvevict_policy p = {.struct_size = sizeof p};
+    snprintf(text, sizeof text, "knorm:secure=0.5,%s", kCases[i].keys);
+    EXPECT_INVALID(kvevict_policy_parse(text, &p), "secure 0.5",
+                   kCases[i].word);
+  }
+  kvevict_policy p = test_policy("streaming-llm:budget=9");
+  p.secure = 0.5; /* nothing is ranked, so it means nothing */
+  p.select_block = 2;
+  EXPECT_OK(kvevict_policy_validate(&p));
+  static const double kBad[] = {-0.1, 1.1, NAN, INFINITY};
+  p = test_policy("knorm");
+  for (int i = 0; i < 4; ++i) {
+    p.secure = kBad[i];
+    EXPECT_INVALID(kvevict_policy_validate(&p), "secure", "[0, 1]");
+  }
+  p.secure = 0;
+  p.head_normalize = 2;
+  EXPECT_INVALID(kvevict_policy_validate(&p), "normalize 2");
+}
+
+Test(stages, are_an_evictions_and_need_the_weights) {
+  given g;
+  Start(&g, "custom:budget=20,weight=given,secure=0.5", 80, 1);
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  EXPECT_FAILS(kvevict_plan_selection(g.m->plan, 0, 80, 0, &options, &keep),
+               KVEVICT_ERROR_UNSUPPORTED, "two stages");
+  g.inputs.inputs[1].token_weights = NULL;
+  EXPECT_INVALID(test_model_evict(g.m, &g.options, NULL), "layer 1",
+                 "token_weights", "weight=given");
+  cr_expect_eq(test_model_stored(g.m, 0), 80);
+  test_model_destroy(g.m);
+}
+
+/* ---- normalize ---- */
+
+/* A head whose sum is spread wide gives way: 40 of 1 beside 40 of 0.5 and 20 of 2. */
+Test(normalize, favours_heads_whose_best_have_most) {
+  static const char* const kTexts[] = {
+      "custom:budget=20,heads=adaptive,floor=0",
+      "custom:budget=20,heads=adaptive,floor=0,normalize=yes"};
+  static const uint32_t kWant[2][2] = {{20, 20}, {1, 39}};
+  for (int i = 0; i < 2; ++i) {
+    given g;
+    Start(&g, kTexts[i], 80, 1);
+    for (int l = 0; l < kLayers; ++l) {
+      for (int t = 0; t < 80; ++t) {
+        g.scores[l][0][t] = 1; /* best 20 of 80: a quarter */
+        /* the best 20 have 40 of 70 */
+        g.scores[l][1][t] = t < 20 ? 2 : 0.5f;
+      }
+    }
+    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
+    for (uint32_t h = 0; h < 2; ++h) {
+      EXPECT(test_model_stored_of(g.m, 1, h) == kWant[i][h],
+             "%s: head %u has %u", kTexts[i], h,
+             test_model_stored_of(g.m, 1, h));
+    }
+    test_model_destroy(g.m);
+  }
+}
+
+/* Scores of 0, negative sums, infinities, NaN: heads keep the best they have. */
+Test(normalize, never_turns_a_head_round) {
+  static const float kOf[][3] = {
+      {0, 0, 0}, {-1, -2, -3}, {5, -3, -4}, {INFINITY, 1, 0}, {NAN, 1, 2}};
+  for (int i = 0; i < 5; ++i) {
+    given g;
+    Start(&g, "custom:budget=10,sink=1,heads=adaptive-blend,normalize=yes", 60,
+          1);
+    for (int l = 0; l < kLayers; ++l) {
+      for (int t = 0; t < 60; ++t) {
+        g.scores[l][0][t] = kOf[i][t % 3];
+        g.scores[l][1][t] = (float)(t % 7);
+      }
+    }
+    const given before = g;
+    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      int32_t kept[kRow], expected[kRow];
+      uint8_t forced[kRow] = {1};
+      const uint32_t n = test_model_stored_of(g.m, 0, h);
+      test_model_positions(g.m, 0, h, kept);
+      oracle_select(before.scores[0][h], 60, n, forced,
+                    KVEVICT_TIE_LOWER_POSITION, expected);
+      for (uint32_t k = 0; k < n; ++k) {
+        EXPECT(kept[k] == expected[k], "case %d, head %u: %d, not %d", i, h,
+               kept[k], expected[k]);
+      }
+    }
+    test_model_check(g.m, "normalized");
+    test_model_destroy(g.m);
+  }
+}

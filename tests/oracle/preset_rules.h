@@ -1,0 +1,106 @@
+// What the oracles of presets are made of.
+#ifndef KVEVICT_TESTS_ORACLE_PRESET_RULES_H_
+#define KVEVICT_TESTS_ORACLE_PRESET_RULES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/oracle/presets.h"
+
+namespace kvevict::oracle {
+
+using Row = std::vector<double>;
+using Rows = std::vector<Row>;
+
+// ---- Numbers of tokens ----
+
+// [n_rows][n_tokens]: the softmax weights of a query head's last rows over all keys up
+// to their own; 0 behind.
+Rows Attention(const oracle_prompt& p, uint32_t layer, uint32_t q_head,
+               uint32_t n_rows);
+Row SumOfRows(const Rows& rows);
+Row MeanOfRows(const Rows& rows);
+// Of a row's first n, stride 1. Average: what hangs over an edge counts as zeros.
+Row AveragePool(const Row& row, uint32_t n, uint32_t kernel);
+Row MaxPool(const Row& row, uint32_t n, uint32_t kernel);
+const float* KeyOf(const oracle_prompt& p, uint32_t layer, uint32_t head,
+                   uint32_t token);
+const float* ValueOf(const oracle_prompt& p, uint32_t layer, uint32_t head,
+                     uint32_t token);
+double NormOf(const float* row, uint32_t n);
+
+// ---- Tokens by number ----
+
+// Which of a head's tokens stay: infinity first, then the largest.
+struct Kept {
+  std::vector<uint8_t> must;
+  std::vector<uint8_t> may;
+  uint32_t least = 0;
+  uint32_t most = 0;
+};
+// The n best. How near to the cut f32 may decide otherwise; doubt < 0: as attention.
+Kept Best(const Row& scores, uint32_t n, double doubt = -1.0);
+// Between the `least` and the `most` best.
+Kept Best(const Row& scores, uint32_t least, uint32_t most, double doubt);
+// `first` of them by one row, the others by another.
+Kept BestInTwoStages(const Row& scores, uint32_t first, const Row& then,
+                     Kept number);
+Kept All(uint32_t n);
+
+// How many of the n best of all rows are a row's: between which numbers.
+struct Share {
+  uint32_t least;
+  uint32_t most;
+};
+std::vector<Share> Contest(const Rows& heads, uint32_t n);
+
+// int(n * ratio), as kvpress truncates it.
+uint32_t Truncated(uint32_t n, double ratio);
+
+// A preset's answer for one layer: a Kept per KV head.
+using Heads = std::vector<Kept>;
+
+// ---- What several sources have in common ----
+
+// A row per query head of a KV head.
+template <typename Make>
+Rows OfGroup(const oracle_prompt& p, uint32_t head, const Make& make) {
+  const uint32_t group = p.n_q_heads / p.n_kv_heads;
+  Rows rows;
+  for (uint32_t q = head * group; q < (head + 1) * group; ++q) {
+    rows.push_back(make(q));
+  }
+  return rows;
+}
+
+// The row's first ones, and infinity for the window.
+Row WithWindow(Row past, uint32_t n_tokens);
+// Of the last queries: mean over rows and group.
+Row HeadAttention(const oracle_prompt& p, uint32_t layer, uint32_t head,
+                  uint32_t window);
+// kvpress: mean over rows, avg_pool1d(5) of each query head's past, mean of the group.
+Row KvpressSnap(const oracle_prompt& p, uint32_t layer, uint32_t head,
+                uint32_t window);
+// KVCache-Factory in kv_head mode: sums over rows, mean of the group, avg_pool1d(5).
+Row KvfSnap(const oracle_prompt& p, uint32_t layer, uint32_t head,
+            uint32_t window);
+// AdaKV with gqa_func mean: mean over rows and group, max_pool1d(7).
+Row AdaSnap(const oracle_prompt& p, uint32_t layer, uint32_t head,
+            uint32_t window);
+using HeadRow = Row (*)(const oracle_prompt&, uint32_t layer, uint32_t head,
+                        uint32_t window);
+Rows OfHeads(const oracle_prompt& p, uint32_t layer, uint32_t window,
+             HeadRow make);
+Heads BestOfEach(const Rows& rows, uint32_t n);
+Heads AllOf(const oracle_prompt& p);
+uint32_t Tokens(const oracle_sizes& s);
+
+#define KVEVICT_PRESET_ORACLE(name, function)                            \
+  Heads function(const oracle_prompt& prompt, const oracle_sizes& sizes, \
+                 uint32_t layer);
+#include "tests/oracle/presets.inc"
+#undef KVEVICT_PRESET_ORACLE
+
+}  // namespace kvevict::oracle
+
+#endif  // KVEVICT_TESTS_ORACLE_PRESET_RULES_H_
