@@ -85,6 +85,7 @@ struct ScoreJob {
   FloatRows key_filter;        // [n_kv_heads, k_head_dim]
   FloatRows query_centers;     // [n_q_heads, 3, rope.n_frequencies()]
   FloatRows weights;           // [n_kv_heads, tokens.most], for weighing
+  float* measure = nullptr;    // out: a LayerMeasure, where the policy wants it
 };
 
 // One signal's numbers for every token, a row per KV head, or per query head

@@ -87,7 +87,7 @@ class Eviction {
   void FillReport() const;
 
  private:
-  ListCounts AfterOf(const LayerEviction& layer) const;
+  ListCounts AfterOf(const LayerOutcome& layer) const;
   template <typename T>
   T* Part(size_t offset) const {
     return reinterpret_cast<T*>(workspace_ + offset);
@@ -96,17 +96,20 @@ class Eviction {
   Status FindLayers();
   Status CheckSharing() const;
   Status CheckBudgets();
-  void FindCounts(uint32_t budget, LayerEviction* layer) const;
+  void FindCounts(uint32_t budget, LayerOutcome* layer) const;
   void FindForced();
-  Status CheckForcedFit(const LayerEviction& layer) const;
+  Status CheckForcedFit(const LayerOutcome& layer) const;
   Status CheckSignal();
   Status CheckMerge();
   Status FindQueryRows(LayerEviction* layer) const;
-  int32_t* LayOutScoresAndLists(int32_t* keep_slots);
-  Status ChooseSlots() const;
+  void LayOutScores();
+  int32_t* LayOutLists(int32_t* keep_slots);
+  Status Score() const;
+  Status ShareBudgets();
   Status ReadCounts();
   Status RefineScores() const;
   Status Normalize() const;
+  void LeaveOutWhole();
   Status Reduce() const;
   HeadSplit Split() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
@@ -122,6 +125,25 @@ class Eviction {
     return sequence_.caches()[layer];
   }
   bool OneList() const { return plan_.scope() == KVEVICT_SCOPE_MODEL; }
+  // Positions that every layer of a split by preference has room for.
+  uint32_t n_protected() const {
+    return MeasureOf(policy_) == Measure::kDynamics
+               ? static_cast<uint32_t>(forced_.protect.size())
+               : 0;
+  }
+  // Ends of the context that are measured lie side by side.
+  bool CanBeMeasured(const LayerOutcome& layer) const {
+    return MeasureOf(policy_) != Measure::kEnds ||
+           uint64_t{policy_.n_sink} + policy_.n_recent +
+                   2 * uint64_t{policy_.obs_window} <=
+               layer.n_tokens;
+  }
+  // What budgets are reckoned by: a ratio is one of the context, which never exceeds
+  // what the plan is for.
+  uint32_t n_context() const {
+    const uint32_t n_seen = sequence_.logical_length();
+    return plan_.ContextOf(n_seen, n_seen);
+  }
   const PlanLayer& LayerAtOnce() const {
     return plan_.layer(at_once_.front().layer);
   }
@@ -130,7 +152,8 @@ class Eviction {
     return context_.backend().shape_and_select != nullptr &&
            !sequence_.selects_on_host() && signal_.Ranks() &&
            policy_.scope == KVEVICT_SCOPE_KV_HEAD && !CountsByScore(policy_) &&
-           !plan_.Refines() && plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
+           !SplitsByScore(policy_) && !plan_.Refines() &&
+           plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 
   Sequence& sequence_;
@@ -145,7 +168,7 @@ class Eviction {
   const uint32_t n_tokens_;  // of the longest layer
   uint8_t* const workspace_;
 
-  std::span<LayerEviction> layers_;
+  std::span<LayerOutcome> layers_;
   std::span<LayerEviction> active_;  // that lose tokens, shared ones once
   // Of them, whose scores are there; alike, but for layers that share a list.
   std::span<LayerEviction> at_once_;
@@ -155,9 +178,9 @@ class Eviction {
 // ---- Checks, before the first byte moves ----
 
 Status Eviction::Check() {
-  layers_ = sequence_.evictions();
-  active_ = sequence_.active().first(0);
-  std::fill(layers_.begin(), layers_.end(), LayerEviction());
+  layers_ = sequence_.outcomes();
+  active_ = sequence_.evictions().first(0);
+  std::fill(layers_.begin(), layers_.end(), LayerOutcome());
   KV_RETURN_IF_ERROR(FindLayers());
   KV_RETURN_IF_ERROR(CheckBudgets());
   KV_RETURN_IF_ERROR(CheckSignal());
@@ -194,25 +217,29 @@ Status Eviction::CheckSharing() const {
 }
 
 Status Eviction::CheckBudgets() {
-  // A ratio is one of the context, which never exceeds what the plan is for.
-  const uint32_t n_seen = sequence_.logical_length();
-  const uint32_t n_context = plan_.ContextOf(n_seen, n_seen);
+  const uint32_t n_context = this->n_context();
   const std::span<uint32_t> budgets = sequence_.budgets();
+  FindForced();
   if (n_context == 0) {
     std::fill(budgets.begin(), budgets.end(), 0);
+  } else if (SplitsByScore(policy_)) {  // what is known before
+    uint32_t least = 0;
+    KV_RETURN_IF_ERROR(LeastBudget(policy_, n_context, n_protected(), &least));
+    for (const LayerOutcome& layer : layers_) {
+      budgets[layer.layer] = CanBeMeasured(layer) ? least : n_context;
+    }
   } else {
     KV_RETURN_IF_ERROR(plan_.LayerBudgets(n_context, budgets));
   }
-  FindForced();
-  for (LayerEviction& layer : layers_) {
+  for (LayerOutcome& layer : layers_) {
     FindCounts(budgets[layer.owner], &layer);
     if (!layer.loses || layer.owner != layer.layer) continue;
     KV_RETURN_IF_ERROR(CheckForcedFit(layer));
     active_ = {active_.data(), active_.size() + 1};
-    active_.back() = layer;
+    active_.back() = LayerEviction(layer);
   }
   if (!OneList()) return Status();
-  for (const LayerEviction& layer : layers_) {
+  for (const LayerOutcome& layer : layers_) {
     if (layer.n_tokens != layers_[0].n_tokens) {
       return InvalidArgument(
           "scope model: layer %u holds %u tokens, layer %u %u",
@@ -224,7 +251,7 @@ Status Eviction::CheckBudgets() {
 }
 
 // How many slots the layer's lists keep, and whether that is less than they hold.
-void Eviction::FindCounts(uint32_t budget, LayerEviction* layer) const {
+void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
   const uint32_t l = layer->layer;
   const SlotBlocks blocks = BlocksOf(policy_);
   layer->n_keep = blocks.Within(budget, layer->n_tokens);
@@ -266,7 +293,7 @@ void Eviction::FindForced() {
 }
 
 // What must stay has to fit the layer's budget, in every list.
-Status Eviction::CheckForcedFit(const LayerEviction& layer) const {
+Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
   const ListCounts tokens = slots_.HostTokens(layer.layer);
   const ListCounts keep = slots_.HostNext(layer.layer, layer.n_keep);
   for (uint32_t list = 0; list < plan_.layer(layer.layer).n_lists; ++list) {
@@ -364,6 +391,13 @@ Status Eviction::Run() {
   if (plan_.IsRagged()) {
     KV_RETURN_IF_ERROR(slots_.SendNextCounts(sequence_.stream()));
   }
+  const bool is_scored = SplitsByScore(policy_);
+  if (is_scored) {
+    at_once_ = active_;
+    LayOutScores();
+    KV_RETURN_IF_ERROR(Score());
+    KV_RETURN_IF_ERROR(ShareBudgets());
+  }
   int32_t* keep_slots = Part<int32_t>(layout_.keep);
   for (size_t i = 0; i < active_.size(); i += at_once_.size()) {
     at_once_ = active_.subspan(i);
@@ -372,8 +406,14 @@ Status Eviction::Run() {
           CountAlike(plan_, Jobs<uint32_t>(at_once_, &LayerEviction::layer));
       at_once_ = at_once_.first(std::min<size_t>(layout_.n_layers, n_alike));
     }
-    keep_slots = LayOutScoresAndLists(keep_slots);
-    KV_RETURN_IF_ERROR(ChooseSlots());
+    if (!is_scored) {
+      LayOutScores();
+      KV_RETURN_IF_ERROR(Score());
+    }
+    keep_slots = LayOutLists(keep_slots);
+    KV_RETURN_IF_ERROR(RefineScores());
+    KV_RETURN_IF_ERROR(Reduce());
+    KV_RETURN_IF_ERROR(Select());
   }
   if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(ReadCounts());
   FillReport();
@@ -385,60 +425,90 @@ Status Eviction::Run() {
   }
   KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
                                      {moves, Scratch(layout_.scores)}));
-  for (const LayerEviction& layer : layers_) {
+  for (const LayerOutcome& layer : layers_) {
     if (layer.loses) sequence_.ForgetLse(layer.layer);
   }
   return slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
 }
 
-// How many each list keeps, where scores decided. Layers turn out to lose nothing.
+// How many each layer's lists keep, where the weights of all decided.
+Status Eviction::ShareBudgets() {
+  const Stream stream = sequence_.stream();
+  const std::span<LayerMeasure> read = sequence_.read_measures();
+  const std::span<LayerMeasure> measures = sequence_.measures();
+  KV_RETURN_IF_ERROR(context_.backend().read(
+      context_, stream, Part<LayerMeasure>(layout_.measures),
+      active_.size() * sizeof(LayerMeasure), read.data()));
+  std::fill(measures.begin(), measures.end(), LayerMeasure());
+  for (size_t i = 0; i < active_.size(); ++i) {
+    measures[active_[i].layer] = read[i];
+  }
+  for (const LayerOutcome& layer : layers_) {  // owners come first
+    measures[layer.layer] = measures[layer.owner];
+  }
+  const std::span<uint32_t> budgets = sequence_.budgets();
+  KV_RETURN_IF_ERROR(
+      LayerBudgets(policy_, n_context(), measures, n_protected(), budgets));
+  for (LayerEviction& layer : active_) {
+    FindCounts(budgets[layer.layer], &layer);
+  }
+  LeaveOutWhole();
+  return plan_.IsRagged() ? slots_.SendNextCounts(stream) : Status();
+}
+
+// How many each list keeps, where its scores decided.
 Status Eviction::ReadCounts() {
   KV_RETURN_IF_ERROR(slots_.ReadNextCounts(sequence_.stream()));
-  size_t n_active = 0;
-  for (LayerEviction layer : active_) {
+  for (LayerEviction& layer : active_) {
     const std::span<const uint32_t> next = slots_.NextCounts(layer.layer);
     const ListCounts tokens = slots_.HostTokens(layer.layer);
     layer.n_keep = *std::max_element(next.begin(), next.end());
-    layer.move.keep.count.most = layer.n_keep;
+    layer.keep.count.most = layer.move.keep.count.most = layer.n_keep;
     layer.loses = false;
     for (uint32_t list = 0; list < next.size(); ++list) {
       layer.loses = layer.loses || next[list] < tokens.Of(list);
     }
+  }
+  LeaveOutWhole();
+  return slots_.SendNextCounts(sequence_.stream());
+}
+
+// Layers that turn out to lose nothing.
+void Eviction::LeaveOutWhole() {
+  size_t n_active = 0;
+  for (LayerEviction layer : active_) {
     if (layer.loses) {
       active_[n_active++] = layer;
-    } else {
+    } else if (plan_.IsRagged()) {
       slots_.LeaveCounts(layer.layer);
     }
     layers_[layer.layer] = layer;
   }
   active_ = active_.first(n_active);
-  for (LayerEviction& layer : layers_) {
+  for (LayerOutcome& layer : layers_) {
     if (layer.owner == layer.layer) continue;
-    slots_.CopyCounts(layer.owner, layer.layer);
+    if (plan_.IsRagged()) slots_.CopyCounts(layer.owner, layer.layer);
     layer.n_keep = layers_[layer.owner].n_keep;
     layer.loses = layers_[layer.owner].loses;
   }
-  return slots_.SendNextCounts(sequence_.stream());
 }
 
-Status Eviction::ChooseSlots() const {
-  if (signal_.Ranks()) {
-    KV_RETURN_IF_ERROR(ScoreAndShape(
-        plan_, sequence_.stream(), n_tokens_,
-        Jobs<uint32_t>(at_once_, &LayerEviction::layer),
-        Jobs<ScoreJob>(at_once_, &LayerEviction::score),
-        ShapesAndSelects() ? Jobs<ShapeJob>()
+// Of the layers at once, by the policy's signal.
+Status Eviction::Score() const {
+  if (!signal_.Ranks()) return Status();
+  return ScoreAndShape(plan_, sequence_.stream(), n_tokens_,
+                       Jobs<uint32_t>(at_once_, &LayerEviction::layer),
+                       Jobs<ScoreJob>(at_once_, &LayerEviction::score),
+                       ShapesAndSelects()
+                           ? Jobs<ShapeJob>()
                            : Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
-        Scratch(layout_.scratch)));
-    KV_RETURN_IF_ERROR(RefineScores());
-    KV_RETURN_IF_ERROR(Reduce());
-  }
-  return Select();
+                       Scratch(layout_.scratch));
 }
 
 // Heads compete by the scores that decide first: where tokens are secured, by shaped
 // ones.
 Status Eviction::RefineScores() const {
+  if (!signal_.Ranks()) return Status();
   if (plan_.Secures()) {
     KV_RETURN_IF_ERROR(Normalize());
     KV_RETURN_IF_ERROR(
@@ -462,12 +532,10 @@ BestArgs Eviction::BestOfLists() const {
           Jobs<ShapeJob>(at_once_, &LayerEviction::shape), policy_.secure};
 }
 
-// Of the layers at once; the keep lists of all layers lie end to end. Returns where
-// the next one goes.
-int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
+// Of the layers at once.
+void Eviction::LayOutScores() {
   float* scores = Part<float>(layout_.scores);
-  uint32_t* keys = plan_.NeedsBest() ? Part<uint32_t>(layout_.keys)
-                                     : reinterpret_cast<uint32_t*>(scores);
+  auto* measure = Part<LayerMeasure>(layout_.measures);
   ApartRows apart(plan_, Part<float>(layout_.rows));
   for (LayerEviction& layer : at_once_) {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
@@ -475,28 +543,42 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
     const uint32_t n = layer.n_tokens;
     const uint64_t n_rows =
         signal_.Ranks() ? of_plan.geometry.n_kv_heads : of_plan.n_lists;
-    const ListCounts tokens = slots_.DeviceTokens(layer.layer);
-    const SlotPositions slots = slots_.DevicePositions(layer.layer);
+    float* const rows = apart.Next(of_plan, n, scores);
+    layer.score.layer = of_plan.number;
+    layer.score.slots = slots_.DevicePositions(layer.layer);
+    layer.score.keep = slots_.DeviceNext(layer.layer, layer.n_keep);
+    layer.score.rows = rows;
+    if (SplitsByScore(policy_)) layer.score.measure = &measure++->first;
+    layer.shape = {slots_.DeviceTokens(layer.layer), rows, scores, view,
+                   layer.score.weights};
+    layer.reduce = {n, scores, scores};
+    scores += n_rows * n;
+  }
+}
+
+// Of the layers at once; the keep lists of all layers lie end to end. Returns where
+// the next one goes.
+int32_t* Eviction::LayOutLists(int32_t* keep_slots) {
+  float* const first_scores = Part<float>(layout_.scores);
+  uint32_t* const first_keys = plan_.NeedsBest()
+                                   ? Part<uint32_t>(layout_.keys)
+                                   : reinterpret_cast<uint32_t*>(first_scores);
+  for (LayerEviction& layer : at_once_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    float* const scores = layer.shape.scores;
     const KeepLists keep =
         KeepLists::Packed(keep_slots, of_plan.n_lists,
                           slots_.DeviceNext(layer.layer, layer.n_keep));
-    float* const rows = apart.Next(of_plan, n, scores);
-    layer.score.layer = of_plan.number;
-    layer.score.slots = slots;
-    layer.score.keep = keep.count;
-    layer.score.rows = rows;
-    layer.shape = {tokens, rows, scores, view, layer.score.weights};
-    layer.reduce = {n, scores, scores};
-    layer.select = {tokens, signal_.Ranks() ? scores : nullptr, keys, keep,
-                    slots};
+    layer.select = {layer.shape.tokens, signal_.Ranks() ? scores : nullptr,
+                    first_keys + (scores - first_scores), keep,
+                    layer.score.slots};
     if (CountsByScore(policy_)) {
       layer.select.budget = layer.budget;
       layer.select.counts = slots_.DeviceNextCounts(layer.layer);
     }
-    layer.move = {view, tokens, keep, Cache(layer.layer).shared_companions,
-                  plan_.merge()};
-    scores += n_rows * n;
-    keys += n_rows * n;
+    layer.move = {&views_[layer.layer], layer.shape.tokens, keep,
+                  Cache(layer.layer).shared_companions, plan_.merge()};
+    layer.keep = keep;
     if (!OneList()) keep_slots += keep.n_elements();
     layers_[layer.layer] = layer;
   }
@@ -505,7 +587,9 @@ int32_t* Eviction::LayOutScoresAndLists(int32_t* keep_slots) {
 
 // Scores of heads and layers that share a list; they lie end to end.
 Status Eviction::Reduce() const {
-  if (policy_.scope == KVEVICT_SCOPE_KV_HEAD) return Status();
+  if (!signal_.Ranks() || policy_.scope == KVEVICT_SCOPE_KV_HEAD) {
+    return Status();
+  }
   uint32_t n_rows = 0;
   for (const LayerEviction& layer : OneList() ? at_once_ : at_once_.first(1)) {
     n_rows += plan_.layer(layer.layer).geometry.n_kv_heads;
@@ -629,7 +713,7 @@ void ReportLayer(Sequence* sequence, uint32_t l, const ListCounts& before,
 
 void Eviction::FillReport() const {
   sequence_.report() = KVEVICT_EVICT_REPORT_INIT;
-  for (const LayerEviction& layer : layers_) {
+  for (const LayerOutcome& layer : layers_) {
     ReportLayer(&sequence_, layer.layer, slots_.HostTokens(layer.layer),
                 AfterOf(layer));
   }
@@ -637,7 +721,7 @@ void Eviction::FillReport() const {
 }
 
 // Slots in use by each list afterwards, known to the host.
-ListCounts Eviction::AfterOf(const LayerEviction& layer) const {
+ListCounts Eviction::AfterOf(const LayerOutcome& layer) const {
   if (!layer.loses) return slots_.HostTokens(layer.layer);
   return slots_.HostNext(layer.layer, layer.n_keep);
 }

@@ -1,4 +1,4 @@
-// One layer's part in an eviction, and in each of its operations.
+// One layer's part in an eviction.
 #ifndef KVEVICT_CORE_LAYER_EVICTION_H_
 #define KVEVICT_CORE_LAYER_EVICTION_H_
 
@@ -8,19 +8,28 @@
 
 namespace kvevict {
 
-struct LayerEviction {
+// What becomes of a layer.
+struct LayerOutcome {
   uint32_t layer = 0;
   uint32_t owner = 0;     // the first layer with the same cache; mostly `layer`
   uint32_t n_tokens = 0;  // slots held; of any list, the most
   uint32_t n_keep = 0;    // slots that survive, likewise
   bool loses = false;     // a list keeps less than it holds
   uint32_t budget = 0;    // of each list, where they share
+  KeepLists keep;         // where it loses
+  MapJob map;
+};
+
+// A layer that loses tokens, and its part in each of the operations.
+struct LayerEviction : LayerOutcome {
+  LayerEviction() = default;
+  explicit LayerEviction(const LayerOutcome& outcome) : LayerOutcome(outcome) {}
+
   ScoreJob score;
   ShapeJob shape;
   ReduceJob reduce;
   SelectJob select;
   MoveJob move;
-  MapJob map;
 };
 
 }  // namespace kvevict

@@ -218,6 +218,10 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument(
         "head_budgets with heads that are not equal: one or the other");
   }
+  if (SplitsByScore(policy_)) {
+    return InvalidArgument("head_budgets with split %s: one or the other",
+                           SplitText(policy_.layer_split));
+  }
   if (signal().Ranks() && policy_.scope != KVEVICT_SCOPE_KV_HEAD) {
     return InvalidArgument(
         "head_budgets with scope %s: heads that share a keep list keep the "
@@ -269,9 +273,7 @@ uint32_t Plan::MostOfList(const PlanLayer& layer, uint32_t budget,
                           uint32_t n_tokens) const {
   const uint64_t most =
       HeadsCompete(policy_) ? uint64_t{layer.n_lists} * budget : budget;
-  // A split may leave a layer nothing; each of its heads then keeps one token.
-  return static_cast<uint32_t>(
-      std::min<uint64_t>(std::max<uint64_t>(most, 1), n_tokens));
+  return static_cast<uint32_t>(std::min<uint64_t>(most, n_tokens));
 }
 
 CheckedSize Plan::KeepCapacity() const {
@@ -282,10 +284,8 @@ CheckedSize Plan::KeepCapacity() const {
       most_lists = std::max(most_lists, layer.n_lists);
     }
     const CheckedSize lists(most_lists);
-    const CheckedSize kept(
-        MaxTotalBudget(policy_, max_tokens_,
-                       scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers()) +
-        (CountsByScore(policy_) ? n_layers() : 0));
+    const CheckedSize kept(MaxTotalBudget(
+        policy_, max_tokens_, scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers()));
     if (!HeadsCompete(policy_)) return lists * kept;
     // Any list of a layer may get what all of them have.
     const CheckedSize shared = lists * kept;

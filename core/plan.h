@@ -40,7 +40,8 @@ struct EvictWorkspace {
   size_t scores = 0;  // f32 [n_layers, n_kv_heads or 1, n_tokens], become keys
   // f32 [kMostApart or fewer, n_q_heads, n_tokens], where shaping wants them
   size_t rows = 0;
-  size_t keys = 0;  // u32, as scores, where BestArgs wants them beside
+  size_t keys = 0;      // u32, as scores, where BestArgs wants them beside
+  size_t measures = 0;  // LayerMeasure [n_layers], where a split wants them
   size_t scratch = 0;
   size_t bytes = 0;
 };

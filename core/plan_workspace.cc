@@ -1,6 +1,7 @@
 // How a plan lays out the memory that calls work in.
 #include <algorithm>
 
+#include "core/budgets/budgets.h"
 #include "core/plan.h"
 #include "core/policy.h"
 
@@ -113,9 +114,12 @@ size_t Plan::n_scores() const {
   return uint64_t{n_layers()} * MostRows() * max_tokens_;
 }
 
-// Layers that share a list are reduced together.
+// Layers that share a list are reduced together; those that share a budget by score
+// are all scored before any keeps something.
 uint32_t Plan::FewestLayersAtOnce() const {
-  return scope() == KVEVICT_SCOPE_MODEL ? n_layers() : 1;
+  const bool together =
+      scope() == KVEVICT_SCOPE_MODEL || SplitsByScore(policy_);
+  return together ? n_layers() : 1;
 }
 
 ScoreWorkspace Plan::ScoreParts(uint32_t n_layers, uint32_t n_tokens,
@@ -157,6 +161,10 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
   if (signal().Ranks()) {
     parts.rows = layout.Add(ApartRows(n_layers, n_tokens), sizeof(float));
     scratch = Larger(scratch, ScoringNeeds(n_layers, n_tokens));
+  }
+  if (SplitsByScore(policy_)) {
+    parts.measures =
+        layout.Add(CheckedSize(Plan::n_layers()), sizeof(LayerMeasure));
   }
   parts.scratch = layout.AddScratch(scratch, needs);
   if (merge().Merges()) {  // once the keep lists are there

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "core/merge.h"
@@ -22,11 +23,12 @@ constexpr PolicyInfo kPolicies[] = {
 #undef KVEVICT_POLICY
 };
 
-#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) +1
-constexpr int kNSplits = 0
+constexpr Measure kMeasures[] = {
+#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact, measure) \
+  Measure::k##measure,
 #include "core/layer_splits.inc"
-    ;
 #undef KVEVICT_LAYER_SPLIT
+};
 
 template <typename Enum>
 Status CheckEnum(const char* name, Enum value, int last) {
@@ -53,7 +55,8 @@ Status CheckEnums(const kvevict_policy& p) {
       CheckEnum("heads", p.head_split, KVEVICT_HEAD_SPLIT_THRESHOLD));
   KV_RETURN_IF_ERROR(
       CheckEnum("weight", p.value_weight, KVEVICT_VALUE_WEIGHT_GIVEN));
-  return CheckEnum("split", p.layer_split, kNSplits - 1);
+  return CheckEnum("split", p.layer_split,
+                   static_cast<int>(std::size(kMeasures)) - 1);
 }
 
 Status CheckNumbers(const kvevict_policy& p) {
@@ -85,6 +88,21 @@ Status CheckNumbers(const kvevict_policy& p) {
   }
   if (p.pyramid_beta < 1) {
     return InvalidArgument("beta %u < 1", p.pyramid_beta);
+  }
+  for (const auto& [name, tau] :
+       {std::pair{"tau1", p.cake_tau1}, std::pair{"tau2", p.cake_tau2}}) {
+    if (tau >= 0.01 && tau <= 100.0) continue;
+    return InvalidArgument("%s %s is not in [0.01, 100]", name,
+                           NumberText(tau).c_str());
+  }
+  if (!(p.lazy_threshold >= 0.0 && p.lazy_threshold <= 1.0)) {
+    return InvalidArgument("lazy %s is not in [0, 1]",
+                           NumberText(p.lazy_threshold).c_str());
+  }
+  if (!(p.row_spread >= 0.0 &&
+        p.row_spread <= double{std::numeric_limits<float>::max()})) {
+    return InvalidArgument("spread %s is not in [0, 3.4e38]",
+                           NumberText(p.row_spread).c_str());
   }
   if (!(p.weight_epsilon >= 0.0 &&
         p.weight_epsilon <= double{std::numeric_limits<float>::max()})) {
@@ -171,6 +189,40 @@ Status CheckReductions(const kvevict_policy& p) {
       p.group_reduce == KVEVICT_REDUCE_SUM ? "sum" : "mean");
 }
 
+// What wants to know how the weights of a window's rows vary, or what they make of
+// their layer, by the names of the text form.
+Status CheckMeasured(const kvevict_policy& p, const char* key,
+                     const char* value, uint32_t least_window) {
+  const SignalInfo& signal = SignalOf(p);
+  if (!signal.HasWindow()) {
+    return InvalidArgument("%s %s: %s has no window's rows to measure", key,
+                           value, signal.text);
+  }
+  if (p.obs_window < least_window || p.obs_window > kMaxMeasuredWindow) {
+    return InvalidArgument("%s %s: window %u is not in [%u, %u]", key, value,
+                           p.obs_window, least_window, kMaxMeasuredWindow);
+  }
+  if (p.window_reduce == KVEVICT_REDUCE_MEAN &&
+      p.row_weight == KVEVICT_ROW_WEIGHT_NONE &&
+      p.shaping_order != KVEVICT_SHAPING_REDUCE_LOGITS) {
+    return Status();
+  }
+  return InvalidArgument(
+      "%s %s: needs rows mean, row_weight none and an order other than "
+      "reduce-logits",
+      key, value);
+}
+
+Status CheckMeasures(const kvevict_policy& p) {
+  if (SignalOf(p).HasWindow() && p.row_spread > 0.0) {
+    KV_RETURN_IF_ERROR(
+        CheckMeasured(p, "spread", NumberText(p.row_spread).c_str(), 2));
+  }
+  if (!SplitsByScore(p)) return Status();
+  return CheckMeasured(p, "split", SplitText(p.layer_split),
+                       MeasureOf(p) == Measure::kDynamics ? 2 : 1);
+}
+
 // Of a budget per partition: what the partitions lose that are compared with one
 // behind them.
 uint64_t PartitionLoss(const kvevict_policy& p, uint32_t n_context) {
@@ -194,11 +246,13 @@ Status CheckForced(const kvevict_policy& p, uint64_t budget) {
     return InvalidArgument("sink %u >= budget %llu", p.n_sink, tokens);
   }
   if (signal.HasWindow()) {
-    if (sink + recent < budget) return Status();
+    // A lazy layer may keep what must stay alone.
+    const bool is_lazy = p.layer_split == KVEVICT_LAYER_SPLIT_LAZY;
+    if (sink + recent < budget + is_lazy) return Status();
     return InvalidArgument(
-        "sink %u + %s %llu >= budget %llu", p.n_sink,
+        "sink %u + %s %llu %s budget %llu", p.n_sink,
         p.keep_window != 0 && p.obs_window >= p.n_recent ? "window" : "recent",
-        static_cast<unsigned long long>(recent), tokens);
+        static_cast<unsigned long long>(recent), is_lazy ? ">" : ">=", tokens);
   }
   if (sink + recent <= budget) return Status();
   return InvalidArgument("sink %u + recent %llu > budget %llu", p.n_sink,
@@ -255,6 +309,10 @@ const PolicyInfo* FindPolicy(kvevict_policy_kind kind) {
   return nullptr;
 }
 
+Measure MeasureOf(const kvevict_policy& policy) {
+  return kMeasures[policy.layer_split];
+}
+
 bool CountsByScore(const kvevict_policy& policy) {
   return SignalOf(policy).Ranks() &&
          policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL;
@@ -287,6 +345,7 @@ Status ValidatePolicy(const kvevict_policy& p) {
   KV_RETURN_IF_ERROR(CheckNumbers(p));
   KV_RETURN_IF_ERROR(ValidateMerge(MergeOf(p)));
   KV_RETURN_IF_ERROR(CheckReductions(p));
+  KV_RETURN_IF_ERROR(CheckMeasures(p));
   if (p.scope == KVEVICT_SCOPE_MODEL &&
       p.layer_split != KVEVICT_LAYER_SPLIT_UNIFORM) {
     return InvalidArgument(

@@ -36,12 +36,21 @@ const PolicyInfo* FindPolicy(kvevict_policy_kind kind);
 // Caches of a policy that touches nothing are only looked at.
 bool TouchesNothing(const kvevict_policy& policy);
 
+// What a split has to know of each layer's attention: see LayerMeasure.
+enum class Measure { kNone, kDynamics, kEnds };
+Measure MeasureOf(const kvevict_policy& policy);
+// How many tokens a layer keeps is known when all have been scored.
+inline bool SplitsByScore(const kvevict_policy& policy) {
+  return MeasureOf(policy) != Measure::kNone;
+}
 // How many tokens a head keeps is known when they have been scored.
 bool CountsByScore(const kvevict_policy& policy);
 // And one may keep what others of its layer do not.
 bool HeadsCompete(const kvevict_policy& policy);
 
 inline constexpr uint32_t kMaxPoolKernel = 1023;  // of every backend
+// Of a window whose rows' variance, or whose layer, is measured; of every backend.
+inline constexpr uint32_t kMaxMeasuredWindow = 64;
 
 // Checks all that does not depend on a context length.
 Status ValidatePolicy(const kvevict_policy& policy);

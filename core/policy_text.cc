@@ -76,6 +76,8 @@ constexpr Field kFields[] = {
      offsetof(kvevict_policy, row_weight), "none|past"},
     {"softmax", HasWindow, FieldType::kWord,
      offsetof(kvevict_policy, softmax_keys), "causal|past"},
+    {"spread", HasWindow, FieldType::kDouble,
+     offsetof(kvevict_policy, row_spread), "a number"},
     {"group", IsOfQueryHeads, FieldType::kWord,
      offsetof(kvevict_policy, group_reduce), "mean|max|sum"},
     {"order", IsOfQueryHeads, FieldType::kWord,
@@ -88,7 +90,7 @@ constexpr Field kFields[] = {
     {"tie", Ranks, FieldType::kWord, offsetof(kvevict_policy, tie),
      "lower|higher"},
     {"split", Evicts, FieldType::kWord, offsetof(kvevict_policy, layer_split),
-#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) "|" text
+#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact, measure) "|" text
      &
 #include "core/layer_splits.inc"
      [1]},
@@ -97,6 +99,12 @@ constexpr Field kFields[] = {
      offsetof(kvevict_policy, pyramid_alpha), "a number"},
     {"beta", Evicts, FieldType::kU32, offsetof(kvevict_policy, pyramid_beta),
      "a count below 2^32"},
+    {"tau1", HasWindow, FieldType::kDouble, offsetof(kvevict_policy, cake_tau1),
+     "a number"},
+    {"tau2", HasWindow, FieldType::kDouble, offsetof(kvevict_policy, cake_tau2),
+     "a number"},
+    {"lazy", HasWindow, FieldType::kDouble,
+     offsetof(kvevict_policy, lazy_threshold), "a number"},
     {"seed", Needs<kSeed>, FieldType::kU64, offsetof(kvevict_policy, seed),
      "a whole number below 2^64"},
     {"block", HasBlock, FieldType::kU32, offsetof(kvevict_policy, block),
@@ -123,14 +131,14 @@ constexpr Field kFields[] = {
      "a number"},
     {"threshold", Ranks, FieldType::kDouble,
      offsetof(kvevict_policy, score_threshold), "a number"},
+    {"normalize", Ranks, FieldType::kWord,
+     offsetof(kvevict_policy, head_normalize), "no|yes"},
     {"merge", Evicts, FieldType::kWord, offsetof(kvevict_policy, merge),
      "none|values|pivot|weighted"},
     {"merge_threshold", Evicts, FieldType::kDouble,
      offsetof(kvevict_policy, merge_threshold), "a number"},
     {"merge_fraction", Evicts, FieldType::kDouble,
      offsetof(kvevict_policy, merge_fraction), "a number"},
-    {"normalize", Ranks, FieldType::kWord,
-     offsetof(kvevict_policy, head_normalize), "no|yes"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};
@@ -336,7 +344,7 @@ kvevict_policy DefaultPolicy(const PolicyInfo& info) {
 
 const char* SplitText(kvevict_layer_split split) {
   constexpr const char* kTexts[] = {
-#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) text,
+#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact, measure) text,
 #include "core/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
   };

@@ -26,9 +26,11 @@ Sequence::Sequence(const Plan& plan)
       views_(plan.context()),
       inputs_(plan.context()),
       caches_(plan.context()),
+      outcomes_(plan.context()),
       evictions_(plan.context()),
       host_jobs_(plan.context()),
       budgets_(plan.context()),
+      measures_(plan.context()),
       host_scores_(plan.context()),
       host_keep_(plan.context()),
       list_reports_(plan.context()) {}
@@ -46,8 +48,12 @@ Status Sequence::Allocate() {
       list_reports_.Allocate("report", CheckedSize(plan().n_lists())));
   if (TouchesNothing(plan().policy())) return Status();
   KV_RETURN_IF_ERROR(budgets_.Allocate("budgets of the layers", n_layers));
-  KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers",
-                                         n_layers * CheckedSize(2)));
+  KV_RETURN_IF_ERROR(outcomes_.Allocate("outcomes of the layers", n_layers));
+  KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers", n_layers));
+  if (SplitsByScore(plan().policy())) {
+    KV_RETURN_IF_ERROR(measures_.Allocate("measures of the layers",
+                                          n_layers * CheckedSize(2)));
+  }
   if (plan().context().options().select_on_host == 0) return Status();
   KV_RETURN_IF_ERROR(host_jobs_.Allocate("jobs on the host", n_layers));
   KV_RETURN_IF_ERROR(host_scores_.AllocateUncleared(
@@ -148,16 +154,24 @@ std::span<LayerCache> Sequence::caches() const {
   return {caches_.data(), caches_.size()};
 }
 
-std::span<LayerEviction> Sequence::evictions() const {
-  return {evictions_.data(), evictions_.size() / 2};
+std::span<LayerOutcome> Sequence::outcomes() const {
+  return {outcomes_.data(), outcomes_.size()};
 }
 
-std::span<LayerEviction> Sequence::active() const {
-  return {evictions_.data() + evictions_.size() / 2, evictions_.size() / 2};
+std::span<LayerEviction> Sequence::evictions() const {
+  return {evictions_.data(), evictions_.size()};
 }
 
 std::span<uint32_t> Sequence::budgets() const {
   return {budgets_.data(), budgets_.size()};
+}
+
+std::span<LayerMeasure> Sequence::read_measures() const {
+  return {measures_.data(), measures_.size() / 2};
+}
+
+std::span<LayerMeasure> Sequence::measures() const {
+  return {measures_.data() + measures_.size() / 2, measures_.size() / 2};
 }
 
 HostCopy Sequence::host_copy() const {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/backend.h"
+#include "core/budgets/budgets.h"
 #include "core/device_array.h"
 #include "core/layer_eviction.h"
 #include "core/overlap.h"
@@ -85,9 +86,12 @@ class Sequence {
   std::span<kvevict_view> views() const;       // [n_layers]
   std::span<LayerInputs> inputs() const;       // [n_layers]
   std::span<LayerCache> caches() const;        // [n_layers]
+  std::span<LayerOutcome> outcomes() const;    // [n_layers]
   std::span<LayerEviction> evictions() const;  // [n_layers]
-  std::span<LayerEviction> active() const;     // [n_layers]
   std::span<uint32_t> budgets() const;         // [n_layers]
+  // Where a split wants them: as the device has them, and of every layer.
+  std::span<LayerMeasure> read_measures() const;  // [n_layers]
+  std::span<LayerMeasure> measures() const;       // [n_layers]
   bool selects_on_host() const { return host_scores_.size() > 0; }
   HostCopy host_copy() const;
 
@@ -109,9 +113,11 @@ class Sequence {
   Array<kvevict_view> views_;  // [n_layers]
   Array<LayerInputs> inputs_;  // [n_layers]
   Array<LayerCache> caches_;
-  Array<LayerEviction> evictions_;  // [2, n_layers]
+  Array<LayerOutcome> outcomes_;
+  Array<LayerEviction> evictions_;
   Array<SelectJob> host_jobs_;
   Array<uint32_t> budgets_;
+  Array<LayerMeasure> measures_;  // [2, n_layers], or none
   Array<float> host_scores_;
   Array<int32_t> host_keep_;
   kvevict_evict_report report_ = KVEVICT_EVICT_REPORT_INIT;

@@ -234,14 +234,14 @@ bool SlotTable::AreUneven(uint32_t layer) const {
                      [&](uint32_t count) { return count != next[0]; });
 }
 
-Status SlotTable::Commit(Stream stream, std::span<LayerEviction> layers,
+Status SlotTable::Commit(Stream stream, std::span<LayerOutcome> layers,
                          uint32_t n_in_row) {
   const Context& context = plan_.context();
   const bool one_list = plan_.scope() == KVEVICT_SCOPE_MODEL;
   size_t offset = 0;
   size_t n_mapped = 0;
   for (uint32_t l = 0; l < layers_.size(); ++l) {
-    const LayerEviction layer = layers[l];
+    const LayerOutcome layer = layers[l];
     LayerSlots& slots = layers_[l];
     const uint32_t owner = one_list ? 0 : layer.owner;
     if (owner != l) {  // owners come first
@@ -251,7 +251,7 @@ Status SlotTable::Commit(Stream stream, std::span<LayerEviction> layers,
     MapJob map{DevicePositions(l), {}, kept_[1 - now_].data() + offset};
     map.keep = KeepLists::Packed(nullptr, n_lists(l), map.slots.n_kept);
     if (layer.loses) {
-      map.keep = layer.move.keep;
+      map.keep = layer.keep;
       slots.stored = slots.n_kept = layer.n_keep;
       slots.n_kept_in_row = std::min(n_in_row, layer.n_keep);
       slots.tail_position = logical_;
@@ -263,7 +263,7 @@ Status SlotTable::Commit(Stream stream, std::span<LayerEviction> layers,
   }
   KV_RETURN_IF_ERROR(context.backend().map_positions(
       context, stream,
-      {Jobs<MapJob>(layers.first(n_mapped), &LayerEviction::map)}));
+      {Jobs<MapJob>(layers.first(n_mapped), &LayerOutcome::map)}));
   now_ = 1 - now_;
   n_listed_ = offset;
   host_kept_is_current_ = false;

@@ -74,7 +74,7 @@ class SlotTable {
   ListCounts HostNext(uint32_t layer, uint32_t most) const;
   // Records the eviction on device and host: one per layer, in order. Of those that
   // lose tokens the last n_in_row stay.
-  Status Commit(Stream stream, std::span<LayerEviction> layers,
+  Status Commit(Stream stream, std::span<LayerOutcome> layers,
                 uint32_t n_in_row);
 
  private:

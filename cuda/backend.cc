@@ -48,6 +48,9 @@ Status CheckCapture(const Context& context, Stream stream,
   if (CountsByScore(policy)) {
     return device.CheckCanWait(cu_stream, "heads that are not equal");
   }
+  if (SplitsByScore(policy)) {
+    return device.CheckCanWait(cu_stream, "a split over layers by score");
+  }
   // Scoring asks for itself.
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   for (const ModuleId module : {ModuleId::gather_rows, ModuleId::positions}) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/dtype.h"
+#include "core/policy.h"
 #include "core/shaping.h"
 #include "core/signal.h"
 #include "core/view.h"
@@ -43,6 +44,8 @@ struct Form {
   bool is_part = false;
   uint32_t chunk =
       0;  // tokens whose rows and keys are apart; 0: the window's form
+  float spread = 0.0f;  // times the rows' variance, of their sum
+  Measure measure;
 
   Form(const kvevict_layer_geometry& g, const kvevict_policy& policy,
        bool per_query_head)
@@ -50,7 +53,10 @@ struct Form {
         window(policy.obs_window),
         max_of_rows(policy.window_reduce == KVEVICT_REDUCE_MAX),
         softmax_past(policy.softmax_keys == KVEVICT_SOFTMAX_PAST),
-        weigh_by_past(policy.row_weight == KVEVICT_ROW_WEIGHT_PAST) {
+        weigh_by_past(policy.row_weight == KVEVICT_ROW_WEIGHT_PAST),
+        spread(static_cast<float>(policy.row_spread) *
+               static_cast<float>(policy.obs_window)),
+        measure(MeasureOf(policy)) {
     if (policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS) {
       logit_heads = group;
       group = 1;
@@ -164,6 +170,12 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.logit_heads > 1) key.Add("KV_LOGIT_HEADS", form.logit_heads);
   if (form.is_part) key.Add("KV_PART", true);
   if (form.chunk > 0) key.Add("KV_CHUNKS", true);
+  if (form.spread > 0.0f) key.Add("KV_SPREAD", true);
+  static_assert(static_cast<int>(Measure::kDynamics) == 1 &&
+                static_cast<int>(Measure::kEnds) == 2);
+  if (form.measure != Measure::kNone) {
+    key.Add("KV_MEASURE", static_cast<int>(form.measure));
+  }
   key.dynamic_shared_bytes =
       ShapeWindowAttention(variant.mma, g.k_head_dim, form.window, form.group,
                            tile_keys)
@@ -239,6 +251,16 @@ CheckedSize PartialBytes(const kvevict_layer_geometry& g, const Form& form,
       .AlignUp(256);
 }
 
+// Behind it: what the blocks of one launch measure.
+CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Form& form,
+                         uint32_t n_layers, uint32_t n_tokens) {
+  if (form.measure == Measure::kNone) return CheckedSize(0);
+  return (CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
+          CheckedSize(g.n_kv_heads) * CheckedSize(form.MostSplits(n_tokens)) *
+          CheckedSize(2 * sizeof(float)))
+      .AlignUp(256);
+}
+
 // ---- Launches ----
 
 // Which of a job's rows a launch takes: form.window of them, that end n_after before the
@@ -271,6 +293,7 @@ class Scorer {
 
   Status Run(Jobs<ScoreJob> jobs) const {
     KV_RETURN_IF_ERROR(Attend(jobs, Part()));
+    if (jobs[0].measure != nullptr) KV_RETURN_IF_ERROR(AddMeasures(jobs));
     return form_.reduces_after ? ReduceGroups(jobs) : Status();
   }
 
@@ -292,11 +315,15 @@ class Scorer {
   }
 
  private:
+  uint64_t MeasuresOfBlocks() const {
+    return AddressOf(args_.scratch.data()) +
+           PartialBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
+  }
   // f32 [n_q_heads, n_tokens] of a job, where they are reduced afterwards.
   uint64_t ApartRowsOf(Jobs<ScoreJob> jobs, size_t i) const {
     uint64_t address =
-        AddressOf(args_.scratch.data()) +
-        PartialBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
+        MeasuresOfBlocks() +
+        MeasureBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
     for (size_t j = 0; j < i; ++j) {
       address += uint64_t{g_.n_q_heads} * jobs[j].tokens.most * sizeof(float);
     }
@@ -313,6 +340,7 @@ class Scorer {
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
+  Status AddMeasures(Jobs<ScoreJob> jobs) const;
   // Those that are given are of the causal softmax of every query head.
   bool KnowsLse(const ScoreJob& job) const {
     return job.queries.lse != nullptr && !form_.softmax_past &&
@@ -358,6 +386,10 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.n_after = part.n_after;
   p.n_absent = static_cast<uint32_t>(std::max<int64_t>(0, -first_row));
   p.adds = part.n_after > 0 || part.first_row > 0;
+  p.n_first = policy_.n_sink;
+  p.n_last = policy_.n_recent + policy_.obs_window;
+  p.spread = form_.spread;
+  p.measures = MeasuresOfBlocks();
   p.tokens = tokens.table();
   uint64_t sums = part.sums;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -391,6 +423,20 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   return Launch(context_, stream_, module, KernelId::window_scores, launch, p);
 }
 
+Status Scorer::AddMeasures(Jobs<ScoreJob> jobs) const {
+  AddMeasuresParams p{};
+  p.parts = MeasuresOfBlocks();
+  p.n_parts = g_.n_kv_heads * SplitKeys(args_.n_tokens).n_splits;
+  const bool is_mean = form_.measure == Measure::kEnds;
+  p.scale = is_mean ? 1.0f / (static_cast<float>(g_.n_q_heads) *
+                              static_cast<float>(form_.window))
+                    : 1.0f;
+  for (size_t i = 0; i < jobs.size(); ++i)
+    p.out[i] = AddressOf(jobs[i].measure);
+  return Launch(context_, stream_, KernelId::add_measures,
+                {Size(jobs), 1, 1, 32}, p);
+}
+
 Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   ReduceParams p = ReductionOf(policy_.group_reduce, form_.group);
   p.n_out_rows = g_.n_kv_heads;
@@ -403,7 +449,8 @@ Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
 
 CheckedSize FormBytes(const kvevict_layer_geometry& g, const Form& form,
                       uint32_t n_layers, uint32_t n_tokens) {
-  CheckedSize bytes = PartialBytes(g, form, n_layers, n_tokens);
+  CheckedSize bytes = PartialBytes(g, form, n_layers, n_tokens) +
+                      MeasureBytes(g, form, n_layers, n_tokens);
   if (form.reduces_after) {
     bytes = bytes + CheckedSize(std::min(n_layers, form.MaxLayers())) *
                         CheckedSize(g.n_q_heads) * CheckedSize(n_tokens) *

@@ -105,6 +105,9 @@ const (
 	// Attention within chunks of the prompt, to tokens before and after alike, times the value's
 	// norm: arXiv:2507.08143.
 	PolicyNonCausal PolicyKind = 16
+	// Attention of the last queries and its variance, with more tokens for layers whose attention
+	// is spread and shifts: arXiv:2503.12491.
+	PolicyCake PolicyKind = 17
 )
 
 // Pool: pooling of scores along the tokens, stride 1.
@@ -228,6 +231,21 @@ const (
 	// The integer steps of ARITHMETIC_KVF for every context over the budget, as AdaKV's authors
 	// compute them.
 	LayerSplitArithmeticAdakv LayerSplit = 4
+	// By preference, E^(1/cake_tau1) * V^(1/cake_tau2): E is the entropy of a layer's weights,
+	// -sum a ln(a + 1e-10); V the variance of a weight over the window's rows, summed over slots
+	// and query heads. Beside what every layer keeps, the budgets' sum is spread by preference,
+	// rounded down; what a layer would get beyond the context goes to the others in equal parts,
+	// and so does what rounding took, one more to lower layers; never beyond the context.
+	// Variances below 2^-17 of a mean square are rounding, and count as 0. A layer whose
+	// preference is no number or 0 gets none; if all are like that, uniform. obs_window >= 2.
+	// CAKE, arXiv:2503.12491.
+	LayerSplitCake LayerSplit = 5
+	// Lazy layers keep the budget, others everything. A layer is lazy if its weights, averaged
+	// over rows and query heads, add up to more than lazy_threshold over the first n_sink slots
+	// and the n_recent + obs_window last ones before the window. One that holds fewer than n_sink
+	// + n_recent + 2 * obs_window slots is not. The budget may be what must stay, no more.
+	// SimLayerKV, arXiv:2410.13846, as kvpress computes it.
+	LayerSplitLazy LayerSplit = 6
 )
 
 // HeadSplit: how the KV heads of a layer share its budget, which is that of a head times their

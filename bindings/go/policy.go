@@ -27,6 +27,7 @@ type Policy struct {
 	WindowReduce Reduce      // over the window's rows, or the queries that saw a token, of which there is no max
 	RowWeight    RowWeight   // what a row's weights are multiplied by
 	SoftmaxKeys  SoftmaxKeys // over which a row's softmax goes
+	RowSpread    float64     // so many times the variance of the window's rows is added to their mean
 	GroupReduce  Reduce      // over the query heads of a KV head
 	ShapingOrder ShapingOrder
 	Scope        Scope
@@ -35,9 +36,13 @@ type Policy struct {
 	LayerSplit   LayerSplit
 	PyramidAlpha float64 // geometric ratio in (0, 1]
 	PyramidBeta  int     // steepness of the arithmetic splits
+	CakeTau1     float64 // of the split CAKE: the root that is taken of a layer's entropy
+	CakeTau2     float64 // likewise of its variance
 	Seed         uint64  // of the random policy
 	Block        int     // tokens that are compared with each other
 	SelectBlock  int     // neighbouring slots that stay or go together; 1: each by itself
+	// LazyThreshold is the attention to both ends above which a layer is lazy.
+	LazyThreshold float64
 	// ValueWeight is the weight of each token: a shaped score becomes (score + WeightEpsilon) * weight.
 	ValueWeight   ValueWeight
 	WeightEpsilon float64
@@ -219,6 +224,7 @@ func (p *Policy) native() (native.Policy, error) {
 		WindowReduce: int32(p.WindowReduce),
 		RowWeight:    int32(p.RowWeight),
 		SoftmaxKeys:  int32(p.SoftmaxKeys),
+		RowSpread:    p.RowSpread,
 		GroupReduce:  int32(p.GroupReduce),
 		ShapingOrder: int32(p.ShapingOrder),
 		Scope:        int32(p.Scope),
@@ -227,10 +233,13 @@ func (p *Policy) native() (native.Policy, error) {
 		LayerSplit:   int32(p.LayerSplit),
 		PyramidAlpha: p.PyramidAlpha,
 		PyramidBeta:  count(&err, "PyramidBeta", p.PyramidBeta),
+		CakeTau1:     p.CakeTau1,
+		CakeTau2:     p.CakeTau2,
 		Seed:         p.Seed,
 
 		Block:         count(&err, "Block", p.Block),
 		SelectBlock:   count(&err, "SelectBlock", p.SelectBlock),
+		LazyThreshold: p.LazyThreshold,
 		ValueWeight:   int32(p.ValueWeight),
 		WeightEpsilon: p.WeightEpsilon,
 		Redundancy:    p.Redundancy,
@@ -275,6 +284,7 @@ func policyOf(n *native.Policy) Policy {
 		WindowReduce: Reduce(n.WindowReduce),
 		RowWeight:    RowWeight(n.RowWeight),
 		SoftmaxKeys:  SoftmaxKeys(n.SoftmaxKeys),
+		RowSpread:    n.RowSpread,
 		GroupReduce:  Reduce(n.GroupReduce),
 		ShapingOrder: ShapingOrder(n.ShapingOrder),
 		Scope:        Scope(n.Scope),
@@ -283,10 +293,13 @@ func policyOf(n *native.Policy) Policy {
 		LayerSplit:   LayerSplit(n.LayerSplit),
 		PyramidAlpha: n.PyramidAlpha,
 		PyramidBeta:  int(n.PyramidBeta),
+		CakeTau1:     n.CakeTau1,
+		CakeTau2:     n.CakeTau2,
 		Seed:         n.Seed,
 
 		Block:         int(n.Block),
 		SelectBlock:   int(n.SelectBlock),
+		LazyThreshold: n.LazyThreshold,
 		ValueWeight:   ValueWeight(n.ValueWeight),
 		WeightEpsilon: n.WeightEpsilon,
 		Redundancy:    n.Redundancy,

@@ -41,8 +41,8 @@ func TestPolicyTypoSaysWhere(t *testing.T) {
 func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
-		SoftmaxPast, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 18, 19, 20, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
+		SoftmaxPast, 1.5, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
+		0.25, 17, 0.375, 2, 18, 19, 20, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
 		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, native.Policy{},
 	}
 	n, err := policy.native()
@@ -56,6 +56,7 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 		[8]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge})
 	same(t, [2]float64{0.4375, 0.875}, [2]float64{n.MergeThreshold, n.MergeFraction})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
+	same(t, [4]float64{1.5, 0.375, 2, 0.875}, [4]float64{n.RowSpread, n.CakeTau1, n.CakeTau2, n.LazyThreshold})
 	same(t, [8]float64{0.5, 0.25, 0.125, 0.75, 0.625, 0.375, 0.0625, -4}, [8]float64{
 		n.Budget, n.PyramidAlpha, n.WeightEpsilon, n.Redundancy, n.Similarity, n.Secure, n.HeadFloor, n.ScoreThreshold,
 	})

@@ -23,10 +23,9 @@ void SplitArithmeticAdakv(const SplitInput& in, std::span<uint32_t> budgets) {
     lowest = 2 * c - highest;
   }
   const int64_t step = (highest - lowest) / (n - 1);
-  const int64_t forced = int64_t{in.n_sink} + window;
   for (int64_t l = 0; l < n; ++l) {
-    budgets[l] = static_cast<uint32_t>(
-        std::clamp<int64_t>(highest - l * step + window, forced, in.n_context));
+    budgets[l] = static_cast<uint32_t>(std::clamp<int64_t>(
+        highest - l * step + window, in.least, in.n_context));
   }
 }
 
@@ -52,14 +51,14 @@ void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets) {
     lowest = 2.0 * c - highest;
   }
   // nearbyint rounds halves to even, as the original does.
-  const double forced = double{1} * in.n_sink + window;
   const bool fits =
       in.n_context >= highest && highest >= lowest && lowest >= window;
   const double step = n > 1 ? (highest - lowest) / (n - 1) : 0.0;
   for (size_t l = 0; l < n; ++l) {
     const double exact = fits && n > 1 ? highest - l * step : in.exact_budget;
-    budgets[l] = static_cast<uint32_t>(std::clamp(
-        std::nearbyint(exact), forced, static_cast<double>(in.n_context)));
+    budgets[l] = static_cast<uint32_t>(
+        std::clamp(std::nearbyint(exact), static_cast<double>(in.least),
+                   static_cast<double>(in.n_context)));
   }
 }
 

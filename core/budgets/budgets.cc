@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "core/policy.h"
+#include "core/policy_text.h"
 
 namespace kvevict {
 namespace {
@@ -15,7 +17,7 @@ struct LayerSplit {
 };
 
 constexpr LayerSplit kSplits[] = {
-#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact) \
+#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact, measure) \
   {KVEVICT_LAYER_SPLIT_##NAME, function, is_exact},
 #include "core/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
@@ -29,14 +31,9 @@ constexpr bool StandInOrder() {
 }
 static_assert(StandInOrder());
 
-}  // namespace
-
-Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
-                    std::span<uint32_t> budgets) {
-  if (BudgetTokens(policy, n_context) >= n_context) {
-    std::fill(budgets.begin(), budgets.end(), n_context);
-    return Status();
-  }
+// Of a context that the budget does not cover.
+Status InputOf(const kvevict_policy& policy, uint32_t n_context,
+               uint32_t n_protected, std::optional<SplitInput>* out) {
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_context, &resolved));
   // Splits count blocks: what layers have of them adds up.
@@ -45,15 +42,76 @@ Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
   const uint32_t n_sink = blocks.Count(resolved.n_sink);
   const uint32_t n_recent =
       blocks.Count(blocks.Recent(ForcedRecentTokens(policy), n_context));
-  const SplitInput in{policy,
-                      blocks.Count(n_context),
-                      n_budget,
-                      ExactBudget(policy, n_context),
-                      n_sink,
-                      n_recent,
-                      n_budget - n_sink - n_recent};
-  kSplits[policy.layer_split].spread(in, budgets);
-  for (uint32_t& budget : budgets) budget = blocks.TokensOf(budget, n_context);
+  const uint64_t least = uint64_t{n_sink} + n_recent + n_protected;
+  if (least > n_budget) {
+    return InvalidArgument(
+        "budget %u < sink %u + recent %u + %u protected positions, which every "
+        "layer has room for%s",
+        resolved.budget, policy.n_sink, ForcedRecentTokens(policy), n_protected,
+        BlockWords(blocks).text);
+  }
+  out->emplace(SplitInput{policy,
+                          blocks.Count(n_context),
+                          n_budget,
+                          ExactBudget(policy, n_context),
+                          n_recent,
+                          std::max(1u, static_cast<uint32_t>(least)),
+                          {}});
+  return Status();
+}
+
+bool IsCovered(const kvevict_policy& policy, uint32_t n_context,
+               std::span<uint32_t> budgets) {
+  if (BudgetTokens(policy, n_context) < n_context) return false;
+  std::fill(budgets.begin(), budgets.end(), n_context);
+  return true;
+}
+
+// Of a context that the budget does not cover.
+Status Spread(const kvevict_policy& policy, uint32_t n_context,
+              std::span<const LayerMeasure> measures, uint32_t n_protected,
+              std::span<uint32_t> budgets) {
+  std::optional<SplitInput> in;
+  KV_RETURN_IF_ERROR(InputOf(policy, n_context, n_protected, &in));
+  in->measures = measures;
+  kSplits[policy.layer_split].spread(*in, budgets);
+  for (uint32_t& budget : budgets) {
+    budget = BlocksOf(policy).TokensOf(budget, n_context);
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
+                    std::span<uint32_t> budgets) {
+  if (IsCovered(policy, n_context, budgets)) return Status();
+  if (SplitsByScore(policy)) {
+    uint32_t least = 0;
+    KV_RETURN_IF_ERROR(LeastBudget(policy, n_context, 0, &least));
+    return Unsupported(
+        "split %s: scores decide how many tokens layers keep, in "
+        "kvevict_sequence_evict()",
+        SplitText(policy.layer_split));
+  }
+  return Spread(policy, n_context, {}, 0, budgets);
+}
+
+Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
+                    std::span<const LayerMeasure> measures,
+                    uint32_t n_protected, std::span<uint32_t> budgets) {
+  if (IsCovered(policy, n_context, budgets)) return Status();
+  return Spread(policy, n_context, measures, n_protected, budgets);
+}
+
+Status LeastBudget(const kvevict_policy& policy, uint32_t n_context,
+                   uint32_t n_protected, uint32_t* out) {
+  if (IsCovered(policy, n_context, {out, 1})) return Status();
+  std::optional<SplitInput> in;
+  KV_RETURN_IF_ERROR(InputOf(policy, n_context, n_protected, &in));
+  // A lazy layer keeps the budget, whatever others do.
+  const bool is_lazy = policy.layer_split == KVEVICT_LAYER_SPLIT_LAZY;
+  *out = BlocksOf(policy).TokensOf(is_lazy ? in->budget : in->least, n_context);
   return Status();
 }
 

@@ -1,5 +1,5 @@
-// PyramidKV with geometric weights: layer l gets alpha^l of the selected
-// tokens.
+// PyramidKV with geometric weights: beside what every layer keeps, layer l gets
+// alpha^l of the rest.
 #include <algorithm>
 #include <cmath>
 
@@ -34,13 +34,12 @@ double Share(double alpha, size_t first, size_t n_layers, size_t l,
 // Largest-remainder rounding, ties to the lower layer.
 void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
   const size_t n = budgets.size();
-  const uint32_t forced = in.n_sink + in.n_recent;
-  const uint32_t available = in.n_context - forced;
+  const uint32_t available = in.n_context - in.least;
   const double alpha = in.policy.pyramid_alpha;
 
   // Weights fall with the layer, so the full layers come first.
   size_t first = 0;
-  uint64_t total = uint64_t{in.n_selected} * n;
+  uint64_t total = uint64_t{in.budget - in.least} * n;
   while (first < n && Share(alpha, first, n, first,
                             static_cast<double>(total)) > available) {
     budgets[first++] = in.n_context;
@@ -74,7 +73,7 @@ void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
     ++budgets[best];
     ++given;
   }
-  for (size_t l = first; l < n; ++l) budgets[l] += forced;
+  for (size_t l = first; l < n; ++l) budgets[l] += in.least;
 }
 
 }  // namespace kvevict

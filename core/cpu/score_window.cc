@@ -2,6 +2,7 @@
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/window_attention.h"
+#include "core/policy.h"
 #include "core/view.h"
 
 namespace kvevict::cpu {
@@ -16,7 +17,33 @@ WindowRowOptions OptionsOf(const kvevict_layer_geometry& g,
   if (policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS) {
     rows.logit_heads = GroupSize(g);
   }
+  rows.spread = static_cast<float>(policy.row_spread);
   return rows;
+}
+
+// WindowMeasure of every job and head, where the policy wants them.
+CheckedSize MeasureBytes(const kvevict_layer_geometry& g,
+                         const kvevict_policy& policy, size_t n_layers) {
+  if (!SplitsByScore(policy)) return CheckedSize(0);
+  return (CheckedSize(n_layers) * CheckedSize(g.n_kv_heads) *
+          CheckedSize(sizeof(WindowMeasure)))
+      .AlignUp(kCacheLine);
+}
+
+// A job's, of its heads in order.
+void AddMeasures(const kvevict_layer_geometry& g, const kvevict_policy& policy,
+                 const WindowMeasure* heads, float* out) {
+  double first = 0.0;
+  double variance = 0.0;
+  for (uint32_t head = 0; head < g.n_kv_heads; ++head) {
+    first += heads[head].first;
+    variance += heads[head].variance;
+  }
+  if (MeasureOf(policy) == Measure::kEnds) {
+    first /= double{1} * g.n_q_heads * policy.obs_window;
+  }
+  out[0] = static_cast<float>(first);
+  out[1] = static_cast<float>(variance);
 }
 
 // i32 [obs_window]: the stored row of window row w.
@@ -27,7 +54,7 @@ CheckedSize WindowTableBytes(const kvevict_policy& policy) {
 
 ScratchNeeds ScratchBytes(const Context& context,
                           const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t,
+                          const kvevict_policy& policy, uint32_t n_layers,
                           uint32_t n_tokens) {
   const uint32_t logit_heads = OptionsOf(g, policy).logit_heads;
   const WindowAttentionScratchSize attention = WindowAttentionScratchBytes(
@@ -35,7 +62,8 @@ ScratchNeeds ScratchBytes(const Context& context,
       logit_heads);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which says that it does not fit, overflows here.
-    return SharesOf(context,
+    return MeasureBytes(g, policy, n_layers) +
+           SharesOf(context,
                     WindowTableBytes(policy) + CheckedSize(attention_bytes));
   };
   return {of_all(attention.least), of_all(attention.best)};
@@ -61,9 +89,16 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t window = args.policy.obs_window;
   const uint32_t group = GroupSize(g);
   const WindowRowOptions rows = OptionsOf(g, args.policy);
-  ForEachHead(
-      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
-        const std::span<uint8_t> share = ShareOf(context, args.scratch, worker);
+  const size_t measure_bytes =
+      MeasureBytes(g, args.policy, args.jobs.size()).value();
+  auto* const measures = reinterpret_cast<WindowMeasure*>(args.scratch.data());
+  context.ParallelFor(
+      static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads),
+      [&](uint32_t item, uint32_t worker) {
+        const ScoreJob& job = args.jobs[item / g.n_kv_heads];
+        const uint32_t head = item % g.n_kv_heads;
+        const std::span<uint8_t> share =
+            ShareOf(context, args.scratch.subspan(measure_bytes), worker);
         const size_t table_bytes = WindowTableBytes(args.policy).value();
         const uint64_t first_row =
             uint64_t{head} * (args.per_query_head ? group : 1);
@@ -90,10 +125,21 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         if (!args.per_query_head && rows.logit_heads == 1) {
           attention.group_reduce = ToReduce(args.policy.group_reduce);
         }
+        if (job.measure != nullptr) {
+          attention.measure = measures + item;
+          *attention.measure = {MeasureOf(args.policy) == Measure::kEnds,
+                                args.policy.n_sink,
+                                args.policy.n_recent + window};
+        }
         attention.scratch = share.data() + table_bytes;
         attention.scratch_bytes = share.size() - table_bytes;
         ComputeWindowAttention(context.simd(), attention);
       });
+  for (size_t i = 0; i < args.jobs.size(); ++i) {
+    if (args.jobs[i].measure == nullptr) continue;
+    AddMeasures(g, args.policy, measures + i * g.n_kv_heads,
+                args.jobs[i].measure);
+  }
   return Status();
 }
 

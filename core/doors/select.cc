@@ -195,6 +195,13 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
         "kvevict_sequence_evict()",
         of_plan.number);
   }
+  if (SplitsByScore(policy)) {
+    return Unsupported(
+        "layer %u: the scores of all layers decide how many tokens it keeps, "
+        "in "
+        "kvevict_sequence_evict()",
+        of_plan.number);
+  }
   if (plan.IsRagged()) {
     return Unsupported("layer %u: its heads have budgets of their own",
                        of_plan.number);

@@ -13,6 +13,7 @@
 
 // After foreach_target.h, which includes this file once per target.
 #include "core/kernels/exp2-inl.h"
+#include "core/kernels/log-inl.h"
 #include "core/kernels/reduce_rows-inl.h"
 #include "core/kernels/window_attention_pack-inl.h"
 #include "core/kernels/window_attention_product-inl.h"
@@ -308,6 +309,121 @@ HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
+// Slots of a tile that are before the window.
+HWY_INLINE size_t PastKeys(const WindowAttention& args, size_t tile) {
+  const size_t n_past = size_t{args.n_tokens} - args.window;
+  return n_past - std::min(n_past, tile * kTileKeys);
+}
+
+// Whether the rows of a window are more than added up.
+HWY_INLINE bool SpreadsRows(const WindowAttention& args) {
+  return args.rows.spread > 0.0f ||
+         (args.measure != nullptr && !args.measure->is_of_ends);
+}
+
+// What SumRows() gives of a whole window, and what its rows' variance adds to it.
+// kMeasures: entropy and variance go to args.measure.
+template <bool kMasked, bool kMeasures>
+HWY_INLINE void SpreadRows(const WindowAttention& args, const RowBatch& batch,
+                           size_t tile, const float* HWY_RESTRICT exps,
+                           const float* HWY_RESTRICT weights,
+                           float* HWY_RESTRICT out) {
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t n_keys = KeysOf(args, tile);
+  const size_t n_past = PastKeys(args, tile);
+  const auto n_rows = static_cast<float>(batch.n_rows);
+  const auto per_row = hn::Set(d, 1.0f / n_rows);
+  const auto unbiased = hn::Set(d, 1.0f / (n_rows - 1.0f));
+  const auto spread = hn::Set(d, args.rows.spread * n_rows);
+  const auto rounding = hn::Set(d, kVarianceRounding);
+  const auto scale = hn::Set(d, args.out_scale);
+  auto all_entropy = hn::Zero(d), all_variance = hn::Zero(d);
+  for (size_t key = 0; key < n_keys; key += lanes) {
+    auto sum = hn::Zero(d), squares = hn::Zero(d), entropy = hn::Zero(d);
+    for (size_t r = 0; r < batch.n_rows; ++r) {
+      auto weight = hn::Set(d, weights[r]);
+      auto e = hn::LoadU(d, exps + r * kTileKeys + key);
+      if constexpr (kMasked) {
+        const size_t n_visible = VisibleKeys(args, tile, batch.row + r);
+        if (n_visible == 0) continue;
+        const size_t unseen = std::min(n_visible, key);
+        const auto seen = hn::FirstN(d, n_visible - unseen);
+        e = hn::IfThenElseZero(seen, e);
+        weight = hn::IfThenElseZero(seen, weight);
+      }
+      const auto a = hn::Mul(e, weight);
+      sum = hn::MulAdd(e, weight, sum);  // as SumRows() does
+      squares = hn::MulAdd(a, a, squares);
+      if constexpr (kMeasures) {
+        const auto log = LogOf(d, hn::Add(a, hn::Set(d, 1e-10f)));
+        entropy = hn::NegMulAdd(a, log, entropy);
+      }
+    }
+    const auto apart = hn::NegMulAdd(hn::Mul(sum, per_row), sum, squares);
+    const auto variance = hn::Mul(
+        unbiased,
+        hn::IfThenZeroElse(hn::Le(apart, hn::Mul(squares, rounding)), apart));
+    const auto total = hn::Mul(hn::MulAdd(variance, spread, sum), scale);
+    hn::StoreN(total, d, out + key, std::min(lanes, n_keys - key));
+    if constexpr (kMeasures) {
+      const auto is_past = hn::FirstN(d, n_past - std::min(n_past, key));
+      all_entropy = hn::Add(all_entropy, hn::IfThenElseZero(is_past, entropy));
+      all_variance =
+          hn::Add(all_variance, hn::IfThenElseZero(is_past, variance));
+    }
+  }
+  if constexpr (kMeasures) {
+    args.measure->first += hn::ReduceSum(d, all_entropy);
+    args.measure->variance += hn::ReduceSum(d, all_variance);
+  }
+}
+
+// SumRows() of whole windows, and what is asked for beside.
+template <bool kMasked>
+HWY_INLINE void SpreadOrMeasureRows(const WindowAttention& args,
+                                    const RowBatch& batch, size_t tile,
+                                    const float* HWY_RESTRICT exps,
+                                    const float* HWY_RESTRICT weights,
+                                    float* HWY_RESTRICT out) {
+  if (args.measure != nullptr && !args.measure->is_of_ends) {
+    SpreadRows<kMasked, true>(args, batch, tile, exps, weights, out);
+  } else {
+    SpreadRows<kMasked, false>(args, batch, tile, exps, weights, out);
+  }
+}
+
+// Adds up a tile's weights in the first and last slots before the window.
+HWY_NOINLINE void MeasureEnds(const WindowAttention& args,
+                              const RowBatch& batch, size_t tile,
+                              const WindowAttentionScratch& s) {
+  const RowTag d;
+  const size_t before = tile * kTileKeys;
+  const size_t n_past = size_t{args.n_tokens} - args.window;
+  const size_t end = std::min(PastKeys(args, tile), kTileKeys);
+  const size_t last = n_past - std::min<size_t>(n_past, args.measure->n_last);
+  const size_t n_first =
+      std::clamp<size_t>(args.measure->n_first, before, before + end) - before;
+  const size_t from = std::clamp<size_t>(last, before, before + end) - before;
+  if (n_first == 0 && from == end) return;
+  const float* const weights = s.TileReferences(tile);
+  auto sum = hn::Zero(d);
+  for (size_t r = 0; r < batch.size(); ++r) {
+    const auto weight = hn::Set(d, weights[r]);
+    const float* const e = s.TileExps(tile) + r * kTileKeys;
+    for (size_t key = 0; key < end; key += hn::Lanes(d)) {
+      const auto under = [&](size_t n) HWY_ATTR {
+        return hn::FirstN(d, n - std::min(n, key));
+      };
+      const auto counts =
+          hn::Or(under(n_first), hn::AndNot(under(from), under(end)));
+      sum = hn::Add(sum, hn::IfThenElseZero(
+                             counts, hn::Mul(hn::LoadU(d, e + key), weight)));
+    }
+  }
+  args.measure->first += hn::ReduceSum(d, sum);
+}
+
 template <bool kMax>
 HWY_NOINLINE void SumTile(const WindowAttention& args, const RowBatch& batch,
                           size_t tile, const WindowAttentionScratch& s) {
@@ -321,7 +437,15 @@ HWY_NOINLINE void SumTile(const WindowAttention& args, const RowBatch& batch,
     const size_t row = h * batch.n_rows;
     const float* exps = s.TileExps(tile) + row * kTileKeys;
     const float* weights = s.TileReferences(tile) + row;
-    if (unmasked) {
+    if (!kMax && SpreadsRows(args)) {
+      if (unmasked) {
+        SpreadOrMeasureRows<false>(args, batch, tile, exps, weights,
+                                   out + h * out_stride);
+      } else {
+        SpreadOrMeasureRows<true>(args, batch, tile, exps, weights,
+                                  out + h * out_stride);
+      }
+    } else if (unmasked) {
       SumRows<false, kMax>(args, batch, tile, exps, weights,
                            out + h * out_stride);
     } else {
@@ -444,6 +568,9 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
         SumTile<true>(args, batch, tile, s);
       } else {
         SumTile<false>(args, batch, tile, s);
+      }
+      if (args.measure != nullptr && args.measure->is_of_ends) {
+        MeasureEnds(args, batch, tile, s);
       }
     }
     if (args.group_reduce && is_whole) ReduceTile(args, batch, tile, s);

@@ -21,6 +21,26 @@ struct WindowRowOptions {
   bool max_of_rows = false;  // in place of the sum over the window's rows
   // Query heads of which a row's logits are the maximum. They follow each other.
   uint32_t logit_heads = 1;
+  // Above 0: the mean over rows has so many times their unbiased variance added. For
+  // windows of 2 to kMaxMeasuredWindow rows, and none of the above but past_only.
+  float spread = 0.0f;
+};
+
+// Variances below this part of a mean square are rounding, and count as 0.
+inline constexpr float kVarianceRounding = 0x1p-17f;
+
+// What is measured of a group's weights in the slots before the window, for windows
+// as those above.
+struct WindowMeasure {
+  // The sum over the first n_first slots and the last n_last, of all rows and heads;
+  // or entropy and variance.
+  bool is_of_ends = false;
+  uint32_t n_first = 0;
+  uint32_t n_last = 0;
+  // Out, added to what is there: the sum; or -sum a ln(a + 1e-10), and the unbiased
+  // variance over rows, summed over slots and heads.
+  double first = 0.0;
+  double variance = 0.0;
 };
 
 struct WindowAttention {
@@ -48,6 +68,7 @@ struct WindowAttention {
   size_t out_stride = 0;
   float out_scale = 1.0f;
   std::optional<Reduce> group_reduce;
+  WindowMeasure* measure = nullptr;
   // At least WindowAttentionScratchBytes().least, 64-byte aligned.
   void* scratch = nullptr;
   size_t scratch_bytes = 0;

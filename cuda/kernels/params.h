@@ -143,11 +143,27 @@ struct ScoreParams {
   uint32_t n_after;
   uint32_t n_absent;
   uint32_t adds;
-  uint32_t reserved;
+  // KV_MEASURE: of the first n_first and the last n_last slots before the window.
+  uint32_t n_first;
+  uint32_t n_last;
+  float spread;  // KV_SPREAD: times the rows' variance, added to their sum
+  // KV_MEASURE: f32 [n_layers, n_kv_heads, n_splits, 2], what blocks have found.
+  uint64_t measures;
   CountTable tokens;  // with KV_RAGGED, per KV head
   ScoreLayer layers[kMaxLayers];
 };
 static_assert(sizeof(ScoreParams) <= 4096);
+
+// ---- add_measures: what the blocks of a layer have found, to what it has ----
+
+struct AddMeasuresParams {
+  static constexpr uint32_t kMaxLayers = ScoreParams::kMaxLayers;
+  uint64_t parts;            // f32 [n_layers, n_parts, 2]
+  uint32_t n_parts;          // per layer
+  float scale;               // of the first of two
+  uint64_t out[kMaxLayers];  // f32 [2]
+};
+static_assert(sizeof(AddMeasuresParams) <= 4096);
 
 // ---- pool1d: shapes the scores of a row in place ----
 

@@ -17,6 +17,9 @@
 //   KV_WEIGH_BY_PAST  a row's weights times the keys before its own
 //   KV_MAX_OF_ROWS    the maximum over rows in place of their sum
 //   KV_LOGIT_HEADS    query heads whose largest logit is the row's; without tensor cores
+//   KV_SPREAD         the rows' variance is added, times ScoreParams::spread
+//   KV_MEASURE        beside scores, of the slots before the window: 1: entropy and
+//                     variance of the weights; 2: their sum over the ends
 //   KV_PART           the window is a part of more rows: ScoreParams says which. Its
 //                     sums are added to what stands there; weight_scale is 1.
 //   KV_CHUNKS         a split is a chunk, of any length: its keys meet the queries of
@@ -38,7 +41,8 @@ namespace {
 
 // Whether some row does not see all keys of a tile.
 KV_DEVICE bool TouchesWindow(const Work& work, uint32_t tile) {
-  constexpr uint32_t kOwn = KV_SOFTMAX_PAST != 0 ? 0 : 1;
+  // Nor is it all before the window.
+  constexpr uint32_t kOwn = KV_SOFTMAX_PAST != 0 || kMeasuresDynamics ? 0 : 1;
   const uint32_t end = work.first_key + (tile + 1) * kTileKeys;
   if constexpr (KV_CHUNKS != 0) return end > work.n_tokens();
   // A part may begin before the first token.
@@ -109,9 +113,13 @@ KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
 KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
   KV_SHARED(uint32_t, visible_keys, kBlockRows);
   KV_SHARED(float, row_lse, kBlockRows);
-  KV_SHARED(float, key_sums, 2 * kSlots * kTileKeys);
+  KV_SHARED(float, key_sums, kSlotFloats*(kSpreads ? 2 : 1));
   const Work work = WorkOfBlock(p);
-  if (work.n_tiles == 0) return;
+  Measured measured;
+  if (work.n_tiles == 0) {
+    if (KV_MEASURE != 0 && threadIdx.x == 0) StoreMeasured(work, measured);
+    return;
+  }
   Products products(work);
 
   for (uint32_t block = 0; block < kShape.n_blocks; ++block) {
@@ -130,16 +138,21 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
     // the other: one barrier per tile does for both.
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
       products.NextTile(tile);
-      if (tile > 0) StoreScores(work, block, tile - 1, key_sums);
+      if (tile > 0) StoreScores(work, block, tile - 1, key_sums, measured);
       if (HasPadding(work) || TouchesWindow(work, tile)) {
-        SumKeys<true>(work, products, visible_keys, tile, references, key_sums);
+        SumKeys<true>(work, products, visible_keys, tile, references, key_sums,
+                      measured);
       } else {
-        SumKeys<false>(work, products, visible_keys, tile, references,
-                       key_sums);
+        SumKeys<false>(work, products, visible_keys, tile, references, key_sums,
+                       measured);
       }
     }
     BlockSync();
-    StoreScores(work, block, work.n_tiles - 1, key_sums);
+    StoreScores(work, block, work.n_tiles - 1, key_sums, measured);
+  }
+  if constexpr (KV_MEASURE != 0) {
+    KV_SHARED(float, warps, 2 * kThreads / 32);
+    MeasureBlock(work, measured, warps);
   }
 }
 

@@ -32,7 +32,17 @@ constexpr uint32_t kTileKeys = KV_TILE_KEYS;
 #ifndef KV_CHUNKS
 #define KV_CHUNKS 0
 #endif
+#ifndef KV_SPREAD
+#define KV_SPREAD 0
+#endif
+#ifndef KV_MEASURE
+#define KV_MEASURE 0
+#endif
 constexpr uint32_t kLogitHeads = KV_LOGIT_HEADS;
+constexpr bool kMeasuresDynamics = KV_MEASURE == 1;
+constexpr bool kMeasuresEnds = KV_MEASURE == 2;
+// The squares of weights are added up too.
+constexpr bool kSpreads = KV_SPREAD != 0 || kMeasuresDynamics;
 
 constexpr WindowAttentionShape kShape =
     ShapeWindowAttention(KV_USE_MMA != 0, kHeadDim, kWindow, kGroup, kTileKeys);

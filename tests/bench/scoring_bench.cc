@@ -271,6 +271,38 @@ void BenchScratch(Session& session, const Workload& w) {
   });
 }
 
+// What the variance of rows costs, and what a split over layers measures.
+void BenchSpread(Session& session, const Workload& w) {
+  const std::string name = fmt::format("scoring f32 {}, spread", w.name);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  AttentionData data(w, DType::kF32);
+  struct Way {
+    const char* name;
+    float spread;
+    bool measures;
+    Row* row = nullptr;
+    Comparison* cost = nullptr;
+  };
+  Way ways[] = {{"variance", 200.0f, false},
+                {"variance, entropy measured", 200.0f, true}};
+  for (Way& way : ways) {
+    way.row = &session.report.AddRow(fmt::format("{}: {}", name, way.name), 1,
+                                     "flop/s");
+    way.cost = &way.row->Against("time of plain scoring");
+  }
+  Repeat(session, [&](bool measured) {
+    const Timing plain = data.Score(session.simd, KeyLayout::kTokenMajor, 1);
+    for (Way& way : ways) {
+      const Timing timing = data.Score(session.simd, KeyLayout::kTokenMajor, 1,
+                                       1.0, false, way.spread, way.measures);
+      if (!measured) continue;
+      way.row->Add(timing, w.flops());
+      way.cost->ratio.Add(timing.cpu / plain.cpu);
+    }
+  });
+}
+
 }  // namespace
 
 void BenchScoring(Session& session) {
@@ -278,6 +310,7 @@ void BenchScoring(Session& session) {
     BenchWorkload(session, kSmoke, DType::kF32);
     BenchWorkload(session, kSmoke, DType::kBF16);
     BenchScratch(session, kSmoke);
+    BenchSpread(session, kSmoke);
     return;
   }
   for (const Workload& w : {kA, kB, kC, kOdd}) {
@@ -287,6 +320,7 @@ void BenchScoring(Session& session) {
   }
   BenchAvx2(session);
   for (const Workload& w : {kA, kB, kC, kG, kM}) BenchScratch(session, w);
+  BenchSpread(session, kA);
 }
 
 }  // namespace kvevict::bench

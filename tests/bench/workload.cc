@@ -112,8 +112,8 @@ RowSource AttentionData::Keys(KeyLayout layout, uint32_t kv_head) const {
 }
 
 Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
-                            uint32_t n_threads, double scratch,
-                            bool knows_lse) {
+                            uint32_t n_threads, double scratch, bool knows_lse,
+                            float spread, bool measures) {
   const float lse = 9.0f;
   while (scratch_.size() < n_threads) {
     scratch_.emplace_back(scratch_size_.best);
@@ -132,6 +132,9 @@ Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
     args.out = weights_.data() + size_t{head} * w.group() * w.n_tokens;
     args.out_stride = w.n_tokens;
     if (knows_lse) args.lse = &lse;  // of strides 0
+    args.rows.spread = spread;
+    WindowMeasure measure;
+    if (measures) args.measure = &measure;
     args.scratch = scratch_[worker].data();
     args.scratch_bytes =
         scratch_size_.least +

@@ -55,8 +55,10 @@ class AttentionData {
   // Scores all heads into weights(): an item of work is a KV head.
   // With the least scratch, or so much of what is best beyond that.
   // In one pass, by log-sum-exps of all rows, of any value, if they are told to be known.
+  // With so many times the rows' variance, and measured or not, windows up to 64.
   Timing Score(SimdTarget simd, KeyLayout layout, uint32_t n_threads,
-               double scratch = 1.0, bool knows_lse = false);
+               double scratch = 1.0, bool knows_lse = false,
+               float spread = 0.0f, bool measures = false);
   // [n_q_heads, n_tokens]
   const float* weights() const { return weights_.data(); }
 

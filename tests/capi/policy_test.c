@@ -5,7 +5,7 @@
 
 Test(policy, struct_has_no_padding) {
   /* test_same_policy() compares bytes. */
-  cr_assert_eq(sizeof(kvevict_policy), 28 * 4 + 11 * 8);
+  cr_assert_eq(sizeof(kvevict_policy), 28 * 4 + 15 * 8);
 }
 
 Test(policy, init_macro_equals_init_function) {
@@ -97,6 +97,12 @@ Test(policy, init_differs_from_the_macro_where_the_header_says) {
         expected.softmax_keys = KVEVICT_SOFTMAX_PAST;
         expected.redundancy = 0.9;
         break;
+      case KVEVICT_POLICY_CAKE:
+        expected.n_sink = 0;
+        expected.pool_kernel = 5;
+        expected.row_spread = 200.0;
+        expected.layer_split = KVEVICT_LAYER_SPLIT_CAKE;
+        break;
       default:
         cr_assert_fail("kind %d: what are its defaults?", (int)kind);
     }
@@ -175,7 +181,7 @@ Test(policy, enumerators_must_exist) {
   EXPECT_BREAKS(p.scope = 3, "scope", "3");
   EXPECT_BREAKS(p.scope_reduce = 3, "over", "3");
   EXPECT_BREAKS(p.tie = 2, "tie", "2");
-  EXPECT_BREAKS(p.layer_split = 5, "split", "5");
+  EXPECT_BREAKS(p.layer_split = 7, "split", "7");
   EXPECT_BREAKS(p.merge = 4, "merge 4 is not in [0, 3]");
   EXPECT_BREAKS(p.merge = -1, "merge -1");
 }

@@ -3,7 +3,7 @@
 #include "tests/capi/support/policies.h"
 
 static void ExpectText(const kvevict_policy* policy, const char* expected) {
-  char text[512];
+  char text[768];
   size_t length = 0;
   EXPECT_OK(kvevict_policy_format(policy, text, sizeof text, &length));
   cr_assert_str_eq(text, expected);
@@ -103,6 +103,8 @@ Test(policy_text, every_word_has_its_value) {
   EXPECT_WORD("merge=values", merge, KVEVICT_MERGE_VALUES);
   EXPECT_WORD("merge=pivot", merge, KVEVICT_MERGE_PIVOT);
   EXPECT_WORD("merge=weighted", merge, KVEVICT_MERGE_WEIGHTED);
+  EXPECT_WORD("split=cake", layer_split, KVEVICT_LAYER_SPLIT_CAKE);
+  EXPECT_WORD("split=lazy", layer_split, KVEVICT_LAYER_SPLIT_LAZY);
 #undef EXPECT_WORD
 }
 
@@ -112,10 +114,10 @@ Test(policy_text, every_word_has_its_value) {
 #define KEYS_OF_WEIGHT                                                       \
   ", select_block, weight, epsilon, redundancy, similarity, secure, heads, " \
   "floor, threshold, normalize" KEYS_OF_MERGE
-#define KEYS_BY_QUERIES                                                 \
-  "budget, sink, recent, window, keep_window, pool, edge, rows, "       \
-  "row_weight, softmax, group, order, scope, over, tie, split, alpha, " \
-  "beta" KEYS_OF_WEIGHT
+#define KEYS_BY_QUERIES                                                  \
+  "budget, sink, recent, window, keep_window, pool, edge, rows, "        \
+  "row_weight, softmax, spread, group, order, scope, over, tie, split, " \
+  "alpha, beta, tau1, tau2, lazy" KEYS_OF_WEIGHT
 
 #define KEYS_BY_SUMS                                                    \
   "budget, sink, recent, pool, edge, rows, group, order, scope, over, " \
@@ -140,6 +142,7 @@ static const struct {
     {"pyramidkv", KEYS_BY_QUERIES},
     {"tova", KEYS_BY_QUERIES},
     {"r-kv", KEYS_BY_QUERIES},
+    {"cake", KEYS_BY_QUERIES},
     {"h2o", KEYS_BY_SUMS},
     {"knorm", KEYS_OF_RANKED KEYS_OF_WEIGHT},
     {"keydiff", KEYS_OF_RANKED ", block" KEYS_OF_WEIGHT},
@@ -185,6 +188,10 @@ static const char* const kPairs[] = {"budget=100",
                                      "select_block=20",
                                      "group=mean",
                                      "over=mean",
+                                     "spread=3.5",
+                                     "tau1=1.5",
+                                     "tau2=0.25",
+                                     "lazy=0.75",
                                      "merge=pivot",
                                      "merge_threshold=0.5",
                                      "merge_fraction=0.5"};
@@ -204,10 +211,17 @@ Test(policy_text, keys_without_meaning_for_the_policy_are_errors) {
   for (uint32_t i = 0; i < n; ++i) {
     const char* name = kKeysOf[i].policy;
     for (size_t j = 0; j < sizeof kPairs / sizeof kPairs[0]; ++j) {
-      char text[64], key[16], message[256];
+      char text[64], key[16], message[320];
       snprintf(text, sizeof text, "%s: %s", name, kPairs[j]);
       /* Its order takes no other. */
       if (strcmp(text, "r-kv: group=mean") == 0) continue;
+      /* Nor do rows that are measured. */
+      if (strcmp(text, "r-kv: spread=3.5") == 0 ||
+          strcmp(text, "tova: spread=3.5") == 0 ||
+          strcmp(text, "cake: rows=sum") == 0 ||
+          strcmp(text, "cake: row_weight=past") == 0) {
+        continue;
+      }
       snprintf(key, sizeof key, "%.*s", (int)strcspn(kPairs[j], "="),
                kPairs[j]);
       kvevict_policy policy = KVEVICT_POLICY_INIT;
@@ -409,7 +423,8 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   EXPECT_OK(kvevict_policy_init(&p, sizeof p, policy->kind));
   const bool by_queries =
       p.kind == KVEVICT_POLICY_SNAPKV || p.kind == KVEVICT_POLICY_PYRAMIDKV ||
-      p.kind == KVEVICT_POLICY_TOVA || p.kind == KVEVICT_POLICY_R_KV;
+      p.kind == KVEVICT_POLICY_TOVA || p.kind == KVEVICT_POLICY_R_KV ||
+      p.kind == KVEVICT_POLICY_CAKE;
   if (p.kind == KVEVICT_POLICY_NONE) return p;
   p.budget = policy->budget;
   p.n_sink = policy->n_sink;
@@ -433,6 +448,10 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
     p.keep_window = policy->keep_window;
     p.row_weight = policy->row_weight;
     p.softmax_keys = policy->softmax_keys;
+    p.row_spread = policy->row_spread;
+    p.cake_tau1 = policy->cake_tau1;
+    p.cake_tau2 = policy->cake_tau2;
+    p.lazy_threshold = policy->lazy_threshold;
   }
   const bool by_sums = p.kind == KVEVICT_POLICY_H2O;
   if (by_queries || by_sums) p.window_reduce = policy->window_reduce;
@@ -468,7 +487,7 @@ Test(policy_text, parsing_what_was_printed_gives_back_all_that_counts) {
   test_random random = test_random_start("policy_text round trip");
   for (int i = 0; i < 20000; ++i) {
     const kvevict_policy policy = test_random_policy(&random);
-    char text[512];
+    char text[768];
     EXPECT_OK(kvevict_policy_format(&policy, text, sizeof text, NULL));
     kvevict_policy again = KVEVICT_POLICY_INIT;
     EXPECT_OK(kvevict_policy_parse(text, &again));
@@ -496,7 +515,7 @@ Test(policy_text, what_is_not_printed_selects_nothing_else) {
   geometry.rope_inv_freq_len = 2;
   for (int i = 0; i < 2000; ++i) {
     const kvevict_policy policy = test_random_policy(&random);
-    char text[512];
+    char text[768];
     EXPECT_OK(kvevict_policy_format(&policy, text, sizeof text, NULL));
     const kvevict_policy again = test_policy(text);
     kvevict_plan* plans[2] = {PlanOf(context, &geometry, &policy),
@@ -528,7 +547,7 @@ Test(policy_text, damaged_texts_are_errors_or_policies) {
   test_random random = test_random_start("policy_text damage");
   for (int i = 0; i < 20000; ++i) {
     const kvevict_policy policy = test_random_policy(&random);
-    char text[512];
+    char text[768];
     size_t length = 0;
     EXPECT_OK(kvevict_policy_format(&policy, text, sizeof text, &length));
     for (uint32_t n = test_random_between(&random, 1, 3); n > 0; --n) {

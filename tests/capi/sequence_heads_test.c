@@ -74,8 +74,8 @@ Test(heads, equal_scores_are_chronological) {
   }
 }
 
-/* A layer that the split leaves nothing: every head keeps its own best token. */
-Test(heads, keep_a_token_of_a_layer_without_a_budget) {
+/* A layer with a budget of one token: every head keeps its own best one. */
+Test(heads, keep_a_token_each_of_the_least_budget) {
   static const char* const kPolicies[] = {
       "custom:budget=3,split=geometric,alpha=0.01,heads=adaptive",
       "custom:budget=3,split=geometric,alpha=0.01,heads=adaptive-blend",

@@ -4,12 +4,14 @@
 
 #include <criterion/criterion.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "core/policy.h"
 #include "core/policy_text.h"
 #include "tests/kernels/random.h"
+#include "tests/oracle/layer_measures.h"
 
 namespace kvevict {
 namespace {
@@ -34,6 +36,33 @@ std::string RandomPolicyText(Random& random) {
 }
 
 TestSuite(budgets);
+
+// Policies under which nothing has to stay would leave layers nothing.
+Test(budgets, no_layer_is_emptied) {
+  const struct {
+    const char* text;
+    std::vector<uint32_t> budgets;
+  } kCases[] = {
+      // 1 each, and 9 * 4 by 8 : 4 : 2 : 1
+      {"knorm:budget=10,split=geometric,alpha=0.5", {20, 11, 6, 3}},
+      {"knorm:budget=2,split=geometric,alpha=0.1", {5, 1, 1, 1}},
+      {"knorm:budget=1.5,split=geometric,alpha=0.1", {1, 1, 1, 1}},
+      {"knorm:budget=3,split=arithmetic-kvpress,beta=1000", {6, 4, 2, 1}},
+      {"knorm:budget=4,split=arithmetic-kvf,beta=9", {8, 6, 4, 2}},
+      {"knorm:budget=8,split=geometric,alpha=0.5,select_block=4",
+       {12, 8, 8, 4}},
+  };
+  for (const auto& c : kCases) {
+    kvevict_policy policy;
+    cr_assert(ParsePolicy(c.text, &policy).ok(), "%s", c.text);
+    std::vector<uint32_t> budgets(4);
+    cr_assert(LayerBudgets(policy, 400, budgets).ok());
+    for (size_t l = 0; l < 4; ++l) {
+      cr_expect_eq(budgets[l], c.budgets[l], "%s, layer %zu: %u", c.text, l,
+                   budgets[l]);
+    }
+  }
+}
 
 Test(budgets, no_context_needs_more_than_the_bound) {
   Random random(TestSeed("budgets/no_context_needs_more_than_the_bound"));
@@ -77,8 +106,8 @@ Test(budgets, every_layer_keeps_what_must_stay) {
     for (uint32_t budget : budgets) {
       const uint32_t n_recent =
           BlocksOf(policy).Recent(ForcedRecentTokens(policy), n_context);
-      if (budget < std::min(resolved.n_sink + n_recent, n_context) ||
-          budget > n_context) {
+      const uint32_t least = std::max(1u, resolved.n_sink + n_recent);
+      if (budget < std::min(least, n_context) || budget > n_context) {
         cr_assert_fail("%s of %u: a layer keeps %u", text.c_str(), n_context,
                        budget);
       }
@@ -88,6 +117,99 @@ Test(budgets, every_layer_keeps_what_must_stay) {
       }
     }
   }
+}
+
+// What SplitCake() makes of preferences, in tokens beside the least.
+std::vector<uint32_t> CakeOf(const std::vector<LayerMeasure>& layers,
+                             const std::string& keys, uint32_t n_context) {
+  kvevict_policy policy;
+  cr_assert(ParsePolicy("cake:window=4," + keys, &policy).ok(), "%s",
+            keys.c_str());
+  std::vector<uint32_t> budgets(layers.size());
+  cr_assert(LayerBudgets(policy, n_context, layers, 0, budgets).ok());
+  for (uint32_t& budget : budgets) budget -= 4;
+  return budgets;
+}
+
+std::vector<LayerMeasure> Layers(const std::vector<float>& entropies) {
+  std::vector<LayerMeasure> layers;
+  for (float entropy : entropies) layers.push_back({entropy, 1.0f});
+  return layers;
+}
+
+Test(budgets, cake_worked_by_hand) {
+  using Budgets = std::vector<uint32_t>;
+  const auto of = [](const std::vector<float>& entropies,
+                     const std::string& keys, uint32_t n_context) {
+    return CakeOf(Layers(entropies), keys, n_context);
+  };
+  // 24 tokens by 5 : 4 : 3
+  cr_expect(of({5, 4, 3}, "budget=12", 100) == Budgets({10, 8, 6}));
+  // 21 by 1 : 1 : 4 are 3.5, 3.5 and 14; the one that rounding took is layer 0's
+  cr_expect(of({1, 1, 4}, "budget=11", 100) == Budgets({4, 3, 14}));
+  // the same where 10 is all there is: 4 of the last are 2 for each other
+  cr_expect(of({1, 1, 4}, "budget=11", 14) == Budgets({6, 5, 10}));
+  // 12 is all there is: 17.5, 3.2 and .3 of 21 leave 5 to two, the odd one to the first
+  cr_expect(of({55, 10, 1}, "budget=11", 16) == Budgets({12, 6 + 1, 2}));
+  // 18 of 40 are too many: the others get 9 each, one of them too many as well, and
+  // what it cannot hold is lost
+  cr_expect(of({40, 19, 1}, "budget=24", 26) == Budgets({22, 22, 10}));
+  // who has no preference gets nothing; if nobody has one, all are alike
+  cr_expect(of({NAN, 2, 2}, "budget=12", 100) == Budgets({0, 12, 12}));
+  cr_expect(of({INFINITY, -1, 2}, "budget=12", 100) == Budgets({0, 0, 24}));
+  cr_expect(of({NAN, 0, -1}, "budget=12", 100) == Budgets({8, 8, 8}));
+  cr_expect(of({3}, "budget=12", 100) == Budgets({8}));
+  // 9^(1/2) : 4^(1/2)
+  cr_expect(of({9, 4}, "budget=14,tau1=2", 100) == Budgets({12, 8}));
+  // beyond what a double holds
+  cr_expect(of({2e30f, 1e30f}, "budget=14,tau1=0.01", 100) == Budgets({20, 0}));
+}
+
+Test(budgets, cake_is_the_oracles) {
+  Random random(TestSeed("budgets/cake_is_the_oracles"));
+  int n_exact = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const uint32_t n = 1 + random.Below(20);
+    const uint32_t budget = 5 + random.Below(100);
+    const uint32_t n_past = budget - 4 + 1 + random.Below(2 * budget);
+    std::vector<LayerMeasure> layers(n);
+    std::vector<double> preferences(n);
+    for (uint32_t l = 0; l < n; ++l) {
+      layers[l] = {std::exp(3.0f * random.Gaussian()),
+                   std::exp(2.0f * random.Gaussian())};
+      preferences[l] = std::pow(double{layers[l].first}, 1 / 1.5) *
+                       std::pow(double{layers[l].variance}, 1 / 0.5);
+    }
+    std::vector<uint64_t> expected(n);
+    const double nearest =
+        oracle_split_cake(preferences.data(), n, uint64_t{budget - 4} * n,
+                          n_past, expected.data());
+    const std::vector<uint32_t> got =
+        CakeOf(layers, "tau1=1.5,tau2=0.5,budget=" + std::to_string(budget),
+               n_past + 4);
+    if (nearest < 1e-12) continue;
+    ++n_exact;
+    for (uint32_t l = 0; l < n; ++l) {
+      cr_assert(got[l] == expected[l], "case %d, layer %u: %u, not %u", i, l,
+                got[l], static_cast<uint32_t>(expected[l]));
+    }
+  }
+  cr_assert_gt(n_exact, 19000);
+}
+
+Test(budgets, lazy_layers_keep_the_budget) {
+  kvevict_policy policy;
+  cr_assert(
+      ParsePolicy("snapkv:budget=40,window=4,split=lazy,lazy=0.5", &policy)
+          .ok());
+  const std::vector<LayerMeasure> layers = {{0.5f}, {0.51f}, {NAN}, {1.0f}};
+  std::vector<uint32_t> budgets(4);
+  cr_assert(LayerBudgets(policy, 100, layers, 0, budgets).ok());
+  cr_expect(budgets == std::vector<uint32_t>({100, 40, 100, 40}));
+  policy.lazy_threshold = 1.0;  // never, whatever rounding says
+  const std::vector<LayerMeasure> all(4, LayerMeasure{1.0001f});
+  cr_assert(LayerBudgets(policy, 100, all, 0, budgets).ok());
+  cr_expect(budgets == std::vector<uint32_t>(4, 100));
 }
 
 }  // namespace

@@ -185,6 +185,18 @@ void CheckHeadsByScore(const Gpu& gpu, Report* report) {
   Check(e.Evict());
 }
 
+// Likewise how many each layer keeps.
+void CheckLayersByScore(const Gpu& gpu, Report* report) {
+  Evictable e(gpu, nullptr, "cake:budget=60,window=16");
+  Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
+  e.side.Prefill(0, 120, 50);
+  ExpectRefused(
+      gpu, gpu.stream(), "a split over layers by score",
+      [&] { return e.Evict(); }, report);
+  report->FailIf(e.side.Stored(0) != 120, "the host counts an eviction");
+  Check(e.Evict());
+}
+
 // On every kind of stream that the host would have to wait for.
 void CheckPositionsOnHost(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
@@ -343,7 +355,8 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
   report->Check("in a capture, selecting on the host is refused",
                 [&] { CheckSelectingOnHost(gpu, report); });
   report->Check("in a capture, counting by scores is refused",
-                [&] { CheckHeadsByScore(gpu, report); });
+                [&] { CheckHeadsByScore(gpu, report);
+  CheckLayersByScore(gpu, report); });
   report->Check("in a capture, positions on the host are refused",
                 [&] { CheckPositionsOnHost(gpu, report); });
   report->Check("in a capture, looking for protected positions is refused",

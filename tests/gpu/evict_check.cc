@@ -184,6 +184,30 @@ void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
   ExpectSamePositions(device, host, twin, report);
 }
 
+// What layers keep goes by the weights of all, on the GPU as on the CPU; at full size
+// a number may round the other way.
+void CheckSplitByScore(const Gpu& gpu, const EvictionCase& c,
+                       const Effort& effort, Report* report) {
+  const Shape shape = ShapeOf(c, effort);
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, c.policy);
+  Side host(nullptr, &twin, c.policy);
+  Check(kvevict_context_prepare(device.context(), device.plan()));
+  for (Side* side : {&device, &host}) {
+    side->Prefill(0, shape.n_tokens, c.chunk);
+    side->Evict();
+  }
+  ExpectLengths(gpu, device, twin, report);
+  ExpectRowsOfPositions(device, &twin, report);
+  if (!effort.full) return ExpectSamePositions(device, host, twin, report);
+  for (uint32_t l = 0; l < shape.n_layers; ++l) {
+    const int64_t apart = int64_t{device.Stored(l)} - host.Stored(l);
+    report->FailIf(apart < -2 || apart > 2,
+                   fmt::format("layer {}: {} tokens, not {}", l,
+                               device.Stored(l), host.Stored(l)));
+  }
+}
+
 // All layers have the first one's companion: it moves once.
 void CheckSharedCompanion(const Gpu& gpu, const EvictionCase& c,
                           const Effort& effort, Report* report) {
@@ -277,6 +301,17 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   for (const EvictionCase& c : {cases[3], cases[4]}) {
     report->Check(std::string("evict, a shared companion: ") + c.policy,
                   [&] { CheckSharedCompanion(gpu, c, effort, report); });
+  }
+  const EvictionCase by_score[] = {
+      {"cake:budget=60,window=16", KVEVICT_DTYPE_BF16, KVEVICT_DTYPE_BF16,
+       Layout::kTokenMajor, 64, true},
+      {"cake:budget=50,window=8,scope=layer,group=max,tau1=2",
+       KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16, Layout::kPaged, 64, true},
+      {"snapkv:budget=60,sink=4,recent=40,window=16,split=lazy,lazy=0.35",
+       KVEVICT_DTYPE_F16, KVEVICT_DTYPE_F16, Layout::kHeadMajor, 64, true}};
+  for (const EvictionCase& c : by_score) {
+    report->Check(std::string("evict, layers by score: ") + c.policy,
+                  [&] { CheckSplitByScore(gpu, c, effort, report); });
   }
   report->Check("evict: a window that is whole by chance",
                 [&] { CheckWindowKeptByChance(gpu, effort, report); });

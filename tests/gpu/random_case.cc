@@ -130,6 +130,8 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.block = random->OneOf(4) ? random->In(20, 60) : random->In(2, 12);
   p.n_recent = random->OneOf(2) ? 0 : random->In(0, 12);
   p.obs_window = random->OneOf(4) ? random->In(1, 64) : random->In(1, 12);
+  const bool spreads = kind == KVEVICT_POLICY_CAKE;
+  if (spreads) p.obs_window = std::max(2u, p.obs_window);
   p.keep_window = !random->OneOf(4);
   if (random->OneOf(4)) p.select_block = random->In(2, 20);
   p.budget = random->OneOf(5)
@@ -140,6 +142,10 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.pool_kernel = 2 * random->In(0, random->OneOf(4) ? 40 : 5) + 1;
   p.pool_edge = random->Pick({KVEVICT_POOL_EDGE_PAD, KVEVICT_POOL_EDGE_SHRINK});
   p.window_reduce = random->Pick({KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_SUM});
+  if (spreads) {
+    p.window_reduce = KVEVICT_REDUCE_MEAN;
+    p.row_spread = random->In(0, 2) * 10.0;
+  }
   p.group_reduce = random->Pick(
       {KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_MAX, KVEVICT_REDUCE_SUM});
   p.shaping_order = random->Pick(

@@ -68,7 +68,8 @@ void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
 // The last queries of a window rank.
 inline bool ByWindow(kvevict_policy_kind kind) {
   return kind == KVEVICT_POLICY_SNAPKV || kind == KVEVICT_POLICY_PYRAMIDKV ||
-         kind == KVEVICT_POLICY_TOVA || kind == KVEVICT_POLICY_R_KV;
+         kind == KVEVICT_POLICY_TOVA || kind == KVEVICT_POLICY_R_KV ||
+         kind == KVEVICT_POLICY_CAKE;
 }
 
 // Scores of the CPU are others.

@@ -42,7 +42,8 @@ std::vector<float> RunKernel(SimdTarget simd,
                              const RowLayout& query_layout,
                              const RowLayout& key_layout, size_t scratch_less,
                              std::optional<Reduce> group_reduce,
-                             const std::vector<float>& lse) {
+                             const std::vector<float>& lse,
+                             WindowMeasure* measure) {
   // Query row w of all heads of the group is one row of the store.
   const uint32_t n_heads = in.group * in.logit_heads;
   std::vector<float> query_rows(in.queries.size());
@@ -83,8 +84,9 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.group = in.group;
   args.head_dim = in.head_dim;
   args.scale = in.scale;
-  args.rows = {in.chunk > 0, in.past_only, in.weigh_by_past, in.max_of_rows,
-               in.logit_heads};
+  args.rows = {in.chunk > 0,   in.past_only,   in.weigh_by_past,
+               in.max_of_rows, in.logit_heads, in.spread};
+  args.measure = measure;
   if (!lse.empty()) args.lse = lse.data();
   args.lse_row_stride = sizeof(float);
   args.lse_head_stride = int64_t{in.window} * int64_t{sizeof(float)};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/kernels/pool1d.h"
+#include "core/kernels/window_attention.h"
 #include "core/simd.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/row_store.h"
@@ -26,13 +27,11 @@ oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
 // size less so many bytes, at least the least, and full of NaN; scratch and output
 // touch inaccessible pages. One row comes back if heads are reduced. lse: empty, or the
 // log-sum-exps of all rows, [group, window].
-std::vector<float> RunKernel(SimdTarget simd,
-                             const oracle::WindowAttentionInput& in,
-                             const RowLayout& queries = {},
-                             const RowLayout& keys = {},
-                             size_t scratch_less = 0,
-                             std::optional<Reduce> group_reduce = {},
-                             const std::vector<float>& lse = {});
+std::vector<float> RunKernel(
+    SimdTarget simd, const oracle::WindowAttentionInput& in,
+    const RowLayout& queries = {}, const RowLayout& keys = {},
+    size_t scratch_less = 0, std::optional<Reduce> group_reduce = {},
+    const std::vector<float>& lse = {}, WindowMeasure* measure = nullptr);
 
 // Fails the test if a weight is further from the oracle's than its tolerance.
 void ExpectWeights(const oracle::WindowAttentionInput& in,

@@ -266,6 +266,78 @@ Test(window_attention, options_of_rows_match_the_oracle) {
   }
 }
 
+// Shapes whose windows can be measured, around tiles and vectors.
+template <class Body>
+void ForEachMeasuredCase(const char* seed, const Body& body) {
+  Random random(TestSeed(seed));
+  for (uint32_t n_tokens : {3u, 17u, 64u, 65u, 70u, 131u, 200u, 700u}) {
+    for (uint32_t window : {2u, 9u, 32u, 64u}) {
+      if (window > n_tokens) continue;
+      oracle::WindowAttentionInput in = RandomInput(
+          n_tokens, window, 1 + random.Below(5), 1 + random.Below(40), random);
+      in.past_only = random.Below(3) == 0 && window < n_tokens;
+      in.spread = random.Below(3) == 0 ? 0.0f : 200.0f;
+      in.n_first = random.Below(6);
+      in.n_last = random.Below(n_tokens);
+      body(in);
+    }
+  }
+}
+
+Test(window_attention, adds_the_variance_of_rows_as_the_oracle) {
+  ForEachMeasuredCase("window_attention/adds_the_variance_of_rows",
+                      [](const auto& in) { ExpectOracle(in); });
+  Random random(TestSeed("window_attention/variance in batches"));
+  oracle::WindowAttentionInput in = RandomInput(130, 64, 20, 1024, random);
+  in.spread = 3.0f;
+  ExpectOracle(in);
+}
+
+void ExpectMeasure(const char* what, const char* target, double value,
+                   const oracle::WindowAttentionResult::Measure& expected) {
+  cr_assert(std::abs(value - expected.value) <= expected.tolerance,
+            "%s: %s is %.9g, expected %.9g, tolerance %.3g", target, what,
+            value, expected.value, expected.tolerance);
+}
+
+Test(window_attention, measures_what_the_oracle_does) {
+  ForEachMeasuredCase(
+      "window_attention/measures_what_the_oracle_does", [](const auto& in) {
+        const oracle::WindowAttentionResult expected =
+            oracle::WindowAttention(in);
+        ForEachTarget([&](SimdTarget simd) {
+          const std::vector<float> plain = RunKernel(simd, in);
+          for (size_t less : {size_t{0}, SIZE_MAX}) {
+            WindowMeasure dynamics;
+            cr_assert(SameBytes(
+                RunKernel(simd, in, {}, {}, less, {}, {}, &dynamics), plain));
+            ExpectMeasure("entropy", simd.name, dynamics.first,
+                          expected.entropy);
+            ExpectMeasure("variance", simd.name, dynamics.variance,
+                          expected.variance);
+            WindowMeasure ends{true, in.n_first, in.n_last};
+            cr_assert(SameBytes(
+                RunKernel(simd, in, {}, {}, less, {}, {}, &ends), plain));
+            ExpectMeasure("ends", simd.name, ends.first, expected.ends);
+          }
+        });
+      });
+}
+
+// Equal weights have no variance, whatever rounding says.
+Test(window_attention, of_equal_keys_has_no_variance) {
+  Random random(TestSeed("window_attention/of_equal_keys_has_no_variance"));
+  oracle::WindowAttentionInput in = RandomInput(200, 32, 2, 24, random);
+  in.past_only = true;
+  in.spread = 200.0f;
+  for (size_t i = 0; i < in.keys.size(); ++i) in.keys[i] = in.keys[i % 24];
+  ForEachTarget([&](SimdTarget simd) {
+    WindowMeasure measure;
+    RunKernel(simd, in, {}, {}, 0, {}, {}, &measure);
+    cr_assert(measure.variance == 0.0, "%s: %g", simd.name, measure.variance);
+  });
+}
+
 Test(window_attention, the_largest_logit_is_nan_if_one_is) {
   Random random(TestSeed("window_attention/the_largest_logit"));
   oracle::WindowAttentionInput in = RandomInput(100, 5, 3, 8, random);

@@ -7,15 +7,25 @@
 
 namespace kvevict::oracle {
 
-// Layer l's share of all selected tokens is alpha^l / sum. Who would get more
-// tokens than there are gets all, and the others share what that leaves. Then
-// largest remainders round up, the lower layer first.
-void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
+namespace {
+
+// What must stay, and one where that is nothing.
+uint32_t LeastOf(const Split& in) {
   const uint32_t forced = in.resolved.n_sink + in.resolved.n_recent;
+  return forced == 0 ? 1 : forced;
+}
+
+}  // namespace
+
+// Beside what every layer keeps, layer l's share of all tokens is alpha^l / sum. Who
+// would get more tokens than there are gets all, and the others share what that
+// leaves. Then largest remainders round up, the lower layer first.
+void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
+  const uint32_t forced = LeastOf(in);
   const long double room = in.n_context - forced;
   std::vector<long double> share(n_layers);
   std::vector<bool> full(n_layers, false);
-  long double total = static_cast<long double>(in.resolved.n_selected) *
+  long double total = static_cast<long double>(in.resolved.budget - forced) *
                       static_cast<long double>(n_layers);
   for (bool again = true; again;) {
     again = false;
@@ -53,7 +63,7 @@ void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
 namespace {
 
 uint32_t Clamp(double tokens, const Split& in) {
-  const double lowest = in.resolved.n_sink + in.resolved.n_recent;
+  const double lowest = LeastOf(in);
   return static_cast<uint32_t>(
       std::clamp(tokens, lowest, static_cast<double>(in.n_context)));
 }

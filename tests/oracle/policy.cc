@@ -11,7 +11,7 @@ namespace {
 bool ScoresByAttention(const kvevict_policy& p) {
   return p.kind == KVEVICT_POLICY_SNAPKV ||
          p.kind == KVEVICT_POLICY_PYRAMIDKV || p.kind == KVEVICT_POLICY_TOVA ||
-         p.kind == KVEVICT_POLICY_R_KV;
+         p.kind == KVEVICT_POLICY_R_KV || p.kind == KVEVICT_POLICY_CAKE;
 }
 
 uint32_t Blocks(const kvevict_policy& p, uint32_t n_context) {
@@ -90,7 +90,8 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
     recent = budget - sink;  // the window is what the sinks leave
   } else if (ScoresByAttention(p)) {
     if (p.keep_window != 0 && p.obs_window > recent) recent = p.obs_window;
-    fits = sink + recent < budget;
+    fits = p.layer_split == KVEVICT_LAYER_SPLIT_LAZY ? sink + recent <= budget
+                                                     : sink + recent < budget;
   } else {
     fits = sink + recent <= budget;
   }
@@ -151,6 +152,9 @@ bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
     case KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV:
       SplitAdakv(split, budgets, n_layers);
       break;
+    case KVEVICT_LAYER_SPLIT_CAKE:
+    case KVEVICT_LAYER_SPLIT_LAZY:
+      return false;  // scores decide
   }
   for (uint32_t l = 0; l < n_layers; ++l) {
     budgets[l] = static_cast<uint32_t>(Tokens(p, budgets[l], n_context));

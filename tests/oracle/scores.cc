@@ -38,38 +38,63 @@ double LargestLogit(const oracle_attention* in, uint32_t head, uint32_t row,
 
 }  // namespace
 
+void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
+                        double* weights) {
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  if (in->policy != nullptr) policy = *in->policy;
+  const uint32_t n_past = in->n_tokens - in->window + row;
+  const uint32_t n_visible = policy.softmax_keys == KVEVICT_SOFTMAX_PAST
+                                 ? in->n_tokens - in->window
+                                 : n_past + 1;
+  std::fill(weights, weights + in->n_tokens, 0.0);
+  double highest = -std::numeric_limits<double>::infinity();
+  for (uint32_t j = 0; j < n_visible; ++j) {
+    weights[j] = policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS
+                     ? LargestLogit(in, head, row, j)
+                     : Logit(in, head, row, j);
+    highest = std::max(highest, weights[j]);
+  }
+  double sum = 0.0;
+  for (uint32_t j = 0; j < n_visible; ++j) {
+    sum += weights[j] = std::exp(weights[j] - highest);
+  }
+  const bool weighed = policy.row_weight == KVEVICT_ROW_WEIGHT_PAST;
+  for (uint32_t j = 0; j < n_visible; ++j) {
+    weights[j] = weights[j] / sum * (weighed ? n_past : 1.0);
+  }
+}
+
 void oracle_window_weights(const oracle_attention* in, double* weights) {
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   if (in->policy != nullptr) policy = *in->policy;
-  std::fill(weights, weights + size_t{in->n_q_heads} * in->n_tokens, 0.0);
-  std::vector<double> e(in->n_tokens);
+  std::vector<std::vector<double>> rows(in->window,
+                                        std::vector<double>(in->n_tokens));
   for (uint32_t h = 0; h < in->n_q_heads; ++h) {
     for (uint32_t w = 0; w < in->window; ++w) {
-      const uint32_t n_past = in->n_tokens - in->window + w;
-      const uint32_t n_visible = policy.softmax_keys == KVEVICT_SOFTMAX_PAST
-                                     ? in->n_tokens - in->window
-                                     : n_past + 1;
-      double highest = -std::numeric_limits<double>::infinity();
-      for (uint32_t j = 0; j < n_visible; ++j) {
-        e[j] = policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS
-                   ? LargestLogit(in, h, w, j)
-                   : Logit(in, h, w, j);
-        highest = std::max(highest, e[j]);
-      }
-      double sum = 0.0;
-      for (uint32_t j = 0; j < n_visible; ++j) {
-        sum += e[j] = std::exp(e[j] - highest);
-      }
-      for (uint32_t j = 0; j < n_visible; ++j) {
-        double weight = e[j] / sum;
-        if (policy.row_weight == KVEVICT_ROW_WEIGHT_PAST) weight *= n_past;
-        double& of_key = weights[size_t{h} * in->n_tokens + j];
-        of_key = policy.window_reduce == KVEVICT_REDUCE_MAX
-                     ? Reduce({of_key, weight}, KVEVICT_REDUCE_MAX)
-                     : of_key + weight;
-      }
+      oracle_row_weights(in, h, w, rows[w].data());
+    }
+    for (uint32_t j = 0; j < in->n_tokens; ++j) {
+      std::vector<double> of_key;
+      for (const auto& row : rows) of_key.push_back(row[j]);
+      double& out = weights[size_t{h} * in->n_tokens + j];
+      out = Reduce(of_key, policy.window_reduce == KVEVICT_REDUCE_MAX
+                               ? KVEVICT_REDUCE_MAX
+                               : KVEVICT_REDUCE_SUM);
+      // CAKE: mean + gamma * variance, here of sums.
+      if (policy.row_spread == 0.0) continue;
+      out += policy.row_spread * in->window *
+             oracle_variance(of_key.data(), in->window);
     }
   }
+}
+
+double oracle_variance(const double* values, uint32_t n) {
+  double mean = 0.0;
+  for (uint32_t i = 0; i < n; ++i) mean += values[i] / n;
+  double squares = 0.0;
+  for (uint32_t i = 0; i < n; ++i)
+    squares += (values[i] - mean) * (values[i] - mean);
+  return squares / (n - 1);
 }
 
 void oracle_pool(const double* in, uint32_t n, const kvevict_policy* policy,

@@ -24,8 +24,15 @@ typedef struct oracle_attention {
   const kvevict_policy* policy;
 } oracle_attention;
 
+// weights[n_tokens]: the softmax weights of one row of the window.
+void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
+                        double* weights);
+
+// Unbiased; n >= 2.
+double oracle_variance(const double* values, uint32_t n);
+
 // weights[n_q_heads, n_tokens]: softmax weights, summed over the window's rows, or
-// their maximum. Where logits are reduced, all query heads of a KV head have the same.
+// their maximum; with row_spread, and the variance. Where logits are reduced, all query heads of a KV head have the same.
 void oracle_window_weights(const oracle_attention* in, double* weights);
 
 // One row of n values pooled; out is not in.

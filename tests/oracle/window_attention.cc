@@ -36,6 +36,37 @@ double RowErrorOfDots(double partial, double dot_error, double window) {
          (partial * (2.0 * dot_error + 13.0) + 64.0 + std::sqrt(window));
 }
 
+// What a key has of the rows of a head, one after the other.
+struct KeyRows {
+  std::vector<double> weights;
+  std::vector<double> errors;
+};
+
+// The unbiased variance, as far as f32 can tell it from none: sums of up to 64 squares
+// may be off by as many units, those that only round by the root.
+WindowAttentionResult::Measure Variance(const KeyRows& key) {
+  const auto n = static_cast<double>(key.weights.size());
+  double sum = 0.0;
+  double squares = 0.0;
+  for (double a : key.weights) {
+    sum += a;
+    squares += a * a;
+  }
+  double apart = 0.0;
+  double error = kUnit * (16.0 + 4.0 * std::sqrt(n)) * squares;
+  for (size_t w = 0; w < key.weights.size(); ++w) {
+    const double off = key.weights[w] - sum / n;
+    apart += off * off;
+    error +=
+        2.0 * std::abs(off) * key.errors[w] + key.errors[w] * key.errors[w];
+  }
+  const double nothing = std::ldexp(squares, -17);
+  WindowAttentionResult::Measure out = {apart / (n - 1), error / (n - 1)};
+  if (apart <= nothing) out.value = 0.0;
+  if (std::abs(apart - nothing) <= error) out.tolerance += nothing / (n - 1);
+  return out;
+}
+
 }  // namespace
 
 WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
@@ -47,6 +78,7 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
   out.weights.assign(in.group * n, 0.0);
   out.tolerance.assign(in.group * n, nothing);
   std::vector<double> e(n);
+  std::vector<KeyRows> rows_of(in.group * n);
   for (uint32_t row = 0; row < in.group * in.window; ++row) {
     const uint32_t g = row / in.window;
     const uint32_t w = row % in.window;
@@ -106,6 +138,33 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
         tolerance += of_row * error;
       }
     }
+    for (size_t j = 0; j < n; ++j) {
+      const double a = j < n_visible ? e[j] / sum * factor : 0.0;
+      rows_of[g * n + j].weights.push_back(a);
+      rows_of[g * n + j].errors.push_back(a * error + nothing);
+      if (j >= n - in.window) continue;
+      // The logarithm and the product, and sums of no more than 2^12 terms.
+      const double log = std::log(a + 1e-10);
+      out.entropy.value -= a * log;
+      out.entropy.tolerance += (a * error + nothing) * (std::abs(log) + 1.0) +
+                               kUnit * 64.0 * std::abs(a * log);
+      if (j >= in.n_first && j + in.window + in.n_last < n) continue;
+      out.ends.value += a;
+      out.ends.tolerance += a * (error + kUnit * 64.0) + nothing;
+    }
+  }
+  for (size_t i = 0; in.window > 1 && i < in.group * n; ++i) {
+    const WindowAttentionResult::Measure variance = Variance(rows_of[i]);
+    if (i % n < n - in.window) {
+      out.variance.value += variance.value;
+      out.variance.tolerance +=
+          variance.tolerance + kUnit * 64.0 * variance.value;
+    }
+    if (in.spread == 0.0f) continue;
+    const double factor = double{in.spread} * in.window;
+    out.weights[i] += factor * variance.value;
+    out.tolerance[i] +=
+        factor * (variance.tolerance + kUnit * 8.0 * variance.value);
   }
   return out;
 }

@@ -20,6 +20,11 @@ struct WindowAttentionInput {
   // Above 0: the window is all tokens, and rows see the keys of their chunk of so many,
   // before them and after.
   uint32_t chunk = 0;
+  // Times the unbiased variance over rows, is added to their mean.
+  float spread = 0.0f;
+  // How many slots before the window its ends are.
+  uint32_t n_first = 0;
+  uint32_t n_last = 0;
   uint32_t head_dim = 0;
   float scale = 0.0f;
   std::vector<float> queries;  // [group, logit_heads, window, head_dim]
@@ -33,6 +38,15 @@ struct WindowAttentionResult {
   // [group, n_tokens], summed over the window, or the largest
   std::vector<double> weights;
   std::vector<double> tolerance;  // [group, n_tokens], absolute
+  // Of the slots before the window, over rows and heads: -sum a ln(a + 1e-10), the
+  // variances over rows, the weights at the ends. With their tolerances.
+  struct Measure {
+    double value = 0.0;
+    double tolerance = 0.0;
+  };
+  Measure entropy;
+  Measure variance;
+  Measure ends;
 };
 
 WindowAttentionResult WindowAttention(const WindowAttentionInput& in);

@@ -33,8 +33,10 @@ void CheckFits(const kvevict_policy& policy, uint32_t n_tokens,
                        "program has none");
   }
   std::vector<uint32_t> budgets(n_layers);
-  Check(kvevict_policy_layer_budgets(&policy, n_tokens, budgets.data(),
-                                     budgets.size()));
+  const kvevict_status status = kvevict_policy_layer_budgets(
+      &policy, n_tokens, budgets.data(), budgets.size());
+  // Where scores decide what layers keep, all else has been checked.
+  if (status != KVEVICT_ERROR_UNSUPPORTED) Check(status);
 }
 
 }  // namespace

@@ -76,6 +76,15 @@ public class PolicyTests
         KvPolicy lagBack = KvPolicy.Parse(lag.ToString());
         Assert.Equal((lag, false, true), (lagBack, lagBack.LagRanks, lagBack.BudgetOfPartition));
         Assert.Equal((1, 16), (policy.SelectBlock, (policy with { SelectBlock = 16 }).SelectBlock));
+        var cake = new KvPolicy(KvPolicyKind.Cake) with
+        {
+            RowSpread = 3.5, CakeTau1 = 1.5, CakeTau2 = 0.25, LazyThreshold = 0.75,
+        };
+        KvPolicy cakeBack = KvPolicy.Parse(cake.ToString());
+        Assert.Equal(cake, cakeBack);
+        Assert.Equal(
+            (3.5, 1.5, 0.25, 0.75),
+            (cakeBack.RowSpread, cakeBack.CakeTau1, cakeBack.CakeTau2, cakeBack.LazyThreshold));
         var drawn = new KvPolicy(KvPolicyKind.Random) with { Seed = 1 };
         Assert.Equal(drawn, KvPolicy.Parse(drawn.ToString()));
     }

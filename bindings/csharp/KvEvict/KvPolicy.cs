@@ -85,6 +85,9 @@ public sealed unsafe record KvPolicy
     /// <summary>The keys over which a row's softmax goes.</summary>
     public KvSoftmaxKeys SoftmaxKeys { get => _native.softmax_keys; init => _native.softmax_keys = value; }
 
+    /// <summary>What is added to the mean of the window's rows: so many times their variance; at least 0.</summary>
+    public double RowSpread { get => _native.row_spread; init => _native.row_spread = value; }
+
     /// <summary>Rows of queries that score; 0: of any number.</summary>
     internal int QueryRows => Kind is KvPolicyKind.H2O or KvPolicyKind.NonCausal ? 0 : ObservationWindow;
 
@@ -108,6 +111,15 @@ public sealed unsafe record KvPolicy
 
     /// <summary>Ratio of the geometric split, in (0, 1].</summary>
     public double PyramidAlpha { get => _native.pyramid_alpha; init => _native.pyramid_alpha = value; }
+
+    /// <summary>Of the split CAKE: the root that is taken of a layer's entropy, in [0.01, 100].</summary>
+    public double CakeTau1 { get => _native.cake_tau1; init => _native.cake_tau1 = value; }
+
+    /// <summary>Of the split CAKE: the root that is taken of a layer's variance, in [0.01, 100].</summary>
+    public double CakeTau2 { get => _native.cake_tau2; init => _native.cake_tau2 = value; }
+
+    /// <summary>The attention to both ends above which a layer is lazy, in [0, 1]; 1: never.</summary>
+    public double LazyThreshold { get => _native.lazy_threshold; init => _native.lazy_threshold = value; }
 
     /// <summary>Steepness of the arithmetic splits, at least 1.</summary>
     public int PyramidBeta

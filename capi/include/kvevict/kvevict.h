@@ -46,9 +46,9 @@
  *   launched after the last handle of its context is gone. A call that would
  *   have to compile or to wait returns KVEVICT_ERROR_UNSUPPORTED while its
  *   stream is captured, and the capture goes on. Such calls are those whose
- *   kernels are not prepared, questions about positions, evictions whose heads
- *   do not share alike (kvevict_head_split), and all evictions with
- *   select_on_host or debug.
+ *   kernels are not prepared, questions about positions, evictions whose budgets
+ *   scores decide (kvevict_head_split; split cake or lazy), and all evictions
+ *   with select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
  *   Structs grow at their end. A caller of an older release passes a smaller
@@ -461,7 +461,10 @@ enum kvevict_policy_kind
   KVEVICT_POLICY_R_KV = 15,
   /** Attention within chunks of the prompt, to tokens before and after alike,
    *  times the value's norm: arXiv:2507.08143. */
-  KVEVICT_POLICY_NON_CAUSAL = 16
+  KVEVICT_POLICY_NON_CAUSAL = 16,
+  /** Attention of the last queries and its variance, with more tokens for layers
+   *  whose attention is spread and shifts: arXiv:2503.12491. */
+  KVEVICT_POLICY_CAKE = 17
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_policy_kind;
@@ -623,7 +626,28 @@ enum kvevict_layer_split
   KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS = 3,
   /** The integer steps of ARITHMETIC_KVF for every context over the budget, as
    *  AdaKV's authors compute them. */
-  KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV = 4
+  KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV = 4,
+  /* The next two are found while an eviction scores, by the weights of the
+   * window's rows in the slots before the window. They need window attention
+   * with the mean over rows, no row_weight and no order=reduce-logits, and a
+   * window of up to 64. */
+  /** By preference, E^(1/cake_tau1) * V^(1/cake_tau2): E is the entropy of a
+   *  layer's weights, -sum a ln(a + 1e-10); V the variance of a weight over the
+   *  window's rows, summed over slots and query heads. Beside what every layer
+   *  keeps, the budgets' sum is spread by preference, rounded down; what a layer
+   *  would get beyond the context goes to the others in equal parts, and so does
+   *  what rounding took, one more to lower layers; never beyond the context.
+   *  Variances below 2^-17 of a mean square are rounding, and count as 0. A
+   *  layer whose preference is no number or 0 gets none; if all are like that,
+   *  uniform. obs_window >= 2. CAKE, arXiv:2503.12491. */
+  KVEVICT_LAYER_SPLIT_CAKE = 5,
+  /** Lazy layers keep the budget, others everything. A layer is lazy if its
+   *  weights, averaged over rows and query heads, add up to more than
+   *  lazy_threshold over the first n_sink slots and the n_recent + obs_window
+   *  last ones before the window. One that holds fewer than n_sink + n_recent +
+   *  2 * obs_window slots is not. The budget may be what must stay, no more.
+   *  SimLayerKV, arXiv:2410.13846, as kvpress computes it. */
+  KVEVICT_LAYER_SPLIT_LAZY = 6
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_layer_split;
@@ -722,11 +746,11 @@ enum kvevict_input
     : int32_t
 #endif
 {
-  KVEVICT_INPUT_KEYS = 0,             /**< k of the view, of a scored dtype. */
-  KVEVICT_INPUT_VALUES = 1,           /**< v of the view, likewise. */
+  KVEVICT_INPUT_KEYS = 0,    /**< k of the view, of a scored dtype. */
+  KVEVICT_INPUT_VALUES = 1,  /**< v of the view, likewise. */
   KVEVICT_INPUT_QUERIES = 2, /**< Of the last tokens; non-causal: of all. */
-  KVEVICT_INPUT_ROW_LSE = 3,          /**< Log-sum-exps of these queries. */
-  KVEVICT_INPUT_SCORES = 4,           /**< The caller's own. */
+  KVEVICT_INPUT_ROW_LSE = 3, /**< Log-sum-exps of these queries. */
+  KVEVICT_INPUT_SCORES = 4,  /**< The caller's own. */
   KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot got. */
   KVEVICT_INPUT_QUERY_MEAN = 6,       /**< Mean of the queries to come. */
   KVEVICT_INPUT_QUERY_COVARIANCE = 7, /**< Their covariance. */
@@ -765,8 +789,8 @@ typedef int32_t kvevict_need;
  * ties by `tie`, NaN last, +infinity first.
  *
  * What must stay has to fit: n_sink < budget for streaming-llm,
- * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv, tova and
- * r-kv, n_sink + n_recent <= budget for the others. With select_block b, at
+ * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv, tova,
+ * r-kv and cake, n_sink + n_recent <= budget for the others. With select_block b, at
  * whatever length: n_sink, rounded up to whole blocks, + n_recent or kept
  * window + b - 1 <= budget.
  *
@@ -801,14 +825,23 @@ typedef struct kvevict_policy {
   kvevict_reduce window_reduce;
   kvevict_row_weight row_weight;     /**< Default none. */
   kvevict_softmax_keys softmax_keys; /**< Default causal. */
-  kvevict_reduce group_reduce;       /**< Over the query heads of a KV head. */
+  /** Window attention: added to the mean of a weight over the window's rows is
+   *  row_spread times its unbiased variance, per query head. Needs
+   *  window_reduce mean, and a window of 2 .. 64. An f32, >= 0; 0: nothing.
+   *  Default 0, of cake 200. CAKE, arXiv:2503.12491. */
+  double row_spread;
+  kvevict_reduce group_reduce; /**< Over the query heads of a KV head. */
   kvevict_shaping_order shaping_order;
   kvevict_scope scope;         /**< Default: a keep list per KV head. */
   kvevict_reduce scope_reduce; /**< Over heads (and layers) sharing a list. */
   kvevict_tie tie;             /**< Default: the lower position survives. */
-  /** Default: pyramidkv geometric, else uniform, which scope MODEL needs. */
+  /** Default: pyramidkv geometric, cake cake, else uniform, which scope MODEL
+   *  needs. */
   kvevict_layer_split layer_split;
   double pyramid_alpha;  /**< Geometric ratio in (0, 1]. Default 0.7. */
+  double cake_tau1;      /**< Split cake: of the entropy. [0.01, 100], 1. */
+  double cake_tau2;      /**< Likewise, of the variance. */
+  double lazy_threshold; /**< Split lazy, in [0, 1]; 1, the default: never. */
   uint32_t pyramid_beta; /**< Steepness of the arithmetic splits, >= 1; 20. */
   /** lagkv: tokens of a partition, default 128; cur: of a window, default 16;
    *  non-causal: of a chunk, default 256. 2 .. 65536. keydiff: that come at a
@@ -876,16 +909,17 @@ typedef struct kvevict_policy {
   uint32_t reserved; /**< 0. */
 } kvevict_policy;
 
-#define KVEVICT_POLICY_INIT                                                    \
-  {                                                                            \
-    (uint32_t)sizeof(kvevict_policy), KVEVICT_POLICY_NONE, 1.0, 4, 0, 32, 1,   \
-        KVEVICT_POOL_AVG, 7, KVEVICT_POOL_EDGE_PAD, KVEVICT_REDUCE_MEAN,       \
-        KVEVICT_ROW_WEIGHT_NONE, KVEVICT_SOFTMAX_CAUSAL, KVEVICT_REDUCE_MEAN,  \
-        KVEVICT_SHAPING_REDUCE_THEN_POOL, KVEVICT_SCOPE_KV_HEAD,               \
-        KVEVICT_REDUCE_MEAN, KVEVICT_TIE_LOWER_POSITION,                       \
-        KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 20, 128, 0,                          \
-        KVEVICT_VALUE_WEIGHT_NONE, KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5,    \
-        0.0, 1, 0, 0.2, 0.0, 0, 1, 0.0, 1.0, KVEVICT_MERGE_NONE, 0             \
+#define KVEVICT_POLICY_INIT                                                  \
+  {                                                                          \
+    (uint32_t)sizeof(kvevict_policy), KVEVICT_POLICY_NONE, 1.0, 4, 0, 32, 1, \
+        KVEVICT_POOL_AVG, 7, KVEVICT_POOL_EDGE_PAD, KVEVICT_REDUCE_MEAN,     \
+        KVEVICT_ROW_WEIGHT_NONE, KVEVICT_SOFTMAX_CAUSAL, 0.0,                \
+        KVEVICT_REDUCE_MEAN, KVEVICT_SHAPING_REDUCE_THEN_POOL,               \
+        KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                          \
+        KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 1.0,   \
+        1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
+        KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
+        0.0, 1.0, KVEVICT_MERGE_NONE, 0                                      \
   }
 
 /**
@@ -906,6 +940,7 @@ typedef struct kvevict_policy {
  *     r-kv                      sink=0,window=8,pool=max7,group=max,
  *                               order=reduce-logits,softmax=past,
  *                               redundancy=0.9
+ *     cake                      sink=0,pool=avg5,spread=200,split=cake
  *
  * @param[out] out         Non-NULL.
  * @param[in] struct_size  sizeof(*out) of the caller.
@@ -928,6 +963,7 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     rows=mean|max|sum              window_reduce
  *     row_weight=none|past           row_weight
  *     softmax=causal|past            softmax_keys
+ *     spread                         row_spread
  *     group=mean|max|sum             group_reduce
  *     order=reduce-pool|pool-reduce|reduce-logits|weigh-pool
  *                                    shaping_order
@@ -935,8 +971,9 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     over=mean|max|sum              scope_reduce
  *     tie=lower|higher               tie
  *     split=uniform|geometric|arithmetic-kvf|arithmetic-kvpress
- *          |arithmetic-adakv         layer_split
+ *          |arithmetic-adakv|cake|lazy   layer_split
  *     alpha, beta, seed              pyramid_alpha, pyramid_beta, seed
+ *     tau1, tau2, lazy               cake_tau1, cake_tau2, lazy_threshold
  *     block                          block
  *     select_block                   select_block
  *     weight=none|norm|given, epsilon   value_weight, weight_epsilon
@@ -961,8 +998,9 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *                                 epsilon, redundancy, similarity, secure,
  *                                 heads, floor, threshold, normalize
  *     snapkv, pyramidkv, tova,
- *     r-kv                        window, keep_window, rows, row_weight,
- *                                 softmax, group, order
+ *     r-kv, cake                  window, keep_window, rows, row_weight,
+ *                                 softmax, spread, group, order, tau1, tau2,
+ *                                 lazy
  *     h2o                         rows, group, order
  *     expected-attention          group, order
  *     triattention, non-causal    group, order
@@ -1045,10 +1083,11 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
  *
  * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
- * @param[out] budgets      [n_layers] tokens, at most n_context each; all of
- *                          it if the budget covers it, 0 if a split has none.
+ * @param[out] budgets      [n_layers] tokens, 1 .. n_context each; all of it if
+ *                          the budget covers it.
  * @param[in]  budgets_len  = n_layers, at least 1.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
+ *         where scores decide (split cake or lazy). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
     const kvevict_policy* policy, uint32_t n_context, uint32_t* budgets,
@@ -1332,8 +1371,9 @@ typedef struct kvevict_plan_options {
   /** Tokens that each KV head keeps, everything included: the heads of all
    *  layers with a full cache, layer by layer, in place of the policy's budget
    *  and layer split. A head shorter than its budget keeps everything. Heads
-   *  may then hold different numbers of tokens, so scope must be KV_HEAD, and
-   *  head_split equal. NULL: the policy's. Copied. */
+   *  may then hold different numbers of tokens, so scope must be KV_HEAD,
+   *  head_split equal, and layer_split not one that scores decide. NULL: the
+   *  policy's. Copied. */
   const uint32_t* head_budgets;
   size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
 } kvevict_plan_options;
@@ -1484,7 +1524,8 @@ typedef int32_t kvevict_operation;
  * bytes and 8 bytes per token. Not per thread, but once come n_q_heads floats
  * per token where rows are pooled before their maximum is taken, or averaged
  * before that of a maximum pool (order=pool-reduce). An eviction also scores
- * and selects fewer layers at once, down to one; with scope MODEL always all.
+ * and selects fewer layers at once, down to one; with scope MODEL, and where
+ * scores decide what layers keep (split cake or lazy), always all.
  *
  * @param[in]  plan       Non-NULL.
  * @param[in]  operation  Which.
@@ -1508,7 +1549,8 @@ KVEVICT_API kvevict_status kvevict_plan_workspace(
  *                          cache, which do not count where the budget is
  *                          spread.
  * @param[in]  budgets_len  = n_layers.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
+ *         where scores decide (split cake or lazy). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_layer_budgets(
     const kvevict_plan* plan, uint32_t n_tokens, uint32_t* budgets,
@@ -1692,7 +1734,7 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
 /**
  * Scores the cached tokens of layers by the signal of the plan's policy.
  *
- * Window attention (snapkv, pyramidkv, tova, r-kv): weights are the exact
+ * Window attention (snapkv, pyramidkv, tova, r-kv, cake): weights are the exact
  * causal softmax over all of a head's keys, or with softmax_keys over those
  * before the window; they are reduced over the window's rows and the query
  * heads of each KV head and pooled over the tokens before the window (with
@@ -1943,10 +1985,11 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
  *                       field that the policy sets, that is an error.
  * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for a layer whose heads have budgets of their own, or share one by
- *         score (kvevict_head_split), and for one of two stages (`secure`):
- *         kvevict_sequence_evict() does that, also with the caller's scores
- *         (policy custom).
+ *         for a layer whose heads have budgets of their own, for one of two
+ *         stages (`secure`), or where scores decide: of heads
+ *         (kvevict_head_split), which kvevict_sequence_evict() does also with
+ *         the caller's scores (policy custom), or of layers (split cake or
+ *         lazy), which have to be together.
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_selection(
@@ -2329,6 +2372,13 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * are compared only if they share a block_table; blocks of different tables
  * must differ, and so must blocks of planes that lie further apart than a
  * block.
+ *
+ * Where scores decide what layers keep (split cake or lazy), layers that hold
+ * more than a layer keeps at least are all scored, and the others have no
+ * preference. Protected positions then count as kept by every layer, beside
+ * sinks and recent tokens; layers with one cache go by the first one's weights.
+ * On CUDA the call waits for the weights once. One layer's cache alone cannot
+ * be evicted so: the layers are together in this call.
  *
  * On CUDA this call waits for the eviction before it and copies its positions
  * in two cases: more positions are protected than the budget has room for, or

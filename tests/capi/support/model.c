@@ -289,8 +289,9 @@ void test_model_check(const test_model* model, const char* what) {
   free(slot_of);
 }
 
-void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
-                                 uint32_t head, double* scores) {
+/* Of one head; the caller frees queries and keys. */
+static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
+                                    uint32_t head) {
   const test_model_spec* s = &model->spec;
   const uint32_t window = model->policy.obs_window;
   const uint32_t n = test_model_stored_of(model, layer, head);
@@ -299,7 +300,6 @@ void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
   const test_cache* live = model->live[layer];
   float* queries = malloc(sizeof(float) * group * window * s->k_head_dim);
   float* keys = malloc(sizeof(float) * n * s->k_head_dim);
-  double* weights = malloc(sizeof(double) * group * n);
   float* q = queries;
   for (uint32_t h = head * group; h < (head + 1) * group; ++h) {
     for (uint32_t w = 0; w < window; ++w) {
@@ -315,19 +315,30 @@ void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
     keys[i] = test_cache_get(live, &live->view.k, i / s->k_head_dim, head,
                              i % s->k_head_dim);
   }
-  const oracle_attention attention = {group,
-                                      1,
-                                      n,
-                                      window,
-                                      s->k_head_dim,
-                                      1.0 / sqrt((double)s->k_head_dim),
-                                      queries,
-                                      keys,
-                                      &model->policy};
+  return (oracle_attention){group,
+                            1,
+                            n,
+                            window,
+                            s->k_head_dim,
+                            1.0 / sqrt((double)s->k_head_dim),
+                            queries,
+                            keys,
+                            &model->policy};
+}
+
+static void FreeAttention(const oracle_attention* attention) {
+  free((void*)attention->queries);
+  free((void*)attention->keys);
+}
+
+void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
+                                 uint32_t head, double* scores) {
+  const oracle_attention attention = AttentionOf(model, layer, head);
+  double* weights =
+      malloc(sizeof(double) * attention.n_q_heads * attention.n_tokens);
   oracle_window_weights(&attention, weights);
   oracle_shape_scores(&model->policy, &attention, weights, scores);
-  free(queries);
-  free(keys);
+  FreeAttention(&attention);
   free(weights);
 }
 
@@ -359,6 +370,19 @@ void test_model_read_rows(const test_model* model, uint32_t layer,
     }
     value_norms[t] = sqrt(sum);
   }
+}
+
+oracle_measure test_model_measure(const test_model* model, uint32_t layer) {
+  oracle_measure measure = {0.0, 0.0, 0.0};
+  for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
+    const oracle_attention attention = AttentionOf(model, layer, h);
+    oracle_measure_attention(&attention, model->policy.n_sink,
+                             model->policy.n_recent + model->policy.obs_window,
+                             &measure);
+    FreeAttention(&attention);
+  }
+  measure.ends /= model->spec.n_q_heads * model->policy.obs_window;
+  return measure;
 }
 
 void test_model_oracle_scores(const test_model* model, uint32_t layer,

@@ -13,6 +13,7 @@
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/random.h"
+#include "tests/oracle/layer_measures.h"
 
 typedef struct test_model_spec {
   const char* policy;
@@ -111,6 +112,10 @@ void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
 void test_model_read_rows(const test_model* model, uint32_t layer,
                           uint32_t head, float* queries, float* keys,
                           double* value_norms);
+
+/* What a layer's live cache and queries measure by the oracle; `ends` is a mean over
+ * rows and query heads. */
+oracle_measure test_model_measure(const test_model* model, uint32_t layer);
 
 /* What must stay of a layer and head: forced[stored_of] of 0 and 1; protected
  * positions as in the options. */

@@ -56,7 +56,11 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(scope, (kvevict_scope)test_random_below(random, 3));
     MAYBE(scope_reduce, (kvevict_reduce)test_random_below(random, 3));
     MAYBE(tie, (kvevict_tie)test_random_below(random, 2));
-    MAYBE(layer_split, (kvevict_layer_split)test_random_below(random, 5));
+    MAYBE(layer_split, (kvevict_layer_split)test_random_below(random, 7));
+    MAYBE(row_spread, 300.0 * test_random_unit(random));
+    MAYBE(cake_tau1, 0.01 + 3.0 * test_random_unit(random));
+    MAYBE(cake_tau2, 0.01 + 3.0 * test_random_unit(random));
+    MAYBE(lazy_threshold, test_random_unit(random));
     MAYBE(pyramid_alpha, 1.0 - test_random_unit(random));
     MAYBE(pyramid_beta, test_random_between(random, 1, 64));
     MAYBE(seed, test_random_u64(random));

@@ -101,6 +101,14 @@ Rows MakeRows(RowOrder order, uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
   return rows;
 }
 
+// Of the ends that are measured.
+constexpr uint32_t kFirst = 4;
+uint32_t Last(const AttentionVariant& v) { return v.window + 21; }
+
+bool Measures(const AttentionVariant& v) {
+  return (v.rows & (kMeasureDynamics | kMeasureEnds)) != 0;
+}
+
 uint32_t Gap(const AttentionVariant& v, uint32_t dtype) {
   return v.use_mma ? 16 : ElementBytes(dtype);
 }
@@ -252,6 +260,9 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
     in.past_only = (v.rows & kSoftmaxPast) != 0;
     in.weigh_by_past = (v.rows & kWeighByPast) != 0;
     in.max_of_rows = (v.rows & kMaxOfRows) != 0;
+    in.spread = (v.rows & kSpread) != 0 ? 200.0f : 0.0f;
+    in.n_first = kFirst;
+    in.n_last = Last(v);
     in.head_dim = v.head_dim;
     in.scale = 1.0f / std::sqrt(static_cast<float>(v.head_dim));
     const uint32_t n_query_rows = v.group * v.logit_heads * in.window;
@@ -361,6 +372,13 @@ std::vector<std::vector<float>> RunAttention(
       PartialLseBytes(n_layers, n_kv_heads, p.n_splits, v.window, v.group) / 4,
       kNan);
   p.partial_lse = AddressOf(partial_lse);
+  p.spread = layers[0][0].spread * static_cast<float>(v.window);
+  p.n_first = kFirst;
+  p.n_last = Last(v);
+  const size_t n_parts = size_t{n_kv_heads} * p.n_splits;
+  const std::vector<float> measures(Measures(v) ? 2 * n_parts * n_layers : 0,
+                                    kNan);
+  p.measures = AddressOf(measures);
 
   const WindowAttentionShape shape = ShapeWindowAttention(
       v.use_mma, v.head_dim, v.window, v.group, v.tile_keys);
@@ -390,8 +408,47 @@ std::vector<std::vector<float>> RunAttention(
     launch("window_lse", v.window_lse);
     launch("window_scores", v.window_scores);
   }
+  for (size_t i = 0; Measures(v) && i < layers.size(); ++i) {
+    double sums[2] = {};
+    for (size_t part = 0; part < 2 * n_parts; ++part) {
+      sums[part % 2] += measures[2 * n_parts * i + part];
+    }
+    scores[i].push_back(static_cast<float>(sums[0]));
+    scores[i].push_back(static_cast<float>(sums[1]));
+  }
   return scores;
 }
+
+namespace {
+
+// What was measured of a layer, beside sums in f32 of some thousand numbers.
+std::string CompareMeasure(const AttentionVariant& v,
+                           const AttentionLayer& layer, const float* got) {
+  using Measure = oracle::WindowAttentionResult::Measure;
+  Measure expected[2];
+  for (const oracle::WindowAttentionInput& head : layer) {
+    const oracle::WindowAttentionResult r = oracle::WindowAttention(head);
+    const Measure of_head[2] = {
+        (v.rows & kMeasureEnds) != 0 ? r.ends : r.entropy,
+        (v.rows & kMeasureEnds) != 0 ? Measure() : r.variance};
+    for (int i = 0; i < 2; ++i) {
+      expected[i].value += of_head[i].value;
+      expected[i].tolerance += of_head[i].tolerance;
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    if (std::isnan(expected[i].value) && std::isnan(got[i])) continue;
+    if (std::abs(got[i] - expected[i].value) <= expected[i].tolerance) continue;
+    char text[200];
+    std::snprintf(text, sizeof(text),
+                  "%s: measure %d: %.9g, expected %.9g, tolerance %.3g", v.name,
+                  i, double{got[i]}, expected[i].value, expected[i].tolerance);
+    return text;
+  }
+  return "";
+}
+
+}  // namespace
 
 Comparison CompareWithOracle(const AttentionVariant& v,
                              const AttentionLayer& layer,
@@ -445,6 +502,9 @@ Comparison CompareWithOracle(const AttentionVariant& v,
         comparison.error = text;
       }
     }
+  }
+  if (Measures(v) && comparison.error.empty()) {
+    comparison.error = CompareMeasure(v, layer, &scores[scores.size() - 2]);
   }
   return comparison;
 }

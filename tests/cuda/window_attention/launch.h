@@ -22,7 +22,10 @@ enum AttentionRows : uint32_t {
   kPart = 8,  // several launches for more rows than a window has
   // Every token has a row; a window is a part of the rows of a chunk, of which there are
   // half a window more than two.
-  kChunks = 16
+  kChunks = 16,
+  kSpread = 32,
+  kMeasureDynamics = 64,
+  kMeasureEnds = 128
 };
 
 // A row of mma_variants.inc or fma_variants.inc.
@@ -86,7 +89,7 @@ struct AttentionLayout {
   bool odd_layers_have_lse = false;
 };
 
-// Scores of every layer. Memory is of the exact size, and NaN wherever nothing
+// Scores of every layer, and behind them what was measured, two numbers. Memory is of the exact size, and NaN wherever nothing
 // was stored: between rows, in partial sums, in the scores before.
 std::vector<std::vector<float>> RunAttention(
     const AttentionVariant& variant, const std::vector<AttentionLayer>& layers,

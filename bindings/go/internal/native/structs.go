@@ -79,6 +79,7 @@ type Policy struct {
 	WindowReduce      int32
 	RowWeight         int32
 	SoftmaxKeys       int32
+	RowSpread         float64
 	GroupReduce       int32
 	ShapingOrder      int32
 	Scope             int32
@@ -86,6 +87,9 @@ type Policy struct {
 	Tie               int32
 	LayerSplit        int32
 	PyramidAlpha      float64
+	CakeTau1          float64
+	CakeTau2          float64
+	LazyThreshold     float64
 	PyramidBeta       uint32
 	Block             uint32
 	Seed              uint64
@@ -101,9 +105,10 @@ type Policy struct {
 	ScoreThreshold    float64
 	HeadNormalize     uint32
 	SelectBlock       uint32
-	Merge             int32
 	MergeThreshold    float64
 	MergeFraction     float64
+	Merge             int32
+	Reserved          uint32
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.

@@ -206,6 +206,11 @@ public final class Policy {
     return struct.enumAt(Abi.Policy.SOFTMAX_KEYS, SoftmaxKeys.class);
   }
 
+  /** {@return so many times their variance is added to the mean of the window's rows} */
+  public double rowSpread() {
+    return struct.doubleAt(Abi.Policy.ROW_SPREAD);
+  }
+
   /** Rows of queries that score; 0: not those of a window. */
   int queryRows() {
     boolean hasWindow = kind() != PolicyKind.H2O && kind() != PolicyKind.NON_CAUSAL;
@@ -245,6 +250,21 @@ public final class Policy {
   /** {@return geometric ratio in (0, 1]} */
   public double pyramidAlpha() {
     return struct.doubleAt(Abi.Policy.PYRAMID_ALPHA);
+  }
+
+  /** {@return of the split CAKE, the root that is taken of a layer's entropy} */
+  public double cakeTau1() {
+    return struct.doubleAt(Abi.Policy.CAKE_TAU1);
+  }
+
+  /** {@return of the split CAKE, the root that is taken of a layer's variance} */
+  public double cakeTau2() {
+    return struct.doubleAt(Abi.Policy.CAKE_TAU2);
+  }
+
+  /** {@return the attention to both ends above which a layer is lazy} */
+  public double lazyThreshold() {
+    return struct.doubleAt(Abi.Policy.LAZY_THRESHOLD);
   }
 
   /** {@return steepness of the arithmetic splits} */
@@ -485,6 +505,17 @@ public final class Policy {
     }
 
     /**
+     * What is added to the mean of the window's rows: so many times their variance.
+     *
+     * @param factor at least 0
+     * @return this
+     */
+    public Builder rowSpread(double factor) {
+      struct.putDouble(Abi.Policy.ROW_SPREAD, factor);
+      return this;
+    }
+
+    /**
      * Over the query heads of a KV head.
      *
      * @param how which
@@ -558,6 +589,39 @@ public final class Policy {
      */
     public Builder pyramidAlpha(double ratio) {
       struct.putDouble(Abi.Policy.PYRAMID_ALPHA, ratio);
+      return this;
+    }
+
+    /**
+     * Of the split CAKE: the root that is taken of a layer's entropy.
+     *
+     * @param tau in [0.01, 100]
+     * @return this
+     */
+    public Builder cakeTau1(double tau) {
+      struct.putDouble(Abi.Policy.CAKE_TAU1, tau);
+      return this;
+    }
+
+    /**
+     * Of the split CAKE: the root that is taken of a layer's variance.
+     *
+     * @param tau in [0.01, 100]
+     * @return this
+     */
+    public Builder cakeTau2(double tau) {
+      struct.putDouble(Abi.Policy.CAKE_TAU2, tau);
+      return this;
+    }
+
+    /**
+     * The attention to both ends above which a layer is lazy.
+     *
+     * @param threshold in [0, 1]; 1: never
+     * @return this
+     */
+    public Builder lazyThreshold(double threshold) {
+      struct.putDouble(Abi.Policy.LAZY_THRESHOLD, threshold);
       return this;
     }
 

@@ -57,6 +57,13 @@ final class PolicyTest {
     Check.equal(Merge.PIVOT, merging.merge());
     Check.equal(0.5, merging.mergeThreshold());
     Check.equal(0.75, merging.mergeFraction());
+    Policy cake = Policy.builder(PolicyKind.CAKE).rowSpread(3.5).cakeTau1(1.5).cakeTau2(0.25)
+        .lazyThreshold(0.75).build();
+    Check.equal(Policy.parse("cake:spread=3.5,tau1=1.5,tau2=0.25,lazy=0.75"), cake);
+    Check.equal(3.5, cake.rowSpread());
+    Check.equal(1.5, cake.cakeTau1());
+    Check.equal(0.25, cake.cakeTau2());
+    Check.equal(0.75, cake.lazyThreshold());
     Check.that(policy.toBuilder().budget(-1).build().toString().startsWith("(INVALID_ARGUMENT"),
         "an invalid policy has no text form");
   }

@@ -1,0 +1,376 @@
+/* Budgets of layers that the weights of all of them decide, against the oracle. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+#include "tests/capi/support/mixed.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+#include "tests/oracle/compact.h"
+#include "tests/oracle/policy.h"
+#include "tests/oracle/select.h"
+
+enum { kLayers = 5, kHeads = 2, kTokens = 400 };
+
+/* The layers' queries differ in length, and so do their entropies and variances. */
+static test_model* Model(const char* policy, uint32_t n_layers, uint64_t seed) {
+  test_model_spec spec = test_small_model(policy);
+  spec.n_layers = n_layers;
+  spec.max_tokens = spec.max_positions = kTokens;
+  spec.n_threads = 1 + (uint32_t)(seed % 3);
+  test_model* m = test_model_create(&spec, (test_random){seed});
+  const uint32_t size = test_element_bytes(spec.q_dtype);
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    const size_t n =
+        (size_t)spec.max_positions * spec.n_q_heads * spec.k_head_dim;
+    for (size_t i = 0; i < n; ++i) {
+      uint8_t* const q = m->queries[l] + i * size;
+      const float factor = ldexpf(1.0f, (int)((l * 7 + seed) % 5) - 2);
+      test_store(spec.q_dtype, factor * test_load(spec.q_dtype, q), q);
+    }
+  }
+  return m;
+}
+
+/* What layers keep of blocks of the policy's, by the measures of the oracle. Returns how
+ * far a number is from being another one. */
+static double Expected(const kvevict_policy* p, const oracle_measure* measures,
+                       uint32_t n_layers, uint32_t n_context,
+                       uint32_t n_protected, uint64_t* budgets) {
+  const double wanted = p->budget > 1 ? p->budget : p->budget * n_context;
+  const uint32_t budget = wanted < n_context ? (uint32_t)wanted : n_context;
+  double nearest = 1.0;
+  if (budget == n_context) {
+    for (uint32_t l = 0; l < n_layers; ++l) budgets[l] = n_context;
+    return nearest;
+  }
+  if (p->layer_split == KVEVICT_LAYER_SPLIT_LAZY) {
+    for (uint32_t l = 0; l < n_layers; ++l) {
+      const double apart = measures[l].ends - p->lazy_threshold;
+      nearest = fmin(nearest, fabs(apart));
+      budgets[l] = apart > 0 ? budget : n_context;
+    }
+    return nearest;
+  }
+  const uint32_t recent =
+      p->n_recent > p->obs_window ? p->n_recent : p->obs_window;
+  const uint32_t least = p->n_sink + recent + n_protected;
+  double preferences[TEST_MAX_LAYERS];
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    preferences[l] = pow(measures[l].entropy, 1.0 / p->cake_tau1) *
+                     pow(measures[l].variance, 1.0 / p->cake_tau2);
+  }
+  nearest = oracle_split_cake(preferences, n_layers,
+                              (uint64_t)(budget - least) * n_layers,
+                              n_context - least, budgets);
+  for (uint32_t l = 0; l < n_layers; ++l) budgets[l] += least;
+  return nearest;
+}
+
+/* Every layer keeps as many of its best as it should. May: a number beside, where
+ * measures in f32 could round to it. */
+static bool EvictAsOracle(test_model* m, const kvevict_evict_options* options,
+                          const char* what) {
+  const uint32_t n_layers = m->spec.n_layers;
+  const bool adaptive = m->policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL;
+  static double scores[kLayers][kHeads][kTokens];
+  static uint8_t forced[kLayers][kHeads][kTokens];
+  int32_t positions[kLayers][kHeads][kTokens];
+  uint32_t held[kLayers][kHeads];
+  oracle_measure measures[kLayers] = {{0.0, 0.0, 0.0}};
+  double largest = 0.0;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    measures[l] = test_model_measure(m, l);
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      held[l][h] = test_model_stored_of(m, l, h);
+      test_model_positions(m, l, h, positions[l][h]);
+      test_model_oracle_scores_of(m, l, h, scores[l][h]);
+      test_model_forced(m, l, h, options, forced[l][h]);
+      for (uint32_t i = 0; i < held[l][h]; ++i) {
+        if (isfinite(scores[l][h][i])) {
+          largest = fmax(largest, scores[l][h][i]);
+        }
+      }
+    }
+  }
+  uint64_t budgets[kLayers];
+  const uint32_t n_protected =
+      options == NULL ? 0 : (uint32_t)options->protected_positions_len;
+  const double nearest = Expected(&m->policy, measures, n_layers,
+                                  test_model_context(m), n_protected, budgets);
+  const bool must = nearest > 1e-5;
+  EXPECT_OK(test_model_evict(m, options, NULL));
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    uint64_t stored_of_all = 0, held_of_all = 0;
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      const uint32_t stored = test_model_stored_of(m, l, h);
+      stored_of_all += stored;
+      held_of_all += held[l][h];
+      /* Both ends that are measured have to lie side by side. */
+      const bool is_short = m->policy.layer_split == KVEVICT_LAYER_SPLIT_LAZY &&
+                            held[l][h] < m->policy.n_sink + m->policy.n_recent +
+                                             2 * m->policy.obs_window;
+      const uint64_t expected =
+          !is_short && budgets[l] < held[l][h] ? budgets[l] : held[l][h];
+      EXPECT(adaptive || stored == expected ||
+                 (!must && llabs((long long)stored - (long long)expected) < 3),
+             "%s: layer %u keeps %u, not %llu, of %u", what, l, stored,
+             (unsigned long long)expected, held[l][h]);
+      if (m->policy.scope != KVEVICT_SCOPE_KV_HEAD) continue;
+      int32_t kept[kTokens], slots[kTokens];
+      test_model_positions(m, l, h, kept);
+      for (uint32_t i = 0, slot = 0; i < stored; ++i, ++slot) {
+        while (positions[l][h][slot] != kept[i]) ++slot;
+        slots[i] = (int32_t)slot;
+      }
+      EXPECT(oracle_selection_is_right(scores[l][h], held[l][h], slots, stored,
+                                       forced[l][h], 2e-5 * largest),
+             "%s: layer %u, head %u keeps others than the best", what, l, h);
+    }
+    const uint64_t of_all = budgets[l] * kHeads;
+    EXPECT(!adaptive || !must ||
+               stored_of_all == (of_all < held_of_all ? of_all : held_of_all),
+           "%s: layer %u keeps %llu in all", what, l,
+           (unsigned long long)stored_of_all);
+  }
+  test_model_check(m, what);
+  return must;
+}
+
+static void LiveAll(const char* const* policies, size_t n_policies,
+                    bool protects) {
+  int n_must = 0, n_all = 0;
+  for (size_t p = 0; p < n_policies; ++p) {
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      test_model* m = Model(policies[p], 1 + (seed + 3) % kLayers, seed);
+      const uint32_t steps[] = {150, 1, 60, 90, 40};
+      for (int i = 0; i < 5; ++i) {
+        test_model_step(m, steps[i]);
+        kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+        const int32_t protect[2] = {3, 77};
+        if (protects) {
+          options.protected_positions = protect;
+          options.protected_positions_len = 2;
+        }
+        n_must += EvictAsOracle(m, &options, policies[p]);
+        ++n_all;
+      }
+      test_model_destroy(m);
+    }
+  }
+  cr_expect(10 * n_must >= 9 * n_all, "%d of %d are certain", n_must, n_all);
+}
+
+TestSuite(splits);
+
+Test(splits, cake_is_the_oracles) {
+  static const char* const kPolicies[] = {
+      "cake:budget=60,window=8",
+      "cake:budget=0.3,window=16,tau1=1.6,tau2=0.4",
+      "cake:budget=40,window=4,spread=0,sink=2,pool=max3,recent=9",
+      "cake:budget=60,window=8,scope=layer,over=sum",
+      "snapkv:budget=90,window=32,split=cake,order=pool-reduce,pool=max5",
+      "cake:budget=60,window=8,softmax=past,group=max",
+      "cake:budget=50,window=8,heads=adaptive"};
+  LiveAll(kPolicies, sizeof kPolicies / sizeof *kPolicies, false);
+}
+
+Test(splits, every_layer_has_room_for_what_is_protected) {
+  static const char* const kPolicies[] = {"cake:budget=30,window=8,sink=1"};
+  LiveAll(kPolicies, 1, true);
+  test_model* m = Model("cake:budget=10,window=8", 3, 1);
+  test_model_step(m, 100);
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  const int32_t protect[] = {3, 5, 77};
+  options.protected_positions = protect;
+  options.protected_positions_len = 3;
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "budget 10", "recent 8",
+                 "3 protected");
+  test_model_check(m, "refused");
+  test_model_destroy(m);
+}
+
+Test(splits, lazy_layers_are_the_oracles) {
+  static const char* const kPolicies[] = {
+      "snapkv:budget=60,sink=4,recent=50,window=8,split=lazy,lazy=0.5",
+      "simlayerkv-kvpress:budget=67,recent=63,lazy=0.6",
+      "snapkv:budget=40,sink=2,window=3,split=lazy,lazy=0.2,spread=9",
+      "snapkv:budget=0.4,window=2,split=lazy,lazy=0.25,scope=layer",
+      "snapkv:budget=60,window=8,split=lazy,lazy=1",
+      "snapkv:budget=60,window=8,split=lazy,lazy=0"};
+  LiveAll(kPolicies, sizeof kPolicies / sizeof *kPolicies, false);
+}
+
+/* kvpress: n_initial + n_recent + n_last is the least; n_recent - n_last stay. */
+Test(splits, simlayerkv_keeps_what_kvpress_does) {
+  for (uint32_t n = 4 + 64; n <= 4 + 64 + 2; ++n) {
+    test_model* m =
+        Model("simlayerkv-kvpress:budget=67,recent=63,lazy=0", 2, n);
+    test_model_step(m, n);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    const bool evicts = n >= 4 + 64 + 1;
+    const uint32_t expected = evicts ? 4 + 64 - 1 : n;
+    cr_expect_eq(test_model_stored(m, 0), expected, "%u tokens: %u", n,
+                 test_model_stored(m, 0));
+    int32_t positions[100];
+    test_model_positions(m, 1, 1, positions);
+    for (uint32_t i = 0; i < expected; ++i) {
+      const uint32_t at = i < 4 ? i : n - expected + i;
+      cr_expect_eq(positions[i], (int32_t)at);
+    }
+    test_model_destroy(m);
+  }
+}
+
+/* Layers of other heads and head sizes, and layers without a cache, which do not
+ * count. */
+Test(splits, layers_may_differ) {
+  test_random random = test_random_start("splits/layers_may_differ");
+  int n_must = 0;
+  for (int i = 0; i < 30; ++i) {
+    const char* const text =
+        i % 2 == 0 ? "cake:budget=30,window=8"
+                   : "snapkv:budget=30,window=8,split=lazy,lazy=.3";
+    test_mixed* m = test_mixed_draw_for(text, &random, false);
+    for (uint32_t l = 0; l < m->n_layers; ++l) {
+      strcpy(m->policies[l], "snapkv:budget=30,window=8");
+    }
+    test_mixed_open(m, text, NULL, &random);
+    test_mixed_step(m, 90);
+    const kvevict_policy policy = test_policy(text);
+    oracle_measure measures[TEST_MAX_LAYERS];
+    uint32_t full[TEST_MAX_LAYERS], n_full = 0;
+    for (uint32_t l = 0; l < m->n_layers; ++l) {
+      if (!test_mixed_is_full(m, l)) continue;
+      test_model alike = *m->alike[l];
+      alike.policy = policy;
+      measures[n_full] = test_model_measure(&alike, l);
+      full[n_full++] = l;
+    }
+    uint64_t budgets[TEST_MAX_LAYERS];
+    const bool must =
+        Expected(&policy, measures, n_full, 90, 0, budgets) > 1e-5;
+    EXPECT_OK(test_mixed_evict(m, NULL, &random));
+    for (uint32_t f = 0; must && f < n_full; ++f) {
+      uint32_t stored = 0;
+      EXPECT_OK(
+          kvevict_sequence_stored_length(m->sequence, full[f], 0, &stored));
+      EXPECT(stored == budgets[f], "%s: layer %u keeps %u, not %llu", text,
+             full[f], stored, (unsigned long long)budgets[f]);
+    }
+    n_must += must;
+    test_mixed_destroy(m);
+  }
+  cr_expect_geq(n_must, 27);
+}
+
+/* In the least workspace, by any number of threads. */
+Test(splits, do_not_depend_on_memory_or_threads) {
+  for (uint32_t n_threads = 1; n_threads <= 4; n_threads += 3) {
+    test_model* models[2];
+    for (int i = 0; i < 2; ++i) {
+      models[i] = Model("cake:budget=40,window=8", 4, 3 * n_threads);
+      test_model_step(models[i], 300);
+    }
+    models[1]->workspace_bytes =
+        test_workspace(models[1]->plan, KVEVICT_OPERATION_EVICT, 0).least_bytes;
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_OK(test_model_evict(models[i], NULL, NULL));
+    }
+    test_expect_same_tokens(models[0], models[1], "the least workspace");
+    for (int i = 0; i < 2; ++i) test_model_destroy(models[i]);
+  }
+}
+
+/* A key that is NaN leaves its layer without a preference. */
+Test(splits, a_layer_of_nan_keeps_the_least) {
+  for (int all = 0; all < 2; ++all) {
+    test_model* m = Model("cake:budget=40,window=8", 3, 5);
+    for (uint32_t l = 0; l < 3; ++l) {
+      if (l != 1 && !all) continue;
+      test_cache* cache = m->archive[l];
+      const float nan = NAN;
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        for (uint32_t b = 0; b < 4; ++b) {
+          *oracle_row_byte(&cache->view, &cache->view.k, 20, h, b) =
+              ((const uint8_t*)&nan)[b];
+        }
+      }
+    }
+    test_model_step(m, 100);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    cr_expect_eq(test_model_stored(m, 1), all ? 40 : 8);
+    cr_expect_eq(test_model_stored(m, 0) + test_model_stored(m, 2),
+                 all ? 80 : 112);
+    test_model_check(m, "nan");
+    test_model_destroy(m);
+  }
+}
+
+/* ---- What is refused ---- */
+
+Test(splits, policies_that_measure_nothing_are_refused) {
+  static const struct {
+    const char* text;
+    const char* what;
+    const char* number;
+  } kCases[] = {
+      {"knorm:split=cake", "split cake", "key norm"},
+      {"streaming-llm:split=lazy", "split lazy", "position"},
+      {"h2o:split=cake", "split cake", "accumulated attention"},
+      {"cake:window=1", "window 1", "[2, 64]"},
+      {"cake:window=65", "window 65", "[2, 64]"},
+      {"snapkv:spread=1,window=1", "spread 1", "[2, 64]"},
+      {"snapkv:spread=2,rows=sum", "spread 2", "rows mean"},
+      {"cake:spread=0,rows=max", "split cake", "rows mean"},
+      {"snapkv:split=lazy,row_weight=past", "split lazy", "row_weight none"},
+      {"snapkv:split=lazy,group=max,order=reduce-logits", "split lazy",
+       "reduce-logits"},
+      {"cake:scope=model", "split cake", "scope model"},
+      {"cake:tau1=0", "tau1 0", "[0.01, 100]"},
+      {"cake:tau2=nan", "tau2 nan", "[0.01, 100]"},
+      {"cake:spread=-1", "spread -1", "[0, 3.4e38]"},
+      {"cake:lazy=1.5", "lazy 1.5", "[0, 1]"},
+      {"cake:budget=32", "window 32", "budget 32"},
+      {"snapkv:budget=35,split=lazy", "window 32", "> budget 35"},
+  };
+  for (size_t i = 0; i < sizeof kCases / sizeof *kCases; ++i) {
+    kvevict_policy policy = KVEVICT_POLICY_INIT;
+    EXPECT_INVALID(kvevict_policy_parse(kCases[i].text, &policy),
+                   kCases[i].what, kCases[i].number);
+  }
+  kvevict_policy lazy = test_policy("snapkv:budget=36,split=lazy");
+  EXPECT_OK(kvevict_policy_validate(&lazy));
+}
+
+Test(splits, doors_that_know_one_layer_say_so) {
+  static const char* const kPolicies[] = {"cake:budget=40,window=8",
+                                          "snapkv:budget=40,split=lazy"};
+  for (int p = 0; p < 2; ++p) {
+    const kvevict_policy policy = test_policy(kPolicies[p]);
+    uint32_t budgets[3] = {7, 7, 7};
+    EXPECT_FAILS(kvevict_policy_layer_budgets(&policy, 100, budgets, 3),
+                 KVEVICT_ERROR_UNSUPPORTED, "split", "scores decide");
+    cr_expect_eq(budgets[0], 7);
+    EXPECT_OK(kvevict_policy_layer_budgets(&policy, 40, budgets, 3));
+    cr_expect_eq(budgets[2], 40);
+    test_model* m = Model(kPolicies[p], 2, 1);
+    EXPECT_FAILS(kvevict_plan_layer_budgets(m->plan, 100, budgets, 2),
+                 KVEVICT_ERROR_UNSUPPORTED, "split", "scores decide");
+    kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+    kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+    EXPECT_FAILS(kvevict_plan_selection(m->plan, 1, 100, 0, &options, &keep),
+                 KVEVICT_ERROR_UNSUPPORTED, "layer 1", "all layers");
+    kvevict_plan* plan = NULL;
+    kvevict_plan_options table = KVEVICT_PLAN_OPTIONS_INIT;
+    const uint32_t heads[4] = {1, 2, 3, 4};
+    table.head_budgets = heads;
+    table.head_budgets_len = 4;
+    EXPECT_INVALID(
+        kvevict_plan_create(m->context, &m->geometry, &policy, &table, &plan),
+        "head_budgets", "split");
+    test_model_destroy(m);
+  }
+}
