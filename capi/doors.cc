@@ -86,6 +86,30 @@ Status CopyMoves(const kvevict_move* moves, size_t moves_len,
                        });
 }
 
+// The rotations of a call and what they point to.
+struct CopiedRotations {
+  RotateRequest rotations[kMaxJobs];
+  size_t n = 0;
+
+  std::span<const RotateRequest> all() const { return {rotations, n}; }
+};
+
+Status CopyRotation(const Plan& plan, const kvevict_rotation* in,
+                    RotateRequest* out) {
+  kvevict_rotation rotation = KVEVICT_ROTATION_INIT;
+  KV_RETURN_IF_ERROR(CopyIn("rotation", in, &rotation));
+  KV_RETURN_IF_ERROR(FindLayer(plan, rotation.layer, &out->layer));
+  out->view = KVEVICT_VIEW_INIT;
+  KV_RETURN_IF_ERROR(CopyIn("view", rotation.view, &out->view));
+  KV_RETURN_IF_ERROR(
+      CheckArray("offsets", rotation.offsets, rotation.offsets_len));
+  out->n_tokens = rotation.n_tokens;
+  out->token_counts = rotation.token_counts;
+  out->n_lists = rotation.n_lists;
+  out->offsets = {rotation.offsets, rotation.offsets_len};
+  return Status();
+}
+
 }  // namespace
 
 extern "C" {
@@ -243,6 +267,31 @@ kvevict_status kvevict_reorder_workspace(const kvevict_context* context,
     WorkspaceNeeds needs;
     KV_RETURN_IF_ERROR(ReorderWorkspace(Core(context), copied.all(), &needs));
     return CopyOut(Core(context), needs, out);
+  });
+}
+
+// ---- rotate ----
+
+kvevict_status kvevict_rotation_init(kvevict_rotation* out,
+                                     size_t struct_size) noexcept {
+  return Init<kvevict_rotation>(KVEVICT_ROTATION_INIT, out, struct_size);
+}
+
+kvevict_status kvevict_rotate(const kvevict_plan* plan,
+                              const kvevict_rotation* rotations,
+                              size_t rotations_len,
+                              kvevict_stream stream) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    KV_RETURN_IF_ERROR(CheckJobs("rotations", rotations, rotations_len));
+    CopiedRotations copied;
+    copied.n = rotations_len;
+    KV_RETURN_IF_ERROR(ForEachStruct(
+        "rotations", rotations, rotations_len,
+        [&](size_t i, const kvevict_rotation* rotation) {
+          return CopyRotation(Core(plan), rotation, &copied.rotations[i]);
+        }));
+    return Rotate(Core(plan), copied.all(), stream);
   });
 }
 

@@ -176,7 +176,7 @@ kvevict_status kvevict_plan_capabilities(const kvevict_plan* plan,
       if (c.score_reason == KVEVICT_REASON_NONE) {
         c.score_reason = p.MergeReasonOf(of_plan);
       }
-      c.rotate_reason = KVEVICT_REASON_NO_ROTATION;
+      c.rotate_reason = p.RotateReason(of_plan);
       c.needs_score = p.ReadsRows() || p.merge().Merges();
     }
     c.can_move = c.move_reason == KVEVICT_REASON_NONE;

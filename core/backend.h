@@ -262,6 +262,20 @@ struct ReorderArgs {
   std::span<uint8_t> scratch;  // Backend::reorder_scratch_bytes(), the most
 };
 
+struct RotateJob {
+  const kvevict_view* view = nullptr;
+  ListCounts tokens;  // per KV head
+  // [n_lists, tokens.most]: by how many positions keys move
+  const int32_t* offsets = nullptr;
+  uint32_t n_lists = 1;  // or n_kv_heads
+};
+
+// Turns keys by RoPE, in place.
+struct RotateArgs {
+  Jobs<RotateJob> jobs;
+  const Rope& rope;
+};
+
 struct MapJob {
   SlotPositions slots;     // before
   KeepLists keep;          // slots NULL: the first ones of every list

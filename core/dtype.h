@@ -41,6 +41,10 @@ constexpr uint32_t ElementBytes(DType dtype) {
   return FindDType(static_cast<int32_t>(dtype))->element_bytes;
 }
 
+constexpr bool CanRotate(DType dtype) {
+  return FindDType(static_cast<int32_t>(dtype))->can_rotate;
+}
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_DTYPE_H_

@@ -177,12 +177,11 @@ Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
   return Status();
 }
 
-// Only a signal that sees through RoPE reads it.
 Status Plan::CopyRope(const kvevict_geometry& geometry) {
   KV_RETURN_IF_ERROR(CheckRope(geometry));
-  if (!signal().Needs(kCenters)) return Status();
   const size_t n = geometry.rope_inv_freq_len;
   if (n == 0) {
+    if (!signal().Needs(kCenters)) return Status();
     return InvalidArgument("rope_inv_freq is NULL, but the policy scores by %s",
                            signal().text);
   }
@@ -373,6 +372,19 @@ Status Plan::CheckCanScore(const PlanLayer& layer, bool by_queries) const {
   return Unsupported("cannot score: %s", ReasonText(reason));
 }
 
+kvevict_reason Plan::RotateReason(const PlanLayer& layer) const {
+  const auto dtype = static_cast<DType>(layer.geometry.k_dtype);
+  if (!CanRotate(dtype)) return KVEVICT_REASON_OPAQUE_KEYS;
+  return rope_.n_frequencies() == 0 ? KVEVICT_REASON_NO_ROPE
+                                    : KVEVICT_REASON_NONE;
+}
+
+Status Plan::CheckCanRotate(const PlanLayer& layer) const {
+  const kvevict_reason reason = RotateReason(layer);
+  if (reason == KVEVICT_REASON_NONE) return Status();
+  return Unsupported("cannot rotate: %s", ReasonText(reason));
+}
+
 kvevict_reason Plan::MergeReasonOf(const PlanLayer& layer) const {
   const kvevict_layer_geometry& g = layer.geometry;
   return MergeReason(merge(), g.k_dtype, HasValues(g), g.v_dtype);
@@ -392,8 +404,8 @@ const char* ReasonText(kvevict_reason reason) {
       return "k_dtype is opaque: keys can be moved, not read";
     case KVEVICT_REASON_OPAQUE_QUERIES:
       return "q_dtype is opaque: queries cannot be read";
-    case KVEVICT_REASON_NO_ROTATION:
-      return "this release does not re-rotate keys to new positions";
+    case KVEVICT_REASON_NO_ROPE:
+      return "the geometry has no rope_inv_freq: how keys turn is not known";
     case KVEVICT_REASON_NO_FULL_CACHE:
       return "the layer has no cache, or only that of a sliding window";
     case KVEVICT_REASON_OPAQUE_VALUES:

@@ -216,6 +216,10 @@ class Plan {
   kvevict_reason MergeReasonOf(const PlanLayer& layer) const;
   Status CheckCanMerge(const PlanLayer& layer) const;
 
+  kvevict_reason RotateReason(const PlanLayer& layer) const;
+  // UNSUPPORTED, with the reason, if a layer's keys cannot be turned.
+  Status CheckCanRotate(const PlanLayer& layer) const;
+
  private:
   Status CopyLayers(std::span<const kvevict_layer_geometry> layers);
   Status CopyRope(const kvevict_geometry& geometry);

@@ -39,19 +39,43 @@ Status CheckRope(const kvevict_geometry& g) {
                            kMaxRopeFrequencies);
   }
   for (size_t f = 0; f < n; ++f) {
-    if (std::isfinite(g.rope_inv_freq[f])) continue;
-    return InvalidArgument("rope_inv_freq[%zu] %s is not finite", f,
-                           NumberText(g.rope_inv_freq[f]).c_str());
+    if (std::abs(g.rope_inv_freq[f]) <= kMaxFrequency) continue;
+    return InvalidArgument("rope_inv_freq[%zu] %s is not in [%g, %g]", f,
+                           NumberText(g.rope_inv_freq[f]).c_str(),
+                           -kMaxFrequency, kMaxFrequency);
   }
   return Status();
+}
+
+uint64_t TurnsOf(float inv_freq) {
+  // 1 / (2 pi), by 32 bits.
+  constexpr uint64_t kTurn[] = {0x28be60db, 0x9391054a, 0x7f09d5f4};
+  int exponent;
+  const float part = std::frexp(std::abs(inv_freq), &exponent);
+  // inv_freq is m 2^(exponent - 24), and `high`, `low` m / (2 pi) in 2^-64.
+  const auto m = static_cast<uint64_t>(std::ldexp(part, 24));
+  const uint64_t rest = m * kTurn[1] + (m * kTurn[2] >> 32);
+  const uint64_t high = m * kTurn[0] + (rest >> 32);
+  const uint64_t low = rest & 0xffffffff;
+  const int shift = 24 - exponent;  // 7 or more
+  uint64_t turns = 0;
+  if (shift < 32) {
+    turns = (high << (32 - shift)) | (low >> shift);
+  } else if (shift < 96) {
+    turns = high >> (shift - 32);
+  }
+  return inv_freq < 0.0f ? ~turns + 1 : turns;
 }
 
 Status Rope::Copy(const kvevict_geometry& g) {
   KV_RETURN_IF_ERROR(frequencies_.Allocate("frequencies of RoPE",
                                            CheckedSize(g.rope_inv_freq_len)));
+  KV_RETURN_IF_ERROR(
+      turns_.Allocate("turns of RoPE", CheckedSize(g.rope_inv_freq_len)));
   for (size_t f = 0; f < g.rope_inv_freq_len; ++f) {
     const double w = g.rope_inv_freq[f];
     frequencies_[f] = {w, MeanTurn(w)};
+    turns_[f] = TurnsOf(g.rope_inv_freq[f]);
   }
   is_interleaved_ = g.rope_layout == KVEVICT_ROPE_LAYOUT_INTERLEAVED;
   return Status();

@@ -367,3 +367,63 @@ func (c *Context) scratch(
 		return ask(context, first(n.moves), uint64(len(moves)), out)
 	})
 }
+
+// Rotation is one layer's part of Plan.Rotate.
+type Rotation struct {
+	Layer  int // with a full cache
+	Tokens int // slots held, the most of any head
+	View   *View
+	// Offsets are int32 [Lists, Tokens]: by how many positions the key in each slot moves, new
+	// position - old one. 0 leaves it alone.
+	Offsets     Memory
+	Lists       int    // 1, which all heads share, or the KV heads; 0: 1
+	TokenCounts Memory // where heads hold different numbers: uint32 [KVHeads], each at most Tokens
+}
+
+// Rotate turns cached keys of layers, at most MaxJobs, as RoPE would have at other positions, in place.
+// After an eviction a survivor in slot i, of position p, moves by i - p where positions count slots.
+// The geometry has RoPEInvFreq; Capabilities says why keys cannot be turned.
+func (p *Plan) Rotate(rotations []Rotation, stream Stream) error {
+	plan, err := p.enter()
+	if err != nil {
+		return err
+	}
+	defer p.leave()
+	n := make([]native.Rotation, len(rotations))
+	caches := make([]*content, len(rotations))
+	for i := range rotations {
+		caches[i], err = rotations[i].native(p.device, &n[i])
+		if err != nil {
+			return at(err, "rotations", i, len(rotations))
+		}
+	}
+	err = native.Kvevict_rotate(plan, first(n), uint64(len(n)), uintptr(stream))
+	runtime.KeepAlive(caches)
+	runtime.KeepAlive(rotations)
+	return err
+}
+
+// native converts; the result is to be kept alive.
+func (r *Rotation) native(device Device, n *native.Rotation) (*content, error) {
+	cache, tokens, err := r.View.use(device, "Tokens", r.Tokens, r.TokenCounts)
+	layer, lists := count(&err, "Layer", r.Layer), count(&err, "Lists", r.Lists)
+	if err != nil {
+		return nil, err
+	}
+	if lists == 0 {
+		lists = 1
+	}
+	*n = native.Rotation{
+		StructSize: uint32(unsafe.Sizeof(*n)),
+		Layer:      layer,
+		NTokens:    tokens,
+		NLists:     lists,
+		View:       uintptr(unsafe.Pointer(cache.native)),
+		Offsets:    uintptr(r.Offsets.address),
+	}
+	n.TokenCounts, err = r.TokenCounts.each(device, "TokenCounts", int(cache.native.NKVHeads))
+	if err == nil {
+		n.OffsetsLen, err = r.Offsets.slots(device, "Offsets")
+	}
+	return cache, err
+}

@@ -407,8 +407,8 @@ const (
 	ReasonOpaqueKeys Reason = 1
 	// Queries are opaque.
 	ReasonOpaqueQueries Reason = 2
-	// This release does not re-rotate keys.
-	ReasonNoRotation Reason = 3
+	// The geometry does not say how RoPE turned the keys (rope_inv_freq).
+	ReasonNoRoPE Reason = 3
 	// The layer has no cache, or only that of a sliding window.
 	ReasonNoFullCache Reason = 4
 	// Values are opaque, or there are none.

@@ -102,7 +102,7 @@ func TestPolicyKeepsWhatItHasNoFieldFor(t *testing.T) {
 	must(t, err)
 	n, err := parsed.native()
 	must(t, err)
-	n.Reserved = 5
+	n.KeepWindow = 5 // of which a bool has one bit
 	changed := policyOf(&n)
 	kept, err := changed.native()
 	must(t, err)

@@ -220,7 +220,7 @@ func TestBudgetsAndCapabilities(t *testing.T) {
 	same(t, []uint32{16, 16}, budgets)
 	can, err := plan.Capabilities(1)
 	must(t, err)
-	same(t, Capabilities{true, true, false, ReasonNone, ReasonNone, ReasonNoRotation, true}, can)
+	same(t, Capabilities{true, true, false, ReasonNone, ReasonNone, ReasonNoRoPE, true}, can)
 	_, err = plan.Capabilities(2)
 	fails(t, err, StatusInvalidArgument, "layer 2")
 	fails(t, newSequence(t, plan).Replayed(1), StatusUnsupported, "CPU")

@@ -139,7 +139,7 @@ func TestDefaults(t *testing.T) {
 
 func TestTables(t *testing.T) {
 	dtypes := DTypes()
-	same(t, DTypeInfo{DTypeBF16, "bf16", 2, true, true, false}, dtypes[DTypeBF16])
+	same(t, DTypeInfo{DTypeBF16, "bf16", 2, true, true, true}, dtypes[DTypeBF16])
 	same(t, "snapkv", Policies()[PolicySnapKV].Name)
 	presets := Presets()
 	for _, preset := range presets {

@@ -22,19 +22,16 @@ struct RowRun {
 };
 
 // Calls body(job, run, worker) for the rows of `plane` of all tokens of the jobs.
-template <typename Args, typename Body>
-void ForEachRowRun(const Context& context, const Args& args,
+template <typename Job, typename Body>
+void ForEachRowRun(const Context& context, Jobs<Job> jobs, uint32_t n_heads,
                    kvevict_plane kvevict_view::*plane, const Body& body) {
   uint32_t most = 0;
-  for (size_t j = 0; j < args.jobs.size(); ++j) {
-    most = std::max(most, args.jobs[j].tokens.most);
-  }
-  const uint32_t n_heads = args.layer.n_kv_heads;
+  for (const Job& job : jobs) most = std::max(most, job.tokens.most);
   const uint32_t n_runs = (most + kRowRun - 1) / kRowRun;
   context.ParallelFor(
-      static_cast<uint32_t>(args.jobs.size() * n_runs * n_heads),
+      static_cast<uint32_t>(jobs.size() * n_runs * n_heads),
       [&](uint32_t item, uint32_t worker) {
-        const auto& job = args.jobs[item / (n_runs * n_heads)];
+        const Job& job = jobs[item / (n_runs * n_heads)];
         const uint32_t head = item % n_heads;
         const uint32_t first = item / n_heads % n_runs * kRowRun;
         const uint32_t n_tokens = job.tokens.Of(head);
@@ -44,6 +41,13 @@ void ForEachRowRun(const Context& context, const Args& args,
                     std::min(kRowRun, n_tokens - first)},
              worker);
       });
+}
+
+// Of an operation on layers alike.
+template <typename Args, typename Body>
+void ForEachRowRun(const Context& context, const Args& args,
+                   kvevict_plane kvevict_view::*plane, const Body& body) {
+  ForEachRowRun(context, args.jobs, args.layer.n_kv_heads, plane, body);
 }
 
 }  // namespace kvevict::cpu

@@ -70,6 +70,20 @@ Status Reorder(const Context& context, std::span<const Move> moves,
 Status ReorderWorkspace(const Context& context, std::span<const Move> moves,
                         WorkspaceNeeds* out);
 
+// One layer's part of kvevict_rotate(), copied in.
+struct RotateRequest {
+  uint32_t layer;  // its place in the plan
+  kvevict_view view;
+  uint32_t n_tokens;
+  const uint32_t* token_counts;
+  uint32_t n_lists;
+  std::span<const int32_t> offsets;
+};
+
+// See kvevict_rotate().
+Status Rotate(const Plan& plan, std::span<const RotateRequest> requests,
+              Stream stream);
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_DOORS_DOORS_H_

@@ -18,12 +18,37 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// An encoder, by the name that core/dtypes.inc has for its dtype.
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Stores to an address of any alignment.
+template <class D>
+HWY_INLINE void StoreBytes(D, hn::VFromD<D> v, uint8_t* to) {
+#if HWY_TARGET == HWY_SCALAR
+  const hn::TFromD<D> lane = hn::GetLane(v);
+  std::memcpy(to, &lane, sizeof(lane));
+#else
+  const hn::Repartition<uint8_t, D> bytes;
+  hn::StoreU(hn::BitCast(bytes, v), bytes, to);
+#endif
+}
+
+// An encoder of numbers and of vectors, by the name that core/dtypes.inc has for its dtype.
 struct EncodeF32 {
   static HWY_INLINE uint32_t Bits(float v) {
     return std::bit_cast<uint32_t>(v);
   }
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::VFromD<D> v, uint8_t* to) {
+    StoreBytes(d, v, to);
+  }
 };
+
+// The lower halves of v.
+template <class DU>
+HWY_INLINE void StoreLow(DU du, hn::VFromD<DU> v, uint8_t* to) {
+  const hn::Rebind<uint16_t, DU> low;
+  StoreBytes(low, hn::TruncateTo(low, v), to);
+}
 
 struct EncodeF16 {
   static HWY_INLINE uint16_t Bits(float v) {
@@ -41,6 +66,29 @@ struct EncodeF16 {
     }
     return static_cast<uint16_t>(sign | half);
   }
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::VFromD<D> v, uint8_t* to) {
+    const hn::RebindToUnsigned<D> du;
+    const hn::RebindToSigned<D> di;
+    const auto bits = hn::BitCast(du, v);
+    const auto size = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
+    const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000u));
+    const auto is_above = [&](uint32_t bound) HWY_ATTR {
+      return hn::RebindMask(du,
+                            hn::Gt(hn::BitCast(di, size),
+                                   hn::Set(di, static_cast<int32_t>(bound))));
+    };
+    const auto odd = hn::And(hn::ShiftRight<13>(size), hn::Set(du, 1u));
+    const auto normal = hn::ShiftRight<13>(
+        hn::Add(hn::Sub(size, hn::Set(du, (112u << 23) - 0x0FFFu)), odd));
+    const auto subnormal = hn::Sub(
+        hn::BitCast(du, hn::Add(hn::BitCast(d, size), hn::Set(d, 0.5f))),
+        hn::Set(du, std::bit_cast<uint32_t>(0.5f)));
+    auto half = hn::IfThenElse(is_above(0x387FFFFFu), normal, subnormal);
+    half = hn::IfThenElse(is_above(0x477FFFFFu), hn::Set(du, 0x7C00u), half);
+    half = hn::IfThenElse(is_above(0x7F800000u), hn::Set(du, 0x7E00u), half);
+    StoreLow(du, hn::Or(sign, half), to);
+  }
 };
 
 struct EncodeBF16 {
@@ -50,6 +98,18 @@ struct EncodeBF16 {
       return static_cast<uint16_t>(bits >> 16 | 0x40u);
     }
     return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
+  }
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::VFromD<D> v, uint8_t* to) {
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::BitCast(du, v);
+    const auto high = hn::ShiftRight<16>(bits);
+    const auto odd = hn::And(high, hn::Set(du, 1u));
+    const auto rounded =
+        hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), odd));
+    const auto nan = hn::Or(high, hn::Set(du, 0x40u));
+    StoreLow(du, hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), nan, rounded),
+             to);
   }
 };
 
@@ -63,8 +123,17 @@ HWY_INLINE void UseEncoder(const Use& use) {
 HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, size_t n, DType dtype,
                          int64_t element_stride, uint8_t* to) {
   const auto store = [&](auto encoder) HWY_ATTR {
-    for (size_t i = 0; i < n; ++i) {
-      const auto bits = decltype(encoder)::Bits(from[i]);
+    using Encode = decltype(encoder);
+    size_t i = 0;
+    if (element_stride == sizeof(Encode::Bits(0.0f))) {  // packed
+      const hn::ScalableTag<float> d;
+      for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+        Encode::Store(d, hn::LoadU(d, from + i),
+                      to + static_cast<int64_t>(i) * element_stride);
+      }
+    }
+    for (; i < n; ++i) {
+      const auto bits = Encode::Bits(from[i]);
       std::memcpy(to + static_cast<int64_t>(i) * element_stride, &bits,
                   sizeof(bits));
     }

@@ -675,6 +675,31 @@ struct MergeParams {
 };
 static_assert(sizeof(MergeParams) <= 4096);
 
+// ---- rotate_rows ----
+
+struct RotateLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t offsets;      // i32 [n_lists, n_tokens]: positions
+  uint32_t n_tokens;
+  int32_t first_count;  // of RotateParams::tokens
+};
+static_assert(sizeof(RotateLayer) == 32);
+
+struct RotateParams {
+  static constexpr uint32_t kMaxLayers = 56;
+  static constexpr uint32_t kMaxPairs = 256;
+  CacheRows keys;     // head_dim, lanes and wide are not read
+  CountTable tokens;  // per KV head
+  uint32_t n_lists;   // 1 or n_kv_heads
+  uint32_t n_pairs;
+  uint32_t is_interleaved;  // 2f and 2f + 1 are one, else f and f + n_pairs
+  uint32_t reserved;
+  uint64_t turns[kMaxPairs];  // 2^-64 turns per position
+  RotateLayer layers[kMaxLayers];
+};
+static_assert(sizeof(RotateParams) <= 4096);
+
 // ---- gather_rows, reorder_rows: row keep[i] to row i, in place ----
 
 struct GatherPlane {

@@ -40,11 +40,12 @@ int main(int argc, char** argv) {
   bool json = false;
   bool strict = false;
   Session session;
-  app.add_option("--filter", filter,
-                 "only rows whose group contains this text: limits, scoring, "
-                 "redundancy, merge, signal, select, compact, sequence, "
-                 "request, f32 A, "
-                 "...")
+  app.add_option(
+         "--filter", filter,
+         "only rows whose group contains this text: limits, scoring, "
+         "redundancy, merge, signal, select, compact, rotate, sequence, "
+         "request, f32 A, "
+         "...")
       ->type_name("TEXT");
   app.add_option("--repetitions", session.repetitions, "1 to 1000 (default 5)")
       ->type_name("N")
@@ -84,6 +85,7 @@ int main(int argc, char** argv) {
     BenchSignals(session);
     BenchSelect(session);
     BenchCompact(session);
+    BenchRotate(session);
     BenchSequence(session);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}kvevict_bench: {}\n", terminal ? "\n" : "",

@@ -31,9 +31,9 @@ Test(device, unknown_number_is_an_error) {
 Test(dtype, table_is_what_the_header_says) {
   const kvevict_dtype_info kRows[] = {
       {0, KVEVICT_DTYPE_OPAQUE, "opaque", 0, 1, 0, 0},
-      {0, KVEVICT_DTYPE_F32, "f32", 4, 1, 1, 0},
-      {0, KVEVICT_DTYPE_F16, "f16", 2, 1, 1, 0},
-      {0, KVEVICT_DTYPE_BF16, "bf16", 2, 1, 1, 0},
+      {0, KVEVICT_DTYPE_F32, "f32", 4, 1, 1, 1},
+      {0, KVEVICT_DTYPE_F16, "f16", 2, 1, 1, 1},
+      {0, KVEVICT_DTYPE_BF16, "bf16", 2, 1, 1, 1},
   };
   for (uint32_t i = 0; i < 4; ++i) {
     kvevict_dtype_info info = {.struct_size = sizeof info};

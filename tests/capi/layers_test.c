@@ -117,7 +117,7 @@ Test(layers, without_a_full_cache_can_do_nothing_and_say_why) {
     const kvevict_reason reason =
         full ? KVEVICT_REASON_NONE : KVEVICT_REASON_NO_FULL_CACHE;
     EXPECT(c.move_reason == reason && c.score_reason == reason &&
-               c.rotate_reason == (full ? KVEVICT_REASON_NO_ROTATION : reason),
+               c.rotate_reason == (full ? KVEVICT_REASON_NO_ROPE : reason),
            "layer %u has other reasons", l);
   }
   kvevict_plan_destroy(plan);

@@ -294,7 +294,9 @@ Test(plan, capabilities_say_what_and_why_not) {
       cr_expect_eq(c.can_score, row->can_score, "row %zu", i);
       cr_expect_eq(c.score_reason, row->score_reason, "row %zu", i);
       cr_expect_eq(c.can_rotate, 0);
-      cr_expect_eq(c.rotate_reason, KVEVICT_REASON_NO_ROTATION);
+      cr_expect_eq(c.rotate_reason, row->k_dtype == KVEVICT_DTYPE_OPAQUE
+                                        ? KVEVICT_REASON_OPAQUE_KEYS
+                                        : KVEVICT_REASON_NO_ROPE);
       cr_expect_eq(c.needs_score, row->needs_score, "row %zu", i);
     }
     kvevict_plan_destroy(plan);

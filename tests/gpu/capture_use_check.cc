@@ -143,6 +143,10 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
          return OneMove(*view, 120, keep, 10, 1)
              .Reorder(context, {workspace, n_bytes, stream});
        }},
+      {"rotate",
+       [=] {
+         return Rotate({plan, 0, 60, view, keep, 60, 1}, stream);
+       }},
       {"evict", [&e] { return e.Evict(); }},
   };
 }

@@ -148,4 +148,15 @@ kvevict_status OneMove::Reorder(const kvevict_context* context,
                          scratch.stream);
 }
 
+kvevict_status Rotate(const RotateCall& call, kvevict_stream stream) {
+  kvevict_rotation rotation = KVEVICT_ROTATION_INIT;
+  rotation.layer = call.layer;
+  rotation.n_tokens = call.n_tokens;
+  rotation.n_lists = call.n_lists;
+  rotation.view = call.view;
+  rotation.offsets = call.offsets;
+  rotation.offsets_len = call.offsets_len;
+  return kvevict_rotate(call.plan, &rotation, 1, stream);
+}
+
 }  // namespace kvevict::gpu

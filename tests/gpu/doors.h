@@ -106,6 +106,17 @@ class OneMove {
   kvevict_move move_ = KVEVICT_MOVE_INIT;
 };
 
+struct RotateCall {
+  const kvevict_plan* plan;
+  uint32_t layer;
+  uint32_t n_tokens;
+  const kvevict_view* view;
+  const int32_t* offsets;
+  size_t offsets_len;
+  uint32_t n_lists;
+};
+kvevict_status Rotate(const RotateCall& call, kvevict_stream stream);
+
 }  // namespace kvevict::gpu
 
 #endif  // KVEVICT_TESTS_GPU_DOORS_H_

@@ -222,6 +222,30 @@ void CheckReorder(const Gpu& gpu, const Effort& effort, Layout layout,
   CheckReordered(&device, &host, &twin, any, shape.n_kv_heads, report);
 }
 
+// By offsets of one list or of one for each head; a slot in three stays where it is.
+void CheckRotate(const Gpu& gpu, const Effort& effort, Layout layout,
+                 kvevict_dtype dtype, Report* report) {
+  const uint32_t n = effort.full ? 16384 : 331;
+  const Shape shape = {"",    1,     8,     effort.full ? 8u : 2u, 80, n,
+                       dtype, dtype, layout};
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, "none");
+  Side host(nullptr, &twin, "none");
+  std::mt19937 random(static_cast<uint32_t>(effort.seed));
+  for (const uint32_t n_lists : {1u, shape.n_kv_heads}) {
+    std::vector<int32_t> offsets(size_t{n_lists} * n);
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      if (i % 3 != 0) offsets[i] = static_cast<int32_t>(random() % 2001) - 1000;
+    }
+    twin.Restore();
+    device.Rotate(0, n, offsets, n_lists);
+    host.Rotate(0, n, offsets, n_lists);
+    twin.Fetch(0);
+    report->FailIf(twin.IsUntouched(0), "nothing turned");
+    report->Expect(twin.CompareWithHost(0, n));
+  }
+}
+
 }  // namespace
 
 void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
@@ -245,6 +269,15 @@ void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
   });
   report->Check("doors: reorder, f16, paged", [&] {
     CheckReorder(gpu, effort, Layout::kPaged, KVEVICT_DTYPE_F16, report);
+  });
+  report->Check("doors: rotate, bf16, token-major", [&] {
+    CheckRotate(gpu, effort, Layout::kTokenMajor, KVEVICT_DTYPE_BF16, report);
+  });
+  report->Check("doors: rotate, f32, head-major", [&] {
+    CheckRotate(gpu, effort, Layout::kHeadMajor, KVEVICT_DTYPE_F32, report);
+  });
+  report->Check("doors: rotate, f16, paged", [&] {
+    CheckRotate(gpu, effort, Layout::kPaged, KVEVICT_DTYPE_F16, report);
   });
 }
 

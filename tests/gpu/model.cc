@@ -148,6 +148,15 @@ void Side::Reorder(uint32_t layer, uint32_t n_tokens,
   if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
 }
 
+void Side::Rotate(uint32_t layer, uint32_t n_tokens,
+                  const std::vector<int32_t>& offsets, uint32_t n_lists) {
+  const Memory lists(gpu_, offsets);
+  Check(gpu::Rotate({plan(), layer, n_tokens, &View(layer),
+                     lists.pointer<int32_t>(), offsets.size(), n_lists},
+                    stream_));
+  if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
+}
+
 void Side::Prefill(uint32_t first, uint32_t n, uint32_t chunk) {
   for (uint32_t done = 0; done < n; done += chunk) {
     Observe(first + done, std::min(chunk, n - done), first + done);

@@ -42,6 +42,8 @@ class Side {
                bool with_workspace);
   void Reorder(uint32_t layer, uint32_t n_tokens,
                const std::vector<int32_t>& slots, uint32_t n_lists);
+  void Rotate(uint32_t layer, uint32_t n_tokens,
+              const std::vector<int32_t>& offsets, uint32_t n_lists);
 
   // ---- A sequence ----
 

@@ -77,7 +77,8 @@ std::vector<float> RoundTo(DType dtype, std::vector<float> values) {
 
 RowStore::RowStore(const std::vector<float>& rows, uint32_t dim,
                    const RowLayout& layout)
-    : memory_(ShapeOf(rows.size() / dim, dim, layout).bytes, layout.guard) {
+    : n_bytes_(ShapeOf(rows.size() / dim, dim, layout).bytes),
+      memory_(n_bytes_, layout.guard) {
   const size_t n_rows = rows.size() / dim;
   Shape shape = ShapeOf(n_rows, dim, layout);
   std::memset(memory_.data(), 0xFF, shape.bytes);

@@ -3,6 +3,7 @@
 #define KVEVICT_TESTS_KERNELS_ROW_STORE_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/kernels/row_source.h"
@@ -36,8 +37,10 @@ class RowStore {
            const RowLayout& layout);
 
   const RowSource& source() const { return source_; }
+  std::span<uint8_t> bytes() const { return {memory_.data(), n_bytes_}; }
 
  private:
+  size_t n_bytes_;
   GuardedPages memory_;
   std::vector<int32_t> block_table_;
   RowSource source_;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -106,6 +107,40 @@ Test(store, writes_the_elements_and_nothing_else) {
                         static_cast<size_t>(size));
           }
           for (const uint8_t byte : left) cr_assert(byte == 0xA5);
+        }
+      }
+    }
+  });
+}
+
+// Of every upper half of a number, with lower halves next to where rounding changes.
+Test(store, packed_rows_are_those_of_elements_that_lie_apart) {
+  constexpr uint32_t kLow[] = {0,      1,      0x0FFF, 0x1000, 0x1001, 0x2FFF,
+                               0x3000, 0x3001, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
+  constexpr size_t n = std::size(kLow);
+  constexpr size_t kHalves = 64;  // of a row, with an end that fills no vector
+  ForEachTarget([&](SimdTarget simd) {
+    std::vector<float> row(kHalves * n + 3);
+    std::vector<uint16_t> packed(row.size() + 1);
+    std::vector<uint16_t> apart(2 * row.size());
+    for (uint32_t high = 0; high < 65536; high += kHalves) {
+      for (size_t i = 0; i < row.size(); ++i) {
+        const uint32_t bits =
+            ((high + static_cast<uint32_t>(i / n)) << 16) + kLow[i % n];
+        std::memcpy(&row[i], &bits, sizeof(bits));
+      }
+      for (DType dtype : {DType::kF16, DType::kBF16}) {
+        // An odd address.
+        auto* const to = reinterpret_cast<uint8_t*>(packed.data()) + 1;
+        KV_DISPATCH(simd, TestedStoreRow)(row.data(), row.size(), dtype, 2, to);
+        KV_DISPATCH(simd, TestedStoreRow)
+        (row.data(), row.size(), dtype, 4,
+         reinterpret_cast<uint8_t*>(apart.data()));
+        for (size_t i = 0; i < row.size(); ++i) {
+          uint16_t got;
+          std::memcpy(&got, to + 2 * i, sizeof(got));
+          cr_assert(got == apart[2 * i], "%s, dtype %d, high 0x%04x, low %zu",
+                    simd.name, static_cast<int>(dtype), high, i);
         }
       }
     }

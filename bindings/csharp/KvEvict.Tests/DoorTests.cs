@@ -429,7 +429,7 @@ public class DoorTests
         Assert.Throws<ArgumentOutOfRangeException>(() => new KvWorkspace(1, 0));
         KvCapabilities can = model.Plan.Capabilities(1);
         Assert.True(can is { CanMove: true, CanScore: true, CanRotate: false, NeedsScore: true });
-        Assert.Equal(KvReason.NoRotation, can.RotateReason);
+        Assert.Equal(KvReason.NoRope, can.RotateReason);
         Assert.NotEqual("", KvEvictLibrary.ReasonText(can.RotateReason));
         Assert.Throws<KvEvictException>(() => model.Plan.Capabilities(2));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Plan.LayerBudgets(-5));
@@ -440,7 +440,7 @@ public class DoorTests
     {
         Assert.NotEmpty(KvEvictLibrary.SimdTargets);
         Assert.Equal(Enum.GetValues<KvDType>().Order(), KvEvictLibrary.DTypes.Select(t => t.DType).Order());
-        Assert.Contains(new KvDTypeInfo(KvDType.F16, "f16", 2, true, true, false), KvEvictLibrary.DTypes);
+        Assert.Contains(new KvDTypeInfo(KvDType.F16, "f16", 2, true, true, true), KvEvictLibrary.DTypes);
         Assert.True(KvEvictLibrary.IsAvailable(KvDevice.Cpu));
         KvEvictLibrary.CheckDevice(KvDevice.Cpu);
         Assert.Equal("OUT_OF_MEMORY", KvEvictLibrary.StatusName(KvStatus.OutOfMemory));

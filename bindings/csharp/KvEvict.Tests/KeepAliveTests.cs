@@ -34,7 +34,11 @@ public sealed unsafe class KeepAliveTests : IDisposable
     public KeepAliveTests()
     {
         _context = new KvContext(new KvContextOptions { ThreadCount = 2, Parallel = CollectAndRun });
-        _plan = new KvPlan(_context, SmallModel.Geometry, KvPolicy.Parse("snapkv:budget=24,window=4"));
+        var geometry = new KvGeometry(SmallModel.Layers, SmallModel.Geometry.Layers[0], SmallModel.MaxTokens)
+        {
+            RopeInverseFrequencies = new float[] { 1 },
+        };
+        _plan = new KvPlan(_context, geometry, KvPolicy.Parse("snapkv:budget=24,window=4"));
     }
 
     public void Dispose()
@@ -48,6 +52,9 @@ public sealed unsafe class KeepAliveTests : IDisposable
 
     [Fact]
     public void While_reordering() => Check(2 + 4, () => Reorder());
+
+    [Fact]
+    public void While_rotating() => Check(2 + 2, () => Rotate());
 
     [Fact]
     public void While_scoring() => Check(2 + 12, () => Score());
@@ -132,6 +139,13 @@ public sealed unsafe class KeepAliveTests : IDisposable
     // In arrays, to which nobody refers but the span: what lies on the stack of a caller would stay anyway.
     [MethodImpl(MethodImplOptions.NoInlining)]
     private KvMove[] Moves() => [new(View(), Tokens, KeepLists()) { TokenCounts = Numbers(Tokens) }];
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private void Rotate() => _plan.Rotate(Rotations());
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    private KvRotation[] Rotations() =>
+        [new(0, View(), Tokens, Memory(Tokens * sizeof(int))) { TokenCounts = Numbers(Tokens) }];
 
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Score() => _plan.Score(Jobs(), Scratch(KvOperation.Score));

@@ -210,3 +210,51 @@ internal unsafe struct NativeMove
         native->keep = &self->_keep;
     }
 }
+
+/// <summary>One layer's part of <see cref="KvPlan.Rotate(ReadOnlySpan{KvRotation}, nint)"/>.</summary>
+/// <param name="Layer">Below the number of layers, with a full cache.</param>
+/// <param name="View">The layer's cache, of which only keys are read and written.</param>
+/// <param name="TokenCount">Slots held, the most of any head.</param>
+/// <param name="Offsets">
+/// 32-bit numbers, [<paramref name="ListCount"/>, <paramref name="TokenCount"/>]: by how many positions the key in each
+/// slot moves, new position - old one. May be longer.
+/// </param>
+/// <param name="ListCount">1, which all heads share, or the view's KV heads.</param>
+public readonly record struct KvRotation(int Layer, KvView View, int TokenCount, KvRegion Offsets, int ListCount = 1)
+{
+    /// <summary>
+    /// Where heads hold different numbers: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
+    /// </summary>
+    public KvRegion TokenCounts { get; init; }
+
+    internal void KeepAlive()
+    {
+        GC.KeepAlive(View);
+        GC.KeepAlive(Offsets.Owner);
+        GC.KeepAlive(TokenCounts.Owner);
+    }
+}
+
+/// <summary>The native structs of one rotation, which point to each other and so must not move themselves.</summary>
+internal unsafe struct NativeRotation
+{
+    private kvevict_view _view;
+
+    /// <summary>Writes a rotation, whose rows must lie in their memory.</summary>
+    internal static void Write(NativeRotation* self, kvevict_rotation* native, in KvRotation rotation,
+                               ContextHandle context)
+    {
+        if (rotation.View is null) throw new ArgumentNullException(nameof(rotation.View));
+        uint* counts = (uint*)rotation.TokenCounts.Each(context, nameof(rotation.TokenCounts), rotation.View.KvHeads);
+        rotation.View.Write(&self->_view, rotation.TokenCount, context, counts);
+        Native.kvevict_rotation_init(native, (nuint)sizeof(kvevict_rotation));
+        native->layer = Check.Count(rotation.Layer, nameof(rotation.Layer));
+        native->n_tokens = Check.Count(rotation.TokenCount, nameof(rotation.TokenCount));
+        native->n_lists = Check.Count(rotation.ListCount, nameof(rotation.ListCount));
+        native->token_counts = counts;
+        native->view = &self->_view;
+        long length = (long)rotation.ListCount * rotation.TokenCount;
+        native->offsets = (int*)rotation.Offsets.Each(context, nameof(rotation.Offsets), length);
+        native->offsets_len = (nuint)length;
+    }
+}

@@ -267,6 +267,51 @@ public sealed unsafe class KvPlan : IDisposable
     public void Score(in KvScoreJob job, ReadOnlySpan<ushort> queries, Span<float> scores, KvRegion workspace) =>
         Score(job, queries, KvDType.BF16, scores, workspace);
 
+    /// <summary>
+    /// Turns cached keys as RoPE would have at other positions, in place. After an eviction a survivor in slot i, of
+    /// position p, moves by i - p where positions count slots. The plan's geometry has
+    /// <see cref="KvGeometry.RopeInverseFrequencies"/>.
+    /// </summary>
+    /// <param name="rotations">A layer each, at most 128, whose caches do not overlap.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">
+    /// A view cannot be, or keys cannot be turned: <see cref="Capabilities"/> says why.
+    /// </exception>
+    public void Rotate(ReadOnlySpan<KvRotation> rotations, nint stream = 0)
+    {
+        // More than these the library refuses.
+        bool few = rotations.Length <= NativeConstants.KVEVICT_MAX_JOBS;
+        Span<NativeRotation> parts = few ? stackalloc NativeRotation[rotations.Length]
+                                         : new NativeRotation[rotations.Length];
+        Span<kvevict_rotation> native = few ? stackalloc kvevict_rotation[rotations.Length]
+                                            : new kvevict_rotation[rotations.Length];
+        fixed (NativeRotation* part = parts)
+        fixed (kvevict_rotation* first = native)
+        {
+            for (int i = 0; i < rotations.Length; ++i)
+                NativeRotation.Write(part + i, first + i, rotations[i], _context);
+            Native.kvevict_rotate(Handle, first, (nuint)rotations.Length, stream);
+        }
+        foreach (ref readonly KvRotation rotation in rotations) rotation.KeepAlive();
+    }
+
+    /// <summary>
+    /// As the other overload, of one layer, with the offsets in any memory of the host's. For the CPU.
+    /// </summary>
+    /// <param name="rotation">The layer, without offsets.</param>
+    /// <param name="offsets">[lists, tokens]: new position - old one, of each slot.</param>
+    /// <exception cref="ArgumentException">A span is too short, or rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">A view cannot be, or keys cannot be turned.</exception>
+    public void Rotate(in KvRotation rotation, ReadOnlySpan<int> offsets)
+    {
+        _context.RefuseHostMemory(nameof(offsets));
+        fixed (int* first = offsets)
+            Rotate([rotation with { Offsets = new KvRegion((nint)first, (long)offsets.Length * sizeof(int)) }]);
+    }
+
     /// <summary>Releases it with the last sequence made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 

@@ -1338,9 +1338,9 @@ typedef struct kvevict_geometry {
   size_t layers_len; /**< 1 or n_layers. */
   /** How RoPE turned the keys of layers with a full cache: pair f of a key at
    *  position p by p * rope_inv_freq[f] radians, whatever scaling went into
-   *  that. Finite, host memory, copied. Elements beyond the pairs are not
-   *  turned (partial rotary). NULL: not said; triattention needs it, no other
-   *  policy reads it. */
+   *  that. Each within [-65536, 65536], host memory, copied. Elements beyond the pairs are not
+   *  turned (partial rotary). NULL: not said; triattention and
+   *  kvevict_rotate() need it. */
   const float* rope_inv_freq;
   size_t rope_inv_freq_len; /**< Pairs: up to k_head_dim / 2 and 256; 0. */
 } kvevict_geometry;
@@ -1568,8 +1568,8 @@ enum kvevict_reason
   KVEVICT_REASON_OPAQUE_KEYS = 1,
   /** Queries are opaque. */
   KVEVICT_REASON_OPAQUE_QUERIES = 2,
-  /** This release does not re-rotate keys. */
-  KVEVICT_REASON_NO_ROTATION = 3,
+  /** The geometry does not say how RoPE turned the keys (rope_inv_freq). */
+  KVEVICT_REASON_NO_ROPE = 3,
   /** The layer has no cache, or only that of a sliding window. */
   KVEVICT_REASON_NO_FULL_CACHE = 4,
   /** Values are opaque, or there are none. */
@@ -1585,7 +1585,7 @@ typedef struct kvevict_capabilities {
   uint32_t can_move; /**< 1 or 0, as the next two. */
   /** What the policy reads of rows can be read: to score, and to merge. */
   uint32_t can_score;
-  uint32_t can_rotate;
+  uint32_t can_rotate; /**< kvevict_rotate() can turn its keys. */
   kvevict_reason move_reason; /**< KVEVICT_REASON_NONE where it can. */
   kvevict_reason score_reason;
   kvevict_reason rotate_reason;
@@ -2128,6 +2128,66 @@ kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
 KVEVICT_API kvevict_status kvevict_reorder_workspace(
     const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
     kvevict_workspace* out) KVEVICT_NOEXCEPT;
+
+/* ---- Keys at other positions ---------------------------------------------- */
+
+/** One layer's part of kvevict_rotate(). */
+typedef struct kvevict_rotation {
+  uint32_t struct_size;
+  uint32_t layer;    /**< < n_layers, with a full cache. */
+  uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
+  uint32_t n_lists;  /**< Of offsets: 1, which all heads share, or n_kv_heads. */
+  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
+   *  n_tokens, device memory; NULL: all hold n_tokens. On CUDA they are the
+   *  caller's word. */
+  const uint32_t* token_counts;
+  const kvevict_view* view; /**< The layer's cache; only k is read and written. */
+  /** int32 [n_lists, n_tokens], device memory: by how many positions the key in
+   *  each slot moves, new position - old one. 0 leaves its bytes alone. */
+  const int32_t* offsets;
+  size_t offsets_len; /**< = n_lists * n_tokens. */
+} kvevict_rotation;
+
+#define KVEVICT_ROTATION_INIT \
+  { (uint32_t)sizeof(kvevict_rotation), 0, 0, 1, 0, 0, 0, 0 }
+
+/** Writes KVEVICT_ROTATION_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_rotation_init(
+    kvevict_rotation* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * Turns cached keys as RoPE would have at other positions, in place.
+ *
+ * For engines that count positions by slots: after an eviction survivor i, of
+ * position p, moves by i - p, and the next token goes to position n_kept, as
+ * StreamingLLM (arXiv:2309.17453) and FINCH do. Pair f of a key turns by
+ * offset * rope_inv_freq[f] radians in the geometry's rope_layout; factors that
+ * RoPE put on keys (YaRN's attention scale) stay as they are. Angles are kept as
+ * 64-bit fractions of a turn, so cosines and sines are within 2e-7 at any
+ * offset, and turning by a and then by b is turning by a + b but for rounding
+ * to k_dtype, twice instead of once. NaN and infinity spread over their pair.
+ * The CPU and CUDA make the same bits where the CPU has a fused multiply-add.
+ *
+ * Blocks that other sequences share turn for them too. All checks come before
+ * the first byte changes. Cost: keys that move are read and written once; on
+ * CUDA one launch for layers that lie alike.
+ *
+ * @param[in] plan       Non-NULL; its geometry has rope_inv_freq. See
+ *                       kvevict_plan_capabilities().
+ * @param[in] rotations  [rotations_len], a layer each. Caches must not overlap.
+ * @param[in] rotations_len  0 does nothing; at most KVEVICT_MAX_JOBS.
+ * @param[in] stream     See kvevict_stream.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
+ *         for keys that cannot be turned, with the reason. Threads: safe for
+ *         distinct caches. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_rotate(
+    const kvevict_plan* plan, const kvevict_rotation* rotations,
+    size_t rotations_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /* ---- Sequence ------------------------------------------------------------ */
 

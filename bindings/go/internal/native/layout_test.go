@@ -235,6 +235,15 @@ var (
 	_ [36]byte  = [unsafe.Offsetof(Move{}.Reserved)]byte{}
 	_ [40]byte  = [unsafe.Offsetof(Move{}.MergeThreshold)]byte{}
 	_ [48]byte  = [unsafe.Offsetof(Move{}.MergeFraction)]byte{}
+	_ [48]byte  = [unsafe.Sizeof(Rotation{})]byte{}
+	_ [0]byte   = [unsafe.Offsetof(Rotation{}.StructSize)]byte{}
+	_ [4]byte   = [unsafe.Offsetof(Rotation{}.Layer)]byte{}
+	_ [8]byte   = [unsafe.Offsetof(Rotation{}.NTokens)]byte{}
+	_ [12]byte  = [unsafe.Offsetof(Rotation{}.NLists)]byte{}
+	_ [16]byte  = [unsafe.Offsetof(Rotation{}.TokenCounts)]byte{}
+	_ [24]byte  = [unsafe.Offsetof(Rotation{}.View)]byte{}
+	_ [32]byte  = [unsafe.Offsetof(Rotation{}.Offsets)]byte{}
+	_ [40]byte  = [unsafe.Offsetof(Rotation{}.OffsetsLen)]byte{}
 	_ [16]byte  = [unsafe.Sizeof(Observation{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Observation{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Observation{}.Layer)]byte{}

@@ -974,6 +974,40 @@ intgo _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevi
 }
 
 
+intgo _wrap_kvevict_rotation_init_kvevict(kvevict_rotation *_swig_go_0, long long _swig_go_1) {
+  kvevict_rotation *arg1 = (kvevict_rotation *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_rotation *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_rotation_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_rotate_kvevict(kvevict_plan *_swig_go_0, kvevict_rotation *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_rotation *arg2 = (kvevict_rotation *) 0 ;
+  size_t arg3 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_rotation *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_rotate((struct kvevict_plan const *)arg1,(struct kvevict_rotation const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_sequence_create_kvevict(kvevict_plan *_swig_go_0, kvevict_sequence **_swig_go_1) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_sequence **arg2 = (kvevict_sequence **) 0 ;

@@ -306,6 +306,18 @@ type Move struct {
 	MergeFraction  float64
 }
 
+// Rotation is kvevict_rotation.
+type Rotation struct {
+	StructSize  uint32
+	Layer       uint32
+	NTokens     uint32
+	NLists      uint32
+	TokenCounts uintptr
+	View        uintptr
+	Offsets     uintptr
+	OffsetsLen  uint64
+}
+
 // Observation is kvevict_observation.
 type Observation struct {
 	StructSize uint32

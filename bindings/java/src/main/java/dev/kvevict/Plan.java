@@ -209,6 +209,32 @@ public final class Plan extends Handle {
     }
   }
 
+  /**
+   * Turns cached keys as RoPE would have at other positions, in place, on the CPU. After an eviction
+   * a survivor in slot i, of position p, moves by i - p where positions count slots. The geometry
+   * was made {@link Geometry#withRope}.
+   *
+   * @param rotations a layer each, at most 128
+   */
+  public void rotate(List<Rotation> rotations) {
+    rotate(rotations, 0);
+  }
+
+  /**
+   * Turns cached keys as RoPE would have at other positions, in place.
+   *
+   * @param rotations a layer each, at most 128
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void rotate(List<Rotation> rotations, long stream) {
+    long plan = enter();
+    try (Rotation.All all = new Rotation.All(hooks.device, rotations)) {
+      Native.kvevict_rotate(plan, all.struct.address, all.n, stream);
+    } finally {
+      leave();
+    }
+  }
+
   private static Struct takeJobs(int size) {
     Struct struct = JOBS.get();
     JOBS.remove();

@@ -139,6 +139,19 @@ final class KeepAliveTest {
     watch.check();
   }
 
+  static void rotating() {
+    Watch watch = new Watch();
+    try (Context context = watch.context(); Plan plan = RotateTest.plan(context, 1, N)) {
+      plan.rotate(rotations(watch));
+    }
+    watch.check();
+  }
+
+  private static List<Rotation> rotations(Watch watch) {
+    return List.of(Rotation.of(0, watch.view(), N, watch.on(Caches.ints(new int[N])))
+        .withTokenCounts(watch.on(Caches.ints(N, N - 1))));
+  }
+
   /** For two slots of a view that is not watched. */
   private static ByteBuffer workspace(Context context) {
     View view = Caches.view(Caches.floats(2 * ROW), Caches.floats(2 * ROW));

@@ -399,7 +399,7 @@ final class SequenceTest {
         Plan plan = Caches.plan(context, 2, N, "snapkv:budget=16,window=4")) {
       Check.equal(new int[] {16, 16}, plan.layerBudgets(N));
       Check.equal(true, plan.capabilities(1).canScore());
-      Check.equal(Reason.NO_ROTATION, plan.capabilities(1).rotateReason());
+      Check.equal(Reason.NO_ROPE, plan.capabilities(1).rotateReason());
       Check.fails(KvEvictException.class, () -> plan.capabilities(2), "layer 2");
       Check.equal(2, plan.geometry().nLayers());
       Check.equal(PolicyKind.SNAPKV, plan.policy().kind());

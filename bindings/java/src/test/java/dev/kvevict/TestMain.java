@@ -18,6 +18,7 @@ final class TestMain {
       HandleTest.class,
       DoorsTest.class,
       ReorderTest.class,
+      RotateTest.class,
       SequenceTest.class,
       LayersTest.class,
       CudaTest.class,

@@ -1,0 +1,91 @@
+// Keys turned on by RoPE, in place, with the bits of core/kernels/rotate_rows.cc on
+// targets that have a fused multiply-add.
+#include "rotate_rows.h"
+
+#include "cache_rows.cuh"
+#include "counts.cuh"
+#include "device.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+// Of an angle in 2^-32 turns.
+KV_DEVICE void CosineAndSine(uint32_t turn, float* cosine, float* sine) {
+  // The nearest quarter, and what is left of it: at most 1/8 of a turn.
+  const uint32_t quarter = (turn + (uint32_t{1} << 29)) >> 30;
+  const float t =
+      static_cast<float>(static_cast<int32_t>(turn - (quarter << 30))) *
+      0x1p-32f;
+  const float square = t * t;
+  float s = -75.4016113f;
+  s = Fma(s, square, 81.5925446f);
+  s = Fma(s, square, -41.3416634f);
+  s = Fma(s, square, 6.28318548f);
+  s = s * t;
+  float c = 59.4241066f;
+  c = Fma(c, square, -85.448822f);
+  c = Fma(c, square, 64.9393692f);
+  c = Fma(c, square, -19.7392082f);
+  c = Fma(c, square, 1.0f);
+  const bool is_odd = (quarter & 1) != 0;
+  const float x = is_odd ? s : c;
+  const float y = is_odd ? c : s;
+  *cosine = ((quarter + 1) & 2) != 0 ? -x : x;
+  *sine = (quarter & 2) != 0 ? -y : y;
+}
+
+template <class Tag>
+KV_DEVICE void StoreElement(Tag, uint64_t address, float v) {
+  const uint32_t bits = FromFloat<Tag::kValue>(v);
+  if constexpr (Tag::kBytes == 4) {
+    StoreGlobal(address, bits);
+  } else {
+    StoreGlobal(address, static_cast<uint16_t>(bits));
+  }
+}
+
+}  // namespace
+
+// Grid (n_tokens / kRotateRows of the longest layer, n_kv_heads, n_layers); a warp turns
+// every 8th of a block's rows, a lane every 32nd pair. Reads and writes the pairs of
+// keys that move once.
+KV_KERNEL(rotate_rows, RotateParams, kRotateThreads, 4) {
+  constexpr uint32_t kWarp = 32;
+  const RotateLayer& layer = p.layers[blockIdx.z];
+  const uint32_t head = blockIdx.y;
+  const uint32_t n_tokens =
+      CountOf(p.tokens, layer.first_count, head, layer.n_tokens);
+  const uint32_t lane = threadIdx.x % kWarp;
+  const uint64_t list = p.n_lists == 1 ? 0 : head;
+  const uint64_t offsets =
+      layer.offsets + list * layer.n_tokens * sizeof(int32_t);
+  const int64_t step = p.keys.layout.element_stride;
+  const int64_t first_step = p.is_interleaved != 0 ? 2 * step : step;
+  const int64_t apart = p.is_interleaved != 0 ? step : p.n_pairs * step;
+  for (uint32_t r = threadIdx.x / kWarp; r < kRotateRows;
+       r += kRotateThreads / kWarp) {
+    const uint32_t slot = blockIdx.x * kRotateRows + r;
+    if (slot >= n_tokens) break;
+    const int64_t offset =
+        LoadGlobal<int32_t>(offsets + uint64_t{slot} * sizeof(int32_t));
+    if (offset == 0) continue;
+    const uint64_t row =
+        RowAddress(p.keys.layout, layer.keys, layer.block_table, head, slot);
+    WithDType(p.keys.dtype, [&](auto tag) {
+      for (uint32_t f = lane; f < p.n_pairs; f += kWarp) {
+        const uint64_t at = row + f * first_step;
+        const float re = LoadElement(tag, at);
+        const float im = LoadElement(tag, at + apart);
+        // Modulo a turn; an offset below 0 turns back.
+        const uint64_t turn = static_cast<uint64_t>(offset) * p.turns[f];
+        float cosine, sine;
+        CosineAndSine(static_cast<uint32_t>(turn >> 32), &cosine, &sine);
+        StoreElement(tag, at, Fma(re, cosine, -(im * sine)));
+        StoreElement(tag, at + apart, Fma(re, sine, im * cosine));
+      }
+    });
+  }
+}
+
+}  // namespace kvevict::cuda

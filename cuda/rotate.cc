@@ -1,0 +1,61 @@
+// Keys at other positions: one launch for layers that lie alike.
+#include <algorithm>
+
+#include "core/rope.h"
+#include "core/view.h"
+#include "cuda/alignment.h"
+#include "cuda/kernels/rotate_rows.h"
+#include "cuda/launch.h"
+#include "cuda/ops.h"
+#include "cuda/row_layout.h"
+
+namespace kvevict::cuda {
+namespace {
+
+static_assert(RotateParams::kMaxPairs == kMaxRopeFrequencies);
+
+bool GoTogether(const RotateJob& a, const RotateJob& b) {
+  return a.view->n_kv_heads == b.view->n_kv_heads &&
+         a.view->k.dtype == b.view->k.dtype && a.n_lists == b.n_lists &&
+         ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
+         InOneTable(a.tokens, b.tokens);
+}
+
+Status RunBatch(const Context& context, Stream stream, const Rope& rope,
+                Jobs<RotateJob> batch) {
+  const RotateJob& first = batch.front();
+  const kvevict_view& view = *first.view;
+  const Counts tokens(first.tokens);
+  RotateParams p{};
+  p.keys = RowsOf(view, view.k);
+  p.tokens = tokens.table();
+  p.n_lists = first.n_lists;
+  p.n_pairs = rope.n_frequencies();
+  p.is_interleaved = rope.is_interleaved() ? 1 : 0;
+  std::ranges::copy(rope.turns(), p.turns);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const RotateJob& job = batch[i];
+    p.layers[i] = {job.view->k.data, AddressOf(job.view->block_table),
+                   AddressOf(job.offsets), job.tokens.most,
+                   tokens.FirstOf(job.tokens)};
+  }
+  return Launch(context, stream, KernelId::rotate_rows,
+                {BlocksFor(LongestOf(batch), kRotateRows), view.n_kv_heads,
+                 Size(batch), kRotateThreads},
+                p);
+}
+
+}  // namespace
+
+Status Run_rotate(const Context& context, Stream stream,
+                  const RotateArgs& args) {
+  for (const RotateJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckRowsAligned("keys", *job.view, job.view->k));
+  }
+  return ForEachBatch(args.jobs, RotateParams::kMaxLayers, GoTogether,
+                      [&](Jobs<RotateJob> batch) {
+                        return RunBatch(context, stream, args.rope, batch);
+                      });
+}
+
+}  // namespace kvevict::cuda
