@@ -358,9 +358,10 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckDebug(gpu, report); });
   report->Check("in a capture, selecting on the host is refused",
                 [&] { CheckSelectingOnHost(gpu, report); });
-  report->Check("in a capture, counting by scores is refused",
-                [&] { CheckHeadsByScore(gpu, report);
-  CheckLayersByScore(gpu, report); });
+  report->Check("in a capture, counting by scores is refused", [&] {
+    CheckHeadsByScore(gpu, report);
+    CheckLayersByScore(gpu, report);
+  });
   report->Check("in a capture, positions on the host are refused",
                 [&] { CheckPositionsOnHost(gpu, report); });
   report->Check("in a capture, looking for protected positions is refused",

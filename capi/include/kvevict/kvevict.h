@@ -46,9 +46,9 @@
  *   launched after the last handle of its context is gone. A call that would
  *   have to compile or to wait returns KVEVICT_ERROR_UNSUPPORTED while its
  *   stream is captured, and the capture goes on. Such calls are those whose
- *   kernels are not prepared, questions about positions, evictions whose budgets
- *   scores decide (kvevict_head_split; split cake or lazy), and all evictions
- *   with select_on_host or debug.
+ *   kernels are not prepared, questions about positions, evictions whose
+ *   budgets scores decide (kvevict_head_split; split cake or lazy), and all
+ *   evictions with select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
  *   Structs grow at their end. A caller of an older release passes a smaller
@@ -462,8 +462,8 @@ enum kvevict_policy_kind
   /** Attention within chunks of the prompt, to tokens before and after alike,
    *  times the value's norm: arXiv:2507.08143. */
   KVEVICT_POLICY_NON_CAUSAL = 16,
-  /** Attention of the last queries and its variance, with more tokens for layers
-   *  whose attention is spread and shifts: arXiv:2503.12491. */
+  /** Attention of the last queries and its variance, with more tokens for
+   *  layers whose attention is spread and shifts: arXiv:2503.12491. */
   KVEVICT_POLICY_CAKE = 17
 };
 #ifndef __cplusplus
@@ -634,9 +634,10 @@ enum kvevict_layer_split
   /** By preference, E^(1/cake_tau1) * V^(1/cake_tau2): E is the entropy of a
    *  layer's weights, -sum a ln(a + 1e-10); V the variance of a weight over the
    *  window's rows, summed over slots and query heads. Beside what every layer
-   *  keeps, the budgets' sum is spread by preference, rounded down; what a layer
-   *  would get beyond the context goes to the others in equal parts, and so does
-   *  what rounding took, one more to lower layers; never beyond the context.
+   *  keeps, the budgets' sum is spread by preference, rounded down; what a
+   *  layer would get beyond the context goes to the others in equal parts, and
+   *  so does what rounding took, one more to lower layers; never beyond the
+   *  context.
    *  Variances below 2^-17 of a mean square are rounding, and count as 0. A
    *  layer whose preference is no number or 0 gets none; if all are like that,
    *  uniform. obs_window >= 2. CAKE, arXiv:2503.12491. */
@@ -790,9 +791,9 @@ typedef int32_t kvevict_need;
  *
  * What must stay has to fit: n_sink < budget for streaming-llm,
  * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv, tova,
- * r-kv and cake, n_sink + n_recent <= budget for the others. With select_block b, at
- * whatever length: n_sink, rounded up to whole blocks, + n_recent or kept
- * window + b - 1 <= budget.
+ * r-kv and cake, n_sink + n_recent <= budget for the others. With
+ * select_block b, at whatever length: n_sink, rounded up to whole blocks,
+ * + n_recent or kept window + b - 1 <= budget.
  *
  * Messages call a field by its key of the text form, see
  * kvevict_policy_parse().
@@ -882,8 +883,8 @@ typedef struct kvevict_policy {
   double score_threshold; /**< Of heads by threshold, an f32. Default 0. */
   /** 1: the scores of a head that competes are first multiplied by the share
    *  that its best have in their sum, so many as a head's budget has room for
-   *  beside what must stay; what must stay is in neither sum, nor is NaN. A head
-   *  whose share is not a finite number above 0 keeps its scores. AdaKV's
+   *  beside what must stay; what must stay is in neither sum, nor is NaN. A
+   *  head whose share is not a finite number above 0 keeps its scores. AdaKV's
    *  normalize. Default 0. */
   uint32_t head_normalize;
   /** Tokens stay or go in whole blocks of so many neighbouring slots, from slot
@@ -895,7 +896,7 @@ typedef struct kvevict_policy {
    *  head_split or budget_of_partition. 1 .. 65536; default 1: single tokens.
    *  ChunkKV, arXiv:2502.00299. */
   uint32_t select_block;
-  /** Of merge values: the least similarity that merges, in [0, 1]. Default 0. */
+  /** Of merge values: the least similarity that merges, in [0, 1]; 0. */
   double merge_threshold;
   /** Of merge values: the part of a head's tokens that merge, of those that go:
    *  the most similar ones, from the quantile 1 - merge_fraction of the
@@ -1338,9 +1339,9 @@ typedef struct kvevict_geometry {
   size_t layers_len; /**< 1 or n_layers. */
   /** How RoPE turned the keys of layers with a full cache: pair f of a key at
    *  position p by p * rope_inv_freq[f] radians, whatever scaling went into
-   *  that. Each within [-65536, 65536], host memory, copied. Elements beyond the pairs are not
-   *  turned (partial rotary). NULL: not said; triattention and
-   *  kvevict_rotate() need it. */
+   *  that. Each within [-65536, 65536], host memory, copied. Elements beyond
+   *  the pairs are not turned (partial rotary). NULL: not said; triattention
+   *  and kvevict_rotate() need it. */
   const float* rope_inv_freq;
   size_t rope_inv_freq_len; /**< Pairs: up to k_head_dim / 2 and 256; 0. */
 } kvevict_geometry;
@@ -1585,7 +1586,7 @@ typedef struct kvevict_capabilities {
   uint32_t can_move; /**< 1 or 0, as the next two. */
   /** What the policy reads of rows can be read: to score, and to merge. */
   uint32_t can_score;
-  uint32_t can_rotate; /**< kvevict_rotate() can turn its keys. */
+  uint32_t can_rotate;        /**< kvevict_rotate() can turn its keys. */
   kvevict_reason move_reason; /**< KVEVICT_REASON_NONE where it can. */
   kvevict_reason score_reason;
   kvevict_reason rotate_reason;
@@ -2098,8 +2099,9 @@ KVEVICT_API kvevict_status kvevict_compact_workspace(
  *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each, counts at most n_tokens,
- *                       without merge. That slots are in [0, n_tokens) is checked on the CPU,
- *                       on CUDA only by a context with debug set.
+ *                       without merge. That slots are in [0, n_tokens) is
+ *                       checked on the CPU, on CUDA only by a context with
+ *                       debug set.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_reorder_workspace().
  * @param[in] workspace_bytes  Its size.
@@ -2129,19 +2131,19 @@ KVEVICT_API kvevict_status kvevict_reorder_workspace(
     const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
     kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
-/* ---- Keys at other positions ---------------------------------------------- */
+/* ---- Keys at other positions --------------------------------------------- */
 
 /** One layer's part of kvevict_rotate(). */
 typedef struct kvevict_rotation {
   uint32_t struct_size;
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
-  uint32_t n_lists;  /**< Of offsets: 1, which all heads share, or n_kv_heads. */
+  uint32_t n_lists; /**< Of offsets: 1, which all heads share, or n_kv_heads. */
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens, device memory; NULL: all hold n_tokens. On CUDA they are the
    *  caller's word. */
   const uint32_t* token_counts;
-  const kvevict_view* view; /**< The layer's cache; only k is read and written. */
+  const kvevict_view* view; /**< The layer's cache; only k is touched. */
   /** int32 [n_lists, n_tokens], device memory: by how many positions the key in
    *  each slot moves, new position - old one. 0 leaves its bytes alone. */
   const int32_t* offsets;
@@ -2166,8 +2168,8 @@ KVEVICT_API kvevict_status kvevict_rotation_init(
  * position p, moves by i - p, and the next token goes to position n_kept, as
  * StreamingLLM (arXiv:2309.17453) and FINCH do. Pair f of a key turns by
  * offset * rope_inv_freq[f] radians in the geometry's rope_layout; factors that
- * RoPE put on keys (YaRN's attention scale) stay as they are. Angles are kept as
- * 64-bit fractions of a turn, so cosines and sines are within 2e-7 at any
+ * RoPE put on keys (YaRN's attention scale) stay as they are. Angles are kept
+ * as 64-bit fractions of a turn, so cosines and sines are within 2e-7 at any
  * offset, and turning by a and then by b is turning by a + b but for rounding
  * to k_dtype, twice instead of once. NaN and infinity spread over their pair.
  * The CPU and CUDA make the same bits where the CPU has a fused multiply-add.
@@ -2185,9 +2187,9 @@ KVEVICT_API kvevict_status kvevict_rotation_init(
  *         for keys that cannot be turned, with the reason. Threads: safe for
  *         distinct caches. Since: 0.1
  */
-KVEVICT_API kvevict_status kvevict_rotate(
-    const kvevict_plan* plan, const kvevict_rotation* rotations,
-    size_t rotations_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status
+kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
+               size_t rotations_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /* ---- Sequence ------------------------------------------------------------ */
 
@@ -2458,8 +2460,8 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *         planes that the geometry has, too few observed queries, a budget
  *         smaller than what must stay, layers of unequal length under scope
  *         MODEL); KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or
- *         values that cannot be read, or merges them, or tokens of the window are gone already,
- *         which keep_window 0 allows). Since: 0.1
+ *         values that cannot be read, or merges them, or tokens of the window
+ *         are gone already, which keep_window 0 allows). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,

@@ -56,8 +56,7 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_WEIGH_BY_PAST", KV_WEIGH_BY_PAST),                    \
         KV_PTX_PAIR("KV_MAX_OF_ROWS", KV_MAX_OF_ROWS),                        \
         KV_PTX_PAIR("KV_LOGIT_HEADS", KV_LOGIT_HEADS),                        \
-        KV_PTX_PAIR("KV_PART", KV_PART),                                      \
-        KV_PTX_PAIR("KV_CHUNKS", KV_CHUNKS),                                  \
+        KV_PTX_PAIR("KV_PART", KV_PART), KV_PTX_PAIR("KV_CHUNKS", KV_CHUNKS), \
         KV_PTX_PAIR("KV_SPREAD", KV_SPREAD),                                  \
         KV_PTX_PAIR("KV_MEASURE", KV_MEASURE)                                 \
   }
