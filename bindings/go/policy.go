@@ -255,7 +255,7 @@ func (p *Policy) native() (native.Policy, error) {
 		Merge:          int32(p.Merge),
 		MergeThreshold: p.MergeThreshold,
 		MergeFraction:  p.MergeFraction,
-		HeadNormalize:     flag(p.HeadNormalize),
+		HeadNormalize:  flag(p.HeadNormalize),
 	}
 	return merged(n, p.rest), err
 }
@@ -315,7 +315,7 @@ func policyOf(n *native.Policy) Policy {
 		Merge:          Merge(n.Merge),
 		MergeThreshold: n.MergeThreshold,
 		MergeFraction:  n.MergeFraction,
-		HeadNormalize:     n.HeadNormalize != 0,
+		HeadNormalize:  n.HeadNormalize != 0,
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

@@ -239,6 +239,8 @@ Test(plan, rope_is_checked) {
   m->inv_freq[3] = 0.5f;
   m->layer.k_head_dim = 19;
   EXPECT_BREAKS(by_centers, (void)0, "rope_inv_freq_len 10", "k_head_dim 19");
+  EXPECT_BREAKS(by_keys, (void)0, "rope_inv_freq_len 10", "k_head_dim 19");
+  m->layer.k_head_dim = 20;
   EXPECT_OK(kvevict_plan_create(context, &m->geometry, &by_keys, NULL, &plan));
 #undef EXPECT_BREAKS
   kvevict_plan_destroy(plan);

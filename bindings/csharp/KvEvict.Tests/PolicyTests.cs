@@ -67,10 +67,10 @@ public class PolicyTests
         back = KvPolicy.Parse(shared.ToString());
         Assert.Equal(
             (KvHeadSplit.AdaptiveBlend, 0.0625, -4.0), (back.HeadSplit, back.HeadFloor, back.ScoreThreshold));
+        Assert.Equal((true, 0.375), (back.HeadNormalize, back.Secure));
         KvPolicy merging = policy with { Merge = KvMerge.Pivot, MergeThreshold = 0.5, MergeFraction = 0.75 };
         back = KvPolicy.Parse(merging.ToString());
         Assert.Equal((KvMerge.Pivot, 0.5, 0.75), (back.Merge, back.MergeThreshold, back.MergeFraction));
-        Assert.Equal((true, 0.375), (back.HeadNormalize, back.Secure));
         Assert.Equal((128, 64), (policy.Block, (policy with { Block = 64 }).Block));
         var lag = new KvPolicy(KvPolicyKind.LagKV) with { LagRanks = false, BudgetOfPartition = true };
         KvPolicy lagBack = KvPolicy.Parse(lag.ToString());

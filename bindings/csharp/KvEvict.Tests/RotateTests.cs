@@ -10,6 +10,7 @@ public sealed class RotateTests : IDisposable
     private readonly KvContext _context = new();
     private readonly KvPlan _plan;
     private readonly KvPinnedMemory<float>[] _keys = [new(Tokens * Row), new(Tokens * Row)];
+    private readonly KvPinnedMemory<float>[] _values = [new(Tokens * Row), new(Tokens * Row)];
     private readonly KvView[] _views;
 
     public RotateTests()
@@ -17,16 +18,16 @@ public sealed class RotateTests : IDisposable
         _plan = new KvPlan(_context, Geometry(Frequencies), new KvPolicy(KvPolicyKind.None));
         foreach (KvPinnedMemory<float> keys in _keys)
             for (int i = 0; i < keys.Length; ++i) keys.Span[i] = Old(i);
-        _views = [.. _keys.Select(keys => new KvView(
+        _views = [.. _keys.Zip(_values, (keys, values) => new KvView(
             Heads, KvPlane.TokenMajor(keys, KvDType.F32, Heads, Dim),
-            KvPlane.TokenMajor(keys, KvDType.F32, Heads, Dim)))];
+            KvPlane.TokenMajor(values, KvDType.F32, Heads, Dim)))];
     }
 
     public void Dispose()
     {
         _plan.Dispose();
         _context.Dispose();
-        foreach (KvPinnedMemory<float> keys in _keys) keys.Dispose();
+        foreach (KvPinnedMemory<float> rows in _keys.Concat(_values)) rows.Dispose();
     }
 
     private static float Old(int i) => MathF.Sin(i * 1.7f) + 0.5f;

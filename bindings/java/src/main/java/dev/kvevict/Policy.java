@@ -350,6 +350,8 @@ public final class Policy {
   /** {@return of values that merge, the part of those that go} */
   public double mergeFraction() {
     return struct.doubleAt(Abi.Policy.MERGE_FRACTION);
+  }
+
   /** {@return whether heads compete by scores times the share that their best have of all} */
   public boolean headNormalize() {
     return struct.flagAt(Abi.Policy.HEAD_NORMALIZE);
@@ -810,6 +812,10 @@ public final class Policy {
      */
     public Builder mergeFraction(double part) {
       struct.putDouble(Abi.Policy.MERGE_FRACTION, part);
+      return this;
+    }
+
+    /**
      * Whether heads compete by scores times the share that their best have in the sum of them.
      *
      * @param normalize whether they do
