@@ -45,7 +45,8 @@ struct EncodeF32 {
 
 // The lower halves of v.
 template <class DU>
-HWY_INLINE void StoreLow(DU du, hn::VFromD<DU> v, uint8_t* to) {
+HWY_INLINE void StoreLow([[maybe_unused]] DU du, hn::VFromD<DU> v,
+                         uint8_t* to) {
   const hn::Rebind<uint16_t, DU> low;
   StoreBytes(low, hn::TruncateTo(low, v), to);
 }
