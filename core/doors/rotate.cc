@@ -7,8 +7,7 @@
 namespace kvevict {
 namespace {
 
-Status CheckOffsets(const Plan& plan, const PlanLayer& layer,
-                    const RotateRequest& request) {
+Status CheckOffsets(const PlanLayer& layer, const RotateRequest& request) {
   const uint32_t n_heads = layer.geometry.n_kv_heads;
   const uint32_t n_lists = request.n_lists;
   if (n_lists != 1 && n_lists != n_heads) {
@@ -39,7 +38,7 @@ Status CheckRequest(const Plan& plan, const RotateRequest& request,
   }
   if (!status.ok()) return Prefixed(status, "view: ");
   out->view = &request.view;
-  KV_RETURN_IF_ERROR(CheckOffsets(plan, layer, request));
+  KV_RETURN_IF_ERROR(CheckOffsets(layer, request));
   out->offsets = request.offsets.data();
   out->n_lists = request.n_lists;
   return Status();

@@ -38,7 +38,8 @@ struct EncodeF32 {
     return std::bit_cast<uint32_t>(v);
   }
   template <class D>
-  static HWY_INLINE void Store(D d, hn::VFromD<D> v, uint8_t* to) {
+  static HWY_INLINE void Store([[maybe_unused]] D d, hn::VFromD<D> v,
+                               uint8_t* to) {
     StoreBytes(d, v, to);
   }
 };
@@ -68,7 +69,8 @@ struct EncodeF16 {
     return static_cast<uint16_t>(sign | half);
   }
   template <class D>
-  static HWY_INLINE void Store(D d, hn::VFromD<D> v, uint8_t* to) {
+  static HWY_INLINE void Store([[maybe_unused]] D d, hn::VFromD<D> v,
+                               uint8_t* to) {
     const hn::RebindToUnsigned<D> du;
     const hn::RebindToSigned<D> di;
     const auto bits = hn::BitCast(du, v);
@@ -101,7 +103,8 @@ struct EncodeBF16 {
     return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
   }
   template <class D>
-  static HWY_INLINE void Store(D d, hn::VFromD<D> v, uint8_t* to) {
+  static HWY_INLINE void Store([[maybe_unused]] D d, hn::VFromD<D> v,
+                               uint8_t* to) {
     const hn::RebindToUnsigned<D> du;
     const auto bits = hn::BitCast(du, v);
     const auto high = hn::ShiftRight<16>(bits);
