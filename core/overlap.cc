@@ -480,6 +480,17 @@ Status CheckApart(const char* array, std::span<const LayerCache> layers) {
   return Status();
 }
 
+Status CheckDistinct(const char* array, std::span<LayerCache> layers) {
+  if (layers.size() < 2) return Status();
+  FindShared(layers);
+  for (uint32_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].owner == i) continue;
+    return InvalidArgument("%s[%u].view is that of %s[%u] again", array, i,
+                           array, layers[i].owner);
+  }
+  return CheckApart(array, layers);
+}
+
 Status CheckPlanesApart(const LayerCache& cache) {
   const kvevict_view& view = *cache.view;
   LayersOfBlocks blocks({&cache, 1});

@@ -45,6 +45,9 @@ void FindShared(std::span<LayerCache> layers);
 // Messages call them array[number].
 Status CheckApart(const char* array, std::span<const LayerCache> layers);
 
+// Finds what caches share, and checks that none is another again, nor overlaps it.
+Status CheckDistinct(const char* array, std::span<LayerCache> layers);
+
 // Checks the same of the planes of one view.
 Status CheckPlanesApart(const LayerCache& cache);
 

@@ -149,7 +149,7 @@ class Plan {
   Merge merge() const {
     return TouchesNothing(policy_) ? Merge() : MergeOf(policy_);
   }
-  // And some tokens are chosen before.
+  // Some tokens are chosen by shaped scores, before those are refined.
   bool Secures() const { return Refines() && policy_.secure > 0.0; }
   // Scores of heads are brought to one scale before they compete.
   bool Normalizes() const {

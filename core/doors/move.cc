@@ -123,22 +123,15 @@ Status CheckMoves(const Context& context, std::span<const Move> moves,
                 {moves[i].n_tokens, moves[i].token_counts}, on_host);
   }
   out->n = moves.size();
-  if (moves.size() < 2) return Status();
   const std::span<LayerCache> caches = std::span(out->caches).first(out->n);
-  FindShared(caches);
+  KV_RETURN_IF_ERROR(CheckDistinct("moves", caches));
   for (uint32_t i = 0; i < out->n; ++i) {
-    if (caches[i].owner != i) {
-      return InvalidArgument("moves[%u].view is that of moves[%u] again", i,
-                             caches[i].owner);
-    }
-    if (caches[i].shared_companions != 0) {
-      return InvalidArgument(
-          "moves[%u].view has a companion of an earlier one: it would move "
-          "twice",
-          i);
-    }
+    if (caches[i].shared_companions == 0) continue;
+    return InvalidArgument(
+        "moves[%u].view has a companion of an earlier one: it would move twice",
+        i);
   }
-  return CheckApart("moves", caches);
+  return Status();
 }
 
 // Of the largest job: layers take turns.

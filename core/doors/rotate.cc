@@ -59,17 +59,7 @@ Status Rotate(const Plan& plan, std::span<const RotateRequest> requests,
     }
     caches[i] = CacheOf(request.view, i, jobs[i].tokens, on_host);
   }
-  if (n > 1) {
-    const std::span<LayerCache> all = std::span(caches).first(n);
-    FindShared(all);
-    for (uint32_t i = 0; i < n; ++i) {
-      if (caches[i].owner == i) continue;
-      return InvalidArgument(
-          "rotations[%u].view is that of rotations[%u] again", i,
-          caches[i].owner);
-    }
-    KV_RETURN_IF_ERROR(CheckApart("rotations", all));
-  }
+  KV_RETURN_IF_ERROR(CheckDistinct("rotations", std::span(caches).first(n)));
   return plan.context().backend().rotate(
       plan.context(), stream,
       {std::span<const RotateJob>(jobs, n), plan.rope()});

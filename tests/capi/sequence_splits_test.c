@@ -57,7 +57,7 @@ static double Expected(const kvevict_policy* p, const oracle_measure* measures,
   const uint32_t recent =
       p->n_recent > p->obs_window ? p->n_recent : p->obs_window;
   const uint32_t least = p->n_sink + recent + n_protected;
-  double preferences[TEST_MAX_LAYERS];
+  double preferences[TEST_MAX_LAYERS] = {0.0};
   for (uint32_t l = 0; l < n_layers; ++l) {
     preferences[l] = pow(measures[l].entropy, 1.0 / p->cake_tau1) *
                      pow(measures[l].variance, 1.0 / p->cake_tau2);

@@ -898,11 +898,11 @@ typedef struct kvevict_policy {
   uint32_t select_block;
   /** Of merge values: the least similarity that merges, in [0, 1]; 0. */
   double merge_threshold;
-  /** Of merge values: the part of a head's tokens that merge, of those that go:
-   *  the most similar ones, from the quantile 1 - merge_fraction of the
-   *  similarities on, which is interpolated linearly; those below the threshold
-   *  count as -infinity, and so does what lies between one and a number.
-   *  (0, 1]. Default 1. */
+  /** Of merge values: which part of a head's tokens that go is merged, the most
+   *  similar ones: those that reach the quantile 1 - merge_fraction of the
+   *  similarities. It is interpolated linearly. Similarities below the
+   *  threshold count as -infinity, and so does what lies between one of them
+   *  and a number. (0, 1]. Default 1. */
   double merge_fraction;
   /** What becomes of the rows that go; K, and V where there is one, must be
    *  readable, and values needs V. Default none: they are dropped. */
@@ -1772,10 +1772,10 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * queries, reduced over the query heads of each KV head; then it is weighed,
  * then pooled, in the order that shaping_order says. NaN in a key makes NaN of
  * its chunk. Accumulated in f32. Method: Compactor, arXiv:2507.08143, whose
- * normalisation over the layer's heads and tokens is left out: a rising line
- * for all of them, it changes no keep list of a layer. Cost: reads K once;
- * n_q_heads * block * n_tokens * head_dim multiply-adds, on CUDA twice as much
- * of both.
+ * normalisation over the layer's heads and tokens is left out: it scales and
+ * shifts all scores of a layer alike, and so changes no keep list. Cost: reads
+ * K once; n_q_heads * block * n_tokens * head_dim multiply-adds, on CUDA twice
+ * as much of both.
  *
  * Query centers (triattention): with the center q and the mean length a of a
  * pair of a query head before RoPE, the pair k of a key as it is cached, the
@@ -2041,9 +2041,10 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *
  * A move with merge changes rows that stay, also those that stay where they
  * are: a block that another sequence shares must be copied first. Cost: as many
- * multiply-adds as rows that go times rows that stay times head_dim, per head;
- * no such memory. The same bytes for any number of threads; and on CUDA as on
- * CPUs that have a fused multiply-add.
+ * multiply-adds as rows that go times rows that stay times head_dim, per head.
+ * Memory grows with the slots, not with their square. Any number of threads
+ * makes the same bytes, and so does CUDA where the CPU has a fused
+ * multiply-add.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each. Lists are strictly
@@ -2051,8 +2052,9 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *                       a context with debug set. Caches must not overlap,
  *                       which is checked as kvevict_sequence_evict() does.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] workspace  See kvevict_compact_workspace(); what is less than the
- *                       best may not be touched, and CUDA may be slower.
+ * @param[in] workspace  See kvevict_compact_workspace(). Where nothing merges,
+ *                       less than the best is not touched, and CUDA may be
+ *                       slower.
  * @param[in] workspace_bytes  Its size; 0 with NULL.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
@@ -2174,9 +2176,12 @@ KVEVICT_API kvevict_status kvevict_rotation_init(
  * to k_dtype, twice instead of once. NaN and infinity spread over their pair.
  * The CPU and CUDA make the same bits where the CPU has a fused multiply-add.
  *
- * Blocks that other sequences share turn for them too. All checks come before
- * the first byte changes. Cost: keys that move are read and written once; on
- * CUDA one launch for layers that lie alike.
+ * A sequence is not told: the positions that it reports remain those of the
+ * tokens in the text, and so does its logical length. The engine keeps the
+ * positions that it gave. A second rotation starts from those, and so does the
+ * n_seen of policy triattention. Blocks that other sequences share turn for
+ * them too. All checks come before the first byte changes. Cost: keys that move
+ * are read and written once; on CUDA one launch for layers that lie alike.
  *
  * @param[in] plan       Non-NULL; its geometry has rope_inv_freq. See
  *                       kvevict_plan_capabilities().
@@ -2184,7 +2189,8 @@ KVEVICT_API kvevict_status kvevict_rotation_init(
  * @param[in] rotations_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for keys that cannot be turned, with the reason. Threads: safe for
+ *         for keys that cannot be turned, with the reason, and on CUDA for
+ *         elements that are not aligned to their size. Threads: safe for
  *         distinct caches. Since: 0.1
  */
 KVEVICT_API kvevict_status
