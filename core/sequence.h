@@ -33,6 +33,10 @@ struct HostCopy {
 class Sequence {
  public:
   static Status Create(const Plan& plan, Sequence** out);
+  // One that goes on from where `from` is; memory as for BeginObserving(), where that
+  // observes.
+  static Status Fork(const Sequence& from, void* memory, size_t memory_bytes,
+                     Stream stream, Sequence** out);
 
   explicit Sequence(const Plan& plan);
   void Destroy();
@@ -46,6 +50,12 @@ class Sequence {
   SlotTable& slots() { return slots_; }
 
   Status Reset();
+  // Of an empty one: tokens [0, n_tokens) in all lists, or positions of which only the
+  // lists are given.
+  Status Start(uint32_t n_tokens);
+  Status Start(std::span<LayerPositions> layers, uint32_t n_tokens);
+  // Of any: as one was that had these positions.
+  Status Restore(std::span<const LayerPositions> layers, uint32_t n_tokens);
   Status BeginObserving(void* memory, size_t memory_bytes) {
     return ring_.Begin(memory, memory_bytes);
   }
@@ -70,6 +80,10 @@ class Sequence {
   // Of a layer, in host memory; waits for the device where that has evicted since.
   Status HostPositions(uint32_t layer, SlotPositions* out) const {
     return slots_.HostPositions(stream_, layer, out);
+  }
+  // Tokens that every list holds where they were stored; waits likewise.
+  Status ExactPrefix(uint32_t* out) const {
+    return slots_.ExactPrefix(stream_, out);
   }
 
   void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
@@ -103,6 +117,8 @@ class Sequence {
 
  private:
   Status Allocate();
+  Status CheckEmpty() const;
+  Status CopyFrom(const Sequence& other, void* memory, size_t memory_bytes);
   // KVEVICT_POSITION_NEXT becomes the position that it stands for.
   QueryChunk ChunkOf(uint32_t n_rows, uint32_t first_position) const;
 
