@@ -142,7 +142,9 @@ Status LoadLists(const PlanLayer& layer, Reader* in, int32_t** room,
     n_positions += n;
   }
   for (uint64_t i = 0; i < n_positions; ++i) {
-    *(*room)++ = static_cast<int32_t>(in->U32());
+    const auto position = static_cast<int32_t>(in->U32());
+    if (position >= int64_t{out.tail_position}) return Malformed(layer);
+    *(*room)++ = position;
   }
   return Status();
 }
