@@ -1,7 +1,7 @@
 #include "core/sequence.h"
 
 #include "capi/guard.h"
-#include "core/evict.h"
+#include "core/evict/evict.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
