@@ -1,6 +1,6 @@
 #include "capi/sequence.h"
 
-#include "core/evict.h"
+#include "core/evict/evict.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -8,7 +8,7 @@
 #include "core/backend.h"
 #include "core/budgets/budgets.h"
 #include "core/device_array.h"
-#include "core/layer_eviction.h"
+#include "core/evict/layer_eviction.h"
 #include "core/overlap.h"
 #include "core/plan.h"
 #include "core/query_ring.h"

@@ -8,7 +8,7 @@
 
 #include "core/backend.h"
 #include "core/device_array.h"
-#include "core/layer_eviction.h"
+#include "core/evict/layer_eviction.h"
 #include "core/layer_positions.h"
 #include "core/plan.h"
 #include "core/status.h"
