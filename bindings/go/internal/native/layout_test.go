@@ -248,6 +248,15 @@ var (
 	_ [0]byte   = [unsafe.Offsetof(Observation{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Observation{}.Layer)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Observation{}.Inputs)]byte{}
+	_ [48]byte  = [unsafe.Sizeof(PositionLists{})]byte{}
+	_ [0]byte   = [unsafe.Offsetof(PositionLists{}.StructSize)]byte{}
+	_ [4]byte   = [unsafe.Offsetof(PositionLists{}.NLists)]byte{}
+	_ [8]byte   = [unsafe.Offsetof(PositionLists{}.Positions)]byte{}
+	_ [16]byte  = [unsafe.Offsetof(PositionLists{}.PositionsLen)]byte{}
+	_ [24]byte  = [unsafe.Offsetof(PositionLists{}.ListStride)]byte{}
+	_ [32]byte  = [unsafe.Offsetof(PositionLists{}.Count)]byte{}
+	_ [36]byte  = [unsafe.Offsetof(PositionLists{}.Reserved)]byte{}
+	_ [40]byte  = [unsafe.Offsetof(PositionLists{}.Counts)]byte{}
 	_ [40]byte  = [unsafe.Sizeof(EvictOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(EvictOptions{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(EvictOptions{}.Reserved)]byte{}

@@ -325,6 +325,18 @@ type Observation struct {
 	Inputs     uintptr
 }
 
+// PositionLists is kvevict_position_lists.
+type PositionLists struct {
+	StructSize   uint32
+	NLists       uint32
+	Positions    uintptr
+	PositionsLen uint64
+	ListStride   uint64
+	Count        uint32
+	Reserved     uint32
+	Counts       uintptr
+}
+
 // EvictOptions is kvevict_evict_options.
 type EvictOptions struct {
 	StructSize            uint32
