@@ -95,7 +95,7 @@ final class SequenceTest {
         Check.fails(KvEvictException.class, () -> started.start(9), "reset");
         started.reset();
         Check.fails(KvEvictException.class,
-            () -> started.start(Arrays.asList((int[][]) null), 9), "n_lists 0");
+            () -> started.start(Arrays.asList(new int[][][] {null}), 9), "n_lists 0");
         started.start(9);
         Check.equal(9, started.storedLength(0));
       }
