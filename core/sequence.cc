@@ -23,6 +23,7 @@ Sequence::Sequence(const Plan& plan)
     : plan_(plan),
       slots_(plan),
       ring_(plan),
+      prompt_slots_(plan.context()),
       views_(plan.context()),
       inputs_(plan.context()),
       caches_(plan.context()),
@@ -41,6 +42,7 @@ Status Sequence::Allocate() {
   const CheckedSize n_layers(plan().n_layers());
   KV_RETURN_IF_ERROR(slots_.Allocate());
   KV_RETURN_IF_ERROR(ring_.Allocate());
+  KV_RETURN_IF_ERROR(prompt_slots_.Allocate("slots of the prompt", n_layers));
   KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_layers));
   KV_RETURN_IF_ERROR(inputs_.Allocate("inputs of the layers", n_layers));
   KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_layers));
@@ -65,6 +67,9 @@ Status Sequence::Allocate() {
 Status Sequence::Reset() {
   KV_RETURN_IF_ERROR(slots_.Reset(stream_));
   ring_.Reset();
+  has_prompt_ = false;
+  n_prompt_ = round_ = 0;
+  std::fill(prompt_slots_.begin(), prompt_slots_.end(), 0);
   ClearReport();
   return Status();
 }
@@ -93,7 +98,38 @@ Status Sequence::Replayed(uint32_t n_tokens) {
 Status Sequence::Trim(uint32_t n_tokens) {
   KV_RETURN_IF_ERROR(slots_.Trim(stream_, n_tokens));
   ring_.Cut(n_tokens);
+  n_prompt_ = std::min(n_prompt_, n_tokens);
+  round_ = std::min(round_, RoundOf(BehindPrompt()));
+  for (uint32_t l = 0; l < prompt_slots_.size(); ++l) {
+    prompt_slots_[l] = std::min(prompt_slots_[l], slots_[l].stored);
+  }
   return Status();
+}
+
+// ---- The prompt ----
+
+Status Sequence::EndPrompt() {
+  if (has_prompt_) {
+    return InvalidArgument("the prompt has ended before, at %u tokens",
+                           n_prompt_);
+  }
+  has_prompt_ = true;
+  n_prompt_ = logical_length();
+  round_ = 0;
+  for (uint32_t l = 0; l < prompt_slots_.size(); ++l) {
+    prompt_slots_[l] = slots_[l].stored;
+  }
+  return Status();
+}
+
+uint32_t Sequence::RoundOf(uint32_t n) const {
+  return n / std::max(1u, plan().policy().every);
+}
+
+bool Sequence::IsDue() const {
+  const kvevict_policy& policy = plan().policy();
+  if (!has_prompt_) return policy.prompt == KVEVICT_PROMPT_INSIDE;
+  return policy.every <= 1 || RoundOf(BehindPrompt()) > round_;
 }
 
 // ---- Query rows ----

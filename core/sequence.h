@@ -53,6 +53,21 @@ class Sequence {
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
   Status Trim(uint32_t n_tokens);
+
+  // ---- The prompt, and what has come behind it ----
+
+  Status EndPrompt();
+  // Tokens seen behind it, or all.
+  uint32_t BehindPrompt() const {
+    return has_prompt_ ? logical_length() - n_prompt_ : logical_length();
+  }
+  // Slots of a layer that it had when it ended; 0 before.
+  uint32_t PromptSlots(uint32_t layer) const { return prompt_slots_[layer]; }
+  // Whether the policy lets an eviction work now.
+  bool IsDue() const;
+  // An eviction has worked.
+  void BeginRound() { round_ = RoundOf(BehindPrompt()); }
+
   // Of ascending layers.
   Status Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
                  uint32_t first_position) {
@@ -73,6 +88,7 @@ class Sequence {
   }
 
   void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
+  void ForgetQueries(uint32_t layer) { ring_.Forget(layer); }
   // Whether a layer holds the tokens of the last n_rows queries, and the query ring
   // those of its window, where none are given.
   Status CheckQueries(uint32_t layer, uint32_t n_rows,
@@ -103,6 +119,8 @@ class Sequence {
 
  private:
   Status Allocate();
+  // Which multiple of the policy's `every` n tokens behind the prompt have reached.
+  uint32_t RoundOf(uint32_t n) const;
   // KVEVICT_POSITION_NEXT becomes the position that it stands for.
   QueryChunk ChunkOf(uint32_t n_rows, uint32_t first_position) const;
 
@@ -110,8 +128,12 @@ class Sequence {
   Stream stream_ = nullptr;
   SlotTable slots_;
   QueryRing ring_;
-  Array<kvevict_view> views_;  // [n_layers]
-  Array<LayerInputs> inputs_;  // [n_layers]
+  bool has_prompt_ = false;
+  uint32_t n_prompt_ = 0;         // tokens, where it has ended
+  uint32_t round_ = 0;            // of the last eviction that worked
+  Array<uint32_t> prompt_slots_;  // [n_layers]
+  Array<kvevict_view> views_;     // [n_layers]
+  Array<LayerInputs> inputs_;     // [n_layers]
   Array<LayerCache> caches_;
   Array<LayerOutcome> outcomes_;
   Array<LayerEviction> evictions_;

@@ -257,7 +257,7 @@ void Live(const Gpu& gpu, uint64_t seed, Report* report) {
         UseDoors(gpu, model, &random, report);
         break;
       case 3:
-        if (random.OneOf(3)) model.Reset();
+        random.OneOf(3) ? model.Reset() : model.EndPrompt();
         break;
       case 4:
       case 5:

@@ -133,6 +133,7 @@ class RandomModel {
   void Decode(uint32_t n);
   // Takes back a few tokens, if both sides let it, and shows the window again.
   void Trim();
+  void EndPrompt();
   void Reset();
 
   // Stored and logical lengths: on the GPU, counted, of the CPU's sequence.

@@ -740,6 +740,27 @@ enum kvevict_merge
 typedef int32_t kvevict_merge;
 #endif
 
+/** How the prompt counts, once kvevict_sequence_end_prompt() has said where it
+ *  ends; of it, what was stored then. */
+enum kvevict_prompt
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** As all tokens do: within the budget, and it may go. */
+  KVEVICT_PROMPT_INSIDE = 0,
+  /** On top of the budget, which is then one of the tokens behind it, a ratio
+   *  too. It may go. */
+  KVEVICT_PROMPT_BESIDE = 1,
+  /** Within the budget; it stays. */
+  KVEVICT_PROMPT_PINNED = 2,
+  /** On top of the budget, and it stays. */
+  KVEVICT_PROMPT_PINNED_BESIDE = 3
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_prompt;
+#endif
+
 /** What a policy may read of a layer: rows of its view, or a plane of
  *  kvevict_signal_inputs. */
 enum kvevict_input
@@ -907,6 +928,25 @@ typedef struct kvevict_policy {
   /** What becomes of the rows that go; K, and V where there is one, must be
    *  readable, and values needs V. Default none: they are dropped. */
   kvevict_merge merge;
+  /** 1: an eviction turns the keys that it moves, by RoPE, from their slots to
+   *  the new ones. Every key is then as if its slot were its position, and the
+   *  next token takes kvevict_sequence_stored_length() of its layer and head as
+   *  RoPE's position. Needs rope_inv_freq and keys that can be turned. Observed
+   *  queries of layers that lose tokens are forgotten. Where keys are f16 or
+   *  bf16, each turn rounds them once. Default 0. StreamingLLM,
+   *  arXiv:2309.17453. */
+  uint32_t rotate;
+  /** Evictions leave a layer alone whose lists hold at most so many tokens more
+   *  than they would keep; where heads compete, on average. Default 0. */
+  uint32_t margin;
+  /** Behind the prompt's end, evictions do nothing until so many tokens have
+   *  come behind it, or behind the last multiple of so many. 0, the default,
+   *  and 1: every one works. */
+  uint32_t every;
+  /** Default inside. Until the prompt has ended, evictions do nothing under any
+   *  other, which needs lists of one length per layer: equal heads, and no
+   *  head_budgets. */
+  kvevict_prompt prompt;
   uint32_t reserved; /**< 0. */
 } kvevict_policy;
 
@@ -920,7 +960,7 @@ typedef struct kvevict_policy {
         KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 1.0,   \
         1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
         KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
-        0.0, 1.0, KVEVICT_MERGE_NONE, 0                                      \
+        0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0      \
   }
 
 /**
@@ -987,6 +1027,9 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     normalize=no|yes               head_normalize
  *     merge=none|values|pivot|weighted   merge
  *     merge_threshold, merge_fraction    merge_threshold, merge_fraction
+ *     rotate=no|yes                  rotate
+ *     margin, every                  margin, every
+ *     prompt=inside|beside|pinned|pinned-beside   prompt
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
@@ -994,7 +1037,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  * A policy has the keys that mean something to it, any other is an error:
  *     all but none                budget, sink, recent, split, alpha, beta,
  *                                 select_block, merge, merge_threshold,
- *                                 merge_fraction
+ *                                 merge_fraction, rotate, margin, every,
+ *                                 prompt
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
  *                                 epsilon, redundancy, similarity, secure,
  *                                 heads, floor, threshold, normalize
@@ -1700,7 +1744,8 @@ typedef struct kvevict_score_job {
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
-   *  n_tokens. Read by h2o and triattention, and keydiff with a block. */
+   *  n_tokens. Read by h2o and triattention, and keydiff with a block;
+   *  triattention takes n_tokens with rotate. */
   uint32_t n_seen;
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens and at least the policy's obs_window where queries score, device
@@ -2352,6 +2397,17 @@ kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
                         kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
+ * Says that what has been appended so far is the prompt; see prompt and every
+ * of kvevict_policy. Trimming into the prompt shortens it, a reset forgets it.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where the prompt has
+ *         ended before. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequence_end_prompt(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
+
+/**
  * Tells the host that a graph ran once more. The graph has observed n_tokens
  * query rows in every layer, with KVEVICT_POSITION_NEXT, and appended n_tokens;
  * without query memory it has appended only. The device has counted already.
@@ -2420,7 +2476,9 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * Scores, selects and compacts the cache of a whole model in place.
  *
  * A layer within its budget is left alone; with policy none, or when every
- * layer is within its budget, no byte changes. Every check is made before the
+ * layer is within its budget, no byte changes. A decoding loop may so call this
+ * after every step: margin, every and prompt of the policy say when there is
+ * something to do. Every check is made before the
  * first byte moves. Afterwards the next token goes to slot
  * kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
@@ -2567,7 +2625,8 @@ KVEVICT_API kvevict_status kvevict_sequence_stored_length(
     uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
- * Tokens seen so far: the position (for RoPE) of the next one.
+ * Tokens seen so far: the position of the next one. RoPE's too, but with rotate
+ * of kvevict_policy, where that is kvevict_sequence_stored_length().
  *
  * @param[in]  sequence    Non-NULL.
  * @param[out] out_length  Tokens.

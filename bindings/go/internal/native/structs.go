@@ -108,6 +108,10 @@ type Policy struct {
 	MergeThreshold    float64
 	MergeFraction     float64
 	Merge             int32
+	Rotate            uint32
+	Margin            uint32
+	Every             uint32
+	Prompt            int32
 	Reserved          uint32
 }
 
