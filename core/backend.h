@@ -382,6 +382,9 @@ struct Backend {
                  size_t n_bytes, void* host);
   Status (*write)(const Context& context, Stream stream, const void* host,
                   size_t n_bytes, void* device);
+  // Queued; both are memory of the device, apart from each other.
+  Status (*copy)(const Context& context, Stream stream, const void* from,
+                 size_t n_bytes, void* to);
 
   ScratchBytes shape_scratch_bytes;
   ScratchBytes diversify_scratch_bytes;

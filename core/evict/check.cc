@@ -107,7 +107,7 @@ void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
   const uint32_t l = layer->layer;
   const SlotBlocks blocks = BlocksOf(policy_);
   const uint64_t margin = policy_.margin;
-  if (IsPromptBeside(policy_)) budget += sequence_.PromptSlots(l);
+  if (IsPromptBeside(policy_)) budget += sequence_.prompt().SlotsOf(l);
   layer->n_keep = blocks.Within(budget, layer->n_tokens);
   layer->loses = layer->n_keep + margin < layer->n_tokens;
   if (!plan_.IsRagged()) return;

@@ -55,7 +55,8 @@ Status Evict(Sequence* sequence, const kvevict_evict_options& options,
       CheckWorkspace(plan.context(), workspace, workspace_bytes,
                      plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
-  if (TouchesNothing(plan.policy()) || !sequence->IsDue()) {
+  if (TouchesNothing(plan.policy()) ||
+      !sequence->prompt().IsDue(sequence->logical_length())) {
     return CheckAndReport(sequence);
   }
   Eviction eviction(sequence, options, workspace,

@@ -103,15 +103,15 @@ class Eviction {
   // What budgets are reckoned by: a ratio is one of the context, which never exceeds
   // what the plan is for.
   uint32_t n_context() const {
-    const uint32_t n_seen = IsPromptBeside(policy_)
-                                ? sequence_.BehindPrompt()
-                                : sequence_.logical_length();
+    const uint32_t logical = sequence_.logical_length();
+    const uint32_t n_seen =
+        IsPromptBeside(policy_) ? sequence_.prompt().Behind(logical) : logical;
     return plan_.ContextOf(n_seen, n_seen);
   }
   // First slots of a layer that must stay.
   uint32_t SinkOf(uint32_t layer) const {
     if (!IsPromptPinned(policy_)) return policy_.n_sink;
-    return std::max(policy_.n_sink, sequence_.PromptSlots(layer));
+    return std::max(policy_.n_sink, sequence_.prompt().SlotsOf(layer));
   }
   // Of the layers at once.
   Forced ForcedAtOnce() const {

@@ -23,13 +23,13 @@
  *   otherwise. A handle keeps what it was made from alive: a plan its context,
  *   a sequence its plan. So handles may be destroyed in any order, and NULL may
  *   be destroyed.
- * - Memory: create functions and kvevict_sequence_begin_observing() allocate
- *   through the context's hooks. Executing calls (score, select, compact,
- *   reorder, observe, append, evict) allocate nothing, take no lock, print
- *   nothing and read no environment, but for a CUDA kernel that was not
- *   prepared. Their scratch is the caller's workspace. One call at a time may
- *   use a workspace; on CUDA a call uses it until the stream has passed the
- *   call, so that calls on two streams need two.
+ * - Memory: create functions and kvevict_sequence_begin_observing(), _start(),
+ *   _fork() and _load() allocate through the context's hooks. Executing calls
+ *   (score, select, compact, reorder, observe, append, evict) allocate nothing,
+ *   take no lock, print nothing and read no environment, but for a CUDA kernel
+ *   that was not prepared. Their scratch is the caller's workspace. One call at
+ *   a time may use a workspace; on CUDA a call uses it until the stream has
+ *   passed the call, so that calls on two streams need two.
  * - Threads: functions may be called from any threads at once, but for two that
  *   use one sequence, one workspace or one output.
  * - Cost: microseconds, or what a call says. Executing calls take time
@@ -46,9 +46,10 @@
  *   launched after the last handle of its context is gone. A call that would
  *   have to compile or to wait returns KVEVICT_ERROR_UNSUPPORTED while its
  *   stream is captured, and the capture goes on. Such calls are those whose
- *   kernels are not prepared, questions about positions, evictions whose
- *   budgets scores decide (kvevict_head_split; split cake or lazy), and all
- *   evictions with select_on_host or debug.
+ *   kernels are not prepared, questions about positions, sequences that start
+ *   from listed positions, are saved or loaded, or trimmed into what was
+ *   evicted, evictions whose budgets scores decide (kvevict_head_split; split
+ *   cake or lazy), and all evictions with select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
  *   Structs grow at their end. A caller of an older release passes a smaller
@@ -2428,21 +2429,158 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * as if they had not been appended. No cache byte changes; the engine writes
  * over their slots.
  *
- * Exact down to the logical length at the last eviction; what was evicted does
- * not come back. Observed queries of the tokens are forgotten, and so are the
- * older ones that they pushed out of the window: an eviction may want some of
- * them observed again.
+ * Two ranges of lengths are exact: from the logical length at the last eviction
+ * of any layer on, and up to kvevict_sequence_exact_prefix(), where the
+ * sequence is as if nothing had been evicted. Between them tokens are missing
+ * that do not come back; such a length is an error that names the nearest exact
+ * one on either side. Observed queries of the tokens are forgotten, and so are
+ * the older ones that they pushed out of the window: an eviction may want some
+ * of them observed again. kvevict_sequence_report() stays.
+ *
+ * On CUDA a length below the last eviction waits as
+ * kvevict_sequence_exact_prefix() does; others do not.
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  The logical length to return to; the present one does
  *                      nothing.
  * @param[in] stream    See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bound.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bounds.
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_trim(kvevict_sequence* sequence, uint32_t n_tokens,
                       kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Which tokens a layer's slots hold: a list of positions that all of its keep
+ * lists have, or one for each, as kvevict_sequence_keep_positions() writes it.
+ * Host memory; nothing is owned.
+ */
+typedef struct kvevict_position_lists {
+  uint32_t struct_size;
+  uint32_t n_lists; /**< 1 or the layer's, see kvevict_plan_layer(). */
+  /** [n_lists, list_stride], strictly ascending in each list: slot i holds the
+   *  token of positions[i]. NULL where count is 0. */
+  const int32_t* positions;
+  size_t positions_len; /**< Elements of positions. */
+  uint64_t list_stride; /**< Elements from list to list, >= count; 0: count. */
+  uint32_t count;    /**< Slots of every list; with counts, the most of any. */
+  uint32_t reserved; /**< 0. */
+  /** [n_lists], each at most count; NULL: all are count. Only a plan with
+   *  head_budgets or a head_split has lists that differ. */
+  const uint32_t* counts;
+} kvevict_position_lists;
+
+#define KVEVICT_POSITION_LISTS_INIT \
+  { (uint32_t)sizeof(kvevict_position_lists), 0, 0, 0, 0, 0, 0, 0 }
+
+/** Writes KVEVICT_POSITION_LISTS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_position_lists_init(
+    kvevict_position_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * Begins an empty sequence from caches that are filled already: a restored
+ * session, a beam, a prefix that requests share.
+ *
+ * Rows lie in the slots as listed, and the next token gets position n_tokens.
+ * A list need not reach n_tokens. Trims are exact to lengths from which on
+ * every list has all positions, and within the prefix. Query memory and what
+ * was observed stay. Positions up to a layer's last gap take memory, twice 4
+ * bytes each.
+ *
+ * @param[in] sequence    Non-NULL, of logical length 0, as when newly created
+ *                        or reset.
+ * @param[in] layers      [n_layers] in structs of one struct_size; those of
+ *                        layers without a full cache are not read. Under scope
+ *                        MODEL all hold the same positions. NULL with length 0:
+ *                        every list holds all of [0, n_tokens).
+ * @param[in] layers_len  = n_layers, or 0 with NULL.
+ * @param[in] n_tokens    The logical length; above every position. At most
+ *                        2^31 - 1.
+ * @param[in] stream      See kvevict_stream. On CUDA listed positions wait for
+ *                        it; without them nothing does.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a sequence that is not
+ *         empty, a layer without lists, positions that do not ascend or reach
+ *         n_tokens, more slots than max_tokens);
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_start(
+    kvevict_sequence* sequence, const kvevict_position_lists* layers,
+    size_t layers_len, uint32_t n_tokens,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Creates a sequence that goes on from where another one is: a beam, or a
+ * sample of the same prompt. It has the same plan, prompt, positions and
+ * lengths, on host and device, and if the other one observes, the same observed queries.
+ * Its report is empty. The cache is the caller's to copy or to share.
+ *
+ * @param[in]  sequence      Non-NULL. Not modified.
+ * @param[in]  memory        As for kvevict_sequence_begin_observing(), if the
+ *                           sequence observes; otherwise not used, and the new
+ *                           one does not observe either.
+ * @param[in]  memory_bytes  0 with NULL.
+ * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
+ * @param[in]  stream        See kvevict_stream; comes after the sequence's
+ *                           work. On CUDA device memory is copied there, and
+ *                           nothing waits.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_fork(
+    const kvevict_sequence* sequence, void* memory, size_t memory_bytes,
+    kvevict_sequence** out_sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Writes the positions and lengths of a sequence, and where its prompt ended,
+ * as bytes that kvevict_sequence_load() reads, in this process or any other, on
+ * any machine.
+ *
+ * The cache is the caller's to save; observed queries and the report are not
+ * saved. The bytes have a magic, a version, their own length and a CRC-32.
+ * On CUDA this waits as kvevict_sequence_position_of_slot() does.
+ *
+ * @param[in]  sequence  Non-NULL.
+ * @param[out] data      NULL if data_capacity is 0.
+ * @param[in]  data_capacity  Bytes of data; 0 asks for the length alone, which
+ *                            does not wait.
+ * @param[out] out_data_len   NULL, or receives the bytes written, or to be
+ *                            written: 40, 20 per layer, 4 per list and at
+ *                            most 4 per slot.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
+ *         0 < data_capacity < length. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_save(
+    const kvevict_sequence* sequence, void* data, size_t data_capacity,
+    size_t* out_data_len) KVEVICT_NOEXCEPT;
+
+/**
+ * Makes a sequence as one was that kvevict_sequence_save() saved: positions,
+ * lengths, where its prompt ended, and how far back a trim is exact.
+ *
+ * What the sequence held, its observed queries and its report are forgotten;
+ * query memory stays. The saved one's plan may have had another policy,
+ * max_tokens or device, but the same layers with full caches and keep lists;
+ * lists of different lengths need a plan that has such, and scope MODEL layers
+ * that hold the same. Memory as for kvevict_sequence_start().
+ *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] data      Non-NULL, of any alignment.
+ * @param[in] data_len  As kvevict_sequence_save() said.
+ * @param[in] stream    See kvevict_stream. CUDA waits for it where positions
+ *                      are listed.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names what is wrong
+ *         with the data (no saved sequence, another version, cut off, damaged)
+ *         or does not fit the plan; KVEVICT_ERROR_OUT_OF_MEMORY. The sequence
+ *         is then as before. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
+                      size_t data_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /** What an eviction may be told beside the policy. */
 typedef struct kvevict_evict_options {
@@ -2564,7 +2702,7 @@ typedef struct kvevict_list_report {
 
 /**
  * Tells what the last successful kvevict_sequence_evict() did; counts are 0
- * before it, after a reset and after a failure of the device.
+ * before it, after a reset or a load, and after a failure of the device.
  *
  * @param[in]  sequence   Non-NULL.
  * @param[out] out        NULL, or out->struct_size set.
@@ -2589,7 +2727,8 @@ typedef struct kvevict_sequence_memory {
    *  layers without a full cache. */
   uint64_t lengths;
   /** i32 [n_lists, n_listed] positions of the layer's first slots; those after
-   *  count up by one each to logical length - 1. Moves with every eviction. */
+   *  count up by one each to logical length - 1. Moves with every eviction,
+   *  start and load. */
   uint64_t positions;
   /** u32 [n_lists]: how many slots of a list are listed, where lists differ; 0
    *  where all list n_listed. Moves with every eviction. */
@@ -2633,6 +2772,21 @@ KVEVICT_API kvevict_status kvevict_sequence_stored_length(
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_logical_length(
+    const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
+
+/**
+ * How many tokens are still where they were stored: the most p such that every
+ * list of every layer holds tokens [0, p) in slots [0, p). Another request with
+ * these p tokens can use the rows.
+ *
+ * An eviction that merged may have changed any row: until the next reset it is
+ * then 0. On CUDA waits as kvevict_sequence_position_of_slot() does.
+ *
+ * @param[in]  sequence    Non-NULL.
+ * @param[out] out_length  Tokens; the logical length if nothing was evicted.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_exact_prefix(
     const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
