@@ -23,6 +23,7 @@ class BlockTables {
         stride_(view.block_table_head_stride),
         n_tables_(stride_ == 0 ? 1 : view.n_kv_heads),
         block_size_(view.block_size),
+        first_slot_(first_slot),
         n_skipped_(first_slot / view.block_size),
         tokens_(tokens) {}
 
@@ -59,14 +60,15 @@ class BlockTables {
 
  private:
   uint64_t BlocksFor(uint32_t n_tokens) const {
-    const uint64_t n = (uint64_t{n_tokens} + block_size_ - 1) / block_size_;
-    return n < n_skipped_ ? 0 : n - n_skipped_;
+    if (n_tokens <= first_slot_) return 0;
+    return (uint64_t{n_tokens} + block_size_ - 1) / block_size_ - n_skipped_;
   }
 
   const int32_t* entries_ = nullptr;
   uint64_t stride_ = 0;
   uint32_t n_tables_ = 1;
   uint32_t block_size_ = 1;
+  uint32_t first_slot_ = 0;
   uint32_t n_skipped_ = 0;
   ListCounts tokens_;
 };
