@@ -432,15 +432,27 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
   cache.number = number;
   cache.tokens = on_host ? tokens : ListCounts(tokens.most);
   cache.first_slot = first_slot;
-  if (!on_host || view.block_size == 0 || cache.IsEmpty()) return cache;
-  cache.knows_blocks = true;
-  cache.lowest_block = INT32_MAX;
-  cache.highest_block = 0;
-  cache.blocks().ForEachUsed([&](uint64_t, int32_t id) {
-    cache.lowest_block = std::min(cache.lowest_block, id);
-    cache.highest_block = std::max(cache.highest_block, id);
-    return true;
-  });
+  if (cache.IsEmpty()) return cache;
+  if (on_host && view.block_size != 0) {
+    cache.knows_blocks = true;
+    cache.lowest_block = INT32_MAX;
+    cache.highest_block = 0;
+    cache.blocks().ForEachUsed([&](uint64_t, int32_t id) {
+      cache.lowest_block = std::min(cache.lowest_block, id);
+      cache.highest_block = std::max(cache.highest_block, id);
+      return true;
+    });
+    if (cache.lowest_block > cache.highest_block) {  // no head holds anything
+      cache.tokens = 0;
+      return cache;
+    }
+  }
+  for (uint32_t i = 0; i < 2; ++i) {
+    if (!IsPresent(PlaneAt(view, i))) continue;
+    const Extent extent = ExtentOf(cache, PlaneAt(view, i));
+    cache.reach[i] = {static_cast<uint64_t>(extent.begin),
+                      static_cast<uint64_t>(extent.end - 1)};
+  }
   return cache;
 }
 
@@ -471,6 +483,7 @@ Status CheckApart(const char* array, std::span<const LayerCache> layers) {
   const auto check = [&](uint32_t l, uint32_t i, uint32_t m, uint32_t j) {
     const LayerCache& a = layers[l];
     const LayerCache& b = layers[m];
+    if (i < 2 && j < 2 && !a.reach[i].Meets(b.reach[j])) return Status();
     if (AreShared(a, i, b, j)) return Status();
     const Answer answer =
         PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks);

@@ -25,6 +25,13 @@ struct LayerCache {
   bool knows_blocks = false;
   int32_t lowest_block = 0;
   int32_t highest_block = 0;
+  // Of K and V, the first byte and the last one: mostly they are far apart.
+  struct Reach {
+    uint64_t first = 1, last = 0;
+    bool Meets(const Reach& other) const {
+      return first <= other.last && other.first <= last;
+    }
+  } reach[2];
   // The first layer with the same cache, mostly the layer itself.
   uint32_t owner = 0;
   // Bit i: companion i is a plane of an earlier layer too.

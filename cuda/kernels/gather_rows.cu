@@ -143,6 +143,8 @@ template <class Unit, class From, class To>
 KV_DEVICE void MoveChunk(const From& from_column, const To& to_column,
                          const Chunk& chunk, const ThreadRows& rows,
                          const GatherParams& p, uint64_t keep, uint64_t flag) {
+  // Rows of one plane lie one way.
+  const bool in_place = From::kIsPaged == To::kIsPaged && p.in_place != 0;
   const uint32_t first_slot = p.planes[chunk.plane].first_slot;
   Unit moved[kChunkLoads];
   uint32_t slots[kChunkLoads];
@@ -156,7 +158,7 @@ KV_DEVICE void MoveChunk(const From& from_column, const To& to_column,
   rows.ForEach([&](uint32_t r, uint32_t) {
     moved[r] = LoadGlobal<Unit>(from_column.Address(from[r]));
   });
-  if (p.in_place != 0) {
+  if (in_place) {
     uint32_t read = 0;
     rows.ForEach([&](uint32_t r, uint32_t) { read |= RegisterOf(moved[r]); });
     const bool any = BlockAny(read != 0);
@@ -164,7 +166,7 @@ KV_DEVICE void MoveChunk(const From& from_column, const To& to_column,
   }
   rows.ForEach(
       [&](uint32_t r, uint32_t i) { to[r] = to_column.Find(first_slot + i); });
-  if (p.in_place != 0) WaitForReaders(chunk, first_slot, keep, flag);
+  if (in_place) WaitForReaders(chunk, first_slot, keep, flag);
   rows.ForEach([&](uint32_t r, uint32_t) {
     StoreGlobal(to_column.Address(to[r]), moved[r]);
   });
