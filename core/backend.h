@@ -240,6 +240,13 @@ struct MoveJob {
   // Bit i: companion i is another layer's too, whose job it is.
   uint64_t shared_companions = 0;
   Merge merge;  // before rows move: what becomes of those that are not kept
+  uint32_t first_slot = 0;  // where the first kept row goes
+  const kvevict_view* destination =
+      nullptr;  // another cache; nullptr: in place
+
+  const kvevict_view& target() const {
+    return destination == nullptr ? *view : *destination;
+  }
 };
 
 // Merges rows of each job that are not kept into those that are, as the job says, in
@@ -249,7 +256,8 @@ struct MergeArgs {
   std::span<uint8_t> scratch;  // Backend::merge_scratch_bytes()
 };
 
-// Moves the kept rows of each job's view down to slots [0, count).
+// Moves the kept rows of each job's view down to slots [first_slot, first_slot +
+// count), or copies them to those of its destination.
 struct CompactArgs {
   Jobs<MoveJob> jobs;
   // Backend::compact_scratch_bytes(); it works with less too, maybe slower.

@@ -60,18 +60,16 @@ static void ExpectUnchanged(const test_model* m, const test_saved* before) {
 }
 
 Test(sequence_saved, the_bytes_are_these_on_any_machine) {
-  test_model* m = ModelOf("streaming-llm:budget=5,sink=2,every=1", NULL);
+  test_model* m = ModelOf("streaming-llm:budget=5,sink=2,every=2", NULL);
   test_model_append(m, 4);
   EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
-  test_model_append(m, 3);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  test_model_append(m, 1);
+  test_model_append(m, 4);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_append(m, 1);
   uint8_t expected[] = {
       'K', 'V', 'E', 'V', 'S', 'E', 'Q', 0x1A, 1, 0, 0, 0, 0, 0, 0, 0, /* */
       128, 0,   0,   0,   0,   0,   0,   0,    2, 0, 0, 0, 9, 0, 0, 0, /* */
-      4,   0,   0,   0,   3,   0,   0,   0,                            /* */
+      4,   0,   0,   0,   2,   0,   0,   0,                            /* */
       0,   0,   0,   0,   1,   0,   0,   0,    8, 0, 0, 0, 0, 0, 0, 0, /* */
       4,   0,   0,   0,                                                /* */
       5,   0,   0,   0,   0,   0,   0,   0,    1, 0, 0, 0, 5, 0, 0, 0, /* */

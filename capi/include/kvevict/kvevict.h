@@ -2059,13 +2059,22 @@ typedef struct kvevict_move {
    *  kvevict_policy; K, and V where the view has one, must be of dtypes that
    *  are scored, and values needs V. kvevict_reorder(): none. */
   kvevict_merge merge;
-  uint32_t reserved;      /**< 0. */
+  /** kvevict_compact(): where the first survivor of every head goes; without a
+   *  destination at most n_tokens, and no listed slot is below it. 0 with merge
+   *  and for kvevict_reorder(). */
+  uint32_t first_slot;
   double merge_threshold; /**< See kvevict_policy. */
   double merge_fraction;  /**< Likewise; 0: 1. */
+  /** kvevict_compact(): another cache that the survivors are copied to, with
+   *  slots for first_slot + the longest list; NULL: they move in place. As many
+   *  heads and companions as `view`, and of each plane the same dtype and row
+   *  size; strides, block table and block size are its own. NULL with merge and
+   *  for kvevict_reorder(). */
+  const kvevict_view* destination;
 } kvevict_move;
 
 #define KVEVICT_MOVE_INIT \
-  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0, 0 }
 
 /** Writes KVEVICT_MOVE_INIT.
  *
@@ -2076,14 +2085,27 @@ KVEVICT_API kvevict_status
 kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Moves the surviving rows of layers to their first slots, in place.
+ * Moves the surviving rows of layers down to slots that follow each other, in
+ * place, or copies them to other caches.
  *
- * Row keep[i] of a head goes to slot i. K, V and companions move alike, byte
- * for byte. Rows from a list's count on are unspecified afterwards. Needs no
- * staging memory: survivors only move down. For lists in another order there is
+ * Row keep[i] of a head goes to slot first_slot + i, which mostly is i. K, V
+ * and companions move alike, byte for byte. In place, rows from first_slot +
+ * the list's count on are unspecified afterwards. Needs no staging memory:
+ * survivors only move down. For lists in another order there is
  * kvevict_reorder(). All checks come before the first byte moves. Cost: reads
  * and writes the kept rows that change place, once. On CUDA one launch for all
  * planes that lie alike, whatever their layer.
+ *
+ * With first_slot only the tail of a cache is compacted, such as the tree of a
+ * speculative step of which few tokens were accepted. Slots below it are
+ * neither read nor written, and nor are their entries in block tables, so
+ * sequences that share a prefix's blocks may go together. Cost: that of the
+ * tail. Heads whose tails begin later list the slots before it as well.
+ *
+ * With a destination the cache that rows come from stays as it is, and of the
+ * destination only the slots that rows go to change: what fills a staging page,
+ * or makes a smaller cache, or one of another layout, in one pass. Lists may
+ * then name any slots that are held, still ascending.
  *
  * A move with merge changes rows that stay, also those that stay where they
  * are: a block that another sequence shares must be copied first. Cost: as many
@@ -2095,8 +2117,10 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each. Lists are strictly
  *                       ascending, which is checked on the CPU, on CUDA only by
- *                       a context with debug set. Caches must not overlap,
- *                       which is checked as kvevict_sequence_evict() does.
+ *                       a context with debug set. Caches, destinations among
+ *                       them, must not overlap, which is checked as
+ *                       kvevict_sequence_evict() does; of one with first_slot
+ *                       the slots from there on count.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_compact_workspace(). Where nothing merges,
  *                       less than the best is not touched, and CUDA may be
@@ -2147,9 +2171,9 @@ KVEVICT_API kvevict_status kvevict_compact_workspace(
  *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each, counts at most n_tokens,
- *                       without merge. That slots are in [0, n_tokens) is
- *                       checked on the CPU, on CUDA only by a context with
- *                       debug set.
+ *                       without merge, first_slot and destination. That slots
+ *                       are in [0, n_tokens) is checked on the CPU, on CUDA
+ *                       only by a context with debug set.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_reorder_workspace().
  * @param[in] workspace_bytes  Its size.
@@ -2516,8 +2540,8 @@ KVEVICT_API kvevict_status kvevict_sequence_start(
 /**
  * Creates a sequence that goes on from where another one is: a beam, or a
  * sample of the same prompt. It has the same plan, prompt, positions and
- * lengths, on host and device, and if the other one observes, the same observed queries.
- * Its report is empty. The cache is the caller's to copy or to share.
+ * lengths, on host and device, and if the other one observes, the same observed
+ * queries. Its report is empty. The cache is the caller's to copy or to share.
  *
  * @param[in]  sequence      Non-NULL. Not modified.
  * @param[in]  memory        As for kvevict_sequence_begin_observing(), if the
