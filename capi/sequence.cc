@@ -198,6 +198,14 @@ kvevict_status kvevict_sequence_append(kvevict_sequence* sequence,
   });
 }
 
+kvevict_status kvevict_sequence_end_prompt(
+    kvevict_sequence* sequence) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    return Core(sequence).EndPrompt();
+  });
+}
+
 kvevict_status kvevict_sequence_replayed(kvevict_sequence* sequence,
                                          uint32_t n_tokens) noexcept {
   return Guard([&] {

@@ -11,6 +11,7 @@ struct ListCounts {
   uint32_t most;         // of any list
   uint32_t step;         // elements of `each` from list to list
   const uint32_t* each;  // in memory of the device; nullptr: all alike
+  uint32_t more = 0;     // of each list than `each` says
 
   // NOLINTNEXTLINE: one number is meant to do
   ListCounts(uint32_t most = 0, const uint32_t* each = nullptr,
@@ -19,7 +20,7 @@ struct ListCounts {
 
   // Where the device is the host.
   uint32_t Of(uint32_t list) const {
-    return each == nullptr ? most : each[uint64_t{list} * step];
+    return each == nullptr ? most : each[uint64_t{list} * step] + more;
   }
 };
 

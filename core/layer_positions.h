@@ -20,7 +20,8 @@ struct LayerPositions {
   std::span<PositionList> lists;
   // From here on every list has all positions, listed or not.
   uint32_t tail_position = 0;
-  bool is_merged = false;  // rows may have been changed
+  bool is_merged = false;     // rows may have been changed
+  uint32_t prompt_slots = 0;  // see Prompt::SlotsOf()
 
   // Those before the tail.
   PositionList Listed(uint32_t list) const;

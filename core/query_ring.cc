@@ -110,6 +110,11 @@ void QueryRing::Cut(uint32_t position) {
   for (ObservedRange& range : observed_lse_) range.Cut(position);
 }
 
+void QueryRing::Forget(uint32_t layer) {
+  if (observed_.size() > 0) observed_[layer] = ObservedRange();
+  ForgetLse(layer);
+}
+
 void QueryRing::ForgetLse(uint32_t layer) {
   if (observed_lse_.size() > 0) observed_lse_[layer] = ObservedRange();
 }

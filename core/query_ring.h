@@ -60,6 +60,7 @@ class QueryRing {
   void Cut(uint32_t position);
   // Forgets a layer's log-sum-exps: keys that they cover are gone.
   void ForgetLse(uint32_t layer);
+  void Forget(uint32_t layer);
   // Rows that a graph has observed.
   void Replayed(uint32_t first_position, uint32_t n_rows);
 

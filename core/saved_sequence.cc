@@ -2,7 +2,9 @@
 //
 //   u8 magic[8]   u32 version   u32 CRC-32 of all that follows
 //   u64 bytes in all   u32 n_layers with a full cache   u32 logical length
+//   u32 tokens of the prompt, or 2^32 - 1   u32 round
 //   per layer: u32 number   u32 n_lists   u32 tail position   u32 flags
+//              u32 slots of the prompt
 //              unless it is as before: u32 counts[n_lists], i32 positions of each list
 #include "core/saved_sequence.h"
 
@@ -17,8 +19,8 @@ namespace {
 constexpr uint8_t kMagic[8] = {'K', 'V', 'E', 'V', 'S', 'E', 'Q', 0x1A};
 constexpr uint32_t kVersion = 1;
 constexpr size_t kCrcBegin = 16;
-constexpr size_t kHeaderBytes = 32;
-constexpr size_t kLayerBytes = 16;
+constexpr size_t kHeaderBytes = 40;
+constexpr size_t kLayerBytes = 20;
 
 enum LayerFlags : uint32_t {
   kMerged = 1,    // rows may have been changed
@@ -83,6 +85,7 @@ Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
   out->U32(layer.n_lists);
   out->U32(slots.tail_position);
   out->U32((slots.is_merged ? kMerged : 0u) | (as_before ? kAsBefore : 0u));
+  out->U32(sequence.prompt().SlotsOf(l));
   if (as_before) return Status();
   SlotPositions positions;
   KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));
@@ -162,6 +165,7 @@ Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
   }
   layers[l].tail_position = in->U32();
   const uint32_t flags = in->U32();
+  layers[l].prompt_slots = in->U32();
   layers[l].is_merged = (flags & kMerged) != 0;
   if (layers[l].tail_position > logical || flags > (kMerged | kAsBefore)) {
     return Malformed(layer);
@@ -208,6 +212,8 @@ Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out) {
   rest.U64(out.size());
   rest.U32(n_layers);
   rest.U32(sequence.logical_length());
+  rest.U32(sequence.prompt().n_tokens());
+  rest.U32(sequence.prompt().round());
   Writer checks(out.data() + sizeof kMagic);
   checks.U32(kVersion);
   checks.U32(Crc32(out.subspan(kCrcBegin)));
@@ -217,15 +223,21 @@ Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out) {
 Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
   const Plan& plan = sequence->plan();
   KV_RETURN_IF_ERROR(CheckHeader(data));
-  Reader in(data.subspan(kHeaderBytes - 2 * sizeof(uint32_t)));
+  Reader in(data.subspan(kCrcBegin + sizeof(uint64_t)));
   const uint32_t n_layers = in.U32();
   const uint32_t logical = in.U32();
+  const uint32_t n_prompt = in.U32();
+  const uint32_t round = in.U32();
   if (n_layers != plan.n_layers()) {
     return InvalidArgument("data: %u layers with full caches, the plan has %u",
                            n_layers, plan.n_layers());
   }
   if (logical > INT32_MAX) {
     return InvalidArgument("data: logical length %u > %d", logical, INT32_MAX);
+  }
+  if (n_prompt != Prompt::kNotEnded && n_prompt > logical) {
+    return InvalidArgument("data: a prompt of %u tokens > logical length %u",
+                           n_prompt, logical);
   }
   Positions positions(plan.context());
   Array<int32_t> all(plan.context());
@@ -240,8 +252,12 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
   if (!in.ok() || in.n_left() > 0) {
     return InvalidArgument("data: its layers do not end where it does");
   }
-  const Status status = sequence->Restore(positions.layers(), logical);
-  return status.ok() ? status : Prefixed(status, "data: ");
+  if (Status status = sequence->Restore(positions.layers(), logical);
+      !status.ok()) {
+    return Prefixed(status, "data: ");
+  }
+  sequence->RestorePrompt(positions.layers(), n_prompt, round);
+  return Status();
 }
 
 }  // namespace kvevict

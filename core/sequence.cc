@@ -40,6 +40,7 @@ Status Sequence::CopyFrom(const Sequence& other, void* memory,
   if (other.ring_.has_memory()) {
     KV_RETURN_IF_ERROR(ring_.Begin(memory, memory_bytes));
   }
+  prompt_.CopyFrom(other.prompt_);
   KV_RETURN_IF_ERROR(slots_.CopyFrom(stream_, other.slots_));
   return ring_.CopyFrom(stream_, other.ring_);
 }
@@ -48,6 +49,7 @@ Sequence::Sequence(const Plan& plan)
     : plan_(plan),
       slots_(plan),
       ring_(plan),
+      prompt_(plan),
       views_(plan.context()),
       inputs_(plan.context()),
       caches_(plan.context()),
@@ -66,6 +68,7 @@ Status Sequence::Allocate() {
   const CheckedSize n_layers(plan().n_layers());
   KV_RETURN_IF_ERROR(slots_.Allocate());
   KV_RETURN_IF_ERROR(ring_.Allocate());
+  KV_RETURN_IF_ERROR(prompt_.Allocate());
   KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_layers));
   KV_RETURN_IF_ERROR(inputs_.Allocate("inputs of the layers", n_layers));
   KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_layers));
@@ -90,6 +93,7 @@ Status Sequence::Allocate() {
 Status Sequence::Reset() {
   KV_RETURN_IF_ERROR(slots_.Restart(stream_, 0));
   ring_.Reset();
+  prompt_.Reset();
   ClearReport();
   return Status();
 }
@@ -126,8 +130,18 @@ Status Sequence::Restore(std::span<const LayerPositions> layers,
   KV_RETURN_IF_ERROR(CheckPositions(plan(), layers, n_tokens));
   KV_RETURN_IF_ERROR(slots_.Fill(stream_, layers, n_tokens));
   ring_.Reset();
+  prompt_.Reset();
   ClearReport();
   return Status();
+}
+
+void Sequence::RestorePrompt(std::span<const LayerPositions> layers,
+                             uint32_t n_tokens, uint32_t round) {
+  prompt_.Restore(n_tokens, round);
+  for (uint32_t l = 0; l < layers.size(); ++l) {
+    prompt_.RestoreSlots(l, layers[l].prompt_slots);
+  }
+  prompt_.Trim(slots_);
 }
 
 void Sequence::ClearReport() {
@@ -154,6 +168,7 @@ Status Sequence::Replayed(uint32_t n_tokens) {
 Status Sequence::Trim(uint32_t n_tokens) {
   KV_RETURN_IF_ERROR(slots_.Trim(stream_, n_tokens));
   ring_.Cut(n_tokens);
+  prompt_.Trim(slots_);
   return Status();
 }
 

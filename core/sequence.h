@@ -11,6 +11,7 @@
 #include "core/evict/layer_eviction.h"
 #include "core/overlap.h"
 #include "core/plan.h"
+#include "core/prompt.h"
 #include "core/query_ring.h"
 #include "core/slot_table.h"
 #include "core/status.h"
@@ -56,6 +57,9 @@ class Sequence {
   Status Start(std::span<LayerPositions> layers, uint32_t n_tokens);
   // Of any: as one was that had these positions.
   Status Restore(std::span<const LayerPositions> layers, uint32_t n_tokens);
+  // Behind that, where its prompt ended.
+  void RestorePrompt(std::span<const LayerPositions> layers, uint32_t n_tokens,
+                     uint32_t round);
   Status BeginObserving(void* memory, size_t memory_bytes) {
     return ring_.Begin(memory, memory_bytes);
   }
@@ -63,6 +67,12 @@ class Sequence {
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
   Status Trim(uint32_t n_tokens);
+
+  Status EndPrompt() { return prompt_.End(slots_); }
+  const Prompt& prompt() const { return prompt_; }
+  // An eviction has worked.
+  void BeginRound() { prompt_.BeginRound(logical_length()); }
+
   // Of ascending layers.
   Status Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
                  uint32_t first_position) {
@@ -87,6 +97,7 @@ class Sequence {
   }
 
   void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
+  void ForgetQueries(uint32_t layer) { ring_.Forget(layer); }
   // Whether a layer holds the tokens of the last n_rows queries, and the query ring
   // those of its window, where none are given.
   Status CheckQueries(uint32_t layer, uint32_t n_rows,
@@ -126,6 +137,7 @@ class Sequence {
   Stream stream_ = nullptr;
   SlotTable slots_;
   QueryRing ring_;
+  Prompt prompt_;
   Array<kvevict_view> views_;  // [n_layers]
   Array<LayerInputs> inputs_;  // [n_layers]
   Array<LayerCache> caches_;

@@ -199,6 +199,7 @@ const Backend kCudaBackend = {
     .check_weighing = CheckWeighing,
     .check_diversifying = CheckDiversifying,
     .check_merging = CheckMerging,
+    .check_rotating = CheckRotating,
     .shape_and_select = ShapeAndSelect,
 };
 

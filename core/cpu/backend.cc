@@ -139,6 +139,7 @@ const Backend kCpuBackend = {
     .check_weighing = nullptr,
     .check_diversifying = nullptr,
     .check_merging = nullptr,
+    .check_rotating = nullptr,
     .shape_and_select = nullptr,
 };
 

@@ -30,6 +30,7 @@ struct LayerEviction : LayerOutcome {
   ReduceJob reduce;
   SelectJob select;
   MoveJob move;
+  RotateJob rotate;
 };
 
 }  // namespace kvevict

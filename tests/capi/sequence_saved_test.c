@@ -6,7 +6,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-enum { kHeader = 32 };
+enum { kHeader = 40, kLayer = 20 };
 
 static const uint32_t kBudgets[4] = {20, 60, 30, 30};
 
@@ -60,17 +60,22 @@ static void ExpectUnchanged(const test_model* m, const test_saved* before) {
 }
 
 Test(sequence_saved, the_bytes_are_these_on_any_machine) {
-  test_model* m = ModelOf("streaming-llm:budget=5,sink=2", NULL);
-  test_model_append(m, 8);
+  test_model* m = ModelOf("streaming-llm:budget=5,sink=2,every=2", NULL);
+  test_model_append(m, 4);
+  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
+  test_model_append(m, 4);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   test_model_append(m, 1);
   uint8_t expected[] = {
       'K', 'V', 'E', 'V', 'S', 'E', 'Q', 0x1A, 1, 0, 0, 0, 0, 0, 0, 0, /* */
-      112, 0,   0,   0,   0,   0,   0,   0,    2, 0, 0, 0, 9, 0, 0, 0, /* */
+      128, 0,   0,   0,   0,   0,   0,   0,    2, 0, 0, 0, 9, 0, 0, 0, /* */
+      4,   0,   0,   0,   2,   0,   0,   0,                            /* */
       0,   0,   0,   0,   1,   0,   0,   0,    8, 0, 0, 0, 0, 0, 0, 0, /* */
+      4,   0,   0,   0,                                                /* */
       5,   0,   0,   0,   0,   0,   0,   0,    1, 0, 0, 0, 5, 0, 0, 0, /* */
       6,   0,   0,   0,   7,   0,   0,   0,                            /* */
       1,   0,   0,   0,   1,   0,   0,   0,    8, 0, 0, 0, 0, 0, 0, 0, /* */
+      4,   0,   0,   0,                                                /* */
       5,   0,   0,   0,   0,   0,   0,   0,    1, 0, 0, 0, 5, 0, 0, 0, /* */
       6,   0,   0,   0,   7,   0,   0,   0};
   test_saved saved = test_save(m->sequence);
@@ -181,6 +186,7 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
   } while (0)
   CHANGED(saved.data + 24, 3, "3 layers", "plan has 2");
   CHANGED(saved.data + 28, 1u << 31, "logical length 2147483648");
+  CHANGED(saved.data + 32, 108, "a prompt of 108 tokens", "logical length 107");
   CHANGED(saved.data + 28, 99,
           "layer 0 contradicts itself"); /* the tail is 100 */
   CHANGED(saved.data + 28, 141, "layer 0: list 0", "101 slots",
@@ -190,11 +196,11 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
   CHANGED(second + 8, 98, "layer 1 contradicts itself"); /* 99 is listed */
   CHANGED(second + 12, 4, "layer 1 contradicts itself");
   CHANGED(first + 12, 2, "layer 0 contradicts itself");
-  CHANGED(second + 16, 61, "layer 1 contradicts itself");
-  CHANGED(second + 16, UINT32_MAX, "layer 1 contradicts itself");
-  CHANGED(second + 16, 59, "layers do not end");
-  CHANGED(second + 24, 3, "layer 1: list 0: positions[1]");
-  CHANGED(second + 24, UINT32_MAX, "layer 1: list 0: positions[0] -1");
+  CHANGED(second + 20, 61, "layer 1 contradicts itself");
+  CHANGED(second + 20, UINT32_MAX, "layer 1 contradicts itself");
+  CHANGED(second + 20, 59, "layers do not end");
+  CHANGED(second + 28, 3, "layer 1: list 0: positions[1]");
+  CHANGED(second + 28, UINT32_MAX, "layer 1: list 0: positions[0] -1");
 #undef CHANGED
   EXPECT_OK(Load(m, &saved));
   free(saved.data);
@@ -300,7 +306,7 @@ Test(sequence_saved, one_list_of_the_model_is_saved_once) {
   test_model* model = Evicted("snapkv:budget=60,window=8,scope=model", NULL);
   test_model* layer = ModelOf("snapkv:budget=60,window=8,scope=layer", NULL);
   const test_saved saved = test_save(model->sequence);
-  cr_expect_eq(saved.n_bytes, kHeader + 2 * 16 + 4 + 60 * 4);
+  cr_expect_eq(saved.n_bytes, kHeader + 2 * kLayer + 4 + 60 * 4);
   EXPECT_OK(Load(layer, &saved));
   test_expect_same_tokens(model, layer, "scope layer");
   layer->n_seen = 107;
@@ -339,6 +345,36 @@ Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   test_model_observe(other, 92, 8);
   EXPECT_OK(test_model_evict(other, NULL, NULL));
   free(saved.data);
+  test_model_destroy(other);
+  test_model_destroy(m);
+}
+
+/* Where the prompt ended is part of what is saved, forked and trimmed. */
+Test(sequence_saved, prompts_go_along) {
+  static const char* const kText =
+      "knorm:budget=20,prompt=pinned-beside,every=6";
+  test_model* m = ModelOf(kText, NULL);
+  test_model_append(m, 15);
+  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
+  for (int i = 0; i < 40; ++i) {
+    test_model_append(m, 1);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+  }
+  const test_saved saved = test_save(m->sequence);
+  kvevict_sequence* fork = NULL;
+  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, 0, &fork, NULL));
+  const test_saved of_fork = test_save(fork);
+  cr_assert_eq(of_fork.n_bytes, saved.n_bytes);
+  cr_assert_arr_eq(of_fork.data, saved.data, saved.n_bytes);
+  test_model* other = ModelOf(kText, NULL);
+  EXPECT_OK(Load(other, &saved));
+  ExpectUnchanged(other, &saved);
+  EXPECT_INVALID(kvevict_sequence_end_prompt(other->sequence), "at 15 tokens");
+  EXPECT_OK(kvevict_sequence_trim(other->sequence, 10, NULL));
+  EXPECT_INVALID(kvevict_sequence_end_prompt(other->sequence), "at 10 tokens");
+  free(saved.data);
+  free(of_fork.data);
+  kvevict_sequence_destroy(fork);
   test_model_destroy(other);
   test_model_destroy(m);
 }

@@ -259,6 +259,8 @@ void Live(const Gpu& gpu, uint64_t seed, Report* report) {
       case 3:
         if (random.OneOf(3)) {
           model.Reset();
+        } else if (random.OneOf(2)) {
+          model.EndPrompt();
         } else {
           model.Copy(report);
         }

@@ -89,6 +89,10 @@ void RandomModel::DrawTwinPolicy() {
   twin_policy_.merge = p.merge;
   twin_policy_.merge_threshold = p.merge_threshold;
   twin_policy_.merge_fraction = p.merge_fraction;
+  twin_policy_.rotate = p.rotate;
+  twin_policy_.margin = p.margin;
+  twin_policy_.every = p.every;
+  twin_policy_.prompt = p.prompt;
 }
 
 uint32_t RandomModel::first_full() const {
@@ -324,6 +328,13 @@ void RandomModel::ObserveWindow() {
   const uint32_t n = Logical();
   const uint32_t again = std::min(n, policy().obs_window);
   if (observes() && again > 0) ObserveLayers(n - again, again, false);
+}
+
+void RandomModel::EndPrompt() {
+  const kvevict_status status = kvevict_sequence_end_prompt(sequence());
+  if (status != kvevict_sequence_end_prompt(twin())) {
+    throw std::runtime_error("only one side ends the prompt");
+  }
 }
 
 // ---- Copies ----

@@ -133,6 +133,7 @@ class RandomModel {
   void Decode(uint32_t n);
   // Takes back a few tokens, if both sides let it, and shows the window again.
   void Trim();
+  void EndPrompt();
   void Reset();
   // Goes on with copies: forks, or sequences that load what the other side saved, or
   // start from its positions.

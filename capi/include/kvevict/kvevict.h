@@ -741,6 +741,27 @@ enum kvevict_merge
 typedef int32_t kvevict_merge;
 #endif
 
+/** How the prompt counts, once kvevict_sequence_end_prompt() has said where it
+ *  ends; of it, what was stored then. */
+enum kvevict_prompt
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** As all tokens do: within the budget, and it may go. */
+  KVEVICT_PROMPT_INSIDE = 0,
+  /** On top of the budget, which is then one of the tokens behind it, a ratio
+   *  too. It may go. */
+  KVEVICT_PROMPT_BESIDE = 1,
+  /** Within the budget; it stays. */
+  KVEVICT_PROMPT_PINNED = 2,
+  /** On top of the budget, and it stays. */
+  KVEVICT_PROMPT_PINNED_BESIDE = 3
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_prompt;
+#endif
+
 /** What a policy may read of a layer: rows of its view, or a plane of
  *  kvevict_signal_inputs. */
 enum kvevict_input
@@ -908,6 +929,25 @@ typedef struct kvevict_policy {
   /** What becomes of the rows that go; K, and V where there is one, must be
    *  readable, and values needs V. Default none: they are dropped. */
   kvevict_merge merge;
+  /** 1: an eviction turns the keys that it moves, by RoPE, from their slots to
+   *  the new ones. Every key is then as if its slot were its position, and the
+   *  next token takes kvevict_sequence_stored_length() of its layer and head as
+   *  RoPE's position. Needs rope_inv_freq and keys that can be turned. Observed
+   *  queries of layers that lose tokens are forgotten. Where keys are f16 or
+   *  bf16, each turn rounds them once. Default 0. StreamingLLM,
+   *  arXiv:2309.17453. */
+  uint32_t rotate;
+  /** Evictions leave a layer alone whose lists hold at most so many tokens more
+   *  than they would keep; where heads compete, on average. Default 0. */
+  uint32_t margin;
+  /** Behind the prompt's end, evictions do nothing until so many tokens have
+   *  come behind it, or behind the last multiple of so many. 0, the default,
+   *  and 1: every one works. */
+  uint32_t every;
+  /** Default inside. Until the prompt has ended, evictions do nothing under any
+   *  other, which needs lists of one length per layer: equal heads, and no
+   *  head_budgets. */
+  kvevict_prompt prompt;
   uint32_t reserved; /**< 0. */
 } kvevict_policy;
 
@@ -921,7 +961,7 @@ typedef struct kvevict_policy {
         KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 1.0,   \
         1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
         KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
-        0.0, 1.0, KVEVICT_MERGE_NONE, 0                                      \
+        0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0      \
   }
 
 /**
@@ -988,6 +1028,9 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     normalize=no|yes               head_normalize
  *     merge=none|values|pivot|weighted   merge
  *     merge_threshold, merge_fraction    merge_threshold, merge_fraction
+ *     rotate=no|yes                  rotate
+ *     margin, every                  margin, every
+ *     prompt=inside|beside|pinned|pinned-beside   prompt
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
@@ -995,7 +1038,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  * A policy has the keys that mean something to it, any other is an error:
  *     all but none                budget, sink, recent, split, alpha, beta,
  *                                 select_block, merge, merge_threshold,
- *                                 merge_fraction
+ *                                 merge_fraction, rotate, margin, every,
+ *                                 prompt
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
  *                                 epsilon, redundancy, similarity, secure,
  *                                 heads, floor, threshold, normalize
@@ -1701,7 +1745,8 @@ typedef struct kvevict_score_job {
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
-   *  n_tokens. Read by h2o and triattention, and keydiff with a block. */
+   *  n_tokens. Read by h2o and triattention, and keydiff with a block;
+   *  triattention takes n_tokens with rotate. */
   uint32_t n_seen;
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens and at least the policy's obs_window where queries score, device
@@ -2014,13 +2059,22 @@ typedef struct kvevict_move {
    *  kvevict_policy; K, and V where the view has one, must be of dtypes that
    *  are scored, and values needs V. kvevict_reorder(): none. */
   kvevict_merge merge;
-  uint32_t reserved;      /**< 0. */
+  /** kvevict_compact(): where the first survivor of every head goes; without a
+   *  destination at most n_tokens, and no listed slot is below it. 0 with merge
+   *  and for kvevict_reorder(). */
+  uint32_t first_slot;
   double merge_threshold; /**< See kvevict_policy. */
   double merge_fraction;  /**< Likewise; 0: 1. */
+  /** kvevict_compact(): another cache that the survivors are copied to, with
+   *  slots for first_slot + the longest list; NULL: they move in place. As many
+   *  heads and companions as `view`, and of each plane the same dtype and row
+   *  size; strides, block table and block size are its own. NULL with merge and
+   *  for kvevict_reorder(). */
+  const kvevict_view* destination;
 } kvevict_move;
 
 #define KVEVICT_MOVE_INIT \
-  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0, 0 }
 
 /** Writes KVEVICT_MOVE_INIT.
  *
@@ -2031,14 +2085,27 @@ KVEVICT_API kvevict_status
 kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Moves the surviving rows of layers to their first slots, in place.
+ * Moves the surviving rows of layers down to slots that follow each other, in
+ * place, or copies them to other caches.
  *
- * Row keep[i] of a head goes to slot i. K, V and companions move alike, byte
- * for byte. Rows from a list's count on are unspecified afterwards. Needs no
- * staging memory: survivors only move down. For lists in another order there is
+ * Row keep[i] of a head goes to slot first_slot + i, which mostly is i. K, V
+ * and companions move alike, byte for byte. In place, rows from first_slot +
+ * the list's count on are unspecified afterwards. Needs no staging memory:
+ * survivors only move down. For lists in another order there is
  * kvevict_reorder(). All checks come before the first byte moves. Cost: reads
  * and writes the kept rows that change place, once. On CUDA one launch for all
  * planes that lie alike, whatever their layer.
+ *
+ * With first_slot only the tail of a cache is compacted, such as the tree of a
+ * speculative step of which few tokens were accepted. Slots below it are
+ * neither read nor written, and nor are their entries in block tables, so
+ * sequences that share a prefix's blocks may go together. Cost: that of the
+ * tail. Heads whose tails begin later list the slots before it as well.
+ *
+ * With a destination the cache that rows come from stays as it is, and of the
+ * destination only the slots that rows go to change: what fills a staging page,
+ * or makes a smaller cache, or one of another layout, in one pass. Lists may
+ * then name any slots that are held, still ascending.
  *
  * A move with merge changes rows that stay, also those that stay where they
  * are: a block that another sequence shares must be copied first. Cost: as many
@@ -2050,8 +2117,10 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each. Lists are strictly
  *                       ascending, which is checked on the CPU, on CUDA only by
- *                       a context with debug set. Caches must not overlap,
- *                       which is checked as kvevict_sequence_evict() does.
+ *                       a context with debug set. Caches, destinations among
+ *                       them, must not overlap, which is checked as
+ *                       kvevict_sequence_evict() does; of one with first_slot
+ *                       the slots from there on count.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_compact_workspace(). Where nothing merges,
  *                       less than the best is not touched, and CUDA may be
@@ -2102,9 +2171,9 @@ KVEVICT_API kvevict_status kvevict_compact_workspace(
  *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each, counts at most n_tokens,
- *                       without merge. That slots are in [0, n_tokens) is
- *                       checked on the CPU, on CUDA only by a context with
- *                       debug set.
+ *                       without merge, first_slot and destination. That slots
+ *                       are in [0, n_tokens) is checked on the CPU, on CUDA
+ *                       only by a context with debug set.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_reorder_workspace().
  * @param[in] workspace_bytes  Its size.
@@ -2353,6 +2422,17 @@ kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
                         kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
+ * Says that what has been appended so far is the prompt; see prompt and every
+ * of kvevict_policy. Trimming into the prompt shortens it, a reset forgets it.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where the prompt has
+ *         ended before. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequence_end_prompt(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
+
+/**
  * Tells the host that a graph ran once more. The graph has observed n_tokens
  * query rows in every layer, with KVEVICT_POSITION_NEXT, and appended n_tokens;
  * without query memory it has appended only. The device has counted already.
@@ -2459,9 +2539,9 @@ KVEVICT_API kvevict_status kvevict_sequence_start(
 
 /**
  * Creates a sequence that goes on from where another one is: a beam, or a
- * sample of the same prompt. It has the same plan, positions and lengths, on
- * host and device, and if the other one observes, the same observed queries.
- * Its report is empty. The cache is the caller's to copy or to share.
+ * sample of the same prompt. It has the same plan, prompt, positions and
+ * lengths, on host and device, and if the other one observes, the same observed
+ * queries. Its report is empty. The cache is the caller's to copy or to share.
  *
  * @param[in]  sequence      Non-NULL. Not modified.
  * @param[in]  memory        As for kvevict_sequence_begin_observing(), if the
@@ -2480,8 +2560,9 @@ KVEVICT_API kvevict_status kvevict_sequence_fork(
     kvevict_sequence** out_sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Writes the positions and lengths of a sequence as bytes that
- * kvevict_sequence_load() reads, in this process or any other, on any machine.
+ * Writes the positions and lengths of a sequence, and where its prompt ended,
+ * as bytes that kvevict_sequence_load() reads, in this process or any other, on
+ * any machine.
  *
  * The cache is the caller's to save; observed queries and the report are not
  * saved. The bytes have a magic, a version, their own length and a CRC-32.
@@ -2492,7 +2573,7 @@ KVEVICT_API kvevict_status kvevict_sequence_fork(
  * @param[in]  data_capacity  Bytes of data; 0 asks for the length alone, which
  *                            does not wait.
  * @param[out] out_data_len   NULL, or receives the bytes written, or to be
- *                            written: 32, 16 per layer, 4 per list and at
+ *                            written: 40, 20 per layer, 4 per list and at
  *                            most 4 per slot.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
  *         0 < data_capacity < length. Since: 0.1
@@ -2503,7 +2584,7 @@ KVEVICT_API kvevict_status kvevict_sequence_save(
 
 /**
  * Makes a sequence as one was that kvevict_sequence_save() saved: positions,
- * lengths, and how far back a trim is exact.
+ * lengths, where its prompt ended, and how far back a trim is exact.
  *
  * What the sequence held, its observed queries and its report are forgotten;
  * query memory stays. The saved one's plan may have had another policy,
@@ -2557,7 +2638,9 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * Scores, selects and compacts the cache of a whole model in place.
  *
  * A layer within its budget is left alone; with policy none, or when every
- * layer is within its budget, no byte changes. Every check is made before the
+ * layer is within its budget, no byte changes. A decoding loop may so call this
+ * after every step: margin, every and prompt of the policy say when there is
+ * something to do. Every check is made before the
  * first byte moves. Afterwards the next token goes to slot
  * kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
@@ -2705,7 +2788,8 @@ KVEVICT_API kvevict_status kvevict_sequence_stored_length(
     uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
- * Tokens seen so far: the position (for RoPE) of the next one.
+ * Tokens seen so far: the position of the next one. RoPE's too, but with rotate
+ * of kvevict_policy, where that is kvevict_sequence_stored_length().
  *
  * @param[in]  sequence    Non-NULL.
  * @param[out] out_length  Tokens.

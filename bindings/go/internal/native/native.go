@@ -130,6 +130,7 @@ extern uintptr_t _wrap_kvevict_sequence_end_observing_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_observation_init_kvevict(swig_voidp arg1, swig_type_33 arg2);
 extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_34 arg3, int arg4, int arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_end_prompt_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
 extern uintptr_t _wrap_kvevict_position_lists_init_kvevict(swig_voidp arg1, swig_type_35 arg2);
@@ -976,6 +977,19 @@ func Kvevict_sequence_append(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	swig_r = (uintptr)(C._wrap_kvevict_sequence_append_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_end_prompt(arg1 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_end_prompt_kvevict(C.uintptr_t(_swig_i_0)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

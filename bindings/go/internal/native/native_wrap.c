@@ -1133,6 +1133,19 @@ intgo _wrap_kvevict_sequence_append_kvevict(kvevict_sequence *_swig_go_0, int _s
 }
 
 
+intgo _wrap_kvevict_sequence_end_prompt_kvevict(kvevict_sequence *_swig_go_0) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  
+  result = (kvevict_status)kvevict_sequence_end_prompt(arg1);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
