@@ -301,9 +301,10 @@ type Move struct {
 	Keep           uintptr
 	TokenCounts    uintptr
 	Merge          int32
-	Reserved       uint32
+	FirstSlot      uint32
 	MergeThreshold float64
 	MergeFraction  float64
+	Destination    uintptr
 }
 
 // Rotation is kvevict_rotation.
