@@ -55,6 +55,8 @@ Status CheckEnums(const kvevict_policy& p) {
       CheckEnum("heads", p.head_split, KVEVICT_HEAD_SPLIT_THRESHOLD));
   KV_RETURN_IF_ERROR(
       CheckEnum("weight", p.value_weight, KVEVICT_VALUE_WEIGHT_GIVEN));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("prompt", p.prompt, KVEVICT_PROMPT_PINNED_BESIDE));
   return CheckEnum("split", p.layer_split,
                    static_cast<int>(std::size(kMeasures)) - 1);
 }
@@ -142,6 +144,9 @@ Status CheckNumbers(const kvevict_policy& p) {
   }
   if (p.head_normalize > 1) {
     return InvalidArgument("normalize %u is not 0 or 1", p.head_normalize);
+  }
+  if (p.rotate > 1) {
+    return InvalidArgument("rotate %u is not 0 or 1", p.rotate);
   }
   if (p.reserved != 0) {
     return InvalidArgument("reserved %u is not 0", p.reserved);
@@ -333,6 +338,8 @@ const char* TriggerText(Trigger trigger) {
       return "never";
     case Trigger::kPrefillEnd:
       return "prefill end";
+    case Trigger::kAnyTime:
+      return "prefill, decode";
   }
   return "";
 }
@@ -359,6 +366,11 @@ Status ValidatePolicy(const kvevict_policy& p) {
         "keep the same",
         p.scope == KVEVICT_SCOPE_LAYER ? "layer" : "model");
   }
+  if (CountsByScore(p) && p.prompt != KVEVICT_PROMPT_INSIDE) {
+    return InvalidArgument(
+        "prompt %s with heads that are not equal: it has one length per layer",
+        PromptText(p.prompt));
+  }
   KV_RETURN_IF_ERROR(CheckSecure(p));
   // A ratio can be judged only against a context; a token count already here.
   const double budget = CountsTokens(p) ? TokenBudget(p) : kMaxTokens;
@@ -369,6 +381,22 @@ Status ValidatePolicy(const kvevict_policy& p) {
 
 SlotBlocks BlocksOf(const kvevict_policy& p) {
   return {TouchesNothing(p) ? 1 : p.select_block};
+}
+
+const char* PromptText(kvevict_prompt prompt) {
+  constexpr const char* kTexts[] = {"inside", "beside", "pinned",
+                                    "pinned-beside"};
+  return kTexts[prompt];
+}
+
+bool IsPromptPinned(const kvevict_policy& p) {
+  return p.prompt == KVEVICT_PROMPT_PINNED ||
+         p.prompt == KVEVICT_PROMPT_PINNED_BESIDE;
+}
+
+bool IsPromptBeside(const kvevict_policy& p) {
+  return p.prompt == KVEVICT_PROMPT_BESIDE ||
+         p.prompt == KVEVICT_PROMPT_PINNED_BESIDE;
 }
 
 bool IsBudgetOfPartition(const kvevict_policy& p) {

@@ -680,7 +680,7 @@ static_assert(sizeof(MergeParams) <= 4096);
 struct RotateLayer {
   uint64_t keys;         // slot 0, head 0
   uint64_t block_table;  // i32; paged keys only
-  uint64_t offsets;      // i32 [n_lists, n_tokens]: positions
+  uint64_t offsets;      // i32 [n_lists, n_tokens]: positions, or slots
   uint32_t n_tokens;
   int32_t first_count;  // of RotateParams::tokens
 };
@@ -693,8 +693,8 @@ struct RotateParams {
   CountTable tokens;  // per KV head
   uint32_t n_lists;   // 1 or n_kv_heads
   uint32_t n_pairs;
-  uint32_t is_interleaved;  // 2f and 2f + 1 are one, else f and f + n_pairs
-  uint32_t reserved;
+  uint32_t is_interleaved;    // 2f and 2f + 1 are one, else f and f + n_pairs
+  uint32_t from_slots;        // offsets are the slots in which keys were
   uint64_t turns[kMaxPairs];  // 2^-64 turns per position
   RotateLayer layers[kMaxLayers];
 };

@@ -8,7 +8,7 @@
 
 #include "core/backend.h"
 #include "core/context.h"
-#include "core/layer_eviction.h"
+#include "core/evict/layer_eviction.h"
 #include "cuda/compact.h"
 #include "tests/gpu/gpu.h"
 

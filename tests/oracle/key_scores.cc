@@ -103,6 +103,28 @@ std::vector<Present> Compare(const float* keys, uint32_t head_dim,
   return there;
 }
 
+// How far the worst of the first n_keep is above the best of the others, at least. Rows
+// alike have one score, and their order is exact.
+double GapBetween(const float* keys, uint32_t head_dim,
+                  const std::vector<Present>& ranked, uint32_t n_keep) {
+  const auto row = [&](const Present& p) {
+    return keys + size_t{p.token} * head_dim;
+  };
+  double gap = INFINITY;
+  for (uint32_t i = 0; i < n_keep; ++i) {
+    for (uint32_t j = n_keep; j < ranked.size(); ++j) {
+      const Present& stays = ranked[i];
+      const Present& leaves = ranked[j];
+      const double apart =
+          stays.score - stays.bound - (leaves.score + leaves.bound);
+      if (!(apart < gap)) continue;  // NaN too
+      if (std::equal(row(stays), row(stays) + head_dim, row(leaves))) continue;
+      gap = apart;
+    }
+  }
+  return gap;
+}
+
 }  // namespace
 
 double oracle_key_diff_blocks(const float* keys, uint32_t n_tokens,
@@ -135,7 +157,6 @@ double oracle_key_diff_blocks(const float* keys, uint32_t n_tokens,
                        return higher_wins != 0 && a.token > b.token;
                      });
     const double n_later = std::ceil((n_tokens - end) / double(block));
-    double least = INFINITY, most = -INFINITY;
     tokens.clear();
     for (uint32_t i = 0; i < there.size(); ++i) {
       const Present& p = there[i];
@@ -143,12 +164,9 @@ double oracle_key_diff_blocks(const float* keys, uint32_t n_tokens,
       scores[p.token] = stays || std::isnan(p.score) ? p.score : -2 - n_later;
       bounds[p.token] = stays ? p.bound : 0.0;
       if (stays) tokens.push_back(p.token);
-      if (std::isnan(p.score)) continue;
-      if (stays) least = std::min(least, p.score - p.bound);
-      if (!stays) most = std::max(most, p.score + p.bound);
     }
+    gap = std::min(gap, GapBetween(keys, head_dim, there, n_keep));
     std::sort(tokens.begin(), tokens.end());
-    gap = std::min(gap, least - most);
   }
   return gap;
 }

@@ -22,7 +22,7 @@ void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
 // elements that are not finite are in no mean, score NaN and leave first. Others that
 // leave score -2 less the blocks that came after. Returns by how much the scores of those
 // that stay and of those that leave are apart in the closest block, less what f32 may be
-// off: above 0 nothing else is right.
+// off: above 0 nothing else is right. Keys alike have one score, and count as apart.
 double oracle_key_diff_blocks(const float* keys, uint32_t n_tokens,
                               uint32_t head_dim, uint32_t n_keep,
                               uint32_t block, int higher_wins, double* scores,

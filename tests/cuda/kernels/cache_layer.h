@@ -33,10 +33,11 @@ struct CacheLayer {
 };
 
 // Layer l of the table. Elements are eighths, at most 6.5 in size, and every channel
-// has a mean of its own. Some rows hold an element of `odd`, if there is one.
+// has a mean of its own. Some rows hold an element of `odd`, if there is one, and where
+// rows repeat some are like one before.
 inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
                                  size_t l, const std::vector<float>& odd,
-                                 Random& random) {
+                                 Random& random, bool rows_repeat = false) {
   CacheLayer layer;
   for (uint32_t h = 0; h < s.n_heads; ++h) {
     layer.n_tokens = std::max(layer.n_tokens, tokens.Of(l, h));
@@ -58,6 +59,9 @@ inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
       for (uint32_t d = 0; d < s.head_dim; ++d) {
         const int step = static_cast<int>(random.Below(65)) - 32;
         row[d] = static_cast<float>(means[d] + step) / 8.0f;
+      }
+      if (rows_repeat && t > 0 && random.Below(10) == 0) {
+        std::copy_n(row - (1 + random.Below(t)) * s.head_dim, s.head_dim, row);
       }
       if (!odd.empty() && random.Below(30) == 0) {
         row[random.Below(s.head_dim)] =

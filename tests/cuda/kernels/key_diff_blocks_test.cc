@@ -62,7 +62,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random, uint32_t turn,
   if (turn % 4 == 0) odd = {kNan, kInfinity, -kInfinity};
   std::vector<CacheLayer> layers;
   for (size_t l = 0; l < n_layers; ++l) {
-    layers.push_back(MakeCacheLayer(c, tokens, l, odd, random));
+    layers.push_back(MakeCacheLayer(c, tokens, l, odd, random, true));
   }
   cuda::KeyDiffBlocksParams p = {};
   p.keys = c.cache_rows();
@@ -105,7 +105,7 @@ void TestBlocks() {
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);
     Check(c, random.Below(2) == 0, random, turn, &tally);
   }
-  // Keys are eighths: of some heads two are alike, or next to it.
+  // Keys are eighths: of some heads two are next to alike.
   std::printf("%u of %u heads are told apart\n", tally.n_told, tally.n_heads);
   if (tally.n_told * 2 < tally.n_heads) Fail("too few heads are told apart");
 }

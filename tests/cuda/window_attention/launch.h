@@ -20,8 +20,7 @@ enum AttentionRows : uint32_t {
   kWeighByPast = 2,
   kMaxOfRows = 4,
   kPart = 8,  // several launches for more rows than a window has
-  // Every token has a row; a window is a part of the rows of a chunk, of which there are
-  // half a window more than two.
+  // Every token has a row; a window is a part of the rows of a chunk.
   kChunks = 16,
   kSpread = 32,
   kMeasureDynamics = 64,
@@ -46,10 +45,12 @@ struct AttentionVariant {
   void (*window_lse)(const ScoreParams&);
   void (*window_scores)(const ScoreParams&);
 };
-// Query rows per head: of a window, or of two parts and more; of chunks, a chunk's.
+// Query rows per head: of a window, or of two parts and more; of chunks, a chunk's, with
+// tiles enough that one is loaded where another was.
 inline uint32_t QueryRows(const AttentionVariant& v) {
-  return (v.rows & (kPart | kChunks)) != 0 ? 2 * v.window + v.window / 2 + 1
-                                           : v.window;
+  const uint32_t parts = 2 * v.window + v.window / 2 + 1;
+  if ((v.rows & kChunks) != 0) return parts + 2 * v.tile_keys;
+  return (v.rows & kPart) != 0 ? parts : v.window;
 }
 // Those of a head of n_tokens.
 inline uint32_t QueryRows(const AttentionVariant& v, uint32_t n_tokens) {
@@ -89,8 +90,9 @@ struct AttentionLayout {
   bool odd_layers_have_lse = false;
 };
 
-// Scores of every layer, and behind them what was measured, two numbers. Memory is of the exact size, and NaN wherever nothing
-// was stored: between rows, in partial sums, in the scores before.
+// Scores of every layer, and behind them what was measured, two numbers. Memory is of
+// the exact size, and NaN wherever nothing was stored: between rows, in partial sums, in
+// the scores before.
 std::vector<std::vector<float>> RunAttention(
     const AttentionVariant& variant, const std::vector<AttentionLayer>& layers,
     const AttentionLayout& layout, const simt::Options& options);

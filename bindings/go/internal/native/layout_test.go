@@ -44,7 +44,7 @@ var (
 	_ [128]byte = [unsafe.Offsetof(ContextOptions{}.DeviceAllocUserData)]byte{}
 	_ [136]byte = [unsafe.Offsetof(ContextOptions{}.SelectOnHost)]byte{}
 	_ [140]byte = [unsafe.Offsetof(ContextOptions{}.Debug)]byte{}
-	_ [232]byte = [unsafe.Sizeof(Policy{})]byte{}
+	_ [248]byte = [unsafe.Sizeof(Policy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Policy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Policy{}.Kind)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Policy{}.Budget)]byte{}
@@ -87,7 +87,11 @@ var (
 	_ [208]byte = [unsafe.Offsetof(Policy{}.MergeThreshold)]byte{}
 	_ [216]byte = [unsafe.Offsetof(Policy{}.MergeFraction)]byte{}
 	_ [224]byte = [unsafe.Offsetof(Policy{}.Merge)]byte{}
-	_ [228]byte = [unsafe.Offsetof(Policy{}.Reserved)]byte{}
+	_ [228]byte = [unsafe.Offsetof(Policy{}.Rotate)]byte{}
+	_ [232]byte = [unsafe.Offsetof(Policy{}.Margin)]byte{}
+	_ [236]byte = [unsafe.Offsetof(Policy{}.Every)]byte{}
+	_ [240]byte = [unsafe.Offsetof(Policy{}.Prompt)]byte{}
+	_ [244]byte = [unsafe.Offsetof(Policy{}.Reserved)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}
@@ -249,6 +253,15 @@ var (
 	_ [0]byte   = [unsafe.Offsetof(Observation{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Observation{}.Layer)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Observation{}.Inputs)]byte{}
+	_ [48]byte  = [unsafe.Sizeof(PositionLists{})]byte{}
+	_ [0]byte   = [unsafe.Offsetof(PositionLists{}.StructSize)]byte{}
+	_ [4]byte   = [unsafe.Offsetof(PositionLists{}.NLists)]byte{}
+	_ [8]byte   = [unsafe.Offsetof(PositionLists{}.Positions)]byte{}
+	_ [16]byte  = [unsafe.Offsetof(PositionLists{}.PositionsLen)]byte{}
+	_ [24]byte  = [unsafe.Offsetof(PositionLists{}.ListStride)]byte{}
+	_ [32]byte  = [unsafe.Offsetof(PositionLists{}.Count)]byte{}
+	_ [36]byte  = [unsafe.Offsetof(PositionLists{}.Reserved)]byte{}
+	_ [40]byte  = [unsafe.Offsetof(PositionLists{}.Counts)]byte{}
 	_ [40]byte  = [unsafe.Sizeof(EvictOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(EvictOptions{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(EvictOptions{}.Reserved)]byte{}

@@ -1,6 +1,6 @@
 // One layer's part in an eviction.
-#ifndef KVEVICT_CORE_LAYER_EVICTION_H_
-#define KVEVICT_CORE_LAYER_EVICTION_H_
+#ifndef KVEVICT_CORE_EVICT_LAYER_EVICTION_H_
+#define KVEVICT_CORE_EVICT_LAYER_EVICTION_H_
 
 #include <cstdint>
 
@@ -30,8 +30,9 @@ struct LayerEviction : LayerOutcome {
   ReduceJob reduce;
   SelectJob select;
   MoveJob move;
+  RotateJob rotate;
 };
 
 }  // namespace kvevict
 
-#endif  // KVEVICT_CORE_LAYER_EVICTION_H_
+#endif  // KVEVICT_CORE_EVICT_LAYER_EVICTION_H_

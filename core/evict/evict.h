@@ -1,6 +1,6 @@
 // The main job: a whole model's cache scored, selected and compacted in place.
-#ifndef KVEVICT_CORE_EVICT_H_
-#define KVEVICT_CORE_EVICT_H_
+#ifndef KVEVICT_CORE_EVICT_EVICT_H_
+#define KVEVICT_CORE_EVICT_EVICT_H_
 
 #include <cstddef>
 
@@ -16,4 +16,4 @@ Status Evict(Sequence* sequence, const kvevict_evict_options& options,
 
 }  // namespace kvevict
 
-#endif  // KVEVICT_CORE_EVICT_H_
+#endif  // KVEVICT_CORE_EVICT_EVICT_H_

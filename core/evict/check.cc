@@ -1,0 +1,259 @@
+// What an eviction checks before the first byte moves.
+#include <algorithm>
+#include <bit>
+
+#include "core/evict/eviction.h"
+#include "core/overlap.h"
+#include "core/score.h"
+#include "core/signal_inputs.h"
+#include "core/view.h"
+
+namespace kvevict {
+
+Status FindCaches(const Sequence& sequence) {
+  const std::span<const kvevict_view> views = sequence.views();
+  const Plan& plan = sequence.plan();
+  const bool on_host = plan.context().backend().on_host;
+  const std::span<LayerCache> caches = sequence.caches();
+  for (uint32_t l = 0; l < views.size(); ++l) {
+    const PlanLayer& layer = plan.layer(l);
+    const ListCounts tokens = sequence.slots().HostTokens(l);
+    Status status = ValidateView(views[l], tokens, on_host);
+    if (status.ok()) status = MatchGeometry(views[l], layer.geometry);
+    if (status.ok()) status = CheckComplete(views[l], layer.geometry);
+    if (!status.ok()) return Prefixed(status, "views[%u]: ", layer.number);
+    caches[l] = CacheOf(views[l], layer.number, tokens, on_host);
+  }
+  FindShared(caches);
+  return Status();
+}
+
+Status Eviction::Check() {
+  layers_ = sequence_.outcomes();
+  active_ = sequence_.evictions().first(0);
+  std::fill(layers_.begin(), layers_.end(), LayerOutcome());
+  KV_RETURN_IF_ERROR(FindLayers());
+  KV_RETURN_IF_ERROR(CheckBudgets());
+  KV_RETURN_IF_ERROR(CheckSignal());
+  if (!HasWork()) return Status();
+  if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
+  if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
+  KV_RETURN_IF_ERROR(CheckSharing());
+  return context_.backend().check_capture(context_, sequence_.stream(),
+                                          policy_);
+}
+
+Status Eviction::FindLayers() {
+  KV_RETURN_IF_ERROR(FindCaches(sequence_));
+  for (uint32_t l = 0; l < plan_.n_layers(); ++l) {
+    layers_[l].layer = l;
+    layers_[l].owner = Cache(l).owner;
+    layers_[l].n_tokens = slots_.HostTokens(l).most;
+  }
+  return Status();
+}
+
+// What moves must move once, by one list.
+Status Eviction::CheckSharing() const {
+  KV_RETURN_IF_ERROR(CheckApart("views", sequence_.caches()));
+  if (plan_.LayersKeepAlike()) return Status();
+  for (uint32_t l = 0; l < plan_.n_layers(); ++l) {
+    const uint64_t shared = Cache(l).shared_companions;
+    if (Cache(l).owner != l || shared == 0) continue;
+    return InvalidArgument(
+        "views[%u].companions[%d] is a plane of an earlier layer too: layers "
+        "that keep different tokens cannot share it",
+        plan_.layer(l).number, std::countr_zero(shared));
+  }
+  return Status();
+}
+
+Status Eviction::CheckBudgets() {
+  const uint32_t n_context = this->n_context();
+  const std::span<uint32_t> budgets = sequence_.budgets();
+  FindForced();
+  if (n_context == 0) {
+    std::fill(budgets.begin(), budgets.end(), 0);
+  } else if (SplitsByScore(policy_)) {  // what is known before
+    uint32_t least = 0;
+    KV_RETURN_IF_ERROR(LeastBudget(policy_, n_context, n_protected(), &least));
+    for (const LayerOutcome& layer : layers_) {
+      budgets[layer.layer] = CanBeMeasured(layer) ? least : n_context;
+    }
+  } else {
+    KV_RETURN_IF_ERROR(plan_.LayerBudgets(n_context, budgets));
+  }
+  for (LayerOutcome& layer : layers_) {
+    FindCounts(budgets[layer.owner], &layer);
+    if (!layer.loses || layer.owner != layer.layer) continue;
+    KV_RETURN_IF_ERROR(CheckForcedFit(layer));
+    active_ = {active_.data(), active_.size() + 1};
+    active_.back() = LayerEviction(layer);
+  }
+  if (!OneList()) return Status();
+  for (const LayerOutcome& layer : layers_) {
+    if (layer.n_tokens != layers_[0].n_tokens) {
+      return InvalidArgument(
+          "scope model: layer %u holds %u tokens, layer %u %u",
+          plan_.layer(layer.layer).number, layer.n_tokens,
+          plan_.layer(0).number, layers_[0].n_tokens);
+    }
+  }
+  return Status();
+}
+
+// How many slots the layer's lists keep, and whether that is less than they hold.
+void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
+  const uint32_t l = layer->layer;
+  const SlotBlocks blocks = BlocksOf(policy_);
+  const uint64_t margin = policy_.margin;
+  if (IsPromptBeside(policy_)) budget += sequence_.prompt().SlotsOf(l);
+  layer->n_keep = blocks.Within(budget, layer->n_tokens);
+  layer->loses = layer->n_keep + margin < layer->n_tokens;
+  if (!plan_.IsRagged()) return;
+  if (layer->owner != l) {  // owners come first
+    slots_.CopyCounts(layer->owner, l);
+    layer->n_keep = layers_[layer->owner].n_keep;
+    layer->loses = layers_[layer->owner].loses;
+    return;
+  }
+  const ListCounts tokens = slots_.HostTokens(l);
+  const std::span<uint32_t> next = slots_.NextCounts(l);
+  uint64_t n_held = 0;
+  layer->n_keep = 0;
+  layer->loses = false;
+  for (uint32_t list = 0; list < next.size(); ++list) {
+    const uint32_t of_list =
+        plan_.HasHeadBudgets() ? plan_.HeadBudgets(l)[list] : budget;
+    next[list] = blocks.Within(of_list, tokens.Of(list));
+    layer->n_keep = std::max(layer->n_keep, next[list]);
+    layer->loses = layer->loses || next[list] + margin < tokens.Of(list);
+    n_held += tokens.Of(list);
+  }
+  if (CountsByScore(policy_)) {  // `next` is what is known before
+    layer->loses =
+        !HeadsCompete(policy_) || n_held > (budget + margin) * next.size();
+    layer->n_keep = plan_.MostOfList(plan_.layer(l), budget, layer->n_tokens);
+    layer->budget = budget;
+  }
+  if (!layer->loses) slots_.LeaveCounts(l);
+}
+
+void Eviction::FindForced() {
+  forced_.n_sink = policy_.n_sink;
+  forced_.n_recent = ForcedRecentTokens(policy_);
+  forced_.protect = {options_.protected_positions,
+                     options_.protected_positions_len};
+}
+
+// What must stay has to fit the layer's budget, in every list.
+Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
+  const ListCounts tokens = slots_.HostTokens(layer.layer);
+  const ListCounts keep = slots_.HostNext(layer.layer, layer.n_keep);
+  const uint32_t n_sink = SinkOf(layer.layer);
+  for (uint32_t list = 0; list < plan_.layer(layer.layer).n_lists; ++list) {
+    const uint32_t n_tokens = tokens.Of(list);
+    const uint32_t n_keep = keep.Of(list);
+    if (n_keep == n_tokens) continue;
+    const SlotBlocks blocks = BlocksOf(policy_);
+    ForcedSlots forced(blocks, n_sink, forced_.n_recent, n_tokens);
+    // Mostly all of them would fit, and then it does not matter which are held: a
+    // device may have to be waited for to know.
+    if (forced.ends() + forced_.protect.size() * blocks.size <= n_keep) {
+      continue;
+    }
+    SlotPositions positions;
+    KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &positions));
+    for (int32_t position : forced_.protect) {
+      forced.Add(positions.SlotOf(list, position, n_tokens));
+    }
+    if (forced.count() > n_keep) {
+      return InvalidArgument(
+          "layer %u: budget %u < %s %u + recent %u + %llu protected "
+          "positions%s",
+          plan_.layer(layer.layer).number, n_keep,
+          n_sink > policy_.n_sink ? "prompt" : "sink", n_sink, forced_.n_recent,
+          forced.n_added(), BlockWords(blocks).text);
+    }
+  }
+  return Status();
+}
+
+Status Eviction::CheckSignal() {
+  for (LayerEviction& layer : active_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    layer.score.view = &views_[layer.layer];
+    layer.score.tokens = slots_.DeviceTokens(layer.layer);
+    layer.score.n_seen = sequence_.logical_length();
+    layer.score.next_position =
+        policy_.rotate != 0 ? layer.n_tokens : sequence_.logical_length();
+    const LayerInputs& inputs = sequence_.inputs()[layer.layer];
+    const bool by_queries = IsScoredByQueries(plan_, inputs);
+    Status status;
+    if (plan_.ReadsRows() || by_queries) {
+      status = plan_.CheckCanScore(of_plan, by_queries);
+    }
+    if (status.ok()) {
+      status = FindInputs(plan_, of_plan, layer.n_tokens, inputs, &layer.score);
+    }
+    if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
+    if (by_queries) KV_RETURN_IF_ERROR(FindQueryRows(&layer));
+  }
+  if (!signal_.Ranks()) return Status();
+  return CheckScoring(plan_, sequence_.stream(), n_tokens_,
+                      Jobs<uint32_t>(active_, &LayerEviction::layer),
+                      Jobs<ScoreJob>(active_, &LayerEviction::score));
+}
+
+// What goes and what it is merged into has to be readable.
+Status Eviction::CheckMerge() {
+  for (LayerEviction& layer : active_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    if (Status status = plan_.CheckCanMerge(of_plan); !status.ok()) {
+      return Prefixed(status, "layer %u: ", of_plan.number);
+    }
+    layer.move.view = &views_[layer.layer];
+    layer.move.merge = plan_.merge();
+  }
+  const auto check = context_.backend().check_merging;
+  if (check == nullptr) return Status();
+  return check(context_, sequence_.stream(),
+               Jobs<MoveJob>(active_, &LayerEviction::move));
+}
+
+// What moves has to be turned.
+Status Eviction::CheckRotate() {
+  for (LayerEviction& layer : active_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    if (Status status = plan_.CheckCanRotate(of_plan); !status.ok()) {
+      return Prefixed(status, "layer %u: ", of_plan.number);
+    }
+    layer.rotate.view = &views_[layer.layer];
+  }
+  const auto check = context_.backend().check_rotating;
+  if (check == nullptr) return Status();
+  return check(context_, sequence_.stream(),
+               Jobs<RotateJob>(active_, &LayerEviction::rotate));
+}
+
+// Rows of queries: the caller's, or those of the window that were observed.
+Status Eviction::FindQueryRows(LayerEviction* layer) const {
+  const LayerInputs& inputs = sequence_.inputs()[layer->layer];
+  const PlanLayer& of_plan = plan_.layer(layer->layer);
+  const bool observed = signal_.HasWindow() && inputs.queries == nullptr;
+  uint32_t n_rows = 0;
+  Status status = FindQueryCount(plan_, layer->n_tokens, inputs, &n_rows);
+  if (!status.ok()) return Prefixed(status, "inputs[%u]: ", of_plan.number);
+  if (!signal_.Needs(kAllQueries)) {
+    KV_RETURN_IF_ERROR(sequence_.CheckQueries(layer->layer, n_rows, inputs));
+  }
+  if (observed) {
+    layer->score.queries = sequence_.WindowQueries(layer->layer);
+    return Status();
+  }
+  status = FindQueries(plan_, of_plan, n_rows, inputs, &layer->score);
+  if (status.ok()) return status;
+  return Prefixed(status, "inputs[%u]: ", of_plan.number);
+}
+
+}  // namespace kvevict

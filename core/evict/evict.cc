@@ -1,0 +1,75 @@
+#include "core/evict/evict.h"
+
+#include <algorithm>
+
+#include "core/evict/eviction.h"
+#include "core/policy.h"
+
+namespace kvevict {
+namespace {
+
+Status CheckOptions(const Sequence& sequence,
+                    const kvevict_evict_options& options) {
+  if (options.reserved != 0) {
+    return InvalidArgument("options.reserved %u is not 0", options.reserved);
+  }
+  if (options.protected_positions_len > 0 &&
+      options.protected_positions == nullptr) {
+    return InvalidArgument(
+        "protected_positions is NULL, but protected_positions_len is %zu",
+        options.protected_positions_len);
+  }
+  int32_t least = 0;
+  for (size_t i = 0; i < options.protected_positions_len; ++i) {
+    const int32_t position = options.protected_positions[i];
+    if (position < least ||
+        static_cast<uint32_t>(position) >= sequence.logical_length()) {
+      return InvalidArgument(
+          "protected_positions[%zu] %d: ascending positions in [%d, %u) are "
+          "wanted",
+          i, position, least, sequence.logical_length());
+    }
+    least = position + 1;
+  }
+  return Status();
+}
+
+// Where nothing is to be done.
+Status CheckAndReport(Sequence* sequence) {
+  KV_RETURN_IF_ERROR(FindCaches(*sequence));
+  sequence->report() = KVEVICT_EVICT_REPORT_INIT;
+  for (uint32_t l = 0; l < sequence->plan().n_layers(); ++l) {
+    const ListCounts tokens = sequence->slots().HostTokens(l);
+    ReportLayer(sequence, l, tokens, tokens);
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status Evict(Sequence* sequence, const kvevict_evict_options& options,
+             void* workspace, size_t workspace_bytes) {
+  const Plan& plan = sequence->plan();
+  const uint32_t n_tokens = std::max(1u, sequence->slots().Longest());
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(plan.context(), workspace, workspace_bytes,
+                     plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
+  KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
+  if (TouchesNothing(plan.policy()) ||
+      !sequence->prompt().IsDue(sequence->logical_length())) {
+    return CheckAndReport(sequence);
+  }
+  Eviction eviction(sequence, options, workspace,
+                    plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
+  KV_RETURN_IF_ERROR(eviction.Check());
+  if (!eviction.HasWork()) {
+    eviction.FillReport();
+  } else if (Status status = eviction.Run(); !status.ok()) {
+    sequence->ClearReport();
+    return status;
+  }
+  sequence->BeginRound();
+  return Status();
+}
+
+}  // namespace kvevict

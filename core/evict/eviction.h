@@ -1,0 +1,155 @@
+// One call of Evict().
+#ifndef KVEVICT_CORE_EVICT_EVICTION_H_
+#define KVEVICT_CORE_EVICT_EVICTION_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "core/budgets/budgets.h"
+#include "core/evict/layer_eviction.h"
+#include "core/policy.h"
+#include "core/sequence.h"
+#include "core/signal.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+// Checks each layer's view and finds what layers share, which is counted and
+// compacted once.
+Status FindCaches(const Sequence& sequence);
+
+// Of a layer's lists, and of the layer where it is no other's.
+void ReportLayer(Sequence* sequence, uint32_t layer, const ListCounts& before,
+                 const ListCounts& after);
+
+// The parts read each other's results in order: check.cc, work.cc, report.cc.
+class Eviction {
+ public:
+  Eviction(Sequence* sequence, const kvevict_evict_options& options,
+           void* workspace, const EvictWorkspace& layout, uint32_t n_tokens)
+      : sequence_(*sequence),
+        slots_(sequence->slots()),
+        plan_(sequence->plan()),
+        context_(plan_.context()),
+        policy_(plan_.policy()),
+        signal_(plan_.signal()),
+        views_(sequence->views()),
+        options_(options),
+        layout_(layout),
+        n_tokens_(n_tokens),
+        workspace_(static_cast<uint8_t*>(workspace)) {}
+
+  Status Check();
+  bool HasWork() const { return !active_.empty(); }
+  Status Run();
+  void FillReport() const;
+
+ private:
+  ListCounts AfterOf(const LayerOutcome& layer) const;
+  template <typename T>
+  T* Part(size_t offset) const {
+    return reinterpret_cast<T*>(workspace_ + offset);
+  }
+
+  Status FindLayers();
+  Status CheckSharing() const;
+  Status CheckBudgets();
+  void FindCounts(uint32_t budget, LayerOutcome* layer) const;
+  void FindForced();
+  Status CheckForcedFit(const LayerOutcome& layer) const;
+  Status CheckSignal();
+  Status CheckMerge();
+  Status CheckRotate();
+  Status FindQueryRows(LayerEviction* layer) const;
+  void LayOutScores();
+  size_t CountOfSameSink() const;
+  int32_t* LayOutLists(int32_t* keep_slots);
+  Status Score() const;
+  Status ShareBudgets();
+  Status ReadCounts();
+  Status RefineScores() const;
+  Status Normalize() const;
+  void LeaveOutWhole();
+  Status Reduce() const;
+  HeadSplit Split() const;
+  SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
+  BestArgs BestOfLists() const;
+  Status Select() const;
+  Status Rotate();
+  Status SelectOnHost(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
+
+  // Where the scratch of operations begins, up to the end.
+  std::span<uint8_t> Scratch(size_t offset) const {
+    return {workspace_ + offset, layout_.bytes - offset};
+  }
+  const LayerCache& Cache(uint32_t layer) const {
+    return sequence_.caches()[layer];
+  }
+  bool OneList() const { return plan_.scope() == KVEVICT_SCOPE_MODEL; }
+  // Positions that every layer of a split by preference has room for.
+  uint32_t n_protected() const {
+    return MeasureOf(policy_) == Measure::kDynamics
+               ? static_cast<uint32_t>(forced_.protect.size())
+               : 0;
+  }
+  // Ends of the context that are measured lie side by side.
+  bool CanBeMeasured(const LayerOutcome& layer) const {
+    return MeasureOf(policy_) != Measure::kEnds ||
+           uint64_t{policy_.n_sink} + policy_.n_recent +
+                   2 * uint64_t{policy_.obs_window} <=
+               layer.n_tokens;
+  }
+  // What budgets are reckoned by: a ratio is one of the context, which never exceeds
+  // what the plan is for.
+  uint32_t n_context() const {
+    const uint32_t logical = sequence_.logical_length();
+    const uint32_t n_seen =
+        IsPromptBeside(policy_) ? sequence_.prompt().Behind(logical) : logical;
+    return plan_.ContextOf(n_seen, n_seen);
+  }
+  // First slots of a layer that must stay.
+  uint32_t SinkOf(uint32_t layer) const {
+    if (!IsPromptPinned(policy_)) return policy_.n_sink;
+    return std::max(policy_.n_sink, sequence_.prompt().SlotsOf(layer));
+  }
+  // Of the layers at once.
+  Forced ForcedAtOnce() const {
+    Forced forced = forced_;
+    forced.n_sink = SinkOf(at_once_.front().layer);
+    return forced;
+  }
+  const PlanLayer& LayerAtOnce() const {
+    return plan_.layer(at_once_.front().layer);
+  }
+  // Nothing stands between shaping and selection, and the device has both in one.
+  bool ShapesAndSelects() const {
+    return context_.backend().shape_and_select != nullptr &&
+           !sequence_.selects_on_host() && signal_.Ranks() &&
+           policy_.scope == KVEVICT_SCOPE_KV_HEAD && !CountsByScore(policy_) &&
+           !SplitsByScore(policy_) && !plan_.Refines() &&
+           plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
+  }
+
+  Sequence& sequence_;
+  SlotTable& slots_;
+  const Plan& plan_;
+  const Context& context_;
+  const kvevict_policy& policy_;
+  const SignalInfo& signal_;
+  const std::span<const kvevict_view> views_;
+  const kvevict_evict_options& options_;
+  const EvictWorkspace layout_;
+  const uint32_t n_tokens_;  // of the longest layer
+  uint8_t* const workspace_;
+
+  std::span<LayerOutcome> layers_;
+  std::span<LayerEviction> active_;  // that lose tokens, shared ones once
+  // Of them, whose scores are there; alike, but for layers that share a list.
+  std::span<LayerEviction> at_once_;
+  Forced forced_;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_EVICT_EVICTION_H_

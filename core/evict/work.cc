@@ -1,0 +1,327 @@
+// What an eviction does. All layers' slots are chosen before the first byte moves.
+#include <algorithm>
+
+#include "core/evict/eviction.h"
+#include "core/score.h"
+
+namespace kvevict {
+
+Status Eviction::Run() {
+  const Backend& backend = context_.backend();
+  if (plan_.IsRagged()) {
+    KV_RETURN_IF_ERROR(slots_.SendNextCounts(sequence_.stream()));
+  }
+  const bool is_scored = SplitsByScore(policy_);
+  if (is_scored) {
+    at_once_ = active_;
+    LayOutScores();
+    KV_RETURN_IF_ERROR(Score());
+    KV_RETURN_IF_ERROR(ShareBudgets());
+  }
+  int32_t* keep_slots = Part<int32_t>(layout_.keep);
+  for (size_t i = 0; i < active_.size(); i += at_once_.size()) {
+    at_once_ = active_.subspan(i);
+    if (!OneList()) {
+      const size_t n_alike =
+          CountAlike(plan_, Jobs<uint32_t>(at_once_, &LayerEviction::layer));
+      at_once_ = at_once_.first(std::min<size_t>(layout_.n_layers, n_alike));
+      at_once_ = at_once_.first(CountOfSameSink());
+    }
+    if (!is_scored) {
+      LayOutScores();
+      KV_RETURN_IF_ERROR(Score());
+    }
+    keep_slots = LayOutLists(keep_slots);
+    KV_RETURN_IF_ERROR(RefineScores());
+    KV_RETURN_IF_ERROR(Reduce());
+    KV_RETURN_IF_ERROR(Select());
+  }
+  if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(ReadCounts());
+  FillReport();
+  if (!HasWork()) return Status();
+  const Jobs<MoveJob> moves(active_, &LayerEviction::move);
+  if (plan_.merge().Merges()) {
+    KV_RETURN_IF_ERROR(backend.merge(context_, sequence_.stream(),
+                                     {moves, Scratch(layout_.scores)}));
+  }
+  KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
+                                     {moves, Scratch(layout_.scores)}));
+  if (policy_.rotate != 0) KV_RETURN_IF_ERROR(Rotate());
+  for (const LayerOutcome& layer : layers_) {
+    if (!layer.loses) continue;
+    if (policy_.rotate != 0) sequence_.ForgetQueries(layer.layer);
+    sequence_.ForgetLse(layer.layer);
+  }
+  return slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
+}
+
+// From the slots of the keep lists to the first ones.
+Status Eviction::Rotate() {
+  for (LayerEviction& layer : active_) {
+    const KeepLists& keep = layer.keep;
+    layer.rotate.tokens = {static_cast<uint32_t>(keep.stride), keep.count.each};
+    layer.rotate.offsets = keep.slots;
+    layer.rotate.n_lists = keep.n_lists;
+  }
+  return context_.backend().rotate(
+      context_, sequence_.stream(),
+      {Jobs<RotateJob>(active_, &LayerEviction::rotate), plan_.rope(),
+       /*from_slots=*/true});
+}
+
+// Of the layers at once, the first ones of which the same first slots must stay.
+size_t Eviction::CountOfSameSink() const {
+  const uint32_t n_sink = SinkOf(at_once_.front().layer);
+  size_t n = 1;
+  while (n < at_once_.size() && SinkOf(at_once_[n].layer) == n_sink) ++n;
+  return n;
+}
+
+// How many each layer's lists keep, where the weights of all decided.
+Status Eviction::ShareBudgets() {
+  const Stream stream = sequence_.stream();
+  const std::span<LayerMeasure> read = sequence_.read_measures();
+  const std::span<LayerMeasure> measures = sequence_.measures();
+  KV_RETURN_IF_ERROR(context_.backend().read(
+      context_, stream, Part<LayerMeasure>(layout_.measures),
+      active_.size() * sizeof(LayerMeasure), read.data()));
+  std::fill(measures.begin(), measures.end(), LayerMeasure());
+  for (size_t i = 0; i < active_.size(); ++i) {
+    measures[active_[i].layer] = read[i];
+  }
+  for (const LayerOutcome& layer : layers_) {  // owners come first
+    measures[layer.layer] = measures[layer.owner];
+  }
+  const std::span<uint32_t> budgets = sequence_.budgets();
+  KV_RETURN_IF_ERROR(
+      LayerBudgets(policy_, n_context(), measures, n_protected(), budgets));
+  for (LayerEviction& layer : active_) {
+    FindCounts(budgets[layer.layer], &layer);
+  }
+  LeaveOutWhole();
+  return plan_.IsRagged() ? slots_.SendNextCounts(stream) : Status();
+}
+
+// How many each list keeps, where its scores decided.
+Status Eviction::ReadCounts() {
+  KV_RETURN_IF_ERROR(slots_.ReadNextCounts(sequence_.stream()));
+  // Where heads compete, what they hold together has counted.
+  const uint64_t margin = HeadsCompete(policy_) ? 0 : policy_.margin;
+  for (LayerEviction& layer : active_) {
+    const std::span<const uint32_t> next = slots_.NextCounts(layer.layer);
+    const ListCounts tokens = slots_.HostTokens(layer.layer);
+    layer.n_keep = *std::max_element(next.begin(), next.end());
+    layer.keep.count.most = layer.move.keep.count.most = layer.n_keep;
+    layer.loses = false;
+    for (uint32_t list = 0; list < next.size(); ++list) {
+      layer.loses = layer.loses || next[list] + margin < tokens.Of(list);
+    }
+  }
+  LeaveOutWhole();
+  return slots_.SendNextCounts(sequence_.stream());
+}
+
+// Layers that turn out to lose nothing.
+void Eviction::LeaveOutWhole() {
+  size_t n_active = 0;
+  for (LayerEviction layer : active_) {
+    if (layer.loses) {
+      active_[n_active++] = layer;
+    } else if (plan_.IsRagged()) {
+      slots_.LeaveCounts(layer.layer);
+    }
+    layers_[layer.layer] = layer;
+  }
+  active_ = active_.first(n_active);
+  for (LayerOutcome& layer : layers_) {
+    if (layer.owner == layer.layer) continue;
+    if (plan_.IsRagged()) slots_.CopyCounts(layer.owner, layer.layer);
+    layer.n_keep = layers_[layer.owner].n_keep;
+    layer.loses = layers_[layer.owner].loses;
+  }
+}
+
+// Of the layers at once, by the policy's signal.
+Status Eviction::Score() const {
+  if (!signal_.Ranks()) return Status();
+  return ScoreAndShape(plan_, sequence_.stream(), n_tokens_,
+                       Jobs<uint32_t>(at_once_, &LayerEviction::layer),
+                       Jobs<ScoreJob>(at_once_, &LayerEviction::score),
+                       ShapesAndSelects()
+                           ? Jobs<ShapeJob>()
+                           : Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
+                       Scratch(layout_.scratch));
+}
+
+// Heads compete by the scores that decide first: where tokens are secured, by shaped
+// ones.
+Status Eviction::RefineScores() const {
+  if (!signal_.Ranks()) return Status();
+  if (plan_.Secures()) {
+    KV_RETURN_IF_ERROR(Normalize());
+    KV_RETURN_IF_ERROR(
+        context_.backend().secure(context_, sequence_.stream(), BestOfLists()));
+  }
+  KV_RETURN_IF_ERROR(Refine(plan_, sequence_.stream(), n_tokens_,
+                            Jobs<uint32_t>(at_once_, &LayerEviction::layer),
+                            Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
+                            Scratch(layout_.scratch)));
+  return plan_.Secures() ? Status() : Normalize();
+}
+
+Status Eviction::Normalize() const {
+  if (!plan_.Normalizes()) return Status();
+  return context_.backend().normalize(context_, sequence_.stream(),
+                                      BestOfLists());
+}
+
+BestArgs Eviction::BestOfLists() const {
+  return {ArgsFor(Jobs<SelectJob>(at_once_, &LayerEviction::select), Split()),
+          Jobs<ShapeJob>(at_once_, &LayerEviction::shape), policy_.secure};
+}
+
+// Of the layers at once.
+void Eviction::LayOutScores() {
+  float* scores = Part<float>(layout_.scores);
+  auto* measure = Part<LayerMeasure>(layout_.measures);
+  ApartRows apart(plan_, Part<float>(layout_.rows));
+  for (LayerEviction& layer : at_once_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    const kvevict_view* view = &views_[layer.layer];
+    const uint32_t n = layer.n_tokens;
+    const uint64_t n_rows =
+        signal_.Ranks() ? of_plan.geometry.n_kv_heads : of_plan.n_lists;
+    float* const rows = apart.Next(of_plan, n, scores);
+    layer.score.layer = of_plan.number;
+    layer.score.slots = slots_.DevicePositions(layer.layer);
+    layer.score.keep = slots_.DeviceNext(layer.layer, layer.n_keep);
+    layer.score.rows = rows;
+    if (SplitsByScore(policy_)) layer.score.measure = &measure++->first;
+    layer.shape = {slots_.DeviceTokens(layer.layer), rows, scores, view,
+                   layer.score.weights};
+    layer.reduce = {n, scores, scores};
+    scores += n_rows * n;
+  }
+}
+
+// Of the layers at once; the keep lists of all layers lie end to end. Returns where
+// the next one goes.
+int32_t* Eviction::LayOutLists(int32_t* keep_slots) {
+  float* const first_scores = Part<float>(layout_.scores);
+  uint32_t* const first_keys = plan_.NeedsBest()
+                                   ? Part<uint32_t>(layout_.keys)
+                                   : reinterpret_cast<uint32_t*>(first_scores);
+  for (LayerEviction& layer : at_once_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    float* const scores = layer.shape.scores;
+    const KeepLists keep =
+        KeepLists::Packed(keep_slots, of_plan.n_lists,
+                          slots_.DeviceNext(layer.layer, layer.n_keep));
+    layer.select = {layer.shape.tokens, signal_.Ranks() ? scores : nullptr,
+                    first_keys + (scores - first_scores), keep,
+                    layer.score.slots};
+    if (CountsByScore(policy_)) {
+      layer.select.budget = layer.budget;
+      layer.select.counts = slots_.DeviceNextCounts(layer.layer);
+    }
+    layer.move = {&views_[layer.layer], layer.shape.tokens, keep,
+                  Cache(layer.layer).shared_companions, plan_.merge()};
+    layer.keep = keep;
+    if (!OneList()) keep_slots += keep.n_elements();
+    layers_[layer.layer] = layer;
+  }
+  return keep_slots;
+}
+
+// Scores of heads and layers that share a list; they lie end to end.
+Status Eviction::Reduce() const {
+  if (!signal_.Ranks() || policy_.scope == KVEVICT_SCOPE_KV_HEAD) {
+    return Status();
+  }
+  uint32_t n_rows = 0;
+  for (const LayerEviction& layer : OneList() ? at_once_ : at_once_.first(1)) {
+    n_rows += plan_.layer(layer.layer).geometry.n_kv_heads;
+  }
+  return context_.backend().reduce(
+      context_, sequence_.stream(),
+      {Jobs<ReduceJob>(OneList() ? at_once_.first(1) : at_once_,
+                       &LayerEviction::reduce),
+       n_rows, policy_.scope_reduce});
+}
+
+HeadSplit Eviction::Split() const {
+  if (!CountsByScore(policy_)) return HeadSplit();
+  return {policy_.head_split, policy_.head_floor, policy_.score_threshold};
+}
+
+SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs,
+                             const HeadSplit& heads) const {
+  return {jobs,  TieOf(policy_),   ForcedAtOnce(), Scratch(layout_.scratch),
+          heads, BlocksOf(policy_)};
+}
+
+Status Eviction::Select() const {
+  const Backend& backend = context_.backend();
+  const Jobs<SelectJob> jobs(OneList() ? at_once_.first(1) : at_once_,
+                             &LayerEviction::select);
+  // Where tokens were secured, lists have been counted.
+  const HeadSplit heads = plan_.Secures() ? HeadSplit() : Split();
+  if (sequence_.selects_on_host()) return SelectOnHost(jobs, heads);
+  if (!ShapesAndSelects()) {
+    return backend.select(context_, sequence_.stream(), ArgsFor(jobs, heads));
+  }
+  return backend.shape_and_select(
+      context_, sequence_.stream(),
+      {plan_.ShapingOf(LayerAtOnce()), LayerAtOnce().geometry.n_kv_heads,
+       Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
+       Scratch(layout_.scratch)},
+      ArgsFor(jobs, heads));
+}
+
+// Scores come down, keep lists go up; jobs of the same shape on the host.
+Status Eviction::SelectOnHost(Jobs<SelectJob> jobs,
+                              const HeadSplit& heads) const {
+  const Backend& device = context_.backend();
+  const Stream stream = sequence_.stream();
+  const HostCopy copy = sequence_.host_copy();
+  const float* scores = Part<float>(layout_.scores);
+  int32_t* keep = Part<int32_t>(layout_.keep);
+  const SelectJob& last = jobs[jobs.size() - 1];
+  if (signal_.Ranks()) {
+    const size_t n_scores =
+        last.scores - scores + uint64_t{last.keep.n_lists} * last.tokens.most;
+    KV_RETURN_IF_ERROR(device.read(context_, stream, scores,
+                                   n_scores * sizeof(float), copy.scores));
+  }
+  if (CountsByScore(policy_) && !heads.Counts()) {
+    KV_RETURN_IF_ERROR(slots_.ReadNextCounts(stream));
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    SelectJob& job = copy.jobs[i];
+    const LayerEviction& layer = at_once_[i];
+    job = jobs[i];
+    job.tokens = slots_.HostTokens(layer.layer);
+    job.keep.count = slots_.HostNext(layer.layer, layer.n_keep);
+    if (job.counts != nullptr) {
+      job.counts = slots_.NextCounts(layer.layer).data();
+    }
+    const float* const from = job.scores != nullptr
+                                  ? job.scores
+                                  : reinterpret_cast<const float*>(job.keys);
+    float* const row = copy.scores + (from - scores);
+    job.keys = reinterpret_cast<uint32_t*>(row);
+    if (job.scores != nullptr) job.scores = row;
+    job.keep.slots = copy.keep + (job.keep.slots - keep);
+    KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &job.slots));
+  }
+  KV_RETURN_IF_ERROR(kCpuBackend.select(
+      context_, stream,
+      ArgsFor(std::span<const SelectJob>(copy.jobs).first(jobs.size()),
+              heads)));
+  if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(slots_.SendNextCounts(stream));
+  const size_t n_keep = last.keep.slots - keep + last.keep.n_elements();
+  return device.write(context_, stream, copy.keep, n_keep * sizeof(int32_t),
+                      keep);
+}
+
+}  // namespace kvevict
