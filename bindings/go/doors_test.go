@@ -217,7 +217,7 @@ func TestRowsMoveFromASlotOnAndToAnotherCache(t *testing.T) {
 	same(t, before[12*row:13*row], to[6*row:7*row])
 	same(t, before[40*row:41*row], to[7*row:])
 	move[0].FirstSlot = 7 // the memory ends before
-	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "Keys")
+	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "K holds 8 rows of 2 heads, not 9")
 	move[0].FirstSlot, move[0].Destination = 0, move[0].View
 	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "destination is the view itself")
 }
