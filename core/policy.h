@@ -65,6 +65,12 @@ uint32_t BudgetTokens(const kvevict_policy& policy, uint32_t n_context);
 // The same in blocks, before rounding and clamping.
 double ExactBudget(const kvevict_policy& policy, uint32_t n_context);
 
+// Tokens are scored and chosen chunk by chunk.
+bool HasChunks(const kvevict_policy& policy);
+
+// Of n_tokens, the slots that are scored and chosen from at a time.
+uint32_t ChunkTokens(const kvevict_policy& policy, uint32_t n_tokens);
+
 // The budget is that of each partition which the signal compares with the next.
 bool IsBudgetOfPartition(const kvevict_policy& policy);
 

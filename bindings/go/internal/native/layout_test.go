@@ -87,7 +87,7 @@ var (
 	_ [208]byte = [unsafe.Offsetof(Policy{}.MergeThreshold)]byte{}
 	_ [216]byte = [unsafe.Offsetof(Policy{}.MergeFraction)]byte{}
 	_ [224]byte = [unsafe.Offsetof(Policy{}.Merge)]byte{}
-	_ [228]byte = [unsafe.Offsetof(Policy{}.Reserved)]byte{}
+	_ [228]byte = [unsafe.Offsetof(Policy{}.Chunk)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}

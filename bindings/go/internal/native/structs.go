@@ -108,7 +108,7 @@ type Policy struct {
 	MergeThreshold    float64
 	MergeFraction     float64
 	Merge             int32
-	Reserved          uint32
+	Chunk             uint32
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.
