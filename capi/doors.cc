@@ -64,16 +64,18 @@ Status CopyMove(const kvevict_move* in, Move* out) {
   KV_RETURN_IF_ERROR(CopyIn("move", in, &move));
   out->n_tokens = move.n_tokens;
   out->token_counts = move.token_counts;
-  if (move.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", move.reserved);
-  }
   const bool all_merge = move.merge_fraction == 0.0;
   out->merge = {move.merge, move.merge_threshold,
                 all_merge ? 1.0 : move.merge_fraction};
   out->view = KVEVICT_VIEW_INIT;
   out->keep = KVEVICT_KEEP_LISTS_INIT;
   KV_RETURN_IF_ERROR(CopyIn("view", move.view, &out->view));
-  return CopyIn("keep", move.keep, &out->keep);
+  KV_RETURN_IF_ERROR(CopyIn("keep", move.keep, &out->keep));
+  out->first_slot = move.first_slot;
+  out->has_destination = move.destination != nullptr;
+  if (!out->has_destination) return Status();
+  out->destination = KVEVICT_VIEW_INIT;
+  return CopyIn("destination", move.destination, &out->destination);
 }
 
 Status CopyMoves(const kvevict_move* moves, size_t moves_len,

@@ -1,6 +1,5 @@
-#include "core/sequence.h"
+#include "capi/sequence.h"
 
-#include "capi/guard.h"
 #include "core/evict/evict.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
@@ -33,31 +32,6 @@ Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
   KV_RETURN_IF_ERROR(
       CheckQuestion(sequence, layer, kv_head, out_name, out, &place));
   return FindLayer(Core(sequence).plan(), layer, out_layer);
-}
-
-// Runs a call's body with the sequence on its stream, where it stays if it succeeds.
-template <typename Body>
-Status OnStream(Sequence& sequence, kvevict_stream stream, const Body& body) {
-  const Stream last = sequence.stream();
-  sequence.set_stream(stream);
-  const Status status = body();
-  if (!status.ok()) sequence.set_stream(last);
-  return status;
-}
-
-// Of an array with a struct per layer, those of layers with a full cache.
-template <typename T, typename Copy>
-Status CopyLayers(const Plan& plan, const char* name, const T* array,
-                  size_t len, const Copy& copy) {
-  if (len != plan.n_model_layers()) {
-    return InvalidArgument("%s_len %zu is not n_layers %u", name, len,
-                           plan.n_model_layers());
-  }
-  KV_RETURN_IF_ERROR(CheckNotNull(name, array));
-  return ForEachStruct(name, array, len, [&](size_t l, const T* in) {
-    const int32_t place = plan.Find(static_cast<uint32_t>(l));
-    return place < 0 ? Status() : copy(in, static_cast<uint32_t>(place));
-  });
 }
 
 Status CopyViews(const Sequence& sequence, const kvevict_view* views,
@@ -224,6 +198,14 @@ kvevict_status kvevict_sequence_append(kvevict_sequence* sequence,
   });
 }
 
+kvevict_status kvevict_sequence_end_prompt(
+    kvevict_sequence* sequence) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    return Core(sequence).EndPrompt();
+  });
+}
+
 kvevict_status kvevict_sequence_replayed(kvevict_sequence* sequence,
                                          uint32_t n_tokens) noexcept {
   return Guard([&] {
@@ -323,6 +305,15 @@ kvevict_status kvevict_sequence_logical_length(const kvevict_sequence* sequence,
     KV_RETURN_IF_ERROR(CheckNotNull("out_length", out_length));
     *out_length = Core(sequence).logical_length();
     return Status();
+  });
+}
+
+kvevict_status kvevict_sequence_exact_prefix(const kvevict_sequence* sequence,
+                                             uint32_t* out_length) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_length", out_length));
+    return Core(sequence).ExactPrefix(out_length);
   });
 }
 

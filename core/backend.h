@@ -3,7 +3,7 @@
 // do not know which one runs. An eviction is a chain of them:
 //
 //   score_<signal> -> shape -> weigh -> diversify -> reduce -> select -> merge
-//     -> compact -> map_positions
+//     -> compact -> rotate -> map_positions
 //
 // with normalize before heads compete, and secure before scores are weighed.
 #ifndef KVEVICT_CORE_BACKEND_H_
@@ -79,6 +79,7 @@ struct ScoreJob {
   FloatRows sums;
   uint32_t n_sum_heads = 0;    // n_q_heads or n_kv_heads
   uint32_t n_seen = 0;         // tokens so far, and as many queries
+  uint32_t next_position = 0;  // of the next one, as RoPE will see it
   ListCounts keep;             // slots that lists are to keep, of job.slots
   FloatRows query_mean;        // [n_q_heads, k_head_dim]
   FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim], or none
@@ -239,6 +240,13 @@ struct MoveJob {
   // Bit i: companion i is another layer's too, whose job it is.
   uint64_t shared_companions = 0;
   Merge merge;  // before rows move: what becomes of those that are not kept
+  uint32_t first_slot = 0;  // where the first kept row goes
+  const kvevict_view* destination =
+      nullptr;  // another cache; nullptr: in place
+
+  const kvevict_view& target() const {
+    return destination == nullptr ? *view : *destination;
+  }
 };
 
 // Merges rows of each job that are not kept into those that are, as the job says, in
@@ -248,7 +256,8 @@ struct MergeArgs {
   std::span<uint8_t> scratch;  // Backend::merge_scratch_bytes()
 };
 
-// Moves the kept rows of each job's view down to slots [0, count).
+// Moves the kept rows of each job's view down to slots [first_slot, first_slot +
+// count), or copies them to those of its destination.
 struct CompactArgs {
   Jobs<MoveJob> jobs;
   // Backend::compact_scratch_bytes(); it works with less too, maybe slower.
@@ -265,7 +274,7 @@ struct ReorderArgs {
 struct RotateJob {
   const kvevict_view* view = nullptr;
   ListCounts tokens;  // per KV head
-  // [n_lists, tokens.most]: by how many positions keys move
+  // [n_lists, tokens.most]: by how many positions keys move, or where they were
   const int32_t* offsets = nullptr;
   uint32_t n_lists = 1;  // or n_kv_heads
 };
@@ -274,6 +283,8 @@ struct RotateJob {
 struct RotateArgs {
   Jobs<RotateJob> jobs;
   const Rope& rope;
+  // Offsets are the slots in which keys were: they move to their own.
+  bool from_slots = false;
 };
 
 struct MapJob {
@@ -379,6 +390,9 @@ struct Backend {
                  size_t n_bytes, void* host);
   Status (*write)(const Context& context, Stream stream, const void* host,
                   size_t n_bytes, void* device);
+  // Queued; both are memory of the device, apart from each other.
+  Status (*copy)(const Context& context, Stream stream, const void* from,
+                 size_t n_bytes, void* to);
 
   ScratchBytes shape_scratch_bytes;
   ScratchBytes diversify_scratch_bytes;
@@ -414,6 +428,10 @@ struct Backend {
   // lists yet. NULL where nothing can be wrong.
   Status (*check_merging)(const Context& context, Stream stream,
                           Jobs<MoveJob> jobs);
+
+  // Whether keys of jobs can be turned, likewise.
+  Status (*check_rotating)(const Context& context, Stream stream,
+                           Jobs<RotateJob> jobs);
 
   // shape and then select, by the same lists; scores stay as they were. For one
   // row per KV head, each with its list. NULL where this is nothing more than

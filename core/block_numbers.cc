@@ -19,9 +19,9 @@ NumberSet::NumberSet(const BlockNumbers& blocks, uint64_t begin) {
   }
 }
 
-BlockNumbers::BlockNumbers(const kvevict_view& view, const ListCounts& tokens,
-                           int32_t lowest, int32_t highest, bool downwards)
-    : tables_(view, tokens),
+BlockNumbers::BlockNumbers(const BlockTables& tables, int32_t lowest,
+                           int32_t highest, bool downwards)
+    : tables_(tables),
       per_table_(tables_.MostUsed()),
       sign_(downwards ? -1 : 1),
       first_(downwards ? -highest : lowest),
@@ -70,15 +70,14 @@ bool LayersOfBlocks::FindNoneTwice() const {
     for (uint32_t l = 0; l < layers_.size(); ++l) {
       const LayerCache& layer = layers_[l];
       if (!layer.knows_blocks || layer.owner != l) continue;
-      const bool none_twice = BlockTables(*layer.view, layer.tokens)
-                                  .ForEachUsed([&](uint64_t, int32_t id) {
-                                    const int64_t place = id - window;
-                                    if (place < 0 || place >= kWindow)
-                                      return true;
-                                    if (seen[place]) return false;
-                                    seen[place] = true;
-                                    return true;
-                                  });
+      const bool none_twice =
+          layer.blocks().ForEachUsed([&](uint64_t, int32_t id) {
+            const int64_t place = id - window;
+            if (place < 0 || place >= kWindow) return true;
+            if (seen[place]) return false;
+            seen[place] = true;
+            return true;
+          });
       if (!none_twice) return false;
     }
   }

@@ -16,12 +16,15 @@ struct LayerCache;
 class BlockTables {
  public:
   BlockTables() = default;
-  // tokens: per head, in host memory.
-  BlockTables(const kvevict_view& view, const ListCounts& tokens)
+  // tokens: per head, in host memory; entries before first_slot's are not in use.
+  BlockTables(const kvevict_view& view, const ListCounts& tokens,
+              uint32_t first_slot = 0)
       : entries_(view.block_table),
         stride_(view.block_table_head_stride),
         n_tables_(stride_ == 0 ? 1 : view.n_kv_heads),
         block_size_(view.block_size),
+        first_slot_(first_slot),
+        n_skipped_(first_slot / view.block_size),
         tokens_(tokens) {}
 
   uint32_t n_tables() const { return n_tables_; }
@@ -31,19 +34,22 @@ class BlockTables {
   }
   uint64_t MostUsed() const { return BlocksFor(tokens_.most); }
   // Elements that hold all of them.
-  uint64_t ExtentOf() const { return stride_ * (n_tables_ - 1) + MostUsed(); }
+  uint64_t ExtentOf() const {
+    return stride_ * (n_tables_ - 1) + n_skipped_ + MostUsed();
+  }
   int32_t Entry(uint32_t table, uint64_t i) const {
-    return entries_[table * stride_ + i];
+    return entries_[table * stride_ + n_skipped_ + i];
   }
   bool SameEntries(const BlockTables& other) const {
-    return entries_ == other.entries_ && stride_ == other.stride_;
+    return entries_ == other.entries_ && stride_ == other.stride_ &&
+           n_skipped_ == other.n_skipped_;
   }
 
   // Calls visit(place among the view's elements, id) until one says false.
   template <typename Visit>
   bool ForEachUsed(const Visit& visit) const {
     for (uint32_t table = 0; table < n_tables_; ++table) {
-      const uint64_t begin = table * stride_;
+      const uint64_t begin = table * stride_ + n_skipped_;
       const uint64_t end = begin + Used(table);
       for (uint64_t i = begin; i < end; ++i) {
         if (!visit(i, entries_[i])) return false;
@@ -54,13 +60,16 @@ class BlockTables {
 
  private:
   uint64_t BlocksFor(uint32_t n_tokens) const {
-    return (uint64_t{n_tokens} + block_size_ - 1) / block_size_;
+    if (n_tokens <= first_slot_) return 0;
+    return (uint64_t{n_tokens} + block_size_ - 1) / block_size_ - n_skipped_;
   }
 
   const int32_t* entries_ = nullptr;
   uint64_t stride_ = 0;
   uint32_t n_tables_ = 1;
   uint32_t block_size_ = 1;
+  uint32_t first_slot_ = 0;
+  uint32_t n_skipped_ = 0;
   ListCounts tokens_;
 };
 
@@ -70,8 +79,8 @@ class BlockNumbers {
  public:
   BlockNumbers() = default;
   // Ids are in [lowest, highest].
-  BlockNumbers(const kvevict_view& view, const ListCounts& tokens,
-               int32_t lowest, int32_t highest, bool downwards);
+  BlockNumbers(const BlockTables& tables, int32_t lowest, int32_t highest,
+               bool downwards);
 
   int32_t first() const { return first_; }
   int32_t last() const { return last_; }

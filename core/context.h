@@ -119,6 +119,11 @@ class Array {
     return Status();
   }
 
+  void Swap(Array& other) {
+    std::swap(data_, other.data_);
+    std::swap(n_, other.n_);
+  }
+
   T* data() const { return data_; }
   size_t size() const { return n_; }
   T& operator[](size_t i) const { return data_[i]; }

@@ -2,6 +2,8 @@
 #ifndef KVEVICT_CORE_DEVICE_ARRAY_H_
 #define KVEVICT_CORE_DEVICE_ARRAY_H_
 
+#include <utility>
+
 #include "core/backend.h"
 #include "core/context.h"
 
@@ -38,6 +40,11 @@ class DeviceArray {
     data_ = static_cast<T*>(memory);
     n_bytes_ = n_bytes.value();
     return Status();
+  }
+
+  void Swap(DeviceArray& other) {
+    std::swap(data_, other.data_);
+    std::swap(n_bytes_, other.n_bytes_);
   }
 
   T* data() const { return data_; }

@@ -25,4 +25,16 @@ int64_t SlotPositions::SlotOf(uint32_t list, int32_t position,
   return slot < n_tokens ? std::max<int64_t>(slot, -1) : -1;
 }
 
+uint32_t SlotPositions::PrefixOf(uint32_t list, uint32_t n_tokens) const {
+  const uint32_t n_listed = n_kept.Of(list);
+  const int32_t* begin = kept + uint64_t{list} * n_kept.most;
+  // Positions ascend: after the first that is not its slot none is.
+  const int32_t* end = std::partition_point(
+      begin, begin + n_listed, [begin](const int32_t& position) {
+        return position == &position - begin;
+      });
+  const auto n = static_cast<uint32_t>(end - begin);
+  return n == n_listed && tail_position == n_listed ? n_tokens : n;
+}
+
 }  // namespace kvevict

@@ -11,6 +11,7 @@ struct ListCounts {
   uint32_t most;         // of any list
   uint32_t step;         // elements of `each` from list to list
   const uint32_t* each;  // in memory of the device; nullptr: all alike
+  uint32_t more = 0;     // of each list than `each` says
 
   // NOLINTNEXTLINE: one number is meant to do
   ListCounts(uint32_t most = 0, const uint32_t* each = nullptr,
@@ -19,7 +20,7 @@ struct ListCounts {
 
   // Where the device is the host.
   uint32_t Of(uint32_t list) const {
-    return each == nullptr ? most : each[uint64_t{list} * step];
+    return each == nullptr ? most : each[uint64_t{list} * step] + more;
   }
 };
 
@@ -55,6 +56,8 @@ struct SlotPositions {
   int32_t PositionOf(uint32_t list, uint32_t slot) const;
   // The slot of `position` among n_tokens, or -1.
   int64_t SlotOf(uint32_t list, int32_t position, uint32_t n_tokens) const;
+  // How many of n_tokens slots hold their own number before the first that does not.
+  uint32_t PrefixOf(uint32_t list, uint32_t n_tokens) const;
 };
 
 }  // namespace kvevict

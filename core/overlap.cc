@@ -37,6 +37,16 @@ class Effort {
 
 // ---- Planes ----
 
+PlaneAxes AxesOf(const LayerCache& cache, const kvevict_plane& plane,
+                 int64_t n_blocks) {
+  PlaneAxes axes(*cache.view, plane, cache.tokens.most, n_blocks);
+  if (cache.view->block_size == 0 && !cache.IsEmpty()) {
+    axes.data += uint64_t{cache.first_slot} * plane.token_stride_bytes;
+    axes.tokens.n -= cache.first_slot;
+  }
+  return axes;
+}
+
 // A grid in each of some blocks: number * block_stride further on.
 struct BlockGrid : Grid {
   uint64_t block_stride = 0;  // 0: there is one place only
@@ -61,11 +71,11 @@ struct BlockGrid : Grid {
 };
 
 BlockGrid::BlockGrid(const LayerCache& cache, const kvevict_plane& plane)
-    : Grid(PlaneAxes(*cache.view, plane, cache.tokens.most, 1)) {
+    : Grid(AxesOf(cache, plane, 1)) {
   Merge();
   if (cache.view->block_size == 0 || !cache.knows_blocks) return;
-  blocks = BlockNumbers(*cache.view, cache.tokens, cache.lowest_block,
-                        cache.highest_block, plane.block_stride_bytes < 0);
+  blocks = BlockNumbers(cache.blocks(), cache.lowest_block, cache.highest_block,
+                        plane.block_stride_bytes < 0);
   block_stride = Magnitude(plane.block_stride_bytes);
   if (blocks.first() == blocks.last()) *this = InBlock(blocks.first());
 }
@@ -274,8 +284,7 @@ bool IsHidden(const LayerCache& cache) {
 // From the lowest of its blocks to the highest.
 Extent ExtentOf(const LayerCache& cache, const kvevict_plane& plane) {
   const int64_t lowest = cache.lowest_block;
-  Extent extent(PlaneAxes(*cache.view, plane, cache.tokens.most,
-                          cache.highest_block - lowest + 1));
+  Extent extent(AxesOf(cache, plane, cache.highest_block - lowest + 1));
   extent.Move(lowest * Wide{plane.block_stride_bytes});
   return extent;
 }
@@ -286,7 +295,7 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
                   const LayerCache& b, const kvevict_plane& q,
                   LayersOfBlocks* layers) {
   if (!IsPresent(p) || !IsPresent(q)) return Answer::kNo;
-  if (a.tokens.most == 0 || b.tokens.most == 0) return Answer::kNo;
+  if (a.IsEmpty() || b.IsEmpty()) return Answer::kNo;
   if (IsHidden(a) || IsHidden(b)) {
     // In one block of one table the planes' places are known against each other.
     const bool same_place = IsHidden(a) && IsHidden(b) &&
@@ -303,7 +312,9 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
 }
 
 bool SameLengths(const LayerCache& a, const LayerCache& b) {
-  if (a.tokens.most != b.tokens.most) return false;
+  if (a.tokens.most != b.tokens.most || a.first_slot != b.first_slot) {
+    return false;
+  }
   if (a.tokens.each == nullptr && b.tokens.each == nullptr) return true;
   for (uint32_t head = 0; head < a.view->n_kv_heads; ++head) {
     if (a.tokens.Of(head) != b.tokens.Of(head)) return false;
@@ -321,10 +332,9 @@ bool SameSlots(const LayerCache& a, const LayerCache& b) {
     return false;
   }
   if (v.block_table == w.block_table) return true;
-  return a.knows_blocks &&
-         BlockTables(v, a.tokens).ForEachUsed([&](uint64_t i, int32_t id) {
-           return w.block_table[i] == id;
-         });
+  return a.knows_blocks && a.blocks().ForEachUsed([&](uint64_t i, int32_t id) {
+    return w.block_table[i] == id;
+  });
 }
 
 bool SamePlane(const kvevict_plane& p, const kvevict_plane& q) {
@@ -373,6 +383,7 @@ bool AreInOnePool(const LayerCache& a, const LayerCache& b) {
 bool BlocksAreApart(const LayerCache& layer, int32_t lowest, int32_t highest) {
   LayerCache any = layer;
   any.tokens = any.view->block_size;
+  any.first_slot = 0;
   any.lowest_block = lowest;
   any.highest_block = highest;
   const kvevict_view& view = *any.view;
@@ -414,21 +425,40 @@ class Pool {
 }  // namespace
 
 LayerCache CacheOf(const kvevict_view& view, uint32_t number,
-                   const ListCounts& tokens, bool on_host) {
+                   const ListCounts& tokens, bool on_host,
+                   uint32_t first_slot) {
   LayerCache cache;
   cache.view = &view;
   cache.number = number;
   cache.tokens = on_host ? tokens : ListCounts(tokens.most);
-  if (!on_host || view.block_size == 0 || tokens.most == 0) return cache;
-  cache.knows_blocks = true;
-  cache.lowest_block = INT32_MAX;
-  cache.highest_block = 0;
-  BlockTables(view, tokens).ForEachUsed([&](uint64_t, int32_t id) {
-    cache.lowest_block = std::min(cache.lowest_block, id);
-    cache.highest_block = std::max(cache.highest_block, id);
-    return true;
-  });
+  cache.first_slot = first_slot;
+  if (cache.IsEmpty()) return cache;
+  if (on_host && view.block_size != 0) {
+    cache.knows_blocks = true;
+    cache.lowest_block = INT32_MAX;
+    cache.highest_block = 0;
+    cache.blocks().ForEachUsed([&](uint64_t, int32_t id) {
+      cache.lowest_block = std::min(cache.lowest_block, id);
+      cache.highest_block = std::max(cache.highest_block, id);
+      return true;
+    });
+    if (cache.lowest_block > cache.highest_block) {  // no head holds anything
+      cache.tokens = 0;
+      return cache;
+    }
+  }
+  for (uint32_t i = 0; i < 2; ++i) {
+    if (!IsPresent(PlaneAt(view, i))) continue;
+    const Extent extent = ExtentOf(cache, PlaneAt(view, i));
+    cache.reach[i] = {static_cast<uint64_t>(extent.begin),
+                      static_cast<uint64_t>(extent.end - 1)};
+  }
   return cache;
+}
+
+bool AreOne(const kvevict_view& a, const kvevict_view& b) {
+  return SamePlanes(a, b) && a.block_size == b.block_size &&
+         a.block_table == b.block_table;
 }
 
 void FindShared(std::span<LayerCache> layers) {
@@ -453,14 +483,16 @@ Status CheckApart(const char* array, std::span<const LayerCache> layers) {
   const auto check = [&](uint32_t l, uint32_t i, uint32_t m, uint32_t j) {
     const LayerCache& a = layers[l];
     const LayerCache& b = layers[m];
+    if (i < 2 && j < 2 && !a.reach[i].Meets(b.reach[j])) return Status();
     if (AreShared(a, i, b, j)) return Status();
     const Answer answer =
         PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks);
     if (answer == Answer::kNo) return Status();
     return InvalidArgument(
-        "%s[%u].%s of %u tokens and %s[%u].%s of %u tokens %s", array, a.number,
-        PlaneName(i).text, a.tokens.most, array, b.number, PlaneName(j).text,
-        b.tokens.most,
+        "%s[%u].%s%s of %u tokens and %s[%u].%s%s of %u tokens %s", array,
+        a.number, a.is_destination ? "destination." : "", PlaneName(i).text,
+        a.tokens.most, array, b.number, b.is_destination ? "destination." : "",
+        PlaneName(j).text, b.tokens.most,
         answer == Answer::kYes
             ? "overlap, but are not the same"
             : "are too intricate to tell that they do not overlap");
@@ -485,8 +517,13 @@ Status CheckDistinct(const char* array, std::span<LayerCache> layers) {
   FindShared(layers);
   for (uint32_t i = 0; i < layers.size(); ++i) {
     if (layers[i].owner == i) continue;
-    return InvalidArgument("%s[%u].view is that of %s[%u] again", array, i,
-                           array, layers[i].owner);
+    const LayerCache& owner = layers[layers[i].owner];
+    const auto role = [](const LayerCache& cache) {
+      return cache.is_destination ? "destination" : "view";
+    };
+    return InvalidArgument("%s[%u].%s is %s[%u].%s again", array,
+                           layers[i].number, role(layers[i]), array,
+                           owner.number, role(owner));
   }
   return CheckApart(array, layers);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/block_numbers.h"
 #include "core/keep_lists.h"
 #include "core/status.h"
 
@@ -13,23 +14,39 @@ namespace kvevict {
 // Of a view; what a set of them has room for.
 inline constexpr uint32_t kMaxCompanions = 64;
 
-// One layer's rows: the first slots of a valid view.
+// One layer's rows: slots of a valid view that a call reads or writes.
 struct LayerCache {
   const kvevict_view* view = nullptr;
-  uint32_t number = 0;  // of views[number], for whoever reads a message
-  ListCounts tokens;    // per KV head; `each` only where the host can read it
+  uint32_t number = 0;          // of views[number], for whoever reads a message
+  bool is_destination = false;  // likewise: where rows go, not views[number]
+  ListCounts tokens;  // per KV head; `each` only where the host can read it
+  uint32_t first_slot = 0;
   // Whether the host can read the block table; then the ids of the blocks in use.
   bool knows_blocks = false;
   int32_t lowest_block = 0;
   int32_t highest_block = 0;
+  // Of K and V, the first byte and the last one: mostly they are far apart.
+  struct Reach {
+    uint64_t first = 1, last = 0;
+    bool Meets(const Reach& other) const {
+      return first <= other.last && other.first <= last;
+    }
+  } reach[2];
   // The first layer with the same cache, mostly the layer itself.
   uint32_t owner = 0;
   // Bit i: companion i is a plane of an earlier layer too.
   uint64_t shared_companions = 0;
+
+  bool IsEmpty() const { return tokens.most <= first_slot; }
+  BlockTables blocks() const { return {*view, tokens, first_slot}; }
 };
 
 LayerCache CacheOf(const kvevict_view& view, uint32_t number,
-                   const ListCounts& tokens, bool on_host);
+                   const ListCounts& tokens, bool on_host,
+                   uint32_t first_slot = 0);
+
+// Whether two views are one, plane by plane and block by block.
+bool AreOne(const kvevict_view& a, const kvevict_view& b);
 
 // Sets what the layers' caches have in common: owners and shared companions.
 void FindShared(std::span<LayerCache> layers);
@@ -37,7 +54,7 @@ void FindShared(std::span<LayerCache> layers);
 // Checks that layers share no byte beside what FindShared() found.
 //
 // Exact, with three exceptions. A block in use counts as full, with rows of every
-// head; so do contiguous rows up to the longest head. Planes whose strides
+// head; so do contiguous rows up to the longest head, from first_slot on. Planes whose strides
 // have so little in common that it takes over 2^16 steps to tell are refused; no layout
 // of an engine comes near. And where the host cannot read block tables, planes of
 // paged caches are compared only if they have one table and one block stride, and then

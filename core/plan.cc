@@ -225,6 +225,11 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument("head_budgets with split %s: one or the other",
                            SplitText(policy_.layer_split));
   }
+  if (policy_.prompt != KVEVICT_PROMPT_INSIDE) {
+    return InvalidArgument(
+        "head_budgets with prompt %s: it has one length per layer",
+        PromptText(policy_.prompt));
+  }
   if (signal().Ranks() && policy_.scope != KVEVICT_SCOPE_KV_HEAD) {
     return InvalidArgument(
         "head_budgets with scope %s: heads that share a keep list keep the "
@@ -287,12 +292,13 @@ CheckedSize Plan::KeepCapacity() const {
       most_lists = std::max(most_lists, layer.n_lists);
     }
     const CheckedSize lists(most_lists);
-    const CheckedSize kept(MaxTotalBudget(
-        policy_, max_tokens_, scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers()));
+    const uint32_t n_apart = scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers();
+    const CheckedSize all = CheckedSize(n_apart) * CheckedSize(max_tokens_);
+    if (IsPromptBeside(policy_)) return lists * all;
+    const CheckedSize kept(MaxTotalBudget(policy_, max_tokens_, n_apart));
     if (!HeadsCompete(policy_)) return lists * kept;
     // Any list of a layer may get what all of them have.
     const CheckedSize shared = lists * kept;
-    const CheckedSize all = CheckedSize(n_layers()) * CheckedSize(max_tokens_);
     return lists * (shared.ok() && all.ok()
                         ? CheckedSize(std::min(shared.value(), all.value()))
                         : all);

@@ -56,6 +56,8 @@ Status CheckEnums(const kvevict_policy& p) {
       CheckEnum("heads", p.head_split, KVEVICT_HEAD_SPLIT_THRESHOLD));
   KV_RETURN_IF_ERROR(
       CheckEnum("weight", p.value_weight, KVEVICT_VALUE_WEIGHT_GIVEN));
+  KV_RETURN_IF_ERROR(
+      CheckEnum("prompt", p.prompt, KVEVICT_PROMPT_PINNED_BESIDE));
   return CheckEnum("split", p.layer_split,
                    static_cast<int>(std::size(kMeasures)) - 1);
 }
@@ -144,6 +146,9 @@ Status CheckNumbers(const kvevict_policy& p) {
   if (p.head_normalize > 1) {
     return InvalidArgument("normalize %u is not 0 or 1", p.head_normalize);
   }
+  if (p.rotate > 1) {
+    return InvalidArgument("rotate %u is not 0 or 1", p.rotate);
+  }
   if (p.chunk == 1 || p.chunk > kMaxTokens) {
     return InvalidArgument("chunk %u is not 0 or in [2, %u]", p.chunk,
                            kMaxTokens);
@@ -183,6 +188,7 @@ Status CheckChunks(const kvevict_policy& p) {
   if (CountsByScore(p)) with = "heads that are not equal";
   if (IsBudgetOfPartition(p)) with = "of partition";
   if (p.select_block > 1) with = "select_block above 1";
+  if (p.prompt != KVEVICT_PROMPT_INSIDE) with = "a prompt that is not inside";
   if (with == nullptr) return Status();
   return InvalidArgument(
       "chunk %u with %s: how many tokens a chunk keeps is known before",
@@ -366,6 +372,8 @@ const char* TriggerText(Trigger trigger) {
       return "never";
     case Trigger::kPrefillEnd:
       return "prefill end";
+    case Trigger::kAnyTime:
+      return "prefill, decode";
   }
   return "";
 }
@@ -392,6 +400,11 @@ Status ValidatePolicy(const kvevict_policy& p) {
         "keep the same",
         p.scope == KVEVICT_SCOPE_LAYER ? "layer" : "model");
   }
+  if (CountsByScore(p) && p.prompt != KVEVICT_PROMPT_INSIDE) {
+    return InvalidArgument(
+        "prompt %s with heads that are not equal: it has one length per layer",
+        PromptText(p.prompt));
+  }
   KV_RETURN_IF_ERROR(CheckSecure(p));
   KV_RETURN_IF_ERROR(CheckChunks(p));
   // A ratio can be judged only against a context; a token count already here.
@@ -411,6 +424,22 @@ bool HasChunks(const kvevict_policy& p) {
 
 uint32_t ChunkTokens(const kvevict_policy& p, uint32_t n_tokens) {
   return HasChunks(p) ? std::min(p.chunk, n_tokens) : n_tokens;
+}
+
+const char* PromptText(kvevict_prompt prompt) {
+  constexpr const char* kTexts[] = {"inside", "beside", "pinned",
+                                    "pinned-beside"};
+  return kTexts[prompt];
+}
+
+bool IsPromptPinned(const kvevict_policy& p) {
+  return p.prompt == KVEVICT_PROMPT_PINNED ||
+         p.prompt == KVEVICT_PROMPT_PINNED_BESIDE;
+}
+
+bool IsPromptBeside(const kvevict_policy& p) {
+  return p.prompt == KVEVICT_PROMPT_BESIDE ||
+         p.prompt == KVEVICT_PROMPT_PINNED_BESIDE;
 }
 
 bool IsBudgetOfPartition(const kvevict_policy& p) {

@@ -11,8 +11,8 @@
 
 namespace kvevict {
 
-// When a policy evicts.
-enum class Trigger { kNever, kPrefillEnd };
+// When a policy can evict: decoding goes on with what it then still has.
+enum class Trigger { kNever, kPrefillEnd, kAnyTime };
 
 const char* TriggerText(Trigger trigger);
 
@@ -70,6 +70,11 @@ bool HasChunks(const kvevict_policy& policy);
 
 // Of n_tokens, the slots that are scored and chosen from at a time.
 uint32_t ChunkTokens(const kvevict_policy& policy, uint32_t n_tokens);
+
+const char* PromptText(kvevict_prompt prompt);
+// The prompt stays, once it has ended; it is no part of the budget.
+bool IsPromptPinned(const kvevict_policy& policy);
+bool IsPromptBeside(const kvevict_policy& policy);
 
 // The budget is that of each partition which the signal compares with the next.
 bool IsBudgetOfPartition(const kvevict_policy& policy);

@@ -141,6 +141,14 @@ constexpr Field kFields[] = {
      offsetof(kvevict_policy, merge_threshold), "a number"},
     {"merge_fraction", Evicts, FieldType::kDouble,
      offsetof(kvevict_policy, merge_fraction), "a number"},
+    {"rotate", Evicts, FieldType::kWord, offsetof(kvevict_policy, rotate),
+     "no|yes"},
+    {"margin", Evicts, FieldType::kU32, offsetof(kvevict_policy, margin),
+     "a count below 2^32"},
+    {"every", Evicts, FieldType::kU32, offsetof(kvevict_policy, every),
+     "a count below 2^32"},
+    {"prompt", Evicts, FieldType::kWord, offsetof(kvevict_policy, prompt),
+     "inside|beside|pinned|pinned-beside"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};
@@ -264,7 +272,7 @@ class WordList {
   bool empty() const { return n_ == 0; }
 
  private:
-  char text_[384] = "";
+  char text_[448] = "";
   size_t n_ = 0;
 };
 

@@ -78,6 +78,21 @@ void QueryRing::End() {
   borrowed_ = nullptr;
 }
 
+Status QueryRing::CopyFrom(Stream stream, const QueryRing& other) {
+  if (!has_memory_) return Status();
+  const Context& context = plan_.context();
+  CheckedSize lse_offset(0);
+  const size_t n_bytes = plan_.QueryMemory(&lse_offset).value();
+  if (n_bytes > 0) {
+    KV_RETURN_IF_ERROR(
+        context.backend().copy(context, stream, other.rows_, n_bytes, rows_));
+  }
+  std::copy(other.observed_.begin(), other.observed_.end(), observed_.begin());
+  std::copy(other.observed_lse_.begin(), other.observed_lse_.end(),
+            observed_lse_.begin());
+  return Status();
+}
+
 Status QueryRing::CheckHasMemory() const {
   if (has_memory_) return Status();
   return InvalidArgument(
@@ -93,6 +108,11 @@ void QueryRing::Reset() {
 void QueryRing::Cut(uint32_t position) {
   for (ObservedRange& range : observed_) range.Cut(position);
   for (ObservedRange& range : observed_lse_) range.Cut(position);
+}
+
+void QueryRing::Forget(uint32_t layer) {
+  if (observed_.size() > 0) observed_[layer] = ObservedRange();
+  ForgetLse(layer);
 }
 
 void QueryRing::ForgetLse(uint32_t layer) {

@@ -52,11 +52,15 @@ class QueryRing {
   // In the caller's memory until the end; NULL: in the context's.
   Status Begin(void* memory, size_t memory_bytes);
   void End();
+  bool has_memory() const { return has_memory_; }
+  // What another ring of the plan has observed; both have memory, or neither.
+  Status CopyFrom(Stream stream, const QueryRing& other);
   void Reset();
   // Forgets the rows from `position` on.
   void Cut(uint32_t position);
   // Forgets a layer's log-sum-exps: keys that they cover are gone.
   void ForgetLse(uint32_t layer);
+  void Forget(uint32_t layer);
   // Rows that a graph has observed.
   void Replayed(uint32_t first_position, uint32_t n_rows);
 

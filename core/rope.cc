@@ -81,10 +81,10 @@ Status Rope::Copy(const kvevict_geometry& g) {
   return Status();
 }
 
-void Rope::TurnsAt(uint32_t n_seen, Complex* turns) const {
+void Rope::TurnsAt(uint32_t position, Complex* turns) const {
   for (size_t f = 0; f < frequencies_.size(); ++f) {
     const Complex mean = frequencies_[f].mean;
-    const Complex now = Turn(frequencies_[f].w * n_seen);
+    const Complex now = Turn(frequencies_[f].w * position);
     turns[f] = {now.re * mean.re - now.im * mean.im,
                 now.re * mean.im + now.im * mean.re};
   }

@@ -42,9 +42,9 @@ class Rope {
     return {turns_.data(), turns_.size()};
   }
 
-  // turns[f] = the mean of e^(i w (n_seen + o)) over the distances o = 1, 2, 4 ..
+  // turns[f] = the mean of e^(i w (position + o)) over the distances o = 1, 2, 4 ..
   // 65536, with the frequency w of pair f.
-  void TurnsAt(uint32_t n_seen, Complex* turns) const;
+  void TurnsAt(uint32_t position, Complex* turns) const;
 
  private:
   struct Frequency {

@@ -20,10 +20,37 @@ Status Sequence::Create(const Plan& plan, Sequence** out) {
   return Status();
 }
 
+Status Sequence::Fork(const Sequence& from, void* memory, size_t memory_bytes,
+                      Stream stream, Sequence** out) {
+  Sequence* sequence = nullptr;
+  KV_RETURN_IF_ERROR(Create(from.plan(), &sequence));
+  sequence->set_stream(stream);
+  if (Status status = sequence->CopyFrom(from, memory, memory_bytes);
+      !status.ok()) {
+    sequence->Destroy();
+    return status;
+  }
+  *out = sequence;
+  return Status();
+}
+
+// Memory first: what is queued needs it.
+Status Sequence::CopyFrom(const Sequence& other, void* memory,
+                          size_t memory_bytes) {
+  KV_RETURN_IF_ERROR(slots_.MakeRoomFor(other.slots_));
+  if (other.ring_.has_memory()) {
+    KV_RETURN_IF_ERROR(ring_.Begin(memory, memory_bytes));
+  }
+  prompt_.CopyFrom(other.prompt_);
+  KV_RETURN_IF_ERROR(slots_.CopyFrom(stream_, other.slots_));
+  return ring_.CopyFrom(stream_, other.ring_);
+}
+
 Sequence::Sequence(const Plan& plan)
     : plan_(plan),
       slots_(plan),
       ring_(plan),
+      prompt_(plan),
       views_(plan.context()),
       inputs_(plan.context()),
       caches_(plan.context()),
@@ -43,6 +70,7 @@ Status Sequence::Allocate() {
   const CheckedSize n_layers(plan().n_layers());
   KV_RETURN_IF_ERROR(slots_.Allocate());
   KV_RETURN_IF_ERROR(ring_.Allocate());
+  KV_RETURN_IF_ERROR(prompt_.Allocate());
   KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_layers));
   KV_RETURN_IF_ERROR(inputs_.Allocate("inputs of the layers", n_layers));
   KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_layers));
@@ -70,10 +98,57 @@ Status Sequence::Allocate() {
 }
 
 Status Sequence::Reset() {
-  KV_RETURN_IF_ERROR(slots_.Reset(stream_));
+  KV_RETURN_IF_ERROR(slots_.Restart(stream_, 0));
   ring_.Reset();
+  prompt_.Reset();
   ClearReport();
   return Status();
+}
+
+Status Sequence::Start(uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckEmpty());
+  if (n_tokens > plan().max_tokens()) {
+    return InvalidArgument("n_tokens %u > max_tokens %u", n_tokens,
+                           plan().max_tokens());
+  }
+  return slots_.Restart(stream_, n_tokens);
+}
+
+Status Sequence::Start(std::span<LayerPositions> layers, uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckEmpty());
+  if (n_tokens > INT32_MAX) {
+    return InvalidArgument("n_tokens %u > %d", n_tokens, INT32_MAX);
+  }
+  for (LayerPositions& layer : layers) {
+    layer.tail_position = FindTail(layer, n_tokens);
+  }
+  KV_RETURN_IF_ERROR(CheckPositions(plan(), layers, n_tokens));
+  return slots_.Fill(stream_, layers, n_tokens);
+}
+
+Status Sequence::CheckEmpty() const {
+  if (logical_length() == 0) return Status();
+  return InvalidArgument("the sequence holds %u tokens: reset it first",
+                         logical_length());
+}
+
+Status Sequence::Restore(std::span<const LayerPositions> layers,
+                         uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckPositions(plan(), layers, n_tokens));
+  KV_RETURN_IF_ERROR(slots_.Fill(stream_, layers, n_tokens));
+  ring_.Reset();
+  prompt_.Reset();
+  ClearReport();
+  return Status();
+}
+
+void Sequence::RestorePrompt(std::span<const LayerPositions> layers,
+                             uint32_t n_tokens, uint32_t round) {
+  prompt_.Restore(n_tokens, round);
+  for (uint32_t l = 0; l < layers.size(); ++l) {
+    prompt_.RestoreSlots(l, layers[l].prompt_slots);
+  }
+  prompt_.Trim(slots_);
 }
 
 void Sequence::ClearReport() {
@@ -100,6 +175,7 @@ Status Sequence::Replayed(uint32_t n_tokens) {
 Status Sequence::Trim(uint32_t n_tokens) {
   KV_RETURN_IF_ERROR(slots_.Trim(stream_, n_tokens));
   ring_.Cut(n_tokens);
+  prompt_.Trim(slots_);
   return Status();
 }
 

@@ -11,6 +11,7 @@
 #include "core/evict/layer_eviction.h"
 #include "core/overlap.h"
 #include "core/plan.h"
+#include "core/prompt.h"
 #include "core/query_ring.h"
 #include "core/slot_table.h"
 #include "core/status.h"
@@ -33,6 +34,10 @@ struct HostCopy {
 class Sequence {
  public:
   static Status Create(const Plan& plan, Sequence** out);
+  // One that goes on from where `from` is; memory as for BeginObserving(), where that
+  // observes.
+  static Status Fork(const Sequence& from, void* memory, size_t memory_bytes,
+                     Stream stream, Sequence** out);
 
   explicit Sequence(const Plan& plan);
   void Destroy();
@@ -46,6 +51,15 @@ class Sequence {
   SlotTable& slots() { return slots_; }
 
   Status Reset();
+  // Of an empty one: tokens [0, n_tokens) in all lists, or positions of which only the
+  // lists are given.
+  Status Start(uint32_t n_tokens);
+  Status Start(std::span<LayerPositions> layers, uint32_t n_tokens);
+  // Of any: as one was that had these positions.
+  Status Restore(std::span<const LayerPositions> layers, uint32_t n_tokens);
+  // Behind that, where its prompt ended.
+  void RestorePrompt(std::span<const LayerPositions> layers, uint32_t n_tokens,
+                     uint32_t round);
   Status BeginObserving(void* memory, size_t memory_bytes) {
     return ring_.Begin(memory, memory_bytes);
   }
@@ -53,6 +67,12 @@ class Sequence {
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
   Status Trim(uint32_t n_tokens);
+
+  Status EndPrompt() { return prompt_.End(slots_); }
+  const Prompt& prompt() const { return prompt_; }
+  // An eviction has worked.
+  void BeginRound() { prompt_.BeginRound(logical_length()); }
+
   // Of ascending layers.
   Status Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
                  uint32_t first_position) {
@@ -71,8 +91,13 @@ class Sequence {
   Status HostPositions(uint32_t layer, SlotPositions* out) const {
     return slots_.HostPositions(stream_, layer, out);
   }
+  // Tokens that every list holds where they were stored; waits likewise.
+  Status ExactPrefix(uint32_t* out) const {
+    return slots_.ExactPrefix(stream_, out);
+  }
 
   void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
+  void ForgetQueries(uint32_t layer) { ring_.Forget(layer); }
   // Whether a layer holds the tokens of the last n_rows queries, and the query ring
   // those of its window, where none are given.
   Status CheckQueries(uint32_t layer, uint32_t n_rows,
@@ -105,6 +130,8 @@ class Sequence {
 
  private:
   Status Allocate();
+  Status CheckEmpty() const;
+  Status CopyFrom(const Sequence& other, void* memory, size_t memory_bytes);
   // KVEVICT_POSITION_NEXT becomes the position that it stands for.
   QueryChunk ChunkOf(uint32_t n_rows, uint32_t first_position) const;
 
@@ -112,6 +139,7 @@ class Sequence {
   Stream stream_ = nullptr;
   SlotTable slots_;
   QueryRing ring_;
+  Prompt prompt_;
   Array<kvevict_view> views_;  // [n_layers]
   Array<LayerInputs> inputs_;  // [n_layers]
   Array<LayerCache> caches_;

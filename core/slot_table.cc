@@ -11,12 +11,11 @@ SlotTable::SlotTable(const Plan& plan)
       layers_(plan.context()),
       stored_(plan.context()),
       lengths_(plan.context()),
-      kept_{DeviceArray<int32_t>(plan.context()),
-            DeviceArray<int32_t>(plan.context())},
+      kept_(plan.context()),
       device_counts_{DeviceArray<uint32_t>(plan.context()),
                      DeviceArray<uint32_t>(plan.context())},
-      counts_{Array<uint32_t>(plan.context()), Array<uint32_t>(plan.context())},
-      host_kept_(plan.context()) {}
+      counts_{Array<uint32_t>(plan.context()),
+              Array<uint32_t>(plan.context())} {}
 
 Status SlotTable::Allocate() {
   const CheckedSize n_layers(plan_.n_layers());
@@ -24,28 +23,150 @@ Status SlotTable::Allocate() {
   KV_RETURN_IF_ERROR(layers_.Allocate("slots of the layers", n_layers));
   KV_RETURN_IF_ERROR(stored_.Allocate("lengths on the host", all_lists));
   if (TouchesNothing(plan_.policy())) return Status();
-  const CheckedSize n_kept(plan_.keep_capacity());
   KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", all_lists * CheckedSize(2)));
+  KV_RETURN_IF_ERROR(kept_.Grow(KeptByPlan()));
+  if (!plan_.IsRagged()) return Status();
   for (int i = 0; i < 2; ++i) {
-    KV_RETURN_IF_ERROR(
-        kept_[i].AllocateUncleared("positions of the slots", n_kept));
-    if (!plan_.IsRagged()) continue;
     KV_RETURN_IF_ERROR(
         device_counts_[i].Allocate("counts of the lists", all_lists));
     KV_RETURN_IF_ERROR(counts_[i].Allocate("counts of the lists", all_lists));
   }
-  if (plan_.context().backend().on_host) return Status();
-  return host_kept_.AllocateUncleared("positions of the slots", n_kept);
+  return Status();
 }
 
-Status SlotTable::Reset(Stream stream) {
-  std::fill(stored_.begin(), stored_.end(), 0);
-  KV_RETURN_IF_ERROR(SendLengths(stream, 0));
-  std::fill(layers_.begin(), layers_.end(), LayerSlots());
-  std::fill(counts_[now_].begin(), counts_[now_].end(), 0);
-  logical_ = 0;
+CheckedSize SlotTable::KeptByPlan() const {
+  return TouchesNothing(plan_.policy()) ? 0 : plan_.keep_capacity();
+}
+
+Status SlotTable::Kept::Grow(CheckedSize n) {
+  if (n.ok() && n.value() <= capacity) return Status();
+  constexpr const char* kWhat = "positions of the slots";
+  Kept larger(context);
+  for (DeviceArray<int32_t>& array : larger.of) {
+    KV_RETURN_IF_ERROR(array.AllocateUncleared(kWhat, n));
+  }
+  if (!context.backend().on_host) {
+    KV_RETURN_IF_ERROR(larger.host.AllocateUncleared(kWhat, n));
+  }
+  larger.capacity = n.value();
+  Swap(larger);
+  return Status();
+}
+
+void SlotTable::Kept::Swap(Kept& other) {
+  for (int i = 0; i < 2; ++i) of[i].Swap(other.of[i]);
+  host.Swap(other.host);
+  std::swap(capacity, other.capacity);
+}
+
+// ---- Where it begins ----
+
+Status SlotTable::Restart(Stream stream, uint32_t n_tokens) {
+  std::fill(stored_.begin(), stored_.end(), n_tokens);
+  KV_RETURN_IF_ERROR(SendLengths(stream, n_tokens));
+  LayerSlots slots;
+  slots.stored = n_tokens;
+  std::fill(layers_.begin(), layers_.end(), slots);
+  logical_ = n_tokens;
   n_listed_ = 0;
   return Status();
+}
+
+LayerSlots SlotTable::SlotsOf(uint32_t layer, const LayerPositions& positions,
+                              uint32_t logical) const {
+  LayerSlots slots;
+  slots.tail_position = positions.tail_position;
+  slots.n_kept_in_row = UINT32_MAX;
+  slots.is_merged = positions.is_merged;
+  for (uint32_t list = 0; list < n_lists(layer); ++list) {
+    const PositionList listed = positions.Listed(list);
+    const auto n = static_cast<uint32_t>(listed.size());
+    slots.is_ragged = slots.is_ragged || (list > 0 && n != slots.n_kept);
+    slots.n_kept = std::max(slots.n_kept, n);
+    slots.n_kept_in_row =
+        std::min(slots.n_kept_in_row, CountInRow(listed, slots.tail_position));
+  }
+  slots.stored = slots.n_kept + (logical - slots.tail_position);
+  return slots;
+}
+
+Status SlotTable::Fill(Stream stream, std::span<const LayerPositions> layers,
+                       uint32_t logical) {
+  const Context& context = plan_.context();
+  Array<LayerSlots> next(context);
+  KV_RETURN_IF_ERROR(next.Allocate("slots of the layers", layers.size()));
+  CheckedSize n(0);
+  for (uint32_t l = 0; l < layers.size(); ++l) {
+    next[l] = SlotsOf(l, layers[l], logical);
+    if (plan_.scope() == KVEVICT_SCOPE_MODEL && l > 0) continue;  // one list
+    next[l].kept_offset = n.value();
+    n = n + CheckedSize(n_lists(l)) * CheckedSize(next[l].n_kept);
+  }
+  // Layers that the next eviction leaves alone stay beside all that it may list.
+  Kept larger(context);
+  const CheckedSize room = KeptByPlan() + n;
+  const bool grows =
+      !n.ok() || (n.value() > 0 && room.value() > kept_.capacity);
+  if (grows) KV_RETURN_IF_ERROR(larger.Grow(room));
+  Status status = Send(stream, layers, {next.data(), next.size()}, logical,
+                       n.value(), grows ? larger : kept_);
+  if (!status.ok()) {
+    CountStored();
+    return status;
+  }
+  if (grows) kept_.Swap(larger);
+  now_ = 1 - now_;
+  std::copy(next.begin(), next.end(), layers_.begin());
+  logical_ = logical;
+  n_listed_ = n.value();
+  return Status();
+}
+
+Status SlotTable::Send(Stream stream, std::span<const LayerPositions> layers,
+                       std::span<const LayerSlots> next, uint32_t logical,
+                       size_t n_listed, const Kept& kept) {
+  const Context& context = plan_.context();
+  int32_t* const device = kept.of[1 - now_].data();
+  const bool on_host = context.backend().on_host;
+  int32_t* const host = on_host ? device : kept.host.data();
+  host_kept_is_current_ = false;
+  for (uint32_t l = 0; l < layers.size(); ++l) {
+    for (uint32_t list = 0; list < n_lists(l); ++list) {
+      const PositionList listed = layers[l].Listed(list);
+      const auto n = static_cast<uint32_t>(listed.size());
+      if (plan_.IsRagged()) NextCounts(l)[list] = n;
+      stored_[FirstList(l) + list] = n + (logical - next[l].tail_position);
+      std::copy(listed.begin(), listed.end(),
+                host + next[l].kept_offset + uint64_t{list} * next[l].n_kept);
+    }
+  }
+  if (!on_host && n_listed > 0) {
+    KV_RETURN_IF_ERROR(context.backend().write(
+        context, stream, host, n_listed * sizeof(int32_t), device));
+  }
+  if (plan_.IsRagged()) KV_RETURN_IF_ERROR(SendNextCounts(stream));
+  return SendLengths(stream, logical);
+}
+
+Status SlotTable::CopyFrom(Stream stream, const SlotTable& other) {
+  const Context& context = plan_.context();
+  const auto copy = [&](const auto& from, size_t n, const auto& to) {
+    return n == 0 ? Status()
+                  : context.backend().copy(context, stream, from.data(),
+                                           n * sizeof(*from.data()), to.data());
+  };
+  KV_RETURN_IF_ERROR(
+      copy(other.kept_.of[other.now_], other.n_listed_, kept_.of[now_]));
+  KV_RETURN_IF_ERROR(copy(other.device_counts_[other.now_],
+                          other.counts_[0].size(), device_counts_[now_]));
+  std::copy(other.counts_[other.now_].begin(), other.counts_[other.now_].end(),
+            counts_[now_].begin());
+  std::copy(other.layers_.begin(), other.layers_.end(), layers_.begin());
+  std::copy(other.stored_.begin(), other.stored_.end(), stored_.begin());
+  logical_ = other.logical_;
+  n_listed_ = other.n_listed_;
+  host_kept_is_current_ = false;
+  return SendLengths(stream, logical_);
 }
 
 // ---- Lengths ----
@@ -96,13 +217,20 @@ Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {
     return InvalidArgument("n_tokens %u > logical length %u", n_tokens,
                            logical_);
   }
-  for (uint32_t l = 0; l < layers_.size(); ++l) {
-    // What was evicted before cannot come back.
-    if (n_tokens < layers_[l].tail_position) {
-      return InvalidArgument(
-          "n_tokens %u < %u, the logical length when layer %u was evicted",
-          n_tokens, layers_[l].tail_position, plan_.layer(l).number);
-    }
+  uint32_t last = 0;  // of the layers, evicted
+  for (uint32_t l = 1; l < layers_.size(); ++l) {
+    if (layers_[l].tail_position > layers_[last].tail_position) last = l;
+  }
+  const uint32_t tail = layers_[last].tail_position;
+  if (n_tokens < tail) {
+    uint32_t prefix = 0;
+    KV_RETURN_IF_ERROR(ExactPrefix(stream, &prefix));
+    if (n_tokens <= prefix) return Restart(stream, n_tokens);
+    return InvalidArgument(
+        "n_tokens %u: tokens below it are gone; exact are lengths up to %u, "
+        "and "
+        "from %u on, where layer %u lost none",
+        n_tokens, prefix, tail, plan_.layer(last).number);
   }
   const uint32_t n_removed = logical_ - n_tokens;
   if (n_removed == 0) return Status();
@@ -151,7 +279,8 @@ ListCounts SlotTable::HostTokens(uint32_t layer) const {
 SlotPositions SlotTable::DevicePositions(uint32_t layer) const {
   const LayerSlots& l = layers_[layer];
   SlotPositions positions;
-  positions.kept = l.n_kept == 0 ? nullptr : kept_[now_].data() + l.kept_offset;
+  positions.kept =
+      l.n_kept == 0 ? nullptr : kept_.of[now_].data() + l.kept_offset;
   positions.n_kept = l.n_kept;
   if (l.is_ragged) {
     positions.n_kept.each = device_counts_[now_].data() + FirstList(layer);
@@ -170,11 +299,26 @@ Status SlotTable::HostPositions(Stream stream, uint32_t layer,
   if (context.backend().on_host || l.n_kept == 0) return Status();
   if (!host_kept_is_current_) {
     KV_RETURN_IF_ERROR(
-        context.backend().read(context, stream, kept_[now_].data(),
-                               n_listed_ * sizeof(int32_t), host_kept_.data()));
+        context.backend().read(context, stream, kept_.of[now_].data(),
+                               n_listed_ * sizeof(int32_t), kept_.host.data()));
     host_kept_is_current_ = true;
   }
-  out->kept = host_kept_.data() + l.kept_offset;
+  out->kept = kept_.host.data() + l.kept_offset;
+  return Status();
+}
+
+Status SlotTable::ExactPrefix(Stream stream, uint32_t* out) const {
+  uint32_t prefix = logical_;
+  for (uint32_t l = 0; l < layers_.size() && prefix > 0; ++l) {
+    if (layers_[l].is_merged) prefix = 0;
+    SlotPositions positions;
+    KV_RETURN_IF_ERROR(HostPositions(stream, l, &positions));
+    for (uint32_t list = 0; list < n_lists(l); ++list) {
+      prefix =
+          std::min(prefix, positions.PrefixOf(list, HostTokens(l).Of(list)));
+    }
+  }
+  *out = prefix;
   return Status();
 }
 
@@ -248,7 +392,7 @@ Status SlotTable::Commit(Stream stream, std::span<LayerOutcome> layers,
       slots = layers_[owner];
       continue;
     }
-    MapJob map{DevicePositions(l), {}, kept_[1 - now_].data() + offset};
+    MapJob map{DevicePositions(l), {}, kept_.of[1 - now_].data() + offset};
     map.keep = KeepLists::Packed(nullptr, n_lists(l), map.slots.n_kept);
     if (layer.loses) {
       map.keep = layer.keep;
@@ -256,6 +400,7 @@ Status SlotTable::Commit(Stream stream, std::span<LayerOutcome> layers,
       slots.n_kept_in_row = std::min(n_in_row, layer.n_keep);
       slots.tail_position = logical_;
       slots.is_ragged = AreUneven(l);
+      slots.is_merged = slots.is_merged || plan_.merge().Merges();
     }
     slots.kept_offset = offset;
     offset += uint64_t{n_lists(l)} * slots.n_kept;

@@ -9,6 +9,7 @@
 #include "core/backend.h"
 #include "core/device_array.h"
 #include "core/evict/layer_eviction.h"
+#include "core/layer_positions.h"
 #include "core/plan.h"
 #include "core/status.h"
 
@@ -23,6 +24,7 @@ struct LayerSlots {
   uint32_t tail_position = 0;  // position of the first one that is not
   size_t kept_offset = 0;      // of the lists, [n_lists, n_kept]
   bool is_ragged = false;      // lists have counts of their own
+  bool is_merged = false;      // rows are not what was stored, any of them
 };
 
 class SlotTable {
@@ -30,7 +32,6 @@ class SlotTable {
   explicit SlotTable(const Plan& plan);  // which must stay
 
   Status Allocate();
-  Status Reset(Stream stream);
   Status CheckAppend(uint32_t n_tokens) const;
   uint32_t Longest() const;  // slots in use by the layer that has most
   Status Append(Stream stream, uint32_t n_tokens);
@@ -38,6 +39,16 @@ class SlotTable {
   void CountAppended(uint32_t n_tokens);
   // Back to a logical length.
   Status Trim(Stream stream, uint32_t n_tokens);
+  // As if so many tokens had been appended, and that were all.
+  Status Restart(Stream stream, uint32_t n_tokens);
+  // As the positions of all layers say, which have been checked.
+  Status Fill(Stream stream, std::span<const LayerPositions> layers,
+              uint32_t logical);
+  // Room for what another table of the plan has, and then that.
+  Status MakeRoomFor(const SlotTable& other) {
+    return kept_.Grow(other.kept_.capacity);
+  }
+  Status CopyFrom(Stream stream, const SlotTable& other);
 
   uint32_t logical_length() const { return logical_; }
   const LayerSlots& operator[](uint32_t layer) const { return layers_[layer]; }
@@ -55,6 +66,8 @@ class SlotTable {
   SlotPositions DevicePositions(uint32_t layer) const;
   // The same in host memory; waits for the device where that has evicted since.
   Status HostPositions(Stream stream, uint32_t layer, SlotPositions* out) const;
+  // Tokens that every list holds where they were stored; waits likewise.
+  Status ExactPrefix(Stream stream, uint32_t* out) const;
 
   // ---- For an eviction, in this order ----
 
@@ -78,6 +91,31 @@ class SlotTable {
                 uint32_t n_in_row);
 
  private:
+  // Positions of survivors. An eviction reads one array and writes the other.
+  struct Kept {
+    explicit Kept(const Context& context)
+        : context(context),
+          of{DeviceArray<int32_t>(context), DeviceArray<int32_t>(context)},
+          host(context) {}
+    // What they hold is lost where there is not room enough.
+    Status Grow(CheckedSize n);
+    void Swap(Kept& other);
+
+    const Context& context;
+    DeviceArray<int32_t> of[2];
+    Array<int32_t>
+        host;  // what the host has read, where that is not the device
+    size_t capacity = 0;
+  };
+
+  // What an eviction may leave behind.
+  CheckedSize KeptByPlan() const;
+  LayerSlots SlotsOf(uint32_t layer, const LayerPositions& positions,
+                     uint32_t logical) const;
+  // What Fill() writes beside what is current.
+  Status Send(Stream stream, std::span<const LayerPositions> layers,
+              std::span<const LayerSlots> next, uint32_t logical,
+              size_t n_listed, const Kept& kept);
   uint32_t n_lists(uint32_t layer) const { return plan_.layer(layer).n_lists; }
   size_t FirstList(uint32_t layer) const {
     return plan_.layer(layer).first_list;
@@ -93,15 +131,12 @@ class SlotTable {
   Array<LayerSlots> layers_;
   Array<uint32_t> stored_;         // of all lists
   DeviceArray<uint32_t> lengths_;  // [lists, 2]
-  // Positions of survivors. An eviction reads one array and writes the other.
-  DeviceArray<int32_t> kept_[2];
+  Kept kept_;
   // Of a ragged plan: how many of each list are listed; the other has those of the
   // next eviction.
   DeviceArray<uint32_t> device_counts_[2];
   Array<uint32_t> counts_[2];
-  int now_ = 0;  // which of them are valid
-  // What the host has read of the positions.
-  mutable Array<int32_t> host_kept_;
+  int now_ = 0;          // which of them are valid
   size_t n_listed_ = 0;  // elements of positions in use
   mutable bool host_kept_is_current_ = true;
 };

@@ -81,10 +81,11 @@ Status CheckPlane(const char* name, const kvevict_view& view,
   return Status();
 }
 
-// Checks the block tables; `out_n_blocks` becomes the highest id used, plus one,
-// or as much of that as is known.
+// Checks the block tables, ids from first_slot on; `out_n_blocks` becomes the
+// highest one used, plus one, or as much of that as is known.
 Status CheckBlockTables(const kvevict_view& view, const ListCounts& tokens,
-                        bool on_host, uint64_t* out_n_blocks) {
+                        bool on_host, uint32_t first_slot,
+                        uint64_t* out_n_blocks) {
   *out_n_blocks = 1;
   const uint64_t stride = view.block_table_head_stride;
   if (view.block_size == 0) {
@@ -124,7 +125,8 @@ Status CheckBlockTables(const kvevict_view& view, const ListCounts& tokens,
     return Status();
   }
   Status status;
-  tables.ForEachUsed([&](uint64_t i, int32_t id) {
+  const BlockTables used(view, tokens, first_slot);
+  used.ForEachUsed([&](uint64_t i, int32_t id) {
     if (id < 0) {
       status = InvalidArgument("block_table[%llu] %d < 0",
                                static_cast<unsigned long long>(i), id);
@@ -148,7 +150,7 @@ int64_t ElementStride(const kvevict_plane& plane) {
 }
 
 Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
-                    bool on_host) {
+                    bool on_host, uint32_t first_slot) {
   if (view.n_kv_heads < 1 || view.n_kv_heads > kMaxHeads) {
     return InvalidArgument("n_kv_heads %u is not in [1, %u]", view.n_kv_heads,
                            kMaxHeads);
@@ -165,7 +167,8 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
                            view.n_companions);
   }
   uint64_t n_blocks;
-  KV_RETURN_IF_ERROR(CheckBlockTables(view, tokens, on_host, &n_blocks));
+  KV_RETURN_IF_ERROR(
+      CheckBlockTables(view, tokens, on_host, first_slot, &n_blocks));
 
   const auto check = [&](const char* name, const kvevict_plane& plane) {
     return CheckPlane(name, view, plane, tokens.most, n_blocks);
@@ -182,7 +185,42 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
       return Prefixed(status, "companions[%u]: ", i);
     }
   }
-  return CheckPlanesApart(CacheOf(view, 0, tokens, on_host));
+  return CheckPlanesApart(CacheOf(view, 0, tokens, on_host, first_slot));
+}
+
+Status MatchRows(const kvevict_view& view, const kvevict_view& destination) {
+  if (view.n_kv_heads != destination.n_kv_heads) {
+    return InvalidArgument("n_kv_heads %u is not the view's %u",
+                           destination.n_kv_heads, view.n_kv_heads);
+  }
+  if (view.n_companions != destination.n_companions) {
+    return InvalidArgument("n_companions %u is not the view's %u",
+                           destination.n_companions, view.n_companions);
+  }
+  const auto match = [](const char* name, const kvevict_plane& a,
+                        const kvevict_plane& b) {
+    if (IsPresent(a) != IsPresent(b)) {
+      return InvalidArgument(
+          "%s.data is 0%s", name,
+          IsPresent(a) ? ", but not the view's" : " in the view alone");
+    }
+    if (a.dtype == b.dtype && a.head_dim == b.head_dim &&
+        a.row_bytes == b.row_bytes) {
+      return Status();
+    }
+    return InvalidArgument(
+        "%s.dtype %d, head_dim %u, row_bytes %u are not the view's %d, %u, %u",
+        name, static_cast<int>(b.dtype), b.head_dim, b.row_bytes,
+        static_cast<int>(a.dtype), a.head_dim, a.row_bytes);
+  };
+  KV_RETURN_IF_ERROR(match("k", view.k, destination.k));
+  KV_RETURN_IF_ERROR(match("v", view.v, destination.v));
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    const Status status =
+        match("companion", view.companions[i], destination.companions[i]);
+    if (!status.ok()) return Prefixed(status, "companions[%u]: ", i);
+  }
+  return Status();
 }
 
 Status ValidateRows(const char* name, const kvevict_plane& rows,

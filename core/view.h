@@ -26,10 +26,14 @@ uint32_t RowBytes(const kvevict_plane& plane);
 // Bytes from one element to the next in a valid plane that is not opaque.
 int64_t ElementStride(const kvevict_plane& plane);
 
-// See kvevict_view_validate(). Block tables of another device are not read.
-// `tokens`: per KV head, in host memory.
+// See kvevict_view_validate(). Block tables of another device are not read, nor is
+// what they say of slots before first_slot. `tokens`: per KV head, in host memory.
 Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
-                    bool on_host);
+                    bool on_host, uint32_t first_slot = 0);
+
+// Checks that rows of one valid view can be copied to another: that it has the same
+// heads and planes, and rows alike.
+Status MatchRows(const kvevict_view& view, const kvevict_view& destination);
 
 // Checks a plane that is only read, [n_heads, n_rows, head_dim] of a dtype.
 Status ValidateRows(const char* name, const kvevict_plane& rows,
@@ -50,16 +54,28 @@ Status CheckComplete(const kvevict_view& view,
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head);
 
-// Calls visit(plane) for K, V and companions, as far as present; but for companion i
-// if bit i of `left_out` is set.
+// Calls visit(plane, other's plane) for K, V and companions of two views with the
+// same planes, as far as present; but for companion i if bit i of `left_out` is set.
+template <typename Visit>
+void ForEachPlanePair(const kvevict_view& view, const kvevict_view& other,
+                      const Visit& visit, uint64_t left_out = 0) {
+  if (IsPresent(view.k)) visit(view.k, other.k);
+  if (IsPresent(view.v)) visit(view.v, other.v);
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if ((left_out >> i & 1) == 0) {
+      visit(view.companions[i], other.companions[i]);
+    }
+  }
+}
+
+// The same of one view, visit(plane).
 template <typename Visit>
 void ForEachPlane(const kvevict_view& view, const Visit& visit,
                   uint64_t left_out = 0) {
-  if (IsPresent(view.k)) visit(view.k);
-  if (IsPresent(view.v)) visit(view.v);
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    if ((left_out >> i & 1) == 0) visit(view.companions[i]);
-  }
+  ForEachPlanePair(
+      view, view,
+      [&](const kvevict_plane& plane, const kvevict_plane&) { visit(plane); },
+      left_out);
 }
 
 // Bytes one token takes in these planes and all heads.

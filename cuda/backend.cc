@@ -147,6 +147,19 @@ Status Write(const Context& context, Stream stream, const void* host,
   return Status();
 }
 
+Status Copy(const Context& context, Stream stream, const void* from,
+            size_t n_bytes, void* to) {
+  const Driver& driver = DeviceOf(context).driver();
+  ContextScope scope(driver);
+  KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
+  KV_RETURN_IF_DRIVER_ERROR(
+      driver,
+      cuMemcpyDtoDAsync(AddressOf(to), AddressOf(from), n_bytes,
+                        static_cast<CUstream>(stream)),
+      "cuMemcpyDtoDAsync of %zu bytes", n_bytes);
+  return Status();
+}
+
 }  // namespace
 
 namespace cuda {
@@ -173,6 +186,7 @@ const Backend kCudaBackend = {
     .clear = Clear,
     .read = Read,
     .write = Write,
+    .copy = Copy,
     .shape_scratch_bytes = NoScratch,
     .diversify_scratch_bytes = DiversifyScratchBytes,
     .select_scratch_bytes = SelectScratchBytes,
@@ -185,6 +199,7 @@ const Backend kCudaBackend = {
     .check_weighing = CheckWeighing,
     .check_diversifying = CheckDiversifying,
     .check_merging = CheckMerging,
+    .check_rotating = CheckRotating,
     .shape_and_select = ShapeAndSelect,
 };
 

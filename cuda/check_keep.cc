@@ -17,7 +17,9 @@ Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
                     job.tokens.most,
                     job.keep.count.most,
                     any_order,
-                    static_cast<uint32_t>(job.keep.stride)};
+                    static_cast<uint32_t>(job.keep.stride),
+                    job.destination == nullptr ? job.first_slot : 0,
+                    0};
   KV_RETURN_IF_ERROR(Clear(context, stream, p.n_wrong, sizeof(uint32_t)));
   KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::check_keep,
                             {BlocksFor(job.keep.count.most, kCheckKeepThreads),
@@ -28,10 +30,20 @@ Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
       context, stream, reinterpret_cast<const void*>(p.n_wrong),
       sizeof(n_wrong), &n_wrong));
   if (n_wrong == 0) return Status();
+  if (any_order) {
+    return InvalidArgument(
+        "%s: %u of the slots listed are not below n_tokens %u", name, n_wrong,
+        job.tokens.most);
+  }
+  if (p.first_slot == 0) {
+    return InvalidArgument(
+        "%s: %u of the slots listed do not ascend strictly below n_tokens %u",
+        name, n_wrong, job.tokens.most);
+  }
   return InvalidArgument(
-      "%s: %u of the slots listed %s n_tokens %u", name, n_wrong,
-      any_order ? "are not below" : "do not ascend strictly below",
-      job.tokens.most);
+      "%s: %u of the slots listed do not ascend strictly in [first_slot %u, "
+      "n_tokens %u)",
+      name, n_wrong, p.first_slot, job.tokens.most);
 }
 
 }  // namespace kvevict::cuda

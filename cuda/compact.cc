@@ -1,5 +1,4 @@
-// Compaction in place: one launch for planes that lie alike, whatever their
-// layer.
+// Compaction: one launch for planes that lie alike, whatever their layer.
 #include "cuda/compact.h"
 
 #include <bit>

@@ -28,6 +28,10 @@ Status CheckDiversifying(const Context& context, Stream stream,
 // See Backend::check_merging.
 Status CheckMerging(const Context& context, Stream stream, Jobs<MoveJob> jobs);
 
+// See Backend::check_rotating.
+Status CheckRotating(const Context& context, Stream stream,
+                     Jobs<RotateJob> jobs);
+
 // The modules of shaping, and of all selections, for what comes before.
 Status RequireShaping(const Context& context, Stream stream);
 Status RequireSelection(const Context& context, Stream stream);

@@ -4,42 +4,80 @@
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
+namespace {
+
+// Elements of 4 bytes from one address to another; false if 32 bits do not hold
+// them.
+bool FindDistance(uint64_t from, uint64_t to, int32_t* out) {
+  const auto bytes = static_cast<int64_t>(to - from);
+  *out = static_cast<int32_t>(bytes / 4);
+  return int64_t{*out} * 4 == bytes;
+}
+
+bool IsPacked(const kvevict_plane& plane) {
+  return plane.dtype == KVEVICT_DTYPE_OPAQUE ||
+         ElementStride(plane) == int64_t{RowBytes(plane) / plane.head_dim};
+}
+
+}  // namespace
 
 bool PlaneBatch::Add(const MoveJob& job, const kvevict_plane& plane,
-                     uint64_t most_bytes) {
+                     const kvevict_plane& to, uint64_t most_bytes) {
   GatherParams& p = params;
   RowLayout rows = LayoutOf(*job.view, plane);
+  RowLayout to_rows = LayoutOf(job.target(), to);
   uint32_t row_bytes = RowBytes(plane);
   const uint32_t n_heads = job.view->n_kv_heads;
+  const uint32_t in_place = job.destination == nullptr;
   const uint64_t plane_bytes =
       uint64_t{job.keep.count.most} * n_heads * row_bytes;
   uint32_t n_pieces = 1;
-  if (plane.dtype == KVEVICT_DTYPE_OPAQUE ||
-      rows.element_stride == int64_t{row_bytes / plane.head_dim}) {
-    rows.element_stride = 0;  // packed
+  if (IsPacked(plane) && IsPacked(to)) {
+    rows.element_stride = to_rows.element_stride = 0;
   } else {
     n_pieces = plane.head_dim;
     row_bytes /= plane.head_dim;
   }
-  const bool alike = SameLayout(p.rows, rows) && p.row_bytes == row_bytes &&
+  const bool is_first = p.n_planes == 0;
+  const uint64_t keep = AddressOf(job.keep.slots);
+  const uint64_t table = AddressOf(job.view->block_table);
+  const uint64_t to_table = AddressOf(job.target().block_table);
+  GatherPlane entry{};
+  const bool in_reach =
+      FindDistance(is_first ? keep : p.keep, keep, &entry.keep) &&
+      FindDistance(is_first ? table : p.tables, table, &entry.table) &&
+      FindDistance(is_first ? to_table : p.to_tables, to_table,
+                   &entry.to_table);
+  const bool alike = in_reach && SameLayout(p.rows, rows) &&
+                     SameLayout(p.to, to_rows) && p.row_bytes == row_bytes &&
                      p.n_pieces == n_pieces && p.n_heads == n_heads &&
-                     p.n_lists == job.keep.n_lists &&
+                     p.n_lists == job.keep.n_lists && p.in_place == in_place &&
                      p.keep_stride == KeepStride(job.keep) &&
                      InOneTable(counts, job.keep.count);
   const bool has_room = p.n_planes < GatherParams::kMaxPlanes &&
                         n_bytes + plane_bytes <= most_bytes;
-  if (p.n_planes > 0 && !(alike && has_room)) return false;
-  p.rows = rows;
-  p.row_bytes = row_bytes;
-  p.n_pieces = n_pieces;
-  p.n_heads = n_heads;
-  p.n_lists = job.keep.n_lists;
-  p.keep_stride = KeepStride(job.keep);
-  if (p.n_planes == 0) counts = job.keep.count;
-  p.counts = Counts(counts).table();
-  p.planes[p.n_planes++] = {plane.data, AddressOf(job.view->block_table),
-                            AddressOf(job.keep.slots), job.keep.count.most,
-                            Counts(counts).FirstOf(job.keep.count)};
+  if (!is_first && !(alike && has_room)) return false;
+  if (is_first) {
+    p.rows = rows;
+    p.to = to_rows;
+    p.row_bytes = row_bytes;
+    p.n_pieces = n_pieces;
+    p.n_heads = n_heads;
+    p.n_lists = job.keep.n_lists;
+    p.in_place = in_place;
+    p.keep_stride = KeepStride(job.keep);
+    p.keep = keep;
+    p.tables = table;
+    p.to_tables = to_table;
+    counts = job.keep.count;
+    p.counts = Counts(counts).table();
+  }
+  entry.base = plane.data;
+  entry.to = to.data;
+  entry.n_keep = job.keep.count.most;
+  entry.first_count = Counts(counts).FirstOf(job.keep.count);
+  entry.first_slot = job.first_slot;
+  p.planes[p.n_planes++] = entry;
   longest = std::max(longest, job.keep.count.most);
   n_bytes += plane_bytes;
   return true;

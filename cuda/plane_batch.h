@@ -15,14 +15,15 @@ namespace kvevict::cuda {
 
 struct PlaneBatch {
   GatherParams params{};
-  uint32_t longest = 0;  // keep list
+  uint32_t longest = 0;  // keep list; 0: empty
   ListCounts counts;     // of the first plane's lists
   uint64_t n_bytes = 0;  // of the rows that are kept
 
-  // False, and nothing changes, if the plane lies otherwise than those that are
-  // in, if an argument has no room for it, or if it would be too many bytes. An
-  // empty batch takes any plane.
-  bool Add(const MoveJob& job, const kvevict_plane& plane, uint64_t most_bytes);
+  // Takes a plane of the job and the one that its rows go to. False, and nothing
+  // changes, if they lie otherwise than those that are in, if an argument has no
+  // room for them, or if it would be too many bytes. An empty batch takes any.
+  bool Add(const MoveJob& job, const kvevict_plane& plane,
+           const kvevict_plane& to, uint64_t most_bytes);
 };
 
 // Calls run(PlaneBatch&) for all planes of the jobs, but none without kept rows.
@@ -42,17 +43,17 @@ Status ForEachPlaneBatch(Jobs<MoveJob> jobs, uint64_t most_bytes,
   // Plane by plane over the layers, since the same plane lies alike in most.
   for (uint32_t i = 0; i < 2 + n_companions; ++i) {
     for (const MoveJob& job : jobs) {
-      const kvevict_view& view = *job.view;
-      if (i >= 2 && i - 2 >= view.n_companions) continue;
+      if (job.keep.count.most == 0) continue;
+      if (i >= 2 && i - 2 >= job.view->n_companions) continue;
       if (i >= 2 && (job.shared_companions >> (i - 2) & 1) != 0) continue;
-      const kvevict_plane& plane = i == 0   ? view.k
-                                   : i == 1 ? view.v
-                                            : view.companions[i - 2];
-      if (!IsPresent(plane) || batch.Add(job, plane, most_bytes)) {
-        continue;
-      }
+      const auto plane_of = [i](const kvevict_view& view) -> const auto& {
+        return i == 0 ? view.k : i == 1 ? view.v : view.companions[i - 2];
+      };
+      const kvevict_plane& plane = plane_of(*job.view);
+      const kvevict_plane& to = plane_of(job.target());
+      if (!IsPresent(plane) || batch.Add(job, plane, to, most_bytes)) continue;
       KV_RETURN_IF_ERROR(flush());
-      batch.Add(job, plane, most_bytes);
+      batch.Add(job, plane, to, most_bytes);
     }
   }
   return flush();

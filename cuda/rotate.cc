@@ -21,8 +21,9 @@ bool GoTogether(const RotateJob& a, const RotateJob& b) {
          InOneTable(a.tokens, b.tokens);
 }
 
-Status RunBatch(const Context& context, Stream stream, const Rope& rope,
+Status RunBatch(const Context& context, Stream stream, const RotateArgs& args,
                 Jobs<RotateJob> batch) {
+  const Rope& rope = args.rope;
   const RotateJob& first = batch.front();
   const kvevict_view& view = *first.view;
   const Counts tokens(first.tokens);
@@ -32,6 +33,7 @@ Status RunBatch(const Context& context, Stream stream, const Rope& rope,
   p.n_lists = first.n_lists;
   p.n_pairs = rope.n_frequencies();
   p.is_interleaved = rope.is_interleaved() ? 1 : 0;
+  p.from_slots = args.from_slots ? 1 : 0;
   std::ranges::copy(rope.turns(), p.turns);
   for (size_t i = 0; i < batch.size(); ++i) {
     const RotateJob& job = batch[i];
@@ -47,14 +49,19 @@ Status RunBatch(const Context& context, Stream stream, const Rope& rope,
 
 }  // namespace
 
-Status Run_rotate(const Context& context, Stream stream,
-                  const RotateArgs& args) {
-  for (const RotateJob& job : args.jobs) {
+Status CheckRotating(const Context& context, Stream stream,
+                     Jobs<RotateJob> jobs) {
+  for (const RotateJob& job : jobs) {
     KV_RETURN_IF_ERROR(CheckRowsAligned("keys", *job.view, job.view->k));
   }
+  return Require(context, stream, ModuleId::rotate_rows);
+}
+
+Status Run_rotate(const Context& context, Stream stream,
+                  const RotateArgs& args) {
   return ForEachBatch(args.jobs, RotateParams::kMaxLayers, GoTogether,
                       [&](Jobs<RotateJob> batch) {
-                        return RunBatch(context, stream, args.rope, batch);
+                        return RunBatch(context, stream, args, batch);
                       });
 }
 

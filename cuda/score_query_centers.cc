@@ -18,7 +18,7 @@ static_assert(kMaxRopeFrequencies == CentersParams::kMaxPairs);
 
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
-         InOneTable(a.tokens, b.tokens) && a.n_seen == b.n_seen &&
+         InOneTable(a.tokens, b.tokens) && a.next_position == b.next_position &&
          a.query_centers.head_stride == b.query_centers.head_stride;
 }
 
@@ -39,7 +39,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   p.keys =
       PairRows(RowsOf(*first.view, first.view->k), p.n_pairs, p.is_interleaved);
   Complex turns[kMaxRopeFrequencies];
-  args.rope.TurnsAt(first.n_seen, turns);
+  args.rope.TurnsAt(first.next_position, turns);
   for (uint32_t f = 0; f < p.n_pairs; ++f) {
     p.turns[f] = {static_cast<float>(turns[f].re),
                   static_cast<float>(turns[f].im)};

@@ -314,6 +314,22 @@ const (
 	MergeWeighted Merge = 3
 )
 
+// Prompt: how the prompt counts, once SequenceEndPrompt() has said where it ends; of it, what
+// was stored then.
+type Prompt int32
+
+// Values of Prompt.
+const (
+	// As all tokens do: within the budget, and it may go.
+	PromptInside Prompt = 0
+	// On top of the budget, which is then one of the tokens behind it, a ratio too. It may go.
+	PromptBeside Prompt = 1
+	// Within the budget; it stays.
+	PromptPinned Prompt = 2
+	// On top of the budget, and it stays.
+	PromptPinnedBeside Prompt = 3
+)
+
 // Input: what a policy may read of a layer: rows of its view, or a plane of SignalInputs.
 type Input int32
 

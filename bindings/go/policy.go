@@ -69,6 +69,13 @@ type Policy struct {
 	MergeFraction  float64
 	// HeadNormalize: heads compete by scores times the share that their best have in the sum of them.
 	HeadNormalize bool
+	// Rotate: keys that move are turned by RoPE to their new slots.
+	Rotate bool
+	// Margin is how many tokens more than it would keep leave a layer alone.
+	Margin int
+	// Every: behind the prompt an eviction works once per so many tokens; 0: every one does.
+	Every  int
+	Prompt Prompt // how the prompt counts, once it has ended
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -258,6 +265,11 @@ func (p *Policy) native() (native.Policy, error) {
 		MergeThreshold: p.MergeThreshold,
 		MergeFraction:  p.MergeFraction,
 		HeadNormalize:  flag(p.HeadNormalize),
+
+		Rotate: flag(p.Rotate),
+		Margin: count(&err, "Margin", p.Margin),
+		Every:  count(&err, "Every", p.Every),
+		Prompt: int32(p.Prompt),
 	}
 	return merged(n, p.rest), err
 }
@@ -319,6 +331,11 @@ func policyOf(n *native.Policy) Policy {
 		MergeThreshold: n.MergeThreshold,
 		MergeFraction:  n.MergeFraction,
 		HeadNormalize:  n.HeadNormalize != 0,
+
+		Rotate: n.Rotate != 0,
+		Margin: int(n.Margin),
+		Every:  int(n.Every),
+		Prompt: Prompt(n.Prompt),
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

@@ -142,6 +142,13 @@ func (s *Sequence) Append(nTokens int, stream Stream) error {
 	return s.note(native.Kvevict_sequence_append, nTokens, stream)
 }
 
+// EndPrompt says that what has been appended so far is the prompt: see Prompt and Every of Policy.
+func (s *Sequence) EndPrompt() error {
+	return s.note(func(sequence uintptr, _ uint32, _ uintptr) error {
+		return native.Kvevict_sequence_end_prompt(sequence)
+	}, 0, 0)
+}
+
 // Replayed notes on the host that a graph ran once more which observed and appended nTokens.
 func (s *Sequence) Replayed(nTokens int) error {
 	return s.note(func(sequence uintptr, n uint32, _ uintptr) error {

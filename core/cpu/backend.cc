@@ -95,6 +95,12 @@ Status Write(const Context&, Stream, const void* host, size_t n_bytes,
   return Status();
 }
 
+Status Copy(const Context&, Stream, const void* from, size_t n_bytes,
+            void* to) {
+  std::memcpy(to, from, n_bytes);
+  return Status();
+}
+
 CheckedSize NoSelectScratch(const Context&, uint32_t, uint64_t) {
   return CheckedSize(0);
 }
@@ -120,6 +126,7 @@ const Backend kCpuBackend = {
     .clear = Clear,
     .read = Read,
     .write = Write,
+    .copy = Copy,
     .shape_scratch_bytes = ShapeScratchBytes,
     .diversify_scratch_bytes = DiversifyScratchBytes,
     .select_scratch_bytes = NoSelectScratch,
@@ -132,6 +139,7 @@ const Backend kCpuBackend = {
     .check_weighing = nullptr,
     .check_diversifying = nullptr,
     .check_merging = nullptr,
+    .check_rotating = nullptr,
     .shape_and_select = nullptr,
 };
 

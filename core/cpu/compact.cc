@@ -20,13 +20,16 @@ Status Run_compact(const Context& context, Stream, const CompactArgs& args) {
     const MoveJob& job = args.jobs[item / n_heads];
     const uint32_t head = item % n_heads;
     if (head >= job.view->n_kv_heads) return;
-    const auto move = [&](const kvevict_plane& plane) {
-      const MovedRows rows = RowsOf(*job.view, plane, head, job.keep.n_lists);
-      if (rows.row_bytes == 0) return;
-      GatherRowsInPlace(context.simd(),
-                        {rows, job.keep.ListOf(head), job.keep.CountOf(head)});
+    const auto move = [&](const kvevict_plane& from, const kvevict_plane& to) {
+      const RowPair rows =
+          RowsOf(*job.view, from, job.target(), to, head, job.keep.n_lists);
+      if (rows.from.row_bytes == 0) return;
+      GatherRows(
+          context.simd(),
+          {rows.from, rows.to, job.destination == nullptr,
+           job.keep.ListOf(head), job.keep.CountOf(head), job.first_slot});
     };
-    ForEachPlane(*job.view, move, job.shared_companions);
+    ForEachPlanePair(*job.view, job.target(), move, job.shared_companions);
   });
   return Status();
 }

@@ -1,5 +1,7 @@
 #include "core/cpu/plane_rows.h"
 
+#include <algorithm>
+
 #include "core/view.h"
 
 namespace kvevict::cpu {
@@ -19,21 +21,43 @@ bool HeadsAreOneRow(const kvevict_view& view, const kvevict_plane& plane) {
          uint64_t{view.n_kv_heads} * RowBytes(plane) <= UINT32_MAX;
 }
 
-}  // namespace
+enum class Pieces { kHeads, kRows, kElements };
 
-MovedRows RowsOf(const kvevict_view& view, const kvevict_plane& plane,
-                 uint32_t head, uint32_t n_lists) {
+Pieces LargestPieces(const kvevict_view& view, const kvevict_plane& plane,
+                     uint32_t n_lists) {
+  if (n_lists == 1 && HeadsAreOneRow(view, plane)) return Pieces::kHeads;
+  return IsPacked(plane) ? Pieces::kRows : Pieces::kElements;
+}
+
+MovedRows RowsIn(Pieces pieces, const kvevict_view& view,
+                 const kvevict_plane& plane, uint32_t head) {
   MovedRows rows;
   rows.rows = HeadRows(view, plane, head);
   rows.row_bytes = RowBytes(plane);
-  if (n_lists == 1 && HeadsAreOneRow(view, plane)) {
+  if (pieces == Pieces::kHeads) {
     rows.row_bytes *= head == 0 ? view.n_kv_heads : 0;
-  } else if (!IsPacked(plane)) {
+  } else if (pieces == Pieces::kElements) {
     rows.n_elements = plane.head_dim;
     rows.row_bytes /= plane.head_dim;
     rows.element_stride_bytes = ElementStride(plane);
   }
   return rows;
+}
+
+}  // namespace
+
+MovedRows RowsOf(const kvevict_view& view, const kvevict_plane& plane,
+                 uint32_t head, uint32_t n_lists) {
+  return RowsIn(LargestPieces(view, plane, n_lists), view, plane, head);
+}
+
+RowPair RowsOf(const kvevict_view& view, const kvevict_plane& plane,
+               const kvevict_view& to_view, const kvevict_plane& to_plane,
+               uint32_t head, uint32_t n_lists) {
+  const Pieces pieces = std::max(LargestPieces(view, plane, n_lists),
+                                 LargestPieces(to_view, to_plane, n_lists));
+  return {RowsIn(pieces, view, plane, head),
+          RowsIn(pieces, to_view, to_plane, head)};
 }
 
 }  // namespace kvevict::cpu

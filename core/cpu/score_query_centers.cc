@@ -32,7 +32,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         float* const rows =
             job.rows + (args.per_query_head ? q_head : head) * job.tokens.most;
         Complex turns[kMaxRopeFrequencies];
-        args.rope.TurnsAt(job.n_seen, turns);
+        args.rope.TurnsAt(job.next_position, turns);
 
         QueryCenters centers;
         centers.keys = HeadRows(*job.view, job.view->k, head);

@@ -62,12 +62,13 @@ Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out) {
   return Status();
 }
 
-Status CheckAscending(std::span<const int32_t> slots, uint32_t n_tokens) {
-  int64_t least = 0;
+Status CheckAscending(std::span<const int32_t> slots, uint32_t n_tokens,
+                      uint32_t first_slot) {
+  int64_t least = first_slot;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < least || slots[i] >= int64_t{n_tokens}) {
       return InvalidArgument(
-          "[%zu] %d: ascending slots in [%lld, n_tokens %u) are wanted", i,
+          "[%zu] %d: ascending ones in [%lld, n_tokens %u) are wanted", i,
           slots[i], static_cast<long long>(least), n_tokens);
     }
     least = int64_t{slots[i]} + 1;

@@ -28,9 +28,10 @@ Status CheckListCount(const char* name, uint32_t n_lists);
 // Writes the lists as operations have them, whose strides are of 32 bits.
 Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out);
 
-// Checks that slots ascend, in [0, n_tokens). The message begins with the place among
-// them.
-Status CheckAscending(std::span<const int32_t> slots, uint32_t n_tokens);
+// Checks that slots or positions ascend, in [first_slot, n_tokens). The message begins
+// with the place among them.
+Status CheckAscending(std::span<const int32_t> slots, uint32_t n_tokens,
+                      uint32_t first_slot = 0);
 
 }  // namespace kvevict
 

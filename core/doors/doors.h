@@ -56,6 +56,14 @@ struct Move {
   uint32_t n_tokens;
   const uint32_t* token_counts;
   Merge merge;
+  uint32_t first_slot;
+  bool has_destination;
+  kvevict_view destination;
+
+  // Where rows go.
+  const kvevict_view& target() const {
+    return has_destination ? destination : view;
+  }
 };
 
 // See kvevict_compact().

@@ -12,16 +12,26 @@ namespace {
 // What a call makes of its moves.
 struct MoveJobs {
   MoveJob jobs[kMaxJobs];
-  LayerCache caches[kMaxJobs];
+  LayerCache caches[2 * kMaxJobs];  // and destinations
   size_t n = 0;
 
   Jobs<MoveJob> all() const { return std::span(jobs).first(n); }
 };
 
-// What is merged has to be readable.
+// What is merged has to be readable, and nothing may stay behind.
 Status CheckMerge(const Move& move) {
   KV_RETURN_IF_ERROR(ValidateMerge(move.merge));
   if (!move.merge.Merges()) return Status();
+  if (move.first_slot != 0) {
+    return InvalidArgument(
+        "merge %d with first_slot %u: only whole caches merge",
+        static_cast<int>(move.merge.rule), move.first_slot);
+  }
+  if (move.has_destination) {
+    return InvalidArgument(
+        "merge %d with a destination: it would change the rows of view",
+        static_cast<int>(move.merge.rule));
+  }
   const kvevict_plane& k = move.view.k;
   const kvevict_plane& v = move.view.v;
   if (!IsPresent(k)) {
@@ -34,21 +44,59 @@ Status CheckMerge(const Move& move) {
   return Unsupported("view: cannot merge: %s", ReasonText(reason));
 }
 
+// Slots of the view before this one are neither read nor written.
+uint32_t FirstMoved(const Move& move) {
+  return move.has_destination ? 0 : move.first_slot;
+}
+
 // Slots of any head, the most, hold what is kept.
 Status CheckSlots(const Move& move, const char* name, uint32_t n_tokens) {
   if (n_tokens > INT32_MAX) {
     return InvalidArgument("%s %u > %d", name, n_tokens, INT32_MAX);
   }
-  if (move.keep.count <= n_tokens) return Status();
-  return InvalidArgument("keep.count %u > n_tokens %u", move.keep.count,
-                         n_tokens);
+  const uint32_t first_slot = FirstMoved(move);
+  if (uint64_t{first_slot} + move.keep.count <= n_tokens) return Status();
+  if (first_slot == 0) {
+    return InvalidArgument("keep.count %u > n_tokens %u", move.keep.count,
+                           n_tokens);
+  }
+  return InvalidArgument("first_slot %u + keep.count %u > n_tokens %u",
+                         first_slot, move.keep.count, n_tokens);
+}
+
+// The slots of a destination up to the last one that is written, per head.
+ListCounts WrittenSlots(const Move& move, bool reads_counts) {
+  const kvevict_keep_lists& keep = move.keep;
+  ListCounts n(keep.count, reads_counts ? keep.counts : nullptr);
+  if (keep.n_lists == 1) n = n.Of(0);
+  n.most += move.first_slot;
+  n.more = move.first_slot;
+  return n;
+}
+
+Status CheckDestination(const Move& move, bool on_host, bool reads_counts) {
+  if (!move.has_destination) return Status();
+  if (uint64_t{move.first_slot} + move.keep.count > INT32_MAX) {
+    return InvalidArgument("first_slot %u + keep.count %u > %d",
+                           move.first_slot, move.keep.count, INT32_MAX);
+  }
+  if (AreOne(move.view, move.destination)) {
+    return InvalidArgument(
+        "destination is the view itself: NULL moves rows in place");
+  }
+  Status status =
+      ValidateView(move.destination, WrittenSlots(move, reads_counts), on_host,
+                   move.first_slot);
+  if (status.ok()) status = MatchRows(move.view, move.destination);
+  return status.ok() ? status : Prefixed(status, "destination: ");
 }
 
 // What moves rows of a view of which so many slots will be addressed.
 Status MakeMoveJob(const Move& move, const ListCounts& tokens,
                    bool reads_blocks, const char* n_tokens_name, MoveJob* out) {
   KV_RETURN_IF_ERROR(CheckSlots(move, n_tokens_name, tokens.most));
-  Status status = ValidateView(move.view, tokens, reads_blocks);
+  Status status =
+      ValidateView(move.view, tokens, reads_blocks, FirstMoved(move));
   if (!status.ok()) return Prefixed(status, "view: ");
   const kvevict_keep_lists& keep = move.keep;
   if (keep.n_lists != 1 && keep.n_lists != move.view.n_kv_heads) {
@@ -59,6 +107,8 @@ Status MakeMoveJob(const Move& move, const ListCounts& tokens,
   out->view = &move.view;
   out->tokens = tokens;
   out->merge = move.merge;
+  out->first_slot = move.first_slot;
+  out->destination = move.has_destination ? &move.destination : nullptr;
   return Status();
 }
 
@@ -69,7 +119,7 @@ uint32_t HeldBy(const ListCounts& tokens, uint32_t list, const Move& move) {
 }
 
 // The same as CheckAscending(), of slots in any order.
-Status CheckHeld(std::span<const int32_t> slots, uint32_t n_tokens) {
+Status CheckHeld(std::span<const int32_t> slots, uint32_t n_tokens, uint32_t) {
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] >= 0 && slots[i] < int64_t{n_tokens}) continue;
     return InvalidArgument("[%zu] %d is not in [0, n_tokens %u)", i, slots[i],
@@ -79,7 +129,8 @@ Status CheckHeld(std::span<const int32_t> slots, uint32_t n_tokens) {
 }
 
 // CheckAscending() or CheckHeld().
-using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t n_tokens);
+using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t n_tokens,
+                             uint32_t first_slot);
 
 Status CheckMove(const Context& context, const Move& move, CheckList check,
                  MoveJob* out) {
@@ -94,7 +145,9 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
   const KeepLists& keep = out->keep;
   KV_RETURN_IF_ERROR(
       CheckCounts(context, "keep.counts", keep.count, keep.n_lists));
-  if (!context.backend().on_host) return Status();
+  const bool on_host = context.backend().on_host;
+  KV_RETURN_IF_ERROR(CheckDestination(move, on_host, on_host));
+  if (!on_host) return Status();
   for (uint32_t list = 0; list < keep.n_lists; ++list) {
     const uint32_t n_held = HeldBy(tokens, list, move);
     // Slots below the count are written.
@@ -102,7 +155,8 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
       return InvalidArgument("keep[%u]: count %u > %u tokens held", list,
                              keep.count.Of(list), n_held);
     }
-    if (Status status = check({keep.List(list), keep.count.Of(list)}, n_held);
+    if (Status status = check({keep.List(list), keep.count.Of(list)}, n_held,
+                              FirstMoved(move));
         !status.ok()) {
       return Prefixed(status, "keep[%u]", list);
     }
@@ -113,23 +167,30 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
 Status CheckMoves(const Context& context, std::span<const Move> moves,
                   CheckList check, MoveJobs* out) {
   const bool on_host = context.backend().on_host;
-  for (size_t i = 0; i < moves.size(); ++i) {
-    if (Status status = CheckMove(context, moves[i], check, &out->jobs[i]);
+  size_t n_caches = 0;
+  for (uint32_t i = 0; i < moves.size(); ++i) {
+    const Move& move = moves[i];
+    if (Status status = CheckMove(context, move, check, &out->jobs[i]);
         !status.ok()) {
-      return moves.size() == 1 ? status : Prefixed(status, "moves[%zu]: ", i);
+      return moves.size() == 1 ? status : Prefixed(status, "moves[%u]: ", i);
     }
-    out->caches[i] =
-        CacheOf(moves[i].view, static_cast<uint32_t>(i),
-                {moves[i].n_tokens, moves[i].token_counts}, on_host);
+    out->caches[n_caches++] =
+        CacheOf(move.view, i, {move.n_tokens, move.token_counts}, on_host,
+                FirstMoved(move));
+    if (!move.has_destination) continue;
+    out->caches[n_caches] =
+        CacheOf(move.destination, i, WrittenSlots(move, on_host), on_host,
+                move.first_slot);
+    out->caches[n_caches++].is_destination = true;
   }
   out->n = moves.size();
-  const std::span<LayerCache> caches = std::span(out->caches).first(out->n);
+  const std::span<LayerCache> caches = std::span(out->caches).first(n_caches);
   KV_RETURN_IF_ERROR(CheckDistinct("moves", caches));
-  for (uint32_t i = 0; i < out->n; ++i) {
-    if (caches[i].shared_companions == 0) continue;
+  for (const LayerCache& cache : caches) {
+    if (cache.shared_companions == 0) continue;
     return InvalidArgument(
-        "moves[%u].view has a companion of an earlier one: it would move twice",
-        i);
+        "moves[%u].%s has a companion of an earlier one: it would move twice",
+        cache.number, cache.is_destination ? "destination" : "view");
   }
   return Status();
 }
@@ -160,8 +221,12 @@ ScratchNeeds MergeNeeds(const Context& context, const MoveJob& job,
 Status SizedJobs(std::span<const Move> moves, MoveJobs* out) {
   for (size_t i = 0; i < moves.size(); ++i) {
     const kvevict_keep_lists& keep = moves[i].keep;
-    KV_RETURN_IF_ERROR(
-        MakeMoveJob(moves[i], keep.count, false, "keep.count", &out->jobs[i]));
+    const uint64_t n_slots = uint64_t{FirstMoved(moves[i])} + keep.count;
+    KV_RETURN_IF_ERROR(MakeMoveJob(
+        moves[i],
+        static_cast<uint32_t>(std::min<uint64_t>(n_slots, UINT32_MAX)), false,
+        "first_slot + keep.count", &out->jobs[i]));
+    KV_RETURN_IF_ERROR(CheckDestination(moves[i], false, false));
     out->jobs[i].keep = KeepLists::Packed(nullptr, keep.n_lists, keep.count);
     if (!moves[i].merge.Merges()) continue;
     KV_RETURN_IF_ERROR(CheckSlots(moves[i], "n_tokens", moves[i].n_tokens));
@@ -194,12 +259,24 @@ CheckedSize ReorderBytes(const Context& context, Jobs<MoveJob> jobs) {
   });
 }
 
-// Of reordering, which leaves rows as they are.
-Status CheckMergesNothing(std::span<const Move> moves) {
+// Of reordering, which leaves rows as they are and where they are.
+Status CheckMovesWithin(std::span<const Move> moves) {
   for (size_t i = 0; i < moves.size(); ++i) {
-    if (!moves[i].merge.Merges()) continue;
-    return InvalidArgument("moves[%zu]: merge %d: a reordering merges nothing",
-                           i, static_cast<int>(moves[i].merge.rule));
+    const Move& move = moves[i];
+    if (move.merge.Merges()) {
+      return InvalidArgument(
+          "moves[%zu]: merge %d: a reordering merges nothing", i,
+          static_cast<int>(move.merge.rule));
+    }
+    if (move.first_slot != 0) {
+      return InvalidArgument(
+          "moves[%zu]: first_slot %u: a reordering begins at slot 0", i,
+          move.first_slot);
+    }
+    if (move.has_destination) {
+      return InvalidArgument(
+          "moves[%zu]: destination is not NULL: a reordering is in place", i);
+    }
   }
   return Status();
 }
@@ -245,7 +322,7 @@ Status Compact(const Context& context, std::span<const Move> moves,
 Status ReorderWorkspace(const Context& context, std::span<const Move> moves,
                         WorkspaceNeeds* out) {
   MoveJobs sized;
-  KV_RETURN_IF_ERROR(CheckMergesNothing(moves));
+  KV_RETURN_IF_ERROR(CheckMovesWithin(moves));
   KV_RETURN_IF_ERROR(SizedJobs(moves, &sized));
   out->least = out->best = ReorderBytes(context, sized.all());
   return CheckFits(out->best);
@@ -254,7 +331,7 @@ Status ReorderWorkspace(const Context& context, std::span<const Move> moves,
 Status Reorder(const Context& context, std::span<const Move> moves,
                const CallMemory& memory) {
   MoveJobs checked;
-  KV_RETURN_IF_ERROR(CheckMergesNothing(moves));
+  KV_RETURN_IF_ERROR(CheckMovesWithin(moves));
   KV_RETURN_IF_ERROR(CheckMoves(context, moves, CheckHeld, &checked));
   const CheckedSize bytes = ReorderBytes(context, checked.all());
   KV_RETURN_IF_ERROR(CheckFits(bytes));

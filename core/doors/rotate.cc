@@ -60,9 +60,12 @@ Status Rotate(const Plan& plan, std::span<const RotateRequest> requests,
     caches[i] = CacheOf(request.view, i, jobs[i].tokens, on_host);
   }
   KV_RETURN_IF_ERROR(CheckDistinct("rotations", std::span(caches).first(n)));
-  return plan.context().backend().rotate(
-      plan.context(), stream,
-      {std::span<const RotateJob>(jobs, n), plan.rope()});
+  const Backend& backend = plan.context().backend();
+  const Jobs<RotateJob> all(std::span<const RotateJob>(jobs, n));
+  if (backend.check_rotating != nullptr) {
+    KV_RETURN_IF_ERROR(backend.check_rotating(plan.context(), stream, all));
+  }
+  return backend.rotate(plan.context(), stream, {all, plan.rope()});
 }
 
 }  // namespace kvevict

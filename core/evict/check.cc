@@ -37,6 +37,7 @@ Status Eviction::Check() {
   KV_RETURN_IF_ERROR(CheckSignal());
   if (!HasWork()) return Status();
   if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
+  if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
   KV_RETURN_IF_ERROR(CheckSharing());
   return context_.backend().check_capture(context_, sequence_.stream(),
                                           policy_);
@@ -106,8 +107,10 @@ Status Eviction::CheckBudgets() {
 void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
   const uint32_t l = layer->layer;
   const SlotBlocks blocks = BlocksOf(policy_);
+  const uint64_t margin = policy_.margin;
+  if (IsPromptBeside(policy_)) budget += sequence_.prompt().SlotsOf(l);
   layer->n_keep = blocks.Within(budget, layer->n_tokens);
-  layer->loses = layer->n_keep < layer->n_tokens;
+  layer->loses = layer->n_keep + margin < layer->n_tokens;
   if (!plan_.IsRagged()) return;
   if (layer->owner != l) {  // owners come first
     slots_.CopyCounts(layer->owner, l);
@@ -125,12 +128,12 @@ void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
         plan_.HasHeadBudgets() ? plan_.HeadBudgets(l)[list] : budget;
     next[list] = blocks.Within(of_list, tokens.Of(list));
     layer->n_keep = std::max(layer->n_keep, next[list]);
-    layer->loses = layer->loses || next[list] < tokens.Of(list);
+    layer->loses = layer->loses || next[list] + margin < tokens.Of(list);
     n_held += tokens.Of(list);
   }
   if (CountsByScore(policy_)) {  // `next` is what is known before
     layer->loses =
-        !HeadsCompete(policy_) || n_held > uint64_t{budget} * next.size();
+        !HeadsCompete(policy_) || n_held > (budget + margin) * next.size();
     layer->n_keep = plan_.MostOfList(plan_.layer(l), budget, layer->n_tokens);
     layer->budget = budget;
   }
@@ -148,12 +151,13 @@ void Eviction::FindForced() {
 Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
   const ListCounts tokens = slots_.HostTokens(layer.layer);
   const ListCounts keep = slots_.HostNext(layer.layer, layer.n_keep);
+  const uint32_t n_sink = SinkOf(layer.layer);
   for (uint32_t list = 0; list < plan_.layer(layer.layer).n_lists; ++list) {
     const uint32_t n_tokens = tokens.Of(list);
     const uint32_t n_keep = keep.Of(list);
     if (n_keep == n_tokens) continue;
     const SlotBlocks blocks = BlocksOf(policy_);
-    ForcedSlots forced(blocks, forced_.n_sink, forced_.n_recent, n_tokens);
+    ForcedSlots forced(blocks, n_sink, forced_.n_recent, n_tokens);
     // Mostly all of them would fit, and then it does not matter which are held: a
     // device may have to be waited for to know.
     if (forced.ends() + forced_.protect.size() * blocks.size <= n_keep) {
@@ -166,10 +170,11 @@ Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
     }
     if (forced.count() > n_keep) {
       return InvalidArgument(
-          "layer %u: budget %u < sink %u + recent %u + %llu protected "
+          "layer %u: budget %u < %s %u + recent %u + %llu protected "
           "positions%s",
-          plan_.layer(layer.layer).number, n_keep, forced_.n_sink,
-          forced_.n_recent, forced.n_added(), BlockWords(blocks).text);
+          plan_.layer(layer.layer).number, n_keep,
+          n_sink > policy_.n_sink ? "prompt" : "sink", n_sink, forced_.n_recent,
+          forced.n_added(), BlockWords(blocks).text);
     }
   }
   return Status();
@@ -182,6 +187,8 @@ Status Eviction::CheckSignal() {
     layer.whole.view = &views_[layer.layer];
     layer.whole.tokens = slots_.DeviceTokens(layer.layer);
     layer.whole.n_seen = sequence_.logical_length();
+    layer.whole.next_position =
+        policy_.rotate != 0 ? layer.n_tokens : sequence_.logical_length();
     const LayerInputs& inputs = sequence_.inputs()[layer.layer];
     const bool by_queries = IsScoredByQueries(plan_, inputs);
     Status status;
@@ -215,6 +222,21 @@ Status Eviction::CheckMerge() {
   if (check == nullptr) return Status();
   return check(context_, sequence_.stream(),
                Jobs<MoveJob>(active_, &LayerEviction::move));
+}
+
+// What moves has to be turned.
+Status Eviction::CheckRotate() {
+  for (LayerEviction& layer : active_) {
+    const PlanLayer& of_plan = plan_.layer(layer.layer);
+    if (Status status = plan_.CheckCanRotate(of_plan); !status.ok()) {
+      return Prefixed(status, "layer %u: ", of_plan.number);
+    }
+    layer.rotate.view = &views_[layer.layer];
+  }
+  const auto check = context_.backend().check_rotating;
+  if (check == nullptr) return Status();
+  return check(context_, sequence_.stream(),
+               Jobs<RotateJob>(active_, &LayerEviction::rotate));
 }
 
 // Rows of queries: the caller's, or those of the window that were observed.

@@ -128,10 +128,4 @@ KeepLists Eviction::KeepOfChunk(const LayerEviction& layer) const {
   return keep;
 }
 
-Forced Eviction::ForcedOfChunk() const {
-  if (!HasChunks(policy_)) return forced_;
-  const Chunks chunks(policy_, at_once_.front().n_tokens);
-  return {chunks.SinkOf(chunk_), chunks.RecentOf(chunk_), forced_.protect};
-}
-
 }  // namespace kvevict

@@ -34,8 +34,8 @@ Status CheckOptions(const Sequence& sequence,
   return Status();
 }
 
-// Policy none keeps no workspace; it only looks.
-Status CheckAndReportNone(Sequence* sequence) {
+// Where nothing is to be done.
+Status CheckAndReport(Sequence* sequence) {
   KV_RETURN_IF_ERROR(FindCaches(*sequence));
   sequence->report() = KVEVICT_EVICT_REPORT_INIT;
   for (uint32_t l = 0; l < sequence->plan().n_layers(); ++l) {
@@ -55,17 +55,21 @@ Status Evict(Sequence* sequence, const kvevict_evict_options& options,
       CheckWorkspace(plan.context(), workspace, workspace_bytes,
                      plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
-  if (TouchesNothing(plan.policy())) return CheckAndReportNone(sequence);
+  if (TouchesNothing(plan.policy()) ||
+      !sequence->prompt().IsDue(sequence->logical_length())) {
+    return CheckAndReport(sequence);
+  }
   Eviction eviction(sequence, options, workspace,
                     plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
   KV_RETURN_IF_ERROR(eviction.Check());
   if (!eviction.HasWork()) {
     eviction.FillReport();
-    return Status();
+  } else if (Status status = eviction.Run(); !status.ok()) {
+    sequence->ClearReport();
+    return status;
   }
-  const Status status = eviction.Run();
-  if (!status.ok()) sequence->ClearReport();
-  return status;
+  sequence->BeginRound();
+  return Status();
 }
 
 }  // namespace kvevict

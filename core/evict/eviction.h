@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CORE_EVICT_EVICTION_H_
 #define KVEVICT_CORE_EVICT_EVICTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -65,12 +66,13 @@ class Eviction {
   Status CheckChunkRows(uint32_t layer) const;
   Status CheckSignal();
   Status CheckMerge();
+  Status CheckRotate();
   Status FindQueryRows(LayerEviction* layer) const;
   size_t CountAsLong() const;
   void EnterChunk(uint32_t chunk);
   KeepLists KeepOfChunk(const LayerEviction& layer) const;
-  Forced ForcedOfChunk() const;
   void LayOutScores();
+  size_t CountOfSameSink() const;
   int32_t* LayOutLists(int32_t* keep_slots);
   void LayOutSelection();
   Status Score() const;
@@ -84,6 +86,7 @@ class Eviction {
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
   BestArgs BestOfLists() const;
   Status Select() const;
+  Status Rotate();
   Status SelectOnHost(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
 
   // Where the scratch of operations begins, up to the end.
@@ -114,8 +117,25 @@ class Eviction {
   // What budgets are reckoned by: a ratio is one of the context, which never exceeds
   // what the plan is for.
   uint32_t n_context() const {
-    const uint32_t n_seen = sequence_.logical_length();
+    const uint32_t logical = sequence_.logical_length();
+    const uint32_t n_seen =
+        IsPromptBeside(policy_) ? sequence_.prompt().Behind(logical) : logical;
     return plan_.ContextOf(n_seen, n_seen);
+  }
+  // First slots of a layer that must stay.
+  uint32_t SinkOf(uint32_t layer) const {
+    if (!IsPromptPinned(policy_)) return policy_.n_sink;
+    return std::max(policy_.n_sink, sequence_.prompt().SlotsOf(layer));
+  }
+  // Of the layers at once.
+  Forced ForcedAtOnce() const {
+    Forced forced = forced_;
+    forced.n_sink = SinkOf(at_once_.front().layer);
+    if (!HasChunks(policy_)) return forced;
+    const Chunks chunks(policy_, at_once_.front().n_tokens);
+    forced.n_sink = chunks.SinkOf(chunk_);
+    forced.n_recent = chunks.RecentOf(chunk_);
+    return forced;
   }
   const PlanLayer& LayerAtOnce() const {
     return plan_.layer(at_once_.front().layer);

@@ -33,6 +33,7 @@ struct LayerEviction : LayerOutcome {
   ReduceJob reduce;
   SelectJob select;
   MoveJob move;
+  RotateJob rotate;
 };
 
 }  // namespace kvevict

@@ -26,6 +26,7 @@ Status Eviction::Run() {
       const size_t n_alike =
           CountAlike(plan_, Jobs<uint32_t>(at_once_, &LayerEviction::layer));
       at_once_ = at_once_.first(std::min<size_t>(layout_.n_layers, n_alike));
+      at_once_ = at_once_.first(CountOfSameSink());
       if (HasChunks(policy_)) at_once_ = at_once_.first(CountAsLong());
     }
     keep_slots = LayOutLists(keep_slots);
@@ -53,10 +54,35 @@ Status Eviction::Run() {
   }
   KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
                                      {moves, Scratch(layout_.scores)}));
+  if (policy_.rotate != 0) KV_RETURN_IF_ERROR(Rotate());
   for (const LayerOutcome& layer : layers_) {
-    if (layer.loses) sequence_.ForgetLse(layer.layer);
+    if (!layer.loses) continue;
+    if (policy_.rotate != 0) sequence_.ForgetQueries(layer.layer);
+    sequence_.ForgetLse(layer.layer);
   }
   return slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
+}
+
+// From the slots of the keep lists to the first ones.
+Status Eviction::Rotate() {
+  for (LayerEviction& layer : active_) {
+    const KeepLists& keep = layer.keep;
+    layer.rotate.tokens = {static_cast<uint32_t>(keep.stride), keep.count.each};
+    layer.rotate.offsets = keep.slots;
+    layer.rotate.n_lists = keep.n_lists;
+  }
+  return context_.backend().rotate(
+      context_, sequence_.stream(),
+      {Jobs<RotateJob>(active_, &LayerEviction::rotate), plan_.rope(),
+       /*from_slots=*/true});
+}
+
+// Of the layers at once, the first ones of which the same first slots must stay.
+size_t Eviction::CountOfSameSink() const {
+  const uint32_t n_sink = SinkOf(at_once_.front().layer);
+  size_t n = 1;
+  while (n < at_once_.size() && SinkOf(at_once_[n].layer) == n_sink) ++n;
+  return n;
 }
 
 // How many each layer's lists keep, where the weights of all decided.
@@ -87,6 +113,8 @@ Status Eviction::ShareBudgets() {
 // How many each list keeps, where its scores decided.
 Status Eviction::ReadCounts() {
   KV_RETURN_IF_ERROR(slots_.ReadNextCounts(sequence_.stream()));
+  // Where heads compete, what they hold together has counted.
+  const uint64_t margin = HeadsCompete(policy_) ? 0 : policy_.margin;
   for (LayerEviction& layer : active_) {
     const std::span<const uint32_t> next = slots_.NextCounts(layer.layer);
     const ListCounts tokens = slots_.HostTokens(layer.layer);
@@ -94,7 +122,7 @@ Status Eviction::ReadCounts() {
     layer.keep.count.most = layer.move.keep.count.most = layer.n_keep;
     layer.loses = false;
     for (uint32_t list = 0; list < next.size(); ++list) {
-      layer.loses = layer.loses || next[list] < tokens.Of(list);
+      layer.loses = layer.loses || next[list] + margin < tokens.Of(list);
     }
   }
   LeaveOutWhole();
@@ -234,7 +262,7 @@ HeadSplit Eviction::Split() const {
 
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs,
                              const HeadSplit& heads) const {
-  return {jobs,  TieOf(policy_),   ForcedOfChunk(), Scratch(layout_.scratch),
+  return {jobs,  TieOf(policy_),   ForcedAtOnce(), Scratch(layout_.scratch),
           heads, BlocksOf(policy_)};
 }
 

@@ -17,22 +17,31 @@ namespace kvevict::HWY_NAMESPACE {
 // for the search.
 constexpr uint32_t kRunRowBytes = 4096;
 
-// Rows [begin, end) of the keep list, one by one.
-void GatherEach(const GatherRowsArgs& a, uint32_t begin, uint32_t end) {
-  const uint32_t ahead = RowsAhead(a.row_bytes);
-  for (uint32_t i = begin; i < end; ++i) {
+// Rows of the keep list from `begin` on, one by one.
+void GatherEach(const GatherRowsArgs& a, const RowSource& from,
+                const RowSource& to, uint32_t begin) {
+  const uint32_t row_bytes = a.from.row_bytes;
+  const uint32_t ahead = RowsAhead(row_bytes);
+  for (uint32_t i = begin; i < a.n_keep; ++i) {
     if (i + ahead < a.n_keep) {
-      PrefetchRow(a.rows.Row(a.keep[i + ahead]), a.row_bytes);
+      PrefetchRow(from.Row(a.keep[i + ahead]), row_bytes);
     }
-    CopyRow(Writable(a.rows.Row(i)), a.rows.Row(a.keep[i]), a.row_bytes);
+    CopyRow(Writable(to.Row(a.first_row + i)), from.Row(a.keep[i]), row_bytes);
   }
 }
 
-// Long rows that lie end to end: a run of adjacent survivors moves as one
-// block, while the head of the next one starts coming; the hardware follows it.
-void GatherRuns(const GatherRowsArgs& a, uint32_t begin) {
-  const size_t bytes = a.row_bytes;
-  uint8_t* base = Writable(a.rows.base);
+// Rows that lie end to end, in both places.
+bool LieEndToEnd(const MovedRows& rows) {
+  return rows.rows.block_size == 0 &&
+         rows.rows.row_stride == int64_t{rows.row_bytes};
+}
+
+// Long ones: a run of adjacent survivors moves as one block, while the head of
+// the next one starts coming; the hardware follows it.
+void GatherRuns(const GatherRowsArgs& a, const uint8_t* from, uint8_t* to,
+                uint32_t begin) {
+  const size_t bytes = a.from.row_bytes;
+  to += a.first_row * bytes;
   for (uint32_t i = begin; i < a.n_keep;) {
     uint32_t run = 1;
     while (i + run < a.n_keep &&
@@ -41,25 +50,27 @@ void GatherRuns(const GatherRowsArgs& a, uint32_t begin) {
     }
     const uint32_t next = i + run;
     if (next < a.n_keep) {
-      PrefetchRow(base + a.keep[next] * bytes, 4 * kCacheLine);
+      PrefetchRow(from + a.keep[next] * bytes, 4 * kCacheLine);
     }
-    std::memmove(base + i * bytes, base + a.keep[i] * bytes, run * bytes);
+    std::memmove(to + i * bytes, from + a.keep[i] * bytes, run * bytes);
     i = next;
   }
 }
 
 // What is in place already, [0, begin), stays untouched.
-void GatherRowsInPlace(const GatherRowsArgs& args, uint32_t begin) {
-  GatherRowsArgs piece = args;
-  for (uint32_t e = 0; e < args.n_elements; ++e) {
-    const bool end_to_end = args.rows.block_size == 0 &&
-                            args.rows.row_stride == int64_t{args.row_bytes};
-    if (end_to_end && args.row_bytes >= kRunRowBytes) {
-      GatherRuns(piece, begin);
+void GatherRows(const GatherRowsArgs& args, uint32_t begin) {
+  const bool by_runs = args.from.row_bytes >= kRunRowBytes &&
+                       LieEndToEnd(args.from) && LieEndToEnd(args.to);
+  RowSource from = args.from.rows;
+  RowSource to = args.to.rows;
+  for (uint32_t e = 0; e < args.from.n_elements; ++e) {
+    if (by_runs) {
+      GatherRuns(args, from.base, Writable(to.base), begin);
     } else {
-      GatherEach(piece, begin, args.n_keep);
+      GatherEach(args, from, to, begin);
     }
-    piece.rows.base += args.element_stride_bytes;
+    from.base += args.from.element_stride_bytes;
+    to.base += args.to.element_stride_bytes;
   }
 }
 
@@ -69,15 +80,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvevict {
 
-HWY_EXPORT(GatherRowsInPlace);
+HWY_EXPORT(GatherRows);
 
-void GatherRowsInPlace(SimdTarget simd, const GatherRowsArgs& args) {
+void GatherRows(SimdTarget simd, const GatherRowsArgs& args) {
   uint32_t begin = 0;
-  while (begin < args.n_keep &&
-         args.keep[begin] == static_cast<int32_t>(begin)) {
+  while (args.in_place && begin < args.n_keep &&
+         args.keep[begin] == static_cast<int32_t>(args.first_row + begin)) {
     ++begin;
   }
-  KV_DISPATCH(simd, GatherRowsInPlace)(args, begin);
+  KV_DISPATCH(simd, GatherRows)(args, begin);
 }
 
 }  // namespace kvevict

@@ -1,4 +1,5 @@
-// Compaction: rows move down, in the order of an ascending list.
+// Compaction: rows move down, or to another cache, in the order of an ascending
+// list.
 #ifndef KVEVICT_CORE_KERNELS_GATHER_ROWS_H_
 #define KVEVICT_CORE_KERNELS_GATHER_ROWS_H_
 
@@ -9,14 +10,18 @@
 
 namespace kvevict {
 
-struct GatherRowsArgs : MovedRows {
-  const int32_t* keep = nullptr;  // strictly ascending
+struct GatherRowsArgs {
+  MovedRows from, to;             // pieces of one size and number
+  bool in_place = true;           // `to` is `from`; otherwise they are apart
+  const int32_t* keep = nullptr;  // strictly ascending; in place >= first_row
   uint32_t n_keep = 0;
+  uint32_t first_row = 0;
 };
 
-// Moves row keep[i] to row i, for i = 0, 1, ... Since keep is strictly
-// ascending, keep[i] >= i: a row is read before anything is written over it.
-void GatherRowsInPlace(SimdTarget simd, const GatherRowsArgs& args);
+// Moves row keep[i] to row first_row + i, for i = 0, 1, ... Since keep is strictly
+// ascending, in place keep[i] >= first_row + i: a row is read before anything is
+// written over it.
+void GatherRows(SimdTarget simd, const GatherRowsArgs& args);
 
 }  // namespace kvevict
 

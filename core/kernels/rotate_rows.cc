@@ -86,8 +86,8 @@ HWY_INLINE void TurnRow(const RotateRows& args, const Rotation& rotation,
                         uint8_t* row) {
   const RowTag d;
   const uint32_t n = args.n_pairs;
-  const int64_t step = args.rows.element_stride;
-  const DType dtype = args.rows.dtype;
+  const int64_t step = args.heads->element_stride;
+  const DType dtype = args.heads->dtype;
   hn::VFromD<RowTag> re, im;
   HWY_ALIGN float elements[2 * kMaxPairs + kRowPad];
   if (args.is_interleaved) {
@@ -119,12 +119,17 @@ void RotateRowsOf(const RotateRows& args) {
   Rotation rotation;
   int32_t found = 0;  // the offset whose rotation is there
   for (uint32_t r = 0; r < args.n_rows; ++r) {
-    const int32_t offset = args.offsets[r];
+    int32_t offset = args.offsets[r];
+    if (args.from_slots) {
+      offset = static_cast<int32_t>(args.first_row + r) - offset;
+    }
     if (offset == 0) continue;
     if (offset != found) FindRotation(args, offset, rotation);
     found = offset;
-    TurnRow(args, rotation,
-            const_cast<uint8_t*>(args.rows.Row(args.first_row + r)));
+    for (uint32_t h = 0; h < args.n_heads; ++h) {
+      TurnRow(args, rotation,
+              const_cast<uint8_t*>(args.heads[h].Row(args.first_row + r)));
+    }
   }
 }
 

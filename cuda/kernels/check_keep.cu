@@ -1,6 +1,6 @@
 // Counts what is wrong in keep lists that the host cannot see: slots that do not
-// ascend strictly where they have to, or are not below n_tokens. For contexts
-// with debug set.
+// ascend strictly where they have to, or are not in [first_slot, n_tokens). For
+// contexts with debug set.
 #include "check_keep.h"
 #include "counts.cuh"
 #include "device.cuh"
@@ -15,7 +15,7 @@ KV_KERNEL(check_keep, CheckKeepParams, kCheckKeepThreads, 1) {
       p.keep + (uint64_t{blockIdx.y} * p.keep_stride + i) * sizeof(int32_t);
   const int32_t value = LoadGlobal<int32_t>(slot);
   const int32_t before = i == 0 || p.any_order != 0
-                             ? -1
+                             ? static_cast<int32_t>(p.first_slot) - 1
                              : LoadGlobal<int32_t>(slot - sizeof(int32_t));
   const bool right =
       value > before && value >= 0 && static_cast<uint32_t>(value) < p.n_tokens;

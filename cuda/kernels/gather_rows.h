@@ -24,14 +24,21 @@ constexpr uint32_t ColumnRows(uint32_t unit, bool is_paged) {
 constexpr uint32_t kChunkThreads = 256;
 constexpr uint32_t kChunkLoads = 8;  // rows per thread
 
+// All strides that are used, or-ed together.
+constexpr uint64_t StrideBits(const GatherParams& p, const RowLayout& rows) {
+  auto all = static_cast<uint64_t>(rows.row_stride);
+  if (p.n_heads > 1) all |= static_cast<uint64_t>(rows.head_stride);
+  if (p.n_pieces > 1) all |= static_cast<uint64_t>(rows.element_stride);
+  if (rows.block_size > 0) all |= static_cast<uint64_t>(rows.block_stride);
+  return all;
+}
+
 // The largest unit that divides every address and length.
 constexpr uint32_t GatherUnit(const GatherParams& p) {
-  uint64_t all = 16 | p.row_bytes;
-  if (p.n_heads > 1) all |= static_cast<uint64_t>(p.rows.head_stride);
-  if (p.n_pieces > 1) all |= static_cast<uint64_t>(p.rows.element_stride);
-  if (p.rows.block_size > 0) all |= static_cast<uint64_t>(p.rows.block_stride);
-  all |= static_cast<uint64_t>(p.rows.row_stride);
-  for (uint32_t i = 0; i < p.n_planes; ++i) all |= p.planes[i].base;
+  uint64_t all = 16 | p.row_bytes | StrideBits(p, p.rows) | StrideBits(p, p.to);
+  for (uint32_t i = 0; i < p.n_planes; ++i) {
+    all |= p.planes[i].base | p.planes[i].to;
+  }
   return static_cast<uint32_t>(all & (~all + 1));
 }
 
@@ -45,8 +52,9 @@ constexpr uint64_t ColumnsPerHead(const GatherParams& p, uint32_t unit) {
 // Depends on the shape only, so that results and workspace do.
 constexpr bool GatherByColumns(const GatherParams& p, uint32_t unit) {
   constexpr uint64_t kBytesOnTheirWay = uint64_t{4} << 20;
+  const bool is_paged = p.rows.block_size > 0 || p.to.block_size > 0;
   return unit == 16 && p.n_planes * p.n_heads * ColumnsPerHead(p, 16) * 16 *
-                               ColumnRows(16, p.rows.block_size > 0) >=
+                               ColumnRows(16, is_paged) >=
                            kBytesOnTheirWay;
 }
 

@@ -24,6 +24,24 @@ struct Divider {
   }
 };
 
+// Of i32.
+KV_DEVICE uint64_t ElementAt(uint64_t array, int64_t i) {
+  return array + static_cast<uint64_t>(i * int64_t{sizeof(int32_t)});
+}
+
+// Where the rows of a plane lie.
+struct PlaneRows {
+  const RowLayout& layout;
+  uint64_t base;
+  uint64_t table;
+};
+KV_DEVICE PlaneRows RowsFrom(const GatherParams& p, const GatherPlane& plane) {
+  return {p.rows, plane.base, ElementAt(p.tables, plane.table)};
+}
+KV_DEVICE PlaneRows RowsTo(const GatherParams& p, const GatherPlane& plane) {
+  return {p.to, plane.to, ElementAt(p.to_tables, plane.to_table)};
+}
+
 // The column of units that a thread moves. Finding a slot's place may take a
 // load, which is why it is apart from the address: many are looked up together.
 struct ContiguousColumn {
@@ -33,9 +51,8 @@ struct ContiguousColumn {
   uint64_t base;
   int64_t row_stride;
 
-  KV_DEVICE ContiguousColumn(const GatherParams& p, const GatherPlane& plane,
-                             uint32_t, uint64_t offset)
-      : base(plane.base + offset), row_stride(p.rows.row_stride) {}
+  KV_DEVICE ContiguousColumn(const PlaneRows& plane, uint32_t, uint64_t offset)
+      : base(plane.base + offset), row_stride(plane.layout.row_stride) {}
 
   KV_DEVICE Place Find(uint32_t slot) const { return slot; }
   KV_DEVICE uint64_t Address(Place place) const {
@@ -56,14 +73,13 @@ struct PagedColumn {
   uint64_t table;
   Divider block_size;
 
-  KV_DEVICE PagedColumn(const GatherParams& p, const GatherPlane& plane,
-                        uint32_t head, uint64_t offset)
+  KV_DEVICE PagedColumn(const PlaneRows& plane, uint32_t head, uint64_t offset)
       : base(plane.base + offset),
-        row_stride(p.rows.row_stride),
-        block_stride(p.rows.block_stride),
-        table(plane.block_table +
-              uint64_t{head} * p.rows.table_head_stride * sizeof(int32_t)),
-        block_size(p.rows.block_size) {}
+        row_stride(plane.layout.row_stride),
+        block_stride(plane.layout.block_stride),
+        table(ElementAt(plane.table,
+                        uint64_t{head} * plane.layout.table_head_stride)),
+        block_size(plane.layout.block_size) {}
 
   KV_DEVICE Place Find(uint32_t slot) const {
     const uint32_t i = block_size.Divide(slot);
@@ -76,13 +92,36 @@ struct PagedColumn {
   }
 };
 
-// Where a column is in the row of slot 0.
-KV_DEVICE uint64_t ColumnOffset(const GatherParams& p, uint32_t unit,
-                                uint32_t head, uint32_t column) {
-  const uint32_t units = p.row_bytes / unit;
-  return static_cast<uint64_t>(head * p.rows.head_stride +
-                               column / units * p.rows.element_stride) +
-         uint64_t{column % units} * unit;
+// A column of a head, and where it is in the row of slot 0.
+struct ColumnOfHead {
+  uint32_t head;
+  uint32_t piece;
+  uint32_t byte;  // of the piece
+
+  KV_DEVICE ColumnOfHead(const GatherParams& p, uint32_t unit, uint32_t head,
+                         uint32_t column)
+      : head(head) {
+    const uint32_t units = p.row_bytes / unit;
+    piece = column / units;
+    byte = column % units * unit;
+  }
+  KV_DEVICE uint64_t Offset(const RowLayout& layout) const {
+    return static_cast<uint64_t>(head * layout.head_stride +
+                                 piece * layout.element_stride) +
+           byte;
+  }
+};
+
+// Calls visit(column of those rows), contiguous or paged.
+template <class Visit>
+KV_DEVICE void WithColumn(const PlaneRows& rows, const ColumnOfHead& column,
+                          const Visit& visit) {
+  const uint64_t offset = column.Offset(rows.layout);
+  if (rows.layout.block_size == 0) {
+    visit(ContiguousColumn(rows, column.head, offset));
+  } else {
+    visit(PagedColumn(rows, column.head, offset));
+  }
 }
 
 // The slots that a head keeps.
@@ -94,7 +133,7 @@ struct KeepList {
                      uint32_t head) {
     const uint32_t list = p.n_lists == 1 ? 0 : head;
     const uint32_t stride = p.keep_stride == 0 ? plane.n_keep : p.keep_stride;
-    slots = plane.keep + uint64_t{list} * stride * sizeof(int32_t);
+    slots = ElementAt(p.keep, plane.keep + int64_t{list} * stride);
     n = CountOf(p.counts, plane.first_count, list, plane.n_keep);
   }
 };

@@ -683,7 +683,7 @@ static_assert(sizeof(MergeParams) <= 4096);
 struct RotateLayer {
   uint64_t keys;         // slot 0, head 0
   uint64_t block_table;  // i32; paged keys only
-  uint64_t offsets;      // i32 [n_lists, n_tokens]: positions
+  uint64_t offsets;      // i32 [n_lists, n_tokens]: positions, or slots
   uint32_t n_tokens;
   int32_t first_count;  // of RotateParams::tokens
 };
@@ -696,27 +696,33 @@ struct RotateParams {
   CountTable tokens;  // per KV head
   uint32_t n_lists;   // 1 or n_kv_heads
   uint32_t n_pairs;
-  uint32_t is_interleaved;  // 2f and 2f + 1 are one, else f and f + n_pairs
-  uint32_t reserved;
+  uint32_t is_interleaved;    // 2f and 2f + 1 are one, else f and f + n_pairs
+  uint32_t from_slots;        // offsets are the slots in which keys were
   uint64_t turns[kMaxPairs];  // 2^-64 turns per position
   RotateLayer layers[kMaxLayers];
 };
 static_assert(sizeof(RotateParams) <= 4096);
 
-// ---- gather_rows, reorder_rows: row keep[i] to row i, in place ----
+// ---- gather_rows: row keep[i] to row first_slot + i, in place or of another plane.
+// ---- reorder_rows: row keep[i] to row i, in place ----
 
+// Lists and tables, i32, are so many elements from those of the first plane.
 struct GatherPlane {
-  uint64_t base;         // slot 0, head 0
-  uint64_t block_table;  // i32; paged only
-  uint64_t keep;         // i32 [n_lists, keep stride]
-  uint32_t n_keep;       // of any list, the most
-  int32_t first_count;   // of GatherParams::counts
+  uint64_t base;        // slot 0, head 0
+  uint64_t to;          // of the plane that rows go to; in place the same
+  int32_t keep;         // [n_lists, keep stride]
+  uint32_t n_keep;      // of any list, the most
+  int32_t first_count;  // of GatherParams::counts
+  uint32_t first_slot;  // where the first kept row goes
+  int32_t table;        // of blocks; paged only
+  int32_t to_table;
 };
-static_assert(sizeof(GatherPlane) == 32);
+static_assert(sizeof(GatherPlane) == 40);
 
 struct GatherParams {
-  static constexpr uint32_t kMaxPlanes = 120;
+  static constexpr uint32_t kMaxPlanes = 96;
   RowLayout rows;      // row_bytes lie end to end in a row and head
+  RowLayout to;        // of the planes that rows go to; in place the same
   uint32_t row_bytes;  // of one piece
   uint32_t n_pieces;   // element_stride apart; 1 for packed rows
   uint32_t n_heads;
@@ -727,8 +733,9 @@ struct GatherParams {
   uint32_t columns_per_block;
   uint32_t n_groups;      // blocks that share the columns of a plane and head
   uint32_t rows_at_once;  // of a block
-  uint32_t reserved;
-  CountTable counts;  // per list
+  uint32_t in_place;      // otherwise what is written is nowhere read
+  CountTable counts;      // per list
+  uint64_t keep, tables, to_tables;  // of the first plane
   // gather_chunks: u32 [ChunkTickets()], zero before; reorder_*: packed rows,
   // [n_planes, n_heads, n_keep], n_keep of all planes being the same
   uint64_t scratch;
@@ -767,8 +774,10 @@ struct CheckKeepParams {
   uint32_t n_keep;
   uint32_t any_order;  // they need not ascend
   uint32_t keep_stride;
+  uint32_t first_slot;  // none is below it
+  uint32_t reserved;
 };
-static_assert(sizeof(CheckKeepParams) == 48);
+static_assert(sizeof(CheckKeepParams) == 56);
 
 // ---- lengths: {stored, logical} of every list in device memory; counts ----
 

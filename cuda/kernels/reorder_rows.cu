@@ -75,14 +75,10 @@ KV_DEVICE void ReorderChunk(const GatherParams& p) {
   const KeepList keep(p, plane, chunk.head);
   const ThreadRows rows = {chunk.first_row + thread_row, row_step, keep.n};
   const StagedColumn staged(p, chunk, plane.n_keep, uint64_t{column} * kUnit);
-  const uint64_t offset = ColumnOffset(p, kUnit, chunk.head, column);
-  if (p.rows.block_size == 0) {
-    MoveRows<Unit, kStep>(ContiguousColumn(p, plane, chunk.head, offset),
-                          staged, rows, keep.slots, keep.n);
-  } else {
-    MoveRows<Unit, kStep>(PagedColumn(p, plane, chunk.head, offset), staged,
-                          rows, keep.slots, keep.n);
-  }
+  WithColumn(RowsFrom(p, plane), {p, kUnit, chunk.head, column},
+             [&](const auto& cache) {
+               MoveRows<Unit, kStep>(cache, staged, rows, keep.slots, keep.n);
+             });
 }
 
 }  // namespace

@@ -67,8 +67,9 @@ KV_KERNEL(rotate_rows, RotateParams, kRotateThreads, 4) {
        r += kRotateThreads / kWarp) {
     const uint32_t slot = blockIdx.x * kRotateRows + r;
     if (slot >= n_tokens) break;
-    const int64_t offset =
+    int64_t offset =
         LoadGlobal<int32_t>(offsets + uint64_t{slot} * sizeof(int32_t));
+    if (p.from_slots != 0) offset = slot - offset;
     if (offset == 0) continue;
     const uint64_t row =
         RowAddress(p.keys.layout, layer.keys, layer.block_table, head, slot);

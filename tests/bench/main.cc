@@ -85,6 +85,7 @@ int main(int argc, char** argv) {
     BenchSignals(session);
     BenchSelect(session);
     BenchCompact(session);
+    BenchTail(session);
     BenchRotate(session);
     BenchSequence(session);
   } catch (const std::exception& error) {

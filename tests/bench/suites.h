@@ -39,6 +39,7 @@ void BenchMerge(Session& session);
 void BenchSignals(Session& session);
 void BenchSelect(Session& session);
 void BenchCompact(Session& session);
+void BenchTail(Session& session);
 void BenchRotate(Session& session);
 void BenchSequence(Session& session);
 

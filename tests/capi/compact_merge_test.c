@@ -242,7 +242,6 @@ Test(compact_merge, every_move_merges_as_it_says) {
 Test(compact_merge, numbers_out_of_bounds_are_errors) {
   EXPECT_BREAKS(move.merge = (kvevict_merge)4, "merge 4", "[0, 3]");
   EXPECT_BREAKS(move.merge = (kvevict_merge)(-1), "merge -1");
-  EXPECT_BREAKS(move.reserved = 1, "reserved 1");
   EXPECT_BREAKS(move.merge_threshold = -0.1, "merge_threshold -0.1", "[0, 1]");
   EXPECT_BREAKS(move.merge_threshold = 1.5, "merge_threshold 1.5");
   EXPECT_BREAKS(move.merge_threshold = NAN, "merge_threshold nan");

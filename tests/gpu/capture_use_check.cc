@@ -74,6 +74,12 @@ struct Door {
   Call call;
 };
 
+kvevict_status StartAfresh(kvevict_sequence* s, kvevict_stream stream) {
+  const kvevict_status status = kvevict_sequence_reset(s, stream);
+  if (status != KVEVICT_OK) return status;
+  return kvevict_sequence_start(s, nullptr, 0, 7, stream);
+}
+
 // Every door, of a sequence that holds 80 of 140 tokens or none. The eviction
 // comes last, since it is one that changes what is held.
 std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
@@ -117,6 +123,7 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
       {"trim",
        [=] { return kvevict_sequence_trim(s, next == 0 ? 0 : 130, stream); }},
       {"reset", [=] { return kvevict_sequence_reset(s, stream); }},
+      {"start", [=] { return StartAfresh(s, stream); }},
       {"score",
        [=] {
          return Score({plan, 0, 60, view, &queries}, scores, 120,
@@ -152,6 +159,49 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
 }
 
 // ---- What waits ----
+
+// Positions come from the host, or are asked there.
+void CheckWhereItBegins(const Gpu& gpu, Report* report) {
+  Evictable e(gpu);
+  kvevict_sequence* const s = e.side.sequence();
+  Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
+  Fill(e);
+  std::vector<uint8_t> saved(1 << 16);
+  size_t n = 0;
+  uint32_t prefix = 0;
+  const auto save = [&] {
+    return kvevict_sequence_save(s, saved.data(), saved.size(), &n);
+  };
+  const auto trim = [&] { return kvevict_sequence_trim(s, 1, gpu.stream()); };
+  const auto load = [&] {
+    return kvevict_sequence_load(s, saved.data(), n, gpu.stream());
+  };
+  const Call asks[] = {
+      save, trim, [&] { return kvevict_sequence_exact_prefix(s, &prefix); }};
+  for (const Call& call : asks) {
+    ExpectRefused(gpu, gpu.stream(), "copying to the host", call, report);
+  }
+  Check(save());
+  ExpectRefused(gpu, gpu.stream(), "copying from the host", load, report);
+  report->FailIf(e.side.Stored(0) != 80 || e.side.Logical() != 140,
+                 "the sequence has changed");
+  Check(load());
+  report->FailIf(e.side.Positions(1, 1).back() != 139, "it is another one");
+
+  // On the stream alone.
+  kvevict_sequence* fork = nullptr;
+  const uint64_t waits = mock::Waits();
+  Check(kvevict_sequence_reset(s, gpu.stream()));
+  Check(kvevict_sequence_start(s, nullptr, 0, 30, gpu.stream()));
+  report->FailIf(mock::Waits() != waits, "a start without lists waited");
+  const uint64_t copies = mock::Calls("cuMemcpyDtoDAsync_v2");
+  Check(load());
+  Check(kvevict_sequence_fork(s, nullptr, 0, &fork, gpu.stream()));
+  const SequenceHandle handle(fork);
+  report->FailIf(mock::Calls("cuMemcpyDtoDAsync_v2") != copies + 2,
+                 "positions and queries are two copies on the device");
+  gpu.Synchronize();
+}
 
 void CheckDebug(const Gpu& gpu, Report* report) {
   kvevict_context_options options = gpu.ContextOptions();
@@ -364,6 +414,8 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
   });
   report->Check("in a capture, positions on the host are refused",
                 [&] { CheckPositionsOnHost(gpu, report); });
+  report->Check("in a capture, positions from the host are refused",
+                [&] { CheckWhereItBegins(gpu, report); });
   report->Check("in a capture, looking for protected positions is refused",
                 [&] { CheckProtected(gpu, report); });
   report->Check("beside a capture, waiting is allowed",

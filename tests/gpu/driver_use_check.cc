@@ -198,6 +198,7 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
     kvevict_context* context = nullptr;
     kvevict_plan* plan = nullptr;
     kvevict_sequence* sequence = nullptr;
+    kvevict_sequence* fork = nullptr;
     kvevict_status status = kvevict_context_create(&options, &context);
     if (status == KVEVICT_OK) {
       status = kvevict_plan_create(context, &geometry, &policy, nullptr, &plan);
@@ -207,8 +208,12 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
     if (status == KVEVICT_OK) {
       status = kvevict_sequence_begin_observing(sequence, nullptr, 0);
     }
+    if (status == KVEVICT_OK) {
+      status = kvevict_sequence_fork(sequence, nullptr, 0, &fork, nullptr);
+    }
     const std::string message = kvevict_last_error_message();
     const bool failed = status != KVEVICT_OK;
+    kvevict_sequence_destroy(fork);
     kvevict_sequence_destroy(sequence);
     kvevict_plan_destroy(plan);
     kvevict_context_destroy(context);

@@ -181,6 +181,14 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
     p.merge_threshold = random->In(0, 2) * 0.25;
     p.merge_fraction = 1.0 - random->In(0, 3) * 0.25;
   }
+  if (random->OneOf(4)) p.rotate = 1;
+  if (random->OneOf(4)) p.margin = random->In(1, 20);
+  if (random->OneOf(4)) {
+    p.every = random->In(0, 8);
+    p.prompt =
+        random->Pick({KVEVICT_PROMPT_INSIDE, KVEVICT_PROMPT_BESIDE,
+                      KVEVICT_PROMPT_PINNED, KVEVICT_PROMPT_PINNED_BESIDE});
+  }
   return p;
 }
 

@@ -257,7 +257,13 @@ void Live(const Gpu& gpu, uint64_t seed, Report* report) {
         UseDoors(gpu, model, &random, report);
         break;
       case 3:
-        if (random.OneOf(3)) model.Reset();
+        if (random.OneOf(3)) {
+          model.Reset();
+        } else if (random.OneOf(2)) {
+          model.EndPrompt();
+        } else {
+          model.Copy(report);
+        }
         break;
       case 4:
       case 5:

@@ -89,6 +89,10 @@ void RandomModel::DrawTwinPolicy() {
   twin_policy_.merge = p.merge;
   twin_policy_.merge_threshold = p.merge_threshold;
   twin_policy_.merge_fraction = p.merge_fraction;
+  twin_policy_.rotate = p.rotate;
+  twin_policy_.margin = p.margin;
+  twin_policy_.every = p.every;
+  twin_policy_.prompt = p.prompt;
 }
 
 uint32_t RandomModel::first_full() const {
@@ -307,7 +311,9 @@ void RandomModel::Decode(uint32_t n) {
 
 void RandomModel::Trim() {
   const uint32_t logical = Logical();
-  const uint32_t n = logical - random_.In(0, std::min(logical, 9u));
+  const uint32_t n = random_.OneOf(3)
+                         ? random_.In(0, logical)
+                         : logical - random_.In(0, std::min(logical, 9u));
   const kvevict_status status =
       kvevict_sequence_trim(sequence(), n, NextStream());
   if (status != kvevict_sequence_trim(twin(), n, nullptr)) {
@@ -315,9 +321,111 @@ void RandomModel::Trim() {
   }
   if (status != KVEVICT_OK) return;
   for (auto& rows : queries_) rows.resize(n);
+  ObserveWindow();
+}
+
+void RandomModel::ObserveWindow() {
+  const uint32_t n = Logical();
   const uint32_t again = std::min(n, policy().obs_window);
   if (observes() && again > 0) ObserveLayers(n - again, again, false);
 }
+
+void RandomModel::EndPrompt() {
+  const kvevict_status status = kvevict_sequence_end_prompt(sequence());
+  if (status != kvevict_sequence_end_prompt(twin())) {
+    throw std::runtime_error("only one side ends the prompt");
+  }
+}
+
+// ---- Copies ----
+
+namespace {
+
+std::vector<uint8_t> Saved(const kvevict_sequence* sequence) {
+  size_t n = 0;
+  Check(kvevict_sequence_save(sequence, nullptr, 0, &n));
+  std::vector<uint8_t> data(n);
+  Check(kvevict_sequence_save(sequence, data.data(), n, nullptr));
+  return data;
+}
+
+SequenceHandle ForkOf(const kvevict_sequence* sequence, kvevict_stream stream) {
+  kvevict_sequence* fork = nullptr;
+  Check(kvevict_sequence_fork(sequence, nullptr, 0, &fork, stream));
+  return SequenceHandle(fork);
+}
+
+}  // namespace
+
+void RandomModel::Copy(Report* report) {
+  switch (random_.In(0, 2)) {
+    case 0:
+      return Fork();
+    case 1:
+      return Load(report);
+    default:
+      return Start();
+  }
+}
+
+void RandomModel::Fork() {
+  SequenceHandle fork = ForkOf(sequence(), NextStream());
+  SequenceHandle of_twin = ForkOf(twin(), nullptr);
+  Synchronize();  // the first ones go
+  sequence_ = std::move(fork);
+  twin_ = std::move(of_twin);
+}
+
+void RandomModel::Load(Report* report) {
+  const std::vector<uint8_t> saved = Saved(sequence());
+  const std::vector<uint8_t> of_twin = Saved(twin());
+  report->FailIf(saved != of_twin, "the sides save different bytes");
+  if (random_.OneOf(2)) {  // else in its own place
+    sequence_ = CreateSequence(plan());
+    twin_ = CreateSequence(twin_plan());
+    if (!observes_) Check(kvevict_sequence_end_observing(sequence()));
+  }
+  Check(kvevict_sequence_load(sequence(), of_twin.data(), of_twin.size(),
+                              NextStream()));
+  Check(kvevict_sequence_load(twin(), saved.data(), saved.size(), nullptr));
+  report->FailIf(Saved(sequence()) != saved, "saved again it is different");
+  ObserveWindow();
+}
+
+void RandomModel::Start() {
+  const uint32_t n_tokens = Logical();
+  const uint32_t room = n_tokens + 1;
+  std::vector<kvevict_position_lists> layers(geometry().n_layers);
+  std::vector<std::vector<int32_t>> positions(layers.size());
+  std::vector<std::vector<uint32_t>> counts(layers.size());
+  for (uint32_t l = 0; l < layers.size(); ++l) {
+    layers[l] = KVEVICT_POSITION_LISTS_INIT;
+    if (!IsFull(l)) continue;
+    const uint32_t n_lists = LayerOf(plan(), l).n_lists;
+    positions[l].resize(size_t{n_lists} * room);
+    for (uint32_t list = 0; list < n_lists; ++list) {
+      size_t n = 0;
+      Check(kvevict_sequence_keep_positions(
+          twin(), l, list, &positions[l][size_t{list} * room], room, &n));
+      counts[l].push_back(static_cast<uint32_t>(n));
+    }
+    layers[l].n_lists = n_lists;
+    layers[l].positions = positions[l].data();
+    layers[l].positions_len = positions[l].size();
+    layers[l].list_stride = room;
+    layers[l].count = *std::max_element(counts[l].begin(), counts[l].end());
+    layers[l].counts = counts[l].data();
+  }
+  Check(kvevict_sequence_reset(sequence(), NextStream()));
+  Check(kvevict_sequence_reset(twin(), nullptr));
+  Check(kvevict_sequence_start(sequence(), layers.data(), layers.size(),
+                               n_tokens, NextStream()));
+  Check(kvevict_sequence_start(twin(), layers.data(), layers.size(), n_tokens,
+                               nullptr));
+  ObserveWindow();
+}
+
+// ---- And the end ----
 
 void RandomModel::Reset() {
   Check(kvevict_sequence_reset(sequence(), NextStream()));
@@ -328,7 +436,14 @@ void RandomModel::Reset() {
 void RandomModel::ExpectSameLengths(Report* report) const {
   Synchronize();
   uint32_t logical = 0;
+  uint32_t prefix = 0;
+  uint32_t of_twin = 0;
   Check(kvevict_sequence_logical_length(twin(), &logical));
+  Check(kvevict_sequence_exact_prefix(sequence(), &prefix));
+  Check(kvevict_sequence_exact_prefix(twin(), &of_twin));
+  report->FailIf(
+      prefix != of_twin,
+      fmt::format("prefix {} on the GPU, {} on the CPU", prefix, of_twin));
   for (uint32_t l = 0; l < geometry().n_layers; ++l) {
     if (!IsFull(l)) continue;
     kvevict_sequence_memory memory{};

@@ -133,13 +133,21 @@ class RandomModel {
   void Decode(uint32_t n);
   // Takes back a few tokens, if both sides let it, and shows the window again.
   void Trim();
+  void EndPrompt();
   void Reset();
+  // Goes on with copies: forks, or sequences that load what the other side saved, or
+  // start from its positions.
+  void Copy(Report* report);
 
   // Stored and logical lengths: on the GPU, counted, of the CPU's sequence.
   void ExpectSameLengths(Report* report) const;
 
  private:
   void DrawTwinPolicy();
+  void Fork();
+  void Load(Report* report);
+  void Start();
+  void ObserveWindow();
   void MoveTo(cuda::CUstream stream);
   void AddTokens(uint32_t n);  // rows of caches, queries
   void Observe(uint32_t layer, uint32_t first, uint32_t n, bool next);

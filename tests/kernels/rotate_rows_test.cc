@@ -76,7 +76,7 @@ std::vector<uint64_t> Turns(const Case& c) {
 void Rotate(SimdTarget simd, const Case& c, const std::vector<int32_t>& offsets,
             const RowStore& store) {
   const std::vector<uint64_t> turns = Turns(c);
-  RotateRowsInPlace(simd, {store.source(), 0, c.n_rows(), offsets.data(),
+  RotateRowsInPlace(simd, {&store.source(), 1, 0, c.n_rows(), offsets.data(),
                            turns.data(), c.n_pairs, c.is_interleaved});
 }
 
@@ -216,6 +216,33 @@ Test(rotate_rows, turns_by_a_and_b_as_by_their_sum) {
           }
         }
       }
+    });
+  }
+}
+
+// Where they were is as good as by how much they move, from any row on.
+Test(rotate_rows, from_slots_is_by_the_difference) {
+  Random random(TestSeed("rotate_rows/from_slots"));
+  for (DType dtype : kDTypes) {
+    Case c = Draw(dtype, 8, random.Below(2) == 0, random);
+    constexpr uint32_t kFirst = 3;
+    std::vector<int32_t> slots, differences;
+    for (uint32_t r = kFirst; r < c.n_rows(); ++r) {
+      slots.push_back(static_cast<int32_t>(r + random.Below(3) * 70));
+      differences.push_back(static_cast<int32_t>(r) - slots.back());
+    }
+    const std::vector<uint64_t> turns = Turns(c);
+    ForEachTarget([&](SimdTarget simd) {
+      const RowStore by_slots(c.rows, c.dim, {}),
+          by_difference(c.rows, c.dim, {});
+      const uint32_t n = c.n_rows() - kFirst;
+      RotateRowsInPlace(
+          simd, {&by_slots.source(), 1, kFirst, n, slots.data(), turns.data(),
+                 c.n_pairs, c.is_interleaved, true});
+      RotateRowsInPlace(
+          simd, {&by_difference.source(), 1, kFirst, n, differences.data(),
+                 turns.data(), c.n_pairs, c.is_interleaved, false});
+      cr_assert(std::ranges::equal(by_slots.bytes(), by_difference.bytes()));
     });
   }
 }

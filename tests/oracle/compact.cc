@@ -18,7 +18,8 @@ uint32_t ElementBytes(const kvevict_plane& plane) {
 }
 
 void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
-                  const kvevict_keep_lists& keep) {
+                  const kvevict_view& to_view, const kvevict_plane& to_plane,
+                  uint32_t first_slot, const kvevict_keep_lists& keep) {
   if (plane.data == 0) return;
   const uint64_t stride = keep.list_stride == 0 ? keep.count : keep.list_stride;
   const uint32_t row_bytes = oracle_row_bytes(&plane);
@@ -35,7 +36,7 @@ void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
     }
     for (uint32_t i = 0; i < n_keep; ++i) {
       for (uint32_t b = 0; b < row_bytes; ++b) {
-        *oracle_row_byte(&view, &plane, i, h, b) =
+        *oracle_row_byte(&to_view, &to_plane, first_slot + i, h, b) =
             kept[size_t{i} * row_bytes + b];
       }
     }
@@ -81,9 +82,15 @@ void oracle_compact(const kvevict_view* view, const int32_t* keep,
 
 void oracle_compact_lists(const kvevict_view* view,
                           const kvevict_keep_lists* keep) {
-  CompactPlane(*view, view->k, *keep);
-  CompactPlane(*view, view->v, *keep);
+  oracle_compact_to(view, view, 0, keep);
+}
+
+void oracle_compact_to(const kvevict_view* view, const kvevict_view* to,
+                       uint32_t first_slot, const kvevict_keep_lists* keep) {
+  CompactPlane(*view, view->k, *to, to->k, first_slot, *keep);
+  CompactPlane(*view, view->v, *to, to->v, first_slot, *keep);
   for (uint32_t i = 0; i < view->n_companions; ++i) {
-    CompactPlane(*view, view->companions[i], *keep);
+    CompactPlane(*view, view->companions[i], *to, to->companions[i], first_slot,
+                 *keep);
   }
 }

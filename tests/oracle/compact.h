@@ -25,6 +25,11 @@ void oracle_compact(const kvevict_view* view, const int32_t* keep,
 void oracle_compact_lists(const kvevict_view* view,
                           const kvevict_keep_lists* keep);
 
+// The same to the slots of a destination from first_slot on; it may be the view.
+void oracle_compact_to(const kvevict_view* view,
+                       const kvevict_view* destination, uint32_t first_slot,
+                       const kvevict_keep_lists* keep);
+
 #ifdef __cplusplus
 }
 #endif

@@ -190,8 +190,21 @@ public sealed unsafe record KvPolicy
 
     /// <summary>Values that merge: the part of those that go, the most similar, in (0, 1].</summary>
     public double MergeFraction { get => _native.merge_fraction; init => _native.merge_fraction = value; }
+
     /// <summary>Whether heads compete by scores times the share that their best have in the sum of them.</summary>
     public bool HeadNormalize { get => _native.head_normalize != 0; init => _native.head_normalize = value ? 1u : 0; }
+
+    /// <summary>Whether keys that move are turned by RoPE to their new slots.</summary>
+    public bool Rotate { get => _native.rotate != 0; init => _native.rotate = value ? 1u : 0; }
+
+    /// <summary>Evictions leave a layer alone that holds at most so many tokens more than it would keep.</summary>
+    public int Margin { get => (int)_native.margin; init => _native.margin = Check.Count(value, nameof(Margin)); }
+
+    /// <summary>Behind the prompt's end an eviction works once per so many tokens; 0: every one does.</summary>
+    public int Every { get => (int)_native.every; init => _native.every = Check.Count(value, nameof(Every)); }
+
+    /// <summary>How the prompt counts, once it has ended.</summary>
+    public KvPrompt Prompt { get => _native.prompt; init => _native.prompt = value; }
 
     /// <summary>The policies, as in the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();

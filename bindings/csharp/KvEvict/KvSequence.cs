@@ -186,6 +186,13 @@ public sealed unsafe class KvSequence : IDisposable
         Native.kvevict_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
 
     /// <summary>
+    /// Says that what has been appended so far is the prompt; see <see cref="KvPolicy.Prompt"/> and
+    /// <see cref="KvPolicy.Every"/>.
+    /// </summary>
+    /// <exception cref="KvEvictException">The prompt has ended before.</exception>
+    public void EndPrompt() => Native.kvevict_sequence_end_prompt(Handle);
+
+    /// <summary>
     /// Notes that a CUDA graph ran once more which observed (from the logical length on, in every layer) and
     /// appended so many tokens.
     /// </summary>

@@ -23,13 +23,13 @@
  *   otherwise. A handle keeps what it was made from alive: a plan its context,
  *   a sequence its plan. So handles may be destroyed in any order, and NULL may
  *   be destroyed.
- * - Memory: create functions and kvevict_sequence_begin_observing() allocate
- *   through the context's hooks. Executing calls (score, select, compact,
- *   reorder, observe, append, evict) allocate nothing, take no lock, print
- *   nothing and read no environment, but for a CUDA kernel that was not
- *   prepared. Their scratch is the caller's workspace. One call at a time may
- *   use a workspace; on CUDA a call uses it until the stream has passed the
- *   call, so that calls on two streams need two.
+ * - Memory: create functions and kvevict_sequence_begin_observing(), _start(),
+ *   _fork() and _load() allocate through the context's hooks. Executing calls
+ *   (score, select, compact, reorder, observe, append, evict) allocate nothing,
+ *   take no lock, print nothing and read no environment, but for a CUDA kernel
+ *   that was not prepared. Their scratch is the caller's workspace. One call at
+ *   a time may use a workspace; on CUDA a call uses it until the stream has
+ *   passed the call, so that calls on two streams need two.
  * - Threads: functions may be called from any threads at once, but for two that
  *   use one sequence, one workspace or one output.
  * - Cost: microseconds, or what a call says. Executing calls take time
@@ -46,9 +46,10 @@
  *   launched after the last handle of its context is gone. A call that would
  *   have to compile or to wait returns KVEVICT_ERROR_UNSUPPORTED while its
  *   stream is captured, and the capture goes on. Such calls are those whose
- *   kernels are not prepared, questions about positions, evictions whose
- *   budgets scores decide (kvevict_head_split; split cake or lazy), and all
- *   evictions with select_on_host or debug.
+ *   kernels are not prepared, questions about positions, sequences that start
+ *   from listed positions, are saved or loaded, or trimmed into what was
+ *   evicted, evictions whose budgets scores decide (kvevict_head_split; split
+ *   cake or lazy), and all evictions with select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill them with the
  *   *_INIT initialiser or the *_init() function, then set what you need.
  *   Structs grow at their end. A caller of an older release passes a smaller
@@ -740,6 +741,27 @@ enum kvevict_merge
 typedef int32_t kvevict_merge;
 #endif
 
+/** How the prompt counts, once kvevict_sequence_end_prompt() has said where it
+ *  ends; of it, what was stored then. */
+enum kvevict_prompt
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** As all tokens do: within the budget, and it may go. */
+  KVEVICT_PROMPT_INSIDE = 0,
+  /** On top of the budget, which is then one of the tokens behind it, a ratio
+   *  too. It may go. */
+  KVEVICT_PROMPT_BESIDE = 1,
+  /** Within the budget; it stays. */
+  KVEVICT_PROMPT_PINNED = 2,
+  /** On top of the budget, and it stays. */
+  KVEVICT_PROMPT_PINNED_BESIDE = 3
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_prompt;
+#endif
+
 /** What a policy may read of a layer: rows of its view, or a plane of
  *  kvevict_signal_inputs. */
 enum kvevict_input
@@ -909,6 +931,25 @@ typedef struct kvevict_policy {
   /** What becomes of the rows that go; K, and V where there is one, must be
    *  readable, and values needs V. Default none: they are dropped. */
   kvevict_merge merge;
+  /** 1: an eviction turns the keys that it moves, by RoPE, from their slots to
+   *  the new ones. Every key is then as if its slot were its position, and the
+   *  next token takes kvevict_sequence_stored_length() of its layer and head as
+   *  RoPE's position. Needs rope_inv_freq and keys that can be turned. Observed
+   *  queries of layers that lose tokens are forgotten. Where keys are f16 or
+   *  bf16, each turn rounds them once. Default 0. StreamingLLM,
+   *  arXiv:2309.17453. */
+  uint32_t rotate;
+  /** Evictions leave a layer alone whose lists hold at most so many tokens more
+   *  than they would keep; where heads compete, on average. Default 0. */
+  uint32_t margin;
+  /** Behind the prompt's end, evictions do nothing until so many tokens have
+   *  come behind it, or behind the last multiple of so many. 0, the default,
+   *  and 1: every one works. */
+  uint32_t every;
+  /** Default inside. Until the prompt has ended, evictions do nothing under any
+   *  other, which needs lists of one length per layer: equal heads, and no
+   *  head_budgets. */
+  kvevict_prompt prompt;
   /** Above 0: each chunk of so many neighbouring slots, from slot 0 on, is
    *  scored and chosen from as if it were the cache: scores know of no token
    *  beyond their chunk, and n_sink is of each. The last chunk is what is left.
@@ -921,12 +962,12 @@ typedef struct kvevict_policy {
    *  at least one token, and what must stay of it.
    *
    *  It does not go with signals of attention by the last queries or summed,
-   *  heads that are not equal, budgets of heads, budget_of_partition, nor
-   *  select_block above 1. Of paged caches whose rows are scored it is a
-   *  multiple of the block size. Only kvevict_sequence_evict() does it: one
-   *  chunk after the other, with scores and scratch for one. kvevict_score()
-   *  takes up to a chunk of tokens.
-   *  0, or 2 .. 2^31 - 1; 0, the default: all at once. ChunkPress of kvpress. */
+   *  heads that are not equal, budgets of heads, budget_of_partition, a prompt
+   *  that is not inside, nor select_block above 1. Of paged caches whose rows
+   *  are scored it is a multiple of the block size. Only
+   *  kvevict_sequence_evict() does it: one chunk after the other, with scores
+   *  and scratch for one. kvevict_score() takes up to a chunk of tokens. 0, or
+   *  2 .. 2^31 - 1; default 0: all at once. ChunkPress of kvpress. */
   uint32_t chunk;
 } kvevict_policy;
 
@@ -940,7 +981,7 @@ typedef struct kvevict_policy {
         KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 1.0,   \
         1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
         KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
-        0.0, 1.0, KVEVICT_MERGE_NONE, 0                                      \
+        0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0      \
   }
 
 /**
@@ -1008,6 +1049,9 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     normalize=no|yes               head_normalize
  *     merge=none|values|pivot|weighted   merge
  *     merge_threshold, merge_fraction    merge_threshold, merge_fraction
+ *     rotate=no|yes                  rotate
+ *     margin, every                  margin, every
+ *     prompt=inside|beside|pinned|pinned-beside   prompt
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
@@ -1015,7 +1059,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  * A policy has the keys that mean something to it, any other is an error:
  *     all but none                budget, sink, recent, split, alpha, beta,
  *                                 select_block, merge, merge_threshold,
- *                                 merge_fraction
+ *                                 merge_fraction, rotate, margin, every,
+ *                                 prompt
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
  *                                 epsilon, redundancy, similarity, secure,
  *                                 heads, floor, threshold, normalize, chunk
@@ -1721,7 +1766,8 @@ typedef struct kvevict_score_job {
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
-   *  n_tokens. Read by h2o and triattention, and keydiff with a block. */
+   *  n_tokens. Read by h2o and triattention, and keydiff with a block;
+   *  triattention takes n_tokens with rotate. */
   uint32_t n_seen;
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens and at least the policy's obs_window where queries score, device
@@ -2034,13 +2080,22 @@ typedef struct kvevict_move {
    *  kvevict_policy; K, and V where the view has one, must be of dtypes that
    *  are scored, and values needs V. kvevict_reorder(): none. */
   kvevict_merge merge;
-  uint32_t reserved;      /**< 0. */
+  /** kvevict_compact(): where the first survivor of every head goes; without a
+   *  destination at most n_tokens, and no listed slot is below it. 0 with merge
+   *  and for kvevict_reorder(). */
+  uint32_t first_slot;
   double merge_threshold; /**< See kvevict_policy. */
   double merge_fraction;  /**< Likewise; 0: 1. */
+  /** kvevict_compact(): another cache that the survivors are copied to, with
+   *  slots for first_slot + the longest list; NULL: they move in place. As many
+   *  heads and companions as `view`, and of each plane the same dtype and row
+   *  size; strides, block table and block size are its own. NULL with merge and
+   *  for kvevict_reorder(). */
+  const kvevict_view* destination;
 } kvevict_move;
 
 #define KVEVICT_MOVE_INIT \
-  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0, 0 }
 
 /** Writes KVEVICT_MOVE_INIT.
  *
@@ -2051,14 +2106,27 @@ KVEVICT_API kvevict_status
 kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Moves the surviving rows of layers to their first slots, in place.
+ * Moves the surviving rows of layers down to slots that follow each other, in
+ * place, or copies them to other caches.
  *
- * Row keep[i] of a head goes to slot i. K, V and companions move alike, byte
- * for byte. Rows from a list's count on are unspecified afterwards. Needs no
- * staging memory: survivors only move down. For lists in another order there is
+ * Row keep[i] of a head goes to slot first_slot + i, which mostly is i. K, V
+ * and companions move alike, byte for byte. In place, rows from first_slot +
+ * the list's count on are unspecified afterwards. Needs no staging memory:
+ * survivors only move down. For lists in another order there is
  * kvevict_reorder(). All checks come before the first byte moves. Cost: reads
  * and writes the kept rows that change place, once. On CUDA one launch for all
  * planes that lie alike, whatever their layer.
+ *
+ * With first_slot only the tail of a cache is compacted, such as the tree of a
+ * speculative step of which few tokens were accepted. Slots below it are
+ * neither read nor written, and nor are their entries in block tables, so
+ * sequences that share a prefix's blocks may go together. Cost: that of the
+ * tail. Heads whose tails begin later list the slots before it as well.
+ *
+ * With a destination the cache that rows come from stays as it is, and of the
+ * destination only the slots that rows go to change: what fills a staging page,
+ * or makes a smaller cache, or one of another layout, in one pass. Lists may
+ * then name any slots that are held, still ascending.
  *
  * A move with merge changes rows that stay, also those that stay where they
  * are: a block that another sequence shares must be copied first. Cost: as many
@@ -2070,8 +2138,10 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each. Lists are strictly
  *                       ascending, which is checked on the CPU, on CUDA only by
- *                       a context with debug set. Caches must not overlap,
- *                       which is checked as kvevict_sequence_evict() does.
+ *                       a context with debug set. Caches, destinations among
+ *                       them, must not overlap, which is checked as
+ *                       kvevict_sequence_evict() does; of one with first_slot
+ *                       the slots from there on count.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_compact_workspace(). Where nothing merges,
  *                       less than the best is not touched, and CUDA may be
@@ -2122,9 +2192,9 @@ KVEVICT_API kvevict_status kvevict_compact_workspace(
  *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each, counts at most n_tokens,
- *                       without merge. That slots are in [0, n_tokens) is
- *                       checked on the CPU, on CUDA only by a context with
- *                       debug set.
+ *                       without merge, first_slot and destination. That slots
+ *                       are in [0, n_tokens) is checked on the CPU, on CUDA
+ *                       only by a context with debug set.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_reorder_workspace().
  * @param[in] workspace_bytes  Its size.
@@ -2373,6 +2443,17 @@ kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
                         kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
+ * Says that what has been appended so far is the prompt; see prompt and every
+ * of kvevict_policy. Trimming into the prompt shortens it, a reset forgets it.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where the prompt has
+ *         ended before. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequence_end_prompt(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
+
+/**
  * Tells the host that a graph ran once more. The graph has observed n_tokens
  * query rows in every layer, with KVEVICT_POSITION_NEXT, and appended n_tokens;
  * without query memory it has appended only. The device has counted already.
@@ -2393,21 +2474,158 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * as if they had not been appended. No cache byte changes; the engine writes
  * over their slots.
  *
- * Exact down to the logical length at the last eviction; what was evicted does
- * not come back. Observed queries of the tokens are forgotten, and so are the
- * older ones that they pushed out of the window: an eviction may want some of
- * them observed again.
+ * Two ranges of lengths are exact: from the logical length at the last eviction
+ * of any layer on, and up to kvevict_sequence_exact_prefix(), where the
+ * sequence is as if nothing had been evicted. Between them tokens are missing
+ * that do not come back; such a length is an error that names the nearest exact
+ * one on either side. Observed queries of the tokens are forgotten, and so are
+ * the older ones that they pushed out of the window: an eviction may want some
+ * of them observed again. kvevict_sequence_report() stays.
+ *
+ * On CUDA a length below the last eviction waits as
+ * kvevict_sequence_exact_prefix() does; others do not.
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  The logical length to return to; the present one does
  *                      nothing.
  * @param[in] stream    See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bound.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bounds.
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_trim(kvevict_sequence* sequence, uint32_t n_tokens,
                       kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Which tokens a layer's slots hold: a list of positions that all of its keep
+ * lists have, or one for each, as kvevict_sequence_keep_positions() writes it.
+ * Host memory; nothing is owned.
+ */
+typedef struct kvevict_position_lists {
+  uint32_t struct_size;
+  uint32_t n_lists; /**< 1 or the layer's, see kvevict_plan_layer(). */
+  /** [n_lists, list_stride], strictly ascending in each list: slot i holds the
+   *  token of positions[i]. NULL where count is 0. */
+  const int32_t* positions;
+  size_t positions_len; /**< Elements of positions. */
+  uint64_t list_stride; /**< Elements from list to list, >= count; 0: count. */
+  uint32_t count;    /**< Slots of every list; with counts, the most of any. */
+  uint32_t reserved; /**< 0. */
+  /** [n_lists], each at most count; NULL: all are count. Only a plan with
+   *  head_budgets or a head_split has lists that differ. */
+  const uint32_t* counts;
+} kvevict_position_lists;
+
+#define KVEVICT_POSITION_LISTS_INIT \
+  { (uint32_t)sizeof(kvevict_position_lists), 0, 0, 0, 0, 0, 0, 0 }
+
+/** Writes KVEVICT_POSITION_LISTS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_position_lists_init(
+    kvevict_position_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * Begins an empty sequence from caches that are filled already: a restored
+ * session, a beam, a prefix that requests share.
+ *
+ * Rows lie in the slots as listed, and the next token gets position n_tokens.
+ * A list need not reach n_tokens. Trims are exact to lengths from which on
+ * every list has all positions, and within the prefix. Query memory and what
+ * was observed stay. Positions up to a layer's last gap take memory, twice 4
+ * bytes each.
+ *
+ * @param[in] sequence    Non-NULL, of logical length 0, as when newly created
+ *                        or reset.
+ * @param[in] layers      [n_layers] in structs of one struct_size; those of
+ *                        layers without a full cache are not read. Under scope
+ *                        MODEL all hold the same positions. NULL with length 0:
+ *                        every list holds all of [0, n_tokens).
+ * @param[in] layers_len  = n_layers, or 0 with NULL.
+ * @param[in] n_tokens    The logical length; above every position. At most
+ *                        2^31 - 1.
+ * @param[in] stream      See kvevict_stream. On CUDA listed positions wait for
+ *                        it; without them nothing does.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a sequence that is not
+ *         empty, a layer without lists, positions that do not ascend or reach
+ *         n_tokens, more slots than max_tokens);
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_start(
+    kvevict_sequence* sequence, const kvevict_position_lists* layers,
+    size_t layers_len, uint32_t n_tokens,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Creates a sequence that goes on from where another one is: a beam, or a
+ * sample of the same prompt. It has the same plan, prompt, positions and
+ * lengths, on host and device, and if the other one observes, the same observed
+ * queries. Its report is empty. The cache is the caller's to copy or to share.
+ *
+ * @param[in]  sequence      Non-NULL. Not modified.
+ * @param[in]  memory        As for kvevict_sequence_begin_observing(), if the
+ *                           sequence observes; otherwise not used, and the new
+ *                           one does not observe either.
+ * @param[in]  memory_bytes  0 with NULL.
+ * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
+ * @param[in]  stream        See kvevict_stream; comes after the sequence's
+ *                           work. On CUDA device memory is copied there, and
+ *                           nothing waits.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_fork(
+    const kvevict_sequence* sequence, void* memory, size_t memory_bytes,
+    kvevict_sequence** out_sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Writes the positions and lengths of a sequence, and where its prompt ended,
+ * as bytes that kvevict_sequence_load() reads, in this process or any other, on
+ * any machine.
+ *
+ * The cache is the caller's to save; observed queries and the report are not
+ * saved. The bytes have a magic, a version, their own length and a CRC-32.
+ * On CUDA this waits as kvevict_sequence_position_of_slot() does.
+ *
+ * @param[in]  sequence  Non-NULL.
+ * @param[out] data      NULL if data_capacity is 0.
+ * @param[in]  data_capacity  Bytes of data; 0 asks for the length alone, which
+ *                            does not wait.
+ * @param[out] out_data_len   NULL, or receives the bytes written, or to be
+ *                            written: 40, 20 per layer, 4 per list and at
+ *                            most 4 per slot.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
+ *         0 < data_capacity < length. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_save(
+    const kvevict_sequence* sequence, void* data, size_t data_capacity,
+    size_t* out_data_len) KVEVICT_NOEXCEPT;
+
+/**
+ * Makes a sequence as one was that kvevict_sequence_save() saved: positions,
+ * lengths, where its prompt ended, and how far back a trim is exact.
+ *
+ * What the sequence held, its observed queries and its report are forgotten;
+ * query memory stays. The saved one's plan may have had another policy,
+ * max_tokens or device, but the same layers with full caches and keep lists;
+ * lists of different lengths need a plan that has such, and scope MODEL layers
+ * that hold the same. Memory as for kvevict_sequence_start().
+ *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] data      Non-NULL, of any alignment.
+ * @param[in] data_len  As kvevict_sequence_save() said.
+ * @param[in] stream    See kvevict_stream. CUDA waits for it where positions
+ *                      are listed.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names what is wrong
+ *         with the data (no saved sequence, another version, cut off, damaged)
+ *         or does not fit the plan; KVEVICT_ERROR_OUT_OF_MEMORY. The sequence
+ *         is then as before. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
+                      size_t data_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /** What an eviction may be told beside the policy. */
 typedef struct kvevict_evict_options {
@@ -2441,7 +2659,9 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * Scores, selects and compacts the cache of a whole model in place.
  *
  * A layer within its budget is left alone; with policy none, or when every
- * layer is within its budget, no byte changes. Every check is made before the
+ * layer is within its budget, no byte changes. A decoding loop may so call this
+ * after every step: margin, every and prompt of the policy say when there is
+ * something to do. Every check is made before the
  * first byte moves. Afterwards the next token goes to slot
  * kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
@@ -2527,7 +2747,7 @@ typedef struct kvevict_list_report {
 
 /**
  * Tells what the last successful kvevict_sequence_evict() did; counts are 0
- * before it, after a reset and after a failure of the device.
+ * before it, after a reset or a load, and after a failure of the device.
  *
  * @param[in]  sequence   Non-NULL.
  * @param[out] out        NULL, or out->struct_size set.
@@ -2552,7 +2772,8 @@ typedef struct kvevict_sequence_memory {
    *  layers without a full cache. */
   uint64_t lengths;
   /** i32 [n_lists, n_listed] positions of the layer's first slots; those after
-   *  count up by one each to logical length - 1. Moves with every eviction. */
+   *  count up by one each to logical length - 1. Moves with every eviction,
+   *  start and load. */
   uint64_t positions;
   /** u32 [n_lists]: how many slots of a list are listed, where lists differ; 0
    *  where all list n_listed. Moves with every eviction. */
@@ -2588,13 +2809,29 @@ KVEVICT_API kvevict_status kvevict_sequence_stored_length(
     uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
- * Tokens seen so far: the position (for RoPE) of the next one.
+ * Tokens seen so far: the position of the next one. RoPE's too, but with rotate
+ * of kvevict_policy, where that is kvevict_sequence_stored_length().
  *
  * @param[in]  sequence    Non-NULL.
  * @param[out] out_length  Tokens.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_logical_length(
+    const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
+
+/**
+ * How many tokens are still where they were stored: the most p such that every
+ * list of every layer holds tokens [0, p) in slots [0, p). Another request with
+ * these p tokens can use the rows.
+ *
+ * An eviction that merged may have changed any row: until the next reset it is
+ * then 0. On CUDA waits as kvevict_sequence_position_of_slot() does.
+ *
+ * @param[in]  sequence    Non-NULL.
+ * @param[out] out_length  Tokens; the logical length if nothing was evicted.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_exact_prefix(
     const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**

@@ -1,4 +1,5 @@
-// Compaction in place against the oracle's, every byte of the memory.
+// Compaction, in place and to other planes, against the oracle's, every byte of the
+// memory.
 #include "cuda/kernels/gather_rows.cu"
 
 #include <algorithm>
@@ -31,8 +32,34 @@ std::vector<int32_t> RandomKeep(uint32_t n_slots, uint32_t n_keep,
   return keep;
 }
 
-Plane MakePlane(const Shape& s, Random& random) {
-  return MakePlane(s, RandomCount(s.n_slots, random), random, RandomKeep);
+// Planes of a launch, and how those lie that their rows go to.
+struct Case {
+  Shape shape = {};
+  bool in_place = true;
+  Shape to_shape = {};
+  std::vector<Plane> planes;
+
+  const Shape* to() const { return in_place ? nullptr : &to_shape; }
+  cuda::GatherParams params() { return ParamsFor(shape, planes, to()); }
+};
+
+// Rows from any slot on, to another plane with a slot more than it takes.
+Case RandomCase(const Shape& s, uint32_t unit, uint32_t n_planes,
+                Random& random) {
+  Case c;
+  c.shape = s;
+  c.in_place = random.Below(2) == 0;
+  const bool from_first = random.Below(3) == 0;
+  const uint32_t most_first = c.in_place ? s.n_slots : 40;
+  c.to_shape =
+      RandomLayout(random, unit, most_first + s.n_slots + random.Below(9), s);
+  while (c.planes.size() < n_planes) {
+    const uint32_t first = from_first ? 0 : random.Below(most_first + 1);
+    const uint32_t n_slots = c.in_place ? s.n_slots - first : s.n_slots;
+    c.planes.push_back(MakePlane(s, RandomCount(n_slots, random), random,
+                                 RandomKeep, first, c.to()));
+  }
+  return c;
 }
 
 using Kernel = void (*)(const cuda::GatherParams&);
@@ -48,13 +75,12 @@ Kernel ColumnKernel(uint32_t unit) {
   }
 }
 
-void GatherByColumns(const Shape& s, std::vector<Plane> planes, uint32_t unit,
-                     uint32_t turn) {
-  const cuda::GatherParams p = ParamsFor(s, planes);
+void GatherByColumns(Case c, uint32_t unit, uint32_t turn) {
+  const cuda::GatherParams p = c.params();
   unit = cuda::ColumnUnit(unit);
   Run(ColumnKernel(unit), {cuda::ColumnBlocks(p, unit), p.n_planes},
       cuda::kColumnThreads, p, Schedule(turn));
-  ExpectMoved(planes, "by columns", turn);
+  ExpectMoved(c.planes, "by columns", turn);
 }
 
 Kernel ChunkKernel(uint32_t unit) {
@@ -72,26 +98,19 @@ Kernel ChunkKernel(uint32_t unit) {
   }
 }
 
-void GatherByChunks(const Shape& s, std::vector<Plane> planes, uint32_t unit,
-                    uint32_t turn, uint32_t resident_blocks) {
-  cuda::GatherParams p = ParamsFor(s, planes);
+void GatherByChunks(Case c, uint32_t unit, uint32_t turn,
+                    uint32_t resident_blocks) {
+  cuda::GatherParams p = c.params();
   cuda::DealChunks(&p, unit);
   uint32_t n_keep = 0;
-  for (const Plane& plane : planes) n_keep = std::max(n_keep, plane.n_keep);
+  for (const Plane& plane : c.planes) n_keep = std::max(n_keep, plane.n_keep);
   const uint64_t n_blocks = cuda::ChunkBlocks(p, unit, n_keep);
   if (n_blocks == 0) return;
   std::vector<uint32_t> tickets(cuda::ChunkTickets(n_blocks));
   p.scratch = Address(tickets.data());
   Run(ChunkKernel(unit), {static_cast<uint32_t>(n_blocks)}, cuda::kChunkThreads,
       p, Schedule(turn, resident_blocks));
-  ExpectMoved(planes, "by chunks", turn);
-}
-
-std::vector<Plane> MakePlanes(const Shape& s, Random& random) {
-  std::vector<Plane> planes;
-  const uint32_t n_planes = 1 + random.Below(3);
-  while (planes.size() < n_planes) planes.push_back(MakePlane(s, random));
-  return planes;
+  ExpectMoved(c.planes, "by chunks", turn);
 }
 
 // More rows than a thread has on its way, twice; every unit.
@@ -100,7 +119,8 @@ void TestColumns() {
   for (uint32_t turn = 0; turn < Turns(60); ++turn) {
     const uint32_t unit = turn % 2 == 0 ? 16 : 1u << turn / 2 % 4;
     const Shape s = RandomShape(random, unit, 1 + random.Below(120));
-    GatherByColumns(s, MakePlanes(s, random), unit, turn);
+    GatherByColumns(RandomCase(s, unit, 1 + random.Below(3), random), unit,
+                    turn);
   }
 }
 
@@ -112,11 +132,10 @@ void TestChunks() {
     const uint32_t n_slots =
         turn % 9 == 0 ? 5000 / unit : 1 + random.Below(300);
     const Shape s = RandomShape(random, unit, n_slots);
-    std::vector<Plane> planes = MakePlanes(s, random);
-    const uint32_t largest = cuda::GatherUnit(ParamsFor(s, planes));
+    Case c = RandomCase(s, unit, 1 + random.Below(3), random);
+    const uint32_t largest = cuda::GatherUnit(c.params());
     if (largest < unit) Fail("case %u: unit %u, not %u", turn, largest, unit);
-    GatherByChunks(s, planes, turn % 3 == 0 ? unit : largest, turn,
-                   1 + turn / 4 % 4);
+    GatherByChunks(c, turn % 3 == 0 ? unit : largest, turn, 1 + turn / 4 % 4);
   }
 }
 
@@ -134,14 +153,18 @@ void TestNeighbours() {
     s.block_size = turn / 5 % 2 == 0 ? 0 : 20;
     s.block_stride = s.block_size * s.row_stride;
     s.bytes = size_t{s.n_slots} * s.row_bytes;
-    const uint32_t n_keep = s.n_slots - 1 - random.Below(50);
-    std::vector<Plane> planes = {
-        MakePlane(s, n_keep, random, [](uint32_t n_slots, uint32_t n, Random&) {
-          std::vector<int32_t> keep(n);
-          std::iota(keep.begin(), keep.end(), n_slots - n);
-          return keep;
-        })};
-    GatherByChunks(s, planes, unit, turn, 1 + turn / 10);
+    const uint32_t n_gone = 1 + random.Below(50);
+    const uint32_t first_slot = turn % 3 == 0 ? 0 : random.Below(100);
+    const auto last_ones = [](uint32_t n_slots, uint32_t n, Random&) {
+      std::vector<int32_t> keep(n);
+      std::iota(keep.begin(), keep.end(), n_slots - n);
+      return keep;
+    };
+    Case c;
+    c.shape = s;
+    c.planes = {MakePlane(s, s.n_slots - first_slot - n_gone, random, last_ones,
+                          first_slot)};
+    GatherByChunks(c, unit, turn, 1 + turn / 10);
   }
 }
 
@@ -155,9 +178,9 @@ void TestWideRows() {
   s.row_stride = 4800;
   s.bytes = 480000;
   for (uint32_t turn = 0; turn < 4; ++turn) {
-    std::vector<Plane> planes = {MakePlane(s, random)};
-    GatherByColumns(s, planes, 16, turn);
-    GatherByChunks(s, planes, 16, turn, 1);
+    const Case c = RandomCase(s, 16, 1, random);
+    GatherByColumns(c, 16, turn);
+    GatherByChunks(c, 16, turn, 1);
   }
 }
 
@@ -171,6 +194,7 @@ cuda::GatherParams ModelParams(uint32_t n_layers, uint32_t n_heads) {
   p.n_planes = 2 * n_layers;
   p.rows.row_stride = 256 * n_heads;
   p.rows.head_stride = 256;
+  p.to = p.rows;
   return p;
 }
 

@@ -31,16 +31,13 @@ struct Shape {
   size_t offset;  // of the lowest byte from a multiple of 16
 };
 
-// Rows that allow units of `unit` bytes, in one of the orders that caches have:
-// [slots, heads, pieces], [heads, slots, pieces], [heads, pieces, slots].
-inline Shape RandomShape(Random& random, uint32_t unit, uint32_t n_slots) {
-  Shape s = {};
+// Rows of `like` that allow units of `unit` bytes, in one of the orders that caches
+// have: [slots, heads, pieces], [heads, slots, pieces], [heads, pieces, slots].
+inline Shape RandomLayout(Random& random, uint32_t unit, uint32_t n_slots,
+                          const Shape& like) {
+  Shape s = like;
   s.n_slots = n_slots;
-  s.n_heads = 1 + random.Below(3);
-  s.n_lists = random.Below(2) == 0 ? 1 : s.n_heads;
-  s.keep_gap = random.Below(3) == 0 ? 1 + random.Below(9) : 0;
-  s.row_bytes = unit * (1 + random.Below(random.Below(8) == 0 ? 40 : 9));
-  s.n_pieces = random.Below(4) == 0 ? 1 + random.Below(4) : 1;
+  s.first = 0;
   s.offset = unit * random.Below(16 / unit);
   const auto gap = [&]() -> int64_t {
     return random.Below(3) == 0 ? unit * random.Below(3) : 0;
@@ -79,12 +76,29 @@ inline Shape RandomShape(Random& random, uint32_t unit, uint32_t n_slots) {
   return s;
 }
 
-// One plane: its memory, pages and keep lists.
-struct Plane {
+// The same of any rows.
+inline Shape RandomShape(Random& random, uint32_t unit, uint32_t n_slots) {
+  Shape s = {};
+  s.n_heads = 1 + random.Below(3);
+  s.n_lists = random.Below(2) == 0 ? 1 : s.n_heads;
+  s.keep_gap = random.Below(3) == 0 ? 1 + random.Below(9) : 0;
+  s.row_bytes = unit * (1 + random.Below(random.Below(8) == 0 ? 40 : 9));
+  s.n_pieces = random.Below(4) == 0 ? 1 + random.Below(4) : 1;
+  return RandomLayout(random, unit, n_slots, s);
+}
+
+// The memory and pages of a plane.
+struct PlaneMemory {
   std::vector<uint8_t> memory;
   std::vector<uint8_t> expected;
   std::vector<int32_t> table;
   uint32_t table_head_stride = 0;
+};
+
+// One plane, its keep lists, and where its rows go, if that is another one.
+struct Plane : PlaneMemory {
+  PlaneMemory to;
+  uint32_t first_slot;
   std::vector<int32_t> keep;  // [n_lists, keep_stride]
   uint32_t keep_stride;
   uint32_t n_keep;               // of any list, the most
@@ -95,29 +109,37 @@ inline uint8_t* First(const Shape& s, std::vector<uint8_t>& memory) {
   return memory.data() + s.offset + s.first;
 }
 
+// One piece of one head's rows.
+inline kvevict_view PieceView(const Shape& s, PlaneMemory& plane, uint32_t head,
+                              uint32_t piece) {
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 1;
+  view.block_size = s.block_size;
+  view.block_table = plane.table.data() + head * plane.table_head_stride;
+  view.block_table_len = plane.table.size();
+  view.k.data = Address(First(s, plane.expected) + head * s.head_stride +
+                        piece * s.piece_stride);
+  view.k.dtype = KVEVICT_DTYPE_OPAQUE;
+  view.k.row_bytes = s.row_bytes;
+  view.k.token_stride_bytes = s.row_stride;
+  view.k.head_stride_bytes = s.head_stride;
+  view.k.block_stride_bytes = s.block_stride;
+  return view;
+}
+
 // What the oracle makes of a plane; its elements are the pieces' bytes.
-inline void CompactByOracle(const Shape& s, Plane& plane) {
-  // Head by head: each has its list, and maybe its table.
-  const uint32_t per_head =
-      s.n_lists == 1 && plane.table_head_stride == 0 ? s.n_heads : 1;
-  for (uint32_t head = 0; head < s.n_heads; head += per_head) {
+inline void CompactByOracle(const Shape& s, const Shape* to, Plane& plane) {
+  for (uint32_t head = 0; head < s.n_heads; ++head) {
     const uint32_t list = s.n_lists == 1 ? 0 : head;
-    kvevict_view view = KVEVICT_VIEW_INIT;
-    view.n_kv_heads = per_head;
-    view.block_size = s.block_size;
-    view.block_table = plane.table.data() + head * plane.table_head_stride;
-    view.block_table_len = plane.table.size();
+    kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+    keep.n_lists = 1;
+    keep.slots = plane.keep.data() + size_t{list} * plane.keep_stride;
+    keep.count = plane.counts[list];
     for (uint32_t piece = 0; piece < s.n_pieces; ++piece) {
-      view.k.data = Address(First(s, plane.expected) + head * s.head_stride +
-                            piece * s.piece_stride);
-      view.k.dtype = KVEVICT_DTYPE_OPAQUE;
-      view.k.row_bytes = s.row_bytes;
-      view.k.token_stride_bytes = s.row_stride;
-      view.k.head_stride_bytes = s.head_stride;
-      view.k.block_stride_bytes = s.block_stride;
-      oracle_compact(&view,
-                     plane.keep.data() + size_t{list} * plane.keep_stride,
-                     plane.counts[list], 1);
+      const kvevict_view view = PieceView(s, plane, head, piece);
+      const kvevict_view to_view =
+          to == nullptr ? view : PieceView(*to, plane.to, head, piece);
+      oracle_compact_to(&view, &to_view, plane.first_slot, &keep);
     }
   }
 }
@@ -130,12 +152,8 @@ inline uint32_t RandomCount(uint32_t n_slots, Random& random) {
   return choices[random.Below(5)];
 }
 
-// make_list(n_slots, n_keep, random) makes a list. Lists have n_keep slots; with
-// s.keep_gap they lie apart, and have counts of their own up to n_keep.
-template <class MakeList>
-Plane MakePlane(const Shape& s, uint32_t n_keep, Random& random,
-                const MakeList& make_list) {
-  Plane plane;
+inline PlaneMemory MakeMemory(const Shape& s, Random& random) {
+  PlaneMemory plane;
   plane.memory.resize(s.offset + s.bytes);
   const uint64_t salt = random.Next();
   for (size_t i = 0; i < plane.memory.size(); ++i) {
@@ -155,25 +173,66 @@ Plane MakePlane(const Shape& s, uint32_t n_keep, Random& random,
       plane.table.insert(plane.table.end(), table.begin(), table.end());
     }
   }
-  plane.n_keep = n_keep;
-  plane.keep_stride = s.keep_gap > 0 ? s.n_slots + s.keep_gap : n_keep;
-  plane.keep.assign(size_t{s.n_lists} * plane.keep_stride, INT32_MAX);
-  for (uint32_t list = 0; list < s.n_lists; ++list) {
-    const uint32_t count = s.keep_gap > 0 ? random.Below(n_keep + 1) : n_keep;
-    plane.counts.push_back(count);
-    const std::vector<int32_t> keep = make_list(s.n_slots, count, random);
-    std::copy(keep.begin(), keep.end(),
-              plane.keep.begin() + size_t{list} * plane.keep_stride);
-  }
-  CompactByOracle(s, plane);
   return plane;
 }
 
-inline cuda::GatherParams ParamsFor(const Shape& s,
-                                    std::vector<Plane>& planes) {
+// make_list(n_slots, n_keep, random) makes a list. Lists have n_keep slots; with
+// s.keep_gap they lie apart, and have counts of their own up to n_keep. In place
+// they list slots from first_slot on.
+template <class MakeList>
+Plane MakePlane(const Shape& s, uint32_t n_keep, Random& random,
+                const MakeList& make_list, uint32_t first_slot = 0,
+                const Shape* to = nullptr) {
+  Plane plane = {};
+  static_cast<PlaneMemory&>(plane) = MakeMemory(s, random);
+  if (to != nullptr) plane.to = MakeMemory(*to, random);
+  plane.first_slot = first_slot;
+  const uint32_t first_listed = to == nullptr ? first_slot : 0;
+  plane.n_keep = n_keep;
+  plane.keep_stride = s.keep_gap > 0 ? s.n_slots + s.keep_gap : n_keep;
+  plane.keep.assign(size_t{s.n_lists} * plane.keep_stride + 1, INT32_MAX);
+  for (uint32_t list = 0; list < s.n_lists; ++list) {
+    const uint32_t count = s.keep_gap > 0 ? random.Below(n_keep + 1) : n_keep;
+    plane.counts.push_back(count);
+    const std::vector<int32_t> keep =
+        make_list(s.n_slots - first_listed, count, random);
+    std::transform(keep.begin(), keep.end(),
+                   plane.keep.begin() + size_t{list} * plane.keep_stride,
+                   [&](int32_t slot) {
+                     return slot + static_cast<int32_t>(first_listed);
+                   });
+  }
+  CompactByOracle(s, to, plane);
+  return plane;
+}
+
+inline cuda::RowLayout LayoutOf(const Shape& s, const PlaneMemory& plane) {
+  return {s.row_stride,   s.head_stride, s.piece_stride,
+          s.block_stride, s.block_size,  plane.table_head_stride};
+}
+
+// Elements of 4 bytes from one to the other.
+template <class T>
+int32_t Apart(const std::vector<T>& from, const std::vector<T>& to) {
+  const auto bytes =
+      static_cast<int64_t>(Address(to.data()) - Address(from.data()));
+  const auto apart = static_cast<int32_t>(bytes / 4);
+  if (int64_t{apart} * 4 != bytes) Fail("memory too far apart");
+  return apart;
+}
+
+inline cuda::GatherParams ParamsFor(const Shape& s, std::vector<Plane>& planes,
+                                    const Shape* to = nullptr) {
   cuda::GatherParams p = {};
-  p.rows = {s.row_stride,   s.head_stride, s.piece_stride,
-            s.block_stride, s.block_size,  planes[0].table_head_stride};
+  const auto target = [&](size_t i) -> PlaneMemory& {
+    return to == nullptr ? planes[i] : planes[i].to;
+  };
+  p.rows = LayoutOf(s, planes[0]);
+  p.to = LayoutOf(to == nullptr ? s : *to, target(0));
+  p.in_place = to == nullptr;
+  p.keep = Address(planes[0].keep.data());
+  p.tables = Address(planes[0].table.data());
+  p.to_tables = Address(target(0).table.data());
   p.row_bytes = s.row_bytes;
   p.n_pieces = s.n_pieces;
   p.n_heads = s.n_heads;
@@ -181,15 +240,17 @@ inline cuda::GatherParams ParamsFor(const Shape& s,
   p.n_planes = static_cast<uint32_t>(planes.size());
   for (size_t i = 0; i < planes.size(); ++i) {
     p.planes[i] = {Address(First(s, planes[i].memory)),
-                   Address(planes[i].table.data()),
-                   Address(planes[i].keep.data()), planes[i].n_keep, 0};
+                   Address(First(to == nullptr ? s : *to, target(i).memory)),
+                   Apart(planes[0].keep, planes[i].keep),
+                   planes[i].n_keep,
+                   0,
+                   planes[i].first_slot,
+                   Apart(planes[0].table, planes[i].table),
+                   Apart(target(0).table, target(i).table)};
     if (s.keep_gap == 0) continue;
     p.keep_stride = planes[i].keep_stride;
-    const auto apart =
-        Address(planes[i].counts.data()) - Address(planes[0].counts.data());
     p.counts = {Address(planes[0].counts.data()), 1, 0};
-    p.planes[i].first_count =
-        static_cast<int32_t>(static_cast<int64_t>(apart) / 4);
+    p.planes[i].first_count = Apart(planes[0].counts, planes[i].counts);
   }
   return p;
 }
@@ -198,6 +259,7 @@ inline void ExpectMoved(const std::vector<Plane>& planes, const char* what,
                         uint32_t turn) {
   for (const Plane& plane : planes) {
     ExpectSame(plane.memory, plane.expected, what, turn);
+    ExpectSame(plane.to.memory, plane.to.expected, what, turn);
   }
 }
 

@@ -33,6 +33,7 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
   p.n_lists = random.Below(2) == 0 ? 1 : k.n_heads;
   p.n_pairs = 1 + random.Below(std::min(k.head_dim / 2, p.kMaxPairs));
   p.is_interleaved = turn / 2 % 2;
+  p.from_slots = turn / 4 % 2;
   for (uint32_t f = 0; f < p.n_pairs; ++f) {
     const double part = static_cast<double>(f) / p.n_pairs;
     p.turns[f] = TurnsOf(static_cast<float>(std::pow(1e4, -part)));
@@ -43,6 +44,10 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
     layers.push_back(MakeCacheLayer(k, tokens, l, {}, random));
     offsets.emplace_back(size_t{p.n_lists} * layers[l].n_tokens);
     for (int32_t& offset : offsets[l]) offset = DrawOffset(random);
+    for (size_t i = 0; p.from_slots != 0 && i < offsets[l].size(); ++i) {
+      const size_t slot = i % layers[l].n_tokens;
+      offsets[l][i] = static_cast<int32_t>(slot + random.Below(3) / 2 * 900);
+    }
   }
   // What the CPU makes of them.
   std::vector<CacheLayer> expected = layers;
@@ -50,11 +55,11 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
     for (uint32_t h = 0; h < k.n_heads; ++h) {
       CacheLayer& layer = expected[l];
       const size_t list = p.n_lists == 1 ? 0 : h;
-      RotateRowsInPlace(
-          SimdTargetAt(0),
-          {HeadSource(k, layer.memory, layer.tables, h), 0, tokens.Of(l, h),
-           offsets[l].data() + list * layer.n_tokens, p.turns, p.n_pairs,
-           p.is_interleaved != 0});
+      const RowSource rows = HeadSource(k, layer.memory, layer.tables, h);
+      RotateRowsInPlace(SimdTargetAt(0),
+                        {&rows, 1, 0, tokens.Of(l, h),
+                         offsets[l].data() + list * layer.n_tokens, p.turns,
+                         p.n_pairs, p.is_interleaved != 0, p.from_slots != 0});
     }
     p.layers[l] = {Address(layers[l].memory.data()),
                    Address(layers[l].tables.data()), Address(offsets[l].data()),

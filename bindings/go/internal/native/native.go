@@ -66,6 +66,11 @@ typedef long long swig_type_36;
 typedef long long swig_type_37;
 typedef long long swig_type_38;
 typedef long long swig_type_39;
+typedef long long swig_type_40;
+typedef long long swig_type_41;
+typedef long long swig_type_42;
+typedef long long swig_type_43;
+typedef long long swig_type_44;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -125,17 +130,24 @@ extern uintptr_t _wrap_kvevict_sequence_end_observing_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_observation_init_kvevict(swig_voidp arg1, swig_type_33 arg2);
 extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_34 arg3, int arg4, int arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_end_prompt_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_35 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_36 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_37 arg6, uintptr_t arg7);
-extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_38 arg4);
+extern uintptr_t _wrap_kvevict_position_lists_init_kvevict(swig_voidp arg1, swig_type_35 arg2);
+extern uintptr_t _wrap_kvevict_sequence_start_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_36 arg3, int arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_sequence_fork_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_37 arg3, swig_voidp arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_sequence_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_38 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_39 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_40 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_41 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_42 arg6, uintptr_t arg7);
+extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_43 arg4);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_sequence_exact_prefix_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_39 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_44 arg5, swig_voidp arg6);
 #undef intgo
 */
 import "C"
@@ -974,6 +986,19 @@ func Kvevict_sequence_append(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret
 	return swig_r_1
 }
 
+func Kvevict_sequence_end_prompt(arg1 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_end_prompt_kvevict(C.uintptr_t(_swig_i_0)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_sequence_replayed(arg1 uintptr, arg2 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -1003,11 +1028,91 @@ func Kvevict_sequence_trim(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret e
 	return swig_r_1
 }
 
+func Kvevict_position_lists_init(arg1 *PositionLists, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_position_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_35(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_start(arg1 uintptr, arg2 *PositionLists, arg3 uint64, arg4 uint32, arg5 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_start_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_36(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_fork(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 *uintptr, arg5 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_fork_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_37(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_save(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_save_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_38(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_load(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_load_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_39(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_35(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_40(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1026,7 +1131,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_36(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_37(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_41(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_42(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1042,7 +1147,7 @@ func Kvevict_sequence_report(arg1 uintptr, arg2 *EvictReport, arg3 *ListReport, 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_38(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_43(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1097,6 +1202,20 @@ func Kvevict_sequence_logical_length(arg1 uintptr, arg2 *uint32) (_swig_ret erro
 	return swig_r_1
 }
 
+func Kvevict_sequence_exact_prefix(arg1 uintptr, arg2 *uint32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_exact_prefix_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_sequence_position_of_slot(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 uint32, arg5 *int32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -1139,7 +1258,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_39(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_44(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

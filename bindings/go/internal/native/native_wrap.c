@@ -1133,6 +1133,19 @@ intgo _wrap_kvevict_sequence_append_kvevict(kvevict_sequence *_swig_go_0, int _s
 }
 
 
+intgo _wrap_kvevict_sequence_end_prompt_kvevict(kvevict_sequence *_swig_go_0) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  
+  result = (kvevict_status)kvevict_sequence_end_prompt(arg1);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
@@ -1160,6 +1173,101 @@ intgo _wrap_kvevict_sequence_trim_kvevict(kvevict_sequence *_swig_go_0, int _swi
   arg3 = (kvevict_stream)_swig_go_2;
   
   result = (kvevict_status)kvevict_sequence_trim(arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_position_lists_init_kvevict(kvevict_position_lists *_swig_go_0, long long _swig_go_1) {
+  kvevict_position_lists *arg1 = (kvevict_position_lists *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_position_lists *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_position_lists_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_start_kvevict(kvevict_sequence *_swig_go_0, kvevict_position_lists *_swig_go_1, long long _swig_go_2, int _swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_position_lists *arg2 = (kvevict_position_lists *) 0 ;
+  size_t arg3 ;
+  uint32_t arg4 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_position_lists *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_sequence_start(arg1,(struct kvevict_position_lists const *)arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_fork_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, kvevict_sequence **_swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  kvevict_sequence **arg4 = (kvevict_sequence **) 0 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_sequence **)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_sequence_fork((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_save_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_sequence_save((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_load_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_sequence_load(arg1,(void const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1270,6 +1378,21 @@ intgo _wrap_kvevict_sequence_logical_length_kvevict(kvevict_sequence *_swig_go_0
   arg2 = (uint32_t *)_swig_go_1;
   
   result = (kvevict_status)kvevict_sequence_logical_length((struct kvevict_sequence const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_exact_prefix_kvevict(kvevict_sequence *_swig_go_0, int *_swig_go_1) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t *arg2 = (uint32_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t *)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_sequence_exact_prefix((struct kvevict_sequence const *)arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

@@ -108,6 +108,10 @@ type Policy struct {
 	MergeThreshold    float64
 	MergeFraction     float64
 	Merge             int32
+	Rotate            uint32
+	Margin            uint32
+	Every             uint32
+	Prompt            int32
 	Chunk             uint32
 }
 
@@ -301,9 +305,10 @@ type Move struct {
 	Keep           uintptr
 	TokenCounts    uintptr
 	Merge          int32
-	Reserved       uint32
+	FirstSlot      uint32
 	MergeThreshold float64
 	MergeFraction  float64
+	Destination    uintptr
 }
 
 // Rotation is kvevict_rotation.
@@ -323,6 +328,18 @@ type Observation struct {
 	StructSize uint32
 	Layer      uint32
 	Inputs     uintptr
+}
+
+// PositionLists is kvevict_position_lists.
+type PositionLists struct {
+	StructSize   uint32
+	NLists       uint32
+	Positions    uintptr
+	PositionsLen uint64
+	ListStride   uint64
+	Count        uint32
+	Reserved     uint32
+	Counts       uintptr
 }
 
 // EvictOptions is kvevict_evict_options.

@@ -357,6 +357,26 @@ public final class Policy {
     return struct.doubleAt(Abi.Policy.MERGE_FRACTION);
   }
 
+  /** {@return whether keys that move are turned by RoPE to their new slots} */
+  public boolean rotate() {
+    return struct.flagAt(Abi.Policy.ROTATE);
+  }
+
+  /** {@return how many tokens more than a layer would keep leave it alone} */
+  public int margin() {
+    return struct.intAt(Abi.Policy.MARGIN);
+  }
+
+  /** {@return per how many tokens behind the prompt an eviction works once; 0: every one does} */
+  public int every() {
+    return struct.intAt(Abi.Policy.EVERY);
+  }
+
+  /** {@return how the prompt counts, once it has ended} */
+  public Prompt prompt() {
+    return struct.enumAt(Abi.Policy.PROMPT, Prompt.class);
+  }
+
   /** {@return whether heads compete by scores times the share that their best have of all} */
   public boolean headNormalize() {
     return struct.flagAt(Abi.Policy.HEAD_NORMALIZE);
@@ -839,6 +859,50 @@ public final class Policy {
      */
     public Builder headNormalize(boolean normalize) {
       struct.putFlag(Abi.Policy.HEAD_NORMALIZE, normalize);
+      return this;
+    }
+
+    /**
+     * Whether keys that move are turned by RoPE to their new slots.
+     *
+     * @param rotate whether they are
+     * @return this
+     */
+    public Builder rotate(boolean rotate) {
+      struct.putFlag(Abi.Policy.ROTATE, rotate);
+      return this;
+    }
+
+    /**
+     * How many tokens more than it would keep leave a layer alone.
+     *
+     * @param tokens at least 0
+     * @return this
+     */
+    public Builder margin(int tokens) {
+      struct.putCount(Abi.Policy.MARGIN, tokens, "margin");
+      return this;
+    }
+
+    /**
+     * Per how many tokens behind the prompt an eviction works once.
+     *
+     * @param tokens at least 0; 0: every one does
+     * @return this
+     */
+    public Builder every(int tokens) {
+      struct.putCount(Abi.Policy.EVERY, tokens, "every");
+      return this;
+    }
+
+    /**
+     * How the prompt counts, once it has ended.
+     *
+     * @param prompt inside the budget or beside it, pinned or not
+     * @return this
+     */
+    public Builder prompt(Prompt prompt) {
+      struct.putEnum(Abi.Policy.PROMPT, prompt, "prompt");
       return this;
     }
 

@@ -256,6 +256,16 @@ public final class Sequence extends Handle {
     }
   }
 
+  /** Says that what has been appended so far is the prompt. */
+  public void endPrompt() {
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_end_prompt(sequence);
+    } finally {
+      leave();
+    }
+  }
+
   /**
    * Notes on the host that a graph ran once more which observed and appended.
    *

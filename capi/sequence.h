@@ -1,0 +1,40 @@
+// What calls of a sequence share.
+#ifndef KVEVICT_CAPI_SEQUENCE_H_
+#define KVEVICT_CAPI_SEQUENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "capi/guard.h"
+#include "core/sequence.h"
+
+namespace kvevict::capi {
+
+// Runs a call's body with the sequence on its stream, where it stays if it succeeds.
+template <typename Body>
+Status OnStream(Sequence& sequence, kvevict_stream stream, const Body& body) {
+  const Stream last = sequence.stream();
+  sequence.set_stream(stream);
+  const Status status = body();
+  if (!status.ok()) sequence.set_stream(last);
+  return status;
+}
+
+// Of an array with a struct per layer, those of layers with a full cache.
+template <typename T, typename Copy>
+Status CopyLayers(const Plan& plan, const char* name, const T* array,
+                  size_t len, const Copy& copy) {
+  if (len != plan.n_model_layers()) {
+    return InvalidArgument("%s_len %zu is not n_layers %u", name, len,
+                           plan.n_model_layers());
+  }
+  KV_RETURN_IF_ERROR(CheckNotNull(name, array));
+  return ForEachStruct(name, array, len, [&](size_t l, const T* in) {
+    const int32_t place = plan.Find(static_cast<uint32_t>(l));
+    return place < 0 ? Status() : copy(in, static_cast<uint32_t>(place));
+  });
+}
+
+}  // namespace kvevict::capi
+
+#endif  // KVEVICT_CAPI_SEQUENCE_H_

@@ -1,0 +1,36 @@
+/* Sequences made from another one: forked, saved and loaded, started from positions. */
+#ifndef KVEVICT_TESTS_CAPI_SUPPORT_COPIES_H_
+#define KVEVICT_TESTS_CAPI_SUPPORT_COPIES_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+typedef enum test_copy_by {
+  TEST_COPY_FORK,
+  TEST_COPY_LOAD,
+  TEST_COPY_START,
+  TEST_N_COPIES
+} test_copy_by;
+
+/* Of a plan's sequence, a new one that has the same tokens; what was observed comes with
+ * a fork alone, the others begin to observe. */
+kvevict_sequence* test_copy(const kvevict_plan* plan,
+                            const kvevict_sequence* sequence, test_copy_by by);
+
+typedef struct test_saved {
+  uint8_t* data;
+  size_t n_bytes;
+} test_saved;
+
+/* data is to be freed. */
+test_saved test_save(const kvevict_sequence* sequence);
+
+/* kvevict_sequence_start() with the positions of another plan's sequence. */
+kvevict_status test_start_as(kvevict_sequence* to, const kvevict_plan* plan,
+                             const kvevict_sequence* from);
+
+uint32_t test_exact_prefix(const kvevict_sequence* sequence);
+
+#endif /* KVEVICT_TESTS_CAPI_SUPPORT_COPIES_H_ */
