@@ -193,7 +193,7 @@ struct SelectJob {
   const float* scores = nullptr;
   uint32_t* keys = nullptr;  // scratch, likewise; may be the scores
   KeepLists keep;            // out: ascending; count.Of(i) <= tokens.Of(i)
-  SlotPositions slots;
+  SlotPositions slots;  // what is kept is slots.first + a place in `scores`
   // Where scores decide how many: the budget of a list, and where keep.count.each is
   // to be written. No list keeps more than keep.count.most.
   uint32_t budget = 0;

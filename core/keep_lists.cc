@@ -5,6 +5,7 @@
 namespace kvevict {
 
 int32_t SlotPositions::PositionOf(uint32_t list, uint32_t slot) const {
+  slot += first;
   const uint32_t n_listed = n_kept.Of(list);
   if (slot < n_listed) return kept[uint64_t{list} * n_kept.most + slot];
   return static_cast<int32_t>(tail_position + (slot - n_listed));
@@ -12,14 +13,16 @@ int32_t SlotPositions::PositionOf(uint32_t list, uint32_t slot) const {
 
 int64_t SlotPositions::SlotOf(uint32_t list, int32_t position,
                               uint32_t n_tokens) const {
-  if (position >= static_cast<int64_t>(tail_position)) {
-    const int64_t slot = int64_t{position} - tail_position + n_kept.Of(list);
-    return slot < n_tokens ? slot : -1;
+  int64_t slot = int64_t{position} - tail_position + n_kept.Of(list);
+  if (position < static_cast<int64_t>(tail_position)) {
+    const int32_t* begin = kept + uint64_t{list} * n_kept.most;
+    const int32_t* end = begin + n_kept.Of(list);
+    const int32_t* found = std::lower_bound(begin, end, position);
+    if (found == end || *found != position) return -1;
+    slot = found - begin;
   }
-  const int32_t* begin = kept + uint64_t{list} * n_kept.most;
-  const int32_t* end = begin + n_kept.Of(list);
-  const int32_t* found = std::lower_bound(begin, end, position);
-  return found != end && *found == position ? found - begin : -1;
+  slot -= first;
+  return slot < n_tokens ? std::max<int64_t>(slot, -1) : -1;
 }
 
 uint32_t SlotPositions::PrefixOf(uint32_t list, uint32_t n_tokens) const {

@@ -44,12 +44,14 @@ struct KeepLists {
 };
 
 // Which positions a layer's slots hold: those of the first n_kept are listed,
-// the rest count up. By itself: slot and position are the same.
+// the rest count up. By itself: slot and position are the same. Slots are counted from
+// `first` on, which is 0 but for jobs of a chunk.
 struct SlotPositions {
   const int32_t* kept = nullptr;  // [n_lists, n_kept.most], ascending per list
   ListCounts n_kept;
   uint32_t n_lists = 1;
   uint32_t tail_position = 0;  // of slot n_kept
+  uint32_t first = 0;
 
   int32_t PositionOf(uint32_t list, uint32_t slot) const;
   // The slot of `position` among n_tokens, or -1.

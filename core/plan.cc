@@ -217,6 +217,10 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument(
         "head_budgets with heads that are not equal: one or the other");
   }
+  if (HasChunks(policy_)) {
+    return InvalidArgument("head_budgets with chunk %u: one or the other",
+                           policy_.chunk);
+  }
   if (SplitsByScore(policy_)) {
     return InvalidArgument("head_budgets with split %s: one or the other",
                            SplitText(policy_.layer_split));

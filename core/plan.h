@@ -37,8 +37,9 @@ struct EvictWorkspace {
   size_t keep = 0;  // i32 keep lists of all layers, end to end
   // Layers whose scores are there at once.
   uint32_t n_layers = 0;
-  size_t scores = 0;  // f32 [n_layers, n_kv_heads or 1, n_tokens], become keys
-  // f32 [kMostApart or fewer, n_q_heads, n_tokens], where shaping wants them
+  // f32 [n_layers, n_kv_heads or 1, ChunkTokens()], become keys
+  size_t scores = 0;
+  // f32 [kMostApart or fewer, n_q_heads, ChunkTokens()], where shaping wants them
   size_t rows = 0;
   size_t keys = 0;      // u32, as scores, where BestArgs wants them beside
   size_t measures = 0;  // LayerMeasure [n_layers], where a split wants them
@@ -189,7 +190,7 @@ class Plan {
   bool LayersKeepAlike() const;
   // Elements of the keep lists of all layers together.
   size_t keep_capacity() const { return keep_capacity_; }
-  // Elements of the scores of all layers at max_tokens.
+  // Elements of the scores of all layers at max_tokens, or of a chunk of each.
   size_t n_scores() const;
 
   // Only a device reads log-sum-exps.

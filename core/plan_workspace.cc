@@ -111,7 +111,7 @@ CheckedSize Plan::MergeBytes(uint32_t n_tokens) const {
 }
 
 size_t Plan::n_scores() const {
-  return uint64_t{n_layers()} * MostRows() * max_tokens_;
+  return uint64_t{n_layers()} * MostRows() * ChunkTokens(policy_, max_tokens_);
 }
 
 // Layers that share a list are reduced together; those that share a budget by score
@@ -143,24 +143,26 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
       layout.Add(all.ok() ? CheckedSize(std::min(all.value(), keep_capacity_))
                           : CheckedSize(keep_capacity_),
                  sizeof(int32_t));
+  // Chunks take turns.
+  const uint32_t n_at_once = ChunkTokens(policy_, n_tokens);
   parts.n_layers = n_layers;
   parts.scores = layout.Add(
-      CheckedSize(n_layers) * CheckedSize(MostRows()) * CheckedSize(n_tokens),
+      CheckedSize(n_layers) * CheckedSize(MostRows()) * CheckedSize(n_at_once),
       sizeof(float));
   if (NeedsBest()) {
-    parts.keys = layout.Add(
-        CheckedSize(n_layers) * CheckedSize(MostRows()) * CheckedSize(n_tokens),
-        sizeof(uint32_t));
+    parts.keys = layout.Add(CheckedSize(n_layers) * CheckedSize(MostRows()) *
+                                CheckedSize(n_at_once),
+                            sizeof(uint32_t));
   }
   uint32_t most_lists = 0;
   for (const PlanLayer& layer : layers_) {
     most_lists = std::max(most_lists, layer.n_lists);
   }
   ScratchNeeds scratch = backend.select_scratch_bytes(
-      context(), n_tokens, uint64_t{n_layers} * most_lists);
+      context(), n_at_once, uint64_t{n_layers} * most_lists);
   if (signal().Ranks()) {
-    parts.rows = layout.Add(ApartRows(n_layers, n_tokens), sizeof(float));
-    scratch = Larger(scratch, ScoringNeeds(n_layers, n_tokens));
+    parts.rows = layout.Add(ApartRows(n_layers, n_at_once), sizeof(float));
+    scratch = Larger(scratch, ScoringNeeds(n_layers, n_at_once));
   }
   if (SplitsByScore(policy_)) {
     parts.measures =

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 
+#include "core/chunks.h"
 #include "core/merge.h"
 #include "core/number_text.h"
 #include "core/policy_text.h"
@@ -148,8 +149,9 @@ Status CheckNumbers(const kvevict_policy& p) {
   if (p.rotate > 1) {
     return InvalidArgument("rotate %u is not 0 or 1", p.rotate);
   }
-  if (p.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", p.reserved);
+  if (p.chunk == 1 || p.chunk > kMaxTokens) {
+    return InvalidArgument("chunk %u is not 0 or in [2, %u]", p.chunk,
+                           kMaxTokens);
   }
   const bool may_be_0 = (SignalOf(p).takes & kBlock) != 0;
   if ((p.block < 2 && !(p.block == 0 && may_be_0)) || p.block > kMaxBlock) {
@@ -171,6 +173,26 @@ Status CheckSecure(const kvevict_policy& p) {
   return InvalidArgument(
       "secure %s with %s: it is a share of the single tokens that a head keeps",
       NumberText(p.secure).c_str(), with);
+}
+
+// What is done to a chunk must have a meaning there, and number its tokens.
+Status CheckChunks(const kvevict_policy& p) {
+  if (!HasChunks(p)) return Status();
+  const SignalInfo& signal = SignalOf(p);
+  if (signal.HasWindow() || signal.Needs(kSums)) {
+    return InvalidArgument(
+        "chunk %u: %s is of queries that see the whole context", p.chunk,
+        signal.text);
+  }
+  const char* with = nullptr;
+  if (CountsByScore(p)) with = "heads that are not equal";
+  if (IsBudgetOfPartition(p)) with = "of partition";
+  if (p.select_block > 1) with = "select_block above 1";
+  if (p.prompt != KVEVICT_PROMPT_INSIDE) with = "a prompt that is not inside";
+  if (with == nullptr) return Status();
+  return InvalidArgument(
+      "chunk %u with %s: how many tokens a chunk keeps is known before",
+      p.chunk, with);
 }
 
 // What only some signals' numbers can be reduced by.
@@ -277,6 +299,18 @@ double TokenBudget(const kvevict_policy& p) {
   return p.budget;
 }
 
+// What chunks keep at least has to fit too.
+Status CheckLeast(const kvevict_policy& p, uint32_t n_context,
+                  uint32_t budget) {
+  const Chunks chunks(p, n_context);
+  if (budget == n_context || chunks.Least() <= budget) return Status();
+  return InvalidArgument(
+      "budget %u < %llu tokens that %u chunks of %u keep: sink %u of each, "
+      "recent %u, or one",
+      budget, static_cast<unsigned long long>(chunks.Least()), chunks.Count(),
+      p.chunk, p.n_sink, p.n_recent);
+}
+
 // The blocks in which lies what must stay have to fit too, of caches of any length:
 // the last ones may begin up to a slot less than a block early.
 Status CheckBlocks(const kvevict_policy& p) {
@@ -372,6 +406,7 @@ Status ValidatePolicy(const kvevict_policy& p) {
         PromptText(p.prompt));
   }
   KV_RETURN_IF_ERROR(CheckSecure(p));
+  KV_RETURN_IF_ERROR(CheckChunks(p));
   // A ratio can be judged only against a context; a token count already here.
   const double budget = CountsTokens(p) ? TokenBudget(p) : kMaxTokens;
   KV_RETURN_IF_ERROR(CheckForced(
@@ -381,6 +416,14 @@ Status ValidatePolicy(const kvevict_policy& p) {
 
 SlotBlocks BlocksOf(const kvevict_policy& p) {
   return {TouchesNothing(p) ? 1 : p.select_block};
+}
+
+bool HasChunks(const kvevict_policy& p) {
+  return SignalOf(p).Ranks() && p.chunk > 0;
+}
+
+uint32_t ChunkTokens(const kvevict_policy& p, uint32_t n_tokens) {
+  return HasChunks(p) ? std::min(p.chunk, n_tokens) : n_tokens;
 }
 
 const char* PromptText(kvevict_prompt prompt) {
@@ -409,6 +452,9 @@ double ExactBudget(const kvevict_policy& p, uint32_t n_context) {
   if (TouchesNothing(p)) return n_blocks;
   if (IsBudgetOfPartition(p)) {
     return static_cast<double>(n_context - PartitionLoss(p, n_context));
+  }
+  if (HasChunks(p) && !CountsTokens(p)) {
+    return static_cast<double>(Chunks(p, n_context).TokensAt(p.budget));
   }
   if (!CountsTokens(p)) return p.budget * n_blocks;
   const double free_slots = double{1} * n_blocks * blocks.size - n_context;
@@ -453,12 +499,14 @@ Status ResolvePolicy(const kvevict_policy& p, uint32_t n_context,
         budget, static_cast<unsigned long long>(forced.ends()), p.select_block,
         p.n_sink, ForcedRecentTokens(p));
   }
+  if (HasChunks(p)) KV_RETURN_IF_ERROR(CheckLeast(p, n_context, budget));
   out->budget = budget;
   out->n_sink = 0;
   out->n_recent = 0;
   if (!TouchesNothing(p)) {
-    const auto sink = static_cast<uint32_t>(BlocksOf(p).RoundUp(p.n_sink));
-    out->n_sink = std::min(sink, budget);
+    const uint64_t sink = HasChunks(p) ? Chunks(p, n_context).Sinks()
+                                       : BlocksOf(p).RoundUp(p.n_sink);
+    out->n_sink = static_cast<uint32_t>(std::min<uint64_t>(sink, budget));
     out->n_recent = budget - out->n_sink;
   }
   if (signal.Ranks()) {

@@ -65,6 +65,12 @@ uint32_t BudgetTokens(const kvevict_policy& policy, uint32_t n_context);
 // The same in blocks, before rounding and clamping.
 double ExactBudget(const kvevict_policy& policy, uint32_t n_context);
 
+// Tokens are scored and chosen chunk by chunk.
+bool HasChunks(const kvevict_policy& policy);
+
+// Of n_tokens, the slots that are scored and chosen from at a time.
+uint32_t ChunkTokens(const kvevict_policy& policy, uint32_t n_tokens);
+
 const char* PromptText(kvevict_prompt prompt);
 // The prompt stays, once it has ended; it is no part of the budget.
 bool IsPromptPinned(const kvevict_policy& policy);

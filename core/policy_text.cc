@@ -115,6 +115,8 @@ constexpr Field kFields[] = {
      offsetof(kvevict_policy, budget_of_partition), "context|partition"},
     {"select_block", Evicts, FieldType::kU32,
      offsetof(kvevict_policy, select_block), "a count below 2^32"},
+    {"chunk", Ranks, FieldType::kU32, offsetof(kvevict_policy, chunk),
+     "a count below 2^32"},
     {"weight", Ranks, FieldType::kWord, offsetof(kvevict_policy, value_weight),
      "none|norm|given"},
     {"epsilon", Ranks, FieldType::kDouble,

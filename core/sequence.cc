@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/chunks.h"
 #include "core/policy.h"
 
 namespace kvevict {
@@ -57,6 +58,7 @@ Sequence::Sequence(const Plan& plan)
       evictions_(plan.context()),
       host_jobs_(plan.context()),
       budgets_(plan.context()),
+      chunk_ends_(plan.context()),
       measures_(plan.context()),
       host_scores_(plan.context()),
       host_keep_(plan.context()),
@@ -78,6 +80,11 @@ Status Sequence::Allocate() {
   KV_RETURN_IF_ERROR(budgets_.Allocate("budgets of the layers", n_layers));
   KV_RETURN_IF_ERROR(outcomes_.Allocate("outcomes of the layers", n_layers));
   KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers", n_layers));
+  if (HasChunks(plan().policy())) {
+    const Chunks most(plan().policy(), plan().max_tokens());
+    KV_RETURN_IF_ERROR(chunk_ends_.Allocate(
+        "ends of the chunks", n_layers * CheckedSize(most.Count())));
+  }
   if (SplitsByScore(plan().policy())) {
     KV_RETURN_IF_ERROR(measures_.Allocate("measures of the layers",
                                           n_layers * CheckedSize(2)));
@@ -240,6 +247,11 @@ std::span<LayerEviction> Sequence::evictions() const {
 
 std::span<uint32_t> Sequence::budgets() const {
   return {budgets_.data(), budgets_.size()};
+}
+
+std::span<uint32_t> Sequence::chunk_ends(uint32_t layer) const {
+  const size_t most = chunk_ends_.size() / plan().n_layers();
+  return {chunk_ends_.data() + layer * most, most};
 }
 
 std::span<LayerMeasure> Sequence::read_measures() const {

@@ -22,7 +22,9 @@ SelectParams ParamsFor(const SelectArgs& args, Jobs<SelectJob> jobs) {
              args.tie == KVEVICT_TIE_HIGHER_POSITION,
              args.forced.n_sink,
              args.forced.n_recent,
-             args.blocks.size};
+             args.blocks.size,
+             first.slots.first,
+             0};
   p.input = first.scores == nullptr ? kSelectNothing : kSelectScores;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const SelectJob& job = jobs[i];
@@ -89,6 +91,7 @@ bool GoTogether(const SelectJob& a, const SelectJob& b) {
          InOneTable(a.tokens, b.tokens) &&
          InOneTable(a.keep.count, b.keep.count) &&
          InOneTable(a.slots.n_kept, b.slots.n_kept) &&
+         a.slots.first == b.slots.first &&
          (a.scores == nullptr) == (b.scores == nullptr);
 }
 

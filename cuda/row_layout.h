@@ -93,7 +93,7 @@ inline uint32_t KeepStride(const KeepLists& keep) {
 inline SlotPositions ParamsOf(const kvevict::SlotPositions& slots,
                               const Counts& kept) {
   return {AddressOf(slots.kept), slots.n_kept.most, slots.tail_position,
-          kept.FirstOf(slots.n_kept), 0};
+          kept.FirstOf(slots.n_kept), slots.first};
 }
 
 // Calls run(items) for runs of at most `most` neighbours that go together.

@@ -41,6 +41,7 @@ type Policy struct {
 	Seed         uint64  // of the random policy
 	Block        int     // tokens that are compared with each other
 	SelectBlock  int     // neighbouring slots that stay or go together; 1: each by itself
+	Chunk        int     // neighbouring slots that are scored and chosen from as if they were the cache; 0: all
 	// LazyThreshold is the attention to both ends above which a layer is lazy.
 	LazyThreshold float64
 	// ValueWeight is the weight of each token: a shaped score becomes (score + WeightEpsilon) * weight.
@@ -246,6 +247,7 @@ func (p *Policy) native() (native.Policy, error) {
 
 		Block:         count(&err, "Block", p.Block),
 		SelectBlock:   count(&err, "SelectBlock", p.SelectBlock),
+		Chunk:         count(&err, "Chunk", p.Chunk),
 		LazyThreshold: p.LazyThreshold,
 		ValueWeight:   int32(p.ValueWeight),
 		WeightEpsilon: p.WeightEpsilon,
@@ -311,6 +313,7 @@ func policyOf(n *native.Policy) Policy {
 
 		Block:         int(n.Block),
 		SelectBlock:   int(n.SelectBlock),
+		Chunk:         int(n.Chunk),
 		LazyThreshold: n.LazyThreshold,
 		ValueWeight:   ValueWeight(n.ValueWeight),
 		WeightEpsilon: n.WeightEpsilon,

@@ -42,14 +42,14 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
 		SoftmaxPast, 1.5, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 0.375, 2, 18, 19, 20, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
+		0.25, 17, 0.375, 2, 18, 19, 20, 21, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
 		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
 	same(t, policy, policyOf(&n))
-	same(t, [8]uint32{11, 12, 13, 0, 15, 17, 19, 20}, [8]uint32{
-		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock,
+	same(t, [9]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21}, [9]uint32{
+		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock, n.Chunk,
 	})
 	same(t, [3]uint32{0, 1, 1}, [3]uint32{n.LagRanks, n.BudgetOfPartition, n.HeadNormalize})
 	same(t, [8]int32{3, 2, 1, 2, 1, 2, 3, 3},

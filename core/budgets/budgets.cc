@@ -4,6 +4,7 @@
 #include <iterator>
 #include <optional>
 
+#include "core/chunks.h"
 #include "core/policy.h"
 #include "core/policy_text.h"
 
@@ -42,7 +43,9 @@ Status InputOf(const kvevict_policy& policy, uint32_t n_context,
   const uint32_t n_sink = blocks.Count(resolved.n_sink);
   const uint32_t n_recent =
       blocks.Count(blocks.Recent(ForcedRecentTokens(policy), n_context));
-  const uint64_t least = uint64_t{n_sink} + n_recent + n_protected;
+  const uint64_t least = HasChunks(policy)
+                             ? Chunks(policy, n_context).Least()
+                             : uint64_t{n_sink} + n_recent + n_protected;
   if (least > n_budget) {
     return InvalidArgument(
         "budget %u < sink %u + recent %u + %u protected positions, which every "
@@ -122,13 +125,14 @@ size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
   const size_t budget = BudgetTokens(policy, max_tokens) + (blocks.size - 1);
   // The integer steps of the arithmetic splits lose less than one block per layer
   // and step, and sinks may lift a layer, so a layer keeps on average fewer than
-  // n_layers + n_sink blocks more than it should.
+  // n_layers + n_sink blocks more than it should; of chunks all may lift it.
   const bool is_exact = kSplits[policy.layer_split].is_exact;
+  const uint64_t lift = HasChunks(policy) ? Chunks(policy, max_tokens).Least()
+                                          : blocks.RoundUp(policy.n_sink);
   // A context that is a token longer may end a partition, which then loses some.
-  const size_t per_layer =
-      budget +
-      (is_exact ? 0 : blocks.RoundUp(policy.n_sink) + n_layers * blocks.size) +
-      (IsBudgetOfPartition(policy) ? policy.block : 0);
+  const size_t per_layer = budget +
+                           (is_exact ? 0 : lift + n_layers * blocks.size) +
+                           (IsBudgetOfPartition(policy) ? policy.block : 0);
   return n_layers * std::min<size_t>(per_layer, max_tokens);
 }
 

@@ -10,9 +10,12 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
   ForEachList(context, args, [&](uint32_t item, uint32_t list) {
     const SelectJob& job = args.jobs[item];
     if (!counts) MakeKeys(context, args, job, list);
+    int32_t* const keep = job.keep.List(list);
+    const uint32_t n_keep = job.keep.count.Of(list);
     SelectTopK(context.simd(), job.keys + uint64_t{list} * job.tokens.most,
-               job.tokens.Of(list), job.keep.count.Of(list), TieOf(args),
-               job.keep.List(list));
+               job.tokens.Of(list), n_keep, TieOf(args), keep);
+    if (job.slots.first == 0) return;
+    for (uint32_t i = 0; i < n_keep; ++i) keep[i] += job.slots.first;
   });
   return Status();
 }

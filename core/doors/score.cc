@@ -34,6 +34,12 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   const uint32_t window = signal.HasWindow() ? plan.policy().obs_window : 1;
   KV_RETURN_IF_ERROR(CheckTokenCount(request.n_tokens, window,
                                      plan.max_tokens(), "max_tokens"));
+  if (HasChunks(plan.policy()) && request.n_tokens > plan.policy().chunk) {
+    return Unsupported(
+        "n_tokens %u > chunk %u: only kvevict_sequence_evict() goes from chunk "
+        "to chunk",
+        request.n_tokens, plan.policy().chunk);
+  }
   uint32_t n_rows = 0;
   if (by_queries) {
     KV_RETURN_IF_ERROR(

@@ -214,6 +214,12 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
   }
   KV_RETURN_IF_ERROR(
       CheckTokenCount(n_tokens, 1, plan.max_tokens(), "max_tokens"));
+  if (HasChunks(policy) && n_tokens > policy.chunk) {
+    return Unsupported(
+        "layer %u: n_tokens %u > chunk %u: tokens are chosen chunk by chunk, in "
+        "kvevict_sequence_evict()",
+        of_plan.number, n_tokens, policy.chunk);
+  }
   if (n_seen == 0) n_seen = n_tokens;
   if (n_seen < n_tokens || n_seen > INT32_MAX) {
     return InvalidArgument("n_seen %u is not 0 or in [n_tokens %u, %d]", n_seen,

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/budgets/budgets.h"
+#include "core/chunks.h"
 #include "core/evict/layer_eviction.h"
 #include "core/policy.h"
 #include "core/sequence.h"
@@ -23,7 +24,8 @@ Status FindCaches(const Sequence& sequence);
 void ReportLayer(Sequence* sequence, uint32_t layer, const ListCounts& before,
                  const ListCounts& after);
 
-// The parts read each other's results in order: check.cc, work.cc, report.cc.
+// The parts read each other's results in order: check.cc, work.cc, report.cc. Where
+// the policy has chunks, chunks.cc serves the first two.
 class Eviction {
  public:
   Eviction(Sequence* sequence, const kvevict_evict_options& options,
@@ -58,13 +60,21 @@ class Eviction {
   void FindCounts(uint32_t budget, LayerOutcome* layer) const;
   void FindForced();
   Status CheckForcedFit(const LayerOutcome& layer) const;
+  Status ShareOverChunks(const LayerOutcome& layer) const;
+  Status CountProtected(const LayerOutcome& layer,
+                        std::span<uint32_t> counts) const;
+  Status CheckChunkRows(uint32_t layer) const;
   Status CheckSignal();
   Status CheckMerge();
   Status CheckRotate();
   Status FindQueryRows(LayerEviction* layer) const;
+  size_t CountAsLong() const;
+  void EnterChunk(uint32_t chunk);
+  KeepLists KeepOfChunk(const LayerEviction& layer) const;
   void LayOutScores();
   size_t CountOfSameSink() const;
   int32_t* LayOutLists(int32_t* keep_slots);
+  void LayOutSelection();
   Status Score() const;
   Status ShareBudgets();
   Status ReadCounts();
@@ -87,6 +97,10 @@ class Eviction {
     return sequence_.caches()[layer];
   }
   bool OneList() const { return plan_.scope() == KVEVICT_SCOPE_MODEL; }
+  // Tokens are ranked: of the chunk not all are kept.
+  bool Ranks() const { return signal_.Ranks() && chunk_loses_; }
+  // The most tokens of a layer that are scored at a time.
+  uint32_t n_at_once() const { return ChunkTokens(policy_, n_tokens_); }
   // Positions that every layer of a split by preference has room for.
   uint32_t n_protected() const {
     return MeasureOf(policy_) == Measure::kDynamics
@@ -117,6 +131,10 @@ class Eviction {
   Forced ForcedAtOnce() const {
     Forced forced = forced_;
     forced.n_sink = SinkOf(at_once_.front().layer);
+    if (!HasChunks(policy_)) return forced;
+    const Chunks chunks(policy_, at_once_.front().n_tokens);
+    forced.n_sink = chunks.SinkOf(chunk_);
+    forced.n_recent = chunks.RecentOf(chunk_);
     return forced;
   }
   const PlanLayer& LayerAtOnce() const {
@@ -125,7 +143,7 @@ class Eviction {
   // Nothing stands between shaping and selection, and the device has both in one.
   bool ShapesAndSelects() const {
     return context_.backend().shape_and_select != nullptr &&
-           !sequence_.selects_on_host() && signal_.Ranks() &&
+           !sequence_.selects_on_host() && Ranks() &&
            policy_.scope == KVEVICT_SCOPE_KV_HEAD && !CountsByScore(policy_) &&
            !SplitsByScore(policy_) && !plan_.Refines() &&
            plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
@@ -147,6 +165,8 @@ class Eviction {
   std::span<LayerEviction> active_;  // that lose tokens, shared ones once
   // Of them, whose scores are there; alike, but for layers that share a list.
   std::span<LayerEviction> at_once_;
+  uint32_t chunk_ = 0;  // of each of them
+  bool chunk_loses_ = true;
   Forced forced_;
 };
 

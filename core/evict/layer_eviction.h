@@ -20,11 +20,14 @@ struct LayerOutcome {
   MapJob map;
 };
 
-// A layer that loses tokens, and its part in each of the operations.
+// A layer that loses tokens, and its part in each of the operations: those before
+// compaction are done to a chunk of it after the other.
 struct LayerEviction : LayerOutcome {
   LayerEviction() = default;
   explicit LayerEviction(const LayerOutcome& outcome) : LayerOutcome(outcome) {}
 
+  ScoreJob whole;     // with all its tokens
+  kvevict_view view;  // where `score` has it
   ScoreJob score;
   ShapeJob shape;
   ReduceJob reduce;

@@ -14,6 +14,7 @@ Status Eviction::Run() {
   const bool is_scored = SplitsByScore(policy_);
   if (is_scored) {
     at_once_ = active_;
+    EnterChunk(0);
     LayOutScores();
     KV_RETURN_IF_ERROR(Score());
     KV_RETURN_IF_ERROR(ShareBudgets());
@@ -26,15 +27,22 @@ Status Eviction::Run() {
           CountAlike(plan_, Jobs<uint32_t>(at_once_, &LayerEviction::layer));
       at_once_ = at_once_.first(std::min<size_t>(layout_.n_layers, n_alike));
       at_once_ = at_once_.first(CountOfSameSink());
-    }
-    if (!is_scored) {
-      LayOutScores();
-      KV_RETURN_IF_ERROR(Score());
+      if (HasChunks(policy_)) at_once_ = at_once_.first(CountAsLong());
     }
     keep_slots = LayOutLists(keep_slots);
-    KV_RETURN_IF_ERROR(RefineScores());
-    KV_RETURN_IF_ERROR(Reduce());
-    KV_RETURN_IF_ERROR(Select());
+    const uint32_t n_chunks =
+        Chunks(policy_, at_once_.front().n_tokens).Count();
+    for (uint32_t chunk = 0; chunk < n_chunks; ++chunk) {
+      if (!is_scored) {
+        EnterChunk(chunk);
+        LayOutScores();
+        KV_RETURN_IF_ERROR(Score());
+      }
+      LayOutSelection();
+      KV_RETURN_IF_ERROR(RefineScores());
+      KV_RETURN_IF_ERROR(Reduce());
+      KV_RETURN_IF_ERROR(Select());
+    }
   }
   if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(ReadCounts());
   FillReport();
@@ -143,8 +151,8 @@ void Eviction::LeaveOutWhole() {
 
 // Of the layers at once, by the policy's signal.
 Status Eviction::Score() const {
-  if (!signal_.Ranks()) return Status();
-  return ScoreAndShape(plan_, sequence_.stream(), n_tokens_,
+  if (!Ranks()) return Status();
+  return ScoreAndShape(plan_, sequence_.stream(), n_at_once(),
                        Jobs<uint32_t>(at_once_, &LayerEviction::layer),
                        Jobs<ScoreJob>(at_once_, &LayerEviction::score),
                        ShapesAndSelects()
@@ -156,13 +164,13 @@ Status Eviction::Score() const {
 // Heads compete by the scores that decide first: where tokens are secured, by shaped
 // ones.
 Status Eviction::RefineScores() const {
-  if (!signal_.Ranks()) return Status();
+  if (!Ranks()) return Status();
   if (plan_.Secures()) {
     KV_RETURN_IF_ERROR(Normalize());
     KV_RETURN_IF_ERROR(
         context_.backend().secure(context_, sequence_.stream(), BestOfLists()));
   }
-  KV_RETURN_IF_ERROR(Refine(plan_, sequence_.stream(), n_tokens_,
+  KV_RETURN_IF_ERROR(Refine(plan_, sequence_.stream(), n_at_once(),
                             Jobs<uint32_t>(at_once_, &LayerEviction::layer),
                             Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
                             Scratch(layout_.scratch)));
@@ -187,17 +195,13 @@ void Eviction::LayOutScores() {
   ApartRows apart(plan_, Part<float>(layout_.rows));
   for (LayerEviction& layer : at_once_) {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
-    const kvevict_view* view = &views_[layer.layer];
-    const uint32_t n = layer.n_tokens;
+    const uint32_t n = layer.score.tokens.most;
     const uint64_t n_rows =
         signal_.Ranks() ? of_plan.geometry.n_kv_heads : of_plan.n_lists;
     float* const rows = apart.Next(of_plan, n, scores);
-    layer.score.layer = of_plan.number;
-    layer.score.slots = slots_.DevicePositions(layer.layer);
-    layer.score.keep = slots_.DeviceNext(layer.layer, layer.n_keep);
     layer.score.rows = rows;
     if (SplitsByScore(policy_)) layer.score.measure = &measure++->first;
-    layer.shape = {slots_.DeviceTokens(layer.layer), rows, scores, view,
+    layer.shape = {layer.score.tokens, rows, scores, layer.score.view,
                    layer.score.weights};
     layer.reduce = {n, scores, scores};
     scores += n_rows * n;
@@ -207,37 +211,39 @@ void Eviction::LayOutScores() {
 // Of the layers at once; the keep lists of all layers lie end to end. Returns where
 // the next one goes.
 int32_t* Eviction::LayOutLists(int32_t* keep_slots) {
-  float* const first_scores = Part<float>(layout_.scores);
-  uint32_t* const first_keys = plan_.NeedsBest()
-                                   ? Part<uint32_t>(layout_.keys)
-                                   : reinterpret_cast<uint32_t*>(first_scores);
   for (LayerEviction& layer : at_once_) {
-    const PlanLayer& of_plan = plan_.layer(layer.layer);
-    float* const scores = layer.shape.scores;
-    const KeepLists keep =
-        KeepLists::Packed(keep_slots, of_plan.n_lists,
+    layer.keep =
+        KeepLists::Packed(keep_slots, plan_.layer(layer.layer).n_lists,
                           slots_.DeviceNext(layer.layer, layer.n_keep));
-    layer.select = {layer.shape.tokens, signal_.Ranks() ? scores : nullptr,
-                    first_keys + (scores - first_scores), keep,
-                    layer.score.slots};
-    if (CountsByScore(policy_)) {
-      layer.select.budget = layer.budget;
-      layer.select.counts = slots_.DeviceNextCounts(layer.layer);
-    }
-    layer.move = {&views_[layer.layer], layer.shape.tokens, keep,
+    layer.move = {&views_[layer.layer], layer.whole.tokens, layer.keep,
                   Cache(layer.layer).shared_companions, plan_.merge()};
-    layer.keep = keep;
-    if (!OneList()) keep_slots += keep.n_elements();
+    if (!OneList()) keep_slots += layer.keep.n_elements();
     layers_[layer.layer] = layer;
   }
   return keep_slots;
 }
 
+// Of the layers at once, from where their scores lie.
+void Eviction::LayOutSelection() {
+  float* const first_scores = Part<float>(layout_.scores);
+  uint32_t* const first_keys = plan_.NeedsBest()
+                                   ? Part<uint32_t>(layout_.keys)
+                                   : reinterpret_cast<uint32_t*>(first_scores);
+  for (LayerEviction& layer : at_once_) {
+    float* const scores = layer.shape.scores;
+    layer.select = {layer.shape.tokens, Ranks() ? scores : nullptr,
+                    first_keys + (scores - first_scores), KeepOfChunk(layer),
+                    layer.score.slots};
+    if (CountsByScore(policy_)) {
+      layer.select.budget = layer.budget;
+      layer.select.counts = slots_.DeviceNextCounts(layer.layer);
+    }
+  }
+}
+
 // Scores of heads and layers that share a list; they lie end to end.
 Status Eviction::Reduce() const {
-  if (!signal_.Ranks() || policy_.scope == KVEVICT_SCOPE_KV_HEAD) {
-    return Status();
-  }
+  if (!Ranks() || policy_.scope == KVEVICT_SCOPE_KV_HEAD) return Status();
   uint32_t n_rows = 0;
   for (const LayerEviction& layer : OneList() ? at_once_ : at_once_.first(1)) {
     n_rows += plan_.layer(layer.layer).geometry.n_kv_heads;
@@ -287,7 +293,7 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs,
   const float* scores = Part<float>(layout_.scores);
   int32_t* keep = Part<int32_t>(layout_.keep);
   const SelectJob& last = jobs[jobs.size() - 1];
-  if (signal_.Ranks()) {
+  if (Ranks()) {
     const size_t n_scores =
         last.scores - scores + uint64_t{last.keep.n_lists} * last.tokens.most;
     KV_RETURN_IF_ERROR(device.read(context_, stream, scores,
@@ -300,8 +306,10 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs,
     SelectJob& job = copy.jobs[i];
     const LayerEviction& layer = at_once_[i];
     job = jobs[i];
-    job.tokens = slots_.HostTokens(layer.layer);
-    job.keep.count = slots_.HostNext(layer.layer, layer.n_keep);
+    if (plan_.IsRagged()) {
+      job.tokens = slots_.HostTokens(layer.layer);
+      job.keep.count = slots_.HostNext(layer.layer, layer.n_keep);
+    }
     if (job.counts != nullptr) {
       job.counts = slots_.NextCounts(layer.layer).data();
     }
@@ -313,13 +321,15 @@ Status Eviction::SelectOnHost(Jobs<SelectJob> jobs,
     if (job.scores != nullptr) job.scores = row;
     job.keep.slots = copy.keep + (job.keep.slots - keep);
     KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &job.slots));
+    job.slots.first = layer.score.slots.first;
   }
   KV_RETURN_IF_ERROR(kCpuBackend.select(
       context_, stream,
       ArgsFor(std::span<const SelectJob>(copy.jobs).first(jobs.size()),
               heads)));
   if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(slots_.SendNextCounts(stream));
-  const size_t n_keep = last.keep.slots - keep + last.keep.n_elements();
+  const KeepLists& lists = at_once_[jobs.size() - 1].keep;
+  const size_t n_keep = lists.slots - keep + lists.n_elements();
   return device.write(context_, stream, copy.keep, n_keep * sizeof(int32_t),
                       keep);
 }

@@ -26,7 +26,7 @@ KV_DEVICE uint64_t CountPlace(const HeadSplitParams& p,
 // are not counted yet.
 KV_DEVICE uint64_t TiesPlace(const HeadSplitParams& p,
                              const HeadSplitLayer& layer, uint32_t list) {
-  return KeepList(p.lists, layer.select, list);
+  return KeepList(p.lists, layer.select, list).keep;
 }
 
 struct ContestList {

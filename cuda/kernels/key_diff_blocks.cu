@@ -272,8 +272,8 @@ KV_KERNEL(key_diff_blocks, KeyDiffBlocksParams, kSelectThreads, 2) {
       SelectLayer layer = {};
       layer.scores = h.scores;
       layer.n_tokens = n;
-      BlockSelect(Keys(list, layer, 0), n, n_keep, p.higher_wins != 0, h.places,
-                  *shared);
+      BlockSelect(Keys(list, layer, 0), n, n_keep, p.higher_wins != 0,
+                  {h.places, 0}, *shared);
       BlockSync();
     }
     if (is_last) ScoreStaying(h, n_keep, n_left == 0);

@@ -71,13 +71,14 @@ static_assert(sizeof(CountTable) == 16);
 
 // Which positions the slots of a layer hold: the first n_kept are listed,
 // i32 [n_lists, n_kept] at `kept`, the rest count up from tail_position. Of lists
-// that differ n_kept is the most; a CountTable beside has them.
+// that differ n_kept is the most; a CountTable beside has them. Slots are counted
+// from first_slot on.
 struct SlotPositions {
   uint64_t kept;
   uint32_t n_kept;
   uint32_t tail_position;
   int32_t first_count;
-  uint32_t reserved;
+  uint32_t first_slot;
 };
 static_assert(sizeof(SlotPositions) == 24);
 
@@ -231,9 +232,11 @@ struct SelectLists {
   uint32_t higher_wins;  // of equal keys at the cut
   uint32_t n_sink;       // forced, at the ends; not for keys
   uint32_t n_recent;
-  uint32_t block;  // make_keys: slots that have one key; 1: each its own
+  uint32_t block;       // make_keys: slots that have one key; 1: each its own
+  uint32_t first_slot;  // of the tokens, as lists have it
+  uint32_t reserved;
 };
-static_assert(sizeof(SelectLists) == 56);
+static_assert(sizeof(SelectLists) == 64);
 
 enum SelectInput : uint32_t {
   kSelectScores = 0,

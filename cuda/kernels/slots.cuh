@@ -12,6 +12,7 @@ KV_DEVICE uint64_t KeptList(const SlotPositions& slots, uint32_t list) {
 
 KV_DEVICE int32_t PositionOf(const SlotPositions& slots, const CountTable& kept,
                              uint32_t list, uint32_t slot) {
+  slot += slots.first_slot;
   const uint32_t n_kept = CountOf(kept, slots.first_count, list, slots.n_kept);
   if (slot >= n_kept) {
     return static_cast<int32_t>(slots.tail_position + (slot - n_kept));
@@ -26,9 +27,13 @@ KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, const CountTable& counts,
   const uint32_t p = static_cast<uint32_t>(position);
   const uint32_t n_kept =
       CountOf(counts, slots.first_count, list, slots.n_kept);
+  // Slots before the first wrap around, and are beyond the last too.
+  const auto among = [&](uint32_t slot) {
+    const uint32_t i = slot - slots.first_slot;
+    return i < n_tokens ? i : n_tokens;
+  };
   if (p >= slots.tail_position) {
-    const uint32_t behind = p - slots.tail_position;
-    return behind < n_tokens - n_kept ? n_kept + behind : n_tokens;
+    return among(n_kept + (p - slots.tail_position));
   }
   const uint64_t kept = KeptList(slots, list);
   uint32_t begin = 0;  // the first listed position >= p is in [begin, end]
@@ -36,7 +41,7 @@ KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, const CountTable& counts,
   while (begin < end) {
     const uint32_t middle = begin + (end - begin) / 2;
     const int32_t at = LoadGlobal<int32_t>(kept + uint64_t{middle} * 4);
-    if (at == position) return middle;
+    if (at == position) return among(middle);
     if (at < position) {
       begin = middle + 1;
     } else {

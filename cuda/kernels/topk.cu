@@ -141,7 +141,7 @@ KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
   const Cut cut = list.LoadCut();
   BlockEmit(keys, list.begin, list.end, cut,
             EqualsTaken(p.lists.higher_wins != 0, cut), before,
-            ToList{KeepList(p.lists, layer, blockIdx.y)}, *shared);
+            KeepList(p.lists, layer, blockIdx.y), *shared);
 }
 
 // ---- Keys in memory, where more than the ends of a list must stay, or slots stay

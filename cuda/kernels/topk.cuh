@@ -35,13 +35,6 @@ KV_DEVICE uint32_t RecentBegin(const SelectLists& lists, uint32_t n) {
   return lists.n_recent < n ? n - lists.n_recent : 0;
 }
 
-KV_DEVICE uint64_t KeepList(const SelectLists& lists, const SelectLayer& layer,
-                            uint32_t list) {
-  const uint32_t stride =
-      lists.keep_stride == 0 ? layer.n_keep : lists.keep_stride;
-  return layer.keep + uint64_t{list} * stride * sizeof(int32_t);
-}
-
 // ---- Keys ----
 
 constexpr uint32_t kNanKey = 0;
@@ -382,14 +375,23 @@ struct WarpBits {
   }
 };
 
-// Writes places to a list.
+// Writes places to a list, as slots from first_slot on.
 struct ToList {
   uint64_t keep;
+  uint32_t first_slot;
 
   KV_DEVICE void operator()(uint32_t i, uint32_t place) const {
-    StoreGlobal(keep + uint64_t{i} * sizeof(int32_t), place);
+    StoreGlobal(keep + uint64_t{i} * sizeof(int32_t), first_slot + place);
   }
 };
+
+KV_DEVICE ToList KeepList(const SelectLists& lists, const SelectLayer& layer,
+                          uint32_t list) {
+  const uint32_t stride =
+      lists.keep_stride == 0 ? layer.n_keep : lists.keep_stride;
+  return {layer.keep + uint64_t{list} * stride * sizeof(int32_t),
+          lists.first_slot};
+}
 
 // Calls write(i, place) for the places of this warp's quads, place i of the list,
 // `before` being the tally of the keys before them.
@@ -491,14 +493,14 @@ KV_DEVICE Cut BlockCut(const Keys& keys, uint32_t n, uint32_t n_keep,
   return cut;
 }
 
-// The n_keep largest of a list's n keys, to `keep`.
+// The n_keep largest of a list's n keys.
 template <class Keys>
 KV_DEVICE void BlockSelect(const Keys& keys, uint32_t n, uint32_t n_keep,
-                           bool higher_wins, uint64_t keep,
+                           bool higher_wins, const ToList& write,
                            SelectShared& shared) {
   const Cut cut = BlockCut(keys, n, n_keep, shared);
   BlockEmit(keys, 0, keys.Size(), cut, EqualsTaken(higher_wins, cut), {0, 0},
-            ToList{keep}, shared);
+            write, shared);
 }
 
 }  // namespace kvevict::cuda

@@ -212,6 +212,8 @@ Test(policy, numbers_must_be_in_range) {
   EXPECT_BREAKS(p.pyramid_beta = 0, "beta", "0");
   EXPECT_BREAKS(p.select_block = 0, "select_block 0 is not in [1, 65536]");
   EXPECT_BREAKS(p.select_block = 65537, "select_block 65537");
+  EXPECT_BREAKS(p.chunk = 1, "chunk 1 is not 0 or in [2, 2147483647]");
+  EXPECT_BREAKS(p.chunk = 0x80000000u, "chunk 2147483648");
   EXPECT_BREAKS(p.merge_threshold = -0.5,
                 "merge_threshold -0.5 is not in [0, 1]");
   EXPECT_BREAKS(p.merge_threshold = 1.5, "merge_threshold 1.5");

@@ -112,8 +112,8 @@ Test(policy_text, every_word_has_its_value) {
 #define KEYS_OF_RANKED \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
 #define KEYS_OF_WEIGHT                                                       \
-  ", select_block, weight, epsilon, redundancy, similarity, secure, heads, " \
-  "floor, threshold, normalize" KEYS_OF_MERGE
+  ", select_block, chunk, weight, epsilon, redundancy, similarity, secure, " \
+  "heads, floor, threshold, normalize" KEYS_OF_MERGE
 #define KEYS_BY_QUERIES                                                  \
   "budget, sink, recent, window, keep_window, pool, edge, rows, "        \
   "row_weight, softmax, spread, group, order, scope, over, tie, split, " \
@@ -186,6 +186,7 @@ static const char* const kPairs[] = {"budget=100",
                                      "ranks=no",
                                      "of=partition",
                                      "select_block=20",
+                                     "chunk=0",
                                      "group=mean",
                                      "over=mean",
                                      "spread=3.5",
@@ -470,6 +471,7 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
     p.lag_ranks = policy->lag_ranks;
     p.budget_of_partition = policy->budget_of_partition;
   }
+  p.chunk = policy->chunk;
   p.value_weight = policy->value_weight;
   p.weight_epsilon = policy->weight_epsilon;
   p.redundancy = policy->redundancy;

@@ -208,6 +208,28 @@ void CheckSplitByScore(const Gpu& gpu, const EvictionCase& c,
   }
 }
 
+// By what caches hold, chunk by chunk, twice; at full size a number may round the other
+// way.
+void CheckChunks(const Gpu& gpu, const EvictionCase& c, const Effort& effort,
+                 Report* report) {
+  const Shape shape = ShapeOf(c, effort);
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, c.policy);
+  Side host(nullptr, &twin, c.policy);
+  Check(kvevict_context_prepare(device.context(), device.plan()));
+  uint32_t n_tokens = 0;
+  for (const uint32_t n_more : {shape.n_tokens, kRoomForDecoding / 2}) {
+    for (Side* side : {&device, &host}) {
+      side->Prefill(n_tokens, n_more, c.chunk);
+      report->FailIf(side->Evict().evicted == 0, "nothing was evicted");
+    }
+    n_tokens += n_more;
+    ExpectLengths(gpu, device, twin, report);
+    if (!effort.full) ExpectSamePositions(device, host, twin, report);
+    if (n_more == shape.n_tokens) ExpectRowsOfPositions(device, &twin, report);
+  }
+}
+
 // All layers have the first one's companion: it moves once.
 void CheckSharedCompanion(const Gpu& gpu, const EvictionCase& c,
                           const Effort& effort, Report* report) {
@@ -280,6 +302,8 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
        64, false},
       {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor,
        64, false},
+      {"random:budget=0.4,sink=2,recent=20,chunk=48", f32, bf16, Layout::kPaged,
+       64, false},
   };
   for (const EvictionCase& c : cases) {
     report->Check(std::string("evict: ") + c.policy,
@@ -287,7 +311,8 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   }
   kvevict_context_options options = gpu.ContextOptions();
   options.select_on_host = 1;
-  for (const EvictionCase& c : {cases[0], cases[5], cases[6], cases[7]}) {
+  for (const EvictionCase& c :
+       {cases[0], cases[5], cases[6], cases[7], cases[9]}) {
     report->Check(std::string("evict, selecting on the host: ") + c.policy,
                   [&] { CheckEviction(gpu, c, effort, &options, report); });
   }
@@ -301,6 +326,21 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   for (const EvictionCase& c : {cases[3], cases[4]}) {
     report->Check(std::string("evict, a shared companion: ") + c.policy,
                   [&] { CheckSharedCompanion(gpu, c, effort, report); });
+  }
+  const EvictionCase chunks[] = {
+      {"knorm:budget=0.4,chunk=64,pool=avg5", f32, f32, Layout::kPaged, 64,
+       false},
+      {"keydiff:budget=0.3,chunk=48,scope=layer", f32, f32, Layout::kHeadMajor,
+       64, false},
+      {"keydiff:budget=0.3,chunk=64,block=16", f32, bf16, Layout::kPaged, 64,
+       false},
+      {"lagkv:budget=0.5,chunk=80,block=16,sink=3", f32, f16,
+       Layout::kTokenMajor, 64, false},
+      {"cur:budget=0.3,chunk=64,sink=2,recent=9,redundancy=0.2", f32, f32,
+       Layout::kPaged, 64, false}};
+  for (const EvictionCase& c : chunks) {
+    report->Check(std::string("evict, chunk by chunk: ") + c.policy,
+                  [&] { CheckChunks(gpu, c, effort, report); });
   }
   const EvictionCase by_score[] = {
       {"cake:budget=60,window=16", KVEVICT_DTYPE_BF16, KVEVICT_DTYPE_BF16,

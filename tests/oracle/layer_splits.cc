@@ -7,21 +7,11 @@
 
 namespace kvevict::oracle {
 
-namespace {
-
-// What must stay, and one where that is nothing.
-uint32_t LeastOf(const Split& in) {
-  const uint32_t forced = in.resolved.n_sink + in.resolved.n_recent;
-  return forced == 0 ? 1 : forced;
-}
-
-}  // namespace
-
 // Beside what every layer keeps, layer l's share of all tokens is alpha^l / sum. Who
 // would get more tokens than there are gets all, and the others share what that
 // leaves. Then largest remainders round up, the lower layer first.
 void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
-  const uint32_t forced = LeastOf(in);
+  const uint32_t forced = in.least;
   const long double room = in.n_context - forced;
   std::vector<long double> share(n_layers);
   std::vector<bool> full(n_layers, false);
@@ -63,7 +53,7 @@ void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
 namespace {
 
 uint32_t Clamp(double tokens, const Split& in) {
-  const double lowest = LeastOf(in);
+  const double lowest = in.least;
   return static_cast<uint32_t>(
       std::clamp(tokens, lowest, static_cast<double>(in.n_context)));
 }

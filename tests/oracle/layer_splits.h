@@ -15,6 +15,7 @@ struct Split {
   uint32_t n_context;  // more than the budget
   double real_budget;  // before rounding
   const kvevict_resolved_policy& resolved;
+  uint32_t least;  // that every layer keeps
 };
 
 // budgets[n_layers]: the uniform budget on entry, each layer's on return.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "tests/oracle/layer_splits.h"
 
@@ -22,6 +23,37 @@ uint32_t Blocks(const kvevict_policy& p, uint32_t n_context) {
 double Tokens(const kvevict_policy& p, double n_blocks, uint32_t n_context) {
   const uint32_t last = n_context - (Blocks(p, n_context) - 1) * p.select_block;
   return (n_blocks - 1) * p.select_block + last;
+}
+
+bool HasChunks(const kvevict_policy& p) {
+  return p.kind != KVEVICT_POLICY_NONE &&
+         p.kind != KVEVICT_POLICY_STREAMING_LLM && p.chunk > 0;
+}
+
+// What must stay of the slots [begin, end) of n, the first of a chunk on.
+uint64_t ForcedOfChunk(const kvevict_policy& p, uint64_t begin, uint64_t end,
+                       uint64_t n) {
+  const uint64_t sinks = std::min<uint64_t>(end, begin + p.n_sink);
+  const uint64_t recent =
+      std::max<uint64_t>(begin, n - std::min<uint64_t>(n, p.n_recent));
+  if (recent >= end) return sinks - begin;
+  return recent <= sinks ? end - begin : sinks - begin + (end - recent);
+}
+
+// Adds up what chunks have, by a function of where each begins and ends.
+template <typename Of>
+uint64_t OverChunks(const kvevict_policy& p, uint64_t n, const Of& of) {
+  uint64_t sum = 0;
+  for (uint64_t begin = 0; begin < n; begin += p.chunk) {
+    sum += of(begin, std::min<uint64_t>(n, begin + p.chunk));
+  }
+  return sum;
+}
+
+uint64_t LeastOfChunks(const kvevict_policy& p, uint32_t n_context) {
+  return OverChunks(p, n_context, [&](uint64_t begin, uint64_t end) {
+    return std::max<uint64_t>(1, ForcedOfChunk(p, begin, end, n_context));
+  });
 }
 
 // The budget in blocks as a real number, before it is rounded and clamped.
@@ -44,6 +76,14 @@ double RealBudget(const kvevict_policy& p, uint32_t n_context) {
   double tokens = p.budget;
   if (p.kind == KVEVICT_POLICY_STREAMING_LLM && p.n_recent > 0) {
     tokens = static_cast<double>(p.n_sink) + static_cast<double>(p.n_recent);
+  } else if (p.budget <= 1.0 && HasChunks(p)) {
+    return static_cast<double>(
+        OverChunks(p, n_context, [&](uint64_t begin, uint64_t end) {
+          const auto part = static_cast<uint64_t>(
+              p.budget * static_cast<double>(end - begin));
+          return std::max<uint64_t>(
+              {1, part, ForcedOfChunk(p, begin, end, n_context)});
+        }));
   } else if (p.budget <= 1.0) {
     return p.budget * n_blocks;
   }
@@ -104,6 +144,16 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
     sink = std::min(sink, budget);
     recent = streams ? budget - sink : std::min(recent, budget - sink);
   }
+  if (HasChunks(p)) {
+    if (budget < n_context && LeastOfChunks(p, n_context) > budget) {
+      return false;
+    }
+    sink = OverChunks(p, n_context, [&](uint64_t begin, uint64_t end) {
+      return std::min<uint64_t>(p.n_sink, end - begin);
+    });
+    sink = std::min(sink, budget);
+    recent = std::min(recent, budget - sink);
+  }
   out->struct_size = sizeof(*out);
   out->budget = static_cast<uint32_t>(budget);
   out->n_sink = static_cast<uint32_t>(sink);
@@ -115,6 +165,7 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
 
 uint32_t oracle_last_tokens(const kvevict_policy* policy,
                             const kvevict_resolved_policy* resolved) {
+  if (HasChunks(*policy)) return policy->n_recent;
   if (policy->kind != KVEVICT_POLICY_STREAMING_LLM) return resolved->n_recent;
   return 1;
 }
@@ -135,8 +186,12 @@ bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
   resolved.n_recent = Blocks(p, static_cast<uint32_t>(last));
   resolved.n_selected = resolved.budget - resolved.n_sink - resolved.n_recent;
   std::fill(budgets, budgets + n_layers, resolved.budget);
-  const kvevict::oracle::Split split = {p, Blocks(p, n_context),
-                                        RealBudget(p, n_context), resolved};
+  const uint64_t least = HasChunks(p)
+                             ? LeastOfChunks(p, n_context)
+                             : uint64_t{resolved.n_sink} + resolved.n_recent;
+  const kvevict::oracle::Split split = {
+      p, Blocks(p, n_context), RealBudget(p, n_context), resolved,
+      std::max(1u, static_cast<uint32_t>(least))};
   switch (p.layer_split) {
     case KVEVICT_LAYER_SPLIT_UNIFORM:
       break;
@@ -160,4 +215,55 @@ bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
     budgets[l] = static_cast<uint32_t>(Tokens(p, budgets[l], n_context));
   }
   return true;
+}
+
+void oracle_chunk_counts(const kvevict_policy* policy, uint32_t n_tokens,
+                         uint32_t budget, uint32_t* counts) {
+  const kvevict_policy& p = *policy;
+  const uint64_t size = std::min(p.chunk, n_tokens);
+  const uint64_t n = (n_tokens + size - 1) / size;
+  const auto length = [&](uint64_t i) {
+    return std::min<uint64_t>(size, n_tokens - i * size);
+  };
+  uint64_t least = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    const uint64_t forced =
+        ForcedOfChunk(p, i * size, i * size + length(i), n_tokens);
+    counts[i] = std::max({counts[i], 1u, static_cast<uint32_t>(forced)});
+    least += counts[i];
+  }
+  // Shares are tried from nothing on, token by token: the next is where the next of any
+  // chunk begins to stay.
+  std::vector<uint64_t> share(n, 0);
+  for (uint64_t kept = least; kept <= budget;) {
+    uint64_t next = n;  // whose (share + 1) / length is the smallest
+    for (uint64_t i = 0; i < n; ++i) {
+      if (share[i] == length(i)) continue;
+      if (next == n ||
+          (share[i] + 1) * length(next) < (share[next] + 1) * length(i)) {
+        next = i;
+      }
+    }
+    if (next == n) break;
+    std::vector<uint64_t> higher = share;
+    for (uint64_t i = 0; i < n; ++i) {
+      higher[i] +=
+          (share[i] + 1) * length(next) == (share[next] + 1) * length(i);
+    }
+    kept = 0;
+    for (uint64_t i = 0; i < n; ++i) {
+      kept += std::max<uint64_t>(counts[i], higher[i]);
+    }
+    if (kept <= budget) share = higher;
+  }
+  uint64_t sum = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    counts[i] = std::max(counts[i], static_cast<uint32_t>(share[i]));
+    sum += counts[i];
+  }
+  for (uint64_t i = 0; sum < budget; ++i) {
+    if (counts[i] == length(i)) continue;
+    ++counts[i];
+    ++sum;
+  }
 }

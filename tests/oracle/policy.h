@@ -26,6 +26,11 @@ uint32_t oracle_last_tokens(const kvevict_policy* policy,
 bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
                           uint32_t* budgets, uint32_t n_layers);
 
+// What each chunk keeps of n_tokens, of which a list keeps `budget`, as the header says
+// of `chunk`. Before, counts have what chunks keep at least beside their ends, or 0.
+void oracle_chunk_counts(const kvevict_policy* policy, uint32_t n_tokens,
+                         uint32_t budget, uint32_t* counts);
+
 #ifdef __cplusplus
 }
 #endif

@@ -28,6 +28,52 @@ Heads KeyDiffBlocks(const oracle_prompt& p, const oracle_sizes& s,
   return heads;
 }
 
+namespace {
+
+// ChunkPress with its chunk_length of 1024, which a run may make smaller: a press scores
+// the keys of each slice alone, and max(1, int(length * (1 - r))) of it stay.
+template <typename Score>
+Heads OfChunks(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer,
+               double doubt, const Score& score) {
+  Heads heads;
+  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+    Kept all;
+    for (uint32_t i = 0; i < p.n_tokens; i += s.block) {
+      const uint32_t length = std::min(s.block, p.n_tokens - i);
+      const Kept kept = Best(score(KeyOf(p, layer, h, i), length),
+                             std::max(1u, Truncated(length, s.budget)), doubt);
+      all.must.insert(all.must.end(), kept.must.begin(), kept.must.end());
+      all.may.insert(all.may.end(), kept.may.begin(), kept.may.end());
+      all.least += kept.least;
+      all.most += kept.most;
+    }
+    heads.push_back(all);
+  }
+  return heads;
+}
+
+}  // namespace
+
+Heads KnormChunks(const oracle_prompt& p, const oracle_sizes& s,
+                  uint32_t layer) {
+  return OfChunks(p, s, layer, -1.0, [&](const float* keys, uint32_t n) {
+    Row row(n);
+    for (uint32_t j = 0; j < n; ++j) {
+      row[j] = -NormOf(keys + size_t{j} * p.head_dim, p.head_dim);
+    }
+    return row;
+  });
+}
+
+Heads KeyDiffChunks(const oracle_prompt& p, const oracle_sizes& s,
+                    uint32_t layer) {
+  return OfChunks(p, s, layer, 5e-7, [&](const float* keys, uint32_t n) {
+    Row row(n), bounds(n);
+    oracle_key_diff(keys, n, p.head_dim, row.data(), bounds.data());
+    return row;
+  });
+}
+
 // Chunks of 256: softmax of q.k without a scale over all keys of the chunk, summed over
 // its queries, mean of the group, times |v|, avg_pool1d(3).
 Heads NonCausal(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {

@@ -33,7 +33,7 @@ typedef struct oracle_sizes {
   double budget;  // tokens, or where the source has a ratio, the kept one
   uint32_t
       window;  // of queries, or recent tokens, or sinks: what the source has
-  uint32_t block;  // LagKV's partition, ChunkKV's chunk
+  uint32_t block;  // LagKV's partition, ChunkKV's chunk, ChunkPress's
 } oracle_sizes;
 
 // Of each layer and KV head: what a right answer must hold, what it may hold, and how

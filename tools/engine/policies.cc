@@ -55,9 +55,11 @@ kvevict_policy ParsePolicy(const std::string& text, double default_budget) {
 
 bool WantsAllQueries(const kvevict_policy& policy) {
   if (!Needs(policy, KVEVICT_INPUT_QUERIES)) return false;
+  kvevict_policy of_any_budget = policy;
+  of_any_budget.budget = 1;
   kvevict_resolved_policy resolved = {};
   resolved.struct_size = sizeof(resolved);
-  Check(kvevict_policy_resolve(&policy, INT32_MAX, &resolved));
+  Check(kvevict_policy_resolve(&of_any_budget, INT32_MAX, &resolved));
   return resolved.obs_window == 0;
 }
 

@@ -142,6 +142,11 @@ public sealed unsafe record KvPolicy
     }
 
     /// <summary>
+    /// Neighbouring slots that are scored and chosen from as if they were the cache; 0: all at once.
+    /// </summary>
+    public int Chunk { get => (int)_native.chunk; init => _native.chunk = Check.Count(value, nameof(Chunk)); }
+
+    /// <summary>
     /// The weight of each token: a shaped score becomes (score + <see cref="WeightEpsilon"/>) * weight.
     /// </summary>
     public KvValueWeight ValueWeight { get => _native.value_weight; init => _native.value_weight = value; }

@@ -806,16 +806,18 @@ typedef int32_t kvevict_need;
 /**
  * What survives an eviction: signal, shaping, budget.
  *
- * Always kept: the first n_sink tokens, the last n_recent, the observation
- * window (unless keep_window is 0) and protected positions; they count inside
- * the budget. The rest of the budget goes to the highest scores: descending,
- * ties by `tie`, NaN last, +infinity first.
+ * Always kept: the first n_sink tokens (of each chunk, where there are such),
+ * the last n_recent, the observation window (unless keep_window is 0) and
+ * protected positions; they count inside the budget. The rest of the budget
+ * goes to the highest scores: descending, ties by `tie`, NaN last, +infinity
+ * first.
  *
  * What must stay has to fit: n_sink < budget for streaming-llm,
  * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv, tova,
  * r-kv and cake, n_sink + n_recent <= budget for the others. With
  * select_block b, at whatever length: n_sink, rounded up to whole blocks,
- * + n_recent or kept window + b - 1 <= budget.
+ * + n_recent or kept window + b - 1 <= budget. With chunks: what must stay of
+ * each, or one token, <= budget in all.
  *
  * Messages call a field by its key of the text form, see
  * kvevict_policy_parse().
@@ -948,7 +950,25 @@ typedef struct kvevict_policy {
    *  other, which needs lists of one length per layer: equal heads, and no
    *  head_budgets. */
   kvevict_prompt prompt;
-  uint32_t reserved; /**< 0. */
+  /** Above 0: each chunk of so many neighbouring slots, from slot 0 on, is
+   *  scored and chosen from as if it were the cache: scores know of no token
+   *  beyond their chunk, and n_sink is of each. The last chunk is what is left.
+   *  n_recent and protected positions are of the whole cache.
+   *
+   *  A ratio budget is one of each chunk, rounded down; their sum is the
+   *  context's. A token count, and what a layer has of either, is shared out:
+   *  all chunks keep the same share of their tokens, rounded down, and what is
+   *  left goes to the first ones, one each; so the sum is exact. A chunk keeps
+   *  at least one token, and what must stay of it.
+   *
+   *  It does not go with signals of attention by the last queries or summed,
+   *  heads that are not equal, budgets of heads, budget_of_partition, a prompt
+   *  that is not inside, nor select_block above 1. Of paged caches whose rows
+   *  are scored it is a multiple of the block size. Only
+   *  kvevict_sequence_evict() does it: one chunk after the other, with scores
+   *  and scratch for one. kvevict_score() takes up to a chunk of tokens. 0, or
+   *  2 .. 2^31 - 1; default 0: all at once. ChunkPress of kvpress. */
+  uint32_t chunk;
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                  \
@@ -1018,6 +1038,7 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     tau1, tau2, lazy               cake_tau1, cake_tau2, lazy_threshold
  *     block                          block
  *     select_block                   select_block
+ *     chunk                          chunk
  *     weight=none|norm|given, epsilon   value_weight, weight_epsilon
  *     redundancy, similarity         redundancy, similarity
  *     secure                         secure
@@ -1042,7 +1063,7 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *                                 prompt
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
  *                                 epsilon, redundancy, similarity, secure,
- *                                 heads, floor, threshold, normalize
+ *                                 heads, floor, threshold, normalize, chunk
  *     snapkv, pyramidkv, tova,
  *     r-kv, cake                  window, keep_window, rows, row_weight,
  *                                 softmax, spread, group, order, tau1, tau2,
@@ -1100,7 +1121,7 @@ typedef struct kvevict_resolved_policy {
   /** Tokens kept in all; n_sink + n_recent + n_selected. With select_block each
    *  is a sum of whole blocks of a cache that holds the context. */
   uint32_t budget;
-  uint32_t n_sink;   /**< First tokens kept. */
+  uint32_t n_sink;   /**< First tokens kept, with chunks of all of them. */
   uint32_t n_recent; /**< Last tokens kept, the observation window included. */
   uint32_t n_selected; /**< Tokens chosen by score. */
   uint32_t obs_window; /**< Last queries that score; 0 if none do. */

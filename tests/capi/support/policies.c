@@ -77,6 +77,9 @@ kvevict_policy test_random_policy(test_random* random) {
     MAYBE(score_threshold, (double)test_random_normal(random));
     MAYBE(head_normalize, test_random_below(random, 2));
     MAYBE(select_block, test_random_between(random, 1, 40));
+    if (test_random_below(random, 6) == 0) {
+      policy.chunk = test_random_between(random, 2, 600);
+    }
     MAYBE(merge, (kvevict_merge)test_random_below(random, 4));
     MAYBE(merge_threshold, test_random_unit(random));
     MAYBE(merge_fraction, 1.0 - test_random_unit(random));

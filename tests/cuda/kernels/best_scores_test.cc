@@ -106,8 +106,8 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
     }
   }
   cuda::BestParams p = {};
-  p.lists = {tokens.table(),        keep.table(), 0,          c.n_lists,
-             c.tie == Tie::kHigher, c.n_sink,     c.n_recent, 1};
+  p.lists = {tokens.table(), keep.table(), 0, c.n_lists, c.tie == Tie::kHigher,
+             c.n_sink,       c.n_recent,   1, 0,         0};
   p.input = c.input;
   p.share = c.share;
   for (uint32_t l = 0; l < n_layers; ++l) {

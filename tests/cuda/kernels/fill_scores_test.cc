@@ -39,6 +39,8 @@ std::vector<Layer> SomeLayers(uint32_t n_lists, Random& random) {
   return layers;
 }
 
+constexpr uint32_t kFirstSlot = 70;  // of layers that begin behind others
+
 int32_t PositionOf(const Layer& layer, uint32_t list, uint32_t slot) {
   return slot < layer.n_kept
              ? layer.kept[list * layer.n_kept + slot]
@@ -77,10 +79,14 @@ void TestRandomScores() {
   uint32_t turn = 0;
   for (uint32_t n_lists : {1u, kHeads}) {
     for (uint64_t seed : {uint64_t{0}, random.Next()}) {
+      const uint32_t first = turn % 2 * kFirstSlot;
       const std::vector<Layer> layers = SomeLayers(n_lists, random);
       Rows rows = RowsFor(layers);
       cuda::FillScoresParams p = ParamsFor(layers, n_lists, rows);
       p.seed = seed;
+      for (size_t l = 0; l < layers.size(); ++l) {
+        p.layers[l].slots.first_slot = first;
+      }
       Run(cuda::random_scores,
           {kBlocks, kHeads, static_cast<uint32_t>(layers.size())},
           cuda::kFillThreads, p, Schedule(turn));
@@ -89,7 +95,7 @@ void TestRandomScores() {
         for (uint32_t h = 0; h < kHeads; ++h) {
           for (uint32_t s = 0; s < layers[l].n_tokens; ++s) {
             const int32_t position =
-                PositionOf(layers[l], n_lists == 1 ? 0 : h, s);
+                PositionOf(layers[l], n_lists == 1 ? 0 : h, first + s);
             expected.push_back(std::bit_cast<uint32_t>(RandomScore(
                 seed, layers[l].number, h, static_cast<uint32_t>(position))));
           }

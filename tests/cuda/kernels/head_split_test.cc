@@ -136,6 +136,8 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
              0,
              c.n_sink,
              c.n_recent,
+             0,
+             0,
              0};
   p.input = c.input;
   p.kind = c.heads.kind;

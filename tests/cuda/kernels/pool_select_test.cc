@@ -52,6 +52,7 @@ struct Case {
   uint32_t n_sink;
   uint32_t n_recent;
   uint32_t n_unpooled;
+  uint32_t first_slot;
 };
 
 // The layers of a launch, and how many each list has and keeps.
@@ -69,6 +70,8 @@ cuda::SelectLists ListsOf(const Case& c, const Layers& layers) {
           c.higher_wins,
           c.n_sink,
           c.n_recent,
+          0,
+          c.first_slot,
           0};
 }
 
@@ -105,9 +108,12 @@ std::vector<int32_t> OnHost(const Case& c, const Layers& layers, size_t l) {
     for (uint32_t i = 0; i < n; ++i) {
       if (i < c.n_sink || i >= n - c.n_recent) keys[i] = kForcedKey;
     }
+    int32_t* const keep = all.data() + size_t{list} * layer.n_keep;
     SelectTopK(SimdTargetAt(0), keys.data(), n, n_keep,
-               c.higher_wins ? Tie::kHigher : Tie::kLower,
-               all.data() + size_t{list} * layer.n_keep);
+               c.higher_wins ? Tie::kHigher : Tie::kLower, keep);
+    for (uint32_t i = 0; i < n_keep; ++i) {
+      keep[i] += static_cast<int32_t>(c.first_slot);
+    }
   }
   return all;
 }
@@ -185,6 +191,7 @@ void TestLists() {
     if (random.Below(2) != 0) c.n_sink = random.Below(6);
     if (random.Below(2) != 0) c.n_recent = random.Below(40);
     if (random.Below(2) != 0) c.n_unpooled = random.Below(70);
+    if (random.Below(3) == 0) c.first_slot = random.Below(5000);
     const bool is_ragged = turn / 2 % 2 == 0;
     Layers layers = {{},
                      ListTable(c.n_lists, is_ragged, 2),

@@ -62,6 +62,7 @@ struct Case {
   bool has_token_counts;
   bool has_keep_counts;
   uint32_t keep_stride;  // 0: the layer's n_keep
+  uint32_t first_slot;
 
   uint32_t StrideOf(uint32_t n_keep) const {
     return keep_stride == 0 ? n_keep : keep_stride;
@@ -119,8 +120,11 @@ Layer MakeLayer(const Case& c, const ListTable& tokens, const ListTable& keeps,
     // Behind a shorter list lies what would win.
     layer.words.resize(layer.words.size() + layer.n_tokens - n_tokens,
                        c.input == cuda::kSelectKeys ? kForcedKey : 0x7F800000u);
-    std::copy(keep.begin(), keep.end(),
-              layer.expected.begin() + size_t{list} * stride);
+    std::transform(keep.begin(), keep.end(),
+                   layer.expected.begin() + size_t{list} * stride,
+                   [&](int32_t place) {
+                     return static_cast<int32_t>(c.first_slot) + place;
+                   });
   }
   layer.keep.assign(layer.expected.size(), -1);
   return layer;
@@ -135,7 +139,9 @@ cuda::SelectParams ParamsFor(const Case& c, const Layers& layers) {
              c.higher_wins,
              c.n_sink,
              c.n_recent,
-             1};
+             1,
+             c.first_slot,
+             0};
   p.input = c.input;
   for (size_t l = 0; l < layers.all.size(); ++l) {
     const Layer& layer = layers.all[l];
@@ -197,6 +203,7 @@ Case RandomCase(Random& random, uint32_t turn) {
   c.n_lists = 1 + random.Below(2);
   if (random.Below(2) == 0) c.n_sink = random.Below(6);
   if (random.Below(2) == 0) c.n_recent = random.Below(40);
+  c.first_slot = random.Below(3) == 0 ? random.Below(5000) : 0;
   c.kind = turn % kKinds;
   c.lead = random.Below(4);
   c.higher_wins = random.Below(2) == 0;
@@ -259,8 +266,9 @@ void TestLongLists() {
 
 // ---- Protected positions, whole blocks ----
 
-// A layer's slots after an eviction.
+// A layer's slots after an eviction, from one of them on.
 struct Slots {
+  uint32_t first;
   uint32_t n_tokens;
   uint32_t n_kept;
   uint32_t tail;
@@ -269,8 +277,9 @@ struct Slots {
 
 Slots RandomSlots(uint32_t n_lists, Random& random) {
   Slots s = {};
+  s.first = random.Below(2) == 0 ? 0 : random.Below(300);
   s.n_tokens = 1 + random.Below(700);
-  s.n_kept = random.Below(3) == 0 ? 0 : random.Below(s.n_tokens + 1);
+  s.n_kept = random.Below(3) == 0 ? 0 : random.Below(s.first + s.n_tokens + 1);
   for (uint32_t list = 0; list < n_lists; ++list) {
     int32_t position = 0;
     for (uint32_t i = 0; i < s.n_kept; ++i) {
@@ -283,6 +292,7 @@ Slots RandomSlots(uint32_t n_lists, Random& random) {
 }
 
 int64_t PositionOf(const Slots& s, uint32_t list, uint32_t slot) {
+  slot += s.first;
   return slot < s.n_kept ? s.kept[size_t{list} * s.n_kept + slot]
                          : int64_t{s.tail} + slot - s.n_kept;
 }
@@ -359,7 +369,7 @@ void TestPinnedKeys() {
     Run(cuda::make_keys, {3, c.n_lists}, cuda::kKeysThreads, p, Schedule(turn));
     pin.layers[0] = {
         Address(words.data() + c.lead),
-        {Address(slots.kept.data()), slots.n_kept, slots.tail, 0, 0},
+        {Address(slots.kept.data()), slots.n_kept, slots.tail, 0, slots.first},
         n,
         0};
     Run(cuda::pin_positions, {2, c.n_lists}, cuda::kKeysThreads, pin,

@@ -91,7 +91,7 @@ var (
 	_ [232]byte = [unsafe.Offsetof(Policy{}.Margin)]byte{}
 	_ [236]byte = [unsafe.Offsetof(Policy{}.Every)]byte{}
 	_ [240]byte = [unsafe.Offsetof(Policy{}.Prompt)]byte{}
-	_ [244]byte = [unsafe.Offsetof(Policy{}.Reserved)]byte{}
+	_ [244]byte = [unsafe.Offsetof(Policy{}.Chunk)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}

@@ -112,7 +112,7 @@ type Policy struct {
 	Margin            uint32
 	Every             uint32
 	Prompt            int32
-	Reserved          uint32
+	Chunk             uint32
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.

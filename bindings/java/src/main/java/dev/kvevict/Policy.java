@@ -287,6 +287,11 @@ public final class Policy {
     return struct.intAt(Abi.Policy.SELECT_BLOCK);
   }
 
+  /** {@return neighbouring slots that are scored and chosen from as if they were the cache} */
+  public int chunk() {
+    return struct.intAt(Abi.Policy.CHUNK);
+  }
+
   /** {@return the weight of each token by which its shaped score is multiplied} */
   public ValueWeight valueWeight() {
     return struct.enumAt(Abi.Policy.VALUE_WEIGHT, ValueWeight.class);
@@ -688,6 +693,17 @@ public final class Policy {
      */
     public Builder selectBlock(int slots) {
       struct.putCount(Abi.Policy.SELECT_BLOCK, slots, "selectBlock");
+      return this;
+    }
+
+    /**
+     * Neighbouring slots that are scored and chosen from as if they were the cache.
+     *
+     * @param slots how many; 0: all at once
+     * @return this
+     */
+    public Builder chunk(int slots) {
+      struct.putCount(Abi.Policy.CHUNK, slots, "chunk");
       return this;
     }
 

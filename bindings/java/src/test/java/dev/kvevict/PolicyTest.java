@@ -57,6 +57,9 @@ final class PolicyTest {
     Check.equal(Merge.PIVOT, merging.merge());
     Check.equal(0.5, merging.mergeThreshold());
     Check.equal(0.75, merging.mergeFraction());
+    Policy chunks = Policy.builder(PolicyKind.KNORM).chunk(1024).build();
+    Check.equal(Policy.parse("knorm:chunk=1024"), chunks);
+    Check.equal(1024, chunks.chunk());
     Policy cake = Policy.builder(PolicyKind.CAKE).rowSpread(3.5).cakeTau1(1.5).cakeTau2(0.25)
         .lazyThreshold(0.75).build();
     Check.equal(Policy.parse("cake:spread=3.5,tau1=1.5,tau2=0.25,lazy=0.75"), cake);
