@@ -26,14 +26,18 @@ struct LayerEviction : LayerOutcome {
   LayerEviction() = default;
   explicit LayerEviction(const LayerOutcome& outcome) : LayerOutcome(outcome) {}
 
-  ScoreJob whole;     // with all its tokens
-  kvevict_view view;  // where `score` has it
   ScoreJob score;
   ShapeJob shape;
   ReduceJob reduce;
   SelectJob select;
   MoveJob move;
   RotateJob rotate;
+};
+
+// What a layer has beside where a policy has chunks.
+struct LayerChunk {
+  ScoreJob whole;
+  kvevict_view view;  // of the chunk, for operations
 };
 
 }  // namespace kvevict
