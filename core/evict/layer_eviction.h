@@ -33,17 +33,10 @@ struct LayerEviction : LayerOutcome {
   RotateJob rotate;
 };
 
-<<<<<<< HEAD
 // Of a layer of which one chunk after the other is scored.
 struct ChunkedLayer {
   ScoreJob whole;     // with all its tokens
   kvevict_view view;  // of the chunk at hand
-=======
-// What a layer has beside where a policy has chunks.
-struct LayerChunk {
-  ScoreJob whole;
-  kvevict_view view;  // of the chunk, for operations
->>>>>>> chunkpress
 };
 
 }  // namespace kvevict
