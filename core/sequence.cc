@@ -59,6 +59,7 @@ Sequence::Sequence(const Plan& plan)
       host_jobs_(plan.context()),
       budgets_(plan.context()),
       chunk_ends_(plan.context()),
+      chunked_layers_(plan.context()),
       measures_(plan.context()),
       host_scores_(plan.context()),
       host_keep_(plan.context()),
@@ -84,6 +85,7 @@ Status Sequence::Allocate() {
     const Chunks most(plan().policy(), plan().max_tokens());
     KV_RETURN_IF_ERROR(chunk_ends_.Allocate(
         "ends of the chunks", n_layers * CheckedSize(most.Count())));
+    KV_RETURN_IF_ERROR(chunked_layers_.Allocate("layers in chunks", n_layers));
   }
   if (SplitsByScore(plan().policy())) {
     KV_RETURN_IF_ERROR(measures_.Allocate("measures of the layers",
@@ -247,6 +249,10 @@ std::span<LayerEviction> Sequence::evictions() const {
 
 std::span<uint32_t> Sequence::budgets() const {
   return {budgets_.data(), budgets_.size()};
+}
+
+std::span<ChunkedLayer> Sequence::chunked_layers() const {
+  return {chunked_layers_.data(), chunked_layers_.size()};
 }
 
 std::span<uint32_t> Sequence::chunk_ends(uint32_t layer) const {

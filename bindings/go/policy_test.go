@@ -43,17 +43,19 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
 		SoftmaxPast, 1.5, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
 		0.25, 17, 0.375, 2, 18, 19, 20, 21, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
-		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, native.Policy{},
+		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, true, 22, 23, PromptPinned,
+		native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
 	same(t, policy, policyOf(&n))
-	same(t, [9]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21}, [9]uint32{
+	same(t, [11]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21, 22, 23}, [11]uint32{
 		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock, n.Chunk,
+		n.Margin, n.Every,
 	})
-	same(t, [3]uint32{0, 1, 1}, [3]uint32{n.LagRanks, n.BudgetOfPartition, n.HeadNormalize})
-	same(t, [8]int32{3, 2, 1, 2, 1, 2, 3, 3},
-		[8]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge})
+	same(t, [4]uint32{0, 1, 1, 1}, [4]uint32{n.LagRanks, n.BudgetOfPartition, n.HeadNormalize, n.Rotate})
+	same(t, [9]int32{3, 2, 1, 2, 1, 2, 3, 3, 2},
+		[9]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge, n.Prompt})
 	same(t, [2]float64{0.4375, 0.875}, [2]float64{n.MergeThreshold, n.MergeFraction})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
 	same(t, [4]float64{1.5, 0.375, 2, 0.875}, [4]float64{n.RowSpread, n.CakeTau1, n.CakeTau2, n.LazyThreshold})

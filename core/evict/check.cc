@@ -183,11 +183,11 @@ Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
 Status Eviction::CheckSignal() {
   for (LayerEviction& layer : active_) {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
-    layer.whole.layer = of_plan.number;
-    layer.whole.view = &views_[layer.layer];
-    layer.whole.tokens = slots_.DeviceTokens(layer.layer);
-    layer.whole.n_seen = sequence_.logical_length();
-    layer.whole.next_position =
+    layer.score.layer = of_plan.number;
+    layer.score.view = &views_[layer.layer];
+    layer.score.tokens = slots_.DeviceTokens(layer.layer);
+    layer.score.n_seen = sequence_.logical_length();
+    layer.score.next_position =
         policy_.rotate != 0 ? layer.n_tokens : sequence_.logical_length();
     const LayerInputs& inputs = sequence_.inputs()[layer.layer];
     const bool by_queries = IsScoredByQueries(plan_, inputs);
@@ -196,7 +196,7 @@ Status Eviction::CheckSignal() {
       status = plan_.CheckCanScore(of_plan, by_queries);
     }
     if (status.ok()) {
-      status = FindInputs(plan_, of_plan, layer.n_tokens, inputs, &layer.whole);
+      status = FindInputs(plan_, of_plan, layer.n_tokens, inputs, &layer.score);
     }
     if (status.ok()) status = CheckChunkRows(layer.layer);
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
@@ -205,7 +205,7 @@ Status Eviction::CheckSignal() {
   if (!signal_.Ranks()) return Status();
   return CheckScoring(plan_, sequence_.stream(), n_at_once(),
                       Jobs<uint32_t>(active_, &LayerEviction::layer),
-                      Jobs<ScoreJob>(active_, &LayerEviction::whole));
+                      Jobs<ScoreJob>(active_, &LayerEviction::score));
 }
 
 // What goes and what it is merged into has to be readable.
@@ -251,10 +251,10 @@ Status Eviction::FindQueryRows(LayerEviction* layer) const {
     KV_RETURN_IF_ERROR(sequence_.CheckQueries(layer->layer, n_rows, inputs));
   }
   if (observed) {
-    layer->whole.queries = sequence_.WindowQueries(layer->layer);
+    layer->score.queries = sequence_.WindowQueries(layer->layer);
     return Status();
   }
-  status = FindQueries(plan_, of_plan, n_rows, inputs, &layer->whole);
+  status = FindQueries(plan_, of_plan, n_rows, inputs, &layer->score);
   if (status.ok()) return status;
   return Prefixed(status, "inputs[%u]: ", of_plan.number);
 }

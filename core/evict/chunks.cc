@@ -103,13 +103,17 @@ void Eviction::EnterChunk(uint32_t chunk) {
   chunk_loses_ = !HasChunks(policy_);
   for (LayerEviction& layer : at_once_) {
     const Chunks chunks(policy_, layer.n_tokens);
-    layer.score = layer.whole;
-    layer.score.slots = slots_.DevicePositions(layer.layer);
-    layer.score.keep = slots_.DeviceNext(layer.layer, layer.n_keep);
+    if (chunk == 0) {
+      layer.score.slots = slots_.DevicePositions(layer.layer);
+      layer.score.keep = slots_.DeviceNext(layer.layer, layer.n_keep);
+    }
     if (!HasChunks(policy_)) continue;
+    ChunkedLayer& chunked = sequence_.chunked_layers()[layer.layer];
+    if (chunk == 0) chunked.whole = layer.score;
     const uint32_t first = chunks.BeginOf(chunk);
-    layer.view = ViewFrom(views_[layer.layer], first);
-    layer.score.view = &layer.view;
+    chunked.view = ViewFrom(views_[layer.layer], first);
+    layer.score = chunked.whole;
+    layer.score.view = &chunked.view;
     layer.score.slots.first = first;
     layer.score.keep = KeepOfChunk(layer).count;
     Narrow(first, chunks.LengthOf(chunk), &layer.score);

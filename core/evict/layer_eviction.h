@@ -20,20 +20,23 @@ struct LayerOutcome {
   MapJob map;
 };
 
-// A layer that loses tokens, and its part in each of the operations: those before
-// compaction are done to a chunk of it after the other.
+// A layer that loses tokens, and its part in each of the operations.
 struct LayerEviction : LayerOutcome {
   LayerEviction() = default;
   explicit LayerEviction(const LayerOutcome& outcome) : LayerOutcome(outcome) {}
 
-  ScoreJob whole;     // with all its tokens
-  kvevict_view view;  // where `score` has it
   ScoreJob score;
   ShapeJob shape;
   ReduceJob reduce;
   SelectJob select;
   MoveJob move;
   RotateJob rotate;
+};
+
+// Of a layer of which one chunk after the other is scored.
+struct ChunkedLayer {
+  ScoreJob whole;     // with all its tokens
+  kvevict_view view;  // of the chunk at hand
 };
 
 }  // namespace kvevict

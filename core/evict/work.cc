@@ -215,8 +215,9 @@ int32_t* Eviction::LayOutLists(int32_t* keep_slots) {
     layer.keep =
         KeepLists::Packed(keep_slots, plan_.layer(layer.layer).n_lists,
                           slots_.DeviceNext(layer.layer, layer.n_keep));
-    layer.move = {&views_[layer.layer], layer.whole.tokens, layer.keep,
-                  Cache(layer.layer).shared_companions, plan_.merge()};
+    layer.move = {&views_[layer.layer], slots_.DeviceTokens(layer.layer),
+                  layer.keep, Cache(layer.layer).shared_companions,
+                  plan_.merge()};
     if (!OneList()) keep_slots += layer.keep.n_elements();
     layers_[layer.layer] = layer;
   }

@@ -176,8 +176,11 @@ static test_plan* PlanTo(kvevict_operation operation,
   kvevict_geometry geometry = test_geometry(kLayers, kMost, &layer);
   geometry.rope_inv_freq = p->inv_freq;
   geometry.rope_inv_freq_len = kDim / 2;
-  return test_plan_create_least_for(NULL, text, &geometry, operation,
-                                    n_threads);
+  /* Layers one by one, or at once. */
+  if (n_threads > 1) {
+    return test_plan_create(text, &geometry, operation, n_threads);
+  }
+  return test_plan_create_least_for(NULL, text, &geometry, operation, 1);
 }
 
 static test_plan* Plan(const kvevict_policy* policy, const prompt* p,
@@ -546,6 +549,7 @@ Test(chunks, have_no_meaning_with_some) {
   EXPECT_NONE("knorm:chunk=64,heads=threshold", "heads that are not equal");
   EXPECT_NONE("knorm:chunk=64,select_block=16", "select_block above 1");
   EXPECT_NONE("lagkv:chunk=64,of=partition", "of partition");
+  EXPECT_NONE("knorm:chunk=64,prompt=pinned", "prompt that is not inside");
 #undef EXPECT_NONE
   EXPECT_INVALID(kvevict_policy_parse("streaming-llm:chunk=64", &p), "chunk",
                  "no key");
