@@ -28,9 +28,10 @@ ModuleKey KeyOf(const Context& context, ModuleId id) {
 Status Require(const Context& context, Stream stream, const ModuleKey& module) {
   const DeviceState& device = DeviceOf(context);
   ContextScope scope(device.driver());
-  KV_RETURN_IF_ERROR(device.Enter(&scope));
+  const auto cu_stream = static_cast<CUstream>(stream);
+  KV_RETURN_IF_ERROR(EnterStream(device, cu_stream, &scope));
   const Module* found = nullptr;
-  return device.modules().Find(module, static_cast<CUstream>(stream), &found);
+  return device.modules().Find(module, cu_stream, &found);
 }
 
 Status LaunchKernel(const Context& context, Stream stream,
