@@ -59,7 +59,7 @@ Sequence::Sequence(const Plan& plan)
       host_jobs_(plan.context()),
       budgets_(plan.context()),
       chunk_ends_(plan.context()),
-      layer_chunks_(plan.context()),
+      chunked_layers_(plan.context()),
       measures_(plan.context()),
       host_scores_(plan.context()),
       host_keep_(plan.context()),
@@ -85,8 +85,7 @@ Status Sequence::Allocate() {
     const Chunks most(plan().policy(), plan().max_tokens());
     KV_RETURN_IF_ERROR(chunk_ends_.Allocate(
         "ends of the chunks", n_layers * CheckedSize(most.Count())));
-    KV_RETURN_IF_ERROR(
-        layer_chunks_.Allocate("chunks of the layers", n_layers));
+    KV_RETURN_IF_ERROR(chunked_layers_.Allocate("layers in chunks", n_layers));
   }
   if (SplitsByScore(plan().policy())) {
     KV_RETURN_IF_ERROR(measures_.Allocate("measures of the layers",
@@ -252,13 +251,13 @@ std::span<uint32_t> Sequence::budgets() const {
   return {budgets_.data(), budgets_.size()};
 }
 
+std::span<ChunkedLayer> Sequence::chunked_layers() const {
+  return {chunked_layers_.data(), chunked_layers_.size()};
+}
+
 std::span<uint32_t> Sequence::chunk_ends(uint32_t layer) const {
   const size_t most = chunk_ends_.size() / plan().n_layers();
   return {chunk_ends_.data() + layer * most, most};
-}
-
-std::span<LayerChunk> Sequence::layer_chunks() const {
-  return {layer_chunks_.data(), layer_chunks_.size()};
 }
 
 std::span<LayerMeasure> Sequence::read_measures() const {

@@ -116,7 +116,7 @@ class Sequence {
   std::span<uint32_t> budgets() const;         // [n_layers]
   // Where the policy has chunks: how many tokens a layer keeps up to the end of each.
   std::span<uint32_t> chunk_ends(uint32_t layer) const;
-  std::span<LayerChunk> layer_chunks() const;  // [n_layers]
+  std::span<ChunkedLayer> chunked_layers() const;  // [n_layers]
   // Where a split wants them: as the device has them, and of every layer.
   std::span<LayerMeasure> read_measures() const;  // [n_layers]
   std::span<LayerMeasure> measures() const;       // [n_layers]
@@ -148,9 +148,9 @@ class Sequence {
   Array<LayerEviction> evictions_;
   Array<SelectJob> host_jobs_;
   Array<uint32_t> budgets_;
-  Array<uint32_t> chunk_ends_;      // [n_layers, most chunks], or none
-  Array<LayerChunk> layer_chunks_;  // likewise
-  Array<LayerMeasure> measures_;    // [2, n_layers], or none
+  Array<uint32_t> chunk_ends_;          // [n_layers, most chunks], or none
+  Array<ChunkedLayer> chunked_layers_;  // [n_layers], or none
+  Array<LayerMeasure> measures_;        // [2, n_layers], or none
   Array<float> host_scores_;
   Array<int32_t> host_keep_;
   kvevict_evict_report report_ = KVEVICT_EVICT_REPORT_INIT;

@@ -1,4 +1,5 @@
-// Compaction: one launch for planes that lie alike, whatever their layer.
+// Compaction, in place or to other caches: one launch for planes that lie alike,
+// whatever their layer.
 #include "cuda/compact.h"
 
 #include <bit>
@@ -59,11 +60,25 @@ Status LaunchByChunks(const Context& context, Stream stream,
                 {static_cast<uint32_t>(n_blocks), 1, 1, kChunkThreads}, p);
 }
 
+// The entries of copy_rows.cu.
+Status LaunchCopy(const Context& context, Stream stream, PlaneBatch& batch) {
+  GatherParams& p = batch.params;
+  const uint32_t unit = ColumnUnit(GatherUnit(p));
+  DealChunks(&p, unit);
+  const KernelId kernel = unit == 16  ? KernelId::copy_rows_16
+                          : unit == 4 ? KernelId::copy_rows_4
+                                      : KernelId::copy_rows_1;
+  const uint64_t n_blocks = ChunkBlocks(p, unit, batch.longest);
+  return Launch(context, stream, kernel,
+                {static_cast<uint32_t>(n_blocks), 1, 1, kChunkThreads}, p);
+}
+
 }  // namespace
 
 CheckedSize CompactScratchBytes(const Context&, Jobs<MoveJob> jobs) {
   CheckedSize most(0);
   (void)ForEachPlaneBatch(jobs, kAnyBytes, [&](PlaneBatch& batch) {
+    if (!batch.in_place) return Status();
     if (FormFor(batch.params) == CompactForm::kColumns) return Status();
     const CheckedSize bytes = TicketBytes(batch.params, batch.longest);
     if (bytes.value() > most.value()) most = bytes;
@@ -83,12 +98,18 @@ Status CompactIn(CompactForm form, const Context& context, Stream stream,
 
 Status Run_compact(const Context& context, Stream stream,
                    const CompactArgs& args) {
-  KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::gather_rows));
+  for (const MoveJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(Require(context, stream,
+                               job.destination == nullptr
+                                   ? ModuleId::gather_rows
+                                   : ModuleId::copy_rows));
+  }
   for (const MoveJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(
         CheckKeepLists(context, stream, job, KeepOrder::kAscending, "keep"));
   }
   return ForEachPlaneBatch(args.jobs, kAnyBytes, [&](PlaneBatch& batch) {
+    if (!batch.in_place) return LaunchCopy(context, stream, batch);
     const bool has_tickets =
         TicketBytes(batch.params, batch.longest).value() <= args.scratch.size();
     return has_tickets && FormFor(batch.params) == CompactForm::kChunks

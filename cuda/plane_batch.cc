@@ -28,7 +28,6 @@ bool PlaneBatch::Add(const MoveJob& job, const kvevict_plane& plane,
   RowLayout to_rows = LayoutOf(job.target(), to);
   uint32_t row_bytes = RowBytes(plane);
   const uint32_t n_heads = job.view->n_kv_heads;
-  const uint32_t in_place = job.destination == nullptr;
   const uint64_t plane_bytes =
       uint64_t{job.keep.count.most} * n_heads * row_bytes;
   uint32_t n_pieces = 1;
@@ -51,7 +50,8 @@ bool PlaneBatch::Add(const MoveJob& job, const kvevict_plane& plane,
   const bool alike = in_reach && SameLayout(p.rows, rows) &&
                      SameLayout(p.to, to_rows) && p.row_bytes == row_bytes &&
                      p.n_pieces == n_pieces && p.n_heads == n_heads &&
-                     p.n_lists == job.keep.n_lists && p.in_place == in_place &&
+                     p.n_lists == job.keep.n_lists &&
+                     in_place == (job.destination == nullptr) &&
                      p.keep_stride == KeepStride(job.keep) &&
                      InOneTable(counts, job.keep.count);
   const bool has_room = p.n_planes < GatherParams::kMaxPlanes &&
@@ -64,7 +64,7 @@ bool PlaneBatch::Add(const MoveJob& job, const kvevict_plane& plane,
     p.n_pieces = n_pieces;
     p.n_heads = n_heads;
     p.n_lists = job.keep.n_lists;
-    p.in_place = in_place;
+    in_place = job.destination == nullptr;
     p.keep_stride = KeepStride(job.keep);
     p.keep = keep;
     p.tables = table;

@@ -18,6 +18,7 @@ struct PlaneBatch {
   uint32_t longest = 0;  // keep list; 0: empty
   ListCounts counts;     // of the first plane's lists
   uint64_t n_bytes = 0;  // of the rows that are kept
+  bool in_place = true;  // or to another cache
 
   // Takes a plane of the job and the one that its rows go to. False, and nothing
   // changes, if they lie otherwise than those that are in, if an argument has no

@@ -248,11 +248,17 @@ type Move struct {
 	Merge          Merge
 	MergeThreshold float64
 	MergeFraction  float64
+	// FirstSlot is where Compact moves the first survivor of every head. Without a Destination what is
+	// below it is neither read nor written, and no listed slot is.
+	FirstSlot int
+	// Destination, where Compact copies rows to another cache, which is then all that changes: one with
+	// the same KV heads and rows in any layout. nil: rows move in place.
+	Destination *View
 }
 
-// Compact moves the surviving rows of layers, at most MaxJobs, to their first slots, in place. Lists
-// are strictly ascending; for others there is Reorder. With less than the best workspace CUDA may be
-// slower.
+// Compact moves the surviving rows of layers, at most MaxJobs, down to slots that follow each other, in
+// place or to other caches. Lists are strictly ascending; for others there is Reorder. With less than
+// the best workspace CUDA may be slower.
 func (c *Context) Compact(moves []Move, workspace Memory, stream Stream) error {
 	return c.move(native.Kvevict_compact, moves, workspace, stream)
 }
@@ -281,14 +287,14 @@ func (c *Context) ReorderWorkspace(moves []Move) (Workspace, error) {
 type nativeMoves struct {
 	moves  []native.Move
 	keep   []native.KeepLists
-	caches []*content
+	caches []*content // and destinations
 }
 
 // moves converts; slotsOf is how many slots the memory of a view must hold.
 func (c *Context) moves(moves []Move, slotsOf func(*Move) (string, int)) (*nativeMoves, error) {
 	n := &nativeMoves{
 		make([]native.Move, len(moves)), make([]native.KeepLists, len(moves)),
-		make([]*content, len(moves)),
+		make([]*content, 0, 2*len(moves)),
 	}
 	for i := range moves {
 		move := &moves[i]
@@ -302,10 +308,21 @@ func (c *Context) moves(moves []Move, slotsOf func(*Move) (string, int)) (*nativ
 		if err == nil {
 			n.keep[i], err = move.Keep.native(c.device)
 		}
+		firstSlot := count(&err, "FirstSlot", move.FirstSlot)
+		var destination uintptr
+		if err == nil && move.Destination != nil {
+			var to *content
+			slots := move.FirstSlot + move.Keep.Count
+			to, _, err = move.Destination.use(c.device, "Count", slots, Memory{})
+			if err == nil {
+				n.caches = append(n.caches, to)
+				destination = uintptr(unsafe.Pointer(to.native))
+			}
+		}
 		if err != nil {
 			return nil, at(err, "moves", i, len(moves))
 		}
-		n.caches[i] = cache
+		n.caches = append(n.caches, cache)
 		n.moves[i] = native.Move{
 			StructSize:  uint32(unsafe.Sizeof(native.Move{})),
 			NTokens:     tokens,
@@ -316,6 +333,8 @@ func (c *Context) moves(moves []Move, slotsOf func(*Move) (string, int)) (*nativ
 			Merge:          int32(move.Merge),
 			MergeThreshold: move.MergeThreshold,
 			MergeFraction:  move.MergeFraction,
+			FirstSlot:      firstSlot,
+			Destination:    destination,
 		}
 	}
 	return n, nil
@@ -357,7 +376,12 @@ func (c *Context) scratch(
 		return Workspace{}, err
 	}
 	defer c.leave()
-	n, err := c.moves(moves, func(m *Move) (string, int) { return "Count", m.Keep.Count })
+	n, err := c.moves(moves, func(m *Move) (string, int) {
+		if m.Destination != nil {
+			return "Count", m.Keep.Count
+		}
+		return "Count", m.FirstSlot + m.Keep.Count
+	})
 	if err != nil {
 		return Workspace{}, err
 	}

@@ -187,6 +187,41 @@ func TestAllLayersMoveInOneCall(t *testing.T) {
 	must(t, context.Compact(nil, Memory{}, 0))
 }
 
+// From a slot on in place, and on to another cache, which is all that changes.
+func TestRowsMoveFromASlotOnAndToAnotherCache(t *testing.T) {
+	context := newContext(t, nil)
+	k, to := random(nTokens*row, 4), random(8*row, 5)
+	before, toBefore := append([]float32(nil), k...), append([]float32(nil), to...)
+	move := oneMove(newView(t, k, random(nTokens*row, 6)), nTokens, Slice([]int32{12, 40}), 1)
+	move[0].FirstSlot = 10
+	need, err := context.CompactWorkspace(move)
+	must(t, err)
+	same(t, Workspace{Alignment: 64}, need)
+	must(t, context.Compact(move, Memory{}, 0))
+	same(t, before[:10*row], k[:10*row])
+	same(t, before[12*row:13*row], k[10*row:11*row])
+	same(t, before[40*row:41*row], k[11*row:12*row])
+	move[0].FirstSlot = 13
+	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "[13, n_tokens")
+	move[0].FirstSlot = -1
+	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "FirstSlot -1")
+
+	before = append([]float32(nil), k...)
+	move[0].FirstSlot = 6
+	move[0].Destination = newView(t, to, random(8*row, 7))
+	_, err = context.CompactWorkspace(move)
+	must(t, err)
+	must(t, context.Compact(move, Memory{}, 0))
+	same(t, before, k)
+	same(t, toBefore[:6*row], to[:6*row])
+	same(t, before[12*row:13*row], to[6*row:7*row])
+	same(t, before[40*row:41*row], to[7*row:])
+	move[0].FirstSlot = 7 // the memory ends before
+	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "K holds 8 rows of 2 heads, not 9")
+	move[0].FirstSlot, move[0].Destination = 0, move[0].View
+	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "destination is the view itself")
+}
+
 func TestKeepList(t *testing.T) {
 	context := newContext(t, nil)
 	plan := newPlan(t, context, 1, 64, "custom:budget=6,sink=1,recent=1")

@@ -132,16 +132,13 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 		return nil, err
 	}
 	defer p.leave()
-	s := &Sequence{
+	s := (&Sequence{
 		device:      p.device,
 		layers:      p.layers,
 		maxTokens:   p.maxTokens,
 		obsWindow:   p.obsWindow,
 		headsDiffer: p.headsDiffer,
-		args:        &arguments{},
-		views:       make([]native.View, len(p.layers)),
-		caches:      make([]*content, len(p.layers)),
-	}
+	}).sibling()
 	var pointer uintptr
 	if err := native.Kvevict_sequence_create(plan, &pointer); err != nil {
 		return nil, err

@@ -157,7 +157,8 @@ func (s *Sequence) Replayed(nTokens int) error {
 }
 
 // Trim takes back the last tokens, for example rejected speculation, down to a logical length of
-// nTokens. It is exact down to the logical length at the last eviction and changes no byte of a cache.
+// nTokens. It is exact down to the logical length at the last eviction, and to lengths up to
+// ExactPrefix, and changes no byte of a cache. The error for another one names the nearest exact ones.
 func (s *Sequence) Trim(nTokens int, stream Stream) error {
 	return s.note(native.Kvevict_sequence_trim, nTokens, stream)
 }
@@ -184,6 +185,141 @@ func (s *Sequence) changed(sequence uintptr, err error) error {
 		s.logical.Store(s.args.n)
 	}
 	return err
+}
+
+// sibling is a sequence of the same plan that owns no pointer yet.
+func (s *Sequence) sibling() *Sequence {
+	return &Sequence{
+		device:      s.device,
+		layers:      s.layers,
+		maxTokens:   s.maxTokens,
+		obsWindow:   s.obsWindow,
+		headsDiffer: s.headsDiffer,
+		args:        &arguments{},
+		views:       make([]native.View, len(s.layers)),
+		caches:      make([]*content, len(s.layers)),
+	}
+}
+
+// Start begins an empty sequence from caches that are filled already: a restored session, a beam, a
+// prefix that requests share. layers has for each layer the positions that its slots hold, ascending:
+// one list, or one for each of its keep lists, see LayerInfo; nil for layers without a full cache. nil
+// instead of layers: every list holds the nTokens tokens seen. nTokens, the logical length, is above
+// every position. On CUDA positions that are listed wait.
+func (s *Sequence) Start(layers [][][]int32, nTokens int, stream Stream) error {
+	structs := make([]native.PositionLists, len(layers))
+	var positions []int32
+	var counts []uint32
+	for i, lists := range layers {
+		n := &structs[i]
+		n.StructSize = uint32(unsafe.Sizeof(*n))
+		n.NLists = uint32(len(lists))
+		for _, list := range lists {
+			if len(list) > int(n.Count) {
+				n.Count = uint32(len(list))
+			}
+		}
+		n.PositionsLen = uint64(n.NLists) * uint64(n.Count)
+		for _, list := range lists {
+			counts = append(counts, uint32(len(list)))
+			positions = append(positions, list...)
+			positions = append(positions, make([]int32, int(n.Count)-len(list))...)
+		}
+	}
+	firstPosition, firstCount := Slice(positions), Slice(counts)
+	atPosition, atCount := uintptr(firstPosition.address), uintptr(firstCount.address)
+	for i := range structs {
+		n := &structs[i]
+		if n.NLists == 0 {
+			continue
+		}
+		n.Positions, n.Counts = atPosition, atCount
+		atPosition += uintptr(n.PositionsLen) * unsafe.Sizeof(positions[0])
+		atCount += uintptr(n.NLists) * unsafe.Sizeof(counts[0])
+	}
+	err := s.note(func(sequence uintptr, n uint32, stream uintptr) error {
+		return native.Kvevict_sequence_start(
+			sequence, first(structs), uint64(len(structs)), n, stream)
+	}, nTokens, stream)
+	runtime.KeepAlive(firstPosition.owner)
+	runtime.KeepAlive(firstCount.owner)
+	return err
+}
+
+// Fork makes a sequence that goes on from where this one is: positions, lengths, and, if this one
+// observes, the queries, in memory as for BeginObserving. The cache is the caller's to copy or to
+// share. stream comes after this one's work.
+func (s *Sequence) Fork(memory Memory, stream Stream) (*Sequence, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	if err := memory.on(s.device, "memory"); err != nil {
+		return nil, err
+	}
+	fork := s.sibling()
+	var pointer uintptr
+	err = native.Kvevict_sequence_fork(
+		sequence, uintptr(memory.address), memory.bytes, &pointer, uintptr(stream))
+	runtime.KeepAlive(memory.owner)
+	if err != nil {
+		return nil, err
+	}
+	fork.own(fork, pointer, native.Kvevict_sequence_destroy, s.hooks)
+	fork.lent = memory.owner
+	fork.logical.Store(s.logical.Load())
+	return fork, nil
+}
+
+// Save is the positions and lengths as bytes, with a version and a CRC-32 among them, for Load in any
+// process, on any machine; not the cache, the queries or the report. On CUDA it waits.
+func (s *Sequence) Save() ([]byte, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	if err := native.Kvevict_sequence_save(sequence, 0, 0, &s.args.length); err != nil {
+		return nil, err
+	}
+	data := make([]byte, s.args.length)
+	out := Slice(data)
+	err = native.Kvevict_sequence_save(sequence, uintptr(out.address), out.bytes, &s.args.length)
+	runtime.KeepAlive(out.owner)
+	if err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+// Load makes this sequence what one was that Save saved, of a plan with the same layers and keep lists.
+// After an error it is as before. On CUDA it waits.
+func (s *Sequence) Load(data []byte, stream Stream) error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	in := Slice(append(append([]byte(nil), data...), 0)) // never NULL
+	err = native.Kvevict_sequence_load(
+		sequence, uintptr(in.address), uint64(len(data)), uintptr(stream))
+	runtime.KeepAlive(in.owner)
+	return s.changed(sequence, err)
+}
+
+// ExactPrefix is how many tokens are still where they were stored, in every list of every layer: what
+// another request with the same tokens can use. 0 after an eviction that merged. On CUDA it waits.
+func (s *Sequence) ExactPrefix() (int, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	if err := native.Kvevict_sequence_exact_prefix(sequence, &s.args.n); err != nil {
+		return 0, err
+	}
+	return int(s.args.n), nil
 }
 
 // EvictOptions is what an eviction may be told beside the policy.

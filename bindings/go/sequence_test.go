@@ -97,7 +97,7 @@ func TestLogicalLengthIsTheLibrarys(t *testing.T) {
 		{40, func() { _, err := sequence.Evict([]*View{view}, nil, scratch, 0); must(t, err) }},
 		{45, func() { must(t, sequence.Append(5, 0)) }},
 		{42, func() { must(t, sequence.Trim(42, 0)) }},
-		{42, func() { ignored(sequence.Trim(3, 0)) }},
+		{42, func() { ignored(sequence.Trim(39, 0)) }},
 		{42, func() { must(t, sequence.Observe(shown(0, &q), 10, 30, 0)) }},
 		{0, func() { must(t, sequence.Reset(0)) }},
 		{7, func() { must(t, sequence.Append(7, 0)) }},
@@ -112,6 +112,65 @@ func TestLogicalLengthIsTheLibrarys(t *testing.T) {
 				step.expected)
 		}
 	}
+}
+
+// A sequence goes on in a fork, in what was saved, and in one that starts from its positions.
+func TestStartsForksSavesAndLoads(t *testing.T) {
+	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4,sink=4,scope=head")
+	sequence := newSequence(t, plan)
+	q := rows(random(full*qHeads*headDim, 3), qHeads)
+	view := newView(t, random(full*row, 1), random(full*row, 2))
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	must(t, sequence.Observe(shown(0, &q), full, 0, 0))
+	must(t, sequence.Append(full, 0))
+	observing, err := sequence.Fork(Memory{}, 0)
+	must(t, err)
+	other := newView(t, random(full*row, 1), random(full*row, 2))
+	for i, s := range []*Sequence{sequence, observing} {
+		_, err := s.Evict([]*View{[]*View{view, other}[i]}, nil, scratch, 0)
+		must(t, err)
+	}
+	must(t, observing.Close())
+	prefix, err := sequence.ExactPrefix()
+	must(t, err)
+	if prefix < 4 || prefix > 16 {
+		t.Error(prefix)
+	}
+	must(t, sequence.Append(5, 0))
+	var lists [][]int32
+	for head := 0; head < kvHeads; head++ {
+		list, err := sequence.KeepPositions(0, head)
+		must(t, err)
+		lists = append(lists, list)
+	}
+	fork, err := sequence.Fork(Memory{}, 0)
+	must(t, err)
+	saved, err := sequence.Save()
+	must(t, err)
+	loaded, started := newSequence(t, plan), newSequence(t, plan)
+	must(t, loaded.Load(saved, 0))
+	must(t, started.Start([][][]int32{lists}, full+5, 0))
+	for _, copied := range []*Sequence{fork, loaded, started} {
+		same(t, full+5, copied.LogicalLength())
+		for head := range lists {
+			list, err := copied.KeepPositions(0, head)
+			must(t, err)
+			same(t, lists[head], list)
+		}
+		must(t, copied.Trim(full, 0))
+		fails(t, copied.Trim(prefix+1, 0), StatusInvalidArgument, "up to")
+		must(t, copied.Trim(prefix, 0))
+		same(t, prefix, copied.LogicalLength())
+	}
+	must(t, fork.Close())
+	saved[40] ^= 1
+	fails(t, loaded.Load(saved, 0), StatusInvalidArgument, "CRC-32")
+	fails(t, loaded.Load(nil, 0), StatusInvalidArgument, "data_len 0")
+	fails(t, started.Start(nil, 9, 0), StatusInvalidArgument, "reset")
+	must(t, started.Reset(0))
+	fails(t, started.Start([][][]int32{nil}, 9, 0), StatusInvalidArgument, "n_lists 0")
+	must(t, started.Start(nil, 9, 0))
+	same(t, 9, started.LogicalLength())
 }
 
 // What attention ranks highest stays, chunk by chunk as all at once, with a rollback between.

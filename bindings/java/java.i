@@ -101,6 +101,7 @@ KV_OUTPUT(kvevict_plan *, out_plan)
 KV_OUTPUT(kvevict_sequence *, out_sequence)
 KV_OUTPUT(size_t, out_text_len)
 KV_OUTPUT(size_t, out_positions_len)
+KV_OUTPUT(size_t, out_data_len)
 KV_OUTPUT(uint32_t, out_budget)
 KV_OUTPUT(uint32_t, out_length)
 KV_OUTPUT(int32_t, out_position)
@@ -110,7 +111,7 @@ KV_OUTPUT(kvevict_need, out_need)
 %typemap(argout) kvevict_context **out_context, kvevict_plan **out_plan,
                  kvevict_sequence **out_sequence
   "$result = (jlong)(intptr_t)value$argnum;"
-%typemap(argout) size_t *out_text_len, size_t *out_positions_len
+%typemap(argout) size_t *out_text_len, size_t *out_positions_len, size_t *out_data_len
   "$result = (jlong)value$argnum;"
 %typemap(argout) uint32_t *out_budget, uint32_t *out_length, int32_t *out_position, int32_t *out_slot,
                  kvevict_need *out_need
@@ -119,12 +120,15 @@ KV_OUTPUT(kvevict_need, out_need)
 KV_RESULT(kvevict_context_create, jlong, long)
 KV_RESULT(kvevict_plan_create, jlong, long)
 KV_RESULT(kvevict_sequence_create, jlong, long)
+KV_RESULT(kvevict_sequence_fork, jlong, long)
+KV_RESULT(kvevict_sequence_save, jlong, long)
 KV_RESULT(kvevict_policy_format, jlong, long)
 KV_RESULT(kvevict_sequence_keep_positions, jlong, long)
 KV_RESULT(kvevict_policy_need, jint, int)
 KV_RESULT(kvevict_auto_budget, jint, int)
 KV_RESULT(kvevict_sequence_stored_length, jint, int)
 KV_RESULT(kvevict_sequence_logical_length, jint, int)
+KV_RESULT(kvevict_sequence_exact_prefix, jint, int)
 KV_RESULT(kvevict_sequence_position_of_slot, jint, int)
 KV_RESULT(kvevict_sequence_slot_of_position, jint, int)
 

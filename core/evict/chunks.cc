@@ -37,7 +37,7 @@ void Narrow(uint32_t first, uint32_t n, ScoreJob* job) {
 
 }  // namespace
 
-// Raises counts to what lists must keep of each chunk, the most of any list.
+// Slots held by the lists of a layer stay where others of a chunk have to.
 Status Eviction::CountProtected(const LayerOutcome& layer,
                                 std::span<uint32_t> counts) const {
   if (forced_.protect.empty()) return Status();
@@ -102,16 +102,18 @@ void Eviction::EnterChunk(uint32_t chunk) {
   chunk_ = chunk;
   chunk_loses_ = !HasChunks(policy_);
   for (LayerEviction& layer : at_once_) {
-    layer.score.slots = slots_.DevicePositions(layer.layer);
-    layer.score.keep = slots_.DeviceNext(layer.layer, layer.n_keep);
-    if (!HasChunks(policy_)) continue;
     const Chunks chunks(policy_, layer.n_tokens);
+    if (chunk == 0) {
+      layer.score.slots = slots_.DevicePositions(layer.layer);
+      layer.score.keep = slots_.DeviceNext(layer.layer, layer.n_keep);
+    }
+    if (!HasChunks(policy_)) continue;
+    ChunkedLayer& chunked = sequence_.chunked_layers()[layer.layer];
+    if (chunk == 0) chunked.whole = layer.score;
     const uint32_t first = chunks.BeginOf(chunk);
-    LayerChunk& beside = sequence_.layer_chunks()[layer.layer];
-    if (chunk == 0) beside.whole = layer.score;
-    layer.score = beside.whole;
-    beside.view = ViewFrom(views_[layer.layer], first);
-    layer.score.view = &beside.view;
+    chunked.view = ViewFrom(views_[layer.layer], first);
+    layer.score = chunked.whole;
+    layer.score.view = &chunked.view;
     layer.score.slots.first = first;
     layer.score.keep = KeepOfChunk(layer).count;
     Narrow(first, chunks.LengthOf(chunk), &layer.score);

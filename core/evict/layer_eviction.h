@@ -20,8 +20,7 @@ struct LayerOutcome {
   MapJob map;
 };
 
-// A layer that loses tokens, and its part in each of the operations: those before
-// compaction are done to a chunk of it after the other.
+// A layer that loses tokens, and its part in each of the operations.
 struct LayerEviction : LayerOutcome {
   LayerEviction() = default;
   explicit LayerEviction(const LayerOutcome& outcome) : LayerOutcome(outcome) {}
@@ -34,10 +33,10 @@ struct LayerEviction : LayerOutcome {
   RotateJob rotate;
 };
 
-// What a layer has beside where a policy has chunks.
-struct LayerChunk {
-  ScoreJob whole;
-  kvevict_view view;  // of the chunk, for operations
+// Of a layer of which one chunk after the other is scored.
+struct ChunkedLayer {
+  ScoreJob whole;     // with all its tokens
+  kvevict_view view;  // of the chunk at hand
 };
 
 }  // namespace kvevict

@@ -1,12 +1,11 @@
-// Compaction: row keep[i] of a plane and head moves to row first_slot + i, in
-// place or of another plane.
+// Compaction in place: row keep[i] of a plane and head moves to row first_slot +
+// i.
 //
-// Keep lists are strictly ascending, so in place keep[i] >= first_slot + i. Rows
-// read for places from i on are at first_slot + i or above; rows written for
-// places below i are below that. So what is written never meets what a later
-// place reads, and the one rule is: all reads of some places before their
-// writes. Lists in another order must not come here. Rows written to another
-// plane are read by nobody.
+// Keep lists are strictly ascending, so keep[i] >= first_slot + i. Rows read for
+// places from i on are at first_slot + i or above; rows written for places below
+// i are below that. So what is written never meets what a later place reads, and
+// the one rule is: all reads of some places before their writes. Lists in
+// another order must not come here.
 #include "gather_rows.h"
 
 #include "moved_rows.cuh"
@@ -38,29 +37,27 @@ KV_DEVICE void FindSurvivors(const Column& column, uint64_t keep, uint32_t i,
 
 // Walks a column upward, many rows at a time: their loads, then their stores,
 // and between them, while the loads are on their way, what the next rows need.
-template <class Unit, class From, class To>
-KV_DEVICE void WalkColumn(const From& from_column, const To& to_column,
-                          uint64_t keep, uint32_t n_keep, uint32_t first_slot) {
-  constexpr uint32_t kRows =
-      ColumnRows(sizeof(Unit), From::kIsPaged || To::kIsPaged);
+template <class Unit, class Column>
+KV_DEVICE void WalkColumn(const Column& column, uint64_t keep, uint32_t n_keep,
+                          uint32_t first_slot) {
+  constexpr uint32_t kRows = ColumnRows(sizeof(Unit), Column::kIsPaged);
   const uint32_t last = n_keep - 1;
-  typename From::Place from[kRows];
-  typename To::Place to[kRows];
-  FindSurvivors(from_column, keep, 0, last, from);
+  typename Column::Place from[kRows], to[kRows];
+  FindSurvivors(column, keep, 0, last, from);
   for (uint32_t i = 0; i < n_keep; i += kRows) {
     Unit moved[kRows];
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
-      moved[r] = LoadGlobal<Unit>(from_column.Address(from[r]));
+      moved[r] = LoadGlobal<Unit>(column.Address(from[r]));
     }
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
-      to[r] = to_column.Find(first_slot + AtMost(i + r, last));
+      to[r] = column.Find(first_slot + AtMost(i + r, last));
     }
-    FindSurvivors(from_column, keep, i + kRows, last, from);
+    FindSurvivors(column, keep, i + kRows, last, from);
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
-      StoreGlobal(to_column.Address(to[r]), moved[r]);
+      StoreGlobal(column.Address(to[r]), moved[r]);
     }
   }
 }
@@ -75,12 +72,10 @@ KV_DEVICE void GatherColumn(const GatherParams& p) {
   if (head >= p.n_heads) return;
   const KeepList keep(p, plane, head);
   if (keep.n == 0) return;
-  const ColumnOfHead column(p, kUnit, head, i % n_columns);
-  WithColumn(RowsFrom(p, plane), column, [&](const auto& from) {
-    WithColumn(RowsTo(p, plane), column, [&](const auto& to) {
-      WalkColumn<Unit>(from, to, keep.slots, keep.n, plane.first_slot);
-    });
-  });
+  WithColumn(RowsFrom(p, plane), {p, kUnit, head, i % n_columns},
+             [&](const auto& column) {
+               WalkColumn<Unit>(column, keep.slots, keep.n, plane.first_slot);
+             });
 }
 
 }  // namespace
@@ -133,42 +128,36 @@ KV_DEVICE uint32_t RegisterOf(const Unit& v) {
   }
 }
 
-// Loads a thread's rows, in place says so and waits, stores them. A thread without
-// rows takes part in the barriers.
+// Loads a thread's rows, says so, waits, stores them. A thread without rows
+// takes part in the barriers.
 //
 // A load is on its way until a register of it is read: a barrier alone lets its
 // thread pass, and then the flag would be up while another block's stores could
 // still overtake the load. So the barrier before the flag depends on all loads.
-template <class Unit, class From, class To>
-KV_DEVICE void MoveChunk(const From& from_column, const To& to_column,
-                         const Chunk& chunk, const ThreadRows& rows,
-                         const GatherParams& p, uint64_t keep, uint64_t flag) {
-  // Rows of one plane lie one way.
-  const bool in_place = From::kIsPaged == To::kIsPaged && p.in_place != 0;
-  const uint32_t first_slot = p.planes[chunk.plane].first_slot;
+template <class Unit, class Column>
+KV_DEVICE void MoveChunk(const Column& column, const Chunk& chunk,
+                         const ThreadRows& rows, uint32_t first_slot,
+                         uint64_t keep, uint64_t flag) {
   Unit moved[kChunkLoads];
   uint32_t slots[kChunkLoads];
-  typename From::Place from[kChunkLoads];
-  typename To::Place to[kChunkLoads];
+  typename Column::Place places[kChunkLoads];
   rows.ForEach([&](uint32_t r, uint32_t i) {
     slots[r] = LoadGlobal<uint32_t>(keep + uint64_t{i} * sizeof(int32_t));
   });
   rows.ForEach(
-      [&](uint32_t r, uint32_t) { from[r] = from_column.Find(slots[r]); });
+      [&](uint32_t r, uint32_t) { places[r] = column.Find(slots[r]); });
   rows.ForEach([&](uint32_t r, uint32_t) {
-    moved[r] = LoadGlobal<Unit>(from_column.Address(from[r]));
+    moved[r] = LoadGlobal<Unit>(column.Address(places[r]));
   });
-  if (in_place) {
-    uint32_t read = 0;
-    rows.ForEach([&](uint32_t r, uint32_t) { read |= RegisterOf(moved[r]); });
-    const bool any = BlockAny(read != 0);
-    if (threadIdx.x == 0) StoreRelease(flag, any ? 1 : 2);
-  }
+  uint32_t read = 0;
+  rows.ForEach([&](uint32_t r, uint32_t) { read |= RegisterOf(moved[r]); });
+  const bool any = BlockAny(read != 0);
+  if (threadIdx.x == 0) StoreRelease(flag, any ? 1 : 2);
   rows.ForEach(
-      [&](uint32_t r, uint32_t i) { to[r] = to_column.Find(first_slot + i); });
-  if (in_place) WaitForReaders(chunk, first_slot, keep, flag);
+      [&](uint32_t r, uint32_t i) { places[r] = column.Find(first_slot + i); });
+  WaitForReaders(chunk, first_slot, keep, flag);
   rows.ForEach([&](uint32_t r, uint32_t) {
-    StoreGlobal(to_column.Address(to[r]), moved[r]);
+    StoreGlobal(column.Address(places[r]), moved[r]);
   });
 }
 
@@ -194,17 +183,17 @@ KV_DEVICE void GatherChunk(const GatherParams& p) {
 
   const uint32_t row_step = p.rows_at_once;
   const uint32_t thread_row = threadIdx.x / p.columns_per_block;
-  const uint32_t i = chunk.first_column + threadIdx.x % p.columns_per_block;
-  const bool is_idle = thread_row >= row_step || i >= n_columns;
+  const uint32_t column =
+      chunk.first_column + threadIdx.x % p.columns_per_block;
+  const bool is_idle = thread_row >= row_step || column >= n_columns;
   const ThreadRows rows = {chunk.first_row + thread_row, row_step,
                            is_idle ? 0 : keep.n};
-  const ColumnOfHead column(p, kUnit, chunk.head, i);
   const uint64_t flag = p.scratch + (1 + uint64_t{ticket}) * sizeof(uint32_t);
-  WithColumn(RowsFrom(p, plane), column, [&](const auto& from) {
-    WithColumn(RowsTo(p, plane), column, [&](const auto& to) {
-      MoveChunk<Unit>(from, to, chunk, rows, p, keep.slots, flag);
-    });
-  });
+  WithColumn(RowsFrom(p, plane), {p, kUnit, chunk.head, column},
+             [&](const auto& cache) {
+               MoveChunk<Unit>(cache, chunk, rows, plane.first_slot, keep.slots,
+                               flag);
+             });
 }
 
 }  // namespace

@@ -52,9 +52,8 @@ constexpr uint64_t ColumnsPerHead(const GatherParams& p, uint32_t unit) {
 // Depends on the shape only, so that results and workspace do.
 constexpr bool GatherByColumns(const GatherParams& p, uint32_t unit) {
   constexpr uint64_t kBytesOnTheirWay = uint64_t{4} << 20;
-  const bool is_paged = p.rows.block_size > 0 || p.to.block_size > 0;
   return unit == 16 && p.n_planes * p.n_heads * ColumnsPerHead(p, 16) * 16 *
-                               ColumnRows(16, is_paged) >=
+                               ColumnRows(16, p.rows.block_size > 0) >=
                            kBytesOnTheirWay;
 }
 

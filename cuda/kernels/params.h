@@ -703,8 +703,8 @@ struct RotateParams {
 };
 static_assert(sizeof(RotateParams) <= 4096);
 
-// ---- gather_rows: row keep[i] to row first_slot + i, in place or of another plane.
-// ---- reorder_rows: row keep[i] to row i, in place ----
+// ---- gather_rows, reorder_rows, copy_rows: row keep[i] to row first_slot + i, in
+// place or of another plane ----
 
 // Lists and tables, i32, are so many elements from those of the first plane.
 struct GatherPlane {
@@ -733,8 +733,8 @@ struct GatherParams {
   uint32_t columns_per_block;
   uint32_t n_groups;      // blocks that share the columns of a plane and head
   uint32_t rows_at_once;  // of a block
-  uint32_t in_place;      // otherwise what is written is nowhere read
-  CountTable counts;      // per list
+  uint32_t reserved;
+  CountTable counts;                 // per list
   uint64_t keep, tables, to_tables;  // of the first plane
   // gather_chunks: u32 [ChunkTickets()], zero before; reorder_*: packed rows,
   // [n_planes, n_heads, n_keep], n_keep of all planes being the same

@@ -1,5 +1,5 @@
-// Any order of appends, captures, evictions and resets is refused or done as a model
-// made of plain vectors does it.
+// Any order of appends, captures, evictions, trims, copies and resets is refused or done
+// as a model made of plain vectors does it.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -74,7 +74,7 @@ class Fuzz {
         for (auto& layer : held_) {
           for (auto& head : layer) head.clear();
         }
-        n_seen_ = 0;
+        n_seen_ = bound_ = 0;
         break;
       case 1:
       case 2:
@@ -83,6 +83,12 @@ class Fuzz {
       case 5:
       case 6:
         Append(draw_.Below(30));
+        break;
+      case 7:
+        Trim(draw_.Below(n_seen_ + 2));
+        break;
+      case 8:
+        Copy();
         break;
       default:
         Evict();
@@ -111,6 +117,63 @@ class Fuzz {
       }
     }
     n_seen_ += n;
+  }
+
+  // Tokens that every list has in the slots of their numbers.
+  uint32_t Prefix() const {
+    uint32_t n = n_seen_;
+    for (const auto& layer : held_) {
+      for (const auto& head : layer) {
+        uint32_t own = 0;
+        while (own < head.size() && head[own] == static_cast<int32_t>(own)) {
+          ++own;
+        }
+        n = std::min(n, own);
+      }
+    }
+    return n;
+  }
+
+  void Trim(uint32_t n) {
+    const bool is_exact = n <= n_seen_ && (n >= bound_ || n <= Prefix());
+    FUZZ_CHECK((kvevict_sequence_trim(sequence_, n, nullptr) == KVEVICT_OK) ==
+               is_exact);
+    if (!is_exact) return;
+    for (auto& layer : held_) {
+      for (auto& head : layer) {
+        while (!head.empty() && head.back() >= static_cast<int32_t>(n)) {
+          head.pop_back();
+        }
+      }
+    }
+    if (n < bound_) bound_ = 0;
+    n_seen_ = n;
+  }
+
+  // Goes on with a fork or with what was saved.
+  void Copy() {
+    kvevict_sequence* copy = nullptr;
+    if (draw_.Below(2) == 0) {
+      FUZZ_CHECK(kvevict_sequence_fork(sequence_, nullptr, 0, &copy, nullptr) ==
+                 KVEVICT_OK);
+    } else {
+      size_t n = 0;
+      FUZZ_CHECK(kvevict_sequence_save(sequence_, nullptr, 0, &n) ==
+                 KVEVICT_OK);
+      std::vector<uint8_t> data(n);
+      FUZZ_CHECK(kvevict_sequence_save(sequence_, data.data(), n, nullptr) ==
+                 KVEVICT_OK);
+      FUZZ_CHECK(kvevict_sequence_create(plan_, &copy) == KVEVICT_OK);
+      data[draw_.Below(static_cast<uint32_t>(n))] ^= 1;
+      FUZZ_CHECK(kvevict_sequence_load(copy, data.data(), n, nullptr) !=
+                 KVEVICT_OK);
+      FUZZ_CHECK(kvevict_sequence_save(sequence_, data.data(), n, nullptr) ==
+                 KVEVICT_OK);
+      FUZZ_CHECK(kvevict_sequence_load(copy, data.data(), n, nullptr) ==
+                 KVEVICT_OK);
+    }
+    kvevict_sequence_destroy(sequence_);
+    sequence_ = copy;
   }
 
   static float Name(uint32_t layer, uint32_t head, int32_t position) {
@@ -173,7 +236,10 @@ class Fuzz {
     FUZZ_CHECK((status == KVEVICT_OK) == fits);
     if (!fits) return;
     for (uint32_t l = 0; l < kLayers; ++l) {
-      for (uint32_t h = 0; h < kHeads; ++h) held_[l][h] = expected[l][h];
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        if (held_[l][h] != expected[l][h]) bound_ = n_seen_;
+        held_[l][h] = expected[l][h];
+      }
     }
   }
 
@@ -251,6 +317,8 @@ class Fuzz {
     FUZZ_CHECK(kvevict_sequence_logical_length(sequence_, &length) ==
                KVEVICT_OK);
     FUZZ_CHECK(length == n_seen_);
+    FUZZ_CHECK(kvevict_sequence_exact_prefix(sequence_, &length) == KVEVICT_OK);
+    FUZZ_CHECK(length == Prefix());
     for (uint32_t l = 0; l < kLayers; ++l) {
       FUZZ_CHECK(kvevict_sequence_stored_length(sequence_, l, 0, &length) ==
                  KVEVICT_OK);
@@ -285,6 +353,7 @@ class Fuzz {
   std::vector<int32_t> held_[kLayers][kHeads];
   float keys_[kLayers][kMaxTokens][kHeads] = {};
   uint32_t n_seen_ = 0;
+  uint32_t bound_ = 0;  // the logical length at the last eviction
 };
 
 }  // namespace

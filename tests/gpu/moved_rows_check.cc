@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "core/backend.h"
 #include "core/context.h"
@@ -139,6 +141,123 @@ void CheckEvictionHasTickets(const Gpu& gpu, const Shape& shape, bool opaque,
   }
 }
 
+// The same move of each layer on the host and on the device.
+struct LayerMoves {
+  ContextHandle host = CreateContext(KVEVICT_CONTEXT_OPTIONS_INIT);
+  std::vector<int32_t> slots;
+  Buffer device_slots;
+  kvevict_keep_lists host_keep = KVEVICT_KEEP_LISTS_INIT;
+  kvevict_keep_lists device_keep = KVEVICT_KEEP_LISTS_INIT;
+  std::vector<kvevict_move> host_moves, device_moves;
+
+  // To the caches of `to`; nullptr: in place.
+  LayerMoves(const Gpu& gpu, const Twin& from, const Twin* to,
+             std::vector<int32_t> keep, uint32_t first_slot)
+      : slots(std::move(keep)),
+        device_slots(gpu, slots.size() * sizeof(int32_t)) {
+    device_slots.Write(slots.data(), device_slots.n_bytes());
+    host_keep.n_lists = 1;
+    host_keep.slots = slots.data();
+    host_keep.slots_len = slots.size();
+    host_keep.count = static_cast<uint32_t>(slots.size());
+    device_keep = host_keep;
+    device_keep.slots = device_slots.pointer<int32_t>();
+    for (uint32_t l = 0; l < from.shape().n_layers; ++l) {
+      kvevict_move move = KVEVICT_MOVE_INIT;
+      move.n_tokens = from.shape().n_tokens;
+      move.first_slot = first_slot;
+      move.view = &from.host_views()[l];
+      move.keep = &host_keep;
+      if (to != nullptr) move.destination = &to->host_views()[l];
+      host_moves.push_back(move);
+      move.view = &from.device_views()[l];
+      move.keep = &device_keep;
+      if (to != nullptr) move.destination = &to->device_views()[l];
+      device_moves.push_back(move);
+    }
+  }
+  // Without a workspace.
+  kvevict_status OnDevice(const kvevict_context* context,
+                          kvevict_stream stream) const {
+    return kvevict_compact(context, device_moves.data(), device_moves.size(),
+                           nullptr, 0, stream);
+  }
+  void OnBoth(const kvevict_context* context, kvevict_stream stream) const {
+    Check(kvevict_compact(host.get(), host_moves.data(), host_moves.size(),
+                          nullptr, 0, nullptr));
+    Check(OnDevice(context, stream));
+  }
+};
+
+constexpr Layout kLayouts[] = {Layout::kTokenMajor, Layout::kHeadMajor,
+                               Layout::kPaged};
+
+// Tails of all layers go together, and what is before them stays.
+void CheckTails(const Gpu& gpu, Report* report) {
+  Shape shape = kShape;
+  shape.n_layers = 3;
+  for (const Layout layout : kLayouts) {
+    shape.layout = layout;
+    Twin twin(gpu, shape, 1);
+    const ContextHandle context = CreateContext(gpu.ContextOptions());
+    const LayerMoves moves(gpu, twin, nullptr, {104, 110, 111, 119}, 101);
+    const uint64_t before = mock::Launches("gather_columns_16");
+    moves.OnBoth(context.get(), gpu.stream());
+    gpu.Synchronize();
+    report->FailIf(mock::Launches("gather_columns_16") - before != 1,
+                   "tails of three layers in several launches");
+    for (uint32_t l = 0; l < shape.n_layers; ++l) {
+      twin.Fetch(l);
+      report->Expect(twin.CompareWithHost(l, 105));
+      report->FailIf(!twin.IsUntouched(l, 120), "behind the tail");
+    }
+  }
+}
+
+// Copies of all layers go together, from any layout to any.
+void CheckCopies(const Gpu& gpu, Report* report) {
+  Shape shape = kShape;
+  shape.n_layers = 3;
+  for (const Layout from_layout : kLayouts) {
+    for (const Layout to_layout : kLayouts) {
+      shape.layout = from_layout;
+      Twin from(gpu, shape, 1);
+      shape.layout = to_layout;
+      Twin to(gpu, shape, 2);
+      const ContextHandle context = CreateContext(gpu.ContextOptions());
+      const LayerMoves moves(gpu, from, &to, {3, 40, 41, 42, 77, 119}, 17);
+      const uint64_t wide = mock::Launches("copy_rows_16");
+      const uint64_t narrow = mock::Launches("copy_rows_4");
+      const uint64_t waits = mock::Waits();
+      moves.OnBoth(context.get(), gpu.stream());
+      report->FailIf(mock::Waits() != waits, "copying waited");
+      gpu.Synchronize();
+      report->FailIf(mock::Launches("copy_rows_16") - wide != 1,
+                     "K and V of three layers in several launches");
+      report->FailIf(mock::Launches("copy_rows_4") - narrow != 1,
+                     "companions of three layers in several launches");
+      for (uint32_t l = 0; l < shape.n_layers; ++l) {
+        from.Fetch(l);
+        report->FailIf(!from.IsUntouched(l), "copied rows changed");
+        to.Fetch(l);
+        report->Expect(to.CompareWithHost(l, to.max_tokens()));
+      }
+    }
+  }
+}
+
+void CheckDebugFindsSlotsBeforeTheTail(const Gpu& gpu, Report* report) {
+  kvevict_context_options options = gpu.ContextOptions();
+  options.debug = 1;
+  Layer e(gpu, &options);
+  const LayerMoves moves(gpu, e.twin, nullptr, {99, 110, 111, 119}, 100);
+  ExpectFailure(moves.OnDevice(e.side.context(), gpu.stream()),
+                KVEVICT_ERROR_INVALID_ARGUMENT,
+                {"keep: 1 of", "[first_slot 100, n_tokens 120)"}, report);
+  e.twin.Fetch(0);
+  report->FailIf(!e.twin.IsUntouched(0), "a byte moved");
+}
+
 // With scratch for one plane, K and V are staged one after the other.
 void CheckReorderInTurns(const Gpu& gpu, Report* report) {
   Layer e(gpu);
@@ -176,6 +295,12 @@ void CheckReorderInTurns(const Gpu& gpu, Report* report) {
 void CheckMovedRows(const Gpu& gpu, const Effort&, Report* report) {
   report->Check("debug finds slots that are not there",
                 [&] { CheckDebugFindsBadSlots(gpu, report); });
+  report->Check("debug finds slots before the tail",
+                [&] { CheckDebugFindsSlotsBeforeTheTail(gpu, report); });
+  report->Check("tails of layers move in one launch",
+                [&] { CheckTails(gpu, report); });
+  report->Check("copies of layers go in one launch",
+                [&] { CheckCopies(gpu, report); });
   report->Check("compaction makes tickets of a workspace",
                 [&] { CheckWorkspaceMeansChunks(gpu, report); });
   report->Check("evictions of opaque rows have tickets",

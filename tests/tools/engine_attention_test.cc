@@ -23,6 +23,7 @@ struct Case {
   uint32_t v_head_dim;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;
   float scale = 0.0f;
+  uint32_t gap = 0;  // every head has so many slots less than the one before
 };
 
 // Around the tile of 64 slots, the spans of 512 that decoding splits into, the
@@ -44,6 +45,9 @@ const Case kCases[] = {
     {129, 7, 1, 3, 33, 17, KVEVICT_DTYPE_BF16},
     {300, 257, 1, 1, 48, 48, KVEVICT_DTYPE_F32, 2.0f},
     {700, 140, 1, 4, 80, 72, KVEVICT_DTYPE_BF16},
+    {700, 1, 3, 2, 32, 24, KVEVICT_DTYPE_F32, 0.0f, 130},
+    {90, 5, 4, 1, 33, 17, KVEVICT_DTYPE_F16, 0.0f, 28},
+    {300, 140, 2, 2, 40, 40, KVEVICT_DTYPE_BF16, 0.0f, 100},
 };
 
 // Keys, values and queries; slots past n_slots hold NaN, which must not be read.
@@ -66,7 +70,11 @@ struct Data {
     const std::vector<float> nan(70 * std::max(k_len, v_len),
                                  std::numeric_limits<float>::quiet_NaN());
     cache.Append(1, 70, nan.data(), k_len, nan.data(), v_len);
-    cache.set_length(1, c.n_slots);
+    std::vector<uint32_t> lengths;
+    for (uint32_t h = 0; h < c.n_kv_heads; ++h) {
+      lengths.push_back(c.n_slots - h * c.gap);
+    }
+    cache.set_lengths(1, lengths);
     for (auto* values : {&k, &v}) {
       for (float& x : *values) {
         if (c.dtype == KVEVICT_DTYPE_F16) x = F16ToF32(F32ToF16(x));
@@ -114,7 +122,7 @@ Expected Oracle(const Case& c, const Data& data, uint32_t query,
                                        : 1 / std::sqrt(1.0 * c.k_head_dim);
   const float* q =
       data.q.data() + (size_t{query} * n_q_heads + q_head) * c.k_head_dim;
-  const uint32_t n = data.n_visible[query];
+  const uint32_t n = data.n_visible[query] - kv_head * c.gap;
   std::vector<double> logits(n);
   double logit_error = 0;
   for (uint32_t s = 0; s < n; ++s) {

@@ -77,6 +77,41 @@ Test(engine_kv_cache, append_writes_what_the_view_describes) {
   }
 }
 
+// Heads of different lengths go on behind their own rows, and copies do too.
+Test(engine_kv_cache, heads_may_hold_different_numbers) {
+  const std::vector<float> rows = RandomFloats(160, 4);
+  const uint32_t lengths[] = {3, 7};
+  KvCache first(Shape(KVEVICT_DTYPE_F32));
+  first.Append(1, 8, rows.data(), 10, rows.data(), 6);
+  first.set_lengths(1, lengths);
+  KvCache cache(Shape(KVEVICT_DTYPE_F32));
+  cache.CopyFrom(first);
+  cache.Append(1, 2, rows.data() + 100, 10, rows.data() + 100, 6);
+  cr_expect(cache.length(1) == 9);
+  cr_expect(cache.gap(1, 0) == 4 && cache.gap(1, 1) == 0);
+  // (5 + 9) rows of 5 + 3 elements of 4 bytes.
+  cr_expect(cache.bytes_in_use() == 14 * 8 * 4);
+  const kvevict_view view = cache.View(1);
+  for (uint32_t head = 0; head < 2; ++head) {
+    for (uint32_t slot = 0; slot < lengths[head] + 2; ++slot) {
+      const bool is_new = slot >= lengths[head];
+      const uint32_t row = is_new ? slot - lengths[head] : slot;
+      for (uint32_t e = 0; e < 5; ++e) {
+        const float expected =
+            rows[(is_new ? 100 : 0) + row * 10 + head * 5 + e];
+        cr_expect(Element(view.k, slot, head, e) == expected);
+      }
+      for (uint32_t e = 0; e < 3; ++e) {
+        const float expected =
+            rows[(is_new ? 100 : 0) + row * 6 + head * 3 + e];
+        cr_expect(Element(view.v, slot, head, e) == expected);
+      }
+    }
+  }
+  cache.set_length(1, 7);  // the two that came are forgotten
+  cr_expect(cache.bytes_in_use() == first.bytes_in_use());
+}
+
 Test(engine_kv_cache, counts_and_copies_the_slots_in_use) {
   const std::vector<float> rows = RandomFloats(110, 3);
   KvCache from(Shape(KVEVICT_DTYPE_F16));

@@ -64,7 +64,8 @@ struct Partial {
   std::vector<float> out;
 };
 
-void AttendPrefill(const AttentionArgs& args, ThreadPool& pool) {
+// A head at a time: its queries share what is done to its keys.
+void AttendByHead(const AttentionArgs& args, ThreadPool& pool) {
   const KvShape& shape = args.cache->shape();
   const uint32_t group_size = args.n_q_heads / shape.n_kv_heads;
   const uint32_t n_queries = static_cast<uint32_t>(args.n_visible.size());
@@ -73,6 +74,7 @@ void AttendPrefill(const AttentionArgs& args, ThreadPool& pool) {
   const uint32_t dim = shape.v_head_dim;
   std::vector<Partial> states(pool.n_threads(),
                               Partial(block * group_size, dim));
+  std::vector<std::vector<uint32_t>> n_visible(pool.n_threads());
   pool.For(n_blocks * shape.n_kv_heads, [&](uint32_t item, uint32_t worker) {
     const uint32_t kv_head = item % shape.n_kv_heads;
     const uint32_t first = item / shape.n_kv_heads * block;
@@ -80,7 +82,13 @@ void AttendPrefill(const AttentionArgs& args, ThreadPool& pool) {
     AttentionSpan span = HeadSpan(args, kv_head, 1);
     span.queries += first * span.query_stride;
     span.n_queries = n;
-    span.n_visible += first;
+    // Of this head, which may be shorter than others.
+    n_visible[worker].assign(span.n_visible + first,
+                             span.n_visible + first + n);
+    for (uint32_t& slots : n_visible[worker]) {
+      slots -= args.cache->gap(args.layer, kv_head);
+    }
+    span.n_visible = n_visible[worker].data();
     span.last_slot = *std::max_element(span.n_visible, span.n_visible + n);
     states[worker].AttachTo(span);
     AttendSpan(span);
@@ -110,7 +118,7 @@ void Merge(const std::vector<Partial>& spans, uint32_t row, uint32_t dim,
   for (uint32_t e = 0; e < dim; ++e) out[e] /= sum;
 }
 
-// All heads of a slot are read together: they are one piece of memory.
+// All heads of a slot are read together: they are one piece of memory. Of one length.
 void AttendDecode(const AttentionArgs& args, ThreadPool& pool) {
   const KvShape& shape = args.cache->shape();
   const uint32_t dim = shape.v_head_dim;
@@ -133,10 +141,10 @@ void AttendDecode(const AttentionArgs& args, ThreadPool& pool) {
 }  // namespace
 
 void Attend(const AttentionArgs& args, ThreadPool& pool) {
-  if (args.n_visible.size() == 1) {
+  if (args.n_visible.size() == 1 && !args.cache->is_ragged(args.layer)) {
     AttendDecode(args, pool);
   } else if (!args.n_visible.empty()) {
-    AttendPrefill(args, pool);
+    AttendByHead(args, pool);
   }
 }
 

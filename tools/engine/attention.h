@@ -17,8 +17,9 @@ struct AttentionArgs {
   // h / (n_q_heads / n_kv_heads).
   const float* queries = nullptr;
   uint32_t n_q_heads = 0;
-  // [n_queries]: query i sees slots [0, n_visible[i]), at least one. Given
-  // explicitly because slots and positions differ after an eviction.
+  // [n_queries]: query i sees slots [0, n_visible[i]), at least one, of the longest
+  // head; of others so many fewer as they are shorter. Given explicitly because slots
+  // and positions differ after an eviction.
   std::span<const uint32_t> n_visible;
   float scale = 0.0f;  // of q.k; 0 means 1/sqrt(k_head_dim)
   // [n_queries, n_q_heads, v_head_dim]

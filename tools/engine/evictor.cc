@@ -147,8 +147,12 @@ Evictor::Report Evictor::Evict(KvCache& cache,
   const auto end = std::chrono::steady_clock::now();
   kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
   Check(kvevict_sequence_report(sequence_.get(), &report, nullptr, 0));
+  std::vector<uint32_t> lengths(cache.shape().n_kv_heads);
   for (uint32_t layer = 0; layer < n_layers_; ++layer) {
-    cache.set_length(layer, stored_length(layer));
+    for (uint32_t head = 0; head < lengths.size(); ++head) {
+      lengths[head] = stored_length(layer, head);
+    }
+    cache.set_lengths(layer, lengths);
   }
   return {.bytes_before = report.bytes_before,
           .bytes_after = report.bytes_after,
@@ -158,9 +162,10 @@ Evictor::Report Evictor::Evict(KvCache& cache,
 }
 
 // Step 4.
-uint32_t Evictor::stored_length(uint32_t layer) const {
+uint32_t Evictor::stored_length(uint32_t layer, uint32_t kv_head) const {
   uint32_t length = 0;
-  Check(kvevict_sequence_stored_length(sequence_.get(), layer, 0, &length));
+  Check(
+      kvevict_sequence_stored_length(sequence_.get(), layer, kv_head, &length));
   return length;
 }
 

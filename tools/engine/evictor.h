@@ -4,8 +4,8 @@
 //   2. prefill   show every layer's query rows, chunk by chunk: Observe();
 //                note the tokens stored: Append()
 //   3. evict     one call for the whole model: Evict()
-//   4. decode    the next row goes to slot stored_length(layer) of each layer and
-//                is rotated for position logical_length()
+//   4. decode    the next row goes to slot stored_length(layer, head) and is rotated for
+//                position logical_length()
 #ifndef KVEVICT_TOOLS_ENGINE_EVICTOR_H_
 #define KVEVICT_TOOLS_ENGINE_EVICTOR_H_
 
@@ -63,7 +63,7 @@ class Evictor {
   void Score(uint32_t layer, KvCache& cache, const float* queries,
              uint32_t n_rows, std::span<float> out);
 
-  uint32_t stored_length(uint32_t layer) const;
+  uint32_t stored_length(uint32_t layer, uint32_t kv_head = 0) const;
   uint32_t logical_length() const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
@@ -60,7 +61,8 @@ KvCache::KvCache(const KvShape& shape)
       v_row_bytes_(size_t{shape.n_kv_heads} * shape.v_head_dim *
                    ElementBytes(shape.dtype)),
       layer_bytes_((k_row_bytes_ + v_row_bytes_) * shape.capacity),
-      lengths_(shape.n_layers, 0) {
+      lengths_(shape.n_layers, 0),
+      gaps_(size_t{shape.n_layers} * shape.n_kv_heads, 0) {
   const size_t n_bytes = RoundUp(layer_bytes_ * shape.n_layers + 1);
   void* memory = std::aligned_alloc(kAlignment, n_bytes);
   if (memory == nullptr) throw std::bad_alloc();
@@ -78,22 +80,42 @@ uint8_t* KvCache::V(uint32_t layer) const {
 
 void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
                      size_t k_row_stride, const float* v, size_t v_row_stride) {
-  const size_t first = lengths_[layer];
-  assert(first + n_rows <= shape_.capacity);
-  const size_t k_len = size_t{shape_.n_kv_heads} * shape_.k_head_dim;
-  const size_t v_len = size_t{shape_.n_kv_heads} * shape_.v_head_dim;
-  for (size_t row = 0; row < n_rows; ++row) {
-    StoreRow(shape_.dtype, k + row * k_row_stride, k_len,
-             K(layer) + (first + row) * k_row_bytes_);
-    StoreRow(shape_.dtype, v + row * v_row_stride, v_len,
-             V(layer) + (first + row) * v_row_bytes_);
+  assert(lengths_[layer] + n_rows <= shape_.capacity);
+  const size_t k_dim = shape_.k_head_dim, v_dim = shape_.v_head_dim;
+  const size_t element = ElementBytes(shape_.dtype);
+  // Heads of one length are one piece of memory.
+  const uint32_t at_once = is_ragged(layer) ? 1 : shape_.n_kv_heads;
+  for (uint32_t head = 0; head < shape_.n_kv_heads; head += at_once) {
+    const size_t first = lengths_[layer] - gap(layer, head);
+    for (size_t row = 0; row < n_rows; ++row) {
+      StoreRow(
+          shape_.dtype, k + row * k_row_stride + head * k_dim, at_once * k_dim,
+          K(layer) + (first + row) * k_row_bytes_ + head * k_dim * element);
+      StoreRow(
+          shape_.dtype, v + row * v_row_stride + head * v_dim, at_once * v_dim,
+          V(layer) + (first + row) * v_row_bytes_ + head * v_dim * element);
+    }
   }
   lengths_[layer] += n_rows;
+}
+
+void KvCache::set_lengths(uint32_t layer, std::span<const uint32_t> of_heads) {
+  lengths_[layer] = *std::max_element(of_heads.begin(), of_heads.end());
+  for (uint32_t head = 0; head < shape_.n_kv_heads; ++head) {
+    gaps_[layer * shape_.n_kv_heads + head] = lengths_[layer] - of_heads[head];
+  }
+}
+
+bool KvCache::is_ragged(uint32_t layer) const {
+  const auto first = gaps_.begin() + layer * shape_.n_kv_heads;
+  return std::any_of(first, first + shape_.n_kv_heads,
+                     [](uint32_t gap) { return gap > 0; });
 }
 
 void KvCache::CopyFrom(const KvCache& other) {
   assert(layer_bytes_ == other.layer_bytes_);
   lengths_ = other.lengths_;
+  gaps_ = other.gaps_;
   for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
     std::memcpy(K(layer), other.K(layer), k_row_bytes_ * lengths_[layer]);
     std::memcpy(V(layer), other.V(layer), v_row_bytes_ * lengths_[layer]);
@@ -101,9 +123,11 @@ void KvCache::CopyFrom(const KvCache& other) {
 }
 
 uint64_t KvCache::bytes_in_use() const {
-  uint64_t n_slots = 0;
-  for (uint32_t length : lengths_) n_slots += length;
-  return n_slots * (k_row_bytes_ + v_row_bytes_);
+  uint64_t n_rows = 0;
+  for (uint32_t length : lengths_)
+    n_rows += uint64_t{length} * shape_.n_kv_heads;
+  for (uint32_t gap : gaps_) n_rows -= gap;
+  return n_rows * ((k_row_bytes_ + v_row_bytes_) / shape_.n_kv_heads);
 }
 
 kvevict_view KvCache::View(uint32_t layer) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kvevict/kvevict.h"
@@ -21,20 +22,29 @@ struct KvShape {
 };
 
 // Keys and values, one token-major [capacity, n_kv_heads, head_dim] array each per
-// layer. Keys are stored after RoPE. Layers may hold different numbers of slots.
+// layer. Keys are stored after RoPE. Layers may hold different numbers of slots, and so
+// may the heads of a layer.
 class KvCache {
  public:
   explicit KvCache(const KvShape& shape);
 
   const KvShape& shape() const { return shape_; }
 
-  // Slots in use. Lowering it forgets the last ones.
+  // Slots in use, the most of any head. Lowering it forgets the last ones.
   uint32_t length(uint32_t layer) const { return lengths_[layer]; }
   void set_length(uint32_t layer, uint32_t n_slots) {
     lengths_[layer] = n_slots;
   }
+  // Sets how many slots each head has in use.
+  void set_lengths(uint32_t layer, std::span<const uint32_t> of_heads);
+  // How many slots a head has less than the longest. Rows that are appended go behind
+  // each head's own.
+  uint32_t gap(uint32_t layer, uint32_t head) const {
+    return gaps_[layer * shape_.n_kv_heads + head];
+  }
+  bool is_ragged(uint32_t layer) const;
 
-  // Appends rows at slots length(layer).., rounding to the nearest even.
+  // Appends rows behind those of each head, rounding to the nearest even.
   // k [n_rows, n_kv_heads * k_head_dim], v [n_rows, n_kv_heads * v_head_dim], rows
   // row_stride floats apart.
   void Append(uint32_t layer, uint32_t n_rows, const float* k,
@@ -69,6 +79,7 @@ class KvCache {
   size_t layer_bytes_;
   std::unique_ptr<uint8_t, FreeDeleter> memory_;
   std::vector<uint32_t> lengths_;
+  std::vector<uint32_t> gaps_;  // [n_layers, n_kv_heads]
 };
 
 // 2 or 4.

@@ -22,11 +22,6 @@ void CheckFits(const kvevict_policy& policy, uint32_t n_tokens,
                        "it ranks by scores of the caller's own, and this "
                        "program has none");
   }
-  if (policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
-    throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
-                       "heads that are not equal hold different numbers of "
-                       "tokens, and this program's cache has one for all");
-  }
   if (Needs(policy, KVEVICT_INPUT_TOKEN_WEIGHTS)) {
     throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
                        "it weighs by numbers of the caller's own, and this "

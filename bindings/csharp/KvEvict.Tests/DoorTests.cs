@@ -173,6 +173,29 @@ public class DoorTests
     }
 
     [Fact]
+    public void Rows_move_from_a_slot_on_and_to_another_cache()
+    {
+        using var model = new SmallModel("none");
+        using var other = new SmallModel("none");
+        using var slots = new KvPinnedMemory<int>(new[] { 12, 40 });
+        var tail = new KvMove(model.Views[0], Tokens, new KvKeepLists(slots, 2)) { FirstSlot = 10 };
+        Assert.Equal(new KvWorkspaceSize(64, 0, 0), model.Context.CompactWorkspaceSize([tail]));
+        model.Context.Compact([tail]);
+        Assert.Equal([8, 9, 12, 40], Enumerable.Range(8, 4).Select(i => model.TokenInSlot(0, 1, i)));
+        Fails("[13, n_tokens", tail with { FirstSlot = 13 });
+
+        KvMove copy = tail with { View = model.Views[1], FirstSlot = 30, Destination = other.Views[1] };
+        Assert.Equal(0, model.Context.CompactWorkspaceSize([copy]).Best);
+        model.Context.Compact([copy]);
+        Assert.Equal([29, 12, 40, 32], Enumerable.Range(29, 4).Select(i => other.TokenInSlot(1, 0, i)));
+        Assert.Equal(Enumerable.Range(0, Tokens), Enumerable.Range(0, Tokens).Select(i => model.TokenInSlot(1, 0, i)));
+        Fails("destination is the view itself", copy with { Destination = copy.View });
+
+        void Fails(string text, KvMove move) => Assert.Contains(
+            text, Assert.Throws<KvEvictException>(() => model.Context.Compact([move])).Message);
+    }
+
+    [Fact]
     public void All_layers_score_in_one_call()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");

@@ -74,6 +74,46 @@ public class SequenceTests
     }
 
     [Fact]
+    public void Copies_go_on_from_where_a_sequence_is()
+    {
+        using var model = new SmallModel("snapkv:budget=16,window=4,sink=4,scope=head");
+        model.Prefill(60);
+        using KvSequence observing = model.Sequence.Fork();
+        model.Evict();
+        Assert.Throws<KvEvictException>(() => observing.BeginObserving()); // it does, with the rows
+        int prefix = model.Sequence.ExactPrefix();
+        Assert.InRange(prefix, 4, 16);
+        model.Sequence.Append(3);
+        int[][][] lists = [.. Enumerable.Range(0, SmallModel.Layers).Select(
+            l => Enumerable.Range(0, SmallModel.KvHeads).Select(h => model.Sequence.KeepPositions(l, h)).ToArray())];
+        using KvWorkspace memory = model.Plan.CreateWorkspace(KvOperation.Observe);
+        using KvSequence fork = model.Sequence.Fork(memory);
+        using var loaded = new KvSequence(model.Plan);
+        using var started = new KvSequence(model.Plan);
+        byte[] saved = model.Sequence.Save();
+        loaded.Load(saved);
+        started.Start(lists, 63);
+        foreach (KvSequence copy in new[] { fork, loaded, started })
+        {
+            Assert.Equal(63, copy.LogicalLength);
+            for (int l = 0; l < SmallModel.Layers; ++l)
+                for (int h = 0; h < SmallModel.KvHeads; ++h) Assert.Equal(lists[l][h], copy.KeepPositions(l, h));
+            copy.Trim(60);
+            Assert.Contains("up to", Assert.Throws<KvEvictException>(() => copy.Trim(prefix + 1)).Message);
+            copy.Trim(prefix);
+            Assert.Equal(prefix, copy.ExactPrefix());
+        }
+        saved[40] ^= 1;
+        Assert.Contains("CRC-32", Assert.Throws<KvEvictException>(() => loaded.Load(saved)).Message);
+        Assert.Contains("data_len 0", Assert.Throws<KvEvictException>(() => loaded.Load([])).Message);
+        Assert.Contains("reset", Assert.Throws<KvEvictException>(() => started.Start(9)).Message);
+        started.Reset();
+        Assert.Contains("n_lists 0", Assert.Throws<KvEvictException>(() => started.Start([null, null], 9)).Message);
+        started.Start(9);
+        Assert.Equal(9, started.StoredLength(1));
+    }
+
+    [Fact]
     public void Reset_starts_over()
     {
         using var model = new SmallModel("streaming-llm:budget=16,sink=4");

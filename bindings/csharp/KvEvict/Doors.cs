@@ -178,9 +178,22 @@ public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Ke
     /// <summary>Values that merge: the part of those that go, the most similar, in (0, 1]; 0: all.</summary>
     public double MergeFraction { get; init; }
 
+    /// <summary>
+    /// Where the first survivor of every head goes when a context compacts. Without a <see cref="Destination"/> what is
+    /// below it is neither read nor written, and no listed slot is.
+    /// </summary>
+    public int FirstSlot { get; init; }
+
+    /// <summary>
+    /// Another cache that a context copies survivors to when it compacts, which is then all that changes: one with the
+    /// same KV heads and rows in any layout. Null: they move in place.
+    /// </summary>
+    public KvView? Destination { get; init; }
+
     internal void KeepAlive()
     {
         GC.KeepAlive(View);
+        GC.KeepAlive(Destination);
         Keep.KeepAlive();
         GC.KeepAlive(TokenCounts.Owner);
     }
@@ -190,6 +203,7 @@ public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Ke
 internal unsafe struct NativeMove
 {
     private kvevict_view _view;
+    private kvevict_view _destination;
     private kvevict_keep_lists _keep;
 
     /// <summary>Writes a move; its rows must lie in the view's memory for so many tokens.</summary>
@@ -206,8 +220,12 @@ internal unsafe struct NativeMove
         native->merge = move.Merge;
         native->merge_threshold = move.MergeThreshold;
         native->merge_fraction = move.MergeFraction;
+        native->first_slot = Check.Count(move.FirstSlot, nameof(move.FirstSlot));
         native->view = &self->_view;
         native->keep = &self->_keep;
+        if (move.Destination is null) return;
+        move.Destination.Write(&self->_destination, checked(move.FirstSlot + move.Keep.Count), context, null);
+        native->destination = &self->_destination;
     }
 }
 

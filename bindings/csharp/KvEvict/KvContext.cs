@@ -319,13 +319,17 @@ public sealed unsafe class KvContext : IDisposable
         fixed (kvevict_move* first = native)
         {
             for (int i = 0; i < moves.Length; ++i)
-                NativeMove.Write(part + i, first + i, moves[i], moves[i].Keep.Count, handle);
+                NativeMove.Write(part + i, first + i, moves[i], LeastTokens(moves[i]), handle);
             if (ascending) Native.kvevict_compact_workspace(handle, first, (nuint)moves.Length, &size);
             else Native.kvevict_reorder_workspace(handle, first, (nuint)moves.Length, &size);
         }
         foreach (ref readonly KvMove move in moves) move.KeepAlive();
         return new KvWorkspaceSize(size);
     }
+
+    // So many slots the cache of a move must have.
+    private static int LeastTokens(in KvMove move) =>
+        move.Destination is null ? checked(move.FirstSlot + move.Keep.Count) : move.Keep.Count;
 
     // More than these the library refuses.
     private static bool Few(ReadOnlySpan<KvMove> moves) => moves.Length <= NativeConstants.KVEVICT_MAX_JOBS;

@@ -23,16 +23,19 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>Creates an empty sequence.</summary>
     /// <param name="plan">What to do with its cache.</param>
     /// <exception cref="KvEvictException">There is no memory left.</exception>
-    public KvSequence(KvPlan plan)
+    public KvSequence(KvPlan plan) : this(plan, made => Native.kvevict_sequence_create(plan.Handle, made))
+    {
+    }
+
+    private KvSequence(KvPlan plan, Action<SequenceHandle> create)
     {
         ArgumentNullException.ThrowIfNull(plan);
         _plan = plan;
         if (plan.HeadsDiffer) _heldByHead = new uint[plan.Geometry.Layers.Max(layer => layer.KvHeads)];
-        PlanHandle planHandle = plan.Handle;
-        _handle = new SequenceHandle(planHandle);
+        _handle = new SequenceHandle(plan.Handle);
         try
         {
-            Native.kvevict_sequence_create(planHandle, _handle);
+            create(_handle);
         }
         catch
         {
@@ -203,13 +206,140 @@ public sealed unsafe class KvSequence : IDisposable
 
     /// <summary>
     /// Takes back the last tokens, for example rejected speculation. Exact down to the logical length at the last
-    /// eviction; no cache byte changes.
+    /// eviction, and to lengths up to <see cref="ExactPrefix"/>; no cache byte changes.
     /// </summary>
     /// <param name="tokenCount">The logical length to return to.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">It is above the present length, or an eviction lies between.</exception>
+    /// <exception cref="KvEvictException">
+    /// It is above the present length, or between the exact ones, the nearest of which the message names.
+    /// </exception>
     public void Trim(int tokenCount, nint stream = 0) =>
         Native.kvevict_sequence_trim(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
+
+    /// <summary>
+    /// Begins an empty sequence from caches that are filled already: every list holds the tokens before
+    /// <paramref name="tokenCount"/>.
+    /// </summary>
+    /// <param name="tokenCount">The logical length.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">The sequence is not empty, or there is not room for so many.</exception>
+    public void Start(int tokenCount, nint stream = 0) =>
+        Native.kvevict_sequence_start(Handle, null, 0, Check.Count(tokenCount, nameof(tokenCount)), stream);
+
+    /// <summary>
+    /// Begins an empty sequence from caches that are filled already: a restored session, a beam, a prefix that
+    /// requests share. On CUDA this waits.
+    /// </summary>
+    /// <param name="layers">
+    /// Of each layer the positions that its slots hold, ascending: one list, or one for each of its keep lists, see
+    /// <see cref="KvPlan.Layer"/>. Null for layers without a full cache.
+    /// </param>
+    /// <param name="tokenCount">The logical length, above every position.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">The sequence is not empty, or the lists cannot be.</exception>
+    public void Start(ReadOnlySpan<int[][]?> layers, int tokenCount, nint stream = 0)
+    {
+        SequenceHandle handle = Handle;
+        uint tokens = Check.Count(tokenCount, nameof(tokenCount));
+        var native = new kvevict_position_lists[layers.Length];
+        var positions = new List<int>();
+        var counts = new List<uint>();
+        foreach (int[][]? lists in layers)
+        {
+            int most = MostOf(lists);
+            foreach (int[] list in lists ?? [])
+            {
+                counts.Add((uint)list.Length);
+                positions.AddRange(list);
+                positions.AddRange(new int[most - list.Length]);
+            }
+        }
+        fixed (kvevict_position_lists* structs = native)
+        fixed (int* allPositions = positions.ToArray())
+        fixed (uint* allCounts = counts.ToArray())
+        {
+            int* nextPositions = allPositions;
+            uint* nextCounts = allCounts;
+            for (int layer = 0; layer < layers.Length; ++layer)
+            {
+                kvevict_position_lists* at = structs + layer;
+                Native.kvevict_position_lists_init(at, (nuint)sizeof(kvevict_position_lists));
+                if (layers[layer] is not { } lists) continue;
+                at->n_lists = (uint)lists.Length;
+                at->count = (uint)MostOf(lists);
+                at->positions = nextPositions;
+                at->positions_len = (nuint)(lists.Length * (long)at->count);
+                at->counts = nextCounts;
+                nextPositions += at->positions_len;
+                nextCounts += lists.Length;
+            }
+            Native.kvevict_sequence_start(handle, structs, (nuint)layers.Length, tokens, stream);
+        }
+    }
+
+    /// <summary>
+    /// A sequence that goes on from where this one is: positions, lengths, and, if this one observes, the queries. The
+    /// cache is the caller's to copy or to share.
+    /// </summary>
+    /// <param name="stream">CUstream on which the work is queued, after this one's.</param>
+    /// <returns>The new sequence, of the same plan, with query memory from the context.</returns>
+    /// <exception cref="KvEvictException">There is no memory left.</exception>
+    public KvSequence Fork(nint stream = 0) => Fork(default(KvRegion), stream);
+
+    /// <summary>As the other overload, with memory of the caller's for the queries.</summary>
+    /// <param name="memory">As for <see cref="BeginObserving(KvRegion)"/>; not used if this one does not observe.</param>
+    /// <param name="stream">CUstream on which the work is queued, after this one's.</param>
+    /// <returns>The new sequence.</returns>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">The memory is too small, or there is none left.</exception>
+    public KvSequence Fork(KvRegion memory, nint stream = 0)
+    {
+        SequenceHandle handle = Handle;
+        nint address = memory.Resolve(_plan.Context, nameof(memory));
+        return new KvSequence(_plan, made => Native.kvevict_sequence_fork(
+            handle, (void*)address, (nuint)memory.Bytes, made, stream)) { _lent = memory.Owner };
+    }
+
+    /// <summary>
+    /// Positions and lengths as bytes, for <see cref="Load"/> in any process, on any machine; not the cache, the
+    /// queries or the report. On CUDA this waits for the last eviction.
+    /// </summary>
+    /// <returns>The bytes, with a version and a CRC-32 among them.</returns>
+    public byte[] Save()
+    {
+        SequenceHandle handle = Handle;
+        nuint length;
+        Native.kvevict_sequence_save(handle, null, 0, &length);
+        byte[] data = new byte[checked((int)length)];
+        fixed (byte* bytes = data)
+            Native.kvevict_sequence_save(handle, bytes, length, null);
+        return data;
+    }
+
+    /// <summary>
+    /// Makes this sequence what one was that <see cref="Save"/> saved, of a plan with the same layers and keep lists.
+    /// </summary>
+    /// <param name="data">The bytes.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">They are damaged, or another plan's; the sequence is as before.</exception>
+    public void Load(ReadOnlySpan<byte> data, nint stream = 0)
+    {
+        byte nothing;
+        fixed (byte* bytes = data)
+            Native.kvevict_sequence_load(Handle, bytes == null ? &nothing : bytes, (nuint)data.Length, stream);
+    }
+
+    /// <summary>
+    /// How many tokens are still where they were stored, in every list of every layer: what another request with the same
+    /// tokens can use. On CUDA this waits for the last eviction.
+    /// </summary>
+    /// <returns>Tokens; 0 after an eviction that merged.</returns>
+    public int ExactPrefix()
+    {
+        uint length;
+        Native.kvevict_sequence_exact_prefix(Handle, &length);
+        return (int)length;
+    }
 
     /// <summary>
     /// Scores, selects and compacts the cache of a whole model in place. A layer within its budget is left
@@ -427,6 +557,8 @@ public sealed unsafe class KvSequence : IDisposable
             Observe(layer, plane, rowCount, firstPosition);
         }
     }
+
+    private static int MostOf(int[][]? lists) => lists is null or [] ? 0 : lists.Max(list => list.Length);
 
     private static Span<T> First<T>(ref T[] array, int count)
     {

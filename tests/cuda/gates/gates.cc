@@ -131,8 +131,9 @@ void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
 }
 
 // Rows that a thread of compaction has on their way together, in the forms for
-// contiguous and for paged caches.
-size_t RowsOfBothForms(const std::string& kernel) {
+// contiguous and for paged caches; copies may go from either to either.
+size_t RowsOfAllForms(const std::string& kernel) {
+  if (kernel == "copy_rows_16") return 4 * kChunkLoads;
   if (kernel == "gather_columns_16") {
     return ColumnRows(16, false) + ColumnRows(16, true);
   }
@@ -143,7 +144,7 @@ size_t RowsOfBothForms(const std::string& kernel) {
 }
 
 void CheckMoves(const CubinKernel& kernel) {
-  const size_t n_rows = RowsOfBothForms(kernel.name);
+  const size_t n_rows = RowsOfAllForms(kernel.name);
   const size_t n_loads = kernel.Count(Opcode::kLdg, 128);
   const size_t n_stores = kernel.Count(Opcode::kStg, 128);
   Expect(n_loads >= n_rows && n_stores >= n_rows,

@@ -35,7 +35,7 @@ uint32_t CountWrong(const std::vector<int32_t>& lists, uint32_t n_keep) {
 
 uint32_t Check(const std::vector<int32_t>& lists, uint32_t n_lists,
                uint32_t n_keep, uint32_t turn, uint32_t n_tokens = kTokens,
-               bool any_order = false) {
+               bool any_order = false, uint32_t first_slot = 0) {
   uint32_t n_wrong = 0;
   cuda::CheckKeepParams p = {};
   p.keep = Address(lists.data());
@@ -43,6 +43,7 @@ uint32_t Check(const std::vector<int32_t>& lists, uint32_t n_lists,
   p.n_tokens = n_tokens;
   p.n_keep = p.keep_stride = n_keep;
   p.any_order = any_order ? 1 : 0;
+  p.first_slot = first_slot;
   constexpr uint32_t kThreads = cuda::kCheckKeepThreads;
   Run(cuda::check_keep, {(n_keep + kThreads - 1) / kThreads, n_lists}, kThreads,
       p, Schedule(turn, 1 + turn % 4));
@@ -114,6 +115,16 @@ void TestAnyOrder() {
   if (count({3, 8, 3, 0, 1}, false) != 2) Fail("slots that go down are right");
 }
 
+// Lists of a tail.
+void TestFirstSlot() {
+  const auto count = [](const std::vector<int32_t>& slots) {
+    const auto n = static_cast<uint32_t>(slots.size());
+    return Check(slots, 1, n, n, 9, false, 5);
+  };
+  if (count({5, 8}) != 0) Fail("slots of the tail are wrong");
+  if (count({4, 8}) != 1) Fail("a slot before the tail is right");
+}
+
 }  // namespace
 }  // namespace kvevict
 
@@ -121,4 +132,5 @@ int main() {
   kvevict::TestCounts();
   kvevict::TestOwnCounts();
   kvevict::TestAnyOrder();
+  kvevict::TestFirstSlot();
 }

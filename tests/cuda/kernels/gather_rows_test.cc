@@ -1,66 +1,13 @@
-// Compaction, in place and to other planes, against the oracle's, every byte of the
-// memory.
+// Compaction in place against the oracle's, every byte of the memory.
 #include "cuda/kernels/gather_rows.cu"
 
 #include <algorithm>
 #include <numeric>
 
-#include "tests/cuda/kernels/planes.h"
+#include "tests/cuda/kernels/keep_cases.h"
 
 namespace kvevict {
 namespace {
-
-// Ascending: dense or sparse, shifted by one or a few, or with holes in groups.
-std::vector<int32_t> RandomKeep(uint32_t n_slots, uint32_t n_keep,
-                                Random& random) {
-  std::vector<int32_t> keep;
-  const uint32_t kind = random.Below(3);
-  const uint32_t n_gone = n_slots - n_keep;
-  uint32_t gone = 0;
-  for (uint32_t i = 0; i < n_slots; ++i) {
-    const uint32_t left = n_gone - gone;
-    const bool drop = kind == 0 ? left > 0
-                      : kind == 1
-                          ? random.Below(n_slots - i) < left
-                          : left > 0 && (i / 7 % 2 == 1 || left == n_slots - i);
-    if (drop) {
-      ++gone;
-    } else {
-      keep.push_back(static_cast<int32_t>(i));
-    }
-  }
-  return keep;
-}
-
-// Planes of a launch, and how those lie that their rows go to.
-struct Case {
-  Shape shape = {};
-  bool in_place = true;
-  Shape to_shape = {};
-  std::vector<Plane> planes;
-
-  const Shape* to() const { return in_place ? nullptr : &to_shape; }
-  cuda::GatherParams params() { return ParamsFor(shape, planes, to()); }
-};
-
-// Rows from any slot on, to another plane with a slot more than it takes.
-Case RandomCase(const Shape& s, uint32_t unit, uint32_t n_planes,
-                Random& random) {
-  Case c;
-  c.shape = s;
-  c.in_place = random.Below(2) == 0;
-  const bool from_first = random.Below(3) == 0;
-  const uint32_t most_first = c.in_place ? s.n_slots : 40;
-  c.to_shape =
-      RandomLayout(random, unit, most_first + s.n_slots + random.Below(9), s);
-  while (c.planes.size() < n_planes) {
-    const uint32_t first = from_first ? 0 : random.Below(most_first + 1);
-    const uint32_t n_slots = c.in_place ? s.n_slots - first : s.n_slots;
-    c.planes.push_back(MakePlane(s, RandomCount(n_slots, random), random,
-                                 RandomKeep, first, c.to()));
-  }
-  return c;
-}
 
 using Kernel = void (*)(const cuda::GatherParams&);
 
@@ -102,9 +49,7 @@ void GatherByChunks(Case c, uint32_t unit, uint32_t turn,
                     uint32_t resident_blocks) {
   cuda::GatherParams p = c.params();
   cuda::DealChunks(&p, unit);
-  uint32_t n_keep = 0;
-  for (const Plane& plane : c.planes) n_keep = std::max(n_keep, plane.n_keep);
-  const uint64_t n_blocks = cuda::ChunkBlocks(p, unit, n_keep);
+  const uint64_t n_blocks = cuda::ChunkBlocks(p, unit, c.longest());
   if (n_blocks == 0) return;
   std::vector<uint32_t> tickets(cuda::ChunkTickets(n_blocks));
   p.scratch = Address(tickets.data());
@@ -119,8 +64,7 @@ void TestColumns() {
   for (uint32_t turn = 0; turn < Turns(60); ++turn) {
     const uint32_t unit = turn % 2 == 0 ? 16 : 1u << turn / 2 % 4;
     const Shape s = RandomShape(random, unit, 1 + random.Below(120));
-    GatherByColumns(RandomCase(s, unit, 1 + random.Below(3), random), unit,
-                    turn);
+    GatherByColumns(RandomCase(s, 1 + random.Below(3), random), unit, turn);
   }
 }
 
@@ -132,7 +76,7 @@ void TestChunks() {
     const uint32_t n_slots =
         turn % 9 == 0 ? 5000 / unit : 1 + random.Below(300);
     const Shape s = RandomShape(random, unit, n_slots);
-    Case c = RandomCase(s, unit, 1 + random.Below(3), random);
+    Case c = RandomCase(s, 1 + random.Below(3), random);
     const uint32_t largest = cuda::GatherUnit(c.params());
     if (largest < unit) Fail("case %u: unit %u, not %u", turn, largest, unit);
     GatherByChunks(c, turn % 3 == 0 ? unit : largest, turn, 1 + turn / 4 % 4);
@@ -178,7 +122,7 @@ void TestWideRows() {
   s.row_stride = 4800;
   s.bytes = 480000;
   for (uint32_t turn = 0; turn < 4; ++turn) {
-    const Case c = RandomCase(s, 16, 1, random);
+    const Case c = RandomCase(s, 1, random);
     GatherByColumns(c, 16, turn);
     GatherByChunks(c, 16, turn, 1);
   }

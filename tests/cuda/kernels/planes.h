@@ -229,7 +229,6 @@ inline cuda::GatherParams ParamsFor(const Shape& s, std::vector<Plane>& planes,
   };
   p.rows = LayoutOf(s, planes[0]);
   p.to = LayoutOf(to == nullptr ? s : *to, target(0));
-  p.in_place = to == nullptr;
   p.keep = Address(planes[0].keep.data());
   p.tables = Address(planes[0].table.data());
   p.to_tables = Address(target(0).table.data());

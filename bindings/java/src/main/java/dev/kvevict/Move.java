@@ -14,9 +14,11 @@ public final class Move {
   private final Merge merge;
   private final double mergeThreshold;
   private final double mergeFraction;
+  private final int firstSlot;
+  private final View destination; // null: in place
 
   private Move(View view, int nTokens, KeepLists keep, Numbers tokenCounts, Merge merge,
-      double mergeThreshold, double mergeFraction) {
+      double mergeThreshold, double mergeFraction, int firstSlot, View destination) {
     this.view = Objects.requireNonNull(view, "view");
     this.nTokens = Memory.count(nTokens, "nTokens");
     this.keep = Objects.requireNonNull(keep, "keep");
@@ -24,10 +26,13 @@ public final class Move {
     this.merge = Objects.requireNonNull(merge, "merge");
     this.mergeThreshold = mergeThreshold;
     this.mergeFraction = mergeFraction;
+    this.firstSlot = Memory.count(firstSlot, "firstSlot");
+    this.destination = destination;
   }
 
   private Move withTokenCounts(Numbers each) {
-    return new Move(view, nTokens, keep, each, merge, mergeThreshold, mergeFraction);
+    return new Move(view, nTokens, keep, each, merge, mergeThreshold, mergeFraction, firstSlot,
+        destination);
   }
 
   /**
@@ -39,7 +44,7 @@ public final class Move {
    * @return the move
    */
   public static Move of(View view, int nTokens, KeepLists keep) {
-    return new Move(view, nTokens, keep, null, Merge.NONE, 0, 1);
+    return new Move(view, nTokens, keep, null, Merge.NONE, 0, 1, 0, null);
   }
 
   /**
@@ -82,34 +87,63 @@ public final class Move {
    * @return this move with the rule
    */
   public Move withMerge(Merge rule, double threshold, double fraction) {
-    return new Move(view, nTokens, keep, tokenCounts, rule, threshold, fraction);
+    return new Move(view, nTokens, keep, tokenCounts, rule, threshold, fraction, firstSlot,
+        destination);
+  }
+
+  /**
+   * Where the first survivor of every head goes when a context compacts. Without a destination what
+   * is below it is neither read nor written, and no listed slot is.
+   *
+   * @param slot of the destination, or of the cache itself
+   * @return this move to slots from there on
+   */
+  public Move withFirstSlot(int slot) {
+    return new Move(view, nTokens, keep, tokenCounts, merge, mergeThreshold, mergeFraction, slot,
+        destination);
+  }
+
+  /**
+   * Another cache that a context copies survivors to when it compacts, which is then all that
+   * changes.
+   *
+   * @param cache with the same KV heads and rows, in any layout
+   * @return this move to the other cache
+   */
+  public Move withDestination(View cache) {
+    return new Move(view, nTokens, keep, tokenCounts, merge, mergeThreshold, mergeFraction,
+        firstSlot, Objects.requireNonNull(cache, "cache"));
+  }
+
+  private int slotsKept() {
+    return Math.addExact(firstSlot, keep.count());
   }
 
   /** The native structs of a call's moves; a try block keeps what they point to reachable. */
   static final class All implements AutoCloseable {
-    private static final int PARTS = Abi.View.SIZEOF + Abi.KeepLists.SIZEOF;
+    private static final int PARTS = 2 * Abi.View.SIZEOF + Abi.KeepLists.SIZEOF;
 
     final Struct struct;
     final int n;
     private final Move[] moves;
-    private final View.Content[] caches;
+    private final View.Content[] caches; // and destinations
 
     /** Of a call that only asks for sizes, the caches must hold what is kept, else all slots. */
     All(Device device, List<Move> list, boolean sizes) {
       moves = list.toArray(new Move[0]);
       n = moves.length;
-      caches = new View.Content[n];
+      caches = new View.Content[2 * n];
       struct = new Struct(n * (Abi.Move.SIZEOF + PARTS));
       for (int i = 0; i < n; ++i) {
         Move move = moves[i];
-        caches[i] = move.view.content(device, sizes ? move.keep.count() : move.nTokens,
-            move.tokenCounts);
-        if (!sizes) {
+        int least = move.destination == null ? move.slotsKept() : move.keep.count();
+        caches[i] = move.view.content(device, sizes ? least : move.nTokens, move.tokenCounts);
+        if (!sizes && move.destination == null) {
           caches[i].requireWritable();
         }
         int at = i * Abi.Move.SIZEOF;
         int view = n * Abi.Move.SIZEOF + i * PARTS;
-        int keep = view + Abi.View.SIZEOF;
+        int keep = view + 2 * Abi.View.SIZEOF;
         struct.copyFrom(caches[i].struct, view);
         move.keep.write(device, false, struct, keep);
         struct.putInt(at + Abi.Move.STRUCT_SIZE, Abi.Move.SIZEOF)
@@ -120,7 +154,15 @@ public final class Move {
             .putDouble(at + Abi.Move.MERGE_THRESHOLD, move.mergeThreshold)
             .putDouble(at + Abi.Move.MERGE_FRACTION, move.mergeFraction)
             .putLong(at + Abi.Move.TOKEN_COUNTS,
-                Numbers.each(move.tokenCounts, device, caches[i].nKvHeads, "tokenCounts"));
+                Numbers.each(move.tokenCounts, device, caches[i].nKvHeads, "tokenCounts"))
+            .putInt(at + Abi.Move.FIRST_SLOT, move.firstSlot);
+        if (move.destination != null) {
+          View.Content to = move.destination.content(device, move.slotsKept(), null);
+          to.requireWritable();
+          caches[n + i] = to;
+          struct.copyFrom(to.struct, view + Abi.View.SIZEOF);
+          struct.putLong(at + Abi.Move.DESTINATION, struct.address + view + Abi.View.SIZEOF);
+        }
       }
     }
 

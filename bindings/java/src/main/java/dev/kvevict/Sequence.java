@@ -25,6 +25,7 @@ public final class Sequence extends Handle {
   private final boolean headsDiffer;
   private final int nLists; // of all layers
   private final Device device;
+  private final Hooks hooks;
 
   /**
    * A call's arguments: options, report, and for each layer an observation, inputs, their planes
@@ -48,6 +49,7 @@ public final class Sequence extends Handle {
     this.obsWindow = obsWindow;
     this.headsDiffer = headsDiffer;
     this.nLists = nLists;
+    this.hooks = hooks;
     device = hooks.device;
     int n = geometry.nLayers();
     inputs = OBSERVATIONS + n * Abi.Observation.SIZEOF;
@@ -102,6 +104,186 @@ public final class Sequence extends Handle {
       lent = null;
     } finally {
       leave();
+    }
+  }
+
+  /**
+   * Begins an empty sequence from caches that are filled already: every list holds the tokens before
+   * nTokens.
+   *
+   * @param nTokens the logical length
+   */
+  public void start(int nTokens) {
+    start(nTokens, 0);
+  }
+
+  /**
+   * Begins an empty sequence from caches that are filled already: every list holds the tokens before
+   * nTokens.
+   *
+   * @param nTokens the logical length
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void start(int nTokens, long stream) {
+    Memory.count(nTokens, "nTokens");
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_start(sequence, 0, 0, nTokens, stream);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Begins an empty sequence from caches that are filled already: a restored session, a beam, a
+   * prefix that requests share.
+   *
+   * @param layers of each layer the positions that its slots hold, ascending: one list, or one for
+   *     each of its keep lists, see {@link LayerInfo}; null for layers without a full cache
+   * @param nTokens the logical length, above every position
+   */
+  public void start(List<int[][]> layers, int nTokens) {
+    start(layers, nTokens, 0);
+  }
+
+  /**
+   * Begins an empty sequence from caches that are filled already. On CUDA this waits.
+   *
+   * @param layers as for the other overload
+   * @param nTokens the logical length, above every position
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void start(List<int[][]> layers, int nTokens, long stream) {
+    Memory.count(nTokens, "nTokens");
+    int n = layers.size();
+    int counts = n * Abi.PositionLists.SIZEOF;
+    int positions = counts;
+    int end = counts;
+    for (int[][] lists : layers) {
+      int nLists = lists == null ? 0 : lists.length;
+      positions = Math.addExact(positions, 4 * nLists);
+      end = Math.addExact(end, Math.multiplyExact(4 * nLists, 1 + most(lists)));
+    }
+    long sequence = enterAlone();
+    try (Struct in = new Struct(end)) {
+      for (int layer = 0; layer < n; ++layer) {
+        int at = layer * Abi.PositionLists.SIZEOF;
+        int[][] lists = layers.get(layer);
+        in.putInt(at + Abi.PositionLists.STRUCT_SIZE, Abi.PositionLists.SIZEOF);
+        if (lists == null) {
+          continue;
+        }
+        int most = most(lists);
+        in.putInt(at + Abi.PositionLists.N_LISTS, lists.length)
+            .putLong(at + Abi.PositionLists.POSITIONS, in.address + positions)
+            .putLong(at + Abi.PositionLists.POSITIONS_LEN, (long) lists.length * most)
+            .putInt(at + Abi.PositionLists.COUNT, most)
+            .putLong(at + Abi.PositionLists.COUNTS, in.address + counts);
+        for (int[] list : lists) {
+          in.putInt(counts, list.length);
+          counts += 4;
+          for (int i = 0; i < list.length; ++i) {
+            in.putInt(positions + 4 * i, list[i]);
+          }
+          positions += 4 * most;
+        }
+      }
+      Native.kvevict_sequence_start(sequence, in.address, n, nTokens, stream);
+    } finally {
+      leave();
+    }
+  }
+
+  private static int most(int[][] lists) {
+    return lists == null ? 0 : Arrays.stream(lists).mapToInt(list -> list.length).max().orElse(0);
+  }
+
+  /**
+   * A sequence that goes on from where this one is: positions, lengths, and, if this one observes,
+   * the queries, in memory of the context. The cache is the caller's to copy or to share.
+   *
+   * @return the new sequence, of the same plan
+   */
+  public Sequence fork() {
+    return fork(0, 0, 0);
+  }
+
+  /**
+   * A sequence that goes on from where this one is, with the queries in memory of the caller's, on
+   * the CPU.
+   *
+   * @param memory as for {@link #beginObserving(ByteBuffer)}
+   * @return the new sequence, of the same plan
+   */
+  public Sequence fork(ByteBuffer memory) {
+    Memory.requireCpu(device, "memory");
+    Sequence fork = fork(Memory.address(memory, "memory"), Memory.bytes(memory), 0);
+    fork.lent = memory;
+    return fork;
+  }
+
+  /**
+   * A sequence that goes on from where this one is.
+   *
+   * @param memory as for {@link #beginObserving(long, long)}; not used if this one does not observe
+   * @param memoryBytes its bytes
+   * @param stream a CUstream, after this one's work; ignored on the CPU
+   * @return the new sequence, of the same plan
+   */
+  public Sequence fork(long memory, long memoryBytes, long stream) {
+    long sequence = enterAlone();
+    try {
+      return new Sequence(Native.kvevict_sequence_fork(sequence, memory, memoryBytes, stream),
+          geometry, obsWindow, headsDiffer, nLists, hooks);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Positions and lengths as bytes, for {@link #load} in any process, on any machine; not the cache,
+   * the queries or the report. On CUDA this waits for the last eviction.
+   *
+   * @return the bytes, with a version and a CRC-32 among them
+   */
+  public byte[] save() {
+    long sequence = enterAlone();
+    try {
+      byte[] data =
+          new byte[Math.toIntExact(Native.kvevict_sequence_save(sequence, 0, 0))];
+      ByteBuffer out = ByteBuffer.allocateDirect(data.length);
+      Native.kvevict_sequence_save(sequence, Memory.address(out, "data"), data.length);
+      out.get(data);
+      return data;
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Makes this sequence what one was that {@link #save} saved, of a plan with the same layers and
+   * keep lists. Where that cannot be it is as before.
+   *
+   * @param data the bytes
+   */
+  public void load(byte[] data) {
+    load(data, 0);
+  }
+
+  /**
+   * Makes this sequence what one was that {@link #save} saved. On CUDA this waits.
+   *
+   * @param data the bytes
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void load(byte[] data, long stream) {
+    ByteBuffer in = ByteBuffer.allocateDirect(data.length).put(data).flip();
+    long sequence = enterAlone();
+    try {
+      Native.kvevict_sequence_load(sequence, Memory.address(in, "data"), data.length, stream);
+    } finally {
+      leave();
+      Reference.reachabilityFence(in);
     }
   }
 
@@ -283,7 +465,7 @@ public final class Sequence extends Handle {
 
   /**
    * Takes back the last tokens, for example rejected speculation. Exact down to the logical length
-   * at the last eviction; no cache byte changes.
+   * at the last eviction, and to lengths up to {@link #exactPrefix}; no cache byte changes.
    *
    * @param nTokens the logical length to return to
    */
@@ -293,7 +475,7 @@ public final class Sequence extends Handle {
 
   /**
    * Takes back the last tokens, for example rejected speculation. Exact down to the logical length
-   * at the last eviction; no cache byte changes.
+   * at the last eviction, and to lengths up to {@link #exactPrefix}; no cache byte changes.
    *
    * @param nTokens the logical length to return to
    * @param stream a CUstream; ignored on the CPU
@@ -490,6 +672,21 @@ public final class Sequence extends Handle {
     long sequence = enterAlone();
     try {
       return Native.kvevict_sequence_logical_length(sequence);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * How many tokens are still where they were stored, in every list of every layer: what another
+   * request with the same tokens can use. On CUDA this waits for the last eviction.
+   *
+   * @return tokens; 0 after an eviction that merged
+   */
+  public int exactPrefix() {
+    long sequence = enterAlone();
+    try {
+      return Native.kvevict_sequence_exact_prefix(sequence);
     } finally {
       leave();
     }

@@ -293,6 +293,46 @@ final class DoorsTest {
     }
   }
 
+  /** From a slot on in place, and on to another cache, which is all that changes. */
+  static void movesMayGoFromASlotOnAndToAnotherCache() {
+    FloatBuffer k = Caches.random(N * ROW, 4);
+    FloatBuffer before = Caches.copy(k);
+    FloatBuffer to = Caches.random(8 * ROW, 5);
+    FloatBuffer toBefore = Caches.copy(to);
+    View view = Caches.view(k, Caches.copy(k));
+    View destination = Caches.view(to, Caches.copy(to));
+    Move move = Move.of(view, N, KeepLists.of(1, 12, 40));
+    try (Context context = Context.create()) {
+      List<Move> tail = List.of(move.withFirstSlot(10));
+      Check.equal(0L, context.compactWorkspace(tail).bestBytes());
+      context.compact(tail);
+      for (int head = 0; head < 2; ++head) {
+        row(k, 9, head, before, 9);
+        row(k, 10, head, before, 12);
+        row(k, 11, head, before, 40);
+      }
+      Check.fails(KvEvictException.class,
+          () -> context.compact(List.of(move.withFirstSlot(13))), "[13, n_tokens");
+      Check.fails(IllegalArgumentException.class, () -> move.withFirstSlot(-1), "firstSlot");
+
+      before = Caches.copy(k);
+      Move copy = move.withDestination(destination);
+      context.compactWorkspace(List.of(copy.withFirstSlot(6)));
+      context.compact(List.of(copy.withFirstSlot(6)));
+      Check.equal(before, k);
+      for (int head = 0; head < 2; ++head) {
+        row(to, 5, head, toBefore, 5);
+        row(to, 6, head, before, 12);
+        row(to, 7, head, before, 40);
+      }
+      Check.fails(IllegalArgumentException.class,
+          () -> context.compact(List.of(copy.withFirstSlot(7))), "k");
+      Check.fails(KvEvictException.class,
+          () -> context.compact(List.of(move.withDestination(view))),
+          "destination is the view itself");
+    }
+  }
+
   private static void row(FloatBuffer cache, int slot, int head, FloatBuffer before, int from) {
     Check.equal(before.slice((from * 2 + head) * Caches.D, Caches.D),
         cache.slice((slot * 2 + head) * Caches.D, Caches.D));

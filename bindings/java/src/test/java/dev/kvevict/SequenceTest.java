@@ -52,6 +52,56 @@ final class SequenceTest {
     }
   }
 
+  /** A fork, what was saved, and one that starts from positions go on from where a sequence is. */
+  static void copiesGoOnFromWhereItIs() {
+    FloatBuffer q = Caches.random(N * Caches.QH * Caches.D, 3);
+    try (Context context = Context.create();
+        Plan plan =
+            Caches.plan(context, 1, N, "snapkv:budget=16,window=4,sink=4,scope=head");
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
+      sequence.beginObserving();
+      sequence.observe(0, Caches.plane(q, Caches.QH), N, 0);
+      sequence.append(N);
+      try (Sequence observing = sequence.fork();
+          Sequence lent = sequence.fork(plan.workspace(Operation.OBSERVE).allocate())) {
+        for (Sequence fork : List.of(observing, lent)) {
+          Check.fails(KvEvictException.class, () -> fork.beginObserving(), "end_observing");
+        }
+      }
+      sequence.evict(List.of(view), plan.workspace(Operation.EVICT).allocate());
+      int prefix = sequence.exactPrefix();
+      Check.that(prefix >= 4 && prefix <= 16, "prefix " + prefix);
+      sequence.append(5);
+      int[][] lists = {sequence.keepPositions(0, 0), sequence.keepPositions(0, 1)};
+      byte[] saved = sequence.save();
+      try (Sequence fork = sequence.fork();
+          Sequence loaded = plan.newSequence();
+          Sequence started = plan.newSequence()) {
+        loaded.load(saved);
+        started.start(List.<int[][]>of(lists), N + 5);
+        for (Sequence copy : List.of(fork, loaded, started)) {
+          Check.equal(N + 5, copy.logicalLength());
+          Check.equal(lists[0], copy.keepPositions(0, 0));
+          Check.equal(lists[1], copy.keepPositions(0, 1));
+          copy.trim(N);
+          Check.fails(KvEvictException.class, () -> copy.trim(prefix + 1), "up to");
+          copy.trim(prefix);
+          Check.equal(prefix, copy.exactPrefix());
+        }
+        saved[40] ^= 1;
+        Check.fails(KvEvictException.class, () -> loaded.load(saved), "CRC-32");
+        Check.fails(KvEvictException.class, () -> loaded.load(new byte[0]), "data_len 0");
+        Check.fails(KvEvictException.class, () -> started.start(9), "reset");
+        started.reset();
+        Check.fails(KvEvictException.class,
+            () -> started.start(Arrays.asList(new int[][][] {null}), 9), "n_lists 0");
+        started.start(9);
+        Check.equal(9, started.storedLength(0));
+      }
+    }
+  }
+
   /** A view without V, where the geometry has V, is refused, and nothing moves. */
   static void missingValuesAreRefused() {
     FloatBuffer k = Caches.random(N * ROW, 1);
