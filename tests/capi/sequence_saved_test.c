@@ -327,6 +327,19 @@ Test(sequence_saved, one_list_of_the_model_is_saved_once) {
   test_model_destroy(model);
 }
 
+Test(sequence_saved, that_rows_were_merged_is_saved) {
+  const char* const policy = "knorm:budget=60,sink=20,merge=values";
+  test_model* m = Evicted(policy, NULL);
+  test_model* other = ModelOf(policy, NULL);
+  const test_saved saved = test_save(m->sequence);
+  EXPECT_OK(Load(other, &saved));
+  cr_expect_eq(test_exact_prefix(other->sequence), 0);
+  EXPECT_INVALID(kvevict_sequence_trim(other->sequence, 9, NULL), "up to 0");
+  free(saved.data);
+  test_model_destroy(other);
+  test_model_destroy(m);
+}
+
 /* What was held and observed goes; the trims stay what they were. */
 Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   test_model* m = Evicted("snapkv:budget=60,window=8,keep_window=yes", NULL);

@@ -224,6 +224,22 @@ Test(sequence_start, trims_reach_back_to_the_last_gap) {
   test_model_destroy(m);
 }
 
+Test(sequence_start, trims_leave_every_list_a_token) {
+  test_model* m = Model("streaming-llm:budget=60");
+  static const int32_t late[5] = {5, 6, 7, 8, 9};
+  kvevict_position_lists layers[2] = {KVEVICT_POSITION_LISTS_INIT,
+                                      KVEVICT_POSITION_LISTS_INIT};
+  layers[0].n_lists = 1;
+  layers[0].positions = late;
+  layers[0].positions_len = layers[0].count = 5;
+  layers[1] = layers[0];
+  EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 10, NULL));
+  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 5, NULL), "from 6 on");
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 6, NULL));
+  cr_expect_eq(test_model_stored(m, 1), 1);
+  test_model_destroy(m);
+}
+
 /* A call with two layers of a list each; what is wrong is in the second. */
 typedef struct bad_start {
   kvevict_position_lists layers[2];
