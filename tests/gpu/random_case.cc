@@ -223,22 +223,6 @@ void DrawHeadSplit(Random* random, kvevict_policy* policy) {
   policy->head_normalize = random->OneOf(3);
 }
 
-// A budget that is ample for what a last chunk must keep, and at least a ratio. Scores
-// that are lent to the twin are of the whole.
-void DrawChunks(Random* random, uint32_t max_tokens, kvevict_policy* policy) {
-  if (RoundsOnItsOwn(policy->kind)) return;
-  kvevict_policy p = *policy;
-  p.select_block = 1;
-  p.chunk = random->In(2, max_tokens);
-  if (random->OneOf(2)) p.budget = 0.3 + random->In(0, 60) * 0.01;
-  kvevict_resolved_policy resolved{};
-  resolved.struct_size = sizeof(resolved);
-  if (kvevict_policy_validate(&p) != KVEVICT_OK) return;
-  if (kvevict_policy_resolve(&p, max_tokens, &resolved) == KVEVICT_OK) {
-    *policy = p;
-  }
-}
-
 // Of policies whose scores are not lent to the twin, which has none to refine.
 void DrawSecure(Random* random, kvevict_policy* policy) {
   if (RoundsOnItsOwn(policy->kind)) return;
@@ -267,9 +251,6 @@ ModelCase RandomCase(Random* random) {
     DrawHeadSplit(random, &c.policy);
   }
   if (random->OneOf(2)) DrawSecure(random, &c.policy);
-  if (c.head_budgets.empty() && random->OneOf(3)) {
-    DrawChunks(random, c.geometry.max_tokens, &c.policy);
-  }
   c.select_on_host = random->OneOf(6);
   c.debug = random->OneOf(8);
   c.observes = !random->OneOf(4);
