@@ -268,7 +268,7 @@ Test(recall_program, inspect_lists_what_the_library_enumerates) {
   kvevict_policy_info policy = {};
   policy.struct_size = sizeof(policy);
   for (n = 0; kvevict_policy_at(n, &policy) == KVEVICT_OK; ++n) {
-    const json& row = document.at("results").at(n);
+    const json& row = document.at("policies").at(n);
     cr_expect(row.at("name") == policy.name);
     cr_expect(row.at("signal") == policy.signal);
     cr_expect(row.at("shaping") == policy.shaping);
@@ -288,7 +288,7 @@ Test(recall_program, inspect_lists_what_the_library_enumerates) {
                reads.end()) == (need == KVEVICT_NEED_OPTIONAL),
               "%s", policy.name);
   }
-  cr_expect(n == document.at("results").size() && n >= 6);
+  cr_expect(n == document.at("policies").size() && n >= 6);
 
   kvevict_preset_info preset = {};
   preset.struct_size = sizeof(preset);
