@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernels/params.h"
@@ -103,6 +104,7 @@ struct Plane : PlaneMemory {
   uint32_t keep_stride;
   uint32_t n_keep;               // of any list, the most
   std::vector<uint32_t> counts;  // [n_lists]
+  std::vector<int32_t> words;    // see ParamsFor()
 };
 
 inline uint8_t* First(const Shape& s, std::vector<uint8_t>& memory) {
@@ -211,27 +213,36 @@ inline cuda::RowLayout LayoutOf(const Shape& s, const PlaneMemory& plane) {
           s.block_stride, s.block_size,  plane.table_head_stride};
 }
 
-// Elements of 4 bytes from one to the other.
-template <class T>
-int32_t Apart(const std::vector<T>& from, const std::vector<T>& to) {
-  const auto bytes =
-      static_cast<int64_t>(Address(to.data()) - Address(from.data()));
-  const auto apart = static_cast<int32_t>(bytes / 4);
-  if (int64_t{apart} * 4 != bytes) Fail("memory too far apart");
-  return apart;
-}
+// Words of all planes side by side, since a launch has one address of each kind. What is
+// between them is no slot, block or count.
+class WordArena {
+ public:
+  template <class T>
+  int32_t Add(const std::vector<T>& words) {
+    words_.push_back(INT32_MIN);
+    const auto at = static_cast<int32_t>(words_.size());
+    for (const T word : words) words_.push_back(static_cast<int32_t>(word));
+    return at;
+  }
+  std::vector<int32_t> Take() {
+    words_.push_back(INT32_MIN);
+    return std::move(words_);
+  }
 
+ private:
+  std::vector<int32_t> words_;
+};
+
+// The first plane holds what the parameters point to.
 inline cuda::GatherParams ParamsFor(const Shape& s, std::vector<Plane>& planes,
                                     const Shape* to = nullptr) {
   cuda::GatherParams p = {};
   const auto target = [&](size_t i) -> PlaneMemory& {
     return to == nullptr ? planes[i] : planes[i].to;
   };
+  WordArena words;
   p.rows = LayoutOf(s, planes[0]);
   p.to = LayoutOf(to == nullptr ? s : *to, target(0));
-  p.keep = Address(planes[0].keep.data());
-  p.tables = Address(planes[0].table.data());
-  p.to_tables = Address(target(0).table.data());
   p.row_bytes = s.row_bytes;
   p.n_pieces = s.n_pieces;
   p.n_heads = s.n_heads;
@@ -240,17 +251,19 @@ inline cuda::GatherParams ParamsFor(const Shape& s, std::vector<Plane>& planes,
   for (size_t i = 0; i < planes.size(); ++i) {
     p.planes[i] = {Address(First(s, planes[i].memory)),
                    Address(First(to == nullptr ? s : *to, target(i).memory)),
-                   Apart(planes[0].keep, planes[i].keep),
+                   words.Add(planes[i].keep),
                    planes[i].n_keep,
                    0,
                    planes[i].first_slot,
-                   Apart(planes[0].table, planes[i].table),
-                   Apart(target(0).table, target(i).table)};
+                   words.Add(planes[i].table),
+                   words.Add(target(i).table)};
     if (s.keep_gap == 0) continue;
     p.keep_stride = planes[i].keep_stride;
-    p.counts = {Address(planes[0].counts.data()), 1, 0};
-    p.planes[i].first_count = Apart(planes[0].counts, planes[i].counts);
+    p.planes[i].first_count = words.Add(planes[i].counts);
   }
+  planes[0].words = words.Take();
+  p.keep = p.tables = p.to_tables = Address(planes[0].words.data());
+  if (s.keep_gap != 0) p.counts = {Address(planes[0].words.data()), 1, 0};
   return p;
 }
 

@@ -203,7 +203,7 @@ Case RandomCase(Random& random, uint32_t turn) {
   c.n_lists = 1 + random.Below(2);
   if (random.Below(2) == 0) c.n_sink = random.Below(6);
   if (random.Below(2) == 0) c.n_recent = random.Below(40);
-  c.first_slot = random.Below(3) == 0 ? random.Below(5000) : 0;
+  c.first_slot = turn % 3 == 1 ? 37 * turn % 5000 : 0;
   c.kind = turn % kKinds;
   c.lead = random.Below(4);
   c.higher_wins = random.Below(2) == 0;
@@ -261,6 +261,12 @@ void TestLongLists() {
   for (uint32_t turn = 0; turn < Turns(16); ++turn) {
     const Case c = RandomCase(random, turn);
     SelectLong(c, RandomLayers(c, kSizes, std::size(kSizes), random), turn);
+  }
+  // Three chunks at work side by side, one thread far behind all others.
+  constexpr uint32_t kThreeChunks = 20001;
+  for (uint32_t turn = 0; turn < Turns(18); ++turn) {
+    const Case c = RandomCase(random, turn);
+    SelectLong(c, RandomLayers(c, &kThreeChunks, 1, random), 12 * turn + 5);
   }
 }
 
