@@ -74,14 +74,10 @@ Status Eviction::CheckBudgets() {
   FindForced();
   if (n_context == 0) {
     std::fill(budgets.begin(), budgets.end(), 0);
-  } else if (SplitsByScore(policy_)) {  // what is known before
-    uint32_t least = 0;
-    KV_RETURN_IF_ERROR(LeastBudget(policy_, n_context, n_protected(), &least));
-    for (const LayerOutcome& layer : layers_) {
-      budgets[layer.layer] = CanBeMeasured(layer) ? least : n_context;
-    }
-  } else {
-    KV_RETURN_IF_ERROR(plan_.LayerBudgets(n_context, budgets));
+  } else if (Status status = FindBudgets(n_context, budgets); !status.ok()) {
+    // What must stay has no room yet.
+    if (!IsTooEarly(n_context)) return status;
+    std::fill(budgets.begin(), budgets.end(), n_context);
   }
   for (LayerOutcome& layer : layers_) {
     FindCounts(budgets[layer.owner], &layer);
@@ -101,6 +97,29 @@ Status Eviction::CheckBudgets() {
     }
   }
   return Status();
+}
+
+// Of each layer, or what is known of it before scores decide.
+Status Eviction::FindBudgets(uint32_t n_context,
+                             std::span<uint32_t> budgets) const {
+  if (!SplitsByScore(policy_)) return plan_.LayerBudgets(n_context, budgets);
+  uint32_t least = 0;
+  KV_RETURN_IF_ERROR(LeastBudget(policy_, n_context, n_protected(), &least));
+  for (const LayerOutcome& layer : layers_) {
+    budgets[layer.layer] = CanBeMeasured(layer) ? least : n_context;
+  }
+  return Status();
+}
+
+// A ratio of the tokens behind the prompt is of few at first; and within the margin
+// nothing goes.
+bool Eviction::IsTooEarly(uint32_t n_context) const {
+  if (IsPromptBeside(policy_) && policy_.budget <= 1.0) return true;
+  const uint64_t budget = BudgetTokens(policy_, n_context);
+  return std::all_of(layers_.begin(), layers_.end(),
+                     [&](const LayerOutcome& layer) {
+                       return layer.n_tokens <= budget + policy_.margin;
+                     });
 }
 
 // How many slots the layer's lists keep, and whether that is less than they hold.
@@ -132,8 +151,10 @@ void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
     n_held += tokens.Of(list);
   }
   if (CountsByScore(policy_)) {  // `next` is what is known before
-    layer->loses =
-        !HeadsCompete(policy_) || n_held > (budget + margin) * next.size();
+    const uint64_t n_forced = uint64_t{forced_.n_sink} + forced_.n_recent;
+    layer->loses = HeadsCompete(policy_)
+                       ? n_held > (budget + margin) * next.size()
+                       : layer->n_tokens > n_forced;
     layer->n_keep = plan_.MostOfList(plan_.layer(l), budget, layer->n_tokens);
     layer->budget = budget;
   }

@@ -57,6 +57,8 @@ class Eviction {
   Status FindLayers();
   Status CheckSharing() const;
   Status CheckBudgets();
+  Status FindBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
+  bool IsTooEarly(uint32_t n_context) const;
   void FindCounts(uint32_t budget, LayerOutcome* layer) const;
   void FindForced();
   Status CheckForcedFit(const LayerOutcome& layer) const;
