@@ -41,6 +41,10 @@ struct Move
 {
     public uint StructSize, TokenCount;
     public IntPtr View, Keep, TokenCounts;
+    public int Merge;
+    public uint FirstSlot;
+    public double MergeThreshold, MergeFraction;
+    public IntPtr Destination;
 }
 
 static class Smoke
