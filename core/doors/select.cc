@@ -216,7 +216,8 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
       CheckTokenCount(n_tokens, 1, plan.max_tokens(), "max_tokens"));
   if (HasChunks(policy) && n_tokens > policy.chunk) {
     return Unsupported(
-        "layer %u: n_tokens %u > chunk %u: tokens are chosen chunk by chunk, in "
+        "layer %u: n_tokens %u > chunk %u: tokens are chosen chunk by chunk, "
+        "in "
         "kvevict_sequence_evict()",
         of_plan.number, n_tokens, policy.chunk);
   }
