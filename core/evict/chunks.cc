@@ -37,7 +37,7 @@ void Narrow(uint32_t first, uint32_t n, ScoreJob* job) {
 
 }  // namespace
 
-// Slots held by the lists of a layer stay where others of a chunk have to.
+// Raises counts to what the lists must keep of each chunk, the most of any list.
 Status Eviction::CountProtected(const LayerOutcome& layer,
                                 std::span<uint32_t> counts) const {
   if (forced_.protect.empty()) return Status();

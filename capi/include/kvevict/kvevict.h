@@ -280,8 +280,9 @@ typedef struct kvevict_context kvevict_context;
 /**
  * Allocates n_bytes (> 0) aligned to `alignment` (a power of two <= 256).
  * NULL means out of memory. Called only by functions whose name ends in
- * _create, by kvevict_sequence_begin_observing(), and where a CUDA kernel is
- * compiled: by kvevict_context_prepare(), or by the first call that needs it.
+ * _create, by kvevict_sequence_begin_observing(), _start(), _fork() and
+ * _load(), and where a CUDA kernel is compiled: by kvevict_context_prepare(),
+ * or by the first call that needs it.
  * Must be thread-safe if contexts are shared.
  */
 typedef void* (*kvevict_alloc_fn)(size_t n_bytes, size_t alignment,
@@ -934,21 +935,24 @@ typedef struct kvevict_policy {
   /** 1: an eviction turns the keys that it moves, by RoPE, from their slots to
    *  the new ones. Every key is then as if its slot were its position, and the
    *  next token takes kvevict_sequence_stored_length() of its layer and head as
-   *  RoPE's position. Needs rope_inv_freq and keys that can be turned. Observed
-   *  queries of layers that lose tokens are forgotten. Where keys are f16 or
-   *  bf16, each turn rounds them once. Default 0. StreamingLLM,
+   *  RoPE's position. It needs rope_inv_freq and keys that can be turned; an
+   *  eviction that would move others is refused. Rows of a sequence that starts
+   *  or is loaded must be turned to their slots already. Observed queries of
+   *  layers that lose tokens are forgotten. Where keys are f16 or bf16, each
+   *  turn rounds them once: margin makes turns few. Default 0. StreamingLLM,
    *  arXiv:2309.17453. */
   uint32_t rotate;
-  /** Evictions leave a layer alone whose lists hold at most so many tokens more
-   *  than they would keep; where heads compete, on average. Default 0. */
+  /** An eviction leaves a layer alone while each of its lists holds at most so
+   *  many tokens more than it would keep; where heads compete, on average.
+   *  Default 0. */
   uint32_t margin;
-  /** Behind the prompt's end, evictions do nothing until so many tokens have
-   *  come behind it, or behind the last multiple of so many. 0, the default,
-   *  and 1: every one works. */
+  /** Once the prompt has ended, one eviction works per so many tokens: the
+   *  first that is asked for after another multiple of so many has come behind
+   *  the prompt. The others do nothing. 0, the default, and 1: all work. */
   uint32_t every;
-  /** Default inside. Until the prompt has ended, evictions do nothing under any
-   *  other, which needs lists of one length per layer: equal heads, and no
-   *  head_budgets. */
+  /** Default inside. Any other needs lists of one length per layer: equal
+   *  heads, and no head_budgets. Evictions then do nothing until the prompt has
+   *  ended. */
   kvevict_prompt prompt;
   /** Above 0: each chunk of so many neighbouring slots, from slot 0 on, is
    *  scored and chosen from as if it were the cache: scores know of no token
@@ -2707,8 +2711,9 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *         planes that the geometry has, too few observed queries, a budget
  *         smaller than what must stay, layers of unequal length under scope
  *         MODEL); KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or
- *         values that cannot be read, or merges them, or tokens of the window
- *         are gone already, which keep_window 0 allows). Since: 0.1
+ *         values that cannot be read, merges them, or turns keys that cannot be
+ *         turned; or tokens of the window are gone already, which keep_window 0
+ *         allows; or chunk is no multiple of the block size). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
