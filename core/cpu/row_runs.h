@@ -1,9 +1,10 @@
-// Rows of all KV heads, some tokens of a head at a time.
+// Rows of all KV heads, some tokens at a time.
 #ifndef KVEVICT_CORE_CPU_ROW_RUNS_H_
 #define KVEVICT_CORE_CPU_ROW_RUNS_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #include "core/context.h"
 #include "core/cpu/cpu.h"
@@ -12,16 +13,33 @@
 
 namespace kvevict::cpu {
 
-// Consecutive tokens of one KV head, at most so many.
+// Tokens of a run of one head; of several side by side each has its part of them,
+// in whole groups of rows.
 inline constexpr uint32_t kRowRun = 1024;
+inline constexpr uint32_t kMostSideBySide = 64;
+inline constexpr uint32_t kRowsInStep = 4;
+inline constexpr uint32_t kMostRowsOfRun =
+    kRowRun + kRowsInStep * kMostSideBySide;
+
+// Consecutive tokens of one KV head, or of all of them, where their rows alternate.
 struct RowRun {
-  RowSource rows;  // of the head
+  RowSource rows;  // of the first head
+  SideBySide heads;
   uint32_t head = 0;
   uint32_t first = 0;
   uint32_t n = 0;
 };
 
-// Calls body(job, run, worker) for the rows of `plane` of all tokens of the jobs.
+// Whether the rows of heads alternate in memory, and are equally many.
+inline bool LieSideBySide(const kvevict_view& view, const kvevict_plane& plane,
+                          const ListCounts& tokens) {
+  return view.n_kv_heads <= kMostSideBySide && tokens.each == nullptr &&
+         view.block_table_head_stride == 0 &&
+         std::abs(plane.head_stride_bytes) < std::abs(plane.token_stride_bytes);
+}
+
+// Calls body(job, run, worker) for the rows of `plane` of all tokens of the jobs, whose
+// results lie as many elements apart between heads as a job has tokens at most.
 template <typename Job, typename Body>
 void ForEachRowRun(const Context& context, Jobs<Job> jobs, uint32_t n_heads,
                    kvevict_plane kvevict_view::*plane, const Body& body) {
@@ -32,14 +50,26 @@ void ForEachRowRun(const Context& context, Jobs<Job> jobs, uint32_t n_heads,
       static_cast<uint32_t>(jobs.size() * n_runs * n_heads),
       [&](uint32_t item, uint32_t worker) {
         const Job& job = jobs[item / (n_runs * n_heads)];
-        const uint32_t head = item % n_heads;
-        const uint32_t first = item / n_heads % n_runs * kRowRun;
-        const uint32_t n_tokens = job.tokens.Of(head);
-        if (first >= n_tokens) return;
-        body(job,
-             RowRun{HeadRows(*job.view, (*job.view).*plane, head), head, first,
-                    std::min(kRowRun, n_tokens - first)},
-             worker);
+        const kvevict_plane& rows = (*job.view).*plane;
+        RowRun run;
+        const uint32_t part = item % n_heads;
+        run.first = item / n_heads % n_runs * kRowRun;
+        uint32_t end = std::min(run.first + kRowRun, job.tokens.most);
+        if (LieSideBySide(*job.view, rows, job.tokens)) {
+          // A part of the tokens, of every head.
+          const uint32_t step = n_heads * kRowsInStep;
+          const uint32_t n = (kRowRun + step - 1) / step * kRowsInStep;
+          run.heads = {n_heads, rows.head_stride_bytes, job.tokens.most};
+          run.first += part * n;
+          end = std::min(end, run.first + n);
+        } else {
+          run.head = part;
+          end = std::min(end, job.tokens.Of(part));
+        }
+        if (run.first >= end) return;
+        run.rows = HeadRows(*job.view, rows, run.head);
+        run.n = end - run.first;
+        body(job, run, worker);
       });
 }
 

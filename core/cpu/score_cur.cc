@@ -18,13 +18,14 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
 void FindNorms(const Context& context, const ScoreArgs& layer,
                kvevict_plane kvevict_view::*plane, uint32_t head_dim,
                float* out) {
-  ForEachRowRun(
-      context, layer, plane,
-      [&](const ScoreJob& job, const RowRun& run, uint32_t) {
-        float* const of_head = out + uint64_t{run.head} * job.tokens.most;
-        ComputeRowNorms(context.simd(), {run.rows, run.first, run.n, head_dim,
-                                         false, of_head + run.first});
-      });
+  ForEachRowRun(context, layer, plane,
+                [&](const ScoreJob& job, const RowRun& run, uint32_t) {
+                  float* const of_head =
+                      out + uint64_t{run.head} * job.tokens.most;
+                  ComputeRowNorms(context.simd(),
+                                  {run.rows, run.first, run.n, head_dim, false,
+                                   of_head + run.first, run.heads});
+                });
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {

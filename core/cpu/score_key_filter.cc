@@ -8,8 +8,10 @@ namespace {
 ScratchNeeds ScratchBytes(const Context& context,
                           const kvevict_layer_geometry& g,
                           const kvevict_policy&, uint32_t, uint32_t) {
-  return SharesOf(context, CheckedSize(KeyFilterScratchFloats(g.k_head_dim)) *
-                               CheckedSize(sizeof(float)));
+  return SharesOf(context,
+                  CheckedSize(KeyFilterScratchFloats(
+                      std::min(g.n_kv_heads, kMostSideBySide), g.k_head_dim)) *
+                      CheckedSize(sizeof(float)));
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
@@ -23,7 +25,8 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
                     job.key_filter.data + run.head * job.key_filter.head_stride,
                     scores + run.first,
                     reinterpret_cast<float*>(
-                        ShareOf(context, args.scratch, worker).data())});
+                        ShareOf(context, args.scratch, worker).data()),
+                    run.heads, job.key_filter.head_stride});
       });
   return Status();
 }

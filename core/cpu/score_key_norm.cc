@@ -12,7 +12,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
       [&](const ScoreJob& job, const RowRun& run, uint32_t) {
         float* const scores = job.rows + uint64_t{run.head} * job.tokens.most;
         ComputeRowNorms(context.simd(), {run.rows, run.first, run.n, head_dim,
-                                         true, scores + run.first});
+                                         true, scores + run.first, run.heads});
       });
   return Status();
 }

@@ -14,14 +14,19 @@ float* ScoresOf(const ShapeJob& job, uint32_t head) {
 void WeighByNorms(const Context& context, const WeighArgs& args,
                   float epsilon) {
   const uint32_t head_dim = args.layer.v_head_dim;
-  ForEachRowRun(context, args, &kvevict_view::v,
-                [&](const ShapeJob& job, const RowRun& run, uint32_t) {
-                  float norms[kRowRun];
-                  ComputeRowNorms(context.simd(), {run.rows, run.first, run.n,
-                                                   head_dim, false, norms});
-                  WeighScores(context.simd(), norms, run.n, epsilon,
-                              ScoresOf(job, run.head) + run.first);
-                });
+  ForEachRowRun(
+      context, args, &kvevict_view::v,
+      [&](const ShapeJob& job, const RowRun& run, uint32_t) {
+        float norms[kMostRowsOfRun];
+        SideBySide heads = run.heads;
+        heads.out_stride = run.n;
+        ComputeRowNorms(context.simd(), {run.rows, run.first, run.n, head_dim,
+                                         false, norms, heads});
+        for (uint32_t head = 0; head < heads.n_heads; ++head) {
+          WeighScores(context.simd(), norms + head * run.n, run.n, epsilon,
+                      ScoresOf(job, run.head + head) + run.first);
+        }
+      });
 }
 
 // By the caller's numbers: an item is a layer and KV head.

@@ -63,38 +63,44 @@ HWY_INLINE void InvertNorms(float (&norms)[kRowsAtOnce],
   }
 }
 
-// visit(rows, scales) for tokens [begin, end), or those that stand there in `list`, a
-// group at a time, whose directions are the rows times the scales; of what has none
-// zeros. out = their norms.
+// visit(rows, scales, head) for tokens [begin, end), or those that stand there in
+// `list`, a group at a time, whose directions are the rows times the scales; of what has
+// none zeros. out = their norms.
 template <class Rows, class Args, class Visit>
 HWY_INLINE void ForEachDirection(const Args& args, uint32_t begin, uint32_t end,
                                  size_t n_padded, float* copies,
                                  const Visit& visit,
-                                 const uint32_t* list = nullptr) {
-  RowGroups<Rows> keys(args.keys, begin, end, args.head_dim, copies, list);
+                                 const uint32_t* list = nullptr,
+                                 const SideBySide& heads = SideBySide()) {
+  RowGroups<Rows> keys(args.keys, begin, end, args.head_dim, copies, list,
+                       heads);
   while (keys.Next()) {
     float norms[kRowsAtOnce], scales[kRowsAtOnce];
     SumsOfSquares<typename Rows::Decode>(keys.rows, n_padded, norms);
     InvertNorms(norms, scales);
+    float* const out = args.out + keys.head() * heads.out_stride;
     for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
-      if (r < keys.size()) args.out[keys.row(r)] = norms[r];
+      if (r < keys.size()) out[keys.row(r)] = norms[r];
       if (r < keys.size() && HasDirection(norms[r])) continue;
       keys.rows[r] = Zeros(copies + r * n_padded, n_padded);
       scales[r] = 0.0f;
     }
-    visit(keys.rows, scales);
+    visit(keys.rows, scales, keys.head());
   }
 }
 
-// Tokens [begin, end): sums += their directions, out = their norms.
+// Tokens [begin, end): the sums of heads += their directions, out = their norms.
 template <class Rows>
 void AddDirections(const KeyDiffs& args, uint32_t begin, uint32_t end,
                    size_t n_padded, float* copies, float* sums) {
   ForEachDirection<Rows>(
       args, begin, end, n_padded, copies,
-      [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce]) HWY_ATTR {
-        AddScaled<typename Rows::Decode>(rows, scales, n_padded, sums);
-      });
+      [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce],
+          uint32_t head) HWY_ATTR {
+        AddScaled<typename Rows::Decode>(rows, scales, n_padded,
+                                         sums + head * n_padded);
+      },
+      nullptr, args.heads);
 }
 
 // sums -> the mean's direction.
@@ -120,14 +126,17 @@ HWY_INLINE float ScoreOf(float dot, float norm) {
 // Tokens [begin, end): their norms -> their scores.
 template <class Rows>
 void Compare(const KeyDiffs& args, uint32_t begin, uint32_t end,
-             size_t n_padded, float* copies, const float* direction) {
-  RowGroups<Rows> keys(args.keys, begin, end, args.head_dim, copies);
+             size_t n_padded, float* copies, const float* directions) {
+  RowGroups<Rows> keys(args.keys, begin, end, args.head_dim, copies, nullptr,
+                       args.heads);
   while (keys.Next()) {
     float dots[kRowsAtOnce];
-    DotProducts<typename Rows::Decode>(keys.rows, direction, n_padded, dots);
+    DotProducts<typename Rows::Decode>(
+        keys.rows, directions + keys.head() * n_padded, n_padded, dots);
+    float* const out =
+        args.out + keys.head() * args.heads.out_stride + keys.first();
     for (uint32_t r = 0; r < keys.size(); ++r) {
-      float& out = args.out[keys.first() + r];  // the norm so far
-      out = ScoreOf(dots[r], out);
+      out[r] = ScoreOf(dots[r], out[r]);  // the norm so far
     }
   }
 }
@@ -136,19 +145,22 @@ template <class Rows>
 void DiffsOf(const KeyDiffs& args) {
   const size_t n_padded = PaddedRow(args.head_dim);
   float* const sums = args.scratch;
-  float* const piece = sums + n_padded;
-  float* const copies = piece + n_padded;
-  std::fill_n(sums, n_padded, 0.0f);
+  const size_t n_sums = args.heads.n_heads * n_padded;
+  float* const piece = sums + n_sums;
+  float* const copies = piece + n_sums;
+  std::fill_n(sums, n_sums, 0.0f);
   const uint32_t n_pieces = (args.n_tokens + kPiece - 1) / kPiece;
   const auto end_of = [&](uint32_t p) {
     return p + 1 == n_pieces ? args.n_tokens : (p + 1) * kPiece;
   };
   for (uint32_t p = 0; p < n_pieces; ++p) {
-    std::fill_n(piece, n_padded, 0.0f);
+    std::fill_n(piece, n_sums, 0.0f);
     AddDirections<Rows>(args, p * kPiece, end_of(p), n_padded, copies, piece);
-    for (size_t i = 0; i < n_padded; ++i) sums[i] += piece[i];
+    for (size_t i = 0; i < n_sums; ++i) sums[i] += piece[i];
   }
-  Normalize(args.n_tokens, n_padded, sums);
+  for (size_t i = 0; i < n_sums; i += n_padded) {
+    Normalize(args.n_tokens, n_padded, sums + i);
+  }
   for (uint32_t p = n_pieces; p-- > 0;) {
     Compare<Rows>(args, p * kPiece, end_of(p), n_padded, copies, sums);
   }
@@ -250,9 +262,10 @@ class BlockwiseDiffs {
   void Come(uint32_t begin, uint32_t end) {
     ForEachDirection<Rows>(
         args_, begin, end, n_padded_, s_.copies,
-        [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce]) HWY_ATTR {
-          AddUnits<false, Decode>(rows, scales, n_padded_, s_.sums);
-        });
+        [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce], uint32_t)
+            HWY_ATTR {
+              AddUnits<false, Decode>(rows, scales, n_padded_, s_.sums);
+            });
     for (uint32_t t = begin; t < end; ++t) s_.tokens[n_++] = t;
   }
 
@@ -295,7 +308,7 @@ class BlockwiseDiffs {
     if (n_later > 0) {
       ForEachDirection<Rows>(
           args_, 0, n_leaving, n_padded_, s_.copies,
-          [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce])
+          [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce], uint32_t)
               HWY_ATTR {
                 AddUnits<true, Decode>(rows, scales, n_padded_, s_.sums);
               },
@@ -325,8 +338,8 @@ size_t BlocksBytes(uint32_t head_dim, uint32_t n_tokens) {
   return BlockScratch(nullptr, PaddedRow(head_dim), n_tokens).n_bytes;
 }
 
-size_t DiffScratchFloats(uint32_t head_dim) {
-  return (2 + kRowsAtOnce) * PaddedRow(head_dim);
+size_t DiffScratchFloats(uint32_t n_heads, uint32_t head_dim) {
+  return (2 * size_t{n_heads} + kRowsAtOnce) * PaddedRow(head_dim);
 }
 
 }  // namespace kvevict::HWY_NAMESPACE
@@ -338,8 +351,8 @@ namespace kvevict {
 HWY_EXPORT(KeyDiffsOf);
 HWY_EXPORT(BlockDiffsOf);
 
-size_t KeyDiffScratchFloats(uint32_t head_dim) {
-  return HWY_STATIC_DISPATCH(DiffScratchFloats)(head_dim);
+size_t KeyDiffScratchFloats(uint32_t n_heads, uint32_t head_dim) {
+  return HWY_STATIC_DISPATCH(DiffScratchFloats)(n_heads, head_dim);
 }
 
 void ComputeKeyDiffs(SimdTarget simd, const KeyDiffs& args) {

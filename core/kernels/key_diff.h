@@ -1,4 +1,4 @@
-// How little one KV head's keys are like their mean direction.
+// How little keys are like the mean direction of their head.
 #ifndef KVEVICT_CORE_KERNELS_KEY_DIFF_H_
 #define KVEVICT_CORE_KERNELS_KEY_DIFF_H_
 
@@ -15,12 +15,13 @@ struct KeyDiffs {
   RowSource keys;  // n_tokens rows
   uint32_t n_tokens = 0;
   uint32_t head_dim = 0;
-  float* out = nullptr;  // [n_tokens]: the cosines' negatives
-  // KeyDiffScratchFloats(head_dim), any content.
+  float* out = nullptr;  // [n_tokens], of each head: the cosines' negatives
+  // KeyDiffScratchFloats(heads.n_heads, head_dim), any content.
   float* scratch = nullptr;
+  SideBySide heads = {};
 };
 
-size_t KeyDiffScratchFloats(uint32_t head_dim);
+size_t KeyDiffScratchFloats(uint32_t n_heads, uint32_t head_dim);
 
 // With u = k / max(|k|, 1e-12) and a the mean of u over the tokens, the cosine is
 // k . a / (max(|k|, 1e-8) max(|a|, 1e-8)). A key whose norm is not finite in f32

@@ -16,16 +16,23 @@ namespace kvevict::HWY_NAMESPACE {
 template <class Rows>
 void ProductsOf(const KeyFilter& args) {
   const size_t n_padded = PaddedRow(args.head_dim);
-  float* const filter = args.scratch;
-  float* const copies = filter + n_padded;
-  std::fill(std::copy_n(args.filter, args.head_dim, filter), copies, 0.0f);
+  float* copies = args.scratch;
+  for (uint32_t head = 0; head < args.heads.n_heads; ++head) {
+    const float* const filter = args.filter + head * args.filter_stride;
+    std::fill(std::copy_n(filter, args.head_dim, copies), copies + n_padded,
+              0.0f);
+    copies += n_padded;
+  }
   RowGroups<Rows> keys(args.keys, args.first_token,
-                       args.first_token + args.n_tokens, args.head_dim, copies);
-  float* out = args.out;
+                       args.first_token + args.n_tokens, args.head_dim, copies,
+                       nullptr, args.heads);
   while (keys.Next()) {
     float products[kRowsAtOnce];
-    DotProducts<typename Rows::Decode>(keys.rows, filter, n_padded, products);
-    for (uint32_t r = 0; r < keys.size(); ++r) *out++ = -products[r];
+    DotProducts<typename Rows::Decode>(
+        keys.rows, args.scratch + keys.head() * n_padded, n_padded, products);
+    float* const out = args.out + keys.head() * args.heads.out_stride +
+                       keys.first() - args.first_token;
+    for (uint32_t r = 0; r < keys.size(); ++r) out[r] = -products[r];
   }
 }
 
@@ -34,8 +41,8 @@ void FilterKeysOf(const KeyFilter& args) {
                 [&](auto rows) HWY_ATTR { ProductsOf<decltype(rows)>(args); });
 }
 
-size_t FilterScratchFloats(uint32_t head_dim) {
-  return (1 + kRowsAtOnce) * PaddedRow(head_dim);
+size_t FilterScratchFloats(uint32_t n_heads, uint32_t head_dim) {
+  return (size_t{n_heads} + kRowsAtOnce) * PaddedRow(head_dim);
 }
 
 }  // namespace kvevict::HWY_NAMESPACE
@@ -46,8 +53,8 @@ namespace kvevict {
 
 HWY_EXPORT(FilterKeysOf);
 
-size_t KeyFilterScratchFloats(uint32_t head_dim) {
-  return HWY_STATIC_DISPATCH(FilterScratchFloats)(head_dim);
+size_t KeyFilterScratchFloats(uint32_t n_heads, uint32_t head_dim) {
+  return HWY_STATIC_DISPATCH(FilterScratchFloats)(n_heads, head_dim);
 }
 
 void FilterKeys(SimdTarget simd, const KeyFilter& args) {

@@ -1,4 +1,4 @@
-// One KV head's keys against a direction.
+// Keys against a direction of their head.
 #ifndef KVEVICT_CORE_KERNELS_KEY_FILTER_H_
 #define KVEVICT_CORE_KERNELS_KEY_FILTER_H_
 
@@ -15,13 +15,16 @@ struct KeyFilter {
   uint32_t first_token = 0;  // of n_tokens
   uint32_t n_tokens = 0;
   uint32_t head_dim = 0;
-  const float* filter = nullptr;  // [head_dim]
-  float* out = nullptr;           // [n_tokens]: the dot products' negatives
-  // KeyFilterScratchFloats(head_dim), any content.
+  const float* filter = nullptr;  // [head_dim], of each head
+  float* out =
+      nullptr;  // [n_tokens], of each head: the dot products' negatives
+  // KeyFilterScratchFloats(heads.n_heads, head_dim), any content.
   float* scratch = nullptr;
+  SideBySide heads = {};
+  size_t filter_stride = 0;  // floats between heads
 };
 
-size_t KeyFilterScratchFloats(uint32_t head_dim);
+size_t KeyFilterScratchFloats(uint32_t n_heads, uint32_t head_dim);
 
 // Accumulated in f32 in an order that depends on head_dim alone: every target with a
 // fused multiply-add makes the same bits, whatever the layout. Reads every key row

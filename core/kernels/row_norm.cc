@@ -13,39 +13,44 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Squares' sums -> norms of `n` rows; returns the place after them.
-HWY_INLINE float* Finish(float (&sums)[kRowsAtOnce], uint32_t n, bool negated,
-                         float* out) {
+// Squares' sums -> norms of `n` rows.
+HWY_INLINE void Finish(float (&sums)[kRowsAtOnce], uint32_t n, bool negated,
+                       float* out) {
   const hn::CappedTag<float, kRowsAtOnce> d;
   for (uint32_t r = 0; r < kRowsAtOnce; r += hn::Lanes(d)) {
     const auto norm = hn::Sqrt(hn::LoadU(d, sums + r));
     hn::StoreU(negated ? hn::Neg(norm) : norm, d, sums + r);
   }
-  if (n == kRowsAtOnce) return std::copy_n(sums, kRowsAtOnce, out);
-  return std::copy_n(sums, n, out);
+  if (n == kRowsAtOnce) {
+    std::copy_n(sums, kRowsAtOnce, out);
+  } else {
+    std::copy_n(sums, n, out);
+  }
 }
 
 // Rows whose whole groups of kRowPad elements lie packed.
 template <class Decode>
 void NormsOfWholeRows(const RowNorms& args) {
-  RowGroups<WholeRows<Decode, false>> groups(args.rows, args.first_row,
-                                             args.first_row + args.n_rows,
-                                             args.head_dim, nullptr);
-  float* out = args.out;
+  RowGroups<WholeRows<Decode, false>> groups(
+      args.rows, args.first_row, args.first_row + args.n_rows, args.head_dim,
+      nullptr, nullptr, args.heads);
   while (groups.Next()) {
     float sums[kRowsAtOnce];
     SumsOfSquares<Decode>(groups.rows, args.head_dim, sums);
-    out = Finish(sums, groups.size(), args.negated, out);
+    Finish(sums, groups.size(), args.negated,
+           args.out + groups.head() * args.heads.out_stride + groups.first() -
+               args.first_row);
   }
 }
 
-// Any rows, a group of kRowPad elements after the other; the same sums.
+// Any rows of a head, a group of kRowPad elements after the other; the same sums.
 template <class Decode>
-void NormsOfGroups(const RowNorms& args) {
+void NormsOfGroups(const RowNorms& args, uint32_t head) {
   const RowTag d;
   const size_t n = args.head_dim;
   for (uint32_t r = 0; r < args.n_rows; ++r) {
-    const uint8_t* const row = args.rows.Row(args.first_row + r);
+    const uint8_t* const row =
+        args.rows.Row(args.first_row + r) + head * args.heads.stride;
     float sums[kRowPad] = {};
     for (size_t i = 0; i < n; i += kRowPad) {
       float group[kRowPad];
@@ -58,7 +63,7 @@ void NormsOfGroups(const RowNorms& args) {
       }
     }
     float sum[kRowsAtOnce] = {AddUp(sums)};
-    Finish(sum, 1, args.negated, args.out + r);
+    Finish(sum, 1, args.negated, args.out + head * args.heads.out_stride + r);
   }
 }
 
@@ -68,7 +73,9 @@ void NormsOf(const RowNorms& args) {
       args.rows.element_stride == int64_t{sizeof(typename Decode::Bits)}) {
     NormsOfWholeRows<Decode>(args);
   } else {
-    NormsOfGroups<Decode>(args);
+    for (uint32_t head = 0; head < args.heads.n_heads; ++head) {
+      NormsOfGroups<Decode>(args, head);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// Euclidean norms of the rows of one head.
+// Euclidean norms of rows.
 #ifndef KVEVICT_CORE_KERNELS_ROW_NORM_H_
 #define KVEVICT_CORE_KERNELS_ROW_NORM_H_
 
@@ -15,7 +15,8 @@ struct RowNorms {
   uint32_t n_rows = 0;
   uint32_t head_dim = 0;
   bool negated = false;
-  float* out = nullptr;  // [n_rows]
+  float* out = nullptr;  // [n_rows], of each head
+  SideBySide heads = {};
 };
 
 // Accumulated in f32 in an order that depends on head_dim alone: of f16 and bf16

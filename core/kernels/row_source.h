@@ -27,6 +27,14 @@ struct RowSource {
   }
 };
 
+// Heads whose rows alternate in memory, and whose kernel takes some rows of each in
+// turn, so that memory is read as it lies.
+struct SideBySide {
+  uint32_t n_heads = 1;
+  int64_t stride = 0;       // bytes from a head's rows to those of the next one
+  uint64_t out_stride = 0;  // elements from a head's results to the next one's
+};
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_KERNELS_ROW_SOURCE_H_

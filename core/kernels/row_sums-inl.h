@@ -53,9 +53,9 @@ HWY_INLINE void WithWholeRows(const RowSource& rows, size_t n, const Use& use) {
 inline constexpr uint32_t kRowsAtOnce = 4;
 using RowGroup = const uint8_t* [kRowsAtOnce];
 
-// How many rows ahead of their use rows are asked for. Those of a head mostly lie
-// apart, between rows of other heads, where prefetchers of the hardware find nothing.
-inline constexpr uint32_t kRowsAhead = 32;
+// How many rows ahead of their use rows are asked for: prefetchers of the hardware do
+// not see that rows of a head go on behind those of others.
+inline constexpr uint32_t kRowsAhead = 48;
 
 // Asks for rows [first, end) of n packed elements, or of a list of rows.
 template <class Decode>
@@ -65,46 +65,57 @@ HWY_INLINE void AskForRows(const RowSource& source, uint32_t first,
   const size_t n_bytes = n * sizeof(typename Decode::Bits);
   for (uint32_t r = first; r < end; ++r) {
     const uint8_t* const row = source.Row(list == nullptr ? r : list[r]);
-    // Into L2: rows a power of two apart share few sets of L1.
-    for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
+    for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(row + i);
   }
 }
 
 // WholeRows [begin, end) of n elements, or those of a list, a group after the other:
-// while (groups.Next()).
+// while (groups.Next()). Of several heads side by side each has a group in turn.
 template <class Rows>
 class RowGroups {
  public:
   // `copies`: kRowsAtOnce rows of PaddedRow(n) floats, if Rows makes copies.
   HWY_INLINE RowGroups(const RowSource& source, uint32_t begin, uint32_t end,
-                       size_t n, float* copies, const uint32_t* list = nullptr)
+                       size_t n, float* copies, const uint32_t* list = nullptr,
+                       const SideBySide& heads = SideBySide())
       : source_(source),
-        next_(begin),
+        heads_(heads),
+        n_ahead_(std::max(kRowsAtOnce, kRowsAhead / heads.n_heads)),
+        head_(heads.n_heads - 1),
+        first_(begin),
         end_(end),
         n_(n),
         copies_(copies),
-        list_(list) {}
+        list_(list) {
+    source_.base += head_ * heads.stride;
+  }
 
   HWY_INLINE bool Next() {
-    if (next_ >= end_) return false;
+    source_.base += heads_.stride;
+    if (++head_ == heads_.n_heads) {
+      source_.base -= head_ * heads_.stride;
+      head_ = 0;
+      first_ += size_;
+      if (first_ >= end_) return false;
+    }
     if constexpr (!Rows::kIsCopy) {
       // A few lines at a time: many at once wait for each other.
       AskForRows<typename Rows::Decode>(
-          source_, std::min(end_, next_ + kRowsAhead),
-          std::min(end_, next_ + kRowsAhead + kRowsAtOnce), n_, list_);
+          source_, std::min(end_, first_ + n_ahead_),
+          std::min(end_, first_ + n_ahead_ + kRowsAtOnce), n_, list_);
     }
-    first_ = next_;
-    size_ = std::min(kRowsAtOnce, end_ - next_);
+    size_ = std::min(kRowsAtOnce, end_ - first_);
     for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
       float* const copy = Rows::kIsCopy ? copies_ + r * PaddedRow(n_) : nullptr;
       rows[r] = r < size_ ? Rows::Find(source_, row(r), n_, copy) : rows[0];
     }
-    next_ += kRowsAtOnce;
     return true;
   }
 
-  // Rows [first(), first() + size()), and where the group is not full its first again.
+  // Rows [first(), first() + size()) of a head, and where the group is not full its
+  // first again.
   RowGroup rows;
+  uint32_t head() const { return head_; }
   uint32_t first() const { return first_; }
   uint32_t size() const { return size_; }
   HWY_INLINE uint32_t row(uint32_t r) const {
@@ -112,8 +123,10 @@ class RowGroups {
   }
 
  private:
-  const RowSource source_;
-  uint32_t next_, first_ = 0, size_ = 0;
+  RowSource source_;
+  const SideBySide heads_;
+  const uint32_t n_ahead_;
+  uint32_t head_, first_, size_ = 0;
   const uint32_t end_;
   const size_t n_;
   float* const copies_;

@@ -28,8 +28,9 @@ std::vector<float> Diffs(SimdTarget simd, const std::vector<float>& rows,
   const RowStore store(rows, dim, layout);
   const auto n = static_cast<uint32_t>(rows.size() / dim);
   GuardedPages out(n * sizeof(float));
-  GuardedPages scratch(KeyDiffScratchFloats(dim) * sizeof(float));
-  std::memset(scratch.data(), 0xff, KeyDiffScratchFloats(dim) * sizeof(float));
+  GuardedPages scratch(KeyDiffScratchFloats(1, dim) * sizeof(float));
+  std::memset(scratch.data(), 0xff,
+              KeyDiffScratchFloats(1, dim) * sizeof(float));
   auto* const diffs = reinterpret_cast<float*>(out.data());
   ComputeKeyDiffs(simd, {store.source(), n, dim, diffs,
                          reinterpret_cast<float*>(scratch.data())});

@@ -27,9 +27,9 @@ std::vector<float> Filter(SimdTarget simd, const std::vector<float>& rows,
   GuardedPages given(dim * sizeof(float));
   std::memcpy(given.data(), filter.data(), dim * sizeof(float));
   GuardedPages out(n * sizeof(float));
-  GuardedPages scratch(KeyFilterScratchFloats(dim) * sizeof(float));
+  GuardedPages scratch(KeyFilterScratchFloats(1, dim) * sizeof(float));
   std::memset(scratch.data(), 0xff,
-              KeyFilterScratchFloats(dim) * sizeof(float));
+              KeyFilterScratchFloats(1, dim) * sizeof(float));
   auto* const scores = reinterpret_cast<float*>(out.data());
   FilterKeys(simd, {store.source(), 0, n, dim,
                     reinterpret_cast<const float*>(given.data()), scores,
