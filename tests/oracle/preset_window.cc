@@ -33,18 +33,37 @@ Heads SnapKvKvf(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   return BestOfEach(OfHeads(p, layer, s.window, KvfSnap), Tokens(s));
 }
 
+namespace {
+
+Row SumOverModel(const oracle_prompt& p, uint32_t window) {
+  Rows all;
+  for (uint32_t l = 0; l < p.n_layers; ++l) {
+    for (uint32_t q = 0; q < p.n_q_heads; ++q) {
+      all.push_back(SumOfRows(Attention(p, l, q, window)));
+    }
+  }
+  return SumOfRows(all);
+}
+
+}  // namespace
+
 // Sums over layers, rows and heads; the last 64 stay, which the run makes fewer, as
 // many as rows.
 Heads SharpInference(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
   if (p.n_tokens <= Tokens(s)) return AllOf(p);
-  Rows all;
-  for (uint32_t l = 0; l < p.n_layers; ++l) {
-    for (uint32_t q = 0; q < p.n_q_heads; ++q) {
-      all.push_back(SumOfRows(Attention(p, l, q, s.window)));
-    }
-  }
-  Row sum = SumOfRows(all);
+  Row sum = SumOverModel(p, s.window);
   std::fill(sum.end() - s.window, sum.end(), kInfinity);
+  return Heads(p.n_kv_heads, Best(sum, Tokens(s)));
+}
+
+// The same sums; 4 sinks stay, or an eighth of the budget, and an eighth of it of the
+// last tokens. Prompts of up to 128 tokens are left whole.
+Heads SnapKvD(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
+  if (p.n_tokens <= 128 || p.n_tokens <= Tokens(s)) return AllOf(p);
+  Row sum = SumOverModel(p, s.window);
+  const uint32_t eighth = std::max(1u, Tokens(s) / 8);
+  std::fill_n(sum.begin(), std::min(4u, eighth), kInfinity);
+  std::fill(sum.end() - eighth, sum.end(), kInfinity);
   return Heads(p.n_kv_heads, Best(sum, Tokens(s)));
 }
 
