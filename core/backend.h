@@ -79,6 +79,7 @@ struct ScoreJob {
   FloatRows sums;
   uint32_t n_sum_heads = 0;    // n_q_heads or n_kv_heads
   uint32_t n_seen = 0;         // tokens so far, and as many queries
+  uint32_t n_sink = 0;         // first slots, which stay whatever they score
   uint32_t next_position = 0;  // of the next one, as RoPE will see it
   ListCounts keep;             // slots that lists are to keep, of job.slots
   FloatRows query_mean;        // [n_q_heads, k_head_dim]

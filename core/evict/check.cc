@@ -208,6 +208,8 @@ Status Eviction::CheckSignal() {
     layer.score.view = &views_[layer.layer];
     layer.score.tokens = slots_.DeviceTokens(layer.layer);
     layer.score.n_seen = sequence_.logical_length();
+    layer.score.n_sink =
+        HasChunks(policy_) ? policy_.n_sink : SinkOf(layer.layer);
     layer.score.next_position =
         policy_.rotate != 0 ? layer.n_tokens : sequence_.logical_length();
     const LayerInputs& inputs = sequence_.inputs()[layer.layer];
