@@ -28,16 +28,21 @@ Status FindCaches(const Sequence& sequence) {
   return Status();
 }
 
-Status Eviction::Check() {
+Status Eviction::FindBudgets() {
   layers_ = sequence_.outcomes();
   active_ = sequence_.evictions().first(0);
   std::fill(layers_.begin(), layers_.end(), LayerOutcome());
   KV_RETURN_IF_ERROR(FindLayers());
-  KV_RETURN_IF_ERROR(CheckBudgets());
+  return CheckBudgets();
+}
+
+Status Eviction::Check() {
+  KV_RETURN_IF_ERROR(FindBudgets());
   KV_RETURN_IF_ERROR(CheckSignal());
   if (!HasWork()) return Status();
   if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
+  if (options_.undo != nullptr) KV_RETURN_IF_ERROR(CheckUndo());
   KV_RETURN_IF_ERROR(CheckSharing());
   return context_.backend().check_capture(context_, sequence_.stream(),
                                           policy_);
