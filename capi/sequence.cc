@@ -1,6 +1,7 @@
 #include "capi/sequence.h"
 
 #include "core/evict/evict.h"
+#include "core/evict/undo.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -245,6 +246,32 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
     return OnStream(Core(sequence), stream, [&] {
       return Evict(&Core(sequence), o, workspace, workspace_bytes);
     });
+  });
+}
+
+kvevict_status kvevict_sequence_undo_bytes(kvevict_sequence* sequence,
+                                           const kvevict_view* views,
+                                           size_t views_len,
+                                           size_t* out_bytes) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
+    KV_RETURN_IF_ERROR(CopyViews(Core(sequence), views, views_len));
+    return UndoBytes(&Core(sequence), out_bytes);
+  });
+}
+
+kvevict_status kvevict_sequence_undo(kvevict_sequence* sequence,
+                                     const kvevict_view* views,
+                                     size_t views_len, const void* undo,
+                                     size_t undo_bytes,
+                                     kvevict_stream stream) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CheckNotNull("undo", undo));
+    KV_RETURN_IF_ERROR(CopyViews(Core(sequence), views, views_len));
+    return OnStream(Core(sequence), stream,
+                    [&] { return Undo(&Core(sequence), undo, undo_bytes); });
   });
 }
 

@@ -3,7 +3,7 @@
 // do not know which one runs. An eviction is a chain of them:
 //
 //   score_<signal> -> shape -> weigh -> diversify -> reduce -> select -> merge
-//     -> compact -> rotate -> map_positions
+//     -> list_evicted, compact -> rotate -> map_positions
 //
 // with normalize before heads compete, and secure before scores are weighed.
 #ifndef KVEVICT_CORE_BACKEND_H_
@@ -79,6 +79,7 @@ struct ScoreJob {
   FloatRows sums;
   uint32_t n_sum_heads = 0;    // n_q_heads or n_kv_heads
   uint32_t n_seen = 0;         // tokens so far, and as many queries
+  uint32_t n_sink = 0;         // first slots, which stay whatever they score
   uint32_t next_position = 0;  // of the next one, as RoPE will see it
   ListCounts keep;             // slots that lists are to keep, of job.slots
   FloatRows query_mean;        // [n_q_heads, k_head_dim]
@@ -269,6 +270,29 @@ struct CompactArgs {
 struct ReorderArgs {
   Jobs<MoveJob> jobs;
   std::span<uint8_t> scratch;  // Backend::reorder_scratch_bytes(), the most
+};
+
+struct EvictedJob {
+  ListCounts tokens;  // slots held, per list
+  KeepLists keep;
+  // out: [n_lists, stride], how many there are by their number in `tokens` and `keep`;
+  // behind the last one stands how many slots the list held
+  int32_t* slots = nullptr;
+  uint32_t stride = 0;
+  uint32_t* counts = nullptr;  // out: [n_lists]; NULL where lists are alike
+};
+
+// Lists the slots that jobs do not keep, ascending.
+struct ListEvictedArgs {
+  Jobs<EvictedJob> jobs;
+};
+
+// Takes back what compaction did to each job's view. `keep` are the slots that were not
+// kept, as ListEvictedArgs says, their rows are in `destination`, and first_slot is how
+// many slots were filled since. Rows from the first such slot on move up, and those
+// rows go between them.
+struct RestoreArgs {
+  Jobs<MoveJob> jobs;
 };
 
 struct RotateJob {

@@ -45,6 +45,15 @@ void Prompt::Trim(const SlotTable& slots) {
   }
 }
 
+void Prompt::TakeBack(const Mark& before, const SlotTable& slots) {
+  if (n_tokens_ == before.n_tokens) {
+    round_ = before.round;
+    return;
+  }
+  // It has ended since, and what comes back is part of it.
+  for (uint32_t l = 0; l < slots_.size(); ++l) slots_[l] += slots.EvictedOf(l);
+}
+
 uint32_t Prompt::RoundOf(uint32_t n_seen) const {
   return Behind(n_seen) / std::max(1u, plan_.policy().every);
 }

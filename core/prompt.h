@@ -12,6 +12,8 @@ namespace kvevict {
 
 class Prompt {
  public:
+  static constexpr uint32_t kNotEnded = UINT32_MAX;
+
   explicit Prompt(const Plan& plan) : plan_(plan), slots_(plan.context()) {}
 
   Status Allocate();
@@ -43,7 +45,14 @@ class Prompt {
   // Which multiple of the policy's `every` was reached when one worked last.
   uint32_t round() const { return round_; }
 
-  static constexpr uint32_t kNotEnded = UINT32_MAX;
+  // What evictions and its end change.
+  struct Mark {
+    uint32_t n_tokens = kNotEnded;
+    uint32_t round = 0;
+  };
+  Mark mark() const { return {n_tokens_, round_}; }
+  // The eviction that `slots` remembers, before which it was so, is taken back.
+  void TakeBack(const Mark& before, const SlotTable& slots);
 
  private:
   uint32_t RoundOf(uint32_t n_seen) const;

@@ -181,6 +181,21 @@ Status Sequence::Trim(uint32_t n_tokens) {
   return Status();
 }
 
+void Sequence::Remember() {
+  slots_.Remember(outcomes());
+  prompt_before_ = prompt_.mark();
+}
+
+Status Sequence::TakeBack() {
+  slots_.Forget();
+  prompt_.TakeBack(prompt_before_, slots_);
+  for (uint32_t l = 0; l < plan().n_layers(); ++l) {
+    if (slots_.EvictedOf(l) > 0) ForgetLse(l);
+  }
+  ClearReport();
+  return slots_.SendExchanged(stream_);
+}
+
 // ---- Query rows ----
 
 QueryChunk Sequence::ChunkOf(uint32_t n_rows, uint32_t first_position) const {

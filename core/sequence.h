@@ -72,6 +72,10 @@ class Sequence {
   const Prompt& prompt() const { return prompt_; }
   // An eviction has worked.
   void BeginRound() { prompt_.BeginRound(logical_length()); }
+  // Before the outcomes of an eviction are recorded: all that TakeBack() goes back to.
+  void Remember();
+  // After SlotTable::Exchange(), and when rows are where they were.
+  Status TakeBack();
 
   // Of ascending layers.
   Status Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
@@ -141,8 +145,9 @@ class Sequence {
   SlotTable slots_;
   QueryRing ring_;
   Prompt prompt_;
-  Array<kvevict_view> views_;  // [n_layers]
-  Array<LayerInputs> inputs_;  // [n_layers]
+  Prompt::Mark prompt_before_;  // the eviction that slots_ remembers
+  Array<kvevict_view> views_;   // [n_layers]
+  Array<LayerInputs> inputs_;   // [n_layers]
   Array<LayerCache> caches_;
   Array<LayerOutcome> outcomes_;
   Array<LayerEviction> evictions_;

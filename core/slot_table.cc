@@ -14,8 +14,9 @@ SlotTable::SlotTable(const Plan& plan)
       kept_(plan.context()),
       device_counts_{DeviceArray<uint32_t>(plan.context()),
                      DeviceArray<uint32_t>(plan.context())},
-      counts_{Array<uint32_t>(plan.context()),
-              Array<uint32_t>(plan.context())} {}
+      counts_{Array<uint32_t>(plan.context()), Array<uint32_t>(plan.context())},
+      before_(plan.context()),
+      counts_before_(plan.context()) {}
 
 Status SlotTable::Allocate() {
   const CheckedSize n_layers(plan_.n_layers());
@@ -25,7 +26,10 @@ Status SlotTable::Allocate() {
   if (TouchesNothing(plan_.policy())) return Status();
   KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", all_lists * CheckedSize(2)));
   KV_RETURN_IF_ERROR(kept_.Grow(KeptByPlan()));
+  KV_RETURN_IF_ERROR(before_.Allocate("slots before an eviction", n_layers));
   if (!plan_.IsRagged()) return Status();
+  KV_RETURN_IF_ERROR(
+      counts_before_.Allocate("counts before an eviction", all_lists));
   for (int i = 0; i < 2; ++i) {
     KV_RETURN_IF_ERROR(
         device_counts_[i].Allocate("counts of the lists", all_lists));
@@ -64,6 +68,7 @@ void SlotTable::Kept::Swap(Kept& other) {
 Status SlotTable::Restart(Stream stream, uint32_t n_tokens) {
   std::fill(stored_.begin(), stored_.end(), n_tokens);
   KV_RETURN_IF_ERROR(SendLengths(stream, n_tokens));
+  Forget();
   LayerSlots slots;
   slots.stored = n_tokens;
   std::fill(layers_.begin(), layers_.end(), slots);
@@ -115,6 +120,7 @@ Status SlotTable::Fill(Stream stream, std::span<const LayerPositions> layers,
     return status;
   }
   if (grows) kept_.Swap(larger);
+  Forget();
   now_ = 1 - now_;
   std::copy(next.begin(), next.end(), layers_.begin());
   logical_ = logical;
@@ -238,6 +244,7 @@ Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {
   KV_RETURN_IF_ERROR(SendLengths(stream, n_tokens));
   for (LayerSlots& layer : layers_) layer.stored -= n_removed;
   logical_ = n_tokens;
+  if (n_tokens < logical_before_) Forget();
   return Status();
 }
 

@@ -90,6 +90,22 @@ class SlotTable {
   Status Commit(Stream stream, std::span<LayerOutcome> layers,
                 uint32_t n_in_row);
 
+  // ---- Back to before it ----
+
+  // Notes what is, before a Commit() of these outcomes.
+  void Remember(std::span<const LayerOutcome> layers);
+  void Forget() { remembers_ = false; }
+  bool remembers() const { return remembers_; }
+  uint32_t length_before() const { return logical_before_; }
+  // What a layer lost: of any list, the most; and the first layer with its cache.
+  uint32_t EvictedOf(uint32_t layer) const { return before_[layer].n_evicted; }
+  uint32_t OwnerBefore(uint32_t layer) const { return before_[layer].owner; }
+  // On the host what is and what was change places; to both belongs what was appended
+  // since.
+  void Exchange();
+  // Tells the device.
+  Status SendExchanged(Stream stream);
+
  private:
   // Positions of survivors. An eviction reads one array and writes the other.
   struct Kept {
@@ -138,6 +154,17 @@ class SlotTable {
   Array<uint32_t> counts_[2];
   int now_ = 0;          // which of them are valid
   size_t n_listed_ = 0;  // elements of positions in use
+  // Before the last eviction, as long as `kept_` has both.
+  struct LayerBefore {
+    LayerSlots slots;
+    uint32_t n_evicted = 0;
+    uint32_t owner = 0;
+  };
+  Array<LayerBefore> before_;
+  Array<uint32_t> counts_before_;
+  size_t n_listed_before_ = 0;
+  uint32_t logical_before_ = 0;
+  bool remembers_ = false;
   mutable bool host_kept_is_current_ = true;
 };
 

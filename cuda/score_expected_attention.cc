@@ -15,7 +15,7 @@ namespace {
 
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
-         InOneTable(a.tokens, b.tokens) &&
+         InOneTable(a.tokens, b.tokens) && a.n_sink == b.n_sink &&
          a.query_mean.head_stride == b.query_mean.head_stride &&
          a.query_covariance.head_stride == b.query_covariance.head_stride;
 }
@@ -33,7 +33,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   p.mean_stride = first.query_mean.head_stride;
   p.covariance_stride = first.query_covariance.head_stride;
   p.group = GroupSize(g);
-  p.n_sink = args.policy.n_sink;
+  p.n_sink = first.n_sink;
   p.scale = args.softmax_scale;
   p.half_square = args.softmax_scale * args.softmax_scale * 0.5f;
   ReduceParams reduce = ReductionOf(args.policy.group_reduce, p.group);

@@ -18,7 +18,8 @@ static_assert(kMaxRopeFrequencies == CentersParams::kMaxPairs);
 
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
-         InOneTable(a.tokens, b.tokens) && a.next_position == b.next_position &&
+         InOneTable(a.tokens, b.tokens) && a.n_sink == b.n_sink &&
+         a.next_position == b.next_position &&
          a.query_centers.head_stride == b.query_centers.head_stride;
 }
 
@@ -33,7 +34,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   p.tokens = tokens.table();
   p.center_stride = first.query_centers.head_stride;
   p.group = GroupSize(g);
-  p.n_sink = args.policy.n_sink;
+  p.n_sink = first.n_sink;
   p.n_pairs = args.rope.n_frequencies();
   p.is_interleaved = args.rope.is_interleaved() ? 1 : 0;
   p.keys =

@@ -329,6 +329,9 @@ type EvictOptions struct {
 	// Inputs, one for each layer, where the policy's signal needs more than keys: scores, or query
 	// rows of the window as for Plan.Score, in place of observed ones. Empty: none.
 	Inputs []SignalInputs
+	// Undo is memory, aligned as a workspace, that receives the rows that go, at least UndoBytes:
+	// see Sequence.Undo. The zero Memory: they are gone for good.
+	Undo Memory
 }
 
 // Evict scores, selects and compacts the cache of a whole model in place. Every check is made before
@@ -354,10 +357,10 @@ func (s *Sequence) Evict(
 		ProtectedPositions:    uintptr(protected.address),
 		ProtectedPositionsLen: uint64(len(options.Protected)),
 		InputsLen:             uint64(len(options.Inputs)),
+		Undo:                  uintptr(options.Undo.address),
+		UndoBytes:             options.Undo.bytes,
 	}
-	if n := len(s.layers); len(views) != n {
-		return EvictReport{}, invalid("%d views for %d layers", len(views), n)
-	} else if len(options.Inputs) > 0 {
+	if n := len(s.layers); len(options.Inputs) > 0 {
 		if len(options.Inputs) != n {
 			return EvictReport{}, invalid("%d inputs for %d layers", len(options.Inputs), n)
 		}
@@ -365,12 +368,13 @@ func (s *Sequence) Evict(
 		o.Inputs = inHeap(unsafe.Pointer(&s.signals.inputs[0]))
 	}
 	defer s.release()
-	for layer, view := range views {
-		if err := s.place(sequence, layer, view, options.Inputs); err != nil {
-			return EvictReport{}, at(err, "layers", layer, len(views))
-		}
+	if err := s.placeAll(sequence, views, options.Inputs); err != nil {
+		return EvictReport{}, err
 	}
 	if err := workspace.on(s.device, "workspace"); err != nil {
+		return EvictReport{}, err
+	}
+	if err := options.Undo.on(s.device, "options.Undo"); err != nil {
 		return EvictReport{}, err
 	}
 	err = native.Kvevict_sequence_evict(sequence, &s.views[0], uint64(len(views)), o,
@@ -378,10 +382,77 @@ func (s *Sequence) Evict(
 	runtime.KeepAlive(options)
 	runtime.KeepAlive(protected.owner)
 	runtime.KeepAlive(workspace.owner)
+	runtime.KeepAlive(options.Undo.owner)
 	if err != nil {
 		return EvictReport{}, err
 	}
 	return s.report(sequence)
+}
+
+// UndoBytes is how much memory an eviction now would need to be undone; 0 where it would leave every
+// layer alone. Policies that merge or rotate cannot be undone: an error.
+func (s *Sequence) UndoBytes(views []*View) (uint64, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	defer s.release()
+	if err := s.placeAll(sequence, views, nil); err != nil {
+		return 0, err
+	}
+	err = native.Kvevict_sequence_undo_bytes(
+		sequence, &s.views[0], uint64(len(views)), &s.args.length)
+	return s.args.length, err
+}
+
+// Undo takes back the last eviction, whose rows EvictOptions.Undo received: they stand again where
+// they stood, and positions and lengths are as before it. What was appended since stays, behind them;
+// trim first what is not wanted. It works once, until the next eviction that evicts, a Reset, a Load,
+// or a Trim to before. views are as then, each with rows for max tokens of the plan, or for the
+// logical length if that is less; undo may be a copy of what Evict left.
+func (s *Sequence) Undo(views []*View, undo Memory, stream Stream) error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	defer s.release()
+	if err := s.placeAll(sequence, views, nil); err != nil {
+		return err
+	}
+	most := s.logical.Load()
+	if most > s.maxTokens {
+		most = s.maxTokens
+	}
+	for layer, cache := range s.caches {
+		if cache == nil {
+			continue
+		}
+		if err := cache.require(most, Memory{}); err != nil {
+			return at(err, "layers", layer, len(views))
+		}
+	}
+	if err := undo.on(s.device, "undo"); err != nil {
+		return err
+	}
+	err = native.Kvevict_sequence_undo(sequence, &s.views[0], uint64(len(views)),
+		uintptr(undo.address), undo.bytes, uintptr(stream))
+	runtime.KeepAlive(undo.owner)
+	return err
+}
+
+// placeAll puts the views of all layers, and their inputs if there are any, among the arguments.
+func (s *Sequence) placeAll(sequence uintptr, views []*View, inputs []SignalInputs) error {
+	if n := len(s.layers); len(views) != n {
+		return invalid("%d views for %d layers", len(views), n)
+	}
+	for layer, view := range views {
+		if err := s.place(sequence, layer, view, inputs); err != nil {
+			return at(err, "layers", layer, len(views))
+		}
+	}
+	return nil
 }
 
 // place puts a layer's view, and its inputs if there are any, among the arguments, and keeps the

@@ -270,6 +270,41 @@ func TestProtectedPositionsAndCustomScores(t *testing.T) {
 	same(t, []int32{0, 9, 20, 61, 62, 63}, kept)
 }
 
+func TestUndoTakesAnEvictionBack(t *testing.T) {
+	plan := newPlan(t, newContext(t, nil), 1, full, "knorm:budget=16")
+	sequence := newSequence(t, plan)
+	k, v := random(full*row, 1), random(full*row, 2)
+	views := []*View{newView(t, k, v)}
+	before := append(append([]float32{}, k...), v...)
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	must(t, sequence.Append(full-4, 0))
+	fails(t, sequence.Undo(views, scratch, 0), StatusInvalidArgument, "nothing to undo")
+	n, err := sequence.UndoBytes(views)
+	must(t, err)
+	undo, err := Workspace{Alignment: 64, Best: n}.New()
+	must(t, err)
+	_, err = sequence.Evict(views, &EvictOptions{Undo: undo}, scratch, 0)
+	must(t, err)
+	must(t, sequence.Undo(views, undo, 0))
+	stored, err := sequence.StoredLength(0, 0)
+	must(t, err)
+	same(t, []int{full - 4}, []int{stored})
+	same(t, before[:(full-4)*row], k[:(full-4)*row])
+	same(t, before[full*row:full*row+(full-4)*row], v[:(full-4)*row])
+	fails(t, sequence.Undo(views, undo, 0), StatusInvalidArgument, "nothing to undo")
+	fails(t, sequence.Undo(nil, undo, 0), StatusInvalidArgument, "0 views for 1 layers")
+	_, err = sequence.UndoBytes(nil)
+	fails(t, err, StatusInvalidArgument, "0 views for 1 layers")
+	// Memory that has no room for what comes back.
+	short := []*View{newView(t, k[:20*row], v[:20*row])}
+	must(t, sequence.Reset(0))
+	must(t, sequence.Append(full-4, 0))
+	_, err = sequence.Evict(views, &EvictOptions{Undo: undo}, scratch, 0)
+	must(t, err)
+	fails(t, sequence.Undo(short, undo, 0), StatusInvalidArgument, "20 rows", "not 60")
+	must(t, sequence.Undo(views, undo, 0))
+}
+
 func TestBudgetsAndCapabilities(t *testing.T) {
 	context := newContext(t, nil)
 	plan := newPlan(t, context, 2, full, "snapkv:budget=16,window=4")

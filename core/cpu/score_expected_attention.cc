@@ -31,7 +31,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         ExpectedAttention attention;
         attention.keys = HeadRows(*job.view, job.view->k, head);
         attention.n_tokens = n_tokens;
-        attention.n_sink = args.policy.n_sink;
+        attention.n_sink = job.n_sink;
         attention.group = group;
         attention.head_dim = g.k_head_dim;
         attention.scale = args.softmax_scale;

@@ -37,7 +37,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         QueryCenters centers;
         centers.keys = HeadRows(*job.view, job.view->k, head);
         centers.n_tokens = n_tokens;
-        centers.n_sink = args.policy.n_sink;
+        centers.n_sink = job.n_sink;
         centers.group = group;
         centers.n_pairs = args.rope.n_frequencies();
         centers.is_interleaved = args.rope.is_interleaved();

@@ -52,6 +52,7 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   KV_RETURN_IF_ERROR(FindKeep(plan, request, out));
   out->layer = layer.number;
   out->n_seen = request.n_seen;
+  out->n_sink = plan.policy().n_sink;
   out->next_position =
       plan.policy().rotate != 0 ? request.n_tokens : request.n_seen;
   out->tokens = {request.n_tokens, request.token_counts};

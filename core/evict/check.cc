@@ -28,16 +28,21 @@ Status FindCaches(const Sequence& sequence) {
   return Status();
 }
 
-Status Eviction::Check() {
+Status Eviction::FindBudgets() {
   layers_ = sequence_.outcomes();
   active_ = sequence_.evictions().first(0);
   std::fill(layers_.begin(), layers_.end(), LayerOutcome());
   KV_RETURN_IF_ERROR(FindLayers());
-  KV_RETURN_IF_ERROR(CheckBudgets());
+  return CheckBudgets();
+}
+
+Status Eviction::Check() {
+  KV_RETURN_IF_ERROR(FindBudgets());
   KV_RETURN_IF_ERROR(CheckSignal());
   if (!HasWork()) return Status();
   if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
+  if (options_.undo != nullptr) KV_RETURN_IF_ERROR(CheckUndo());
   KV_RETURN_IF_ERROR(CheckSharing());
   return context_.backend().check_capture(context_, sequence_.stream(),
                                           policy_);
@@ -208,6 +213,8 @@ Status Eviction::CheckSignal() {
     layer.score.view = &views_[layer.layer];
     layer.score.tokens = slots_.DeviceTokens(layer.layer);
     layer.score.n_seen = sequence_.logical_length();
+    layer.score.n_sink =
+        HasChunks(policy_) ? policy_.n_sink : SinkOf(layer.layer);
     layer.score.next_position =
         policy_.rotate != 0 ? layer.n_tokens : sequence_.logical_length();
     const LayerInputs& inputs = sequence_.inputs()[layer.layer];

@@ -19,6 +19,10 @@ Status CheckOptions(const Sequence& sequence,
         "protected_positions is NULL, but protected_positions_len is %zu",
         options.protected_positions_len);
   }
+  if (options.undo_bytes > 0 && options.undo == nullptr) {
+    return InvalidArgument("undo is NULL, but undo_bytes is %zu",
+                           options.undo_bytes);
+  }
   int32_t least = 0;
   for (size_t i = 0; i < options.protected_positions_len; ++i) {
     const int32_t position = options.protected_positions[i];
@@ -64,7 +68,11 @@ Status Evict(Sequence* sequence, const kvevict_evict_options& options,
   KV_RETURN_IF_ERROR(eviction.Check());
   if (!eviction.HasWork()) {
     eviction.FillReport();
-  } else if (Status status = eviction.Run(); !status.ok()) {
+    sequence->BeginRound();
+    return Status();
+  }
+  sequence->slots().Forget();
+  if (Status status = eviction.Run(); !status.ok()) {
     sequence->ClearReport();
     return status;
   }

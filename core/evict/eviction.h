@@ -25,7 +25,8 @@ void ReportLayer(Sequence* sequence, uint32_t layer, const ListCounts& before,
                  const ListCounts& after);
 
 // The parts read each other's results in order: check.cc, work.cc, report.cc. Where
-// the policy has chunks, chunks.cc serves the first two.
+// the policy has chunks, chunks.cc serves the first two, and undo.cc does where rows are
+// to be saved.
 class Eviction {
  public:
   Eviction(Sequence* sequence, const kvevict_evict_options& options,
@@ -46,6 +47,8 @@ class Eviction {
   bool HasWork() const { return !active_.empty(); }
   Status Run();
   void FillReport() const;
+  // Rows that may go, as far as is known before scores are.
+  Status FindUndoBytes(size_t* out);
 
  private:
   ListCounts AfterOf(const LayerOutcome& layer) const;
@@ -54,6 +57,7 @@ class Eviction {
     return reinterpret_cast<T*>(workspace_ + offset);
   }
 
+  Status FindBudgets();
   Status FindLayers();
   Status CheckSharing() const;
   Status CheckBudgets();
@@ -69,6 +73,11 @@ class Eviction {
   Status CheckSignal();
   Status CheckMerge();
   Status CheckRotate();
+  Status CheckUndo() const;
+  Status CheckCanUndo() const;
+  CheckedSize UndoBytes() const;
+  // Of any list.
+  uint32_t MostEvicted(const LayerOutcome& layer) const;
   Status FindQueryRows(LayerEviction* layer) const;
   size_t CountAsLong() const;
   void EnterChunk(uint32_t chunk);
@@ -88,6 +97,7 @@ class Eviction {
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
   BestArgs BestOfLists() const;
   Status Select() const;
+  Status SaveRows() const;
   Status Rotate();
   Status SelectOnHost(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
 

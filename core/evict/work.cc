@@ -47,6 +47,7 @@ Status Eviction::Run() {
   if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(ReadCounts());
   FillReport();
   if (!HasWork()) return Status();
+  if (options_.undo != nullptr) KV_RETURN_IF_ERROR(SaveRows());
   const Jobs<MoveJob> moves(active_, &LayerEviction::move);
   if (plan_.merge().Merges()) {
     KV_RETURN_IF_ERROR(backend.merge(context_, sequence_.stream(),
@@ -60,7 +61,10 @@ Status Eviction::Run() {
     if (policy_.rotate != 0) sequence_.ForgetQueries(layer.layer);
     sequence_.ForgetLse(layer.layer);
   }
-  return slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
+  if (options_.undo != nullptr) sequence_.Remember();
+  Status status = slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
+  if (!status.ok()) slots_.Forget();
+  return status;
 }
 
 // From the slots of the keep lists to the first ones.

@@ -704,7 +704,7 @@ struct RotateParams {
 static_assert(sizeof(RotateParams) <= 4096);
 
 // ---- gather_rows, reorder_rows, copy_rows: row keep[i] to row first_slot + i, in
-// place or of another plane ----
+// place or of another plane; restore_rows: from there back ----
 
 // Lists and tables, i32, are so many elements from those of the first plane.
 struct GatherPlane {
@@ -742,6 +742,31 @@ struct GatherParams {
   GatherPlane planes[kMaxPlanes];
 };
 static_assert(sizeof(GatherParams) <= 4096);
+
+// ---- list_evicted: the slots that lists do not keep ----
+
+struct EvictedLayer {
+  uint64_t keep;    // i32 [n_lists, keep stride]
+  uint64_t slots;   // out: i32 [n_lists, stride]
+  uint64_t counts;  // out: u32 [n_lists]; 0: not wanted
+  uint32_t n_tokens;
+  uint32_t n_keep;
+  int32_t first_token_count;  // of EvictedParams::tokens
+  int32_t first_keep_count;   // of EvictedParams::keep
+  uint32_t stride;            // more than any list loses
+  uint32_t reserved;
+};
+static_assert(sizeof(EvictedLayer) == 48);
+
+struct EvictedParams {
+  static constexpr uint32_t kMaxLayers = 80;
+  uint32_t n_lists;
+  uint32_t keep_stride;  // elements from list to list; 0: the layer's n_keep
+  CountTable tokens;     // per list
+  CountTable keep;
+  EvictedLayer layers[kMaxLayers];
+};
+static_assert(sizeof(EvictedParams) <= 4096);
 
 // ---- positions: what the slots hold after an eviction ----
 

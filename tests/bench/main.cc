@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
          "--filter", filter,
          "only rows whose group contains this text: limits, scoring, "
          "redundancy, merge, signal, select, compact, rotate, sequence, "
-         "request, f32 A, "
+         "request, decode, f32 A, "
          "...")
       ->type_name("TEXT");
   app.add_option("--repetitions", session.repetitions, "1 to 1000 (default 5)")
@@ -88,6 +88,7 @@ int main(int argc, char** argv) {
     BenchTail(session);
     BenchRotate(session);
     BenchSequence(session);
+    BenchDecode(session);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}kvevict_bench: {}\n", terminal ? "\n" : "",
                error.what());

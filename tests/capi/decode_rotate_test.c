@@ -210,12 +210,13 @@ Test(decode_rotate, keys_are_as_if_turned_to_their_slots_at_once) {
       "snapkv:budget=40,sink=2,window=8,heads=adaptive,rotate=yes,margin=16",
       "pyramidkv:budget=40,sink=2,window=8,alpha=0.8,rotate=yes,margin=24",
       "keydiff:budget=40,scope=model,rotate=yes,margin=30",
-      "tova:budget=40,rotate=yes"};
+      "tova:budget=40,rotate=yes",
+      "streaming-llm-original-decode:recent=36"};
   static const kvevict_dtype kDtypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16,
                                           KVEVICT_DTYPE_F16};
-  for (uint32_t i = 0; i < 6; ++i) {
+  for (uint32_t i = 0; i < 7; ++i) {
     /* One that moves at every step is rounded too often for less than f32. */
-    for (uint32_t d = 0; d < (i == 5 ? 1u : 3u); ++d) {
+    for (uint32_t d = 0; d < (i >= 5 ? 1u : 3u); ++d) {
       engine* e = Create(kTexts[i], kDtypes[d],
                          (kvevict_rope_layout)((i + d) % 2), 10 * i + d);
       EXPECT_OK(kvevict_sequence_begin_observing(e->sequence, NULL, 0));

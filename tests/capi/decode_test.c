@@ -194,6 +194,17 @@ Test(decode, caches_are_as_long_as_the_naive_model_says) {
   }
 }
 
+/* The last tokens alone, cut at every step or in steps, and a context shift. */
+Test(decode, windows_slide) {
+  static const char* const kTexts[] = {
+      "streaming-llm:budget=32,sink=0",
+      "streaming-llm:budget=32,sink=0,margin=9",
+      "streaming-llm:sink=1,recent=31,margin=30"};
+  for (uint32_t i = 0; i < sizeof kTexts / sizeof *kTexts; ++i) {
+    Run(kTexts[i], 200 + i);
+  }
+}
+
 /* A prompt that stays, within the budget or beside it. */
 Test(decode, pinned_prompts_stay) {
   static const char* const kTexts[] = {

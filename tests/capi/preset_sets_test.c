@@ -130,6 +130,12 @@ static const run kRuns[] = {
     {"finch-kvpress", "window=11", {0.5, 11, 0}, {24, 25, 64, 131, 200}, false},
     {"r-kv-original", "", {128, 0, 0}, {127, 128, 129, 160, 220}, false},
     {"r-kv-original", "budget=40", {40, 0, 0}, {41, 64, 131}, false},
+    {"r-kv-original-decode", "", {128, 0, 128}, {128, 255, 256, 300}, false},
+    {"r-kv-original-decode",
+     "budget=40,margin=15,every=16",
+     {40, 0, 16},
+     {41, 55, 56, 131},
+     false},
     {"h2o-original",
      "budget=44,recent=40",
      {44, 40, 0},
@@ -148,6 +154,17 @@ static const run kRuns[] = {
      "budget=40,sink=10",
      {40, 10, 0},
      {20, 39, 40, 41, 150},
+     false},
+    {"triattention-original-decode",
+     "budget=40",
+     {40, 0, 128},
+     {39, 40, 200},
+     false},
+    {"triattention-tensorrt-llm", "budget=40", {40, 0, 0}, {40, 200}, false},
+    {"streaming-llm-original-decode",
+     "recent=40",
+     {0, 40, 0},
+     {3, 43, 44, 45, 200},
      false},
     {"streaming-llm-original",
      "recent=40",
@@ -216,9 +233,11 @@ static prompt MakePrompt(uint32_t n_q_heads, uint32_t n_kv_heads,
   const size_t d = head_dim, n = n_tokens;
   const size_t q = (size_t)kLayers * n_q_heads;
   const size_t kv = (size_t)kLayers * n_kv_heads;
-  prompt out = {{kLayers, n_q_heads, n_kv_heads, head_dim, n_tokens, 0, 0, 0, 0,
-                 0, 0, 0, 0},
-                NULL};
+  prompt out = {.p = {.n_layers = kLayers,
+                      .n_q_heads = n_q_heads,
+                      .n_kv_heads = n_kv_heads,
+                      .head_dim = head_dim,
+                      .n_tokens = n_tokens}};
   float* at = malloc(sizeof(float) * (q * n * d + 2 * kv * n * d + kv * n +
                                       q * d + q * d * d + d / 2 + q * 3 * d));
   out.memory = at;

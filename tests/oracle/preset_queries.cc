@@ -100,10 +100,11 @@ Heads ExpectedAttentionOf(const oracle_prompt& p, const oracle_sizes& s,
   return heads;
 }
 
-// Union: the largest standardised score of any layer and query head; the prompt's
-// tokens, of which there are `window`, stay.
-Heads TriAttention(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
-  if (p.n_tokens <= Tokens(s)) return AllOf(p);
+namespace {
+
+// Union: the largest standardised score of any layer and query head, those of the
+// prompt's tokens beside, which stay; n_keep of all.
+Heads Union(const oracle_prompt& p, uint32_t n_prompt, uint32_t n_keep) {
   const uint32_t group = p.n_q_heads / p.n_kv_heads;
   const uint32_t n_pairs = p.head_dim / 2;
   Row largest(p.n_tokens, -kInfinity);
@@ -111,9 +112,11 @@ Heads TriAttention(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
   for (uint32_t i = 0; i < p.n_layers * p.n_kv_heads; ++i) {
     oracle_centers in = {};
     in.keys = p.keys + size_t{i} * p.n_tokens * p.head_dim;
-    in.n_tokens = in.n_seen = p.n_tokens;
+    in.positions = p.positions;
+    in.n_tokens = p.n_tokens;
+    in.n_seen = p.n_seen == 0 ? p.n_tokens : p.n_seen;
     in.head_dim = p.head_dim;
-    in.n_sink = s.window;
+    in.n_sink = n_prompt;
     in.group = group;
     in.n_pairs = n_pairs;
     in.inv_freq = p.inv_freq;
@@ -127,8 +130,30 @@ Heads TriAttention(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
       bound = std::max(bound, bounds[j]);
     }
   }
-  std::fill_n(largest.begin(), s.window, kInfinity);
-  return Heads(p.n_kv_heads, Best(largest, Tokens(s), 2 * bound));
+  std::fill_n(largest.begin(), n_prompt, kInfinity);
+  return Heads(p.n_kv_heads, Best(largest, n_keep, 2 * bound));
+}
+
+}  // namespace
+
+// At any time, with `window` tokens of a prompt.
+Heads TriAttention(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
+  if (p.n_tokens <= Tokens(s)) return AllOf(p);
+  return Union(p, s.window, Tokens(s));
+}
+
+// Its command line: slack of `block` tokens, behind the prompt, which the budget has.
+Heads TriAttentionDecode(const oracle_prompt& p, const oracle_sizes& s,
+                         uint32_t) {
+  if (p.n_prompt == 0 || p.n_tokens < Tokens(s) + s.block) return AllOf(p);
+  return Union(p, p.n_prompt, Tokens(s));
+}
+
+// TensorRT-LLM: the budget is one of decoded tokens.
+Heads TriAttentionTrt(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
+  const uint32_t n_keep = p.n_prompt + Tokens(s);
+  if (p.n_prompt == 0 || p.n_tokens <= n_keep) return AllOf(p);
+  return Union(p, p.n_prompt, n_keep);
 }
 
 }  // namespace kvevict::oracle

@@ -264,4 +264,10 @@ Heads RKv(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   return heads;
 }
 
+// Its buffer is `block` tokens: what is there is not enough before.
+Heads RKvDecode(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
+  if (p.n_tokens < Tokens(s) + s.block) return AllOf(p);
+  return RKv(p, s, layer);
+}
+
 }  // namespace kvevict::oracle

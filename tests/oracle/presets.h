@@ -26,6 +26,11 @@ typedef struct oracle_prompt {
   const float* covariance;  // [n_layers, n_q_heads, head_dim, head_dim]
   const float* inv_freq;    // [head_dim / 2]
   const float* centers;     // [n_layers, n_q_heads, 3, head_dim / 2]
+  // While it decodes, where tokens are gone:
+  uint32_t n_prompt;  // of them those of the prompt, once it has ended
+  uint32_t n_seen;    // 0: n_tokens
+  // [n_tokens], of all heads; NULL: 0, 1 .. Read by what keeps one list for the model.
+  const int32_t* positions;
 } oracle_prompt;
 
 // Numbers that a run chooses; all others are the source's.

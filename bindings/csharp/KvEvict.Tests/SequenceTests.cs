@@ -139,6 +139,24 @@ public class SequenceTests
     }
 
     [Fact]
+    public void Undo_takes_an_eviction_back()
+    {
+        using var model = new SmallModel("knorm:budget=16");
+        model.Prefill(32);
+        float[] before = model.Keys[1].Span.ToArray();
+        long bytes = model.Sequence.UndoBytes(model.Views);
+        using var undo = new KvWorkspace(bytes);
+        Assert.Throws<KvEvictException>(() => model.Sequence.Undo(model.Views, undo));
+        model.Sequence.Evict(model.Views, model.Workspace, new KvEvictOptions { Undo = undo });
+        Assert.Equal(16, model.Sequence.StoredLength(1));
+        model.Sequence.Undo(model.Views, undo);
+        Assert.Equal(32, model.Sequence.StoredLength(1));
+        Assert.Equal(before, model.Keys[1].Span.ToArray());
+        Assert.Throws<KvEvictException>(() => model.Sequence.Undo(model.Views, undo));
+        Assert.Throws<KvEvictException>(() => model.Sequence.UndoBytes([]));
+    }
+
+    [Fact]
     public void Own_scores_decide()
     {
         using var model = new SmallModel("custom:budget=6,sink=0");

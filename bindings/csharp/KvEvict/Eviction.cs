@@ -11,6 +11,12 @@ public ref struct KvEvictOptions
     /// in place of observed ones. Empty: none.
     /// </summary>
     public ReadOnlySpan<KvSignalInputs> Inputs { get; set; }
+
+    /// <summary>
+    /// Memory, aligned as a workspace, that receives the rows that go, at least
+    /// <see cref="KvSequence.UndoBytes"/>: see <see cref="KvSequence.Undo"/>. Default: they are gone for good.
+    /// </summary>
+    public KvRegion Undo { get; set; }
 }
 
 /// <summary>What an eviction did, summed over the layers; bytes count K, V and companions.</summary>

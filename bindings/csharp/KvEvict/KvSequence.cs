@@ -398,6 +398,8 @@ public sealed unsafe class KvSequence : IDisposable
             nativeOptions.protected_positions_len = (nuint)options.ProtectedPositions.Length;
             nativeOptions.inputs = nativeInputs;
             nativeOptions.inputs_len = (nuint)inputCount;
+            nativeOptions.undo = (void*)options.Undo.Resolve(_plan.Context, nameof(options.Undo));
+            nativeOptions.undo_bytes = (nuint)options.Undo.Bytes;
             Native.kvevict_sequence_evict(handle, nativeViews, (nuint)views.Length, &nativeOptions,
                                           (void*)workspace.Resolve(_plan.Context, nameof(workspace)),
                                           (nuint)workspace.Bytes, stream);
@@ -405,7 +407,54 @@ public sealed unsafe class KvSequence : IDisposable
         foreach (KvView view in views) GC.KeepAlive(view);
         foreach (ref readonly KvSignalInputs one in options.Inputs) one.KeepAlive();
         GC.KeepAlive(workspace.Owner);
+        GC.KeepAlive(options.Undo.Owner);
         return Report;
+    }
+
+    /// <summary>How much memory an eviction now would need to be undone.</summary>
+    /// <param name="views">As for <see cref="Evict"/>.</param>
+    /// <returns>Bytes; 0 where it would leave every layer alone.</returns>
+    /// <exception cref="KvEvictException">A view that cannot be, or the policy merges or rotates.</exception>
+    public long UndoBytes(ReadOnlySpan<KvView> views)
+    {
+        SequenceHandle handle = Handle;
+        Span<kvevict_view> native = First(ref _manyViews, views.Length);
+        nuint bytes;
+        fixed (kvevict_view* nativeViews = native)
+        {
+            Write(views, nativeViews, 0);
+            Native.kvevict_sequence_undo_bytes(handle, nativeViews, (nuint)views.Length, &bytes);
+        }
+        foreach (KvView view in views) GC.KeepAlive(view);
+        return checked((long)bytes);
+    }
+
+    /// <summary>
+    /// Takes back the last eviction, whose rows <see cref="KvEvictOptions.Undo"/> received: they stand again where they
+    /// stood, and positions and lengths are as before it. What was appended since stays, behind them; trim first what is
+    /// not wanted. It works once, until the next eviction that evicts, a reset, a load, or a trim to before.
+    /// </summary>
+    /// <param name="views">
+    /// As at the eviction, each with rows for as many slots as a layer may hold, or for <see cref="LogicalLength"/> if
+    /// that is less.
+    /// </param>
+    /// <param name="undo">What the eviction left, or a copy.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">There is nothing to undo, or a view is another than then.</exception>
+    public void Undo(ReadOnlySpan<KvView> views, KvRegion undo, nint stream = 0)
+    {
+        SequenceHandle handle = Handle;
+        Span<kvevict_view> native = First(ref _manyViews, views.Length);
+        fixed (kvevict_view* nativeViews = native)
+        {
+            Write(views, nativeViews, Math.Min(_plan.Geometry.MaxTokens, LogicalLength));
+            Native.kvevict_sequence_undo(handle, nativeViews, (nuint)views.Length,
+                                         (void*)undo.Resolve(_plan.Context, nameof(undo)), (nuint)undo.Bytes, stream);
+        }
+        foreach (KvView view in views) GC.KeepAlive(view);
+        GC.KeepAlive(undo.Owner);
     }
 
     /// <summary>Writes what the last eviction did to each keep list, without allocating.</summary>
@@ -536,6 +585,18 @@ public sealed unsafe class KvSequence : IDisposable
     public void Dispose() => _handle.Dispose();
 
     // Slots in use by a layer, the most of any head; where heads differ, of each too.
+    // Views of at least so many slots; that there are too many or too few is the library's to refuse.
+    private void Write(ReadOnlySpan<KvView> views, kvevict_view* native, int slots)
+    {
+        for (int layer = 0; layer < views.Length; ++layer)
+        {
+            Native.kvevict_view_init(native + layer, (nuint)sizeof(kvevict_view));
+            if (layer >= _plan.Geometry.LayerCount || !_plan.Geometry.Of(layer).HasFullCache) continue;
+            KvView view = views[layer] ?? throw new ArgumentNullException($"views[{layer}]");
+            view.Write(native + layer, slots, _plan.Context, null);
+        }
+    }
+
     private int Held(int layer, KvLayerGeometry geometry)
     {
         if (!geometry.HasFullCache) return 0;

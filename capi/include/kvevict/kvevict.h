@@ -2644,10 +2644,16 @@ typedef struct kvevict_evict_options {
    *  observed ones; row_lse is read only beside them. NULL: none. */
   const kvevict_signal_inputs* inputs;
   size_t inputs_len; /**< = n_layers; 0 with NULL. */
+  /** Memory on the context's device, aligned as a workspace, that receives the
+   *  rows that go: see kvevict_sequence_undo(). NULL: they are gone for good.
+   *  Not written where nothing goes. */
+  void* undo;
+  /** At least what kvevict_sequence_undo_bytes() says; 0 with NULL. */
+  size_t undo_bytes;
 } kvevict_evict_options;
 
 #define KVEVICT_EVICT_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Writes KVEVICT_EVICT_OPTIONS_INIT.
@@ -2719,6 +2725,65 @@ KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
     const kvevict_evict_options* options, void* workspace,
     size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * How many bytes an eviction now would need to be undone: K, V and companions
+ * of the slots that go, in all layers and heads, their lists of slots, and up
+ * to 64 bytes per plane and layer.
+ *
+ * 0 where it would leave every layer alone. Where scores decide how many tokens
+ * a layer or head keeps it is what the least of them would need, so that no
+ * eviction needs more. Nothing is scored, and CUDA does not wait.
+ *
+ * @param[in]  sequence   Non-NULL.
+ * @param[in]  views      As for kvevict_sequence_evict().
+ * @param[in]  views_len  = n_layers.
+ * @param[out] out_bytes  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
+ *         smaller than what must stay); KVEVICT_ERROR_UNSUPPORTED if the policy
+ *         merges or rotates, which changes rows that stay. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
+    kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
+    size_t* out_bytes) KVEVICT_NOEXCEPT;
+
+/**
+ * Takes back the last eviction, of which kvevict_evict_options.undo received
+ * the rows: all rows stand again where they stood, byte for byte, and
+ * positions, lengths and what `every` and `prompt` go by are as before it.
+ *
+ * What was appended since stays, behind the rows that come back, as if the
+ * eviction had never been; so do observed queries, and the prompt's end, if it
+ * has ended since. An engine that speculated trims first what it does not want.
+ * Log-sum-exps of queries that were observed are forgotten in layers that get
+ * tokens back, and the report is empty.
+ *
+ * One eviction, once: until the next one that evicts, a reset, a load, or a
+ * trim to fewer tokens than there were then. Calls of kvevict_sequence_evict()
+ * that leave every layer alone do not count. A fork has nothing to undo.
+ *
+ * The memory is not needed between the calls at any one place: its bytes may be
+ * copied and come back elsewhere. Survivors move up in place, rows from the
+ * first evicted slot of a head on are read and written once; policies that
+ * merge or rotate change others, and evict with undo is refused. On CUDA
+ * nothing waits, in a captured graph neither.
+ *
+ * @param[in] sequence   Non-NULL.
+ * @param[in] views      [n_layers] views as at the eviction: the same planes
+ *                       and heads, caches that are shared shared still, with
+ *                       room for all slots. Paged: blocks that were given back
+ *                       are others now, behind those in use.
+ * @param[in] views_len  = n_layers.
+ * @param[in] undo       Non-NULL: as the eviction left it. Not modified.
+ * @param[in] undo_bytes At least as many as were written, up to what was lent.
+ * @param[in] stream     See kvevict_stream.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (nothing to undo, a bad
+ *         view or another than then, more slots than max_tokens). Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequence_undo(kvevict_sequence* sequence, const kvevict_view* views,
+                      size_t views_len, const void* undo, size_t undo_bytes,
+                      kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /** What an eviction did. Bytes count K, V and companions of all layers. */
 typedef struct kvevict_evict_report {

@@ -134,6 +134,7 @@ void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
 // contiguous and for paged caches; copies may go from either to either.
 size_t RowsOfAllForms(const std::string& kernel) {
   if (kernel == "copy_rows_16") return 4 * kChunkLoads;
+  if (kernel == "restore_columns_16") return 2 * ColumnRows(16, true);
   if (kernel == "gather_columns_16") {
     return ColumnRows(16, false) + ColumnRows(16, true);
   }

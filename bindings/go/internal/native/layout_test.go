@@ -262,13 +262,15 @@ var (
 	_ [32]byte  = [unsafe.Offsetof(PositionLists{}.Count)]byte{}
 	_ [36]byte  = [unsafe.Offsetof(PositionLists{}.Reserved)]byte{}
 	_ [40]byte  = [unsafe.Offsetof(PositionLists{}.Counts)]byte{}
-	_ [40]byte  = [unsafe.Sizeof(EvictOptions{})]byte{}
+	_ [56]byte  = [unsafe.Sizeof(EvictOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(EvictOptions{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(EvictOptions{}.Reserved)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(EvictOptions{}.ProtectedPositions)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(EvictOptions{}.ProtectedPositionsLen)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(EvictOptions{}.Inputs)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(EvictOptions{}.InputsLen)]byte{}
+	_ [40]byte  = [unsafe.Offsetof(EvictOptions{}.Undo)]byte{}
+	_ [48]byte  = [unsafe.Offsetof(EvictOptions{}.UndoBytes)]byte{}
 	_ [48]byte  = [unsafe.Sizeof(EvictReport{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(EvictReport{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(EvictReport{}.Evicted)]byte{}

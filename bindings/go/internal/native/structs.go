@@ -350,6 +350,8 @@ type EvictOptions struct {
 	ProtectedPositionsLen uint64
 	Inputs                uintptr
 	InputsLen             uint64
+	Undo                  uintptr
+	UndoBytes             uint64
 }
 
 // EvictReport is kvevict_evict_report.

@@ -1,19 +1,27 @@
 package dev.kvevict;
 
+import java.nio.ByteBuffer;
 import java.nio.IntBuffer;
 import java.util.List;
 
 /** What an eviction may be told beside the policy. Immutable; start from {@link #NONE}. */
 public final class EvictOptions {
   /** Nothing. */
-  public static final EvictOptions NONE = new EvictOptions(null, null);
+  public static final EvictOptions NONE = new EvictOptions(null, null, null, 0, 0);
 
   private final IntBuffer positions;
   private final SignalInputs[] inputs; // of each layer, null for none; null: none at all
+  private final ByteBuffer undoMemory; // keeps it reachable
+  private final long undo;
+  private final long undoBytes;
 
-  private EvictOptions(IntBuffer positions, SignalInputs[] inputs) {
+  private EvictOptions(IntBuffer positions, SignalInputs[] inputs, ByteBuffer undoMemory, long undo,
+      long undoBytes) {
     this.positions = positions;
     this.inputs = inputs;
+    this.undoMemory = undoMemory;
+    this.undo = undo;
+    this.undoBytes = undoBytes;
   }
 
   /**
@@ -24,7 +32,7 @@ public final class EvictOptions {
    */
   public EvictOptions withProtected(int... protectedPositions) {
     IntBuffer copy = Memory.allocateInts(protectedPositions.length).put(0, protectedPositions);
-    return new EvictOptions(copy, inputs);
+    return new EvictOptions(copy, inputs, undoMemory, undo, undoBytes);
   }
 
   /**
@@ -35,7 +43,37 @@ public final class EvictOptions {
    * @return these options with the inputs
    */
   public EvictOptions withInputs(List<SignalInputs> layers) {
-    return new EvictOptions(positions, layers.toArray(new SignalInputs[0]));
+    return new EvictOptions(
+        positions, layers.toArray(new SignalInputs[0]), undoMemory, undo, undoBytes);
+  }
+
+  /**
+   * Memory that receives the rows that go, on the CPU: see {@link Sequence#undo(List, ByteBuffer)}.
+   *
+   * @param memory at least {@link Sequence#undoBytes}, aligned as a workspace; direct
+   * @return these options with the memory
+   */
+  public EvictOptions withUndo(ByteBuffer memory) {
+    return new EvictOptions(
+        positions, inputs, memory, Memory.address(memory, "memory"), Memory.bytes(memory));
+  }
+
+  /**
+   * Memory that receives the rows that go: see {@link Sequence#undo(List, long, long, long)}.
+   *
+   * @param memory address of at least {@link Sequence#undoBytes}, aligned as a workspace
+   * @param memoryBytes its bytes
+   * @return these options with the memory
+   */
+  public EvictOptions withUndo(long memory, long memoryBytes) {
+    return new EvictOptions(positions, inputs, null, memory, memoryBytes);
+  }
+
+  /** Throws if there is host memory, and the device is another. */
+  void requireOn(Device device) {
+    if (undoMemory != null) {
+      Memory.requireCpu(device, "undo");
+    }
   }
 
   /** Throws unless there are inputs of as many layers, or none at all. */
@@ -58,6 +96,8 @@ public final class EvictOptions {
             any ? Memory.address(positions, "positions") : 0)
         .putLong(Abi.EvictOptions.PROTECTED_POSITIONS_LEN, any ? positions.remaining() : 0)
         .putLong(Abi.EvictOptions.INPUTS, inputs == null ? 0 : inputsAddress)
-        .putLong(Abi.EvictOptions.INPUTS_LEN, inputs == null ? 0 : inputs.length);
+        .putLong(Abi.EvictOptions.INPUTS_LEN, inputs == null ? 0 : inputs.length)
+        .putLong(Abi.EvictOptions.UNDO, undo)
+        .putLong(Abi.EvictOptions.UNDO_BYTES, undoBytes);
   }
 }

@@ -530,11 +530,9 @@ public final class Sequence extends Handle {
    */
   public EvictReport evict(List<View> views, EvictOptions options, long workspace,
       long workspaceBytes, long stream) {
-    int n = views.size();
-    if (n != geometry.nLayers()) {
-      throw new IllegalArgumentException(n + " views for " + geometry.nLayers() + " layers");
-    }
+    int n = requireViews(views);
     options.requireLayers(n);
+    options.requireOn(device);
     View.Content[] caches = new View.Content[n];
     long sequence = enterAlone();
     try {
@@ -569,6 +567,96 @@ public final class Sequence extends Handle {
       leave();
       Reference.reachabilityFence(arguments);
       Reference.reachabilityFence(options);
+      Reference.reachabilityFence(caches);
+    }
+  }
+
+  private int requireViews(List<View> views) {
+    if (views.size() != geometry.nLayers()) {
+      throw new IllegalArgumentException(
+          views.size() + " views for " + geometry.nLayers() + " layers");
+    }
+    return views.size();
+  }
+
+  /** Writes views, of at least so many slots, and keeps their memory. */
+  private View.Content[] writeViews(List<View> views, int slots) {
+    View.Content[] caches = new View.Content[requireViews(views)];
+    for (int layer = 0; layer < caches.length; ++layer) {
+      int view = this.views + layer * Abi.View.SIZEOF;
+      if (geometry.evicted(layer).cache() != LayerCache.FULL) {
+        arguments.putInt(view + Abi.View.STRUCT_SIZE, Abi.View.SIZEOF);
+        continue;
+      }
+      View.Content cache = views.get(layer).content(device);
+      cache.require(slots, head -> slots);
+      cache.requireWritable();
+      arguments.copyFrom(cache.struct, view);
+      caches[layer] = cache;
+    }
+    return caches;
+  }
+
+  /** The most slots that any layer holds, or would hold had nothing been evicted. */
+  private int mostSlots(long sequence) {
+    return Math.min(geometry.maxTokens(), Native.kvevict_sequence_logical_length(sequence));
+  }
+
+  /**
+   * How much memory an eviction now would need to be undone. Policies that merge or rotate cannot be
+   * undone.
+   *
+   * @param views one per layer; null for layers without a full cache
+   * @return bytes; 0 where it would leave every layer alone
+   */
+  public long undoBytes(List<View> views) {
+    View.Content[] caches = null;
+    long sequence = enterAlone();
+    try {
+      caches = writeViews(views, 0);
+      return Native.kvevict_sequence_undo_bytes(
+          sequence, arguments.address + this.views, caches.length);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+      Reference.reachabilityFence(caches);
+    }
+  }
+
+  /**
+   * Takes back the last eviction, on the CPU.
+   *
+   * @param views as at the eviction, with room for what comes back
+   * @param undo as the eviction left what {@link EvictOptions#withUndo(ByteBuffer)} lent; direct
+   */
+  public void undo(List<View> views, ByteBuffer undo) {
+    Memory.requireCpu(device, "undo");
+    undo(views, Memory.address(undo, "undo"), Memory.bytes(undo), 0);
+    Reference.reachabilityFence(undo);
+  }
+
+  /**
+   * Takes back the last eviction, whose rows {@link EvictOptions#withUndo(long, long)} received: they
+   * stand again where they stood, and positions and lengths are as before it. What was appended
+   * since stays, behind them; trim first what is not wanted. It works once, until the next eviction
+   * that evicts, a reset, a load, or a trim to before.
+   *
+   * @param views as at the eviction, each with rows for as many slots as a layer may hold, or for the
+   *     logical length if that is less
+   * @param undo address of what the eviction left, or of a copy
+   * @param undoBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void undo(List<View> views, long undo, long undoBytes, long stream) {
+    View.Content[] caches = null;
+    long sequence = enterAlone();
+    try {
+      caches = writeViews(views, mostSlots(sequence));
+      Native.kvevict_sequence_undo(sequence, arguments.address + this.views, caches.length, undo,
+          undoBytes, stream);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
       Reference.reachabilityFence(caches);
     }
   }

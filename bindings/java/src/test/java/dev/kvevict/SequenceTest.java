@@ -317,6 +317,37 @@ final class SequenceTest {
     }
   }
 
+  static void undoTakesAnEvictionBack() {
+    FloatBuffer keys = Caches.random(N * ROW, 1);
+    FloatBuffer values = Caches.random(N * ROW, 2);
+    float[] before = new float[2 * N * ROW];
+    keys.get(0, before, 0, N * ROW);
+    values.get(0, before, N * ROW, N * ROW);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, N, "knorm:budget=16");
+        Sequence sequence = plan.newSequence(); View view = Caches.view(keys, values)) {
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
+      List<View> views = List.of(view);
+      sequence.append(N);
+      Check.fails(KvEvictException.class, () -> sequence.undo(views, workspace),
+          "nothing to undo");
+      long bytes = sequence.undoBytes(views);
+      ByteBuffer undo =
+          ByteBuffer.allocateDirect((int) bytes + 64).alignedSlice(64).limit((int) bytes);
+      sequence.evict(views, EvictOptions.NONE.withUndo(undo), workspace);
+      Check.equal(16, sequence.storedLength(0));
+      sequence.undo(views, undo);
+      Check.equal(N, sequence.storedLength(0));
+      float[] after = new float[2 * N * ROW];
+      keys.get(0, after, 0, N * ROW);
+      values.get(0, after, N * ROW, N * ROW);
+      Check.equal(before, after);
+      Check.fails(KvEvictException.class, () -> sequence.undo(views, undo), "nothing to undo");
+      Check.fails(IllegalArgumentException.class, () -> sequence.undo(List.of(), undo),
+          "0 views for 1 layers");
+    }
+  }
+
   /** A plane of scores for each layer, with strides of its own. */
   static void layersHaveScoresOfTheirOwn() {
     FloatBuffer[] scores = {Caches.random(2 * N, 1), Caches.random(3 * N, 2)};

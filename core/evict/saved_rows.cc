@@ -1,0 +1,96 @@
+#include "core/evict/saved_rows.h"
+
+#include "core/overlap.h"
+#include "core/view.h"
+
+namespace kvevict {
+namespace {
+
+constexpr size_t kAlignment = 64;  // of each part, from the begin of the memory
+
+CheckedSize CountBytes(const SavedLayer& layer) {
+  const size_t n = layer.lists_differ ? layer.n_lists : 0;
+  return CheckedSize(n * sizeof(uint32_t)).AlignUp(kAlignment);
+}
+
+CheckedSize SlotBytes(const SavedLayer& layer) {
+  return (CheckedSize(layer.n_lists) *
+          (CheckedSize(layer.n_rows) + CheckedSize(1)) *
+          CheckedSize(sizeof(int32_t)))
+      .AlignUp(kAlignment);
+}
+
+CheckedSize PlaneBytes(const SavedLayer& layer, const kvevict_plane& plane) {
+  return (CheckedSize(layer.n_rows) * CheckedSize(layer.view->n_kv_heads) *
+          CheckedSize(RowBytes(plane)))
+      .AlignUp(kAlignment);
+}
+
+// Of the same rows, packed, from an address on.
+kvevict_plane PackedPlane(const kvevict_plane& plane, uint32_t n_heads,
+                          const uint8_t* address) {
+  kvevict_plane packed = plane;
+  packed.data = reinterpret_cast<uintptr_t>(address);
+  packed.head_stride_bytes = RowBytes(plane);
+  packed.token_stride_bytes = int64_t{n_heads} * RowBytes(plane);
+  packed.element_stride_bytes = 0;
+  packed.block_stride_bytes = 0;
+  return packed;
+}
+
+}  // namespace
+
+CheckedSize SavedBytes(const SavedLayer& layer) {
+  CheckedSize bytes = CountBytes(layer) + SlotBytes(layer);
+  ForEachPlane(
+      *layer.view,
+      [&](const kvevict_plane& plane) {
+        bytes = bytes + PlaneBytes(layer, plane);
+      },
+      layer.shared_companions);
+  return bytes;
+}
+
+SavedRows::Entry* SavedRows::Add(const SavedLayer& layer) {
+  static_assert(kMaxCompanions <= kMostPlanes);
+  const kvevict_view& view = *layer.view;
+  if (n_layers_ == kMostLayers || n_planes_ + view.n_companions > kMostPlanes) {
+    return nullptr;
+  }
+  const auto take = [&](CheckedSize bytes) {
+    uint8_t* const part = memory_;
+    memory_ += bytes.value();
+    return part;
+  };
+  auto* const counts = reinterpret_cast<uint32_t*>(take(CountBytes(layer)));
+  auto* const slots = reinterpret_cast<int32_t*>(take(SlotBytes(layer)));
+  const auto packed = [&](const kvevict_plane& plane) {
+    return PackedPlane(plane, view.n_kv_heads, take(PlaneBytes(layer, plane)));
+  };
+  kvevict_view& rows = views_[n_layers_] = KVEVICT_VIEW_INIT;
+  rows.n_kv_heads = view.n_kv_heads;
+  rows.companions = companions_ + n_planes_;
+  rows.n_companions = view.n_companions;
+  rows.k = view.k;
+  rows.v = view.v;
+  if (IsPresent(view.k)) rows.k = packed(view.k);
+  if (IsPresent(view.v)) rows.v = packed(view.v);
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    const bool is_shared = (layer.shared_companions >> i & 1) != 0;
+    companions_[n_planes_++] =
+        is_shared ? view.companions[i] : packed(view.companions[i]);
+  }
+  Entry& entry = entries_[n_layers_++] = Entry();
+  entry.list.slots = slots;
+  entry.list.stride = layer.n_rows + 1;
+  entry.list.counts = layer.lists_differ ? counts : nullptr;
+  entry.move.view = &view;
+  entry.move.keep = {slots, layer.n_lists,
+                     ListCounts(layer.n_rows, entry.list.counts),
+                     uint64_t{layer.n_rows} + 1};
+  entry.move.shared_companions = layer.shared_companions;
+  entry.move.destination = &rows;
+  return &entry;
+}
+
+}  // namespace kvevict

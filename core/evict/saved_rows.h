@@ -1,0 +1,62 @@
+// Rows that evictions take out of caches, in memory that is lent for them: the layers
+// that lose tokens end to end, each with
+//
+//   u32 counts [n_lists]             only where lists differ
+//   i32 slots [n_lists, n_rows + 1]  see EvictedJob
+//   rows [n_rows, n_kv_heads]        of each plane, packed
+#ifndef KVEVICT_CORE_EVICT_SAVED_ROWS_H_
+#define KVEVICT_CORE_EVICT_SAVED_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/backend.h"
+#include "core/checked_math.h"
+
+namespace kvevict {
+
+// What is saved of a layer.
+struct SavedLayer {
+  const kvevict_view* view = nullptr;
+  uint64_t shared_companions = 0;  // that are saved with another layer
+  uint32_t n_lists = 1;
+  bool lists_differ = false;
+  uint32_t n_rows = 0;  // of any list, the most
+};
+
+CheckedSize SavedBytes(const SavedLayer& layer);
+
+// Some layers at a time, since views of where their rows lie take room.
+class SavedRows {
+ public:
+  explicit SavedRows(uint8_t* memory) : memory_(memory) {}
+
+  // The next layer: `move` goes from its view to the memory, with lists of the slots
+  // that were evicted. nullptr: no room before a Clear().
+  struct Entry {
+    EvictedJob list;
+    MoveJob move;
+  };
+  Entry* Add(const SavedLayer& layer);
+  void Clear() { n_layers_ = n_planes_ = 0; }
+
+  std::span<const Entry> entries() const {
+    return std::span(entries_).first(n_layers_);
+  }
+
+ private:
+  static constexpr uint32_t kMostLayers = 32;
+  static constexpr uint32_t kMostPlanes = 128;  // companions of all layers
+
+  uint8_t* memory_;
+  uint32_t n_layers_ = 0;
+  uint32_t n_planes_ = 0;
+  Entry entries_[kMostLayers];
+  kvevict_view views_[kMostLayers];
+  kvevict_plane companions_[kMostPlanes];
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_EVICT_SAVED_ROWS_H_
