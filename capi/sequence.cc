@@ -83,8 +83,10 @@ Status CopyObservations(const Sequence& sequence,
         if (place < 0) return Status();
         LayerInputs inputs;
         KV_RETURN_IF_ERROR(CopyIn(observation.inputs, &inputs));
-        if (inputs.queries == nullptr && inputs.row_lse == nullptr) {
-          return InvalidArgument("inputs: neither queries nor row_lse");
+        if (inputs.queries == nullptr && inputs.row_lse == nullptr &&
+            inputs.attention_sums == nullptr) {
+          return InvalidArgument(
+              "inputs: neither queries nor row_lse nor attention_sums");
         }
         inputs.layer = static_cast<uint32_t>(place);
         sequence.inputs()[(*out_n)++] = inputs;
@@ -305,7 +307,13 @@ kvevict_status kvevict_sequence_memory_of(
       memory.positions = reinterpret_cast<uintptr_t>(positions.kept);
       memory.listed_counts = reinterpret_cast<uintptr_t>(positions.n_kept.each);
       memory.n_listed = positions.n_kept.most;
-      memory.n_lists = Core(sequence).plan().layer(place).n_lists;
+      const Plan& plan = Core(sequence).plan();
+      memory.n_lists = plan.layer(place).n_lists;
+      if (Core(sequence).sums().has_memory()) {
+        memory.n_sum_heads = plan.SumRowsOf(plan.layer(place));
+        memory.sums = Core(sequence).sums().PlaneOf(place).data;
+        memory.sum_stride = plan.max_tokens();
+      }
     }
     CopyOut(memory, out);
     return Status();

@@ -66,6 +66,29 @@ struct FloatRows {
   uint64_t head_stride = 0;  // elements
 };
 
+// What a layer's slots got of the attention of a chunk, into its sums.
+struct AddSumsJob {
+  FloatRows from;         // [n_from, slots with the chunk's]
+  uint32_t n_from = 0;    // a multiple of n_rows
+  float* sums = nullptr;  // [n_rows, AddSumsArgs::stride]
+  uint32_t n_rows = 0;
+  // Slots before the chunk's, per list, of which rows in the same order have one, or as
+  // many each.
+  ListCounts tokens;
+  uint32_t n_lists = 1;
+  bool begins = false;  // nothing has been added: slots before begin at 0 too
+};
+
+// Rows that one row of sums stands for are reduced; of each slot and the next pool - 1
+// the maximum is added.
+struct AddSumsArgs {
+  Jobs<AddSumsJob> jobs;
+  uint32_t n_new;   // slots of the chunk, which begin at 0
+  uint64_t stride;  // of rows of sums, which have as many slots; elements
+  uint32_t pool;
+  kvevict_reduce reduce;
+};
+
 struct ScoreJob {
   uint32_t layer = 0;                  // its number in the model
   ListCounts tokens;                   // slots held, per KV head
@@ -77,8 +100,10 @@ struct ScoreJob {
   FloatRows caller;  // [n_kv_heads, tokens.most] scores
   // [n_sum_heads, tokens.most] of attention; none: to be made of `queries`
   FloatRows sums;
-  uint32_t n_sum_heads = 0;    // n_q_heads or n_kv_heads
-  uint32_t n_seen = 0;         // tokens so far, and as many queries
+  uint32_t n_sum_heads = 0;  // n_q_heads, n_kv_heads, or 1 of all of them
+  uint32_t n_seen = 0;       // tokens so far, and as many queries
+  // Of these, `sums` are at most of so many last ones.
+  uint32_t n_summed = INT32_MAX;
   uint32_t n_sink = 0;         // first slots, which stay whatever they score
   uint32_t next_position = 0;  // of the next one, as RoPE will see it
   ListCounts keep;             // slots that lists are to keep, of job.slots

@@ -161,11 +161,12 @@ Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
       layers_.Allocate("layers", CheckedSize(static_cast<size_t>(n_full))));
   uint64_t query_bytes = 0;
   uint64_t q_heads = 0;
+  uint64_t sum_rows = 0;
   for (uint32_t number = 0; number < n_model_layers_; ++number) {
     if (Find(number) < 0) continue;
     const auto place = static_cast<size_t>(Find(number));
     PlanLayer& layer = layers_[place];
-    layer = {of(number), number, 0, 0, query_bytes, q_heads};
+    layer = {of(number), number, 0, 0, query_bytes, q_heads, sum_rows};
     // Rows of alike layers follow each other; others begin where any dtype may.
     if (place > 0 && !AreAlike(layer, layers_[place - 1])) {
       query_bytes = (query_bytes + 15) / 16 * 16;
@@ -173,6 +174,7 @@ Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
     }
     query_bytes += layer.query_bytes();
     q_heads += layer.geometry.n_q_heads;
+    sum_rows += SumRowsOf(layer);
   }
   return Status();
 }
@@ -225,7 +227,7 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument("head_budgets with split %s: one or the other",
                            SplitText(policy_.layer_split));
   }
-  if (policy_.prompt != KVEVICT_PROMPT_INSIDE) {
+  if (CountsPrompt(policy_)) {
     return InvalidArgument(
         "head_budgets with prompt %s: it has one length per layer",
         PromptText(policy_.prompt));

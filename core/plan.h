@@ -66,6 +66,7 @@ struct PlanLayer {
   // What a position takes in the query rows of the layers before.
   uint64_t query_bytes_before;
   uint64_t q_heads_before;
+  uint64_t sum_rows_before;  // in sums of attention
 
   float softmax_scale() const;
   // Rows of queries of one position.
@@ -159,6 +160,10 @@ class Plan {
   bool NeedsBest() const { return Secures() || Normalizes(); }
   // The policy scores by the window's queries.
   bool ObservesQueries() const { return signal().HasWindow(); }
+  // It scores by attention that a sequence may add up.
+  bool ObservesSums() const { return signal().Needs(kSums); }
+  // Of a layer, where it does.
+  uint32_t SumRowsOf(const PlanLayer& layer) const;
   // Of the signal's numbers of a layer, as the policy says.
   Shaping ShapingOf(const PlanLayer& layer) const;
   // What shares a keep list. Where nothing is ranked, and heads have no budgets of
@@ -197,6 +202,8 @@ class Plan {
   bool ReadsLse() const { return !context().backend().on_host; }
   // Bytes in which the query rows of all layers are kept, then log-sum-exps.
   CheckedSize QueryMemory(CheckedSize* out_lse_offset) const;
+  // The same of sums of attention.
+  CheckedSize SumMemory() const;
   // For layers of up to n_tokens, in 1 .. max_tokens.
   WorkspaceNeeds WorkspaceFor(kvevict_operation operation,
                               uint32_t n_tokens) const;

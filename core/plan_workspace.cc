@@ -197,7 +197,8 @@ WorkspaceNeeds Plan::WorkspaceFor(kvevict_operation operation,
       needs.least = fewest.least;
       break;
     case KVEVICT_OPERATION_OBSERVE:
-      needs.least = needs.best = QueryMemory(nullptr);
+      needs.least = needs.best =
+          ObservesSums() ? SumMemory() : QueryMemory(nullptr);
       break;
   }
   return needs;
@@ -216,6 +217,25 @@ CheckedSize Plan::QueryMemory(CheckedSize* out_lse_offset) const {
   return rows + window *
                     CheckedSize(last.q_heads_before + last.geometry.n_q_heads) *
                     CheckedSize(sizeof(float));
+}
+
+uint32_t Plan::SumRowsOf(const PlanLayer& layer) const {
+  if (!ObservesSums()) return 0;
+  switch (policy_.sum_rows) {
+    case KVEVICT_SUM_ROWS_KV_HEAD:
+      return layer.geometry.n_kv_heads;
+    case KVEVICT_SUM_ROWS_QUERY_HEAD:
+      return layer.geometry.n_q_heads;
+    case KVEVICT_SUM_ROWS_LAYER:
+      return 1;
+  }
+  return 0;
+}
+
+CheckedSize Plan::SumMemory() const {
+  const PlanLayer& last = layers_[n_layers() - 1];
+  return CheckedSize(last.sum_rows_before + SumRowsOf(last)) *
+         CheckedSize(max_tokens_) * CheckedSize(sizeof(float));
 }
 
 ScoreWorkspace Plan::LayOutScore(uint32_t n_layers, uint32_t n_tokens,

@@ -56,8 +56,8 @@ Status CheckEnums(const kvevict_policy& p) {
       CheckEnum("heads", p.head_split, KVEVICT_HEAD_SPLIT_THRESHOLD));
   KV_RETURN_IF_ERROR(
       CheckEnum("weight", p.value_weight, KVEVICT_VALUE_WEIGHT_GIVEN));
-  KV_RETURN_IF_ERROR(
-      CheckEnum("prompt", p.prompt, KVEVICT_PROMPT_PINNED_BESIDE));
+  KV_RETURN_IF_ERROR(CheckEnum("prompt", p.prompt, KVEVICT_PROMPT_AT_END));
+  KV_RETURN_IF_ERROR(CheckEnum("sums", p.sum_rows, KVEVICT_SUM_ROWS_LAYER));
   return CheckEnum("split", p.layer_split,
                    static_cast<int>(std::size(kMeasures)) - 1);
 }
@@ -84,6 +84,10 @@ Status CheckNumbers(const kvevict_policy& p) {
   if (p.pool_kernel % 2 == 0 || p.pool_kernel > kMaxPoolKernel) {
     return InvalidArgument("pool width %u is not an odd number in [1, %u]",
                            p.pool_kernel, kMaxPoolKernel);
+  }
+  if (p.sum_pool < 1 || p.sum_pool > kMaxPoolKernel) {
+    return InvalidArgument("sum_pool %u is not in [1, %u]", p.sum_pool,
+                           kMaxPoolKernel);
   }
   if (!(p.pyramid_alpha > 0.0 && p.pyramid_alpha <= 1.0)) {
     return InvalidArgument("alpha %s is not in (0, 1]",
@@ -188,7 +192,7 @@ Status CheckChunks(const kvevict_policy& p) {
   if (CountsByScore(p)) with = "heads that are not equal";
   if (IsBudgetOfPartition(p)) with = "of partition";
   if (p.select_block > 1) with = "select_block above 1";
-  if (p.prompt != KVEVICT_PROMPT_INSIDE) with = "a prompt that is not inside";
+  if (CountsPrompt(p)) with = "a prompt that is pinned or beside";
   if (with == nullptr) return Status();
   return InvalidArgument(
       "chunk %u with %s: how many tokens a chunk keeps is known before",
@@ -200,6 +204,12 @@ Status CheckReductions(const kvevict_policy& p) {
   const SignalInfo& signal = SignalOf(p);
   if (signal.Needs(kSums) && p.window_reduce == KVEVICT_REDUCE_MAX) {
     return InvalidArgument("rows max is not mean or sum");
+  }
+  if (signal.Needs(kSums) && p.sum_rows == KVEVICT_SUM_ROWS_LAYER &&
+      p.scope == KVEVICT_SCOPE_KV_HEAD) {
+    return InvalidArgument(
+        "sums layer with scope head: heads that keep different tokens have "
+        "sums of their own");
   }
   if (!signal.IsOfQueryHeads() ||
       p.shaping_order != KVEVICT_SHAPING_REDUCE_LOGITS) {
@@ -400,7 +410,7 @@ Status ValidatePolicy(const kvevict_policy& p) {
         "keep the same",
         p.scope == KVEVICT_SCOPE_LAYER ? "layer" : "model");
   }
-  if (CountsByScore(p) && p.prompt != KVEVICT_PROMPT_INSIDE) {
+  if (CountsByScore(p) && CountsPrompt(p)) {
     return InvalidArgument(
         "prompt %s with heads that are not equal: it has one length per layer",
         PromptText(p.prompt));
@@ -428,7 +438,7 @@ uint32_t ChunkTokens(const kvevict_policy& p, uint32_t n_tokens) {
 
 const char* PromptText(kvevict_prompt prompt) {
   constexpr const char* kTexts[] = {"inside", "beside", "pinned",
-                                    "pinned-beside"};
+                                    "pinned-beside", "at-end"};
   return kTexts[prompt];
 }
 

@@ -75,6 +75,10 @@ const char* PromptText(kvevict_prompt prompt);
 // The prompt stays, once it has ended; it is no part of the budget.
 bool IsPromptPinned(const kvevict_policy& policy);
 bool IsPromptBeside(const kvevict_policy& policy);
+// How long it is in a layer matters.
+inline bool CountsPrompt(const kvevict_policy& policy) {
+  return IsPromptPinned(policy) || IsPromptBeside(policy);
+}
 
 // The budget is that of each partition which the signal compares with the next.
 bool IsBudgetOfPartition(const kvevict_policy& policy);

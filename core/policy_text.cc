@@ -148,7 +148,11 @@ constexpr Field kFields[] = {
     {"every", Evicts, FieldType::kU32, offsetof(kvevict_policy, every),
      "a count below 2^32"},
     {"prompt", Evicts, FieldType::kWord, offsetof(kvevict_policy, prompt),
-     "inside|beside|pinned|pinned-beside"},
+     "inside|beside|pinned|pinned-beside|at-end"},
+    {"sums", Needs<kSums>, FieldType::kWord, offsetof(kvevict_policy, sum_rows),
+     "head|query|layer"},
+    {"sum_pool", Needs<kSums>, FieldType::kU32,
+     offsetof(kvevict_policy, sum_pool), "a count below 2^32"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};
@@ -272,7 +276,7 @@ class WordList {
   bool empty() const { return n_ == 0; }
 
  private:
-  char text_[448] = "";
+  char text_[480] = "";
   size_t n_ = 0;
 };
 

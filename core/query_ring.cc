@@ -12,8 +12,6 @@ void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
   begin = std::max(begin, end - std::min(end, window));
 }
 
-namespace {
-
 Status CheckPositions(const QueryChunk& chunk) {
   if (chunk.n_rows > INT32_MAX ||
       chunk.first_position > INT32_MAX - chunk.n_rows) {
@@ -23,10 +21,11 @@ Status CheckPositions(const QueryChunk& chunk) {
   return Status();
 }
 
-}  // namespace
-
 QueryRing::QueryRing(const Plan& plan)
-    : plan_(plan), observed_(plan.context()), observed_lse_(plan.context()) {}
+    : plan_(plan),
+      observed_(plan.context()),
+      observed_lse_(plan.context()),
+      memory_(plan.context()) {}
 
 Status QueryRing::Allocate() {
   if (!plan_.ObservesQueries()) return Status();
@@ -39,65 +38,33 @@ Status QueryRing::Allocate() {
 // ---- Memory ----
 
 Status QueryRing::Begin(void* memory, size_t memory_bytes) {
-  if (memory == nullptr && memory_bytes != 0) {
-    return InvalidArgument("memory is NULL, but memory_bytes is %zu",
-                           memory_bytes);
-  }
   if (!plan_.ObservesQueries()) return Status();
-  if (has_memory_) {
-    return InvalidArgument(
-        "the sequence has query memory already: call "
-        "kvevict_sequence_end_observing() first");
-  }
   CheckedSize lse_offset(0);
   const CheckedSize needed = plan_.QueryMemory(&lse_offset);
-  if (!needed.ok()) {
-    return InvalidArgument("query memory: more bytes than size_t holds");
-  }
-  if (memory != nullptr) {
-    KV_RETURN_IF_ERROR(CheckMemory("memory", plan_.context(), memory,
-                                   memory_bytes, needed.value()));
-  } else if (needed.value() > 0) {
-    const Context& context = plan_.context();
-    KV_RETURN_IF_ERROR(context.query_memory().Take(context, "query memory",
-                                                   needed.value(), &borrowed_));
-    memory = borrowed_->memory;
-  }
-  rows_ = static_cast<uint8_t*>(memory);
-  if (plan_.ReadsLse()) lse_ = rows_ + lse_offset.value();
-  has_memory_ = true;
+  KV_RETURN_IF_ERROR(memory_.Begin(memory, memory_bytes, needed));
+  if (plan_.ReadsLse()) lse_ = memory_.data() + lse_offset.value();
   return Status();
 }
 
 void QueryRing::End() {
   Reset();
-  has_memory_ = false;
-  rows_ = lse_ = nullptr;
-  if (borrowed_ == nullptr) return;
-  plan_.context().query_memory().GiveBack(borrowed_);
-  borrowed_ = nullptr;
+  memory_.End();
+  lse_ = nullptr;
 }
 
 Status QueryRing::CopyFrom(Stream stream, const QueryRing& other) {
-  if (!has_memory_) return Status();
+  if (!has_memory()) return Status();
   const Context& context = plan_.context();
   CheckedSize lse_offset(0);
   const size_t n_bytes = plan_.QueryMemory(&lse_offset).value();
   if (n_bytes > 0) {
-    KV_RETURN_IF_ERROR(
-        context.backend().copy(context, stream, other.rows_, n_bytes, rows_));
+    KV_RETURN_IF_ERROR(context.backend().copy(
+        context, stream, other.memory_.data(), n_bytes, memory_.data()));
   }
   std::copy(other.observed_.begin(), other.observed_.end(), observed_.begin());
   std::copy(other.observed_lse_.begin(), other.observed_lse_.end(),
             observed_lse_.begin());
   return Status();
-}
-
-Status QueryRing::CheckHasMemory() const {
-  if (has_memory_) return Status();
-  return InvalidArgument(
-      "the sequence has no query memory: call "
-      "kvevict_sequence_begin_observing() first");
 }
 
 void QueryRing::Reset() {
@@ -120,7 +87,7 @@ void QueryRing::ForgetLse(uint32_t layer) {
 }
 
 void QueryRing::Replayed(uint32_t first_position, uint32_t n_rows) {
-  if (!has_memory_) return;
+  if (!has_memory()) return;
   for (ObservedRange& range : observed_) {
     range.Add(first_position, n_rows, window());
   }
@@ -174,7 +141,7 @@ Status QueryRing::StoreAll(Stream stream, std::span<const LayerInputs> layers,
 Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
                           const QueryChunk& chunk) {
   if (!plan_.ObservesQueries() || layers.empty()) return Status();
-  KV_RETURN_IF_ERROR(CheckHasMemory());
+  KV_RETURN_IF_ERROR(memory_.CheckIsThere());
   for (const LayerInputs& layer : layers) {
     KV_RETURN_IF_ERROR(CheckRows(layer, chunk.n_rows));
   }
@@ -202,7 +169,7 @@ Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
 // ---- Rows that are there ----
 
 uint8_t* QueryRing::RowsOf(uint32_t layer) const {
-  return rows_ + window() * plan_.layer(layer).query_bytes_before;
+  return memory_.data() + window() * plan_.layer(layer).query_bytes_before;
 }
 
 uint8_t* QueryRing::LseOf(uint32_t layer) const {
@@ -210,7 +177,7 @@ uint8_t* QueryRing::LseOf(uint32_t layer) const {
 }
 
 Status QueryRing::CheckWindow(uint32_t layer, uint32_t logical) const {
-  if (Status status = CheckHasMemory(); !status.ok()) {
+  if (Status status = memory_.CheckIsThere(); !status.ok()) {
     return Prefixed(status, "layer %u: ", plan_.layer(layer).number);
   }
   const ObservedRange& known = observed_[layer];

@@ -8,7 +8,7 @@
 
 #include "core/backend.h"
 #include "core/context.h"
-#include "core/memory_pool.h"
+#include "core/lent_memory.h"
 #include "core/plan.h"
 #include "core/signal_inputs.h"
 #include "core/status.h"
@@ -31,6 +31,7 @@ struct ObservedRange {
   bool Covers(uint32_t first, uint32_t last) const {
     return begin <= first && end == last;
   }
+  bool empty() const { return begin == end; }
 };
 
 // Which rows are shown.
@@ -41,18 +42,19 @@ struct QueryChunk {
   const uint32_t* position_address;
 };
 
+Status CheckPositions(const QueryChunk& chunk);
+
 // Holds rows while it has memory for them. Does nothing where the plan's policy
 // observes no queries.
 class QueryRing {
  public:
   explicit QueryRing(const Plan& plan);  // which must stay
-  ~QueryRing() { End(); }
 
   Status Allocate();
-  // In the caller's memory until the end; NULL: in the context's.
+  // See LentMemory.
   Status Begin(void* memory, size_t memory_bytes);
   void End();
-  bool has_memory() const { return has_memory_; }
+  bool has_memory() const { return memory_.is_there(); }
   // What another ring of the plan has observed; both have memory, or neither.
   Status CopyFrom(Stream stream, const QueryRing& other);
   void Reset();
@@ -77,7 +79,6 @@ class QueryRing {
  private:
   using Rows = const kvevict_plane* LayerInputs::*;
 
-  Status CheckHasMemory() const;
   Status CheckRows(const LayerInputs& inputs, uint32_t n_rows) const;
   Status Store(Stream stream, std::span<const LayerInputs> layers, Rows rows,
                const QueryChunk& chunk) const;
@@ -90,11 +91,10 @@ class QueryRing {
   const Plan& plan_;
   Array<ObservedRange> observed_;
   Array<ObservedRange> observed_lse_;  // empty where nobody reads them
-  bool has_memory_ = false;
-  MemoryPool::Block* borrowed_ = nullptr;
-  // Of each layer [obs_window, n_q_heads, k_head_dim] of q_dtype
-  uint8_t* rows_ = nullptr;
-  uint8_t* lse_ = nullptr;  // f32 [obs_window, n_q_heads]
+  // Of each layer [obs_window, n_q_heads, k_head_dim] of q_dtype; where they are read,
+  // then log-sum-exps, f32 [obs_window, n_q_heads].
+  LentMemory memory_;
+  uint8_t* lse_ = nullptr;
 };
 
 }  // namespace kvevict

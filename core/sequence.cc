@@ -38,18 +38,20 @@ Status Sequence::Fork(const Sequence& from, void* memory, size_t memory_bytes,
 Status Sequence::CopyFrom(const Sequence& other, void* memory,
                           size_t memory_bytes) {
   KV_RETURN_IF_ERROR(slots_.MakeRoomFor(other.slots_));
-  if (other.ring_.has_memory()) {
-    KV_RETURN_IF_ERROR(ring_.Begin(memory, memory_bytes));
+  if (other.ring_.has_memory() || other.sums_.has_memory()) {
+    KV_RETURN_IF_ERROR(BeginObserving(memory, memory_bytes));
   }
   prompt_.CopyFrom(other.prompt_);
   KV_RETURN_IF_ERROR(slots_.CopyFrom(stream_, other.slots_));
-  return ring_.CopyFrom(stream_, other.ring_);
+  KV_RETURN_IF_ERROR(ring_.CopyFrom(stream_, other.ring_));
+  return sums_.CopyFrom(stream_, other.sums_);
 }
 
 Sequence::Sequence(const Plan& plan)
     : plan_(plan),
       slots_(plan),
       ring_(plan),
+      sums_(plan),
       prompt_(plan),
       views_(plan.context()),
       inputs_(plan.context()),
@@ -71,6 +73,7 @@ Status Sequence::Allocate() {
   const CheckedSize n_layers(plan().n_layers());
   KV_RETURN_IF_ERROR(slots_.Allocate());
   KV_RETURN_IF_ERROR(ring_.Allocate());
+  KV_RETURN_IF_ERROR(sums_.Allocate());
   KV_RETURN_IF_ERROR(prompt_.Allocate());
   KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_layers));
   KV_RETURN_IF_ERROR(inputs_.Allocate("inputs of the layers", n_layers));
@@ -102,6 +105,7 @@ Status Sequence::Allocate() {
 Status Sequence::Reset() {
   KV_RETURN_IF_ERROR(slots_.Restart(stream_, 0));
   ring_.Reset();
+  sums_.Reset();
   prompt_.Reset();
   ClearReport();
   return Status();
@@ -113,7 +117,9 @@ Status Sequence::Start(uint32_t n_tokens) {
     return InvalidArgument("n_tokens %u > max_tokens %u", n_tokens,
                            plan().max_tokens());
   }
-  return slots_.Restart(stream_, n_tokens);
+  KV_RETURN_IF_ERROR(slots_.Restart(stream_, n_tokens));
+  sums_.Reset();
+  return Status();
 }
 
 Status Sequence::Start(std::span<LayerPositions> layers, uint32_t n_tokens) {
@@ -125,7 +131,9 @@ Status Sequence::Start(std::span<LayerPositions> layers, uint32_t n_tokens) {
     layer.tail_position = FindTail(layer, n_tokens);
   }
   KV_RETURN_IF_ERROR(CheckPositions(plan(), layers, n_tokens));
-  return slots_.Fill(stream_, layers, n_tokens);
+  KV_RETURN_IF_ERROR(slots_.Fill(stream_, layers, n_tokens));
+  sums_.Reset();
+  return Status();
 }
 
 Status Sequence::CheckEmpty() const {
@@ -139,6 +147,7 @@ Status Sequence::Restore(std::span<const LayerPositions> layers,
   KV_RETURN_IF_ERROR(CheckPositions(plan(), layers, n_tokens));
   KV_RETURN_IF_ERROR(slots_.Fill(stream_, layers, n_tokens));
   ring_.Reset();
+  sums_.Reset();
   prompt_.Reset();
   ClearReport();
   return Status();
@@ -170,6 +179,7 @@ Status Sequence::Replayed(uint32_t n_tokens) {
   }
   KV_RETURN_IF_ERROR(slots_.CheckAppend(n_tokens));
   ring_.Replayed(logical_length(), n_tokens);
+  sums_.Replayed(logical_length(), n_tokens);
   slots_.CountAppended(n_tokens);
   return Status();
 }
@@ -177,6 +187,7 @@ Status Sequence::Replayed(uint32_t n_tokens) {
 Status Sequence::Trim(uint32_t n_tokens) {
   KV_RETURN_IF_ERROR(slots_.Trim(stream_, n_tokens));
   ring_.Cut(n_tokens);
+  sums_.Cut(n_tokens);
   prompt_.Trim(slots_);
   return Status();
 }
@@ -196,7 +207,23 @@ Status Sequence::TakeBack() {
   return slots_.SendExchanged(stream_);
 }
 
-// ---- Query rows ----
+// ---- What is observed ----
+
+Status Sequence::BeginObserving(void* memory, size_t memory_bytes) {
+  if (memory == nullptr && memory_bytes != 0) {
+    return InvalidArgument("memory is NULL, but memory_bytes is %zu",
+                           memory_bytes);
+  }
+  KV_RETURN_IF_ERROR(ring_.Begin(memory, memory_bytes));
+  return sums_.Begin(memory, memory_bytes);
+}
+
+Status Sequence::Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
+                         uint32_t first_position) {
+  const QueryChunk chunk = ChunkOf(n_rows, first_position);
+  KV_RETURN_IF_ERROR(ring_.Observe(stream_, layers, chunk));
+  return sums_.Add(stream_, slots_, layers, chunk);
+}
 
 QueryChunk Sequence::ChunkOf(uint32_t n_rows, uint32_t first_position) const {
   if (first_position != KVEVICT_POSITION_NEXT) {

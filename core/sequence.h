@@ -15,6 +15,7 @@
 #include "core/query_ring.h"
 #include "core/slot_table.h"
 #include "core/status.h"
+#include "core/sum_table.h"
 
 namespace kvevict {
 
@@ -60,10 +61,11 @@ class Sequence {
   // Behind that, where its prompt ended.
   void RestorePrompt(std::span<const LayerPositions> layers, uint32_t n_tokens,
                      uint32_t round);
-  Status BeginObserving(void* memory, size_t memory_bytes) {
-    return ring_.Begin(memory, memory_bytes);
+  Status BeginObserving(void* memory, size_t memory_bytes);
+  void EndObserving() {
+    ring_.End();
+    sums_.End();
   }
-  void EndObserving() { ring_.End(); }
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
   Status Trim(uint32_t n_tokens);
@@ -79,9 +81,7 @@ class Sequence {
 
   // Of ascending layers.
   Status Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
-                 uint32_t first_position) {
-    return ring_.Observe(stream_, layers, ChunkOf(n_rows, first_position));
-  }
+                 uint32_t first_position);
 
   // Lists per layer are told apart by `list`; KV heads that share one have list
   // 0.
@@ -109,6 +109,9 @@ class Sequence {
   QueryRows WindowQueries(uint32_t layer) const {
     return ring_.WindowOf(layer, logical_length());
   }
+
+  const SumTable& sums() const { return sums_; }
+  SumTable& sums() { return sums_; }
 
   // Scratch of calls: copies of what the caller gives, and what becomes of the
   // layers.
@@ -144,6 +147,7 @@ class Sequence {
   Stream stream_ = nullptr;
   SlotTable slots_;
   QueryRing ring_;
+  SumTable sums_;
   Prompt prompt_;
   Prompt::Mark prompt_before_;  // the eviction that slots_ remembers
   Array<kvevict_view> views_;   // [n_layers]

@@ -75,13 +75,16 @@ Status CheckGiven(const char* name, const kvevict_plane* plane,
                          signal.text);
 }
 
-Status FindSumHeads(const kvevict_layer_geometry& g, uint32_t given,
-                    uint32_t* out) {
+// A row of all heads has the slots that they share.
+Status FindSumHeads(const PlanLayer& layer, uint32_t given, uint32_t* out) {
+  const kvevict_layer_geometry& g = layer.geometry;
   *out = given == 0 ? g.n_q_heads : given;
   if (*out == g.n_q_heads || *out == g.n_kv_heads) return Status();
+  if (*out == 1 && layer.n_lists == 1) return Status();
   return InvalidArgument(
-      "inputs.n_sum_heads %u is not 0, n_q_heads %u or n_kv_heads %u", given,
-      g.n_q_heads, g.n_kv_heads);
+      "inputs.n_sum_heads %u is not 0, n_q_heads %u or n_kv_heads %u%s", given,
+      g.n_q_heads, g.n_kv_heads,
+      layer.n_lists == 1 ? ", nor 1" : "; 1 needs scope layer or model");
 }
 
 }  // namespace
@@ -152,6 +155,20 @@ Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
   return Status();
 }
 
+Status FindChunkSums(const Plan& plan, const PlanLayer& layer, uint32_t n_slots,
+                     const LayerInputs& inputs, FloatRows* out,
+                     uint32_t* out_n_heads) {
+  KV_RETURN_IF_ERROR(FindSumHeads(layer, inputs.n_sum_heads, out_n_heads));
+  const uint32_t n_rows = plan.SumRowsOf(layer);
+  if (*out_n_heads < n_rows) {
+    return InvalidArgument(
+        "inputs.n_sum_heads %u < %u, the rows of sums that the policy has",
+        *out_n_heads, n_rows);
+  }
+  return FindRows("attention_sums", *inputs.attention_sums,
+                  {*out_n_heads, n_slots, 1}, out);
+}
+
 Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
                   const LayerInputs& inputs, ScoreJob* out) {
   const kvevict_layer_geometry& g = layer.geometry;
@@ -169,7 +186,8 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
   };
   out->queries = QueryRows();
   if (signal.Needs(kSums)) {
-    KV_RETURN_IF_ERROR(FindSumHeads(g, inputs.n_sum_heads, &out->n_sum_heads));
+    KV_RETURN_IF_ERROR(
+        FindSumHeads(layer, inputs.n_sum_heads, &out->n_sum_heads));
   }
   KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_SCORES, "scores", inputs.scores,
                           {g.n_kv_heads, n_tokens, 1}, &out->caller));

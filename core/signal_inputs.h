@@ -42,6 +42,12 @@ Status FindQueryCount(const Plan& plan, uint32_t n_tokens,
 Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
                    const LayerInputs& inputs, ScoreJob* out);
 
+// Checks that what n_slots of a layer got of a chunk's attention is given, and writes
+// where it lies.
+Status FindChunkSums(const Plan& plan, const PlanLayer& layer, uint32_t n_slots,
+                     const LayerInputs& inputs, FloatRows* out,
+                     uint32_t* out_n_heads);
+
 // Checks that all else that the plan's signal reads of a layer of n_tokens slots is
 // given, and writes where it lies.
 Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,

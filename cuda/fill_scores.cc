@@ -39,7 +39,7 @@ Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
                InOneTable(a.slots.n_kept, b.slots.n_kept) &&
                (a.*rows).head_stride == (b.*rows).head_stride &&
                a.queries.n_rows == b.queries.n_rows &&
-               a.n_sum_heads == b.n_sum_heads;
+               a.n_sum_heads == b.n_sum_heads && a.n_summed == b.n_summed;
       },
       [&](Jobs<ScoreJob> batch) {
         const Counts tokens(batch.front().tokens);
@@ -50,6 +50,7 @@ Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
         p.n_query_rows = batch.front().queries.n_rows;
         p.head_stride = (batch.front().*rows).head_stride;
         p.n_sum_rows = batch.front().n_sum_heads / p.n_kv_heads;
+        p.n_summed = batch.front().n_summed;
         p.scale = ScaleOf(args, p);
         for (size_t i = 0; i < batch.size(); ++i) {
           const ScoreJob& job = batch[i];

@@ -328,6 +328,21 @@ const (
 	PromptPinned Prompt = 2
 	// On top of the budget, and it stays.
 	PromptPinnedBeside Prompt = 3
+	// As inside, but evictions do nothing until it has ended.
+	PromptAtEnd Prompt = 4
+)
+
+// SumRows: whose attention a sequence adds up in one row of sums, see SequenceObserve().
+type SumRows int32
+
+// Values of SumRows.
+const (
+	// That of a KV head, reduced over its query heads by group_reduce as it comes.
+	SumRowsKVHead SumRows = 0
+	// That of a query head.
+	SumRowsQueryHead SumRows = 1
+	// That of the layer: the sum over its heads.
+	SumRowsLayer SumRows = 2
 )
 
 // Input: what a policy may read of a layer: rows of its view, or a plane of SignalInputs.
@@ -366,8 +381,8 @@ type Need int32
 const (
 	// It is not read.
 	NeedNone Need = 0
-	// It is used where it is given. h2o wants attention_sums or, where they are not given, keys
-	// and queries: each of them is optional, not all.
+	// It is used where it is given. h2o wants attention_sums, observed or given to the eviction,
+	// or else keys and queries: each of them is optional, not all.
 	NeedOptional Need = 1
 	// Without it calls fail.
 	NeedRequired Need = 2
@@ -406,9 +421,10 @@ const (
 	OperationEvict Operation = 0
 	// Score().
 	OperationScore Operation = 1
-	// SequenceBeginObserving(): there a sequence keeps query rows until SequenceEndObserving().
-	// For each layer obs_window * n_q_heads rows of k_head_dim elements, and on CUDA a float with
-	// each; 0 for policies that do not score by queries.
+	// SequenceBeginObserving(): there a sequence keeps what it observes until
+	// SequenceEndObserving(). Of policies that score by the last queries, for each layer
+	// obs_window * n_q_heads rows of k_head_dim elements, and on CUDA a float with each; of h2o
+	// max_tokens floats for each KV head, query head or layer, as sum_rows says; 0 for others.
 	OperationObserve Operation = 2
 )
 

@@ -76,6 +76,10 @@ type Policy struct {
 	// Every: behind the prompt an eviction works once per so many tokens; 0: every one does.
 	Every  int
 	Prompt Prompt // how the prompt counts, once it has ended
+	// SumRows: whose attention a sequence adds up in one row of sums. SumPool: of a slot and the next
+	// ones, so many in all, the most is added.
+	SumRows SumRows
+	SumPool int
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -270,6 +274,9 @@ func (p *Policy) native() (native.Policy, error) {
 		Margin: count(&err, "Margin", p.Margin),
 		Every:  count(&err, "Every", p.Every),
 		Prompt: int32(p.Prompt),
+
+		SumRows: int32(p.SumRows),
+		SumPool: count(&err, "SumPool", p.SumPool),
 	}
 	return merged(n, p.rest), err
 }
@@ -336,6 +343,9 @@ func policyOf(n *native.Policy) Policy {
 		Margin: int(n.Margin),
 		Every:  int(n.Every),
 		Prompt: Prompt(n.Prompt),
+
+		SumRows: SumRows(n.SumRows),
+		SumPool: int(n.SumPool),
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

@@ -44,18 +44,21 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 		SoftmaxPast, 1.5, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
 		0.25, 17, 0.375, 2, 18, 19, 20, 21, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
 		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, true, 22, 23, PromptPinned,
+		SumRowsLayer, 24,
 		native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
 	same(t, policy, policyOf(&n))
-	same(t, [11]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21, 22, 23}, [11]uint32{
+	same(t, [12]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21, 22, 23, 24}, [12]uint32{
 		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock, n.Chunk,
-		n.Margin, n.Every,
+		n.Margin, n.Every, n.SumPool,
 	})
 	same(t, [4]uint32{0, 1, 1, 1}, [4]uint32{n.LagRanks, n.BudgetOfPartition, n.HeadNormalize, n.Rotate})
-	same(t, [9]int32{3, 2, 1, 2, 1, 2, 3, 3, 2},
-		[9]int32{n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge, n.Prompt})
+	same(t, [10]int32{3, 2, 1, 2, 1, 2, 3, 3, 2, 2}, [10]int32{
+		n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge, n.Prompt,
+		n.SumRows,
+	})
 	same(t, [2]float64{0.4375, 0.875}, [2]float64{n.MergeThreshold, n.MergeFraction})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
 	same(t, [4]float64{1.5, 0.375, 2, 0.875}, [4]float64{n.RowSpread, n.CakeTau1, n.CakeTau2, n.LazyThreshold})

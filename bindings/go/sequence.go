@@ -1,6 +1,7 @@
 package kvevict
 
 import (
+	"math"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -88,7 +89,7 @@ func (s *Sequence) Reset(stream Stream) error {
 	return s.changed(sequence, native.Kvevict_sequence_reset(sequence, uintptr(stream)))
 }
 
-// Observation is what a layer shows of one chunk of tokens: Queries, RowLSE, or both.
+// Observation is what a layer shows of one chunk of tokens: Queries, RowLSE, or both; or AttentionSums.
 type Observation struct {
 	Layer  int
 	Inputs SignalInputs
@@ -96,7 +97,8 @@ type Observation struct {
 
 // Observe shows nRows query rows of one chunk, of one layer or of many in ascending order; the last
 // ObsWindow of each are copied and remembered. Showing earlier positions again replaces them and
-// forgets what came after (rollback). Log-sum-exps may come with the rows or after them. firstPosition
+// forgets what came after (rollback). Log-sum-exps may come with the rows or after them. Or the attention
+// that the rows paid, which is added up: of rows that follow on those observed before. firstPosition
 // is that of row 0, or PositionNext. On CUDA neighbouring layers that lie alike take one launch.
 func (s *Sequence) Observe(
 	observations []Observation, nRows, firstPosition int, stream Stream,
@@ -121,7 +123,14 @@ func (s *Sequence) Observe(
 		layer := count(&err, "Layer", o.Layer)
 		var inputs uintptr
 		if err == nil {
-			inputs, err = s.signals.put(i, &o.Inputs, s.device, layerAt(s.layers, layer), rows, 0)
+			shown, held := o.Inputs, uint32(0)
+			shown.QueryRows = 0
+			if shown.AttentionSums != nil && o.Layer < len(s.layers) {
+				held, err = s.heldWith(sequence, o.Layer, position, rows)
+			}
+			if err == nil {
+				inputs, err = s.signals.put(i, &shown, s.device, layerAt(s.layers, layer), rows, held)
+			}
 		}
 		if err != nil {
 			return at(err, "observations", i, n)
@@ -587,6 +596,24 @@ type SequenceMemory struct {
 	ListedCounts uint64
 	Listed       int // of any list, the most
 	Lists        int // of the layer, as in LayerInfo
+	// Sums is the address of float32 [SumHeads, SumStride]: the attention observed that each slot has
+	// got; fixed while the sequence observes. 0 where it keeps none.
+	Sums      uint64
+	SumHeads  int
+	SumStride uint64 // elements from row to row
+}
+
+// heldWith is the slots of a layer once rows from a position on are stored, or 0 where C refuses them.
+func (s *Sequence) heldWith(sequence uintptr, layer int, position, rows uint32) (uint32, error) {
+	most, _, err := s.held(sequence, layer)
+	n := int64(most) + int64(rows)
+	if position != PositionNext {
+		n += int64(position) - int64(s.logical.Load())
+	}
+	if n < 0 || n > math.MaxInt32 {
+		n = 0
+	}
+	return uint32(n), err
 }
 
 // MemoryOf tells where the state of a layer lies, for the engine's own kernels.
@@ -607,6 +634,7 @@ func (s *Sequence) MemoryOf(layer int) (SequenceMemory, error) {
 	}
 	return SequenceMemory{
 		m.Lengths, m.Positions, m.ListedCounts, int(m.NListed), int(m.NLists),
+		m.Sums, int(m.NSumHeads), m.SumStride,
 	}, nil
 }
 

@@ -18,10 +18,12 @@ type SignalInputs struct {
 	RowLSE    *Plane // float32 log-sum-exps of the rows' logits, which save a pass over the keys
 	Scores    *Plane // PolicyCustom: float32 [KVHeads, slots held], HeadDim 1, tokens packed
 	// AttentionSums are for PolicyH2O: float32 [SumHeads, slots held], HeadDim 1, tokens packed: the
-	// attention weight that each slot got, summed over all queries that saw it. A companion of the
-	// view moves with its tokens.
+	// attention weight that each slot got. A sequence that observes it, summed over a chunk's rows, of
+	// the slots with the chunk's, adds it up. Where layers are scored it is summed over all queries that
+	// saw a slot, and the engine's to keep: a companion of the view moves with its tokens.
 	AttentionSums *Plane
-	// SumHeads is QHeads, or KVHeads where the query heads of a KV head are reduced already; 0: QHeads.
+	// SumHeads is QHeads, or KVHeads where the query heads of a KV head are reduced already, or 1 of all
+	// where they share a keep list; 0: QHeads.
 	SumHeads int
 	// QueryMean and QueryCovariance are for PolicyExpectedAttention: float32 [QHeads, 1, KHeadDim]
 	// and [QHeads, KHeadDim, KHeadDim], packed, of the queries to come, rotated to where they will be.

@@ -107,7 +107,7 @@ void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
       DivideByRows(simd, n_tokens, job.queries.n_rows, begin, n,
                    scores + begin);
     } else {
-      DivideByQueries(simd, job.slots, list, begin, n, job.n_seen,
+      DivideByQueries(simd, job.slots, list, begin, n, job.n_seen, job.n_summed,
                       scores + begin);
     }
   }
@@ -123,13 +123,14 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
             made ? MakeSums(context, args, job, head,
                             ShareOf(context, args.scratch, worker))
                  : job.sums;
-        const uint32_t n_sums = job.n_sum_heads / n_kv_heads;  // of a KV head
+        // Of a KV head; 0: one row is that of all.
+        const uint32_t n_sums = job.n_sum_heads / n_kv_heads;
         for (uint32_t row = 0; row < n_rows; ++row) {
           const uint32_t first =
               (made ? 0 : head * n_sums) + (n_sums == n_rows ? row : 0);
           ScoreRow(
               context.simd(), args, job, head, sums, first,
-              n_sums == n_rows ? 1 : n_sums,
+              n_sums == n_rows ? 1 : std::max(1u, n_sums),
               job.rows + (uint64_t{head} * n_rows + row) * job.tokens.most);
         }
       });

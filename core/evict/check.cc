@@ -217,7 +217,9 @@ Status Eviction::CheckSignal() {
         HasChunks(policy_) ? policy_.n_sink : SinkOf(layer.layer);
     layer.score.next_position =
         policy_.rotate != 0 ? layer.n_tokens : sequence_.logical_length();
-    const LayerInputs& inputs = sequence_.inputs()[layer.layer];
+    LayerInputs inputs = sequence_.inputs()[layer.layer];
+    kvevict_plane observed;
+    KV_RETURN_IF_ERROR(FindObservedSums(&layer, &inputs, &observed));
     const bool by_queries = IsScoredByQueries(plan_, inputs);
     Status status;
     if (plan_.ReadsRows() || by_queries) {
@@ -234,6 +236,23 @@ Status Eviction::CheckSignal() {
   return CheckScoring(plan_, sequence_.stream(), n_at_once(),
                       Jobs<uint32_t>(active_, &LayerEviction::layer),
                       Jobs<ScoreJob>(active_, &LayerEviction::score));
+}
+
+// Sums that the sequence has added up, where no others are given nor queries to make
+// them of.
+Status Eviction::FindObservedSums(LayerEviction* layer, LayerInputs* inputs,
+                                  kvevict_plane* plane) const {
+  const SumTable& sums = sequence_.sums();
+  if (inputs->attention_sums != nullptr || inputs->queries != nullptr ||
+      !sums.Has(layer->layer)) {
+    return Status();
+  }
+  KV_RETURN_IF_ERROR(sums.CheckUpTo(layer->layer, sequence_.logical_length()));
+  *plane = sums.PlaneOf(layer->layer);
+  inputs->attention_sums = plane;
+  inputs->n_sum_heads = plan_.SumRowsOf(plan_.layer(layer->layer));
+  layer->score.n_summed = sums.CountOf(layer->layer);
+  return Status();
 }
 
 // What goes and what it is merged into has to be readable.

@@ -71,6 +71,8 @@ class Eviction {
                         std::span<uint32_t> counts) const;
   Status CheckChunkRows(uint32_t layer) const;
   Status CheckSignal();
+  Status FindObservedSums(LayerEviction* layer, LayerInputs* inputs,
+                          kvevict_plane* plane) const;
   Status CheckMerge();
   Status CheckRotate();
   Status CheckUndo() const;

@@ -55,6 +55,8 @@ Status Eviction::Run() {
   }
   KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
                                      {moves, Scratch(layout_.scores)}));
+  KV_RETURN_IF_ERROR(sequence_.sums().Move(sequence_.stream(), slots_, layers_,
+                                           Scratch(layout_.scores)));
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(Rotate());
   for (const LayerOutcome& layer : layers_) {
     if (!layer.loses) continue;
@@ -250,6 +252,12 @@ void Eviction::LayOutSelection() {
 Status Eviction::Reduce() const {
   if (!Ranks() || policy_.scope == KVEVICT_SCOPE_KV_HEAD) return Status();
   uint32_t n_rows = 0;
+  // Of rows that are all alike the maximum is exact.
+  const bool alike = !OneList() && !plan_.Refines() &&
+                     std::all_of(at_once_.begin(), at_once_.end(),
+                                 [](const LayerEviction& layer) {
+                                   return layer.score.n_sum_heads == 1;
+                                 });
   for (const LayerEviction& layer : OneList() ? at_once_ : at_once_.first(1)) {
     n_rows += plan_.layer(layer.layer).geometry.n_kv_heads;
   }
@@ -257,7 +265,7 @@ Status Eviction::Reduce() const {
       context_, sequence_.stream(),
       {Jobs<ReduceJob>(OneList() ? at_once_.first(1) : at_once_,
                        &LayerEviction::reduce),
-       n_rows, policy_.scope_reduce});
+       n_rows, alike ? KVEVICT_REDUCE_MAX : policy_.scope_reduce});
 }
 
 HeadSplit Eviction::Split() const {

@@ -6,6 +6,9 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/attention_sums.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h, which includes this file once per target.
+#include "core/kernels/reduce_rows-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,15 +31,16 @@ HWY_INLINE void DivideBy(const CountsAt& counts_at, size_t n, float* sums) {
              n - i);
 }
 
-void DivideListed(const int32_t* positions, int32_t n_seen, size_t n,
-                  float* sums) {
+void DivideListed(const int32_t* positions, int32_t n_seen, int32_t most,
+                  size_t n, float* sums) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto seen = hn::Set(di, n_seen);
+  const auto limit = hn::Set(di, most);
   DivideBy(
       [=](size_t i, size_t lanes) HWY_ATTR {
-        return hn::ConvertTo(
-            d, hn::Sub(seen, hn::LoadN(di, positions + i, lanes)));
+        const auto count = hn::Sub(seen, hn::LoadN(di, positions + i, lanes));
+        return hn::ConvertTo(d, hn::Min(count, limit));
       },
       n, sums);
 }
@@ -56,6 +60,32 @@ void DivideCounted(int32_t first, int32_t most, size_t n, float* sums) {
       n, sums);
 }
 
+// Of n slots that all have sums, or none of which has.
+template <bool kAdds>
+HWY_INLINE void ForwardMax(const float* rows, size_t n, uint32_t width,
+                           float* sums) {
+  const hn::ScalableTag<float> d;
+  const auto at = [&](size_t i, size_t lanes) HWY_ATTR {
+    auto most = hn::LoadN(d, rows + i, lanes);
+    for (uint32_t j = 1; j < width; ++j) {
+      most = Combine<true>(most, hn::LoadN(d, rows + i + j, lanes));
+    }
+    if constexpr (kAdds) {
+      most = hn::Add(hn::LoadN(d, sums + i, lanes), most);
+    }
+    hn::StoreN(most, d, sums + i, lanes);
+  };
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) at(i, hn::Lanes(d));
+  if (i < n) at(i, n - i);
+}
+
+void AddForwardMaxTo(const float* rows, size_t n, uint32_t width, size_t n_old,
+                     float* sums) {
+  ForwardMax<true>(rows, n_old, width, sums);
+  ForwardMax<false>(rows + n_old, n - n_old, width, sums + n_old);
+}
+
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -65,24 +95,27 @@ namespace {
 
 HWY_EXPORT(DivideListed);
 HWY_EXPORT(DivideCounted);
+HWY_EXPORT(AddForwardMaxTo);
 
 }  // namespace
 
 void DivideByQueries(SimdTarget simd, const SlotPositions& slots, uint32_t list,
-                     uint32_t begin, uint32_t n, uint32_t n_seen, float* sums) {
+                     uint32_t begin, uint32_t n, uint32_t n_seen,
+                     uint32_t n_summed, float* sums) {
   const auto seen = static_cast<int32_t>(n_seen);
+  const auto most = static_cast<int32_t>(n_summed);
   const uint32_t n_listed = slots.n_kept.Of(list);
   const uint32_t n_here =
       begin < n_listed ? std::min(n, n_listed - begin) : uint32_t{0};
   if (n_here > 0) {
     const int32_t* const positions =
         slots.kept + uint64_t{list} * slots.n_kept.most + begin;
-    KV_DISPATCH(simd, DivideListed)(positions, seen, n_here, sums);
+    KV_DISPATCH(simd, DivideListed)(positions, seen, most, n_here, sums);
   }
   if (n_here == n) return;
   const int32_t first = seen - slots.PositionOf(list, begin + n_here);
   KV_DISPATCH(simd, DivideCounted)
-  (first, INT32_MAX, n - n_here, sums + n_here);
+  (first, most, n - n_here, sums + n_here);
 }
 
 void DivideByRows(SimdTarget simd, uint32_t n_tokens, uint32_t n_rows,
@@ -90,6 +123,11 @@ void DivideByRows(SimdTarget simd, uint32_t n_tokens, uint32_t n_rows,
   KV_DISPATCH(simd, DivideCounted)
   (static_cast<int32_t>(n_tokens - begin), static_cast<int32_t>(n_rows), n,
    sums);
+}
+
+void AddForwardMax(SimdTarget simd, const float* rows, size_t n, uint32_t width,
+                   size_t n_old, float* sums) {
+  KV_DISPATCH(simd, AddForwardMaxTo)(rows, n, width, n_old, sums);
 }
 
 }  // namespace kvevict

@@ -81,6 +81,7 @@ KV_KERNEL(sum_scores, FillScoresParams, kFillThreads, 1) {
   const uint32_t slot = blockIdx.x * kFillThreads + threadIdx.x;
   if (slot >= TokensOf(p, layer, head)) return;
   const bool one_to_one = p.n_sum_rows == p.n_score_rows;
+  // n_sum_rows 0: row 0 is that of all heads.
   const uint64_t first = one_to_one ? row : uint64_t{head} * p.n_sum_rows;
   const uint64_t stride = p.head_stride * sizeof(float);
   float score = ReduceSums(
@@ -95,6 +96,7 @@ KV_KERNEL(sum_scores, FillScoresParams, kFillThreads, 1) {
       n_queries = layer.n_seen -
                   static_cast<uint32_t>(PositionOf(
                       layer.slots, p.kept, p.n_lists == 1 ? 0 : head, slot));
+      if (n_queries > p.n_summed) n_queries = p.n_summed;
     }
     score /= static_cast<float>(n_queries);
   }

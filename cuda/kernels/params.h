@@ -105,6 +105,36 @@ struct ObserveParams {
 };
 static_assert(sizeof(ObserveParams) <= 4096);
 
+// ---- attention_sums: adds attention of a chunk to sums of layers ----
+
+struct AddSumsLayer {
+  uint64_t from;        // f32 of the chunk, a row per head
+  uint64_t sums;        // f32 [rows of sums, AddSumsParams::stride]
+  uint32_t n_before;    // slots before the chunk's, where there is no table
+  int32_t first_count;  // of AddSumsParams::tokens
+  uint32_t begins;      // slots before the chunk's begin at 0 too
+  uint32_t reserved;
+};
+static_assert(sizeof(AddSumsLayer) == 32);
+
+struct AddSumsParams {
+  static constexpr uint32_t kMaxLayers = 124;
+  uint64_t head_stride;  // of the chunk's rows; elements
+  CountTable tokens;     // slots before the chunk's, per list
+  uint32_t more;         // added to the table's
+  uint32_t stride;       // elements; no list has more slots
+  uint32_t n_lists;      // 1, or each has as many rows of sums:
+  uint32_t rows_per_list;
+  uint32_t n_terms;  // rows of the chunk that a row of sums stands for
+  uint32_t n_new;    // slots of the chunk, which begin at 0
+  uint32_t pool;     // of a slot and the next ones the maximum is added
+  uint32_t is_max;   // of the terms
+  float scale;       // else of their sum
+  uint32_t reserved;
+  AddSumsLayer layers[kMaxLayers];
+};
+static_assert(sizeof(AddSumsParams) <= 4096);
+
 // ---- window_attention ----
 
 struct ScoreLayer {
@@ -361,7 +391,8 @@ struct FillScoresParams {
   CountTable kept;       // of the slots
   uint32_t n_kv_heads;
   uint32_t n_lists;  // of positions: 1 or n_kv_heads
-  // sums: rows of them and of scores per KV head, 1 or all of its query heads.
+  // sums: rows of them and of scores per KV head, 1 or all of its query heads; 0 rows:
+  // one is that of all KV heads.
   uint32_t n_sum_rows;
   uint32_t n_score_rows;
   uint32_t is_max;   // of the rows of sums that a row of scores is made of
@@ -370,6 +401,8 @@ struct FillScoresParams {
   // sums: not 0: of the last so many, each saw the slots up to its own; n_seen and
   // positions do not matter.
   uint32_t n_query_rows;
+  uint32_t n_summed;  // sums are of so many last queries at most
+  uint32_t reserved;
   FillScoresLayer layers[kMaxLayers];
 };
 static_assert(sizeof(FillScoresParams) <= 4096);

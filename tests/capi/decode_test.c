@@ -32,7 +32,8 @@ static bool IsBeside(const loop* a) {
          a->policy->prompt == KVEVICT_PROMPT_PINNED_BESIDE;
 }
 static bool IsPinned(const loop* a) {
-  return a->policy->prompt >= KVEVICT_PROMPT_PINNED;
+  return a->policy->prompt == KVEVICT_PROMPT_PINNED ||
+         a->policy->prompt == KVEVICT_PROMPT_PINNED_BESIDE;
 }
 
 static uint32_t Round(const loop* a) {
@@ -182,7 +183,9 @@ Test(decode, caches_are_as_long_as_the_naive_model_says) {
                                           "margin=3,every=4",
                                           "prompt=beside",
                                           "prompt=beside,margin=6",
-                                          "prompt=beside,every=9"};
+                                          "prompt=beside,every=9",
+                                          "prompt=at-end",
+                                          "prompt=at-end,margin=4,every=3"};
   for (uint32_t p = 0; p < sizeof kPolicies / sizeof *kPolicies; ++p) {
     for (uint32_t t = 0; t < sizeof kTriggers / sizeof *kTriggers; ++t) {
       if (p % 2 != t % 2 && p > 1) continue; /* half of them */
@@ -339,13 +342,13 @@ Test(decode, what_does_not_go_together_is_refused) {
       kvevict_policy_parse("snapkv:budget=99,heads=adaptive,prompt=beside", &p),
       "prompt beside");
   EXPECT_INVALID(kvevict_policy_parse("snapkv:prompt=outside", &p),
-                 "inside|beside|pinned|pinned-beside");
+                 "inside|beside|pinned|pinned-beside|at-end");
   EXPECT_OK(kvevict_policy_parse("knorm:margin=4,every=8,prompt=pinned", &p));
   cr_assert_eq(p.margin, 4);
   cr_assert_eq(p.every, 8);
   cr_assert_eq(p.prompt, KVEVICT_PROMPT_PINNED);
-  p.prompt = 4;
-  EXPECT_INVALID(kvevict_policy_validate(&p), "prompt 4 is not in [0, 3]");
+  p.prompt = 5;
+  EXPECT_INVALID(kvevict_policy_validate(&p), "prompt 5 is not in [0, 4]");
   p.prompt = KVEVICT_PROMPT_INSIDE;
   p.rotate = 2;
   EXPECT_INVALID(kvevict_policy_validate(&p), "rotate 2");

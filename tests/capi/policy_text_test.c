@@ -121,7 +121,8 @@ Test(policy_text, every_word_has_its_value) {
 
 #define KEYS_BY_SUMS                                                    \
   "budget, sink, recent, pool, edge, rows, group, order, scope, over, " \
-  "tie, split, alpha, beta" KEYS_OF_WEIGHT
+  "tie, split, alpha, beta" KEYS_OF_WEIGHT                              \
+  ", rotate, margin, every, prompt, sums, sum_pool"
 
 #define KEYS_BY_TABLES                                                        \
   "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, " \
@@ -195,7 +196,10 @@ static const char* const kPairs[] = {"budget=100",
                                      "lazy=0.75",
                                      "merge=pivot",
                                      "merge_threshold=0.5",
-                                     "merge_fraction=0.5"};
+                                     "merge_fraction=0.5",
+                                     "sums=query",
+                                     "sums=head",
+                                     "sum_pool=7"};
 
 static bool HasWord(const char* list, const char* word) {
   char spaced[512], wanted[32];
@@ -341,6 +345,9 @@ Test(policy_text, messages_use_the_words_of_the_text) {
       {"snapkv:window=0", "window 0 is not in [1, 2147483647]"},
       {"snapkv:pool=avg8", "pool width 8 is not an odd number in [1, 1023]"},
       {"h2o:rows=max", "rows max is not mean or sum"},
+      {"h2o:sums=layer", "sums layer with scope head"},
+      {"h2o:sum_pool=0", "sum_pool 0 is not in [1, 1023]"},
+      {"h2o:sum_pool=1024", "sum_pool 1024 is not in [1, 1023]"},
       {"keydiff:block=1", "block 1 is not 0 or in [2, 65536]"},
       {"cur:block=0", "block 0 is not in [2, 65536]"},
       {"tova:order=reduce-logits,group=sum",
@@ -456,6 +463,10 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   }
   const bool by_sums = p.kind == KVEVICT_POLICY_H2O;
   if (by_queries || by_sums) p.window_reduce = policy->window_reduce;
+  if (by_sums) {
+    p.sum_rows = policy->sum_rows;
+    p.sum_pool = policy->sum_pool;
+  }
   const bool by_tables = p.kind == KVEVICT_POLICY_EXPECTED_ATTENTION ||
                          p.kind == KVEVICT_POLICY_TRIATTENTION;
   const bool by_chunks = p.kind == KVEVICT_POLICY_NON_CAUSAL;

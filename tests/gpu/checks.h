@@ -28,6 +28,8 @@ void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
 // Decoding by graphs that were captured once, across an eviction.
 void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
+// Attention that sequences add up, decoding by graphs.
+void CheckSums(const Gpu& gpu, const Effort& effort, Report* report);
 // Models whose layers differ in heads, sizes and dtypes, or have no full cache.
 void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report);
 // One sequence on several streams.
@@ -52,7 +54,7 @@ inline constexpr Part kParts[] = {
     {"evictions", CheckEvictions}, {"determinism", CheckDeterminism},
     {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
     {"layers", CheckLayers},       {"streams", CheckStreams},
-    {"random", CheckRandom},
+    {"sums", CheckSums},           {"random", CheckRandom},
 };
 
 inline std::vector<std::string> PartNames() {

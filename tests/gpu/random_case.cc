@@ -187,7 +187,8 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
     p.every = random->In(0, 8);
     p.prompt =
         random->Pick({KVEVICT_PROMPT_INSIDE, KVEVICT_PROMPT_BESIDE,
-                      KVEVICT_PROMPT_PINNED, KVEVICT_PROMPT_PINNED_BESIDE});
+                      KVEVICT_PROMPT_PINNED, KVEVICT_PROMPT_PINNED_BESIDE,
+                      KVEVICT_PROMPT_AT_END});
   }
   return p;
 }

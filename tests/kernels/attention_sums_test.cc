@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "tests/kernels/guarded_pages.h"
@@ -59,6 +60,8 @@ Test(attention_sums, are_divided_by_the_queries_that_saw_the_slot) {
       slots.tail_position = held.tail;
       const uint32_t begin = random.Below(n_tokens);
       const uint32_t n = n_tokens - begin;
+      const uint32_t n_summed =
+          random.Below(2) == 0 ? INT32_MAX : 1 + random.Below(held.n_seen());
       std::vector<float> sums(n);
       for (float& sum : sums) sum = random.Gaussian();
       std::vector<float> first;
@@ -66,9 +69,10 @@ Test(attention_sums, are_divided_by_the_queries_that_saw_the_slot) {
         GuardedPages pages(n * sizeof(float));
         auto* const out = reinterpret_cast<float*>(pages.data());
         std::memcpy(out, sums.data(), n * sizeof(float));
-        DivideByQueries(simd, slots, 1, begin, n, held.n_seen(), out);
+        DivideByQueries(simd, slots, 1, begin, n, held.n_seen(), n_summed, out);
         for (uint32_t i = 0; i < n; ++i) {
-          const double expected = sums[i] / held.Queries(begin + i);
+          const double expected =
+              sums[i] / std::min<double>(held.Queries(begin + i), n_summed);
           cr_assert(std::abs(out[i] - expected) <= 0x1p-24 * std::abs(expected),
                     "%s: slot %u of %u, %u listed: %.9g, not %.9g", simd.name,
                     begin + i, n_tokens, n_listed, static_cast<double>(out[i]),
@@ -97,6 +101,45 @@ Test(attention_sums, of_some_rows_are_divided_by_those_that_see_the_slot) {
           cr_assert(out[i] == 1.0f / static_cast<float>(later),
                     "%s: slot %u of %u, %u rows: %g", simd.name, begin + i,
                     n_tokens, n_rows, static_cast<double>(out[i]));
+        }
+      });
+    }
+  }
+}
+
+// One rounding of an addition, of a maximum that is exact.
+Test(attention_sums, get_the_maximum_of_what_follows) {
+  Random random(TestSeed("attention_sums/get_the_maximum"));
+  for (const uint32_t n : {1u, 3u, 16u, 33u, 130u}) {
+    for (const uint32_t width : {1u, 2u, 7u, 40u}) {
+      const uint32_t n_old = random.Below(n + 1);
+      std::vector<float> rows(n + width - 1);
+      std::vector<float> sums(n);
+      for (float& row : rows) row = random.Gaussian();
+      for (float& sum : sums) sum = random.Gaussian();
+      rows[random.Below(n)] = std::numeric_limits<float>::quiet_NaN();
+      ForEachTarget([&](SimdTarget simd) {
+        GuardedPages pages(n * sizeof(float));
+        GuardedPages from(rows.size() * sizeof(float));
+        auto* const out = reinterpret_cast<float*>(pages.data());
+        auto* const in = reinterpret_cast<float*>(from.data());
+        std::memcpy(out, sums.data(), n * sizeof(float));
+        std::memcpy(in, rows.data(), rows.size() * sizeof(float));
+        AddForwardMax(simd, in, n, width, n_old, out);
+        for (uint32_t i = 0; i < n; ++i) {
+          float most = rows[i];
+          for (uint32_t j = 1; j < width; ++j) {
+            if (std::isnan(rows[i + j]) || rows[i + j] > most) {
+              most = rows[i + j];
+            }
+            if (std::isnan(most)) break;
+          }
+          const float expected = i < n_old ? sums[i] + most : most;
+          cr_assert(
+              std::isnan(expected) ? std::isnan(out[i]) : out[i] == expected,
+              "%s: %u of %u, width %u, %u old: %g, not %g", simd.name, i, n,
+              width, n_old, static_cast<double>(out[i]),
+              static_cast<double>(expected));
         }
       });
     }

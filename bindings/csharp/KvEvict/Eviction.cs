@@ -55,5 +55,12 @@ public readonly record struct KvListReport(int Layer, int TokensBefore, int Toke
 /// </param>
 /// <param name="ListedCount">Slots with a listed position, the most of any list.</param>
 /// <param name="ListCount">As <see cref="KvLayerInfo"/> has it.</param>
+/// <param name="Sums">
+/// Address of f32 [SumHeads, SumStride]: the attention observed that each slot has got. Fixed while the sequence
+/// observes; 0 where it keeps none.
+/// </param>
+/// <param name="SumHeads">Rows of sums.</param>
+/// <param name="SumStride">Elements from row to row.</param>
 public readonly record struct KvSequenceMemory(
-    nint Lengths, nint Positions, nint ListedCounts, int ListedCount, int ListCount);
+    nint Lengths, nint Positions, nint ListedCounts, int ListedCount, int ListCount, nint Sums, int SumHeads,
+    long SumStride);

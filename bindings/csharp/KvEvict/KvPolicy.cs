@@ -206,6 +206,12 @@ public sealed unsafe record KvPolicy
     /// <summary>How the prompt counts, once it has ended.</summary>
     public KvPrompt Prompt { get => _native.prompt; init => _native.prompt = value; }
 
+    /// <summary>Whose attention a sequence adds up in one row of sums.</summary>
+    public KvSumRows SumRows { get => _native.sum_rows; init => _native.sum_rows = value; }
+
+    /// <summary>Of a slot and the next ones, so many in all, the most attention is added to its sum.</summary>
+    public int SumPool { get => (int)_native.sum_pool; init => _native.sum_pool = Check.Count(value, nameof(SumPool)); }
+
     /// <summary>The policies, as in the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();
 

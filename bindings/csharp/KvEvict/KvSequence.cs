@@ -101,11 +101,15 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="stream">CUstream on which the work is queued.</param>
     public void Reset(nint stream = 0) => Native.kvevict_sequence_reset(Handle, stream);
 
-    /// <summary>Shows the query rows of one chunk, of one layer or of many; the last of them are remembered.</summary>
+    /// <summary>
+    /// Shows the query rows of one chunk, of one layer or of many, of which the last are remembered; or the attention
+    /// that they paid, which is added up.
+    /// </summary>
     /// <remarks>
     /// Any split of a prompt into chunks leaves the same rows behind. Showing earlier positions again replaces
     /// them and forgets what came after (rollback). Log-sum-exps may come with the rows or after them; they save CUDA a
-    /// pass over the keys. There neighbouring layers whose planes lie alike take one launch.
+    /// pass over the keys. There neighbouring layers whose planes lie alike take one launch. Attention is of rows that
+    /// follow on those observed before; its sums move with the rows of the cache.
     /// </remarks>
     /// <param name="observations">Of ascending layers; if one is refused, none is remembered.</param>
     /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
@@ -133,8 +137,11 @@ public sealed unsafe class KvSequence : IDisposable
             for (int i = 0; i < count; ++i)
             {
                 ref readonly KvObservation observation = ref observations[i];
-                NativeInputs.Write(nativePlanes + i, nativeInputs + i, observation.Inputs,
-                                   _plan.Geometry.Of(observation.Layer), rowCount, 0, _plan.Context,
+                int slotCount = observation.Inputs.AttentionSums.Region.Address == 0
+                                    ? 0
+                                    : HeldWith(observation.Layer, firstPosition, rowCount);
+                NativeInputs.Write(nativePlanes + i, nativeInputs + i, observation.Inputs with { QueryRows = 0 },
+                                   _plan.Geometry.Of(observation.Layer), rowCount, slotCount, _plan.Context,
                                    count == 1 ? -1 : i);
                 kvevict_observation* at = nativeObservations + i;
                 Native.kvevict_observation_init(at, (nuint)sizeof(kvevict_observation));
@@ -499,7 +506,8 @@ public sealed unsafe class KvSequence : IDisposable
         kvevict_sequence_memory m = new() { struct_size = (uint)sizeof(kvevict_sequence_memory) };
         Native.kvevict_sequence_memory_of(Handle, Check.Count(layer, nameof(layer)), &m);
         return new KvSequenceMemory((nint)m.lengths, (nint)m.positions, (nint)m.listed_counts,
-                                    Check.ToInt(m.n_listed), Check.ToInt(m.n_lists));
+                                    Check.ToInt(m.n_listed), Check.ToInt(m.n_lists), (nint)m.sums,
+                                    Check.ToInt(m.n_sum_heads), (long)m.sum_stride);
     }
 
     /// <summary>Slots in use by a layer and KV head: where its next row goes.</summary>
@@ -617,6 +625,14 @@ public sealed unsafe class KvSequence : IDisposable
             KvPlane plane = _plan.Geometry.Of(layer).QueryRows(rows, queries.Length, dtype, out int rowCount);
             Observe(layer, plane, rowCount, firstPosition);
         }
+    }
+
+    /// <summary>Slots of a layer once rows from a position on are stored, or 0 where the library refuses them.</summary>
+    private int HeldWith(int layer, int? firstPosition, int rowCount)
+    {
+        if ((uint)layer >= (uint)_plan.Geometry.LayerCount) return 0;
+        long ahead = firstPosition is { } position ? (long)position - LogicalLength : 0;
+        return (int)Math.Clamp(Held(layer, _plan.Geometry.Of(layer)) + ahead + rowCount, 0, int.MaxValue);
     }
 
     private static int MostOf(int[][]? lists) => lists is null or [] ? 0 : lists.Max(list => list.Length);

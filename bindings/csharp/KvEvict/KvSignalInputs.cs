@@ -30,14 +30,15 @@ public readonly record struct KvSignalInputs
 
     /// <summary>
     /// <see cref="KvPolicyKind.H2O"/>: floats [<see cref="SumHeads"/>, slots held] with one element per row: the
-    /// attention weight that each slot got, summed over all queries that saw it. A companion of the view moves with its
-    /// tokens.
+    /// attention weight that each slot got. A sequence that observes it, summed over a chunk's rows, of the slots with
+    /// the chunk's, adds it up. Where layers are scored it is summed over all queries that saw a slot, and the
+    /// engine's to keep: a companion of the view moves with its tokens.
     /// </summary>
     public KvPlane AttentionSums { get; init; }
 
     /// <summary>
     /// Rows of <see cref="AttentionSums"/>: the query heads, or the KV heads where the query heads of each are reduced
-    /// already. 0: the query heads.
+    /// already, or 1 of all where they share a keep list. 0: the query heads.
     /// </summary>
     public int SumHeads { get; init; }
 
@@ -86,7 +87,7 @@ public readonly record struct KvSignalInputs
 
 /// <summary>What a layer shows of one chunk of tokens.</summary>
 /// <param name="Layer">Below the number of layers.</param>
-/// <param name="Inputs">Queries, their log-sum-exps, or both; copied.</param>
+/// <param name="Inputs">Queries, their log-sum-exps, or both, or the attention that they paid; copied.</param>
 public readonly record struct KvObservation(int Layer, KvSignalInputs Inputs);
 
 /// <summary>The native planes of a layer's inputs, to which they point and which so must not move themselves.</summary>

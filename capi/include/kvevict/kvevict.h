@@ -757,10 +757,31 @@ enum kvevict_prompt
   /** Within the budget; it stays. */
   KVEVICT_PROMPT_PINNED = 2,
   /** On top of the budget, and it stays. */
-  KVEVICT_PROMPT_PINNED_BESIDE = 3
+  KVEVICT_PROMPT_PINNED_BESIDE = 3,
+  /** As inside, but evictions do nothing until it has ended. */
+  KVEVICT_PROMPT_AT_END = 4
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_prompt;
+#endif
+
+/** Whose attention a sequence adds up in one row of sums, see
+ *  kvevict_sequence_observe(). */
+enum kvevict_sum_rows
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** That of a KV head, reduced over its query heads by group_reduce as it
+   *  comes. */
+  KVEVICT_SUM_ROWS_KV_HEAD = 0,
+  /** That of a query head. */
+  KVEVICT_SUM_ROWS_QUERY_HEAD = 1,
+  /** That of the layer: the sum over its heads. */
+  KVEVICT_SUM_ROWS_LAYER = 2
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_sum_rows;
 #endif
 
 /** What a policy may read of a layer: rows of its view, or a plane of
@@ -794,8 +815,9 @@ enum kvevict_need
 {
   /** It is not read. */
   KVEVICT_NEED_NONE = 0,
-  /** It is used where it is given. h2o wants attention_sums or, where they are
-   *  not given, keys and queries: each of them is optional, not all. */
+  /** It is used where it is given. h2o wants attention_sums, observed or given
+   *  to the eviction, or else keys and queries: each of them is optional, not
+   *  all. */
   KVEVICT_NEED_OPTIONAL = 1,
   /** Without it calls fail. */
   KVEVICT_NEED_REQUIRED = 2
@@ -847,7 +869,8 @@ typedef struct kvevict_policy {
   kvevict_pool_edge pool_edge; /**< Default pad. */
   /** Over the window's rows. h2o: over the queries that could see a token: sum
    *  takes attention_sums as they are, mean divides them by the tokens seen so
-   *  far less the token's position; there is no max. Default mean. */
+   *  far less the token's position, observed ones by as many of the rows
+   *  observed; there is no max. Default mean. */
   kvevict_reduce window_reduce;
   kvevict_row_weight row_weight;     /**< Default none. */
   kvevict_softmax_keys softmax_keys; /**< Default causal. */
@@ -950,9 +973,9 @@ typedef struct kvevict_policy {
    *  first that is asked for after another multiple of so many has come behind
    *  the prompt. The others do nothing. 0, the default, and 1: all work. */
   uint32_t every;
-  /** Default inside. Any other needs lists of one length per layer: equal
-   *  heads, and no head_budgets. Evictions then do nothing until the prompt has
-   *  ended. */
+  /** Default inside. Beside and pinned need lists of one length per layer:
+   *  equal heads, and no head_budgets. With any other than inside evictions do
+   *  nothing until the prompt has ended. */
   kvevict_prompt prompt;
   /** Above 0: each chunk of so many neighbouring slots, from slot 0 on, is
    *  scored and chosen from as if it were the cache: scores know of no token
@@ -967,12 +990,20 @@ typedef struct kvevict_policy {
    *
    *  It does not go with signals of attention by the last queries or summed,
    *  heads that are not equal, budgets of heads, budget_of_partition, a prompt
-   *  that is not inside, nor select_block above 1. Of paged caches whose rows
-   *  are scored it is a multiple of the block size. Only
+   *  that is pinned or beside, nor select_block above 1. Of paged caches whose
+   *  rows are scored it is a multiple of the block size. Only
    *  kvevict_sequence_evict() does it: one chunk after the other, with scores
    *  and scratch for one. kvevict_score() takes up to a chunk of tokens. 0, or
    *  2 .. 2^31 - 1; default 0: all at once. ChunkPress of kvpress. */
   uint32_t chunk;
+  /** h2o: whose attention a sequence adds up, where it observes. A row of the
+   *  layer needs scope LAYER or MODEL. Default: a KV head's. */
+  kvevict_sum_rows sum_rows;
+  /** h2o: what is observed at a time is pooled before it is added to the sums:
+   *  a slot gets the maximum of its own and those of the next sum_pool - 1
+   *  slots, as far as there are such. 1 .. 1023; default 1: its own. OpenVINO
+   *  GenAI. */
+  uint32_t sum_pool;
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                  \
@@ -985,7 +1016,8 @@ typedef struct kvevict_policy {
         KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 1.0,   \
         1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
         KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
-        0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0      \
+        0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0,     \
+        KVEVICT_SUM_ROWS_KV_HEAD, 1                                          \
   }
 
 /**
@@ -1055,7 +1087,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     merge_threshold, merge_fraction    merge_threshold, merge_fraction
  *     rotate=no|yes                  rotate
  *     margin, every                  margin, every
- *     prompt=inside|beside|pinned|pinned-beside   prompt
+ *     prompt=inside|beside|pinned|pinned-beside|at-end   prompt
+ *     sums=head|query|layer, sum_pool   sum_rows, sum_pool
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
@@ -1072,7 +1105,7 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     r-kv, cake                  window, keep_window, rows, row_weight,
  *                                 softmax, spread, group, order, tau1, tau2,
  *                                 lazy
- *     h2o                         rows, group, order
+ *     h2o                         rows, group, order, sums, sum_pool
  *     expected-attention          group, order
  *     triattention, non-causal    group, order
  *     lagkv, cur, keydiff,
@@ -1568,10 +1601,11 @@ enum kvevict_operation
   KVEVICT_OPERATION_EVICT = 0,
   /** kvevict_score(). */
   KVEVICT_OPERATION_SCORE = 1,
-  /** kvevict_sequence_begin_observing(): there a sequence keeps query rows
-   *  until kvevict_sequence_end_observing(). For each layer obs_window *
-   *  n_q_heads rows of k_head_dim elements, and on CUDA a float with each; 0
-   *  for policies that do not score by queries. */
+  /** kvevict_sequence_begin_observing(): there a sequence keeps what it
+   *  observes until kvevict_sequence_end_observing(). Of policies that score by
+   *  the last queries, for each layer obs_window * n_q_heads rows of k_head_dim
+   *  elements, and on CUDA a float with each; of h2o max_tokens floats for each
+   *  KV head, query head or layer, as sum_rows says; 0 for others. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
 #ifndef __cplusplus
@@ -1690,7 +1724,8 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
 typedef struct kvevict_signal_inputs {
   uint32_t struct_size;
   /** Rows of attention_sums: n_q_heads, or n_kv_heads where the query heads of
-   *  a KV head are reduced already; 0: n_q_heads. */
+   *  a KV head are reduced already, or, with scope LAYER or MODEL, 1 of all
+   *  heads; 0: n_q_heads. */
   uint32_t n_sum_heads;
   /** Query rows [n_q_heads, rows, k_head_dim] in any strides, after RoPE; dtype
    *  = the geometry's q_dtype. A stride of 0 is an error where there is more
@@ -1714,11 +1749,14 @@ typedef struct kvevict_signal_inputs {
   /* What follows is f32 as well, packed within a head and aligned to 4 bytes,
    * rows of heads one after another; strides of 0 as for scores. */
   /** Policy h2o: [n_sum_heads, slots held], head_dim 1: the attention weight
-   *  that each slot got, summed over all queries that saw it. They are the
-   *  engine's to keep, and to move when an eviction moves their tokens: by
-   *  kvevict_compact(), or beside a contiguous cache, with n_kv_heads rows, as
-   *  a companion of the view. Rows of KV heads stand for each of their query
-   *  heads where those are pooled one by one, with group=sum in equal parts. */
+   *  that each slot got. kvevict_sequence_observe() takes those of a step or
+   *  chunk, summed over its query rows, and keeps the sums of all. Given to
+   *  kvevict_score() and kvevict_sequence_evict() they are summed over all
+   *  queries that saw the slot, and the engine's to keep, and to move when an
+   *  eviction moves their tokens: by kvevict_compact(), or beside a contiguous
+   *  cache, with n_kv_heads rows, as a companion of the view. Rows of KV heads
+   *  stand for each of their query heads where those are pooled one by one,
+   *  with group=sum in equal parts, and a row of all heads for every head. */
   const kvevict_plane* attention_sums;
   /** Policy expected-attention: [n_q_heads, 1, k_head_dim]: the mean of the
    *  queries to come, rotated to where they will be; without the softmax scale,
@@ -2296,17 +2334,18 @@ kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
 
 /**
  * What one request carries between steps: the position of every slot, stored
- * and logical length, and, while it observes, the last queries of every layer.
- * Opaque. One thread at a time.
+ * and logical length, and, while it observes, the last queries of every layer,
+ * or the attention that its slots have got. Opaque. One thread at a time.
  *
  * A sequence is small: under 2 KiB per layer, twice 4 bytes per position that
  * an eviction may leave behind (with adaptive heads any head may get what all
  * have), and query memory only between kvevict_sequence_begin_observing() and
  * kvevict_sequence_end_observing().
  *
- * On CUDA queries, positions and lengths lie in device memory; the host follows
- * the lengths by counting where counts are the plan's. Calls that a stream
- * captures into a graph count as one run; see kvevict_sequence_replayed().
+ * On CUDA queries, sums, positions and lengths lie in device memory; the host
+ * follows the lengths by counting where counts are the plan's. Calls that a
+ * stream captures into a graph count as one run; see
+ * kvevict_sequence_replayed().
  */
 typedef struct kvevict_sequence kvevict_sequence;
 
@@ -2349,13 +2388,14 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(
     kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Gives a sequence the memory in which it keeps the query rows that it is
- * shown.
+ * Gives a sequence the memory in which it keeps what it is shown: the last
+ * query rows, or sums of attention.
  *
  * For policies that score by queries: call it before the first row is observed
  * and kvevict_sequence_end_observing() once the eviction that uses the rows is
- * done, so that a sequence that only decodes does without. It does nothing for
- * other policies.
+ * done, so that a sequence that only decodes does without. For h2o, where it is
+ * to keep the sums: they last as long as the memory. It does nothing for other
+ * policies.
  *
  * @param[in] sequence  Non-NULL, not observing yet.
  * @param[in] memory    Lent until the end: the workspace of OBSERVE, see
@@ -2372,10 +2412,10 @@ kvevict_sequence_begin_observing(kvevict_sequence* sequence, void* memory,
                                  size_t memory_bytes) KVEVICT_NOEXCEPT;
 
 /**
- * Forgets the query rows and gives their memory back. Does nothing for a
+ * Forgets query rows and sums and gives their memory back. Does nothing for a
  * sequence that does not observe.
  *
- * On CUDA the work that uses the rows must have run, the eviction above all,
+ * On CUDA the work that uses them must have run, the eviction above all,
  * and so must graphs that observe: somebody else may get the memory at once.
  *
  * @param[in] sequence  Non-NULL.
@@ -2388,7 +2428,8 @@ kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 typedef struct kvevict_observation {
   uint32_t struct_size;
   uint32_t layer; /**< < n_layers. */
-  /** Of the chunk's n_rows rows: queries, row_lse, or both. Copied. */
+  /** Of the chunk's n_rows rows: queries, row_lse, or both; or attention_sums,
+   *  summed over these rows. Copied. */
   const kvevict_signal_inputs* inputs;
 } kvevict_observation;
 
@@ -2404,19 +2445,41 @@ KVEVICT_API kvevict_status kvevict_observation_init(
     kvevict_observation* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Shows the query rows of one chunk, of one layer or of many; the last
- * obs_window of each are remembered.
+ * Shows the query rows of one chunk, of one layer or of many, or the attention
+ * that they paid.
  *
+ * Window attention: the last obs_window rows of each layer are remembered. *
  * Any split of a prompt into chunks leaves the same rows behind, and a chunk
  * may leave out rows that later ones push out anyway. Showing earlier positions
  * again replaces them and forgets what came after (rollback). Log-sum-exps may
  * come with the rows or after them. CUDA uses them where it has all of a
  * layer's window, and then skips the first of two passes; the CPU never reads
  * them. An eviction forgets those of layers that lose tokens, since they cover
- * keys that are gone. Does nothing for policies that do not score by queries;
- * for others the sequence must have memory, see
+ * keys that are gone.
+ *
+ * Accumulated attention (h2o): attention_sums, [n_sum_heads, slots], of the
+ * slots that a layer holds once the rows' own tokens are stored, whether they
+ * have been appended yet or not: the attention weights of the n_rows queries,
+ * summed over them. They are reduced to the rows that sum_rows of the policy
+ * says, so n_sum_heads may not be fewer, pooled by sum_pool, and added to the
+ * sums; slots that are new begin at 0. An eviction that is given neither
+ * attention_sums nor queries scores by these sums, which have to reach up to
+ * the last token; those of tokens that stay move with their rows, and those of
+ * others are dropped. An engine may begin with any row, e.g. with the last few
+ * of its prompt: rows=mean then divides by as many of the rows from that one on
+ * as could see a slot. From there on no row may be left out: rows that do not
+ * follow on are an error. Sums are f32 and are added up in the order of calls.
+ *
+ * Sums cannot be taken back: what trimmed rows paid to tokens that stay remains
+ * in theirs, so show rows of speculation when they are accepted. A start, a
+ * load and a reset forget sums, and so does, of layers that lose tokens, an
+ * eviction when sums do not reach up to the last token; a fork has the same.
+ *
+ * Does nothing for other policies, and for layers without what the policy
+ * observes; for others the sequence must have memory, see
  * kvevict_sequence_begin_observing(). On CUDA neighbouring layers whose planes
- * have the same shape and strides take one launch.
+ * have the same shape and strides take one launch; the first sums behind tokens
+ * of which none were observed cannot be captured.
  *
  * @param[in] sequence          Non-NULL.
  * @param[in] observations      [observations_len], of ascending layers.
@@ -2424,8 +2487,9 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * @param[in] n_rows            Of each layer; 0 is valid and does nothing.
  * @param[in] first_position    Position of row 0, or KVEVICT_POSITION_NEXT.
  * @param[in] stream            See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         (opaque queries). Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also sums of rows that do
+ *         not follow on, or of more slots than max_tokens);
+ *         KVEVICT_ERROR_UNSUPPORTED (opaque queries). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_observe(
     kvevict_sequence* sequence, const kvevict_observation* observations,
@@ -2459,7 +2523,8 @@ kvevict_sequence_end_prompt(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 
 /**
  * Tells the host that a graph ran once more. The graph has observed n_tokens
- * query rows in every layer, with KVEVICT_POSITION_NEXT, and appended n_tokens;
+ * query rows in every layer, or the sums of as many where a layer has such,
+ * with KVEVICT_POSITION_NEXT, and appended n_tokens;
  * without query memory it has appended only. The device has counted already.
  * Log-sum-exps are not counted: a window with rows of replays is scored without
  * them.
@@ -2484,7 +2549,8 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * that do not come back; such a length is an error that names the nearest exact
  * one on either side. Observed queries of the tokens are forgotten, and so are
  * the older ones that they pushed out of the window: an eviction may want some
- * of them observed again. kvevict_sequence_report() stays.
+ * of them observed again. Sums of attention stay, see
+ * kvevict_sequence_observe(). kvevict_sequence_report() stays.
  *
  * On CUDA a length below the last eviction waits as
  * kvevict_sequence_exact_prefix() does; others do not.
@@ -2537,9 +2603,9 @@ KVEVICT_API kvevict_status kvevict_position_lists_init(
  *
  * Rows lie in the slots as listed, and the next token gets position n_tokens.
  * A list need not reach n_tokens. Trims are exact to lengths from which on
- * every list has all positions, and within the prefix. Query memory and what
- * was observed stay. Positions up to a layer's last gap take memory, twice 4
- * bytes each.
+ * every list has all positions, and within the prefix. Query memory and queries
+ * that were observed stay, sums do not. Positions up to a layer's last gap take
+ * memory, twice 4 bytes each.
  *
  * @param[in] sequence    Non-NULL, of logical length 0, as when newly created
  *                        or reset.
@@ -2566,7 +2632,8 @@ KVEVICT_API kvevict_status kvevict_sequence_start(
  * Creates a sequence that goes on from where another one is: a beam, or a
  * sample of the same prompt. It has the same plan, prompt, positions and
  * lengths, on host and device, and if the other one observes, the same observed
- * queries. Its report is empty. The cache is the caller's to copy or to share.
+ * queries or sums. Its report is empty. The cache is the caller's to copy or to
+ * share.
  *
  * @param[in]  sequence      Non-NULL. Not modified.
  * @param[in]  memory        As for kvevict_sequence_begin_observing(), if the
@@ -2589,7 +2656,7 @@ KVEVICT_API kvevict_status kvevict_sequence_fork(
  * as bytes that kvevict_sequence_load() reads, in this process or any other, on
  * any machine.
  *
- * The cache is the caller's to save; observed queries and the report are not
+ * The cache is the caller's to save; what was observed and the report are not
  * saved. The bytes have a magic, a version, their own length and a CRC-32.
  * On CUDA this waits as kvevict_sequence_position_of_slot() does.
  *
@@ -2611,8 +2678,8 @@ KVEVICT_API kvevict_status kvevict_sequence_save(
  * Makes a sequence as one was that kvevict_sequence_save() saved: positions,
  * lengths, where its prompt ended, and how far back a trim is exact.
  *
- * What the sequence held, its observed queries and its report are forgotten;
- * query memory stays. The saved one's plan may have had another policy,
+ * What the sequence held, what it observed and its report are forgotten; query
+ * memory stays. The saved one's plan may have had another policy,
  * max_tokens or device, but the same layers with full caches and keep lists;
  * lists of different lengths need a plan that has such, and scope MODEL layers
  * that hold the same. Memory as for kvevict_sequence_start().
@@ -2640,8 +2707,9 @@ typedef struct kvevict_evict_options {
   const int32_t* protected_positions;
   size_t protected_positions_len;
   /** [n_layers]: what the policy's signal and weights need beside keys and
-   *  values. Query rows of the window, as kvevict_score() takes them, replace
-   *  observed ones; row_lse is read only beside them. NULL: none. */
+   *  values. Query rows of the window, as kvevict_score() takes them, and
+   *  attention_sums replace observed ones; row_lse is read only beside query
+   *  rows. NULL: none. */
   const kvevict_signal_inputs* inputs;
   size_t inputs_len; /**< = n_layers; 0 with NULL. */
   /** Memory on the context's device, aligned as a workspace, that receives the
@@ -2714,12 +2782,13 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *                        layer.
  * @param[in]  stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
- *         planes that the geometry has, too few observed queries, a budget
- *         smaller than what must stay, layers of unequal length under scope
- *         MODEL); KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or
- *         values that cannot be read, merges them, or turns keys that cannot be
- *         turned; or tokens of the window are gone already, which keep_window 0
- *         allows; or chunk is no multiple of the block size). Since: 0.1
+ *         planes that the geometry has, too few observed queries, sums that do
+ *         not reach up to the last token, a budget smaller than what must
+ *         stay, layers of unequal length under scope MODEL);
+ *         KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or values that
+ *         cannot be read, merges them, or turns keys that cannot be turned; or
+ *         tokens of the window are gone already, which keep_window 0 allows; or
+ *         chunk is no multiple of the block size). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -2849,7 +2918,12 @@ typedef struct kvevict_sequence_memory {
    *  where all list n_listed. Moves with every eviction. */
   uint64_t listed_counts;
   uint32_t n_listed; /**< Of any list, the most. */
-  uint32_t reserved; /**< 0. */
+  uint32_t n_sum_heads; /**< Rows of sums; 0 without. */
+  /** f32 [n_sum_heads, sum_stride]: what the layer's slots have got of the
+   *  attention observed, see kvevict_sequence_observe(). Fixed while the
+   *  sequence observes; 0 where it keeps none. */
+  uint64_t sums;
+  uint64_t sum_stride; /**< Elements from row to row. */
 } kvevict_sequence_memory;
 
 /**

@@ -136,11 +136,12 @@ void TestCallerScores() {
 // ---- From sums ----
 
 struct SumCase {
-  uint32_t n_sum_rows;  // per KV head
+  uint32_t n_sum_rows;  // per KV head; 0: one of all
   uint32_t n_score_rows;
   Reduce reduce;
   bool divides;
   uint32_t n_lists;
+  uint32_t n_summed = INT32_MAX;
 };
 
 // NaN has many bits.
@@ -179,7 +180,7 @@ std::vector<uint32_t> RowOf(const SumCase& c, const Layer& layer, uint32_t row,
     slots.n_lists = c.n_lists;
     slots.tail_position = layer.tail_position;
     DivideByQueries(SimdTargetAt(0), slots, c.n_lists == 1 ? 0 : head, 0,
-                    layer.n_tokens, n_seen, scores.data());
+                    layer.n_tokens, n_seen, c.n_summed, scores.data());
   }
   std::vector<uint32_t> bits;
   for (const float score : scores) bits.push_back(BitsOf(score));
@@ -191,12 +192,14 @@ void TestSumScores() {
   constexpr SumCase kCases[] = {
       {4, 1, Reduce::kMean, false, 1},     {4, 1, Reduce::kMax, true, 1},
       {7, 1, Reduce::kSum, true, kHeads},  {1, 1, Reduce::kMean, true, kHeads},
-      {4, 4, Reduce::kMean, true, kHeads}, {1, 4, Reduce::kMean, true, 1}};
+      {4, 4, Reduce::kMean, true, kHeads}, {1, 4, Reduce::kMean, true, 1},
+      {4, 1, Reduce::kSum, true, 1, 900},  {0, 1, Reduce::kSum, true, 1, 2900},
+      {0, 4, Reduce::kMean, false, 1}};
   uint32_t turn = 0;
   for (const SumCase& c : kCases) {
     const std::vector<Layer> layers = SomeLayers(c.n_lists, random);
     const uint32_t n_rows = kHeads * c.n_score_rows;
-    const uint32_t n_sums = kHeads * c.n_sum_rows;
+    const uint32_t n_sums = std::max(1u, kHeads * c.n_sum_rows);
     const uint32_t head_stride = 513 + 2;
     const size_t layer_stride = size_t{n_sums} * head_stride;
     const std::vector<float> sums =
@@ -211,9 +214,10 @@ void TestSumScores() {
     p.n_score_rows = c.n_score_rows;
     p.is_max = c.reduce == Reduce::kMax;
     p.scale = c.reduce == Reduce::kMean && c.n_score_rows == 1
-                  ? 1.0f / static_cast<float>(c.n_sum_rows)
+                  ? 1.0f / static_cast<float>(std::max(1u, c.n_sum_rows))
                   : 1.0f;
     p.divides = c.divides;
+    p.n_summed = c.n_summed;
     for (size_t l = 0; l < layers.size(); ++l) {
       p.layers[l].rows = Address(&sums[l * layer_stride]);
       p.layers[l].n_seen = 3000 + static_cast<uint32_t>(l);

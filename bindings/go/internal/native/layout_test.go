@@ -44,7 +44,7 @@ var (
 	_ [128]byte = [unsafe.Offsetof(ContextOptions{}.DeviceAllocUserData)]byte{}
 	_ [136]byte = [unsafe.Offsetof(ContextOptions{}.SelectOnHost)]byte{}
 	_ [140]byte = [unsafe.Offsetof(ContextOptions{}.Debug)]byte{}
-	_ [248]byte = [unsafe.Sizeof(Policy{})]byte{}
+	_ [256]byte = [unsafe.Sizeof(Policy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Policy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Policy{}.Kind)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Policy{}.Budget)]byte{}
@@ -92,6 +92,8 @@ var (
 	_ [236]byte = [unsafe.Offsetof(Policy{}.Every)]byte{}
 	_ [240]byte = [unsafe.Offsetof(Policy{}.Prompt)]byte{}
 	_ [244]byte = [unsafe.Offsetof(Policy{}.Chunk)]byte{}
+	_ [248]byte = [unsafe.Offsetof(Policy{}.SumRows)]byte{}
+	_ [252]byte = [unsafe.Offsetof(Policy{}.SumPool)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}
@@ -284,12 +286,14 @@ var (
 	_ [4]byte   = [unsafe.Offsetof(ListReport{}.Layer)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(ListReport{}.TokensBefore)]byte{}
 	_ [12]byte  = [unsafe.Offsetof(ListReport{}.TokensAfter)]byte{}
-	_ [40]byte  = [unsafe.Sizeof(SequenceMemory{})]byte{}
+	_ [56]byte  = [unsafe.Sizeof(SequenceMemory{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(SequenceMemory{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(SequenceMemory{}.NLists)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(SequenceMemory{}.Lengths)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(SequenceMemory{}.Positions)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(SequenceMemory{}.ListedCounts)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(SequenceMemory{}.NListed)]byte{}
-	_ [36]byte  = [unsafe.Offsetof(SequenceMemory{}.Reserved)]byte{}
+	_ [36]byte  = [unsafe.Offsetof(SequenceMemory{}.NSumHeads)]byte{}
+	_ [40]byte  = [unsafe.Offsetof(SequenceMemory{}.Sums)]byte{}
+	_ [48]byte  = [unsafe.Offsetof(SequenceMemory{}.SumStride)]byte{}
 )

@@ -113,6 +113,8 @@ type Policy struct {
 	Every             uint32
 	Prompt            int32
 	Chunk             uint32
+	SumRows           int32
+	SumPool           uint32
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.
@@ -381,5 +383,7 @@ type SequenceMemory struct {
 	Positions    uint64
 	ListedCounts uint64
 	NListed      uint32
-	Reserved     uint32
+	NSumHeads    uint32
+	Sums         uint64
+	SumStride    uint64
 }

@@ -377,6 +377,16 @@ public final class Policy {
     return struct.enumAt(Abi.Policy.PROMPT, Prompt.class);
   }
 
+  /** {@return whose attention a sequence adds up in one row of sums} */
+  public SumRows sumRows() {
+    return struct.enumAt(Abi.Policy.SUM_ROWS, SumRows.class);
+  }
+
+  /** {@return of how many slots, from its own on, the most attention is added to a slot's sum} */
+  public int sumPool() {
+    return struct.intAt(Abi.Policy.SUM_POOL);
+  }
+
   /** {@return whether heads compete by scores times the share that their best have of all} */
   public boolean headNormalize() {
     return struct.flagAt(Abi.Policy.HEAD_NORMALIZE);
@@ -903,6 +913,28 @@ public final class Policy {
      */
     public Builder prompt(Prompt prompt) {
       struct.putEnum(Abi.Policy.PROMPT, prompt, "prompt");
+      return this;
+    }
+
+    /**
+     * Whose attention a sequence adds up in one row of sums.
+     *
+     * @param rows a KV head's, a query head's or the layer's
+     * @return this
+     */
+    public Builder sumRows(SumRows rows) {
+      struct.putEnum(Abi.Policy.SUM_ROWS, rows, "rows");
+      return this;
+    }
+
+    /**
+     * Of how many slots, from its own on, the most attention is added to a slot's sum.
+     *
+     * @param slots at least 1; 1: its own
+     * @return this
+     */
+    public Builder sumPool(int slots) {
+      struct.putCount(Abi.Policy.SUM_POOL, slots, "slots");
       return this;
     }
 

@@ -130,7 +130,15 @@ final class Records {
   record Selection(SelectOptions options, int nLists, int count)
       implements dev.kvevict.Selection {}
 
-  record SequenceMemory(long lengths, long positions, long listedCounts, int nListed, int nLists)
+  record SequenceMemory(
+      long lengths,
+      long positions,
+      long listedCounts,
+      int nListed,
+      int nLists,
+      long sums,
+      int nSumHeads,
+      long sumStride)
       implements dev.kvevict.SequenceMemory {
     static SequenceMemory read(Struct in) {
       return new SequenceMemory(
@@ -138,7 +146,10 @@ final class Records {
           in.longAt(Abi.SequenceMemory.POSITIONS),
           in.longAt(Abi.SequenceMemory.LISTED_COUNTS),
           in.intAt(Abi.SequenceMemory.N_LISTED),
-          in.intAt(Abi.SequenceMemory.N_LISTS));
+          in.intAt(Abi.SequenceMemory.N_LISTS),
+          in.longAt(Abi.SequenceMemory.SUMS),
+          in.intAt(Abi.SequenceMemory.N_SUM_HEADS),
+          in.longAt(Abi.SequenceMemory.SUM_STRIDE));
     }
   }
 

@@ -323,7 +323,8 @@ public final class Sequence extends Handle {
   /**
    * Shows a layer's query rows of one chunk, their log-sum-exps, or both; the last obsWindow are
    * remembered. Showing earlier positions again replaces them and forgets what came after
-   * (rollback).
+   * (rollback). Or the attention that the rows paid, which is added up: of rows that follow on those
+   * observed before.
    *
    * @param layer which
    * @param shown nRows rows; copied. Log-sum-exps may come with the queries or after them
@@ -336,7 +337,7 @@ public final class Sequence extends Handle {
     Memory.count(nRows, "nRows");
     long sequence = enterAlone();
     try {
-      writeObservation(0, layer, shown, nRows);
+      writeObservation(sequence, 0, layer, shown, nRows, firstPosition);
       observe(sequence, 1, nRows, firstPosition, stream);
     } finally {
       leave();
@@ -380,7 +381,7 @@ public final class Sequence extends Handle {
       int n = 0;
       for (int layer = 0; layer < shown.length; ++layer) {
         if (shown[layer] != null) {
-          writeObservation(n++, layer, shown[layer], nRows);
+          writeObservation(sequence, n++, layer, shown[layer], nRows, firstPosition);
         }
       }
       observe(sequence, n, nRows, firstPosition, stream);
@@ -391,8 +392,13 @@ public final class Sequence extends Handle {
     }
   }
 
-  private void writeObservation(int i, int layer, SignalInputs shown, int nRows) {
-    shown.requireRows(nRows, geometry.evicted(layer), layer);
+  private void writeObservation(
+      long sequence, int i, int layer, SignalInputs shown, int nRows, int firstPosition) {
+    LayerGeometry shape = geometry.evicted(layer);
+    shown.requireRows(nRows, shape, layer);
+    if (shown.hasSums() && shape.nKvHeads() > 0) {
+      shown.requireSlots(heldWith(sequence, layer, shape, nRows, firstPosition), shape, layer);
+    }
     int at = OBSERVATIONS + i * Abi.Observation.SIZEOF;
     arguments.putInt(at + Abi.Observation.STRUCT_SIZE, Abi.Observation.SIZEOF)
         .putInt(at + Abi.Observation.LAYER, layer)
@@ -402,6 +408,18 @@ public final class Sequence extends Handle {
   private void observe(long sequence, int n, int nRows, int firstPosition, long stream) {
     Native.kvevict_sequence_observe(
         sequence, arguments.address + OBSERVATIONS, n, nRows, firstPosition, stream);
+  }
+
+  /** Slots of a layer once rows from a position on are stored, or 0 where C refuses them. */
+  private int heldWith(
+      long sequence, int layer, LayerGeometry shape, int nRows, int firstPosition) {
+    long ahead =
+        firstPosition == POSITION_NEXT
+            ? 0
+            : Integer.toUnsignedLong(firstPosition)
+                - Native.kvevict_sequence_logical_length(sequence);
+    int most = IntStream.of(storedLengths(sequence, layer, shape)).max().getAsInt();
+    return (int) Math.max(0, Math.min(most + ahead + nRows, Integer.MAX_VALUE));
   }
 
   /** Returns where inputs lie then. */

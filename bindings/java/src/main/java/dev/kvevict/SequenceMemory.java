@@ -25,4 +25,16 @@ public sealed interface SequenceMemory permits Records.SequenceMemory {
 
   /** {@return keep lists of the layer, see {@link LayerInfo}} */
   int nLists();
+
+  /**
+   * {@return the address of f32 [nSumHeads, sumStride]: the attention observed that each slot has
+   * got; fixed while the sequence observes; 0 where it keeps none}
+   */
+  long sums();
+
+  /** {@return rows of sums} */
+  int nSumHeads();
+
+  /** {@return elements from row to row of sums} */
+  long sumStride();
 }

@@ -103,12 +103,14 @@ public final class SignalInputs {
   }
 
   /**
-   * For the policy h2o: the attention weight that each slot got, summed over all queries that saw
-   * it. A companion of the view moves with its tokens.
+   * For the policy h2o: the attention weight that each slot got. A sequence that observes it, summed
+   * over a chunk's rows, of the slots with the chunk's, adds it up. Where layers are scored it is
+   * summed over all queries that saw a slot, and the engine's to keep: a companion of the view moves
+   * with its tokens.
    *
    * @param each [nHeads, slots held] f32, headDim 1, tokens packed; or null
-   * @param nHeads nQHeads, or nKvHeads where the query heads of a KV head are reduced already; 0:
-   *     nQHeads
+   * @param nHeads nQHeads, or nKvHeads where the query heads of a KV head are reduced already, or 1
+   *     of all where they share a keep list; 0: nQHeads
    * @return these inputs with the sums
    */
   public SignalInputs withAttentionSums(Plane each, int nHeads) {
@@ -161,6 +163,11 @@ public final class SignalInputs {
    */
   public SignalInputs withQueryCenters(Plane centers) {
     return with(Input.QUERY_CENTERS, centers, nSumHeads);
+  }
+
+  /** Whether there are sums of attention. */
+  boolean hasSums() {
+    return planes[Input.ATTENTION_SUMS.ordinal()] != null;
   }
 
   /** Whether some have a row per slot held. */

@@ -1,0 +1,56 @@
+// Attention of a chunk into sums: an item is a layer and a row of sums. What a row gets
+// is reduced in pieces that stay in the L1 cache.
+#include <algorithm>
+#include <limits>
+
+#include "core/context.h"
+#include "core/cpu/cpu.h"
+#include "core/kernels/attention_sums.h"
+#include "core/policy.h"
+
+namespace kvevict::cpu {
+namespace {
+
+constexpr uint32_t kColumns = 2048;
+
+void AddRow(SimdTarget simd, const AddSumsArgs& args, const AddSumsJob& job,
+            uint32_t row) {
+  const uint32_t n_terms = job.n_from / job.n_rows;
+  const float* const terms =
+      job.from.data + uint64_t{row} * n_terms * job.from.head_stride;
+  const uint32_t list = job.n_lists == 1 ? 0 : row / (job.n_rows / job.n_lists);
+  const uint32_t n_before = job.tokens.Of(list);
+  const uint32_t n = n_before + args.n_new;
+  const uint32_t n_old = job.begins ? 0 : n_before;
+  const uint32_t more = args.pool - 1;
+  float* const sums = job.sums + row * args.stride;
+  float reduced[kColumns + kMaxPoolKernel];
+  for (uint32_t begin = 0; begin < n; begin += kColumns) {
+    const uint32_t n_here = std::min(kColumns, n - begin);
+    const uint32_t n_read = std::min(n_here + more, n - begin);
+    ReduceRows(simd, terms + begin, n_terms, job.from.head_stride, n_read,
+               ToReduce(args.reduce), reduced);
+    std::fill(reduced + n_read, reduced + n_here + more,
+              -std::numeric_limits<float>::infinity());
+    AddForwardMax(simd, reduced, n_here, args.pool,
+                  std::clamp(n_old, begin, begin + n_here) - begin,
+                  sums + begin);
+  }
+}
+
+}  // namespace
+
+Status Run_add_sums(const Context& context, Stream, const AddSumsArgs& args) {
+  uint32_t n_rows = 0;
+  for (const AddSumsJob& job : args.jobs) n_rows = std::max(n_rows, job.n_rows);
+  const auto n_items = static_cast<uint32_t>(args.jobs.size() * n_rows);
+  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
+    const AddSumsJob& job = args.jobs[item / n_rows];
+    if (item % n_rows < job.n_rows) {
+      AddRow(context.simd(), args, job, item % n_rows);
+    }
+  });
+  return Status();
+}
+
+}  // namespace kvevict::cpu

@@ -1,0 +1,58 @@
+// Attention of a chunk into sums that go along with the slots: the bits of the CPU's.
+#include "attention_sums.h"
+
+#include "counts.cuh"
+#include "device.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+// NaN if either is; of equals the second.
+KV_DEVICE float Larger(float a, float b) {
+  if (a != a) return a;
+  return a > b ? a : b;
+}
+
+// Of the rows that row `row` of sums stands for, in the CPU's order.
+KV_DEVICE float ReduceAt(const AddSumsParams& p, uint64_t rows, uint32_t slot) {
+  const uint64_t at = rows + uint64_t{slot} * sizeof(float);
+  float all = LoadGlobal<float>(at);
+#pragma unroll 4
+  for (uint32_t r = 1; r < p.n_terms; ++r) {
+    const float one = LoadGlobal<float>(at + r * p.head_stride * sizeof(float));
+    all = p.is_max != 0 ? Larger(all, one) : all + one;
+  }
+  return p.is_max != 0 ? all : all * p.scale;
+}
+
+}  // namespace
+
+// Grid (any, rows of sums, n_layers); a thread owns every so many slots, so that a
+// graph may go on with more of them.
+KV_KERNEL(add_sums, AddSumsParams, kAddSumsThreads, 1) {
+  const AddSumsLayer& layer = p.layers[blockIdx.z];
+  const uint32_t row = blockIdx.y;
+  const uint32_t list = p.n_lists == 1 ? 0 : row / p.rows_per_list;
+  const uint32_t n_before =
+      p.tokens.base == 0
+          ? layer.n_before
+          : CountOf(p.tokens, layer.first_count, list, 0) + p.more;
+  uint32_t n = n_before + p.n_new;
+  if (n > p.stride) n = p.stride;
+  const uint64_t from =
+      layer.from + uint64_t{row} * p.n_terms * p.head_stride * sizeof(float);
+  const uint64_t sums = layer.sums + uint64_t{row} * p.stride * sizeof(float);
+  for (uint32_t slot = blockIdx.x * kAddSumsThreads + threadIdx.x; slot < n;
+       slot += gridDim.x * kAddSumsThreads) {
+    float most = ReduceAt(p, from, slot);
+    for (uint32_t i = 1; i < p.pool && i < n - slot; ++i) {
+      most = Larger(most, ReduceAt(p, from, slot + i));
+    }
+    const uint64_t at = sums + uint64_t{slot} * sizeof(float);
+    const bool is_old = layer.begins == 0 && slot < n_before;
+    StoreGlobal(at, is_old ? LoadGlobal<float>(at) + most : most);
+  }
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,175 @@
+/* What a sequence says of sums that it cannot add up, or score by. */
+#include <string.h>
+
+#include "tests/capi/support/attention.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+
+enum { kMostSlots = 100 };
+
+static test_model* Model(const char* policy) {
+  const test_model_spec spec = test_small_model(policy);
+  return test_model_create(&spec, (test_random){3});
+}
+
+static test_attention Attention(uint32_t n_rows, uint32_t n_slots) {
+  test_random random = {5};
+  static test_attention a;
+  test_attention_draw(&a, n_rows, n_slots, &random);
+  return a;
+}
+
+static kvevict_status Show(test_model* m, uint32_t n_rows, uint32_t first) {
+  const test_attention a = Attention(2, kMostSlots);
+  kvevict_status status = KVEVICT_OK;
+  for (uint32_t l = 0; status == KVEVICT_OK && l < 2; ++l) {
+    status = test_attention_observe(m->sequence, l, &a, n_rows, first);
+  }
+  return status;
+}
+
+Test(sums, of_rows_that_do_not_follow_are_refused) {
+  test_model* m = Model("h2o:budget=10,recent=4");
+  EXPECT_OK(Show(m, 10, 0));
+  test_model_append(m, 10);
+  EXPECT_INVALID(Show(m, 1, 11), "layer 0", "[0, 10)", "from 11 on");
+  EXPECT_INVALID(Show(m, 1, 9), "[0, 10)", "from 9 on");
+  EXPECT_INVALID(Show(m, 91, 10), "layer 0", "101 slots > max_tokens 100");
+  EXPECT_INVALID(Show(m, INT32_MAX, 10), "n_rows");
+  EXPECT_OK(Show(m, 1, KVEVICT_POSITION_NEXT));
+  EXPECT_OK(Show(m, 0, 77)); /* does nothing */
+  test_model_append(m, 3);
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0", "[0, 11)",
+                 "13 tokens");
+  EXPECT_OK(Show(m, 2, 11));
+  test_model_append(m, 20);
+  EXPECT_OK(Show(m, 20, 13));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_destroy(m);
+}
+
+Test(sums, that_are_missing_are_named) {
+  test_model* m = Model("h2o:budget=20,recent=4");
+  test_model_append(m, 30);
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
+                 "attention_sums is NULL", "queries");
+  EXPECT_OK(Show(m, 5, 25));
+  EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
+  EXPECT_INVALID(Show(m, 1, 30), "no query memory",
+                 "kvevict_sequence_begin_observing");
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "attention_sums is NULL");
+  EXPECT_OK(kvevict_sequence_begin_observing(m->sequence, NULL, 0));
+  EXPECT_INVALID(kvevict_sequence_begin_observing(m->sequence, NULL, 0),
+                 "query memory already");
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "attention_sums is NULL");
+  /* Queries alone are nothing to add up. */
+  test_model_observe(m, 20, 10);
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "attention_sums is NULL");
+  EXPECT_OK(Show(m, 5, 25));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_destroy(m);
+}
+
+Test(sums, of_too_few_rows_or_slots_are_refused) {
+  test_model* m = Model("h2o:budget=20,recent=4,sums=query");
+  EXPECT_INVALID(Show(m, 1, 0), "layer 0", "n_sum_heads 2 < 4");
+  test_attention a = Attention(3, kMostSlots);
+  EXPECT_INVALID(test_attention_observe(m->sequence, 1, &a, 1, 0), "layer 1",
+                 "n_sum_heads 3", "n_q_heads 4", "n_kv_heads 2");
+  a = Attention(1, kMostSlots);
+  EXPECT_INVALID(test_attention_observe(m->sequence, 0, &a, 1, 0),
+                 "n_sum_heads 1", "scope layer");
+  test_model_destroy(m);
+  m = Model("h2o:budget=20,recent=4");
+  a = Attention(2, kMostSlots);
+  kvevict_plane plane;
+  kvevict_signal_inputs inputs = test_attention_inputs(&a, &plane);
+  kvevict_observation shown = {sizeof shown, 0, &inputs};
+  plane.data += 2;
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, &shown, 1, 1, 0, NULL),
+                 "attention_sums.data", "aligned to 4");
+  plane.data -= 2;
+  plane.head_stride_bytes = 4 * 7;
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, &shown, 1, 8, 0, NULL),
+                 "attention_sums.head_stride_bytes 28", "at least 32");
+  plane.data = 0;
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, &shown, 1, 1, 0, NULL),
+                 "attention_sums");
+  inputs.attention_sums = NULL;
+  EXPECT_INVALID(kvevict_sequence_observe(m->sequence, &shown, 1, 1, 0, NULL),
+                 "neither queries nor row_lse nor attention_sums");
+  test_model_destroy(m);
+}
+
+/* An eviction by the caller's sums, while a step was not observed. */
+Test(sums, are_forgotten_where_a_layer_loses_tokens_and_they_lack_rows) {
+  test_model* m = Model("h2o:budget=20,recent=4");
+  EXPECT_OK(Show(m, 10, 0));
+  test_model_append(m, 40);
+  const test_attention a = Attention(2, kMostSlots);
+  kvevict_plane plane;
+  const kvevict_signal_inputs both[2] = {test_attention_inputs(&a, &plane),
+                                         test_attention_inputs(&a, &plane)};
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.inputs = both;
+  options.inputs_len = 2;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  EXPECT_INVALID(Show(m, 3, 36), "up to position 39", "at 40");
+  EXPECT_OK(Show(m, 1, 40));
+  test_model_append(m, 1);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_destroy(m);
+}
+
+Test(sums, are_forgotten_by_a_start_and_a_load) {
+  test_model* m = Model("h2o:budget=20,recent=4");
+  EXPECT_OK(Show(m, 30, 0));
+  test_model_append(m, 30);
+  uint8_t saved[4096];
+  size_t n_saved = 0;
+  EXPECT_OK(kvevict_sequence_save(m->sequence, saved, sizeof saved, &n_saved));
+  EXPECT_OK(kvevict_sequence_load(m->sequence, saved, n_saved, NULL));
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "attention_sums is NULL");
+  EXPECT_OK(Show(m, 2, 28));
+  EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
+  EXPECT_OK(kvevict_sequence_start(m->sequence, NULL, 0, 30, NULL));
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "attention_sums is NULL");
+  EXPECT_OK(Show(m, 2, 28));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_destroy(m);
+}
+
+Test(sums, need_as_much_memory_as_the_plan_says) {
+  static const struct {
+    const char* policy;
+    uint32_t n_rows;
+  } kCases[] = {{"h2o:budget=20,recent=4", 2},
+                {"h2o:budget=20,recent=4,sums=query", 4},
+                {"h2o:budget=20,recent=4,sums=layer,scope=layer", 1}};
+  for (uint32_t i = 0; i < 3; ++i) {
+    test_model* m = Model(kCases[i].policy);
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    EXPECT_OK(
+        kvevict_plan_workspace(m->plan, KVEVICT_OPERATION_OBSERVE, 0, &size));
+    const size_t n_bytes = (size_t)2 * kCases[i].n_rows * kMostSlots * 4;
+    EXPECT(size.least_bytes == n_bytes && size.best_bytes == n_bytes,
+           "%s: %zu bytes, not %zu", kCases[i].policy, size.least_bytes,
+           n_bytes);
+    static _Alignas(256) uint8_t memory[4096];
+    EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
+    EXPECT_INVALID(
+        kvevict_sequence_begin_observing(m->sequence, memory, n_bytes - 1),
+        "memory_bytes");
+    memset(memory, TEST_GUARD, sizeof memory);
+    EXPECT_OK(kvevict_sequence_begin_observing(m->sequence, memory, n_bytes));
+    test_attention a = Attention(4, 60);
+    for (uint32_t l = 0; l < 2; ++l) {
+      EXPECT_OK(test_attention_observe(m->sequence, l, &a, 60, 0));
+    }
+    test_model_append(m, 60);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    EXPECT(test_is_filled(memory + n_bytes, sizeof memory - n_bytes),
+           "%s: beyond the memory", kCases[i].policy);
+    test_model_destroy(m);
+  }
+}

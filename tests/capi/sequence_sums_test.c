@@ -1,0 +1,313 @@
+/* Sums of attention that a sequence adds up: policies keep what they keep where the
+ * engine adds up by itself. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/attention.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+
+enum { kLayers = 3, kQ = 4, kKv = 2, kMostSlots = 120, kMostPositions = 700 };
+
+static test_model* Model(const char* policy, uint64_t seed) {
+  test_model_spec spec = test_small_model(policy);
+  spec.n_layers = kLayers;
+  spec.max_tokens = kMostSlots;
+  spec.max_positions = kMostPositions;
+  return test_model_create(&spec, (test_random){seed});
+}
+
+/* What the engine would keep: sums by row and position, whatever is evicted. */
+typedef struct ledger {
+  uint32_t n_rows;
+  float sum[kQ][kMostPositions];
+} ledger;
+
+static uint32_t SumRows(const kvevict_policy* policy) {
+  switch (policy->sum_rows) {
+    case KVEVICT_SUM_ROWS_KV_HEAD:
+      return kKv;
+    case KVEVICT_SUM_ROWS_QUERY_HEAD:
+      return kQ;
+    default:
+      return 1;
+  }
+}
+
+/* The value of a row of sums in a slot, of the rows that are given. */
+static float Reduced(const kvevict_policy* policy, const test_attention* a,
+                     uint32_t row, uint32_t t) {
+  const uint32_t n = a->n_rows / SumRows(policy);
+  const bool of_layer = policy->sum_rows == KVEVICT_SUM_ROWS_LAYER;
+  float all = 0.0f;
+  for (uint32_t i = 0; i < n; ++i) {
+    const float one = a->values[row * n + i][t];
+    if (!of_layer && policy->group_reduce == KVEVICT_REDUCE_MAX) {
+      all = i == 0 || one > all ? one : all;
+    } else {
+      all += one;
+    }
+  }
+  const bool is_mean = !of_layer && policy->group_reduce == KVEVICT_REDUCE_MEAN;
+  return is_mean ? all / (float)n : all;
+}
+
+/* Adds what the slots of a layer got; new tokens have none yet. */
+static void Add(ledger* led, const test_model* m, uint32_t layer,
+                const test_attention* a, uint32_t n_new) {
+  int32_t positions[kMostSlots];
+  led->n_rows = SumRows(&m->policy);
+  for (uint32_t row = 0; row < led->n_rows; ++row) {
+    const uint32_t head = led->n_rows == 1 ? 0 : row / (led->n_rows / kKv);
+    const uint32_t n = test_model_stored_of(m, layer, head) + n_new;
+    test_model_positions(m, layer, head, positions);
+    for (uint32_t t = 0; t < n; ++t) {
+      float most = Reduced(&m->policy, a, row, t);
+      for (uint32_t i = t + 1; i < n && i < t + m->policy.sum_pool; ++i) {
+        const float next = Reduced(&m->policy, a, row, i);
+        if (next > most) most = next;
+      }
+      const uint32_t position =
+          t < n - n_new ? (uint32_t)positions[t] : m->n_seen + t - (n - n_new);
+      led->sum[row][position] += most;
+    }
+  }
+}
+
+/* The ledger's sums of the slots that are held, as attention_sums. */
+static void Give(const ledger* led, const test_model* m, uint32_t layer,
+                 float* values, kvevict_plane* plane,
+                 kvevict_signal_inputs* inputs) {
+  int32_t positions[kMostSlots];
+  *inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+  *plane = test_floats_plane(values, kMostSlots);
+  inputs->attention_sums = plane;
+  inputs->n_sum_heads = led->n_rows;
+  for (uint32_t row = 0; row < led->n_rows; ++row) {
+    const uint32_t head = led->n_rows == 1 ? 0 : row / (led->n_rows / kKv);
+    const uint32_t n = test_model_stored_of(m, layer, head);
+    test_model_positions(m, layer, head, positions);
+    for (uint32_t t = 0; t < n; ++t) {
+      values[row * kMostSlots + t] = led->sum[row][positions[t]];
+    }
+  }
+}
+
+/* The sequence's own sums are the ledger's, on the CPU. */
+static void ExpectSums(const ledger* led, const test_model* m, uint32_t layer,
+                       const char* what) {
+  int32_t positions[kMostSlots];
+  kvevict_sequence_memory memory = {.struct_size = sizeof memory};
+  EXPECT_OK(kvevict_sequence_memory_of(m->sequence, layer, &memory));
+  EXPECT(memory.n_sum_heads == led->n_rows && memory.sum_stride == kMostSlots,
+         "%s: %u rows of %llu", what, memory.n_sum_heads,
+         (unsigned long long)memory.sum_stride);
+  const float* const sums = (const float*)(uintptr_t)memory.sums;
+  for (uint32_t row = 0; row < led->n_rows; ++row) {
+    const uint32_t head = led->n_rows == 1 ? 0 : row / (led->n_rows / kKv);
+    test_model_positions(m, layer, head, positions);
+    for (uint32_t t = 0; t < test_model_stored_of(m, layer, head); ++t) {
+      EXPECT(sums[row * kMostSlots + t] == led->sum[row][positions[t]],
+             "%s: layer %u, row %u, slot %u: %g, not %g", what, layer, row, t,
+             sums[row * kMostSlots + t], led->sum[row][positions[t]]);
+    }
+  }
+}
+
+static uint32_t MostStored(const test_model* m) {
+  uint32_t most = 0;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const uint32_t stored = test_model_stored(m, l);
+    if (stored > most) most = stored;
+  }
+  return most;
+}
+
+/* A sequence that observes, and one that is given the ledger's sums. */
+static void Run(const char* policy, uint64_t seed) {
+  static ledger ledgers[kLayers];
+  static test_attention attention[kLayers];
+  static float values[kLayers][kQ * kMostSlots];
+  test_random random = {seed};
+  test_model* m = Model(policy, seed);
+  test_model* other = Model(policy, seed);
+  memset(ledgers, 0, sizeof ledgers);
+  bool evicted = false;
+  while (m->n_seen < 400) {
+    const uint32_t n =
+        test_random_below(&random, 9) > 0 || MostStored(m) > kMostSlots - 30
+            ? 1
+            : 1 + test_random_below(&random, 30);
+    if (MostStored(m) + n > kMostSlots) break;
+    const uint32_t first =
+        test_random_coin(&random) ? m->n_seen : KVEVICT_POSITION_NEXT;
+    kvevict_observation shown[kLayers];
+    kvevict_signal_inputs inputs[kLayers];
+    kvevict_plane planes[kLayers];
+    const uint32_t n_rows = SumRows(&m->policy)
+                            << test_random_below(&random, 2);
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      test_attention_draw(&attention[l], n_rows > kQ ? kQ : n_rows,
+                          test_model_stored(m, l) + n, &random);
+      Add(&ledgers[l], m, l, &attention[l], n);
+      inputs[l] = test_attention_inputs(&attention[l], &planes[l]);
+      shown[l] = (kvevict_observation){sizeof shown[l], l, &inputs[l]};
+    }
+    EXPECT_OK(
+        kvevict_sequence_observe(m->sequence, shown, kLayers, n, first, NULL));
+    test_model_append(m, n);
+    test_model_append(other, n);
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      Give(&ledgers[l], other, l, values[l], &planes[l], &inputs[l]);
+    }
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.inputs = inputs;
+    options.inputs_len = kLayers;
+    kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+    EXPECT_OK(test_model_evict(m, NULL, &report));
+    evicted = evicted || report.evicted != 0;
+    EXPECT_OK(test_model_evict(other, &options, NULL));
+    test_expect_same_tokens(m, other, policy);
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      ExpectSums(&ledgers[l], m, l, policy);
+    }
+  }
+  EXPECT(evicted, "%s: nothing was evicted", policy);
+  test_model_check(m, policy);
+  test_model_destroy(m);
+  test_model_destroy(other);
+}
+
+Test(sums, are_those_of_an_engine_that_keeps_them) {
+  static const char* const kPolicies[] = {
+      "h2o:budget=40,recent=8",
+      "h2o:budget=40,recent=8,group=max,margin=9",
+      "h2o:budget=40,recent=8,group=max,sums=query,pool=avg3",
+      "h2o:budget=40,recent=8,sums=query,order=pool-reduce,pool=max3",
+      "h2o:budget=40,recent=0,rows=mean,group=sum",
+      "h2o:budget=30,recent=4,heads=adaptive,floor=0.3",
+      "h2o:budget=30,recent=4,heads=adaptive,sums=query,rows=mean,every=4",
+      "h2o:budget=30,recent=4,split=geometric,alpha=0.8",
+      "h2o:budget=40,recent=8,scope=layer",
+      "h2o:budget=40,recent=8,scope=layer,sums=layer,sum_pool=7,rows=mean",
+      "h2o:budget=40,recent=8,scope=layer,sums=layer,weight=norm,over=sum",
+      "h2o:budget=40,recent=8,scope=model,sums=layer,sum_pool=2",
+      "h2o:budget=40,recent=8,scope=model,group=sum",
+      "h2o:budget=48,recent=8,select_block=8,sum_pool=3",
+      "h2o:budget=40,recent=8,sum_pool=1023,sink=2",
+      "h2o:budget=40,recent=8,redundancy=0.5"};
+  for (uint32_t p = 0; p < sizeof kPolicies / sizeof *kPolicies; ++p) {
+    Run(kPolicies[p], 1 + p);
+  }
+}
+
+/* One layer, each step's attention as it likes. */
+typedef struct scene {
+  test_model* m;
+  test_attention attention;
+  test_random random;
+} scene;
+
+static scene* Scene(const char* policy) {
+  scene* s = calloc(1, sizeof *s);
+  s->random = (test_random){7};
+  s->m = Model(policy, 7);
+  return s;
+}
+
+static void EndScene(scene* s) {
+  test_model_destroy(s->m);
+  free(s);
+}
+
+static void Step(scene* s, uint32_t n, uint32_t n_shown) {
+  for (uint32_t l = 0; n_shown > 0 && l < kLayers; ++l) {
+    test_attention_draw(&s->attention, kKv, test_model_stored(s->m, l) + n,
+                        &s->random);
+    EXPECT_OK(test_attention_observe(s->m->sequence, l, &s->attention, n_shown,
+                                     s->m->n_seen + n - n_shown));
+  }
+  test_model_append(s->m, n);
+}
+
+static const float* SumsOf(const test_model* m, uint32_t layer) {
+  kvevict_sequence_memory memory = {.struct_size = sizeof memory};
+  EXPECT_OK(kvevict_sequence_memory_of(m->sequence, layer, &memory));
+  return (const float*)(uintptr_t)memory.sums;
+}
+
+/* A mean is one over the rows observed, from the first on. */
+Test(sums, begin_with_the_first_row_that_is_observed) {
+  enum { kSeen = 81, kFirst = 52, kBudget = 20 };
+  scene* s = Scene("h2o:budget=20,recent=0,rows=mean");
+  Step(s, 50, 0);
+  Step(s, 4, 2);
+  const float* const sums = SumsOf(s->m, kLayers - 1);
+  for (uint32_t t = 0; t < 54; ++t) {
+    EXPECT(sums[t] == s->attention.values[0][t], "slot %u", t);
+  }
+  Step(s, 27, 27);
+  double mean[kSeen];
+  uint8_t stays[kSeen] = {0};
+  for (uint32_t t = 0; t < kSeen; ++t) {
+    mean[t] = (double)sums[t] / (kSeen - (t > kFirst ? t : kFirst));
+  }
+  for (uint32_t n = 0; n < kBudget; ++n) {
+    uint32_t best = kSeen;
+    for (uint32_t t = 0; t < kSeen; ++t) {
+      if (!stays[t] && (best == kSeen || mean[t] > mean[best])) best = t;
+    }
+    stays[best] = 1;
+  }
+  EXPECT_OK(test_model_evict(s->m, NULL, NULL));
+  int32_t positions[kMostSlots];
+  test_model_positions(s->m, kLayers - 1, 0, positions);
+  for (uint32_t i = 0; i < kBudget; ++i) {
+    EXPECT(stays[positions[i]], "%d has gone", positions[i]);
+  }
+  EndScene(s);
+}
+
+/* New slots begin at 0, whatever lay there. */
+Test(sums, of_new_slots_begin_anew) {
+  scene* s = Scene("h2o:budget=30,recent=4");
+  Step(s, 40, 40);
+  EXPECT_OK(kvevict_sequence_trim(s->m->sequence, 10, NULL));
+  s->m->n_seen = 10;
+  float before[10];
+  memcpy(before, SumsOf(s->m, kLayers - 1), sizeof before);
+  Step(s, 3, 3);
+  const float* const sums = SumsOf(s->m, kLayers - 1);
+  for (uint32_t t = 0; t < 13; ++t) {
+    const float old = t < 10 ? before[t] : 0.0f;
+    EXPECT(sums[t] == old + s->attention.values[0][t], "slot %u", t);
+  }
+  EXPECT_OK(kvevict_sequence_reset(s->m->sequence, NULL));
+  s->m->n_seen = 0;
+  Step(s, 20, 2); /* behind tokens that were not observed */
+  for (uint32_t t = 0; t < 20; ++t) {
+    EXPECT(sums[t] == s->attention.values[0][t], "slot %u", t);
+  }
+  EndScene(s);
+}
+
+Test(sums, are_copied_by_a_fork) {
+  scene* s = Scene("h2o:budget=30,recent=4");
+  Step(s, 40, 40);
+  kvevict_sequence* fork = NULL;
+  EXPECT_OK(kvevict_sequence_fork(s->m->sequence, NULL, 0, &fork, NULL));
+  kvevict_sequence* const first = s->m->sequence;
+  EXPECT_OK(test_model_evict(s->m, NULL, NULL));
+  int32_t kept[kMostSlots], forked[kMostSlots];
+  test_model_positions(s->m, 1, 1, kept);
+  s->m->sequence = fork;
+  EXPECT_OK(test_model_evict(s->m, NULL, NULL));
+  test_model_positions(s->m, 1, 1, forked);
+  EXPECT(memcmp(kept, forked, 30 * sizeof *kept) == 0, "other tokens");
+  const float* const of_fork = SumsOf(s->m, 2);
+  s->m->sequence = first;
+  EXPECT(memcmp(SumsOf(s->m, 2), of_fork, 30 * sizeof(float)) == 0,
+         "other sums");
+  kvevict_sequence_destroy(fork);
+  EndScene(s);
+}
