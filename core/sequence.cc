@@ -195,13 +195,16 @@ Status Sequence::Trim(uint32_t n_tokens) {
 void Sequence::Remember() {
   slots_.Remember(outcomes());
   prompt_before_ = prompt_.mark();
+  saved_sums_ = sums_.has_memory();
 }
 
 Status Sequence::TakeBack() {
   slots_.Forget();
   prompt_.TakeBack(prompt_before_, slots_);
   for (uint32_t l = 0; l < plan().n_layers(); ++l) {
-    if (slots_.EvictedOf(l) > 0) ForgetLse(l);
+    if (slots_.EvictedOf(l) == 0) continue;
+    ForgetLse(l);
+    if (!sums_.HasFrom(l, slots_.length_before())) sums_.Forget(l);
   }
   ClearReport();
   return slots_.SendExchanged(stream_);

@@ -76,6 +76,8 @@ class Sequence {
   void BeginRound() { prompt_.BeginRound(logical_length()); }
   // Before the outcomes of an eviction are recorded: all that TakeBack() goes back to.
   void Remember();
+  // Whether undo memory has sums too.
+  bool saved_sums() const { return saved_sums_; }
   // After SlotTable::Exchange(), and when rows are where they were.
   Status TakeBack();
 
@@ -150,6 +152,7 @@ class Sequence {
   SumTable sums_;
   Prompt prompt_;
   Prompt::Mark prompt_before_;  // the eviction that slots_ remembers
+  bool saved_sums_ = false;     // by that one
   Array<kvevict_view> views_;   // [n_layers]
   Array<LayerInputs> inputs_;   // [n_layers]
   Array<LayerCache> caches_;

@@ -54,8 +54,7 @@ void SumTable::Replayed(uint32_t first_position, uint32_t n_rows) {
 }
 
 float* SumTable::RowsOf(uint32_t layer) const {
-  return reinterpret_cast<float*>(memory_.data()) +
-         plan_.layer(layer).sum_rows_before * plan_.max_tokens();
+  return reinterpret_cast<float*>(PlaneOf(layer).data);
 }
 
 // ---- Sums that come in ----
@@ -151,7 +150,9 @@ Status SumTable::CheckUpTo(uint32_t layer, uint32_t logical) const {
 
 kvevict_plane SumTable::PlaneOf(uint32_t layer) const {
   kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = reinterpret_cast<uintptr_t>(RowsOf(layer));
+  plane.data =
+      reinterpret_cast<uintptr_t>(memory_.data()) +
+      plan_.layer(layer).sum_rows_before * plan_.max_tokens() * sizeof(float);
   plane.dtype = KVEVICT_DTYPE_F32;
   plane.head_dim = 1;
   plane.token_stride_bytes = sizeof(float);
@@ -159,7 +160,18 @@ kvevict_plane SumTable::PlaneOf(uint32_t layer) const {
   return plane;
 }
 
-// The rows of a KV head are one row of several elements, which it moves.
+kvevict_view SumTable::ViewOf(uint32_t l) const {
+  const PlanLayer& layer = plan_.layer(l);
+  const uint32_t n_rows = plan_.SumRowsOf(layer);
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = std::min(n_rows, layer.geometry.n_kv_heads);
+  view.k = PlaneOf(l);
+  view.k.head_dim = n_rows / view.n_kv_heads;
+  view.k.element_stride_bytes = view.k.head_stride_bytes;
+  view.k.head_stride_bytes *= view.k.head_dim;
+  return view;
+}
+
 Status SumTable::Move(Stream stream, const SlotTable& slots,
                       std::span<const LayerOutcome> layers,
                       std::span<uint8_t> scratch) {
@@ -170,19 +182,15 @@ Status SumTable::Move(Stream stream, const SlotTable& slots,
   for (uint32_t l = 0; l < layers.size(); ++l) {
     if (layers[l].loses && Has(l)) {
       if (observed_[l].end != slots.logical_length()) {
-        observed_[l] = ObservedRange();
+        Forget(l);
         continue;
       }
-      const PlanLayer& layer = plan_.layer(l);
-      const uint32_t n_rows = plan_.SumRowsOf(layer);
-      kvevict_view& view = views[n];
-      view = KVEVICT_VIEW_INIT;
-      view.n_kv_heads = std::min(n_rows, layer.geometry.n_kv_heads);
-      view.k = PlaneOf(l);
-      view.k.head_dim = n_rows / view.n_kv_heads;
-      view.k.element_stride_bytes = view.k.head_stride_bytes;
-      view.k.head_stride_bytes *= view.k.head_dim;
-      jobs[n++] = {&view, slots.DeviceTokens(l), layers[layers[l].owner].keep};
+      views[n] = ViewOf(l);
+      jobs[n] = MoveJob();
+      jobs[n].view = &views[n];
+      jobs[n].tokens = slots.DeviceTokens(l);
+      jobs[n].keep = layers[layers[l].owner].keep;
+      ++n;
     }
     if (n == 0 || (n < kMovedAtOnce && l + 1 < layers.size())) continue;
     KV_RETURN_IF_ERROR(context.backend().compact(

@@ -45,6 +45,10 @@ class SumTable {
   bool Has(uint32_t layer) const {
     return observed_.size() > 0 && !observed_[layer].empty();
   }
+  // Whether it has had some since before `position`.
+  bool HasFrom(uint32_t layer, uint32_t position) const {
+    return Has(layer) && observed_[layer].begin < position;
+  }
   // Whether a layer's sums are of all queries up to the last of `logical`.
   Status CheckUpTo(uint32_t layer, uint32_t logical) const;
   // Of how many queries they are.
@@ -53,11 +57,16 @@ class SumTable {
   }
   // A layer's, as a caller would give them; there is memory.
   kvevict_plane PlaneOf(uint32_t layer) const;
+  // The same as rows of a cache: those of a KV head are one row of several elements.
+  kvevict_view ViewOf(uint32_t layer) const;
 
   // With the rows of layers that lose slots, before that is recorded. Forgets sums that
   // do not go up to the last token.
   Status Move(Stream stream, const SlotTable& slots,
               std::span<const LayerOutcome> layers, std::span<uint8_t> scratch);
+  void Forget(uint32_t layer) {
+    if (observed_.size() > 0) observed_[layer] = ObservedRange();
+  }
 
  private:
   Status FindJob(const SlotTable& slots, const LayerInputs& inputs,

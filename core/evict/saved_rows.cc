@@ -21,7 +21,7 @@ CheckedSize SlotBytes(const SavedLayer& layer) {
 }
 
 CheckedSize PlaneBytes(const SavedLayer& layer, const kvevict_plane& plane) {
-  return (CheckedSize(layer.n_rows) * CheckedSize(layer.view->n_kv_heads) *
+  return (CheckedSize(layer.n_rows) * CheckedSize(layer.view.n_kv_heads) *
           CheckedSize(RowBytes(plane)))
       .AlignUp(kAlignment);
 }
@@ -43,7 +43,7 @@ kvevict_plane PackedPlane(const kvevict_plane& plane, uint32_t n_heads,
 CheckedSize SavedBytes(const SavedLayer& layer) {
   CheckedSize bytes = CountBytes(layer) + SlotBytes(layer);
   ForEachPlane(
-      *layer.view,
+      layer.view,
       [&](const kvevict_plane& plane) {
         bytes = bytes + PlaneBytes(layer, plane);
       },
@@ -53,10 +53,11 @@ CheckedSize SavedBytes(const SavedLayer& layer) {
 
 SavedRows::Entry* SavedRows::Add(const SavedLayer& layer) {
   static_assert(kMaxCompanions <= kMostPlanes);
-  const kvevict_view& view = *layer.view;
-  if (n_layers_ == kMostLayers || n_planes_ + view.n_companions > kMostPlanes) {
+  if (n_layers_ == kMostLayers ||
+      n_planes_ + layer.view.n_companions > kMostPlanes) {
     return nullptr;
   }
+  const kvevict_view& view = from_[n_layers_] = layer.view;
   const auto take = [&](CheckedSize bytes) {
     uint8_t* const part = memory_;
     memory_ += bytes.value();
@@ -67,7 +68,7 @@ SavedRows::Entry* SavedRows::Add(const SavedLayer& layer) {
   const auto packed = [&](const kvevict_plane& plane) {
     return PackedPlane(plane, view.n_kv_heads, take(PlaneBytes(layer, plane)));
   };
-  kvevict_view& rows = views_[n_layers_] = KVEVICT_VIEW_INIT;
+  kvevict_view& rows = to_[n_layers_] = KVEVICT_VIEW_INIT;
   rows.n_kv_heads = view.n_kv_heads;
   rows.companions = companions_ + n_planes_;
   rows.n_companions = view.n_companions;

@@ -1,5 +1,5 @@
-// Rows that evictions take out of caches, in memory that is lent for them: the layers
-// that lose tokens end to end, each with
+// Rows that evictions take out of caches, in memory that is lent for them: of the layers
+// that lose tokens, and then of the sums of such layers, end to end
 //
 //   u32 counts [n_lists]             only where lists differ
 //   i32 slots [n_lists, n_rows + 1]  see EvictedJob
@@ -18,7 +18,7 @@ namespace kvevict {
 
 // What is saved of a layer.
 struct SavedLayer {
-  const kvevict_view* view = nullptr;
+  kvevict_view view = KVEVICT_VIEW_INIT;
   uint64_t shared_companions = 0;  // that are saved with another layer
   uint32_t n_lists = 1;
   bool lists_differ = false;
@@ -39,6 +39,8 @@ class SavedRows {
     MoveJob move;
   };
   Entry* Add(const SavedLayer& layer);
+  // The next one's place.
+  void Skip(const SavedLayer& layer) { memory_ += SavedBytes(layer).value(); }
   void Clear() { n_layers_ = n_planes_ = 0; }
 
   std::span<const Entry> entries() const {
@@ -53,7 +55,8 @@ class SavedRows {
   uint32_t n_layers_ = 0;
   uint32_t n_planes_ = 0;
   Entry entries_[kMostLayers];
-  kvevict_view views_[kMostLayers];
+  kvevict_view from_[kMostLayers];
+  kvevict_view to_[kMostLayers];
   kvevict_plane companions_[kMostPlanes];
 };
 

@@ -6,33 +6,63 @@
 namespace kvevict {
 namespace {
 
-SavedLayer SavedOf(const Sequence& sequence, uint32_t layer, uint32_t n_rows) {
-  const LayerCache& cache = sequence.caches()[layer];
-  return {cache.view, cache.shared_companions,
-          sequence.plan().layer(layer).n_lists, sequence.plan().IsRagged(),
-          n_rows};
+// First the layers' rows, then their sums.
+struct SavedPart {
+  uint32_t layer;
+  bool is_sums;
+};
+SavedPart PartOf(const Plan& plan, uint32_t i) {
+  return {i % plan.n_layers(), i >= plan.n_layers()};
+}
+uint32_t CountOfParts(const Plan& plan) {
+  return plan.n_layers() * (plan.ObservesSums() ? 2 : 1);
+}
+
+// Caches are saved with the first layer that has them, sums with each.
+SavedLayer SavedOf(const Sequence& sequence, const SavedPart& part,
+                   uint32_t owner, uint32_t n_rows) {
+  const Plan& plan = sequence.plan();
+  SavedLayer saved;
+  saved.n_lists = plan.layer(part.layer).n_lists;
+  saved.lists_differ = plan.IsRagged();
+  if (part.is_sums) {
+    saved.view = sequence.sums().ViewOf(part.layer);
+    saved.n_rows = n_rows;
+    return saved;
+  }
+  const LayerCache& cache = sequence.caches()[part.layer];
+  saved.view = *cache.view;
+  saved.shared_companions = cache.shared_companions;
+  saved.n_rows = owner == part.layer ? n_rows : 0;
+  return saved;
 }
 
 Status UndoOverflows() {
   return InvalidArgument("undo: more bytes than a size_t can say");
 }
 
-// Of n layers saved_of(i) is what is saved, if it has rows; calls add(i, entry) for the
-// place of each one's, and run(entries) for some of them at a time.
-template <typename SavedOfLayer, typename Add, typename Run>
-Status ForEachSaved(void* memory, size_t n, const SavedOfLayer& saved_of,
-                    const Add& add, const Run& run) {
+// saved_of(part) is what is saved, if it has rows; calls add(part, entry) for the place
+// of each, and run(entries) for some of them at a time. Sums that are `wanted` no more
+// keep their place.
+template <typename SavedOfPart, typename Wanted, typename Add, typename Run>
+Status ForEachSaved(const Plan& plan, void* memory, const SavedOfPart& saved_of,
+                    const Wanted& wanted, const Add& add, const Run& run) {
   SavedRows rows(static_cast<uint8_t*>(memory));
-  for (uint32_t i = 0; i < n; ++i) {
-    const SavedLayer layer = saved_of(i);
-    if (layer.n_rows == 0) continue;
-    SavedRows::Entry* entry = rows.Add(layer);
+  for (uint32_t i = 0; i < CountOfParts(plan); ++i) {
+    const SavedPart part = PartOf(plan, i);
+    const SavedLayer saved = saved_of(part);
+    if (saved.n_rows == 0) continue;
+    if (part.is_sums && !wanted(part.layer)) {
+      rows.Skip(saved);
+      continue;
+    }
+    SavedRows::Entry* entry = rows.Add(saved);
     if (entry == nullptr) {
       KV_RETURN_IF_ERROR(run(rows.entries()));
       rows.Clear();
-      entry = rows.Add(layer);
+      entry = rows.Add(saved);
     }
-    add(i, entry);
+    add(part.layer, entry);
   }
   return rows.entries().empty() ? Status() : run(rows.entries());
 }
@@ -64,10 +94,16 @@ Status Eviction::CheckCanUndo() const {
 // Where scores decide how many tokens a list keeps, it may be none.
 CheckedSize Eviction::UndoBytes() const {
   CheckedSize bytes(0);
-  for (const LayerEviction& layer : active_) {
+  for (uint32_t i = 0; i < CountOfParts(plan_); ++i) {
+    const SavedPart part = PartOf(plan_, i);
+    const LayerOutcome& layer = layers_[part.layer];
+    if (!layer.loses || (part.is_sums && !sequence_.sums().has_memory())) {
+      continue;
+    }
     const uint32_t n_rows =
         CountsByScore(policy_) ? layer.n_tokens : MostEvicted(layer);
-    bytes = bytes + SavedBytes(SavedOf(sequence_, layer.layer, n_rows));
+    const SavedLayer saved = SavedOf(sequence_, part, layer.owner, n_rows);
+    if (saved.n_rows > 0) bytes = bytes + SavedBytes(saved);
   }
   return bytes;
 }
@@ -106,16 +142,20 @@ Status UndoBytes(Sequence* sequence, size_t* out) {
 // ---- Within it ----
 
 Status Eviction::SaveRows() const {
+  const bool has_sums = sequence_.sums().has_memory();
   return ForEachSaved(
-      options_.undo, active_.size(),
-      [&](uint32_t i) {
-        return SavedOf(sequence_, active_[i].layer, MostEvicted(active_[i]));
+      plan_, options_.undo,
+      [&](const SavedPart& part) {
+        const LayerOutcome& layer = layers_[part.layer];
+        return SavedOf(sequence_, part, layer.owner,
+                       layer.loses && (!part.is_sums || has_sums)
+                           ? MostEvicted(layer)
+                           : 0);
       },
-      [&](uint32_t i, SavedRows::Entry* entry) {
-        const LayerEviction& layer = active_[i];
-        entry->move.tokens = layer.move.tokens;
-        entry->list.tokens = layer.move.tokens;
-        entry->list.keep = layer.keep;
+      [&](uint32_t l) { return sequence_.sums().Has(l); },
+      [&](uint32_t l, SavedRows::Entry* entry) {
+        entry->move.tokens = entry->list.tokens = slots_.DeviceTokens(l);
+        entry->list.keep = layers_[layers_[l].owner].keep;
       },
       [&](std::span<const SavedRows::Entry> entries) {
         const Backend& backend = context_.backend();
@@ -132,11 +172,11 @@ Status Eviction::SaveRows() const {
 
 namespace {
 
-// Layers whose rows are saved: those that lost tokens, and are no other's.
-SavedLayer SavedBefore(const Sequence& sequence, uint32_t layer) {
+SavedLayer SavedBefore(const Sequence& sequence, const SavedPart& part) {
   const SlotTable& slots = sequence.slots();
-  const bool is_owner = slots.OwnerBefore(layer) == layer;
-  return SavedOf(sequence, layer, is_owner ? slots.EvictedOf(layer) : 0);
+  const bool is_saved = !part.is_sums || sequence.saved_sums();
+  return SavedOf(sequence, part, slots.OwnerBefore(part.layer),
+                 is_saved ? slots.EvictedOf(part.layer) : 0);
 }
 
 Status CheckLayers(const Sequence& sequence) {
@@ -166,12 +206,13 @@ Status CheckUndo(const Sequence& sequence, const void* memory,
                  size_t memory_bytes) {
   KV_RETURN_IF_ERROR(CheckLayers(sequence));
   CheckedSize bytes(0);
-  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
-    const SavedLayer layer = SavedBefore(sequence, l);
-    if (layer.n_rows > 0) bytes = bytes + SavedBytes(layer);
+  const Plan& plan = sequence.plan();
+  for (uint32_t i = 0; i < CountOfParts(plan); ++i) {
+    const SavedLayer saved = SavedBefore(sequence, PartOf(plan, i));
+    if (saved.n_rows > 0) bytes = bytes + SavedBytes(saved);
   }
   if (!bytes.ok()) return UndoOverflows();
-  return CheckMemory("undo", sequence.plan().context(), memory, memory_bytes,
+  return CheckMemory("undo", plan.context(), memory, memory_bytes,
                      bytes.value());
 }
 
@@ -180,8 +221,11 @@ Status PutBack(const Sequence& sequence, const void* memory) {
   const SlotTable& slots = sequence.slots();
   const uint32_t n_appended = sequence.logical_length() - slots.length_before();
   return ForEachSaved(
-      const_cast<void*>(memory), sequence.plan().n_layers(),
-      [&](uint32_t l) { return SavedBefore(sequence, l); },
+      sequence.plan(), const_cast<void*>(memory),
+      [&](const SavedPart& part) { return SavedBefore(sequence, part); },
+      [&](uint32_t l) {
+        return sequence.sums().HasFrom(l, slots.length_before());
+      },
       [&](uint32_t l, SavedRows::Entry* entry) {
         entry->move.tokens = slots.DeviceTokens(l);
         entry->move.first_slot = n_appended;
