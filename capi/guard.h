@@ -36,6 +36,11 @@ inline Status CheckNotNull(const char* name, const void* pointer) {
   return InvalidArgument("%s is NULL", name);
 }
 
+inline Status CheckReserved(const char* name, uint32_t reserved) {
+  if (reserved == 0) return Status();
+  return InvalidArgument("%s.reserved %u is not 0", name, reserved);
+}
+
 // An array given as pointer and length.
 inline Status CheckArray(const char* name, const void* pointer, size_t length) {
   if (pointer != nullptr || length == 0) return Status();

@@ -35,31 +35,10 @@ Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
   return FindLayer(Core(sequence).plan(), layer, out_layer);
 }
 
-Status CopyViews(const Sequence& sequence, const kvevict_view* views,
-                 size_t views_len) {
-  return CopyLayers(sequence.plan(), "views", views, views_len,
-                    [&](const kvevict_view* in, uint32_t l) {
-                      kvevict_view& view = sequence.views()[l];
-                      view = KVEVICT_VIEW_INIT;
-                      return CopyIn("view", in, &view);
-                    });
-}
+}  // namespace
 
-Status CopyInputs(const Sequence& sequence,
-                  const kvevict_evict_options& options) {
-  const std::span<LayerInputs> inputs = sequence.inputs();
-  std::fill(inputs.begin(), inputs.end(), LayerInputs());
-  if (options.inputs == nullptr) {
-    return CheckArray("inputs", options.inputs, options.inputs_len);
-  }
-  return CopyLayers(sequence.plan(), "inputs", options.inputs,
-                    options.inputs_len,
-                    [&](const kvevict_signal_inputs* in, uint32_t l) {
-                      return CopyIn(in, &inputs[l]);
-                    });
-}
+namespace kvevict::capi {
 
-// What is shown of layers with a full cache, in *out_n places of sequence.inputs().
 Status CopyObservations(const Sequence& sequence,
                         const kvevict_observation* observations, size_t n,
                         size_t* out_n) {
@@ -93,6 +72,46 @@ Status CopyObservations(const Sequence& sequence,
         return Status();
       });
 }
+
+namespace {
+
+Status CopyViews(const Sequence& sequence, const kvevict_view* views,
+                 size_t views_len) {
+  return CopyLayers(sequence.plan(), "views", views, views_len,
+                    [&](const kvevict_view* in, uint32_t l) {
+                      kvevict_view& view = sequence.views()[l];
+                      view = KVEVICT_VIEW_INIT;
+                      return CopyIn("view", in, &view);
+                    });
+}
+
+Status CopyInputs(const Sequence& sequence,
+                  const kvevict_evict_options& options) {
+  const std::span<LayerInputs> inputs = sequence.inputs();
+  std::fill(inputs.begin(), inputs.end(), LayerInputs());
+  if (options.inputs == nullptr) {
+    return CheckArray("inputs", options.inputs, options.inputs_len);
+  }
+  return CopyLayers(sequence.plan(), "inputs", options.inputs,
+                    options.inputs_len,
+                    [&](const kvevict_signal_inputs* in, uint32_t l) {
+                      return CopyIn(in, &inputs[l]);
+                    });
+}
+
+}  // namespace
+
+Status CopyEviction(const Sequence& sequence, const kvevict_view* views,
+                    size_t views_len, const kvevict_evict_options* options,
+                    kvevict_evict_options* out) {
+  KV_RETURN_IF_ERROR(CopyViews(sequence, views, views_len));
+  if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, out));
+  return CopyInputs(sequence, *out);
+}
+
+}  // namespace kvevict::capi
+
+namespace {
 
 // Writes the reports of lists, as far as the caller's structs know them.
 Status CopyOutLists(const Sequence& sequence, kvevict_list_report* lists,
@@ -241,12 +260,13 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
                                       kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-    KV_RETURN_IF_ERROR(CopyViews(Core(sequence), views, views_len));
     kvevict_evict_options o = KVEVICT_EVICT_OPTIONS_INIT;
-    if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
-    KV_RETURN_IF_ERROR(CopyInputs(Core(sequence), o));
+    KV_RETURN_IF_ERROR(
+        CopyEviction(Core(sequence), views, views_len, options, &o));
     return OnStream(Core(sequence), stream, [&] {
-      return Evict(&Core(sequence), o, workspace, workspace_bytes);
+      KV_RETURN_IF_ERROR(
+          CheckEvict(&Core(sequence), o, workspace, workspace_bytes));
+      return RunEvict(&Core(sequence));
     });
   });
 }

@@ -93,16 +93,26 @@ kvevict_status kvevict_sequence_start(kvevict_sequence* sequence,
   });
 }
 
+kvevict_status kvevict_fork_options_init(kvevict_fork_options* out,
+                                         size_t struct_size) noexcept {
+  return Init<kvevict_fork_options>(KVEVICT_FORK_OPTIONS_INIT, out,
+                                    struct_size);
+}
+
 kvevict_status kvevict_sequence_fork(const kvevict_sequence* sequence,
-                                     void* memory, size_t memory_bytes,
+                                     const kvevict_fork_options* options,
                                      kvevict_sequence** out_sequence,
                                      kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     KV_RETURN_IF_ERROR(CheckNotNull("out_sequence", out_sequence));
+    kvevict_fork_options o = KVEVICT_FORK_OPTIONS_INIT;
+    if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
+    KV_RETURN_IF_ERROR(CheckReserved("options", o.reserved));
+    const Plan& plan = o.plan == nullptr ? Core(sequence).plan() : Core(o.plan);
     Sequence* fork = nullptr;
-    KV_RETURN_IF_ERROR(
-        Sequence::Fork(Core(sequence), memory, memory_bytes, stream, &fork));
+    KV_RETURN_IF_ERROR(Sequence::Fork(Core(sequence), plan, o.memory,
+                                      o.memory_bytes, stream, &fork));
     *out_sequence = reinterpret_cast<kvevict_sequence*>(fork);
     return Status();
   });

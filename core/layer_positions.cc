@@ -96,8 +96,9 @@ Status CheckPositions(const Plan& plan, std::span<const LayerPositions> layers,
     if (plan.scope() != KVEVICT_SCOPE_MODEL || AreEqual(layers[l], layers[0]))
       continue;
     return InvalidArgument(
-        "scope model: positions of layer %u are not layer %u's", layer.number,
-        plan.layer(0).number);
+        "scope model: positions of layer %u are not layer %u's; scope layer "
+        "would do",
+        layer.number, plan.layer(0).number);
   }
   return Status();
 }

@@ -114,7 +114,7 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   Status status = plan->CopyLayers(layers);
   if (status.ok()) status = plan->CopyRope(geometry);
   if (!status.ok()) status = Prefixed(status, "geometry: ");
-  if (status.ok()) status = plan->CopyHeadBudgets(options);
+  if (status.ok()) status = plan->CopyBudgets(options);
   if (status.ok()) {
     plan->CountLists();
     status = plan->CheckSizes();
@@ -199,10 +199,15 @@ Status Plan::CopyRope(const kvevict_geometry& geometry) {
   return rope_.Copy(geometry);
 }
 
-Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
+Status Plan::CopyBudgets(const kvevict_plan_options& options) {
   if (options.reserved != 0) {
     return InvalidArgument("options.reserved %u is not 0", options.reserved);
   }
+  KV_RETURN_IF_ERROR(CopyHeadBudgets(options));
+  return CopyLayerBudgets(options);
+}
+
+Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   if (options.head_budgets == nullptr) {
     if (options.head_budgets_len == 0) return Status();
     return InvalidArgument("head_budgets is NULL, but head_budgets_len is %zu",
@@ -244,6 +249,54 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   return Status();
 }
 
+Status Plan::CopyLayerBudgets(const kvevict_plan_options& options) {
+  const size_t n = options.layer_budgets_len;
+  if (options.layer_budgets == nullptr) {
+    if (n == 0) return Status();
+    return InvalidArgument(
+        "layer_budgets is NULL, but layer_budgets_len is %zu", n);
+  }
+  if (n != n_layers()) {
+    return InvalidArgument(
+        "layer_budgets_len %zu is not %u, the layers with a full cache", n,
+        n_layers());
+  }
+  if (HasHeadBudgets()) {
+    return InvalidArgument("layer_budgets with head_budgets: one or the other");
+  }
+  if (SplitsByScore(policy_)) {
+    return InvalidArgument("layer_budgets with split %s: one or the other",
+                           SplitText(policy_.layer_split));
+  }
+  KV_RETURN_IF_ERROR(
+      layer_budgets_.Allocate("budgets of the layers", CheckedSize(n)));
+  std::copy_n(options.layer_budgets, n, layer_budgets_.begin());
+  for (uint32_t l = 0; l < n; ++l) {
+    if (Status status = ValidatePolicy(PolicyOf(l)); !status.ok()) {
+      return Prefixed(status, "layer_budgets[%u]: ", l);
+    }
+  }
+  if (scope() != KVEVICT_SCOPE_MODEL || LayerBudgetsAreEqual()) return Status();
+  return InvalidArgument(
+      "layer_budgets with scope model: layers that share a keep list keep the "
+      "same");
+}
+
+bool Plan::LayerBudgetsAreEqual() const {
+  return std::all_of(layer_budgets_.begin(), layer_budgets_.end(),
+                     [this](double b) { return b == layer_budgets_[0]; });
+}
+
+kvevict_policy Plan::PolicyOf(uint32_t layer) const {
+  kvevict_policy policy = policy_;
+  if (!HasLayerBudgets()) return policy;
+  policy.budget = layer_budgets_[layer];
+  policy.layer_split = KVEVICT_LAYER_SPLIT_UNIFORM;
+  // Where nothing is ranked it would be the budget.
+  if (!signal().Ranks()) policy.n_recent = 0;
+  return policy;
+}
+
 void Plan::CountLists() {
   uint32_t n = 0;
   for (PlanLayer& layer : layers_) {
@@ -268,6 +321,12 @@ uint32_t Plan::ContextOf(uint32_t n_seen, uint32_t n_tokens) const {
 
 Status Plan::LayerBudgets(uint32_t n_context,
                           std::span<uint32_t> budgets) const {
+  if (HasLayerBudgets()) {
+    for (uint32_t l = 0; l < budgets.size(); ++l) {
+      KV_RETURN_IF_ERROR(LayerBudget(l, n_context, &budgets[l]));
+    }
+    return Status();
+  }
   if (!HasHeadBudgets()) {
     return kvevict::LayerBudgets(policy_, n_context, budgets);
   }
@@ -279,6 +338,13 @@ Status Plan::LayerBudgets(uint32_t n_context,
   return Status();
 }
 
+Status Plan::LayerBudget(uint32_t layer, uint32_t n_context,
+                         uint32_t* out) const {
+  Status status = kvevict::LayerBudgets(PolicyOf(layer), n_context, {out, 1});
+  if (status.ok()) return status;
+  return Prefixed(status, "layer %u: ", layers_[layer].number);
+}
+
 uint32_t Plan::MostOfList(const PlanLayer& layer, uint32_t budget,
                           uint32_t n_tokens) const {
   const uint64_t most =
@@ -287,24 +353,39 @@ uint32_t Plan::MostOfList(const PlanLayer& layer, uint32_t budget,
 }
 
 CheckedSize Plan::KeepCapacity() const {
-  CheckedSize n(0);
-  if (!HasHeadBudgets()) {
-    uint32_t most_lists = 0;
-    for (const PlanLayer& layer : layers_) {
-      most_lists = std::max(most_lists, layer.n_lists);
-    }
-    const CheckedSize lists(most_lists);
-    const uint32_t n_apart = scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers();
-    const CheckedSize all = CheckedSize(n_apart) * CheckedSize(max_tokens_);
-    if (IsPromptBeside(policy_)) return lists * all;
-    const CheckedSize kept(MaxTotalBudget(policy_, max_tokens_, n_apart));
-    if (!HeadsCompete(policy_)) return lists * kept;
-    // Any list of a layer may get what all of them have.
-    const CheckedSize shared = lists * kept;
-    return lists * (shared.ok() && all.ok()
-                        ? CheckedSize(std::min(shared.value(), all.value()))
-                        : all);
+  if (HasHeadBudgets()) return KeepCapacityOfHeads();
+  uint32_t most_lists = 0;
+  for (const PlanLayer& layer : layers_) {
+    most_lists = std::max(most_lists, layer.n_lists);
   }
+  const CheckedSize lists(most_lists);
+  const uint32_t n_apart = scope() == KVEVICT_SCOPE_MODEL ? 1 : n_layers();
+  const CheckedSize all = CheckedSize(n_apart) * CheckedSize(max_tokens_);
+  if (IsPromptBeside(policy_)) return lists * all;
+  if (HasLayerBudgets()) return KeepCapacityOfLayers();
+  const CheckedSize kept(MaxTotalBudget(policy_, max_tokens_, n_apart));
+  if (!HeadsCompete(policy_)) return lists * kept;
+  // Any list of a layer may get what all of them have.
+  const CheckedSize shared = lists * kept;
+  return lists * (shared.ok() && all.ok()
+                      ? CheckedSize(std::min(shared.value(), all.value()))
+                      : all);
+}
+
+CheckedSize Plan::KeepCapacityOfLayers() const {
+  CheckedSize n(0);
+  for (uint32_t l = 0; l < n_layers(); ++l) {
+    if (l > 0 && scope() == KVEVICT_SCOPE_MODEL) break;
+    const auto most = static_cast<uint32_t>(
+        MaxTotalBudget(PolicyOf(l), max_tokens_, /*n_layers=*/1));
+    n = n + CheckedSize(layers_[l].n_lists) *
+                CheckedSize(MostOfList(layers_[l], most, max_tokens_));
+  }
+  return n;
+}
+
+CheckedSize Plan::KeepCapacityOfHeads() const {
+  CheckedSize n(0);
   for (uint32_t l = 0; l < n_layers(); ++l) {
     const std::span<const uint32_t> heads = HeadBudgets(l);
     const uint32_t most =  // a list has a part of a block
@@ -351,8 +432,9 @@ Status Plan::PrepareScoring() const {
 
 bool Plan::LayersKeepAlike() const {
   if (scope() == KVEVICT_SCOPE_MODEL) return true;
-  return !signal().Ranks() && !IsRagged() &&
-         policy_.layer_split == KVEVICT_LAYER_SPLIT_UNIFORM;
+  if (signal().Ranks() || IsRagged()) return false;
+  return HasLayerBudgets() ? LayerBudgetsAreEqual()
+                           : policy_.layer_split == KVEVICT_LAYER_SPLIT_UNIFORM;
 }
 
 bool Plan::CanScore(const PlanLayer& layer) const {

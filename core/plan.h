@@ -28,6 +28,11 @@ struct WorkspaceNeeds {
   CheckedSize best{0};
 
   bool ok() const { return least.ok() && best.ok(); }
+  // To what serves both.
+  void GrowTo(const WorkspaceNeeds& other) {
+    if (other.least.value() > least.value()) least = other.least;
+    if (other.best.value() > best.value()) best = other.best;
+  }
 };
 
 // The parts of an eviction's workspace, as offsets. Operations run one after the
@@ -93,7 +98,8 @@ class Plan {
         layers_(context),
         places_(context),
         rope_(context),
-        head_budgets_(context) {}
+        head_budgets_(context),
+        layer_budgets_(context) {}
 
   void Ref() const { n_refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref() const;
@@ -112,6 +118,8 @@ class Plan {
     return static_cast<kvevict_layer_cache>(std::max(0, -places_[number]));
   }
   const kvevict_policy& policy() const { return policy_; }
+  // As if a layer were alone: with its own budget, where layers have such.
+  kvevict_policy PolicyOf(uint32_t layer) const;
   const Rope& rope() const { return rope_; }
   const SignalInfo& signal() const { return SignalOf(policy_); }
   const ScoreOp& score_op() const {
@@ -177,6 +185,7 @@ class Plan {
   // Whether the lists of a layer may have different counts.
   bool IsRagged() const { return HasHeadBudgets() || CountsByScore(policy_); }
   bool HasHeadBudgets() const { return head_budgets_.size() > 0; }
+  bool HasLayerBudgets() const { return layer_budgets_.size() > 0; }
   // The most that a list of a layer keeps which has `budget`.
   uint32_t MostOfList(const PlanLayer& layer, uint32_t budget,
                       uint32_t n_tokens) const;
@@ -191,6 +200,8 @@ class Plan {
   // Tokens each layer keeps of a context, per head: where heads have budgets of their
   // own, the most of any.
   Status LayerBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
+  // The same of one layer, where they have budgets of their own.
+  Status LayerBudget(uint32_t layer, uint32_t n_context, uint32_t* out) const;
   // Whether the keep lists of all layers are alike, always.
   bool LayersKeepAlike() const;
   // Elements of the keep lists of all layers together.
@@ -231,10 +242,15 @@ class Plan {
  private:
   Status CopyLayers(std::span<const kvevict_layer_geometry> layers);
   Status CopyRope(const kvevict_geometry& geometry);
+  Status CopyBudgets(const kvevict_plan_options& options);
   Status CopyHeadBudgets(const kvevict_plan_options& options);
+  Status CopyLayerBudgets(const kvevict_plan_options& options);
+  bool LayerBudgetsAreEqual() const;
   void CountLists();
   // Elements of the keep lists of all layers.
   CheckedSize KeepCapacity() const;
+  CheckedSize KeepCapacityOfHeads() const;
+  CheckedSize KeepCapacityOfLayers() const;
   Status CheckSizes();
   // By the policy's own signal.
   bool CanScore(const PlanLayer& layer) const;
@@ -264,6 +280,7 @@ class Plan {
   Array<int32_t> places_;
   Rope rope_;
   Array<uint32_t> head_budgets_;  // [n_lists], or none
+  Array<double> layer_budgets_;   // [n_layers], or none
   size_t keep_capacity_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};
 };

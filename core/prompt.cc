@@ -58,6 +58,11 @@ uint32_t Prompt::RoundOf(uint32_t n_seen) const {
   return Behind(n_seen) / std::max(1u, plan_.policy().every);
 }
 
+uint32_t Prompt::RoundFor(const kvevict_policy& other) const {
+  return round_ * std::max(1u, plan_.policy().every) /
+         std::max(1u, other.every);
+}
+
 bool Prompt::IsDue(uint32_t n_seen) const {
   const kvevict_policy& policy = plan_.policy();
   if (!has_ended()) return policy.prompt == KVEVICT_PROMPT_INSIDE;

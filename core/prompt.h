@@ -44,6 +44,8 @@ class Prompt {
   void BeginRound(uint32_t n_seen) { round_ = RoundOf(n_seen); }
   // Which multiple of the policy's `every` was reached when one worked last.
   uint32_t round() const { return round_; }
+  // The same for another policy.
+  uint32_t RoundFor(const kvevict_policy& other) const;
 
   // What evictions and its end change.
   struct Mark {

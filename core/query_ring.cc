@@ -138,15 +138,22 @@ Status QueryRing::StoreAll(Stream stream, std::span<const LayerInputs> layers,
   return Status();
 }
 
-Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
-                          const QueryChunk& chunk) {
+Status QueryRing::CheckObserve(std::span<const LayerInputs> layers,
+                               const QueryChunk& chunk) const {
   if (!plan_.ObservesQueries() || layers.empty()) return Status();
   KV_RETURN_IF_ERROR(memory_.CheckIsThere());
   for (const LayerInputs& layer : layers) {
     KV_RETURN_IF_ERROR(CheckRows(layer, chunk.n_rows));
   }
-  KV_RETURN_IF_ERROR(CheckPositions(chunk));
-  if (chunk.n_rows == 0) return Status();
+  return CheckPositions(chunk);
+}
+
+Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
+                          const QueryChunk& chunk) {
+  KV_RETURN_IF_ERROR(CheckObserve(layers, chunk));
+  if (!plan_.ObservesQueries() || layers.empty() || chunk.n_rows == 0) {
+    return Status();
+  }
   KV_RETURN_IF_ERROR(StoreAll(stream, layers, &LayerInputs::queries, chunk));
   if (plan_.ReadsLse()) {
     KV_RETURN_IF_ERROR(StoreAll(stream, layers, &LayerInputs::row_lse, chunk));

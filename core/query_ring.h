@@ -55,7 +55,12 @@ class QueryRing {
   Status Begin(void* memory, size_t memory_bytes);
   void End();
   bool has_memory() const { return memory_.is_there(); }
-  // What another ring of the plan has observed; both have memory, or neither.
+  // Whether it takes another one's rows as they are, of the same layers.
+  bool IsLike(const QueryRing& other) const {
+    return plan_.ObservesQueries() && other.plan_.ObservesQueries() &&
+           window() == other.window();
+  }
+  // What another such ring has observed; both have memory, or neither.
   Status CopyFrom(Stream stream, const QueryRing& other);
   void Reset();
   // Forgets the rows from `position` on.
@@ -67,6 +72,8 @@ class QueryRing {
   void Replayed(uint32_t first_position, uint32_t n_rows);
 
   // Rows of ascending layers.
+  Status CheckObserve(std::span<const LayerInputs> layers,
+                      const QueryChunk& chunk) const;
   Status Observe(Stream stream, std::span<const LayerInputs> layers,
                  const QueryChunk& chunk);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "core/chunks.h"
+#include "core/evict/eviction.h"
+#include "core/handover.h"
 #include "core/policy.h"
 
 namespace kvevict {
@@ -20,13 +22,24 @@ Status Sequence::Create(const Plan& plan, Sequence** out) {
   return Status();
 }
 
-Status Sequence::Fork(const Sequence& from, void* memory, size_t memory_bytes,
-                      Stream stream, Sequence** out) {
+// Memory first: what is queued needs it.
+Status Sequence::Fork(const Sequence& from, const Plan& plan, void* memory,
+                      size_t memory_bytes, Stream stream, Sequence** out) {
   Sequence* sequence = nullptr;
-  KV_RETURN_IF_ERROR(Create(from.plan(), &sequence));
+  KV_RETURN_IF_ERROR(Create(plan, &sequence));
   sequence->set_stream(stream);
-  if (Status status = sequence->CopyFrom(from, memory, memory_bytes);
-      !status.ok()) {
+  Status status;
+  if ((from.ring_.has_memory() && sequence->ring_.IsLike(from.ring_)) ||
+      (from.sums_.has_memory() && sequence->sums_.IsLike(from.sums_))) {
+    status = sequence->BeginObserving(memory, memory_bytes);
+  }
+  if (status.ok()) {
+    status = &plan == &from.plan() ? sequence->CopyFrom(from)
+                                   : sequence->TakeOver(from);
+  }
+  if (status.ok()) status = sequence->ring_.CopyFrom(stream, from.ring_);
+  if (status.ok()) status = sequence->sums_.CopyFrom(stream, from.sums_);
+  if (!status.ok()) {
     sequence->Destroy();
     return status;
   }
@@ -34,17 +47,21 @@ Status Sequence::Fork(const Sequence& from, void* memory, size_t memory_bytes,
   return Status();
 }
 
-// Memory first: what is queued needs it.
-Status Sequence::CopyFrom(const Sequence& other, void* memory,
-                          size_t memory_bytes) {
+// Of the same plan.
+Status Sequence::CopyFrom(const Sequence& other) {
   KV_RETURN_IF_ERROR(slots_.MakeRoomFor(other.slots_));
-  if (other.ring_.has_memory() || other.sums_.has_memory()) {
-    KV_RETURN_IF_ERROR(BeginObserving(memory, memory_bytes));
-  }
   prompt_.CopyFrom(other.prompt_);
-  KV_RETURN_IF_ERROR(slots_.CopyFrom(stream_, other.slots_));
-  KV_RETURN_IF_ERROR(ring_.CopyFrom(stream_, other.ring_));
-  return sums_.CopyFrom(stream_, other.sums_);
+  return slots_.CopyFrom(stream_, other.slots_);
+}
+
+Status Sequence::TakeOver(const Sequence& other) {
+  Positions positions(plan().context());
+  KV_RETURN_IF_ERROR(positions.Allocate(plan()));
+  KV_RETURN_IF_ERROR(HandOver(other, plan(), positions.layers()));
+  KV_RETURN_IF_ERROR(Restore(positions.layers(), other.logical_length()));
+  RestorePrompt(positions.layers(), other.prompt().n_tokens(),
+                other.prompt().RoundFor(plan().policy()));
+  return Status();
 }
 
 Sequence::Sequence(const Plan& plan)
@@ -67,6 +84,10 @@ Sequence::Sequence(const Plan& plan)
       host_keep_(plan.context()),
       list_reports_(plan.context()) {}
 
+Sequence::~Sequence() {
+  if (eviction_ != nullptr) DeleteObject(plan().context(), eviction_);
+}
+
 void Sequence::Destroy() { DeleteObject(plan().context(), this); }
 
 Status Sequence::Allocate() {
@@ -80,6 +101,11 @@ Status Sequence::Allocate() {
   KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_layers));
   KV_RETURN_IF_ERROR(
       list_reports_.Allocate("report", CheckedSize(plan().n_lists())));
+  eviction_ = NewObject<std::optional<Eviction>>(plan().context());
+  if (eviction_ == nullptr) {
+    return OutOfMemory("eviction: no %zu bytes",
+                       sizeof(std::optional<Eviction>));
+  }
   if (TouchesNothing(plan().policy())) return Status();
   KV_RETURN_IF_ERROR(budgets_.Allocate("budgets of the layers", n_layers));
   KV_RETURN_IF_ERROR(outcomes_.Allocate("outcomes of the layers", n_layers));
@@ -219,6 +245,13 @@ Status Sequence::BeginObserving(void* memory, size_t memory_bytes) {
   }
   KV_RETURN_IF_ERROR(ring_.Begin(memory, memory_bytes));
   return sums_.Begin(memory, memory_bytes);
+}
+
+Status Sequence::CheckObserve(std::span<const LayerInputs> layers,
+                              uint32_t n_rows, uint32_t first_position) const {
+  const QueryChunk chunk = ChunkOf(n_rows, first_position);
+  KV_RETURN_IF_ERROR(ring_.CheckObserve(layers, chunk));
+  return sums_.CheckAdd(slots_, layers, chunk);
 }
 
 Status Sequence::Observe(std::span<const LayerInputs> layers, uint32_t n_rows,

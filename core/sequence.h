@@ -3,6 +3,7 @@
 #define KVEVICT_CORE_SEQUENCE_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "core/backend.h"
@@ -18,6 +19,8 @@
 #include "core/sum_table.h"
 
 namespace kvevict {
+
+class Eviction;
 
 // Slots in use by a keep list, around the last eviction.
 struct ListReport {
@@ -35,12 +38,13 @@ struct HostCopy {
 class Sequence {
  public:
   static Status Create(const Plan& plan, Sequence** out);
-  // One that goes on from where `from` is; memory as for BeginObserving(), where that
-  // observes.
-  static Status Fork(const Sequence& from, void* memory, size_t memory_bytes,
-                     Stream stream, Sequence** out);
+  // One of a plan that goes on from where `from` is; memory as for BeginObserving(),
+  // where that observes, and the new one can go on with its rows.
+  static Status Fork(const Sequence& from, const Plan& plan, void* memory,
+                     size_t memory_bytes, Stream stream, Sequence** out);
 
   explicit Sequence(const Plan& plan);
+  ~Sequence();
   void Destroy();
 
   const Plan& plan() const { return *plan_; }
@@ -66,8 +70,14 @@ class Sequence {
     ring_.End();
     sums_.End();
   }
+  Status CheckAppend(uint32_t n_tokens) const {
+    return slots_.CheckAppend(n_tokens);
+  }
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
+  Status CheckTrim(uint32_t n_tokens) const {
+    return slots_.CheckTrim(stream_, n_tokens);
+  }
   Status Trim(uint32_t n_tokens);
 
   Status EndPrompt() { return prompt_.End(slots_); }
@@ -82,6 +92,8 @@ class Sequence {
   Status TakeBack();
 
   // Of ascending layers.
+  Status CheckObserve(std::span<const LayerInputs> layers, uint32_t n_rows,
+                      uint32_t first_position) const;
   Status Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
                  uint32_t first_position);
 
@@ -132,6 +144,22 @@ class Sequence {
   bool selects_on_host() const { return host_scores_.size() > 0; }
   HostCopy host_copy() const;
 
+  // What is checked, and then runs; see evict.h.
+  std::optional<Eviction>& eviction() const { return *eviction_; }
+  // Around a call for many sequences, of which it is one item, on one stream; where it
+  // stays if that succeeds.
+  static constexpr size_t kNoItem = SIZE_MAX;
+  size_t item() const { return item_; }
+  void EnterBatch(size_t item, Stream stream) {
+    item_ = item;
+    last_stream_ = stream_;
+    stream_ = stream;
+  }
+  void LeaveBatch(bool succeeded) {
+    item_ = kNoItem;
+    if (!succeeded) stream_ = last_stream_;
+  }
+
   // What the last eviction did.
   void ClearReport();
   kvevict_evict_report& report() { return report_; }
@@ -141,7 +169,8 @@ class Sequence {
  private:
   Status Allocate();
   Status CheckEmpty() const;
-  Status CopyFrom(const Sequence& other, void* memory, size_t memory_bytes);
+  Status CopyFrom(const Sequence& other);
+  Status TakeOver(const Sequence& other);
   // KVEVICT_POSITION_NEXT becomes the position that it stands for.
   QueryChunk ChunkOf(uint32_t n_rows, uint32_t first_position) const;
 
@@ -165,6 +194,9 @@ class Sequence {
   Array<LayerMeasure> measures_;        // [2, n_layers], or none
   Array<float> host_scores_;
   Array<int32_t> host_keep_;
+  std::optional<Eviction>* eviction_ = nullptr;
+  size_t item_ = kNoItem;
+  Stream last_stream_ = nullptr;
   kvevict_evict_report report_ = KVEVICT_EVICT_REPORT_INIT;
   Array<ListReport> list_reports_;  // [lists]
 };

@@ -218,25 +218,27 @@ void SlotTable::CountAppended(uint32_t n_tokens) {
   logical_ += n_tokens;
 }
 
-Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {
+Status SlotTable::CheckTrim(Stream stream, uint32_t n_tokens) const {
   if (n_tokens > logical_) {
     return InvalidArgument("n_tokens %u > logical length %u", n_tokens,
                            logical_);
   }
-  uint32_t last = 0;  // of the layers, evicted
-  for (uint32_t l = 1; l < layers_.size(); ++l) {
-    if (layers_[l].tail_position > layers_[last].tail_position) last = l;
-  }
-  const uint32_t tail = layers_[last].tail_position;
-  if (n_tokens < tail) {
-    uint32_t prefix = 0;
-    KV_RETURN_IF_ERROR(ExactPrefix(stream, &prefix));
-    if (n_tokens <= prefix) return Restart(stream, n_tokens);
-    return InvalidArgument(
-        "n_tokens %u: tokens below it are gone; exact are lengths up to %u, "
-        "and "
-        "from %u on, where layer %u lost none",
-        n_tokens, prefix, tail, plan_.layer(last).number);
+  const uint32_t last = LastEvicted();
+  if (n_tokens >= layers_[last].tail_position) return Status();
+  uint32_t prefix = 0;
+  KV_RETURN_IF_ERROR(ExactPrefix(stream, &prefix));
+  if (n_tokens <= prefix) return Status();
+  return InvalidArgument(
+      "n_tokens %u: tokens below it are gone; exact are lengths up to %u, "
+      "and "
+      "from %u on, where layer %u lost none",
+      n_tokens, prefix, layers_[last].tail_position, plan_.layer(last).number);
+}
+
+Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckTrim(stream, n_tokens));
+  if (n_tokens < layers_[LastEvicted()].tail_position) {
+    return Restart(stream, n_tokens);
   }
   const uint32_t n_removed = logical_ - n_tokens;
   if (n_removed == 0) return Status();
@@ -246,6 +248,14 @@ Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {
   logical_ = n_tokens;
   if (n_tokens < logical_before_) Forget();
   return Status();
+}
+
+uint32_t SlotTable::LastEvicted() const {
+  uint32_t last = 0;
+  for (uint32_t l = 1; l < layers_.size(); ++l) {
+    if (layers_[l].tail_position > layers_[last].tail_position) last = l;
+  }
+  return last;
 }
 
 void SlotTable::CountStored() {

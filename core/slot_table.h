@@ -37,7 +37,8 @@ class SlotTable {
   Status Append(Stream stream, uint32_t n_tokens);
   // The device has counted them already.
   void CountAppended(uint32_t n_tokens);
-  // Back to a logical length.
+  // Back to a logical length; may wait for the device.
+  Status CheckTrim(Stream stream, uint32_t n_tokens) const;
   Status Trim(Stream stream, uint32_t n_tokens);
   // As if so many tokens had been appended, and that were all.
   Status Restart(Stream stream, uint32_t n_tokens);
@@ -137,6 +138,8 @@ class SlotTable {
     return plan_.layer(layer).first_list;
   }
   bool AreUneven(uint32_t layer) const;
+  // The layer that has listed positions up to the highest one.
+  uint32_t LastEvicted() const;
   // Lengths to the device: those in stored_, which after a failure are again what
   // the layers say.
   Status SendLengths(Stream stream, uint32_t logical);

@@ -29,6 +29,15 @@ void SumTable::End() {
   memory_.End();
 }
 
+bool SumTable::IsLike(const SumTable& other) const {
+  const kvevict_policy& a = plan_.policy();
+  const kvevict_policy& b = other.plan_.policy();
+  return plan_.ObservesSums() && other.plan_.ObservesSums() &&
+         plan_.max_tokens() == other.plan_.max_tokens() &&
+         a.sum_rows == b.sum_rows && a.sum_pool == b.sum_pool &&
+         a.group_reduce == b.group_reduce;
+}
+
 Status SumTable::CopyFrom(Stream stream, const SumTable& other) {
   if (!has_memory()) return Status();
   const Context& context = plan_.context();
@@ -99,19 +108,28 @@ Status SumTable::FindJob(const SlotTable& slots, const LayerInputs& inputs,
   return Status();
 }
 
-Status SumTable::Add(Stream stream, const SlotTable& slots,
-                     std::span<const LayerInputs> layers,
-                     const QueryChunk& chunk) {
+Status SumTable::CheckAdd(const SlotTable& slots,
+                          std::span<const LayerInputs> layers,
+                          const QueryChunk& chunk) const {
   if (!plan_.ObservesSums() || chunk.n_rows == 0) return Status();
   KV_RETURN_IF_ERROR(CheckPositions(chunk));
-  AddSumsJob jobs[kAddedAtOnce];
   for (const LayerInputs& inputs : layers) {
     if (inputs.attention_sums == nullptr) continue;
     KV_RETURN_IF_ERROR(memory_.CheckIsThere());
-    if (Status status = FindJob(slots, inputs, chunk, jobs); !status.ok()) {
+    AddSumsJob job;
+    if (Status status = FindJob(slots, inputs, chunk, &job); !status.ok()) {
       return Prefixed(status, "layer %u: ", plan_.layer(inputs.layer).number);
     }
   }
+  return Status();
+}
+
+Status SumTable::Add(Stream stream, const SlotTable& slots,
+                     std::span<const LayerInputs> layers,
+                     const QueryChunk& chunk) {
+  KV_RETURN_IF_ERROR(CheckAdd(slots, layers, chunk));
+  if (!plan_.ObservesSums() || chunk.n_rows == 0) return Status();
+  AddSumsJob jobs[kAddedAtOnce];
   const Context& context = plan_.context();
   const kvevict_policy& policy = plan_.policy();
   AddSumsArgs args;

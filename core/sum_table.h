@@ -28,7 +28,9 @@ class SumTable {
   Status Begin(void* memory, size_t memory_bytes);
   void End();
   bool has_memory() const { return memory_.is_there(); }
-  // What another table of the plan has; both have memory, or neither.
+  // Whether it takes another one's sums as they are, of the same layers.
+  bool IsLike(const SumTable& other) const;
+  // What another such table has; both have memory, or neither.
   Status CopyFrom(Stream stream, const SumTable& other);
   // Forgets all.
   void Reset();
@@ -38,6 +40,8 @@ class SumTable {
   void Replayed(uint32_t first_position, uint32_t n_rows);
 
   // Adds what layers are given of a chunk; ascending layers.
+  Status CheckAdd(const SlotTable& slots, std::span<const LayerInputs> layers,
+                  const QueryChunk& chunk) const;
   Status Add(Stream stream, const SlotTable& slots,
              std::span<const LayerInputs> layers, const QueryChunk& chunk);
 

@@ -158,11 +158,14 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		p.obsWindow = 0
 	}
 	nativeOptions := native.PlanOptions{StructSize: uint32(unsafe.Sizeof(native.PlanOptions{}))}
-	var budgets Memory
+	var budgets, layerBudgets Memory
 	if options != nil {
 		budgets = Slice(options.HeadBudgets)
 		nativeOptions.HeadBudgets = uintptr(budgets.address)
 		nativeOptions.HeadBudgetsLen = uint64(len(options.HeadBudgets))
+		layerBudgets = Slice(options.LayerBudgets)
+		nativeOptions.LayerBudgets = uintptr(layerBudgets.address)
+		nativeOptions.LayerBudgetsLen = uint64(len(options.LayerBudgets))
 		p.headsDiffer = len(options.HeadBudgets) > 0
 	}
 	var pointer uintptr
@@ -171,6 +174,7 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 	runtime.KeepAlive(each)
 	runtime.KeepAlive(geometry.RoPEInvFreq)
 	runtime.KeepAlive(budgets.owner)
+	runtime.KeepAlive(layerBudgets.owner)
 	if err != nil {
 		return nil, err
 	}

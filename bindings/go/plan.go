@@ -74,6 +74,9 @@ type PlanOptions struct {
 	// with a full cache, layer by layer, in place of the policy's budget and layer split, for
 	// ScopeKVHead. Above a head's length it keeps all. Empty: the policy's.
 	HeadBudgets []uint32
+	// LayerBudgets are budgets of the layers with a full cache, each what Budget of Policy means, in
+	// place of that and of the layer split. Not with HeadBudgets. Empty: the policy's.
+	LayerBudgets []float64
 }
 
 // Plan is a geometry with a policy and a context, checked once. Immutable; safe for concurrent use.
@@ -125,6 +128,17 @@ func layerAt(layers []LayerInfo, layer uint32) LayerInfo {
 	return LayerInfo{}
 }
 
+// sequence is one of this plan that owns no pointer yet.
+func (p *Plan) sequence() *Sequence {
+	return (&Sequence{
+		device:      p.device,
+		layers:      p.layers,
+		maxTokens:   p.maxTokens,
+		obsWindow:   p.obsWindow,
+		headsDiffer: p.headsDiffer,
+	}).sibling()
+}
+
 // NewSequence makes an empty sequence, for one request. It keeps what it needs of the plan alive.
 func (p *Plan) NewSequence() (*Sequence, error) {
 	plan, err := p.enter()
@@ -132,13 +146,7 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 		return nil, err
 	}
 	defer p.leave()
-	s := (&Sequence{
-		device:      p.device,
-		layers:      p.layers,
-		maxTokens:   p.maxTokens,
-		obsWindow:   p.obsWindow,
-		headsDiffer: p.headsDiffer,
-	}).sibling()
+	s := p.sequence()
 	var pointer uintptr
 	if err := native.Kvevict_sequence_create(plan, &pointer); err != nil {
 		return nil, err

@@ -108,10 +108,24 @@ func (s *Sequence) Observe(
 		return err
 	}
 	defer s.leave()
-	rows := count(&err, "nRows", nRows)
-	position := count(&err, "firstPosition", firstPosition)
+	rows, position, err := s.show(sequence, observations, nRows, firstPosition)
 	if err != nil {
 		return err
+	}
+	err = native.Kvevict_sequence_observe(sequence, first(s.observed), uint64(len(observations)),
+		rows, position, uintptr(stream))
+	runtime.KeepAlive(observations)
+	return err
+}
+
+// show puts what layers show among the arguments.
+func (s *Sequence) show(
+	sequence uintptr, observations []Observation, nRows, firstPosition int,
+) (rows, position uint32, err error) {
+	rows = count(&err, "nRows", nRows)
+	position = count(&err, "firstPosition", firstPosition)
+	if err != nil {
+		return 0, 0, err
 	}
 	n := len(observations)
 	s.signals.grow(n)
@@ -133,16 +147,13 @@ func (s *Sequence) Observe(
 			}
 		}
 		if err != nil {
-			return at(err, "observations", i, n)
+			return 0, 0, at(err, "observations", i, n)
 		}
 		s.observed[i] = native.Observation{
 			StructSize: uint32(unsafe.Sizeof(s.observed[i])), Layer: layer, Inputs: inputs,
 		}
 	}
-	err = native.Kvevict_sequence_observe(
-		sequence, first(s.observed[:n]), uint64(n), rows, position, uintptr(stream))
-	runtime.KeepAlive(observations)
-	return err
+	return rows, position, nil
 }
 
 // Append notes that the engine stored nTokens more rows in every layer, each at the layer's next slot
@@ -255,27 +266,53 @@ func (s *Sequence) Start(layers [][][]int32, nTokens int, stream Stream) error {
 	return err
 }
 
-// Fork makes a sequence that goes on from where this one is: positions, lengths, and, if this one
-// observes, the queries, in memory as for BeginObserving. The cache is the caller's to copy or to
-// share. stream comes after this one's work.
-func (s *Sequence) Fork(memory Memory, stream Stream) (*Sequence, error) {
+// ForkOptions is what a fork may be told.
+type ForkOptions struct {
+	// Plan is what the new sequence goes by, with another policy: of the same context and layers. Then
+	// observed queries go along where both plans have a window as wide; on CUDA the call waits. nil: this
+	// one's.
+	Plan *Plan
+	// Memory is as for BeginObserving, where the new sequence observes.
+	Memory Memory
+}
+
+// Fork makes a sequence that goes on from where this one is: positions, lengths, prompt, and, if this
+// one observes, the queries. The cache is the caller's to copy or to share. options may be nil. stream
+// comes after this one's work.
+func (s *Sequence) Fork(options *ForkOptions, stream Stream) (*Sequence, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
 		return nil, err
 	}
 	defer s.leave()
+	var none ForkOptions
+	if options == nil {
+		options = &none
+	}
+	memory := options.Memory
 	if err := memory.on(s.device, "memory"); err != nil {
 		return nil, err
 	}
-	fork := s.sibling()
+	fork, hooks := s.sibling(), s.hooks
+	o := native.ForkOptions{
+		StructSize:  uint32(unsafe.Sizeof(native.ForkOptions{})),
+		Memory:      uintptr(memory.address),
+		MemoryBytes: memory.bytes,
+	}
+	if plan := options.Plan; plan != nil {
+		if o.Plan, err = plan.enter(); err != nil {
+			return nil, err
+		}
+		defer plan.leave()
+		fork, hooks = plan.sequence(), plan.hooks
+	}
 	var pointer uintptr
-	err = native.Kvevict_sequence_fork(
-		sequence, uintptr(memory.address), memory.bytes, &pointer, uintptr(stream))
+	err = native.Kvevict_sequence_fork(sequence, &o, &pointer, uintptr(stream))
 	runtime.KeepAlive(memory.owner)
 	if err != nil {
 		return nil, err
 	}
-	fork.own(fork, pointer, native.Kvevict_sequence_destroy, s.hooks)
+	fork.own(fork, pointer, native.Kvevict_sequence_destroy, hooks)
 	fork.lent = memory.owner
 	fork.logical.Store(s.logical.Load())
 	return fork, nil
@@ -355,38 +392,15 @@ func (s *Sequence) Evict(
 		return EvictReport{}, err
 	}
 	defer s.leave()
-	var none EvictOptions
-	if options == nil {
-		options = &none
-	}
-	o := &s.args.options
-	protected := Slice(options.Protected)
-	*o = native.EvictOptions{
-		StructSize:            uint32(unsafe.Sizeof(*o)),
-		ProtectedPositions:    uintptr(protected.address),
-		ProtectedPositionsLen: uint64(len(options.Protected)),
-		InputsLen:             uint64(len(options.Inputs)),
-		Undo:                  uintptr(options.Undo.address),
-		UndoBytes:             options.Undo.bytes,
-	}
-	if n := len(s.layers); len(options.Inputs) > 0 {
-		if len(options.Inputs) != n {
-			return EvictReport{}, invalid("%d inputs for %d layers", len(options.Inputs), n)
-		}
-		s.signals.grow(n)
-		o.Inputs = inHeap(unsafe.Pointer(&s.signals.inputs[0]))
-	}
 	defer s.release()
-	if err := s.placeAll(sequence, views, options.Inputs); err != nil {
+	protected, err := s.arrange(sequence, views, options)
+	if err != nil {
 		return EvictReport{}, err
 	}
 	if err := workspace.on(s.device, "workspace"); err != nil {
 		return EvictReport{}, err
 	}
-	if err := options.Undo.on(s.device, "options.Undo"); err != nil {
-		return EvictReport{}, err
-	}
-	err = native.Kvevict_sequence_evict(sequence, &s.views[0], uint64(len(views)), o,
+	err = native.Kvevict_sequence_evict(sequence, &s.views[0], uint64(len(views)), &s.args.options,
 		uintptr(workspace.address), workspace.bytes, uintptr(stream))
 	runtime.KeepAlive(options)
 	runtime.KeepAlive(protected.owner)
@@ -462,6 +476,37 @@ func (s *Sequence) placeAll(sequence uintptr, views []*View, inputs []SignalInpu
 		}
 	}
 	return nil
+}
+
+// arrange puts what an eviction is given among the arguments, until release().
+func (s *Sequence) arrange(
+	sequence uintptr, views []*View, options *EvictOptions,
+) (protected Memory, err error) {
+	var none EvictOptions
+	if options == nil {
+		options = &none
+	}
+	o := &s.args.options
+	protected = Slice(options.Protected)
+	*o = native.EvictOptions{
+		StructSize:            uint32(unsafe.Sizeof(*o)),
+		ProtectedPositions:    uintptr(protected.address),
+		ProtectedPositionsLen: uint64(len(options.Protected)),
+		InputsLen:             uint64(len(options.Inputs)),
+		Undo:                  uintptr(options.Undo.address),
+		UndoBytes:             options.Undo.bytes,
+	}
+	if err := options.Undo.on(s.device, "options.Undo"); err != nil {
+		return protected, err
+	}
+	if n := len(s.layers); len(options.Inputs) > 0 {
+		if len(options.Inputs) != n {
+			return protected, invalid("%d inputs for %d layers", len(options.Inputs), n)
+		}
+		s.signals.grow(n)
+		o.Inputs = inHeap(unsafe.Pointer(&s.signals.inputs[0]))
+	}
+	return protected, s.placeAll(sequence, views, options.Inputs)
 }
 
 // place puts a layer's view, and its inputs if there are any, among the arguments, and keeps the

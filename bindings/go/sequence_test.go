@@ -123,7 +123,7 @@ func TestStartsForksSavesAndLoads(t *testing.T) {
 	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
 	must(t, sequence.Observe(shown(0, &q), full, 0, 0))
 	must(t, sequence.Append(full, 0))
-	observing, err := sequence.Fork(Memory{}, 0)
+	observing, err := sequence.Fork(nil, 0)
 	must(t, err)
 	other := newView(t, random(full*row, 1), random(full*row, 2))
 	for i, s := range []*Sequence{sequence, observing} {
@@ -143,7 +143,7 @@ func TestStartsForksSavesAndLoads(t *testing.T) {
 		must(t, err)
 		lists = append(lists, list)
 	}
-	fork, err := sequence.Fork(Memory{}, 0)
+	fork, err := sequence.Fork(nil, 0)
 	must(t, err)
 	saved, err := sequence.Save()
 	must(t, err)

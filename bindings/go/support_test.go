@@ -119,7 +119,7 @@ func planOf(
 	t *testing.T, context *Context, policy Policy, geometry Geometry, headBudgets ...uint32,
 ) *Plan {
 	t.Helper()
-	plan, err := context.NewPlan(geometry, policy, &PlanOptions{headBudgets})
+	plan, err := context.NewPlan(geometry, policy, &PlanOptions{HeadBudgets: headBudgets})
 	must(t, err)
 	t.Cleanup(func() { _ = plan.Close() })
 	return plan

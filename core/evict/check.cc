@@ -81,7 +81,9 @@ Status Eviction::CheckBudgets() {
     std::fill(budgets.begin(), budgets.end(), 0);
   } else if (Status status = FindBudgets(n_context, budgets); !status.ok()) {
     // What must stay has no room yet.
-    if (!IsTooEarly(n_context)) return status;
+    for (const LayerOutcome& layer : layers_) {
+      if (!IsTooEarly(n_context, layer)) return status;
+    }
     std::fill(budgets.begin(), budgets.end(), n_context);
   }
   for (LayerOutcome& layer : layers_) {
@@ -107,6 +109,7 @@ Status Eviction::CheckBudgets() {
 // Of each layer, or what is known of it before scores decide.
 Status Eviction::FindBudgets(uint32_t n_context,
                              std::span<uint32_t> budgets) const {
+  if (plan_.HasLayerBudgets()) return FindOwnBudgets(n_context, budgets);
   if (!SplitsByScore(policy_)) return plan_.LayerBudgets(n_context, budgets);
   uint32_t least = 0;
   KV_RETURN_IF_ERROR(LeastBudget(policy_, n_context, n_protected(), &least));
@@ -116,15 +119,26 @@ Status Eviction::FindBudgets(uint32_t n_context,
   return Status();
 }
 
+// One may have no room yet where others have.
+Status Eviction::FindOwnBudgets(uint32_t n_context,
+                                std::span<uint32_t> budgets) const {
+  for (const LayerOutcome& layer : layers_) {
+    uint32_t& budget = budgets[layer.layer];
+    Status status = plan_.LayerBudget(layer.layer, n_context, &budget);
+    if (status.ok()) continue;
+    if (!IsTooEarly(n_context, layer)) return status;
+    budget = n_context;
+  }
+  return Status();
+}
+
 // A ratio of the tokens behind the prompt is of few at first; and within the margin
 // nothing goes.
-bool Eviction::IsTooEarly(uint32_t n_context) const {
-  if (IsPromptBeside(policy_) && policy_.budget <= 1.0) return true;
-  const uint64_t budget = BudgetTokens(policy_, n_context);
-  return std::all_of(layers_.begin(), layers_.end(),
-                     [&](const LayerOutcome& layer) {
-                       return layer.n_tokens <= budget + policy_.margin;
-                     });
+bool Eviction::IsTooEarly(uint32_t n_context, const LayerOutcome& layer) const {
+  const kvevict_policy policy = plan_.PolicyOf(layer.layer);
+  if (IsPromptBeside(policy) && policy.budget <= 1.0) return true;
+  return layer.n_tokens <=
+         uint64_t{BudgetTokens(policy, n_context)} + policy.margin;
 }
 
 // How many slots the layer's lists keep, and whether that is less than they hold.

@@ -1,8 +1,10 @@
 #include "core/evict/evict.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/evict/eviction.h"
+#include "core/overlap.h"
 #include "core/policy.h"
 
 namespace kvevict {
@@ -39,40 +41,74 @@ Status CheckOptions(const Sequence& sequence,
 }
 
 // Where nothing is to be done.
-Status CheckAndReport(Sequence* sequence) {
-  KV_RETURN_IF_ERROR(FindCaches(*sequence));
+void ReportUnchanged(Sequence* sequence) {
   sequence->report() = KVEVICT_EVICT_REPORT_INIT;
   for (uint32_t l = 0; l < sequence->plan().n_layers(); ++l) {
     const ListCounts tokens = sequence->slots().HostTokens(l);
     ReportLayer(sequence, l, tokens, tokens);
   }
-  return Status();
+}
+
+uint32_t Longest(const Sequence& sequence) {
+  return std::max(1u, sequence.slots().Longest());
 }
 
 }  // namespace
 
-Status Evict(Sequence* sequence, const kvevict_evict_options& options,
-             void* workspace, size_t workspace_bytes) {
+WorkspaceNeeds NeedsToEvict(const Sequence& sequence) {
+  return sequence.plan().WorkspaceFor(KVEVICT_OPERATION_EVICT,
+                                      Longest(sequence));
+}
+
+Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
+                  void* workspace, size_t workspace_bytes) {
   const Plan& plan = sequence->plan();
-  const uint32_t n_tokens = std::max(1u, sequence->slots().Longest());
-  KV_RETURN_IF_ERROR(
-      CheckWorkspace(plan.context(), workspace, workspace_bytes,
-                     plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
+  const uint32_t n_tokens = Longest(*sequence);
+  std::optional<Eviction>& eviction = sequence->eviction();
+  eviction.reset();
+  KV_RETURN_IF_ERROR(CheckWorkspace(plan.context(), workspace, workspace_bytes,
+                                    NeedsToEvict(*sequence)));
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
   if (TouchesNothing(plan.policy()) ||
       !sequence->prompt().IsDue(sequence->logical_length())) {
-    return CheckAndReport(sequence);
+    return FindCaches(*sequence);
   }
-  Eviction eviction(sequence, options, workspace,
-                    plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
-  KV_RETURN_IF_ERROR(eviction.Check());
-  if (!eviction.HasWork()) {
-    eviction.FillReport();
+  eviction.emplace(sequence, options, workspace,
+                   plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
+  return eviction->Check();
+}
+
+bool IsToEvict(const Sequence& sequence) {
+  return sequence.eviction().has_value() && sequence.eviction()->HasWork();
+}
+
+Status CheckCachesApart(const Sequence& a, const Sequence& b) {
+  LayerCache caches[] = {a.caches()[0], b.caches()[0]};
+  for (uint32_t i = 0; i < 2; ++i) {
+    if (caches[i].view->block_size != 0) return Status();
+    caches[i].owner = i;
+  }
+  for (const LayerCache::Reach& p : caches[0].reach) {
+    for (const LayerCache::Reach& q : caches[1].reach) {
+      if (p.Meets(q)) return CheckApart("views", caches);
+    }
+  }
+  return Status();
+}
+
+Status RunEvict(Sequence* sequence) {
+  std::optional<Eviction>& eviction = sequence->eviction();
+  if (!eviction.has_value()) {
+    ReportUnchanged(sequence);
+    return Status();
+  }
+  if (!eviction->HasWork()) {
+    eviction->FillReport();
     sequence->BeginRound();
     return Status();
   }
   sequence->slots().Forget();
-  if (Status status = eviction.Run(); !status.ok()) {
+  if (Status status = eviction->Run(); !status.ok()) {
     sequence->ClearReport();
     return status;
   }

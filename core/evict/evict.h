@@ -9,10 +9,24 @@
 
 namespace kvevict {
 
+// What kvevict_sequence_evict() needs at least for the slots that are in use now.
+WorkspaceNeeds NeedsToEvict(const Sequence& sequence);
+
 // See kvevict_sequence_evict(). The views are sequence->views(), the inputs
-// sequence->inputs(); it fills sequence->report().
-Status Evict(Sequence* sequence, const kvevict_evict_options& options,
-             void* workspace, size_t workspace_bytes);
+// sequence->inputs(). All that can fail but for the device; what `options` points to
+// is read again until the eviction has run.
+Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
+                  void* workspace, size_t workspace_bytes);
+
+// Whether rows are to move, as far as is known before scores decide.
+bool IsToEvict(const Sequence& sequence);
+
+// That two of them do not lie in the same memory, by K and V of their first layers.
+// Paged ones may.
+Status CheckCachesApart(const Sequence& a, const Sequence& b);
+
+// What was checked last; fills sequence->report().
+Status RunEvict(Sequence* sequence);
 
 }  // namespace kvevict
 

@@ -62,7 +62,8 @@ class Eviction {
   Status CheckSharing() const;
   Status CheckBudgets();
   Status FindBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
-  bool IsTooEarly(uint32_t n_context) const;
+  Status FindOwnBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
+  bool IsTooEarly(uint32_t n_context, const LayerOutcome& layer) const;
   void FindCounts(uint32_t budget, LayerOutcome* layer) const;
   void FindForced();
   Status CheckForcedFit(const LayerOutcome& layer) const;
@@ -170,7 +171,7 @@ class Eviction {
   const kvevict_policy& policy_;
   const SignalInfo& signal_;
   const std::span<const kvevict_view> views_;
-  const kvevict_evict_options& options_;
+  const kvevict_evict_options options_;
   const EvictWorkspace layout_;
   const uint32_t n_tokens_;  // of the longest layer
   uint8_t* const workspace_;

@@ -375,7 +375,7 @@ Test(sequence_saved, prompts_go_along) {
   }
   const test_saved saved = test_save(m->sequence);
   kvevict_sequence* fork = NULL;
-  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, 0, &fork, NULL));
+  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &fork, NULL));
   const test_saved of_fork = test_save(fork);
   cr_assert_eq(of_fork.n_bytes, saved.n_bytes);
   cr_assert_arr_eq(of_fork.data, saved.data, saved.n_bytes);

@@ -342,16 +342,19 @@ Test(sequence_start, a_fork_has_the_queries_in_memory_that_is_lent) {
   uint8_t* lent = aligned_alloc(64, (size.best_bytes + 63) / 64 * 64);
   test_model_step(m, 100);
   kvevict_sequence* fork = NULL;
-  EXPECT_INVALID(kvevict_sequence_fork(m->sequence, lent, 8, &fork, NULL),
-                 "memory_bytes 8");
-  EXPECT_INVALID(kvevict_sequence_fork(m->sequence, NULL, 8, &fork, NULL),
+  kvevict_fork_options options = KVEVICT_FORK_OPTIONS_INIT;
+  options.memory_bytes = 8;
+  EXPECT_INVALID(kvevict_sequence_fork(m->sequence, &options, &fork, NULL),
                  "memory is NULL", "8");
-  EXPECT_INVALID(kvevict_sequence_fork(NULL, NULL, 0, &fork, NULL), "sequence");
-  EXPECT_INVALID(kvevict_sequence_fork(m->sequence, NULL, 0, NULL, NULL),
+  options.memory = lent;
+  EXPECT_INVALID(kvevict_sequence_fork(m->sequence, &options, &fork, NULL),
+                 "memory_bytes 8");
+  EXPECT_INVALID(kvevict_sequence_fork(NULL, NULL, &fork, NULL), "sequence");
+  EXPECT_INVALID(kvevict_sequence_fork(m->sequence, NULL, NULL, NULL),
                  "out_sequence");
   cr_expect_null(fork);
-  EXPECT_OK(
-      kvevict_sequence_fork(m->sequence, lent, size.best_bytes, &fork, NULL));
+  options.memory_bytes = size.best_bytes;
+  EXPECT_OK(kvevict_sequence_fork(m->sequence, &options, &fork, NULL));
   EXPECT_INVALID(kvevict_sequence_begin_observing(fork, NULL, 0), "already");
   /* Its own: the first one's rows go. */
   EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
@@ -361,7 +364,7 @@ Test(sequence_start, a_fork_has_the_queries_in_memory_that_is_lent) {
   cr_expect_eq(test_model_stored(&copy, 1), 60);
   cr_expect_eq(test_model_stored(m, 1), 100);
   kvevict_sequence* blind = NULL;
-  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, 0, &blind, NULL));
+  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &blind, NULL));
   EXPECT_OK(kvevict_sequence_begin_observing(blind, NULL, 0));
   kvevict_sequence_destroy(blind);
   kvevict_sequence_destroy(fork);
@@ -374,7 +377,7 @@ Test(sequence_start, a_fork_has_no_report_and_outlives_the_first) {
   test_model_step(m, 100);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   kvevict_sequence* fork = NULL;
-  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, 0, &fork, NULL));
+  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &fork, NULL));
   kvevict_evict_report report = {.struct_size = sizeof report};
   EXPECT_OK(kvevict_sequence_report(fork, &report, NULL, 0));
   cr_expect_eq(report.tokens_before, 0);
@@ -399,7 +402,7 @@ Test(sequence_start, without_memory_nothing_changes) {
   layers[0].positions_len = layers[0].count = 45;
   layers[1] = layers[0];
   kvevict_sequence* first = NULL; /* whose query memory the context keeps */
-  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, 0, &first, NULL));
+  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &first, NULL));
   kvevict_sequence_destroy(first);
   const uint32_t n_live = m->allocator.n_live;
   const uint32_t n_live_full = full->allocator.n_live;
@@ -411,7 +414,7 @@ Test(sequence_start, without_memory_nothing_changes) {
       m->allocator.fail_at = m->allocator.n_allocs + 1 + n_failed;
       full->allocator.fail_at = full->allocator.n_allocs + 1 + n_failed;
       if (call == 0) {
-        status = kvevict_sequence_fork(m->sequence, NULL, 0, &made, NULL);
+        status = kvevict_sequence_fork(m->sequence, NULL, &made, NULL);
       } else if (call == 1) {
         status = kvevict_sequence_start(full->sequence, layers, 2, 90, NULL);
       } else {

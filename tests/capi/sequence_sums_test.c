@@ -295,7 +295,7 @@ Test(sums, are_copied_by_a_fork) {
   scene* s = Scene("h2o:budget=30,recent=4");
   Step(s, 40, 40);
   kvevict_sequence* fork = NULL;
-  EXPECT_OK(kvevict_sequence_fork(s->m->sequence, NULL, 0, &fork, NULL));
+  EXPECT_OK(kvevict_sequence_fork(s->m->sequence, NULL, &fork, NULL));
   kvevict_sequence* const first = s->m->sequence;
   EXPECT_OK(test_model_evict(s->m, NULL, NULL));
   int32_t kept[kMostSlots], forked[kMostSlots];

@@ -359,7 +359,7 @@ Test(undo, forks_have_nothing_to_undo) {
   lent undo = Lend(UndoBytes(m));
   EXPECT_OK(Evict(m, undo, NULL));
   kvevict_sequence* fork = NULL;
-  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, 0, &fork, NULL));
+  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &fork, NULL));
   EXPECT_INVALID(
       kvevict_sequence_undo(fork, m->views, 3, undo.memory, undo.n_bytes, NULL),
       "nothing to undo");

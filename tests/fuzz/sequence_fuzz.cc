@@ -154,7 +154,7 @@ class Fuzz {
   void Copy() {
     kvevict_sequence* copy = nullptr;
     if (draw_.Below(2) == 0) {
-      FUZZ_CHECK(kvevict_sequence_fork(sequence_, nullptr, 0, &copy, nullptr) ==
+      FUZZ_CHECK(kvevict_sequence_fork(sequence_, nullptr, &copy, nullptr) ==
                  KVEVICT_OK);
     } else {
       size_t n = 0;

@@ -196,7 +196,7 @@ void CheckWhereItBegins(const Gpu& gpu, Report* report) {
   report->FailIf(mock::Waits() != waits, "a start without lists waited");
   const uint64_t copies = mock::Calls("cuMemcpyDtoDAsync_v2");
   Check(load());
-  Check(kvevict_sequence_fork(s, nullptr, 0, &fork, gpu.stream()));
+  Check(kvevict_sequence_fork(s, nullptr, &fork, gpu.stream()));
   const SequenceHandle handle(fork);
   report->FailIf(mock::Calls("cuMemcpyDtoDAsync_v2") != copies + 2,
                  "positions and queries are two copies on the device");

@@ -209,7 +209,7 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
       status = kvevict_sequence_begin_observing(sequence, nullptr, 0);
     }
     if (status == KVEVICT_OK) {
-      status = kvevict_sequence_fork(sequence, nullptr, 0, &fork, nullptr);
+      status = kvevict_sequence_fork(sequence, nullptr, &fork, nullptr);
     }
     const std::string message = kvevict_last_error_message();
     const bool failed = status != KVEVICT_OK;

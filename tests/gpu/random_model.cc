@@ -351,7 +351,7 @@ std::vector<uint8_t> Saved(const kvevict_sequence* sequence) {
 
 SequenceHandle ForkOf(const kvevict_sequence* sequence, kvevict_stream stream) {
   kvevict_sequence* fork = nullptr;
-  Check(kvevict_sequence_fork(sequence, nullptr, 0, &fork, stream));
+  Check(kvevict_sequence_fork(sequence, nullptr, &fork, stream));
   return SequenceHandle(fork);
 }
 

@@ -41,8 +41,13 @@ public sealed unsafe class KvPlan : IDisposable
     /// in place of the policy's budget and layer split, for <see cref="KvScope.KvHead"/>. Above a head's length it
     /// keeps all. Empty: the policy's.
     /// </param>
+    /// <param name="layerBudgets">
+    /// Of each layer with a full cache what <see cref="KvPolicy.Budget"/> means, in place of that and of the layer
+    /// split. Not with <paramref name="headBudgets"/>. Empty: the policy's.
+    /// </param>
     /// <exception cref="KvEvictException">They do not go together.</exception>
-    public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default)
+    public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default,
+                  ReadOnlySpan<double> layerBudgets = default)
     {
         ArgumentNullException.ThrowIfNull(context);
         ArgumentNullException.ThrowIfNull(geometry);
@@ -59,12 +64,15 @@ public sealed unsafe class KvPlan : IDisposable
             fixed (kvevict_layer_geometry* layers = geometry.LayersToNative())
             fixed (float* frequencies = geometry.RopeInverseFrequencies.Span)
             fixed (int* budgets = headBudgets)
+            fixed (double* ofLayers = layerBudgets)
             {
                 nativeGeometry.rope_inv_freq = frequencies;
                 nativeGeometry.layers = layers;
                 nativeGeometry.layers_len = (nuint)geometry.Layers.Count;
                 options.head_budgets = (uint*)budgets;
                 options.head_budgets_len = (nuint)headBudgets.Length;
+                options.layer_budgets = ofLayers;
+                options.layer_budgets_len = (nuint)layerBudgets.Length;
                 Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, &options, _handle);
             }
         }

@@ -6,7 +6,7 @@ namespace KvEvict;
 /// </summary>
 public sealed unsafe class KvSequence : IDisposable
 {
-    private const uint NextPosition = NativeConstants.KVEVICT_POSITION_NEXT;
+    internal const uint NextPosition = NativeConstants.KVEVICT_POSITION_NEXT;
     // Above this many layers what a call takes of each goes not on the stack, but into an array that stays.
     private const int MaxStackLayers = 64;
 
@@ -56,6 +56,8 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     internal SequenceHandle Handle => Check.Open(_handle, this);
+
+    internal ContextHandle Context => _plan.Context;
 
     /// <summary>What the last eviction did; all 0 before it and after a reset.</summary>
     public KvEvictReport Report
@@ -134,20 +136,7 @@ public sealed unsafe class KvSequence : IDisposable
         fixed (kvevict_signal_inputs* nativeInputs = inputs)
         fixed (NativeInputs* nativePlanes = planes)
         {
-            for (int i = 0; i < count; ++i)
-            {
-                ref readonly KvObservation observation = ref observations[i];
-                int slotCount = observation.Inputs.AttentionSums.Region.Address == 0
-                                    ? 0
-                                    : HeldWith(observation.Layer, firstPosition, rowCount);
-                NativeInputs.Write(nativePlanes + i, nativeInputs + i, observation.Inputs with { QueryRows = 0 },
-                                   _plan.Geometry.Of(observation.Layer), rowCount, slotCount, _plan.Context,
-                                   count == 1 ? -1 : i);
-                kvevict_observation* at = nativeObservations + i;
-                Native.kvevict_observation_init(at, (nuint)sizeof(kvevict_observation));
-                at->layer = Check.Count(observation.Layer, nameof(observation.Layer));
-                at->inputs = nativeInputs + i;
-            }
+            Write(observations, rowCount, firstPosition, nativeObservations, nativeInputs, nativePlanes);
             Native.kvevict_sequence_observe(handle, nativeObservations, (nuint)count,
                                             Check.Count(rowCount, nameof(rowCount)), first, stream);
         }
@@ -299,12 +288,38 @@ public sealed unsafe class KvSequence : IDisposable
     /// <returns>The new sequence.</returns>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">The memory is too small, or there is none left.</exception>
-    public KvSequence Fork(KvRegion memory, nint stream = 0)
+    public KvSequence Fork(KvRegion memory, nint stream = 0) => Fork(_plan, memory, stream);
+
+    /// <summary>
+    /// As the other overloads, under another plan, with another policy. Observed queries go along where both plans have
+    /// a window as wide. With another plan this waits on CUDA.
+    /// </summary>
+    /// <param name="plan">What the new sequence goes by: of the same context and layers.</param>
+    /// <param name="memory">
+    /// As for <see cref="BeginObserving(KvRegion)"/>; not used if the new one does not observe. None: the context's.
+    /// </param>
+    /// <param name="stream">CUstream on which the work is queued, after this one's.</param>
+    /// <returns>The new sequence.</returns>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">
+    /// The plan's lists cannot hold what this one's do, or there is no memory left.
+    /// </exception>
+    public KvSequence Fork(KvPlan plan, KvRegion memory = default, nint stream = 0)
     {
+        ArgumentNullException.ThrowIfNull(plan);
         SequenceHandle handle = Handle;
-        nint address = memory.Resolve(_plan.Context, nameof(memory));
-        return new KvSequence(_plan, made => Native.kvevict_sequence_fork(
-            handle, (void*)address, (nuint)memory.Bytes, made, stream)) { _lent = memory.Owner };
+        PlanHandle to = plan.Handle;
+        kvevict_fork_options options;
+        Native.kvevict_fork_options_init(&options, (nuint)sizeof(kvevict_fork_options));
+        options.plan = NativeHandle.Pointer(to);
+        options.memory = (void*)memory.Resolve(_plan.Context, nameof(memory));
+        options.memory_bytes = (nuint)memory.Bytes;
+        kvevict_fork_options* at = &options;
+        return new KvSequence(plan, made =>
+        {
+            Native.kvevict_sequence_fork(handle, at, made, stream);
+            GC.KeepAlive(to);
+        }) { _lent = memory.Owner };
     }
 
     /// <summary>
@@ -379,26 +394,8 @@ public sealed unsafe class KvSequence : IDisposable
         fixed (kvevict_signal_inputs* nativeInputs = inputs)
         fixed (NativeInputs* nativePlanes = planes)
         fixed (int* mustStay = options.ProtectedPositions)
-        fixed (uint* heldByHead = _heldByHead)
         {
-            for (int layer = 0; layer < count; ++layer)
-            {
-                KvLayerGeometry geometry = _plan.Geometry.Of(layer);
-                // What is beyond the last layer is the library's to refuse.
-                int held = layer < _plan.Geometry.LayerCount ? Held(layer, geometry) : 0;
-                Native.kvevict_view_init(nativeViews + layer, (nuint)sizeof(kvevict_view));
-                if (layer < views.Length && geometry.HasFullCache)
-                {
-                    KvView view = views[layer] ?? throw new ArgumentNullException($"views[{layer}]");
-                    uint* heads = view.KvHeads == geometry.KvHeads ? heldByHead : null;
-                    view.Write(nativeViews + layer, held, _plan.Context, heads);
-                }
-                if (layer < inputCount)
-                {
-                    NativeInputs.Write(nativePlanes + layer, nativeInputs + layer, options.Inputs[layer], geometry,
-                                       _plan.Policy.QueryRows, held, _plan.Context, layer);
-                }
-            }
+            Write(views, options.Inputs, nativeViews, nativeInputs, nativePlanes);
             kvevict_evict_options nativeOptions;
             Native.kvevict_evict_options_init(&nativeOptions, (nuint)sizeof(kvevict_evict_options));
             nativeOptions.protected_positions = mustStay;
@@ -462,6 +459,54 @@ public sealed unsafe class KvSequence : IDisposable
         }
         foreach (KvView view in views) GC.KeepAlive(view);
         GC.KeepAlive(undo.Owner);
+    }
+
+    /// <summary>Writes what layers show, as many of each.</summary>
+    internal void Write(ReadOnlySpan<KvObservation> observations, int rowCount, int? firstPosition,
+                        kvevict_observation* nativeObservations, kvevict_signal_inputs* nativeInputs,
+                        NativeInputs* nativePlanes)
+    {
+        for (int i = 0; i < observations.Length; ++i)
+        {
+            ref readonly KvObservation observation = ref observations[i];
+            int slotCount = observation.Inputs.AttentionSums.Region.Address == 0
+                                ? 0
+                                : HeldWith(observation.Layer, firstPosition, rowCount);
+            NativeInputs.Write(nativePlanes + i, nativeInputs + i, observation.Inputs with { QueryRows = 0 },
+                               _plan.Geometry.Of(observation.Layer), rowCount, slotCount, _plan.Context,
+                               observations.Length == 1 ? -1 : i);
+            kvevict_observation* at = nativeObservations + i;
+            Native.kvevict_observation_init(at, (nuint)sizeof(kvevict_observation));
+            at->layer = Check.Count(observation.Layer, nameof(observation.Layer));
+            at->inputs = nativeInputs + i;
+        }
+    }
+
+    /// <summary>Writes what an eviction is given: native views as many as the longer of both has.</summary>
+    internal void Write(ReadOnlySpan<KvView> views, ReadOnlySpan<KvSignalInputs> inputs, kvevict_view* nativeViews,
+                        kvevict_signal_inputs* nativeInputs, NativeInputs* nativePlanes)
+    {
+        fixed (uint* heldByHead = _heldByHead)
+        {
+            for (int layer = 0; layer < Math.Max(views.Length, inputs.Length); ++layer)
+            {
+                KvLayerGeometry geometry = _plan.Geometry.Of(layer);
+                // What is beyond the last layer is the library's to refuse.
+                int held = layer < _plan.Geometry.LayerCount ? Held(layer, geometry) : 0;
+                Native.kvevict_view_init(nativeViews + layer, (nuint)sizeof(kvevict_view));
+                if (layer < views.Length && geometry.HasFullCache)
+                {
+                    KvView view = views[layer] ?? throw new ArgumentNullException($"views[{layer}]");
+                    uint* heads = view.KvHeads == geometry.KvHeads ? heldByHead : null;
+                    view.Write(nativeViews + layer, held, _plan.Context, heads);
+                }
+                if (layer < inputs.Length)
+                {
+                    NativeInputs.Write(nativePlanes + layer, nativeInputs + layer, inputs[layer], geometry,
+                                       _plan.Policy.QueryRows, held, _plan.Context, layer);
+                }
+            }
+        }
     }
 
     /// <summary>Writes what the last eviction did to each keep list, without allocating.</summary>

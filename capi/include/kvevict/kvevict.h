@@ -1480,10 +1480,18 @@ typedef struct kvevict_plan_options {
    *  policy's. Copied. */
   const uint32_t* head_budgets;
   size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
+  /** Budgets of the layers with a full cache, each what budget of
+   *  kvevict_policy means, in place of that and of the layer split: a ratio of
+   *  the context up to 1, else tokens. All else of the policy holds for each
+   *  layer as if it were alone. Under scope MODEL all are equal. Not with
+   *  head_budgets, nor with a layer_split that scores decide. NULL: the
+   *  policy's. Copied. */
+  const double* layer_budgets;
+  size_t layer_budgets_len; /**< As many as there are such layers; 0. */
 } kvevict_plan_options;
 
 #define KVEVICT_PLAN_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_plan_options), 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_plan_options), 0, 0, 0, 0, 0 }
 
 /** Writes KVEVICT_PLAN_OPTIONS_INIT.
  *
@@ -1645,7 +1653,8 @@ KVEVICT_API kvevict_status kvevict_plan_workspace(
     kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
 /**
- * kvevict_policy_layer_budgets() for the plan's policy and layers.
+ * kvevict_policy_layer_budgets() for the plan's policy and layers, or what its
+ * layer_budgets make of a context; of head_budgets, the most of each layer.
  *
  * @param[in]  plan         Non-NULL.
  * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
@@ -2628,27 +2637,61 @@ KVEVICT_API kvevict_status kvevict_sequence_start(
     size_t layers_len, uint32_t n_tokens,
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
+/** What a fork may be told. */
+typedef struct kvevict_fork_options {
+  uint32_t struct_size;
+  uint32_t reserved; /**< 0. */
+  /** The new sequence's plan, which it keeps alive; NULL: the other one's. */
+  const kvevict_plan* plan;
+  /** As for kvevict_sequence_begin_observing(), where the new one observes. */
+  void* memory;
+  size_t memory_bytes; /**< 0 with NULL. */
+} kvevict_fork_options;
+
+#define KVEVICT_FORK_OPTIONS_INIT \
+  { (uint32_t)sizeof(kvevict_fork_options), 0, 0, 0, 0 }
+
+/** Writes KVEVICT_FORK_OPTIONS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_fork_options_init(
+    kvevict_fork_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
 /**
- * Creates a sequence that goes on from where another one is: a beam, or a
- * sample of the same prompt. It has the same plan, prompt, positions and
- * lengths, on host and device, and if the other one observes, the same observed
- * queries or sums. Its report is empty. The cache is the caller's to copy or to
- * share.
+ * Creates a sequence that goes on from where another one is: a beam, a sample
+ * of the same prompt, or, with another plan, the same request under another
+ * policy. It has the other one's prompt, positions and lengths, on host and
+ * device, and its observed queries or sums if that observes. Its report is
+ * empty. The cache is the caller's to copy or to share.
+ *
+ * Another plan is of the same context, and its geometry has the same layers;
+ * max_tokens may differ as long as all fits. Where KV heads shared a keep list
+ * and have one each then, all get what the one held. Heads or layers that are
+ * to share one must hold the same positions, and those of a plan whose lists
+ * have one length the same number: an error names the layer, the heads, and the
+ * scope that would do. Both plans rotate or neither does, unless no token was
+ * evicted. Of the prompt a layer then has what it still holds, of any list the
+ * most; every goes on from the last eviction that worked, as exactly as the
+ * other plan's every counted it. Observed queries go along where both plans
+ * score by queries of one window, and sums where both have them of the same
+ * rows, made alike, for as many max_tokens; otherwise the new sequence does not
+ * observe until kvevict_sequence_begin_observing().
  *
  * @param[in]  sequence      Non-NULL. Not modified.
- * @param[in]  memory        As for kvevict_sequence_begin_observing(), if the
- *                           sequence observes; otherwise not used, and the new
- *                           one does not observe either.
- * @param[in]  memory_bytes  0 with NULL.
+ * @param[in]  options       NULL for none. Its memory is not used if the new
+ *                           sequence does not observe.
  * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
  * @param[in]  stream        See kvevict_stream; comes after the sequence's
  *                           work. On CUDA device memory is copied there, and
- *                           nothing waits.
+ *                           nothing waits; with another plan the call waits for
+ *                           what the sequence has evicted, and for the stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_fork(
-    const kvevict_sequence* sequence, void* memory, size_t memory_bytes,
+    const kvevict_sequence* sequence, const kvevict_fork_options* options,
     kvevict_sequence** out_sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
@@ -2917,7 +2960,7 @@ typedef struct kvevict_sequence_memory {
   /** u32 [n_lists]: how many slots of a list are listed, where lists differ; 0
    *  where all list n_listed. Moves with every eviction. */
   uint64_t listed_counts;
-  uint32_t n_listed; /**< Of any list, the most. */
+  uint32_t n_listed;    /**< Of any list, the most. */
   uint32_t n_sum_heads; /**< Rows of sums; 0 without. */
   /** f32 [n_sum_heads, sum_stride]: what the layer's slots have got of the
    *  attention observed, see kvevict_sequence_observe(). Fixed while the
@@ -3026,6 +3069,159 @@ KVEVICT_API kvevict_status kvevict_sequence_keep_positions(
     const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
     int32_t* positions, size_t positions_capacity,
     size_t* out_positions_len) KVEVICT_NOEXCEPT;
+
+/* ---- Batches ------------------------------------------------------------- */
+
+/*
+ * One call for many sequences of different lengths: it does to each what the
+ * call for one does, in the order of the items, to the same bytes. All of them
+ * are checked before the first one changes, so that after an error of
+ * an argument, or of a sequence's state, every sequence and cache is as before;
+ * the message begins with the item, as in "items[3]: views[0]: ...". After a
+ * failure of the device the items before the one it names are done, and those
+ * behind it untouched.
+ *
+ * Plans may differ, but share one context. A sequence comes up once. The call
+ * is one of each sequence, by one thread. On CUDA all goes to the one stream,
+ * and waits and is captured as the single calls are. No items do nothing. Items
+ * are structs of one struct_size.
+ */
+
+/** How many tokens a sequence of a batch appends, or is left with. */
+typedef struct kvevict_sequence_tokens {
+  uint32_t struct_size;
+  uint32_t n_tokens;
+  kvevict_sequence* sequence; /**< Non-NULL. */
+} kvevict_sequence_tokens;
+
+#define KVEVICT_SEQUENCE_TOKENS_INIT \
+  { (uint32_t)sizeof(kvevict_sequence_tokens), 0, 0 }
+
+/** Writes KVEVICT_SEQUENCE_TOKENS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_sequence_tokens_init(
+    kvevict_sequence_tokens* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * kvevict_sequence_append() for each item.
+ *
+ * @param[in] items      [items_len].
+ * @param[in] items_len  0 does nothing.
+ * @param[in] stream     See kvevict_stream.
+ * @return As kvevict_sequence_append(). Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequences_append(const kvevict_sequence_tokens* items, size_t items_len,
+                         kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * kvevict_sequence_trim() for each item: a batch of speculations, of which each
+ * was accepted up to another token.
+ *
+ * @param[in] items      [items_len]; n_tokens is the length to return to.
+ * @param[in] items_len  0 does nothing.
+ * @param[in] stream     See kvevict_stream.
+ * @return As kvevict_sequence_trim(). Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_sequences_trim(const kvevict_sequence_tokens* items, size_t items_len,
+                       kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/** What the layers of a sequence of a batch show. */
+typedef struct kvevict_sequence_observations {
+  uint32_t struct_size;
+  uint32_t n_rows;                         /**< Of each layer. */
+  kvevict_sequence* sequence;              /**< Non-NULL. */
+  const kvevict_observation* observations; /**< [observations_len]. */
+  size_t observations_len;
+  uint32_t first_position; /**< Of row 0, or KVEVICT_POSITION_NEXT. */
+  uint32_t reserved;       /**< 0. */
+} kvevict_sequence_observations;
+
+#define KVEVICT_SEQUENCE_OBSERVATIONS_INIT                       \
+  {                                                              \
+    (uint32_t)sizeof(kvevict_sequence_observations), 0, 0, 0, 0, \
+        KVEVICT_POSITION_NEXT, 0                                 \
+  }
+
+/** Writes KVEVICT_SEQUENCE_OBSERVATIONS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_sequence_observations_init(
+    kvevict_sequence_observations* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * kvevict_sequence_observe() for each item.
+ *
+ * @param[in] items      [items_len].
+ * @param[in] items_len  0 does nothing.
+ * @param[in] stream     See kvevict_stream.
+ * @return As kvevict_sequence_observe(). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequences_observe(
+    const kvevict_sequence_observations* items, size_t items_len,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/** What an eviction of a sequence of a batch is given. */
+typedef struct kvevict_sequence_eviction {
+  uint32_t struct_size;
+  uint32_t reserved;                    /**< 0. */
+  kvevict_sequence* sequence;           /**< Non-NULL. */
+  const kvevict_view* views;            /**< [n_layers] of its plan. */
+  size_t views_len;                     /**< = n_layers. */
+  const kvevict_evict_options* options; /**< NULL for none. */
+} kvevict_sequence_eviction;
+
+#define KVEVICT_SEQUENCE_EVICTION_INIT \
+  { (uint32_t)sizeof(kvevict_sequence_eviction), 0, 0, 0, 0, 0 }
+
+/** Writes KVEVICT_SEQUENCE_EVICTION_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_sequence_eviction_init(
+    kvevict_sequence_eviction* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * The workspace of kvevict_sequences_evict() for sequences as long as they are
+ * now. They work one after the other, so it is the largest that any of them
+ * needs; the same of the plans' max_tokens, by kvevict_plan_workspace(), serves
+ * at any length.
+ *
+ * @param[in]  items      [items_len]; only their sequences are read.
+ * @param[in]  items_len  0: no bytes.
+ * @param[out] out        Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequences_workspace(
+    const kvevict_sequence_eviction* items, size_t items_len,
+    kvevict_workspace* out) KVEVICT_NOEXCEPT;
+
+/**
+ * kvevict_sequence_evict() for each item. Each sequence has its own report, and
+ * each item its own memory to undo with.
+ *
+ * Caches of two sequences that overlap are an error if one of them is to move
+ * rows; of contiguous ones K and V of the first layer are compared, so that one
+ * cache given twice is noticed. Paged caches may have blocks in common, as in
+ * single calls: take a copy of those whose rows are to move before.
+ *
+ * @param[in] items      [items_len].
+ * @param[in] items_len  0 does nothing.
+ * @param[in] workspace  See kvevict_sequences_workspace().
+ * @param[in] workspace_bytes  Its size, at least the least.
+ * @param[in] stream     See kvevict_stream.
+ * @return As kvevict_sequence_evict(). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequences_evict(
+    const kvevict_sequence_eviction* items, size_t items_len, void* workspace,
+    size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -69,7 +69,7 @@ kvevict_sequence* test_copy(const kvevict_plan* plan,
                             const kvevict_sequence* sequence, test_copy_by by) {
   kvevict_sequence* copy = NULL;
   if (by == TEST_COPY_FORK) {
-    EXPECT_OK(kvevict_sequence_fork(sequence, NULL, 0, &copy, NULL));
+    EXPECT_OK(kvevict_sequence_fork(sequence, NULL, &copy, NULL));
     return copy;
   }
   EXPECT_OK(kvevict_sequence_create(plan, &copy));

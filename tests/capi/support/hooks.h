@@ -9,7 +9,7 @@
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/random.h"
 
-enum { TEST_MAX_LIVE = 256 };
+enum { TEST_MAX_LIVE = 1024 };
 
 typedef struct test_allocator {
   struct {

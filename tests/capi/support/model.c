@@ -50,13 +50,24 @@ static void FillQueries(test_model* model, uint32_t layer,
   }
 }
 
+static void CreateWorkspace(test_model* model) {
+  model->workspace_bytes =
+      test_workspace(model->plan, KVEVICT_OPERATION_EVICT, 0).best_bytes;
+  const size_t rounded = (model->workspace_bytes + kGuardBytes + kAlignment) /
+                         kAlignment * kAlignment;
+  model->workspace = aligned_alloc(kAlignment, rounded);
+}
+
 static void CreateHandles(test_model* model) {
   const test_model_spec* s = &model->spec;
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   test_allocator_install(&model->allocator, &options);
   test_runner_install(&model->runner, s->n_threads == 0 ? 1 : s->n_threads,
                       &options);
-  EXPECT_OK(kvevict_context_create(&options, &model->context));
+  model->context = s->context;
+  if (s->context == NULL) {
+    EXPECT_OK(kvevict_context_create(&options, &model->context));
+  }
   const bool opaque = s->k_dtype == KVEVICT_DTYPE_OPAQUE;
   model->layer =
       test_layer(s->n_q_heads, s->n_kv_heads, opaque ? 0 : s->k_head_dim,
@@ -74,11 +85,7 @@ static void CreateHandles(test_model* model) {
                                 &model->policy, &plan_options, &model->plan));
   EXPECT_OK(kvevict_sequence_create(model->plan, &model->sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(model->sequence, NULL, 0));
-  model->workspace_bytes =
-      test_workspace(model->plan, KVEVICT_OPERATION_EVICT, 0).best_bytes;
-  const size_t rounded = (model->workspace_bytes + kGuardBytes + kAlignment) /
-                         kAlignment * kAlignment;
-  model->workspace = aligned_alloc(kAlignment, rounded);
+  CreateWorkspace(model);
 }
 
 test_model* test_model_create(const test_model_spec* spec, test_random random) {
@@ -96,10 +103,39 @@ test_model* test_model_create(const test_model_spec* spec, test_random random) {
   return model;
 }
 
+kvevict_status test_model_go_on(test_model* model, const char* policy,
+                                const kvevict_geometry* geometry,
+                                const kvevict_plan_options* options) {
+  kvevict_plan* plan = NULL;
+  kvevict_sequence* sequence = NULL;
+  const kvevict_policy parsed = test_policy(policy);
+  if (geometry == NULL) geometry = &model->geometry;
+  EXPECT_OK(
+      kvevict_plan_create(model->context, geometry, &parsed, options, &plan));
+  kvevict_fork_options fork = KVEVICT_FORK_OPTIONS_INIT;
+  fork.plan = plan;
+  const kvevict_status status =
+      kvevict_sequence_fork(model->sequence, &fork, &sequence, NULL);
+  if (status != KVEVICT_OK) {
+    kvevict_plan_destroy(plan);
+    return status;
+  }
+  /* Where it observes already it says so. */
+  (void)kvevict_sequence_begin_observing(sequence, NULL, 0);
+  kvevict_sequence_destroy(model->sequence);
+  kvevict_plan_destroy(model->plan);
+  free(model->workspace);
+  model->sequence = sequence;
+  model->plan = plan;
+  model->policy = parsed;
+  CreateWorkspace(model);
+  return KVEVICT_OK;
+}
+
 void test_model_destroy(test_model* model) {
   kvevict_sequence_destroy(model->sequence);
   kvevict_plan_destroy(model->plan);
-  kvevict_context_destroy(model->context);
+  if (model->spec.context == NULL) kvevict_context_destroy(model->context);
   EXPECT(model->allocator.n_live == 0, "%u allocations leaked",
          model->allocator.n_live);
   EXPECT(model->allocator.n_complaints == 0, "misused allocator hooks");
@@ -142,7 +178,7 @@ static void CopyToken(test_cache* to, uint32_t slot, uint32_t h,
   }
 }
 
-void test_model_append(test_model* model, uint32_t n) {
+void test_model_store(test_model* model, uint32_t n) {
   EXPECT(model->n_seen + n <= model->spec.max_positions, "archive too small");
   for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
     for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
@@ -153,6 +189,10 @@ void test_model_append(test_model* model, uint32_t n) {
       }
     }
   }
+}
+
+void test_model_append(test_model* model, uint32_t n) {
+  test_model_store(model, n);
   EXPECT_OK(kvevict_sequence_append(model->sequence, n, NULL));
   model->n_seen += n;
 }

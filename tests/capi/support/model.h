@@ -30,6 +30,7 @@ typedef struct test_model_spec {
   uint32_t n_companions;
   uint32_t n_threads;           /* more than 1: the shuffling runner */
   const uint32_t* head_budgets; /* [n_layers, n_kv_heads]; NULL: the policy's */
+  kvevict_context* context; /* which must stay longer; NULL: one of its own */
 } test_model_spec;
 
 /* 2 layers of 4 heads on 2, 100 slots; f16 queries, f32 cache. */
@@ -60,11 +61,18 @@ typedef struct test_model {
 test_model* test_model_create(const test_model_spec* spec, test_random random);
 void test_model_destroy(test_model* model);
 
+/* Goes on by another plan, of `geometry` or, with NULL, the model's. The new sequence
+ * observes. After a failure the model is as before. */
+kvevict_status test_model_go_on(test_model* model, const char* policy,
+                                const kvevict_geometry* geometry,
+                                const kvevict_plan_options* options);
+
 /* The query rows of a layer from a position on. */
 kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
                                  uint32_t first_position);
 
-/* Stores the rows of the next n tokens in every layer and notes them. */
+/* Stores the rows of the next n tokens in every layer; and notes them. */
+void test_model_store(test_model* model, uint32_t n);
 void test_model_append(test_model* model, uint32_t n);
 
 /* Observes the query rows of [first, first + n) in every layer. */

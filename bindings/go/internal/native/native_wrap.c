@@ -1214,22 +1214,35 @@ intgo _wrap_kvevict_sequence_start_kvevict(kvevict_sequence *_swig_go_0, kvevict
 }
 
 
-intgo _wrap_kvevict_sequence_fork_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, kvevict_sequence **_swig_go_3, kvevict_stream _swig_go_4) {
+intgo _wrap_kvevict_fork_options_init_kvevict(kvevict_fork_options *_swig_go_0, long long _swig_go_1) {
+  kvevict_fork_options *arg1 = (kvevict_fork_options *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_fork_options *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_fork_options_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_fork_kvevict(kvevict_sequence *_swig_go_0, kvevict_fork_options *_swig_go_1, kvevict_sequence **_swig_go_2, kvevict_stream _swig_go_3) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  void *arg2 = (void *) 0 ;
-  size_t arg3 ;
-  kvevict_sequence **arg4 = (kvevict_sequence **) 0 ;
-  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_fork_options *arg2 = (kvevict_fork_options *) 0 ;
+  kvevict_sequence **arg3 = (kvevict_sequence **) 0 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (void *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_sequence **)_swig_go_3;
-  arg5 = (kvevict_stream)_swig_go_4;
+  arg2 = (kvevict_fork_options *)_swig_go_1;
+  arg3 = (kvevict_sequence **)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
   
-  result = (kvevict_status)kvevict_sequence_fork((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5);
+  result = (kvevict_status)kvevict_sequence_fork((struct kvevict_sequence const *)arg1,(struct kvevict_fork_options const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1500,6 +1513,140 @@ intgo _wrap_kvevict_sequence_keep_positions_kvevict(kvevict_sequence *_swig_go_0
   arg6 = (size_t *)_swig_go_5;
   
   result = (kvevict_status)kvevict_sequence_keep_positions((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_tokens_init_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1) {
+  kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_tokens *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_sequence_tokens_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequences_append_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
+  size_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_tokens *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_sequences_append((struct kvevict_sequence_tokens const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequences_trim_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
+  size_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_tokens *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_sequences_trim((struct kvevict_sequence_tokens const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_observations_init_kvevict(kvevict_sequence_observations *_swig_go_0, long long _swig_go_1) {
+  kvevict_sequence_observations *arg1 = (kvevict_sequence_observations *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_observations *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_sequence_observations_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequences_observe_kvevict(kvevict_sequence_observations *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence_observations *arg1 = (kvevict_sequence_observations *) 0 ;
+  size_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_observations *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_sequences_observe((struct kvevict_sequence_observations const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_eviction_init_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1) {
+  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_sequence_eviction_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequences_workspace_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1, kvevict_workspace *_swig_go_2) {
+  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
+  size_t arg2 ;
+  kvevict_workspace *arg3 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (kvevict_workspace *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_sequences_workspace((struct kvevict_sequence_eviction const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequences_evict_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1, void *_swig_go_2, long long _swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
+  size_t arg2 ;
+  void *arg3 = (void *) 0 ;
+  size_t arg4 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (void *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_sequences_evict((struct kvevict_sequence_eviction const *)arg1,arg2,arg3,arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

@@ -204,10 +204,12 @@ type Geometry struct {
 
 // PlanOptions is kvevict_plan_options.
 type PlanOptions struct {
-	StructSize     uint32
-	Reserved       uint32
-	HeadBudgets    uintptr
-	HeadBudgetsLen uint64
+	StructSize      uint32
+	Reserved        uint32
+	HeadBudgets     uintptr
+	HeadBudgetsLen  uint64
+	LayerBudgets    uintptr
+	LayerBudgetsLen uint64
 }
 
 // LayerInfo is kvevict_layer_info.
@@ -344,6 +346,15 @@ type PositionLists struct {
 	Counts       uintptr
 }
 
+// ForkOptions is kvevict_fork_options.
+type ForkOptions struct {
+	StructSize  uint32
+	Reserved    uint32
+	Plan        uintptr
+	Memory      uintptr
+	MemoryBytes uint64
+}
+
 // EvictOptions is kvevict_evict_options.
 type EvictOptions struct {
 	StructSize            uint32
@@ -386,4 +397,32 @@ type SequenceMemory struct {
 	NSumHeads    uint32
 	Sums         uint64
 	SumStride    uint64
+}
+
+// SequenceTokens is kvevict_sequence_tokens.
+type SequenceTokens struct {
+	StructSize uint32
+	NTokens    uint32
+	Sequence   uintptr
+}
+
+// SequenceObservations is kvevict_sequence_observations.
+type SequenceObservations struct {
+	StructSize      uint32
+	NRows           uint32
+	Sequence        uintptr
+	Observations    uintptr
+	ObservationsLen uint64
+	FirstPosition   uint32
+	Reserved        uint32
+}
+
+// SequenceEviction is kvevict_sequence_eviction.
+type SequenceEviction struct {
+	StructSize uint32
+	Reserved   uint32
+	Sequence   uintptr
+	Views      uintptr
+	ViewsLen   uint64
+	Options    uintptr
 }

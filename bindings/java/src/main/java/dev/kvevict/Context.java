@@ -48,12 +48,28 @@ public final class Context extends Handle {
     for (int budget : headBudgets) {
       Memory.count(budget, "headBudgets");
     }
+    return newPlan(geometry, policy, planOptions(headBudgets), headBudgets.length > 0);
+  }
+
+  /**
+   * As the other one, with budgets of the layers' own.
+   *
+   * @param geometry of the model
+   * @param policy what survives
+   * @param layerBudgets of each layer with a full cache what the budget of a policy means, in place
+   *     of that and of the layer split
+   * @return the plan, which keeps what it needs of this context alive
+   */
+  public Plan newPlan(Geometry geometry, Policy policy, double[] layerBudgets) {
+    return newPlan(geometry, policy, planOptions(layerBudgets), false);
+  }
+
+  private Plan newPlan(Geometry geometry, Policy policy, Struct planOptions, boolean headsDiffer) {
     long context = enter();
-    try (Struct model = geometry.write(); policy.struct;
-        Struct options = planOptions(headBudgets)) {
+    try (Struct model = geometry.write(); policy.struct; planOptions) {
       long pointer = Native.kvevict_plan_create(
-          context, model.address, policy.struct.address, options.address);
-      return new Plan(pointer, geometry, policy, headBudgets.length > 0, hooks);
+          context, model.address, policy.struct.address, planOptions.address);
+      return new Plan(pointer, geometry, policy, headsDiffer, hooks);
     } finally {
       leave();
     }
@@ -69,6 +85,19 @@ public final class Context extends Handle {
         .putLong(Abi.PlanOptions.HEAD_BUDGETS_LEN, n);
     for (int i = 0; i < n; ++i) {
       options.putInt(size + 4 * i, headBudgets[i]);
+    }
+    return options;
+  }
+
+  static Struct planOptions(double[] layerBudgets) {
+    int size = Abi.PlanOptions.SIZEOF;
+    int n = layerBudgets.length;
+    Struct options = new Struct(size + 8 * n);
+    options.putInt(Abi.PlanOptions.STRUCT_SIZE, size)
+        .putLong(Abi.PlanOptions.LAYER_BUDGETS, options.address + size)
+        .putLong(Abi.PlanOptions.LAYER_BUDGETS_LEN, n);
+    for (int i = 0; i < n; ++i) {
+      options.putDouble(size + 8 * i, layerBudgets[i]);
     }
     return options;
   }

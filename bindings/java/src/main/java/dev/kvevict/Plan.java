@@ -54,11 +54,15 @@ public final class Plan extends Handle {
   public Sequence newSequence() {
     long plan = enter();
     try {
-      return new Sequence(Native.kvevict_sequence_create(plan), geometry, policy.queryRows(),
-          headsDiffer, nLists, hooks);
+      return newSequence(Native.kvevict_sequence_create(plan));
     } finally {
       leave();
     }
+  }
+
+  /** Around a pointer. */
+  Sequence newSequence(long pointer) {
+    return new Sequence(pointer, geometry, policy.queryRows(), headsDiffer, nLists, hooks);
   }
 
   /**

@@ -231,10 +231,47 @@ public final class Sequence extends Handle {
    * @return the new sequence, of the same plan
    */
   public Sequence fork(long memory, long memoryBytes, long stream) {
-    long sequence = enterAlone();
+    return new Sequence(fork(0, memory, memoryBytes, stream), geometry, obsWindow, headsDiffer,
+        nLists, hooks);
+  }
+
+  /**
+   * A sequence that goes on from where this one is under another plan, with another policy.
+   *
+   * @param plan of the same context and layers
+   * @return the new sequence, with query memory of the context if it has the queries
+   */
+  public Sequence fork(Plan plan) {
+    return fork(plan, 0, 0, 0);
+  }
+
+  /**
+   * A sequence that goes on from where this one is under another plan, with another policy. Observed
+   * queries go along where both plans have a window as wide. On CUDA this waits.
+   *
+   * @param plan of the same context and layers
+   * @param memory as for {@link #beginObserving(long, long)}; not used if the new one does not
+   *     observe
+   * @param memoryBytes its bytes
+   * @param stream a CUstream, after this one's work; ignored on the CPU
+   * @return the new sequence
+   */
+  public Sequence fork(Plan plan, long memory, long memoryBytes, long stream) {
+    long pointer = plan.enter();
     try {
-      return new Sequence(Native.kvevict_sequence_fork(sequence, memory, memoryBytes, stream),
-          geometry, obsWindow, headsDiffer, nLists, hooks);
+      return plan.newSequence(fork(pointer, memory, memoryBytes, stream));
+    } finally {
+      plan.leave();
+    }
+  }
+
+  private long fork(long plan, long memory, long memoryBytes, long stream) {
+    long sequence = enterAlone();
+    try (Struct options = Struct.sized(Abi.ForkOptions.SIZEOF)) {
+      options.putLong(Abi.ForkOptions.PLAN, plan)
+          .putLong(Abi.ForkOptions.MEMORY, memory)
+          .putLong(Abi.ForkOptions.MEMORY_BYTES, memoryBytes);
+      return Native.kvevict_sequence_fork(sequence, options.address, stream);
     } finally {
       leave();
     }
@@ -370,26 +407,45 @@ public final class Sequence extends Handle {
    * @param stream a CUstream; ignored on the CPU
    */
   public void observe(List<SignalInputs> layers, int nRows, int firstPosition, long stream) {
-    Memory.count(nRows, "nRows");
     SignalInputs[] shown = layers.toArray(new SignalInputs[0]);
-    if (shown.length != geometry.nLayers()) {
-      throw new IllegalArgumentException(
-          shown.length + " inputs for " + geometry.nLayers() + " layers");
-    }
     long sequence = enterAlone();
     try {
-      int n = 0;
-      for (int layer = 0; layer < shown.length; ++layer) {
-        if (shown[layer] != null) {
-          writeObservation(sequence, n++, layer, shown[layer], nRows, firstPosition);
-        }
-      }
+      int n = writeObservations(sequence, shown, nRows, firstPosition);
       observe(sequence, n, nRows, firstPosition, stream);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
       Reference.reachabilityFence(shown);
     }
+  }
+
+  /** Returns of how many layers. */
+  private int writeObservations(
+      long sequence, SignalInputs[] shown, int nRows, int firstPosition) {
+    Memory.count(nRows, "nRows");
+    if (shown.length != geometry.nLayers()) {
+      throw new IllegalArgumentException(
+          shown.length + " inputs for " + geometry.nLayers() + " layers");
+    }
+    int n = 0;
+    for (int layer = 0; layer < shown.length; ++layer) {
+      if (shown[layer] != null) {
+        writeObservation(sequence, n++, layer, shown[layer], nRows, firstPosition);
+      }
+    }
+    return n;
+  }
+
+  /** Writes an item of a batch, with the pointer that enterAlone() returned. */
+  void writeItem(Struct out, int at, long sequence, SignalInputs[] shown, int nRows,
+      int firstPosition) {
+    int n = writeObservations(sequence, shown, nRows, firstPosition);
+    out.putInt(at + Abi.SequenceObservations.STRUCT_SIZE, Abi.SequenceObservations.SIZEOF)
+        .putInt(at + Abi.SequenceObservations.N_ROWS, nRows)
+        .putLong(at + Abi.SequenceObservations.SEQUENCE, sequence)
+        .putLong(at + Abi.SequenceObservations.OBSERVATIONS, arguments.address + OBSERVATIONS)
+        .putLong(at + Abi.SequenceObservations.OBSERVATIONS_LEN, n)
+        .putInt(at + Abi.SequenceObservations.FIRST_POSITION, firstPosition);
   }
 
   private void writeObservation(
@@ -548,38 +604,13 @@ public final class Sequence extends Handle {
    */
   public EvictReport evict(List<View> views, EvictOptions options, long workspace,
       long workspaceBytes, long stream) {
-    int n = requireViews(views);
-    options.requireLayers(n);
-    options.requireOn(device);
-    View.Content[] caches = new View.Content[n];
     long sequence = enterAlone();
+    View.Content[] caches = null;
     try {
-      for (int layer = 0; layer < n; ++layer) {
-        LayerGeometry shape = geometry.evicted(layer);
-        SignalInputs read = options.inputs(layer);
-        read.requireRows(read.queryRows(obsWindow, 0), shape, layer);
-        writeInputs(layer, read);
-        int view = this.views + layer * Abi.View.SIZEOF;
-        if (shape.cache() != LayerCache.FULL) {
-          arguments.putInt(view + Abi.View.STRUCT_SIZE, Abi.View.SIZEOF);
-          continue;
-        }
-        View.Content cache = views.get(layer).content(device);
-        if (read.hasSlots(obsWindow) || !cache.holds(geometry.maxTokens())) {
-          int[] stored = storedLengths(sequence, layer, shape);
-          int most = IntStream.of(stored).max().getAsInt();
-          read.requireSlots(most, shape, layer);
-          read.requireRows(read.queryRows(obsWindow, most), shape, layer);
-          cache.require(most, head -> stored[Math.min(head, stored.length - 1)]);
-        }
-        cache.requireWritable();
-        arguments.copyFrom(cache.struct, view);
-        caches[layer] = cache;
-      }
+      caches = writeEviction(sequence, views, options);
       long base = arguments.address;
-      options.write(arguments, base + inputs);
       Native.kvevict_sequence_evict(
-          sequence, base + this.views, n, base, workspace, workspaceBytes, stream);
+          sequence, base + this.views, views.size(), base, workspace, workspaceBytes, stream);
       return report(sequence);
     } finally {
       leave();
@@ -679,6 +710,55 @@ public final class Sequence extends Handle {
     }
   }
 
+  /** Returns the caches, which are to be kept reachable, as the options are. */
+  private View.Content[] writeEviction(long sequence, List<View> views, EvictOptions options) {
+    int n = requireViews(views);
+    options.requireLayers(n);
+    options.requireOn(device);
+    View.Content[] caches = new View.Content[n];
+    for (int layer = 0; layer < n; ++layer) {
+      LayerGeometry shape = geometry.evicted(layer);
+      SignalInputs read = options.inputs(layer);
+      read.requireRows(read.queryRows(obsWindow, 0), shape, layer);
+      writeInputs(layer, read);
+      int view = this.views + layer * Abi.View.SIZEOF;
+      if (shape.cache() != LayerCache.FULL) {
+        arguments.putInt(view + Abi.View.STRUCT_SIZE, Abi.View.SIZEOF);
+        continue;
+      }
+      View.Content cache = views.get(layer).content(device);
+      if (read.hasSlots(obsWindow) || !cache.holds(geometry.maxTokens())) {
+        int[] stored = storedLengths(sequence, layer, shape);
+        int most = IntStream.of(stored).max().getAsInt();
+        read.requireSlots(most, shape, layer);
+        read.requireRows(read.queryRows(obsWindow, most), shape, layer);
+        cache.require(most, head -> stored[Math.min(head, stored.length - 1)]);
+      }
+      cache.requireWritable();
+      arguments.copyFrom(cache.struct, view);
+      caches[layer] = cache;
+    }
+    options.write(arguments, arguments.address + inputs);
+    return caches;
+  }
+
+  /** Writes an item of a batch; returns what is to be kept reachable beside the options. */
+  View.Content[] writeItem(
+      Struct out, int at, long sequence, List<View> views, EvictOptions options) {
+    View.Content[] caches = writeEviction(sequence, views, options);
+    out.putInt(at + Abi.SequenceEviction.STRUCT_SIZE, Abi.SequenceEviction.SIZEOF)
+        .putLong(at + Abi.SequenceEviction.SEQUENCE, sequence)
+        .putLong(at + Abi.SequenceEviction.VIEWS, arguments.address + this.views)
+        .putLong(at + Abi.SequenceEviction.VIEWS_LEN, views.size())
+        .putLong(at + Abi.SequenceEviction.OPTIONS, arguments.address);
+    return caches;
+  }
+
+  /** Where its context works. */
+  Device device() {
+    return device;
+  }
+
   /**
    * What the last eviction did.
    *
@@ -694,7 +774,7 @@ public final class Sequence extends Handle {
     }
   }
 
-  private EvictReport report(long sequence) {
+  EvictReport report(long sequence) {
     arguments.putInt(REPORT + Abi.EvictReport.STRUCT_SIZE, Abi.EvictReport.SIZEOF);
     Native.kvevict_sequence_report(sequence, arguments.address + REPORT, 0, 0);
     return Records.EvictReport.read(arguments, REPORT);

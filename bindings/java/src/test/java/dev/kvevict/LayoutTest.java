@@ -218,6 +218,10 @@ final class LayoutTest {
     holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.HEAD_BUDGETS_LEN, 3,
         size, 7, size + 8, 9));
     Check.equal(plan.address + size, plan.longAt(Abi.PlanOptions.HEAD_BUDGETS));
+    plan = Context.planOptions(new double[] {0.5, 9});
+    holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.LAYER_BUDGETS_LEN, 2));
+    Check.equal(plan.address + size, plan.longAt(Abi.PlanOptions.LAYER_BUDGETS));
+    Check.equal(9.0, plan.doubleAt(size + 8));
   }
 
   static void contextOptionsLieWhereTheHeaderHasThem() {

@@ -19,7 +19,7 @@ import java.util.stream.Collectors;
 /** Everything the C library exports is here. */
 final class SurfaceTest {
   /** The classes through which users reach the library. */
-  private static final List<Class<?>> CLASSES = List.of(Context.class, Context.Builder.class,
+  private static final List<Class<?>> CLASSES = List.of(Batch.class, Context.class, Context.Builder.class,
       KvEvict.class, KvEvictException.class, Plan.class, Policy.class, Sequence.class, View.class);
 
   private SurfaceTest() {}

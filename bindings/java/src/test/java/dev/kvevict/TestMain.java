@@ -20,6 +20,7 @@ final class TestMain {
       ReorderTest.class,
       RotateTest.class,
       SequenceTest.class,
+      BatchTest.class,
       LayersTest.class,
       CudaTest.class,
       HooksTest.class,

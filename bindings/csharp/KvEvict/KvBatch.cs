@@ -1,0 +1,226 @@
+namespace KvEvict;
+
+/// <summary>How many tokens a sequence of a batch appends, or the length that it is trimmed to.</summary>
+/// <param name="Sequence">The sequence.</param>
+/// <param name="TokenCount">Tokens.</param>
+public readonly record struct KvSequenceTokens(KvSequence Sequence, int TokenCount);
+
+/// <summary>What the layers of a sequence of a batch show, as for
+/// <see cref="KvSequence.Observe(ReadOnlySpan{KvObservation}, int, int?, nint)"/>.</summary>
+/// <param name="Sequence">The sequence.</param>
+/// <param name="Observations">Of ascending layers.</param>
+/// <param name="RowCount">Rows of each layer.</param>
+/// <param name="FirstPosition">Position of row 0; null: the sequence's logical length.</param>
+public readonly record struct KvSequenceObservations(
+    KvSequence Sequence, ReadOnlyMemory<KvObservation> Observations, int RowCount, int? FirstPosition = null);
+
+/// <summary>What an eviction of a sequence of a batch is given, as for <see cref="KvSequence.Evict"/>.</summary>
+/// <param name="Sequence">The sequence.</param>
+/// <param name="Views">One per layer; of layers without a full cache they may be null.</param>
+public readonly record struct KvSequenceEviction(KvSequence Sequence, ReadOnlyMemory<KvView> Views)
+{
+    /// <summary>As <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
+    public ReadOnlyMemory<int> ProtectedPositions { get; init; }
+
+    /// <summary>As <see cref="KvEvictOptions.Inputs"/>.</summary>
+    public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
+
+    /// <summary>As <see cref="KvEvictOptions.Undo"/>: no other item's.</summary>
+    public KvRegion Undo { get; init; }
+}
+
+/// <summary>
+/// Calls for many sequences of one context, of different lengths and plans, each of which comes up once. They do to
+/// each what <see cref="KvSequence"/>'s method does, in order, to the same bytes. All are checked before the first one
+/// changes; a message begins with the item that it is about.
+/// </summary>
+public static unsafe class KvBatch
+{
+    /// <summary><see cref="KvSequence.Append"/> for each item.</summary>
+    /// <param name="items">Tokens to append.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">A layer would hold more than its geometry's tokens.</exception>
+    public static void Append(ReadOnlySpan<KvSequenceTokens> items, nint stream = 0)
+    {
+        using var handles = new Held(items.Length);
+        fixed (kvevict_sequence_tokens* native = Write(items, handles))
+            Native.kvevict_sequences_append(native, (nuint)items.Length, stream);
+    }
+
+    /// <summary>
+    /// <see cref="KvSequence.Trim"/> for each item: a batch of speculations, each accepted up to another token.
+    /// </summary>
+    /// <param name="items">Lengths to return to.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">A length is above the present one, or not exact.</exception>
+    public static void Trim(ReadOnlySpan<KvSequenceTokens> items, nint stream = 0)
+    {
+        using var handles = new Held(items.Length);
+        fixed (kvevict_sequence_tokens* native = Write(items, handles))
+            Native.kvevict_sequences_trim(native, (nuint)items.Length, stream);
+    }
+
+    /// <summary><see cref="KvSequence.Observe(ReadOnlySpan{KvObservation}, int, int?, nint)"/> for each item.</summary>
+    /// <param name="items">Rows.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">A plane does not match its geometry.</exception>
+    public static void Observe(ReadOnlySpan<KvSequenceObservations> items, nint stream = 0)
+    {
+        int count = 0;
+        foreach (ref readonly KvSequenceObservations item in items) count += item.Observations.Length;
+        using var handles = new Held(items.Length);
+        var native = new kvevict_sequence_observations[items.Length];
+        fixed (kvevict_sequence_observations* nativeItems = native)
+        fixed (kvevict_observation* observations = new kvevict_observation[count])
+        fixed (kvevict_signal_inputs* inputs = new kvevict_signal_inputs[count])
+        fixed (NativeInputs* planes = new NativeInputs[count])
+        {
+            int next = 0;
+            for (int i = 0; i < items.Length; ++i)
+            {
+                ref readonly KvSequenceObservations item = ref items[i];
+                kvevict_sequence_observations* at = nativeItems + i;
+                Native.kvevict_sequence_observations_init(at, (nuint)sizeof(kvevict_sequence_observations));
+                at->sequence = handles.Add(item.Sequence);
+                item.Sequence.Write(item.Observations.Span, item.RowCount, item.FirstPosition, observations + next,
+                                    inputs + next, planes + next);
+                at->n_rows = Check.Count(item.RowCount, nameof(item.RowCount));
+                at->observations = observations + next;
+                at->observations_len = (nuint)item.Observations.Length;
+                at->first_position = item.FirstPosition is { } first
+                    ? Check.Count(first, nameof(item.FirstPosition)) : KvSequence.NextPosition;
+                next += item.Observations.Length;
+            }
+            Native.kvevict_sequences_observe(nativeItems, (nuint)items.Length, stream);
+        }
+        foreach (ref readonly KvSequenceObservations item in items)
+            foreach (ref readonly KvObservation one in item.Observations.Span) one.Inputs.KeepAlive();
+    }
+
+    /// <summary>
+    /// The workspace of <see cref="Evict"/> for sequences as long as they are now: the largest that any of them needs.
+    /// That of their plans for all their tokens serves at any length.
+    /// </summary>
+    /// <param name="sequences">Of one context.</param>
+    /// <returns>Its size.</returns>
+    public static KvWorkspaceSize WorkspaceSize(ReadOnlySpan<KvSequence> sequences)
+    {
+        using var handles = new Held(sequences.Length);
+        kvevict_workspace size = new() { struct_size = (uint)sizeof(kvevict_workspace) };
+        fixed (kvevict_sequence_eviction* native = new kvevict_sequence_eviction[sequences.Length])
+        {
+            for (int i = 0; i < sequences.Length; ++i)
+            {
+                Native.kvevict_sequence_eviction_init(native + i, (nuint)sizeof(kvevict_sequence_eviction));
+                native[i].sequence = handles.Add(sequences[i]);
+            }
+            Native.kvevict_sequences_workspace(native, (nuint)sequences.Length, &size);
+        }
+        return new KvWorkspaceSize(size);
+    }
+
+    /// <summary>
+    /// <see cref="KvSequence.Evict"/> for each item, in one workspace. Contiguous caches of two sequences must not
+    /// overlap if one of them is to lose tokens. What was done to each its <see cref="KvSequence.Report"/> tells.
+    /// </summary>
+    /// <param name="items">Sequences and their caches.</param>
+    /// <param name="workspace">Scratch, see <see cref="WorkspaceSize"/>.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">As for one sequence; nothing was moved in any.</exception>
+    public static void Evict(ReadOnlySpan<KvSequenceEviction> items, KvRegion workspace, nint stream = 0)
+    {
+        int viewCount = 0, inputCount = 0, positionCount = 0;
+        foreach (ref readonly KvSequenceEviction item in items)
+        {
+            viewCount += Math.Max(item.Views.Length, item.Inputs.Length);
+            inputCount += item.Inputs.Length;
+            positionCount += item.ProtectedPositions.Length;
+        }
+        using var handles = new Held(items.Length);
+        var positions = new int[positionCount];
+        fixed (kvevict_sequence_eviction* nativeItems = new kvevict_sequence_eviction[items.Length])
+        fixed (kvevict_evict_options* options = new kvevict_evict_options[items.Length])
+        fixed (kvevict_view* views = new kvevict_view[viewCount])
+        fixed (kvevict_signal_inputs* inputs = new kvevict_signal_inputs[inputCount])
+        fixed (NativeInputs* planes = new NativeInputs[inputCount])
+        fixed (int* mustStay = positions)
+        {
+            int nextView = 0, nextInput = 0, nextPosition = 0;
+            for (int i = 0; i < items.Length; ++i)
+            {
+                ref readonly KvSequenceEviction item = ref items[i];
+                kvevict_sequence_eviction* at = nativeItems + i;
+                Native.kvevict_sequence_eviction_init(at, (nuint)sizeof(kvevict_sequence_eviction));
+                at->sequence = handles.Add(item.Sequence);
+                item.Sequence.Write(item.Views.Span, item.Inputs.Span, views + nextView, inputs + nextInput,
+                                    planes + nextInput);
+                at->views = views + nextView;
+                at->views_len = (nuint)item.Views.Length;
+                at->options = options + i;
+                Native.kvevict_evict_options_init(options + i, (nuint)sizeof(kvevict_evict_options));
+                item.ProtectedPositions.Span.CopyTo(positions.AsSpan(nextPosition));
+                options[i].protected_positions = mustStay + nextPosition;
+                options[i].protected_positions_len = (nuint)item.ProtectedPositions.Length;
+                options[i].inputs = inputs + nextInput;
+                options[i].inputs_len = (nuint)item.Inputs.Length;
+                options[i].undo = (void*)item.Undo.Resolve(item.Sequence.Context, nameof(item.Undo));
+                options[i].undo_bytes = (nuint)item.Undo.Bytes;
+                nextView += Math.Max(item.Views.Length, item.Inputs.Length);
+                nextInput += item.Inputs.Length;
+                nextPosition += item.ProtectedPositions.Length;
+            }
+            ContextHandle? context = items.IsEmpty ? null : items[0].Sequence.Context;
+            Native.kvevict_sequences_evict(nativeItems, (nuint)items.Length,
+                                           (void*)workspace.Resolve(context, nameof(workspace)),
+                                           (nuint)workspace.Bytes, stream);
+        }
+        foreach (ref readonly KvSequenceEviction item in items)
+        {
+            foreach (KvView view in item.Views.Span) GC.KeepAlive(view);
+            foreach (ref readonly KvSignalInputs one in item.Inputs.Span) one.KeepAlive();
+            GC.KeepAlive(item.Undo.Owner);
+        }
+        GC.KeepAlive(workspace.Owner);
+    }
+
+    private static kvevict_sequence_tokens[] Write(ReadOnlySpan<KvSequenceTokens> items, Held handles)
+    {
+        var native = new kvevict_sequence_tokens[items.Length];
+        fixed (kvevict_sequence_tokens* nativeItems = native)
+        {
+            for (int i = 0; i < items.Length; ++i)
+            {
+                kvevict_sequence_tokens* at = nativeItems + i;
+                Native.kvevict_sequence_tokens_init(at, (nuint)sizeof(kvevict_sequence_tokens));
+                at->sequence = handles.Add(items[i].Sequence);
+                at->n_tokens = Check.Count(items[i].TokenCount, nameof(KvSequenceTokens.TokenCount));
+            }
+        }
+        return native;
+    }
+
+    /// <summary>Keeps the handles of a call open.</summary>
+    private sealed class Held(int count) : IDisposable
+    {
+        private readonly List<SequenceHandle> _handles = new(count);
+
+        internal void* Add(KvSequence sequence)
+        {
+            ArgumentNullException.ThrowIfNull(sequence);
+            SequenceHandle handle = sequence.Handle;
+            bool held = false;
+            handle.DangerousAddRef(ref held);
+            _handles.Add(handle);
+            return NativeHandle.Pointer(handle);
+        }
+
+        public void Dispose()
+        {
+            foreach (SequenceHandle handle in _handles) handle.DangerousRelease();
+        }
+    }
+}

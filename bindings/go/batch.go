@@ -1,0 +1,184 @@
+package kvevict
+
+import (
+	"runtime"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// Calls for many sequences of one context, of different lengths and plans, each of which comes up
+// once. They do to each what the method of one does, in order, to the same bytes; all are checked
+// before the first one changes. An error begins with the item that it is about.
+
+// SequenceTokens is how many tokens a sequence appends, or the length that it is trimmed to.
+type SequenceTokens struct {
+	Sequence *Sequence
+	Tokens   int
+}
+
+// AppendAll is Append of each item.
+func AppendAll(items []SequenceTokens, stream Stream) error {
+	return noteAll(native.Kvevict_sequences_append, items, stream)
+}
+
+// TrimAll is Trim of each item: a batch of speculations, each accepted up to another token.
+func TrimAll(items []SequenceTokens, stream Stream) error {
+	return noteAll(native.Kvevict_sequences_trim, items, stream)
+}
+
+func noteAll(
+	call func(*native.SequenceTokens, uint64, uintptr) error, items []SequenceTokens, stream Stream,
+) error {
+	n := make([]native.SequenceTokens, len(items))
+	var b batch
+	defer b.leave()
+	for i := range items {
+		sequence, err := b.enter(items[i].Sequence)
+		n[i].StructSize = uint32(unsafe.Sizeof(n[i]))
+		n[i].Sequence = sequence
+		n[i].NTokens = count(&err, "Tokens", items[i].Tokens)
+		if err != nil {
+			return at(err, "items", i, 0)
+		}
+	}
+	err := call(first(n), uint64(len(n)), uintptr(stream))
+	for i := range n {
+		_ = b.sequences[i].changed(n[i].Sequence, nil)
+	}
+	return err
+}
+
+// SequenceObservations is what the layers of a sequence show, as for Observe.
+type SequenceObservations struct {
+	Sequence      *Sequence
+	Observations  []Observation
+	Rows          int // of each layer
+	FirstPosition int // of row 0, or PositionNext
+}
+
+// ObserveAll is Observe of each item.
+func ObserveAll(items []SequenceObservations, stream Stream) error {
+	n := make([]native.SequenceObservations, len(items))
+	var b batch
+	defer b.leave()
+	for i := range items {
+		item := &items[i]
+		sequence, err := b.enter(item.Sequence)
+		if err != nil {
+			return at(err, "items", i, 0)
+		}
+		rows, position, err := item.Sequence.show(
+			sequence, item.Observations, item.Rows, item.FirstPosition)
+		if err != nil {
+			return at(err, "items", i, 0)
+		}
+		n[i] = native.SequenceObservations{
+			StructSize:      uint32(unsafe.Sizeof(n[i])),
+			NRows:           rows,
+			Sequence:        sequence,
+			Observations:    inHeap(unsafe.Pointer(first(item.Sequence.observed))),
+			ObservationsLen: uint64(len(item.Observations)),
+			FirstPosition:   position,
+		}
+	}
+	err := native.Kvevict_sequences_observe(first(n), uint64(len(n)), uintptr(stream))
+	runtime.KeepAlive(items)
+	return err
+}
+
+// SequenceEviction is what an eviction of a sequence is given, as for Evict.
+type SequenceEviction struct {
+	Sequence *Sequence
+	Views    []*View
+	Options  *EvictOptions
+}
+
+// EvictAllWorkspace is that of EvictAll for sequences as long as they are now: the largest that any of
+// them needs. That of the plans' MaxTokens serves at any length.
+func EvictAllWorkspace(sequences []*Sequence) (Workspace, error) {
+	n := make([]native.SequenceEviction, len(sequences))
+	device := DeviceCPU
+	var b batch
+	defer b.leave()
+	for i, s := range sequences {
+		sequence, err := b.enter(s)
+		if err != nil {
+			return Workspace{}, at(err, "sequences", i, 0)
+		}
+		device = s.device
+		n[i].StructSize = uint32(unsafe.Sizeof(n[i]))
+		n[i].Sequence = sequence
+	}
+	return workspaceOf(device, func(out *native.Workspace) error {
+		return native.Kvevict_sequences_workspace(first(n), uint64(len(n)), out)
+	})
+}
+
+// EvictAll is Evict of each item, in one workspace, see EvictAllWorkspace. Contiguous caches of two
+// sequences must not overlap if one of them is to lose tokens.
+func EvictAll(
+	items []SequenceEviction, workspace Memory, stream Stream,
+) ([]EvictReport, error) {
+	n := make([]native.SequenceEviction, len(items))
+	protected := make([]Memory, len(items))
+	var b batch
+	defer b.leave()
+	for i := range items {
+		item := &items[i]
+		sequence, err := b.enter(item.Sequence)
+		if err != nil {
+			return nil, at(err, "items", i, 0)
+		}
+		s := item.Sequence
+		if protected[i], err = s.arrange(sequence, item.Views, item.Options); err != nil {
+			return nil, at(err, "items", i, 0)
+		}
+		if err := workspace.on(s.device, "workspace"); err != nil {
+			return nil, err
+		}
+		n[i] = native.SequenceEviction{
+			StructSize: uint32(unsafe.Sizeof(n[i])),
+			Sequence:   sequence,
+			Views:      inHeap(unsafe.Pointer(&s.views[0])),
+			ViewsLen:   uint64(len(item.Views)),
+			Options:    inHeap(unsafe.Pointer(&s.args.options)),
+		}
+	}
+	err := native.Kvevict_sequences_evict(first(n), uint64(len(n)), uintptr(workspace.address),
+		workspace.bytes, uintptr(stream))
+	runtime.KeepAlive(items)
+	runtime.KeepAlive(protected)
+	runtime.KeepAlive(workspace.owner)
+	if err != nil {
+		return nil, err
+	}
+	reports := make([]EvictReport, len(items))
+	for i := range n {
+		if reports[i], err = items[i].Sequence.report(n[i].Sequence); err != nil {
+			return nil, err
+		}
+	}
+	return reports, nil
+}
+
+// batch is the sequences that a call has entered.
+type batch struct{ sequences []*Sequence }
+
+func (b *batch) enter(s *Sequence) (uintptr, error) {
+	if s == nil {
+		return 0, invalid("Sequence is nil")
+	}
+	sequence, err := s.enterAlone()
+	if err == nil {
+		b.sequences = append(b.sequences, s)
+	}
+	return sequence, err
+}
+
+func (b *batch) leave() {
+	for _, s := range b.sequences {
+		s.release()
+		s.leave()
+	}
+}

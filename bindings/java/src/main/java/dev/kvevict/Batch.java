@@ -1,0 +1,260 @@
+package dev.kvevict;
+
+import java.lang.ref.Reference;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Objects;
+import java.util.function.Function;
+
+/**
+ * Calls for many sequences of one context, of different lengths and plans, each of which comes up
+ * once. They do to each what {@link Sequence}'s method does, in order, to the same bytes. All are
+ * checked before the first one changes; a message begins with the item that it is about.
+ */
+public final class Batch {
+  private Batch() {}
+
+  /** How many tokens a sequence appends, or the length that it is trimmed to. Immutable. */
+  public static final class Tokens {
+    private final Sequence sequence;
+    private final int nTokens;
+
+    private Tokens(Sequence sequence, int nTokens) {
+      this.sequence = Objects.requireNonNull(sequence, "sequence");
+      this.nTokens = Memory.count(nTokens, "nTokens");
+    }
+
+    /**
+     * An item.
+     *
+     * @param sequence which
+     * @param nTokens how many
+     * @return the item
+     */
+    public static Tokens of(Sequence sequence, int nTokens) {
+      return new Tokens(sequence, nTokens);
+    }
+  }
+
+  /** What the layers of a sequence show, as for {@link Sequence#observe(List, int, int)}. */
+  public static final class Observations {
+    private final Sequence sequence;
+    private final SignalInputs[] layers;
+    private final int nRows;
+    private final int firstPosition;
+
+    private Observations(
+        Sequence sequence, SignalInputs[] layers, int nRows, int firstPosition) {
+      this.sequence = Objects.requireNonNull(sequence, "sequence");
+      this.layers = layers;
+      this.nRows = Memory.count(nRows, "nRows");
+      this.firstPosition = firstPosition;
+    }
+
+    /**
+     * An item.
+     *
+     * @param sequence which
+     * @param layers what each layer shows; null for nothing
+     * @param nRows of each layer
+     * @param firstPosition position of row 0, or {@link Sequence#POSITION_NEXT}
+     * @return the item
+     */
+    public static Observations of(
+        Sequence sequence, List<SignalInputs> layers, int nRows, int firstPosition) {
+      return new Observations(
+          sequence, layers.toArray(new SignalInputs[0]), nRows, firstPosition);
+    }
+  }
+
+  /** What an eviction of a sequence is given, as for {@link Sequence#evict}. Immutable. */
+  public static final class Eviction {
+    private final Sequence sequence;
+    private final List<View> views;
+    private final EvictOptions options;
+
+    private Eviction(Sequence sequence, List<View> views, EvictOptions options) {
+      this.sequence = Objects.requireNonNull(sequence, "sequence");
+      this.views = views;
+      this.options = Objects.requireNonNull(options, "options");
+    }
+
+    /**
+     * An item without options.
+     *
+     * @param sequence which
+     * @param views one per layer; null for layers without a full cache
+     * @return the item
+     */
+    public static Eviction of(Sequence sequence, List<View> views) {
+      return new Eviction(
+          sequence, Collections.unmodifiableList(new ArrayList<>(views)), EvictOptions.NONE);
+    }
+
+    /**
+     * What it is told beside the policy.
+     *
+     * @param evictOptions protected positions, scores, queries
+     * @return this item with the options
+     */
+    public Eviction withOptions(EvictOptions evictOptions) {
+      return new Eviction(sequence, views, evictOptions);
+    }
+  }
+
+  /**
+   * {@link Sequence#append(int, long)} for each item.
+   *
+   * @param items tokens to append
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public static void append(List<Tokens> items, long stream) {
+    note(items, stream, Native::kvevict_sequences_append);
+  }
+
+  /**
+   * {@link Sequence#trim(int, long)} for each item: a batch of speculations, each accepted up to
+   * another token.
+   *
+   * @param items lengths to return to
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public static void trim(List<Tokens> items, long stream) {
+    note(items, stream, Native::kvevict_sequences_trim);
+  }
+
+  /**
+   * {@link Sequence#observe(List, int, int, long)} for each item.
+   *
+   * @param items rows
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public static void observe(List<Observations> items, long stream) {
+    int size = Abi.SequenceObservations.SIZEOF;
+    try (Entered all = new Entered(items, item -> item.sequence);
+        Struct out = new Struct(items.size() * size)) {
+      for (int i = 0; i < items.size(); ++i) {
+        Observations item = items.get(i);
+        item.sequence.writeItem(
+            out, i * size, all.pointers[i], item.layers, item.nRows, item.firstPosition);
+      }
+      Native.kvevict_sequences_observe(out.address, items.size(), stream);
+    } finally {
+      Reference.reachabilityFence(items);
+    }
+  }
+
+  /**
+   * Scratch for {@link #evict} of sequences as long as they are now: the largest that any of them
+   * needs. That of their plans at maxTokens serves at any length.
+   *
+   * @param sequences of one context
+   * @return its sizes
+   */
+  public static Workspace workspace(List<Sequence> sequences) {
+    int size = Abi.SequenceEviction.SIZEOF;
+    Device device = sequences.isEmpty() ? Device.CPU : sequences.get(0).device();
+    try (Entered all = new Entered(sequences, sequence -> sequence);
+        Struct in = new Struct(sequences.size() * size)) {
+      for (int i = 0; i < sequences.size(); ++i) {
+        in.putInt(i * size + Abi.SequenceEviction.STRUCT_SIZE, size)
+            .putLong(i * size + Abi.SequenceEviction.SEQUENCE, all.pointers[i]);
+      }
+      return Records.Workspace.of(device,
+          out -> Native.kvevict_sequences_workspace(in.address, sequences.size(), out));
+    }
+  }
+
+  /**
+   * {@link Sequence#evict} for each item, on the CPU.
+   *
+   * @param items sequences and their caches
+   * @param workspace see {@link #workspace}
+   * @return what was done to each
+   */
+  public static List<EvictReport> evict(List<Eviction> items, ByteBuffer workspace) {
+    Device device = items.isEmpty() ? Device.CPU : items.get(0).sequence.device();
+    List<EvictReport> reports = evict(
+        items, Memory.workspace(device, workspace), Memory.workspaceBytes(workspace), 0);
+    Reference.reachabilityFence(workspace);
+    return reports;
+  }
+
+  /**
+   * {@link Sequence#evict} for each item, in one workspace. Contiguous caches of two sequences must
+   * not overlap if one of them is to lose tokens.
+   *
+   * @param items sequences and their caches
+   * @param workspace address of scratch, see {@link #workspace}
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   * @return what was done to each
+   */
+  public static List<EvictReport> evict(
+      List<Eviction> items, long workspace, long workspaceBytes, long stream) {
+    int size = Abi.SequenceEviction.SIZEOF;
+    List<View.Content[]> caches = new ArrayList<>();
+    try (Entered all = new Entered(items, item -> item.sequence);
+        Struct out = new Struct(items.size() * size)) {
+      for (int i = 0; i < items.size(); ++i) {
+        Eviction item = items.get(i);
+        caches.add(item.sequence.writeItem(
+            out, i * size, all.pointers[i], item.views, item.options));
+      }
+      Native.kvevict_sequences_evict(
+          out.address, items.size(), workspace, workspaceBytes, stream);
+      List<EvictReport> reports = new ArrayList<>();
+      for (int i = 0; i < items.size(); ++i) {
+        reports.add(items.get(i).sequence.report(all.pointers[i]));
+      }
+      return reports;
+    } finally {
+      Reference.reachabilityFence(items);
+      Reference.reachabilityFence(caches);
+    }
+  }
+
+  private interface Call {
+    void of(long items, long n, long stream);
+  }
+
+  private static void note(List<Tokens> items, long stream, Call call) {
+    int size = Abi.SequenceTokens.SIZEOF;
+    try (Entered all = new Entered(items, item -> item.sequence);
+        Struct out = new Struct(items.size() * size)) {
+      for (int i = 0; i < items.size(); ++i) {
+        out.putInt(i * size + Abi.SequenceTokens.STRUCT_SIZE, size)
+            .putInt(i * size + Abi.SequenceTokens.N_TOKENS, items.get(i).nTokens)
+            .putLong(i * size + Abi.SequenceTokens.SEQUENCE, all.pointers[i]);
+      }
+      call.of(out.address, items.size(), stream);
+    }
+  }
+
+  /** The sequences of a call, which nobody else enters meanwhile. */
+  private static final class Entered implements AutoCloseable {
+    final long[] pointers;
+    private final List<Sequence> sequences = new ArrayList<>();
+
+    <T> Entered(List<T> items, Function<T, Sequence> sequenceOf) {
+      pointers = new long[items.size()];
+      try {
+        for (T item : items) {
+          Sequence sequence = sequenceOf.apply(item);
+          pointers[sequences.size()] = sequence.enterAlone();
+          sequences.add(sequence);
+        }
+      } catch (RuntimeException e) {
+        close();
+        throw e;
+      }
+    }
+
+    @Override
+    public void close() {
+      sequences.forEach(Sequence::leave);
+    }
+  }
+}

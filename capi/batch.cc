@@ -1,0 +1,237 @@
+// Calls for many sequences: all are checked before the first one changes.
+#include "capi/sequence.h"
+#include "core/evict/evict.h"
+
+using namespace kvevict;        // NOLINT: entry points live outside namespaces
+using namespace kvevict::capi;  // NOLINT
+
+namespace {
+
+template <typename T>
+inline constexpr T kDefault{};
+template <>
+inline constexpr kvevict_sequence_tokens kDefault<kvevict_sequence_tokens> =
+    KVEVICT_SEQUENCE_TOKENS_INIT;
+template <>
+inline constexpr kvevict_sequence_observations
+    kDefault<kvevict_sequence_observations> =
+        KVEVICT_SEQUENCE_OBSERVATIONS_INIT;
+template <>
+inline constexpr kvevict_sequence_eviction kDefault<kvevict_sequence_eviction> =
+    KVEVICT_SEQUENCE_EVICTION_INIT;
+
+template <typename Item>
+Status CheckItem(const Item& item) {
+  if constexpr (requires { item.reserved; }) {
+    KV_RETURN_IF_ERROR(CheckReserved("item", item.reserved));
+  }
+  return CheckNotNull("sequence", item.sequence);
+}
+
+// The items of a call. While it lives their sequences are marked, so that none comes
+// twice, and are on the call's stream, where they stay if it succeeds.
+template <typename Item>
+class Batch {
+ public:
+  Batch(const Item* items, size_t n, Stream stream)
+      : items_(items), n_(n), stream_(stream) {}
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch() {
+    for (size_t i = 0; i < n_entered_; ++i) SequenceOf(i).LeaveBatch(succeeds_);
+  }
+
+  // check(item) of all of them, enter(), and then run(item).
+  template <typename Check, typename Between, typename Run>
+  Status Do(const Check& check, const Between& between, const Run& run) {
+    KV_RETURN_IF_ERROR(CheckArray("items", items_, n_));
+    KV_RETURN_IF_ERROR(ForEach([&](size_t i, const Item& item) {
+      KV_RETURN_IF_ERROR(Enter(i, item));
+      return check(item);
+    }));
+    KV_RETURN_IF_ERROR(between());
+    KV_RETURN_IF_ERROR(
+        ForEach([&](size_t, const Item& item) { return run(item); }));
+    succeeds_ = true;
+    return Status();
+  }
+  template <typename Check, typename Run>
+  Status Do(const Check& check, const Run& run) {
+    return Do(
+        check, [] { return Status(); }, run);
+  }
+
+  Sequence& SequenceOf(size_t i) const {
+    const auto address = reinterpret_cast<uintptr_t>(items_);
+    return Core(reinterpret_cast<const Item*>(address + i * items_->struct_size)
+                    ->sequence);
+  }
+
+ private:
+  template <typename Visit>
+  Status ForEach(const Visit& visit) const {
+    return ForEachStruct("items", items_, n_, [&](size_t i, const Item* in) {
+      Item item = kDefault<Item>;
+      KV_RETURN_IF_ERROR(CopyIn("item", in, &item));
+      return visit(i, item);
+    });
+  }
+
+  Status Enter(size_t i, const Item& item) {
+    KV_RETURN_IF_ERROR(CheckItem(item));
+    Sequence& sequence = Core(item.sequence);
+    if (sequence.item() != Sequence::kNoItem) {
+      return InvalidArgument("sequence: items[%zu] has it too",
+                             sequence.item());
+    }
+    if (&sequence.plan().context() != &SequenceOf(0).plan().context()) {
+      return InvalidArgument("sequence: its context is not that of items[0]");
+    }
+    sequence.EnterBatch(i, stream_);
+    ++n_entered_;
+    return Status();
+  }
+
+  const Item* const items_;
+  const size_t n_;
+  const Stream stream_;
+  size_t n_entered_ = 0;
+  bool succeeds_ = false;
+};
+
+// No sequence moves rows that another one has.
+Status CheckCachesApart(const Batch<kvevict_sequence_eviction>& batch,
+                        size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const Sequence& moving = batch.SequenceOf(i);
+    if (!IsToEvict(moving)) continue;
+    for (size_t j = 0; j < n; ++j) {
+      const Sequence& other = batch.SequenceOf(j);
+      if (j == i || (j < i && IsToEvict(other))) continue;
+      Status status = CheckCachesApart(moving, other);
+      if (!status.ok()) return Prefixed(status, "items[%zu] and [%zu]: ", i, j);
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+extern "C" {
+
+kvevict_status kvevict_sequence_tokens_init(kvevict_sequence_tokens* out,
+                                            size_t struct_size) noexcept {
+  return Init(kDefault<kvevict_sequence_tokens>, out, struct_size);
+}
+
+kvevict_status kvevict_sequence_observations_init(
+    kvevict_sequence_observations* out, size_t struct_size) noexcept {
+  return Init(kDefault<kvevict_sequence_observations>, out, struct_size);
+}
+
+kvevict_status kvevict_sequence_eviction_init(kvevict_sequence_eviction* out,
+                                              size_t struct_size) noexcept {
+  return Init(kDefault<kvevict_sequence_eviction>, out, struct_size);
+}
+
+kvevict_status kvevict_sequences_append(const kvevict_sequence_tokens* items,
+                                        size_t items_len,
+                                        kvevict_stream stream) noexcept {
+  return Guard([&] {
+    return Batch(items, items_len, stream)
+        .Do(
+            [](const kvevict_sequence_tokens& item) {
+              return Core(item.sequence).CheckAppend(item.n_tokens);
+            },
+            [](const kvevict_sequence_tokens& item) {
+              return Core(item.sequence).Append(item.n_tokens);
+            });
+  });
+}
+
+kvevict_status kvevict_sequences_trim(const kvevict_sequence_tokens* items,
+                                      size_t items_len,
+                                      kvevict_stream stream) noexcept {
+  return Guard([&] {
+    return Batch(items, items_len, stream)
+        .Do(
+            [](const kvevict_sequence_tokens& item) {
+              return Core(item.sequence).CheckTrim(item.n_tokens);
+            },
+            [](const kvevict_sequence_tokens& item) {
+              return Core(item.sequence).Trim(item.n_tokens);
+            });
+  });
+}
+
+kvevict_status kvevict_sequences_observe(
+    const kvevict_sequence_observations* items, size_t items_len,
+    kvevict_stream stream) noexcept {
+  return Guard([&] {
+    const auto observe = [](const kvevict_sequence_observations& item,
+                            const auto& act) {
+      Sequence& sequence = Core(item.sequence);
+      size_t n = 0;
+      KV_RETURN_IF_ERROR(CopyObservations(sequence, item.observations,
+                                          item.observations_len, &n));
+      return (sequence.*act)(sequence.inputs().first(n), item.n_rows,
+                             item.first_position);
+    };
+    return Batch(items, items_len, stream)
+        .Do(
+            [&](const kvevict_sequence_observations& item) {
+              return observe(item, &Sequence::CheckObserve);
+            },
+            [&](const kvevict_sequence_observations& item) {
+              return observe(item, &Sequence::Observe);
+            });
+  });
+}
+
+kvevict_status kvevict_sequences_workspace(
+    const kvevict_sequence_eviction* items, size_t items_len,
+    kvevict_workspace* out) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    KV_RETURN_IF_ERROR(CheckArray("items", items, items_len));
+    WorkspaceNeeds most;
+    const Context* context = nullptr;
+    KV_RETURN_IF_ERROR(ForEachStruct(
+        "items", items, items_len,
+        [&](size_t, const kvevict_sequence_eviction* in) {
+          kvevict_sequence_eviction item = KVEVICT_SEQUENCE_EVICTION_INIT;
+          KV_RETURN_IF_ERROR(CopyIn("item", in, &item));
+          KV_RETURN_IF_ERROR(CheckItem(item));
+          const Sequence& sequence = Core(item.sequence);
+          context = &sequence.plan().context();
+          most.GrowTo(NeedsToEvict(sequence));
+          return Status();
+        }));
+    if (context != nullptr) return CopyOut(*context, most, out);
+    CopyOut(kvevict_workspace{0, 1, 0, 0}, out);
+    return Status();
+  });
+}
+
+kvevict_status kvevict_sequences_evict(const kvevict_sequence_eviction* items,
+                                       size_t items_len, void* workspace,
+                                       size_t workspace_bytes,
+                                       kvevict_stream stream) noexcept {
+  return Guard([&] {
+    Batch batch(items, items_len, stream);
+    return batch.Do(
+        [&](const kvevict_sequence_eviction& item) {
+          Sequence& sequence = Core(item.sequence);
+          kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+          KV_RETURN_IF_ERROR(CopyEviction(sequence, item.views, item.views_len,
+                                          item.options, &options));
+          return CheckEvict(&sequence, options, workspace, workspace_bytes);
+        },
+        [&] { return CheckCachesApart(batch, items_len); },
+        [](const kvevict_sequence_eviction& item) {
+          return RunEvict(&Core(item.sequence));
+        });
+  });
+}
+
+}  // extern "C"

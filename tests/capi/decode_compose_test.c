@@ -1,0 +1,395 @@
+/* One policy for the prompt and another while decoding: forks under another plan, held
+ * against a naive model of positions. */
+#include <stdio.h>
+
+#include "tests/capi/support/copies.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/inputs.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/policies.h"
+
+enum { kLayers = 3, kHeads = 2, kSlots = 120, kPrompt = 90, kSteps = 60 };
+
+static test_model* Model(const char* policy) {
+  test_model_spec spec = test_small_model(policy);
+  spec.n_layers = kLayers;
+  spec.max_tokens = kSlots;
+  spec.max_positions = 400;
+  return test_model_create(&spec, (test_random){23});
+}
+
+/* A prompt, evicted at its end. */
+static test_model* Prompt(const char* policy) {
+  test_model* m = Model(policy);
+  test_model_step(m, kPrompt);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
+  return m;
+}
+
+/* ---- What is held ---- */
+
+typedef struct tokens {
+  uint32_t n[kLayers][kHeads];
+  int32_t positions[kLayers][kHeads][kSlots];
+} tokens;
+
+static void Read(const test_model* m, tokens* out) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      out->n[l][h] = test_model_stored_of(m, l, h);
+      test_model_positions(m, l, h, out->positions[l][h]);
+    }
+  }
+}
+
+static void ExpectSame(const tokens* a, const tokens* b, const char* what) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      EXPECT(a->n[l][h] == b->n[l][h] &&
+                 memcmp(a->positions[l][h], b->positions[l][h],
+                        a->n[l][h] * sizeof(int32_t)) == 0,
+             "%s: layer %u, head %u: %u tokens, not the %u expected", what, l,
+             h, b->n[l][h], a->n[l][h]);
+    }
+  }
+}
+
+/* ---- What a step should leave ---- */
+
+typedef struct rule {
+  uint32_t budget, n_sink, n_recent;
+  kvevict_scope scope;
+  double tolerance;
+} rule;
+
+/* [layer][head][slot], what the policy ranks by. */
+typedef double all_scores[kLayers][kHeads][kSlots];
+
+/* Of what shares a list with a head, the sum. */
+static double Score(const rule* r, all_scores scores, uint32_t layer,
+                    uint32_t head, uint32_t slot) {
+  double sum = 0;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      const bool shares = r->scope == KVEVICT_SCOPE_MODEL ||
+                          (l == layer && (h == head || r->scope != 0));
+      if (shares) sum += scores[l][h][slot];
+    }
+  }
+  return sum;
+}
+
+/* What is left is what was there without those of the least scores; of equal ones the
+ * later token goes. scores NULL: any may go, within the rule. */
+static void ExpectLeft(const rule* r, all_scores* scores, const tokens* before,
+                       const tokens* after, const char* what) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      const uint32_t n = before->n[l][h];
+      const uint32_t n_left = n < r->budget ? n : r->budget;
+      EXPECT(after->n[l][h] == n_left, "%s: layer %u, head %u holds %u, not %u",
+             what, l, h, after->n[l][h], n_left);
+      double least = 1e300, most = -1e300; /* that stays, that goes */
+      uint32_t at = 0;
+      for (uint32_t i = 0; i < n; ++i) {
+        const bool is_forced = i < r->n_sink || i + r->n_recent >= n;
+        const bool stays = at < n_left && after->positions[l][h][at] ==
+                                              before->positions[l][h][i];
+        const double score = scores == NULL ? 0 : Score(r, *scores, l, h, i);
+        at += stays;
+        EXPECT(stays || !is_forced, "%s: layer %u, head %u lost slot %u", what,
+               l, h, i);
+        if (stays && !is_forced && score < least) least = score;
+        if (!stays && score > most) most = score;
+      }
+      EXPECT(at == n_left, "%s: layer %u, head %u holds tokens it had not",
+             what, l, h);
+      EXPECT(least >= most * (1 - r->tolerance),
+             "%s: layer %u, head %u lost %g before %g", what, l, h, most,
+             least);
+    }
+  }
+}
+
+/* Numbers that differ by token, head and step, and add up exactly. */
+static double DrawSum(uint32_t l, uint32_t h, int32_t position, uint32_t step) {
+  test_random random = {((uint64_t)position * 8 + l * 2 + h) * 1000 + step};
+  (void)test_random_u64(&random);
+  return test_random_below(&random, 1 << 20);
+}
+
+/* The sums of all slots, as the engine hands them over. */
+static void GiveSums(const test_model* m, uint32_t step, all_scores scores,
+                     float (*sums)[kHeads][kSlots], test_inputs* inputs,
+                     kvevict_evict_options* options) {
+  tokens held;
+  Read(m, &held);
+  test_give_scores(options, inputs, kLayers, &sums[0][0][0], kHeads * kSlots,
+                   kSlots);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    inputs->inputs[l].attention_sums = inputs->inputs[l].scores;
+    inputs->inputs[l].scores = NULL;
+    inputs->inputs[l].n_sum_heads = kHeads;
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t i = 0; i < held.n[l][h]; ++i) {
+        scores[l][h][i] = DrawSum(l, h, held.positions[l][h][i], step);
+        sums[l][h][i] = (float)scores[l][h][i];
+      }
+    }
+  }
+}
+
+static void Decode(test_model* m, const char* what) {
+  const kvevict_policy* p = &m->policy;
+  const bool by_sums = p->kind == KVEVICT_POLICY_H2O;
+  const bool by_window = p->kind == KVEVICT_POLICY_TOVA;
+  kvevict_resolved_policy rp = {.struct_size = sizeof rp};
+  EXPECT_OK(kvevict_policy_resolve(p, kSlots, &rp));
+  const rule r = {rp.budget, rp.n_sink, rp.n_recent, p->scope,
+                  by_sums ? 0 : 1e-5};
+  /* Of another window, none went along. */
+  test_model_observe(m, m->n_seen - 8, 8);
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    tokens before, after;
+    static all_scores scores;
+    static float sums[kLayers][kHeads][kSlots];
+    test_inputs inputs;
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    test_model_step(m, 1);
+    Read(m, &before);
+    if (by_sums) GiveSums(m, step, scores, sums, &inputs, &options);
+    for (uint32_t l = 0; by_window && l < kLayers; ++l) {
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        test_model_oracle_scores_of(m, l, h, scores[l][h]);
+      }
+    }
+    EXPECT_OK(test_model_evict(m, &options, NULL));
+    Read(m, &after);
+    ExpectLeft(&r, by_sums || by_window ? &scores : NULL, &before, &after,
+               what);
+  }
+  test_model_check(m, what);
+}
+
+/* ---- Every scope, and every other ---- */
+
+static const char* const kScopes[] = {"head", "layer", "model"};
+static const char* const kDecoding[] = {
+    "streaming-llm:budget=36,sink=4",
+    "tova:budget=30,sink=0,window=1,pool=none,scope=",
+    "h2o:budget=32,sink=0,recent=6,pool=none,rows=sum,scope=",
+    "r-kv:budget=34,sink=2,window=4,scope=",
+    "knorm:budget=33,sink=1,recent=5,scope="};
+
+Test(decode_compose, tokens_go_on_under_another_policy) {
+  for (int from = 0; from < 3; ++from) {
+    for (int kind = 0; kind < 5; ++kind) {
+      for (int to = 0; to < (kind == 0 ? 1 : 3); ++to) {
+        char prompt[100], decode[100], what[220];
+        snprintf(prompt, sizeof prompt,
+                 "snapkv:budget=40,sink=2,window=8,pool=max3,scope=%s",
+                 kScopes[from]);
+        snprintf(decode, sizeof decode, "%s%s", kDecoding[kind],
+                 kind == 0 ? "" : kScopes[to]);
+        snprintf(what, sizeof what, "%s, then %s", prompt, decode);
+        test_model* m = Prompt(prompt);
+        tokens before, after;
+        Read(m, &before);
+        /* Nobody can share a list with whom it has chosen apart from. */
+        const int wanted = kind == 0 ? 1 : to;
+        if (from < wanted) {
+          EXPECT_INVALID(test_model_go_on(m, decode, NULL, NULL),
+                         from == 0 ? "layer 0: KV heads 0 and 1 hold different"
+                                   : "positions of layer 1 are not layer 0's",
+                         kind == 0   ? "head_budgets would do"
+                         : from == 0 ? "scope kv_head would do"
+                                     : "scope layer would do");
+        } else {
+          EXPECT_OK(test_model_go_on(m, decode, NULL, NULL));
+        }
+        Read(m, &after);
+        ExpectSame(&before, &after, what);
+        if (from >= wanted) Decode(m, what);
+        test_model_destroy(m);
+      }
+    }
+  }
+}
+
+/* With a budget for each head streaming-llm has a list for each. */
+Test(decode_compose, heads_that_chose_apart_may_stream) {
+  test_model* m = Prompt("snapkv:budget=40,sink=2,window=8");
+  uint32_t budgets[kLayers * kHeads];
+  for (int i = 0; i < kLayers * kHeads; ++i) budgets[i] = 36;
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.head_budgets = budgets;
+  options.head_budgets_len = kLayers * kHeads;
+  EXPECT_OK(
+      test_model_go_on(m, "streaming-llm:budget=36,sink=4", NULL, &options));
+  Decode(m, "a budget for each head");
+  test_model_destroy(m);
+}
+
+/* Lists of different lengths go on where lists may differ. */
+Test(decode_compose, ragged_heads_stay_ragged) {
+  test_model* m = Prompt("snapkv:budget=40,sink=2,window=8,heads=adaptive");
+  tokens before, after;
+  Read(m, &before);
+  uint32_t l = 0;
+  while (l < kLayers && before.n[l][0] == before.n[l][1]) ++l;
+  cr_assert_lt(l, kLayers, "no layer has heads of different lengths");
+  char layer[16], counts[40];
+  snprintf(layer, sizeof layer, "layer %u", l);
+  snprintf(counts, sizeof counts, "hold %u and %u tokens", before.n[l][0],
+           before.n[l][1]);
+  EXPECT_INVALID(test_model_go_on(m, "knorm:budget=30", NULL, NULL), layer,
+                 "KV heads 0 and 1", counts, "head_split would do");
+  EXPECT_INVALID(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL),
+                 "KV heads 0 and 1", "scope kv_head would do");
+  EXPECT_OK(test_model_go_on(m, "knorm:budget=30,heads=adaptive", NULL, NULL));
+  Read(m, &after);
+  ExpectSame(&before, &after, "ragged");
+  for (int step = 0; step < 20; ++step) {
+    test_model_step(m, 1);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+  }
+  for (l = 0; l < kLayers; ++l) {
+    EXPECT(test_model_stored_of(m, l, 0) + test_model_stored_of(m, l, 1) == 60,
+           "layer %u", l);
+  }
+  test_model_check(m, "ragged");
+  test_model_destroy(m);
+}
+
+/* ---- Everything else that goes along ---- */
+
+Test(decode_compose, queries_go_along_to_a_window_as_wide) {
+  test_model* m = Prompt("snapkv:budget=40,sink=2,window=8");
+  EXPECT_OK(test_model_go_on(m, "r-kv:budget=20,window=8", NULL, NULL));
+  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* by the prompt's queries */
+  cr_expect_eq(test_model_stored(m, 0), 20);
+  EXPECT_OK(test_model_go_on(m, "tova:budget=10,scope=head", NULL, NULL));
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed queries");
+  test_model_observe(m, m->n_seen - 1, 1);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  cr_expect_eq(test_model_stored(m, 0), 10);
+  test_model_check(m, "another window");
+  test_model_destroy(m);
+}
+
+Test(decode_compose, a_new_window_begins_to_observe) {
+  test_model* m = Prompt("snapkv:budget=40,sink=2,window=8");
+  kvevict_plan* plan = NULL;
+  kvevict_sequence* fork = NULL;
+  const kvevict_policy tova = test_policy("tova:budget=10,window=4,scope=head");
+  EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, &tova, NULL, &plan));
+  kvevict_fork_options options = KVEVICT_FORK_OPTIONS_INIT;
+  options.plan = plan;
+  EXPECT_OK(kvevict_sequence_fork(m->sequence, &options, &fork, NULL));
+  const kvevict_plane queries = test_model_queries(m, 0, kPrompt);
+  EXPECT_INVALID(test_observe(fork, 0, &queries, 1, kPrompt),
+                 "no query memory");
+  EXPECT_OK(kvevict_sequence_begin_observing(fork, NULL, 0));
+  EXPECT_OK(test_observe(fork, 0, &queries, 1, kPrompt));
+  kvevict_sequence_destroy(fork);
+  kvevict_plan_destroy(plan);
+  test_model_destroy(m);
+}
+
+/* Of the prompt a layer has what it holds then: that is pinned, or stands beside. */
+Test(decode_compose, the_prompt_is_what_is_left_of_it) {
+  test_model* m = Model("snapkv:budget=40,sink=2,window=8,scope=layer");
+  test_model_step(m, kPrompt);
+  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  for (int step = 0; step < 20; ++step) {
+    test_model_step(m, 1);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+  }
+  tokens before, after;
+  Read(m, &before);
+  uint32_t n_prompt[kLayers] = {0};
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    while (before.positions[l][0][n_prompt[l]] < kPrompt) ++n_prompt[l];
+    EXPECT(n_prompt[l] < 40, "layer %u lost nothing of its prompt", l);
+  }
+  EXPECT_OK(
+      test_model_go_on(m, "knorm:budget=12,prompt=pinned-beside", NULL, NULL));
+  for (int step = 0; step < 40; ++step) {
+    test_model_step(m, 1);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+  }
+  Read(m, &after);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    EXPECT(after.n[l][0] == n_prompt[l] + 12, "layer %u holds %u, not %u + 12",
+           l, after.n[l][0], n_prompt[l]);
+    EXPECT(memcmp(after.positions[l], before.positions[l],
+                  n_prompt[l] * sizeof(int32_t)) == 0,
+           "layer %u lost of its prompt", l);
+  }
+  test_model_check(m, "pinned");
+  test_model_destroy(m);
+}
+
+/* Decoding to evict every n tokens goes on counting from the last eviction. */
+Test(decode_compose, every_goes_on_from_the_last_eviction) {
+  static const struct {
+    const char* first;
+    uint32_t steps; /* then */
+    uint32_t until; /* the second one works, from that step on */
+  } kCases[] = {{"none", 13, 13},
+                {"streaming-llm:budget=30,every=4", 13, 16},
+                {"streaming-llm:budget=30,every=8", 13, 16},
+                {"streaming-llm:budget=30", 17, 24}};
+  for (int i = 0; i < 4; ++i) {
+    test_model* m = Prompt(kCases[i].first);
+    uint32_t step = 0;
+    for (; step < kCases[i].steps; ++step) {
+      if (step > 0) EXPECT_OK(test_model_evict(m, NULL, NULL));
+      test_model_step(m, 1);
+    }
+    if (i > 0) EXPECT_OK(test_model_evict(m, NULL, NULL));
+    EXPECT_OK(
+        test_model_go_on(m, "streaming-llm:budget=20,every=8", NULL, NULL));
+    for (;; ++step) {
+      EXPECT_OK(test_model_evict(m, NULL, NULL));
+      if (test_model_stored(m, 0) == 20) break;
+      EXPECT(step < 100, "%s: never", kCases[i].first);
+      test_model_step(m, 1);
+    }
+    EXPECT(step == kCases[i].until, "%s: worked after %u steps, not %u",
+           kCases[i].first, step, kCases[i].until);
+    test_model_destroy(m);
+  }
+}
+
+Test(decode_compose, merged_rows_stay_merged) {
+  test_model* m = Prompt("knorm:budget=40,sink=2,merge=values,scope=layer");
+  EXPECT_OK(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL));
+  cr_expect_eq(test_exact_prefix(m->sequence), 0);
+  test_model_destroy(m);
+  m = Prompt("knorm:budget=40,sink=2,scope=layer");
+  EXPECT_OK(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL));
+  cr_expect_geq(test_exact_prefix(m->sequence), 2);
+  test_model_destroy(m);
+}
+
+Test(decode_compose, a_cache_may_become_larger_or_smaller) {
+  test_model* m = Prompt("knorm:budget=40,sink=2,scope=layer");
+  kvevict_geometry geometry = m->geometry;
+  geometry.max_tokens = 39;
+  EXPECT_INVALID(test_model_go_on(m, "tova:budget=30", &geometry, NULL),
+                 "layer 0: list 0: 40 slots > max_tokens 39");
+  geometry.max_tokens = 40;
+  EXPECT_OK(
+      test_model_go_on(m, "knorm:budget=30,scope=layer", &geometry, NULL));
+  EXPECT_INVALID(kvevict_sequence_append(m->sequence, 1, NULL),
+                 "max_tokens 40");
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  geometry.max_tokens = 100;
+  EXPECT_OK(test_model_go_on(m, "none", &geometry, NULL));
+  test_model_step(m, 70);
+  test_model_check(m, "larger");
+  test_model_destroy(m);
+}

@@ -1,0 +1,204 @@
+/* Budgets of the layers' own: counts, and keep sets held against plans in which every
+ * layer has that budget. */
+#include <math.h>
+#include <stdio.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/policies.h"
+
+enum { kLayers = 3, kSlots = 160 };
+
+static test_model* Model(void) {
+  test_model_spec spec = test_small_model("none");
+  spec.n_layers = kLayers;
+  spec.max_tokens = kSlots;
+  spec.max_positions = 1000;
+  return test_model_create(&spec, (test_random){31});
+}
+
+static kvevict_plan_options Budgets(const double* budgets) {
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.layer_budgets = budgets;
+  options.layer_budgets_len = kLayers;
+  return options;
+}
+
+static void Run(test_model* m, uint32_t n_prompt, uint32_t n_steps) {
+  for (uint32_t n = 0; n < n_prompt; n += 50) {
+    test_model_step(m, 50);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+  }
+  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
+  for (uint32_t i = 0; i < n_steps; ++i) {
+    test_model_step(m, 1);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+  }
+}
+
+static void ExpectSameLayer(const test_model* a, const test_model* b,
+                            uint32_t layer, const char* what) {
+  for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
+    int32_t p[kSlots], q[kSlots];
+    const uint32_t n = test_model_stored_of(a, layer, h);
+    EXPECT(n == test_model_stored_of(b, layer, h),
+           "%s: layer %u, head %u holds %u tokens, not %u", what, layer, h, n,
+           test_model_stored_of(b, layer, h));
+    test_model_positions(a, layer, h, p);
+    test_model_positions(b, layer, h, q);
+    EXPECT(memcmp(p, q, n * sizeof *p) == 0, "%s: layer %u, head %u", what,
+           layer, h);
+  }
+}
+
+static const char* const kPolicies[] = {
+    "streaming-llm:sink=4,recent=25",
+    "knorm:sink=2,recent=3",
+    "knorm:split=geometric,scope=layer,margin=6",
+    "snapkv:sink=2,window=8,every=7",
+    "snapkv:sink=2,window=8,scope=layer,prompt=beside",
+    "keydiff:sink=1,prompt=pinned-beside,margin=4",
+    "r-kv:window=4,heads=adaptive",
+    "tova:select_block=4",
+    "knorm:chunk=16,sink=1",
+    "lagkv:block=16,sink=2"};
+
+static const double kBudgets[][kLayers] = {
+    {30, 60, 44}, {0.5, 0.25, 1.0}, {0.3, 40, 36}, {48, 48, 48}};
+
+Test(plan_layer_budgets, each_layer_keeps_as_if_all_had_its_budget) {
+  for (size_t p = 0; p < sizeof kPolicies / sizeof *kPolicies; ++p) {
+    for (size_t b = 0; b < 4; ++b) {
+      test_model* m = Model();
+      const kvevict_plan_options options = Budgets(kBudgets[b]);
+      EXPECT_OK(test_model_go_on(m, kPolicies[p], NULL, &options));
+      Run(m, 100, 30);
+      test_model_check(m, kPolicies[p]);
+      for (uint32_t l = 0; l < kLayers; ++l) {
+        char text[160], what[260];
+        /* Of streaming-llm the recent tokens are the budget. */
+        snprintf(text, sizeof text, "%s,budget=%.17g,split=uniform",
+                 p == 0 ? "streaming-llm:sink=4" : kPolicies[p],
+                 kBudgets[b][l]);
+        if (strstr(kPolicies[p], "split=") != NULL) {
+          snprintf(text, sizeof text, "knorm:scope=layer,margin=6,budget=%.17g",
+                   kBudgets[b][l]);
+        }
+        snprintf(what, sizeof what, "%s of %g %g %g", text, kBudgets[b][0],
+                 kBudgets[b][1], kBudgets[b][2]);
+        test_model* same = Model();
+        EXPECT_OK(test_model_go_on(same, text, NULL, NULL));
+        Run(same, 100, 30);
+        ExpectSameLayer(m, same, l, what);
+        test_model_destroy(same);
+      }
+      test_model_destroy(m);
+    }
+  }
+}
+
+Test(plan_layer_budgets, the_plan_tells_them) {
+  test_model* m = Model();
+  const double budgets[kLayers] = {0.5, 40, 1e9};
+  kvevict_plan_options options = Budgets(budgets);
+  EXPECT_OK(test_model_go_on(m, "knorm:budget=7", NULL, &options));
+  for (uint32_t n = 1; n <= 2 * kSlots; ++n) {
+    const uint32_t seen = n < kSlots ? n : kSlots;
+    const uint32_t expected[kLayers] = {seen / 2 > 0 ? seen / 2 : 1,
+                                        seen < 40 ? seen : 40, seen};
+    uint32_t told[kLayers];
+    EXPECT_OK(kvevict_plan_layer_budgets(m->plan, n, told, kLayers));
+    for (int l = 0; l < kLayers; ++l) {
+      EXPECT(told[l] == expected[l], "%u tokens, layer %d: %u, not %u", n, l,
+             told[l], expected[l]);
+    }
+  }
+  test_model_destroy(m);
+}
+
+/* One for each layer with a full cache, of which there are two. */
+Test(plan_layer_budgets, other_layers_have_none) {
+  test_model* m = Model();
+  kvevict_layer_geometry layers[kLayers] = {m->layer, m->layer, m->layer};
+  layers[1].cache = KVEVICT_LAYER_CACHE_WINDOW;
+  kvevict_geometry geometry = m->geometry;
+  geometry.layers = layers;
+  geometry.layers_len = kLayers;
+  const double budgets[] = {20, 30};
+  kvevict_plan_options options = Budgets(budgets);
+  const kvevict_policy policy = test_policy("knorm:sink=25,recent=2");
+  kvevict_plan* plan = NULL;
+  EXPECT_INVALID(
+      kvevict_plan_create(m->context, &geometry, &policy, &options, &plan),
+      "layer_budgets_len 3 is not 2");
+  options.layer_budgets_len = 2;
+  EXPECT_INVALID(
+      kvevict_plan_create(m->context, &geometry, &policy, &options, &plan),
+      "layer_budgets[0]: ", "sink 25 + recent 2 > budget 20");
+  const kvevict_policy fits = test_policy("knorm:sink=2");
+  EXPECT_OK(kvevict_plan_create(m->context, &geometry, &fits, &options, &plan));
+  uint32_t told[kLayers];
+  EXPECT_OK(kvevict_plan_layer_budgets(plan, 100, told, kLayers));
+  cr_expect(told[0] == 20 && told[1] == 0 && told[2] == 30);
+  kvevict_plan_destroy(plan);
+  test_model_destroy(m);
+}
+
+/* A layer that has no room yet for what must stay waits; the others do not. */
+Test(plan_layer_budgets, layers_work_when_they_have_room) {
+  test_model* m = Model();
+  const double budgets[kLayers] = {0.1, 20, 0.5};
+  const kvevict_plan_options options = Budgets(budgets);
+  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
+  EXPECT_OK(test_model_go_on(m, "streaming-llm:sink=4,prompt=beside", NULL,
+                             &options));
+  for (uint32_t n = 1; n <= 100; ++n) {
+    test_model_step(m, 1);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    const uint32_t expected[kLayers] = {n / 10 > 4 ? n / 10 : n,
+                                        n < 20 ? n : 20, n / 2 > 4 ? n / 2 : n};
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      EXPECT(test_model_stored(m, l) == expected[l],
+             "%u tokens: layer %u holds %u, not %u", n, l,
+             test_model_stored(m, l), expected[l]);
+    }
+  }
+  test_model_destroy(m);
+}
+
+/* Policies of layers with one list, or that split by their own rule. */
+Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
+  test_model* m = Model();
+  const double budgets[kLayers] = {20, 30, 40}, equal[kLayers] = {20, 20, 20};
+  double bad[kLayers] = {20, 30, 40};
+  uint32_t heads[2 * kLayers] = {9, 9, 9, 9, 9, 9};
+  kvevict_plan_options options = Budgets(budgets);
+  kvevict_plan* plan = NULL;
+  kvevict_policy policy = test_policy("knorm:scope=model");
+#define CREATE() \
+  kvevict_plan_create(m->context, &m->geometry, &policy, &options, &plan)
+  EXPECT_INVALID(CREATE(), "scope model");
+  options.layer_budgets = equal;
+  EXPECT_OK(CREATE());
+  kvevict_plan_destroy(plan);
+  options.layer_budgets = bad;
+  policy = test_policy("cake:window=4");
+  EXPECT_INVALID(CREATE(), "layer_budgets with split cake");
+  policy = test_policy("knorm:budget=9");
+  static const double kBad[] = {0, -1, (double)NAN, (double)INFINITY};
+  for (int i = 0; i < 4; ++i) {
+    bad[1] = kBad[i];
+    EXPECT_INVALID(CREATE(), "layer_budgets[1]: ", "budget");
+  }
+  bad[1] = 30;
+  options.layer_budgets_len = 2;
+  EXPECT_INVALID(CREATE(), "layer_budgets_len 2 is not 3");
+  options.layer_budgets = NULL;
+  EXPECT_INVALID(CREATE(), "layer_budgets is NULL, but layer_budgets_len is 2");
+  options = Budgets(budgets);
+  options.head_budgets = heads;
+  options.head_budgets_len = 2 * kLayers;
+  EXPECT_INVALID(CREATE(), "layer_budgets with head_budgets");
+#undef CREATE
+  test_model_destroy(m);
+}
