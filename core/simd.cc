@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/status.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/status.h"
-
 namespace kvevict {
+
+class Status;
 
 struct SimdTarget {
   const char* name = nullptr;  // "AVX2"

@@ -2,6 +2,7 @@
  * that never evicted. */
 #include <stdlib.h>
 
+#include "tests/capi/support/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
@@ -223,6 +224,86 @@ Test(undo, leaves_what_would_be_without_the_eviction) {
     for (uint32_t turn = 0; turn < 8; ++turn) {
       Run(&kTrials[i], seed + i * 100 + turn);
     }
+  }
+}
+
+/* Appends n tokens to both and shows what slots get; those that the twin alone holds
+ * get nothing. */
+static void StepBothWithSums(test_model* m, test_model* twin, uint32_t n,
+                             test_random* random) {
+  static test_attention shown, of_twin;
+  static int32_t held[TEST_ATTENTION_SLOTS], all[TEST_ATTENTION_SLOTS];
+  const uint32_t n_heads = m->spec.n_kv_heads;
+  const bool of_layer = m->policy.sum_rows == KVEVICT_SUM_ROWS_LAYER;
+  StepBoth(m, twin, n);
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    const uint32_t n_rows = of_layer ? 1 : n_heads;
+    uint32_t most = 0, most_of_twin = 0;
+    for (uint32_t h = 0; h < n_heads; ++h) {
+      const uint32_t stored = test_model_stored_of(m, l, h);
+      const uint32_t stored_of_twin = test_model_stored_of(twin, l, h);
+      if (stored > most) most = stored;
+      if (stored_of_twin > most_of_twin) most_of_twin = stored_of_twin;
+    }
+    test_attention_draw(&shown, n_rows, most, random);
+    test_attention_draw(&of_twin, n_rows, most_of_twin, random);
+    for (uint32_t row = 0; row < n_rows; ++row) {
+      const uint32_t n_held = test_model_stored_of(m, l, row);
+      const uint32_t n_all = test_model_stored_of(twin, l, row);
+      test_model_positions(m, l, row, held);
+      test_model_positions(twin, l, row, all);
+      uint32_t next = 0;
+      for (uint32_t t = 0; t < n_all; ++t) {
+        const bool is_held = next < n_held && held[next] == all[t];
+        of_twin.values[row][t] = is_held ? shown.values[row][next] : 0.0f;
+        next += is_held;
+      }
+      EXPECT(next == n_held, "the twin lacks tokens");
+    }
+    const uint32_t first = m->n_seen - n;
+    EXPECT_OK(test_attention_observe(m->sequence, l, &shown, n, first));
+    EXPECT_OK(test_attention_observe(twin->sequence, l, &of_twin, n, first));
+  }
+}
+
+/* Sums that moved with their rows come back with them. */
+Test(undo, brings_sums_back) {
+  const char* const kPolicies[] = {
+      "h2o:budget=20,recent=4", "h2o:budget=24,recent=3,rows=mean,margin=2",
+      "h2o:budget=20,recent=4,heads=adaptive",
+      "h2o:budget=20,sink=2,scope=layer,sums=layer"};
+  test_random random = test_random_start("undo/sums");
+  for (size_t i = 0; i < 4 * (sizeof kPolicies / sizeof *kPolicies); ++i) {
+    const char* policy = kPolicies[i / 4];
+    test_model_spec spec = test_small_model(policy);
+    spec.n_layers = 3;
+    spec.layout = (test_layout)test_random_below(&random, TEST_N_LAYOUTS);
+    spec.max_positions = 400;
+    spec.max_tokens = 120;
+    const test_random content = {i + 1};
+    test_model* m = test_model_create(&spec, content);
+    test_model* twin = test_model_create(&spec, content);
+    uint32_t n_undone = 0;
+    StepBothWithSums(m, twin, 30, &random);
+    for (uint32_t round = 0; round < 25; ++round) {
+      const bool undoes = test_random_coin(&random);
+      lent undo = Lend(UndoBytes(m));
+      kvevict_evict_report report = {.struct_size = sizeof report};
+      EXPECT_OK(Evict(m, undo, &report));
+      CheckGuards(undo, policy);
+      if (!undoes || !report.evicted)
+        EXPECT_OK(test_model_evict(twin, NULL, NULL));
+      StepBothWithSums(m, twin, test_random_between(&random, 1, 4), &random);
+      if (undoes && report.evicted) {
+        EXPECT_OK(Undo(m, undo));
+        ++n_undone;
+      }
+      Return(undo);
+      test_expect_same_tokens(m, twin, policy);
+    }
+    EXPECT(n_undone > 3, "%s: undone %u times", policy, n_undone);
+    test_model_destroy(twin);
+    test_model_destroy(m);
   }
 }
 
