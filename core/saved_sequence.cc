@@ -85,7 +85,8 @@ Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
   out->U32(layer.n_lists);
   out->U32(slots.tail_position);
   out->U32((slots.is_merged ? kMerged : 0u) | (as_before ? kAsBefore : 0u));
-  out->U32(sequence.prompt().SlotsOf(l));
+  // Evictions may leave less than the prompt; more has no meaning then.
+  out->U32(std::min(sequence.prompt().SlotsOf(l), slots.stored));
   if (as_before) return Status();
   SlotPositions positions;
   KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));

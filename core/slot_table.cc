@@ -6,6 +6,18 @@
 
 namespace kvevict {
 
+namespace {
+
+// Whether the lists of two layers lie in one place, as those of a shared cache do.
+bool AreOne(const LayerPositions& a, const LayerPositions& b) {
+  return std::equal(a.lists.begin(), a.lists.end(), b.lists.begin(),
+                    b.lists.end(), [](PositionList x, PositionList y) {
+                      return x.data() == y.data() && x.size() == y.size();
+                    });
+}
+
+}  // namespace
+
 SlotTable::SlotTable(const Plan& plan)
     : plan_(plan),
       layers_(plan.context()),
@@ -104,6 +116,11 @@ Status SlotTable::Fill(Stream stream, std::span<const LayerPositions> layers,
   for (uint32_t l = 0; l < layers.size(); ++l) {
     next[l] = SlotsOf(l, layers[l], logical);
     if (plan_.scope() == KVEVICT_SCOPE_MODEL && l > 0) continue;  // one list
+    if (l > 0 && next[l].n_kept == next[l - 1].n_kept &&
+        AreOne(layers[l], layers[l - 1])) {
+      next[l].kept_offset = next[l - 1].kept_offset;
+      continue;
+    }
     next[l].kept_offset = n.value();
     n = n + CheckedSize(n_lists(l)) * CheckedSize(next[l].n_kept);
   }

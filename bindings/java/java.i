@@ -102,6 +102,7 @@ KV_OUTPUT(kvevict_sequence *, out_sequence)
 KV_OUTPUT(size_t, out_text_len)
 KV_OUTPUT(size_t, out_positions_len)
 KV_OUTPUT(size_t, out_data_len)
+KV_OUTPUT(size_t, out_bytes)
 KV_OUTPUT(uint32_t, out_budget)
 KV_OUTPUT(uint32_t, out_length)
 KV_OUTPUT(int32_t, out_position)
@@ -111,7 +112,8 @@ KV_OUTPUT(kvevict_need, out_need)
 %typemap(argout) kvevict_context **out_context, kvevict_plan **out_plan,
                  kvevict_sequence **out_sequence
   "$result = (jlong)(intptr_t)value$argnum;"
-%typemap(argout) size_t *out_text_len, size_t *out_positions_len, size_t *out_data_len
+%typemap(argout) size_t *out_text_len, size_t *out_positions_len, size_t *out_data_len,
+                 size_t *out_bytes
   "$result = (jlong)value$argnum;"
 %typemap(argout) uint32_t *out_budget, uint32_t *out_length, int32_t *out_position, int32_t *out_slot,
                  kvevict_need *out_need
@@ -122,6 +124,7 @@ KV_RESULT(kvevict_plan_create, jlong, long)
 KV_RESULT(kvevict_sequence_create, jlong, long)
 KV_RESULT(kvevict_sequence_fork, jlong, long)
 KV_RESULT(kvevict_sequence_save, jlong, long)
+KV_RESULT(kvevict_sequence_undo_bytes, jlong, long)
 KV_RESULT(kvevict_policy_format, jlong, long)
 KV_RESULT(kvevict_sequence_keep_positions, jlong, long)
 KV_RESULT(kvevict_policy_need, jint, int)

@@ -362,6 +362,32 @@ Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   test_model_destroy(m);
 }
 
+/* An eviction may leave less than there was of the prompt. */
+Test(sequence_saved, prompts_that_lost_tokens_are_saved_alike_again) {
+  test_model* m = ModelOf("knorm:budget=20", NULL);
+  test_model_append(m, 60);
+  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  const test_saved saved = test_save(m->sequence);
+  EXPECT_OK(Load(m, &saved));
+  ExpectUnchanged(m, &saved);
+  free(saved.data);
+  test_model_destroy(m);
+}
+
+/* Layers that share a cache have their lists once, then as before. */
+Test(sequence_saved, shared_caches_are_saved_alike_again) {
+  test_model* m = ModelOf("knorm:budget=20", NULL);
+  m->views[1] = m->views[0];
+  test_model_append(m, 60);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  const test_saved saved = test_save(m->sequence);
+  EXPECT_OK(Load(m, &saved));
+  ExpectUnchanged(m, &saved);
+  free(saved.data);
+  test_model_destroy(m);
+}
+
 /* Where the prompt ended is part of what is saved, forked and trimmed. */
 Test(sequence_saved, prompts_go_along) {
   static const char* const kText =

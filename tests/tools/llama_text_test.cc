@@ -59,6 +59,50 @@ Test(llama_text, a_budget_for_all_changes_nothing) {
   }
 }
 
+// Whatever is decoded, the cache stays as long as the policy says.
+Test(llama_text, evictions_go_on_while_decoding) {
+  Files files(200);
+  files.options.tokens = 40;
+  files.options.decode = 80;
+  files.options.policies = {{"none", "none"},
+                            {"tova", "tova:budget=30"},
+                            {"knorm", "knorm:budget=30,margin=7"},
+                            {"ring", "streaming-llm:budget=30,sink=0,every=9"},
+                            {"pinned", "knorm:budget=10,prompt=pinned-beside"}};
+  const auto json = nlohmann::json::parse(RunTextDemo(files.options));
+  cr_assert(json["n_tokens"] == 40 && json["n_predictions"] == 80);
+  const auto& rows = json["results"];
+  constexpr uint64_t kTokenBytes = 2 * 2 * 2 * 16 * 4;
+  const struct {
+    uint64_t after, at_end, n_evictions;
+  } expected[] = {{40, 120, 0},
+                  {30, 30, 80},
+                  {30, 30 + 80 % 8, 80 / 8},
+                  {30, 30 + 80 % 9, 80 / 9},
+                  {40, 50, 70}};
+  for (size_t i = 0; i < std::size(expected); ++i) {
+    cr_expect(rows[i]["kv_bytes_after"] == expected[i].after * kTokenBytes);
+    cr_expect(rows[i]["kv_bytes_at_end"] == expected[i].at_end * kTokenBytes);
+    cr_expect(rows[i]["decode_evictions"] == expected[i].n_evictions);
+    cr_expect(i == 0 ? rows[i]["kl"] == 0.0 : rows[i]["kl"].get<double>() > 0);
+  }
+  files.options.json = false;
+  const std::string text = RunTextDemo(files.options);
+  cr_expect(text.find("evictions") != std::string::npos);
+}
+
+// A budget that nothing exceeds is the full cache, however long it decodes.
+Test(llama_text, evictions_that_do_nothing_change_nothing) {
+  Files files(200);
+  files.options.tokens = 40;
+  files.options.decode = 60;
+  files.options.policies = {{"none", "none"}, {"tova", "tova:budget=100"}};
+  const auto json = nlohmann::json::parse(RunTextDemo(files.options));
+  const auto& rows = json["results"];
+  cr_expect(rows[1]["kl"] == 0.0 && rows[1]["nll"] == rows[0]["nll"]);
+  cr_expect(rows[1]["kv_bytes_at_end"] == rows[0]["kv_bytes_at_end"]);
+}
+
 Test(llama_text, a_short_text_leaves_fewer_predictions) {
   Files files(20);
   files.options.tokens = 12;
@@ -100,6 +144,12 @@ Test(llama_text, errors_say_what_is_wrong) {
   expect(options, "budget");
   options.budget = std::nan("");
   expect(options, "budget");
+  options = files.options;
+  options.decode = 20;
+  options.policies = {{"h2o", "h2o"}};
+  expect(options, "policy h2o cannot go on with --decode");
+  options.policies = {{"turned", "knorm:rotate=yes"}};
+  expect(options, "policy turned cannot go on with --decode: it turns");
   options = files.options;
   options.simd = "MMX";
   expect(options, "simd_target \"MMX\" is not one of");

@@ -28,6 +28,7 @@ std::vector<std::string> SimdTargets() {
 struct Arguments {
   DemoOptions options;
   uint32_t tokens = 0;
+  uint32_t decode = 0;
   double budget = 0;
   std::vector<std::string> policies;
 };
@@ -95,9 +96,22 @@ void AddDemoCommand(CLI::App& app, Action& action) {
       ->check(File())
       ->needs(model);
 
-  demo->callback([args, tokens, budget, &action] {
+  CLI::Option* decode =
+      demo->add_option("--decode", args->decode,
+                       "Reads so many tokens behind the prompt (default 64), "
+                       "and evicts after each of them, where margin and every "
+                       "of the policy let it")
+          ->type_name("N")
+          ->check(WholeNumber(1, INT32_MAX))
+          ->needs(model);
+
+  demo->callback([args, tokens, budget, decode, &action] {
     DemoOptions& options = args->options;
     if (tokens->count() > 0) options.tokens = args->tokens;
+    if (decode->count() > 0) {
+      options.decode = args->decode;
+      options.policies = kDecodingDemoPolicies;
+    }
     if (budget->count() > 0) options.budget = args->budget;
     if (!args->policies.empty()) options.policies.clear();
     for (const std::string& policy : args->policies) {

@@ -25,10 +25,23 @@ inline const std::vector<NamedPolicy> kDefaultDemoPolicies = {
     {"random", "random:recent=32"},
 };
 
+// The same where evictions go on while it decodes: policies whose signal is there then.
+inline const std::vector<NamedPolicy> kDecodingDemoPolicies = {
+    {"none", "none"},
+    {"streaming-llm", "streaming-llm"},
+    {"tova", "tova"},
+    {"snapkv", "snapkv:margin=31"},
+    {"r-kv", "r-kv:margin=31"},
+    {"knorm", "knorm:margin=31"},
+    {"keydiff", "keydiff:margin=31"},
+};
+
 struct DemoOptions {
   std::optional<uint32_t>
       tokens;                    // of the prompt; the default is the demo's own
   std::optional<double> budget;  // for policies whose text names none
+  // Of the text behind the prompt, each with an eviction after it; none: the cache grows.
+  std::optional<uint32_t> decode;
   std::vector<NamedPolicy> policies = kDefaultDemoPolicies;
   uint64_t seed = 1;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;  // of the cache

@@ -126,6 +126,10 @@ void Evictor::Append(uint32_t n_tokens) {
   Check(kvevict_sequence_append(sequence_.get(), n_tokens, nullptr));
 }
 
+void Evictor::EndPrompt() {
+  Check(kvevict_sequence_end_prompt(sequence_.get()));
+}
+
 // Step 3.
 Evictor::Report Evictor::Evict(KvCache& cache,
                                std::span<const kvevict_signal_inputs> inputs) {

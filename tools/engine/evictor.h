@@ -5,7 +5,8 @@
 //                note the tokens stored: Append()
 //   3. evict     one call for the whole model: Evict()
 //   4. decode    the next row goes to slot stored_length(layer, head) and is rotated for
-//                position logical_length()
+//                position logical_length(); steps 2 and 3 again after each token,
+//                where the policy evicts while decoding: EndPrompt() before the first
 #ifndef KVEVICT_TOOLS_ENGINE_EVICTOR_H_
 #define KVEVICT_TOOLS_ENGINE_EVICTOR_H_
 
@@ -44,6 +45,9 @@ class Evictor {
 
   // The engine stored n_tokens more rows in every layer.
   void Append(uint32_t n_tokens);
+
+  // What was stored so far is the prompt.
+  void EndPrompt();
 
   struct Report {
     uint64_t bytes_before = 0;

@@ -58,6 +58,15 @@ bool WantsAllQueries(const kvevict_policy& policy) {
   return resolved.obs_window == 0;
 }
 
+std::string WhyNotWhileDecoding(const kvevict_policy& policy) {
+  if (policy.rotate != 0) return "it turns keys, positions here are true ones";
+  if (WantsAllQueries(policy)) return "it needs the queries of all tokens";
+  kvevict_need need = KVEVICT_NEED_NONE;
+  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_ATTENTION_SUMS, &need));
+  return need == KVEVICT_NEED_NONE ? ""
+                                   : "it needs sums of attention that go on";
+}
+
 std::vector<NamedPolicy> AllPolicies() {
   std::vector<NamedPolicy> all;
   kvevict_policy_info info = {};

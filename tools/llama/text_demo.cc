@@ -39,7 +39,8 @@ std::string ReadText(const std::string& path) {
 // prompt: some files state less than is true.
 TextTask CutText(const std::vector<int32_t>& ids, const DemoOptions& options,
                  uint32_t context_length) {
-  const size_t n_predictions = std::min(kMaxPredictions, context_length / 2);
+  const size_t n_predictions =
+      options.decode.value_or(std::min(kMaxPredictions, context_length / 2));
   const size_t n_fitting = std::min<size_t>(ids.size(), context_length);
   const size_t n_prompt =
       options.tokens.value_or(n_fitting - std::min(n_fitting, n_predictions));
@@ -50,7 +51,8 @@ TextTask CutText(const std::vector<int32_t>& ids, const DemoOptions& options,
         options.text, ids.size(), n_prompt));
   }
   const auto end = ids.begin() + n_prompt;
-  TextTask task{{ids.begin(), end}, {end, ids.end()}};
+  TextTask task{
+      {ids.begin(), end}, {end, ids.end()}, options.decode.has_value()};
   if (task.following.size() > n_predictions + 1) {
     task.following.resize(n_predictions + 1);
   }
@@ -92,31 +94,48 @@ std::string OneLine(const std::string& text) {
   return line;
 }
 
+double PerEviction(const TextResult& r) {
+  return r.n_evictions == 0 ? 0.0 : r.eviction_milliseconds / r.n_evictions;
+}
+
+std::string MiB(uint64_t bytes) {
+  return fmt::format("{:.3f}", static_cast<double>(bytes) / (1 << 20));
+}
+
 std::string Table(const DemoOptions& options,
                   const std::vector<TextResult>& results,
                   const Tokenizer& tokenizer) {
-  using Align = TextTable::Align;
-  TextTable table({{"policy", Align::kLeft},
-                   {"KV MiB"},
-                   {"after"},
-                   {"shrink"},
-                   {"evict ms"},
-                   {"KL nats"},
-                   {"agree %"},
-                   {"NLL nats"},
-                   {"tokens/s"}});
-  constexpr double kMiB = 1 << 20;
+  std::vector<TextTable::Column> columns = {{"policy", TextTable::Align::kLeft},
+                                            {"KV MiB"},
+                                            {"after"},
+                                            {"shrink"},
+                                            {"evict ms"}};
+  if (options.decode) {
+    for (const char* title : {"at end", "evictions", "ms each"}) {
+      columns.push_back({title});
+    }
+  }
+  for (const char* title : {"KL nats", "agree %", "NLL nats", "tokens/s"}) {
+    columns.push_back({title});
+  }
+  TextTable table(columns);
   for (size_t i = 0; i < results.size(); ++i) {
     const TextResult& r = results[i];
     const Evictor::Report& e = r.eviction;
-    table.AddRow(
-        {options.policies[i].label,
-         fmt::format("{:.3f}", static_cast<double>(e.bytes_before) / kMiB),
-         fmt::format("{:.3f}", static_cast<double>(e.bytes_after) / kMiB),
-         fmt::format("{:.1f}", Shrink(e)),
-         fmt::format("{:.2f}", e.milliseconds), fmt::format("{:.4f}", r.kl),
-         fmt::format("{:.1f}", 100 * r.agreement), fmt::format("{:.3f}", r.nll),
-         fmt::format("{:.0f}", r.decode_tokens_per_s)});
+    std::vector<std::string> cells = {options.policies[i].label,
+                                      MiB(e.bytes_before), MiB(e.bytes_after),
+                                      fmt::format("{:.1f}", Shrink(e)),
+                                      fmt::format("{:.2f}", e.milliseconds)};
+    if (options.decode) {
+      cells.push_back(MiB(r.bytes_at_end));
+      cells.push_back(fmt::format("{}", r.n_evictions));
+      cells.push_back(fmt::format("{:.3f}", PerEviction(r)));
+    }
+    cells.push_back(fmt::format("{:.4f}", r.kl));
+    cells.push_back(fmt::format("{:.1f}", 100 * r.agreement));
+    cells.push_back(fmt::format("{:.3f}", r.nll));
+    cells.push_back(fmt::format("{:.0f}", r.decode_tokens_per_s));
+    table.AddRow(cells);
   }
   std::string text = table.ToString() + "\nThe prompt continued greedily:\n";
   for (size_t i = 0; i < results.size(); ++i) {
@@ -138,6 +157,9 @@ std::string Json(const DemoOptions& options,
                     {"kv_bytes_after", r.eviction.bytes_after},
                     {"shrink", Shrink(r.eviction)},
                     {"evict_ms", r.eviction.milliseconds},
+                    {"kv_bytes_at_end", r.bytes_at_end},
+                    {"decode_evictions", r.n_evictions},
+                    {"decode_evict_ms", PerEviction(r)},
                     {"recall_asked", nullptr},
                     {"recall_unasked", nullptr},
                     {"decode_tokens_per_s", r.decode_tokens_per_s},
@@ -171,6 +193,13 @@ std::string RunTextDemo(const DemoOptions& options) {
                               : DefaultBudget(n_prompt);
   const std::vector<kvevict_policy> policies = ParsePolicies(
       options.policies, budget, n_prompt, model.config().n_layers);
+  for (size_t i = 0; options.decode && i < policies.size(); ++i) {
+    const std::string reason = WhyNotWhileDecoding(policies[i]);
+    if (reason.empty()) continue;
+    throw std::runtime_error(
+        fmt::format("policy {} cannot go on with --decode: {}",
+                    options.policies[i].label, reason));
+  }
   TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,
                             pool, options.simd_target());
   {

@@ -85,17 +85,27 @@ TextResult TextEvaluation::Evaluate(size_t index) {
   result.eviction = evictors_[index]->Evict(evicted_cache_, inputs_);
 
   const std::vector<uint32_t> lengths = Lengths(evicted_cache_);
-  const Predictions predictions = Predict(evicted_cache_);
-  result.decode_tokens_per_s = n_predictions() / predictions.seconds;
-  Compare(predictions.logits, result);
-  Rewind(evicted_cache_, lengths);
   result.greedy = ContinueGreedily(evicted_cache_);
+  Rewind(evicted_cache_, lengths);
+  Evictor* const evictor =
+      task_.evicts_while_decoding ? evictors_[index].get() : nullptr;
+  if (evictor != nullptr) evictor->EndPrompt();
+  const Predictions predictions = Predict(evicted_cache_, evictor, &result);
+  result.decode_tokens_per_s = n_predictions() / predictions.seconds;
+  result.bytes_at_end = evicted_cache_.bytes_in_use();
+  Compare(predictions.logits, result);
   return result;
 }
 
 // Decoding after an eviction: the position goes on from the prompt's length,
 // the slot is whatever comes next in the layer.
-TextEvaluation::Predictions TextEvaluation::Predict(KvCache& cache) {
+TextEvaluation::Predictions TextEvaluation::Predict(KvCache& cache,
+                                                    Evictor* evictor,
+                                                    TextResult* result) {
+  const QueryObserver observe = [&](uint32_t layer, const float* queries,
+                                    uint32_t n_rows, uint32_t first_position) {
+    evictor->Observe(layer, queries, n_rows, first_position);
+  };
   const size_t vocab_size = model_.config().vocab_size;
   Predictions predictions;
   predictions.logits.resize(n_predictions() * vocab_size);
@@ -105,7 +115,14 @@ TextEvaluation::Predictions TextEvaluation::Predict(KvCache& cache) {
   const auto start = std::chrono::steady_clock::now();
   for (uint32_t i = 0; i < n_predictions(); ++i) {
     model_.Forward({&task_.following[i], 1}, position++, cache,
-                   logits.subspan(i * vocab_size, vocab_size));
+                   logits.subspan(i * vocab_size, vocab_size),
+                   evictor == nullptr ? nullptr : observe);
+    if (evictor == nullptr) continue;
+    evictor->Append(1);
+    const Evictor::Report report = evictor->Evict(cache, inputs_);
+    if (!report.evicted) continue;
+    ++result->n_evictions;
+    result->eviction_milliseconds += report.milliseconds;
   }
   const std::chrono::duration<double> elapsed =
       std::chrono::steady_clock::now() - start;

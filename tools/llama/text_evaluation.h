@@ -24,10 +24,14 @@ struct TextTask {
   // Fed one by one after the eviction; each predicts the next, so n + 1 tokens
   // make n predictions. At least two.
   std::vector<int32_t> following;
+  bool evicts_while_decoding = false;  // after each of them
 };
 
 struct TextResult {
-  Evictor::Report eviction;
+  Evictor::Report eviction;          // of the prompt
+  uint64_t bytes_at_end = 0;         // in use after the last prediction
+  uint32_t n_evictions = 0;          // while decoding
+  double eviction_milliseconds = 0;  // of all of them
   double kl = 0;         // mean KL(full || evicted) per prediction, in nats
   double agreement = 0;  // share of predictions with the full cache's argmax
   double nll = 0;        // mean -log p(following token), in nats
@@ -61,7 +65,9 @@ class TextEvaluation {
   uint32_t n_predictions() const {
     return static_cast<uint32_t>(task_.following.size()) - 1;
   }
-  Predictions Predict(KvCache& cache);
+  // Evicts after each token, where there is an evictor.
+  Predictions Predict(KvCache& cache, Evictor* evictor = nullptr,
+                      TextResult* result = nullptr);
   std::vector<int32_t> ContinueGreedily(KvCache& cache);
   void Compare(const std::vector<float>& logits, TextResult& result) const;
 
