@@ -2,8 +2,8 @@
 // core/cpu with Highway kernels, cuda with launches. Policies, plans and sequences
 // do not know which one runs. An eviction is a chain of them:
 //
-//   score_<signal> -> shape -> weigh -> diversify -> reduce -> select -> merge
-//     -> list_evicted, compact -> rotate -> map_positions
+//   score_<signal> -> shape -> weigh -> diversify -> reduce -> rescue -> select
+//     -> merge -> list_evicted, compact -> rotate -> map_positions
 //
 // with normalize before heads compete, and secure before scores are weighed.
 #ifndef KVEVICT_CORE_BACKEND_H_
@@ -257,6 +257,23 @@ struct BestArgs {
                ? select.heads.OwnOf(job.budget, select.forced)
                : 0;
   }
+};
+
+struct RescueJob {
+  float* scores = nullptr;  // those of the select job, which are written to
+  FloatRows marks;  // per list: of half of the slots the highest are marked
+  uint32_t n_blocks = 0;  // how many of each list; 0: it is left alone
+  uint32_t layer = 0;     // its number in the model
+  uint32_t n_seen = 0;    // tokens so far
+};
+
+// Some blocks that would go stay: see kvevict_policy.rescue. Of each list, slots between
+// both ends that stay get +infinity, all others NaN.
+struct RescueArgs {
+  SelectArgs select;  // before; its lists are scratch, and keys not the scores
+  Jobs<RescueJob> jobs;
+  kvevict_anchor anchor;
+  uint64_t seed;
 };
 
 struct MoveJob {

@@ -232,6 +232,10 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument("head_budgets with split %s: one or the other",
                            SplitText(policy_.layer_split));
   }
+  if (Rescues(policy_)) {
+    return InvalidArgument("head_budgets with rescue %u: one or the other",
+                           policy_.rescue);
+  }
   if (CountsPrompt(policy_)) {
     return InvalidArgument(
         "head_budgets with prompt %s: it has one length per layer",
@@ -363,7 +367,9 @@ CheckedSize Plan::KeepCapacity() const {
   const CheckedSize all = CheckedSize(n_apart) * CheckedSize(max_tokens_);
   if (IsPromptBeside(policy_)) return lists * all;
   if (HasLayerBudgets()) return KeepCapacityOfLayers();
-  const CheckedSize kept(MaxTotalBudget(policy_, max_tokens_, n_apart));
+  CheckedSize kept(MaxTotalBudget(policy_, max_tokens_, n_apart));
+  kept = kept + CheckedSize(n_apart) * CheckedSize(RescuedTokens(policy_));
+  if (!kept.ok() || kept.value() > all.value()) kept = all;
   if (!HeadsCompete(policy_)) return lists * kept;
   // Any list of a layer may get what all of them have.
   const CheckedSize shared = lists * kept;
@@ -376,10 +382,14 @@ CheckedSize Plan::KeepCapacityOfLayers() const {
   CheckedSize n(0);
   for (uint32_t l = 0; l < n_layers(); ++l) {
     if (l > 0 && scope() == KVEVICT_SCOPE_MODEL) break;
-    const auto most = static_cast<uint32_t>(
-        MaxTotalBudget(PolicyOf(l), max_tokens_, /*n_layers=*/1));
+    const uint64_t most =
+        MaxTotalBudget(PolicyOf(l), max_tokens_, /*n_layers=*/1) +
+        RescuedTokens(policy_);
     n = n + CheckedSize(layers_[l].n_lists) *
-                CheckedSize(MostOfList(layers_[l], most, max_tokens_));
+                CheckedSize(MostOfList(layers_[l],
+                                       static_cast<uint32_t>(std::min<uint64_t>(
+                                           most, max_tokens_)),
+                                       max_tokens_));
   }
   return n;
 }

@@ -165,7 +165,9 @@ class Plan {
   bool Normalizes() const {
     return HeadsCompete(policy_) && policy_.head_normalize != 0;
   }
-  bool NeedsBest() const { return Secures() || Normalizes(); }
+  bool NeedsBest() const {
+    return Secures() || Normalizes() || Rescues(policy_);
+  }
   // The policy scores by the window's queries.
   bool ObservesQueries() const { return signal().HasWindow(); }
   // It scores by attention that a sequence may add up.

@@ -58,6 +58,7 @@ Status CheckEnums(const kvevict_policy& p) {
       CheckEnum("weight", p.value_weight, KVEVICT_VALUE_WEIGHT_GIVEN));
   KV_RETURN_IF_ERROR(CheckEnum("prompt", p.prompt, KVEVICT_PROMPT_AT_END));
   KV_RETURN_IF_ERROR(CheckEnum("sums", p.sum_rows, KVEVICT_SUM_ROWS_LAYER));
+  KV_RETURN_IF_ERROR(CheckEnum("anchor", p.anchor, KVEVICT_ANCHOR_RANDOM));
   return CheckEnum("split", p.layer_split,
                    static_cast<int>(std::size(kMeasures)) - 1);
 }
@@ -324,6 +325,11 @@ Status CheckLeast(const kvevict_policy& p, uint32_t n_context,
 // The blocks in which lies what must stay have to fit too, of caches of any length:
 // the last ones may begin up to a slot less than a block early.
 Status CheckBlocks(const kvevict_policy& p) {
+  if (Rescues(p) && p.select_block == 1) {
+    return InvalidArgument(
+        "rescue %u with select_block 1: it is blocks that are rescued",
+        p.rescue);
+  }
   if (p.select_block == 1 || TouchesNothing(p)) return Status();
   if (CountsByScore(p) || IsBudgetOfPartition(p)) {
     return InvalidArgument(
@@ -370,6 +376,14 @@ bool CountsByScore(const kvevict_policy& policy) {
 bool HeadsCompete(const kvevict_policy& policy) {
   return CountsByScore(policy) &&
          policy.head_split != KVEVICT_HEAD_SPLIT_THRESHOLD;
+}
+
+bool Rescues(const kvevict_policy& policy) {
+  return SignalOf(policy).Ranks() && policy.rescue > 0;
+}
+
+uint64_t RescuedTokens(const kvevict_policy& policy) {
+  return Rescues(policy) ? uint64_t{policy.rescue} * policy.select_block : 0;
 }
 
 bool TouchesNothing(const kvevict_policy& policy) {

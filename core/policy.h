@@ -48,6 +48,11 @@ bool CountsByScore(const kvevict_policy& policy);
 // And one may keep what others of its layer do not.
 bool HeadsCompete(const kvevict_policy& policy);
 
+// Of the blocks that would go some stay.
+bool Rescues(const kvevict_policy& policy);
+// Slots of a list that may so stay on top of its budget.
+uint64_t RescuedTokens(const kvevict_policy& policy);
+
 inline constexpr uint32_t kMaxPoolKernel = 1023;  // of every backend
 // Of a window whose rows' variance, or whose layer, is measured; of every backend.
 inline constexpr uint32_t kMaxMeasuredWindow = 64;

@@ -105,7 +105,7 @@ constexpr Field kFields[] = {
      "a number"},
     {"lazy", HasWindow, FieldType::kDouble,
      offsetof(kvevict_policy, lazy_threshold), "a number"},
-    {"seed", Needs<kSeed>, FieldType::kU64, offsetof(kvevict_policy, seed),
+    {"seed", Ranks, FieldType::kU64, offsetof(kvevict_policy, seed),
      "a whole number below 2^64"},
     {"block", HasBlock, FieldType::kU32, offsetof(kvevict_policy, block),
      "a count below 2^32"},
@@ -153,6 +153,10 @@ constexpr Field kFields[] = {
      "head|query|layer"},
     {"sum_pool", Needs<kSums>, FieldType::kU32,
      offsetof(kvevict_policy, sum_pool), "a count below 2^32"},
+    {"rescue", Ranks, FieldType::kU32, offsetof(kvevict_policy, rescue),
+     "a count below 2^32"},
+    {"anchor", Ranks, FieldType::kWord, offsetof(kvevict_policy, anchor),
+     "mean|zeros|ones|alternating|random"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};
@@ -276,7 +280,7 @@ class WordList {
   bool empty() const { return n_ == 0; }
 
  private:
-  char text_[480] = "";
+  char text_[512] = "";
   size_t n_ = 0;
 };
 

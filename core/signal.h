@@ -36,8 +36,7 @@ enum SignalNeeds : uint32_t {
   kAllQueries = 1u << 28,
   // Of the policy's.
   kPartitions = 1u << 29,  // blocks behind the sinks, each against the next
-  kSeed = 1u << 30,
-  kBlock = 1u << 31  // how many tokens it compares; taken: 0 for all
+  kBlock = 1u << 30  // how many tokens it compares; taken: 0 for all
 };
 
 struct SignalInfo {

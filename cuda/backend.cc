@@ -56,6 +56,9 @@ Status CheckCapture(const Context& context, Stream stream,
   for (const ModuleId module : {ModuleId::gather_rows, ModuleId::positions}) {
     KV_RETURN_IF_ERROR(Require(context, stream, module));
   }
+  if (Rescues(policy)) {
+    KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::rescue));
+  }
   if (policy.secure == 0.0) return Status();
   return Require(context, stream, ModuleId::best_scores);
 }

@@ -345,6 +345,24 @@ const (
 	SumRowsLayer SumRows = 2
 )
 
+// Anchor: against what blocks are held of which some are rescued: a bit for each slot of a
+// block.
+type Anchor int32
+
+// Values of Anchor.
+const (
+	// Of each place in a block what most blocks have there.
+	AnchorMean Anchor = 0
+	// 0: the blocks with the fewest slots that matter come first.
+	AnchorZeros Anchor = 1
+	// 1: those with the most.
+	AnchorOnes Anchor = 2
+	// 0, 1, 0, 1 ..
+	AnchorAlternating Anchor = 3
+	// Drawn from (seed, layer, tokens seen, place).
+	AnchorRandom Anchor = 4
+)
+
 // Input: what a policy may read of a layer: rows of its view, or a plane of SignalInputs.
 type Input int32
 

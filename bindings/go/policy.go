@@ -80,6 +80,9 @@ type Policy struct {
 	// ones, so many in all, the most is added.
 	SumRows SumRows
 	SumPool int
+	// Rescue is how many of the blocks that would go stay on top of the budget, chosen against Anchor.
+	Rescue int
+	Anchor Anchor
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -277,6 +280,8 @@ func (p *Policy) native() (native.Policy, error) {
 
 		SumRows: int32(p.SumRows),
 		SumPool: count(&err, "SumPool", p.SumPool),
+		Rescue:  count(&err, "Rescue", p.Rescue),
+		Anchor:  int32(p.Anchor),
 	}
 	return merged(n, p.rest), err
 }
@@ -346,6 +351,8 @@ func policyOf(n *native.Policy) Policy {
 
 		SumRows: SumRows(n.SumRows),
 		SumPool: int(n.SumPool),
+		Rescue:  int(n.Rescue),
+		Anchor:  Anchor(n.Anchor),
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

@@ -44,20 +44,20 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 		SoftmaxPast, 1.5, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
 		0.25, 17, 0.375, 2, 18, 19, 20, 21, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
 		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, true, 22, 23, PromptPinned,
-		SumRowsLayer, 24,
+		SumRowsLayer, 24, 25, AnchorOnes,
 		native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
 	same(t, policy, policyOf(&n))
-	same(t, [12]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21, 22, 23, 24}, [12]uint32{
+	same(t, [13]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21, 22, 23, 24, 25}, [13]uint32{
 		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock, n.Chunk,
-		n.Margin, n.Every, n.SumPool,
+		n.Margin, n.Every, n.SumPool, n.Rescue,
 	})
 	same(t, [4]uint32{0, 1, 1, 1}, [4]uint32{n.LagRanks, n.BudgetOfPartition, n.HeadNormalize, n.Rotate})
-	same(t, [10]int32{3, 2, 1, 2, 1, 2, 3, 3, 2, 2}, [10]int32{
+	same(t, [11]int32{3, 2, 1, 2, 1, 2, 3, 3, 2, 2, 2}, [11]int32{
 		n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge, n.Prompt,
-		n.SumRows,
+		n.SumRows, n.Anchor,
 	})
 	same(t, [2]float64{0.4375, 0.875}, [2]float64{n.MergeThreshold, n.MergeFraction})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})

@@ -113,6 +113,37 @@ func TestAccumulatedAttention(t *testing.T) {
 	fails(t, score("h2o", SignalInputs{}), StatusInvalidArgument, "attention_sums is NULL")
 }
 
+func TestAttentionThatIsObservedIsAddedUp(t *testing.T) {
+	const n = 5
+	plan := newPlan(t, newContext(t, nil), 1, n, "h2o:budget=3,recent=1")
+	sequence := newSequence(t, plan)
+	observe := func(sums []float32, nRows, first int) error {
+		return sequence.Observe([]Observation{{0, SignalInputs{
+			AttentionSums: scores(sums), SumHeads: kvHeads, QueryRows: 77,
+		}}}, nRows, first, 0)
+	}
+	must(t, observe([]float32{5, 0, 3, 0, 0, 9, 0, 1}, 4, PositionNext))
+	must(t, sequence.Append(n, 0))
+	fails(t, observe([]float32{0, 0, 0, 0, 0, 0, 0, 0}, 1, 4), StatusInvalidArgument,
+		"AttentionSums holds 4 rows of 2 heads, not 5")
+	must(t, observe([]float32{0, 1, 0, 0, 0, 0, 0, 0, 8, 0}, 1, 4))
+	fails(t, observe([]float32{0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 1, 4), StatusInvalidArgument,
+		"do not follow")
+	view := newView(t, random(n*row, 1), random(n*row, 2))
+	_, err := sequence.Evict([]*View{view}, nil, newMemory(t)(plan.Workspace(OperationEvict, 0)), 0)
+	must(t, err)
+	for head, kept := range [][]int32{{0, 2, 4}, {1, 3, 4}} {
+		positions, err := sequence.KeepPositions(0, head)
+		must(t, err)
+		same(t, kept, positions)
+	}
+	memory, err := sequence.MemoryOf(0)
+	must(t, err)
+	same(t, kvHeads, memory.SumHeads)
+	same(t, n, int(memory.SumStride))
+	same(t, true, memory.Sums != 0)
+}
+
 func TestRowsOfQueriesThatPoliciesTake(t *testing.T) {
 	context := newContext(t, nil)
 	for text, rows := range map[string]uint32{

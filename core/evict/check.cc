@@ -149,6 +149,8 @@ void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
   if (IsPromptBeside(policy_)) budget += sequence_.prompt().SlotsOf(l);
   layer->n_keep = blocks.Within(budget, layer->n_tokens);
   layer->loses = layer->n_keep + margin < layer->n_tokens;
+  layer->n_rescued = 0;
+  if (layer->loses && Rescues(policy_)) FindRescued(layer);
   if (!plan_.IsRagged()) return;
   if (layer->owner != l) {  // owners come first
     slots_.CopyCounts(layer->owner, l);
@@ -180,6 +182,15 @@ void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
   if (!layer->loses) slots_.LeaveCounts(l);
 }
 
+// Lists lose whole blocks.
+void Eviction::FindRescued(LayerOutcome* layer) const {
+  const uint64_t n = RescuedTokens(policy_);
+  if (layer->n_tokens - layer->n_keep < n) return;
+  layer->n_rescued = static_cast<uint32_t>(n);
+  layer->n_keep += layer->n_rescued;
+  layer->loses = layer->n_keep < layer->n_tokens;
+}
+
 void Eviction::FindForced() {
   forced_.n_sink = policy_.n_sink;
   forced_.n_recent = ForcedRecentTokens(policy_);
@@ -190,7 +201,8 @@ void Eviction::FindForced() {
 // What must stay has to fit the layer's budget, in every list.
 Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
   const ListCounts tokens = slots_.HostTokens(layer.layer);
-  const ListCounts keep = slots_.HostNext(layer.layer, layer.n_keep);
+  const ListCounts keep =
+      slots_.HostNext(layer.layer, layer.n_keep - layer.n_rescued);
   const uint32_t n_sink = SinkOf(layer.layer);
   for (uint32_t list = 0; list < plan_.layer(layer.layer).n_lists; ++list) {
     const uint32_t n_tokens = tokens.Of(list);
@@ -243,6 +255,7 @@ Status Eviction::CheckSignal() {
       status = FindInputs(plan_, of_plan, layer.n_tokens, inputs, &layer.score);
     }
     if (status.ok()) status = CheckChunkRows(layer.layer);
+    if (status.ok()) status = CheckMarks(layer);
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
     if (by_queries) KV_RETURN_IF_ERROR(FindQueryRows(&layer));
   }
@@ -267,6 +280,18 @@ Status Eviction::FindObservedSums(LayerEviction* layer, LayerInputs* inputs,
   inputs->n_sum_heads = plan_.SumRowsOf(plan_.layer(layer->layer));
   layer->score.n_summed = sums.CountOf(layer->layer);
   return Status();
+}
+
+// What blocks are made up of is told by sums that nobody divides.
+Status Eviction::CheckMarks(const LayerEviction& layer) const {
+  if (!Rescues(policy_) || !MarksBySums() ||
+      (layer.score.n_sum_heads == 1 && layer.score.sums.data != nullptr)) {
+    return Status();
+  }
+  return InvalidArgument(
+      "rescue %u with rows mean needs attention_sums in one row of all heads, "
+      "not in %u of queries or heads",
+      policy_.rescue, layer.score.n_sum_heads);
 }
 
 // What goes and what it is merged into has to be readable.

@@ -65,6 +65,7 @@ class Eviction {
   Status FindOwnBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
   bool IsTooEarly(uint32_t n_context, const LayerOutcome& layer) const;
   void FindCounts(uint32_t budget, LayerOutcome* layer) const;
+  void FindRescued(LayerOutcome* layer) const;
   void FindForced();
   Status CheckForcedFit(const LayerOutcome& layer) const;
   Status ShareOverChunks(const LayerOutcome& layer) const;
@@ -72,6 +73,7 @@ class Eviction {
                         std::span<uint32_t> counts) const;
   Status CheckChunkRows(uint32_t layer) const;
   Status CheckSignal();
+  Status CheckMarks(const LayerEviction& layer) const;
   Status FindObservedSums(LayerEviction* layer, LayerInputs* inputs,
                           kvevict_plane* plane) const;
   Status CheckMerge();
@@ -96,6 +98,7 @@ class Eviction {
   Status Normalize() const;
   void LeaveOutWhole();
   Status Reduce() const;
+  Status Rescue();
   HeadSplit Split() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
   BestArgs BestOfLists() const;
@@ -152,6 +155,10 @@ class Eviction {
     forced.n_recent = chunks.RecentOf(chunk_);
     return forced;
   }
+  // Scores are means of sums, and slots are marked by these.
+  bool MarksBySums() const {
+    return signal_.Needs(kSums) && policy_.window_reduce == KVEVICT_REDUCE_MEAN;
+  }
   const PlanLayer& LayerAtOnce() const {
     return plan_.layer(at_once_.front().layer);
   }
@@ -160,7 +167,7 @@ class Eviction {
     return context_.backend().shape_and_select != nullptr &&
            !sequence_.selects_on_host() && Ranks() &&
            policy_.scope == KVEVICT_SCOPE_KV_HEAD && !CountsByScore(policy_) &&
-           !SplitsByScore(policy_) && !plan_.Refines() &&
+           !Rescues(policy_) && !SplitsByScore(policy_) && !plan_.Refines() &&
            plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 

@@ -14,9 +14,10 @@ struct LayerOutcome {
   uint32_t owner = 0;     // the first layer with the same cache; mostly `layer`
   uint32_t n_tokens = 0;  // slots held; of any list, the most
   uint32_t n_keep = 0;    // slots that survive, likewise
-  bool loses = false;     // a list keeps less than it holds
-  uint32_t budget = 0;    // of each list, where they share
-  KeepLists keep;         // where it loses
+  uint32_t n_rescued = 0;  // of them on top of the budget
+  bool loses = false;      // a list keeps less than it holds
+  uint32_t budget = 0;     // of each list, where they share
+  KeepLists keep;          // where it loses
   MapJob map;
 };
 
@@ -28,6 +29,7 @@ struct LayerEviction : LayerOutcome {
   ScoreJob score;
   ShapeJob shape;
   ReduceJob reduce;
+  RescueJob rescue;
   SelectJob select;
   MoveJob move;
   RotateJob rotate;

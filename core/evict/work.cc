@@ -41,6 +41,7 @@ Status Eviction::Run() {
       LayOutSelection();
       KV_RETURN_IF_ERROR(RefineScores());
       KV_RETURN_IF_ERROR(Reduce());
+      KV_RETURN_IF_ERROR(Rescue());
       KV_RETURN_IF_ERROR(Select());
     }
   }
@@ -266,6 +267,37 @@ Status Eviction::Reduce() const {
       {Jobs<ReduceJob>(OneList() ? at_once_.first(1) : at_once_,
                        &LayerEviction::reduce),
        n_rows, alike ? KVEVICT_REDUCE_MAX : policy_.scope_reduce});
+}
+
+// First what stays of the budget is chosen, by lists without the rescued.
+Status Eviction::Rescue() {
+  if (!Ranks() || !Rescues(policy_)) return Status();
+  const std::span<LayerEviction> jobs =
+      OneList() ? at_once_.first(1) : at_once_;
+  bool rescues = false;
+  for (LayerEviction& layer : jobs) {
+    const uint64_t row = layer.shape.tokens.most;
+    layer.rescue = {layer.shape.scores,
+                    {layer.shape.scores, row},
+                    layer.n_rescued / policy_.select_block,
+                    plan_.layer(layer.layer).number,
+                    sequence_.logical_length()};
+    if (MarksBySums()) layer.rescue.marks = layer.score.sums;
+    layer.select.keep.count.most -= layer.n_rescued;
+    rescues = rescues || layer.n_rescued > 0;
+  }
+  Status status;
+  if (rescues) {
+    status = context_.backend().rescue(
+        context_, sequence_.stream(),
+        {ArgsFor(Jobs<SelectJob>(jobs, &LayerEviction::select), HeadSplit()),
+         Jobs<RescueJob>(jobs, &LayerEviction::rescue), policy_.anchor,
+         policy_.seed});
+  }
+  for (LayerEviction& layer : jobs) {
+    layer.select.keep.count.most += layer.n_rescued;
+  }
+  return status;
 }
 
 HeadSplit Eviction::Split() const {

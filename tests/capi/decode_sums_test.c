@@ -124,6 +124,8 @@ typedef struct openvino {
   bool normalizes;
   uint32_t snapkv_window; /* 0: all rows of the prompt */
   uint32_t n_window;      /* of its rows, counted so far */
+  uint32_t rescue;        /* KVCrush's budget */
+  uint32_t anchor;        /* mean, zeros, ones, alternating */
 } openvino;
 
 /* One vector of scores, of m query rows that end with the last slot. */
@@ -155,17 +157,76 @@ static double BlockScore(const openvino* o, const held* a, uint32_t block) {
   return score;
 }
 
+/* ---- KVCrush: cache/kvcrush.cpp ---- */
+
+/* 1 for the half of the rows of all blocks with the largest sums. */
+static void FindIndicators(const openvino* o, const held* a, uint32_t n_blocks,
+                           uint8_t* indicators) {
+  const uint32_t n = n_blocks * o->block;
+  const double* const sums = a->sum + o->start;
+  memset(indicators, 0, n);
+  for (uint32_t marked = 0; marked < n / 2; ++marked) {
+    uint32_t best = n;
+    for (uint32_t i = 0; i < n; ++i) {
+      if (!indicators[i] && (best == n || sums[i] > sums[best])) best = i;
+    }
+    indicators[best] = 1;
+  }
+}
+
+static uint32_t Distance(const openvino* o, const uint8_t* indicators,
+                         uint32_t n_blocks, uint32_t block) {
+  uint32_t distance = 0;
+  for (uint32_t j = 0; j < o->block; ++j) {
+    uint32_t n_set = 0;
+    for (uint32_t k = 0; k < n_blocks; ++k)
+      n_set += indicators[k * o->block + j];
+    const uint32_t anchors[] = {(double)n_set / n_blocks > 0.5, 0, 1, j % 2};
+    distance += indicators[block * o->block + j] != anchors[o->anchor];
+  }
+  return distance;
+}
+
+/* Takes the rescued from those that go. */
+static void Crush(const openvino* o, const held* a, uint32_t n_blocks,
+                  uint32_t n_go, uint8_t* goes) {
+  static uint8_t indicators[kMostSlots];
+  uint32_t distance[kMostSlots], sorted[kMostSlots], n = 0;
+  FindIndicators(o, a, n_blocks, indicators);
+  for (uint32_t k = 0; k < n_blocks; ++k) {
+    distance[k] = Distance(o, indicators, n_blocks, k);
+    if (!goes[k]) continue;
+    uint32_t at = n++;
+    for (; at > 0 && distance[sorted[at - 1]] > distance[k]; --at) {
+      sorted[at] = sorted[at - 1];
+    }
+    sorted[at] = k;
+  }
+  const uint32_t step = n_go / (n_go < o->rescue ? n_go : o->rescue);
+  for (uint32_t i = 0; i < o->rescue; ++i) goes[sorted[i * step]] = 0;
+}
+
 static void EvictOpenvino(const openvino* o, held* a) {
   if (a->n < o->max + o->block) return;
   const uint32_t begin = o->start / o->block;
   const uint32_t n_blocks = a->n / o->block - o->recent / o->block - begin;
   const uint32_t n_kept = (o->max - o->start - o->recent) / o->block;
-  for (uint32_t gone = 0; gone + n_kept < n_blocks; ++gone) {
-    uint32_t least = begin;
-    for (uint32_t b = begin + 1; b < begin + n_blocks - gone; ++b) {
-      if (BlockScore(o, a, b) < BlockScore(o, a, least)) least = b;
+  const uint32_t n_go = n_blocks - n_kept;
+  uint8_t goes[kMostSlots] = {0};
+  for (uint32_t i = 0; i < n_go; ++i) {
+    uint32_t least = n_blocks;
+    for (uint32_t k = 0; k < n_blocks; ++k) {
+      if (!goes[k] &&
+          (least == n_blocks ||
+           BlockScore(o, a, begin + k) < BlockScore(o, a, begin + least))) {
+        least = k;
+      }
     }
-    Drop(a, least * o->block, o->block);
+    goes[least] = 1;
+  }
+  if (o->rescue > 0 && n_go >= o->rescue) Crush(o, a, n_blocks, n_go, goes);
+  for (uint32_t k = n_blocks; k-- > 0;) {
+    if (goes[k]) Drop(a, (begin + k) * o->block, o->block);
   }
 }
 
@@ -226,8 +287,9 @@ static void RunOpenvino(const char* policy, openvino o, uint32_t n_prompt,
 
 Test(decode_sums,
      openvino_genai_evicts_the_same_blocks_for_thousands_of_steps) {
-  const openvino small = {8, 16, 48, 8, true, 8, 0};
-  openvino sum = small, all = small, whole = {32, 128, 672, 32, true, 8, 0};
+  const openvino small = {8, 16, 48, 8, true, 8, 0, 0, 0};
+  openvino sum = small, all = small,
+           whole = {32, 128, 672, 32, true, 8, 0, 0, 0};
   sum.normalizes = false;
   all.snapkv_window = 0;
   const char* const kSmall =
@@ -243,4 +305,22 @@ Test(decode_sums,
   RunOpenvino("openvino-genai", whole, 800, 400, 40);
   whole.normalizes = false;
   RunOpenvino("openvino-genai-sum", whole, 300, 900, 41);
+}
+
+/* On top of the budget, so the cache is longer by the blocks rescued. */
+Test(decode_sums, kvcrush_rescues_the_same_blocks) {
+  static const char* const kAnchors[] = {"mean", "zeros", "ones",
+                                         "alternating"};
+  for (uint32_t anchor = 0; anchor < 4; ++anchor) {
+    for (uint32_t rescue = 1; rescue <= 3; ++rescue) {
+      const openvino o = {8, 16, 48,     8,     (anchor + rescue) % 2 == 0,
+                          8, 0,  rescue, anchor};
+      char text[200];
+      snprintf(text, sizeof text,
+               "openvino-genai%s:budget=55,sink=8,recent=16,select_block=8,"
+               "rescue=%u,anchor=%s",
+               o.normalizes ? "" : "-sum", rescue, kAnchors[anchor]);
+      RunOpenvino(text, o, 20 + 60 * rescue, 250, 50 + 4 * rescue + anchor);
+    }
+  }
 }

@@ -109,28 +109,29 @@ Test(policy_text, every_word_has_its_value) {
 }
 
 #define KEYS_OF_MERGE ", merge, merge_threshold, merge_fraction"
-#define KEYS_OF_RANKED \
-  "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta"
+#define KEYS_OF_RANKED                                                       \
+  "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta, " \
+  "seed"
 #define KEYS_OF_WEIGHT                                                       \
   ", select_block, chunk, weight, epsilon, redundancy, similarity, secure, " \
   "heads, floor, threshold, normalize" KEYS_OF_MERGE
 #define KEYS_BY_QUERIES                                                  \
   "budget, sink, recent, window, keep_window, pool, edge, rows, "        \
   "row_weight, softmax, spread, group, order, scope, over, tie, split, " \
-  "alpha, beta, tau1, tau2, lazy" KEYS_OF_WEIGHT
+  "alpha, beta, tau1, tau2, lazy, seed" KEYS_OF_WEIGHT
 
 #define KEYS_BY_SUMS                                                    \
   "budget, sink, recent, pool, edge, rows, group, order, scope, over, " \
-  "tie, split, alpha, beta" KEYS_OF_WEIGHT                              \
+  "tie, split, alpha, beta, seed" KEYS_OF_WEIGHT                        \
   ", rotate, margin, every, prompt, sums, sum_pool"
 
 #define KEYS_BY_TABLES                                                        \
   "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, " \
-  "alpha, beta" KEYS_OF_WEIGHT
+  "alpha, beta, seed" KEYS_OF_WEIGHT
 
 #define KEYS_BY_CHUNKS                                                        \
   "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, " \
-  "alpha, beta, block" KEYS_OF_WEIGHT
+  "alpha, beta, seed, block" KEYS_OF_WEIGHT
 
 static const struct {
   const char* policy;
@@ -153,7 +154,7 @@ static const struct {
     {"expected-attention", KEYS_BY_TABLES},
     {"triattention", KEYS_BY_TABLES},
     {"non-causal", KEYS_BY_CHUNKS},
-    {"random", KEYS_OF_RANKED ", seed" KEYS_OF_WEIGHT},
+    {"random", KEYS_OF_RANKED KEYS_OF_WEIGHT},
     {"custom", KEYS_OF_RANKED KEYS_OF_WEIGHT},
 };
 
@@ -346,6 +347,7 @@ Test(policy_text, messages_use_the_words_of_the_text) {
       {"snapkv:pool=avg8", "pool width 8 is not an odd number in [1, 1023]"},
       {"h2o:rows=max", "rows max is not mean or sum"},
       {"h2o:sums=layer", "sums layer with scope head"},
+      {"knorm:rescue=1", "rescue 1 with select_block 1"},
       {"h2o:sum_pool=0", "sum_pool 0 is not in [1, 1023]"},
       {"h2o:sum_pool=1024", "sum_pool 1024 is not in [1, 1023]"},
       {"keydiff:block=1", "block 1 is not 0 or in [2, 65536]"},
@@ -492,7 +494,9 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   p.head_floor = policy->head_floor;
   p.score_threshold = policy->score_threshold;
   p.head_normalize = policy->head_normalize;
-  if (p.kind == KVEVICT_POLICY_RANDOM) p.seed = policy->seed;
+  p.seed = policy->seed;
+  p.rescue = policy->rescue;
+  p.anchor = policy->anchor;
   return p;
 }
 

@@ -471,7 +471,7 @@ Test(preset_sets, every_preset_keeps_what_its_source_keeps) {
   }
 }
 
-/* Presets of decode time, by decode_presets_test.c. */
+/* Presets of decode time, by decode_sums_test.c. */
 static const char* const kTrajectories[] = {"openvino-genai",
                                             "openvino-genai-sum"};
 enum { kNTrajectories = sizeof kTrajectories / sizeof *kTrajectories };

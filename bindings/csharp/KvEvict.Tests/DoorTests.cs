@@ -271,6 +271,35 @@ public class DoorTests
     }
 
     [Fact]
+    public void Attention_that_is_observed_is_added_up()
+    {
+        using var model = new SmallModel("h2o:budget=3,recent=1");
+        Observe([5, 0, 3, 0, 0, 9, 0, 1], 4, null);
+        model.Sequence.Append(5);
+        Assert.Throws<ArgumentException>(() => Observe([0, 0, 0, 0, 0, 0, 0, 0], 1, 4));
+        Observe([0, 1, 0, 0, 0, 0, 0, 0, 8, 0], 1, 4);
+        Assert.Contains("do not follow", Assert.Throws<KvEvictException>(
+            () => Observe([0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1, 4)).Message);
+        model.Evict();
+        Assert.Equal([0, 2, 4], model.Sequence.KeepPositions(1, 0));
+        Assert.Equal([1, 3, 4], model.Sequence.KeepPositions(1, 1));
+        KvSequenceMemory memory = model.Sequence.MemoryOf(1);
+        Assert.Equal((SmallModel.KvHeads, (long)SmallModel.MaxTokens), (memory.SumHeads, memory.SumStride));
+        Assert.NotEqual(0, memory.Sums);
+
+        void Observe(float[] sums, int rows, int? first)
+        {
+            using var pinned = new KvPinnedMemory<float>(sums);
+            var inputs = new KvSignalInputs
+            {
+                AttentionSums = KvPlane.HeadMajor(pinned, sums.Length / SmallModel.KvHeads, 1),
+                SumHeads = SmallModel.KvHeads, QueryRows = 77,
+            };
+            model.Sequence.Observe([new(0, inputs), new(1, inputs)], rows, first);
+        }
+    }
+
+    [Fact]
     public void Inputs_that_are_too_short_are_refused()
     {
         const int Q = SmallModel.QueryHeads, Kv = SmallModel.KvHeads, Dim = SmallModel.Dim;

@@ -206,6 +206,12 @@ public sealed unsafe record KvPolicy
     /// <summary>How the prompt counts, once it has ended.</summary>
     public KvPrompt Prompt { get => _native.prompt; init => _native.prompt = value; }
 
+    /// <summary>So many of the blocks that would go stay on top of the budget.</summary>
+    public int Rescue { get => (int)_native.rescue; init => _native.rescue = Check.Count(value, nameof(Rescue)); }
+
+    /// <summary>Against what blocks are held of which some are rescued.</summary>
+    public KvAnchor Anchor { get => _native.anchor; init => _native.anchor = value; }
+
     /// <summary>Whose attention a sequence adds up in one row of sums.</summary>
     public KvSumRows SumRows { get => _native.sum_rows; init => _native.sum_rows = value; }
 

@@ -784,6 +784,28 @@ enum kvevict_sum_rows
 typedef int32_t kvevict_sum_rows;
 #endif
 
+/** Against what blocks are held of which some are rescued: a bit for each slot
+ *  of a block. */
+enum kvevict_anchor
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** Of each place in a block what most blocks have there. */
+  KVEVICT_ANCHOR_MEAN = 0,
+  /** 0: the blocks with the fewest slots that matter come first. */
+  KVEVICT_ANCHOR_ZEROS = 1,
+  /** 1: those with the most. */
+  KVEVICT_ANCHOR_ONES = 2,
+  /** 0, 1, 0, 1 .. */
+  KVEVICT_ANCHOR_ALTERNATING = 3,
+  /** Drawn from (seed, layer, tokens seen, place). */
+  KVEVICT_ANCHOR_RANDOM = 4
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_anchor;
+#endif
+
 /** What a policy may read of a layer: rows of its view, or a plane of
  *  kvevict_signal_inputs. */
 enum kvevict_input
@@ -896,7 +918,7 @@ typedef struct kvevict_policy {
    *  non-causal: of a chunk, default 256. 2 .. 65536. keydiff: that come at a
    *  time, see kvevict_score(); or 0, its default: all at once. */
   uint32_t block;
-  uint64_t seed; /**< Of the random policy. Default 0. */
+  uint64_t seed; /**< Of policy random and of anchor random. Default 0. */
   /** A shaped score becomes (score + weight_epsilon) * weight, per KV head;
    *  +infinity stays. */
   /** Default: none; of expected-attention and non-causal norm, which needs V
@@ -1004,6 +1026,19 @@ typedef struct kvevict_policy {
    *  slots, as far as there are such. 1 .. 1023; default 1: its own. OpenVINO
    *  GenAI. */
   uint32_t sum_pool;
+  /** So many blocks of those that would go stay on top of the budget, where at
+   *  least as many would go; where fewer would, all go. They are chosen by how
+   *  they are made up, so that what is left is like what was there: of the
+   *  slots between those that must stay at both ends, in whole blocks, the half
+   *  with the highest scores has bit 1, of equals the first ones. The blocks
+   *  that would go are sorted by the bits that differ from the anchor's, of
+   *  equals the first ones first; of n of them, each floor(n / rescue)-th
+   *  stays, from the first on. Scores of h2o are those before rows=mean divides
+   *  them, which then have to be one row of all heads. Above 0 it needs
+   *  select_block above 1, and does not go with head_budgets. Default 0.
+   *  KVCrush, arXiv:2503.00022, as OpenVINO GenAI has it. */
+  uint32_t rescue;
+  kvevict_anchor anchor; /**< Of rescue. Default mean. */
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                  \
@@ -1017,7 +1052,7 @@ typedef struct kvevict_policy {
         1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
         KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
         0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0,     \
-        KVEVICT_SUM_ROWS_KV_HEAD, 1                                          \
+        KVEVICT_SUM_ROWS_KV_HEAD, 1, 0, KVEVICT_ANCHOR_MEAN                  \
   }
 
 /**
@@ -1089,6 +1124,7 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     margin, every                  margin, every
  *     prompt=inside|beside|pinned|pinned-beside|at-end   prompt
  *     sums=head|query|layer, sum_pool   sum_rows, sum_pool
+ *     rescue, anchor=mean|zeros|ones|alternating|random   rescue, anchor
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
@@ -1100,7 +1136,8 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *                                 prompt
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
  *                                 epsilon, redundancy, similarity, secure,
- *                                 heads, floor, threshold, normalize, chunk
+ *                                 heads, floor, threshold, normalize, chunk,
+ *                                 seed, rescue, anchor
  *     snapkv, pyramidkv, tova,
  *     r-kv, cake                  window, keep_window, rows, row_weight,
  *                                 softmax, spread, group, order, tau1, tau2,
@@ -1111,7 +1148,6 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     lagkv, cur, keydiff,
  *     non-causal                  block
  *     lagkv                       ranks, of
- *     random                      seed
  *
  * @param[in]  text  Zero-terminated, non-NULL.
  * @param[out] out   Non-NULL, out->struct_size set; unchanged on error.

@@ -80,6 +80,10 @@ kvevict_policy test_random_policy(test_random* random) {
     if (test_random_below(random, 6) == 0) {
       policy.chunk = test_random_between(random, 2, 600);
     }
+    if (test_random_below(random, 4) == 0) {
+      policy.rescue = test_random_below(random, 6);
+      policy.anchor = (kvevict_anchor)test_random_below(random, 5);
+    }
     if (policy.kind == KVEVICT_POLICY_H2O) {
       MAYBE(sum_rows, (kvevict_sum_rows)test_random_below(random, 3));
       MAYBE(sum_pool, test_random_between(random, 1, 30));

@@ -115,6 +115,8 @@ type Policy struct {
 	Chunk             uint32
 	SumRows           int32
 	SumPool           uint32
+	Rescue            uint32
+	Anchor            int32
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.

@@ -377,6 +377,16 @@ public final class Policy {
     return struct.enumAt(Abi.Policy.PROMPT, Prompt.class);
   }
 
+  /** {@return how many of the blocks that would go stay on top of the budget} */
+  public int rescue() {
+    return struct.intAt(Abi.Policy.RESCUE);
+  }
+
+  /** {@return against what blocks are held of which some are rescued} */
+  public Anchor anchor() {
+    return struct.enumAt(Abi.Policy.ANCHOR, Anchor.class);
+  }
+
   /** {@return whose attention a sequence adds up in one row of sums} */
   public SumRows sumRows() {
     return struct.enumAt(Abi.Policy.SUM_ROWS, SumRows.class);
@@ -913,6 +923,28 @@ public final class Policy {
      */
     public Builder prompt(Prompt prompt) {
       struct.putEnum(Abi.Policy.PROMPT, prompt, "prompt");
+      return this;
+    }
+
+    /**
+     * How many of the blocks that would go stay on top of the budget.
+     *
+     * @param blocks at least 0
+     * @return this
+     */
+    public Builder rescue(int blocks) {
+      struct.putCount(Abi.Policy.RESCUE, blocks, "blocks");
+      return this;
+    }
+
+    /**
+     * Against what blocks are held of which some are rescued.
+     *
+     * @param anchor a bit for each slot of a block
+     * @return this
+     */
+    public Builder anchor(Anchor anchor) {
+      struct.putEnum(Abi.Policy.ANCHOR, anchor, "anchor");
       return this;
     }
 

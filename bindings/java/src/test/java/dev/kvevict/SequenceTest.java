@@ -15,6 +15,35 @@ final class SequenceTest {
 
   private SequenceTest() {}
 
+  static void addsUpAttention() {
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, N, "h2o:budget=3,recent=1");
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
+      sequence.beginObserving();
+      sequence.observe(0, sums(5, 0, 3, 0, 0, 9, 0, 1), 4, Sequence.POSITION_NEXT, 0);
+      sequence.append(5);
+      Check.fails(IllegalArgumentException.class,
+          () -> sequence.observe(0, sums(0, 0, 0, 0, 0, 0, 0, 0), 1, 4, 0), "attentionSums");
+      sequence.observe(0, sums(0, 1, 0, 0, 0, 0, 0, 0, 8, 0), 1, 4, 0);
+      Check.fails(KvEvictException.class,
+          () -> sequence.observe(0, sums(0, 0, 0, 0, 0, 0, 0, 0, 0, 0), 1, 4, 0), "do not follow");
+      sequence.evict(List.of(view), plan.workspace(Operation.EVICT).allocate());
+      Check.equal(new int[] {0, 2, 4}, sequence.keepPositions(0, 0));
+      Check.equal(new int[] {1, 3, 4}, sequence.keepPositions(0, 1));
+      SequenceMemory memory = sequence.memoryOf(0);
+      Check.that(memory.sums() != 0 && memory.nSumHeads() == Caches.KVH, memory.toString());
+      Check.equal((long) N, memory.sumStride());
+    }
+  }
+
+  private static SignalInputs sums(float... each) {
+    FloatBuffer data = Caches.floats(each.length);
+    data.duplicate().put(each);
+    return SignalInputs.NONE.withQueryRows(77).withAttentionSums(
+        Caches.scores(data, each.length / Caches.KVH), Caches.KVH);
+  }
+
   static void keepsSinksAndRecents() {
     FloatBuffer k = Caches.random(N * ROW, 1);
     FloatBuffer before = Caches.copy(k);
