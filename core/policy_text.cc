@@ -457,6 +457,16 @@ bool Differs(const Field& field, const kvevict_policy& a,
   return true;
 }
 
+// Neither end of the cache stays: not only where that is the policy's default.
+bool IsSaid(const Field& field, const kvevict_policy& policy) {
+  if (!SignalOf(policy).Ranks() || policy.n_sink > 0 ||
+      RecentTokens(policy) > 0) {
+    return false;
+  }
+  return field.offset == offsetof(kvevict_policy, n_sink) ||
+         field.offset == offsetof(kvevict_policy, n_recent);
+}
+
 }  // namespace
 
 size_t FormatPolicy(const kvevict_policy& policy,
@@ -467,7 +477,8 @@ size_t FormatPolicy(const kvevict_policy& policy,
   out.Text(info.name);
   char separator = ':';
   for (const Field& field : kFields) {
-    if (!field.is_of(info) || !Differs(field, policy, defaults)) continue;
+    if (!field.is_of(info)) continue;
+    if (!Differs(field, policy, defaults) && !IsSaid(field, policy)) continue;
     out.Text({&separator, 1});
     out.Text(field.key);
     out.Text("=");

@@ -73,7 +73,7 @@ func TestHeadsOfAMoveMayHoldDifferentNumbers(t *testing.T) {
 
 // An eviction looks at the blocks that each head's tokens are in.
 func TestBlocksBeyondAHeadsOwnTokensMayBeAnything(t *testing.T) {
-	plan := newPlan(t, newContext(t, nil), 1, 6, "random:budget=4", 1, 4)
+	plan := newPlan(t, newContext(t, nil), 1, 6, "random:sink=0,budget=4", 1, 4)
 	sequence := newSequence(t, plan)
 	tables := []int32{0, 1, 2, 3, 4, 5}
 	view, _ := ofHeads(t, 6, tables)

@@ -54,7 +54,7 @@ func TestScoresOfSlicesPointersAndAddressesAreEqual(t *testing.T) {
 
 func TestPoliciesWithoutQueriesScoreToo(t *testing.T) {
 	context := newContext(t, nil)
-	plan := newPlan(t, context, 2, 64, "random:budget=16,seed=7")
+	plan := newPlan(t, context, 2, 64, "random:sink=0,budget=16,seed=7")
 	view := newView(t, make([]float32, nTokens*row), make([]float32, nTokens*row))
 	scratch := newMemory(t)(plan.Workspace(OperationScore, 0))
 	both := make([]float32, 2*kvHeads*nTokens)

@@ -98,7 +98,7 @@ func TestSelectingKeepsItsMemory(t *testing.T) {
 func TestEvictingKeepsItsMemory(t *testing.T) {
 	var w watch
 	const n = 512
-	plan := newPlan(t, collecting(t, &w), 1, n, "custom:budget=0.5")
+	plan := newPlan(t, collecting(t, &w), 1, n, "custom:sink=0,budget=0.5")
 	sequence := newSequence(t, plan)
 	must(t, sequence.Append(n, 0))
 	_, err := sequence.Evict([]*View{temporaryView(t, &w, n)}, &EvictOptions{

@@ -72,7 +72,7 @@ func TestLayersThatDifferAreTold(t *testing.T) {
 
 // Scores of each layer's own shape decide; the lists of layers with a full cache lie end to end.
 func TestLayersThatDifferAreEvictedByTheirScores(t *testing.T) {
-	plan := unlikePlan(t, "custom:budget=3")
+	plan := unlikePlan(t, "custom:sink=0,budget=3")
 	sequence := newSequence(t, plan)
 	views, keys := unlikeViews(t)
 	before := [2][]float32{append([]float32(nil), keys[0]...), append([]float32(nil), keys[1]...)}
@@ -171,7 +171,7 @@ func TestLayersThatDifferAreObserved(t *testing.T) {
 
 // Every job has its layer's shape, and one more layer than has a cache is an error.
 func TestLayersThatDifferAreScored(t *testing.T) {
-	plan := unlikePlan(t, "custom:budget=3,pool=max3")
+	plan := unlikePlan(t, "custom:sink=0,budget=3,pool=max3")
 	ranks := []float32{0, 0, 5, 0, 0, 0, 0, 0, 0, 0}
 	both := append(append([]float32(nil), ranks...), 7, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	wide, one := make([]float32, 2*10), make([]float32, 10)
@@ -190,7 +190,7 @@ func TestLayersThatDifferAreScored(t *testing.T) {
 }
 
 func TestHeadBudgetsOfLayersThatDiffer(t *testing.T) {
-	plan := unlikePlan(t, "random:budget=8", 3, 5, 7)
+	plan := unlikePlan(t, "random:sink=0,budget=8", 3, 5, 7)
 	sequence := newSequence(t, plan)
 	views, _ := unlikeViews(t)
 	must(t, sequence.Append(20, 0))

@@ -103,7 +103,7 @@ func TestPolicyInTokens(t *testing.T) {
 
 // What the header's struct has beside what the fields of Policy say is neither lost nor makes policies differ.
 func TestPolicyKeepsWhatItHasNoFieldFor(t *testing.T) {
-	parsed, err := ParsePolicy("random:budget=100,seed=7")
+	parsed, err := ParsePolicy("random:sink=0,budget=100,seed=7")
 	must(t, err)
 	n, err := parsed.native()
 	must(t, err)

@@ -207,7 +207,7 @@ Test(older_callers, are_not_given_half_a_policy) {
   memcpy(before, policy, size);
   static const char* const kCut[] = {
       "snapkv:split=geometric", "pyramidkv:split=uniform", "snapkv:alpha=0.5",
-      "pyramidkv:beta=3", "random:seed=1"};
+      "pyramidkv:beta=3", "random:sink=0,seed=1"};
   for (int i = 0; i < 5; ++i) {
     EXPECT_INVALID(kvevict_policy_parse(kCut[i], policy), "struct_size");
     EXPECT(memcmp(policy, before, size) == 0, "%s: written", kCut[i]);
@@ -245,8 +245,8 @@ static void ExpectSelection(const char* policy_text, const char* text) {
 }
 
 Test(older_callers, are_not_given_half_a_selection) {
-  ExpectSelection("custom:budget=24", NULL);
-  ExpectSelection("custom:budget=24,tie=higher", "48");
+  ExpectSelection("custom:sink=0,budget=24", NULL);
+  ExpectSelection("custom:sink=0,budget=24,tie=higher", "48");
   /* Lists of one count none. */
   kvevict_plan* plan = Plan(KVEVICT_POLICY_CUSTOM, 24);
   const kvevict_keep_lists whole = KVEVICT_KEEP_LISTS_INIT;

@@ -206,10 +206,10 @@ static void Check(const engine* e, uint32_t n_evictions, const char* what) {
 Test(decode_rotate, keys_are_as_if_turned_to_their_slots_at_once) {
   static const char* const kTexts[] = {
       "streaming-llm:budget=40,sink=4,rotate=yes,margin=15",
-      "knorm:budget=40,rotate=yes,margin=20",
+      "knorm:sink=0,budget=40,rotate=yes,margin=20",
       "snapkv:budget=40,sink=2,window=8,heads=adaptive,rotate=yes,margin=16",
       "pyramidkv:budget=40,sink=2,window=8,alpha=0.8,rotate=yes,margin=24",
-      "keydiff:budget=40,scope=model,rotate=yes,margin=30",
+      "keydiff:sink=0,budget=40,scope=model,rotate=yes,margin=30",
       "tova:budget=40,rotate=yes",
       "streaming-llm-original-decode:recent=36"};
   static const kvevict_dtype kDtypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16,
@@ -255,10 +255,10 @@ Test(decode_rotate, observed_queries_are_forgotten) {
 }
 
 Test(decode_rotate, what_cannot_be_turned_is_refused_before_a_byte_moves) {
-  engine* e = Create("knorm:budget=30,rotate=yes", KVEVICT_DTYPE_F32,
+  engine* e = Create("knorm:sink=0,budget=30,rotate=yes", KVEVICT_DTYPE_F32,
                      KVEVICT_ROPE_LAYOUT_HALF, 4);
   kvevict_geometry geometry = test_geometry(kLayers, kSlots, &e->layer);
-  const kvevict_policy p = test_policy("knorm:budget=30,rotate=yes");
+  const kvevict_policy p = test_policy("knorm:sink=0,budget=30,rotate=yes");
   kvevict_plan* plan = NULL;
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_plan_create(e->context, &geometry, &p, NULL, &plan));

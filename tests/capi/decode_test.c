@@ -172,11 +172,11 @@ Test(decode, caches_are_as_long_as_the_naive_model_says) {
       "streaming-llm:budget=30,sink=4",
       "streaming-llm:sink=4,recent=25",
       "tova:budget=24",
-      "knorm:budget=32,split=geometric,alpha=0.9",
+      "knorm:sink=0,budget=32,split=geometric,alpha=0.9",
       "snapkv:budget=28,sink=2,window=4,pool=avg3,scope=layer",
       "r-kv:budget=26,window=4",
       "keydiff:budget=0.4,sink=1",
-      "random:budget=24,scope=model"};
+      "random:sink=0,budget=24,scope=model"};
   static const char* const kTriggers[] = {"",
                                           "margin=7",
                                           "every=5",
@@ -215,8 +215,8 @@ Test(decode, pinned_prompts_stay) {
       "streaming-llm:budget=60,sink=4,prompt=pinned,margin=9",
       "streaming-llm:budget=20,sink=4,prompt=pinned-beside",
       "streaming-llm:budget=20,sink=4,prompt=pinned-beside,every=7",
-      "knorm:budget=60,prompt=pinned,every=3",
-      "knorm:budget=20,prompt=pinned-beside,margin=4",
+      "knorm:sink=0,budget=60,prompt=pinned,every=3",
+      "knorm:sink=0,budget=20,prompt=pinned-beside,margin=4",
       "tova:budget=48,prompt=pinned",
       "snapkv:budget=20,sink=0,window=4,pool=none,prompt=pinned-beside"};
   for (uint32_t i = 0; i < sizeof kTexts / sizeof *kTexts; ++i) {
@@ -226,7 +226,7 @@ Test(decode, pinned_prompts_stay) {
 
 /* Every slot of the prompt holds its token, and only what came behind it goes. */
 Test(decode, of_pinned_prompts_every_token_stays) {
-  test_model* m = Model("knorm:budget=50,prompt=pinned", 5);
+  test_model* m = Model("knorm:sink=0,budget=50,prompt=pinned", 5);
   test_model_step(m, 40);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
@@ -270,7 +270,7 @@ Test(decode, layers_have_prompts_of_their_own) {
 /* Pinned prompts of different lengths: an earlier eviction, by another rule, left
  * layers with different numbers; those of one length are selected together. */
 Test(decode, pinned_prompts_that_do_not_fit_are_refused) {
-  test_model* m = Model("knorm:budget=40,prompt=pinned", 7);
+  test_model* m = Model("knorm:sink=0,budget=40,prompt=pinned", 7);
   test_model_step(m, 60);
   EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
   EXPECT_INVALID(test_model_evict(m, NULL, NULL),
@@ -343,7 +343,8 @@ Test(decode, what_does_not_go_together_is_refused) {
       "prompt beside");
   EXPECT_INVALID(kvevict_policy_parse("snapkv:prompt=outside", &p),
                  "inside|beside|pinned|pinned-beside|at-end");
-  EXPECT_OK(kvevict_policy_parse("knorm:margin=4,every=8,prompt=pinned", &p));
+  EXPECT_OK(
+      kvevict_policy_parse("knorm:sink=0,margin=4,every=8,prompt=pinned", &p));
   cr_assert_eq(p.margin, 4);
   cr_assert_eq(p.every, 8);
   cr_assert_eq(p.prompt, KVEVICT_PROMPT_PINNED);

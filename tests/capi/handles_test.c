@@ -17,8 +17,8 @@ static const char* const kPolicies[] = {"none",
                                         "streaming-llm:budget=20",
                                         "snapkv:budget=60",
                                         "pyramidkv:budget=60",
-                                        "random:budget=20",
-                                        "custom:budget=20,scope=model"};
+                                        "random:sink=0,budget=20",
+                                        "custom:sink=0,budget=20,scope=model"};
 enum { kNPolicies = 6 };
 
 static kvevict_status Create(test_allocator* allocator, const char* policy_text,

@@ -149,7 +149,7 @@ Test(head_tables, l2norm_skips_two_layers) {
   for (uint32_t i = 0; i < kAll; ++i) {
     budgets[i] = i / kHeads < 2 ? UINT32_MAX : kCapacity;
   }
-  test_model* m = Model("knorm", budgets);
+  test_model* m = Model("knorm:sink=0", budgets);
   test_model_step(m, kCapacity); /* S == cap keeps all */
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   cr_assert_eq(test_model_stored(m, 3), kCapacity);

@@ -168,29 +168,30 @@ static const layers_kind kKinds[] = {
     {"snapkv:budget=45,window=4,scope=layer,over=max,pool=max5,"
      "order=pool-reduce",
      false},
-    {"knorm:budget=40,recent=3", false},
-    {"knorm:budget=0.4,scope=layer", false},
+    {"knorm:sink=0,budget=40,recent=3", false},
+    {"knorm:sink=0,budget=0.4,scope=layer", false},
     {"lagkv:budget=40,block=9", false},
     {"lagkv:budget=0.4,block=9,of=partition,ranks=no", false},
     {"h2o:budget=40,recent=3", true},
     {"h2o:budget=0.4,recent=3,rows=mean,group=max,scope=layer", true},
     {"cur:budget=40,recent=3,block=5", false},
-    {"keydiff:budget=40,recent=3", false},
-    {"keydiff:budget=0.4,recent=3,block=7", false},
+    {"keydiff:sink=0,budget=40,recent=3", false},
+    {"keydiff:sink=0,budget=0.4,recent=3,block=7", false},
     {"streaming-llm:budget=30", true},
     {"custom:budget=35,sink=1,tie=higher,pool=max3", true},
-    {"custom:budget=35,scope=layer,over=sum", true},
+    {"custom:sink=0,budget=35,scope=layer,over=sum", true},
     {"random:budget=30,sink=2,seed=5", true},
-    {"random:budget=0.3,scope=layer", true},
-    {"custom:budget=35,weight=given,epsilon=0.5", true},
-    {"random:budget=35,weight=given", true},
+    {"random:sink=0,budget=0.3,scope=layer", true},
+    {"custom:sink=0,budget=35,weight=given,epsilon=0.5", true},
+    {"random:sink=0,budget=35,weight=given", true},
     {"expected-attention:budget=35,weight=none", false},
     {"expected-attention:budget=35,scope=layer,over=max,weight=given,pool=max5,"
      "order=pool-reduce",
      false},
     {"r-kv:budget=40", false},
-    {"keydiff:budget=40,redundancy=0.5,scope=layer", false},
-    {"custom:budget=35,weight=given,redundancy=0.9,similarity=0.3", false},
+    {"keydiff:sink=0,budget=40,redundancy=0.5,scope=layer", false},
+    {"custom:sink=0,budget=35,weight=given,redundancy=0.9,similarity=0.3",
+     false},
     {"none", true},
 };
 enum { kNKinds = sizeof kKinds / sizeof kKinds[0], kTrials = 12 };
@@ -224,16 +225,16 @@ Test(layers_evict, that_differ_are_evicted_as_those_that_are_alike) {
 Test(layers_evict, that_differ_take_budgets_of_heads) {
   static const layers_kind kRagged[] = {
       {"snapkv:budget=40,window=8,sink=2", false},
-      {"knorm:budget=40", false},
+      {"knorm:sink=0,budget=40", false},
       {"lagkv:budget=40,block=9", false},
       {"h2o:budget=40,recent=3,rows=mean", true},
       {"cur:budget=40", false},
-      {"keydiff:budget=40", false},
+      {"keydiff:sink=0,budget=40", false},
       {"streaming-llm:budget=40", true},
-      {"custom:budget=40", true},
-      {"random:budget=40,weight=given", true},
+      {"custom:sink=0,budget=40", true},
+      {"random:sink=0,budget=40,weight=given", true},
       {"expected-attention:budget=40,weight=given", false},
-      {"custom:budget=40,redundancy=0.9", false}};
+      {"custom:sink=0,budget=40,redundancy=0.9", false}};
   test_random random = test_random_start("layers ragged");
   for (int k = 0; k < (int)(sizeof kRagged / sizeof kRagged[0]); ++k) {
     for (int trial = 0; trial < kTrials; ++trial) {

@@ -53,7 +53,7 @@ Test(layers, are_told_with_their_lists) {
     bool of_heads, head_budgets;
   } kLists[] = {
       {"snapkv:budget=40", true, false},
-      {"random:budget=40", true, false},
+      {"random:sink=0,budget=40", true, false},
       {"snapkv:budget=40,scope=layer", false, false},
       {"snapkv:budget=40,scope=model", false, false},
       {"streaming-llm:budget=40", false, false},
@@ -134,7 +134,7 @@ Test(layers, without_a_full_cache_take_no_memory) {
   three.layers_len = 3;
   static const char* const kPolicies[] = {
       "snapkv:budget=40,window=5", "pyramidkv:budget=40,window=5",
-      "random:budget=40,scope=model", "streaming-llm:budget=40"};
+      "random:sink=0,budget=40,scope=model", "streaming-llm:budget=40"};
   for (int p = 0; p < 4; ++p) {
     kvevict_plan *a = NULL, *b = NULL;
     EXPECT_OK(Create(&five, kPolicies[p], NULL, &a));
@@ -198,7 +198,7 @@ Test(layers, without_a_full_cache_hold_nothing) {
 }
 
 Test(layers, without_a_full_cache_have_no_doors) {
-  kvevict_plan* plan = PlanOfFive("random:budget=40", NULL);
+  kvevict_plan* plan = PlanOfFive("random:sink=0,budget=40", NULL);
   float scores[10];
   GUARD(scores);
   for (uint32_t l = 1; l < kFive; l += 2) {
@@ -333,7 +333,7 @@ Test(layers, without_a_full_cache_have_no_budgets_of_heads) {
     options.head_budgets_len = n;
     kvevict_plan* plan = NULL;
     const kvevict_status status =
-        Create(&geometry, "random:budget=40", &options, &plan);
+        Create(&geometry, "random:sink=0,budget=40", &options, &plan);
     if (n == 7) {
       EXPECT_OK(status);
     } else {

@@ -78,7 +78,7 @@ Test(plan_selection, a_ratio_is_one_of_the_tokens_seen) {
 
 /* A plan whose heads have budgets of their own has no one count to give. */
 Test(plan_selection, a_plan_of_ragged_heads_has_no_selection) {
-  test_plan* p = Plan("custom:budget=10", 1, 2);
+  test_plan* p = Plan("custom:sink=0,budget=10", 1, 2);
   const uint32_t budgets[2] = {20, 30};
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
   options.head_budgets = budgets;
@@ -95,7 +95,7 @@ Test(plan_selection, a_plan_of_ragged_heads_has_no_selection) {
 }
 
 Test(plan_selection, a_plan_whose_scores_count_has_no_selection) {
-  test_plan* p = Plan("custom:budget=10,heads=adaptive", 1, 2);
+  test_plan* p = Plan("custom:sink=0,budget=10,heads=adaptive", 1, 2);
   kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
   EXPECT_FAILS(kvevict_plan_selection(p->plan, 0, 100, 0, &o, &k),

@@ -203,7 +203,7 @@ Test(policy_need, merging_wants_rows_of_any_policy) {
        KVEVICT_NEED_OPTIONAL},
       {"h2o:merge=weighted", KVEVICT_NEED_REQUIRED, KVEVICT_NEED_OPTIONAL},
       {"cur:merge=pivot", KVEVICT_NEED_REQUIRED, KVEVICT_NEED_REQUIRED},
-      {"custom:merge=none", KVEVICT_NEED_NONE, KVEVICT_NEED_NONE}};
+      {"custom:sink=0,merge=none", KVEVICT_NEED_NONE, KVEVICT_NEED_NONE}};
   for (size_t i = 0; i < sizeof kRows / sizeof *kRows; ++i) {
     const kvevict_policy policy = test_policy(kRows[i].text);
     kvevict_need keys = -1, values = -1;

@@ -23,7 +23,7 @@ static const resolve_row kRows[] = {
     {"custom:budget=0.001,sink=0", 100, 1, 0, 0, 1, 0},
     {"custom:budget=1e300,sink=0", 100, 100, 0, 0, 100, 0},
     {"custom:budget=1e-300,sink=0", 2147483647, 1, 0, 0, 1, 0},
-    {"random:budget=101", 100, 100, 0, 0, 100, 0},
+    {"random:sink=0,budget=101", 100, 100, 0, 0, 100, 0},
     /* snapkv: sink + window < budget; what they leave is selected */
     {"snapkv:budget=37", 100, 37, 4, 32, 1, 32},
     {"snapkv:budget=100,recent=64", 200, 100, 4, 64, 32, 32},

@@ -235,8 +235,12 @@ Test(policy_text, keys_without_meaning_for_the_policy_are_errors) {
         EXPECT_OK(kvevict_policy_parse(text, &policy));
         const kvevict_policy defaults = test_policy(name);
         const bool says = !test_same_policy(&policy, &defaults);
-        snprintf(text, sizeof text, "%s%s%s", name, says ? ":" : "",
-                 says ? kPairs[j] : "");
+        /* Of these the window is all that stays of both ends. */
+        const bool neither = policy.n_sink == 0 &&
+                             strcmp(name, "snapkv") != 0 &&
+                             strcmp(kPairs[j], "keep_window=no") == 0;
+        snprintf(text, sizeof text, "%s%s%s%s", name, says ? ":" : "",
+                 neither ? "sink=0,recent=0," : "", says ? kPairs[j] : "");
         ExpectText(&policy, text);
       } else {
         snprintf(message, sizeof message,
@@ -266,6 +270,48 @@ Test(policy_text, format_writes_what_differs_from_the_default) {
   ExpectText(&p, "pyramidkv:budget=1024,split=uniform");
   p = test_policy("snapkv:budget=512,pool=max5");
   ExpectText(&p, "snapkv:budget=512,pool=max5");
+}
+
+static bool KeepsAnEnd(const kvevict_policy* policy) {
+  kvevict_resolved_policy of = {.struct_size = sizeof of};
+  EXPECT_OK(kvevict_policy_resolve(policy, 8192, &of));
+  return of.n_sink + of.n_recent > 0;
+}
+
+static void ExpectSaid(const char* what, const kvevict_policy* policy) {
+  char text[1024];
+  EXPECT_OK(kvevict_policy_format(policy, text, sizeof text, NULL));
+  cr_expect(strstr(text, "sink=0") != NULL && strstr(text, "recent=0") != NULL,
+            "%s: %s", what, text);
+  kvevict_policy again = KVEVICT_POLICY_INIT;
+  EXPECT_OK(kvevict_policy_parse(text, &again));
+  ExpectText(&again, text);
+}
+
+Test(policy_text, every_policy_keeps_an_end_by_itself) {
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  for (uint32_t i = 1; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
+    kvevict_policy policy = test_policy(info.name);
+    policy.budget = 0.5;
+    cr_expect(KeepsAnEnd(&policy), "%s", info.name);
+    policy.n_sink = policy.n_recent = policy.keep_window = 0;
+    if (!KeepsAnEnd(&policy)) ExpectSaid(info.name, &policy);
+    cr_expect_neq(KeepsAnEnd(&policy),
+                  policy.kind != KVEVICT_POLICY_STREAMING_LLM, "%s", info.name);
+  }
+}
+
+Test(policy_text, presets_that_keep_neither_end_say_so) {
+  kvevict_preset_info info = {.struct_size = sizeof info};
+  uint32_t n = 0;
+  for (uint32_t i = 0; kvevict_preset_at(i, &info) == KVEVICT_OK; ++i) {
+    const kvevict_policy policy = test_policy(info.name);
+    if (KeepsAnEnd(&policy)) continue;
+    ++n;
+    cr_expect(strstr(info.policy_text, "sink=0") != NULL, "%s", info.name);
+    ExpectSaid(info.name, &policy);
+  }
+  cr_expect_gt(n, 5u);
 }
 
 /* Text and the column of the mistake (from 1), and a word the message has. */

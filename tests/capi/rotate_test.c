@@ -189,8 +189,8 @@ static test_plan* PlanOfKeys(const rope* r) {
   geometry.rope_layout = r->layout;
   geometry.rope_inv_freq = inv_freq;
   geometry.rope_inv_freq_len = r->n_pairs;
-  return test_plan_create("knorm:budget=50", &geometry, KVEVICT_OPERATION_SCORE,
-                          1);
+  return test_plan_create("knorm:sink=0,budget=50", &geometry,
+                          KVEVICT_OPERATION_SCORE, 1);
 }
 
 Test(rotate, survivors_are_as_if_computed_at_their_new_positions) {

@@ -116,7 +116,8 @@ static void Expected(const model* m, uint32_t layer, uint32_t head, uint32_t n,
 
 Test(score, centers_scores_are_what_the_definition_says) {
   static const char* const kPolicies[] = {
-      "triattention:budget=20", "triattention:budget=20,sink=3,group=mean"};
+      "triattention:sink=0,budget=20",
+      "triattention:budget=20,sink=3,group=mean"};
   for (int p = 0; p < 2; ++p) {
     for (int layout = 0; layout < 2; ++layout) {
       model* m = DrawModel((kvevict_rope_layout)layout);
@@ -145,8 +146,8 @@ Test(score, centers_scores_are_what_the_definition_says) {
 
 Test(score, centers_of_several_layers_score_alike_in_any_workspace) {
   static const char* const kPolicies[] = {
-      "triattention:budget=20",
-      "triattention:budget=20,pool=avg3,order=pool-reduce"};
+      "triattention:sink=0,budget=20",
+      "triattention:sink=0,budget=20,pool=avg3,order=pool-reduce"};
   for (int p = 0; p < 2; ++p) {
     model* m = DrawModel(KVEVICT_ROPE_LAYOUT_HALF);
     test_plan* plan = test_plan_create(kPolicies[p], &m->geometry,
@@ -174,7 +175,7 @@ Test(score, centers_of_several_layers_score_alike_in_any_workspace) {
 
 Test(score, centers_and_tokens_seen_are_checked) {
   model* m = DrawModel(KVEVICT_ROPE_LAYOUT_HALF);
-  test_plan* p = test_plan_create("triattention:budget=20", &m->geometry,
+  test_plan* p = test_plan_create("triattention:sink=0,budget=20", &m->geometry,
                                   KVEVICT_OPERATION_SCORE, 1);
   float scores[kHeads * kTokens];
   GUARD(scores);
@@ -214,8 +215,8 @@ Test(plan, rope_is_checked) {
   EXPECT_OK(kvevict_context_create(NULL, &context));
   kvevict_policy by_centers = KVEVICT_POLICY_INIT;
   kvevict_policy by_keys = KVEVICT_POLICY_INIT;
-  EXPECT_OK(kvevict_policy_parse("triattention:budget=20", &by_centers));
-  EXPECT_OK(kvevict_policy_parse("knorm:budget=20", &by_keys));
+  EXPECT_OK(kvevict_policy_parse("triattention:sink=0,budget=20", &by_centers));
+  EXPECT_OK(kvevict_policy_parse("knorm:sink=0,budget=20", &by_keys));
   kvevict_plan* plan = NULL;
   const kvevict_geometry good = m->geometry;
 #define EXPECT_BREAKS(policy, change, ...)                                  \

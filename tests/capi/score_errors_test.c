@@ -152,7 +152,7 @@ static kvevict_score_job SmallJob(float* scores) {
 
 /* What a policy's signal has no use for may be absent. */
 Test(score, random_needs_no_view) {
-  test_plan* p = SmallPlan("random:budget=5");
+  test_plan* p = SmallPlan("random:sink=0,budget=5");
   float scores[10] = {0};
   const kvevict_score_job job = SmallJob(scores);
   EXPECT_OK(
@@ -165,7 +165,7 @@ Test(score, random_needs_no_view) {
 Test(score, scores_that_do_not_match_are_errors) {
 #define EXPECT_CUSTOM_BREAKS(change, ...)                                     \
   do {                                                                        \
-    test_plan* p = SmallPlan("custom:pool=max3");                             \
+    test_plan* p = SmallPlan("custom:sink=0,pool=max3");                      \
     float given[10] = {0}, scores[10];                                        \
     GUARD(scores);                                                            \
     kvevict_plane plane = test_floats_plane(given, 10), *at = &plane;         \
@@ -195,7 +195,7 @@ Test(score, scores_that_do_not_match_are_errors) {
 Test(score, scores_without_strides_are_packed) {
   const kvevict_layer_geometry layer = test_layer(3, 3, 4, 0);
   const kvevict_geometry geometry = test_geometry(1, 10, &layer);
-  test_plan* p = test_plan_create("custom:pool=max3", &geometry,
+  test_plan* p = test_plan_create("custom:sink=0,pool=max3", &geometry,
                                   KVEVICT_OPERATION_SCORE, 1);
   float given[3 * 10], packed[3 * 10], scores[3 * 10];
   for (int i = 0; i < 30; ++i) given[i] = (float)((i * 17) % 30);

@@ -43,7 +43,7 @@ static model* DrawModel(void) {
 static test_plan* Plan(kvevict_operation operation) {
   const kvevict_layer_geometry layer = test_layer(kHeads, kHeads, kDim, 0);
   const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
-  return test_plan_create("q-filter:budget=20", &geometry, operation, 1);
+  return test_plan_create("q-filter:sink=0,budget=20", &geometry, operation, 1);
 }
 
 static kvevict_status Score(const test_plan* p, const model* m,

@@ -96,23 +96,23 @@ Test(score_jobs, in_one_call_are_like_one_by_one_in_any_workspace) {
       "snapkv:window=4,pool=max5,order=pool-reduce",
       "snapkv:window=3,group=max,keep_window=no",
       "knorm",
-      "knorm:pool=avg5",
+      "knorm:sink=0,pool=avg5",
       "lagkv:block=7",
       "lagkv:block=7,ranks=no",
       "h2o",
       "h2o:rows=mean,group=max,pool=avg5,order=pool-reduce",
       "cur",
       "keydiff",
-      "keydiff:budget=0.3,block=5",
+      "keydiff:sink=0,budget=0.3,block=5",
       "q-filter",
-      "random:seed=3",
+      "random:sink=0,seed=3",
       "custom",
-      "custom:pool=avg5",
-      "custom:pool=max3",
-      "custom:weight=given",
+      "custom:sink=0,pool=avg5",
+      "custom:sink=0,pool=max3",
+      "custom:sink=0,weight=given",
       "snapkv:window=4,weight=given,epsilon=0.5",
       "r-kv:window=4",
-      "custom:weight=given,redundancy=0.5",
+      "custom:sink=0,weight=given,redundancy=0.5",
       "expected-attention:weight=none",
       "expected-attention:weight=given,group=max,sink=1",
       "expected-attention:weight=given,pool=max5,order=pool-reduce"};
@@ -161,7 +161,7 @@ static test_plan* Plan(const char* policy, uint32_t n_layers) {
 Test(score_jobs, are_up_to_as_many_as_a_call_takes) {
   static float scores[KVEVICT_MAX_JOBS][2 * 40], expected[2 * 40];
   static kvevict_score_job jobs[KVEVICT_MAX_JOBS];
-  test_plan* p = Plan("random:budget=5", KVEVICT_MAX_JOBS);
+  test_plan* p = Plan("random:sink=0,budget=5", KVEVICT_MAX_JOBS);
   for (uint32_t l = 0; l < KVEVICT_MAX_JOBS; ++l) {
     jobs[l] = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
     jobs[l].layer = l;
@@ -252,9 +252,10 @@ static void PoolByHand(const kvevict_policy* policy, const float* row,
 }
 
 Test(score_jobs, of_the_callers_scores_pool_them) {
-  static const char* const kPools[] = {"custom", "custom:pool=max3",
-                                       "custom:pool=avg5,edge=shrink",
-                                       "custom:pool=avg5", "custom:pool=max39"};
+  static const char* const kPools[] = {"custom", "custom:sink=0,pool=max3",
+                                       "custom:sink=0,pool=avg5,edge=shrink",
+                                       "custom:sink=0,pool=avg5",
+                                       "custom:sink=0,pool=max39"};
   test_random random = test_random_start("score custom");
   for (int p = 0; p < 5; ++p) {
     const kvevict_policy policy = test_policy(kPools[p]);

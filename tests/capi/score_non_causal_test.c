@@ -155,11 +155,12 @@ static void ExpectScores(const scene* s, const char* what) {
 
 static const char* const kPolicies[] = {
     "non-causal",
-    "non-causal:block=64",
-    "non-causal:block=7,pool=none",
-    "non-causal:block=100,group=max,order=reduce-pool",
-    "non-causal:block=33,group=sum,weight=none,pool=max5,order=pool-reduce",
-    "non-causal:block=65536,epsilon=0.5,pool=avg7"};
+    "non-causal:sink=0,block=64",
+    "non-causal:sink=0,block=7,pool=none",
+    "non-causal:sink=0,block=100,group=max,order=reduce-pool",
+    "non-causal:sink=0,block=33,group=sum,weight=none,pool=max5,order=pool-"
+    "reduce",
+    "non-causal:sink=0,block=65536,epsilon=0.5,pool=avg7"};
 enum { kNPolicies = sizeof kPolicies / sizeof kPolicies[0] };
 
 Test(score_non_causal, matches_the_oracle) {
@@ -212,7 +213,7 @@ Test(score_non_causal, is_of_what_each_head_holds) {
 /* The scale of the geometry is not theirs, and log-sum-exps are of another softmax. */
 Test(score_non_causal, reads_no_scale_and_no_log_sum_exps) {
   test_random random = test_random_start("score_non_causal scale");
-  const chunk_case c = {"non-causal:block=20", 2, 50, 8, NULL};
+  const chunk_case c = {"non-causal:sink=0,block=20", 2, 50, 8, NULL};
   scene* s = MakeScene(&c, NULL, &random);
   test_plan_destroy(s->plan);
   kvevict_layer_geometry layer =
@@ -232,7 +233,7 @@ Test(score_non_causal, reads_no_scale_and_no_log_sum_exps) {
  * head; infinity likewise, where a query meets it. */
 Test(score_non_causal, keeps_nan_within_its_chunk) {
   test_random random = test_random_start("score_non_causal nan");
-  const chunk_case c = {"non-causal:block=20", 2, 70, 8, NULL};
+  const chunk_case c = {"non-causal:sink=0,block=20", 2, 70, 8, NULL};
   for (int i = 0; i < 2; ++i) {
     scene* s = MakeScene(&c, NULL, &random);
     s->k.numbers[(size_t)c.n_tokens * c.head_dim + 25 * c.head_dim + 3] =
@@ -252,7 +253,7 @@ Test(score_non_causal, keeps_nan_within_its_chunk) {
 
 Test(score_non_causal, with_what_is_missing_or_wrong_is_an_error) {
   test_random random = test_random_start("score_non_causal errors");
-  const chunk_case c = {"non-causal:block=20", 2, 40, 8, NULL};
+  const chunk_case c = {"non-causal:sink=0,block=20", 2, 40, 8, NULL};
   scene* s = MakeScene(&c, NULL, &random);
 #define EXPECT_BREAKS(change, undo, ...)   \
   do {                                     \
@@ -274,12 +275,13 @@ Test(score_non_causal, with_what_is_missing_or_wrong_is_an_error) {
   FreeScene(s);
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   static const char* const kWrong[][2] = {
-      {"non-causal:block=1", "block 1"},
-      {"non-causal:block=65537", "block 65537"},
-      {"non-causal:window=8", "window"},
-      {"non-causal:rows=mean", "rows"},
-      {"non-causal:softmax=past", "softmax"},
-      {"non-causal:order=reduce-logits,group=max", "no logits to reduce"}};
+      {"non-causal:sink=0,block=1", "block 1"},
+      {"non-causal:sink=0,block=65537", "block 65537"},
+      {"non-causal:sink=0,window=8", "window"},
+      {"non-causal:sink=0,rows=mean", "rows"},
+      {"non-causal:sink=0,softmax=past", "softmax"},
+      {"non-causal:sink=0,order=reduce-logits,group=max",
+       "no logits to reduce"}};
   for (size_t i = 0; i < sizeof kWrong / sizeof kWrong[0]; ++i) {
     EXPECT_INVALID(kvevict_policy_parse(kWrong[i][0], &policy), kWrong[i][1]);
   }
@@ -291,7 +293,7 @@ Test(score_non_causal, evicts_as_kvpress_does) {
   static const char* const kLives[] = {
       "non-causal-kvpress:budget=0.5,block=16",
       "non-causal:budget=0.3,block=20,sink=2,recent=3",
-      "non-causal:budget=40,block=32,heads=adaptive,floor=0.3"};
+      "non-causal:sink=0,budget=40,block=32,heads=adaptive,floor=0.3"};
   test_random random = test_random_start("score_non_causal evict");
   for (int i = 0; i < 3; ++i) {
     test_model_spec spec = test_small_model(kLives[i]);

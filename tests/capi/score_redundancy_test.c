@@ -113,8 +113,9 @@ Test(score_redundancy, is_taken_off_weighed_scores) {
     const double similarity = DrawSimilarity(&random, m, counts);
     const double redundancy = trial == 0 ? 1.0 : trial % 4 * 0.25;
     char text[160];
-    snprintf(text, sizeof text, "custom:redundancy=%g,similarity=%.17g%s",
-             redundancy, similarity, weighs ? ",weight=given" : "");
+    snprintf(text, sizeof text,
+             "custom:sink=0,redundancy=%g,similarity=%.17g%s", redundancy,
+             similarity, weighs ? ",weight=given" : "");
     EXPECT_OK(Score(m, text, KVEVICT_DTYPE_F32, ragged ? counts : NULL, mixed));
     if (redundancy > 0.0) {
       ExpectMixed(m, counts, weighs, redundancy, similarity, mixed, text);
@@ -136,7 +137,8 @@ Test(score_redundancy, leaves_the_latest_of_keys_alike) {
   for (int i = 0; i < kHeads * kTokens * kDim; ++i) {
     m->keys[i] = m->keys[i % kDim];
   }
-  EXPECT_OK(Score(m, "custom:redundancy=1", KVEVICT_DTYPE_F32, NULL, mixed));
+  EXPECT_OK(
+      Score(m, "custom:sink=0,redundancy=1", KVEVICT_DTYPE_F32, NULL, mixed));
   for (int h = 0; h < kHeads; ++h) {
     const float* row = mixed + h * kTokens;
     for (int t = 0; t < kTokens - 1; ++t) {
@@ -154,7 +156,7 @@ Test(score_redundancy, needs_keys_whatever_the_signal) {
   const kvevict_plane keys = m->view.k;
   memset(&m->view.k, 0, sizeof keys);
   EXPECT_INVALID(
-      Score(m, "custom:redundancy=0.5", KVEVICT_DTYPE_F32, NULL, mixed),
+      Score(m, "custom:sink=0,redundancy=0.5", KVEVICT_DTYPE_F32, NULL, mixed),
       "k.data");
   EXPECT_OK(Score(m, "custom", KVEVICT_DTYPE_F32, NULL, mixed));
   m->view.k = keys;
@@ -162,9 +164,9 @@ Test(score_redundancy, needs_keys_whatever_the_signal) {
   m->view.k.head_dim = 0;
   m->view.k.row_bytes = kDim * sizeof(float);
   GUARD(mixed);
-  cr_assert_eq(
-      Score(m, "custom:redundancy=0.5", KVEVICT_DTYPE_OPAQUE, NULL, mixed),
-      KVEVICT_ERROR_UNSUPPORTED);
+  cr_assert_eq(Score(m, "custom:sink=0,redundancy=0.5", KVEVICT_DTYPE_OPAQUE,
+                     NULL, mixed),
+               KVEVICT_ERROR_UNSUPPORTED);
   cr_assert(strstr(kvevict_last_error_message(), "k_dtype") != NULL);
   EXPECT_UNTOUCHED(mixed);
   EXPECT_OK(Score(m, "custom", KVEVICT_DTYPE_OPAQUE, NULL, mixed));

@@ -113,9 +113,9 @@ static void ExpectWeighed(const test_model* m, uint32_t l, bool by_norms,
 
 static const char* const kSignals[] = {
     "custom:sink=0",
-    "custom:pool=avg5",
-    "random:seed=3",
-    "knorm:pool=max3",
+    "custom:sink=0,pool=avg5",
+    "random:sink=0,seed=3",
+    "knorm:sink=0,pool=max3",
     "snapkv:window=8",
     "snapkv:window=8,keep_window=no",
     "snapkv:window=8,pool=max5,order=pool-reduce,group=sum"};
@@ -142,7 +142,7 @@ Test(score_weights, multiply_shaped_scores) {
   test_random random = test_random_start("score weights");
   for (int trial = 0; trial < 60; ++trial) {
     DrawInputs(&random);
-    test_model* m = Model("custom:budget=50", DrawDType(&random),
+    test_model* m = Model("custom:sink=0,budget=50", DrawDType(&random),
                           (test_layout)(trial % TEST_N_LAYOUTS), &random);
     test_model_append(m, test_random_between(&random, kWindow, kMost));
     const uint32_t n = m->n_seen, l = (uint32_t)trial % 2;
@@ -241,16 +241,16 @@ static void EvictTwice(const char* text, const uint32_t* budgets,
 
 Test(score_weights, are_what_evictions_choose_by) {
   static const char* const kPolicies[] = {
-      "custom:budget=40,weight=norm,epsilon=4",
-      "custom:budget=40,weight=given,recent=3",
-      "custom:budget=40,weight=norm,scope=layer,over=max",
-      "custom:budget=40,weight=given,scope=model,over=sum",
+      "custom:sink=0,budget=40,weight=norm,epsilon=4",
+      "custom:sink=0,budget=40,weight=given,recent=3",
+      "custom:sink=0,budget=40,weight=norm,scope=layer,over=max",
+      "custom:sink=0,budget=40,weight=given,scope=model,over=sum",
       "knorm:budget=40,weight=norm,sink=2",
       "snapkv:budget=40,window=8,weight=norm",
       "snapkv:budget=40,window=8,weight=given,pool=max5,order=pool-reduce",
       "snapkv:budget=40,window=8,weight=norm,scope=model",
-      "custom:budget=40,redundancy=0.5,similarity=0.1",
-      "custom:budget=40,weight=given,redundancy=0.9,scope=layer"};
+      "custom:sink=0,budget=40,redundancy=0.5,similarity=0.1",
+      "custom:sink=0,budget=40,weight=given,redundancy=0.9,scope=layer"};
   static const uint32_t kBudgets[] = {40, 23, 31, 70};
   test_random random = test_random_start("evict by weights");
   for (int trial = 0; trial < 6; ++trial) {
@@ -265,8 +265,8 @@ Test(score_weights, are_what_evictions_choose_by) {
 Test(score_weights, of_the_caller_are_checked) {
   static float scores[kHeads * kMost];
   test_random random = test_random_start("weights, errors");
-  test_model* m = Model("custom:budget=20,weight=given", KVEVICT_DTYPE_F32,
-                        TEST_TOKEN_MAJOR, &random);
+  test_model* m = Model("custom:sink=0,budget=20,weight=given",
+                        KVEVICT_DTYPE_F32, TEST_TOKEN_MAJOR, &random);
   test_model_append(m, 50);
   DrawInputs(&random);
   kvevict_signal_inputs inputs[2] = {InputsOf(m, 0, 50), InputsOf(m, 1, 50)};
@@ -274,8 +274,9 @@ Test(score_weights, of_the_caller_are_checked) {
   options.inputs = inputs;
   options.inputs_len = 2;
   inputs[1].token_weights = NULL;
-  EXPECT_INVALID(Score(m, "random:weight=given", 1, NULL, &inputs[1], scores),
-                 "token_weights", "NULL", "weight=given");
+  EXPECT_INVALID(
+      Score(m, "random:sink=0,weight=given", 1, NULL, &inputs[1], scores),
+      "token_weights", "NULL", "weight=given");
   EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 1",
                  "token_weights", "NULL");
   inputs[1].token_weights = &planes[1][2];
@@ -283,7 +284,7 @@ Test(score_weights, of_the_caller_are_checked) {
   EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 1",
                  "token_weights.head_dim 2");
   EXPECT_OK(Score(m, "random", 1, NULL, &inputs[1], scores));
-  EXPECT_OK(Score(m, "random:weight=norm", 1, NULL, &inputs[1], scores));
+  EXPECT_OK(Score(m, "random:sink=0,weight=norm", 1, NULL, &inputs[1], scores));
   planes[1][2].head_dim = 1;
   planes[1][2].data += 2;
   EXPECT_INVALID(test_model_evict(m, &options, NULL), "token_weights.data");
@@ -296,8 +297,8 @@ Test(score_weights, of_the_caller_are_checked) {
 Test(score_weights, by_norms_need_values) {
   static float scores[kHeads * kMost];
   test_random random = test_random_start("weights without values");
-  test_model* m = Model("custom:budget=20,weight=norm", KVEVICT_DTYPE_F32,
-                        TEST_TOKEN_MAJOR, &random);
+  test_model* m = Model("custom:sink=0,budget=20,weight=norm",
+                        KVEVICT_DTYPE_F32, TEST_TOKEN_MAJOR, &random);
   test_model_append(m, 50);
   DrawInputs(&random);
   const kvevict_signal_inputs inputs = InputsOf(m, 0, 50);
@@ -305,13 +306,14 @@ Test(score_weights, by_norms_need_values) {
   const uint32_t v_head_dim = m->layer.v_head_dim;
   const uint32_t k_head_dim = m->layer.k_head_dim;
   memset(&m->views[0].v, 0, sizeof values);
-  EXPECT_INVALID(Score(m, "custom:weight=norm", 0, NULL, &inputs, scores),
-                 "v.data is 0");
-  EXPECT_OK(Score(m, "custom:weight=given", 0, NULL, &inputs, scores));
+  EXPECT_INVALID(
+      Score(m, "custom:sink=0,weight=norm", 0, NULL, &inputs, scores),
+      "v.data is 0");
+  EXPECT_OK(Score(m, "custom:sink=0,weight=given", 0, NULL, &inputs, scores));
   m->views[0].v = values;
 
   m->layer.v_head_dim = 0;
-  cr_assert_eq(Score(m, "knorm:weight=norm", 0, NULL, &inputs, scores),
+  cr_assert_eq(Score(m, "knorm:sink=0,weight=norm", 0, NULL, &inputs, scores),
                KVEVICT_ERROR_UNSUPPORTED);
   cr_assert(strstr(kvevict_last_error_message(), "v_head_dim 0") != NULL);
   m->layer.v_head_dim = v_head_dim;
@@ -319,9 +321,9 @@ Test(score_weights, by_norms_need_values) {
   m->layer.k_dtype = KVEVICT_DTYPE_OPAQUE;
   m->layer.k_head_dim = 0;
   memset(&m->views[0].k, 0, sizeof keys);
-  EXPECT_OK(Score(m, "custom:weight=norm", 0, NULL, &inputs, scores));
+  EXPECT_OK(Score(m, "custom:sink=0,weight=norm", 0, NULL, &inputs, scores));
   m->views[0].k = keys;
-  cr_assert_eq(Score(m, "knorm:weight=norm", 0, NULL, &inputs, scores),
+  cr_assert_eq(Score(m, "knorm:sink=0,weight=norm", 0, NULL, &inputs, scores),
                KVEVICT_ERROR_UNSUPPORTED);
   cr_assert(strstr(kvevict_last_error_message(), "k_dtype") != NULL);
   m->layer.k_dtype = KVEVICT_DTYPE_F32;

@@ -42,15 +42,15 @@ static const float kScores[18] = {4, 0, 0, 0, 3, 3, 3, 3, 0,
                                   0, 8, 0, 2, 4, 6, 0, 9, 9};
 
 Test(select_blocks, the_highest_means_stay) {
-  ExpectBlocks("custom:budget=6,select_block=4", kScores, 18, 4,
+  ExpectBlocks("custom:sink=0,budget=6,select_block=4", kScores, 18, 4,
                (uint32_t[]){1, 4}, 2);
-  ExpectBlocks("custom:budget=6,select_block=4,tie=higher", kScores, 18, 4,
-               (uint32_t[]){3, 4}, 2);
-  ExpectBlocks("custom:budget=13.9,select_block=4", kScores, 18, 4,
+  ExpectBlocks("custom:sink=0,budget=6,select_block=4,tie=higher", kScores, 18,
+               4, (uint32_t[]){3, 4}, 2);
+  ExpectBlocks("custom:sink=0,budget=13.9,select_block=4", kScores, 18, 4,
                (uint32_t[]){1, 3, 4}, 3);
-  ExpectBlocks("custom:budget=14,select_block=4", kScores, 18, 4,
+  ExpectBlocks("custom:sink=0,budget=14,select_block=4", kScores, 18, 4,
                (uint32_t[]){1, 2, 3, 4}, 4);
-  ExpectBlocks("custom:budget=0.6,select_block=4", kScores, 18, 4,
+  ExpectBlocks("custom:sink=0,budget=0.6,select_block=4", kScores, 18, 4,
                (uint32_t[]){1, 3, 4}, 3);
 }
 
@@ -58,13 +58,13 @@ Test(select_blocks, a_last_block_that_is_not_full_stays) {
   float scores[18];
   memcpy(scores, kScores, sizeof scores);
   scores[16] = scores[17] = -INFINITY;
-  ExpectBlocks("custom:budget=6,select_block=4", scores, 18, 4,
+  ExpectBlocks("custom:sink=0,budget=6,select_block=4", scores, 18, 4,
                (uint32_t[]){1, 4}, 2);
   scores[16] = NAN;
-  ExpectBlocks("custom:budget=0.01,select_block=4", scores, 18, 4,
+  ExpectBlocks("custom:sink=0,budget=0.01,select_block=4", scores, 18, 4,
                (uint32_t[]){4}, 1);
   /* One that is full has to win. */
-  ExpectBlocks("custom:budget=8,select_block=4", kScores, 16, 4,
+  ExpectBlocks("custom:sink=0,budget=8,select_block=4", kScores, 16, 4,
                (uint32_t[]){1, 3}, 2);
 }
 
@@ -75,7 +75,7 @@ Test(select_blocks, what_must_stay_keeps_its_block) {
                4, (uint32_t[]){0, 1, 3, 4}, 4);
   ExpectBlocks("streaming-llm:sink=3,recent=9,select_block=4", NULL, 18, 4,
                (uint32_t[]){0, 3, 4}, 3);
-  test_plan* p = Plan("custom:budget=10,select_block=4", 1, 1);
+  test_plan* p = Plan("custom:sink=0,budget=10,select_block=4", 1, 1);
   int32_t keep[10];
   uint32_t n_keep = 0;
   const int32_t protect[] = {9, 11, 16};
@@ -96,15 +96,15 @@ Test(select_blocks, nan_is_the_last_block_and_infinity_the_first) {
   memcpy(scores, kScores, sizeof scores);
   scores[5] = NAN;
   scores[2] = INFINITY;
-  ExpectBlocks("custom:budget=8,select_block=4", scores, 16, 4,
+  ExpectBlocks("custom:sink=0,budget=8,select_block=4", scores, 16, 4,
                (uint32_t[]){0, 3}, 2);
-  ExpectBlocks("custom:budget=12,select_block=4", scores, 16, 4,
+  ExpectBlocks("custom:sink=0,budget=12,select_block=4", scores, 16, 4,
                (uint32_t[]){0, 2, 3}, 3);
   scores[3] = -INFINITY; /* both: NaN; of two blocks the lower one */
-  ExpectBlocks("custom:budget=12,select_block=4", scores, 16, 4,
+  ExpectBlocks("custom:sink=0,budget=12,select_block=4", scores, 16, 4,
                (uint32_t[]){0, 2, 3}, 3);
-  ExpectBlocks("custom:budget=12,select_block=4,tie=higher", scores, 16, 4,
-               (uint32_t[]){1, 2, 3}, 3);
+  ExpectBlocks("custom:sink=0,budget=12,select_block=4,tie=higher", scores, 16,
+               4, (uint32_t[]){1, 2, 3}, 3);
 }
 
 /* Against sorting: any scope, ties, NaN, ends, protected slots, lengths. */
@@ -193,7 +193,7 @@ Test(select_blocks, agree_with_the_oracle) {
 }
 
 Test(select_blocks, counts_that_are_no_whole_blocks_are_errors) {
-  test_plan* p = Plan("custom:budget=10,select_block=4", 1, 2);
+  test_plan* p = Plan("custom:sink=0,budget=10,select_block=4", 1, 2);
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
   EXPECT_OK(kvevict_plan_selection(p->plan, 0, 18, 0, &options, &lists));
@@ -235,7 +235,7 @@ Test(select_blocks, counts_that_are_no_whole_blocks_are_errors) {
 Test(select_blocks, budgets_without_room_for_blocks_are_errors) {
   kvevict_policy policy = KVEVICT_POLICY_INIT;
   EXPECT_INVALID(
-      kvevict_policy_parse("custom:budget=19,select_block=20", &policy),
+      kvevict_policy_parse("custom:sink=0,budget=19,select_block=20", &policy),
       "select_block 20 > budget 19");
   EXPECT_INVALID(
       kvevict_policy_parse("custom:budget=50,sink=4,recent=12,select_block=20",

@@ -365,7 +365,7 @@ Test(select, permuted_heads_give_permuted_lists) {
   for (int h = 0; h < kHeads; ++h) {
     memcpy(permuted[h], scores[order[h]], sizeof permuted[h]);
   }
-  test_plan* p = Plan("custom:budget=50", 1, kHeads, 1);
+  test_plan* p = Plan("custom:sink=0,budget=50", 1, kHeads, 1);
   int32_t a[kHeads][kKeep], b[kHeads][kKeep];
   uint32_t n = 0;
   EXPECT_OK(Select(p, 0, scores[0], kHeads * kTokens, kTokens, a[0],
@@ -530,7 +530,7 @@ Test(select, one_protected_slot_too_many_is_found_at_either_end) {
 }
 
 Test(select, scores_nobody_asked_for_are_an_error) {
-  test_plan* p = Plan("custom:budget=10", 1, 1, 1);
+  test_plan* p = Plan("custom:sink=0,budget=10", 1, 1, 1);
   static const float scores[100];
   int32_t keep[10];
   uint32_t n_keep;
@@ -540,7 +540,7 @@ Test(select, scores_nobody_asked_for_are_an_error) {
 }
 
 Test(select, scope_model_selects_for_layer_0_only) {
-  test_plan* p = Plan("custom:budget=10,scope=model", 2, 1, 1);
+  test_plan* p = Plan("custom:sink=0,budget=10,scope=model", 2, 1, 1);
   static const float scores[200];
   int32_t keep[10];
   uint32_t n_keep;

@@ -86,9 +86,9 @@ static void ExpectKept(const test_model* m, uint32_t l, uint32_t h,
 
 static const char* const kPolicies[] = {
     "custom:budget=47,sink=3,recent=5,select_block=8",
-    "custom:budget=60,select_block=16,tie=higher",
+    "custom:sink=0,budget=60,select_block=16,tie=higher",
     "custom:budget=47,sink=9,select_block=7,scope=layer,over=sum",
-    "custom:budget=50,recent=9,select_block=16,scope=model,over=max",
+    "custom:sink=0,budget=50,recent=9,select_block=16,scope=model,over=max",
     "custom:budget=50,sink=1,recent=3,select_block=6,split=geometric,alpha=0.8",
     "custom:budget=44,sink=1,recent=3,select_block=5,split=arithmetic-adakv,"
     "beta=3",
@@ -158,10 +158,10 @@ Test(sequence_blocks, an_eviction_is_score_and_select) {
       "snapkv:budget=50,window=8,select_block=20,scope=layer,over=sum",
       "snapkv:budget=0.5,window=8,select_block=5,scope=model,pool=max3",
       "tova:budget=40,select_block=4",
-      "keydiff:budget=40,select_block=4",
-      "knorm:budget=40,select_block=10,weight=norm,epsilon=9",
+      "keydiff:sink=0,budget=40,select_block=4",
+      "knorm:sink=0,budget=40,select_block=10,weight=norm,epsilon=9",
       "lagkv:budget=50,block=10,select_block=8",
-      "random:budget=40,select_block=8"};
+      "random:sink=0,budget=40,select_block=8"};
   for (size_t p = 0; p < sizeof kScoring / sizeof kScoring[0]; ++p) {
     test_model_spec spec = test_small_model(kScoring[p]);
     spec.v_head_dim = spec.k_head_dim;
@@ -226,7 +226,8 @@ Test(sequence_blocks, an_eviction_is_score_and_select) {
 Test(sequence_blocks, head_budgets_are_rounded_down) {
   const uint32_t budgets[kLayers * kHeads] = {40, 26, 4000, 3};
   const uint32_t first[] = {35, 25, 95, 5}, second[] = {40, 20, 100, 0};
-  test_model_spec spec = test_small_model("knorm:budget=40,select_block=10");
+  test_model_spec spec =
+      test_small_model("knorm:sink=0,budget=40,select_block=10");
   spec.head_budgets = budgets;
   test_model* m = test_model_create(&spec, (test_random){3});
   test_model_step(m, 95);

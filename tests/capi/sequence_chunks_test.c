@@ -333,12 +333,12 @@ typedef struct run {
 } run;
 
 static const run kRuns[] = {
-    {"knorm:budget=0.3,chunk=64", 130, 90, false, false},
-    {"knorm:budget=0.3,chunk=64", 65, 200, false, true},
-    {"knorm:budget=50,chunk=64,pool=avg5,edge=shrink,tie=higher", 257, 13, true,
-     false},
-    {"keydiff:budget=0.5,chunk=48", 239, 91, true, true},
-    {"keydiff:budget=60,chunk=50,block=16", 211, 40, false, false},
+    {"knorm:sink=0,budget=0.3,chunk=64", 130, 90, false, false},
+    {"knorm:sink=0,budget=0.3,chunk=64", 65, 200, false, true},
+    {"knorm:sink=0,budget=50,chunk=64,pool=avg5,edge=shrink,tie=higher", 257,
+     13, true, false},
+    {"keydiff:sink=0,budget=0.5,chunk=48", 239, 91, true, true},
+    {"keydiff:sink=0,budget=60,chunk=50,block=16", 211, 40, false, false},
     {"lagkv:budget=0.6,chunk=64,block=16,sink=4", 200, 64, false, true},
     {"lagkv:budget=60,chunk=80,block=9,sink=2,ranks=no,recent=5", 170, 64, true,
      false},
@@ -346,25 +346,26 @@ static const run kRuns[] = {
     {"expected-attention:budget=0.4,chunk=64", 195, 50, false, true},
     {"expected-attention:budget=70,chunk=40,pool=max3,order=pool-reduce", 163,
      60, true, false},
-    {"q-filter:budget=0.25,chunk=56,recent=70", 321, 9, true, false},
+    {"q-filter:sink=0,budget=0.25,chunk=56,recent=70", 321, 9, true, false},
     {"triattention:budget=0.5,chunk=64,sink=3", 190, 60, false, false},
-    {"non-causal:budget=0.4,chunk=64,block=24", 150, 70, false, false},
-    {"non-causal:budget=0.4,chunk=72,block=24", 150, 70, true, true},
-    {"random:budget=0.25,chunk=32,seed=9", 140, 150, false, true},
+    {"non-causal:sink=0,budget=0.4,chunk=64,block=24", 150, 70, false, false},
+    {"non-causal:sink=0,budget=0.4,chunk=72,block=24", 150, 70, true, true},
+    {"random:sink=0,budget=0.25,chunk=32,seed=9", 140, 150, false, true},
     {"custom:budget=70,chunk=64,recent=37,sink=3,pool=max5", 140, 150, true,
      true},
-    {"custom:budget=0.5,chunk=30,weight=given,secure=0.5", 141, 150, false,
-     false},
-    {"knorm:budget=0.5,chunk=64,weight=norm,epsilon=20,redundancy=0.4", 140, 50,
-     true, false},
-    {"keydiff:budget=0.4,chunk=48,scope=layer,over=max", 180, 90, true, true},
-    {"keydiff:budget=60,chunk=48,scope=model", 180, 90, false, true},
-    {"knorm:budget=60,chunk=64,split=geometric,alpha=0.8", 200, 60, false,
-     false},
+    {"custom:sink=0,budget=0.5,chunk=30,weight=given,secure=0.5", 141, 150,
+     false, false},
+    {"knorm:sink=0,budget=0.5,chunk=64,weight=norm,epsilon=20,redundancy=0.4",
+     140, 50, true, false},
+    {"keydiff:sink=0,budget=0.4,chunk=48,scope=layer,over=max", 180, 90, true,
+     true},
+    {"keydiff:sink=0,budget=60,chunk=48,scope=model", 180, 90, false, true},
+    {"knorm:sink=0,budget=60,chunk=64,split=geometric,alpha=0.8", 200, 60,
+     false, false},
     {"knorm:budget=0.3,chunk=64,split=arithmetic-kvf,sink=1", 200, 60, true,
      false},
-    {"custom:budget=0.9,chunk=2", 21, 9, false, false},
-    {"custom:budget=30,chunk=2147483647", 45, 9, false, false},
+    {"custom:sink=0,budget=0.9,chunk=2", 21, 9, false, false},
+    {"custom:sink=0,budget=30,chunk=2147483647", 45, 9, false, false},
 };
 
 /* Of the slots [begin, end) of a layer, by the door. */
@@ -498,18 +499,21 @@ static void ExpectBudget(const char* text, uint32_t n_context, uint32_t budget,
 
 Test(chunks, a_ratio_is_of_each_chunk) {
   /* int(1024 * 0.3) = 307, not 0.3 of all */
-  ExpectBudget("knorm:budget=0.3,chunk=1024", 16384, 16 * 307, 0);
-  ExpectBudget("knorm:budget=0.3,chunk=1024", 16384 + 3, 16 * 307 + 1, 0);
-  ExpectBudget("knorm:budget=0.3,chunk=1024", 1000, 300, 0);
-  ExpectBudget("knorm:budget=0.001,chunk=100", 1050, 11, 0);
+  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 16384, 16 * 307, 0);
+  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 16384 + 3, 16 * 307 + 1,
+               0);
+  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 1000, 300, 0);
+  ExpectBudget("knorm:sink=0,budget=0.001,chunk=100", 1050, 11, 0);
   ExpectBudget("lagkv:budget=0.5,chunk=100,sink=4", 303, 150 + 3, 15);
-  ExpectBudget("knorm:budget=0.5,chunk=100,recent=80", 230, 50 + 50 + 30, 0);
-  ExpectBudget("knorm:budget=0.5,chunk=100,recent=90", 230, 50 + 60 + 30, 0);
-  ExpectBudget("knorm:budget=500,chunk=100", 2300, 500, 0);
+  ExpectBudget("knorm:sink=0,budget=0.5,chunk=100,recent=80", 230, 50 + 50 + 30,
+               0);
+  ExpectBudget("knorm:sink=0,budget=0.5,chunk=100,recent=90", 230, 50 + 60 + 30,
+               0);
+  ExpectBudget("knorm:sink=0,budget=500,chunk=100", 2300, 500, 0);
 }
 
 Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
-  const kvevict_policy few = test_policy("knorm:budget=10,chunk=100");
+  const kvevict_policy few = test_policy("knorm:sink=0,budget=10,chunk=100");
   kvevict_resolved_policy r = {.struct_size = sizeof r};
   EXPECT_OK(kvevict_policy_resolve(&few, 1000, &r));
   EXPECT_INVALID(kvevict_policy_resolve(&few, 1001, &r), "budget 10 < 11",
@@ -518,7 +522,7 @@ Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
   EXPECT_OK(kvevict_policy_resolve(&sinks, 1003, &r));
   EXPECT_INVALID(kvevict_policy_resolve(&sinks, 1004, &r), "budget 43 < 44",
                  "sink 4 of each");
-  test_model_spec spec = test_small_model("knorm:budget=12,chunk=20");
+  test_model_spec spec = test_small_model("knorm:sink=0,budget=12,chunk=20");
   test_model* m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 100);
   const int32_t protect[] = {41, 42, 43, 44, 45, 46, 47, 48, 49};
@@ -545,11 +549,14 @@ Test(chunks, have_no_meaning_with_some) {
   EXPECT_NONE("snapkv:chunk=64", "window attention");
   EXPECT_NONE("tova:chunk=64", "window attention");
   EXPECT_NONE("h2o:chunk=64", "accumulated attention");
-  EXPECT_NONE("knorm:chunk=64,heads=adaptive", "heads that are not equal");
-  EXPECT_NONE("knorm:chunk=64,heads=threshold", "heads that are not equal");
-  EXPECT_NONE("knorm:chunk=64,select_block=16", "select_block above 1");
+  EXPECT_NONE("knorm:sink=0,chunk=64,heads=adaptive",
+              "heads that are not equal");
+  EXPECT_NONE("knorm:sink=0,chunk=64,heads=threshold",
+              "heads that are not equal");
+  EXPECT_NONE("knorm:sink=0,chunk=64,select_block=16", "select_block above 1");
   EXPECT_NONE("lagkv:chunk=64,of=partition", "of partition");
-  EXPECT_NONE("knorm:chunk=64,prompt=pinned", "prompt that is not inside");
+  EXPECT_NONE("knorm:sink=0,chunk=64,prompt=pinned",
+              "prompt that is not inside");
 #undef EXPECT_NONE
   EXPECT_INVALID(kvevict_policy_parse("streaming-llm:chunk=64", &p), "chunk",
                  "no key");
@@ -567,7 +574,7 @@ Test(chunks, have_no_meaning_with_some) {
   options.head_budgets = budgets;
   options.head_budgets_len = 2;
   kvevict_plan* plan = NULL;
-  const kvevict_policy policy = test_policy("knorm:budget=20,chunk=64");
+  const kvevict_policy policy = test_policy("knorm:sink=0,budget=20,chunk=64");
   EXPECT_INVALID(
       kvevict_plan_create(context, &geometry, &policy, &options, &plan),
       "head_budgets", "chunk 64");
@@ -575,7 +582,7 @@ Test(chunks, have_no_meaning_with_some) {
 }
 
 Test(chunks, begin_with_a_block) {
-  test_model_spec spec = test_small_model("knorm:budget=30,chunk=24");
+  test_model_spec spec = test_small_model("knorm:sink=0,budget=30,chunk=24");
   spec.layout = TEST_PAGED_16;
   test_model* m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 90);
@@ -592,8 +599,8 @@ Test(chunks, doors_take_one_at_a_time) {
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = 2;
   view.k = Plane(rows, kDim, 100 * kDim);
-  test_plan* plan = test_plan_create("knorm:budget=0.5,chunk=64", &geometry,
-                                     KVEVICT_OPERATION_SCORE, 1);
+  test_plan* plan = test_plan_create("knorm:sink=0,budget=0.5,chunk=64",
+                                     &geometry, KVEVICT_OPERATION_SCORE, 1);
   EXPECT_OK(test_score(plan, NULL, &view, 64, scores, 128));
   EXPECT_FAILS(test_score(plan, NULL, &view, 65, scores, 130),
                KVEVICT_ERROR_UNSUPPORTED, "n_tokens 65", "chunk 64");
@@ -613,7 +620,9 @@ Test(chunks, need_little_workspace) {
   size_t bytes[2];
   for (int i = 0; i < 2; ++i) {
     test_plan* plan = test_plan_create_least_for(
-        NULL, i == 0 ? "knorm:budget=1024" : "knorm:budget=1024,chunk=1024",
+        NULL,
+        i == 0 ? "knorm:sink=0,budget=1024"
+               : "knorm:sink=0,budget=1024,chunk=1024",
         &geometry, KVEVICT_OPERATION_EVICT, 1);
     bytes[i] = plan->workspace_bytes;
     test_plan_destroy(plan);

@@ -29,8 +29,8 @@ static const config kConfigs[] = {
     {"pyramidkv:budget=40,window=8,alpha=0.5", NULL},
     {"cake:budget=40,window=8", NULL},
     {"tova:budget=40,keep_window=no", NULL},
-    {"knorm:budget=40,scope=head", NULL},
-    {"knorm:budget=40,scope=head,merge=values", NULL},
+    {"knorm:sink=0,budget=40,scope=head", NULL},
+    {"knorm:sink=0,budget=40,scope=head,merge=values", NULL},
 };
 enum { kConfigs_len = sizeof kConfigs / sizeof *kConfigs };
 
@@ -322,8 +322,8 @@ Test(sequence_copies, go_on_in_models_whose_layers_differ) {
   test_random random = test_random_start("mixed copies");
   for (int i = 0; i < 20; ++i) {
     const bool by_head = test_random_coin(&random);
-    const char* policy =
-        by_head ? "knorm:budget=30,scope=head" : "knorm:budget=30,scope=layer";
+    const char* policy = by_head ? "knorm:sink=0,budget=30,scope=head"
+                                 : "knorm:sink=0,budget=30,scope=layer";
     test_mixed* m = test_mixed_draw(&random, false);
     test_mixed_open(m, policy, NULL, &random);
     test_mixed_step(m, test_random_between(&random, 1, TEST_MIXED_TOKENS));

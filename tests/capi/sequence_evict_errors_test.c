@@ -142,7 +142,8 @@ Test(evict, bad_views_are_errors) {
 /* What is missing would stay behind while the rest moves. */
 Test(evict, views_without_what_the_geometry_has_are_errors) {
   const char* const kPolicies[] = {"none", "streaming-llm:budget=20",
-                                   "snapkv:budget=50", "random:budget=20"};
+                                   "snapkv:budget=50",
+                                   "random:sink=0,budget=20"};
   const kvevict_plane kNone = {0};
   for (int p = 0; p < 4; ++p) {
     EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
@@ -176,7 +177,7 @@ Test(evict, views_without_v_are_valid_where_the_geometry_has_none) {
 
 Test(evict, bad_views_are_errors_with_every_policy) {
   const char* const kPolicies[] = {"none", "streaming-llm:budget=20", "snapkv",
-                                   "random:budget=20"};
+                                   "random:sink=0,budget=20"};
   for (int p = 0; p < 4; ++p) {
     EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
                        views[2].k.token_stride_bytes = 1, "views[2]",
@@ -191,9 +192,9 @@ Test(evict, bad_views_are_errors_with_every_policy) {
 }
 
 Test(evict, custom_scores_must_be_there) {
-#define EXPECT_CUSTOM_BREAKS(change, ...)                                \
-  EXPECT_BREAKS_WITH("custom:budget=50", KVEVICT_ERROR_INVALID_ARGUMENT, \
-                     change, __VA_ARGS__)
+#define EXPECT_CUSTOM_BREAKS(change, ...)       \
+  EXPECT_BREAKS_WITH("custom:sink=0,budget=50", \
+                     KVEVICT_ERROR_INVALID_ARGUMENT, change, __VA_ARGS__)
   EXPECT_CUSTOM_BREAKS(o = NULL, "inputs", "NULL");
   EXPECT_CUSTOM_BREAKS((options.inputs = NULL, options.inputs_len = 0),
                        "inputs", "NULL");

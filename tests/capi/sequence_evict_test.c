@@ -46,8 +46,8 @@ static const char* const kIdle[] = {
     "streaming-llm:budget=60",
     "streaming-llm:recent=56",
     "pyramidkv:budget=61",
-    "random:budget=1.0",
-    "custom:budget=100",
+    "random:sink=0,budget=1.0",
+    "custom:sink=0,budget=100",
     "snapkv:budget=60,scope=model",
 };
 
@@ -304,7 +304,7 @@ Test(evict, protected_positions_stay_while_they_are_held) {
   test_model_check(m, "refused");
   test_model_destroy(m);
 
-  m = Model("random:budget=20,recent=2");
+  m = Model("random:sink=0,budget=20,recent=2");
   test_model_append(m, 100);
   EXPECT_OK(test_model_evict(m, &options, NULL));
   test_model_check(m, "protected");

@@ -51,9 +51,9 @@ static void ExpectCounts(const given* g, uint32_t a, uint32_t b,
 /* Equal scores are shared alike, and the first tokens stay. */
 Test(heads, equal_scores_are_chronological) {
   static const char* const kPolicies[] = {
-      "custom:budget=20,heads=adaptive",
-      "custom:budget=20,heads=adaptive-blend",
-      "custom:budget=20,heads=threshold,threshold=-1"};
+      "custom:sink=0,budget=20,heads=adaptive",
+      "custom:sink=0,budget=20,heads=adaptive-blend",
+      "custom:sink=0,budget=20,heads=threshold,threshold=-1"};
   static const float kScores[] = {0.0f, 3.0f, INFINITY, -0.0f};
   for (int p = 0; p < 3; ++p) {
     for (int s = 0; s < 4; ++s) {
@@ -77,9 +77,10 @@ Test(heads, equal_scores_are_chronological) {
 /* A layer with a budget of one token: every head keeps its own best one. */
 Test(heads, keep_a_token_each_of_the_least_budget) {
   static const char* const kPolicies[] = {
-      "custom:budget=3,split=geometric,alpha=0.01,heads=adaptive",
-      "custom:budget=3,split=geometric,alpha=0.01,heads=adaptive-blend",
-      "custom:budget=3,split=geometric,alpha=0.01,heads=threshold,threshold=9"};
+      "custom:sink=0,budget=3,split=geometric,alpha=0.01,heads=adaptive",
+      "custom:sink=0,budget=3,split=geometric,alpha=0.01,heads=adaptive-blend",
+      "custom:sink=0,budget=3,split=geometric,alpha=0.01,heads=threshold,"
+      "threshold=9"};
   for (int p = 0; p < 3; ++p) {
     given g;
     Start(&g, kPolicies[p], 60);
@@ -102,9 +103,9 @@ Test(heads, keep_a_token_each_of_the_least_budget) {
 /* NaN loses against every number, in whichever head, and reaches no threshold. */
 Test(heads, nan_is_last) {
   static const char* const kPolicies[] = {
-      "custom:budget=20,heads=adaptive",
-      "custom:budget=20,heads=adaptive-blend,floor=0",
-      "custom:budget=40,heads=threshold,threshold=-3.4e38"};
+      "custom:sink=0,budget=20,heads=adaptive",
+      "custom:sink=0,budget=20,heads=adaptive-blend,floor=0",
+      "custom:sink=0,budget=40,heads=threshold,threshold=-3.4e38"};
   static const uint32_t kCounts[3][2] = {{4, 36}, {1, 40}, {1, 40}};
   for (int p = 0; p < 3; ++p) {
     given g;
@@ -127,17 +128,18 @@ Test(heads, a_floor_is_kept_and_what_must_stay) {
     const char* policy;
     uint32_t loser, winner;
   } kCases[] = {
-      {"custom:budget=20,heads=adaptive", 4, 36},
-      {"custom:budget=20,heads=adaptive,floor=0", 1, 39},
-      {"custom:budget=20,heads=adaptive,floor=1", 20, 20},
+      {"custom:sink=0,budget=20,heads=adaptive", 4, 36},
+      {"custom:sink=0,budget=20,heads=adaptive,floor=0", 1, 39},
+      {"custom:sink=0,budget=20,heads=adaptive,floor=1", 20, 20},
       {"custom:budget=20,sink=2,recent=1,heads=adaptive", 4, 36},
       {"custom:budget=20,sink=6,recent=4,heads=adaptive", 10, 30},
-      {"custom:budget=1.5,heads=adaptive", 1, 1},
-      {"custom:budget=60,heads=adaptive", 50, 70}, /* all that there is */
-      {"custom:budget=20,heads=adaptive-blend", 4, 36},
-      {"custom:budget=21,heads=adaptive-blend", 4, 38},
+      {"custom:sink=0,budget=1.5,heads=adaptive", 1, 1},
+      {"custom:sink=0,budget=60,heads=adaptive", 50,
+       70}, /* all that there is */
+      {"custom:sink=0,budget=20,heads=adaptive-blend", 4, 36},
+      {"custom:sink=0,budget=21,heads=adaptive-blend", 4, 38},
       {"custom:budget=20,sink=6,recent=4,heads=adaptive-blend", 12, 28},
-      {"custom:budget=20,heads=adaptive-blend,floor=0", 1, 40},
+      {"custom:sink=0,budget=20,heads=adaptive-blend,floor=0", 1, 40},
   };
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     given g;
@@ -158,7 +160,7 @@ Test(heads, a_floor_is_kept_and_what_must_stay) {
  * half and 5 more are 7.5 and 12.5. */
 Test(heads, a_blend_rounds_halves_to_even) {
   given g;
-  Start(&g, "custom:budget=10,heads=adaptive-blend,floor=0.5", 70);
+  Start(&g, "custom:sink=0,budget=10,heads=adaptive-blend,floor=0.5", 70);
   for (int l = 0; l < kLayers; ++l) {
     for (int t = 0; t < kRow; ++t) {
       g.scores[l][0][t] = t < 5 ? 2.0f : 0.0f;
@@ -257,7 +259,7 @@ Test(heads, window_attention_shares_a_layers_budget) {
  * if nothing had been asked. */
 Test(heads, a_threshold_that_all_reach_evicts_nothing) {
   given g;
-  Start(&g, "custom:recent=4,heads=threshold,threshold=-2", 70);
+  Start(&g, "custom:sink=0,recent=4,heads=threshold,threshold=-2", 70);
   kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
   EXPECT_OK(test_model_evict(g.m, &g.options, &report));
   cr_expect_eq(report.evicted, 0);
@@ -284,7 +286,7 @@ Test(heads, a_threshold_that_all_reach_evicts_nothing) {
 /* DMS: what leaves the sliding window stays if it reaches the threshold. */
 Test(heads, a_threshold_spares_the_sliding_window) {
   given g;
-  Start(&g, "custom:recent=10,heads=threshold,threshold=0.5", 70);
+  Start(&g, "custom:sink=0,recent=10,heads=threshold,threshold=0.5", 70);
   for (int t = 0; t < 70; ++t) {
     for (int l = 0; l < kLayers; ++l) {
       g.scores[l][0][t] = t % 3 == 0 ? 0.5f : 0.4999f;
@@ -299,7 +301,7 @@ Test(heads, a_threshold_spares_the_sliding_window) {
 /* Layers with one cache keep what the first one's scores say. */
 Test(heads, layers_of_one_cache_share_its_counts) {
   given g;
-  Start(&g, "custom:budget=20,heads=adaptive", 70);
+  Start(&g, "custom:sink=0,budget=20,heads=adaptive", 70);
   for (int t = 0; t < 70; ++t) {
     g.scores[0][0][t] = (float)t;
     g.scores[0][1][t] = t < 12 ? 1000.0f : -1.0f;
@@ -349,7 +351,8 @@ Test(heads, other_scopes_and_tables_are_refused) {
   p.scope = KVEVICT_SCOPE_KV_HEAD;
   EXPECT_OK(kvevict_policy_validate(&p));
 
-  const test_model_spec spec = test_small_model("custom:heads=threshold");
+  const test_model_spec spec =
+      test_small_model("custom:sink=0,heads=threshold");
   test_model* m = test_model_create(&spec, (test_random){1});
   const uint32_t budgets[4] = {1, 2, 3, 4};
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;

@@ -156,9 +156,9 @@ Test(inputs, log_sum_exps_come_along) {
 
 /* What a policy's signal has no use for may be there, and is not read. */
 Test(inputs, that_are_of_no_use_are_not_read) {
-  static const char* const kOthers[] = {"none", "streaming-llm:budget=60",
-                                        "random:budget=60", "knorm:budget=60",
-                                        "snapkv:budget=60,window=8"};
+  static const char* const kOthers[] = {
+      "none", "streaming-llm:budget=60", "random:sink=0,budget=60",
+      "knorm:sink=0,budget=60", "snapkv:budget=60,window=8"};
   const kvevict_plane nowhere = {
       .data = 8, .token_stride_bytes = -3, .dtype = 77, .head_dim = 5};
   for (int p = 0; p < 5; ++p) {

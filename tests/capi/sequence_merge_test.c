@@ -62,16 +62,17 @@ static void EvictAndCheck(test_model* m, const char* what) {
 static const char* const kPolicies[] = {
     "streaming-llm:budget=40,merge=values",
     "streaming-llm:budget=0.5,sink=2,merge=pivot",
-    "random:budget=33,merge=values,merge_threshold=0.2,merge_fraction=0.75",
-    "random:budget=40,scope=layer,merge=weighted",
-    "random:budget=40,scope=model,merge=pivot",
-    "random:budget=30,scope=model,merge=values",
+    "random:sink=0,budget=33,merge=values,merge_threshold=0.2,merge_fraction=0."
+    "75",
+    "random:sink=0,budget=40,scope=layer,merge=weighted",
+    "random:sink=0,budget=40,scope=model,merge=pivot",
+    "random:sink=0,budget=30,scope=model,merge=values",
     "knorm:budget=45,sink=2,heads=adaptive,merge=values",
-    "random:budget=45,heads=threshold,threshold=0.6,merge=weighted",
-    "random:budget=48,select_block=8,merge=values,merge_fraction=0.5",
-    "random:budget=40,split=geometric,merge=pivot",
+    "random:sink=0,budget=45,heads=threshold,threshold=0.6,merge=weighted",
+    "random:sink=0,budget=48,select_block=8,merge=values,merge_fraction=0.5",
+    "random:sink=0,budget=40,split=geometric,merge=pivot",
     "snapkv:budget=50,window=8,merge=weighted",
-    "keydiff:budget=40,merge=values"};
+    "keydiff:sink=0,budget=40,merge=values"};
 
 Test(sequence_merge, every_policy_merges_as_the_oracle_says) {
   test_random random = test_random_start("sequence merge");
@@ -101,7 +102,8 @@ Test(sequence_merge, every_policy_merges_as_the_oracle_says) {
 /* Without budget pressure no byte changes. */
 Test(sequence_merge, an_eviction_that_drops_nothing_changes_nothing) {
   test_random random = {5};
-  test_model_spec spec = test_small_model("random:budget=60,merge=pivot");
+  test_model_spec spec =
+      test_small_model("random:sink=0,budget=60,merge=pivot");
   test_model* m = test_model_create(&spec, random);
   test_model_step(m, 60);
   test_cache* before = test_cache_clone(m->live[0]);

@@ -375,8 +375,8 @@ static const char* const kPolicies[] = {
     "snapkv:budget=60,window=16,scope=model,over=max",
     "pyramidkv:budget=60,window=8,alpha=0.8",
     "streaming-llm:budget=33",
-    "random:budget=50,seed=3",
-    "random:budget=50,scope=layer",
+    "random:sink=0,budget=50,seed=3",
+    "random:sink=0,budget=50,scope=layer",
 };
 
 static test_model* RunScenario(const char* policy, test_layout layout,
@@ -481,10 +481,10 @@ Test(property, announced_workspaces_suffice_for_steep_schedules) {
 }
 
 Test(property, budget_that_covers_the_context_is_like_none) {
-  const char* const kAll[] = {"snapkv:budget=100,window=8",
-                              "pyramidkv:budget=200",
-                              "streaming-llm:budget=1.0", "random:budget=100",
-                              "snapkv:budget=5000,scope=model"};
+  const char* const kAll[] = {
+      "snapkv:budget=100,window=8", "pyramidkv:budget=200",
+      "streaming-llm:budget=1.0", "random:sink=0,budget=100",
+      "snapkv:budget=5000,scope=model"};
   for (int p = 0; p < 5; ++p) {
     const test_model_spec spec = {.policy = kAll[p],
                                   .n_layers = 2,

@@ -29,9 +29,9 @@ Test(ragged_errors, bad_budgets_of_heads_are_errors) {
   o->reserved = 5;
   EXPECT_INVALID(CREATE(), "options.reserved 5");
   o->reserved = 0;
-  policy = test_policy("random:scope=layer");
+  policy = test_policy("random:sink=0,scope=layer");
   EXPECT_INVALID(CREATE(), "head_budgets", "scope layer");
-  policy = test_policy("random:scope=model");
+  policy = test_policy("random:sink=0,scope=model");
   EXPECT_INVALID(CREATE(), "head_budgets", "scope model");
   EXPECT_UNTOUCHED(plan);
   policy = m->policy;

@@ -489,19 +489,21 @@ Test(ragged, window_attention_selects_as_the_oracle) {
 Test(ragged, heads_share_a_budget_as_the_oracle) {
   static const ragged_kind kKinds[] = {
       {"custom:budget=40,sink=1,recent=2,heads=adaptive", 0, 4, true},
-      {"custom:budget=25,heads=adaptive,floor=0,tie=higher", 0, 0, true},
-      {"custom:budget=0.3,heads=adaptive,floor=1,split=geometric", 0, 0, true},
-      {"custom:budget=1.5,heads=adaptive,floor=0.9", 0, 0, true},
+      {"custom:sink=0,budget=25,heads=adaptive,floor=0,tie=higher", 0, 0, true},
+      {"custom:sink=0,budget=0.3,heads=adaptive,floor=1,split=geometric", 0, 0,
+       true},
+      {"custom:sink=0,budget=1.5,heads=adaptive,floor=0.9", 0, 0, true},
       {"custom:budget=30,sink=8,recent=16,heads=adaptive", 0, 4, true},
-      {"custom:budget=30,heads=adaptive,split=arithmetic-kvf", 0, 0, true}};
+      {"custom:sink=0,budget=30,heads=adaptive,split=arithmetic-kvf", 0, 0,
+       true}};
   LiveAll("adaptive heads", kKinds, 6);
 }
 
 Test(ragged, heads_blend_a_budget_as_the_oracle) {
   static const ragged_kind kKinds[] = {
       {"custom:budget=30,sink=2,recent=3,heads=adaptive-blend", 0, 4, true},
-      {"custom:budget=17,heads=adaptive-blend,floor=0.5", 0, 0, true},
-      {"custom:budget=1.5,heads=adaptive-blend,floor=0", 0, 0, true}};
+      {"custom:sink=0,budget=17,heads=adaptive-blend,floor=0.5", 0, 0, true},
+      {"custom:sink=0,budget=1.5,heads=adaptive-blend,floor=0", 0, 0, true}};
   LiveAll("blended heads", kKinds, 3);
 }
 
@@ -509,8 +511,8 @@ Test(ragged, heads_keep_what_reaches_a_threshold) {
   static const ragged_kind kKinds[] = {
       {"custom:budget=40,sink=1,recent=6,heads=threshold,threshold=1", 0, 4,
        true},
-      {"custom:recent=3,heads=threshold,threshold=-7", 0, 0, true},
-      {"custom:budget=1.5,heads=threshold,threshold=99", 0, 0, true}};
+      {"custom:sink=0,recent=3,heads=threshold,threshold=-7", 0, 0, true},
+      {"custom:sink=0,budget=1.5,heads=threshold,threshold=99", 0, 0, true}};
   LiveAll("heads by threshold", kKinds, 3);
 }
 

@@ -263,7 +263,7 @@ Test(sequence_saved, forged_bytes_are_errors_or_make_sense) {
 Test(sequence_saved, other_plans_of_the_model_load_it) {
   test_model* m = Evicted("snapkv:budget=60,window=8,scope=head", NULL);
   const test_saved saved = test_save(m->sequence);
-  test_model_spec spec = test_small_model("knorm:budget=20,scope=head");
+  test_model_spec spec = test_small_model("knorm:sink=0,budget=20,scope=head");
   spec.max_tokens = 67;
   test_model* small = test_model_create(&spec, (test_random){1});
   EXPECT_OK(Load(small, &saved));
@@ -276,7 +276,7 @@ Test(sequence_saved, other_plans_of_the_model_load_it) {
   spec.max_tokens = 66;
   test_model* smaller = test_model_create(&spec, (test_random){1});
   EXPECT_INVALID(Load(smaller, &saved), "67 slots", "max_tokens 66");
-  spec = test_small_model("knorm:budget=20,scope=layer");
+  spec = test_small_model("knorm:sink=0,budget=20,scope=layer");
   test_model* by_layer = test_model_create(&spec, (test_random){1});
   EXPECT_INVALID(Load(by_layer, &saved), "2 lists", "has 1");
   free(saved.data);
@@ -391,7 +391,7 @@ Test(sequence_saved, shared_caches_are_saved_alike_again) {
 /* Where the prompt ended is part of what is saved, forked and trimmed. */
 Test(sequence_saved, prompts_go_along) {
   static const char* const kText =
-      "knorm:budget=20,prompt=pinned-beside,every=6";
+      "knorm:sink=0,budget=20,prompt=pinned-beside,every=6";
   test_model* m = ModelOf(kText, NULL);
   test_model_append(m, 15);
   EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));

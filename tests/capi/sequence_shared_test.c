@@ -77,7 +77,7 @@ Test(shared, the_report_counts_a_shared_cache_once_whatever_the_policy) {
 Test(shared, companions_shared_by_layers_move_once) {
   const char* const kPolicies[] = {
       "streaming-llm:budget=20", "snapkv:budget=50,scope=model",
-      "random:budget=30,scope=model", "streaming-llm:budget=20,sink=0"};
+      "random:sink=0,budget=30,scope=model", "streaming-llm:budget=20,sink=0"};
   for (int p = 0; p < 4; ++p) {
     test_model* m = Model(kPolicies[p]);
     test_model_step(m, 100);
@@ -110,8 +110,9 @@ Test(shared, companions_shared_by_layers_move_once) {
 Test(shared,
      companions_shared_by_layers_that_keep_different_tokens_are_errors) {
   const char* const kPolicies[] = {
-      "snapkv:budget=50", "snapkv:budget=50,scope=layer", "random:budget=20",
-      "pyramidkv:budget=50", "streaming-llm:budget=20,split=geometric"};
+      "snapkv:budget=50", "snapkv:budget=50,scope=layer",
+      "random:sink=0,budget=20", "pyramidkv:budget=50",
+      "streaming-llm:budget=20,split=geometric"};
   for (int p = 0; p < 5; ++p) {
     test_model* m = Model(kPolicies[p]);
     test_model_step(m, 40); /* nothing moves yet */

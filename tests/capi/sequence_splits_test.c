@@ -317,7 +317,7 @@ Test(splits, policies_that_measure_nothing_are_refused) {
     const char* what;
     const char* number;
   } kCases[] = {
-      {"knorm:split=cake", "split cake", "key norm"},
+      {"knorm:sink=0,split=cake", "split cake", "key norm"},
       {"streaming-llm:split=lazy", "split lazy", "position"},
       {"h2o:split=cake", "split cake", "accumulated attention"},
       {"cake:window=1", "window 1", "[2, 64]"},

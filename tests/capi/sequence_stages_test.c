@@ -58,13 +58,14 @@ static void KeptInStages(const kvevict_policy* p, const float* scores,
 }
 
 static const char* const kPolicies[] = {
-    "custom:budget=30,weight=given,secure=0.5",
+    "custom:sink=0,budget=30,weight=given,secure=0.5",
     "custom:budget=31,weight=given,epsilon=0.25,secure=0.3,sink=3,recent=5",
-    "custom:budget=0.4,weight=given,secure=1,tie=higher",
-    "custom:budget=30,weight=given,secure=0.01,recent=20",
-    "custom:budget=20,weight=given,secure=0.5,heads=adaptive",
+    "custom:sink=0,budget=0.4,weight=given,secure=1,tie=higher",
+    "custom:sink=0,budget=30,weight=given,secure=0.01,recent=20",
+    "custom:sink=0,budget=20,weight=given,secure=0.5,heads=adaptive",
     "custom:budget=24,weight=given,secure=0.25,heads=adaptive,floor=0.5,sink=2",
-    "custom:budget=20,weight=given,secure=0.5,heads=adaptive-blend,recent=3",
+    "custom:sink=0,budget=20,weight=given,secure=0.5,heads=adaptive-blend,"
+    "recent=3",
 };
 
 Test(stages, keep_what_sorting_keeps) {
@@ -140,7 +141,7 @@ Test(stages, keep_what_sorting_keeps) {
 /* All scores alike: the first tokens, whatever their weights. */
 Test(stages, equal_scores_are_chronological_as_far_as_secured) {
   given g;
-  Start(&g, "custom:budget=20,weight=given,secure=0.5", 80, 1);
+  Start(&g, "custom:sink=0,budget=20,weight=given,secure=0.5", 80, 1);
   for (int l = 0; l < kLayers; ++l) {
     for (int h = 0; h < kHeads; ++h) {
       for (int i = 0; i < kRow; ++i) {
@@ -162,8 +163,8 @@ Test(stages, mean_nothing_where_scores_are_not_refined) {
       {"snapkv:budget=40,window=8,secure=0.5", "snapkv:budget=40,window=8"},
       {"snapkv:budget=40,window=8,weight=norm,secure=1,heads=adaptive",
        "snapkv:budget=40,window=8,heads=adaptive"},
-      {"knorm:budget=1.5,weight=norm,epsilon=9,secure=0.5",
-       "knorm:budget=1.5,weight=norm,epsilon=9"}};
+      {"knorm:sink=0,budget=1.5,weight=norm,epsilon=9,secure=0.5",
+       "knorm:sink=0,budget=1.5,weight=norm,epsilon=9"}};
   for (int p = 0; p < 3; ++p) {
     for (uint32_t n = 2; n <= 90; n += 44) {
       if (p < 2 && n < 40) continue;
@@ -208,7 +209,7 @@ Test(stages, other_scopes_blocks_and_thresholds_are_refused) {
   for (int i = 0; i < 4; ++i) {
     char text[80];
     kvevict_policy p = {.struct_size = sizeof p};
-    snprintf(text, sizeof text, "knorm:secure=0.5,%s", kCases[i].keys);
+    snprintf(text, sizeof text, "knorm:sink=0,secure=0.5,%s", kCases[i].keys);
     EXPECT_INVALID(kvevict_policy_parse(text, &p), "secure 0.5",
                    kCases[i].word);
   }
@@ -229,7 +230,7 @@ Test(stages, other_scopes_blocks_and_thresholds_are_refused) {
 
 Test(stages, are_an_evictions_and_need_the_weights) {
   given g;
-  Start(&g, "custom:budget=20,weight=given,secure=0.5", 80, 1);
+  Start(&g, "custom:sink=0,budget=20,weight=given,secure=0.5", 80, 1);
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
   EXPECT_FAILS(kvevict_plan_selection(g.m->plan, 0, 80, 0, &options, &keep),
@@ -246,8 +247,8 @@ Test(stages, are_an_evictions_and_need_the_weights) {
 /* A head whose sum is spread wide gives way: 40 of 1 beside 40 of 0.5 and 20 of 2. */
 Test(normalize, favours_heads_whose_best_have_most) {
   static const char* const kTexts[] = {
-      "custom:budget=20,heads=adaptive,floor=0",
-      "custom:budget=20,heads=adaptive,floor=0,normalize=yes"};
+      "custom:sink=0,budget=20,heads=adaptive,floor=0",
+      "custom:sink=0,budget=20,heads=adaptive,floor=0,normalize=yes"};
   static const uint32_t kWant[2][2] = {{20, 20}, {1, 39}};
   for (int i = 0; i < 2; ++i) {
     given g;

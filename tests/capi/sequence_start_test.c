@@ -55,7 +55,7 @@ Test(sequence_start, a_trim_into_the_prefix_is_as_if_nothing_had_been_evicted) {
 
 Test(sequence_start, a_trim_to_nothing_is_always_exact) {
   const char* const policies[] = {"streaming-llm:budget=60,sink=0", "none",
-                                  "knorm:budget=60,merge=values"};
+                                  "knorm:sink=0,budget=60,merge=values"};
   for (int i = 0; i < 3; ++i) {
     test_model* m = Model(policies[i]);
     test_model_step(m, 100);

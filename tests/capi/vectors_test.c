@@ -617,7 +617,7 @@ Test(vectors, redundancy_is_the_published_one) {
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = n_heads;
   view.k = Plane(&v.k, KVEVICT_DTYPE_F32);
-  test_plan* p = test_plan_create("custom:redundancy=1", &geometry,
+  test_plan* p = test_plan_create("custom:sink=0,redundancy=1", &geometry,
                                   KVEVICT_OPERATION_SCORE, 1);
   kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
   job.n_tokens = n;

@@ -72,7 +72,7 @@ Test(workspace, of_any_size_evicts_the_same) {
       "snapkv:budget=60,window=8,scope=model",
       "snapkv:budget=60,window=8,pool=max5,order=pool-reduce",
       "pyramidkv:budget=40,window=8",
-      "random:budget=60",
+      "random:sink=0,budget=60",
       "streaming-llm:budget=60",
       "snapkv:budget=20,window=8,heads=adaptive"};
   for (int p = 0; p < 8; ++p) {

@@ -44,12 +44,13 @@ Test(budgets, no_layer_is_emptied) {
     std::vector<uint32_t> budgets;
   } kCases[] = {
       // 1 each, and 9 * 4 by 8 : 4 : 2 : 1
-      {"knorm:budget=10,split=geometric,alpha=0.5", {20, 11, 6, 3}},
-      {"knorm:budget=2,split=geometric,alpha=0.1", {5, 1, 1, 1}},
-      {"knorm:budget=1.5,split=geometric,alpha=0.1", {1, 1, 1, 1}},
-      {"knorm:budget=3,split=arithmetic-kvpress,beta=1000", {6, 4, 2, 1}},
-      {"knorm:budget=4,split=arithmetic-kvf,beta=9", {8, 6, 4, 2}},
-      {"knorm:budget=8,split=geometric,alpha=0.5,select_block=4",
+      {"knorm:sink=0,budget=10,split=geometric,alpha=0.5", {20, 11, 6, 3}},
+      {"knorm:sink=0,budget=2,split=geometric,alpha=0.1", {5, 1, 1, 1}},
+      {"knorm:sink=0,budget=1.5,split=geometric,alpha=0.1", {1, 1, 1, 1}},
+      {"knorm:sink=0,budget=3,split=arithmetic-kvpress,beta=1000",
+       {6, 4, 2, 1}},
+      {"knorm:sink=0,budget=4,split=arithmetic-kvf,beta=9", {8, 6, 4, 2}},
+      {"knorm:sink=0,budget=8,split=geometric,alpha=0.5,select_block=4",
        {12, 8, 8, 4}},
   };
   for (const auto& c : kCases) {

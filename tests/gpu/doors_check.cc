@@ -116,14 +116,15 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
        "h2o:budget=" + budget + ",group=max"},
       // Queries of a chunk, at once and in parts.
       {shape("bf16, paged", heads, kv_heads, wide, bf16, bf16, Layout::kPaged),
-       "non-causal:budget=" + budget + ",weight=none"},
+       "non-causal:sink=0,budget=" + budget + ",weight=none"},
       {shape("f16, token-major", 4, 2, 144, f16, f16, Layout::kTokenMajor),
-       "non-causal:budget=" + budget + ",weight=none"},
+       "non-causal:sink=0,budget=" + budget + ",weight=none"},
       {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
-       "non-causal:budget=" + budget + ",group=max,block=40,weight=none"},
+       "non-causal:sink=0,budget=" + budget +
+           ",group=max,block=40,weight=none"},
       {shape("bf16, keys by blocks", heads, kv_heads, wide, bf16, bf16,
              Layout::kPaged),
-       "keydiff:budget=" + budget + ",block=16"},
+       "keydiff:sink=0,budget=" + budget + ",block=16"},
   };
 }
 

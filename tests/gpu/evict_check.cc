@@ -296,10 +296,11 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
       {"streaming-llm:budget=50", bf16, bf16, Layout::kPaged, 64, false},
       {"streaming-llm:budget=50,split=geometric", bf16, bf16,
        Layout::kTokenMajor, 64, false},
-      {"random:budget=50,scope=head", f32, f16, Layout::kHeadMajor, 64, false},
+      {"random:sink=0,budget=50,scope=head", f32, f16, Layout::kHeadMajor, 64,
+       false},
       // Norms round otherwise on either side; all that stays is chosen before.
-      {"random:budget=50,weight=norm,secure=1", f32, f32, Layout::kTokenMajor,
-       64, false},
+      {"random:sink=0,budget=50,weight=norm,secure=1", f32, f32,
+       Layout::kTokenMajor, 64, false},
       {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor,
        64, false},
       {"random:budget=0.4,sink=2,recent=20,chunk=48", f32, bf16, Layout::kPaged,
@@ -328,12 +329,12 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
                   [&] { CheckSharedCompanion(gpu, c, effort, report); });
   }
   const EvictionCase chunks[] = {
-      {"knorm:budget=0.4,chunk=64,pool=avg5", f32, f32, Layout::kPaged, 64,
-       false},
-      {"keydiff:budget=0.3,chunk=48,scope=layer", f32, f32, Layout::kHeadMajor,
+      {"knorm:sink=0,budget=0.4,chunk=64,pool=avg5", f32, f32, Layout::kPaged,
        64, false},
-      {"keydiff:budget=0.3,chunk=64,block=16", f32, bf16, Layout::kPaged, 64,
-       false},
+      {"keydiff:sink=0,budget=0.3,chunk=48,scope=layer", f32, f32,
+       Layout::kHeadMajor, 64, false},
+      {"keydiff:sink=0,budget=0.3,chunk=64,block=16", f32, bf16, Layout::kPaged,
+       64, false},
       {"lagkv:budget=0.5,chunk=80,block=16,sink=3", f32, f16,
        Layout::kTokenMajor, 64, false},
       {"cur:budget=0.3,chunk=64,sink=2,recent=9,redundancy=0.2", f32, f32,

@@ -141,15 +141,15 @@ void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report) {
         "snapkv:budget=30,window=8,scope=layer,group=max,order=pool-reduce",
         "snapkv:budget=30,window=8,scope=model", "pyramidkv:budget=30,window=8",
         "knorm:budget=30,sink=2", "keydiff:budget=30,sink=2", "r-kv:budget=30",
-        "knorm:budget=30,redundancy=0.5,scope=layer", "streaming-llm:budget=30",
-        "expected-attention:budget=30",
+        "knorm:sink=0,budget=30,redundancy=0.5,scope=layer",
+        "streaming-llm:budget=30", "expected-attention:budget=30",
         "expected-attention:budget=30,pool=max5,order=pool-reduce,"
         "weight=given",
         "triattention:budget=30,sink=2",
         "streaming-llm:budget=30,merge=values,merge_fraction=0.6",
         "knorm:budget=30,sink=2,scope=model,merge=pivot",
-        "triattention:budget=30,scope=model,pool=avg3,order=pool-reduce",
-        "custom:budget=30,scope=head"}) {
+        "triattention:sink=0,budget=30,scope=model,pool=avg3,order=pool-reduce",
+        "custom:sink=0,budget=30,scope=head"}) {
     report->Check(fmt::format("unlike layers: {}", policy), [&] {
       LiveWithUnlikeLayers(gpu, {UnlikeLayers(), ParsePolicy(policy)},
                            effort.seed, report);

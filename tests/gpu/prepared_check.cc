@@ -144,8 +144,8 @@ void CheckPrepared(const Gpu& gpu, const Effort&, Report* report) {
       "snapkv:budget=40,window=4,scope=layer,group=max",
       "snapkv:budget=40,window=4,scope=model,group=max,order=pool-reduce",
       "pyramidkv:budget=40,window=4",
-      "random:budget=40,scope=head",
-      "custom:budget=40,scope=layer"};
+      "random:sink=0,budget=40,scope=head",
+      "custom:sink=0,budget=40,scope=layer"};
   for (const char* policy : policies) {
     // Kernels of other policies know nothing of the queries' dtype.
     const bool observes = std::strstr(policy, "kv:") != nullptr;

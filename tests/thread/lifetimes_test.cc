@@ -66,7 +66,7 @@ void HandlesAreMadeAtOnce() {
   options.alloc_user_data = &n_live;
   kvevict_context* context = nullptr;
   CHECK_OK(kvevict_context_create(&options, &context));
-  kvevict_plan* shared = NewPlan(context, "random:budget=80");
+  kvevict_plan* shared = NewPlan(context, "random:sink=0,budget=80");
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {

@@ -48,7 +48,7 @@ int main() {
        {"none", "snapkv:budget=80,window=16",
         "snapkv:budget=80,window=16,scope=model",
         "pyramidkv:budget=80,window=8,alpha=0.8", "streaming-llm:budget=50",
-        "random:budget=60,scope=layer"}) {
+        "random:sink=0,budget=60,scope=layer"}) {
     kvevict::ExpectSameAsSerial(policy);
   }
 }

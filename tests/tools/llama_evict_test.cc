@@ -21,7 +21,7 @@ constexpr const char* kPolicies[] = {
     "streaming-llm",
     "snapkv:window=8",
     "pyramidkv:window=8",
-    "random:recent=8,seed=5",
+    "random:sink=0,recent=8,seed=5",
     "snapkv:window=8,scope=layer",
 };
 
@@ -307,7 +307,7 @@ Test(llama_evict, stories_survive_a_quarter_of_the_cache) {
   // Over all 64 stories: KL 0.016, 0.028, 0.022, 0.036 nats, agreement 92 to 96 %; with
   // positions that lag by one KL rises by 0.025, with slots for positions it is 4.5.
   for (const char* policy :
-       {"snapkv", "pyramidkv", "streaming-llm", "random:recent=32"}) {
+       {"snapkv", "pyramidkv", "streaming-llm", "random:sink=0,recent=32"}) {
     const Change right = MeasureOnStories(model, policy, 10, 0, pool);
     const Change late = MeasureOnStories(model, policy, 10, -1u, pool);
     printf("%s: KL %.4f nats, argmax agreement %.1f %%; a position off: %.4f\n",

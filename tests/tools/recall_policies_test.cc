@@ -60,8 +60,8 @@ Test(recall_policies, random_recalls_its_share) {
     constexpr uint32_t kPolicies = 8;
     std::vector<kvevict_policy> policies;
     for (uint32_t seed = 0; seed < kPolicies; ++seed) {
-      policies.push_back(
-          ParsePolicy("random:recent=32,seed=" + std::to_string(seed), budget));
+      policies.push_back(ParsePolicy(
+          "random:sink=0,recent=32,seed=" + std::to_string(seed), budget));
     }
     RecallExperiment experiment(MakeWorkload(2048, 1), KVEVICT_DTYPE_F32,
                                 policies, pool);

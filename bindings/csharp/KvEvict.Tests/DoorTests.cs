@@ -225,7 +225,7 @@ public class DoorTests
     [Fact]
     public void Own_scores_are_shaped()
     {
-        using var model = new SmallModel("custom:budget=6,pool=max3");
+        using var model = new SmallModel("custom:sink=0,budget=6,pool=max3");
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         using var own = new KvPinnedMemory<float>(SmallModel.KvHeads * Tokens);
         own.Span[10] = own.Span[Tokens + 20] = 1;
@@ -303,7 +303,7 @@ public class DoorTests
     public void Inputs_that_are_too_short_are_refused()
     {
         const int Q = SmallModel.QueryHeads, Kv = SmallModel.KvHeads, Dim = SmallModel.Dim;
-        using var model = new SmallModel("random:budget=24");
+        using var model = new SmallModel("random:sink=0,budget=24");
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         float[] scores = new float[Kv * Tokens];
         int window = model.Plan.Policy.ObservationWindow;
@@ -337,9 +337,9 @@ public class DoorTests
     public void Triattention_scores_by_centers_of_queries()
     {
         const int Q = SmallModel.QueryHeads, Kv = SmallModel.KvHeads, Pairs = SmallModel.Dim / 2;
-        using var model = new SmallModel("random:budget=24");
+        using var model = new SmallModel("random:sink=0,budget=24");
         using var context = new KvContext();
-        KvPolicy policy = KvPolicy.Parse("triattention:budget=24");
+        KvPolicy policy = KvPolicy.Parse("triattention:sink=0,budget=24");
         KvLayerGeometry layer = model.Plan.Geometry.Layers[0];
         Assert.Contains("rope_inv_freq is NULL", Assert.Throws<KvEvictException>(
             () => new KvPlan(context, new KvGeometry(1, layer, Tokens), policy)).Message);
@@ -370,7 +370,7 @@ public class DoorTests
     [Fact]
     public void Heads_may_hold_different_numbers_of_tokens()
     {
-        using var model = new SmallModel("knorm:budget=24");
+        using var model = new SmallModel("knorm:sink=0,budget=24");
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         using var counts = new KvPinnedMemory<int>(new[] { Tokens, 20 });
         float[] all = new float[SmallModel.KvHeads * Tokens], scores = new float[all.Length];
@@ -397,7 +397,7 @@ public class DoorTests
     [Fact]
     public void A_policy_without_queries_scores_too()
     {
-        using var model = new SmallModel("random:budget=24,seed=7");
+        using var model = new SmallModel("random:sink=0,budget=24,seed=7");
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         float[] first = new float[SmallModel.KvHeads * Tokens], second = new float[first.Length];
         model.Plan.Score(new KvScoreJob(0, model.Views[0], Tokens), first, workspace);

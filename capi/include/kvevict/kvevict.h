@@ -1061,19 +1061,20 @@ typedef struct kvevict_policy {
  *     pyramidkv                 split=geometric
  *     tova                      sink=0,window=1,pool=none,scope=layer
  *     h2o                       sink=0,recent=32,pool=none,rows=sum
- *     knorm, q-filter           sink=0,pool=none
- *     keydiff                   sink=0,pool=none,block=0
- *     random, custom            sink=0,pool=none
+ *     knorm, q-filter           sink=4,pool=none
+ *     keydiff                   sink=4,pool=none,block=0
+ *     random, custom            sink=4,pool=none
  *     lagkv                     sink=4,pool=none
  *     cur                       sink=4,pool=none,block=16
  *     expected-attention        sink=4,pool=none,weight=norm
- *     triattention              sink=0,pool=none,group=max,over=max
- *     non-causal                sink=0,pool=avg3,order=weigh-pool,block=256,
+ *     triattention              sink=4,pool=none,group=max,over=max
+ *     non-causal                sink=4,pool=avg3,order=weigh-pool,block=256,
  *                               weight=norm
  *     r-kv                      sink=0,window=8,pool=max7,group=max,
  *                               order=reduce-logits,softmax=past,
  *                               redundancy=0.9
  *     cake                      sink=0,pool=avg5,spread=200,split=cake
+ * So all of them keep first tokens, last ones, or both.
  *
  * @param[out] out         Non-NULL.
  * @param[in] struct_size  sizeof(*out) of the caller.
@@ -1160,7 +1161,8 @@ kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
 
 /**
  * Writes the text form: the policy's name and every key it has that differs
- * from that policy's default. Parsing it gives a policy that behaves the same:
+ * from that policy's default; of one that keeps neither first nor last tokens,
+ * sink=0 and recent=0. Parsing it gives a policy that behaves the same:
  * fields that mean nothing to the policy are not written, and come back as its
  * defaults.
  *

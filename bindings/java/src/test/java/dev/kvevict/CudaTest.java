@@ -217,7 +217,7 @@ final class CudaTest {
 
   /** Scores, or queries of the window, that come with the eviction; scores may be of more slots. */
   static void inputsHandedOverAreEqual() {
-    for (String policy : List.of("custom:budget=9", POLICY)) {
+    for (String policy : List.of("custom:sink=0,budget=9", POLICY)) {
       compare(context -> {
         List<Object> seen = new ArrayList<>();
         List<View> views = new ArrayList<>();

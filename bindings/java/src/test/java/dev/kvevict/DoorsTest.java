@@ -40,7 +40,7 @@ final class DoorsTest {
     FloatBuffer first = Caches.floats(Caches.KVH * N);
     FloatBuffer second = Caches.floats(Caches.KVH * N);
     try (Context context = Context.create();
-        Plan plan = Caches.plan(context, 2, 64, "random:budget=16,seed=7");
+        Plan plan = Caches.plan(context, 2, 64, "random:sink=0,budget=16,seed=7");
         Plan none = Caches.plan(context, 2, 64, "streaming-llm:budget=16")) {
       ByteBuffer workspace = plan.workspace(Operation.SCORE).allocate();
       plan.score(
@@ -92,7 +92,7 @@ final class DoorsTest {
     FloatBuffer given = Caches.random(Caches.KVH * N, 1);
     FloatBuffer shaped = Caches.floats(Caches.KVH * N);
     try (Context context = Context.create();
-        Plan plan = Caches.plan(context, 1, 64, "custom:budget=6,pool=max3")) {
+        Plan plan = Caches.plan(context, 1, 64, "custom:sink=0,budget=6,pool=max3")) {
       ScoreJob job = ScoreJob.of(0, N, shaped)
           .withInputs(SignalInputs.NONE.withScores(Caches.scores(given, N)));
       ByteBuffer workspace = plan.workspace(Operation.SCORE).allocate();
@@ -142,7 +142,7 @@ final class DoorsTest {
   static void workspacesTellWhatTheyNeed() {
     try (Context context = Context.create();
         Plan plan = Caches.plan(context, 2, 64, "snapkv:budget=16,window=4");
-        Plan custom = Caches.plan(context, 2, 64, "custom:budget=16")) {
+        Plan custom = Caches.plan(context, 2, 64, "custom:sink=0,budget=16")) {
       for (Operation operation : Operation.values()) {
         Workspace sizes = plan.workspace(operation);
         Check.equal(64, sizes.alignment());

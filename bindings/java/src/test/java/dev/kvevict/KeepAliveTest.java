@@ -95,7 +95,7 @@ final class KeepAliveTest {
   static void evicting() {
     Watch watch = new Watch();
     try (Context context = watch.context();
-        Plan plan = Caches.plan(context, 1, N, "custom:budget=0.5");
+        Plan plan = Caches.plan(context, 1, N, "custom:sink=0,budget=0.5");
         Sequence sequence = plan.newSequence()) {
       sequence.append(N);
       sequence.evict(List.of(watch.view()), options(watch),

@@ -126,7 +126,7 @@ final class LayersTest {
     Layer wide = new Layer(WIDE);
     Layer narrow = new Layer(NARROW);
     try (Context context = Context.create();
-        Plan plan = context.newPlan(MODEL, Policy.parse("knorm:budget=16"), 5, 9, 70);
+        Plan plan = context.newPlan(MODEL, Policy.parse("knorm:sink=0,budget=16"), 5, 9, 70);
         Sequence sequence = plan.newSequence()) {
       sequence.append(N);
       sequence.evict(Arrays.asList(null, wide.view, null, narrow.view, null),

@@ -182,7 +182,7 @@ final class MemoryTest {
       Check.fails(WRONG, () -> view.validate(3), "k holds 4 blocks, the block table names 4");
       // Where a head has no tokens, its table may name anything.
       try (Context context = Context.create();
-          Plan plan = Caches.plan(context, 1, 4, "knorm:budget=2")) {
+          Plan plan = Caches.plan(context, 1, 4, "knorm:sink=0,budget=2")) {
         Move move = Move.of(view, 3, KeepLists.of(2, 2, 1));
         Check.fails(WRONG, () -> context.compact(List.of(move)), "table names 4");
         context.compact(List.of(move.withTokenCounts(Caches.ints(3, 2))));

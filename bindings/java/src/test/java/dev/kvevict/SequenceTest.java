@@ -381,7 +381,7 @@ final class SequenceTest {
   static void layersHaveScoresOfTheirOwn() {
     FloatBuffer[] scores = {Caches.random(2 * N, 1), Caches.random(3 * N, 2)};
     try (Context context = Context.create();
-        Plan plan = Caches.plan(context, 2, N, "custom:budget=6");
+        Plan plan = Caches.plan(context, 2, N, "custom:sink=0,budget=6");
         Sequence sequence = plan.newSequence()) {
       List<View> views = List.of(Caches.view(Caches.floats(N * ROW), Caches.floats(N * ROW)),
           Caches.view(Caches.floats(N * ROW), Caches.floats(N * ROW)));
@@ -409,7 +409,7 @@ final class SequenceTest {
     Plane v = Plane.of(Caches.random(4 * block, 2), DType.F32, Caches.D, Caches.D * 4, 0)
         .withBlockStride(4 * block);
     try (Context context = Context.create();
-        Plan plan = Caches.plan(context, 1, 32, "knorm:budget=8", 4, 12);
+        Plan plan = Caches.plan(context, 1, 32, "knorm:sink=0,budget=8", 4, 12);
         Sequence sequence = plan.newSequence();
         View view = View.builder(2).k(k).v(v).paged(8, tables).tableHeadStride(2).build()) {
       ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
