@@ -271,7 +271,7 @@ Test(undo, brings_sums_back) {
   const char* const kPolicies[] = {
       "h2o:budget=20,recent=4", "h2o:budget=24,recent=3,rows=mean,margin=2",
       "h2o:budget=20,recent=4,heads=adaptive",
-      "h2o:budget=20,sink=2,scope=layer,sums=layer"};
+      "h2o:budget=20,sink=2,recent=4,scope=layer,sums=layer"};
   test_random random = test_random_start("undo/sums");
   for (size_t i = 0; i < 4 * (sizeof kPolicies / sizeof *kPolicies); ++i) {
     const char* policy = kPolicies[i / 4];
