@@ -88,6 +88,7 @@ int main(int argc, char** argv) {
     BenchTail(session);
     BenchRotate(session);
     BenchSequence(session);
+    BenchBatch(session);
     BenchDecode(session);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}kvevict_bench: {}\n", terminal ? "\n" : "",

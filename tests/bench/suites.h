@@ -42,6 +42,7 @@ void BenchCompact(Session& session);
 void BenchTail(Session& session);
 void BenchRotate(Session& session);
 void BenchSequence(Session& session);
+void BenchBatch(Session& session);
 void BenchDecode(Session& session);
 
 }  // namespace kvevict::bench

@@ -311,3 +311,39 @@ Test(sums, are_copied_by_a_fork) {
   kvevict_sequence_destroy(fork);
   EndScene(s);
 }
+
+/* To a plan of another budget and scope; not to one whose rows are others, or as long. */
+Test(sums, go_along_to_another_plan) {
+  static const struct {
+    const char* policy;
+    uint32_t max_tokens; /* 0: as many */
+    bool goes;
+  } kCases[] = {{"h2o:budget=20,recent=2", 0, true},
+                {"h2o:budget=20,recent=2,scope=head", 0, true},
+                {"h2o:budget=20,recent=2,sums=layer,scope=layer", 0, false},
+                {"h2o:budget=20,recent=2", 60, false}};
+  for (int i = 0; i < 4; ++i) {
+    scene* s = Scene("h2o:budget=30,recent=4,scope=layer");
+    Step(s, 40, 40);
+    EXPECT_OK(test_model_evict(s->m, NULL, NULL));
+    float before[kLayers][30];
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      memcpy(before[l], SumsOf(s->m, l), sizeof before[l]);
+    }
+    kvevict_geometry geometry = s->m->geometry;
+    if (kCases[i].max_tokens > 0) geometry.max_tokens = kCases[i].max_tokens;
+    EXPECT_OK(test_model_go_on(s->m, kCases[i].policy, &geometry, NULL));
+    if (kCases[i].goes) {
+      for (uint32_t l = 0; l < kLayers; ++l) {
+        EXPECT(memcmp(before[l], SumsOf(s->m, l), sizeof before[l]) == 0,
+               "%s: sums of layer %u", kCases[i].policy, l);
+      }
+      EXPECT_OK(test_model_evict(s->m, NULL, NULL));
+      cr_expect_eq(test_model_stored(s->m, 0), 20);
+      test_model_check(s->m, kCases[i].policy);
+    } else {
+      EXPECT_INVALID(test_model_evict(s->m, NULL, NULL), "attention_sums");
+    }
+    EndScene(s);
+  }
+}

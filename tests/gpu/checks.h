@@ -28,6 +28,8 @@ void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
 // Decoding by graphs that were captured once, across an eviction.
 void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
+// Many sequences in one call, and then each under another plan.
+void CheckBatches(const Gpu& gpu, const Effort& effort, Report* report);
 // Attention that sequences add up, decoding by graphs.
 void CheckSums(const Gpu& gpu, const Effort& effort, Report* report);
 // Models whose layers differ in heads, sizes and dtypes, or have no full cache.
@@ -54,7 +56,8 @@ inline constexpr Part kParts[] = {
     {"evictions", CheckEvictions}, {"determinism", CheckDeterminism},
     {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
     {"layers", CheckLayers},       {"streams", CheckStreams},
-    {"sums", CheckSums},           {"random", CheckRandom},
+    {"sums", CheckSums},           {"batches", CheckBatches},
+    {"random", CheckRandom},
 };
 
 inline std::vector<std::string> PartNames() {

@@ -1,0 +1,146 @@
+// A step of many requests in one call, beside a call for each: a token appended, one
+// evicted; and the same where the policy's margin leaves all alone, and the token is
+// taken back.
+#include <fmt/format.h>
+
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "tests/bench/clocks.h"
+#include "tests/bench/handles.h"
+#include "tests/bench/huge_buffer.h"
+#include "tests/bench/suites.h"
+
+namespace kvevict::bench {
+namespace {
+
+constexpr uint32_t kHeads = 8;
+constexpr uint32_t kHeadDim = 128;
+constexpr double kMinSeconds = 3e-3;
+
+struct Shape {
+  uint32_t n_sequences, n_layers, n_tokens;
+  bool evicts;
+};
+
+// Requests with caches of their own.
+class Requests {
+ public:
+  Requests(const char* simd, const Shape& shape)
+      : shape_(shape), context_(CreateContext(simd)) {
+    const uint32_t most = shape.n_tokens + 1;
+    kvevict_policy policy = KVEVICT_POLICY_INIT;
+    Check(kvevict_policy_parse(fmt::format("knorm:budget={},margin={}",
+                                           shape.n_tokens, shape.evicts ? 0 : 1)
+                                   .c_str(),
+                               &policy));
+    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+    layer.n_q_heads = layer.n_kv_heads = kHeads;
+    layer.k_head_dim = layer.v_head_dim = kHeadDim;
+    layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_F16;
+    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+    geometry.n_layers = shape.n_layers;
+    geometry.max_tokens = most;
+    geometry.layers = &layer;
+    geometry.layers_len = 1;
+    kvevict_plan* plan = nullptr;
+    Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
+                              &plan));
+    plan_.reset(plan);
+    const size_t n_bytes = size_t{most} * kHeads * kHeadDim * 2;
+    views_.resize(size_t{shape.n_sequences} * shape.n_layers);
+    for (kvevict_view& view : views_) {
+      view = KVEVICT_VIEW_INIT;
+      view.n_kv_heads = kHeads;
+      for (kvevict_plane* plane : {&view.k, &view.v}) {
+        caches_.emplace_back(n_bytes);
+        std::fill_n(caches_.back().data(), n_bytes, uint8_t{0x3c});
+        plane->data = reinterpret_cast<uintptr_t>(caches_.back().data());
+        plane->dtype = KVEVICT_DTYPE_F16;
+        plane->head_dim = kHeadDim;
+        plane->head_stride_bytes = kHeadDim * 2;
+        plane->token_stride_bytes = int64_t{kHeads} * kHeadDim * 2;
+      }
+    }
+    for (uint32_t i = 0; i < shape.n_sequences; ++i) {
+      kvevict_sequence* sequence = nullptr;
+      Check(kvevict_sequence_create(plan, &sequence));
+      sequences_.emplace_back(sequence);
+      Check(kvevict_sequence_append(sequence, shape.n_tokens, nullptr));
+      steps_.push_back({sizeof(kvevict_sequence_tokens), 1, sequence});
+      lengths_.push_back(
+          {sizeof(kvevict_sequence_tokens), shape.n_tokens, sequence});
+      items_.push_back({sizeof(kvevict_sequence_eviction), 0, sequence,
+                        &views_[size_t{i} * shape.n_layers], shape.n_layers,
+                        nullptr});
+    }
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    Check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &size));
+    workspace_ = std::make_unique<HugeBuffer<uint8_t>>(size.best_bytes + 1);
+    n_bytes_ = size.best_bytes;
+  }
+
+  void Single() {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      const kvevict_sequence_eviction& item = items_[i];
+      Check(kvevict_sequence_append(item.sequence, 1, nullptr));
+      Check(kvevict_sequence_evict(item.sequence, item.views, item.views_len,
+                                   nullptr, workspace_->data(), n_bytes_,
+                                   nullptr));
+      if (shape_.evicts) continue;
+      Check(kvevict_sequence_trim(item.sequence, shape_.n_tokens, nullptr));
+    }
+  }
+
+  void Batch() {
+    Check(kvevict_sequences_append(steps_.data(), steps_.size(), nullptr));
+    Check(kvevict_sequences_evict(items_.data(), items_.size(),
+                                  workspace_->data(), n_bytes_, nullptr));
+    if (shape_.evicts) return;
+    Check(kvevict_sequences_trim(lengths_.data(), lengths_.size(), nullptr));
+  }
+
+ private:
+  const Shape shape_;
+  const ContextHandle context_;
+  PlanHandle plan_;
+  std::vector<SequenceHandle> sequences_;
+  std::vector<HugeBuffer<uint8_t>> caches_;
+  std::vector<kvevict_view> views_;
+  std::vector<kvevict_sequence_tokens> steps_;
+  std::vector<kvevict_sequence_tokens> lengths_;  // to return to
+  std::vector<kvevict_sequence_eviction> items_;
+  std::unique_ptr<HugeBuffer<uint8_t>> workspace_;
+  size_t n_bytes_ = 0;
+};
+
+void BenchShape(Session& session, const Shape& shape) {
+  const std::string name =
+      fmt::format("batch of {}, {} layers, {} tokens: {}", shape.n_sequences,
+                  shape.n_layers, shape.n_tokens,
+                  shape.evicts ? "each evicts one" : "none evicts");
+  if (!session.wants(name)) return;
+  session.announce(name);
+  Requests requests(session.simd.name, shape);
+  Row& row = session.report.AddRow(name, 1, "sequence/s");
+  Comparison& single = row.Against("time of single calls");
+  Repeat(session, [&](bool measured) {
+    const Timing one = TimeCalls([&] { requests.Single(); }, kMinSeconds);
+    const Timing all = TimeCalls([&] { requests.Batch(); }, kMinSeconds);
+    if (!measured) return;
+    row.Add(all, shape.n_sequences);
+    single.ratio.Add(all.cpu / one.cpu);
+  });
+}
+
+}  // namespace
+
+void BenchBatch(Session& session) {
+  for (const bool evicts : {true, false}) {
+    BenchShape(session, session.smoke ? Shape{3, 2, 64, evicts}
+                                      : Shape{64, 4, 256, evicts});
+  }
+}
+
+}  // namespace kvevict::bench

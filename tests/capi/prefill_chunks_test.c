@@ -1,0 +1,201 @@
+/* A prompt in chunks: whatever the chunks, an eviction at its end keeps the same; and with
+ * one after each chunk no cache grows beyond its budget, margin and a chunk. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/attention.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+
+enum { kLayers = 2, kMostSlots = 160, kMostPositions = 800 };
+
+static test_model* Model(const char* policy) {
+  test_model_spec spec = test_small_model(policy);
+  spec.n_layers = kLayers;
+  spec.max_tokens = kMostSlots;
+  spec.max_positions = kMostPositions;
+  return test_model_create(&spec, (test_random){37});
+}
+
+/* All that look at queries, sums or keys; budgets for 24 tokens and for more. */
+static const char* const kPolicies[] = {
+    "streaming-llm:budget=16,sink=2",
+    "snapkv:budget=16,sink=1,window=8",
+    "snapkv:budget=16,sink=1,window=8,scope=layer,rows=max,pool=max3",
+    "snapkv:budget=16,window=5,scope=model,order=pool-reduce",
+    "snapkv:budget=16,window=8,heads=adaptive,normalize=yes",
+    "snapkv:budget=16,window=8,weight=norm,order=weigh-pool",
+    "snapkv:budget=16,window=8,row_weight=past",
+    "snapkv:budget=16,window=8,keep_window=no,split=lazy,lazy=0.4",
+    "pyramidkv:budget=16,window=4,alpha=0.8",
+    "tova:budget=12",
+    "cake:budget=16,window=6",
+    "r-kv:budget=16,window=4",
+    "h2o:budget=12,recent=3,rows=sum",
+    "h2o:budget=12,recent=3,rows=mean,sums=query,group=max",
+    "h2o:budget=12,recent=0,scope=layer,sums=layer",
+    "knorm:budget=12,sink=1",
+    "keydiff:budget=12",
+    "keydiff:budget=12,block=8",
+    "lagkv:budget=16,sink=2,block=6",
+    "cur:budget=12,block=6",
+    "random:budget=12,seed=5",
+    "knorm:budget=14,chunk=16",
+    "knorm:budget=12,select_block=4,merge=values"};
+enum { kPoliciesLen = sizeof kPolicies / sizeof *kPolicies };
+
+/* ---- A chunk ---- */
+
+/* What a query gives a slot up to its own, which adds up without rounding. */
+static float Weight(uint32_t layer, uint32_t row, uint32_t query,
+                    uint32_t slot) {
+  test_random random = {((layer * 8 + row) * 1024ull + query) * 1024 + slot};
+  (void)test_random_u64(&random);
+  return slot > query ? 0.0f
+                      : (float)test_random_below(&random, 1024) / 1024.0f;
+}
+
+/* Of positions [first, first + n), of which nothing was evicted. */
+static void ObserveSums(const test_model* m, uint32_t first, uint32_t n) {
+  static test_attention a;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    a.n_rows = m->spec.n_q_heads;
+    a.n_slots = first + n;
+    memset(a.values, 0, sizeof a.values);
+    for (uint32_t row = 0; row < a.n_rows; ++row) {
+      for (uint32_t q = first; q < first + n; ++q) {
+        for (uint32_t t = 0; t <= q; ++t) {
+          a.values[row][t] += Weight(l, row, q, t);
+        }
+      }
+    }
+    EXPECT_OK(test_attention_observe(m->sequence, l, &a, n, first));
+  }
+}
+
+static void Step(test_model* m, uint32_t n) {
+  if (m->policy.kind == KVEVICT_POLICY_H2O && n > 0) {
+    ObserveSums(m, m->n_seen, n);
+  }
+  test_model_step(m, n);
+}
+
+/* Chunks of all, and an eviction behind them. */
+static test_model* Prefilled(const char* policy, const uint32_t* chunks,
+                             uint32_t n_chunks) {
+  test_model* m = Model(policy);
+  for (uint32_t i = 0; i < n_chunks; ++i) Step(m, chunks[i]);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  return m;
+}
+
+static void ExpectSame(const test_model* whole, const char* policy,
+                       const uint32_t* chunks, uint32_t n_chunks) {
+  test_model* m = Prefilled(policy, chunks, n_chunks);
+  char what[200];
+  snprintf(what, sizeof what, "%s in %u chunks, the first of %u", policy,
+           n_chunks, chunks[0]);
+  test_expect_same_tokens(whole, m, what);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    test_expect_same_rows(whole->live[l], m->live[l], 8, what);
+  }
+  test_model_destroy(m);
+}
+
+Test(prefill_chunks, every_split_of_a_short_prompt_keeps_the_same) {
+  enum { kPrompt = 24 };
+  for (int p = 0; p < kPoliciesLen; ++p) {
+    const uint32_t all = kPrompt;
+    test_model* whole = Prefilled(kPolicies[p], &all, 1);
+    for (uint32_t cut = 0; cut <= kPrompt; ++cut) {
+      const uint32_t chunks[] = {cut, kPrompt - cut};
+      ExpectSame(whole, kPolicies[p], chunks, 2);
+    }
+    uint32_t ones[kPrompt];
+    for (int i = 0; i < kPrompt; ++i) ones[i] = 1;
+    ExpectSame(whole, kPolicies[p], ones, kPrompt);
+    EXPECT(test_model_stored(whole, 0) < kPrompt, "%s evicts nothing",
+           kPolicies[p]);
+    test_model_destroy(whole);
+  }
+}
+
+Test(prefill_chunks, random_splits_keep_the_same) {
+  enum { kPrompt = 140 };
+  test_random random = test_random_start("prefill chunks");
+  for (int p = 0; p < kPoliciesLen; ++p) {
+    const uint32_t all = kPrompt;
+    test_model* whole = Prefilled(kPolicies[p], &all, 1);
+    for (int turn = 0; turn < 3; ++turn) {
+      const uint32_t most = 1u << test_random_between(&random, 1, 7);
+      uint32_t chunks[kPrompt], n = 0;
+      for (uint32_t done = 0; done < kPrompt; done += chunks[n++]) {
+        const uint32_t left = kPrompt - done;
+        chunks[n] = test_random_between(&random, 1, left < most ? left : most);
+      }
+      ExpectSame(whole, kPolicies[p], chunks, n);
+    }
+    test_model_destroy(whole);
+  }
+}
+
+/* ---- Evicted after each chunk ---- */
+
+/* No layer holds more than its budget and `more`; heads that adapt share their layer's. */
+static void ExpectBound(const test_model* m, const uint32_t* budgets,
+                        uint32_t more, const char* policy) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    uint32_t held = test_model_stored(m, l);
+    if (m->policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
+      held = test_model_stored_of(m, l, 0) + test_model_stored_of(m, l, 1);
+      held = (held + 1) / 2;
+    }
+    EXPECT(held <= budgets[l] + more,
+           "%s: at %u tokens layer %u holds %u > %u + %u", policy, m->n_seen, l,
+           held, budgets[l], more);
+  }
+}
+
+/* Of the budgets at the eviction before, the margin and the chunk; and of the first two
+ * once it was evicted. */
+static void Bound(const char* base, uint32_t margin, test_random* random) {
+  char policy[200];
+  snprintf(policy, sizeof policy, "%s,margin=%u", base, margin);
+  test_model* m = Model(policy);
+  uint32_t budgets[kLayers] = {0};
+  while (m->n_seen < 350) {
+    const uint32_t chunk = test_random_between(random, 8, 40);
+    test_model_step(m, chunk);
+    ExpectBound(m, budgets, margin + chunk, policy);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    EXPECT_OK(kvevict_plan_layer_budgets(m->plan, m->n_seen, budgets, kLayers));
+    ExpectBound(m, budgets, margin, policy);
+  }
+  if (m->policy.merge == KVEVICT_MERGE_NONE) test_model_check(m, policy);
+  test_model_destroy(m);
+}
+
+Test(prefill_chunks, caches_stay_within_budget_margin_and_chunk) {
+  static const char* const kBounded[] = {
+      "streaming-llm:budget=40,sink=2",
+      "snapkv:budget=48,sink=1,window=8",
+      "snapkv:budget=48,window=8,scope=layer",
+      "snapkv:budget=48,window=5,scope=model",
+      "snapkv:budget=40,window=8,heads=adaptive",
+      "pyramidkv:budget=48,window=4,alpha=0.8",
+      "tova:budget=40",
+      "r-kv:budget=48,window=4",
+      "knorm:budget=40,sink=1",
+      "keydiff:budget=40,block=8",
+      "lagkv:budget=48,sink=2,block=6",
+      "cur:budget=40,block=6",
+      "random:budget=40,seed=5",
+      "knorm:budget=48,chunk=16",
+      "knorm:budget=40,select_block=4",
+      "knorm:budget=40,merge=values"};
+  test_random random = test_random_start("bounded prefill");
+  for (size_t p = 0; p < sizeof kBounded / sizeof *kBounded; ++p) {
+    Bound(kBounded[p], 0, &random);
+    Bound(kBounded[p], 1 + test_random_below(&random, 16), &random);
+  }
+}
