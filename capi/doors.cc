@@ -155,6 +155,11 @@ kvevict_status kvevict_select_options_init(kvevict_select_options* out,
                                       struct_size);
 }
 
+kvevict_status kvevict_token_range_init(kvevict_token_range* out,
+                                        size_t struct_size) noexcept {
+  return Init<kvevict_token_range>(KVEVICT_TOKEN_RANGE_INIT, out, struct_size);
+}
+
 kvevict_status kvevict_select(const kvevict_context* context,
                               const kvevict_select_options* options,
                               const kvevict_keep_lists* keep, void* workspace,
@@ -169,7 +174,10 @@ kvevict_status kvevict_select(const kvevict_context* context,
     KV_RETURN_IF_ERROR(CheckArray("scores", o.scores, o.scores_len));
     KV_RETURN_IF_ERROR(CheckArray("protected_slots", o.protected_slots,
                                   o.protected_slots_len));
-    return Select(Core(context), o, k, {workspace, workspace_bytes, stream});
+    TokenRanges ranges;
+    KV_RETURN_IF_ERROR(CopyIn(o.ranges, o.ranges_len, &ranges));
+    return Select(Core(context), o, ranges, k,
+                  {workspace, workspace_bytes, stream});
   });
 }
 
@@ -206,6 +214,52 @@ kvevict_status kvevict_plan_selection(const kvevict_plan* plan, uint32_t layer,
     KV_RETURN_IF_ERROR(CopyOutWhole("options", o, plain, options));
     CopyOut(k, keep);
     return Status();
+  });
+}
+
+// ---- budget for mass ----
+
+kvevict_status kvevict_layer_scores_init(kvevict_layer_scores* out,
+                                         size_t struct_size) noexcept {
+  return Init<kvevict_layer_scores>(KVEVICT_LAYER_SCORES_INIT, out,
+                                    struct_size);
+}
+
+kvevict_status kvevict_mass_options_init(kvevict_mass_options* out,
+                                         size_t struct_size) noexcept {
+  return Init<kvevict_mass_options>(KVEVICT_MASS_OPTIONS_INIT, out,
+                                    struct_size);
+}
+
+kvevict_status kvevict_budget_for_mass(const kvevict_context* context,
+                                       const kvevict_layer_scores* layers,
+                                       size_t layers_len,
+                                       const kvevict_mass_options* options,
+                                       uint32_t* budgets,
+                                       size_t budgets_len) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    kvevict_mass_options o = KVEVICT_MASS_OPTIONS_INIT;
+    KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
+    KV_RETURN_IF_ERROR(CheckArray("layers", layers, layers_len));
+    KV_RETURN_IF_ERROR(CheckArray("budgets", budgets, budgets_len));
+    Array<LayerScores> copied(Core(context));
+    KV_RETURN_IF_ERROR(
+        copied.Allocate("layers of scores", CheckedSize(layers_len)));
+    KV_RETURN_IF_ERROR(ForEachStruct(
+        "layers", layers, layers_len,
+        [&](size_t i, const kvevict_layer_scores* in) {
+          kvevict_layer_scores layer = KVEVICT_LAYER_SCORES_INIT;
+          KV_RETURN_IF_ERROR(CopyIn("layer", in, &layer));
+          if (layer.reserved != 0) {
+            return InvalidArgument("reserved %u is not 0", layer.reserved);
+          }
+          copied[i] = {
+              layer.n_rows, layer.n_tokens, {layer.scores, layer.scores_len}};
+          return CheckArray("scores", layer.scores, layer.scores_len);
+        }));
+    return BudgetForMass(Core(context), {copied.data(), copied.size()}, o,
+                         {budgets, budgets_len});
   });
 }
 

@@ -236,6 +236,18 @@ inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   return Status();
 }
 
+// Which tokens come before others.
+inline Status CopyIn(const kvevict_token_range* in, size_t n,
+                     TokenRanges* out) {
+  KV_RETURN_IF_ERROR(CheckArray("ranges", in, n));
+  return ForEachStruct("ranges", in, n,
+                       [&](size_t, const kvevict_token_range* one) {
+                         kvevict_token_range range = KVEVICT_TOKEN_RANGE_INIT;
+                         KV_RETURN_IF_ERROR(CopyIn("range", one, &range));
+                         return out->Add({range.first, range.end, range.rank});
+                       });
+}
+
 // ---- Handles ----
 
 inline const Context& Core(const kvevict_context* handle) {

@@ -1,5 +1,8 @@
 #include "capi/sequence.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "core/evict/evict.h"
 #include "core/evict/undo.h"
 
@@ -106,12 +109,35 @@ Status CopyEviction(const Sequence& sequence, const kvevict_view* views,
                     kvevict_evict_options* out) {
   KV_RETURN_IF_ERROR(CopyViews(sequence, views, views_len));
   if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, out));
+  sequence.ranges() = TokenRanges();
+  KV_RETURN_IF_ERROR(CopyIn(out->ranges, out->ranges_len, &sequence.ranges()));
   return CopyInputs(sequence, *out);
 }
 
 }  // namespace kvevict::capi
 
 namespace {
+
+bool LosesTokens(const ListReport& list) {
+  return list.tokens_after < list.tokens_before;
+}
+
+// What a list kept of its mass: all where its layer lost nothing. Nothing is known before
+// the first eviction.
+void CopyMass(const Sequence& sequence, const PlanLayer& layer, size_t list,
+              std::span<const Mass> masses, kvevict_list_report* out) {
+  const auto of_layer =
+      sequence.list_reports().subspan(layer.first_list, layer.n_lists);
+  const bool loses = std::any_of(of_layer.begin(), of_layer.end(), LosesTokens);
+  Mass mass;
+  if (!sequence.plan().ReportsMass() || out->tokens_before == 0) {
+    mass.all = std::numeric_limits<float>::quiet_NaN();
+  } else if (loses) {
+    mass = masses[list];
+  }
+  out->mass_kept = mass.ShareKept();
+  out->largest_mass_evicted = mass.LargestEvicted();
+}
 
 // Writes the reports of lists, as far as the caller's structs know them.
 Status CopyOutLists(const Sequence& sequence, kvevict_list_report* lists,
@@ -127,14 +153,19 @@ Status CopyOutLists(const Sequence& sequence, kvevict_list_report* lists,
                                      return CheckOut("list", list);
                                    }));
   const Plan& plan = sequence.plan();
+  std::span<const Mass> masses;
+  if (std::any_of(reports.begin(), reports.end(), LosesTokens)) {
+    KV_RETURN_IF_ERROR(sequence.HostMasses(&masses));
+  }
   uint32_t l = 0;
   return ForEachStruct(
       "lists", lists, lists_len, [&](size_t i, kvevict_list_report* list) {
         if (i == plan.layer(l).first_list + plan.layer(l).n_lists) ++l;
-        kvevict_list_report report{};
+        kvevict_list_report report = KVEVICT_LIST_REPORT_INIT;
         report.layer = plan.layer(l).number;
         report.tokens_before = reports[i].tokens_before;
         report.tokens_after = reports[i].tokens_after;
+        CopyMass(sequence, plan.layer(l), i, masses, &report);
         CopyOut(report, list);
         return Status();
       });

@@ -5,7 +5,8 @@
 //   score_<signal> -> shape -> weigh -> diversify -> reduce -> rescue -> select
 //     -> merge -> list_evicted, compact -> rotate -> map_positions
 //
-// with normalize before heads compete, and secure before scores are weighed.
+// with normalize before heads compete, secure before scores are weighed, and mass
+// behind a selection that is to be measured.
 #ifndef KVEVICT_CORE_BACKEND_H_
 #define KVEVICT_CORE_BACKEND_H_
 
@@ -18,10 +19,12 @@
 #include "core/jobs.h"
 #include "core/keep_lists.h"
 #include "core/kernels/row_source.h"
+#include "core/mass.h"
 #include "core/merge.h"
 #include "core/shaping.h"
 #include "core/slot_blocks.h"
 #include "core/status.h"
+#include "core/token_ranges.h"
 
 namespace kvevict {
 
@@ -224,6 +227,7 @@ struct SelectJob {
   // to be written. No list keeps more than keep.count.most.
   uint32_t budget = 0;
   uint32_t* counts = nullptr;
+  Mass* masses = nullptr;  // [n_lists], where they are measured
 };
 
 struct SelectArgs {
@@ -235,6 +239,16 @@ struct SelectArgs {
   // What stays or goes together: the slots of a block have the mean of its scores, and
   // what must stay keeps its block. Lists lose a multiple of the size.
   SlotBlocks blocks = {};
+  // Which tokens come before others whatever their scores, once it is known how many
+  // each list keeps. Host memory.
+  std::span<const TokenRange> ranges = {};
+};
+
+// Measures what the keep lists of selected jobs have of their scores, which are still
+// there; adds: to what was measured before, of other slots.
+struct MassArgs {
+  Jobs<SelectJob> jobs;  // with as many lists each
+  bool adds = false;
 };
 
 // What changes scores by which of a list are the best, what must stay before all.
@@ -245,7 +259,7 @@ struct SelectArgs {
 //
 // secure: of what a list keeps the best `share`, rounded down in f32, get +infinity,
 // and where heads are adaptive, those of its floor. Where scores decide how many a list
-// keeps, they do so here.
+// keeps, they do so here. Ranges rank the best of secure, and do not count in normalize.
 struct BestArgs {
   SelectArgs select;      // whose lists are scratch, and keys not the scores
   Jobs<ShapeJob> shapes;  // with the scores of the jobs, which are written to
@@ -440,9 +454,11 @@ struct Backend {
   Status (*prepare)(const Context& context);
 
   // UNSUPPORTED if the stream is captured into a graph, where an eviction by this
-  // policy would have to wait or to compile.
+  // policy would have to wait or to compile, also to rank tokens by ranges, or to
+  // measure mass.
   Status (*check_capture)(const Context& context, Stream stream,
-                          const kvevict_policy& policy);
+                          const kvevict_policy& policy, bool ranks,
+                          bool measures);
 
   // Aligned to 256, with any content.
   Status (*allocate)(const Context& context, const char* what, size_t n_bytes,

@@ -56,6 +56,8 @@ struct SlotPositions {
   int32_t PositionOf(uint32_t list, uint32_t slot) const;
   // The slot of `position` among n_tokens, or -1.
   int64_t SlotOf(uint32_t list, int32_t position, uint32_t n_tokens) const;
+  // The first of n_tokens slots from `position` on, or n_tokens.
+  uint32_t FirstFrom(uint32_t list, uint32_t position, uint32_t n_tokens) const;
   // How many of n_tokens slots hold their own number before the first that does not.
   uint32_t PrefixOf(uint32_t list, uint32_t n_tokens) const;
 };

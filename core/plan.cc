@@ -115,6 +115,7 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   if (status.ok()) status = plan->CopyRope(geometry);
   if (!status.ok()) status = Prefixed(status, "geometry: ");
   if (status.ok()) status = plan->CopyBudgets(options);
+  if (status.ok()) status = plan->CopyReport(options);
   if (status.ok()) {
     plan->CountLists();
     status = plan->CheckSizes();
@@ -197,6 +198,18 @@ Status Plan::CopyRope(const kvevict_geometry& geometry) {
         n, layer.number, layer.geometry.k_head_dim);
   }
   return rope_.Copy(geometry);
+}
+
+Status Plan::CopyReport(const kvevict_plan_options& options) {
+  if (options.reserved1 != 0) {
+    return InvalidArgument("options.reserved1 %u is not 0", options.reserved1);
+  }
+  if (options.report_mass > 1) {
+    return InvalidArgument("options.report_mass %u is not 0 or 1",
+                           options.report_mass);
+  }
+  reports_mass_ = options.report_mass != 0;
+  return Status();
 }
 
 Status Plan::CopyBudgets(const kvevict_plan_options& options) {

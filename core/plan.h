@@ -46,7 +46,7 @@ struct EvictWorkspace {
   size_t scores = 0;
   // f32 [kMostApart or fewer, n_q_heads, ChunkTokens()], where shaping wants them
   size_t rows = 0;
-  size_t keys = 0;      // u32, as scores, where BestArgs wants them beside
+  size_t keys = 0;      // u32, as scores, where Plan::NeedsKeys()
   size_t measures = 0;  // LayerMeasure [n_layers], where a split wants them
   size_t scratch = 0;
   size_t bytes = 0;
@@ -168,6 +168,13 @@ class Plan {
   bool NeedsBest() const {
     return Secures() || Normalizes() || Rescues(policy_);
   }
+  // Evictions measure what mass they keep, of scores that are one.
+  bool ReportsMass() const {
+    return reports_mass_ && signal().is_mass && !Diversifies() && !Secures() &&
+           !Rescues(policy_);
+  }
+  // Keys lie beside scores, not in their place.
+  bool NeedsKeys() const { return NeedsBest() || ReportsMass(); }
   // The policy scores by the window's queries.
   bool ObservesQueries() const { return signal().HasWindow(); }
   // It scores by attention that a sequence may add up.
@@ -248,6 +255,7 @@ class Plan {
   Status CopyHeadBudgets(const kvevict_plan_options& options);
   Status CopyLayerBudgets(const kvevict_plan_options& options);
   bool LayerBudgetsAreEqual() const;
+  Status CopyReport(const kvevict_plan_options& options);
   void CountLists();
   // Elements of the keep lists of all layers.
   CheckedSize KeepCapacity() const;
@@ -283,6 +291,7 @@ class Plan {
   Rope rope_;
   Array<uint32_t> head_budgets_;  // [n_lists], or none
   Array<double> layer_budgets_;   // [n_layers], or none
+  bool reports_mass_ = false;
   size_t keep_capacity_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};
 };

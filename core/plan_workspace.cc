@@ -149,7 +149,7 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
   parts.scores = layout.Add(
       CheckedSize(n_layers) * CheckedSize(MostRows()) * CheckedSize(n_at_once),
       sizeof(float));
-  if (NeedsBest()) {
+  if (NeedsKeys()) {
     parts.keys = layout.Add(CheckedSize(n_layers) * CheckedSize(MostRows()) *
                                 CheckedSize(n_at_once),
                             sizeof(uint32_t));

@@ -82,7 +82,9 @@ Sequence::Sequence(const Plan& plan)
       measures_(plan.context()),
       host_scores_(plan.context()),
       host_keep_(plan.context()),
-      list_reports_(plan.context()) {}
+      list_reports_(plan.context()),
+      masses_(plan.context()),
+      host_masses_(plan.context()) {}
 
 Sequence::~Sequence() {
   if (eviction_ != nullptr) DeleteObject(plan().context(), eviction_);
@@ -101,6 +103,13 @@ Status Sequence::Allocate() {
   KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_layers));
   KV_RETURN_IF_ERROR(
       list_reports_.Allocate("report", CheckedSize(plan().n_lists())));
+  if (plan().ReportsMass()) {
+    const CheckedSize n_lists(plan().n_lists());
+    KV_RETURN_IF_ERROR(masses_.Allocate("masses of the lists", n_lists));
+    if (!plan().context().backend().on_host) {
+      KV_RETURN_IF_ERROR(host_masses_.Allocate("masses of the lists", n_lists));
+    }
+  }
   eviction_ = NewObject<std::optional<Eviction>>(plan().context());
   if (eviction_ == nullptr) {
     return OutOfMemory("eviction: no %zu bytes",
@@ -307,6 +316,22 @@ std::span<LayerInputs> Sequence::inputs() const {
 
 std::span<ListReport> Sequence::list_reports() const {
   return {list_reports_.data(), list_reports_.size()};
+}
+
+Mass* Sequence::DeviceMasses(uint32_t layer) const {
+  return masses_.data() == nullptr
+             ? nullptr
+             : masses_.data() + plan().layer(layer).first_list;
+}
+
+Status Sequence::HostMasses(std::span<const Mass>* out) const {
+  const size_t n_lists = plan().ReportsMass() ? plan().n_lists() : 0;
+  *out = {masses_.data(), n_lists};
+  if (n_lists == 0 || plan().context().backend().on_host) return Status();
+  *out = {host_masses_.data(), n_lists};
+  return plan().context().backend().read(plan().context(), stream_,
+                                         masses_.data(), n_lists * sizeof(Mass),
+                                         host_masses_.data());
 }
 
 std::span<kvevict_view> Sequence::views() const {

@@ -129,8 +129,9 @@ class Sequence {
 
   // Scratch of calls: copies of what the caller gives, and what becomes of the
   // layers.
-  std::span<kvevict_view> views() const;       // [n_layers]
-  std::span<LayerInputs> inputs() const;       // [n_layers]
+  std::span<kvevict_view> views() const;  // [n_layers]
+  std::span<LayerInputs> inputs() const;  // [n_layers]
+  TokenRanges& ranges() const { return ranges_; }
   std::span<LayerCache> caches() const;        // [n_layers]
   std::span<LayerOutcome> outcomes() const;    // [n_layers]
   std::span<LayerEviction> evictions() const;  // [n_layers]
@@ -165,6 +166,11 @@ class Sequence {
   kvevict_evict_report& report() { return report_; }
   const kvevict_evict_report& report() const { return report_; }
   std::span<ListReport> list_reports() const;  // of all lists
+  // Where the plan reports mass: of the lists of a layer that loses tokens, in memory of
+  // the device.
+  Mass* DeviceMasses(uint32_t layer) const;
+  // Of all lists, in host memory; waits for the device.
+  Status HostMasses(std::span<const Mass>* out) const;
 
  private:
   Status Allocate();
@@ -184,6 +190,7 @@ class Sequence {
   bool saved_sums_ = false;     // by that one
   Array<kvevict_view> views_;   // [n_layers]
   Array<LayerInputs> inputs_;   // [n_layers]
+  mutable TokenRanges ranges_;
   Array<LayerCache> caches_;
   Array<LayerOutcome> outcomes_;
   Array<LayerEviction> evictions_;
@@ -199,6 +206,8 @@ class Sequence {
   Stream last_stream_ = nullptr;
   kvevict_evict_report report_ = KVEVICT_EVICT_REPORT_INIT;
   Array<ListReport> list_reports_;  // [lists]
+  DeviceArray<Mass> masses_;        // [lists], or none
+  Array<Mass> host_masses_;         // what the host has read, where it has to
 };
 
 }  // namespace kvevict

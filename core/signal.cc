@@ -10,8 +10,8 @@ namespace kvevict {
 namespace {
 
 constexpr SignalInfo kSignals[] = {
-#define KVEVICT_SIGNAL(Name, text, needs, takes, op) \
-  {text, needs, takes, &Backend::op},
+#define KVEVICT_SIGNAL(Name, text, needs, takes, is_mass, op) \
+  {text, needs, takes, is_mass, &Backend::op},
 #include "core/signals.inc"
 #undef KVEVICT_SIGNAL
 };

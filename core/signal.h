@@ -12,7 +12,7 @@ struct Backend;
 struct ScoreOp;
 
 enum class Signal {
-#define KVEVICT_SIGNAL(Name, text, needs, takes, op) k##Name,
+#define KVEVICT_SIGNAL(Name, text, needs, takes, is_mass, op) k##Name,
 #include "core/signals.inc"
 #undef KVEVICT_SIGNAL
 };
@@ -36,13 +36,14 @@ enum SignalNeeds : uint32_t {
   kAllQueries = 1u << 28,
   // Of the policy's.
   kPartitions = 1u << 29,  // blocks behind the sinks, each against the next
-  kBlock = 1u << 30  // how many tokens it compares; taken: 0 for all
+  kBlock = 1u << 30        // how many tokens it compares; taken: 0 for all
 };
 
 struct SignalInfo {
   const char* text;
   uint32_t needs;
   uint32_t takes;
+  bool is_mass;  // its numbers are attention, paid or expected, or the caller's
   const ScoreOp* Backend::*op;
 
   bool Needs(SignalNeeds what) const { return (needs & what) != 0; }

@@ -33,7 +33,7 @@ Status Prepare(const Context& context) {
 }
 
 Status CheckCapture(const Context& context, Stream stream,
-                    const kvevict_policy& policy) {
+                    const kvevict_policy& policy, bool ranks, bool measures) {
   const DeviceState& device = DeviceOf(context);
   ContextScope scope(device.driver());
   KV_RETURN_IF_ERROR(device.Enter(&scope));
@@ -59,6 +59,10 @@ Status CheckCapture(const Context& context, Stream stream,
   if (Rescues(policy)) {
     KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::rescue));
   }
+  if (ranks) {
+    KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::rank_keys));
+  }
+  if (measures) KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::mass));
   if (policy.secure == 0.0) return Status();
   return Require(context, stream, ModuleId::best_scores);
 }

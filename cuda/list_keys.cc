@@ -8,7 +8,6 @@
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
-namespace {
 
 SelectParams ParamsFor(const SelectArgs& args, Jobs<SelectJob> jobs) {
   const SelectJob& first = jobs.front();
@@ -37,6 +36,8 @@ SelectParams ParamsFor(const SelectArgs& args, Jobs<SelectJob> jobs) {
   }
   return p;
 }
+
+namespace {
 
 Status LaunchMakeKeys(const Context& context, Stream stream,
                       const SelectArgs& args, Jobs<SelectJob> jobs,
@@ -104,9 +105,49 @@ Status RequireCounting(const Context& context, Stream stream,
 Status MakeKeys(const Context& context, Stream stream, const SelectArgs& args,
                 Jobs<SelectJob> jobs, SelectParams* p) {
   *p = ParamsFor(args, jobs);
-  if (args.forced.protect.empty() && args.blocks.size == 1) return Status();
+  if (args.forced.protect.empty() && args.blocks.size == 1 &&
+      args.ranges.empty()) {
+    return Status();
+  }
   KV_RETURN_IF_ERROR(LaunchMakeKeys(context, stream, args, jobs, p));
   return LaunchPin(context, stream, args, jobs);
+}
+
+Status RequireRanking(const Context& context, Stream stream,
+                      const SelectArgs& args) {
+  if (args.ranges.empty()) return Status();
+  return Require(context, stream, ModuleId::rank_keys);
+}
+
+Status RankKeys(const Context& context, Stream stream, const SelectArgs& args,
+                Jobs<SelectJob> jobs, const SelectParams& p,
+                const RankShare& share) {
+  if (args.ranges.empty()) return Status();
+  static_assert(RankParams::kMaxRanges == TokenRanges::kMost);
+  RankParams q{};
+  q.lists = p.lists;
+  q.share = share.share;
+  q.n_ranges = static_cast<uint32_t>(args.ranges.size());
+  for (size_t i = 0; i < args.ranges.size(); ++i) {
+    const TokenRange& range = args.ranges[i];
+    q.ranges[i] = {range.first, range.end, range.rank};
+  }
+  const Counts kept(jobs.front().slots.n_kept);
+  q.kept = kept.table();
+  for (size_t i = 0; i < jobs.size();) {
+    const size_t n = std::min<size_t>(jobs.size() - i, RankParams::kMaxLayers);
+    for (size_t j = 0; j < n; ++j) {
+      const SelectJob& job = jobs[i + j];
+      const uint32_t n_least =
+          share.n_least == nullptr ? 0 : share.n_least(*share.args, job);
+      q.layers[j] = {p.layers[i + j], ParamsOf(job.slots, kept), n_least, 0};
+    }
+    KV_RETURN_IF_ERROR(Launch(
+        context, stream, KernelId::rank_keys,
+        {p.lists.n_lists, static_cast<uint32_t>(n), 1, kSelectThreads}, q));
+    i += n;
+  }
+  return Status();
 }
 
 Status CountKept(const Context& context, Stream stream, const SelectArgs& args,
@@ -137,12 +178,13 @@ Status CountKept(const Context& context, Stream stream, const SelectArgs& args,
 }
 
 Status ForBestOf(const Context& context, Stream stream, const BestArgs& args,
-                 KernelId kernel, bool counts,
+                 KernelId kernel, bool secures,
                  uint32_t (*n_best)(const BestArgs& args,
                                     const SelectJob& job)) {
   const SelectArgs& select = args.select;
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   KV_RETURN_IF_ERROR(RequireCounting(context, stream, select));
+  KV_RETURN_IF_ERROR(RequireRanking(context, stream, select));
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::best_scores));
   Jobs<ShapeJob> shapes = args.shapes;
   return ForEachBatch(
@@ -150,8 +192,13 @@ Status ForBestOf(const Context& context, Stream stream, const BestArgs& args,
       [&](Jobs<SelectJob> jobs) {
         SelectParams p{};
         KV_RETURN_IF_ERROR(MakeKeys(context, stream, select, jobs, &p));
-        if (counts && select.heads.Counts()) {
+        if (secures && select.heads.Counts()) {
           KV_RETURN_IF_ERROR(CountKept(context, stream, select, jobs, p));
+        }
+        if (secures) {
+          KV_RETURN_IF_ERROR(
+              RankKeys(context, stream, select, jobs, p,
+                       {static_cast<float>(args.share), n_best, &args}));
         }
         BestParams q{};
         q.lists = p.lists;

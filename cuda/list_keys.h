@@ -22,14 +22,32 @@ Status RequireCounting(const Context& context, Stream stream,
 Status MakeKeys(const Context& context, Stream stream, const SelectArgs& args,
                 Jobs<SelectJob> jobs, SelectParams* p);
 
+// How kernels are told of jobs that go together, by their scores.
+SelectParams ParamsFor(const SelectArgs& args, Jobs<SelectJob> jobs);
+
+// The kernel that ranks, where ranges are given.
+Status RequireRanking(const Context& context, Stream stream,
+                      const SelectArgs& args);
+
+// Ranks keys that were made, where ranges are given: of what a list keeps, or of a
+// share of it, but at least n_least(job), the best.
+struct RankShare {
+  float share = -1.0f;  // all of it
+  uint32_t (*n_least)(const BestArgs& args, const SelectJob& job) = nullptr;
+  const BestArgs* args = nullptr;
+};
+Status RankKeys(const Context& context, Stream stream, const SelectArgs& args,
+                Jobs<SelectJob> jobs, const SelectParams& p,
+                const RankShare& share = {});
+
 // Counts what each list keeps, to where selection reads it.
 Status CountKept(const Context& context, Stream stream, const SelectArgs& args,
                  Jobs<SelectJob> jobs, const SelectParams& p);
 
-// Launches a kernel of best_scores for all jobs; counts: once each list has been
-// counted, where scores decide.
+// Launches a kernel of best_scores for all jobs; secures: once each list has been
+// counted, where scores decide, and ranked.
 Status ForBestOf(const Context& context, Stream stream, const BestArgs& args,
-                 KernelId kernel, bool counts,
+                 KernelId kernel, bool secures,
                  uint32_t (*n_best)(const BestArgs& args,
                                     const SelectJob& job));
 

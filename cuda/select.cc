@@ -50,6 +50,7 @@ Status Selector::Run(Jobs<SelectJob> jobs) const {
   if (args_.heads.Counts()) {
     KV_RETURN_IF_ERROR(CountKept(context_, stream_, args_, jobs, p));
   }
+  KV_RETURN_IF_ERROR(RankKeys(context_, stream_, args_, jobs, p));
   const uint32_t longest = LongestOf(jobs);
   if (p.input == kSelectScores && FitsShared(context_, longest)) {
     return SelectInShared(jobs, p);
@@ -94,12 +95,12 @@ Status Selector::SelectLong(Jobs<SelectJob> jobs, SelectParams p) const {
   return Launch(context_, stream_, KernelId::select_long_emit, shape, p);
 }
 
-// Whether pool_select does both. What else touches scores, to pin some or to average
-// blocks, wants them shaped.
+// Whether pool_select does both. What else touches scores, to pin or rank some or to
+// average blocks, wants them shaped.
 bool CanShape(const Context& context, const Shaping& shaping,
               const SelectArgs& args) {
   return args.forced.protect.empty() && args.blocks.size == 1 &&
-         shaping.pool_kernel <= kMostSelectPoolKernel &&
+         args.ranges.empty() && shaping.pool_kernel <= kMostSelectPoolKernel &&
          FitsShared(context, LongestOf(args.jobs));
 }
 
@@ -108,6 +109,7 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
   const Selector selector(context, stream, args, shaping);
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   KV_RETURN_IF_ERROR(RequireCounting(context, stream, args));
+  KV_RETURN_IF_ERROR(RequireRanking(context, stream, args));
   return ForEachBatch(args.jobs, SelectParams::kMaxLayers, GoTogether,
                       [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
 }

@@ -167,6 +167,9 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		nativeOptions.LayerBudgets = uintptr(layerBudgets.address)
 		nativeOptions.LayerBudgetsLen = uint64(len(options.LayerBudgets))
 		p.headsDiffer = len(options.HeadBudgets) > 0
+		if options.ReportMass {
+			nativeOptions.ReportMass = 1
+		}
 	}
 	var pointer uintptr
 	err = native.Kvevict_plan_create(

@@ -92,7 +92,7 @@ func (m model) workspace(need Workspace, err error) Memory {
 // state is what must be the same on every device.
 type state struct {
 	report  EvictReport
-	lists   []ListReport
+	lists   [][3]int
 	lengths [8]uint32 // [2 layers, 2 lists, 2]
 	kept    [2][kvHeads][]int32
 	k, v    [2][]float32 // of the slots in use
@@ -144,8 +144,9 @@ func (m model) evicts() (states []state) {
 		var err error
 		s.report, err = sequence.Evict(views, nil, scratch, 0)
 		must(m.T, err)
-		s.lists, err = sequence.ListReports()
+		lists, err := sequence.ListReports()
 		must(m.T, err)
+		s.lists = tokensOf(lists)
 		for l := range k {
 			stored, err := sequence.StoredLength(l, 0)
 			must(m.T, err)

@@ -126,13 +126,14 @@ type SelectOptions struct {
 	// Scores are float32 [Rows, Tokens]. Absent: nothing is ranked, and every list keeps what must
 	// stay and then the first tokens, or the last with TieHigherPosition.
 	Scores      Memory
-	Rows        int     // a multiple of the lists, row r is list r/(Rows/lists)'s; 0: one for each list
-	Reduce      Reduce  // over the rows of a list
-	Sink        int     // first slots that must stay
-	Recent      int     // last slots that must stay
-	Tie         Tie     // of equal scores
-	SelectBlock int     // slots that stay or go together, of which lists lose a multiple; 0: 1
-	Protected   []int32 // strictly ascending slots that must stay
+	Rows        int          // a multiple of the lists, row r is list r/(Rows/lists)'s; 0: one for each list
+	Reduce      Reduce       // over the rows of a list
+	Sink        int          // first slots that must stay
+	Recent      int          // last slots that must stay
+	Tie         Tie          // of equal scores
+	SelectBlock int          // slots that stay or go together, of which lists lose a multiple; 0: 1
+	Protected   []int32      // strictly ascending slots that must stay
+	Ranges      []TokenRange // slots that go later or sooner than others
 }
 
 func (o *SelectOptions) native(device Device, lists int) (native.SelectOptions, error) {
@@ -205,6 +206,8 @@ func (c *Context) Select(
 	}
 	protected := Slice(options.Protected)
 	o.ProtectedSlots, o.ProtectedSlotsLen = uintptr(protected.address), uint64(len(options.Protected))
+	ranges := nativeRanges(options.Ranges)
+	o.Ranges, o.RangesLen = inHeap(unsafe.Pointer(first(ranges))), uint64(len(ranges))
 	if err := workspace.on(c.device, "workspace"); err != nil {
 		return err
 	}
@@ -212,6 +215,7 @@ func (c *Context) Select(
 		uintptr(stream))
 	runtime.KeepAlive(options.TokenCounts.owner)
 	runtime.KeepAlive(options.Scores.owner)
+	runtime.KeepAlive(ranges)
 	runtime.KeepAlive(protected.owner)
 	keep.keepAlive()
 	runtime.KeepAlive(workspace.owner)
@@ -233,6 +237,75 @@ func (c *Context) SelectWorkspace(nTokens, nLists int) (Workspace, error) {
 	return workspaceOf(c.device, func(out *native.Workspace) error {
 		return native.Kvevict_select_workspace(context, tokens, lists, out)
 	})
+}
+
+// LayerScores are scores of one layer, by which its budget is found.
+type LayerScores struct {
+	Rows   int       // keep lists, mostly KV heads
+	Tokens int       // at least 1
+	Scores []float32 // [Rows, Tokens], as Plan.Score writes them
+}
+
+// MassOptions says which budget BudgetForMass looks for.
+type MassOptions struct {
+	Scope        Scope   // which rows have one budget: each its own, those of a layer, all
+	Mass         float64 // to be kept, in (0, 1]
+	Sink, Recent int     // first and last slots that must stay, the window included; they count
+	EveryRow     bool    // every row keeps the mass, not the mean of their shares
+}
+
+// BudgetForMass is the smallest budgets, of each row, each layer or the model, that keep a share of the
+// mass: how many tokens a policy has to keep of prompts like this one. For calibration: it sorts all
+// rows.
+func (c *Context) BudgetForMass(layers []LayerScores, options MassOptions) ([]int, error) {
+	context, err := c.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	o := native.MassOptions{
+		StructSize: uint32(unsafe.Sizeof(native.MassOptions{})),
+		Scope:      int32(options.Scope),
+		Mass:       options.Mass,
+		NSink:      count(&err, "Sink", options.Sink),
+		NRecent:    count(&err, "Recent", options.Recent),
+	}
+	if options.EveryRow {
+		o.EveryRow = 1
+	}
+	l := make([]native.LayerScores, len(layers))
+	rows := 0
+	for i, layer := range layers {
+		l[i] = native.LayerScores{
+			StructSize: uint32(unsafe.Sizeof(l[i])),
+			NRows:      count(&err, "Rows", layer.Rows),
+			NTokens:    count(&err, "Tokens", layer.Tokens),
+			Scores:     inHeap(unsafe.Pointer(first(layer.Scores))),
+			ScoresLen:  uint64(len(layer.Scores)),
+		}
+		rows += layer.Rows
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := rows
+	switch {
+	case options.Scope == ScopeLayer:
+		n = len(layers)
+	case options.Scope == ScopeModel && n > 1:
+		n = 1
+	}
+	found := make([]uint32, n)
+	err = native.Kvevict_budget_for_mass(context, first(l), uint64(len(l)), &o, first(found), uint64(n))
+	runtime.KeepAlive(layers)
+	if err != nil {
+		return nil, err
+	}
+	budgets := make([]int, n)
+	for i, budget := range found {
+		budgets[i] = int(budget)
+	}
+	return budgets, nil
 }
 
 // Move is one layer's part of Compact or Reorder.

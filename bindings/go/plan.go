@@ -77,6 +77,9 @@ type PlanOptions struct {
 	// LayerBudgets are budgets of the layers with a full cache, each what Budget of Policy means, in
 	// place of that and of the layer split. Not with HeadBudgets. Empty: the policy's.
 	LayerBudgets []float64
+	// ReportMass: evictions measure what mass they keep, for ListReport, in a workspace with room for
+	// keys beside scores.
+	ReportMass bool
 }
 
 // Plan is a geometry with a policy and a context, checked once. Immutable; safe for concurrent use.

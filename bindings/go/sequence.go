@@ -26,7 +26,8 @@ type Sequence struct {
 	args        *arguments
 	signals     signals // those of one call
 	observed    []native.Observation
-	views       []native.View // one per layer
+	ranges      []native.TokenRange // likewise
+	views       []native.View       // one per layer
 	caches      []*content
 	stored      []uint32       // of a layer's heads
 	lent        unsafe.Pointer // memory of BeginObserving
@@ -378,6 +379,31 @@ type EvictOptions struct {
 	// Undo is memory, aligned as a workspace, that receives the rows that go, at least UndoBytes:
 	// see Sequence.Undo. The zero Memory: they are gone for good.
 	Undo Memory
+	// Ranges of positions that go later or sooner than others; those not held are ignored.
+	Ranges []TokenRange
+}
+
+// TokenRange is tokens that go later than others, but may go, or sooner: whatever its score, a token
+// of a higher rank stays before any of a lower one; those in no range have rank 0. A call takes up to
+// 64 ranges, none of which begins before the end of the one before. They say which tokens a list
+// keeps, never how many.
+type TokenRange struct {
+	First, End uint32 // positions, or slots; End is behind the last one, up to math.MaxUint32
+	Rank       int32
+}
+
+// nativeRanges are ranges as calls take them, on the heap.
+func nativeRanges(ranges []TokenRange) []native.TokenRange {
+	if len(ranges) == 0 {
+		return nil
+	}
+	n := make([]native.TokenRange, len(ranges))
+	for i, r := range ranges {
+		n[i] = native.TokenRange{
+			StructSize: uint32(unsafe.Sizeof(n[i])), Rank: r.Rank, First: r.First, End: r.End,
+		}
+	}
+	return n
 }
 
 // Evict scores, selects and compacts the cache of a whole model in place. Every check is made before
@@ -488,6 +514,7 @@ func (s *Sequence) arrange(
 	}
 	o := &s.args.options
 	protected = Slice(options.Protected)
+	s.ranges = nativeRanges(options.Ranges)
 	*o = native.EvictOptions{
 		StructSize:            uint32(unsafe.Sizeof(*o)),
 		ProtectedPositions:    uintptr(protected.address),
@@ -495,6 +522,8 @@ func (s *Sequence) arrange(
 		InputsLen:             uint64(len(options.Inputs)),
 		Undo:                  uintptr(options.Undo.address),
 		UndoBytes:             options.Undo.bytes,
+		Ranges:                inHeap(unsafe.Pointer(first(s.ranges))),
+		RangesLen:             uint64(len(s.ranges)),
 	}
 	if err := options.Undo.on(s.device, "options.Undo"); err != nil {
 		return protected, err
@@ -598,9 +627,15 @@ func (s *Sequence) report(sequence uintptr) (EvictReport, error) {
 	}, nil
 }
 
-// ListReport is what an eviction did to one keep list: the slots in use.
+// ListReport is what an eviction did to one keep list.
 type ListReport struct {
-	Layer, TokensBefore, TokensAfter int
+	Layer, TokensBefore, TokensAfter int // slots in use
+	// MassKept is what share of the list's mass stayed: of the scores that it was chosen by, where
+	// these are attention or the caller's. NaN where nothing is known, as without
+	// PlanOptions.ReportMass.
+	MassKept float32
+	// LargestMassEvicted is the largest mass of a single token that went, as a share; NaN likewise.
+	LargestMassEvicted float32
 }
 
 // ListReports is Report for the lists of all layers end to end, see Plan.Layer.
@@ -623,7 +658,10 @@ func (s *Sequence) ListReports() ([]ListReport, error) {
 	}
 	reports := make([]ListReport, n)
 	for i, list := range lists {
-		reports[i] = ListReport{int(list.Layer), int(list.TokensBefore), int(list.TokensAfter)}
+		reports[i] = ListReport{
+			int(list.Layer), int(list.TokensBefore), int(list.TokensAfter),
+			list.MassKept, list.LargestMassEvicted,
+		}
 	}
 	return reports, nil
 }

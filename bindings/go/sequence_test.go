@@ -1,6 +1,7 @@
 package kvevict
 
 import (
+	"math"
 	"reflect"
 	"testing"
 	"unsafe"
@@ -26,7 +27,7 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 	same(t, report, again)
 	lists, err := sequence.ListReports()
 	must(t, err)
-	same(t, []ListReport{{0, full, 8}}, lists)
+	same(t, [][3]int{{0, full, 8}}, tokensOf(lists))
 	kept := []int32{0, 1, 58, 59, 60, 61, 62, 63}
 	positions, err := sequence.KeepPositions(0, 0)
 	must(t, err)
@@ -305,6 +306,72 @@ func TestUndoTakesAnEvictionBack(t *testing.T) {
 	must(t, sequence.Undo(views, undo, 0))
 }
 
+func TestRangesAndTheMassThatStays(t *testing.T) {
+	rising := make([]float32, kvHeads*full)
+	for i := range rising {
+		rising[i] = float32(i % full)
+	}
+	context := newContext(t, nil)
+	policy, err := ParsePolicy("custom:budget=6,sink=1")
+	must(t, err)
+	geometry := Geometry{Layers: 1, MaxTokens: full, Each: []LayerGeometry{smallLayer}}
+	plan, err := context.NewPlan(geometry, policy, &PlanOptions{ReportMass: true})
+	must(t, err)
+	defer plan.Close()
+	sequence := newSequence(t, plan)
+	views := []*View{newView(t, random(full*row, 1), random(full*row, 2))}
+	must(t, sequence.Append(full, 0))
+	options := EvictOptions{
+		Inputs: []SignalInputs{{Scores: scores(rising)}},
+		Ranges: []TokenRange{{First: 10, End: 12, Rank: 1}, {First: 62, End: math.MaxUint32, Rank: -1}},
+	}
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	_, err = sequence.Evict(views, &options, scratch, 0)
+	must(t, err)
+	kept, err := sequence.KeepPositions(0, 0)
+	must(t, err)
+	same(t, []int32{0, 10, 11, 59, 60, 61}, kept)
+	lists, err := sequence.ListReports()
+	must(t, err)
+	same(t, ListReport{0, full, 6, 201.0 / 2016, 63.0 / 2016}, lists[0])
+	options.Ranges[1].First = 11
+	_, err = sequence.Evict(views, &options, scratch, 0)
+	fails(t, err, StatusInvalidArgument, "ranges[1]: first 11 < 12")
+}
+
+func TestBudgetForMass(t *testing.T) {
+	context := newContext(t, nil)
+	layers := []LayerScores{
+		{Rows: 1, Tokens: 4, Scores: []float32{1, 8, 4, 3}},
+		{Rows: 2, Tokens: 2, Scores: []float32{1, 1, 0, 5}},
+	}
+	for _, found := range []struct {
+		options  MassOptions
+		expected []int
+	}{
+		{MassOptions{Mass: 0.75, Scope: ScopeLayer}, []int{2, 1}},
+		{MassOptions{Mass: 0.75, Scope: ScopeLayer, EveryRow: true}, []int{2, 2}},
+		{MassOptions{Mass: 0.75, Scope: ScopeKVHead}, []int{2, 2, 1}},
+		{MassOptions{Mass: 0.9, Scope: ScopeModel}, []int{2}},
+		{MassOptions{Mass: 0.75, Scope: ScopeLayer, Sink: 1, Recent: 1}, []int{3, 2}},
+	} {
+		budgets, err := context.BudgetForMass(layers, found.options)
+		must(t, err)
+		same(t, found.expected, budgets)
+	}
+	none, err := context.BudgetForMass(nil, MassOptions{Mass: 0.5, Scope: ScopeModel})
+	must(t, err)
+	same(t, []int{}, none)
+	_, err = context.BudgetForMass(layers, MassOptions{})
+	fails(t, err, StatusInvalidArgument, "mass 0")
+	layers[0].Rows = 3
+	_, err = context.BudgetForMass(layers, MassOptions{Mass: 0.5})
+	fails(t, err, StatusInvalidArgument, "layers[0]: scores_len 4")
+	layers[0].Rows = -1
+	_, err = context.BudgetForMass(layers, MassOptions{Mass: 0.5})
+	fails(t, err, StatusInvalidArgument, "Rows")
+}
+
 func TestBudgetsAndCapabilities(t *testing.T) {
 	context := newContext(t, nil)
 	plan := newPlan(t, context, 2, full, "snapkv:budget=16,window=4")
@@ -437,8 +504,8 @@ func TestHeadsMayDiffer(t *testing.T) {
 		lists, err := sequence.ListReports()
 		must(t, err)
 		same(t, 2*kvHeads, len(lists))
-		for i, list := range lists {
-			same(t, ListReport{i / kvHeads, int(before[i]), int(after[i])}, list)
+		for i, list := range tokensOf(lists) {
+			same(t, [3]int{i / kvHeads, int(before[i]), int(after[i])}, list)
 		}
 		holds(after...)
 		return report

@@ -149,3 +149,12 @@ func newMemory(t *testing.T) func(Workspace, error) Memory {
 		return memory
 	}
 }
+
+// tokensOf are layer and slots of each list; masses, which may be NaN, are left out.
+func tokensOf(lists []ListReport) [][3]int {
+	tokens := make([][3]int, len(lists))
+	for i, list := range lists {
+		tokens[i] = [3]int{list.Layer, list.TokensBefore, list.TokensAfter}
+	}
+	return tokens
+}

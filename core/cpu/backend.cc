@@ -61,7 +61,7 @@ void Close(DeviceState*) {}
 
 Status Prepare(const Context&) { return Status(); }
 
-Status CheckCapture(const Context&, Stream, const kvevict_policy&) {
+Status CheckCapture(const Context&, Stream, const kvevict_policy&, bool, bool) {
   return Status();
 }
 

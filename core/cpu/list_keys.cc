@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/cpu/rank_keys.h"
 #include "core/kernels/block_means.h"
 #include "core/kernels/head_split.h"
 
@@ -70,6 +71,15 @@ void MakeKeys(const Context& context, const SelectArgs& args,
     std::fill_n(keys, n_tokens, kNanKey);
   }
   ForceKeys(args.forced, args.blocks, job.slots, list, n_tokens, keys);
+}
+
+void RankKeys(const Context& context, const SelectArgs& args,
+              const SelectJob& job, uint32_t list, uint32_t n_best) {
+  const uint32_t n_tokens = job.tokens.Of(list);
+  if (args.ranges.empty() || n_best >= n_tokens) return;
+  RankKeys(context.simd(),
+           SlotRanks(args.ranges, args.blocks, job.slots, list, n_tokens),
+           n_best, job.keys + uint64_t{list} * job.tokens.most);
 }
 
 void MakeKeysAndCount(const Context& context, const SelectArgs& args) {

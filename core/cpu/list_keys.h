@@ -29,6 +29,10 @@ void ForEachList(const Context& context, const SelectArgs& args,
 void MakeKeys(const Context& context, const SelectArgs& args,
               const SelectJob& job, uint32_t list);
 
+// Ranks those of a list by the ranges of the call, of which n_best are chosen.
+void RankKeys(const Context& context, const SelectArgs& args,
+              const SelectJob& job, uint32_t list, uint32_t n_best);
+
 // Makes all, and counts what each list keeps where they decide. The lists are not
 // written yet, and serve as scratch.
 void MakeKeysAndCount(const Context& context, const SelectArgs& args);

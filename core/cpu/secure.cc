@@ -20,6 +20,7 @@ Status Run_secure(const Context& context, Stream, const BestArgs& args) {
     const uint32_t n_best = std::min(
         std::max(static_cast<uint32_t>(part), args.LeastSecured(job)), n_keep);
     int32_t* const best = job.keep.List(list);
+    RankKeys(context, select, job, list, n_best);
     SelectTopK(context.simd(), job.keys + row, job.tokens.Of(list), n_best,
                TieOf(select), best);
     float* const scores = args.shapes[item].scores + row;

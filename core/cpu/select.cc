@@ -12,6 +12,7 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
     if (!counts) MakeKeys(context, args, job, list);
     int32_t* const keep = job.keep.List(list);
     const uint32_t n_keep = job.keep.count.Of(list);
+    RankKeys(context, args, job, list, n_keep);
     SelectTopK(context.simd(), job.keys + uint64_t{list} * job.tokens.most,
                job.tokens.Of(list), n_keep, TieOf(args), keep);
     if (job.slots.first == 0) return;

@@ -38,15 +38,29 @@ struct ScoreRequest {
 Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
              const CallMemory& memory);
 
-// See kvevict_select().
+// See kvevict_select(); `ranges` are the options'.
 Status Select(const Context& context, const kvevict_select_options& options,
-              const kvevict_keep_lists& keep, const CallMemory& memory);
+              const TokenRanges& ranges, const kvevict_keep_lists& keep,
+              const CallMemory& memory);
 Status SelectWorkspace(const Context& context, uint32_t n_tokens,
                        uint32_t n_lists, WorkspaceNeeds* out);
 // See kvevict_plan_selection().
 Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
                      uint32_t n_seen, kvevict_select_options* options,
                      kvevict_keep_lists* keep);
+
+// One layer's scores, in host memory.
+struct LayerScores {
+  uint32_t n_rows;
+  uint32_t n_tokens;
+  std::span<const float> scores;
+};
+
+// See kvevict_budget_for_mass().
+Status BudgetForMass(const Context& context,
+                     std::span<const LayerScores> layers,
+                     const kvevict_mass_options& options,
+                     std::span<uint32_t> budgets);
 
 // One layer's part of a call that moves rows; what the caller's struct points to has
 // been copied in.

@@ -125,7 +125,8 @@ Status SelectWorkspace(const Context& context, uint32_t n_tokens,
 }
 
 Status Select(const Context& context, const kvevict_select_options& o,
-              const kvevict_keep_lists& keep, const CallMemory& memory) {
+              const TokenRanges& ranges, const kvevict_keep_lists& keep,
+              const CallMemory& memory) {
   const Backend& backend = context.backend();
   if (o.select_block > SlotBlocks::kMostSize) {
     return InvalidArgument("select_block %u > %u", o.select_block,
@@ -176,7 +177,8 @@ Status Select(const Context& context, const kvevict_select_options& o,
                          forced,
                          {keys + scratch, needed_bytes - scratch},
                          HeadSplit(),
-                         blocks});
+                         blocks,
+                         ranges.all()});
 }
 
 Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,

@@ -44,8 +44,9 @@ Status Eviction::Check() {
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
   if (options_.undo != nullptr) KV_RETURN_IF_ERROR(CheckUndo());
   KV_RETURN_IF_ERROR(CheckSharing());
-  return context_.backend().check_capture(context_, sequence_.stream(),
-                                          policy_);
+  return context_.backend().check_capture(context_, sequence_.stream(), policy_,
+                                          !ranges_.empty(),
+                                          plan_.ReportsMass());
 }
 
 Status Eviction::FindLayers() {

@@ -39,6 +39,7 @@ class Eviction {
         signal_(plan_.signal()),
         views_(sequence->views()),
         options_(options),
+        ranges_(sequence->ranges().all()),
         layout_(layout),
         n_tokens_(n_tokens),
         workspace_(static_cast<uint8_t*>(workspace)) {}
@@ -104,6 +105,9 @@ class Eviction {
   BestArgs BestOfLists() const;
   Status Select() const;
   Status SaveRows() const;
+  Jobs<SelectJob> SelectJobs() const;
+  Status MeasureMass();
+  Status ShareMasses() const;
   Status Rotate();
   Status SelectOnHost(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
 
@@ -168,7 +172,7 @@ class Eviction {
            !sequence_.selects_on_host() && Ranks() &&
            policy_.scope == KVEVICT_SCOPE_KV_HEAD && !CountsByScore(policy_) &&
            !Rescues(policy_) && !SplitsByScore(policy_) && !plan_.Refines() &&
-           plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
+           !plan_.ReportsMass() && plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 
   Sequence& sequence_;
@@ -179,6 +183,7 @@ class Eviction {
   const SignalInfo& signal_;
   const std::span<const kvevict_view> views_;
   const kvevict_evict_options options_;
+  const std::span<const TokenRange> ranges_;
   const EvictWorkspace layout_;
   const uint32_t n_tokens_;  // of the longest layer
   uint8_t* const workspace_;
@@ -189,6 +194,7 @@ class Eviction {
   std::span<LayerEviction> at_once_;
   uint32_t chunk_ = 0;  // of each of them
   bool chunk_loses_ = true;
+  bool is_measured_ = false;  // a chunk before
   Forced forced_;
 };
 

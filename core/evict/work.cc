@@ -32,6 +32,7 @@ Status Eviction::Run() {
     keep_slots = LayOutLists(keep_slots);
     const uint32_t n_chunks =
         Chunks(policy_, at_once_.front().n_tokens).Count();
+    is_measured_ = false;
     for (uint32_t chunk = 0; chunk < n_chunks; ++chunk) {
       if (!is_scored) {
         EnterChunk(chunk);
@@ -43,9 +44,11 @@ Status Eviction::Run() {
       KV_RETURN_IF_ERROR(Reduce());
       KV_RETURN_IF_ERROR(Rescue());
       KV_RETURN_IF_ERROR(Select());
+      KV_RETURN_IF_ERROR(MeasureMass());
     }
   }
   if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(ReadCounts());
+  KV_RETURN_IF_ERROR(ShareMasses());
   FillReport();
   if (!HasWork()) return Status();
   if (options_.undo != nullptr) KV_RETURN_IF_ERROR(SaveRows());
@@ -234,7 +237,7 @@ int32_t* Eviction::LayOutLists(int32_t* keep_slots) {
 // Of the layers at once, from where their scores lie.
 void Eviction::LayOutSelection() {
   float* const first_scores = Part<float>(layout_.scores);
-  uint32_t* const first_keys = plan_.NeedsBest()
+  uint32_t* const first_keys = plan_.NeedsKeys()
                                    ? Part<uint32_t>(layout_.keys)
                                    : reinterpret_cast<uint32_t*>(first_scores);
   for (LayerEviction& layer : at_once_) {
@@ -242,6 +245,7 @@ void Eviction::LayOutSelection() {
     layer.select = {layer.shape.tokens, Ranks() ? scores : nullptr,
                     first_keys + (scores - first_scores), KeepOfChunk(layer),
                     layer.score.slots};
+    layer.select.masses = sequence_.DeviceMasses(layer.layer);
     if (CountsByScore(policy_)) {
       layer.select.budget = layer.budget;
       layer.select.counts = slots_.DeviceNextCounts(layer.layer);
@@ -307,14 +311,41 @@ HeadSplit Eviction::Split() const {
 
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs,
                              const HeadSplit& heads) const {
-  return {jobs,  TieOf(policy_),   ForcedAtOnce(), Scratch(layout_.scratch),
-          heads, BlocksOf(policy_)};
+  return {jobs,  TieOf(policy_),    ForcedAtOnce(), Scratch(layout_.scratch),
+          heads, BlocksOf(policy_), ranges_};
+}
+
+Jobs<SelectJob> Eviction::SelectJobs() const {
+  return Jobs<SelectJob>(OneList() ? at_once_.first(1) : at_once_,
+                         &LayerEviction::select);
+}
+
+// Layers that share a cache have the first one's, and all that of a list they share.
+Status Eviction::ShareMasses() const {
+  if (!plan_.ReportsMass()) return Status();
+  for (const LayerOutcome& layer : layers_) {
+    const uint32_t from = OneList() ? 0 : layer.owner;
+    if (!layer.loses || layer.layer == from) continue;
+    KV_RETURN_IF_ERROR(context_.backend().copy(
+        context_, sequence_.stream(), sequence_.DeviceMasses(from),
+        plan_.layer(layer.layer).n_lists * sizeof(Mass),
+        sequence_.DeviceMasses(layer.layer)));
+  }
+  return Status();
+}
+
+// Of the layers at once, chunk by chunk.
+Status Eviction::MeasureMass() {
+  if (!plan_.ReportsMass() || !Ranks()) return Status();
+  const bool adds = is_measured_;
+  is_measured_ = true;
+  return context_.backend().mass(context_, sequence_.stream(),
+                                 {SelectJobs(), adds});
 }
 
 Status Eviction::Select() const {
   const Backend& backend = context_.backend();
-  const Jobs<SelectJob> jobs(OneList() ? at_once_.first(1) : at_once_,
-                             &LayerEviction::select);
+  const Jobs<SelectJob> jobs = SelectJobs();
   // Where tokens were secured, lists have been counted.
   const HeadSplit heads = plan_.Secures() ? HeadSplit() : Split();
   if (sequence_.selects_on_host()) return SelectOnHost(jobs, heads);

@@ -95,10 +95,7 @@ KV_KERNEL(secure_scores, BestParams, kSelectThreads, 3) {
   const Keys keys(p, layer.select, blockIdx.x);
   const uint32_t n = keys.words.n;
   const uint32_t n_keep = KeepOf(p.lists, layer.select, blockIdx.x, n);
-  const auto part =
-      static_cast<uint32_t>(Multiply(static_cast<float>(n_keep), p.share));
-  const uint32_t wanted = part > layer.n_best ? part : layer.n_best;
-  const uint32_t n_best = wanted < n_keep ? wanted : n_keep;
+  const uint32_t n_best = BestOf(n_keep, p.share, layer.n_best);
   if (n_best == 0) return;
   const Cut cut = BlockCut(keys, n, n_best, *shared);
   // A warp reads what it writes, and nothing that another one does.

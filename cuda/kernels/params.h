@@ -338,6 +338,51 @@ struct HeadSplitParams {
 };
 static_assert(sizeof(HeadSplitParams) <= 4096);
 
+// ---- rank_keys: keys by rank and then by score ----
+
+struct RankRange {
+  uint32_t first;  // position
+  uint32_t end;
+  int32_t rank;
+};
+
+struct RankLayer {
+  SelectLayer select;  // `scores` are keys, in place
+  SlotPositions slots;
+  uint32_t n_least;  // with a share: that are chosen of a list
+  uint32_t reserved;
+};
+static_assert(sizeof(RankLayer) == 64);
+
+struct RankParams {
+  static constexpr uint32_t kMaxLayers = 48;
+  static constexpr uint32_t kMaxRanges = 64;
+  SelectLists lists;
+  CountTable kept;  // of the slots
+  float share;      // of what a list keeps is chosen; below 0: all of it
+  uint32_t n_ranges;
+  RankLayer layers[kMaxLayers];
+  RankRange ranges[kMaxRanges];  // ascending
+};
+static_assert(sizeof(RankParams) <= 4096);
+
+// ---- mass: what keep lists have of their scores ----
+
+struct MassLayer {
+  SelectLayer select;
+  uint64_t masses;  // f32 [n_lists, 3]: all, kept, the largest that is not
+};
+static_assert(sizeof(MassLayer) == 40);
+
+struct MassParams {
+  static constexpr uint32_t kMaxLayers = 96;
+  SelectLists lists;
+  uint32_t adds;  // to what is there
+  uint32_t reserved;
+  MassLayer layers[kMaxLayers];
+};
+static_assert(sizeof(MassParams) <= 4096);
+
 // ---- best_scores: changes scores by which of a list are the best ----
 
 struct BestLayer {

@@ -51,6 +51,32 @@ KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, const CountTable& counts,
   return n_tokens;
 }
 
+// The first of n_tokens slots from a position on, or n_tokens.
+KV_DEVICE uint32_t FirstFrom(const SlotPositions& slots,
+                             const CountTable& counts, uint32_t list,
+                             uint32_t n_tokens, uint32_t position) {
+  const uint32_t n_kept =
+      CountOf(counts, slots.first_count, list, slots.n_kept);
+  const uint64_t kept = KeptList(slots, list);
+  uint64_t begin = 0;
+  if (position >= slots.tail_position) {
+    begin = uint64_t{n_kept} + (position - slots.tail_position);
+  } else {  // the first listed position from it on is in [begin, end]
+    uint64_t end = n_kept;
+    while (begin < end) {
+      const uint64_t middle = begin + (end - begin) / 2;
+      if (LoadGlobal<uint32_t>(kept + middle * 4) < position) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+  }
+  if (begin <= slots.first_slot) return 0;
+  begin -= slots.first_slot;
+  return begin < n_tokens ? static_cast<uint32_t>(begin) : n_tokens;
+}
+
 }  // namespace kvevict::cuda
 
 #endif  // KVEVICT_CUDA_KERNELS_SLOTS_CUH_

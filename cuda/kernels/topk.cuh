@@ -30,6 +30,14 @@ KV_DEVICE uint32_t KeepOf(const SelectLists& lists, const SelectLayer& layer,
   return n_keep < n ? n_keep : n;
 }
 
+// How many are the best of what a list keeps: a share, but at least n_least.
+KV_DEVICE uint32_t BestOf(uint32_t n_keep, float share, uint32_t n_least) {
+  const auto part =
+      static_cast<uint32_t>(Multiply(static_cast<float>(n_keep), share));
+  const uint32_t wanted = part > n_least ? part : n_least;
+  return wanted < n_keep ? wanted : n_keep;
+}
+
 // Where the last tokens begin that must stay; of a list that is shorter, 0.
 KV_DEVICE uint32_t RecentBegin(const SelectLists& lists, uint32_t n) {
   return lists.n_recent < n ? n - lists.n_recent : 0;

@@ -131,7 +131,7 @@ Test(policy_resolve, agrees_with_the_oracle) {
         1 + test_random_below(&random, 1u << test_random_below(&random, 20));
     kvevict_resolved_policy expected = {.struct_size = sizeof expected};
     kvevict_resolved_policy r = {.struct_size = sizeof r};
-    char text[512];
+    char text[1024];
     EXPECT_OK(kvevict_policy_format(&policy, text, sizeof text, NULL));
     if (!oracle_resolve(&policy, n_context, &expected)) {
       EXPECT(kvevict_policy_resolve(&policy, n_context, &r) ==

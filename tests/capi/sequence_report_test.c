@@ -15,7 +15,7 @@ typedef struct told {
 } told;
 
 static told Ask(const test_model* m) {
-  told t = {KVEVICT_EVICT_REPORT_INIT, {{0, 0, 0, 0}}};
+  told t = {KVEVICT_EVICT_REPORT_INIT, {{0, 0, 0, 0, 0, 0}}};
   for (int i = 0; i < kLists; ++i) {
     t.lists[i] = (kvevict_list_report)KVEVICT_LIST_REPORT_INIT;
   }
@@ -90,7 +90,7 @@ Test(report, is_told_of_sums_or_of_lists_alone) {
   test_model_step(m, 90);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   const told both = Ask(m);
-  told t = {KVEVICT_EVICT_REPORT_INIT, {{0, 0, 0, 0}}};
+  told t = {KVEVICT_EVICT_REPORT_INIT, {{0, 0, 0, 0, 0, 0}}};
   EXPECT_OK(kvevict_sequence_report(m->sequence, &t.report, NULL, 0));
   cr_assert(memcmp(&t.report, &both.report, sizeof t.report) == 0);
   for (int i = 0; i < kLists; ++i) {

@@ -185,10 +185,9 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   if (random->OneOf(4)) p.margin = random->In(1, 20);
   if (random->OneOf(4)) {
     p.every = random->In(0, 8);
-    p.prompt =
-        random->Pick({KVEVICT_PROMPT_INSIDE, KVEVICT_PROMPT_BESIDE,
-                      KVEVICT_PROMPT_PINNED, KVEVICT_PROMPT_PINNED_BESIDE,
-                      KVEVICT_PROMPT_AT_END});
+    p.prompt = random->Pick(
+        {KVEVICT_PROMPT_INSIDE, KVEVICT_PROMPT_BESIDE, KVEVICT_PROMPT_PINNED,
+         KVEVICT_PROMPT_PINNED_BESIDE, KVEVICT_PROMPT_AT_END});
   }
   return p;
 }
@@ -255,6 +254,7 @@ ModelCase RandomCase(Random* random) {
   c.select_on_host = random->OneOf(6);
   c.debug = random->OneOf(8);
   c.observes = !random->OneOf(4);
+  c.reports_mass = random->OneOf(3);
   return c;
 }
 

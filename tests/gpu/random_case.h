@@ -36,6 +36,7 @@ struct ModelCase {
   Geometry geometry;
   kvevict_policy policy;
   std::vector<uint32_t> head_budgets = {};  // of the plan, or none
+  bool reports_mass = false;
   bool select_on_host = false;
   bool debug = false;
   bool observes = true;  // query rows as they come; else at evictions

@@ -30,6 +30,7 @@ bool RandomModel::MakePlans() {
   options.head_budgets =
       case_.head_budgets.empty() ? nullptr : case_.head_budgets.data();
   options.head_budgets_len = case_.head_budgets.size();
+  options.report_mass = case_.reports_mass;
   kvevict_plan* plan = nullptr;
   const kvevict_status status =
       kvevict_plan_create(context(), &g, &policy(), &options, &plan);

@@ -71,6 +71,48 @@ uint32_t oracle_select_blocks(const float* scores, uint32_t n_tokens,
   return n;
 }
 
+void oracle_select_ranked(const float* scores, const int32_t* ranks,
+                          uint32_t n_tokens, uint32_t n_keep,
+                          const uint8_t* forced, uint32_t block,
+                          kvevict_tie tie, int32_t* keep) {
+  struct Block {
+    uint32_t begin, end;
+    bool stays;
+    int32_t rank;
+    double score;
+  };
+  std::vector<Block> blocks;
+  for (uint32_t begin = 0; begin < n_tokens; begin += block) {
+    Block b = {begin, std::min(n_tokens, begin + block), false, ranks[begin],
+               0.0};
+    b.stays = b.end - begin < block;
+    for (uint32_t i = begin; i < b.end; ++i) {
+      b.stays = b.stays || forced[i] != 0;
+      b.rank = std::max(b.rank, ranks[i]);
+      if (scores != nullptr) b.score += static_cast<double>(scores[i]);
+    }
+    b.score =
+        static_cast<double>(static_cast<float>(b.score / (b.end - begin)));
+    blocks.push_back(b);
+  }
+  std::sort(blocks.begin(), blocks.end(), [&](const Block& a, const Block& b) {
+    if (a.stays != b.stays) return a.stays;
+    if (a.rank != b.rank) return a.rank > b.rank;
+    const bool a_nan = std::isnan(a.score), b_nan = std::isnan(b.score);
+    if (a_nan != b_nan) return b_nan;
+    if (!a_nan && a.score != b.score) return a.score > b.score;
+    return tie == KVEVICT_TIE_LOWER_POSITION ? a.begin < b.begin
+                                             : a.begin > b.begin;
+  });
+  uint32_t n = 0;
+  for (size_t b = 0; b < blocks.size() && n < n_keep; ++b) {
+    for (uint32_t i = blocks[b].begin; i < blocks[b].end; ++i) {
+      keep[n++] = static_cast<int32_t>(i);
+    }
+  }
+  std::sort(keep, keep + n);
+}
+
 bool oracle_selection_is_right(const double* scores, uint32_t n_tokens,
                                const int32_t* keep, uint32_t n_keep,
                                const uint8_t* forced, double tolerance) {

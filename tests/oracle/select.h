@@ -27,6 +27,13 @@ uint32_t oracle_select_blocks(const float* scores, uint32_t n_tokens,
                               uint32_t n_keep, const uint8_t* forced,
                               uint32_t block, kvevict_tie tie, int32_t* keep);
 
+// The same of n_keep slots, whole blocks of them, by ranks[n_tokens] before scores: a
+// block has the highest of its slots. Without scores (NULL) ties alone decide.
+void oracle_select_ranked(const float* scores, const int32_t* ranks,
+                          uint32_t n_tokens, uint32_t n_keep,
+                          const uint8_t* forced, uint32_t block,
+                          kvevict_tie tie, int32_t* keep);
+
 // Whether keep[n_keep] is ascending, holds every forced slot, and leaves out no
 // slot that beats a kept one by more than `tolerance`.
 bool oracle_selection_is_right(const double* scores, uint32_t n_tokens,

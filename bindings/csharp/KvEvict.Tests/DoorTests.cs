@@ -99,6 +99,34 @@ public class DoorTests
     }
 
     [Fact]
+    public void Ranges_of_slots_go_last_or_first()
+    {
+        using var context = new KvContext();
+        using KvWorkspace workspace = context.CreateSelectWorkspace(10, 2);
+        int[] keep = new int[8];
+        var options = new KvSelectOptions { TokenCount = 10, Ranges = [new(0, 1, -1), new(8, 9, 2)] };
+        context.Select(options, new float[2 * 10], keep, workspace, 2);
+        Assert.Equal([1, 2, 3, 8, 1, 2, 3, 8], keep);
+    }
+
+    [Fact]
+    public void A_budget_keeps_a_share_of_the_mass()
+    {
+        using var context = new KvContext();
+        KvLayerScores[] layers = [new(new float[] { 1, 8, 4, 3 }, 1), new(new float[] { 1, 1, 0, 5 }, 2)];
+        Assert.Equal([2, 1], context.BudgetForMass(layers, new KvMassOptions(0.75)));
+        Assert.Equal([2, 2], context.BudgetForMass(layers, new KvMassOptions(0.75) { EveryRow = true }));
+        Assert.Equal([2, 2, 1], context.BudgetForMass(layers, new KvMassOptions(0.75) { Scope = KvScope.KvHead }));
+        Assert.Equal([2], context.BudgetForMass(layers, new KvMassOptions(0.9) { Scope = KvScope.Model }));
+        Assert.Equal([3, 2], context.BudgetForMass(
+            layers, new KvMassOptions(0.75) { SinkCount = 1, RecentCount = 1 }));
+        Assert.Empty(context.BudgetForMass([], new KvMassOptions(0.5) { Scope = KvScope.Model }));
+        Assert.Throws<KvEvictException>(() => context.BudgetForMass(layers, default));
+        Assert.Throws<ArgumentException>(
+            () => context.BudgetForMass([new(new float[4], 3)], new KvMassOptions(0.5)));
+    }
+
+    [Fact]
     public void Every_list_may_have_a_count_of_its_own()
     {
         using var context = new KvContext();

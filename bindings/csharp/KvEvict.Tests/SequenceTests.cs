@@ -157,6 +157,29 @@ public class SequenceTests
     }
 
     [Fact]
+    public void Ranges_go_last_or_first_and_the_mass_that_stays_is_told()
+    {
+        using var model = new SmallModel("custom:budget=6,sink=1", reportMass: true);
+        model.Prefill(20);
+        using var scores = new KvPinnedMemory<float>(SmallModel.KvHeads * 20);
+        for (int i = 0; i < scores.Length; ++i) scores.Span[i] = i % 20;
+        KvSignalInputs own = new() { Scores = KvPlane.HeadMajor(scores, 20, 1) };
+        Assert.Throws<KvEvictException>(() => Evict([new(3, 5, 1), new(4, 6, 1)]));
+        Assert.Throws<ArgumentOutOfRangeException>(() => Evict([new(-1, 5, 1)]));
+        Assert.Throws<KvEvictException>(() => Evict([.. Enumerable.Range(0, 65).Select(i => new KvTokenRange(i, i, 1))]));
+        Evict([new(3, 5, 1), new(18, int.MaxValue, -1)]);
+        Assert.Equal([0, 3, 4, 15, 16, 17], model.Sequence.KeepPositions(0, 1));
+        Assert.All(model.Sequence.ListReports(), list =>
+        {
+            Assert.Equal((20, 6), (list.TokensBefore, list.TokensAfter));
+            Assert.Equal((55f / 190, 19f / 190), (list.MassKept, list.LargestMassEvicted));
+        });
+
+        void Evict(KvTokenRange[] ranges) => model.Sequence.Evict(
+            model.Views, model.Workspace, new KvEvictOptions { Inputs = new[] { own, own }, Ranges = ranges });
+    }
+
+    [Fact]
     public void Own_scores_decide()
     {
         using var model = new SmallModel("custom:budget=6,sink=0");

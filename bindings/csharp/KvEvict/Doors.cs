@@ -142,7 +142,10 @@ public ref struct KvSelectOptions
     /// <summary>Strictly ascending slots that must stay, in host memory.</summary>
     public ReadOnlySpan<int> ProtectedSlots { get; set; }
 
-    /// <summary>All but the scores and the protected slots, which a caller pins.</summary>
+    /// <summary>Slots that go later or sooner than others.</summary>
+    public ReadOnlySpan<KvTokenRange> Ranges { get; set; }
+
+    /// <summary>All but the scores, the protected slots and the ranges, which a caller pins.</summary>
     internal readonly unsafe void Write(kvevict_select_options* native, int listCount, ContextHandle context)
     {
         Native.kvevict_select_options_init(native, (nuint)sizeof(kvevict_select_options));
@@ -155,6 +158,33 @@ public ref struct KvSelectOptions
         native->tie = Tie;
         native->select_block = Check.Count(SelectBlock, nameof(SelectBlock));
     }
+}
+
+/// <summary>Scores of one layer, by which its budget is found.</summary>
+/// <param name="Scores">[rows, tokens], as <c>KvPlan.Score</c> writes them.</param>
+/// <param name="RowCount">Keep lists, mostly KV heads.</param>
+public readonly record struct KvLayerScores(ReadOnlyMemory<float> Scores, int RowCount);
+
+/// <summary>Which budget <see cref="KvContext.BudgetForMass"/> looks for.</summary>
+public readonly record struct KvMassOptions
+{
+    /// <summary>Keeps a share of the mass, in (0, 1].</summary>
+    public KvMassOptions(double mass) => Mass = mass;
+
+    /// <summary>To be kept.</summary>
+    public double Mass { get; }
+
+    /// <summary>Which rows have one budget: each its own, those of a layer, all.</summary>
+    public KvScope Scope { get; init; } = KvScope.Layer;
+
+    /// <summary>First slots that must stay; they count.</summary>
+    public int SinkCount { get; init; }
+
+    /// <summary>Last slots that must stay, the window included.</summary>
+    public int RecentCount { get; init; }
+
+    /// <summary>Every row keeps the mass, not the mean of their shares.</summary>
+    public bool EveryRow { get; init; }
 }
 
 /// <summary>One layer's part of a call that moves rows.</summary>

@@ -17,6 +17,37 @@ public ref struct KvEvictOptions
     /// <see cref="KvSequence.UndoBytes"/>: see <see cref="KvSequence.Undo"/>. Default: they are gone for good.
     /// </summary>
     public KvRegion Undo { get; set; }
+
+    /// <summary>Positions that go later or sooner than others; those not held are ignored.</summary>
+    public ReadOnlySpan<KvTokenRange> Ranges { get; set; }
+}
+
+/// <summary>
+/// Tokens that go later than others, but may go, or sooner: whatever its score, a token of a higher rank stays before
+/// any of a lower one; those in no range have rank 0. A call takes up to 64 ranges, none of which begins before the
+/// end of the one before. They say which tokens a list keeps, never how many.
+/// </summary>
+/// <param name="First">First position, or slot.</param>
+/// <param name="End">Behind the last one; <see cref="int.MaxValue"/> for all to come.</param>
+/// <param name="Rank">Any.</param>
+public readonly record struct KvTokenRange(int First, int End, int Rank)
+{
+    internal const int Most = 64; // more are the library's to refuse
+
+    /// <summary>Writes ranges, as many as there is room for.</summary>
+    internal static unsafe void Write(ReadOnlySpan<KvTokenRange> ranges, Span<kvevict_token_range> native)
+    {
+        for (int i = 0; i < native.Length; ++i)
+        {
+            native[i] = new kvevict_token_range
+            {
+                struct_size = (uint)sizeof(kvevict_token_range),
+                rank = ranges[i].Rank,
+                first = Check.Count(ranges[i].First, nameof(First)),
+                end = Check.Count(ranges[i].End, nameof(End)),
+            };
+        }
+    }
 }
 
 /// <summary>What an eviction did, summed over the layers; bytes count K, V and companions.</summary>
@@ -36,7 +67,17 @@ public readonly record struct KvEvictReport(
 /// <param name="Layer">Its layer.</param>
 /// <param name="TokensBefore">Slots in use before.</param>
 /// <param name="TokensAfter">Slots in use then.</param>
-public readonly record struct KvListReport(int Layer, int TokensBefore, int TokensAfter);
+public readonly record struct KvListReport(int Layer, int TokensBefore, int TokensAfter)
+{
+    /// <summary>
+    /// What share of the list's mass stayed: of the scores that it was chosen by, where these are attention or the
+    /// caller's. NaN where nothing is known, as for a plan that does not report mass.
+    /// </summary>
+    public float MassKept { get; init; } = float.NaN;
+
+    /// <summary>The largest mass of a single token that went, as a share of the list's; NaN likewise.</summary>
+    public float LargestMassEvicted { get; init; } = float.NaN;
+}
 
 /// <summary>
 /// Where a sequence keeps the state of a layer, on the context's device.

@@ -22,6 +22,9 @@ public readonly record struct KvSequenceEviction(KvSequence Sequence, ReadOnlyMe
     /// <summary>As <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
     public ReadOnlyMemory<int> ProtectedPositions { get; init; }
 
+    /// <summary>As <see cref="KvEvictOptions.Ranges"/>.</summary>
+    public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
+
     /// <summary>As <see cref="KvEvictOptions.Inputs"/>.</summary>
     public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
 
@@ -133,23 +136,26 @@ public static unsafe class KvBatch
     /// <exception cref="KvEvictException">As for one sequence; nothing was moved in any.</exception>
     public static void Evict(ReadOnlySpan<KvSequenceEviction> items, KvRegion workspace, nint stream = 0)
     {
-        int viewCount = 0, inputCount = 0, positionCount = 0;
+        int viewCount = 0, inputCount = 0, positionCount = 0, rangeCount = 0;
         foreach (ref readonly KvSequenceEviction item in items)
         {
+            rangeCount += item.Ranges.Length;
             viewCount += Math.Max(item.Views.Length, item.Inputs.Length);
             inputCount += item.Inputs.Length;
             positionCount += item.ProtectedPositions.Length;
         }
         using var handles = new Held(items.Length);
         var positions = new int[positionCount];
+        var tokens = new kvevict_token_range[rangeCount];
         fixed (kvevict_sequence_eviction* nativeItems = new kvevict_sequence_eviction[items.Length])
         fixed (kvevict_evict_options* options = new kvevict_evict_options[items.Length])
         fixed (kvevict_view* views = new kvevict_view[viewCount])
         fixed (kvevict_signal_inputs* inputs = new kvevict_signal_inputs[inputCount])
         fixed (NativeInputs* planes = new NativeInputs[inputCount])
         fixed (int* mustStay = positions)
+        fixed (kvevict_token_range* ranges = tokens)
         {
-            int nextView = 0, nextInput = 0, nextPosition = 0;
+            int nextView = 0, nextInput = 0, nextPosition = 0, nextRange = 0;
             for (int i = 0; i < items.Length; ++i)
             {
                 ref readonly KvSequenceEviction item = ref items[i];
@@ -165,6 +171,9 @@ public static unsafe class KvBatch
                 item.ProtectedPositions.Span.CopyTo(positions.AsSpan(nextPosition));
                 options[i].protected_positions = mustStay + nextPosition;
                 options[i].protected_positions_len = (nuint)item.ProtectedPositions.Length;
+                KvTokenRange.Write(item.Ranges.Span, tokens.AsSpan(nextRange, item.Ranges.Length));
+                options[i].ranges = item.Ranges.IsEmpty ? null : ranges + nextRange;
+                options[i].ranges_len = (nuint)item.Ranges.Length;
                 options[i].inputs = inputs + nextInput;
                 options[i].inputs_len = (nuint)item.Inputs.Length;
                 options[i].undo = (void*)item.Undo.Resolve(item.Sequence.Context, nameof(item.Undo));
@@ -172,6 +181,7 @@ public static unsafe class KvBatch
                 nextView += Math.Max(item.Views.Length, item.Inputs.Length);
                 nextInput += item.Inputs.Length;
                 nextPosition += item.ProtectedPositions.Length;
+                nextRange += item.Ranges.Length;
             }
             ContextHandle? context = items.IsEmpty ? null : items[0].Sequence.Context;
             Native.kvevict_sequences_evict(nativeItems, (nuint)items.Length,

@@ -261,6 +261,69 @@ public sealed unsafe class KvContext : IDisposable
         return new KvWorkspace(ReorderWorkspaceSize(moves));
     }
 
+    /// <summary>
+    /// The smallest budgets that keep a share of the mass: how many tokens a policy has to keep of prompts like this
+    /// one. For calibration, not for every step: it sorts all rows.
+    /// </summary>
+    /// <param name="layers">Their scores.</param>
+    /// <param name="options">How much to keep, and of what.</param>
+    /// <returns>Tokens of each row, of each layer, or of all, as the scope says.</returns>
+    /// <exception cref="ArgumentException">Scores are not whole rows.</exception>
+    /// <exception cref="KvEvictException">A score is below 0, or a number cannot be.</exception>
+    public int[] BudgetForMass(ReadOnlySpan<KvLayerScores> layers, KvMassOptions options)
+    {
+        var native = new kvevict_layer_scores[layers.Length];
+        var pins = new System.Buffers.MemoryHandle[layers.Length];
+        int rowCount = 0;
+        try
+        {
+            for (int i = 0; i < layers.Length; ++i)
+            {
+                KvLayerScores layer = layers[i];
+                uint rows = Check.Count(layer.RowCount, nameof(layer.RowCount));
+                if (rows == 0 ? layer.Scores.Length > 0 : layer.Scores.Length % rows != 0)
+                {
+                    throw new ArgumentException($"layers[{i}] has {layer.Scores.Length} scores, not {rows} rows of the "
+                                                + "same length", nameof(layers));
+                }
+                rowCount += layer.RowCount;
+                pins[i] = layer.Scores.Pin();
+                native[i] = new kvevict_layer_scores
+                {
+                    struct_size = (uint)sizeof(kvevict_layer_scores),
+                    n_rows = rows,
+                    scores = (float*)pins[i].Pointer,
+                    scores_len = (nuint)layer.Scores.Length,
+                    n_tokens = rows == 0 ? 0 : (uint)(layer.Scores.Length / rows),
+                };
+            }
+            kvevict_mass_options nativeOptions;
+            Native.kvevict_mass_options_init(&nativeOptions, (nuint)sizeof(kvevict_mass_options));
+            nativeOptions.scope = options.Scope;
+            nativeOptions.mass = options.Mass;
+            nativeOptions.n_sink = Check.Count(options.SinkCount, nameof(options.SinkCount));
+            nativeOptions.n_recent = Check.Count(options.RecentCount, nameof(options.RecentCount));
+            nativeOptions.every_row = options.EveryRow ? 1u : 0u;
+            var budgets = new int[options.Scope switch
+            {
+                KvScope.KvHead => rowCount,
+                KvScope.Layer => layers.Length,
+                _ => Math.Min(1, layers.Length),
+            }];
+            fixed (kvevict_layer_scores* first = native)
+            fixed (int* found = budgets)
+            {
+                Native.kvevict_budget_for_mass(Handle, first, (nuint)native.Length, &nativeOptions, (uint*)found,
+                                               (nuint)budgets.Length);
+            }
+            return budgets;
+        }
+        finally
+        {
+            foreach (ref System.Buffers.MemoryHandle pin in pins.AsSpan()) pin.Dispose();
+        }
+    }
+
     /// <summary>Releases it with the last object made from it. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
@@ -271,10 +334,17 @@ public sealed unsafe class KvContext : IDisposable
         options.Write(&native, (int)keep->n_lists, _handle);
         native.scores = scores;
         native.scores_len = scoresLength;
+        int rangeCount = options.Ranges.Length;
+        Span<kvevict_token_range> ranges = rangeCount <= KvTokenRange.Most ? stackalloc kvevict_token_range[rangeCount]
+                                                                           : new kvevict_token_range[rangeCount];
+        KvTokenRange.Write(options.Ranges, ranges);
         fixed (int* mustStay = options.ProtectedSlots)
+        fixed (kvevict_token_range* nativeRanges = ranges)
         {
             native.protected_slots = mustStay;
             native.protected_slots_len = (nuint)options.ProtectedSlots.Length;
+            native.ranges = nativeRanges;
+            native.ranges_len = (nuint)rangeCount;
             Native.kvevict_select(_handle, &native, keep, (void*)workspace.Resolve(_handle, nameof(workspace)),
                                   (nuint)workspace.Bytes, stream);
         }

@@ -45,9 +45,13 @@ public sealed unsafe class KvPlan : IDisposable
     /// Of each layer with a full cache what <see cref="KvPolicy.Budget"/> means, in place of that and of the layer
     /// split. Not with <paramref name="headBudgets"/>. Empty: the policy's.
     /// </param>
+    /// <param name="reportMass">
+    /// Whether evictions measure what mass they keep, for <see cref="KvListReport"/>, in a workspace with room for keys
+    /// beside scores.
+    /// </param>
     /// <exception cref="KvEvictException">They do not go together.</exception>
     public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default,
-                  ReadOnlySpan<double> layerBudgets = default)
+                  ReadOnlySpan<double> layerBudgets = default, bool reportMass = false)
     {
         ArgumentNullException.ThrowIfNull(context);
         ArgumentNullException.ThrowIfNull(geometry);
@@ -73,6 +77,7 @@ public sealed unsafe class KvPlan : IDisposable
                 options.head_budgets_len = (nuint)headBudgets.Length;
                 options.layer_budgets = ofLayers;
                 options.layer_budgets_len = (nuint)layerBudgets.Length;
+                options.report_mass = reportMass ? 1u : 0u;
                 Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, &options, _handle);
             }
         }

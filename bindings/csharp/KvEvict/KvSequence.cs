@@ -390,9 +390,14 @@ public sealed unsafe class KvSequence : IDisposable
                                                                      : First(ref _manyInputs, inputCount);
         Span<NativeInputs> planes = count <= MaxStackLayers ? stackalloc NativeInputs[inputCount]
                                                             : First(ref _manyPlanes, inputCount);
+        int rangeCount = options.Ranges.Length;
+        Span<kvevict_token_range> ranges = rangeCount <= KvTokenRange.Most ? stackalloc kvevict_token_range[rangeCount]
+                                                                           : new kvevict_token_range[rangeCount];
+        KvTokenRange.Write(options.Ranges, ranges);
         fixed (kvevict_view* nativeViews = native)
         fixed (kvevict_signal_inputs* nativeInputs = inputs)
         fixed (NativeInputs* nativePlanes = planes)
+        fixed (kvevict_token_range* nativeRanges = ranges)
         fixed (int* mustStay = options.ProtectedPositions)
         {
             Write(views, options.Inputs, nativeViews, nativeInputs, nativePlanes);
@@ -402,6 +407,8 @@ public sealed unsafe class KvSequence : IDisposable
             nativeOptions.protected_positions_len = (nuint)options.ProtectedPositions.Length;
             nativeOptions.inputs = nativeInputs;
             nativeOptions.inputs_len = (nuint)inputCount;
+            nativeOptions.ranges = nativeRanges;
+            nativeOptions.ranges_len = (nuint)rangeCount;
             nativeOptions.undo = (void*)options.Undo.Resolve(_plan.Context, nameof(options.Undo));
             nativeOptions.undo_bytes = (nuint)options.Undo.Bytes;
             Native.kvevict_sequence_evict(handle, nativeViews, (nuint)views.Length, &nativeOptions,
@@ -528,7 +535,11 @@ public sealed unsafe class KvSequence : IDisposable
         for (int i = 0; i < count; ++i)
         {
             ref readonly kvevict_list_report list = ref native[i];
-            lists[i] = new KvListReport((int)list.layer, (int)list.tokens_before, (int)list.tokens_after);
+            lists[i] = new KvListReport((int)list.layer, (int)list.tokens_before, (int)list.tokens_after)
+            {
+                MassKept = list.mass_kept,
+                LargestMassEvicted = list.largest_mass_evicted,
+            };
         }
         return count;
     }

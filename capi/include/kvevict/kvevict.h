@@ -1526,10 +1526,15 @@ typedef struct kvevict_plan_options {
    *  policy's. Copied. */
   const double* layer_budgets;
   size_t layer_budgets_len; /**< As many as there are such layers; 0. */
+  /** 1: evictions measure what mass they keep, for kvevict_list_report. They
+   *  then read the scores once more, in a workspace with room for keys beside
+   *  them, and a sequence has 12 bytes per list. */
+  uint32_t report_mass;
+  uint32_t reserved1; /**< 0. */
 } kvevict_plan_options;
 
 #define KVEVICT_PLAN_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_plan_options), 0, 0, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_plan_options), 0, 0, 0, 0, 0, 0, 0 }
 
 /** Writes KVEVICT_PLAN_OPTIONS_INIT.
  *
@@ -2040,6 +2045,37 @@ typedef struct kvevict_keep_lists {
 KVEVICT_API kvevict_status kvevict_keep_lists_init(
     kvevict_keep_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
+/**
+ * Tokens that go later than others, but may go, or sooner.
+ *
+ * What must stay stays; of the rest a token of a higher rank stays before any
+ * of a lower one, whatever their scores, NaN included; within a rank scores
+ * decide, and then ties. Tokens in no range have rank 0, so a negative rank
+ * goes before them. A block of select_block has the highest rank in it.
+ *
+ * Ranks say which tokens a list keeps, never how many: layers, heads
+ * (kvevict_head_split) and chunks keep as many as without ranges. With `secure`
+ * the tokens secured are the best by rank and then by score, and so are those
+ * before which `rescue` looks for others.
+ */
+typedef struct kvevict_token_range {
+  uint32_t struct_size;
+  int32_t rank;   /**< Any. */
+  uint32_t first; /**< First position, or slot. */
+  uint32_t end;   /**< Behind the last one, from first to UINT32_MAX. */
+} kvevict_token_range;
+
+#define KVEVICT_TOKEN_RANGE_INIT \
+  { (uint32_t)sizeof(kvevict_token_range), 0, 0, 0 }
+
+/** Writes KVEVICT_TOKEN_RANGE_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_token_range_init(
+    kvevict_token_range* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
 /** What kvevict_select() chooses from, and what must stay. */
 typedef struct kvevict_select_options {
   uint32_t struct_size;
@@ -2066,12 +2102,17 @@ typedef struct kvevict_select_options {
    *  with length 0 for none. */
   const int32_t* protected_slots;
   size_t protected_slots_len;
+  /** Slots that go later or sooner: at most 64 ranges, none of which begins
+   *  before the end of the one before, in host memory; slots that are not held
+   *  are ignored. NULL with length 0 for none. */
+  const kvevict_token_range* ranges;
+  size_t ranges_len;
 } kvevict_select_options;
 
-#define KVEVICT_SELECT_OPTIONS_INIT                                    \
-  {                                                                    \
-    (uint32_t)sizeof(kvevict_select_options), 0, 0, 0, 0, 0,           \
-        KVEVICT_REDUCE_MEAN, 0, 0, KVEVICT_TIE_LOWER_POSITION, 0, 0, 0 \
+#define KVEVICT_SELECT_OPTIONS_INIT                                          \
+  {                                                                          \
+    (uint32_t)sizeof(kvevict_select_options), 0, 0, 0, 0, 0,                 \
+        KVEVICT_REDUCE_MEAN, 0, 0, KVEVICT_TIE_LOWER_POSITION, 0, 0, 0, 0, 0 \
   }
 
 /** Writes KVEVICT_SELECT_OPTIONS_INIT.
@@ -2084,11 +2125,12 @@ KVEVICT_API kvevict_status kvevict_select_options_init(
 
 /**
  * Chooses slots: what must stay, and then the highest scores, descending, ties
- * by `tie`, NaN last.
+ * by `tie`, NaN last; with ranges by rank first.
  *
  * How many is said by the lists: keep->count, or keep->counts. A list whose
  * count is all that it holds keeps every slot. Cost: three passes over the
- * scores, independent of their values; one more with select_block.
+ * scores, independent of their values; one more with select_block, and two with
+ * ranges.
  *
  * @param[in]  context  Non-NULL; device and parallel runner.
  * @param[in]  options  Non-NULL.
@@ -2153,6 +2195,86 @@ KVEVICT_API kvevict_status kvevict_plan_selection(
     const kvevict_plan* plan, uint32_t layer, uint32_t n_tokens,
     uint32_t n_seen, kvevict_select_options* options,
     kvevict_keep_lists* keep) KVEVICT_NOEXCEPT;
+
+/** Scores of one layer, by which its budget is found. */
+typedef struct kvevict_layer_scores {
+  uint32_t struct_size;
+  uint32_t n_rows; /**< Keep lists, mostly KV heads; 1 .. 65535. */
+  /** f32 [n_rows, n_tokens], host memory, as kvevict_score() writes them. */
+  const float* scores;
+  size_t scores_len; /**< = n_rows * n_tokens. */
+  uint32_t n_tokens; /**< 1 .. 2^31 - 1. */
+  uint32_t reserved; /**< 0. */
+} kvevict_layer_scores;
+
+#define KVEVICT_LAYER_SCORES_INIT \
+  { (uint32_t)sizeof(kvevict_layer_scores), 0, 0, 0, 0, 0 }
+
+/** Writes KVEVICT_LAYER_SCORES_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_layer_scores_init(
+    kvevict_layer_scores* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/** Which budget kvevict_budget_for_mass() looks for. */
+typedef struct kvevict_mass_options {
+  uint32_t struct_size;
+  /** Which rows have one budget: KV_HEAD each its own, LAYER those of a layer,
+   *  MODEL all. */
+  kvevict_scope scope;
+  double mass;       /**< To be kept, in (0, 1]. */
+  uint32_t n_sink;   /**< First slots that must stay; they count. */
+  uint32_t n_recent; /**< Last slots that must stay, the window included. */
+  /** 1: every row that shares the budget keeps the mass; 0: the mean of their
+   *  shares does. */
+  uint32_t every_row;
+  uint32_t reserved; /**< 0. */
+} kvevict_mass_options;
+
+#define KVEVICT_MASS_OPTIONS_INIT                                              \
+  {                                                                            \
+    (uint32_t)sizeof(kvevict_mass_options), KVEVICT_SCOPE_LAYER, 0.0, 0, 0, 0, \
+        0                                                                      \
+  }
+
+/** Writes KVEVICT_MASS_OPTIONS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_mass_options_init(
+    kvevict_mass_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * The smallest budgets that keep a share of the mass: how many tokens a policy
+ * has to keep of prompts like this one.
+ *
+ * A row keeps what must stay and then its highest scores, as kvevict_select()
+ * chooses them; a row shorter than the budget keeps all. The mass of a slot is
+ * its score; NaN and infinities have none, though +infinity still stays first,
+ * so that rows of kvevict_score() may be given as they are. The share of a row
+ * is what it keeps of the sum, 1 where that is 0. Sums are in f64: what must
+ * stay in order of slots, then scores descending; means row by row.
+ *
+ * Meant for calibration, not for every step: it sorts all rows, on the
+ * context's workers, in memory of the context as large as the scores.
+ *
+ * @param[in]  context     Non-NULL; of any device.
+ * @param[in]  layers      [layers_len], all with the same struct_size.
+ * @param[in]  layers_len  Any; 0 with NULL.
+ * @param[in]  options     Non-NULL.
+ * @param[out] budgets      Tokens, at least 1: of each row, end to end, of each
+ *                          layer, or one, as scope says.
+ * @param[in]  budgets_len  As many; with scope MODEL and no layers 0.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also if a score is below
+ *         0: the message has its place; KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_budget_for_mass(
+    const kvevict_context* context, const kvevict_layer_scores* layers,
+    size_t layers_len, const kvevict_mass_options* options, uint32_t* budgets,
+    size_t budgets_len) KVEVICT_NOEXCEPT;
 
 /** One layer's part of kvevict_compact() or kvevict_reorder(). */
 typedef struct kvevict_move {
@@ -2799,10 +2921,16 @@ typedef struct kvevict_evict_options {
   void* undo;
   /** At least what kvevict_sequence_undo_bytes() says; 0 with NULL. */
   size_t undo_bytes;
+  /** Positions that go later or sooner than others: at most 64 ranges, none of
+   *  which begins before the end of the one before. Positions that a list does
+   *  not hold, evicted or yet to come, are ignored, so that the same ranges do
+   *  for every eviction. NULL with length 0 for none. */
+  const kvevict_token_range* ranges;
+  size_t ranges_len;
 } kvevict_evict_options;
 
 #define KVEVICT_EVICT_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Writes KVEVICT_EVICT_OPTIONS_INIT.
@@ -2954,20 +3082,41 @@ typedef struct kvevict_evict_report {
 #define KVEVICT_EVICT_REPORT_INIT \
   { (uint32_t)sizeof(kvevict_evict_report), 0, 0, 0, 0, 0, 0 }
 
-/** What it did to one keep list. */
+/**
+ * What it did to one keep list.
+ *
+ * The mass of a token is the score that the list was chosen by: shaped, weighed
+ * and reduced. That is a mass where the signal is attention, paid or expected,
+ * or the caller's: of all policies but streaming-llm, random, knorm, keydiff,
+ * q-filter, lagkv, cur and triattention, without redundancy, secure or rescue.
+ * A token without a score has no mass and is in neither sum: those of a kept
+ * window, whose queries do the scoring, and where the score is NaN or infinite.
+ * Sinks and other tokens that must stay have the mass of their score. With
+ * chunk= only chunks that lose tokens have masses.
+ */
 typedef struct kvevict_list_report {
   uint32_t struct_size;
   uint32_t layer;
   uint32_t tokens_before; /**< Slots in use. */
   uint32_t tokens_after;
+  /** What share of the list's mass stayed, in [0, 1]; 1 for a list that lost no
+   *  mass. NaN where nothing is known: without report_mass of
+   *  kvevict_plan_options, where scores are no masses, or if one of the list is
+   *  below 0. Sums are in f32, of every 256th slot and then of halves. */
+  float mass_kept;
+  /** The largest mass of a single token that went, as a share of the list's;
+   *  0 if none had any, NaN likewise. */
+  float largest_mass_evicted;
 } kvevict_list_report;
 
 #define KVEVICT_LIST_REPORT_INIT \
-  { (uint32_t)sizeof(kvevict_list_report), 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_list_report), 0, 0, 0, 0, 0 }
 
 /**
  * Tells what the last successful kvevict_sequence_evict() did; counts are 0
- * before it, after a reset or a load, and after a failure of the device.
+ * before it, after a reset or a load, and after a failure of the device. Masses
+ * that CUDA has measured stay there: with lists this call then waits for the
+ * eviction.
  *
  * @param[in]  sequence   Non-NULL.
  * @param[out] out        NULL, or out->struct_size set.
@@ -2975,7 +3124,8 @@ typedef struct kvevict_list_report {
  *                        same: the lists of all layers end to end, see
  *                        kvevict_plan_layer().
  * @param[in]  lists_len  0, or as many as there are.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; with masses on CUDA
+ *         KVEVICT_ERROR_UNSUPPORTED while the stream is captured. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_report(
     const kvevict_sequence* sequence, kvevict_evict_report* out,

@@ -78,6 +78,7 @@ static void CreateHandles(test_model* model) {
   model->policy = test_policy(s->policy);
   kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
   plan_options.head_budgets = s->head_budgets;
+  plan_options.report_mass = s->report_mass;
   if (s->head_budgets != NULL) {
     plan_options.head_budgets_len = (size_t)s->n_layers * s->n_kv_heads;
   }

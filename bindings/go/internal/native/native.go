@@ -83,6 +83,11 @@ typedef long long swig_type_53;
 typedef long long swig_type_54;
 typedef long long swig_type_55;
 typedef long long swig_type_56;
+typedef long long swig_type_57;
+typedef long long swig_type_58;
+typedef long long swig_type_59;
+typedef long long swig_type_60;
+typedef long long swig_type_61;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -123,54 +128,58 @@ extern uintptr_t _wrap_kvevict_signal_inputs_init_kvevict(swig_voidp arg1, swig_
 extern uintptr_t _wrap_kvevict_score_job_init_kvevict(swig_voidp arg1, swig_type_17 arg2);
 extern uintptr_t _wrap_kvevict_score_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_18 arg3, uintptr_t arg4, swig_type_19 arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_keep_lists_init_kvevict(swig_voidp arg1, swig_type_20 arg2);
-extern uintptr_t _wrap_kvevict_select_options_init_kvevict(swig_voidp arg1, swig_type_21 arg2);
-extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4, swig_type_22 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_token_range_init_kvevict(swig_voidp arg1, swig_type_21 arg2);
+extern uintptr_t _wrap_kvevict_select_options_init_kvevict(swig_voidp arg1, swig_type_22 arg2);
+extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4, swig_type_23 arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_select_workspace_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5, swig_voidp arg6);
-extern uintptr_t _wrap_kvevict_move_init_kvevict(swig_voidp arg1, swig_type_23 arg2);
-extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_24 arg3, uintptr_t arg4, swig_type_25 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_compact_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_27 arg3, uintptr_t arg4, swig_type_28 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_29 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_rotation_init_kvevict(swig_voidp arg1, swig_type_30 arg2);
-extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_31 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_layer_scores_init_kvevict(swig_voidp arg1, swig_type_24 arg2);
+extern uintptr_t _wrap_kvevict_mass_options_init_kvevict(swig_voidp arg1, swig_type_25 arg2);
+extern uintptr_t _wrap_kvevict_budget_for_mass_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4, swig_voidp arg5, swig_type_27 arg6);
+extern uintptr_t _wrap_kvevict_move_init_kvevict(swig_voidp arg1, swig_type_28 arg2);
+extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_29 arg3, uintptr_t arg4, swig_type_30 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_compact_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_31 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_32 arg3, uintptr_t arg4, swig_type_33 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_34 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_rotation_init_kvevict(swig_voidp arg1, swig_type_35 arg2);
+extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_36 arg3, uintptr_t arg4);
 extern uintptr_t _wrap_kvevict_sequence_create_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern void _wrap_kvevict_sequence_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_reset_kvevict(uintptr_t arg1, uintptr_t arg2);
-extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_32 arg3);
+extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_37 arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_observing_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_observation_init_kvevict(swig_voidp arg1, swig_type_33 arg2);
-extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_34 arg3, int arg4, int arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_observation_init_kvevict(swig_voidp arg1, swig_type_38 arg2);
+extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_39 arg3, int arg4, int arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_prompt_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_position_lists_init_kvevict(swig_voidp arg1, swig_type_35 arg2);
-extern uintptr_t _wrap_kvevict_sequence_start_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_36 arg3, int arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_fork_options_init_kvevict(swig_voidp arg1, swig_type_37 arg2);
+extern uintptr_t _wrap_kvevict_position_lists_init_kvevict(swig_voidp arg1, swig_type_40 arg2);
+extern uintptr_t _wrap_kvevict_sequence_start_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_41 arg3, int arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_fork_options_init_kvevict(swig_voidp arg1, swig_type_42 arg2);
 extern uintptr_t _wrap_kvevict_sequence_fork_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_sequence_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_38 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_39 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_40 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_41 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_42 arg6, uintptr_t arg7);
-extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_43 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_44 arg3, uintptr_t arg4, swig_type_45 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_46 arg4);
+extern uintptr_t _wrap_kvevict_sequence_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_43 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_44 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_45 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_46 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_47 arg6, uintptr_t arg7);
+extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_48 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_49 arg3, uintptr_t arg4, swig_type_50 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_51 arg4);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_exact_prefix_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_47 arg5, swig_voidp arg6);
-extern uintptr_t _wrap_kvevict_sequence_tokens_init_kvevict(swig_voidp arg1, swig_type_48 arg2);
-extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_49 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequences_trim_kvevict(swig_voidp arg1, swig_type_50 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_51 arg2);
-extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_52 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_53 arg2);
-extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_54 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_55 arg2, uintptr_t arg3, swig_type_56 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_52 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_tokens_init_kvevict(swig_voidp arg1, swig_type_53 arg2);
+extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_54 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequences_trim_kvevict(swig_voidp arg1, swig_type_55 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_56 arg2);
+extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_57 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_58 arg2);
+extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_59 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_60 arg2, uintptr_t arg3, swig_type_61 arg4, uintptr_t arg5);
 #undef intgo
 */
 import "C"
@@ -723,11 +732,25 @@ func Kvevict_keep_lists_init(arg1 *KeepLists, arg2 uint64) (_swig_ret error) {
 	return swig_r_1
 }
 
+func Kvevict_token_range_init(arg1 *TokenRange, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_token_range_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_21(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_select_options_init(arg1 *SelectOptions, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_select_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_21(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_select_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_22(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -745,7 +768,7 @@ func Kvevict_select(arg1 uintptr, arg2 *SelectOptions, arg3 *KeepLists, arg4 uin
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_22(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_23(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -789,11 +812,57 @@ func Kvevict_plan_selection(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 uint32,
 	return swig_r_1
 }
 
+func Kvevict_layer_scores_init(arg1 *LayerScores, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_layer_scores_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_24(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_mass_options_init(arg1 *MassOptions, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_mass_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_25(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_budget_for_mass(arg1 uintptr, arg2 *LayerScores, arg3 uint64, arg4 *MassOptions, arg5 *uint32, arg6 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_budget_for_mass_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_26(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_type_27(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_move_init(arg1 *Move, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_move_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_23(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_move_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_28(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -811,7 +880,7 @@ func Kvevict_compact(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_24(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_25(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_29(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_30(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -827,7 +896,7 @@ func Kvevict_compact_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Work
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_26(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_31(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -845,7 +914,7 @@ func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_27(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_28(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_32(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_33(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -861,7 +930,7 @@ func Kvevict_reorder_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Work
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_29(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_34(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -875,7 +944,7 @@ func Kvevict_rotation_init(arg1 *Rotation, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_rotation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_30(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_rotation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_35(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -891,7 +960,7 @@ func Kvevict_rotate(arg1 uintptr, arg2 *Rotation, arg3 uint64, arg4 uintptr) (_s
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_rotate_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_31(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_rotate_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_36(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -939,7 +1008,7 @@ func Kvevict_sequence_begin_observing(arg1 uintptr, arg2 uintptr, arg3 uint64) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_32(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_37(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -966,7 +1035,7 @@ func Kvevict_observation_init(arg1 *Observation, arg2 uint64) (_swig_ret error) 
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_observation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_33(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_observation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_38(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -984,7 +1053,7 @@ func Kvevict_sequence_observe(arg1 uintptr, arg2 *Observation, arg3 uint64, arg4
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_34(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_39(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1055,7 +1124,7 @@ func Kvevict_position_lists_init(arg1 *PositionLists, arg2 uint64) (_swig_ret er
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_position_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_35(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_position_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_40(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1072,7 +1141,7 @@ func Kvevict_sequence_start(arg1 uintptr, arg2 *PositionLists, arg3 uint64, arg4
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_start_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_36(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_start_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_41(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1086,7 +1155,7 @@ func Kvevict_fork_options_init(arg1 *ForkOptions, arg2 uint64) (_swig_ret error)
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_fork_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_37(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_fork_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_42(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1118,7 +1187,7 @@ func Kvevict_sequence_save(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 *uint64
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_save_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_38(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_save_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_43(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1134,7 +1203,7 @@ func Kvevict_sequence_load(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 uintptr
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_load_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_39(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_load_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_44(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1148,7 +1217,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_40(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_45(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1167,7 +1236,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_41(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_42(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_46(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_47(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1183,7 +1252,7 @@ func Kvevict_sequence_undo_bytes(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *ui
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_43(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_48(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1201,7 +1270,7 @@ func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, 
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_44(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_45(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_49(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_50(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1217,7 +1286,7 @@ func Kvevict_sequence_report(arg1 uintptr, arg2 *EvictReport, arg3 *ListReport, 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_46(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_51(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1328,7 +1397,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_47(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_52(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1342,7 +1411,7 @@ func Kvevict_sequence_tokens_init(arg1 *SequenceTokens, arg2 uint64) (_swig_ret 
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_tokens_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_48(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_tokens_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_53(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1357,7 +1426,7 @@ func Kvevict_sequences_append(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_append_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_49(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_append_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_54(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1372,7 +1441,7 @@ func Kvevict_sequences_trim(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (_s
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_50(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_55(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1386,7 +1455,7 @@ func Kvevict_sequence_observations_init(arg1 *SequenceObservations, arg2 uint64)
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_51(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_56(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1401,7 +1470,7 @@ func Kvevict_sequences_observe(arg1 *SequenceObservations, arg2 uint64, arg3 uin
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_52(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_57(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1415,7 +1484,7 @@ func Kvevict_sequence_eviction_init(arg1 *SequenceEviction, arg2 uint64) (_swig_
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_53(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_58(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1430,7 +1499,7 @@ func Kvevict_sequences_workspace(arg1 *SequenceEviction, arg2 uint64, arg3 *Work
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_54(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_59(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1447,7 +1516,7 @@ func Kvevict_sequences_evict(arg1 *SequenceEviction, arg2 uint64, arg3 uintptr, 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_55(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_56(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_60(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_61(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -795,6 +795,21 @@ intgo _wrap_kvevict_keep_lists_init_kvevict(kvevict_keep_lists *_swig_go_0, long
 }
 
 
+intgo _wrap_kvevict_token_range_init_kvevict(kvevict_token_range *_swig_go_0, long long _swig_go_1) {
+  kvevict_token_range *arg1 = (kvevict_token_range *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_token_range *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_token_range_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_select_options_init_kvevict(kvevict_select_options *_swig_go_0, long long _swig_go_1) {
   kvevict_select_options *arg1 = (kvevict_select_options *) 0 ;
   size_t arg2 ;
@@ -870,6 +885,59 @@ intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_g
   arg6 = (kvevict_keep_lists *)_swig_go_5;
   
   result = (kvevict_status)kvevict_plan_selection((struct kvevict_plan const *)arg1,arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_layer_scores_init_kvevict(kvevict_layer_scores *_swig_go_0, long long _swig_go_1) {
+  kvevict_layer_scores *arg1 = (kvevict_layer_scores *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_layer_scores *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_layer_scores_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_mass_options_init_kvevict(kvevict_mass_options *_swig_go_0, long long _swig_go_1) {
+  kvevict_mass_options *arg1 = (kvevict_mass_options *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_mass_options *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_mass_options_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0, kvevict_layer_scores *_swig_go_1, long long _swig_go_2, kvevict_mass_options *_swig_go_3, int *_swig_go_4, long long _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_layer_scores *arg2 = (kvevict_layer_scores *) 0 ;
+  size_t arg3 ;
+  kvevict_mass_options *arg4 = (kvevict_mass_options *) 0 ;
+  uint32_t *arg5 = (uint32_t *) 0 ;
+  size_t arg6 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_layer_scores *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_mass_options *)_swig_go_3;
+  arg5 = (uint32_t *)_swig_go_4;
+  arg6 = (size_t)_swig_go_5;
+  
+  result = (kvevict_status)kvevict_budget_for_mass((struct kvevict_context const *)arg1,(struct kvevict_layer_scores const *)arg2,arg3,(struct kvevict_mass_options const *)arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

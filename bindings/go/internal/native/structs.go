@@ -212,6 +212,8 @@ type PlanOptions struct {
 	HeadBudgetsLen  uint64
 	LayerBudgets    uintptr
 	LayerBudgetsLen uint64
+	ReportMass      uint32
+	Reserved1       uint32
 }
 
 // LayerInfo is kvevict_layer_info.
@@ -286,6 +288,14 @@ type KeepLists struct {
 	Counts     uintptr
 }
 
+// TokenRange is kvevict_token_range.
+type TokenRange struct {
+	StructSize uint32
+	Rank       int32
+	First      uint32
+	End        uint32
+}
+
 // SelectOptions is kvevict_select_options.
 type SelectOptions struct {
 	StructSize        uint32
@@ -301,6 +311,29 @@ type SelectOptions struct {
 	SelectBlock       uint32
 	ProtectedSlots    uintptr
 	ProtectedSlotsLen uint64
+	Ranges            uintptr
+	RangesLen         uint64
+}
+
+// LayerScores is kvevict_layer_scores.
+type LayerScores struct {
+	StructSize uint32
+	NRows      uint32
+	Scores     uintptr
+	ScoresLen  uint64
+	NTokens    uint32
+	Reserved   uint32
+}
+
+// MassOptions is kvevict_mass_options.
+type MassOptions struct {
+	StructSize uint32
+	Scope      int32
+	Mass       float64
+	NSink      uint32
+	NRecent    uint32
+	EveryRow   uint32
+	Reserved   uint32
 }
 
 // Move is kvevict_move.
@@ -367,6 +400,8 @@ type EvictOptions struct {
 	InputsLen             uint64
 	Undo                  uintptr
 	UndoBytes             uint64
+	Ranges                uintptr
+	RangesLen             uint64
 }
 
 // EvictReport is kvevict_evict_report.
@@ -382,10 +417,12 @@ type EvictReport struct {
 
 // ListReport is kvevict_list_report.
 type ListReport struct {
-	StructSize   uint32
-	Layer        uint32
-	TokensBefore uint32
-	TokensAfter  uint32
+	StructSize         uint32
+	Layer              uint32
+	TokensBefore       uint32
+	TokensAfter        uint32
+	MassKept           float32
+	LargestMassEvicted float32
 }
 
 // SequenceMemory is kvevict_sequence_memory.

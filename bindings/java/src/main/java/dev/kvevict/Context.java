@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.Executor;
 import java.util.function.BiConsumer;
+import java.util.stream.IntStream;
 
 /** A device, and how to work on it: allocator, parallel runner and log sink. Thread-safe. */
 public final class Context extends Handle {
@@ -45,10 +46,25 @@ public final class Context extends Handle {
    * @return the plan, which keeps what it needs of this context alive
    */
   public Plan newPlan(Geometry geometry, Policy policy, int... headBudgets) {
+    return newPlan(geometry, policy, false, headBudgets);
+  }
+
+  /**
+   * As without reportMass.
+   *
+   * @param geometry of the model
+   * @param policy what survives
+   * @param reportMass whether evictions measure what mass they keep, for {@link ListReport}, in a
+   *     workspace with room for keys beside scores
+   * @param headBudgets tokens that each KV head keeps
+   * @return the plan, which keeps what it needs of this context alive
+   */
+  public Plan newPlan(Geometry geometry, Policy policy, boolean reportMass, int... headBudgets) {
     for (int budget : headBudgets) {
       Memory.count(budget, "headBudgets");
     }
-    return newPlan(geometry, policy, planOptions(headBudgets), headBudgets.length > 0);
+    return newPlan(geometry, policy, planOptions(reportMass, headBudgets),
+        headBudgets.length > 0);
   }
 
   /**
@@ -76,13 +92,14 @@ public final class Context extends Handle {
   }
 
   /** The budgets lie behind the struct. */
-  static Struct planOptions(int... headBudgets) {
+  static Struct planOptions(boolean reportMass, int... headBudgets) {
     int size = Abi.PlanOptions.SIZEOF;
     int n = headBudgets.length;
     Struct options = new Struct(size + 4 * n);
     options.putInt(Abi.PlanOptions.STRUCT_SIZE, size)
         .putLong(Abi.PlanOptions.HEAD_BUDGETS, n == 0 ? 0 : options.address + size)
-        .putLong(Abi.PlanOptions.HEAD_BUDGETS_LEN, n);
+        .putLong(Abi.PlanOptions.HEAD_BUDGETS_LEN, n)
+        .putFlag(Abi.PlanOptions.REPORT_MASS, reportMass);
     for (int i = 0; i < n; ++i) {
       options.putInt(size + 4 * i, headBudgets[i]);
     }
@@ -190,6 +207,37 @@ public final class Context extends Handle {
           out -> Native.kvevict_select_workspace(context, nTokens, nLists, out));
     } finally {
       leave();
+    }
+  }
+
+  /**
+   * The smallest budgets that keep a share of the mass: how many tokens a policy has to keep of
+   * prompts like this one. For calibration, not for every step: it sorts all rows.
+   *
+   * @param layers their scores
+   * @param wanted how much to keep, and of what
+   * @return tokens of each row, of each layer, or of all, as the scope says
+   */
+  public int[] budgetForMass(List<LayerScores> layers, MassOptions wanted) {
+    int size = Abi.LayerScores.SIZEOF;
+    int nRows = layers.stream().mapToInt(LayerScores::rows).sum();
+    int n = switch (wanted.scope()) {
+      case KV_HEAD -> nRows;
+      case LAYER -> layers.size();
+      case MODEL -> Math.min(1, layers.size());
+    };
+    long context = enter();
+    try (Struct in = new Struct(layers.size() * size);
+        Struct options = wanted.write(); Struct out = new Struct(4 * n)) {
+      for (int i = 0; i < layers.size(); ++i) {
+        layers.get(i).write(in, i * size);
+      }
+      Native.kvevict_budget_for_mass(context, layers.isEmpty() ? 0 : in.address, layers.size(),
+          options.address, n == 0 ? 0 : out.address, n);
+      return IntStream.range(0, n).map(i -> out.intAt(4 * i)).toArray();
+    } finally {
+      leave();
+      Reference.reachabilityFence(layers);
     }
   }
 

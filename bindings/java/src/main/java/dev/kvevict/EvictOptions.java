@@ -5,23 +5,26 @@ import java.nio.IntBuffer;
 import java.util.List;
 
 /** What an eviction may be told beside the policy. Immutable; start from {@link #NONE}. */
-public final class EvictOptions {
+public final class EvictOptions implements Cloneable {
   /** Nothing. */
-  public static final EvictOptions NONE = new EvictOptions(null, null, null, 0, 0);
+  public static final EvictOptions NONE = new EvictOptions();
 
-  private final IntBuffer positions;
-  private final SignalInputs[] inputs; // of each layer, null for none; null: none at all
-  private final ByteBuffer undoMemory; // keeps it reachable
-  private final long undo;
-  private final long undoBytes;
+  private IntBuffer positions;
+  private SignalInputs[] inputs; // of each layer, null for none; null: none at all
+  private ByteBuffer undoMemory; // keeps it reachable
+  private long undo;
+  private long undoBytes;
+  private Struct ranges; // null for none
+  private int nRanges;
 
-  private EvictOptions(IntBuffer positions, SignalInputs[] inputs, ByteBuffer undoMemory, long undo,
-      long undoBytes) {
-    this.positions = positions;
-    this.inputs = inputs;
-    this.undoMemory = undoMemory;
-    this.undo = undo;
-    this.undoBytes = undoBytes;
+  private EvictOptions() {}
+
+  private EvictOptions copy() {
+    try {
+      return (EvictOptions) clone();
+    } catch (CloneNotSupportedException e) {
+      throw new AssertionError(e);
+    }
   }
 
   /**
@@ -32,7 +35,22 @@ public final class EvictOptions {
    */
   public EvictOptions withProtected(int... protectedPositions) {
     IntBuffer copy = Memory.allocateInts(protectedPositions.length).put(0, protectedPositions);
-    return new EvictOptions(copy, inputs, undoMemory, undo, undoBytes);
+    EvictOptions next = copy();
+    next.positions = copy;
+    return next;
+  }
+
+  /**
+   * Positions that go later or sooner than others.
+   *
+   * @param tokens those not held are ignored
+   * @return these options with the ranges
+   */
+  public EvictOptions withRanges(TokenRange... tokens) {
+    EvictOptions next = copy();
+    next.ranges = TokenRange.write(tokens);
+    next.nRanges = tokens.length;
+    return next;
   }
 
   /**
@@ -43,8 +61,9 @@ public final class EvictOptions {
    * @return these options with the inputs
    */
   public EvictOptions withInputs(List<SignalInputs> layers) {
-    return new EvictOptions(
-        positions, layers.toArray(new SignalInputs[0]), undoMemory, undo, undoBytes);
+    EvictOptions next = copy();
+    next.inputs = layers.toArray(new SignalInputs[0]);
+    return next;
   }
 
   /**
@@ -54,8 +73,9 @@ public final class EvictOptions {
    * @return these options with the memory
    */
   public EvictOptions withUndo(ByteBuffer memory) {
-    return new EvictOptions(
-        positions, inputs, memory, Memory.address(memory, "memory"), Memory.bytes(memory));
+    EvictOptions next = withUndo(Memory.address(memory, "memory"), Memory.bytes(memory));
+    next.undoMemory = memory;
+    return next;
   }
 
   /**
@@ -66,7 +86,11 @@ public final class EvictOptions {
    * @return these options with the memory
    */
   public EvictOptions withUndo(long memory, long memoryBytes) {
-    return new EvictOptions(positions, inputs, null, memory, memoryBytes);
+    EvictOptions next = copy();
+    next.undoMemory = null;
+    next.undo = memory;
+    next.undoBytes = memoryBytes;
+    return next;
   }
 
   /** Throws if there is host memory, and the device is another. */
@@ -98,6 +122,8 @@ public final class EvictOptions {
         .putLong(Abi.EvictOptions.INPUTS, inputs == null ? 0 : inputsAddress)
         .putLong(Abi.EvictOptions.INPUTS_LEN, inputs == null ? 0 : inputs.length)
         .putLong(Abi.EvictOptions.UNDO, undo)
-        .putLong(Abi.EvictOptions.UNDO_BYTES, undoBytes);
+        .putLong(Abi.EvictOptions.UNDO_BYTES, undoBytes)
+        .putLong(Abi.EvictOptions.RANGES, Struct.addressOrNull(ranges))
+        .putLong(Abi.EvictOptions.RANGES_LEN, nRanges);
   }
 }

@@ -10,4 +10,14 @@ public sealed interface ListReport permits Records.ListReport {
 
   /** {@return slots in use then} */
   int tokensAfter();
+
+  /**
+   * {@return what share of the list's mass stayed: of the scores that it was chosen by, where these
+   * are attention or the caller's; NaN where nothing is known, as for a plan that does not report
+   * mass}
+   */
+  float massKept();
+
+  /** {@return the largest mass of a single token that went, as a share; NaN likewise} */
+  float largestMassEvicted();
 }

@@ -80,13 +80,20 @@ final class Records {
     }
   }
 
-  record ListReport(int layer, int tokensBefore, int tokensAfter)
+  record ListReport(int layer, int tokensBefore, int tokensAfter, float massKept,
+      float largestMassEvicted)
       implements dev.kvevict.ListReport {
+    ListReport(int layer, int tokensBefore, int tokensAfter) {
+      this(layer, tokensBefore, tokensAfter, Float.NaN, Float.NaN);
+    }
+
     static ListReport read(Struct in, int offset) {
       return new ListReport(
           in.intAt(offset + Abi.ListReport.LAYER),
           in.intAt(offset + Abi.ListReport.TOKENS_BEFORE),
-          in.intAt(offset + Abi.ListReport.TOKENS_AFTER));
+          in.intAt(offset + Abi.ListReport.TOKENS_AFTER),
+          in.floatAt(offset + Abi.ListReport.MASS_KEPT),
+          in.floatAt(offset + Abi.ListReport.LARGEST_MASS_EVICTED));
     }
   }
 

@@ -19,6 +19,8 @@ public final class SelectOptions implements Cloneable {
   private Tie tie = Tie.LOWER_POSITION;
   private int selectBlock;
   private IntBuffer slots;
+  private Struct ranges; // null for none
+  private int nRanges;
 
   private SelectOptions() {}
 
@@ -157,6 +159,19 @@ public final class SelectOptions implements Cloneable {
     return next;
   }
 
+  /**
+   * Slots that go later or sooner than others.
+   *
+   * @param tokens their slots
+   * @return these options with the ranges
+   */
+  public SelectOptions withRanges(TokenRange... tokens) {
+    SelectOptions next = copy();
+    next.ranges = TokenRange.write(tokens);
+    next.nRanges = tokens.length;
+    return next;
+  }
+
   private SelectOptions copy() {
     try {
       return (SelectOptions) clone();
@@ -191,6 +206,8 @@ public final class SelectOptions implements Cloneable {
         .putEnum(Abi.SelectOptions.TIE, tie)
         .putInt(Abi.SelectOptions.SELECT_BLOCK, selectBlock)
         .putLong(Abi.SelectOptions.PROTECTED_SLOTS, any ? Memory.address(slots, "slots") : 0)
-        .putLong(Abi.SelectOptions.PROTECTED_SLOTS_LEN, any ? slots.remaining() : 0);
+        .putLong(Abi.SelectOptions.PROTECTED_SLOTS_LEN, any ? slots.remaining() : 0)
+        .putLong(Abi.SelectOptions.RANGES, Struct.addressOrNull(ranges))
+        .putLong(Abi.SelectOptions.RANGES_LEN, nRanges);
   }
 }

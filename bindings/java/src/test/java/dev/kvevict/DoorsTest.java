@@ -229,6 +229,40 @@ final class DoorsTest {
     }
   }
 
+  static void rangesOfSlotsGoLastOrFirst() {
+    IntBuffer slots = Caches.ints(-1, -1, -1, -1);
+    SelectOptions options = SelectOptions.of(10)
+        .withRanges(new TokenRange(0, 1, -1), new TokenRange(8, 9, 2));
+    try (Context context = Context.create()) {
+      context.select(options, KeepLists.of(slots, 1, 4),
+          context.selectWorkspace(10, 1).allocate());
+      Check.equal(Caches.ints(1, 2, 3, 8), slots);
+    }
+  }
+
+  static void budgetsKeepAShareOfTheMass() {
+    List<LayerScores> layers = List.of(
+        new LayerScores(Caches.floats(4).put(0, new float[] {1, 8, 4, 3}), 1),
+        new LayerScores(Caches.floats(4).put(0, new float[] {1, 1, 0, 5}), 2));
+    try (Context context = Context.create()) {
+      Check.equal(new int[] {2, 1}, context.budgetForMass(layers, MassOptions.of(0.75)));
+      Check.equal(new int[] {2, 2},
+          context.budgetForMass(layers, new MassOptions(0.75, Scope.LAYER, 0, 0, true)));
+      Check.equal(new int[] {2, 2, 1},
+          context.budgetForMass(layers, new MassOptions(0.75, Scope.KV_HEAD, 0, 0, false)));
+      Check.equal(new int[] {2},
+          context.budgetForMass(layers, new MassOptions(0.9, Scope.MODEL, 0, 0, false)));
+      Check.equal(new int[] {3, 2},
+          context.budgetForMass(layers, new MassOptions(0.75, Scope.LAYER, 1, 1, false)));
+      Check.equal(new int[0], context.budgetForMass(
+          List.of(), new MassOptions(0.5, Scope.MODEL, 0, 0, false)));
+      Check.fails(KvEvictException.class,
+          () -> context.budgetForMass(layers, MassOptions.of(0)), "mass 0");
+      Check.fails(IllegalArgumentException.class,
+          () -> new LayerScores(Caches.floats(4), 3), "3 rows");
+    }
+  }
+
   /** Two layers in one call: one list for all heads, and lists of 3 and 2. */
   static void allLayersMoveInOneCall() {
     FloatBuffer[] k = {Caches.random(N * ROW, 4), Caches.random(N * ROW, 5)};

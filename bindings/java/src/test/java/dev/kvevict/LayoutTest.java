@@ -213,7 +213,7 @@ final class LayoutTest {
       long at = job.longAt(parts + pointers[i]) - job.address;
       Check.equal(101L + i, job.longAt((int) at + Abi.Plane.DATA));
     }
-    Struct plan = Context.planOptions(7, 8, 9);
+    Struct plan = Context.planOptions(false, 7, 8, 9);
     int size = Abi.PlanOptions.SIZEOF;
     holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.HEAD_BUDGETS_LEN, 3,
         size, 7, size + 8, 9));
@@ -269,7 +269,7 @@ final class LayoutTest {
     Struct options = new Struct(Abi.EvictOptions.SIZEOF);
     EvictOptions.NONE.write(options, 0);
     same(options, Abi.EvictOptions.SIZEOF, Native::kvevict_evict_options_init);
-    same(Context.planOptions(), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
+    same(Context.planOptions(false), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
     Struct keep = new Struct(Abi.KeepLists.SIZEOF);
     KeepLists.at(0, 0, 0, 0).write(Device.CPU, true, keep, 0);
     same(keep, Abi.KeepLists.SIZEOF, Native::kvevict_keep_lists_init);

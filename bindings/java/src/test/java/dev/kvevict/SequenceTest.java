@@ -377,6 +377,36 @@ final class SequenceTest {
     }
   }
 
+  /** Positions of a higher rank go last, of a lower one first, and the report tells the mass. */
+  static void rangesAndTheMassThatStays() {
+    float[] scores = new float[2 * N];
+    for (int i = 0; i < scores.length; ++i) {
+      scores[i] = i % N;
+    }
+    FloatBuffer direct = Caches.floats(scores.length).put(0, scores);
+    try (Context context = Context.create();
+        Plan small = Caches.plan(context, 1, N, "custom:budget=6,sink=1");
+        Plan plan = context.newPlan(small.geometry(), small.policy(), true);
+        Sequence sequence = plan.newSequence();
+        View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
+      sequence.append(N);
+      EvictOptions options = EvictOptions.NONE
+          .withRanges(new TokenRange(10, 12, 1), new TokenRange(N - 2, Integer.MAX_VALUE, -1))
+          .withInputs(List.of(SignalInputs.NONE.withScores(Caches.scores(direct, N))));
+      Check.fails(KvEvictException.class, () -> sequence.evict(List.of(view),
+          options.withRanges(new TokenRange(3, 5, 1), new TokenRange(4, 6, 1)), workspace),
+          "ranges[1]: first 4 < 5");
+      Check.fails(IllegalArgumentException.class, () -> new TokenRange(-1, 5, 1), "first");
+      sequence.evict(List.of(view), options, workspace);
+      Check.equal(new int[] {0, 10, 11, N - 5, N - 4, N - 3}, sequence.keepPositions(0, 0));
+      float all = N * (N - 1) / 2f;
+      ListReport list = sequence.listReports().get(0);
+      Check.equal((10 + 11 + 3 * (N - 4)) / all, list.massKept());
+      Check.equal((N - 1) / all, list.largestMassEvicted());
+    }
+  }
+
   /** A plane of scores for each layer, with strides of its own. */
   static void layersHaveScoresOfTheirOwn() {
     FloatBuffer[] scores = {Caches.random(2 * N, 1), Caches.random(3 * N, 2)};

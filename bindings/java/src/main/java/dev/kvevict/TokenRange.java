@@ -1,0 +1,35 @@
+package dev.kvevict;
+
+/**
+ * Tokens that go later than others, but may go, or sooner: whatever its score, a token of a higher
+ * rank stays before any of a lower one; those in no range have rank 0. A call takes up to 64 ranges,
+ * none of which begins before the end of the one before. They say which tokens a list keeps, never
+ * how many.
+ *
+ * @param first first position, or slot
+ * @param end behind the last one; {@link Integer#MAX_VALUE} for all to come
+ * @param rank any
+ */
+public record TokenRange(int first, int end, int rank) {
+  /** Checks the positions. */
+  public TokenRange {
+    Memory.count(first, "first");
+    Memory.count(end, "end");
+  }
+
+  /** Ranges as calls take them; null of none. */
+  static Struct write(TokenRange... ranges) {
+    if (ranges.length == 0) {
+      return null;
+    }
+    int size = Abi.TokenRange.SIZEOF;
+    Struct out = new Struct(ranges.length * size);
+    for (int i = 0; i < ranges.length; ++i) {
+      out.putInt(i * size + Abi.TokenRange.STRUCT_SIZE, size)
+          .putInt(i * size + Abi.TokenRange.RANK, ranges[i].rank)
+          .putInt(i * size + Abi.TokenRange.FIRST, ranges[i].first)
+          .putInt(i * size + Abi.TokenRange.END, ranges[i].end);
+    }
+    return out;
+  }
+}

@@ -1,0 +1,27 @@
+// What mass the lists keep: an item is a layer and list.
+#include <algorithm>
+#include <limits>
+
+#include "core/cpu/cpu.h"
+#include "core/kernels/mass.h"
+
+namespace kvevict::cpu {
+
+Status Run_mass(const Context& context, Stream, const MassArgs& args) {
+  const uint32_t n_lists = args.jobs.front().keep.n_lists;
+  context.ParallelFor(static_cast<uint32_t>(args.jobs.size() * n_lists),
+                      [&](uint32_t item, uint32_t) {
+                        const SelectJob& job = args.jobs[item / n_lists];
+                        const uint32_t list = item % n_lists;
+                        const uint32_t n_tokens = job.tokens.Of(list);
+                        const Mass mass = MeasureMass(
+                            job.scores + uint64_t{list} * job.tokens.most,
+                            n_tokens, job.slots.first, job.keep.List(list),
+                            std::min(job.keep.count.Of(list), n_tokens));
+                        Mass* const out = &job.masses[list];
+                        *out = args.adds ? *out + mass : mass;
+                      });
+  return Status();
+}
+
+}  // namespace kvevict::cpu

@@ -1,0 +1,18 @@
+// The mass of a list's scores, and of those that it keeps.
+#ifndef KVEVICT_CORE_KERNELS_MASS_H_
+#define KVEVICT_CORE_KERNELS_MASS_H_
+
+#include <cstdint>
+
+#include "core/mass.h"
+
+namespace kvevict {
+
+// Of scores[n], the first of which is slot `first`; keep[n_keep] are slots, ascending.
+// Sums are of every 256th score, then of halves: the same bits everywhere.
+Mass MeasureMass(const float* scores, uint32_t n, uint32_t first,
+                 const int32_t* keep, uint32_t n_keep);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_KERNELS_MASS_H_
