@@ -1,4 +1,5 @@
-// The slots between those of keep lists, a launch for layers whose lists lie alike.
+// The slots between those of keep lists, a launch for layers whose lists lie alike. Their
+// rows are copied next.
 #include <algorithm>
 
 #include "cuda/kernels/list_evicted.h"
@@ -10,6 +11,9 @@ namespace kvevict::cuda {
 
 Status Run_list_evicted(const Context& context, Stream stream,
                         const ListEvictedArgs& args) {
+  for (const ModuleId module : {ModuleId::list_evicted, ModuleId::copy_rows}) {
+    KV_RETURN_IF_ERROR(Require(context, stream, module));
+  }
   return ForEachBatch(
       args.jobs, EvictedParams::kMaxLayers,
       [](const EvictedJob& a, const EvictedJob& b) {

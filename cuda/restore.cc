@@ -1,4 +1,5 @@
 // Compaction taken back: one launch for planes that lie alike, whatever their layer.
+// Lengths come next.
 #include <limits>
 
 #include "cuda/kernels/gather_rows.h"
@@ -10,6 +11,9 @@ namespace kvevict::cuda {
 
 Status Run_restore(const Context& context, Stream stream,
                    const RestoreArgs& args) {
+  for (const ModuleId module : {ModuleId::restore_rows, ModuleId::positions}) {
+    KV_RETURN_IF_ERROR(Require(context, stream, module));
+  }
   constexpr uint64_t kAnyBytes = std::numeric_limits<uint64_t>::max();
   return ForEachPlaneBatch(args.jobs, kAnyBytes, [&](PlaneBatch& batch) {
     const uint32_t unit = ColumnUnit(GatherUnit(batch.params));

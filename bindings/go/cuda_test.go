@@ -385,6 +385,7 @@ func TestCUDACallsQueueOnTheirStream(t *testing.T) {
 	selecting := m.workspace(m.context.SelectWorkspace(full, 1))
 	moving := m.workspace(m.context.ReorderWorkspace(others))
 	evicting := m.workspace(plan.Workspace(OperationEvict, 0))
+	undo := m.workspace(Workspace{Alignment: 256, Best: 1 << 17}, nil)
 	memory, err := sequence.MemoryOf(0)
 	must(t, err)
 	state := func() string {
@@ -404,9 +405,10 @@ func TestCUDACallsQueueOnTheirStream(t *testing.T) {
 		{"Compact", func() error { return m.context.Compact(moves, Memory{}, stream) }},
 		{"Reorder", func() error { return m.context.Reorder(others, moving, stream) }},
 		{"Evict", func() error {
-			_, err := sequence.Evict([]*View{view}, nil, evicting, stream)
+			_, err := sequence.Evict([]*View{view}, &EvictOptions{Undo: undo}, evicting, stream)
 			return err
 		}},
+		{"Undo", func() error { return sequence.Undo([]*View{view}, undo, stream) }},
 		{"Reset", func() error { return sequence.Reset(stream) }},
 	} {
 		before := state()

@@ -112,8 +112,10 @@ Status Eviction::CheckUndo() const {
   KV_RETURN_IF_ERROR(CheckCanUndo());
   const CheckedSize bytes = UndoBytes();
   if (!bytes.ok()) return UndoOverflows();
-  return CheckMemory("undo", context_, options_.undo, options_.undo_bytes,
-                     bytes.value());
+  KV_RETURN_IF_ERROR(CheckMemory("undo", context_, options_.undo,
+                                 options_.undo_bytes, bytes.value()));
+  // Without jobs: whether it can run, asked before anything is queued.
+  return context_.backend().list_evicted(context_, sequence_.stream(), {});
 }
 
 Status Eviction::FindUndoBytes(size_t* out) {
@@ -212,8 +214,10 @@ Status CheckUndo(const Sequence& sequence, const void* memory,
     if (saved.n_rows > 0) bytes = bytes + SavedBytes(saved);
   }
   if (!bytes.ok()) return UndoOverflows();
-  return CheckMemory("undo", plan.context(), memory, memory_bytes,
-                     bytes.value());
+  KV_RETURN_IF_ERROR(
+      CheckMemory("undo", plan.context(), memory, memory_bytes, bytes.value()));
+  return plan.context().backend().restore(plan.context(), sequence.stream(),
+                                          {});
 }
 
 Status PutBack(const Sequence& sequence, const void* memory) {

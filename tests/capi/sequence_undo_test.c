@@ -4,52 +4,9 @@
 
 #include "tests/capi/support/attention.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
-#include "tests/capi/support/plan.h"
-
-enum { kGuardBytes = 256 };
-
-/* Memory of just so many bytes between guards. */
-typedef struct lent {
-  uint8_t* memory;
-  size_t n_bytes;
-} lent;
-
-static lent Lend(size_t n_bytes) {
-  const size_t all = n_bytes + 2 * kGuardBytes;
-  lent out = {aligned_alloc(kGuardBytes, (all + 255) / 256 * 256), n_bytes};
-  memset(out.memory, TEST_GUARD, all);
-  out.memory += kGuardBytes;
-  return out;
-}
-
-static void CheckGuards(lent undo, const char* what) {
-  EXPECT(test_is_filled(undo.memory - kGuardBytes, kGuardBytes) &&
-             test_is_filled(undo.memory + undo.n_bytes, kGuardBytes),
-         "%s: written beyond %zu bytes", what, undo.n_bytes);
-}
-
-static void Return(lent undo) { free(undo.memory - kGuardBytes); }
-
-static size_t UndoBytes(test_model* m) {
-  size_t n_bytes = SIZE_MAX;
-  EXPECT_OK(kvevict_sequence_undo_bytes(m->sequence, m->views, m->spec.n_layers,
-                                        &n_bytes));
-  return n_bytes;
-}
-
-static kvevict_status Evict(test_model* m, lent undo,
-                            kvevict_evict_report* report) {
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.undo = undo.memory;
-  options.undo_bytes = undo.n_bytes;
-  return test_model_evict(m, &options, report);
-}
-
-static kvevict_status Undo(test_model* m, lent undo) {
-  return kvevict_sequence_undo(m->sequence, m->views, m->spec.n_layers,
-                               undo.memory, undo.n_bytes, NULL);
-}
+#include "tests/capi/support/undo.h"
 
 static void Ends(const test_model* m, uint32_t layer, uint32_t* ends) {
   for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
@@ -165,10 +122,10 @@ static void Run(const trial* t, uint64_t seed) {
     for (uint32_t l = 0; l < spec.n_layers; ++l) {
       before[l] = test_cache_clone(m->live[l]);
     }
-    lent undo = Lend(UndoBytes(m));
+    test_lent undo = test_lend(test_undo_bytes(m));
     kvevict_evict_report report = {.struct_size = sizeof report};
-    EXPECT_OK(Evict(m, undo, &report));
-    CheckGuards(undo, what);
+    EXPECT_OK(test_evict_lending(m, undo, &report));
+    test_lent_check(undo, what);
     EXPECT(report.evicted || test_is_filled(undo.memory, undo.n_bytes),
            "%s: nothing went, but rows were saved", what);
     if (!report.evicted) { /* both are due again at the same time */
@@ -190,13 +147,13 @@ static void Run(const trial* t, uint64_t seed) {
       test_model_observe(twin, first, m->n_seen - first);
     }
     if (report.evicted) {
-      lent elsewhere = Lend(undo.n_bytes);
+      test_lent elsewhere = test_lend(undo.n_bytes);
       memcpy(elsewhere.memory, undo.memory, undo.n_bytes);
-      EXPECT_OK(Undo(m, elsewhere));
+      EXPECT_OK(test_undo(m, elsewhere));
       EXPECT(memcmp(elsewhere.memory, undo.memory, undo.n_bytes) == 0,
              "%s: the memory was written", what);
-      EXPECT_INVALID(Undo(m, elsewhere), "nothing to undo");
-      Return(elsewhere);
+      EXPECT_INVALID(test_undo(m, elsewhere), "nothing to undo");
+      test_lent_return(elsewhere);
       ++n_undone;
     }
     ExpectAsTwin(m, twin, what);
@@ -210,7 +167,7 @@ static void Run(const trial* t, uint64_t seed) {
       }
       test_cache_destroy(before[l]);
     }
-    Return(undo);
+    test_lent_return(undo);
   }
   EXPECT(n_undone > 0 || m->policy.prompt != KVEVICT_PROMPT_INSIDE,
          "%s: nothing was undone", what);
@@ -266,8 +223,8 @@ static void StepBothWithSums(test_model* m, test_model* twin, uint32_t n,
   }
 }
 
-/* Sums that moved with their rows come back with them. */
-Test(undo, brings_sums_back) {
+/* Evictions after one that was taken back keep the same tokens. */
+Test(undo, later_evictions_go_by_the_sums_that_came_back) {
   const char* const kPolicies[] = {
       "h2o:budget=20,recent=4", "h2o:budget=24,recent=3,rows=mean,margin=2",
       "h2o:budget=20,recent=4,heads=adaptive",
@@ -287,18 +244,18 @@ Test(undo, brings_sums_back) {
     StepBothWithSums(m, twin, 30, &random);
     for (uint32_t round = 0; round < 25; ++round) {
       const bool undoes = test_random_coin(&random);
-      lent undo = Lend(UndoBytes(m));
+      test_lent undo = test_lend(test_undo_bytes(m));
       kvevict_evict_report report = {.struct_size = sizeof report};
-      EXPECT_OK(Evict(m, undo, &report));
-      CheckGuards(undo, policy);
+      EXPECT_OK(test_evict_lending(m, undo, &report));
+      test_lent_check(undo, policy);
       if (!undoes || !report.evicted)
         EXPECT_OK(test_model_evict(twin, NULL, NULL));
       StepBothWithSums(m, twin, test_random_between(&random, 1, 4), &random);
       if (undoes && report.evicted) {
-        EXPECT_OK(Undo(m, undo));
+        EXPECT_OK(test_undo(m, undo));
         ++n_undone;
       }
-      Return(undo);
+      test_lent_return(undo);
       test_expect_same_tokens(m, twin, policy);
     }
     EXPECT(n_undone > 3, "%s: undone %u times", policy, n_undone);
@@ -307,29 +264,95 @@ Test(undo, brings_sums_back) {
   }
 }
 
-static test_model* Filled(const char* policy, uint32_t n) {
-  test_model_spec spec = test_small_model(policy);
-  spec.n_layers = 3;
-  spec.n_companions = 1;
+/* Shows what n queries paid, by position alone, and appends their tokens. */
+static void Pay(test_model* m, uint32_t n) {
+  float sums[2][200];
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    const uint32_t stored = test_model_stored(m, l);
+    for (uint32_t h = 0; h < 2; ++h) {
+      int32_t positions[200];
+      test_model_positions(m, l, h, positions);
+      for (uint32_t i = 0; i < n; ++i) {
+        positions[stored + i] = (int32_t)(m->n_seen + i);
+      }
+      for (uint32_t i = 0; i < stored + n; ++i) {
+        test_random random = {(uint64_t)positions[i] * 1000 + m->n_seen * 10 +
+                              l * 2 + h};
+        sums[h][i] = (float)test_random_unit(&random);
+      }
+    }
+    kvevict_plane plane = test_floats_plane(&sums[0][0], 200);
+    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs.attention_sums = &plane;
+    inputs.n_sum_heads = 2;
+    const kvevict_observation shown = {sizeof shown, l, &inputs};
+    EXPECT_OK(
+        kvevict_sequence_observe(m->sequence, &shown, 1, n, m->n_seen, NULL));
+  }
+  test_model_append(m, n);
+}
+
+/* What the sequence has added up of attention is that of the twin. */
+static void ExpectSameSums(const test_model* m, const test_model* twin) {
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    kvevict_sequence_memory a = {.struct_size = sizeof a}, b = a;
+    EXPECT_OK(kvevict_sequence_memory_of(m->sequence, l, &a));
+    EXPECT_OK(kvevict_sequence_memory_of(twin->sequence, l, &b));
+    EXPECT(a.sums != 0 && a.n_sum_heads == b.n_sum_heads, "no sums");
+    const uint32_t n = test_model_stored(m, l);
+    for (uint32_t h = 0; h < a.n_sum_heads; ++h) {
+      EXPECT(memcmp((const float*)(uintptr_t)a.sums + h * a.sum_stride,
+                    (const float*)(uintptr_t)b.sums + h * b.sum_stride,
+                    n * sizeof(float)) == 0,
+             "layer %u, head %u: other sums", l, h);
+    }
+  }
+}
+
+Test(undo, sums_of_attention_come_back) {
+  test_model_spec spec = test_small_model("h2o:budget=24,recent=6");
   spec.max_positions = 400;
-  test_model* m = test_model_create(&spec, (test_random){7});
-  test_model_step(m, n);
-  return m;
+  test_model* m = test_model_create(&spec, (test_random){9});
+  test_model* twin = test_model_create(&spec, (test_random){9});
+  uint32_t n_undone = 0;
+  for (uint32_t round = 0; round < 30; ++round) {
+    Pay(m, 1 + round % 5);
+    Pay(twin, 1 + round % 5);
+    if (round % 4 == 3) {
+      EXPECT_OK(test_model_evict(m, NULL, NULL));
+      EXPECT_OK(test_model_evict(twin, NULL, NULL));
+    } else {
+      test_lent undo = test_lend(test_undo_bytes(m));
+      kvevict_evict_report report = {.struct_size = sizeof report};
+      EXPECT_OK(test_evict_lending(m, undo, &report));
+      test_lent_check(undo, "sums");
+      if (report.evicted) {
+        EXPECT_OK(test_undo(m, undo));
+        ++n_undone;
+      }
+      test_lent_return(undo);
+    }
+    ExpectAsTwin(m, twin, "sums");
+    ExpectSameSums(m, twin);
+  }
+  EXPECT(n_undone > 5, "%u undone", n_undone);
+  test_model_destroy(twin);
+  test_model_destroy(m);
 }
 
 /* The prompt may end after the eviction: it is then as long as it was. */
 Test(undo, prompts_that_ended_since_get_their_tokens_back) {
-  test_model* m = Filled("knorm:budget=20,every=2", 50);
-  test_model* twin = Filled("knorm:budget=20,every=2", 50);
-  lent undo = Lend(UndoBytes(m));
-  EXPECT_OK(Evict(m, undo, NULL));
+  test_model* m = test_undo_model("knorm:budget=20,every=2", 50);
+  test_model* twin = test_undo_model("knorm:budget=20,every=2", 50);
+  test_lent undo = test_lend(test_undo_bytes(m));
+  EXPECT_OK(test_evict_lending(m, undo, NULL));
   for (int i = 0; i < 2; ++i) {
     test_model* each = i == 0 ? m : twin;
     test_model_step(each, 3);
     EXPECT_OK(kvevict_sequence_end_prompt(each->sequence));
     test_model_step(each, 2);
   }
-  EXPECT_OK(Undo(m, undo));
+  EXPECT_OK(test_undo(m, undo));
   uint8_t* saved[2];
   size_t n_saved[2];
   for (int i = 0; i < 2; ++i) {
@@ -343,7 +366,7 @@ Test(undo, prompts_that_ended_since_get_their_tokens_back) {
       "another state than without the eviction");
   free(saved[0]);
   free(saved[1]);
-  Return(undo);
+  test_lent_return(undo);
   test_model_destroy(twin);
   test_model_destroy(m);
 }
@@ -353,207 +376,44 @@ Test(undo, caches_that_layers_share_come_back_once) {
                                           "streaming-llm:budget=20,sink=3",
                                           "random:budget=20,scope=model"};
   for (uint32_t i = 0; i < 3; ++i) {
-    test_model* m = Filled(kPolicies[i], 60);
+    test_model* m = test_undo_model(kPolicies[i], 60);
     m->views[2] = m->views[0];
     test_cache* before[2];
     for (int l = 0; l < 2; ++l) before[l] = test_cache_clone(m->live[l]);
-    lent undo = Lend(UndoBytes(m));
+    test_lent undo = test_lend(test_undo_bytes(m));
     /* Of two layers, 40 rows of K, V and a scale in 2 heads, and lists. */
     const size_t rows = 2 * 40 * 2 * (16 * 4 + 8 * 4 + 4);
     EXPECT(undo.n_bytes >= rows && undo.n_bytes < rows + 2 * 600,
            "%s: %zu bytes", kPolicies[i], undo.n_bytes);
-    EXPECT_OK(Evict(m, undo, NULL));
+    EXPECT_OK(test_evict_lending(m, undo, NULL));
     m->views[2] = m->live[2]->view;
-    EXPECT_INVALID(Undo(m, undo), "views[2] is the cache of views[2]",
+    EXPECT_INVALID(test_undo(m, undo), "views[2] is the cache of views[2]",
                    "views[0]");
     m->views[2] = m->views[0];
-    EXPECT_OK(Undo(m, undo));
+    EXPECT_OK(test_undo(m, undo));
     for (int l = 0; l < 2; ++l) {
       test_expect_same_rows(m->live[l], before[l], 60, kPolicies[i]);
       EXPECT(test_model_stored(m, (uint32_t)l) == 60, "layer %d", l);
       test_cache_destroy(before[l]);
     }
     EXPECT(test_model_stored(m, 2) == 60, "of the layer that shares");
-    Return(undo);
+    test_lent_return(undo);
     test_model_destroy(m);
   }
 }
 
 Test(undo, companions_that_layers_share_come_back_once) {
-  test_model* m = Filled("streaming-llm:budget=20,sink=3", 60);
+  test_model* m = test_undo_model("streaming-llm:budget=20,sink=3", 60);
   m->views[2].companions = m->views[0].companions;
   test_cache* before[3];
   for (int l = 0; l < 3; ++l) before[l] = test_cache_clone(m->live[l]);
-  lent undo = Lend(UndoBytes(m));
-  EXPECT_OK(Evict(m, undo, NULL));
-  EXPECT_OK(Undo(m, undo));
+  test_lent undo = test_lend(test_undo_bytes(m));
+  EXPECT_OK(test_evict_lending(m, undo, NULL));
+  EXPECT_OK(test_undo(m, undo));
   for (int l = 0; l < 3; ++l) {
     test_expect_same_rows(m->live[l], before[l], 60, "shared companions");
     test_cache_destroy(before[l]);
   }
-  Return(undo);
-  test_model_destroy(m);
-}
-
-Test(undo, is_of_the_last_eviction_and_once) {
-  test_model* m = Filled("knorm:budget=20,margin=2", 60);
-  lent undo = Lend(UndoBytes(m));
-  EXPECT_INVALID(Undo(m, undo), "nothing to undo");
-  /* Calls that leave all alone do not count. */
-  EXPECT_OK(Evict(m, undo, NULL));
-  test_model_step(m, 1);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  EXPECT_OK(Evict(m, undo, NULL));
-  EXPECT_OK(Undo(m, undo));
-  EXPECT(test_model_stored(m, 0) == 61, "%u slots", test_model_stored(m, 0));
-  test_model_check(m, "undone");
-  EXPECT_INVALID(Undo(m, undo), "nothing to undo");
-  /* One without memory is the last one then. */
-  Return(undo);
-  undo = Lend(UndoBytes(m));
-  EXPECT_OK(Evict(m, undo, NULL));
-  test_model_step(m, 5);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  EXPECT_INVALID(Undo(m, undo), "nothing to undo");
-  /* A reset, a load and a trim to before. */
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
-    m->n_seen = 0;
-    test_model_step(m, 60);
-    EXPECT_OK(Evict(m, undo, NULL));
-    if (i == 0) EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
-    uint8_t saved[4096];
-    size_t n = 0;
-    if (i == 1) {
-      EXPECT_OK(kvevict_sequence_save(m->sequence, saved, sizeof saved, &n));
-      EXPECT_OK(kvevict_sequence_load(m->sequence, saved, n, NULL));
-    }
-    if (i == 2) EXPECT_OK(kvevict_sequence_trim(m->sequence, 0, NULL));
-    EXPECT_INVALID(Undo(m, undo), "nothing to undo");
-  }
-  Return(undo);
-  test_model_destroy(m);
-}
-
-Test(undo, forks_have_nothing_to_undo) {
-  test_model* m = Filled("knorm:budget=20", 60);
-  lent undo = Lend(UndoBytes(m));
-  EXPECT_OK(Evict(m, undo, NULL));
-  kvevict_sequence* fork = NULL;
-  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &fork, NULL));
-  EXPECT_INVALID(
-      kvevict_sequence_undo(fork, m->views, 3, undo.memory, undo.n_bytes, NULL),
-      "nothing to undo");
-  EXPECT_OK(Undo(m, undo));
-  test_model_check(m, "the one that was forked");
-  kvevict_sequence_destroy(fork);
-  Return(undo);
-  test_model_destroy(m);
-}
-
-/* A report of what no longer is would be wrong. */
-Test(undo, empties_the_report) {
-  test_model* m = Filled("knorm:budget=20", 60);
-  lent undo = Lend(UndoBytes(m));
-  EXPECT_OK(Evict(m, undo, NULL));
-  EXPECT_OK(Undo(m, undo));
-  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
-  EXPECT_OK(kvevict_sequence_report(m->sequence, &report, NULL, 0));
-  cr_expect_eq(report.evicted, 0);
-  cr_expect_eq(report.tokens_before, 0);
-  Return(undo);
-  test_model_destroy(m);
-}
-
-Test(undo, what_changes_rows_that_stay_is_refused) {
-  static const char* const kPolicies[] = {
-      "knorm:budget=20,merge=values",
-      "streaming-llm:budget=20,sink=3,rotate=yes"};
-  float inv_freq[8] = {1.0f};
-  for (uint32_t i = 0; i < 2; ++i) {
-    kvevict_layer_geometry layer = test_layer(4, 2, 16, 8);
-    kvevict_geometry geometry = test_geometry(3, 100, &layer);
-    geometry.rope_inv_freq = inv_freq;
-    geometry.rope_inv_freq_len = 8;
-    test_plan* plan =
-        test_plan_create(kPolicies[i], &geometry, KVEVICT_OPERATION_EVICT, 1);
-    test_model* m = Filled("knorm:budget=20", 60); /* its caches */
-    kvevict_sequence* sequence = NULL;
-    EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
-    EXPECT_OK(kvevict_sequence_append(sequence, 60, NULL));
-    size_t n_bytes = 5;
-    lent undo = Lend(1 << 16);
-    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-    options.undo = undo.memory;
-    options.undo_bytes = undo.n_bytes;
-    const char* const word = i == 0 ? "merges" : "turns";
-    EXPECT_FAILS(kvevict_sequence_undo_bytes(sequence, m->views, 3, &n_bytes),
-                 KVEVICT_ERROR_UNSUPPORTED, "undo", word);
-    EXPECT_FAILS(
-        kvevict_sequence_evict(sequence, m->views, 3, &options, plan->workspace,
-                               plan->workspace_bytes, NULL),
-        KVEVICT_ERROR_UNSUPPORTED, "undo", word);
-    test_model_check(m, "refused");
-    Return(undo);
-    kvevict_sequence_destroy(sequence);
-    test_plan_destroy(plan);
-    test_model_destroy(m);
-  }
-}
-
-Test(undo, arguments_are_checked_before_a_byte_moves) {
-  test_model* m = Filled("knorm:budget=20", 60);
-  size_t n_bytes = 0;
-  EXPECT_INVALID(kvevict_sequence_undo_bytes(NULL, m->views, 3, &n_bytes),
-                 "sequence");
-  EXPECT_INVALID(kvevict_sequence_undo_bytes(m->sequence, NULL, 3, &n_bytes),
-                 "views");
-  EXPECT_INVALID(kvevict_sequence_undo_bytes(m->sequence, m->views, 3, NULL),
-                 "out_bytes");
-  lent undo = Lend(UndoBytes(m));
-  const lent none = {NULL, 5};
-  EXPECT_INVALID(Evict(m, none, NULL), "undo is NULL", "undo_bytes is 5");
-  const lent less = {undo.memory, undo.n_bytes - 1};
-  char text[64];
-  snprintf(text, sizeof text, "undo_bytes %zu < %zu", less.n_bytes,
-           undo.n_bytes);
-  EXPECT_INVALID(Evict(m, less, NULL), text);
-  const lent odd = {undo.memory + 4, undo.n_bytes};
-  EXPECT_INVALID(Evict(m, odd, NULL), "undo", "64-byte aligned");
-  EXPECT(test_is_filled(undo.memory, undo.n_bytes), "rows were saved");
-  EXPECT(test_model_stored(m, 0) == 60, "tokens went");
-  EXPECT_OK(Evict(m, undo, NULL));
-
-  EXPECT_INVALID(
-      kvevict_sequence_undo(NULL, m->views, 3, undo.memory, undo.n_bytes, NULL),
-      "sequence");
-  EXPECT_INVALID(Undo(m, (lent){NULL, undo.n_bytes}), "undo is NULL");
-  EXPECT_INVALID(Undo(m, less), text);
-  EXPECT_INVALID(Undo(m, odd), "64-byte aligned");
-  m->views[1].k.head_dim -= 1;
-  EXPECT_INVALID(Undo(m, undo), "views[1]", "head_dim");
-  m->views[1].k.head_dim += 1;
-  /* All that comes back and what was appended since need slots. */
-  test_model_step(m, 50);
-  EXPECT_INVALID(Undo(m, undo), "layer 0: 110 slots", "max_tokens 100");
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 100, NULL));
-  m->n_seen = 100;
-  EXPECT_OK(Undo(m, undo));
-  EXPECT(test_model_stored(m, 0) == 100, "%u", test_model_stored(m, 0));
-  test_model_check(m, "after all that");
-  Return(undo);
-  test_model_destroy(m);
-}
-
-Test(undo, an_eviction_that_does_nothing_needs_no_memory) {
-  test_model* m = Filled("knorm:budget=70", 60);
-  EXPECT(UndoBytes(m) == 0, "%zu bytes", UndoBytes(m));
-  uint8_t one = 0;
-  EXPECT_OK(Evict(m, (lent){&one, 0}, NULL));
-  EXPECT_INVALID(Undo(m, (lent){&one, 1}), "nothing to undo");
-  test_model_destroy(m);
-  m = Filled("none", 60);
-  EXPECT(UndoBytes(m) == 0, "%zu bytes", UndoBytes(m));
-  EXPECT_INVALID(Undo(m, (lent){&one, 1}), "nothing to undo");
+  test_lent_return(undo);
   test_model_destroy(m);
 }

@@ -475,9 +475,10 @@ bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
       model->twin(), host_views.data(), host_views.size(), &on_host,
       host.memory(), host.n_bytes(), nullptr);
   if (status != host_status) {
-    throw std::runtime_error(fmt::format("{} on the GPU: {}; {} on the CPU",
-                                         kvevict_status_name(status), message,
-                                         kvevict_status_name(host_status)));
+    throw std::runtime_error(fmt::format(
+        "{} on the GPU: {}; {} on the CPU: {}", kvevict_status_name(status),
+        message, kvevict_status_name(host_status),
+        host_status == KVEVICT_OK ? "" : kvevict_last_error_message()));
   }
   const WholeReport got(model->plan(), model->sequence(), n_layers);
   const WholeReport expected(model->twin_plan(), model->twin(), n_layers);

@@ -68,7 +68,8 @@ Test(llama_text, evictions_go_on_while_decoding) {
                             {"tova", "tova:budget=30"},
                             {"knorm", "knorm:budget=30,margin=7"},
                             {"ring", "streaming-llm:budget=30,sink=0,every=9"},
-                            {"pinned", "knorm:budget=10,prompt=pinned-beside"}};
+                            {"pinned", "knorm:budget=10,prompt=pinned-beside"},
+                            {"h2o", "h2o:budget=30,recent=20,margin=7"}};
   const auto json = nlohmann::json::parse(RunTextDemo(files.options));
   cr_assert(json["n_tokens"] == 40 && json["n_predictions"] == 80);
   const auto& rows = json["results"];
@@ -79,7 +80,8 @@ Test(llama_text, evictions_go_on_while_decoding) {
                   {30, 30, 80},
                   {30, 30 + 80 % 8, 80 / 8},
                   {30, 30 + 80 % 9, 80 / 9},
-                  {40, 50, 70}};
+                  {40, 50, 70},
+                  {30, 30 + 80 % 8, 80 / 8}};
   for (size_t i = 0; i < std::size(expected); ++i) {
     cr_expect(rows[i]["kv_bytes_after"] == expected[i].after * kTokenBytes);
     cr_expect(rows[i]["kv_bytes_at_end"] == expected[i].at_end * kTokenBytes);
@@ -146,8 +148,8 @@ Test(llama_text, errors_say_what_is_wrong) {
   expect(options, "budget");
   options = files.options;
   options.decode = 20;
-  options.policies = {{"h2o", "h2o"}};
-  expect(options, "policy h2o cannot go on with --decode");
+  options.policies = {{"h2o", "h2o:heads=adaptive"}};
+  expect(options, "policy h2o cannot go on with --decode: it needs sums");
   options.policies = {{"turned", "knorm:rotate=yes"}};
   expect(options, "policy turned cannot go on with --decode: it turns");
   options = files.options;

@@ -30,6 +30,7 @@ inline const std::vector<NamedPolicy> kDecodingDemoPolicies = {
     {"none", "none"},
     {"streaming-llm", "streaming-llm"},
     {"tova", "tova"},
+    {"h2o", "h2o"},
     {"snapkv", "snapkv:margin=31"},
     {"r-kv", "r-kv:margin=31"},
     {"knorm", "knorm:margin=31"},

@@ -44,6 +44,7 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
                  const char* simd_target, const Rope& rope)
     : n_layers_(cache.n_layers),
       n_q_heads_(queries.n_q_heads),
+      n_kv_heads_(cache.n_kv_heads),
       head_dim_(cache.k_head_dim),
       wants_all_queries_(WantsAllQueries(policy)) {
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
@@ -99,6 +100,23 @@ void Evictor::Observe(uint32_t layer, const float* queries, uint32_t n_rows,
   const kvevict_plane rows = QueryRows(queries);
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &rows;
+  const kvevict_observation shown = {sizeof(shown), layer, &inputs};
+  Check(kvevict_sequence_observe(sequence_.get(), &shown, 1, n_rows,
+                                 first_position, nullptr));
+}
+
+void Evictor::ObserveSums(uint32_t layer, std::span<const float> sums,
+                          uint32_t n_rows, uint32_t first_position) {
+  kvevict_plane plane = {};
+  plane.data = reinterpret_cast<uintptr_t>(sums.data());
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = 1;
+  plane.token_stride_bytes = sizeof(float);
+  plane.head_stride_bytes =
+      static_cast<int64_t>(sums.size_bytes() / n_kv_heads_);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.n_sum_heads = n_kv_heads_;
+  inputs.attention_sums = &plane;
   const kvevict_observation shown = {sizeof(shown), layer, &inputs};
   Check(kvevict_sequence_observe(sequence_.get(), &shown, 1, n_rows,
                                  first_position, nullptr));

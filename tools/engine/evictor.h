@@ -43,6 +43,11 @@ class Evictor {
   void Observe(uint32_t layer, const float* queries, uint32_t n_rows,
                uint32_t first_position);
 
+  // The attention that those rows paid, summed over them: [n_kv_heads, slots], of all
+  // slots once their tokens are stored.
+  void ObserveSums(uint32_t layer, std::span<const float> sums, uint32_t n_rows,
+                   uint32_t first_position);
+
   // The engine stored n_tokens more rows in every layer.
   void Append(uint32_t n_tokens);
 
@@ -86,6 +91,7 @@ class Evictor {
 
   uint32_t n_layers_;
   uint32_t n_q_heads_;
+  uint32_t n_kv_heads_;
   uint32_t head_dim_;
   bool wants_all_queries_;
   std::unique_ptr<kvevict_context, Deleter<kvevict_context_destroy>> context_;

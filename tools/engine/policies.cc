@@ -58,13 +58,19 @@ bool WantsAllQueries(const kvevict_policy& policy) {
   return resolved.obs_window == 0;
 }
 
+bool WantsSums(const kvevict_policy& policy) {
+  kvevict_need need = KVEVICT_NEED_NONE;
+  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_ATTENTION_SUMS, &need));
+  return need != KVEVICT_NEED_NONE;
+}
+
 std::string WhyNotWhileDecoding(const kvevict_policy& policy) {
   if (policy.rotate != 0) return "it turns keys, positions here are true ones";
   if (WantsAllQueries(policy)) return "it needs the queries of all tokens";
-  kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_ATTENTION_SUMS, &need));
-  return need == KVEVICT_NEED_NONE ? ""
-                                   : "it needs sums of attention that go on";
+  if (WantsSums(policy) && policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
+    return "it needs sums of attention, of heads that hold as many tokens each";
+  }
+  return "";
 }
 
 std::vector<NamedPolicy> AllPolicies() {

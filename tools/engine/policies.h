@@ -23,9 +23,13 @@ std::vector<NamedPolicy> AllPolicies();
 // not a StreamingLLM window), default_budget applies.
 kvevict_policy ParsePolicy(const std::string& text, double default_budget);
 
-// Whether it can evict after each decoded token with nothing more than queries and what
-// a model's queries are like as a whole, of keys that stay as they are; if not, why.
+// Whether it can evict after each decoded token with nothing more than queries, the
+// attention that they pay and what a model's queries are like as a whole, of keys that
+// stay as they are; if not, why.
 std::string WhyNotWhileDecoding(const kvevict_policy& policy);
+
+// It scores by sums of attention.
+bool WantsSums(const kvevict_policy& policy);
 
 // It scores by the queries of all slots held, not by those of a window.
 bool WantsAllQueries(const kvevict_policy& policy);

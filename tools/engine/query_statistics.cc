@@ -150,11 +150,19 @@ void QueryStatistics::Observe(uint32_t layer, KvCache& cache,
 }
 
 // The library makes the sums of a chunk's rows; they are added up here.
+std::vector<float> QueryStatistics::SumsOf(uint32_t layer, KvCache& cache,
+                                           const float* queries,
+                                           uint32_t n_rows) const {
+  std::vector<float> sums(size_t{n_kv_heads_} * cache.length(layer));
+  attention_->Score(layer, cache, queries, n_rows, sums);
+  return sums;
+}
+
 void QueryStatistics::AddSums(uint32_t layer, KvCache& cache,
                               const float* queries, uint32_t n_rows) {
   const uint32_t n_slots = cache.length(layer);
-  std::vector<float> of_rows(size_t{n_kv_heads_} * n_slots);
-  attention_->Score(layer, cache, queries, n_rows, of_rows);
+  std::vector<float>& of_rows = layers_[layer].last_sums;
+  of_rows = SumsOf(layer, cache, queries, n_rows);
   const size_t capacity = layers_[layer].sums.size() / n_kv_heads_;
   for (size_t head = 0; head < n_kv_heads_; ++head) {
     float* const sums = &layers_[layer].sums[head * capacity];

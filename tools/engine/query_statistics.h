@@ -31,6 +31,15 @@ class QueryStatistics {
   void Observe(uint32_t layer, KvCache& cache, const float* queries,
                uint32_t n_rows, uint32_t first_position);
 
+  // Where a policy wants sums of attention: what query rows of the last tokens paid to
+  // each slot of a cache, [n_kv_heads, slots], a mean over the query heads of each KV
+  // head; and what those paid that were observed last.
+  std::vector<float> SumsOf(uint32_t layer, KvCache& cache,
+                            const float* queries, uint32_t n_rows) const;
+  std::span<const float> LastSums(uint32_t layer) const {
+    return layers_[layer].last_sums;
+  }
+
   // For an eviction now, one per layer. Valid as long as this, and until it is
   // called again.
   //   attention_sums: a mean over the query heads of each KV head
@@ -57,7 +66,8 @@ class QueryStatistics {
     // [n_q_heads, 3, pairs]: of each pair's real and imaginary parts and lengths
     std::vector<double> pair_sums;
     std::vector<float> mean, covariance, filter, centers;
-    std::vector<float> sums;     // [n_kv_heads, capacity]
+    std::vector<float> sums;  // [n_kv_heads, capacity]
+    std::vector<float> last_sums;
     std::vector<float> queries;  // [n_rows, n_q_heads, head_dim]
     kvevict_plane planes[6];
   };

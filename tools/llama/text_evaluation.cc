@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "tools/engine/policies.h"
 #include "tools/llama/log_softmax.h"
 
 namespace kvevict::tools {
@@ -46,6 +47,7 @@ TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
     evictors_.push_back(std::make_unique<Evictor>(
         full_cache_.shape(), model.HeadShape(), policy, pool, simd_target,
         model.RopeOfHeads()));
+    add_sums_.push_back(task_.evicts_while_decoding && WantsSums(policy));
   }
 }
 
@@ -57,6 +59,11 @@ void TextEvaluation::Prefill(const Progress& progress) {
       evictor->Observe(layer, queries, n_rows, first_position);
     }
     statistics_.Observe(layer, full_cache_, queries, n_rows, first_position);
+    for (size_t i = 0; i < evictors_.size(); ++i) {
+      if (!add_sums_[i]) continue;
+      evictors_[i]->ObserveSums(layer, statistics_.LastSums(layer), n_rows,
+                                first_position);
+    }
   };
   prompt_logits_.resize(model_.config().vocab_size);
   const std::span<const int32_t> prompt = task_.prompt;
@@ -74,6 +81,10 @@ void TextEvaluation::Prefill(const Progress& progress) {
     if (progress) progress(static_cast<uint32_t>(done));
   }
   inputs_ = statistics_.Inputs();
+  decoding_inputs_.assign(inputs_.begin(), inputs_.end());
+  for (kvevict_signal_inputs& layer : decoding_inputs_) {
+    layer.attention_sums = nullptr;
+  }
   const std::vector<uint32_t> lengths = Lengths(full_cache_);
   full_ = Predict(full_cache_);
   Rewind(full_cache_, lengths);
@@ -87,10 +98,12 @@ TextResult TextEvaluation::Evaluate(size_t index) {
   const std::vector<uint32_t> lengths = Lengths(evicted_cache_);
   result.greedy = ContinueGreedily(evicted_cache_);
   Rewind(evicted_cache_, lengths);
-  Evictor* const evictor =
-      task_.evicts_while_decoding ? evictors_[index].get() : nullptr;
-  if (evictor != nullptr) evictor->EndPrompt();
-  const Predictions predictions = Predict(evicted_cache_, evictor, &result);
+  std::optional<size_t> evictor;
+  if (task_.evicts_while_decoding) {
+    evictor = index;
+    evictors_[index]->EndPrompt();
+  }
+  const Predictions predictions = Predict(evicted_cache_, &result, evictor);
   result.decode_tokens_per_s = n_predictions() / predictions.seconds;
   result.bytes_at_end = evicted_cache_.bytes_in_use();
   Compare(predictions.logits, result);
@@ -99,12 +112,16 @@ TextResult TextEvaluation::Evaluate(size_t index) {
 
 // Decoding after an eviction: the position goes on from the prompt's length,
 // the slot is whatever comes next in the layer.
-TextEvaluation::Predictions TextEvaluation::Predict(KvCache& cache,
-                                                    Evictor* evictor,
-                                                    TextResult* result) {
+TextEvaluation::Predictions TextEvaluation::Predict(
+    KvCache& cache, TextResult* result, std::optional<size_t> index) {
+  Evictor* const evictor = index ? evictors_[*index].get() : nullptr;
   const QueryObserver observe = [&](uint32_t layer, const float* queries,
                                     uint32_t n_rows, uint32_t first_position) {
     evictor->Observe(layer, queries, n_rows, first_position);
+    if (!add_sums_[*index]) return;
+    evictor->ObserveSums(layer,
+                         statistics_.SumsOf(layer, cache, queries, n_rows),
+                         n_rows, first_position);
   };
   const size_t vocab_size = model_.config().vocab_size;
   Predictions predictions;
@@ -119,7 +136,7 @@ TextEvaluation::Predictions TextEvaluation::Predict(KvCache& cache,
                    evictor == nullptr ? nullptr : observe);
     if (evictor == nullptr) continue;
     evictor->Append(1);
-    const Evictor::Report report = evictor->Evict(cache, inputs_);
+    const Evictor::Report report = evictor->Evict(cache, decoding_inputs_);
     if (!report.evicted) continue;
     ++result->n_evictions;
     result->eviction_milliseconds += report.milliseconds;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -66,8 +67,8 @@ class TextEvaluation {
     return static_cast<uint32_t>(task_.following.size()) - 1;
   }
   // Evicts after each token, where there is an evictor.
-  Predictions Predict(KvCache& cache, Evictor* evictor = nullptr,
-                      TextResult* result = nullptr);
+  Predictions Predict(KvCache& cache, TextResult* result = nullptr,
+                      std::optional<size_t> evictor = std::nullopt);
   std::vector<int32_t> ContinueGreedily(KvCache& cache);
   void Compare(const std::vector<float>& logits, TextResult& result) const;
 
@@ -75,10 +76,12 @@ class TextEvaluation {
   TextTask task_;
   uint32_t n_greedy_;
   std::vector<std::unique_ptr<Evictor>> evictors_;
-  KvCache full_cache_;     // after the prompt
-  KvCache evicted_cache_;  // the copy under test
+  std::vector<bool> add_sums_;  // of each, while decoding
+  KvCache full_cache_;          // after the prompt
+  KvCache evicted_cache_;       // the copy under test
   QueryStatistics statistics_;
-  std::span<const kvevict_signal_inputs> inputs_;  // of the whole prompt
+  std::span<const kvevict_signal_inputs> inputs_;       // of the whole prompt
+  std::vector<kvevict_signal_inputs> decoding_inputs_;  // without its sums
   std::vector<float> prompt_logits_;
   Predictions full_;
 };
