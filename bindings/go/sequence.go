@@ -431,7 +431,9 @@ func (s *Sequence) Evict(
 	runtime.KeepAlive(options)
 	runtime.KeepAlive(protected.owner)
 	runtime.KeepAlive(workspace.owner)
-	runtime.KeepAlive(options.Undo.owner)
+	if options != nil {
+		runtime.KeepAlive(options.Undo.owner)
+	}
 	if err != nil {
 		return EvictReport{}, err
 	}

@@ -161,7 +161,7 @@ KV_KERNEL(rescue_blocks, RescueParams, kRescueThreads, 2) {
     const bool stays = Has(keep, layer.n_keep, begin + first);
     StoreGlobal(distances + uint64_t{block} * 4, stays ? kKept : distance);
   }
-  BlockSync();
+  // A thread counts its own blocks, and then all wait for all distances.
   const uint32_t n_go = CountOver(*shared, 0, n_blocks, [&](uint32_t block) {
     return LoadGlobal<uint32_t>(distances + uint64_t{block} * 4) != kKept;
   });
