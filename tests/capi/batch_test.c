@@ -240,3 +240,57 @@ Test(batch, workspaces_are_the_largest_of_any) {
     End(&t);
   }
 }
+
+/* Each with memory of its own to undo with. */
+Test(batch, evictions_can_be_taken_back) {
+  static const char* const kTexts[] = {"keydiff:budget=30",
+                                       "streaming-llm:budget=40,sink=4"};
+  kvevict_context* context = NULL;
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+  test_model* models[2];
+  test_cache* before[2];
+  void* undo[2];
+  kvevict_evict_options options[2];
+  kvevict_sequence_eviction items[2];
+  for (int i = 0; i < 2; ++i) {
+    test_model_spec spec = test_small_model(kTexts[i]);
+    spec.context = context;
+    spec.n_layers = 1;
+    models[i] = test_model_create(&spec, (test_random){70 + (uint64_t)i});
+    test_model_step(models[i], 60 + 20 * i);
+    before[i] = test_cache_clone(models[i]->live[0]);
+    options[i] = (kvevict_evict_options)KVEVICT_EVICT_OPTIONS_INIT;
+    EXPECT_OK(kvevict_sequence_undo_bytes(models[i]->sequence, models[i]->views,
+                                          1, &options[i].undo_bytes));
+    undo[i] = aligned_alloc(64, (options[i].undo_bytes + 63) / 64 * 64);
+    options[i].undo = undo[i];
+    items[i] = (kvevict_sequence_eviction)KVEVICT_SEQUENCE_EVICTION_INIT;
+    items[i].sequence = models[i]->sequence;
+    items[i].views = models[i]->views;
+    items[i].views_len = 1;
+    items[i].options = &options[i];
+  }
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_sequences_workspace(items, 2, &size));
+  void* workspace = aligned_alloc(64, (size.best_bytes + 63) / 64 * 64);
+  options[1].undo_bytes -= 1;
+  EXPECT_INVALID(
+      kvevict_sequences_evict(items, 2, workspace, size.best_bytes, NULL),
+      "items[1]: undo_bytes");
+  options[1].undo_bytes += 1;
+  EXPECT_OK(
+      kvevict_sequences_evict(items, 2, workspace, size.best_bytes, NULL));
+  for (int i = 0; i < 2; ++i) {
+    test_model_check(models[i], "evicted");
+    EXPECT_OK(kvevict_sequence_undo(models[i]->sequence, models[i]->views, 1,
+                                    undo[i], options[i].undo_bytes, NULL));
+    cr_expect_eq(test_model_stored(models[i], 0), 60 + 20 * (uint32_t)i);
+    test_expect_same_bytes(models[i]->live[0], before[i], "taken back");
+    test_model_check(models[i], "taken back");
+    test_cache_destroy(before[i]);
+    test_model_destroy(models[i]);
+    free(undo[i]);
+  }
+  free(workspace);
+  kvevict_context_destroy(context);
+}

@@ -101,7 +101,7 @@ Test(plan_layer_budgets, the_plan_tells_them) {
   test_model* m = Model();
   const double budgets[kLayers] = {0.5, 40, 1e9};
   kvevict_plan_options options = Budgets(budgets);
-  EXPECT_OK(test_model_go_on(m, "knorm:budget=7", NULL, &options));
+  EXPECT_OK(test_model_go_on(m, "knorm:budget=7,sink=0", NULL, &options));
   for (uint32_t n = 1; n <= 2 * kSlots; ++n) {
     const uint32_t seen = n < kSlots ? n : kSlots;
     const uint32_t expected[kLayers] = {seen / 2 > 0 ? seen / 2 : 1,

@@ -40,7 +40,7 @@ static const char* const kPolicies[] = {
     "lagkv:budget=16,sink=2,block=6",
     "cur:budget=12,block=6",
     "random:budget=12,seed=5",
-    "knorm:budget=14,chunk=16",
+    "knorm:budget=14,sink=0,chunk=16",
     "knorm:budget=12,select_block=4,merge=values"};
 enum { kPoliciesLen = sizeof kPolicies / sizeof *kPolicies };
 
