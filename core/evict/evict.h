@@ -13,8 +13,8 @@ namespace kvevict {
 WorkspaceNeeds NeedsToEvict(const Sequence& sequence);
 
 // See kvevict_sequence_evict(). The views are sequence->views(), the inputs
-// sequence->inputs(), the ranges sequence->ranges(). All that can fail but for the device; what `options` points to
-// is read again until the eviction has run.
+// sequence->inputs(), the ranges sequence->ranges(). All that can fail but for the
+// device; what `options` points to is read again until the eviction has run.
 Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
                   void* workspace, size_t workspace_bytes);
 
