@@ -11,7 +11,7 @@ namespace kvevict::gpu {
 namespace {
 
 constexpr uint32_t kPrompt = 90;
-constexpr uint32_t kSteps = 20;
+constexpr uint32_t kSumSteps = 20;
 
 // Rows of a layer that an attention kernel writes, in a place of their own.
 class Attention {
@@ -142,7 +142,7 @@ void CheckPolicy(const Gpu& gpu, const Effort& effort,
     Check(attention.Observe(side, true, 1, KVEVICT_POSITION_NEXT));
     Check(kvevict_sequence_append(side.sequence(), 1, side.stream()));
   });
-  for (uint32_t i = 0; i < kSteps; ++i) {
+  for (uint32_t i = 0; i < kSumSteps; ++i) {
     attention.Draw();
     Check(attention.Observe(cpu, false, 1, KVEVICT_POSITION_NEXT));
     Check(kvevict_sequence_append(cpu.sequence(), 1, nullptr));
