@@ -32,6 +32,9 @@ constexpr Case kCases[] = {
     {3, 3, 0, 70, cuda::kAnchorMean, 1, true},
 };
 
+// Scores are neighbours of 1: the last bit of keys decides, and many are equal.
+constexpr uint32_t kOneBits = 0x3F800000u;
+
 struct Layer {
   uint32_t n_tokens;
   uint32_t n_blocks;  // 0: left alone
@@ -104,9 +107,10 @@ void TestRescue() {
       Layer layer{n_tokens, layers.size() == 3 ? 0 : c.n_rescued, {}, {}, {},
                   {}};
       for (uint32_t i = 0; i < c.n_lists * n_tokens; ++i) {
-        layer.marks.push_back(random.Below(30) == 0
-                                  ? std::numeric_limits<float>::quiet_NaN()
-                                  : static_cast<float>(random.Below(9)));
+        layer.marks.push_back(
+            random.Below(30) == 0
+                ? std::numeric_limits<float>::quiet_NaN()
+                : std::bit_cast<float>(kOneBits + random.Below(9)));
       }
       layer.scores = c.in_place ? layer.marks
                                 : std::vector<float>(layer.marks.size(), 7.0f);
