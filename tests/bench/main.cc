@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "core/status.h"
 #include "tests/bench/suites.h"
 #include "tools/commands/checks.h"
 #include "tools/commands/output.h"

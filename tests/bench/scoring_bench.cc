@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/status.h"
 #include "tests/bench/reference.h"
 #include "tests/bench/suites.h"
 #include "tests/bench/workload.h"

@@ -167,15 +167,19 @@ Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
   }
 }
 
-/* Rows of queries, whatever the tokens. */
+/* Rows of queries, or of sums, whatever the tokens. */
 Test(plan, workspace_to_observe_is_that_of_the_rows) {
-  static const char* const kOthers[] = {
-      "none",       "streaming-llm:budget=100",
-      "random",     "custom",
-      "knorm",      "keydiff",
-      "q-filter",   "h2o",
-      "lagkv",      "cur",
-      "non-causal", "expected-attention"};
+  static const char* const kOthers[] = {"none",
+                                        "streaming-llm:budget=100",
+                                        "random",
+                                        "custom",
+                                        "knorm",
+                                        "keydiff",
+                                        "q-filter",
+                                        "lagkv",
+                                        "cur",
+                                        "non-causal",
+                                        "expected-attention"};
   const kvevict_layer_geometry layer = Layer();
   const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);
   kvevict_plan* plan = PlanOf(&geometry, "snapkv:budget=100,window=5");
@@ -193,6 +197,10 @@ Test(plan, workspace_to_observe_is_that_of_the_rows) {
                  0, "%s", kOthers[i]);
     kvevict_plan_destroy(plan);
   }
+  plan = PlanOf(&geometry, "h2o");
+  cr_expect_eq(test_workspace(plan, KVEVICT_OPERATION_OBSERVE, 0).best_bytes,
+               (size_t)4 * layer.n_kv_heads * kMaxTokens * sizeof(float));
+  kvevict_plan_destroy(plan);
 }
 
 Test(plan, workspace_query_refuses_bad_arguments) {
