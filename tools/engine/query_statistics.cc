@@ -129,7 +129,7 @@ void QueryStatistics::Observe(uint32_t layer, KvCache& cache,
   for (uint32_t r = 0; r < n_rows; ++r) {
     for (const double inv_freq : rope_.inv_freq) {
       turns_back_.push_back(std::complex<float>(
-          std::polar(1.0, -(first_position + double{r}) * inv_freq)));
+          std::polar(1.0, -(first_position + 1.0 * r) * inv_freq)));
     }
   }
   Layer& of = layers_[layer];
@@ -233,7 +233,7 @@ void QueryStatistics::FindExpected(Layer& layer) const {
 std::complex<double> QueryStatistics::MeanTurn(double inv_freq) const {
   std::complex<double> sum;
   for (uint32_t i = 0; i < kFuturePositions; ++i) {
-    sum += std::polar(1.0, (double{n_seen_} + i) * inv_freq);
+    sum += std::polar(1.0, (1.0 * n_seen_ + i) * inv_freq);
   }
   return sum / double{kFuturePositions};
 }
