@@ -13,7 +13,7 @@ internal sealed class SmallModel : IDisposable
     {
         Context = context ?? new KvContext();
         var geometry = new KvGeometry(Layers, Layer with { QueryType = queryType }, MaxTokens);
-        Plan = new KvPlan(Context, geometry, KvPolicy.Parse(policy), headBudgets, reportMass);
+        Plan = new KvPlan(Context, geometry, KvPolicy.Parse(policy), headBudgets, reportMass: reportMass);
         Sequence = new KvSequence(Plan);
         Sequence.BeginObserving();
         if (Context.Device == KvDevice.Cpu) Workspace = Plan.CreateWorkspace(KvOperation.Evict);
