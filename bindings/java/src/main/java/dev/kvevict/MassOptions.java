@@ -4,29 +4,65 @@ import java.util.Objects;
 
 /**
  * Which budget {@link Context#budgetForMass} looks for.
- *
- * @param mass the share to be kept, in (0, 1]
- * @param scope which rows have one budget: each its own, those of a layer, all
- * @param sink first slots that must stay; they count
- * @param recent last slots that must stay, the window included
- * @param everyRow every row keeps the mass, not the mean of their shares
  */
-public record MassOptions(double mass, Scope scope, int sink, int recent, boolean everyRow) {
-  /** Checks what is not the library's to check. */
-  public MassOptions {
-    Objects.requireNonNull(scope, "scope");
-    Memory.count(sink, "sink");
-    Memory.count(recent, "recent");
+public final class MassOptions {
+  private final double mass;
+  private final Scope scope;
+  private final int sink;
+  private final int recent;
+  private final boolean everyRow;
+
+  private MassOptions(double mass, Scope scope, int sink, int recent, boolean everyRow) {
+    this.mass = mass;
+    this.scope = scope;
+    this.sink = sink;
+    this.recent = recent;
+    this.everyRow = everyRow;
   }
 
   /**
    * A budget for each layer, by the mean of its rows.
    *
-   * @param mass the share to be kept
+   * @param mass the share to be kept, in (0, 1]
    * @return the options, without sinks and recent tokens
    */
   public static MassOptions of(double mass) {
     return new MassOptions(mass, Scope.LAYER, 0, 0, false);
+  }
+
+  /**
+   * Which rows have one budget: each its own, those of a layer, all.
+   *
+   * @param which the scope
+   * @return these options with the scope
+   */
+  public MassOptions withScope(Scope which) {
+    return new MassOptions(mass, Objects.requireNonNull(which, "which"), sink, recent, everyRow);
+  }
+
+  /**
+   * Slots that must stay; they count.
+   *
+   * @param first how many first ones
+   * @param last how many last ones, the window included
+   * @return these options with the slots
+   */
+  public MassOptions withEnds(int first, int last) {
+    return new MassOptions(
+        mass, scope, Memory.count(first, "first"), Memory.count(last, "last"), everyRow);
+  }
+
+  /**
+   * Every row keeps the mass, not the mean of their shares.
+   *
+   * @return these options for every row
+   */
+  public MassOptions ofEveryRow() {
+    return new MassOptions(mass, scope, sink, recent, true);
+  }
+
+  Scope scope() {
+    return scope;
   }
 
   Struct write() {

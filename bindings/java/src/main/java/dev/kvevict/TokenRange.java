@@ -5,16 +5,28 @@ package dev.kvevict;
  * rank stays before any of a lower one; those in no range have rank 0. A call takes up to 64 ranges,
  * none of which begins before the end of the one before. They say which tokens a list keeps, never
  * how many.
- *
- * @param first first position, or slot
- * @param end behind the last one; {@link Integer#MAX_VALUE} for all to come
- * @param rank any
  */
-public record TokenRange(int first, int end, int rank) {
-  /** Checks the positions. */
-  public TokenRange {
-    Memory.count(first, "first");
-    Memory.count(end, "end");
+public final class TokenRange {
+  private final int first;
+  private final int end;
+  private final int rank;
+
+  private TokenRange(int first, int end, int rank) {
+    this.first = first;
+    this.end = end;
+    this.rank = rank;
+  }
+
+  /**
+   * A range.
+   *
+   * @param first first position, or slot
+   * @param end behind the last one; {@link Integer#MAX_VALUE} for all to come
+   * @param rank any
+   * @return the range
+   */
+  public static TokenRange of(int first, int end, int rank) {
+    return new TokenRange(Memory.count(first, "first"), Memory.count(end, "end"), rank);
   }
 
   /** Ranges as calls take them; null of none. */

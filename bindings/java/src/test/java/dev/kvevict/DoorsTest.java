@@ -232,7 +232,7 @@ final class DoorsTest {
   static void rangesOfSlotsGoLastOrFirst() {
     IntBuffer slots = Caches.ints(-1, -1, -1, -1);
     SelectOptions options = SelectOptions.of(10)
-        .withRanges(new TokenRange(0, 1, -1), new TokenRange(8, 9, 2));
+        .withRanges(TokenRange.of(0, 1, -1), TokenRange.of(8, 9, 2));
     try (Context context = Context.create()) {
       context.select(options, KeepLists.of(slots, 1, 4),
           context.selectWorkspace(10, 1).allocate());
@@ -242,24 +242,24 @@ final class DoorsTest {
 
   static void budgetsKeepAShareOfTheMass() {
     List<LayerScores> layers = List.of(
-        new LayerScores(Caches.floats(4).put(0, new float[] {1, 8, 4, 3}), 1),
-        new LayerScores(Caches.floats(4).put(0, new float[] {1, 1, 0, 5}), 2));
+        LayerScores.of(Caches.floats(4).put(0, new float[] {1, 8, 4, 3}), 1),
+        LayerScores.of(Caches.floats(4).put(0, new float[] {1, 1, 0, 5}), 2));
     try (Context context = Context.create()) {
       Check.equal(new int[] {2, 1}, context.budgetForMass(layers, MassOptions.of(0.75)));
       Check.equal(new int[] {2, 2},
-          context.budgetForMass(layers, new MassOptions(0.75, Scope.LAYER, 0, 0, true)));
+          context.budgetForMass(layers, MassOptions.of(0.75).ofEveryRow()));
       Check.equal(new int[] {2, 2, 1},
-          context.budgetForMass(layers, new MassOptions(0.75, Scope.KV_HEAD, 0, 0, false)));
+          context.budgetForMass(layers, MassOptions.of(0.75).withScope(Scope.KV_HEAD)));
       Check.equal(new int[] {2},
-          context.budgetForMass(layers, new MassOptions(0.9, Scope.MODEL, 0, 0, false)));
+          context.budgetForMass(layers, MassOptions.of(0.9).withScope(Scope.MODEL)));
       Check.equal(new int[] {3, 2},
-          context.budgetForMass(layers, new MassOptions(0.75, Scope.LAYER, 1, 1, false)));
+          context.budgetForMass(layers, MassOptions.of(0.75).withEnds(1, 1)));
       Check.equal(new int[0], context.budgetForMass(
-          List.of(), new MassOptions(0.5, Scope.MODEL, 0, 0, false)));
+          List.of(), MassOptions.of(0.5).withScope(Scope.MODEL)));
       Check.fails(KvEvictException.class,
           () -> context.budgetForMass(layers, MassOptions.of(0)), "mass 0");
       Check.fails(IllegalArgumentException.class,
-          () -> new LayerScores(Caches.floats(4), 3), "3 rows");
+          () -> LayerScores.of(Caches.floats(4), 3), "3 rows");
     }
   }
 

@@ -58,7 +58,7 @@ final class PolicyTest {
     Check.equal(0.5, merging.mergeThreshold());
     Check.equal(0.75, merging.mergeFraction());
     Policy chunks = Policy.builder(PolicyKind.KNORM).chunk(1024).build();
-    Check.equal(Policy.parse("knorm:sink=0,chunk=1024"), chunks);
+    Check.equal(Policy.parse("knorm:chunk=1024"), chunks);
     Check.equal(1024, chunks.chunk());
     Policy cake = Policy.builder(PolicyKind.CAKE).rowSpread(3.5).cakeTau1(1.5).cakeTau2(0.25)
         .lazyThreshold(0.75).build();

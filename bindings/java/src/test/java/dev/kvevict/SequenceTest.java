@@ -392,12 +392,12 @@ final class SequenceTest {
       ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
       sequence.append(N);
       EvictOptions options = EvictOptions.NONE
-          .withRanges(new TokenRange(10, 12, 1), new TokenRange(N - 2, Integer.MAX_VALUE, -1))
+          .withRanges(TokenRange.of(10, 12, 1), TokenRange.of(N - 2, Integer.MAX_VALUE, -1))
           .withInputs(List.of(SignalInputs.NONE.withScores(Caches.scores(direct, N))));
       Check.fails(KvEvictException.class, () -> sequence.evict(List.of(view),
-          options.withRanges(new TokenRange(3, 5, 1), new TokenRange(4, 6, 1)), workspace),
+          options.withRanges(TokenRange.of(3, 5, 1), TokenRange.of(4, 6, 1)), workspace),
           "ranges[1]: first 4 < 5");
-      Check.fails(IllegalArgumentException.class, () -> new TokenRange(-1, 5, 1), "first");
+      Check.fails(IllegalArgumentException.class, () -> TokenRange.of(-1, 5, 1), "first");
       sequence.evict(List.of(view), options, workspace);
       Check.equal(new int[] {0, 10, 11, N - 5, N - 4, N - 3}, sequence.keepPositions(0, 0));
       float all = N * (N - 1) / 2f;
