@@ -556,7 +556,7 @@ Test(chunks, have_no_meaning_with_some) {
   EXPECT_NONE("knorm:sink=0,chunk=64,select_block=16", "select_block above 1");
   EXPECT_NONE("lagkv:chunk=64,of=partition", "of partition");
   EXPECT_NONE("knorm:sink=0,chunk=64,prompt=pinned",
-              "prompt that is not inside");
+              "prompt that is pinned or beside");
 #undef EXPECT_NONE
   EXPECT_INVALID(kvevict_policy_parse("streaming-llm:chunk=64", &p), "chunk",
                  "no key");

@@ -485,9 +485,10 @@ bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
   report->FailIf(!got.IsLike(expected), "the reports differ");
   ExpectAlike(*model, report);
   const bool evicted = status == KVEVICT_OK && got.sums.evicted != 0;
-  if (!evicted || undo.device == nullptr || random->OneOf(3)) return evicted;
-  UndoBoth(undo, model, views, host_views, report);
-  return false;
+  if (evicted && undo.device != nullptr && !random->OneOf(3)) {
+    UndoBoth(undo, model, views, host_views, report);
+  }
+  return evicted;
 }
 
 }  // namespace kvevict::gpu

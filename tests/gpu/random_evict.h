@@ -16,7 +16,8 @@ std::vector<float> RandomScores(Random* random, size_t n);
 // Ascending, below n.
 std::vector<int32_t> RandomSlots(Random* random, uint32_t n);
 
-// Scores are held against the CPU's on the way. True if tokens went.
+// Scores are held against the CPU's on the way. True if tokens went, though they may
+// have been taken back.
 bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
                 Report* report);
 

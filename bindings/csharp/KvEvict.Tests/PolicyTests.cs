@@ -77,7 +77,7 @@ public class PolicyTests
         Assert.Equal((lag, false, true), (lagBack, lagBack.LagRanks, lagBack.BudgetOfPartition));
         Assert.Equal((1, 16), (policy.SelectBlock, (policy with { SelectBlock = 16 }).SelectBlock));
         KvPolicy chunks = new KvPolicy(KvPolicyKind.Knorm) with { Chunk = 1024 };
-        Assert.Equal((0, 1024, "knorm:sink=0,chunk=1024"), (policy.Chunk, chunks.Chunk, chunks.ToString()));
+        Assert.Equal((0, 1024, "knorm:chunk=1024"), (policy.Chunk, chunks.Chunk, chunks.ToString()));
         var cake = new KvPolicy(KvPolicyKind.Cake) with
         {
             RowSpread = 3.5, CakeTau1 = 1.5, CakeTau2 = 0.25, LazyThreshold = 0.75,

@@ -288,14 +288,13 @@ public sealed unsafe class KvContext : IDisposable
                 }
                 rowCount += layer.RowCount;
                 pins[i] = layer.Scores.Pin();
-                native[i] = new kvevict_layer_scores
-                {
-                    struct_size = (uint)sizeof(kvevict_layer_scores),
-                    n_rows = rows,
-                    scores = (float*)pins[i].Pointer,
-                    scores_len = (nuint)layer.Scores.Length,
-                    n_tokens = rows == 0 ? 0 : (uint)(layer.Scores.Length / rows),
-                };
+                kvevict_layer_scores scores;
+                Native.kvevict_layer_scores_init(&scores, (nuint)sizeof(kvevict_layer_scores));
+                scores.n_rows = rows;
+                scores.scores = (float*)pins[i].Pointer;
+                scores.scores_len = (nuint)layer.Scores.Length;
+                scores.n_tokens = rows == 0 ? 0 : (uint)(layer.Scores.Length / rows);
+                native[i] = scores;
             }
             kvevict_mass_options nativeOptions;
             Native.kvevict_mass_options_init(&nativeOptions, (nuint)sizeof(kvevict_mass_options));
