@@ -39,13 +39,12 @@ public readonly record struct KvTokenRange(int First, int End, int Rank)
     {
         for (int i = 0; i < native.Length; ++i)
         {
-            native[i] = new kvevict_token_range
-            {
-                struct_size = (uint)sizeof(kvevict_token_range),
-                rank = ranges[i].Rank,
-                first = Check.Count(ranges[i].First, nameof(First)),
-                end = Check.Count(ranges[i].End, nameof(End)),
-            };
+            kvevict_token_range range;
+            Native.kvevict_token_range_init(&range, (nuint)sizeof(kvevict_token_range));
+            range.rank = ranges[i].Rank;
+            range.first = Check.Count(ranges[i].First, nameof(First));
+            range.end = Check.Count(ranges[i].End, nameof(End));
+            native[i] = range;
         }
     }
 }
