@@ -125,10 +125,12 @@ Status Eviction::FindOwnBudgets(uint32_t n_context,
                                 std::span<uint32_t> budgets) const {
   for (const LayerOutcome& layer : layers_) {
     uint32_t& budget = budgets[layer.layer];
-    Status status = plan_.LayerBudget(layer.layer, n_context, &budget);
+    const uint32_t n = OfChunks(plan_.PolicyOf(layer.layer), n_context,
+                                std::max(1u, layer.n_tokens));
+    Status status = plan_.LayerBudget(layer.layer, n, &budget);
     if (status.ok()) continue;
-    if (!IsTooEarly(n_context, layer)) return status;
-    budget = n_context;
+    if (!IsTooEarly(n, layer)) return status;
+    budget = n;
   }
   return Status();
 }

@@ -107,7 +107,6 @@ Status RunEvict(Sequence* sequence) {
     sequence->BeginRound();
     return Status();
   }
-  sequence->slots().Forget();
   if (Status status = eviction->Run(); !status.ok()) {
     sequence->ClearReport();
     return status;

@@ -142,7 +142,14 @@ class Eviction {
     const uint32_t logical = sequence_.logical_length();
     const uint32_t n_seen =
         IsPromptBeside(policy_) ? sequence_.prompt().Behind(logical) : logical;
-    return plan_.ContextOf(n_seen, n_seen);
+    const uint32_t n = plan_.ContextOf(n_seen, n_seen);
+    return plan_.HasLayerBudgets() ? n : OfChunks(policy_, n, n_tokens_);
+  }
+  // Chunks are those of the slots held; a ratio of all is that of each.
+  static uint32_t OfChunks(const kvevict_policy& policy, uint32_t n_context,
+                           uint32_t n_held) {
+    const bool counts = HasChunks(policy) && policy.budget > 1.0;
+    return counts ? std::min(n_context, n_held) : n_context;
   }
   // First slots of a layer that must stay.
   uint32_t SinkOf(uint32_t layer) const {

@@ -51,6 +51,7 @@ Status Eviction::Run() {
   KV_RETURN_IF_ERROR(ShareMasses());
   FillReport();
   if (!HasWork()) return Status();
+  slots_.Forget();
   if (options_.undo != nullptr) KV_RETURN_IF_ERROR(SaveRows());
   const Jobs<MoveJob> moves(active_, &LayerEviction::move);
   if (plan_.merge().Merges()) {

@@ -581,6 +581,33 @@ Test(chunks, have_no_meaning_with_some) {
   kvevict_context_destroy(context);
 }
 
+/* Tokens that were evicted are in no chunk: a cache decodes for ever. */
+Test(chunks, of_a_cache_that_decodes_are_of_its_slots) {
+  const struct {
+    const char* text;
+    uint32_t most; /* slots after an eviction */
+  } kRuns[] = {{"knorm:budget=64,sink=4,chunk=16", 64},
+               {"keydiff:budget=40,sink=1,chunk=8,margin=5", 45},
+               {"random:budget=30,sink=0,recent=9,chunk=10,scope=model", 30}};
+  for (size_t i = 0; i < sizeof kRuns / sizeof *kRuns; ++i) {
+    test_model_spec spec = test_small_model(kRuns[i].text);
+    spec.max_tokens = 150;
+    spec.max_positions = 700;
+    test_model* m = test_model_create(&spec, (test_random){i + 1});
+    test_model_step(m, 140);
+    for (uint32_t step = 0; step < 500; ++step) {
+      EXPECT_OK(test_model_evict(m, NULL, NULL));
+      for (uint32_t l = 0; l < spec.n_layers; ++l) {
+        EXPECT(test_model_stored(m, l) <= kRuns[i].most, "%s: %u slots",
+               kRuns[i].text, test_model_stored(m, l));
+      }
+      test_model_step(m, 1);
+    }
+    test_model_check(m, kRuns[i].text);
+    test_model_destroy(m);
+  }
+}
+
 Test(chunks, begin_with_a_block) {
   test_model_spec spec = test_small_model("knorm:sink=0,budget=30,chunk=24");
   spec.layout = TEST_PAGED_16;

@@ -340,6 +340,33 @@ Test(undo, sums_of_attention_come_back) {
   test_model_destroy(m);
 }
 
+/* Scores may say only on the way that nothing goes. */
+Test(undo, outlasts_evictions_that_leave_every_layer_alone) {
+  for (uint32_t lends = 0; lends < 2; ++lends) {
+    test_model* m =
+        test_undo_model("knorm:sink=2,heads=threshold,threshold=-2.5", 40);
+    test_model* twin =
+        test_undo_model("knorm:sink=2,heads=threshold,threshold=-2.5", 40);
+    test_lent undo = test_lend(test_undo_bytes(m));
+    test_lent other = test_lend(undo.n_bytes);
+    kvevict_evict_report report = {.struct_size = sizeof report};
+    EXPECT_OK(test_evict_lending(m, undo, &report));
+    EXPECT(report.evicted, "all norms are below 2.5");
+    if (lends == 0) {
+      EXPECT_OK(test_model_evict(m, NULL, &report));
+    } else {
+      EXPECT_OK(test_evict_lending(m, other, &report));
+    }
+    EXPECT(!report.evicted, "the same scores again, and something went");
+    EXPECT_OK(test_undo(m, undo));
+    ExpectAsTwin(m, twin, "threshold");
+    test_lent_return(other);
+    test_lent_return(undo);
+    test_model_destroy(twin);
+    test_model_destroy(m);
+  }
+}
+
 /* The prompt may end after the eviction: it is then as long as it was. */
 Test(undo, prompts_that_ended_since_get_their_tokens_back) {
   test_model* m = test_undo_model("knorm:budget=20,every=2", 50);
