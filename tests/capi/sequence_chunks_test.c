@@ -591,8 +591,7 @@ Test(chunks, of_a_cache_that_decodes_are_of_its_slots) {
                {"random:budget=30,sink=0,recent=9,chunk=10,scope=model", 30}};
   for (size_t i = 0; i < sizeof kRuns / sizeof *kRuns; ++i) {
     test_model_spec spec = test_small_model(kRuns[i].text);
-    spec.max_tokens = 150;
-    spec.max_positions = 700;
+    spec.max_tokens = spec.max_positions = 700;
     test_model* m = test_model_create(&spec, (test_random){i + 1});
     test_model_step(m, 140);
     for (uint32_t step = 0; step < 500; ++step) {
