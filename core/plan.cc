@@ -233,6 +233,7 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
         "head_budgets_len %zu is not %zu, the KV heads of %u layers",
         options.head_budgets_len, n, n_layers());
   }
+  if (TouchesNothing(policy_)) return Status();
   if (CountsByScore(policy_)) {
     return InvalidArgument(
         "head_budgets with heads that are not equal: one or the other");
@@ -262,7 +263,9 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   }
   KV_RETURN_IF_ERROR(
       head_budgets_.Allocate("budgets of the heads", CheckedSize(n)));
-  std::copy_n(options.head_budgets, n, head_budgets_.begin());
+  for (size_t i = 0; i < n; ++i) {  // at least a token, or a block
+    head_budgets_[i] = std::max(options.head_budgets[i], policy_.select_block);
+  }
   return Status();
 }
 

@@ -222,10 +222,11 @@ Test(sequence_blocks, an_eviction_is_score_and_select) {
   }
 }
 
-/* Budgets of heads are rounded down to whole blocks, of what each head holds. */
+/* Budgets of heads are rounded down to whole blocks, of what each head holds, but to
+ * one. */
 Test(sequence_blocks, head_budgets_are_rounded_down) {
   const uint32_t budgets[kLayers * kHeads] = {40, 26, 4000, 3};
-  const uint32_t first[] = {35, 25, 95, 5}, second[] = {40, 20, 100, 0};
+  const uint32_t first[] = {35, 25, 95, 5}, second[] = {40, 20, 100, 10};
   test_model_spec spec =
       test_small_model("knorm:sink=0,budget=40,select_block=10");
   spec.head_budgets = budgets;

@@ -268,7 +268,8 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
     uint64_t most_before = 0, most_after = 0;
     for (uint32_t h = 0; h < heads; ++h) {
       const head_before* b = &before[l][h];
-      const uint32_t want = Min(budgets[l * heads + h], b->n);
+      const uint32_t budget = budgets[l * heads + h];
+      const uint32_t want = Min(budget == 0 ? 1 : budget, b->n);
       int32_t kept[kMaxTokens];
       EXPECT(test_model_stored_of(m, l, h) == want,
              "%s: layer %u, head %u holds %u tokens, not %u", what, l, h,

@@ -302,6 +302,25 @@ Test(sequence_saved, uneven_lists_need_a_plan_that_has_such) {
   test_model_destroy(m);
 }
 
+/* Nothing is evicted, so that budgets of heads say nothing. */
+Test(sequence_saved, policy_none_has_one_list_whatever_heads_would_keep) {
+  test_model* m = ModelOf("none", kBudgets);
+  test_model_append(m, 33);
+  const test_saved saved = test_save(m->sequence);
+  test_model* other = ModelOf("none", kBudgets);
+  EXPECT_OK(Load(other, &saved));
+  EXPECT_OK(kvevict_sequence_reset(other->sequence, NULL));
+  EXPECT_OK(test_start_as(other->sequence, m->plan, m->sequence));
+  kvevict_sequence* fork = test_copy(m->plan, m->sequence, TEST_COPY_FORK);
+  uint32_t n = 0;
+  EXPECT_OK(kvevict_sequence_stored_length(fork, 0, 1, &n));
+  EXPECT(n == 33, "%u slots", n);
+  kvevict_sequence_destroy(fork);
+  free(saved.data);
+  test_model_destroy(other);
+  test_model_destroy(m);
+}
+
 Test(sequence_saved, one_list_of_the_model_is_saved_once) {
   test_model* model = Evicted("snapkv:budget=60,window=8,scope=model", NULL);
   test_model* layer = ModelOf("snapkv:budget=60,window=8,scope=layer", NULL);

@@ -1510,12 +1510,12 @@ typedef struct kvevict_plan kvevict_plan;
 typedef struct kvevict_plan_options {
   uint32_t struct_size;
   uint32_t reserved; /**< 0. */
-  /** Tokens that each KV head keeps, everything included: the heads of all
-   *  layers with a full cache, layer by layer, in place of the policy's budget
-   *  and layer split. A head shorter than its budget keeps everything. Heads
-   *  may then hold different numbers of tokens, so scope must be KV_HEAD,
-   *  head_split equal, and layer_split not one that scores decide. NULL: the
-   *  policy's. Copied. */
+  /** Tokens that each KV head keeps, everything included, and at least one, or
+   *  a block of select_block: the heads of all layers with a full cache, layer
+   *  by layer, in place of the policy's budget and layer split. A head shorter
+   *  than its budget keeps everything. Heads may then hold different numbers of
+   *  tokens, so scope must be KV_HEAD, head_split equal, and layer_split not
+   *  one that scores decide. NULL: the policy's. Copied. */
   const uint32_t* head_budgets;
   size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
   /** Budgets of the layers with a full cache, each what budget of
