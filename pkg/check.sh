@@ -1,7 +1,7 @@
 # Sourced by ./run: what `./run check` does beyond the tests. Every step is a function
 # check_NAME; all steps run, and the last line says which of them failed.
 
-readonly check_steps=(format tests deep tidy asan tsan)
+readonly check_steps=(format tests deep longest tidy asan tsan)
 
 check_format() { sources | xargs clang-format --dry-run --Werror; }
 
@@ -14,7 +14,13 @@ check_tests() {
 # What is too long for every day, see KVEVICT_DEEP_TESTS in tests/CMakeLists.txt.
 check_deep() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
-  run_tests "$release_dir" deep -L deep
+  run_tests "$release_dir" deep -L deep -LE longest
+}
+
+# Of these the few that take minutes each.
+check_longest() {
+  build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
+  run_tests "$release_dir" longest -L longest
 }
 
 # What is compiled, not every header by itself; tests are held to the compiler's
