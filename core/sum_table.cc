@@ -157,6 +157,18 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
 
 // ---- Sums that are there ----
 
+Status SumTable::CheckNotAhead(uint32_t logical) const {
+  for (uint32_t l = 0; l < observed_.size(); ++l) {
+    if (!Has(l) || observed_[l].end <= logical) continue;
+    return InvalidArgument(
+        "layer %u: sums are of the queries of positions [%u, %u), but %u "
+        "tokens "
+        "have been seen: append the others first",
+        plan_.layer(l).number, observed_[l].begin, observed_[l].end, logical);
+  }
+  return Status();
+}
+
 Status SumTable::CheckUpTo(uint32_t layer, uint32_t logical) const {
   const ObservedRange& known = observed_[layer];
   if (known.end == logical) return Status();

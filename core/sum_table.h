@@ -53,6 +53,8 @@ class SumTable {
   bool HasFrom(uint32_t layer, uint32_t position) const {
     return Has(layer) && observed_[layer].begin < position;
   }
+  // Whether there are sums of none but of `logical` tokens.
+  Status CheckNotAhead(uint32_t logical) const;
   // Whether a layer's sums are of all queries up to the last of `logical`.
   Status CheckUpTo(uint32_t layer, uint32_t logical) const;
   // Of how many queries they are.

@@ -114,6 +114,12 @@ Status Eviction::CheckUndo() const {
   if (!bytes.ok()) return UndoOverflows();
   KV_RETURN_IF_ERROR(CheckMemory("undo", context_, options_.undo,
                                  options_.undo_bytes, bytes.value()));
+  const auto undo = reinterpret_cast<uintptr_t>(options_.undo);
+  const auto workspace = reinterpret_cast<uintptr_t>(workspace_);
+  if (undo < workspace + layout_.bytes && workspace < undo + bytes.value()) {
+    return InvalidArgument("undo %p overlaps the workspace %p", options_.undo,
+                           static_cast<void*>(workspace_));
+  }
   // Without jobs: whether it can run, asked before anything is queued.
   return context_.backend().list_evicted(context_, sequence_.stream(), {});
 }
@@ -203,6 +209,49 @@ Status CheckLayers(const Sequence& sequence) {
   return CheckApart("views", sequence.caches());
 }
 
+// Calls run(entries) for what is to be put back, some of it at a time.
+template <typename Run>
+Status ForEachRestored(const Sequence& sequence, const void* memory,
+                       const Run& run) {
+  const SlotTable& slots = sequence.slots();
+  const uint32_t n_appended = sequence.logical_length() - slots.length_before();
+  return ForEachSaved(
+      sequence.plan(), const_cast<void*>(memory),
+      [&](const SavedPart& part) { return SavedBefore(sequence, part); },
+      [&](uint32_t l) {
+        return sequence.sums().HasFrom(l, slots.length_before());
+      },
+      [&](uint32_t l, SavedRows::Entry* entry) {
+        entry->move.tokens = slots.DeviceTokens(l);
+        entry->move.first_slot = n_appended;
+        entry->list.tokens = slots.HostTokens(l);
+      },
+      run);
+}
+
+// Whether an eviction can have left these slots, with how many each list held behind.
+Status CheckSlots(std::span<const SavedRows::Entry> entries) {
+  for (const SavedRows::Entry& entry : entries) {
+    const KeepLists& evicted = entry.move.keep;
+    for (uint32_t list = 0; list < evicted.n_lists; ++list) {
+      const int64_t n_held =
+          int64_t{entry.list.tokens.Of(list)} - entry.move.first_slot;
+      const uint32_t n = evicted.count.Of(list);
+      const int32_t* const slots = evicted.List(list);
+      bool fits = n < entry.list.stride && slots[n] == n_held;
+      for (uint32_t i = 0; fits && i < n; ++i) {
+        fits = slots[i] >= 0 && slots[i] < slots[i + 1];
+      }
+      if (fits) continue;
+      return InvalidArgument(
+          "undo is not as the eviction left it: it has other slots than %u "
+          "ascending ones of %lld",
+          n, static_cast<long long>(n_held));
+    }
+  }
+  return Status();
+}
+
 // With the lengths that will be.
 Status CheckUndo(const Sequence& sequence, const void* memory,
                  size_t memory_bytes) {
@@ -216,25 +265,17 @@ Status CheckUndo(const Sequence& sequence, const void* memory,
   if (!bytes.ok()) return UndoOverflows();
   KV_RETURN_IF_ERROR(
       CheckMemory("undo", plan.context(), memory, memory_bytes, bytes.value()));
+  if (plan.context().backend().on_host) {
+    KV_RETURN_IF_ERROR(ForEachRestored(sequence, memory, CheckSlots));
+  }
   return plan.context().backend().restore(plan.context(), sequence.stream(),
                                           {});
 }
 
 Status PutBack(const Sequence& sequence, const void* memory) {
   const Context& context = sequence.plan().context();
-  const SlotTable& slots = sequence.slots();
-  const uint32_t n_appended = sequence.logical_length() - slots.length_before();
-  return ForEachSaved(
-      sequence.plan(), const_cast<void*>(memory),
-      [&](const SavedPart& part) { return SavedBefore(sequence, part); },
-      [&](uint32_t l) {
-        return sequence.sums().HasFrom(l, slots.length_before());
-      },
-      [&](uint32_t l, SavedRows::Entry* entry) {
-        entry->move.tokens = slots.DeviceTokens(l);
-        entry->move.first_slot = n_appended;
-      },
-      [&](std::span<const SavedRows::Entry> entries) {
+  return ForEachRestored(
+      sequence, memory, [&](std::span<const SavedRows::Entry> entries) {
         return context.backend().restore(
             context, sequence.stream(),
             {Jobs<MoveJob>(entries, &SavedRows::Entry::move)});
@@ -250,6 +291,8 @@ Status Undo(Sequence* sequence, const void* memory, size_t memory_bytes) {
         "nothing to undo: no eviction had memory for it, or it was the last "
         "but one, or the sequence was reset, loaded or trimmed since");
   }
+  KV_RETURN_IF_ERROR(
+      sequence->sums().CheckNotAhead(sequence->logical_length()));
   slots.Exchange();
   if (Status status = CheckUndo(*sequence, memory, memory_bytes);
       !status.ok()) {

@@ -4,6 +4,7 @@
 #include "tests/capi/support/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
+#include "tests/capi/support/undo.h"
 
 enum { kMostSlots = 100 };
 
@@ -45,6 +46,22 @@ Test(sums, of_rows_that_do_not_follow_are_refused) {
   test_model_append(m, 20);
   EXPECT_OK(Show(m, 20, 13));
   EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_destroy(m);
+}
+
+/* Slots would shift under what was shown for them. */
+Test(sums, of_tokens_to_come_must_be_appended_before_an_undo) {
+  test_model* m = Model("h2o:budget=10,recent=4");
+  EXPECT_OK(Show(m, 20, 0));
+  test_model_append(m, 20);
+  const test_lent undo = test_lend(test_undo_bytes(m));
+  EXPECT_OK(test_evict_lending(m, undo, NULL));
+  EXPECT_OK(Show(m, 2, 20));
+  EXPECT_INVALID(test_undo(m, undo), "layer 0", "[0, 22)", "20 tokens");
+  test_model_append(m, 2);
+  EXPECT_OK(test_undo(m, undo));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_lent_return(undo);
   test_model_destroy(m);
 }
 

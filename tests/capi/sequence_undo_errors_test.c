@@ -62,6 +62,34 @@ Test(undo_errors, forks_have_nothing_to_undo) {
   test_model_destroy(m);
 }
 
+/* Damaged bytes are an error, as is memory that has another use. */
+Test(undo_errors, memory_is_as_the_eviction_left_it) {
+  for (int by_scores = 0; by_scores < 2; ++by_scores) {
+    test_model* m = test_undo_model(
+        by_scores ? "knorm:budget=20,heads=adaptive" : "knorm:budget=20", 60);
+    test_lent undo = test_lend(test_undo_bytes(m));
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.undo = m->workspace;
+    options.undo_bytes = undo.n_bytes;
+    EXPECT_INVALID(test_model_evict(m, &options, NULL),
+                   "overlaps the workspace");
+    EXPECT_OK(test_evict_lending(m, undo, NULL));
+    uint8_t* copy = malloc(undo.n_bytes);
+    memcpy(copy, undo.memory, undo.n_bytes);
+    memset(undo.memory, 0xff, undo.n_bytes);
+    EXPECT_INVALID(test_undo(m, undo), "not as the eviction left it");
+    memset(undo.memory, 0, undo.n_bytes);
+    EXPECT_INVALID(test_undo(m, undo), "not as the eviction left it");
+    test_model_check(m, "damaged");
+    memcpy(undo.memory, copy, undo.n_bytes);
+    EXPECT_OK(test_undo(m, undo));
+    test_model_check(m, "whole");
+    free(copy);
+    test_lent_return(undo);
+    test_model_destroy(m);
+  }
+}
+
 /* A report of what no longer is would be wrong. */
 Test(undo_errors, empties_the_report) {
   test_model* m = test_undo_model("knorm:budget=20", 60);
