@@ -1006,9 +1006,9 @@ typedef struct kvevict_policy {
    *
    *  A ratio budget is one of each chunk, rounded down; their sum is the
    *  context's. A token count, and what a layer has of either, is shared out:
-   *  all chunks keep the same share of their tokens, rounded down, and what is
-   *  left goes to the first ones, one each; so the sum is exact. A chunk keeps
-   *  at least one token, and what must stay of it.
+   *  all chunks keep one share of their tokens, the largest that fits, rounded
+   *  down; what is left goes to the first ones, one each: the sum is exact. A
+   *  chunk keeps at least one token, and what must stay of it.
    *
    *  It does not go with signals of attention by the last queries or summed,
    *  heads that are not equal, budgets of heads, budget_of_partition, a prompt
@@ -2617,7 +2617,7 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * Shows the query rows of one chunk, of one layer or of many, or the attention
  * that they paid.
  *
- * Window attention: the last obs_window rows of each layer are remembered. *
+ * Window attention: the last obs_window rows of each layer are remembered.
  * Any split of a prompt into chunks leaves the same rows behind, and a chunk
  * may leave out rows that later ones push out anyway. Showing earlier positions
  * again replaces them and forgets what came after (rollback). Log-sum-exps may
@@ -2905,8 +2905,8 @@ kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
 typedef struct kvevict_evict_options {
   uint32_t struct_size;
   uint32_t reserved; /**< 0. */
-  /** Strictly ascending positions that must stay; those already evicted are
-   *  ignored. NULL with length 0 for none. */
+  /** Strictly ascending positions below the logical length that must stay;
+   *  those already evicted are ignored. NULL with length 0 for none. */
   const int32_t* protected_positions;
   size_t protected_positions_len;
   /** [n_layers]: what the policy's signal and weights need beside keys and
@@ -3031,8 +3031,8 @@ KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
  * positions, lengths and what `every` and `prompt` go by are as before it.
  *
  * What was appended since stays, behind the rows that come back, as if the
- * eviction had never been; so do observed queries, and the prompt's end, if it
- * has ended since. An engine that speculated trims first what it does not want.
+ * eviction had never been; so do observed queries and what was added to sums,
+ * and the prompt's end, if there is one. Trim first what is not wanted.
  * Log-sum-exps of queries that were observed are forgotten in layers that get
  * tokens back, and the report is empty.
  *
