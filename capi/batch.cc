@@ -41,7 +41,7 @@ class Batch {
     for (size_t i = 0; i < n_entered_; ++i) SequenceOf(i).LeaveBatch(succeeds_);
   }
 
-  // check(item) of all of them, enter(), and then run(item).
+  // check(item) of all of them, between(), and then run(item) of each.
   template <typename Check, typename Between, typename Run>
   Status Do(const Check& check, const Between& between, const Run& run) {
     KV_RETURN_IF_ERROR(CheckArray("items", items_, n_));
@@ -115,6 +115,20 @@ Status CheckCachesApart(const Batch<kvevict_sequence_eviction>& batch,
   return Status();
 }
 
+// Of items that are numbers of tokens.
+Status DoWithTokens(const kvevict_sequence_tokens* items, size_t n,
+                    Stream stream, Status (Sequence::*check)(uint32_t) const,
+                    Status (Sequence::*run)(uint32_t)) {
+  return Batch(items, n, stream)
+      .Do(
+          [&](const kvevict_sequence_tokens& item) {
+            return (Core(item.sequence).*check)(item.n_tokens);
+          },
+          [&](const kvevict_sequence_tokens& item) {
+            return (Core(item.sequence).*run)(item.n_tokens);
+          });
+}
+
 }  // namespace
 
 extern "C" {
@@ -138,14 +152,8 @@ kvevict_status kvevict_sequences_append(const kvevict_sequence_tokens* items,
                                         size_t items_len,
                                         kvevict_stream stream) noexcept {
   return Guard([&] {
-    return Batch(items, items_len, stream)
-        .Do(
-            [](const kvevict_sequence_tokens& item) {
-              return Core(item.sequence).CheckAppend(item.n_tokens);
-            },
-            [](const kvevict_sequence_tokens& item) {
-              return Core(item.sequence).Append(item.n_tokens);
-            });
+    return DoWithTokens(items, items_len, stream, &Sequence::CheckAppend,
+                        &Sequence::Append);
   });
 }
 
@@ -153,14 +161,8 @@ kvevict_status kvevict_sequences_trim(const kvevict_sequence_tokens* items,
                                       size_t items_len,
                                       kvevict_stream stream) noexcept {
   return Guard([&] {
-    return Batch(items, items_len, stream)
-        .Do(
-            [](const kvevict_sequence_tokens& item) {
-              return Core(item.sequence).CheckTrim(item.n_tokens);
-            },
-            [](const kvevict_sequence_tokens& item) {
-              return Core(item.sequence).Trim(item.n_tokens);
-            });
+    return DoWithTokens(items, items_len, stream, &Sequence::CheckTrim,
+                        &Sequence::Trim);
   });
 }
 

@@ -1,13 +1,32 @@
-// The rows of a plane that one item moves.
+// Layers' heads as items, and the rows of a plane that one moves.
 #ifndef KVEVICT_CORE_CPU_PLANE_ROWS_H_
 #define KVEVICT_CORE_CPU_PLANE_ROWS_H_
 
+#include <algorithm>
 #include <cstdint>
 
+#include "core/backend.h"
+#include "core/context.h"
 #include "core/kernels/moved_rows.h"
 #include "core/status.h"
 
 namespace kvevict::cpu {
+
+// Calls body(job, head), on the workers, for every KV head of every job.
+template <typename Body>
+void ForEachHeadOf(const Context& context, Jobs<MoveJob> jobs,
+                   const Body& body) {
+  uint32_t n_heads = 0;
+  for (const MoveJob& job : jobs) {
+    n_heads = std::max(n_heads, job.view->n_kv_heads);
+  }
+  context.ParallelFor(static_cast<uint32_t>(jobs.size() * n_heads),
+                      [&](uint32_t item, uint32_t) {
+                        const MoveJob& job = jobs[item / n_heads];
+                        const uint32_t head = item % n_heads;
+                        if (head < job.view->n_kv_heads) body(job, head);
+                      });
+}
 
 // Of a head's item where a layer has n_lists keep lists; none, of row_bytes 0,
 // where another head's item has them.

@@ -1,7 +1,4 @@
 // Compaction taken back: an item is a layer and head; it moves all planes.
-#include <algorithm>
-
-#include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/cpu/plane_rows.h"
 #include "core/kernels/restore_rows.h"
@@ -11,15 +8,7 @@ namespace kvevict::cpu {
 
 Status Run_restore(const Context& context, Stream, const RestoreArgs& args) {
   if (args.jobs.empty()) return Status();
-  uint32_t n_heads = 0;
-  for (const MoveJob& job : args.jobs) {
-    n_heads = std::max(n_heads, job.view->n_kv_heads);
-  }
-  const uint32_t n_items = static_cast<uint32_t>(args.jobs.size() * n_heads);
-  context.ParallelFor(n_items, [&](uint32_t item, uint32_t) {
-    const MoveJob& job = args.jobs[item / n_heads];
-    const uint32_t head = item % n_heads;
-    if (head >= job.view->n_kv_heads) return;
+  ForEachHeadOf(context, args.jobs, [&](const MoveJob& job, uint32_t head) {
     const int32_t* const evicted = job.keep.ListOf(head);
     const uint32_t n_evicted = job.keep.CountOf(head);
     const uint32_t n_rows =

@@ -145,7 +145,8 @@ class Eviction {
     const uint32_t n = plan_.ContextOf(n_seen, n_seen);
     return plan_.HasLayerBudgets() ? n : OfChunks(policy_, n, n_tokens_);
   }
-  // Chunks are those of the slots held; a ratio of all is that of each.
+  // A budget of tokens is one of the slots held where their chunks have to share it; a
+  // ratio is one of each chunk, so of the context.
   static uint32_t OfChunks(const kvevict_policy& policy, uint32_t n_context,
                            uint32_t n_held) {
     const bool counts = HasChunks(policy) && policy.budget > 1.0;
