@@ -79,7 +79,7 @@ Status CheckOneList(const Plan& to, const PlanLayer& layer,
         "layer %u: KV heads 0 and %u hold different tokens, and the plan has "
         "one list for both: %s would do",
         layer.number, head,
-        to.signal().Ranks() ? "scope kv_head" : "head_budgets");
+        to.signal().Ranks() ? "scope head" : "head_budgets");
   }
   return Status();
 }

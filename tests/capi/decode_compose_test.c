@@ -203,7 +203,7 @@ Test(decode_compose, tokens_go_on_under_another_policy) {
                          from == 0 ? "layer 0: KV heads 0 and 1 hold different"
                                    : "positions of layer 1 are not layer 0's",
                          kind == 0   ? "head_budgets would do"
-                         : from == 0 ? "scope kv_head would do"
+                         : from == 0 ? "scope head would do"
                                      : "scope layer would do");
         } else {
           EXPECT_OK(test_model_go_on(m, decode, NULL, NULL));
@@ -246,7 +246,7 @@ Test(decode_compose, ragged_heads_stay_ragged) {
   EXPECT_INVALID(test_model_go_on(m, "knorm:budget=30", NULL, NULL), layer,
                  "KV heads 0 and 1", counts, "head_split would do");
   EXPECT_INVALID(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL),
-                 "KV heads 0 and 1", "scope kv_head would do");
+                 "KV heads 0 and 1", "scope head would do");
   EXPECT_OK(test_model_go_on(m, "knorm:budget=30,heads=adaptive", NULL, NULL));
   Read(m, &after);
   ExpectSame(&before, &after, "ragged");
