@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "core/dtype.h"
+#include "core/kernels/row_source.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -119,14 +120,25 @@ HWY_INLINE void WithDecoder(DType dtype, const Use& use) {
   }
 }
 
+// Whether Decode can load vectors from where the elements of rows lie.
 template <class Decode>
-HWY_INLINE void LoadRowOf(const uint8_t* from, int64_t element_stride, size_t n,
-                          float* HWY_RESTRICT out) {
+HWY_INLINE bool IsPacked(const RowSource& rows) {
+  return rows.element_stride == int64_t{sizeof(typename Decode::Bits)};
+}
+
+// out[0, n) = elements [first, first + n) of row r; out[n, PaddedRow(n)) = 0.
+// Strides may have any sign and addresses any alignment.
+template <class Decode>
+HWY_INLINE void LoadRowOf(const RowSource& rows, uint32_t r, size_t first,
+                          size_t n, float* HWY_RESTRICT out) {
   using Bits = typename Decode::Bits;
+  const int64_t element_stride = rows.element_stride;
+  const uint8_t* const from =
+      rows.Row(r) + static_cast<int64_t>(first) * element_stride;
   const RowTag df;
   const size_t lanes = hn::Lanes(df);
   size_t i = 0;
-  if (element_stride == int64_t{sizeof(Bits)}) {
+  if (IsPacked<Decode>(rows)) {
     for (; i + lanes <= n; i += lanes) {
       hn::StoreU(Decode::Load(df, from + i * sizeof(Bits)), df, out + i);
     }
@@ -145,13 +157,11 @@ HWY_INLINE void LoadRowOf(const uint8_t* from, int64_t element_stride, size_t n,
   }
 }
 
-// out[0, n) = the row's elements; out[n, PaddedRow(n)) = 0. Strides may have
-// any sign and addresses any alignment. dtype must be one that can be scored.
-HWY_INLINE void LoadRow(const uint8_t* from, DType dtype,
-                        int64_t element_stride, size_t n,
-                        float* HWY_RESTRICT out) {
-  WithDecoder(dtype, [&](auto decoder) HWY_ATTR {
-    LoadRowOf<decltype(decoder)>(from, element_stride, n, out);
+// The same of rows whose dtype, one that can be scored, the caller need not know.
+HWY_INLINE void LoadRow(const RowSource& rows, uint32_t r, size_t first,
+                        size_t n, float* HWY_RESTRICT out) {
+  WithDecoder(rows.dtype, [&](auto decoder) HWY_ATTR {
+    LoadRowOf<decltype(decoder)>(rows, r, first, n, out);
   });
 }
 

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "core/dtype.h"
+#include "core/kernels/row_source.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -122,10 +123,13 @@ HWY_INLINE void UseEncoder(const Use& use) {
   if constexpr (kCanScore) use(Encode());
 }
 
-// The row's elements = from[0, n). Strides may have any sign and addresses any
-// alignment; nothing else is written.
-HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, size_t n, DType dtype,
-                         int64_t element_stride, uint8_t* to) {
+// Elements [first, first + n) of row r = from[0, n). Strides may have any sign and
+// addresses any alignment; nothing else is written.
+HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, const RowSource& rows,
+                         uint32_t r, size_t first, size_t n) {
+  const int64_t element_stride = rows.element_stride;
+  uint8_t* const to = const_cast<uint8_t*>(rows.Row(r)) +
+                      static_cast<int64_t>(first) * element_stride;
   const auto store = [&](auto encoder) HWY_ATTR {
     using Encode = decltype(encoder);
     size_t i = 0;
@@ -142,7 +146,7 @@ HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, size_t n, DType dtype,
                   sizeof(bits));
     }
   };
-  switch (dtype) {
+  switch (rows.dtype) {
 #define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
   case DType::k##Name:                                            \
     return UseEncoder<score != 0, struct Encode##Name>(store);

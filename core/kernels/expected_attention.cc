@@ -50,8 +50,7 @@ void LoadTile(const ExpectedAttention& args, uint32_t first, uint32_t n,
   const size_t dim = args.head_dim;
   std::fill(tile + dim * kTileKeys, tile + PaddedDim(dim) * kTileKeys, 0.0f);
   for (uint32_t t = 0; t < n; ++t) {
-    LoadRowOf<Decode>(args.keys.Row(first + t), args.keys.element_stride, dim,
-                      row);
+    LoadRowOf<Decode>(args.keys, first + t, 0, dim, row);
     for (size_t i = 0; i < dim; ++i) tile[i * kTileKeys + t] = row[i];
   }
   if (n == kTileKeys) return;
@@ -224,7 +223,7 @@ void LogitsByMean(const ExpectedAttention& args, uint32_t n_sink) {
   const size_t n_whole = dim / lanes * lanes;
   float* const row = static_cast<float*>(args.scratch);
   for (uint32_t t = n_sink; t < args.n_tokens; ++t) {
-    LoadRowOf<Decode>(args.keys.Row(t), args.keys.element_stride, dim, row);
+    LoadRowOf<Decode>(args.keys, t, 0, dim, row);
     for (uint32_t head = 0; head < args.group; ++head) {
       const float* const mean = args.mean + head * args.mean_stride;
       auto a = hn::Zero(d), b = a;

@@ -58,9 +58,7 @@ class Rows {
   Rows(const RowSource& source, size_t dim, float* row)
       : source_(source),
         dim_(dim),
-        is_whole_(dim % kRowPad == 0 &&
-                  source.element_stride ==
-                      int64_t{sizeof(typename Decode::Bits)}),
+        is_whole_(dim % kRowPad == 0 && IsPacked<Decode>(source)),
         row_(row) {}
 
   size_t dim() const { return dim_; }
@@ -73,8 +71,7 @@ class Rows {
                           const Visit& visit) const {
     if (!is_whole_) {
       for (uint32_t t = 0; t < n; ++t) {
-        LoadRowOf<Decode>(source_.Row(first + t), source_.element_stride, dim_,
-                          row_);
+        LoadRowOf<Decode>(source_, first + t, 0, dim_, row_);
         const uint8_t* rows[kRows];
         for (const uint8_t*& row : rows) {
           row = reinterpret_cast<const uint8_t*>(row_);

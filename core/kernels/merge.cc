@@ -91,9 +91,8 @@ class Merger {
     HWY_ALIGN float squares[2 * kRowPad];
     for (uint32_t t = 0; t < args_.n_tokens; t += RowPanel::Width()) {
       const uint32_t n = std::min(RowPanel::Width(), args_.n_tokens - t);
-      panel.Pack(n, [&](uint32_t i, float* row) HWY_ATTR {
-        LoadRow(rows.Row(t + i), rows.dtype, rows.element_stride, dim, row);
-      });
+      panel.Pack(n, [&](uint32_t i, float* row)
+                        HWY_ATTR { LoadRow(rows, t + i, 0, dim, row); });
       panel.SquaresOf(squares);
       for (uint32_t i = 0; i < n; ++i) norms[t + i] = std::sqrt(squares[i]);
     }
@@ -130,9 +129,7 @@ class Merger {
 
   // row = u of a slot's key.
   HWY_INLINE void LoadDirection(uint32_t slot, float* row) const {
-    const RowSource& keys = args_.keys;
-    LoadRow(keys.Row(slot), keys.dtype, keys.element_stride, args_.key_dim,
-            row);
+    LoadRow(args_.keys, slot, 0, args_.key_dim, row);
     ScaleRow(s_.scales[slot], PaddedRow(args_.key_dim), row);
   }
 
@@ -258,9 +255,8 @@ class Merger {
 
   void MergeRow(const RowSource& rows, uint32_t dim, uint32_t t) const {
     const size_t padded = PaddedRow(dim);
-    const auto load = [&](uint32_t slot, float* row) HWY_ATTR {
-      LoadRow(rows.Row(slot), rows.dtype, rows.element_stride, dim, row);
-    };
+    const auto load = [&](uint32_t slot, float* row)
+                          HWY_ATTR { LoadRow(rows, slot, 0, dim, row); };
     float* const row = s_.staged;
     float* const sum = s_.panel;
     load(kept()[t], sum);
@@ -280,8 +276,7 @@ class Merger {
     for (size_t i = 0; i < padded; i += hn::Lanes(d)) {
       hn::StoreU(hn::Div(hn::LoadU(d, sum + i), by), d, sum + i);
     }
-    StoreRow(sum, dim, rows.dtype, rows.element_stride,
-             const_cast<uint8_t*>(rows.Row(kept()[t])));
+    StoreRow(sum, rows, kept()[t], 0, dim);
   }
 
   const MergeRowsArgs& args_;

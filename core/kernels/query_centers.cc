@@ -46,16 +46,13 @@ struct PairRows {
   // `copy`: 2 * n_padded floats, zeros where the row has nothing.
   static HWY_INLINE const uint8_t* Find(const QueryCenters& args, uint32_t row,
                                         size_t n_padded, float* copy) {
-    const uint8_t* const from = args.keys.Row(row);
-    if constexpr (!kCopies) return from;
-    const int64_t step = args.keys.element_stride;
+    if constexpr (!kCopies) return args.keys.Row(row);
     const size_t n = args.n_pairs;
     if constexpr (kInterleaved) {
-      LoadRowOf<Stored>(from, step, 2 * n, copy);
+      LoadRowOf<Stored>(args.keys, row, 0, 2 * n, copy);
     } else {
-      LoadRowOf<Stored>(from, step, n, copy);
-      LoadRowOf<Stored>(from + static_cast<int64_t>(n) * step, step, n,
-                        copy + n_padded);
+      LoadRowOf<Stored>(args.keys, row, 0, n, copy);
+      LoadRowOf<Stored>(args.keys, row, n, n, copy + n_padded);
     }
     return reinterpret_cast<const uint8_t*>(copy);
   }
@@ -162,8 +159,7 @@ void ScoresOf(const QueryCenters& args) {
 template <class Stored>
 void ScoresOfStored(const QueryCenters& args) {
   const bool copies =
-      args.n_pairs % kRowPad != 0 ||
-      args.keys.element_stride != int64_t{sizeof(typename Stored::Bits)};
+      args.n_pairs % kRowPad != 0 || !IsPacked<Stored>(args.keys);
   if (args.is_interleaved) {
     copies ? ScoresOf<PairRows<Stored, true, true>>(args)
            : ScoresOf<PairRows<Stored, false, true>>(args);

@@ -81,8 +81,7 @@ class Panels : public RowPanel {
       std::fill_n(row, padded(), 0.0f);
       return;
     }
-    LoadRow(args_.keys.Row(key), args_.keys.dtype, args_.keys.element_stride,
-            args_.head_dim, row);
+    LoadRow(args_.keys, key, 0, args_.head_dim, row);
     if (scaled) ScaleRow(scale, padded(), row);
   }
 

@@ -83,26 +83,23 @@ HWY_INLINE void Turn(D d, const Rotation& rotation, uint32_t f, V& re, V& im) {
 }
 
 HWY_INLINE void TurnRow(const RotateRows& args, const Rotation& rotation,
-                        uint8_t* row) {
+                        const RowSource& rows, uint32_t r) {
   const RowTag d;
   const uint32_t n = args.n_pairs;
-  const int64_t step = args.heads->element_stride;
-  const DType dtype = args.heads->dtype;
   hn::VFromD<RowTag> re, im;
   HWY_ALIGN float elements[2 * kMaxPairs + kRowPad];
   if (args.is_interleaved) {
-    LoadRow(row, dtype, step, 2 * n, elements);
+    LoadRow(rows, r, 0, 2 * n, elements);
     for (uint32_t f = 0; f < n; f += hn::Lanes(d)) {
       hn::LoadInterleaved2(d, elements + 2 * f, re, im);
       Turn(d, rotation, f, re, im);
       hn::StoreInterleaved2(re, im, d, elements + 2 * f);
     }
-    StoreRow(elements, 2 * n, dtype, step, row);
+    StoreRow(elements, rows, r, 0, 2 * n);
   } else {
-    uint8_t* const second = row + n * step;
     float* const of_second = elements + kMaxPairs;
-    LoadRow(row, dtype, step, n, elements);
-    LoadRow(second, dtype, step, n, of_second);
+    LoadRow(rows, r, 0, n, elements);
+    LoadRow(rows, r, n, n, of_second);
     for (uint32_t f = 0; f < n; f += hn::Lanes(d)) {
       re = hn::Load(d, elements + f);
       im = hn::Load(d, of_second + f);
@@ -110,8 +107,8 @@ HWY_INLINE void TurnRow(const RotateRows& args, const Rotation& rotation,
       hn::Store(re, d, elements + f);
       hn::Store(im, d, of_second + f);
     }
-    StoreRow(elements, n, dtype, step, row);
-    StoreRow(of_second, n, dtype, step, second);
+    StoreRow(elements, rows, r, 0, n);
+    StoreRow(of_second, rows, r, n, n);
   }
 }
 
@@ -127,8 +124,7 @@ void RotateRowsOf(const RotateRows& args) {
     if (offset != found) FindRotation(args, offset, rotation);
     found = offset;
     for (uint32_t h = 0; h < args.n_heads; ++h) {
-      TurnRow(args, rotation,
-              const_cast<uint8_t*>(args.heads[h].Row(args.first_row + r)));
+      TurnRow(args, rotation, args.heads[h], args.first_row + r);
     }
   }
 }

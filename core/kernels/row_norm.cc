@@ -48,15 +48,13 @@ template <class Decode>
 void NormsOfGroups(const RowNorms& args, uint32_t head) {
   const RowTag d;
   const size_t n = args.head_dim;
+  const RowSource rows = args.rows.At(head * args.heads.stride);
   for (uint32_t r = 0; r < args.n_rows; ++r) {
-    const uint8_t* const row =
-        args.rows.Row(args.first_row + r) + head * args.heads.stride;
     float sums[kRowPad] = {};
     for (size_t i = 0; i < n; i += kRowPad) {
       float group[kRowPad];
-      LoadRowOf<Decode>(
-          row + static_cast<int64_t>(i) * args.rows.element_stride,
-          args.rows.element_stride, std::min(n - i, kRowPad), group);
+      LoadRowOf<Decode>(rows, args.first_row + r, i, std::min(n - i, kRowPad),
+                        group);
       for (size_t j = 0; j < kRowPad; j += hn::Lanes(d)) {
         const auto v = hn::LoadU(d, group + j);
         hn::StoreU(hn::MulAdd(v, v, hn::LoadU(d, sums + j)), d, sums + j);
@@ -69,8 +67,7 @@ void NormsOfGroups(const RowNorms& args, uint32_t head) {
 
 template <class Decode>
 void NormsOf(const RowNorms& args) {
-  if (args.head_dim % kRowPad == 0 &&
-      args.rows.element_stride == int64_t{sizeof(typename Decode::Bits)}) {
+  if (args.head_dim % kRowPad == 0 && IsPacked<Decode>(args.rows)) {
     NormsOfWholeRows<Decode>(args);
   } else {
     for (uint32_t head = 0; head < args.heads.n_heads; ++head) {

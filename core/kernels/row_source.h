@@ -25,6 +25,13 @@ struct RowSource {
     return base + block_table[r / block_size] * block_stride +
            int64_t{r % block_size} * row_stride;
   }
+
+  // The rows of a head whose rows lie `bytes` from these.
+  RowSource At(int64_t bytes) const {
+    RowSource rows = *this;
+    rows.base += bytes;
+    return rows;
+  }
 };
 
 // Heads whose rows alternate in memory, and whose kernel takes some rows of each in

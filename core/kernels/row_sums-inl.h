@@ -28,9 +28,8 @@ struct WholeRows {
   // `copy`: PaddedRow(n) floats.
   static HWY_INLINE const uint8_t* Find(const RowSource& rows, uint32_t row,
                                         size_t n, float* copy) {
-    const uint8_t* const from = rows.Row(row);
-    if constexpr (!kCopies) return from;
-    LoadRowOf<Stored>(from, rows.element_stride, n, copy);
+    if constexpr (!kCopies) return rows.Row(row);
+    LoadRowOf<Stored>(rows, row, 0, n, copy);
     return reinterpret_cast<const uint8_t*>(copy);
   }
 };
@@ -40,8 +39,7 @@ template <class Use>
 HWY_INLINE void WithWholeRows(const RowSource& rows, size_t n, const Use& use) {
   WithDecoder(rows.dtype, [&](auto decoder) HWY_ATTR {
     using Stored = decltype(decoder);
-    if (n % kRowPad == 0 &&
-        rows.element_stride == int64_t{sizeof(typename Stored::Bits)}) {
+    if (n % kRowPad == 0 && IsPacked<Stored>(rows)) {
       use(WholeRows<Stored, false>());
     } else {
       use(WholeRows<Stored, true>());

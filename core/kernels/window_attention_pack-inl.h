@@ -41,11 +41,11 @@ HWY_INLINE void PackQueries(const WindowAttention& args, const RowBatch& batch,
   const size_t n_rows = batch.size();
   const size_t dim = args.head_dim;
   for (size_t r = 0; r < n_rows; ++r) {
-    const uint8_t* from =
-        args.queries.Row(batch.row + static_cast<uint32_t>(r % batch.n_rows)) +
-        static_cast<int64_t>(batch.head + r / batch.n_rows) *
-            args.query_head_stride;
-    LoadRow(from, args.queries.dtype, args.queries.element_stride, dim, row);
+    const RowSource of_head =
+        args.queries.At(static_cast<int64_t>(batch.head + r / batch.n_rows) *
+                        args.query_head_stride);
+    LoadRow(of_head, batch.row + static_cast<uint32_t>(r % batch.n_rows), 0,
+            dim, row);
     float* to =
         packed + r / kRowsPerBlock * dim * kRowsPerBlock + r % kRowsPerBlock;
     for (size_t d = 0; d < dim; ++d) to[d * kRowsPerBlock] = row[d] * factor;
@@ -130,8 +130,7 @@ HWY_INLINE void PackKeys(const RowSource& keys, uint32_t first,
     for (size_t r = 0; r < lanes; ++r) {
       float* row = rows + r * stride;
       if (key + r < n_keys) {
-        LoadRow(keys.Row(first + static_cast<uint32_t>(key + r)), keys.dtype,
-                keys.element_stride, dim, row);
+        LoadRow(keys, first + static_cast<uint32_t>(key + r), 0, dim, row);
       } else {
         std::fill_n(row, PaddedRow(dim), 0.0f);
       }

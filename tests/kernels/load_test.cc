@@ -21,7 +21,11 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 void TestedLoadRow(const uint8_t* from, DType dtype, int64_t element_stride,
                    size_t n, float* out) {
-  LoadRow(from, dtype, element_stride, n, out);
+  RowSource rows;
+  rows.base = from;
+  rows.element_stride = element_stride;
+  rows.dtype = dtype;
+  LoadRow(rows, 0, 0, n, out);
 }
 size_t TestedPaddedRow(size_t n) { return PaddedRow(n); }
 }  // namespace kvevict::HWY_NAMESPACE

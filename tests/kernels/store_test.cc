@@ -23,7 +23,11 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 void TestedStoreRow(const float* from, size_t n, DType dtype,
                     int64_t element_stride, uint8_t* to) {
-  StoreRow(from, n, dtype, element_stride, to);
+  RowSource rows;
+  rows.base = to;
+  rows.element_stride = element_stride;
+  rows.dtype = dtype;
+  StoreRow(from, rows, 0, 0, n);
 }
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
