@@ -10,6 +10,7 @@
 
 #include "core/context.h"
 #include "core/float_mode.h"
+#include "core/paged_cache.h"
 #include "core/plan.h"
 #include "core/sequence.h"
 #include "core/status.h"
@@ -261,6 +262,15 @@ inline Sequence& Core(kvevict_sequence* handle) {
 }
 inline const Sequence& Core(const kvevict_sequence* handle) {
   return *reinterpret_cast<const Sequence*>(handle);
+}
+inline const PagedCache& Core(const kvevict_paged_cache* handle) {
+  return *reinterpret_cast<const PagedCache*>(handle);
+}
+inline PagedSequence& Core(kvevict_paged_sequence* handle) {
+  return *reinterpret_cast<PagedSequence*>(handle);
+}
+inline const PagedSequence& Core(const kvevict_paged_sequence* handle) {
+  return *reinterpret_cast<const PagedSequence*>(handle);
 }
 
 }  // namespace kvevict::capi

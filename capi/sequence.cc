@@ -108,6 +108,12 @@ Status CopyEviction(const Sequence& sequence, const kvevict_view* views,
                     size_t views_len, const kvevict_evict_options* options,
                     kvevict_evict_options* out) {
   KV_RETURN_IF_ERROR(CopyViews(sequence, views, views_len));
+  return CopyOptions(sequence, options, out);
+}
+
+Status CopyOptions(const Sequence& sequence,
+                   const kvevict_evict_options* options,
+                   kvevict_evict_options* out) {
   if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, out));
   sequence.ranges() = TokenRanges();
   KV_RETURN_IF_ERROR(CopyIn(out->ranges, out->ranges_len, &sequence.ranges()));

@@ -45,6 +45,10 @@ Status CopyObservations(const Sequence& sequence,
 Status CopyEviction(const Sequence& sequence, const kvevict_view* views,
                     size_t views_len, const kvevict_evict_options* options,
                     kvevict_evict_options* out);
+// The same where sequence.views() are there.
+Status CopyOptions(const Sequence& sequence,
+                   const kvevict_evict_options* options,
+                   kvevict_evict_options* out);
 
 }  // namespace kvevict::capi
 

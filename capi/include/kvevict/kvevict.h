@@ -3411,6 +3411,352 @@ KVEVICT_API kvevict_status kvevict_sequences_evict(
     const kvevict_sequence_eviction* items, size_t items_len, void* workspace,
     size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
+/* ---- Paged cache --------------------------------------------------------- */
+
+/**
+ * A cache for engines without one: a fixed pool of blocks, and sequences that
+ * hold blocks by tables, as in PagedAttention, arXiv:2309.06180.
+ *
+ * Every layer with a full cache has K and V in blocks of block_size tokens.
+ * Layers that are alike share their blocks, so that a policy may give more
+ * tokens to some of them. A sequence has a table per layer and is a
+ * kvevict_view of it: for attention, for scoring, for any other call.
+ *
+ * A fork shares its blocks, which are counted; who writes to a shared one gets
+ * a copy of its own first. A call that needs more blocks than are free fails
+ * with KVEVICT_ERROR_OUT_OF_MEMORY, names need and free, and has changed
+ * nothing.
+ *
+ * Threads: a cache is locked within; of each sequence one call at a time.
+ * Calls allocate nothing but where a name ends in _create or _fork. On CUDA
+ * those that change tables wait for the stream and cannot be captured; blocks
+ * pass from one sequence to another when the call that frees them returns, so
+ * sequences of one cache use one stream or are ordered by the caller.
+ */
+typedef struct kvevict_paged_cache kvevict_paged_cache;
+
+/** The blocks of one request. Opaque. */
+typedef struct kvevict_paged_sequence kvevict_paged_sequence;
+
+/** How rows lie in a block. */
+enum kvevict_block_layout
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** [n_kv_heads, block_size, head_dim], "HND". */
+  KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR = 0,
+  /** [block_size, n_kv_heads, head_dim], "NHD". */
+  KVEVICT_BLOCK_LAYOUT_TOKEN_MAJOR = 1
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_block_layout;
+#endif
+
+/** How to make a paged cache. */
+typedef struct kvevict_paged_cache_options {
+  uint32_t struct_size;
+  /** For each layer; together with those that are alike 1 .. 2^31 - 1. */
+  uint32_t n_blocks;
+  uint32_t block_size; /**< Tokens, 1 .. 65536; 0: 16. */
+  kvevict_block_layout layout;
+  /** Of the context's device, kvevict_paged_cache_bytes() or more, aligned to
+   *  256, borrowed until the cache is gone; NULL: the context allocates. */
+  void* memory;
+  size_t memory_bytes; /**< 0 with NULL. */
+} kvevict_paged_cache_options;
+
+#define KVEVICT_PAGED_CACHE_OPTIONS_INIT                 \
+  {                                                      \
+    (uint32_t)sizeof(kvevict_paged_cache_options), 0, 0, \
+        KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR, 0, 0            \
+  }
+
+/** Writes KVEVICT_PAGED_CACHE_OPTIONS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_paged_cache_options_init(
+    kvevict_paged_cache_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * What the blocks of all layers take.
+ *
+ * @param[in]  plan       Non-NULL; of it the geometry counts.
+ * @param[in]  options    Non-NULL.
+ * @param[out] out_bytes  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also for more bytes than
+ *         size_t holds; KVEVICT_ERROR_UNSUPPORTED (opaque rows, whose size a
+ *         geometry does not say). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
+    const kvevict_plan* plan, const kvevict_paged_cache_options* options,
+    size_t* out_bytes) KVEVICT_NOEXCEPT;
+
+/**
+ * Creates a cache of which all blocks are free.
+ *
+ * @param[in]  plan       Non-NULL: context, geometry and max_tokens, the most
+ *                        that a sequence may hold. Its policy plays no part.
+ * @param[in]  options    Non-NULL.
+ * @param[out] out_cache  Non-NULL. Destroy with kvevict_paged_cache_destroy().
+ * @return As kvevict_paged_cache_bytes(); KVEVICT_ERROR_OUT_OF_MEMORY.
+ *         Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_cache_create(
+    const kvevict_plan* plan, const kvevict_paged_cache_options* options,
+    kvevict_paged_cache** out_cache) KVEVICT_NOEXCEPT;
+
+/**
+ * Destroys a cache; NULL is ignored. Its sequences stay usable and release it
+ * with the last of them.
+ *
+ * @param[in] cache  NULL or a cache.
+ * Since: 0.1
+ */
+KVEVICT_API void kvevict_paged_cache_destroy(kvevict_paged_cache* cache)
+    KVEVICT_NOEXCEPT;
+
+/** What is in use of a cache, at one moment. */
+typedef struct kvevict_paged_cache_usage {
+  uint32_t struct_size;
+  uint32_t n_sequences;
+  uint64_t n_blocks; /**< Of all layers. */
+  uint64_t n_free;   /**< Of them, that nobody holds. */
+  uint64_t n_shared; /**< That several sequences hold. */
+  /** Rows of all layers that sequences hold, each for itself. */
+  uint64_t n_slots;
+  uint64_t bytes;        /**< Of all blocks. */
+  uint64_t bytes_in_use; /**< Of those that are not free. */
+} kvevict_paged_cache_usage;
+
+/**
+ * Counts blocks.
+ *
+ * @param[in]  cache  Non-NULL.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_paged_cache_get_usage(const kvevict_paged_cache* cache,
+                              kvevict_paged_cache_usage* out) KVEVICT_NOEXCEPT;
+
+/**
+ * Adds a sequence, which holds no tokens.
+ *
+ * @param[in]  cache         Non-NULL.
+ * @param[out] out_sequence  Non-NULL. Give its blocks back with
+ *                           kvevict_paged_sequence_destroy().
+ * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
+ *         KVEVICT_ERROR_OUT_OF_MEMORY (its tables). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_sequence_create(
+    kvevict_paged_cache* cache,
+    kvevict_paged_sequence** out_sequence) KVEVICT_NOEXCEPT;
+
+/**
+ * Adds a sequence that holds what another one does, in the same blocks. It is
+ * how a prefix is shared, how beams part, and how an eviction can be taken
+ * back: evict one of the two.
+ *
+ * @param[in]  sequence      Non-NULL.
+ * @param[out] out_sequence  Non-NULL.
+ * @param[in]  stream        See kvevict_stream.
+ * @return As kvevict_paged_sequence_create(). Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_paged_sequence_fork(const kvevict_paged_sequence* sequence,
+                            kvevict_paged_sequence** out_sequence,
+                            kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Finishes a sequence: blocks that nobody else holds are free. NULL is ignored.
+ *
+ * @param[in] sequence  NULL or a sequence.
+ * Since: 0.1
+ */
+KVEVICT_API void kvevict_paged_sequence_destroy(
+    kvevict_paged_sequence* sequence) KVEVICT_NOEXCEPT;
+
+/**
+ * Makes room for tokens behind the last one, in every layer. Their rows have
+ * any content: the engine writes them through kvevict_paged_sequence_view(), or
+ * kvevict_paged_sequence_write() does.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] n_tokens  No layer may come to hold more than the plan's
+ *                      max_tokens; 0 does nothing.
+ * @param[in] stream    See kvevict_stream.
+ * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
+ *         KVEVICT_ERROR_OUT_OF_MEMORY (too few blocks are free). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_sequence_append(
+    kvevict_paged_sequence* sequence, uint32_t n_tokens,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Drops the last tokens of layers that hold more than so many; blocks that this
+ * leaves empty are given back.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] n_slots   What each layer holds at most from now on.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_sequence_truncate(
+    kvevict_paged_sequence* sequence, uint32_t n_slots) KVEVICT_NOEXCEPT;
+
+/**
+ * Drops the last rows of each layer that a sequence of positions stores no
+ * longer: behind kvevict_sequence_trim() or kvevict_sequence_reset(), or an
+ * eviction by views.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] stored    Non-NULL, of a plan of the cache's geometry. Where its
+ *                      heads hold different numbers the most counts.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where it stores more
+ *         than there are rows. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_paged_sequence_fit(kvevict_paged_sequence* sequence,
+                           const kvevict_sequence* stored) KVEVICT_NOEXCEPT;
+
+/**
+ * How many rows a layer holds.
+ *
+ * @param[in]  sequence   Non-NULL.
+ * @param[in]  layer      One with a full cache.
+ * @param[out] out_slots  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_sequence_length(
+    const kvevict_paged_sequence* sequence, uint32_t layer,
+    uint32_t* out_slots) KVEVICT_NOEXCEPT;
+
+/**
+ * A layer's rows as a view, valid until a call changes the sequence. Blocks
+ * that other sequences share show in it too: to write to them is to write to
+ * theirs. kvevict_paged_sequence_own() makes them this one's.
+ *
+ * @param[in]  sequence  Non-NULL.
+ * @param[in]  layer     One with a full cache.
+ * @param[out] out       Non-NULL, out->struct_size set. Its block table lies in
+ *                       memory of the device.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_paged_sequence_view(const kvevict_paged_sequence* sequence,
+                            uint32_t layer, kvevict_view* out) KVEVICT_NOEXCEPT;
+
+/**
+ * Copies those blocks of all layers that others share and that hold slots from
+ * `first_slot` on, so that they may be written through views.
+ *
+ * @param[in] sequence    Non-NULL.
+ * @param[in] first_slot  0: all.
+ * @param[in] stream      See kvevict_stream.
+ * @return As kvevict_paged_sequence_append(). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_sequence_own(
+    kvevict_paged_sequence* sequence, uint32_t first_slot,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/** Rows of one layer, outside the cache. */
+typedef struct kvevict_paged_rows {
+  uint32_t struct_size;
+  uint32_t layer;      /**< One with a full cache. */
+  uint32_t first_slot; /**< Of row 0. */
+  uint32_t n_tokens;   /**< 0 is valid. */
+  /** [n_kv_heads, n_tokens, head_dim] in any layout, of the geometry's dtypes,
+   *  apart from the cache's memory; absent: is left alone, not both. */
+  kvevict_plane k;
+  kvevict_plane v;
+} kvevict_paged_rows;
+
+#define KVEVICT_PAGED_ROWS_INIT                                        \
+  {                                                                    \
+    (uint32_t)sizeof(kvevict_paged_rows), 0, 0, 0, KVEVICT_PLANE_INIT, \
+        KVEVICT_PLANE_INIT                                             \
+  }
+
+/** Writes KVEVICT_PAGED_ROWS_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_paged_rows_init(
+    kvevict_paged_rows* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * Copies rows into slots that layers hold.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] rows      [rows_len], structs of one struct_size; a layer may come
+ *                      up more than once.
+ * @param[in] rows_len  0 does nothing; at most KVEVICT_MAX_JOBS.
+ * @param[in] stream    See kvevict_stream.
+ * @return As kvevict_paged_sequence_append(); all is checked before the first
+ *         row is written. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_sequence_write(
+    kvevict_paged_sequence* sequence, const kvevict_paged_rows* rows,
+    size_t rows_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Copies rows out of the slots of layers, which need not be neighbours in
+ * memory: gathers them.
+ *
+ * @param[in] sequence  Non-NULL.
+ * @param[in] rows      [rows_len]; the planes are written to.
+ * @param[in] rows_len  0 does nothing; at most KVEVICT_MAX_JOBS.
+ * @param[in] stream    See kvevict_stream.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_sequence_read(
+    const kvevict_paged_sequence* sequence, const kvevict_paged_rows* rows,
+    size_t rows_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/** What an eviction of a paged sequence is given. */
+typedef struct kvevict_paged_eviction {
+  uint32_t struct_size;
+  uint32_t reserved;              /**< 0. */
+  kvevict_paged_sequence* cached; /**< Non-NULL: where the rows are. */
+  kvevict_sequence* sequence;     /**< Non-NULL: which tokens they are of. */
+  /** NULL for none. No undo: a fork made before keeps what goes. */
+  const kvevict_evict_options* options;
+} kvevict_paged_eviction;
+
+#define KVEVICT_PAGED_EVICTION_INIT \
+  { (uint32_t)sizeof(kvevict_paged_eviction), 0, 0, 0, 0 }
+
+/** Writes KVEVICT_PAGED_EVICTION_INIT.
+ *
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_paged_eviction_init(
+    kvevict_paged_eviction* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * kvevict_sequences_evict() of paged sequences, whose emptied blocks are given
+ * back. Of blocks that others share only those that survivors move to are
+ * copied, or all where rows are merged; the others hold theirs unchanged.
+ *
+ * @param[in] items      [items_len], structs of one struct_size. Each layer of
+ *                       `cached` has the rows that `sequence` stores; all are
+ *                       of one cache.
+ * @param[in] items_len  0 does nothing.
+ * @param[in] workspace  The largest of kvevict_plan_workspace() of the plans,
+ *                       for sequences as long as they are.
+ * @param[in] workspace_bytes  Its size, at least the least.
+ * @param[in] stream     See kvevict_stream.
+ * @return As kvevict_sequence_evict(); KVEVICT_ERROR_OUT_OF_MEMORY (too few
+ *         blocks are free for copies). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_paged_evict(
+    const kvevict_paged_eviction* items, size_t items_len, void* workspace,
+    size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

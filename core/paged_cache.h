@@ -1,0 +1,166 @@
+// Blocks that sequences hold: see kvevict_paged_cache.
+#ifndef KVEVICT_CORE_PAGED_CACHE_H_
+#define KVEVICT_CORE_PAGED_CACHE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+
+#include "core/context.h"
+#include "core/device_array.h"
+#include "core/plan.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+// The pool. What it counts is read and written under its lock.
+class PagedCache {
+ public:
+  // Blocks of layers that are alike.
+  struct Group {
+    kvevict_view view;  // of a sequence's layer, but for its table
+    size_t k_bytes;     // of a block's keys, which lie end to end
+    size_t v_bytes;
+    uint32_t n_layers;
+    uint32_t n_blocks;
+    uint32_t n_free;
+    uint32_t n_shared;
+    uint32_t n_wanted;
+    int32_t* free;      // [n_blocks], of which the first n_free count
+    uint32_t* holders;  // [n_blocks]
+  };
+
+  static Status FindBytes(const Plan& plan,
+                          const kvevict_paged_cache_options& options,
+                          size_t* out);
+  static Status Create(const Plan& plan,
+                       const kvevict_paged_cache_options& options,
+                       PagedCache** out);
+  explicit PagedCache(const Plan& plan);
+
+  void Ref() const { n_refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref() const;
+
+  const Plan& plan() const { return *plan_; }
+  const Context& context() const { return plan_->context(); }
+  uint32_t block_size() const { return block_size_; }
+  uint32_t BlocksFor(uint32_t n_slots) const {
+    return n_slots / block_size_ + (n_slots % block_size_ != 0);
+  }
+  Group& GroupOf(uint32_t layer) const { return groups_[group_of_[layer]]; }
+  // 0, 1, ... up to max_tokens; memory of the device.
+  int32_t* slots() const { return slots_.data(); }
+  // Whether a plane of so many rows lies apart from the blocks.
+  bool IsApart(const kvevict_plane& plane, uint32_t n_heads,
+               uint32_t n_rows) const;
+  void FillUsage(kvevict_paged_cache_usage* out) const;
+
+  // Holds the lock; nothing is wanted when it begins.
+  class Lock {
+   public:
+    explicit Lock(const PagedCache& cache);
+
+   private:
+    const std::lock_guard<std::mutex> lock_;
+  };
+  void Want(uint32_t layer, uint32_t n) const { GroupOf(layer).n_wanted += n; }
+  // Whether what is wanted is free.
+  Status CheckWanted() const;
+  bool IsShared(uint32_t layer, int32_t block) const {
+    return GroupOf(layer).holders[block] > 1;
+  }
+  int32_t Take(uint32_t layer) const;
+  void Share(uint32_t layer, int32_t block) const;
+  void Release(uint32_t layer, int32_t block) const;
+  void CountSequence(int32_t n) const { n_sequences_ += n; }
+  void CountSlots(int64_t n) const { n_slots_ += n; }
+
+ private:
+  struct Layout;
+  ~PagedCache() = default;
+  Status Allocate(const kvevict_paged_cache_options& options);
+
+  const Retained<Plan> plan_;
+  uint32_t block_size_ = 0;
+  Array<Group> groups_;
+  Array<uint32_t> group_of_;  // [n_layers]
+  Array<int32_t> free_;       // of all groups
+  Array<uint32_t> holders_;   // of all groups
+  DeviceArray<uint8_t> own_memory_;
+  const uint8_t* memory_ = nullptr;
+  size_t n_bytes_ = 0;
+  DeviceArray<int32_t> slots_;
+  mutable std::mutex mutex_;
+  mutable uint32_t n_sequences_ = 0;
+  mutable uint64_t n_slots_ = 0;
+  mutable std::atomic<uint32_t> n_refs_{1};
+};
+
+// Rows outside the cache; see kvevict_paged_rows.
+struct PagedRows {
+  uint32_t layer;  // its place in the plan
+  uint32_t first_slot;
+  uint32_t n_tokens;
+  kvevict_plane k, v;
+};
+
+class PagedSequence {
+ public:
+  static Status Create(const PagedCache& cache, PagedSequence** out);
+  explicit PagedSequence(const PagedCache& cache);
+  ~PagedSequence();
+  void Destroy();
+
+  const PagedCache& cache() const { return *cache_; }
+  uint32_t length(uint32_t layer) const { return lengths_[layer]; }
+  kvevict_view View(uint32_t layer) const;
+
+  Status Fork(Stream stream, PagedSequence** out) const;
+  Status Append(uint32_t n_tokens, Stream stream);
+  // Of a layer, to n_slots or what it holds.
+  void Shrink(uint32_t layer, uint32_t n_slots);
+  Status Own(uint32_t first_slot, Stream stream);
+  Status Write(std::span<const PagedRows> rows, Stream stream);
+  Status Read(std::span<const PagedRows> rows, Stream stream) const;
+
+  // Copies of blocks that others share, in three steps, of which several sequences go
+  // through each together: the first two under the lock, with CheckWanted() between.
+  // Of a layer, those with slots [begin, end).
+  void WantOwn(uint32_t layer, uint32_t begin, uint32_t end);
+  void TakeWanted();
+  Status CopyTaken(Stream stream, bool has_grown = false);
+  // Instead of the next step, after any.
+  void GiveUp();
+
+ private:
+  static constexpr int32_t kNone = -1;
+  static constexpr int32_t kWanted = -2;
+
+  uint32_t n_layers() const { return cache_->plan().n_layers(); }
+  int32_t* Table(uint32_t layer) const {
+    return tables_.data() + size_t{layer} * table_stride_;
+  }
+  // visit(layer, entry) with each that is wanted or taken, until it has seen all.
+  template <typename Visit>
+  void ForEachReplaced(const Visit& visit) const;
+  Status CheckRows(const PagedRows& rows) const;
+  // To the device, if that is another.
+  Status ShowTables(Stream stream) const;
+  template <typename Blocks>
+  Status Replace(const Blocks& want_blocks, Stream stream);
+
+  const Retained<PagedCache> cache_;
+  uint32_t table_stride_ = 0;
+  Array<int32_t> tables_;  // [n_layers, table_stride_]
+  // Likewise: kNone, kWanted, or which block the table had until CopyTaken().
+  Array<int32_t> replaced_;
+  uint32_t n_replaced_ = 0;
+  DeviceArray<int32_t> device_tables_;
+  Array<uint32_t> lengths_;  // [n_layers]
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_PAGED_CACHE_H_
