@@ -12,11 +12,13 @@ namespace kvevict {
 
 struct LayerCache;
 
-// The block tables of a paged view: one for all KV heads, or one for each.
+// The block tables of a paged view: one for all KV heads, or one for each. Without
+// tables entries are their own place.
 class BlockTables {
  public:
   BlockTables() = default;
-  // tokens: per head, in host memory; entries before first_slot's are not in use.
+  // tokens: per head, in host memory; entries before first_slot's are not in use, but
+  // for those of a ring.
   BlockTables(const kvevict_view& view, const ListCounts& tokens,
               uint32_t first_slot = 0)
       : entries_(view.block_table),
@@ -25,7 +27,11 @@ class BlockTables {
         block_size_(view.block_size),
         first_slot_(first_slot),
         n_skipped_(first_slot / view.block_size),
-        tokens_(tokens) {}
+        tokens_(tokens) {
+    if (view.ring_slots == 0 || tokens.most <= first_slot) return;
+    first_slot_ = n_skipped_ = 0;
+    tokens_ = view.ring_slots;
+  }
 
   uint32_t n_tables() const { return n_tables_; }
   // Entries in use; a table for all heads serves the longest.
@@ -38,7 +44,10 @@ class BlockTables {
     return stride_ * (n_tables_ - 1) + n_skipped_ + MostUsed();
   }
   int32_t Entry(uint32_t table, uint64_t i) const {
-    return entries_[table * stride_ + n_skipped_ + i];
+    return At(table * stride_ + n_skipped_ + i);
+  }
+  int32_t At(uint64_t place) const {
+    return entries_ == nullptr ? static_cast<int32_t>(place) : entries_[place];
   }
   bool SameEntries(const BlockTables& other) const {
     return entries_ == other.entries_ && stride_ == other.stride_ &&
@@ -52,7 +61,7 @@ class BlockTables {
       const uint64_t begin = table * stride_ + n_skipped_;
       const uint64_t end = begin + Used(table);
       for (uint64_t i = begin; i < end; ++i) {
-        if (!visit(i, entries_[i])) return false;
+        if (!visit(i, At(i))) return false;
       }
     }
     return true;

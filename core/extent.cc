@@ -5,8 +5,8 @@
 namespace kvevict {
 
 Grid::Grid(const PlaneAxes& plane) : extent(plane), unit(plane.unit) {
-  for (const PlaneAxes::Axis& axis :
-       {plane.elements, plane.heads, plane.tokens, plane.blocks}) {
+  for (const PlaneAxes::Axis& axis : {plane.elements, plane.groups, plane.heads,
+                                      plane.tokens, plane.blocks}) {
     if (axis.n == 1) continue;
     const uint64_t stride = Magnitude(axis.stride);
     int i = n_axes++;

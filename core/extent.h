@@ -27,7 +27,7 @@ struct PlaneAxes {
 
   uint64_t data;
   uint32_t unit;
-  Axis elements, heads, tokens, blocks;
+  Axis elements, groups, heads, tokens, blocks;
 
   PlaneAxes(const kvevict_plane& plane, uint32_t n_heads, uint32_t n_tokens)
       : data(plane.data),
@@ -38,14 +38,20 @@ struct PlaneAxes {
     unit = ElementBytes(static_cast<DType>(plane.dtype));
     const int64_t stride = plane.element_stride_bytes;
     elements = {stride == 0 ? unit : stride, plane.head_dim};
+    if (plane.group_elems == 0) return;
+    elements.n = plane.group_elems;
+    groups = {plane.group_stride_bytes, plane.head_dim / plane.group_elems};
   }
-  // Of a view with n_tokens, in n_blocks; without blocks 1.
+  // Of a view with n_tokens, in n_blocks; without blocks 1. All of a ring counts.
+  // Blocks with addresses are as if there were one, at 0.
   PlaneAxes(const kvevict_view& view, const kvevict_plane& plane,
             uint32_t n_tokens, int64_t n_blocks)
       : PlaneAxes(plane, view.n_kv_heads,
-                  view.block_size == 0 ? n_tokens
-                                       : std::min(n_tokens, view.block_size)) {
-    blocks = {plane.block_stride_bytes, n_blocks};
+                  view.block_size == 0
+                      ? std::max(n_tokens, view.ring_slots)
+                      : std::min(std::max(n_tokens, view.ring_slots),
+                                 view.block_size)) {
+    if (plane.address_table == 0) blocks = {plane.block_stride_bytes, n_blocks};
     // Heads with block tables of their own may all begin where the block does.
     if (view.block_table_head_stride != 0 && heads.stride == 0) heads.n = 1;
   }
@@ -58,6 +64,7 @@ struct Extent {
   explicit Extent(const PlaneAxes& plane)
       : begin(plane.data), end(begin + plane.unit) {
     Widen(plane.elements);
+    Widen(plane.groups);
     Widen(plane.heads);
     Widen(plane.tokens);
     Widen(plane.blocks);
@@ -86,7 +93,7 @@ struct Grid {
 
   Extent extent;
   Wide unit;
-  Axis axes[4];
+  Axis axes[5];
   int n_axes = 0;
 
   explicit Grid(const PlaneAxes& plane);

@@ -40,7 +40,8 @@ class Effort {
 PlaneAxes AxesOf(const LayerCache& cache, const kvevict_plane& plane,
                  int64_t n_blocks) {
   PlaneAxes axes(*cache.view, plane, cache.tokens.most, n_blocks);
-  if (cache.view->block_size == 0 && !cache.IsEmpty()) {
+  const kvevict_view& view = *cache.view;
+  if (view.block_size == 0 && view.ring_slots == 0 && !cache.IsEmpty()) {
     axes.data += uint64_t{cache.first_slot} * plane.token_stride_bytes;
     axes.tokens.n -= cache.first_slot;
   }
@@ -74,6 +75,7 @@ BlockGrid::BlockGrid(const LayerCache& cache, const kvevict_plane& plane)
     : Grid(AxesOf(cache, plane, 1)) {
   Merge();
   if (cache.view->block_size == 0 || !cache.knows_blocks) return;
+  if (plane.address_table != 0) return;  // as if there were one block
   blocks = BlockNumbers(cache.blocks(), cache.lowest_block, cache.highest_block,
                         plane.block_stride_bytes < 0);
   block_stride = Magnitude(plane.block_stride_bytes);
@@ -100,7 +102,7 @@ class Search {
     int64_t low, high;  // steps
     bool is_blocks;
   };
-  static constexpr int kMaxTerms = 8;
+  static constexpr int kMaxTerms = 10;
 
   void Add(uint64_t stride, int64_t low, int64_t high);
   bool Find(int i, Wide target);
@@ -289,6 +291,18 @@ Extent ExtentOf(const LayerCache& cache, const kvevict_plane& plane) {
   return extent;
 }
 
+// Whether the host can tell blocks that both have: addresses are as their tables say.
+bool HaveBlocksInCommon(const LayerCache& a, const LayerCache& b,
+                        LayersOfBlocks* layers) {
+  if (a.view->block_table == b.view->block_table) return true;
+  if (!a.knows_blocks || !b.knows_blocks) return false;
+  const auto numbers = [](const LayerCache& cache) {
+    return BlockNumbers(cache.blocks(), cache.lowest_block, cache.highest_block,
+                        false);
+  };
+  return layers->AnyApartBy(numbers(a), numbers(b), 0);
+}
+
 enum class Answer { kNo, kYes, kTooLong };
 
 Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
@@ -296,7 +310,12 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
                   LayersOfBlocks* layers) {
   if (!IsPresent(p) || !IsPresent(q)) return Answer::kNo;
   if (a.IsEmpty() || b.IsEmpty()) return Answer::kNo;
-  if (IsHidden(a) || IsHidden(b)) {
+  if (p.address_table != 0 || q.address_table != 0) {
+    if (p.address_table != q.address_table ||
+        !HaveBlocksInCommon(a, b, layers)) {
+      return Answer::kNo;
+    }
+  } else if (IsHidden(a) || IsHidden(b)) {
     // In one block of one table the planes' places are known against each other.
     const bool same_place = IsHidden(a) && IsHidden(b) &&
                             a.view->block_table == b.view->block_table &&
@@ -304,7 +323,8 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
     if (!same_place) return Answer::kNo;
   }
   // Quick, since most planes are far from each other.
-  if (!ExtentOf(a, p).Meets(ExtentOf(b, q))) return Answer::kNo;
+  if (p.address_table == 0 && !ExtentOf(a, p).Meets(ExtentOf(b, q)))
+    return Answer::kNo;
   Effort effort;
   if (!Meet(BlockGrid(a, p), BlockGrid(b, q), &effort, layers))
     return Answer::kNo;
@@ -328,17 +348,34 @@ bool SameSlots(const LayerCache& a, const LayerCache& b) {
   const kvevict_view& w = *b.view;
   if (v.n_kv_heads != w.n_kv_heads || v.block_size != w.block_size ||
       v.block_table_head_stride != w.block_table_head_stride ||
+      v.ring_slots != w.ring_slots || v.ring_first != w.ring_first ||
       !SameLengths(a, b)) {
     return false;
   }
   if (v.block_table == w.block_table) return true;
-  return a.knows_blocks && a.blocks().ForEachUsed([&](uint64_t i, int32_t id) {
-    return w.block_table[i] == id;
-  });
+  if (!a.knows_blocks || !b.knows_blocks) return false;
+  return a.blocks().ForEachUsed(
+      [&](uint64_t i, int32_t id) { return w.block_table[i] == id; });
 }
 
 bool SamePlane(const kvevict_plane& p, const kvevict_plane& q) {
   return std::memcmp(&p, &q, sizeof(p)) == 0;
+}
+
+// The same of planes whose address tables may be two, with the addresses of one cache.
+bool SamePlane(const LayerCache& a, const kvevict_plane& p, const LayerCache& b,
+               const kvevict_plane& q) {
+  if (p.address_table == q.address_table) return SamePlane(p, q);
+  if (p.address_table == 0 || !a.knows_addresses || !b.knows_addresses) {
+    return false;
+  }
+  kvevict_plane with_table_of_p = q;
+  with_table_of_p.address_table = p.address_table;
+  if (!SamePlane(p, with_table_of_p) || a.IsEmpty()) return false;
+  const auto* const of_p = reinterpret_cast<const uint64_t*>(p.address_table);
+  const auto* const of_q = reinterpret_cast<const uint64_t*>(q.address_table);
+  return a.blocks().ForEachUsed(
+      [&](uint64_t, int32_t id) { return of_p[id] == of_q[id]; });
 }
 
 bool SamePlanes(const kvevict_view& v, const kvevict_view& w) {
@@ -349,12 +386,22 @@ bool SamePlanes(const kvevict_view& v, const kvevict_view& w) {
   return true;
 }
 
+// Whether two caches are one.
+bool AreOneCache(const LayerCache& a, const LayerCache& b) {
+  if (PlaneCount(*a.view) != PlaneCount(*b.view)) return false;
+  for (uint32_t i = 0; i < PlaneCount(*a.view); ++i) {
+    if (!SamePlane(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, i)))
+      return false;
+  }
+  return SameSlots(a, b);
+}
+
 // Companions of b that a has too.
 uint64_t SharedCompanions(const LayerCache& a, const LayerCache& b) {
   uint64_t shared = 0;
   for (uint32_t i = 0; i < b.view->n_companions; ++i) {
     for (uint32_t j = 0; j < a.view->n_companions; ++j) {
-      if (SamePlane(a.view->companions[j], b.view->companions[i])) {
+      if (SamePlane(a, a.view->companions[j], b, b.view->companions[i])) {
         shared |= uint64_t{1} << i;
       }
     }
@@ -365,7 +412,8 @@ uint64_t SharedCompanions(const LayerCache& a, const LayerCache& b) {
 bool AreShared(const LayerCache& a, uint32_t i, const LayerCache& b,
                uint32_t j) {
   return i >= 2 && j >= 2 && (b.shared_companions >> (j - 2) & 1) != 0 &&
-         SamePlane(PlaneAt(*a.view, i), PlaneAt(*b.view, j)) && SameSlots(a, b);
+         SamePlane(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j)) &&
+         SameSlots(a, b);
 }
 
 // Whether the planes of both lie in one pool, in blocks of their own.
@@ -392,6 +440,8 @@ bool BlocksAreApart(const LayerCache& layer, int32_t lowest, int32_t highest) {
       const kvevict_plane& p = PlaneAt(view, i);
       const kvevict_plane& q = PlaneAt(view, j);
       if (!IsPresent(p) || !IsPresent(q)) continue;
+      if ((p.address_table == 0) != (q.address_table == 0)) return false;
+      if (p.address_table != 0) continue;
       if (p.block_stride_bytes != q.block_stride_bytes) return false;
       Effort effort;
       if (Meet(BlockGrid(any, p), BlockGrid(any, q), &effort, nullptr))
@@ -433,7 +483,8 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
   cache.tokens = on_host ? tokens : ListCounts(tokens.most);
   cache.first_slot = first_slot;
   if (cache.IsEmpty()) return cache;
-  if (on_host && view.block_size != 0) {
+  cache.knows_addresses = on_host;
+  if (on_host && view.block_table != nullptr) {
     cache.knows_blocks = true;
     cache.lowest_block = INT32_MAX;
     cache.highest_block = 0;
@@ -449,6 +500,10 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
   }
   for (uint32_t i = 0; i < 2; ++i) {
     if (!IsPresent(PlaneAt(view, i))) continue;
+    if (PlaneAt(view, i).address_table != 0) {  // anywhere
+      cache.reach[i] = {0, UINT64_MAX};
+      continue;
+    }
     const Extent extent = ExtentOf(cache, PlaneAt(view, i));
     cache.reach[i] = {static_cast<uint64_t>(extent.begin),
                       static_cast<uint64_t>(extent.end - 1)};
@@ -458,7 +513,8 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
 
 bool AreOne(const kvevict_view& a, const kvevict_view& b) {
   return SamePlanes(a, b) && a.block_size == b.block_size &&
-         a.block_table == b.block_table;
+         a.block_table == b.block_table && a.ring_first == b.ring_first &&
+         a.ring_slots == b.ring_slots;
 }
 
 void FindShared(std::span<LayerCache> layers) {
@@ -468,10 +524,7 @@ void FindShared(std::span<LayerCache> layers) {
     mine.shared_companions = 0;
     for (uint32_t m = 0; m < l && mine.owner == l; ++m) {
       if (layers[m].owner != m) continue;
-      if (SamePlanes(*layers[m].view, *mine.view) &&
-          SameSlots(layers[m], mine)) {
-        mine.owner = m;
-      }
+      if (AreOneCache(layers[m], mine)) mine.owner = m;
       mine.shared_companions |= SharedCompanions(layers[m], mine);
     }
   }

@@ -17,11 +17,15 @@ inline constexpr uint32_t kMaxCompanions = 64;
 // One layer's rows: slots of a valid view that a call reads or writes.
 struct LayerCache {
   const kvevict_view* view = nullptr;
-  uint32_t number = 0;          // of views[number], for whoever reads a message
-  bool is_destination = false;  // likewise: where rows go, not views[number]
+  uint32_t number = 0;  // of views[number], for whoever reads a message
+  // The first layer with the same cache, mostly the layer itself.
+  uint32_t owner = 0;
   ListCounts tokens;  // per KV head; `each` only where the host can read it
   uint32_t first_slot = 0;
-  // Whether the host can read the block table; then the ids of the blocks in use.
+  bool is_destination = false;  // where rows go, not views[number]
+  // Whether the host can read address tables, and the block table; then the ids of the
+  // blocks in use.
+  bool knows_addresses = false;
   bool knows_blocks = false;
   int32_t lowest_block = 0;
   int32_t highest_block = 0;
@@ -32,8 +36,6 @@ struct LayerCache {
       return first <= other.last && other.first <= last;
     }
   } reach[2];
-  // The first layer with the same cache, mostly the layer itself.
-  uint32_t owner = 0;
   // Bit i: companion i is a plane of an earlier layer too.
   uint64_t shared_companions = 0;
 
@@ -53,12 +55,13 @@ void FindShared(std::span<LayerCache> layers);
 
 // Checks that layers share no byte beside what FindShared() found.
 //
-// Exact, with three exceptions. A block in use counts as full, with rows of every
+// Exact, with four exceptions. A block in use counts as full, with rows of every
 // head; so do contiguous rows up to the longest head, from first_slot on. Planes whose strides
 // have so little in common that it takes over 2^16 steps to tell are refused; no layout
 // of an engine comes near. And where the host cannot read block tables, planes of
 // paged caches are compared only if they have one table and one block stride, and then
-// within a block.
+// within a block. Blocks with addresses are taken to be apart, as the header wants it:
+// planes are compared within those that are in the same place of the same table.
 // Messages call them array[number].
 Status CheckApart(const char* array, std::span<const LayerCache> layers);
 

@@ -11,6 +11,25 @@
 namespace kvevict {
 namespace {
 
+// Of a plane whose elements have this many bytes; 0: opaque rows.
+Status CheckGroups(const char* name, const kvevict_plane& plane,
+                   uint32_t element_bytes) {
+  const auto group_stride = static_cast<long long>(plane.group_stride_bytes);
+  if (plane.group_elems == 0) {
+    if (group_stride == 0) return Status();
+    return InvalidArgument("%s.group_stride_bytes %lld, but group_elems is 0",
+                           name, group_stride);
+  }
+  if (element_bytes == 0 || plane.head_dim % plane.group_elems != 0) {
+    return InvalidArgument("%s.group_elems %u does not divide head_dim %u",
+                           name, plane.group_elems, plane.head_dim);
+  }
+  if (ElementStride(plane) == int64_t{element_bytes}) return Status();
+  return InvalidArgument(
+      "%s.element_stride_bytes %lld, but elements of a group are packed", name,
+      static_cast<long long>(plane.element_stride_bytes));
+}
+
 Status CheckElements(const char* name, const kvevict_plane& plane) {
   const DTypeInfo* info = FindDType(static_cast<int32_t>(plane.dtype));
   if (info == nullptr) {
@@ -43,7 +62,70 @@ Status CheckElements(const char* name, const kvevict_plane& plane) {
     return InvalidArgument("%s.head_dim %u: a row over %u bytes", name,
                            plane.head_dim, UINT32_MAX);
   }
-  return Status();
+  return CheckGroups(name, plane, info->element_bytes);
+}
+
+// Of planes with an address table or without one.
+Status CheckAddressTable(const char* name, const kvevict_view& view,
+                         const kvevict_plane& plane) {
+  if (plane.address_table == 0) {
+    if (plane.address_table_len == 0) return Status();
+    return InvalidArgument("%s.address_table is 0, but address_table_len is %u",
+                           name, plane.address_table_len);
+  }
+  if (view.block_size == 0) {
+    return InvalidArgument("%s.address_table given, but block_size is 0", name);
+  }
+  if (plane.address_table % sizeof(uint64_t) != 0) {
+    return InvalidArgument(
+        "%s.address_table 0x%llx is not aligned to %zu", name,
+        static_cast<unsigned long long>(plane.address_table), sizeof(uint64_t));
+  }
+  if (plane.address_table_len > INT32_MAX) {
+    return InvalidArgument("%s.address_table_len %u > %d", name,
+                           plane.address_table_len, INT32_MAX);
+  }
+  if (plane.block_stride_bytes == 0) return Status();
+  return InvalidArgument(
+      "%s.block_stride_bytes %lld is not 0, but blocks have addresses", name,
+      static_cast<long long>(plane.block_stride_bytes));
+}
+
+// The blocks in use, of a plane with their addresses; `rows`: where in a block.
+Status CheckAddresses(const char* name, const kvevict_plane& plane,
+                      const BlockTables& used, bool by_id, bool on_host,
+                      const Extent& rows) {
+  if (!by_id && used.ExtentOf() > plane.address_table_len) {
+    return InvalidArgument("%s.address_table_len %u < %llu blocks", name,
+                           plane.address_table_len,
+                           static_cast<unsigned long long>(used.ExtentOf()));
+  }
+  if (!on_host) return Status();
+  const auto* const addresses =
+      reinterpret_cast<const uint64_t*>(plane.address_table);
+  Status status;
+  used.ForEachUsed([&](uint64_t place, int32_t id) {
+    const auto i = static_cast<unsigned long long>(place);
+    if (static_cast<uint32_t>(id) >= plane.address_table_len) {
+      status =
+          InvalidArgument("block_table[%llu] %d >= %s.address_table_len %u", i,
+                          id, name, plane.address_table_len);
+    } else if (addresses[id] == 0) {
+      status = InvalidArgument(
+          "%s.address_table[%d] is 0, but block %llu of the tables has tokens",
+          name, id, i);
+    } else {
+      Extent block = rows;
+      block.Move(addresses[id]);
+      if (block.IsAddressable()) return true;
+      status = InvalidArgument(
+          "%s.address_table[%d] 0x%llx: data and strides leave the 64-bit "
+          "range",
+          name, id, static_cast<unsigned long long>(addresses[id]));
+    }
+    return false;
+  });
+  return status;
 }
 
 // A plane without an address says nothing else: one that describes rows has lost its
@@ -62,9 +144,10 @@ Status CheckPlane(const char* name, const kvevict_view& view,
                   const kvevict_plane& plane, uint32_t n_tokens,
                   int64_t n_blocks) {
   KV_RETURN_IF_ERROR(CheckElements(name, plane));
+  KV_RETURN_IF_ERROR(CheckAddressTable(name, view, plane));
   if (n_tokens == 0) return Status();
   const Grid grid(PlaneAxes(view, plane, n_tokens, n_blocks));
-  if (!grid.extent.IsAddressable()) {
+  if (plane.address_table == 0 && !grid.extent.IsAddressable()) {
     return InvalidArgument("%s: data 0x%llx and strides leave the 64-bit range",
                            name, static_cast<unsigned long long>(plane.data));
   }
@@ -72,13 +155,51 @@ Status CheckPlane(const char* name, const kvevict_view& view,
     return InvalidArgument(
         "%s: rows of %u bytes overlap with token_stride_bytes %lld, "
         "head_stride_bytes %lld, element_stride_bytes %lld, "
-        "block_stride_bytes %lld",
+        "block_stride_bytes %lld, group_stride_bytes %lld",
         name, RowBytes(plane), static_cast<long long>(plane.token_stride_bytes),
         static_cast<long long>(plane.head_stride_bytes),
         static_cast<long long>(plane.element_stride_bytes),
-        static_cast<long long>(plane.block_stride_bytes));
+        static_cast<long long>(plane.block_stride_bytes),
+        static_cast<long long>(plane.group_stride_bytes));
   }
   return Status();
+}
+
+Status CheckRing(const kvevict_view& view, uint32_t n_tokens) {
+  if (view.ring_slots == 0) {
+    if (view.ring_first == 0) return Status();
+    return InvalidArgument("ring_first %u, but ring_slots is 0",
+                           view.ring_first);
+  }
+  if (view.ring_slots > INT32_MAX) {
+    return InvalidArgument("ring_slots %u > %d", view.ring_slots, INT32_MAX);
+  }
+  if (view.ring_first >= view.ring_slots) {
+    return InvalidArgument("ring_first %u >= ring_slots %u", view.ring_first,
+                           view.ring_slots);
+  }
+  if (n_tokens <= view.ring_slots) return Status();
+  return InvalidArgument("%u tokens > ring_slots %u", n_tokens,
+                         view.ring_slots);
+}
+
+Status CheckSharedBlocks(const kvevict_view& view) {
+  if (view.n_shared_blocks == 0) return Status();
+  if (view.block_size == 0) {
+    return InvalidArgument("n_shared_blocks %u, but block_size is 0",
+                           view.n_shared_blocks);
+  }
+  if (view.ring_slots == 0) return Status();
+  return InvalidArgument("n_shared_blocks %u is not 0, but ring_slots is %u",
+                         view.n_shared_blocks, view.ring_slots);
+}
+
+bool AllHaveAddresses(const kvevict_view& view) {
+  bool all = true;
+  ForEachPlane(view, [&](const kvevict_plane& plane) {
+    all = all && plane.address_table != 0;
+  });
+  return all;
 }
 
 // Checks the block tables, ids from first_slot on; `out_n_blocks` becomes the
@@ -106,6 +227,11 @@ Status CheckBlockTables(const kvevict_view& view, const ListCounts& tokens,
         static_cast<unsigned long long>(stride),
         static_cast<unsigned long long>(tables.MostUsed()), view.block_size,
         tokens.most);
+  }
+  if (view.block_table == nullptr && AllHaveAddresses(view)) {
+    if (view.block_table_len == 0) return Status();
+    return InvalidArgument("block_table is NULL, but block_table_len is %zu",
+                           view.block_table_len);
   }
   if (tables.ExtentOf() > view.block_table_len) {
     return InvalidArgument(
@@ -144,6 +270,31 @@ uint32_t RowBytes(const kvevict_plane& plane) {
   return plane.head_dim * ElementBytes(static_cast<DType>(plane.dtype));
 }
 
+uint32_t PieceBytes(const kvevict_plane& plane) {
+  const uint32_t row_bytes = RowBytes(plane);
+  if (plane.dtype == KVEVICT_DTYPE_OPAQUE) return row_bytes;
+  const uint32_t element_bytes = ElementBytes(static_cast<DType>(plane.dtype));
+  if (plane.group_elems != 0) return plane.group_elems * element_bytes;
+  return ElementStride(plane) == int64_t{element_bytes} ? row_bytes
+                                                        : element_bytes;
+}
+
+RowPieces PiecesOf(const kvevict_plane& plane, uint32_t piece_bytes) {
+  RowPieces pieces;
+  pieces.n = RowBytes(plane) / piece_bytes;
+  if (pieces.n == 1) return pieces;
+  const uint32_t largest = PieceBytes(plane);
+  if (plane.group_elems != 0) {
+    pieces.in_group = largest / piece_bytes;
+    pieces.group_stride = plane.group_stride_bytes;
+    pieces.stride = piece_bytes;
+  } else {
+    pieces.stride =
+        largest == RowBytes(plane) ? piece_bytes : ElementStride(plane);
+  }
+  return pieces;
+}
+
 int64_t ElementStride(const kvevict_plane& plane) {
   if (plane.element_stride_bytes != 0) return plane.element_stride_bytes;
   return ElementBytes(static_cast<DType>(plane.dtype));
@@ -166,12 +317,21 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
     return InvalidArgument("companions is NULL, but n_companions is %u",
                            view.n_companions);
   }
+  if (view.reserved != 0) {
+    return InvalidArgument("reserved %u is not 0", view.reserved);
+  }
+  KV_RETURN_IF_ERROR(CheckRing(view, tokens.most));
+  KV_RETURN_IF_ERROR(CheckSharedBlocks(view));
   uint64_t n_blocks;
   KV_RETURN_IF_ERROR(
       CheckBlockTables(view, tokens, on_host, first_slot, &n_blocks));
 
   const auto check = [&](const char* name, const kvevict_plane& plane) {
-    return CheckPlane(name, view, plane, tokens.most, n_blocks);
+    KV_RETURN_IF_ERROR(CheckPlane(name, view, plane, tokens.most, n_blocks));
+    if (plane.address_table == 0 || tokens.most <= first_slot) return Status();
+    return CheckAddresses(name, plane, BlockTables(view, tokens, first_slot),
+                          view.block_table != nullptr, on_host,
+                          Extent(PlaneAxes(view, plane, tokens.most, 1)));
   };
   KV_RETURN_IF_ERROR(IsPresent(view.k) ? check("k", view.k)
                                        : CheckAbsent("k", view.k));
@@ -186,6 +346,17 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
     }
   }
   return CheckPlanesApart(CacheOf(view, 0, tokens, on_host, first_slot));
+}
+
+Status CheckNotShared(const kvevict_view& view, uint32_t first_slot) {
+  if (view.n_shared_blocks == 0) return Status();
+  const uint64_t end = uint64_t{view.n_shared_blocks} * view.block_size;
+  if (first_slot >= end) return Status();
+  return InvalidArgument(
+      "n_shared_blocks %u of %u tokens: rows from slot %u on may be written, "
+      "but others hold those below %llu too",
+      view.n_shared_blocks, view.block_size, first_slot,
+      static_cast<unsigned long long>(end));
 }
 
 Status MatchRows(const kvevict_view& view, const kvevict_view& destination) {
@@ -235,6 +406,13 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
   if (rows.head_dim != head_dim) {
     return InvalidArgument("%s.head_dim %u is not %u", name, rows.head_dim,
                            head_dim);
+  }
+  if (rows.group_elems != 0 || rows.address_table != 0) {
+    return InvalidArgument(
+        "%s.group_elems %u, address_table 0x%llx: only planes of a view have "
+        "them",
+        name, rows.group_elems,
+        static_cast<unsigned long long>(rows.address_table));
   }
   KV_RETURN_IF_ERROR(CheckElements(name, rows));
   // Rows are read only, so they may overlap (broadcast); they must be
@@ -287,17 +465,34 @@ Status CheckComplete(const kvevict_view& view,
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head) {
   RowSource rows;
-  rows.base = reinterpret_cast<const uint8_t*>(plane.data) +
-              int64_t{head} * plane.head_stride_bytes;
+  rows.base = reinterpret_cast<const uint8_t*>(
+      plane.data + head * static_cast<uint64_t>(plane.head_stride_bytes));
   rows.row_stride = plane.token_stride_bytes;
   rows.dtype = static_cast<DType>(plane.dtype);
   if (rows.dtype != DType::kOpaque) rows.element_stride = ElementStride(plane);
+  rows.group_elems = plane.group_elems;
+  rows.group_stride = plane.group_stride_bytes;
   rows.block_stride = plane.block_stride_bytes;
-  rows.block_table =
-      view.block_table == nullptr
-          ? nullptr
-          : view.block_table + head * view.block_table_head_stride;
   rows.block_size = view.block_size;
+  const uint64_t first_entry = head * view.block_table_head_stride;
+  if (view.block_table != nullptr) {
+    rows.block_table = view.block_table + first_entry;
+  }
+  if (IsPlain(view, plane)) return rows;
+  rows.is_plain = false;
+  rows.ring_slots = view.ring_slots;
+  rows.ring_first = view.ring_first;
+  if (plane.address_table != 0) {
+    rows.addresses = reinterpret_cast<const uint64_t*>(plane.address_table);
+    // A place that is no NULL, from which to count.
+    rows.origin = plane.address_table;
+    rows.base = reinterpret_cast<const uint8_t*>(rows.addresses) +
+                static_cast<int64_t>(plane.data) +
+                int64_t{head} * plane.head_stride_bytes;
+    if (view.block_table == nullptr) rows.addresses += first_entry;
+  }
+  // A ring without blocks is all in one.
+  if (view.block_size == 0) rows.block_size = view.ring_slots;
   return rows;
 }
 

@@ -13,7 +13,9 @@ namespace kvevict {
 // Of a geometry or a view: what CUDA can count along one axis of a grid.
 inline constexpr uint32_t kMaxHeads = 65535;
 
-inline bool IsPresent(const kvevict_plane& plane) { return plane.data != 0; }
+inline bool IsPresent(const kvevict_plane& plane) {
+  return plane.data != 0 || plane.address_table != 0;
+}
 
 // Whether caches of a valid geometry have V: elements, or opaque rows.
 inline bool HasValues(const kvevict_layer_geometry& g) {
@@ -23,13 +25,36 @@ inline bool HasValues(const kvevict_layer_geometry& g) {
 // Bytes of one row of a valid plane.
 uint32_t RowBytes(const kvevict_plane& plane);
 
-// Bytes from one element to the next in a valid plane that is not opaque.
+// Bytes from one element to the next in a valid plane that is not opaque, or in a group
+// of it.
 int64_t ElementStride(const kvevict_plane& plane);
+
+// Bytes of a valid plane's row that lie end to end: of all of it, a group, an element.
+uint32_t PieceBytes(const kvevict_plane& plane);
+
+// Pieces of a row, each of so many bytes end to end, which divide PieceBytes(): piece i
+// is at (i / in_group) * group_stride + (i % in_group) * stride.
+struct RowPieces {
+  uint32_t n = 1;
+  int64_t stride = 0;
+  uint32_t in_group = 0;  // 0: all
+  int64_t group_stride = 0;
+};
+RowPieces PiecesOf(const kvevict_plane& plane, uint32_t piece_bytes);
+
+// Whether slots are other rows than their number and the block table say.
+inline bool IsPlain(const kvevict_view& view, const kvevict_plane& plane) {
+  return plane.address_table == 0 && view.ring_slots == 0;
+}
 
 // See kvevict_view_validate(). Block tables of another device are not read, nor is
 // what they say of slots before first_slot. `tokens`: per KV head, in host memory.
 Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
                     bool on_host, uint32_t first_slot = 0);
+
+// Checks that a valid view's slots from this one on may be written: that their blocks
+// are nobody else's too.
+Status CheckNotShared(const kvevict_view& view, uint32_t first_slot);
 
 // Checks that rows of one valid view can be copied to another: that it has the same
 // heads and planes, and rows alike.

@@ -22,11 +22,12 @@ Status CheckAligned(const char* what, uint64_t data,
 Status CheckRowsAligned(const char* what, const kvevict_view& view,
                         const kvevict_plane& plane) {
   const RowLayout rows = LayoutOf(view, plane);
-  return CheckAligned(what, plane.data,
-                      {rows.row_stride, rows.element_stride,
-                       view.n_kv_heads > 1 ? rows.head_stride : 0,
-                       rows.block_size > 0 ? rows.block_stride : 0},
-                      ElementBytes(static_cast<DType>(plane.dtype)));
+  return CheckAligned(
+      what, plane.data,
+      {rows.row_stride, rows.element_stride,
+       view.n_kv_heads > 1 ? rows.head_stride : 0,
+       rows.block_size > 0 ? rows.block_stride : 0, rows.group_stride},
+      ElementBytes(static_cast<DType>(plane.dtype)));
 }
 
 Status CheckKeysAligned(const ScoreJob& job) {

@@ -51,7 +51,7 @@ Status RunBatch(const Context& context, Stream stream,
   p.weight = static_cast<float>(args.policy.redundancy);
   for (size_t i = 0; i < batch.size(); ++i) {
     const ShapeJob& job = batch[i];
-    p.layers[i] = {job.view->k.data, AddressOf(job.view->block_table),
+    p.layers[i] = {BaseOf(job.view->k), AddressOf(job.view->block_table),
                    AddressOf(job.scores), job.tokens.most,
                    tokens.FirstOf(job.tokens)};
   }

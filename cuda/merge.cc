@@ -74,8 +74,8 @@ Status RunBatch(const Context& context, Stream stream, Jobs<MoveJob> batch,
   for (size_t i = 0; i < batch.size(); ++i) {
     const MoveJob& job = batch[i];
     const ListCounts& keep = job.keep.count;
-    p.layers[i] = {job.view->k.data,
-                   job.view->v.data,
+    p.layers[i] = {BaseOf(job.view->k),
+                   BaseOf(job.view->v),
                    AddressOf(job.view->block_table),
                    AddressOf(job.keep.slots),
                    job.tokens.most,

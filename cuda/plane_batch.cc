@@ -1,5 +1,7 @@
 #include "cuda/plane_batch.h"
 
+#include <numeric>
+
 #include "cuda/launch.h"
 #include "cuda/row_layout.h"
 
@@ -14,9 +16,11 @@ bool FindDistance(uint64_t from, uint64_t to, int32_t* out) {
   return int64_t{*out} * 4 == bytes;
 }
 
-bool IsPacked(const kvevict_plane& plane) {
-  return plane.dtype == KVEVICT_DTYPE_OPAQUE ||
-         ElementStride(plane) == int64_t{RowBytes(plane) / plane.head_dim};
+// With pieces for elements.
+void SetPieces(const RowPieces& pieces, RowLayout* rows) {
+  rows->element_stride = pieces.stride;
+  rows->group_elems = pieces.in_group;
+  rows->group_stride = pieces.group_stride;
 }
 
 }  // namespace
@@ -30,13 +34,11 @@ bool PlaneBatch::Add(const MoveJob& job, const kvevict_plane& plane,
   const uint32_t n_heads = job.view->n_kv_heads;
   const uint64_t plane_bytes =
       uint64_t{job.keep.count.most} * n_heads * row_bytes;
-  uint32_t n_pieces = 1;
-  if (IsPacked(plane) && IsPacked(to)) {
-    rows.element_stride = to_rows.element_stride = 0;
-  } else {
-    n_pieces = plane.head_dim;
-    row_bytes /= plane.head_dim;
-  }
+  const uint32_t piece_bytes = std::gcd(PieceBytes(plane), PieceBytes(to));
+  const uint32_t n_pieces = row_bytes / piece_bytes;
+  SetPieces(PiecesOf(plane, piece_bytes), &rows);
+  SetPieces(PiecesOf(to, piece_bytes), &to_rows);
+  row_bytes = piece_bytes;
   const bool is_first = p.n_planes == 0;
   const uint64_t keep = AddressOf(job.keep.slots);
   const uint64_t table = AddressOf(job.view->block_table);
@@ -72,8 +74,8 @@ bool PlaneBatch::Add(const MoveJob& job, const kvevict_plane& plane,
     counts = job.keep.count;
     p.counts = Counts(counts).table();
   }
-  entry.base = plane.data;
-  entry.to = to.data;
+  entry.base = BaseOf(plane);
+  entry.to = BaseOf(to);
   entry.n_keep = job.keep.count.most;
   entry.first_count = Counts(counts).FirstOf(job.keep.count);
   entry.first_slot = job.first_slot;

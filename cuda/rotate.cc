@@ -37,7 +37,7 @@ Status RunBatch(const Context& context, Stream stream, const RotateArgs& args,
   std::ranges::copy(rope.turns(), p.turns);
   for (size_t i = 0; i < batch.size(); ++i) {
     const RotateJob& job = batch[i];
-    p.layers[i] = {job.view->k.data, AddressOf(job.view->block_table),
+    p.layers[i] = {BaseOf(job.view->k), AddressOf(job.view->block_table),
                    AddressOf(job.offsets), job.tokens.most,
                    tokens.FirstOf(job.tokens)};
   }

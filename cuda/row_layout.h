@@ -14,22 +14,20 @@
 
 namespace kvevict::cuda {
 
-inline RowLayout LayoutOf(const kvevict_view& view,
-                          const kvevict_plane& plane) {
-  const bool opaque = plane.dtype == KVEVICT_DTYPE_OPAQUE;
-  return {plane.token_stride_bytes,
-          plane.head_stride_bytes,
-          opaque ? 0 : ElementStride(plane),
-          plane.block_stride_bytes,
-          view.block_size,
-          static_cast<uint32_t>(view.block_table_head_stride)};
+// How rows of a plane lie, and from where.
+RowLayout LayoutOf(const kvevict_view& view, const kvevict_plane& plane);
+inline uint64_t BaseOf(const kvevict_plane& plane) {
+  return plane.address_table != 0 ? plane.address_table : plane.data;
 }
 
 inline bool SameLayout(const RowLayout& a, const RowLayout& b) {
   return a.row_stride == b.row_stride && a.head_stride == b.head_stride &&
          a.element_stride == b.element_stride &&
          a.block_stride == b.block_stride && a.block_size == b.block_size &&
-         a.table_head_stride == b.table_head_stride;
+         a.table_head_stride == b.table_head_stride &&
+         a.group_stride == b.group_stride && a.group_elems == b.group_elems &&
+         a.far == b.far && a.ring_slots == b.ring_slots &&
+         a.ring_first == b.ring_first;
 }
 
 // Rows of keys or values of a view, of a dtype that can be scored.

@@ -28,7 +28,7 @@ Status LaunchRowNorms(const Context& context, Stream stream, Jobs<Job> jobs,
     p.n_kv_heads = view.n_kv_heads;
     for (size_t i = 0; i < batch.size(); ++i) {
       const Job& job = batch[i];
-      p.layers[i] = {(job.view->*plane).data, AddressOf(job.view->block_table),
+      p.layers[i] = {BaseOf(job.view->*plane), AddressOf(job.view->block_table),
                      AddressOf(job.*scores), job.tokens.most,
                      tokens.FirstOf(job.tokens)};
     }

@@ -79,7 +79,7 @@ class Scorer {
     p.n_kv_heads = args_.layer.n_kv_heads;
     for (size_t i = 0; i < batch_.size(); ++i) {
       const kvevict_view& rows = *batch_[i].view;
-      p.layers[i] = {(rows.*plane).data, AddressOf(rows.block_table),
+      p.layers[i] = {BaseOf(rows.*plane), AddressOf(rows.block_table),
                      where.layers[i].*out, where.layers[i].n_tokens,
                      where.layers[i].first_count};
     }

@@ -46,7 +46,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                               : AddressOf(args.scratch.data()) + i * apart;
     const uint32_t n_tokens = job.tokens.most;
     const int32_t first_count = tokens.FirstOf(job.tokens);
-    p.layers[i] = {job.view->k.data,
+    p.layers[i] = {BaseOf(job.view->k),
                    AddressOf(job.view->block_table),
                    AddressOf(job.query_mean.data),
                    AddressOf(job.query_covariance.data),

@@ -33,7 +33,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   p.n_chunks = KeyDiffChunks(n_tokens);
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
-    p.layers[i] = {job.view->k.data, AddressOf(job.view->block_table),
+    p.layers[i] = {BaseOf(job.view->k), AddressOf(job.view->block_table),
                    AddressOf(job.rows), job.tokens.most,
                    tokens.FirstOf(job.tokens)};
   }
@@ -73,7 +73,7 @@ Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
   p.higher_wins = TieOf(args.policy) == KVEVICT_TIE_HIGHER_POSITION;
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
-    p.layers[i] = {job.view->k.data,           AddressOf(job.view->block_table),
+    p.layers[i] = {BaseOf(job.view->k),        AddressOf(job.view->block_table),
                    AddressOf(job.rows),        job.tokens.most,
                    tokens.FirstOf(job.tokens), job.keep.most,
                    keep.FirstOf(job.keep)};

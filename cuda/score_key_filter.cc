@@ -27,7 +27,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   p.n_kv_heads = g.n_kv_heads;
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
-    p.layers[i] = {job.view->k.data,
+    p.layers[i] = {BaseOf(job.view->k),
                    AddressOf(job.view->block_table),
                    AddressOf(job.key_filter.data),
                    AddressOf(job.rows),

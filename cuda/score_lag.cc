@@ -47,9 +47,12 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                      : 0.0f;
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
-    p.layers[i] = {
-        job.view->k.data,    job.view->v.data, AddressOf(job.view->block_table),
-        AddressOf(job.rows), job.tokens.most,  tokens.FirstOf(job.tokens)};
+    p.layers[i] = {BaseOf(job.view->k),
+                   BaseOf(job.view->v),
+                   AddressOf(job.view->block_table),
+                   AddressOf(job.rows),
+                   job.tokens.most,
+                   tokens.FirstOf(job.tokens)};
   }
   const uint32_t n_partitions = LagPartitions(longest, p.n_sink, p.partition);
   if (n_partitions > 1) {

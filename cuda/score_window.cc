@@ -218,7 +218,7 @@ bool LayoutAllowsMma(const ScoreJob& job) {
   const RowLayout keys = LayoutOf(*job.view, job.view->k);
   const auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
   const int64_t element = ElementBytes(job.queries.rows.dtype);
-  return keys.element_stride == element &&
+  return keys.element_stride == element && keys.group_elems == 0 &&
          job.queries.rows.element_stride == element &&
          IsMultipleOf(16, {job.view->k.data, u(keys.row_stride),
                            u(keys.head_stride), u(keys.block_stride)}) &&
@@ -334,9 +334,9 @@ class Scorer {
     return DTypesAllowMma(context_, g_, form_) && LayoutAllowsMma(job);
   }
   ModuleKey ScorerOf(const ScoreJob& job) const {
-    return cuda::ScorerOf(
-        context_, g_, form_,
-        {job.view->block_size != 0, job.tokens.each != nullptr, UsesMma(job)});
+    return cuda::ScorerOf(context_, g_, form_,
+                          {LayoutOf(*job.view, job.view->k).block_size != 0,
+                           job.tokens.each != nullptr, UsesMma(job)});
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
@@ -396,7 +396,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     const ScoreJob& job = jobs[i];
     ScoreLayer& layer = p.layers[i];
     layer.queries = at_first_row(job.queries.rows.base, p.query_row_stride);
-    layer.keys = job.view->k.data;
+    layer.keys = BaseOf(job.view->k);
     layer.block_table = AddressOf(job.view->block_table);
     if (KnowsLse(job)) {
       layer.row_lse = at_first_row(job.queries.lse, p.lse_row_stride);

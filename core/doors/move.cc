@@ -87,6 +87,7 @@ Status CheckDestination(const Move& move, bool on_host, bool reads_counts) {
   Status status =
       ValidateView(move.destination, WrittenSlots(move, reads_counts), on_host,
                    move.first_slot);
+  if (status.ok()) status = CheckNotShared(move.destination, move.first_slot);
   if (status.ok()) status = MatchRows(move.view, move.destination);
   return status.ok() ? status : Prefixed(status, "destination: ");
 }
@@ -147,6 +148,10 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
       CheckCounts(context, "keep.counts", keep.count, keep.n_lists));
   const bool on_host = context.backend().on_host;
   KV_RETURN_IF_ERROR(CheckDestination(move, on_host, on_host));
+  if (!move.has_destination && keep.count.most > 0) {
+    const Status status = CheckNotShared(move.view, move.first_slot);
+    if (!status.ok()) return Prefixed(status, "view: ");
+  }
   if (!on_host) return Status();
   for (uint32_t list = 0; list < keep.n_lists; ++list) {
     const uint32_t n_held = HeldBy(tokens, list, move);

@@ -36,6 +36,7 @@ Status CheckRequest(const Plan& plan, const RotateRequest& request,
   if (status.ok() && !IsPresent(request.view.k)) {
     status = InvalidArgument("k.data is 0: no keys to turn");
   }
+  if (status.ok()) status = CheckNotShared(request.view, 0);
   if (!status.ok()) return Prefixed(status, "view: ");
   out->view = &request.view;
   KV_RETURN_IF_ERROR(CheckOffsets(layer, request));

@@ -123,7 +123,36 @@ HWY_INLINE void WithDecoder(DType dtype, const Use& use) {
 // Whether Decode can load vectors from where the elements of rows lie.
 template <class Decode>
 HWY_INLINE bool IsPacked(const RowSource& rows) {
-  return rows.element_stride == int64_t{sizeof(typename Decode::Bits)};
+  return rows.IsPacked(sizeof(typename Decode::Bits));
+}
+
+// packed[0, n) = elements [first, first + n) of a row, wherever they lie.
+template <class Bits>
+HWY_INLINE void CopyElements(const RowSource& rows, const uint8_t* row,
+                             size_t first, size_t n,
+                             Bits* HWY_RESTRICT packed) {
+  if (rows.group_elems == 0) {
+    const uint8_t* const from =
+        row + static_cast<int64_t>(first) * rows.element_stride;
+    for (size_t j = 0; j < n; ++j) {
+      std::memcpy(&packed[j],
+                  from + static_cast<int64_t>(j) * rows.element_stride,
+                  sizeof(Bits));
+    }
+    return;
+  }
+  constexpr size_t kUsual = 16 / sizeof(Bits);  // of a group
+  for (size_t j = 0; j < n;) {
+    const size_t left = rows.group_elems - (first + j) % rows.group_elems;
+    const uint8_t* const from = row + rows.Element(first + j);
+    const size_t count = HWY_MIN(left, n - j);
+    if (count == kUsual) {
+      std::memcpy(packed + j, from, kUsual * sizeof(Bits));
+    } else {
+      std::memcpy(packed + j, from, count * sizeof(Bits));
+    }
+    j += count;
+  }
 }
 
 // out[0, n) = elements [first, first + n) of row r; out[n, PaddedRow(n)) = 0.
@@ -132,13 +161,12 @@ template <class Decode>
 HWY_INLINE void LoadRowOf(const RowSource& rows, uint32_t r, size_t first,
                           size_t n, float* HWY_RESTRICT out) {
   using Bits = typename Decode::Bits;
-  const int64_t element_stride = rows.element_stride;
-  const uint8_t* const from =
-      rows.Row(r) + static_cast<int64_t>(first) * element_stride;
+  const uint8_t* const row = rows.Row(r);
   const RowTag df;
   const size_t lanes = hn::Lanes(df);
   size_t i = 0;
   if (IsPacked<Decode>(rows)) {
+    const uint8_t* const from = row + first * sizeof(Bits);
     for (; i + lanes <= n; i += lanes) {
       hn::StoreU(Decode::Load(df, from + i * sizeof(Bits)), df, out + i);
     }
@@ -147,10 +175,8 @@ HWY_INLINE void LoadRowOf(const RowSource& rows, uint32_t r, size_t first,
   // that nothing past the row is read.
   for (; i < PaddedRow(n); i += lanes) {
     Bits packed[kRowPad] = {};
-    for (size_t j = 0; j < lanes && i + j < n; ++j) {
-      std::memcpy(&packed[j],
-                  from + static_cast<int64_t>(i + j) * element_stride,
-                  sizeof(Bits));
+    if (i < n) {
+      CopyElements(rows, row, first + i, HWY_MIN(lanes, n - i), packed);
     }
     hn::StoreU(Decode::Load(df, reinterpret_cast<const uint8_t*>(packed)), df,
                out + i);

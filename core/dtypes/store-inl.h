@@ -127,23 +127,20 @@ HWY_INLINE void UseEncoder(const Use& use) {
 // addresses any alignment; nothing else is written.
 HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, const RowSource& rows,
                          uint32_t r, size_t first, size_t n) {
-  const int64_t element_stride = rows.element_stride;
-  uint8_t* const to = const_cast<uint8_t*>(rows.Row(r)) +
-                      static_cast<int64_t>(first) * element_stride;
+  uint8_t* const row = const_cast<uint8_t*>(rows.Row(r));
   const auto store = [&](auto encoder) HWY_ATTR {
     using Encode = decltype(encoder);
     size_t i = 0;
-    if (element_stride == sizeof(Encode::Bits(0.0f))) {  // packed
+    constexpr size_t kBytes = sizeof(Encode::Bits(0.0f));
+    if (rows.IsPacked(kBytes)) {
       const hn::ScalableTag<float> d;
       for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-        Encode::Store(d, hn::LoadU(d, from + i),
-                      to + static_cast<int64_t>(i) * element_stride);
+        Encode::Store(d, hn::LoadU(d, from + i), row + (first + i) * kBytes);
       }
     }
     for (; i < n; ++i) {
       const auto bits = Encode::Bits(from[i]);
-      std::memcpy(to + static_cast<int64_t>(i) * element_stride, &bits,
-                  sizeof(bits));
+      std::memcpy(row + rows.Element(first + i), &bits, kBytes);
     }
   };
   switch (rows.dtype) {

@@ -59,8 +59,13 @@ Status Eviction::FindLayers() {
   return Status();
 }
 
-// What moves must move once, by one list.
+// What moves must move once, by one list, and be nobody else's.
 Status Eviction::CheckSharing() const {
+  for (const LayerEviction& layer : active_) {
+    Status status = CheckNotShared(views_[layer.layer], 0);
+    if (status.ok()) continue;
+    return Prefixed(status, "views[%u]: ", plan_.layer(layer.layer).number);
+  }
   KV_RETURN_IF_ERROR(CheckApart("views", sequence_.caches()));
   if (plan_.LayersKeepAlike()) return Status();
   for (uint32_t l = 0; l < plan_.n_layers(); ++l) {

@@ -4,21 +4,32 @@
 
 #include "core/chunks.h"
 #include "core/evict/eviction.h"
+#include "core/view.h"
 
 namespace kvevict {
 namespace {
 
 // The rows of a view from slot `first` on, which begins a block.
 kvevict_view ViewFrom(kvevict_view view, uint32_t first) {
-  if (view.block_size > 0) {
-    const uint32_t n_blocks = first / view.block_size;
+  if (view.ring_slots > 0) {
+    const uint64_t row = uint64_t{view.ring_first} + first;
+    view.ring_first = static_cast<uint32_t>(row % view.ring_slots);
+    return view;
+  }
+  const uint32_t n_blocks = view.block_size > 0 ? first / view.block_size : 0;
+  if (view.block_table != nullptr) {
     view.block_table += n_blocks;
     view.block_table_len -= n_blocks;
     return view;
   }
   for (kvevict_plane* plane : {&view.k, &view.v}) {
-    if (plane->data == 0) continue;
-    plane->data += static_cast<uint64_t>(plane->token_stride_bytes * first);
+    if (!IsPresent(*plane)) continue;
+    if (view.block_size > 0) {  // the address tables are in the order of tokens
+      plane->address_table += n_blocks * sizeof(uint64_t);
+      plane->address_table_len -= n_blocks;
+    } else {
+      plane->data += static_cast<uint64_t>(plane->token_stride_bytes * first);
+    }
   }
   return view;
 }

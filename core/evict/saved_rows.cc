@@ -35,6 +35,10 @@ kvevict_plane PackedPlane(const kvevict_plane& plane, uint32_t n_heads,
   packed.token_stride_bytes = int64_t{n_heads} * RowBytes(plane);
   packed.element_stride_bytes = 0;
   packed.block_stride_bytes = 0;
+  packed.group_stride_bytes = 0;
+  packed.group_elems = 0;
+  packed.address_table = 0;
+  packed.address_table_len = 0;
   return packed;
 }
 

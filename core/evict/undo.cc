@@ -2,6 +2,7 @@
 
 #include "core/evict/eviction.h"
 #include "core/evict/saved_rows.h"
+#include "core/view.h"
 
 namespace kvevict {
 namespace {
@@ -198,6 +199,12 @@ Status CheckLayers(const Sequence& sequence) {
     }
   }
   KV_RETURN_IF_ERROR(FindCaches(sequence));
+  for (uint32_t l = 0; l < plan.n_layers(); ++l) {
+    if (slots.EvictedOf(l) == 0) continue;
+    if (Status status = CheckNotShared(sequence.views()[l], 0); !status.ok()) {
+      return Prefixed(status, "views[%u]: ", plan.layer(l).number);
+    }
+  }
   for (uint32_t l = 0; l < plan.n_layers(); ++l) {
     if (sequence.caches()[l].owner == slots.OwnerBefore(l)) continue;
     return InvalidArgument(

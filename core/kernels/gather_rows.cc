@@ -61,16 +61,14 @@ void GatherRuns(const GatherRowsArgs& a, const uint8_t* from, uint8_t* to,
 void GatherRows(const GatherRowsArgs& args, uint32_t begin) {
   const bool by_runs = args.from.row_bytes >= kRunRowBytes &&
                        LieEndToEnd(args.from) && LieEndToEnd(args.to);
-  RowSource from = args.from.rows;
-  RowSource to = args.to.rows;
   for (uint32_t e = 0; e < args.from.n_elements; ++e) {
+    const RowSource from = args.from.Piece(e);
+    const RowSource to = args.to.Piece(e);
     if (by_runs) {
       GatherRuns(args, from.base, Writable(to.base), begin);
     } else {
       GatherEach(args, from, to, begin);
     }
-    from.base += args.from.element_stride_bytes;
-    to.base += args.to.element_stride_bytes;
   }
 }
 

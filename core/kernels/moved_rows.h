@@ -10,13 +10,28 @@
 namespace kvevict {
 
 struct MovedRows {
-  RowSource rows;  // element_stride and dtype are not used
+  RowSource rows;  // element_stride, groups and dtype are not used
   // Of a packed row, or of one element of a strided one.
   uint32_t row_bytes = 0;
   // Rows whose elements are apart: n_elements pieces of row_bytes each,
   // element_stride_bytes from one to the next. 1 for packed rows.
   uint32_t n_elements = 1;
   int64_t element_stride_bytes = 0;
+  // Where pieces lie in groups: how many, and from one group to the next. 0: they
+  // do not.
+  uint32_t group_elements = 0;
+  int64_t group_stride_bytes = 0;
+
+  // The piece of every row.
+  RowSource Piece(uint32_t i) const {
+    RowSource piece = rows;
+    if (group_elements != 0) {
+      piece.base += i / group_elements * group_stride_bytes;
+      i %= group_elements;
+    }
+    piece.base += i * element_stride_bytes;
+    return piece;
+  }
 };
 
 }  // namespace kvevict

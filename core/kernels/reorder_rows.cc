@@ -41,8 +41,8 @@ void ReorderPiece(const ReorderRowsArgs& a) {
 void ReorderRowsInPlace(const ReorderRowsArgs& args) {
   ReorderRowsArgs piece = args;
   for (uint32_t e = 0; e < args.n_elements; ++e) {
+    piece.rows = args.Piece(e);
     ReorderPiece(piece);
-    piece.rows.base += args.element_stride_bytes;
   }
 }
 

@@ -43,12 +43,8 @@ void RestorePiece(const RestoreRowsArgs& a, const RowSource& rows,
 }
 
 void RestoreRows(const RestoreRowsArgs& args) {
-  RowSource rows = args.rows.rows;
-  RowSource saved = args.saved.rows;
   for (uint32_t e = 0; e < args.rows.n_elements; ++e) {
-    RestorePiece(args, rows, saved);
-    rows.base += args.rows.element_stride_bytes;
-    saved.base += args.saved.element_stride_bytes;
+    RestorePiece(args, args.rows.Piece(e), args.saved.Piece(e));
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CORE_KERNELS_ROW_SOURCE_H_
 #define KVEVICT_CORE_KERNELS_ROW_SOURCE_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/dtype.h"
@@ -11,6 +12,8 @@ namespace kvevict {
 // Strided rows of one head. Row r, element e is at
 // base + r * row_stride + e * element_stride; paged where block_size > 0:
 // base + block_table[r / block_size] * block_stride + (r % block_size) * ...
+// In groups element e is at (e / group_elems) * group_stride
+// + (e % group_elems) * element_stride of its row.
 struct RowSource {
   const uint8_t* base = nullptr;
   int64_t row_stride = 0;
@@ -19,9 +22,19 @@ struct RowSource {
   const int32_t* block_table = nullptr;
   uint32_t block_size = 0;
   DType dtype = DType::kF32;
+  uint32_t group_elems = 0;  // 0: one group
+  // Otherwise block_size > 0, and more than the block table says where rows are.
+  bool is_plain = true;
+  int64_t group_stride = 0;
+  // Of blocks. Base is where the rows of a block at `origin` would be.
+  const uint64_t* addresses = nullptr;
+  uint64_t origin = 0;
+  uint32_t ring_slots = 0;  // 0: row 0 is the first
+  uint32_t ring_first = 0;
 
   const uint8_t* Row(uint32_t r) const {
     if (block_size == 0) return base + int64_t{r} * row_stride;
+    if (!is_plain) return FarRow(r);
     return base + block_table[r / block_size] * block_stride +
            int64_t{r % block_size} * row_stride;
   }
@@ -31,6 +44,35 @@ struct RowSource {
     RowSource rows = *this;
     rows.base += bytes;
     return rows;
+  }
+
+  // Where element e of a row is, from its first.
+  int64_t Element(uint64_t e) const {
+    if (group_elems == 0) return static_cast<int64_t>(e) * element_stride;
+    return static_cast<int64_t>(e / group_elems) * group_stride +
+           static_cast<int64_t>(e % group_elems) * element_stride;
+  }
+  // Whether rows' elements lie end to end.
+  bool IsPacked(size_t element_bytes) const {
+    return group_elems == 0 &&
+           element_stride == static_cast<int64_t>(element_bytes);
+  }
+
+ private:
+  // Of a ring, of blocks with addresses, and of those that are their own number.
+  const uint8_t* FarRow(uint32_t r) const {
+    if (ring_slots != 0) {
+      r = r < ring_slots - ring_first ? r + ring_first
+                                      : r - (ring_slots - ring_first);
+    }
+    const uint32_t i = r / block_size;
+    const int64_t id = block_table == nullptr ? int64_t{i} : block_table[i];
+    const uint64_t block = addresses == nullptr
+                               ? static_cast<uint64_t>(id * block_stride)
+                               : addresses[id] - origin;
+    const int64_t row = int64_t{r % block_size} * row_stride;
+    return reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(base) +
+                                            block + static_cast<uint64_t>(row));
   }
 };
 

@@ -89,7 +89,7 @@ class KeyPrefetcher {
         rows_per_call_((kTileKeys + n_calls - 1) / n_calls) {
     const int64_t bytes = ElementBytes(args.keys.dtype);
     // Elements far apart are on lines of their own, too many to ask for.
-    if (args.keys.element_stride != bytes) row_ = end_;
+    if (!args.keys.IsPacked(bytes)) row_ = end_;
     row_bytes_ = bytes * args.head_dim;
   }
 

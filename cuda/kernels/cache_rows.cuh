@@ -4,21 +4,9 @@
 
 #include "device.cuh"
 #include "params.h"
+#include "row_address.cuh"
 
 namespace kvevict::cuda {
-
-// The row of a slot. `base`: slot 0, head 0; block_table: i32, paged rows only.
-KV_DEVICE uint64_t RowAddress(const RowLayout& layout, uint64_t base,
-                              uint64_t block_table, uint32_t head,
-                              uint32_t slot) {
-  base += head * layout.head_stride;
-  if (layout.block_size == 0) return base + slot * layout.row_stride;
-  const uint32_t page = slot / layout.block_size;
-  const uint64_t entry = uint64_t{head} * layout.table_head_stride + page;
-  const int64_t block = LoadGlobal<int32_t>(block_table + entry * 4);
-  return base + block * layout.block_stride +
-         (slot - page * layout.block_size) * layout.row_stride;
-}
 
 template <int kDType>
 struct DTypeTag {
@@ -66,18 +54,19 @@ KV_DEVICE void Unpack(Tag, const Bytes16& words, float (&v)[Tag::kPer16]) {
 
 // visit(r, i, value) with the elements that lane `lane` of rows.lanes has of some
 // rows; an address of 0 is of no row. What the rows have of an element is visited
-// in the order of the rows, and so are a row's elements.
+// in the order of the rows, and so are a row's elements: head_dim from `first` on,
+// which fills whole loads where rows are wide.
 template <class Tag, uint32_t kRows, class Visit>
 KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows,
                          const uint64_t (&addresses)[kRows], uint32_t lane,
-                         const Visit& visit) {
+                         const Visit& visit, uint32_t first) {
   for (uint32_t i = lane; i < rows.head_dim / Tag::kPer16; i += rows.lanes) {
+    const uint64_t offset = uint64_t{first / Tag::kPer16 + i} * rows.wide;
     Bytes16 words[kRows];
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
-      words[r] = addresses[r] == 0
-                     ? Bytes16{}
-                     : LoadGlobal<Bytes16>(addresses[r] + uint64_t{i} * 16);
+      words[r] = addresses[r] == 0 ? Bytes16{}
+                                   : LoadGlobal<Bytes16>(addresses[r] + offset);
     }
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
@@ -95,13 +84,13 @@ KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows,
 template <class Tag, uint32_t kRows, class Visit>
 KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows,
                            const uint64_t (&addresses)[kRows], uint32_t lane,
-                           const Visit& visit) {
+                           const Visit& visit, uint32_t first) {
   for (uint32_t i = lane; i < rows.head_dim; i += rows.lanes) {
+    const int64_t offset = ElementOffset(rows.layout, first + i);
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
       if (addresses[r] == 0) continue;
-      visit(r, i,
-            LoadElement(tag, addresses[r] + i * rows.layout.element_stride));
+      visit(r, i, LoadElement(tag, addresses[r] + offset));
     }
   }
 }
@@ -111,12 +100,12 @@ KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows,
 template <uint32_t kRows, class Visit>
 KV_DEVICE void VisitRows(const CacheRows& rows,
                          const uint64_t (&addresses)[kRows], uint32_t lane,
-                         const Visit& visit) {
+                         const Visit& visit, uint32_t first = 0) {
   WithDType(rows.dtype, [&](auto tag) {
     if (rows.wide != 0) {
-      VisitWide(tag, rows, addresses, lane, visit);
+      VisitWide(tag, rows, addresses, lane, visit, first);
     } else {
-      VisitNarrow(tag, rows, addresses, lane, visit);
+      VisitNarrow(tag, rows, addresses, lane, visit, first);
     }
   });
 }

@@ -44,10 +44,18 @@ KV_DEVICE void CopyChunk(const GatherParams& p) {
   const KeepList keep(p, plane, chunk.head);
   const ThreadRows rows = {chunk.first_row + thread_row, row_step, keep.n};
   const ColumnOfHead column(p, kUnit, chunk.head, i);
-  WithColumn(RowsFrom(p, plane), column, [&](const auto& from) {
-    WithColumn(RowsTo(p, plane), column, [&](const auto& to) {
-      CopyColumn<Unit>(from, to, rows, keep.slots, plane.first_slot);
-    });
+  const PlaneRows from_rows = RowsFrom(p, plane);
+  const PlaneRows to_rows = RowsTo(p, plane);
+  const auto copy = [&](const auto& from, const auto& to) {
+    CopyColumn<Unit>(from, to, rows, keep.slots, plane.first_slot);
+  };
+  if (p.rows.far != 0 || p.to.far != 0) {
+    copy(AnyColumn(from_rows, column.head, column.Offset(p.rows)),
+         AnyColumn(to_rows, column.head, column.Offset(p.to)));
+    return;
+  }
+  WithPlainColumn(from_rows, column, [&](const auto& from) {
+    WithPlainColumn(to_rows, column, [&](const auto& to) { copy(from, to); });
   });
 }
 

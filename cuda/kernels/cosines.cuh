@@ -34,10 +34,13 @@ KV_DEVICE void LoadDirections(const CacheRows& keys, uint32_t first,
   chunk.lanes = kLanes;
   const bool is_there = mine.scale != 0.0f;
   if (is_there) {
-    const uint64_t at[1] = {mine.row + first * keys.layout.element_stride};
-    VisitRows(chunk, at, lane, [&](uint32_t, uint32_t i, float v) {
-      to[i * kKeyStride + key] = v * mine.scale;
-    });
+    const uint64_t at[1] = {mine.row};
+    VisitRows(
+        chunk, at, lane,
+        [&](uint32_t, uint32_t i, float v) {
+          to[i * kKeyStride + key] = v * mine.scale;
+        },
+        first);
   }
   for (uint32_t i = (is_there ? chunk.head_dim : 0) + lane; i < kCosineElements;
        i += kLanes) {

@@ -29,10 +29,11 @@ KV_DEVICE void LoadKeys(const CacheRows& all, uint64_t row, uint32_t first,
   CacheRows chunk = all;
   chunk.head_dim = InChunk(all.head_dim, first);
   chunk.lanes = kLanes;
-  const uint64_t at[1] = {row + first * chunk.layout.element_stride};
-  VisitRows(chunk, at, lane, [&](uint32_t, uint32_t i, float v) {
-    to[i * kKeyStride + key] = v;
-  });
+  const uint64_t at[1] = {row};
+  VisitRows(
+      chunk, at, lane,
+      [&](uint32_t, uint32_t i, float v) { to[i * kKeyStride + key] = v; },
+      first);
   for (uint32_t i = chunk.head_dim + lane; i < kExpectedChunk; i += kLanes) {
     to[i * kKeyStride + key] = 0.0f;
   }

@@ -28,16 +28,20 @@ constexpr uint32_t kChunkLoads = 8;  // rows per thread
 constexpr uint64_t StrideBits(const GatherParams& p, const RowLayout& rows) {
   auto all = static_cast<uint64_t>(rows.row_stride);
   if (p.n_heads > 1) all |= static_cast<uint64_t>(rows.head_stride);
-  if (p.n_pieces > 1) all |= static_cast<uint64_t>(rows.element_stride);
+  if (p.n_pieces > 1) {
+    all |= static_cast<uint64_t>(rows.element_stride | rows.group_stride);
+  }
   if (rows.block_size > 0) all |= static_cast<uint64_t>(rows.block_stride);
   return all;
 }
 
-// The largest unit that divides every address and length.
+// The largest unit that divides every address and length; blocks with addresses begin at
+// multiples of 16.
 constexpr uint32_t GatherUnit(const GatherParams& p) {
   uint64_t all = 16 | p.row_bytes | StrideBits(p, p.rows) | StrideBits(p, p.to);
   for (uint32_t i = 0; i < p.n_planes; ++i) {
-    all |= p.planes[i].base | p.planes[i].to;
+    if ((p.rows.far & kFarAddresses) == 0) all |= p.planes[i].base;
+    if ((p.to.far & kFarAddresses) == 0) all |= p.planes[i].to;
   }
   return static_cast<uint32_t>(all & (~all + 1));
 }

@@ -125,7 +125,7 @@ KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
   BlockSync();
   const uint32_t n = chunk.end - chunk.begin;
   for (uint32_t i = threadIdx.x; i < p.keys.head_dim; i += kDiffThreads) {
-    const int64_t element = i * p.keys.layout.element_stride;
+    const int64_t element = ElementOffset(p.keys.layout, i);
     float sum = 0.0f;
     for (uint32_t t = 0; t < n; t += kDiffRows) {
       float v[kDiffRows];

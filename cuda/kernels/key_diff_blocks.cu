@@ -112,7 +112,7 @@ KV_DEVICE void AddDirections(const Head& h, uint32_t n,
                              const ChangeOf& change_of) {
   WithDType(h.p.keys.dtype, [&](auto tag) {
     for (uint32_t i = threadIdx.x; i < h.p.keys.head_dim; i += kSelectThreads) {
-      const int64_t element = i * h.p.keys.layout.element_stride;
+      const int64_t element = ElementOffset(h.p.keys.layout, i);
       const uint64_t at = h.sums + uint64_t{i} * 8;
       int64_t sum = LoadGlobal<int64_t>(at);
 #pragma unroll 2

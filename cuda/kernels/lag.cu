@@ -50,12 +50,20 @@ struct LagPiece {
   }
   // All loads of a row are on their way together.
   KV_DEVICE void Load(uint64_t row, float (&x)[kLagDims]) const {
+    if (rows.layout.group_elems == 0) {
 #pragma unroll
-    for (uint32_t k = 0; k < kLagDims; ++k) {
-      if (!Has(k)) continue;
-      const int64_t offset =
-          int64_t{first + k * kLagLanes} * rows.layout.element_stride;
-      x[k] = LoadElement(Tag(), row + offset);
+      for (uint32_t k = 0; k < kLagDims; ++k) {
+        if (!Has(k)) continue;
+        const int64_t offset =
+            int64_t{first + k * kLagLanes} * rows.layout.element_stride;
+        x[k] = LoadElement(Tag(), row + offset);
+      }
+    } else {
+      for (uint32_t k = 0; k < kLagDims; ++k) {
+        if (!Has(k)) continue;
+        const uint32_t element = first + k * kLagLanes;
+        x[k] = LoadElement(Tag(), row + ElementOffset(rows.layout, element));
+      }
     }
   }
 };

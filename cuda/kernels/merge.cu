@@ -320,7 +320,7 @@ KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
     const auto load = [&](uint64_t from, uint32_t j) {
       const uint32_t i = begin + j * 32 + lane;
       return i < rows.head_dim
-                 ? LoadElement(tag, from + i * rows.layout.element_stride)
+                 ? LoadElement(tag, from + ElementOffset(rows.layout, i))
                  : 0.0f;
     };
     float own[kPerLane];
@@ -349,7 +349,7 @@ KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
     for (uint32_t j = 0; j < kPerLane; ++j) {
       const uint32_t i = begin + j * 32 + lane;
       if (i >= rows.head_dim) continue;
-      const uint64_t to = row + i * rows.layout.element_stride;
+      const uint64_t to = row + ElementOffset(rows.layout, i);
       const uint32_t bits = FromFloat<Tag::kValue>(sums[j] / (1.0f + weights));
       if constexpr (Tag::kBytes == 4) {
         StoreGlobal(to, bits);

@@ -5,6 +5,7 @@
 #include "counts.cuh"
 #include "device.cuh"
 #include "gather_rows.h"
+#include "row_address.cuh"
 
 namespace kvevict::cuda {
 
@@ -92,6 +93,40 @@ struct PagedColumn {
   }
 };
 
+// The same wherever rows lie. A place is the row's address, found with a load or two.
+struct AnyColumn {
+  static constexpr bool kIsPaged = true;
+  using Place = uint64_t;
+
+  const RowLayout& layout;
+  uint64_t base;
+  uint64_t table;
+  uint64_t offset;
+  uint32_t head;
+  Divider block_size;
+
+  KV_DEVICE AnyColumn(const PlaneRows& plane, uint32_t head, uint64_t offset)
+      : layout(plane.layout),
+        base(plane.base),
+        table(plane.table),
+        offset(offset),
+        head(head),
+        block_size(plane.layout.block_size == 0 ? 1 : plane.layout.block_size) {
+  }
+
+  KV_DEVICE Place Find(uint32_t slot) const {
+    if (layout.block_size == 0) {
+      return base + offset + static_cast<uint64_t>(slot * layout.row_stride);
+    }
+    slot = RingRow(layout, slot);
+    const uint32_t i = block_size.Divide(slot);
+    const uint64_t block = FarBlock(layout, base, table, head, i);
+    const int64_t row = (slot - i * block_size.divisor) * layout.row_stride;
+    return block + offset + static_cast<uint64_t>(row);
+  }
+  KV_DEVICE uint64_t Address(Place place) const { return place; }
+};
+
 // A column of a head, and where it is in the row of slot 0.
 struct ColumnOfHead {
   uint32_t head;
@@ -107,20 +142,31 @@ struct ColumnOfHead {
   }
   KV_DEVICE uint64_t Offset(const RowLayout& layout) const {
     return static_cast<uint64_t>(head * layout.head_stride +
-                                 piece * layout.element_stride) +
+                                 ElementOffset(layout, piece)) +
            byte;
   }
 };
 
-// Calls visit(column of those rows), contiguous or paged.
+// Calls visit(column of those rows), contiguous or paged, but not far.
 template <class Visit>
-KV_DEVICE void WithColumn(const PlaneRows& rows, const ColumnOfHead& column,
-                          const Visit& visit) {
+KV_DEVICE void WithPlainColumn(const PlaneRows& rows,
+                               const ColumnOfHead& column, const Visit& visit) {
   const uint64_t offset = column.Offset(rows.layout);
   if (rows.layout.block_size == 0) {
     visit(ContiguousColumn(rows, column.head, offset));
   } else {
     visit(PagedColumn(rows, column.head, offset));
+  }
+}
+
+// The same of any.
+template <class Visit>
+KV_DEVICE void WithColumn(const PlaneRows& rows, const ColumnOfHead& column,
+                          const Visit& visit) {
+  if (rows.layout.far != 0) {
+    visit(AnyColumn(rows, column.head, column.Offset(rows.layout)));
+  } else {
+    WithPlainColumn(rows, column, visit);
   }
 }
 

@@ -31,6 +31,11 @@ namespace kvevict::cuda {
 //   contiguous  base + s * row_stride + h * head_stride + e * element_stride
 //   paged       base + table[s / block_size] * block_stride
 //                    + (s % block_size) * row_stride + ...
+// In groups element e is at (e / group_elems) * group_stride
+//                    + (e % group_elems) * element_stride of its row.
+// Far rows are paged. With addresses `base` is that of the table of blocks' addresses,
+// and block_stride where in a block slot 0, head 0 of it is.
+constexpr uint32_t kFar = 1, kFarIds = 2, kFarAddresses = 4;
 struct RowLayout {
   int64_t row_stride;
   int64_t head_stride;
@@ -38,8 +43,15 @@ struct RowLayout {
   int64_t block_stride;
   uint32_t block_size;         // 0: contiguous
   uint32_t table_head_stride;  // head h's is table + h * it; 0: all share one
+  int64_t group_stride;
+  uint32_t group_elems;  // 0: one group
+  uint32_t
+      far;  // kFar, with kFarIds if there is a block table, ...; 0: as above
+  uint32_t
+      ring_slots;  // far rows: slot s is (s + ring_first) % ring_slots; 0: is s
+  uint32_t ring_first;
 };
-static_assert(sizeof(RowLayout) == 40);
+static_assert(sizeof(RowLayout) == 64);
 
 // Rows of keys or values whose elements are read.
 struct CacheRows {
@@ -47,10 +59,11 @@ struct CacheRows {
   uint32_t dtype;  // of kvevict_dtype
   uint32_t head_dim;
   uint32_t lanes;  // that share a row: LanesOfRow()
-  // Rows are packed and at multiples of 16 bytes, which they fill.
+  // Bytes from 16 bytes of a row to the next, at multiples of 16, which elements fill:
+  // 16, or groups lie so far apart. 0: they do not.
   uint32_t wide;
 };
-static_assert(sizeof(CacheRows) == 56);
+static_assert(sizeof(CacheRows) == 80);
 
 // Threads of a warp that share a row: a power of two, enough to load it at once.
 constexpr uint32_t LanesOfRow(uint32_t loads_per_row) {
@@ -569,7 +582,7 @@ struct LagRows {
   float mean_scale;    // 1 / head_dim
   float spread_scale;  // log2(e)^2 / (head_dim - 1), or 0
 };
-static_assert(sizeof(LagRows) == 64);
+static_assert(sizeof(LagRows) == 88);
 
 struct LagLayer {
   uint64_t keys;         // slot 0, head 0

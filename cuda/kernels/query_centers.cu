@@ -66,21 +66,24 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
   const bool interleaved = p.is_interleaved != 0;
   float re[kCentersRows], im[kCentersRows];
   if (p.keys.wide == 0) {
-    const int64_t step = p.keys.layout.element_stride;
     for (uint32_t f = lane; f < p.n_pairs; f += p.keys.lanes) {
+      const int64_t of_re =
+          ElementOffset(p.keys.layout, interleaved ? 2 * f : f);
+      const int64_t of_im =
+          ElementOffset(p.keys.layout, interleaved ? 2 * f + 1 : p.n_pairs + f);
 #pragma unroll
       for (uint32_t r = 0; r < kCentersRows; ++r) {
         re[r] = im[r] = 0.0f;
         if (rows[r] == 0) continue;
-        const uint64_t at = rows[r] + (interleaved ? 2 * f : f) * step;
-        re[r] = LoadElement(tag, at);
-        im[r] = LoadElement(tag, at + (interleaved ? 1 : p.n_pairs) * step);
+        re[r] = LoadElement(tag, rows[r] + of_re);
+        im[r] = LoadElement(tag, rows[r] + of_im);
       }
       visit(f, re, im);
     }
     return;
   }
-  const auto load = [&](Bytes16(&words)[kCentersRows], uint32_t offset) {
+  const auto load = [&](Bytes16(&words)[kCentersRows], uint32_t place) {
+    const uint64_t offset = uint64_t{place} * p.keys.wide;
 #pragma unroll
     for (uint32_t r = 0; r < kCentersRows; ++r) {
       words[r] =
@@ -91,7 +94,7 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
       CentersElements(p.n_pairs, p.is_interleaved) / kPer16;
   Bytes16 first[kCentersRows], second[kCentersRows];
   for (uint32_t i = lane; i < n_loads; i += p.keys.lanes) {
-    load(first, i * 16);
+    load(first, i);
     if (interleaved) {
 #pragma unroll
       for (uint32_t j = 0; j < kPer16; j += 2) {
@@ -103,7 +106,7 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
         visit((i * kPer16 + j) / 2, re, im);
       }
     } else {
-      load(second, (n_loads + i) * 16);
+      load(second, n_loads + i);
 #pragma unroll
       for (uint32_t j = 0; j < kPer16; ++j) {
 #pragma unroll

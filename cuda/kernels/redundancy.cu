@@ -87,7 +87,7 @@ KV_KERNEL(redundancy_directions, RedundancyParams, kRedundancyThreads, 4) {
   WithDType(p.keys.dtype, [&](auto tag) {
     for (uint32_t i = threadIdx.x; i < p.keys.head_dim;
          i += kRedundancyThreads) {
-      const int64_t element = i * p.keys.layout.element_stride;
+      const int64_t element = ElementOffset(p.keys.layout, i);
       float sum = 0.0f;
 #pragma unroll 4
       for (uint32_t t = 0; t < n; ++t) {

@@ -60,9 +60,7 @@ KV_KERNEL(rotate_rows, RotateParams, kRotateThreads, 4) {
   const uint64_t list = p.n_lists == 1 ? 0 : head;
   const uint64_t offsets =
       layer.offsets + list * layer.n_tokens * sizeof(int32_t);
-  const int64_t step = p.keys.layout.element_stride;
-  const int64_t first_step = p.is_interleaved != 0 ? 2 * step : step;
-  const int64_t apart = p.is_interleaved != 0 ? step : p.n_pairs * step;
+  const bool interleaved = p.is_interleaved != 0;
   for (uint32_t r = threadIdx.x / kWarp; r < kRotateRows;
        r += kRotateThreads / kWarp) {
     const uint32_t slot = blockIdx.x * kRotateRows + r;
@@ -75,15 +73,19 @@ KV_KERNEL(rotate_rows, RotateParams, kRotateThreads, 4) {
         RowAddress(p.keys.layout, layer.keys, layer.block_table, head, slot);
     WithDType(p.keys.dtype, [&](auto tag) {
       for (uint32_t f = lane; f < p.n_pairs; f += kWarp) {
-        const uint64_t at = row + f * first_step;
-        const float re = LoadElement(tag, at);
-        const float im = LoadElement(tag, at + apart);
+        const uint64_t of_re =
+            row + ElementOffset(p.keys.layout, interleaved ? 2 * f : f);
+        const uint64_t of_im =
+            row + ElementOffset(p.keys.layout,
+                                interleaved ? 2 * f + 1 : p.n_pairs + f);
+        const float re = LoadElement(tag, of_re);
+        const float im = LoadElement(tag, of_im);
         // Modulo a turn; an offset below 0 turns back.
         const uint64_t turn = static_cast<uint64_t>(offset) * p.turns[f];
         float cosine, sine;
         CosineAndSine(static_cast<uint32_t>(turn >> 32), &cosine, &sine);
-        StoreElement(tag, at, Fma(re, cosine, -(im * sine)));
-        StoreElement(tag, at + apart, Fma(re, sine, im * cosine));
+        StoreElement(tag, of_re, Fma(re, cosine, -(im * sine)));
+        StoreElement(tag, of_im, Fma(re, sine, im * cosine));
       }
     });
   }

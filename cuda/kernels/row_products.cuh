@@ -40,12 +40,13 @@ KV_DEVICE void VisitRowsWith(const CacheRows& rows,
     if (rows.wide != 0) {
       for (uint32_t i = lane; i < rows.head_dim / Tag::kPer16;
            i += rows.lanes) {
+        const uint64_t offset = uint64_t{i} * rows.wide;
         Bytes16 words[kRows];
 #pragma unroll
         for (uint32_t r = 0; r < kRows; ++r) {
           words[r] = addresses[r] == 0
                          ? Bytes16{}
-                         : LoadGlobal<Bytes16>(addresses[r] + uint64_t{i} * 16);
+                         : LoadGlobal<Bytes16>(addresses[r] + offset);
         }
         float others[Tag::kPer16];
         LoadFloats(with + uint64_t{i} * (Tag::kPer16 * sizeof(float)), others);
@@ -59,14 +60,13 @@ KV_DEVICE void VisitRowsWith(const CacheRows& rows,
       }
     } else {
       for (uint32_t i = lane; i < rows.head_dim; i += rows.lanes) {
+        const int64_t offset = ElementOffset(rows.layout, i);
         const float other =
             LoadGlobal<float>(with + uint64_t{i} * sizeof(float));
 #pragma unroll
         for (uint32_t r = 0; r < kRows; ++r) {
           if (addresses[r] == 0) continue;
-          visit(r,
-                LoadElement(tag, addresses[r] + i * rows.layout.element_stride),
-                other);
+          visit(r, LoadElement(tag, addresses[r] + offset), other);
         }
       }
     }

@@ -85,11 +85,21 @@ class Products {
     for (uint32_t first = 0; first < kHeadDim; first += kSlice) {
       // Addresses are there; the slice before has been used.
       BlockSync();
-      LoadSlice<KV_Q_DTYPE, kBlockRows>(query_rows_, query_offset,
-                                        work_.p.query_element_stride, first,
-                                        query_slices_);
-      LoadSlice<KV_K_DTYPE, kTileKeys>(
-          key_rows_, 0, work_.p.keys.element_stride, first, key_slices_);
+      const int64_t query_step = work_.p.query_element_stride;
+      LoadSlice<KV_Q_DTYPE, kBlockRows>(
+          query_rows_, first,
+          [&](uint32_t i) { return query_offset + i * query_step; },
+          query_slices_);
+      const RowLayout& keys = work_.p.keys;
+      if (keys.group_elems == 0) {
+        LoadSlice<KV_K_DTYPE, kTileKeys>(
+            key_rows_, first,
+            [&](uint32_t i) { return i * keys.element_stride; }, key_slices_);
+      } else {
+        LoadSlice<KV_K_DTYPE, kTileKeys>(
+            key_rows_, first,
+            [&](uint32_t i) { return ElementOffset(keys, i); }, key_slices_);
+      }
       BlockSync();
       MultiplySlice();
     }
@@ -105,9 +115,9 @@ class Products {
   }
 
   // Zeros beyond the row's end and in rows that are none.
-  template <int kDType, uint32_t kRows>
-  KV_DEVICE void LoadSlice(const uint64_t* rows, int64_t offset, int64_t stride,
-                           uint32_t first, float* slices) {
+  template <int kDType, uint32_t kRows, class OffsetOf>
+  KV_DEVICE void LoadSlice(const uint64_t* rows, uint32_t first,
+                           const OffsetOf& offset_of, float* slices) {
     constexpr uint32_t kLoads = kRows * kSlice;
 #pragma unroll 4
     for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
@@ -117,8 +127,7 @@ class Products {
       const uint32_t element = i % kSlice;
       float v = 0.0f;
       if (rows[row] != 0 && first + element < kHeadDim) {
-        v = LoadElement<kDType>(rows[row] + offset +
-                                (first + element) * stride);
+        v = LoadElement<kDType>(rows[row] + offset_of(first + element));
       }
       slices[row * kSlicePitch + element] = v;
     }

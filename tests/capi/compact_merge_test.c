@@ -35,7 +35,7 @@ static kvevict_status Compact(const kvevict_context* with,
 }
 
 static bool CanMerge(const test_cache* cache, kvevict_merge merge) {
-  const bool has_values = cache->view.v.data != 0;
+  const bool has_values = cache->spec.v_head_dim > 0;
   if (cache->view.k.dtype == KVEVICT_DTYPE_OPAQUE) return false;
   if (has_values) return cache->view.v.dtype != KVEVICT_DTYPE_OPAQUE;
   return merge != KVEVICT_MERGE_VALUES;

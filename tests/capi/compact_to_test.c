@@ -24,23 +24,36 @@ typedef struct slots {
   uint32_t begin, end[kMaxHeads];
 } slots;
 
-/* The view of a cache with a block table in which all other entries are -1. */
-static kvevict_view Exposed(const test_cache* c, const slots* used,
-                            int32_t** table) {
+/* The view of a cache with a block table in which all other entries are -1; tables of
+ * addresses lose theirs. */
+static kvevict_view Exposed(test_cache* c, const slots* used, int32_t** table) {
   kvevict_view view = c->view;
   *table = NULL;
-  if (view.block_size == 0) return view;
+  if (view.block_size == 0 || view.ring_slots != 0) return view;
+  const uint64_t stride = view.block_table_head_stride;
+  const uint32_t n_tables = stride == 0 ? 1 : view.n_kv_heads;
+  const uint32_t n = test_cache_blocks(c, c->spec.capacity);
   const size_t len = view.block_table_len;
   *table = malloc((len + 1) * sizeof **table);
-  memset(*table, -1, (len + 1) * sizeof **table);
-  const uint64_t stride = view.block_table_head_stride;
-  for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
-    for (uint32_t t = used->begin; t < used->end[h]; ++t) {
-      const uint64_t i = h * stride + t / view.block_size;
-      (*table)[i] = view.block_table[i];
+  memcpy(*table, view.block_table == NULL ? *table : view.block_table,
+         len * sizeof **table);
+  for (uint32_t h = 0; h < n_tables; ++h) {
+    uint32_t end = used->end[h];
+    for (uint32_t i = 0; n_tables == 1 && i < view.n_kv_heads; ++i) {
+      if (used->end[i] > end) end = used->end[i];
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+      const bool is_used = i >= used->begin / view.block_size &&
+                           i * view.block_size < end && used->begin < end;
+      if (is_used) continue;
+      if (view.block_table == NULL) {
+        test_cache_free_entry(c, h * stride + i);
+      } else {
+        (*table)[h * stride + i] = -1;
+      }
     }
   }
-  view.block_table = *table;
+  if (view.block_table != NULL) view.block_table = *table;
   return view;
 }
 
@@ -133,6 +146,7 @@ static trial* Draw(test_cache_spec spec, test_layout to, test_random* random) {
 }
 
 static void ExpectMoved(const trial* t, const char* what) {
+  test_cache_restore_entries(t->ours, t->before);
   if (t->to != NULL) {
     test_expect_same_bytes(t->ours, t->before, what);
     test_expect_same_bytes(t->to, t->to_theirs, what);

@@ -28,12 +28,13 @@ static uint32_t Least(const uint32_t* counts, uint32_t n) {
 
 /* Entries of blocks that nothing is held in hold -1. */
 static void FreeBlocks(test_cache* c, const uint32_t* held, uint32_t most) {
+  if (c->view.ring_slots != 0) return; /* all are in use */
   const uint64_t stride = c->view.block_table_head_stride;
   const uint32_t all = test_cache_blocks(c, c->spec.capacity);
   for (uint32_t h = 0; h < (stride == 0 ? 1 : c->spec.n_kv_heads); ++h) {
     const uint32_t used = test_cache_blocks(c, stride == 0 ? most : held[h]);
     for (uint32_t i = used; i < all; ++i) {
-      c->block_table[h * stride + i] = -1;
+      test_cache_free_entry(c, h * stride + i);
     }
   }
 }

@@ -98,7 +98,10 @@ typedef struct tables {
 static tables SaveTables(const test_model* m) {
   tables t = {{NULL}};
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    if (m->live[l]->block_table == NULL) continue;
+    /* All blocks of a ring are in use. */
+    if (m->live[l]->block_table == NULL || m->live[l]->view.ring_slots != 0) {
+      continue;
+    }
     const size_t bytes = m->live[l]->view.block_table_len * sizeof(int32_t);
     t.full[l] = malloc(bytes);
     memcpy(t.full[l], m->live[l]->block_table, bytes);
@@ -115,8 +118,8 @@ static void FreeTables(tables* t) {
 static uint64_t SetBlocks(test_model* m, const tables* t, uint32_t n_more) {
   uint64_t n_free = 0;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    if (t->full[l] == NULL) continue;
     test_cache* c = m->live[l];
+    if (c->view.block_size == 0 || c->view.ring_slots != 0) continue;
     const uint64_t stride = c->view.block_table_head_stride;
     const uint32_t n_tables = stride == 0 ? 1 : m->spec.n_kv_heads;
     const uint32_t all = test_cache_blocks(c, m->spec.max_tokens);
@@ -126,7 +129,7 @@ static uint64_t SetBlocks(test_model* m, const tables* t, uint32_t n_more) {
       uint32_t n = held + n_more;
       if (n > m->spec.max_tokens) n = m->spec.max_tokens;
       const uint32_t used = test_cache_blocks(c, n);
-      for (uint32_t i = 0; i < all; ++i) {
+      for (uint32_t i = 0; i < all && t->full[l] != NULL; ++i) {
         const size_t at = h * stride + i;
         c->block_table[at] = i < used ? t->full[l][at] : -1;
       }

@@ -18,7 +18,7 @@ static void Ends(const test_model* m, uint32_t layer, uint32_t* ends) {
 static void ReplaceFreedBlocks(test_model* m, test_random* random) {
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     const kvevict_view* view = &m->live[l]->view;
-    if (view->block_size == 0) continue;
+    if (view->block_table == NULL || view->ring_slots != 0) continue;
     const uint32_t n_tables =
         view->block_table_head_stride == 0 ? 1 : m->spec.n_kv_heads;
     const uint32_t n_all =

@@ -20,7 +20,7 @@ uint32_t ElementBytes(const kvevict_plane& plane) {
 void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
                   const kvevict_view& to_view, const kvevict_plane& to_plane,
                   uint32_t first_slot, const kvevict_keep_lists& keep) {
-  if (plane.data == 0) return;
+  if (!oracle_has_rows(&plane)) return;
   const uint64_t stride = keep.list_stride == 0 ? keep.count : keep.list_stride;
   const uint32_t row_bytes = oracle_row_bytes(&plane);
   for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
@@ -45,6 +45,10 @@ void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
 
 }  // namespace
 
+bool oracle_has_rows(const kvevict_plane* plane) {
+  return plane->data != 0 || plane->address_table != 0;
+}
+
 uint32_t oracle_row_bytes(const kvevict_plane* plane) {
   if (plane->dtype == KVEVICT_DTYPE_OPAQUE) return plane->row_bytes;
   return plane->head_dim * ElementBytes(*plane);
@@ -55,18 +59,34 @@ uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
   const uint32_t size = ElementBytes(*plane);
   const int64_t element_stride =
       plane->element_stride_bytes == 0 ? size : plane->element_stride_bytes;
+  if (view->ring_slots != 0) {
+    const uint64_t row = uint64_t{token} + view->ring_first;
+    token = static_cast<uint32_t>(row % view->ring_slots);
+  }
   int64_t offset = 0;
   if (view->block_size == 0) {
     offset += int64_t{token} * plane->token_stride_bytes;
   } else {
-    const int64_t block =
-        view->block_table[head * view->block_table_head_stride +
-                          token / view->block_size];
-    offset += block * plane->block_stride_bytes;
+    const uint64_t entry =
+        head * view->block_table_head_stride + token / view->block_size;
+    const int64_t block = view->block_table == nullptr
+                              ? static_cast<int64_t>(entry)
+                              : view->block_table[entry];
+    const auto* const addresses =
+        reinterpret_cast<const uint64_t*>(plane->address_table);
+    offset += addresses == nullptr ? block * plane->block_stride_bytes
+                                   : static_cast<int64_t>(addresses[block]);
     offset += int64_t{token % view->block_size} * plane->token_stride_bytes;
   }
   offset += int64_t{head} * plane->head_stride_bytes;
-  offset += int64_t{byte / size} * element_stride + byte % size;
+  const uint32_t element = byte / size;
+  if (plane->group_elems == 0) {
+    offset += int64_t{element} * element_stride;
+  } else {
+    offset += int64_t{element / plane->group_elems} * plane->group_stride_bytes;
+    offset += int64_t{element % plane->group_elems} * size;
+  }
+  offset += byte % size;
   return reinterpret_cast<uint8_t*>(plane->data +
                                     static_cast<uint64_t>(offset));
 }

@@ -2,6 +2,7 @@
 #ifndef KVEVICT_TESTS_ORACLE_COMPACT_H_
 #define KVEVICT_TESTS_ORACLE_COMPACT_H_
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kvevict/kvevict.h"
@@ -9,6 +10,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+// Whether a plane is present.
+bool oracle_has_rows(const kvevict_plane* plane);
 
 // Bytes of one row of a plane.
 uint32_t oracle_row_bytes(const kvevict_plane* plane);

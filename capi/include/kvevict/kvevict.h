@@ -1308,33 +1308,54 @@ kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
  * Rows of one tensor, one per token and head, in any layout.
  *
  * Element e of head h of token t lies at
- *     contiguous  data + t * token_stride_bytes + h * head_stride_bytes
- *                      + e * element_stride_bytes
- *     paged       data + table[t / block_size] * block_stride_bytes
- *                      + (t % block_size) * token_stride_bytes + ... as above,
- *                      with table = block_table + h * block_table_head_stride.
+ *     contiguous  data + t * token_stride_bytes + h * head_stride_bytes + E(e)
+ *     paged       B(id) + (t % block_size) * token_stride_bytes
+ *                       + h * head_stride_bytes + E(e)
+ * with id = block_table[h * block_table_head_stride + t / block_size], and
+ *     E(e)   e * element_stride_bytes; with an inner group
+ *            (e / group_elems) * group_stride_bytes
+ *                + (e % group_elems) * bytes of an element
+ *     B(id)  data + id * block_stride_bytes; with an address table
+ *            data + address_table[id].
+ *
+ * Groups are how vectorised keys lie, [n_blocks, H, D/x, block_size, x]: x is
+ * group_elems, and group_stride_bytes is block_size * x * bytes of an element.
+ * An address table is for blocks that were allocated one by one: data is then
+ * where in a block the plane begins, most often 0 or behind the keys, and
+ * block_stride_bytes is 0. Entries of blocks that hold none of the tokens in
+ * question are not read, and may be 0. Blocks of a table are all different and
+ * share no byte, nor do those of two tables; that is not checked. Groups and
+ * address tables are for planes of a view alone.
+ *
  * Strides may be negative or zero where no two rows overlap. No alignment is
- * needed, but for elements that CUDA is to score: at multiples of their size. A
- * plane with data 0 is absent, and then 0 throughout.
+ * needed, but for elements that CUDA is to score: at multiples of their size.
+ * On CUDA blocks of an address table begin at multiples of 16 bytes. A plane
+ * with neither data nor address_table is absent, and then 0 throughout.
  */
 typedef struct kvevict_plane {
   uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
   int64_t token_stride_bytes;
   int64_t head_stride_bytes;
-  int64_t element_stride_bytes; /**< 0: packed. */
+  int64_t element_stride_bytes; /**< 0: packed, as elements of a group are. */
   int64_t block_stride_bytes;   /**< Paged only. */
   kvevict_dtype dtype;
-  uint32_t head_dim;    /**< Elements per row; 0 for opaque. */
-  uint32_t row_bytes;   /**< Opaque: bytes per row, packed; otherwise 0. */
-  uint32_t reserved32;  /**< 0. */
-  uint64_t reserved[9]; /**< 0: room for what rows of other kinds will need. */
+  uint32_t head_dim;   /**< Elements per row; 0 for opaque. */
+  uint32_t row_bytes;  /**< Opaque: bytes per row, packed; otherwise 0. */
+  uint32_t reserved32; /**< 0. */
+  int64_t group_stride_bytes; /**< From group to group; 0 without. */
+  /** Paged only: address of the blocks' addresses, u64 by block id, where block
+   *  tables lie and borrowed as they are; a multiple of 8. 0: none. */
+  uint64_t address_table;
+  uint32_t address_table_len; /**< Elements; no id is as large. */
+  uint32_t group_elems;       /**< Divides head_dim; 0: no groups. */
+  uint64_t reserved[6]; /**< 0: room for what rows of other kinds will need. */
 } kvevict_plane;
 
-#define KVEVICT_PLANE_INIT                          \
-  {                                                 \
-    0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, 0, { \
-      0, 0, 0, 0, 0, 0, 0, 0, 0                     \
-    }                                               \
+#define KVEVICT_PLANE_INIT                                      \
+  {                                                             \
+    0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, 0, 0, 0, 0, 0, { \
+      0, 0, 0, 0, 0, 0                                          \
+    }                                                           \
   }
 
 /**
@@ -1343,15 +1364,17 @@ typedef struct kvevict_plane {
  *
  * More examples of layouts: token-major [S, H, D] has strides {H*D*b, D*b};
  * head-major [H, S, D] {D*b, S*D*b}; transposed V [H*D, S] {b, D*S*b, S*b} with
- * b bytes per element.
+ * b bytes per element. docs/layouts.md shows those of engines.
  */
 typedef struct kvevict_view {
   uint32_t struct_size;
   uint32_t n_kv_heads; /**< 1 .. 65535. */
   kvevict_plane k;
-  /** Absent for caches with one row per token (MLA). Where a geometry is at
-   *  hand and has values, a view without V cannot be evicted; kvevict_compact()
-   *  and kvevict_reorder() do not know, and move what is there. */
+  /** Absent for caches with one row per token (MLA), whose values are part of
+   *  the keys' rows. Where a geometry is at hand and has values, a view without
+   *  V cannot be evicted; kvevict_compact() and kvevict_reorder() do not know,
+   *  and move what is there. Layers without keys and values have no view: see
+   *  kvevict_layer_geometry. */
   kvevict_plane v;
   /** What else has a row per token and head and must move along: scales,
    *  position arrays. n_companions planes, borrowed; NULL if 0. */
@@ -1359,20 +1382,33 @@ typedef struct kvevict_view {
   uint32_t n_companions; /**< At most 64. */
   uint32_t block_size;   /**< Tokens per block; 0: contiguous. */
   /** Paged: block ids, i32, non-negative, all different, in token order;
-   *  borrowed. That they differ is not checked. */
+   *  borrowed. That they differ is not checked. NULL, where all planes have an
+   *  address table: an entry is its own index, so that those tables are in
+   *  token order. */
   const int32_t* block_table;
-  /** Elements of all tables together. The last table counts as if its head held
-   *  as many tokens as the longest. */
+  /** Elements of all tables together; 0 with NULL. The last table counts as if
+   *  its head held as many tokens as the longest. */
   size_t block_table_len;
   /** Elements from one KV head's table to the next's; 0: all heads share
    *  one. */
   uint64_t block_table_head_stride;
+  /** Of a ring, as sliding windows have them: its rows. Token t is in slot t of
+   *  all calls, and in the formulas above it is (t + ring_first) % ring_slots;
+   *  a ring with blocks uses all that hold its rows. 0: no ring. */
+  uint32_t ring_slots;
+  uint32_t ring_first; /**< Row of token 0, < ring_slots; 0 without. */
+  /** Paged: how many blocks, from the first of every table on, others hold too,
+   *  as forks and prefix caches do. They are read, never written: calls that
+   *  might are refused. Compacting to a destination, or from a first_slot
+   *  behind them on, is not. 0 for a ring. */
+  uint32_t n_shared_blocks;
+  uint32_t reserved; /**< 0. */
 } kvevict_view;
 
 #define KVEVICT_VIEW_INIT                                                      \
   {                                                                            \
     (uint32_t)sizeof(kvevict_view), 0, KVEVICT_PLANE_INIT, KVEVICT_PLANE_INIT, \
-        0, 0, 0, 0, 0, 0                                                       \
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                           \
   }
 
 /**
@@ -1386,15 +1422,17 @@ KVEVICT_API kvevict_status
 kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Checks a view as executing calls on the CPU do. It reads the block table,
- * which must be host memory here; on CUDA calls check all but its ids.
+ * Checks a view as executing calls on the CPU do. It reads block and address
+ * tables, which must be host memory here; on CUDA calls check all but what is
+ * in them.
  *
  * @param[in] view      Non-NULL.
  * @param[in] n_tokens  Slots that will be addressed; 0 is valid.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,
  *         a description without an address, rows or planes that overlap, a
- *         block table too short or with a negative id, an offset beyond 64
- *         bits). Since: 0.1
+ *         table too short, an id that is negative or beyond an address table, a
+ *         block without an address, more tokens than a ring has rows, an offset
+ *         beyond 64 bits). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_view_validate(
     const kvevict_view* view, uint32_t n_tokens) KVEVICT_NOEXCEPT;

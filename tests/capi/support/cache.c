@@ -1,5 +1,6 @@
 #include "tests/capi/support/cache.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +11,24 @@
 enum { kGuardBytes = 64 };
 
 const char* test_layout_name(test_layout layout) {
-  static const char* const kNames[TEST_N_LAYOUTS] = {
-      "token-major",      "head-major",       "transposed",
-      "negative",         "kv-in-one-row",    "padded",
-      "paged-1",          "paged-3",          "paged-16",
-      "paged-16-by-head", "paged-3-of-heads", "paged-16-of-heads"};
+  static const char* const kNames[TEST_N_LAYOUTS] = {"token-major",
+                                                     "head-major",
+                                                     "transposed",
+                                                     "negative",
+                                                     "kv-in-one-row",
+                                                     "padded",
+                                                     "paged-1",
+                                                     "paged-3",
+                                                     "paged-16",
+                                                     "paged-16-by-head",
+                                                     "paged-3-of-heads",
+                                                     "paged-16-of-heads",
+                                                     "vectorised",
+                                                     "pages-16",
+                                                     "pages-3-in-order",
+                                                     "pages-3-of-heads",
+                                                     "ring",
+                                                     "ring-paged-3"};
   return kNames[layout];
 }
 
@@ -24,7 +38,12 @@ static uint32_t BlockSize(test_layout layout) {
       return 1;
     case TEST_PAGED_3:
     case TEST_PAGED_3_OF_HEADS:
+    case TEST_PAGES_3_IN_ORDER:
+    case TEST_PAGES_3_OF_HEADS:
+    case TEST_RING_PAGED_3:
       return 3;
+    case TEST_VECTORISED:
+    case TEST_PAGES_16:
     case TEST_PAGED_16:
     case TEST_PAGED_16_OF_HEADS:
     case TEST_PAGED_16_BY_HEAD:
@@ -34,15 +53,31 @@ static uint32_t BlockSize(test_layout layout) {
   }
 }
 
+/* Rows of a ring, with room for a few more; 0 for others. */
+static uint32_t RingSlots(const test_cache_spec* spec) {
+  return spec->layout == TEST_RING || spec->layout == TEST_RING_PAGED_3
+             ? spec->capacity + 4
+             : 0;
+}
+
 static uint32_t BlockCount(const test_cache_spec* spec) {
   const uint32_t size = BlockSize(spec->layout);
-  return size == 0 ? 0 : (spec->capacity + size - 1) / size;
+  const uint32_t n_rows =
+      spec->capacity > RingSlots(spec) ? spec->capacity : RingSlots(spec);
+  return size == 0 ? 0 : (n_rows + size - 1) / size;
+}
+
+static bool HasAddresses(const test_cache_spec* spec) {
+  return spec->layout == TEST_PAGES_16 ||
+         spec->layout == TEST_PAGES_3_IN_ORDER ||
+         spec->layout == TEST_PAGES_3_OF_HEADS;
 }
 
 /* Block tables of a cache, one after the other with two entries between. */
 static uint32_t TableCount(const test_cache_spec* spec) {
   return spec->layout == TEST_PAGED_3_OF_HEADS ||
-                 spec->layout == TEST_PAGED_16_OF_HEADS
+                 spec->layout == TEST_PAGED_16_OF_HEADS ||
+                 spec->layout == TEST_PAGES_3_OF_HEADS
              ? spec->n_kv_heads
              : 1;
 }
@@ -64,9 +99,32 @@ static void SetType(kvevict_plane* plane, kvevict_dtype dtype, uint32_t dim) {
   }
 }
 
+/* Of keys and what else there is in groups that fill 16 bytes where they can, of values
+ * element by element. */
+static size_t LayOutVectorised(const test_cache_spec* spec,
+                               kvevict_plane* plane, bool is_values) {
+  const int64_t row = oracle_row_bytes(plane);
+  const int64_t element = test_element_bytes(plane->dtype);
+  const int64_t block = BlockSize(spec->layout);
+  plane->token_stride_bytes = row;
+  if (plane->dtype != KVEVICT_DTYPE_OPAQUE && is_values) {
+    plane->token_stride_bytes = element;
+    plane->element_stride_bytes = block * element;
+  } else if (plane->dtype != KVEVICT_DTYPE_OPAQUE) {
+    plane->group_elems = (uint32_t)(16 / element);
+    while (plane->head_dim % plane->group_elems != 0) --plane->group_elems;
+    plane->token_stride_bytes = plane->group_elems * element;
+    plane->group_stride_bytes = block * plane->token_stride_bytes;
+  }
+  plane->head_stride_bytes = block * row;
+  plane->block_stride_bytes = spec->n_kv_heads * block * row;
+  return 2 * BlockCount(spec) * (size_t)plane->block_stride_bytes;
+}
+
 /* Sets strides and, relative to the plane's region, the address; returns the
  * bytes of the region. */
-static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane) {
+static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane,
+                     bool is_values) {
   const int64_t row = oracle_row_bytes(plane);
   const int64_t heads = spec->n_kv_heads;
   const int64_t tokens = spec->capacity;
@@ -74,6 +132,12 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane) {
   const int64_t element = test_element_bytes(plane->dtype);
   const bool readable = plane->dtype != KVEVICT_DTYPE_OPAQUE;
   switch (spec->layout) {
+    case TEST_VECTORISED:
+      return LayOutVectorised(spec, plane, is_values);
+    case TEST_RING:
+      plane->head_stride_bytes = row;
+      plane->token_stride_bytes = heads * row;
+      return (size_t)(heads * RingSlots(spec) * row);
     case TEST_TRANSPOSED:
       if (readable) {
         plane->token_stride_bytes = element;
@@ -100,6 +164,7 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane) {
       plane->data = 1;
       return (size_t)(1 + tokens * plane->token_stride_bytes);
     case TEST_PAGED_3_OF_HEADS:
+    case TEST_PAGES_3_OF_HEADS:
       plane->token_stride_bytes = row;
       plane->block_stride_bytes = block * row + 9;
       return 2 * TableCount(spec) * BlockCount(spec) *
@@ -108,6 +173,9 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane) {
     case TEST_PAGED_3:
     case TEST_PAGED_16:
     case TEST_PAGED_16_OF_HEADS:
+    case TEST_PAGES_16:
+    case TEST_PAGES_3_IN_ORDER:
+    case TEST_RING_PAGED_3:
       plane->head_stride_bytes = row;
       plane->token_stride_bytes = heads * row;
       plane->block_stride_bytes = block * heads * row + 9;
@@ -138,15 +206,101 @@ static size_t LayOutTogether(const test_cache_spec* spec, kvevict_plane* k,
   return (size_t)(heads * (k_row + v_row) * spec->capacity);
 }
 
-static void Rebase(test_cache* cache, uint64_t from, uint64_t to) {
-  if (cache->view.k.data != 0) cache->view.k.data += to - from;
-  if (cache->view.v.data != 0) cache->view.v.data += to - from;
+/* The same within pages. */
+static size_t LayOutInPages(const test_cache_spec* spec, kvevict_plane* k,
+                            kvevict_plane* v) {
+  const int64_t rows = BlockSize(spec->layout) * (int64_t)spec->n_kv_heads;
+  k->head_stride_bytes = oracle_row_bytes(k);
+  v->head_stride_bytes = oracle_row_bytes(v);
+  k->token_stride_bytes = spec->n_kv_heads * k->head_stride_bytes;
+  v->token_stride_bytes = spec->n_kv_heads * v->head_stride_bytes;
+  v->data = (uint64_t)(rows * k->head_stride_bytes);
+  k->block_stride_bytes = v->block_stride_bytes =
+      rows * (k->head_stride_bytes + v->head_stride_bytes) + 9;
+  return 2 * BlockCount(spec) * (size_t)k->block_stride_bytes;
+}
+
+static void RebasePlane(const test_cache* cache, kvevict_plane* plane,
+                        uint64_t from, uint64_t to, const uint64_t* old) {
+  if (plane->address_table != 0) {
+    plane->address_table += (uintptr_t)cache->addresses - (uintptr_t)old;
+  } else if (plane->data != 0) {
+    plane->data += to - from;
+  }
+}
+
+/* `old`: where the tables of addresses were. */
+static void Rebase(test_cache* cache, uint64_t from, uint64_t to,
+                   const uint64_t* old) {
+  RebasePlane(cache, &cache->view.k, from, to, old);
+  RebasePlane(cache, &cache->view.v, from, to, old);
   for (uint32_t i = 0; i < cache->view.n_companions; ++i) {
-    cache->companions[i].data += to - from;
+    RebasePlane(cache, &cache->companions[i], from, to, old);
   }
   cache->view.companions =
       cache->view.n_companions > 0 ? cache->companions : NULL;
   cache->view.block_table = cache->block_table;
+}
+
+/* Every second entry is a hole. */
+static uint32_t AddressCount(const test_cache_spec* spec) {
+  return 2 * TableCount(spec) * BlockCount(spec);
+}
+
+/* Gives a plane in blocks, at data in memory, addresses instead: those of used ids, or
+ * where there are none, of blocks that `order` says. */
+static void GiveAddresses(test_cache* cache, kvevict_plane* plane,
+                          const int32_t* order, uint32_t* n_tables,
+                          uint64_t offset) {
+  const uint32_t n = AddressCount(&cache->spec);
+  uint64_t* const table = cache->addresses + (*n_tables)++ * (size_t)n;
+  const uint64_t memory = (uint64_t)(uintptr_t)cache->memory;
+  const uint64_t first = memory + plane->data - offset;
+  for (uint32_t i = 0; i < n; ++i) {
+    table[i] = 0;
+    if (order != NULL && i < n / 2) {
+      table[i] =
+          first + (uint64_t)order[i] * (uint64_t)plane->block_stride_bytes;
+    } else if (order == NULL && i % 2 == 1) {
+      table[i] = first + i * (uint64_t)plane->block_stride_bytes;
+    }
+  }
+  plane->address_table = (uint64_t)(uintptr_t)table;
+  plane->address_table_len = n;
+  plane->block_stride_bytes = 0;
+  plane->data = offset;
+}
+
+static void BuildAddresses(test_cache* cache, test_random* random) {
+  kvevict_view* view = &cache->view;
+  const uint32_t n = AddressCount(&cache->spec);
+  cache->addresses = calloc((size_t)n * 4, sizeof(uint64_t));
+  const bool has_ids = cache->spec.layout == TEST_PAGES_16;
+  int32_t* order = has_ids ? NULL : malloc((n / 2) * sizeof(int32_t));
+  if (order != NULL) test_random_permutation(random, order, n / 2);
+  uint32_t n_tables = 0;
+  const uint64_t values_at = view->v.data - view->k.data;
+  GiveAddresses(cache, &view->k, order, &n_tables, 0);
+  if (cache->spec.v_head_dim > 0 && has_ids) {
+    view->v.address_table = view->k.address_table;
+    view->v.address_table_len = view->k.address_table_len;
+    view->v.block_stride_bytes = 0;
+    view->v.data = values_at;
+  } else if (cache->spec.v_head_dim > 0) {
+    GiveAddresses(cache, &view->v, order, &n_tables, 0);
+  }
+  for (uint32_t i = 0; i < view->n_companions; ++i) {
+    GiveAddresses(cache, &cache->companions[i], order, &n_tables, 0);
+  }
+  free(order);
+  if (has_ids) return;
+  free(cache->block_table);
+  cache->block_table = NULL;
+  view->block_table_len = 0;
+  /* Tables of heads end to end, without the gaps that those of ids have. */
+  if (view->block_table_head_stride != 0) {
+    view->block_table_head_stride = BlockCount(&cache->spec);
+  }
 }
 
 static void BuildTable(test_cache* cache, test_random* random) {
@@ -178,20 +332,27 @@ test_cache* test_cache_create(const test_cache_spec* spec,
   view->n_kv_heads = spec->n_kv_heads;
   view->n_companions = spec->n_companions;
 
+  view->ring_slots = RingSlots(spec);
+  if (view->ring_slots > 0) {
+    view->ring_first = test_random_below(random, view->ring_slots);
+  }
   size_t end = kGuardBytes;
   SetType(&view->k, spec->k_dtype, spec->k_head_dim);
   if (spec->v_head_dim > 0) SetType(&view->v, spec->v_dtype, spec->v_head_dim);
-  if (spec->layout == TEST_KV_IN_ONE_ROW && spec->v_head_dim > 0) {
-    const size_t n = LayOutTogether(spec, &view->k, &view->v);
+  const bool in_pages = spec->layout == TEST_PAGES_16;
+  if ((spec->layout == TEST_KV_IN_ONE_ROW || in_pages) &&
+      spec->v_head_dim > 0) {
+    const size_t n = in_pages ? LayOutInPages(spec, &view->k, &view->v)
+                              : LayOutTogether(spec, &view->k, &view->v);
     view->k.data += end;
     view->v.data += end;
     end += n + kGuardBytes;
   } else {
-    const size_t n = LayOut(spec, &view->k);
+    const size_t n = LayOut(spec, &view->k, false);
     view->k.data += end;
     end += n + kGuardBytes;
     if (spec->v_head_dim > 0) {
-      const size_t m = LayOut(spec, &view->v);
+      const size_t m = LayOut(spec, &view->v, true);
       view->v.data += end;
       end += m + kGuardBytes;
     }
@@ -200,7 +361,7 @@ test_cache* test_cache_create(const test_cache_spec* spec,
     kvevict_plane* plane = &cache->companions[i];
     SetType(plane, i == 0 ? KVEVICT_DTYPE_F32 : KVEVICT_DTYPE_OPAQUE,
             i == 0 ? 1 : 5);
-    const size_t n = LayOut(spec, plane);
+    const size_t n = LayOut(spec, plane, false);
     plane->data += end;
     end += n + kGuardBytes;
   }
@@ -208,9 +369,19 @@ test_cache* test_cache_create(const test_cache_spec* spec,
   cache->memory = malloc(end);
   test_random_bytes(random, cache->memory, end);
   BuildTable(cache, random);
-  Rebase(cache, 0, (uint64_t)(uintptr_t)cache->memory);
+  if (HasAddresses(spec)) BuildAddresses(cache, random);
+  Rebase(cache, 0, (uint64_t)(uintptr_t)cache->memory, cache->addresses);
   test_cache_append(cache, random, 0, spec->capacity);
   return cache;
+}
+
+void test_cache_restore_entries(test_cache* cache, const test_cache* clone) {
+  if (clone->addresses == NULL) return;
+  const uintptr_t apart = (uintptr_t)cache->memory - (uintptr_t)clone->memory;
+  for (size_t i = 0; i < (size_t)AddressCount(&cache->spec) * 4; ++i) {
+    cache->addresses[i] =
+        clone->addresses[i] == 0 ? 0 : clone->addresses[i] + apart;
+  }
 }
 
 test_cache* test_cache_clone(const test_cache* cache) {
@@ -223,15 +394,30 @@ test_cache* test_cache_clone(const test_cache* cache) {
     clone->block_table = malloc(n);
     memcpy(clone->block_table, cache->block_table, n);
   }
+  if (cache->addresses != NULL) {
+    const size_t n = (size_t)AddressCount(&cache->spec) * 4;
+    clone->addresses = calloc(n, sizeof(uint64_t));
+    test_cache_restore_entries(clone, cache);
+  }
   Rebase(clone, (uint64_t)(uintptr_t)cache->memory,
-         (uint64_t)(uintptr_t)clone->memory);
+         (uint64_t)(uintptr_t)clone->memory, cache->addresses);
   return clone;
 }
 
 void test_cache_destroy(test_cache* cache) {
   free(cache->block_table);
+  free(cache->addresses);
   free(cache->memory);
   free(cache);
+}
+
+void test_cache_free_entry(test_cache* cache, uint64_t entry) {
+  if (cache->block_table != NULL) {
+    cache->block_table[entry] = -1;
+    return;
+  }
+  const uint64_t n = AddressCount(&cache->spec);
+  for (int i = 0; i < 4; ++i) cache->addresses[i * n + entry] = 0;
 }
 
 float test_cache_get(const test_cache* cache, const kvevict_plane* plane,
@@ -254,7 +440,7 @@ enum { kMaxPlanes = 4 };
 
 static const kvevict_plane* Plane(const test_cache* cache, uint32_t i) {
   if (i == 0) return &cache->view.k;
-  if (i == 1) return cache->view.v.data != 0 ? &cache->view.v : NULL;
+  if (i == 1) return cache->spec.v_head_dim > 0 ? &cache->view.v : NULL;
   return i - 2 < cache->view.n_companions ? &cache->companions[i - 2] : NULL;
 }
 

@@ -22,6 +22,13 @@ typedef enum test_layout {
   TEST_PAGED_16_BY_HEAD, /* heads, then tokens inside a block */
   TEST_PAGED_3_OF_HEADS, /* a table per head, of blocks that hold its rows alone */
   TEST_PAGED_16_OF_HEADS, /* a table per head, of blocks with room for all heads */
+  TEST_VECTORISED,        /* K [blocks, H, D/x, 16, x], V [blocks, H, D, 16] */
+  /* Blocks allocated one by one, with holes in the tables of addresses: */
+  TEST_PAGES_16,         /* keys, then values in each; block ids */
+  TEST_PAGES_3_IN_ORDER, /* K and V in pages of their own, without ids */
+  TEST_PAGES_3_OF_HEADS, /* pages of each head, without ids */
+  TEST_RING,             /* token-major, all of it used before the first row */
+  TEST_RING_PAGED_3,
   TEST_N_LAYOUTS
 } test_layout;
 
@@ -46,6 +53,7 @@ typedef struct test_cache {
   uint8_t* memory;
   size_t n_bytes;
   int32_t* block_table;
+  uint64_t* addresses; /* one table behind the other */
 } test_cache;
 
 /* Memory filled with random bytes, rows of readable dtypes with finite numbers.
@@ -59,6 +67,12 @@ void test_cache_destroy(test_cache* cache);
 
 /* Entries of a block table for n_tokens; 0 where the layout has none. */
 uint32_t test_cache_blocks(const test_cache* cache, uint32_t n_tokens);
+
+/* Makes an entry of the tables that of no block: -1, or an address of 0. */
+void test_cache_free_entry(test_cache* cache, uint64_t entry);
+
+/* Gives entries of tables of addresses back what a clone has. */
+void test_cache_restore_entries(test_cache* cache, const test_cache* clone);
 
 /* The element of a plane of this cache. */
 float test_cache_get(const test_cache* cache, const kvevict_plane* plane,

@@ -58,7 +58,7 @@ bool test_expect_merged(const test_cache* before, const test_cache* got,
                         kvevict_merge merge, double threshold, double fraction,
                         const char* what) {
   const kvevict_view* view = &before->view;
-  const bool has_values = view->v.data != 0;
+  const bool has_values = before->spec.v_head_dim > 0;
   float* const keys = ReadRows(before, &view->k, head, n_tokens);
   float* const values =
       has_values ? ReadRows(before, &view->v, head, n_tokens) : NULL;

@@ -171,7 +171,7 @@ static void CopyToken(test_cache* to, uint32_t slot, uint32_t h,
   const kvevict_plane* from_planes[4] = {
       &from->view.k, &from->view.v, &from->companions[0], &from->companions[1]};
   for (uint32_t p = 0; p < 2 + to->view.n_companions; ++p) {
-    if (to_planes[p]->data == 0) continue;
+    if (!oracle_has_rows(to_planes[p])) continue;
     for (uint32_t b = 0; b < oracle_row_bytes(to_planes[p]); ++b) {
       *oracle_row_byte(&to->view, to_planes[p], slot, h, b) =
           *oracle_row_byte(&from->view, from_planes[p], position, h, b);
@@ -252,7 +252,7 @@ uint32_t test_model_stored(const test_model* model, uint32_t layer) {
 uint32_t test_model_row_bytes(const test_model* model, uint32_t layer) {
   const test_cache* live = model->live[layer];
   uint32_t bytes = oracle_row_bytes(&live->view.k);
-  if (live->view.v.data != 0) bytes += oracle_row_bytes(&live->view.v);
+  if (live->spec.v_head_dim > 0) bytes += oracle_row_bytes(&live->view.v);
   for (uint32_t i = 0; i < live->view.n_companions; ++i) {
     bytes += oracle_row_bytes(&live->companions[i]);
   }
@@ -278,7 +278,7 @@ static void CheckRows(const test_model* model, uint32_t layer, uint32_t head,
                                             &archive->companions[0],
                                             &archive->companions[1]};
   for (uint32_t p = 0; p < 2 + live->view.n_companions; ++p) {
-    if (live_planes[p]->data == 0) continue;
+    if (!oracle_has_rows(live_planes[p])) continue;
     for (uint32_t slot = 0; slot < n; ++slot) {
       for (uint32_t b = 0; b < oracle_row_bytes(live_planes[p]); ++b) {
         EXPECT(*oracle_row_byte(&live->view, live_planes[p], slot, head, b) ==

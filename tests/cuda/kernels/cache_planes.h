@@ -52,8 +52,9 @@ struct PlaneShape {
     r.dtype = dtype;
     r.head_dim = head_dim;
     const auto row_bytes = static_cast<uint32_t>(head_dim * element_bytes());
-    r.wide = !transposed && row_bytes % 16 == 0 && row_stride() % 16 == 0 &&
-             head_stride() % 16 == 0;
+    const bool wide = !transposed && row_bytes % 16 == 0 &&
+                      row_stride() % 16 == 0 && head_stride() % 16 == 0;
+    r.wide = wide ? 16 : 0;
     r.lanes = cuda::LanesOfRow(r.wide != 0 ? row_bytes / 16 : head_dim);
     return r;
   }

@@ -128,8 +128,12 @@ var (
 	_ [44]byte  = [unsafe.Offsetof(Plane{}.HeadDim)]byte{}
 	_ [48]byte  = [unsafe.Offsetof(Plane{}.RowBytes)]byte{}
 	_ [52]byte  = [unsafe.Offsetof(Plane{}.Reserved32)]byte{}
-	_ [56]byte  = [unsafe.Offsetof(Plane{}.Reserved)]byte{}
-	_ [304]byte = [unsafe.Sizeof(View{})]byte{}
+	_ [56]byte  = [unsafe.Offsetof(Plane{}.GroupStrideBytes)]byte{}
+	_ [64]byte  = [unsafe.Offsetof(Plane{}.AddressTable)]byte{}
+	_ [72]byte  = [unsafe.Offsetof(Plane{}.AddressTableLen)]byte{}
+	_ [76]byte  = [unsafe.Offsetof(Plane{}.GroupElems)]byte{}
+	_ [80]byte  = [unsafe.Offsetof(Plane{}.Reserved)]byte{}
+	_ [320]byte = [unsafe.Sizeof(View{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(View{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(View{}.NKVHeads)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(View{}.K)]byte{}
@@ -140,6 +144,10 @@ var (
 	_ [280]byte = [unsafe.Offsetof(View{}.BlockTable)]byte{}
 	_ [288]byte = [unsafe.Offsetof(View{}.BlockTableLen)]byte{}
 	_ [296]byte = [unsafe.Offsetof(View{}.BlockTableHeadStride)]byte{}
+	_ [304]byte = [unsafe.Offsetof(View{}.RingSlots)]byte{}
+	_ [308]byte = [unsafe.Offsetof(View{}.RingFirst)]byte{}
+	_ [312]byte = [unsafe.Offsetof(View{}.NSharedBlocks)]byte{}
+	_ [316]byte = [unsafe.Offsetof(View{}.Reserved)]byte{}
 	_ [40]byte  = [unsafe.Sizeof(LayerGeometry{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(LayerGeometry{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(LayerGeometry{}.Cache)]byte{}

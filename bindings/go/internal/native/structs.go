@@ -161,7 +161,11 @@ type Plane struct {
 	HeadDim            uint32
 	RowBytes           uint32
 	Reserved32         uint32
-	Reserved           [9]uint64
+	GroupStrideBytes   int64
+	AddressTable       uint64
+	AddressTableLen    uint32
+	GroupElems         uint32
+	Reserved           [6]uint64
 }
 
 // View is kvevict_view.
@@ -176,6 +180,10 @@ type View struct {
 	BlockTable           uintptr
 	BlockTableLen        uint64
 	BlockTableHeadStride uint64
+	RingSlots            uint32
+	RingFirst            uint32
+	NSharedBlocks        uint32
+	Reserved             uint32
 }
 
 // LayerGeometry is kvevict_layer_geometry.
