@@ -112,6 +112,62 @@ Status CopyRotation(const Plan& plan, const kvevict_rotation* in,
   return Status();
 }
 
+// The jobs of kvevict_attend() and what they point to.
+struct CopiedAttention {
+  AttendJob jobs[kMaxJobs];
+  size_t n = 0;
+
+  std::span<AttendJob> all() { return {jobs, n}; }
+};
+
+Status CopyPlane(const char* name, const kvevict_plane* in,
+                 kvevict_plane* out) {
+  KV_RETURN_IF_ERROR(CheckNotNull(name, in));
+  *out = *in;
+  return Status();
+}
+
+Status CopyAttention(const kvevict_attention_job* in, AttendJob* out) {
+  kvevict_attention_job job = KVEVICT_ATTENTION_JOB_INIT;
+  KV_RETURN_IF_ERROR(CopyIn("job", in, &job));
+  out->view = KVEVICT_VIEW_INIT;
+  KV_RETURN_IF_ERROR(CopyIn("view", job.view, &out->view));
+  KV_RETURN_IF_ERROR(CopyPlane("queries", job.queries, &out->queries));
+  KV_RETURN_IF_ERROR(CopyPlane("out", job.out, &out->out));
+  out->row_lse = out->attention_sums = KVEVICT_PLANE_INIT;
+  if (job.row_lse != nullptr) out->row_lse = *job.row_lse;
+  if (job.attention_sums != nullptr) {
+    out->attention_sums = *job.attention_sums;
+  }
+  const size_t n_sinks = job.sink_logits == nullptr ? 0 : job.n_q_heads;
+  if (job.sink_logits_len != n_sinks) {
+    return InvalidArgument("sink_logits_len %zu is not %zu%s",
+                           job.sink_logits_len, n_sinks,
+                           n_sinks == 0 ? ", sink_logits is NULL" : "");
+  }
+  out->tokens = {job.n_tokens, job.token_counts};
+  out->sink_logits = job.sink_logits;
+  out->n_q_heads = job.n_q_heads;
+  out->n_queries = job.n_queries;
+  out->v_head_dim = job.v_head_dim;
+  out->window = job.window;
+  out->non_causal = job.non_causal;
+  out->n_sum_heads = job.n_sum_heads;
+  out->softmax_scale = job.softmax_scale;
+  out->logit_softcap = job.logit_softcap;
+  return Status();
+}
+
+Status CopyAttention(const kvevict_attention_job* jobs, size_t jobs_len,
+                     CopiedAttention* out) {
+  KV_RETURN_IF_ERROR(CheckJobs("jobs", jobs, jobs_len));
+  out->n = jobs_len;
+  return ForEachStruct("jobs", jobs, jobs_len,
+                       [&](size_t i, const kvevict_attention_job* job) {
+                         return CopyAttention(job, &out->jobs[i]);
+                       });
+}
+
 }  // namespace
 
 extern "C" {
@@ -348,6 +404,43 @@ kvevict_status kvevict_rotate(const kvevict_plan* plan,
           return CopyRotation(Core(plan), rotation, &copied.rotations[i]);
         }));
     return Rotate(Core(plan), copied.all(), stream);
+  });
+}
+
+// ---- attend ----
+
+kvevict_status kvevict_attention_job_init(kvevict_attention_job* out,
+                                          size_t struct_size) noexcept {
+  return Init<kvevict_attention_job>(KVEVICT_ATTENTION_JOB_INIT, out,
+                                     struct_size);
+}
+
+kvevict_status kvevict_attend(const kvevict_context* context,
+                              const kvevict_attention_job* jobs,
+                              size_t jobs_len, void* workspace,
+                              size_t workspace_bytes,
+                              kvevict_stream stream) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    CopiedAttention copied;
+    KV_RETURN_IF_ERROR(CopyAttention(jobs, jobs_len, &copied));
+    return Attend(Core(context), copied.all(),
+                  {workspace, workspace_bytes, stream});
+  });
+}
+
+kvevict_status kvevict_attend_workspace(const kvevict_context* context,
+                                        const kvevict_attention_job* jobs,
+                                        size_t jobs_len,
+                                        kvevict_workspace* out) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("context", context));
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    CopiedAttention copied;
+    KV_RETURN_IF_ERROR(CopyAttention(jobs, jobs_len, &copied));
+    WorkspaceNeeds needs;
+    KV_RETURN_IF_ERROR(AttendWorkspace(Core(context), copied.all(), &needs));
+    return CopyOut(Core(context), needs, out);
   });
 }
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/attention.h"
 #include "core/checked_math.h"
 #include "core/jobs.h"
 #include "core/keep_lists.h"
@@ -490,6 +491,9 @@ struct Backend {
                                        Jobs<MoveJob> jobs);
   CheckedSize (*reorder_scratch_bytes)(const Context& context,
                                        const MoveJob& job);
+  // Of jobs only shapes and strides matter.
+  ScratchNeeds (*attend_scratch_bytes)(const Context& context,
+                                       Jobs<AttendJob> jobs);
 
   const ScoreOp* no_score = nullptr;  // of signals that rank nothing
 #define KVEVICT_SCORE_OP(name) const ScoreOp* name;
@@ -514,6 +518,10 @@ struct Backend {
   // Whether keys of jobs can be turned, likewise.
   Status (*check_rotating)(const Context& context, Stream stream,
                            Jobs<RotateJob> jobs);
+
+  // Whether jobs can attend, likewise.
+  Status (*check_attending)(const Context& context, Stream stream,
+                            Jobs<AttendJob> jobs);
 
   // shape and then select, by the same lists; scores stay as they were. For one
   // row per KV head, each with its list. NULL where this is nothing more than

@@ -565,6 +565,21 @@ Status CheckApart(const char* array, std::span<const LayerCache> layers) {
   return Status();
 }
 
+bool Overlap(const LayerCache& a, const LayerCache& b) {
+  for (uint32_t i = 0; i < 2; ++i) {
+    for (uint32_t j = 0; j < 2; ++j) {
+      if (!a.reach[i].Meets(b.reach[j])) continue;
+      const LayerCache both[] = {a, b};
+      LayersOfBlocks blocks(both);
+      if (PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks) !=
+          Answer::kNo) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 Status CheckDistinct(const char* array, std::span<LayerCache> layers) {
   if (layers.size() < 2) return Status();
   FindShared(layers);

@@ -68,6 +68,10 @@ Status CheckApart(const char* array, std::span<const LayerCache> layers);
 // Finds what caches share, and checks that none is another again, nor overlaps it.
 Status CheckDistinct(const char* array, std::span<LayerCache> layers);
 
+// Whether K or V of two caches share a byte, with the exceptions above; what is too
+// intricate to tell does.
+bool Overlap(const LayerCache& a, const LayerCache& b);
+
 // Checks the same of the planes of one view.
 Status CheckPlanesApart(const LayerCache& cache);
 

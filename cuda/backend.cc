@@ -200,6 +200,7 @@ const Backend kCudaBackend = {
     .merge_scratch_bytes = MergeScratchBytes,
     .compact_scratch_bytes = CompactScratchBytes,
     .reorder_scratch_bytes = ReorderScratchBytes,
+    .attend_scratch_bytes = AttendScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
@@ -207,6 +208,7 @@ const Backend kCudaBackend = {
     .check_diversifying = CheckDiversifying,
     .check_merging = CheckMerging,
     .check_rotating = CheckRotating,
+    .check_attending = CheckAttending,
     .shape_and_select = ShapeAndSelect,
 };
 

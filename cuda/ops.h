@@ -32,6 +32,10 @@ Status CheckMerging(const Context& context, Stream stream, Jobs<MoveJob> jobs);
 Status CheckRotating(const Context& context, Stream stream,
                      Jobs<RotateJob> jobs);
 
+// See Backend::check_attending.
+Status CheckAttending(const Context& context, Stream stream,
+                      Jobs<AttendJob> jobs);
+
 // The modules of shaping, and of all selections, for what comes before.
 Status RequireShaping(const Context& context, Stream stream);
 Status RequireSelection(const Context& context, Stream stream);
@@ -51,6 +55,7 @@ ScratchNeeds MergeScratchBytes(const Context& context, const MergeShape& shape,
                                uint32_t n_layers);
 CheckedSize CompactScratchBytes(const Context& context, Jobs<MoveJob> jobs);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
+ScratchNeeds AttendScratchBytes(const Context& context, Jobs<AttendJob> jobs);
 
 }  // namespace kvevict::cuda
 

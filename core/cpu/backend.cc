@@ -133,6 +133,7 @@ const Backend kCpuBackend = {
     .merge_scratch_bytes = MergeScratchBytes,
     .compact_scratch_bytes = NoCompactScratch,
     .reorder_scratch_bytes = ReorderScratchBytes,
+    .attend_scratch_bytes = AttendScratchBytes,
 #define KVEVICT_OP(name, Args) .name = Run_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
@@ -140,6 +141,7 @@ const Backend kCpuBackend = {
     .check_diversifying = nullptr,
     .check_merging = nullptr,
     .check_rotating = nullptr,
+    .check_attending = nullptr,
     .shape_and_select = nullptr,
 };
 

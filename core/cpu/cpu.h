@@ -67,6 +67,7 @@ ScratchNeeds DiversifyScratchBytes(const Context& context,
 ScratchNeeds MergeScratchBytes(const Context& context, const MergeShape& shape,
                                uint32_t n_layers);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
+ScratchNeeds AttendScratchBytes(const Context& context, Jobs<AttendJob> jobs);
 
 }  // namespace kvevict::cpu
 

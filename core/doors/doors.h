@@ -106,6 +106,13 @@ struct RotateRequest {
 Status Rotate(const Plan& plan, std::span<const RotateRequest> requests,
               Stream stream);
 
+// See kvevict_attend(). Jobs are as the caller has them; what is 0 and stands for
+// something else becomes that.
+Status Attend(const Context& context, std::span<AttendJob> jobs,
+              const CallMemory& memory);
+Status AttendWorkspace(const Context& context, std::span<AttendJob> jobs,
+                       WorkspaceNeeds* out);
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_DOORS_DOORS_H_

@@ -1,4 +1,4 @@
-// The matrix product of one block of queries and one panel of keys.
+// The matrix product of a block of rows and a panel, as of queries and keys.
 #if defined(KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_PRODUCT_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_PRODUCT_INL_H_
@@ -25,37 +25,53 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// to[r * to_stride + key] = sum over d of queries[d, r] * panel[d, key], added
-// up in ascending order of d on every target. Per step two loads and
-// kRowsPerBlock broadcasts feed twice as many multiply-adds, which are enough
+// to[r * to_stride + i] = sum over n steps d of a[r * a_row + d * a_step] *
+// b[d * b_step + i], for kRowsPerBlock rows and KeysPerPanel() i; with kAdds added to
+// what stands there. Added up in ascending order of d on every target. Per step two
+// loads and kRowsPerBlock broadcasts feed twice as many multiply-adds, which are enough
 // to hide their latency.
-HWY_INLINE void MultiplyBlock(const float* HWY_RESTRICT queries,
-                              const float* HWY_RESTRICT panel, size_t dim,
-                              float* HWY_RESTRICT to, size_t to_stride) {
+template <bool kAdds>
+HWY_INLINE void MultiplyRows(const float* HWY_RESTRICT a, size_t a_row,
+                             size_t a_step, const float* HWY_RESTRICT b,
+                             size_t b_step, size_t n, float* HWY_RESTRICT to,
+                             size_t to_stride) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
-#define KV_ZERO(r) auto sum##r##a = hn::Zero(d), sum##r##b = sum##r##a;
-  KV_EACH_ROW(KV_ZERO)
-#undef KV_ZERO
-  for (size_t i = 0; i < dim; ++i) {
-    const auto a = hn::LoadU(d, panel);
-    const auto b = hn::LoadU(d, panel + lanes);
-#define KV_MULTIPLY_ADD(r)                   \
-  {                                          \
-    const auto q = hn::Set(d, queries[r]);   \
-    sum##r##a = hn::MulAdd(q, a, sum##r##a); \
-    sum##r##b = hn::MulAdd(q, b, sum##r##b); \
+#define KV_BEGIN(r)                                       \
+  auto sum##r##a = hn::Zero(d), sum##r##b = sum##r##a;    \
+  if constexpr (kAdds) {                                  \
+    sum##r##a = hn::LoadU(d, to + (r)*to_stride);         \
+    sum##r##b = hn::LoadU(d, to + (r)*to_stride + lanes); \
+  }
+  KV_EACH_ROW(KV_BEGIN)
+#undef KV_BEGIN
+  for (size_t i = 0; i < n; ++i) {
+    const auto b0 = hn::LoadU(d, b);
+    const auto b1 = hn::LoadU(d, b + lanes);
+#define KV_MULTIPLY_ADD(r)                         \
+  {                                                \
+    const auto factor = hn::Set(d, a[(r)*a_row]);  \
+    sum##r##a = hn::MulAdd(factor, b0, sum##r##a); \
+    sum##r##b = hn::MulAdd(factor, b1, sum##r##b); \
   }
     KV_EACH_ROW(KV_MULTIPLY_ADD)
 #undef KV_MULTIPLY_ADD
-    panel += 2 * lanes;
-    queries += kRowsPerBlock;
+    b += b_step;
+    a += a_step;
   }
 #define KV_STORE(r)                             \
   hn::StoreU(sum##r##a, d, to + (r)*to_stride); \
   hn::StoreU(sum##r##b, d, to + (r)*to_stride + lanes);
   KV_EACH_ROW(KV_STORE)
 #undef KV_STORE
+}
+
+// The same of queries [dim, kRowsPerBlock] and a panel of keys [dim, KeysPerPanel()].
+HWY_INLINE void MultiplyBlock(const float* HWY_RESTRICT queries,
+                              const float* HWY_RESTRICT panel, size_t dim,
+                              float* HWY_RESTRICT to, size_t to_stride) {
+  MultiplyRows<false>(queries, 1, kRowsPerBlock, panel, KeysPerPanel(), dim, to,
+                      to_stride);
 }
 
 }  // namespace kvevict::HWY_NAMESPACE

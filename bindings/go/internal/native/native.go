@@ -88,6 +88,10 @@ typedef long long swig_type_58;
 typedef long long swig_type_59;
 typedef long long swig_type_60;
 typedef long long swig_type_61;
+typedef long long swig_type_62;
+typedef long long swig_type_63;
+typedef long long swig_type_64;
+typedef long long swig_type_65;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -143,43 +147,46 @@ extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, 
 extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_34 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_rotation_init_kvevict(swig_voidp arg1, swig_type_35 arg2);
 extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_36 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_attention_job_init_kvevict(swig_voidp arg1, swig_type_37 arg2);
+extern uintptr_t _wrap_kvevict_attend_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_38 arg3, uintptr_t arg4, swig_type_39 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_attend_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_40 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_create_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern void _wrap_kvevict_sequence_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_reset_kvevict(uintptr_t arg1, uintptr_t arg2);
-extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_37 arg3);
+extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_41 arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_observing_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_observation_init_kvevict(swig_voidp arg1, swig_type_38 arg2);
-extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_39 arg3, int arg4, int arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_observation_init_kvevict(swig_voidp arg1, swig_type_42 arg2);
+extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_43 arg3, int arg4, int arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_prompt_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_position_lists_init_kvevict(swig_voidp arg1, swig_type_40 arg2);
-extern uintptr_t _wrap_kvevict_sequence_start_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_41 arg3, int arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_fork_options_init_kvevict(swig_voidp arg1, swig_type_42 arg2);
+extern uintptr_t _wrap_kvevict_position_lists_init_kvevict(swig_voidp arg1, swig_type_44 arg2);
+extern uintptr_t _wrap_kvevict_sequence_start_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_45 arg3, int arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_fork_options_init_kvevict(swig_voidp arg1, swig_type_46 arg2);
 extern uintptr_t _wrap_kvevict_sequence_fork_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_sequence_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_43 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_44 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_45 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_46 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_47 arg6, uintptr_t arg7);
-extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_48 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_49 arg3, uintptr_t arg4, swig_type_50 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_51 arg4);
+extern uintptr_t _wrap_kvevict_sequence_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_47 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_48 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_49 arg2);
+extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_50 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_51 arg6, uintptr_t arg7);
+extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_52 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_53 arg3, uintptr_t arg4, swig_type_54 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_55 arg4);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_exact_prefix_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_52 arg5, swig_voidp arg6);
-extern uintptr_t _wrap_kvevict_sequence_tokens_init_kvevict(swig_voidp arg1, swig_type_53 arg2);
-extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_54 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequences_trim_kvevict(swig_voidp arg1, swig_type_55 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_56 arg2);
-extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_57 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_58 arg2);
-extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_59 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_60 arg2, uintptr_t arg3, swig_type_61 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_56 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_tokens_init_kvevict(swig_voidp arg1, swig_type_57 arg2);
+extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_58 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequences_trim_kvevict(swig_voidp arg1, swig_type_59 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_60 arg2);
+extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_61 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_62 arg2);
+extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_63 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_64 arg2, uintptr_t arg3, swig_type_65 arg4, uintptr_t arg5);
 #undef intgo
 */
 import "C"
@@ -970,6 +977,54 @@ func Kvevict_rotate(arg1 uintptr, arg2 *Rotation, arg3 uint64, arg4 uintptr) (_s
 	return swig_r_1
 }
 
+func Kvevict_attention_job_init(arg1 *AttentionJob, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_attention_job_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_37(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_attend(arg1 uintptr, arg2 *AttentionJob, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_attend_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_38(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_39(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_attend_workspace(arg1 uintptr, arg2 *AttentionJob, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_attend_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_40(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_sequence_create(arg1 uintptr, arg2 *uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -1008,7 +1063,7 @@ func Kvevict_sequence_begin_observing(arg1 uintptr, arg2 uintptr, arg3 uint64) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_37(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_41(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1035,7 +1090,7 @@ func Kvevict_observation_init(arg1 *Observation, arg2 uint64) (_swig_ret error) 
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_observation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_38(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_observation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_42(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1053,7 +1108,7 @@ func Kvevict_sequence_observe(arg1 uintptr, arg2 *Observation, arg3 uint64, arg4
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_39(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_43(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1124,7 +1179,7 @@ func Kvevict_position_lists_init(arg1 *PositionLists, arg2 uint64) (_swig_ret er
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_position_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_40(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_position_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_44(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1141,7 +1196,7 @@ func Kvevict_sequence_start(arg1 uintptr, arg2 *PositionLists, arg3 uint64, arg4
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_start_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_41(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_start_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_45(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1155,7 +1210,7 @@ func Kvevict_fork_options_init(arg1 *ForkOptions, arg2 uint64) (_swig_ret error)
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_fork_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_42(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_fork_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_46(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1187,7 +1242,7 @@ func Kvevict_sequence_save(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 *uint64
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_save_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_43(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_save_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_47(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1203,7 +1258,7 @@ func Kvevict_sequence_load(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 uintptr
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_load_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_44(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_load_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_48(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1217,7 +1272,7 @@ func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret erro
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_45(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_49(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1236,7 +1291,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_46(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_47(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_50(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_51(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1252,7 +1307,7 @@ func Kvevict_sequence_undo_bytes(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *ui
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_48(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_52(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1270,7 +1325,7 @@ func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, 
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_49(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_50(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_53(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_54(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1286,7 +1341,7 @@ func Kvevict_sequence_report(arg1 uintptr, arg2 *EvictReport, arg3 *ListReport, 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_51(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_55(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1397,7 +1452,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_52(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_56(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1411,7 +1466,7 @@ func Kvevict_sequence_tokens_init(arg1 *SequenceTokens, arg2 uint64) (_swig_ret 
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_tokens_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_53(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_tokens_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_57(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1426,7 +1481,7 @@ func Kvevict_sequences_append(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_append_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_54(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_append_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_58(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1441,7 +1496,7 @@ func Kvevict_sequences_trim(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (_s
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_55(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_59(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1455,7 +1510,7 @@ func Kvevict_sequence_observations_init(arg1 *SequenceObservations, arg2 uint64)
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_56(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_60(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1470,7 +1525,7 @@ func Kvevict_sequences_observe(arg1 *SequenceObservations, arg2 uint64, arg3 uin
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_57(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_61(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1484,7 +1539,7 @@ func Kvevict_sequence_eviction_init(arg1 *SequenceEviction, arg2 uint64) (_swig_
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_58(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_62(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1499,7 +1554,7 @@ func Kvevict_sequences_workspace(arg1 *SequenceEviction, arg2 uint64, arg3 *Work
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_59(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_63(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1516,7 +1571,7 @@ func Kvevict_sequences_evict(arg1 *SequenceEviction, arg2 uint64, arg3 uintptr, 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_60(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_61(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_64(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_65(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -1076,6 +1076,63 @@ intgo _wrap_kvevict_rotate_kvevict(kvevict_plan *_swig_go_0, kvevict_rotation *_
 }
 
 
+intgo _wrap_kvevict_attention_job_init_kvevict(kvevict_attention_job *_swig_go_0, long long _swig_go_1) {
+  kvevict_attention_job *arg1 = (kvevict_attention_job *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_attention_job *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_attention_job_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_attend_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_attention_job *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = (kvevict_status)kvevict_attend((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_attend_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
+  size_t arg3 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_attention_job *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_workspace *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_attend_workspace((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_sequence_create_kvevict(kvevict_plan *_swig_go_0, kvevict_sequence **_swig_go_1) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_sequence **arg2 = (kvevict_sequence **) 0 ;

@@ -370,6 +370,28 @@ type Rotation struct {
 	OffsetsLen  uint64
 }
 
+// AttentionJob is kvevict_attention_job.
+type AttentionJob struct {
+	StructSize    uint32
+	NTokens       uint32
+	TokenCounts   uintptr
+	View          uintptr
+	Queries       uintptr
+	Out           uintptr
+	NQHeads       uint32
+	NQueries      uint32
+	VHeadDim      uint32
+	Window        uint32
+	NonCausal     uint32
+	SoftmaxScale  float32
+	LogitSoftcap  float32
+	NSumHeads     uint32
+	SinkLogits    uintptr
+	SinkLogitsLen uint64
+	RowLSE        uintptr
+	AttentionSums uintptr
+}
+
 // Observation is kvevict_observation.
 type Observation struct {
 	StructSize uint32

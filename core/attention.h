@@ -1,0 +1,46 @@
+// Attention of queries over caches: what the operation is told.
+#ifndef KVEVICT_CORE_ATTENTION_H_
+#define KVEVICT_CORE_ATTENTION_H_
+
+#include <cstdint>
+#include <span>
+
+#include "core/jobs.h"
+#include "core/keep_lists.h"
+#include "kvevict/kvevict.h"
+
+namespace kvevict {
+
+// One layer of one sequence; see kvevict_attention_job. Planes that are absent are 0.
+struct AttendJob {
+  kvevict_view view;
+  ListCounts tokens;  // per KV head
+  kvevict_plane queries;
+  kvevict_plane out;
+  kvevict_plane row_lse;
+  kvevict_plane attention_sums;
+  const float* sink_logits;
+  uint32_t n_q_heads;
+  uint32_t n_queries;
+  uint32_t v_head_dim;
+  uint32_t window;
+  uint32_t non_causal;
+  uint32_t n_sum_heads;
+  float softmax_scale;
+  float logit_softcap;
+
+  uint32_t group() const { return n_q_heads / view.n_kv_heads; }
+  // Where values lie: without V in the keys' rows.
+  const kvevict_plane& values() const {
+    return view.v.data == 0 ? view.k : view.v;
+  }
+};
+
+struct AttendArgs {
+  Jobs<AttendJob> jobs;
+  std::span<uint8_t> scratch;  // Backend::attend_scratch_bytes()
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_ATTENTION_H_

@@ -1,0 +1,67 @@
+// Where the parts of attention's scratch lie; the same for every CPU target.
+#ifndef KVEVICT_CORE_KERNELS_ATTENTION_PARTS_H_
+#define KVEVICT_CORE_KERNELS_ATTENTION_PARTS_H_
+
+#include <cstddef>
+
+#include "core/kernels/attention.h"
+
+namespace kvevict {
+
+// Columns of a matrix product come in two vectors of at most so many floats together.
+inline constexpr size_t kPanel = 32;
+// Rows that a block of a product may take beyond those there are.
+inline constexpr size_t kSpareRows = 8;
+
+constexpr size_t InPanels(size_t n) {
+  return (n + kPanel - 1) / kPanel * kPanel;
+}
+
+// Rows are far enough apart not to evict each other from the L1 cache.
+constexpr size_t ApartInPanels(size_t n) { return InPanels(n) + kPanel / 2; }
+
+struct AttentionParts {
+  // Of a head's products [panel, k_dim, rows of a panel], else [rows, padded k_dim];
+  // times scale and log2(e).
+  float* queries;
+  // Then weights: [slot, logit_stride] with rows side by side, else [rows, tile].
+  float* logits;
+  float* keys;    // [tile, key_stride], else the copies of some rows
+  float* values;  // likewise
+  // Of each row beside each other: by what a tile scales what was before, and the slots
+  // of the tile that it sees.
+  float* factors;
+  float* begins;
+  float* ends;
+  size_t logit_stride;
+  size_t key_stride;
+  size_t value_stride;
+  size_t n_floats = 0;
+
+  // Without memory for n_floats alone.
+  AttentionParts(const Attention& args, float* memory) {
+    const bool dots = UsesDots(args.rows_per_head());
+    const size_t n_rows = InPanels(args.n_rows());
+    const size_t tile = kAttentionTile + kSpareRows;
+    const size_t n_loaded = dots ? 4 : tile;
+    const auto take = [&](size_t n) {
+      float* const part = memory == nullptr ? nullptr : memory + n_floats;
+      n_floats += InPanels(n);
+      return part;
+    };
+    logit_stride = dots ? kAttentionTile : n_rows + kSpareRows;
+    key_stride = ApartInPanels(args.k_dim);
+    value_stride = ApartInPanels(args.v_dim);
+    queries = take(n_rows * InPanels(args.k_dim));
+    logits = take(dots ? n_rows * kAttentionTile : tile * logit_stride);
+    keys = take(n_loaded * key_stride);
+    values = take(n_loaded * value_stride);
+    factors = take(n_rows);
+    begins = take(n_rows);
+    ends = take(n_rows);
+  }
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_KERNELS_ATTENTION_PARTS_H_

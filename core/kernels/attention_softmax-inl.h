@@ -1,0 +1,97 @@
+// Logits of a tile to weights, as online softmax has them.
+#if defined(KVEVICT_CORE_KERNELS_ATTENTION_SOFTMAX_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef KVEVICT_CORE_KERNELS_ATTENTION_SOFTMAX_INL_H_
+#undef KVEVICT_CORE_KERNELS_ATTENTION_SOFTMAX_INL_H_
+#else
+#define KVEVICT_CORE_KERNELS_ATTENTION_SOFTMAX_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "core/dtypes/load-inl.h"
+#include "core/kernels/attention.h"
+#include "core/kernels/exp2-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The reference of a row that has seen nothing.
+inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// A reference is raised only when a logit exceeds it by this much (base 2): rarely, and
+// far from overflow.
+inline constexpr float kRaise = 8.0f;
+
+inline constexpr float kLog2OfE = 1.44269504088896340736f;
+
+// By what queries are multiplied, and capped logits then.
+HWY_INLINE float QueryScale(const Attention& args) {
+  return args.softcap == 0.0f ? args.scale * kLog2OfE
+                              : args.scale / args.softcap;
+}
+
+// c tanh(x), of which the queries' scale has made x; tanh within 2^-22.
+template <class D, class V = hn::VFromD<D>>
+HWY_INLINE V Cap(D d, V cap, V x) {
+  const V t = Exp2(d, hn::Mul(hn::Abs(x), hn::Set(d, -2.0f * kLog2OfE)));
+  const V one = hn::Set(d, 1.0f);
+  const V size = hn::Div(hn::Sub(one, t), hn::Add(one, t));
+  return hn::Mul(cap, hn::CopySign(size, x));
+}
+
+// What weights are relative to: not -infinity, of which nothing can be taken away.
+template <class D, class V = hn::VFromD<D>>
+HWY_INLINE V BaseOf(D d, V reference) {
+  return hn::IfThenZeroElse(hn::Eq(reference, hn::Set(d, kNothing)), reference);
+}
+
+// References with the highest logits of a tile.
+template <class D, class V = hn::VFromD<D>>
+HWY_INLINE V Raised(D d, V reference, V highest) {
+  const auto is_above = hn::Gt(highest, hn::Add(reference, hn::Set(d, kRaise)));
+  return hn::IfThenElse(is_above, highest, reference);
+}
+
+// By what a raised reference scales what was relative to the one before.
+template <class D, class V = hn::VFromD<D>>
+HWY_INLINE V FactorOf(D d, V before, V raised) {
+  const V factor = Exp2(d, hn::Sub(before, raised));
+  return hn::IfThenElse(hn::Eq(before, raised), hn::Set(d, 1.0f), factor);
+}
+
+// A tile's slots that query first_query + i sees, counted from its first.
+HWY_INLINE SlotSpan SeenInTile(const Attention& args, uint32_t i, uint32_t slot,
+                               uint32_t n) {
+  const SlotSpan seen = args.SeenBy(i);
+  const auto clamp = [&](uint32_t s) {
+    return std::clamp(s, slot, slot + n) - slot;
+  };
+  return {clamp(seen.begin), clamp(seen.end)};
+}
+
+// Whether all queries see n slots from `slot` on.
+HWY_INLINE bool AllSee(const Attention& args, uint32_t slot, uint32_t n) {
+  return args.SeenBy(0).end >= slot + n &&
+         args.SeenBy(args.n_queries - 1).begin <= slot;
+}
+
+// The query rows of a head, scaled.
+HWY_INLINE void LoadQuery(const Attention& args, uint32_t head, uint32_t r,
+                          float* row) {
+  RowSource rows = args.queries;
+  rows.base += static_cast<int64_t>(head * args.group + r % args.group) *
+               args.query_head_stride;
+  LoadRow(rows, args.first_query + r / args.group, 0, args.k_dim, row);
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,354 @@
+/* What kvevict_attend() refuses, before a byte is written; NaN and infinity; what there
+ * is nothing of. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/expect.h"
+
+enum {
+  kHeads = 2,
+  kGroup = 2,
+  kQHeads = 4,
+  kQueries = 3,
+  kTokens = 70,
+  kDim = 8
+};
+
+typedef struct memory {
+  float k[kTokens][kHeads][kDim];
+  float v[kTokens][kHeads][kDim];
+  float q[kQueries][kQHeads][kDim];
+  float out[kQueries][kQHeads][kDim];
+  float lse[kQHeads][kQueries];
+  float sums[kQHeads][kTokens];
+  float sinks[kQHeads];
+} memory;
+
+static memory m;
+static kvevict_context* context;
+static kvevict_view view;
+static kvevict_plane queries, out, lse, sums;
+static kvevict_attention_job good;
+static uint8_t workspace[1 << 20] __attribute__((aligned(64)));
+
+static kvevict_plane PlaneOf(void* data, int64_t token, int64_t head,
+                             uint32_t dim) {
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
+  plane.data = (uintptr_t)data;
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = dim;
+  plane.token_stride_bytes = token * (int64_t)sizeof(float);
+  plane.head_stride_bytes = head * (int64_t)sizeof(float);
+  return plane;
+}
+
+static void Setup(void) {
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+  memset(&m, 0, sizeof m);
+  for (int i = 0; i < kTokens * kHeads * kDim; ++i) {
+    (&m.k[0][0][0])[i] = (float)(i * 7 % 13) / 13.0f;
+    (&m.v[0][0][0])[i] = (float)(i * 5 % 17) - 8.0f;
+  }
+  for (int i = 0; i < kQueries * kQHeads * kDim; ++i) {
+    (&m.q[0][0][0])[i] = (float)(i * 3 % 11) - 5.0f;
+  }
+  memset(m.out, TEST_GUARD, sizeof m.out);
+  memset(m.lse, TEST_GUARD, sizeof m.lse);
+  memset(m.sums, TEST_GUARD, sizeof m.sums);
+  view = (kvevict_view)KVEVICT_VIEW_INIT;
+  view.n_kv_heads = kHeads;
+  view.k = PlaneOf(m.k, kHeads * kDim, kDim, kDim);
+  view.v = PlaneOf(m.v, kHeads * kDim, kDim, kDim);
+  queries = PlaneOf(m.q, kQHeads * kDim, kDim, kDim);
+  out = PlaneOf(m.out, kQHeads * kDim, kDim, kDim);
+  lse = PlaneOf(m.lse, 1, kQueries, 1);
+  sums = PlaneOf(m.sums, 1, kTokens, 1);
+  good = (kvevict_attention_job)KVEVICT_ATTENTION_JOB_INIT;
+  good.n_tokens = kTokens;
+  good.view = &view;
+  good.queries = &queries;
+  good.out = &out;
+  good.n_q_heads = kQHeads;
+  good.n_queries = kQueries;
+  good.row_lse = &lse;
+  good.sink_logits = m.sinks;
+  good.sink_logits_len = kQHeads;
+}
+static void Teardown(void) { kvevict_context_destroy(context); }
+TestSuite(attend_errors, .init = Setup, .fini = Teardown);
+
+static kvevict_status Call(const kvevict_attention_job* job) {
+  return kvevict_attend(context, job, 1, workspace, sizeof workspace, NULL);
+}
+
+#define EXPECT_BAD(change, ...)                                         \
+  do {                                                                  \
+    kvevict_attention_job bad = good;                                   \
+    kvevict_view bad_view = view;                                       \
+    kvevict_plane bad_queries = queries, bad_out = out;                 \
+    kvevict_plane bad_lse = lse, bad_sums = sums;                       \
+    bad.view = &bad_view;                                               \
+    bad.queries = &bad_queries;                                         \
+    bad.out = &bad_out;                                                 \
+    bad.row_lse = &bad_lse;                                             \
+    (void)bad_sums;                                                     \
+    change;                                                             \
+    EXPECT_INVALID(Call(&bad), __VA_ARGS__);                            \
+    EXPECT(test_is_filled(m.out, sizeof m.out), "out was written");     \
+    EXPECT(test_is_filled(m.lse, sizeof m.lse), "lse was written");     \
+    EXPECT(test_is_filled(m.sums, sizeof m.sums), "sums were written"); \
+  } while (0)
+
+Test(attend_errors, says_what_is_wrong_and_writes_nothing) {
+  EXPECT_INVALID(kvevict_attend(NULL, &good, 1, workspace, 1, NULL), "context",
+                 "NULL");
+  EXPECT_INVALID(kvevict_attend(context, NULL, 1, workspace, 1, NULL), "jobs",
+                 "NULL");
+  EXPECT_INVALID(
+      kvevict_attend(context, &good, KVEVICT_MAX_JOBS + 1, workspace, 1, NULL),
+      "jobs_len 129", "128");
+  EXPECT_OK(kvevict_attend(context, NULL, 0, NULL, 0, NULL));
+  EXPECT_BAD(bad.view = NULL, "view", "NULL");
+  EXPECT_BAD(bad.queries = NULL, "queries", "NULL");
+  EXPECT_BAD(bad.out = NULL, "out", "NULL");
+  EXPECT_BAD(
+      (bad.n_q_heads = 0, bad.sink_logits = NULL, bad.sink_logits_len = 0),
+      "n_q_heads 0", "[1, 65535]");
+  EXPECT_BAD((bad.n_q_heads = 5, bad.sink_logits_len = 5), "n_q_heads 5",
+             "multiple", "n_kv_heads 2");
+  EXPECT_BAD(bad.n_tokens = 1u << 31, "n_tokens 2147483648", "2147483647");
+  EXPECT_BAD(bad.v_head_dim = 7, "v_head_dim 7", "8");
+  EXPECT_BAD(
+      (bad_view.v = (kvevict_plane)KVEVICT_PLANE_INIT, bad.v_head_dim = 9),
+      "v_head_dim 9 > 8", "no v");
+  EXPECT_BAD(bad.non_causal = 2, "non_causal 2");
+  EXPECT_BAD(bad.softmax_scale = -1.0f, "softmax_scale -1");
+  EXPECT_BAD(bad.softmax_scale = NAN, "softmax_scale nan");
+  EXPECT_BAD(bad.logit_softcap = INFINITY, "logit_softcap inf");
+  EXPECT_BAD(bad.n_sum_heads = 3, "n_sum_heads 3", "n_q_heads 4",
+             "n_kv_heads 2");
+  EXPECT_BAD(bad.sink_logits_len = 3, "sink_logits_len 3 is not 4");
+  EXPECT_BAD(bad.sink_logits = NULL, "sink_logits_len 4 is not 0", "NULL");
+  EXPECT_BAD(bad_view.n_kv_heads = 0, "view: n_kv_heads 0");
+  EXPECT_BAD(bad_view.k = (kvevict_plane)KVEVICT_PLANE_INIT, "view: k.data");
+  EXPECT_BAD(bad_queries.data = 0, "queries.data is 0");
+  EXPECT_BAD(bad_queries.head_dim = 7, "queries.head_dim 7 is not 8");
+  EXPECT_BAD(bad_queries.dtype = 77, "queries.dtype 77 is no dtype");
+  EXPECT_BAD(bad_out.head_dim = 9, "out.head_dim 9 is not 8");
+  EXPECT_BAD(bad_out.token_stride_bytes = 4, "out: rows of 8 elements overlap",
+             "token_stride_bytes 4");
+  EXPECT_BAD(bad_lse.dtype = KVEVICT_DTYPE_F16, "row_lse.dtype");
+  EXPECT_BAD(bad_lse.head_dim = 2, "row_lse.head_dim 2 is not 1");
+  EXPECT_BAD(bad_lse.data += 2, "row_lse", "multiples of 4");
+  EXPECT_BAD(bad_lse.head_stride_bytes = 0, "row_lse: rows of 1 elements");
+  const uint32_t counts[kHeads] = {3, kTokens + 1};
+  EXPECT_BAD(bad.token_counts = counts, "token_counts[1] 71 > 70");
+  EXPECT_BAD((bad_sums.head_stride_bytes = 4, bad.attention_sums = &bad_sums),
+             "attention_sums: rows of 1 elements");
+  EXPECT_OK(Call(&good));
+}
+
+/* What is written may share no byte with anything that is read or written. */
+Test(attend_errors, refuses_outputs_that_overlap) {
+  EXPECT_BAD(bad_out.data = queries.data, "jobs[0].out overlaps",
+             "jobs[0].queries");
+  EXPECT_BAD(bad_out.data = (uintptr_t)&m.v[60], "jobs[0].out overlaps",
+             "jobs[0].view");
+  EXPECT_BAD(bad_lse.data = (uintptr_t)m.sinks, "jobs[0].row_lse overlaps",
+             "jobs[0].sink_logits");
+  EXPECT_BAD(bad_lse.data = out.data, "overlaps", "jobs[0].out");
+  EXPECT_BAD((bad_sums.data = (uintptr_t)m.k, bad.attention_sums = &bad_sums),
+             "jobs[0].attention_sums overlaps jobs[0].view");
+  kvevict_attention_job two[2] = {good, good};
+  two[1].row_lse = NULL;
+  EXPECT_INVALID(
+      kvevict_attend(context, two, 2, workspace, sizeof workspace, NULL),
+      "jobs[0].out overlaps jobs[1].out");
+  EXPECT(test_is_filled(m.out, sizeof m.out), "out was written");
+}
+
+/* Queries and results in turn in one tensor, caches that jobs share. */
+Test(attend_errors, takes_outputs_between_inputs) {
+  static float both[kQueries][kQHeads][2][kDim];
+  static float other[kQueries][kQHeads][kDim];
+  for (int i = 0; i < kQueries * kQHeads; ++i) {
+    memcpy(both[i / kQHeads][i % kQHeads][0], m.q[i / kQHeads][i % kQHeads],
+           sizeof m.q[0][0]);
+  }
+  kvevict_plane in = PlaneOf(both, kQHeads * 2 * kDim, 2 * kDim, kDim);
+  kvevict_plane to =
+      PlaneOf(&both[0][0][1], kQHeads * 2 * kDim, 2 * kDim, kDim);
+  kvevict_plane apart = PlaneOf(other, kQHeads * kDim, kDim, kDim);
+  kvevict_attention_job two[2] = {good, good};
+  two[0].queries = &in;
+  two[0].out = &to;
+  two[1].out = &apart;
+  two[1].row_lse = NULL;
+  EXPECT_OK(kvevict_attend(context, two, 2, workspace, sizeof workspace, NULL));
+  for (int i = 0; i < kQueries * kQHeads; ++i) {
+    EXPECT(memcmp(both[i / kQHeads][i % kQHeads][1],
+                  other[i / kQHeads][i % kQHeads], sizeof other[0][0]) == 0,
+           "row %d differs", i);
+  }
+}
+
+Test(attend_errors, needs_its_workspace) {
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  EXPECT_INVALID(kvevict_attend_workspace(context, &good, 1, NULL), "out",
+                 "NULL");
+  EXPECT_OK(kvevict_attend_workspace(context, &good, 1, &size));
+  EXPECT(size.alignment == 64 && size.least_bytes > 0 &&
+             size.least_bytes <= size.best_bytes,
+         "%u, %zu, %zu", size.alignment, size.least_bytes, size.best_bytes);
+  EXPECT_INVALID(
+      kvevict_attend(context, &good, 1, workspace, size.least_bytes - 1, NULL),
+      "workspace_bytes", "the least");
+  EXPECT_INVALID(
+      kvevict_attend(context, &good, 1, NULL, size.least_bytes, NULL),
+      "workspace is NULL");
+  EXPECT_INVALID(
+      kvevict_attend(context, &good, 1, workspace + 4, size.least_bytes, NULL),
+      "64-byte aligned");
+  EXPECT(test_is_filled(m.out, sizeof m.out), "out was written");
+  /* Sizes need no memory. */
+  kvevict_attention_job job = good;
+  kvevict_view far = view;
+  far.k.data = 16;
+  far.v.data = (uint64_t)1 << 40;
+  job.view = &far;
+  EXPECT_OK(kvevict_attend_workspace(context, &job, 1, &size));
+}
+
+Test(attend_errors, init_and_struct_size) {
+  EXPECT_SAME_INIT(kvevict_attention_job, KVEVICT_ATTENTION_JOB_INIT);
+  GROWN(kvevict_attention_job) grown;
+  grown.value = good;
+  EXPECT_CHECKS_STRUCT_SIZE(grown, Call(&grown.value));
+}
+
+/* ---- Nothing to see ---- */
+
+Test(attend_errors, sees_nothing_gives_zeros) {
+  kvevict_attention_job job = good;
+  job.sink_logits = NULL;
+  job.sink_logits_len = 0;
+  job.n_tokens = 0;
+  EXPECT_OK(Call(&job));
+  for (int i = 0; i < kQueries; ++i) {
+    for (int h = 0; h < kQHeads; ++h) {
+      EXPECT(m.lse[h][i] == -INFINITY, "lse of query %d", i);
+      EXPECT(m.out[i][h][0] == 0.0f && m.out[i][h][7] == 0.0f, "query %d", i);
+    }
+  }
+  /* The first two queries come before the first slot. */
+  job.n_tokens = 1;
+  EXPECT_OK(Call(&job));
+  for (int h = 0; h < kQHeads; ++h) {
+    for (int i = 0; i < kQueries; ++i) {
+      const float want = i < 2 ? 0.0f : m.v[0][h / kGroup][3];
+      EXPECT(m.out[i][h][3] == want, "query %d", i);
+      EXPECT((m.lse[h][i] == -INFINITY) == (i < 2), "lse %d", i);
+    }
+  }
+  /* A sink alone has no value. */
+  job.n_tokens = 0;
+  job.sink_logits = m.sinks;
+  job.sink_logits_len = kQHeads;
+  m.sinks[1] = 2.5f;
+  EXPECT_OK(Call(&job));
+  EXPECT(m.out[0][1][0] == 0.0f && fabsf(m.lse[1][0] - 2.5f) < 1e-6f, "sink");
+  job.n_queries = 0;
+  EXPECT_OK(Call(&job));
+}
+
+/* ---- NaN and infinity ---- */
+
+static int IsNanRow(int query, int head) {
+  int n = 0;
+  for (int e = 0; e < kDim; ++e) n += isnan(m.out[query][head][e]) != 0;
+  EXPECT(n == 0 || n == kDim, "query %d, head %d: %d NaN", query, head, n);
+  EXPECT((n > 0) == (isnan(m.lse[head][query]) != 0), "lse of %d", query);
+  return n > 0;
+}
+
+static void AttendTo(uint32_t n_queries, kvevict_attention_job job) {
+  job.n_queries = n_queries;
+  EXPECT_OK(Call(&job));
+}
+
+/* Slot kTokens - 2 is seen by all queries but the first of three. */
+Test(attend_errors, nan_and_infinity_reach_those_who_see_them) {
+  const float bad[] = {NAN, INFINITY, -INFINITY};
+  for (int b = 0; b < 3; ++b) {
+    for (int i = 0; i < kQueries; ++i) {
+      for (int e = 0; e < kDim; ++e) m.q[i][0][e] = 1.0f;
+    }
+    const float key = m.k[kTokens - 2][0][2], value = m.v[kTokens - 2][0][2];
+    m.k[kTokens - 2][0][2] = bad[b];
+    AttendTo(kQueries, good);
+    for (int i = 0; i < kQueries; ++i) {
+      EXPECT(IsNanRow(i, 0) == (i > 0 && b < 2), "key %d, query %d", b, i);
+      EXPECT(!IsNanRow(i, 2) && !IsNanRow(i, 3), "another head's");
+    }
+    m.k[kTokens - 2][0][2] = key;
+    m.v[kTokens - 2][0][2] = bad[b];
+    AttendTo(kQueries, good);
+    for (int i = 0; i < kQueries; ++i) {
+      EXPECT(isfinite(m.out[i][0][1]) && isfinite(m.out[i][1][7]), "beside");
+      EXPECT((isfinite(m.out[i][0][2]) == 0) == (i > 0), "value %d, query %d",
+             b, i);
+      EXPECT(isfinite(m.lse[0][i]), "lse %d", i);
+    }
+    m.v[kTokens - 2][0][2] = value;
+  }
+  m.sinks[0] = NAN;
+  m.sinks[1] = INFINITY;
+  m.sinks[2] = -INFINITY;
+  AttendTo(kQueries, good);
+  EXPECT(IsNanRow(0, 0) && IsNanRow(0, 1) && !IsNanRow(0, 2), "sinks");
+}
+
+/* The same where many rows meet in matrix products. */
+Test(attend_errors, many_queries_keep_nan_apart) {
+  enum { kMany = 40 };
+  static float q[kMany][kQHeads][kDim], o[kMany][kQHeads][kDim];
+  for (int i = 0; i < kMany * kQHeads * kDim; ++i) {
+    (&q[0][0][0])[i] = (float)(i * 3 % 11) - 5.0f;
+  }
+  queries = PlaneOf(q, kQHeads * kDim, kDim, kDim);
+  out = PlaneOf(o, kQHeads * kDim, kDim, kDim);
+  good.row_lse = NULL;
+  good.n_queries = kMany;
+  const int bad_slot = kTokens - 20;
+  m.v[bad_slot][1][5] = NAN;
+  EXPECT_OK(Call(&good));
+  for (int i = 0; i < kMany; ++i) {
+    for (int h = 0; h < kQHeads; ++h) {
+      for (int e = 0; e < kDim; ++e) {
+        const int sees = kTokens - kMany + i >= bad_slot;
+        EXPECT((isnan(o[i][h][e]) != 0) == (sees && h >= kGroup && e == 5),
+               "query %d, head %d, element %d", i, h, e);
+      }
+    }
+  }
+  m.v[bad_slot][1][5] = 0.0f;
+  m.k[bad_slot][1][5] = NAN;
+  EXPECT_OK(Call(&good));
+  for (int i = 0; i < kMany; ++i) {
+    const int sees = kTokens - kMany + i >= bad_slot;
+    EXPECT((isnan(o[i][3][0]) != 0) == sees, "query %d", i);
+    EXPECT(!isnan(o[i][0][0]), "query %d of another head", i);
+  }
+}
+
+/* All logits -infinity: nothing is seen. */
+Test(attend_errors, all_minus_infinity_gives_zeros) {
+  good.sink_logits = NULL;
+  good.sink_logits_len = 0;
+  for (int i = 0; i < kQueries * kQHeads * kDim; ++i) (&m.q[0][0][0])[i] = 1.0f;
+  for (int t = 0; t < kTokens; ++t) m.k[t][0][0] = -INFINITY;
+  EXPECT_OK(Call(&good));
+  EXPECT(m.out[0][0][0] == 0.0f && m.lse[0][0] == -INFINITY, "head 0");
+  EXPECT(m.lse[2][0] > -100.0f, "head 2");
+}

@@ -1,0 +1,438 @@
+/* kvevict_attend(): against double precision, in every layout and dtype, whatever the
+ * workspace, the threads and the SIMD target. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/cache_trials.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+#include "tests/capi/support/hooks.h"
+#include "tests/oracle/attention.h"
+
+/* What a call is asked beside the cache. */
+typedef struct question {
+  uint32_t n_tokens;
+  const uint32_t* counts;
+  uint32_t group;
+  uint32_t n_queries;
+  uint32_t v_head_dim; /* of caches without V */
+  uint32_t window;
+  uint32_t non_causal;
+  float scale;
+  float softcap;
+  int has_sinks;
+  uint32_t n_sum_heads; /* 0: none are wanted */
+  int has_lse;
+  kvevict_dtype q_dtype;
+  kvevict_dtype out_dtype;
+} question;
+
+/* A plane [n_heads, n_rows, dim] in memory of its own, with gaps full of guard bytes. */
+typedef struct rows {
+  kvevict_plane plane;
+  uint8_t* memory;
+  size_t n_bytes;
+} rows;
+
+static rows MakeRows(uint32_t n_heads, uint32_t n_rows, uint32_t dim,
+                     kvevict_dtype dtype, test_random* random) {
+  rows r = {.plane = KVEVICT_PLANE_INIT};
+  const int64_t size = test_element_bytes(dtype);
+  const int64_t row = size * (dim + test_random_below(random, 3));
+  const int heads_first = test_random_coin(random);
+  r.plane.dtype = dtype;
+  r.plane.head_dim = dim;
+  r.plane.token_stride_bytes = heads_first ? row : row * n_heads;
+  r.plane.head_stride_bytes = heads_first ? row * n_rows : row;
+  r.n_bytes = (size_t)(row * n_heads * n_rows) + 64;
+  r.memory = malloc(r.n_bytes);
+  memset(r.memory, TEST_GUARD, r.n_bytes);
+  r.plane.data = (uintptr_t)(r.memory + 16);
+  return r;
+}
+
+static void* ElementOf(const rows* r, uint32_t head, uint32_t row, uint32_t e) {
+  return r->memory + 16 + head * r->plane.head_stride_bytes +
+         row * r->plane.token_stride_bytes +
+         e * test_element_bytes(r->plane.dtype);
+}
+
+/* Nothing but the rows was written. */
+static void ExpectGaps(const rows* r, uint32_t n_heads, uint32_t n_rows) {
+  uint8_t* copy = malloc(r->n_bytes);
+  memcpy(copy, r->memory, r->n_bytes);
+  const size_t n = r->plane.head_dim * test_element_bytes(r->plane.dtype);
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    for (uint32_t i = 0; i < n_rows; ++i) {
+      memset(copy + ((uint8_t*)ElementOf(r, h, i, 0) - r->memory), TEST_GUARD,
+             n);
+    }
+  }
+  EXPECT(test_is_filled(copy, r->n_bytes), "written beside the rows");
+  free(copy);
+}
+
+/* How far rounding to a dtype leads. */
+static double StoredBound(kvevict_dtype dtype, double v) {
+  if (dtype == KVEVICT_DTYPE_F16) return fmax(fabs(v) * 0x1p-11, 0x1p-25);
+  return dtype == KVEVICT_DTYPE_BF16 ? fabs(v) * 0x1p-8 : 0.0;
+}
+
+typedef struct scene {
+  const test_cache* cache;
+  question q;
+  uint32_t n_q_heads;
+  uint32_t v_dim;
+  rows queries, out, lse, sums;
+  float* sinks;
+  kvevict_attention_job job;
+} scene;
+
+static scene MakeScene(const test_cache* cache, const question* q,
+                       test_random* random) {
+  const test_cache_spec* spec = &cache->spec;
+  scene s = {.cache = cache, .q = *q, .job = KVEVICT_ATTENTION_JOB_INIT};
+  s.n_q_heads = spec->n_kv_heads * q->group;
+  s.v_dim = spec->v_head_dim == 0 ? q->v_head_dim : spec->v_head_dim;
+  s.queries =
+      MakeRows(s.n_q_heads, q->n_queries, spec->k_head_dim, q->q_dtype, random);
+  s.out = MakeRows(s.n_q_heads, q->n_queries, s.v_dim, q->out_dtype, random);
+  s.lse = MakeRows(s.n_q_heads, q->n_queries, 1, KVEVICT_DTYPE_F32, random);
+  s.sums = MakeRows(q->n_sum_heads, q->n_tokens, 1, KVEVICT_DTYPE_F32, random);
+  s.sinks = malloc(s.n_q_heads * sizeof(float));
+  for (uint32_t h = 0; h < s.n_q_heads; ++h) {
+    s.sinks[h] = 3.0f * test_random_normal(random);
+    for (uint32_t i = 0; i < q->n_queries; ++i) {
+      for (uint32_t e = 0; e < spec->k_head_dim; ++e) {
+        test_store(q->q_dtype, test_random_normal(random),
+                   ElementOf(&s.queries, h, i, e));
+      }
+    }
+  }
+  s.job.n_tokens = q->n_tokens;
+  s.job.token_counts = q->counts;
+  s.job.view = &cache->view;
+  s.job.n_q_heads = s.n_q_heads;
+  s.job.n_queries = q->n_queries;
+  s.job.v_head_dim = s.v_dim;
+  s.job.window = q->window;
+  s.job.non_causal = q->non_causal;
+  s.job.softmax_scale = q->scale;
+  s.job.logit_softcap = q->softcap;
+  if (q->has_sinks) {
+    s.job.sink_logits = s.sinks;
+    s.job.sink_logits_len = s.n_q_heads;
+  }
+  return s;
+}
+
+/* Once the scene lies where it will stay. */
+static const kvevict_attention_job* JobOf(scene* s) {
+  s->job.queries = &s->queries.plane;
+  s->job.out = &s->out.plane;
+  s->job.row_lse = s->q.has_lse ? &s->lse.plane : NULL;
+  s->job.n_sum_heads = s->q.n_sum_heads;
+  s->job.attention_sums = s->q.n_sum_heads > 0 ? &s->sums.plane : NULL;
+  return &s->job;
+}
+
+static void FreeScene(scene* s) {
+  free(s->queries.memory);
+  free(s->out.memory);
+  free(s->lse.memory);
+  free(s->sums.memory);
+  free(s->sinks);
+}
+
+static void ExpectClose(double got, double want, double tolerance,
+                        const char* what, uint32_t head, uint32_t query,
+                        uint32_t e) {
+  if (isnan(want) ? isnan(got) : got == want) return;
+  EXPECT(fabs(got - want) <= tolerance,
+         "%s of head %u, query %u, element %u: %.9g, not %.9g by %.3g", what,
+         head, query, e, got, want, tolerance);
+}
+
+static void ExpectAttended(const scene* s) {
+  const test_cache_spec* spec = &s->cache->spec;
+  const question* q = &s->q;
+  const kvevict_view* view = &s->cache->view;
+  const int has_v = spec->v_head_dim != 0;
+  const uint32_t n = q->n_tokens;
+  float* keys = malloc(sizeof(float) * (n * spec->k_head_dim + 1));
+  float* values = malloc(sizeof(float) * (n * s->v_dim + 1));
+  float* query = malloc(sizeof(float) * spec->k_head_dim);
+  double* out = malloc(sizeof(double) * s->v_dim * 2);
+  double* weights = malloc(sizeof(double) * (n + 1) * 4);
+  for (uint32_t h = 0; h < spec->n_kv_heads; ++h) {
+    const uint32_t held = q->counts == NULL ? n : q->counts[h];
+    for (uint32_t t = 0; t < held; ++t) {
+      for (uint32_t e = 0; e < spec->k_head_dim; ++e) {
+        keys[t * spec->k_head_dim + e] =
+            test_cache_get(s->cache, &view->k, t, h, e);
+      }
+      for (uint32_t e = 0; e < s->v_dim; ++e) {
+        values[t * s->v_dim + e] =
+            test_cache_get(s->cache, has_v ? &view->v : &view->k, t, h, e);
+      }
+    }
+    const int is_shared = q->n_sum_heads == spec->n_kv_heads;
+    memset(weights, 0, sizeof(double) * (n + 1) * 4);
+    for (uint32_t g = h * q->group; g < (h + 1) * q->group; ++g) {
+      for (uint32_t i = 0; i < q->n_queries; ++i) {
+        for (uint32_t e = 0; e < spec->k_head_dim; ++e) {
+          query[e] = test_load(q->q_dtype, ElementOf(&s->queries, g, i, e));
+        }
+        const oracle_query in = {.query = query,
+                                 .keys = keys,
+                                 .values = values,
+                                 .n_tokens = held,
+                                 .k_dim = spec->k_head_dim,
+                                 .v_dim = s->v_dim,
+                                 .value_stride = s->v_dim,
+                                 .slot = (int64_t)held - q->n_queries + i,
+                                 .window = q->window,
+                                 .non_causal = (int)q->non_causal,
+                                 .scale = q->scale == 0.0f
+                                              ? 1.0 / sqrt(spec->k_head_dim)
+                                              : (double)q->scale,
+                                 .softcap = (double)q->softcap,
+                                 .sink = q->has_sinks ? &s->sinks[g] : NULL};
+        oracle_attended want = {.out = out,
+                                .out_tolerance = out + s->v_dim,
+                                .weights = weights + 2 * n,
+                                .weight_tolerance = weights + 3 * n};
+        oracle_attend(&in, &want);
+        for (uint32_t t = 0; t < held; ++t) {
+          weights[t] += want.weights[t];
+          weights[n + t] += want.weight_tolerance[t];
+        }
+        for (uint32_t e = 0; e < s->v_dim; ++e) {
+          const float got =
+              test_load(q->out_dtype, ElementOf(&s->out, g, i, e));
+          ExpectClose((double)got, out[e],
+                      want.out_tolerance[e] + StoredBound(q->out_dtype, out[e]),
+                      "out", g, i, e);
+        }
+        if (!q->has_lse) continue;
+        float lse;
+        memcpy(&lse, ElementOf(&s->lse, g, i, 0), sizeof lse);
+        ExpectClose((double)lse, want.lse, want.lse_tolerance, "lse", g, i, 0);
+      }
+      if (q->n_sum_heads == 0) continue;
+      if (is_shared && g % q->group != q->group - 1) continue;
+      const uint32_t row = is_shared ? h : g;
+      const double rounding = q->n_queries * q->group * 0x1p-23;
+      for (uint32_t t = 0; t < n; ++t) {
+        float got;
+        memcpy(&got, ElementOf(&s->sums, row, t, 0), sizeof got);
+        ExpectClose((double)got, weights[t],
+                    weights[n + t] + rounding * weights[t], "sums", row, t, 0);
+      }
+      memset(weights, 0, sizeof(double) * 2 * n);
+    }
+  }
+  free(keys);
+  free(values);
+  free(query);
+  free(out);
+  free(weights);
+}
+
+static void* Workspace(size_t n_bytes) {
+  const size_t n = (n_bytes + 63) / 64 * 64 + 64;
+  uint8_t* memory = aligned_alloc(64, n);
+  memset(memory, 0xff, n);
+  return memory;
+}
+
+/* In the least workspace, in half and in the best: the same bytes. */
+static void Attend(const kvevict_context* with, scene* s) {
+  const kvevict_attention_job* job = JobOf(s);
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_attend_workspace(with, job, 1, &size));
+  uint8_t *first = NULL, *sums = NULL;
+  const size_t sizes[] = {size.least_bytes,
+                          (size.least_bytes + size.best_bytes) / 2,
+                          size.best_bytes};
+  for (int i = 0; i < 3; ++i) {
+    uint8_t* workspace = Workspace(sizes[i]);
+    memset(workspace + sizes[i], TEST_GUARD, 64);
+    EXPECT_OK(kvevict_attend(with, job, 1, workspace, sizes[i], NULL));
+    EXPECT(test_is_filled(workspace + sizes[i], 64), "written behind");
+    free(workspace);
+    if (first == NULL) {
+      first = malloc(s->out.n_bytes);
+      memcpy(first, s->out.memory, s->out.n_bytes);
+      sums = malloc(s->sums.n_bytes);
+      memcpy(sums, s->sums.memory, s->sums.n_bytes);
+    }
+    EXPECT(memcmp(sums, s->sums.memory, s->sums.n_bytes) == 0,
+           "other sums in %zu of %zu", sizes[i], size.best_bytes);
+    EXPECT(memcmp(first, s->out.memory, s->out.n_bytes) == 0,
+           "other bytes in %zu of %zu", sizes[i], size.best_bytes);
+  }
+  free(first);
+  free(sums);
+  ExpectGaps(&s->out, s->n_q_heads, s->q.n_queries);
+  ExpectGaps(&s->lse, s->n_q_heads, s->q.n_queries);
+  ExpectGaps(&s->sums, s->q.n_sum_heads, s->q.n_tokens);
+}
+
+static question Draw(uint32_t n_tokens, uint32_t n_kv_heads, uint32_t k_dim,
+                     test_random* random) {
+  static const uint32_t groups[] = {1, 4, 8, 3, 5};
+  static const uint32_t n_queries[] = {1, 2, 3, 16, 17, 40};
+  static const kvevict_dtype dtypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
+                                         KVEVICT_DTYPE_BF16};
+  question q = {.n_tokens = n_tokens};
+  q.group = groups[test_random_below(random, 5)];
+  q.n_queries = n_queries[test_random_below(random, 6)];
+  q.v_head_dim = 1 + test_random_below(random, k_dim);
+  if (test_random_below(random, 3) == 0) {
+    q.window = 1 + test_random_below(random, n_tokens + 2);
+  }
+  q.non_causal = test_random_below(random, 4) == 0;
+  q.scale = test_random_coin(random) ? 0.0f : 0.3f;
+  q.softcap = test_random_below(random, 3) == 0 ? 5.0f : 0.0f;
+  q.has_sinks = test_random_coin(random);
+  q.has_lse = test_random_coin(random);
+  const uint32_t n_sums[] = {0, n_kv_heads, n_kv_heads * q.group};
+  q.n_sum_heads = n_sums[test_random_below(random, 3)];
+  q.q_dtype = dtypes[test_random_below(random, 3)];
+  q.out_dtype = dtypes[test_random_below(random, 3)];
+  return q;
+}
+
+static int IsReadable(kvevict_dtype dtype) {
+  return dtype != KVEVICT_DTYPE_OPAQUE;
+}
+
+static void TryCache(const kvevict_context* with, const test_cache_trial* t,
+                     test_random* random) {
+  const test_cache_spec* spec = &t->cache->spec;
+  const int is_readable = IsReadable(spec->k_dtype) &&
+                          (spec->v_head_dim == 0 || IsReadable(spec->v_dtype));
+  uint32_t counts[64];
+  question q = Draw(t->n_tokens, spec->n_kv_heads,
+                    IsReadable(spec->k_dtype) ? spec->k_head_dim : 1, random);
+  if (t->n_lists > 1) {
+    for (uint32_t h = 0; h < spec->n_kv_heads; ++h) {
+      counts[h] = test_random_below(random, t->n_tokens + 1);
+    }
+    q.counts = counts;
+  }
+  scene s = MakeScene(t->cache, &q, random);
+  if (is_readable) {
+    Attend(with, &s);
+    ExpectAttended(&s);
+  } else {
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    EXPECT_FAILS(kvevict_attend_workspace(with, JobOf(&s), 1, &size),
+                 KVEVICT_ERROR_UNSUPPORTED, "opaque", "cannot be read");
+  }
+  FreeScene(&s);
+}
+
+Test(attend, every_layout_and_dtype) {
+  kvevict_context* context = NULL;
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+  test_random random = test_random_start("attend layouts");
+  test_try_layouts_and_dtypes(context, &random, TryCache);
+  kvevict_context_destroy(context);
+}
+
+/* ---- Shapes that models have ---- */
+
+static test_cache* MakeCache(test_layout layout, uint32_t n_heads,
+                             uint32_t n_tokens, uint32_t k_dim, uint32_t v_dim,
+                             kvevict_dtype dtype, test_random* random) {
+  const test_cache_spec spec = {
+      .layout = layout,
+      .n_kv_heads = n_heads,
+      .capacity = n_tokens,
+      .k_dtype = dtype,
+      .k_head_dim = k_dim,
+      .v_dtype = v_dim == 0 ? KVEVICT_DTYPE_OPAQUE : dtype,
+      .v_head_dim = v_dim};
+  return test_cache_create(&spec, random);
+}
+
+/* Sizes around tiles, on every target; 1 thread and several. */
+Test(attend, every_target_and_thread_count) {
+  static const uint32_t sizes[] = {0, 1, 3, 63, 64, 65, 130, 515};
+  test_random random = test_random_start("attend targets");
+  for (uint32_t i = 0; kvevict_simd_target_at(i) != NULL; ++i) {
+    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+    options.simd_target = kvevict_simd_target_at(i);
+    kvevict_context* one = NULL;
+    EXPECT_OK(kvevict_context_create(&options, &one));
+    test_runner runner = {.random = random};
+    test_runner_install(&runner, 3, &options);
+    kvevict_context* three = NULL;
+    EXPECT_OK(kvevict_context_create(&options, &three));
+    for (uint32_t turn = 0; turn < 32; ++turn) {
+      const uint32_t n_tokens = sizes[turn % 8];
+      static const uint32_t dims[] = {16, 40, 64, 128};
+      const uint32_t dim = dims[turn / 8];
+      test_cache* cache =
+          MakeCache(test_random_below(&random, TEST_N_LAYOUTS), 2, n_tokens + 1,
+                    dim, turn % 3 == 0 ? 0 : dim, KVEVICT_DTYPE_F32, &random);
+      const question q = Draw(n_tokens, 2, dim, &random);
+      scene s = MakeScene(cache, &q, &random);
+      Attend(one, &s);
+      ExpectAttended(&s);
+      uint8_t* alone = malloc(s.out.n_bytes);
+      memcpy(alone, s.out.memory, s.out.n_bytes);
+      Attend(three, &s);
+      EXPECT(memcmp(alone, s.out.memory, s.out.n_bytes) == 0,
+             "%s: other bytes on three threads", options.simd_target);
+      free(alone);
+      FreeScene(&s);
+      test_cache_destroy(cache);
+    }
+    kvevict_context_destroy(one);
+    kvevict_context_destroy(three);
+  }
+}
+
+/* Several spans of slots, and blocks of queries. */
+Test(attend, long_caches_and_prompts) {
+  static const struct {
+    test_layout layout;
+    uint32_t n_heads, n_tokens, dim, group, n_queries, window;
+  } cases[] = {
+      {TEST_TOKEN_MAJOR, 8, 3000, 64, 4, 1, 0},
+      {TEST_TOKEN_MAJOR, 8, 3000, 64, 1, 2, 700},
+      {TEST_HEAD_MAJOR, 1, 9001, 128, 8, 1, 0},
+      {TEST_PAGED_16_BY_HEAD, 2, 5003, 128, 2, 16, 0},
+      {TEST_PAGED_16, 2, 700, 32, 4, 300, 0},
+      {TEST_TRANSPOSED, 1, 700, 32, 2, 700, 100},
+  };
+  test_random random = test_random_start("attend long");
+  test_runner runner = {.random = random};
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  test_runner_install(&runner, 2, &options);
+  kvevict_context* context = NULL;
+  EXPECT_OK(kvevict_context_create(&options, &context));
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    test_cache* cache =
+        MakeCache(cases[i].layout, cases[i].n_heads, cases[i].n_tokens,
+                  cases[i].dim, cases[i].dim, KVEVICT_DTYPE_F32, &random);
+    const question q = {.n_tokens = cases[i].n_tokens,
+                        .group = cases[i].group,
+                        .n_queries = cases[i].n_queries,
+                        .window = cases[i].window,
+                        .has_lse = 1,
+                        .n_sum_heads = cases[i].n_heads * cases[i].group,
+                        .q_dtype = KVEVICT_DTYPE_F32,
+                        .out_dtype = KVEVICT_DTYPE_F32};
+    scene s = MakeScene(cache, &q, &random);
+    Attend(context, &s);
+    ExpectAttended(&s);
+    FreeScene(&s);
+    test_cache_destroy(cache);
+  }
+  kvevict_context_destroy(context);
+}
