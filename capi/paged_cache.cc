@@ -302,8 +302,9 @@ kvevict_status kvevict_paged_sequence_view(
     KV_RETURN_IF_ERROR(CheckOut("out", out));
     uint32_t place = 0;
     KV_RETURN_IF_ERROR(FindLayer(Core(sequence).cache().plan(), layer, &place));
-    return CopyOutWhole<kvevict_view>("out", Core(sequence).View(place),
-                                      KVEVICT_VIEW_INIT, out);
+    kvevict_view view = Core(sequence).View(place);
+    view.n_shared_blocks = Core(sequence).CountShared(place);
+    return CopyOutWhole<kvevict_view>("out", view, KVEVICT_VIEW_INIT, out);
   });
 }
 

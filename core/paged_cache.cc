@@ -375,6 +375,14 @@ kvevict_view PagedSequence::View(uint32_t layer) const {
   return view;
 }
 
+uint32_t PagedSequence::CountShared(uint32_t layer) const {
+  const PagedCache::Lock lock(*cache_);
+  if (cache_->GroupOf(layer).n_shared == 0) return 0;
+  uint32_t n = cache_->BlocksFor(lengths_[layer]);
+  while (n > 0 && !cache_->IsShared(layer, Table(layer)[n - 1])) --n;
+  return n;
+}
+
 Status PagedSequence::ShowTables(Stream stream) const {
   if (device_tables_.data() == nullptr) return Status();
   return cache_->context().backend().write(

@@ -116,6 +116,8 @@ class PagedSequence {
   const PagedCache& cache() const { return *cache_; }
   uint32_t length(uint32_t layer) const { return lengths_[layer]; }
   kvevict_view View(uint32_t layer) const;
+  // Of a layer, up to the last one that others hold too.
+  uint32_t CountShared(uint32_t layer) const;
 
   Status Fork(Stream stream, PagedSequence** out) const;
   Status Append(uint32_t n_tokens, Stream stream);

@@ -137,11 +137,22 @@ static void CheckBlocks(const stage* s) {
           (s->actors[i].n_slots[l] + view.block_size - 1) / view.block_size;
       EXPECT(view.block_table_len == n, "%zu blocks, not %u",
              view.block_table_len, n);
+      EXPECT(view.n_shared_blocks <= n, "%u shared blocks",
+             view.n_shared_blocks);
       for (uint32_t b = 0; b < n; ++b) {
         const int32_t id = view.block_table[b];
         EXPECT(id >= 0 && (uint32_t)id < n_each[l == 1], "block %d", id);
         ++holders[l == 1][id];
       }
+    }
+  }
+  for (uint32_t i = 0; i < s->n_actors; ++i) {
+    for (uint32_t l = 0; l < kFull; ++l) {
+      const kvevict_view view = ViewOf(&s->actors[i], l);
+      uint32_t n = (uint32_t)view.block_table_len;
+      while (n > 0 && holders[l == 1][view.block_table[n - 1]] < 2) --n;
+      EXPECT(view.n_shared_blocks == n, "%u shared blocks, not %u",
+             view.n_shared_blocks, n);
     }
   }
   uint64_t n_held = 0, n_shared = 0;
@@ -495,13 +506,14 @@ static void Live(const char* policy, test_random* random, uint32_t n_steps,
 }
 
 Test(paged_cache, holds_what_each_sequence_would_hold_alone) {
-  static const char* const kPolicies[] = {"knorm:budget=20,sink=1",
-                                          "knorm:budget=24,scope=layer",
-                                          "streaming-llm:budget=17,sink=3",
-                                          "random:budget=16,heads=adaptive",
-                                          "knorm:budget=30,split=geometric",
-                                          "random:budget=0.5,sink=0,select_block=4",
-                                          "none"};
+  static const char* const kPolicies[] = {
+      "knorm:budget=20,sink=1",
+      "knorm:budget=24,scope=layer",
+      "streaming-llm:budget=17,sink=3",
+      "random:budget=16,heads=adaptive",
+      "knorm:budget=30,split=geometric",
+      "random:budget=0.5,sink=0,select_block=4",
+      "none"};
   test_random random = test_random_start("paged_cache/lives");
   uint32_t n_refused = 0;
   for (uint32_t i = 0; i < 70; ++i) {

@@ -1,0 +1,188 @@
+// A prompt in chunks, through the caller's model.
+#include <algorithm>
+
+#include "capi/sequence.h"
+#include "core/view.h"
+
+using namespace kvevict;        // NOLINT: entry points live outside namespaces
+using namespace kvevict::capi;  // NOLINT
+
+namespace {
+
+class Prefill {
+ public:
+  Prefill(kvevict_sequence* sequence, const kvevict_prefill_options& options,
+          kvevict_stream stream)
+      : handle_(sequence),
+        sequence_(Core(sequence)),
+        options_(options),
+        stream_(stream) {}
+
+  Status Check() const {
+    if (options_.chunk < 1) return InvalidArgument("chunk 0 < 1");
+    if (options_.evict_each_chunk > 1) {
+      return InvalidArgument("evict_each_chunk %u is not 0 or 1",
+                             options_.evict_each_chunk);
+    }
+    if (options_.forward == nullptr) {
+      return InvalidArgument("forward is NULL");
+    }
+    if ((options_.views == nullptr) == (options_.cached == nullptr)) {
+      return InvalidArgument(
+          "views and cached are %s: one says where the rows are",
+          options_.views == nullptr ? "both NULL" : "both given");
+    }
+    const size_t n_views =
+        options_.views == nullptr ? 0 : plan().n_model_layers();
+    if (options_.views_len != n_views) {
+      return InvalidArgument("views_len %zu is not %zu", options_.views_len,
+                             n_views);
+    }
+    if (sequence_.prompt().has_ended()) {
+      return InvalidArgument("sequence: its prompt has ended");
+    }
+    if (!options_.evict_each_chunk) {
+      return sequence_.CheckAppend(options_.n_tokens);
+    }
+    return Status();
+  }
+
+  // Room for a chunk.
+  Status Begin(uint32_t n) {
+    KV_RETURN_IF_ERROR(sequence_.CheckAppend(n));
+    if (options_.cached == nullptr) return Status();
+    return Core(options_.cached).Append(n, stream_);
+  }
+
+  // The chunk has not been read.
+  Status GiveUp() {
+    if (options_.cached == nullptr) return Status();
+    for (uint32_t l = 0; l < plan().n_layers(); ++l) {
+      Core(options_.cached).Shrink(l, sequence_.slots()[l].stored);
+    }
+    return Status();
+  }
+
+  Status End(uint32_t n) {
+    KV_RETURN_IF_ERROR(
+        OnStream(sequence_, stream_, [&] { return sequence_.Append(n); }));
+    ++report.n_chunks;
+    for (uint32_t l = 0; l < plan().n_layers(); ++l) {
+      report.peak_tokens =
+          std::max(report.peak_tokens, sequence_.slots()[l].stored);
+    }
+    uint64_t bytes = 0;
+    KV_RETURN_IF_ERROR(FindBytes(&bytes));
+    report.peak_bytes = std::max(report.peak_bytes, bytes);
+    return Status();
+  }
+
+  Status EndPrompt() { return sequence_.EndPrompt(); }
+
+  kvevict_status Evict() {
+    kvevict_status status;
+    if (options_.cached == nullptr) {
+      status = kvevict_sequence_evict(
+          handle_, options_.views, options_.views_len, options_.evict,
+          options_.workspace, options_.workspace_bytes, stream_);
+    } else {
+      kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
+      item.cached = options_.cached;
+      item.sequence = handle_;
+      item.options = options_.evict;
+      status = kvevict_paged_evict(&item, 1, options_.workspace,
+                                   options_.workspace_bytes, stream_);
+    }
+    if (status == KVEVICT_OK && sequence_.report().evicted != 0) {
+      ++report.n_evictions;
+    }
+    return status;
+  }
+
+  Status Finish() { return FindBytes(&report.end_bytes); }
+
+  kvevict_prefill_report report{};
+
+ private:
+  const Plan& plan() const { return sequence_.plan(); }
+
+  // Of the rows that are stored.
+  Status FindBytes(uint64_t* out) const {
+    *out = 0;
+    for (uint32_t l = 0; l < plan().n_layers(); ++l) {
+      kvevict_view view = KVEVICT_VIEW_INIT;
+      if (options_.cached != nullptr) {
+        view = Core(options_.cached).View(l);
+      } else {
+        const auto address =
+            reinterpret_cast<uintptr_t>(options_.views) +
+            size_t{plan().layer(l).number} * options_.views->struct_size;
+        KV_RETURN_IF_ERROR(CopyIn(
+            "views", reinterpret_cast<const kvevict_view*>(address), &view));
+      }
+      *out += uint64_t{sequence_.slots()[l].stored} * TokenBytes(view);
+    }
+    return Status();
+  }
+
+  kvevict_sequence* const handle_;
+  Sequence& sequence_;
+  const kvevict_prefill_options& options_;
+  const kvevict_stream stream_;
+};
+
+// Chunk after chunk; between Guard()s the caller's function runs as the caller is.
+kvevict_status Run(Prefill& prefill, Sequence& sequence,
+                   const kvevict_prefill_options& options) {
+  for (uint32_t done = 0; done < options.n_tokens;) {
+    const uint32_t n = std::min(options.chunk, options.n_tokens - done);
+    kvevict_status status = Guard([&] { return prefill.Begin(n); });
+    if (status != KVEVICT_OK) return status;
+    status = options.forward(sequence.logical_length(), n, options.user_data);
+    if (status != KVEVICT_OK) {
+      (void)prefill.GiveUp();
+      return status;
+    }
+    status = Guard([&] { return prefill.End(n); });
+    if (status != KVEVICT_OK) return status;
+    done += n;
+    if (options.evict_each_chunk == 0 || done == options.n_tokens) continue;
+    status = prefill.Evict();
+    if (status != KVEVICT_OK) return status;
+  }
+  const kvevict_status status = Guard([&] { return prefill.EndPrompt(); });
+  return status == KVEVICT_OK ? prefill.Evict() : status;
+}
+
+}  // namespace
+
+extern "C" {
+
+kvevict_status kvevict_prefill_options_init(kvevict_prefill_options* out,
+                                            size_t struct_size) noexcept {
+  return Init<kvevict_prefill_options>(KVEVICT_PREFILL_OPTIONS_INIT, out,
+                                       struct_size);
+}
+
+kvevict_status kvevict_sequence_prefill(kvevict_sequence* sequence,
+                                        const kvevict_prefill_options* options,
+                                        kvevict_prefill_report* out_report,
+                                        kvevict_stream stream) noexcept {
+  kvevict_prefill_options o = KVEVICT_PREFILL_OPTIONS_INIT;
+  const kvevict_status checked = Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
+    if (out_report != nullptr) {
+      KV_RETURN_IF_ERROR(CheckOut("out_report", out_report));
+    }
+    return Prefill(sequence, o, stream).Check();
+  });
+  if (checked != KVEVICT_OK) return checked;
+  Prefill prefill(sequence, o, stream);
+  const kvevict_status status = Run(prefill, Core(sequence), o);
+  (void)prefill.Finish();
+  if (out_report != nullptr) CopyOut(prefill.report, out_report);
+  return status;
+}
+
+}  // extern "C"

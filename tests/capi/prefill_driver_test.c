@@ -1,0 +1,288 @@
+/* kvevict_sequence_prefill() against the same calls by hand. */
+#include <stdlib.h>
+
+#include "tests/capi/support/copies.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
+
+enum { kBudget = 32, kSlots = 100 };
+
+/* What `forward` is told, and when it is to fail. */
+typedef struct engine {
+  test_model* model;
+  uint32_t chunk;
+  uint32_t n_calls;
+  uint32_t fails_at;
+} engine;
+
+static kvevict_status Forward(uint32_t first, uint32_t n, void* user_data) {
+  engine* const e = user_data;
+  EXPECT(first == e->model->n_seen, "first_token %u is not %u", first,
+         e->model->n_seen);
+  EXPECT(n >= 1 && n <= e->chunk, "n_tokens %u", n);
+  if (e->n_calls++ == e->fails_at) return KVEVICT_ERROR_UNAVAILABLE;
+  test_model_observe(e->model, first, n);
+  test_model_store(e->model, n);
+  e->model->n_seen += n;
+  return KVEVICT_OK;
+}
+
+static kvevict_prefill_options OptionsOf(engine* e, uint32_t n_tokens) {
+  kvevict_prefill_options options = KVEVICT_PREFILL_OPTIONS_INIT;
+  options.n_tokens = n_tokens;
+  options.chunk = e->chunk;
+  options.forward = Forward;
+  options.user_data = e;
+  options.views = e->model->views;
+  options.views_len = e->model->spec.n_layers;
+  options.workspace =
+      e->model->workspace_bytes == 0 ? NULL : e->model->workspace;
+  options.workspace_bytes = e->model->workspace_bytes;
+  return options;
+}
+
+static uint64_t BytesOf(const test_model* m) {
+  uint64_t bytes = 0;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    bytes += (uint64_t)test_model_stored(m, l) * test_model_row_bytes(m, l) *
+             m->spec.n_kv_heads;
+  }
+  return bytes;
+}
+
+static void ExpectSame(const test_model* a, const test_model* b) {
+  test_model_check(a, "by the driver");
+  const test_saved x = test_save(a->sequence), y = test_save(b->sequence);
+  EXPECT(x.n_bytes == y.n_bytes && memcmp(x.data, y.data, x.n_bytes) == 0,
+         "positions are not those of the calls by hand");
+  free(x.data);
+  free(y.data);
+}
+
+static void Compare(const char* policy, uint32_t n_tokens, uint32_t chunk,
+                    uint32_t each) {
+  test_model_spec spec = test_small_model(policy);
+  spec.max_tokens = kSlots;
+  spec.max_positions = 400;
+  test_model* const hand = test_model_create(&spec, (test_random){7});
+  test_model* const driven = test_model_create(&spec, (test_random){7});
+  kvevict_prefill_report want = {0};
+  for (uint32_t done = 0; done < n_tokens; ++want.n_chunks) {
+    const uint32_t n = n_tokens - done < chunk ? n_tokens - done : chunk;
+    test_model_step(hand, n);
+    done += n;
+    if (BytesOf(hand) > want.peak_bytes) want.peak_bytes = BytesOf(hand);
+    for (uint32_t l = 0; l < spec.n_layers; ++l) {
+      const uint32_t stored = test_model_stored(hand, l);
+      if (stored > want.peak_tokens) want.peak_tokens = stored;
+    }
+    kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+    if (done == n_tokens)
+      EXPECT_OK(kvevict_sequence_end_prompt(hand->sequence));
+    if (each || done == n_tokens)
+      EXPECT_OK(test_model_evict(hand, NULL, &report));
+    want.n_evictions += report.evicted;
+  }
+  engine e = {driven, chunk, 0, UINT32_MAX};
+  kvevict_prefill_options options = OptionsOf(&e, n_tokens);
+  options.evict_each_chunk = each;
+  kvevict_prefill_report got = {0};
+  got.struct_size = sizeof got;
+  EXPECT_OK(kvevict_sequence_prefill(driven->sequence, &options, &got, NULL));
+  ExpectSame(driven, hand);
+  EXPECT(got.n_chunks == want.n_chunks && got.n_chunks == e.n_calls,
+         "n_chunks %u", got.n_chunks);
+  EXPECT(got.n_evictions == want.n_evictions, "n_evictions %u, not %u",
+         got.n_evictions, want.n_evictions);
+  EXPECT(got.peak_tokens == want.peak_tokens, "peak_tokens %u, not %u",
+         got.peak_tokens, want.peak_tokens);
+  EXPECT(got.peak_bytes == want.peak_bytes, "peak_bytes %llu, not %llu",
+         (unsigned long long)got.peak_bytes,
+         (unsigned long long)want.peak_bytes);
+  EXPECT(got.end_bytes == BytesOf(hand), "end_bytes");
+  test_model_destroy(hand);
+  test_model_destroy(driven);
+}
+
+Test(prefill_driver, does_what_the_calls_by_hand_do) {
+  static const char* const kPolicies[] = {
+      "snapkv:budget=32,window=8,sink=2", "knorm:budget=32",
+      "streaming-llm:budget=32,sink=4", "random:budget=32,heads=adaptive",
+      "none"};
+  static const uint32_t kChunks[] = {1, 7, 33, 96};
+  for (uint32_t p = 0; p < 5; ++p) {
+    for (uint32_t c = 0; c < 4; ++c) {
+      const uint32_t chunk = kChunks[c];
+      Compare(kPolicies[p], 96, chunk, 0);
+      if (p == 4) continue;
+      /* Longer than what there is room for: budget + chunk is enough. */
+      Compare(kPolicies[p], chunk > 60 ? 96 : 250, chunk, 1);
+    }
+  }
+  Compare("knorm:budget=32", 0, 5, 1);
+}
+
+Test(prefill_driver, ends_where_a_chunk_fails_and_goes_on) {
+  test_model_spec spec = test_small_model("knorm:budget=32");
+  test_model* const m = test_model_create(&spec, (test_random){8});
+  engine e = {m, 10, 0, 3};
+  kvevict_prefill_options options = OptionsOf(&e, 60);
+  kvevict_prefill_report report = {0};
+  report.struct_size = sizeof report;
+  EXPECT(kvevict_sequence_prefill(m->sequence, &options, &report, NULL) ==
+             KVEVICT_ERROR_UNAVAILABLE,
+         "what forward returned");
+  EXPECT(report.n_chunks == 3 && report.peak_tokens == 30 &&
+             report.end_bytes == BytesOf(m),
+         "%u chunks", report.n_chunks);
+  EXPECT(m->n_seen == 30 && test_model_stored(m, 0) == 30, "stored");
+  options.n_tokens = 30;
+  EXPECT_OK(kvevict_sequence_prefill(m->sequence, &options, &report, NULL));
+  EXPECT(test_model_stored(m, 0) == kBudget && report.n_evictions == 1,
+         "stored");
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &options, NULL, NULL),
+                 "prompt has ended");
+  test_model_destroy(m);
+}
+
+/* ---- A paged cache ---- */
+
+typedef struct paged_engine {
+  kvevict_paged_cache* cache;
+  kvevict_paged_sequence* cached;
+  uint32_t most_blocks;
+  uint32_t n_rows;
+} paged_engine;
+
+/* Keys that get longer: knorm keeps the early ones. */
+static kvevict_status ForwardPaged(uint32_t first, uint32_t n,
+                                   void* user_data) {
+  paged_engine* const e = user_data;
+  uint32_t held = 0;
+  EXPECT_OK(kvevict_paged_sequence_length(e->cached, 0, &held));
+  float rows[64][2][4];
+  for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t j = 0; j < 8; ++j)
+      rows[i][j / 4][j % 4] = (float)(first + i + 1);
+  }
+  kvevict_paged_rows written = KVEVICT_PAGED_ROWS_INIT;
+  written.first_slot = held - n;
+  written.n_tokens = n;
+  written.k.data = written.v.data = (uint64_t)(uintptr_t)rows;
+  written.k.dtype = written.v.dtype = KVEVICT_DTYPE_F32;
+  written.k.head_dim = written.v.head_dim = 4;
+  written.k.token_stride_bytes = written.v.token_stride_bytes = sizeof rows[0];
+  written.k.head_stride_bytes = written.v.head_stride_bytes = sizeof rows[0][0];
+  EXPECT_OK(kvevict_paged_sequence_write(e->cached, &written, 1, NULL));
+  kvevict_paged_cache_usage usage = {0};
+  usage.struct_size = sizeof usage;
+  EXPECT_OK(kvevict_paged_cache_get_usage(e->cache, &usage));
+  const uint32_t n_blocks = (uint32_t)(usage.n_blocks - usage.n_free);
+  if (n_blocks > e->most_blocks) e->most_blocks = n_blocks;
+  e->n_rows += n;
+  return KVEVICT_OK;
+}
+
+Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
+  const kvevict_layer_geometry layer = test_layer(2, 2, 4, 4);
+  const kvevict_geometry geometry = test_geometry(1, 48, &layer);
+  test_plan* const plan = test_plan_create("knorm:budget=20,sink=0", &geometry,
+                                           KVEVICT_OPERATION_EVICT, 1);
+  kvevict_paged_cache_options pool = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
+  pool.n_blocks = 9; /* 20 + 16 tokens */
+  pool.block_size = 4;
+  paged_engine e = {0};
+  EXPECT_OK(kvevict_paged_cache_create(plan->plan, &pool, &e.cache));
+  EXPECT_OK(kvevict_paged_sequence_create(e.cache, &e.cached));
+  kvevict_sequence* sequence = NULL;
+  EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
+  kvevict_prefill_options options = KVEVICT_PREFILL_OPTIONS_INIT;
+  options.n_tokens = 1000;
+  options.chunk = 16;
+  options.evict_each_chunk = 1;
+  options.forward = ForwardPaged;
+  options.user_data = &e;
+  options.cached = e.cached;
+  options.workspace = plan->workspace;
+  options.workspace_bytes = plan->workspace_bytes;
+  kvevict_prefill_report report = {0};
+  report.struct_size = sizeof report;
+  EXPECT_OK(kvevict_sequence_prefill(sequence, &options, &report, NULL));
+  EXPECT(report.n_chunks == 63 && e.n_rows == 1000, "%u chunks",
+         report.n_chunks);
+  EXPECT(report.peak_tokens == 36 && e.most_blocks == 9, "%u tokens, %u blocks",
+         report.peak_tokens, e.most_blocks);
+  EXPECT(report.peak_bytes == 36 * 2 * 2 * 4 * sizeof(float), "peak_bytes");
+  EXPECT(report.end_bytes == 20 * 2 * 2 * 4 * sizeof(float), "end_bytes");
+  for (uint32_t slot = 0; slot < 20; ++slot) {
+    int32_t position = -1;
+    EXPECT_OK(
+        kvevict_sequence_position_of_slot(sequence, 0, 1, slot, &position));
+    EXPECT(position == (int32_t)slot, "slot %u holds token %d", slot, position);
+  }
+  /* Too few blocks for a chunk: the error, and what was there is there. */
+  kvevict_paged_sequence* other = NULL;
+  kvevict_sequence* second = NULL;
+  EXPECT_OK(kvevict_paged_sequence_create(e.cache, &other));
+  EXPECT_OK(kvevict_sequence_create(plan->plan, &second));
+  paged_engine late = {e.cache, other, 0, 0};
+  options.cached = other;
+  options.user_data = &late;
+  options.n_tokens = 17;
+  EXPECT_FAILS(kvevict_sequence_prefill(second, &options, &report, NULL),
+               KVEVICT_ERROR_OUT_OF_MEMORY, "needs 1 blocks",
+               "0 of 9 are free");
+  uint32_t n = 0;
+  EXPECT_OK(kvevict_paged_sequence_length(other, 0, &n));
+  EXPECT(n == 16 && report.n_chunks == 1, "%u slots, %u chunks", n,
+         report.n_chunks);
+  kvevict_sequence_destroy(second);
+  kvevict_paged_sequence_destroy(other);
+  kvevict_sequence_destroy(sequence);
+  kvevict_paged_sequence_destroy(e.cached);
+  kvevict_paged_cache_destroy(e.cache);
+  test_plan_destroy(plan);
+}
+
+Test(prefill_driver, names_what_is_wrong) {
+  test_model_spec spec = test_small_model("knorm:budget=32");
+  test_model* const m = test_model_create(&spec, (test_random){9});
+  engine e = {m, 10, 0, UINT32_MAX};
+  const kvevict_prefill_options good = OptionsOf(&e, 60);
+  kvevict_prefill_options o = good;
+  EXPECT_INVALID(kvevict_sequence_prefill(NULL, &o, NULL, NULL), "sequence",
+                 "NULL");
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, NULL, NULL, NULL),
+                 "options", "NULL");
+  o.chunk = 0;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                 "chunk 0 < 1");
+  o = good;
+  o.forward = NULL;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                 "forward is NULL");
+  o = good;
+  o.evict_each_chunk = 2;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                 "evict_each_chunk 2");
+  o = good;
+  o.views = NULL;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                 "both NULL");
+  o = good;
+  o.views_len = 1;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                 "views_len 1 is not 2");
+  o = good;
+  o.n_tokens = 101;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL), "101");
+  EXPECT(e.n_calls == 0, "forward ran");
+  kvevict_prefill_report report;
+  GUARD(report);
+  report.struct_size = 8;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, &report, NULL),
+                 "struct_size 8");
+  EXPECT_SAME_INIT(kvevict_prefill_options, KVEVICT_PREFILL_OPTIONS_INIT);
+  test_model_destroy(m);
+}
