@@ -205,6 +205,7 @@ const Backend kCudaBackend = {
 #include "core/ops.inc"
     .check_weighing = CheckWeighing,
     .check_diversifying = CheckDiversifying,
+    .check_varying = CheckVarying,
     .check_merging = CheckMerging,
     .check_rotating = CheckRotating,
     .shape_and_select = ShapeAndSelect,
