@@ -22,6 +22,19 @@ Status CheckCachesApart(const Batch<kvevict_sequence_eviction>& batch,
   return Status();
 }
 
+// Nor is what one saves for an undo written over by another one.
+Status CheckUndosApart(const Batch<kvevict_sequence_eviction>& batch,
+                       size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      if (j == i) continue;
+      Status status = CheckUndoApart(batch.SequenceOf(i), batch.SequenceOf(j));
+      if (!status.ok()) return Prefixed(status, "items[%zu] and [%zu]: ", i, j);
+    }
+  }
+  return Status();
+}
+
 // Of items that are numbers of tokens.
 Status DoWithTokens(const kvevict_sequence_tokens* items, size_t n,
                     Stream stream, Status (Sequence::*check)(uint32_t) const,
@@ -136,7 +149,10 @@ kvevict_status kvevict_sequences_evict(const kvevict_sequence_eviction* items,
                                           item.options, &options));
           return CheckEvict(&sequence, options, workspace, workspace_bytes);
         },
-        [&] { return CheckCachesApart(batch, items_len); },
+        [&] {
+          KV_RETURN_IF_ERROR(CheckCachesApart(batch, items_len));
+          return CheckUndosApart(batch, items_len);
+        },
         [](const kvevict_sequence_eviction& item) {
           return RunEvict(&Core(item.sequence));
         });

@@ -136,7 +136,7 @@ void CopyMass(const Sequence& sequence, const PlanLayer& layer, size_t list,
       sequence.list_reports().subspan(layer.first_list, layer.n_lists);
   const bool loses = std::any_of(of_layer.begin(), of_layer.end(), LosesTokens);
   Mass mass;
-  if (!sequence.plan().ReportsMass() || out->tokens_before == 0) {
+  if (!sequence.plan().ReportsMass() || !sequence.has_report()) {
     mass.all = std::numeric_limits<float>::quiet_NaN();
   } else if (loses) {
     mass = masses[list];
@@ -366,9 +366,10 @@ kvevict_status kvevict_sequence_memory_of(
       memory.n_listed = positions.n_kept.most;
       const Plan& plan = Core(sequence).plan();
       memory.n_lists = plan.layer(place).n_lists;
-      if (Core(sequence).sums().has_memory()) {
+      const SumTable& sums = Core(sequence).sums();
+      if (sums.has_memory() && !sums.KeepsCalls()) {
         memory.n_sum_heads = plan.SumRowsOf(plan.layer(place));
-        memory.sums = Core(sequence).sums().PlaneOf(place).data;
+        memory.sums = sums.PlaneOf(place).data;
         memory.sum_stride = plan.max_tokens();
       }
     }

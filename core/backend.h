@@ -2,8 +2,8 @@
 // core/cpu with Highway kernels, cuda with launches. Policies, plans and sequences
 // do not know which one runs. An eviction is a chain of them:
 //
-//   score_<signal> -> shape -> weigh -> diversify -> reduce -> rescue -> select
-//     -> merge -> list_evicted, compact -> rotate -> map_positions
+//   score_<signal> -> shape -> weigh -> diversify -> reduce -> rescue or vary
+//     -> select -> merge -> list_evicted, compact -> rotate -> map_positions
 //
 // with normalize before heads compete, secure before scores are weighed, and mass
 // behind a selection that is to be measured.
@@ -91,6 +91,7 @@ struct AddSumsArgs {
   uint64_t stride;  // of rows of sums, which have as many slots; elements
   uint32_t pool;
   kvevict_reduce reduce;
+  bool clears = false;  // slots behind the chunk's become 0, up to the stride
 };
 
 struct ScoreJob {
@@ -289,6 +290,24 @@ struct RescueArgs {
   Jobs<RescueJob> jobs;
   kvevict_anchor anchor;
   uint64_t seed;
+};
+
+struct VaryJob {
+  float* scores = nullptr;  // those of the select job, which are written to
+  const kvevict_view* view = nullptr;  // whose keys are compared
+};
+
+// Beyond a share of the mass blocks stay by how unlike their keys are: see
+// kvevict_policy.diverse_mass. Of each list whose best blocks do not use up its room,
+// slots between both ends that stay get +infinity, all others NaN.
+struct VaryArgs {
+  SelectArgs select;  // before; its lists are scratch, and keys not the scores
+  const kvevict_layer_geometry& layer;  // of all jobs
+  float mass;
+  uint32_t n_tokens;  // the most of any layer, of these jobs or beside them
+  Jobs<VaryJob> jobs;
+  // Backend::diversify_scratch_bytes(); that of `select` too
+  std::span<uint8_t> scratch;
 };
 
 struct MoveJob {
@@ -509,6 +528,10 @@ struct Backend {
   // The same of a policy with redundancy.
   Status (*check_diversifying)(const Context& context, Stream stream,
                                const ScoreArgs& args);
+
+  // The same of a policy with a diverse mass.
+  Status (*check_varying)(const Context& context, Stream stream,
+                          const ScoreArgs& args);
 
   // Whether jobs can be merged, asked before the first byte changes; they have no keep
   // lists yet. NULL where nothing can be wrong.

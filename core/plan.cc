@@ -250,6 +250,11 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument("head_budgets with rescue %u: one or the other",
                            policy_.rescue);
   }
+  if (Varies(policy_)) {
+    return InvalidArgument(
+        "head_budgets with diverse_mass %s: one or the other",
+        NumberText(policy_.diverse_mass).c_str());
+  }
   if (CountsPrompt(policy_)) {
     return InvalidArgument(
         "head_budgets with prompt %s: it has one length per layer",

@@ -166,12 +166,12 @@ class Plan {
     return HeadsCompete(policy_) && policy_.head_normalize != 0;
   }
   bool NeedsBest() const {
-    return Secures() || Normalizes() || Rescues(policy_);
+    return Secures() || Normalizes() || Rescues(policy_) || Varies(policy_);
   }
   // Evictions measure what mass they keep, of scores that are one.
   bool ReportsMass() const {
     return reports_mass_ && signal().is_mass && !Diversifies() && !Secures() &&
-           !Rescues(policy_);
+           !Rescues(policy_) && !Varies(policy_);
   }
   // Keys lie beside scores, not in their place.
   bool NeedsKeys() const { return NeedsBest() || ReportsMass(); }
@@ -179,6 +179,10 @@ class Plan {
   bool ObservesQueries() const { return signal().HasWindow(); }
   // It scores by attention that a sequence may add up.
   bool ObservesSums() const { return signal().Needs(kSums); }
+  // Rows that each row of sums has in memory: with single calls their sum comes first.
+  uint32_t RowsPerSum() const {
+    return policy_.sum_last == 0 ? 1 : policy_.sum_last + 1;
+  }
   // Of a layer, where it does.
   uint32_t SumRowsOf(const PlanLayer& layer) const;
   // Of the signal's numbers of a layer, as the policy says.

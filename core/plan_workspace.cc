@@ -235,7 +235,8 @@ uint32_t Plan::SumRowsOf(const PlanLayer& layer) const {
 CheckedSize Plan::SumMemory() const {
   const PlanLayer& last = layers_[n_layers() - 1];
   return CheckedSize(last.sum_rows_before + SumRowsOf(last)) *
-         CheckedSize(max_tokens_) * CheckedSize(sizeof(float));
+         CheckedSize(RowsPerSum()) * CheckedSize(max_tokens_) *
+         CheckedSize(sizeof(float));
 }
 
 ScoreWorkspace Plan::LayOutScore(uint32_t n_layers, uint32_t n_tokens,

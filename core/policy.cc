@@ -125,6 +125,17 @@ Status CheckNumbers(const kvevict_policy& p) {
     return InvalidArgument("similarity %s is not in [0, 1]",
                            NumberText(p.similarity).c_str());
   }
+  if (!(p.diverse_mass >= 0.0 && p.diverse_mass <= 1.0)) {
+    return InvalidArgument("diverse_mass %s is not in [0, 1]",
+                           NumberText(p.diverse_mass).c_str());
+  }
+  if (p.sum_last > kMaxSumLast) {
+    return InvalidArgument("sum_last %u is not in [0, %u]", p.sum_last,
+                           kMaxSumLast);
+  }
+  if (p.sum_raw_first > 1) {
+    return InvalidArgument("raw_first %u is not 0 or 1", p.sum_raw_first);
+  }
   if (!(p.secure >= 0.0 && p.secure <= 1.0)) {
     return InvalidArgument("secure %s is not in [0, 1]",
                            NumberText(p.secure).c_str());
@@ -180,6 +191,29 @@ Status CheckSecure(const kvevict_policy& p) {
       NumberText(p.secure).c_str(), with);
 }
 
+// Blocks are held against each other by what their scores add up to, and stay by
+// keys of one layer.
+Status CheckVaries(const kvevict_policy& p) {
+  if (!Varies(p)) return Status();
+  const auto refuse = [&](const char* with, const char* why) {
+    return InvalidArgument("diverse_mass %s with %s: %s",
+                           NumberText(p.diverse_mass).c_str(), with, why);
+  };
+  const SignalInfo& signal = SignalOf(p);
+  if (!signal.is_mass || p.redundancy > 0.0) {
+    return refuse(signal.is_mass ? "redundancy" : signal.text,
+                  "it is a share of a mass");
+  }
+  if (p.scope == KVEVICT_SCOPE_MODEL) {
+    return refuse("scope model", "it compares the keys of one layer");
+  }
+  if (p.rescue > 0) return refuse("rescue", "one or the other");
+  if (p.select_block == 1) {
+    return refuse("select_block 1", "it is blocks that are compared");
+  }
+  return Status();
+}
+
 // What is done to a chunk must have a meaning there, and number its tokens.
 Status CheckChunks(const kvevict_policy& p) {
   if (!HasChunks(p)) return Status();
@@ -211,6 +245,21 @@ Status CheckReductions(const kvevict_policy& p) {
     return InvalidArgument(
         "sums layer with scope head: heads that keep different tokens have "
         "sums of their own");
+  }
+  if (signal.Needs(kSums) && p.sum_last > 0 &&
+      (p.sum_rows != KVEVICT_SUM_ROWS_LAYER ||
+       p.window_reduce != KVEVICT_REDUCE_SUM)) {
+    return InvalidArgument(
+        "sum_last %u needs sums layer and rows sum: calls of all heads are "
+        "added "
+        "up as they are",
+        p.sum_last);
+  }
+  if (signal.Needs(kSums) && p.sum_raw_first != 0 && p.sum_last == 0) {
+    return InvalidArgument(
+        "raw_first yes needs sum_last above 0: sums of all calls are pooled "
+        "call "
+        "by call");
   }
   if (!signal.IsOfQueryHeads() ||
       p.shaping_order != KVEVICT_SHAPING_REDUCE_LOGITS) {
@@ -382,6 +431,10 @@ bool Rescues(const kvevict_policy& policy) {
   return SignalOf(policy).Ranks() && policy.rescue > 0;
 }
 
+bool Varies(const kvevict_policy& policy) {
+  return SignalOf(policy).Ranks() && policy.diverse_mass > 0.0;
+}
+
 uint64_t RescuedTokens(const kvevict_policy& policy) {
   return Rescues(policy) ? uint64_t{policy.rescue} * policy.select_block : 0;
 }
@@ -430,6 +483,7 @@ Status ValidatePolicy(const kvevict_policy& p) {
         PromptText(p.prompt));
   }
   KV_RETURN_IF_ERROR(CheckSecure(p));
+  KV_RETURN_IF_ERROR(CheckVaries(p));
   KV_RETURN_IF_ERROR(CheckChunks(p));
   // A ratio can be judged only against a context; a token count already here.
   const double budget = CountsTokens(p) ? TokenBudget(p) : kMaxTokens;

@@ -50,10 +50,13 @@ bool HeadsCompete(const kvevict_policy& policy);
 
 // Of the blocks that would go some stay.
 bool Rescues(const kvevict_policy& policy);
-// Slots of a list that may so stay on top of its budget.
+// Of the blocks that stay some do by how unlike their keys are.
+bool Varies(const kvevict_policy& policy);
+// Slots of a list that rescued blocks may have on top of its budget.
 uint64_t RescuedTokens(const kvevict_policy& policy);
 
 inline constexpr uint32_t kMaxPoolKernel = 1023;  // of every backend
+inline constexpr uint32_t kMaxSumLast = 64;
 // Of a window whose rows' variance, or whose layer, is measured; of every backend.
 inline constexpr uint32_t kMaxMeasuredWindow = 64;
 

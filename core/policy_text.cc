@@ -153,10 +153,16 @@ constexpr Field kFields[] = {
      "head|query|layer"},
     {"sum_pool", Needs<kSums>, FieldType::kU32,
      offsetof(kvevict_policy, sum_pool), "a count below 2^32"},
+    {"sum_last", Needs<kSums>, FieldType::kU32,
+     offsetof(kvevict_policy, sum_last), "a count below 2^32"},
+    {"raw_first", Needs<kSums>, FieldType::kWord,
+     offsetof(kvevict_policy, sum_raw_first), "no|yes"},
     {"rescue", Ranks, FieldType::kU32, offsetof(kvevict_policy, rescue),
      "a count below 2^32"},
     {"anchor", Ranks, FieldType::kWord, offsetof(kvevict_policy, anchor),
      "mean|zeros|ones|alternating|random"},
+    {"diverse_mass", Ranks, FieldType::kDouble,
+     offsetof(kvevict_policy, diverse_mass), "a number"},
 };
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};

@@ -75,7 +75,8 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
   const decltype(ScoreOp::check) checks[] = {
       plan.score_op().check,
       plan.Weighs() ? context.backend().check_weighing : nullptr,
-      plan.Diversifies() ? context.backend().check_diversifying : nullptr};
+      plan.Diversifies() ? context.backend().check_diversifying : nullptr,
+      Varies(plan.policy()) ? context.backend().check_varying : nullptr};
   while (!layers.empty()) {
     const PlanLayer& layer = plan.layer(layers[0]);
     const size_t n = CountAlike(plan, layers);

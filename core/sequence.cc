@@ -200,6 +200,12 @@ void Sequence::RestorePrompt(std::span<const LayerPositions> layers,
 void Sequence::ClearReport() {
   report_ = KVEVICT_EVICT_REPORT_INIT;
   std::fill(list_reports_.begin(), list_reports_.end(), ListReport());
+  has_report_ = false;
+}
+
+void Sequence::BeginReport() {
+  report_ = KVEVICT_EVICT_REPORT_INIT;
+  has_report_ = true;
 }
 
 Status Sequence::Append(uint32_t n_tokens) {

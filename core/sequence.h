@@ -163,6 +163,9 @@ class Sequence {
 
   // What the last eviction did.
   void ClearReport();
+  void BeginReport();
+  // An eviction has been reported since the last ClearReport().
+  bool has_report() const { return has_report_; }
   kvevict_evict_report& report() { return report_; }
   const kvevict_evict_report& report() const { return report_; }
   std::span<ListReport> list_reports() const;  // of all lists
@@ -205,6 +208,7 @@ class Sequence {
   size_t item_ = kNoItem;
   Stream last_stream_ = nullptr;
   kvevict_evict_report report_ = KVEVICT_EVICT_REPORT_INIT;
+  bool has_report_ = false;
   Array<ListReport> list_reports_;  // [lists]
   DeviceArray<Mass> masses_;        // [lists], or none
   Array<Mass> host_masses_;         // what the host has read, where it has to

@@ -36,7 +36,7 @@ kvevict_need ScoringNeedOf(const kvevict_policy& policy, kvevict_input input) {
   if (policy.value_weight == KVEVICT_VALUE_WEIGHT_GIVEN) {
     refining |= kTokenWeights;
   }
-  if (policy.redundancy > 0.0) refining |= kKeys;
+  if (policy.redundancy > 0.0 || policy.diverse_mass > 0.0) refining |= kKeys;
   if (signal.Ranks() && (refining & what) != 0) return KVEVICT_NEED_REQUIRED;
   if ((signal.takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
   return signal.Needs(static_cast<SignalNeeds>(what)) ? KVEVICT_NEED_REQUIRED

@@ -61,7 +61,8 @@ const SignalInfo& InfoOf(Signal signal);
 // The signal of a valid policy.
 const SignalInfo& SignalOf(const kvevict_policy& policy);
 
-// Of a valid policy's scores: its signal, its weights, its redundancy.
+// Of a valid policy's scores: its signal, its weights, its redundancy; and what it
+// compares where they leave room.
 kvevict_need ScoringNeedOf(const kvevict_policy& policy, kvevict_input input);
 // Of all that it does: merging reads keys and values too.
 kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input);

@@ -246,10 +246,11 @@ Status SlotTable::CheckTrim(Stream stream, uint32_t n_tokens) const {
   KV_RETURN_IF_ERROR(ExactPrefix(stream, &prefix));
   if (n_tokens <= prefix) return Status();
   return InvalidArgument(
-      "n_tokens %u: tokens below it are gone; exact are lengths up to %u, "
-      "and "
-      "from %u on, where layer %u lost none",
-      n_tokens, prefix, layers_[last].tail_position, plan_.layer(last).number);
+      "n_tokens %u: not all of the first %u tokens are held any more; exact "
+      "are "
+      "lengths up to %u, and from %u on, where layer %u has its last gap",
+      n_tokens, n_tokens, prefix, layers_[last].tail_position,
+      plan_.layer(last).number);
 }
 
 Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {

@@ -1,5 +1,6 @@
 // The attention that every slot has got, added up step by step: a row of f32 for each
-// KV head, query head or layer, which moves with the slots.
+// KV head, query head or layer, which moves with the slots. Where the policy wants the
+// sum of the last calls alone, a row of each of them, until the layer's next eviction.
 #ifndef KVEVICT_CORE_SUM_TABLE_H_
 #define KVEVICT_CORE_SUM_TABLE_H_
 
@@ -34,7 +35,8 @@ class SumTable {
   Status CopyFrom(Stream stream, const SumTable& other);
   // Forgets all.
   void Reset();
-  // Sums go up to `position` at most; what later rows have added stays.
+  // Sums go up to `position` at most; what later rows have added stays, but for single
+  // calls.
   void Cut(uint32_t position);
   // Rows that a graph has added.
   void Replayed(uint32_t first_position, uint32_t n_rows);
@@ -61,6 +63,13 @@ class SumTable {
   uint32_t CountOf(uint32_t layer) const {
     return observed_[layer].end - observed_[layer].begin;
   }
+  // Whether sums are those of single calls.
+  bool KeepsCalls() const {
+    return plan_.ObservesSums() && plan_.policy().sum_last > 0;
+  }
+  // Adds up the calls of layers, for PlaneOf().
+  Status SumCalls(Stream stream, const SlotTable& slots,
+                  Jobs<uint32_t> layers) const;
   // A layer's, as a caller would give them; there is memory.
   kvevict_plane PlaneOf(uint32_t layer) const;
   // The same as rows of a cache: those of a KV head are one row of several elements.
@@ -70,19 +79,36 @@ class SumTable {
   // do not go up to the last token.
   Status Move(Stream stream, const SlotTable& slots,
               std::span<const LayerOutcome> layers, std::span<uint8_t> scratch);
-  void Forget(uint32_t layer) {
-    if (observed_.size() > 0) observed_[layer] = ObservedRange();
-  }
+  void Forget(uint32_t layer);
 
  private:
+  // Of a layer, in rows of memory of their own.
+  struct Calls {
+    uint32_t n_rows = 0;  // that have been written
+    uint32_t next = 0;    // row
+    uint32_t n_ever = 0;  // but for those taken back
+  };
+
   Status FindJob(const SlotTable& slots, const LayerInputs& inputs,
                  const QueryChunk& chunk, AddSumsJob* out) const;
   float* RowsOf(uint32_t layer) const;
+  float* RowOfCall(uint32_t layer, uint32_t row) const {
+    return RowsOf(layer) + uint64_t{row + 1} * plan_.max_tokens();
+  }
+  // Where each row's queries end; 0: it has been taken back.
+  std::span<uint32_t> EndsOf(uint32_t layer);
+  uint32_t RowAfter(uint32_t row) const {
+    return row + 1 == plan_.policy().sum_last ? 0 : row + 1;
+  }
+  void CutCalls(uint32_t layer, uint32_t position);
 
   const Plan& plan_;
   Array<ObservedRange>
-      observed_;       // positions of the queries of each layer's sums
-  LentMemory memory_;  // of each layer [Plan::SumRowsOf(), max_tokens]
+      observed_;          // positions of the queries of each layer's sums
+  Array<Calls> calls_;    // of each layer
+  Array<uint32_t> ends_;  // [layers, sum_last]
+  // Of each layer [Plan::SumRowsOf() * RowsPerSum(), max_tokens].
+  LentMemory memory_;
 };
 
 }  // namespace kvevict

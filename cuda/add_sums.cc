@@ -31,9 +31,9 @@ Status CheckBegin(const Context& context, Stream stream,
       IsCaptured(device.driver(), static_cast<CUstream>(stream), &captured));
   if (!captured) return Status();
   return Unsupported(
-      "attention_sums: the first behind tokens of which none were observed, "
-      "but "
-      "the stream is captured into a graph");
+      "attention_sums: %s, but the stream is captured into a graph",
+      args.clears ? "with sum_last the host knows where a call's go"
+                  : "the first behind tokens of which none were observed");
 }
 
 Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,
@@ -54,7 +54,8 @@ Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,
                 ? 1.0f / static_cast<float>(p.n_terms)
                 : 1.0f;
   p.more = first.tokens.more;
-  uint32_t longest = 0;
+  p.clears = args.clears;
+  uint32_t longest = args.clears ? p.stride : 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     const AddSumsJob& job = batch[i];
     p.layers[i] = {

@@ -206,6 +206,7 @@ const Backend kCudaBackend = {
 #include "core/ops.inc"
     .check_weighing = CheckWeighing,
     .check_diversifying = CheckDiversifying,
+    .check_varying = CheckVarying,
     .check_merging = CheckMerging,
     .check_rotating = CheckRotating,
     .check_attending = CheckAttending,

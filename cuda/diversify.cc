@@ -77,6 +77,9 @@ ScratchNeeds DiversifyScratchBytes(const Context&,
                                    const kvevict_layer_geometry& g,
                                    const kvevict_policy& policy,
                                    uint32_t n_layers, uint32_t n_tokens) {
+  if (policy.diverse_mass > 0.0) {
+    return VaryScratchBytes(g, policy, n_layers, n_tokens);
+  }
   if (policy.redundancy == 0.0) return CheckedSize(0);
   const CheckedSize bytes = SumBytes(g, n_tokens) + RowBytes(g, n_tokens);
   return {bytes, CheckedSize(std::min(n_layers, kMostInScratch)) * bytes};

@@ -25,6 +25,10 @@ Status CheckWeighing(const Context& context, Stream stream,
 Status CheckDiversifying(const Context& context, Stream stream,
                          const ScoreArgs& args);
 
+// See Backend::check_varying.
+Status CheckVarying(const Context& context, Stream stream,
+                    const ScoreArgs& args);
+
 // See Backend::check_merging.
 Status CheckMerging(const Context& context, Stream stream, Jobs<MoveJob> jobs);
 
@@ -48,6 +52,9 @@ ScratchNeeds DiversifyScratchBytes(const Context& context,
                                    const kvevict_layer_geometry& geometry,
                                    const kvevict_policy& policy,
                                    uint32_t n_layers, uint32_t n_tokens);
+ScratchNeeds VaryScratchBytes(const kvevict_layer_geometry& geometry,
+                              const kvevict_policy& policy, uint32_t n_layers,
+                              uint32_t n_tokens);
 CheckedSize SelectScratchBytes(const Context& context, uint32_t n_tokens,
                                uint64_t n_lists);
 

@@ -83,6 +83,13 @@ type Policy struct {
 	// Rescue is how many of the blocks that would go stay on top of the budget, chosen against Anchor.
 	Rescue int
 	Anchor Anchor
+	// DiverseMass, above 0, is the share of the mass up to which the best blocks stay; others by how unlike
+	// their keys are.
+	DiverseMass float64
+	// SumLast, above 0: sums are of so many last calls alone, and of none before a layer's last eviction.
+	// SumRawFirst: a layer's first call is not pooled, as long as it is the only one.
+	SumLast     int
+	SumRawFirst bool
 
 	rest native.Policy // what has no field above, otherwise zero
 }
@@ -282,6 +289,10 @@ func (p *Policy) native() (native.Policy, error) {
 		SumPool: count(&err, "SumPool", p.SumPool),
 		Rescue:  count(&err, "Rescue", p.Rescue),
 		Anchor:  int32(p.Anchor),
+
+		DiverseMass: p.DiverseMass,
+		SumLast:     count(&err, "SumLast", p.SumLast),
+		SumRawFirst: flag(p.SumRawFirst),
 	}
 	return merged(n, p.rest), err
 }
@@ -353,6 +364,10 @@ func policyOf(n *native.Policy) Policy {
 		SumPool: int(n.SumPool),
 		Rescue:  int(n.Rescue),
 		Anchor:  Anchor(n.Anchor),
+
+		DiverseMass: n.DiverseMass,
+		SumLast:     int(n.SumLast),
+		SumRawFirst: n.SumRawFirst != 0,
 	}
 	known, _ := p.native()
 	p.rest = merged(*n, known)

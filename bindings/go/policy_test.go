@@ -44,22 +44,24 @@ func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 		SoftmaxPast, 1.5, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
 		0.25, 17, 0.375, 2, 18, 19, 20, 21, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
 		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, true, 22, 23, PromptPinned,
-		SumRowsLayer, 24, 25, AnchorOnes,
+		SumRowsLayer, 24, 25, AnchorOnes, 0.1875, 26, true,
 		native.Policy{},
 	}
 	n, err := policy.native()
 	must(t, err)
 	same(t, policy, policyOf(&n))
-	same(t, [13]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21, 22, 23, 24, 25}, [13]uint32{
+	same(t, [14]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21, 22, 23, 24, 25, 26}, [14]uint32{
 		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock, n.Chunk,
-		n.Margin, n.Every, n.SumPool, n.Rescue,
+		n.Margin, n.Every, n.SumPool, n.Rescue, n.SumLast,
 	})
-	same(t, [4]uint32{0, 1, 1, 1}, [4]uint32{n.LagRanks, n.BudgetOfPartition, n.HeadNormalize, n.Rotate})
+	same(t, [5]uint32{0, 1, 1, 1, 1}, [5]uint32{
+		n.LagRanks, n.BudgetOfPartition, n.HeadNormalize, n.Rotate, n.SumRawFirst,
+	})
 	same(t, [11]int32{3, 2, 1, 2, 1, 2, 3, 3, 2, 2, 2}, [11]int32{
 		n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge, n.Prompt,
 		n.SumRows, n.Anchor,
 	})
-	same(t, [2]float64{0.4375, 0.875}, [2]float64{n.MergeThreshold, n.MergeFraction})
+	same(t, [3]float64{0.4375, 0.875, 0.1875}, [3]float64{n.MergeThreshold, n.MergeFraction, n.DiverseMass})
 	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
 	same(t, [4]float64{1.5, 0.375, 2, 0.875}, [4]float64{n.RowSpread, n.CakeTau1, n.CakeTau2, n.LazyThreshold})
 	same(t, [8]float64{0.5, 0.25, 0.125, 0.75, 0.625, 0.375, 0.0625, -4}, [8]float64{

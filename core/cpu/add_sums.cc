@@ -36,6 +36,7 @@ void AddRow(SimdTarget simd, const AddSumsArgs& args, const AddSumsJob& job,
                   std::clamp(n_old, begin, begin + n_here) - begin,
                   sums + begin);
   }
+  if (args.clears) std::fill(sums + n, sums + args.stride, 0.0f);
 }
 
 }  // namespace

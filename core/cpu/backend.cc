@@ -139,6 +139,7 @@ const Backend kCpuBackend = {
 #include "core/ops.inc"
     .check_weighing = nullptr,
     .check_diversifying = nullptr,
+    .check_varying = nullptr,
     .check_merging = nullptr,
     .check_rotating = nullptr,
     .check_attending = nullptr,

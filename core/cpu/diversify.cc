@@ -9,6 +9,9 @@ ScratchNeeds DiversifyScratchBytes(const Context& context,
                                    const kvevict_layer_geometry& g,
                                    const kvevict_policy& policy, uint32_t,
                                    uint32_t n_tokens) {
+  if (policy.diverse_mass > 0.0) {
+    return VaryScratchBytes(context, g, policy, n_tokens);
+  }
   if (policy.redundancy == 0.0) return CheckedSize(0);
   return SharesOf(context,
                   CheckedSize(RedundancyScratchBytes(n_tokens, g.k_head_dim)));

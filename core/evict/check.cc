@@ -1,8 +1,10 @@
 // What an eviction checks before the first byte moves.
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "core/evict/eviction.h"
+#include "core/number_text.h"
 #include "core/overlap.h"
 #include "core/score.h"
 #include "core/signal_inputs.h"
@@ -80,19 +82,14 @@ Status Eviction::CheckSharing() const {
 }
 
 Status Eviction::CheckBudgets() {
-  const uint32_t n_context = this->n_context();
   const std::span<uint32_t> budgets = sequence_.budgets();
   FindForced();
-  if (n_context == 0) {
-    std::fill(budgets.begin(), budgets.end(), 0);
-  } else if (Status status = FindBudgets(n_context, budgets); !status.ok()) {
-    // What must stay has no room yet.
-    for (const LayerOutcome& layer : layers_) {
-      if (!IsTooEarly(n_context, layer)) return status;
-    }
-    std::fill(budgets.begin(), budgets.end(), n_context);
-  }
+  std::optional<uint32_t> n_context;  // of which budgets are
   for (LayerOutcome& layer : layers_) {
+    if (const uint32_t n = ContextOf(layer); n_context != n) {
+      KV_RETURN_IF_ERROR(FindBudgets(n, budgets));
+      n_context = n;
+    }
     FindCounts(budgets[layer.owner], &layer);
     if (!layer.loses || layer.owner != layer.layer) continue;
     KV_RETURN_IF_ERROR(HasChunks(policy_) ? ShareOverChunks(layer)
@@ -112,9 +109,25 @@ Status Eviction::CheckBudgets() {
   return Status();
 }
 
-// Of each layer, or what is known of it before scores decide.
 Status Eviction::FindBudgets(uint32_t n_context,
                              std::span<uint32_t> budgets) const {
+  if (n_context == 0) {
+    std::fill(budgets.begin(), budgets.end(), 0);
+    return Status();
+  }
+  Status status = FindBudgetsOf(n_context, budgets);
+  if (status.ok()) return status;
+  // What must stay has no room yet.
+  for (const LayerOutcome& layer : layers_) {
+    if (!IsTooEarly(n_context, layer)) return status;
+  }
+  std::fill(budgets.begin(), budgets.end(), n_context);
+  return Status();
+}
+
+// Of each layer, or what is known of it before scores decide.
+Status Eviction::FindBudgetsOf(uint32_t n_context,
+                               std::span<uint32_t> budgets) const {
   if (plan_.HasLayerBudgets()) return FindOwnBudgets(n_context, budgets);
   if (!SplitsByScore(policy_)) return plan_.LayerBudgets(n_context, budgets);
   uint32_t least = 0;
@@ -241,6 +254,12 @@ Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
 }
 
 Status Eviction::CheckSignal() {
+  if (Varies(policy_) && !ranges_.empty()) {
+    return InvalidArgument(
+        "ranges with diverse_mass %s: blocks beyond the mass stay by keys "
+        "alone",
+        NumberText(policy_.diverse_mass).c_str());
+  }
   for (LayerEviction& layer : active_) {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
     layer.score.layer = of_plan.number;

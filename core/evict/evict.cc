@@ -42,7 +42,7 @@ Status CheckOptions(const Sequence& sequence,
 
 // Where nothing is to be done.
 void ReportUnchanged(Sequence* sequence) {
-  sequence->report() = KVEVICT_EVICT_REPORT_INIT;
+  sequence->BeginReport();
   for (uint32_t l = 0; l < sequence->plan().n_layers(); ++l) {
     const ListCounts tokens = sequence->slots().HostTokens(l);
     ReportLayer(sequence, l, tokens, tokens);
@@ -94,6 +94,15 @@ Status CheckCachesApart(const Sequence& a, const Sequence& b) {
     }
   }
   return Status();
+}
+
+Status CheckUndoApart(const Sequence& a, const Sequence& b) {
+  const std::optional<Eviction>& saving = a.eviction();
+  if (!saving.has_value() || !saving->Saves()) return Status();
+  KV_RETURN_IF_ERROR(saving->CheckUndoApart(b));
+  const std::optional<Eviction>& other = b.eviction();
+  if (!other.has_value() || !other->Saves()) return Status();
+  return saving->CheckUndoApart(*other);
 }
 
 Status RunEvict(Sequence* sequence) {

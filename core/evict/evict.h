@@ -25,6 +25,10 @@ bool IsToEvict(const Sequence& sequence);
 // Paged ones may.
 Status CheckCachesApart(const Sequence& a, const Sequence& b);
 
+// That what is saved for an undo is apart from what the other one saves, and from its
+// cache.
+Status CheckUndoApart(const Sequence& a, const Sequence& b);
+
 // What was checked last; fills sequence->report().
 Status RunEvict(Sequence* sequence);
 

@@ -40,6 +40,7 @@ class Eviction {
         views_(sequence->views()),
         options_(options),
         ranges_(sequence->ranges().all()),
+        ranks_(ranges_),
         layout_(layout),
         n_tokens_(n_tokens),
         workspace_(static_cast<uint8_t*>(workspace)) {}
@@ -48,6 +49,11 @@ class Eviction {
   bool HasWork() const { return !active_.empty(); }
   Status Run();
   void FillReport() const;
+  // Whether rows that go are saved, as far as is known before scores are.
+  bool Saves() const;
+  // Apart from those that another eviction saves, or from another cache.
+  Status CheckUndoApart(const Eviction& other) const;
+  Status CheckUndoApart(const Sequence& other) const;
   // Rows that may go, as far as is known before scores are.
   Status FindUndoBytes(size_t* out);
 
@@ -63,6 +69,7 @@ class Eviction {
   Status CheckSharing() const;
   Status CheckBudgets();
   Status FindBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
+  Status FindBudgetsOf(uint32_t n_context, std::span<uint32_t> budgets) const;
   Status FindOwnBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
   bool IsTooEarly(uint32_t n_context, const LayerOutcome& layer) const;
   void FindCounts(uint32_t budget, LayerOutcome* layer) const;
@@ -93,6 +100,7 @@ class Eviction {
   int32_t* LayOutLists(int32_t* keep_slots);
   void LayOutSelection();
   Status Score() const;
+  Status SumCalls() const;
   Status ShareBudgets();
   Status ReadCounts();
   Status RefineScores() const;
@@ -100,10 +108,12 @@ class Eviction {
   void LeaveOutWhole();
   Status Reduce() const;
   Status Rescue();
+  Status Vary();
   HeadSplit Split() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
   BestArgs BestOfLists() const;
-  Status Select() const;
+  Status Select();
+  Status SelectAtOnce() const;
   Status SaveRows() const;
   Jobs<SelectJob> SelectJobs() const;
   Status MeasureMass();
@@ -136,13 +146,17 @@ class Eviction {
                    2 * uint64_t{policy_.obs_window} <=
                layer.n_tokens;
   }
-  // What budgets are reckoned by: a ratio is one of the context, which never exceeds
-  // what the plan is for.
-  uint32_t n_context() const {
-    const uint32_t logical = sequence_.logical_length();
-    const uint32_t n_seen =
-        IsPromptBeside(policy_) ? sequence_.prompt().Behind(logical) : logical;
-    const uint32_t n = plan_.ContextOf(n_seen, n_seen);
+  // What the budget of a layer is reckoned by: a ratio is one of the context, which
+  // never exceeds what the plan is for, and whose last block is as full as that of the
+  // slots held, so that whole blocks are counted once.
+  uint32_t ContextOf(const LayerOutcome& layer) const {
+    uint32_t n_seen = sequence_.logical_length();
+    uint32_t n_held = layer.n_tokens;
+    if (IsPromptBeside(policy_)) {
+      n_seen = sequence_.prompt().Behind(n_seen);
+      n_held -= std::min(n_held, sequence_.prompt().SlotsOf(layer.layer));
+    }
+    const uint32_t n = plan_.ContextOf(n_seen, n_held);
     return plan_.HasLayerBudgets() ? n : OfChunks(policy_, n, n_tokens_);
   }
   // A budget of tokens is one of the slots held where their chunks have to share it; a
@@ -179,8 +193,9 @@ class Eviction {
     return context_.backend().shape_and_select != nullptr &&
            !sequence_.selects_on_host() && Ranks() &&
            policy_.scope == KVEVICT_SCOPE_KV_HEAD && !CountsByScore(policy_) &&
-           !Rescues(policy_) && !SplitsByScore(policy_) && !plan_.Refines() &&
-           !plan_.ReportsMass() && plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
+           !Rescues(policy_) && !Varies(policy_) && !SplitsByScore(policy_) &&
+           !plan_.Refines() && !plan_.ReportsMass() &&
+           plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 
   Sequence& sequence_;
@@ -192,6 +207,7 @@ class Eviction {
   const std::span<const kvevict_view> views_;
   const kvevict_evict_options options_;
   const std::span<const TokenRange> ranges_;
+  std::span<const TokenRange> ranks_;  // of the layers at once
   const EvictWorkspace layout_;
   const uint32_t n_tokens_;  // of the longest layer
   uint8_t* const workspace_;

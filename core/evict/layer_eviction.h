@@ -30,6 +30,7 @@ struct LayerEviction : LayerOutcome {
   ShapeJob shape;
   ReduceJob reduce;
   RescueJob rescue;
+  VaryJob vary;
   SelectJob select;
   MoveJob move;
   RotateJob rotate;

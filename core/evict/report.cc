@@ -41,7 +41,7 @@ void ReportLayer(Sequence* sequence, uint32_t l, const ListCounts& before,
 }
 
 void Eviction::FillReport() const {
-  sequence_.report() = KVEVICT_EVICT_REPORT_INIT;
+  sequence_.BeginReport();
   for (const LayerOutcome& layer : layers_) {
     ReportLayer(&sequence_, layer.layer, slots_.HostTokens(layer.layer),
                 AfterOf(layer));

@@ -19,6 +19,7 @@ Status Eviction::Run() {
     KV_RETURN_IF_ERROR(Score());
     KV_RETURN_IF_ERROR(ShareBudgets());
   }
+  KV_RETURN_IF_ERROR(SumCalls());
   int32_t* keep_slots = Part<int32_t>(layout_.keep);
   for (size_t i = 0; i < active_.size(); i += at_once_.size()) {
     at_once_ = active_.subspan(i);
@@ -43,6 +44,7 @@ Status Eviction::Run() {
       KV_RETURN_IF_ERROR(RefineScores());
       KV_RETURN_IF_ERROR(Reduce());
       KV_RETURN_IF_ERROR(Rescue());
+      KV_RETURN_IF_ERROR(Vary());
       KV_RETURN_IF_ERROR(Select());
       KV_RETURN_IF_ERROR(MeasureMass());
     }
@@ -96,6 +98,25 @@ size_t Eviction::CountOfSameSink() const {
   return n;
 }
 
+// Of layers that are scored by them.
+Status Eviction::SumCalls() const {
+  const SumTable& sums = sequence_.sums();
+  if (!sums.KeepsCalls() || !sums.has_memory()) return Status();
+  const auto is_scored = [&](const LayerEviction& layer) {
+    return layer.score.sums.data ==
+           reinterpret_cast<const float*>(sums.PlaneOf(layer.layer).data);
+  };
+  for (size_t i = 0; i < active_.size(); ++i) {
+    size_t n = 0;
+    while (i + n < active_.size() && is_scored(active_[i + n])) ++n;
+    KV_RETURN_IF_ERROR(sums.SumCalls(
+        sequence_.stream(), slots_,
+        Jobs<uint32_t>(active_.subspan(i, n), &LayerEviction::layer)));
+    i += n;
+  }
+  return Status();
+}
+
 // How many each layer's lists keep, where the weights of all decided.
 Status Eviction::ShareBudgets() {
   const Stream stream = sequence_.stream();
@@ -112,9 +133,13 @@ Status Eviction::ShareBudgets() {
     measures[layer.layer] = measures[layer.owner];
   }
   const std::span<uint32_t> budgets = sequence_.budgets();
-  KV_RETURN_IF_ERROR(
-      LayerBudgets(policy_, n_context(), measures, n_protected(), budgets));
+  uint32_t n_context = 0;  // of which budgets are
   for (LayerEviction& layer : active_) {
+    if (const uint32_t n = ContextOf(layer); n_context != n) {
+      n_context = n;
+      KV_RETURN_IF_ERROR(
+          LayerBudgets(policy_, n, measures, n_protected(), budgets));
+    }
     FindCounts(budgets[layer.layer], &layer);
   }
   LeaveOutWhole();
@@ -305,6 +330,20 @@ Status Eviction::Rescue() {
   return status;
 }
 
+// What stays beyond a share of the mass; no list has another length than its layer.
+Status Eviction::Vary() {
+  if (!Ranks() || !Varies(policy_)) return Status();
+  for (LayerEviction& layer : at_once_) {
+    layer.vary = {layer.shape.scores, layer.score.view};
+  }
+  return context_.backend().vary(
+      context_, sequence_.stream(),
+      {ArgsFor(SelectJobs(), HeadSplit()), LayerAtOnce().geometry,
+       static_cast<float>(policy_.diverse_mass), n_at_once(),
+       Jobs<VaryJob>(at_once_, &LayerEviction::vary),
+       Scratch(layout_.scratch)});
+}
+
 HeadSplit Eviction::Split() const {
   if (!CountsByScore(policy_)) return HeadSplit();
   return {policy_.head_split, policy_.head_floor, policy_.score_threshold};
@@ -313,7 +352,7 @@ HeadSplit Eviction::Split() const {
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs,
                              const HeadSplit& heads) const {
   return {jobs,  TieOf(policy_),    ForcedAtOnce(), Scratch(layout_.scratch),
-          heads, BlocksOf(policy_), ranges_};
+          heads, BlocksOf(policy_), ranks_};
 }
 
 Jobs<SelectJob> Eviction::SelectJobs() const {
@@ -344,7 +383,31 @@ Status Eviction::MeasureMass() {
                                  {SelectJobs(), adds});
 }
 
-Status Eviction::Select() const {
+// What was rescued stays whatever its rank, and so scores alone say what goes.
+Status Eviction::Select() {
+  const std::span<LayerEviction> all = at_once_;
+  const auto is_rescued = [](const LayerEviction& layer) {
+    return layer.n_rescued > 0;
+  };
+  for (size_t i = 0; i < all.size(); i += at_once_.size()) {
+    at_once_ = all.subspan(i);
+    if (!OneList() && Rescues(policy_)) {
+      size_t n = 1;
+      while (n < at_once_.size() &&
+             is_rescued(at_once_[n]) == is_rescued(at_once_[0])) {
+        ++n;
+      }
+      at_once_ = at_once_.first(n);
+    }
+    ranks_ = is_rescued(at_once_[0]) ? std::span<const TokenRange>() : ranges_;
+    KV_RETURN_IF_ERROR(SelectAtOnce());
+  }
+  at_once_ = all;
+  ranks_ = ranges_;
+  return Status();
+}
+
+Status Eviction::SelectAtOnce() const {
   const Backend& backend = context_.backend();
   const Jobs<SelectJob> jobs = SelectJobs();
   // Where tokens were secured, lists have been counted.

@@ -1,7 +1,6 @@
 #include "core/kernels/redundancy.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -9,8 +8,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h, which includes this file once per target.
+#include "core/kernels/directions-inl.h"
 #include "core/kernels/exp2-inl.h"
-#include "core/kernels/row_panel-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,8 +19,6 @@ constexpr float kPlus = 1e-8f;  // to a norm that a key is divided by
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kLog2E = 1.44269504088896340736f;
-// Tokens whose directions are added up apart: few enough that f32 loses little.
-constexpr uint32_t kPiece = 256;
 // Softmax: terms i, i + kSums, ... are added up apart.
 constexpr size_t kSums = 256;
 // Of an entry in fixed point.
@@ -57,70 +54,6 @@ constexpr size_t ScratchBytes(size_t n_tokens, size_t dim) {
                           RowPanel::PanelFloats(dim) + BlockFloats(dim));
 }
 
-// ---- Keys side by side ----
-
-// One head's keys in panels.
-class Panels : public RowPanel {
- public:
-  Panels(const Redundancy& args, const Scratch& scratch)
-      : RowPanel(args.head_dim, scratch.staged, scratch.panel),
-        args_(args),
-        scratch_(scratch) {}
-
-  // Keys [first, first + Width()) as they are, or as their u; 0 past the last one.
-  HWY_INLINE void Pack(uint32_t first, bool scaled) const {
-    RowPanel::Pack(std::min(Width(), args_.n_tokens - first),
-                   [&](uint32_t i, float* row)
-                       HWY_ATTR { Load(first + i, scaled, row); });
-  }
-
-  // row[0, padded()) = a key.
-  HWY_INLINE void Load(uint32_t key, bool scaled, float* row) const {
-    const float scale = scaled ? scratch_.scales[key] : 1.0f;
-    if (scale == 0.0f) {
-      std::fill_n(row, padded(), 0.0f);
-      return;
-    }
-    LoadRow(args_.keys, key, 0, args_.head_dim, row);
-    if (scaled) ScaleRow(scale, padded(), row);
-  }
-
- private:
-  const Redundancy& args_;
-  const Scratch& scratch_;
-};
-
-// ---- Directions, and their sum ----
-
-HWY_INLINE float ScaleOf(float square) {
-  const float norm = std::sqrt(square);
-  return norm < kInfinity ? 1.0f / (norm + kPlus) : 0.0f;
-}
-
-void FindDirections(const Redundancy& args, const Panels& panels,
-                    const Scratch& s) {
-  float squares[2 * kRowPad];
-  for (uint32_t t = 0; t < args.n_tokens; t += Panels::Width()) {
-    panels.Pack(t, false);
-    panels.SquaresOf(squares);
-    for (uint32_t i = t; i < std::min(args.n_tokens, t + Panels::Width());
-         ++i) {
-      s.scales[i] = ScaleOf(squares[i - t]);
-    }
-  }
-  const size_t padded = panels.padded();
-  std::fill_n(s.sum, padded, 0.0f);
-  for (uint32_t first = 0; first < args.n_tokens; first += kPiece) {
-    std::fill_n(s.piece, padded, 0.0f);
-    for (uint32_t t = first; t < std::min(args.n_tokens, first + kPiece); ++t) {
-      if (s.scales[t] == 0.0f) continue;
-      panels.Load(t, false, s.staged);
-      AddScaledRow(s.staged, s.scales[t], padded, s.piece);
-    }
-    AddScaledRow(s.piece, 1.0f, padded, s.sum);
-  }
-}
-
 // ---- The entry that each row leaves out ----
 
 // What a block's rows have found: a key and its cosine.
@@ -148,7 +81,7 @@ HWY_INLINE int LastSimilar(const float* cosines, float threshold) {
 // which begin at `key`. A key that is not there has a cosine of 0.
 void MeetPanel(const Redundancy& args, const Scratch& s, uint32_t first,
                uint32_t row, uint32_t key, Found* found) {
-  const uint32_t width = Panels::Width();
+  const uint32_t width = RowPanel::Width();
   HWY_ALIGN float cosines[kRowsPerBlock * 2 * kRowPad];
   MultiplyBlock(s.block + size_t{row} * args.head_dim, s.panel, args.head_dim,
                 cosines, width);
@@ -167,7 +100,7 @@ void MeetPanel(const Redundancy& args, const Scratch& s, uint32_t first,
   }
 }
 
-void LeaveOutOfBlock(const Redundancy& args, const Panels& panels,
+void LeaveOutOfBlock(const Redundancy& args, const DirectionPanels& panels,
                      const Scratch& s, uint32_t first) {
   const uint32_t n = std::min(kBlock, args.n_tokens - first);
   const uint32_t n_groups = PackBlock(
@@ -182,7 +115,7 @@ void LeaveOutOfBlock(const Redundancy& args, const Panels& panels,
     found.is_found[r] = true;
     --found.n_left[n_groups - 1];
   }
-  const uint32_t width = Panels::Width();
+  const uint32_t width = RowPanel::Width();
   bool are_left = true;
   for (uint32_t key = (args.n_tokens - 1) / width * width; are_left;
        key -= width) {
@@ -203,19 +136,19 @@ void LeaveOutOfBlock(const Redundancy& args, const Panels& panels,
 
 // scales[j] of every key -> the sum of column j, NaN for one without a direction.
 // Returns how many have one.
-uint32_t SumColumns(const Redundancy& args, const Panels& panels,
+uint32_t SumColumns(const Redundancy& args, const DirectionPanels& panels,
                     const Scratch& s) {
   const RowTag d;
   uint32_t n_good = 0;
   float dots[2 * kRowPad], squares[2 * kRowPad];
-  for (uint32_t t = 0; t < args.n_tokens; t += Panels::Width()) {
+  for (uint32_t t = 0; t < args.n_tokens; t += RowPanel::Width()) {
     panels.Pack(t, true);
     panels.SumOver(
         [&](size_t e, auto v, auto sum)
             HWY_ATTR { return hn::MulAdd(v, hn::Set(d, s.sum[e]), sum); },
         dots);
     panels.SquaresOf(squares);
-    for (uint32_t i = t; i < std::min(args.n_tokens, t + Panels::Width());
+    for (uint32_t i = t; i < std::min(args.n_tokens, t + RowPanel::Width());
          ++i) {
       const bool is_good = s.scales[i] != 0.0f;
       const float others = dots[i - t] - squares[i - t];
@@ -282,9 +215,12 @@ void Mix(const Redundancy& args, const float* redundancy) {
 void Subtract(const Redundancy& args) {
   if (args.n_tokens == 0) return;
   const Scratch scratch(args, args.scratch);
-  const Panels panels(args, scratch);
+  const Directions directions{args.keys, 0,     args.n_tokens, args.head_dim,
+                              0.0f,      kPlus, scratch.scales};
+  const DirectionPanels panels(directions, scratch.staged, scratch.panel);
   std::fill_n(scratch.left_out, args.n_tokens, 0);
-  FindDirections(args, panels, scratch);
+  FindDirections(directions, panels, scratch.sum, scratch.piece,
+                 scratch.staged);
   for (uint32_t first = 0; first < args.n_tokens; first += kBlock) {
     LeaveOutOfBlock(args, panels, scratch, first);
   }

@@ -43,8 +43,13 @@ KV_KERNEL(add_sums, AddSumsParams, kAddSumsThreads, 1) {
   const uint64_t from =
       layer.from + uint64_t{row} * p.n_terms * p.head_stride * sizeof(float);
   const uint64_t sums = layer.sums + uint64_t{row} * p.stride * sizeof(float);
-  for (uint32_t slot = blockIdx.x * kAddSumsThreads + threadIdx.x; slot < n;
-       slot += gridDim.x * kAddSumsThreads) {
+  const uint32_t n_written = p.clears != 0 ? p.stride : n;
+  for (uint32_t slot = blockIdx.x * kAddSumsThreads + threadIdx.x;
+       slot < n_written; slot += gridDim.x * kAddSumsThreads) {
+    if (slot >= n) {
+      StoreGlobal(sums + uint64_t{slot} * sizeof(float), 0.0f);
+      continue;
+    }
     float most = ReduceAt(p, from, slot);
     for (uint32_t i = 1; i < p.pool && i < n - slot; ++i) {
       most = Larger(most, ReduceAt(p, from, slot + i));

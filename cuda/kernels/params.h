@@ -143,7 +143,7 @@ struct AddSumsParams {
   uint32_t pool;     // of a slot and the next ones the maximum is added
   uint32_t is_max;   // of the terms
   float scale;       // else of their sum
-  uint32_t reserved;
+  uint32_t clears;   // slots behind the chunk's become 0
   AddSumsLayer layers[kMaxLayers];
 };
 static_assert(sizeof(AddSumsParams) <= 4096);
@@ -713,6 +713,42 @@ struct RedundancyParams {
   RedundancyLayer layers[kMaxLayers];
 };
 static_assert(sizeof(RedundancyParams) <= 4096);
+
+// ---- similarity ----
+
+struct SimilarityLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t scores;       // f32 [n_lists, n_tokens], in place
+  uint64_t
+      select_keys;  // u32 [n_lists, n_tokens]: of each slot that of its block
+  uint32_t n_tokens;
+  uint32_t n_keep;
+};
+static_assert(sizeof(SimilarityLayer) == 40);
+
+struct SimilarityParams {
+  static constexpr uint32_t kMaxLayers = 96;
+  CacheRows keys;
+  // Scratch: [n_layers, n_kv_heads] each.
+  uint64_t row_sums;  // i64 [stride]: of the rows of blocks that were not taken
+  uint64_t totals;    // i64 [stride / block]: of a list's blocks that were not
+  uint64_t sums;      // f32 [n_chunks, head_dim]: of a chunk's directions
+  uint64_t scales;    // f32 [stride], of keys
+  uint64_t words;     // u32 [SimilarityWords(stride / block)] of a list
+  uint32_t n_lists;   // 1, or n_kv_heads
+  uint32_t n_kv_heads;
+  uint32_t stride;    // tokens of the longest layer
+  uint32_t n_chunks;  // of as many tokens
+  uint32_t n_sink;
+  uint32_t n_recent;
+  uint32_t block;        // slots of one
+  uint32_t higher_wins;  // of equal ones
+  float mass;
+  uint32_t reserved;
+  SimilarityLayer layers[kMaxLayers];
+};
+static_assert(sizeof(SimilarityParams) <= 4096);
 
 // ---- key_filter ----
 

@@ -12,6 +12,7 @@
 #include "cosines.cuh"
 #include "counts.cuh"
 #include "device.cuh"
+#include "directions.cuh"
 #include "exp2.cuh"
 
 namespace kvevict::cuda {
@@ -69,35 +70,18 @@ KV_KERNEL(redundancy_directions, RedundancyParams, kRedundancyThreads, 4) {
   const uint32_t begin = blockIdx.x * kRedundancyChunk;
   if (begin >= my.n_tokens) return;
   const uint32_t slot = begin + threadIdx.x;
-  const uint64_t row = my.Row(slot);
-  float square = 0.0f;
-  VisitRow(p.keys, row, [&](uint32_t, float v) { square = Fma(v, v, square); });
-  const float norm = SquareRoot(square);
-  const bool is_good = norm < ToFloat<kF32>(kInfinityBits);
-  const float scale = is_good ? 1.0f / (norm + kPlus) : 0.0f;
-  if (row != 0) StoreGlobal(my.scales + slot * sizeof(float), scale);
-  rows[threadIdx.x] = is_good ? row : 0;
-  row_scales[threadIdx.x] = scale;
-  BlockSync();
   const uint32_t n = my.n_tokens - begin < kRedundancyChunk
                          ? my.n_tokens - begin
                          : kRedundancyChunk;
-  const uint64_t sums =
-      my.sums + uint64_t{blockIdx.x} * p.keys.head_dim * sizeof(float);
-  WithDType(p.keys.dtype, [&](auto tag) {
-    for (uint32_t i = threadIdx.x; i < p.keys.head_dim;
-         i += kRedundancyThreads) {
-      const int64_t element = ElementOffset(p.keys.layout, i);
-      float sum = 0.0f;
-#pragma unroll 4
-      for (uint32_t t = 0; t < n; ++t) {
-        const float v =
-            rows[t] == 0 ? 0.0f : LoadElement(tag, rows[t] + element);
-        sum = Fma(v, row_scales[t], sum);
-      }
-      StoreGlobal(sums + uint64_t{i} * sizeof(float), sum);
-    }
-  });
+  FindDirections<kRedundancyThreads>(
+      p.keys, my.Row(slot), n, my.scales + slot * sizeof(float),
+      my.sums + uint64_t{blockIdx.x} * p.keys.head_dim * sizeof(float),
+      [](float square) {
+        const float norm = SquareRoot(square);
+        return norm < ToFloat<kF32>(kInfinityBits) ? 1.0f / (norm + kPlus)
+                                                   : 0.0f;
+      },
+      rows, row_scales);
 }
 
 // Grid (head_dim / kRedundancyThreads, n_kv_heads, n_layers); a thread has an element.
@@ -107,14 +91,8 @@ KV_KERNEL(redundancy_sums, RedundancyParams, kRedundancyThreads, 1) {
   const uint32_t i = blockIdx.x * kRedundancyThreads + threadIdx.x;
   const uint32_t n_chunks = RedundancyChunks(my.n_tokens);
   if (i >= p.keys.head_dim || n_chunks == 0) return;
-  const uint64_t at = my.sums + uint64_t{i} * sizeof(float);
-  float sum = LoadGlobal<float>(at);
-#pragma unroll 4
-  for (uint32_t c = 1; c < n_chunks; ++c) {
-    sum +=
-        LoadGlobal<float>(at + uint64_t{c} * p.keys.head_dim * sizeof(float));
-  }
-  StoreGlobal(at, sum);
+  AddChunks(my.sums + uint64_t{i} * sizeof(float), n_chunks,
+            uint64_t{p.keys.head_dim} * sizeof(float));
 }
 
 // Grid (n_tokens / kCosineTile of the longest layer, n_kv_heads, n_layers). A block

@@ -143,6 +143,45 @@ Test(batch_errors, caches_lie_apart) {
   End(&s);
 }
 
+/* What one item saves, another would write over. */
+Test(batch_errors, memory_for_undos_lies_apart) {
+  scene s = Begin();
+  kvevict_evict_options options[kItems];
+  size_t n_bytes[kItems], n_all = 0;
+  for (uint32_t i = 0; i < kItems; ++i) {
+    EXPECT_OK(kvevict_sequence_undo_bytes(s.models[i]->sequence,
+                                          s.models[i]->views, 1, &n_bytes[i]));
+    n_all += n_bytes[i];
+    options[i] = (kvevict_evict_options)KVEVICT_EVICT_OPTIONS_INIT;
+    s.evictions[i].options = &options[i];
+  }
+  uint8_t* const memory = aligned_alloc(64, n_all);
+  memset(memory, 0x5a, n_all);
+  options[0].undo = memory;
+  options[1].undo = memory + n_bytes[0] - 64;
+  options[2].undo = memory + n_bytes[0] + n_bytes[1];
+  for (uint32_t i = 0; i < kItems; ++i) options[i].undo_bytes = n_bytes[i];
+  EXPECT_INVALID(Evict(&s), "items[0] and [1]: undo", "overlaps undo");
+  options[1].undo = options[0].undo;
+  EXPECT_INVALID(Evict(&s), "items[0] and [1]: undo", "overlaps undo");
+  options[1].undo = (void*)((s.models[2]->views[0].k.data + 64) / 64 * 64);
+  EXPECT_INVALID(Evict(&s), "items[1] and [2]: undo", "overlaps views[0]");
+  for (size_t i = 0; i < n_all; ++i) {
+    EXPECT(memory[i] == 0x5a, "byte %zu has been written", i);
+  }
+  ExpectUntouched(&s);
+  options[1].undo = memory + n_bytes[0];
+  EXPECT_OK(Evict(&s));
+  for (uint32_t i = 0; i < kItems; ++i) {
+    EXPECT_OK(kvevict_sequence_undo(s.models[i]->sequence, s.models[i]->views,
+                                    1, options[i].undo, n_bytes[i], NULL));
+    cr_expect_eq(test_model_stored(s.models[i], 0), 60 + 10 * i);
+    test_model_check(s.models[i], "undone");
+  }
+  free(memory);
+  End(&s);
+}
+
 Test(batch_errors, tokens_that_have_no_room_leave_all_as_it_was) {
   scene s = Begin();
   s.tokens[2].n_tokens = 21;

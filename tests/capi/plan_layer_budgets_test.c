@@ -117,6 +117,29 @@ Test(plan_layer_budgets, the_plan_tells_them) {
 }
 
 /* One for each layer with a full cache, of which there are two. */
+/* As an eviction would, of a cache that has lost whole blocks: the last block is as
+ * full as that of the tokens seen. */
+Test(plan_layer_budgets, whole_blocks_are_those_of_the_tokens_seen) {
+  test_model_spec spec =
+      test_small_model("knorm:budget=47,sink=0,select_block=8");
+  spec.n_layers = kLayers;
+  spec.max_tokens = kSlots;
+  test_model* m = test_model_create(&spec, (test_random){31});
+  static const uint32_t kCases[][2] = {{40, 40},   {47, 47},   {48, 40},
+                                       {50, 42},   {160, 40},  {161, 41},
+                                       {1003, 43}, {1007, 47}, {INT32_MAX, 47}};
+  for (size_t i = 0; i < sizeof kCases / sizeof *kCases; ++i) {
+    uint32_t budgets[kLayers];
+    EXPECT_OK(
+        kvevict_plan_layer_budgets(m->plan, kCases[i][0], budgets, kLayers));
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      EXPECT(budgets[l] == kCases[i][1], "of %u tokens %u, not %u",
+             kCases[i][0], budgets[l], kCases[i][1]);
+    }
+  }
+  test_model_destroy(m);
+}
+
 Test(plan_layer_budgets, other_layers_have_none) {
   test_model* m = Model();
   kvevict_layer_geometry layers[kLayers] = {m->layer, m->layer, m->layer};

@@ -123,7 +123,7 @@ Test(policy_text, every_word_has_its_value) {
 #define KEYS_BY_SUMS                                                    \
   "budget, sink, recent, pool, edge, rows, group, order, scope, over, " \
   "tie, split, alpha, beta, seed" KEYS_OF_WEIGHT                        \
-  ", rotate, margin, every, prompt, sums, sum_pool"
+  ", rotate, margin, every, prompt, sums, sum_pool, sum_last, raw_first"
 
 #define KEYS_BY_TABLES                                                        \
   "budget, sink, recent, pool, edge, group, order, scope, over, tie, split, " \
@@ -200,7 +200,9 @@ static const char* const kPairs[] = {"budget=100",
                                      "merge_fraction=0.5",
                                      "sums=query",
                                      "sums=head",
-                                     "sum_pool=7"};
+                                     "sum_pool=7",
+                                     "sum_last=0",
+                                     "raw_first=no"};
 
 static bool HasWord(const char* list, const char* word) {
   char spaced[512], wanted[32];
@@ -394,6 +396,22 @@ Test(policy_text, messages_use_the_words_of_the_text) {
       {"h2o:rows=max", "rows max is not mean or sum"},
       {"h2o:sums=layer", "sums layer with scope head"},
       {"knorm:rescue=1", "rescue 1 with select_block 1"},
+      {"h2o:diverse_mass=1.5", "diverse_mass 1.5 is not in [0, 1]"},
+      {"h2o:diverse_mass=nan", "diverse_mass nan is not in [0, 1]"},
+      {"h2o:diverse_mass=0.5", "diverse_mass 0.5 with select_block 1"},
+      {"knorm:select_block=4,diverse_mass=0.5",
+       "diverse_mass 0.5 with key norm: it is a share of a mass"},
+      {"r-kv:budget=99,select_block=4,diverse_mass=0.5",
+       "diverse_mass 0.5 with redundancy"},
+      {"h2o:select_block=4,scope=model,diverse_mass=0.5",
+       "diverse_mass 0.5 with scope model"},
+      {"h2o:select_block=4,rescue=1,diverse_mass=0.5",
+       "diverse_mass 0.5 with rescue"},
+      {"h2o:sum_last=65", "sum_last 65 is not in [0, 64]"},
+      {"h2o:sum_last=8", "sum_last 8 needs sums layer and rows sum"},
+      {"h2o:sum_last=8,sums=layer,scope=layer,rows=mean",
+       "sum_last 8 needs sums layer and rows sum"},
+      {"h2o:raw_first=yes", "raw_first yes needs sum_last above 0"},
       {"h2o:sum_pool=0", "sum_pool 0 is not in [1, 1023]"},
       {"h2o:sum_pool=1024", "sum_pool 1024 is not in [1, 1023]"},
       {"keydiff:block=1", "block 1 is not 0 or in [2, 65536]"},
@@ -514,6 +532,8 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   if (by_sums) {
     p.sum_rows = policy->sum_rows;
     p.sum_pool = policy->sum_pool;
+    p.sum_last = policy->sum_last;
+    p.sum_raw_first = policy->sum_raw_first;
   }
   const bool by_tables = p.kind == KVEVICT_POLICY_EXPECTED_ATTENTION ||
                          p.kind == KVEVICT_POLICY_TRIATTENTION;
@@ -543,6 +563,7 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   p.seed = policy->seed;
   p.rescue = policy->rescue;
   p.anchor = policy->anchor;
+  p.diverse_mass = policy->diverse_mass;
   return p;
 }
 

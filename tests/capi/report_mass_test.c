@@ -269,6 +269,8 @@ Test(report_mass, is_unknown_where_nothing_is_measured) {
 Test(report_mass, of_what_loses_nothing_is_whole) {
   test_model* m = Model("snapkv:budget=60,window=8", 1);
   ExpectAll(m, NAN, NAN, "before any eviction");
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  ExpectAll(m, 1.0f, 0.0f, "of nothing");
   test_model_step(m, 50);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   ExpectAll(m, 1.0f, 0.0f, "within the budget");

@@ -224,6 +224,46 @@ Test(sequence_blocks, an_eviction_is_score_and_select) {
 
 /* Budgets of heads are rounded down to whole blocks, of what each head holds, but to
  * one. */
+/* Slots held that end another way in a block than the tokens seen: the budget is
+ * rounded to whole blocks once, for the list, as at the select door. */
+Test(sequence_blocks, are_counted_once_whatever_was_held_before) {
+  static const char* const kTexts[] = {
+      "knorm:budget=47,sink=0,select_block=8",
+      "knorm:budget=0.5,sink=0,select_block=8",
+      "streaming-llm:sink=3,recent=44,select_block=8",
+      "knorm:budget=40,sink=9,recent=2,select_block=8,scope=model"};
+  for (size_t p = 0; p < sizeof kTexts / sizeof *kTexts; ++p) {
+    for (uint32_t n = 53; n <= 69; ++n) {
+      const test_model_spec spec = test_small_model(kTexts[p]);
+      test_model* m = test_model_create(&spec, (test_random){n});
+      int32_t positions[kMaxTokens];
+      for (uint32_t i = 0; i < n; ++i) positions[i] = (int32_t)(2 * i);
+      kvevict_position_lists layers[kLayers];
+      for (uint32_t l = 0; l < kLayers; ++l) {
+        layers[l] = (kvevict_position_lists)KVEVICT_POSITION_LISTS_INIT;
+        layers[l].n_lists = 1;
+        layers[l].positions = positions;
+        layers[l].positions_len = layers[l].count = n;
+      }
+      EXPECT_OK(
+          kvevict_sequence_start(m->sequence, layers, kLayers, 140, NULL));
+      kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+      kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+      EXPECT_OK(kvevict_plan_selection(m->plan, 0, n, 140, &options, &keep));
+      EXPECT_OK(test_model_evict(m, NULL, NULL));
+      const uint32_t held = test_model_stored(m, 0);
+      EXPECT(held == keep.count && (n - held) % 8 == 0,
+             "%s: %u of %u slots, at the door %u", kTexts[p], held, n,
+             keep.count);
+      /* The most that a budget of tokens has room for. */
+      const uint32_t budget = p == 3 ? 40 : 47;
+      EXPECT(p == 1 || (held <= budget && held + 8 > budget),
+             "%s: %u of %u slots", kTexts[p], held, n);
+      test_model_destroy(m);
+    }
+  }
+}
+
 Test(sequence_blocks, head_budgets_are_rounded_down) {
   const uint32_t budgets[kLayers * kHeads] = {40, 26, 4000, 3};
   const uint32_t first[] = {35, 25, 95, 5}, second[] = {40, 20, 100, 10};

@@ -122,6 +122,46 @@ Test(rescue, the_nearest_to_the_anchor_and_every_so_manyth_after_it_stay) {
   }
 }
 
+/* The best block by rank and then score stays, and of all others one is rescued whatever
+ * its rank. */
+Test(rescue, ranks_choose_the_best_and_not_the_rescued) {
+  static const float kScores[2][24] = {
+      {0, 0, 0, 0, 9, 9, 9, 9, 5, 5, 1, 1, 6, 1, 6, 1, 1, 1, 1, 1},
+      {0, 0, 0, 0, 9, 9, 9, 9, 5, 5, 1, 1, 6, 1, 6, 1, 1, 1, 1, 1}};
+  static const struct {
+    kvevict_token_range range;
+    const char* anchor;
+    int32_t stay[2];
+  } kCases[] = {{{sizeof(kvevict_token_range), -1, 16, 20}, "zeros", {4, 16}},
+                {{sizeof(kvevict_token_range), -5, 4, 20}, "zeros", {4, 16}},
+                {{sizeof(kvevict_token_range), 1, 12, 13}, "zeros", {12, 16}},
+                {{sizeof(kvevict_token_range), 1, 12, 16}, "ones", {4, 12}},
+                {{sizeof(kvevict_token_range), -1, 4, 8}, "ones", {4, 12}}};
+  for (uint32_t i = 0; i < sizeof kCases / sizeof *kCases; ++i) {
+    char text[200];
+    snprintf(text, sizeof text,
+             "custom:budget=15,sink=4,recent=4,select_block=4,scope=layer,"
+             "rescue=1,anchor=%s",
+             kCases[i].anchor);
+    const test_model_spec spec = test_small_model(text);
+    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model_append(m, 24);
+    test_inputs inputs;
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    test_give_scores(&options, &inputs, 2, kScores[0], 0, 24);
+    options.ranges = &kCases[i].range;
+    options.ranges_len = 1;
+    EXPECT_OK(test_model_evict(m, &options, NULL));
+    int32_t positions[kSlots];
+    EXPECT(test_model_stored(m, 0) == 16, "%u slots", test_model_stored(m, 0));
+    test_model_positions(m, 0, 0, positions);
+    EXPECT(
+        positions[4] == kCases[i].stay[0] && positions[8] == kCases[i].stay[1],
+        "case %u: blocks at %d and %d", i, positions[4], positions[8]);
+    test_model_destroy(m);
+  }
+}
+
 Test(rescue, what_does_not_go_together_is_refused) {
   kvevict_policy policy = test_policy("knorm:budget=40");
   policy.rescue = 2;

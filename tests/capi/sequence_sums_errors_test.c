@@ -49,6 +49,30 @@ Test(sums, of_rows_that_do_not_follow_are_refused) {
   test_model_destroy(m);
 }
 
+/* As long as a row of them is left they go on; then the next ones begin anew. */
+Test(sums, are_forgotten_by_a_trim_to_their_first_row) {
+  for (uint32_t to = 8; to <= 12; ++to) {
+    test_model* m = Model("h2o:budget=9,recent=4");
+    test_model_append(m, 10);
+    EXPECT_OK(Show(m, 5, 10));
+    test_model_append(m, 5);
+    EXPECT_OK(kvevict_sequence_trim(m->sequence, to, NULL));
+    m->n_seen = to;
+    test_model_append(m, 2);
+    if (to > 10) {
+      EXPECT_INVALID(Show(m, 1, to + 1), "from", "do not follow");
+      EXPECT_OK(Show(m, 2, to));
+    } else {
+      EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
+                     "attention_sums");
+      EXPECT_OK(Show(m, 1, to + 1));
+    }
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    EXPECT(test_model_stored(m, 0) == 9, "%u", test_model_stored(m, 0));
+    test_model_destroy(m);
+  }
+}
+
 /* Slots would shift under what was shown for them. */
 Test(sums, of_tokens_to_come_must_be_appended_before_an_undo) {
   test_model* m = Model("h2o:budget=10,recent=4");

@@ -160,6 +160,15 @@ Test(undo_errors, arguments_are_checked_before_a_byte_moves) {
   EXPECT_INVALID(test_evict_lending(m, less, NULL), text);
   const test_lent odd = {undo.memory + 4, undo.n_bytes};
   EXPECT_INVALID(test_evict_lending(m, odd, NULL), "undo", "64-byte aligned");
+  /* Within a cache, whose rows it would take the place of. */
+  for (uint32_t l = 0; l < 3; ++l) {
+    const uint64_t within = (m->views[l].v.data + 700) / 64 * 64;
+    char overlap[32];
+    snprintf(overlap, sizeof overlap, "overlaps views[%u]", l);
+    EXPECT_INVALID(test_evict_lending(
+                       m, (test_lent){(uint8_t*)within, undo.n_bytes}, NULL),
+                   "undo", overlap);
+  }
   EXPECT(test_is_filled(undo.memory, undo.n_bytes), "rows were saved");
   EXPECT(test_model_stored(m, 0) == 60, "tokens went");
   EXPECT_OK(test_evict_lending(m, undo, NULL));

@@ -71,6 +71,10 @@ public class PolicyTests
         KvPolicy merging = policy with { Merge = KvMerge.Pivot, MergeThreshold = 0.5, MergeFraction = 0.75 };
         back = KvPolicy.Parse(merging.ToString());
         Assert.Equal((KvMerge.Pivot, 0.5, 0.75), (back.Merge, back.MergeThreshold, back.MergeFraction));
+        KvPolicy diverse = KvPolicy.Parse("openvino-genai-adaptive-r-kv");
+        Assert.Equal((0.9, 8, true), (diverse.DiverseMass, diverse.SumLast, diverse.SumRawFirst));
+        KvPolicy other = diverse with { DiverseMass = 0.5, SumLast = 3, SumRawFirst = false };
+        Assert.Equal((0.5, 3, false), (other.DiverseMass, other.SumLast, other.SumRawFirst));
         Assert.Equal((128, 64), (policy.Block, (policy with { Block = 64 }).Block));
         var lag = new KvPolicy(KvPolicyKind.LagKV) with { LagRanks = false, BudgetOfPartition = true };
         KvPolicy lagBack = KvPolicy.Parse(lag.ToString());

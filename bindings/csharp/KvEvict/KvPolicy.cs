@@ -218,6 +218,15 @@ public sealed unsafe record KvPolicy
     /// <summary>Of a slot and the next ones, so many in all, the most attention is added to its sum.</summary>
     public int SumPool { get => (int)_native.sum_pool; init => _native.sum_pool = Check.Count(value, nameof(SumPool)); }
 
+    /// <summary>Above 0, the share of the mass up to which the best blocks stay; others by how unlike their keys are.</summary>
+    public double DiverseMass { get => _native.diverse_mass; init => _native.diverse_mass = value; }
+
+    /// <summary>Above 0, sums are of so many last calls alone, and of none before a layer's last eviction.</summary>
+    public int SumLast { get => (int)_native.sum_last; init => _native.sum_last = Check.Count(value, nameof(SumLast)); }
+
+    /// <summary>Whether a layer's first call is not pooled, as long as it is the only one.</summary>
+    public bool SumRawFirst { get => _native.sum_raw_first != 0; init => _native.sum_raw_first = value ? 1u : 0; }
+
     /// <summary>The policies, as in the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();
 

@@ -962,9 +962,12 @@ typedef struct kvevict_policy {
    *  stay keeps the blocks it lies in. The last block, where it is not full,
    *  must stay: it is where the next token goes. A ratio budget is one of the
    *  blocks, rounded down to at least one; a token count, also of a layer or a
-   *  head, is rounded down to whole blocks. Above 1 it does not go with
-   *  head_split or budget_of_partition. 1 .. 65536; default 1: single tokens.
-   *  ChunkKV, arXiv:2502.00299. */
+   *  head, is rounded down to whole blocks. Both are reckoned once, for the
+   *  list: the context counts as the longest of no more tokens whose last block
+   *  is as full as that of the slots held. So a token count B keeps the most of
+   *  B - select_block + 1 .. B slots that whole blocks can be lost for. Above 1
+   *  it does not go with head_split or budget_of_partition. 1 .. 65536; default
+   *  1: single tokens. ChunkKV, arXiv:2502.00299. */
   uint32_t select_block;
   /** Of merge values: the least similarity that merges, in [0, 1]; 0. */
   double merge_threshold;
@@ -1039,6 +1042,33 @@ typedef struct kvevict_policy {
    *  KVCrush, arXiv:2503.00022, as OpenVINO GenAI has it. */
   uint32_t rescue;
   kvevict_anchor anchor; /**< Of rescue. Default mean. */
+  /** Above 0 some blocks stay by what they add. Of the blocks between those
+   *  that must stay at both ends, protected ones and then the best are taken,
+   *  while those taken have less than this share of the mass of all: the one
+   *  that reaches it is taken, and never more than the list keeps. The rest of
+   *  its room goes to those of the other blocks whose keys are least like the
+   *  other blocks': least of the sum, over a block's slots i and all slots j of
+   *  the other blocks, of the cosines of keys c_ij, of which those below the
+   *  mean of i's are left out. That is the mean over all slots between both
+   *  ends, in which i's own cosine is 0. Heads that share the list add up; of
+   *  equals the block goes by `tie`.
+   *
+   *  u = k / sqrt(|k|^2 + 2^-23) in f32, cosines are added up in units of
+   *  2^-24, so in any order alike; a key with NaN or infinity has cosines of 0.
+   *  A score that is NaN or infinite has no mass. It needs keys that can be
+   *  read, a signal whose numbers are a mass, without redundancy or secure, and
+   *  select_block above 1, and does not go with rescue, scope MODEL,
+   *  head_budgets, nor an eviction's ranges. (0, 1]; default 0: all by score.
+   *  Adaptive R-KV of OpenVINO GenAI. */
+  double diverse_mass;
+  /** h2o: above 0, sums are of the last so many calls of
+   *  kvevict_sequence_observe() alone, and of no call before the layer's last
+   *  eviction: those are forgotten with it. Pooled is then their sum. Up to 64.
+   *  Needs sums layer and rows sum. Default 0: of all calls. OpenVINO GenAI. */
+  uint32_t sum_last;
+  /** 1: the first call that a sequence observes of a layer is not pooled, as
+   *  long as it is the only one. Needs sum_last. Default 0. OpenVINO GenAI. */
+  uint32_t sum_raw_first;
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                  \
@@ -1052,7 +1082,7 @@ typedef struct kvevict_policy {
         1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
         KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
         0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0,     \
-        KVEVICT_SUM_ROWS_KV_HEAD, 1, 0, KVEVICT_ANCHOR_MEAN                  \
+        KVEVICT_SUM_ROWS_KV_HEAD, 1, 0, KVEVICT_ANCHOR_MEAN, 0.0, 0, 0       \
   }
 
 /**
@@ -1125,7 +1155,9 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     margin, every                  margin, every
  *     prompt=inside|beside|pinned|pinned-beside|at-end   prompt
  *     sums=head|query|layer, sum_pool   sum_rows, sum_pool
+ *     sum_last, raw_first=no|yes     sum_last, sum_raw_first
  *     rescue, anchor=mean|zeros|ones|alternating|random   rescue, anchor
+ *     diverse_mass                   diverse_mass
  * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
  * tokens are ignored; of a key given twice the last value counts. The result
  * is validated.
@@ -1138,12 +1170,13 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
  *                                 epsilon, redundancy, similarity, secure,
  *                                 heads, floor, threshold, normalize, chunk,
- *                                 seed, rescue, anchor
+ *                                 seed, rescue, anchor, diverse_mass
  *     snapkv, pyramidkv, tova,
  *     r-kv, cake                  window, keep_window, rows, row_weight,
  *                                 softmax, spread, group, order, tau1, tau2,
  *                                 lazy
- *     h2o                         rows, group, order, sums, sum_pool
+ *     h2o                         rows, group, order, sums, sum_pool,
+ *                                 sum_last, raw_first
  *     expected-attention          group, order
  *     triattention, non-causal    group, order
  *     lagkv, cur, keydiff,
@@ -1694,7 +1727,8 @@ enum kvevict_operation
    *  observes until kvevict_sequence_end_observing(). Of policies that score by
    *  the last queries, for each layer obs_window * n_q_heads rows of k_head_dim
    *  elements, and on CUDA a float with each; of h2o max_tokens floats for each
-   *  KV head, query head or layer, as sum_rows says; 0 for others. */
+   *  KV head, query head or layer, as sum_rows says, and with sum_last so many
+   *  more times as many; 0 for others. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
 #ifndef __cplusplus
@@ -1739,7 +1773,9 @@ KVEVICT_API kvevict_status kvevict_plan_workspace(
  *
  * @param[in]  plan         Non-NULL.
  * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
- *                          it counts as max_tokens.
+ *                          it counts as max_tokens, less what its last block
+ *                          of select_block is then fuller by: as in an eviction
+ *                          of a cache that has lost whole blocks.
  * @param[out] budgets      [n_layers] tokens; 0 for layers without a full
  *                          cache, which do not count where the budget is
  *                          spread.
@@ -2093,8 +2129,10 @@ KVEVICT_API kvevict_status kvevict_keep_lists_init(
  *
  * Ranks say which tokens a list keeps, never how many: layers, heads
  * (kvevict_head_split) and chunks keep as many as without ranges. With `secure`
- * the tokens secured are the best by rank and then by score, and so are those
- * before which `rescue` looks for others.
+ * the tokens secured are the best by rank and then by score. With `rescue` the
+ * blocks of the budget are those of the highest rank and then score, and the
+ * rescued are chosen from all others as without ranges: they stay whatever
+ * their rank, and bits go by scores alone.
  */
 typedef struct kvevict_token_range {
   uint32_t struct_size;
@@ -2119,7 +2157,8 @@ typedef struct kvevict_select_options {
   uint32_t struct_size;
   uint32_t n_tokens; /**< Slots held, 1 .. 2^31 - 1. */
   /** Where lists hold different numbers: u32 [n_lists], each at most n_tokens,
-   *  device memory; NULL: all hold n_tokens. */
+   *  device memory; NULL: all hold n_tokens. Every list then has one row: with
+   *  n_rows above the lists it is an error. */
   const uint32_t* token_counts;
   /** f32 [n_rows, n_tokens] of any values, device memory. NULL, with length 0:
    *  nothing is ranked, and every list keeps what must stay and then the first
@@ -2806,9 +2845,12 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * follow on are an error. Sums are f32 and are added up in the order of calls.
  *
  * Sums cannot be taken back: what trimmed rows paid to tokens that stay remains
- * in theirs, so show rows of speculation when they are accepted. A start, a
- * load and a reset forget sums, and so does, of layers that lose tokens, an
- * eviction when sums do not reach up to the last token; a fork has the same.
+ * in theirs, so show rows of speculation when they are accepted. With sum_last
+ * a trim forgets the calls that have rows it takes back. A trim to the first
+ * row observed, or below it, forgets a layer's sums, and the next call begins
+ * anew. A start, a load and a reset forget sums, and so does, of layers that
+ * lose tokens, an eviction when sums do not reach up to the last token; a fork
+ * has the same. With sum_last calls cannot be captured.
  *
  * Does nothing for other policies, and for layers without what the policy
  * observes; for others the sequence must have memory, see
@@ -2884,8 +2926,8 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * that do not come back; such a length is an error that names the nearest exact
  * one on either side. Observed queries of the tokens are forgotten, and so are
  * the older ones that they pushed out of the window: an eviction may want some
- * of them observed again. Sums of attention stay, see
- * kvevict_sequence_observe(). kvevict_sequence_report() stays.
+ * of them observed again. Sums of attention stay as long as a row of theirs
+ * does, see kvevict_sequence_observe(). kvevict_sequence_report() stays.
  *
  * On CUDA a length below the last eviction waits as
  * kvevict_sequence_exact_prefix() does; others do not.
@@ -3083,7 +3125,8 @@ typedef struct kvevict_evict_options {
   size_t inputs_len; /**< = n_layers; 0 with NULL. */
   /** Memory on the context's device, aligned as a workspace, that receives the
    *  rows that go: see kvevict_sequence_undo(). NULL: they are gone for good.
-   *  Not written where nothing goes. */
+   *  Not written where nothing goes. Apart from the workspace and all planes of
+   *  the views. */
   void* undo;
   /** At least what kvevict_sequence_undo_bytes() says; 0 with NULL. */
   size_t undo_bytes;
@@ -3254,11 +3297,11 @@ typedef struct kvevict_evict_report {
  * The mass of a token is the score that the list was chosen by: shaped, weighed
  * and reduced. That is a mass where the signal is attention, paid or expected,
  * or the caller's: of all policies but streaming-llm, random, knorm, keydiff,
- * q-filter, lagkv, cur and triattention, without redundancy, secure or rescue.
- * A token without a score has no mass and is in neither sum: those of a kept
- * window, whose queries do the scoring, and where the score is NaN or infinite.
- * Sinks and other tokens that must stay have the mass of their score. With
- * chunk= only chunks that lose tokens have masses.
+ * q-filter, lagkv, cur and triattention, without redundancy, secure, rescue or
+ * diverse_mass. A token without a score has no mass and is in neither sum:
+ * those of a kept window, whose queries do the scoring, and where the score is
+ * NaN or infinite. Sinks and other tokens that must stay have the mass of their
+ * score. With chunk= only chunks that lose tokens have masses.
  */
 typedef struct kvevict_list_report {
   uint32_t struct_size;
@@ -3266,9 +3309,10 @@ typedef struct kvevict_list_report {
   uint32_t tokens_before; /**< Slots in use. */
   uint32_t tokens_after;
   /** What share of the list's mass stayed, in [0, 1]; 1 for a list that lost no
-   *  mass. NaN where nothing is known: without report_mass of
-   *  kvevict_plan_options, where scores are no masses, or if one of the list is
-   *  below 0. Sums are in f32, of every 256th slot and then of halves. */
+   *  mass, also an empty one. NaN where nothing is known: before the first
+   *  eviction, without report_mass of kvevict_plan_options, where scores are no
+   *  masses, or if one of the list is below 0. Sums are in f32, of every 256th
+   *  slot and then of halves. */
   float mass_kept;
   /** The largest mass of a single token that went, as a share of the list's;
    *  0 if none had any, NaN likewise. */
@@ -3559,7 +3603,8 @@ KVEVICT_API kvevict_status kvevict_sequences_workspace(
 
 /**
  * kvevict_sequence_evict() for each item. Each sequence has its own report, and
- * each item its own memory to undo with.
+ * each item its own memory to undo with: memory of two items that meets is an
+ * error, and so is memory within another item's cache.
  *
  * Caches of two sequences that overlap are an error if one of them is to move
  * rows; of contiguous ones K and V of the first layer are compared, so that one

@@ -84,9 +84,14 @@ kvevict_policy test_random_policy(test_random* random) {
       policy.rescue = test_random_below(random, 6);
       policy.anchor = (kvevict_anchor)test_random_below(random, 5);
     }
+    if (test_random_below(random, 8) == 0) {
+      policy.diverse_mass = test_random_unit(random);
+    }
     if (policy.kind == KVEVICT_POLICY_H2O) {
       MAYBE(sum_rows, (kvevict_sum_rows)test_random_below(random, 3));
       MAYBE(sum_pool, test_random_between(random, 1, 30));
+      MAYBE(sum_last, test_random_below(random, 65));
+      MAYBE(sum_raw_first, test_random_below(random, 2));
     }
     MAYBE(merge, (kvevict_merge)test_random_below(random, 4));
     MAYBE(merge_threshold, test_random_unit(random));

@@ -44,7 +44,7 @@ var (
 	_ [128]byte = [unsafe.Offsetof(ContextOptions{}.DeviceAllocUserData)]byte{}
 	_ [136]byte = [unsafe.Offsetof(ContextOptions{}.SelectOnHost)]byte{}
 	_ [140]byte = [unsafe.Offsetof(ContextOptions{}.Debug)]byte{}
-	_ [264]byte = [unsafe.Sizeof(Policy{})]byte{}
+	_ [280]byte = [unsafe.Sizeof(Policy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Policy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Policy{}.Kind)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Policy{}.Budget)]byte{}
@@ -96,6 +96,9 @@ var (
 	_ [252]byte = [unsafe.Offsetof(Policy{}.SumPool)]byte{}
 	_ [256]byte = [unsafe.Offsetof(Policy{}.Rescue)]byte{}
 	_ [260]byte = [unsafe.Offsetof(Policy{}.Anchor)]byte{}
+	_ [264]byte = [unsafe.Offsetof(Policy{}.DiverseMass)]byte{}
+	_ [272]byte = [unsafe.Offsetof(Policy{}.SumLast)]byte{}
+	_ [276]byte = [unsafe.Offsetof(Policy{}.SumRawFirst)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}

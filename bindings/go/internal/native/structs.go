@@ -117,6 +117,9 @@ type Policy struct {
 	SumPool           uint32
 	Rescue            uint32
 	Anchor            int32
+	DiverseMass       float64
+	SumLast           uint32
+	SumRawFirst       uint32
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.

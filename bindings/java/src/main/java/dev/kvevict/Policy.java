@@ -387,6 +387,21 @@ public final class Policy {
     return struct.enumAt(Abi.Policy.ANCHOR, Anchor.class);
   }
 
+  /** {@return up to which share of the mass the best blocks stay, others by their keys; 0: all} */
+  public double diverseMass() {
+    return struct.doubleAt(Abi.Policy.DIVERSE_MASS);
+  }
+
+  /** {@return of how many last calls alone sums are; 0: of all} */
+  public int sumLast() {
+    return struct.intAt(Abi.Policy.SUM_LAST);
+  }
+
+  /** {@return whether a layer's first call is not pooled, as long as it is the only one} */
+  public boolean sumRawFirst() {
+    return struct.flagAt(Abi.Policy.SUM_RAW_FIRST);
+  }
+
   /** {@return whose attention a sequence adds up in one row of sums} */
   public SumRows sumRows() {
     return struct.enumAt(Abi.Policy.SUM_ROWS, SumRows.class);
@@ -945,6 +960,39 @@ public final class Policy {
      */
     public Builder anchor(Anchor anchor) {
       struct.putEnum(Abi.Policy.ANCHOR, anchor, "anchor");
+      return this;
+    }
+
+    /**
+     * Up to which share of the mass the best blocks stay; others do by how unlike their keys are.
+     *
+     * @param share up to 1; 0: all go by score
+     * @return this
+     */
+    public Builder diverseMass(double share) {
+      struct.putDouble(Abi.Policy.DIVERSE_MASS, share);
+      return this;
+    }
+
+    /**
+     * Of how many last calls alone sums are, none of them before the layer's last eviction.
+     *
+     * @param calls at least 0, for all calls
+     * @return this
+     */
+    public Builder sumLast(int calls) {
+      struct.putCount(Abi.Policy.SUM_LAST, calls, "calls");
+      return this;
+    }
+
+    /**
+     * Whether a layer's first call is not pooled, as long as it is the only one.
+     *
+     * @param raw whether it is not
+     * @return this
+     */
+    public Builder sumRawFirst(boolean raw) {
+      struct.putFlag(Abi.Policy.SUM_RAW_FIRST, raw);
       return this;
     }
 

@@ -57,6 +57,14 @@ final class PolicyTest {
     Check.equal(Merge.PIVOT, merging.merge());
     Check.equal(0.5, merging.mergeThreshold());
     Check.equal(0.75, merging.mergeFraction());
+    Policy diverse = Policy.parse("openvino-genai-adaptive-r-kv");
+    Check.equal(0.9, diverse.diverseMass());
+    Check.equal(8, diverse.sumLast());
+    Check.equal(true, diverse.sumRawFirst());
+    Policy other = diverse.toBuilder().diverseMass(0.5).sumLast(3).sumRawFirst(false).build();
+    Check.equal(0.5, other.diverseMass());
+    Check.equal(3, other.sumLast());
+    Check.equal(false, other.sumRawFirst());
     Policy chunks = Policy.builder(PolicyKind.KNORM).chunk(1024).build();
     Check.equal(Policy.parse("knorm:chunk=1024"), chunks);
     Check.equal(1024, chunks.chunk());

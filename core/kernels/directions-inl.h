@@ -1,0 +1,97 @@
+// One head's keys as directions: rows side by side, and their sum.
+#if defined(KVEVICT_CORE_KERNELS_DIRECTIONS_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef KVEVICT_CORE_KERNELS_DIRECTIONS_INL_H_
+#undef KVEVICT_CORE_KERNELS_DIRECTIONS_INL_H_
+#else
+#define KVEVICT_CORE_KERNELS_DIRECTIONS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "core/kernels/row_panel-inl.h"
+#include "core/kernels/row_source.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+// Tokens whose directions are added up apart: few enough that f32 loses little.
+constexpr uint32_t kPiece = 256;
+
+// Keys [first, first + n_tokens), and what each is multiplied by to be a direction.
+struct Directions {
+  const RowSource& keys;
+  uint32_t first;
+  uint32_t n_tokens;
+  uint32_t head_dim;
+  float inside;  // scale = 1 / (sqrt(square + inside) + beside)
+  float beside;
+  float* scales;  // [n_tokens]; 0: the key has no finite norm
+};
+
+// Keys in panels.
+class DirectionPanels : public RowPanel {
+ public:
+  DirectionPanels(const Directions& args, float* staged, float* panel)
+      : RowPanel(args.head_dim, staged, panel), args_(args) {}
+
+  // Keys [first, first + Width()) as they are, or as directions; 0 past the last one.
+  HWY_INLINE void Pack(uint32_t first, bool scaled) const {
+    RowPanel::Pack(std::min(Width(), args_.n_tokens - first),
+                   [&](uint32_t i, float* row)
+                       HWY_ATTR { Load(first + i, scaled, row); });
+  }
+
+  // row[0, padded()) = a key.
+  HWY_INLINE void Load(uint32_t key, bool scaled, float* row) const {
+    const float scale = scaled ? args_.scales[key] : 1.0f;
+    if (scale == 0.0f) {
+      std::fill_n(row, padded(), 0.0f);
+      return;
+    }
+    LoadRow(args_.keys.Row(args_.first + key), args_.keys.dtype,
+            args_.keys.element_stride, args_.head_dim, row);
+    if (scaled) ScaleRow(scale, padded(), row);
+  }
+
+ private:
+  const Directions& args_;
+};
+
+// Fills the scales, and sum[0, padded) with the sum of all directions; `piece` and
+// `staged` are scratch for a row.
+HWY_INLINE void FindDirections(const Directions& args,
+                               const DirectionPanels& panels, float* sum,
+                               float* piece, float* staged) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  float squares[2 * kRowPad];
+  for (uint32_t t = 0; t < args.n_tokens; t += RowPanel::Width()) {
+    panels.Pack(t, false);
+    panels.SquaresOf(squares);
+    for (uint32_t i = t; i < std::min(args.n_tokens, t + RowPanel::Width());
+         ++i) {
+      const float norm = std::sqrt(squares[i - t] + args.inside);
+      args.scales[i] = norm < kInfinity ? 1.0f / (norm + args.beside) : 0.0f;
+    }
+  }
+  const size_t padded = panels.padded();
+  std::fill_n(sum, padded, 0.0f);
+  for (uint32_t first = 0; first < args.n_tokens; first += kPiece) {
+    std::fill_n(piece, padded, 0.0f);
+    for (uint32_t t = first; t < std::min(args.n_tokens, first + kPiece); ++t) {
+      if (args.scales[t] == 0.0f) continue;
+      panels.Load(t, false, staged);
+      AddScaledRow(staged, args.scales[t], padded, piece);
+    }
+    AddScaledRow(piece, 1.0f, padded, sum);
+  }
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

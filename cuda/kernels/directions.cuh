@@ -1,0 +1,53 @@
+// What makes keys directions, and their sums.
+#ifndef KVEVICT_CUDA_KERNELS_DIRECTIONS_CUH_
+#define KVEVICT_CUDA_KERNELS_DIRECTIONS_CUH_
+
+#include "cache_rows.cuh"
+#include "device.cuh"
+
+namespace kvevict::cuda {
+
+// A block of kThreads has as many keys, of which n are there: a thread stores its own
+// one's scale_of(the sum of its squares), which is 0 where it is no direction, and then
+// adds up an element of all, every sum in the order of the keys. `row` is 0 past the
+// last key; rows, scales: shared.
+template <uint32_t kThreads, class ScaleOf>
+KV_DEVICE void FindDirections(const CacheRows& keys, uint64_t row, uint32_t n,
+                              uint64_t scale_at, uint64_t sums,
+                              const ScaleOf& scale_of, uint64_t* rows,
+                              float* scales) {
+  float square = 0.0f;
+  VisitRow(keys, row, [&](uint32_t, float v) { square = Fma(v, v, square); });
+  const float scale = scale_of(square);
+  if (row != 0) StoreGlobal(scale_at, scale);
+  rows[threadIdx.x] = scale != 0.0f ? row : 0;
+  scales[threadIdx.x] = scale;
+  BlockSync();
+  WithDType(keys.dtype, [&](auto tag) {
+    for (uint32_t i = threadIdx.x; i < keys.head_dim; i += kThreads) {
+      const int64_t element = ElementOffset(keys.layout, i);
+      float sum = 0.0f;
+#pragma unroll 4
+      for (uint32_t t = 0; t < n; ++t) {
+        const float v =
+            rows[t] == 0 ? 0.0f : LoadElement(tag, rows[t] + element);
+        sum = Fma(v, scales[t], sum);
+      }
+      StoreGlobal(sums + uint64_t{i} * sizeof(float), sum);
+    }
+  });
+}
+
+// The first of n_chunks sums of an element, stride bytes apart, becomes that of all.
+KV_DEVICE void AddChunks(uint64_t at, uint32_t n_chunks, uint64_t stride) {
+  float sum = LoadGlobal<float>(at);
+#pragma unroll 4
+  for (uint32_t c = 1; c < n_chunks; ++c) {
+    sum += LoadGlobal<float>(at + c * stride);
+  }
+  StoreGlobal(at, sum);
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_DIRECTIONS_CUH_
