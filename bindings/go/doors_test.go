@@ -3,6 +3,7 @@ package kvevict
 import (
 	"math"
 	"reflect"
+	"runtime"
 	"sort"
 	"sync"
 	"testing"
@@ -303,6 +304,86 @@ func TestPagedCachesAndCompanions(t *testing.T) {
 		same(t, scalesBefore[from*2+1], scales[to*2+1])
 		same(t, keysBefore[from*row+9], keys[to*row+9])
 	}
+}
+
+// Keys, then values of two tokens in blocks that were allocated one by one.
+func TestBlocksWithAddresses(t *testing.T) {
+	const half = 2 * row
+	context := newContext(t, nil)
+	blocks := [][]float32{random(2*half, 8), random(2*half, 9), random(2*half, 10)}
+	for _, ids := range [][]int32{nil, {6, 0, 3}} {
+		var was [][]float32
+		table := make([]uint64, 7) // the others stay 0
+		for i, block := range blocks {
+			was = append(was, append([]float32(nil), block...))
+			id := i
+			if ids != nil {
+				id = int(ids[i])
+			}
+			table[id] = uint64(uintptr(unsafe.Pointer(&block[0])))
+		}
+		k := rows([]float32(nil), kvHeads)
+		k.Data, k.AddressTable = Memory{}, Slice(table)
+		v := k
+		v.InBlock = half * 4
+		layout := Layout{KVHeads: kvHeads, K: k, V: v, BlockSize: 2, BlockTable: Slice(ids)}
+		if ids == nil {
+			layout.BlockTable = Memory{}
+		}
+		view, err := NewView(layout)
+		must(t, err)
+		kept := []int32{1, 4, 5}
+		must(t, context.Compact(oneMove(view, 6, Slice(kept), 1), Memory{}, 0))
+		for slot, from := range kept {
+			for _, place := range []int{3, half + 3} {
+				same(t, was[from/2][int(from%2)*row+place], blocks[slot/2][slot%2*row+place])
+			}
+		}
+		layout.SharedBlocks = 1
+		shared, err := NewView(layout)
+		must(t, err)
+		fails(t, context.Compact(oneMove(shared, 6, Slice(kept), 1), Memory{}, 0),
+			StatusInvalidArgument, "n_shared_blocks 1")
+		last := 2
+		if ids != nil {
+			last = int(ids[2])
+		}
+		table[last] = 0 // read when calls are made
+		must(t, view.Validate(4))
+		fails(t, view.Validate(5), StatusInvalidArgument, "is 0, but block 2")
+		k.AddressTable = Slice([]int32{1})
+		_, err = NewView(Layout{KVHeads: kvHeads, K: k, BlockSize: 2})
+		fails(t, err, StatusInvalidArgument, "K.AddressTable is a slice of int32")
+		k.Data = Slice(blocks[0])
+		_, err = NewView(Layout{KVHeads: kvHeads, K: k, BlockSize: 2})
+		fails(t, err, StatusInvalidArgument, "both Data and an AddressTable")
+	}
+	runtime.KeepAlive(blocks)
+}
+
+// [groups, tokens, elements of a group] of one head, as a ring.
+func TestGroupsOfElementsInARing(t *testing.T) {
+	const tokens, group = 10, 2
+	data := make([]float32, tokens*headDim)
+	place := func(token int) int { return (token+7)%tokens*group + group*tokens + 1 } // element 3
+	for i := 0; i < tokens; i++ {
+		data[place(i)] = float32(i)
+	}
+	layout := Layout{KVHeads: 1, RingSlots: tokens, RingFirst: 7, K: Plane{
+		Data: Slice(data), DType: DTypeF32, HeadDim: headDim, TokenStride: group * 4,
+		GroupElems: group, GroupStride: tokens * group * 4,
+	}}
+	view, err := NewView(layout)
+	must(t, err)
+	kept := []int32{2, 5, 8}
+	must(t, newContext(t, nil).Compact(oneMove(view, tokens, Slice(kept), 1), Memory{}, 0))
+	for slot, from := range kept {
+		same(t, float32(from), data[place(slot)])
+	}
+	layout.RingSlots = tokens + 1 // all of a ring is in memory
+	longer, err := NewView(layout)
+	must(t, err)
+	fails(t, longer.Validate(1), StatusInvalidArgument, "K holds 10 rows of 1 heads, not 11")
 }
 
 func TestEveryNumberOfThreadsGivesTheSameBytes(t *testing.T) {

@@ -89,6 +89,14 @@ func (m Memory) slots(device Device, name string) (uint64, error) {
 	return m.words(device, name, reflect.Int32)
 }
 
+// addresses is how many uint64 the memory holds.
+func (m Memory) addresses(name string) (uint64, error) {
+	if m.kind != reflect.Uint64 && m.kind != reflect.Invalid {
+		return 0, invalid("%s is a slice of %v, not of uint64", name, m.kind)
+	}
+	return m.bytes / 8, nil
+}
+
 // each is the address of n uint32; 0 if the memory is absent.
 func (m Memory) each(device Device, name string, n int) (uintptr, error) {
 	if m.address == 0 {

@@ -12,7 +12,10 @@ import (
 //
 // Element e of head h of token t lies at t*TokenStride + h*HeadStride + e*ElementStride bytes from
 // the beginning of Data; in a paged cache the token counts inside its block, and
-// table[t/BlockSize]*BlockStride is added. A plane without Data is absent.
+// table[t/BlockSize]*BlockStride is added. With GroupElems elements lie packed in groups of so many,
+// GroupStride bytes from one to the next. With an AddressTable the blocks of a paged cache were
+// allocated one by one, and there is no Data: a row is then looked for from InBlock bytes behind the
+// address of its block. A plane without Data and AddressTable is absent.
 type Plane struct {
 	Data          Memory
 	Before        uint64 // bytes before Data that belong to it as well, for negative strides
@@ -23,11 +26,27 @@ type Plane struct {
 	DType         DType
 	HeadDim       int // elements per row; 0 for opaque
 	RowBytes      int // opaque: bytes per row
+	GroupElems    int // divides HeadDim; 0: no groups
+	GroupStride   int64
+	// AddressTable holds uint64 by block id, or in token order in a layout without BlockTable. Entries
+	// of blocks without tokens may be 0. It is read when the work is done.
+	AddressTable Memory
+	InBlock      uint64
 }
 
 const unlimited = 1<<63 - 1
 
-func (p *Plane) absent() bool { return p.Data.address == 0 && !p.Data.ended }
+func (p *Plane) absent() bool { return p.Data.address == 0 && !p.Data.ended && !p.inBlocks() }
+
+func (p *Plane) inBlocks() bool { return p.AddressTable.address != 0 }
+
+// on fails where calls on a device must not be given the memory.
+func (p *Plane) on(device Device, name string) error {
+	if err := p.Data.on(device, name); err != nil {
+		return err
+	}
+	return p.AddressTable.on(device, name+".AddressTable")
+}
 
 // native converts; name is for errors.
 func (p *Plane) native(name string) (native.Plane, error) {
@@ -41,6 +60,19 @@ func (p *Plane) native(name string) (native.Plane, error) {
 		DType:              int32(p.DType),
 		HeadDim:            count(&err, "HeadDim", p.HeadDim),
 		RowBytes:           count(&err, "RowBytes", p.RowBytes),
+		GroupElems:         count(&err, "GroupElems", p.GroupElems),
+		GroupStrideBytes:   p.GroupStride,
+		AddressTable:       p.AddressTable.address,
+	}
+	if p.inBlocks() {
+		if p.Data.address != 0 {
+			return n, invalid("%s has both Data and an AddressTable", name)
+		}
+		length, wrong := p.AddressTable.addresses(name + ".AddressTable")
+		if wrong != nil {
+			return n, wrong
+		}
+		n.Data, n.AddressTableLen = p.InBlock, count(&err, "AddressTable", int(length))
 	}
 	if err != nil {
 		return n, invalid("%s: %v", name, err)
@@ -120,6 +152,10 @@ func (p *Plane) steps(nHeads, nTokens uint32, stride int64) uint64 {
 		elementStride = bytes
 	}
 	r := reach{high: uint64(bytes)}
+	if group := int64(p.GroupElems); group > 0 && group < elements {
+		r.extend(uint64(elements/group-1), p.GroupStride)
+		elements = group
+	}
 	r.extend(uint64(elements-1), elementStride)
 	r.extend(uint64(nHeads-1), p.HeadStride)
 	r.extend(uint64(nTokens-1), p.TokenStride)

@@ -20,6 +20,11 @@ type Layout struct {
 	BlockTable Memory  // paged: block ids in token order, int32; read when the work is done
 	// BlockTableHeadStride is elements from one KV head's block table to the next's; 0: all share one.
 	BlockTableHeadStride uint64
+	// RingSlots are the rows of a ring, as sliding windows have them, and RingFirst that of slot 0; 0: no ring.
+	RingSlots, RingFirst int
+	// SharedBlocks is how many blocks, from the first of every table on, others hold too: calls that
+	// might write to them are refused.
+	SharedBlocks int
 }
 
 // View is a checked Layout. Nothing is copied; the memory is kept alive until Close. Immutable, so
@@ -50,6 +55,9 @@ func NewView(layout Layout) (*View, error) {
 		BlockTable: uintptr(layout.BlockTable.address),
 
 		BlockTableHeadStride: layout.BlockTableHeadStride,
+		RingSlots:            count(&err, "RingSlots", layout.RingSlots),
+		RingFirst:            count(&err, "RingFirst", layout.RingFirst),
+		NSharedBlocks:        count(&err, "SharedBlocks", layout.SharedBlocks),
 	}
 	if err != nil {
 		return nil, err
@@ -121,7 +129,7 @@ func (v *View) open(device Device) (*content, error) {
 // on fails where calls must not be given the memory.
 func (c *content) on(device Device) error {
 	for i, plane := range c.planes {
-		if err := plane.Data.on(device, c.names[i]); err != nil {
+		if err := plane.on(device, c.names[i]); err != nil {
 			return err
 		}
 	}
@@ -154,6 +162,12 @@ func (c *content) holds(maxTokens uint32) bool {
 
 func (c *content) require(nTokens uint32, counts Memory) error {
 	heads, blockSize := c.native.NKVHeads, c.native.BlockSize
+	if ring := c.native.RingSlots; ring > 0 && nTokens > 0 { // all of it is in use
+		counts = Memory{}
+		if nTokens < ring {
+			nTokens = ring
+		}
+	}
 	highest := c.highestBlock(nTokens, counts)
 	for i, plane := range c.planes {
 		if blockSize == 0 {

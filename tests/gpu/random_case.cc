@@ -232,6 +232,13 @@ void DrawSecure(Random* random, kvevict_policy* policy) {
   if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
 }
 
+// Of 16 bytes or a few elements; 0: none.
+uint32_t DrawGroup(Random* random, uint32_t row_len, uint32_t element_bytes) {
+  if (!random->OneOf(4)) return 0;
+  const uint32_t n = random->OneOf(2) ? 16 / element_bytes : random->In(1, 6);
+  return row_len % n == 0 ? n : 0;
+}
+
 }  // namespace
 
 ModelCase RandomCase(Random* random) {
@@ -259,7 +266,8 @@ ModelCase RandomCase(Random* random) {
 }
 
 RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
-                      uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks) {
+                      uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks,
+                      uint32_t block_align) {
   RandomPlane drawn;
   kvevict_plane& plane = drawn.plane;
   plane.dtype = dtype;
@@ -275,18 +283,25 @@ RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
   for (size_t i = axes.size(); i > 1; --i) {
     std::swap(axes[i - 1], axes[random->In(0, static_cast<uint32_t>(i) - 1)]);
   }
-  const bool packed = opaque || !random->OneOf(4);
-  if (!packed) {
+  const uint32_t element = opaque ? 1 : ElementBytesOf(dtype);
+  if (!opaque) plane.group_elems = DrawGroup(random, row_len, element);
+  const bool packed = opaque || (plane.group_elems == 0 && !random->OneOf(4));
+  uint64_t reach = packed ? uint64_t{row_len} * element : element;
+  if (plane.group_elems != 0) {
+    axes.insert(axes.begin() + random->In(0, 2),
+                {row_len / plane.group_elems, &plane.group_stride_bytes});
+    reach = uint64_t{plane.group_elems} * element;
+  } else if (!packed) {
     axes.insert(axes.begin() + random->In(0, 2),
                 {row_len, &plane.element_stride_bytes});
   }
-  const uint32_t element = opaque ? 1 : ElementBytesOf(dtype);
-  uint64_t reach = packed ? uint64_t{row_len} * element : element;
   const uint32_t align = opaque ? 1 : random->OneOf(2) ? 16 : element;
   for (const Axis& axis : axes) {
     uint64_t step = reach;
     if (random->OneOf(4)) step += random->In(0, 40);
-    step = RoundUp(step, align);
+    step = RoundUp(step, axis.stride == &plane.block_stride_bytes
+                             ? std::max(align, block_align)
+                             : align);
     const bool down = random->OneOf(8);
     *axis.stride = static_cast<int64_t>(down ? 0 - step : step);
     if (down) plane.data += step * (axis.n - 1);

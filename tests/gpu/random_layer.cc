@@ -19,12 +19,17 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
                          const kvevict_layer_geometry& geometry,
                          uint32_t n_slots)
     : n_kv_heads_(geometry.n_kv_heads), n_slots_(n_slots) {
+  if (random->OneOf(4)) {
+    ring_slots_ = n_slots_ + random->In(0, 5);
+    ring_first_ = random->In(0, ring_slots_ - 1);
+  }
   if (random->OneOf(2)) DrawTables(gpu, random);
+  const uint32_t n_rows = std::max(n_slots_, ring_slots_);
   uint64_t n_bytes = 0;
   const auto add = [&](kvevict_dtype dtype, uint32_t row_len) {
-    RandomPlane drawn =
-        DrawPlane(random, dtype, row_len, n_kv_heads_,
-                  block_size_ > 0 ? block_size_ : n_slots_, n_blocks_);
+    RandomPlane drawn = DrawPlane(random, dtype, row_len, n_kv_heads_,
+                                  block_size_ > 0 ? block_size_ : n_rows,
+                                  n_blocks_, has_addresses_ ? 16 : 1);
     n_bytes = (n_bytes + 15) / 16 * 16;
     drawn.plane.data += n_bytes;
     n_bytes += drawn.n_bytes;
@@ -43,14 +48,25 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
   host_.resize(n_bytes);
   for (uint8_t& byte : host_) byte = static_cast<uint8_t>(random->Bits());
   // Multiples of 16, or just of the elements.
-  const uint32_t shift = random->OneOf(2) ? 0 : 4 * random->In(0, 3);
+  const uint32_t shift =
+      has_addresses_ || random->OneOf(2) ? 0 : 4 * random->In(0, 3);
   device_ = std::make_unique<Buffer>(gpu, n_bytes + shift);
   device_base_ = device_->address() + shift;
   device_->Write(host_.data(), n_bytes, shift);
-  View(reinterpret_cast<uintptr_t>(host_.data()), &host_view_,
-       &host_companions_);
-  View(device_base_, &device_view_, &device_companions_);
-  if (block_size_ > 0) {
+  const auto host_base = reinterpret_cast<uintptr_t>(host_.data());
+  std::vector<uint64_t> host_tables(planes_.size());
+  std::vector<uint64_t> device_tables(planes_.size());
+  for (size_t i = 0; has_addresses_ && i < planes_.size(); ++i) {
+    host_addresses_.push_back(AddressesOf(planes_[i], host_base));
+    const std::vector<uint64_t> table = AddressesOf(planes_[i], device_base_);
+    device_addresses_.emplace_back(gpu, table.size() * sizeof(uint64_t));
+    device_addresses_[i].Write(table.data(), device_addresses_[i].n_bytes());
+    host_tables[i] = reinterpret_cast<uintptr_t>(host_addresses_[i].data());
+    device_tables[i] = device_addresses_[i].address();
+  }
+  View(host_base, host_tables, &host_view_, &host_companions_);
+  View(device_base_, device_tables, &device_view_, &device_companions_);
+  if (block_size_ > 0 && has_ids_) {
     host_view_.block_table = block_table_.data();
     device_view_.block_table = device_table_->pointer<int32_t>();
   }
@@ -59,7 +75,10 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
 // Blocks all differ, those of heads with tables of their own too.
 void RandomLayer::DrawTables(const Gpu& gpu, Random* random) {
   block_size_ = random->Pick({1u, 2u, 7u, 16u});
-  const uint32_t used = (n_slots_ + block_size_ - 1) / block_size_;
+  const uint32_t n_rows = std::max(n_slots_, ring_slots_);
+  const uint32_t used = (n_rows + block_size_ - 1) / block_size_;
+  has_addresses_ = random->OneOf(2);
+  has_ids_ = !has_addresses_ || random->OneOf(2);
   if (random->OneOf(3)) table_head_stride_ = used + random->In(0, 2);
   const uint32_t n_entries =
       table_head_stride_ == 0 ? used : table_head_stride_ * n_kv_heads_;
@@ -74,10 +93,38 @@ void RandomLayer::DrawTables(const Gpu& gpu, Random* random) {
   device_table_->Write(block_table_.data(), device_table_->n_bytes());
 }
 
-void RandomLayer::View(uint64_t base, kvevict_view* view,
+std::vector<uint64_t> RandomLayer::AddressesOf(const kvevict_plane& plane,
+                                               uint64_t base) const {
+  const uint64_t first = base + plane.data / 16 * 16;
+  const auto address_of = [&](int64_t id) {
+    return first + static_cast<uint64_t>(id * plane.block_stride_bytes);
+  };
+  std::vector<uint64_t> addresses;
+  if (has_ids_) {
+    for (uint32_t id = 0; id < n_blocks_; ++id) {
+      addresses.push_back(address_of(id));
+    }
+  } else {
+    for (const int32_t id : block_table_) addresses.push_back(address_of(id));
+  }
+  return addresses;
+}
+
+void RandomLayer::View(uint64_t base, const std::vector<uint64_t>& tables,
+                       kvevict_view* view,
                        std::vector<kvevict_plane>* companions) const {
   std::vector<kvevict_plane> planes = planes_;
-  for (kvevict_plane& plane : planes) plane.data += base;
+  for (size_t i = 0; i < planes.size(); ++i) {
+    if (!has_addresses_) {
+      planes[i].data += base;
+      continue;
+    }
+    planes[i].data %= 16;  // blocks begin at multiples of it
+    planes[i].block_stride_bytes = 0;
+    planes[i].address_table = tables[i];
+    planes[i].address_table_len =
+        has_ids_ ? n_blocks_ : static_cast<uint32_t>(block_table_.size());
+  }
   view->n_kv_heads = n_kv_heads_;
   view->k = planes[0];
   view->v = planes[1];
@@ -85,19 +132,26 @@ void RandomLayer::View(uint64_t base, kvevict_view* view,
   view->companions = companions->empty() ? nullptr : companions->data();
   view->n_companions = static_cast<uint32_t>(companions->size());
   view->block_size = block_size_;
-  view->block_table_len = block_table_.size();
+  view->block_table_len = has_ids_ ? block_table_.size() : 0;
   view->block_table_head_stride = table_head_stride_;
+  view->ring_slots = ring_slots_;
+  view->ring_first = ring_first_;
 }
 
 uint64_t RandomLayer::Offset(const kvevict_plane& plane, uint32_t slot,
                              uint32_t head, uint32_t element) const {
   int64_t offset = static_cast<int64_t>(plane.data);
+  if (ring_slots_ > 0) slot = (slot + ring_first_) % ring_slots_;
   if (block_size_ > 0) {
     offset += block_table_[head * table_head_stride_ + slot / block_size_] *
               plane.block_stride_bytes;
     slot %= block_size_;
   }
   offset += slot * plane.token_stride_bytes + head * plane.head_stride_bytes;
+  if (plane.group_elems > 0) {
+    offset += element / plane.group_elems * plane.group_stride_bytes;
+    element %= plane.group_elems;
+  }
   if (plane.dtype != KVEVICT_DTYPE_OPAQUE) {
     offset += element * (plane.element_stride_bytes != 0
                              ? plane.element_stride_bytes

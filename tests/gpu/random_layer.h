@@ -38,10 +38,14 @@ class RandomLayer {
   // Calls visit(plane, offset, n_bytes) for the pieces of a slot's rows.
   template <typename Visit>
   void ForEachPiece(uint32_t head, uint32_t slot, const Visit& visit) const;
-  void View(uint64_t base, kvevict_view* view,
-            std::vector<kvevict_plane>* companions) const;
+  // `tables`: the planes' tables of addresses, if they have any.
+  void View(uint64_t base, const std::vector<uint64_t>& tables,
+            kvevict_view* view, std::vector<kvevict_plane>* companions) const;
 
   void DrawTables(const Gpu& gpu, Random* random);
+  // Of a plane's blocks in memory from `base` on, by id or in the order of entries.
+  std::vector<uint64_t> AddressesOf(const kvevict_plane& plane,
+                                    uint64_t base) const;
 
   uint32_t n_kv_heads_;
   uint32_t n_slots_;
@@ -49,6 +53,10 @@ class RandomLayer {
   uint32_t n_blocks_ = 1;
   std::vector<int32_t> block_table_;  // one, or one for each head
   uint32_t table_head_stride_ = 0;
+  bool has_addresses_ = false;
+  bool has_ids_ = true;  // else blocks are found by their addresses alone
+  uint32_t ring_slots_ = 0;
+  uint32_t ring_first_ = 0;
   std::vector<kvevict_plane> planes_;  // K, V, companions; offsets
   std::vector<uint8_t> host_;
   std::unique_ptr<Buffer> device_;
@@ -58,6 +66,8 @@ class RandomLayer {
   kvevict_view device_view_ = KVEVICT_VIEW_INIT;
   std::vector<kvevict_plane> host_companions_;
   std::vector<kvevict_plane> device_companions_;
+  std::vector<std::vector<uint64_t>> host_addresses_;  // of each plane
+  std::vector<Buffer> device_addresses_;
 };
 
 }  // namespace kvevict::gpu

@@ -176,7 +176,7 @@ Test(rotate_rows, leaves_other_bytes_alone) {
           for (uint32_t i = 0; i < 2 * c.n_pairs; ++i) {
             const auto offset_of = [&](const RowStore& s) {
               return const_cast<uint8_t*>(s.source().Row(r)) +
-                     static_cast<int64_t>(i) * s.source().element_stride;
+                     s.source().Element(i);
             };
             std::memcpy(offset_of(store), offset_of(before),
                         static_cast<size_t>(ElementBytes(dtype)));

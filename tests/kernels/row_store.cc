@@ -28,7 +28,11 @@ void StoreElement(DType dtype, float value, uint8_t* to) {
   }
 }
 
+constexpr uint32_t kMoreInRing = 3;  // rows than are used
+
 struct Shape {
+  uint32_t group_elems = 0;
+  int64_t group_stride = 0;
   int64_t element_stride;
   int64_t row_stride;
   int64_t block_stride;
@@ -39,6 +43,17 @@ struct Shape {
 Shape ShapeOf(size_t n_rows, size_t dim, const RowLayout& layout) {
   const int64_t size = ElementBytes(layout.dtype);
   Shape s;
+  if (layout.grouped) {
+    s.group_elems = 8;
+    while (dim % s.group_elems != 0) --s.group_elems;
+    s.element_stride = size;
+    s.row_stride = s.group_elems * size;
+    s.group_stride = static_cast<int64_t>(n_rows) * s.row_stride;
+    s.n_blocks = 1;
+    s.bytes = n_rows * dim * static_cast<size_t>(size);
+    s.block_stride = 0;
+    return s;
+  }
   if (layout.transposed) {
     s.row_stride = size;
     s.element_stride = static_cast<int64_t>(n_rows) * size;
@@ -49,7 +64,8 @@ Shape ShapeOf(size_t n_rows, size_t dim, const RowLayout& layout) {
   }
   const size_t rows_per_block =
       layout.block_size == 0 ? n_rows : layout.block_size;
-  s.n_blocks = (n_rows + rows_per_block - 1) / rows_per_block;
+  const size_t n_stored = n_rows + (layout.far ? kMoreInRing : 0);
+  s.n_blocks = (n_stored + rows_per_block - 1) / rows_per_block;
   const int64_t block_bytes =
       static_cast<int64_t>(rows_per_block - 1) * s.row_stride +
       static_cast<int64_t>(dim - 1) * s.element_stride + size;
@@ -97,6 +113,8 @@ RowStore::RowStore(const std::vector<float>& rows, uint32_t dim,
   }
   source_.row_stride = shape.row_stride;
   source_.element_stride = shape.element_stride;
+  source_.group_elems = shape.group_elems;
+  source_.group_stride = shape.group_stride;
   if (layout.block_size > 0) {
     // Odd blocks, descending, then even ones, ascending.
     for (size_t b = shape.n_blocks; b-- > 0;) {
@@ -109,18 +127,30 @@ RowStore::RowStore(const std::vector<float>& rows, uint32_t dim,
     source_.block_stride = shape.block_stride;
     source_.block_table = block_table_.data();
   }
+  if (layout.far) {
+    source_.is_plain = false;
+    source_.ring_slots = static_cast<uint32_t>(n_rows) + kMoreInRing;
+    source_.ring_first = source_.ring_slots / 2;
+    source_.block_table = nullptr;
+    for (const int32_t block : block_table_) {
+      addresses_.push_back(reinterpret_cast<uintptr_t>(memory_.data()) +
+                           static_cast<uint64_t>(block * shape.block_stride));
+    }
+    source_.addresses = addresses_.data();
+    source_.origin = reinterpret_cast<uintptr_t>(memory_.data());
+    source_.block_stride = 0;
+  }
   for (size_t r = 0; r < n_rows; ++r) {
     const uint8_t* row = source_.Row(static_cast<uint32_t>(r));
     for (size_t i = 0; i < dim; ++i) {
       StoreElement(layout.dtype, rows[r * dim + i],
-                   const_cast<uint8_t*>(row) +
-                       static_cast<int64_t>(i) * source_.element_stride);
+                   const_cast<uint8_t*>(row) + source_.Element(i));
     }
   }
 }
 
 std::vector<RowLayout> EveryLayout(DType dtype) {
-  RowLayout gap, spread, reversed, paged, transposed;
+  RowLayout gap, spread, reversed, paged, transposed, grouped, far;
   gap.row_gap_bytes = 3;
   spread.element_step = 3;
   spread.guard = GuardedPages::Against::kBegin;
@@ -128,8 +158,11 @@ std::vector<RowLayout> EveryLayout(DType dtype) {
   paged.block_size = 5;
   paged.row_gap_bytes = 2;
   transposed.transposed = true;
-  std::vector<RowLayout> layouts = {RowLayout(), gap,   spread,
-                                    reversed,    paged, transposed};
+  grouped.grouped = true;
+  far.far = true;
+  far.block_size = 3;
+  std::vector<RowLayout> layouts = {RowLayout(), gap,        spread,  reversed,
+                                    paged,       transposed, grouped, far};
   for (RowLayout& layout : layouts) layout.dtype = dtype;
   return layouts;
 }

@@ -20,6 +20,8 @@ struct RowLayout {
   uint32_t row_gap_bytes = 0;  // odd: every address is misaligned
   uint32_t block_size = 0;     // > 0: paged, blocks in an odd order
   bool transposed = false;     // element-major, [dim, n_rows]
+  bool grouped = false;        // [groups of elements, n_rows, elements of one]
+  bool far = false;  // a ring of blocks with addresses, which are in its order
   GuardedPages::Against guard = GuardedPages::Against::kEnd;
 };
 
@@ -43,6 +45,7 @@ class RowStore {
   size_t n_bytes_;
   GuardedPages memory_;
   std::vector<int32_t> block_table_;
+  std::vector<uint64_t> addresses_;
   RowSource source_;
 };
 

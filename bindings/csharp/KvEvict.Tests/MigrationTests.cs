@@ -1,4 +1,3 @@
-using System.Numerics;
 using System.Runtime.InteropServices;
 using Xunit;
 
@@ -41,18 +40,20 @@ public unsafe class MigrationTests
         const int kvHeads = SmallModel.KvHeads, headDim = SmallModel.Dim, kvDim = kvHeads * headDim, pageCount = 4;
         using var model = new SmallModel(PolicyOf(20, 8, 4).ToString());
         var views = new KvView[SmallModel.Layers];
-        nuint size = BitOperations.RoundUpToPowerOf2((nuint)(2 * 16 * kvDim * sizeof(float)));
+        int[] slots = [5, 0, 3, 2];
         float*[][] pages = [new float*[pageCount], new float*[pageCount]];
+        KvPinnedMemory<nint>[] addresses = [new(6), new(6)];
         for (int i = pageCount - 1; i >= 0; --i)
         {
-            foreach (float*[] ofLayer in pages)
+            for (int layer = 0; layer < SmallModel.Layers; ++layer)
             {
-                ofLayer[i] = (float*)NativeMemory.AlignedAlloc(size, size);
-                new Span<float>(ofLayer[i], 16 * kvDim).Fill(i);
-                new Span<float>(ofLayer[i] + 16 * kvDim, 16 * kvDim).Fill(-i);
+                float* page = pages[layer][i] = (float*)NativeMemory.Alloc(2 * 16 * kvDim * sizeof(float));
+                addresses[layer].Span[slots[i]] = (nint)page;
+                new Span<float>(page, 16 * kvDim).Fill(i);
+                new Span<float>(page + 16 * kvDim, 16 * kvDim).Fill(-i);
             }
         }
-        for (int layer = 0; layer < SmallModel.Layers; ++layer) views[layer] = ViewOf(pages[layer]);
+        for (int layer = 0; layer < SmallModel.Layers; ++layer) views[layer] = ViewOf(addresses[layer]);
         model.Prefill(60);
         KvEvictReport report = model.Sequence.Evict(views, model.Workspace);
         Assert.Equal(4 - 2, report.BlocksFreed / SmallModel.Layers);
@@ -64,27 +65,15 @@ public unsafe class MigrationTests
         }
         foreach (float*[] ofLayer in pages)
         {
-            foreach (float* page in ofLayer) NativeMemory.AlignedFree(page);
+            foreach (float* page in ofLayer) NativeMemory.Free(page);
         }
 
-        KvView ViewOf(float*[] pages)
+        KvView ViewOf(KvPinnedMemory<nint> addresses)
         {
-            nuint lowest = nuint.MaxValue, highest = 0;
-            for (int i = 0; i < pageCount; ++i)
-            {
-                lowest = nuint.Min(lowest, (nuint)pages[i]);
-                highest = nuint.Max(highest, (nuint)pages[i]);
-            }
-            int[] ids = new int[pageCount];
-            for (int i = 0; i < pageCount; ++i) ids[i] = (int)(((nuint)pages[i] - lowest) / size);
-            KvPlane Half(long offset) => new()
-            {
-                Region = new KvRegion((nint)lowest, (long)(highest - lowest + size)), Offset = offset,
-                DType = KvDType.F32, HeadDim = headDim, TokenStride = kvDim * sizeof(float),
-                HeadStride = headDim * sizeof(float), BlockStride = (long)size,
-            };
-            var view = new KvView(kvHeads, Half(0), Half(16 * kvDim * sizeof(float))) { BlockSize = 16 };
-            view.SetBlockTable(ids);
+            KvPlane keys = KvPlane.InBlocks(addresses, KvDType.F32, kvHeads, headDim);
+            KvPlane values = keys with { Offset = 16 * kvDim * sizeof(float) };
+            var view = new KvView(kvHeads, keys, values) { BlockSize = 16 };
+            view.SetBlockTable(slots);
             return view;
         }
     }

@@ -59,6 +59,82 @@ public class ViewTests
             + token % BlockSize * plane.TokenStride + head * plane.HeadStride) / sizeof(float);
     }
 
+    /// <summary>[blocks, heads, groups, tokens of a block, elements of a group].</summary>
+    [Fact]
+    public void Compaction_moves_rows_whose_elements_lie_in_groups()
+    {
+        using var context = new KvContext();
+        using var pool = new KvPinnedMemory<float>(5 * BlockSize * Heads * Dim);
+        int[] table = [4, 0, 2];
+        KvPlane plane = KvPlane.Vectorised(pool, KvDType.F32, BlockSize, Heads, Dim, groupElements: 2);
+        var view = new KvView(Heads, plane) { BlockSize = BlockSize };
+        view.SetBlockTable(table);
+        for (int t = 0; t < Tokens; ++t) pool.Span[Place(t, 1, 3)] = t;
+        view.Validate(Tokens);
+        context.Compact(view, Tokens, [2, 5, 8]);
+        Assert.Equal([2f, 5f, 8f], Enumerable.Range(0, 3).Select(t => pool.Span[Place(t, 1, 3)]));
+        view.SetBlockTable([5]);
+        Assert.Throws<ArgumentException>(() => view.Validate(1)); // a block behind the pool
+
+        int Place(int token, int head, int element) =>
+            (((table[token / BlockSize] * Heads + head) * (Dim / 2) + element / 2) * BlockSize + token % BlockSize) * 2
+            + element % 2;
+    }
+
+    /// <summary>Keys, then values in blocks that were allocated one by one.</summary>
+    [Theory]
+    [InlineData(false)]
+    [InlineData(true)]
+    public void Compaction_moves_rows_of_blocks_with_addresses(bool byId)
+    {
+        const int Half = BlockSize * Heads * Dim;
+        using var context = new KvContext();
+        KvPinnedMemory<float>[] blocks = [new(2 * Half), new(2 * Half), new(2 * Half)];
+        using var addresses = new KvPinnedMemory<nint>(byId ? 7 : 3); // the others stay 0
+        int[] ids = byId ? [6, 0, 3] : [0, 1, 2];
+        for (int i = 0; i < 3; ++i) addresses.Span[ids[i]] = blocks[i].Address;
+        KvPlane keys = KvPlane.InBlocks(addresses, KvDType.F32, Heads, Dim);
+        KvPlane values = KvPlane.InBlocks(addresses, KvDType.F32, Heads, Dim, Half * sizeof(float));
+        var view = new KvView(Heads, keys, values) { BlockSize = BlockSize };
+        if (byId) view.SetBlockTable(ids);
+        for (int t = 0; t < Tokens; ++t) (Key(t), Value(t)) = (t, -t);
+        view.Validate(Tokens);
+        context.Compact(view, Tokens, [2, 5, 8]);
+        Assert.Equal([2f, 5f, 8f], Enumerable.Range(0, 3).Select(t => Key(t)));
+        Assert.Equal([-2f, -5f, -8f], Enumerable.Range(0, 3).Select(t => Value(t)));
+
+        view.SharedBlockCount = 1;
+        var e = Assert.Throws<KvEvictException>(() => context.Compact(view, Tokens, [1]));
+        Assert.Contains("n_shared_blocks 1", e.Message);
+        view.SharedBlockCount = 0;
+        addresses.Span[ids[2]] = 0;
+        view.Validate(2 * BlockSize);
+        e = Assert.Throws<KvEvictException>(() => view.Validate(Tokens));
+        Assert.Contains($"k.address_table[{ids[2]}] is 0", e.Message);
+        using var pool = new KvPinnedMemory<float>(1);
+        Assert.Throws<ArgumentException>(() => new KvView(Heads, keys with { Region = pool }).Validate(1));
+        foreach (KvPinnedMemory<float> block in blocks) block.Dispose();
+
+        ref float Key(int token) => ref blocks[token / BlockSize].Span[token % BlockSize * Heads * Dim + Dim];
+        ref float Value(int token) => ref blocks[token / BlockSize].Span[Half + token % BlockSize * Heads * Dim + Dim];
+    }
+
+    [Fact]
+    public void Compaction_moves_rows_of_a_ring()
+    {
+        using var context = new KvContext();
+        using var memory = new KvPinnedMemory<float>(Tokens * Heads * Dim);
+        var view = new KvView(Heads, KvPlane.TokenMajor(memory, Heads, Dim)) { RingSlots = Tokens, RingFirst = 7 };
+        for (int t = 0; t < Tokens; ++t) memory.Span[(t + 7) % Tokens * Heads * Dim] = t;
+        view.Validate(Tokens);
+        context.Compact(view, Tokens, [2, 5, 8]);
+        Assert.Equal([2f, 5f, 8f], Enumerable.Range(7, 3).Select(t => memory.Span[t * Heads * Dim]));
+        view.RingFirst = Tokens;
+        Assert.Throws<KvEvictException>(() => view.Validate(1));
+        var longer = new KvView(Heads, view.Keys) { RingSlots = Tokens + 1 };
+        Assert.Throws<ArgumentException>(() => longer.Validate(1)); // all of a ring is in memory
+    }
+
     /// <summary>One table holds the blocks of several sequences: [4, 0, 2 | far outside, 1, 3 | 1, 3].</summary>
     [Theory]
     [InlineData(true)]

@@ -4,6 +4,7 @@ namespace KvEvict;
 /// Rows of one tensor, one per token and head, in any layout; strides are in bytes. Element e of head h of
 /// token t lies at <c>Offset + t * TokenStride + h * HeadStride + e * ElementStride</c> of the region; in a
 /// paged pool at <c>Offset + table[t / blockSize] * BlockStride + (t % blockSize) * TokenStride + ...</c>.
+/// Elements may lie in groups, and blocks may have addresses of their own in place of a region.
 /// </summary>
 /// <remarks>
 /// The factories below make the usual layouts, of the type of the region's elements where it is known; change what
@@ -30,6 +31,20 @@ public readonly record struct KvPlane
 
     /// <summary>Bytes from a block to the next; paged pools only.</summary>
     public long BlockStride { get; init; }
+
+    /// <summary>Elements of a group, which lie packed; 0: no groups.</summary>
+    public int GroupElements { get; init; }
+
+    /// <summary>Bytes from a group of elements to the next; 0 without.</summary>
+    public long GroupStride { get; init; }
+
+    /// <summary>
+    /// Paged: the addresses of blocks that were allocated one by one, 64 bits each, by block id, or in token order
+    /// for a view without a block table; such as a <see cref="KvPinnedMemory{T}"/> of ulong or nint. Then there is no
+    /// <see cref="Region"/>, <see cref="Offset"/> is where in a block the rows begin, and nobody checks where blocks
+    /// end. Entries of blocks that hold no tokens may be 0. Read when a call runs.
+    /// </summary>
+    public KvRegion AddressTable { get; init; }
 
     /// <summary>Element type.</summary>
     public KvDType DType { get; init; }
@@ -153,6 +168,39 @@ public readonly record struct KvPlane
             BlockStride = Check.Stride(Stride(dtype, headDim, blockSize), Positive(headCount, nameof(headCount))),
         };
 
+    /// <summary>
+    /// [blocks, heads, groups, tokens of a block, elements of a group], for a view with a block table: vectorised, as
+    /// some engines store K.
+    /// </summary>
+    /// <param name="region">The whole pool.</param>
+    /// <param name="dtype">Element type.</param>
+    /// <param name="blockSize">Tokens per block.</param>
+    /// <param name="headCount">Heads in memory.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <param name="groupElements">Elements of a group; a divisor of them.</param>
+    /// <returns>The plane.</returns>
+    public static KvPlane Vectorised(
+        KvRegion region, KvDType dtype, int blockSize, int headCount, int headDim, int groupElements) =>
+        Packed(region, dtype, headDim) with
+        {
+            GroupElements = groupElements,
+            GroupStride = Stride(dtype, groupElements, blockSize),
+            TokenStride = Stride(dtype, groupElements),
+            HeadStride = Stride(dtype, headDim, blockSize),
+            BlockStride = Check.Stride(Stride(dtype, headDim, blockSize), Positive(headCount, nameof(headCount))),
+        };
+
+    /// <summary>[tokens of a block, heads, dim] in blocks that were allocated one by one.</summary>
+    /// <param name="addresses">See <see cref="AddressTable"/>.</param>
+    /// <param name="dtype">Element type.</param>
+    /// <param name="headCount">Heads in memory.</param>
+    /// <param name="headDim">Elements per row.</param>
+    /// <param name="offset">Bytes from a block's begin to the first row.</param>
+    /// <returns>The plane.</returns>
+    public static KvPlane InBlocks(
+        KvRegion addresses, KvDType dtype, int headCount, int headDim, long offset = 0) =>
+        TokenMajor(default, dtype, headCount, headDim) with { AddressTable = addresses, Offset = offset };
+
     /// <summary>Rows that nobody but the engine can read: they move, but cannot be scored.</summary>
     /// <param name="region">The memory, from its first row on.</param>
     /// <param name="rowBytes">Bytes per row.</param>
@@ -170,9 +218,12 @@ public readonly record struct KvPlane
     internal kvevict_plane ToNative(ContextHandle? context, string name)
     {
         nint address = Region.Resolve(context, name);
+        nint table = AddressTable.Resolve(context, nameof(AddressTable));
+        if (address != 0 && table != 0)
+            throw new ArgumentException($"{name} has both a Region and an AddressTable", name);
         return new kvevict_plane
         {
-            data = address == 0 ? 0 : (ulong)(nuint)address + (ulong)Offset,
+            data = address == 0 && table == 0 ? 0 : (ulong)(nuint)address + (ulong)Offset,
             token_stride_bytes = TokenStride,
             head_stride_bytes = HeadStride,
             element_stride_bytes = ElementStride,
@@ -180,6 +231,10 @@ public readonly record struct KvPlane
             dtype = DType,
             head_dim = Check.Count(HeadDim, nameof(HeadDim)),
             row_bytes = Check.Count(RowBytes, nameof(RowBytes)),
+            group_elems = Check.Count(GroupElements, nameof(GroupElements)),
+            group_stride_bytes = GroupStride,
+            address_table = (ulong)(nuint)table,
+            address_table_len = (uint)Math.Min(AddressTable.Elements<ulong>(), int.MaxValue),
         };
     }
 
@@ -195,7 +250,9 @@ public readonly record struct KvPlane
         Int128 high = Offset + (DType == KvDType.Opaque ? RowBytes : elementBytes);
         Reach((Int128)(tokenCount - 1) * TokenStride);
         Reach((Int128)(headCount - 1) * HeadStride);
-        if (HeadDim > 0) Reach((Int128)(HeadDim - 1) * (ElementStride == 0 ? elementBytes : ElementStride));
+        int group = GroupElements > 0 ? Math.Min(GroupElements, HeadDim) : HeadDim;
+        if (group > 0) Reach((Int128)(group - 1) * (ElementStride == 0 ? elementBytes : ElementStride));
+        if (group > 0) Reach((Int128)(HeadDim / group - 1) * GroupStride);
         if (highestBlock >= 0) Reach((Int128)highestBlock * BlockStride);
         if (low < 0 || high > Region.Bytes)
         {

@@ -67,6 +67,18 @@ public sealed unsafe class KvView
     /// </summary>
     public long BlockTableHeadStride { get; init; }
 
+    /// <summary>Rows of a ring, as sliding windows have them, all of which are in memory; 0: no ring.</summary>
+    public int RingSlots { get; init; }
+
+    /// <summary>The ring's row of slot 0; must not change while a call uses the view.</summary>
+    public int RingFirst { get; set; }
+
+    /// <summary>
+    /// Paged: how many blocks, from the first of every table on, others hold too (forks, prefix caches). Calls that
+    /// might write to them are refused. Must not change while a call uses the view.
+    /// </summary>
+    public int SharedBlockCount { get; set; }
+
     /// <summary>
     /// Sets <see cref="BlockTable"/> to a copy, which the view owns. For contexts on the CPU; must not run while a
     /// call uses the view. Allocates only where the table outgrows all before.
@@ -116,12 +128,20 @@ public sealed unsafe class KvView
         native->block_table = (int*)BlockTable.Resolve(context, nameof(BlockTable));
         native->block_table_len = BlockTable.Elements<int>();
         native->block_table_head_stride = Check.Count(BlockTableHeadStride, nameof(BlockTableHeadStride));
+        native->ring_slots = Check.Count(RingSlots, nameof(RingSlots));
+        native->ring_first = Check.Count(RingFirst, nameof(RingFirst));
+        native->n_shared_blocks = Check.Count(SharedBlockCount, nameof(SharedBlockCount));
         CheckRows(tokenCount, tokenCounts, onHost: context is null or { Device: KvDevice.Cpu });
     }
 
     private void CheckRows(int tokenCount, uint* tokenCounts, bool onHost)
     {
         Check.Count(tokenCount, nameof(tokenCount));
+        if (RingSlots > 0 && tokenCount > 0)
+        {
+            tokenCount = Math.Max(tokenCount, RingSlots); // all of it is in use
+            tokenCounts = null;
+        }
         int highestBlock = -1;
         int rows = tokenCount;
         if (BlockSize > 0 && tokenCount > 0)

@@ -10,7 +10,10 @@ struct Plane
     public long TokenStride, HeadStride, ElementStride, BlockStride;
     public int DType;
     public uint HeadDim, RowBytes, Reserved32;
-    public ulong Reserved0, Reserved1, Reserved2, Reserved3, Reserved4, Reserved5, Reserved6, Reserved7, Reserved8;
+    public long GroupStride;
+    public ulong AddressTable;
+    public uint AddressTableLength, GroupElements;
+    public ulong Reserved0, Reserved1, Reserved2, Reserved3, Reserved4, Reserved5;
 }
 
 [StructLayout(LayoutKind.Sequential)]
@@ -23,6 +26,7 @@ struct View
     public IntPtr BlockTable;
     public UIntPtr BlockTableLength;
     public ulong BlockTableHeadStride;
+    public uint RingSlots, RingFirst, SharedBlocks, Reserved;
 }
 
 [StructLayout(LayoutKind.Sequential)]

@@ -3,6 +3,7 @@ package dev.kvevict;
 import java.nio.Buffer;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
+import java.nio.LongBuffer;
 import java.nio.ShortBuffer;
 import java.util.Objects;
 
@@ -30,12 +31,34 @@ public final class Plane {
   private final long headStride;
   private final long elementStride;
   private final long blockStride;
+  private final Inner inner;
+
+  /** Groups of elements, and addresses of blocks. */
+  private static final class Inner {
+    static final Inner NONE = new Inner(0, 0, null, 0, 0);
+
+    final int groupElements;
+    final long groupStride;
+    final LongBuffer table; // null unless in a buffer
+    final long tableAddress;
+    final int tableLength;
+
+    Inner(int groupElements, long groupStride, LongBuffer table, long tableAddress,
+        int tableLength) {
+      this.groupElements = groupElements;
+      this.groupStride = groupStride;
+      this.table = table;
+      this.tableAddress = tableAddress;
+      this.tableLength = tableLength;
+    }
+  }
 
   private static final long UNKNOWN = Long.MAX_VALUE;
 
   private Plane(Object owner, long start, long before, long after, boolean readOnly, DType dtype,
       int headDim, int rowBytes, long tokenStride, long headStride, long elementStride,
-      long blockStride) {
+      long blockStride, Inner inner) {
+    this.inner = inner;
     this.owner = owner;
     this.start = start;
     this.before = before;
@@ -72,7 +95,7 @@ public final class Plane {
           "data is a " + bufferName(data) + ", which does not hold " + dtype);
     }
     return new Plane(data, address, 0, Memory.bytes(data), data.isReadOnly(), dtype,
-        Memory.count(headDim, "headDim"), 0, tokenStride, headStride, 0, 0);
+        Memory.count(headDim, "headDim"), 0, tokenStride, headStride, 0, 0, Inner.NONE);
   }
 
   /**
@@ -88,7 +111,7 @@ public final class Plane {
   public static Plane at(
       long address, DType dtype, int headDim, long tokenStride, long headStride) {
     return new Plane(null, address, UNKNOWN, UNKNOWN, false, Objects.requireNonNull(dtype, "dtype"),
-        Memory.count(headDim, "headDim"), 0, tokenStride, headStride, 0, 0);
+        Memory.count(headDim, "headDim"), 0, tokenStride, headStride, 0, 0, Inner.NONE);
   }
 
   /**
@@ -102,7 +125,7 @@ public final class Plane {
    */
   public static Plane opaque(Buffer data, int rowBytes, long tokenStride, long headStride) {
     return new Plane(data, Memory.address(data, "data"), 0, Memory.bytes(data), data.isReadOnly(),
-        DType.OPAQUE, 0, Memory.count(rowBytes, "rowBytes"), tokenStride, headStride, 0, 0);
+        DType.OPAQUE, 0, Memory.count(rowBytes, "rowBytes"), tokenStride, headStride, 0, 0, Inner.NONE);
   }
 
   /**
@@ -116,7 +139,7 @@ public final class Plane {
    */
   public static Plane opaqueAt(long address, int rowBytes, long tokenStride, long headStride) {
     return new Plane(null, address, UNKNOWN, UNKNOWN, false, DType.OPAQUE, 0,
-        Memory.count(rowBytes, "rowBytes"), tokenStride, headStride, 0, 0);
+        Memory.count(rowBytes, "rowBytes"), tokenStride, headStride, 0, 0, Inner.NONE);
   }
 
   /**
@@ -127,7 +150,7 @@ public final class Plane {
    */
   public Plane withElementStride(long bytes) {
     return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes, tokenStride,
-        headStride, bytes, blockStride);
+        headStride, bytes, blockStride, inner);
   }
 
   /**
@@ -138,7 +161,62 @@ public final class Plane {
    */
   public Plane withBlockStride(long bytes) {
     return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes, tokenStride,
-        headStride, elementStride, bytes);
+        headStride, elementStride, bytes, inner);
+  }
+
+  /**
+   * The same rows with elements in groups, in which they are packed.
+   *
+   * @param elements of a group; a divisor of headDim
+   * @param bytes from one group to the next
+   * @return the plane
+   */
+  public Plane withGroups(int elements, long bytes) {
+    return with(new Inner(Memory.count(elements, "elements"), bytes, inner.table,
+        inner.tableAddress, inner.tableLength));
+  }
+
+  /**
+   * The same rows in blocks that were allocated one by one, for a paged view. The plane is one
+   * {@link #at at} the place in a block where it begins, which may be 0; nobody checks where blocks
+   * end. The table is read when calls are made.
+   *
+   * @param addresses direct, in native order: those of the blocks by id, or in token order for a
+   *     view without block ids, from position to limit; 0 for blocks without tokens
+   * @return the plane
+   */
+  public Plane withAddressTable(LongBuffer addresses) {
+    long address = Memory.numbers(addresses, "addresses");
+    LongBuffer table = addresses.duplicate(); // whose position stays
+    return withAddressTable(table, address, table.remaining());
+  }
+
+  /**
+   * As {@link #withAddressTable(LongBuffer)}, with the table at an address.
+   *
+   * @param address of u64 on the context's device
+   * @param length block ids
+   * @return the plane
+   */
+  public Plane withAddressTable(long address, int length) {
+    return withAddressTable(null, address, length);
+  }
+
+  private Plane withAddressTable(LongBuffer table, long address, int length) {
+    if (owner != null) {
+      throw new IllegalArgumentException("the plane is in a buffer: use Plane.at()");
+    }
+    return with(new Inner(inner.groupElements, inner.groupStride, table, address,
+        Memory.count(length, "length")));
+  }
+
+  private Plane with(Inner other) {
+    return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes, tokenStride,
+        headStride, elementStride, blockStride, other);
+  }
+
+  boolean hasTableBuffer() {
+    return inner.table != null;
   }
 
   /**
@@ -156,7 +234,7 @@ public final class Plane {
     }
     return new Plane(owner, start + bytes, known ? before + bytes : UNKNOWN,
         known ? after - bytes : UNKNOWN, readOnly, dtype, headDim, rowBytes, tokenStride,
-        headStride, elementStride, blockStride);
+        headStride, elementStride, blockStride, inner);
   }
 
   boolean isReadOnly() {
@@ -198,7 +276,9 @@ public final class Plane {
     }
     long[] reach = {0, elementBytes};
     try {
-      extend(reach, elements - 1, elementStride == 0 ? elementBytes : elementStride);
+      int group = inner.groupElements > 0 ? Math.min(inner.groupElements, elements) : elements;
+      extend(reach, group - 1, elementStride == 0 ? elementBytes : elementStride);
+      extend(reach, elements / group - 1, inner.groupStride);
       extend(reach, nHeads - 1, headStride);
       extend(reach, nTokens - 1, tokenStride);
     } catch (ArithmeticException e) {
@@ -254,6 +334,10 @@ public final class Plane {
         .putLong(offset + Abi.Plane.BLOCK_STRIDE_BYTES, plane.blockStride)
         .putEnum(offset + Abi.Plane.DTYPE, plane.dtype)
         .putInt(offset + Abi.Plane.HEAD_DIM, plane.headDim)
-        .putInt(offset + Abi.Plane.ROW_BYTES, plane.rowBytes);
+        .putInt(offset + Abi.Plane.ROW_BYTES, plane.rowBytes)
+        .putInt(offset + Abi.Plane.GROUP_ELEMS, plane.inner.groupElements)
+        .putLong(offset + Abi.Plane.GROUP_STRIDE_BYTES, plane.inner.groupStride)
+        .putLong(offset + Abi.Plane.ADDRESS_TABLE, plane.inner.tableAddress)
+        .putInt(offset + Abi.Plane.ADDRESS_TABLE_LEN, plane.inner.tableLength);
   }
 }

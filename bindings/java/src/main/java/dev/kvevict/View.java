@@ -68,6 +68,11 @@ public final class View implements AutoCloseable {
     if (open.table != null) {
       Memory.requireCpu(device, "blocks");
     }
+    for (Plane plane : open.planes) {
+      if (plane.hasTableBuffer()) {
+        Memory.requireCpu(device, "addresses");
+      }
+    }
     return open;
   }
 
@@ -92,6 +97,7 @@ public final class View implements AutoCloseable {
     private final int blockSize;
     private final IntBuffer table; // null unless paged and in a buffer
     private final long tableHeadStride;
+    private final int ringSlots;
 
     private Content(Builder from) {
       nKvHeads = from.nKvHeads;
@@ -108,6 +114,7 @@ public final class View implements AutoCloseable {
       blockSize = from.blockSize;
       table = from.table;
       tableHeadStride = from.tableHeadStride;
+      ringSlots = from.ringSlots;
 
       Plane.write(from.k, struct, Abi.View.K);
       Plane.write(from.v, struct, Abi.View.V);
@@ -117,7 +124,10 @@ public final class View implements AutoCloseable {
           .putInt(Abi.View.BLOCK_SIZE, blockSize)
           .putLong(Abi.View.BLOCK_TABLE, from.tableAddress)
           .putLong(Abi.View.BLOCK_TABLE_LEN, from.tableLength)
-          .putLong(Abi.View.BLOCK_TABLE_HEAD_STRIDE, tableHeadStride);
+          .putLong(Abi.View.BLOCK_TABLE_HEAD_STRIDE, tableHeadStride)
+          .putInt(Abi.View.RING_SLOTS, ringSlots)
+          .putInt(Abi.View.RING_FIRST, from.ringFirst)
+          .putInt(Abi.View.N_SHARED_BLOCKS, from.sharedBlocks);
     }
 
     private void add(Plane plane, String name) {
@@ -139,6 +149,15 @@ public final class View implements AutoCloseable {
 
     /** Throws unless the buffers hold nTokens, in blocks those that each head has. */
     void require(int nTokens, IntUnaryOperator tokensOf) {
+      if (ringSlots > 0 && nTokens > 0) { // all of it is in use
+        int rows = Math.max(nTokens, ringSlots);
+        requireRows(rows, head -> rows);
+      } else {
+        requireRows(nTokens, tokensOf);
+      }
+    }
+
+    private void requireRows(int nTokens, IntUnaryOperator tokensOf) {
       int highest = blockSize > 0 ? highestBlock(tokensOf) : 0;
       for (int i = 0; i < planes.size(); ++i) {
         Plane plane = planes.get(i);
@@ -190,6 +209,9 @@ public final class View implements AutoCloseable {
     private long tableAddress;
     private long tableLength;
     private long tableHeadStride;
+    private int ringSlots;
+    private int ringFirst;
+    private int sharedBlocks;
 
     private Builder(int nKvHeads) {
       this.nKvHeads = nKvHeads;
@@ -265,6 +287,42 @@ public final class View implements AutoCloseable {
      */
     public Builder tableHeadStride(long elements) {
       tableHeadStride = Memory.count(elements, "elements");
+      return this;
+    }
+
+    /**
+     * Makes the cache a paged one whose planes all have tables of addresses in token order, and no
+     * block ids.
+     *
+     * @param size tokens per block
+     * @return this
+     */
+    public Builder paged(int size) {
+      return paged(size, 0, 0);
+    }
+
+    /**
+     * Makes the cache a ring, as sliding windows have them.
+     *
+     * @param slots its rows, all of which are in memory
+     * @param first the row of slot 0
+     * @return this
+     */
+    public Builder ring(int slots, int first) {
+      ringSlots = Memory.count(slots, "slots");
+      ringFirst = Memory.count(first, "first");
+      return this;
+    }
+
+    /**
+     * Says how many blocks, from the first of every table on, others hold too, as forks and prefix
+     * caches do: calls that might write to them are refused.
+     *
+     * @param blocks of each table
+     * @return this
+     */
+    public Builder sharedBlocks(int blocks) {
+      sharedBlocks = Memory.count(blocks, "blocks");
       return this;
     }
 

@@ -3,6 +3,7 @@ package dev.kvevict;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
+import java.nio.LongBuffer;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -401,6 +402,66 @@ final class DoorsTest {
       Check.equal(k.limit(3 * ROW), again.limit(3 * ROW));
       Check.fails(KvEvictException.class,
           () -> context.compact(Caches.moves(Caches.view(k.clear(), v), N, 1, 3, 2)), "keep");
+    }
+  }
+
+  /** Keys, then values of two tokens in blocks that were allocated one by one. */
+  static void blocksWithAddresses() {
+    int half = 2 * ROW;
+    List<FloatBuffer> blocks = List.of(
+        Caches.random(2 * half, 8), Caches.random(2 * half, 9), Caches.random(2 * half, 10));
+    for (int[] ids : new int[][] {{0, 1, 2}, {6, 0, 3}}) {
+      boolean byId = ids[0] == 6;
+      LongBuffer table = Caches.bytes(7 * 8).asLongBuffer(); // the others stay 0
+      List<FloatBuffer> was = new ArrayList<>();
+      for (int i = 0; i < 3; ++i) {
+        was.add(Caches.copy(blocks.get(i)));
+        table.put(ids[i], Memory.address(blocks.get(i), "block"));
+      }
+      Plane k = Plane.at(0, DType.F32, ROW / 2, ROW * 4, ROW * 2).withAddressTable(table);
+      View.Builder builder = View.builder(2).k(k).v(k.from(half * 4));
+      if (byId) {
+        builder.paged(2, Caches.ints(ids));
+      } else {
+        builder.paged(2);
+      }
+      try (Context context = Context.create(); View view = builder.build();
+          View shared = builder.sharedBlocks(1).build()) {
+        context.compact(Caches.moves(view, 6, 1, 1, 4, 5));
+        int[] kept = {1, 4, 5};
+        for (int slot = 0; slot < 3; ++slot) {
+          for (int place : new int[] {3, half + 3}) {
+            Check.equal(was.get(kept[slot] / 2).get(kept[slot] % 2 * ROW + place),
+                blocks.get(slot / 2).get(slot % 2 * ROW + place));
+          }
+        }
+        Check.fails(KvEvictException.class,
+            () -> context.compact(Caches.moves(shared, 6, 1, 1, 4, 5)), "n_shared_blocks 1");
+        table.put(ids[2], 0); // read when calls are made
+        view.validate(4);
+        Check.fails(KvEvictException.class, () -> view.validate(5), "is 0, but block 2");
+      }
+    }
+    Check.fails(IllegalArgumentException.class,
+        () -> Caches.plane(blocks.get(0), 2).withAddressTable(8, 1), "use Plane.at()");
+  }
+
+  /** [groups, tokens, elements of a group] of one head, as a ring. */
+  static void groupsOfElementsInARing() {
+    FloatBuffer data = Caches.floats(10 * 4);
+    for (int t = 0; t < 10; ++t) {
+      data.put((t + 7) % 10 * 2 + 20 + 1, t); // element 3
+    }
+    Plane k = Plane.of(data, DType.F32, 4, 8, 0).withGroups(2, 80);
+    try (Context context = Context.create(); View view = View.builder(1).k(k).ring(10, 7).build();
+        View longer = View.builder(1).k(k).ring(11, 7).build()) {
+      context.compact(Caches.moves(view, 10, 1, 2, 5, 8));
+      for (int slot = 0; slot < 3; ++slot) {
+        Check.equal(2f + 3 * slot, data.get((slot + 7) % 10 * 2 + 21));
+      }
+      // All of a ring is in memory.
+      Check.fails(IllegalArgumentException.class, () -> longer.validate(1),
+          "k holds 10 rows of 1 heads, not 11");
     }
   }
 

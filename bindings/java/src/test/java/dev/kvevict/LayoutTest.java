@@ -149,11 +149,14 @@ final class LayoutTest {
 
   static void viewFieldsLieWhereTheHeaderHasThem() {
     View built = View.builder(3)
-        .k(Plane.at(101, DType.F16, 8, 102, 103).withElementStride(104).withBlockStride(105))
+        .k(Plane.at(101, DType.F16, 8, 102, 103).withElementStride(104).withBlockStride(105)
+            .withGroups(106, 107).withAddressTable(108, 109))
         .v(Plane.opaqueAt(201, 7, 202, 203))
         .companion(Plane.opaqueAt(301, 6, 302, 303))
         .paged(16, 401, 402)
         .tableHeadStride(403)
+        .ring(404, 405)
+        .sharedBlocks(406)
         .build();
     try (View.Content content = built.content(Device.CPU)) {
       int k = Abi.View.K;
@@ -167,6 +170,10 @@ final class LayoutTest {
           Abi.View.N_COMPANIONS, 1, Abi.View.BLOCK_SIZE, 16, Abi.View.BLOCK_TABLE, 401,
           Abi.View.BLOCK_TABLE_LEN, 402));
       Check.equal(403L, content.struct.longAt(Abi.View.BLOCK_TABLE_HEAD_STRIDE));
+      holds(content.struct, Map.of(k + Abi.Plane.GROUP_ELEMS, 106,
+          k + Abi.Plane.GROUP_STRIDE_BYTES, 107, k + Abi.Plane.ADDRESS_TABLE, 108,
+          k + Abi.Plane.ADDRESS_TABLE_LEN, 109, Abi.View.RING_SLOTS, 404,
+          Abi.View.RING_FIRST, 405, Abi.View.N_SHARED_BLOCKS, 406));
       Check.that(content.struct.longAt(Abi.View.COMPANIONS) != 0, "companions");
     }
   }
