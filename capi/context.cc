@@ -13,8 +13,16 @@ KV_SAME(Opaque, OPAQUE);
 KV_SAME(F32, F32);
 KV_SAME(F16, F16);
 KV_SAME(BF16, BF16);
+KV_SAME(E4M3, FP8_E4M3);
+KV_SAME(E5M2, FP8_E5M2);
+KV_SAME(U8, U8);
+KV_SAME(I8, I8);
+KV_SAME(U4, U4);
+KV_SAME(U4Halves, U4_HALVES);
+KV_SAME(Q8_0, Q8_0);
+KV_SAME(Q4_0, Q4_0);
 #undef KV_SAME
-static_assert(std::size(kDTypes) == KVEVICT_DTYPE_BF16 + 1);
+static_assert(std::size(kDTypes) == KVEVICT_DTYPE_Q4_0 + 1);
 
 }  // namespace kvevict::capi
 
@@ -57,6 +65,10 @@ kvevict_status kvevict_dtype_at(uint32_t index,
     row.can_move = info.can_move;
     row.can_score = info.can_score;
     row.can_rotate = info.can_rotate;
+    row.block_elements = info.block_elements;
+    row.block_bytes = info.block_bytes;
+    row.takes_scale = static_cast<uint32_t>(info.scale);
+    row.takes_minimum = info.takes_minimum;
     CopyOut(row, out);
     return Status();
   });

@@ -39,7 +39,7 @@ class Rope;
 // Query rows of one layer, and what is known of them. Row w, the query of token
 // n_tokens - n_rows + w, is stored row (first_row + w) % n_rows.
 struct QueryRows {
-  RowSource rows;
+  PlainRows rows;
   int64_t head_stride = 0;
   uint32_t n_rows = 0;  // the window's; 0: none are given
   uint32_t first_row = 0;

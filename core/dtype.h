@@ -8,23 +8,36 @@
 namespace kvevict {
 
 enum class DType : int32_t {
-#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) k##Name = id,
+#define KVEVICT_DTYPE(Name, text, id, ...) k##Name = id,
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 };
 
+// Of a number per row, beside the rows.
+enum class Scale : uint32_t { kNone, kOptional, kNeeded };
+
 struct DTypeInfo {
   DType dtype;
   const char* name;
-  uint32_t element_bytes;  // 0 for opaque
+  uint32_t element_bytes;   // 0 where elements are not bytes of their own
+  uint32_t block_elements;  // 0 for opaque, as the bytes of a block
+  uint32_t block_bytes;
+  Scale scale;
+  bool takes_minimum;
   bool can_move;
   bool can_score;
   bool can_rotate;
+
+  // Numbers that stand for themselves.
+  constexpr bool is_plain() const { return element_bytes > 1; }
+  constexpr bool is_quantized() const { return can_score && !is_plain(); }
 };
 
 inline constexpr DTypeInfo kDTypes[] = {
-#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
-  {DType::k##Name, text, bytes, move != 0, score != 0, rotate != 0},
+#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale, \
+                      minimum, move, score, rotate)                     \
+  {DType::k##Name, text,         bytes,     block,      block_bytes,    \
+   Scale(scale),   minimum != 0, move != 0, score != 0, rotate != 0},
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 };
@@ -37,12 +50,19 @@ constexpr const DTypeInfo* FindDType(int32_t id) {
   return nullptr;
 }
 
-constexpr uint32_t ElementBytes(DType dtype) {
-  return FindDType(static_cast<int32_t>(dtype))->element_bytes;
+constexpr const DTypeInfo& InfoOf(DType dtype) {
+  return *FindDType(static_cast<int32_t>(dtype));
 }
 
-constexpr bool CanRotate(DType dtype) {
-  return FindDType(static_cast<int32_t>(dtype))->can_rotate;
+constexpr uint32_t ElementBytes(DType dtype) {
+  return InfoOf(dtype).element_bytes;
+}
+
+// Of a row with n packed elements, whole blocks; 0 for opaque.
+constexpr uint64_t PackedBytes(DType dtype, uint32_t n) {
+  const DTypeInfo& info = InfoOf(dtype);
+  if (info.block_elements == 0) return 0;
+  return uint64_t{n} / info.block_elements * info.block_bytes;
 }
 
 }  // namespace kvevict

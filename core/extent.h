@@ -34,8 +34,12 @@ struct PlaneAxes {
         unit(plane.row_bytes),
         heads{plane.head_stride_bytes, n_heads},
         tokens{plane.token_stride_bytes, n_tokens} {
-    if (plane.dtype == KVEVICT_DTYPE_OPAQUE) return;
-    unit = ElementBytes(static_cast<DType>(plane.dtype));
+    const auto dtype = static_cast<DType>(plane.dtype);
+    if (ElementBytes(dtype) == 0) {  // rows are packed
+      unit += static_cast<uint32_t>(PackedBytes(dtype, plane.head_dim));
+      return;
+    }
+    unit = ElementBytes(dtype);
     const int64_t stride = plane.element_stride_bytes;
     elements = {stride == 0 ? unit : stride, plane.head_dim};
     if (plane.group_elems == 0) return;

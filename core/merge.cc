@@ -29,14 +29,15 @@ Status ValidateMerge(const Merge& merge) {
 
 kvevict_reason MergeReason(const Merge& merge, kvevict_dtype k_dtype,
                            bool has_values, kvevict_dtype v_dtype) {
-  const auto readable = [](kvevict_dtype dtype) {
-    return FindDType(static_cast<int32_t>(dtype))->can_score;
-  };
+  const DTypeInfo& k = InfoOf(static_cast<DType>(k_dtype));
+  const DTypeInfo& v = InfoOf(static_cast<DType>(v_dtype));
   if (!merge.Merges()) return KVEVICT_REASON_NONE;
-  if (!readable(k_dtype)) return KVEVICT_REASON_OPAQUE_KEYS;
-  if (has_values ? !readable(v_dtype) : !merge.MergesKeys()) {
+  if (!k.can_score) return KVEVICT_REASON_OPAQUE_KEYS;
+  if (k.is_quantized()) return KVEVICT_REASON_QUANTIZED_KEYS;
+  if (has_values ? !v.can_score : !merge.MergesKeys()) {
     return KVEVICT_REASON_OPAQUE_VALUES;
   }
+  if (has_values && v.is_quantized()) return KVEVICT_REASON_QUANTIZED_VALUES;
   return KVEVICT_REASON_NONE;
 }
 

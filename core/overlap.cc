@@ -308,7 +308,7 @@ enum class Answer { kNo, kYes, kTooLong };
 Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
                   const LayerCache& b, const kvevict_plane& q,
                   LayersOfBlocks* layers) {
-  if (!IsPresent(p) || !IsPresent(q)) return Answer::kNo;
+  if (!HasRows(*a.view, p) || !HasRows(*b.view, q)) return Answer::kNo;
   if (a.IsEmpty() || b.IsEmpty()) return Answer::kNo;
   if (p.address_table != 0 || q.address_table != 0) {
     if (p.address_table != q.address_table ||
@@ -400,6 +400,7 @@ bool AreOneCache(const LayerCache& a, const LayerCache& b) {
 uint64_t SharedCompanions(const LayerCache& a, const LayerCache& b) {
   uint64_t shared = 0;
   for (uint32_t i = 0; i < b.view->n_companions; ++i) {
+    if (!HasRows(*b.view, b.view->companions[i])) continue;
     for (uint32_t j = 0; j < a.view->n_companions; ++j) {
       if (SamePlane(a, a.view->companions[j], b, b.view->companions[i])) {
         shared |= uint64_t{1} << i;
@@ -439,7 +440,7 @@ bool BlocksAreApart(const LayerCache& layer, int32_t lowest, int32_t highest) {
     for (uint32_t j = 0; j <= i; ++j) {
       const kvevict_plane& p = PlaneAt(view, i);
       const kvevict_plane& q = PlaneAt(view, j);
-      if (!IsPresent(p) || !IsPresent(q)) continue;
+      if (!HasRows(view, p) || !HasRows(view, q)) continue;
       if ((p.address_table == 0) != (q.address_table == 0)) return false;
       if (p.address_table != 0) continue;
       if (p.block_stride_bytes != q.block_stride_bytes) return false;

@@ -32,6 +32,10 @@ Status CheckTensor(const char* name, kvevict_dtype dtype, const char* dim_name,
     return InvalidArgument("%s %u is not 0, but %s is opaque", dim_name,
                            head_dim, name);
   }
+  if (info->block_elements > 1 && head_dim % info->block_elements != 0) {
+    return InvalidArgument("%s %u is not a multiple of %u of %s %s", dim_name,
+                           head_dim, info->block_elements, name, info->name);
+  }
   const bool may_be_zero = may_be_absent || info->dtype == DType::kOpaque;
   return CheckRange(dim_name, head_dim, may_be_zero ? 0 : 1, kMaxHeadDim);
 }
@@ -474,19 +478,23 @@ bool Plan::CanScore(const PlanLayer& layer) const {
 
 kvevict_reason Plan::ScoreReason(const PlanLayer& layer,
                                  bool by_queries) const {
-  const auto readable = [](kvevict_dtype dtype) {
-    return FindDType(static_cast<int32_t>(dtype))->can_score;
-  };
-  if ((by_queries || ReadsKeys()) && !readable(layer.geometry.k_dtype)) {
-    return KVEVICT_REASON_OPAQUE_KEYS;
+  const kvevict_layer_geometry& g = layer.geometry;
+  const DTypeInfo& k = InfoOf(static_cast<DType>(g.k_dtype));
+  const DTypeInfo& v = InfoOf(static_cast<DType>(g.v_dtype));
+  const bool reads_keys = by_queries || ReadsKeys();
+  if (reads_keys && !k.can_score) return KVEVICT_REASON_OPAQUE_KEYS;
+  if (by_queries || signal().Needs(kQueries)) {
+    const DTypeInfo& q = InfoOf(static_cast<DType>(g.q_dtype));
+    if (!q.can_score) return KVEVICT_REASON_OPAQUE_QUERIES;
+    if (q.is_quantized()) return KVEVICT_REASON_QUANTIZED_QUERIES;
   }
-  if ((by_queries || signal().Needs(kQueries)) &&
-      !readable(layer.geometry.q_dtype)) {
-    return KVEVICT_REASON_OPAQUE_QUERIES;
-  }
-  if (ReadsValues() &&
-      (!readable(layer.geometry.v_dtype) || layer.geometry.v_head_dim == 0)) {
+  if (ReadsValues() && (!v.can_score || g.v_head_dim == 0)) {
     return KVEVICT_REASON_OPAQUE_VALUES;
+  }
+  if (!context_->backend().on_host &&
+      ((reads_keys && k.is_quantized()) ||
+       (ReadsValues() && v.is_quantized()))) {
+    return KVEVICT_REASON_QUANTIZED_ON_DEVICE;
   }
   return KVEVICT_REASON_NONE;
 }
@@ -499,7 +507,8 @@ Status Plan::CheckCanScore(const PlanLayer& layer, bool by_queries) const {
 
 kvevict_reason Plan::RotateReason(const PlanLayer& layer) const {
   const auto dtype = static_cast<DType>(layer.geometry.k_dtype);
-  if (!CanRotate(dtype)) return KVEVICT_REASON_OPAQUE_KEYS;
+  if (InfoOf(dtype).is_quantized()) return KVEVICT_REASON_QUANTIZED_KEYS;
+  if (!InfoOf(dtype).can_rotate) return KVEVICT_REASON_OPAQUE_KEYS;
   return rope_.n_frequencies() == 0 ? KVEVICT_REASON_NO_ROPE
                                     : KVEVICT_REASON_NONE;
 }
@@ -535,6 +544,14 @@ const char* ReasonText(kvevict_reason reason) {
       return "the layer has no cache, or only that of a sliding window";
     case KVEVICT_REASON_OPAQUE_VALUES:
       return "v_dtype is opaque, or v_head_dim 0: no values can be read";
+    case KVEVICT_REASON_QUANTIZED_KEYS:
+      return "k_dtype is quantized: keys that change would be rounded again";
+    case KVEVICT_REASON_QUANTIZED_QUERIES:
+      return "q_dtype is quantized: queries are f32, f16 or bf16";
+    case KVEVICT_REASON_QUANTIZED_VALUES:
+      return "v_dtype is quantized: values that change would be rounded again";
+    case KVEVICT_REASON_QUANTIZED_ON_DEVICE:
+      return "quantized keys and values are read on the CPU alone";
   }
   return "";
 }

@@ -52,13 +52,23 @@ Status CheckElements(const char* name, const kvevict_plane& plane) {
     return InvalidArgument("%s.row_bytes %u is not 0, but dtype is %s", name,
                            plane.row_bytes, info->name);
   }
-  uint64_t reserved = plane.reserved32;
+  if (info->element_bytes == 0 && plane.element_stride_bytes != 0) {
+    return InvalidArgument(
+        "%s.element_stride_bytes %lld is not 0: elements of %s lie packed",
+        name, static_cast<long long>(plane.element_stride_bytes), info->name);
+  }
+  if (info->block_elements > 1 && plane.head_dim % info->block_elements != 0) {
+    return InvalidArgument("%s.head_dim %u is not a multiple of %u of dtype %s",
+                           name, plane.head_dim, info->block_elements,
+                           info->name);
+  }
+  uint64_t reserved = 0;
   for (uint64_t word : plane.reserved) reserved |= word;
   if (reserved != 0) {
     return InvalidArgument("%s.reserved 0x%llx is not 0", name,
                            static_cast<unsigned long long>(reserved));
   }
-  if (uint64_t{plane.head_dim} * info->element_bytes > UINT32_MAX) {
+  if (PackedBytes(info->dtype, plane.head_dim) > UINT32_MAX) {
     return InvalidArgument("%s.head_dim %u: a row over %u bytes", name,
                            plane.head_dim, UINT32_MAX);
   }
@@ -128,6 +138,13 @@ Status CheckAddresses(const char* name, const kvevict_plane& plane,
   return status;
 }
 
+// Only companions have roles.
+Status CheckNoRole(const char* name, const kvevict_plane& plane) {
+  if (plane.role == KVEVICT_ROLE_NONE) return Status();
+  return InvalidArgument("%s.role %d is not 0: only companions have roles",
+                         name, static_cast<int>(plane.role));
+}
+
 // A plane without an address says nothing else: one that describes rows has lost its
 // address on the way, and its rows would stay behind.
 Status CheckAbsent(const char* name, const kvevict_plane& plane) {
@@ -146,6 +163,15 @@ Status CheckPlane(const char* name, const kvevict_view& view,
   KV_RETURN_IF_ERROR(CheckElements(name, plane));
   KV_RETURN_IF_ERROR(CheckAddressTable(name, view, plane));
   if (n_tokens == 0) return Status();
+  if (IsConstant(view, plane)) {  // read only, and at one place for all tokens
+    if (Extent(PlaneAxes(plane, view.n_kv_heads, 1)).IsAddressable()) {
+      return Status();
+    }
+    return InvalidArgument(
+        "%s: data 0x%llx and head_stride_bytes %lld leave the 64-bit range",
+        name, static_cast<unsigned long long>(plane.data),
+        static_cast<long long>(plane.head_stride_bytes));
+  }
   const Grid grid(PlaneAxes(view, plane, n_tokens, n_blocks));
   if (plane.address_table == 0 && !grid.extent.IsAddressable()) {
     return InvalidArgument("%s: data 0x%llx and strides leave the 64-bit range",
@@ -200,6 +226,63 @@ bool AllHaveAddresses(const kvevict_view& view) {
     all = all && plane.address_table != 0;
   });
   return all;
+}
+
+// What a role has to do with.
+struct RoleInfo {
+  const char* name;
+  const char* rows_name;
+  kvevict_plane kvevict_view::*rows;
+  bool is_minimum;
+};
+constexpr RoleInfo kRoles[] = {
+    {"none", "", nullptr, false},
+    {"key_scale", "k", &kvevict_view::k, false},
+    {"key_minimum", "k", &kvevict_view::k, true},
+    {"value_scale", "v", &kvevict_view::v, false},
+    {"value_minimum", "v", &kvevict_view::v, true},
+};
+
+// Checks companion i as what its role says that it is.
+Status CheckRole(const kvevict_view& view, uint32_t i) {
+  const kvevict_plane& plane = view.companions[i];
+  if (plane.role < 0 || plane.role >= static_cast<int>(std::size(kRoles))) {
+    return InvalidArgument("companion.role %d is no role",
+                           static_cast<int>(plane.role));
+  }
+  if (plane.role == KVEVICT_ROLE_NONE) return Status();
+  const RoleInfo& role = kRoles[plane.role];
+  if (!InfoOf(static_cast<DType>(plane.dtype)).is_plain() ||
+      plane.head_dim != 1) {
+    return InvalidArgument(
+        "companion.dtype %d, head_dim %u: a %s is one number of f32, f16 or "
+        "bf16",
+        static_cast<int>(plane.dtype), plane.head_dim, role.name);
+  }
+  for (uint32_t j = 0; j < i; ++j) {
+    if (view.companions[j].role != plane.role) continue;
+    return InvalidArgument("companion.role %s is that of companions[%u] too",
+                           role.name, j);
+  }
+  const kvevict_plane& rows = view.*role.rows;
+  if (!IsPresent(rows)) {
+    return InvalidArgument("companion.role %s, but %s.data is 0", role.name,
+                           role.rows_name);
+  }
+  const DTypeInfo& info = InfoOf(static_cast<DType>(rows.dtype));
+  if (role.is_minimum ? info.takes_minimum : info.scale != Scale::kNone) {
+    return Status();
+  }
+  return InvalidArgument("companion.role %s, but %s.dtype %s has none",
+                         role.name, role.rows_name, info.name);
+}
+
+// nullptr if there is none.
+const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role) {
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if (view.companions[i].role == role) return &view.companions[i];
+  }
+  return nullptr;
 }
 
 // Checks the block tables, ids from first_slot on; `out_n_blocks` becomes the
@@ -267,7 +350,8 @@ Status CheckBlockTables(const kvevict_view& view, const ListCounts& tokens,
 
 uint32_t RowBytes(const kvevict_plane& plane) {
   if (plane.dtype == KVEVICT_DTYPE_OPAQUE) return plane.row_bytes;
-  return plane.head_dim * ElementBytes(static_cast<DType>(plane.dtype));
+  return static_cast<uint32_t>(
+      PackedBytes(static_cast<DType>(plane.dtype), plane.head_dim));
 }
 
 uint32_t PieceBytes(const kvevict_plane& plane) {
@@ -333,6 +417,8 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
                           view.block_table != nullptr, on_host,
                           Extent(PlaneAxes(view, plane, tokens.most, 1)));
   };
+  KV_RETURN_IF_ERROR(CheckNoRole("k", view.k));
+  KV_RETURN_IF_ERROR(CheckNoRole("v", view.v));
   KV_RETURN_IF_ERROR(IsPresent(view.k) ? check("k", view.k)
                                        : CheckAbsent("k", view.k));
   KV_RETURN_IF_ERROR(IsPresent(view.v) ? check("v", view.v)
@@ -341,9 +427,9 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
     if (!IsPresent(view.companions[i])) {
       return InvalidArgument("companions[%u].data is 0", i);
     }
-    if (Status status = check("companion", view.companions[i]); !status.ok()) {
-      return Prefixed(status, "companions[%u]: ", i);
-    }
+    Status status = check("companion", view.companions[i]);
+    if (status.ok()) status = CheckRole(view, i);
+    if (!status.ok()) return Prefixed(status, "companions[%u]: ", i);
   }
   return CheckPlanesApart(CacheOf(view, 0, tokens, on_host, first_slot));
 }
@@ -368,12 +454,20 @@ Status MatchRows(const kvevict_view& view, const kvevict_view& destination) {
     return InvalidArgument("n_companions %u is not the view's %u",
                            destination.n_companions, view.n_companions);
   }
-  const auto match = [](const char* name, const kvevict_plane& a,
-                        const kvevict_plane& b) {
+  const auto match = [&](const char* name, const kvevict_plane& a,
+                         const kvevict_plane& b) {
     if (IsPresent(a) != IsPresent(b)) {
       return InvalidArgument(
           "%s.data is 0%s", name,
           IsPresent(a) ? ", but not the view's" : " in the view alone");
+    }
+    if (a.role != b.role || IsConstant(view, a) != IsConstant(destination, b)) {
+      return InvalidArgument(
+          "%s.role %d, token_stride_bytes %lld are not as the view's %d, %lld",
+          name, static_cast<int>(b.role),
+          static_cast<long long>(b.token_stride_bytes),
+          static_cast<int>(a.role),
+          static_cast<long long>(a.token_stride_bytes));
     }
     if (a.dtype == b.dtype && a.head_dim == b.head_dim &&
         a.row_bytes == b.row_bytes) {
@@ -415,6 +509,7 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
         static_cast<unsigned long long>(rows.address_table));
   }
   KV_RETURN_IF_ERROR(CheckElements(name, rows));
+  KV_RETURN_IF_ERROR(CheckNoRole(name, rows));
   // Rows are read only, so they may overlap (broadcast); they must be
   // addressable.
   if (n_rows > 0 && !Extent(PlaneAxes(rows, n_heads, n_rows)).IsAddressable()) {
@@ -462,14 +557,33 @@ Status CheckComplete(const kvevict_view& view,
   return Status();
 }
 
-RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
-                   uint32_t head) {
+Status CheckScales(const kvevict_view& view, bool reads_keys,
+                   bool reads_values) {
+  const auto check = [&](kvevict_role role) {
+    const RoleInfo& of = kRoles[role];
+    const DTypeInfo& info = InfoOf(static_cast<DType>((view.*of.rows).dtype));
+    if (info.scale != Scale::kNeeded || FindRole(view, role) != nullptr) {
+      return Status();
+    }
+    return InvalidArgument(
+        "companions: none has role %s, without which %s.dtype %s cannot be "
+        "read",
+        of.name, of.rows_name, info.name);
+  };
+  if (reads_keys) KV_RETURN_IF_ERROR(check(KVEVICT_ROLE_KEY_SCALE));
+  return reads_values ? check(KVEVICT_ROLE_VALUE_SCALE) : Status();
+}
+
+// Without the numbers of companions.
+static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
+                          uint32_t head) {
   RowSource rows;
   rows.base = reinterpret_cast<const uint8_t*>(
       plane.data + head * static_cast<uint64_t>(plane.head_stride_bytes));
   rows.row_stride = plane.token_stride_bytes;
   rows.dtype = static_cast<DType>(plane.dtype);
-  if (rows.dtype != DType::kOpaque) rows.element_stride = ElementStride(plane);
+  rows.element_stride = ElementStride(plane);
+  rows.n_elements = plane.head_dim;
   rows.group_elems = plane.group_elems;
   rows.group_stride = plane.group_stride_bytes;
   rows.block_stride = plane.block_stride_bytes;
@@ -493,6 +607,22 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
   }
   // A ring without blocks is all in one.
   if (view.block_size == 0) rows.block_size = view.ring_slots;
+  return rows;
+}
+
+RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
+                   uint32_t head) {
+  RowSource rows = BareRows(view, plane, head);
+  if (InfoOf(rows.dtype).scale == Scale::kNone) return rows;
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    const kvevict_plane& numbers = view.companions[i];
+    const RoleInfo& role = kRoles[numbers.role];
+    if (role.rows == nullptr || &(view.*role.rows) != &plane) continue;
+    const RowSource of = BareRows(view, numbers, head);
+    (role.is_minimum ? rows.minimum : rows.scale) = {
+        of.base,   of.row_stride, of.block_stride, of.addresses,
+        of.origin, of.dtype,      of.is_plain,     IsConstant(view, numbers)};
+  }
   return rows;
 }
 

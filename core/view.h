@@ -17,6 +17,19 @@ inline bool IsPresent(const kvevict_plane& plane) {
   return plane.data != 0 || plane.address_table != 0;
 }
 
+// Whether a plane of a valid view has the same numbers for all tokens, which nobody
+// moves.
+inline bool IsConstant(const kvevict_view& view, const kvevict_plane& plane) {
+  return plane.role != KVEVICT_ROLE_NONE && plane.token_stride_bytes == 0 &&
+         plane.address_table == 0 &&
+         (view.block_size == 0 || plane.block_stride_bytes == 0);
+}
+
+// Whether a plane of a valid view has rows that move.
+inline bool HasRows(const kvevict_view& view, const kvevict_plane& plane) {
+  return IsPresent(plane) && !IsConstant(view, plane);
+}
+
 // Whether caches of a valid geometry have V: elements, or opaque rows.
 inline bool HasValues(const kvevict_layer_geometry& g) {
   return g.v_head_dim > 0 || g.v_dtype == KVEVICT_DTYPE_OPAQUE;
@@ -25,8 +38,8 @@ inline bool HasValues(const kvevict_layer_geometry& g) {
 // Bytes of one row of a valid plane.
 uint32_t RowBytes(const kvevict_plane& plane);
 
-// Bytes from one element to the next in a valid plane that is not opaque, or in a group
-// of it.
+// Bytes from one element to the next in a valid plane, or in a group of it; 0 where they
+// are not bytes of their own.
 int64_t ElementStride(const kvevict_plane& plane);
 
 // Bytes of a valid plane's row that lie end to end: of all of it, a group, an element.
@@ -75,19 +88,25 @@ Status MatchGeometry(const kvevict_view& view,
 Status CheckComplete(const kvevict_view& view,
                      const kvevict_layer_geometry& geometry);
 
-// The rows of a valid, present plane of `view` for one head.
+// Checks that K, and V, have the scales that it takes to read them, of a valid view.
+Status CheckScales(const kvevict_view& view, bool reads_keys,
+                   bool reads_values);
+
+// The rows of a valid, present plane of `view` itself for one head, with the scale and
+// minimum that companions have of them.
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head);
 
 // Calls visit(plane, other's plane) for K, V and companions of two views with the
-// same planes, as far as present; but for companion i if bit i of `left_out` is set.
+// same planes, as far as they have rows; but for companion i if bit i of `left_out` is
+// set.
 template <typename Visit>
 void ForEachPlanePair(const kvevict_view& view, const kvevict_view& other,
                       const Visit& visit, uint64_t left_out = 0) {
   if (IsPresent(view.k)) visit(view.k, other.k);
   if (IsPresent(view.v)) visit(view.v, other.v);
   for (uint32_t i = 0; i < view.n_companions; ++i) {
-    if ((left_out >> i & 1) == 0) {
+    if ((left_out >> i & 1) == 0 && HasRows(view, view.companions[i])) {
       visit(view.companions[i], other.companions[i]);
     }
   }

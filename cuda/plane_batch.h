@@ -52,7 +52,8 @@ Status ForEachPlaneBatch(Jobs<MoveJob> jobs, uint64_t most_bytes,
       };
       const kvevict_plane& plane = plane_of(*job.view);
       const kvevict_plane& to = plane_of(job.target());
-      if (!IsPresent(plane) || batch.Add(job, plane, to, most_bytes)) continue;
+      if (!HasRows(*job.view, plane)) continue;
+      if (batch.Add(job, plane, to, most_bytes)) continue;
       KV_RETURN_IF_ERROR(flush());
       batch.Add(job, plane, to, most_bytes);
     }

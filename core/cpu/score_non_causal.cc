@@ -30,7 +30,7 @@ void ScoreChunk(const Context& context, const ScoreArgs& args,
   const uint64_t first_row = uint64_t{head} * (args.per_query_head ? group : 1);
 
   WindowAttention attention;
-  attention.queries = job.queries.rows;
+  attention.queries = job.queries.rows.Source();
   attention.queries.base += int64_t{head} * group * job.queries.head_stride +
                             int64_t{first} * job.queries.rows.row_stride;
   attention.query_head_stride = job.queries.head_stride;

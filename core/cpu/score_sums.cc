@@ -56,7 +56,7 @@ FloatRows MakeSums(const Context& context, const ScoreArgs& args,
   float* const sums = reinterpret_cast<float*>(scratch.data());
 
   WindowAttention attention;
-  attention.queries = queries.rows;
+  attention.queries = queries.rows.Source();
   attention.queries.base +=
       static_cast<int64_t>(first_head) * queries.head_stride;
   attention.query_head_stride = queries.head_stride;

@@ -105,7 +105,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
         WindowAttention attention;
         attention.queries =
-            Wrapped(job.queries.rows, job.queries.first_row, window,
+            Wrapped(job.queries.rows.Source(), job.queries.first_row, window,
                     reinterpret_cast<int32_t*>(share.data()));
         attention.queries.base +=
             int64_t{head} * group * job.queries.head_stride;

@@ -77,6 +77,10 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
     if (status.ok() && plan.ReadsValues() && !IsPresent(request.view.v)) {
       status = InvalidArgument("v.data is 0: no values to score by");
     }
+    if (status.ok()) {
+      status = CheckScales(request.view, plan.ReadsKeys() || by_queries,
+                           plan.ReadsValues());
+    }
     if (!status.ok()) return Prefixed(status, "view: ");
     out->view = &request.view;
   }

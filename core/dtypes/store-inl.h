@@ -1,4 +1,4 @@
-// Rows of f32 as dtypes that can be scored store them: rounded to the nearest, halves
+// Rows of f32 as dtypes that are not quantized store them: rounded to the nearest, halves
 // to even; NaN stays NaN. A new dtype is an encoder more below.
 #if defined(KVEVICT_CORE_DTYPES_STORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_STORE_INL_H_
@@ -118,9 +118,9 @@ struct EncodeBF16 {
   }
 };
 
-template <bool kCanScore, class Encode, class Use>
+template <bool kIsPlain, class Encode, class Use>
 HWY_INLINE void UseEncoder(const Use& use) {
-  if constexpr (kCanScore) use(Encode());
+  if constexpr (kIsPlain) use(Encode());
 }
 
 // Elements [first, first + n) of row r = from[0, n). Strides may have any sign and
@@ -144,9 +144,9 @@ HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, const RowSource& rows,
     }
   };
   switch (rows.dtype) {
-#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
-  case DType::k##Name:                                            \
-    return UseEncoder<score != 0, struct Encode##Name>(store);
+#define KVEVICT_DTYPE(Name, text, id, bytes, ...) \
+  case DType::k##Name:                            \
+    return UseEncoder<(bytes > 1), struct Encode##Name>(store);
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
   }

@@ -277,6 +277,10 @@ Status Eviction::CheckSignal() {
     Status status;
     if (plan_.ReadsRows() || by_queries) {
       status = plan_.CheckCanScore(of_plan, by_queries);
+      if (status.ok()) {
+        status = CheckScales(*layer.score.view, plan_.ReadsKeys() || by_queries,
+                             plan_.ReadsValues());
+      }
     }
     if (status.ok()) {
       status = FindInputs(plan_, of_plan, layer.n_tokens, inputs, &layer.score);

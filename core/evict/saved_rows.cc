@@ -81,9 +81,10 @@ SavedRows::Entry* SavedRows::Add(const SavedLayer& layer) {
   if (IsPresent(view.k)) rows.k = packed(view.k);
   if (IsPresent(view.v)) rows.v = packed(view.v);
   for (uint32_t i = 0; i < view.n_companions; ++i) {
-    const bool is_shared = (layer.shared_companions >> i & 1) != 0;
-    companions_[n_planes_++] =
-        is_shared ? view.companions[i] : packed(view.companions[i]);
+    const kvevict_plane& plane = view.companions[i];
+    const bool moves =
+        (layer.shared_companions >> i & 1) == 0 && HasRows(view, plane);
+    companions_[n_planes_++] = moves ? packed(plane) : plane;
   }
   Entry& entry = entries_[n_layers_++] = Entry();
   entry.list.slots = slots;

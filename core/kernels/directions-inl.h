@@ -53,8 +53,7 @@ class DirectionPanels : public RowPanel {
       std::fill_n(row, padded(), 0.0f);
       return;
     }
-    LoadRow(args_.keys.Row(args_.first + key), args_.keys.dtype,
-            args_.keys.element_stride, args_.head_dim, row);
+    LoadRow(args_.keys, args_.first + key, 0, args_.head_dim, row);
     if (scaled) ScaleRow(scale, padded(), row);
   }
 

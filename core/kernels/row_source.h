@@ -9,6 +9,18 @@
 
 namespace kvevict {
 
+// A number of each row beside the rows, or one of all; base nullptr: none.
+struct RowNumbers {
+  const uint8_t* base = nullptr;
+  int64_t row_stride = 0;
+  int64_t block_stride = 0;
+  const uint64_t* addresses = nullptr;
+  uint64_t origin = 0;
+  DType dtype = DType::kF32;  // f32, f16 or bf16
+  bool is_plain = true;       // as of a RowSource
+  bool is_constant = false;   // one of all rows, at base
+};
+
 // Strided rows of one head. Row r, element e is at
 // base + r * row_stride + e * element_stride; paged where block_size > 0:
 // base + block_table[r / block_size] * block_stride + (r % block_size) * ...
@@ -31,6 +43,10 @@ struct RowSource {
   uint64_t origin = 0;
   uint32_t ring_slots = 0;  // 0: row 0 is the first
   uint32_t ring_first = 0;
+  uint32_t n_elements = 0;  // of a row; of dtypes that pack over the row
+  // Of quantized rows: what codes are multiplied by, and what is added then.
+  RowNumbers scale;
+  RowNumbers minimum;
 
   const uint8_t* Row(uint32_t r) const {
     if (block_size == 0) return base + int64_t{r} * row_stride;
@@ -39,7 +55,20 @@ struct RowSource {
            int64_t{r % block_size} * row_stride;
   }
 
-  // The rows of a head whose rows lie `bytes` from these.
+  // Where the number of a row is, in blocks as the rows are.
+  const uint8_t* Number(const RowNumbers& numbers, uint32_t r) const {
+    if (numbers.is_constant) return numbers.base;
+    RowSource rows = *this;
+    rows.base = numbers.base;
+    rows.row_stride = numbers.row_stride;
+    rows.block_stride = numbers.block_stride;
+    rows.addresses = numbers.addresses;
+    rows.origin = numbers.origin;
+    rows.is_plain = numbers.is_plain;
+    return rows.Row(r);
+  }
+
+  // The rows of a head whose rows lie `bytes` from these; of rows without numbers.
   RowSource At(int64_t bytes) const {
     RowSource rows = *this;
     rows.base += bytes;
@@ -73,6 +102,23 @@ struct RowSource {
     const int64_t row = int64_t{r % block_size} * row_stride;
     return reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(base) +
                                             block + static_cast<uint64_t>(row));
+  }
+};
+
+// Rows of numbers that stand for themselves, one after the other: of which many are kept.
+struct PlainRows {
+  const uint8_t* base = nullptr;
+  int64_t row_stride = 0;
+  int64_t element_stride = 0;
+  DType dtype = DType::kF32;
+
+  RowSource Source() const {
+    RowSource rows;
+    rows.base = base;
+    rows.row_stride = row_stride;
+    rows.element_stride = element_stride;
+    rows.dtype = dtype;
+    return rows;
   }
 };
 

@@ -87,10 +87,10 @@ class KeyPrefetcher {
         end_(std::min<size_t>(row_ + kTileKeys,
                               size_t{args.first_key} + args.n_tokens)),
         rows_per_call_((kTileKeys + n_calls - 1) / n_calls) {
-    const int64_t bytes = ElementBytes(args.keys.dtype);
     // Elements far apart are on lines of their own, too many to ask for.
-    if (!args.keys.IsPacked(bytes)) row_ = end_;
-    row_bytes_ = bytes * args.head_dim;
+    const DType dtype = args.keys.dtype;
+    if (!args.keys.IsPacked(ElementBytes(dtype))) row_ = end_;
+    row_bytes_ = static_cast<int64_t>(PackedBytes(dtype, args.head_dim));
   }
 
   HWY_INLINE void Next() {

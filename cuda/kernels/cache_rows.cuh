@@ -15,16 +15,16 @@ struct DTypeTag {
   static constexpr uint32_t kPer16 = 16 / kBytes;
 };
 
-template <int kDType, bool kCanScore, class Use>
+template <int kDType, bool kIsPlain, class Use>
 KV_DEVICE void UseDType(const Use& use) {
-  if constexpr (kCanScore) use(DTypeTag<kDType>());
+  if constexpr (kIsPlain) use(DTypeTag<kDType>());
 }
 
-// Calls use() with the tag of a dtype that can be scored.
+// Calls use() with the tag of a dtype that is not quantized.
 template <class Use>
 KV_DEVICE void WithDType(uint32_t dtype, const Use& use) {
-#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
-  if (dtype == k##Name) UseDType<k##Name, score != 0>(use);
+#define KVEVICT_DTYPE(Name, text, id, bytes, ...) \
+  if (dtype == k##Name) UseDType<k##Name, (bytes > 1)>(use);
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 }

@@ -22,8 +22,7 @@ typedef long long int64_t;
 namespace kvevict::cuda {
 
 // The numbers of kvevict_dtype.
-#define KVEVICT_DTYPE(Name, text, id, bytes, move, score, rotate) \
-  constexpr int k##Name = id;
+#define KVEVICT_DTYPE(Name, text, id, ...) constexpr int k##Name = id;
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 

@@ -305,7 +305,7 @@ Test(layers, that_are_bad_are_named) {
   EXPECT_BREAKS(l[4].n_q_heads = 0, "layers[4]", "n_q_heads", "0");
   EXPECT_BREAKS(l[0].n_q_heads = 7, "layers[0]", "n_q_heads 7", "n_kv_heads 2");
   EXPECT_BREAKS(l[2].k_head_dim = 0, "layers[2]", "k_head_dim", "0");
-  EXPECT_BREAKS(l[4].q_dtype = 9, "layers[4]", "q_dtype", "9");
+  EXPECT_BREAKS(l[4].q_dtype = 99, "layers[4]", "q_dtype", "99");
   EXPECT_BREAKS(l[4].v_dtype = KVEVICT_DTYPE_OPAQUE, "layers[4]", "v_head_dim",
                 "40");
   EXPECT_BREAKS(l[2].softmax_scale = NAN, "layers[2]", "softmax_scale", "nan");

@@ -86,8 +86,8 @@ Test(plan, bad_geometries_are_errors) {
   EXPECT_BREAKS(l.n_q_heads = 7, "n_q_heads 7", "n_kv_heads 2");
   EXPECT_BREAKS(l.n_q_heads = 1, "n_q_heads", "n_kv_heads");
   EXPECT_BREAKS(l.k_head_dim = 0, "k_head_dim", "0");
-  EXPECT_BREAKS(l.q_dtype = 4, "q_dtype", "4");
-  EXPECT_BREAKS(l.k_dtype = 4, "k_dtype", "4");
+  EXPECT_BREAKS(l.q_dtype = 99, "q_dtype", "99");
+  EXPECT_BREAKS(l.k_dtype = 99, "k_dtype", "99");
   EXPECT_BREAKS(l.v_dtype = -1, "v_dtype", "-1");
   EXPECT_BREAKS(l.k_dtype = KVEVICT_DTYPE_OPAQUE, "k_head_dim", "64");
   EXPECT_BREAKS(l.v_dtype = KVEVICT_DTYPE_OPAQUE, "v_head_dim", "32");
@@ -276,6 +276,13 @@ static const capability_row kCapabilities[] = {
      KVEVICT_REASON_OPAQUE_KEYS, 1},
     {"snapkv", KVEVICT_DTYPE_OPAQUE, KVEVICT_DTYPE_F32, 0,
      KVEVICT_REASON_OPAQUE_QUERIES, 1},
+    {"snapkv", KVEVICT_DTYPE_FP8_E4M3, KVEVICT_DTYPE_F32, 0,
+     KVEVICT_REASON_QUANTIZED_QUERIES, 1},
+    {"snapkv", KVEVICT_DTYPE_F32, KVEVICT_DTYPE_U4, 1, KVEVICT_REASON_NONE, 1},
+    {"knorm", KVEVICT_DTYPE_OPAQUE, KVEVICT_DTYPE_Q8_0, 1, KVEVICT_REASON_NONE,
+     1},
+    {"knorm:merge=values", KVEVICT_DTYPE_F32, KVEVICT_DTYPE_I8, 0,
+     KVEVICT_REASON_QUANTIZED_KEYS, 1},
     {"streaming-llm", KVEVICT_DTYPE_F32, KVEVICT_DTYPE_OPAQUE, 1,
      KVEVICT_REASON_NONE, 0},
     {"custom", KVEVICT_DTYPE_OPAQUE, KVEVICT_DTYPE_OPAQUE, 1,
@@ -304,6 +311,8 @@ Test(plan, capabilities_say_what_and_why_not) {
       cr_expect_eq(c.can_rotate, 0);
       cr_expect_eq(c.rotate_reason, row->k_dtype == KVEVICT_DTYPE_OPAQUE
                                         ? KVEVICT_REASON_OPAQUE_KEYS
+                                    : row->k_dtype > KVEVICT_DTYPE_BF16
+                                        ? KVEVICT_REASON_QUANTIZED_KEYS
                                         : KVEVICT_REASON_NO_ROPE);
       cr_expect_eq(c.needs_score, row->needs_score, "row %zu", i);
     }
@@ -330,9 +339,9 @@ Test(plan, capabilities_refuse_bad_arguments) {
 
 Test(plan, every_reason_has_a_sentence) {
   cr_expect_str_eq(kvevict_reason_text(KVEVICT_REASON_NONE), "");
-  cr_expect_str_eq(kvevict_reason_text(6), "");
+  cr_expect_str_eq(kvevict_reason_text(10), "");
   cr_expect_str_eq(kvevict_reason_text(-1), "");
-  for (kvevict_reason reason = 1; reason <= 5; ++reason) {
+  for (kvevict_reason reason = 1; reason <= 9; ++reason) {
     cr_expect(strlen(kvevict_reason_text(reason)) > 10);
   }
 }

@@ -376,6 +376,7 @@ Test(rotate, needs_frequencies_and_keys_that_can_be_read) {
       {KVEVICT_DTYPE_BF16, 4, KVEVICT_REASON_NONE, ""},
       {KVEVICT_DTYPE_BF16, 0, KVEVICT_REASON_NO_ROPE, "rope_inv_freq"},
       {KVEVICT_DTYPE_OPAQUE, 4, KVEVICT_REASON_OPAQUE_KEYS, "opaque"},
+      {KVEVICT_DTYPE_FP8_E4M3, 4, KVEVICT_REASON_QUANTIZED_KEYS, "quantized"},
   };
   kvevict_context* context = NULL;
   EXPECT_OK(kvevict_context_create(NULL, &context));

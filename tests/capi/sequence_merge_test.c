@@ -167,6 +167,9 @@ Test(sequence_merge, rows_that_cannot_be_read_are_refused) {
   const char* const kPivot = "streaming-llm:budget=40,merge=pivot";
   ExpectRefused(kValues, KVEVICT_DTYPE_OPAQUE, 8, true, "k_dtype");
   ExpectRefused(kPivot, KVEVICT_DTYPE_OPAQUE, 8, true, "k_dtype");
+  ExpectRefused(kValues, KVEVICT_DTYPE_I8, 8, true, "k_dtype is quantized");
+  ExpectRefused(kPivot, KVEVICT_DTYPE_FP8_E5M2, 8, true,
+                "k_dtype is quantized");
   ExpectRefused(kValues, KVEVICT_DTYPE_F16, 0, true, "v_head_dim");
   ExpectRefused(kPivot, KVEVICT_DTYPE_F16, 0, false, "");
   ExpectRefused(kValues, KVEVICT_DTYPE_F16, 8, false, "");

@@ -24,6 +24,7 @@ static test_model_spec RandomSpec(test_random* random, const char* policy) {
   spec.v_head_dim = test_random_below(random, 20);
   spec.q_dtype = kTypes[test_random_below(random, 3)];
   spec.k_dtype = kTypes[test_random_below(random, 3)];
+  if (test_random_below(random, 3) == 0) test_draw_quantized(&spec, random);
   spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
   spec.n_companions = test_random_below(random, 3);
   spec.n_threads = test_random_between(random, 1, 4);

@@ -90,6 +90,8 @@ static void Run(const trial* t, uint64_t seed) {
   spec.max_tokens = 140;
   if (t->opaque && test_random_coin(&random)) {
     spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
+  } else if (test_random_coin(&random)) {
+    test_draw_quantized(&spec, &random);
   }
   const test_random content = {seed + 1};
   test_model* m = test_model_create(&spec, content);

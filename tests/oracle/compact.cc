@@ -2,19 +2,21 @@
 
 #include <vector>
 
+#include "tests/oracle/quantized.h"
+
 namespace {
 
+// Of what has an address of its own: elements, or bytes.
 uint32_t ElementBytes(const kvevict_plane& plane) {
   switch (plane.dtype) {
-    case KVEVICT_DTYPE_OPAQUE:
-      return 1;
     case KVEVICT_DTYPE_F32:
       return 4;
     case KVEVICT_DTYPE_F16:
     case KVEVICT_DTYPE_BF16:
       return 2;
+    default:
+      return 1;
   }
-  return 0;
 }
 
 void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
@@ -46,12 +48,16 @@ void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
 }  // namespace
 
 bool oracle_has_rows(const kvevict_plane* plane) {
+  if (plane->role != KVEVICT_ROLE_NONE && plane->token_stride_bytes == 0 &&
+      plane->block_stride_bytes == 0 && plane->address_table == 0) {
+    return false;  // one number for all tokens
+  }
   return plane->data != 0 || plane->address_table != 0;
 }
 
 uint32_t oracle_row_bytes(const kvevict_plane* plane) {
   if (plane->dtype == KVEVICT_DTYPE_OPAQUE) return plane->row_bytes;
-  return plane->head_dim * ElementBytes(*plane);
+  return oracle_packed_bytes(plane->dtype, plane->head_dim);
 }
 
 uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,

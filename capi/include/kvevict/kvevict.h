@@ -221,7 +221,24 @@ KVEVICT_API kvevict_status kvevict_gpu_at(uint32_t index, kvevict_gpu_info* out)
  *  like pass through. Ignored on the CPU. */
 typedef void* kvevict_stream;
 
-/** Element types. Values are ABI and never reused. */
+/**
+ * Element types. Values are ABI and never reused.
+ *
+ * Quantized rows are moved byte for byte and read as the f32 that they stand
+ * for, never as copies in memory. Each product and each sum below is rounded to
+ * f32 once. Quantized keys can be scored, but neither turned nor merged, for
+ * that would round them again; queries are f32, f16 or bf16.
+ *
+ * U8, I8, U4 and U4_HALVES stand for code * scale + minimum, FP8 for
+ * value * scale, with the scale and minimum of their token and head or of more:
+ * see kvevict_role. Without one the minimum is 0, and the scale of fp8 is 1;
+ * codes must have a scale to be scored.
+ *
+ * What has no row per token cannot be moved row by row, such as keys quantized
+ * per channel over a group of tokens (KIVI): there is no dtype for it. An
+ * engine may call a group a token (an opaque row of group size * row bytes, and
+ * keep whole groups), or store rows in another type.
+ */
 enum kvevict_dtype
 #ifdef __cplusplus
     : int32_t
@@ -235,7 +252,29 @@ enum kvevict_dtype
   /** IEEE 754 half precision. */
   KVEVICT_DTYPE_F16 = 2,
   /** The upper half of an f32. */
-  KVEVICT_DTYPE_BF16 = 3
+  KVEVICT_DTYPE_BF16 = 3,
+  /** Sign, 4 bits of exponent with bias 7, 3 of mantissa: the "fn" variant,
+   *  up to 448, without infinities; 0x7F and 0xFF are NaN. */
+  KVEVICT_DTYPE_FP8_E4M3 = 4,
+  /** The upper half of an f16: up to 57344, with infinities and NaN. */
+  KVEVICT_DTYPE_FP8_E5M2 = 5,
+  /** Codes 0 .. 255. */
+  KVEVICT_DTYPE_U8 = 6,
+  /** Codes -128 .. 127, in two's complement. */
+  KVEVICT_DTYPE_I8 = 7,
+  /** Codes 0 .. 15, two per byte: element 2j in the high nibble of byte j,
+   *  2j + 1 in the low one. head_dim is even. */
+  KVEVICT_DTYPE_U4 = 8,
+  /** Codes 0 .. 15, two per byte: of a row, element j in the low nibble of byte
+   *  j, j + head_dim / 2 in the high one. head_dim is even. */
+  KVEVICT_DTYPE_U4_HALVES = 9,
+  /** ggml's: of 32 elements 34 bytes, an f16 d and 32 codes as I8; code * d.
+   *  head_dim is a multiple of 32. */
+  KVEVICT_DTYPE_Q8_0 = 10,
+  /** ggml's: of 32 elements 18 bytes, an f16 d and 16 bytes, of which byte j
+   *  has element j in the low nibble and j + 16 in the high one;
+   *  (code - 8) * d. head_dim is a multiple of 32. */
+  KVEVICT_DTYPE_Q4_0 = 11
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_dtype;
@@ -245,11 +284,15 @@ typedef int32_t kvevict_dtype;
 typedef struct kvevict_dtype_info {
   uint32_t struct_size;
   kvevict_dtype dtype;
-  const char* name;       /**< "f32"; static. */
-  uint32_t element_bytes; /**< 0 for opaque. */
-  uint32_t can_move;      /**< 1 if compaction moves it. */
-  uint32_t can_score;     /**< 1 if a signal can read keys of it. */
-  uint32_t can_rotate;    /**< 1 if RoPE can be re-applied to keys of it. */
+  const char* name;        /**< "f32"; static. */
+  uint32_t element_bytes;  /**< 0 where elements are not bytes of their own. */
+  uint32_t can_move;       /**< 1 if compaction moves it. */
+  uint32_t can_score;      /**< 1 if a signal can read keys of it. */
+  uint32_t can_rotate;     /**< 1 if RoPE can be re-applied to keys of it. */
+  uint32_t block_elements; /**< Elements are stored so many together, and */
+  uint32_t block_bytes;    /**< so many bytes; 0 and 0 for opaque. */
+  uint32_t takes_scale;    /**< 1 if rows may have a scale, 2 if they must. */
+  uint32_t takes_minimum;  /**< 1 if rows may have a minimum. */
 } kvevict_dtype_info;
 
 /**
@@ -1337,6 +1380,27 @@ kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
 
 /* ---- View ---------------------------------------------------------------- */
 
+/** What a companion plane is for the rows that it goes with. */
+enum kvevict_role
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** Nothing that this library reads. */
+  KVEVICT_ROLE_NONE = 0,
+  /** What codes of keys are multiplied by. */
+  KVEVICT_ROLE_KEY_SCALE = 1,
+  /** What is added to codes of keys then. */
+  KVEVICT_ROLE_KEY_MINIMUM = 2,
+  /** What codes of values are multiplied by. */
+  KVEVICT_ROLE_VALUE_SCALE = 3,
+  /** What is added to codes of values then. */
+  KVEVICT_ROLE_VALUE_MINIMUM = 4
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_role;
+#endif
+
 /**
  * Rows of one tensor, one per token and head, in any layout.
  *
@@ -1364,17 +1428,25 @@ kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
  * needed, but for elements that CUDA is to score: at multiples of their size.
  * On CUDA blocks of an address table begin at multiples of 16 bytes. A plane
  * with neither data nor address_table is absent, and then 0 throughout.
+ *
+ * A companion with a role holds one number of f32, f16 or bf16 per token and
+ * head (head_dim 1), and there is one of a role at most. It moves with its
+ * rows, unless its token and block strides and its address table are 0: then a
+ * head has one number for all tokens, or with a head stride of 0 all heads
+ * have. Such a plane stays, and any number of layers may share it.
  */
 typedef struct kvevict_plane {
   uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
   int64_t token_stride_bytes;
   int64_t head_stride_bytes;
-  int64_t element_stride_bytes; /**< 0: packed, as elements of a group are. */
+  /** 0: packed, as elements of a group are, and those that are not bytes of
+   *  their own. */
+  int64_t element_stride_bytes;
   int64_t block_stride_bytes;   /**< Paged only. */
   kvevict_dtype dtype;
   uint32_t head_dim;   /**< Elements per row; 0 for opaque. */
   uint32_t row_bytes;  /**< Opaque: bytes per row, packed; otherwise 0. */
-  uint32_t reserved32; /**< 0. */
+  kvevict_role role;   /**< Of a companion; otherwise KVEVICT_ROLE_NONE. */
   int64_t group_stride_bytes; /**< From group to group; 0 without. */
   /** Paged only: address of the blocks' addresses, u64 by block id, where block
    *  tables lie and borrowed as they are; a multiple of 8. 0: none. */
@@ -1384,11 +1456,12 @@ typedef struct kvevict_plane {
   uint64_t reserved[6]; /**< 0: room for what rows of other kinds will need. */
 } kvevict_plane;
 
-#define KVEVICT_PLANE_INIT                                      \
-  {                                                             \
-    0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, 0, 0, 0, 0, 0, { \
-      0, 0, 0, 0, 0, 0                                          \
-    }                                                           \
+#define KVEVICT_PLANE_INIT                                                \
+  {                                                                       \
+    0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, KVEVICT_ROLE_NONE, 0, 0, 0, \
+        0, {                                                              \
+      0, 0, 0, 0, 0, 0                                                    \
+    }                                                                     \
   }
 
 /**
@@ -1409,8 +1482,9 @@ typedef struct kvevict_view {
    *  and move what is there. Layers without keys and values have no view: see
    *  kvevict_layer_geometry. */
   kvevict_plane v;
-  /** What else has a row per token and head and must move along: scales,
-   *  position arrays. n_companions planes, borrowed; NULL if 0. */
+  /** What else has a row per token and head and must move along: scales and
+   *  minima, which say so by their role, position arrays. n_companions planes,
+   *  borrowed; NULL if 0. */
   const kvevict_plane* companions;
   uint32_t n_companions; /**< At most 64. */
   uint32_t block_size;   /**< Tokens per block; 0: contiguous. */
@@ -1804,7 +1878,15 @@ enum kvevict_reason
   /** The layer has no cache, or only that of a sliding window. */
   KVEVICT_REASON_NO_FULL_CACHE = 4,
   /** Values are opaque, or there are none. */
-  KVEVICT_REASON_OPAQUE_VALUES = 5
+  KVEVICT_REASON_OPAQUE_VALUES = 5,
+  /** Keys are quantized: turned or merged they would be rounded again. */
+  KVEVICT_REASON_QUANTIZED_KEYS = 6,
+  /** Queries are quantized, and have no scales of their own. */
+  KVEVICT_REASON_QUANTIZED_QUERIES = 7,
+  /** Values are quantized: merged they would be rounded again. */
+  KVEVICT_REASON_QUANTIZED_VALUES = 8,
+  /** Keys or values are quantized, and CUDA reads f32, f16 and bf16. */
+  KVEVICT_REASON_QUANTIZED_ON_DEVICE = 9
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_reason;

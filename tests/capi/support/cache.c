@@ -7,6 +7,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/oracle/compact.h"
+#include "tests/oracle/quantized.h"
 
 enum { kGuardBytes = 64 };
 
@@ -106,11 +107,12 @@ static size_t LayOutVectorised(const test_cache_spec* spec,
   const int64_t row = oracle_row_bytes(plane);
   const int64_t element = test_element_bytes(plane->dtype);
   const int64_t block = BlockSize(spec->layout);
+  const bool readable = row == plane->head_dim * element;
   plane->token_stride_bytes = row;
-  if (plane->dtype != KVEVICT_DTYPE_OPAQUE && is_values) {
+  if (readable && is_values) {
     plane->token_stride_bytes = element;
     plane->element_stride_bytes = block * element;
-  } else if (plane->dtype != KVEVICT_DTYPE_OPAQUE) {
+  } else if (readable) {
     plane->group_elems = (uint32_t)(16 / element);
     while (plane->head_dim % plane->group_elems != 0) --plane->group_elems;
     plane->token_stride_bytes = plane->group_elems * element;
@@ -130,7 +132,7 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane,
   const int64_t tokens = spec->capacity;
   const int64_t block = BlockSize(spec->layout);
   const int64_t element = test_element_bytes(plane->dtype);
-  const bool readable = plane->dtype != KVEVICT_DTYPE_OPAQUE;
+  const bool readable = row == plane->head_dim * element;
   switch (spec->layout) {
     case TEST_VECTORISED:
       return LayOutVectorised(spec, plane, is_values);
@@ -206,6 +208,24 @@ static size_t LayOutTogether(const test_cache_spec* spec, kvevict_plane* k,
   return (size_t)(heads * (k_row + v_row) * spec->capacity);
 }
 
+/* Appends the companion of a role. */
+static void AddNumbers(test_cache* cache, kvevict_role role, size_t* end) {
+  kvevict_plane* plane = &cache->companions[cache->view.n_companions++];
+  SetType(plane, KVEVICT_DTYPE_F32, 1);
+  plane->role = role;
+  const size_t n = LayOut(&cache->spec, plane, false);
+  plane->data += *end;
+  *end += n + kGuardBytes;
+}
+
+static kvevict_dtype_info InfoOf(kvevict_dtype dtype) {
+  kvevict_dtype_info info = {.struct_size = sizeof info};
+  for (uint32_t i = 0; kvevict_dtype_at(i, &info) == KVEVICT_OK; ++i) {
+    if (info.dtype == dtype) break;
+  }
+  return info;
+}
+
 /* The same within pages. */
 static size_t LayOutInPages(const test_cache_spec* spec, kvevict_plane* k,
                             kvevict_plane* v) {
@@ -274,7 +294,7 @@ static void GiveAddresses(test_cache* cache, kvevict_plane* plane,
 static void BuildAddresses(test_cache* cache, test_random* random) {
   kvevict_view* view = &cache->view;
   const uint32_t n = AddressCount(&cache->spec);
-  cache->addresses = calloc((size_t)n * 4, sizeof(uint64_t));
+  cache->addresses = calloc((size_t)n * TEST_MAX_PLANES, sizeof(uint64_t));
   const bool has_ids = cache->spec.layout == TEST_PAGES_16;
   int32_t* order = has_ids ? NULL : malloc((n / 2) * sizeof(int32_t));
   if (order != NULL) test_random_permutation(random, order, n / 2);
@@ -365,6 +385,17 @@ test_cache* test_cache_create(const test_cache_spec* spec,
     plane->data += end;
     end += n + kGuardBytes;
   }
+  const kvevict_dtype_info k = InfoOf(spec->k_dtype);
+  const kvevict_dtype_info v = InfoOf(spec->v_dtype);
+  const bool has_v = spec->v_head_dim > 0;
+  if (k.takes_scale) AddNumbers(cache, KVEVICT_ROLE_KEY_SCALE, &end);
+  if (has_v && v.takes_scale) {
+    AddNumbers(cache, KVEVICT_ROLE_VALUE_SCALE, &end);
+  }
+  if (k.takes_minimum) AddNumbers(cache, KVEVICT_ROLE_KEY_MINIMUM, &end);
+  if (has_v && v.takes_minimum) {
+    AddNumbers(cache, KVEVICT_ROLE_VALUE_MINIMUM, &end);
+  }
   cache->n_bytes = end;
   cache->memory = malloc(end);
   test_random_bytes(random, cache->memory, end);
@@ -378,7 +409,8 @@ test_cache* test_cache_create(const test_cache_spec* spec,
 void test_cache_restore_entries(test_cache* cache, const test_cache* clone) {
   if (clone->addresses == NULL) return;
   const uintptr_t apart = (uintptr_t)cache->memory - (uintptr_t)clone->memory;
-  for (size_t i = 0; i < (size_t)AddressCount(&cache->spec) * 4; ++i) {
+  for (size_t i = 0; i < (size_t)AddressCount(&cache->spec) * TEST_MAX_PLANES;
+       ++i) {
     cache->addresses[i] =
         clone->addresses[i] == 0 ? 0 : clone->addresses[i] + apart;
   }
@@ -395,7 +427,7 @@ test_cache* test_cache_clone(const test_cache* cache) {
     memcpy(clone->block_table, cache->block_table, n);
   }
   if (cache->addresses != NULL) {
-    const size_t n = (size_t)AddressCount(&cache->spec) * 4;
+    const size_t n = (size_t)AddressCount(&cache->spec) * TEST_MAX_PLANES;
     clone->addresses = calloc(n, sizeof(uint64_t));
     test_cache_restore_entries(clone, cache);
   }
@@ -417,14 +449,14 @@ void test_cache_free_entry(test_cache* cache, uint64_t entry) {
     return;
   }
   const uint64_t n = AddressCount(&cache->spec);
-  for (int i = 0; i < 4; ++i) cache->addresses[i * n + entry] = 0;
+  for (int i = 0; i < TEST_MAX_PLANES; ++i) {
+    cache->addresses[i * n + entry] = 0;
+  }
 }
 
 float test_cache_get(const test_cache* cache, const kvevict_plane* plane,
                      uint32_t token, uint32_t head, uint32_t element) {
-  return test_load(plane->dtype,
-                   oracle_row_byte(&cache->view, plane, token, head,
-                                   element * test_element_bytes(plane->dtype)));
+  return (float)oracle_element(&cache->view, plane, token, head, element);
 }
 
 void test_cache_set(test_cache* cache, const kvevict_plane* plane,
@@ -435,10 +467,7 @@ void test_cache_set(test_cache* cache, const kvevict_plane* plane,
                              element * test_element_bytes(plane->dtype)));
 }
 
-/* The planes of a cache in a fixed order; NULL where absent. */
-enum { kMaxPlanes = 4 };
-
-static const kvevict_plane* Plane(const test_cache* cache, uint32_t i) {
+const kvevict_plane* test_cache_plane(const test_cache* cache, uint32_t i) {
   if (i == 0) return &cache->view.k;
   if (i == 1) return cache->spec.v_head_dim > 0 ? &cache->view.v : NULL;
   return i - 2 < cache->view.n_companions ? &cache->companions[i - 2] : NULL;
@@ -446,24 +475,39 @@ static const kvevict_plane* Plane(const test_cache* cache, uint32_t i) {
 
 void test_cache_copy_rows(test_cache* to, const test_cache* from,
                           uint32_t n_tokens) {
-  for (uint32_t p = 0; p < kMaxPlanes; ++p) {
-    const kvevict_plane* plane = Plane(to, p);
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(to, p);
     if (plane == NULL) continue;
     for (uint32_t t = 0; t < n_tokens; ++t) {
       for (uint32_t h = 0; h < to->spec.n_kv_heads; ++h) {
         for (uint32_t b = 0; b < oracle_row_bytes(plane); ++b) {
           *oracle_row_byte(&to->view, plane, t, h, b) =
-              *oracle_row_byte(&from->view, Plane(from, p), t, h, b);
+              *oracle_row_byte(&from->view, test_cache_plane(from, p), t, h, b);
         }
       }
     }
   }
 }
 
+/* Random bytes, but no number above 2, or of a scale above 2^-4. */
+static void FillQuantized(test_random* random, kvevict_dtype dtype,
+                          uint8_t* row, uint32_t n_bytes) {
+  const uint32_t block = dtype == KVEVICT_DTYPE_Q8_0   ? 34
+                         : dtype == KVEVICT_DTYPE_Q4_0 ? 18
+                                                       : 0;
+  const bool is_fp8 =
+      dtype == KVEVICT_DTYPE_FP8_E4M3 || dtype == KVEVICT_DTYPE_FP8_E5M2;
+  for (uint32_t b = 0; b < n_bytes; ++b) {
+    row[b] = (uint8_t)test_random_u64(random);
+    if (is_fp8) row[b] &= 0xBF;
+    if (block != 0 && b % block == 1) row[b] = (row[b] & 0xA3) | 8;
+  }
+}
+
 void test_cache_append(test_cache* cache, test_random* random, uint32_t first,
                        uint32_t n) {
-  for (uint32_t p = 0; p < kMaxPlanes; ++p) {
-    const kvevict_plane* plane = Plane(cache, p);
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(cache, p);
     if (plane == NULL) continue;
     for (uint32_t t = first; t < first + n; ++t) {
       for (uint32_t h = 0; h < cache->spec.n_kv_heads; ++h) {
@@ -472,6 +516,26 @@ void test_cache_append(test_cache* cache, test_random* random, uint32_t first,
             *oracle_row_byte(&cache->view, plane, t, h, b) =
                 (uint8_t)test_random_u64(random);
           }
+          continue;
+        }
+        if (plane->role != KVEVICT_ROLE_NONE) {
+          const bool is_scale = plane->role == KVEVICT_ROLE_KEY_SCALE ||
+                                plane->role == KVEVICT_ROLE_VALUE_SCALE;
+          /* Few bits, so that whatever is made of them is exact. */
+          test_cache_set(cache, plane, t, h, 0,
+                         is_scale
+                             ? (float)test_random_between(random, 1, 63) / 8192
+                             : -(float)test_random_below(random, 64) / 64);
+          continue;
+        }
+        const uint32_t n = oracle_row_bytes(plane);
+        if (n < 2 * plane->head_dim) {
+          uint8_t* row = malloc(n);
+          FillQuantized(random, plane->dtype, row, n);
+          for (uint32_t b = 0; b < n; ++b) {
+            *oracle_row_byte(&cache->view, plane, t, h, b) = row[b];
+          }
+          free(row);
           continue;
         }
         for (uint32_t e = 0; e < plane->head_dim; ++e) {
@@ -495,16 +559,17 @@ void test_cache_keys(const test_cache* cache, uint32_t n_tokens, float* out) {
 
 void test_expect_same_rows(const test_cache* a, const test_cache* b,
                            uint32_t n_tokens, const char* what) {
-  for (uint32_t p = 0; p < kMaxPlanes; ++p) {
-    const kvevict_plane* plane = Plane(a, p);
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(a, p);
     if (plane == NULL) continue;
     for (uint32_t t = 0; t < n_tokens; ++t) {
       for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
         for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          EXPECT(*oracle_row_byte(&a->view, plane, t, h, i) ==
-                     *oracle_row_byte(&b->view, Plane(b, p), t, h, i),
-                 "%s: plane %u, token %u, head %u, byte %u differs", what, p, t,
-                 h, i);
+          EXPECT(
+              *oracle_row_byte(&a->view, plane, t, h, i) ==
+                  *oracle_row_byte(&b->view, test_cache_plane(b, p), t, h, i),
+              "%s: plane %u, token %u, head %u, byte %u differs", what, p, t, h,
+              i);
         }
       }
     }
@@ -513,16 +578,17 @@ void test_expect_same_rows(const test_cache* a, const test_cache* b,
 
 void test_expect_same_rows_of_heads(const test_cache* a, const test_cache* b,
                                     const uint32_t* ends, const char* what) {
-  for (uint32_t p = 0; p < kMaxPlanes; ++p) {
-    const kvevict_plane* plane = Plane(a, p);
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(a, p);
     if (plane == NULL) continue;
     for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
       for (uint32_t t = 0; t < ends[h]; ++t) {
         for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          EXPECT(*oracle_row_byte(&a->view, plane, t, h, i) ==
-                     *oracle_row_byte(&b->view, Plane(b, p), t, h, i),
-                 "%s: plane %u, token %u, head %u, byte %u differs", what, p, t,
-                 h, i);
+          EXPECT(
+              *oracle_row_byte(&a->view, plane, t, h, i) ==
+                  *oracle_row_byte(&b->view, test_cache_plane(b, p), t, h, i),
+              "%s: plane %u, token %u, head %u, byte %u differs", what, p, t, h,
+              i);
         }
       }
     }
@@ -533,13 +599,14 @@ void test_expect_same_outside_heads(const test_cache* a,
                                     const test_cache* before,
                                     const uint32_t* ends, const char* what) {
   uint8_t* inside = calloc(a->n_bytes, 1);
-  for (uint32_t p = 0; p < kMaxPlanes; ++p) {
-    const kvevict_plane* plane = Plane(a, p);
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(a, p);
     if (plane == NULL) continue;
     for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
       for (uint32_t t = 0; t < ends[h]; ++t) {
         for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          inside[oracle_row_byte(&before->view, Plane(before, p), t, h, i) -
+          inside[oracle_row_byte(&before->view, test_cache_plane(before, p), t,
+                                 h, i) -
                  before->memory] = 1;
         }
       }
@@ -555,8 +622,8 @@ void test_expect_same_outside_heads(const test_cache* a,
 void test_expect_same_outside(const test_cache* a, const test_cache* before,
                               uint32_t first, uint32_t end, const char* what) {
   uint8_t* inside = calloc(a->n_bytes, 1);
-  for (uint32_t p = 0; p < kMaxPlanes; ++p) {
-    const kvevict_plane* plane = Plane(a, p);
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(a, p);
     if (plane == NULL) continue;
     for (uint32_t t = first; t < end; ++t) {
       for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {

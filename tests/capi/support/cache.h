@@ -34,6 +34,9 @@ typedef enum test_layout {
 
 const char* test_layout_name(test_layout layout);
 
+/* Of a cache: K, V, companions, and the scales and minima of both. */
+enum { TEST_MAX_COMPANIONS = 6, TEST_MAX_PLANES = 2 + TEST_MAX_COMPANIONS };
+
 typedef struct test_cache_spec {
   test_layout layout;
   uint32_t n_kv_heads;
@@ -42,14 +45,15 @@ typedef struct test_cache_spec {
   uint32_t k_head_dim; /* opaque: bytes per row */
   kvevict_dtype v_dtype;
   uint32_t v_head_dim; /* opaque: bytes per row; 0: no V */
-  uint32_t
-      n_companions; /* at most 2: f32 scales, then opaque rows of 5 bytes */
+  /* At most 2: f32 numbers, then opaque rows of 5 bytes. Behind them come what the
+   * dtypes of K and V may have: scales, then minima. */
+  uint32_t n_companions;
 } test_cache_spec;
 
 typedef struct test_cache {
   test_cache_spec spec;
   kvevict_view view;
-  kvevict_plane companions[2];
+  kvevict_plane companions[TEST_MAX_COMPANIONS];
   uint8_t* memory;
   size_t n_bytes;
   int32_t* block_table;
@@ -65,6 +69,9 @@ test_cache* test_cache_clone(const test_cache* cache);
 
 void test_cache_destroy(test_cache* cache);
 
+/* The planes of a cache in a fixed order, i < TEST_MAX_PLANES; NULL where absent. */
+const kvevict_plane* test_cache_plane(const test_cache* cache, uint32_t i);
+
 /* Entries of a block table for n_tokens; 0 where the layout has none. */
 uint32_t test_cache_blocks(const test_cache* cache, uint32_t n_tokens);
 
@@ -74,7 +81,7 @@ void test_cache_free_entry(test_cache* cache, uint64_t entry);
 /* Gives entries of tables of addresses back what a clone has. */
 void test_cache_restore_entries(test_cache* cache, const test_cache* clone);
 
-/* The element of a plane of this cache. */
+/* The element of a plane of this cache, which to set must not be quantized. */
 float test_cache_get(const test_cache* cache, const kvevict_plane* plane,
                      uint32_t token, uint32_t head, uint32_t element);
 void test_cache_set(test_cache* cache, const kvevict_plane* plane,

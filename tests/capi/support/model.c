@@ -28,6 +28,19 @@ test_model_spec test_small_model(const char* policy) {
                            .layout = TEST_TOKEN_MAJOR};
 }
 
+void test_draw_quantized(test_model_spec* spec, test_random* random) {
+  static const kvevict_dtype kTypes[] = {
+      KVEVICT_DTYPE_FP8_E4M3, KVEVICT_DTYPE_FP8_E5M2, KVEVICT_DTYPE_U8,
+      KVEVICT_DTYPE_I8,       KVEVICT_DTYPE_U4,       KVEVICT_DTYPE_U4_HALVES,
+      KVEVICT_DTYPE_Q8_0,     KVEVICT_DTYPE_Q4_0};
+  spec->k_dtype = kTypes[test_random_below(random, 8)];
+  const uint32_t block = spec->k_dtype >= KVEVICT_DTYPE_Q8_0 ? 32
+                         : spec->k_dtype >= KVEVICT_DTYPE_U4 ? 2
+                                                             : 1;
+  spec->k_head_dim = (spec->k_head_dim + block - 1) / block * block;
+  spec->v_head_dim = (spec->v_head_dim + block - 1) / block * block;
+}
+
 static test_cache* NewCache(const test_model_spec* spec, test_layout layout,
                             uint32_t capacity, uint32_t seed) {
   const test_cache_spec cache = {
@@ -166,15 +179,12 @@ kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
 
 static void CopyToken(test_cache* to, uint32_t slot, uint32_t h,
                       const test_cache* from, uint32_t position) {
-  const kvevict_plane* to_planes[4] = {&to->view.k, &to->view.v,
-                                       &to->companions[0], &to->companions[1]};
-  const kvevict_plane* from_planes[4] = {
-      &from->view.k, &from->view.v, &from->companions[0], &from->companions[1]};
-  for (uint32_t p = 0; p < 2 + to->view.n_companions; ++p) {
-    if (!oracle_has_rows(to_planes[p])) continue;
-    for (uint32_t b = 0; b < oracle_row_bytes(to_planes[p]); ++b) {
-      *oracle_row_byte(&to->view, to_planes[p], slot, h, b) =
-          *oracle_row_byte(&from->view, from_planes[p], position, h, b);
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(to, p);
+    if (plane == NULL) continue;
+    for (uint32_t b = 0; b < oracle_row_bytes(plane); ++b) {
+      *oracle_row_byte(&to->view, plane, slot, h, b) = *oracle_row_byte(
+          &from->view, test_cache_plane(from, p), position, h, b);
     }
   }
 }
@@ -272,20 +282,17 @@ static void CheckRows(const test_model* model, uint32_t layer, uint32_t head,
                       const int32_t* positions, uint32_t n, const char* what) {
   const test_cache* live = model->live[layer];
   const test_cache* archive = model->archive[layer];
-  const kvevict_plane* live_planes[4] = {
-      &live->view.k, &live->view.v, &live->companions[0], &live->companions[1]};
-  const kvevict_plane* archive_planes[4] = {&archive->view.k, &archive->view.v,
-                                            &archive->companions[0],
-                                            &archive->companions[1]};
-  for (uint32_t p = 0; p < 2 + live->view.n_companions; ++p) {
-    if (!oracle_has_rows(live_planes[p])) continue;
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(live, p);
+    if (plane == NULL) continue;
     for (uint32_t slot = 0; slot < n; ++slot) {
-      for (uint32_t b = 0; b < oracle_row_bytes(live_planes[p]); ++b) {
-        EXPECT(*oracle_row_byte(&live->view, live_planes[p], slot, head, b) ==
-                   *oracle_row_byte(&archive->view, archive_planes[p],
-                                    (uint32_t)positions[slot], head, b),
-               "%s: layer %u, head %u, plane %u: slot %u is not token %d", what,
-               layer, head, p, slot, positions[slot]);
+      for (uint32_t b = 0; b < oracle_row_bytes(plane); ++b) {
+        EXPECT(
+            *oracle_row_byte(&live->view, plane, slot, head, b) ==
+                *oracle_row_byte(&archive->view, test_cache_plane(archive, p),
+                                 (uint32_t)positions[slot], head, b),
+            "%s: layer %u, head %u, plane %u: slot %u is not token %d", what,
+            layer, head, p, slot, positions[slot]);
       }
     }
   }

@@ -37,6 +37,10 @@ typedef struct test_model_spec {
 /* 2 layers of 4 heads on 2, 100 slots; f16 queries, f32 cache. */
 test_model_spec test_small_model(const char* policy);
 
+/* Makes K and V quantized, of a dtype that is drawn, and their sizes multiples of its
+ * blocks. */
+void test_draw_quantized(test_model_spec* spec, test_random* random);
+
 typedef struct test_model {
   test_model_spec spec;
   kvevict_policy policy;

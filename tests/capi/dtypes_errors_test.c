@@ -1,0 +1,231 @@
+/* What quantized rows lack, and what roles contradict. */
+#include <stdlib.h>
+
+#include "tests/capi/support/doors.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
+
+/* Two heads of 64 codes with scales and minima, contiguous; nothing is dereferenced. */
+typedef struct scene {
+  kvevict_view view;
+  kvevict_plane companions[4];
+} scene;
+
+static void Build(scene* s) {
+  s->view = (kvevict_view)KVEVICT_VIEW_INIT;
+  s->view.n_kv_heads = 2;
+  s->view.k.data = 0x100000;
+  s->view.k.dtype = KVEVICT_DTYPE_U8;
+  s->view.k.head_dim = 64;
+  s->view.k.head_stride_bytes = 64;
+  s->view.k.token_stride_bytes = 128;
+  s->view.v = s->view.k;
+  s->view.v.data = 0x200000;
+  for (int i = 0; i < 4; ++i) {
+    kvevict_plane* plane = &s->companions[i];
+    *plane = (kvevict_plane)KVEVICT_PLANE_INIT;
+    plane->data = 0x300000u + 0x10000u * (uint32_t)i;
+    plane->dtype = KVEVICT_DTYPE_F16;
+    plane->head_dim = 1;
+    plane->head_stride_bytes = 2;
+    plane->token_stride_bytes = 4;
+    plane->role = (kvevict_role)(i + 1);
+  }
+  s->view.companions = s->companions;
+  s->view.n_companions = 4;
+}
+
+#define EXPECT_BREAKS(change, ...)                                   \
+  do {                                                               \
+    scene s;                                                         \
+    Build(&s);                                                       \
+    EXPECT_OK(kvevict_view_validate(&s.view, 10));                   \
+    change;                                                          \
+    EXPECT_INVALID(kvevict_view_validate(&s.view, 10), __VA_ARGS__); \
+  } while (0)
+
+static void SetK(scene* s, kvevict_dtype dtype, uint32_t head_dim) {
+  s->view.k.dtype = dtype;
+  s->view.k.head_dim = head_dim;
+  s->view.n_companions = 0;
+}
+
+Test(dtypes_errors, rows_are_whole_blocks) {
+  EXPECT_BREAKS(SetK(&s, KVEVICT_DTYPE_Q8_0, 40), "k.head_dim 40",
+                "multiple of 32", "q8_0");
+  EXPECT_BREAKS(SetK(&s, KVEVICT_DTYPE_Q4_0, 16), "k.head_dim 16",
+                "multiple of 32", "q4_0");
+  EXPECT_BREAKS(SetK(&s, KVEVICT_DTYPE_U4, 63), "k.head_dim 63",
+                "multiple of 2");
+  EXPECT_BREAKS(SetK(&s, KVEVICT_DTYPE_U4_HALVES, 1), "k.head_dim 1",
+                "multiple of 2");
+}
+
+Test(dtypes_errors, elements_of_blocks_lie_packed) {
+  EXPECT_BREAKS(
+      (SetK(&s, KVEVICT_DTYPE_U4, 64), s.view.k.element_stride_bytes = 1),
+      "k.element_stride_bytes 1", "u4");
+  EXPECT_BREAKS(
+      (SetK(&s, KVEVICT_DTYPE_Q4_0, 64), s.view.k.element_stride_bytes = -1),
+      "k.element_stride_bytes -1", "q4_0");
+}
+
+Test(dtypes_errors, blocks_count_in_bytes_where_rows_overlap) {
+  EXPECT_BREAKS((SetK(&s, KVEVICT_DTYPE_Q8_0, 64)), "k", "rows of 68 bytes",
+                "overlap");
+  scene s;
+  Build(&s);
+  SetK(&s, KVEVICT_DTYPE_Q8_0, 64);
+  s.view.k.head_stride_bytes = 68;
+  s.view.k.token_stride_bytes = 136;
+  EXPECT_OK(kvevict_view_validate(&s.view, 10));
+  SetK(&s, KVEVICT_DTYPE_U4, 64);
+  s.view.k.head_stride_bytes = 32;
+  s.view.k.token_stride_bytes = 64;
+  EXPECT_OK(kvevict_view_validate(&s.view, 10));
+  s.view.k.token_stride_bytes = 63;
+  EXPECT_INVALID(kvevict_view_validate(&s.view, 10), "rows of 32 bytes");
+}
+
+Test(dtypes_errors, roles_are_of_companions) {
+  EXPECT_BREAKS(s.view.k.role = KVEVICT_ROLE_KEY_SCALE, "k.role 1");
+  EXPECT_BREAKS(s.view.v.role = -1, "v.role -1");
+  EXPECT_BREAKS(s.companions[1].role = 5, "companions[1]", "role 5");
+  EXPECT_BREAKS(s.companions[1].role = -2, "companions[1]", "role -2");
+}
+
+Test(dtypes_errors, roles_say_what_planes_hold) {
+  EXPECT_BREAKS(s.companions[2].dtype = KVEVICT_DTYPE_FP8_E4M3, "companions[2]",
+                "dtype 4", "value_scale");
+  EXPECT_BREAKS((s.companions[2].dtype = KVEVICT_DTYPE_OPAQUE,
+                 s.companions[2].head_dim = 0, s.companions[2].row_bytes = 2),
+                "companions[2]", "dtype 0", "value_scale");
+  EXPECT_BREAKS(
+      (s.companions[0].head_dim = 2, s.companions[0].head_stride_bytes = 4,
+       s.companions[0].token_stride_bytes = 8),
+      "companions[0]", "head_dim 2", "key_scale");
+  EXPECT_BREAKS(s.companions[3].role = KVEVICT_ROLE_KEY_SCALE, "companions[3]",
+                "key_scale", "companions[0] too");
+}
+
+Test(dtypes_errors, roles_need_rows_that_have_such_numbers) {
+  EXPECT_BREAKS(memset(&s.view.v, 0, sizeof s.view.v), "companions[2]",
+                "value_scale", "v.data is 0");
+  EXPECT_BREAKS(
+      (s.view.k.dtype = KVEVICT_DTYPE_Q8_0, s.view.k.head_stride_bytes = 68,
+       s.view.k.token_stride_bytes = 136),
+      "companions[0]", "key_scale", "q8_0 has none");
+  EXPECT_BREAKS(s.view.k.dtype = KVEVICT_DTYPE_FP8_E4M3, "companions[1]",
+                "key_minimum", "fp8_e4m3 has none");
+  EXPECT_BREAKS((s.view.v.dtype = KVEVICT_DTYPE_F16, s.view.v.head_dim = 32),
+                "companions[2]", "value_scale", "f16 has none");
+}
+
+/* One number per block would have to move with rows of which it is not alone. */
+Test(dtypes_errors, numbers_are_of_a_token_or_of_all) {
+  scene s;
+  Build(&s);
+  static const int32_t kTable[3] = {0, 1, 2};
+  s.view.block_size = 4;
+  s.view.block_table = kTable;
+  s.view.block_table_len = 3;
+  s.view.k.block_stride_bytes = s.view.v.block_stride_bytes = 512;
+  for (int i = 0; i < 4; ++i) s.companions[i].block_stride_bytes = 16;
+  EXPECT_OK(kvevict_view_validate(&s.view, 10));
+  s.companions[0].token_stride_bytes = 0;
+  EXPECT_INVALID(kvevict_view_validate(&s.view, 10), "companions[0]",
+                 "overlap");
+  s.companions[0].block_stride_bytes = 0;
+  EXPECT_OK(kvevict_view_validate(&s.view, 10));
+  s.companions[0].head_stride_bytes = 0;
+  EXPECT_OK(kvevict_view_validate(&s.view, 10));
+  s.companions[0].data = UINT64_MAX;
+  s.companions[0].head_stride_bytes = 2;
+  EXPECT_INVALID(kvevict_view_validate(&s.view, 10), "companions[0]", "64");
+}
+
+static kvevict_status Create(kvevict_dtype k, uint32_t k_dim, kvevict_dtype v,
+                             uint32_t v_dim) {
+  kvevict_layer_geometry layer = test_layer(2, 2, k_dim, v_dim);
+  layer.k_dtype = k;
+  layer.v_dtype = v;
+  const kvevict_geometry geometry = test_geometry(1, 10, &layer);
+  const kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_context* context = NULL;
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+  const kvevict_status status =
+      kvevict_plan_create(context, &geometry, &policy, NULL, &plan);
+  kvevict_plan_destroy(plan);
+  kvevict_context_destroy(context);
+  return status;
+}
+
+Test(dtypes_errors, a_geometry_has_whole_blocks) {
+  EXPECT_OK(Create(KVEVICT_DTYPE_Q8_0, 64, KVEVICT_DTYPE_U4_HALVES, 2));
+  EXPECT_INVALID(Create(KVEVICT_DTYPE_Q8_0, 65, KVEVICT_DTYPE_F32, 2),
+                 "k_head_dim 65", "32", "q8_0");
+  EXPECT_INVALID(Create(KVEVICT_DTYPE_F32, 65, KVEVICT_DTYPE_U4, 3),
+                 "v_head_dim 3", "2", "u4");
+}
+
+/* Without a scale rows of codes can be moved; what reads them says what is missing,
+ * before anything changes. */
+static void ExpectMissing(const char* policy, uint32_t missing,
+                          const char* role, const char* rows) {
+  test_model_spec spec = test_small_model(policy);
+  test_random random = {3};
+  spec.k_dtype = KVEVICT_DTYPE_U4;
+  test_model* m = test_model_create(&spec, random);
+  test_model_step(m, 60);
+  test_cache* before = test_cache_clone(m->live[0]);
+  for (uint32_t l = 0; l < spec.n_layers; ++l) {
+    kvevict_plane* planes = m->live[l]->companions;
+    memmove(planes + missing, planes + missing + 1,
+            (3 - missing) * sizeof *planes);
+    m->views[l].n_companions = 3;
+  }
+  if (role != NULL) {
+    EXPECT_INVALID(test_model_evict(m, NULL, NULL), role, rows, "u4");
+    test_expect_same_bytes(m->live[0], before, policy);
+  } else {
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+  }
+  test_cache_destroy(before);
+  test_model_destroy(m);
+}
+
+Test(dtypes_errors, codes_are_read_with_scales_alone) {
+  ExpectMissing("knorm:budget=20", 0, "key_scale", "k.dtype");
+  ExpectMissing("snapkv:budget=40", 0, "key_scale", "k.dtype");
+  ExpectMissing("knorm:budget=20", 1, NULL, NULL);
+  ExpectMissing("knorm:budget=20", 2, NULL, NULL);
+  ExpectMissing("streaming-llm:budget=20", 0, NULL, NULL);
+  ExpectMissing("lagkv:budget=20,block=4", 1, "value_scale", "v.dtype");
+  ExpectMissing("knorm:budget=20,weight=norm", 1, "value_scale", "v.dtype");
+}
+
+Test(dtypes_errors, a_destination_has_numbers_where_the_view_has) {
+  test_random random = {3};
+  const test_cache_spec spec = {TEST_TOKEN_MAJOR, 2, 20, KVEVICT_DTYPE_I8, 8,
+                                KVEVICT_DTYPE_I8, 8, 0};
+  kvevict_context* context = NULL;
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+  test_cache* from = test_cache_create(&spec, &random);
+  test_cache* to = test_cache_create(&spec, &random);
+  const int32_t keep[2] = {3, 9};
+  const kvevict_keep_lists lists = test_lists(keep, 2, 1);
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.view = &from->view;
+  move.n_tokens = 20;
+  move.keep = &lists;
+  move.destination = &to->view;
+  EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
+  to->companions[2].token_stride_bytes = 0;
+  EXPECT_INVALID(kvevict_compact(context, &move, 1, NULL, 0, NULL),
+                 "destination", "companions[2]", "token_stride_bytes 0");
+  test_cache_destroy(from);
+  test_cache_destroy(to);
+  kvevict_context_destroy(context);
+}

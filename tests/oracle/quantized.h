@@ -1,0 +1,28 @@
+// Quantized rows by the definition of the header, element by element.
+#ifndef KVEVICT_TESTS_ORACLE_QUANTIZED_H_
+#define KVEVICT_TESTS_ORACLE_QUANTIZED_H_
+
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Bytes of n packed elements of a dtype that is not opaque.
+uint32_t oracle_packed_bytes(kvevict_dtype dtype, uint32_t n);
+
+// What element e of a packed row of n stands for, before scale and minimum.
+double oracle_code(kvevict_dtype dtype, const uint8_t* row, uint32_t n,
+                   uint32_t e);
+
+// An element of K or V of a view: code * scale + minimum.
+double oracle_element(const kvevict_view* view, const kvevict_plane* plane,
+                      uint32_t token, uint32_t head, uint32_t e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_QUANTIZED_H_
