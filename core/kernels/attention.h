@@ -59,7 +59,7 @@ struct Attention {
 
 // Heads with more rows take matrix products; fewer are multiplied one by one, and heads
 // side by side are read together.
-inline constexpr uint32_t kMostDotRows = 8;
+inline constexpr uint32_t kMostDotRows = 16;
 constexpr bool UsesDots(uint32_t rows_per_head) {
   return rows_per_head <= kMostDotRows;
 }

@@ -88,6 +88,7 @@ int main(int argc, char** argv) {
     BenchCompact(session);
     BenchTail(session);
     BenchRotate(session);
+    BenchAttend(session);
     BenchSequence(session);
     BenchBatch(session);
     BenchDecode(session);

@@ -44,6 +44,7 @@ void BenchRotate(Session& session);
 void BenchSequence(Session& session);
 void BenchBatch(Session& session);
 void BenchDecode(Session& session);
+void BenchAttend(Session& session);
 
 }  // namespace kvevict::bench
 

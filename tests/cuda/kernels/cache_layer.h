@@ -34,10 +34,11 @@ struct CacheLayer {
 
 // Layer l of the table. Elements are eighths, at most 6.5 in size, and every channel
 // has a mean of its own. Some rows hold an element of `odd`, if there is one, and where
-// rows repeat some are like one before.
+// rows repeat some are like one before. `tables`: those of another plane.
 inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
                                  size_t l, const std::vector<float>& odd,
-                                 Random& random, bool rows_repeat = false) {
+                                 Random& random, bool rows_repeat = false,
+                                 const std::vector<int32_t>* tables = nullptr) {
   CacheLayer layer;
   for (uint32_t h = 0; h < s.n_heads; ++h) {
     layer.n_tokens = std::max(layer.n_tokens, tokens.Of(l, h));
@@ -45,7 +46,7 @@ inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
   layer.memory.assign(static_cast<size_t>(s.block_stride()) * s.n_blocks() + 16,
                       0xff);
   if (Address(layer.memory.data()) % 16 != 0) Fail("memory is not aligned");
-  layer.tables = RandomTables(s, random);
+  layer.tables = tables == nullptr ? RandomTables(s, random) : *tables;
   layer.rows.resize(size_t{s.n_heads} * layer.n_tokens * s.head_dim);
   layer.scores.assign(size_t{s.n_heads} * layer.n_tokens, 77.0f);
   std::vector<int> means(s.head_dim);

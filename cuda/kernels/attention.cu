@@ -1,0 +1,381 @@
+// Attention of queries over caches in any layout, in splits of the slots that are joined
+// after.
+#include "attention.h"
+
+#include "cache_rows.cuh"
+#include "counts.cuh"
+#include "device.cuh"
+
+namespace kvevict::cuda {
+
+namespace {
+
+constexpr uint32_t kLanesOfRow = kAttendThreads / kAttendRows;  // 16
+constexpr uint32_t kKeysOfLane = kAttendSlots / kLanesOfRow;    // 4
+constexpr uint32_t kKeyStride = kAttendSlots + 4;  // keys lie [element, slot]
+constexpr uint32_t kHalf = kAttendSlots / 2;  // values that are there at a time
+constexpr float kUnseen = -1.0f;              // a weight
+
+KV_DEVICE float MinusInfinity() { return -ToFloat<kF32>(kInfinityBits); }
+
+// The query row that kLanesOfRow threads share, and what it sees.
+struct QueryRow {
+  uint64_t address;  // 0: there is none
+  uint32_t begin;
+  uint32_t end;
+};
+
+KV_DEVICE QueryRow FindRow(const AttendParams& p, const AttendLayer& layer,
+                           uint32_t query, uint32_t q_head, uint32_t n_tokens) {
+  QueryRow row = {0, 0, 0};
+  if (query >= p.n_queries) return row;
+  row.address = layer.queries + query * p.queries.layout.row_stride +
+                q_head * p.queries.layout.head_stride;
+  const int64_t own = int64_t{n_tokens} - p.n_queries + query;
+  const int64_t first = p.window == 0 ? 0 : own + 1 - p.window;
+  if (first > 0) row.begin = static_cast<uint32_t>(first);
+  if (p.non_causal != 0) {
+    row.end = n_tokens;
+  } else if (own >= 0) {
+    row.end = static_cast<uint32_t>(own + 1);
+  }
+  return row;
+}
+
+// Elements [first, first + kAttendChunk) of a row by `lanes` threads, to[i * stride];
+// those that are not there are 0.
+KV_DEVICE void LoadChunk(const CacheRows& rows, uint64_t row, uint32_t first,
+                         uint32_t lane, uint32_t lanes, uint32_t stride,
+                         float* to) {
+  CacheRows chunk = rows;
+  const uint32_t left = rows.head_dim - first;
+  chunk.head_dim = left < kAttendChunk ? left : kAttendChunk;
+  chunk.lanes = lanes;
+  if (row == 0) chunk.head_dim = 0;
+  const uint64_t at[1] = {row + first * chunk.layout.element_stride};
+  VisitRows(chunk, at, lane,
+            [&](uint32_t, uint32_t i, float v) { to[i * stride] = v; });
+  for (uint32_t i = chunk.head_dim + lane; i < kAttendChunk; i += lanes) {
+    to[i * stride] = 0.0f;
+  }
+}
+
+// Logits, in base 2, of a thread's row and slots first + 4 * lane on. Shared memory is
+// free again once all have returned and met.
+KV_DEVICE void LogitsOf(const AttendParams& p, const AttendLayer& layer,
+                        uint32_t head, const QueryRow& row, uint32_t first,
+                        uint32_t n_tokens, float* queries, float* keys,
+                        float (&x)[kKeysOfLane]) {
+  constexpr uint32_t kLanesOfKey = kAttendThreads / kAttendSlots;
+  const uint32_t my_row = threadIdx.x / kLanesOfRow;
+  const uint32_t my_keys = threadIdx.x % kLanesOfRow * kKeysOfLane;
+  const uint32_t key = threadIdx.x / kLanesOfKey;
+  const uint32_t slot = first + key < n_tokens ? first + key : n_tokens - 1;
+  const uint64_t key_row =
+      RowAddress(p.keys.layout, layer.keys, layer.block_table, head, slot);
+#pragma unroll
+  for (uint32_t k = 0; k < kKeysOfLane; ++k) x[k] = 0.0f;
+  for (uint32_t e = 0; e < p.keys.head_dim; e += kAttendChunk) {
+    if (e > 0) BlockSync();  // all have read what is written over
+    LoadChunk(p.keys, key_row, e, threadIdx.x % kLanesOfKey, kLanesOfKey,
+              kKeyStride, keys + key);
+    LoadChunk(p.queries, row.address, e, threadIdx.x % kLanesOfRow, kLanesOfRow,
+              1, queries + my_row * kAttendChunk);
+    BlockSync();
+#pragma unroll 8
+    for (uint32_t i = 0; i < kAttendChunk; ++i) {
+      const float q = queries[my_row * kAttendChunk + i];
+#pragma unroll
+      for (uint32_t k = 0; k < kKeysOfLane; ++k) {
+        x[k] = Fma(q, keys[i * kKeyStride + my_keys + k], x[k]);
+      }
+    }
+  }
+#pragma unroll
+  for (uint32_t k = 0; k < kKeysOfLane; ++k) {
+    x[k] *= p.query_scale;
+    if (p.cap == 0.0f) continue;
+    const float size = x[k] < 0.0f ? -x[k] : x[k];
+    const float t = Exp2(size * -2.885390082f);  // e^-2x
+    const float tanh = (1.0f - t) / (1.0f + t);
+    x[k] = p.cap * (x[k] < 0.0f ? -tanh : tanh);
+  }
+}
+
+KV_DEVICE bool IsSeen(const QueryRow& row, uint32_t slot) {
+  return slot >= row.begin && slot < row.end;
+}
+
+// Of the threads of a row, in a fixed order.
+template <class Combine>
+KV_DEVICE float OverRow(float v, const Combine& combine) {
+  for (uint32_t mask = kLanesOfRow / 2; mask > 0; mask /= 2) {
+    v = combine(v, ShuffleXor(v, mask));
+  }
+  return v;
+}
+
+KV_DEVICE uint64_t StateOf(const AttendParams& p, uint32_t layer, uint32_t head,
+                           uint32_t block, uint32_t split, uint32_t row) {
+  // The grid's y are all KV heads.
+  uint64_t place = uint64_t{layer} * gridDim.y + head;
+  place = (place * p.n_blocks + block) * p.n_splits + split;
+  place = place * kAttendRows + row;
+  return p.states +
+         place * AttendStateFloats(p.values.head_dim) * sizeof(float);
+}
+
+}  // namespace
+
+// Grid (n_splits * n_blocks * chunks of values, n_kv_heads, n_layers). A block has 16
+// query rows of a KV head, a split of its slots and 128 elements of its values: of a
+// tile of 64 slots a thread owns a row's logits of 4 slots, then of two rows 4 elements
+// of what they gather. 32 KiB shared. Reads K once per block, V once for all blocks that
+// share rows.
+KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
+  KV_SHARED(float, keys, kAttendChunk* kKeyStride);
+  KV_SHARED(float, queries, kAttendRows* kAttendChunk);
+  KV_SHARED(float, weights, kAttendSlots* kAttendRows);
+  KV_SHARED(float, factors, kAttendRows);
+  KV_SHARED(float, values, kHalf* kAttendValues);
+  const AttendLayer& layer = p.layers[blockIdx.z];
+  const uint32_t head = blockIdx.y;
+  const uint32_t split = blockIdx.x % p.n_splits;
+  const uint32_t block = blockIdx.x / p.n_splits % p.n_blocks;
+  const uint32_t first_value =
+      blockIdx.x / p.n_splits / p.n_blocks * kAttendValues;
+  const uint32_t n_tokens =
+      CountOf(p.tokens, layer.first_count, head, layer.n_tokens);
+  const uint32_t my_row = threadIdx.x / kLanesOfRow;
+  const uint32_t r = (p.first_block + block) * kAttendRows + my_row;
+  const QueryRow row =
+      FindRow(p, layer, r / p.group, head * p.group + r % p.group, n_tokens);
+  // What any row of the block sees: that of the first and that of the last one.
+  const uint32_t first_r = (p.first_block + block) * kAttendRows;
+  uint32_t last_query = (first_r + kAttendRows - 1) / p.group;
+  if (last_query >= p.n_queries) last_query = p.n_queries - 1;
+  uint32_t begin = FindRow(p, layer, first_r / p.group, 0, n_tokens).begin;
+  uint32_t end = FindRow(p, layer, last_query, 0, n_tokens).end;
+  begin = begin / kAttendSlots * kAttendSlots;
+  const uint32_t split_begin = split * p.slots_per_split;
+  if (begin < split_begin) begin = split_begin;
+  if (end > split_begin + p.slots_per_split) {
+    end = split_begin + p.slots_per_split;
+  }
+  const uint32_t my_element = threadIdx.x % 32 * 4;
+  const uint32_t my_rows = threadIdx.x / 32 * 2;
+  float gathered[2][4] = {};
+  float reference = MinusInfinity();
+  float sum = 0.0f;
+  for (uint32_t slot = begin; slot < end; slot += kAttendSlots) {
+    float x[kKeysOfLane];
+    LogitsOf(p, layer, head, row, slot, n_tokens, queries, keys, x);
+    const uint32_t mine = slot + threadIdx.x % kLanesOfRow * kKeysOfLane;
+    float most = MinusInfinity();
+#pragma unroll
+    for (uint32_t k = 0; k < kKeysOfLane; ++k) {
+      if (IsSeen(row, mine + k) && x[k] > most) most = x[k];
+    }
+    most = OverRow(most, [](float a, float b) { return b > a ? b : a; });
+    const float raised = most > reference ? most : reference;
+    const bool is_nothing = raised == MinusInfinity();
+    const float factor = reference == raised ? 1.0f : Exp2(reference - raised);
+    const float base = is_nothing ? 0.0f : raised;
+    reference = raised;
+    float more = 0.0f;
+#pragma unroll
+    for (uint32_t k = 0; k < kKeysOfLane; ++k) {
+      const bool is_seen = IsSeen(row, mine + k);
+      const float weight = is_seen ? Exp2(x[k] - base) : kUnseen;
+      if (is_seen) more += weight;
+      weights[(mine - slot + k) * kAttendRows + my_row] = weight;
+    }
+    sum =
+        Fma(sum, factor, OverRow(more, [](float a, float b) { return a + b; }));
+    if (threadIdx.x % kLanesOfRow == 0) factors[my_row] = factor;
+    for (uint32_t half = 0; half < kAttendSlots; half += kHalf) {
+      // Eight threads share a row.
+      const uint32_t value = half + threadIdx.x / 8;
+      const uint32_t at = slot + value < n_tokens ? slot + value : n_tokens - 1;
+      const uint64_t value_row = RowAddress(p.values.layout, layer.values,
+                                            layer.block_table, head, at);
+      if (half > 0) BlockSync();  // all have gathered the first half
+      for (uint32_t e = 0; e < kAttendValues; e += kAttendChunk) {
+        float* const to = values + threadIdx.x / 8 * kAttendValues + e;
+        if (first_value + e < p.values.head_dim) {
+          LoadChunk(p.values, value_row, first_value + e, threadIdx.x % 8, 8, 1,
+                    to);
+        }
+      }
+      BlockSync();
+      if (half == 0) {
+#pragma unroll
+        for (uint32_t i = 0; i < 2; ++i) {
+#pragma unroll
+          for (uint32_t j = 0; j < 4; ++j) {
+            gathered[i][j] *= factors[my_rows + i];
+          }
+        }
+      }
+      for (uint32_t t = 0; t < kHalf; ++t) {
+        const float* const v = values + t * kAttendValues + my_element;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; ++i) {
+          const float weight = weights[(half + t) * kAttendRows + my_rows + i];
+          if (weight < 0.0f) continue;  // unseen, maybe NaN
+#pragma unroll
+          for (uint32_t j = 0; j < 4; ++j) {
+            gathered[i][j] = Fma(weight, v[j], gathered[i][j]);
+          }
+        }
+      }
+    }
+    // What comes next writes keys and queries, and behind its own barriers the rest.
+  }
+  if (first_value == 0 && threadIdx.x % kLanesOfRow == 0) {
+    const uint64_t state = StateOf(p, blockIdx.z, head, block, split, my_row);
+    StoreGlobal(state, reference);
+    StoreGlobal(state + sizeof(float), sum);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 2; ++i) {
+    const uint64_t state =
+        StateOf(p, blockIdx.z, head, block, split, my_rows + i);
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      const uint32_t e = first_value + my_element + j;
+      if (e < p.values.head_dim) {
+        StoreGlobal(state + uint64_t{2 + e} * sizeof(float), gathered[i][j]);
+      }
+    }
+  }
+}
+
+// Grid (n_blocks * kAttendRows, n_kv_heads, n_layers); a block has a row, whose splits it
+// joins in order. Reads the states once and writes the results.
+KV_KERNEL(attend_finish, AttendParams, kAttendFinishThreads, 4) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  constexpr float kLn2 = 0.693147180559945309417f;
+  const AttendLayer& layer = p.layers[blockIdx.z];
+  const uint32_t head = blockIdx.y;
+  const uint32_t block = blockIdx.x / kAttendRows;
+  const uint32_t row = blockIdx.x % kAttendRows;
+  const uint32_t r = (p.first_block + block) * kAttendRows + row;
+  const uint32_t query = r / p.group;
+  if (query >= p.n_queries) return;
+  const uint32_t q_head = head * p.group + r % p.group;
+  const auto state = [&](uint32_t split) {
+    return StateOf(p, blockIdx.z, head, block, split, row);
+  };
+  float sink = MinusInfinity();
+  if (layer.sinks != 0) {
+    sink = LoadGlobal<float>(layer.sinks + uint64_t{q_head} * sizeof(float)) *
+           kLog2E;
+  }
+  float most = sink;
+  for (uint32_t s = 0; s < p.n_splits; ++s) {
+    const float reference = LoadGlobal<float>(state(s));
+    most = reference > most ? reference : most;
+  }
+  // NaN is never the highest, but stays in the sum.
+  const auto weight_of = [&](float reference) {
+    return reference == MinusInfinity() ? 0.0f : Exp2(reference - most);
+  };
+  float total = sink == MinusInfinity() ? 0.0f : Exp2(sink - most);
+  for (uint32_t s = 0; s < p.n_splits; ++s) {
+    const float weight = weight_of(LoadGlobal<float>(state(s)));
+    total = Fma(weight, LoadGlobal<float>(state(s) + sizeof(float)), total);
+  }
+  const float scale = total == 0.0f ? 0.0f : 1.0f / total;
+  const uint64_t out =
+      layer.out + query * p.out_row_stride + q_head * p.out_head_stride;
+  for (uint32_t e = threadIdx.x; e < p.values.head_dim;
+       e += kAttendFinishThreads) {
+    float v = 0.0f;
+    for (uint32_t s = 0; s < p.n_splits; ++s) {
+      const float part =
+          LoadGlobal<float>(state(s) + uint64_t{2 + e} * sizeof(float));
+      v = Fma(weight_of(LoadGlobal<float>(state(s))), part, v);
+    }
+    v *= scale;
+    const uint64_t to = out + e * p.out_element_stride;
+    WithDType(p.out_dtype, [&](auto tag) {
+      using Tag = decltype(tag);
+      if constexpr (Tag::kBytes == 4) {
+        StoreGlobal(to, v);
+      } else {
+        constexpr uint16_t kNaN = Tag::kValue == kF16 ? 0x7e00 : 0x7fc0;
+        StoreGlobal(to, v == v
+                            ? static_cast<uint16_t>(FromFloat<Tag::kValue>(v))
+                            : kNaN);
+      }
+    });
+  }
+  if (threadIdx.x != 0 || layer.lse == 0) return;
+  StoreGlobal(layer.lse + query * p.lse_row_stride + q_head * p.lse_head_stride,
+              total == 0.0f ? MinusInfinity() : kLn2 * (most + Log2(total)));
+}
+
+// Grid (n_tokens / kAttendSlots of the longest layer, n_kv_heads, n_layers); a block has
+// some slots, and adds up their weights by the log-sum-exps of all queries, 16 rows of a
+// query head at a time. 14 KiB shared. Reads K once for every 16 rows, mostly from the
+// caches, and the queries once per block.
+KV_KERNEL(attend_sums, AttendParams, kAttendThreads, 2) {
+  KV_SHARED(float, keys, kAttendChunk* kKeyStride);
+  KV_SHARED(float, queries, kAttendRows* kAttendChunk);
+  KV_SHARED(float, rows, kAttendRows* kAttendSlots);
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const AttendLayer& layer = p.layers[blockIdx.z];
+  const uint32_t head = blockIdx.y;
+  const uint32_t n_tokens =
+      CountOf(p.tokens, layer.first_count, head, layer.n_tokens);
+  const uint32_t first = blockIdx.x * kAttendSlots;
+  if (first >= layer.n_tokens) return;
+  const uint32_t my_row = threadIdx.x / kLanesOfRow;
+  const uint32_t my_keys = threadIdx.x % kLanesOfRow * kKeysOfLane;
+  float sums[kKeysOfLane] = {};
+  for (uint32_t g = 0; g < p.group; ++g) {
+    const uint32_t q_head = head * p.group + g;
+    for (uint32_t query = 0; first < n_tokens && query < p.n_queries;
+         query += kAttendRows) {
+      const QueryRow row = FindRow(p, layer, query + my_row, q_head, n_tokens);
+      float lse = MinusInfinity();
+      if (row.address != 0) {
+        lse =
+            LoadGlobal<float>(layer.lse + (query + my_row) * p.lse_row_stride +
+                              q_head * p.lse_head_stride);
+      }
+      float x[kKeysOfLane];
+      LogitsOf(p, layer, head, row, first, n_tokens, queries, keys, x);
+      BlockSync();  // keys and queries have been read
+#pragma unroll
+      for (uint32_t k = 0; k < kKeysOfLane; ++k) {
+        const bool is_seen = IsSeen(row, first + my_keys + k);
+        if (is_seen && lse != MinusInfinity()) {
+          sums[k] += Exp2(x[k] - lse * kLog2E);
+        }
+      }
+    }
+    if (p.sums_are_shared != 0 && g + 1 < p.group) continue;
+#pragma unroll
+    for (uint32_t k = 0; k < kKeysOfLane; ++k) {
+      rows[my_row * kAttendSlots + my_keys + k] = sums[k];
+      sums[k] = 0.0f;
+    }
+    BlockSync();
+    const uint32_t slot = first + threadIdx.x;
+    if (threadIdx.x < kAttendSlots && slot < layer.n_tokens) {
+      float sum = 0.0f;
+      for (uint32_t i = 0; i < kAttendRows; ++i) {
+        sum += rows[i * kAttendSlots + threadIdx.x];
+      }
+      const uint32_t sum_head = p.sums_are_shared != 0 ? head : q_head;
+      StoreGlobal(
+          layer.sums + slot * p.sum_slot_stride + sum_head * p.sum_head_stride,
+          sum);
+    }
+    BlockSync();  // rows have been read
+  }
+}
+
+}  // namespace kvevict::cuda

@@ -1,0 +1,194 @@
+// Attention over a layer's cache: of a token beside a plain read of keys and values, of
+// a chunk of a prompt beside the processor's multiply-adds.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "tests/bench/clocks.h"
+#include "tests/bench/handles.h"
+#include "tests/bench/huge_buffer.h"
+#include "tests/bench/suites.h"
+#include "tests/bench/workload.h"
+
+namespace kvevict::bench {
+namespace {
+
+struct Case {
+  const char* name;
+  kvevict_dtype dtype;
+  KeyLayout layout;
+  uint32_t block_size;  // 0: contiguous
+  uint32_t n_tokens;
+  uint32_t n_queries;
+  std::optional<Goal> goal = std::nullopt;
+};
+constexpr Goal kOfRead = {0.70, 0.85};
+constexpr Goal kOfPeak = {0.55, 0.70};
+constexpr KeyLayout kTokens = KeyLayout::kTokenMajor;
+constexpr KeyLayout kHeads = KeyLayout::kHeadMajor;
+constexpr Case kCases[] = {
+    {"decode f32 [S, H, D]", KVEVICT_DTYPE_F32, kTokens, 0, 16384, 1, kOfRead},
+    {"decode f32 [H, S, D]", KVEVICT_DTYPE_F32, kHeads, 0, 16384, 1, kOfRead},
+    {"decode f32 blocks of 16", KVEVICT_DTYPE_F32, kTokens, 16, 16384, 1,
+     kOfRead},
+    {"decode bf16 [S, H, D]", KVEVICT_DTYPE_BF16, kTokens, 0, 16384, 1},
+    {"decode bf16 [H, S, D]", KVEVICT_DTYPE_BF16, kHeads, 0, 16384, 1},
+    {"decode f32, 4 queries", KVEVICT_DTYPE_F32, kTokens, 0, 16384, 4},
+    {"prefill f32, 512 of 4,096", KVEVICT_DTYPE_F32, kTokens, 0, 4096, 512,
+     kOfPeak},
+    {"prefill bf16, 512 of 4,096", KVEVICT_DTYPE_BF16, kTokens, 0, 4096, 512,
+     kOfPeak},
+};
+
+// A layer of 32 query heads and 8 KV heads of 128 elements, in blocks in any order.
+class Layer {
+ public:
+  Layer(const Session& session, const Case& c)
+      : c_(c),
+        n_tokens_(session.smoke ? 160 : c.n_tokens),
+        n_queries_(session.smoke ? std::min(c.n_queries, 20u) : c.n_queries),
+        element_bytes_(c.dtype == KVEVICT_DTYPE_F32 ? 4 : 2),
+        context_(CreateContext(session.simd.name)),
+        cache_(2 * PlaneBytes()),
+        queries_(size_t{n_queries_} * kQueryHeads * kDim),
+        out_(queries_.size()) {
+    std::mt19937_64 engine(1);
+    std::normal_distribution<float> gaussian;
+    for (size_t i = 0; i < cache_.size(); i += element_bytes_) {
+      const float v = gaussian(engine);
+      // The upper half of the bits is the bf16.
+      const auto* bytes = reinterpret_cast<const uint8_t*>(&v);
+      std::memcpy(&cache_[i], bytes + 4 - element_bytes_, element_bytes_);
+    }
+    for (size_t i = 0; i < queries_.size(); ++i) queries_[i] = gaussian(engine);
+    MakeView();
+    query_rows_ = Rows(queries_.data());
+    out_rows_ = Rows(out_.data());
+    job_.n_tokens = n_tokens_;
+    job_.view = &view_;
+    job_.queries = &query_rows_;
+    job_.out = &out_rows_;
+    job_.n_q_heads = kQueryHeads;
+    job_.n_queries = n_queries_;
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    Check(kvevict_attend_workspace(context_.get(), &job_, 1, &size));
+    workspace_bytes_ = size.best_bytes;
+    workspace_.emplace(workspace_bytes_ + 1);
+  }
+
+  void Attend() {
+    Check(kvevict_attend(context_.get(), &job_, 1, workspace_->data(),
+                         workspace_bytes_, nullptr));
+  }
+  double bytes() const { return 2.0 * PlaneBytes(); }
+  // Of both products.
+  double flops() const {
+    const double seen = n_queries_ * (n_tokens_ - (n_queries_ - 1) / 2.0);
+    return 4.0 * kQueryHeads * kDim * seen;
+  }
+
+  // Means of values about 0, of so many that they are small.
+  void CheckResult() const {
+    double square = 0.0;
+    for (size_t i = 0; i < out_.size(); ++i) square += out_[i] * out_[i];
+    square /= out_.size();
+    if (!(square > 0.0 && square < 0.5)) {
+      throw std::runtime_error(fmt::format("attend: a square of {}", square));
+    }
+  }
+
+ private:
+  static constexpr uint32_t kQueryHeads = 32;
+  static constexpr uint32_t kKvHeads = 8;
+  static constexpr uint32_t kDim = 128;
+
+  size_t PlaneBytes() const {
+    return size_t{n_tokens_} * kKvHeads * kDim * element_bytes_;
+  }
+
+  void MakeView() {
+    const int64_t row = int64_t{kDim} * element_bytes_;
+    const bool by_token = c_.layout == KeyLayout::kTokenMajor;
+    view_.n_kv_heads = kKvHeads;
+    kvevict_plane plane = KVEVICT_PLANE_INIT;
+    plane.data = reinterpret_cast<uintptr_t>(cache_.data());
+    plane.dtype = c_.dtype;
+    plane.head_dim = kDim;
+    plane.token_stride_bytes = by_token ? row * kKvHeads : row;
+    plane.head_stride_bytes = by_token ? row : row * n_tokens_;
+    plane.block_stride_bytes = row * kKvHeads * c_.block_size;
+    view_.k = view_.v = plane;
+    view_.v.data += PlaneBytes();
+    if (c_.block_size == 0) return;
+    // Neighbours are far apart.
+    const uint32_t n = n_tokens_ / c_.block_size;
+    for (uint32_t i = 0; i < n; ++i) {
+      blocks_.push_back(static_cast<int32_t>(i * uint64_t{7919} % n));
+    }
+    view_.block_size = c_.block_size;
+    view_.block_table = blocks_.data();
+    view_.block_table_len = n;
+  }
+
+  kvevict_plane Rows(float* data) const {
+    kvevict_plane plane = KVEVICT_PLANE_INIT;
+    plane.data = reinterpret_cast<uintptr_t>(data);
+    plane.dtype = KVEVICT_DTYPE_F32;
+    plane.head_dim = kDim;
+    plane.head_stride_bytes = kDim * sizeof(float);
+    plane.token_stride_bytes = kQueryHeads * plane.head_stride_bytes;
+    return plane;
+  }
+
+  const Case c_;
+  const uint32_t n_tokens_;
+  const uint32_t n_queries_;
+  const uint32_t element_bytes_;
+  const ContextHandle context_;
+  HugeBuffer<uint8_t> cache_;
+  HugeBuffer<float> queries_;
+  HugeBuffer<float> out_;
+  std::vector<int32_t> blocks_;
+  kvevict_view view_ = KVEVICT_VIEW_INIT;
+  kvevict_plane query_rows_;
+  kvevict_plane out_rows_;
+  kvevict_attention_job job_ = KVEVICT_ATTENTION_JOB_INIT;
+  size_t workspace_bytes_ = 0;
+  std::optional<HugeBuffer<uint8_t>> workspace_;
+};
+
+void BenchCase(Session& session, const Case& c) {
+  const std::string name = fmt::format("attend {}", c.name);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  Layer layer(session, c);
+  const auto goal = session.smoke ? std::nullopt : c.goal;
+  const bool decodes = c.n_queries < 16;
+  Row& row = session.report.AddRow(name, 1, decodes ? "B/s" : "flop/s");
+  Comparison& limit = decodes ? row.Against("read of K and V from memory", goal)
+                              : row.Against("f32 FMA peak", goal);
+  Repeat(session, [&](bool measured) {
+    const double most = decodes ? session.limits.ReadBytes(1)
+                                : session.limits.FmaFlops(session.simd, 1);
+    session.limits.EvictCaches();
+    const Timing timing = TimeCalls([&] { layer.Attend(); }, 0.05);
+    layer.CheckResult();
+    if (!measured) return;
+    const double units = decodes ? layer.bytes() : layer.flops();
+    row.Add(timing, units);
+    limit.ratio.Add(units / timing.cpu / most);
+  });
+}
+
+}  // namespace
+
+void BenchAttend(Session& session) {
+  for (const Case& c : kCases) BenchCase(session, c);
+}
+
+}  // namespace kvevict::bench
