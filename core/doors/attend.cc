@@ -135,14 +135,14 @@ Status CheckPlanes(const AttendJob& job) {
   KV_RETURN_IF_ERROR(ValidateRows("queries", queries, queries.dtype,
                                   job.view.k.head_dim, job.n_q_heads,
                                   job.n_queries));
-  if (!CanRead(queries)) {
+  if (!InfoOf(static_cast<DType>(queries.dtype)).is_plain()) {
     return Unsupported("queries of dtype %s cannot be read",
                        FindDType(static_cast<int32_t>(queries.dtype))->name);
   }
   const kvevict_plane& out = job.out;
   KV_RETURN_IF_ERROR(CheckOutput("out", out, out.dtype, job.v_head_dim,
                                  job.n_q_heads, job.n_queries));
-  if (!CanRotate(static_cast<DType>(out.dtype))) {
+  if (!InfoOf(static_cast<DType>(out.dtype)).is_plain()) {
     return Unsupported("out of dtype %s cannot be written",
                        FindDType(static_cast<int32_t>(out.dtype))->name);
   }
