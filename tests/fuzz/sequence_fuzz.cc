@@ -1,359 +1,118 @@
-// Any order of appends, captures, evictions, trims, copies and resets is refused or done
-// as a model made of plain vectors does it.
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <numeric>
+// Any order of appends, captures, evictions, trims, copies, changes of the plan and resets,
+// of sequences one by one or in batches, is refused or done as models made of plain vectors
+// do it.
+#include <memory>
 #include <vector>
 
 #include "tests/fuzz/fuzz.h"
-#include "tests/oracle/policy.h"
-#include "tests/oracle/select.h"
+#include "tests/fuzz/sequence_life.h"
 
 namespace kvevict {
 namespace {
 
-constexpr uint32_t kLayers = 2;
-constexpr uint32_t kHeads = 2;
-constexpr uint32_t kMaxTokens = 48;
-
-constexpr const char* kPolicies[] = {
-    "custom:budget=12,sink=2,recent=2",
-    "custom:budget=0.3,sink=1,scope=layer,over=sum,tie=higher",
-    "custom:budget=20,sink=3,split=geometric,alpha=0.6",
-    "custom:budget=10,sink=0,scope=model,over=max",
-    "streaming-llm:budget=9",
-    "streaming-llm:budget=0.5,sink=1",
-    "streaming-llm:budget=12,sink=2,split=arithmetic-kvf",
-    "none",
-    "custom:budget=24,sink=1,recent=2,select_block=4",
-    "custom:budget=0.5,sink=0,select_block=3,scope=layer,over=sum,tie=higher",
-    "streaming-llm:budget=20,sink=3,select_block=6",
-};
-
+// A few sequences of one context.
 class Fuzz {
  public:
   explicit Fuzz(Draw& draw) : draw_(draw) {
     FUZZ_CHECK(kvevict_context_create(nullptr, &context_) == KVEVICT_OK);
-    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-    layer.n_q_heads = layer.n_kv_heads = kHeads;
-    layer.k_head_dim = 1;
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = kLayers;
-    geometry.max_tokens = kMaxTokens;
-    geometry.layers = &layer;
-    geometry.layers_len = 1;
-    FUZZ_CHECK(kvevict_policy_parse(kPolicies[draw.Below(std::size(kPolicies))],
-                                    &policy_) == KVEVICT_OK);
-    FUZZ_CHECK(kvevict_plan_create(context_, &geometry, &policy_, nullptr,
-                                   &plan_) == KVEVICT_OK);
-    FUZZ_CHECK(kvevict_sequence_create(plan_, &sequence_) == KVEVICT_OK);
-    FUZZ_CHECK(kvevict_sequence_begin_observing(sequence_, nullptr, 0) ==
-               KVEVICT_OK);
-    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    FUZZ_CHECK(kvevict_plan_workspace(plan_, KVEVICT_OPERATION_EVICT, 0,
-                                      &size) == KVEVICT_OK);
-    workspace_bytes_ = size.best_bytes;
-    // malloc'd apart and of just the right size, so that a sanitizer sees all.
-    workspace_ = workspace_bytes_ == 0
-                     ? nullptr
-                     : std::aligned_alloc(64, workspace_bytes_);
-    FUZZ_CHECK(workspace_bytes_ % 64 == 0);
+    const uint32_t n = 1 + draw.Below(3);
+    for (uint32_t i = 0; i < n; ++i) {
+      lives_.push_back(std::make_unique<Life>(draw, context_));
+    }
   }
   ~Fuzz() {
-    kvevict_sequence_destroy(sequence_);
-    kvevict_plan_destroy(plan_);
+    lives_.clear();
     kvevict_context_destroy(context_);
-    std::free(workspace_);
   }
 
   void Step() {
-    switch (draw_.Below(16)) {
+    if (draw_.Below(4) > 0) {
+      return lives_[draw_.Below(static_cast<uint32_t>(lives_.size()))]->Step();
+    }
+    std::vector<Life*> some;
+    for (const auto& life : lives_) {
+      if (draw_.Below(4) > 0) some.push_back(life.get());
+    }
+    switch (draw_.Below(3)) {
       case 0:
-        FUZZ_CHECK(kvevict_sequence_reset(sequence_, nullptr) == KVEVICT_OK);
-        for (auto& layer : held_) {
-          for (auto& head : layer) head.clear();
-        }
-        n_seen_ = bound_ = 0;
+        Append(some);
         break;
       case 1:
-      case 2:
-      case 3:
-      case 4:
-      case 5:
-      case 6:
-        Append(draw_.Below(30));
-        break;
-      case 7:
-        Trim(draw_.Below(n_seen_ + 2));
-        break;
-      case 8:
-        Copy();
+        Trim(some);
         break;
       default:
-        Evict();
+        Evict(some);
     }
-    Check();
+    for (const auto& life : lives_) life->Check();
   }
 
  private:
-  uint32_t Stored(uint32_t layer) const {
-    return static_cast<uint32_t>(held_[layer][0].size());
+  static kvevict_sequence_tokens Tokens(const Life& life, uint32_t n) {
+    kvevict_sequence_tokens item = KVEVICT_SEQUENCE_TOKENS_INIT;
+    item.sequence = life.sequence();
+    item.n_tokens = n;
+    return item;
   }
 
-  void Append(uint32_t n) {
-    const bool fits = std::max(Stored(0), Stored(1)) + n <= kMaxTokens;
-    FUZZ_CHECK((kvevict_sequence_append(sequence_, n, nullptr) == KVEVICT_OK) ==
-               fits);
-    if (!fits) return;
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        for (uint32_t i = 0; i < n; ++i) {
-          const auto position = static_cast<int32_t>(n_seen_ + i);
-          // A key is its token's name.
-          keys_[l][held_[l][h].size()][h] = Name(l, h, position);
-          held_[l][h].push_back(position);
-        }
-      }
+  // All or none.
+  void Append(const std::vector<Life*>& lives) {
+    std::vector<kvevict_sequence_tokens> items;
+    bool fits = true;
+    for (const Life* life : lives) {
+      items.push_back(Tokens(*life, draw_.Below(30)));
+      fits = fits && life->HasRoom(items.back().n_tokens);
     }
-    n_seen_ += n;
-  }
-
-  // Tokens that every list has in the slots of their numbers.
-  uint32_t Prefix() const {
-    uint32_t n = n_seen_;
-    for (const auto& layer : held_) {
-      for (const auto& head : layer) {
-        uint32_t own = 0;
-        while (own < head.size() && head[own] == static_cast<int32_t>(own)) {
-          ++own;
-        }
-        n = std::min(n, own);
-      }
-    }
-    return n;
-  }
-
-  void Trim(uint32_t n) {
-    const bool is_exact = n <= n_seen_ && (n >= bound_ || n <= Prefix());
-    FUZZ_CHECK((kvevict_sequence_trim(sequence_, n, nullptr) == KVEVICT_OK) ==
-               is_exact);
-    if (!is_exact) return;
-    for (auto& layer : held_) {
-      for (auto& head : layer) {
-        while (!head.empty() && head.back() >= static_cast<int32_t>(n)) {
-          head.pop_back();
-        }
-      }
-    }
-    if (n < bound_) bound_ = 0;
-    n_seen_ = n;
-  }
-
-  // Goes on with a fork or with what was saved.
-  void Copy() {
-    kvevict_sequence* copy = nullptr;
-    if (draw_.Below(2) == 0) {
-      FUZZ_CHECK(kvevict_sequence_fork(sequence_, nullptr, &copy, nullptr) ==
-                 KVEVICT_OK);
-    } else {
-      size_t n = 0;
-      FUZZ_CHECK(kvevict_sequence_save(sequence_, nullptr, 0, &n) ==
-                 KVEVICT_OK);
-      std::vector<uint8_t> data(n);
-      FUZZ_CHECK(kvevict_sequence_save(sequence_, data.data(), n, nullptr) ==
-                 KVEVICT_OK);
-      FUZZ_CHECK(kvevict_sequence_create(plan_, &copy) == KVEVICT_OK);
-      data[draw_.Below(static_cast<uint32_t>(n))] ^= 1;
-      FUZZ_CHECK(kvevict_sequence_load(copy, data.data(), n, nullptr) !=
-                 KVEVICT_OK);
-      FUZZ_CHECK(kvevict_sequence_save(sequence_, data.data(), n, nullptr) ==
-                 KVEVICT_OK);
-      FUZZ_CHECK(kvevict_sequence_load(copy, data.data(), n, nullptr) ==
-                 KVEVICT_OK);
-    }
-    kvevict_sequence_destroy(sequence_);
-    sequence_ = copy;
-  }
-
-  static float Name(uint32_t layer, uint32_t head, int32_t position) {
-    return static_cast<float>(position * 8 +
-                              static_cast<int>(layer * 2 + head));
-  }
-
-  void Evict() {
-    kvevict_view views[kLayers];
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      views[l] = KVEVICT_VIEW_INIT;
-      views[l].n_kv_heads = kHeads;
-      views[l].k.data = reinterpret_cast<uint64_t>(&keys_[l][0][0]);
-      views[l].k.dtype = KVEVICT_DTYPE_F32;
-      views[l].k.head_dim = 1;
-      views[l].k.token_stride_bytes = kHeads * sizeof(float);
-      views[l].k.head_stride_bytes = sizeof(float);
-    }
-    // A few bytes make all scores: few values, so that they tie.
-    uint32_t state = draw_.Below(65536);
-    float scores[kLayers][kHeads][kMaxTokens];
-    for (auto& layer : scores) {
-      for (auto& head : layer) {
-        for (float& score : head) {
-          state = state * 1103515245 + 12345;
-          score = static_cast<float>((state >> 16) % 9);
-        }
-      }
-    }
-    std::vector<int32_t> protect;
-    for (uint32_t n = draw_.Below(6); n > 2 && n_seen_ > 0; --n) {
-      protect.push_back(static_cast<int32_t>(draw_.Below(n_seen_)));
-    }
-    std::sort(protect.begin(), protect.end());
-    protect.erase(std::unique(protect.begin(), protect.end()), protect.end());
-    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-    options.protected_positions = protect.data();
-    options.protected_positions_len = protect.size();
-    kvevict_plane planes[kLayers];
-    kvevict_signal_inputs inputs[kLayers];
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      planes[l] = KVEVICT_PLANE_INIT;
-      planes[l].data = reinterpret_cast<uint64_t>(scores[l][0]);
-      planes[l].token_stride_bytes = sizeof(float);
-      planes[l].head_stride_bytes = sizeof(scores[l][0]);
-      planes[l].dtype = KVEVICT_DTYPE_F32;
-      planes[l].head_dim = 1;
-      inputs[l] = KVEVICT_SIGNAL_INPUTS_INIT;
-      inputs[l].scores = &planes[l];
-    }
-    if (policy_.kind == KVEVICT_POLICY_CUSTOM) {
-      options.inputs = inputs;
-      options.inputs_len = kLayers;
-    }
-    std::vector<int32_t> expected[kLayers][kHeads];
-    const bool fits = Expect(scores, protect, expected);
-    const kvevict_status status =
-        kvevict_sequence_evict(sequence_, views, kLayers, &options, workspace_,
-                               workspace_bytes_, nullptr);
-    FUZZ_CHECK((status == KVEVICT_OK) == fits);
-    if (!fits) return;
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        if (held_[l][h] != expected[l][h]) bound_ = n_seen_;
-        held_[l][h] = expected[l][h];
-      }
+    FUZZ_CHECK((kvevict_sequences_append(items.data(), items.size(), nullptr) ==
+                KVEVICT_OK) == fits);
+    for (size_t i = 0; i < lives.size() && fits; ++i) {
+      lives[i]->Appended(items[i].n_tokens);
     }
   }
 
-  // Positions that should be left; false: the call should fail.
-  bool Expect(const float (*scores)[kHeads][kMaxTokens],
-              const std::vector<int32_t>& protect,
-              std::vector<int32_t> (*left)[kHeads]) const {
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      for (uint32_t h = 0; h < kHeads; ++h) left[l][h] = held_[l][h];
+  void Trim(const std::vector<Life*>& lives) {
+    std::vector<kvevict_sequence_tokens> items;
+    bool fits = true;
+    for (const Life* life : lives) {
+      items.push_back(Tokens(*life, draw_.Below(life->n_seen() + 2)));
+      fits = fits && life->IsExact(items.back().n_tokens);
     }
-    if (n_seen_ == 0) return true;
-    const uint32_t block = policy_.select_block;
-    uint32_t n_context = std::min(n_seen_, kMaxTokens);
-    // Blocks end where those of the cache do.
-    while (n_context % block != n_seen_ % block) --n_context;
-    uint32_t budgets[kLayers];
-    if (!oracle_layer_budgets(&policy_, n_context, budgets, kLayers)) {
-      return false;
+    FUZZ_CHECK((kvevict_sequences_trim(items.data(), items.size(), nullptr) ==
+                KVEVICT_OK) == fits);
+    for (size_t i = 0; i < lives.size() && fits; ++i) {
+      lives[i]->Trimmed(items[i].n_tokens);
     }
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      const uint32_t n = Stored(l);
-      if (budgets[l] >= n) continue;
-      kvevict_resolved_policy r;
-      if (!oracle_resolve(&policy_, n_context, &r)) return false;
-      const uint32_t n_last = oracle_last_tokens(&policy_, &r);
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        std::vector<uint8_t> forced(n);
-        uint32_t n_forced = 0;
-        for (uint32_t slot = 0; slot < n; ++slot) {
-          forced[slot] = slot < r.n_sink || slot + n_last >= n ||
-                         std::binary_search(protect.begin(), protect.end(),
-                                            held_[l][h][slot]);
-        }
-        for (uint32_t begin = 0; begin < n; begin += block) {
-          const uint32_t end = std::min(n, begin + block);
-          const auto first = forced.begin() + begin;
-          if (end - begin < block || std::find(first, forced.begin() + end,
-                                               1) != forced.begin() + end) {
-            n_forced += end - begin;
-          }
-        }
-        if (n_forced > budgets[l]) return false;
-        std::vector<float> rows;
-        uint32_t n_rows = 0;
-        for (uint32_t l2 = 0; l2 < kLayers; ++l2) {
-          if (l2 != l && policy_.scope != KVEVICT_SCOPE_MODEL) continue;
-          for (uint32_t h2 = 0; h2 < kHeads; ++h2) {
-            if (h2 != h && policy_.scope == KVEVICT_SCOPE_KV_HEAD) continue;
-            rows.insert(rows.end(), scores[l2][h2], scores[l2][h2] + n);
-            ++n_rows;
-          }
-        }
-        std::vector<float> combined(n);
-        oracle_combine(rows.data(), n_rows, n, policy_.scope_reduce,
-                       combined.data());
-        if (policy_.kind == KVEVICT_POLICY_STREAMING_LLM) {  // by place
-          std::iota(combined.begin(), combined.end(), 0.0f);
-        }
-        std::vector<int32_t> keep(n);
-        keep.resize(oracle_select_blocks(
-            combined.data(), n, budgets[l], forced.data(), block,
-            policy_.kind == KVEVICT_POLICY_STREAMING_LLM
-                ? KVEVICT_TIE_HIGHER_POSITION
-                : policy_.tie,
-            keep.data()));
-        left[l][h].clear();
-        for (int32_t slot : keep) left[l][h].push_back(held_[l][h][slot]);
-      }
-    }
-    return true;
   }
 
-  void Check() const {
-    uint32_t length = 0;
-    FUZZ_CHECK(kvevict_sequence_logical_length(sequence_, &length) ==
+  void Evict(const std::vector<Life*>& lives) {
+    std::vector<Eviction> evictions(lives.size());
+    std::vector<kvevict_sequence_eviction> items;
+    bool fits = true;
+    for (size_t i = 0; i < lives.size(); ++i) {
+      lives[i]->Draw(&evictions[i]);
+      fits = fits && evictions[i].fits;
+      kvevict_sequence_eviction item = KVEVICT_SEQUENCE_EVICTION_INIT;
+      item.sequence = lives[i]->sequence();
+      item.views = evictions[i].views;
+      item.views_len = kLayers;
+      item.options = &evictions[i].options;
+      items.push_back(item);
+    }
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    FUZZ_CHECK(kvevict_sequences_workspace(items.data(), items.size(), &size) ==
                KVEVICT_OK);
-    FUZZ_CHECK(length == n_seen_);
-    FUZZ_CHECK(kvevict_sequence_exact_prefix(sequence_, &length) == KVEVICT_OK);
-    FUZZ_CHECK(length == Prefix());
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      FUZZ_CHECK(kvevict_sequence_stored_length(sequence_, l, 0, &length) ==
-                 KVEVICT_OK);
-      FUZZ_CHECK(length == Stored(l));
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        std::vector<int32_t> positions(length);
-        size_t n = 0;
-        FUZZ_CHECK(kvevict_sequence_keep_positions(sequence_, l, h,
-                                                   positions.data(), length,
-                                                   &n) == KVEVICT_OK);
-        FUZZ_CHECK(positions == held_[l][h]);
-        for (uint32_t slot = 0; slot < length; ++slot) {
-          FUZZ_CHECK(keys_[l][slot][h] == Name(l, h, positions[slot]));
-          int32_t found = -2;
-          FUZZ_CHECK(kvevict_sequence_slot_of_position(
-                         sequence_, l, h,
-                         static_cast<uint32_t>(positions[slot]),
-                         &found) == KVEVICT_OK);
-          FUZZ_CHECK(found == static_cast<int32_t>(slot));
-        }
-      }
+    const Workspace workspace(size.best_bytes);
+    const kvevict_status status =
+        kvevict_sequences_evict(items.data(), items.size(), workspace.memory(),
+                                workspace.n_bytes(), nullptr);
+    FUZZ_CHECK((status == KVEVICT_OK) == fits);
+    for (size_t i = 0; i < lives.size() && fits; ++i) {
+      lives[i]->Evicted(evictions[i]);
     }
   }
 
   Draw& draw_;
   kvevict_context* context_ = nullptr;
-  kvevict_plan* plan_ = nullptr;
-  kvevict_sequence* sequence_ = nullptr;
-  kvevict_policy policy_ = KVEVICT_POLICY_INIT;
-  void* workspace_ = nullptr;
-  size_t workspace_bytes_ = 0;
-  std::vector<int32_t> held_[kLayers][kHeads];
-  float keys_[kLayers][kMaxTokens][kHeads] = {};
-  uint32_t n_seen_ = 0;
-  uint32_t bound_ = 0;  // the logical length at the last eviction
+  std::vector<std::unique_ptr<Life>> lives_;
 };
 
 }  // namespace
