@@ -267,7 +267,7 @@ ModelCase RandomCase(Random* random) {
 
 RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
                       uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks,
-                      uint32_t block_align) {
+                      bool may_group, uint32_t block_align) {
   RandomPlane drawn;
   kvevict_plane& plane = drawn.plane;
   plane.dtype = dtype;
@@ -284,7 +284,8 @@ RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
     std::swap(axes[i - 1], axes[random->In(0, static_cast<uint32_t>(i) - 1)]);
   }
   const uint32_t element = opaque ? 1 : ElementBytesOf(dtype);
-  if (!opaque) plane.group_elems = DrawGroup(random, row_len, element);
+  if (may_group && !opaque)
+    plane.group_elems = DrawGroup(random, row_len, element);
   const bool packed = opaque || (plane.group_elems == 0 && !random->OneOf(4));
   uint64_t reach = packed ? uint64_t{row_len} * element : element;
   if (plane.group_elems != 0) {

@@ -56,10 +56,11 @@ struct RandomPlane {
 
 // Nests the axes of a plane in any order, with gaps, some of them downwards.
 // row_len: elements, or bytes of opaque rows. n_blocks is 1 where tokens are not
-// in blocks of n_tokens; block_align divides the distance of blocks.
+// in blocks of n_tokens; block_align divides the distance of blocks. Elements lie in
+// groups only where they may.
 RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
                       uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks,
-                      uint32_t block_align = 1);
+                      bool may_group = false, uint32_t block_align = 1);
 
 kvevict_dtype RandomDType(Random* random);
 uint32_t ElementBytesOf(kvevict_dtype dtype);  // 0 for opaque

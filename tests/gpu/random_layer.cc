@@ -27,9 +27,10 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
   const uint32_t n_rows = std::max(n_slots_, ring_slots_);
   uint64_t n_bytes = 0;
   const auto add = [&](kvevict_dtype dtype, uint32_t row_len) {
-    RandomPlane drawn = DrawPlane(random, dtype, row_len, n_kv_heads_,
-                                  block_size_ > 0 ? block_size_ : n_rows,
-                                  n_blocks_, has_addresses_ ? 16 : 1);
+    RandomPlane drawn =
+        DrawPlane(random, dtype, row_len, n_kv_heads_,
+                  block_size_ > 0 ? block_size_ : n_rows, n_blocks_,
+                  /*may_group=*/true, has_addresses_ ? 16 : 1);
     n_bytes = (n_bytes + 15) / 16 * 16;
     drawn.plane.data += n_bytes;
     n_bytes += drawn.n_bytes;

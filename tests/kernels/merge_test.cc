@@ -46,7 +46,7 @@ struct Rows {
 
 float Element(const RowSource& rows, uint32_t row, uint32_t i) {
   const uint8_t* at =
-      rows.Row(row) + static_cast<int64_t>(i) * rows.element_stride;
+      rows.Row(row) + rows.Element(i);
   if (rows.dtype == DType::kF32) {
     float v;
     std::memcpy(&v, at, sizeof(v));

@@ -30,6 +30,9 @@ struct Shape {
   size_t bytes;
   size_t first;   // slot 0, head 0
   size_t offset;  // of the lowest byte from a multiple of 16
+  bool is_ring;   // of n_slots
+  uint32_t ring_first;
+  bool has_addresses;  // of blocks
 };
 
 // Rows of `like` that allow units of `unit` bytes, in one of the orders that caches
@@ -45,6 +48,9 @@ inline Shape RandomLayout(Random& random, uint32_t unit, uint32_t n_slots,
   };
   const int64_t piece = s.row_bytes + gap();
   s.block_size = random.Below(3) == 0 ? 1 + random.Below(20) : 0;
+  s.is_ring = n_slots > 0 && random.Below(4) == 0;
+  s.ring_first = s.is_ring ? random.Below(n_slots) : 0;
+  s.has_addresses = s.block_size > 0 && random.Below(3) == 0;
   const int64_t n_rows = s.block_size == 0 ? n_slots : s.block_size;
   int64_t size = 0;  // of a block
   switch (random.Below(3)) {
@@ -94,6 +100,7 @@ struct PlaneMemory {
   std::vector<uint8_t> expected;
   std::vector<int32_t> table;
   uint32_t table_head_stride = 0;
+  std::vector<uint64_t> addresses;  // see BaseOf()
 };
 
 // One plane, its keep lists, and where its rows go, if that is another one.
@@ -117,6 +124,8 @@ inline kvevict_view PieceView(const Shape& s, PlaneMemory& plane, uint32_t head,
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = 1;
   view.block_size = s.block_size;
+  view.ring_slots = s.is_ring ? s.n_slots : 0;
+  view.ring_first = s.ring_first;
   view.block_table = plane.table.data() + head * plane.table_head_stride;
   view.block_table_len = plane.table.size();
   view.k.data = Address(First(s, plane.expected) + head * s.head_stride +
@@ -209,8 +218,30 @@ Plane MakePlane(const Shape& s, uint32_t n_keep, Random& random,
 }
 
 inline cuda::RowLayout LayoutOf(const Shape& s, const PlaneMemory& plane) {
-  return {s.row_stride,   s.head_stride, s.piece_stride,
-          s.block_stride, s.block_size,  plane.table_head_stride};
+  cuda::RowLayout rows = {s.row_stride,   s.head_stride,
+                          s.piece_stride, s.block_stride,
+                          s.block_size,   plane.table_head_stride};
+  if (!s.is_ring && !s.has_addresses) return rows;
+  rows.far = cuda::kFar;
+  if (s.block_size > 0) rows.far |= cuda::kFarIds;
+  if (s.has_addresses) rows.far |= cuda::kFarAddresses, rows.block_stride = 0;
+  if (s.block_size == 0) rows.block_size = s.n_slots;
+  rows.ring_slots = s.is_ring ? s.n_slots : 0;
+  rows.ring_first = s.ring_first;
+  return rows;
+}
+
+// What a launch is told: slot 0 of head 0, or the table of blocks' addresses.
+inline uint64_t BaseOf(const Shape& s, PlaneMemory& plane) {
+  const uint64_t first = Address(First(s, plane.memory));
+  if (!s.has_addresses) return first;
+  const uint32_t n_blocks = (s.n_slots + s.block_size - 1) / s.block_size;
+  plane.addresses.clear();
+  for (uint32_t id = 0; id < n_blocks; ++id) {
+    plane.addresses.push_back(first +
+                              id * static_cast<uint64_t>(s.block_stride));
+  }
+  return Address(plane.addresses.data());
 }
 
 // Words of all planes side by side, since a launch has one address of each kind. What is
@@ -249,8 +280,8 @@ inline cuda::GatherParams ParamsFor(const Shape& s, std::vector<Plane>& planes,
   p.n_lists = s.n_lists;
   p.n_planes = static_cast<uint32_t>(planes.size());
   for (size_t i = 0; i < planes.size(); ++i) {
-    p.planes[i] = {Address(First(s, planes[i].memory)),
-                   Address(First(to == nullptr ? s : *to, target(i).memory)),
+    p.planes[i] = {BaseOf(s, planes[i]),
+                   BaseOf(to == nullptr ? s : *to, target(i)),
                    words.Add(planes[i].keep),
                    planes[i].n_keep,
                    0,

@@ -25,6 +25,7 @@ Kernel RestoreKernel(uint32_t unit) {
 
 size_t RowAt(const Shape& s, const PlaneMemory& plane, uint32_t head,
              uint32_t piece, uint32_t slot) {
+  if (s.is_ring) slot = (slot + s.ring_first) % s.n_slots;
   int64_t at = static_cast<int64_t>(s.offset + s.first) + head * s.head_stride +
                piece * s.piece_stride;
   if (s.block_size == 0) return static_cast<size_t>(at + slot * s.row_stride);
@@ -71,7 +72,7 @@ Case RandomEvictions(const Shape& s, uint32_t unit, uint32_t n_planes,
   if (c.shape.keep_gap == 0) c.shape.keep_gap = random.Below(2);
   do {
     c.to_shape = RandomLayout(random, unit, s.n_slots + 1, c.shape);
-  } while (c.to_shape->block_size != 0);
+  } while (c.to_shape->block_size != 0 || c.to_shape->is_ring);
   const bool differ = c.shape.keep_gap > 0;
   const uint32_t n_evicted = RandomCount(s.n_slots, random);
   while (c.planes.size() < n_planes) {
