@@ -44,6 +44,13 @@ Status CheckOptions(const Plan& plan,
           "layer %u has opaque rows: how many bytes they have is not said",
           layer.number);
     }
+    for (const kvevict_dtype dtype : {g.k_dtype, g.v_dtype}) {
+      const DTypeInfo& info = InfoOf(static_cast<DType>(dtype));
+      if (info.scale != Scale::kNeeded) continue;
+      return Unsupported(
+          "layer %u has rows of %s: blocks have no place for their scales",
+          layer.number, info.name);
+    }
   }
   return Status();
 }

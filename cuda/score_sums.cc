@@ -14,7 +14,8 @@ namespace kvevict::cuda {
 namespace {
 
 bool CanReadQueries(const kvevict_layer_geometry& g) {
-  return FindDType(g.k_dtype)->can_score && FindDType(g.q_dtype)->can_score;
+  return InfoOf(static_cast<DType>(g.k_dtype)).is_plain() &&
+         InfoOf(static_cast<DType>(g.q_dtype)).is_plain();
 }
 
 // f32 [n_layers, n_q_heads, n_tokens], behind the scratch of making them.

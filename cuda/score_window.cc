@@ -468,7 +468,8 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
 // Every variant of a form that calls may launch.
 Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
                    const Form& form, bool is_ragged) {
-  if (!FindDType(g.q_dtype)->can_score || !FindDType(g.k_dtype)->can_score) {
+  if (!InfoOf(static_cast<DType>(g.q_dtype)).is_plain() ||
+      !InfoOf(static_cast<DType>(g.k_dtype)).is_plain()) {
     return Status();
   }
   ContextScope scope(DeviceOf(context).driver());

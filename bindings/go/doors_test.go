@@ -386,6 +386,40 @@ func TestGroupsOfElementsInARing(t *testing.T) {
 	fails(t, longer.Validate(1), StatusInvalidArgument, "K holds 10 rows of 1 heads, not 11")
 }
 
+// Two codes per byte, and the scales that they are multiplied by.
+func TestCodesMoveWithTheirScales(t *testing.T) {
+	codes := make([]byte, 10*2*2) // 10 tokens, 2 heads, 4 codes
+	for i := range codes {
+		codes[i] = byte(i)
+	}
+	scales := random(10*2, 6)
+	before := append([]float32(nil), scales...)
+	layout := Layout{
+		KVHeads: 2,
+		K: Plane{
+			Data: Slice(codes), DType: DTypeU4, HeadDim: 4, TokenStride: 4, HeadStride: 2,
+		},
+		Companions: []Plane{{
+			Data: Slice(scales), DType: DTypeF32, HeadDim: 1, TokenStride: 8, HeadStride: 4,
+			Role: RoleKeyScale,
+		}},
+	}
+	view, err := NewView(layout)
+	must(t, err)
+	context := newContext(t, nil)
+	fails(t, context.Compact(oneMove(view, 11, Slice([]int32{1, 7}), 1), Memory{}, 0),
+		StatusInvalidArgument, "10 rows")
+	must(t, context.Compact(oneMove(view, 10, Slice([]int32{1, 7}), 1), Memory{}, 0))
+	same(t, []byte{4, 5, 6, 7, 28, 29, 30, 31}, codes[:8])
+	same(t, []float32{before[2], before[3], before[14], before[15]}, scales[:4])
+
+	layout.K.Role = RoleKeyScale
+	view, err = NewView(layout)
+	must(t, err)
+	fails(t, context.Compact(oneMove(view, 10, Slice([]int32{1, 7}), 1), Memory{}, 0),
+		StatusInvalidArgument, "k.role 1")
+}
+
 func TestEveryNumberOfThreadsGivesTheSameBytes(t *testing.T) {
 	const n = 512
 	alone := scoresOf(t, newContext(t, nil), n, 4)

@@ -36,7 +36,16 @@ const (
 	DeviceCUDA Device = 1
 )
 
-// DType: element types. Values are ABI and never reused.
+// DType: element types. Values are ABI and never reused. Quantized rows are moved byte for
+// byte and read as the f32 that they stand for, rounded once, or on SIMD targets without a
+// fused multiply-add twice; there are no copies of them in memory. Quantized keys can be
+// scored, but neither turned nor merged, for that would round them again; queries are f32, f16
+// or bf16. U8, I8, U4 and U4_HALVES stand for code * scale + minimum, FP8 for value * scale,
+// with the scale and minimum of their token and head or of more: see Role. Without one the
+// minimum is 0, and the scale of fp8 is 1; codes must have a scale to be scored. What has no
+// row per token cannot be moved row by row, such as keys quantized per channel over a group of
+// tokens (KIVI): there is no dtype for it. An engine may call a group a token (an opaque row
+// of group size * row bytes, and keep whole groups), or store rows in another type.
 type DType int32
 
 // Values of DType.
@@ -49,6 +58,27 @@ const (
 	DTypeF16 DType = 2
 	// The upper half of an f32.
 	DTypeBF16 DType = 3
+	// Sign, 4 bits of exponent with bias 7, 3 of mantissa: the "fn" variant, up to 448, without
+	// infinities; 0x7F and 0xFF are NaN.
+	DTypeFP8E4M3 DType = 4
+	// The upper half of an f16: up to 57344, with infinities and NaN.
+	DTypeFP8E5M2 DType = 5
+	// Codes 0 .. 255.
+	DTypeU8 DType = 6
+	// Codes -128 .. 127, in two's complement.
+	DTypeI8 DType = 7
+	// Codes 0 .. 15, two per byte: element 2j in the high nibble of byte j, 2j + 1 in the low one.
+	// head_dim is even.
+	DTypeU4 DType = 8
+	// Codes 0 .. 15, two per byte: of a row, element j in the low nibble of byte j, j + head_dim /
+	// 2 in the high one. head_dim is even.
+	DTypeU4Halves DType = 9
+	// ggml's: of 32 elements 34 bytes, an f16 d and 32 codes as I8; code * d. head_dim is a
+	// multiple of 32.
+	DTypeQ8_0 DType = 10
+	// ggml's: of 32 elements 18 bytes, an f16 d and 16 bytes, of which byte j has element j in the
+	// low nibble and j + 16 in the high one; (code - 8) * d. head_dim is a multiple of 32.
+	DTypeQ4_0 DType = 11
 )
 
 // LogLevel: how important a log line is.
@@ -406,6 +436,23 @@ const (
 	NeedRequired Need = 2
 )
 
+// Role: what a companion plane is for the rows that it goes with.
+type Role int32
+
+// Values of Role.
+const (
+	// Nothing that this library reads.
+	RoleNone Role = 0
+	// What codes of keys are multiplied by.
+	RoleKeyScale Role = 1
+	// What is added to codes of keys then.
+	RoleKeyMinimum Role = 2
+	// What codes of values are multiplied by.
+	RoleValueScale Role = 3
+	// What is added to codes of values then.
+	RoleValueMinimum Role = 4
+)
+
 // LayerCache: what a layer keeps of the tokens that it has seen.
 type LayerCache int32
 
@@ -464,4 +511,23 @@ const (
 	ReasonNoFullCache Reason = 4
 	// Values are opaque, or there are none.
 	ReasonOpaqueValues Reason = 5
+	// Keys are quantized: turned or merged they would be rounded again.
+	ReasonQuantizedKeys Reason = 6
+	// Queries are quantized, and have no scales of their own.
+	ReasonQuantizedQueries Reason = 7
+	// Values are quantized: merged they would be rounded again.
+	ReasonQuantizedValues Reason = 8
+	// Keys or values are quantized, and CUDA reads f32, f16 and bf16.
+	ReasonQuantizedOnDevice Reason = 9
+)
+
+// BlockLayout: how rows lie in a block.
+type BlockLayout int32
+
+// Values of BlockLayout.
+const (
+	// [n_kv_heads, block_size, head_dim], "HND".
+	BlockLayoutHeadMajor BlockLayout = 0
+	// [block_size, n_kv_heads, head_dim], "NHD".
+	BlockLayoutTokenMajor BlockLayout = 1
 )

@@ -56,10 +56,16 @@ type GPUInfo struct {
 type DTypeInfo struct {
 	DType        DType
 	Name         string // as in "f32"
-	ElementBytes int    // 0 for opaque
+	ElementBytes int    // 0 where elements are not bytes of their own
 	CanMove      bool   // compaction moves it
 	CanScore     bool   // a signal can read keys of it
 	CanRotate    bool   // RoPE can be re-applied to keys of it
+
+	BlockElements int  // elements are stored so many together, and
+	BlockBytes    int  // so many bytes; 0 and 0 for opaque
+	TakesScale    bool // rows may have a scale, a companion
+	NeedsScale    bool // and must have one to be read
+	TakesMinimum  bool // rows may have a minimum
 }
 
 // PolicyInfo is one row of the table of policies.
@@ -102,6 +108,8 @@ func DTypes() []DTypeInfo {
 		return DTypeInfo{
 			DType(n.DType), native.Text(n.Name), int(n.ElementBytes),
 			n.CanMove != 0, n.CanScore != 0, n.CanRotate != 0,
+			int(n.BlockElements), int(n.BlockBytes),
+			n.TakesScale != 0, n.TakesScale == 2, n.TakesMinimum != 0,
 		}, err
 	})
 	return rows

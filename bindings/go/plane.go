@@ -32,6 +32,7 @@ type Plane struct {
 	// of blocks without tokens may be 0. It is read when the work is done.
 	AddressTable Memory
 	InBlock      uint64
+	Role         Role // of a companion
 }
 
 const unlimited = 1<<63 - 1
@@ -60,6 +61,7 @@ func (p *Plane) native(name string) (native.Plane, error) {
 		DType:              int32(p.DType),
 		HeadDim:            count(&err, "HeadDim", p.HeadDim),
 		RowBytes:           count(&err, "RowBytes", p.RowBytes),
+		Role:               int32(p.Role),
 		GroupElems:         count(&err, "GroupElems", p.GroupElems),
 		GroupStrideBytes:   p.GroupStride,
 		AddressTable:       p.AddressTable.address,
@@ -84,9 +86,11 @@ func (p *Plane) native(name string) (native.Plane, error) {
 func (p *Plane) checkKind(name string) error {
 	kind := p.Data.kind
 	fits := kind == reflect.Invalid || kind == reflect.Uint8
-	switch elementBytes(p.DType) {
-	case 0: // opaque, or the library has a word to say
+	switch dtypeInfo(p.DType).ElementBytes {
+	case 0: // packed rows, or the library has a word to say
 		fits = true
+	case 1:
+		fits = fits || kind == reflect.Int8
 	case 2:
 		fits = fits || kind == reflect.Uint16 || kind == reflect.Int16
 	case 4:
@@ -98,25 +102,34 @@ func (p *Plane) checkKind(name string) error {
 	return nil
 }
 
-var dtypeBytes struct {
+var dtypeInfos struct {
 	once sync.Once
-	of   []int64 // by number
+	of   []DTypeInfo // by number
 }
 
-// elementBytes are the bytes of an element; 0 of opaque rows and of what is no element type.
-func elementBytes(dtype DType) int64 {
-	dtypeBytes.once.Do(func() {
+// dtypeInfo is the row of the table of element types; empty of what is none.
+func dtypeInfo(dtype DType) DTypeInfo {
+	dtypeInfos.once.Do(func() {
 		for _, info := range DTypes() {
-			for len(dtypeBytes.of) <= int(info.DType) {
-				dtypeBytes.of = append(dtypeBytes.of, 0)
+			for len(dtypeInfos.of) <= int(info.DType) {
+				dtypeInfos.of = append(dtypeInfos.of, DTypeInfo{})
 			}
-			dtypeBytes.of[info.DType] = int64(info.ElementBytes)
+			dtypeInfos.of[info.DType] = info
 		}
 	})
-	if dtype < 0 || int(dtype) >= len(dtypeBytes.of) {
-		return 0
+	if dtype < 0 || int(dtype) >= len(dtypeInfos.of) {
+		return DTypeInfo{}
 	}
-	return dtypeBytes.of[dtype]
+	return dtypeInfos.of[dtype]
+}
+
+// packedBytes are those of a row whose elements are not bytes of their own.
+func (p *Plane) packedBytes() int64 {
+	info := dtypeInfo(p.DType)
+	if info.BlockElements == 0 {
+		return int64(p.RowBytes)
+	}
+	return int64(p.HeadDim) / int64(info.BlockElements) * int64(info.BlockBytes)
 }
 
 // rows converts a plane without blocks that must hold nTokens rows of nHeads heads on a device.
@@ -140,9 +153,9 @@ func (p *Plane) require(name string, nTokens, nHeads uint32) error {
 
 // steps is how often a group of nTokens tokens and nHeads heads fits at distances of stride.
 func (p *Plane) steps(nHeads, nTokens uint32, stride int64) uint64 {
-	bytes, elements := elementBytes(p.DType), int64(p.HeadDim)
-	if p.DType == DTypeOpaque {
-		bytes, elements = 1, int64(p.RowBytes)
+	bytes, elements := int64(dtypeInfo(p.DType).ElementBytes), int64(p.HeadDim)
+	if bytes == 0 {
+		bytes, elements = 1, p.packedBytes()
 	}
 	if !p.Data.ended || nHeads == 0 || elements <= 0 || bytes == 0 {
 		return unlimited // the library's own checks name this better

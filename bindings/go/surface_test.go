@@ -139,7 +139,8 @@ func TestDefaults(t *testing.T) {
 
 func TestTables(t *testing.T) {
 	dtypes := DTypes()
-	same(t, DTypeInfo{DTypeBF16, "bf16", 2, true, true, true}, dtypes[DTypeBF16])
+	same(t, DTypeInfo{DTypeBF16, "bf16", 2, true, true, true, 1, 2, false, false, false}, dtypes[DTypeBF16])
+	same(t, DTypeInfo{DTypeU4, "u4", 0, true, true, false, 2, 1, true, true, true}, dtypes[DTypeU4])
 	same(t, "snapkv", Policies()[PolicySnapKV].Name)
 	presets := Presets()
 	for _, preset := range presets {

@@ -2,7 +2,7 @@
 # names, which sequential layout lays out as C does.
 BEGIN {
   prefix = "Kv"
-  spelled = "BF16 DType SnapKV PyramidKV H2O KeyDiff LagKV"
+  spelled = "BF16 DType E4M3 E5M2 FP8 SnapKV PyramidKV H2O KeyDiff LagKV"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
         "uint64_t size_t uintptr_t void", c, " ")
   split("bool byte double float sbyte byte short ushort int uint long ulong nuint nuint void",

@@ -2,7 +2,7 @@
 # numbers and what they point to is kept alive by the caller; layout_test.go, which does
 # not compile unless Go lays the structs out as C does.
 BEGIN {
-  spelled = "ABI BF16 CPU CUDA CUR DType GPU H2O KV KVF KVPress KeyDiff LLM LSE LagKV " \
+  spelled = "ABI BF16 CPU CUDA CUR DType E4M3 E5M2 FP8 GPU H2O KV KVF KVPress KeyDiff LLM LSE LagKV " \
             "LibCUDA LibNVRTC NVRTC OK PyramidKV RoPE SIMD SnapKV TOVA"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
         "uint64_t size_t uintptr_t", c, " ")

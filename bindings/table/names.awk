@@ -22,7 +22,8 @@ function for_each(list, name) {
   lists[list] = lists[list] "APPLY(" name ", " type_name(name) ")\n"
 }
 
-# "kvevict_gpu_info" -> "GPUInfo", if GPU is among the words of `spelled`.
+# "kvevict_gpu_info" -> "GPUInfo", if GPU is among the words of `spelled`; and numbers
+# stay apart: "Q8_0".
 function camel(name, words, n, i, joined, list) {
   if (!("" in spelling)) {
     n = split(spelled, list, " "); spelling[""]
@@ -31,7 +32,7 @@ function camel(name, words, n, i, joined, list) {
   sub(/^kvevict_/, "", name)
   n = split(tolower(name), words, "_")
   for (i = 1; i <= n; i++)
-    joined = joined (words[i] in spelling ? spelling[words[i]] \
+    joined = joined (joined ~ /[0-9]$/ && words[i] ~ /^[0-9]/ ? "_" : "") (words[i] in spelling ? spelling[words[i]] \
                      : toupper(substr(words[i], 1, 1)) substr(words[i], 2))
   return joined
 }

@@ -14,9 +14,9 @@
 namespace kvevict {
 namespace {
 
-bool CanRead(const kvevict_plane& plane) {
-  const DTypeInfo* const info = FindDType(static_cast<int32_t>(plane.dtype));
-  return info != nullptr && info->can_score;
+// Of valid planes.
+const DTypeInfo& InfoOf(const kvevict_plane& plane) {
+  return kvevict::InfoOf(static_cast<DType>(plane.dtype));
 }
 
 Status CheckHeads(const AttendJob& job) {
@@ -86,11 +86,12 @@ Status CheckCache(const Context& context, bool reads_blocks, AttendJob* job) {
   }
   if (!status.ok()) return Prefixed(status, "view: ");
   for (const kvevict_plane* plane : {&job->view.k, &job->view.v}) {
-    if (!IsPresent(*plane) || CanRead(*plane)) continue;
+    if (!IsPresent(*plane) || InfoOf(*plane).can_score) continue;
     return Unsupported("view: %s of dtype %s cannot be read",
-                       plane == &job->view.k ? "k" : "v",
-                       FindDType(static_cast<int32_t>(plane->dtype))->name);
+                       plane == &job->view.k ? "k" : "v", InfoOf(*plane).name);
   }
+  status = CheckScales(job->view, true, IsPresent(job->view.v));
+  if (!status.ok()) return Prefixed(status, "view: ");
   KV_RETURN_IF_ERROR(FindValues(job));
   return CheckNumbers(job);
 }
@@ -135,16 +136,15 @@ Status CheckPlanes(const AttendJob& job) {
   KV_RETURN_IF_ERROR(ValidateRows("queries", queries, queries.dtype,
                                   job.view.k.head_dim, job.n_q_heads,
                                   job.n_queries));
-  if (!InfoOf(static_cast<DType>(queries.dtype)).is_plain()) {
+  if (!InfoOf(queries).is_plain()) {
     return Unsupported("queries of dtype %s cannot be read",
-                       FindDType(static_cast<int32_t>(queries.dtype))->name);
+                       InfoOf(queries).name);
   }
   const kvevict_plane& out = job.out;
   KV_RETURN_IF_ERROR(CheckOutput("out", out, out.dtype, job.v_head_dim,
                                  job.n_q_heads, job.n_queries));
-  if (!InfoOf(static_cast<DType>(out.dtype)).is_plain()) {
-    return Unsupported("out of dtype %s cannot be written",
-                       FindDType(static_cast<int32_t>(out.dtype))->name);
+  if (!InfoOf(out).is_plain()) {
+    return Unsupported("out of dtype %s cannot be written", InfoOf(out).name);
   }
   if (IsPresent(job.row_lse)) {
     KV_RETURN_IF_ERROR(

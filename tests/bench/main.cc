@@ -44,8 +44,8 @@ int main(int argc, char** argv) {
   app.add_option(
          "--filter", filter,
          "only rows whose group contains this text: limits, scoring, "
-         "redundancy, merge, signal, select, compact, rotate, sequence, "
-         "request, decode, f32 A, "
+         "redundancy, merge, signal, quantized, select, compact, rotate, "
+         "sequence, request, decode, f32 A, "
          "...")
       ->type_name("TEXT");
   app.add_option("--repetitions", session.repetitions, "1 to 1000 (default 5)")
@@ -84,6 +84,7 @@ int main(int argc, char** argv) {
     BenchRedundancy(session);
     BenchMerge(session);
     BenchSignals(session);
+    BenchQuantized(session);
     BenchSelect(session);
     BenchCompact(session);
     BenchTail(session);

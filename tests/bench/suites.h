@@ -37,6 +37,7 @@ void BenchH2o(Session& session);
 void BenchRedundancy(Session& session);
 void BenchMerge(Session& session);
 void BenchSignals(Session& session);
+void BenchQuantized(Session& session);
 void BenchSelect(Session& session);
 void BenchCompact(Session& session);
 void BenchTail(Session& session);

@@ -340,6 +340,7 @@ Test(attend, every_layout_and_dtype) {
   EXPECT_OK(kvevict_context_create(NULL, &context));
   test_random random = test_random_start("attend layouts");
   test_try_layouts_and_dtypes(context, &random, TryCache);
+  test_try_quantized(context, &random, TryCache);
   kvevict_context_destroy(context);
 }
 

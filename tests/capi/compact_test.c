@@ -52,6 +52,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 Test(compact, every_layout_and_dtype_moves_as_the_oracle_says) {
   test_random random = test_random_start("compact layouts");
   test_try_layouts_and_dtypes(context, &random, TryCache);
+  test_try_quantized(context, &random, TryCache);
 }
 
 Test(compact, opaque_rows_of_any_size_move) {

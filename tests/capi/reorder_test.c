@@ -77,6 +77,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 Test(reorder, every_layout_and_dtype_moves_as_the_oracle_says) {
   test_random random = test_random_start("reorder layouts");
   test_try_layouts_and_dtypes(context, &random, TryCache);
+  test_try_quantized(context, &random, TryCache);
 }
 
 Test(reorder, any_number_of_threads_gives_the_same_bytes) {

@@ -11,13 +11,13 @@
 
 namespace kvevict::tools {
 
-// The element types that an engine can compute with.
+// The element types that the tools' engine can write.
 inline std::vector<kvevict_dtype_info> CacheDtypes() {
   std::vector<kvevict_dtype_info> dtypes;
   kvevict_dtype_info info = {};
   info.struct_size = sizeof(info);
   for (uint32_t i = 0; kvevict_dtype_at(i, &info) == KVEVICT_OK; ++i) {
-    if (info.can_score != 0) dtypes.push_back(info);
+    if (info.can_score != 0 && info.element_bytes > 1) dtypes.push_back(info);
   }
   return dtypes;
 }

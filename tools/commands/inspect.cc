@@ -129,6 +129,8 @@ nlohmann::ordered_json ToJson(const Inspection& found) {
   for (const kvevict_dtype_info& d : found.dtypes) {
     dtypes.push_back({{"name", d.name},
                       {"element_bytes", d.element_bytes},
+                      {"block_elements", d.block_elements},
+                      {"block_bytes", d.block_bytes},
                       {"can_move", d.can_move != 0},
                       {"can_score", d.can_score != 0},
                       {"can_rotate", d.can_rotate != 0}});
@@ -191,9 +193,13 @@ std::string ToText(const Inspection& found) {
                     {"score", kLeft},
                     {"rotate", kLeft}});
   for (const kvevict_dtype_info& d : found.dtypes) {
-    dtypes.AddRow(
-        {d.name, d.element_bytes != 0 ? std::to_string(d.element_bytes) : "-",
-         yes_no(d.can_move), yes_no(d.can_score), yes_no(d.can_rotate)});
+    dtypes.AddRow({d.name,
+                   d.block_elements > 1
+                       ? fmt::format("{}/{}", d.block_bytes, d.block_elements)
+                   : d.element_bytes != 0 ? std::to_string(d.element_bytes)
+                                          : "-",
+                   yes_no(d.can_move), yes_no(d.can_score),
+                   yes_no(d.can_rotate)});
   }
   return text + "\n" + policies.ToString() + "\n" + presets.ToString() + "\n" +
          dtypes.ToString();

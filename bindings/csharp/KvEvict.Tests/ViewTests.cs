@@ -292,6 +292,32 @@ public class ViewTests
     }
 
     [Fact]
+    public void Codes_move_with_their_scales()
+    {
+        using var context = new KvContext();
+        using var codes = new KvPinnedMemory<byte>(Tokens * Heads * 2); // two codes per byte
+        using var scales = new KvPinnedMemory<Half>(Tokens * Heads);
+        for (int i = 0; i < codes.Length; ++i) codes.Span[i] = (byte)i;
+        for (int i = 0; i < scales.Length; ++i) scales.Span[i] = (Half)i;
+        KvPlane keys = KvPlane.TokenMajor(codes, KvDType.U4, Heads, 4);
+        var view = new KvView(Heads, keys)
+        {
+            Companions = [KvPlane.TokenMajor(scales, KvDType.F16, Heads, 1) with { Role = KvRole.KeyScale }],
+        };
+        view.Validate(Tokens);
+        Assert.Throws<ArgumentException>(() => view.Validate(Tokens + 1));
+        context.Compact(view, Tokens, [1, 7]);
+        Assert.Equal([4, 5, 6, 7, 28, 29, 30, 31], codes.Span[..8].ToArray());
+        Assert.Equal([(Half)2, (Half)3, (Half)14, (Half)15], scales.Span[..4].ToArray());
+
+        var misplaced = new KvView(Heads, keys with { Role = KvRole.KeyScale });
+        Assert.Contains("k.role 1", Assert.Throws<KvEvictException>(() => misplaced.Validate(Tokens)).Message);
+        Assert.Throws<ArgumentException>(() => KvPlane.Transposed(codes, KvDType.U4, Tokens, 4));
+        Assert.Throws<ArgumentException>(() => KvPlane.TokenMajor(codes, KvDType.Q8_0, Heads, 4));
+        Assert.Equal(8 * 68, KvPlane.HeadMajor(codes, KvDType.Q8_0, 8, 64).HeadStride);
+    }
+
+    [Fact]
     public void Native_memory_and_negative_strides_are_checked_too()
     {
         using var context = new KvContext();

@@ -17,12 +17,18 @@ public readonly record struct KvGpuInfo(
 /// <summary>A row of the table of element types.</summary>
 /// <param name="DType">The element type.</param>
 /// <param name="Name">Its short name, such as "f32".</param>
-/// <param name="ElementBytes">Bytes per element; 0 for opaque rows.</param>
+/// <param name="ElementBytes">Bytes per element; 0 where elements are not bytes of their own.</param>
 /// <param name="CanMove">Whether compaction moves it.</param>
 /// <param name="CanScore">Whether keys of it can be scored.</param>
 /// <param name="CanRotate">Whether RoPE can be applied again to keys of it.</param>
+/// <param name="BlockElements">How many elements are stored together; 0 for opaque rows.</param>
+/// <param name="BlockBytes">In how many bytes.</param>
+/// <param name="TakesScale">Whether rows may have a scale, in a companion.</param>
+/// <param name="NeedsScale">Whether they must have one to be read.</param>
+/// <param name="TakesMinimum">Whether rows may have a minimum, in a companion.</param>
 public readonly record struct KvDTypeInfo(
-    KvDType DType, string Name, int ElementBytes, bool CanMove, bool CanScore, bool CanRotate);
+    KvDType DType, string Name, int ElementBytes, bool CanMove, bool CanScore, bool CanRotate, int BlockElements,
+    int BlockBytes, bool TakesScale, bool NeedsScale, bool TakesMinimum);
 
 /// <summary>What the native library is and can do on this machine.</summary>
 public static unsafe class KvEvictLibrary
@@ -108,11 +114,11 @@ public static unsafe class KvEvictLibrary
 
     internal static string Text(byte* text) => Marshal.PtrToStringUTF8((nint)text) ?? "";
 
-    internal static int ElementBytes(KvDType dtype)
+    internal static KvDTypeInfo InfoOf(KvDType dtype)
     {
         foreach (KvDTypeInfo info in s_dtypes.Value)
         {
-            if (info.DType == dtype) return info.ElementBytes;
+            if (info.DType == dtype) return info;
         }
         throw new ArgumentOutOfRangeException(nameof(dtype), dtype, "not an element type of this library");
     }
@@ -125,7 +131,9 @@ public static unsafe class KvEvictLibrary
         while (NativePINVOKE.kvevict_dtype_at((uint)rows.Count, &row) == KvStatus.Ok)
         {
             rows.Add(new KvDTypeInfo(row.dtype, Text(row.name), (int)row.element_bytes, row.can_move != 0,
-                                     row.can_score != 0, row.can_rotate != 0));
+                                     row.can_score != 0, row.can_rotate != 0, (int)row.block_elements,
+                                     (int)row.block_bytes, row.takes_scale != 0, row.takes_scale == 2,
+                                     row.takes_minimum != 0));
         }
         return [.. rows];
     }

@@ -55,6 +55,13 @@ public readonly record struct KvPlane
     /// <summary>Bytes of an opaque row; otherwise 0.</summary>
     public int RowBytes { get; init; }
 
+    /// <summary>
+    /// What a companion is for the rows that it goes with: numbers of one element, for example
+    /// <code>KvPlane.TokenMajor(scales, KvDType.F16, 8, 1) with { Role = KvRole.KeyScale }</code>
+    /// which move with the rows; with a token stride of 0 a head has one number for all tokens, which stays.
+    /// </summary>
+    public KvRole Role { get; init; }
+
     /// <summary>[tokens, heads, dim].</summary>
     /// <param name="region">The memory, from its first row on; of typed elements.</param>
     /// <param name="headCount">Heads in memory.</param>
@@ -117,9 +124,9 @@ public readonly record struct KvPlane
     public static KvPlane Transposed(KvRegion region, KvDType dtype, int capacity, int headDim) =>
         Packed(region, dtype, headDim) with
         {
-            TokenStride = Stride(dtype, 1),
+            TokenStride = ElementBytes(dtype),
             HeadStride = Stride(dtype, headDim, capacity),
-            ElementStride = Stride(dtype, capacity),
+            ElementStride = Check.Stride(ElementBytes(dtype), Positive(capacity, nameof(capacity))),
         };
 
     /// <summary>[blocks, tokens of a block, heads, dim], for a view with a block table.</summary>
@@ -235,6 +242,7 @@ public readonly record struct KvPlane
             group_stride_bytes = GroupStride,
             address_table = (ulong)(nuint)table,
             address_table_len = (uint)Math.Min(AddressTable.Elements<ulong>(), int.MaxValue),
+            role = Role,
         };
     }
 
@@ -245,12 +253,13 @@ public readonly record struct KvPlane
     internal void CheckRows(string name, int tokenCount, int headCount, int highestBlock = -1, int index = -1)
     {
         if (tokenCount <= 0 || headCount <= 0 || Region.Address == 0) return;
-        int elementBytes = KvEvictLibrary.ElementBytes(DType);
+        int elementBytes = KvEvictLibrary.InfoOf(DType).ElementBytes;
         Int128 low = Offset;
-        Int128 high = Offset + (DType == KvDType.Opaque ? RowBytes : elementBytes);
+        Int128 high = Offset + (DType == KvDType.Opaque ? RowBytes
+                                : elementBytes == 0 ? PackedBytes(DType, HeadDim) : elementBytes);
         Reach((Int128)(tokenCount - 1) * TokenStride);
         Reach((Int128)(headCount - 1) * HeadStride);
-        int group = GroupElements > 0 ? Math.Min(GroupElements, HeadDim) : HeadDim;
+        int group = elementBytes == 0 ? 0 : GroupElements > 0 ? Math.Min(GroupElements, HeadDim) : HeadDim;
         if (group > 0) Reach((Int128)(group - 1) * (ElementStride == 0 ? elementBytes : ElementStride));
         if (group > 0) Reach((Int128)(HeadDim / group - 1) * GroupStride);
         if (highestBlock >= 0) Reach((Int128)highestBlock * BlockStride);
@@ -282,11 +291,29 @@ public readonly record struct KvPlane
         HeadDim = Positive(headDim, nameof(headDim)),
     };
 
-    private static long Stride(KvDType dtype, int a, int b = 1)
+    // Of as many packed rows.
+    private static long Stride(KvDType dtype, int headDim, int rows = 1)
     {
-        int bytes = KvEvictLibrary.ElementBytes(dtype);
-        if (bytes == 0) throw new ArgumentException("opaque rows have no elements; use KvPlane.Opaque", nameof(dtype));
-        return Check.Stride(bytes, Positive(a, "count"), Positive(b, "count"));
+        long bytes = PackedBytes(dtype, Positive(headDim, nameof(headDim)));
+        if (bytes == 0)
+        {
+            throw new ArgumentException(
+                $"{headDim} elements of {dtype} make no row; opaque rows have none, use KvPlane.Opaque", nameof(dtype));
+        }
+        return Check.Stride(bytes, Positive(rows, "count"));
+    }
+
+    private static long PackedBytes(KvDType dtype, int headDim)
+    {
+        KvDTypeInfo info = KvEvictLibrary.InfoOf(dtype);
+        return info.BlockElements == 0 ? 0 : (long)headDim / info.BlockElements * info.BlockBytes;
+    }
+
+    private static int ElementBytes(KvDType dtype)
+    {
+        int bytes = KvEvictLibrary.InfoOf(dtype).ElementBytes;
+        if (bytes == 0) throw new ArgumentException($"elements of {dtype} are not bytes of their own", nameof(dtype));
+        return bytes;
     }
 
     private static int Positive(int value, string name)

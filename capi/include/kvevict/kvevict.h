@@ -225,9 +225,10 @@ typedef void* kvevict_stream;
  * Element types. Values are ABI and never reused.
  *
  * Quantized rows are moved byte for byte and read as the f32 that they stand
- * for, never as copies in memory. Each product and each sum below is rounded to
- * f32 once. Quantized keys can be scored, but neither turned nor merged, for
- * that would round them again; queries are f32, f16 or bf16.
+ * for, rounded once, or on SIMD targets without a fused multiply-add twice;
+ * there are no copies of them in memory. Quantized keys can be scored, but
+ * neither turned nor merged, for that would round them again; queries are f32,
+ * f16 or bf16.
  *
  * U8, I8, U4 and U4_HALVES stand for code * scale + minimum, FP8 for
  * value * scale, with the scale and minimum of their token and head or of more:
@@ -1579,7 +1580,9 @@ typedef struct kvevict_layer_geometry {
   /** Elements of a value row. 0 if v_dtype is opaque; with any other 0 means
    *  that there is no V. */
   uint32_t v_head_dim;
-  kvevict_dtype q_dtype; /**< Of the queries handed to observe and score. */
+  /** Of the queries handed to observe and score: f32, f16 or bf16, or opaque
+   *  where no signal reads them. */
+  kvevict_dtype q_dtype;
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
   float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
@@ -2447,8 +2450,8 @@ typedef struct kvevict_move {
    *  word. */
   const uint32_t* token_counts;
   /** kvevict_compact(): what becomes of the rows that go, as in
-   *  kvevict_policy; K, and V where the view has one, must be of dtypes that
-   *  are scored, and values needs V. kvevict_reorder(): none. */
+   *  kvevict_policy; K, and V where the view has one, must be f32, f16 or
+   *  bf16, and values needs V. kvevict_reorder(): none. */
   kvevict_merge merge;
   /** kvevict_compact(): where the first survivor of every head goes; without a
    *  destination at most n_tokens, and no listed slot is below it. 0 with merge
@@ -2672,8 +2675,8 @@ typedef struct kvevict_attention_job {
   /** The cache: K, and V where values have rows of their own, of dtypes that
    *  are scored. The keys and values of the queries' own tokens are in it. */
   const kvevict_view* view;
-  /** [n_q_heads, n_queries, k_head_dim] in any strides, after RoPE, of a dtype
-   *  that is scored. Query i belongs to slot n_tokens - n_queries + i, with
+  /** [n_q_heads, n_queries, k_head_dim] in any strides, after RoPE, f32, f16 or
+   *  bf16. Query i belongs to slot n_tokens - n_queries + i, with
    *  token_counts to the slot that far from the head's own end. */
   const kvevict_plane* queries;
   /** Out: [n_q_heads, n_queries, v_head_dim], f32, f16 or bf16, in any strides
@@ -3781,7 +3784,8 @@ KVEVICT_API kvevict_status kvevict_paged_cache_options_init(
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also for more bytes than
  *         size_t holds; KVEVICT_ERROR_UNSUPPORTED (opaque rows, whose size a
- *         geometry does not say). Since: 0.1
+ *         geometry does not say, and codes, for whose scales blocks have no
+ *         place). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
     const kvevict_plan* plan, const kvevict_paged_cache_options* options,

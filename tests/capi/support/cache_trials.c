@@ -40,6 +40,25 @@ void test_try_layouts_and_dtypes(const kvevict_context* with,
   }
 }
 
+void test_try_quantized(const kvevict_context* with, test_random* random,
+                        test_try_cache* try) {
+  for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+    for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= KVEVICT_DTYPE_Q4_0;
+         ++k) {
+      const test_cache_spec spec = {
+          (test_layout)layout,
+          test_random_between(random, 1, 3),
+          test_random_between(random, 1, 60),
+          k,
+          32 * test_random_between(random, 1, 2),
+          (kvevict_dtype)test_random_between(random, 1, KVEVICT_DTYPE_Q4_0),
+          32 * test_random_below(random, 3),
+          test_random_below(random, 3)};
+      test_try_spec(&spec, with, random, try);
+    }
+  }
+}
+
 void test_try_threads(test_random* random, test_try_cache* try) {
   for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
     test_runner runner;

@@ -23,6 +23,10 @@ void test_try_layouts_and_dtypes(const kvevict_context* with,
                                  test_random* random, test_try_cache* try);
 
 /* With contexts of 1 to 4 threads. */
+/* The same of quantized K and V. */
+void test_try_quantized(const kvevict_context* with, test_random* random,
+                        test_try_cache* try);
+
 void test_try_threads(test_random* random, test_try_cache* try);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_CACHE_TRIALS_H_ */

@@ -30,13 +30,17 @@ type GPUInfo struct {
 
 // DTypeInfo is kvevict_dtype_info.
 type DTypeInfo struct {
-	StructSize   uint32
-	DType        int32
-	Name         uintptr
-	ElementBytes uint32
-	CanMove      uint32
-	CanScore     uint32
-	CanRotate    uint32
+	StructSize    uint32
+	DType         int32
+	Name          uintptr
+	ElementBytes  uint32
+	CanMove       uint32
+	CanScore      uint32
+	CanRotate     uint32
+	BlockElements uint32
+	BlockBytes    uint32
+	TakesScale    uint32
+	TakesMinimum  uint32
 }
 
 // ContextOptions is kvevict_context_options.
@@ -163,7 +167,7 @@ type Plane struct {
 	DType              int32
 	HeadDim            uint32
 	RowBytes           uint32
-	Reserved32         uint32
+	Role               int32
 	GroupStrideBytes   int64
 	AddressTable       uint64
 	AddressTableLen    uint32
@@ -497,4 +501,71 @@ type SequenceEviction struct {
 	Views      uintptr
 	ViewsLen   uint64
 	Options    uintptr
+}
+
+// PagedCacheOptions is kvevict_paged_cache_options.
+type PagedCacheOptions struct {
+	StructSize  uint32
+	NBlocks     uint32
+	BlockSize   uint32
+	Layout      int32
+	Memory      uintptr
+	MemoryBytes uint64
+}
+
+// PagedCacheUsage is kvevict_paged_cache_usage.
+type PagedCacheUsage struct {
+	StructSize uint32
+	NSequences uint32
+	NBlocks    uint64
+	NFree      uint64
+	NShared    uint64
+	NSlots     uint64
+	Bytes      uint64
+	BytesInUse uint64
+}
+
+// PagedRows is kvevict_paged_rows.
+type PagedRows struct {
+	StructSize uint32
+	Layer      uint32
+	FirstSlot  uint32
+	NTokens    uint32
+	K          Plane
+	V          Plane
+}
+
+// PagedEviction is kvevict_paged_eviction.
+type PagedEviction struct {
+	StructSize uint32
+	Reserved   uint32
+	Cached     uintptr
+	Sequence   uintptr
+	Options    uintptr
+}
+
+// PrefillOptions is kvevict_prefill_options.
+type PrefillOptions struct {
+	StructSize     uint32
+	NTokens        uint32
+	Chunk          uint32
+	EvictEachChunk uint32
+	Forward        uintptr
+	UserData       uintptr
+	Views          uintptr
+	ViewsLen       uint64
+	Cached         uintptr
+	Evict          uintptr
+	Workspace      uintptr
+	WorkspaceBytes uint64
+}
+
+// PrefillReport is kvevict_prefill_report.
+type PrefillReport struct {
+	StructSize uint32
+	NChunks    uint32
+	NEvictions uint32
+	PeakTokens uint32
+	PeakBytes  uint64
+	EndBytes   uint64
 }

@@ -8,7 +8,7 @@ public sealed interface DTypeInfo permits Records.DTypeInfo {
   /** {@return as in {@code "f32"}} */
   String name();
 
-  /** {@return bytes per element; 0 for opaque} */
+  /** {@return bytes per element; 0 where elements are not bytes of their own} */
   int elementBytes();
 
   /** {@return whether compaction moves it} */
@@ -19,4 +19,16 @@ public sealed interface DTypeInfo permits Records.DTypeInfo {
 
   /** {@return whether RoPE can be re-applied to keys of it} */
   boolean canRotate();
+
+  /** {@return how many elements are stored together; 0 for opaque} */
+  int blockElements();
+
+  /** {@return in how many bytes} */
+  int blockBytes();
+
+  /** {@return 1 if rows may have a scale, in a companion; 2 if they must, to be read} */
+  int takesScale();
+
+  /** {@return whether rows may have a minimum, in a companion} */
+  boolean takesMinimum();
 }

@@ -33,23 +33,25 @@ public final class Plane {
   private final long blockStride;
   private final Inner inner;
 
-  /** Groups of elements, and addresses of blocks. */
+  /** Groups of elements, addresses of blocks, and what the rows are for. */
   private static final class Inner {
-    static final Inner NONE = new Inner(0, 0, null, 0, 0);
+    static final Inner NONE = new Inner(0, 0, null, 0, 0, Role.NONE);
 
     final int groupElements;
     final long groupStride;
     final LongBuffer table; // null unless in a buffer
     final long tableAddress;
     final int tableLength;
+    final Role role;
 
     Inner(int groupElements, long groupStride, LongBuffer table, long tableAddress,
-        int tableLength) {
+        int tableLength, Role role) {
       this.groupElements = groupElements;
       this.groupStride = groupStride;
       this.table = table;
       this.tableAddress = tableAddress;
       this.tableLength = tableLength;
+      this.role = role;
     }
   }
 
@@ -90,7 +92,7 @@ public final class Plane {
       throw new IllegalArgumentException("dtype is OPAQUE: use Plane.opaque()");
     }
     if (!(data instanceof ByteBuffer || data instanceof FloatBuffer && dtype == DType.F32
-        || data instanceof ShortBuffer && elementBytes(dtype) == 2)) {
+        || data instanceof ShortBuffer && info(dtype).elementBytes() == 2)) {
       throw new IllegalArgumentException(
           "data is a " + bufferName(data) + ", which does not hold " + dtype);
     }
@@ -173,7 +175,7 @@ public final class Plane {
    */
   public Plane withGroups(int elements, long bytes) {
     return with(new Inner(Memory.count(elements, "elements"), bytes, inner.table,
-        inner.tableAddress, inner.tableLength));
+        inner.tableAddress, inner.tableLength, inner.role));
   }
 
   /**
@@ -207,12 +209,24 @@ public final class Plane {
       throw new IllegalArgumentException("the plane is in a buffer: use Plane.at()");
     }
     return with(new Inner(inner.groupElements, inner.groupStride, table, address,
-        Memory.count(length, "length")));
+        Memory.count(length, "length"), inner.role));
   }
 
   private Plane with(Inner other) {
     return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes, tokenStride,
         headStride, elementStride, blockStride, other);
+  }
+
+  /**
+   * The same rows as a companion: numbers of one element that go with the rows of K or V. With a
+   * token stride of 0 a head has one number for all tokens, which stays where it is.
+   *
+   * @param role what they are
+   * @return the plane
+   */
+  public Plane withRole(Role role) {
+    return with(new Inner(inner.groupElements, inner.groupStride, inner.table, inner.tableAddress,
+        inner.tableLength, Objects.requireNonNull(role, "role")));
   }
 
   boolean hasTableBuffer() {
@@ -269,8 +283,12 @@ public final class Plane {
     if (!hasEnd()) {
       return UNKNOWN;
     }
-    int elementBytes = elementBytes(dtype);
-    int elements = dtype == DType.OPAQUE ? rowBytes : headDim;
+    int elementBytes = info(dtype).elementBytes();
+    int elements = headDim;
+    if (elementBytes == 0) { // packed
+      elementBytes = 1;
+      elements = packedBytes();
+    }
     if (nHeads <= 0 || elements == 0) {
       return UNKNOWN; // the native checks name this better
     }
@@ -294,18 +312,25 @@ public final class Plane {
   }
 
   /** What the library says of element types, by their ordinals. */
-  private static final class ElementBytes {
-    static final int[] OF = new int[DType.values().length];
+  private static final class Infos {
+    static final DTypeInfo[] OF = new DTypeInfo[DType.values().length];
 
     static {
       for (DTypeInfo info : KvEvict.dtypes()) {
-        OF[info.dtype().ordinal()] = info.elementBytes();
+        OF[info.dtype().ordinal()] = info;
       }
     }
   }
 
-  private static int elementBytes(DType dtype) {
-    return dtype == DType.OPAQUE ? 1 : ElementBytes.OF[dtype.ordinal()];
+  private static DTypeInfo info(DType dtype) {
+    return Infos.OF[dtype.ordinal()];
+  }
+
+  /** Bytes of a row whose elements are not bytes of their own. */
+  private int packedBytes() {
+    DTypeInfo info = info(dtype);
+    return info.blockElements() == 0 ? rowBytes
+        : Math.multiplyExact(headDim / info.blockElements(), info.blockBytes());
   }
 
   private static void extend(long[] reach, long count, long stride) {
@@ -338,6 +363,7 @@ public final class Plane {
         .putInt(offset + Abi.Plane.GROUP_ELEMS, plane.inner.groupElements)
         .putLong(offset + Abi.Plane.GROUP_STRIDE_BYTES, plane.inner.groupStride)
         .putLong(offset + Abi.Plane.ADDRESS_TABLE, plane.inner.tableAddress)
-        .putInt(offset + Abi.Plane.ADDRESS_TABLE_LEN, plane.inner.tableLength);
+        .putInt(offset + Abi.Plane.ADDRESS_TABLE_LEN, plane.inner.tableLength)
+        .putEnum(offset + Abi.Plane.ROLE, plane.inner.role);
   }
 }

@@ -26,7 +26,7 @@ final class Records {
   }
 
   record DTypeInfo(DType dtype, String name, int elementBytes, boolean canMove, boolean canScore,
-      boolean canRotate)
+      boolean canRotate, int blockElements, int blockBytes, int takesScale, boolean takesMinimum)
       implements dev.kvevict.DTypeInfo {
     static DTypeInfo read(Struct in) {
       return new DTypeInfo(
@@ -35,7 +35,11 @@ final class Records {
           in.intAt(Abi.DTypeInfo.ELEMENT_BYTES),
           in.flagAt(Abi.DTypeInfo.CAN_MOVE),
           in.flagAt(Abi.DTypeInfo.CAN_SCORE),
-          in.flagAt(Abi.DTypeInfo.CAN_ROTATE));
+          in.flagAt(Abi.DTypeInfo.CAN_ROTATE),
+          in.intAt(Abi.DTypeInfo.BLOCK_ELEMENTS),
+          in.intAt(Abi.DTypeInfo.BLOCK_BYTES),
+          in.intAt(Abi.DTypeInfo.TAKES_SCALE),
+          in.flagAt(Abi.DTypeInfo.TAKES_MINIMUM));
     }
   }
 

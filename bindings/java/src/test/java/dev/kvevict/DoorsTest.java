@@ -496,4 +496,32 @@ final class DoorsTest {
       }
     }
   }
+
+  /** Two codes per byte, and the scales that they are multiplied by. */
+  static void codesMoveWithTheirScales() {
+    ByteBuffer codes = Caches.bytes(10 * 2 * 2); // 10 tokens, 2 heads, 4 codes
+    for (int i = 0; i < codes.capacity(); ++i) {
+      codes.put(i, (byte) i);
+    }
+    FloatBuffer scales = Caches.random(10 * 2, 6);
+    FloatBuffer before = Caches.copy(scales);
+    Plane keys = Plane.of(codes, DType.U4, 4, 4, 2);
+    try (Context context = Context.create();
+        View view = View.builder(2)
+            .k(keys)
+            .companion(Plane.of(scales, DType.F32, 1, 8, 4).withRole(Role.KEY_SCALE))
+            .build();
+        View misplaced = View.builder(2).k(keys.withRole(Role.KEY_SCALE)).build()) {
+      Check.fails(IllegalArgumentException.class,
+          () -> context.compact(Caches.moves(view, 11, 1, 1, 7)), "10 rows");
+      context.compact(Caches.moves(view, 10, 1, 1, 7));
+      for (int i = 0; i < 4; ++i) {
+        Check.equal((byte) (4 + i), codes.get(i));
+        Check.equal((byte) (28 + i), codes.get(4 + i));
+        Check.equal(before.get(i < 2 ? 2 + i : 12 + i), scales.get(i));
+      }
+      Check.fails(KvEvictException.class,
+          () -> context.compact(Caches.moves(misplaced, 10, 1, 1, 7)), "k.role 1");
+    }
+  }
 }
