@@ -231,7 +231,11 @@ struct Numbers {
     }
   }
   RowNumbers Of(DType dtype) const {
-    return {bytes.data(), ElementBytes(dtype), 0, dtype};
+    RowNumbers numbers;
+    numbers.base = bytes.data();
+    numbers.row_stride = ElementBytes(dtype);
+    numbers.dtype = dtype;
+    return numbers;
   }
 };
 
