@@ -107,6 +107,74 @@ Test(recall_program, demo_takes_policies_dtypes_and_ratios) {
   cr_expect(results[1].at("shrink") == 8.0);
 }
 
+// The last tokens are read one by one, and the cache stays as long as the policy says.
+Test(recall_program, demo_evicts_while_it_decodes) {
+  const Outcome run =
+      Run("demo --json --tokens 512 --decode 60 --policy none "
+          "--policy tova:budget=100 --policy knorm:budget=100,margin=7 "
+          "--policy h2o:budget=100,recent=20,every=9 "
+          "--policy openvino-genai-adaptive-r-kv:budget=135,sink=8,recent=16,"
+          "select_block=8");
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  const json results = json::parse(run.out).at("results");
+  constexpr uint64_t kTokenBytes = 2 * 2 * 2 * 128 * 4;
+  const struct {
+    uint64_t after, at_end, n_evictions;
+  } expected[] = {{452, 512, 0},
+                  {100, 100, 60},
+                  {100, 100 + 60 % 8, 60 / 8},
+                  {100, 100 + 60 % 9, 60 / 9},
+                  {452, 128, 0}};
+  cr_assert(results.size() == std::size(expected));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const json& result = results[i];
+    cr_expect(result.size() == 11);
+    cr_expect(result.at("kv_bytes_before") == 452 * kTokenBytes);
+    cr_expect(result.at("kv_bytes_after") == expected[i].after * kTokenBytes);
+    cr_expect(result.at("kv_bytes_at_end") == expected[i].at_end * kTokenBytes,
+              "row %zu: %s", i, result.dump().c_str());
+    if (i < 4) {
+      cr_expect(result.at("decode_evictions") == expected[i].n_evictions);
+    }
+    cr_expect(result.at("decode_evict_ms") >= 0.0);
+  }
+  cr_expect(results[4].at("decode_evictions") >= 7);
+  cr_expect(results[0].at("recall_asked") == 1.0);
+  cr_expect(results[0].at("recall_unasked") == 1.0);
+  const Outcome table = Run("demo --tokens 512 --decode 30");
+  cr_expect(table.out.find("evictions") != std::string::npos &&
+            table.out.find("\nr-kv ") != std::string::npos);
+}
+
+// Where scores are a mass, the more of it the more tokens.
+Test(recall_program, demo_tells_budgets_for_a_mass) {
+  const auto budgets = [](const std::string& mass) {
+    const Outcome run = Run(
+        "demo --json --tokens 512 --budget 128 --policy all --mass " + mass);
+    cr_assert(run.status == 0, "%s", run.err.c_str());
+    return json::parse(run.out).at("results");
+  };
+  const json half = budgets("0.5");
+  const json most = budgets("0.95");
+  const json all = budgets("1");
+  uint32_t n = 0;
+  for (size_t i = 0; i < half.size(); ++i) {
+    cr_assert(half[i].size() == 9);
+    const json& a = half[i].at("budget_for_mass");
+    const json& b = most[i].at("budget_for_mass");
+    const json& c = all[i].at("budget_for_mass");
+    cr_assert(a.is_null() == b.is_null() && b.is_null() == c.is_null());
+    if (a.is_null()) continue;
+    ++n;
+    cr_expect(0 < a && a < b && b < c && c <= 512, "%s: %s, %s, %s",
+              half[i].at("policy").dump().c_str(), a.dump().c_str(),
+              b.dump().c_str(), c.dump().c_str());
+  }
+  cr_expect(n >= 6 && n + 7 <= half.size(), "%u of %zu", n, half.size());
+  const Outcome table = Run("demo --tokens 512 --mass 0.9");
+  cr_expect(table.out.find("for 0.9") != std::string::npos);
+}
+
 // Same seed, same recall; another seed, another prompt.
 Test(recall_program, demo_is_repeatable_for_every_number_of_threads) {
   const auto recalls = [](const std::string& arguments) {
@@ -164,6 +232,15 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"demo --policy snapkv:pool=avg8", "8 is not an odd number"},
       {"demo --policy", "policy"},
       {"demo --budget 20", "policy snapkv: sink 4 + window 32 >= budget 20"},
+      {"demo --mass 0", "--mass: '0' is not a share in (0, 1]"},
+      {"demo --mass 1.5", "--mass: '1.5' is not a share in (0, 1]"},
+      {"demo --mass most", "--mass"},
+      {"demo --mass 0.5 --model /dev/null --text /dev/null", "--mass"},
+      {"demo --decode 0", "--decode"},
+      {"demo --tokens 512 --decode 512",
+       "--decode 512: the prompt has 512 tokens"},
+      {"demo --tokens 512 --decode 9 --policy knorm:rotate=yes",
+       "policy knorm:rotate=yes cannot go on with --decode: it turns"},
       {"demo --model /no/such/file --text /no/such/file", "/no/such/file"},
       {"demo --text /dev/null", "--model"},
       {"demo --model /dev/null", "--text"},

@@ -42,6 +42,16 @@ inline CLI::Validator Budget() {
   });
 }
 
+inline CLI::Validator Share() {
+  return Checked([](std::string& text) -> std::string {
+    double share = 0;
+    if (CLI::detail::lexical_cast(text, share) && share > 0 && share <= 1) {
+      return "";
+    }
+    return "'" + text + "' is not a share in (0, 1]";
+  });
+}
+
 inline CLI::Validator OneOf(std::vector<std::string> words) {
   return Checked([words = std::move(words)](std::string& text) -> std::string {
     if (std::find(words.begin(), words.end(), text) != words.end()) return "";

@@ -30,6 +30,7 @@ struct Arguments {
   uint32_t tokens = 0;
   uint32_t decode = 0;
   double budget = 0;
+  double mass = 0;
   std::vector<std::string> policies;
 };
 
@@ -98,14 +99,21 @@ void AddDemoCommand(CLI::App& app, Action& action) {
 
   CLI::Option* decode =
       demo->add_option("--decode", args->decode,
-                       "Reads so many tokens behind the prompt (default 64), "
-                       "and evicts after each of them, where margin and every "
-                       "of the policy let it")
+                       "Reads so many tokens one by one, and evicts after each "
+                       "of them, where margin and every of the policy let it: "
+                       "the prompt's last ones, with --model those behind it "
+                       "(without it 64, and no evictions)")
           ->type_name("N")
-          ->check(WholeNumber(1, INT32_MAX))
-          ->needs(model);
+          ->check(WholeNumber(1, INT32_MAX));
+  CLI::Option* mass =
+      demo->add_option("--mass", args->mass,
+                       "Also tells how many tokens per KV head keep so much of "
+                       "what a policy's scores add up to, above 0 and up to 1")
+          ->type_name("X")
+          ->check(Share())
+          ->excludes(model);
 
-  demo->callback([args, tokens, budget, decode, &action] {
+  demo->callback([args, tokens, budget, decode, mass, &action] {
     DemoOptions& options = args->options;
     if (tokens->count() > 0) options.tokens = args->tokens;
     if (decode->count() > 0) {
@@ -113,6 +121,7 @@ void AddDemoCommand(CLI::App& app, Action& action) {
       options.policies = kDecodingDemoPolicies;
     }
     if (budget->count() > 0) options.budget = args->budget;
+    if (mass->count() > 0) options.mass = args->mass;
     if (!args->policies.empty()) options.policies.clear();
     for (const std::string& policy : args->policies) {
       if (policy == "all") {

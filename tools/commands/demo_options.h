@@ -43,6 +43,8 @@ struct DemoOptions {
   std::optional<double> budget;  // for policies whose text names none
   // Of the text behind the prompt, each with an eviction after it; none: the cache grows.
   std::optional<uint32_t> decode;
+  std::optional<double>
+      mass;  // whose budget is looked for, by each policy's scores
   std::vector<NamedPolicy> policies = kDefaultDemoPolicies;
   uint64_t seed = 1;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;  // of the cache

@@ -1,5 +1,6 @@
 #include "tools/engine/evictor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -46,6 +47,7 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
       n_q_heads_(queries.n_q_heads),
       n_kv_heads_(cache.n_kv_heads),
       head_dim_(cache.k_head_dim),
+      policy_(policy),
       wants_all_queries_(WantsAllQueries(policy)) {
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   options.n_threads = pool.n_threads();
@@ -138,6 +140,41 @@ void Evictor::Score(uint32_t layer, KvCache& cache, const float* queries,
   job.scores_len = out.size();
   Check(kvevict_score(plan_.get(), &job, 1, workspace_.get(), workspace_bytes_,
                       nullptr));
+}
+
+uint32_t Evictor::BudgetForMass(double mass, KvCache& cache,
+                                std::span<const kvevict_signal_inputs> inputs) {
+  std::vector<std::vector<float>> scores(n_layers_);
+  std::vector<kvevict_layer_scores> layers(n_layers_,
+                                           KVEVICT_LAYER_SCORES_INIT);
+  for (uint32_t l = 0; l < n_layers_; ++l) {
+    const uint32_t n_tokens = cache.length(l);
+    scores[l].resize(size_t{n_kv_heads_} * n_tokens);
+    const kvevict_view view = cache.View(l);
+    kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+    job.layer = l;
+    job.n_tokens = job.n_seen = n_tokens;
+    job.view = &view;
+    job.inputs = &inputs[l];
+    job.scores = scores[l].data();
+    job.scores_len = scores[l].size();
+    Check(kvevict_score(plan_.get(), &job, 1, workspace_.get(),
+                        workspace_bytes_, nullptr));
+    layers[l].n_rows = n_kv_heads_;
+    layers[l].scores = scores[l].data();
+    layers[l].scores_len = scores[l].size();
+    layers[l].n_tokens = n_tokens;
+  }
+  kvevict_mass_options options = KVEVICT_MASS_OPTIONS_INIT;
+  options.scope = KVEVICT_SCOPE_MODEL;
+  options.mass = mass;
+  options.n_sink = policy_.n_sink;
+  options.n_recent = std::max(policy_.n_recent,
+                              policy_.keep_window != 0 ? WindowOf(policy_) : 0);
+  uint32_t budget = 0;
+  Check(kvevict_budget_for_mass(context_.get(), layers.data(), layers.size(),
+                                &options, &budget, 1));
+  return budget;
 }
 
 void Evictor::Append(uint32_t n_tokens) {

@@ -72,6 +72,12 @@ class Evictor {
   void Score(uint32_t layer, KvCache& cache, const float* queries,
              uint32_t n_rows, std::span<float> out);
 
+  // The fewest tokens per KV head, as many in every layer, with which heads keep `mass`
+  // of what the policy's scores add up to, on average. `inputs`, one per layer, have what
+  // it reads beside the cache; queries of its window, or of all slots.
+  uint32_t BudgetForMass(double mass, KvCache& cache,
+                         std::span<const kvevict_signal_inputs> inputs);
+
   uint32_t stored_length(uint32_t layer, uint32_t kv_head = 0) const;
   uint32_t logical_length() const;
 
@@ -93,6 +99,7 @@ class Evictor {
   uint32_t n_q_heads_;
   uint32_t n_kv_heads_;
   uint32_t head_dim_;
+  kvevict_policy policy_;
   bool wants_all_queries_;
   std::unique_ptr<kvevict_context, Deleter<kvevict_context_destroy>> context_;
   std::unique_ptr<kvevict_plan, Deleter<kvevict_plan_destroy>> plan_;

@@ -48,14 +48,34 @@ kvevict_policy ParsePolicy(const std::string& text, double default_budget) {
   return policy;
 }
 
-bool WantsAllQueries(const kvevict_policy& policy) {
-  if (!Needs(policy, KVEVICT_INPUT_QUERIES)) return false;
+uint32_t WindowOf(const kvevict_policy& policy) {
+  if (!Needs(policy, KVEVICT_INPUT_QUERIES)) return 0;
   kvevict_policy of_any_budget = policy;
   of_any_budget.budget = 1;
   kvevict_resolved_policy resolved = {};
   resolved.struct_size = sizeof(resolved);
   Check(kvevict_policy_resolve(&of_any_budget, INT32_MAX, &resolved));
-  return resolved.obs_window == 0;
+  return resolved.obs_window;
+}
+
+bool WantsAllQueries(const kvevict_policy& policy) {
+  return Needs(policy, KVEVICT_INPUT_QUERIES) && WindowOf(policy) == 0;
+}
+
+bool ScoresAreMass(const kvevict_policy& policy) {
+  if (policy.redundancy > 0.0 || policy.chunk > 0) return false;
+  switch (policy.kind) {
+    case KVEVICT_POLICY_SNAPKV:
+    case KVEVICT_POLICY_PYRAMIDKV:
+    case KVEVICT_POLICY_TOVA:
+    case KVEVICT_POLICY_CAKE:
+    case KVEVICT_POLICY_H2O:
+    case KVEVICT_POLICY_EXPECTED_ATTENTION:
+    case KVEVICT_POLICY_NON_CAUSAL:
+      return true;
+    default:
+      return false;
+  }
 }
 
 bool WantsSums(const kvevict_policy& policy) {
@@ -71,6 +91,17 @@ std::string WhyNotWhileDecoding(const kvevict_policy& policy) {
     return "it needs sums of attention, of heads that hold as many tokens each";
   }
   return "";
+}
+
+void CheckDecoding(std::span<const NamedPolicy> policies,
+                   std::span<const kvevict_policy> parsed) {
+  for (size_t i = 0; i < parsed.size(); ++i) {
+    const std::string reason = WhyNotWhileDecoding(parsed[i]);
+    if (reason.empty()) continue;
+    throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
+                       "policy " + policies[i].label +
+                           " cannot go on with --decode: " + reason);
+  }
 }
 
 std::vector<NamedPolicy> AllPolicies() {

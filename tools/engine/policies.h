@@ -23,6 +23,12 @@ std::vector<NamedPolicy> AllPolicies();
 // not a StreamingLLM window), default_budget applies.
 kvevict_policy ParsePolicy(const std::string& text, double default_budget);
 
+// What it scores by is attention, paid or expected: scores add up to a mass.
+bool ScoresAreMass(const kvevict_policy& policy);
+
+// Last queries that it scores by; 0 if none do.
+uint32_t WindowOf(const kvevict_policy& policy);
+
 // Whether it can evict after each decoded token with nothing more than queries, the
 // attention that they pay and what a model's queries are like as a whole, of keys that
 // stay as they are; if not, why.
@@ -30,6 +36,10 @@ std::string WhyNotWhileDecoding(const kvevict_policy& policy);
 
 // It scores by sums of attention.
 bool WantsSums(const kvevict_policy& policy);
+
+// Why some of them cannot, by name; throws a KvevictError.
+void CheckDecoding(std::span<const NamedPolicy> policies,
+                   std::span<const kvevict_policy> parsed);
 
 // It scores by the queries of all slots held, not by those of a window.
 bool WantsAllQueries(const kvevict_policy& policy);

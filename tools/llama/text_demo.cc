@@ -193,13 +193,7 @@ std::string RunTextDemo(const DemoOptions& options) {
                               : DefaultBudget(n_prompt);
   const std::vector<kvevict_policy> policies = ParsePolicies(
       options.policies, budget, n_prompt, model.config().n_layers);
-  for (size_t i = 0; options.decode && i < policies.size(); ++i) {
-    const std::string reason = WhyNotWhileDecoding(policies[i]);
-    if (reason.empty()) continue;
-    throw std::runtime_error(
-        fmt::format("policy {} cannot go on with --decode: {}",
-                    options.policies[i].label, reason));
-  }
+  if (options.decode) CheckDecoding(options.policies, policies);
   TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,
                             pool, options.simd_target());
   {

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "tools/engine/policies.h"
+
 namespace kvevict::tools {
 namespace {
 
@@ -24,8 +26,12 @@ uint32_t Capacity(const Workload& workload) {
 RecallExperiment::RecallExperiment(const Workload& workload,
                                    kvevict_dtype dtype,
                                    std::span<const kvevict_policy> policies,
-                                   ThreadPool& pool, const char* simd_target)
+                                   ThreadPool& pool, const char* simd_target,
+                                   uint32_t n_decoded)
     : workload_(workload),
+      n_prompt_(static_cast<uint32_t>(workload.tokens.size()) - n_decoded),
+      decodes_(n_decoded > 0),
+      policies_(policies.begin(), policies.end()),
       model_(Capacity(workload), pool),
       full_(RecallModel::CacheShape(dtype, Capacity(workload))),
       evicted_(full_.shape()),
@@ -34,31 +40,46 @@ RecallExperiment::RecallExperiment(const Workload& workload,
   for (const kvevict_policy& policy : policies) {
     evictors_.emplace_back(full_.shape(), kQueryShape, policy, pool,
                            simd_target, RecallModel::RopeOfHeads());
+    window_ = std::max(window_, WindowOf(policy));
   }
+  last_queries_.resize(full_.shape().n_layers);
 }
 
 void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
   const std::span<const int32_t> tokens = workload_.tokens;
+  const size_t row = size_t{kQHeads} * full_.shape().k_head_dim;
   std::vector<int32_t> predictions;
   for (uint32_t done = 0; done < tokens.size();) {
+    const bool in_prompt = done < n_prompt_;
     const auto chunk = tokens.subspan(
-        done, std::min<size_t>(kChunkTokens, tokens.size() - done));
+        done, std::min<size_t>(kChunkTokens,
+                               (in_prompt ? n_prompt_ : tokens.size()) - done));
     const auto show_queries = [&](uint32_t layer, const float* queries,
                                   uint32_t n_rows) {
-      for (Evictor& evictor : evictors_) {
-        evictor.Observe(layer, queries, n_rows, done);
-      }
       statistics_.Observe(layer, full_, queries, n_rows, done);
+      for (size_t i = 0; i < evictors_.size(); ++i) {
+        evictors_[i].Observe(layer, queries, n_rows, done);
+        if (!decodes_ || !WantsSums(policies_[i])) continue;
+        evictors_[i].ObserveSums(layer, statistics_.LastSums(layer), n_rows,
+                                 done);
+      }
+      std::vector<float>& last = last_queries_[layer];
+      last.insert(last.end(), queries, queries + n_rows * row);
+      const size_t n = std::min(last.size(), window_ * row);
+      last.erase(last.begin(), last.end() - static_cast<std::ptrdiff_t>(n));
     };
-    const std::vector<int32_t> next =
-        model_.Forward(chunk, done, full_, show_queries);
+    // What is decoded is read here too, for its answers.
+    const std::vector<int32_t> next = model_.Forward(
+        chunk, done, full_,
+        in_prompt ? RecallModel::QueryObserver(show_queries) : nullptr);
     predictions.insert(predictions.end(), next.begin(), next.end());
     done += static_cast<uint32_t>(chunk.size());
     for (Evictor& evictor : evictors_) {
-      evictor.Append(static_cast<uint32_t>(chunk.size()));
+      if (in_prompt) evictor.Append(static_cast<uint32_t>(chunk.size()));
     }
     if (progress) progress(done);
   }
+  for (uint32_t l = 0; l < kLayers; ++l) full_.set_length(l, n_prompt_);
   inputs_ = statistics_.Inputs();
   CheckAnswers(predictions);
 }
@@ -87,10 +108,57 @@ int32_t RecallExperiment::Ask(int32_t key) {
   return answer;
 }
 
+void RecallExperiment::Decode(size_t i, RecallResult* result) {
+  Evictor& evictor = evictors_[i];
+  evictor.EndPrompt();
+  std::vector<kvevict_signal_inputs> inputs(inputs_.begin(), inputs_.end());
+  for (kvevict_signal_inputs& layer : inputs) layer.attention_sums = nullptr;
+  for (uint32_t t = n_prompt_; t < workload_.tokens.size(); ++t) {
+    const auto show_queries = [&](uint32_t layer, const float* queries,
+                                  uint32_t n_rows) {
+      evictor.Observe(layer, queries, n_rows, t);
+      if (!WantsSums(policies_[i])) return;
+      evictor.ObserveSums(layer,
+                          statistics_.SumsOf(layer, evicted_, queries, n_rows),
+                          n_rows, t);
+    };
+    model_.Forward(std::span(&workload_.tokens[t], 1), t, evicted_,
+                   show_queries);
+    evictor.Append(1);
+    const Evictor::Report report = evictor.Evict(evicted_, inputs);
+    if (!report.evicted) continue;
+    ++result->n_evictions;
+    result->evictions_ms += report.milliseconds;
+  }
+  result->bytes_at_end = evicted_.bytes_in_use();
+}
+
+uint32_t RecallExperiment::BudgetForMass(size_t i, double mass) {
+  std::vector<kvevict_signal_inputs> inputs(inputs_.begin(), inputs_.end());
+  std::vector<kvevict_plane> windows(inputs.size());
+  const uint32_t window = WindowOf(policies_[i]);
+  const int64_t head_bytes = full_.shape().k_head_dim * int64_t{sizeof(float)};
+  for (size_t l = 0; l < inputs.size(); ++l) {
+    if (!WantsAllQueries(policies_[i])) inputs[l].queries = nullptr;
+    if (window == 0) continue;
+    const std::vector<float>& rows = last_queries_[l];
+    windows[l].token_stride_bytes = head_bytes * kQHeads;
+    windows[l].head_stride_bytes = head_bytes;
+    windows[l].data =
+        reinterpret_cast<uintptr_t>(rows.data()) + rows.size() * sizeof(float) -
+        static_cast<uint64_t>(window * windows[l].token_stride_bytes);
+    windows[l].dtype = KVEVICT_DTYPE_F32;
+    windows[l].head_dim = full_.shape().k_head_dim;
+    inputs[l].queries = &windows[l];
+  }
+  return evictors_[i].BudgetForMass(mass, full_, inputs);
+}
+
 RecallResult RecallExperiment::Evaluate(size_t i) {
   evicted_.CopyFrom(full_);
   RecallResult result;
   result.eviction = evictors_[i].Evict(evicted_, inputs_);
+  if (decodes_) Decode(i, &result);
 
   uint32_t found_asked = 0;
   uint32_t found_unasked = 0;

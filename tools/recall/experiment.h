@@ -23,34 +23,50 @@ struct RecallResult {
   double asked = 0;    // share of the needles the prompt asks for, found
   double unasked = 0;  // share of the others
   double decode_tokens_per_s = 0;
+  // Of a prompt of which the end is decoded.
+  uint64_t bytes_at_end = 0;
+  uint32_t n_evictions = 0;
+  double evictions_ms = 0;
 };
 
 class RecallExperiment {
  public:
-  // `pool` must outlive the experiment; simd_target as for an Evictor.
+  // `pool` must outlive the experiment; simd_target as for an Evictor. The last n_decoded
+  // tokens of the prompt, fewer than it has, are read one by one behind the first
+  // eviction, each with another one after it.
   RecallExperiment(const Workload& workload, kvevict_dtype dtype,
                    std::span<const kvevict_policy> policies, ThreadPool& pool,
-                   const char* simd_target = nullptr);
+                   const char* simd_target = nullptr, uint32_t n_decoded = 0);
 
   // Runs the prompt in chunks and shows every policy the queries; `progress` hears
   // how many tokens are done. Throws std::runtime_error if the model does not
   // answer the prompt's questions: then nothing after it would mean anything.
   void Prefill(const std::function<void(uint32_t)>& progress = nullptr);
 
-  // Evicts by policy i, once, and asks.
+  // Evicts by policy i, once, decodes, and asks.
   RecallResult Evaluate(size_t i);
+
+  // See Evictor::BudgetForMass(): of the prompt by policy i, whose scores are a mass.
+  uint32_t BudgetForMass(size_t i, double mass);
 
  private:
   void CheckAnswers(std::span<const int32_t> predictions) const;
   int32_t Ask(int32_t key);
+  void Decode(size_t i, RecallResult* result);
 
-  Workload workload_;
+  const Workload workload_;
+  const uint32_t n_prompt_;  // of its tokens that are not decoded
+  const bool decodes_;
+  const std::vector<kvevict_policy> policies_;
   RecallModel model_;
   KvCache full_;
   KvCache evicted_;
   std::vector<Evictor> evictors_;
   QueryStatistics statistics_;
   std::span<const kvevict_signal_inputs> inputs_;  // of the whole prompt
+  uint32_t window_ = 0;                            // the longest of any policy
+  // [window_, n_q_heads, head_dim], of each layer the prompt's last ones
+  std::vector<std::vector<float>> last_queries_;
 };
 
 }  // namespace kvevict::tools

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -26,43 +27,75 @@ double Shrink(const Evictor::Report& report) {
          static_cast<double>(report.bytes_after);
 }
 
-std::string Table(const std::vector<NamedPolicy>& policies,
-                  const std::vector<RecallResult>& results) {
-  using Align = TextTable::Align;
-  TextTable table({{"policy", Align::kLeft},
-                   {"KV MiB"},
-                   {"after"},
-                   {"shrink"},
-                   {"evict ms"},
-                   {"asked"},
-                   {"unasked"},
-                   {"tokens/s"}});
-  constexpr double kMiB = 1 << 20;
+double PerEviction(const RecallResult& result) {
+  return result.evictions_ms / std::max(1u, result.n_evictions);
+}
+
+// Of a policy whose scores are no mass there is none.
+using BudgetsForMass = std::vector<std::optional<uint32_t>>;
+
+std::string Table(const DemoOptions& options,
+                  const std::vector<RecallResult>& results,
+                  const BudgetsForMass& budgets) {
+  std::vector<TextTable::Column> columns = {{"policy", TextTable::Align::kLeft},
+                                            {"KV MiB"},
+                                            {"after"},
+                                            {"shrink"},
+                                            {"evict ms"}};
+  if (options.decode) {
+    for (const char* title : {"at end", "evictions", "ms each"}) {
+      columns.push_back({title});
+    }
+  }
+  for (const char* title : {"asked", "unasked", "tokens/s"}) {
+    columns.push_back({title});
+  }
+  if (options.mass) columns.push_back({fmt::format("for {}", *options.mass)});
+  TextTable table(columns);
+  const auto mib = [](uint64_t bytes) {
+    return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 20));
+  };
   for (size_t i = 0; i < results.size(); ++i) {
     const RecallResult& r = results[i];
     const Evictor::Report& e = r.eviction;
-    table.AddRow(
-        {policies[i].label,
-         fmt::format("{:.2f}", static_cast<double>(e.bytes_before) / kMiB),
-         fmt::format("{:.2f}", static_cast<double>(e.bytes_after) / kMiB),
-         fmt::format("{:.1f}", Shrink(e)),
-         fmt::format("{:.2f}", e.milliseconds), fmt::format("{:.2f}", r.asked),
-         fmt::format("{:.2f}", r.unasked),
-         fmt::format("{:.0f}", r.decode_tokens_per_s)});
+    std::vector<std::string> cells = {options.policies[i].label,
+                                      mib(e.bytes_before), mib(e.bytes_after),
+                                      fmt::format("{:.1f}", Shrink(e)),
+                                      fmt::format("{:.2f}", e.milliseconds)};
+    if (options.decode) {
+      cells.push_back(mib(r.bytes_at_end));
+      cells.push_back(fmt::format("{}", r.n_evictions));
+      cells.push_back(fmt::format("{:.3f}", PerEviction(r)));
+    }
+    cells.push_back(fmt::format("{:.2f}", r.asked));
+    cells.push_back(fmt::format("{:.2f}", r.unasked));
+    cells.push_back(fmt::format("{:.0f}", r.decode_tokens_per_s));
+    if (options.mass) {
+      cells.push_back(budgets[i] ? std::to_string(*budgets[i]) : "-");
+    }
+    table.AddRow(cells);
   }
-  return fmt::format(
+  std::string text = fmt::format(
       "{}\nasked:   recall of the {} needles that the end of the prompt asks "
       "for\nunasked: recall of the other {}\n",
       table.ToString(), kQuestions, kNeedles - kQuestions);
+  if (options.mass) {
+    text += fmt::format(
+        "for {}: tokens per KV head that keep so much of what the policy's "
+        "scores add up to\n",
+        *options.mass);
+  }
+  return text;
 }
 
-std::string Json(const std::vector<NamedPolicy>& policies,
-                 const std::vector<RecallResult>& results, uint32_t n_tokens,
+std::string Json(const DemoOptions& options,
+                 const std::vector<RecallResult>& results,
+                 const BudgetsForMass& budgets, uint32_t n_tokens,
                  uint32_t budget) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (size_t i = 0; i < results.size(); ++i) {
     const RecallResult& r = results[i];
-    rows.push_back({{"policy", policies[i].label},
+    rows.push_back({{"policy", options.policies[i].label},
                     {"kv_bytes_before", r.eviction.bytes_before},
                     {"kv_bytes_after", r.eviction.bytes_after},
                     {"shrink", Shrink(r.eviction)},
@@ -70,6 +103,15 @@ std::string Json(const std::vector<NamedPolicy>& policies,
                     {"recall_asked", r.asked},
                     {"recall_unasked", r.unasked},
                     {"decode_tokens_per_s", r.decode_tokens_per_s}});
+    nlohmann::ordered_json& row = rows.back();
+    if (options.decode) {
+      row["kv_bytes_at_end"] = r.bytes_at_end;
+      row["decode_evictions"] = r.n_evictions;
+      row["decode_evict_ms"] = PerEviction(r);
+    }
+    if (!options.mass) continue;
+    row["budget_for_mass"] = nullptr;
+    if (budgets[i]) row["budget_for_mass"] = *budgets[i];
   }
   const nlohmann::ordered_json document = {
       {"n_tokens", n_tokens}, {"budget", budget}, {"results", rows}};
@@ -91,10 +133,19 @@ std::string RunRecallDemo(const DemoOptions& options) {
   const std::vector<kvevict_policy> policies =
       ParsePolicies(options.policies, budget, n_tokens, kLayers);
 
+  const uint32_t n_decoded = options.decode.value_or(0);
+  if (n_decoded >= n_tokens) {
+    throw std::invalid_argument(
+        fmt::format("--decode {}: the prompt has {} tokens, and the last ones "
+                    "of them are decoded",
+                    n_decoded, n_tokens));
+  }
+  if (options.decode) CheckDecoding(options.policies, policies);
+
   ThreadPool pool(options.threads);
   RecallExperiment experiment(MakeWorkload(n_tokens, options.seed),
                               options.dtype, policies, pool,
-                              options.simd_target());
+                              options.simd_target(), n_decoded);
   const auto start = std::chrono::steady_clock::now();
   {
     ProgressBar bar("prefill", n_tokens);
@@ -103,17 +154,21 @@ std::string RunRecallDemo(const DemoOptions& options) {
   const std::chrono::duration<double> prefill =
       std::chrono::steady_clock::now() - start;
   std::vector<RecallResult> results;
+  BudgetsForMass budgets(policies.size());
   for (size_t i = 0; i < policies.size(); ++i) {
+    if (options.mass && ScoresAreMass(policies[i])) {
+      budgets[i] = experiment.BudgetForMass(i, *options.mass);
+    }
     results.push_back(experiment.Evaluate(i));
   }
 
-  if (options.json) return Json(options.policies, results, n_tokens, budget);
+  if (options.json) return Json(options, results, budgets, n_tokens, budget);
   return fmt::format(
       "recall model: {} tokens prefilled in {:.1f} s, {} thread{}; "
       "budget {} tokens\n\n{}",
       n_tokens, prefill.count(), pool.n_threads(),
       pool.n_threads() == 1 ? "" : "s", budget,
-      Table(options.policies, results));
+      Table(options, results, budgets));
 }
 
 }  // namespace kvevict::tools
