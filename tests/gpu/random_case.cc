@@ -239,6 +239,34 @@ uint32_t DrawGroup(Random* random, uint32_t row_len, uint32_t element_bytes) {
   return row_len % n == 0 ? n : 0;
 }
 
+// Blocks that stay beside the best, or by their keys; sums of all calls or of the last.
+void DrawBlocks(Random* random, kvevict_policy* policy) {
+  kvevict_policy p = *policy;
+  if (random->OneOf(2)) {
+    p.rescue = random->In(1, 3);
+    p.anchor = random->Pick({KVEVICT_ANCHOR_MEAN, KVEVICT_ANCHOR_ZEROS,
+                             KVEVICT_ANCHOR_ONES, KVEVICT_ANCHOR_ALTERNATING,
+                             KVEVICT_ANCHOR_RANDOM});
+    if (p.kind == KVEVICT_POLICY_H2O) p.window_reduce = KVEVICT_REDUCE_SUM;
+  } else {
+    p.diverse_mass = random->In(1, 10) * 0.1;
+  }
+  if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
+}
+
+void DrawSums(Random* random, kvevict_policy* policy) {
+  if (policy->kind != KVEVICT_POLICY_H2O) return;
+  kvevict_policy p = *policy;
+  p.sum_rows =
+      random->Pick({KVEVICT_SUM_ROWS_KV_HEAD, KVEVICT_SUM_ROWS_QUERY_HEAD,
+                    KVEVICT_SUM_ROWS_LAYER});
+  p.sum_pool = random->In(1, 9);
+  if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
+  p.sum_last = random->In(1, 4);
+  p.sum_raw_first = random->In(0, 1);
+  if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
+}
+
 }  // namespace
 
 ModelCase RandomCase(Random* random) {
@@ -258,6 +286,8 @@ ModelCase RandomCase(Random* random) {
     DrawHeadSplit(random, &c.policy);
   }
   if (random->OneOf(2)) DrawSecure(random, &c.policy);
+  if (c.head_budgets.empty()) DrawBlocks(random, &c.policy);
+  DrawSums(random, &c.policy);
   c.select_on_host = random->OneOf(6);
   c.debug = random->OneOf(8);
   c.observes = !random->OneOf(4);

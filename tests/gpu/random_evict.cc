@@ -351,6 +351,7 @@ EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
   }
   const bool hands_over =
       has_windows && (!model->observes() || random->OneOf(3));
+  const bool uses_own = model->observes_sums() && !random->OneOf(4);
   for (uint32_t l = 0; l < n_layers; ++l) {
     if (!model->IsFull(l)) {
       input.device.AddUnread();
@@ -359,7 +360,9 @@ EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
     }
     LayerScores& scores = input.scores[l];
     const auto add = [&](const void* address, LayerInputs* inputs) {
-      if (model->takes_sums()) {
+      if (uses_own) {
+        inputs->AddNothing();
+      } else if (model->takes_sums()) {
         inputs->AddSums(address, scores.stride, scores.n_heads);
       } else {
         inputs->AddScores(address, scores.stride);

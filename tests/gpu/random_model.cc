@@ -14,7 +14,8 @@ RandomModel::RandomModel(const Gpu& gpu, Random* random, const ModelCase& model)
     : gpu_(gpu),
       random_(*random),
       case_(model),
-      special_(random->OneOf(10)),
+      // A NaN that is turned has other bits on either side.
+      special_(random->OneOf(10) && model.policy.rotate == 0),
       other_stream_(gpu),
       stream_(gpu.stream()) {
   kvevict_context_options options = gpu.ContextOptions();
@@ -51,7 +52,8 @@ bool RandomModel::MakePlans() {
   sequence_ = CreateSequence(plan_.get());
   twin_ = CreateSequence(twin_plan_.get());
   observes_ = by_attention() && case_.observes;
-  if (!observes_) Check(kvevict_sequence_end_observing(sequence()));
+  observes_sums_ = takes_sums() && case_.observes;
+  EndObserving();
   caches_.resize(g.n_layers);
   for (uint32_t l = 0; l < g.n_layers; ++l) {
     if (!IsFull(l)) continue;
@@ -87,6 +89,10 @@ void RandomModel::DrawTwinPolicy() {
   twin_policy_.score_threshold = p.score_threshold;
   twin_policy_.head_normalize = p.head_normalize;
   twin_policy_.select_block = p.select_block;
+  twin_policy_.rescue = p.rescue;
+  twin_policy_.anchor = p.anchor;
+  twin_policy_.seed = p.seed;
+  twin_policy_.diverse_mass = p.diverse_mass;
   twin_policy_.merge = p.merge;
   twin_policy_.merge_threshold = p.merge_threshold;
   twin_policy_.merge_fraction = p.merge_fraction;
@@ -241,9 +247,43 @@ void RandomModel::ObserveLayers(uint32_t first, uint32_t n, bool next) {
   Synchronize();  // the rows go
 }
 
+void RandomModel::EndObserving() {
+  if (observes_ || observes_sums_) return;
+  Check(kvevict_sequence_end_observing(sequence()));
+}
+
+// What the next n tokens paid; slots are counted with theirs.
+void RandomModel::ObserveSums(uint32_t first, uint32_t n) {
+  std::vector<float> sums;
+  for (uint32_t l = 0; l < geometry().n_layers; ++l) {
+    if (!IsFull(l)) continue;
+    const uint32_t n_heads = geometry().layer(l).n_q_heads;
+    const uint32_t stride = Stored(l) + n + random_.In(0, 3);
+    sums.resize(size_t{n_heads} * stride);
+    for (float& v : sums) v = static_cast<float>(random_.In(0, 999)) / 1024.0f;
+    const Buffer device(gpu_, sums.size() * sizeof(float));
+    device.Write(sums.data(), device.n_bytes());
+    kvevict_plane plane = KVEVICT_PLANE_INIT;
+    plane.dtype = KVEVICT_DTYPE_F32;
+    plane.head_dim = 1;
+    plane.head_stride_bytes = static_cast<int64_t>(stride * sizeof(float));
+    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs.attention_sums = &plane;
+    inputs.n_sum_heads = n_heads;
+    const kvevict_observation shown = {sizeof(shown), l, &inputs};
+    plane.data = device.address();
+    Check(kvevict_sequence_observe(sequence(), &shown, 1, n, first,
+                                   NextStream()));
+    Synchronize();  // the rows go
+    plane.data = reinterpret_cast<uintptr_t>(sums.data());
+    Check(kvevict_sequence_observe(twin(), &shown, 1, n, first, nullptr));
+  }
+}
+
 void RandomModel::Append(uint32_t n) {
   if (n == 0) return;
   const uint32_t first = Logical();
+  if (observes_sums_) ObserveSums(first, n);
   AddTokens(n);
   const bool next = random_.OneOf(2);
   // Without anybody who observes it does nothing.
@@ -264,6 +304,7 @@ void RandomModel::Append(uint32_t n) {
 void RandomModel::Decode(uint32_t n) {
   n = std::min(n, Room());
   if (n == 0 || case_.debug) return;  // which waits for every kernel
+  if (observes_sums_) return Append(n);
   Check(kvevict_context_prepare(context(), plan()));
   std::vector<Buffer> rows;
   std::vector<kvevict_plane> planes(geometry().n_layers);
@@ -384,7 +425,7 @@ void RandomModel::Load(Report* report) {
   if (random_.OneOf(2)) {  // else in its own place
     sequence_ = CreateSequence(plan());
     twin_ = CreateSequence(twin_plan());
-    if (!observes_) Check(kvevict_sequence_end_observing(sequence()));
+    EndObserving();
   }
   Check(kvevict_sequence_load(sequence(), of_twin.data(), of_twin.size(),
                               NextStream()));

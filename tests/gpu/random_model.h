@@ -95,6 +95,7 @@ class RandomModel {
   }
   // Otherwise every eviction is handed the window's rows.
   bool observes() const { return observes_; }
+  bool observes_sums() const { return observes_sums_; }
   bool takes_sums() const { return policy().kind == KVEVICT_POLICY_H2O; }
   // Of scores or sums, the twin at least.
   bool takes_rows() const {
@@ -147,7 +148,9 @@ class RandomModel {
   void Fork();
   void Load(Report* report);
   void Start();
+  void EndObserving();
   void ObserveWindow();
+  void ObserveSums(uint32_t first, uint32_t n);
   void MoveTo(cuda::CUstream stream);
   void AddTokens(uint32_t n);  // rows of caches, queries
   void Observe(uint32_t layer, uint32_t first, uint32_t n, bool next);
@@ -159,6 +162,7 @@ class RandomModel {
   kvevict_policy twin_policy_ = KVEVICT_POLICY_INIT;
   bool special_;  // NaN and infinities are among the keys
   bool observes_ = false;
+  bool observes_sums_ = false;
   OtherStream other_stream_;
   cuda::CUstream stream_;
   ContextHandle context_;

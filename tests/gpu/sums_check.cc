@@ -153,6 +153,38 @@ void CheckPolicy(const Gpu& gpu, const Effort& effort,
   }
 }
 
+// Calls by themselves, which no graph holds, and blocks that stay by their keys.
+void CheckCalls(const Gpu& gpu, const Effort& effort, const std::string& policy,
+                Report* report) {
+  const Shape shape = SmallShape();
+  Twin twin(gpu, shape, effort.seed);
+  Side cpu(nullptr, &twin, policy);
+  Side side(&gpu, &twin, policy);
+  Attention attention(gpu, shape, 2, effort.seed);
+  for (uint32_t i = 0, n = kPrompt; i < kSumSteps; ++i, n = 8) {
+    attention.Draw();
+    for (Side* one : {&cpu, &side}) {
+      Check(attention.Observe(*one, one == &side, n, KVEVICT_POSITION_NEXT));
+      Check(kvevict_sequence_append(one->sequence(), n, one->stream()));
+      one->Evict();
+    }
+    gpu.Synchronize();
+    for (uint32_t l = 0; l < shape.n_layers; ++l) {
+      for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
+        report->FailIf(
+            PositionsOf(cpu, l, h) != PositionsOf(side, l, h),
+            fmt::format("step {}, layer {}, head {}: other slots", i, l, h));
+      }
+    }
+    report->FailIf(PositionsOf(cpu, 0, 0).size() >= kPrompt, "nothing went");
+  }
+  const Graph graph(gpu, [&] {
+    ExpectFailure(attention.Observe(side, true, 1, KVEVICT_POSITION_NEXT),
+                  KVEVICT_ERROR_UNSUPPORTED, {"sum_last", "captured"}, report);
+    Check(kvevict_sequence_append(side.sequence(), 1, side.stream()));
+  });
+}
+
 void CheckBegin(const Gpu& gpu, Report* report) {
   Evictable e(gpu, nullptr, "h2o:budget=20,recent=4");
   Attention attention(gpu, SmallShape(), 2, 1);
@@ -190,6 +222,14 @@ void CheckSums(const Gpu& gpu, const Effort& effort, Report* report) {
     report->Check(fmt::format("sums: {}, {} rows", c.policy, c.n_rows), [&] {
       CheckPolicy(gpu, effort, c.policy, c.n_rows, report);
     });
+  }
+  for (const char* const mass : {"0.9", "0.2"}) {
+    const std::string policy = fmt::format(
+        "openvino-genai-adaptive-r-kv:budget=47,sink=8,recent=8,select_block=8,"
+        "prompt=inside,diverse_mass={}",
+        mass);
+    report->Check(fmt::format("sums: {}", policy),
+                  [&] { CheckCalls(gpu, effort, policy, report); });
   }
   report->Check("sums: the first ones are not captured",
                 [&] { CheckBegin(gpu, report); });
