@@ -29,7 +29,7 @@ namespace KvEvict;
 /// Console.WriteLine($"next: slot {sequence.StoredLength(0)}, position {sequence.LogicalLength}");
 /// </code>
 /// </example>
-public sealed unsafe class KvContext : IDisposable
+public sealed unsafe partial class KvContext : IDisposable
 {
     private readonly ContextHandle _handle;
 

@@ -336,6 +336,54 @@ public final class Context extends Handle {
     }
   }
 
+  /**
+   * Attention of queries over caches as they lie, on the CPU: the softmax of the logits of the slots
+   * that a query sees, and the mean of their values by it. For engines without a kernel of their
+   * own, at decode and at prefill.
+   *
+   * @param jobs a layer of a sequence each, at most 128, of any shapes; they may share caches, but
+   *     what is written must not overlap what any of them reads or writes
+   * @param workspace see {@link #attendWorkspace}
+   */
+  public void attend(List<Attention> jobs, ByteBuffer workspace) {
+    attend(jobs, Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);
+    Reference.reachabilityFence(workspace);
+  }
+
+  /**
+   * Attention of queries over caches as they lie.
+   *
+   * @param jobs a layer of a sequence each, at most 128, of any shapes
+   * @param workspace address of scratch, see {@link #attendWorkspace}
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void attend(List<Attention> jobs, long workspace, long workspaceBytes, long stream) {
+    long context = enter();
+    try (Attention.All all = new Attention.All(hooks.device, jobs)) {
+      Native.kvevict_attend(
+          context, all.struct.address, all.n, workspace, workspaceBytes, stream);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Scratch that attention needs: of few queries the best holds what the parts of a cache give.
+   *
+   * @param jobs as for the call
+   * @return its sizes
+   */
+  public Workspace attendWorkspace(List<Attention> jobs) {
+    long context = enter();
+    try (Attention.All all = new Attention.All(hooks.device, jobs)) {
+      return Records.Workspace.of(hooks.device,
+          out -> Native.kvevict_attend_workspace(context, all.struct.address, all.n, out));
+    } finally {
+      leave();
+    }
+  }
+
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */
   public static final class Builder {
     private Device device = Device.CPU;

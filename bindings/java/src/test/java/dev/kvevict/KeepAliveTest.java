@@ -147,6 +147,23 @@ final class KeepAliveTest {
     watch.check();
   }
 
+  static void attending() {
+    Watch watch = new Watch();
+    try (Context context = watch.context()) {
+      context.attend(attention(watch), watch.on(Caches.bytes(1 << 20)));
+    }
+    watch.check();
+  }
+
+  private static List<Attention> attention(Watch watch) {
+    int n = Caches.QH * Caches.D;
+    return List.of(Attention.of(watch.view(), N, Caches.QH, 1,
+        Caches.plane(watch.on(Caches.floats(n)), Caches.QH),
+        Caches.plane(watch.on(Caches.floats(n)), Caches.QH))
+        .withTokenCounts(watch.on(Caches.ints(N, N - 1)))
+        .withSinkLogits(watch.on(Caches.floats(Caches.QH))));
+  }
+
   private static List<Rotation> rotations(Watch watch) {
     return List.of(Rotation.of(0, watch.view(), N, watch.on(Caches.ints(new int[N])))
         .withTokenCounts(watch.on(Caches.ints(N, N - 1))));

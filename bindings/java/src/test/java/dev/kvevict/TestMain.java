@@ -19,6 +19,7 @@ final class TestMain {
       DoorsTest.class,
       ReorderTest.class,
       RotateTest.class,
+      AttentionTest.class,
       SequenceTest.class,
       BatchTest.class,
       LayersTest.class,

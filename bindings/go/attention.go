@@ -1,0 +1,154 @@
+package kvevict
+
+import (
+	"runtime"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// Attention is one layer of one sequence in Context.Attend.
+type Attention struct {
+	View   *View // the cache, the queries' own tokens among its slots
+	Tokens int   // slots held, the most of any head
+	// TokenCounts, where heads hold different numbers: uint32 [KVHeads], each at most Tokens.
+	TokenCounts Memory
+	QHeads      int // a multiple of the KV heads
+	Rows        int // of queries: row i belongs to slot Tokens - Rows + i
+	Queries     Plane
+	Out         Plane // [QHeads, Rows, VHeadDim], float32 or 16-bit floats: written
+	// VHeadDim is for views without V: values are the first elements of the keys' rows; 0: all.
+	VHeadDim  int
+	Window    int     // a query sees no slot that lies so many before its own; 0: all
+	NonCausal bool    // queries see slots behind their own too
+	Scale     float32 // multiplies products of queries and keys; 0: 1/sqrt of a key's elements
+	Softcap   float32 // scaled logits x become Softcap * tanh(x / Softcap); 0: they stay
+	// SinkLogits are float32 [QHeads], each a term of its head's softmax that has no value; or absent.
+	SinkLogits Memory
+	// RowLSE, where wanted: float32 [QHeads, Rows], HeadDim 1: the log-sum-exp of each query's logits, as
+	// SignalInputs.RowLSE has it: written.
+	RowLSE *Plane
+	// AttentionSums, where wanted: float32 [SumHeads, Tokens], HeadDim 1: the weight that each slot got of
+	// all queries, as SignalInputs.AttentionSums of a step or chunk has it: written.
+	AttentionSums *Plane
+	SumHeads      int // QHeads, or the KV heads; 0: QHeads
+}
+
+// Attend computes attention over caches as they lie, at most MaxJobs layers of sequences at once: the
+// softmax of the logits of the slots that a query sees, and the mean of their values by it. It serves a
+// few queries at decode and any number at prefill. Jobs may share caches; nothing that is written may
+// overlap what any of them reads or writes.
+func (c *Context) Attend(jobs []Attention, workspace Memory, stream Stream) error {
+	context, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	n, err := c.attention(jobs)
+	if err != nil {
+		return err
+	}
+	if err := workspace.on(c.device, "workspace"); err != nil {
+		return err
+	}
+	err = native.Kvevict_attend(context, first(n.jobs), uint64(len(jobs)), uintptr(workspace.address),
+		workspace.bytes, uintptr(stream))
+	runtime.KeepAlive(n)
+	runtime.KeepAlive(jobs)
+	runtime.KeepAlive(workspace.owner)
+	return err
+}
+
+// AttendWorkspace is that of Attend for the same jobs.
+func (c *Context) AttendWorkspace(jobs []Attention) (Workspace, error) {
+	context, err := c.enter()
+	if err != nil {
+		return Workspace{}, err
+	}
+	defer c.leave()
+	n, err := c.attention(jobs)
+	if err != nil {
+		return Workspace{}, err
+	}
+	defer runtime.KeepAlive(jobs)
+	defer runtime.KeepAlive(n)
+	return workspaceOf(c.device, func(out *native.Workspace) error {
+		return native.Kvevict_attend_workspace(context, first(n.jobs), uint64(len(jobs)), out)
+	})
+}
+
+// attentionJobs are the structs of a call's jobs, and what they point to.
+type attentionJobs struct {
+	jobs   []native.AttentionJob
+	planes [][4]native.Plane // of each: queries, out, row_lse, attention_sums
+	caches []*content
+}
+
+func (c *Context) attention(jobs []Attention) (*attentionJobs, error) {
+	n := &attentionJobs{
+		make([]native.AttentionJob, len(jobs)), make([][4]native.Plane, len(jobs)),
+		make([]*content, len(jobs)),
+	}
+	for i := range jobs {
+		if err := n.put(i, &jobs[i], c.device); err != nil {
+			return nil, at(err, "jobs", i, len(jobs))
+		}
+	}
+	return n, nil
+}
+
+func (n *attentionJobs) put(i int, job *Attention, device Device) error {
+	cache, tokens, err := job.View.use(device, "Tokens", job.Tokens, job.TokenCounts)
+	heads, rows := count(&err, "QHeads", job.QHeads), count(&err, "Rows", job.Rows)
+	sums := count(&err, "SumHeads", job.SumHeads)
+	to := native.AttentionJob{
+		StructSize:   uint32(unsafe.Sizeof(native.AttentionJob{})),
+		NTokens:      tokens,
+		NQHeads:      heads,
+		NQueries:     rows,
+		VHeadDim:     count(&err, "VHeadDim", job.VHeadDim),
+		Window:       count(&err, "Window", job.Window),
+		NonCausal:    flag(job.NonCausal),
+		SoftmaxScale: job.Scale,
+		LogitSoftcap: job.Softcap,
+		NSumHeads:    sums,
+	}
+	if err != nil {
+		return err
+	}
+	n.caches[i] = cache
+	to.View = uintptr(unsafe.Pointer(cache.native))
+	to.TokenCounts, err = job.TokenCounts.each(device, "TokenCounts", int(cache.native.NKVHeads))
+	if err == nil && job.SinkLogits.address != 0 {
+		to.SinkLogits = uintptr(job.SinkLogits.address)
+		to.SinkLogitsLen, err = job.SinkLogits.floats(device, "SinkLogits")
+	}
+	if err != nil {
+		return err
+	}
+	if sums == 0 {
+		sums = heads
+	}
+	for j, plane := range [4]struct {
+		name        string
+		from        *Plane
+		to          *uintptr
+		rows, heads uint32
+	}{
+		{"Queries", &job.Queries, &to.Queries, rows, heads},
+		{"Out", &job.Out, &to.Out, rows, heads},
+		{"RowLSE", job.RowLSE, &to.RowLSE, rows, heads},
+		{"AttentionSums", job.AttentionSums, &to.AttentionSums, tokens, sums},
+	} {
+		if plane.from == nil {
+			continue
+		}
+		n.planes[i][j], err = plane.from.rows(device, plane.name, plane.rows, plane.heads)
+		if err != nil {
+			return err
+		}
+		*plane.to = inHeap(unsafe.Pointer(&n.planes[i][j]))
+	}
+	n.jobs[i] = to
+	return nil
+}
