@@ -7,6 +7,7 @@
 
 #include "core/jobs.h"
 #include "core/keep_lists.h"
+#include "core/view.h"
 #include "kvevict/kvevict.h"
 
 namespace kvevict {
@@ -32,7 +33,7 @@ struct AttendJob {
   uint32_t group() const { return n_q_heads / view.n_kv_heads; }
   // Where values lie: without V in the keys' rows.
   const kvevict_plane& values() const {
-    return view.v.data == 0 ? view.k : view.v;
+    return IsPresent(view.v) ? view.v : view.k;
   }
 };
 

@@ -68,6 +68,7 @@ static void Compare(const char* policy, uint32_t n_tokens, uint32_t chunk,
   test_model* const hand = test_model_create(&spec, (test_random){7});
   test_model* const driven = test_model_create(&spec, (test_random){7});
   kvevict_prefill_report want = {0};
+  if (n_tokens == 0) EXPECT_OK(kvevict_sequence_end_prompt(hand->sequence));
   for (uint32_t done = 0; done < n_tokens; ++want.n_chunks) {
     const uint32_t n = n_tokens - done < chunk ? n_tokens - done : chunk;
     test_model_step(hand, n);
@@ -161,19 +162,22 @@ static kvevict_status ForwardPaged(uint32_t first, uint32_t n,
   paged_engine* const e = user_data;
   uint32_t held = 0;
   EXPECT_OK(kvevict_paged_sequence_length(e->cached, 0, &held));
-  float rows[64][2][4];
+  float keys[16][2][4], values[16][2][4];
   for (uint32_t i = 0; i < n; ++i) {
-    for (uint32_t j = 0; j < 8; ++j)
-      rows[i][j / 4][j % 4] = (float)(first + i + 1);
+    for (uint32_t j = 0; j < 8; ++j) {
+      keys[i][j / 4][j % 4] = (float)(first + i + 1);
+      values[i][j / 4][j % 4] = -(float)i;
+    }
   }
   kvevict_paged_rows written = KVEVICT_PAGED_ROWS_INIT;
   written.first_slot = held - n;
   written.n_tokens = n;
-  written.k.data = written.v.data = (uint64_t)(uintptr_t)rows;
+  written.k.data = (uint64_t)(uintptr_t)keys;
+  written.v.data = (uint64_t)(uintptr_t)values;
   written.k.dtype = written.v.dtype = KVEVICT_DTYPE_F32;
   written.k.head_dim = written.v.head_dim = 4;
-  written.k.token_stride_bytes = written.v.token_stride_bytes = sizeof rows[0];
-  written.k.head_stride_bytes = written.v.head_stride_bytes = sizeof rows[0][0];
+  written.k.token_stride_bytes = written.v.token_stride_bytes = sizeof keys[0];
+  written.k.head_stride_bytes = written.v.head_stride_bytes = sizeof keys[0][0];
   EXPECT_OK(kvevict_paged_sequence_write(e->cached, &written, 1, NULL));
   kvevict_paged_cache_usage usage = {0};
   usage.struct_size = sizeof usage;

@@ -471,9 +471,9 @@ Test(preset_sets, every_preset_keeps_what_its_source_keeps) {
   }
 }
 
-/* Presets of decode time, by decode_sums_test.c. */
-static const char* const kTrajectories[] = {"openvino-genai",
-                                            "openvino-genai-sum"};
+/* Presets of decode time, by decode_sums_test.c and decode_diverse_test.c. */
+static const char* const kTrajectories[] = {
+    "openvino-genai", "openvino-genai-sum", "openvino-genai-adaptive-r-kv"};
 enum { kNTrajectories = sizeof kTrajectories / sizeof *kTrajectories };
 
 static bool IsRun(const char* preset) {
