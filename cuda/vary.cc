@@ -77,12 +77,9 @@ Status RunBatch(const Context& context, Stream stream, const VaryArgs& args,
   p.mass = args.mass;
   for (size_t i = 0; i < batch.size(); ++i) {
     const kvevict_view& of_layer = *batch[i].view;
-    p.layers[i] = {of_layer.k.data,
-                   AddressOf(of_layer.block_table),
-                   AddressOf(batch[i].scores),
-                   AddressOf(lists[i].keys),
-                   lists[i].tokens.most,
-                   lists[i].keep.count.most};
+    p.layers[i] = {BaseOf(of_layer.k),         AddressOf(of_layer.block_table),
+                   AddressOf(batch[i].scores), AddressOf(lists[i].keys),
+                   lists[i].tokens.most,       lists[i].keep.count.most};
   }
   const auto of_lists = [&](KernelId kernel) {
     return Launch(context, stream, kernel,

@@ -90,12 +90,13 @@ static double Cosine(const float* a, const float* b) {
 /* What rows of blocks that were not taken add up to over columns of such blocks, and in
  * `doubt` what entries near a row's mean may make of it. */
 static void FindSimilarity(const settings* s, const layer_state* a,
-                           uint32_t layer, uint32_t n_blocks,
+                           uint32_t layer, uint32_t first_head,
+                           uint32_t end_head, uint32_t n_blocks,
                            const uint8_t* taken, double* similarity,
                            double* doubt) {
   const uint32_t n = n_blocks * s->block;
   for (uint32_t k = 0; k < n_blocks; ++k) similarity[k] = doubt[k] = 0.0;
-  for (uint32_t h = 0; h < kHeads; ++h) {
+  for (uint32_t h = first_head; h < end_head; ++h) {
     for (uint32_t i = 0; i < n; ++i) {
       if (taken[i / s->block]) continue;
       const float* const row =
@@ -162,7 +163,7 @@ static bool Evict(const settings* s, layer_state* a, uint32_t layer,
   memcpy(stays, taken, sizeof stays);
   if (n_taken < most) {
     double similarity[kMostBlocks], doubt[kMostBlocks];
-    FindSimilarity(s, a, layer, n_blocks, taken, similarity, doubt);
+    FindSimilarity(s, a, layer, 0, kHeads, n_blocks, taken, similarity, doubt);
     double last = -INFINITY, last_doubt = 0.0;
     for (uint32_t i = n_taken; i < most; ++i) {
       uint32_t least = n_blocks;
@@ -327,4 +328,182 @@ Test(decode_diverse,
          all.n_evictions, count.n_evictions);
   EXPECT(all.n_undecided * 20 < all.n_evictions, "%u of %u undecided",
          all.n_undecided, all.n_evictions);
+}
+
+/* ---- Any scores that are a mass, lists of heads, and what must stay ---- */
+
+/* Which blocks between both ends of a list stay; false where rounding may decide. */
+static bool Choose(const settings* s, const layer_state* a, uint32_t layer,
+                   uint32_t first_head, uint32_t end_head, bool higher,
+                   uint32_t n_blocks, uint32_t most, const float* scores,
+                   const uint8_t* must, uint8_t* stays) {
+  double mass[kMostBlocks], total = 0.0, sum = 0.0;
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < n_blocks; ++k) {
+    mass[k] = 0.0;
+    for (uint32_t i = 0; i < s->block; ++i) {
+      mass[k] += (double)scores[s->start + k * s->block + i];
+    }
+    total += mass[k];
+    stays[k] = must[k];
+    if (must[k]) sum += mass[k];
+    n += must[k];
+  }
+  while (n < most && sum < s->mass * total) {
+    if (fabs(sum - s->mass * total) < 1e-5 * total) return false;
+    uint32_t best = n_blocks;
+    for (uint32_t k = 0; k < n_blocks; ++k) {
+      if (stays[k]) continue;
+      if (best == n_blocks || mass[k] > mass[best] ||
+          (mass[k] == mass[best] && higher)) {
+        best = k;
+      }
+    }
+    stays[best] = 1;
+    sum += mass[best];
+    ++n;
+  }
+  if (n < most && fabs(sum - s->mass * total) < 1e-5 * total) return false;
+  double similarity[kMostBlocks], doubt[kMostBlocks], gap = INFINITY;
+  uint8_t taken[kMostBlocks];
+  memcpy(taken, stays, n_blocks);
+  FindSimilarity(s, a, layer, first_head, end_head, n_blocks, taken, similarity,
+                 doubt);
+  for (; n < most; ++n) {
+    uint32_t least = n_blocks;
+    for (uint32_t k = 0; k < n_blocks; ++k) {
+      if (!stays[k] &&
+          (least == n_blocks || similarity[k] < similarity[least])) {
+        least = k;
+      }
+    }
+    stays[least] = 2;
+  }
+  for (uint32_t k = 0; k < n_blocks; ++k) {
+    for (uint32_t j = 0; j < n_blocks && stays[k] == 2; ++j) {
+      if (stays[j]) continue;
+      gap = fmin(gap, similarity[j] - similarity[k] - doubt[j] - doubt[k]);
+    }
+  }
+  return gap > 0.0;
+}
+
+static void RunCustom(const char* text, settings s, bool of_layer, bool higher,
+                      uint32_t n_keep, tally* count, test_random* random) {
+  static layer_state a;
+  static float scores[kLayers][kHeads][kMostSlots];
+  static float rows[kHeads * kMostPositions * kDim];
+  test_model_spec spec = test_small_model(text);
+  spec.n_layers = kLayers;
+  spec.n_kv_heads = kHeads;
+  spec.k_head_dim = spec.v_head_dim = kDim;
+  test_model* m = test_model_create(&spec, *random);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    test_cache_keys(m->archive[l], spec.max_positions, rows);
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      memcpy(keys[l][h], rows + (size_t)h * spec.max_positions * kDim,
+             sizeof(float) * spec.max_positions * kDim);
+    }
+  }
+  a.n = 60 + test_random_below(random, 40);
+  for (uint32_t i = 0; i < a.n; ++i) a.position[i] = (int32_t)i;
+  test_model_append(m, a.n);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t t = 0; t < a.n; ++t) {
+        scores[l][h][t] = (float)test_random_below(random, 64) /
+                          (t / 8 % 3 == 0 ? 64.0f : 4096.0f);
+      }
+    }
+  }
+  const int32_t protect = (int32_t)test_random_below(random, a.n);
+  test_inputs inputs;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  test_give_scores(&options, &inputs, kLayers, scores[0][0],
+                   kHeads * kMostSlots, kMostSlots);
+  options.protected_positions = &protect;
+  options.protected_positions_len = 1;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  const uint32_t end = (a.n - s.recent) / s.block * s.block;
+  const uint32_t n_blocks = (end - s.start) / s.block;
+  const uint32_t n_lost = (a.n - n_keep + s.block - 1) / s.block;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      float sums[kMostSlots];
+      uint8_t must[kMostBlocks] = {0}, stays[kMostBlocks];
+      for (uint32_t t = 0; t < a.n; ++t) {
+        sums[t] =
+            of_layer ? scores[l][0][t] + scores[l][1][t] : scores[l][h][t];
+      }
+      if ((uint32_t)protect >= s.start && (uint32_t)protect < end) {
+        must[((uint32_t)protect - s.start) / s.block] = 1;
+      }
+      if (!Choose(&s, &a, l, of_layer ? 0 : h, of_layer ? kHeads : h + 1,
+                  higher, n_blocks, n_blocks - n_lost, sums, must, stays)) {
+        ++count->n_undecided;
+        continue;
+      }
+      ++count->n_evictions;
+      int32_t positions[kMostSlots];
+      test_model_positions(m, l, h, positions);
+      uint32_t n = 0;
+      for (uint32_t t = 0; t < a.n; ++t) {
+        if (t >= s.start && t < end && !stays[(t - s.start) / s.block])
+          continue;
+        EXPECT(n < test_model_stored_of(m, l, h) && positions[n] == (int32_t)t,
+               "%s: layer %u, head %u: %d in slot %u, not %u", text, l, h,
+               positions[n], n, t);
+        ++n;
+      }
+      for (uint32_t k = 0; k < n_blocks; ++k) count->n_by_keys += stays[k] == 2;
+    }
+  }
+  test_model_check(m, text);
+  test_model_destroy(m);
+}
+
+Test(decode_diverse, lists_of_any_scores_keep_what_a_naive_choice_keeps) {
+  test_random random = test_random_start("decode_diverse any scores");
+  tally count = {0, 0, 0};
+  for (uint32_t i = 0; i < 80; ++i) {
+    const settings s = {6, 7, 0, 3, (double[]){0.5, 0.8, 0.95}[i % 3], 0};
+    const bool of_layer = i % 2 == 0, higher = i / 2 % 2 == 0;
+    char text[200];
+    snprintf(text, sizeof text,
+             "custom:budget=40,sink=5,recent=7,select_block=3,over=sum,"
+             "diverse_mass=%g,scope=%s,tie=%s",
+             s.mass, of_layer ? "layer" : "head", higher ? "higher" : "lower");
+    RunCustom(text, s, of_layer, higher, 40, &count, &random);
+  }
+  EXPECT(count.n_by_keys > 300 && count.n_undecided * 10 < count.n_evictions,
+         "%u lists, %u blocks by keys, %u undecided", count.n_evictions,
+         count.n_by_keys, count.n_undecided);
+}
+
+Test(decode_diverse, what_does_not_go_together_is_refused) {
+  const char* const kText = "custom:budget=40,select_block=4,diverse_mass=0.5";
+  test_model_spec spec = test_small_model(kText);
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 90);
+  static float scores[4 * 90];
+  test_inputs inputs;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0", "scores");
+  test_give_scores(&options, &inputs, 2, scores, 180, 90);
+  const kvevict_token_range range = {sizeof range, 1, 0, 9};
+  options.ranges = &range;
+  options.ranges_len = 1;
+  EXPECT_INVALID(test_model_evict(m, &options, NULL), "ranges",
+                 "diverse_mass 0.5");
+  options.ranges_len = 0;
+  options.ranges = NULL;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_destroy(m);
+  /* Rows that can be moved, not read. */
+  spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
+  m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 90);
+  EXPECT_FAILS(test_model_evict(m, &options, NULL), KVEVICT_ERROR_UNSUPPORTED,
+               "layer 0", "cannot score: k_dtype is opaque");
+  test_model_destroy(m);
 }
