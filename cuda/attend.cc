@@ -124,8 +124,8 @@ AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
   for (size_t i = 0; i < batch.size(); ++i) {
     const AttendJob& job = batch[i];
     p.layers[i] = {job.queries.data,
-                   job.view.k.data,
-                   job.values().data,
+                   BaseOf(job.view.k),
+                   BaseOf(job.values()),
                    AddressOf(job.view.block_table),
                    AddressOf(job.sink_logits),
                    job.out.data,

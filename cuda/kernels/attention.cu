@@ -52,9 +52,10 @@ KV_DEVICE void LoadChunk(const CacheRows& rows, uint64_t row, uint32_t first,
   chunk.head_dim = left < kAttendChunk ? left : kAttendChunk;
   chunk.lanes = lanes;
   if (row == 0) chunk.head_dim = 0;
-  const uint64_t at[1] = {row + first * chunk.layout.element_stride};
-  VisitRows(chunk, at, lane,
-            [&](uint32_t, uint32_t i, float v) { to[i * stride] = v; });
+  const uint64_t at[1] = {row};
+  VisitRows(
+      chunk, at, lane,
+      [&](uint32_t, uint32_t i, float v) { to[i * stride] = v; }, first);
   for (uint32_t i = chunk.head_dim + lane; i < kAttendChunk; i += lanes) {
     to[i * stride] = 0.0f;
   }

@@ -14,14 +14,14 @@ KV_DEVICE uint32_t RingRow(const RowLayout& layout, uint32_t slot) {
   return slot < left ? slot + layout.ring_first : slot - left;
 }
 
-// The begin of a head's block, whose entry is the page-th.
+// The begin of a head's block, whose entry is the page-th, far or not.
 KV_DEVICE uint64_t FarBlock(const RowLayout& layout, uint64_t base,
                             uint64_t block_table, uint32_t head,
                             uint32_t page) {
   const uint64_t entry = uint64_t{head} * layout.table_head_stride + page;
-  const int64_t id = (layout.far & kFarIds) == 0
-                         ? static_cast<int64_t>(entry)
-                         : LoadGlobal<int32_t>(block_table + entry * 4);
+  const bool has_ids = layout.far == 0 || (layout.far & kFarIds) != 0;
+  const int64_t id = has_ids ? LoadGlobal<int32_t>(block_table + entry * 4)
+                             : static_cast<int64_t>(entry);
   if ((layout.far & kFarAddresses) == 0) return base + id * layout.block_stride;
   return LoadGlobal<uint64_t>(base + id * 8) + layout.block_stride;
 }

@@ -26,7 +26,7 @@
 namespace kvevict::cuda {
 namespace {
 
-constexpr size_t kMostCubinBytes = 200 << 10;
+constexpr size_t kMostCubinBytes = 400 << 10;
 // Two blocks of 256 threads share a multiprocessor's 65,536 registers.
 constexpr uint32_t kFullBlock = 256;
 constexpr int kMostRegisters = 128;
@@ -131,17 +131,17 @@ void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
 }
 
 // Rows that a thread of compaction has on their way together, in the forms for
-// contiguous and for paged caches; copies may go from either to either.
+// contiguous, paged and far rows; copies may go from either of the first to either.
 size_t RowsOfAllForms(const std::string& kernel) {
-  if (kernel == "copy_rows_16") return 4 * kChunkLoads;
-  if (kernel == "restore_columns_16") return 2 * ColumnRows(16, true);
+  if (kernel == "copy_rows_16") return 5 * kChunkLoads;
+  if (kernel == "restore_columns_16") return 3 * ColumnRows(16, true);
   if (kernel == "gather_columns_16") {
-    return ColumnRows(16, false) + ColumnRows(16, true);
+    return ColumnRows(16, false) + 2 * ColumnRows(16, true);
   }
   const bool by_chunks = kernel == "gather_chunks_16" ||
                          kernel == "reorder_stage_16" ||
                          kernel == "reorder_place_16";
-  return by_chunks ? 2 * kChunkLoads : 0;
+  return by_chunks ? 3 * kChunkLoads : 0;
 }
 
 void CheckMoves(const CubinKernel& kernel) {
@@ -167,8 +167,8 @@ void CheckOrder(const CubinKernel& kernel, int sm) {
   for (const std::string& fault : flags.faults) {
     Expect(false, "%s", fault.c_str());
   }
-  // In the forms for contiguous and for paged caches.
-  const size_t n = kernel.name.starts_with("gather_chunks_") ? 2 : 0;
+  // In the forms for contiguous, paged and far rows.
+  const size_t n = kernel.name.starts_with("gather_chunks_") ? 3 : 0;
   Expect(flags.n_raised == n, "%s raises %zu flags, not %zu", name,
          flags.n_raised, n);
   Expect(flags.n_acquired >= n, "%s acquires %zu flags < %zu", name,

@@ -77,6 +77,8 @@ inline Shape RandomLayout(Random& random, uint32_t unit, uint32_t n_slots,
     s.row_stride = -s.row_stride;
   }
   s.block_stride = s.block_size == 0 ? 0 : size + gap();
+  // Blocks with addresses begin at multiples of 16.
+  if (s.has_addresses) s.block_stride = (s.block_stride + 15) / 16 * 16;
   const int64_t n_blocks =
       s.block_size == 0 ? 1 : (n_slots + s.block_size - 1) / s.block_size;
   s.bytes = static_cast<size_t>(size + (n_blocks - 1) * s.block_stride);
@@ -218,13 +220,20 @@ Plane MakePlane(const Shape& s, uint32_t n_keep, Random& random,
 }
 
 inline cuda::RowLayout LayoutOf(const Shape& s, const PlaneMemory& plane) {
-  cuda::RowLayout rows = {s.row_stride,   s.head_stride,
-                          s.piece_stride, s.block_stride,
-                          s.block_size,   plane.table_head_stride};
+  cuda::RowLayout rows = {};
+  rows.row_stride = s.row_stride;
+  rows.head_stride = s.head_stride;
+  rows.element_stride = s.piece_stride;
+  rows.block_stride = s.block_stride;
+  rows.block_size = s.block_size;
+  rows.table_head_stride = plane.table_head_stride;
   if (!s.is_ring && !s.has_addresses) return rows;
   rows.far = cuda::kFar;
   if (s.block_size > 0) rows.far |= cuda::kFarIds;
-  if (s.has_addresses) rows.far |= cuda::kFarAddresses, rows.block_stride = 0;
+  if (s.has_addresses) {
+    rows.far |= cuda::kFarAddresses;
+    rows.block_stride = static_cast<int64_t>((s.offset + s.first) % 16);
+  }
   if (s.block_size == 0) rows.block_size = s.n_slots;
   rows.ring_slots = s.is_ring ? s.n_slots : 0;
   rows.ring_first = s.ring_first;
@@ -236,9 +245,10 @@ inline uint64_t BaseOf(const Shape& s, PlaneMemory& plane) {
   const uint64_t first = Address(First(s, plane.memory));
   if (!s.has_addresses) return first;
   const uint32_t n_blocks = (s.n_slots + s.block_size - 1) / s.block_size;
+  const uint64_t lowest = first / 16 * 16;
   plane.addresses.clear();
   for (uint32_t id = 0; id < n_blocks; ++id) {
-    plane.addresses.push_back(first +
+    plane.addresses.push_back(lowest +
                               id * static_cast<uint64_t>(s.block_stride));
   }
   return Address(plane.addresses.data());
