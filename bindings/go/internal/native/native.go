@@ -88,6 +88,13 @@ typedef long long swig_type_58;
 typedef long long swig_type_59;
 typedef long long swig_type_60;
 typedef long long swig_type_61;
+typedef long long swig_type_62;
+typedef long long swig_type_63;
+typedef long long swig_type_64;
+typedef long long swig_type_65;
+typedef long long swig_type_66;
+typedef long long swig_type_67;
+typedef long long swig_type_68;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -180,6 +187,25 @@ extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_t
 extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_58 arg2);
 extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_59 arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_60 arg2, uintptr_t arg3, swig_type_61 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_paged_cache_options_init_kvevict(swig_voidp arg1, swig_type_62 arg2);
+extern uintptr_t _wrap_kvevict_paged_cache_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_paged_cache_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
+extern void _wrap_kvevict_paged_cache_destroy_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_paged_cache_get_usage_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_paged_sequence_create_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_paged_sequence_fork_kvevict(uintptr_t arg1, swig_voidp arg2, uintptr_t arg3);
+extern void _wrap_kvevict_paged_sequence_destroy_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_paged_sequence_append_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_paged_sequence_truncate_kvevict(uintptr_t arg1, int arg2);
+extern uintptr_t _wrap_kvevict_paged_sequence_fit_kvevict(uintptr_t arg1, uintptr_t arg2);
+extern uintptr_t _wrap_kvevict_paged_sequence_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_paged_sequence_view_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_paged_sequence_own_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_paged_rows_init_kvevict(swig_voidp arg1, swig_type_63 arg2);
+extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_64 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_65 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_eviction_init_kvevict(swig_voidp arg1, swig_type_66 arg2);
+extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_67 arg2, uintptr_t arg3, swig_type_68 arg4, uintptr_t arg5);
 #undef intgo
 */
 import "C"
@@ -1517,6 +1543,268 @@ func Kvevict_sequences_evict(arg1 *SequenceEviction, arg2 uint64, arg3 uintptr, 
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_60(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_61(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_cache_options_init(arg1 *PagedCacheOptions, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_62(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_cache_bytes(arg1 uintptr, arg2 *PagedCacheOptions, arg3 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_cache_create(arg1 uintptr, arg2 *PagedCacheOptions, arg3 *uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_create_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_cache_destroy(arg1 uintptr) {
+	_swig_i_0 := arg1
+	C._wrap_kvevict_paged_cache_destroy_kvevict(C.uintptr_t(_swig_i_0))
+}
+
+func Kvevict_paged_cache_get_usage(arg1 uintptr, arg2 *PagedCacheUsage) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_get_usage_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_create(arg1 uintptr, arg2 *uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_create_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_fork(arg1 uintptr, arg2 *uintptr, arg3 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_fork_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_destroy(arg1 uintptr) {
+	_swig_i_0 := arg1
+	C._wrap_kvevict_paged_sequence_destroy_kvevict(C.uintptr_t(_swig_i_0))
+}
+
+func Kvevict_paged_sequence_append(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_append_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_truncate(arg1 uintptr, arg2 uint32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_truncate_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_fit(arg1 uintptr, arg2 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_fit_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_length(arg1 uintptr, arg2 uint32, arg3 *uint32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_length_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_view(arg1 uintptr, arg2 uint32, arg3 *View) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_view_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_own(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_own_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_rows_init(arg1 *PagedRows, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_paged_rows_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_63(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_write(arg1 uintptr, arg2 *PagedRows, arg3 uint64, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_64(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_sequence_read(arg1 uintptr, arg2 *PagedRows, arg3 uint64, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_65(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_eviction_init(arg1 *PagedEviction, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_paged_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_66(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_evict(arg1 *PagedEviction, arg2 uint64, arg3 uintptr, arg4 uint64, arg5 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_67(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_68(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -1720,6 +1720,309 @@ intgo _wrap_kvevict_sequences_evict_kvevict(kvevict_sequence_eviction *_swig_go_
 }
 
 
+intgo _wrap_kvevict_paged_cache_options_init_kvevict(kvevict_paged_cache_options *_swig_go_0, long long _swig_go_1) {
+  kvevict_paged_cache_options *arg1 = (kvevict_paged_cache_options *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_cache_options *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_paged_cache_options_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_cache_bytes_kvevict(kvevict_plan *_swig_go_0, kvevict_paged_cache_options *_swig_go_1, long long *_swig_go_2) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_paged_cache_options *arg2 = (kvevict_paged_cache_options *) 0 ;
+  size_t *arg3 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_paged_cache_options *)_swig_go_1;
+  arg3 = (size_t *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_paged_cache_bytes((struct kvevict_plan const *)arg1,(struct kvevict_paged_cache_options const *)arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_cache_create_kvevict(kvevict_plan *_swig_go_0, kvevict_paged_cache_options *_swig_go_1, kvevict_paged_cache **_swig_go_2) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_paged_cache_options *arg2 = (kvevict_paged_cache_options *) 0 ;
+  kvevict_paged_cache **arg3 = (kvevict_paged_cache **) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_paged_cache_options *)_swig_go_1;
+  arg3 = (kvevict_paged_cache **)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_paged_cache_create((struct kvevict_plan const *)arg1,(struct kvevict_paged_cache_options const *)arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+void _wrap_kvevict_paged_cache_destroy_kvevict(kvevict_paged_cache *_swig_go_0) {
+  kvevict_paged_cache *arg1 = (kvevict_paged_cache *) 0 ;
+  
+  arg1 = (kvevict_paged_cache *)_swig_go_0;
+  
+  kvevict_paged_cache_destroy(arg1);
+  
+}
+
+
+intgo _wrap_kvevict_paged_cache_get_usage_kvevict(kvevict_paged_cache *_swig_go_0, kvevict_paged_cache_usage *_swig_go_1) {
+  kvevict_paged_cache *arg1 = (kvevict_paged_cache *) 0 ;
+  kvevict_paged_cache_usage *arg2 = (kvevict_paged_cache_usage *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_cache *)_swig_go_0;
+  arg2 = (kvevict_paged_cache_usage *)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_paged_cache_get_usage((struct kvevict_paged_cache const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_create_kvevict(kvevict_paged_cache *_swig_go_0, kvevict_paged_sequence **_swig_go_1) {
+  kvevict_paged_cache *arg1 = (kvevict_paged_cache *) 0 ;
+  kvevict_paged_sequence **arg2 = (kvevict_paged_sequence **) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_cache *)_swig_go_0;
+  arg2 = (kvevict_paged_sequence **)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_paged_sequence_create(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_fork_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_sequence **_swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  kvevict_paged_sequence **arg2 = (kvevict_paged_sequence **) 0 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (kvevict_paged_sequence **)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_paged_sequence_fork((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+void _wrap_kvevict_paged_sequence_destroy_kvevict(kvevict_paged_sequence *_swig_go_0) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  
+  kvevict_paged_sequence_destroy(arg1);
+  
+}
+
+
+intgo _wrap_kvevict_paged_sequence_append_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_paged_sequence_append(arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_truncate_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_paged_sequence_truncate(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_fit_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_sequence *_swig_go_1) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  kvevict_sequence *arg2 = (kvevict_sequence *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (kvevict_sequence *)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_paged_sequence_fit(arg1,(struct kvevict_sequence const *)arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_length_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, int *_swig_go_2) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  uint32_t arg2 ;
+  uint32_t *arg3 = (uint32_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_paged_sequence_length((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_view_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_view *_swig_go_2) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_view *arg3 = (kvevict_view *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_view *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_paged_sequence_view((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_own_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_paged_sequence_own(arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_rows_init_kvevict(kvevict_paged_rows *_swig_go_0, long long _swig_go_1) {
+  kvevict_paged_rows *arg1 = (kvevict_paged_rows *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_rows *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_paged_rows_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_write_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_rows *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  kvevict_paged_rows *arg2 = (kvevict_paged_rows *) 0 ;
+  size_t arg3 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (kvevict_paged_rows *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_paged_sequence_write(arg1,(struct kvevict_paged_rows const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_sequence_read_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_rows *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  kvevict_paged_rows *arg2 = (kvevict_paged_rows *) 0 ;
+  size_t arg3 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (kvevict_paged_rows *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_paged_sequence_read((struct kvevict_paged_sequence const *)arg1,(struct kvevict_paged_rows const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_eviction_init_kvevict(kvevict_paged_eviction *_swig_go_0, long long _swig_go_1) {
+  kvevict_paged_eviction *arg1 = (kvevict_paged_eviction *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_eviction *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_paged_eviction_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_paged_evict_kvevict(kvevict_paged_eviction *_swig_go_0, long long _swig_go_1, void *_swig_go_2, long long _swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_paged_eviction *arg1 = (kvevict_paged_eviction *) 0 ;
+  size_t arg2 ;
+  void *arg3 = (void *) 0 ;
+  size_t arg4 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_paged_eviction *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (void *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_paged_evict((struct kvevict_paged_eviction const *)arg1,arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 #ifdef __cplusplus
 }
 #endif

@@ -465,3 +465,44 @@ type SequenceEviction struct {
 	ViewsLen   uint64
 	Options    uintptr
 }
+
+// PagedCacheOptions is kvevict_paged_cache_options.
+type PagedCacheOptions struct {
+	StructSize  uint32
+	NBlocks     uint32
+	BlockSize   uint32
+	Layout      int32
+	Memory      uintptr
+	MemoryBytes uint64
+}
+
+// PagedCacheUsage is kvevict_paged_cache_usage.
+type PagedCacheUsage struct {
+	StructSize uint32
+	NSequences uint32
+	NBlocks    uint64
+	NFree      uint64
+	NShared    uint64
+	NSlots     uint64
+	Bytes      uint64
+	BytesInUse uint64
+}
+
+// PagedRows is kvevict_paged_rows.
+type PagedRows struct {
+	StructSize uint32
+	Layer      uint32
+	FirstSlot  uint32
+	NTokens    uint32
+	K          Plane
+	V          Plane
+}
+
+// PagedEviction is kvevict_paged_eviction.
+type PagedEviction struct {
+	StructSize uint32
+	Reserved   uint32
+	Cached     uintptr
+	Sequence   uintptr
+	Options    uintptr
+}

@@ -21,6 +21,7 @@ final class TestMain {
       RotateTest.class,
       SequenceTest.class,
       BatchTest.class,
+      PagedCacheTest.class,
       LayersTest.class,
       CudaTest.class,
       HooksTest.class,
