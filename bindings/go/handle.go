@@ -64,6 +64,8 @@ func (h *handle) leave() {
 	}
 }
 
+func (h *handle) isClosed() bool { return h.calls.Load() < 0 }
+
 // Close releases the native object; a second call does nothing. It never fails.
 func (h *handle) Close() error {
 	for {

@@ -71,6 +71,9 @@ func Address(address, bytes uint64) Memory {
 	return Memory{address: address, bytes: bytes, ended: bytes != 0}
 }
 
+// Address is where the memory begins, of a slice as long as this Memory is reachable; 0 if absent.
+func (m Memory) Address() uint64 { return m.address }
+
 // on fails where calls must not be given the memory: a slice on CUDA. name is for errors.
 func (m Memory) on(device Device, name string) error {
 	if device == DeviceCUDA && m.kind != reflect.Invalid && m.address != 0 {

@@ -82,6 +82,20 @@ func (p *Plane) native(name string) (native.Plane, error) {
 	return n, p.checkKind(name)
 }
 
+// planeOf converts back, from memory that nobody checks the end of.
+func planeOf(n *native.Plane) Plane {
+	return Plane{
+		Data:          Address(n.Data, 0),
+		TokenStride:   n.TokenStrideBytes,
+		HeadStride:    n.HeadStrideBytes,
+		ElementStride: n.ElementStrideBytes,
+		BlockStride:   n.BlockStrideBytes,
+		DType:         DType(n.DType),
+		HeadDim:       int(n.HeadDim),
+		RowBytes:      int(n.RowBytes),
+	}
+}
+
 // checkKind tells whether a slice's elements can hold the dtype; bytes can hold any.
 func (p *Plane) checkKind(name string) error {
 	kind := p.Data.kind

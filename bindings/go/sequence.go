@@ -510,6 +510,17 @@ func (s *Sequence) placeAll(sequence uintptr, views []*View, inputs []SignalInpu
 func (s *Sequence) arrange(
 	sequence uintptr, views []*View, options *EvictOptions,
 ) (protected Memory, err error) {
+	if protected, err = s.tell(options); err != nil {
+		return protected, err
+	}
+	if options == nil {
+		return protected, s.placeAll(sequence, views, nil)
+	}
+	return protected, s.placeAll(sequence, views, options.Inputs)
+}
+
+// tell puts the options of an eviction among the arguments, but for what the inputs of layers are.
+func (s *Sequence) tell(options *EvictOptions) (protected Memory, err error) {
 	var none EvictOptions
 	if options == nil {
 		options = &none
@@ -537,7 +548,7 @@ func (s *Sequence) arrange(
 		s.signals.grow(n)
 		o.Inputs = inHeap(unsafe.Pointer(&s.signals.inputs[0]))
 	}
-	return protected, s.placeAll(sequence, views, options.Inputs)
+	return protected, nil
 }
 
 // place puts a layer's view, and its inputs if there are any, among the arguments, and keeps the
@@ -566,6 +577,24 @@ func (s *Sequence) place(sequence uintptr, layer int, view *View, inputs []Signa
 	}
 	_, err := s.signals.put(layer, &inputs[layer], s.device, info, s.obsWindow, most)
 	return err
+}
+
+// give puts the inputs of layers whose rows are not of views among the arguments.
+func (s *Sequence) give(sequence uintptr, inputs []SignalInputs) error {
+	for layer := range inputs {
+		info, most := s.layers[layer], uint32(0)
+		var err error
+		if info.Cache == LayerCacheFull {
+			most, _, err = s.held(sequence, layer)
+		}
+		if err == nil {
+			_, err = s.signals.put(layer, &inputs[layer], s.device, info, s.obsWindow, most)
+		}
+		if err != nil {
+			return at(err, "layers", layer, len(inputs))
+		}
+	}
+	return nil
 }
 
 // held is the slots in use by a layer, the most of any head, and by each head if these differ.

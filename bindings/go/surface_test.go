@@ -124,6 +124,12 @@ func TestDefaults(t *testing.T) {
 	must(t, native.Kvevict_score_job_init(&score, uint64(reflect.TypeOf(score).Size())))
 	same(t, score, native.ScoreJob{StructSize: score.StructSize})
 
+	var paged native.PagedCacheOptions
+	must(t, native.Kvevict_paged_cache_options_init(&paged, uint64(reflect.TypeOf(paged).Size())))
+	noBlocks, err := (&PagedCacheOptions{}).native(DeviceCPU)
+	must(t, err)
+	same(t, paged, noBlocks)
+
 	var keep native.KeepLists
 	must(t, native.Kvevict_keep_lists_init(&keep, uint64(reflect.TypeOf(keep).Size())))
 	noLists, err := (&KeepLists{}).native(DeviceCPU)

@@ -41,6 +41,7 @@ type content struct {
 	layout     Layout
 	planes     []*Plane
 	names      []string
+	cached     *PagedSequence // whose blocks these are
 }
 
 // NewView checks a layout and remembers it.
@@ -97,6 +98,28 @@ func (c *content) add(plane *Plane, name string) (native.Plane, error) {
 	return plane.native(name)
 }
 
+// Layout says where the cache lies; after Close it is the zero Layout.
+func (v *View) Layout() Layout {
+	c := v.content.Load()
+	if c == nil {
+		return Layout{}
+	}
+	layout := c.layout
+	layout.Companions = append([]Plane(nil), layout.Companions...)
+	return layout
+}
+
+// layoutOf is the layout of a view of the library's making, which has no companions.
+func layoutOf(n *native.View) Layout {
+	return Layout{
+		KVHeads:    int(n.NKVHeads),
+		K:          planeOf(&n.K),
+		V:          planeOf(&n.V),
+		BlockSize:  int(n.BlockSize),
+		BlockTable: Address(uint64(n.BlockTable), 4*n.BlockTableLen),
+	}
+}
+
 // Close lets go of the memory; a second call does nothing. It never fails.
 func (v *View) Close() error {
 	v.content.Store(nil)
@@ -120,7 +143,7 @@ func (v *View) open(device Device) (*content, error) {
 		return nil, invalid("view is nil")
 	}
 	c := v.content.Load()
-	if c == nil {
+	if c == nil || c.cached != nil && c.cached.isClosed() {
 		return nil, ErrClosed
 	}
 	return c, c.on(device)

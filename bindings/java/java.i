@@ -99,24 +99,28 @@ KV_NUMBER(char *text, jlong, long, (intptr_t))
 KV_OUTPUT(kvevict_context *, out_context)
 KV_OUTPUT(kvevict_plan *, out_plan)
 KV_OUTPUT(kvevict_sequence *, out_sequence)
+KV_OUTPUT(kvevict_paged_cache *, out_cache)
+KV_OUTPUT(kvevict_paged_sequence *, out_sequence)
 KV_OUTPUT(size_t, out_text_len)
 KV_OUTPUT(size_t, out_positions_len)
 KV_OUTPUT(size_t, out_data_len)
 KV_OUTPUT(size_t, out_bytes)
 KV_OUTPUT(uint32_t, out_budget)
 KV_OUTPUT(uint32_t, out_length)
+KV_OUTPUT(uint32_t, out_slots)
 KV_OUTPUT(int32_t, out_position)
 KV_OUTPUT(int32_t, out_slot)
 KV_OUTPUT(kvevict_need, out_need)
 
 %typemap(argout) kvevict_context **out_context, kvevict_plan **out_plan,
-                 kvevict_sequence **out_sequence
+                 kvevict_sequence **out_sequence, kvevict_paged_cache **out_cache,
+                 kvevict_paged_sequence **out_sequence
   "$result = (jlong)(intptr_t)value$argnum;"
 %typemap(argout) size_t *out_text_len, size_t *out_positions_len, size_t *out_data_len,
                  size_t *out_bytes
   "$result = (jlong)value$argnum;"
-%typemap(argout) uint32_t *out_budget, uint32_t *out_length, int32_t *out_position, int32_t *out_slot,
-                 kvevict_need *out_need
+%typemap(argout) uint32_t *out_budget, uint32_t *out_length, uint32_t *out_slots,
+                 int32_t *out_position, int32_t *out_slot, kvevict_need *out_need
   "$result = (jint)value$argnum;"
 
 KV_RESULT(kvevict_context_create, jlong, long)
@@ -125,6 +129,11 @@ KV_RESULT(kvevict_sequence_create, jlong, long)
 KV_RESULT(kvevict_sequence_fork, jlong, long)
 KV_RESULT(kvevict_sequence_save, jlong, long)
 KV_RESULT(kvevict_sequence_undo_bytes, jlong, long)
+KV_RESULT(kvevict_paged_cache_bytes, jlong, long)
+KV_RESULT(kvevict_paged_cache_create, jlong, long)
+KV_RESULT(kvevict_paged_sequence_create, jlong, long)
+KV_RESULT(kvevict_paged_sequence_fork, jlong, long)
+KV_RESULT(kvevict_paged_sequence_length, jint, int)
 KV_RESULT(kvevict_policy_format, jlong, long)
 KV_RESULT(kvevict_sequence_keep_positions, jlong, long)
 KV_RESULT(kvevict_policy_need, jint, int)

@@ -136,6 +136,57 @@ public static unsafe class KvBatch
     /// <exception cref="KvEvictException">As for one sequence; nothing was moved in any.</exception>
     public static void Evict(ReadOnlySpan<KvSequenceEviction> items, KvRegion workspace, nint stream = 0)
     {
+        nuint count = (nuint)items.Length;
+        Run(items, workspace, (native, memory, bytes) =>
+            Native.kvevict_sequences_evict(native, count, memory, bytes, stream));
+    }
+
+    /// <summary>
+    /// <see cref="Evict"/> of sequences in one paged cache, whose emptied blocks are given back. Blocks that others
+    /// share are copied where survivors move to them; the others hold theirs unchanged.
+    /// </summary>
+    /// <param name="items">Sequences and where their rows are.</param>
+    /// <param name="workspace">Scratch, the largest for <see cref="KvOperation.Evict"/> of the plans.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">
+    /// As for <see cref="Evict"/>, or too few blocks are free for copies; nothing was moved in any.
+    /// </exception>
+    public static void EvictPaged(ReadOnlySpan<KvPagedEviction> items, KvRegion workspace, nint stream = 0)
+    {
+        using var handles = new Held(items.Length);
+        var sequences = new KvSequenceEviction[items.Length];
+        var paged = new kvevict_paged_eviction[items.Length];
+        for (int i = 0; i < items.Length; ++i)
+        {
+            ref readonly KvPagedEviction item = ref items[i];
+            ArgumentNullException.ThrowIfNull(item.Cached);
+            fixed (kvevict_paged_eviction* at = &paged[i])
+            {
+                Native.kvevict_paged_eviction_init(at, (nuint)sizeof(kvevict_paged_eviction));
+                at->cached = handles.Add(item.Cached.Handle);
+            }
+            sequences[i] = new KvSequenceEviction(item.Sequence, default)
+            {
+                ProtectedPositions = item.ProtectedPositions, Ranges = item.Ranges, Inputs = item.Inputs,
+            };
+        }
+        Run(sequences, workspace, (native, memory, bytes) =>
+        {
+            for (int i = 0; i < paged.Length; ++i)
+            {
+                paged[i].sequence = native[i].sequence;
+                paged[i].options = native[i].options;
+            }
+            fixed (kvevict_paged_eviction* nativeItems = paged)
+                Native.kvevict_paged_evict(nativeItems, (nuint)paged.Length, memory, bytes, stream);
+        });
+    }
+
+    private delegate void Call(kvevict_sequence_eviction* items, void* workspace, nuint workspaceBytes);
+
+    private static void Run(ReadOnlySpan<KvSequenceEviction> items, KvRegion workspace, Call call)
+    {
         int viewCount = 0, inputCount = 0, positionCount = 0, rangeCount = 0;
         foreach (ref readonly KvSequenceEviction item in items)
         {
@@ -184,9 +235,7 @@ public static unsafe class KvBatch
                 nextRange += item.Ranges.Length;
             }
             ContextHandle? context = items.IsEmpty ? null : items[0].Sequence.Context;
-            Native.kvevict_sequences_evict(nativeItems, (nuint)items.Length,
-                                           (void*)workspace.Resolve(context, nameof(workspace)),
-                                           (nuint)workspace.Bytes, stream);
+            call(nativeItems, (void*)workspace.Resolve(context, nameof(workspace)), (nuint)workspace.Bytes);
         }
         foreach (ref readonly KvSequenceEviction item in items)
         {
@@ -216,12 +265,16 @@ public static unsafe class KvBatch
     /// <summary>Keeps the handles of a call open.</summary>
     private sealed class Held(int count) : IDisposable
     {
-        private readonly List<SequenceHandle> _handles = new(count);
+        private readonly List<NativeHandle> _handles = new(count);
 
         internal void* Add(KvSequence sequence)
         {
             ArgumentNullException.ThrowIfNull(sequence);
-            SequenceHandle handle = sequence.Handle;
+            return Add(sequence.Handle);
+        }
+
+        internal void* Add(NativeHandle handle)
+        {
             bool held = false;
             handle.DangerousAddRef(ref held);
             _handles.Add(handle);
@@ -230,7 +283,7 @@ public static unsafe class KvBatch
 
         public void Dispose()
         {
-            foreach (SequenceHandle handle in _handles) handle.DangerousRelease();
+            foreach (NativeHandle handle in _handles) handle.DangerousRelease();
         }
     }
 }

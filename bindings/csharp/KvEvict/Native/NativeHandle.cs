@@ -76,3 +76,15 @@ internal sealed unsafe class SequenceHandle(PlanHandle plan) : NativeHandle(plan
 {
     protected override void Destroy(void* native) => NativePINVOKE.kvevict_sequence_destroy(native);
 }
+
+internal sealed unsafe class PagedCacheHandle(PlanHandle plan) : NativeHandle(plan)
+{
+    protected override void Destroy(void* native) => NativePINVOKE.kvevict_paged_cache_destroy(native);
+}
+
+internal sealed unsafe class PagedSequenceHandle(PagedCacheHandle cache) : NativeHandle(cache)
+{
+    internal PagedCacheHandle Cache => cache;
+
+    protected override void Destroy(void* native) => NativePINVOKE.kvevict_paged_sequence_destroy(native);
+}

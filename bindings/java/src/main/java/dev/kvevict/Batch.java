@@ -216,6 +216,88 @@ public final class Batch {
     }
   }
 
+  /** What an eviction of a paged sequence is given. Immutable. */
+  public static final class PagedEviction {
+    private final PagedSequence cached;
+    private final Sequence sequence;
+    private final EvictOptions options;
+
+    private PagedEviction(PagedSequence cached, Sequence sequence, EvictOptions options) {
+      this.cached = Objects.requireNonNull(cached, "cached");
+      this.sequence = Objects.requireNonNull(sequence, "sequence");
+      this.options = Objects.requireNonNull(options, "options");
+    }
+
+    /**
+     * An item without options.
+     *
+     * @param cached where the rows are
+     * @param sequence which tokens they are of
+     * @return the item
+     */
+    public static PagedEviction of(PagedSequence cached, Sequence sequence) {
+      return new PagedEviction(cached, sequence, EvictOptions.NONE);
+    }
+
+    /**
+     * What it is told beside the policy.
+     *
+     * @param evictOptions no undo: a fork made before keeps what goes
+     * @return this item with the options
+     */
+    public PagedEviction withOptions(EvictOptions evictOptions) {
+      return new PagedEviction(cached, sequence, evictOptions);
+    }
+  }
+
+  /**
+   * {@link PagedSequence#evict} for each item, on the CPU.
+   *
+   * @param items of one cache
+   * @param workspace the largest of the plans' for {@link Operation#EVICT}
+   * @return what was done to each
+   */
+  public static List<EvictReport> evictPaged(List<PagedEviction> items, ByteBuffer workspace) {
+    Device device = items.isEmpty() ? Device.CPU : items.get(0).sequence.device();
+    List<EvictReport> reports = evictPaged(
+        items, Memory.workspace(device, workspace), Memory.workspaceBytes(workspace), 0);
+    Reference.reachabilityFence(workspace);
+    return reports;
+  }
+
+  /**
+   * {@link PagedSequence#evict} for each item, in one workspace. Blocks that others share are copied
+   * where survivors move to them; the others hold theirs unchanged.
+   *
+   * @param items of one cache
+   * @param workspace address of scratch, the largest of the plans' for {@link Operation#EVICT}
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   * @return what was done to each
+   */
+  public static List<EvictReport> evictPaged(
+      List<PagedEviction> items, long workspace, long workspaceBytes, long stream) {
+    int size = Abi.PagedEviction.SIZEOF;
+    try (Entered rows = new Entered(items, item -> item.cached);
+        Entered all = new Entered(items, item -> item.sequence);
+        Struct out = new Struct(items.size() * size)) {
+      for (int i = 0; i < items.size(); ++i) {
+        PagedEviction item = items.get(i);
+        item.sequence.writeItem(
+            out, i * size, rows.pointers[i], all.pointers[i], item.options);
+      }
+      Native.kvevict_paged_evict(
+          out.address, items.size(), workspace, workspaceBytes, stream);
+      List<EvictReport> reports = new ArrayList<>();
+      for (int i = 0; i < items.size(); ++i) {
+        reports.add(items.get(i).sequence.report(all.pointers[i]));
+      }
+      return reports;
+    } finally {
+      Reference.reachabilityFence(items);
+    }
+  }
+
   private interface Call {
     void of(long items, long n, long stream);
   }
@@ -236,13 +318,13 @@ public final class Batch {
   /** The sequences of a call, which nobody else enters meanwhile. */
   private static final class Entered implements AutoCloseable {
     final long[] pointers;
-    private final List<Sequence> sequences = new ArrayList<>();
+    private final List<Handle> sequences = new ArrayList<>();
 
-    <T> Entered(List<T> items, Function<T, Sequence> sequenceOf) {
+    <T> Entered(List<T> items, Function<T, Handle> sequenceOf) {
       pointers = new long[items.size()];
       try {
         for (T item : items) {
-          Sequence sequence = sequenceOf.apply(item);
+          Handle sequence = sequenceOf.apply(item);
           pointers[sequences.size()] = sequence.enterAlone();
           sequences.add(sequence);
         }
@@ -254,7 +336,7 @@ public final class Batch {
 
     @Override
     public void close() {
-      sequences.forEach(Sequence::leave);
+      sequences.forEach(Handle::leave);
     }
   }
 }

@@ -38,6 +38,10 @@ abstract class Handle implements AutoCloseable {
     state.leave();
   }
 
+  final boolean isClosed() {
+    return state.calls.get() < 0;
+  }
+
   /** Releases the native object; a second call does nothing. */
   @Override
   public void close() {

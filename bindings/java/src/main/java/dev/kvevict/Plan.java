@@ -66,6 +66,38 @@ public final class Plan extends Handle {
   }
 
   /**
+   * What the blocks of all layers of a paged cache take.
+   *
+   * @param options how many there are
+   * @return bytes
+   */
+  public long pagedCacheBytes(PagedCacheOptions options) {
+    long plan = enter();
+    try (Struct in = options.write(hooks.device)) {
+      return Native.kvevict_paged_cache_bytes(plan, in.address);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * A paged cache of which all blocks are free. Of this plan it has context, geometry and maxTokens,
+   * the most that a sequence may hold; the policy plays no part.
+   *
+   * @param options how many blocks, and where
+   * @return the cache, which keeps what it needs of this plan alive
+   */
+  public PagedCache newPagedCache(PagedCacheOptions options) {
+    long plan = enter();
+    try (Struct in = options.write(hooks.device)) {
+      return new PagedCache(Native.kvevict_paged_cache_create(plan, in.address),
+          new PagedCache.Shared(geometry, hooks, options));
+    } finally {
+      leave();
+    }
+  }
+
+  /**
    * Scratch for an operation at the geometry's maxTokens.
    *
    * @param operation which

@@ -347,6 +347,17 @@ public final class Plane {
     return type.getSimpleName();
   }
 
+  /** A plane at an offset, whose end nobody checks; null if it is absent. */
+  static Plane read(Struct in, int offset) {
+    long data = in.longAt(offset + Abi.Plane.DATA);
+    return data == 0 ? null : at(data,
+        in.enumAt(offset + Abi.Plane.DTYPE, DType.class),
+        in.intAt(offset + Abi.Plane.HEAD_DIM),
+        in.longAt(offset + Abi.Plane.TOKEN_STRIDE_BYTES),
+        in.longAt(offset + Abi.Plane.HEAD_STRIDE_BYTES))
+        .withBlockStride(in.longAt(offset + Abi.Plane.BLOCK_STRIDE_BYTES));
+  }
+
   /** Writes a plane, or for null an absent one, at an offset where nothing else ever lies. */
   static void write(Plane plane, Struct out, int offset) {
     if (plane == null) {

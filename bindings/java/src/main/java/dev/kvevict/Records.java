@@ -101,6 +101,21 @@ final class Records {
     }
   }
 
+  record PagedCacheUsage(int nSequences, long nBlocks, long nFree, long nShared, long nSlots,
+      long bytes, long bytesInUse)
+      implements dev.kvevict.PagedCacheUsage {
+    static PagedCacheUsage read(Struct in) {
+      return new PagedCacheUsage(
+          in.intAt(Abi.PagedCacheUsage.N_SEQUENCES),
+          in.longAt(Abi.PagedCacheUsage.N_BLOCKS),
+          in.longAt(Abi.PagedCacheUsage.N_FREE),
+          in.longAt(Abi.PagedCacheUsage.N_SHARED),
+          in.longAt(Abi.PagedCacheUsage.N_SLOTS),
+          in.longAt(Abi.PagedCacheUsage.BYTES),
+          in.longAt(Abi.PagedCacheUsage.BYTES_IN_USE));
+    }
+  }
+
   record PolicyInfo(PolicyKind kind, String name, String signal, String shaping, String budget,
       String trigger, String paper)
       implements dev.kvevict.PolicyInfo {

@@ -754,6 +754,29 @@ public final class Sequence extends Handle {
     return caches;
   }
 
+  /** Writes an item of paged caches; the options are to be kept reachable. */
+  void writeItem(Struct out, int at, long cached, long sequence, EvictOptions options) {
+    int n = geometry.nLayers();
+    options.requireLayers(n);
+    options.requireOn(device);
+    for (int layer = 0; layer < n; ++layer) {
+      LayerGeometry shape = geometry.evicted(layer);
+      SignalInputs read = options.inputs(layer);
+      read.requireRows(read.queryRows(obsWindow, 0), shape, layer);
+      writeInputs(layer, read);
+      if (shape.cache() == LayerCache.FULL && read.hasSlots(obsWindow)) {
+        int most = IntStream.of(storedLengths(sequence, layer, shape)).max().getAsInt();
+        read.requireSlots(most, shape, layer);
+        read.requireRows(read.queryRows(obsWindow, most), shape, layer);
+      }
+    }
+    options.write(arguments, arguments.address + inputs);
+    out.putInt(at + Abi.PagedEviction.STRUCT_SIZE, Abi.PagedEviction.SIZEOF)
+        .putLong(at + Abi.PagedEviction.CACHED, cached)
+        .putLong(at + Abi.PagedEviction.SEQUENCE, sequence)
+        .putLong(at + Abi.PagedEviction.OPTIONS, arguments.address);
+  }
+
   /** Where its context works. */
   Device device() {
     return device;

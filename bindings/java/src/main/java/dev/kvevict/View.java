@@ -62,7 +62,7 @@ public final class View implements AutoCloseable {
   /** The open view's content, for calls on a device. */
   Content content(Device device) {
     Content open = content;
-    if (open == null) {
+    if (open == null || open.owner != null && open.owner.isClosed()) {
       throw new IllegalStateException("this View is closed");
     }
     if (open.table != null) {
@@ -98,8 +98,10 @@ public final class View implements AutoCloseable {
     private final IntBuffer table; // null unless paged and in a buffer
     private final long tableHeadStride;
     private final int ringSlots;
+    private final Handle owner; // of the memory, if the library made it
 
     private Content(Builder from) {
+      owner = from.owner;
       nKvHeads = from.nKvHeads;
       planes = new ArrayList<>();
       names = new ArrayList<>();
@@ -212,6 +214,7 @@ public final class View implements AutoCloseable {
     private int ringSlots;
     private int ringFirst;
     private int sharedBlocks;
+    private Handle owner;
 
     private Builder(int nKvHeads) {
       this.nKvHeads = nKvHeads;
@@ -287,6 +290,12 @@ public final class View implements AutoCloseable {
      */
     public Builder tableHeadStride(long elements) {
       tableHeadStride = Memory.count(elements, "elements");
+      return this;
+    }
+
+    /** Keeps an object reachable, with which the view's memory ends. */
+    Builder owner(Handle handle) {
+      owner = handle;
       return this;
     }
 

@@ -277,6 +277,8 @@ final class LayoutTest {
     EvictOptions.NONE.write(options, 0);
     same(options, Abi.EvictOptions.SIZEOF, Native::kvevict_evict_options_init);
     same(Context.planOptions(false), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
+    same(PagedCacheOptions.of(0).write(Device.CPU), Abi.PagedCacheOptions.SIZEOF,
+        Native::kvevict_paged_cache_options_init);
     Struct keep = new Struct(Abi.KeepLists.SIZEOF);
     KeepLists.at(0, 0, 0, 0).write(Device.CPU, true, keep, 0);
     same(keep, Abi.KeepLists.SIZEOF, Native::kvevict_keep_lists_init);

@@ -20,7 +20,8 @@ import java.util.stream.Collectors;
 final class SurfaceTest {
   /** The classes through which users reach the library. */
   private static final List<Class<?>> CLASSES = List.of(Batch.class, Context.class, Context.Builder.class,
-      KvEvict.class, KvEvictException.class, Plan.class, Policy.class, Sequence.class, View.class);
+      KvEvict.class, KvEvictException.class, PagedCache.class, PagedSequence.class, Plan.class,
+      Policy.class, Sequence.class, View.class);
 
   private SurfaceTest() {}
 

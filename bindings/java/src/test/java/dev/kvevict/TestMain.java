@@ -22,6 +22,7 @@ final class TestMain {
       AttentionTest.class,
       SequenceTest.class,
       BatchTest.class,
+      PagedCacheTest.class,
       LayersTest.class,
       CudaTest.class,
       HooksTest.class,

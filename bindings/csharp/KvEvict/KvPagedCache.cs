@@ -1,0 +1,113 @@
+namespace KvEvict;
+
+/// <summary>How to make a paged cache.</summary>
+/// <param name="BlockCount">For each layer; layers that are alike share theirs.</param>
+public readonly record struct KvPagedCacheOptions(int BlockCount)
+{
+    /// <summary>Tokens per block; 0: 16.</summary>
+    public int BlockSize { get; init; }
+
+    /// <summary>How rows lie in a block.</summary>
+    public KvBlockLayout Layout { get; init; }
+
+    /// <summary>
+    /// Memory for the blocks, <see cref="KvPagedCache.BytesFor"/> or more, aligned to 256; none: the context allocates.
+    /// </summary>
+    public KvRegion Memory { get; init; }
+
+    internal unsafe kvevict_paged_cache_options ToNative(ContextHandle context)
+    {
+        kvevict_paged_cache_options native;
+        Native.kvevict_paged_cache_options_init(&native, (nuint)sizeof(kvevict_paged_cache_options));
+        native.n_blocks = Check.Count(BlockCount, nameof(BlockCount));
+        native.block_size = Check.Count(BlockSize, nameof(BlockSize));
+        native.layout = Layout;
+        native.memory = (void*)Memory.Resolve(context, nameof(Memory));
+        native.memory_bytes = (nuint)Memory.Bytes;
+        return native;
+    }
+}
+
+/// <summary>What is in use of a paged cache, at one moment.</summary>
+/// <param name="Sequences">How many there are.</param>
+/// <param name="Blocks">Of all layers.</param>
+/// <param name="Free">Blocks that nobody holds.</param>
+/// <param name="Shared">Blocks that several sequences hold.</param>
+/// <param name="Slots">Rows of all layers that sequences hold, each for itself.</param>
+/// <param name="Bytes">Of all blocks.</param>
+/// <param name="BytesInUse">Of those that are not free.</param>
+public readonly record struct KvPagedCacheUsage(
+    int Sequences, long Blocks, long Free, long Shared, long Slots, long Bytes, long BytesInUse);
+
+/// <summary>
+/// A cache for engines without one: a fixed pool of blocks, which sequences hold by tables, as in PagedAttention.
+/// Threads may share it. Keeps its plan alive, whose context, geometry and tokens it has; the policy plays no part.
+/// </summary>
+public sealed unsafe class KvPagedCache : IDisposable
+{
+    private readonly PagedCacheHandle _handle;
+    private readonly object? _lent;
+
+    /// <summary>Creates a cache of which all blocks are free.</summary>
+    /// <param name="plan">Its geometry's tokens are the most that a sequence may hold.</param>
+    /// <param name="options">How many blocks, and where.</param>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">Options that cannot be, opaque rows, or no memory left.</exception>
+    public KvPagedCache(KvPlan plan, KvPagedCacheOptions options)
+    {
+        ArgumentNullException.ThrowIfNull(plan);
+        kvevict_paged_cache_options native = options.ToNative(plan.Context);
+        Plan = plan;
+        _lent = options.Memory.Owner;
+        _handle = new PagedCacheHandle(plan.Handle);
+        try
+        {
+            Native.kvevict_paged_cache_create(plan.Handle, &native, _handle);
+        }
+        catch
+        {
+            _handle.Dispose();
+            throw;
+        }
+    }
+
+    /// <summary>The plan that it was made from.</summary>
+    public KvPlan Plan { get; }
+
+    internal PagedCacheHandle Handle => Check.Open(_handle, this);
+
+    /// <summary>What the blocks of all layers take.</summary>
+    /// <param name="plan">Whose geometry counts.</param>
+    /// <param name="options">How many blocks.</param>
+    /// <returns>Bytes.</returns>
+    /// <exception cref="KvEvictException">Options that cannot be, or opaque rows.</exception>
+    public static long BytesFor(KvPlan plan, KvPagedCacheOptions options)
+    {
+        ArgumentNullException.ThrowIfNull(plan);
+        kvevict_paged_cache_options native = options.ToNative(plan.Context);
+        nuint bytes;
+        Native.kvevict_paged_cache_bytes(plan.Handle, &native, &bytes);
+        return checked((long)bytes);
+    }
+
+    /// <summary>Counts blocks.</summary>
+    public KvPagedCacheUsage Usage
+    {
+        get
+        {
+            kvevict_paged_cache_usage u = new() { struct_size = (uint)sizeof(kvevict_paged_cache_usage) };
+            Native.kvevict_paged_cache_get_usage(Handle, &u);
+            return new KvPagedCacheUsage((int)u.n_sequences, (long)u.n_blocks, (long)u.n_free, (long)u.n_shared,
+                                         (long)u.n_slots, (long)u.bytes, (long)u.bytes_in_use);
+        }
+    }
+
+    /// <summary>
+    /// Lets go of it; its sequences stay usable and release it with the last of them. A second call does nothing.
+    /// </summary>
+    public void Dispose()
+    {
+        _handle.Dispose();
+        GC.KeepAlive(_lent);
+    }
+}

@@ -1,0 +1,243 @@
+namespace KvEvict;
+
+/// <summary>Rows of one layer, outside the cache.</summary>
+/// <param name="Layer">One with a full cache.</param>
+/// <param name="FirstSlot">Of row 0.</param>
+/// <param name="TokenCount">Rows of each KV head; 0 is valid.</param>
+/// <param name="Keys">Of the geometry's type, in any layout; one that is absent is left alone.</param>
+/// <param name="Values">Likewise.</param>
+public readonly record struct KvPagedRows(
+    int Layer, int FirstSlot, int TokenCount, KvPlane Keys, KvPlane Values = default);
+
+/// <summary>
+/// What an eviction of a paged sequence is given. No undo: a fork made before keeps what goes.
+/// </summary>
+/// <param name="Cached">Where the rows are.</param>
+/// <param name="Sequence">Which tokens they are of.</param>
+public readonly record struct KvPagedEviction(KvPagedSequence Cached, KvSequence Sequence)
+{
+    /// <summary>As <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
+    public ReadOnlyMemory<int> ProtectedPositions { get; init; }
+
+    /// <summary>As <see cref="KvEvictOptions.Ranges"/>.</summary>
+    public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
+
+    /// <summary>As <see cref="KvEvictOptions.Inputs"/>.</summary>
+    public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
+}
+
+/// <summary>
+/// The blocks of one request. A call that needs more blocks than are free fails and has changed nothing. One thread at
+/// a time; on CUDA the sequences of one cache use one stream, or are ordered by the caller. Keeps its cache alive.
+/// </summary>
+public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
+{
+    private readonly PagedSequenceHandle _handle;
+    private readonly KvPagedCache _cache;
+
+    /// <summary>Adds a sequence, which holds no tokens.</summary>
+    /// <param name="cache">Where its blocks come from.</param>
+    /// <exception cref="KvEvictException">There is no memory left for its tables.</exception>
+    public KvPagedSequence(KvPagedCache cache)
+        : this(cache, cache?.Handle!, made => Native.kvevict_paged_sequence_create(cache!.Handle, made))
+    {
+    }
+
+    private KvPagedSequence(KvPagedCache cache, PagedCacheHandle parent, Action<PagedSequenceHandle> create)
+    {
+        ArgumentNullException.ThrowIfNull(cache);
+        _cache = cache;
+        _handle = new PagedSequenceHandle(parent);
+        try
+        {
+            create(_handle);
+        }
+        catch
+        {
+            _handle.Dispose();
+            throw;
+        }
+    }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed => _handle.IsDisposed;
+
+    internal PagedSequenceHandle Handle => Check.Open(_handle, this);
+
+    private ContextHandle Context => _cache.Plan.Context;
+
+    /// <summary>
+    /// Adds a sequence that holds what this one does, in the same blocks: to share a prefix, to part beams, or to keep
+    /// what an eviction of one of the two drops.
+    /// </summary>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <returns>The new sequence.</returns>
+    /// <exception cref="KvEvictException">There is no memory left for its tables.</exception>
+    public KvPagedSequence Fork(nint stream = 0)
+    {
+        PagedSequenceHandle handle = Handle;
+        return new KvPagedSequence(_cache, _handle.Cache,
+                                   made => Native.kvevict_paged_sequence_fork(handle, made, stream));
+    }
+
+    /// <summary>Makes room for tokens behind the last one, in every layer. Their rows have any content.</summary>
+    /// <param name="tokenCount">Tokens; 0 does nothing.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">
+    /// A layer would hold more than the geometry's tokens, or too few blocks are free.
+    /// </exception>
+    public void Append(int tokenCount, nint stream = 0) =>
+        Native.kvevict_paged_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
+
+    /// <summary>Drops the last tokens of layers that hold more than so many.</summary>
+    /// <param name="slotCount">What each layer holds at most from now on.</param>
+    public void Truncate(int slotCount) =>
+        Native.kvevict_paged_sequence_truncate(Handle, Check.Count(slotCount, nameof(slotCount)));
+
+    /// <summary>
+    /// Drops the last rows of each layer that a sequence of positions stores no longer: after its trim or reset, or an
+    /// eviction by views.
+    /// </summary>
+    /// <param name="stored">Of a plan of the cache's geometry.</param>
+    /// <exception cref="KvEvictException">It stores more than there are rows.</exception>
+    public void Fit(KvSequence stored)
+    {
+        ArgumentNullException.ThrowIfNull(stored);
+        Native.kvevict_paged_sequence_fit(Handle, stored.Handle);
+    }
+
+    /// <summary>How many rows a layer holds.</summary>
+    /// <param name="layer">One with a full cache.</param>
+    /// <returns>Slots.</returns>
+    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    public int Length(int layer)
+    {
+        uint slots;
+        Native.kvevict_paged_sequence_length(Handle, Check.Count(layer, nameof(layer)), &slots);
+        return (int)slots;
+    }
+
+    /// <summary>
+    /// A layer's rows, right until a call changes the sequence, and until it is disposed. To write to blocks that other
+    /// sequences share is to write to theirs: see <see cref="Own"/>.
+    /// </summary>
+    /// <param name="layer">One with a full cache.</param>
+    /// <returns>The view, which keeps this alive.</returns>
+    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    public KvView View(int layer)
+    {
+        kvevict_view native;
+        Native.kvevict_view_init(&native, (nuint)sizeof(kvevict_view));
+        Native.kvevict_paged_sequence_view(Handle, Check.Count(layer, nameof(layer)), &native);
+        return new KvView((int)native.n_kv_heads, PlaneOf(native.k), PlaneOf(native.v))
+        {
+            BlockSize = (int)native.block_size,
+            BlockTable = new KvRegion((nint)native.block_table, (long)native.block_table_len * sizeof(int), this),
+        };
+    }
+
+    /// <summary>
+    /// Copies those blocks of all layers that others share and that hold slots from one on, so that they may be written
+    /// through views.
+    /// </summary>
+    /// <param name="firstSlot">0: all.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="KvEvictException">Too few blocks are free.</exception>
+    public void Own(int firstSlot = 0, nint stream = 0) =>
+        Native.kvevict_paged_sequence_own(Handle, Check.Count(firstSlot, nameof(firstSlot)), stream);
+
+    /// <summary>
+    /// Copies rows into slots that layers hold; blocks that others share are copied first. All is checked before the
+    /// first row is written.
+    /// </summary>
+    /// <param name="rows">A layer may come up more than once.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">There are no such slots, or too few blocks are free.</exception>
+    public void Write(ReadOnlySpan<KvPagedRows> rows, nint stream = 0)
+    {
+        fixed (kvevict_paged_rows* native = ToNative(rows))
+            Native.kvevict_paged_sequence_write(Handle, native, (nuint)rows.Length, stream);
+        KeepAlive(rows);
+    }
+
+    /// <summary>Copies rows out of the slots of layers into the planes.</summary>
+    /// <param name="rows">A layer may come up more than once.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">There are no such slots.</exception>
+    public void Read(ReadOnlySpan<KvPagedRows> rows, nint stream = 0)
+    {
+        fixed (kvevict_paged_rows* native = ToNative(rows))
+            Native.kvevict_paged_sequence_read(Handle, native, (nuint)rows.Length, stream);
+        KeepAlive(rows);
+    }
+
+    /// <summary><see cref="KvBatch.EvictPaged"/> of one.</summary>
+    /// <param name="sequence">Which tokens the rows are of.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
+    /// <param name="options">What it is told beside the policy; without undo, since a fork keeps what goes.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <returns>What it did, see <see cref="KvSequence.Report"/>.</returns>
+    /// <exception cref="ArgumentException">There is memory to undo with.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">As for a batch; nothing was moved.</exception>
+    public KvEvictReport Evict(KvSequence sequence, KvRegion workspace, KvEvictOptions options = default,
+                               nint stream = 0)
+    {
+        if (options.Undo.Address != 0)
+            throw new ArgumentException("Undo is set: a fork made before keeps what goes", nameof(options));
+        KvBatch.EvictPaged([new KvPagedEviction(this, sequence)
+        {
+            ProtectedPositions = options.ProtectedPositions.ToArray(),
+            Ranges = options.Ranges.ToArray(),
+            Inputs = options.Inputs.ToArray(),
+        }], workspace, stream);
+        return sequence.Report;
+    }
+
+    /// <summary>Gives the blocks back that nobody else holds. A second call does nothing.</summary>
+    public void Dispose() => _handle.Dispose();
+
+    private kvevict_paged_rows[] ToNative(ReadOnlySpan<KvPagedRows> rows)
+    {
+        var native = new kvevict_paged_rows[rows.Length];
+        for (int i = 0; i < rows.Length; ++i)
+        {
+            ref readonly KvPagedRows from = ref rows[i];
+            fixed (kvevict_paged_rows* to = &native[i])
+                Native.kvevict_paged_rows_init(to, (nuint)sizeof(kvevict_paged_rows));
+            native[i].layer = Check.Count(from.Layer, nameof(from.Layer));
+            native[i].first_slot = Check.Count(from.FirstSlot, nameof(from.FirstSlot));
+            native[i].n_tokens = Check.Count(from.TokenCount, nameof(from.TokenCount));
+            int heads = _cache.Plan.Geometry.Of(from.Layer).KvHeads;
+            from.Keys.CheckRows("keys", from.TokenCount, heads, index: i);
+            from.Values.CheckRows("values", from.TokenCount, heads, index: i);
+            native[i].k = from.Keys.ToNative(Context, nameof(from.Keys));
+            native[i].v = from.Values.ToNative(Context, nameof(from.Values));
+        }
+        return native;
+    }
+
+    private static void KeepAlive(ReadOnlySpan<KvPagedRows> rows)
+    {
+        foreach (ref readonly KvPagedRows one in rows)
+        {
+            GC.KeepAlive(one.Keys.Region.Owner);
+            GC.KeepAlive(one.Values.Region.Owner);
+        }
+    }
+
+    /// <summary>A plane of the cache, whose end the library knows.</summary>
+    private KvPlane PlaneOf(in kvevict_plane native) => native.data == 0 ? default : new()
+    {
+        Region = new KvRegion((nint)native.data, long.MaxValue, this),
+        DType = native.dtype,
+        HeadDim = (int)native.head_dim,
+        TokenStride = native.token_stride_bytes,
+        HeadStride = native.head_stride_bytes,
+        BlockStride = native.block_stride_bytes,
+    };
+}

@@ -1,0 +1,120 @@
+package kvevict
+
+import (
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// PagedCacheOptions says how to make a paged cache.
+type PagedCacheOptions struct {
+	Blocks    int // for each layer; layers that are alike share theirs
+	BlockSize int // tokens; 0: 16
+	Layout    BlockLayout
+	// Memory for the blocks, Plan.PagedCacheBytes or more, aligned to 256; the zero Memory: the context
+	// allocates.
+	Memory Memory
+}
+
+func (o *PagedCacheOptions) native(device Device) (n native.PagedCacheOptions, err error) {
+	n = native.PagedCacheOptions{
+		StructSize:  uint32(unsafe.Sizeof(n)),
+		NBlocks:     count(&err, "Blocks", o.Blocks),
+		BlockSize:   count(&err, "BlockSize", o.BlockSize),
+		Layout:      int32(o.Layout),
+		Memory:      uintptr(o.Memory.address),
+		MemoryBytes: o.Memory.bytes,
+	}
+	if err == nil {
+		err = o.Memory.on(device, "Memory")
+	}
+	return n, err
+}
+
+// PagedCache is a cache for engines without one: a fixed pool of blocks, which sequences hold by tables,
+// as in PagedAttention. Safe for concurrent use.
+type PagedCache struct {
+	handle
+	device Device
+	layers []LayerInfo // of the plan
+	lent   unsafe.Pointer
+}
+
+// PagedCacheBytes is what the blocks of all layers take.
+func (p *Plan) PagedCacheBytes(options PagedCacheOptions) (uint64, error) {
+	n, err := options.native(p.device)
+	if err != nil {
+		return 0, err
+	}
+	plan, err := p.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer p.leave()
+	var bytes uint64
+	err = native.Kvevict_paged_cache_bytes(plan, &n, &bytes)
+	return bytes, err
+}
+
+// NewPagedCache makes a cache of which all blocks are free, for the plan's context, geometry and
+// MaxTokens, the most that a sequence may hold. Its policy plays no part. The cache keeps what it needs
+// of the plan alive, and the options' Memory.
+func (p *Plan) NewPagedCache(options PagedCacheOptions) (*PagedCache, error) {
+	n, err := options.native(p.device)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := p.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer p.leave()
+	var pointer uintptr
+	if err := native.Kvevict_paged_cache_create(plan, &n, &pointer); err != nil {
+		return nil, err
+	}
+	c := &PagedCache{device: p.device, layers: p.layers, lent: options.Memory.owner}
+	c.own(c, pointer, native.Kvevict_paged_cache_destroy, p.hooks)
+	return c, nil
+}
+
+// PagedCacheUsage is what is in use of a cache, at one moment.
+type PagedCacheUsage struct {
+	Sequences  int
+	Blocks     uint64 // of all layers
+	Free       uint64 // of them, that nobody holds
+	Shared     uint64 // that several sequences hold
+	Slots      uint64 // rows of all layers that sequences hold, each for itself
+	Bytes      uint64 // of all blocks
+	BytesInUse uint64 // of those that are not free
+}
+
+// Usage counts blocks.
+func (c *PagedCache) Usage() (PagedCacheUsage, error) {
+	cache, err := c.enter()
+	if err != nil {
+		return PagedCacheUsage{}, err
+	}
+	defer c.leave()
+	n := native.PagedCacheUsage{StructSize: uint32(unsafe.Sizeof(native.PagedCacheUsage{}))}
+	if err := native.Kvevict_paged_cache_get_usage(cache, &n); err != nil {
+		return PagedCacheUsage{}, err
+	}
+	return PagedCacheUsage{
+		int(n.NSequences), n.NBlocks, n.NFree, n.NShared, n.NSlots, n.Bytes, n.BytesInUse,
+	}, nil
+}
+
+// NewSequence adds a sequence, which holds no tokens. It keeps the cache's blocks alive.
+func (c *PagedCache) NewSequence() (*PagedSequence, error) {
+	cache, err := c.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	var pointer uintptr
+	if err := native.Kvevict_paged_sequence_create(cache, &pointer); err != nil {
+		return nil, err
+	}
+	return newPagedSequence(pointer, c.device, c.layers, c.lent, c.hooks), nil
+}

@@ -1,0 +1,92 @@
+package dev.kvevict;
+
+import java.nio.ByteBuffer;
+import java.util.Objects;
+
+/** How to make a {@link PagedCache}. Immutable. */
+public final class PagedCacheOptions {
+  private final int nBlocks;
+  private final int blockSize;
+  private final BlockLayout layout;
+  private final ByteBuffer lent; // null unless the memory is a buffer
+  private final long memory;
+  private final long memoryBytes;
+
+  private PagedCacheOptions(int nBlocks, int blockSize, BlockLayout layout, ByteBuffer lent,
+      long memory, long memoryBytes) {
+    this.nBlocks = Memory.count(nBlocks, "nBlocks");
+    this.blockSize = Memory.count(blockSize, "blockSize");
+    this.layout = Objects.requireNonNull(layout, "layout");
+    this.lent = lent;
+    this.memory = memory;
+    this.memoryBytes = memoryBytes;
+  }
+
+  /**
+   * Blocks of 16 tokens, in memory of the context.
+   *
+   * @param nBlocks for each layer; layers that are alike share theirs
+   * @return the options
+   */
+  public static PagedCacheOptions of(int nBlocks) {
+    return new PagedCacheOptions(nBlocks, 0, BlockLayout.HEAD_MAJOR, null, 0, 0);
+  }
+
+  /**
+   * The same with blocks of another size.
+   *
+   * @param nTokens per block; 0: 16
+   * @return the options
+   */
+  public PagedCacheOptions withBlockSize(int nTokens) {
+    return new PagedCacheOptions(nBlocks, nTokens, layout, lent, memory, memoryBytes);
+  }
+
+  /**
+   * The same with rows that lie otherwise.
+   *
+   * @param blockLayout how rows lie in a block
+   * @return the options
+   */
+  public PagedCacheOptions withLayout(BlockLayout blockLayout) {
+    return new PagedCacheOptions(nBlocks, blockSize, blockLayout, lent, memory, memoryBytes);
+  }
+
+  /**
+   * The same with memory of the caller's for the blocks, on the CPU.
+   *
+   * @param blocks at least {@link Plan#pagedCacheBytes}, aligned to 256; direct
+   * @return the options
+   */
+  public PagedCacheOptions withMemory(ByteBuffer blocks) {
+    if (blocks.isReadOnly()) {
+      throw new IllegalArgumentException("blocks is read-only");
+    }
+    return new PagedCacheOptions(nBlocks, blockSize, layout, blocks,
+        Memory.address(blocks, "blocks"), Memory.bytes(blocks));
+  }
+
+  /**
+   * The same with memory of the caller's for the blocks.
+   *
+   * @param blocks address of at least {@link Plan#pagedCacheBytes}, aligned to 256
+   * @param bytes how many there are
+   * @return the options
+   */
+  public PagedCacheOptions withMemory(long blocks, long bytes) {
+    return new PagedCacheOptions(nBlocks, blockSize, layout, null, blocks, bytes);
+  }
+
+  /** As C has it. */
+  Struct write(Device device) {
+    if (lent != null) {
+      Memory.requireCpu(device, "blocks");
+    }
+    return Struct.sized(Abi.PagedCacheOptions.SIZEOF)
+        .putInt(Abi.PagedCacheOptions.N_BLOCKS, nBlocks)
+        .putInt(Abi.PagedCacheOptions.BLOCK_SIZE, blockSize)
+        .putEnum(Abi.PagedCacheOptions.LAYOUT, layout)
+        .putLong(Abi.PagedCacheOptions.MEMORY, memory)
+        .putLong(Abi.PagedCacheOptions.MEMORY_BYTES, memoryBytes);
+  }
+}

@@ -1,0 +1,25 @@
+package dev.kvevict;
+
+/** What is in use of a {@link PagedCache}, at one moment. */
+public sealed interface PagedCacheUsage permits Records.PagedCacheUsage {
+  /** {@return sequences} */
+  int nSequences();
+
+  /** {@return blocks of all layers} */
+  long nBlocks();
+
+  /** {@return of them, those that nobody holds} */
+  long nFree();
+
+  /** {@return those that several sequences hold} */
+  long nShared();
+
+  /** {@return rows of all layers that sequences hold, each for itself} */
+  long nSlots();
+
+  /** {@return bytes of all blocks} */
+  long bytes();
+
+  /** {@return bytes of those that are not free} */
+  long bytesInUse();
+}
