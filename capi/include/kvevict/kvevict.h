@@ -3447,7 +3447,7 @@ typedef struct kvevict_sequence_memory {
   uint32_t n_sum_heads; /**< Rows of sums; 0 without. */
   /** f32 [n_sum_heads, sum_stride]: what the layer's slots have got of the
    *  attention observed, see kvevict_sequence_observe(). Fixed while the
-   *  sequence observes; 0 where it keeps none. */
+   *  sequence observes; 0 where it keeps none, or single calls. */
   uint64_t sums;
   uint64_t sum_stride; /**< Elements from row to row. */
 } kvevict_sequence_memory;
