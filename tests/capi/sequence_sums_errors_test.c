@@ -73,6 +73,29 @@ Test(sums, are_forgotten_by_a_trim_to_their_first_row) {
   }
 }
 
+/* Calls are of slots that are others again. */
+Test(sums, of_single_calls_do_not_come_back_with_an_undo) {
+  test_model* m = Model(
+      "h2o:budget=20,recent=4,scope=layer,sums=layer,rows=sum,sum_last=3");
+  EXPECT_OK(Show(m, 30, 0));
+  test_model_append(m, 30);
+  const test_lent undo = test_lend(test_undo_bytes(m));
+  EXPECT_OK(test_evict_lending(m, undo, NULL));
+  test_lent_check(undo, "evicted");
+  EXPECT_OK(Show(m, 2, 30));
+  test_model_append(m, 2);
+  EXPECT_OK(test_undo(m, undo));
+  EXPECT(test_model_stored(m, 0) == 32, "%u", test_model_stored(m, 0));
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0", "attention_sums");
+  EXPECT_OK(Show(m, 1, 32));
+  test_model_append(m, 1);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  EXPECT(test_model_stored(m, 0) == 20, "%u", test_model_stored(m, 0));
+  test_model_check(m, "evicted again");
+  test_lent_return(undo);
+  test_model_destroy(m);
+}
+
 /* Slots would shift under what was shown for them. */
 Test(sums, of_tokens_to_come_must_be_appended_before_an_undo) {
   test_model* m = Model("h2o:budget=10,recent=4");

@@ -3328,7 +3328,7 @@ KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
  * eviction had never been; so do observed queries and what was added to sums,
  * and the prompt's end, if there is one. Trim first what is not wanted.
  * Log-sum-exps of queries that were observed are forgotten in layers that get
- * tokens back, and the report is empty.
+ * tokens back, and so are all calls with sum_last; the report is empty.
  *
  * One eviction, once: until the next one that evicts, a reset, a load, or a
  * trim to fewer tokens than there were then. Calls of kvevict_sequence_evict()
@@ -3447,7 +3447,7 @@ typedef struct kvevict_sequence_memory {
   uint32_t n_sum_heads; /**< Rows of sums; 0 without. */
   /** f32 [n_sum_heads, sum_stride]: what the layer's slots have got of the
    *  attention observed, see kvevict_sequence_observe(). Fixed while the
-   *  sequence observes; 0 where it keeps none. */
+   *  sequence observes; 0 where it keeps none, or single calls. */
   uint64_t sums;
   uint64_t sum_stride; /**< Elements from row to row. */
 } kvevict_sequence_memory;
