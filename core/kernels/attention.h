@@ -26,8 +26,9 @@ struct Attention {
   int64_t query_head_stride = 0;
   RowSource keys;  // of the first KV head
   int64_t key_head_stride = 0;
-  RowSource values;  // maybe the first elements of the keys' rows
+  RowSource values;
   int64_t value_head_stride = 0;
+  bool values_are_keys = false;  // the first elements of their rows
   uint32_t n_heads = 1;
   uint32_t group = 1;  // query heads of a KV head
   uint32_t k_dim = 0;

@@ -213,7 +213,7 @@ HWY_INLINE void AttendByProducts(const Attention& args, SlotSpan span,
                                  const AttentionState& state,
                                  const AttentionParts& parts) {
   PackRows(args, parts);
-  const bool shares_rows = args.values.base == args.keys.base;
+  const bool shares_rows = args.values_are_keys;
   const float* const values = shares_rows ? parts.keys : parts.values;
   const size_t value_stride =
       shares_rows ? parts.key_stride : parts.value_stride;

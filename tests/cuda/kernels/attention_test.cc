@@ -65,7 +65,7 @@ cuda::AttendParams ParamsOf(const Case& c, std::vector<Layer>& layers) {
   p.queries.layout = {c.n_q_heads() * dim * 4, dim * 4, 4, 0, 0, 0};
   p.queries.dtype = cuda::kF32;
   p.queries.head_dim = c.keys.head_dim;
-  p.queries.wide = c.keys.head_dim % 4 == 0;
+  p.queries.wide = c.keys.head_dim % 4 == 0 ? 16 : 0;
   p.keys = c.keys.cache_rows();
   p.values = c.values.cache_rows();
   p.out_element_stride = 4;

@@ -150,7 +150,8 @@ final class KeepAliveTest {
   static void attending() {
     Watch watch = new Watch();
     try (Context context = watch.context()) {
-      context.attend(attention(watch), watch.on(Caches.bytes(1 << 20)));
+      context.attend(
+          attention(watch), watch.on(Caches.bytes((1 << 20) + 64).alignedSlice(64)));
     }
     watch.check();
   }
