@@ -531,14 +531,3 @@ const (
 	// [block_size, n_kv_heads, head_dim], "NHD".
 	BlockLayoutTokenMajor BlockLayout = 1
 )
-
-// BlockLayout: how rows lie in a block.
-type BlockLayout int32
-
-// Values of BlockLayout.
-const (
-	// [n_kv_heads, block_size, head_dim], "HND".
-	BlockLayoutHeadMajor BlockLayout = 0
-	// [block_size, n_kv_heads, head_dim], "NHD".
-	BlockLayoutTokenMajor BlockLayout = 1
-)
