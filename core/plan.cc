@@ -491,9 +491,8 @@ kvevict_reason Plan::ScoreReason(const PlanLayer& layer,
   if (ReadsValues() && (!v.can_score || g.v_head_dim == 0)) {
     return KVEVICT_REASON_OPAQUE_VALUES;
   }
-  if (!context_->backend().on_host &&
-      ((reads_keys && k.is_quantized()) ||
-       (ReadsValues() && v.is_quantized()))) {
+  if (!context_->backend().on_host && ((reads_keys && k.is_quantized()) ||
+                                       (ReadsValues() && v.is_quantized()))) {
     return KVEVICT_REASON_QUANTIZED_ON_DEVICE;
   }
   return KVEVICT_REASON_NONE;

@@ -255,7 +255,7 @@ HWY_INLINE void AddGroup(const RowGroup& rows,
   KV_WEIGHTS(2)
   KV_WEIGHTS(3)
 #undef KV_WEIGHTS
-      for (size_t i = 0; i < dim; i += hn::Lanes(d)) {
+  for (size_t i = 0; i < dim; i += hn::Lanes(d)) {
     const auto v0 = ElementsAt<Decode>(d, rows[0], i);
     const auto v1 = ElementsAt<Decode>(d, rows[1], i);
     const auto v2 = ElementsAt<Decode>(d, rows[2], i);

@@ -45,8 +45,7 @@ struct Rows {
 };
 
 float Element(const RowSource& rows, uint32_t row, uint32_t i) {
-  const uint8_t* at =
-      rows.Row(row) + rows.Element(i);
+  const uint8_t* at = rows.Row(row) + rows.Element(i);
   if (rows.dtype == DType::kF32) {
     float v;
     std::memcpy(&v, at, sizeof(v));

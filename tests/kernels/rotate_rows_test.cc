@@ -82,8 +82,7 @@ void Rotate(SimdTarget simd, const Case& c, const std::vector<int32_t>& offsets,
 
 float Element(const RowStore& store, uint32_t row, uint32_t i) {
   const RowSource& s = store.source();
-  const uint8_t* const at =
-      s.Row(row) + s.Element(i);
+  const uint8_t* const at = s.Row(row) + s.Element(i);
   uint32_t bits = 0;
   std::memcpy(&bits, at, static_cast<size_t>(ElementBytes(s.dtype)));
   if (s.dtype == DType::kBF16) bits <<= 16;

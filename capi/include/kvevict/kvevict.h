@@ -1443,11 +1443,11 @@ typedef struct kvevict_plane {
   /** 0: packed, as elements of a group are, and those that are not bytes of
    *  their own. */
   int64_t element_stride_bytes;
-  int64_t block_stride_bytes;   /**< Paged only. */
+  int64_t block_stride_bytes; /**< Paged only. */
   kvevict_dtype dtype;
-  uint32_t head_dim;   /**< Elements per row; 0 for opaque. */
-  uint32_t row_bytes;  /**< Opaque: bytes per row, packed; otherwise 0. */
-  kvevict_role role;   /**< Of a companion; otherwise KVEVICT_ROLE_NONE. */
+  uint32_t head_dim;  /**< Elements per row; 0 for opaque. */
+  uint32_t row_bytes; /**< Opaque: bytes per row, packed; otherwise 0. */
+  kvevict_role role;  /**< Of a companion; otherwise KVEVICT_ROLE_NONE. */
   int64_t group_stride_bytes; /**< From group to group; 0 without. */
   /** Paged only: address of the blocks' addresses, u64 by block id, where block
    *  tables lie and borrowed as they are; a multiple of 8. 0: none. */
@@ -1457,12 +1457,12 @@ typedef struct kvevict_plane {
   uint64_t reserved[6]; /**< 0: room for what rows of other kinds will need. */
 } kvevict_plane;
 
-#define KVEVICT_PLANE_INIT                                                \
-  {                                                                       \
-    0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, KVEVICT_ROLE_NONE, 0, 0, 0, \
-        0, {                                                              \
-      0, 0, 0, 0, 0, 0                                                    \
-    }                                                                     \
+#define KVEVICT_PLANE_INIT                                                    \
+  {                                                                           \
+    0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, KVEVICT_ROLE_NONE, 0, 0, 0, 0, \
+    {                                                                         \
+      0, 0, 0, 0, 0, 0                                                        \
+    }                                                                         \
   }
 
 /**
