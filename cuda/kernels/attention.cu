@@ -334,11 +334,24 @@ KV_KERNEL(attend_sums, AttendParams, kAttendThreads, 2) {
   if (first >= layer.n_tokens) return;
   const uint32_t my_row = threadIdx.x / kLanesOfRow;
   const uint32_t my_keys = threadIdx.x % kLanesOfRow * kKeysOfLane;
+  const uint32_t slot = first + threadIdx.x;
+  const bool is_mine = threadIdx.x < kAttendSlots && slot < layer.n_tokens;
+  const auto store = [&](uint32_t sum_head, float sum) {
+    StoreGlobal(
+        layer.sums + slot * p.sum_slot_stride + sum_head * p.sum_head_stride,
+        sum);
+  };
+  const uint32_t n_sums = p.sums_are_shared != 0 ? 1 : p.group;
+  if (first >= n_tokens) {  // the head is shorter than others
+    for (uint32_t i = 0; is_mine && i < n_sums; ++i) {
+      store(head * n_sums + i, 0.0f);
+    }
+    return;
+  }
   float sums[kKeysOfLane] = {};
   for (uint32_t g = 0; g < p.group; ++g) {
     const uint32_t q_head = head * p.group + g;
-    for (uint32_t query = 0; first < n_tokens && query < p.n_queries;
-         query += kAttendRows) {
+    for (uint32_t query = 0; query < p.n_queries; query += kAttendRows) {
       const QueryRow row = FindRow(p, layer, query + my_row, q_head, n_tokens);
       float lse = MinusInfinity();
       if (row.address != 0) {
@@ -364,18 +377,14 @@ KV_KERNEL(attend_sums, AttendParams, kAttendThreads, 2) {
       sums[k] = 0.0f;
     }
     BlockSync();
-    const uint32_t slot = first + threadIdx.x;
-    if (threadIdx.x < kAttendSlots && slot < layer.n_tokens) {
+    // The next head's rows come behind barriers of its own.
+    if (is_mine) {
       float sum = 0.0f;
       for (uint32_t i = 0; i < kAttendRows; ++i) {
         sum += rows[i * kAttendSlots + threadIdx.x];
       }
-      const uint32_t sum_head = p.sums_are_shared != 0 ? head : q_head;
-      StoreGlobal(
-          layer.sums + slot * p.sum_slot_stride + sum_head * p.sum_head_stride,
-          sum);
+      store(n_sums == p.group ? q_head : head, sum);
     }
-    BlockSync();  // rows have been read
   }
 }
 
