@@ -30,6 +30,8 @@ void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
 // Many sequences in one call, and then each under another plan.
 void CheckBatches(const Gpu& gpu, const Effort& effort, Report* report);
+// Random lives of sequences in a paged cache.
+void CheckPaged(const Gpu& gpu, const Effort& effort, Report* report);
 // Attention that sequences add up, decoding by graphs.
 void CheckSums(const Gpu& gpu, const Effort& effort, Report* report);
 // Models whose layers differ in heads, sizes and dtypes, or have no full cache.
@@ -57,7 +59,7 @@ inline constexpr Part kParts[] = {
     {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
     {"layers", CheckLayers},       {"streams", CheckStreams},
     {"sums", CheckSums},           {"batches", CheckBatches},
-    {"random", CheckRandom},
+    {"paged", CheckPaged},         {"random", CheckRandom},
 };
 
 inline std::vector<std::string> PartNames() {
