@@ -46,7 +46,7 @@ func (p *Plane) on(device Device, name string) error {
 	if err := p.Data.on(device, name); err != nil {
 		return err
 	}
-	return p.AddressTable.on(device, name+".AddressTable")
+	return p.AddressTable.on(device, name)
 }
 
 // native converts; name is for errors.
