@@ -43,21 +43,23 @@ void NormsOfWholeRows(const RowNorms& args) {
   }
 }
 
-// Any rows of a head, a group of kRowPad elements after the other; the same sums.
+// Any rows of a head, some groups of kRowPad elements after the other; the same sums.
 template <class Decode>
 void NormsOfGroups(const RowNorms& args, uint32_t head) {
+  constexpr size_t kAtOnce = 16 * kRowPad;
   const RowTag d;
   const size_t n = args.head_dim;
   const RowSource rows = args.rows.At(head * args.heads.stride);
   for (uint32_t r = 0; r < args.n_rows; ++r) {
     float sums[kRowPad] = {};
-    for (size_t i = 0; i < n; i += kRowPad) {
-      float group[kRowPad];
-      LoadRowOf<Decode>(rows, args.first_row + r, i, std::min(n - i, kRowPad),
-                        group);
-      for (size_t j = 0; j < kRowPad; j += hn::Lanes(d)) {
-        const auto v = hn::LoadU(d, group + j);
-        hn::StoreU(hn::MulAdd(v, v, hn::LoadU(d, sums + j)), d, sums + j);
+    for (size_t i = 0; i < n; i += kAtOnce) {
+      float some[kAtOnce];
+      const size_t n_now = std::min(n - i, kAtOnce);
+      LoadRowOf<Decode>(rows, args.first_row + r, i, n_now, some);
+      for (size_t j = 0; j < n_now; j += hn::Lanes(d)) {
+        float* const sum = sums + j % kRowPad;
+        const auto v = hn::LoadU(d, some + j);
+        hn::StoreU(hn::MulAdd(v, v, hn::LoadU(d, sum)), d, sum);
       }
     }
     float sum[kRowsAtOnce] = {AddUp(sums)};
