@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
          "--filter", filter,
          "only rows whose group contains this text: limits, scoring, "
          "redundancy, merge, signal, quantized, select, compact, rotate, "
-         "sequence, request, decode, f32 A, "
+         "sequence, request, decode, paged, f32 A, "
          "...")
       ->type_name("TEXT");
   app.add_option("--repetitions", session.repetitions, "1 to 1000 (default 5)")
@@ -93,6 +93,7 @@ int main(int argc, char** argv) {
     BenchSequence(session);
     BenchBatch(session);
     BenchDecode(session);
+    BenchPaged(session);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}kvevict_bench: {}\n", terminal ? "\n" : "",
                error.what());

@@ -46,6 +46,7 @@ void BenchSequence(Session& session);
 void BenchBatch(Session& session);
 void BenchDecode(Session& session);
 void BenchAttend(Session& session);
+void BenchPaged(Session& session);
 
 }  // namespace kvevict::bench
 
