@@ -10,7 +10,7 @@
 
 #include "core/context.h"
 #include "core/float_mode.h"
-#include "core/paged_cache.h"
+#include "core/paged_sequence.h"
 #include "core/plan.h"
 #include "core/sequence.h"
 #include "core/status.h"

@@ -1,5 +1,4 @@
-#include "core/paged_cache.h"
-
+// A pool of blocks and the sequences that hold them.
 #include "capi/batch.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces

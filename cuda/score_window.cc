@@ -138,8 +138,8 @@ uint32_t SmOf(const Context& context) {
 
 // Of a scorer, what depends on the caches.
 struct Variant {
-  bool paged;
-  bool ragged;  // heads have lengths of their own
+  uint32_t paged;  // KV_PAGED
+  bool ragged;     // heads have lengths of their own
   bool mma;
 };
 
@@ -334,9 +334,10 @@ class Scorer {
     return DTypesAllowMma(context_, g_, form_) && LayoutAllowsMma(job);
   }
   ModuleKey ScorerOf(const ScoreJob& job) const {
+    const RowLayout keys = LayoutOf(*job.view, job.view->k);
+    const uint32_t paged = keys.block_size == 0 ? 0 : keys.far == 0 ? 1 : 2;
     return cuda::ScorerOf(context_, g_, form_,
-                          {LayoutOf(*job.view, job.view->k).block_size != 0,
-                           job.tokens.each != nullptr, UsesMma(job)});
+                          {paged, job.tokens.each != nullptr, UsesMma(job)});
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
@@ -475,8 +476,8 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   const bool mma = DTypesAllowMma(context, g, form);
-  for (const uint32_t i : {0, 1, 2, 3, 4, 5, 6, 7}) {
-    const Variant variant{(i & 1) != 0, (i & 2) != 0, (i & 4) != 0};
+  for (uint32_t i = 0; i < 12; ++i) {
+    const Variant variant{i / 4, (i & 1) != 0, (i & 2) != 0};
     if ((variant.mma && !mma) || (variant.ragged && !is_ragged)) continue;
     const Module* module;
     KV_RETURN_IF_ERROR(

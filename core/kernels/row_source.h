@@ -89,7 +89,7 @@ struct RowSource {
 
  private:
   // Of a ring, of blocks with addresses, and of those that are their own number.
-  const uint8_t* FarRow(uint32_t r) const {
+  [[gnu::noinline]] const uint8_t* FarRow(uint32_t r) const {
     if (ring_slots != 0) {
       r = r < ring_slots - ring_first ? r + ring_first
                                       : r - (ring_slots - ring_first);

@@ -33,18 +33,18 @@ KV_DEVICE uint64_t RowAddress(const RowLayout& layout, uint64_t base,
   if (layout.block_size == 0) {
     return base + head * layout.head_stride + slot * layout.row_stride;
   }
-  if (layout.far != 0) {
-    slot = RingRow(layout, slot);
-    const uint32_t page = slot / layout.block_size;
-    return FarBlock(layout, base, block_table, head, page) +
-           head * layout.head_stride +
-           (slot - page * layout.block_size) * layout.row_stride;
-  }
+  if (layout.far != 0) slot = RingRow(layout, slot);
   const uint32_t page = slot / layout.block_size;
-  const uint64_t entry = uint64_t{head} * layout.table_head_stride + page;
-  const int64_t block = LoadGlobal<int32_t>(block_table + entry * 4);
-  return base + head * layout.head_stride + block * layout.block_stride +
-         (slot - page * layout.block_size) * layout.row_stride;
+  const uint32_t row = slot - page * layout.block_size;
+  uint64_t block;
+  if (layout.far != 0) {
+    block = FarBlock(layout, base, block_table, head, page);
+  } else {
+    const uint64_t entry = uint64_t{head} * layout.table_head_stride + page;
+    const int64_t id = LoadGlobal<int32_t>(block_table + entry * 4);
+    block = base + id * layout.block_stride;
+  }
+  return block + head * layout.head_stride + row * layout.row_stride;
 }
 
 // Where an element is, from the row's first.

@@ -10,8 +10,8 @@
 // never matter to it, whatever they hold.
 //
 // Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP
-// KV_PAGED KV_USE_MMA KV_TILE_KEYS KV_RAGGED, and KV_OUT: 0 one row of scores per KV head,
-// the sum over the group; 1 the maximum of the group's sums; 2 one row per query
+// KV_PAGED (2: far rows) KV_USE_MMA KV_TILE_KEYS KV_RAGGED, and KV_OUT: 0 one row of
+// scores per KV head, the sum over the group; 1 the maximum of the group's sums; 2 one row per query
 // head. And where they are not 0, or 1 of KV_LOGIT_HEADS:
 //   KV_SOFTMAX_PAST   rows see the keys before the window alone
 //   KV_WEIGH_BY_PAST  a row's weights times the keys before its own

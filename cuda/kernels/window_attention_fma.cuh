@@ -86,17 +86,17 @@ class Products {
       // Addresses are there; the slice before has been used.
       BlockSync();
       const int64_t query_step = work_.p.query_element_stride;
-      LoadSlice<KV_Q_DTYPE, kBlockRows>(
+      LoadSlice<KV_Q_DTYPE, kBlockRows, 4>(
           query_rows_, first,
           [&](uint32_t i) { return query_offset + i * query_step; },
           query_slices_);
       const RowLayout& keys = work_.p.keys;
       if (keys.group_elems == 0) {
-        LoadSlice<KV_K_DTYPE, kTileKeys>(
+        LoadSlice<KV_K_DTYPE, kTileKeys, 4>(
             key_rows_, first,
             [&](uint32_t i) { return i * keys.element_stride; }, key_slices_);
-      } else {
-        LoadSlice<KV_K_DTYPE, kTileKeys>(
+      } else {  // one at a time: divisions take registers
+        LoadSlice<KV_K_DTYPE, kTileKeys, 1>(
             key_rows_, first,
             [&](uint32_t i) { return ElementOffset(keys, i); }, key_slices_);
       }
@@ -115,11 +115,11 @@ class Products {
   }
 
   // Zeros beyond the row's end and in rows that are none.
-  template <int kDType, uint32_t kRows, class OffsetOf>
+  template <int kDType, uint32_t kRows, int kAtOnce, class OffsetOf>
   KV_DEVICE void LoadSlice(const uint64_t* rows, uint32_t first,
                            const OffsetOf& offset_of, float* slices) {
     constexpr uint32_t kLoads = kRows * kSlice;
-#pragma unroll 4
+#pragma unroll kAtOnce
     for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
       const uint32_t i = n * kThreads + threadIdx.x;
       if (kLoads % kThreads != 0 && i >= kLoads) break;

@@ -102,12 +102,20 @@ KV_DEVICE uint32_t SplitsOfLayer(const Work& work) {
 
 KV_DEVICE uint64_t KeyRow(const Work& work, uint32_t key) {
   const RowLayout& keys = work.p.keys;
-#if KV_PAGED
+#if KV_PAGED == 2
   return RowAddress(keys, work.layer.keys, work.layer.block_table, work.kv_head,
                     key);
 #else
-  return work.layer.keys + work.kv_head * keys.head_stride +
-         key * keys.row_stride;
+  const uint64_t head = work.layer.keys + work.kv_head * keys.head_stride;
+#if KV_PAGED
+  const uint32_t page = key / keys.block_size;
+  const uint64_t entry = uint64_t{work.kv_head} * keys.table_head_stride + page;
+  const int64_t block = LoadGlobal<int32_t>(work.layer.block_table + entry * 4);
+  return head + block * keys.block_stride +
+         (key - page * keys.block_size) * keys.row_stride;
+#else
+  return head + key * keys.row_stride;
+#endif
 #endif
 }
 

@@ -1,0 +1,82 @@
+// The blocks of one request: see kvevict_paged_sequence.
+#ifndef KVEVICT_CORE_PAGED_SEQUENCE_H_
+#define KVEVICT_CORE_PAGED_SEQUENCE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "core/context.h"
+#include "core/device_array.h"
+#include "core/paged_cache.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+// Rows outside the cache; see kvevict_paged_rows.
+struct PagedRows {
+  uint32_t layer;  // its place in the plan
+  uint32_t first_slot;
+  uint32_t n_tokens;
+  kvevict_plane k, v;
+};
+
+class PagedSequence {
+ public:
+  static Status Create(const PagedCache& cache, PagedSequence** out);
+  explicit PagedSequence(const PagedCache& cache);
+  ~PagedSequence();
+  void Destroy();
+
+  const PagedCache& cache() const { return *cache_; }
+  uint32_t length(uint32_t layer) const { return lengths_[layer]; }
+  kvevict_view View(uint32_t layer) const;
+  // Of a layer, up to the last one that others hold too.
+  uint32_t CountShared(uint32_t layer) const;
+
+  Status Fork(Stream stream, PagedSequence** out) const;
+  Status Append(uint32_t n_tokens, Stream stream);
+  // Of a layer, to n_slots or what it holds.
+  void Shrink(uint32_t layer, uint32_t n_slots);
+  Status Own(uint32_t first_slot, Stream stream);
+  Status Write(std::span<const PagedRows> rows, Stream stream);
+  Status Read(std::span<const PagedRows> rows, Stream stream) const;
+
+  // Copies of blocks that others share, in three steps, of which several sequences go
+  // through each together: the first two under the lock, with CheckWanted() between.
+  // Of a layer, those with slots [begin, end).
+  void WantOwn(uint32_t layer, uint32_t begin, uint32_t end);
+  void TakeWanted();
+  Status CopyTaken(Stream stream, bool has_grown = false);
+  // Instead of the next step, after any.
+  void GiveUp();
+
+ private:
+  static constexpr int32_t kNone = -1;
+  static constexpr int32_t kWanted = -2;
+
+  uint32_t n_layers() const { return cache_->plan().n_layers(); }
+  int32_t* Table(uint32_t layer) const {
+    return tables_.data() + size_t{layer} * table_stride_;
+  }
+  // visit(layer, entry) with each that is wanted or taken, until it has seen all.
+  template <typename Visit>
+  void ForEachReplaced(const Visit& visit) const;
+  Status CheckRows(const PagedRows& rows) const;
+  // To the device, if that is another.
+  Status ShowTables(Stream stream) const;
+  template <typename Blocks>
+  Status Replace(const Blocks& want_blocks, Stream stream);
+
+  const Retained<PagedCache> cache_;
+  uint32_t table_stride_ = 0;
+  Array<int32_t> tables_;  // [n_layers, table_stride_]
+  // Likewise: kNone, kWanted, or which block the table had until CopyTaken().
+  Array<int32_t> replaced_;
+  uint32_t n_replaced_ = 0;
+  DeviceArray<int32_t> device_tables_;
+  Array<uint32_t> lengths_;  // [n_layers]
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_PAGED_SEQUENCE_H_
