@@ -66,7 +66,7 @@ class Others {
   void FindMeans() const {
     const RowTag d;
     const auto n = static_cast<float>(args_.n_tokens);
-    float dots[2 * kRowPad], squares[2 * kRowPad];
+    float dots[2 * kRowPad] = {}, squares[2 * kRowPad] = {};
     for (uint32_t t = 0; t < n_rows_; t += RowPanel::Width()) {
       Pack(t);
       panels_.SumOver(
