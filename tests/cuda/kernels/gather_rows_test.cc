@@ -84,17 +84,20 @@ void TestChunks() {
 }
 
 // Dense lists, of which every chunk has to wait for the one before: 48 rows each
-// of 40 columns, of every unit, contiguous and paged.
+// of 40 columns, of every unit, contiguous, paged and in a ring.
 void TestNeighbours() {
   Random random(TestSeed("gather_rows/neighbours"));
-  for (uint32_t turn = 0; turn < 40; ++turn) {
+  for (uint32_t turn = 0; turn < 60; ++turn) {
     const uint32_t unit = 1u << turn % 5;
+    const uint32_t form = turn / 5 % 3;
     Shape s = {};
     s.n_slots = 500;
     s.n_heads = s.n_lists = s.n_pieces = 1;
     s.row_bytes = 40 * unit;
     s.row_stride = s.row_bytes;
-    s.block_size = turn / 5 % 2 == 0 ? 0 : 20;
+    s.block_size = form == 1 ? 20 : 0;
+    s.is_ring = form == 2;
+    s.ring_first = form == 2 ? 1 + random.Below(s.n_slots - 1) : 0;
     s.block_stride = s.block_size * s.row_stride;
     s.bytes = size_t{s.n_slots} * s.row_bytes;
     const uint32_t n_gone = 1 + random.Below(50);
@@ -108,7 +111,7 @@ void TestNeighbours() {
     c.shape = s;
     c.planes = {MakePlane(s, s.n_slots - first_slot - n_gone, random, last_ones,
                           first_slot)};
-    GatherByChunks(c, unit, turn, 1 + turn / 10);
+    GatherByChunks(c, unit, turn, 1 + turn / 15);
   }
 }
 
