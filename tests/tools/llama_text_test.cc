@@ -140,6 +140,10 @@ Test(llama_text, errors_say_what_is_wrong) {
   options.tokens = 201;
   expect(options, "202 tokens are too few for a prompt of 201");
   options = files.options;
+  options.tokens.reset();
+  options.decode = 100000;
+  expect(options, "--decode 100000 leaves no room for a prompt");
+  options = files.options;
   options.budget = 20;
   expect(options, "policy snapkv: sink 4 + window 32 >= budget 20");
   options.budget = -1;

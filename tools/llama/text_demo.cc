@@ -44,6 +44,12 @@ TextTask CutText(const std::vector<int32_t>& ids, const DemoOptions& options,
   const size_t n_fitting = std::min<size_t>(ids.size(), context_length);
   const size_t n_prompt =
       options.tokens.value_or(n_fitting - std::min(n_fitting, n_predictions));
+  if (n_prompt == 0 && !options.tokens && n_predictions >= context_length) {
+    throw std::runtime_error(fmt::format(
+        "{}: --decode {} leaves no room for a prompt in the context of {} that "
+        "the file states; --tokens says how long the prompt is",
+        options.model, n_predictions, context_length));
+  }
   // A prediction takes a token to feed and one to compare with.
   if (n_prompt == 0 || n_prompt + 2 > ids.size()) {
     throw std::runtime_error(fmt::format(
