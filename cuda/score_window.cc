@@ -466,7 +466,7 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
   return FormBytes(g, Form(g, policy), n_layers, n_tokens);
 }
 
-// Every variant of a form that calls may launch.
+// Every variant of a form that calls may launch, but those for far rows.
 Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
                    const Form& form, bool is_ragged) {
   if (!InfoOf(static_cast<DType>(g.q_dtype)).is_plain() ||
@@ -476,7 +476,7 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
   ContextScope scope(DeviceOf(context).driver());
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   const bool mma = DTypesAllowMma(context, g, form);
-  for (uint32_t i = 0; i < 12; ++i) {
+  for (uint32_t i = 0; i < 8; ++i) {
     const Variant variant{i / 4, (i & 1) != 0, (i & 2) != 0};
     if ((variant.mma && !mma) || (variant.ragged && !is_ragged)) continue;
     const Module* module;
