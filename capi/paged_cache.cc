@@ -4,6 +4,36 @@
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
 
+namespace kvevict::capi {
+
+Status CheckGoesWith(const PagedSequence& cached, const Sequence& sequence) {
+  const Plan& plan = sequence.plan();
+  const Plan& of_cache = cached.cache().plan();
+  if (&plan.context() != &of_cache.context()) {
+    return InvalidArgument("sequence: its context is not the cache's");
+  }
+  if (plan.n_layers() != of_cache.n_layers()) {
+    return InvalidArgument(
+        "sequence: %u layers of its plan have full caches, of the cache's %u",
+        plan.n_layers(), of_cache.n_layers());
+  }
+  return Status();
+}
+
+Status CheckStoredIn(const PagedSequence& cached, const Sequence& sequence) {
+  KV_RETURN_IF_ERROR(CheckGoesWith(cached, sequence));
+  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
+    const uint32_t stored = sequence.slots()[l].stored;
+    if (stored == cached.length(l)) continue;
+    return InvalidArgument("layer %u: cached holds %u rows, sequence stores %u",
+                           sequence.plan().layer(l).number, cached.length(l),
+                           stored);
+  }
+  return Status();
+}
+
+}  // namespace kvevict::capi
+
 namespace {
 
 kvevict_paged_sequence* HandleOf(PagedSequence* sequence) {
@@ -36,21 +66,6 @@ Status WithRows(const PagedSequence& sequence, const kvevict_paged_rows* rows,
   return act(std::span<const PagedRows>(copied, rows_len));
 }
 
-// That a sequence of positions can be one of the cache's rows.
-Status CheckGoesWith(const PagedSequence& cached, const Sequence& sequence) {
-  const Plan& plan = sequence.plan();
-  const Plan& of_cache = cached.cache().plan();
-  if (&plan.context() != &of_cache.context()) {
-    return InvalidArgument("sequence: its context is not the cache's");
-  }
-  if (plan.n_layers() != of_cache.n_layers()) {
-    return InvalidArgument(
-        "sequence: %u layers of its plan have full caches, of the cache's %u",
-        plan.n_layers(), of_cache.n_layers());
-  }
-  return Status();
-}
-
 Status CheckItemOfPaged(const kvevict_paged_eviction& item,
                         const PagedCache& cache) {
   KV_RETURN_IF_ERROR(CheckNotNull("cached", item.cached));
@@ -59,15 +74,7 @@ Status CheckItemOfPaged(const kvevict_paged_eviction& item,
   if (&cached.cache() != &cache) {
     return InvalidArgument("cached: its cache is not that of items[0]");
   }
-  KV_RETURN_IF_ERROR(CheckGoesWith(cached, sequence));
-  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
-    const uint32_t stored = sequence.slots()[l].stored;
-    if (stored == cached.length(l)) continue;
-    return InvalidArgument("layer %u: cached holds %u rows, sequence stores %u",
-                           sequence.plan().layer(l).number, cached.length(l),
-                           stored);
-  }
-  return Status();
+  return CheckStoredIn(cached, sequence);
 }
 
 // What is checked of an item; fills the sequence's views.

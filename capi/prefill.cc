@@ -41,6 +41,10 @@ class Prefill {
     if (sequence_.prompt().has_ended()) {
       return InvalidArgument("sequence: its prompt has ended");
     }
+    if (options_.cached != nullptr) {
+      Status status = CheckStoredIn(Core(options_.cached), sequence_);
+      if (!status.ok()) return Prefixed(status, "cached: ");
+    }
     if (!options_.evict_each_chunk) {
       return sequence_.CheckAppend(options_.n_tokens);
     }

@@ -225,6 +225,12 @@ Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
         kvevict_sequence_position_of_slot(sequence, 0, 1, slot, &position));
     EXPECT(position == (int32_t)slot, "slot %u holds token %d", slot, position);
   }
+  /* Rows that the sequence does not store. */
+  kvevict_sequence* empty = NULL;
+  EXPECT_OK(kvevict_sequence_create(plan->plan, &empty));
+  EXPECT_INVALID(kvevict_sequence_prefill(empty, &options, NULL, NULL),
+                 "cached", "layer 0", "holds 20", "stores 0");
+  kvevict_sequence_destroy(empty);
   /* Too few blocks for a chunk: the error, and what was there is there. */
   kvevict_paged_sequence* other = NULL;
   kvevict_sequence* second = NULL;
