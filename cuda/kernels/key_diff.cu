@@ -58,7 +58,7 @@ KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
     for (uint32_t r = 0; r < kDiffRows; ++r) {
       const uint64_t row = RowOf(p, chunk, first + r * n_groups);
       words[r] = row != 0 && has_part
-                     ? LoadGlobal<Bytes16>(row + uint64_t{lane} * 16)
+                     ? LoadGlobal<Bytes16>(row + uint64_t{lane} * p.keys.wide)
                      : Bytes16{};
     }
 #pragma unroll

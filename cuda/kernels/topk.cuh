@@ -237,10 +237,10 @@ constexpr uint32_t kWarps = kSelectThreads / 32;
 struct SelectShared {
   uint32_t bins[kBins];
   uint32_t no_bin;  // counted where a key has none: cheaper than a branch
+  uint32_t is_last;
   uint32_t totals[kWarps];
   Tally tallies[kWarps];
-  Cut cut;
-  uint32_t is_last;
+  alignas(16) Cut cut;  // read by one load, which takes nothing else along
 };
 
 constexpr uint32_t kBinsPerThread = kBins / kSelectThreads;

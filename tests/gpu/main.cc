@@ -29,6 +29,7 @@ struct Options {
   Libraries libraries;
   bool small = false;
   std::string only;
+  bool list = false;
   bool no_checks = false;
   bool no_timings = false;
   uint64_t seed = FreshSeed();
@@ -81,12 +82,17 @@ int main(int argc, char** argv) {
   app.add_option("--seed", o.seed,
                  "of all random data; without it a fresh one");
   app.add_option("--json", o.json, "file for one JSON document");
+  app.add_flag("--list", o.list, "prints the parts of the checks, no more");
   app.add_option("--only", o.only, "one part of the checks")
       ->check(CLI::IsMember(PartNames()));
   app.add_flag("--small", o.small, "shapes for an interpreter of kernels");
   app.add_flag("--no-checks", o.no_checks, "only timings");
   app.add_flag("--no-timings", o.no_timings, "only checks");
   CLI11_PARSE(app, argc, argv);
+  if (o.list) {
+    for (const Part& part : kParts) fmt::print("{}\n", part.name);
+    return 0;
+  }
   try {
     return Run(o);
   } catch (const std::exception& e) {

@@ -396,7 +396,10 @@ void CheckPaged(const Gpu& gpu, const Effort& effort, Report* report) {
   uint64_t seed = effort.seed * 100;
   for (const Case& c : kCases) {
     report->Check(fmt::format("paged cache, {}", c.policy), [&] {
-      for (uint64_t life = 0; life < (effort.full ? 8 : 1); ++life) {
+      // At least one, and as many as it takes until blocks ran out.
+      const uint64_t n_lives = effort.full ? 8 : 1;
+      for (uint64_t life = 0;
+           life < n_lives || (n_refused == 0 && life < 4 * n_lives); ++life) {
         Life one(gpu, c, ++seed, report);
         for (uint32_t step = 0; step < (effort.full ? 100 : 50); ++step) {
           one.Step();

@@ -11,6 +11,7 @@
 
 #include "tests/gpu/doors.h"
 #include "tests/gpu/random_undo.h"
+#include "tests/gpu/score_error.h"
 
 namespace kvevict::gpu {
 
@@ -36,22 +37,6 @@ std::vector<int32_t> RandomSlots(Random* random, uint32_t n) {
 }
 
 namespace {
-
-constexpr double kMostRelative = 1e-4;  // as doors_check.cc says
-constexpr double kMostAbsolute = 1e-30;
-constexpr double kMostOfCosine = 1e-5;     // which may be next to 0
-constexpr double kMostOfDeviation = 1e-4;  // likewise
-
-bool AreClose(const kvevict_policy& policy, float a, float b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return true;
-  const double absolute =
-      policy.kind == KVEVICT_POLICY_TRIATTENTION ? kMostOfDeviation
-      : policy.kind == KVEVICT_POLICY_KEYDIFF || policy.redundancy > 0.0
-          ? kMostOfCosine
-          : kMostAbsolute;
-  return std::abs(double{a} - b) <=
-         kMostRelative * std::abs(double{b}) + absolute;
-}
 
 // ---- What both sides are given ----
 
@@ -261,7 +246,7 @@ void ScoreTogether(const Gpu& gpu, Random* random, RandomModel* model,
     for (size_t i = 0; i < got.size(); ++i) {
       const size_t head = i / c.n_tokens();
       if (i % c.n_tokens() >= c.counts[head]) continue;  // anything
-      if (AreClose(model->policy(), got[i], c.expected[i])) continue;
+      if (ScoreError(model->policy(), got[i], c.expected[i]) <= 1.0) continue;
       report->Fail(
           fmt::format("layer {}, {} together: score {} is {} on the "
                       "GPU, {} on the CPU",

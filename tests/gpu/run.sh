@@ -73,8 +73,20 @@ test_program() {
 
 if wanted timings; then test_program timings 150 --no-checks; fi
 if wanted checks; then
-  for part in doors capabilities evictions random determinism graphs layers streams acceptance; do
-    test_program "$part" 90 --no-timings --only "$part"
+  mapfile -t checks < <("$program" --list)
+  say "checks, side by side: ${checks[*]}"
+  declare -A running
+  for part in "${checks[@]}"; do
+    within 200 "$program" "${libnvrtc[@]}" --kernel-cache "$cache" --no-timings \
+      --json "$out/$part.json" --only "$part" >"$out/$part.txt" 2>&1 &
+    running[$part]=$!
+  done
+  for part in "${checks[@]}"; do
+    status=0
+    wait "${running[$part]}" || status=$?
+    [[ $status == 0 ]] || failed+=("$part (exit $status)")
+    say "$part: $(tail -n 1 "$out/$part.txt")"
+    grep -B 5 '^\[FAIL\]' "$out/$part.txt"
   done
 fi
 

@@ -69,11 +69,12 @@ inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
             odd[random.Below(static_cast<uint32_t>(odd.size()))];
       }
       const int64_t block = s.block_size == 0 ? 0 : table[t / s.rows()];
-      uint8_t* to = layer.memory.data() + block * s.block_stride() +
-                    h * s.head_stride() + t % s.rows() * s.row_stride();
-      for (uint32_t d = 0; d < s.head_dim; ++d, to += s.element_stride()) {
+      uint8_t* const to = layer.memory.data() + block * s.block_stride() +
+                          h * s.head_stride() + t % s.rows() * s.row_stride();
+      for (uint32_t d = 0; d < s.head_dim; ++d) {
         const uint32_t bits = EncodeElement(s.dtype, row[d]);
-        std::memcpy(to, &bits, static_cast<size_t>(s.element_bytes()));
+        std::memcpy(to + s.element(d), &bits,
+                    static_cast<size_t>(s.element_bytes()));
       }
     }
   }

@@ -27,16 +27,26 @@ struct PlaneShape {
   uint32_t table_heads;  // block tables: 1 or n_heads
   uint32_t gap;          // elements between rows
   bool transposed;       // elements apart
+  uint32_t group =
+      0;  // elements side by side, the groups of all rows apart; 0: all
 
   int64_t element_bytes() const { return dtype == cuda::kF32 ? 4 : 2; }
   uint32_t rows() const { return block_size == 0 ? n_most : block_size; }
   uint32_t n_blocks() const { return (n_most + rows() - 1) / rows(); }
   int64_t row_stride() const {
-    return transposed ? element_bytes()
-                      : int64_t{head_dim + gap} * element_bytes();
+    return transposed  ? element_bytes()
+           : group > 0 ? int64_t{group} * element_bytes()
+                       : int64_t{head_dim + gap} * element_bytes();
   }
   int64_t element_stride() const {
     return transposed ? int64_t{rows()} * element_bytes() : element_bytes();
+  }
+  int64_t group_stride() const { return rows() * row_stride(); }
+  // Where an element is, from its row's first.
+  int64_t element(uint32_t e) const {
+    return group == 0
+               ? e * element_stride()
+               : e / group * group_stride() + e % group * element_bytes();
   }
   int64_t head_stride() const {
     return int64_t{head_dim + gap} * rows() * element_bytes();
@@ -46,15 +56,24 @@ struct PlaneShape {
   // What launches are told of it.
   cuda::CacheRows cache_rows() const {
     cuda::CacheRows r = {};
-    r.layout = {row_stride(),     head_stride(),
-                element_stride(), block_stride(),
-                block_size,       table_heads > 1 ? n_blocks() : 0};
+    r.layout.row_stride = row_stride();
+    r.layout.head_stride = head_stride();
+    r.layout.element_stride = element_stride();
+    r.layout.block_stride = block_stride();
+    r.layout.block_size = block_size;
+    r.layout.table_head_stride = table_heads > 1 ? n_blocks() : 0;
+    r.layout.group_elems = group;
+    r.layout.group_stride = group > 0 ? group_stride() : 0;
     r.dtype = dtype;
     r.head_dim = head_dim;
     const auto row_bytes = static_cast<uint32_t>(head_dim * element_bytes());
     const bool wide = !transposed && row_bytes % 16 == 0 &&
                       row_stride() % 16 == 0 && head_stride() % 16 == 0;
-    r.wide = wide ? 16 : 0;
+    const bool groups_are_loads = group * element_bytes() == 16;
+    if (wide && group == 0) r.wide = 16;
+    if (wide && groups_are_loads) {
+      r.wide = static_cast<uint32_t>(group_stride());
+    }
     r.lanes = cuda::LanesOfRow(r.wide != 0 ? row_bytes / 16 : head_dim);
     return r;
   }
@@ -68,6 +87,10 @@ inline PlaneShape RandomPlane(uint32_t dtype, uint32_t head_dim,
   if (s.block_size > 0 && random.Below(2) == 0) s.table_heads = n_heads;
   if (random.Below(3) == 0) s.gap = random.Below(9);
   s.transposed = s.gap == 0 && random.Below(5) == 0;
+  if (s.gap > 0 || s.transposed || random.Below(3) != 0) return s;
+  // Of 16 bytes, or what divides a row.
+  s.group = static_cast<uint32_t>(16 / s.element_bytes());
+  if (head_dim % s.group != 0) s.group = 1;
   return s;
 }
 
@@ -132,6 +155,8 @@ inline RowSource HeadSource(const PlaneShape& s,
   rows.element_stride = s.element_stride();
   rows.block_stride = s.block_stride();
   rows.block_size = s.block_size;
+  rows.group_elems = s.group;
+  rows.group_stride = s.group > 0 ? s.group_stride() : 0;
   rows.block_table =
       tables.data() + (s.table_heads > 1 ? size_t{head} * s.n_blocks() : 0);
   rows.dtype = static_cast<DType>(s.dtype);

@@ -70,6 +70,7 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
   // The same rows as keys have, of another size.
   PlaneShape v = k;
   v.head_dim = turn % 7 == 1 ? 0 : 1 + random.Below(k.head_dim + 9);
+  v.group = 0;
   v.gap = random.Below(3);
   v.transposed = random.Below(4) == 0 && v.gap == 0;
   const uint32_t n_layers = 1 + turn % 2;
