@@ -19,8 +19,10 @@ struct Effort {
   uint32_t n_equal_runs;  // for determinism
 };
 
-// The doors and the eviction of a whole model, over dtypes, layouts, policies.
+// The doors, attention and the eviction of a whole model, over dtypes, layouts,
+// policies.
 void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report);
+void CheckAttention(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
 // Several runs, the same bytes.
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
@@ -54,12 +56,19 @@ struct Part {
 
 // All of them.
 inline constexpr Part kParts[] = {
-    {"doors", CheckDoors},         {"capabilities", CheckCapabilities},
-    {"evictions", CheckEvictions}, {"determinism", CheckDeterminism},
-    {"graphs", CheckGraphs},       {"acceptance", CheckAcceptance},
-    {"layers", CheckLayers},       {"streams", CheckStreams},
-    {"sums", CheckSums},           {"batches", CheckBatches},
-    {"paged", CheckPaged},         {"random", CheckRandom},
+    {"doors", CheckDoors},
+    {"attention", CheckAttention},
+    {"capabilities", CheckCapabilities},
+    {"evictions", CheckEvictions},
+    {"determinism", CheckDeterminism},
+    {"graphs", CheckGraphs},
+    {"acceptance", CheckAcceptance},
+    {"layers", CheckLayers},
+    {"streams", CheckStreams},
+    {"sums", CheckSums},
+    {"batches", CheckBatches},
+    {"paged", CheckPaged},
+    {"random", CheckRandom},
 };
 
 inline std::vector<std::string> PartNames() {

@@ -32,6 +32,7 @@ struct Options {
   bool list = false;
   bool no_checks = false;
   bool no_timings = false;
+  std::string workload;
   uint64_t seed = FreshSeed();
   std::string json;
 };
@@ -61,8 +62,9 @@ int Run(const Options& options) {
     save();
   }
   if (!options.no_timings) {
-    report.Check("timings",
-                 [&] { TimeKernels(gpu, effort, save, &document["timings"]); });
+    report.Check("timings", [&] {
+      TimeKernels(gpu, effort, options.workload, save, &document["timings"]);
+    });
   }
   save();
   fmt::print("{} passed, {} failed, 0 skipped\n", report.n_passed(),
@@ -85,6 +87,8 @@ int main(int argc, char** argv) {
   app.add_flag("--list", o.list, "prints the parts of the checks, no more");
   app.add_option("--only", o.only, "one part of the checks")
       ->check(CLI::IsMember(PartNames()));
+  app.add_option("--workload", o.workload,
+                 "of the timings only those with this in their name");
   app.add_flag("--small", o.small, "shapes for an interpreter of kernels");
   app.add_flag("--no-checks", o.no_checks, "only timings");
   app.add_flag("--no-timings", o.no_timings, "only checks");

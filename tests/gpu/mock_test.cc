@@ -41,8 +41,8 @@ constexpr Part kMockParts[] = {
          nlohmann::json rows;
          int n_saved = 0;
          TimeKernels(
-             gpu, effort, [&] { ++n_saved; }, &rows);
-         report->FailIf(rows["rows"].size() != 13 || n_saved != 3,
+             gpu, effort, "", [&] { ++n_saved; }, &rows);
+         report->FailIf(rows["rows"].size() != 29 || n_saved != 4,
                         "rows are missing");
        });
      }},

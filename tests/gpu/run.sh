@@ -116,21 +116,36 @@ if wanted sanitizers; then
   if [[ -n $sanitizer ]]; then
     seed=$(date +%s) # the same models, so that the first run compiles for all
     test_program small 90 --small --no-timings --seed "$seed"
-    for tool in memcheck racecheck; do
-      say "compute-sanitizer $tool, small shapes"
-      status=0
-      # Calls that fail are the program's to judge.
-      within 220 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-        --report-api-errors no \
-        "$program" "${libnvrtc[@]}" --small --no-timings --seed "$seed" \
-        --kernel-cache "$cache" >"$out/$tool.txt" 2>&1 || status=$?
-      tail -n 3 "$out/$tool.txt"
-      case $status in
-        0) ;;
-        9) failed+=("$tool") ;;
-        124 | 137) say "$tool ran out of time: says nothing" ;;
-        *) say "$tool could not run here (exit $status): says nothing" ;;
-      esac
+    mapfile -t checks < <("$program" --list)
+    tools=(memcheck racecheck synccheck)
+    say "compute-sanitizer, small shapes, side by side: ${tools[*]}"
+    declare -A watched
+    for tool in "${tools[@]}"; do
+      for part in "${checks[@]}"; do
+        # Calls that fail are the program's to judge.
+        within 220 "$sanitizer" --tool "$tool" --error-exitcode 9 \
+          --report-api-errors no \
+          "$program" "${libnvrtc[@]}" --small --no-timings --seed "$seed" \
+          --only "$part" --kernel-cache "$cache" >"$out/$tool.$part.txt" 2>&1 &
+        watched[$tool.$part]=$!
+      done
+    done
+    for tool in "${tools[@]}"; do
+      for part in "${checks[@]}"; do
+        status=0
+        wait "${watched[$tool.$part]}" || status=$?
+        case $status in
+          0) ;;
+          9)
+            failed+=("$tool of $part")
+            grep -A 2 '^=* Error' "$out/$tool.$part.txt" | sort | uniq -c |
+              sort -rn | head -n 12
+            ;;
+          124 | 137) say "$tool of $part ran out of time: says nothing" ;;
+          *) say "$tool of $part could not run here (exit $status)" ;;
+        esac
+      done
+      say "$tool: $(cat "$out/$tool".*.txt | grep -c '^\[pass\]') checks watched"
     done
   else
     say "no compute-sanitizer here"

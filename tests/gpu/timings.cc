@@ -2,89 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "tests/gpu/bench.h"
+#include "tests/gpu/door_timings.h"
 #include "tests/gpu/matrix_rate.h"
+#include "tests/gpu/stopwatch.h"
 
 namespace kvevict::gpu {
 namespace {
-
-struct Spread {
-  double median;
-  double least;
-  double most;
-};
-
-// Times graphs.
-class Stopwatch {
- public:
-  Stopwatch(const Gpu& gpu, const Effort& effort)
-      : gpu_(gpu),
-        n_runs_(effort.full ? 21 : 1),
-        from_(gpu, effort.full ? kLeadBytes : 256),
-        to_(gpu, from_.n_bytes()) {}
-
-  // Of launches of a graph of `work`. Before each, untimed: a copy, so that the
-  // launch is queued when its turn comes and its input is not in the L2 cache,
-  // then `prepare`.
-  Spread Measure(
-      const std::function<void()>& work,
-      const std::function<void()>& prepare = [] {}) const {
-    const Graph graph(gpu_, work);
-    prepare();
-    graph.Launch();
-    std::vector<double> ms(n_runs_);
-    for (double& m : ms) {
-      Check(gpu_.driver(),
-            gpu_.driver().cuMemcpyDtoDAsync(to_.address(), from_.address(),
-                                            to_.n_bytes(), gpu_.stream()),
-            "cuMemcpyDtoDAsync");
-      prepare();
-      m = gpu_.Time([&] { graph.Launch(); });
-    }
-    std::sort(ms.begin(), ms.end());
-    return {ms[ms.size() / 2], ms.front(), ms.back()};
-  }
-
- private:
-  static constexpr size_t kLeadBytes = size_t{512} << 20;  // 0.2 ms on an H200
-
-  const Gpu& gpu_;
-  const int n_runs_;
-  const Buffer from_;
-  const Buffer to_;
-};
-
-// What the machine reaches, measured just before.
-struct Limits {
-  double copy;    // bytes read and written per second, by the driver's own copy
-  double matrix;  // bf16 FLOPs per second, by mma.sync
-};
-
-void AddRow(nlohmann::json* rows, const std::string& name, const Spread& ms,
-            uint64_t bytes, uint64_t flops, const Limits& limits) {
-  const double seconds = ms.median * 1e-3;
-  const double rate = static_cast<double>(bytes) / seconds;
-  const double flop_rate = static_cast<double>(flops) / seconds;
-  rows->push_back({{"name", name},
-                   {"ms", ms.median},
-                   {"ms_least", ms.least},
-                   {"ms_most", ms.most},
-                   {"bytes", bytes},
-                   {"bytes_per_s", rate},
-                   {"of_copy_rate", rate / limits.copy},
-                   {"flops", flops},
-                   {"flops_per_s", flop_rate},
-                   {"of_matrix_rate", flop_rate / limits.matrix}});
-  fmt::print(
-      "{:<44} {:9.4f} ms {:8.1f} GB/s ({:.2f} of copy) {:7.1f} TFLOP/s ({:.2f} "
-      "of matrix)\n",
-      name, ms.median, rate * 1e-9, rate / limits.copy, flop_rate * 1e-12,
-      flop_rate / limits.matrix);
-  std::fflush(stdout);
-}
 
 // Bytes read and written per second by the driver's own copy.
 double CopyRate(const Gpu& gpu, const Effort& effort, const Stopwatch& watch) {
@@ -136,6 +62,7 @@ class Timing {
     save();
     TimeEviction();
     save();
+    if (w_.dtype == KVEVICT_DTYPE_F32) return;  // takes a minute
     TimeQueryByQuery(score_ms);
     save();
   }
@@ -227,7 +154,7 @@ class Timing {
 
 }  // namespace
 
-void TimeKernels(const Gpu& gpu, const Effort& effort,
+void TimeKernels(const Gpu& gpu, const Effort& effort, const std::string& named,
                  const std::function<void()>& save, nlohmann::json* out) {
   const Stopwatch watch(gpu, effort);
   const Limits limits = {CopyRate(gpu, effort, watch),
@@ -239,19 +166,30 @@ void TimeKernels(const Gpu& gpu, const Effort& effort,
           {"rows", nlohmann::json::array()}};
   nlohmann::json* rows = &(*out)["rows"];
   TimeNothing(gpu, watch, limits, rows);
-  const auto time = [&](const char* name, const Workload& w) {
+  const auto is_wanted = [&](const std::string& name) {
+    return name.find(named) != std::string::npos;
+  };
+  const auto steps = [&](const char* name, const Workload& w) {
+    if (!is_wanted(name)) return;
     Timing(gpu, effort, watch, name, w, limits, rows).Run(save);
   };
+  const auto doors = [&](const char* name, const Workload& w) {
+    if (!is_wanted(name)) return;
+    TimeDoors(gpu, effort, watch, name, w, limits, rows);
+    save();
+  };
+  const kvevict_dtype bf16 = KVEVICT_DTYPE_BF16;
+  const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
   if (!effort.full) {
-    time("small", {2, 4, 2, 32, 128, 16, 32, KVEVICT_DTYPE_BF16});
+    steps("small", {2, 4, 2, 32, 128, 16, 32, bf16});
+    doors("smaller", {2, 2, 1, 16, 48, 16, 32, bf16});
     return;
   }
-  time("36 layers, bf16, W=64",
-       {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_BF16});
-  time("36 layers, bf16, W=32",
-       {36, 32, 8, 128, 16384, 32, 2048, KVEVICT_DTYPE_BF16});
-  time("36 layers, f32, W=64",
-       {36, 32, 8, 128, 16384, 64, 2048, KVEVICT_DTYPE_F32});
+  steps("36 layers, bf16, W=64", {36, 32, 8, 128, 16384, 64, 2048, bf16});
+  steps("36 layers, bf16, W=32", {36, 32, 8, 128, 16384, 32, 2048, bf16});
+  steps("36 layers, f32, W=64", {36, 32, 8, 128, 16384, 64, 2048, f32});
+  doors("36 layers, bf16", {36, 32, 8, 128, 16384, 64, 2048, bf16});
+  doors("36 layers, f32", {36, 32, 8, 128, 16384, 64, 2048, f32});
 }
 
 }  // namespace kvevict::gpu

@@ -67,6 +67,13 @@ def select(scores, window, budget):
     return torch.cat([top, recent.expand(n_heads, -1)], dim=-1)
 
 
+def attend(q, k, v):
+    """[Q, D] x [S, KV, D]: attention of one query of every query head."""
+    return F.scaled_dot_product_attention(
+        q[None, :, None], k.transpose(0, 1)[None], v.transpose(0, 1)[None],
+        enable_gqa=True)
+
+
 def compact(cache, keep):
     """Gathers the kept rows and copies them to the front: [S, KV, D] in place."""
     index = keep.t()[:, :, None].expand(-1, -1, cache.shape[-1])
@@ -76,10 +83,10 @@ def compact(cache, keep):
 class Model:
     """Keys, values and queries of all layers, and the steps of an eviction."""
 
-    def __init__(self, shape, device, wrap):
+    def __init__(self, shape, device, wrap, dtype=torch.bfloat16):
         s = self.shape = shape
         group = s.q_heads // s.kv_heads
-        kind = {"device": device, "dtype": torch.bfloat16}
+        kind = {"device": device, "dtype": dtype}
         self.k = torch.randn(s.layers, s.tokens, s.kv_heads, s.dim, **kind)
         self.v = torch.randn_like(self.k)
         self.q = torch.randn(s.layers, s.kv_heads, group * s.window, s.dim, **kind)
@@ -87,14 +94,15 @@ class Model:
         mask[:, s.tokens - s.window :] = torch.triu(
             torch.full((s.window, s.window), float("-inf"), device=device), 1)
         self.mask = mask.repeat(group, 1)
-        self.score_one, self.select_one, self.compact_one = map(
-            wrap, (score, select, compact))
+        self.score_one, self.select_one, self.compact_one, self.attend_one = map(
+            wrap, (score, select, compact, attend))
         self.scores = self.keeps = None
 
     def steps(self):
         return (("score_window, pooled", self.score),
                 ("select", self.select),
-                ("compact", self.compact))
+                ("compact", self.compact),
+                ("attend, 1 query", self.attend))
 
     def score(self):
         self.scores = [self.score_one(q, k.transpose(0, 1), self.mask)
@@ -108,6 +116,10 @@ class Model:
         for k, v, keep in zip(self.k, self.v, self.keeps):
             self.compact_one(k, keep)
             self.compact_one(v, keep)
+
+    def attend(self):
+        for q, k, v in zip(self.q, self.k, self.v):
+            self.attend_one(q[:, :: self.shape.window].flatten(0, 1), k, v)
 
     def check(self):
         """An eviction leaves the rows of its keep lists, in their order."""
@@ -168,13 +180,15 @@ def main():
     if args.rehearse:
         return
     # The steps above include the gaps between launches; a graph has none.
-    model = Model(shape, device, lambda f: f)
-    model.check()
-    for step, work in model.steps():
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            work()
-        record("eager, as a graph", step, graph.replay)
+    for dtype, kind in ((torch.bfloat16, "eager, as a graph"),
+                        (torch.float32, "eager, as a graph, f32")):
+        model = Model(shape, device, lambda f: f, dtype)
+        model.check()
+        for step, work in model.steps():
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                work()
+            record(kind, step, graph.replay)
 
 
 if __name__ == "__main__":
