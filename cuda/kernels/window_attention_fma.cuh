@@ -1,7 +1,9 @@
 // Products of window_attention.cu in f32: any dtypes, strides and head_dim.
 //
-// Sixteen elements of all queries and keys of a tile at a time are converted to
-// f32 in shared memory; a lane multiplies 4 rows by 4 keys of each chunk.
+// A slice of the elements of all queries and keys of a tile at a time is in shared
+// memory; a lane multiplies 4 rows by 4 keys of each chunk. Slices of 16 are converted
+// to f32 on their way; f32 that lies end to end, at multiples of 16 bytes, is copied in
+// slices of 8, some slices ahead of the arithmetic.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 
@@ -12,11 +14,28 @@
 namespace kvevict::cuda {
 namespace {
 
-constexpr uint32_t kSlice = 16;  // elements of a row in shared memory at once
-// Floats from row to row: 8 rows that are read at once lie in different banks.
-constexpr uint32_t kSlicePitch = kSlice + 4;
-constexpr uint32_t kQueryFloats = kBlockRows * kSlicePitch;
-constexpr uint32_t kKeyFloats = kTileKeys * kSlicePitch;
+// Elements of a row in shared memory at once, and floats from row to row: 8 rows that
+// are read at once lie in different banks.
+template <uint32_t kElements>
+struct Slice {
+  static constexpr uint32_t kPitch = kElements + 4;
+  static constexpr uint32_t kQueryFloats = kBlockRows * kPitch;
+  static constexpr uint32_t kFloats = kQueryFloats + kTileKeys * kPitch;
+};
+using ConvertedSlice = Slice<16>;
+using CopiedSlice = Slice<8>;
+
+constexpr bool kMayCopy = KV_Q_DTYPE == kF32 && KV_K_DTYPE == kF32 &&
+                          kHeadDim % 4 == 0 && kLogitHeads == 1;
+constexpr uint32_t kCopiedSlices = CeilDiv(kHeadDim, 8);
+constexpr uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+constexpr uint32_t Most(uint32_t a, uint32_t b) { return a < b ? b : a; }
+// Slices in 30 KB, at most those of a tile and the next one's first.
+constexpr uint32_t kStages =
+    Least(Least(4, kCopiedSlices + 1),
+          Most(2, 30 * 1024 / sizeof(float) / CopiedSlice::kFloats));
+constexpr uint32_t kSliceFloats = Most(
+    kMayCopy ? kStages * CopiedSlice::kFloats : 0, ConvertedSlice::kFloats);
 
 struct alignas(16) Floats4 {
   float x[4];
@@ -36,13 +55,12 @@ constexpr uint32_t kUnrolledChunks = kChunksPerWarp;
 
 class Products {
  public:
-  KV_DEVICE explicit Products(const Work& work) : work_(work) {
-    KV_SHARED(float, query_slices, kQueryFloats);
-    KV_SHARED(float, key_slices, kKeyFloats);
+  KV_DEVICE explicit Products(const Work& work)
+      : work_(work), copies_(kMayCopy && CanCopy(work)) {
+    KV_SHARED(float, slices, kSliceFloats);
     KV_SHARED(uint64_t, query_rows, kBlockRows);
-    KV_SHARED(uint64_t, key_rows, kTileKeys);
-    query_slices_ = query_slices;
-    key_slices_ = key_slices;
+    KV_SHARED(uint64_t, key_rows, 2 * kTileKeys);
+    slices_ = slices;
     query_rows_ = query_rows;
     key_rows_ = key_rows;
   }
@@ -52,21 +70,25 @@ class Products {
     if (threadIdx.x < kBlockRows) {
       query_rows_[threadIdx.x] = QueryAddress(work_, block, threadIdx.x);
     }
+    if (copies_) FindKeys(0);
   }
 
   // A barrier at least: what the block's threads wrote before is seen after.
   KV_DEVICE void NextTile(uint32_t tile) {
-    if (threadIdx.x < kTileKeys) {
-      const uint32_t key = work_.first_key + tile * kTileKeys + threadIdx.x;
-      key_rows_[threadIdx.x] = key < work_.n_tokens() ? KeyRow(work_, key) : 0;
+    if constexpr (kMayCopy) {
+      if (copies_) {
+        MultiplyCopied(tile);
+        return;
+      }
     }
-    MultiplyTile(0);
+    FindKeys(tile);
+    MultiplyTile(tile, 0);
     if constexpr (kLogitHeads > 1) {
       Chunk highest[kChunksPerWarp];
       for (uint32_t c = 0; c < kChunksPerWarp; ++c) highest[c] = chunks_[c];
 #pragma unroll 1
       for (uint32_t head = 1; head < kLogitHeads; ++head) {
-        MultiplyTile(head * work_.p.query_head_stride);
+        MultiplyTile(tile, head * work_.p.query_head_stride);
         for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
           TakeLarger(chunks_[c], highest[c]);
         }
@@ -78,30 +100,114 @@ class Products {
   KV_DEVICE const Chunk& Multiply(uint32_t c) const { return chunks_[c]; }
 
  private:
-  // Products with the query rows so many bytes behind those of query_rows_.
-  KV_DEVICE void MultiplyTile(int64_t query_offset) {
+  // ---- Where keys are ----
+
+  KV_DEVICE uint64_t* KeysOf(uint32_t tile) {
+    return key_rows_ + tile % 2 * kTileKeys;
+  }
+  KV_DEVICE void FindKeys(uint32_t tile) {
+    if (threadIdx.x >= kTileKeys) return;
+    const uint32_t key = work_.first_key + tile * kTileKeys + threadIdx.x;
+    KeysOf(tile)[threadIdx.x] = key < work_.n_tokens() ? KeyRow(work_, key) : 0;
+  }
+
+  // ---- Slices that are copied ----
+
+  KV_DEVICE static bool CanCopy(const Work& work) {
+    const ScoreParams& p = work.p;
+    const RowLayout& keys = p.keys;
+    const uint64_t base = (keys.far & kFarAddresses) == 0 ? work.layer.keys : 0;
+    const uint64_t all =
+        work.layer.queries | base |
+        static_cast<uint64_t>(p.query_row_stride | p.query_head_stride |
+                              keys.row_stride | keys.head_stride |
+                              keys.block_stride);
+    return all % 16 == 0 && p.query_element_stride == 4 &&
+           keys.element_stride == 4 && keys.group_elems == 0;
+  }
+
+  // Products of a tile. Of the copies of its slices some were begun before, and some of
+  // the next tile's are begun here.
+  KV_DEVICE void MultiplyCopied(uint32_t tile) {
+    if (tile == 0) {
+      BlockSync();  // addresses are there; the slices before have been used
+      for (uint32_t i = 0; i + 1 < kStages; ++i) CopySlice(tile, i);
+    }
+    if (tile + 1 < work_.n_tiles) FindKeys(tile + 1);
     for (Chunk& chunk : chunks_) chunk = {};
 #pragma unroll 1
-    for (uint32_t first = 0; first < kHeadDim; first += kSlice) {
+    for (uint32_t i = 0; i < kCopiedSlices; ++i) {
+      CopyAsyncWait<kStages - 2>();
+      // The slice is there for all, as are addresses; that before it has been used.
+      BlockSync();
+      CopySlice(tile, i + kStages - 1);
+      MultiplySlice<CopiedSlice>(StageOf(tile, i));
+    }
+  }
+
+  KV_DEVICE float* StageOf(uint32_t tile, uint32_t slice) {
+    return slices_ +
+           (tile * kCopiedSlices + slice) % kStages * CopiedSlice::kFloats;
+  }
+
+  // Slices beyond the tile's are the next one's; beyond the last tile there are none.
+  KV_DEVICE void CopySlice(uint32_t tile, uint32_t slice) {
+    float* const to = StageOf(tile, slice);
+    if (slice >= kCopiedSlices) {
+      ++tile;
+      slice -= kCopiedSlices;
+    }
+    if (tile < work_.n_tiles) {
+      CopyRows<kBlockRows>(query_rows_, slice * 8, to);
+      CopyRows<kTileKeys>(KeysOf(tile), slice * 8,
+                          to + CopiedSlice::kQueryFloats);
+    }
+    CopyAsyncCommit();
+  }
+
+  // Zeros beyond the row's end and in rows that are none.
+  template <uint32_t kRows>
+  KV_DEVICE static void CopyRows(const uint64_t* rows, uint32_t first,
+                                 float* to) {
+    constexpr uint32_t kCopies = 2 * kRows;
+#pragma unroll
+    for (uint32_t n = 0; n < CeilDiv(kCopies, kThreads); ++n) {
+      const uint32_t i = n * kThreads + threadIdx.x;
+      if (kCopies % kThreads != 0 && i >= kCopies) break;
+      const uint32_t element = i % 2 * 4;
+      const uint64_t row = rows[i / 2];
+      CopyAsync16(to + i / 2 * CopiedSlice::kPitch + element,
+                  row + (first + element) * sizeof(float),
+                  row != 0 && first + element < kHeadDim);
+    }
+  }
+
+  // ---- Slices that are converted ----
+
+  // Products with the query rows so many bytes behind those of query_rows_.
+  KV_DEVICE void MultiplyTile(uint32_t tile, int64_t query_offset) {
+    for (Chunk& chunk : chunks_) chunk = {};
+#pragma unroll 1
+    for (uint32_t first = 0; first < kHeadDim; first += 16) {
       // Addresses are there; the slice before has been used.
       BlockSync();
       const int64_t query_step = work_.p.query_element_stride;
       LoadSlice<KV_Q_DTYPE, kBlockRows, 4>(
           query_rows_, first,
-          [&](uint32_t i) { return query_offset + i * query_step; },
-          query_slices_);
+          [&](uint32_t i) { return query_offset + i * query_step; }, slices_);
       const RowLayout& keys = work_.p.keys;
+      float* const key_slices = slices_ + ConvertedSlice::kQueryFloats;
       if (keys.group_elems == 0) {
         LoadSlice<KV_K_DTYPE, kTileKeys, 4>(
-            key_rows_, first,
-            [&](uint32_t i) { return i * keys.element_stride; }, key_slices_);
+            KeysOf(tile), first,
+            [&](uint32_t i) { return i * keys.element_stride; }, key_slices);
       } else {  // one at a time: divisions take registers
         LoadSlice<KV_K_DTYPE, kTileKeys, 1>(
-            key_rows_, first,
-            [&](uint32_t i) { return ElementOffset(keys, i); }, key_slices_);
+            KeysOf(tile), first,
+            [&](uint32_t i) { return ElementOffset(keys, i); }, key_slices);
       }
       BlockSync();
-      MultiplySlice();
+      MultiplySlice<ConvertedSlice>(slices_);
     }
   }
 
@@ -116,37 +222,41 @@ class Products {
 
   // Zeros beyond the row's end and in rows that are none.
   template <int kDType, uint32_t kRows, int kAtOnce, class OffsetOf>
-  KV_DEVICE void LoadSlice(const uint64_t* rows, uint32_t first,
-                           const OffsetOf& offset_of, float* slices) {
-    constexpr uint32_t kLoads = kRows * kSlice;
+  KV_DEVICE static void LoadSlice(const uint64_t* rows, uint32_t first,
+                                  const OffsetOf& offset_of, float* slices) {
+    constexpr uint32_t kLoads = kRows * 16;
 #pragma unroll kAtOnce
     for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
       const uint32_t i = n * kThreads + threadIdx.x;
       if (kLoads % kThreads != 0 && i >= kLoads) break;
-      const uint32_t row = i / kSlice;
-      const uint32_t element = i % kSlice;
+      const uint32_t row = i / 16;
+      const uint32_t element = i % 16;
       float v = 0.0f;
       if (rows[row] != 0 && first + element < kHeadDim) {
         v = LoadElement<kDType>(rows[row] + offset_of(first + element));
       }
-      slices[row * kSlicePitch + element] = v;
+      slices[row * ConvertedSlice::kPitch + element] = v;
     }
   }
 
-  KV_DEVICE void MultiplySlice() {
+  // ---- The arithmetic ----
+
+  template <class Slice>
+  KV_DEVICE void MultiplySlice(const float* slices) {
     // One address each, and offsets that are known now.
-    const float* queries = query_slices_ + LaneRow(0) * kSlicePitch;
-    const float* keys = key_slices_ + (ChunkKey(0) + LaneKey()) * kSlicePitch;
+    constexpr uint32_t kPitch = Slice::kPitch;
+    const float* queries = slices + LaneRow(0) * kPitch;
+    const float* keys =
+        slices + Slice::kQueryFloats + (ChunkKey(0) + LaneKey()) * kPitch;
 #pragma unroll 1
-    for (uint32_t e = 0; e < kSlice; e += 4) {
+    for (uint32_t e = 0; e < kPitch - 4; e += 4) {
       Floats4 q[kLaneRows];
       for (uint32_t i = 0; i < kLaneRows; ++i) {
-        q[i] = Load4(queries + e + 8 * i * kSlicePitch);
+        q[i] = Load4(queries + e + 8 * i * kPitch);
       }
       for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
         for (uint32_t j = 0; j < 4; ++j) {
-          const Floats4 k =
-              Load4(keys + e + (16 * c + kKeyStep[j]) * kSlicePitch);
+          const Floats4 k = Load4(keys + e + (16 * c + kKeyStep[j]) * kPitch);
           for (uint32_t i = 0; i < kLaneRows; ++i) {
             float& x = chunks_[c].x[i / 2][j / 2][i % 2 * 2 + j % 2];
             for (uint32_t n = 0; n < 4; ++n) x = Fma(q[i].x[n], k.x[n], x);
@@ -161,8 +271,8 @@ class Products {
   }
 
   const Work& work_;
-  float* query_slices_;
-  float* key_slices_;
+  const bool copies_;
+  float* slices_;
   uint64_t* query_rows_;
   uint64_t* key_rows_;
   Chunk chunks_[kChunksPerWarp];

@@ -60,8 +60,13 @@ void Expect(const char* what, const std::string& error) {
 void MatchesTheOracle(const AttentionVariant& v, simt::Policy policy,
                       Random& random) {
   const std::vector<AttentionLayer> layers = ThreeLayers(v, random);
-  ExpectOracle("three layers", v, layers, RandomRing(v, random),
-               {.policy = policy, .seed = random.Next()});
+  AttentionLayout layout = RandomRing(v, random);
+  for (const bool gap_is_wide : {false, true}) {
+    if (gap_is_wide && !MayCopy(v)) continue;
+    layout.gap_is_wide = gap_is_wide;
+    ExpectOracle("three layers", v, layers, layout,
+                 {.policy = policy, .seed = random.Next()});
+  }
 }
 
 void KeepsToTheErrorBound(const AttentionVariant& v, Random& random) {
@@ -90,7 +95,8 @@ void KeepsToTheErrorBound(const AttentionVariant& v, Random& random) {
 
 void IsTheSameInAnyOrderOfThreads(const AttentionVariant& v, Random& random) {
   const std::vector<AttentionLayer> layers = ThreeLayers(v, random);
-  const AttentionLayout layout = RandomRing(v, random);
+  AttentionLayout layout = RandomRing(v, random);
+  layout.gap_is_wide = MayCopy(v);
   const Scores first =
       ExpectOracle("uniform order", v, layers, layout, {.seed = random.Next()});
   for (simt::Policy policy : simt::kPolicies) {
@@ -110,6 +116,7 @@ void TakesAnyLayout(const AttentionVariant& v, Random& random) {
     layout.keys = order;
     layout.block_size = 1 + random.Below(90);
     layout.tiles_per_split = 1;
+    layout.gap_is_wide = random.Below(2) == 0;
     ExpectOracle("another layout", v,
                  {RandomLayer(v, 2, QueryRows(v) + random.Below(80), random)},
                  layout, {.seed = random.Next()});

@@ -22,6 +22,8 @@ int main() {
     TakesAnyLayout(v, random);
     KeepsToTheErrorBound(v, random);
   }
-  IsTheSameInAnyOrderOfThreads(FindVariant("odd"), random);
+  for (const char* name : {"odd", "packed"}) {
+    IsTheSameInAnyOrderOfThreads(FindVariant(name), random);
+  }
   for (const char* name : {"odd"}) KeepsToTheFormula(FindVariant(name));
 }

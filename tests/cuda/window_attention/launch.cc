@@ -109,8 +109,9 @@ bool Measures(const AttentionVariant& v) {
   return (v.rows & (kMeasureDynamics | kMeasureEnds)) != 0;
 }
 
-uint32_t Gap(const AttentionVariant& v, uint32_t dtype) {
-  return v.use_mma ? 16 : ElementBytes(dtype);
+uint32_t Gap(const AttentionVariant& v, const AttentionLayout& layout,
+             uint32_t dtype) {
+  return v.use_mma || layout.gap_is_wide ? 16 : ElementBytes(dtype);
 }
 
 Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
@@ -119,7 +120,7 @@ Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
   const uint32_t group = v.group * v.logit_heads;
   const uint32_t n_rows = QueryRows(v, layer[0].n_tokens);
   Rows rows = MakeRows(layout.queries, v.q_dtype, n_kv_heads * group, n_rows,
-                       v.head_dim, Gap(v, v.q_dtype));
+                       v.head_dim, Gap(v, layout, v.q_dtype));
   for (uint32_t head = 0; head < n_kv_heads * group; ++head) {
     const oracle::WindowAttentionInput& in = layer[head / group];
     for (uint32_t w = 0; w < in.window; ++w) {
@@ -158,7 +159,7 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
   Keys keys;
   const uint32_t n_blocks = v.paged ? (n_tokens + block - 1) / block + 1 : 1;
   keys.rows = MakeRows(layout.keys, v.k_dtype, n_heads, block, v.head_dim,
-                       Gap(v, v.k_dtype), n_blocks);
+                       Gap(v, layout, v.k_dtype), n_blocks);
   const Rows& rows = keys.rows;
   keys.block_stride =
       layout.keys == RowOrder::kTokenMajor || layout.keys == RowOrder::kReversed

@@ -88,7 +88,14 @@ struct AttentionLayout {
   uint32_t tiles_per_split = 3;
   // Odd layers come with row log-sum-exps, so only the others are summed.
   bool odd_layers_have_lse = false;
+  // Between rows 16 bytes, as tensor cores always have them, or an element. Rows of f32
+  // that lie end to end are copied with the former.
+  bool gap_is_wide = false;
 };
+inline bool MayCopy(const AttentionVariant& v) {
+  return v.q_dtype == kF32 && v.k_dtype == kF32 && v.head_dim % 4 == 0 &&
+         v.logit_heads == 1;
+}
 
 // Scores of every layer, and behind them what was measured, two numbers. Memory is of
 // the exact size, and NaN wherever nothing was stored: between rows, in partial sums, in
