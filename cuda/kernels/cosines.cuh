@@ -14,7 +14,7 @@ constexpr uint32_t kTileFloats = kCosineElements * kKeyStride;
 
 // A key, and what makes it one of norm 1; 0 where there is none.
 struct Direction {
-  uint64_t row;
+  CacheRow row;
   float scale;
 };
 
@@ -34,7 +34,7 @@ KV_DEVICE void LoadDirections(const CacheRows& keys, uint32_t first,
   chunk.lanes = kLanes;
   const bool is_there = mine.scale != 0.0f;
   if (is_there) {
-    const uint64_t at[1] = {mine.row};
+    const CacheRow at[1] = {mine.row};
     VisitRows(
         chunk, at, lane,
         [&](uint32_t, uint32_t i, float v) {

@@ -22,15 +22,6 @@ struct alignas(16) Floats4 {
   float x[4];
 };
 
-template <int kDType>
-KV_DEVICE float LoadElement(uint64_t address) {
-  if constexpr (kDType == kF32) {
-    return LoadGlobal<float>(address);
-  } else {
-    return ToFloat<kDType>(LoadGlobal<uint16_t>(address));
-  }
-}
-
 // All: a lane's chunks are registers, which have no index.
 constexpr uint32_t kUnrolledChunks = kChunksPerWarp;
 
@@ -39,8 +30,8 @@ class Products {
   KV_DEVICE explicit Products(const Work& work) : work_(work) {
     KV_SHARED(float, query_slices, kQueryFloats);
     KV_SHARED(float, key_slices, kKeyFloats);
-    KV_SHARED(uint64_t, query_rows, kBlockRows);
-    KV_SHARED(uint64_t, key_rows, kTileKeys);
+    KV_SHARED(CacheRow, query_rows, kBlockRows);
+    KV_SHARED(CacheRow, key_rows, kTileKeys);
     query_slices_ = query_slices;
     key_slices_ = key_slices;
     query_rows_ = query_rows;
@@ -50,7 +41,8 @@ class Products {
   // To be followed by NextTile() for every tile of the split.
   KV_DEVICE void Begin(uint32_t block) {
     if (threadIdx.x < kBlockRows) {
-      query_rows_[threadIdx.x] = QueryAddress(work_, block, threadIdx.x);
+      query_rows_[threadIdx.x].address =
+          QueryAddress(work_, block, threadIdx.x);
     }
   }
 
@@ -58,7 +50,8 @@ class Products {
   KV_DEVICE void NextTile(uint32_t tile) {
     if (threadIdx.x < kTileKeys) {
       const uint32_t key = work_.first_key + tile * kTileKeys + threadIdx.x;
-      key_rows_[threadIdx.x] = key < work_.n_tokens() ? KeyRow(work_, key) : 0;
+      key_rows_[threadIdx.x] =
+          key < work_.n_tokens() ? FindKey(key) : CacheRow{};
     }
     MultiplyTile(0);
     if constexpr (kLogitHeads > 1) {
@@ -78,6 +71,14 @@ class Products {
   KV_DEVICE const Chunk& Multiply(uint32_t c) const { return chunks_[c]; }
 
  private:
+  KV_DEVICE CacheRow FindKey(uint32_t key) const {
+    CacheRow row;
+    row.address = KeyRow(work_, key);
+    FindNumbers(work_.p, work_.p.keys, work_.layer.block_table, work_.kv_head,
+                key, row);
+    return row;
+  }
+
   // Products with the query rows so many bytes behind those of query_rows_.
   KV_DEVICE void MultiplyTile(int64_t query_offset) {
     for (Chunk& chunk : chunks_) chunk = {};
@@ -88,17 +89,24 @@ class Products {
       const int64_t query_step = work_.p.query_element_stride;
       LoadSlice<KV_Q_DTYPE, kBlockRows, 4>(
           query_rows_, first,
-          [&](uint32_t i) { return query_offset + i * query_step; },
+          [&](uint32_t i) {
+            return ElementPlace{query_offset + i * query_step, 0, 0};
+          },
           query_slices_);
       const RowLayout& keys = work_.p.keys;
-      if (keys.group_elems == 0) {
+      constexpr DTypeTag<KV_K_DTYPE> kKeys;
+      if (kKeys.kIsPlain && keys.group_elems == 0) {
         LoadSlice<KV_K_DTYPE, kTileKeys, 4>(
             key_rows_, first,
-            [&](uint32_t i) { return i * keys.element_stride; }, key_slices_);
+            [&](uint32_t i) {
+              return ElementPlace{i * keys.element_stride, 0, 0};
+            },
+            key_slices_);
       } else {  // one at a time: divisions take registers
         LoadSlice<KV_K_DTYPE, kTileKeys, 1>(
             key_rows_, first,
-            [&](uint32_t i) { return ElementOffset(keys, i); }, key_slices_);
+            [&](uint32_t i) { return FindElement(kKeys, keys, kHeadDim, i); },
+            key_slices_);
       }
       BlockSync();
       MultiplySlice();
@@ -115,9 +123,9 @@ class Products {
   }
 
   // Zeros beyond the row's end and in rows that are none.
-  template <int kDType, uint32_t kRows, int kAtOnce, class OffsetOf>
-  KV_DEVICE void LoadSlice(const uint64_t* rows, uint32_t first,
-                           const OffsetOf& offset_of, float* slices) {
+  template <int kDType, uint32_t kRows, int kAtOnce, class PlaceOf>
+  KV_DEVICE void LoadSlice(const CacheRow* rows, uint32_t first,
+                           const PlaceOf& place_of, float* slices) {
     constexpr uint32_t kLoads = kRows * kSlice;
 #pragma unroll kAtOnce
     for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
@@ -126,8 +134,9 @@ class Products {
       const uint32_t row = i / kSlice;
       const uint32_t element = i % kSlice;
       float v = 0.0f;
-      if (rows[row] != 0 && first + element < kHeadDim) {
-        v = LoadElement<kDType>(rows[row] + offset_of(first + element));
+      if (rows[row].address != 0 && first + element < kHeadDim) {
+        v = LoadElement(DTypeTag<kDType>(), rows[row],
+                        place_of(first + element));
       }
       slices[row * kSlicePitch + element] = v;
     }
@@ -163,8 +172,8 @@ class Products {
   const Work& work_;
   float* query_slices_;
   float* key_slices_;
-  uint64_t* query_rows_;
-  uint64_t* key_rows_;
+  CacheRow* query_rows_;
+  CacheRow* key_rows_;
   Chunk chunks_[kChunksPerWarp];
 };
 
