@@ -47,16 +47,13 @@ KV_DEVICE QueryRow FindRow(const AttendParams& p, const AttendLayer& layer,
 KV_DEVICE void LoadChunk(const CacheRows& rows, const CacheRow& row,
                          uint32_t first, uint32_t lane, uint32_t lanes,
                          uint32_t stride, float* to) {
-  CacheRows chunk = rows;
   const uint32_t left = rows.head_dim - first;
-  chunk.head_dim = left < kAttendChunk ? left : kAttendChunk;
-  chunk.lanes = lanes;
-  if (row.address == 0) chunk.head_dim = 0;
+  uint32_t n = left < kAttendChunk ? left : kAttendChunk;
+  if (row.address == 0) n = 0;
   const CacheRow at[1] = {row};
-  VisitRows(
-      chunk, at, lane,
-      [&](uint32_t, uint32_t i, float v) { to[i * stride] = v; }, first);
-  for (uint32_t i = chunk.head_dim + lane; i < kAttendChunk; i += lanes) {
+  VisitRows(rows, {first, n, lanes}, at, lane,
+            [&](uint32_t, uint32_t i, float v) { to[i * stride] = v; });
+  for (uint32_t i = n + lane; i < kAttendChunk; i += lanes) {
     to[i * stride] = 0.0f;
   }
 }

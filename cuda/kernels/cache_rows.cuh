@@ -85,8 +85,8 @@ KV_DEVICE float LoadElement(Tag tag, const CacheRow& row,
     return ToFloat<Tag::kValue>(code);
   } else if constexpr (Tag::kHasBlocks) {
     const uint64_t scale = row.address + place.block;
-    return Scaled<Tag::kValue>(
-        code, ToFloat<kF16>(LoadGlobal<uint16_t>(scale)), 0.0f);
+    return Scaled<Tag::kValue>(code, ToFloat<kF16>(LoadGlobal<uint16_t>(scale)),
+                               0.0f);
   } else {
     return OfCode<Tag::kValue>(code, row);
   }
@@ -117,16 +117,23 @@ KV_DEVICE void Unpack(Tag, const CacheRow& row, const Bytes16& words,
   }
 }
 
-// visit(r, i, value) with the elements that lane `lane` of rows.lanes has of some
-// rows, which need not be there. What the rows have of an element is visited
-// in the order of the rows, and so are a row's elements: head_dim from `first` on,
-// which fills whole loads where rows are wide.
+// Elements [first, first + n) of rows, by so many lanes of a warp. Where rows are wide
+// they fill whole loads.
+struct RowPart {
+  uint32_t first;
+  uint32_t n;
+  uint32_t lanes;
+};
+
+// visit(r, i, value) with the elements of a part that lane `lane` has of some rows,
+// which need not be there. What the rows have of element first + i is visited in the
+// order of the rows, and so are a row's elements.
 template <class Tag, uint32_t kRows, class Visit>
-KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows,
+KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows, const RowPart& part,
                          const CacheRow (&found)[kRows], uint32_t lane,
-                         const Visit& visit, uint32_t first) {
-  for (uint32_t i = lane; i < rows.head_dim / Tag::kPer16; i += rows.lanes) {
-    const uint64_t offset = uint64_t{first / Tag::kPer16 + i} * rows.wide;
+                         const Visit& visit) {
+  for (uint32_t i = lane; i < part.n / Tag::kPer16; i += part.lanes) {
+    const uint64_t offset = uint64_t{part.first / Tag::kPer16 + i} * rows.wide;
     Bytes16 words[kRows];
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
@@ -148,11 +155,11 @@ KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows,
 
 // The same, an element at a time.
 template <class Tag, uint32_t kRows, class Visit>
-KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows,
+KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows, const RowPart& part,
                            const CacheRow (&found)[kRows], uint32_t lane,
-                           const Visit& visit, uint32_t first) {
-  for (uint32_t i = lane; i < rows.head_dim; i += rows.lanes) {
-    const ElementPlace place = FindElement(tag, rows, first + i);
+                           const Visit& visit) {
+  for (uint32_t i = lane; i < part.n; i += part.lanes) {
+    const ElementPlace place = FindElement(tag, rows, part.first + i);
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
       if (found[r].address == 0) continue;
@@ -164,27 +171,33 @@ KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows,
 // The same for whatever dtype they have. Absent rows are visited with zeros where
 // rows are wide.
 template <uint32_t kRows, class Visit>
-KV_DEVICE void VisitRows(const CacheRows& rows, const CacheRow (&found)[kRows],
-                         uint32_t lane, const Visit& visit,
-                         uint32_t first = 0) {
+KV_DEVICE void VisitRows(const CacheRows& rows, const RowPart& part,
+                         const CacheRow (&found)[kRows], uint32_t lane,
+                         const Visit& visit) {
   WithDType(rows.dtype, [&](auto tag) {
     if (rows.wide != 0) {
-      VisitWide(tag, rows, found, lane, visit, first);
+      VisitWide(tag, rows, part, found, lane, visit);
     } else {
-      VisitNarrow(tag, rows, found, lane, visit, first);
+      VisitNarrow(tag, rows, part, found, lane, visit);
     }
   });
+}
+
+// The same with whole rows, by rows.lanes.
+template <uint32_t kRows, class Visit>
+KV_DEVICE void VisitRows(const CacheRows& rows, const CacheRow (&found)[kRows],
+                         uint32_t lane, const Visit& visit) {
+  VisitRows(rows, {0, rows.head_dim, rows.lanes}, found, lane, visit);
 }
 
 // visit(i, element) with all of a row that is there, by one thread.
 template <class Visit>
 KV_DEVICE void VisitRow(const CacheRows& rows, const CacheRow& row,
                         const Visit& visit) {
-  CacheRows mine = rows;
-  mine.lanes = 1;
   const CacheRow at[1] = {row};
   if (row.address == 0) return;
-  VisitRows(mine, at, 0, [&](uint32_t, uint32_t i, float v) { visit(i, v); });
+  VisitRows(rows, {0, rows.head_dim, 1}, at, 0,
+            [&](uint32_t, uint32_t i, float v) { visit(i, v); });
 }
 
 // Over the lanes of a row: every one of them has the sum then.

@@ -27,22 +27,18 @@ KV_DEVICE void LoadDirections(const CacheRows& keys, uint32_t first,
   const uint32_t key = threadIdx.x / kLanes;
   const uint32_t lane = threadIdx.x % kLanes;
   const Direction mine = find(key);
-  CacheRows chunk = keys;
-  chunk.head_dim = keys.head_dim - first < kCosineElements
-                       ? keys.head_dim - first
-                       : kCosineElements;
-  chunk.lanes = kLanes;
+  const uint32_t n = keys.head_dim - first < kCosineElements
+                         ? keys.head_dim - first
+                         : kCosineElements;
   const bool is_there = mine.scale != 0.0f;
   if (is_there) {
     const CacheRow at[1] = {mine.row};
-    VisitRows(
-        chunk, at, lane,
-        [&](uint32_t, uint32_t i, float v) {
-          to[i * kKeyStride + key] = v * mine.scale;
-        },
-        first);
+    VisitRows(keys, {first, n, kLanes}, at, lane,
+              [&](uint32_t, uint32_t i, float v) {
+                to[i * kKeyStride + key] = v * mine.scale;
+              });
   }
-  for (uint32_t i = (is_there ? chunk.head_dim : 0) + lane; i < kCosineElements;
+  for (uint32_t i = (is_there ? n : 0) + lane; i < kCosineElements;
        i += kLanes) {
     to[i * kKeyStride + key] = 0.0f;
   }

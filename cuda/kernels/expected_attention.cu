@@ -21,20 +21,17 @@ KV_DEVICE uint32_t InChunk(uint32_t head_dim, uint32_t first) {
 
 // Elements [first, first + kExpectedChunk) of the block's keys; beyond the last 0.
 // Four threads share a row.
-KV_DEVICE void LoadKeys(const CacheRows& all, const CacheRow& row,
+KV_DEVICE void LoadKeys(const CacheRows& keys, const CacheRow& row,
                         uint32_t first, float* to) {
   constexpr uint32_t kLanes = kExpectedThreads / kExpectedKeys;
   const uint32_t key = threadIdx.x / kLanes;
   const uint32_t lane = threadIdx.x % kLanes;
-  CacheRows chunk = all;
-  chunk.head_dim = InChunk(all.head_dim, first);
-  chunk.lanes = kLanes;
+  const uint32_t n = InChunk(keys.head_dim, first);
   const CacheRow at[1] = {row};
   VisitRows(
-      chunk, at, lane,
-      [&](uint32_t, uint32_t i, float v) { to[i * kKeyStride + key] = v; },
-      first);
-  for (uint32_t i = chunk.head_dim + lane; i < kExpectedChunk; i += kLanes) {
+      keys, {first, n, kLanes}, at, lane,
+      [&](uint32_t, uint32_t i, float v) { to[i * kKeyStride + key] = v; });
+  for (uint32_t i = n + lane; i < kExpectedChunk; i += kLanes) {
     to[i * kKeyStride + key] = 0.0f;
   }
 }

@@ -52,20 +52,18 @@ KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
   float sums[Tag::kPer16] = {};
   for (uint32_t first = chunk.begin + group; first - group < chunk.end;
        first += n_groups * kDiffRows) {
-    CacheRow rows[kDiffRows];
     Bytes16 words[kDiffRows];
 #pragma unroll
     for (uint32_t r = 0; r < kDiffRows; ++r) {
-      rows[r] = RowOf(p, chunk, first + r * n_groups);
-      words[r] = rows[r].address != 0 && has_part
-                     ? LoadGlobal<Bytes16>(rows[r].address +
-                                           uint64_t{lane} * p.keys.wide)
+      const uint64_t row = RowOf(p, chunk, first + r * n_groups).address;
+      words[r] = row != 0 && has_part
+                     ? LoadGlobal<Bytes16>(row + uint64_t{lane} * p.keys.wide)
                      : Bytes16{};
     }
 #pragma unroll
     for (uint32_t r = 0; r < kDiffRows; ++r) {
       float v[Tag::kPer16];
-      Unpack(tag, rows[r], words[r], v);
+      Unpack(tag, CacheRow{}, words[r], v);
       float square = 0.0f;
 #pragma unroll
       for (uint32_t j = 0; j < Tag::kPer16; ++j) {
@@ -132,7 +130,7 @@ KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
       float v[kDiffRows];
 #pragma unroll
       for (uint32_t r = 0; r < kDiffRows; ++r) {
-        const CacheRow row = rows[t + r];
+        const CacheRow& row = rows[t + r];
         v[r] = row.address == 0 ? 0.0f : LoadElement(tag, row, place);
       }
 #pragma unroll
@@ -164,13 +162,14 @@ KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
   const Chunk chunk = {layer, head, begin, end,
                        SumsOf(p, blockIdx.z, head, blockIdx.x)};
   WithDType(p.keys.dtype, [&](auto tag) {
+    // Codes have up to 512 elements in as many bytes, which are more than threads.
     using Tag = decltype(tag);
-    if constexpr (Tag::kIsPlain) {  // others have more elements than threads
-      if (p.keys.wide != 0 && p.keys.head_dim <= p.keys.lanes * Tag::kPer16) {
-        return AddShortRows(tag, p, chunk, shared);
-      }
+    if (Tag::kIsPlain && p.keys.wide != 0 &&
+        p.keys.head_dim <= p.keys.lanes * Tag::kPer16) {
+      AddShortRows(tag, p, chunk, shared);
+    } else {
+      AddRows(tag, p, chunk, rows, scales);
     }
-    AddRows(tag, p, chunk, rows, scales);
   });
 }
 

@@ -86,15 +86,15 @@ static_assert(sizeof(RowNumbers) == 48);
 // Rows of keys or values whose elements are read.
 struct CacheRows {
   RowLayout layout;
-  RowNumbers scale;     // of quantized rows: what codes are multiplied by,
-  RowNumbers minimum;   // and what is added then
-  uint32_t dtype;       // of kvevict_dtype
-  uint32_t n_elements;  // of a row
-  uint32_t head_dim;    // that are read
-  uint32_t lanes;       // that share a row: LanesOfRow()
+  uint32_t dtype;     // of kvevict_dtype
+  uint32_t head_dim;  // elements that are read
+  uint32_t lanes;     // that share a row: LanesOfRow()
   // Bytes from 16 bytes of a row to the next, at multiples of 16, which elements fill:
   // 16, or groups lie so far apart. 0: they do not.
   uint32_t wide;
+  RowNumbers scale;     // of quantized rows: what codes are multiplied by,
+  RowNumbers minimum;   // and what is added then
+  uint32_t n_elements;  // of a row
   uint32_t reserved;
 };
 static_assert(sizeof(CacheRows) == 184);

@@ -168,8 +168,7 @@ inline std::vector<uint8_t> EncodeRow(uint32_t dtype, uint32_t n, float scale,
       const bool nibbles = dtype == cuda::kQ4_0;
       uint8_t* const block = bytes.data() + e / 32 * (nibbles ? 18 : 34);
       if (e % 32 == 0) {
-        scale =
-            (nibbles ? 0.5f : 0.125f) * static_cast<float>(1 + random.Below(2));
+        scale = nibbles ? 0.5f : random.Below(2) == 0 ? 0.125f : 0.0625f;
         const uint32_t bits = EncodeElement(cuda::kF16, scale);
         std::memcpy(block, &bits, 2);
       }
