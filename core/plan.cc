@@ -491,10 +491,6 @@ kvevict_reason Plan::ScoreReason(const PlanLayer& layer,
   if (ReadsValues() && (!v.can_score || g.v_head_dim == 0)) {
     return KVEVICT_REASON_OPAQUE_VALUES;
   }
-  if (!context_->backend().on_host && ((reads_keys && k.is_quantized()) ||
-                                       (ReadsValues() && v.is_quantized()))) {
-    return KVEVICT_REASON_QUANTIZED_ON_DEVICE;
-  }
   return KVEVICT_REASON_NONE;
 }
 
@@ -549,8 +545,6 @@ const char* ReasonText(kvevict_reason reason) {
       return "q_dtype is quantized: queries are f32, f16 or bf16";
     case KVEVICT_REASON_QUANTIZED_VALUES:
       return "v_dtype is quantized: values that change would be rounded again";
-    case KVEVICT_REASON_QUANTIZED_ON_DEVICE:
-      return "quantized keys and values are read on the CPU alone";
   }
   return "";
 }

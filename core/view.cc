@@ -610,18 +610,27 @@ static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
   return rows;
 }
 
+const kvevict_plane* FindNumbers(const kvevict_view& view,
+                                 const kvevict_plane& plane, bool minimum) {
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    const RoleInfo& role = kRoles[view.companions[i].role];
+    if (role.rows == nullptr || &(view.*role.rows) != &plane) continue;
+    if (role.is_minimum == minimum) return &view.companions[i];
+  }
+  return nullptr;
+}
+
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head) {
   RowSource rows = BareRows(view, plane, head);
   if (InfoOf(rows.dtype).scale == Scale::kNone) return rows;
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    const kvevict_plane& numbers = view.companions[i];
-    const RoleInfo& role = kRoles[numbers.role];
-    if (role.rows == nullptr || &(view.*role.rows) != &plane) continue;
-    const RowSource of = BareRows(view, numbers, head);
-    (role.is_minimum ? rows.minimum : rows.scale) = {
+  for (const bool minimum : {false, true}) {
+    const kvevict_plane* numbers = FindNumbers(view, plane, minimum);
+    if (numbers == nullptr) continue;
+    const RowSource of = BareRows(view, *numbers, head);
+    (minimum ? rows.minimum : rows.scale) = {
         of.base,   of.row_stride, of.block_stride, of.addresses,
-        of.origin, of.dtype,      of.is_plain,     IsConstant(view, numbers)};
+        of.origin, of.dtype,      of.is_plain,     IsConstant(view, *numbers)};
   }
   return rows;
 }

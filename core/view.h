@@ -92,6 +92,11 @@ Status CheckComplete(const kvevict_view& view,
 Status CheckScales(const kvevict_view& view, bool reads_keys,
                    bool reads_values);
 
+// The companion of a valid view that has the scales, or the minima, of one of its own
+// planes; nullptr if there is none.
+const kvevict_plane* FindNumbers(const kvevict_view& view,
+                                 const kvevict_plane& plane, bool minimum);
+
 // The rows of a valid, present plane of `view` itself for one head, with the scale and
 // minimum that companions have of them.
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,

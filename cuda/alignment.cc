@@ -2,6 +2,7 @@
 
 #include "core/dtype.h"
 #include "core/signal.h"
+#include "core/view.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
 
@@ -14,20 +15,43 @@ Status CheckAligned(const char* what, uint64_t data,
   for (const int64_t stride : strides) all |= static_cast<uint64_t>(stride);
   if (all % element_bytes == 0) return Status();
   return Unsupported(
-      "%s at 0x%llx: address and strides are not multiples of %u bytes, the "
-      "size of an element, as CUDA needs to read them",
+      "%s at 0x%llx: address and strides are not multiples of %u bytes, as "
+      "CUDA needs to read elements of their dtype",
       what, static_cast<unsigned long long>(data), element_bytes);
 }
 
-Status CheckRowsAligned(const char* what, const kvevict_view& view,
-                        const kvevict_plane& plane) {
+namespace {
+
+// Of what is loaded at a time of an element: it, its byte, or its block's scale.
+uint32_t BytesOfLoads(const DTypeInfo& info) {
+  if (info.is_plain()) return info.element_bytes;
+  return info.scale == Scale::kNone ? sizeof(uint16_t) : 1;
+}
+
+Status CheckPlaneAligned(const char* what, const kvevict_view& view,
+                         const kvevict_plane& plane) {
   const RowLayout rows = LayoutOf(view, plane);
+  const DTypeInfo& info = InfoOf(static_cast<DType>(plane.dtype));
   return CheckAligned(
       what, plane.data,
-      {rows.row_stride, rows.element_stride,
+      {rows.row_stride, info.is_plain() ? rows.element_stride : 0,
        view.n_kv_heads > 1 ? rows.head_stride : 0,
        rows.block_size > 0 ? rows.block_stride : 0, rows.group_stride},
-      ElementBytes(static_cast<DType>(plane.dtype)));
+      BytesOfLoads(info));
+}
+
+}  // namespace
+
+Status CheckRowsAligned(const char* what, const kvevict_view& view,
+                        const kvevict_plane& plane) {
+  KV_RETURN_IF_ERROR(CheckPlaneAligned(what, view, plane));
+  for (const bool minimum : {false, true}) {
+    const kvevict_plane* const numbers = FindNumbers(view, plane, minimum);
+    if (numbers == nullptr) continue;
+    KV_RETURN_IF_ERROR(
+        CheckPlaneAligned(minimum ? "minima" : "scales", view, *numbers));
+  }
+  return Status();
 }
 
 Status CheckKeysAligned(const ScoreJob& job) {
@@ -44,8 +68,12 @@ Status CheckReading(const Context& context, Stream stream,
     KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
   }
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
+  const auto k = static_cast<uint32_t>(args.layer.k_dtype);
+  const auto v = static_cast<uint32_t>(args.layer.v_dtype);
   for (const ModuleId module : modules) {
-    KV_RETURN_IF_ERROR(Require(context, stream, module));
+    KV_RETURN_IF_ERROR(Require(context, stream,
+                               reads_values ? ReaderOf(context, module, {k, v})
+                                            : ReaderOf(context, module, {k})));
   }
   return Status();
 }

@@ -24,7 +24,7 @@ Status CheckRowsAligned(const char* what, const kvevict_view& view,
 Status CheckKeysAligned(const ScoreJob& job);
 
 // All that a signal checks which reads rows of the cache: keys, values if it needs them,
-// and its modules beside those of shaping.
+// and its modules that read them beside those of shaping.
 Status CheckReading(const Context& context, Stream stream,
                     const ScoreArgs& args,
                     std::initializer_list<ModuleId> modules);

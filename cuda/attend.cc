@@ -82,6 +82,14 @@ bool GoTogether(const AttendJob& a, const AttendJob& b) {
          SlotsPerSplit(a) == SlotsPerSplit(b);
 }
 
+ModuleKey ReaderOf(const Context& context, const AttendJob& job) {
+  const auto id = [](const kvevict_plane& rows) {
+    return static_cast<uint32_t>(rows.dtype);
+  };
+  return ReaderOf(context, ModuleId::attention,
+                  {id(job.queries), id(job.view.k), id(job.values())});
+}
+
 // What the jobs of a batch have in common; states and blocks are set later.
 AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
   const AttendJob& first = batch.front();
@@ -93,9 +101,7 @@ AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
   p.keys = RowsOf(view, view.k);
   p.values = RowsOf(view, first.values());
   p.values.head_dim = first.v_head_dim;
-  if (first.v_head_dim * ElementBytes(static_cast<DType>(p.values.dtype)) %
-          16 !=
-      0) {
+  if (first.v_head_dim % PerLoad(static_cast<int>(p.values.dtype)) != 0) {
     p.values.wide = 0;
   }
   p.out_row_stride = first.out.token_stride_bytes;
@@ -144,6 +150,7 @@ Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
   const AttendJob& first = batch.front();
   AttendParams p = ParamsOf(batch, lse);
   p.states = AddressOf(states.data());
+  const ModuleKey reader = ReaderOf(context, first);
   const uint32_t n_heads = first.view.n_kv_heads;
   const uint32_t n_layers = Size(batch);
   const uint32_t n_blocks = BlocksOf(first);
@@ -154,16 +161,16 @@ Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
     p.n_blocks = std::min(most, n_blocks - p.first_block);
     const uint32_t n_chunks = BlocksFor(first.v_head_dim, kAttendValues);
     KV_RETURN_IF_ERROR(Launch(
-        context, stream, KernelId::attend_split,
+        context, stream, reader, KernelId::attend_split,
         {p.n_splits * p.n_blocks * n_chunks, n_heads, n_layers, kAttendThreads},
         p));
     KV_RETURN_IF_ERROR(Launch(
-        context, stream, KernelId::attend_finish,
+        context, stream, reader, KernelId::attend_finish,
         {p.n_blocks * kAttendRows, n_heads, n_layers, kAttendFinishThreads},
         p));
   }
   if (!WantsSums(first)) return Status();
-  return Launch(context, stream, KernelId::attend_sums,
+  return Launch(context, stream, reader, KernelId::attend_sums,
                 {BlocksFor(LongestOf(batch), kAttendSlots), n_heads, n_layers,
                  kAttendThreads},
                 p);
@@ -211,8 +218,9 @@ Status CheckAttending(const Context& context, Stream stream,
                         plane->element_stride_bytes},
                        ElementBytes(static_cast<DType>(plane->dtype))));
     }
+    KV_RETURN_IF_ERROR(Require(context, stream, ReaderOf(context, job)));
   }
-  return Require(context, stream, ModuleId::attention);
+  return Status();
 }
 
 Status Run_attend(const Context& context, Stream stream,

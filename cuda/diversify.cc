@@ -55,8 +55,10 @@ Status RunBatch(const Context& context, Stream stream,
                    AddressOf(job.scores), job.tokens.most,
                    tokens.FirstOf(job.tokens)};
   }
+  const ModuleKey reader =
+      ReaderOf(context, ModuleId::redundancy, {p.keys.dtype});
   const auto launch = [&](KernelId kernel, uint32_t grid_x) {
-    return Launch(context, stream, kernel,
+    return Launch(context, stream, reader, kernel,
                   {grid_x, p.n_kv_heads, Size(batch), kRedundancyThreads}, p);
   };
   KV_RETURN_IF_ERROR(launch(KernelId::redundancy_directions, p.n_chunks));
@@ -67,7 +69,7 @@ Status RunBatch(const Context& context, Stream stream,
   KV_RETURN_IF_ERROR(
       launch(KernelId::redundancy_search, BlocksFor(n_tokens, kCosineTile)));
   KV_RETURN_IF_ERROR(launch(KernelId::redundancy_columns, p.n_chunks));
-  return Launch(context, stream, KernelId::redundancy_mix,
+  return Launch(context, stream, reader, KernelId::redundancy_mix,
                 {p.n_kv_heads, Size(batch), 1, kRedundancyThreads}, p);
 }
 
@@ -90,7 +92,9 @@ Status CheckDiversifying(const Context& context, Stream stream,
   for (const ScoreJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckKeysAligned(job));
   }
-  return Require(context, stream, ModuleId::redundancy);
+  return Require(context, stream,
+                 ReaderOf(context, ModuleId::redundancy,
+                          {static_cast<uint32_t>(args.layer.k_dtype)}));
 }
 
 Status Run_diversify(const Context& context, Stream stream,

@@ -1,6 +1,7 @@
 #include "cuda/launch.h"
 
 #include "cuda/device_state.h"
+#include "cuda/kernels/params.h"
 #include "cuda/kernels/pool_select.h"
 
 namespace kvevict::cuda {
@@ -22,6 +23,15 @@ ModuleKey KeyOf(const Context& context, ModuleId id) {
     const auto sm = static_cast<uint32_t>(DeviceOf(context).sm());
     key.dynamic_shared_bytes = MostPoolSelectBytes(sm);
   }
+  return key;
+}
+
+ModuleKey ReaderOf(const Context& context, ModuleId id,
+                   std::initializer_list<uint32_t> dtypes) {
+  ModuleKey key = KeyOf(context, id);
+  uint32_t bits = 0;
+  for (const uint32_t dtype : dtypes) bits |= 1u << dtype;
+  if ((bits & ~kPlainDTypes) != 0) key.Add("KV_DTYPES", bits);
   return key;
 }
 

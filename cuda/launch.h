@@ -3,6 +3,7 @@
 #define KVEVICT_CUDA_LAUNCH_H_
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "core/backend.h"
 #include "core/context.h"
@@ -26,6 +27,11 @@ struct LaunchShape {
 
 // Of a module without variants, for the context's GPU.
 ModuleKey KeyOf(const Context& context, ModuleId id);
+
+// Of a module that reads rows of caches, of these dtypes: with quantized ones a variant
+// for them. See cuda/kernels/dtypes.cuh.
+ModuleKey ReaderOf(const Context& context, ModuleId id,
+                   std::initializer_list<uint32_t> dtypes);
 
 // Finds or compiles a module, without variants by its id. For operations of
 // several launches, before the first: a graph gets all of them or none.

@@ -36,7 +36,11 @@ RowLayout LayoutOf(const kvevict_view& view, const kvevict_plane& plane) {
 namespace {
 
 // Of rows that elements of so many bytes make, at multiples of 16; otherwise 0.
-uint32_t BytesBetweenLoads(const RowLayout& layout, uint32_t element_bytes) {
+uint32_t BytesBetweenLoads(const RowLayout& layout, DType dtype) {
+  // Two to a byte, in order.
+  if (dtype == DType::kU4) return 16;
+  const uint32_t element_bytes = ElementBytes(dtype);
+  if (element_bytes == 0) return 0;
   if (layout.element_stride != int64_t{element_bytes}) return 0;
   if (layout.group_elems == 0) return 16;
   const auto stride = static_cast<uint64_t>(layout.group_stride);
@@ -46,21 +50,53 @@ uint32_t BytesBetweenLoads(const RowLayout& layout, uint32_t element_bytes) {
 
 }  // namespace
 
+RowNumbers NumbersOf(const kvevict_view& view, const kvevict_plane& plane,
+                     bool minimum) {
+  const kvevict_plane* const of = FindNumbers(view, plane, minimum);
+  if (of == nullptr) return {};
+  const RowLayout layout = LayoutOf(view, *of);
+  RowNumbers numbers{};
+  numbers.base = BaseOf(*of);
+  numbers.row_stride = layout.row_stride;
+  numbers.head_stride = layout.head_stride;
+  numbers.block_stride = layout.block_stride;
+  numbers.far = layout.far;
+  numbers.is_constant = IsConstant(view, *of) ? 1 : 0;
+  numbers.dtype = static_cast<uint32_t>(of->dtype);
+  return numbers;
+}
+
+bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
+                  const kvevict_view& b, const kvevict_plane& plane_b) {
+  const auto share = [&](bool minimum) {
+    const RowNumbers x = NumbersOf(a, plane_a, minimum);
+    const RowNumbers y = NumbersOf(b, plane_b, minimum);
+    return x.base == y.base && x.row_stride == y.row_stride &&
+           x.head_stride == y.head_stride && x.block_stride == y.block_stride &&
+           x.far == y.far && x.is_constant == y.is_constant &&
+           x.dtype == y.dtype;
+  };
+  return share(false) && share(true);
+}
+
 CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane) {
   CacheRows rows{};
   rows.layout = LayoutOf(view, plane);
+  rows.scale = NumbersOf(view, plane, false);
+  rows.minimum = NumbersOf(view, plane, true);
   rows.dtype = static_cast<uint32_t>(plane.dtype);
-  rows.head_dim = plane.head_dim;
+  rows.n_elements = rows.head_dim = plane.head_dim;
   const RowLayout& layout = rows.layout;
-  const uint32_t element_bytes = ElementBytes(static_cast<DType>(plane.dtype));
-  const uint32_t row_bytes = plane.head_dim * element_bytes;
+  const auto dtype = static_cast<DType>(plane.dtype);
+  const uint64_t row_bytes = PackedBytes(dtype, plane.head_dim);
   const uint64_t all = plane.data | row_bytes |
                        static_cast<uint64_t>(layout.row_stride) |
                        static_cast<uint64_t>(layout.head_stride) |
                        static_cast<uint64_t>(layout.block_stride) |
                        static_cast<uint64_t>(layout.group_stride);
-  rows.wide = all % 16 == 0 ? BytesBetweenLoads(layout, element_bytes) : 0;
-  rows.lanes = LanesOfRow(rows.wide != 0 ? row_bytes / 16 : plane.head_dim);
+  rows.wide = all % 16 == 0 ? BytesBetweenLoads(layout, dtype) : 0;
+  rows.lanes = LanesOfRow(rows.wide != 0 ? static_cast<uint32_t>(row_bytes / 16)
+                                         : plane.head_dim);
   return rows;
 }
 

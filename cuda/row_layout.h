@@ -30,14 +30,23 @@ inline bool SameLayout(const RowLayout& a, const RowLayout& b) {
          a.ring_first == b.ring_first;
 }
 
+// The scales, or the minima, of one of a view's own planes; base 0 if it has none.
+RowNumbers NumbersOf(const kvevict_view& view, const kvevict_plane& plane,
+                     bool minimum);
+
 // Rows of keys or values of a view, of a dtype that can be scored.
 CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane);
+
+// Whether two views' own planes have the same scales and minima, or none.
+bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
+                  const kvevict_view& b, const kvevict_plane& plane_b);
 
 // Whether two layers' planes can be read in one launch.
 inline bool ReadAlike(const kvevict_view& a, const kvevict_plane& plane_a,
                       const kvevict_view& b, const kvevict_plane& plane_b) {
   return SameLayout(LayoutOf(a, plane_a), LayoutOf(b, plane_b)) &&
-         (plane_a.data - plane_b.data) % 16 == 0;
+         (plane_a.data - plane_b.data) % 16 == 0 &&
+         ShareNumbers(a, plane_a, b, plane_b);
 }
 
 inline uint32_t TokensOf(const ReduceJob& job) { return job.n_tokens; }

@@ -32,7 +32,9 @@ Status LaunchRowNorms(const Context& context, Stream stream, Jobs<Job> jobs,
                      AddressOf(job.*scores), job.tokens.most,
                      tokens.FirstOf(job.tokens)};
     }
-    return Launch(context, stream, KernelId::row_norms,
+    return Launch(context, stream,
+                  ReaderOf(context, ModuleId::row_norm, {p.rows.dtype}),
+                  KernelId::row_norms,
                   {BlocksFor(LongestOf(batch), NormBlockRows(p.rows.lanes)),
                    p.n_kv_heads, Size(batch), kNormThreads},
                   p);

@@ -83,7 +83,9 @@ class Scorer {
                      where.layers[i].*out, where.layers[i].n_tokens,
                      where.layers[i].first_count};
     }
-    return Launch(context_, stream_, KernelId::row_norms,
+    return Launch(context_, stream_,
+                  ReaderOf(context_, ModuleId::row_norm, {p.rows.dtype}),
+                  KernelId::row_norms,
                   {BlocksFor(longest, NormBlockRows(p.rows.lanes)),
                    p.n_kv_heads, Size(batch_), kNormThreads},
                   p);
@@ -106,8 +108,13 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  return CheckReading(context, stream, args,
-                      {ModuleId::row_norm, ModuleId::cur});
+  KV_RETURN_IF_ERROR(CheckReading(context, stream, args, {}));
+  for (const kvevict_dtype dtype : {args.layer.k_dtype, args.layer.v_dtype}) {
+    KV_RETURN_IF_ERROR(Require(
+        context, stream,
+        ReaderOf(context, ModuleId::row_norm, {static_cast<uint32_t>(dtype)})));
+  }
+  return Require(context, stream, ModuleId::cur);
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {

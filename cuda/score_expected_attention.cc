@@ -56,11 +56,13 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
     reduce.layers[i] = {rows, AddressOf(job.rows), n_tokens, first_count};
   }
   const uint32_t longest = LongestOf(batch);
-  KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::expected_logits,
+  const ModuleKey reader =
+      ReaderOf(context, ModuleId::expected_attention, {p.keys.dtype});
+  KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::expected_logits,
                             {BlocksFor(longest, kExpectedKeys), g.n_kv_heads,
                              Size(batch), kExpectedThreads},
                             p));
-  KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::expected_softmax,
+  KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::expected_softmax,
                             {g.n_q_heads, Size(batch), 1, kExpectedThreads},
                             p));
   if (apart == 0) return Status();

@@ -37,8 +37,10 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                    AddressOf(job.rows), job.tokens.most,
                    tokens.FirstOf(job.tokens)};
   }
+  const ModuleKey reader =
+      ReaderOf(context, ModuleId::key_diff, {p.keys.dtype});
   const auto launch = [&](KernelId kernel, uint32_t grid_x) {
-    return Launch(context, stream, kernel,
+    return Launch(context, stream, reader, kernel,
                   {grid_x, g.n_kv_heads, Size(batch), kDiffThreads}, p);
   };
   KV_RETURN_IF_ERROR(launch(KernelId::key_sums, p.n_chunks));
@@ -78,7 +80,9 @@ Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
                    tokens.FirstOf(job.tokens), job.keep.most,
                    keep.FirstOf(job.keep)};
   }
-  return Launch(context, stream, KernelId::key_diff_blocks,
+  return Launch(context, stream,
+                ReaderOf(context, ModuleId::key_diff_blocks, {p.keys.dtype}),
+                KernelId::key_diff_blocks,
                 {g.n_kv_heads, Size(batch), 1, kSelectThreads}, p);
 }
 

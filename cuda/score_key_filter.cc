@@ -34,7 +34,9 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                    job.tokens.most,
                    tokens.FirstOf(job.tokens)};
   }
-  return Launch(context, stream, KernelId::filter_keys,
+  return Launch(context, stream,
+                ReaderOf(context, ModuleId::key_filter, {p.keys.dtype}),
+                KernelId::filter_keys,
                 {BlocksFor(LongestOf(batch), KeyFilterBlockRows(p.keys.lanes)),
                  g.n_kv_heads, Size(batch), kFilterThreads},
                 p);

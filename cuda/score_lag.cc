@@ -54,13 +54,15 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                    job.tokens.most,
                    tokens.FirstOf(job.tokens)};
   }
+  const ModuleKey reader = ReaderOf(context, ModuleId::lag,
+                                    {p.keys.rows.dtype, p.values.rows.dtype});
   const uint32_t n_partitions = LagPartitions(longest, p.n_sink, p.partition);
   if (n_partitions > 1) {
     KV_RETURN_IF_ERROR(Launch(
-        context, stream, KernelId::lag_spreads,
+        context, stream, reader, KernelId::lag_spreads,
         {n_partitions - 1, g.n_kv_heads, 2 * p.n_layers, kLagThreads}, p));
   }
-  return Launch(context, stream, KernelId::lag_ranks,
+  return Launch(context, stream, reader, KernelId::lag_ranks,
                 {std::max(2u, n_partitions) - 1, g.n_kv_heads, p.n_layers,
                  kLagRankThreads},
                 p);

@@ -64,11 +64,13 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
     reduce.layers[i] = {rows, AddressOf(job.rows), n_tokens, first_count};
   }
   const uint32_t longest = LongestOf(batch);
-  KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::center_scores,
+  const ModuleKey reader =
+      ReaderOf(context, ModuleId::query_centers, {p.keys.dtype});
+  KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::center_scores,
                             {BlocksFor(longest, CentersBlockRows(p.keys.lanes)),
                              g.n_kv_heads, Size(batch), kCentersThreads},
                             p));
-  KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::standardise_rows,
+  KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::standardise_rows,
                             {g.n_q_heads, Size(batch), 1, kCentersThreads}, p));
   if (apart == 0) return Status();
   return LaunchReduction(context, stream, reduce, longest, Size(batch));

@@ -230,6 +230,7 @@ bool LayoutAllowsMma(const ScoreJob& job) {
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return SameLayout(LayoutOf(*a.view, a.view->k),
                     LayoutOf(*b.view, b.view->k)) &&
+         ShareNumbers(*a.view, a.view->k, *b.view, b.view->k) &&
          a.queries.rows.row_stride == b.queries.rows.row_stride &&
          a.queries.rows.element_stride == b.queries.rows.element_stride &&
          a.queries.head_stride == b.queries.head_stride &&
@@ -372,6 +373,8 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   const Counts tokens(first.tokens);
   ScoreParams p{};
   p.keys = LayoutOf(*first.view, first.view->k);
+  p.scale = NumbersOf(*first.view, first.view->k, false);
+  p.minimum = NumbersOf(*first.view, first.view->k, true);
   p.query_row_stride = first.queries.rows.row_stride;
   p.query_head_stride = first.queries.head_stride;
   p.query_element_stride = first.queries.rows.element_stride;

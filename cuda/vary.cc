@@ -81,12 +81,14 @@ Status RunBatch(const Context& context, Stream stream, const VaryArgs& args,
                    AddressOf(batch[i].scores), AddressOf(lists[i].keys),
                    lists[i].tokens.most,       lists[i].keep.count.most};
   }
+  const ModuleKey reader =
+      ReaderOf(context, ModuleId::similarity, {p.keys.dtype});
   const auto of_lists = [&](KernelId kernel) {
-    return Launch(context, stream, kernel,
+    return Launch(context, stream, reader, kernel,
                   {p.n_lists, Size(batch), 1, kSimilarityThreads}, p);
   };
   const auto of_heads = [&](KernelId kernel, uint32_t grid_x) {
-    return Launch(context, stream, kernel,
+    return Launch(context, stream, reader, kernel,
                   {grid_x, p.n_kv_heads, Size(batch), kSimilarityThreads}, p);
   };
   KV_RETURN_IF_ERROR(of_lists(KernelId::similarity_take));
@@ -119,7 +121,9 @@ Status CheckVarying(const Context& context, Stream stream,
   for (const ScoreJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckKeysAligned(job));
   }
-  return Require(context, stream, ModuleId::similarity);
+  return Require(context, stream,
+                 ReaderOf(context, ModuleId::similarity,
+                          {static_cast<uint32_t>(args.layer.k_dtype)}));
 }
 
 // Lists of a layer have one length.

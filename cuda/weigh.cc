@@ -24,7 +24,9 @@ Status CheckWeighing(const Context& context, Stream stream,
   for (const ScoreJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
   }
-  return Require(context, stream, ModuleId::row_norm);
+  return Require(context, stream,
+                 ReaderOf(context, ModuleId::row_norm,
+                          {static_cast<uint32_t>(args.layer.v_dtype)}));
 }
 
 Status Run_weigh(const Context& context, Stream stream, const WeighArgs& args) {

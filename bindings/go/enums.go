@@ -517,8 +517,6 @@ const (
 	ReasonQuantizedQueries Reason = 7
 	// Values are quantized: merged they would be rounded again.
 	ReasonQuantizedValues Reason = 8
-	// Keys or values are quantized, and CUDA reads f32, f16 and bf16.
-	ReasonQuantizedOnDevice Reason = 9
 )
 
 // BlockLayout: how rows lie in a block.

@@ -90,11 +90,6 @@ Status CheckCache(const Context& context, bool reads_blocks, AttendJob* job) {
     return Unsupported("view: %s of dtype %s cannot be read",
                        plane == &job->view.k ? "k" : "v", InfoOf(*plane).name);
   }
-  if (!context.backend().on_host && (InfoOf(job->view.k).is_quantized() ||
-                                     InfoOf(job->values()).is_quantized())) {
-    return Unsupported("view: %s",
-                       ReasonText(KVEVICT_REASON_QUANTIZED_ON_DEVICE));
-  }
   status = CheckScales(job->view, true, IsPresent(job->view.v));
   if (!status.ok()) return Prefixed(status, "view: ");
   KV_RETURN_IF_ERROR(FindValues(job));

@@ -20,17 +20,17 @@ KV_DEVICE float MinusInfinity() { return -ToFloat<kF32>(kInfinityBits); }
 
 // The query row that kLanesOfRow threads share, and what it sees.
 struct QueryRow {
-  uint64_t address;  // 0: there is none
+  CacheRow stored;
   uint32_t begin;
   uint32_t end;
 };
 
 KV_DEVICE QueryRow FindRow(const AttendParams& p, const AttendLayer& layer,
                            uint32_t query, uint32_t q_head, uint32_t n_tokens) {
-  QueryRow row = {0, 0, 0};
+  QueryRow row = {{}, 0, 0};
   if (query >= p.n_queries) return row;
-  row.address = layer.queries + query * p.queries.layout.row_stride +
-                q_head * p.queries.layout.head_stride;
+  row.stored.address = layer.queries + query * p.queries.layout.row_stride +
+                       q_head * p.queries.layout.head_stride;
   const int64_t own = int64_t{n_tokens} - p.n_queries + query;
   const int64_t first = p.window == 0 ? 0 : own + 1 - p.window;
   if (first > 0) row.begin = static_cast<uint32_t>(first);
@@ -44,19 +44,16 @@ KV_DEVICE QueryRow FindRow(const AttendParams& p, const AttendLayer& layer,
 
 // Elements [first, first + kAttendChunk) of a row by `lanes` threads, to[i * stride];
 // those that are not there are 0.
-KV_DEVICE void LoadChunk(const CacheRows& rows, uint64_t row, uint32_t first,
-                         uint32_t lane, uint32_t lanes, uint32_t stride,
-                         float* to) {
-  CacheRows chunk = rows;
+KV_DEVICE void LoadChunk(const CacheRows& rows, const CacheRow& row,
+                         uint32_t first, uint32_t lane, uint32_t lanes,
+                         uint32_t stride, float* to) {
   const uint32_t left = rows.head_dim - first;
-  chunk.head_dim = left < kAttendChunk ? left : kAttendChunk;
-  chunk.lanes = lanes;
-  if (row == 0) chunk.head_dim = 0;
-  const uint64_t at[1] = {row};
-  VisitRows(
-      chunk, at, lane,
-      [&](uint32_t, uint32_t i, float v) { to[i * stride] = v; }, first);
-  for (uint32_t i = chunk.head_dim + lane; i < kAttendChunk; i += lanes) {
+  uint32_t n = left < kAttendChunk ? left : kAttendChunk;
+  if (row.address == 0) n = 0;
+  const CacheRow at[1] = {row};
+  VisitRows(rows, {first, n, lanes}, at, lane,
+            [&](uint32_t, uint32_t i, float v) { to[i * stride] = v; });
+  for (uint32_t i = n + lane; i < kAttendChunk; i += lanes) {
     to[i * stride] = 0.0f;
   }
 }
@@ -72,15 +69,15 @@ KV_DEVICE void LogitsOf(const AttendParams& p, const AttendLayer& layer,
   const uint32_t my_keys = threadIdx.x % kLanesOfRow * kKeysOfLane;
   const uint32_t key = threadIdx.x / kLanesOfKey;
   const uint32_t slot = first + key < n_tokens ? first + key : n_tokens - 1;
-  const uint64_t key_row =
-      RowAddress(p.keys.layout, layer.keys, layer.block_table, head, slot);
+  const CacheRow key_row =
+      FindRow(p.keys, layer.keys, layer.block_table, head, slot);
 #pragma unroll
   for (uint32_t k = 0; k < kKeysOfLane; ++k) x[k] = 0.0f;
   for (uint32_t e = 0; e < p.keys.head_dim; e += kAttendChunk) {
     if (e > 0) BlockSync();  // all have read what is written over
     LoadChunk(p.keys, key_row, e, threadIdx.x % kLanesOfKey, kLanesOfKey,
               kKeyStride, keys + key);
-    LoadChunk(p.queries, row.address, e, threadIdx.x % kLanesOfRow, kLanesOfRow,
+    LoadChunk(p.queries, row.stored, e, threadIdx.x % kLanesOfRow, kLanesOfRow,
               1, queries + my_row * kAttendChunk);
     BlockSync();
 #pragma unroll 8
@@ -198,8 +195,8 @@ KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
       // Eight threads share a row.
       const uint32_t value = half + threadIdx.x / 8;
       const uint32_t at = slot + value < n_tokens ? slot + value : n_tokens - 1;
-      const uint64_t value_row = RowAddress(p.values.layout, layer.values,
-                                            layer.block_table, head, at);
+      const CacheRow value_row =
+          FindRow(p.values, layer.values, layer.block_table, head, at);
       if (half > 0) BlockSync();  // all have gathered the first half
       for (uint32_t e = 0; e < kAttendValues; e += kAttendChunk) {
         float* const to = values + threadIdx.x / 8 * kAttendValues + e;
@@ -300,7 +297,7 @@ KV_KERNEL(attend_finish, AttendParams, kAttendFinishThreads, 4) {
     }
     v *= scale;
     const uint64_t to = out + e * p.out_element_stride;
-    WithDType(p.out_dtype, [&](auto tag) {
+    WithPlainDType(p.out_dtype, [&](auto tag) {
       using Tag = decltype(tag);
       if constexpr (Tag::kBytes == 4) {
         StoreGlobal(to, v);
@@ -354,7 +351,7 @@ KV_KERNEL(attend_sums, AttendParams, kAttendThreads, 2) {
     for (uint32_t query = 0; query < p.n_queries; query += kAttendRows) {
       const QueryRow row = FindRow(p, layer, query + my_row, q_head, n_tokens);
       float lse = MinusInfinity();
-      if (row.address != 0) {
+      if (row.stored.address != 0) {
         lse =
             LoadGlobal<float>(layer.lse + (query + my_row) * p.lse_row_stride +
                               q_head * p.lse_head_stride);

@@ -3,75 +3,148 @@
 #define KVEVICT_CUDA_KERNELS_CACHE_ROWS_CUH_
 
 #include "device.cuh"
+#include "dtypes.cuh"
 #include "params.h"
 #include "row_address.cuh"
 
 namespace kvevict::cuda {
 
-template <int kDType>
-struct DTypeTag {
-  static constexpr int kValue = kDType;
-  static constexpr uint32_t kBytes = kDType == kF32 ? 4 : 2;
-  static constexpr uint32_t kPer16 = 16 / kBytes;
+// A row, and of codes what they stand for: code * scale + minimum. Its address is 0
+// where it is none.
+template <bool kHasNumbers>
+struct RowWith {
+  uint64_t address;
 };
+template <>
+struct RowWith<true> {
+  uint64_t address;
+  float scale;
+  float minimum;
+};
+using CacheRow = RowWith<kReadsQuantized>;
 
-template <int kDType, bool kIsPlain, class Use>
-KV_DEVICE void UseDType(const Use& use) {
-  if constexpr (kIsPlain) use(DTypeTag<kDType>());
+KV_DEVICE float LoadNumber(uint32_t dtype, uint64_t address) {
+  if (dtype == kF16) return ToFloat<kF16>(LoadGlobal<uint16_t>(address));
+  if (dtype == kBF16) return ToFloat<kBF16>(LoadGlobal<uint16_t>(address));
+  return LoadGlobal<float>(address);
 }
 
-// Calls use() with the tag of a dtype that is not quantized.
-template <class Use>
-KV_DEVICE void WithDType(uint32_t dtype, const Use& use) {
-#define KVEVICT_DTYPE(Name, text, id, bytes, ...) \
-  if (dtype == k##Name) UseDType<k##Name, (bytes > 1)>(use);
-#include "core/dtypes.inc"
-#undef KVEVICT_DTYPE
+// The number of a row; `otherwise` where there are none.
+KV_DEVICE float NumberOf(const RowLayout& rows, const RowNumbers& numbers,
+                         uint64_t block_table, uint32_t head, uint32_t slot,
+                         float otherwise) {
+  if (numbers.base == 0) return otherwise;
+  if (numbers.is_constant != 0) {
+    return LoadNumber(numbers.dtype, numbers.base + head * numbers.head_stride);
+  }
+  RowLayout layout = rows;
+  layout.row_stride = numbers.row_stride;
+  layout.head_stride = numbers.head_stride;
+  layout.block_stride = numbers.block_stride;
+  layout.far = numbers.far;
+  return LoadNumber(numbers.dtype,
+                    RowAddress(layout, numbers.base, block_table, head, slot));
+}
+
+// A row's numbers: `from` has scale and minimum of rows that lie so.
+template <class From>
+KV_DEVICE void FindNumbers(const From& from, const RowLayout& rows,
+                           uint64_t block_table, uint32_t head, uint32_t slot,
+                           RowWith<true>& row) {
+  row.scale = NumberOf(rows, from.scale, block_table, head, slot, 1.0f);
+  row.minimum = NumberOf(rows, from.minimum, block_table, head, slot, 0.0f);
+}
+template <class From>
+KV_DEVICE void FindNumbers(const From&, const RowLayout&, uint64_t, uint32_t,
+                           uint32_t, RowWith<false>&) {}
+
+// The row of a slot. `base`: slot 0, head 0.
+KV_DEVICE CacheRow FindRow(const CacheRows& rows, uint64_t base,
+                           uint64_t block_table, uint32_t head, uint32_t slot) {
+  CacheRow row;
+  row.address = RowAddress(rows.layout, base, block_table, head, slot);
+  FindNumbers(rows, rows.layout, block_table, head, slot, row);
+  return row;
 }
 
 template <class Tag>
-KV_DEVICE float LoadElement(Tag, uint64_t address) {
-  if constexpr (Tag::kBytes == 4) {
-    return ToFloat<Tag::kValue>(LoadGlobal<uint32_t>(address));
+KV_DEVICE ElementPlace FindElement(Tag tag, const CacheRows& rows, uint32_t i) {
+  return FindElement(tag, rows.layout, rows.n_elements, i);
+}
+
+template <int kDType>
+KV_DEVICE float OfCode(uint32_t code, const RowWith<true>& row) {
+  return Scaled<kDType>(code, row.scale, row.minimum);
+}
+
+template <class Tag>
+KV_DEVICE float LoadElement(Tag tag, const CacheRow& row,
+                            const ElementPlace& place) {
+  const uint32_t code = LoadCode(tag, row.address, place);
+  if constexpr (Tag::kIsPlain) {
+    return ToFloat<Tag::kValue>(code);
+  } else if constexpr (Tag::kHasBlocks) {
+    const uint64_t scale = row.address + place.block;
+    return Scaled<Tag::kValue>(code, ToFloat<kF16>(LoadGlobal<uint16_t>(scale)),
+                               0.0f);
   } else {
-    return ToFloat<Tag::kValue>(LoadGlobal<uint16_t>(address));
+    return OfCode<Tag::kValue>(code, row);
   }
 }
 
+// The elements of 16 bytes of a row.
 template <class Tag>
-KV_DEVICE void Unpack(Tag, const Bytes16& words, float (&v)[Tag::kPer16]) {
+KV_DEVICE void Unpack(Tag, const CacheRow& row, const Bytes16& words,
+                      float (&v)[Tag::kPer16]) {
+  constexpr uint32_t kPerWord = Tag::kPer16 / 4;
 #pragma unroll
   for (uint32_t j = 0; j < 4; ++j) {
     const uint32_t word = words.x[j];
     if constexpr (Tag::kBytes == 4) {
       v[j] = ToFloat<Tag::kValue>(word);
-    } else {
+    } else if constexpr (Tag::kIsPlain) {
       v[2 * j] = ToFloat<Tag::kValue>(word & 0xffff);
       v[2 * j + 1] = ToFloat<Tag::kValue>(word >> 16);
+    } else {
+#pragma unroll
+      for (uint32_t k = 0; k < kPerWord; ++k) {
+        // Of a byte's nibbles the high one is first.
+        const uint32_t code = kPerWord == 8 ? word >> ((k ^ 1) * 4) & 15
+                                            : word >> (k * 8 % 32) & 255;
+        v[j * kPerWord + k] = OfCode<Tag::kValue>(code, row);
+      }
     }
   }
 }
 
-// visit(r, i, value) with the elements that lane `lane` of rows.lanes has of some
-// rows; an address of 0 is of no row. What the rows have of an element is visited
-// in the order of the rows, and so are a row's elements: head_dim from `first` on,
-// which fills whole loads where rows are wide.
+// Elements [first, first + n) of rows, by so many lanes of a warp. Where rows are wide
+// they fill whole loads.
+struct RowPart {
+  uint32_t first;
+  uint32_t n;
+  uint32_t lanes;
+};
+
+// visit(r, i, value) with the elements of a part that lane `lane` has of some rows,
+// which need not be there. What the rows have of element first + i is visited in the
+// order of the rows, and so are a row's elements.
 template <class Tag, uint32_t kRows, class Visit>
-KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows,
-                         const uint64_t (&addresses)[kRows], uint32_t lane,
-                         const Visit& visit, uint32_t first) {
-  for (uint32_t i = lane; i < rows.head_dim / Tag::kPer16; i += rows.lanes) {
-    const uint64_t offset = uint64_t{first / Tag::kPer16 + i} * rows.wide;
+KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows, const RowPart& part,
+                         const CacheRow (&found)[kRows], uint32_t lane,
+                         const Visit& visit) {
+  for (uint32_t i = lane; i < part.n / Tag::kPer16; i += part.lanes) {
+    const uint64_t offset = uint64_t{part.first / Tag::kPer16 + i} * rows.wide;
     Bytes16 words[kRows];
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
-      words[r] = addresses[r] == 0 ? Bytes16{}
-                                   : LoadGlobal<Bytes16>(addresses[r] + offset);
+      words[r] = found[r].address == 0
+                     ? Bytes16{}
+                     : LoadGlobal<Bytes16>(found[r].address + offset);
     }
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
       float v[Tag::kPer16];
-      Unpack(tag, words[r], v);
+      Unpack(tag, found[r], words[r], v);
 #pragma unroll
       for (uint32_t j = 0; j < Tag::kPer16; ++j) {
         visit(r, i * Tag::kPer16 + j, v[j]);
@@ -82,15 +155,15 @@ KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows,
 
 // The same, an element at a time.
 template <class Tag, uint32_t kRows, class Visit>
-KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows,
-                           const uint64_t (&addresses)[kRows], uint32_t lane,
-                           const Visit& visit, uint32_t first) {
-  for (uint32_t i = lane; i < rows.head_dim; i += rows.lanes) {
-    const int64_t offset = ElementOffset(rows.layout, first + i);
+KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows, const RowPart& part,
+                           const CacheRow (&found)[kRows], uint32_t lane,
+                           const Visit& visit) {
+  for (uint32_t i = lane; i < part.n; i += part.lanes) {
+    const ElementPlace place = FindElement(tag, rows, part.first + i);
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
-      if (addresses[r] == 0) continue;
-      visit(r, i, LoadElement(tag, addresses[r] + offset));
+      if (found[r].address == 0) continue;
+      visit(r, i, LoadElement(tag, found[r], place));
     }
   }
 }
@@ -98,27 +171,33 @@ KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows,
 // The same for whatever dtype they have. Absent rows are visited with zeros where
 // rows are wide.
 template <uint32_t kRows, class Visit>
-KV_DEVICE void VisitRows(const CacheRows& rows,
-                         const uint64_t (&addresses)[kRows], uint32_t lane,
-                         const Visit& visit, uint32_t first = 0) {
+KV_DEVICE void VisitRows(const CacheRows& rows, const RowPart& part,
+                         const CacheRow (&found)[kRows], uint32_t lane,
+                         const Visit& visit) {
   WithDType(rows.dtype, [&](auto tag) {
     if (rows.wide != 0) {
-      VisitWide(tag, rows, addresses, lane, visit, first);
+      VisitWide(tag, rows, part, found, lane, visit);
     } else {
-      VisitNarrow(tag, rows, addresses, lane, visit, first);
+      VisitNarrow(tag, rows, part, found, lane, visit);
     }
   });
 }
 
+// The same with whole rows, by rows.lanes.
+template <uint32_t kRows, class Visit>
+KV_DEVICE void VisitRows(const CacheRows& rows, const CacheRow (&found)[kRows],
+                         uint32_t lane, const Visit& visit) {
+  VisitRows(rows, {0, rows.head_dim, rows.lanes}, found, lane, visit);
+}
+
 // visit(i, element) with all of a row that is there, by one thread.
 template <class Visit>
-KV_DEVICE void VisitRow(const CacheRows& rows, uint64_t row,
+KV_DEVICE void VisitRow(const CacheRows& rows, const CacheRow& row,
                         const Visit& visit) {
-  CacheRows mine = rows;
-  mine.lanes = 1;
-  const uint64_t at[1] = {row};
-  if (row == 0) return;
-  VisitRows(mine, at, 0, [&](uint32_t, uint32_t i, float v) { visit(i, v); });
+  const CacheRow at[1] = {row};
+  if (row.address == 0) return;
+  VisitRows(rows, {0, rows.head_dim, 1}, at, 0,
+            [&](uint32_t, uint32_t i, float v) { visit(i, v); });
 }
 
 // Over the lanes of a row: every one of them has the sum then.

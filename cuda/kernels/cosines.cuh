@@ -14,7 +14,7 @@ constexpr uint32_t kTileFloats = kCosineElements * kKeyStride;
 
 // A key, and what makes it one of norm 1; 0 where there is none.
 struct Direction {
-  uint64_t row;
+  CacheRow row;
   float scale;
 };
 
@@ -27,22 +27,18 @@ KV_DEVICE void LoadDirections(const CacheRows& keys, uint32_t first,
   const uint32_t key = threadIdx.x / kLanes;
   const uint32_t lane = threadIdx.x % kLanes;
   const Direction mine = find(key);
-  CacheRows chunk = keys;
-  chunk.head_dim = keys.head_dim - first < kCosineElements
-                       ? keys.head_dim - first
-                       : kCosineElements;
-  chunk.lanes = kLanes;
+  const uint32_t n = keys.head_dim - first < kCosineElements
+                         ? keys.head_dim - first
+                         : kCosineElements;
   const bool is_there = mine.scale != 0.0f;
   if (is_there) {
-    const uint64_t at[1] = {mine.row};
-    VisitRows(
-        chunk, at, lane,
-        [&](uint32_t, uint32_t i, float v) {
-          to[i * kKeyStride + key] = v * mine.scale;
-        },
-        first);
+    const CacheRow at[1] = {mine.row};
+    VisitRows(keys, {first, n, kLanes}, at, lane,
+              [&](uint32_t, uint32_t i, float v) {
+                to[i * kKeyStride + key] = v * mine.scale;
+              });
   }
-  for (uint32_t i = (is_there ? chunk.head_dim : 0) + lane; i < kCosineElements;
+  for (uint32_t i = (is_there ? n : 0) + lane; i < kCosineElements;
        i += kLanes) {
     to[i * kKeyStride + key] = 0.0f;
   }

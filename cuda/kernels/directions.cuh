@@ -9,28 +9,28 @@ namespace kvevict::cuda {
 
 // A block of kThreads has as many keys, of which n are there: a thread stores its own
 // one's scale_of(the sum of its squares), which is 0 where it is no direction, and then
-// adds up an element of all, every sum in the order of the keys. `row` is 0 past the
+// adds up an element of all, every sum in the order of the keys. `row` is none past the
 // last key; rows, scales: shared.
 template <uint32_t kThreads, class ScaleOf>
-KV_DEVICE void FindDirections(const CacheRows& keys, uint64_t row, uint32_t n,
-                              uint64_t scale_at, uint64_t sums,
-                              const ScaleOf& scale_of, uint64_t* rows,
+KV_DEVICE void FindDirections(const CacheRows& keys, const CacheRow& row,
+                              uint32_t n, uint64_t scale_at, uint64_t sums,
+                              const ScaleOf& scale_of, CacheRow* rows,
                               float* scales) {
   float square = 0.0f;
   VisitRow(keys, row, [&](uint32_t, float v) { square = Fma(v, v, square); });
   const float scale = scale_of(square);
-  if (row != 0) StoreGlobal(scale_at, scale);
-  rows[threadIdx.x] = scale != 0.0f ? row : 0;
+  if (row.address != 0) StoreGlobal(scale_at, scale);
+  rows[threadIdx.x] = scale != 0.0f ? row : CacheRow{};
   scales[threadIdx.x] = scale;
   BlockSync();
   WithDType(keys.dtype, [&](auto tag) {
     for (uint32_t i = threadIdx.x; i < keys.head_dim; i += kThreads) {
-      const int64_t element = ElementOffset(keys.layout, i);
+      const ElementPlace place = FindElement(tag, keys, i);
       float sum = 0.0f;
 #pragma unroll 4
       for (uint32_t t = 0; t < n; ++t) {
         const float v =
-            rows[t] == 0 ? 0.0f : LoadElement(tag, rows[t] + element);
+            rows[t].address == 0 ? 0.0f : LoadElement(tag, rows[t], place);
         sum = Fma(v, scales[t], sum);
       }
       StoreGlobal(sums + uint64_t{i} * sizeof(float), sum);

@@ -21,20 +21,17 @@ KV_DEVICE uint32_t InChunk(uint32_t head_dim, uint32_t first) {
 
 // Elements [first, first + kExpectedChunk) of the block's keys; beyond the last 0.
 // Four threads share a row.
-KV_DEVICE void LoadKeys(const CacheRows& all, uint64_t row, uint32_t first,
-                        float* to) {
+KV_DEVICE void LoadKeys(const CacheRows& keys, const CacheRow& row,
+                        uint32_t first, float* to) {
   constexpr uint32_t kLanes = kExpectedThreads / kExpectedKeys;
   const uint32_t key = threadIdx.x / kLanes;
   const uint32_t lane = threadIdx.x % kLanes;
-  CacheRows chunk = all;
-  chunk.head_dim = InChunk(all.head_dim, first);
-  chunk.lanes = kLanes;
-  const uint64_t at[1] = {row};
+  const uint32_t n = InChunk(keys.head_dim, first);
+  const CacheRow at[1] = {row};
   VisitRows(
-      chunk, at, lane,
-      [&](uint32_t, uint32_t i, float v) { to[i * kKeyStride + key] = v; },
-      first);
-  for (uint32_t i = chunk.head_dim + lane; i < kExpectedChunk; i += kLanes) {
+      keys, {first, n, kLanes}, at, lane,
+      [&](uint32_t, uint32_t i, float v) { to[i * kKeyStride + key] = v; });
+  for (uint32_t i = n + lane; i < kExpectedChunk; i += kLanes) {
     to[i * kKeyStride + key] = 0.0f;
   }
 }
@@ -77,9 +74,8 @@ KV_KERNEL(expected_logits, ExpectedParams, kExpectedThreads, 2) {
   // Keys past the last are the last one again, and are not written.
   const uint32_t key =
       first_key + threadIdx.x / (kExpectedThreads / kExpectedKeys);
-  const uint64_t key_row =
-      RowAddress(p.keys.layout, layer.keys, layer.block_table, head,
-                 key < n_tokens ? key : n_tokens - 1);
+  const CacheRow key_row = FindRow(p.keys, layer.keys, layer.block_table, head,
+                                   key < n_tokens ? key : n_tokens - 1);
   const uint32_t my_row = threadIdx.x % 16 * 2;
   const uint32_t my_keys = threadIdx.x / 16 * 4;
   for (uint32_t g = 0; g < p.group; ++g) {

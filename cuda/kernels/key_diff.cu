@@ -32,12 +32,11 @@ struct Chunk {
   uint64_t sums;  // out
 };
 
-KV_DEVICE uint64_t RowOf(const KeyDiffParams& p, const Chunk& chunk,
+KV_DEVICE CacheRow RowOf(const KeyDiffParams& p, const Chunk& chunk,
                          uint32_t slot) {
-  return slot < chunk.end
-             ? RowAddress(p.keys.layout, chunk.layer.keys,
-                          chunk.layer.block_table, chunk.head, slot)
-             : 0;
+  return slot < chunk.end ? FindRow(p.keys, chunk.layer.keys,
+                                    chunk.layer.block_table, chunk.head, slot)
+                          : CacheRow{};
 }
 
 // Of rows of which every lane has 16 bytes at most. Each thread adds up its elements
@@ -56,7 +55,7 @@ KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
     Bytes16 words[kDiffRows];
 #pragma unroll
     for (uint32_t r = 0; r < kDiffRows; ++r) {
-      const uint64_t row = RowOf(p, chunk, first + r * n_groups);
+      const uint64_t row = RowOf(p, chunk, first + r * n_groups).address;
       words[r] = row != 0 && has_part
                      ? LoadGlobal<Bytes16>(row + uint64_t{lane} * p.keys.wide)
                      : Bytes16{};
@@ -64,7 +63,7 @@ KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
 #pragma unroll
     for (uint32_t r = 0; r < kDiffRows; ++r) {
       float v[Tag::kPer16];
-      Unpack(tag, words[r], v);
+      Unpack(tag, CacheRow{}, words[r], v);
       float square = 0.0f;
 #pragma unroll
       for (uint32_t j = 0; j < Tag::kPer16; ++j) {
@@ -97,19 +96,19 @@ KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
 // Reads them twice, the second time from a cache.
 template <class Tag>
 KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
-                       uint64_t* rows, float* scales) {
+                       CacheRow* rows, float* scales) {
   const uint32_t lanes = p.keys.lanes;
   const uint32_t group = threadIdx.x / lanes;
   const uint32_t n_groups = kDiffThreads / lanes;
   for (uint32_t first = group; first - group < kDiffChunk;
        first += n_groups * kDiffRows) {
-    uint64_t addresses[kDiffRows];
+    CacheRow found[kDiffRows];
     float squares[kDiffRows] = {};
 #pragma unroll
     for (uint32_t r = 0; r < kDiffRows; ++r) {
-      addresses[r] = RowOf(p, chunk, chunk.begin + first + r * n_groups);
+      found[r] = RowOf(p, chunk, chunk.begin + first + r * n_groups);
     }
-    VisitRows(p.keys, addresses, threadIdx.x % lanes,
+    VisitRows(p.keys, found, threadIdx.x % lanes,
               [&](uint32_t r, uint32_t, float v) {
                 squares[r] = Fma(v, v, squares[r]);
               });
@@ -118,21 +117,21 @@ KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
       const float norm = SquareRoot(SumOverLanes(squares[r], lanes));
       const uint32_t i = first + r * n_groups;
       if (threadIdx.x % lanes != 0 || i >= kDiffChunk) continue;
-      rows[i] = HasDirection(norm) ? addresses[r] : 0;
+      rows[i] = HasDirection(norm) ? found[r] : CacheRow{};
       scales[i] = 1.0f / AtLeast(norm, kLeastNorm);
     }
   }
   BlockSync();
   const uint32_t n = chunk.end - chunk.begin;
   for (uint32_t i = threadIdx.x; i < p.keys.head_dim; i += kDiffThreads) {
-    const int64_t element = ElementOffset(p.keys.layout, i);
+    const ElementPlace place = FindElement(tag, p.keys, i);
     float sum = 0.0f;
     for (uint32_t t = 0; t < n; t += kDiffRows) {
       float v[kDiffRows];
 #pragma unroll
       for (uint32_t r = 0; r < kDiffRows; ++r) {
-        const uint64_t row = rows[t + r];
-        v[r] = row == 0 ? 0.0f : LoadElement(tag, row + element);
+        const CacheRow& row = rows[t + r];
+        v[r] = row.address == 0 ? 0.0f : LoadElement(tag, row, place);
       }
 #pragma unroll
       for (uint32_t r = 0; r < kDiffRows; ++r) {
@@ -150,7 +149,7 @@ KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
 // 4 * head_dim bytes per chunk.
 KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
   KV_SHARED(float, shared, kDiffThreads * 8);
-  KV_SHARED(uint64_t, rows, kDiffChunk);
+  KV_SHARED(CacheRow, rows, kDiffChunk);
   KV_SHARED(float, scales, kDiffChunk);
   const KeyDiffLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;
@@ -163,8 +162,10 @@ KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
   const Chunk chunk = {layer, head, begin, end,
                        SumsOf(p, blockIdx.z, head, blockIdx.x)};
   WithDType(p.keys.dtype, [&](auto tag) {
-    if (p.keys.wide != 0 &&
-        p.keys.head_dim <= p.keys.lanes * decltype(tag)::kPer16) {
+    // Codes have up to 512 elements in as many bytes, which are more than threads.
+    using Tag = decltype(tag);
+    if (Tag::kIsPlain && p.keys.wide != 0 &&
+        p.keys.head_dim <= p.keys.lanes * Tag::kPer16) {
       AddShortRows(tag, p, chunk, shared);
     } else {
       AddRows(tag, p, chunk, rows, scales);
@@ -215,16 +216,16 @@ KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads, 4) {
   const uint32_t lane = threadIdx.x % lanes;
   const uint32_t step = kDiffThreads / lanes;
   const uint32_t first = blockIdx.x * (step * kDiffRows) + threadIdx.x / lanes;
-  uint64_t rows[kDiffRows];
+  CacheRow rows[kDiffRows];
   float dots[kDiffRows] = {};
   float squares[kDiffRows] = {};
   float anchor_square = 0.0f;
 #pragma unroll
   for (uint32_t r = 0; r < kDiffRows; ++r) {
     const uint32_t slot = first + r * step;
-    rows[r] = slot < n_tokens ? RowAddress(p.keys.layout, layer.keys,
-                                           layer.block_table, head, slot)
-                              : 0;
+    rows[r] = slot < n_tokens
+                  ? FindRow(p.keys, layer.keys, layer.block_table, head, slot)
+                  : CacheRow{};
   }
   VisitRowsWith(p.keys, rows, lane, SumsOf(p, blockIdx.z, head, 0),
                 [&](uint32_t r, float v, float a) {
@@ -240,7 +241,7 @@ KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads, 4) {
   for (uint32_t r = 0; r < kDiffRows; ++r) {
     const float dot = SumOverLanes(dots[r], lanes) / n;
     const float norm = SquareRoot(SumOverLanes(squares[r], lanes));
-    if (lane != 0 || rows[r] == 0) continue;
+    if (lane != 0 || rows[r].address == 0) continue;
     const uint64_t place = uint64_t{head} * layer.n_tokens + first + r * step;
     StoreGlobal(layer.scores + place * sizeof(float),
                 KeyDiff(dot, norm, length));

@@ -47,9 +47,8 @@ struct Head {
     places = base + s.places;
   }
 
-  KV_DEVICE uint64_t RowOf(uint32_t token) const {
-    return RowAddress(p.keys.layout, layer.keys, layer.block_table, head,
-                      token);
+  KV_DEVICE CacheRow RowOf(uint32_t token) const {
+    return FindRow(p.keys, layer.keys, layer.block_table, head, token);
   }
   KV_DEVICE float NormOf(uint32_t token) const {
     return LoadGlobal<float>(out + uint64_t{token} * 4);
@@ -59,19 +58,19 @@ struct Head {
   }
 };
 
-// visit(first, step, rows) with the addresses of rows first, first + step, ... of n_rows,
-// of which row_of(i) is one; 0 of those that are not there.
+// visit(first, step, rows) with rows first, first + step, ... of n_rows, of which row_of(i)
+// is one, and none past the last.
 template <class RowOf, class Visit>
 KV_DEVICE void ForEachRows(const CacheRows& keys, uint32_t n_rows,
                            const RowOf& row_of, const Visit& visit) {
   const uint32_t step = kSelectThreads / keys.lanes;
   for (uint32_t begin = 0; begin < n_rows; begin += step * kBlockwiseRows) {
     const uint32_t first = begin + threadIdx.x / keys.lanes;
-    uint64_t rows[kBlockwiseRows];
+    CacheRow rows[kBlockwiseRows];
 #pragma unroll
     for (uint32_t r = 0; r < kBlockwiseRows; ++r) {
       const uint32_t i = first + r * step;
-      rows[r] = i < n_rows ? row_of(i) : 0;
+      rows[r] = i < n_rows ? row_of(i) : CacheRow{};
     }
     visit(first, step, rows);
   }
@@ -84,7 +83,7 @@ KV_DEVICE void FindNorms(const Head& h, uint32_t begin, uint32_t end) {
   ForEachRows(
       h.p.keys, end - begin, [&](uint32_t i) { return h.RowOf(begin + i); },
       [&](uint32_t first, uint32_t step,
-          const uint64_t(&rows)[kBlockwiseRows]) {
+          const CacheRow(&rows)[kBlockwiseRows]) {
         float squares[kBlockwiseRows] = {};
         VisitRows(h.p.keys, rows, lane, [&](uint32_t r, uint32_t, float v) {
           squares[r] = Fma(v, v, squares[r]);
@@ -92,7 +91,7 @@ KV_DEVICE void FindNorms(const Head& h, uint32_t begin, uint32_t end) {
 #pragma unroll
         for (uint32_t r = 0; r < kBlockwiseRows; ++r) {
           const float norm = SquareRoot(SumOverLanes(squares[r], lanes));
-          if (lane != 0 || rows[r] == 0) continue;
+          if (lane != 0 || rows[r].address == 0) continue;
           StoreGlobal(h.out + uint64_t{begin + first + r * step} * 4, norm);
         }
       });
@@ -112,13 +111,13 @@ KV_DEVICE void AddDirections(const Head& h, uint32_t n,
                              const ChangeOf& change_of) {
   WithDType(h.p.keys.dtype, [&](auto tag) {
     for (uint32_t i = threadIdx.x; i < h.p.keys.head_dim; i += kSelectThreads) {
-      const int64_t element = ElementOffset(h.p.keys.layout, i);
+      const ElementPlace place = FindElement(tag, h.p.keys, i);
       const uint64_t at = h.sums + uint64_t{i} * 8;
       int64_t sum = LoadGlobal<int64_t>(at);
 #pragma unroll 2
       for (uint32_t t = 0; t < n; ++t) {
         const Change change = change_of(t);
-        const float v = LoadElement(tag, h.RowOf(change.token) + element);
+        const float v = LoadElement(tag, h.RowOf(change.token), place);
         const float scale = 1.0f / AtLeast(change.norm, kLeastNorm);
         const float units = Multiply(Multiply(v, scale), kUnits);
         if (!HasDirection(change.norm)) continue;
@@ -143,7 +142,7 @@ KV_DEVICE void Compare(const Head& h, uint32_t n) {
   ForEachRows(
       h.p.keys, n, [&](uint32_t i) { return h.RowOf(h.At(h.tokens, i)); },
       [&](uint32_t first, uint32_t step,
-          const uint64_t(&rows)[kBlockwiseRows]) {
+          const CacheRow(&rows)[kBlockwiseRows]) {
         float dots[kBlockwiseRows] = {};
         float square = 0.0f;  // of the sum; what is the mean's is divided by n
         VisitRowsWith(h.p.keys, rows, lane, h.direction,
@@ -156,7 +155,7 @@ KV_DEVICE void Compare(const Head& h, uint32_t n) {
 #pragma unroll
         for (uint32_t r = 0; r < kBlockwiseRows; ++r) {
           const float dot = SumOverLanes(dots[r], lanes) / count;
-          if (lane != 0 || rows[r] == 0) continue;
+          if (lane != 0 || rows[r].address == 0) continue;
           const uint32_t i = first + r * step;
           const float norm = h.NormOf(h.At(h.tokens, i));
           StoreGlobal(h.scores + uint64_t{i} * 4, KeyDiff(dot, norm, length));

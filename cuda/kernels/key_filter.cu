@@ -21,14 +21,14 @@ KV_KERNEL(filter_keys, KeyFilterParams, kFilterThreads, 4) {
   const uint32_t step = kFilterThreads / lanes;
   const uint32_t first =
       blockIdx.x * (step * kFilterRows) + threadIdx.x / lanes;
-  uint64_t rows[kFilterRows];
+  CacheRow rows[kFilterRows];
   float sums[kFilterRows] = {};
 #pragma unroll
   for (uint32_t r = 0; r < kFilterRows; ++r) {
     const uint32_t slot = first + r * step;
-    rows[r] = slot < n_tokens ? RowAddress(p.keys.layout, layer.keys,
-                                           layer.block_table, head, slot)
-                              : 0;
+    rows[r] = slot < n_tokens
+                  ? FindRow(p.keys, layer.keys, layer.block_table, head, slot)
+                  : CacheRow{};
   }
   const uint64_t filter =
       layer.filter + head * p.filter_head_stride * sizeof(float);
@@ -38,7 +38,7 @@ KV_KERNEL(filter_keys, KeyFilterParams, kFilterThreads, 4) {
 #pragma unroll
   for (uint32_t r = 0; r < kFilterRows; ++r) {
     sums[r] = SumOverLanes(sums[r], lanes);
-    if (lane != 0 || rows[r] == 0) continue;
+    if (lane != 0 || rows[r].address == 0) continue;
     const uint64_t place = uint64_t{head} * layer.n_tokens + first + r * step;
     StoreGlobal(layer.scores + place * sizeof(float), -sums[r]);
   }

@@ -49,20 +49,20 @@ struct LagPiece {
     return first + k * kLagLanes < rows.head_dim;
   }
   // All loads of a row are on their way together.
-  KV_DEVICE void Load(uint64_t row, float (&x)[kLagDims]) const {
-    if (rows.layout.group_elems == 0) {
+  KV_DEVICE void Load(const CacheRow& row, float (&x)[kLagDims]) const {
+    if (Tag::kIsPlain && rows.layout.group_elems == 0) {
 #pragma unroll
       for (uint32_t k = 0; k < kLagDims; ++k) {
         if (!Has(k)) continue;
         const int64_t offset =
             int64_t{first + k * kLagLanes} * rows.layout.element_stride;
-        x[k] = LoadElement(Tag(), row + offset);
+        x[k] = LoadElement(Tag(), row, {offset, 0, 0});
       }
     } else {
       for (uint32_t k = 0; k < kLagDims; ++k) {
         if (!Has(k)) continue;
         const uint32_t element = first + k * kLagLanes;
-        x[k] = LoadElement(Tag(), row + ElementOffset(rows.layout, element));
+        x[k] = LoadElement(Tag(), row, FindElement(Tag(), rows, element));
       }
     }
   }
@@ -109,8 +109,8 @@ struct LagPart {
   uint64_t spreads;    // f32, of slot `first`; sums before the last piece
   uint64_t squares;    // likewise; not of rows of one piece
 
-  KV_DEVICE uint64_t Row(uint32_t slot) const {
-    return RowAddress(rows.rows.layout, base, block_table, head, slot);
+  KV_DEVICE CacheRow Row(uint32_t slot) const {
+    return FindRow(rows.rows, base, block_table, head, slot);
   }
 };
 

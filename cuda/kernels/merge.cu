@@ -54,12 +54,11 @@ struct MergeHead {
   }
   // Nothing goes, or nothing stays.
   KV_DEVICE bool IsIdle() const { return n_keep == 0 || n_keep >= n_tokens; }
-  KV_DEVICE uint64_t KeyRow(uint32_t slot) const {
-    return RowAddress(p.keys.layout, layer.keys, layer.block_table, head, slot);
+  KV_DEVICE CacheRow KeyRow(uint32_t slot) const {
+    return FindRow(p.keys, layer.keys, layer.block_table, head, slot);
   }
-  KV_DEVICE uint64_t ValueRow(uint32_t slot) const {
-    return RowAddress(p.values.layout, layer.values, layer.block_table, head,
-                      slot);
+  KV_DEVICE CacheRow ValueRow(uint32_t slot) const {
+    return FindRow(p.values, layer.values, layer.block_table, head, slot);
   }
   KV_DEVICE float FloatAt(uint64_t row, uint32_t slot) const {
     return LoadGlobal<float>(row + uint64_t{slot} * sizeof(float));
@@ -85,7 +84,7 @@ struct MergeHead {
   }
 };
 
-KV_DEVICE float NormOf(const CacheRows& rows, uint64_t row) {
+KV_DEVICE float NormOf(const CacheRows& rows, const CacheRow& row) {
   float square = 0.0f;
   VisitRow(rows, row, [&](uint32_t, float v) { square = Fma(v, v, square); });
   return SquareRoot(square);
@@ -141,13 +140,13 @@ KV_KERNEL(merge_search, MergeParams, kMergeThreads, 2) {
   for (uint32_t tile = 0; tile < my.n_keep; tile += kCosineTile) {
     const auto column = [&](uint32_t i) {
       return tile + i < my.n_keep ? my.DirectionOf(my.Kept(tile + i))
-                                  : Direction{0, 0.0f};
+                                  : Direction{{}, 0.0f};
     };
     float cosines[4][4] = {};
     MultiplyTiles(
         p.keys,
         [&](uint32_t i) {
-          return i < n_rows ? my.DirectionOf(slots[i]) : Direction{0, 0.0f};
+          return i < n_rows ? my.DirectionOf(slots[i]) : Direction{{}, 0.0f};
         },
         column, row_keys, column_keys, cosines);
 #pragma unroll
@@ -315,12 +314,12 @@ KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
                         uint32_t target, uint32_t slot, float cutoff,
                         float target_norm, const RowOf& row_of) {
   const uint32_t lane = threadIdx.x % 32;
-  const uint64_t row = row_of(slot);
+  const CacheRow row = row_of(slot);
   for (uint32_t begin = 0; begin < rows.head_dim; begin += 32 * kPerLane) {
-    const auto load = [&](uint64_t from, uint32_t j) {
+    const auto load = [&](const CacheRow& from, uint32_t j) {
       const uint32_t i = begin + j * 32 + lane;
       return i < rows.head_dim
-                 ? LoadElement(tag, from + ElementOffset(rows.layout, i))
+                 ? LoadElement(tag, from, FindElement(tag, rows, i))
                  : 0.0f;
     };
     float own[kPerLane];
@@ -330,7 +329,7 @@ KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
     float weights = 0.0f;
     ForEachMerged(my, target, cutoff, target_norm,
                   [&](uint32_t other, float weight) {
-                    const uint64_t from = row_of(other);
+                    const CacheRow from = row_of(other);
 #pragma unroll
                     for (uint32_t j = 0; j < kPerLane; ++j) {
                       sums[j] = Fma(load(from, j), weight, sums[j]);
@@ -349,7 +348,7 @@ KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
     for (uint32_t j = 0; j < kPerLane; ++j) {
       const uint32_t i = begin + j * 32 + lane;
       if (i >= rows.head_dim) continue;
-      const uint64_t to = row + ElementOffset(rows.layout, i);
+      const uint64_t to = row.address + ElementOffset(rows.layout, i);
       const uint32_t bits = FromFloat<Tag::kValue>(sums[j] / (1.0f + weights));
       if constexpr (Tag::kBytes == 4) {
         StoreGlobal(to, bits);

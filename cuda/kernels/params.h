@@ -26,6 +26,24 @@ namespace kvevict::cuda {
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 
+// Those whose numbers stand for themselves, a bit for each.
+enum : uint32_t {
+  kPlainDTypes = 0
+#define KVEVICT_DTYPE(Name, text, id, bytes, ...) | (bytes > 1 ? 1u << id : 0)
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
+};
+
+constexpr bool IsNibbles(int dtype) {
+  return dtype == kU4 || dtype == kU4Halves || dtype == kQ4_0;
+}
+// Elements that 16 bytes of a row hold, where those are neighbours in order.
+constexpr uint32_t PerLoad(int dtype) {
+  if (dtype == kF32) return 4;
+  if ((kPlainDTypes >> dtype & 1) != 0) return 8;
+  return dtype == kU4 ? 32 : 16;
+}
+
 // How the rows of a plane lie. Slot s, head h, element e is at
 //   contiguous  base + s * row_stride + h * head_stride + e * element_stride
 //   paged       base + table[s / block_size] * block_stride
@@ -52,17 +70,34 @@ struct RowLayout {
 };
 static_assert(sizeof(RowLayout) == 64);
 
+// A number of each row of codes, in the rows' blocks; or one of a head, or of all.
+struct RowNumbers {
+  uint64_t base;  // slot 0, head 0; 0: none
+  int64_t row_stride;
+  int64_t head_stride;
+  int64_t block_stride;  // as of a RowLayout
+  uint32_t far;
+  uint32_t is_constant;  // at base + head * head_stride
+  uint32_t dtype;        // plain
+  uint32_t reserved;
+};
+static_assert(sizeof(RowNumbers) == 48);
+
 // Rows of keys or values whose elements are read.
 struct CacheRows {
   RowLayout layout;
-  uint32_t dtype;  // of kvevict_dtype
-  uint32_t head_dim;
-  uint32_t lanes;  // that share a row: LanesOfRow()
+  uint32_t dtype;     // of kvevict_dtype
+  uint32_t head_dim;  // elements that are read
+  uint32_t lanes;     // that share a row: LanesOfRow()
   // Bytes from 16 bytes of a row to the next, at multiples of 16, which elements fill:
   // 16, or groups lie so far apart. 0: they do not.
   uint32_t wide;
+  RowNumbers scale;     // of quantized rows: what codes are multiplied by,
+  RowNumbers minimum;   // and what is added then
+  uint32_t n_elements;  // of a row
+  uint32_t reserved;
 };
-static_assert(sizeof(CacheRows) == 80);
+static_assert(sizeof(CacheRows) == 184);
 
 // Threads of a warp that share a row: a power of two, enough to load it at once.
 constexpr uint32_t LanesOfRow(uint32_t loads_per_row) {
@@ -163,8 +198,10 @@ struct ScoreLayer {
 static_assert(sizeof(ScoreLayer) == 48);
 
 struct ScoreParams {
-  static constexpr uint32_t kMaxLayers = 80;
+  static constexpr uint32_t kMaxLayers = 78;
   RowLayout keys;
+  RowNumbers scale;  // of quantized keys, as in CacheRows
+  RowNumbers minimum;
   int64_t query_row_stride;
   int64_t query_head_stride;
   int64_t query_element_stride;
@@ -225,7 +262,7 @@ struct AttendLayer {
 static_assert(sizeof(AttendLayer) == 72);
 
 struct AttendParams {
-  static constexpr uint32_t kMaxLayers = 48;
+  static constexpr uint32_t kMaxLayers = 47;
   CacheRows queries;
   CacheRows keys;
   CacheRows values;  // head_dim: elements of a value
@@ -629,7 +666,7 @@ struct LagRows {
   float mean_scale;    // 1 / head_dim
   float spread_scale;  // log2(e)^2 / (head_dim - 1), or 0
 };
-static_assert(sizeof(LagRows) == 88);
+static_assert(sizeof(LagRows) == 192);
 
 struct LagLayer {
   uint64_t keys;         // slot 0, head 0
@@ -642,7 +679,7 @@ struct LagLayer {
 static_assert(sizeof(LagLayer) == 40);
 
 struct LagParams {
-  static constexpr uint32_t kMaxLayers = 96;
+  static constexpr uint32_t kMaxLayers = 91;
   LagRows keys;
   LagRows values;
   CountTable tokens;  // per KV head
@@ -775,7 +812,7 @@ struct SimilarityLayer {
 static_assert(sizeof(SimilarityLayer) == 40);
 
 struct SimilarityParams {
-  static constexpr uint32_t kMaxLayers = 96;
+  static constexpr uint32_t kMaxLayers = 95;
   CacheRows keys;
   // Scratch: [n_layers, n_kv_heads] each.
   uint64_t row_sums;  // i64 [stride]: of the rows of blocks that were not taken
@@ -839,7 +876,7 @@ struct CentersTurn {
 };
 
 struct CentersParams {
-  static constexpr uint32_t kMaxLayers = 48;
+  static constexpr uint32_t kMaxLayers = 45;
   static constexpr uint32_t kMaxPairs = 256;
   CacheRows keys;          // PairRows(); head_dim is not read
   CountTable tokens;       // per KV head
@@ -868,7 +905,7 @@ struct MergeLayer {
 static_assert(sizeof(MergeLayer) == 48);
 
 struct MergeParams {
-  static constexpr uint32_t kMaxLayers = 80;
+  static constexpr uint32_t kMaxLayers = 76;
   CacheRows keys;
   CacheRows values;
   CountTable tokens;  // per KV head

@@ -50,33 +50,34 @@ KV_DEVICE void TurnCenters(const CentersParams& p, uint64_t centers,
 }
 
 template <class Tag>
-KV_DEVICE float ElementOf(Tag tag, const Bytes16& words, uint32_t i) {
+KV_DEVICE float ElementOf(Tag tag, const CacheRow& row, const Bytes16& words,
+                          uint32_t i) {
   float v[Tag::kPer16];
-  Unpack(tag, words, v);
+  Unpack(tag, row, words, v);
   return v[i];
 }
 
 // visit(f, re, im) with the pairs that lane `lane` of the rows' has: of each row its
-// two elements, zeros for an address of 0.
+// two elements, zeros of one that is not there.
 template <class Tag, class Visit>
 KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
-                          const uint64_t (&rows)[kCentersRows], uint32_t lane,
+                          const CacheRow (&rows)[kCentersRows], uint32_t lane,
                           const Visit& visit) {
   constexpr uint32_t kPer16 = Tag::kPer16;
   const bool interleaved = p.is_interleaved != 0;
   float re[kCentersRows], im[kCentersRows];
   if (p.keys.wide == 0) {
     for (uint32_t f = lane; f < p.n_pairs; f += p.keys.lanes) {
-      const int64_t of_re =
-          ElementOffset(p.keys.layout, interleaved ? 2 * f : f);
-      const int64_t of_im =
-          ElementOffset(p.keys.layout, interleaved ? 2 * f + 1 : p.n_pairs + f);
+      const ElementPlace of_re =
+          FindElement(tag, p.keys, interleaved ? 2 * f : f);
+      const ElementPlace of_im =
+          FindElement(tag, p.keys, interleaved ? 2 * f + 1 : p.n_pairs + f);
 #pragma unroll
       for (uint32_t r = 0; r < kCentersRows; ++r) {
         re[r] = im[r] = 0.0f;
-        if (rows[r] == 0) continue;
-        re[r] = LoadElement(tag, rows[r] + of_re);
-        im[r] = LoadElement(tag, rows[r] + of_im);
+        if (rows[r].address == 0) continue;
+        re[r] = LoadElement(tag, rows[r], of_re);
+        im[r] = LoadElement(tag, rows[r], of_im);
       }
       visit(f, re, im);
     }
@@ -86,8 +87,9 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
     const uint64_t offset = uint64_t{place} * p.keys.wide;
 #pragma unroll
     for (uint32_t r = 0; r < kCentersRows; ++r) {
-      words[r] =
-          rows[r] == 0 ? Bytes16{} : LoadGlobal<Bytes16>(rows[r] + offset);
+      words[r] = rows[r].address == 0
+                     ? Bytes16{}
+                     : LoadGlobal<Bytes16>(rows[r].address + offset);
     }
   };
   const uint32_t n_loads =
@@ -100,8 +102,8 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
       for (uint32_t j = 0; j < kPer16; j += 2) {
 #pragma unroll
         for (uint32_t r = 0; r < kCentersRows; ++r) {
-          re[r] = ElementOf(tag, first[r], j);
-          im[r] = ElementOf(tag, first[r], j + 1);
+          re[r] = ElementOf(tag, rows[r], first[r], j);
+          im[r] = ElementOf(tag, rows[r], first[r], j + 1);
         }
         visit((i * kPer16 + j) / 2, re, im);
       }
@@ -111,8 +113,8 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
       for (uint32_t j = 0; j < kPer16; ++j) {
 #pragma unroll
         for (uint32_t r = 0; r < kCentersRows; ++r) {
-          re[r] = ElementOf(tag, first[r], j);
-          im[r] = ElementOf(tag, second[r], j);
+          re[r] = ElementOf(tag, rows[r], first[r], j);
+          im[r] = ElementOf(tag, rows[r], second[r], j);
         }
         visit(i * kPer16 + j, re, im);
       }
@@ -138,14 +140,13 @@ KV_KERNEL(center_scores, CentersParams, kCentersThreads, 2) {
   const uint32_t first_row = blockIdx.x * (step * kCentersRows);
   if (first_row >= n_tokens) return;
   const uint32_t first = first_row + threadIdx.x / lanes;
-  uint64_t rows[kCentersRows];
+  CacheRow rows[kCentersRows];
 #pragma unroll
   for (uint32_t r = 0; r < kCentersRows; ++r) {
     const uint32_t slot = first + r * step;
     rows[r] = slot < n_tokens && slot >= p.n_sink
-                  ? RowAddress(p.keys.layout, layer.keys, layer.block_table,
-                               head, slot)
-                  : 0;
+                  ? FindRow(p.keys, layer.keys, layer.block_table, head, slot)
+                  : CacheRow{};
   }
   for (uint32_t h0 = 0; h0 < p.group; h0 += kCentersHeads) {
     const uint32_t n_heads =
@@ -180,7 +181,7 @@ KV_KERNEL(center_scores, CentersParams, kCentersThreads, 2) {
 #pragma unroll
       for (uint32_t h = 0; h < kCentersHeads; ++h) {
         const float sum = SumOverLanes(sums[r][h], lanes);
-        if (lane != 0 || rows[r] == 0 || h >= n_heads) continue;
+        if (lane != 0 || rows[r].address == 0 || h >= n_heads) continue;
         const uint64_t place =
             uint64_t{q_head + h} * layer.n_tokens + first + r * step;
         StoreGlobal(layer.rows + place * sizeof(float), sum);

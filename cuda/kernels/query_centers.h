@@ -26,7 +26,7 @@ constexpr uint32_t CentersElements(uint32_t n_pairs, uint32_t is_interleaved) {
 constexpr CacheRows PairRows(CacheRows rows, uint32_t n_pairs,
                              uint32_t is_interleaved) {
   const uint32_t n = CentersElements(n_pairs, is_interleaved);
-  const uint32_t per_16 = rows.dtype == kF32 ? 4 : 8;
+  const uint32_t per_16 = PerLoad(static_cast<int>(rows.dtype));
   if (n % per_16 != 0) rows.wide = 0;
   rows.lanes = LanesOfRow(rows.wide != 0 ? n / per_16 : n_pairs);
   return rows;

@@ -43,11 +43,11 @@ struct RedundancyHead {
     columns = scales + uint64_t{p.stride} * sizeof(float);
     entries = columns + uint64_t{p.stride} * sizeof(float);
   }
-  // 0 past the last one.
-  KV_DEVICE uint64_t Row(uint32_t slot) const {
-    return slot < n_tokens ? RowAddress(keys.layout, layer.keys,
-                                        layer.block_table, head, slot)
-                           : 0;
+  // None past the last one.
+  KV_DEVICE CacheRow Row(uint32_t slot) const {
+    return slot < n_tokens
+               ? FindRow(keys, layer.keys, layer.block_table, head, slot)
+               : CacheRow{};
   }
   KV_DEVICE float ScaleOf(uint32_t slot) const {
     return slot < n_tokens ? LoadGlobal<float>(scales + slot * sizeof(float))
@@ -64,7 +64,7 @@ struct RedundancyHead {
 // row's norm, and then an element of all of the chunk's rows. Reads every key twice,
 // the second time from a cache.
 KV_KERNEL(redundancy_directions, RedundancyParams, kRedundancyThreads, 4) {
-  KV_SHARED(uint64_t, rows, kRedundancyChunk);
+  KV_SHARED(CacheRow, rows, kRedundancyChunk);
   KV_SHARED(float, row_scales, kRedundancyChunk);
   const RedundancyHead my(p, blockIdx.z, blockIdx.y);
   const uint32_t begin = blockIdx.x * kRedundancyChunk;
@@ -163,13 +163,14 @@ KV_KERNEL(redundancy_columns, RedundancyParams, kRedundancyThreads, 2) {
   const float scale = my.ScaleOf(column);
   float dot = 0.0f;
   float square = 0.0f;
-  VisitRow(
-      p.keys, scale == 0.0f ? 0 : my.Row(column), [&](uint32_t i, float v) {
-        const float u = v * scale;
-        dot = Fma(u, LoadGlobal<float>(my.sums + uint64_t{i} * sizeof(float)),
-                  dot);
-        square = Fma(u, u, square);
-      });
+  VisitRow(p.keys, scale == 0.0f ? CacheRow{} : my.Row(column),
+           [&](uint32_t i, float v) {
+             const float u = v * scale;
+             dot = Fma(u,
+                       LoadGlobal<float>(my.sums + uint64_t{i} * sizeof(float)),
+                       dot);
+             square = Fma(u, u, square);
+           });
   int64_t left_out = 0;
   for (uint32_t first = 0; first < my.n_tokens; first += kRedundancyChunk) {
     const uint32_t row = first + threadIdx.x;

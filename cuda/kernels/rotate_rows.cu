@@ -69,23 +69,24 @@ KV_KERNEL(rotate_rows, RotateParams, kRotateThreads, 4) {
         LoadGlobal<int32_t>(offsets + uint64_t{slot} * sizeof(int32_t));
     if (p.from_slots != 0) offset = slot - offset;
     if (offset == 0) continue;
-    const uint64_t row =
-        RowAddress(p.keys.layout, layer.keys, layer.block_table, head, slot);
+    const CacheRow row =
+        FindRow(p.keys, layer.keys, layer.block_table, head, slot);
     WithDType(p.keys.dtype, [&](auto tag) {
       for (uint32_t f = lane; f < p.n_pairs; f += kWarp) {
-        const uint64_t of_re =
-            row + ElementOffset(p.keys.layout, interleaved ? 2 * f : f);
-        const uint64_t of_im =
-            row + ElementOffset(p.keys.layout,
-                                interleaved ? 2 * f + 1 : p.n_pairs + f);
-        const float re = LoadElement(tag, of_re);
-        const float im = LoadElement(tag, of_im);
+        const ElementPlace of_re =
+            FindElement(tag, p.keys, interleaved ? 2 * f : f);
+        const ElementPlace of_im =
+            FindElement(tag, p.keys, interleaved ? 2 * f + 1 : p.n_pairs + f);
+        const float re = LoadElement(tag, row, of_re);
+        const float im = LoadElement(tag, row, of_im);
         // Modulo a turn; an offset below 0 turns back.
         const uint64_t turn = static_cast<uint64_t>(offset) * p.turns[f];
         float cosine, sine;
         CosineAndSine(static_cast<uint32_t>(turn >> 32), &cosine, &sine);
-        StoreElement(tag, of_re, Fma(re, cosine, -(im * sine)));
-        StoreElement(tag, of_im, Fma(re, sine, im * cosine));
+        StoreElement(tag, row.address + of_re.offset,
+                     Fma(re, cosine, -(im * sine)));
+        StoreElement(tag, row.address + of_im.offset,
+                     Fma(re, sine, im * cosine));
       }
     });
   }

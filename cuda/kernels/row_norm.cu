@@ -21,14 +21,14 @@ KV_KERNEL(row_norms, RowNormParams, kNormThreads, 4) {
   const uint32_t lane = threadIdx.x % lanes;
   const uint32_t step = kNormThreads / lanes;
   const uint32_t first = blockIdx.x * (step * kNormRows) + threadIdx.x / lanes;
-  uint64_t rows[kNormRows];
+  CacheRow rows[kNormRows];
   float sums[kNormRows] = {};
 #pragma unroll
   for (uint32_t r = 0; r < kNormRows; ++r) {
     const uint32_t slot = first + r * step;
-    rows[r] = slot < n_tokens ? RowAddress(p.rows.layout, layer.rows,
-                                           layer.block_table, head, slot)
-                              : 0;
+    rows[r] = slot < n_tokens
+                  ? FindRow(p.rows, layer.rows, layer.block_table, head, slot)
+                  : CacheRow{};
   }
   VisitRows(p.rows, rows, lane, [&](uint32_t r, uint32_t, float v) {
     sums[r] = Fma(v, v, sums[r]);
@@ -36,7 +36,7 @@ KV_KERNEL(row_norms, RowNormParams, kNormThreads, 4) {
 #pragma unroll
   for (uint32_t r = 0; r < kNormRows; ++r) {
     sums[r] = SumOverLanes(sums[r], lanes);
-    if (lane != 0 || rows[r] == 0) continue;
+    if (lane != 0 || rows[r].address == 0) continue;
     const uint64_t place = uint64_t{head} * layer.n_tokens + first + r * step;
     const uint64_t score = layer.scores + place * sizeof(float);
     const float norm = SquareRoot(sums[r]);

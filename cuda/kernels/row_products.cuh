@@ -28,12 +28,12 @@ KV_DEVICE void LoadFloats(uint64_t address, float (&v)[n]) {
 }
 
 // visit(r, value, other) with the elements that lane `lane` of rows.lanes has of some
-// rows, and the float at `with` beside each; an address of 0 is of no row, which may
-// be visited with zeros. A row's elements are visited in order, the first row's
+// rows, and the float at `with` beside each; those that are not there may be visited
+// with zeros. A row's elements are visited in order, the first row's
 // wherever another's are.
 template <uint32_t kRows, class Visit>
 KV_DEVICE void VisitRowsWith(const CacheRows& rows,
-                             const uint64_t (&addresses)[kRows], uint32_t lane,
+                             const CacheRow (&found)[kRows], uint32_t lane,
                              uint64_t with, const Visit& visit) {
   WithDType(rows.dtype, [&](auto tag) {
     using Tag = decltype(tag);
@@ -44,29 +44,29 @@ KV_DEVICE void VisitRowsWith(const CacheRows& rows,
         Bytes16 words[kRows];
 #pragma unroll
         for (uint32_t r = 0; r < kRows; ++r) {
-          words[r] = addresses[r] == 0
+          words[r] = found[r].address == 0
                          ? Bytes16{}
-                         : LoadGlobal<Bytes16>(addresses[r] + offset);
+                         : LoadGlobal<Bytes16>(found[r].address + offset);
         }
         float others[Tag::kPer16];
         LoadFloats(with + uint64_t{i} * (Tag::kPer16 * sizeof(float)), others);
 #pragma unroll
         for (uint32_t r = 0; r < kRows; ++r) {
           float v[Tag::kPer16];
-          Unpack(tag, words[r], v);
+          Unpack(tag, found[r], words[r], v);
 #pragma unroll
           for (uint32_t j = 0; j < Tag::kPer16; ++j) visit(r, v[j], others[j]);
         }
       }
     } else {
       for (uint32_t i = lane; i < rows.head_dim; i += rows.lanes) {
-        const int64_t offset = ElementOffset(rows.layout, i);
+        const ElementPlace place = FindElement(tag, rows, i);
         const float other =
             LoadGlobal<float>(with + uint64_t{i} * sizeof(float));
 #pragma unroll
         for (uint32_t r = 0; r < kRows; ++r) {
-          if (addresses[r] == 0) continue;
-          visit(r, LoadElement(tag, addresses[r] + offset), other);
+          if (found[r].address == 0) continue;
+          visit(r, LoadElement(tag, found[r], place), other);
         }
       }
     }

@@ -107,14 +107,14 @@ struct VariedHead : VariedList {
     row_sums = p.row_sums + place * p.stride * sizeof(int64_t);
   }
   // Token i between the ends.
-  KV_DEVICE uint64_t Row(uint32_t i) const {
-    return i < n_tokens ? RowAddress(keys.layout, layer.keys, layer.block_table,
-                                     head, begin + i)
-                        : 0;
+  KV_DEVICE CacheRow Row(uint32_t i) const {
+    return i < n_tokens
+               ? FindRow(keys, layer.keys, layer.block_table, head, begin + i)
+               : CacheRow{};
   }
   // Row i of the other blocks, which have n_rows.
   KV_DEVICE Direction DirectionOf(uint32_t i, uint32_t n_rows) const {
-    if (i >= n_rows) return {0, 0.0f};
+    if (i >= n_rows) return {{}, 0.0f};
     const uint32_t token = Other(i / size) * size + i % size;
     return {Row(token),
             LoadGlobal<float>(scales + uint64_t{token} * sizeof(float))};
@@ -172,7 +172,7 @@ KV_KERNEL(similarity_take, SimilarityParams, kSimilarityThreads, 2) {
 // Grid (tokens of the longest layer / kSimilarityChunk, n_kv_heads, n_layers). Reads
 // every key twice, the second time from a cache. 3 KiB shared.
 KV_KERNEL(similarity_directions, SimilarityParams, kSimilarityThreads, 4) {
-  KV_SHARED(uint64_t, rows, kSimilarityChunk);
+  KV_SHARED(CacheRow, rows, kSimilarityChunk);
   KV_SHARED(float, row_scales, kSimilarityChunk);
   const VariedHead my(p, blockIdx.z, blockIdx.y);
   const uint32_t first = blockIdx.x * kSimilarityChunk;
@@ -220,13 +220,14 @@ KV_KERNEL(similarity_rows, SimilarityParams, kSimilarityThreads, 2) {
     const Direction mine = my.DirectionOf(first_row + threadIdx.x, n_rows);
     float dot = 0.0f;
     float square = 0.0f;
-    VisitRow(
-        p.keys, mine.scale == 0.0f ? 0 : mine.row, [&](uint32_t i, float v) {
-          const float u = v * mine.scale;
-          dot = Fma(u, LoadGlobal<float>(my.sums + uint64_t{i} * sizeof(float)),
-                    dot);
-          square = Fma(u, u, square);
-        });
+    VisitRow(p.keys, mine.scale == 0.0f ? CacheRow{} : mine.row,
+             [&](uint32_t i, float v) {
+               const float u = v * mine.scale;
+               dot = Fma(
+                   u, LoadGlobal<float>(my.sums + uint64_t{i} * sizeof(float)),
+                   dot);
+               square = Fma(u, u, square);
+             });
     means[threadIdx.x] = (dot - square) / static_cast<float>(my.n_tokens);
   }
   int64_t sums[4] = {};

@@ -41,15 +41,6 @@ struct alignas(16) Floats4 {
   float x[4];
 };
 
-template <int kDType>
-KV_DEVICE float LoadElement(uint64_t address) {
-  if constexpr (kDType == kF32) {
-    return LoadGlobal<float>(address);
-  } else {
-    return ToFloat<kDType>(LoadGlobal<uint16_t>(address));
-  }
-}
-
 // All: a lane's chunks are registers, which have no index.
 constexpr uint32_t kUnrolledChunks = kChunksPerWarp;
 
@@ -58,8 +49,8 @@ class Products {
   KV_DEVICE explicit Products(const Work& work)
       : work_(work), copies_(kMayCopy && CanCopy(work)) {
     KV_SHARED(float, slices, kSliceFloats);
-    KV_SHARED(uint64_t, query_rows, kBlockRows);
-    KV_SHARED(uint64_t, key_rows, 2 * kTileKeys);
+    KV_SHARED(CacheRow, query_rows, kBlockRows);
+    KV_SHARED(CacheRow, key_rows, 2 * kTileKeys);
     slices_ = slices;
     query_rows_ = query_rows;
     key_rows_ = key_rows;
@@ -68,7 +59,8 @@ class Products {
   // To be followed by NextTile() for every tile of the split.
   KV_DEVICE void Begin(uint32_t block) {
     if (threadIdx.x < kBlockRows) {
-      query_rows_[threadIdx.x] = QueryAddress(work_, block, threadIdx.x);
+      query_rows_[threadIdx.x].address =
+          QueryAddress(work_, block, threadIdx.x);
     }
     if (copies_) FindKeys(0);
   }
@@ -102,13 +94,22 @@ class Products {
  private:
   // ---- Where keys are ----
 
-  KV_DEVICE uint64_t* KeysOf(uint32_t tile) {
+  KV_DEVICE CacheRow* KeysOf(uint32_t tile) {
     return key_rows_ + tile % 2 * kTileKeys;
   }
   KV_DEVICE void FindKeys(uint32_t tile) {
     if (threadIdx.x >= kTileKeys) return;
     const uint32_t key = work_.first_key + tile * kTileKeys + threadIdx.x;
-    KeysOf(tile)[threadIdx.x] = key < work_.n_tokens() ? KeyRow(work_, key) : 0;
+    KeysOf(tile)[threadIdx.x] =
+        key < work_.n_tokens() ? FindKey(key) : CacheRow{};
+  }
+
+  KV_DEVICE CacheRow FindKey(uint32_t key) const {
+    CacheRow row;
+    row.address = KeyRow(work_, key);
+    FindNumbers(work_.p, work_.p.keys, work_.layer.block_table, work_.kv_head,
+                key, row);
+    return row;
   }
 
   // ---- Slices that are copied ----
@@ -167,7 +168,7 @@ class Products {
 
   // Zeros beyond the row's end and in rows that are none.
   template <uint32_t kRows>
-  KV_DEVICE static void CopyRows(const uint64_t* rows, uint32_t first,
+  KV_DEVICE static void CopyRows(const CacheRow* rows, uint32_t first,
                                  float* to) {
     constexpr uint32_t kCopies = 2 * kRows;
 #pragma unroll
@@ -175,7 +176,7 @@ class Products {
       const uint32_t i = n * kThreads + threadIdx.x;
       if (kCopies % kThreads != 0 && i >= kCopies) break;
       const uint32_t element = i % 2 * 4;
-      const uint64_t row = rows[i / 2];
+      const uint64_t row = rows[i / 2].address;
       CopyAsync16(to + i / 2 * CopiedSlice::kPitch + element,
                   row + (first + element) * sizeof(float),
                   row != 0 && first + element < kHeadDim);
@@ -194,17 +195,25 @@ class Products {
       const int64_t query_step = work_.p.query_element_stride;
       LoadSlice<KV_Q_DTYPE, kBlockRows, 4>(
           query_rows_, first,
-          [&](uint32_t i) { return query_offset + i * query_step; }, slices_);
+          [&](uint32_t i) {
+            return ElementPlace{query_offset + i * query_step, 0, 0};
+          },
+          slices_);
       const RowLayout& keys = work_.p.keys;
+      constexpr DTypeTag<KV_K_DTYPE> kKeys;
       float* const key_slices = slices_ + ConvertedSlice::kQueryFloats;
-      if (keys.group_elems == 0) {
+      if (kKeys.kIsPlain && keys.group_elems == 0) {
         LoadSlice<KV_K_DTYPE, kTileKeys, 4>(
             KeysOf(tile), first,
-            [&](uint32_t i) { return i * keys.element_stride; }, key_slices);
+            [&](uint32_t i) {
+              return ElementPlace{i * keys.element_stride, 0, 0};
+            },
+            key_slices);
       } else {  // one at a time: divisions take registers
         LoadSlice<KV_K_DTYPE, kTileKeys, 1>(
             KeysOf(tile), first,
-            [&](uint32_t i) { return ElementOffset(keys, i); }, key_slices);
+            [&](uint32_t i) { return FindElement(kKeys, keys, kHeadDim, i); },
+            key_slices);
       }
       BlockSync();
       MultiplySlice<ConvertedSlice>(slices_);
@@ -221,9 +230,9 @@ class Products {
   }
 
   // Zeros beyond the row's end and in rows that are none.
-  template <int kDType, uint32_t kRows, int kAtOnce, class OffsetOf>
-  KV_DEVICE static void LoadSlice(const uint64_t* rows, uint32_t first,
-                                  const OffsetOf& offset_of, float* slices) {
+  template <int kDType, uint32_t kRows, int kAtOnce, class PlaceOf>
+  KV_DEVICE static void LoadSlice(const CacheRow* rows, uint32_t first,
+                                  const PlaceOf& place_of, float* slices) {
     constexpr uint32_t kLoads = kRows * 16;
 #pragma unroll kAtOnce
     for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
@@ -232,8 +241,9 @@ class Products {
       const uint32_t row = i / 16;
       const uint32_t element = i % 16;
       float v = 0.0f;
-      if (rows[row] != 0 && first + element < kHeadDim) {
-        v = LoadElement<kDType>(rows[row] + offset_of(first + element));
+      if (rows[row].address != 0 && first + element < kHeadDim) {
+        v = LoadElement(DTypeTag<kDType>(), rows[row],
+                        place_of(first + element));
       }
       slices[row * ConvertedSlice::kPitch + element] = v;
     }
@@ -273,8 +283,8 @@ class Products {
   const Work& work_;
   const bool copies_;
   float* slices_;
-  uint64_t* query_rows_;
-  uint64_t* key_rows_;
+  CacheRow* query_rows_;
+  CacheRow* key_rows_;
   Chunk chunks_[kChunksPerWarp];
 };
 

@@ -3,9 +3,10 @@
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_
 
+#define KV_DTYPES (1u << KV_K_DTYPE)
+#include "cache_rows.cuh"
 #include "counts.cuh"
 #include "device.cuh"
-#include "row_address.cuh"
 #include "window_attention.h"
 
 namespace kvevict::cuda {

@@ -1887,9 +1887,7 @@ enum kvevict_reason
   /** Queries are quantized, and have no scales of their own. */
   KVEVICT_REASON_QUANTIZED_QUERIES = 7,
   /** Values are quantized: merged they would be rounded again. */
-  KVEVICT_REASON_QUANTIZED_VALUES = 8,
-  /** Keys or values are quantized, and CUDA reads f32, f16 and bf16. */
-  KVEVICT_REASON_QUANTIZED_ON_DEVICE = 9
+  KVEVICT_REASON_QUANTIZED_VALUES = 8
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_reason;
@@ -2167,8 +2165,9 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * @param[in]  stream      See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also where the policy
  *         ranks nothing); KVEVICT_ERROR_UNSUPPORTED (the policy reads keys,
- *         values or queries that cannot be read; on CUDA elements that are not
- *         aligned to their size). Threads: safe for distinct scores and
+ *         values or queries that cannot be read; on CUDA elements, scales and
+ *         minima that are not aligned to their size, or q8_0 and q4_0 to 2
+ *         bytes). Threads: safe for distinct scores and
  *         workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
@@ -2762,9 +2761,10 @@ KVEVICT_API kvevict_status kvevict_attention_job_init(
  * @param[in] workspace_bytes  Its size, at least the least.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNSUPPORTED (rows that cannot be read; on CUDA elements
- *         that are not aligned to their size). Threads: safe for distinct
- *         outputs and workspaces. Since: 0.1
+ *         KVEVICT_ERROR_UNSUPPORTED (rows that cannot be read; on CUDA
+ *         elements, scales and minima that are not aligned to their size, or
+ *         q8_0 and q4_0 to 2 bytes). Threads: safe for distinct outputs and
+ *         workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_attend(
     const kvevict_context* context, const kvevict_attention_job* jobs,

@@ -200,12 +200,14 @@ void TestAttention() {
   Random random(TestSeed("attention"));
   for (uint32_t turn = 0; turn < Turns(40); ++turn) {
     const uint32_t n_heads = 1 + random.Below(2);
-    const PlaneShape keys =
-        RandomPlane(1 + turn % 3, kDims[turn / 3 % std::size(kDims)], n_heads,
-                    kMost, random);
-    PlaneShape values = keys;
-    values.head_dim = kDims[random.Below(std::size(kDims))];
-    values.dtype = 1 + random.Below(3);
+    const PlaneShape keys = RandomPlane(
+        DTypeOfTurn(turn), kDims[turn / kNDTypes % std::size(kDims)], n_heads,
+        kMost, random);
+    PlaneShape values =
+        RandomPlane(AnyDType(random), kDims[random.Below(std::size(kDims))],
+                    n_heads, kMost, random);
+    values.block_size = keys.block_size;
+    values.table_heads = keys.table_heads;
     Case c = {keys,
               values,
               ListTable(n_heads, random.Below(2) == 0, 2),

@@ -15,7 +15,8 @@ namespace kvevict {
 // Every dtype with every size of rows, in turn.
 inline PlaneShape PlaneOfTurn(uint32_t turn, uint32_t n_most, Random& random) {
   constexpr uint32_t kDims[] = {1, 3, 8, 16, 40, 41, 64, 80, 128, 300, 576};
-  return RandomPlane(1 + turn % 3, kDims[turn / 3 % std::size(kDims)],
+  return RandomPlane(DTypeOfTurn(turn),
+                     kDims[turn / kNDTypes % std::size(kDims)],
                      1 + random.Below(2), n_most, random);
 }
 
@@ -32,8 +33,8 @@ struct CacheLayer {
   }
 };
 
-// Layer l of the table. Elements are eighths, at most 6.5 in size, and every channel
-// has a mean of its own. Some rows hold an element of `odd`, if there is one, and where
+// Layer l of the table. Elements are eighths, at most 6.5 in size or what codes make of
+// that, and every channel has a mean of its own. Some rows hold an element of `odd`, if there is one, and where
 // rows repeat some are like one before. `tables`: those of another plane.
 inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
                                  size_t l, const std::vector<float>& odd,
@@ -71,6 +72,22 @@ inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
       const int64_t block = s.block_size == 0 ? 0 : table[t / s.rows()];
       uint8_t* const to = layer.memory.data() + block * s.block_stride() +
                           h * s.head_stride() + t % s.rows() * s.row_stride();
+      if (IsQuantized(s.dtype)) {
+        const auto number = [&](const Numbers& of, float otherwise) {
+          return of.of == Numbers::kNone
+                     ? otherwise
+                     : of.values[of.Index(static_cast<uint32_t>(block), h,
+                                          t % s.rows(), s.rows())];
+        };
+        const std::vector<uint8_t> bytes =
+            EncodeRow(s.dtype, s.head_dim, number(s.scales, 1.0f),
+                      number(s.minima, 0.0f), random, row);
+        const bool apart = BlockElements(s.dtype) == 1;
+        for (uint32_t i = 0; i < bytes.size(); ++i) {
+          to[apart ? s.element(i) : i] = bytes[i];
+        }
+        continue;
+      }
       for (uint32_t d = 0; d < s.head_dim; ++d) {
         const uint32_t bits = EncodeElement(s.dtype, row[d]);
         std::memcpy(to + s.element(d), &bits,

@@ -13,6 +13,7 @@
 
 #include "core/kernels/row_source.h"
 #include "cuda/kernels/params.h"
+#include "tests/cuda/kernels/codes.h"
 #include "tests/cuda/kernels/launch.h"
 
 namespace kvevict {
@@ -29,14 +30,23 @@ struct PlaneShape {
   bool transposed;       // elements apart
   uint32_t group =
       0;  // elements side by side, the groups of all rows apart; 0: all
+  Numbers scales = {};  // of all layers
+  Numbers minima = {};
 
-  int64_t element_bytes() const { return dtype == cuda::kF32 ? 4 : 2; }
+  // What strides are multiples of.
+  int64_t element_bytes() const {
+    if (dtype == cuda::kF32) return 4;
+    return IsQuantized(dtype) && !HasBlocks(dtype) ? 1 : 2;
+  }
+  int64_t row_bytes() const {
+    return oracle_packed_bytes(static_cast<kvevict_dtype>(dtype), head_dim);
+  }
   uint32_t rows() const { return block_size == 0 ? n_most : block_size; }
   uint32_t n_blocks() const { return (n_most + rows() - 1) / rows(); }
   int64_t row_stride() const {
     return transposed  ? element_bytes()
            : group > 0 ? int64_t{group} * element_bytes()
-                       : int64_t{head_dim + gap} * element_bytes();
+                       : row_bytes() + gap * element_bytes();
   }
   int64_t element_stride() const {
     return transposed ? int64_t{rows()} * element_bytes() : element_bytes();
@@ -49,7 +59,7 @@ struct PlaneShape {
                : e / group * group_stride() + e % group * element_bytes();
   }
   int64_t head_stride() const {
-    return int64_t{head_dim + gap} * rows() * element_bytes();
+    return (row_bytes() + gap * element_bytes()) * rows();
   }
   int64_t block_stride() const { return head_stride() * n_heads; }
 
@@ -64,28 +74,38 @@ struct PlaneShape {
     r.layout.table_head_stride = table_heads > 1 ? n_blocks() : 0;
     r.layout.group_elems = group;
     r.layout.group_stride = group > 0 ? group_stride() : 0;
+    r.scale = scales.InBlocksOf(rows());
+    r.minimum = minima.InBlocksOf(rows());
     r.dtype = dtype;
-    r.head_dim = head_dim;
-    const auto row_bytes = static_cast<uint32_t>(head_dim * element_bytes());
-    const bool wide = !transposed && row_bytes % 16 == 0 &&
+    r.n_elements = r.head_dim = head_dim;
+    const bool in_order = !HasBlocks(dtype) && dtype != cuda::kU4Halves;
+    const bool wide = in_order && !transposed && row_bytes() % 16 == 0 &&
                       row_stride() % 16 == 0 && head_stride() % 16 == 0;
     const bool groups_are_loads = group * element_bytes() == 16;
     if (wide && group == 0) r.wide = 16;
     if (wide && groups_are_loads) {
       r.wide = static_cast<uint32_t>(group_stride());
     }
-    r.lanes = cuda::LanesOfRow(r.wide != 0 ? row_bytes / 16 : head_dim);
+    r.lanes = cuda::LanesOfRow(
+        r.wide != 0 ? static_cast<uint32_t>(row_bytes() / 16) : head_dim);
     return r;
   }
 };
 
+// Rows of head_dim elements, or of whole blocks of a few more.
 inline PlaneShape RandomPlane(uint32_t dtype, uint32_t head_dim,
                               uint32_t n_heads, uint32_t n_most,
                               Random& random) {
+  const uint32_t block = BlockElements(dtype);
+  head_dim = (head_dim + block - 1) / block * block;
   PlaneShape s = {dtype, head_dim, n_heads, 0, n_most, 1, 0, false};
-  if (random.Below(2) == 0) s.block_size = 1 + random.Below(40);
+  constexpr uint32_t kMostBlock = 40;
+  s.scales = DrawScales(dtype, n_heads, n_most + kMostBlock, random);
+  s.minima = DrawMinima(dtype, n_heads, n_most + kMostBlock, random);
+  if (random.Below(2) == 0) s.block_size = 1 + random.Below(kMostBlock);
   if (s.block_size > 0 && random.Below(2) == 0) s.table_heads = n_heads;
   if (random.Below(3) == 0) s.gap = random.Below(9);
+  if (block > 1) return s;  // packed
   s.transposed = s.gap == 0 && random.Below(5) == 0;
   if (s.gap > 0 || s.transposed || random.Below(3) != 0) return s;
   // Of 16 bytes, or what divides a row.
@@ -108,16 +128,31 @@ inline std::vector<int32_t> RandomTables(const PlaneShape& s, Random& random) {
   return tables;
 }
 
-// The stored form of a number of 8 significant bits, which all dtypes hold.
-inline uint32_t EncodeElement(uint32_t dtype, float v) {
-  const uint32_t bits = std::bit_cast<uint32_t>(v);
-  if (dtype == cuda::kF32) return bits;
-  if (dtype == cuda::kBF16) return bits >> 16;
-  const uint32_t sign = bits >> 16 & 0x8000;
-  if (v == 0.0f) return sign;
-  if (std::isnan(v)) return sign | 0x7e00;
-  if (std::isinf(v)) return sign | 0x7c00;
-  return sign | (((bits & 0x7fffffffu) >> 13) - (112u << 10));
+// Bytes of codes of a plane; without `rare` all are finite.
+inline void DrawCodes(const PlaneShape& s, uint32_t rare, uint32_t n_numbers,
+                      Random& random, std::vector<uint8_t>* memory) {
+  for (uint8_t& byte : *memory) {
+    uint32_t code = random.Below(n_numbers) & 255;
+    if (s.dtype == cuda::kE4M3 && (code & 127) == 127) code ^= rare == 0;
+    if (s.dtype == cuda::kE5M2 && rare == 0) code &= ~(code >> 4 & 4) & 255;
+    byte = static_cast<uint8_t>(code);
+  }
+  if (!HasBlocks(s.dtype)) return;
+  const size_t block = s.dtype == cuda::kQ4_0 ? 18 : 34;
+  for (uint32_t b = 0; b < s.n_blocks(); ++b) {
+    for (uint32_t h = 0; h < s.n_heads; ++h) {
+      for (uint32_t r = 0; r < s.rows(); ++r) {
+        uint8_t* const row = memory->data() + b * s.block_stride() +
+                             h * s.head_stride() + r * s.row_stride();
+        for (size_t at = 0; at < static_cast<size_t>(s.row_bytes());
+             at += block) {
+          const float scale = static_cast<float>(1 + random.Below(n_numbers));
+          const uint32_t bits = EncodeElement(cuda::kF16, scale / 64.0f);
+          std::memcpy(row + at, &bits, 2);
+        }
+      }
+    }
+  }
 }
 
 // Memory of a plane full of numbers; every 1 / rare is NaN or an infinity, none if
@@ -127,6 +162,10 @@ inline std::vector<uint8_t> RandomRows(const PlaneShape& s, uint32_t rare,
   const auto element = static_cast<size_t>(s.element_bytes());
   std::vector<uint8_t> memory(
       static_cast<size_t>(s.block_stride()) * s.n_blocks() + 16);
+  if (IsQuantized(s.dtype)) {
+    DrawCodes(s, rare, n_numbers, random, &memory);
+    return memory;
+  }
   for (size_t at = 0; at + element <= memory.size(); at += element) {
     float v =
         static_cast<float>(static_cast<int>(random.Below(n_numbers)) - 255) /
@@ -160,6 +199,20 @@ inline RowSource HeadSource(const PlaneShape& s,
   rows.block_table =
       tables.data() + (s.table_heads > 1 ? size_t{head} * s.n_blocks() : 0);
   rows.dtype = static_cast<DType>(s.dtype);
+  rows.n_elements = s.head_dim;
+  const auto numbers = [&](const Numbers& of) {
+    const cuda::RowNumbers in = of.InBlocksOf(s.rows());
+    RowNumbers n;
+    if (in.base == 0) return n;
+    n.base = of.memory.data() + head * in.head_stride;
+    n.row_stride = in.row_stride;
+    n.block_stride = in.block_stride;
+    n.dtype = static_cast<DType>(in.dtype);
+    n.is_constant = in.is_constant != 0;
+    return n;
+  };
+  rows.scale = numbers(s.scales);
+  rows.minimum = numbers(s.minima);
   return rows;
 }
 

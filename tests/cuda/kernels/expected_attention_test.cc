@@ -120,9 +120,9 @@ void TestExpectedAttention() {
   constexpr uint32_t kDims[] = {1, 8, 24, 32, 33, 40, 64, 72};
   Random random(TestSeed("expected_attention"));
   for (uint32_t turn = 0; turn < Turns(48); ++turn) {
-    const PlaneShape c =
-        RandomPlane(1 + turn % 3, kDims[turn / 3 % std::size(kDims)],
-                    1 + random.Below(2), kMost, random);
+    const PlaneShape c = RandomPlane(DTypeOfTurn(turn),
+                                     kDims[turn / kNDTypes % std::size(kDims)],
+                                     1 + random.Below(2), kMost, random);
     Check(c, random.Below(2) == 0, random, turn);
   }
 }

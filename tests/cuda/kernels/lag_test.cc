@@ -132,10 +132,11 @@ void TestScores() {
         c.partition * (2 + random.Below(3)) + c.n_sink + random.Below(5);
     const uint32_t n_heads = 1 + random.Below(2);
     const bool is_long = c.partition > 100;
-    c.keys = RandomPlane(1 + turn % 3,
-                         is_long ? 3 : kDims[turn / 3 % std::size(kDims)],
-                         n_heads, n_most, random);
-    c.values = RandomPlane(1 + random.Below(3),
+    c.keys =
+        RandomPlane(DTypeOfTurn(turn),
+                    is_long ? 3 : kDims[turn / kNDTypes % std::size(kDims)],
+                    n_heads, n_most, random);
+    c.values = RandomPlane(AnyDType(random),
                            is_long ? 5 : kDims[random.Below(std::size(kDims))],
                            n_heads, n_most, random);
     c.values.block_size = c.keys.block_size;

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/cuda/kernels/codes.h"
+
 namespace kvevict::cuda {
 namespace {
 
@@ -110,7 +112,8 @@ void IsTheSameInAnyOrderOfThreads(const AttentionVariant& v, Random& random) {
 void TakesAnyLayout(const AttentionVariant& v, Random& random) {
   for (RowOrder order :
        {RowOrder::kHeadMajor, RowOrder::kElementMajor, RowOrder::kReversed}) {
-    if (v.use_mma && order == RowOrder::kElementMajor) continue;
+    const bool is_packed = v.use_mma || BlockElements(v.k_dtype) > 1;
+    if (is_packed && order == RowOrder::kElementMajor) continue;
     AttentionLayout layout;
     layout.queries = order;
     layout.keys = order;

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "cuda/kernels/window_attention.h"
+#include "tests/cuda/kernels/codes.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -24,14 +25,30 @@ float WeightScale(const AttentionVariant& v) {
 
 // ---- Elements ----
 
-uint32_t ElementBytes(uint32_t dtype) { return dtype == 1 ? 4 : 2; }
+// What strides are multiples of.
+uint32_t ElementBytes(uint32_t dtype) {
+  if (dtype == kF32) return 4;
+  return IsQuantized(dtype) && !HasBlocks(dtype) ? 1 : 2;
+}
+int64_t RowBytes(uint32_t dtype, uint32_t dim) {
+  return oracle_packed_bytes(static_cast<kvevict_dtype>(dtype), dim);
+}
+
+// Of codes, a number that they reach whatever scale and minimum are drawn.
+float RoundToCodes(uint32_t dtype, float v) {
+  const bool coarse = IsNibbles(static_cast<int>(dtype));
+  const float unit = coarse ? 0.5f : 0.125f;
+  const float most = coarse ? 3.0f : 4.0f;
+  return std::clamp(std::round(v / unit) * unit, -most, most);
+}
 
 // The nearest number with as many digits as the dtype has, 0 for tiny ones; NaN
 // and infinity stay.
 float RoundTo(uint32_t dtype, float v) {
-  if (dtype == 1 || !std::isfinite(v)) return v;
-  if (std::abs(v) < 0x1p-14f) return 0.0f;
-  const int n_bits = dtype == 2 ? 11 : 8;
+  if (dtype == kF32 || !std::isfinite(v)) return v;
+  if (IsQuantized(dtype) && !IsFp8(dtype)) return RoundToCodes(dtype, v);
+  if (std::abs(v) < (IsFp8(dtype) ? 0x1p-5f : 0x1p-14f)) return 0.0f;
+  const int n_bits = dtype == kF16 ? 11 : dtype == kBF16 ? 8 : 3;
   int exponent;
   const float fraction = std::frexp(v, &exponent);
   return std::ldexp(std::round(std::ldexp(fraction, n_bits)),
@@ -70,6 +87,7 @@ struct Rows {
 Rows MakeRows(RowOrder order, uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
               uint32_t dim, uint32_t gap, uint32_t n_copies = 1) {
   const int64_t e = ElementBytes(dtype);
+  const int64_t row_bytes = RowBytes(dtype, dim);
   Rows rows;
   int64_t bytes = 0;
   int64_t first = 0;
@@ -80,11 +98,11 @@ Rows MakeRows(RowOrder order, uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
     rows.head_stride = dim * rows.element_stride + gap;
     bytes = n_heads * rows.head_stride;
   } else if (order == RowOrder::kHeadMajor) {
-    rows.row_stride = dim * e + gap;
+    rows.row_stride = row_bytes + gap;
     rows.head_stride = n_rows * rows.row_stride;
     bytes = n_heads * rows.head_stride;
   } else {
-    rows.head_stride = dim * e + gap;
+    rows.head_stride = row_bytes + gap;
     rows.row_stride = n_heads * rows.head_stride;
     bytes = n_rows * rows.row_stride;
     if (order == RowOrder::kReversed) {
@@ -139,6 +157,47 @@ Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
 // One for all layers of a launch, more than any table has.
 constexpr uint32_t kTableStride = 800;
 
+// Of quantized keys, one of each that all layers of a launch share: by rows of a layer's
+// memory and by heads, or fewer.
+struct KeyNumbers {
+  Numbers scales;
+  Numbers minima;
+};
+constexpr uint32_t kMostRows = 4096;
+
+KeyNumbers DrawKeyNumbers(uint32_t dtype, uint32_t n_heads, Random& random) {
+  if (!IsQuantized(dtype) || HasBlocks(dtype)) return {};
+  const auto draw = [&](const std::vector<float>& choices) {
+    return DrawNumbers(n_heads, kMostRows, random, choices);
+  };
+  if (IsFp8(dtype)) {
+    return {random.Below(3) == 0 ? Numbers() : draw({0.5f, 1.0f, 2.0f}), {}};
+  }
+  if (BlockElements(dtype) == 2) return {draw({0.5f}), draw({-3.0f, -4.0f})};
+  const bool is_signed = dtype == kI8;
+  if (is_signed && random.Below(2) == 0) return {draw({0.125f, 0.0625f}), {}};
+  return {draw({0.125f, 0.0625f}),
+          is_signed ? draw({-1.0f, 0.5f}) : draw({-4.0f, -6.5f})};
+}
+
+// Beside each other those of the heads of a row, in blocks of so many rows.
+RowNumbers BesideHeads(const Numbers& numbers, uint32_t block) {
+  RowNumbers n = numbers.InBlocksOf(block);
+  if (numbers.of != Numbers::kRow) return n;
+  n.head_stride = numbers.bytes();
+  n.row_stride = n.head_stride * numbers.n_heads;
+  n.block_stride = n.row_stride * block;
+  return n;
+}
+float NumberAt(const Numbers& numbers, uint32_t row, uint32_t head,
+               float otherwise) {
+  if (numbers.of == Numbers::kNone) return otherwise;
+  if (numbers.of != Numbers::kRow) {
+    return numbers.values[numbers.Index(0, head, 0, 1)];
+  }
+  return numbers.values[size_t{row} * numbers.n_heads + head];
+}
+
 // Paged keys lie in blocks of block_size rows, one more than needed.
 struct Keys {
   Rows rows;
@@ -151,8 +210,27 @@ struct Keys {
   }
 };
 
+// The bytes of a row of codes.
+void StoreCodes(const AttentionVariant& v, const float* key, float scale,
+                float minimum, Random& random, int64_t element_stride,
+                uint64_t to) {
+  std::vector<float> stored(key, key + v.head_dim);
+  const std::vector<uint8_t> bytes =
+      EncodeRow(v.k_dtype, v.head_dim, scale, minimum, random, stored.data());
+  const int64_t step = BlockElements(v.k_dtype) == 1 ? element_stride : 1;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    *reinterpret_cast<uint8_t*>(to + i * step) = bytes[i];
+  }
+  for (uint32_t d = 0; d < v.head_dim; ++d) {
+    if (stored[d] == key[d] || std::isnan(key[d])) continue;
+    std::fprintf(stderr, "%s: no code stands for %g\n", v.name,
+                 static_cast<double>(key[d]));
+    std::exit(1);
+  }
+}
+
 Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
-               const AttentionLayout& layout) {
+               const AttentionLayout& layout, const KeyNumbers& numbers) {
   const auto n_heads = static_cast<uint32_t>(layer.size());
   const uint32_t n_tokens = layer[0].n_tokens;
   const uint32_t block = v.paged ? layout.block_size : n_tokens;
@@ -182,6 +260,16 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
       const uint64_t row = rows.base + head * rows.head_stride +
                            keys.Block(head, j / block) * keys.block_stride +
                            j % block * rows.row_stride;
+      if (IsQuantized(v.k_dtype)) {
+        const uint32_t at =
+            static_cast<uint32_t>(keys.Block(head, j / block)) * block +
+            j % block;
+        StoreCodes(v, &layer[head].keys[size_t{j} * v.head_dim],
+                   NumberAt(numbers.scales, at, head, 1.0f),
+                   NumberAt(numbers.minima, at, head, 0.0f), random,
+                   rows.element_stride, row);
+        continue;
+      }
       for (uint32_t d = 0; d < v.head_dim; ++d) {
         keys.rows.Store(v.k_dtype, row, d,
                         layer[head].keys[size_t{j} * v.head_dim + d]);
@@ -319,13 +407,15 @@ std::vector<std::vector<float>> RunAttention(
   std::vector<std::vector<float>> scores;
   std::vector<uint32_t> lengths;  // {stored, something else} per layer and head
   uint32_t longest = 0;
+  Random random(layers[0][0].n_tokens);
+  const KeyNumbers numbers = DrawKeyNumbers(v.k_dtype, n_kv_heads, random);
   for (size_t i = 0; i < layers.size(); ++i) {
     for (const oracle::WindowAttentionInput& in : layers[i]) {
       lengths.push_back(in.n_tokens);
       lengths.push_back(0xDEAD);
     }
     queries.push_back(StoreQueries(v, layers[i], layout));
-    keys.push_back(StoreKeys(v, layers[i], layout));
+    keys.push_back(StoreKeys(v, layers[i], layout, numbers));
     const bool has_lse =
         layout.odd_layers_have_lse && i % 2 == 1 && (v.rows & kChunks) == 0;
     lse.push_back(has_lse ? RowLse(v, layers[i], layout.first_row)
@@ -354,6 +444,9 @@ std::vector<std::vector<float>> RunAttention(
   p.keys = {keys[0].rows.row_stride,         keys[0].rows.head_stride,
             keys[0].rows.element_stride,     v.paged ? keys[0].block_stride : 0,
             v.paged ? layout.block_size : 0, keys[0].table_head_stride};
+  const uint32_t block = v.paged ? layout.block_size : longest;
+  p.scale = BesideHeads(numbers.scales, block);
+  p.minimum = BesideHeads(numbers.minima, block);
   p.first_row = layout.first_row;
   if (v.ragged) p.tokens = {AddressOf(lengths), 2, 0};
   p.query_row_stride = queries[0].row_stride;

@@ -1,0 +1,127 @@
+// Elements of rows of every dtype that can be scored: what stored ones stand for.
+#ifndef KVEVICT_CUDA_KERNELS_DTYPES_CUH_
+#define KVEVICT_CUDA_KERNELS_DTYPES_CUH_
+
+#include "device.cuh"
+#include "params.h"
+#include "row_address.cuh"
+
+namespace kvevict::cuda {
+
+// The dtypes that rows of this variant may have, a bit for each: KV_DTYPES where some
+// are quantized, otherwise all that are not.
+#ifdef KV_DTYPES
+enum : uint32_t { kDTypesOfRows = KV_DTYPES };
+#else
+enum : uint32_t { kDTypesOfRows = kPlainDTypes };
+#endif
+enum : bool { kReadsQuantized = (kDTypesOfRows & ~kPlainDTypes) != 0 };
+
+template <int kDType>
+struct DTypeTag {
+  static constexpr int kValue = kDType;
+  static constexpr bool kIsPlain = (kPlainDTypes >> kDType & 1) != 0;
+  static constexpr uint32_t kBytes = kDType == kF32 ? 4 : kIsPlain ? 2 : 1;
+  static constexpr uint32_t kPer16 = PerLoad(kDType);
+  // Blocks of 32 codes behind their own scale.
+  static constexpr bool kHasBlocks = kDType == kQ8_0 || kDType == kQ4_0;
+};
+
+template <bool kIsUsed, int kDType, class Use>
+KV_DEVICE void UseDType(const Use& use) {
+  if constexpr (kIsUsed) use(DTypeTag<kDType>());
+}
+
+// Calls use() with the tag of a dtype that rows may have, or of a plain one.
+template <class Use>
+KV_DEVICE void WithDType(uint32_t dtype, const Use& use) {
+#define KVEVICT_DTYPE(Name, text, id, ...) \
+  if (dtype == k##Name) UseDType<(kDTypesOfRows >> id & 1) != 0, k##Name>(use);
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
+}
+template <class Use>
+KV_DEVICE void WithPlainDType(uint32_t dtype, const Use& use) {
+#define KVEVICT_DTYPE(Name, text, id, ...) \
+  if (dtype == k##Name) UseDType<(kPlainDTypes >> id & 1) != 0, k##Name>(use);
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
+}
+
+// A code of 8 bits, or of 4, exactly: the sum of 2^23 and it, less 2^23 and its zero.
+KV_DEVICE float FromCode(uint32_t code, float zero) {
+  return ToFloat<kF32>(0x4b000000u | code) - (8388608.0f + zero);
+}
+
+// What a code stands for, before scale and minimum.
+template <int kDType>
+KV_DEVICE float ValueOfCode(uint32_t code) {
+  if constexpr (kDType == kE4M3) {
+    // As an f16 it is 2^-8 of itself, and NaN another number.
+    const uint32_t size = code & 0x7f;
+    const float value = ToFloat<kF16>((code & 0x80) << 8 | size << 7) * 256.0f;
+    return size == 0x7f ? ToFloat<kF32>(kNaNBits) : value;
+  } else if constexpr (kDType == kE5M2) {
+    return ToFloat<kF16>(code << 8);
+  } else if constexpr (kDType == kI8 || kDType == kQ8_0) {
+    return FromCode(code ^ 0x80, 128.0f);
+  } else {
+    return FromCode(code, kDType == kQ4_0 ? 8.0f : 0.0f);
+  }
+}
+
+// Rounded as the CPU's kernels do.
+template <int kDType>
+KV_DEVICE float Scaled(uint32_t code, float scale, float minimum) {
+  const float value = ValueOfCode<kDType>(code);
+  if constexpr (kDType == kE4M3 || kDType == kE5M2 ||
+                DTypeTag<kDType>::kHasBlocks) {
+    return Multiply(value, scale);
+  } else {
+    return Fma(value, scale, minimum);
+  }
+}
+
+// Where an element is, from its row's first byte.
+struct ElementPlace {
+  int64_t offset;
+  uint32_t shift;  // of a nibble in its byte
+  int64_t block;   // where its block begins
+};
+
+// Of rows of so many elements.
+template <class Tag>
+KV_DEVICE ElementPlace FindElement(Tag, const RowLayout& layout,
+                                   uint32_t n_elements, uint32_t i) {
+  if constexpr (Tag::kHasBlocks) {
+    constexpr bool kNibbles = Tag::kValue == kQ4_0;
+    const int64_t block = int64_t{i / 32} * (kNibbles ? 18 : 34);
+    const uint32_t code = i % (kNibbles ? 16 : 32);
+    return {block + 2 + code, kNibbles ? i / 16 % 2 * 4 : 0, block};
+  } else if constexpr (Tag::kValue == kU4) {
+    return {int64_t{i / 2}, 4 - i % 2 * 4, 0};
+  } else if constexpr (Tag::kValue == kU4Halves) {
+    const bool is_high = i >= n_elements / 2;
+    return {int64_t{is_high ? i - n_elements / 2 : i}, is_high ? 4u : 0u, 0};
+  } else {
+    return {ElementOffset(layout, i), 0, 0};
+  }
+}
+
+// The code of an element, or its bits.
+template <class Tag>
+KV_DEVICE uint32_t LoadCode(Tag, uint64_t row, const ElementPlace& place) {
+  if constexpr (Tag::kBytes == 4) {
+    return LoadGlobal<uint32_t>(row + place.offset);
+  } else if constexpr (Tag::kBytes == 2) {
+    return LoadGlobal<uint16_t>(row + place.offset);
+  } else if constexpr (IsNibbles(Tag::kValue)) {
+    return LoadGlobal<uint8_t>(row + place.offset) >> place.shift & 15;
+  } else {
+    return LoadGlobal<uint8_t>(row + place.offset);
+  }
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_DTYPES_CUH_

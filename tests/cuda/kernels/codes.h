@@ -1,0 +1,199 @@
+// Rows of quantized dtypes for the tests of kernels: how numbers become codes, and the
+// scales and minima beside them.
+#ifndef KVEVICT_TESTS_CUDA_KERNELS_CODES_H_
+#define KVEVICT_TESTS_CUDA_KERNELS_CODES_H_
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "cuda/kernels/params.h"
+#include "tests/kernels/random.h"
+#include "tests/oracle/quantized.h"
+
+namespace kvevict {
+
+// The dtypes of a program's caches: those with numbers that stand for themselves, or
+// the quantized ones in a program whose kernels are built for them.
+#ifdef KV_DTYPES
+constexpr uint32_t kFirstDType = cuda::kE4M3, kNDTypes = 8;
+#else
+constexpr uint32_t kFirstDType = cuda::kF32, kNDTypes = 3;
+#endif
+constexpr uint32_t DTypeOfTurn(uint32_t turn) {
+  return kFirstDType + turn % kNDTypes;
+}
+// Of what lies beside it.
+inline uint32_t AnyDType(Random& random) {
+  return cuda::kF32 + random.Below(kFirstDType + kNDTypes - cuda::kF32);
+}
+
+constexpr bool IsQuantized(uint32_t dtype) { return dtype >= cuda::kE4M3; }
+constexpr bool IsFp8(uint32_t dtype) {
+  return dtype == cuda::kE4M3 || dtype == cuda::kE5M2;
+}
+constexpr bool HasBlocks(uint32_t dtype) {
+  return dtype == cuda::kQ8_0 || dtype == cuda::kQ4_0;
+}
+// Elements that are stored together.
+constexpr uint32_t BlockElements(uint32_t dtype) {
+  if (HasBlocks(dtype)) return 32;
+  return dtype == cuda::kU4 || dtype == cuda::kU4Halves ? 2 : 1;
+}
+
+// The stored form of a number of 8 significant bits, which all plain dtypes hold.
+inline uint32_t EncodeElement(uint32_t dtype, float v) {
+  const uint32_t bits = std::bit_cast<uint32_t>(v);
+  if (dtype == cuda::kF32) return bits;
+  if (dtype == cuda::kBF16) return bits >> 16;
+  const uint32_t sign = bits >> 16 & 0x8000;
+  if (v == 0.0f) return sign;
+  if (std::isnan(v)) return sign | 0x7e00;
+  if (std::isinf(v)) return sign | 0x7c00;
+  return sign | (((bits & 0x7fffffffu) >> 13) - (112u << 10));
+}
+
+// A number of every row of n_heads, or of every head, or of all; maybe none.
+struct Numbers {
+  enum Of { kNone, kRow, kHead, kAll };
+  Of of = kNone;
+  uint32_t dtype = cuda::kF32;
+  uint32_t n_heads = 1;
+  std::vector<float> values;    // by rows [block, head, row]
+  std::vector<uint8_t> memory;  // the same, stored
+
+  int64_t bytes() const { return dtype == cuda::kF32 ? 4 : 2; }
+  size_t Index(uint32_t block, uint32_t head, uint32_t row,
+               uint32_t rows) const {
+    if (of == kAll) return 0;
+    if (of == kHead) return head;
+    return (size_t{block} * n_heads + head) * rows + row;
+  }
+  // Of rows that lie in blocks of so many, in this order.
+  cuda::RowNumbers InBlocksOf(uint32_t rows) const {
+    cuda::RowNumbers n = {};
+    if (of == kNone) return n;
+    n.base = reinterpret_cast<uint64_t>(memory.data());
+    n.dtype = dtype;
+    n.is_constant = of != kRow;
+    if (of == kHead) n.head_stride = bytes();
+    if (of != kRow) return n;
+    n.row_stride = bytes();
+    n.head_stride = rows * bytes();
+    n.block_stride = n.head_stride * n_heads;
+    return n;
+  }
+};
+
+inline Numbers DrawNumbers(uint32_t n_heads, uint32_t n_rows, Random& random,
+                           const std::vector<float>& choices) {
+  Numbers n;
+  constexpr Numbers::Of kOf[] = {Numbers::kRow, Numbers::kRow, Numbers::kHead,
+                                 Numbers::kAll};
+  n.of = kOf[random.Below(4)];
+  n.dtype = cuda::kF32 + random.Below(3);
+  n.n_heads = n_heads;
+  const size_t size = n.of == Numbers::kRow    ? size_t{n_heads} * n_rows
+                      : n.of == Numbers::kHead ? n_heads
+                                               : 1;
+  n.memory.resize(size * static_cast<size_t>(n.bytes()));
+  for (size_t i = 0; i < size; ++i) {
+    n.values.push_back(
+        choices[random.Below(static_cast<uint32_t>(choices.size()))]);
+    const uint32_t bits = EncodeElement(n.dtype, n.values[i]);
+    std::memcpy(n.memory.data() + i * static_cast<size_t>(n.bytes()), &bits,
+                static_cast<size_t>(n.bytes()));
+  }
+  return n;
+}
+
+// Powers of two that leave eighths what they are; codes reach +-6.5 with most of them.
+inline Numbers DrawScales(uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
+                          Random& random) {
+  if (!IsQuantized(dtype) || HasBlocks(dtype)) return {};
+  if (IsFp8(dtype)) {
+    if (random.Below(3) == 0) return {};
+    return DrawNumbers(n_heads, n_rows, random, {0.5f, 1.0f, 2.0f});
+  }
+  if (BlockElements(dtype) == 2) {
+    return DrawNumbers(n_heads, n_rows, random, {0.5f, 1.0f});
+  }
+  return DrawNumbers(n_heads, n_rows, random, {0.125f, 0.25f});
+}
+inline Numbers DrawMinima(uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
+                          Random& random) {
+  if (!IsQuantized(dtype) || HasBlocks(dtype) || IsFp8(dtype)) return {};
+  if (random.Below(4) == 0) return {};
+  return DrawNumbers(n_heads, n_rows, random, {-6.5f, -4.0f, -0.125f, 1.5f});
+}
+
+inline int Rounded(float v, int least, int most) {
+  if (!std::isfinite(v)) return most;
+  return std::clamp(static_cast<int>(std::lround(v)), least, most);
+}
+
+// The code of v, or one near it.
+inline uint32_t EncodeCode(uint32_t dtype, float v) {
+  switch (dtype) {
+    case cuda::kE4M3: {
+      if (!std::isfinite(v)) return 0x7f;
+      const uint32_t half = EncodeElement(cuda::kF16, v / 256.0f);
+      return (half >> 8 & 0x80) | (half & 0x7fff) >> 7;
+    }
+    case cuda::kE5M2:
+      return EncodeElement(cuda::kF16, v) >> 8;
+    case cuda::kU8:
+      return static_cast<uint32_t>(Rounded(v, 0, 255));
+    case cuda::kI8:
+    case cuda::kQ8_0:
+      return static_cast<uint32_t>(Rounded(v, -128, 127)) & 255;
+    case cuda::kQ4_0:
+      return static_cast<uint32_t>(Rounded(v, -8, 7) + 8);
+    default:
+      return static_cast<uint32_t>(Rounded(v, 0, 15));
+  }
+}
+
+// The bytes of a packed row near n numbers, which become what it stands for.
+inline std::vector<uint8_t> EncodeRow(uint32_t dtype, uint32_t n, float scale,
+                                      float minimum, Random& random,
+                                      float* row) {
+  const auto oracle_dtype = static_cast<kvevict_dtype>(dtype);
+  std::vector<uint8_t> bytes(oracle_packed_bytes(oracle_dtype, n));
+  for (uint32_t e = 0; e < n; ++e) {
+    if (HasBlocks(dtype)) {
+      const bool nibbles = dtype == cuda::kQ4_0;
+      uint8_t* const block = bytes.data() + e / 32 * (nibbles ? 18 : 34);
+      if (e % 32 == 0) {
+        scale = nibbles ? 0.5f : random.Below(2) == 0 ? 0.125f : 0.0625f;
+        const uint32_t bits = EncodeElement(cuda::kF16, scale);
+        std::memcpy(block, &bits, 2);
+      }
+      const uint32_t code = EncodeCode(dtype, row[e] / scale);
+      block[2 + e % (nibbles ? 16 : 32)] |=
+          static_cast<uint8_t>(nibbles && e % 32 >= 16 ? code << 4 : code);
+      continue;
+    }
+    const uint32_t code = EncodeCode(dtype, (row[e] - minimum) / scale);
+    if (dtype == cuda::kU4) {
+      bytes[e / 2] |= static_cast<uint8_t>(e % 2 == 0 ? code << 4 : code);
+    } else if (dtype == cuda::kU4Halves) {
+      bytes[e % (n / 2)] |= static_cast<uint8_t>(e < n / 2 ? code : code << 4);
+    } else {
+      bytes[e] = static_cast<uint8_t>(code);
+    }
+  }
+  if (HasBlocks(dtype)) scale = 1.0f;
+  for (uint32_t e = 0; e < n; ++e) {
+    const double code = oracle_code(oracle_dtype, bytes.data(), n, e);
+    row[e] = static_cast<float>(code * double{scale} + double{minimum});
+  }
+  return bytes;
+}
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_TESTS_CUDA_KERNELS_CODES_H_
