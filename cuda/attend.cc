@@ -82,11 +82,12 @@ bool GoTogether(const AttendJob& a, const AttendJob& b) {
          SlotsPerSplit(a) == SlotsPerSplit(b);
 }
 
-ModuleKey ReaderOf(const Context& context, const AttendJob& job) {
+ModuleKey ReaderOf(const Context& context, ModuleId module,
+                   const AttendJob& job) {
   const auto id = [](const kvevict_plane& rows) {
     return static_cast<uint32_t>(rows.dtype);
   };
-  return ReaderOf(context, ModuleId::attention,
+  return ReaderOf(context, module,
                   {id(job.queries), id(job.view.k), id(job.values())});
 }
 
@@ -150,7 +151,8 @@ Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
   const AttendJob& first = batch.front();
   AttendParams p = ParamsOf(batch, lse);
   p.states = AddressOf(states.data());
-  const ModuleKey reader = ReaderOf(context, first);
+  const ModuleKey reader = ReaderOf(context, ModuleId::attention, first);
+  const ModuleKey few = ReaderOf(context, ModuleId::attention_few, first);
   const uint32_t n_heads = first.view.n_kv_heads;
   const uint32_t n_layers = Size(batch);
   const uint32_t n_blocks = BlocksOf(first);
@@ -160,10 +162,16 @@ Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
   for (; p.first_block < n_blocks; p.first_block += most) {
     p.n_blocks = std::min(most, n_blocks - p.first_block);
     const uint32_t n_chunks = BlocksFor(first.v_head_dim, kAttendValues);
-    KV_RETURN_IF_ERROR(Launch(
-        context, stream, reader, KernelId::attend_split,
-        {p.n_splits * p.n_blocks * n_chunks, n_heads, n_layers, kAttendThreads},
-        p));
+    if (TakeFew(p)) {
+      KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::attend_few,
+                                {p.n_splits, n_heads, n_layers, kAttendThreads},
+                                p));
+    } else {
+      KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::attend_split,
+                                {p.n_splits * p.n_blocks * n_chunks, n_heads,
+                                 n_layers, kAttendThreads},
+                                p));
+    }
     KV_RETURN_IF_ERROR(Launch(
         context, stream, reader, KernelId::attend_finish,
         {p.n_blocks * kAttendRows, n_heads, n_layers, kAttendFinishThreads},
@@ -218,7 +226,12 @@ Status CheckAttending(const Context& context, Stream stream,
                         plane->element_stride_bytes},
                        ElementBytes(static_cast<DType>(plane->dtype))));
     }
-    KV_RETURN_IF_ERROR(Require(context, stream, ReaderOf(context, job)));
+    KV_RETURN_IF_ERROR(
+        Require(context, stream, ReaderOf(context, ModuleId::attention, job)));
+    if (TakeFew(ParamsOf(Jobs<AttendJob>(job), 0))) {
+      KV_RETURN_IF_ERROR(Require(
+          context, stream, ReaderOf(context, ModuleId::attention_few, job)));
+    }
   }
   return Status();
 }

@@ -2,6 +2,7 @@
 // after.
 #include "attention.h"
 
+#include "attention.cuh"
 #include "cache_rows.cuh"
 #include "counts.cuh"
 #include "device.cuh"
@@ -14,33 +15,6 @@ constexpr uint32_t kLanesOfRow = kAttendThreads / kAttendRows;  // 16
 constexpr uint32_t kKeysOfLane = kAttendSlots / kLanesOfRow;    // 4
 constexpr uint32_t kKeyStride = kAttendSlots + 4;  // keys lie [element, slot]
 constexpr uint32_t kHalf = kAttendSlots / 2;  // values that are there at a time
-constexpr float kUnseen = -1.0f;              // a weight
-
-KV_DEVICE float MinusInfinity() { return -ToFloat<kF32>(kInfinityBits); }
-
-// The query row that kLanesOfRow threads share, and what it sees.
-struct QueryRow {
-  CacheRow stored;
-  uint32_t begin;
-  uint32_t end;
-};
-
-KV_DEVICE QueryRow FindRow(const AttendParams& p, const AttendLayer& layer,
-                           uint32_t query, uint32_t q_head, uint32_t n_tokens) {
-  QueryRow row = {{}, 0, 0};
-  if (query >= p.n_queries) return row;
-  row.stored.address = layer.queries + query * p.queries.layout.row_stride +
-                       q_head * p.queries.layout.head_stride;
-  const int64_t own = int64_t{n_tokens} - p.n_queries + query;
-  const int64_t first = p.window == 0 ? 0 : own + 1 - p.window;
-  if (first > 0) row.begin = static_cast<uint32_t>(first);
-  if (p.non_causal != 0) {
-    row.end = n_tokens;
-  } else if (own >= 0) {
-    row.end = static_cast<uint32_t>(own + 1);
-  }
-  return row;
-}
 
 // Elements [first, first + kAttendChunk) of a row by `lanes` threads, to[i * stride];
 // those that are not there are 0.
@@ -90,18 +64,7 @@ KV_DEVICE void LogitsOf(const AttendParams& p, const AttendLayer& layer,
     }
   }
 #pragma unroll
-  for (uint32_t k = 0; k < kKeysOfLane; ++k) {
-    x[k] *= p.query_scale;
-    if (p.cap == 0.0f) continue;
-    const float size = x[k] < 0.0f ? -x[k] : x[k];
-    const float t = Exp2(size * -2.885390082f);  // e^-2x
-    const float tanh = (1.0f - t) / (1.0f + t);
-    x[k] = p.cap * (x[k] < 0.0f ? -tanh : tanh);
-  }
-}
-
-KV_DEVICE bool IsSeen(const QueryRow& row, uint32_t slot) {
-  return slot >= row.begin && slot < row.end;
+  for (uint32_t k = 0; k < kKeysOfLane; ++k) x[k] = LogitOf(p, x[k]);
 }
 
 // Of the threads of a row, in a fixed order.
@@ -111,16 +74,6 @@ KV_DEVICE float OverRow(float v, const Combine& combine) {
     v = combine(v, ShuffleXor(v, mask));
   }
   return v;
-}
-
-KV_DEVICE uint64_t StateOf(const AttendParams& p, uint32_t layer, uint32_t head,
-                           uint32_t block, uint32_t split, uint32_t row) {
-  // The grid's y are all KV heads.
-  uint64_t place = uint64_t{layer} * gridDim.y + head;
-  place = (place * p.n_blocks + block) * p.n_splits + split;
-  place = place * kAttendRows + row;
-  return p.states +
-         place * AttendStateFloats(p.values.head_dim) * sizeof(float);
 }
 
 }  // namespace

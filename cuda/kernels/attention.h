@@ -15,6 +15,28 @@ constexpr uint32_t kAttendChunk = 32;
 constexpr uint32_t kAttendValues = 128;
 constexpr uint32_t kAttendFinishThreads = 128;
 
+// attend_few: query rows of a KV head, elements of a row, and slots whose weights are
+// there at a time.
+constexpr uint32_t kFewRows = 8;
+constexpr uint32_t kFewElements = 256;
+constexpr uint32_t kFewSlots = 1024;
+// Whether a thread has registers for a load of so many rows: not of u4, and of other codes
+// for half of them.
+constexpr bool HasFewLoads(int dtype, uint32_t n_rows) {
+  return PerLoad(dtype) <= 16 && n_rows * PerLoad(dtype) <= 64;
+}
+// Keys and values of one dtype in loads of 16 bytes, up to 32 a row.
+constexpr bool TakeFew(const AttendParams& p) {
+  const uint32_t n_rows = p.n_queries * p.group;
+  const int dtype = static_cast<int>(p.keys.dtype);
+  const uint32_t most =
+      32 * PerLoad(dtype) < kFewElements ? 32 * PerLoad(dtype) : kFewElements;
+  return n_rows <= kFewRows && p.keys.dtype == p.values.dtype &&
+         HasFewLoads(dtype, n_rows > kFewRows / 2 ? kFewRows : kFewRows / 2) &&
+         p.keys.wide != 0 && p.values.wide != 0 && p.keys.head_dim <= most &&
+         p.values.head_dim <= most;
+}
+
 // Floats of a row's state.
 constexpr uint32_t AttendStateFloats(uint32_t v_dim) { return 2 + v_dim; }
 

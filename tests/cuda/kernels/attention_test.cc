@@ -1,5 +1,6 @@
 // Attention in any layout, in splits and blocks of rows, against double precision.
 #include "cuda/kernels/attention.cu"
+#include "cuda/kernels/attention_few.cu"
 
 #include <cmath>
 
@@ -9,7 +10,6 @@
 namespace kvevict {
 namespace {
 
-constexpr uint32_t kMost = 200;
 constexpr float kGuard = -77.0f;
 constexpr float kLog2E = 1.44269504088896340736f;
 
@@ -100,7 +100,8 @@ cuda::AttendParams ParamsOf(const Case& c, std::vector<Layer>& layers) {
   return p;
 }
 
-// As cuda/attend.cc does, some blocks of rows at a time.
+// As cuda/attend.cc does, some blocks of rows at a time; what goes through attend_few does
+// not always.
 void RunAll(const Case& c, cuda::AttendParams p, uint32_t n_layers,
             uint32_t slots_per_split, uint32_t turn) {
   const uint32_t n_heads = c.keys.n_heads;
@@ -109,7 +110,7 @@ void RunAll(const Case& c, cuda::AttendParams p, uint32_t n_layers,
   const uint32_t n_blocks = (c.n_queries * c.group + rows - 1) / rows;
   const uint32_t most = 1 + turn % 2;
   p.slots_per_split = slots_per_split;
-  p.n_splits = (kMost + slots_per_split - 1) / slots_per_split;
+  p.n_splits = (c.keys.n_most + slots_per_split - 1) / slots_per_split;
   std::vector<float> states(size_t{n_layers} * n_heads * most * p.n_splits *
                                 rows * cuda::AttendStateFloats(dim),
                             NAN);
@@ -117,14 +118,19 @@ void RunAll(const Case& c, cuda::AttendParams p, uint32_t n_layers,
   const uint32_t chunks = (dim + cuda::kAttendValues - 1) / cuda::kAttendValues;
   for (; p.first_block < n_blocks; p.first_block += most) {
     p.n_blocks = std::min(most, n_blocks - p.first_block);
-    Run(cuda::attend_split,
-        {p.n_splits * p.n_blocks * chunks, n_heads, n_layers},
-        cuda::kAttendThreads, p, Schedule(turn));
+    if (cuda::TakeFew(p) && turn % 8 != 7) {
+      Run(cuda::attend_few, {p.n_splits, n_heads, n_layers},
+          cuda::kAttendThreads, p, Schedule(turn));
+    } else {
+      Run(cuda::attend_split,
+          {p.n_splits * p.n_blocks * chunks, n_heads, n_layers},
+          cuda::kAttendThreads, p, Schedule(turn));
+    }
     Run(cuda::attend_finish, {p.n_blocks * rows, n_heads, n_layers},
         cuda::kAttendFinishThreads, p, Schedule(turn));
   }
   Run(cuda::attend_sums,
-      {(kMost + cuda::kAttendSlots - 1) / cuda::kAttendSlots, n_heads,
+      {(c.keys.n_most + cuda::kAttendSlots - 1) / cuda::kAttendSlots, n_heads,
        n_layers},
       cuda::kAttendThreads, p, Schedule(turn));
 }
@@ -198,21 +204,25 @@ void TestAttention() {
   constexpr uint32_t kQueries[] = {1, 1, 2, 5, 17, 33};
   constexpr uint32_t kGroups[] = {1, 4, 3, 8};
   Random random(TestSeed("attention"));
-  for (uint32_t turn = 0; turn < Turns(40); ++turn) {
+  for (uint32_t turn = 0; turn < Turns(48); ++turn) {
     const uint32_t n_heads = 1 + random.Below(2);
-    const PlaneShape keys = RandomPlane(
-        DTypeOfTurn(turn), kDims[turn / kNDTypes % std::size(kDims)], n_heads,
-        kMost, random);
-    PlaneShape values =
-        RandomPlane(AnyDType(random), kDims[random.Below(std::size(kDims))],
-                    n_heads, kMost, random);
+    // Some with more slots than attend_few has room for at a time.
+    const bool is_long = turn % 6 == 5;
+    const uint32_t n_most = is_long ? cuda::kFewSlots + 90 : 200;
+    const uint32_t dtype = DTypeOfTurn(turn);
+    const PlaneShape keys =
+        RandomPlane(dtype, kDims[turn / kNDTypes % std::size(kDims)], n_heads,
+                    n_most, random);
+    PlaneShape values = RandomPlane(
+        random.Below(2) == 0 ? dtype : AnyDType(random),
+        kDims[random.Below(std::size(kDims))], n_heads, n_most, random);
     values.block_size = keys.block_size;
     values.table_heads = keys.table_heads;
     Case c = {keys,
               values,
               ListTable(n_heads, random.Below(2) == 0, 2),
               kGroups[random.Below(std::size(kGroups))],
-              kQueries[random.Below(std::size(kQueries))],
+              kQueries[random.Below(is_long ? 3 : std::size(kQueries))],
               random.Below(3) == 0 ? 1 + random.Below(150) : 0,
               random.Below(4) == 0,
               random.Below(2) == 0,
@@ -223,11 +233,14 @@ void TestAttention() {
     if (random.Below(3) == 0) odd = {NAN, INFINITY, -INFINITY};
     std::vector<Layer> layers;
     for (size_t l = 0; l < n_layers; ++l) {
-      c.tokens.AddLayer(0, random.Below(kMost + 1), random);
+      c.tokens.AddLayer(0, n_most - random.Below(is_long ? 80 : n_most + 1),
+                        random);
       layers.push_back(MakeLayer(c, l, odd, random));
     }
     RunAll(c, ParamsOf(c, layers), n_layers,
-           cuda::kAttendSlots * (1 + random.Below(4)), turn);
+           is_long ? 2 * cuda::kFewSlots
+                   : cuda::kAttendSlots * (1 + random.Below(4)),
+           turn);
     for (size_t l = 0; l < n_layers; ++l) Compare(c, layers[l], l, turn);
   }
 }
