@@ -163,7 +163,7 @@ Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
     p.n_blocks = std::min(most, n_blocks - p.first_block);
     const uint32_t n_chunks = BlocksFor(first.v_head_dim, kAttendValues);
     if (TakeFew(p)) {
-      KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::attend_few,
+      KV_RETURN_IF_ERROR(Launch(context, stream, few, KernelId::attend_few,
                                 {p.n_splits, n_heads, n_layers, kAttendThreads},
                                 p));
     } else {

@@ -69,12 +69,12 @@ kvevict_plane Floats(uint64_t address, uint64_t row, uint64_t head,
   return plane;
 }
 
-// All layers in one call, of a context whose memory `place` fills and gives back:
-// place(values) is their address there.
+// All layers in one call, on the GPU or, if that is null, on the CPU.
 class Caller {
  public:
-  Caller(const Gpu* gpu, const Twin& twin, const Case& c, uint64_t seed)
-      : gpu_(gpu), twin_(twin), c_(c) {
+  Caller(const Gpu* gpu, const ContextHandle& context, const Twin& twin,
+         const Case& c, uint64_t seed)
+      : gpu_(gpu), context_(context), twin_(twin), c_(c) {
     std::mt19937 random(static_cast<uint32_t>(seed));
     const Shape& s = c.shape;
     std::uniform_real_distribution<float> logit(-3.0f, 3.0f);
@@ -133,16 +133,13 @@ class Caller {
       job.sink_logits = sinks.pointer<float>();
       job.sink_logits_len = sinks_.size();
     }
-    const ContextHandle context = CreateContext(
-        gpu_ != nullptr ? gpu_->ContextOptions()
-                        : kvevict_context_options KVEVICT_CONTEXT_OPTIONS_INIT);
     kvevict_workspace bytes = KVEVICT_WORKSPACE_INIT;
-    Check(kvevict_attend_workspace(context.get(), jobs.data(), jobs.size(),
+    Check(kvevict_attend_workspace(context_.get(), jobs.data(), jobs.size(),
                                    &bytes));
     std::vector<float> garbage(bytes.best_bytes / sizeof(float) + 64, NAN);
     const Memory workspace(gpu_, &garbage);
     const uint64_t aligned = (workspace.address() + 255) / 256 * 256;
-    Check(kvevict_attend(context.get(), jobs.data(), jobs.size(),
+    Check(kvevict_attend(context_.get(), jobs.data(), jobs.size(),
                          reinterpret_cast<void*>(aligned), bytes.best_bytes,
                          gpu_ != nullptr ? gpu_->stream() : nullptr));
     if (gpu_ != nullptr) gpu_->Synchronize();
@@ -182,6 +179,7 @@ class Caller {
   };
 
   const Gpu* const gpu_;
+  const ContextHandle& context_;
   const Twin& twin_;
   const Case& c_;
   std::vector<float> sinks_;
@@ -212,15 +210,19 @@ void ExpectClose(const char* what, const std::vector<float>& got,
 }  // namespace
 
 void CheckAttention(const Gpu& gpu, const Effort& effort, Report* report) {
+  const ContextHandle device = CreateContext(gpu.ContextOptions());
+  const ContextHandle host =
+      CreateContext(kvevict_context_options KVEVICT_CONTEXT_OPTIONS_INIT);
   for (const Case& c : Cases(effort)) {
     report->Check("attention: " + c.shape.name, [&] {
       const Twin twin(gpu, c.shape, effort.seed);
-      const Outputs got = Caller(&gpu, twin, c, effort.seed).Run();
-      const Outputs expected = Caller(nullptr, twin, c, effort.seed).Run();
+      const Outputs got = Caller(&gpu, device, twin, c, effort.seed).Run();
+      const Outputs expected =
+          Caller(nullptr, host, twin, c, effort.seed).Run();
       ExpectClose("out", got.out, expected.out, report);
       ExpectClose("lse", got.lse, expected.lse, report);
       ExpectClose("sums", got.sums, expected.sums, report);
-      const Outputs again = Caller(&gpu, twin, c, effort.seed).Run();
+      const Outputs again = Caller(&gpu, device, twin, c, effort.seed).Run();
       report->FailIf(again.out != got.out || again.lse != got.lse ||
                          again.sums != got.sums,
                      "another run gives other bits");
