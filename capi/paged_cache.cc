@@ -77,6 +77,17 @@ Status CheckItemOfPaged(const kvevict_paged_eviction& item,
   return CheckStoredIn(cached, sequence);
 }
 
+// Whether whole blocks stay or go, and their rows stay as they are.
+bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
+  const kvevict_policy& policy = plan.policy();
+  if (BlocksOf(policy).size % cache.block_size() != 0) return false;
+  if (plan.merge().Merges() || policy.rotate != 0) return false;
+  for (const PlanLayer& layer : plan.layers()) {
+    if (layer.n_lists != 1) return false;
+  }
+  return true;
+}
+
 // What is checked of an item; fills the sequence's views.
 Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
                        size_t workspace_bytes) {
@@ -90,14 +101,18 @@ Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
     return InvalidArgument(
         "options.undo is not NULL: a fork made before keeps what goes");
   }
+  if (CanDropBlocks(Core(item.cached).cache(), sequence.plan())) {
+    options.by_table = 1;
+  }
   return CheckEvict(&sequence, options, workspace, workspace_bytes);
 }
 
 // Wants the shared blocks that an eviction which was checked will write to.
 void WantWritten(PagedSequence& cached, const Sequence& sequence) {
-  if (!IsToEvict(sequence)) return;
+  if (!WritesRows(sequence)) return;
   const Plan& plan = sequence.plan();
-  const bool to_any = plan.merge().Merges() || CountsByScore(plan.policy()) ||
+  const bool to_any = plan.merge().Merges() || IsByTable(sequence) ||
+                      CountsByScore(plan.policy()) ||
                       SplitsByScore(plan.policy());
   for (const LayerOutcome& layer : sequence.outcomes()) {
     if (!layer.loses) continue;
@@ -379,9 +394,12 @@ kvevict_status kvevict_paged_evict(const kvevict_paged_eviction* items,
           return CheckPagedEvict(item, workspace, workspace_bytes);
         },
         [&] { return paged.OwnWritten(stream); },
-        [](const kvevict_paged_eviction& item) {
+        [&](const kvevict_paged_eviction& item) {
           const Sequence& sequence = Core(item.sequence);
           KV_RETURN_IF_ERROR(RunEvict(&Core(item.sequence)));
+          if (IsByTable(sequence)) {
+            KV_RETURN_IF_ERROR(Core(item.cached).ReadTables(stream));
+          }
           for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
             Core(item.cached).Shrink(l, sequence.slots()[l].stored);
           }

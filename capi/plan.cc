@@ -178,6 +178,9 @@ kvevict_status kvevict_plan_capabilities(const kvevict_plan* plan,
       }
       c.rotate_reason = p.RotateReason(of_plan);
       c.needs_score = p.ReadsRows() || p.merge().Merges();
+      c.table_block = BlocksOf(p.policy()).size;
+      c.needs_head_tables = of_plan.n_lists > 1;
+      c.needs_layer_tables = p.n_layers() > 1 && !p.LayersKeepAlike();
     }
     c.can_move = c.move_reason == KVEVICT_REASON_NONE;
     c.can_score = c.score_reason == KVEVICT_REASON_NONE;

@@ -3,7 +3,8 @@
 // do not know which one runs. An eviction is a chain of them:
 //
 //   score_<signal> -> shape -> weigh -> diversify -> reduce -> rescue or vary
-//     -> select -> merge -> list_evicted, compact -> rotate -> map_positions
+//     -> select -> merge -> list_evicted, compact or drop_blocks -> rotate
+//     -> map_positions
 //
 // with normalize before heads compete, secure before scores are weighed, and mass
 // behind a selection that is to be measured.
@@ -339,6 +340,27 @@ struct CompactArgs {
   Jobs<MoveJob> jobs;
   // Backend::compact_scratch_bytes(); it works with less too, maybe slower.
   std::span<uint8_t> scratch;
+};
+
+// Tables of one layer's blocks: for all KV heads, or one for each.
+struct TableJob {
+  void* entries = nullptr;  // block ids, i32, or addresses, u64; nullptr: none
+  bool are_ids = false;
+  // Of a view with blocks: which stay, whole but for the last one of a list.
+  const MoveJob* move = nullptr;
+
+  const kvevict_view& view() const { return *move->view; }
+  uint32_t n_tables() const {
+    return view().block_table_head_stride == 0 ? 1 : view().n_kv_heads;
+  }
+};
+
+// Puts the entries of the blocks that jobs keep first in their tables, in order, those of
+// the others behind them. Entries are taken kTile at a time: what was dropped before
+// makes room for those that stay and follows them, before what is dropped of the tile.
+struct DropBlocksArgs {
+  static constexpr uint32_t kTile = 512;
+  Jobs<TableJob> jobs;
 };
 
 // Moves row keep[i] of each job's view to slot i, as if all were read first; keep

@@ -79,6 +79,13 @@ Status PagedSequence::ShowTables(Stream stream) const {
       tables_.size() * sizeof(int32_t), device_tables_.data());
 }
 
+Status PagedSequence::ReadTables(Stream stream) {
+  if (device_tables_.data() == nullptr) return Status();
+  return cache_->context().backend().read(
+      cache_->context(), stream, device_tables_.data(),
+      tables_.size() * sizeof(int32_t), tables_.data());
+}
+
 Status PagedSequence::Fork(Stream stream, PagedSequence** out) const {
   PagedSequence* fork = nullptr;
   KV_RETURN_IF_ERROR(Create(*cache_, &fork));

@@ -37,6 +37,8 @@ class PagedSequence {
   Status Append(uint32_t n_tokens, Stream stream);
   // Of a layer, to n_slots or what it holds.
   void Shrink(uint32_t layer, uint32_t n_slots);
+  // What the device has made of the tables.
+  Status ReadTables(Stream stream);
   Status Own(uint32_t first_slot, Stream stream);
   Status Write(std::span<const PagedRows> rows, Stream stream);
   Status Read(std::span<const PagedRows> rows, Stream stream) const;

@@ -203,6 +203,11 @@ type Capabilities struct {
 	CanMove, CanScore, CanRotate          bool
 	MoveReason, ScoreReason, RotateReason Reason // ReasonNone where it can
 	NeedsScore                            bool   // the policy has to score keys to evict
+	// TableBlock is what an eviction with EvictOptions.ByTable wants to be a multiple of a view's block
+	// size; 0 where MoveReason says why not. NeedsHeadTables: and each KV head to have a block table of its
+	// own, whose lists differ. NeedsLayerTables: and no table to be another layer's, which keeps other tokens.
+	TableBlock                        int
+	NeedsHeadTables, NeedsLayerTables bool
 }
 
 // Capabilities says what the plan can do with a layer.
@@ -224,5 +229,7 @@ func (p *Plan) Capabilities(layer int) (Capabilities, error) {
 		CanMove: n.CanMove != 0, CanScore: n.CanScore != 0, CanRotate: n.CanRotate != 0,
 		MoveReason: Reason(n.MoveReason), ScoreReason: Reason(n.ScoreReason),
 		RotateReason: Reason(n.RotateReason), NeedsScore: n.NeedsScore != 0,
+		TableBlock: int(n.TableBlock), NeedsHeadTables: n.NeedsHeadTables != 0,
+		NeedsLayerTables: n.NeedsLayerTables != 0,
 	}, nil
 }

@@ -381,6 +381,10 @@ type EvictOptions struct {
 	Undo Memory
 	// Ranges of positions that go later or sooner than others; those not held are ignored.
 	Ranges []TokenRange
+	// ByTable leaves rows where they are and writes to the views' block tables, or to the address tables
+	// of their planes: blocks that stay come first, behind them those that go, which are free then.
+	// Whole blocks have to stay or go: see Plan.Capabilities.
+	ByTable bool
 }
 
 // TokenRange is tokens that go later than others, but may go, or sooner: whatever its score, a token
@@ -537,6 +541,9 @@ func (s *Sequence) tell(options *EvictOptions) (protected Memory, err error) {
 		UndoBytes:             options.Undo.bytes,
 		Ranges:                inHeap(unsafe.Pointer(first(s.ranges))),
 		RangesLen:             uint64(len(s.ranges)),
+	}
+	if options.ByTable {
+		o.ByTable = 1
 	}
 	if err := options.Undo.on(s.device, "options.Undo"); err != nil {
 		return protected, err

@@ -306,6 +306,33 @@ func TestUndoTakesAnEvictionBack(t *testing.T) {
 	must(t, sequence.Undo(views, undo, 0))
 }
 
+func TestBlocksGoByTable(t *testing.T) {
+	const block = 4
+	plan := newPlan(t, newContext(t, nil), 1, full, "streaming-llm:budget=10,sink=4,select_block=4")
+	sequence := newSequence(t, plan)
+	can, err := plan.Capabilities(0)
+	must(t, err)
+	same(t, []any{4, false, false}, []any{can.TableBlock, can.NeedsHeadTables, can.NeedsLayerTables})
+	k, v := random(4*block*row, 1), random(4*block*row, 2)
+	before := append([]float32{}, k...)
+	table := []int32{3, 1, 0, 2}
+	layout := Layout{KVHeads: kvHeads, K: rows(k, kvHeads), V: rows(v, kvHeads), BlockSize: block, BlockTable: Slice(table)}
+	layout.K.BlockStride, layout.V.BlockStride = block*row*4, block*row*4
+	view, err := NewView(layout)
+	must(t, err)
+	defer view.Close()
+	must(t, sequence.Append(14, 0))
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	report, err := sequence.Evict([]*View{view}, &EvictOptions{ByTable: true}, scratch, 0)
+	must(t, err)
+	same(t, uint64(1), uint64(report.BlocksFreed))
+	same(t, []int32{3, 0, 2, 1}, table)
+	same(t, before, k)
+	_, err = sequence.Evict([]*View{newView(t, random(full*row, 1), random(full*row, 2))},
+		&EvictOptions{ByTable: true}, scratch, 0)
+	fails(t, err, StatusUnsupported, "views[0]: by_table: block_size 0")
+}
+
 func TestRangesAndTheMassThatStays(t *testing.T) {
 	rising := make([]float32, kvHeads*full)
 	for i := range rising {
@@ -381,7 +408,7 @@ func TestBudgetsAndCapabilities(t *testing.T) {
 	same(t, []uint32{16, 16}, budgets)
 	can, err := plan.Capabilities(1)
 	must(t, err)
-	same(t, Capabilities{true, true, false, ReasonNone, ReasonNone, ReasonNoRoPE, true}, can)
+	same(t, Capabilities{true, true, false, ReasonNone, ReasonNone, ReasonNoRoPE, true, 1, true, true}, can)
 	_, err = plan.Capabilities(2)
 	fails(t, err, StatusInvalidArgument, "layer 2")
 	fails(t, newSequence(t, plan).Replayed(1), StatusUnsupported, "CPU")

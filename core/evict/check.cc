@@ -40,6 +40,7 @@ Status Eviction::FindBudgets() {
 
 Status Eviction::Check() {
   KV_RETURN_IF_ERROR(FindBudgets());
+  if (IsByTable()) KV_RETURN_IF_ERROR(CheckTables());
   KV_RETURN_IF_ERROR(CheckSignal());
   if (!HasWork()) return Status();
   if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
@@ -64,6 +65,7 @@ Status Eviction::FindLayers() {
 // What moves must move once, by one list, and be nobody else's.
 Status Eviction::CheckSharing() const {
   for (const LayerEviction& layer : active_) {
+    if (!WritesRows()) break;
     Status status = CheckNotShared(views_[layer.layer], 0);
     if (status.ok()) continue;
     return Prefixed(status, "views[%u]: ", plan_.layer(layer.layer).number);

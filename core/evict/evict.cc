@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/evict/block_tables.h"
 #include "core/evict/eviction.h"
 #include "core/overlap.h"
 #include "core/policy.h"
@@ -12,8 +13,8 @@ namespace {
 
 Status CheckOptions(const Sequence& sequence,
                     const kvevict_evict_options& options) {
-  if (options.reserved != 0) {
-    return InvalidArgument("options.reserved %u is not 0", options.reserved);
+  if (options.by_table > 1) {
+    return InvalidArgument("by_table %u is not 0 or 1", options.by_table);
   }
   if (options.protected_positions_len > 0 &&
       options.protected_positions == nullptr) {
@@ -71,7 +72,9 @@ Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
   if (TouchesNothing(plan.policy()) ||
       !sequence->prompt().IsDue(sequence->logical_length())) {
-    return FindCaches(*sequence);
+    KV_RETURN_IF_ERROR(FindCaches(*sequence));
+    return options.by_table != 0 ? CheckTables(plan, sequence->views())
+                                 : Status();
   }
   eviction.emplace(sequence, options, workspace,
                    plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
@@ -80,6 +83,14 @@ Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
 
 bool IsToEvict(const Sequence& sequence) {
   return sequence.eviction().has_value() && sequence.eviction()->HasWork();
+}
+
+bool WritesRows(const Sequence& sequence) {
+  return IsToEvict(sequence) && sequence.eviction()->WritesRows();
+}
+
+bool IsByTable(const Sequence& sequence) {
+  return IsToEvict(sequence) && sequence.eviction()->IsByTable();
 }
 
 Status CheckCachesApart(const Sequence& a, const Sequence& b) {

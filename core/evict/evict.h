@@ -21,6 +21,10 @@ Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
 // Whether rows are to move, as far as is known before scores decide.
 bool IsToEvict(const Sequence& sequence);
 
+// Whether it writes to rows, and whether it permutes tables of blocks.
+bool WritesRows(const Sequence& sequence);
+bool IsByTable(const Sequence& sequence);
+
 // That two of them do not lie in the same memory, by K and V of their first layers.
 // Paged ones may.
 Status CheckCachesApart(const Sequence& a, const Sequence& b);

@@ -25,8 +25,8 @@ void ReportLayer(Sequence* sequence, uint32_t layer, const ListCounts& before,
                  const ListCounts& after);
 
 // The parts read each other's results in order: check.cc, work.cc, report.cc. Where
-// the policy has chunks, chunks.cc serves the first two, and undo.cc does where rows are
-// to be saved.
+// the policy has chunks, chunks.cc serves the first two; undo.cc does where rows are to
+// be saved, and block_tables.cc where they stay in their blocks.
 class Eviction {
  public:
   Eviction(Sequence* sequence, const kvevict_evict_options& options,
@@ -49,6 +49,11 @@ class Eviction {
   bool HasWork() const { return !active_.empty(); }
   Status Run();
   void FillReport() const;
+  bool IsByTable() const { return options_.by_table != 0; }
+  // Rows of survivors move, or change where they are.
+  bool WritesRows() const {
+    return !IsByTable() || plan_.merge().Merges() || policy_.rotate != 0;
+  }
   // Whether rows that go are saved, as far as is known before scores are.
   bool Saves() const;
   // Apart from those that another eviction saves, or from another cache.
@@ -86,6 +91,7 @@ class Eviction {
                           kvevict_plane* plane) const;
   Status CheckMerge();
   Status CheckRotate();
+  Status CheckTables();
   Status CheckUndo() const;
   Status CheckCanUndo() const;
   CheckedSize UndoBytes() const;
@@ -115,6 +121,8 @@ class Eviction {
   Status Select();
   Status SelectAtOnce() const;
   Status SaveRows() const;
+  bool IsDropped(uint32_t i_layer, uint32_t i_tables) const;
+  Status DropBlocks();
   Jobs<SelectJob> SelectJobs() const;
   Status MeasureMass();
   Status ShareMasses() const;

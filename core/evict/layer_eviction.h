@@ -33,6 +33,7 @@ struct LayerEviction : LayerOutcome {
   VaryJob vary;
   SelectJob select;
   MoveJob move;
+  TableJob table;  // in place of it
   RotateJob rotate;
 };
 

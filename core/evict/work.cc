@@ -60,8 +60,10 @@ Status Eviction::Run() {
     KV_RETURN_IF_ERROR(backend.merge(context_, sequence_.stream(),
                                      {moves, Scratch(layout_.scores)}));
   }
-  KV_RETURN_IF_ERROR(backend.compact(context_, sequence_.stream(),
-                                     {moves, Scratch(layout_.scores)}));
+  KV_RETURN_IF_ERROR(IsByTable()
+                         ? DropBlocks()
+                         : backend.compact(context_, sequence_.stream(),
+                                           {moves, Scratch(layout_.scores)}));
   KV_RETURN_IF_ERROR(sequence_.sums().Move(sequence_.stream(), slots_, layers_,
                                            Scratch(layout_.scores)));
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(Rotate());

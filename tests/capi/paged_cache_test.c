@@ -513,11 +513,14 @@ Test(paged_cache, holds_what_each_sequence_would_hold_alone) {
       "random:budget=16,heads=adaptive",
       "knorm:budget=30,split=geometric",
       "random:budget=0.5,sink=0,select_block=4",
+      "random:budget=0.5,sink=0,select_block=24,scope=layer",
+      "streaming-llm:budget=30,sink=3,select_block=8",
       "none"};
   test_random random = test_random_start("paged_cache/lives");
   uint32_t n_refused = 0;
-  for (uint32_t i = 0; i < 70; ++i) {
-    Live(kPolicies[i % 7], &random, 120, &n_refused);
+  const uint32_t n = sizeof kPolicies / sizeof *kPolicies;
+  for (uint32_t i = 0; i < 10 * n; ++i) {
+    Live(kPolicies[i % n], &random, 120, &n_refused);
   }
   EXPECT(n_refused > 0, "no eviction was ever short of blocks");
 }
@@ -556,6 +559,65 @@ Test(paged_cache, merging_leaves_forks_alone) {
   Remove(s, 0);
   End(s);
   free(s);
+}
+
+/* Whole blocks stay or go: with no block free, shared by all, none is written. */
+Test(paged_cache, drops_blocks_without_room_and_without_writing) {
+  test_random random = test_random_start("paged_cache/drops");
+  for (uint32_t turn = 0; turn < 8; ++turn) {
+    stage* const s = malloc(sizeof *s);
+    Begin(s, &random, "knorm:budget=30,sink=2,select_block=8,scope=layer");
+    kvevict_paged_cache_destroy(s->cache);
+    free(s->memory);
+    s->options.block_size = 1u << turn % 4;
+    s->options.n_blocks = 64 / s->options.block_size;
+    EXPECT_OK(
+        kvevict_paged_cache_bytes(s->plan, &s->options, &s->memory_bytes));
+    s->memory = aligned_alloc(256, (s->memory_bytes + 512 + 255) / 256 * 256);
+    memset(s->memory, TEST_GUARD, s->memory_bytes + 512);
+    s->options.memory = s->memory + 256;
+    s->options.memory_bytes = s->memory_bytes;
+    EXPECT_OK(kvevict_paged_cache_create(s->plan, &s->options, &s->cache));
+    Add(s);
+    while (LongestOf(&s->actors[0]) < 64) {
+      const uint32_t before = LongestOf(&s->actors[0]);
+      Append(s, &s->actors[0]);
+      if (LongestOf(&s->actors[0]) == before) break;
+    }
+    actor* const fork = &s->actors[1];
+    *fork = s->actors[0];
+    EXPECT_OK(
+        kvevict_paged_sequence_fork(s->actors[0].cached, &fork->cached, NULL));
+    EXPECT_OK(kvevict_sequence_fork(s->actors[0].sequence, NULL,
+                                    &fork->sequence, NULL));
+    s->n_actors = 2;
+    Check(s);
+    uint8_t* const bytes = malloc(s->memory_bytes);
+    memcpy(bytes, s->memory + 256, s->memory_bytes);
+    const kvevict_paged_cache_usage full = UsageOf(s);
+    positions* const before = malloc(sizeof *before);
+    FindPositions(&s->actors[0], before);
+    kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
+    item.cached = s->actors[0].cached;
+    item.sequence = s->actors[0].sequence;
+    EXPECT_OK(
+        kvevict_paged_evict(&item, 1, s->workspace, s->workspace_bytes, NULL));
+    Follow(&s->actors[0], before);
+    Check(s);
+    EXPECT(memcmp(bytes, s->memory + 256, s->memory_bytes) == 0,
+           "rows were written");
+    EXPECT(s->actors[0].n_slots[0] <= 30, "nothing went");
+    cr_expect_eq(UsageOf(s).n_free, full.n_free, "the fork holds all of them");
+    Remove(s, 1);
+    cr_expect_gt(UsageOf(s).n_free, full.n_free);
+    Check(s);
+    Append(s, &s->actors[0]);
+    Check(s);
+    free(before);
+    free(bytes);
+    End(s);
+    free(s);
+  }
 }
 
 Test(paged_cache, structs_have_their_defaults) {

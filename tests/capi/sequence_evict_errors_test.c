@@ -123,7 +123,7 @@ Test(evict, struct_sizes_that_misalign_views_are_errors) {
 }
 
 Test(evict, bad_options_are_errors) {
-  EXPECT_BREAKS(options.reserved = 1, "reserved", "1");
+  EXPECT_BREAKS(options.by_table = 2, "by_table 2 is not 0 or 1");
   EXPECT_BREAKS((slots[0] = 60, slots[1] = 30), "protected_positions[1] 30");
   EXPECT_BREAKS(slots[0] = 60, "protected_positions[1] 60");
   EXPECT_BREAKS(slots[0] = -1, "protected_positions[0] -1");
@@ -185,7 +185,7 @@ Test(evict, bad_views_are_errors_with_every_policy) {
     EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
                        options.struct_size = 8, "options.struct_size 8");
     EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
-                       options.reserved = 8, "reserved", "8");
+                       options.by_table = 8, "by_table 8");
     EXPECT_BREAKS_WITH(kPolicies[p], KVEVICT_ERROR_INVALID_ARGUMENT,
                        slots[1] = 3, "protected_positions[1] 3");
   }

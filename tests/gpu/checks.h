@@ -36,6 +36,8 @@ void CheckBatches(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report);
 // Random lives of sequences in a paged cache.
 void CheckPaged(const Gpu& gpu, const Effort& effort, Report* report);
+// Evictions that leave rows where they are.
+void CheckTables(const Gpu& gpu, const Effort& effort, Report* report);
 // Attention that sequences add up, decoding by graphs.
 void CheckSums(const Gpu& gpu, const Effort& effort, Report* report);
 // Models whose layers differ in heads, sizes and dtypes, or have no full cache.
@@ -71,6 +73,7 @@ inline constexpr Part kParts[] = {
     {"batches", CheckBatches},
     {"paged", CheckPaged},
     {"codes", CheckCodes},
+    {"tables", CheckTables},
     {"random", CheckRandom},
 };
 

@@ -23,9 +23,12 @@ struct Case {
   const char* policy;
   uint32_t n_fit;
 };
-constexpr Case kCases[] = {{"streaming-llm:budget=40,sink=4", 3},
-                           {"random:budget=33,scope=head", 2},
-                           {"random:budget=0.5,sink=0,scope=layer", 1}};
+constexpr Case kCases[] = {
+    {"streaming-llm:budget=40,sink=4", 3},
+    {"random:budget=33,scope=head", 2},
+    {"random:budget=0.5,sink=0,scope=layer", 1},
+    // By table, if block sizes divide it.
+    {"random:budget=0.5,sink=0,scope=layer,select_block=24", 1}};
 
 using Bytes = std::vector<uint8_t>;
 using CacheHandle = Handle<kvevict_paged_cache, kvevict_paged_cache_destroy>;

@@ -157,6 +157,30 @@ public class SequenceTests
     }
 
     [Fact]
+    public void Blocks_go_by_table()
+    {
+        using var model = new SmallModel("streaming-llm:budget=10,sink=4,select_block=4");
+        Assert.True(model.Plan.Capabilities(1) is
+            { TableBlock: 4, NeedsHeadTables: false, NeedsLayerTables: false });
+        model.Prefill(14);
+        float[] before = model.Keys[1].Span.ToArray();
+        const int block = 4 * SmallModel.KvHeads * SmallModel.Dim * sizeof(float);
+        KvView[] paged = [.. model.Views.Select(view => new KvView(
+            SmallModel.KvHeads, view.Keys with { BlockStride = block }, view.Values with { BlockStride = block })
+        {
+            BlockSize = 4,
+        })];
+        foreach (KvView view in paged) view.SetBlockTable([3, 1, 0, 2]);
+        var options = new KvEvictOptions { ByTable = true };
+        Assert.Equal(2, model.Sequence.Evict(paged, model.Workspace, options).BlocksFreed);
+        Assert.Equal([3, 0, 2, 1], paged[1].OwnBlockTable.ToArray());
+        Assert.Equal(before, model.Keys[1].Span.ToArray());
+        Assert.Equal(10, model.Sequence.StoredLength(1));
+        Assert.Throws<KvEvictException>(
+            () => model.Sequence.Evict(model.Views, model.Workspace, new KvEvictOptions { ByTable = true }));
+    }
+
+    [Fact]
     public void Ranges_go_last_or_first_and_the_mass_that_stays_is_told()
     {
         using var model = new SmallModel("custom:budget=6,sink=1", reportMass: true);

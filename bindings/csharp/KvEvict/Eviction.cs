@@ -20,6 +20,13 @@ public ref struct KvEvictOptions
 
     /// <summary>Positions that go later or sooner than others; those not held are ignored.</summary>
     public ReadOnlySpan<KvTokenRange> Ranges { get; set; }
+
+    /// <summary>
+    /// Rows stay where they are, and the views' block tables, or the address tables of their planes, are written to:
+    /// blocks that stay come first, behind them those that go, which are free then. Whole blocks have to stay or go:
+    /// see <see cref="KvPlan.Capabilities"/>.
+    /// </summary>
+    public bool ByTable { get; set; }
 }
 
 /// <summary>

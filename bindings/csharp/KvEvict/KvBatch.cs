@@ -28,6 +28,9 @@ public readonly record struct KvSequenceEviction(KvSequence Sequence, ReadOnlyMe
     /// <summary>As <see cref="KvEvictOptions.Inputs"/>.</summary>
     public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
 
+    /// <summary>As <see cref="KvEvictOptions.ByTable"/>: no other item's tables.</summary>
+    public bool ByTable { get; init; }
+
     /// <summary>As <see cref="KvEvictOptions.Undo"/>: no other item's.</summary>
     public KvRegion Undo { get; init; }
 }
@@ -220,6 +223,7 @@ public static unsafe class KvBatch
                 at->options = options + i;
                 Native.kvevict_evict_options_init(options + i, (nuint)sizeof(kvevict_evict_options));
                 item.ProtectedPositions.Span.CopyTo(positions.AsSpan(nextPosition));
+                options[i].by_table = item.ByTable ? 1u : 0u;
                 options[i].protected_positions = mustStay + nextPosition;
                 options[i].protected_positions_len = (nuint)item.ProtectedPositions.Length;
                 KvTokenRange.Write(item.Ranges.Span, tokens.AsSpan(nextRange, item.Ranges.Length));

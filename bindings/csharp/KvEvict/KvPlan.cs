@@ -8,9 +8,15 @@ namespace KvEvict;
 /// <param name="ScoreReason">Why keys cannot be scored.</param>
 /// <param name="RotateReason">Why keys cannot be rotated.</param>
 /// <param name="NeedsScore">The policy has to score keys to evict.</param>
+/// <param name="TableBlock">
+/// An eviction <see cref="KvEvictOptions.ByTable"/> takes views whose block size divides this; 0 where MoveReason says
+/// why not.
+/// </param>
+/// <param name="NeedsHeadTables">And that have a block table for each KV head, whose lists differ.</param>
+/// <param name="NeedsLayerTables">And no table of another layer, which keeps other tokens.</param>
 public readonly record struct KvCapabilities(
     bool CanMove, bool CanScore, bool CanRotate, KvReason MoveReason, KvReason ScoreReason, KvReason RotateReason,
-    bool NeedsScore);
+    bool NeedsScore, int TableBlock, bool NeedsHeadTables, bool NeedsLayerTables);
 
 /// <summary>What a layer is for a plan.</summary>
 /// <param name="Cache">What it keeps; only full caches are evicted.</param>
@@ -171,7 +177,8 @@ public sealed unsafe class KvPlan : IDisposable
         kvevict_capabilities c = new() { struct_size = (uint)sizeof(kvevict_capabilities) };
         Native.kvevict_plan_capabilities(Handle, Check.Count(layer, nameof(layer)), &c);
         return new KvCapabilities(c.can_move != 0, c.can_score != 0, c.can_rotate != 0, c.move_reason, c.score_reason,
-                                  c.rotate_reason, c.needs_score != 0);
+                                  c.rotate_reason, c.needs_score != 0, (int)c.table_block, c.needs_head_tables != 0,
+                                  c.needs_layer_tables != 0);
     }
 
     /// <summary>

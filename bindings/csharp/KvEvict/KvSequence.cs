@@ -403,6 +403,7 @@ public sealed unsafe class KvSequence : IDisposable
             Write(views, options.Inputs, nativeViews, nativeInputs, nativePlanes);
             kvevict_evict_options nativeOptions;
             Native.kvevict_evict_options_init(&nativeOptions, (nuint)sizeof(kvevict_evict_options));
+            nativeOptions.by_table = options.ByTable ? 1u : 0u;
             nativeOptions.protected_positions = mustStay;
             nativeOptions.protected_positions_len = (nuint)options.ProtectedPositions.Length;
             nativeOptions.inputs = nativeInputs;

@@ -95,6 +95,10 @@ public sealed unsafe class KvView
         _blockTable = _ownTable.ToRegion().Slice(0, (long)blocks.Length * sizeof(int));
     }
 
+    /// <summary>What <see cref="SetBlockTable"/> was given, as evictions by table left it; empty without.</summary>
+    public ReadOnlySpan<int> OwnBlockTable =>
+        _ownTable is null ? default : _ownTable.Span[..(int)(_blockTable.Bytes / sizeof(int))];
+
     /// <summary>Checks the view as executing calls on the CPU do, which read the block table.</summary>
     /// <param name="tokenCount">Slots that will be addressed; 0 is valid.</param>
     /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>

@@ -1490,9 +1490,9 @@ typedef struct kvevict_view {
   uint32_t n_companions; /**< At most 64. */
   uint32_t block_size;   /**< Tokens per block; 0: contiguous. */
   /** Paged: block ids, i32, non-negative, all different, in token order;
-   *  borrowed. That they differ is not checked. NULL, where all planes have an
-   *  address table: an entry is its own index, so that those tables are in
-   *  token order. */
+   *  borrowed, and read but for evictions by_table. That they differ is not
+   *  checked. NULL, where all planes have an address table: an entry is its own
+   *  index, so that those tables are in token order. */
   const int32_t* block_table;
   /** Elements of all tables together; 0 with NULL. The last table counts as if
    *  its head held as many tokens as the longest. */
@@ -1904,6 +1904,14 @@ typedef struct kvevict_capabilities {
   kvevict_reason score_reason;
   kvevict_reason rotate_reason;
   uint32_t needs_score; /**< 1 if the policy has to read rows to evict. */
+  /** An eviction by_table takes views whose block_size divides this; 0 where
+   *  move_reason says why not. */
+  uint32_t table_block;
+  /** 1: and that have a block table for each KV head, whose lists differ. */
+  uint32_t needs_head_tables;
+  /** 1: and no table of another layer, which keeps other tokens. */
+  uint32_t needs_layer_tables;
+  uint32_t reserved; /**< 0. */
 } kvevict_capabilities;
 
 /**
@@ -3197,7 +3205,10 @@ kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
 /** What an eviction may be told beside the policy. */
 typedef struct kvevict_evict_options {
   uint32_t struct_size;
-  uint32_t reserved; /**< 0. */
+  /** 1: rows stay where they are, and the views' tables are written to: blocks
+   *  that survive come first in them, those that go behind. See
+   *  kvevict_sequence_evict(). 0: survivors move. */
+  uint32_t by_table;
   /** Strictly ascending positions below the logical length that must stay;
    *  those already evicted are ignored. NULL with length 0 for none. */
   const int32_t* protected_positions;
@@ -3270,6 +3281,24 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * On CUDA the call waits for the weights once. One layer's cache alone cannot
  * be evicted so: the layers are together in this call.
  *
+ * By table no row moves, so that a paged cache drops blocks for the price of
+ * their table. Whole blocks stay or go: block_size of each view divides the
+ * policy's select_block, or both are 1, as in a pool of tokens with an index
+ * list. Only the last block of a list may be filled in part; it is the recent
+ * end and always stays, and the next token goes into it. The entries in use of
+ * each table are permuted: first the blocks that stay, in order, then those
+ * that go, in any order that is the same on every device; the engine frees the
+ * entries from ceil(kvevict_sequence_stored_length() / block_size) on. Tables
+ * are block_table, const as a view has it but memory that can be written, or
+ * without one the address tables of the planes; one for all heads, or where
+ * heads keep lists of their own one for each. Tables that layers or planes
+ * share are permuted once: then layers keep the same tokens, with scope MODEL
+ * or streaming-llm, and are equally long. Other tables do not overlap, nor do
+ * those of the sequences of a batch. Blocks that others hold too
+ * (n_shared_blocks) are left to them, unless merge or rotate change rows where
+ * they lie. Positions, lengths and report are as if rows had moved, and undo
+ * serves as ever. kvevict_plan_capabilities() says what a plan takes for it.
+ *
  * On CUDA this call waits for the eviction before it and copies its positions
  * in two cases: more positions are protected than the budget has room for, or
  * keep_window is 0 and tokens of the window may be gone. With select_on_host it
@@ -3291,7 +3320,9 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *         KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or values that
  *         cannot be read, merges them, or turns keys that cannot be turned; or
  *         tokens of the window are gone already, which keep_window 0 allows; or
- *         chunk is no multiple of the block size). Since: 0.1
+ *         chunk is no multiple of the block size; or by_table parts of blocks
+ *         would go, a view is contiguous or a ring, or heads or layers that
+ *         keep different tokens share a table). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -4036,8 +4067,12 @@ KVEVICT_API kvevict_status kvevict_paged_eviction_init(
 
 /**
  * kvevict_sequences_evict() of paged sequences, whose emptied blocks are given
- * back. Of blocks that others share only those that survivors move to are
- * copied, or all where rows are merged; the others hold theirs unchanged.
+ * back. Where whole blocks stay or go, it is by_table: select_block is a
+ * multiple of the cache's block size, a layer's heads share a list, and nothing
+ * is merged or turned. Then no row moves, and no block is copied or needed;
+ * shared ones stay or are given up. Otherwise of blocks that others share only
+ * those that survivors move to are copied, or all where rows are merged; the
+ * others hold theirs unchanged.
  *
  * @param[in] items      [items_len], structs of one struct_size. Each layer of
  *                       `cached` has the rows that `sequence` stores; all are

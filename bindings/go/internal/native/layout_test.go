@@ -196,7 +196,7 @@ var (
 	_ [4]byte   = [unsafe.Offsetof(Workspace{}.Alignment)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Workspace{}.LeastBytes)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(Workspace{}.BestBytes)]byte{}
-	_ [32]byte  = [unsafe.Sizeof(Capabilities{})]byte{}
+	_ [48]byte  = [unsafe.Sizeof(Capabilities{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Capabilities{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Capabilities{}.CanMove)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Capabilities{}.CanScore)]byte{}
@@ -205,6 +205,10 @@ var (
 	_ [20]byte  = [unsafe.Offsetof(Capabilities{}.ScoreReason)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(Capabilities{}.RotateReason)]byte{}
 	_ [28]byte  = [unsafe.Offsetof(Capabilities{}.NeedsScore)]byte{}
+	_ [32]byte  = [unsafe.Offsetof(Capabilities{}.TableBlock)]byte{}
+	_ [36]byte  = [unsafe.Offsetof(Capabilities{}.NeedsHeadTables)]byte{}
+	_ [40]byte  = [unsafe.Offsetof(Capabilities{}.NeedsLayerTables)]byte{}
+	_ [44]byte  = [unsafe.Offsetof(Capabilities{}.Reserved)]byte{}
 	_ [88]byte  = [unsafe.Sizeof(SignalInputs{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(SignalInputs{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(SignalInputs{}.NSumHeads)]byte{}
@@ -334,7 +338,7 @@ var (
 	_ [24]byte  = [unsafe.Offsetof(ForkOptions{}.MemoryBytes)]byte{}
 	_ [72]byte  = [unsafe.Sizeof(EvictOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(EvictOptions{}.StructSize)]byte{}
-	_ [4]byte   = [unsafe.Offsetof(EvictOptions{}.Reserved)]byte{}
+	_ [4]byte   = [unsafe.Offsetof(EvictOptions{}.ByTable)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(EvictOptions{}.ProtectedPositions)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(EvictOptions{}.ProtectedPositionsLen)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(EvictOptions{}.Inputs)]byte{}

@@ -251,14 +251,18 @@ type Workspace struct {
 
 // Capabilities is kvevict_capabilities.
 type Capabilities struct {
-	StructSize   uint32
-	CanMove      uint32
-	CanScore     uint32
-	CanRotate    uint32
-	MoveReason   int32
-	ScoreReason  int32
-	RotateReason int32
-	NeedsScore   uint32
+	StructSize       uint32
+	CanMove          uint32
+	CanScore         uint32
+	CanRotate        uint32
+	MoveReason       int32
+	ScoreReason      int32
+	RotateReason     int32
+	NeedsScore       uint32
+	TableBlock       uint32
+	NeedsHeadTables  uint32
+	NeedsLayerTables uint32
+	Reserved         uint32
 }
 
 // SignalInputs is kvevict_signal_inputs.
@@ -430,7 +434,7 @@ type ForkOptions struct {
 // EvictOptions is kvevict_evict_options.
 type EvictOptions struct {
 	StructSize            uint32
-	Reserved              uint32
+	ByTable               uint32
 	ProtectedPositions    uintptr
 	ProtectedPositionsLen uint64
 	Inputs                uintptr

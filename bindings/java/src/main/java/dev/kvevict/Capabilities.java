@@ -22,4 +22,16 @@ public sealed interface Capabilities permits Records.Capabilities {
 
   /** {@return whether the policy has to score keys to evict} */
   boolean needsScore();
+
+  /**
+   * {@return what an eviction {@link EvictOptions#withByTable} wants to be a multiple of a view's
+   * block size; 0 where {@link #moveReason} says why not}
+   */
+  int tableBlock();
+
+  /** {@return whether each KV head needs a block table of its own for that, as lists differ} */
+  boolean needsHeadTables();
+
+  /** {@return whether each layer needs tables of its own for that, as lists differ} */
+  boolean needsLayerTables();
 }

@@ -16,6 +16,7 @@ public final class EvictOptions implements Cloneable {
   private long undoBytes;
   private Struct ranges; // null for none
   private int nRanges;
+  private boolean byTable;
 
   private EvictOptions() {}
 
@@ -50,6 +51,19 @@ public final class EvictOptions implements Cloneable {
     EvictOptions next = copy();
     next.ranges = TokenRange.write(tokens);
     next.nRanges = tokens.length;
+    return next;
+  }
+
+  /**
+   * Rows stay where they are, and the views' block tables, or the address tables of their planes,
+   * are written to: blocks that stay come first, behind them those that go, which are free then.
+   * Whole blocks have to stay or go: see {@link Capabilities#tableBlock}.
+   *
+   * @return these options, by table
+   */
+  public EvictOptions withByTable() {
+    EvictOptions next = copy();
+    next.byTable = true;
     return next;
   }
 
@@ -93,6 +107,11 @@ public final class EvictOptions implements Cloneable {
     return next;
   }
 
+  /** Whether rows stay, and tables change. */
+  boolean isByTable() {
+    return byTable;
+  }
+
   /** Throws if there is host memory, and the device is another. */
   void requireOn(Device device) {
     if (undoMemory != null) {
@@ -116,6 +135,7 @@ public final class EvictOptions implements Cloneable {
   void write(Struct out, long inputsAddress) {
     boolean any = positions != null && positions.hasRemaining();
     out.putInt(Abi.EvictOptions.STRUCT_SIZE, Abi.EvictOptions.SIZEOF)
+        .putInt(Abi.EvictOptions.BY_TABLE, byTable ? 1 : 0)
         .putLong(Abi.EvictOptions.PROTECTED_POSITIONS,
             any ? Memory.address(positions, "positions") : 0)
         .putLong(Abi.EvictOptions.PROTECTED_POSITIONS_LEN, any ? positions.remaining() : 0)

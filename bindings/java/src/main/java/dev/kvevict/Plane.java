@@ -233,6 +233,10 @@ public final class Plane {
     return inner.table != null;
   }
 
+  boolean hasReadOnlyTable() {
+    return inner.table != null && inner.table.isReadOnly();
+  }
+
   /**
    * The rows from another place of the same memory on, for example the next token's.
    *

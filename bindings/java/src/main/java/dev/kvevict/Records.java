@@ -11,7 +11,8 @@ final class Records {
   private Records() {}
 
   record Capabilities(boolean canMove, boolean canScore, boolean canRotate, Reason moveReason,
-      Reason scoreReason, Reason rotateReason, boolean needsScore)
+      Reason scoreReason, Reason rotateReason, boolean needsScore, int tableBlock,
+      boolean needsHeadTables, boolean needsLayerTables)
       implements dev.kvevict.Capabilities {
     static Capabilities read(Struct in) {
       return new Capabilities(
@@ -21,7 +22,10 @@ final class Records {
           in.enumAt(Abi.Capabilities.MOVE_REASON, Reason.class),
           in.enumAt(Abi.Capabilities.SCORE_REASON, Reason.class),
           in.enumAt(Abi.Capabilities.ROTATE_REASON, Reason.class),
-          in.flagAt(Abi.Capabilities.NEEDS_SCORE));
+          in.flagAt(Abi.Capabilities.NEEDS_SCORE),
+          in.intAt(Abi.Capabilities.TABLE_BLOCK),
+          in.flagAt(Abi.Capabilities.NEEDS_HEAD_TABLES),
+          in.flagAt(Abi.Capabilities.NEEDS_LAYER_TABLES));
     }
   }
 

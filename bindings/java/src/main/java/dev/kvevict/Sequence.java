@@ -735,6 +735,9 @@ public final class Sequence extends Handle {
         cache.require(most, head -> stored[Math.min(head, stored.length - 1)]);
       }
       cache.requireWritable();
+      if (options.isByTable()) {
+        cache.requireWritableTables();
+      }
       arguments.copyFrom(cache.struct, view);
       caches[layer] = cache;
     }

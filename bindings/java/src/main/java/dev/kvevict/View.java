@@ -194,6 +194,16 @@ public final class View implements AutoCloseable {
       }
     }
 
+    void requireWritableTables() {
+      boolean readOnly = table != null && table.isReadOnly();
+      for (Plane plane : planes) {
+        readOnly = readOnly || table == null && plane.hasReadOnlyTable();
+      }
+      if (readOnly) {
+        throw new IllegalArgumentException("a table of blocks is in a read-only buffer");
+      }
+    }
+
     @Override
     public void close() {
       Reference.reachabilityFence(this);

@@ -512,6 +512,36 @@ final class SequenceTest {
     }
   }
 
+  static void blocksGoByTable() {
+    FloatBuffer k = Caches.random(16 * Caches.KVH * Caches.D, 5);
+    FloatBuffer v = Caches.random(16 * Caches.KVH * Caches.D, 6);
+    FloatBuffer before = Caches.copy(k);
+    int blockBytes = 4 * Caches.KVH * Caches.D * 4;
+    IntBuffer table = Caches.ints(3, 1, 0, 2);
+    try (Context context = Context.create();
+        Plan plan = Caches.plan(context, 1, N, "streaming-llm:budget=10,sink=4,select_block=4");
+        Sequence sequence = plan.newSequence();
+        View view = View.builder(Caches.KVH).k(Caches.plane(k, Caches.KVH).withBlockStride(blockBytes))
+            .v(Caches.plane(v, Caches.KVH).withBlockStride(blockBytes)).paged(4, table).build();
+        View fixed = View.builder(Caches.KVH).k(Caches.plane(k, Caches.KVH).withBlockStride(blockBytes))
+            .v(Caches.plane(v, Caches.KVH).withBlockStride(blockBytes))
+            .paged(4, table.asReadOnlyBuffer()).build()) {
+      Capabilities can = plan.capabilities(0);
+      Check.equal(List.of(4, false, false),
+          List.of(can.tableBlock(), can.needsHeadTables(), can.needsLayerTables()));
+      sequence.append(14);
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
+      EvictOptions byTable = EvictOptions.NONE.withByTable();
+      Check.fails(IllegalArgumentException.class,
+          () -> sequence.evict(List.of(fixed), byTable, workspace), "read-only");
+      EvictReport report = sequence.evict(List.of(view), byTable, workspace);
+      Check.equal(1L, report.blocksFreed());
+      Check.equal(Caches.ints(3, 0, 2, 1), table);
+      Check.equal(before, k);
+      Check.equal(10, sequence.storedLength(0));
+    }
+  }
+
   /** Writes to every head's next slots what says which tokens they hold. */
   private static void store(Sequence sequence, FloatBuffer[] k, int token, int n) {
     for (int i = 0; i < 2 * Caches.KVH; ++i) {

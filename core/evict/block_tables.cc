@@ -1,0 +1,215 @@
+#include "core/evict/block_tables.h"
+
+#include "core/block_numbers.h"
+#include "core/evict/eviction.h"
+#include "core/policy.h"
+#include "core/view.h"
+
+namespace kvevict {
+namespace {
+
+// The tables of a layer's blocks: of their ids, or of the addresses of one plane's.
+class Tables {
+ public:
+  // i counts up from 0, until there are none.
+  Tables(const LayerCache& cache, uint32_t i)
+      : cache_(cache), blocks_(cache.blocks()) {
+    const kvevict_view& view = *cache.view;
+    if (view.block_table != nullptr) {
+      address_ = i == 0 ? reinterpret_cast<uintptr_t>(view.block_table) : 0;
+      entry_bytes_ = sizeof(int32_t);
+      return;
+    }
+    ForEachPlane(view, [&](const kvevict_plane& plane) {
+      if (i-- == 0) address_ = plane.address_table;
+    });
+    entry_bytes_ = sizeof(uint64_t);
+  }
+
+  bool exist() const { return address_ != 0; }
+  const LayerCache& cache() const { return cache_; }
+  const char* name() const {
+    return are_ids() ? "block_table" : "address_table";
+  }
+  TableJob Job(const MoveJob& move) const {
+    return {reinterpret_cast<void*>(address_), are_ids(), &move};
+  }
+
+  bool AreOne(const Tables& other) const {
+    return address_ == other.address_ && entry_bytes_ == other.entry_bytes_ &&
+           blocks_.n_tables() == other.blocks_.n_tables() &&
+           view().block_size == other.view().block_size &&
+           stride() == other.stride();
+  }
+  // Exact where strides are the same.
+  bool Meet(const Tables& other) const {
+    if (address_ > other.address_) return other.Meet(*this);
+    if (used() == 0 || other.used() == 0 || end() <= other.address_) {
+      return false;
+    }
+    if (stride() == 0 || stride() != other.stride()) return true;
+    const uint64_t apart = (other.address_ - address_) % stride();
+    return apart < used() || stride() - apart < other.used();
+  }
+
+ private:
+  const kvevict_view& view() const { return *cache_.view; }
+  bool are_ids() const { return entry_bytes_ == sizeof(int32_t); }
+  // In bytes.
+  uint64_t stride() const {
+    return view().block_table_head_stride * entry_bytes_;
+  }
+  uint64_t used() const { return blocks_.MostUsed() * entry_bytes_; }
+  uint64_t end() const { return address_ + blocks_.ExtentOf() * entry_bytes_; }
+
+  const LayerCache& cache_;
+  const BlockTables blocks_;
+  uint64_t address_ = 0;
+  uint32_t entry_bytes_ = 0;
+};
+
+// Calls visit(tables) with those of a layer, the first `n` at most, until one fails.
+template <typename Visit>
+Status ForEachTables(const LayerCache& cache, const Visit& visit,
+                     uint32_t n = UINT32_MAX) {
+  for (uint32_t i = 0; i < n; ++i) {
+    const Tables tables(cache, i);
+    if (!tables.exist()) break;
+    KV_RETURN_IF_ERROR(visit(tables));
+  }
+  return Status();
+}
+
+// Of two layers, or of two planes of one.
+Status CheckTwo(const Plan& plan, const Tables& a, const Tables& b) {
+  if (!a.Meet(b)) return Status();
+  const LayerCache& earlier = a.cache();
+  const LayerCache& later = b.cache();
+  if (!a.AreOne(b)) {
+    return InvalidArgument("by_table: %s overlaps that of views[%u]", b.name(),
+                           earlier.number);
+  }
+  if (&earlier == &later) return Status();
+  if (!plan.LayersKeepAlike()) {
+    return Unsupported(
+        "by_table: %s is that of views[%u] too, but layers keep different "
+        "tokens",
+        b.name(), earlier.number);
+  }
+  return Status();
+}
+
+// Layers that keep alike may yet have begun with different tokens.
+Status CheckLoseAlike(const LayerOutcome& earlier, const LayerOutcome& later,
+                      const Tables& a, const Tables& b) {
+  if (!a.AreOne(b) ||
+      (earlier.n_tokens == later.n_tokens && earlier.n_keep == later.n_keep)) {
+    return Status();
+  }
+  return Unsupported(
+      "by_table: %s is that of views[%u] too, which keeps %u of %u tokens, not "
+      "%u of %u",
+      b.name(), a.cache().number, earlier.n_keep, earlier.n_tokens,
+      later.n_keep, later.n_tokens);
+}
+
+Status CheckBlocks(const Plan& plan, const PlanLayer& layer,
+                   const kvevict_view& view) {
+  if (view.block_size == 0) {
+    return Unsupported("by_table: block_size 0, rows without blocks must move");
+  }
+  if (view.ring_slots != 0) {
+    return Unsupported(
+        "by_table: ring_slots %u, a ring's slots begin within a "
+        "block",
+        view.ring_slots);
+  }
+  const uint32_t size = BlocksOf(plan.policy()).size;
+  if (size % view.block_size != 0) {
+    return Unsupported(
+        "by_table: select_block %u is no multiple of block_size %u, parts of "
+        "blocks would go",
+        size, view.block_size);
+  }
+  if (layer.n_lists == 1 || view.block_table_head_stride != 0) return Status();
+  return Unsupported(
+      "by_table: block_table_head_stride 0, but %u heads keep lists of their "
+      "own",
+      layer.n_lists);
+}
+
+}  // namespace
+
+Status CheckTables(const Plan& plan, std::span<const kvevict_view> views) {
+  if (TouchesNothing(plan.policy())) return Status();
+  for (uint32_t l = 0; l < views.size(); ++l) {
+    Status status = CheckBlocks(plan, plan.layer(l), views[l]);
+    if (status.ok()) continue;
+    return Prefixed(status, "views[%u]: ", plan.layer(l).number);
+  }
+  return Status();
+}
+
+// No entry is of two tables, but where all layers have one.
+Status Eviction::CheckTables() {
+  KV_RETURN_IF_ERROR(kvevict::CheckTables(plan_, views_));
+  if (!HasWork()) return Status();
+  for (uint32_t l = 0; l < layers_.size(); ++l) {
+    if (Cache(l).owner != l) continue;
+    uint32_t n = 0;  // of the layer, before
+    Status status = ForEachTables(Cache(l), [&](const Tables& tables) {
+      const auto check = [&](const Tables& before) {
+        return CheckTwo(plan_, before, tables);
+      };
+      for (uint32_t m = 0; m < l; ++m) {
+        if (Cache(m).owner != m) continue;
+        KV_RETURN_IF_ERROR(ForEachTables(Cache(m), [&](const Tables& before) {
+          KV_RETURN_IF_ERROR(check(before));
+          return CheckLoseAlike(layers_[m], layers_[l], before, tables);
+        }));
+      }
+      return ForEachTables(Cache(l), check, n++);
+    });
+    if (status.ok()) continue;
+    return Prefixed(status, "views[%u]: ", plan_.layer(l).number);
+  }
+  // Without jobs: whether it can run.
+  return context_.backend().drop_blocks(context_, sequence_.stream(), {});
+}
+
+// Whether layers or planes before have the tables too.
+bool Eviction::IsDropped(uint32_t i_layer, uint32_t i_tables) const {
+  const Tables tables(Cache(active_[i_layer].layer), i_tables);
+  bool found = false;
+  const auto look = [&](const Tables& before) {
+    found = found || before.AreOne(tables);
+    return Status();
+  };
+  for (uint32_t i = plan_.LayersKeepAlike() ? 0 : i_layer; i < i_layer; ++i) {
+    (void)ForEachTables(Cache(active_[i].layer), look);
+  }
+  (void)ForEachTables(tables.cache(), look, i_tables);
+  return found;
+}
+
+// Of each layer the same tables at a time.
+Status Eviction::DropBlocks() {
+  for (uint32_t i = 0;; ++i) {
+    bool exist = false;
+    for (uint32_t a = 0; a < active_.size(); ++a) {
+      LayerEviction& layer = active_[a];
+      const Tables tables(Cache(layer.layer), i);
+      layer.table = TableJob();
+      exist = exist || tables.exist();
+      if (tables.exist() && !IsDropped(a, i)) {
+        layer.table = tables.Job(layer.move);
+      }
+    }
+    if (!exist) return Status();
+    KV_RETURN_IF_ERROR(context_.backend().drop_blocks(
+        context_, sequence_.stream(),
+        {Jobs<TableJob>(active_, &LayerEviction::table)}));
+  }
+}
+
+}  // namespace kvevict

@@ -1,0 +1,17 @@
+// Evictions that leave rows where they are and permute the tables of their blocks.
+#ifndef KVEVICT_CORE_EVICT_BLOCK_TABLES_H_
+#define KVEVICT_CORE_EVICT_BLOCK_TABLES_H_
+
+#include <span>
+
+#include "core/plan.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+// Whether the plan's evictions of valid views, one per layer, can be by_table.
+Status CheckTables(const Plan& plan, std::span<const kvevict_view> views);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_EVICT_BLOCK_TABLES_H_

@@ -1,0 +1,124 @@
+// Evictions of whole blocks: by their table, and by moving rows.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "tests/bench/clocks.h"
+#include "tests/bench/handles.h"
+#include "tests/bench/huge_buffer.h"
+#include "tests/bench/suites.h"
+
+namespace kvevict::bench {
+namespace {
+
+constexpr uint32_t kHeads = 8;
+constexpr uint32_t kHeadDim = 128;
+constexpr uint32_t kBlockSize = 16;
+constexpr size_t kRow = size_t{kHeads} * kHeadDim;
+
+// A layer in blocks that follow one another in no order.
+class Layer {
+ public:
+  Layer(const char* simd_target, uint32_t n_tokens)
+      : n_tokens_(n_tokens),
+        context_(CreateContext(simd_target)),
+        rows_(2 * n_tokens * kRow),
+        table_(n_tokens / kBlockSize) {
+    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+    layer.n_q_heads = layer.n_kv_heads = kHeads;
+    layer.k_head_dim = layer.v_head_dim = kHeadDim;
+    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+    geometry.n_layers = 1;
+    geometry.max_tokens = n_tokens;
+    geometry.layers = &layer;
+    geometry.layers_len = 1;
+    kvevict_policy policy = KVEVICT_POLICY_INIT;
+    const std::string text =
+        fmt::format("streaming-llm:budget={},select_block=16", n_tokens / 2);
+    Check(kvevict_policy_parse(text.c_str(), &policy));
+    kvevict_plan* plan = nullptr;
+    Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
+                              &plan));
+    plan_.reset(plan);
+    kvevict_sequence* sequence = nullptr;
+    Check(kvevict_sequence_create(plan, &sequence));
+    sequence_.reset(sequence);
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    Check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &size));
+    workspace_ = HugeBuffer<float>(size.best_bytes / sizeof(float) + 16);
+    std::iota(rows_.data(), rows_.data() + rows_.size(), 0.0f);
+    std::iota(table_.begin(), table_.end(), 0);
+    std::shuffle(table_.begin(), table_.end(), std::mt19937_64(1));
+    view_.n_kv_heads = kHeads;
+    view_.k = PlaneOf(rows_.data());
+    view_.v = PlaneOf(rows_.data() + rows_.size() / 2);
+    view_.block_size = kBlockSize;
+    view_.block_table = table_.data();
+    view_.block_table_len = table_.size();
+  }
+
+  // Of all tokens.
+  void Evict(bool by_table) const {
+    Check(kvevict_sequence_reset(sequence_.get(), nullptr));
+    Check(kvevict_sequence_append(sequence_.get(), n_tokens_, nullptr));
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.by_table = by_table;
+    Check(kvevict_sequence_evict(sequence_.get(), &view_, 1, &options,
+                                 workspace_.data(),
+                                 workspace_.size() * sizeof(float), nullptr));
+  }
+  const HugeBuffer<float>& rows() const { return rows_; }
+
+ private:
+  static kvevict_plane PlaneOf(const float* data) {
+    kvevict_plane plane = KVEVICT_PLANE_INIT;
+    plane.data = reinterpret_cast<uintptr_t>(data);
+    plane.dtype = KVEVICT_DTYPE_F32;
+    plane.head_dim = kHeadDim;
+    plane.head_stride_bytes = int64_t{kHeadDim} * sizeof(float);
+    plane.token_stride_bytes = kHeads * plane.head_stride_bytes;
+    plane.block_stride_bytes = kBlockSize * plane.token_stride_bytes;
+    return plane;
+  }
+
+  const uint32_t n_tokens_;
+  const ContextHandle context_;
+  PlanHandle plan_;
+  SequenceHandle sequence_;
+  HugeBuffer<float> rows_;
+  std::vector<int32_t> table_;  // written by evictions
+  HugeBuffer<float> workspace_{16};
+  kvevict_view view_ = KVEVICT_VIEW_INIT;
+};
+
+}  // namespace
+
+void BenchTables(Session& session) {
+  const uint32_t n_tokens = session.smoke ? 64 : 8192;
+  const std::string name = fmt::format(
+      "paged eviction by table, {} tokens to half, 16-token blocks", n_tokens);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  const Layer layer(session.simd.name, n_tokens);
+  Row& row = session.report.AddRow(name, 1, "eviction/s");
+  Comparison& moving = row.Against("the same by moving rows");
+  const HugeBuffer<float>& rows = layer.rows();
+  Repeat(session, [&](bool measured) {
+    const Timing moves = TimeCalls([&] { layer.Evict(false); }, 0.05);
+    const std::vector<float> before(rows.data(), rows.data() + rows.size());
+    const Timing timing = TimeCalls([&] { layer.Evict(true); }, 0.05);
+    if (!std::equal(before.begin(), before.end(), rows.data())) {
+      throw std::runtime_error(name + ": rows have moved");
+    }
+    if (!measured) return;
+    row.Add(timing, 1);
+    moving.ratio.Add(moves.cpu / timing.cpu);
+  });
+}
+
+}  // namespace kvevict::bench
